@@ -1,0 +1,42 @@
+# One CMake target per folder of src/: convene_folder(text USES base LIBRARIES PkgConfig::oniguruma)
+# makes the library convene_text from src/text/**/*.cc and, from its *_test.cc, the test text_test.
+# A folder links only what its row of docs/architecture.md allows.
+
+add_library(convene_options INTERFACE)
+target_include_directories(convene_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(convene_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror=return-type
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # g++ 12 reports string::insert falsely
+target_link_libraries(convene_options INTERFACE fmt::fmt Threads::Threads)
+if(CONVENE_SANITIZE)
+  target_compile_options(convene_options INTERFACE -fsanitize=${CONVENE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(convene_options INTERFACE -fsanitize=${CONVENE_SANITIZE})
+endif()
+
+function(convene_folder name)
+  cmake_parse_arguments(ARG "" "" "USES;LIBRARIES" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(TRANSFORM ARG_USES PREPEND convene_)
+  if(NOT sources)
+    add_library(convene_${name} INTERFACE)
+    target_link_libraries(convene_${name} INTERFACE convene_options ${ARG_USES} ${ARG_LIBRARIES})
+  else()
+    add_library(convene_${name} STATIC ${sources})
+    target_link_libraries(convene_${name} PUBLIC convene_options ${ARG_USES} ${ARG_LIBRARIES})
+  endif()
+  if(CONVENE_TESTS AND tests)
+    convene_test(${name}_test SOURCES ${tests} USES ${name})
+  endif()
+endfunction()
+
+# A GoogleTest executable; tests find the repository through CONVENE_SOURCE_DIR.
+function(convene_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  list(TRANSFORM ARG_USES PREPEND convene_)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_USES} GTest::gtest_main GTest::gmock)
+  target_compile_definitions(${name} PRIVATE CONVENE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endfunction()

@@ -1,0 +1,24 @@
+// The environment variables convene reads, all of them here. Not a place for options with a flag.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace convene {
+
+// The variable's value; empty or unset gives nothing.
+std::optional<std::string> EnvironmentVariable(const char* name);
+
+struct LocalRank {
+  int rank = 0;   // this process among the ranks that a launcher started on this host
+  int count = 1;  // how many they are
+};
+
+// From OpenMPI, MPICH, Intel MPI or Slurm; {0, 1} without a launcher.
+LocalRank LocalRankFromLauncher();
+
+// The directory for what is measured once and kept: $CONVENE_CACHE_DIR, $XDG_CACHE_HOME/convene or
+// ~/.cache/convene.
+std::string CacheDirectory();
+
+}  // namespace convene
