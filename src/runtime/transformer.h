@@ -1,0 +1,80 @@
+// Executes forward passes of a decoder: several sequences of different length in one step, over a
+// paged KV cache. It does not choose what to run nor pick tokens: that is engine/.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "hardware/thread_pool.h"
+#include "kernels/kernel_set.h"
+#include "weights/model_weights.h"
+
+namespace convene::runtime {
+
+// Positions in one block of the KV cache.
+inline constexpr int kKvBlockTokens = 64;
+
+// What one sequence contributes to a step.
+struct SequenceStep {
+  std::span<const int32_t> tokens;  // at least one
+  int first_position = 0;           // of tokens[0]
+  // Block i holds positions [64 i, 64 i + 64); covers first_position + tokens.size() positions.
+  // Blocks that hold earlier positions were written by earlier steps and are not changed.
+  std::span<const int32_t> blocks;
+  int prompt_length = 0;      // in tokens; RoPE's length of the positions before it (model/rope.h)
+  int first_logits_token = 0;  // logits are wanted for tokens[first_logits_token ...]
+};
+
+// logits (vocab) float32 of tokens[token_idx] of sequence `sequence_idx` of the step; the memory is
+// valid during the call. Calls come from the calling thread, in order.
+using LogitsSink =
+    std::function<void(int sequence_idx, int token_idx, std::span<const float> logits)>;
+
+struct TransformerOptions {
+  int max_step_tokens = 512;  // over all sequences of a step
+  int num_kv_blocks = 0;
+};
+
+// What the last step did; for bench (FLOPs and bytes).
+struct StepStatistics {
+  int64_t tokens = 0;
+  int64_t logits_rows = 0;
+  int64_t activated_experts = 0;  // distinct (layer, expert) whose weights were read
+  int64_t weight_bytes = 0;       // read at least once: attention, activated experts, head
+  int64_t kv_bytes = 0;           // of the cache, read once per sequence
+  double flops = 0;               // executed multiply-adds x 2
+};
+
+class Transformer {
+ public:
+  // Bytes of one KV block over all layers, and of the activations, for the memory estimate.
+  static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::WeightFormat format);
+  static uint64_t ActivationBytes(const model::ModelSpec& spec, kernels::WeightFormat format,
+                                  int max_step_tokens);
+
+  // Keeps references to all three arguments. Errors: memory that cannot be had.
+  static Result<Transformer> Create(const weights::ModelWeights& weights,
+                                    const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
+                                    const TransformerOptions& options);
+  Transformer(Transformer&&) noexcept;
+  Transformer& operator=(Transformer&&) noexcept;
+  ~Transformer();
+
+  // Runs one step. Token ids must be below the vocabulary's size and the tokens of all sequences
+  // at most max_step_tokens (CHECKed). A sequence's logits are bitwise independent of the other
+  // sequences, of how its tokens were cut into steps, and of the number of threads
+  // (docs/decisions/0001-numerics.md).
+  void Forward(std::span<const SequenceStep> step, const LogitsSink& sink);
+
+  const StepStatistics& statistics() const;
+
+ private:
+  struct State;
+  explicit Transformer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace convene::runtime

@@ -1,0 +1,26 @@
+// Reads a checkpoint's tensors once, converts and packs them for the kernels. Decides nothing about
+// formats: the caller does.
+#pragma once
+
+#include <functional>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "hardware/thread_pool.h"
+#include "weights/model_weights.h"
+
+namespace convene::weights {
+
+// Called from the loading thread with bytes packed so far and in total; may be empty.
+using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
+
+// Bytes that LoadWeights will reserve for this model in this format.
+uint64_t PackedSizeBytes(const model::ModelSpec& spec, kernels::WeightFormat format);
+
+// Packs with all threads of `pool`; source pages are dropped behind the packing, so that the peak
+// stays near PackedSizeBytes. Errors: memory that cannot be had (says how much and what to change).
+Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
+                                 kernels::WeightFormat format, hardware::ThreadPool& pool,
+                                 const LoadProgress& progress);
+
+}  // namespace convene::weights

@@ -1,0 +1,56 @@
+// The weights of a whole model, packed for the kernels and resident in memory. How they are read
+// from a checkpoint is load_weights.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "hardware/huge_buffer.h"
+#include "kernels/packed_matrix.h"
+#include "model/model_spec.h"
+
+namespace convene::weights {
+
+// A gated feed-forward block (silu(gate) * up, then down), dense, shared or one expert.
+struct GatedFfn {
+  kernels::PackedMatrix gate_up;  // gate and up rows interleaved by half panels (packed_matrix.h)
+  kernels::PackedMatrix down;     // (hidden, intermediate)
+};
+
+struct MoeWeights {
+  kernels::PackedMatrix router;  // (num_experts, hidden), always f32
+  std::vector<GatedFfn> experts;
+  std::optional<GatedFfn> shared;
+  std::vector<float> shared_expert_gate;  // (hidden); empty: the shared expert is not gated
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm;  // (hidden)
+  kernels::PackedMatrix qkv;          // (query_dim + 2 * kv_dim, hidden)
+  std::vector<float> qkv_bias;        // (query_dim + 2 * kv_dim) or empty
+  std::vector<float> query_norm;      // (head_dim) or (query_dim) or empty
+  std::vector<float> key_norm;        // (head_dim) or (kv_dim) or empty
+  kernels::PackedMatrix output;       // (hidden, query_dim)
+  std::vector<float> output_bias;     // (hidden) or empty
+  std::vector<float> ffn_norm;        // (hidden)
+  std::optional<MoeWeights> moe;
+  std::optional<GatedFfn> dense;  // where there is no moe
+};
+
+struct ModelWeights {
+  model::ModelSpec spec;
+  kernels::WeightFormat format = kernels::WeightFormat::kBf16;
+  kernels::PackedMatrix head;       // (vocab, hidden); its rows are the embedding too when tied
+  kernels::PackedMatrix embedding;  // (vocab, hidden), unset when tied
+  std::vector<float> final_norm;    // (hidden)
+  std::vector<LayerWeights> layers;
+  std::vector<hardware::HugeBuffer> storage;  // what the packed matrices point into
+  uint64_t size_bytes = 0;                    // of storage
+
+  const kernels::PackedMatrix& embedding_rows() const {
+    return spec.tied_embeddings ? head : embedding;
+  }
+};
+
+}  // namespace convene::weights
