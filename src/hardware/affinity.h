@@ -1,0 +1,17 @@
+// Which logical CPUs the calling thread may run on. Not which it should: that is topology.h.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+
+namespace convene::hardware {
+
+// Ascending CPU numbers of the calling thread's affinity mask, on machines of any size.
+Result<std::vector<int>> CurrentAffinity();
+
+// Confines the calling thread to `cpus`; threads it starts later inherit that.
+// Error: none of them exists or is allowed to this process.
+Status SetAffinity(const std::vector<int>& cpus);
+
+}  // namespace convene::hardware

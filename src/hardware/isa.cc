@@ -1,0 +1,90 @@
+#include "hardware/isa.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <initializer_list>
+
+#include "base/environment.h"
+
+namespace convene::hardware {
+namespace {
+
+struct Feature {
+  const char* name;
+  bool usable;  // by the CPU and by the operating system, which must save its registers
+};
+
+std::string FirstMissing(std::initializer_list<Feature> needed) {
+  for (const Feature& feature : needed) {
+    if (!feature.usable) {
+      return fmt::format("this CPU has no {}, or the operating system has not enabled it",
+                         feature.name);
+    }
+  }
+  return {};
+}
+
+// __builtin_cpu_supports wants a literal and looks at CPUID and at XGETBV.
+std::string MissingForAvx512Bf16() {
+  return FirstMissing({
+      {"fma", __builtin_cpu_supports("fma") != 0},
+      {"avx512f", __builtin_cpu_supports("avx512f") != 0},
+      {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
+      {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
+      {"avx512vl", __builtin_cpu_supports("avx512vl") != 0},
+      {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0},
+      {"avx512bf16", __builtin_cpu_supports("avx512bf16") != 0},
+  });
+}
+
+constexpr IsaCandidate kCandidates[] = {
+    {Isa::kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16},
+    {Isa::kReference, "reference", [] { return std::string(); }},
+};
+
+}  // namespace
+
+std::span<const IsaCandidate> IsaCandidates() { return kCandidates; }
+
+const char* IsaName(Isa isa) {
+  for (const IsaCandidate& candidate : kCandidates) {
+    if (candidate.isa == isa) return candidate.name;
+  }
+  CHECK(false, "instruction set {} is not in the list", static_cast<int>(isa));
+  return nullptr;
+}
+
+Result<Isa> ChooseIsa() { return ChooseIsa(EnvironmentVariable("CONVENE_ISA"), kCandidates); }
+
+Result<Isa> ChooseIsa(std::optional<std::string_view> forced_name,
+                      std::span<const IsaCandidate> candidates) {
+  CHECK(!candidates.empty());
+  std::vector<std::string_view> names;
+  for (const IsaCandidate& candidate : candidates) {
+    names.push_back(candidate.name);
+    if (forced_name && *forced_name != candidate.name) continue;
+    const std::string missing = candidate.missing();
+    if (missing.empty()) return candidate.isa;
+    if (forced_name) {
+      return Error{fmt::format("CONVENE_ISA={} cannot run here: {}", *forced_name, missing)};
+    }
+  }
+  if (forced_name) {
+    return Error{
+        fmt::format("CONVENE_ISA={} is not known; use one of {}, or unset it to have the best",
+                    *forced_name, fmt::join(names, ", "))};
+  }
+  return Error{fmt::format("none of {} can run here", fmt::join(names, ", "))};
+}
+
+std::vector<std::string> UnsupportedIsas() {
+  std::vector<std::string> reasons;
+  for (const IsaCandidate& candidate : kCandidates) {
+    const std::string missing = candidate.missing();
+    if (!missing.empty()) reasons.push_back(fmt::format("{}: {}", candidate.name, missing));
+  }
+  return reasons;
+}
+
+}  // namespace convene::hardware

@@ -1,0 +1,42 @@
+// The instruction sets convene has kernels for, best first, and the choice among them at run time.
+// It is not the kernels: those are the folders of kernels/, one per row of this list.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace convene::hardware {
+
+enum class Isa {
+  kReference,   // portable scalar code, the specification of all others
+  kAvx512Bf16,  // AVX-512 F/BW/DQ/VL with the BF16 and VNNI dot products
+};
+
+struct IsaCandidate {
+  Isa isa;
+  const char* name;          // as in CONVENE_ISA and in reports
+  std::string (*missing)();  // what this machine lacks for it; empty if it can run it
+};
+
+// All instruction sets, best first. The last one, the reference, runs everywhere.
+std::span<const IsaCandidate> IsaCandidates();
+
+const char* IsaName(Isa isa);
+
+// The first candidate this machine can run, or the one that the variable CONVENE_ISA names.
+// Errors: an unknown name (lists the known ones), a named one that cannot run here (says why).
+Result<Isa> ChooseIsa();
+
+// As above with the name and the list given; `candidates` must not be empty. For tests and --help.
+Result<Isa> ChooseIsa(std::optional<std::string_view> forced_name,
+                      std::span<const IsaCandidate> candidates);
+
+// One line for each candidate that this machine cannot run: "avx512_bf16: <reason>".
+std::vector<std::string> UnsupportedIsas();
+
+}  // namespace convene::hardware

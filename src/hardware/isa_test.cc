@@ -1,0 +1,77 @@
+#include "hardware/isa.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace convene::hardware {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Nothing() { return {}; }
+std::string NoSuchUnit() { return "this CPU has no such unit"; }
+
+constexpr IsaCandidate kBestIsMissing[] = {
+    {Isa::kAvx512Bf16, "fast", NoSuchUnit},
+    {Isa::kReference, "slow", Nothing},
+};
+constexpr IsaCandidate kAllRun[] = {
+    {Isa::kAvx512Bf16, "fast", Nothing},
+    {Isa::kReference, "slow", Nothing},
+};
+
+TEST(Isa, TakesTheBestThatRuns) {
+  EXPECT_EQ(*ChooseIsa(std::nullopt, kAllRun), Isa::kAvx512Bf16);
+  EXPECT_EQ(*ChooseIsa(std::nullopt, kBestIsMissing), Isa::kReference);
+}
+
+TEST(Isa, ForcedNameWinsOverABetterOne) {
+  EXPECT_EQ(*ChooseIsa("slow", kAllRun), Isa::kReference);
+  EXPECT_EQ(*ChooseIsa("fast", kAllRun), Isa::kAvx512Bf16);
+}
+
+TEST(Isa, ForcedButUnsupportedFailsWithTheReason) {
+  const Result<Isa> isa = ChooseIsa("fast", kBestIsMissing);
+  ASSERT_FALSE(isa);
+  EXPECT_THAT(isa.error().message, HasSubstr("CONVENE_ISA=fast"));
+  EXPECT_THAT(isa.error().message, HasSubstr("this CPU has no such unit"));
+}
+
+TEST(Isa, UnknownNameFailsAndListsTheKnownOnes) {
+  for (const char* name : {"avx1024", "FAST", " fast"}) {
+    const Result<Isa> isa = ChooseIsa(name, kAllRun);
+    ASSERT_FALSE(isa) << name;
+    EXPECT_THAT(isa.error().message, HasSubstr(name));
+    EXPECT_THAT(isa.error().message, HasSubstr("fast, slow"));
+  }
+}
+
+TEST(Isa, ListHasUniqueNamesAndEndsWithTheReference) {
+  std::set<std::string> names;
+  for (const IsaCandidate& candidate : IsaCandidates()) {
+    EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
+    EXPECT_STREQ(IsaName(candidate.isa), candidate.name);
+  }
+  EXPECT_EQ(IsaCandidates().back().isa, Isa::kReference);
+  EXPECT_EQ(IsaCandidates().back().missing(), "");
+}
+
+TEST(Isa, EveryCandidateRunsOrSaysWhyNot) {
+  const std::vector<std::string> unsupported = UnsupportedIsas();
+  size_t num_missing = 0;
+  for (const IsaCandidate& candidate : IsaCandidates()) {
+    const Result<Isa> forced = ChooseIsa(candidate.name, IsaCandidates());
+    if (forced) {
+      EXPECT_EQ(*forced, candidate.isa);
+    } else {
+      ASSERT_LT(num_missing, unsupported.size());
+      EXPECT_THAT(unsupported[num_missing++], HasSubstr(candidate.name));
+    }
+  }
+  EXPECT_EQ(num_missing, unsupported.size());
+}
+
+}  // namespace
+}  // namespace convene::hardware
