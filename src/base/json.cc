@@ -1,0 +1,60 @@
+#include "base/json.h"
+
+#include <algorithm>
+#include <string>
+
+namespace convene {
+namespace {
+
+// The deepest nesting of brackets outside strings; of malformed text some number, which is enough:
+// the parser never holds more levels open than this.
+int NestingDepth(std::string_view text) {
+  int depth = 0;
+  int deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+// The library's message without its error number, one line of printable ASCII.
+std::string Readable(std::string_view what) {
+  if (const size_t end = what.find("] "); what.starts_with('[') && end != std::string_view::npos) {
+    what.remove_prefix(end + 2);
+  }
+  constexpr size_t kMaxLength = 200;
+  std::string message(what.substr(0, kMaxLength));
+  std::replace_if(
+      message.begin(), message.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return message;
+}
+
+}  // namespace
+
+Result<nlohmann::json> ParseJson(std::string_view text) {
+  if (const int depth = NestingDepth(text); depth > kMaxJsonDepth) {
+    return Error{fmt::format("arrays and objects are nested {} deep; at most {} levels are read",
+                             depth, kMaxJsonDepth)};
+  }
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& exception) {
+    return Error{Readable(exception.what())};
+  }
+}
+
+}  // namespace convene

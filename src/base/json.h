@@ -1,0 +1,20 @@
+// Parses JSON that others wrote: bounded nesting, an Error instead of exceptions. What the values
+// mean is up to the caller.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace convene {
+
+// Deeper documents are refused: copying and printing a document recurse.
+inline constexpr int kMaxJsonDepth = 64;
+
+// The document in `text`. Errors: not JSON (with line and column), not UTF-8, a number out of
+// range, arrays and objects nested deeper than kMaxJsonDepth. Of equal keys in an object the last
+// one counts.
+Result<nlohmann::json> ParseJson(std::string_view text);
+
+}  // namespace convene

@@ -1,0 +1,46 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace convene {
+namespace {
+
+TEST(ParseJson, ReadsADocument) {
+  const auto document = ParseJson(R"({"a": [1, 2.5, "\"]["], "b": null})");
+  ASSERT_TRUE(document);
+  EXPECT_EQ(document->at("a").size(), 3u);
+}
+
+TEST(ParseJson, SaysWhereTheTextIsWrong) {
+  const auto document = ParseJson("{\"a\": 1,\n oops}");
+  ASSERT_FALSE(document);
+  EXPECT_NE(document.error().message.find("line 2, column 2"), std::string::npos)
+      << document.error().message;
+}
+
+TEST(ParseJson, RefusesInvalidUtf8AndKeepsTheMessagePrintable) {
+  const auto document = ParseJson("{\"a\": \"\xff\xfe\"}");
+  ASSERT_FALSE(document);
+  for (const char c : document.error().message) EXPECT_TRUE(c >= 0x20 && c <= 0x7e);
+}
+
+TEST(ParseJson, RefusesNumbersOutOfRange) { EXPECT_FALSE(ParseJson("[1e999]")); }
+
+TEST(ParseJson, RefusesEmptyText) { EXPECT_FALSE(ParseJson("")); }
+
+TEST(ParseJson, BoundsTheNesting) {
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_TRUE(ParseJson(nested(kMaxJsonDepth)));
+  EXPECT_FALSE(ParseJson(nested(kMaxJsonDepth + 1)));
+  EXPECT_FALSE(ParseJson(std::string(1 << 20, '[')));
+  EXPECT_FALSE(ParseJson(std::string(1 << 20, '{')));
+}
+
+TEST(ParseJson, DoesNotCountBracketsInStrings) {
+  EXPECT_TRUE(ParseJson("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]"));
+}
+
+}  // namespace
+}  // namespace convene
