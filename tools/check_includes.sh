@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Checks that folders of src/ include only what their rows allow. Argument: the repository root to check.
+set -euo pipefail
+rules=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/check_includes.awk
+cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
+
+mapfile -t sources < <(find src -name '*.cc' -o -name '*.h' -o -name '*.cu' | LC_ALL=C sort)
+awk -f "$rules" src/CMakeLists.txt docs/architecture.md "${sources[@]}"
+echo "${#sources[@]} sources include only what their folders' rows allow."
