@@ -1,0 +1,36 @@
+// A subcommand of convene: its options and what it does once they are parsed. Neither the table of
+// all subcommands (commands.cc) nor the parsing of the command line (command_line.h).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+
+namespace convene::cli {
+
+class Command {
+ public:
+  virtual ~Command() = default;
+
+  // Declares the options, bound to members of the command. Keep the help within 40 lines.
+  virtual void AddOptions(CLI::App& app) = 0;
+
+  // Results go to standard output (output.h), everything else to standard error. An error is
+  // printed as one line "convene: ..." and makes the exit status 1.
+  virtual Status Run() = 0;
+};
+
+struct CommandEntry {
+  const char* name;
+  const char* summary;  // one line, shown by `convene --help` too
+  const char* example;  // one or two complete command lines
+  std::unique_ptr<Command> (*make)();
+};
+
+// In the order in which `convene --help` lists them. A new subcommand is one file with its header
+// (`std::unique_ptr<Command> MakeInspect();`) and one line in commands.cc.
+std::span<const CommandEntry> Commands();
+
+}  // namespace convene::cli

@@ -1,0 +1,87 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/output.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr const char* kVersion = "convene 0.1.0";
+
+void PrintError(std::string_view message) {
+  // Several lines would hide which of them is the error.
+  std::string line(message);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  fmt::print(stderr, "convene: {}\n", line);
+}
+
+int Report(const Status& status) {
+  if (status) return kSuccess;
+  PrintError(status.error().message);
+  return kFailure;
+}
+
+std::unique_ptr<CLI::App> MakeParser() {
+  auto app = std::make_unique<CLI::App>("A Mixture-of-Experts inference engine.", "convene");
+  app->require_subcommand(1);
+  app->set_version_flag("--version", kVersion, "Print the version");
+  app->set_help_flag("-h,--help", "Print this help");
+  app->get_formatter()->column_width(32);
+  app->footer("convene COMMAND --help shows a command's options and an example.");
+  return app;
+}
+
+struct Subcommand {
+  CLI::App* parser;
+  std::unique_ptr<Command> command;
+};
+
+int RunParsed(std::vector<Subcommand>& subcommands) {
+  for (Subcommand& subcommand : subcommands) {
+    if (!subcommand.parser->parsed()) continue;
+    try {
+      const Status status = subcommand.command->Run();
+      const Status flushed = FlushOutput();
+      return Report(status ? flushed : status);
+    } catch (const std::bad_alloc&) {
+      return Report(Error{"out of memory; free some, or use a smaller --context or --batch"});
+    }
+  }
+  CHECK(false, "the parser accepted a line without a subcommand");
+  return kUsage;
+}
+
+}  // namespace
+
+int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEntry> commands) {
+  const std::unique_ptr<CLI::App> app = MakeParser();
+  std::vector<Subcommand> subcommands;
+  for (const CommandEntry& entry : commands) {
+    CLI::App* parser = app->add_subcommand(entry.name, entry.summary);
+    parser->footer(fmt::format("Example:\n  {}", entry.example));
+    subcommands.push_back({parser, entry.make()});
+    subcommands.back().command->AddOptions(*parser);
+  }
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream help;
+    std::ostringstream complaint;
+    if (app->exit(error, help, complaint) == 0) return Report(WriteOutput(help.str()));
+    PrintError(fmt::format("{} (see --help)", error.what()));
+    return kUsage;
+  }
+  return RunParsed(subcommands);
+}
+
+}  // namespace convene::cli

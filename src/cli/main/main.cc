@@ -1,0 +1,28 @@
+// The executable. Everything it does is in the library, so that tests can call it.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "cli/command_line.h"
+
+namespace {
+
+// A closed standard stream would let the next file opened take its number, and a message printed
+// end up in that file. Opened the wrong way round, its use is an error instead, as in coreutils.
+void OccupyClosedStreams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) != -1) continue;
+    const int opened = open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    if (opened != descriptor) _exit(convene::cli::kFailure);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  OccupyClosedStreams();
+  // Whoever reads our output may leave (`| head`): then end quietly even where a parent ignores it.
+  std::signal(SIGPIPE, SIG_DFL);
+  return convene::cli::RunCommandLine(argc, argv, convene::cli::Commands());
+}

@@ -1,0 +1,75 @@
+#include "cli/output.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "base/read_file.h"
+#include "base/units.h"
+
+namespace convene::cli {
+namespace {
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+// Far beyond any context, and little enough to be read at once.
+constexpr uint64_t kMaxTextBytes = uint64_t{1} << 30;
+
+Error CannotWrite(std::string_view what) {
+  return Error{fmt::format("cannot write {}: {}", what, std::strerror(errno))};
+}
+
+}  // namespace
+
+Status WriteOutput(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+    return CannotWrite("standard output");
+  }
+  return {};
+}
+
+Status FlushOutput() {
+  if (std::fflush(stdout) != 0) return CannotWrite("standard output");
+  return {};
+}
+
+Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
+  const std::string text =
+      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  if (path == "-") return WriteOutput(text);
+  File file(std::fopen(path.c_str(), "wb"));
+  if (!file) return CannotWrite(path);
+  const bool written = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+  if (std::fclose(file.release()) != 0 || !written) return CannotWrite(path);
+  return {};
+}
+
+Result<std::string> ReadText(const std::string& path) {
+  if (path != "-") return ReadFile(path, kMaxTextBytes);
+  std::string text;
+  char buffer[1 << 16];
+  while (const size_t num_read = std::fread(buffer, 1, sizeof buffer, stdin)) {
+    text.append(buffer, num_read);
+    if (text.size() > kMaxTextBytes) {
+      return Error{fmt::format("standard input holds more than {}; cut it into parts",
+                               FormatBytes(kMaxTextBytes))};
+    }
+  }
+  if (std::ferror(stdin) != 0) {
+    return Error{fmt::format("cannot read standard input: {}", std::strerror(errno))};
+  }
+  return text;
+}
+
+void AddJsonOption(CLI::App& app, std::string& path) {
+  app.add_option("--json", path, "Write the figures as JSON ('-': standard output)")
+      ->type_name("FILE");
+}
+
+}  // namespace convene::cli

@@ -1,0 +1,28 @@
+// What commands write: standard output and result files, with every failure seen. Not for progress
+// and messages to people, which go to standard error with fmt::print(stderr, ...).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace convene::cli {
+
+// Writes `text` to standard output; buffered until FlushOutput unless it is a terminal.
+// Error: it is closed or its disk is full.
+Status WriteOutput(std::string_view text);
+Status FlushOutput();
+
+// Writes `json`, indented, to the file `path`, or to standard output where `path` is "-".
+Status WriteJson(const std::string& path, const nlohmann::ordered_json& json);
+
+// The whole of the file `path`, or of standard input where `path` is "-".
+Result<std::string> ReadText(const std::string& path);
+
+// Declares --json FILE.
+void AddJsonOption(CLI::App& app, std::string& path);
+
+}  // namespace convene::cli
