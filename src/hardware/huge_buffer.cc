@@ -1,0 +1,101 @@
+#include "hardware/huge_buffer.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "base/units.h"
+#include "hardware/kernel_files.h"
+#include "hardware/memory_status.h"
+
+namespace convene::hardware {
+namespace {
+
+size_t UpToHugePages(size_t size_bytes) {
+  return (size_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+}
+
+size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+Error Refused(size_t size_bytes, std::string_view purpose, const char* reason) {
+  std::string message =
+      fmt::format("cannot reserve {} for {} ({})", FormatBytes(size_bytes), purpose, reason);
+  if (const Result<AvailableMemory> available = ReadAvailableMemory()) {
+    message += fmt::format(": {} available, limited by {}", FormatBytes(available->bytes),
+                           available->limited_by);
+  }
+  return Error{message};
+}
+
+// The address that a line of smaps "7f12-7f34 rw-p ..." starts a mapping at; nothing on other
+// lines.
+std::optional<uintptr_t> MappingStart(const std::string& line) {
+  uintptr_t start = 0;
+  const char* end = line.data() + line.size();
+  const auto [stop, error] = std::from_chars(line.data(), end, start, 16);
+  if (error != std::errc() || stop == end || *stop != '-') return std::nullopt;
+  return start;
+}
+
+}  // namespace
+
+Result<HugeBuffer> HugeBuffer::Allocate(size_t size_bytes, std::string_view purpose) {
+  if (size_bytes == 0) return HugeBuffer();
+  // The last page stays inaccessible: it catches overruns and keeps the kernel from merging the
+  // mapping with the next, so that smaps tells of this buffer alone.
+  const size_t guard_bytes = PageBytes();
+  if (size_bytes > std::numeric_limits<size_t>::max() / 2) {
+    return Refused(size_bytes, purpose, "more than an address space");
+  }
+  const size_t usable_bytes = UpToHugePages(size_bytes);
+  const size_t mapped_bytes = kHugePageBytes + usable_bytes + guard_bytes;
+  void* mapping = mmap(nullptr, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return Refused(size_bytes, purpose, std::strerror(errno));
+
+  auto* begin = static_cast<std::byte*>(mapping);
+  const size_t skipped_bytes =
+      UpToHugePages(reinterpret_cast<uintptr_t>(begin)) - reinterpret_cast<uintptr_t>(begin);
+  std::byte* data = begin + skipped_bytes;
+  if (skipped_bytes > 0) munmap(begin, skipped_bytes);
+  const size_t surplus_bytes = kHugePageBytes - skipped_bytes;
+  if (surplus_bytes > 0) munmap(data + usable_bytes + guard_bytes, surplus_bytes);
+  if (mprotect(data, usable_bytes, PROT_READ | PROT_WRITE) != 0) {
+    const int error = errno;
+    munmap(data, usable_bytes + guard_bytes);
+    return Refused(size_bytes, purpose, std::strerror(error));
+  }
+  // Refused where huge pages are not built in: then small ones do.
+  static_cast<void>(madvise(data, usable_bytes, MADV_HUGEPAGE));
+  return HugeBuffer(data, size_bytes);
+}
+
+void HugeBuffer::Free() {
+  if (data_ == nullptr) return;
+  const int result = munmap(data_, UpToHugePages(size_bytes_) + PageBytes());
+  CHECK(result == 0, "munmap of {} bytes: {}", size_bytes_, std::strerror(errno));
+}
+
+size_t HugeBuffer::huge_page_bytes() const {
+  if (data_ == nullptr) return 0;
+  const auto begin = reinterpret_cast<uintptr_t>(data_);
+  const uintptr_t end = begin + UpToHugePages(size_bytes_);
+  size_t huge_bytes = 0;
+  bool ours = false;
+  std::ifstream smaps("/proc/self/smaps");
+  for (std::string line; std::getline(smaps, line);) {
+    if (const auto start = MappingStart(line)) ours = *start >= begin && *start < end;
+    if (ours) huge_bytes += NumberAfter(line, "AnonHugePages").value_or(0) * 1024;
+  }
+  return std::min(huge_bytes, size_bytes_);
+}
+
+}  // namespace convene::hardware

@@ -1,0 +1,82 @@
+#include "hardware/huge_buffer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace convene::hardware {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(HugeBuffer, IsAlignedZeroedAndWritable) {
+  for (const size_t size_bytes :
+       {size_t{1}, size_t{4096}, kHugePageBytes, 3 * kHugePageBytes + 5}) {
+    const Result<HugeBuffer> buffer = HugeBuffer::Allocate(size_bytes, "the test");
+    ASSERT_TRUE(buffer);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % kHugePageBytes, 0u);
+    ASSERT_EQ(buffer->bytes().size(), size_bytes);
+    EXPECT_TRUE(
+        std::ranges::all_of(buffer->bytes(), [](std::byte b) { return b == std::byte{0}; }));
+    std::memset(buffer->data(), 0x5a, size_bytes);
+    EXPECT_EQ(buffer->bytes().back(), std::byte{0x5a});
+  }
+}
+
+TEST(HugeBuffer, OfNothingIsEmpty) {
+  const Result<HugeBuffer> buffer = HugeBuffer::Allocate(0, "the test");
+  ASSERT_TRUE(buffer);
+  EXPECT_TRUE(buffer->bytes().empty());
+  EXPECT_EQ(buffer->huge_page_bytes(), 0u);
+}
+
+TEST(HugeBuffer, TooLargeIsAnErrorWithPurposeSizeAndWhatIsAvailable) {
+  for (const size_t size_bytes : {size_t{1} << 60, ~size_t{0}}) {
+    const Result<HugeBuffer> buffer = HugeBuffer::Allocate(size_bytes, "the KV cache");
+    ASSERT_FALSE(buffer);
+    EXPECT_THAT(buffer.error().message, HasSubstr("the KV cache"));
+    EXPECT_THAT(buffer.error().message, HasSubstr("EiB"));
+    EXPECT_THAT(buffer.error().message, HasSubstr("available"));
+  }
+}
+
+TEST(HugeBuffer, MovesItsMemory) {
+  HugeBuffer first = *HugeBuffer::Allocate(100, "the test");
+  first.data()[7] = std::byte{7};
+  const std::byte* data = first.data();
+  HugeBuffer second = std::move(first);
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): what a move leaves
+  HugeBuffer third = *HugeBuffer::Allocate(kHugePageBytes, "the test");
+  third = std::move(second);
+  EXPECT_EQ(third.size_bytes(), 100u);
+  EXPECT_EQ(third.data()[7], std::byte{7});
+  HugeBuffer& same = third;
+  third = std::move(same);
+  EXPECT_EQ(third.data(), data);
+}
+
+TEST(HugeBuffer, CountsItsOwnHugePagesOnly) {
+  // Neighbours in the address space, as allocated one after the other: only the middle is written.
+  const HugeBuffer before = *HugeBuffer::Allocate(4 * kHugePageBytes, "the test");
+  const HugeBuffer middle = *HugeBuffer::Allocate(4 * kHugePageBytes, "the test");
+  const HugeBuffer after = *HugeBuffer::Allocate(4 * kHugePageBytes, "the test");
+  std::memset(middle.data(), 1, middle.size_bytes());
+  EXPECT_EQ(before.huge_page_bytes(), 0u);
+  EXPECT_EQ(after.huge_page_bytes(), 0u);
+  // The kernel may grant none, but only whole ones.
+  EXPECT_EQ(middle.huge_page_bytes() % kHugePageBytes, 0u);
+  EXPECT_LE(middle.huge_page_bytes(), middle.size_bytes());
+  RecordProperty("huge_page_bytes", static_cast<int>(middle.huge_page_bytes()));
+}
+
+TEST(HugeBufferDeathTest, FaultsPastItsEnd) {
+  const HugeBuffer buffer = *HugeBuffer::Allocate(kHugePageBytes, "the test");
+  volatile std::byte* past = buffer.data() + kHugePageBytes;
+  EXPECT_DEATH(static_cast<void>(*past), "");
+}
+
+}  // namespace
+}  // namespace convene::hardware
