@@ -1,0 +1,212 @@
+// The operators between the GEMMs for any instruction set: norms, what comes between the QKV
+// projection and attention, and the weighted sum of expert outputs.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cpu/math.h"
+#include "kernels/kernel_set.h"
+
+namespace convene::kernels::cpu {
+
+// Calls f(column, count) for vectors of 16 lanes over [0, size), the last one with what is left.
+template <typename F>
+inline void ForEachVector(int size, F&& f) {
+  int column = 0;
+  for (; column + kLanes <= size; column += kLanes) f(column, kLanes);
+  if (column < size) f(column, size - column);
+}
+
+// The first `count` lanes, the others zero.
+template <class Isa>
+inline typename Isa::Floats FirstLanes(typename Isa::Floats value, int count) {
+  float lanes[kLanes];
+  Isa::Store(lanes, value);
+  return Isa::LoadPartial(lanes, count);
+}
+
+// Sum of squares of x - mean.
+template <class Isa>
+inline float SumOfSquares(const float* x, int size, float mean) {
+  auto squares = Isa::Zero();
+  const auto center = Isa::Broadcast(mean);
+  ForEachVector(size, [&](int column, int count) {
+    auto value = Isa::LoadPartial(x + column, count) - center;
+    if (count < kLanes) value = FirstLanes<Isa>(value, count);
+    squares = Isa::MultiplyAdd(value, value, squares);
+  });
+  return Isa::Sum(squares);
+}
+
+template <class Isa>
+inline float Mean(const float* x, int size) {
+  auto sum = Isa::Zero();
+  ForEachVector(size, [&](int column, int count) {
+    sum = sum + Isa::LoadPartial(x + column, count);
+  });
+  return Isa::Sum(sum) / static_cast<float>(size);
+}
+
+template <class Isa>
+void Normalize(const Norm& norm, const float* x, void* out_activations, float* out_float) {
+  const float mean = norm.kind == NormKind::kLayer ? Mean<Isa>(x, norm.size) : 0.0f;
+  const float variance = SumOfSquares<Isa>(x, norm.size, mean) / static_cast<float>(norm.size);
+  const auto scale = Isa::Broadcast(1.0f / std::sqrt(variance + norm.epsilon));
+  const auto center = Isa::Broadcast(mean);
+  ForEachVector(norm.size, [&](int column, int count) {
+    const auto centered = Isa::LoadPartial(x + column, count) - center;
+    const auto value = centered * scale * Isa::LoadPartial(norm.weight + column, count);
+    if (out_activations != nullptr) {
+      StoreActivations<Isa>(norm.format, out_activations, column, value, count);
+    }
+    if (out_float != nullptr) Isa::StorePartial(out_float + column, value, count);
+  });
+  if (out_activations == nullptr) return;
+  ForEachVector(PaddedActivations(norm.size) - norm.size, [&](int column, int count) {
+    StoreActivations<Isa>(norm.format, out_activations, norm.size + column, Isa::Zero(), count);
+  });
+}
+
+template <class Isa>
+inline void RmsNormInPlace(float* x, int size, const float* weight, float epsilon) {
+  const Norm norm{.epsilon = epsilon, .weight = weight, .size = size};
+  Normalize<Isa>(norm, x, nullptr, x);
+}
+
+template <class Isa>
+inline void NormalizeHeads(const QkvShape& shape, float* x, int num_heads, const float* weight) {
+  if (shape.norm == QkNormKind::kWholeProjection) {
+    RmsNormInPlace<Isa>(x, num_heads * shape.head_dim, weight, shape.epsilon);
+  } else if (shape.norm == QkNormKind::kPerHead) {
+    for (int head = 0; head < num_heads; ++head) {
+      RmsNormInPlace<Isa>(x + head * shape.head_dim, shape.head_dim, weight, shape.epsilon);
+    }
+  }
+}
+
+template <class Isa>
+inline void Rotate(float* head, const QkvShape& shape, const QkvToken& token) {
+  const int half = shape.rotary_dim / 2;
+  ForEachVector(half, [&](int i, int count) {
+    const auto cosine = Isa::LoadPartial(token.cosine + i, count);
+    const auto sine = Isa::LoadPartial(token.sine + i, count);
+    const auto first = Isa::LoadPartial(head + i, count);
+    const auto second = Isa::LoadPartial(head + half + i, count);
+    Isa::StorePartial(head + i, first * cosine - second * sine, count);
+    Isa::StorePartial(head + half + i, second * cosine + first * sine, count);
+  });
+}
+
+// Writes one key as row `slot` of a panel of kKvBlockTokens rows.
+template <class Isa>
+inline void StoreKey(WeightFormat format, std::byte* panel, const float* key, int head_dim,
+                     int slot) {
+  if (format == WeightFormat::kF32) {
+    auto* out = reinterpret_cast<float*>(panel) + slot;
+    for (int i = 0; i < head_dim; ++i) out[i * kKvBlockTokens] = key[i];
+    return;
+  }
+  auto* out = reinterpret_cast<tensor::Bf16*>(panel) + 2 * slot;
+  ForEachVector(head_dim, [&](int first, int count) {
+    tensor::Bf16 rounded[kLanes];
+    Isa::StoreBf16(rounded, Isa::LoadPartial(key + first, count));
+    for (int i = 0; i < count; ++i) {
+      const int dim = first + i;
+      out[dim / 2 * (2 * kKvBlockTokens) + dim % 2] = rounded[i];
+    }
+  });
+}
+
+// Writes one value as column `slot` of panels of head_dim rows.
+template <class Isa>
+inline void StoreValue(WeightFormat format, std::byte* panels, const float* value, int head_dim,
+                       int slot) {
+  const PackedMatrix shape{.format = format, .rows = head_dim, .cols = kKvBlockTokens};
+  for (int panel = 0; panel < shape.num_panels(); ++panel) {
+    std::byte* out = panels + shape.row_bytes() * kPanelRows * panel;
+    const float* from = value + panel * kPanelRows;
+    const int width = shape.panel_width(panel);
+    const int left = head_dim - panel * kPanelRows;
+    const int rows = left < kPanelRows ? left : kPanelRows;
+    if (format == WeightFormat::kF32) {
+      ForEachVector(rows, [&](int row, int count) {
+        Isa::StorePartial(reinterpret_cast<float*>(out) + slot * width + row,
+                          Isa::LoadPartial(from + row, count), count);
+      });
+      continue;
+    }
+    auto* pairs = reinterpret_cast<tensor::Bf16*>(out) + 2 * (slot / 2) * width + slot % 2;
+    ForEachVector(rows, [&](int first, int count) {
+      tensor::Bf16 rounded[kLanes];
+      Isa::StoreBf16(rounded, Isa::LoadPartial(from + first, count));
+      for (int i = 0; i < count; ++i) pairs[2 * (first + i)] = rounded[i];
+    });
+  }
+}
+
+template <class Isa>
+void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
+  const int query_dim = shape.num_heads * shape.head_dim;
+  const int kv_dim = shape.num_kv_heads * shape.head_dim;
+  float* queries = token.qkv;
+  float* keys = queries + query_dim;
+  const float* values = keys + kv_dim;
+  NormalizeHeads<Isa>(shape, queries, shape.num_heads, shape.query_norm);
+  NormalizeHeads<Isa>(shape, keys, shape.num_kv_heads, shape.key_norm);
+  if (shape.clip > 0) {
+    const auto limit = Isa::Broadcast(shape.clip);
+    ForEachVector(query_dim + 2 * kv_dim, [&](int i, int count) {
+      const auto value = Isa::LoadPartial(token.qkv + i, count);
+      Isa::StorePartial(token.qkv + i, Isa::Min(Isa::Max(value, Isa::Zero() - limit), limit),
+                        count);
+    });
+  }
+  const int padded_dim = PaddedActivations(shape.head_dim);
+  for (int head = 0; head < shape.num_heads; ++head) {
+    float* query = queries + head * shape.head_dim;
+    Rotate<Isa>(query, shape, token);
+    const int64_t first = int64_t{head} * padded_dim;
+    ForEachVector(padded_dim, [&](int i, int) {
+      const int left = shape.head_dim - i;
+      const int count = left < 0 ? 0 : left < kLanes ? left : kLanes;
+      StoreActivations<Isa>(shape.format, token.queries, first + i,
+                            Isa::LoadPartial(query + i, count), kLanes);
+    });
+  }
+  for (int head = 0; head < shape.num_kv_heads; ++head) {
+    float* key = keys + head * shape.head_dim;
+    Rotate<Isa>(key, shape, token);
+    std::byte* panel = token.kv_block + head * token.kv_head_stride;
+    StoreKey<Isa>(shape.format, panel, key, shape.head_dim, token.slot);
+    StoreValue<Isa>(shape.format, panel + PackedMatrix{.format = shape.format,
+                                                       .rows = kKvBlockTokens,
+                                                       .cols = shape.head_dim}
+                                              .size_bytes(),
+                    values + head * shape.head_dim, shape.head_dim, token.slot);
+  }
+}
+
+template <class Isa>
+void CombineRows(const Combine& combine) {
+  const auto shared_weight = Isa::Broadcast(combine.shared_weight);
+  ForEachVector(combine.size, [&](int column, int count) {
+    typename Isa::Floats sums[kMaxTopK];
+    sums[0] = Isa::Zero();
+    for (int row = 0; row < combine.count; ++row) {
+      sums[row] = Isa::Broadcast(combine.weights[row]) *
+                  Isa::LoadPartial(combine.rows[row] + column, count);
+    }
+    for (int merge = 0; merge + 1 < combine.count; ++merge) {
+      const Merge step = combine.merges[merge];
+      sums[step.into] = sums[step.into] + sums[step.from];
+    }
+    auto total = sums[0];
+    if (combine.shared != nullptr) {
+      total = total + shared_weight * Isa::LoadPartial(combine.shared + column, count);
+    }
+    Isa::StorePartial(combine.out + column, Isa::LoadPartial(combine.out + column, count) + total,
+                      count);
+  });
+}
+
+}  // namespace convene::kernels::cpu

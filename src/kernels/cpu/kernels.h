@@ -1,0 +1,22 @@
+// The kernel set of one instruction set, from the templates beside this file. A new instruction set
+// is a folder with its primitives (isa.h) and one source that instantiates this.
+#pragma once
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/kernel_set.h"
+
+namespace convene::kernels::cpu {
+
+template <class Isa>
+constexpr KernelSet MakeKernels() {
+  return {.name = Isa::kName,
+          .gemm = Gemm<Isa>,
+          .normalize = Normalize<Isa>,
+          .prepare_qkv = PrepareQkv<Isa>,
+          .attend = Attend<Isa>,
+          .combine = CombineRows<Isa>};
+}
+
+}  // namespace convene::kernels::cpu

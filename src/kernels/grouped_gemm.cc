@@ -1,0 +1,97 @@
+#include "kernels/grouped_gemm.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/check.h"
+
+namespace convene::kernels {
+namespace {
+
+// The work is numbered panel by panel, group by group; long groups are also cut along their rows
+// where there are too few panels to keep all threads busy.
+class WorkList {
+ public:
+  WorkList(const GroupedGemm& gemm, int num_threads) : gemm_(gemm) {
+    const PackedMatrix& first = *gemm.groups.front().weights;
+    num_panels_ = first.num_panels();
+    const int64_t panels = int64_t{num_panels_} * std::ssize(gemm.groups);
+    int most_rows = 1;
+    for (const GemmGroup& group : gemm.groups) most_rows = std::max(most_rows, group.num_rows);
+    const int64_t wanted = std::max<int64_t>(1, kUnitsPerThread * num_threads / panels);
+    const int64_t cut = (most_rows + wanted - 1) / wanted;
+    rows_per_unit_ = static_cast<int>(std::max<int64_t>(kMinRowsPerUnit, cut));
+    row_units_ = (most_rows + rows_per_unit_ - 1) / rows_per_unit_;
+  }
+
+  int64_t size() const { return int64_t{num_panels_} * row_units_ * std::ssize(gemm_.groups); }
+
+  // False where the group has no rows there.
+  bool Unit(int64_t index, PanelGemm* unit) const {
+    const int row_unit = static_cast<int>(index % row_units_);
+    const int panel = static_cast<int>(index / row_units_ % num_panels_);
+    const GemmGroup& group = gemm_.groups[index / row_units_ / num_panels_];
+    const int skipped = row_unit * rows_per_unit_;
+    if (skipped >= group.num_rows) return false;
+    const PackedMatrix& weights = *group.weights;
+    const int first_row = group.first_row + skipped;
+    const bool silu = gemm_.epilogue == Epilogue::kSiluMul;
+    const int panel_columns = silu ? kPanelRows / 2 : kPanelRows;
+    const int width = weights.panel_width(panel);
+    unit->format = weights.format;
+    unit->panel = weights.panel(panel);
+    unit->width = width;
+    unit->depth = weights.cols;
+    unit->rows = gemm_.rows + first_row;
+    unit->num_rows = std::min(rows_per_unit_, group.num_rows - skipped);
+    unit->epilogue = gemm_.epilogue;
+    unit->columns = silu ? width / 2 : std::min(kPanelRows, weights.rows - panel * kPanelRows);
+    const size_t element = silu ? ActivationBytes(weights.format) : sizeof(float);
+    unit->out = static_cast<std::byte*>(gemm_.out) + first_row * gemm_.out_stride +
+                static_cast<size_t>(panel) * panel_columns * element;
+    unit->out_stride = gemm_.out_stride;
+    unit->bias = gemm_.bias != nullptr ? gemm_.bias + panel * kPanelRows : nullptr;
+    return true;
+  }
+
+ private:
+  static constexpr int kUnitsPerThread = 4;
+  static constexpr int kMinRowsPerUnit = 48;
+
+  const GroupedGemm& gemm_;
+  int num_panels_ = 0;
+  int rows_per_unit_ = 0;
+  int row_units_ = 0;
+};
+
+}  // namespace
+
+void RunGroupedGemm(const KernelSet& kernels, hardware::ThreadPool& pool, const GroupedGemm& gemm) {
+  if (gemm.groups.empty()) return;
+  const WorkList work(gemm, pool.size());
+  std::atomic<int64_t> next_index{0};
+  const auto claim = [&](PanelGemm* unit) {
+    for (;;) {
+      const int64_t index = next_index.fetch_add(1, std::memory_order_relaxed);
+      if (index >= work.size()) return false;
+      if (work.Unit(index, unit)) return true;
+    }
+  };
+  pool.Run([&](int) {
+    PanelGemm current;
+    PanelGemm next;
+    bool more = claim(&current);
+    while (more) {
+      more = claim(&next);
+      current.next = more ? next.panel : nullptr;
+      current.next_bytes =
+          more ? PackedMatrix{.format = next.format, .rows = next.width, .cols = next.depth}
+                     .size_bytes()
+               : 0;
+      kernels.gemm(current);
+      current = next;
+    }
+  });
+}
+
+}  // namespace convene::kernels

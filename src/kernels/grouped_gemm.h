@@ -1,0 +1,32 @@
+// Runs GEMMs of many weight matrices in one parallel region: panels of all groups are handed out to
+// the threads, each of which prefetches its next panel while it computes.
+#pragma once
+
+#include <span>
+
+#include "hardware/thread_pool.h"
+#include "kernels/kernel_set.h"
+
+namespace convene::kernels {
+
+// Rows [first_row, first_row + num_rows) of the activations times one matrix.
+struct GemmGroup {
+  const PackedMatrix* weights = nullptr;
+  int first_row = 0;
+  int num_rows = 0;
+};
+
+struct GroupedGemm {
+  std::span<const GemmGroup> groups;  // all of one format and one shape
+  const void* const* rows = nullptr;  // pointers to activation rows
+  Epilogue epilogue = Epilogue::kStore;
+  void* out = nullptr;     // of row 0: float, or activations for kSiluMul
+  int64_t out_stride = 0;  // bytes from row to row
+  const float* bias = nullptr;  // (weights->rows) or null
+};
+
+// out row i = activation row i times the transposed matrix of its group, then the epilogue. Every
+// output is computed alike whatever the number of threads.
+void RunGroupedGemm(const KernelSet& kernels, hardware::ThreadPool& pool, const GroupedGemm& gemm);
+
+}  // namespace convene::kernels
