@@ -62,13 +62,13 @@ struct LayerSpec {
 };
 
 enum class TensorRole {
-  kEmbedding,   // (vocab, hidden)
-  kFinalNorm,   // (hidden)
-  kHead,        // (vocab, hidden); absent when tied
+  kEmbedding,  // (vocab, hidden)
+  kFinalNorm,  // (hidden)
+  kHead,       // (vocab, hidden); absent when tied
   kAttentionNorm,
-  kQuery,       // (query_dim, hidden)
-  kKey,         // (kv_dim, hidden)
-  kValue,       // (kv_dim, hidden)
+  kQuery,  // (query_dim, hidden)
+  kKey,    // (kv_dim, hidden)
+  kValue,  // (kv_dim, hidden)
   kQueryBias,
   kKeyBias,
   kValueBias,
@@ -79,8 +79,8 @@ enum class TensorRole {
   kFfnNorm,
   kDenseGate,  // (dense_intermediate, hidden)
   kDenseUp,
-  kDenseDown,  // (hidden, dense_intermediate)
-  kRouter,     // (num_experts, hidden)
+  kDenseDown,   // (hidden, dense_intermediate)
+  kRouter,      // (num_experts, hidden)
   kExpertGate,  // (intermediate, hidden), per expert
   kExpertUp,
   kExpertDown,  // (hidden, intermediate), per expert
@@ -91,11 +91,12 @@ enum class TensorRole {
 };
 
 // Where one logical matrix (rows x cols, row-major "out x in"; vectors are rows x 1) lies in the
-// checkpoint: a block of rows of the stored tensor seen as a matrix (its last dimension the columns).
+// checkpoint: a block of rows of the stored tensor seen as a matrix (its last dimension the
+// columns).
 struct TensorBinding {
   TensorRole role;
-  int layer = -1;   // -1: not in a layer
-  int expert = -1;  // -1: not an expert's
+  int layer = -1;                     // -1: not in a layer
+  int expert = -1;                    // -1: not an expert's
   std::string name;                   // of the stored tensor
   std::vector<int64_t> stored_shape;  // the whole stored tensor
   int64_t rows = 0;

@@ -1,0 +1,41 @@
+#include "base/quote.h"
+
+namespace convene {
+namespace {
+
+// The length of the UTF-8 character at the start of `text`, 0 where it is malformed, cut or a control
+// character. Overlong forms and surrogates pass: terminals show them as a replacement character.
+size_t PrintableLength(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x20 || lead == 0x7f) return 0;
+  if (lead < 0x80) return 1;
+  const size_t length = lead >= 0xf0 && lead < 0xf8 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 0;
+  if (length == 0 || lead >= 0xf8 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
+  }
+  const bool is_c1_control = lead == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0;
+  return is_c1_control ? 0 : length;
+}
+
+}  // namespace
+
+std::string Quote(std::string_view text) {
+  constexpr size_t kMaxBytes = 100;
+  std::string quoted = "\"";
+  size_t at = 0;
+  while (at < text.size() && quoted.size() <= kMaxBytes) {
+    const size_t length = PrintableLength(text.substr(at));
+    if (length == 0) {
+      quoted += '?';
+      ++at;
+    } else {
+      quoted += text.substr(at, length);
+      at += length;
+    }
+  }
+  if (at < text.size()) quoted += "...";
+  return quoted + '"';
+}
+
+}  // namespace convene

@@ -1,0 +1,58 @@
+#include "model/family.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/quote.h"
+
+namespace convene::model {
+namespace {
+
+struct Family {
+  std::string_view name;  // model_type
+  Result<ModelSpec> (*read)(ConfigFields& config);
+};
+
+constexpr Family kFamilies[] = {
+    {"mixtral", ReadMixtral}, {"qwen2_moe", ReadQwen2Moe}, {"qwen3_moe", ReadQwen3Moe},
+    {"olmoe", ReadOlmoe},     {"dbrx", ReadDbrx},
+};
+
+Error NotSupported(std::string_view what) {
+  return Error{fmt::format("{} is not supported; the supported model types are {}", what,
+                           fmt::join(FamilyNames(), ", "))};
+}
+
+Status CheckNotQuantised(ConfigFields& config) {
+  if (!config.Has("quantization_config")) return {};
+  const std::string method = config.Object("quantization_config").Text("quant_method", "");
+  return Error{
+      fmt::format("quantised checkpoints ({}) are not supported yet; use the F32, F16 or "
+                  "BF16 version of this model",
+                  method.empty() ? "quantization_config" : "quant_method " + Quote(method))};
+}
+
+}  // namespace
+
+std::vector<std::string_view> FamilyNames() {
+  std::vector<std::string_view> names;
+  for (const Family& family : kFamilies) names.push_back(family.name);
+  return names;
+}
+
+Result<ModelSpec> ModelSpecFromConfig(const nlohmann::json& config) {
+  std::optional<Error> first_error;
+  ConfigFields fields(config, first_error);
+  const std::string name = fields.Text("model_type", "");
+  if (!fields.ok()) return fields.error();
+  if (name.empty()) return NotSupported("a configuration without model_type");
+  for (const Family& family : kFamilies) {
+    if (family.name != name) continue;
+    if (Status quantised = CheckNotQuantised(fields); !quantised) return quantised.error();
+    Result<ModelSpec> spec = family.read(fields);
+    if (spec) spec->family = family.name;
+    return spec;
+  }
+  return NotSupported(fmt::format("model_type {}", Quote(name)));
+}
+
+}  // namespace convene::model
