@@ -1,0 +1,527 @@
+#!/usr/bin/env python3
+"""Makes the golden model fixtures: small random checkpoints of every family and what transformers computes from them.
+
+    pip install -r tools/requirements.txt
+    python tools/make_fixtures.py --out tests/golden/models            # all of fixture_definitions.py
+    python tools/make_fixtures.py --out /tmp/fixtures --only mixtral_plain --seed-offset 7 \
+        --set hidden_size=44 --set head_dim=16 --prompts 1,40           # other seeds and shapes
+
+Deterministic with the versions pinned in requirements.txt: every weight depends only on the seed and on its tensor's
+name and shape. Each fixture becomes a directory with
+
+    config.json, model.safetensors (or shards with their index)     a checkpoint as published ones are
+    prompt_N.tokens.npy            (N)         int32    the prompt, N tokens
+    prompt_N.logits.npy            (N, vocab)  float32  logits at every position
+    prompt_N.router_margin.npy     (N)         float32  k-th minus (k+1)-th router logit, minimum over the MoE layers
+    prompt_N.router_margin_prob.npy (N)        float32  the same in softmax probabilities
+    prompt_N.greedy.npy            (32)        int32    greedy continuation (end-of-sequence tokens are not special)
+    prompt_N.greedy_margin.npy     (32)        float32  largest minus second largest logit at each of its steps
+    prompt_N.greedy_router_margin.npy (32)     float32  router margin of the token whose logits chose that step
+    fixture.json                               what it is, how tight float32 is, how far bfloat16 strays
+
+Results are those of the stored weights in float32 with eager attention. Prompt tokens are random; tokens at which some
+router is nearly undecided are drawn again, and of several such prompts the one is kept whose greedy continuation is
+decided most clearly, so that an engine computing in bfloat16 can be compared at almost every position and step.
+"""
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tempfile
+import unittest.mock
+import zlib
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+import transformers
+
+from fixture_definitions import FAMILY_BASE, FIXTURES
+
+GREEDY_STEPS = 32
+UNDECIDED_ROUTER = 0.1  # of the router logits, whose deviation is about 2; bfloat16 moves them by 0.01 to 0.1
+DECIDED_GREEDY = 0.05  # the router margin wanted at every greedy step, where tokens cannot be drawn again
+PROMPT_CANDIDATES = 512  # prompts of at most 32 tokens that compete for the clearest greedy continuation
+LONG_PROMPT_CANDIDATES = 32
+CLEAR_MARGIN = 3.0  # a greedy step is clear if its margin is this many times the error of bfloat16
+SEEDS_TRIED = 6
+
+# Standard deviation of (what comes out of) a tensor, given inputs of standard deviation one.
+GAINS = {
+    "embed": 1.0,
+    "norm": 0.25,  # around one
+    "bias": 0.5,
+    "q": 1.4,
+    "k": 1.4,
+    "v": 1.0,
+    "o": 1.0,
+    "router": 2.0,
+    "shared_gate": 1.0,
+    "up": 1.0,
+    "down": 1.5,
+    "head": 1.0,
+    "successor": 14.0,
+}
+
+# Names as in published checkpoints. What save_pretrained writes must match; matching also tells the tensor's kind.
+TENSOR_KINDS = [
+    ("embed", r"model\.embed_tokens\.weight|transformer\.wte\.weight"),
+    ("head", r"lm_head\.weight"),
+    ("norm", r"model\.norm\.weight|transformer\.norm_f\.weight"),
+    ("norm", r"model\.layers\.\d+\.(input_layernorm|post_attention_layernorm|self_attn\.[qk]_norm)\.weight"),
+    ("norm", r"transformer\.blocks\.\d+\.norm_attn_norm\.norm_[12]\.weight"),
+    ("bias", r"model\.layers\.\d+\.self_attn\.[qkvo]_proj\.bias"),
+    ("q", r"model\.layers\.\d+\.self_attn\.q_proj\.weight"),
+    ("k", r"model\.layers\.\d+\.self_attn\.k_proj\.weight"),
+    ("v", r"model\.layers\.\d+\.self_attn\.v_proj\.weight"),
+    ("o", r"model\.layers\.\d+\.self_attn\.o_proj\.weight"),
+    ("q", r"transformer\.blocks\.\d+\.norm_attn_norm\.attn\.Wqkv\.weight"),
+    ("o", r"transformer\.blocks\.\d+\.norm_attn_norm\.attn\.out_proj\.weight"),
+    ("router", r"model\.layers\.\d+\.(block_sparse_moe|mlp)\.gate\.weight|transformer\.blocks\.\d+\.ffn\.router\.layer\.weight"),
+    ("up", r"model\.layers\.\d+\.block_sparse_moe\.experts\.\d+\.w[13]\.weight"),
+    ("down", r"model\.layers\.\d+\.block_sparse_moe\.experts\.\d+\.w2\.weight"),
+    ("shared_gate", r"model\.layers\.\d+\.mlp\.shared_expert_gate\.weight"),
+    ("up", r"model\.layers\.\d+\.mlp\.(experts\.\d+\.|shared_expert\.|)(gate|up)_proj\.weight"),
+    ("down", r"model\.layers\.\d+\.mlp\.(experts\.\d+\.|shared_expert\.|)down_proj\.weight"),
+    ("up", r"transformer\.blocks\.\d+\.ffn\.experts\.mlp\.[wv]1"),
+    ("dbrx_down", r"transformer\.blocks\.\d+\.ffn\.experts\.mlp\.w2"),
+]
+
+
+# ---------------------------------------------------------------------------------------------------- checkpoint
+
+
+def config_json(fixture):
+    config = {k: v for k, v in FAMILY_BASE[fixture.family].items() if k not in fixture.without}
+    config.update(copy.deepcopy(fixture.config))
+    return dict(sorted(config.items()))
+
+
+def load_config(directory):
+    """The config as transformers reads it from config.json, except dbrx's RoPE base.
+
+    Published dbrx checkpoints give it in attn_config.rope_theta only, which transformers 5 ignores (and fails without).
+    """
+    config = transformers.AutoConfig.from_pretrained(directory)
+    if config.model_type == "dbrx":
+        with open(os.path.join(directory, "config.json")) as file:
+            stored = json.load(file)
+        nested = stored.get("attn_config", {}).get("rope_theta")
+        config.attn_config.rope_theta = nested
+        given = {**stored, **(stored.get("rope_parameters") or {}), **(stored.get("rope_scaling") or {})}
+        if nested is not None and "rope_theta" not in given:
+            config.rope_parameters["rope_theta"] = float(nested)
+    return config
+
+
+def load_model(directory, dtype):
+    config = load_config(directory)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, config=config, dtype=dtype, attn_implementation="eager", experts_implementation="eager")
+    return model.eval()
+
+
+def tensor_shapes(config):
+    """Name → shape as transformers saves this architecture, which is checked to be the published naming."""
+    with tempfile.TemporaryDirectory() as directory:
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+        with safetensors.safe_open(os.path.join(directory, "model.safetensors"), "pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
+
+
+def tensor_kind(name):
+    for kind, pattern in TENSOR_KINDS:
+        if re.fullmatch(pattern, name):
+            return kind
+    raise ValueError(f"{name} is not a tensor name of a published checkpoint; convert it before saving")
+
+
+def random_weights(shapes, seed, gains, config):
+    def normal(name):
+        return np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shapes[name], np.float32)
+
+    weights = {}
+    for name, shape in shapes.items():
+        kind = tensor_kind(name)
+        if kind == "norm":
+            weights[name] = 1.0 + gains["norm"] * normal(name)
+        elif kind in ("embed", "bias"):
+            weights[name] = gains[kind] * normal(name)
+        elif kind == "dbrx_down":  # stored transposed: (experts * width, hidden)
+            weights[name] = gains["down"] / np.sqrt(config.ffn_config.ffn_hidden_size) * normal(name)
+        else:
+            weights[name] = gains[kind] / np.sqrt(shape[1]) * normal(name)
+    if "lm_head.weight" in weights:
+        # A trained model is usually sure of the next token, a random one never. So the head leans towards a successor of
+        # each token, which keeps greedy continuation the same in low precision.
+        (embed,) = (weights[name] for name in shapes if tensor_kind(name) == "embed")
+        weights["lm_head.weight"] += gains["successor"] / embed.shape[1] * np.roll(embed, 1, axis=0)
+    return {name: torch.from_numpy(weight) for name, weight in weights.items()}
+
+
+def write_checkpoint(directory, weights, shards):
+    names = sorted(weights)
+    if shards == 1:
+        safetensors.torch.save_file(weights, os.path.join(directory, "model.safetensors"), {"format": "pt"})
+        return
+    total = sum(weights[name].nbytes for name in names)
+    weight_map, written = {}, 0
+    for name in names:
+        weight_map[name] = f"model-{min(written * shards // total, shards - 1) + 1:05}-of-{shards:05}.safetensors"
+        written += weights[name].nbytes
+    for file in sorted(set(weight_map.values())):
+        part = {name: weights[name] for name in names if weight_map[name] == file}
+        safetensors.torch.save_file(part, os.path.join(directory, file), {"format": "pt"})
+    with open(os.path.join(directory, "model.safetensors.index.json"), "w") as file:
+        json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, file, indent=1)
+
+
+# ------------------------------------------------------------------------------------------------------- running
+
+
+@dataclasses.dataclass
+class Run:
+    """What a forward pass over `tokens` positions gave, (batch, tokens, ...), all float64 or float32."""
+
+    logits: torch.Tensor
+    router_logits: torch.Tensor  # (MoE layers, batch, tokens, experts)
+    cache: object = None
+
+
+def fresh_rope(model):
+    """Dynamic RoPE remembers the longest sequence it has seen; every prompt shall start without that memory."""
+    base = model.base_model
+    base.rotary_emb = type(base.rotary_emb)(base.config)
+
+
+@torch.no_grad()
+def forward(model, tokens, cache=None, use_cache=False, **kwargs):
+    """tokens (batch, tokens) int64. Pass the cache of the previous run to continue it."""
+    if cache is None:
+        fresh_rope(model)
+    routers = [m for m in model.modules() if type(m).__name__.endswith("Router")]
+    seen = []
+
+    def record(module, inputs, output):
+        logits = output[0] if isinstance(output, tuple) else output
+        seen.append(logits.reshape(*tokens.shape, -1))
+
+    hooks = [router.register_forward_hook(record) for router in routers]
+    try:
+        out = model(tokens, past_key_values=cache, use_cache=use_cache, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert len(seen) == len(routers) > 0
+    return Run(out.logits, torch.stack(seen), out.past_key_values if use_cache else None)
+
+
+def experts_per_token(config):
+    return config.ffn_config.moe_top_k if config.model_type == "dbrx" else config.num_experts_per_tok
+
+
+def router_margins(router_logits, k):
+    """(MoE layers, ..., experts) → (...): k-th minus (k+1)-th largest, minimum over layers; infinite if all are chosen."""
+    if k >= router_logits.shape[-1]:
+        return torch.full(router_logits.shape[1:-1], torch.inf)
+    top = router_logits.topk(k + 1, dim=-1).values
+    return (top[..., k - 1] - top[..., k]).amin(dim=0)
+
+
+@dataclasses.dataclass
+class Greedy:
+    """Greedy continuations, (batch, steps, ...); the logits at step t are those that chose token t."""
+
+    tokens: torch.Tensor
+    logits: torch.Tensor
+    router_logits: torch.Tensor  # (MoE layers, batch, steps, experts)
+
+    def margins(self):
+        top = self.logits.topk(2, dim=-1).values
+        return top[..., 0] - top[..., 1]
+
+
+def greedy(model, prompts, steps, forced=None):
+    """Continues prompts (batch, tokens) step by step with a cache, or along the tokens `forced` (batch, steps)."""
+    run = forward(model, prompts, use_cache=True)
+    tokens, logits, router_logits = [], [], []
+    for step in range(steps):
+        logits.append(run.logits[:, -1].float())
+        router_logits.append(run.router_logits[:, :, -1].float())
+        chosen = logits[-1].argmax(dim=-1) if forced is None else forced[:, step]
+        tokens.append(chosen)
+        if step + 1 < steps:
+            run = forward(model, chosen[:, None], cache=run.cache, use_cache=True)
+    return Greedy(torch.stack(tokens, 1), torch.stack(logits, 1), torch.stack(router_logits, 2))
+
+
+@contextlib.contextmanager
+def norms_and_softmax_in_float64():
+    """transformers casts to torch.float32 there whatever the model's dtype. RoPE tables stay float32, as specified."""
+    with unittest.mock.patch.object(torch, "float32", torch.float64):
+        yield
+
+
+# ------------------------------------------------------------------------------------------------------- prompts
+
+
+def draw_prompts(model, rng, count, length, k):
+    """Random tokens (count, length), those at which a router is nearly undecided drawn again."""
+    vocab = model.config.vocab_size
+    tokens = torch.from_numpy(rng.integers(0, vocab, (count, length)))
+    for _ in range(60):
+        margins = router_margins(forward(model, tokens).router_logits, k)
+        undecided = margins < UNDECIDED_ROUTER
+        if not undecided.any():
+            break
+        tokens[undecided] = torch.from_numpy(rng.integers(0, vocab, int(undecided.sum())))
+    return tokens
+
+
+@dataclasses.dataclass
+class Prompt:
+    tokens: torch.Tensor  # (length)
+    greedy: Greedy  # batch of one
+    bf16_error: float  # maximum over the logits of the greedy steps
+    clarity: tuple  # of the steps' logits (one: all clear), then of their routers (one: all decided)
+
+
+def choose_prompt(model, low_precision, rng, length, k):
+    """Of several drawn prompts, the one whose greedy continuation bfloat16 threatens least."""
+    if length == 1:
+        prompts = torch.from_numpy(rng.permutation(model.config.vocab_size))[:, None]
+    else:
+        count = PROMPT_CANDIDATES if length <= 32 else LONG_PROMPT_CANDIDATES
+        prompts = draw_prompts(model, rng, count, length, k)
+    exact = greedy(model, prompts, GREEDY_STEPS)
+    rounded = greedy(low_precision, prompts, GREEDY_STEPS, forced=exact.tokens)
+    error = (rounded.logits - exact.logits).abs().amax(dim=(1, 2))
+    clear = (exact.margins().amin(dim=1) / (CLEAR_MARGIN * error)).clamp(max=1)
+    decided = (router_margins(exact.router_logits, k).amin(dim=1) / DECIDED_GREEDY).clamp(max=1)
+    clarity = list(zip(clear.tolist(), decided.tolist()))
+    best = max(range(len(clarity)), key=clarity.__getitem__)
+    # Once more on its own: batched matrix products may differ in the last bit.
+    alone = greedy(model, prompts[best : best + 1], GREEDY_STEPS)
+    assert alone.tokens[0].tolist() == exact.tokens[best].tolist()
+    return Prompt(prompts[best], alone, float(error[best]), clarity[best])
+
+
+# ------------------------------------------------------------------------------------------------ checks on the results
+
+
+def relative_error(actual, expected):
+    return float((actual.double() - expected.double()).norm() / expected.double().norm())
+
+
+def padded_error(model, prompts, runs):
+    """Relative error of a left-padded batch of all prompts against each alone, per prompt."""
+    longest = max(len(prompt) for prompt in prompts)
+    tokens = torch.zeros(len(prompts), longest, dtype=torch.int64)
+    mask = torch.zeros_like(tokens)
+    for row, prompt in enumerate(prompts):
+        tokens[row, longest - len(prompt) :] = prompt
+        mask[row, longest - len(prompt) :] = 1
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    out = forward(model, tokens, attention_mask=mask, position_ids=positions)
+    return [relative_error(out.logits[row, -len(prompt) :], run.logits[0])
+            for row, (prompt, run) in enumerate(zip(prompts, runs))]
+
+
+def clipped_share(model, tokens):
+    """Share of the values of q, k and v that clip_qkv clips, or None if there is none."""
+    config = model.config
+    limit = config.attn_config.clip_qkv if config.model_type == "dbrx" else getattr(config, "clip_qkv", None)
+    if limit is None:
+        return None
+    clipped, total = 0, 0
+
+    def count(module, inputs, output):
+        nonlocal clipped, total
+        clipped += int((output.abs() > limit).sum())
+        total += output.numel()
+
+    names = ("Wqkv",) if config.model_type == "dbrx" else ("q_norm", "k_norm", "v_proj")
+    hooks = [m.register_forward_hook(count) for n, m in model.named_modules() if n.split(".")[-1] in names]
+    forward(model, tokens)
+    for hook in hooks:
+        hook.remove()
+    return clipped / total
+
+
+def bite(directory, fixture, changes, tokens, logits):
+    """Relative change of the logits if config.json had `changes`."""
+    with tempfile.TemporaryDirectory() as other:
+        for file in os.listdir(directory):
+            if file.startswith("model"):
+                shutil.copy(os.path.join(directory, file), other)
+        write_json(os.path.join(other, "config.json"), {**config_json(fixture), **changes})
+        return relative_error(forward(load_model(other, torch.float32), tokens).logits, logits)
+
+
+def require(condition, message):
+    if not condition:
+        raise SystemExit(f"error: {message}; try another seed or other gains")
+
+
+# ------------------------------------------------------------------------------------------------------------- main
+
+
+def write_json(path, value):
+    with open(path, "w") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+
+
+def save_array(directory, name, tensor, dtype):
+    np.save(os.path.join(directory, name), np.ascontiguousarray(tensor.numpy().astype(dtype)))
+
+
+def build(directory, fixture, seed):
+    """Writes the checkpoint; returns it in float32 and in bfloat16."""
+    shutil.rmtree(directory, ignore_errors=True)
+    os.makedirs(directory)
+    write_json(os.path.join(directory, "config.json"), config_json(fixture))
+    config = load_config(directory)
+    weights = random_weights(tensor_shapes(config), seed, {**GAINS, **fixture.gains}, config)
+    dtype = getattr(torch, fixture.dtype)
+    write_checkpoint(directory, {name: weight.to(dtype) for name, weight in weights.items()}, fixture.shards)
+    return load_model(directory, torch.float32), load_model(directory, torch.bfloat16)
+
+
+def make(directory, fixture, seed, lengths, tries):
+    best = None
+    for attempt in range(seed, seed + tries):
+        model, low_precision = build(directory, fixture, attempt)
+        k = experts_per_token(model.config)
+        prompts = [choose_prompt(model, low_precision, np.random.default_rng([attempt, length]), length, k)
+                   for length in lengths]
+        clarity = tuple(min(values) for values in zip(*(prompt.clarity for prompt in prompts)))
+        print(f"{fixture.name}: seed {attempt}, logits {clarity[0]:.0%} clear, routers {clarity[1]:.0%} decided", flush=True)
+        if best is None or clarity > best[0]:
+            best = (clarity, attempt, prompts)
+        if min(clarity) >= 1:
+            break
+    _, chosen, prompts = best
+    model, low_precision = build(directory, fixture, chosen)
+    write_json(os.path.join(directory, "fixture.json"),
+               record(directory, fixture, chosen, model, low_precision, prompts))
+
+
+def record(directory, fixture, seed, model, low_precision, prompts):
+    """Computes, checks and saves the expected outputs; returns what fixture.json says."""
+    k = experts_per_token(model.config)
+    exact_model = load_model(directory, torch.float64)
+    runs, report = [], []
+    for prompt in prompts:
+        tokens = prompt.tokens[None]
+        run = forward(model, tokens)
+        rounded = forward(low_precision, tokens)
+        with norms_and_softmax_in_float64():
+            exact = forward(exact_model, tokens)
+        runs.append(run)
+        margins = router_margins(run.router_logits, k)[0]
+        probabilities = router_margins(run.router_logits.softmax(dim=-1), k)[0]
+        greedy_margins = prompt.greedy.margins()[0]
+        greedy_router_margins = router_margins(prompt.greedy.router_logits, k)[0]
+        prefix = f"prompt_{len(prompt.tokens)}."
+        save_array(directory, prefix + "tokens.npy", prompt.tokens, "<i4")
+        save_array(directory, prefix + "logits.npy", run.logits[0], "<f4")
+        save_array(directory, prefix + "router_margin.npy", margins, "<f4")
+        save_array(directory, prefix + "router_margin_prob.npy", probabilities, "<f4")
+        save_array(directory, prefix + "greedy.npy", prompt.greedy.tokens[0], "<i4")
+        save_array(directory, prefix + "greedy_margin.npy", greedy_margins, "<f4")
+        save_array(directory, prefix + "greedy_router_margin.npy", greedy_router_margins, "<f4")
+        error = (rounded.logits.float() - run.logits)[0]
+        row_error = error.norm(dim=-1) / run.logits[0].norm(dim=-1)
+        router_error = (rounded.router_logits.float() - run.router_logits).abs()
+        report.append({
+            "tokens": len(prompt.tokens),
+            "float32_vs_float64_relative_error": relative_error(run.logits, exact.logits),
+            "bf16_relative_error": relative_error(rounded.logits, run.logits),
+            "bf16_relative_error_worst_position": float(row_error.max()),
+            "bf16_max_logit_error": float(error.abs().max()),
+            "bf16_max_router_logit_error": float(router_error.max()),
+            "positions_undecided": int((margins < UNDECIDED_ROUTER).sum()),
+            "min_router_margin": float(margins.min()),
+            "min_greedy_margin": float(greedy_margins.min()),
+            "min_greedy_router_margin": float(greedy_router_margins.min()),
+            "bf16_max_logit_error_greedy": prompt.bf16_error,
+        })
+
+    longest = max(range(len(prompts)), key=lambda i: len(prompts[i].tokens))
+    tokens, run = prompts[longest].tokens[None], runs[longest]
+    padded = padded_error(model, [prompt.tokens for prompt in prompts], runs)
+    dynamic = model.config.rope_parameters["rope_type"] == "dynamic"
+    for index, error in enumerate(padded):
+        require(error <= 1e-5 or (dynamic and index != longest), f"padding changes the logits by {error}")
+    used = torch.stack([r.topk(k).indices.flatten().bincount(minlength=r.shape[-1]) for r in run.router_logits])
+    require(len(prompts[longest].tokens) < 300 or int(used.min()) > 0, "an expert is never used")
+    undecided = sum(p["positions_undecided"] for p in report) / sum(p["tokens"] for p in report)
+    require(undecided <= 0.05, f"a router is nearly undecided at {undecided:.0%} of the positions")
+    deviation = float(run.logits.std())
+    require(0.8 <= deviation <= 3.5, f"the logits' deviation is {deviation:.2f}")
+    bites = {name: bite(directory, fixture, changes, tokens, run.logits) for name, changes in fixture.bites.items()}
+    require(all(value > 1e-3 for value in bites.values()), f"something awkward hardly changes the logits: {bites}")
+    clipped = clipped_share(model, tokens)
+    return {
+        "name": fixture.name,
+        "family": fixture.family,
+        "awkward": fixture.awkward,
+        "seed": seed,
+        "stored_dtype": fixture.dtype,
+        "shards": fixture.shards,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__.split("+")[0],
+        "logits_standard_deviation": deviation,
+        "least_used_expert_tokens": int(used.min()),
+        "clipped_share": clipped,
+        "relative_change_if": bites,
+        "padded_relative_error": {f"prompt_{len(p.tokens)}": e for p, e in zip(prompts, padded)},
+        "prompts": report,
+    }
+
+
+def with_overrides(fixture, assignments):
+    """Applies --set key=json, where key may name a field of a sub-dictionary (attn_config.clip_qkv=2)."""
+    config = copy.deepcopy(fixture.config)
+    for assignment in assignments:
+        key, value = assignment.split("=", 1)
+        *path, last = key.split(".")
+        target = config
+        for part in path:
+            target = target.setdefault(part, {})
+        target[last] = json.loads(value)
+    return dataclasses.replace(fixture, config=config, bites={} if assignments else fixture.bites)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="folder that gets one folder per fixture")
+    parser.add_argument("--only", action="append", help="name of a fixture (repeatable; default: all)")
+    parser.add_argument("--seed-offset", type=int, default=0, help="added to every fixture's seed")
+    parser.add_argument("--tries", type=int, default=SEEDS_TRIED, help="seeds tried for a clear greedy continuation")
+    parser.add_argument("--prompts", default="1,17,300", help="prompt lengths")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="change a field of config.json")
+    args = parser.parse_args()
+    names = [fixture.name for fixture in FIXTURES]
+    for name in args.only or []:
+        if name not in names:
+            parser.error(f"no fixture {name}; there are {', '.join(names)}")
+    torch.set_num_threads(1)  # also fixes the order of additions
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    lengths = [int(length) for length in args.prompts.split(",")]
+    for fixture in FIXTURES:
+        if not args.only or fixture.name in args.only:
+            changed = with_overrides(fixture, args.set)
+            make(os.path.join(args.out, fixture.name), changed, fixture.seed + args.seed_offset, lengths, args.tries)
+
+
+if __name__ == "__main__":
+    main()
