@@ -1,0 +1,181 @@
+#include "engine/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+namespace convene::engine {
+namespace {
+
+// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every output bit depends on all of x.
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Uniform in [0, 1): a function of its arguments, so that neither the batch nor a restart matters.
+double Uniform(uint64_t seed, int64_t index) {
+  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
+  const uint64_t stream = Mix(seed + kGolden);
+  const uint64_t bits = Mix(stream + kGolden * (static_cast<uint64_t>(index) + 1));
+  return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+Status Validate(const SamplingOptions& options) {
+  const auto out_of_range = [](const char* name, double value, const char* range) {
+    return Error{fmt::format("{} {} is out of range; it must be {}", name, value, range)};
+  };
+  // Written so that NaN fails too.
+  if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
+    return out_of_range("temperature", options.temperature, "0 (greedy) or more");
+  }
+  if (options.top_k < 0) return out_of_range("top_k", options.top_k, "0 (all) or more");
+  if (!(options.top_p >= 0 && options.top_p <= 1)) {
+    return out_of_range("top_p", options.top_p, "between 0 and 1");
+  }
+  if (!(options.min_p >= 0 && options.min_p <= 1)) {
+    return out_of_range("min_p", options.min_p, "between 0 and 1");
+  }
+  if (!(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty))) {
+    return out_of_range("repetition_penalty", options.repetition_penalty, "above 0");
+  }
+  return {};
+}
+
+void Sampler::Observe(int32_t token) {
+  const auto id = static_cast<size_t>(token);
+  if (id >= is_seen_.size()) is_seen_.resize(id + 1);
+  if (is_seen_[id]) return;
+  is_seen_[id] = true;
+  seen_.push_back(token);
+}
+
+int32_t Sampler::Sample(std::span<const float> logits, int64_t index) {
+  const std::span<const Candidate> candidates = Distribution(logits);
+  double total = 0;
+  for (const Candidate& candidate : candidates) total += candidate.weight;
+  double left = Uniform(options_.seed, index) * total;
+  int32_t last_possible = candidates.front().token;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.weight == 0) continue;
+    last_possible = candidate.token;
+    left -= candidate.weight;
+    if (left < 0) break;
+  }
+  return last_possible;  // rounding may leave a rest beyond the end
+}
+
+std::span<const Candidate> Sampler::Distribution(std::span<const float> logits) {
+  const std::span<const float> scores = Penalise(logits);
+  const int32_t likeliest = ArgMax(scores);
+  const float largest = scores[static_cast<size_t>(likeliest)];
+  candidates_.clear();
+  if (options_.temperature == 0 || !std::isfinite(largest)) {
+    candidates_.push_back({1, likeliest});
+    return candidates_;
+  }
+  KeepTopK(scores);
+  for (Candidate& candidate : candidates_) {
+    const double score = scores[static_cast<size_t>(candidate.token)];
+    candidate.weight = std::exp((score - largest) / options_.temperature);
+  }
+  KeepTopP();
+  // The likeliest has weight 1.
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
+  return candidates_;
+}
+
+std::span<const float> Sampler::Penalise(std::span<const float> logits) {
+  if (options_.repetition_penalty == 1.0) return logits;
+  scores_.assign(logits.begin(), logits.end());
+  const auto penalty = static_cast<float>(options_.repetition_penalty);
+  for (const int32_t token : seen_) {
+    if (static_cast<size_t>(token) >= scores_.size()) continue;
+    float& score = scores_[static_cast<size_t>(token)];
+    score = score > 0 ? score / penalty : score * penalty;
+  }
+  return scores_;
+}
+
+void Sampler::KeepTopK(std::span<const float> scores) {
+  float threshold = -std::numeric_limits<float>::infinity();
+  const auto top_k = static_cast<size_t>(options_.top_k);
+  if (top_k > 0 && top_k < scores.size()) {
+    ordered_.assign(scores.begin(), scores.end());
+    std::replace_if(
+        ordered_.begin(), ordered_.end(), [](float x) { return std::isnan(x); }, threshold);
+    const auto kth = ordered_.begin() + static_cast<std::ptrdiff_t>(top_k) - 1;
+    std::nth_element(ordered_.begin(), kth, ordered_.end(), std::greater<>());
+    threshold = *kth;
+  }
+  for (size_t id = 0; id < scores.size(); ++id) {
+    if (scores[id] >= threshold) candidates_.push_back({0, static_cast<int32_t>(id)});
+  }
+}
+
+void Sampler::KeepTopP() {
+  if (options_.top_p >= 1) return;
+  const double total = std::accumulate(
+      candidates_.begin(), candidates_.end(), 0.0,
+      [](double sum, const Candidate& candidate) { return sum + candidate.weight; });
+  // A heap, because the nucleus is mostly a handful of a vocabulary of 100,000.
+  const auto is_less_likely = [](const Candidate& a, const Candidate& b) {
+    return a.weight != b.weight ? a.weight < b.weight : a.token > b.token;
+  };
+  std::make_heap(candidates_.begin(), candidates_.end(), is_less_likely);
+  auto heap_end = candidates_.end();
+  double before = 0;  // weight of the tokens likelier than the next one
+  do {
+    std::pop_heap(candidates_.begin(), heap_end, is_less_likely);
+    --heap_end;
+    before += heap_end->weight;
+  } while (heap_end != candidates_.begin() && before < options_.top_p * total);
+  candidates_.erase(candidates_.begin(), heap_end);
+  std::reverse(candidates_.begin(), candidates_.end());
+}
+
+int32_t ArgMax(std::span<const float> logits) {
+  size_t best = 0;
+  float largest = -std::numeric_limits<float>::infinity();
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] > largest) {
+      largest = logits[id];
+      best = id;
+    }
+  }
+  return static_cast<int32_t>(best);
+}
+
+double LogSumExp(std::span<const float> logits) {
+  const double largest = logits[static_cast<size_t>(ArgMax(logits))];
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return largest + std::log(sum);
+}
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int count) {
+  std::vector<TokenLogprob> top(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    // NaN has no place in an order.
+    const double logit =
+        std::isnan(logits[id]) ? -std::numeric_limits<double>::infinity() : logits[id];
+    top[id] = {static_cast<int32_t>(id), logit};
+  }
+  const auto end = top.begin() + std::min<std::ptrdiff_t>(count, std::ssize(top));
+  std::partial_sort(top.begin(), end, top.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
+  });
+  top.erase(end, top.end());
+  const double normaliser = LogSumExp(logits);
+  for (TokenLogprob& entry : top) entry.logprob -= normaliser;
+  return top;
+}
+
+}  // namespace convene::engine

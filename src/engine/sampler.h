@@ -1,0 +1,74 @@
+// Picks the next token of one request from its logits. It keeps the tokens seen so far, but no
+// state of a random generator: the draw depends on the seed and on the token's index alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+
+namespace convene::engine {
+
+// Applied in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p,
+// min-p, then one draw.
+struct SamplingOptions {
+  double temperature = 1.0;         // 0: greedy, the largest logit, lowest id on ties
+  int top_k = 0;                    // the k largest logits and their ties; 0: all
+  double top_p = 1.0;               // the fewest most likely tokens that reach this probability
+  double min_p = 0.0;               // tokens at least this share as likely as the likeliest
+  double repetition_penalty = 1.0;  // logits of tokens seen: divided if positive, else multiplied
+  uint64_t seed = 0;
+};
+
+// Error: names the option out of its range.
+Status Validate(const SamplingOptions& options);
+
+struct Candidate {
+  double weight = 0;  // proportional to the probability; 1 for the likeliest token
+  int32_t token = 0;
+};
+
+class Sampler {
+ public:
+  // `options` must be valid.
+  explicit Sampler(const SamplingOptions& options) : options_(options) {}
+
+  // A token of the prompt or of the answer, for the repetition penalty.
+  void Observe(int32_t token);
+
+  // The `index`-th token of the answer from logits (vocab). Observe it if it is to count.
+  int32_t Sample(std::span<const float> logits, int64_t index);
+
+  // What Sample draws from, each token once; valid until the next call. At least one.
+  std::span<const Candidate> Distribution(std::span<const float> logits);
+
+ private:
+  std::span<const float> Penalise(std::span<const float> logits);
+  void KeepTopK(std::span<const float> scores);
+  void KeepTopP();
+
+  SamplingOptions options_;
+  std::vector<bool> is_seen_;   // by token id, as far as the largest seen
+  std::vector<int32_t> seen_;   // each once
+  std::vector<float> scores_;   // scratch (vocab)
+  std::vector<float> ordered_;  // scratch (vocab)
+  std::vector<Candidate> candidates_;
+};
+
+// The largest of logits (vocab), the lowest id on ties; NaN is never the largest.
+int32_t ArgMax(std::span<const float> logits);
+
+struct TokenLogprob {
+  int32_t token = 0;
+  double logprob = 0;  // natural logarithm of the softmax of the raw logits
+};
+
+// log of the sum of exp of logits (vocab), in double.
+double LogSumExp(std::span<const float> logits);
+
+// The `count` most likely tokens (fewer if the vocabulary is smaller), likeliest first, lowest id
+// first on ties.
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int count);
+
+}  // namespace convene::engine

@@ -1,0 +1,210 @@
+#include "engine/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+
+namespace convene::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Two tokens tie for the largest.
+const std::vector<float> kLogits = {2.0f, 1.5f,  -0.5f, 3.25f, 3.25f,
+                                    0.0f, -2.0f, 1.0f,  2.75f, -1.0f};
+
+std::map<int32_t, double> Probabilities(const SamplingOptions& options) {
+  EXPECT_TRUE(Validate(options));
+  Sampler sampler(options);
+  for (const int32_t token : {3, 6, 6, 0}) sampler.Observe(token);
+  std::map<int32_t, double> probabilities;
+  double total = 0;
+  for (const Candidate& candidate : sampler.Distribution(kLogits)) {
+    EXPECT_TRUE(probabilities.emplace(candidate.token, candidate.weight).second);
+    total += candidate.weight;
+  }
+  for (auto& [token, probability] : probabilities) probability /= total;
+  return probabilities;
+}
+
+// Expected values: the logits processors and warpers of transformers 5.23.0 applied to kLogits and
+// the tokens 3, 6, 6, 0.
+struct SamplerCase {
+  SamplingOptions options;
+  std::map<int32_t, double> expected;
+};
+
+const SamplerCase kCases[] = {
+    {{},
+     {{0, 0.0880466},
+      {1, 0.053403},
+      {2, 0.0072273},
+      {3, 0.3073129},
+      {4, 0.3073129},
+      {5, 0.0119158},
+      {6, 0.0016126},
+      {7, 0.0323905},
+      {8, 0.1863947},
+      {9, 0.0043836}}},
+    {{.temperature = 0.5},
+     {{0, 0.0329188},
+      {1, 0.0121102},
+      {2, 0.0002218},
+      {3, 0.4010333},
+      {4, 0.4010333},
+      {5, 0.0006029},
+      {6, 1.1e-05},
+      {7, 0.0044551},
+      {8, 0.1475319},
+      {9, 8.16e-05}}},
+    {{.top_k = 1}, {{3, 0.5}, {4, 0.5}}},
+    {{.top_k = 3}, {{3, 0.3836517}, {4, 0.3836517}, {8, 0.2326965}}},
+    {{.top_p = 0.5}, {{3, 0.5}, {4, 0.5}}},
+    {{.top_p = 0.9},
+     {{0, 0.0934211}, {1, 0.0566628}, {3, 0.3260718}, {4, 0.3260718}, {8, 0.1977725}}},
+    {{.min_p = 0.2}, {{0, 0.0990326}, {3, 0.3456577}, {4, 0.3456577}, {8, 0.209652}}},
+    {{.repetition_penalty = 1.3},
+     {{0, 0.0689768},
+      {1, 0.0663742},
+      {2, 0.0089828},
+      {3, 0.1804238},
+      {4, 0.3819572},
+      {5, 0.0148101},
+      {6, 0.0011},
+      {7, 0.040258},
+      {8, 0.2316688},
+      {9, 0.0054483}}},
+    {{.temperature = 0.7, .top_k = 6, .top_p = 0.8, .min_p = 0.1, .repetition_penalty = 1.2},
+     {{3, 0.2364435}, {4, 0.5126117}, {8, 0.2509448}}},
+    {{.temperature = 2.0, .top_p = 0.95, .min_p = 0.3, .repetition_penalty = 0.8},
+     {{0, 0.1732399}, {3, 0.3783908}, {4, 0.2520626}, {8, 0.1963066}}},
+};
+
+TEST(Sampler, HasTheDistributionOfTransformers) {
+  for (size_t i = 0; i < std::size(kCases); ++i) {
+    const std::map<int32_t, double> actual = Probabilities(kCases[i].options);
+    ASSERT_EQ(actual.size(), kCases[i].expected.size()) << "case " << i;
+    for (const auto& [token, probability] : kCases[i].expected) {
+      ASSERT_TRUE(actual.contains(token)) << "case " << i << " token " << token;
+      EXPECT_NEAR(actual.at(token), probability, 1e-6) << "case " << i << " token " << token;
+    }
+  }
+}
+
+TEST(Sampler, GreedyTakesTheLowestIdOfATie) {
+  Sampler sampler({.temperature = 0});
+  EXPECT_EQ(sampler.Sample(kLogits, 0), 3);
+  EXPECT_EQ(ArgMax(kLogits), 3);
+}
+
+TEST(Sampler, GreedyHeedsTheRepetitionPenalty) {
+  Sampler sampler({.temperature = 0, .repetition_penalty = 1.1});
+  sampler.Observe(3);
+  EXPECT_EQ(sampler.Sample(kLogits, 0), 4);
+}
+
+TEST(Sampler, TopPOfZeroKeepsTheLikeliestAlone) {
+  Sampler sampler({.top_p = 0});
+  ASSERT_EQ(sampler.Distribution(kLogits).size(), 1u);
+  EXPECT_EQ(sampler.Sample(kLogits, 5), 3);
+}
+
+TEST(Sampler, DrawDependsOnSeedAndIndexAlone) {
+  const SamplingOptions options{.temperature = 3, .seed = 42};
+  Sampler one(options);
+  std::vector<int32_t> forward;
+  for (int64_t i = 0; i < 100; ++i) forward.push_back(one.Sample(kLogits, i));
+  Sampler other(options);
+  for (int64_t i = 99; i >= 0; --i) {
+    EXPECT_EQ(other.Sample(kLogits, i), forward[static_cast<size_t>(i)]);
+  }
+  Sampler third({.temperature = 3, .seed = 43});
+  int num_same = 0;
+  for (int64_t i = 0; i < 100; ++i) {
+    num_same += third.Sample(kLogits, i) == forward[static_cast<size_t>(i)];
+  }
+  EXPECT_LT(num_same, 50);
+}
+
+TEST(Sampler, DrawsWithTheRightFrequencies) {
+  const SamplingOptions options{.top_p = 0.9, .seed = 7};
+  Sampler sampler(options);
+  const std::map<int32_t, double> expected = Probabilities(options);
+  std::map<int32_t, int> counts;
+  constexpr int kDraws = 20000;
+  for (int64_t i = 0; i < kDraws; ++i) ++counts[sampler.Sample(kLogits, i)];
+  for (const auto& [token, count] : counts) ASSERT_TRUE(expected.contains(token)) << token;
+  for (const auto& [token, probability] : expected) {
+    // Five standard deviations of a binomial.
+    const double tolerance = 5 * std::sqrt(probability * (1 - probability) / kDraws);
+    EXPECT_NEAR(counts[token] / double{kDraws}, probability, tolerance) << token;
+  }
+}
+
+TEST(Sampler, NeverPicksImpossibleTokens) {
+  const std::vector<float> logits = {-kInfinity, 0.0f, kNan, -kInfinity, 0.5f, -kInfinity};
+  for (const SamplingOptions& options :
+       {SamplingOptions{}, SamplingOptions{.top_k = 4}, SamplingOptions{.top_p = 0.99},
+        SamplingOptions{.temperature = 1e-300}, SamplingOptions{.min_p = 1}}) {
+    Sampler sampler(options);
+    for (int64_t i = 0; i < 200; ++i) {
+      const int32_t token = sampler.Sample(logits, i);
+      EXPECT_TRUE(token == 1 || token == 4) << token;
+    }
+  }
+}
+
+TEST(Sampler, SurvivesLogitsThatAreNoNumbers) {
+  Sampler sampler({.top_k = 2, .top_p = 0.5});
+  EXPECT_EQ(sampler.Sample(std::vector<float>{kNan, kNan, kNan}, 0), 0);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{0, kInfinity, 1}, 0), 1);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{-kInfinity, -kInfinity}, 0), 0);
+}
+
+TEST(Sampler, RefusesOptionsOutOfRangeByName) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::pair<SamplingOptions, std::string> cases[] = {
+      {{.temperature = -0.1}, "temperature -0.1"},
+      {{.temperature = nan}, "temperature nan"},
+      {{.top_k = -1}, "top_k -1"},
+      {{.top_p = 1.5}, "top_p 1.5"},
+      {{.min_p = -1}, "min_p -1"},
+      {{.repetition_penalty = 0}, "repetition_penalty 0"},
+      {{.repetition_penalty = nan}, "repetition_penalty nan"},
+  };
+  for (const auto& [options, message] : cases) {
+    const Status status = Validate(options);
+    ASSERT_FALSE(status) << message;
+    EXPECT_THAT(status.error().message, HasSubstr(message));
+  }
+}
+
+TEST(TopLogprobs, AreLogSoftmaxOfTheRawLogits) {
+  const std::vector<TokenLogprob> top = TopLogprobs(kLogits, 3);
+  ASSERT_EQ(top.size(), 3u);
+  EXPECT_THAT((std::vector<int32_t>{top[0].token, top[1].token, top[2].token}),
+              ElementsAre(3, 4, 8));
+  EXPECT_NEAR(top[0].logprob, std::log(0.3073129), 1e-6);
+  EXPECT_NEAR(top[2].logprob, std::log(0.1863947), 1e-6);
+  EXPECT_EQ(TopLogprobs(kLogits, 50).size(), kLogits.size());
+  EXPECT_TRUE(TopLogprobs(kLogits, 0).empty());
+}
+
+TEST(TopLogprobs, NeitherOverflowNorLoseSmallOnes) {
+  const std::vector<TokenLogprob> top = TopLogprobs(std::vector<float>{1000, 0}, 2);
+  EXPECT_NEAR(top[0].logprob, 0, 1e-9);
+  EXPECT_NEAR(top[1].logprob, -1000, 1e-9);
+  EXPECT_NEAR(LogSumExp(std::vector<float>{1000, 0}), 1000, 1e-9);
+  EXPECT_NEAR(LogSumExp(std::vector<float>{-1000, -1000}), -1000 + std::log(2.0), 1e-9);
+}
+
+}  // namespace
+}  // namespace convene::engine

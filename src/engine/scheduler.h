@@ -1,0 +1,87 @@
+// Continuous batching: which tokens of which sequences the next step computes, and who must wait
+// for KV cache blocks. It runs nothing and picks no tokens.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "engine/block_manager.h"
+
+namespace convene::engine {
+
+// A prompt and the answer so far, and how much of it is in the KV cache.
+struct Sequence {
+  uint64_t id = 0;
+  std::vector<int32_t> tokens;  // the prompt, then what was generated
+  int prompt_length = 0;        // in tokens
+  int num_computed = 0;         // leading tokens whose keys and values are in `blocks`
+  std::vector<int32_t> blocks;
+  int num_published = 0;  // leading blocks that other sequences can use
+  // Positions from here on must not be shared: RoPE's frequencies there depend on the length.
+  int sharing_limit = std::numeric_limits<int>::max();
+
+  int length() const { return static_cast<int>(tokens.size()); }
+  int num_pending() const { return length() - num_computed; }
+};
+
+// Tokens [sequence->num_computed, + num_tokens) are to be computed. Where they reach the end of the
+// sequence, the next token is sampled.
+struct ScheduledTokens {
+  Sequence* sequence = nullptr;
+  int num_tokens = 0;
+};
+
+struct SchedulerOptions {
+  int max_step_tokens = 512;  // over all sequences of a step
+  int max_sequences = 1;      // that run at the same time; at most max_step_tokens
+};
+
+// Sequences run in order of arrival. Blocks are taken as they are needed; when they run out, the
+// youngest running sequence gives up its own and waits, to be computed again. So the oldest always
+// advances, and no set of sequences, each of which fits alone, can block itself.
+class Scheduler {
+ public:
+  // Keeps a reference to `blocks`.
+  Scheduler(BlockManager& blocks, const SchedulerOptions& options);
+
+  // Appends a sequence, at least one token long, to those that wait; keeps the pointer until
+  // Remove. The caller has made sure that it fits alone: BlocksFor(its greatest length) <=
+  // num_blocks().
+  void Add(Sequence* sequence);
+
+  // Forgets a sequence and gives up its blocks, which stay available as a prefix.
+  void Remove(Sequence* sequence);
+
+  // What to compute next, oldest first; empty only if there is no sequence. Every token given out
+  // has its place in the sequence's blocks.
+  std::vector<ScheduledTokens> Schedule();
+
+  // Tells that a step was computed, before its sampled tokens are appended.
+  void Complete(std::span<const ScheduledTokens> step);
+
+  int num_sequences() const { return static_cast<int>(running_.size() + waiting_.size()); }
+  int64_t num_preemptions() const { return num_preemptions_; }
+  int64_t num_reused_tokens() const { return num_reused_tokens_; }  // found in the prefix cache
+
+  static int BlocksFor(int num_tokens) {
+    return (num_tokens + runtime::kKvBlockTokens - 1) / runtime::kKvBlockTokens;
+  }
+
+ private:
+  bool Reserve(Sequence& sequence, int num_tokens);
+  void Preempt(Sequence& sequence);
+  bool Admit(Sequence& sequence);
+  void GiveUpBlocks(Sequence& sequence);
+
+  BlockManager& blocks_;
+  SchedulerOptions options_;
+  std::vector<Sequence*> running_;  // oldest first
+  std::deque<Sequence*> waiting_;   // oldest first; all younger than those running
+  int64_t num_preemptions_ = 0;
+  int64_t num_reused_tokens_ = 0;
+};
+
+}  // namespace convene::engine

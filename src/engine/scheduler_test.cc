@@ -1,0 +1,220 @@
+#include "engine/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+
+namespace convene::engine {
+namespace {
+
+constexpr int kBlock = runtime::kKvBlockTokens;
+
+std::unique_ptr<Sequence> MakeSequence(int prompt_length, int32_t first_token = 0) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->tokens.resize(static_cast<size_t>(prompt_length));
+  std::iota(sequence->tokens.begin(), sequence->tokens.end(), first_token);
+  sequence->prompt_length = prompt_length;
+  return sequence;
+}
+
+// Completes the step and lets every sequence that reached its end generate `token`.
+void Advance(Scheduler& scheduler, const std::vector<ScheduledTokens>& step, int32_t token = 7) {
+  scheduler.Complete(step);
+  for (const ScheduledTokens& scheduled : step) {
+    if (scheduled.sequence->num_pending() == 0) scheduled.sequence->tokens.push_back(token);
+  }
+}
+
+TEST(Scheduler, CutsAPromptIntoChunksAndThenGeneratesOneByOne) {
+  BlockManager blocks(8);
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 2});
+  const auto sequence = MakeSequence(250);
+  scheduler.Add(sequence.get());
+  std::vector<int> counts;
+  for (int i = 0; i < 5; ++i) {
+    const auto step = scheduler.Schedule();
+    ASSERT_EQ(step.size(), 1u);
+    counts.push_back(step[0].num_tokens);
+    Advance(scheduler, step);
+  }
+  EXPECT_THAT(counts, ::testing::ElementsAre(100, 100, 50, 1, 1));
+  EXPECT_EQ(sequence->length(), 253);
+  scheduler.Remove(sequence.get());
+  EXPECT_TRUE(scheduler.Schedule().empty());
+  EXPECT_EQ(blocks.num_available(), 8);
+}
+
+TEST(Scheduler, GeneratingSequencesComeBeforePrompts) {
+  BlockManager blocks(32);
+  Scheduler scheduler(blocks, {.max_step_tokens = 10, .max_sequences = 3});
+  const auto first = MakeSequence(5);
+  const auto second = MakeSequence(50, 1000);
+  scheduler.Add(first.get());
+  scheduler.Add(second.get());
+  auto step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 2u);
+  EXPECT_EQ(step[1].num_tokens, 5);  // what the first left of the budget
+  Advance(scheduler, step);
+  step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 2u);
+  EXPECT_EQ(step[0].num_tokens, 1);
+  EXPECT_EQ(step[1].num_tokens, 9);
+}
+
+TEST(Scheduler, RunsNoMoreSequencesThanAllowed) {
+  BlockManager blocks(32);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int i = 0; i < 5; ++i) {
+    sequences.push_back(MakeSequence(10, i * 100));
+    scheduler.Add(sequences.back().get());
+  }
+  const auto step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 2u);
+  EXPECT_EQ(step[0].sequence, sequences[0].get());
+  Advance(scheduler, step);
+  scheduler.Remove(sequences[0].get());
+  EXPECT_EQ(scheduler.Schedule()[1].sequence, sequences[2].get());
+}
+
+TEST(Scheduler, ReusesFullBlocksButAlwaysComputesTheLastToken) {
+  BlockManager blocks(16);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});
+  const auto first = MakeSequence(3 * kBlock);
+  scheduler.Add(first.get());
+  Advance(scheduler, scheduler.Schedule());
+  scheduler.Remove(first.get());
+
+  const auto same = MakeSequence(3 * kBlock);
+  scheduler.Add(same.get());
+  auto step = scheduler.Schedule();
+  EXPECT_EQ(step[0].num_tokens, kBlock);
+  Advance(scheduler, step);
+
+  const auto longer = MakeSequence(3 * kBlock + 1);
+  scheduler.Add(longer.get());
+  step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 2u);
+  EXPECT_EQ(step[1].num_tokens, 1);
+  EXPECT_EQ(longer->num_computed, 3 * kBlock);
+  EXPECT_EQ(longer->blocks[0], same->blocks[0]);
+  EXPECT_EQ(scheduler.num_reused_tokens(), 5 * kBlock);
+}
+
+TEST(Scheduler, PublishesGeneratedTokensToo) {
+  BlockManager blocks(16);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});
+  const auto first = MakeSequence(kBlock - 2);
+  scheduler.Add(first.get());
+  for (int i = 0; i < 4; ++i) Advance(scheduler, scheduler.Schedule(), 5000 + i);
+  // kBlock - 2 + 4 tokens, of which the last is not computed yet.
+  const std::vector<int32_t> tokens = first->tokens;
+  scheduler.Remove(first.get());
+
+  auto next_turn = std::make_unique<Sequence>();
+  next_turn->tokens = tokens;
+  next_turn->prompt_length = next_turn->length();
+  scheduler.Add(next_turn.get());
+  EXPECT_EQ(scheduler.Schedule()[0].num_tokens, 2);
+}
+
+TEST(Scheduler, SharesNothingBeyondTheSharingLimit) {
+  BlockManager blocks(16);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});
+  const auto run = [&](int sharing_limit) {
+    const auto sequence = MakeSequence(4 * kBlock);
+    sequence->sharing_limit = sharing_limit;
+    scheduler.Add(sequence.get());
+    const auto step = scheduler.Schedule();
+    Advance(scheduler, step);
+    scheduler.Remove(sequence.get());
+    return step[0].num_tokens;
+  };
+  EXPECT_EQ(run(2 * kBlock + 1), 4 * kBlock);
+  EXPECT_EQ(run(4 * kBlock), 2 * kBlock);  // two blocks were published
+  EXPECT_EQ(run(0), 4 * kBlock);           // takes none of them
+}
+
+TEST(Scheduler, PreemptsTheYoungestWhenBlocksRunOut) {
+  BlockManager blocks(4);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});
+  const auto old = MakeSequence(kBlock);
+  const auto young = MakeSequence(kBlock - 1, 1000);
+  scheduler.Add(old.get());
+  scheduler.Add(young.get());
+  Advance(scheduler, scheduler.Schedule());
+  while (scheduler.num_preemptions() == 0) {
+    const auto step = scheduler.Schedule();
+    ASSERT_FALSE(step.empty());
+    ASSERT_LE(old->length(), 4 * kBlock);
+    Advance(scheduler, step);
+  }
+  EXPECT_GE(old->length(), 2 * kBlock);
+  EXPECT_TRUE(young->blocks.empty());
+  EXPECT_EQ(young->num_computed, 0);
+  EXPECT_GT(young->num_pending(), kBlock);
+  scheduler.Remove(old.get());
+  const auto step = scheduler.Schedule();  // computed again, as far as it is not still known
+  ASSERT_EQ(step.size(), 1u);
+  EXPECT_EQ(step[0].sequence, young.get());
+}
+
+// Random loads on a cache that is far too small: all finish, nothing leaks, every step is legal.
+TEST(Scheduler, FinishesEverythingThatFitsAlone) {
+  std::mt19937 random(11);
+  int64_t num_preemptions = 0;
+  int64_t num_reused_tokens = 0;
+  for (int round = 0; round < 60; ++round) {
+    const int num_blocks = 1 + static_cast<int>(random() % 8);
+    const int max_sequences = 1 + static_cast<int>(random() % 6);
+    const int max_step_tokens = max_sequences + static_cast<int>(random() % 200);
+    BlockManager blocks(num_blocks);
+    Scheduler scheduler(blocks, {max_step_tokens, max_sequences});
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    std::map<const Sequence*, int> final_length;
+    for (int i = 0; i < 20; ++i) {
+      const int longest = num_blocks * kBlock;
+      const int prompt_length = 1 + static_cast<int>(random() % (longest - 1));
+      sequences.push_back(MakeSequence(prompt_length, static_cast<int32_t>(random() % 2)));
+      final_length[sequences.back().get()] =
+          std::min(longest, prompt_length + 1 + static_cast<int>(random() % 150));
+      scheduler.Add(sequences.back().get());
+    }
+    int num_steps = 0;
+    while (scheduler.num_sequences() > 0) {
+      ASSERT_LT(++num_steps, 200000);
+      const auto step = scheduler.Schedule();
+      int num_tokens = 0;
+      for (const ScheduledTokens& scheduled : step) {
+        const Sequence& sequence = *scheduled.sequence;
+        ASSERT_GE(scheduled.num_tokens, 1);
+        ASSERT_LE(scheduled.num_tokens, sequence.num_pending());
+        ASSERT_GE(std::ssize(sequence.blocks) * kBlock,
+                  sequence.num_computed + scheduled.num_tokens);
+        num_tokens += scheduled.num_tokens;
+      }
+      ASSERT_LE(num_tokens, max_step_tokens);
+      ASSERT_LE(std::ssize(step), max_sequences);
+      scheduler.Complete(step);
+      for (const ScheduledTokens& scheduled : step) {
+        Sequence* sequence = scheduled.sequence;
+        if (sequence->num_pending() > 0) continue;
+        sequence->tokens.push_back(static_cast<int32_t>(random() % 3));
+        if (sequence->length() >= final_length[sequence]) scheduler.Remove(sequence);
+      }
+    }
+    EXPECT_EQ(blocks.num_available(), num_blocks);
+    num_preemptions += scheduler.num_preemptions();
+    num_reused_tokens += scheduler.num_reused_tokens();
+  }
+  EXPECT_GT(num_preemptions, 100);
+  EXPECT_GT(num_reused_tokens, 1000);
+}
+
+}  // namespace
+}  // namespace convene::engine
