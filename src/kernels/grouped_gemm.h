@@ -20,8 +20,8 @@ struct GroupedGemm {
   std::span<const GemmGroup> groups;  // all of one format and one shape
   const void* const* rows = nullptr;  // pointers to activation rows
   Epilogue epilogue = Epilogue::kStore;
-  void* out = nullptr;     // of row 0: float, or activations for kSiluMul
-  int64_t out_stride = 0;  // bytes from row to row
+  void* out = nullptr;          // of row 0: float, or activations for kSiluMul
+  int64_t out_stride = 0;       // bytes from row to row
   const float* bias = nullptr;  // (weights->rows) or null
 };
 

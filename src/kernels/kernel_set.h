@@ -37,14 +37,14 @@ enum class Epilogue {
 struct PanelGemm {
   WeightFormat format = WeightFormat::kBf16;
   const std::byte* panel = nullptr;
-  int width = 0;  // packed rows of the panel: 16, 32, 48 or 64
-  int depth = 0;  // columns of the weight matrix
+  int width = 0;                      // packed rows of the panel: 16, 32, 48 or 64
+  int depth = 0;                      // columns of the weight matrix
   const void* const* rows = nullptr;  // (num_rows) pointers to activations (depth)
   int num_rows = 0;
   Epilogue epilogue = Epilogue::kStore;
-  int columns = 0;            // output columns to write, at most width (kSiluMul: width / 2)
-  std::byte* out = nullptr;   // of row 0
-  int64_t out_stride = 0;     // bytes from row to row
+  int columns = 0;              // output columns to write, at most width (kSiluMul: width / 2)
+  std::byte* out = nullptr;     // of row 0
+  int64_t out_stride = 0;       // bytes from row to row
   const float* bias = nullptr;  // (columns) or null
   // Memory that the calling thread will read next, pulled into its cache meanwhile; or null.
   const std::byte* next = nullptr;
@@ -114,8 +114,8 @@ struct Attention {
   int64_t query_head_stride = 0;   // bytes
   const std::byte* kv = nullptr;   // block b of this head is at kv + blocks[b] * kv_block_stride
   const int32_t* blocks = nullptr;
-  int64_t kv_block_stride = 0;  // bytes
-  std::byte* out = nullptr;     // activations (num_tokens, num_heads, head_dim)
+  int64_t kv_block_stride = 0;   // bytes
+  std::byte* out = nullptr;      // activations (num_tokens, num_heads, head_dim)
   int64_t out_token_stride = 0;  // bytes
   int64_t out_head_stride = 0;   // bytes
   std::byte* scratch = nullptr;  // AttentionScratchBytes(head_dim), 64-byte aligned
@@ -127,7 +127,8 @@ inline constexpr int kSpanTokens = 512;
 
 size_t AttentionScratchBytes(int head_dim);
 
-// out += the sum of `count` rows weighted by `weights`, in the order of `merges`: row merges[i].into
+// out += the sum of `count` rows weighted by `weights`, in the order of `merges`: row
+// merges[i].into
 // += row merges[i].from; after the last merge row 0 holds the sum (route.h makes them).
 struct Merge {
   int16_t into = 0;

@@ -20,8 +20,8 @@ struct StoredMatrix {
 };
 
 // Packs rows [16 g, 16 g + 16) of `target`, a group of kLanes packed rows: row i of the group comes
-// from row first_row + i of `source`, zero where the source has no such row. Groups are independent,
-// so that threads can share a matrix.
+// from row first_row + i of `source`, zero where the source has no such row. Groups are
+// independent, so that threads can share a matrix.
 void PackGroup(const StoredMatrix& source, int first_row, const PackedMatrix& target, int group,
                std::byte* target_data);
 

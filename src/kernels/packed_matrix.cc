@@ -2,9 +2,7 @@
 
 namespace convene::kernels {
 
-std::string_view Name(WeightFormat format) {
-  return format == WeightFormat::kF32 ? "f32" : "bf16";
-}
+std::string_view Name(WeightFormat format) { return format == WeightFormat::kF32 ? "f32" : "bf16"; }
 
 std::optional<WeightFormat> WeightFormatFromName(std::string_view name) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {

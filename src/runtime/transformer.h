@@ -24,7 +24,7 @@ struct SequenceStep {
   // Block i holds positions [64 i, 64 i + 64); covers first_position + tokens.size() positions.
   // Blocks that hold earlier positions were written by earlier steps and are not changed.
   std::span<const int32_t> blocks;
-  int prompt_length = 0;      // in tokens; RoPE's length of the positions before it (model/rope.h)
+  int prompt_length = 0;       // in tokens; RoPE's length of the positions before it (model/rope.h)
   int first_logits_token = 0;  // logits are wanted for tokens[first_logits_token ...]
 };
 
@@ -53,7 +53,7 @@ class Transformer {
   // Bytes of one KV block over all layers, and of the activations, for the memory estimate.
   static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::WeightFormat format);
   static uint64_t ActivationBytes(const model::ModelSpec& spec, kernels::WeightFormat format,
-                                  int max_step_tokens);
+                                  int max_step_tokens, int num_threads);
 
   // Keeps references to all three arguments. Errors: memory that cannot be had.
   static Result<Transformer> Create(const weights::ModelWeights& weights,

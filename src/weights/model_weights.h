@@ -19,10 +19,10 @@ struct GatedFfn {
 };
 
 struct MoeWeights {
-  kernels::PackedMatrix router;  // (num_experts, hidden), always f32
+  // (num_experts, hidden), always f32; one row more for a gated shared expert: its gate.
+  kernels::PackedMatrix router;
   std::vector<GatedFfn> experts;
   std::optional<GatedFfn> shared;
-  std::vector<float> shared_expert_gate;  // (hidden); empty: the shared expert is not gated
 };
 
 struct LayerWeights {

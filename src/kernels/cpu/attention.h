@@ -111,16 +111,15 @@ class AttentionTile {
 
   // span_out (rows, head_dim) += probabilities (rows, 64 keys) . values
   void Outputs(int begin, int block) {
-    const std::byte* values = Block(begin, block) + PackedMatrix{.format = kFormat,
-                                                                 .rows = kKvBlockTokens,
-                                                                 .cols = a_.head_dim}
-                                                        .size_bytes();
+    const std::byte* values =
+        Block(begin, block) +
+        PackedMatrix{.format = kFormat, .rows = kKvBlockTokens, .cols = a_.head_dim}.size_bytes();
     const void* rows[kTileRows];
     for (int done = 0; done < num_rows_; done += kTileRows) {
       const int count = num_rows_ - done < kTileRows ? num_rows_ - done : kTileRows;
       for (int i = 0; i < count; ++i) {
-        const auto* row = reinterpret_cast<const std::byte*>(probabilities_ +
-                                                             (done + i) * kSpanTokens);
+        const auto* row =
+            reinterpret_cast<const std::byte*>(probabilities_ + (done + i) * kSpanTokens);
         rows[i] = row + int64_t{block} * kKvBlockTokens * (kFormat == WeightFormat::kF32 ? 4 : 2);
       }
       for (int panel = 0; panel < values_.num_panels(); ++panel) {
@@ -150,7 +149,8 @@ class AttentionTile {
     const auto keep = Exp<Isa>(Isa::Broadcast(total_max_[row] - top));
     const auto add = Exp<Isa>(Isa::Broadcast(span_max_[row] - top));
     for (int i = 0; i < padded_dim_; i += kLanes) {
-      Isa::Store(total + i, Isa::MultiplyAdd(Isa::Load(span + i), add, Isa::Load(total + i) * keep));
+      Isa::Store(total + i,
+                 Isa::MultiplyAdd(Isa::Load(span + i), add, Isa::Load(total + i) * keep));
     }
     float sums[kLanes];
     Isa::Store(sums, Isa::MultiplyAdd(Isa::Broadcast(span_sum_[row]), add,

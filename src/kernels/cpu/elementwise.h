@@ -41,9 +41,8 @@ inline float SumOfSquares(const float* x, int size, float mean) {
 template <class Isa>
 inline float Mean(const float* x, int size) {
   auto sum = Isa::Zero();
-  ForEachVector(size, [&](int column, int count) {
-    sum = sum + Isa::LoadPartial(x + column, count);
-  });
+  ForEachVector(size,
+                [&](int column, int count) { sum = sum + Isa::LoadPartial(x + column, count); });
   return Isa::Sum(sum) / static_cast<float>(size);
 }
 
@@ -178,11 +177,11 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
     Rotate<Isa>(key, shape, token);
     std::byte* panel = token.kv_block + head * token.kv_head_stride;
     StoreKey<Isa>(shape.format, panel, key, shape.head_dim, token.slot);
-    StoreValue<Isa>(shape.format, panel + PackedMatrix{.format = shape.format,
-                                                       .rows = kKvBlockTokens,
-                                                       .cols = shape.head_dim}
-                                              .size_bytes(),
-                    values + head * shape.head_dim, shape.head_dim, token.slot);
+    StoreValue<Isa>(
+        shape.format,
+        panel + PackedMatrix{.format = shape.format, .rows = kKvBlockTokens, .cols = shape.head_dim}
+                    .size_bytes(),
+        values + head * shape.head_dim, shape.head_dim, token.slot);
   }
 }
 

@@ -2,9 +2,9 @@
 // It does not decide which thread does which panel (grouped_gemm.h).
 //
 // A tile of up to 6 rows x 64 columns is held in 24 vector registers while it runs along the whole
-// depth, so each output is one chain of multiply-adds in the order of the depth, whatever the number
-// of rows. Bytes: a panel is read once from memory and stays in the second-level cache for the other
-// tiles; operations: one dot instruction per 16 outputs and step, 24 to 10 loads.
+// depth, so each output is one chain of multiply-adds in the order of the depth, whatever the
+// number of rows. Bytes: a panel is read once from memory and stays in the second-level cache for
+// the other tiles; operations: one dot instruction per 16 outputs and step, 24 to 10 loads.
 #pragma once
 
 #include <utility>

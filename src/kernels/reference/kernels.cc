@@ -151,8 +151,7 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
     for (int i = 0; i < shape.head_dim; ++i) {
       StorePanelElement(shape.format, key_panel, kKvBlockTokens, token.slot, i, key[i]);
       const int panel = i / kPanelRows;
-      StorePanelElement(shape.format,
-                        value_panels + value_shape.row_bytes() * kPanelRows * panel,
+      StorePanelElement(shape.format, value_panels + value_shape.row_bytes() * kPanelRows * panel,
                         value_shape.panel_width(panel), i % kPanelRows, token.slot, value[i]);
     }
   }
@@ -163,8 +162,8 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
 void AttendRow(const Attention& attention, int token, int head) {
   const int position = attention.first_position + token;
   const int first_key = attention.window > 0 ? std::max(0, position - attention.window + 1) : 0;
-  const std::byte* query = attention.queries + token * attention.query_token_stride +
-                           head * attention.query_head_stride;
+  const std::byte* query =
+      attention.queries + token * attention.query_token_stride + head * attention.query_head_stride;
   const size_t key_bytes = KeyBlockBytes(attention.format, attention.head_dim);
   const auto block_of = [&](int key) {
     return attention.kv + attention.blocks[key / kKvBlockTokens] * attention.kv_block_stride;

@@ -51,7 +51,8 @@ struct Isa {
 
   static void Prefetch(const std::byte* line) { _mm_prefetch(line, _MM_HINT_T1); }
 
-  // One step of a GEMM: 4 bytes of each activation row against 64 bytes (16 packed rows) of weights.
+  // One step of a GEMM: 4 bytes of each activation row against 64 bytes (16 packed rows) of
+  // weights.
   using Weights = __m512i;
   using Activations = __m512i;
   static Weights LoadWeights(const std::byte* from) { return _mm512_loadu_si512(from); }

@@ -1,4 +1,5 @@
-// The kernels for AVX-512 with the BF16 dot product (Zen 4, Cooper Lake, Sapphire Rapids and later).
+// The kernels for AVX-512 with the BF16 dot product (Zen 4, Cooper Lake, Sapphire Rapids and
+// later).
 #pragma once
 
 #include "kernels/kernel_set.h"

@@ -1,0 +1,151 @@
+#include "kernels/route.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+namespace convene::kernels {
+namespace {
+
+TEST(SelectExperts, TakesTheLargestAndTheLowestIndexOnTies) {
+  const float logits[] = {1, 3, 3, 2, 3};
+  int32_t experts[2];
+  float weights[2];
+  SelectExperts({.num_experts = 5, .top_k = 2}, logits, experts, weights);
+  EXPECT_EQ(experts[0], 1);
+  EXPECT_EQ(experts[1], 2);
+  EXPECT_FLOAT_EQ(weights[0], weights[1]);
+}
+
+TEST(SelectExperts, NormalisesAsTheGateSays) {
+  const float logits[] = {0.5f, -1, 2, 0};
+  const double total = std::exp(0.5) + std::exp(-1.0) + std::exp(2.0) + 1;
+  const double a = std::exp(0.5) / total;
+  const double b = std::exp(2.0) / total;
+  int32_t experts[2];
+  float weights[2];
+  SelectExperts({.num_experts = 4, .top_k = 2}, logits, experts, weights);
+  EXPECT_NEAR(weights[0], a, 1e-6);
+  EXPECT_NEAR(weights[1], b, 1e-6);
+  SelectExperts({.num_experts = 4, .top_k = 2, .norm = GateNormKind::kSum}, logits, experts,
+                weights);
+  EXPECT_NEAR(weights[0], a / (a + b), 1e-6);
+  SelectExperts({.num_experts = 4, .top_k = 2, .norm = GateNormKind::kPNorm, .norm_p = 2}, logits,
+                experts, weights);
+  EXPECT_NEAR(weights[1], b / std::sqrt(a * a + b * b), 1e-6);
+}
+
+TEST(SelectExperts, TakesAllExpertsOfOne) {
+  const float logit = -3;
+  int32_t expert;
+  float weight;
+  SelectExperts({.num_experts = 1, .top_k = 1}, &logit, &expert, &weight);
+  EXPECT_EQ(expert, 0);
+  EXPECT_EQ(weight, 1.0f);
+}
+
+TEST(SelectExperts, StaysInRangeWhenLogitsAreNotNumbers) {
+  const float nan = std::nanf("");
+  const float logits[] = {nan, nan, nan};
+  int32_t experts[2];
+  float weights[2];
+  SelectExperts({.num_experts = 3, .top_k = 2}, logits, experts, weights);
+  EXPECT_EQ(experts[0], 0);
+  EXPECT_EQ(experts[1], 1);
+}
+
+TEST(SortByExpert, GroupsTokensInOrderAndKnowsTheWayBack) {
+  const std::vector<int32_t> experts = {0, 2, 1, 2, 0, 1};  // three tokens, two experts each
+  Dispatch dispatch;
+  SortByExpert(4, 2, experts, &dispatch);
+  EXPECT_EQ(dispatch.first_slot, (std::vector<int32_t>{0, 2, 4, 6, 6}));
+  EXPECT_EQ(dispatch.token_of_slot, (std::vector<int32_t>{0, 2, 1, 2, 0, 1}));
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(dispatch.token_of_slot[dispatch.slot[i]], i / 2);
+    EXPECT_GE(dispatch.slot[i], dispatch.first_slot[experts[i]]);
+    EXPECT_LT(dispatch.slot[i], dispatch.first_slot[experts[i] + 1]);
+  }
+}
+
+TEST(SortByExpert, TakesZeroTokensAndAllToOneExpert) {
+  Dispatch dispatch;
+  SortByExpert(3, 1, {}, &dispatch);
+  EXPECT_EQ(dispatch.first_slot, (std::vector<int32_t>{0, 0, 0, 0}));
+  SortByExpert(3, 1, std::vector<int32_t>{1, 1, 1}, &dispatch);
+  EXPECT_EQ(dispatch.first_slot, (std::vector<int32_t>{0, 0, 3, 3}));
+  EXPECT_EQ(dispatch.token_of_slot, (std::vector<int32_t>{0, 1, 2}));
+}
+
+// The tree's definition, straight from its words: split the index range in halves.
+float SumOfRange(const std::vector<int32_t>& experts, const std::vector<float>& values, int begin,
+                 int end, bool* any) {
+  *any = false;
+  if (end - begin == 1) {
+    const auto found = std::find(experts.begin(), experts.end(), begin);
+    *any = found != experts.end();
+    return *any ? values[found - experts.begin()] : 0.0f;
+  }
+  bool left_any;
+  bool right_any;
+  const int middle = (begin + end) / 2;
+  const float left = SumOfRange(experts, values, begin, middle, &left_any);
+  const float right = SumOfRange(experts, values, middle, end, &right_any);
+  *any = left_any || right_any;
+  return left_any && right_any ? left + right : left_any ? left : right;
+}
+
+float SumByMerges(std::vector<int32_t> experts, std::vector<float> values) {
+  std::vector<Merge> merges(experts.size());
+  TreeMerges(experts.data(), static_cast<int>(experts.size()), merges.data());
+  for (size_t i = 0; i + 1 < experts.size(); ++i) values[merges[i].into] += values[merges[i].from];
+  return values[0];
+}
+
+TEST(TreeMerges, SumsAlongTheFixedTreeAndEqualsTheSumOfRanksSubtrees) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (int round = 0; round < 2000; ++round) {
+    const int num_experts = std::array{1, 5, 8, 60, 64, 128}[round % 6];
+    const int top_k = std::min(num_experts, 1 + round / 6 % 9);
+    std::vector<int32_t> all(num_experts);
+    std::iota(all.begin(), all.end(), 0);
+    std::shuffle(all.begin(), all.end(), random);
+    std::vector<int32_t> experts(all.begin(), all.begin() + top_k);
+    std::sort(experts.begin(), experts.end());
+    std::vector<float> values(top_k);
+    for (float& value : values) value = normal(random);
+
+    int tree_size = 1;
+    while (tree_size < num_experts) tree_size *= 2;
+    bool any;
+    const float expected = SumOfRange(experts, values, 0, tree_size, &any);
+    ASSERT_EQ(SumByMerges(experts, values), expected);
+
+    // Ranks with an aligned power-of-two share each sum their own experts; then the ranks' sums are
+    // added along the same tree.
+    for (int num_ranks = 2; num_ranks <= std::min(4, tree_size); num_ranks *= 2) {
+      const int share = tree_size / num_ranks;
+      std::vector<int32_t> ranks;
+      std::vector<float> partial;
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        std::vector<int32_t> own;
+        std::vector<float> own_values;
+        for (int i = 0; i < top_k; ++i) {
+          if (experts[i] / share != rank) continue;
+          own.push_back(experts[i]);
+          own_values.push_back(values[i]);
+        }
+        if (own.empty()) continue;
+        ranks.push_back(rank);
+        partial.push_back(SumByMerges(own, own_values));
+      }
+      ASSERT_EQ(SumByMerges(ranks, partial), expected) << num_ranks << " ranks";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convene::kernels

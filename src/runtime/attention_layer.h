@@ -1,0 +1,31 @@
+// The attention half of a decoder layer: norm, QKV projection, RoPE and cache, attention over the
+// paged cache, output projection, residual.
+#pragma once
+
+#include <vector>
+
+#include "runtime/forward_context.h"
+#include "runtime/kv_cache.h"
+#include "runtime/step_rows.h"
+
+namespace convene::runtime {
+
+class AttentionLayer {
+ public:
+  AttentionLayer(ForwardContext& context, KvCache& cache) : context_(context), cache_(cache) {}
+
+  // Adds the layer's attention to the residual stream, hidden (rows). With `only_wanted` all rows'
+  // keys and values are cached, but only the wanted rows go on: they are moved to the front of
+  // hidden. Returns how many rows go on.
+  int Run(int layer_idx, const StepRows& rows, bool only_wanted);
+
+ private:
+  void PrepareQkv(int layer_idx, const StepRows& rows);
+  void Attend(int layer_idx, const StepRows& rows);
+
+  ForwardContext& context_;
+  KvCache& cache_;
+  std::vector<AttentionUnit> units_;
+};
+
+}  // namespace convene::runtime

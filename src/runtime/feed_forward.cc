@@ -1,0 +1,132 @@
+#include "runtime/feed_forward.h"
+
+#include <array>
+#include <cmath>
+
+namespace convene::runtime {
+namespace {
+
+using kernels::Epilogue;
+
+kernels::Gate GateOf(const model::MoeSpec& moe) {
+  kernels::Gate gate{.num_experts = moe.num_experts, .top_k = moe.top_k};
+  switch (moe.gate_norm) {
+    case model::GateNorm::kNone:
+      gate.norm = kernels::GateNormKind::kNone;
+      break;
+    case model::GateNorm::kSum:
+      gate.norm = kernels::GateNormKind::kSum;
+      break;
+    case model::GateNorm::kPNorm:
+      gate.norm = kernels::GateNormKind::kPNorm;
+      gate.norm_p = moe.gate_norm_p;
+      break;
+  }
+  return gate;
+}
+
+}  // namespace
+
+void FeedForward::Run(int layer_idx, int num_rows) {
+  const weights::LayerWeights& weights = context_.weights.layers[layer_idx];
+  const model::LayerSpec& layer = context_.spec().layers[layer_idx];
+  Activations& buffers = context_.activations;
+  context_.Normalize(weights.ffn_norm, num_rows, /*also_float=*/layer.moe.has_value());
+  if (layer.moe) {
+    RunMoe(*layer.moe, *weights.moe, num_rows);
+    return;
+  }
+  context_.Multiply(weights.dense->gate_up, buffers.normed, num_rows, Epilogue::kSiluMul,
+                    buffers.intermediate);
+  context_.Multiply(weights.dense->down, buffers.intermediate, num_rows, Epilogue::kAdd,
+                    buffers.hidden);
+}
+
+void FeedForward::RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& weights,
+                         int num_rows) {
+  Activations& buffers = context_.activations;
+  Route(moe, weights, num_rows);
+  if (weights.shared) {
+    context_.Multiply(weights.shared->gate_up, buffers.normed, num_rows, Epilogue::kSiluMul,
+                      buffers.intermediate);
+    context_.Multiply(weights.shared->down, buffers.intermediate, num_rows, Epilogue::kStore,
+                      buffers.shared_out);
+  }
+  RunExperts(weights);
+  Combine(moe, weights, num_rows);
+}
+
+void FeedForward::Route(const model::MoeSpec& moe, const weights::MoeWeights& weights,
+                        int num_rows) {
+  Activations& buffers = context_.activations;
+  context_.Multiply(weights.router, buffers.normed_float, num_rows, Epilogue::kStore,
+                    buffers.router_logits);
+  experts_.resize(size_t(num_rows) * moe.top_k);
+  expert_weights_.resize(experts_.size());
+  const kernels::Gate gate = GateOf(moe);
+  context_.pool.ParallelFor(
+      num_rows,
+      [&](int64_t row, int) {
+        kernels::SelectExperts(gate, buffers.router_logits.floats(row), &experts_[row * moe.top_k],
+                               &expert_weights_[row * moe.top_k]);
+      },
+      16);
+  kernels::SortByExpert(moe.num_experts, moe.top_k, experts_, &dispatch_);
+}
+
+void FeedForward::RunExperts(const weights::MoeWeights& weights) {
+  Activations& buffers = context_.activations;
+  const auto num_slots = static_cast<int>(dispatch_.token_of_slot.size());
+  const auto gather_groups = [&](kernels::PackedMatrix weights::GatedFfn::*matrix) {
+    groups_.clear();
+    for (size_t expert = 0; expert < weights.experts.size(); ++expert) {
+      const int first = dispatch_.first_slot[expert];
+      const int count = dispatch_.first_slot[expert + 1] - first;
+      if (count == 0) continue;
+      groups_.push_back(
+          {.weights = &(weights.experts[expert].*matrix), .first_row = first, .num_rows = count});
+    }
+  };
+  std::vector<const void*>& rows = context_.row_pointers;
+  rows.resize(num_slots);
+  for (int slot = 0; slot < num_slots; ++slot) {
+    rows[slot] = buffers.normed.row(dispatch_.token_of_slot[slot]);
+  }
+  gather_groups(&weights::GatedFfn::gate_up);
+  context_.statistics.activated_experts += std::ssize(groups_);
+  context_.MultiplyGroups(groups_, Epilogue::kSiluMul, buffers.intermediate);
+
+  for (int slot = 0; slot < num_slots; ++slot) rows[slot] = buffers.intermediate.row(slot);
+  gather_groups(&weights::GatedFfn::down);
+  context_.MultiplyGroups(groups_, Epilogue::kStore, buffers.slot_out);
+}
+
+void FeedForward::Combine(const model::MoeSpec& moe, const weights::MoeWeights& weights,
+                          int num_rows) {
+  Activations& buffers = context_.activations;
+  const auto combine_row = [&](int64_t row, int) {
+    const int64_t first = row * moe.top_k;
+    std::array<const float*, kernels::kMaxTopK> outputs;
+    std::array<kernels::Merge, kernels::kMaxTopK> merges;
+    for (int i = 0; i < moe.top_k; ++i) {
+      outputs[i] = buffers.slot_out.floats(dispatch_.slot[first + i]);
+    }
+    kernels::TreeMerges(&experts_[first], moe.top_k, merges.data());
+    kernels::Combine combine{.rows = outputs.data(),
+                             .weights = &expert_weights_[first],
+                             .merges = merges.data(),
+                             .count = moe.top_k,
+                             .out = buffers.hidden.floats(row),
+                             .size = context_.spec().hidden_size};
+    if (weights.shared) combine.shared = buffers.shared_out.floats(row);
+    if (moe.shared_expert_gate) {
+      // The router's extra row is the shared expert's gate.
+      const float logit = buffers.router_logits.floats(row)[moe.num_experts];
+      combine.shared_weight = 1.0f / (1.0f + std::exp(-logit));
+    }
+    context_.kernels.combine(combine);
+  };
+  context_.pool.ParallelFor(num_rows, combine_row, 4);
+}
+
+}  // namespace convene::runtime

@@ -1,0 +1,31 @@
+// The feed-forward half of a decoder layer: dense, or router, experts and shared expert.
+#pragma once
+
+#include <vector>
+
+#include "kernels/route.h"
+#include "runtime/forward_context.h"
+
+namespace convene::runtime {
+
+class FeedForward {
+ public:
+  explicit FeedForward(ForwardContext& context) : context_(context) {}
+
+  // Adds the layer's feed-forward to the residual stream, the first num_rows of hidden.
+  void Run(int layer_idx, int num_rows);
+
+ private:
+  void RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows);
+  void Route(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows);
+  void RunExperts(const weights::MoeWeights& weights);
+  void Combine(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows);
+
+  ForwardContext& context_;
+  std::vector<int32_t> experts_;       // (rows, top_k)
+  std::vector<float> expert_weights_;  // (rows, top_k)
+  kernels::Dispatch dispatch_;
+  std::vector<kernels::GemmGroup> groups_;
+};
+
+}  // namespace convene::runtime

@@ -1,0 +1,125 @@
+#include "runtime/transformer.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/check.h"
+#include "kernels/pack.h"
+#include "runtime/activations.h"
+#include "runtime/attention_layer.h"
+#include "runtime/feed_forward.h"
+#include "runtime/forward_context.h"
+#include "runtime/kv_cache.h"
+#include "runtime/step_rows.h"
+
+namespace convene::runtime {
+
+static_assert(kKvBlockTokens == kernels::kKvBlockTokens);
+
+struct Transformer::State {
+  State(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
+        hardware::ThreadPool& pool, const TransformerOptions& options_in, KvCache cache_in,
+        Activations activations_in)
+      : options(options_in),
+        cache(std::move(cache_in)),
+        activations(std::move(activations_in)),
+        context{weights, kernels, pool, activations, statistics, {}},
+        rows(weights.spec),
+        attention(context, cache),
+        feed_forward(context) {}
+
+  void Embed();
+  void Head(int num_rows, const LogitsSink& sink);
+
+  TransformerOptions options;
+  KvCache cache;
+  Activations activations;
+  StepStatistics statistics;
+  ForwardContext context;
+  StepRows rows;
+  AttentionLayer attention;
+  FeedForward feed_forward;
+};
+
+uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::WeightFormat format) {
+  return KvCache::BlockBytes(spec, format);
+}
+
+uint64_t Transformer::ActivationBytes(const model::ModelSpec& spec, kernels::WeightFormat format,
+                                      int max_step_tokens, int num_threads) {
+  return Activations::SizeBytes(spec, format, max_step_tokens, num_threads);
+}
+
+Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
+                                        const kernels::KernelSet& kernels,
+                                        hardware::ThreadPool& pool,
+                                        const TransformerOptions& options) {
+  for (const model::LayerSpec& layer : weights.spec.layers) {
+    if (layer.moe && layer.moe->top_k > kernels::kMaxTopK) {
+      return Error{fmt::format("the model activates {} experts per token; at most {} are supported",
+                               layer.moe->top_k, kernels::kMaxTopK)};
+    }
+  }
+  Result<KvCache> cache = KvCache::Create(weights.spec, weights.format, options.num_kv_blocks);
+  if (!cache) return cache.error();
+  Result<Activations> activations =
+      Activations::Create(weights.spec, weights.format, options.max_step_tokens, pool.size());
+  if (!activations) return activations.error();
+  return Transformer(std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
+                                             std::move(*activations)));
+}
+
+Transformer::Transformer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Transformer::Transformer(Transformer&&) noexcept = default;
+Transformer& Transformer::operator=(Transformer&&) noexcept = default;
+Transformer::~Transformer() = default;
+
+const StepStatistics& Transformer::statistics() const { return state_->statistics; }
+
+void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& sink) {
+  State& state = *state_;
+  state.rows.Begin(step, state.context.pool);
+  int num_rows = state.rows.num_rows();
+  CHECK(num_rows <= state.options.max_step_tokens, "{} tokens in a step of at most {}", num_rows,
+        state.options.max_step_tokens);
+  const auto num_wanted = static_cast<int>(state.rows.wanted().size());
+  state.statistics = {.tokens = num_rows, .logits_rows = num_wanted};
+  if (num_rows == 0) return;
+
+  state.Embed();
+  const int num_layers = state.context.spec().num_layers();
+  for (int layer = 0; layer < num_layers; ++layer) {
+    const bool last = layer + 1 == num_layers;
+    num_rows = state.attention.Run(layer, state.rows, /*only_wanted=*/last);
+    if (num_rows > 0) state.feed_forward.Run(layer, num_rows);
+  }
+  state.Head(num_rows, sink);
+}
+
+void Transformer::State::Embed() {
+  const kernels::PackedMatrix& embedding = context.weights.embedding_rows();
+  context.pool.ParallelFor(rows.num_rows(), [&](int64_t row, int) {
+    kernels::UnpackRow(embedding, rows.token(static_cast<int>(row)),
+                       activations.hidden.floats(row));
+  });
+}
+
+void Transformer::State::Head(int num_rows, const LogitsSink& sink) {
+  if (num_rows == 0) return;
+  context.Normalize(context.weights.final_norm, num_rows, /*also_float=*/false);
+  const auto vocab_size = static_cast<size_t>(context.spec().vocab_size);
+  for (int first = 0; first < num_rows; first += Activations::kHeadRows) {
+    const int count = std::min(Activations::kHeadRows, num_rows - first);
+    const RowBuffer input{activations.normed.row(first), activations.normed.stride_bytes};
+    context.Multiply(context.weights.head, input, count, kernels::Epilogue::kStore,
+                     activations.logits);
+    for (int i = 0; i < count; ++i) {
+      const int row = rows.wanted()[first + i];
+      const int sequence_idx = rows.sequence(row);
+      sink(sequence_idx, row - rows.first_row(sequence_idx),
+           {activations.logits.floats(i), vocab_size});
+    }
+  }
+}
+
+}  // namespace convene::runtime
