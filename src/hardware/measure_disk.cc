@@ -1,0 +1,184 @@
+#include "hardware/measure_disk.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
+#include "hardware/huge_buffer.h"
+
+namespace convene::hardware {
+namespace {
+
+constexpr uint64_t kRequestBytes = uint64_t{1} << 20;
+constexpr uint64_t kMinFileBytes = 16 * kRequestBytes;
+constexpr int kRequestsInFlight = 8;
+constexpr uint64_t kRequestsPerPass = 32;
+
+// A temporary file without a name.
+class TestFile {
+ public:
+  static Result<TestFile> Create(const std::string& directory) {
+    std::string path = directory + "/convene-disk-XXXXXX";
+    const int fd = mkostemp(path.data(), O_CLOEXEC);
+    if (fd < 0) {
+      return Error{
+          fmt::format("cannot write a test file to {}: {}; name a directory that you may "
+                      "write to",
+                      directory, std::strerror(errno))};
+    }
+    unlink(path.c_str());
+    return TestFile(fd);
+  }
+  ~TestFile() {
+    if (fd_ >= 0) close(fd_);
+  }
+  TestFile(TestFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)), direct_(other.direct_) {}
+  TestFile& operator=(TestFile&&) = delete;
+
+  int fd() const { return fd_; }
+  bool direct() const { return direct_; }
+
+  // File systems refuse O_DIRECT here, or at the first request.
+  void LeaveDirect() {
+    direct_ = false;
+    fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_DIRECT);
+  }
+
+ private:
+  explicit TestFile(int fd) : fd_(fd) {
+    direct_ = fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_DIRECT) == 0;
+  }
+
+  int fd_ = -1;
+  bool direct_ = false;
+};
+
+// Different bytes everywhere, lest the disk compress or share them (splitmix64).
+void FillRandom(std::span<std::byte> bytes, uint64_t seed) {
+  for (size_t i = 0; i + sizeof(uint64_t) <= bytes.size(); i += sizeof(uint64_t)) {
+    uint64_t value = seed += 0x9e3779b97f4a7c15;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+    value ^= value >> 31;
+    std::memcpy(bytes.data() + i, &value, sizeof(value));
+  }
+}
+
+// Writes whole requests until `size_bytes` or, past the minimum, until the time is over.
+Result<uint64_t> WriteFile(TestFile& file, const std::string& directory, std::span<std::byte> block,
+                           uint64_t size_bytes, double budget_s) {
+  const auto start = std::chrono::steady_clock::now();
+  uint64_t written_bytes = 0;
+  while (written_bytes < size_bytes) {
+    FillRandom(block, written_bytes);
+    const ssize_t count =
+        pwrite(file.fd(), block.data(), block.size(), static_cast<off_t>(written_bytes));
+    if (count != std::ssize(block)) {
+      const int error = count < 0 ? errno : ENOSPC;  // a short write: the disk is full
+      if (error == EINTR) continue;
+      if (error == EINVAL && file.direct()) {
+        file.LeaveDirect();
+        continue;
+      }
+      return Error{fmt::format(
+          "cannot write a test file of {} to {}, {} in: {}; free some space or "
+          "name another directory",
+          FormatBytes(size_bytes), directory, FormatBytes(written_bytes), std::strerror(error))};
+    }
+    written_bytes += block.size();
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    if (written_bytes >= kMinFileBytes && elapsed.count() > budget_s) break;
+  }
+  if (fsync(file.fd()) != 0) {
+    return Error{fmt::format("cannot write a test file of {} to {}: {}", FormatBytes(written_bytes),
+                             directory, std::strerror(errno))};
+  }
+  return written_bytes;
+}
+
+// Reads `num_requests` requests from `first_request` on, round the file; returns 0 or an errno.
+int ReadRequests(const TestFile& file, uint64_t file_bytes, uint64_t first_request,
+                 uint64_t num_requests, std::span<std::byte> buffers) {
+  const uint64_t requests_in_file = file_bytes / kRequestBytes;
+  std::atomic<uint64_t> next{0};
+  std::atomic<int> failure{0};
+  const auto read = [&](int reader) {
+    std::byte* buffer = buffers.data() + static_cast<uint64_t>(reader) * kRequestBytes;
+    for (uint64_t i; failure == 0 && (i = next++) < num_requests;) {
+      const uint64_t offset = (first_request + i) % requests_in_file * kRequestBytes;
+      const ssize_t count = pread(file.fd(), buffer, kRequestBytes, static_cast<off_t>(offset));
+      if (count != static_cast<ssize_t>(kRequestBytes)) failure = count < 0 ? errno : EIO;
+    }
+  };
+  {
+    std::vector<std::jthread> readers;
+    try {
+      for (int reader = 1; reader < kRequestsInFlight; ++reader) readers.emplace_back(read, reader);
+    } catch (const std::system_error&) {
+      // The system grants no more threads: fewer requests in flight then.
+    }
+    read(0);
+  }
+  return failure;
+}
+
+}  // namespace
+
+Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file_bytes,
+                                 double budget_s) {
+  Result<TestFile> file = TestFile::Create(directory);
+  if (!file) return file.error();
+
+  struct statvfs space {};
+  if (fstatvfs(file->fd(), &space) != 0) {
+    return Error{
+        fmt::format("cannot tell the free space of {}: {}", directory, std::strerror(errno))};
+  }
+  const uint64_t free_bytes = uint64_t{space.f_bavail} * space.f_frsize;
+  const uint64_t size_bytes = std::max(std::min(max_file_bytes, free_bytes / 2), kMinFileBytes) /
+                              kRequestBytes * kRequestBytes;
+  if (free_bytes < 2 * kMinFileBytes) {
+    return Error{
+        fmt::format("{} has {} free, and measuring its disk needs {}: free some space or "
+                    "name another directory",
+                    directory, FormatBytes(free_bytes), FormatBytes(2 * kMinFileBytes))};
+  }
+
+  const Result<HugeBuffer> buffers =
+      HugeBuffer::Allocate(kRequestsInFlight * kRequestBytes, "measuring the disk");
+  if (!buffers) return buffers.error();
+  const Result<uint64_t> file_bytes =
+      WriteFile(*file, directory, buffers->bytes().first(kRequestBytes), size_bytes, budget_s);
+  if (!file_bytes) return file_bytes.error();
+
+  int failure = 0;
+  uint64_t first_request = 0;
+  const auto pass = [&]() -> double {
+    if (!file->direct()) posix_fadvise(file->fd(), 0, 0, POSIX_FADV_DONTNEED);
+    failure = ReadRequests(*file, *file_bytes, first_request, kRequestsPerPass, buffers->bytes());
+    if (failure != 0) return 0;
+    first_request += kRequestsPerPass;
+    return static_cast<double>(kRequestsPerPass * kRequestBytes);
+  };
+  const Rate rate = MeasureRate(budget_s, pass);
+  if (failure != 0) {
+    return Error{fmt::format("cannot read the test file back from {}: {}", directory,
+                             std::strerror(failure))};
+  }
+  return DiskRate{.read = rate, .direct = file->direct(), .file_bytes = *file_bytes};
+}
+
+}  // namespace convene::hardware

@@ -1,0 +1,24 @@
+// How fast the threads of a pool together read memory. Not the caches: give it more than they hold.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/result.h"
+#include "hardware/huge_buffer.h"
+#include "hardware/measure_rate.h"
+#include "hardware/thread_pool.h"
+
+namespace convene::hardware {
+
+// Bytes per second at which all threads of `pool` read `memory` (64-byte aligned), sequentially and
+// in short passes that walk through it, for about `budget_s`. Measures the machine only if `memory`
+// is several times the last-level cache and has been written: the weights of a model, or the buffer
+// below.
+Rate MeasureReadBandwidth(ThreadPool& pool, std::span<const std::byte> memory, double budget_s);
+
+// Written memory to measure with: 1 GiB, or more for many threads or large caches
+// (`last_level_cache_bytes`, 0 if unknown), but at most a quarter of what is available.
+Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, size_t last_level_cache_bytes);
+
+}  // namespace convene::hardware

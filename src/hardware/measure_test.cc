@@ -1,0 +1,145 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "hardware/affinity.h"
+#include "hardware/measure_disk.h"
+#include "hardware/measure_memory.h"
+#include "hardware/measure_rate.h"
+
+namespace convene::hardware {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(MeasureRate, MakesAtLeastThreePassesAndKeepsTheBest) {
+  int passes = 0;
+  const Rate rate = MeasureRate(0, [&] {
+    ++passes;
+    return passes == 2 ? 1e6 : 1.0;
+  });
+  EXPECT_EQ(passes, 3);
+  EXPECT_EQ(rate.num_passes, 3);
+  EXPECT_GT(rate.best, rate.median);
+}
+
+TEST(MeasureRate, EndsAtAPassThatDidNothing) {
+  int passes = 0;
+  const Rate rate = MeasureRate(1e9, [&] { return ++passes <= 2 ? 1.0 : 0.0; });
+  EXPECT_EQ(passes, 3);
+  EXPECT_EQ(rate.num_passes, 2);
+  EXPECT_EQ(MeasureRate(1e9, [] { return 0.0; }).num_passes, 0);
+}
+
+TEST(MeasureMemory, ReadsBuffersOfAnySize) {
+  ThreadPool pool(*CurrentAffinity());
+  const HugeBuffer buffer = *HugeBuffer::Allocate((size_t{9} << 20) + 12345, "the test");
+  for (const size_t size_bytes :
+       {size_t{128}, size_t{4096}, size_t{5} << 20, buffer.size_bytes()}) {
+    const Rate rate = MeasureReadBandwidth(pool, buffer.bytes().first(size_bytes), 0);
+    EXPECT_EQ(rate.num_passes, 3);
+    EXPECT_GT(rate.best, 0);
+    EXPECT_GE(rate.best, rate.median);
+  }
+  EXPECT_EQ(MeasureReadBandwidth(pool, {}, 0).num_passes, 0);
+}
+
+TEST(MeasureMemory, BufferIsWrittenAndLargerThanTheCaches) {
+  ThreadPool pool(*CurrentAffinity());
+  const auto buffer = AllocateForBandwidth(pool, 1 << 20);
+  ASSERT_TRUE(buffer) << buffer.error().message;
+  ASSERT_GT(buffer->size_bytes(), 8u << 20) << "this machine has next to no memory";
+  for (size_t at = 0; at < buffer->size_bytes(); at += 4096) {
+    ASSERT_EQ(buffer->data()[at], std::byte{0x11}) << at;
+  }
+}
+
+class MeasureDisk : public ::testing::Test {
+ protected:
+  MeasureDisk() { EXPECT_NE(mkdtemp(directory_.data()), nullptr); }
+  ~MeasureDisk() override { std::filesystem::remove_all(directory_); }
+
+  std::string directory_ = ::testing::TempDir() + "disk_XXXXXX";
+};
+
+TEST_F(MeasureDisk, ReadsWhatItWroteAndLeavesNothingBehind) {
+  const auto rate = MeasureDiskRead(directory_, 20 << 20, 0.01);
+  ASSERT_TRUE(rate) << rate.error().message;
+  EXPECT_GT(rate->read.best, 0);
+  EXPECT_GE(rate->read.num_passes, 3);
+  EXPECT_GE(rate->file_bytes, 16u << 20);
+  EXPECT_LE(rate->file_bytes, 20u << 20);
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(MeasureDisk, DirectoryThatCannotBeWrittenIsAnErrorThatNamesIt) {
+  for (const char* directory : {"/nonexistent/place", "/proc"}) {
+    const auto rate = MeasureDiskRead(directory, 20 << 20, 0.01);
+    ASSERT_FALSE(rate);
+    EXPECT_THAT(rate.error().message, HasSubstr(directory));
+  }
+}
+
+// Makes this process root in a user namespace of its own, where it may mount.
+bool BecomeNamespaceRoot() {
+  const std::string uid = std::to_string(getuid()), gid = std::to_string(getgid());
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  std::ofstream("/proc/self/setgroups") << "deny";
+  std::ofstream("/proc/self/uid_map") << "0 " + uid + " 1";
+  std::ofstream("/proc/self/gid_map") << "0 " + gid + " 1";
+  return getuid() == 0;
+}
+
+constexpr int kMeasured = 0;
+constexpr int kRefused = 1;
+constexpr int kMayNotMount = 77;
+
+int MeasureSmallDisk(const std::string& directory, const char* options) {
+  if (!BecomeNamespaceRoot()) return kMayNotMount;
+  if (mount("none", directory.c_str(), "tmpfs", 0, options) != 0) return kMayNotMount;
+  const auto rate = MeasureDiskRead(directory, 64 << 20, 0.01);
+  umount2(directory.c_str(), MNT_DETACH);
+  if (!rate) {
+    std::fprintf(stderr, "%s", rate.error().message.c_str());
+    return kRefused;
+  }
+  std::fprintf(stderr, "measured with %d MiB", static_cast<int>(rate->file_bytes >> 20));
+  return kMeasured;
+}
+
+// In a process of its own, where it may mount: a file system in memory with `options`.
+[[noreturn]] void MeasureSmallDiskAndExit(const std::string& directory, const char* options) {
+  const int outcome = MeasureSmallDisk(directory, options);
+  rmdir(directory.c_str());
+  _exit(outcome);
+}
+
+bool MeasuredOrMayNotMount(int status) {
+  return WIFEXITED(status) &&
+         (WEXITSTATUS(status) == kMeasured || WEXITSTATUS(status) == kMayNotMount);
+}
+bool RefusedOrMayNotMount(int status) {
+  return WIFEXITED(status) &&
+         (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kMayNotMount);
+}
+
+using MeasureDiskDeathTest = MeasureDisk;
+
+TEST_F(MeasureDiskDeathTest, SmallDiskGetsASmallFileAndAFullOneAClearError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(MeasureSmallDiskAndExit(directory_, "size=40m"), MeasuredOrMayNotMount,
+              "measured with 1[0-9] MiB|measured with 20 MiB|^$");
+  EXPECT_EXIT(MeasureSmallDiskAndExit(directory_, "size=8m"), RefusedOrMayNotMount,
+              "8.00 MiB free.*needs 32.0 MiB|^$");
+}
+
+}  // namespace
+}  // namespace convene::hardware

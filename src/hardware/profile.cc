@@ -1,0 +1,189 @@
+#include "hardware/profile.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <system_error>
+
+#include "base/environment.h"
+#include "base/json.h"
+#include "base/read_file.h"
+
+namespace convene::hardware {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kVersion = 1;
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
+constexpr const char* kRemedy = "run `convene measure` to write it anew";
+
+// What a member of each kind must be, if `json` is not that; null if it is.
+const char* Mismatch(const json& member, const std::string&) {
+  return member.is_string() ? nullptr : "a string";
+}
+const char* Mismatch(const json& member, bool) {
+  return member.is_boolean() ? nullptr : "true or false";
+}
+const char* Mismatch(const json& member, double) {
+  const double number = member.is_number() ? member.get<double>() : -1;
+  return std::isfinite(number) && number >= 0 ? nullptr : "a number of at least 0";
+}
+const char* Mismatch(const json& member, uint64_t) {
+  const bool fits =
+      member.is_number_unsigned() || (member.is_number_integer() && member.get<int64_t>() >= 0);
+  return fits ? nullptr : "a whole number of at least 0";
+}
+const char* Mismatch(const json& member, int) {
+  if (const char* wanted = Mismatch(member, uint64_t{0})) return wanted;
+  return member.get<uint64_t>() <= std::numeric_limits<int>::max() ? nullptr : "below 2^31";
+}
+const char* Mismatch(const json& member, const std::vector<int>&) {
+  if (!member.is_array()) return "a list of CPU numbers";
+  for (const auto& item : member) {
+    if (Mismatch(item, 0) != nullptr) return "a list of CPU numbers";
+  }
+  return nullptr;
+}
+
+// Reads the members of an object up to the first that does not fit, which is the error.
+class Reader {
+ public:
+  explicit Reader(const json& object) : object_(object) {}
+
+  template <typename T>
+  void Read(const char* key, T& value) {
+    if (error_) return;
+    const auto found = object_.find(key);
+    if (found == object_.end()) {
+      error_ = Error{fmt::format("\"{}\" is missing", key)};
+    } else if (const char* wanted = Mismatch(*found, value)) {
+      error_ = Error{fmt::format("\"{}\" must be {}", key, wanted)};
+    } else {
+      value = found->template get<T>();
+    }
+  }
+
+  const std::optional<Error>& error() const { return error_; }
+
+ private:
+  const json& object_;
+  std::optional<Error> error_;
+};
+
+Error CannotSave(const std::string& path, int error) {
+  return Error{fmt::format("cannot write {}: {}; CONVENE_CACHE_DIR names another directory", path,
+                           std::strerror(error))};
+}
+
+// Writes all of `text` and makes it durable; returns 0 or an errno.
+int WriteAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = write(fd, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return count < 0 ? errno : ENOSPC;
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  return fsync(fd) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+json ToJson(const Profile& profile) {
+  return {{"version", kVersion},
+          {"cpu_name", profile.cpu_name},
+          {"cpus", profile.cpus},
+          {"isa", profile.isa},
+          {"f32_gflops", profile.f32_gflops},
+          {"bf16_gflops", profile.bf16_gflops},
+          {"int8_gops", profile.int8_gops},
+          {"read_gbps", profile.read_gbps},
+          {"disk_gbps", profile.disk_gbps},
+          {"disk_directory", profile.disk_directory},
+          {"disk_direct", profile.disk_direct},
+          {"last_level_cache_bytes", profile.last_level_cache_bytes},
+          {"num_numa_nodes", profile.num_numa_nodes},
+          {"huge_page_share", profile.huge_page_share},
+          {"date", profile.date}};
+}
+
+Result<Profile> ProfileFromJson(const json& object) {
+  if (!object.is_object()) return Error{"it is not an object"};
+  Reader reader(object);
+  int version = 0;
+  reader.Read("version", version);
+  if (!reader.error() && version != kVersion) {
+    return Error{fmt::format("its version is {}, this program reads {}", version, kVersion)};
+  }
+  Profile profile;
+  reader.Read("cpu_name", profile.cpu_name);
+  reader.Read("cpus", profile.cpus);
+  reader.Read("isa", profile.isa);
+  reader.Read("f32_gflops", profile.f32_gflops);
+  reader.Read("bf16_gflops", profile.bf16_gflops);
+  reader.Read("int8_gops", profile.int8_gops);
+  reader.Read("read_gbps", profile.read_gbps);
+  reader.Read("disk_gbps", profile.disk_gbps);
+  reader.Read("disk_directory", profile.disk_directory);
+  reader.Read("disk_direct", profile.disk_direct);
+  reader.Read("last_level_cache_bytes", profile.last_level_cache_bytes);
+  reader.Read("num_numa_nodes", profile.num_numa_nodes);
+  reader.Read("huge_page_share", profile.huge_page_share);
+  reader.Read("date", profile.date);
+  if (reader.error()) return *reader.error();
+  return profile;
+}
+
+std::string ProfilePath() { return CacheDirectory() + "/profile.json"; }
+
+Status SaveProfile(const Profile& profile, const std::string& path) {
+  std::error_code failure;
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  if (!directory.empty()) std::filesystem::create_directories(directory, failure);
+  if (failure) return CannotSave(path, failure.value());
+
+  // A reader sees the old file or the new one, also when two processes write at once.
+  std::string temporary = path + ".XXXXXX";
+  const int fd = mkostemp(temporary.data(), O_CLOEXEC);
+  if (fd < 0) return CannotSave(path, errno);
+  // Names of CPUs and directories need not be UTF-8.
+  const std::string text =
+      ToJson(profile).dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  int error = WriteAll(fd, text);
+  if (fchmod(fd, 0644) != 0 && error == 0) error = errno;
+  if (close(fd) != 0 && error == 0) error = errno;
+  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return {};
+  unlink(temporary.c_str());
+  return CannotSave(path, error);
+}
+
+Result<Profile> LoadProfile(const std::string& path) {
+  const Result<std::string> text = ReadFile(path, kMaxFileBytes);
+  if (!text) return Error{fmt::format("{}: {}", text.error().message, kRemedy)};
+  const Result<json> parsed = ParseJson(*text);
+  Result<Profile> profile = parsed ? ProfileFromJson(*parsed) : parsed.error();
+  if (profile) return profile;
+  return Error{fmt::format("{} is not a profile of this machine ({}): {}", path,
+                           profile.error().message, kRemedy)};
+}
+
+std::string CurrentDate() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1,
+                     utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
+}  // namespace convene::hardware

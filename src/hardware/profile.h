@@ -1,0 +1,52 @@
+// What was measured of this machine, as kept between runs. It measures nothing itself, and where
+// the machine drifts a measurement beside the figure in question counts for more.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace convene::hardware {
+
+// Rates are those of all CPUs in `cpus` together; giga is 10^9. A rate of 0 was not measured.
+struct Profile {
+  std::string cpu_name;
+  std::vector<int> cpus;  // logical numbers, one thread each
+  std::string isa;        // name of the instruction set that the dot products used
+  double f32_gflops = 0;
+  double bf16_gflops = 0;
+  double int8_gops = 0;
+  double read_gbps = 0;
+  double disk_gbps = 0;
+  std::string disk_directory;  // where the disk was measured
+  bool disk_direct = false;    // past the page cache
+  uint64_t last_level_cache_bytes = 0;
+  int num_numa_nodes = 1;
+  double huge_page_share = 0;  // of the memory that read_gbps was measured on
+  std::string date;            // UTC, "2025-01-31T12:00:00Z"
+};
+
+// One object, keys as the members, with "version": 1.
+nlohmann::json ToJson(const Profile& profile);
+
+// Errors: another version, a key that is missing or of the wrong kind, a rate that is negative or
+// not finite. Unknown keys are ignored.
+Result<Profile> ProfileFromJson(const nlohmann::json& object);
+
+// <CacheDirectory()>/profile.json
+std::string ProfilePath();
+
+// Writes the file whole or not at all, and makes its directory.
+Status SaveProfile(const Profile& profile, const std::string& path);
+
+// Errors: no such file, not a profile; the message names the file and the command to run.
+Result<Profile> LoadProfile(const std::string& path);
+
+// Now, in UTC, as in Profile::date.
+std::string CurrentDate();
+
+}  // namespace convene::hardware

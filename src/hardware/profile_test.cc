@@ -1,0 +1,135 @@
+#include "hardware/profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace convene::hardware {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+Profile Example() {
+  return {.cpu_name = "Example 9000",
+          .cpus = {0, 2, 4},
+          .isa = "avx512_bf16",
+          .f32_gflops = 230.25,
+          .bf16_gflops = 466,
+          .int8_gops = 910,
+          .read_gbps = 64.5,
+          .disk_gbps = 1.5,
+          .disk_directory = "/tmp",
+          .disk_direct = true,
+          .last_level_cache_bytes = uint64_t{1} << 33,
+          .num_numa_nodes = 2,
+          .huge_page_share = 0.99,
+          .date = "2025-01-31T12:00:00Z"};
+}
+
+class ProfileFile : public ::testing::Test {
+ protected:
+  ProfileFile() { EXPECT_NE(mkdtemp(directory_.data()), nullptr); }
+  ~ProfileFile() override { std::filesystem::remove_all(directory_); }
+
+  std::string directory_ = ::testing::TempDir() + "profile_XXXXXX";
+  std::string path() const { return directory_ + "/a/b/profile.json"; }
+
+  void Write(const std::string& text) {
+    std::filesystem::create_directories(directory_ + "/a/b");
+    std::ofstream(path()) << text;
+  }
+};
+
+TEST_F(ProfileFile, ComesBackAsItWasSaved) {
+  ASSERT_TRUE(SaveProfile(Example(), path()));
+  const auto loaded = LoadProfile(path());
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(ToJson(*loaded), ToJson(Example()));
+  EXPECT_EQ(loaded->cpus, Example().cpus);
+  EXPECT_EQ(loaded->last_level_cache_bytes, uint64_t{1} << 33);
+}
+
+TEST_F(ProfileFile, SavingReplacesTheFileAndLeavesNoOther) {
+  Write("an older one");
+  Profile profile = Example();
+  profile.cpu_name = "name of no \xff\xfe encoding";
+  ASSERT_TRUE(SaveProfile(profile, path()));
+  EXPECT_TRUE(LoadProfile(path()));
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_ + "/a/b")) {
+    EXPECT_EQ(entry.path().string(), path());
+    ++files;
+  }
+  EXPECT_EQ(files, 1);
+}
+
+TEST_F(ProfileFile, SavingWhereNothingCanBeWrittenIsAnErrorThatNamesTheFile) {
+  Write("x");
+  for (const std::string& bad :
+       {path() + "/under/a/file.json", std::string("/proc/profile.json")}) {
+    const Status status = SaveProfile(Example(), bad);
+    ASSERT_FALSE(status);
+    EXPECT_THAT(status.error().message, HasSubstr(bad));
+  }
+}
+
+TEST_F(ProfileFile, MissingOrCorruptIsAnErrorWithTheFileAndTheRemedy) {
+  const std::string whole = ToJson(Example()).dump();
+  std::vector<std::string> broken = {"",
+                                     "null",
+                                     "[]",
+                                     "{}",
+                                     "{",
+                                     "\xff",
+                                     std::string(100000, '['),
+                                     whole.substr(0, whole.size() / 2)};
+  const auto with = [](const char* key, nlohmann::json value) {
+    nlohmann::json json = ToJson(Example());
+    json[key] = std::move(value);
+    return json.dump();
+  };
+  broken.push_back(with("version", 2));
+  broken.push_back(with("version", "1"));
+  broken.push_back(with("cpus", {0, -1}));
+  broken.push_back(with("cpus", {0, 4294967296}));
+  broken.push_back(with("cpus", "0"));
+  broken.push_back(with("isa", nullptr));
+  broken.push_back(with("read_gbps", -3.5));
+  broken.push_back(with("read_gbps", "fast"));
+  broken.push_back(with("disk_direct", 1));
+  broken.push_back(with("num_numa_nodes", 1.5));
+  broken.push_back(with("last_level_cache_bytes", -1));
+  for (const std::string& text : broken) {
+    Write(text);
+    const auto loaded = LoadProfile(path());
+    ASSERT_FALSE(loaded) << text.substr(0, 200);
+    EXPECT_THAT(loaded.error().message, HasSubstr(path()));
+    EXPECT_THAT(loaded.error().message, HasSubstr("convene measure"));
+  }
+  std::filesystem::remove(path());
+  const auto missing = LoadProfile(path());
+  ASSERT_FALSE(missing);
+  EXPECT_THAT(missing.error().message, HasSubstr(path()));
+}
+
+TEST_F(ProfileFile, EveryMemberIsNeeded) {
+  const nlohmann::json whole = ToJson(Example());
+  for (const auto& [key, value] : whole.items()) {
+    nlohmann::json json = whole;
+    json.erase(key);
+    const auto profile = ProfileFromJson(json);
+    ASSERT_FALSE(profile) << key;
+    EXPECT_THAT(profile.error().message, HasSubstr(key));
+  }
+}
+
+TEST(Profile, DateIsUtcInIsoForm) {
+  EXPECT_THAT(CurrentDate(), MatchesRegex("20[0-9][0-9]-[01][0-9]-[0-3][0-9]T[0-9:]{8}Z"));
+}
+
+}  // namespace
+}  // namespace convene::hardware
