@@ -1,0 +1,184 @@
+#include "checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <unordered_set>
+
+#include "base/quote.h"
+#include "model/family.h"
+
+namespace convene::checkpoint {
+namespace {
+
+constexpr std::string_view kHeadName = "lm_head.weight";
+constexpr uint64_t kMaxGenerationConfigBytes = 1 << 20;
+
+// Buffers that old checkpoints carry along and that are computed here.
+bool IsHarmless(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+// "a, b, c and 7 more"
+std::string FirstOf(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 3;
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kShown; ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", Quote(names[i]));
+  }
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::Open(const std::string& directory) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(directory, ignored)) {
+    return Error{fmt::format("{} is a file; weights are needed here, so give the model directory",
+                             directory)};
+  }
+  const Result<ConfigFile> config = ReadConfigFile(directory);
+  if (!config) return config.error();
+  Result<model::ModelSpec> spec = model::ModelSpecFromConfig(config->json);
+  if (!spec) return Error{fmt::format("{}: {}", config->path, spec.error().message)};
+
+  const std::string generation_path =
+      (std::filesystem::path(directory) / "generation_config.json").string();
+  const Result<nlohmann::json> generation =
+      ReadOptionalJson(generation_path, kMaxGenerationConfigBytes);
+  if (!generation) return generation.error();
+  Result<GenerationConfig> generation_config = ReadGenerationConfig(*generation, config->json);
+  if (!generation_config) {
+    return Error{fmt::format("{}: {}", generation_path, generation_config.error().message)};
+  }
+
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  checkpoint.spec_ = *std::move(spec);
+  checkpoint.generation_config_ = *std::move(generation_config);
+  if (Status mapped = checkpoint.MapWeights(); !mapped) return mapped.error();
+  if (Status tied = checkpoint.ResolveTiedHead(); !tied) return tied.error();
+  if (Status checked = checkpoint.CheckTensors(); !checked) return checked.error();
+  return checkpoint;
+}
+
+Status Checkpoint::MapWeights() {
+  const Result<std::vector<std::string>> names = FindWeightFiles(directory_);
+  if (!names) return names.error();
+  for (const std::string& name : *names) {
+    Result<MappedFile> file = MappedFile::Open((std::filesystem::path(directory_) / name).string());
+    if (!file) return file.error();
+    Result<std::vector<StoredTensor>> tensors =
+        ParseSafetensors(file->bytes(), file->bytes().size());
+    if (!tensors) return Error{fmt::format("{}: {}", file->path(), tensors.error().message)};
+    files_.push_back(*std::move(file));
+    for (StoredTensor& tensor : *tensors) {
+      std::string key = tensor.name;
+      const auto [other, is_new] =
+          tensors_.try_emplace(std::move(key), Location{files_.size() - 1, std::move(tensor)});
+      if (!is_new) {
+        return Error{fmt::format("tensor {} is both in {} and in {}", Quote(other->first),
+                                 files_[other->second.file].path(), files_.back().path())};
+      }
+    }
+  }
+  return {};
+}
+
+Status Checkpoint::ResolveTiedHead() {
+  const auto head = tensors_.find(std::string(kHeadName));
+  if (!spec_.tied_embeddings || head == tensors_.end()) return {};
+  const auto embedding = std::find_if(
+      spec_.tensors.begin(), spec_.tensors.end(),
+      [](const auto& binding) { return binding.role == model::TensorRole::kEmbedding; });
+  CHECK(embedding != spec_.tensors.end());
+  const auto stored_embedding = tensors_.find(embedding->name);
+  if (stored_embedding == tensors_.end()) return {};  // reported with whatever else is missing
+
+  const std::span<const std::byte> a = Bytes(head->second);
+  const std::span<const std::byte> b = Bytes(stored_embedding->second);
+  const bool equal = head->second.tensor.dtype == stored_embedding->second.tensor.dtype &&
+                     a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+  DontNeed(a);
+  DontNeed(b);
+  if (equal) {
+    tensors_.erase(head);
+    return {};
+  }
+  spec_.tied_embeddings = false;
+  model::TensorBinding binding = *embedding;
+  binding.role = model::TensorRole::kHead;
+  binding.name = kHeadName;
+  spec_.tensors.push_back(std::move(binding));
+  return {};
+}
+
+Status Checkpoint::CheckTensors() {
+  std::unordered_set<std::string_view> expected;
+  std::vector<std::string> missing;
+  for (const model::TensorBinding& binding : spec_.tensors) {
+    if (!expected.insert(binding.name).second) continue;
+    const auto found = tensors_.find(binding.name);
+    if (found == tensors_.end()) {
+      missing.push_back(binding.name);
+      continue;
+    }
+    const StoredTensor& stored = found->second.tensor;
+    if (stored.shape != binding.stored_shape) {
+      return Error{fmt::format("{}: tensor {} has the shape {}, but config.json needs {}",
+                               files_[found->second.file].path(), Quote(binding.name),
+                               ShapeText(stored.shape), ShapeText(binding.stored_shape))};
+    }
+    if (!tensor::DTypeFromName(stored.dtype)) {
+      return Error{fmt::format("{}: tensor {} is {}, but must be F32, F16 or BF16",
+                               files_[found->second.file].path(), Quote(binding.name),
+                               stored.dtype)};
+    }
+  }
+  if (!missing.empty()) {
+    return Error{fmt::format("{} lacks {} of the {} tensors that its config.json needs: {}",
+                             directory_, missing.size(), expected.size(), FirstOf(missing))};
+  }
+
+  std::vector<std::string> extra;
+  for (const auto& [name, location] : tensors_) {
+    if (!expected.contains(name) && !IsHarmless(name)) extra.push_back(name);
+  }
+  if (!extra.empty()) {
+    std::sort(extra.begin(), extra.end());
+    return Error{
+        fmt::format("{} holds tensors for which a {} model as in its config.json has no "
+                    "use: {}",
+                    directory_, spec_.family, FirstOf(extra))};
+  }
+  return {};
+}
+
+std::span<const std::byte> Checkpoint::Bytes(const Location& location) const {
+  return files_[location.file].bytes().subspan(location.tensor.offset, location.tensor.size_bytes);
+}
+
+TensorView Checkpoint::View(const model::TensorBinding& binding) const {
+  const auto found = tensors_.find(binding.name);
+  CHECK(found != tensors_.end(), "{}", binding.name);
+  TensorView view;
+  view.dtype = *tensor::DTypeFromName(found->second.tensor.dtype);
+  view.rows = binding.transposed ? binding.cols : binding.rows;
+  view.cols = binding.transposed ? binding.rows : binding.cols;
+  const size_t row_bytes = view.cols * tensor::SizeBytes(view.dtype);
+  view.bytes = Bytes(found->second).subspan(binding.first_row * row_bytes, view.rows * row_bytes);
+  return view;
+}
+
+uint64_t Checkpoint::size_bytes() const {
+  uint64_t total = 0;
+  for (const auto& [name, location] : tensors_) total += location.tensor.size_bytes;
+  return total;
+}
+
+}  // namespace convene::checkpoint

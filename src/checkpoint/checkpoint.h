@@ -1,0 +1,69 @@
+// A Hugging Face model directory, opened and checked: its architecture and the stored bytes of
+// every tensor. It converts nothing and keeps nothing but mappings of the files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/generation_config.h"
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/model_files.h"
+#include "checkpoint/safetensors.h"
+#include "model/model_spec.h"
+#include "tensor/dtype.h"
+
+namespace convene::checkpoint {
+
+// A matrix as it is stored, row-major without padding; `bytes` may have any alignment.
+struct TensorView {
+  tensor::DType dtype = tensor::DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::span<const std::byte> bytes;
+};
+
+class Checkpoint {
+ public:
+  // Opens the directory and checks that its files hold exactly the tensors of spec(): each with its
+  // shape, in F32, F16 or BF16, none else (but for a few known to be harmless). Reads no weights,
+  // with one exception: where tied embeddings come with a stored head, the two are compared, and
+  // spec() is untied if they differ, as in transformers.
+  // Errors name the file and the tensor, what was found and what was expected.
+  static Result<Checkpoint> Open(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  const model::ModelSpec& spec() const { return spec_; }
+  const GenerationConfig& generation_config() const { return generation_config_; }
+
+  // The block of the stored tensor that `binding`, one of spec().tensors, means: (rows, cols), or
+  // (cols, rows) where it is transposed. Valid as long as the checkpoint. Any thread.
+  TensorView View(const model::TensorBinding& binding) const;
+
+  // Of all tensors as stored.
+  uint64_t size_bytes() const;
+
+ private:
+  struct Location {
+    size_t file = 0;  // of files_
+    StoredTensor tensor;
+  };
+
+  Checkpoint() = default;
+  Status MapWeights();
+  Status CheckTensors();
+  Status ResolveTiedHead();
+  std::span<const std::byte> Bytes(const Location& location) const;
+
+  std::string directory_;
+  model::ModelSpec spec_;
+  GenerationConfig generation_config_;
+  std::vector<MappedFile> files_;
+  std::unordered_map<std::string, Location> tensors_;
+};
+
+}  // namespace convene::checkpoint

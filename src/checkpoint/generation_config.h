@@ -1,0 +1,34 @@
+// How a checkpoint's authors want it sampled: generation_config.json, and the end-of-text tokens
+// that config.json names. What the command line says instead is not its business.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace convene::checkpoint {
+
+// Fields that the files do not set are empty; transformers then takes greedy choice, temperature 1,
+// top_k 50, top_p 1, no min_p, no penalty.
+struct GenerationConfig {
+  std::vector<int> eos_token_ids;  // any of them ends the text
+  std::optional<int> bos_token_id;
+  std::optional<bool> do_sample;  // false: greedy, whatever the temperature
+  std::optional<double> temperature;
+  std::optional<int> top_k;  // 0: all
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<int> max_new_tokens;
+};
+
+// `generation` is the content of generation_config.json (an empty object where there is no such
+// file), `config` that of config.json, asked for the tokens that the former does not name.
+// Errors: fields of the wrong type or out of range.
+Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json& generation,
+                                              const nlohmann::json& config);
+
+}  // namespace convene::checkpoint
