@@ -43,6 +43,16 @@ std::byte* Align(std::vector<std::byte>& storage) {
   return storage.data() + (64 - address % 64) % 64;
 }
 
+// Packs a whole matrix, source_of(packed row) giving the source of each row.
+template <typename F>
+void PackRows(const PackedMatrix& matrix, std::byte* data, F&& source_of) {
+  for (int group = 0; group * kLanes < matrix.rows; ++group) {
+    RowSource sources[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) sources[lane] = source_of(group * kLanes + lane);
+    PackGroup(sources, matrix, group, data);
+  }
+}
+
 Packed Pack(WeightFormat format, const std::vector<float>& weights, int rows, int cols) {
   Packed packed;
   packed.matrix = {.format = format, .rows = rows, .cols = cols};
@@ -54,9 +64,9 @@ Packed Pack(WeightFormat format, const std::vector<float>& weights, int rows, in
                             .row_stride = cols,
                             .rows = rows,
                             .cols = cols};
-  for (int group = 0; group * kLanes < rows; ++group) {
-    PackGroup(source, group * kLanes, packed.matrix, group, data);
-  }
+  PackRows(packed.matrix, data, [&](int row) -> RowSource {
+    return row < rows ? RowSource{&source, row} : RowSource{};
+  });
   return packed;
 }
 
@@ -68,18 +78,20 @@ Packed PackGateUp(WeightFormat format, const std::vector<float>& gate, const std
   packed.storage.resize(packed.matrix.size_bytes() + 64);
   std::byte* data = Align(packed.storage);
   packed.matrix.data = data;
-  for (const bool is_up : {false, true}) {
-    const StoredMatrix source{
-        .dtype = tensor::DType::kF32,
-        .data = reinterpret_cast<const std::byte*>((is_up ? up : gate).data()),
-        .row_stride = cols,
-        .rows = intermediate,
-        .cols = cols};
-    for (int group = 0; group * kLanes < intermediate; ++group) {
-      const int row = GateUpGroupRow(intermediate, group, is_up);
-      PackGroup(source, group * kLanes, packed.matrix, row / kLanes, data);
-    }
-  }
+  const auto stored = [&](const std::vector<float>& values) {
+    return StoredMatrix{.dtype = tensor::DType::kF32,
+                        .data = reinterpret_cast<const std::byte*>(values.data()),
+                        .row_stride = cols,
+                        .rows = intermediate,
+                        .cols = cols};
+  };
+  const StoredMatrix gate_source = stored(gate);
+  const StoredMatrix up_source = stored(up);
+  PackRows(packed.matrix, data, [&](int packed_row) -> RowSource {
+    const GateUpRow at = GateUpRowAt(intermediate, packed_row);
+    if (at.row >= intermediate) return {};
+    return {at.is_up ? &up_source : &gate_source, at.row};
+  });
   return packed;
 }
 
@@ -465,7 +477,9 @@ TEST(PackGroup, ReadsTransposedAndUnalignedSources) {
                             .col_stride = kRows,
                             .rows = kRows,
                             .cols = kCols};
-  for (int group = 0; group < 2; ++group) PackGroup(source, group * kLanes, matrix, group, data);
+  PackRows(matrix, data, [&](int row) -> RowSource {
+    return row < kRows ? RowSource{&source, row} : RowSource{};
+  });
   std::vector<float> row(kCols);
   for (int i = 0; i < kRows; ++i) {
     UnpackRow(matrix, i, row.data());

@@ -39,21 +39,20 @@ void LoadRow(const StoredMatrix& source, int row, int first_col, int count, T* o
 
 // Depth-first layout of one group: kPair consecutive columns of a row lie together.
 template <typename T, int kPair>
-void Pack(const StoredMatrix& source, int first_row, int width, int row_in_panel, T* panel) {
+void Pack(const RowSource* rows, int cols, int width, int row_in_panel, T* panel) {
   T chunk[kLanes][kChunkCols];
-  const int present = std::clamp(source.rows - first_row, 0, kLanes);
-  for (int col = 0; col < source.cols; col += kChunkCols) {
-    const int count = std::min(kChunkCols, source.cols - col);
+  for (int col = 0; col < cols; col += kChunkCols) {
+    const int count = std::min(kChunkCols, cols - col);
     const int padded = (count + kPair - 1) / kPair * kPair;
-    for (int row = 0; row < kLanes; ++row) {
-      const int loaded = row < present ? count : 0;
-      if (loaded > 0) LoadRow(source, first_row + row, col, count, chunk[row]);
-      std::fill(chunk[row] + loaded, chunk[row] + padded, T{0});
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int loaded = rows[lane].matrix != nullptr ? count : 0;
+      if (loaded > 0) LoadRow(*rows[lane].matrix, rows[lane].row, col, count, chunk[lane]);
+      std::fill(chunk[lane] + loaded, chunk[lane] + padded, T{0});
     }
     for (int i = 0; i < padded; i += kPair) {
       T* out = panel + (int64_t{(col + i) / kPair} * width + row_in_panel) * kPair;
-      for (int row = 0; row < kLanes; ++row) {
-        for (int j = 0; j < kPair; ++j) out[row * kPair + j] = chunk[row][i + j];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        for (int j = 0; j < kPair; ++j) out[lane * kPair + j] = chunk[lane][i + j];
       }
     }
   }
@@ -61,27 +60,28 @@ void Pack(const StoredMatrix& source, int first_row, int width, int row_in_panel
 
 }  // namespace
 
-void PackGroup(const StoredMatrix& source, int first_row, const PackedMatrix& target, int group,
+void PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
                std::byte* target_data) {
   const int row = group * kLanes;
   const int panel_idx = row / kPanelRows;
   const int width = target.panel_width(panel_idx);
   std::byte* panel = target_data + target.row_bytes() * kPanelRows * panel_idx;
   if (target.format == WeightFormat::kF32) {
-    Pack<float, 1>(source, first_row, width, row % kPanelRows, reinterpret_cast<float*>(panel));
+    Pack<float, 1>(rows, target.cols, width, row % kPanelRows, reinterpret_cast<float*>(panel));
   } else {
-    Pack<Bf16, 2>(source, first_row, width, row % kPanelRows, reinterpret_cast<Bf16*>(panel));
+    Pack<Bf16, 2>(rows, target.cols, width, row % kPanelRows, reinterpret_cast<Bf16*>(panel));
   }
 }
 
 int GateUpRows(int intermediate) { return 2 * RoundUpToLanes(intermediate); }
 
-int GateUpGroupRow(int intermediate, int group, bool up) {
+GateUpRow GateUpRowAt(int intermediate, int packed_row) {
   constexpr int kHalf = kPanelRows / 2;
-  const int row = group * kLanes;
-  const int panel = row / kHalf;
+  const int panel = packed_row / kPanelRows;
+  const int row_in_panel = packed_row % kPanelRows;
   const int half_width = std::min(kHalf, RoundUpToLanes(intermediate) - panel * kHalf);
-  return panel * kPanelRows + row % kHalf + (up ? half_width : 0);
+  const bool is_up = row_in_panel >= half_width;
+  return {.is_up = is_up, .row = panel * kHalf + row_in_panel - (is_up ? half_width : 0)};
 }
 
 void UnpackRow(const PackedMatrix& matrix, int row, float* out) {

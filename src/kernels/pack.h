@@ -19,19 +19,28 @@ struct StoredMatrix {
   int cols = 0;
 };
 
-// Packs rows [16 g, 16 g + 16) of `target`, a group of kLanes packed rows: row i of the group comes
-// from row first_row + i of `source`, zero where the source has no such row. Groups are
-// independent, so that threads can share a matrix.
-void PackGroup(const StoredMatrix& source, int first_row, const PackedMatrix& target, int group,
+// One packed row's source; null: a row of zeros.
+struct RowSource {
+  const StoredMatrix* matrix = nullptr;
+  int row = 0;
+};
+
+// Packs rows [kLanes * group, kLanes * (group + 1)) of `target` from `rows` (kLanes). Groups are
+// independent, so that threads can share a matrix. `target_data` is target.data, writable.
+void PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
                std::byte* target_data);
 
-// The packed row (row >= 0) of a gate-and-up matrix that holds row `row` of gate or of up: each
-// panel is gate rows, then as many up rows, so that one panel GEMM sees both. The packed matrix has
-// GateUpRows(intermediate) rows.
+// A gate-and-up matrix interleaves two matrices of `intermediate` rows, so that one panel GEMM sees
+// both: each panel is gate rows, then as many up rows, both padded to kLanes.
 int GateUpRows(int intermediate);
 
-// First packed row of the group of 16 that holds gate (or up) rows [16 g, 16 g + 16).
-int GateUpGroupRow(int intermediate, int group, bool up);
+// What packed row `packed_row` of a gate-and-up matrix is: row `row` of gate or of up; row is
+// `intermediate` or more for padding.
+struct GateUpRow {
+  bool is_up = false;
+  int row = 0;
+};
+GateUpRow GateUpRowAt(int intermediate, int packed_row);
 
 // Row `row` (cols floats) of a packed matrix, as for an embedding.
 void UnpackRow(const PackedMatrix& matrix, int row, float* out);

@@ -45,8 +45,8 @@ struct ModelWeights {
   kernels::PackedMatrix embedding;  // (vocab, hidden), unset when tied
   std::vector<float> final_norm;    // (hidden)
   std::vector<LayerWeights> layers;
-  std::vector<hardware::HugeBuffer> storage;  // what the packed matrices point into
-  uint64_t size_bytes = 0;                    // of storage
+  hardware::HugeBuffer storage;  // what the packed matrices point into
+  uint64_t size_bytes = 0;       // of storage
 
   const kernels::PackedMatrix& embedding_rows() const {
     return spec.tied_embeddings ? head : embedding;

@@ -1,0 +1,276 @@
+#include "weights/load_weights.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "hardware/memory_status.h"
+#include "kernels/pack.h"
+#include "weights/weight_layout.h"
+
+namespace convene::weights {
+namespace {
+
+using kernels::PackedMatrix;
+using kernels::RowSource;
+using kernels::StoredMatrix;
+using model::TensorBinding;
+using model::TensorRole;
+
+// One packed matrix to fill and where its rows come from.
+struct PackJob {
+  const PackedMatrix* target = nullptr;
+  std::function<RowSource(int packed_row)> source_of;
+  std::vector<std::span<const std::byte>> sources;  // the stored bytes it reads
+
+  uint64_t source_bytes() const {
+    uint64_t total = 0;
+    for (const auto& bytes : sources) total += bytes.size();
+    return total;
+  }
+};
+
+// Stored tensors by what they are, so that a matrix can be put together from several.
+class StoredTensors {
+ public:
+  explicit StoredTensors(const checkpoint::Checkpoint& checkpoint) : checkpoint_(checkpoint) {
+    const model::ModelSpec& spec = checkpoint.spec();
+    per_layer_.resize(spec.layers.size());
+    for (const TensorBinding& binding : spec.tensors) {
+      if (binding.layer < 0) {
+        global_.push_back(&binding);
+      } else {
+        per_layer_[binding.layer].push_back(&binding);
+      }
+    }
+  }
+
+  // Null where the model has no such tensor.
+  const TensorBinding* Find(TensorRole role, int layer = -1, int expert = -1) const {
+    for (const TensorBinding* binding : layer < 0 ? global_ : per_layer_[layer]) {
+      if (binding->role == role && binding->expert == expert) return binding;
+    }
+    return nullptr;
+  }
+
+  const TensorBinding& Get(TensorRole role, int layer = -1, int expert = -1) const {
+    const TensorBinding* binding = Find(role, layer, expert);
+    CHECK(binding != nullptr, "no tensor of role {} in layer {}", static_cast<int>(role), layer);
+    return *binding;
+  }
+
+  // As float; empty where there is no such tensor.
+  std::vector<float> Vector(TensorRole role, int layer = -1) const {
+    const TensorBinding* binding = Find(role, layer);
+    if (binding == nullptr) return {};
+    const checkpoint::TensorView view = checkpoint_.View(*binding);
+    std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
+    tensor::ConvertToFloat(view.dtype, view.bytes.data(), values.size(), values.data());
+    return values;
+  }
+
+  std::span<const std::byte> Bytes(const TensorBinding& binding) const {
+    return checkpoint_.View(binding).bytes;
+  }
+
+  StoredMatrix Matrix(const TensorBinding& binding) const {
+    const checkpoint::TensorView view = checkpoint_.View(binding);
+    StoredMatrix matrix{.dtype = view.dtype,
+                        .data = view.bytes.data(),
+                        .rows = static_cast<int>(binding.rows),
+                        .cols = static_cast<int>(binding.cols)};
+    matrix.row_stride = binding.transposed ? 1 : binding.cols;
+    matrix.col_stride = binding.transposed ? binding.rows : 1;
+    return matrix;
+  }
+
+ private:
+  const checkpoint::Checkpoint& checkpoint_;
+  std::vector<const TensorBinding*> global_;
+  std::vector<std::vector<const TensorBinding*>> per_layer_;
+};
+
+// Makes the jobs of a model; owns the descriptions of the stored matrices.
+class PackJobs {
+ public:
+  explicit PackJobs(const StoredTensors& tensors) : tensors_(tensors) {}
+
+  std::vector<PackJob>& jobs() { return jobs_; }
+
+  // The rows of several stored matrices, one after the other.
+  void Stack(const PackedMatrix& target, std::vector<const TensorBinding*> parts) {
+    PackJob job;
+    job.target = &target;
+    std::vector<const StoredMatrix*> matrices;
+    for (const TensorBinding* part : parts) matrices.push_back(Describe(*part, &job));
+    job.source_of = [matrices](int packed_row) -> RowSource {
+      int row = packed_row;
+      for (const StoredMatrix* matrix : matrices) {
+        if (row < matrix->rows) return {matrix, row};
+        row -= matrix->rows;
+      }
+      return {};
+    };
+    jobs_.push_back(std::move(job));
+  }
+
+  void GateAndUp(const PackedMatrix& target, const TensorBinding& gate, const TensorBinding& up) {
+    PackJob job;
+    job.target = &target;
+    const StoredMatrix* gate_matrix = Describe(gate, &job);
+    const StoredMatrix* up_matrix = Describe(up, &job);
+    job.source_of = [gate_matrix, up_matrix](int packed_row) -> RowSource {
+      const kernels::GateUpRow at = kernels::GateUpRowAt(gate_matrix->rows, packed_row);
+      if (at.row >= gate_matrix->rows) return {};
+      return {at.is_up ? up_matrix : gate_matrix, at.row};
+    };
+    jobs_.push_back(std::move(job));
+  }
+
+  void Ffn(const GatedFfn& target, int layer, int expert, TensorRole gate, TensorRole up,
+           TensorRole down) {
+    GateAndUp(target.gate_up, tensors_.Get(gate, layer, expert), tensors_.Get(up, layer, expert));
+    Stack(target.down, {&tensors_.Get(down, layer, expert)});
+  }
+
+ private:
+  const StoredMatrix* Describe(const TensorBinding& binding, PackJob* job) {
+    matrices_.push_back(tensors_.Matrix(binding));
+    job->sources.push_back(tensors_.Bytes(binding));
+    return &matrices_.back();
+  }
+
+  const StoredTensors& tensors_;
+  std::deque<StoredMatrix> matrices_;
+  std::vector<PackJob> jobs_;
+};
+
+void LayerJobs(const StoredTensors& tensors, int layer, LayerWeights* weights, PackJobs* jobs) {
+  using enum TensorRole;
+  weights->attention_norm = tensors.Vector(kAttentionNorm, layer);
+  weights->query_norm = tensors.Vector(kQueryNorm, layer);
+  weights->key_norm = tensors.Vector(kKeyNorm, layer);
+  weights->ffn_norm = tensors.Vector(kFfnNorm, layer);
+  weights->output_bias = tensors.Vector(kAttentionOutputBias, layer);
+  for (const TensorRole role : {kQueryBias, kKeyBias, kValueBias}) {
+    const std::vector<float> bias = tensors.Vector(role, layer);
+    weights->qkv_bias.insert(weights->qkv_bias.end(), bias.begin(), bias.end());
+  }
+  jobs->Stack(weights->qkv, {&tensors.Get(kQuery, layer), &tensors.Get(kKey, layer),
+                             &tensors.Get(kValue, layer)});
+  jobs->Stack(weights->output, {&tensors.Get(kAttentionOutput, layer)});
+  if (weights->dense) {
+    jobs->Ffn(*weights->dense, layer, -1, kDenseGate, kDenseUp, kDenseDown);
+    return;
+  }
+  MoeWeights& moe = *weights->moe;
+  std::vector<const TensorBinding*> router = {&tensors.Get(kRouter, layer)};
+  const TensorBinding* shared_gate = tensors.Find(kSharedExpertGate, layer);
+  if (shared_gate != nullptr) router.push_back(shared_gate);
+  jobs->Stack(moe.router, router);
+  for (int expert = 0; expert < std::ssize(moe.experts); ++expert) {
+    jobs->Ffn(moe.experts[expert], layer, expert, kExpertGate, kExpertUp, kExpertDown);
+  }
+  if (moe.shared) jobs->Ffn(*moe.shared, layer, -1, kSharedGate, kSharedUp, kSharedDown);
+}
+
+// Sources of so many bytes are packed together: enough work for all threads, and little enough that
+// the next batch can be read from disk meanwhile and the last one dropped.
+constexpr uint64_t kBatchBytes = uint64_t{128} << 20;
+
+// Jobs in the order of the files, cut into batches.
+std::vector<std::span<PackJob>> Batches(std::vector<PackJob>& jobs) {
+  std::sort(jobs.begin(), jobs.end(), [](const PackJob& a, const PackJob& b) {
+    return std::less<>()(a.sources.front().data(), b.sources.front().data());
+  });
+  std::vector<std::span<PackJob>> batches;
+  size_t begin = 0;
+  uint64_t size_bytes = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    size_bytes += jobs[i].source_bytes();
+    if (size_bytes < kBatchBytes && i + 1 < jobs.size()) continue;
+    batches.emplace_back(&jobs[begin], i + 1 - begin);
+    begin = i + 1;
+    size_bytes = 0;
+  }
+  return batches;
+}
+
+void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
+  struct Group {
+    const PackJob* job;
+    int group;
+  };
+  std::vector<Group> groups;
+  for (const PackJob& job : batch) {
+    const int count = (job.target->rows + kernels::kLanes - 1) / kernels::kLanes;
+    for (int group = 0; group < count; ++group) groups.push_back({&job, group});
+  }
+  pool.ParallelFor(
+      std::ssize(groups),
+      [&](int64_t index, int) {
+        const auto& [job, group] = groups[index];
+        RowSource sources[kernels::kLanes];
+        for (int lane = 0; lane < kernels::kLanes; ++lane) {
+          sources[lane] = job->source_of(group * kernels::kLanes + lane);
+        }
+        kernels::PackGroup(sources, *job->target, group, const_cast<std::byte*>(job->target->data));
+      },
+      4);
+}
+
+}  // namespace
+
+uint64_t PackedSizeBytes(const model::ModelSpec& spec, kernels::WeightFormat format) {
+  ModelWeights unplaced;
+  return LayOut(spec, format, nullptr, &unplaced);
+}
+
+Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
+                                 kernels::WeightFormat format, hardware::ThreadPool& pool,
+                                 const LoadProgress& progress) {
+  ModelWeights weights;
+  weights.size_bytes = PackedSizeBytes(checkpoint.spec(), format);
+  Result<hardware::HugeBuffer> storage =
+      hardware::HugeBuffer::Allocate(weights.size_bytes, "the weights");
+  if (!storage) return storage.error();
+  weights.storage = std::move(*storage);
+  LayOut(checkpoint.spec(), format, weights.storage.data(), &weights);
+
+  const StoredTensors tensors(checkpoint);
+  PackJobs jobs(tensors);
+  weights.final_norm = tensors.Vector(TensorRole::kFinalNorm);
+  const TensorBinding& embedding = tensors.Get(TensorRole::kEmbedding);
+  if (weights.spec.tied_embeddings) {
+    jobs.Stack(weights.head, {&embedding});
+  } else {
+    jobs.Stack(weights.head, {&tensors.Get(TensorRole::kHead)});
+    jobs.Stack(weights.embedding, {&embedding});
+  }
+  for (int layer = 0; layer < weights.spec.num_layers(); ++layer) {
+    LayerJobs(tensors, layer, &weights.layers[layer], &jobs);
+  }
+
+  uint64_t total_bytes = 0;
+  for (const PackJob& job : jobs.jobs()) total_bytes += job.source_bytes();
+  uint64_t done_bytes = 0;
+  const std::vector<std::span<PackJob>> batches = Batches(jobs.jobs());
+  for (size_t i = 0; i < batches.size(); ++i) {
+    if (i + 1 < batches.size()) {
+      for (const PackJob& job : batches[i + 1]) {
+        for (const auto& bytes : job.sources) checkpoint::WillNeed(bytes);
+      }
+    }
+    PackBatch(batches[i], pool);
+    for (const PackJob& job : batches[i]) {
+      for (const auto& bytes : job.sources) checkpoint::DontNeed(bytes);
+      done_bytes += job.source_bytes();
+    }
+    if (progress) progress(done_bytes, total_bytes);
+  }
+  return weights;
+}
+
+}  // namespace convene::weights

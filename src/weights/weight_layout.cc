@@ -1,0 +1,76 @@
+#include "weights/weight_layout.h"
+
+#include "kernels/pack.h"
+
+namespace convene::weights {
+namespace {
+
+using kernels::PackedMatrix;
+using kernels::WeightFormat;
+
+class Placer {
+ public:
+  explicit Placer(std::byte* base) : base_(base) {}
+
+  uint64_t used_bytes() const { return used_bytes_; }
+
+  PackedMatrix Place(WeightFormat format, int rows, int cols) {
+    PackedMatrix matrix{.format = format, .rows = rows, .cols = cols};
+    if (base_ != nullptr) matrix.data = base_ + used_bytes_;
+    used_bytes_ += matrix.size_bytes();  // a multiple of 64: 16 rows of at least 4 bytes
+    return matrix;
+  }
+
+  GatedFfn PlaceFfn(WeightFormat format, int hidden, int intermediate) {
+    GatedFfn ffn;
+    ffn.gate_up = Place(format, kernels::GateUpRows(intermediate), hidden);
+    ffn.down = Place(format, hidden, intermediate);
+    return ffn;
+  }
+
+ private:
+  std::byte* base_;
+  uint64_t used_bytes_ = 0;
+};
+
+MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, Placer* placer) {
+  MoeWeights weights;
+  const int gate_rows = moe.shared_expert_gate ? 1 : 0;
+  weights.router = placer->Place(WeightFormat::kF32, moe.num_experts + gate_rows, hidden);
+  for (int expert = 0; expert < moe.num_experts; ++expert) {
+    weights.experts.push_back(placer->PlaceFfn(format, hidden, moe.intermediate_size));
+  }
+  if (moe.shared_intermediate_size > 0) {
+    weights.shared = placer->PlaceFfn(format, hidden, moe.shared_intermediate_size);
+  }
+  return weights;
+}
+
+}  // namespace
+
+uint64_t LayOut(const model::ModelSpec& spec, WeightFormat format, std::byte* base,
+                ModelWeights* weights) {
+  Placer placer(base);
+  weights->spec = spec;
+  weights->format = format;
+  weights->layers.clear();
+  weights->head = placer.Place(format, spec.vocab_size, spec.hidden_size);
+  if (!spec.tied_embeddings) {
+    weights->embedding = placer.Place(format, spec.vocab_size, spec.hidden_size);
+  }
+  for (const model::LayerSpec& layer : spec.layers) {
+    LayerWeights& placed = weights->layers.emplace_back();
+    const model::AttentionSpec& attention = layer.attention;
+    placed.qkv =
+        placer.Place(format, attention.query_dim() + 2 * attention.kv_dim(), spec.hidden_size);
+    placed.output = placer.Place(format, spec.hidden_size, attention.query_dim());
+    if (layer.moe) {
+      placed.moe = PlaceMoe(*layer.moe, format, spec.hidden_size, &placer);
+    } else {
+      placed.dense = placer.PlaceFfn(format, spec.hidden_size, layer.dense_intermediate_size);
+    }
+  }
+  return placer.used_bytes();
+}
+
+}  // namespace convene::weights

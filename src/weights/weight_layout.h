@@ -1,0 +1,15 @@
+// Where each packed matrix of a model lies in one block of memory. Reads nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "weights/model_weights.h"
+
+namespace convene::weights {
+
+// Gives every matrix of `weights` its shape and its place behind `base` (64-byte aligned, or null:
+// shapes and sizes only). Returns the bytes needed.
+uint64_t LayOut(const model::ModelSpec& spec, kernels::WeightFormat format, std::byte* base,
+                ModelWeights* weights);
+
+}  // namespace convene::weights
