@@ -75,8 +75,8 @@ def read_chapters(text: str) -> list[list[str]]:
         paragraph = "\n".join(lines) if verse else joined
         paragraph = re.sub(r"[ \t]+", " ", paragraph.replace("_", ""))
         chapters[-1].append(straighten_quotes(paragraph))
-    # What is left of title pages and contents is short.
-    return [c for c in chapters if sum(map(len, c)) >= 800]
+    # What is left of title pages and contents is short, or one block.
+    return [c for c in chapters if len(c) >= 3 and sum(map(len, c)) >= 800]
 
 
 def split_books(folder: Path, held_out: float) -> tuple[dict, dict]:
