@@ -1,0 +1,284 @@
+// Whole models against Hugging Face transformers (tests/golden/models, made by
+// tools/make_fixtures.py), and the promise of docs/decisions/0001-numerics.md: a sequence's logits
+// are bitwise the same however it is batched, chunked and divided among threads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <numeric>
+
+#include "checkpoint/checkpoint.h"
+#include "kernels/choose_kernels.h"
+#include "runtime/transformer.h"
+#include "weights/load_weights.h"
+
+namespace convene {
+namespace {
+
+using kernels::KernelSet;
+using kernels::WeightFormat;
+
+constexpr int kMaxLength = 384;  // the longest prompt and 32 tokens more
+constexpr int kNumSequences = 3;
+
+// Elements of a .npy file that numpy.save wrote; T must be its dtype.
+template <typename T>
+std::vector<T> ReadNpy(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_GT(bytes.size(), 10u) << path;
+  EXPECT_NE(bytes.find(sizeof(T) == 4 && std::is_floating_point_v<T> ? "<f4" : "<i4"),
+            std::string::npos)
+      << path;
+  const size_t header = 10 + static_cast<uint8_t>(bytes[8]) + 256u * static_cast<uint8_t>(bytes[9]);
+  std::vector<T> values((bytes.size() - header) / sizeof(T));
+  std::memcpy(values.data(), bytes.data() + header, values.size() * sizeof(T));
+  return values;
+}
+
+struct Prompt {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;
+  std::vector<float> router_margin;
+  std::vector<int32_t> greedy;
+  std::vector<float> greedy_margin;
+};
+
+Prompt ReadPrompt(const std::filesystem::path& directory, const std::string& name) {
+  const auto at = [&](const char* kind) { return directory / (name + "." + kind + ".npy"); };
+  return {.tokens = ReadNpy<int32_t>(at("tokens")),
+          .logits = ReadNpy<float>(at("logits")),
+          .router_margin = ReadNpy<float>(at("router_margin")),
+          .greedy = ReadNpy<int32_t>(at("greedy")),
+          .greedy_margin = ReadNpy<float>(at("greedy_margin"))};
+}
+
+std::vector<std::filesystem::path> Fixtures() {
+  std::vector<std::filesystem::path> fixtures;
+  const std::filesystem::path root = CONVENE_SOURCE_DIR "/tests/golden/models";
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    if (std::filesystem::exists(entry.path() / "fixture.json")) fixtures.push_back(entry.path());
+  }
+  std::sort(fixtures.begin(), fixtures.end());
+  return fixtures;
+}
+
+// A loaded model with room for a few sequences, each with blocks of its own.
+class LoadedModel {
+ public:
+  LoadedModel(const checkpoint::Checkpoint& checkpoint, WeightFormat format,
+              const KernelSet& kernels, int num_threads)
+      : pool_(std::vector<int>(num_threads, 0)) {
+    auto weights = weights::LoadWeights(checkpoint, format, pool_, {});
+    CHECK(weights.ok(), "{}", weights.error().message);
+    weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));
+    const int blocks_each = kMaxLength / runtime::kKvBlockTokens;
+    auto transformer = runtime::Transformer::Create(*weights_, kernels, pool_,
+                                                    {.max_step_tokens = kMaxLength * kNumSequences,
+                                                     .num_kv_blocks = blocks_each * kNumSequences});
+    CHECK(transformer.ok(), "{}", transformer.error().message);
+    transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
+    for (int i = 0; i < kNumSequences; ++i) {
+      // Interleaved, so that no sequence's blocks are neighbours.
+      for (int block = 0; block < blocks_each; ++block) {
+        blocks_[i].push_back(block * kNumSequences + i);
+      }
+    }
+  }
+
+  int vocab_size() const { return weights_->spec.vocab_size; }
+
+  // Logits of all positions of `tokens`, as sequence `slot`, in steps of at most `chunk` tokens.
+  std::vector<float> Logits(std::span<const int32_t> tokens, int chunk, int slot = 0) {
+    std::vector<float> logits;
+    const auto length = static_cast<int>(tokens.size());
+    for (int begin = 0; begin < length; begin += chunk) {
+      const auto part = tokens.subspan(begin, std::min(chunk, length - begin));
+      const runtime::SequenceStep step{.tokens = part,
+                                       .first_position = begin,
+                                       .blocks = blocks_[slot],
+                                       .prompt_length = length};
+      transformer_->Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+        logits.insert(logits.end(), row.begin(), row.end());
+      });
+    }
+    return logits;
+  }
+
+  // Logits of all positions of several prompts, run together.
+  std::vector<std::vector<float>> LogitsTogether(const std::vector<Prompt>& prompts) {
+    std::vector<runtime::SequenceStep> steps;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      steps.push_back({.tokens = prompts[i].tokens,
+                       .first_position = 0,
+                       .blocks = blocks_[i],
+                       .prompt_length = static_cast<int>(prompts[i].tokens.size())});
+    }
+    std::vector<std::vector<float>> logits(prompts.size());
+    transformer_->Forward(steps, [&](int sequence_idx, int, std::span<const float> row) {
+      logits[sequence_idx].insert(logits[sequence_idx].end(), row.begin(), row.end());
+    });
+    return logits;
+  }
+
+  std::vector<int32_t> Greedy(const Prompt& prompt, size_t count) {
+    std::vector<int32_t> generated;
+    std::vector<int32_t> next = prompt.tokens;
+    const auto prompt_length = static_cast<int>(prompt.tokens.size());
+    int position = 0;
+    while (generated.size() < count) {
+      const auto length = static_cast<int>(next.size());
+      const runtime::SequenceStep step{.tokens = next,
+                                       .first_position = position,
+                                       .blocks = blocks_[0],
+                                       .prompt_length = prompt_length,
+                                       .first_logits_token = length - 1};
+      int32_t best = 0;
+      transformer_->Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+        best = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+      });
+      generated.push_back(best);
+      position += length;
+      next = {best};
+    }
+    return generated;
+  }
+
+ private:
+  hardware::ThreadPool pool_;
+  std::unique_ptr<weights::ModelWeights> weights_;
+  std::unique_ptr<runtime::Transformer> transformer_;
+  std::vector<int32_t> blocks_[kNumSequences];
+};
+
+double NormOfDifference(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum);
+}
+
+double NormOf(std::span<const float> a) {
+  double sum = 0;
+  for (const float value : a) sum += double{value} * value;
+  return std::sqrt(sum);
+}
+
+// What bf16 activations may do to a position's logits, relative to their norm: each layer rounds
+// seven times (norm, q, k or v, probabilities, attention output, norm, intermediate; the head once
+// more), each with unit roundoff 2^-9; independent errors add as squares; four standard deviations.
+double Bf16Bound(int num_layers) {
+  return 4 * std::ldexp(1.0, -9) * std::sqrt(7.0 * num_layers + 1);
+}
+
+class GoldenModels : public testing::TestWithParam<std::filesystem::path> {
+ protected:
+  void SetUp() override {
+    auto checkpoint = checkpoint::Checkpoint::Open(GetParam().string());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    checkpoint_ = std::make_unique<checkpoint::Checkpoint>(std::move(*checkpoint));
+    for (const char* name : {"prompt_300", "prompt_17", "prompt_1"}) {
+      prompts_.push_back(ReadPrompt(GetParam(), name));
+    }
+  }
+
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint_;
+  std::vector<Prompt> prompts_;
+};
+
+TEST_P(GoldenModels, Float32LogitsEqualTransformers) {
+  for (const KernelSet* kernels : kernels::SupportedKernels()) {
+    LoadedModel model(*checkpoint_, WeightFormat::kF32, *kernels, 1);
+    for (const Prompt& prompt : prompts_) {
+      const auto logits = model.Logits(prompt.tokens, kMaxLength);
+      ASSERT_EQ(logits.size(), prompt.logits.size());
+      EXPECT_LE(NormOfDifference(logits, prompt.logits), 1e-5 * NormOf(prompt.logits))
+          << kernels->name << ", prompt of " << prompt.tokens.size();
+    }
+  }
+}
+
+TEST_P(GoldenModels, Bf16LogitsStayWithinTheBoundOfTheirRoundings) {
+  const double bound = Bf16Bound(checkpoint_->spec().num_layers());
+  for (const KernelSet* kernels : kernels::SupportedKernels()) {
+    LoadedModel model(*checkpoint_, WeightFormat::kBf16, *kernels, 1);
+    const int vocab_size = model.vocab_size();
+    int num_positions = 0;
+    int num_left_out = 0;
+    for (const Prompt& prompt : prompts_) {
+      const auto logits = model.Logits(prompt.tokens, kMaxLength);
+      for (size_t position = 0; position < prompt.tokens.size(); ++position) {
+        ++num_positions;
+        // Router logits are of the order of one: below this margin another expert may be chosen.
+        if (prompt.router_margin[position] <= bound) {
+          ++num_left_out;
+          continue;
+        }
+        const auto at = position * vocab_size;
+        const std::span expected(&prompt.logits[at], vocab_size);
+        EXPECT_LE(NormOfDifference({&logits[at], size_t(vocab_size)}, expected),
+                  bound * NormOf(expected))
+            << kernels->name << ", position " << position << " of " << prompt.tokens.size();
+      }
+    }
+    RecordProperty("positions_left_out", num_left_out);
+    EXPECT_LE(num_left_out, 0.05 * num_positions);
+  }
+}
+
+TEST_P(GoldenModels, GreedyContinuationsEqualTransformers) {
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+    for (const KernelSet* kernels : kernels::SupportedKernels()) {
+      LoadedModel model(*checkpoint_, format, *kernels, 1);
+      for (const Prompt& prompt : prompts_) {
+        const auto tokens = model.Greedy(prompt, prompt.greedy.size());
+        // Identical up to the first step whose margin bf16 could turn; float32 must be identical.
+        const auto logits_scale = static_cast<float>(
+            NormOf(prompt.logits) / std::sqrt(static_cast<double>(prompt.logits.size())));
+        const double bound = format == WeightFormat::kF32
+                                 ? 1e-5
+                                 : 2 * Bf16Bound(checkpoint_->spec().num_layers()) * logits_scale;
+        for (size_t i = 0; i < tokens.size() && prompt.greedy_margin[i] > bound; ++i) {
+          ASSERT_EQ(tokens[i], prompt.greedy[i])
+              << Name(format) << " " << kernels->name << ", step " << i << " after "
+              << prompt.tokens.size();
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GoldenModels, LogitsDependOnNothingButTheSequence) {
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+    for (const KernelSet* kernels : kernels::SupportedKernels()) {
+      LoadedModel alone(*checkpoint_, format, *kernels, 1);
+      std::vector<std::vector<float>> expected;
+      for (const Prompt& prompt : prompts_) {
+        expected.push_back(alone.Logits(prompt.tokens, kMaxLength));
+      }
+      LoadedModel model(*checkpoint_, format, *kernels, 3);
+      const auto together = model.LogitsTogether(prompts_);
+      for (size_t i = 0; i < prompts_.size(); ++i) {
+        EXPECT_TRUE(together[i] == expected[i]) << kernels->name << ", batch, prompt " << i;
+      }
+      for (const int chunk : {1, 7, 64, 100}) {
+        if (chunk == 1 && kernels->name == std::string_view("reference")) continue;  // slow
+        for (size_t i = 0; i < prompts_.size(); ++i) {
+          EXPECT_TRUE(model.Logits(prompts_[i].tokens, chunk, static_cast<int>(i)) == expected[i])
+              << kernels->name << ", chunks of " << chunk << ", prompt " << i;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixture, GoldenModels, testing::ValuesIn(Fixtures()),
+                         [](const auto& fixture) { return fixture.param.filename().string(); });
+
+}  // namespace
+}  // namespace convene
