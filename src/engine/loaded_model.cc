@@ -1,0 +1,90 @@
+#include "engine/loaded_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/environment.h"
+#include "checkpoint/checkpoint.h"
+#include "hardware/memory_status.h"
+#include "hardware/topology.h"
+#include "kernels/choose_kernels.h"
+
+namespace convene::engine {
+namespace {
+
+// Beyond these a typing error is likelier than a wish.
+constexpr int kMaxContext = 1 << 24;
+constexpr int kMaxStepTokens = 1 << 16;
+
+Status CheckOptions(const LoadOptions& options) {
+  if (options.context && (*options.context < 2 || *options.context > kMaxContext)) {
+    return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",
+                             *options.context, kMaxContext)};
+  }
+  if (options.max_step_tokens < 1 || options.max_step_tokens > kMaxStepTokens) {
+    return Error{fmt::format("chunks of {} tokens are out of range; they must be 1 to {}",
+                             options.max_step_tokens, kMaxStepTokens)};
+  }
+  if (options.max_sequences < 1 || options.max_sequences > options.max_step_tokens) {
+    return Error{fmt::format(
+        "a batch of {} sequences is out of range; it must be 1 to the {} tokens of a chunk",
+        options.max_sequences, options.max_step_tokens)};
+  }
+  return {};
+}
+
+Result<MemoryPlan> PlanModelMemory(const model::ModelSpec& spec, const LoadOptions& options,
+                                   int num_threads) {
+  const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
+  if (!available) return available.error();
+  return PlanMemory({
+      .weights_bytes = weights::PackedSizeBytes(spec, options.weights),
+      .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, options.weights),
+      .activation_bytes = runtime::Transformer::ActivationBytes(
+          spec, options.weights, options.max_step_tokens, num_threads),
+      .context = options.context.value_or(std::min(spec.max_positions, kDefaultContext)),
+      .max_sequences = options.max_sequences,
+      .available_bytes = available->bytes,
+      .limited_by = available->limited_by,
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& directory,
+                                                       const LoadOptions& options,
+                                                       const LoadObserver& observer) {
+  if (const Status status = CheckOptions(options); !status) return status.error();
+  std::unique_ptr<LoadedModel> model(new LoadedModel);
+  const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(directory);
+  if (!checkpoint) return checkpoint.error();
+  const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
+  if (!kernels) return kernels.error();
+  Result<std::vector<int>> cpus =
+      hardware::CpusForThisRank(LocalRankFromLauncher(), options.num_threads);
+  if (!cpus) return cpus.error();
+  const Result<MemoryPlan> memory =
+      PlanModelMemory(checkpoint->spec(), options, static_cast<int>(cpus->size()));
+  if (!memory) return memory.error();
+  if (observer.planned) observer.planned(*memory);
+
+  model->kernels_ = *kernels;
+  model->pool_ = std::make_unique<hardware::ThreadPool>(*std::move(cpus));
+  model->generation_config_ = checkpoint->generation_config();
+  model->memory_ = *memory;
+  model->max_step_tokens_ = options.max_step_tokens;
+  Result<weights::ModelWeights> weights =
+      weights::LoadWeights(*checkpoint, options.weights, *model->pool_, observer.progress);
+  if (!weights) return weights.error();
+  model->weights_ = *std::move(weights);
+  Result<runtime::Transformer> transformer = runtime::Transformer::Create(
+      model->weights_, **kernels, *model->pool_,
+      {.max_step_tokens = options.max_step_tokens, .num_kv_blocks = memory->num_kv_blocks});
+  if (!transformer) return transformer.error();
+  model->transformer_ = *std::move(transformer);
+  return model;
+}
+
+}  // namespace convene::engine

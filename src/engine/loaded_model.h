@@ -1,0 +1,71 @@
+// A checkpoint ready to compute: threads, kernels, packed weights and a transformer with its KV
+// cache, after making sure that all of it fits in memory. No tokenizer and no requests (engine.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "checkpoint/generation_config.h"
+#include "engine/memory_plan.h"
+#include "hardware/thread_pool.h"
+#include "kernels/kernel_set.h"
+#include "model/model_spec.h"
+#include "runtime/transformer.h"
+#include "weights/load_weights.h"
+
+namespace convene::engine {
+
+inline constexpr int kDefaultContext = 4096;
+
+struct LoadOptions {
+  kernels::WeightFormat weights = kernels::WeightFormat::kBf16;
+  std::optional<int> num_threads;  // unset: this rank's share of the cores
+  // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
+  std::optional<int> context;
+  int max_step_tokens = 512;
+  int max_sequences = 1;  // whose KV cache should fit at the same time
+};
+
+// Hooks for those who watch; each may be empty. Called from the loading thread.
+struct LoadObserver {
+  std::function<void(const MemoryPlan&)> planned;  // before anything is reserved
+  weights::LoadProgress progress;
+};
+
+class LoadedModel {
+ public:
+  // Opens the model directory, plans the memory and loads. The calling thread becomes thread 0 of
+  // the pool: it must be the one that computes and that destroys the model.
+  // Errors: of the checkpoint, of CONVENE_ISA, options out of range, too little memory.
+  static Result<std::unique_ptr<LoadedModel>> Load(const std::string& directory,
+                                                   const LoadOptions& options,
+                                                   const LoadObserver& observer);
+
+  const model::ModelSpec& spec() const { return weights_.spec; }
+  const checkpoint::GenerationConfig& generation_config() const { return generation_config_; }
+  const MemoryPlan& memory() const { return memory_; }
+  kernels::WeightFormat format() const { return weights_.format; }
+  int context() const { return memory_.context; }
+  int num_kv_blocks() const { return memory_.num_kv_blocks; }
+  int max_step_tokens() const { return max_step_tokens_; }
+  const kernels::KernelSet& kernels() const { return *kernels_; }
+  hardware::ThreadPool& pool() { return *pool_; }
+  runtime::Transformer& transformer() { return *transformer_; }
+
+ private:
+  LoadedModel() = default;
+
+  // In the order in which they depend on each other.
+  const kernels::KernelSet* kernels_ = nullptr;
+  std::unique_ptr<hardware::ThreadPool> pool_;
+  weights::ModelWeights weights_;
+  std::optional<runtime::Transformer> transformer_;
+  checkpoint::GenerationConfig generation_config_;
+  MemoryPlan memory_;
+  int max_step_tokens_ = 0;
+};
+
+}  // namespace convene::engine

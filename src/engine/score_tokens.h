@@ -1,0 +1,20 @@
+// Runs given token sequences through a model and hands out their logits, for evaluation: nothing is
+// sampled and nothing is kept between calls.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "engine/loaded_model.h"
+
+namespace convene::engine {
+
+// Calls `sink(sequence_idx, position, logits)` for every position of every sequence, the positions
+// of a sequence in order; several short sequences share a step. Sequences may be empty. Uses the
+// model's whole KV cache, so that no Engine may have the model meanwhile.
+// Errors: a token id outside the vocabulary, a sequence longer than the model's context.
+Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t>> sequences,
+                     const runtime::LogitsSink& sink);
+
+}  // namespace convene::engine
