@@ -221,6 +221,7 @@ def export(model: DemoModel, folder: Path, max_positions: int, end_id: int, pad_
             tensors[q + "down_proj.weight"] = layer.down[e]
     tensors = {k: v.detach().to(torch.bfloat16).contiguous().clone() for k, v in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     config = {
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",
