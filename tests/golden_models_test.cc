@@ -111,6 +111,20 @@ class LoadedModel {
     return logits;
   }
 
+  // Logits of tokens[wanted_from ...] in one step.
+  std::vector<float> LogitsFrom(std::span<const int32_t> tokens, int wanted_from) {
+    std::vector<float> logits;
+    const runtime::SequenceStep step{.tokens = tokens,
+                                     .blocks = blocks_[1],
+                                     .prompt_length = static_cast<int>(tokens.size()),
+                                     .first_logits_token = wanted_from};
+    transformer_->Forward({&step, 1}, [&](int, int token_idx, std::span<const float> row) {
+      CHECK(token_idx >= wanted_from);
+      logits.insert(logits.end(), row.begin(), row.end());
+    });
+    return logits;
+  }
+
   // Logits of all positions of several prompts, run together.
   std::vector<std::vector<float>> LogitsTogether(const std::vector<Prompt>& prompts) {
     std::vector<runtime::SequenceStep> steps;
@@ -273,6 +287,20 @@ TEST_P(GoldenModels, LogitsDependOnNothingButTheSequence) {
               << kernels->name << ", chunks of " << chunk << ", prompt " << i;
         }
       }
+    }
+  }
+}
+
+TEST_P(GoldenModels, OnlyTheWantedLogitsAreComputedAndTheyAreTheSame) {
+  const Prompt& prompt = prompts_[0];
+  const auto length = static_cast<int>(prompt.tokens.size());
+  for (const KernelSet* kernels : kernels::SupportedKernels()) {
+    LoadedModel model(*checkpoint_, WeightFormat::kBf16, *kernels, 2);
+    const auto all = model.Logits(prompt.tokens, kMaxLength);
+    for (const int wanted_from : {0, length - 3, length - 1, length}) {
+      const auto some = model.LogitsFrom(prompt.tokens, wanted_from);
+      ASSERT_EQ(some.size(), static_cast<size_t>(length - wanted_from) * model.vocab_size());
+      EXPECT_TRUE(std::equal(some.rbegin(), some.rend(), all.rbegin())) << kernels->name;
     }
   }
 }

@@ -1,0 +1,57 @@
+#include "runtime/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace convene::runtime {
+namespace {
+
+using kernels::WeightFormat;
+
+model::ModelSpec TwoLayers() {
+  model::ModelSpec spec;
+  for (const int head_dim : {24, 80}) {
+    model::LayerSpec layer;
+    layer.attention = {.num_heads = 4, .num_kv_heads = 2, .head_dim = head_dim};
+    spec.layers.push_back(layer);
+  }
+  return spec;
+}
+
+TEST(KvCache, HoldsKeysAndPaddedValuesOfEveryLayerAndHead) {
+  // Keys 64 x 24 and 64 x 80, values padded to 32 and 80 channels, two heads, two bytes.
+  EXPECT_EQ(KvCache::BlockBytes(TwoLayers(), WeightFormat::kBf16),
+            2u * 2 * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80));
+  EXPECT_EQ(KvCache::BlockBytes(TwoLayers(), WeightFormat::kF32),
+            2u * 4 * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80));
+}
+
+TEST(KvCache, ClearsTheValuesOfOneBlockInOneLayerAndNothingElse) {
+  constexpr int kNumBlocks = 3;
+  const model::ModelSpec spec = TwoLayers();
+  Result<KvCache> cache = KvCache::Create(spec, WeightFormat::kBf16, kNumBlocks);
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  for (int layer = 0; layer < 2; ++layer) {
+    std::memset(cache->Block(layer, 0, 0), 0xff,
+                static_cast<size_t>(cache->BlockStride(layer)) * kNumBlocks);
+  }
+  cache->ClearValues(1, 2);
+  for (int layer = 0; layer < 2; ++layer) {
+    const int head_dim = spec.layers[layer].attention.head_dim;
+    const auto key_bytes =
+        static_cast<int64_t>(kernels::KeyBlockBytes(WeightFormat::kBf16, head_dim));
+    for (int block = 0; block < kNumBlocks; ++block) {
+      for (int head = 0; head < 2; ++head) {
+        const std::byte* data = cache->Block(layer, head, block);
+        for (int64_t i = 0; i < cache->HeadStride(layer); ++i) {
+          const bool cleared = layer == 1 && block == 2 && i >= key_bytes;
+          ASSERT_EQ(data[i], cleared ? std::byte{0} : std::byte{0xff});
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convene::runtime
