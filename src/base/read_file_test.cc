@@ -1,18 +1,21 @@
 #include "base/read_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 namespace convene {
 namespace {
 
 TEST(ReadFile, ReturnsEveryByte) {
-  const std::string path = testing::TempDir() + "/read_file_test.bin";
+  const std::string path = fmt::format("{}/read_file_test_{}.bin", testing::TempDir(), getpid());
   std::string content(200000, 'x');
   content[100000] = '\0';
   std::ofstream(path, std::ios::binary) << content;
   const auto bytes = ReadFile(path, 1 << 20);
+  std::filesystem::remove(path);
   ASSERT_TRUE(bytes);
   EXPECT_EQ(*bytes, content);
 }

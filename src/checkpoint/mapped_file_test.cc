@@ -1,6 +1,7 @@
 #include "checkpoint/mapped_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,16 +10,24 @@
 namespace convene::checkpoint {
 namespace {
 
-std::string WriteTemporary(const std::string& name, const std::string& content) {
-  std::string path = testing::TempDir() + "/" + name;
-  std::ofstream(path, std::ios::binary) << content;
-  return path;
-}
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& content)
+      : path_(fmt::format("{}/mapped_file_test_{}", testing::TempDir(), getpid())) {
+    std::ofstream(path_, std::ios::binary) << content;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 TEST(MappedFile, ShowsTheBytesAlsoAfterHints) {
   std::string content(3 * 4096 + 17, '\0');
   for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7);
-  auto file = MappedFile::Open(WriteTemporary("mapped_file_test.bin", content));
+  const TemporaryFile temporary(content);
+  auto file = MappedFile::Open(temporary.path());
   ASSERT_TRUE(file) << file.error().message;
   const MappedFile moved = *std::move(file);
   const auto text = [&] {
@@ -36,7 +45,7 @@ TEST(MappedFile, RefusesWhatIsNotAFileWithBytes) {
   EXPECT_EQ(MappedFile::Open("/no/such").error().message,
             "cannot open /no/such: No such file or directory");
   EXPECT_FALSE(MappedFile::Open(testing::TempDir()));
-  EXPECT_FALSE(MappedFile::Open(WriteTemporary("empty.bin", "")));
+  EXPECT_FALSE(MappedFile::Open(TemporaryFile("").path()));
   EXPECT_FALSE(MappedFile::Open("/dev/zero"));
 }
 

@@ -39,6 +39,17 @@ std::vector<std::string_view> FamilyNames() {
   return names;
 }
 
+void SetNumLayers(nlohmann::json& config, int num_layers) {
+  if (!config.is_object()) return;
+  config[config.contains("n_layers") ? "n_layers" : "num_hidden_layers"] = num_layers;
+  const auto types = config.find("layer_types");
+  if (types == config.end() || !types->is_array() || types->empty()) return;
+  const nlohmann::json pattern = *types;
+  *types = nlohmann::json::array();
+  for (int layer = 0; layer < num_layers; ++layer)
+    types->push_back(pattern[layer % pattern.size()]);
+}
+
 Result<ModelSpec> ModelSpecFromConfig(const nlohmann::json& config) {
   std::optional<Error> first_error;
   ConfigFields fields(config, first_error);

@@ -20,6 +20,10 @@ Result<ModelSpec> ModelSpecFromConfig(const nlohmann::json& config);
 // The model_type of every family.
 std::vector<std::string_view> FamilyNames();
 
+// Makes `config`, the content of a config.json, describe a model of `num_layers` layers of the same
+// kinds: the number itself, and the list of layer types where there is one.
+void SetNumLayers(nlohmann::json& config, int num_layers);
+
 // One per family, in the file of its name; `family` in what they return is still empty.
 Result<ModelSpec> ReadMixtral(ConfigFields& config);
 Result<ModelSpec> ReadQwen2Moe(ConfigFields& config);

@@ -1,0 +1,46 @@
+// A file of known size that is written in parts, by several threads, and is either complete on the
+// disk or reported. It does not clean up after a failure: the caller knows what else to remove.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace convene::checkpoint {
+
+class OutputFile {
+ public:
+  // Creates the file and reserves its space. Errors: it exists, cannot be created, or the disk has
+  // too little room (nothing is left then).
+  static Result<OutputFile> Create(const std::string& path, uint64_t size_bytes);
+
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&& other) noexcept;
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  ~OutputFile();  // closes without waiting for the disk
+
+  const std::string& path() const { return path_; }
+
+  // Any thread; ranges of different calls must not overlap.
+  Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) const;
+
+  // Waits until everything is on the disk. Nothing else may be called afterwards.
+  Status Finish();
+
+ private:
+  OutputFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+// Creates `path` with this content, complete on the disk or not at all (written beside, then
+// renamed).
+Status WriteWholeFile(const std::string& path, std::string_view content);
+
+}  // namespace convene::checkpoint

@@ -1,0 +1,292 @@
+#include "checkpoint/synthesize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "base/units.h"
+#include "checkpoint/model_files.h"
+#include "checkpoint/output_file.h"
+#include "checkpoint/random_weights.h"
+#include "checkpoint/safetensors.h"
+#include "model/family.h"
+
+namespace convene::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using model::TensorRole;
+using nlohmann::json;
+
+// What the elements of a tensor are: `constant`, or random with this standard deviation.
+struct Fill {
+  float std = 0;
+  float constant = 0;
+};
+
+struct PlannedTensor {
+  StoredTensor stored;
+  Fill fill;
+  int64_t num_elements = 0;
+};
+
+using Shard = std::vector<PlannedTensor>;
+
+Fill FillOf(const model::TensorBinding& binding, float embedding_std) {
+  switch (binding.role) {
+    case TensorRole::kFinalNorm:
+    case TensorRole::kAttentionNorm:
+    case TensorRole::kFfnNorm:
+    case TensorRole::kQueryNorm:
+    case TensorRole::kKeyNorm:
+      return {.constant = 1};
+    case TensorRole::kQueryBias:
+    case TensorRole::kKeyBias:
+    case TensorRole::kValueBias:
+    case TensorRole::kAttentionOutputBias:
+      return {};
+    case TensorRole::kEmbedding:
+      return {.std = embedding_std};
+    default:
+      // Inputs of size one give outputs of size one.
+      return {.std = 1.0f / std::sqrt(static_cast<float>(binding.cols))};
+  }
+}
+
+// The stored tensors in the order of the computation, cut into shards.
+std::vector<Shard> PlanShards(const model::ModelSpec& spec, const SynthesisOptions& options) {
+  std::vector<Shard> shards(1);
+  std::unordered_set<std::string_view> planned;
+  uint64_t shard_bytes = 0;
+  for (const model::TensorBinding& binding : spec.tensors) {
+    // Several bindings may be parts of one tensor (dbrx); their scales are the same.
+    if (!planned.insert(binding.name).second) continue;
+    PlannedTensor tensor = {
+        .stored = {.name = binding.name, .dtype = "BF16", .shape = binding.stored_shape},
+        .fill = FillOf(binding, options.embedding_std),
+        .num_elements = 1};
+    for (const int64_t dimension : binding.stored_shape) tensor.num_elements *= dimension;
+    tensor.stored.size_bytes = static_cast<uint64_t>(tensor.num_elements) * sizeof(tensor::Bf16);
+    if (!shards.back().empty() &&
+        shard_bytes + tensor.stored.size_bytes > options.max_shard_bytes) {
+      shards.emplace_back();
+      shard_bytes = 0;
+    }
+    shard_bytes += tensor.stored.size_bytes;
+    shards.back().push_back(std::move(tensor));
+  }
+  return shards;
+}
+
+std::string ShardName(size_t shard_idx, size_t num_shards) {
+  if (num_shards == 1) return "model.safetensors";
+  return fmt::format("model-{:05}-of-{:05}.safetensors", shard_idx + 1, num_shards);
+}
+
+// A run of elements of one tensor, as much as a thread generates and writes at a time.
+struct Part {
+  const PlannedTensor* tensor = nullptr;
+  int64_t first = 0;
+  int64_t count = 0;
+  uint64_t file_offset = 0;
+};
+constexpr int64_t kPartElements = 32 * kRandomBlock;  // 4 MiB
+
+std::vector<Part> PartsOf(const Shard& shard, uint64_t data_start) {
+  std::vector<Part> parts;
+  uint64_t offset = data_start;
+  for (const PlannedTensor& tensor : shard) {
+    for (int64_t first = 0; first < tensor.num_elements; first += kPartElements) {
+      const int64_t count = std::min(kPartElements, tensor.num_elements - first);
+      parts.push_back({&tensor, first, count, offset});
+      offset += static_cast<uint64_t>(count) * sizeof(tensor::Bf16);
+    }
+  }
+  return parts;
+}
+
+// Writes one checkpoint's shards with several threads.
+class ShardWriter {
+ public:
+  ShardWriter(const SynthesisOptions& options, uint64_t total_bytes,
+              const SynthesisProgress& progress)
+      : options_(options), total_bytes_(total_bytes), progress_(progress) {}
+
+  Status Write(const std::string& path, const Shard& shard) {
+    std::vector<StoredTensor> stored;
+    for (const PlannedTensor& tensor : shard) stored.push_back(tensor.stored);
+    const std::string prefix = SafetensorsPrefix(stored);
+    const std::vector<Part> parts = PartsOf(shard, prefix.size());
+    const Part& last = parts.back();
+    Result<OutputFile> file = OutputFile::Create(
+        path, last.file_offset + static_cast<uint64_t>(last.count) * sizeof(tensor::Bf16));
+    if (!file) return file.error();
+    if (Status written = file->WriteAt(0, std::as_bytes(std::span(prefix))); !written) {
+      return written;
+    }
+    if (Status written = WriteParts(*file, parts); !written) return written;
+    return file->Finish();
+  }
+
+ private:
+  Status WriteParts(const OutputFile& file, const std::vector<Part>& parts) {
+    std::atomic<size_t> next = 0;
+    std::mutex mutex;
+    std::optional<Error> first_error;
+    const auto work = [&](bool reports) {
+      std::vector<tensor::Bf16> buffer(kPartElements);
+      for (size_t i = next++; i < parts.size(); i = next++) {
+        if (Status written = WritePart(file, parts[i], buffer); !written) {
+          const std::lock_guard lock(mutex);
+          if (!first_error) first_error = written.error();
+          next = parts.size();
+          return;
+        }
+        if (reports && progress_) progress_(done_bytes_, total_bytes_);
+      }
+    };
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 1; i < options_.num_threads; ++i) threads.emplace_back(work, false);
+      work(true);
+    }
+    if (first_error) return *first_error;
+    if (progress_) progress_(done_bytes_, total_bytes_);
+    return {};
+  }
+
+  Status WritePart(const OutputFile& file, const Part& part, std::vector<tensor::Bf16>& buffer) {
+    const std::span<tensor::Bf16> elements(buffer.data(), static_cast<size_t>(part.count));
+    const Fill& fill = part.tensor->fill;
+    if (fill.std > 0) {
+      FillNormal(RandomKey(options_.seed, part.tensor->stored.name), part.first, fill.std,
+                 elements);
+    } else {
+      std::fill(elements.begin(), elements.end(), tensor::Bf16FromFloat(fill.constant));
+    }
+    if (Status written = file.WriteAt(part.file_offset, std::as_bytes(elements)); !written) {
+      return written;
+    }
+    done_bytes_ += elements.size_bytes();
+    return {};
+  }
+
+  const SynthesisOptions& options_;
+  const uint64_t total_bytes_;
+  const SynthesisProgress& progress_;
+  std::atomic<uint64_t> done_bytes_ = 0;
+};
+
+// Removes everything in the directory, and the directory if it was made here, unless kept.
+class OutputDirectory {
+ public:
+  static Result<OutputDirectory> Prepare(const std::string& path) {
+    std::error_code error;
+    const bool existed = fs::exists(path, error);
+    if (existed && (!fs::is_directory(path, error) || !fs::is_empty(path, error))) {
+      return Error{fmt::format("{} exists and is not an empty directory; give another one", path)};
+    }
+    if (!existed && !fs::create_directories(path, error)) {
+      return Error{fmt::format("cannot create the directory {}: {}", path, error.message())};
+    }
+    return OutputDirectory(path, !existed);
+  }
+
+  OutputDirectory(OutputDirectory&& other) noexcept
+      : path_(std::exchange(other.path_, {})), is_new_(other.is_new_) {}
+  OutputDirectory& operator=(OutputDirectory&&) = delete;
+  ~OutputDirectory() {
+    if (path_.empty()) return;
+    std::error_code ignored;
+    for (const std::string& file : files_) fs::remove(fs::path(path_) / file, ignored);
+    if (is_new_) fs::remove(path_, ignored);
+  }
+
+  // The path of a file that is about to be written.
+  std::string Add(const std::string& name) {
+    files_.push_back(name);
+    return (fs::path(path_) / name).string();
+  }
+  void Keep() { path_.clear(); }
+
+ private:
+  OutputDirectory(std::string path, bool is_new) : path_(std::move(path)), is_new_(is_new) {}
+
+  std::string path_;
+  bool is_new_ = false;
+  std::vector<std::string> files_;
+};
+
+Status CheckRoom(const std::string& directory, uint64_t needed_bytes) {
+  std::error_code error;
+  const fs::space_info space = fs::space(directory, error);
+  if (error || space.available >= needed_bytes) return {};
+  return Error{
+      fmt::format("the weights need {}, but the disk of {} has {} free; choose another "
+                  "directory or fewer layers",
+                  FormatBytes(needed_bytes), directory, FormatBytes(space.available))};
+}
+
+Status WriteIndex(const std::string& path, const std::vector<Shard>& shards, uint64_t total_bytes) {
+  json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", json::object()}};
+  json& weight_map = index["weight_map"];
+  for (size_t i = 0; i < shards.size(); ++i) {
+    for (const PlannedTensor& tensor : shards[i]) {
+      weight_map[tensor.stored.name] = ShardName(i, shards.size());
+    }
+  }
+  return WriteWholeFile(path, index.dump(2) + "\n");
+}
+
+}  // namespace
+
+Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::string& directory,
+                                    const SynthesisOptions& options,
+                                    const SynthesisProgress& progress) {
+  Result<ConfigFile> config = ReadConfigFile(config_path);
+  if (!config) return config.error();
+  if (options.num_layers > 0) model::SetNumLayers(config->json, options.num_layers);
+  const Result<model::ModelSpec> spec = model::ModelSpecFromConfig(config->json);
+  if (!spec) return Error{fmt::format("{}: {}", config->path, spec.error().message)};
+  config->json[config->json.contains("dtype") ? "dtype" : "torch_dtype"] = "bfloat16";
+
+  const std::vector<Shard> shards = PlanShards(*spec, options);
+  SynthesisSummary summary = {.num_shards = static_cast<int>(shards.size())};
+  for (const Shard& shard : shards) {
+    summary.num_tensors += std::ssize(shard);
+    for (const PlannedTensor& tensor : shard) summary.size_bytes += tensor.stored.size_bytes;
+  }
+
+  Result<OutputDirectory> output = OutputDirectory::Prepare(directory);
+  if (!output) return output.error();
+  if (Status room = CheckRoom(directory, summary.size_bytes); !room) return room.error();
+  ShardWriter writer(options, summary.size_bytes, progress);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string path = output->Add(ShardName(i, shards.size()));
+    if (Status written = writer.Write(path, shards[i]); !written) return written.error();
+  }
+  if (shards.size() > 1) {
+    const std::string path = output->Add("model.safetensors.index.json");
+    if (Status written = WriteIndex(path, shards, summary.size_bytes); !written) {
+      return written.error();
+    }
+  }
+  const std::string path = output->Add("config.json");
+  if (Status written = WriteWholeFile(path, config->json.dump(2) + "\n"); !written) {
+    return written.error();
+  }
+  output->Keep();
+  return summary;
+}
+
+}  // namespace convene::checkpoint
