@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 
 namespace convene::hardware {
@@ -46,6 +47,18 @@ TEST(Isa, UnknownNameFailsAndListsTheKnownOnes) {
     EXPECT_THAT(isa.error().message, HasSubstr(name));
     EXPECT_THAT(isa.error().message, HasSubstr("fast, slow"));
   }
+}
+
+TEST(Isa, TheEnvironmentForcesAName) {
+  setenv("CONVENE_ISA", "reference", 1);
+  const Result<Isa> forced = ChooseIsa();
+  setenv("CONVENE_ISA", "avx1024", 1);
+  const Result<Isa> unknown = ChooseIsa();
+  unsetenv("CONVENE_ISA");
+  ASSERT_TRUE(forced);
+  EXPECT_EQ(*forced, Isa::kReference);
+  EXPECT_FALSE(unknown);
+  EXPECT_EQ(*ChooseIsa(), *ChooseIsa(std::nullopt, IsaCandidates()));
 }
 
 TEST(Isa, ListHasUniqueNamesAndEndsWithTheReference) {

@@ -5,14 +5,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "hardware/memory_status.h"
-
 namespace convene::hardware {
 namespace {
 
-// What one thread reads at a time, as two streams side by side: more of them, software prefetch and
-// wider loads than 32 bytes were all slower (EPYC 9004, 2 cores: 67 GB/s; 64 with 64-byte loads, 65
-// with 16-byte ones).
+// What one thread reads at a time, as two streams side by side. More streams, software prefetch and
+// other widths than 32 bytes were slower (2 cores of an EPYC 9004, probe of 2026-11-21: 68 GB/s,
+// against 62 with 64-byte loads and 65 with 16-byte ones).
 constexpr size_t kBlockBytes = size_t{4} << 20;
 constexpr size_t kLineBytes = 64;
 constexpr size_t kPassBytes = size_t{256} << 20;
@@ -81,18 +79,21 @@ Rate MeasureReadBandwidth(ThreadPool& pool, std::span<const std::byte> memory, d
   return MeasureRate(budget_s, pass);
 }
 
-Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, size_t last_level_cache_bytes) {
-  const Result<AvailableMemory> available = ReadAvailableMemory();
-  if (!available) return available.error();
-  const size_t wanted_bytes = std::max({size_t{1} << 30, 8 * last_level_cache_bytes,
-                                        8 * kBlockBytes * static_cast<size_t>(pool.size())});
-  const size_t size_bytes = std::min(wanted_bytes, static_cast<size_t>(available->bytes / 4)) /
-                            kHugePageBytes * kHugePageBytes;
+size_t BytesForBandwidth(int num_threads, uint64_t last_level_cache_bytes,
+                         uint64_t available_bytes) {
+  const uint64_t wanted_bytes = std::max({uint64_t{1} << 30, 8 * last_level_cache_bytes,
+                                          8 * kBlockBytes * static_cast<uint64_t>(num_threads)});
+  return std::min(wanted_bytes, available_bytes / 4) / kHugePageBytes * kHugePageBytes;
+}
+
+Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, size_t size_bytes) {
   Result<HugeBuffer> buffer = HugeBuffer::Allocate(size_bytes, "measuring the memory bandwidth");
   if (!buffer) return buffer;
   // Unwritten pages would all be the same page of zeros.
-  pool.ParallelFor(static_cast<int64_t>(size_bytes / kHugePageBytes), [&](int64_t page, int) {
-    std::memset(buffer->data() + static_cast<size_t>(page) * kHugePageBytes, 0x11, kHugePageBytes);
+  const size_t num_pages = (size_bytes + kHugePageBytes - 1) / kHugePageBytes;
+  pool.ParallelFor(static_cast<int64_t>(num_pages), [&](int64_t page, int) {
+    const size_t begin = static_cast<size_t>(page) * kHugePageBytes;
+    std::memset(buffer->data() + begin, 0x11, std::min(kHugePageBytes, size_bytes - begin));
   });
   return buffer;
 }

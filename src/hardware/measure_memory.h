@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "base/result.h"
@@ -13,12 +14,16 @@ namespace convene::hardware {
 
 // Bytes per second at which all threads of `pool` read `memory` (64-byte aligned), sequentially and
 // in short passes that walk through it, for about `budget_s`. Measures the machine only if `memory`
-// is several times the last-level cache and has been written: the weights of a model, or the buffer
-// below.
+// is several times the last-level cache and has been written: the weights of a model, or the
+// buffer below.
 Rate MeasureReadBandwidth(ThreadPool& pool, std::span<const std::byte> memory, double budget_s);
 
-// Written memory to measure with: 1 GiB, or more for many threads or large caches
-// (`last_level_cache_bytes`, 0 if unknown), but at most a quarter of what is available.
-Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, size_t last_level_cache_bytes);
+// How much memory to measure with: 1 GiB, or more for many threads or large caches
+// (`last_level_cache_bytes`, 0 if unknown), but at most a quarter of `available_bytes`.
+size_t BytesForBandwidth(int num_threads, uint64_t last_level_cache_bytes,
+                         uint64_t available_bytes);
+
+// `size_bytes` of written memory to measure with. Error: as HugeBuffer::Allocate.
+Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, size_t size_bytes);
 
 }  // namespace convene::hardware

@@ -13,7 +13,8 @@
 namespace convene::hardware {
 namespace {
 
-// Between two calls of one step a worker should be found awake: waking one costs 5 to 50 us.
+// Between two calls of one step a worker should be found awake: an empty Run then takes 0.11 us,
+// and 33 us where a worker sleeps (2 threads on an EPYC 9004 under KVM, probe of 2026-11-21).
 constexpr int64_t kSpinNs = 100'000;
 // With more threads than CPUs a spinning thread holds up the one it waits for.
 constexpr int64_t kOversubscribedSpinNs = 1'000;

@@ -1,5 +1,5 @@
-// Loops of nothing but dot-product arithmetic in registers, one set per instruction set. They compute
-// nothing of use: their speed is the bound that kernels are held against (measure_peaks.h).
+// Loops of nothing but dot-product arithmetic in registers, one set per instruction set. They
+// compute nothing of use: their speed is the bound that kernels are held against (measure_peaks.h).
 // No standard library here but these: the file is included where wider instructions are compiled.
 #pragma once
 

@@ -65,7 +65,8 @@ void RunInt8(int64_t num_rounds) {
     for (size_t i = 0; i < kSums; ++i) {
       const int product = a[i] * b[i];
       // Wraps around in the end, which only unsigned addition may.
-      sums[i] = static_cast<int32_t>(static_cast<uint32_t>(sums[i]) + static_cast<uint32_t>(product));
+      sums[i] =
+          static_cast<int32_t>(static_cast<uint32_t>(sums[i]) + static_cast<uint32_t>(product));
     }
   }
   Touch(sums);

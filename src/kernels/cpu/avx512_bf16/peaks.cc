@@ -1,5 +1,5 @@
 // Peak loops on 512-bit registers. The instructions are written out, since g++ 12 spills the sums
-// around the intrinsics of the integer dot product.
+// around the intrinsic of the integer dot product.
 #include <immintrin.h>
 
 #include "kernels/peak_loops.h"
@@ -7,10 +7,66 @@
 namespace convene::kernels::avx512_bf16 {
 namespace {
 
-// Latency (4 to 6 cycles) times instructions per cycle (1 or 2) sums must be under way at once.
+// At least latency (4 to 6 cycles) times instructions per cycle (1 or 2) sums must be under way.
 constexpr int kSums = 16;
-constexpr int64_t kFloatsPerRegister = 16;
+constexpr int64_t kLanes = 16;  // sums of 32 bits in a register
 
-// Sixteen times `instruction` with a sum of its own, operands a and b.
-#define CONVENE_SIXTEEN(instruction)                                     \
-  instruction " %[a], %[b], %%zmm0\n" instruction " %[a], %[b], %%zmm1\n"
+struct Operands {
+  __m512i a, b;
+};
+
+// The bit patterns are ordinary numbers of each format: clocks and power depend on them.
+struct F32 {
+  static constexpr int64_t kOps = 2 * kLanes;
+  static Operands Values() {
+    return {_mm512_castps_si512(_mm512_set1_ps(1.25F)), _mm512_castps_si512(_mm512_set1_ps(0.7F))};
+  }
+  static void Dot(__m512i& sum, const Operands& operands) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(operands.a), "v"(operands.b));
+  }
+};
+
+struct Bf16 {
+  static constexpr int64_t kOps = 2 * 2 * kLanes;  // pairs of bf16
+  static Operands Values() {
+    return {_mm512_set1_epi32(0x3fa03f80), _mm512_set1_epi32(0x3f333fc0)};
+  }
+  static void Dot(__m512i& sum, const Operands& operands) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(operands.a), "v"(operands.b));
+  }
+};
+
+struct Int8 {
+  static constexpr int64_t kOps = 2 * 4 * kLanes;  // quadruples of bytes
+  static Operands Values() {
+    return {_mm512_set1_epi32(0x7f33550f), _mm512_set1_epi32(0x1da1449b)};
+  }
+  static void Dot(__m512i& sum, const Operands& operands) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(operands.a), "v"(operands.b));
+  }
+};
+
+template <typename Format>
+void Run(int64_t num_rounds) {
+  const Operands operands = Format::Values();
+  // Only with every loop over them unrolled do the sums live in registers.
+  __m512i sums[kSums];
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) sums[i] = _mm512_setzero_si512();
+  for (int64_t round = 0; round < num_rounds; ++round) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) Format::Dot(sums[i], operands);
+  }
+  // The compiler must believe that the sums are of use.
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) asm volatile("" : : "v"(sums[i]));
+}
+
+template <typename Format>
+constexpr PeakLoop kLoop = {Run<Format>, kSums* Format::kOps};
+
+}  // namespace
+
+PeakLoops Loops() { return {.f32 = kLoop<F32>, .bf16 = kLoop<Bf16>, .int8 = kLoop<Int8>}; }
+
+}  // namespace convene::kernels::avx512_bf16
