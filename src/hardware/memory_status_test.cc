@@ -73,7 +73,7 @@ TEST_F(MemoryStatus, ObeysTheLimitOnTheAddressSpace) {
   Write("/proc/self/status", "VmSize: 1048000 kB\n");
   rlimit limit = before;
   limit.rlim_cur = rlim_t{1} << 46;
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  if (setrlimit(RLIMIT_AS, &limit) != 0) GTEST_SKIP() << "a lower hard limit is set already";
   const auto loose = ReadAvailableMemory(root_);
   Write("/proc/self/status", "VmSize: 68719476000 kB\n");  // 736 kB below the limit
   const auto tight = ReadAvailableMemory(root_);
