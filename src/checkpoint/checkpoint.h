@@ -44,8 +44,8 @@ class Checkpoint {
   // (cols, rows) where it is transposed. Valid as long as the checkpoint. Any thread.
   TensorView View(const model::TensorBinding& binding) const;
 
-  // Of all tensors as stored.
-  uint64_t size_bytes() const;
+  int num_files() const { return static_cast<int>(files_.size()); }
+  uint64_t size_bytes() const;  // of all tensors as stored
 
  private:
   struct Location {

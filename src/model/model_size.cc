@@ -102,7 +102,7 @@ int64_t TotalParameters(const ModelSpec& spec) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-int64_t ActiveParameters(const ModelSpec& spec) {
+int64_t ActivatedParameters(const ModelSpec& spec) {
   int64_t active = TotalParameters(spec);
   for (const LayerSpec& layer : spec.layers) {
     if (!layer.moe) continue;

@@ -38,7 +38,7 @@ int64_t TotalParameters(const ModelSpec& spec);
 
 // Those that one token's way meets: all but the E - k experts that its router leaves out in every
 // layer. Embedding and head count whole, as in the figures that models are published with.
-int64_t ActiveParameters(const ModelSpec& spec);
+int64_t ActivatedParameters(const ModelSpec& spec);
 
 // Elements of keys and values that one token leaves in the cache: 2 g per layer.
 int64_t KvElementsPerToken(const ModelSpec& spec);

@@ -24,11 +24,11 @@ TEST(ModelSize, CountsWhatThePublishersCount) {
   EXPECT_EQ(TotalParameters(Olmoe()), 6'919'161'856);
   const ModelSpec mixtral = Read(R"({"model_type": "mixtral"})");
   EXPECT_EQ(TotalParameters(mixtral), 46'702'792'704);
-  EXPECT_NEAR(static_cast<double>(ActiveParameters(mixtral)), 12.88e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(ActivatedParameters(mixtral)), 12.88e9, 0.01e9);
   const ModelSpec qwen3 = Read(R"({"model_type": "qwen3_moe", "head_dim": 128,
                                    "num_hidden_layers": 48})");
   EXPECT_EQ(TotalParameters(qwen3), 30'532'122'624);
-  EXPECT_NEAR(static_cast<double>(ActiveParameters(qwen3)), 3.35e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(ActivatedParameters(qwen3)), 3.35e9, 0.01e9);
   const ModelSpec dbrx = Read(R"({"model_type": "dbrx", "d_model": 6144, "n_heads": 48,
       "n_layers": 40, "vocab_size": 100352, "attn_config": {"kv_n_heads": 8}, "ffn_config":
       {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}})");
@@ -63,7 +63,7 @@ TEST(ModelSize, FlopsAreTwicePerActiveMatrixElement) {
   EXPECT_EQ(FlopsOfToken(spec, 0, false).head, 0);
 
   const ParameterCounts counts = CountParameters(spec);
-  const int64_t matrices = ActiveParameters(spec) -
+  const int64_t matrices = ActivatedParameters(spec) -
                            counts[static_cast<int>(TensorKind::kEmbedding)] -
                            counts[static_cast<int>(TensorKind::kNorms)];
   EXPECT_EQ(flops.total() - flops.attention_scores, 2.0 * static_cast<double>(matrices));
@@ -101,7 +101,7 @@ TEST(ModelSize, SumsOverPositionsWithAndWithoutAWindow) {
 TEST(ModelSize, AStepReadsTheHeadAndTheActivatedExperts) {
   const ModelSpec spec = Olmoe();
   const std::vector<int> top_k(16, 8);
-  EXPECT_EQ(WeightElementsRead(spec, top_k), ActiveParameters(spec) - int64_t{50304} * 2048);
+  EXPECT_EQ(WeightElementsRead(spec, top_k), ActivatedParameters(spec) - int64_t{50304} * 2048);
   const std::vector<int> all(16, 64);
   EXPECT_EQ(WeightElementsRead(spec, all), TotalParameters(spec) - int64_t{50304} * 2048);
 

@@ -1,0 +1,63 @@
+// What can be said about a model without loading it: its spec, its size, what a run here would
+// need. How that is shown is inspect.h.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/result.h"
+#include "engine/memory_plan.h"
+#include "hardware/memory_status.h"
+#include "kernels/packed_matrix.h"
+#include "model/model_size.h"
+#include "model/model_spec.h"
+
+namespace convene::cli {
+
+struct StoredWeights {
+  std::set<std::string> dtypes;  // "BF16"
+  int num_files = 0;
+  uint64_t size_bytes = 0;
+};
+
+struct Inspection {
+  model::ModelSpec spec;
+  std::optional<StoredWeights> stored;  // unset: shapes alone
+  kernels::WeightFormat format = kernels::WeightFormat::kBf16;
+  int num_threads = 0;  // that a run here would have by default
+  hardware::AvailableMemory available;
+  engine::MemoryPlan memory;  // of one sequence
+
+  uint64_t element_bytes() const { return format == kernels::WeightFormat::kF32 ? 4 : 2; }
+  uint64_t kv_token_bytes() const;       // of the cache, per token
+  uint64_t decode_weight_bytes() const;  // read by a decode step of one sequence
+};
+
+// `path` is a model directory, whose weights are then checked, or one without weights, or a bare
+// config.json. `context`: the sequence for which memory is reckoned, in tokens; unset: as `run`
+// does. Errors: of the checkpoint; a machine that does not tell its memory.
+Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,
+                                kernels::WeightFormat format);
+
+nlohmann::ordered_json ToJson(const Inspection& inspection);
+
+// The parts of a token's work, for people and for programs.
+struct FlopsPart {
+  const char* name;
+  const char* key;
+  double model::TokenFlops::*flops;
+};
+inline constexpr FlopsPart kFlopsParts[] = {
+    {"attention projections", "attention_projections", &model::TokenFlops::attention_projections},
+    {"attention scores", "attention_scores", &model::TokenFlops::attention_scores},
+    {"router", "router", &model::TokenFlops::router},
+    {"experts", "experts", &model::TokenFlops::experts},
+    {"shared experts", "shared_experts", &model::TokenFlops::shared_experts},
+    {"dense FFN", "dense_ffn", &model::TokenFlops::dense_ffn},
+    {"head", "head", &model::TokenFlops::head},
+};
+
+}  // namespace convene::cli

@@ -1,0 +1,120 @@
+#include "cli/inspection.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "cli/describe_model.h"
+
+namespace convene::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using kernels::WeightFormat;
+
+const std::string kGolden = std::string(CONVENE_SOURCE_DIR) + "/tests/golden/models/";
+
+// A bare configuration in a file of its own.
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& text)
+      : path_(fs::path(testing::TempDir()) / fmt::format("inspection_{}.json", getpid())) {
+    std::ofstream(path_) << text;
+  }
+  ~ConfigFile() { fs::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+TEST(InspectModel, ReckonsMemoryFromABareConfiguration) {
+  const ConfigFile config(R"({"model_type": "olmoe", "intermediate_size": 1024})");
+  const auto bf16 = InspectModel(config.path(), 4096, WeightFormat::kBf16);
+  ASSERT_TRUE(bf16) << bf16.error().message;
+  EXPECT_FALSE(bf16->stored);
+  EXPECT_EQ(bf16->kv_token_bytes(), 16u * 2 * 2048 * 2);
+  EXPECT_EQ(bf16->memory.context, 4096);
+  EXPECT_GE(bf16->memory.kv_bytes, 4096 * bf16->kv_token_bytes());
+  EXPECT_NEAR(static_cast<double>(bf16->memory.weights_bytes), 2.0 * 6'919'161'856, 1e8);
+
+  const auto f32 = InspectModel(config.path(), 4096, WeightFormat::kF32);
+  ASSERT_TRUE(f32);
+  EXPECT_GT(f32->memory.weights_bytes, 1.9 * static_cast<double>(bf16->memory.weights_bytes));
+  EXPECT_EQ(f32->decode_weight_bytes(), 2 * bf16->decode_weight_bytes());
+}
+
+TEST(InspectModel, NeedsNoMachineThatTheModelFits) {
+  const ConfigFile config(R"({"model_type": "mixtral", "num_hidden_layers": 1000})");
+  const auto inspection = InspectModel(config.path(), {}, WeightFormat::kBf16);
+  ASSERT_TRUE(inspection) << inspection.error().message;
+  EXPECT_GT(inspection->memory.needed_bytes(), uint64_t{2} << 40);
+}
+
+TEST(InspectModel, ChecksTheWeightsOfADirectory) {
+  const auto inspection = InspectModel(kGolden + "mixtral_plain", {}, WeightFormat::kBf16);
+  ASSERT_TRUE(inspection) << inspection.error().message;
+  ASSERT_TRUE(inspection->stored);
+  EXPECT_EQ(inspection->stored->num_files, 3);
+  EXPECT_EQ(inspection->stored->dtypes.size(), 1u);
+}
+
+TEST(InspectModel, SaysWhatIsWrong) {
+  EXPECT_FALSE(InspectModel("/no/such/model", {}, WeightFormat::kBf16));
+  const ConfigFile config(R"({"model_type": "mixtral", "num_attention_heads": 0})");
+  const auto inspection = InspectModel(config.path(), {}, WeightFormat::kBf16);
+  ASSERT_FALSE(inspection);
+  EXPECT_EQ(inspection.error().message,
+            config.path() + ": num_attention_heads is 0, but must be an integer from 1 to 4096");
+}
+
+TEST(InspectModel, GivesItsFiguresAsJson) {
+  const ConfigFile config(R"({"model_type": "qwen2_moe", "mlp_only_layers": [0]})");
+  const auto inspection = InspectModel(config.path(), 100, WeightFormat::kBf16);
+  ASSERT_TRUE(inspection);
+  const nlohmann::ordered_json json = ToJson(*inspection);
+  int64_t sum = 0;
+  for (const auto& [kind, count] : json.at("parameters").items()) sum += count.get<int64_t>();
+  EXPECT_EQ(json.at("parameters_total"), sum);
+  EXPECT_EQ(json.at("parameters").at("shared_experts"), 23 * (3 * 2048 * 5632 + 2048));
+  EXPECT_EQ(json.at("bytes").at("dense_ffn"), 2 * 3 * 2048 * 5632);
+  EXPECT_EQ(json.at("memory").at("context"), 100);
+  EXPECT_EQ(json.at("experts"), 60);
+  double flops = 0;
+  for (const FlopsPart& part : kFlopsParts) {
+    flops += json.at("flops_of_last_token").at(part.key).get<double>();
+  }
+  EXPECT_DOUBLE_EQ(json.at("flops_of_last_token").at("total"), flops);
+  EXPECT_FALSE(json.contains("stored"));
+}
+
+TEST(DescribeModel, SumsUpLayersThatDiffer) {
+  const ConfigFile config(R"({"model_type": "qwen2_moe", "num_hidden_layers": 5,
+      "mlp_only_layers": [0, 3], "use_sliding_window": true, "sliding_window": 1024,
+      "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}})");
+  const auto inspection = InspectModel(config.path(), {}, WeightFormat::kBf16);
+  ASSERT_TRUE(inspection);
+  std::string text;
+  for (const auto& [name, phrase] : DescribeModel(inspection->spec)) {
+    text += name + ": " + phrase + "\n";
+  }
+  EXPECT_EQ(text,
+            "family: qwen2_moe\n"
+            "layers: 5, 3 with experts and 2 dense\n"
+            "hidden size: 2,048\n"
+            "vocabulary: 151,936\n"
+            "context: 131,072 tokens\n"
+            "attention: 16 heads of 128, keys and values of their own, biases\n"
+            "window: 1,024 tokens in 3 of 5 layers\n"
+            "experts: 60 of width 1,408, 4 per token, weighted by probability\n"
+            "shared expert: width 5,632, gated\n"
+            "dense FFN: width 5,632\n"
+            "norm: RMSNorm, epsilon 1e-06\n"
+            "RoPE: base 10,000, YaRN by 4 from 32,768 tokens\n");
+}
+
+}  // namespace
+}  // namespace convene::cli

@@ -1,0 +1,116 @@
+#include "cli/synth.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/environment.h"
+#include "base/units.h"
+#include "checkpoint/synthesize.h"
+#include "cli/output.h"
+#include "hardware/topology.h"
+
+namespace convene::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A line on standard error that moves, where that is a terminal.
+class ProgressLine {
+ public:
+  ~ProgressLine() {
+    if (is_open_) fmt::print(stderr, "\r\x1b[K");
+  }
+  void Show(uint64_t done_bytes, uint64_t total_bytes) {
+    constexpr double kInterval_s = 0.1;
+    if (!is_terminal_ || SecondsSince(last_) < kInterval_s) return;
+    last_ = Clock::now();
+    is_open_ = true;
+    fmt::print(stderr, "\rwriting: {:3.0f} % of {}",
+               100.0 * static_cast<double>(done_bytes) / static_cast<double>(total_bytes),
+               FormatBytes(total_bytes));
+  }
+
+ private:
+  bool is_terminal_ = isatty(STDERR_FILENO) == 1;
+  bool is_open_ = false;
+  Clock::time_point last_ = Clock::now();
+};
+
+class Synth : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.add_option("CONFIG", config_path_, "A model's config.json, or its directory")
+        ->type_name("")
+        ->required();
+    app.add_option("--out", directory_, "Where to write; must not exist or be empty")
+        ->type_name("DIR")
+        ->required();
+    app.add_option("--layers", num_layers_, "Layers to write (default: as many as the model has)")
+        ->type_name("N");
+    app.add_option("--seed", seed_, "Same seed, same bytes (default: 0)")->type_name("N");
+    app.add_option("--threads", num_threads_, "Threads (default: one per usable core)")
+        ->type_name("N");
+    AddJsonOption(app, json_path_);
+  }
+
+  Status Run() override {
+    if (num_layers_ && *num_layers_ < 1) {
+      return Error{fmt::format("--layers is {}, but must be at least 1", *num_layers_)};
+    }
+    const Result<std::vector<int>> cpus =
+        hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads_);
+    if (!cpus) return cpus.error();
+    const checkpoint::SynthesisOptions options = {.num_layers = num_layers_.value_or(0),
+                                                  .seed = seed_,
+                                                  .num_threads = static_cast<int>(cpus->size())};
+    const Clock::time_point start = Clock::now();
+    const Result<checkpoint::SynthesisSummary> summary = Write(options);
+    if (!summary) return summary.error();
+    const double elapsed_s = SecondsSince(start);
+
+    const double rate = static_cast<double>(summary->size_bytes) / elapsed_s;
+    fmt::print(
+        stderr, "synth: {} tensors, {} in {}, {:.1f} s ({}/s) -> {}\n",
+        FormatCount(static_cast<uint64_t>(summary->num_tensors)), FormatBytes(summary->size_bytes),
+        summary->num_shards == 1 ? "one file" : fmt::format("{} shards", summary->num_shards),
+        elapsed_s, FormatBytes(static_cast<uint64_t>(rate)), directory_);
+    if (json_path_.empty()) return {};
+    return WriteJson(json_path_, {{"tensors", summary->num_tensors},
+                                  {"shards", summary->num_shards},
+                                  {"bytes", summary->size_bytes},
+                                  {"seconds", elapsed_s},
+                                  {"bytes_per_s", rate},
+                                  {"out", directory_}});
+  }
+
+ private:
+  Result<checkpoint::SynthesisSummary> Write(const checkpoint::SynthesisOptions& options) const {
+    ProgressLine progress;
+    return checkpoint::Synthesize(
+        config_path_, directory_, options,
+        [&](uint64_t done_bytes, uint64_t total_bytes) { progress.Show(done_bytes, total_bytes); });
+  }
+
+  std::string config_path_;
+  std::string directory_;
+  std::optional<int> num_layers_;
+  std::optional<int> num_threads_;
+  uint64_t seed_ = 0;
+  std::string json_path_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeSynth() { return std::make_unique<Synth>(); }
+
+}  // namespace convene::cli
