@@ -22,9 +22,9 @@ inline constexpr int kDefaultContext = 4096;
 
 struct LoadOptions {
   kernels::WeightFormat weights = kernels::WeightFormat::kBf16;
-  std::optional<int> num_threads;  // unset: this rank's share of the cores
+  std::optional<int> num_threads = {};  // unset: this rank's share of the cores
   // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
-  std::optional<int> context;
+  std::optional<int> context = {};
   int max_step_tokens = 512;
   int max_sequences = 1;  // whose KV cache should fit at the same time
 };
@@ -38,7 +38,8 @@ struct LoadObserver {
 class LoadedModel {
  public:
   // Opens the model directory, plans the memory and loads. The calling thread becomes thread 0 of
-  // the pool: it must be the one that computes and that destroys the model.
+  // the pool: it must be the one that computes and that destroys the model. It is pinned meanwhile,
+  // so that a second model loaded beside the first would have that one CPU alone.
   // Errors: of the checkpoint, of CONVENE_ISA, options out of range, too little memory.
   static Result<std::unique_ptr<LoadedModel>> Load(const std::string& directory,
                                                    const LoadOptions& options,

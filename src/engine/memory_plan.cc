@@ -16,9 +16,9 @@ constexpr uint64_t kOverheadBytes = uint64_t{32} << 20;
 }  // namespace
 
 std::string MemoryPlan::Describe() const {
-  return fmt::format("needed {} (weights {}, KV cache {}, activations {}), available {}",
+  return fmt::format("needed {} (weights {}, KV cache {}, working memory {}), available {}",
                      FormatBytes(needed_bytes()), FormatBytes(weights_bytes), FormatBytes(kv_bytes),
-                     FormatBytes(activation_bytes), FormatBytes(available_bytes));
+                     FormatBytes(working_bytes), FormatBytes(available_bytes));
 }
 
 Result<MemoryPlan> PlanMemory(const MemoryRequest& request) {
@@ -36,7 +36,7 @@ Result<MemoryPlan> PlanMemory(const MemoryRequest& request) {
   const MemoryPlan plan = {
       .weights_bytes = request.weights_bytes,
       .kv_bytes = static_cast<uint64_t>(num_blocks) * request.kv_block_bytes,
-      .activation_bytes = request.activation_bytes + kOverheadBytes,
+      .working_bytes = request.activation_bytes + kOverheadBytes,
       .available_bytes = request.available_bytes,
       .context = request.context,
       .num_kv_blocks = static_cast<int>(num_blocks),

@@ -22,13 +22,14 @@ struct MemoryRequest {
 struct MemoryPlan {
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
-  uint64_t activation_bytes = 0;
+  uint64_t working_bytes = 0;  // activations, and a little for the program itself
   uint64_t available_bytes = 0;
   int context = 0;
   int num_kv_blocks = 0;
 
-  uint64_t needed_bytes() const { return weights_bytes + kv_bytes + activation_bytes; }
-  // "needed 14.1 GiB (weights 12.9 GiB, KV cache 1.00 GiB, activations 0.2 GiB), available 20 GiB"
+  uint64_t needed_bytes() const { return weights_bytes + kv_bytes + working_bytes; }
+  // "needed 14.1 GiB (weights 12.9 GiB, KV cache 1.00 GiB, working memory 0.2 GiB), available 20
+  // GiB"
   std::string Describe() const;
 };
 

@@ -1,0 +1,69 @@
+#include "engine/active_request.h"
+
+#include <utility>
+
+namespace convene::engine {
+
+ActiveRequest::ActiveRequest(RequestId id, Request request, int max_length,
+                             const text::Tokenizer* tokenizer)
+    : request_(std::move(request)),
+      max_length_(max_length),
+      tokenizer_(tokenizer),
+      sampler_(request_.sampling),
+      stop_strings_(std::move(request_.stop)) {
+  sequence_.id = id;
+  sequence_.tokens = std::move(request_.prompt);
+  sequence_.prompt_length = sequence_.length();
+  for (const int32_t token : sequence_.tokens) sampler_.Observe(token);
+  if (tokenizer_ == nullptr) return;
+  decoder_.emplace(*tokenizer_, /*skip_special_tokens=*/true);
+  if (!request_.continues_prompt) return;
+  for (const int32_t token : sequence_.tokens) TextOf(token);
+}
+
+GeneratedToken ActiveRequest::Sample(std::span<const float> logits) {
+  GeneratedToken generated;
+  generated.token = sampler_.Sample(logits, sequence_.length() - sequence_.prompt_length);
+  if (request_.num_logprobs) {
+    generated.logprob = logits[static_cast<size_t>(generated.token)] - LogSumExp(logits);
+    generated.top = TopLogprobs(logits, *request_.num_logprobs);
+  }
+  return generated;
+}
+
+Update ActiveRequest::Append(GeneratedToken token, bool is_eos) {
+  sequence_.tokens.push_back(token.token);
+  sampler_.Observe(token.token);
+  Update update;
+  update.request = sequence_.id;
+  update.token = std::move(token);
+  if (is_eos && !request_.ignore_eos) {
+    update.finish = FinishReason::kStop;
+  } else {
+    update.text = stop_strings_.Push(TextOf(update.token.token));
+    if (stop_strings_.stopped()) {
+      update.finish = FinishReason::kStop;
+    } else if (sequence_.length() >= max_length_) {
+      update.finish = FinishReason::kLength;
+    }
+  }
+  if (update.finish) update.text += RemainingText();
+  return update;
+}
+
+// A model's vocabulary may be padded beyond the tokenizer's: such a token has no text.
+std::string ActiveRequest::TextOf(int32_t token) {
+  if (!decoder_) return {};
+  Result<std::string> text = decoder_->Push(token);
+  return text ? *std::move(text) : std::string();
+}
+
+std::string ActiveRequest::RemainingText() {
+  if (!decoder_) return {};
+  const Result<std::string> rest = decoder_->Finish();
+  std::string text = rest ? stop_strings_.Push(*rest) : std::string();
+  text += stop_strings_.Finish();
+  return text;
+}
+
+}  // namespace convene::engine

@@ -1,0 +1,47 @@
+// A request while it is answered: its sequence, its sampler, its text so far. When it runs is the
+// scheduler's matter.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/stop_strings.h"
+#include "text/tokenizer.h"
+
+namespace convene::engine {
+
+class ActiveRequest {
+ public:
+  // `request` must be valid and end within `max_length` tokens, prompt and answer together. Without
+  // `tokenizer`, which must outlive this, there is no text.
+  ActiveRequest(RequestId id, Request request, int max_length, const text::Tokenizer* tokenizer);
+  ActiveRequest(const ActiveRequest&) = delete;
+  ActiveRequest& operator=(const ActiveRequest&) = delete;
+
+  Sequence& sequence() { return sequence_; }
+
+  // Picks the next token from its logits (vocab).
+  GeneratedToken Sample(std::span<const float> logits);
+
+  // Appends that token to the sequence. `is_eos`: it ends a text. An end-of-text token that ends
+  // this answer, and all that is not text, add no text.
+  Update Append(GeneratedToken token, bool is_eos);
+
+ private:
+  std::string TextOf(int32_t token);
+  std::string RemainingText();
+
+  Request request_;
+  int max_length_;
+  const text::Tokenizer* tokenizer_;
+  Sequence sequence_;
+  Sampler sampler_;
+  std::optional<text::StreamDecoder> decoder_;
+  StopStrings stop_strings_;
+};
+
+}  // namespace convene::engine

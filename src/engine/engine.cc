@@ -1,0 +1,157 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/units.h"
+#include "engine/check_tokens.h"
+
+namespace convene::engine {
+namespace {
+
+constexpr size_t kMaxStopStrings = 16;
+constexpr size_t kMaxStopBytes = 4096;
+constexpr int kMaxLogprobs = 100;
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
+                                             const LoadOptions& options,
+                                             const LoadObserver& observer) {
+  // First what is small and may be missing.
+  Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(directory);
+  if (!tokenizer) return tokenizer.error();
+  Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(directory, options, observer);
+  if (!model) return model.error();
+  return std::make_unique<Engine>(*std::move(model), *std::move(tokenizer), options.max_sequences);
+}
+
+Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer> tokenizer,
+               int max_sequences)
+    : model_(std::move(model)),
+      tokenizer_(std::move(tokenizer)),
+      is_eos_(static_cast<size_t>(model_->spec().vocab_size)),
+      blocks_(model_->num_kv_blocks()),
+      scheduler_(blocks_,
+                 {.max_step_tokens = model_->max_step_tokens(), .max_sequences = max_sequences}) {
+  for (const int token : model_->generation_config().eos_token_ids) {
+    if (token < model_->spec().vocab_size) is_eos_[static_cast<size_t>(token)] = true;
+  }
+}
+
+Result<RequestId> Engine::Submit(Request request) {
+  if (const Status valid = CheckRequest(request); !valid) return valid.error();
+  const auto prompt_length = static_cast<int>(request.prompt.size());
+  const int room = model_->context() - prompt_length;
+  const int max_length = prompt_length + std::min(request.max_tokens.value_or(room), room);
+
+  const RequestId id = ++last_id_;
+  ActiveRequest& active =
+      requests_
+          .try_emplace(id, id, std::move(request), max_length, tokenizer_ ? &*tokenizer_ : nullptr)
+          .first->second;
+  const model::RopeSpec& rope = model_->spec().rope;
+  if (rope.DependsOnLength()) {
+    // A longer prompt has other frequencies from its first position on.
+    const bool is_short = prompt_length <= rope.original_max_positions;
+    active.sequence().sharing_limit = is_short ? rope.original_max_positions : 0;
+  }
+  scheduler_.Add(&active.sequence());
+  return id;
+}
+
+Status Engine::CheckRequest(const Request& request) const {
+  if (request.prompt.empty()) return Error{"the prompt has no tokens"};
+  if (const Status known = CheckTokens(request.prompt, model_->spec().vocab_size); !known) {
+    return known;
+  }
+  if (std::ssize(request.prompt) >= model_->context()) {
+    return Error{fmt::format(
+        "the prompt has {} tokens; the context of {} must hold it and at least one more: shorten "
+        "the prompt, or raise --context (the model's limit is {})",
+        FormatCount(request.prompt.size()), model_->context(), model_->spec().max_positions)};
+  }
+  if (request.max_tokens && *request.max_tokens < 1) {
+    return Error{
+        fmt::format("max_tokens {} is out of range; it must be 1 or more", *request.max_tokens)};
+  }
+  if (request.num_logprobs && (*request.num_logprobs < 0 || *request.num_logprobs > kMaxLogprobs)) {
+    return Error{fmt::format("{} logprobs per token are out of range; ask for 0 to {}",
+                             *request.num_logprobs, kMaxLogprobs)};
+  }
+  if (request.stop.size() > kMaxStopStrings) {
+    return Error{fmt::format("{} stop strings; at most {} are allowed", request.stop.size(),
+                             kMaxStopStrings)};
+  }
+  for (const std::string& stop : request.stop) {
+    if (stop.empty() || stop.size() > kMaxStopBytes) {
+      return Error{fmt::format("a stop string of {} bytes; it must have 1 to {}", stop.size(),
+                               kMaxStopBytes)};
+    }
+  }
+  if (!request.stop.empty() && !tokenizer_) return Error{"stop strings need a tokenizer"};
+  return Validate(request.sampling);
+}
+
+void Engine::Cancel(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  scheduler_.Remove(&found->second.sequence());
+  requests_.erase(found);
+}
+
+std::vector<Update> Engine::Step() {
+  const std::vector<ScheduledTokens> scheduled = scheduler_.Schedule();
+  if (scheduled.empty()) return {};
+  std::vector<Update> updates = Execute(scheduled);
+  for (const Update& update : updates) {
+    if (update.finish) Cancel(update.request);
+  }
+  return updates;
+}
+
+std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& scheduled) {
+  std::vector<runtime::SequenceStep> step;
+  for (const auto& [sequence, num_tokens] : scheduled) {
+    const bool is_last = num_tokens == sequence->num_pending();
+    step.push_back({
+        .tokens = std::span<const int32_t>(sequence->tokens)
+                      .subspan(static_cast<size_t>(sequence->num_computed),
+                               static_cast<size_t>(num_tokens)),
+        .first_position = sequence->num_computed,
+        .blocks = sequence->blocks,
+        .prompt_length = sequence->prompt_length,
+        .first_logits_token = is_last ? num_tokens - 1 : num_tokens,
+    });
+  }
+  std::vector<std::pair<ActiveRequest*, GeneratedToken>> sampled;
+  const auto sample = [&](int sequence_idx, int, std::span<const float> logits) {
+    const Sequence& sequence = *scheduled[static_cast<size_t>(sequence_idx)].sequence;
+    ActiveRequest& request = requests_.at(sequence.id);
+    sampled.emplace_back(&request, request.Sample(logits));
+  };
+  model_->transformer().Forward(step, sample);
+  scheduler_.Complete(scheduled);
+
+  std::vector<Update> updates;
+  for (auto& [request, token] : sampled) {
+    const bool is_eos = is_eos_[static_cast<size_t>(token.token)];
+    updates.push_back(request->Append(std::move(token), is_eos));
+  }
+  return updates;
+}
+
+SamplingOptions DefaultSampling(const checkpoint::GenerationConfig& config) {
+  SamplingOptions sampling;
+  const bool samples = config.do_sample.value_or(false);
+  sampling.temperature = samples ? config.temperature.value_or(1.0) : 0.0;
+  sampling.top_k = config.top_k.value_or(samples ? 50 : 0);
+  sampling.top_p = config.top_p.value_or(1.0);
+  sampling.min_p = config.min_p.value_or(0.0);
+  sampling.repetition_penalty = config.repetition_penalty.value_or(1.0);
+  return sampling;
+}
+
+}  // namespace convene::engine

@@ -1,0 +1,70 @@
+// convene's C++ interface: takes requests, runs many of them together, and gives back their tokens
+// and text as they come. It reads no files but the model and speaks no protocol.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/active_request.h"
+#include "engine/block_manager.h"
+#include "engine/loaded_model.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "text/tokenizer.h"
+
+namespace convene::engine {
+
+// Not thread-safe; one thread makes all calls, the one that loaded the model.
+class Engine {
+ public:
+  // Loads model and tokenizer. `options.max_sequences` of the requests run at the same time.
+  // Errors: those of LoadedModel::Load and text::Tokenizer::Load.
+  static Result<std::unique_ptr<Engine>> Load(const std::string& directory,
+                                              const LoadOptions& options,
+                                              const LoadObserver& observer);
+
+  // Without a tokenizer there is no text: Update::text stays empty, and stop strings are refused.
+  Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer> tokenizer,
+         int max_sequences);
+
+  const LoadedModel& model() const { return *model_; }
+  const text::Tokenizer& tokenizer() const { return *tokenizer_; }
+
+  // Queues a request. Errors: an empty prompt, one that leaves no room in the context, an unknown
+  // token, an option out of its range; the engine goes on with the others.
+  Result<RequestId> Submit(Request request);
+
+  // Ends a request: no more updates. Its KV cache stays available as a prefix.
+  void Cancel(RequestId id);
+
+  // Computes one step. Updates are in order of arrival; of a request still in prefill there is
+  // none. Empty if there is no request.
+  std::vector<Update> Step();
+
+  int num_requests() const { return scheduler_.num_sequences(); }
+  int64_t num_reused_tokens() const { return scheduler_.num_reused_tokens(); }
+  int64_t num_preemptions() const { return scheduler_.num_preemptions(); }
+
+ private:
+  Status CheckRequest(const Request& request) const;
+  std::vector<Update> Execute(const std::vector<ScheduledTokens>& scheduled);
+
+  std::unique_ptr<LoadedModel> model_;
+  std::optional<text::Tokenizer> tokenizer_;
+  std::vector<bool> is_eos_;  // by token id
+  BlockManager blocks_;
+  Scheduler scheduler_;
+  std::map<RequestId, ActiveRequest> requests_;
+  RequestId last_id_ = 0;
+};
+
+// Greedy unless the checkpoint's generation_config.json says do_sample; fields that it does not set
+// are those of transformers (top_k 50 when it samples).
+SamplingOptions DefaultSampling(const checkpoint::GenerationConfig& config);
+
+}  // namespace convene::engine

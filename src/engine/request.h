@@ -1,0 +1,46 @@
+// What is asked of the engine for one prompt, and what comes back while it answers. No JSON.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/sampler.h"
+
+namespace convene::engine {
+
+using RequestId = uint64_t;
+
+struct Request {
+  std::vector<int32_t> prompt;    // token ids, at least one
+  std::optional<int> max_tokens;  // unset: as many as the context holds
+  SamplingOptions sampling;
+  std::vector<std::string> stop;    // strings that end the answer and are not part of it
+  bool ignore_eos = false;          // go on after the model's end-of-text tokens
+  std::optional<int> num_logprobs;  // per token: its own, and this many of the likeliest
+  // The answer continues the prompt's text, so that a leading space, say, is kept. Otherwise it is
+  // a text of its own.
+  bool continues_prompt = false;
+};
+
+enum class FinishReason {
+  kStop,    // an end-of-text token or a stop string
+  kLength,  // max_tokens, or the context is full
+};
+
+struct GeneratedToken {
+  int32_t token = 0;
+  double logprob = 0;             // set if asked for
+  std::vector<TokenLogprob> top;  // likeliest first
+};
+
+// What one step did for one request.
+struct Update {
+  RequestId request = 0;
+  GeneratedToken token;  // the end-of-text token too
+  std::string text;      // that may be shown now; whole UTF-8 characters
+  std::optional<FinishReason> finish;
+};
+
+}  // namespace convene::engine
