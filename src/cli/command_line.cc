@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quote.h"
 #include "cli/output.h"
 
 namespace convene::cli {
@@ -39,6 +40,17 @@ std::unique_ptr<CLI::App> MakeParser() {
   app->get_formatter()->column_width(32);
   app->footer("convene COMMAND --help shows a command's options and an example.");
   return app;
+}
+
+// The parser would only say that a subcommand is missing.
+Status CheckCommandName(int argc, const char* const* argv, std::span<const CommandEntry> commands) {
+  if (argc < 2 || argv[1][0] == '-') return {};
+  std::string names;
+  for (const CommandEntry& entry : commands) {
+    if (std::string_view(entry.name) == argv[1]) return {};
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
+  }
+  return Error{fmt::format("there is no command {}; the commands are {}", Quote(argv[1]), names)};
 }
 
 struct Subcommand {
@@ -72,12 +84,19 @@ int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEnt
     subcommands.push_back({parser, entry.make()});
     subcommands.back().command->AddOptions(*parser);
   }
+  if (const Status known = CheckCommandName(argc, argv, commands); !known) {
+    PrintError(known.error().message);
+    return kUsage;
+  }
   try {
     app->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::ostringstream help;
     std::ostringstream complaint;
-    if (app->exit(error, help, complaint) == 0) return Report(WriteOutput(help.str()));
+    if (app->exit(error, help, complaint) == 0) {
+      const Status written = WriteOutput(help.str());
+      return Report(written ? FlushOutput() : written);
+    }
     PrintError(fmt::format("{} (see --help)", error.what()));
     return kUsage;
   }

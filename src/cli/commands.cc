@@ -1,11 +1,19 @@
-#include <array>
-
 #include "cli/command.h"
+#include "cli/inspect.h"
+#include "cli/logits.h"
+#include "cli/synth.h"
 
 namespace convene::cli {
 namespace {
 
-constexpr std::array<CommandEntry, 0> kCommands = {};
+constexpr CommandEntry kCommands[] = {
+    {"logits", "Write the logits of given tokens to a file",
+     "convene logits models/demo --tokens ids.txt --out logits.npy", MakeLogits},
+    {"inspect", "Show what a model is, how big, and what it needs here",
+     "convene inspect models/demo --context 8192 --weights f32", MakeInspect},
+    {"synth", "Write a random-weight checkpoint of a real model's shape",
+     "convene synth config.json --layers 4 --out /tmp/model --seed 1", MakeSynth},
+};
 
 }  // namespace
 

@@ -95,8 +95,7 @@ Result<std::vector<int32_t>> ParseNpyTokens(std::string_view bytes) {
   const std::optional<uint64_t> count = shape ? OnlyDimension(*shape) : std::nullopt;
   if (!count) return Malformed("its header is " + Quote(content->header));
   const size_t element_bytes = is_int32 ? 4 : 8;
-  if (content->data.size() % element_bytes != 0 ||
-      content->data.size() / element_bytes != *count) {
+  if (content->data.size() % element_bytes != 0 || content->data.size() / element_bytes != *count) {
     return Malformed(fmt::format("its header says {} elements of {} bytes, but {} bytes follow",
                                  *count, element_bytes, content->data.size()));
   }
@@ -112,8 +111,8 @@ Result<NpyWriter> NpyWriter::Create(const std::string& path, int64_t rows, int64
   if (!writer.file_) {
     return Error{fmt::format("cannot create {}: {}", path, std::strerror(errno))};
   }
-  std::string header = fmt::format(
-      "{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, cols);
+  std::string header =
+      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, cols);
   const size_t unpadded_bytes = kMagic.size() + 4 + header.size() + 1;
   header.append((kHeaderAlignment - unpadded_bytes % kHeaderAlignment) % kHeaderAlignment, ' ');
   header += '\n';

@@ -1,0 +1,29 @@
+// The options that all commands share which load a model, declared in one place. What they do is
+// engine/loaded_model.h.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "engine/loaded_model.h"
+
+namespace convene::cli {
+
+struct ModelOptions {
+  std::string directory;
+  engine::LoadOptions load;
+};
+
+// MODEL, --weights, --threads and --chunk.
+void AddModelOptions(CLI::App& app, ModelOptions& options);
+
+// --context, where the command does not know it.
+void AddContextOption(CLI::App& app, ModelOptions& options);
+
+// Loads the model; tells memory needed and available before, progress meanwhile and the time after
+// on standard error.
+Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options);
+
+}  // namespace convene::cli
