@@ -3,8 +3,9 @@
 namespace convene {
 namespace {
 
-// The length of the UTF-8 character at the start of `text`, 0 where it is malformed, cut or a control
-// character. Overlong forms and surrogates pass: terminals show them as a replacement character.
+// The length of the UTF-8 character at the start of `text`, 0 where it is malformed, cut or a
+// control character. Overlong forms and surrogates pass: terminals show them as a replacement
+// character.
 size_t PrintableLength(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x20 || lead == 0x7f) return 0;

@@ -1,4 +1,5 @@
-// Outside text inside messages: quoted, cut and harmless to a terminal. Not an encoding to read back.
+// Outside text inside messages: quoted, cut and harmless to a terminal. Not an encoding to read
+// back.
 #pragma once
 
 #include <string>
