@@ -1,0 +1,24 @@
+// What code points are to the Hugging Face tokenizers package, which mixes Unicode versions. Not
+// for linguistics.
+#pragma once
+
+#include <string>
+
+#include "text/unicode_tables.h"
+
+namespace convene::text {
+
+bool IsWhitespace(char32_t code_point);   // property White_Space
+bool IsNumeric(char32_t code_point);      // general category N
+bool IsPunctuation(char32_t code_point);  // P, and all ASCII signs
+bool IsMark(char32_t code_point);         // M
+
+// Appends the lower case in UTF-8; two code points for U+0130.
+void AppendLowerCase(char32_t code_point, std::string* text);
+
+bool IsInRanges(char32_t code_point, std::span<const CodePointRange> ranges);
+
+// What regular expressions should see in place of `code_point`; itself, for most.
+char32_t RegexStandIn(char32_t code_point);
+
+}  // namespace convene::text
