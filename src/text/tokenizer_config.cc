@@ -1,0 +1,98 @@
+#include "text/tokenizer_config.h"
+
+#include <charconv>
+#include <string_view>
+
+#include "base/quote.h"
+#include "text/json_fields.h"
+
+namespace convene::text {
+namespace {
+
+// A token is spelt as a string or as an object with its "content".
+Result<std::string> ReadTokenText(const nlohmann::json& value, std::string_view where) {
+  if (value.is_string()) return value.get_ref<const std::string&>();
+  JsonFields fields(value, where);
+  std::string content = fields.String("content");
+  if (!fields.status()) return fields.status().error();
+  return content;
+}
+
+Result<std::map<int64_t, AddedToken>> ReadAddedTokensDecoder(const nlohmann::json& object) {
+  std::map<int64_t, AddedToken> tokens;
+  for (const auto& [key, value] : object.items()) {
+    int64_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size()) {
+      return Error{fmt::format("added_tokens_decoder: {} is no token id", Quote(key))};
+    }
+    auto token = ReadAddedToken(value);
+    if (!token) return token.error();
+    tokens.emplace(id, *std::move(token));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+Result<AddedToken> ReadAddedToken(const nlohmann::json& value) {
+  JsonFields fields(value, "added token");
+  AddedToken token{.content = fields.String("content"),
+                   .single_word = fields.Bool("single_word", false),
+                   .lstrip = fields.Bool("lstrip", false),
+                   .rstrip = fields.Bool("rstrip", false),
+                   .special = fields.Bool("special", false)};
+  token.normalized = fields.Bool("normalized", !token.special);
+  if (!fields.status()) return fields.status().error();
+  return token;
+}
+
+Status ReadSpecialTokens(const nlohmann::json& document, TokenizerConfig* config) {
+  JsonFields fields(document, "special tokens");
+  if (!fields.status()) return fields.status();
+  for (const char* role : kSpecialTokenRoles) {
+    if (!document.contains(role)) continue;
+    const nlohmann::json* value = fields.Find(role);
+    if (value == nullptr) {
+      config->special_tokens[role] = "";
+      continue;
+    }
+    auto token = ReadTokenText(*value, role);
+    if (!token) return token.error();
+    config->special_tokens[role] = *std::move(token);
+  }
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    // Newer files may map roles to tokens here.
+    if (fields.Find(key) == nullptr || fields.Find(key)->is_object()) continue;
+    for (const nlohmann::json& value : fields.Array(key)) {
+      auto token = ReadTokenText(value, key);
+      if (!token) return token.error();
+      config->additional_special_tokens.push_back(*std::move(token));
+    }
+  }
+  return fields.status();
+}
+
+Result<TokenizerConfig> ReadTokenizerConfig(const nlohmann::json& document) {
+  JsonFields fields(document, "tokenizer_config.json");
+  TokenizerConfig config;
+  config.tokenizer_class = fields.String("tokenizer_class", "");
+  constexpr std::string_view kFast = "Fast";
+  if (config.tokenizer_class.ends_with(kFast)) {
+    config.tokenizer_class.resize(config.tokenizer_class.size() - kFast.size());
+  }
+  config.add_bos_token = fields.Bool("add_bos_token", false);
+  config.add_eos_token = fields.Bool("add_eos_token", false);
+  config.add_prefix_space = fields.Bool("add_prefix_space", false);
+  if (!fields.status()) return fields.status().error();
+  if (Status status = ReadSpecialTokens(document, &config); !status) return status.error();
+  if (fields.Find("added_tokens_decoder") != nullptr) {
+    auto tokens = ReadAddedTokensDecoder(fields.Object("added_tokens_decoder"));
+    if (!fields.status()) return fields.status().error();
+    if (!tokens) return tokens.error();
+    config.added_tokens = *std::move(tokens);
+  }
+  return config;
+}
+
+}  // namespace convene::text

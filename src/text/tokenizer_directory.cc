@@ -1,0 +1,62 @@
+// How a Tokenizer comes about: from JSON or from the files of a directory.
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/json.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
+#include "text/tokenizer_file.h"
+#include "text/tokenizer_json.h"
+#include "text/vocabulary_files.h"
+
+namespace convene::text {
+
+Result<Tokenizer> Tokenizer::FromJson(std::string_view tokenizer_json,
+                                      std::string_view tokenizer_config_json) {
+  const auto document = ParseJson(tokenizer_json);
+  if (!document) return Error{fmt::format("tokenizer.json: {}", document.error().message)};
+  auto parts = ReadTokenizerJson(*document);
+  if (!parts) return parts.error();
+  if (!tokenizer_config_json.empty()) {
+    const auto config_document = ParseJson(tokenizer_config_json);
+    if (!config_document) {
+      return Error{fmt::format("tokenizer_config.json: {}", config_document.error().message)};
+    }
+    const auto config = ReadTokenizerConfig(*config_document);
+    if (!config) return config.error();
+    parts->named_tokens = RolesOf(*config);
+  }
+  return Tokenizer(*std::move(parts));
+}
+
+Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
+  if (FileExists(directory + "/tokenizer.json")) {
+    const auto tokenizer_json = ReadTokenizerFile(directory + "/tokenizer.json");
+    if (!tokenizer_json) return tokenizer_json.error();
+    std::string config_json;
+    if (FileExists(directory + "/tokenizer_config.json")) {
+      auto contents = ReadTokenizerFile(directory + "/tokenizer_config.json");
+      if (!contents) return contents.error();
+      config_json = *std::move(contents);
+    }
+    auto tokenizer = FromJson(*tokenizer_json, config_json);
+    if (!tokenizer) return Error{fmt::format("{}: {}", directory, tokenizer.error().message)};
+    return tokenizer;
+  }
+  const bool has_vocabulary = FileExists(directory + "/vocab.json");
+  const bool has_merges = FileExists(directory + "/merges.txt");
+  if (has_vocabulary && has_merges) {
+    auto parts = ReadVocabularyFiles(directory);
+    if (!parts) return parts.error();
+    return Tokenizer(*std::move(parts));
+  }
+  return Error{fmt::format(
+      "{} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt{}", directory,
+      FileExists(directory + "/tokenizer.model")
+          ? " (tokenizer.model alone is not read; save the tokenizer with transformers to get "
+            "tokenizer.json)"
+          : "")};
+}
+
+}  // namespace convene::text

@@ -1,0 +1,235 @@
+#include "text/tokenizer_json.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/quote.h"
+#include "text/json_fields.h"
+#include "text/tokenizer_steps_json.h"
+
+namespace convene::text {
+namespace {
+
+Result<std::vector<Merge>> ReadMerges(const nlohmann::json& array) {
+  std::vector<Merge> merges;
+  merges.reserve(array.size());
+  for (const nlohmann::json& value : array) {
+    if (value.is_string()) {
+      const std::string& line = value.get_ref<const std::string&>();
+      if (line.starts_with("#version")) continue;
+      auto merge = ReadMergeLine(line);
+      if (!merge) return merge.error();
+      merges.push_back(*std::move(merge));
+    } else if (value.is_array() && value.size() == 2 && value[0].is_string() &&
+               value[1].is_string()) {
+      merges.push_back({.left = value[0].get_ref<const std::string&>(),
+                        .right = value[1].get_ref<const std::string&>()});
+    } else {
+      return Error{"model: \"merges\" must hold pairs of tokens"};
+    }
+  }
+  return merges;
+}
+
+// The oldest files do not name the type of their model.
+std::string TypeOfOldModel(const JsonFields& fields) {
+  const nlohmann::json* vocabulary = fields.Find("vocab");
+  if (fields.Find("merges") != nullptr) return "BPE";
+  return vocabulary != nullptr && vocabulary->is_array() ? "Unigram" : "WordPiece";
+}
+
+Result<Bpe> ReadModel(const nlohmann::json& value) {
+  JsonFields fields(value, "model");
+  const std::string type = fields.String("type", TypeOfOldModel(fields));
+  if (!fields.status()) return fields.status().error();
+  if (type != "BPE") {
+    return Error{
+        fmt::format("the tokenizer model {} is not supported; convene reads BPE", Quote(type))};
+  }
+  if (const nlohmann::json* dropout = fields.Find("dropout");
+      dropout != nullptr && (!dropout->is_number() || dropout->get<double>() != 0)) {
+    return Error{"model: \"dropout\" makes tokens random, which is for training; set it to null"};
+  }
+  BpeOptions options{.unk_token = std::nullopt,
+                     .continuing_subword_prefix = fields.String("continuing_subword_prefix", ""),
+                     .end_of_word_suffix = fields.String("end_of_word_suffix", ""),
+                     .fuse_unk = fields.Bool("fuse_unk", false),
+                     .byte_fallback = fields.Bool("byte_fallback", false),
+                     .ignore_merges = fields.Bool("ignore_merges", false)};
+  if (fields.Find("unk_token") != nullptr) options.unk_token = fields.String("unk_token");
+  const nlohmann::json& vocab = fields.Object("vocab");
+  const nlohmann::json& merge_array = fields.Array("merges");
+  if (!fields.status()) return fields.status().error();
+  auto tokens = ReadVocabulary(vocab);
+  if (!tokens) return tokens.error();
+  auto vocabulary = Vocabulary::Create(*std::move(tokens));
+  if (!vocabulary) return vocabulary.error();
+  const auto merges = ReadMerges(merge_array);
+  if (!merges) return merges.error();
+  return Bpe::Create(*std::move(vocabulary), *merges, std::move(options));
+}
+
+// The ids of a special token, as "special_tokens" lists them.
+Result<std::vector<int32_t>> ReadTemplateIds(const nlohmann::json& special_tokens,
+                                             const std::string& name) {
+  const std::string where = fmt::format("post-processor TemplateProcessing, token {}", Quote(name));
+  JsonFields tokens(special_tokens, where);
+  const nlohmann::json& token = tokens.Object(name.c_str());
+  if (!tokens.status()) return tokens.status().error();
+  JsonFields fields(token, where);
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : fields.Array("ids")) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxTokenId) {
+      return Error{fmt::format("{}: \"ids\" must hold ids of tokens", where)};
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  if (!fields.status()) return fields.status().error();
+  return ids;
+}
+
+Result<TokenTemplate> ReadTemplate(const nlohmann::json& value) {
+  constexpr std::string_view kWhere = "post-processor TemplateProcessing";
+  JsonFields fields(value, kWhere);
+  const nlohmann::json& special_tokens = fields.Object("special_tokens");
+  const nlohmann::json& single = fields.Array("single");
+  if (!fields.status()) return fields.status().error();
+  TokenTemplate token_template;
+  for (const nlohmann::json& part : single) {
+    JsonFields part_fields(part, kWhere);
+    if (part_fields.Find("Sequence") != nullptr) {
+      JsonFields sequence(part_fields.Object("Sequence"), kWhere);
+      if (sequence.String("id") != "A") sequence.Fail("id", "\"A\" in \"single\"");
+      if (!sequence.status()) return sequence.status().error();
+      token_template.parts.emplace_back(TextTokens{});
+      continue;
+    }
+    JsonFields special(part_fields.Object("SpecialToken"), kWhere);
+    const std::string name = special.String("id");
+    if (!part_fields.status()) return part_fields.status().error();
+    if (!special.status()) return special.status().error();
+    auto ids = ReadTemplateIds(special_tokens, name);
+    if (!ids) return ids.error();
+    token_template.parts.emplace_back(*std::move(ids));
+  }
+  const auto num_texts =
+      std::count_if(token_template.parts.begin(), token_template.parts.end(),
+                    [](const auto& part) { return std::holds_alternative<TextTokens>(part); });
+  if (num_texts != 1) {
+    return Error{fmt::format("{}: \"single\" has the text {} times, but must have it once", kWhere,
+                             num_texts)};
+  }
+  return token_template;
+}
+
+Status AppendTemplates(const nlohmann::json& value, std::vector<TokenTemplate>* templates) {
+  JsonFields fields(value, "post-processor");
+  const std::string type = fields.String("type");
+  if (!fields.status()) return fields.status();
+  if (type == "Sequence") {
+    for (const nlohmann::json& processor : fields.Array("processors")) {
+      if (Status status = AppendTemplates(processor, templates); !status) return status;
+    }
+  } else if (type == "TemplateProcessing") {
+    auto token_template = ReadTemplate(value);
+    if (!token_template) return token_template.error();
+    templates->push_back(*std::move(token_template));
+  } else if (type != "ByteLevel") {  // which only moves offsets
+    return Error{
+        fmt::format("the post-processor {} is not supported; convene reads "
+                    "TemplateProcessing, ByteLevel and Sequence",
+                    Quote(type))};
+  }
+  return fields.status();
+}
+
+Result<std::vector<AddedToken>> ReadAddedTokens(const nlohmann::json& value) {
+  std::vector<AddedToken> tokens;
+  if (value.is_null()) return tokens;
+  if (!value.is_array()) return Error{"\"added_tokens\" must be an array"};
+  for (const nlohmann::json& entry : value) {
+    auto token = ReadAddedToken(entry);
+    if (!token) return token.error();
+    tokens.push_back(*std::move(token));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+Result<std::vector<Token>> ReadVocabulary(const nlohmann::json& object) {
+  if (!object.is_object()) return Error{"the vocabulary must be an object of tokens and their ids"};
+  std::vector<Token> tokens;
+  tokens.reserve(object.size());
+  for (auto entry = object.begin(); entry != object.end(); ++entry) {
+    if (!entry->is_number_unsigned() || entry->get<uint64_t>() > kMaxTokenId) {
+      return Error{fmt::format("the vocabulary gives {} no id from 0 to {}", Quote(entry.key()),
+                               kMaxTokenId)};
+    }
+    tokens.push_back({.text = entry.key(), .id = entry->get<int32_t>()});
+  }
+  return tokens;
+}
+
+Result<Merge> ReadMergeLine(std::string_view line) {
+  const size_t space = line.find(' ');
+  if (space == line.npos || line.find(' ', space + 1) != line.npos) {
+    return Error{fmt::format("the merge {} is not two tokens and a space between", Quote(line))};
+  }
+  return Merge{.left = std::string(line.substr(0, space)),
+               .right = std::string(line.substr(space + 1))};
+}
+
+Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document) {
+  JsonFields fields(document, "tokenizer.json");
+  if (const std::string version = fields.String("version", "1.0"); version != "1.0") {
+    fields.Fail("version", "\"1.0\"");
+  }
+  const nlohmann::json& model_object = fields.Object("model");
+  if (!fields.status()) return fields.status().error();
+  const auto field = [&](const char* key) {
+    static const nlohmann::json kNull;
+    const nlohmann::json* value = fields.Find(key);
+    return std::cref(value == nullptr ? kNull : *value);
+  };
+
+  auto model = ReadModel(model_object);
+  if (!model) return model.error();
+  auto normalizer = ReadNormalizer(field("normalizer"));
+  if (!normalizer) return normalizer.error();
+  auto pre_tokenizer = ReadPreTokenizer(field("pre_tokenizer"));
+  if (!pre_tokenizer) return pre_tokenizer.error();
+  auto decoder = ReadDecoder(field("decoder"));
+  if (!decoder) return decoder.error();
+  const auto tokens = ReadAddedTokens(field("added_tokens"));
+  if (!tokens) return tokens.error();
+  auto added_tokens = AddedTokens::Create(*tokens, model->vocabulary(), *normalizer);
+  if (!added_tokens) return added_tokens.error();
+  std::vector<TokenTemplate> templates;
+  if (const nlohmann::json* processor = fields.Find("post_processor")) {
+    if (Status status = AppendTemplates(*processor, &templates); !status) return status.error();
+  }
+  return TokenizerParts{.normalizer = *std::move(normalizer),
+                        .pre_tokenizer = *std::move(pre_tokenizer),
+                        .model = *std::move(model),
+                        .added_tokens = *std::move(added_tokens),
+                        .templates = std::move(templates),
+                        .decoder = *std::move(decoder),
+                        .named_tokens = {}};
+}
+
+NamedTokens RolesOf(const TokenizerConfig& config) {
+  const auto role = [&](const char* name) -> std::optional<NamedToken> {
+    const auto found = config.special_tokens.find(name);
+    if (found == config.special_tokens.end() || found->second.empty()) return std::nullopt;
+    return NamedToken{.text = found->second, .id = std::nullopt};
+  };
+  return {.bos = role("bos_token"),
+          .eos = role("eos_token"),
+          .unk = role("unk_token"),
+          .pad = role("pad_token")};
+}
+
+}  // namespace convene::text
