@@ -1,16 +1,22 @@
+#include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/inspect.h"
 #include "cli/logits.h"
+#include "cli/measure.h"
 #include "cli/synth.h"
 
 namespace convene::cli {
 namespace {
 
 constexpr CommandEntry kCommands[] = {
-    {"logits", "Write the logits of given tokens to a file",
-     "convene logits models/demo --tokens ids.txt --out logits.npy", MakeLogits},
     {"inspect", "Show what a model is, how big, and what it needs here",
      "convene inspect models/demo --context 8192 --weights f32", MakeInspect},
+    {"logits", "Write the logits of given tokens to a file",
+     "convene logits models/demo --tokens ids.txt --out logits.npy", MakeLogits},
+    {"bench", "Time prefill and decode, and compare with the machine's peaks",
+     "convene bench models/demo --batch 1,8 --json bench.json", MakeBench},
+    {"measure", "Measure this machine's peaks and keep them", "convene measure --seconds 0.5",
+     MakeMeasure},
     {"synth", "Write a random-weight checkpoint of a real model's shape",
      "convene synth config.json --layers 4 --out /tmp/model --seed 1", MakeSynth},
 };

@@ -50,6 +50,15 @@ Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
   return {};
 }
 
+Status WriteReport(const std::string& json_path, std::string_view text) {
+  if (json_path == "-") {
+    fmt::print(stderr, "{}", text);
+    return {};
+  }
+  const Status written = WriteOutput(text);
+  return written ? FlushOutput() : written;
+}
+
 Result<std::string> ReadText(const std::string& path) {
   if (path != "-") return ReadFile(path, kMaxTextBytes);
   std::string text;

@@ -2,9 +2,11 @@
 // cache, after making sure that all of it fits in memory. No tokenizer and no requests (engine.h).
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -48,6 +50,8 @@ class LoadedModel {
   const model::ModelSpec& spec() const { return weights_.spec; }
   const checkpoint::GenerationConfig& generation_config() const { return generation_config_; }
   const MemoryPlan& memory() const { return memory_; }
+  // The packed weights as they lie in memory.
+  std::span<const std::byte> weight_bytes() const { return weights_.storage.bytes(); }
   kernels::WeightFormat format() const { return weights_.format; }
   int context() const { return memory_.context; }
   int num_kv_blocks() const { return memory_.num_kv_blocks; }

@@ -1,0 +1,190 @@
+#include "cli/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/environment.h"
+#include "base/units.h"
+#include "cli/bench_point.h"
+#include "cli/bench_workload.h"
+#include "cli/measure_machine.h"
+#include "cli/model_options.h"
+#include "cli/output.h"
+#include "cli/peak_meter.h"
+#include "hardware/memory_status.h"
+#include "model/model_size.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr double kGiga = 1e9;
+
+class Bench : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.add_option("--prompt-tokens", shape_.prompt_tokens, "Length of each prompt (default: 512)")
+        ->check(CLI::Range(1, 1 << 20))
+        ->type_name("N");
+    app.add_option("--gen-tokens", shape_.gen_tokens, "Tokens generated after it (default: 64)")
+        ->check(CLI::Range(1, 1 << 20))
+        ->type_name("N");
+    app.add_option("--batch", batches_, "Sequences at the same time (default: 1,8,32)")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 1 << 16))
+        ->type_name("N,N,...");
+    app.add_option("--repeat", num_repeats_,
+                   "Repetitions; prefill of further batches runs once "
+                   "(default: 5)")
+        ->check(CLI::Range(1, 1000))
+        ->type_name("N");
+    app.add_option("--seed", seed_, "Of the random token ids (default: 1)")->type_name("N");
+    AddJsonOption(app, json_path_);
+    AddModelOptions(app, model_options_);
+  }
+
+  Status Run() override {
+    const Result<hardware::Isa> isa = hardware::ChooseIsa();
+    if (!isa) return isa.error();
+    const Result<hardware::Profile> machine = MeasureBefore(*isa);
+    if (!machine) return machine.error();
+    const Result<std::unique_ptr<engine::LoadedModel>> model = Load();
+    if (!model) return model.error();
+    PeakMeter meter(**model, *isa, machine->last_level_cache_bytes);
+    memory_.Sample();
+    const Status told = WriteReport(json_path_, DescribeModel(**model, *machine) + TableHeader());
+    if (!told) return told;
+    for (const int batch : batches_) {
+      if (const Status measured = MeasureBatch(**model, meter, batch); !measured) return measured;
+    }
+    memory_.Sample();
+    fmt::print(stderr, "peak memory: {}\n", FormatBytes(memory_.peak_bytes()));
+    if (json_path_.empty()) return {};
+    return WriteJson(json_path_, Figures(**model, *machine, meter.typical()));
+  }
+
+ private:
+  // Before the model is loaded, since a model pins this thread and takes the memory.
+  Result<hardware::Profile> MeasureBefore(hardware::Isa isa) {
+    const Result<hardware::Topology> topology = hardware::ReadTopology();
+    if (!topology) return topology.error();
+    Result<std::vector<int>> cpus =
+        hardware::CpusForRank(*topology, LocalRankFromLauncher(), model_options_.load.num_threads);
+    if (!cpus) return cpus.error();
+    hardware::ThreadPool pool(*std::move(cpus));
+    return MeasureMachine(*topology, pool, isa,
+                          {.budget_s = 0.3, .disk_directory = CacheDirectory()});
+  }
+
+  Result<std::unique_ptr<engine::LoadedModel>> Load() {
+    const int largest_batch = *std::max_element(batches_.begin(), batches_.end());
+    model_options_.load.context = shape_.prompt_tokens + shape_.gen_tokens;
+    model_options_.load.max_sequences = largest_batch;
+    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_options_);
+    if (!model) return model;
+    WorkloadShape largest = shape_;
+    largest.batch = largest_batch;
+    const int64_t num_blocks = BenchWorkload::BlocksFor(largest);
+    if (num_blocks > (*model)->num_kv_blocks()) {
+      return Error{fmt::format(
+          "batch {} needs {} blocks of KV cache and memory has room for {}; lower --batch, "
+          "--prompt-tokens or --gen-tokens",
+          largest_batch, num_blocks, (*model)->num_kv_blocks())};
+    }
+    return model;
+  }
+
+  Status MeasureBatch(engine::LoadedModel& model, PeakMeter& meter, int batch) {
+    WorkloadShape shape = shape_;
+    shape.batch = batch;
+    BenchWorkload workload(model, shape, seed_);
+    const bool is_first = prefill_.empty();
+    if (is_first) workload.Prefill();  // the first one also takes the memory's pages
+    const Status prefilled = MeasurePoint(
+        meter, fmt::format("pp{}", shape.prompt_tokens), batch, is_first ? num_repeats_ : 1,
+        [&] { return std::vector<Work>{workload.Prefill()}; }, prefill_);
+    if (!prefilled) return prefilled;
+    return MeasurePoint(
+        meter, fmt::format("tg{}", shape.gen_tokens), batch, num_repeats_,
+        [&] { return workload.Decode(); }, decode_);
+  }
+
+  template <typename RunOnce>
+  Status MeasurePoint(PeakMeter& meter, const std::string& name, int batch, int num_repeats,
+                      RunOnce run_once, std::vector<BenchPoint>& points) {
+    const Result<Peaks> before = meter.Measure();
+    if (!before) return before.error();
+    std::vector<std::vector<Work>> repetitions;
+    for (int i = 0; i < num_repeats; ++i) repetitions.push_back(run_once());
+    memory_.Sample();
+    const Result<Peaks> after = meter.Measure();
+    if (!after) return after.error();
+    points.push_back(MakePoint(name, batch, repetitions, *before, *after));
+    return WriteReport(json_path_, TableRow(points.back()));
+  }
+
+  std::string DescribeModel(const engine::LoadedModel& model,
+                            const hardware::Profile& machine) const {
+    return fmt::format(
+        "{}: {}, {} layers, {} parameters, {} of them per token; {} weights {}\n{}, {} threads, "
+        "{}, steps of at most {} tokens\n",
+        model_options_.directory, model.spec().family, model.spec().num_layers(),
+        FormatCount(static_cast<uint64_t>(model::TotalParameters(model.spec()))),
+        FormatCount(static_cast<uint64_t>(model::ActivatedParameters(model.spec()))),
+        kernels::Name(model.format()), FormatBytes(model.memory().weights_bytes), machine.cpu_name,
+        machine.cpus.size(), machine.isa, model.max_step_tokens());
+  }
+
+  nlohmann::ordered_json Figures(const engine::LoadedModel& model, const hardware::Profile& machine,
+                                 const Peaks& typical) const {
+    nlohmann::ordered_json prefill = nlohmann::ordered_json::array();
+    for (const BenchPoint& point : prefill_) prefill.push_back(ToJson(point));
+    nlohmann::ordered_json decode = nlohmann::ordered_json::array();
+    for (const BenchPoint& point : decode_) decode.push_back(ToJson(point));
+    const bool is_f32 = model.format() == kernels::WeightFormat::kF32;
+    return {
+        {"model", model_options_.directory},
+        {"family", model.spec().family},
+        {"weights", kernels::Name(model.format())},
+        {"threads", machine.cpus.size()},
+        {"prompt_tokens", shape_.prompt_tokens},
+        {"gen_tokens", shape_.gen_tokens},
+        {"chunk", model.max_step_tokens()},
+        {"seed", seed_},
+        {"prefill", ToJson(prefill_.front())},
+        {"prefill_by_batch", prefill},
+        {"decode", decode},
+        {"weights_bytes", model.memory().weights_bytes},
+        {"kv_bytes", model.memory().kv_bytes},
+        {"peak_resident_bytes", memory_.peak_bytes()},
+        {"machine",
+         {{"cpu", machine.cpu_name},
+          {"isa", machine.isa},
+          {"f32_gflops", is_f32 ? typical.flops_per_s / kGiga : machine.f32_gflops},
+          {"bf16_gflops", is_f32 ? machine.bf16_gflops : typical.flops_per_s / kGiga},
+          {"int8_gops", machine.int8_gops},
+          {"read_gbps", typical.bytes_per_s / kGiga},
+          {"disk_gbps", machine.disk_gbps},
+          {"date", machine.date}}},
+    };
+  }
+
+  ModelOptions model_options_;
+  WorkloadShape shape_;
+  std::vector<int> batches_ = {1, 8, 32};
+  int num_repeats_ = 5;
+  uint64_t seed_ = 1;
+  std::string json_path_;
+
+  hardware::PeakMemory memory_;
+  std::vector<BenchPoint> prefill_;
+  std::vector<BenchPoint> decode_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeBench() { return std::make_unique<Bench>(); }
+
+}  // namespace convene::cli

@@ -1,0 +1,52 @@
+// The work that `convene bench` times: prompts and answers of random tokens, run on a transformer
+// without tokenizer, sampling or prefix reuse.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/loaded_model.h"
+
+namespace convene::cli {
+
+// One step, or several together.
+struct Work {
+  double seconds = 0;
+  double flops = 0;  // executed
+  double bytes = 0;  // of weights and KV cache read, each once per step
+  int64_t tokens = 0;
+};
+
+struct WorkloadShape {
+  int prompt_tokens = 512;  // of each sequence
+  int gen_tokens = 64;
+  int batch = 1;  // sequences
+};
+
+class BenchWorkload {
+ public:
+  // KV cache blocks that the workload needs.
+  static int64_t BlocksFor(const WorkloadShape& shape);
+
+  // Token ids are uniform and different for each sequence. Uses the first blocks of the model's KV
+  // cache, which must have BlocksFor(shape) (CHECK).
+  BenchWorkload(engine::LoadedModel& model, const WorkloadShape& shape, uint64_t seed);
+
+  // All prompts in steps of the model's max_step_tokens; logits of each prompt's last token.
+  Work Prefill();
+
+  // gen_tokens steps of one token for each sequence with its logits, after a prefill; each time
+  // the same positions.
+  std::vector<Work> Decode();
+
+ private:
+  Work RunStep(const std::vector<runtime::SequenceStep>& step);
+  runtime::SequenceStep StepOf(int sequence_idx, int first_position, int num_tokens) const;
+
+  engine::LoadedModel& model_;
+  WorkloadShape shape_;
+  std::vector<std::vector<int32_t>> tokens_;  // of each sequence: prompt, then answer
+  std::vector<std::vector<int32_t>> blocks_;
+};
+
+}  // namespace convene::cli

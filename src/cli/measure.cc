@@ -1,0 +1,84 @@
+#include "cli/measure.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/environment.h"
+#include "base/units.h"
+#include "cli/measure_machine.h"
+#include "cli/output.h"
+
+namespace convene::cli {
+namespace {
+
+std::string Describe(const hardware::Profile& profile) {
+  std::string text = fmt::format("{}, {} threads on CPUs {}, {}\n", profile.cpu_name,
+                                 profile.cpus.size(), fmt::join(profile.cpus, ","), profile.isa);
+  text += fmt::format("dot products  float32  {:10.1f} GFLOP/s\n", profile.f32_gflops);
+  text += fmt::format("              bf16     {:10.1f} GFLOP/s\n", profile.bf16_gflops);
+  text += fmt::format("              int8     {:10.1f} Gop/s\n", profile.int8_gops);
+  text += fmt::format("memory        read     {:10.1f} GB/s    {:.0f} % in huge pages\n",
+                      profile.read_gbps, 100 * profile.huge_page_share);
+  if (profile.disk_gbps > 0) {
+    text += fmt::format("disk          read     {:10.2f} GB/s    {}{}\n", profile.disk_gbps,
+                        profile.disk_directory,
+                        profile.disk_direct ? "" : ", perhaps from the page cache");
+  }
+  text += fmt::format("last-level cache {}, NUMA nodes {}\n",
+                      FormatBytes(profile.last_level_cache_bytes), profile.num_numa_nodes);
+  return text;
+}
+
+class Measure : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.add_option("--threads", num_threads_, "Threads (default: one per usable core)")
+        ->type_name("N");
+    app.add_option("--seconds", options_.budget_s, "Time for each of the five rates (default: 1)")
+        ->check(CLI::Range(0.01, 60.0))
+        ->type_name("S");
+    app.add_option("--disk", options_.disk_directory,
+                   "Directory whose disk is measured (default: where the profile is kept)")
+        ->type_name("DIR");
+    AddJsonOption(app, json_path_);
+  }
+
+  Status Run() override {
+    if (options_.disk_directory.empty()) options_.disk_directory = CacheDirectory();
+    const Result<hardware::Topology> topology = hardware::ReadTopology();
+    if (!topology) return topology.error();
+    const Result<hardware::Isa> isa = hardware::ChooseIsa();
+    if (!isa) return isa.error();
+    Result<std::vector<int>> cpus =
+        hardware::CpusForRank(*topology, LocalRankFromLauncher(), num_threads_);
+    if (!cpus) return cpus.error();
+    hardware::ThreadPool pool(*std::move(cpus));
+    const Result<hardware::Profile> profile = MeasureMachine(*topology, pool, *isa, options_);
+    if (!profile) return profile.error();
+
+    if (const Status told = WriteReport(json_path_, Describe(*profile)); !told) return told;
+    for (const std::string& reason : hardware::UnsupportedIsas()) {
+      fmt::print(stderr, "not usable here: {}\n", reason);
+    }
+    const std::string path = hardware::ProfilePath();
+    if (const Status saved = hardware::SaveProfile(*profile, path); !saved) return saved;
+    fmt::print(stderr, "kept in {}\n", path);
+    if (json_path_.empty()) return {};
+    return WriteJson(json_path_, hardware::ToJson(*profile));
+  }
+
+ private:
+  std::optional<int> num_threads_;
+  MeasureOptions options_;
+  std::string json_path_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeMeasure() { return std::make_unique<Measure>(); }
+
+}  // namespace convene::cli

@@ -1,0 +1,62 @@
+#include "cli/measure_machine.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "hardware/measure_disk.h"
+#include "hardware/measure_memory.h"
+#include "kernels/measure_peaks.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr double kGiga = 1e9;
+constexpr uint64_t kMaxDiskFileBytes = uint64_t{2} << 30;
+
+void MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
+  std::error_code ignored;  // if it is not there now, the measurement says so
+  std::filesystem::create_directories(options.disk_directory, ignored);
+  const Result<hardware::DiskRate> disk =
+      hardware::MeasureDiskRead(options.disk_directory, kMaxDiskFileBytes, options.budget_s);
+  if (!disk) {
+    fmt::print(stderr, "disk not measured: {}\n", disk.error().message);
+    return;
+  }
+  profile.disk_gbps = disk->read.median / kGiga;
+  profile.disk_direct = disk->direct;
+}
+
+}  // namespace
+
+Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
+                                         hardware::ThreadPool& pool, hardware::Isa isa,
+                                         const MeasureOptions& options) {
+  hardware::Profile profile;
+  profile.cpu_name = topology.cpu_name;
+  profile.cpus = pool.cpus();
+  profile.isa = hardware::IsaName(isa);
+  profile.last_level_cache_bytes = topology.last_level_cache_bytes();
+  profile.num_numa_nodes = topology.num_numa_nodes;
+  profile.disk_directory = options.disk_directory;
+  profile.date = hardware::CurrentDate();
+
+  const kernels::DotPeaks peaks = kernels::MeasureDotPeaks(pool, isa, 3 * options.budget_s);
+  profile.f32_gflops = peaks.f32.median / kGiga;
+  profile.bf16_gflops = peaks.bf16.median / kGiga;
+  profile.int8_gops = peaks.int8.median / kGiga;
+
+  const Result<hardware::HugeBuffer> memory =
+      hardware::AllocateForBandwidth(pool, profile.last_level_cache_bytes);
+  if (!memory) return memory.error();
+  const hardware::Rate read =
+      hardware::MeasureReadBandwidth(pool, memory->bytes(), options.budget_s);
+  profile.read_gbps = read.median / kGiga;
+  profile.huge_page_share =
+      static_cast<double>(memory->huge_page_bytes()) / static_cast<double>(memory->size_bytes());
+  MeasureDisk(options, profile);
+  return profile;
+}
+
+}  // namespace convene::cli

@@ -1,0 +1,27 @@
+// Measures what `convene measure` keeps and `convene bench` compares with: dot products, memory and
+// disk of this machine. The single measurements are those of kernels/ and hardware/.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "hardware/isa.h"
+#include "hardware/profile.h"
+#include "hardware/thread_pool.h"
+#include "hardware/topology.h"
+
+namespace convene::cli {
+
+struct MeasureOptions {
+  double budget_s = 1;         // for each of the rates
+  std::string disk_directory;  // created if it does not exist
+};
+
+// All threads of `pool` with the instructions of `isa`. Rates are the medians of many passes. The
+// disk's rate stays 0, with a message on standard error, where it cannot be measured.
+// Error: no memory to measure with.
+Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
+                                         hardware::ThreadPool& pool, hardware::Isa isa,
+                                         const MeasureOptions& options);
+
+}  // namespace convene::cli

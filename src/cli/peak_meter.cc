@@ -1,0 +1,49 @@
+#include "cli/peak_meter.h"
+
+#include <algorithm>
+#include <span>
+
+#include "cli/spread.h"
+#include "hardware/measure_memory.h"
+#include "kernels/measure_peaks.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr double kBudgetS = 0.25;
+constexpr uint64_t kMinMemoryBytes = uint64_t{256} << 20;
+
+}  // namespace
+
+PeakMeter::PeakMeter(engine::LoadedModel& model, hardware::Isa isa, uint64_t last_level_cache_bytes)
+    : model_(model), isa_(isa), last_level_cache_bytes_(last_level_cache_bytes) {}
+
+Result<Peaks> PeakMeter::Measure() {
+  hardware::ThreadPool& pool = model_.pool();
+  const kernels::DotFormat format = model_.format() == kernels::WeightFormat::kF32
+                                        ? kernels::DotFormat::kF32
+                                        : kernels::DotFormat::kBf16;
+  const hardware::Rate dots = kernels::MeasureDotPeak(pool, isa_, format, kBudgetS);
+
+  hardware::HugeBuffer buffer;
+  std::span<const std::byte> memory = model_.weight_bytes();
+  if (memory.size() < std::max(kMinMemoryBytes, 4 * last_level_cache_bytes_)) {
+    Result<hardware::HugeBuffer> allocated =
+        hardware::AllocateForBandwidth(pool, last_level_cache_bytes_);
+    if (!allocated) return allocated.error();
+    buffer = *std::move(allocated);
+    memory = buffer.bytes();
+  }
+  const hardware::Rate read = hardware::MeasureReadBandwidth(pool, memory, kBudgetS);
+
+  flops_per_s_.push_back(dots.median);
+  bytes_per_s_.push_back(read.median);
+  return Peaks{.flops_per_s = dots.median, .bytes_per_s = read.median};
+}
+
+Peaks PeakMeter::typical() const {
+  return {.flops_per_s = SpreadOf(flops_per_s_).median,
+          .bytes_per_s = SpreadOf(bytes_per_s_).median};
+}
+
+}  // namespace convene::cli
