@@ -43,6 +43,14 @@ std::string Readable(std::string_view what) {
   return message;
 }
 
+// The most keys that an object in `value` has. Recurses as deep as a parsed document nests.
+size_t MostKeys(const nlohmann::json& value) {
+  size_t most = value.is_object() ? value.size() : 0;
+  if (!value.is_structured()) return most;
+  for (const nlohmann::json& element : value) most = std::max(most, MostKeys(element));
+  return most;
+}
+
 }  // namespace
 
 Result<nlohmann::json> ParseJson(std::string_view text) {
@@ -55,6 +63,15 @@ Result<nlohmann::json> ParseJson(std::string_view text) {
   } catch (const nlohmann::json::exception& exception) {
     return Error{Readable(exception.what())};
   }
+}
+
+Result<nlohmann::ordered_json> ParseOrderedJson(std::string_view text) {
+  const Result<nlohmann::json> sorted = ParseJson(text);
+  if (!sorted) return sorted.error();
+  if (const size_t most = MostKeys(*sorted); most > kMaxOrderedKeys) {
+    return Error{fmt::format("an object has {} keys; at most {} are read", most, kMaxOrderedKeys)};
+  }
+  return nlohmann::ordered_json::parse(text);  // as valid as before
 }
 
 }  // namespace convene

@@ -17,4 +17,10 @@ inline constexpr int kMaxJsonDepth = 64;
 // one counts.
 Result<nlohmann::json> ParseJson(std::string_view text);
 
+// Objects with more keys are refused where their order is kept: finding a key takes a search.
+inline constexpr int kMaxOrderedKeys = 1024;
+
+// As above with the keys of an object in the order of the text.
+Result<nlohmann::ordered_json> ParseOrderedJson(std::string_view text);
+
 }  // namespace convene

@@ -42,5 +42,22 @@ TEST(ParseJson, DoesNotCountBracketsInStrings) {
   EXPECT_TRUE(ParseJson("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]"));
 }
 
+TEST(ParseOrderedJson, KeepsTheOrderOfKeysAndTheLastOfEqualOnes) {
+  const auto document = ParseOrderedJson(R"({"b": 1, "a": 2, "b": 3})");
+  ASSERT_TRUE(document);
+  EXPECT_EQ(document->dump(), R"({"b":3,"a":2})");
+}
+
+TEST(ParseOrderedJson, RefusesObjectsWithVeryManyKeys) {
+  const auto with_keys = [](int count) {
+    std::string text = "[{\"x\": 0";
+    for (int i = 1; i < count; ++i) text += ",\"" + std::to_string(i) + "\": 0";
+    return text + "}]";
+  };
+  EXPECT_TRUE(ParseOrderedJson(with_keys(kMaxOrderedKeys)));
+  EXPECT_FALSE(ParseOrderedJson(with_keys(kMaxOrderedKeys + 1)));
+  EXPECT_FALSE(ParseOrderedJson("{\"a\":"));
+}
+
 }  // namespace
 }  // namespace convene
