@@ -3,16 +3,24 @@
 #include "cli/inspect.h"
 #include "cli/logits.h"
 #include "cli/measure.h"
+#include "cli/perplexity.h"
 #include "cli/synth.h"
+#include "cli/tokenize.h"
 
 namespace convene::cli {
 namespace {
 
 constexpr CommandEntry kCommands[] = {
+    {"tokenize", "Turn text into token ids",
+     "convene tokenize models/demo --text 'Call me Ishmael.' --pieces", MakeTokenize},
+    {"detokenize", "Turn token ids into text", "convene detokenize models/demo --ids '312 45 9'",
+     MakeDetokenize},
     {"inspect", "Show what a model is, how big, and what it needs here",
      "convene inspect models/demo --context 8192 --weights f32", MakeInspect},
     {"logits", "Write the logits of given tokens to a file",
      "convene logits models/demo --tokens ids.txt --out logits.npy", MakeLogits},
+    {"perplexity", "Measure how well a model predicts a text",
+     "convene perplexity models/demo --text models/demo/validation.txt", MakePerplexity},
     {"bench", "Time prefill and decode, and compare with the machine's peaks",
      "convene bench models/demo --batch 1,8 --json bench.json", MakeBench},
     {"measure", "Measure this machine's peaks and keep them", "convene measure --seconds 0.5",
