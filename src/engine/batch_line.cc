@@ -1,0 +1,232 @@
+#include "engine/batch_line.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/json.h"
+
+namespace convene::engine {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Reads the fields of one JSON object; the first thing wrong is kept.
+class Fields {
+ public:
+  Fields(const ordered_json& object, std::string_view where) : object_(object), where_(where) {}
+
+  const Status& status() const { return status_; }
+
+  // Null where the field is absent or null.
+  const ordered_json* Find(const char* name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  std::optional<std::string> String(const char* name) {
+    const ordered_json* value = Find(name);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_string()) {
+      Fail(fmt::format("{}{} must be a string", where_, name));
+      return std::nullopt;
+    }
+    return value->get<std::string>();
+  }
+
+  std::optional<double> Number(const char* name, double lowest, double highest) {
+    const ordered_json* value = Find(name);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number() || !(value->get<double>() >= lowest) ||
+        !(value->get<double>() <= highest)) {
+      Fail(fmt::format("{}{} must be a number from {} to {}", where_, name, lowest, highest));
+      return std::nullopt;
+    }
+    return value->get<double>();
+  }
+
+  std::optional<int64_t> Integer(const char* name, int64_t lowest, int64_t highest) {
+    const ordered_json* value = Find(name);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number_integer() || value->get<double>() < static_cast<double>(lowest) ||
+        value->get<double>() > static_cast<double>(highest)) {
+      Fail(fmt::format("{}{} must be an integer from {} to {}", where_, name, lowest, highest));
+      return std::nullopt;
+    }
+    return value->get<int64_t>();
+  }
+
+  std::optional<bool> Bool(const char* name) {
+    const ordered_json* value = Find(name);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_boolean()) {
+      Fail(fmt::format("{}{} must be true or false", where_, name));
+      return std::nullopt;
+    }
+    return value->get<bool>();
+  }
+
+  void Fail(std::string message) {
+    if (status_) status_ = Error{std::move(message)};
+  }
+
+ private:
+  const ordered_json& object_;
+  std::string_view where_;
+  Status status_;
+};
+
+constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
+constexpr int kMaxTopLogprobs = 20;
+
+void ReadSampling(Fields& body, Request* request) {
+  SamplingOptions& sampling = request->sampling;
+  sampling.temperature = body.Number("temperature", 0, 100).value_or(sampling.temperature);
+  sampling.top_p = body.Number("top_p", 0, 1).value_or(sampling.top_p);
+  sampling.min_p = body.Number("min_p", 0, 1).value_or(sampling.min_p);
+  sampling.top_k = static_cast<int>(body.Integer("top_k", 0, kMaxTokens).value_or(sampling.top_k));
+  sampling.repetition_penalty =
+      body.Number("repetition_penalty", 0.01, 100).value_or(sampling.repetition_penalty);
+  const auto seed = body.Integer("seed", std::numeric_limits<int64_t>::min() / 2,
+                                 std::numeric_limits<int64_t>::max() / 2);
+  if (seed) sampling.seed = static_cast<uint64_t>(*seed);
+  request->ignore_eos = body.Bool("ignore_eos").value_or(false);
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    const auto count = body.Integer(name, 1, kMaxTokens);
+    if (count) request->max_tokens = static_cast<int>(*count);
+  }
+}
+
+void ReadStop(Fields& body, Request* request) {
+  const ordered_json* stop = body.Find("stop");
+  if (stop == nullptr) return;
+  if (stop->is_string()) {
+    request->stop.push_back(stop->get<std::string>());
+    return;
+  }
+  if (!stop->is_array()) return body.Fail("body.stop must be a string or an array of strings");
+  for (const ordered_json& text : *stop) {
+    if (!text.is_string()) return body.Fail("body.stop must be a string or an array of strings");
+    request->stop.push_back(text.get<std::string>());
+  }
+}
+
+// Fields whose other values convene cannot honour.
+void RejectUnsupported(Fields& body) {
+  const auto n = body.Integer("n", 1, kMaxTokens);
+  if (n && *n != 1) {
+    body.Fail(fmt::format("body.n is {}; only 1 is supported: repeat the line instead", *n));
+  }
+  const auto best_of = body.Integer("best_of", 1, kMaxTokens);
+  if (best_of && *best_of != 1) body.Fail("body.best_of is not supported");
+  if (body.Bool("stream").value_or(false)) body.Fail("body.stream is not supported in a batch");
+  if (body.Bool("echo").value_or(false)) body.Fail("body.echo is not supported");
+  for (const char* name : {"frequency_penalty", "presence_penalty"}) {
+    const auto penalty = body.Number(name, -2, 2);
+    if (penalty && *penalty != 0) {
+      body.Fail(fmt::format("body.{} is not supported; use repetition_penalty", name));
+    }
+  }
+  for (const char* name : {"logit_bias", "suffix"}) {
+    const ordered_json* value = body.Find(name);
+    if (value != nullptr && !value->empty())
+      body.Fail(fmt::format("body.{} is not supported", name));
+  }
+  const ordered_json* format = body.Find("response_format");
+  if (format != nullptr &&
+      !(format->is_object() && format->value("type", ordered_json()) == "text")) {
+    body.Fail("body.response_format must be absent or of type text");
+  }
+}
+
+void ReadChat(Fields& body, BatchLine* line) {
+  const ordered_json* messages = body.Find("messages");
+  if (messages == nullptr || !messages->is_array() || messages->empty()) {
+    return body.Fail("body.messages must be an array of at least one message");
+  }
+  for (const ordered_json& message : *messages) {
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      return body.Fail("each of body.messages must be an object with a role");
+    }
+  }
+  line->messages = *messages;
+  if (const ordered_json* tools = body.Find("tools")) {
+    if (!tools->is_array()) return body.Fail("body.tools must be an array");
+    if (!tools->empty()) line->tools = *tools;
+  }
+  const bool wants_logprobs = body.Bool("logprobs").value_or(false);
+  const auto top = body.Integer("top_logprobs", 0, kMaxTopLogprobs);
+  if (top && !wants_logprobs) return body.Fail("body.top_logprobs needs body.logprobs = true");
+  if (wants_logprobs) line->request.num_logprobs = static_cast<int>(top.value_or(0));
+}
+
+void ReadCompletion(Fields& body, BatchLine* line) {
+  const ordered_json* prompt = body.Find("prompt");
+  const auto logprobs = body.Integer("logprobs", 0, kMaxTopLogprobs);
+  if (logprobs) line->request.num_logprobs = static_cast<int>(*logprobs);
+  line->request.continues_prompt = true;
+  if (prompt != nullptr && prompt->is_string()) {
+    line->prompt = prompt->get<std::string>();
+    return;
+  }
+  if (prompt == nullptr || !prompt->is_array() || prompt->empty()) {
+    return body.Fail("body.prompt must be a string or an array of token ids");
+  }
+  std::vector<int32_t> ids;
+  for (const ordered_json& id : *prompt) {
+    if (!id.is_number_integer() || id.get<double>() < 0 ||
+        id.get<double>() > static_cast<double>(kMaxTokens)) {
+      return body.Fail("body.prompt must be one string or an array of token ids");
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  line->prompt = std::move(ids);
+}
+
+}  // namespace
+
+Result<BatchLine> ParseBatchLine(std::string_view text, const SamplingOptions& defaults) {
+  const Result<ordered_json> json = ParseOrderedJson(text);
+  if (!json) return json.error();
+  if (!json->is_object()) return Error{"a line must be a JSON object"};
+  BatchLine line;
+  line.request.sampling = defaults;
+  Fields fields(*json, "");
+  line.custom_id = fields.String("custom_id").value_or("");
+  if (line.custom_id.empty()) fields.Fail("custom_id is missing");
+  const std::string method = fields.String("method").value_or("POST");
+  if (method != "POST") fields.Fail(fmt::format("method is {}; it must be POST", method));
+  const std::string url = fields.String("url").value_or("");
+  line.is_chat = url == "/v1/chat/completions";
+  if (!line.is_chat && url != "/v1/completions") {
+    fields.Fail(
+        fmt::format("url is '{}'; it must be /v1/chat/completions or /v1/completions", url));
+  }
+  const ordered_json* object = fields.Find("body");
+  if (object == nullptr || !object->is_object()) fields.Fail("body must be an object");
+  if (!fields.status()) return fields.status().error();
+
+  Fields body(*object, "body.");
+  line.model = body.String("model").value_or("");
+  RejectUnsupported(body);
+  ReadSampling(body, &line.request);
+  ReadStop(body, &line.request);
+  if (line.is_chat) {
+    ReadChat(body, &line);
+  } else {
+    ReadCompletion(body, &line);
+  }
+  if (!body.status()) return body.status().error();
+  return line;
+}
+
+std::optional<std::string> CustomIdOf(std::string_view line) {
+  const Result<ordered_json> json = ParseOrderedJson(line);
+  if (!json || !json->is_object()) return std::nullopt;
+  const auto found = json->find("custom_id");
+  if (found == json->end() || !found->is_string()) return std::nullopt;
+  return found->get<std::string>();
+}
+
+}  // namespace convene::engine
