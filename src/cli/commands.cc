@@ -1,3 +1,4 @@
+#include "cli/batch.h"
 #include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/inspect.h"
@@ -11,6 +12,8 @@ namespace convene::cli {
 namespace {
 
 constexpr CommandEntry kCommands[] = {
+    {"batch", "Answer a file of OpenAI batch requests, many at a time",
+     "convene batch models/demo --input requests.jsonl --output results.jsonl", MakeBatch},
     {"tokenize", "Turn text into token ids",
      "convene tokenize models/demo --text 'Call me Ishmael.' --pieces", MakeTokenize},
     {"detokenize", "Turn token ids into text", "convene detokenize models/demo --ids '312 45 9'",

@@ -1,0 +1,335 @@
+#include "cli/batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/batch_results.h"
+#include "cli/model_options.h"
+#include "cli/output.h"
+#include "engine/batch_line.h"
+#include "engine/engine.h"
+#include "text/chat_template.h"
+
+namespace convene::cli {
+namespace {
+
+using engine::BatchLine;
+using nlohmann::ordered_json;
+
+constexpr int kCompletionTokens = 16;  // of /v1/completions without max_tokens, as at OpenAI
+
+// One request on its way.
+struct Running {
+  BatchLine line;
+  int64_t line_number = 0;
+  size_t num_prompt_tokens = 0;
+  std::string text;
+  std::vector<engine::GeneratedToken> tokens;
+  std::optional<engine::FinishReason> finish;
+};
+
+// A token in the logprobs of an answer.
+ordered_json TokenJson(const text::Tokenizer& tokenizer, int32_t token, double logprob) {
+  const Result<std::string> bytes = tokenizer.BytesOf(token);
+  ordered_json json = {{"token", bytes ? *bytes : ""}, {"logprob", logprob}};
+  json["bytes"] = ordered_json::array();
+  if (bytes) {
+    for (const char byte : *bytes) json["bytes"].push_back(static_cast<uint8_t>(byte));
+  }
+  return json;
+}
+
+ordered_json ChatLogprobs(const text::Tokenizer& tokenizer, const Running& running) {
+  ordered_json content = ordered_json::array();
+  for (const engine::GeneratedToken& token : running.tokens) {
+    ordered_json entry = TokenJson(tokenizer, token.token, token.logprob);
+    entry["top_logprobs"] = ordered_json::array();
+    for (const engine::TokenLogprob& top : token.top) {
+      entry["top_logprobs"].push_back(TokenJson(tokenizer, top.token, top.logprob));
+    }
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}};
+}
+
+ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Running& running) {
+  ordered_json logprobs = {{"tokens", ordered_json::array()},
+                           {"token_logprobs", ordered_json::array()},
+                           {"top_logprobs", ordered_json::array()},
+                           {"text_offset", ordered_json::array()}};
+  const auto text_of = [&](int32_t token) {
+    const Result<std::string> bytes = tokenizer.BytesOf(token);
+    return bytes ? *bytes : std::string();
+  };
+  size_t offset = 0;
+  for (const engine::GeneratedToken& token : running.tokens) {
+    const std::string text = text_of(token.token);
+    logprobs["tokens"].push_back(text);
+    logprobs["token_logprobs"].push_back(token.logprob);
+    ordered_json top = ordered_json::object();
+    for (const engine::TokenLogprob& other : token.top) top[text_of(other.token)] = other.logprob;
+    logprobs["top_logprobs"].push_back(std::move(top));
+    logprobs["text_offset"].push_back(offset);
+    offset += text.size();
+  }
+  return logprobs;
+}
+
+ordered_json SuccessJson(const text::Tokenizer& tokenizer, const Running& running) {
+  const std::string request_id = fmt::format("req_{}", running.line_number);
+  const bool stopped = running.finish == engine::FinishReason::kStop;
+  ordered_json choice = {{"index", 0}};
+  if (running.line.is_chat) {
+    choice["message"] = {{"role", "assistant"}, {"content", running.text}};
+  } else {
+    choice["text"] = running.text;
+  }
+  choice["logprobs"] = nullptr;
+  if (running.line.request.num_logprobs) {
+    choice["logprobs"] = running.line.is_chat ? ChatLogprobs(tokenizer, running)
+                                              : CompletionLogprobs(tokenizer, running);
+  }
+  choice["finish_reason"] = stopped ? "stop" : "length";
+  ordered_json body = {
+      {"id", fmt::format("{}-{}", running.line.is_chat ? "chatcmpl" : "cmpl", running.line_number)},
+      {"object", running.line.is_chat ? "chat.completion" : "text_completion"},
+      {"created", static_cast<int64_t>(std::time(nullptr))},
+      {"model", running.line.model},
+      {"choices", ordered_json::array({std::move(choice)})},
+      {"usage",
+       {{"prompt_tokens", running.num_prompt_tokens},
+        {"completion_tokens", running.tokens.size()},
+        {"total_tokens", running.num_prompt_tokens + running.tokens.size()}}}};
+  return {
+      {"id", fmt::format("batch_req_{}", running.line_number)},
+      {"custom_id", running.line.custom_id},
+      {"response", {{"status_code", 200}, {"request_id", request_id}, {"body", std::move(body)}}},
+      {"error", nullptr}};
+}
+
+ordered_json ErrorJson(int64_t line_number, const std::optional<std::string>& custom_id,
+                       const std::string& message) {
+  return {{"id", fmt::format("batch_req_{}", line_number)},
+          {"custom_id", custom_id ? ordered_json(*custom_id) : ordered_json(nullptr)},
+          {"response", nullptr},
+          {"error",
+           {{"code", "invalid_request"},
+            {"message", fmt::format("line {}: {}", line_number, message)},
+            {"line", line_number}}}};
+}
+
+class Batch : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.add_option("--input", input_path_, "OpenAI batch requests, a JSON object per line")
+        ->type_name("FILE.jsonl")
+        ->required();
+    app.add_option("--output", output_path_,
+                   "Results are appended here as they finish; those already there are not redone")
+        ->type_name("FILE.jsonl")
+        ->required();
+    app.add_option("--max-batch", model_.load.max_sequences, "Requests that run together")
+        ->check(CLI::Range(1, 4096))
+        ->capture_default_str();
+    AddJsonOption(app, json_path_);
+    AddContextOption(app, model_);
+    AddModelOptions(app, model_);
+  }
+
+  Status Run() override {
+    const Result<std::string> input = ReadText(input_path_);
+    if (!input) return input.error();
+    Result<BatchResults> results = BatchResults::Open(output_path_);
+    if (!results) return results.error();
+    results_ = &*results;
+    ReadPending(*input);
+    if (pending_.empty() && duplicates_.empty()) {
+      fmt::print(stderr, "batch: nothing to do, all {} requests are in {}\n", num_skipped_,
+                 output_path_);
+      return results->Close();
+    }
+    if (const Status loaded = LoadEngine(); !loaded) return loaded;
+    const Status done = RunAll();
+    const Status closed = results->Close();
+    if (!done) return done;
+    if (!closed) return closed;
+    return Report();
+  }
+
+ private:
+  struct InputLine {
+    int64_t number = 0;  // from 1
+    std::string_view text;
+  };
+
+  // What the earlier runs have not finished. Repeated custom_ids are refused after all others, so
+  // that their results cannot be taken for those of the first.
+  void ReadPending(std::string_view input) {
+    std::multiset<std::string> seen;
+    int64_t number = 0;
+    while (!input.empty()) {
+      const size_t end = std::min(input.find('\n'), input.size());
+      const InputLine line{++number, input.substr(0, end)};
+      input.remove_prefix(std::min(end + 1, input.size()));
+      if (line.text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+      const std::optional<std::string> custom_id = engine::CustomIdOf(line.text);
+      bool is_finished = results_->finished().lines.contains(number);
+      bool is_duplicate = false;
+      if (custom_id) {
+        is_duplicate = seen.contains(*custom_id);
+        seen.insert(*custom_id);
+        is_finished = results_->finished().custom_ids.count(*custom_id) >= seen.count(*custom_id);
+      }
+      if (is_finished) {
+        ++num_skipped_;
+      } else {
+        (is_duplicate ? duplicates_ : pending_).push_back(line);
+      }
+    }
+  }
+
+  Status LoadEngine() {
+    Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
+    if (!tokenizer) return tokenizer.error();
+    Result<text::ChatTemplate> chat_template = text::ChatTemplate::Load(model_.directory);
+    if (chat_template) {
+      chat_template_ = *std::move(chat_template);
+    } else {
+      no_template_ = chat_template.error().message;  // matters only to lines that chat
+    }
+    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    if (!model) return model.error();
+    defaults_ = engine::DefaultSampling((*model)->generation_config());
+    engine_ = std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer),
+                                               model_.load.max_sequences);
+    return {};
+  }
+
+  Status RunAll() {
+    const auto start = std::chrono::steady_clock::now();
+    // Enough waiting requests that a finished one is replaced at once.
+    const int max_queued = 2 * model_.load.max_sequences;
+    size_t next = 0;
+    while (next < pending_.size() || !running_.empty()) {
+      while (next < pending_.size() && engine_->num_requests() < max_queued) {
+        if (const Status submitted = Submit(pending_[next++]); !submitted) return submitted;
+      }
+      for (engine::Update& update : engine_->Step()) {
+        if (const Status taken = Take(update); !taken) return taken;
+      }
+    }
+    for (const InputLine& line : duplicates_) {
+      const Status written = Refuse(line.number, engine::CustomIdOf(line.text),
+                                    "this custom_id has already been used by another line");
+      if (!written) return written;
+    }
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    elapsed_s_ = elapsed.count();
+    return {};
+  }
+
+  Status Refuse(int64_t number, const std::optional<std::string>& custom_id,
+                const std::string& message) {
+    ++num_refused_;
+    return results_->Append(ErrorJson(number, custom_id, message));
+  }
+
+  // A line that cannot be run gets an error result; an error here is about the result file.
+  Status Submit(const InputLine& input) {
+    Result<BatchLine> line = engine::ParseBatchLine(input.text, defaults_);
+    if (!line) return Refuse(input.number, engine::CustomIdOf(input.text), line.error().message);
+    const Result<std::vector<int32_t>> prompt = PromptOf(*line);
+    if (!prompt) return Refuse(input.number, line->custom_id, prompt.error().message);
+    engine::Request request = line->request;
+    request.prompt = *prompt;
+    if (!line->is_chat && !request.max_tokens) request.max_tokens = kCompletionTokens;
+    const Result<engine::RequestId> id = engine_->Submit(std::move(request));
+    if (!id) return Refuse(input.number, line->custom_id, id.error().message);
+    Running running;
+    running.line = *std::move(line);
+    running.line_number = input.number;
+    running.num_prompt_tokens = prompt->size();
+    running_.emplace(*id, std::move(running));
+    return {};
+  }
+
+  Result<std::vector<int32_t>> PromptOf(const BatchLine& line) const {
+    if (!line.is_chat) {
+      const auto* ids = std::get_if<std::vector<int32_t>>(&line.prompt);
+      if (ids != nullptr) return *ids;
+      return engine_->tokenizer().Encode(std::get<std::string>(line.prompt));
+    }
+    if (!chat_template_) return Error{no_template_};
+    text::RenderOptions options{.add_generation_prompt = true, .tools = line.tools};
+    const Result<std::string> rendered = chat_template_->Render(line.messages, options);
+    if (!rendered) return rendered.error();
+    return engine_->tokenizer().Encode(*rendered, {.add_special_tokens = false});
+  }
+
+  Status Take(engine::Update& update) {
+    Running& running = running_.at(update.request);
+    running.text += update.text;
+    const std::vector<int>& eos = engine_->model().generation_config().eos_token_ids;
+    const bool ends_text = update.finish == engine::FinishReason::kStop &&
+                           std::find(eos.begin(), eos.end(), update.token.token) != eos.end();
+    if (!ends_text) running.tokens.push_back(std::move(update.token));
+    ++num_generated_;
+    if (!update.finish) return {};
+    running.finish = update.finish;
+    const Status written = results_->Append(SuccessJson(engine_->tokenizer(), running));
+    running_.erase(update.request);
+    ++num_finished_;
+    return written;
+  }
+
+  Status Report() {
+    const double tokens_per_s = static_cast<double>(num_generated_) / std::max(elapsed_s_, 1e-9);
+    fmt::print(stderr,
+               "batch: {} answered, {} refused, {} already there; {} tokens in {:.1f} s ({:.1f} "
+               "tokens/s, {} prompt tokens reused) -> {}\n",
+               num_finished_, num_refused_, num_skipped_, num_generated_, elapsed_s_, tokens_per_s,
+               engine_->num_reused_tokens(), output_path_);
+    if (json_path_.empty()) return {};
+    return WriteJson(json_path_, {{"answered", num_finished_},
+                                  {"refused", num_refused_},
+                                  {"already_there", num_skipped_},
+                                  {"generated_tokens", num_generated_},
+                                  {"reused_prompt_tokens", engine_->num_reused_tokens()},
+                                  {"seconds", elapsed_s_},
+                                  {"tokens_per_s", tokens_per_s}});
+  }
+
+  ModelOptions model_{.directory = {}, .load = {.max_sequences = 32}};
+  std::string input_path_;
+  std::string output_path_;
+  std::string json_path_;
+
+  BatchResults* results_ = nullptr;
+  std::vector<InputLine> pending_;
+  std::vector<InputLine> duplicates_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::optional<text::ChatTemplate> chat_template_;
+  std::string no_template_;
+  engine::SamplingOptions defaults_;
+  std::map<engine::RequestId, Running> running_;
+  int64_t num_finished_ = 0;
+  int64_t num_refused_ = 0;
+  int64_t num_skipped_ = 0;
+  int64_t num_generated_ = 0;
+  double elapsed_s_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeBatch() { return std::make_unique<Batch>(); }
+
+}  // namespace convene::cli

@@ -1,0 +1,80 @@
+#include "cli/batch_results.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace convene::cli {
+namespace {
+
+class BatchResultsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = testing::TempDir() + "/batch_results_" +
+            testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove(path_);
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  void Write(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
+  std::string Read() {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::string path_;
+};
+
+const std::string kFirst = R"({"custom_id":"a","response":null,"error":null})"
+                           "\n";
+const std::string kSecond = R"({"custom_id":"b\n","response":null,"error":null})"
+                            "\n";
+
+TEST_F(BatchResultsTest, GoesOnBehindALineTornAtAnyByte) {
+  for (size_t cut = 0; cut < kSecond.size(); ++cut) {
+    Write(kFirst + kSecond.substr(0, cut));
+    {
+      Result<BatchResults> results = BatchResults::Open(path_);
+      ASSERT_TRUE(results.ok()) << results.error().message;
+      EXPECT_EQ(results->finished().custom_ids, std::multiset<std::string>{"a"});
+      ASSERT_TRUE(results->Append({{"custom_id", "c"}, {"error", nullptr}}).ok());
+      ASSERT_TRUE(results->Close().ok());
+    }
+    ASSERT_EQ(Read(), kFirst + R"({"custom_id":"c","error":null})"
+                               "\n")
+        << "cut at " << cut;
+  }
+}
+
+TEST_F(BatchResultsTest, KnowsLinesWithoutAnId) {
+  Write(R"({"custom_id":null,"error":{"line":7,"message":"line 7"}})"
+        "\n" +
+        kSecond);
+  const Result<BatchResults> results = BatchResults::Open(path_);
+  ASSERT_TRUE(results.ok()) << results.error().message;
+  EXPECT_EQ(results->finished().lines, std::set<int64_t>{7});
+  EXPECT_EQ(results->finished().custom_ids, std::multiset<std::string>{"b\n"});
+}
+
+TEST_F(BatchResultsTest, LeavesAForeignFileAlone) {
+  for (const std::string text : {"my notes\n", "my notes\nmore\n"}) {
+    Write(text);
+    const Result<BatchResults> results = BatchResults::Open(path_);
+    ASSERT_FALSE(results.ok());
+    EXPECT_NE(results.error().message.find("something else"), std::string::npos);
+    EXPECT_EQ(Read(), text);
+  }
+}
+
+TEST_F(BatchResultsTest, SaysThatTheDiskIsFull) {
+  Result<BatchResults> results = BatchResults::Open("/dev/full");
+  ASSERT_TRUE(results.ok()) << results.error().message;
+  const Status written = results->Append({{"custom_id", "a"}});
+  ASSERT_FALSE(written.ok());
+  EXPECT_NE(written.error().message.find("No space left"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace convene::cli
