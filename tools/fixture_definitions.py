@@ -142,6 +142,7 @@ FIXTURES = [
             rope_theta=10000.0,
         ),
         bites={"weights normalised": dict(norm_topk_prob=True), "other base": dict(rope_theta=5000.0)},
+        seed=5,
     ),
     Fixture(
         name="olmoe_clip",
@@ -155,6 +156,7 @@ FIXTURES = [
             rope_parameters=dict(rope_type="linear", factor=2.5, rope_theta=10000.0), transformers_version="5.23.0",
         ),
         without=NEW_SPELLING,
+        gains=dict(bias=0.15),
         bites={
             "not clipped": dict(clip_qkv=None),
             "not normalised": dict(norm_topk_prob=False),
@@ -172,7 +174,7 @@ FIXTURES = [
             max_position_embeddings=400, dtype="float16", transformers_version="5.23.0",
             rope_parameters=dict(
                 rope_type="yarn", factor=4.0, original_max_position_embeddings=100, rope_theta=10000.0,
-                beta_fast=8.0, beta_slow=0.5, mscale=0.9, mscale_all_dim=0.4,
+                beta_fast=8.0, beta_slow=0.25, mscale=0.9, mscale_all_dim=0.4,
             ),
         ),
         without=NEW_SPELLING,
@@ -184,8 +186,9 @@ FIXTURES = [
                 mscale=0.9, mscale_all_dim=0.4)),
             "mscale ignored": dict(rope_parameters=dict(
                 rope_type="yarn", factor=4.0, original_max_position_embeddings=100, rope_theta=10000.0,
-                beta_fast=8.0, beta_slow=0.5)),
+                beta_fast=8.0, beta_slow=0.25)),
         },
+        seed=2,
     ),
     Fixture(
         name="mixtral_plain",
@@ -215,6 +218,7 @@ FIXTURES = [
             "window off by one": dict(sliding_window=25),
             "not scaled": dict(rope_scaling=None),
         },
+        gains=dict(o=0.7, down=1.0),
     ),
     Fixture(
         name="mixtral_dynamic",
@@ -232,6 +236,7 @@ FIXTURES = [
             "not scaled": dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
             "scaled as for the maximum": dict(max_position_embeddings=75),
         },
+        seed=5,
     ),
     Fixture(
         name="mixtral_many",
@@ -244,6 +249,7 @@ FIXTURES = [
             rope_scaling=dict(type="linear", factor=3.0),
         ),
         bites={"not scaled": dict(rope_scaling=None), "base 10,000": dict(rope_theta=10000.0)},
+        seed=4,
     ),
     Fixture(
         name="qwen2_many",
@@ -257,6 +263,7 @@ FIXTURES = [
         ),
         shards=2,
         bites={"normalised": dict(norm_topk_prob=True)},
+        gains=dict(down=1.0, successor=18.0),
     ),
     Fixture(
         name="qwen2_window",
@@ -288,6 +295,7 @@ FIXTURES = [
                 rope_type="yarn", factor=4.0, original_max_position_embeddings=100, rope_theta=10000.0,
                 truncate=False, beta_fast=4.0)),
         },
+        gains=dict(o=0.6, down=0.8),
     ),
     Fixture(
         name="qwen2_dynamic",
@@ -318,6 +326,7 @@ FIXTURES = [
         ),
         dtype="float32",
         bites={"normalised": dict(norm_topk_prob=True)},
+        seed=1,
     ),
     Fixture(
         name="qwen3_yarn",
@@ -352,6 +361,7 @@ FIXTURES = [
             "not scaled": dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
             "normalised": dict(norm_topk_prob=True),
         },
+        gains=dict(down=1.0),
     ),
     Fixture(
         name="dbrx_plain",
@@ -365,6 +375,7 @@ FIXTURES = [
                             moe_num_experts=16, moe_top_k=4),
         ),
         bites={"base 10,000": dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0))},
+        gains=dict(down=1.0),
     ),
     Fixture(
         name="dbrx_clip",
@@ -380,21 +391,22 @@ FIXTURES = [
         ),
         without=NEW_SPELLING,
         bites={
-            "not clipped": dict(attn_config=dict(clip_qkv=None, kv_n_heads=3, rope_theta=500000)),
+            "not clipped": dict(attn_config=dict(clip_qkv=1e6, kv_n_heads=3, rope_theta=500000)),
             "base of attn_config": dict(rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=500000.0)),
             "1-norm": dict(ffn_config=dict(ffn_act_fn=dict(name="silu"), ffn_hidden_size=31, hidden_size=60,
                                            moe_num_experts=5, moe_top_k=3)),
         },
+        gains=dict(down=1.0),
     ),
     Fixture(
         name="dbrx_top1",
         family="dbrx",
-        awkward="Top-1 of 8 without gate normalisation (null), one head of dimension 40, YaRN in the old spelling at the top level, "
+        awkward="Top-1 of 8 without gate normalisation (null), one head of dimension 40, clip_qkv 2.5, YaRN in the old spelling at the top level, "
         "two shards.",
         config=dict(
             d_model=40, n_heads=1, n_layers=2, vocab_size=99, max_seq_len=400, rope_theta=20000.0,
             rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=100),
-            attn_config=dict(clip_qkv=None, kv_n_heads=1),
+            attn_config=dict(clip_qkv=2.5, kv_n_heads=1),
             ffn_config=dict(ffn_hidden_size=22, moe_normalize_expert_weights=None, moe_num_experts=8, moe_top_k=1),
         ),
         shards=2,
