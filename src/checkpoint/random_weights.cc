@@ -18,7 +18,7 @@ uint64_t Mix(uint64_t x) {
 }
 
 // One block from a 64-bit key. Only 32-bit integer operations, so that the compiler vectorises it:
-// 1.3 GB/s on a core with the baseline instruction set (EPYC 9004, -O3, November 2026).
+// 1.3 GB/s on a core with the baseline instruction set (AMD EPYC, two cores, -O3, November 2026).
 void FillBlock(uint32_t key_low, uint32_t key_high, float scale, tensor::Bf16* out, int count) {
   for (int i = 0; i < count; ++i) {
     // A multiplicative hash (C. Wellons' lowbias32) of the place, keyed at both ends.
@@ -29,8 +29,6 @@ void FillBlock(uint32_t key_low, uint32_t key_high, float scale, tensor::Bf16* o
     // The sum of its four bytes, two at a time.
     const uint32_t pairs = (bits & 0x00ff00ffu) + ((bits >> 8) & 0x00ff00ffu);
     const int sum = static_cast<int>((pairs & 0xffffu) + (pairs >> 16));
-    // Bf16FromFloat without its case for NaN, which would keep the loop scalar.
-
     out[i] = tensor::Bf16FromFloat(static_cast<float>(sum - 510) * scale);
   }
 }
