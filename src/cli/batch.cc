@@ -269,7 +269,9 @@ class Batch : public Command {
       return engine_->tokenizer().Encode(std::get<std::string>(line.prompt));
     }
     if (!chat_template_) return Error{no_template_};
-    text::RenderOptions options{.add_generation_prompt = true, .tools = line.tools};
+    text::RenderOptions options;
+    options.add_generation_prompt = true;
+    options.tools = line.tools;
     const Result<std::string> rendered = chat_template_->Render(line.messages, options);
     if (!rendered) return rendered.error();
     return engine_->tokenizer().Encode(*rendered, {.add_special_tokens = false});

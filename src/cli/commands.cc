@@ -5,6 +5,7 @@
 #include "cli/logits.h"
 #include "cli/measure.h"
 #include "cli/perplexity.h"
+#include "cli/run.h"
 #include "cli/synth.h"
 #include "cli/tokenize.h"
 
@@ -12,6 +13,8 @@ namespace convene::cli {
 namespace {
 
 constexpr CommandEntry kCommands[] = {
+    {"run", "Continue a prompt", "convene run models/demo --prompt 'The old house' --seed 7",
+     MakeRun},
     {"batch", "Answer a file of OpenAI batch requests, many at a time",
      "convene batch models/demo --input requests.jsonl --output results.jsonl", MakeBatch},
     {"tokenize", "Turn text into token ids",

@@ -1,0 +1,133 @@
+#include "cli/run.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "base/units.h"
+#include "cli/model_options.h"
+#include "cli/output.h"
+#include "cli/sampling_options.h"
+#include "engine/engine.h"
+#include "hardware/memory_status.h"
+#include "text/tokenizer.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr int kDefaultMaxTokens = 256;
+
+class RunPrompt : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    CLI::Option* prompt = app.add_option("--prompt", prompt_, "The text to continue");
+    prompt->type_name("TEXT");
+    app.add_option("--prompt-file", prompt_path_,
+                   "Read it from a file, less a final line break ('-', the default: stdin)")
+        ->type_name("FILE")
+        ->excludes(prompt);
+    AddSamplingOptions(app, sampling_);
+    AddJsonOption(app, json_path_);
+    AddContextOption(app, model_);
+    AddModelOptions(app, model_);
+  }
+
+  Status Run() override {
+    Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
+    if (!tokenizer) return tokenizer.error();
+    const Result<std::string> prompt = ReadPrompt();
+    if (!prompt) return prompt.error();
+    const Result<std::vector<int32_t>> tokens = tokenizer->Encode(*prompt);
+    if (!tokens) return tokens.error();
+
+    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    if (!model) return model.error();
+    engine::Engine engine(*std::move(model), *std::move(tokenizer), /*max_sequences=*/1);
+    memory_.Sample();
+    engine::Request request =
+        RequestOf(sampling_, engine.model().generation_config(), kDefaultMaxTokens);
+    request.prompt = *tokens;
+    request.continues_prompt = true;
+    seed_ = request.sampling.seed;
+    const Status generated = Generate(engine, std::move(request));
+    if (!generated) return generated;
+    memory_.Sample();
+    return Report();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Result<std::string> ReadPrompt() const {
+    if (prompt_) return *prompt_;
+    Result<std::string> text = ReadText(prompt_path_);
+    if (text && text->ends_with('\n')) text->pop_back();
+    return text;
+  }
+
+  Status Generate(engine::Engine& engine, engine::Request request) {
+    num_prompt_tokens_ = request.prompt.size();
+    const Clock::time_point start = Clock::now();
+    Clock::time_point first = start;
+    const Result<engine::RequestId> id = engine.Submit(std::move(request));
+    if (!id) return id.error();
+    while (engine.num_requests() > 0) {
+      for (const engine::Update& update : engine.Step()) {
+        if (num_generated_++ == 0) first = Clock::now();
+        text_ += update.text;
+        if (json_path_ == "-") continue;  // standard output belongs to the JSON
+        if (const Status written = WriteOutput(update.text); !written) return written;
+        if (const Status flushed = FlushOutput(); !flushed) return flushed;
+      }
+    }
+    if (json_path_ != "-") {
+      if (const Status written = WriteOutput("\n"); !written) return written;
+      if (const Status flushed = FlushOutput(); !flushed) return flushed;
+    }
+    first_token_s_ = std::chrono::duration<double>(first - start).count();
+    decode_s_ = std::chrono::duration<double>(Clock::now() - first).count();
+    return {};
+  }
+
+  Status Report() {
+    const double prompt_rate = static_cast<double>(num_prompt_tokens_) / first_token_s_;
+    const double decode_rate =
+        num_generated_ > 1 ? static_cast<double>(num_generated_ - 1) / decode_s_ : 0.0;
+    fmt::print(stderr,
+               "prompt: {} tokens, first token after {:.3f} s ({:.1f} tokens/s)\n"
+               "generated: {} tokens, {:.1f} tokens/s; seed {}; peak memory {}\n",
+               num_prompt_tokens_, first_token_s_, prompt_rate, num_generated_, decode_rate, seed_,
+               FormatBytes(memory_.peak_bytes()));
+    if (json_path_.empty()) return {};
+    return WriteJson(json_path_, {{"text", text_},
+                                  {"prompt_tokens", num_prompt_tokens_},
+                                  {"generated_tokens", num_generated_},
+                                  {"first_token_s", first_token_s_},
+                                  {"prompt_tokens_per_s", prompt_rate},
+                                  {"tokens_per_s", decode_rate},
+                                  {"seed", seed_},
+                                  {"peak_resident_bytes", memory_.peak_bytes()}});
+  }
+
+  ModelOptions model_;
+  SamplingFlags sampling_;
+  std::optional<std::string> prompt_;
+  std::string prompt_path_ = "-";
+  std::string json_path_;
+
+  hardware::PeakMemory memory_;
+  uint64_t seed_ = 0;
+  std::string text_;
+  size_t num_prompt_tokens_ = 0;
+  int64_t num_generated_ = 0;
+  double first_token_s_ = 0;
+  double decode_s_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRun() { return std::make_unique<RunPrompt>(); }
+
+}  // namespace convene::cli

@@ -1,0 +1,36 @@
+// The options of commands that generate text: how tokens are picked and when an answer ends. What
+// is not given comes from the model's generation_config.json.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/generation_config.h"
+#include "engine/request.h"
+
+namespace convene::cli {
+
+struct SamplingFlags {
+  std::optional<int> max_tokens;
+  std::optional<double> temperature;
+  std::optional<int> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+};
+
+// --max-tokens, --temperature, --top-k, --top-p, --min-p, --repetition-penalty, --seed, --stop,
+// --ignore-eos.
+void AddSamplingOptions(CLI::App& app, SamplingFlags& flags);
+
+// A request without prompt: the flags, then generation_config.json. Without --seed each call draws
+// another one (it is in request.sampling.seed). Without any max_tokens: `default_max_tokens`.
+engine::Request RequestOf(const SamplingFlags& flags, const checkpoint::GenerationConfig& config,
+                          std::optional<int> default_max_tokens);
+
+}  // namespace convene::cli
