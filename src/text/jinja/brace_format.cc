@@ -70,8 +70,9 @@ class BraceFormatter {
       conversion = rest[1];
       rest = rest.substr(2);
     }
-    const std::string spec = rest.empty() ? "" : Format(rest.substr(1), depth + 1);
+    // The value first: fields are numbered in the order in which they begin.
     Value value = LookUp(name);
+    const std::string spec = rest.empty() ? "" : Format(rest.substr(1), depth + 1);
     if (run_.failed()) return "";
     if (conversion == 'r') {
       value = run_.String(Repr(run_, value));

@@ -16,9 +16,24 @@ namespace {
 
 using nlohmann::ordered_json;
 
+Value FromUnsigned(Run& run, uint64_t number) {
+  constexpr int64_t kLimit = std::numeric_limits<int64_t>::max();
+  if (number > uint64_t{kLimit}) {
+    return run.Fail(fmt::format("the integer {} is too large, the limit is {}", number, kLimit));
+  }
+  return static_cast<int64_t>(number);
+}
+
+Value FromString(Run& run, const std::string& text) {
+  if (ValidUtf8Prefix(text) != text.size()) {
+    return run.Fail("the conversation has text that is not valid UTF-8");
+  }
+  return run.String(text);
+}
+
 Value FromJson(Run& run, const ordered_json& json, int depth) {
   if (depth > kMaxValueDepth) {
-    return run.Fail(fmt::format("the conversation is nested deeper than {}", kMaxValueDepth));
+    return run.Fail(fmt::format("JSON is nested deeper than {}", kMaxValueDepth));
   }
   if (!run.Spend()) return None{};
   switch (json.type()) {
@@ -27,19 +42,11 @@ Value FromJson(Run& run, const ordered_json& json, int depth) {
     case ordered_json::value_t::number_integer:
       return json.get<int64_t>();
     case ordered_json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
-        return run.Fail(fmt::format("the conversation has the integer {}, the limit is {}",
-                                    json.get<uint64_t>(), std::numeric_limits<int64_t>::max()));
-      }
-      return json.get<int64_t>();
+      return FromUnsigned(run, json.get<uint64_t>());
     case ordered_json::value_t::number_float:
       return json.get<double>();
-    case ordered_json::value_t::string: {
-      const auto& text = json.get_ref<const std::string&>();
-      if (ValidUtf8Prefix(text) != text.size())
-        return run.Fail("the conversation has text that is not valid UTF-8");
-      return run.String(text);
-    }
+    case ordered_json::value_t::string:
+      return FromString(run, json.get_ref<const std::string&>());
     case ordered_json::value_t::array: {
       Values values;
       values.reserve(json.size());
@@ -52,10 +59,7 @@ Value FromJson(Run& run, const ordered_json& json, int depth) {
       std::vector<Dict::Entry> entries;
       entries.reserve(json.size());
       for (const auto& [key, value] : json.items()) {
-        if (ValidUtf8Prefix(key) != key.size()) {
-          return run.Fail("the conversation has a key that is not valid UTF-8");
-        }
-        entries.emplace_back(run.String(key), FromJson(run, value, depth + 1));
+        entries.emplace_back(FromString(run, key), FromJson(run, value, depth + 1));
       }
       return run.NewDict(std::move(entries));
     }
@@ -63,6 +67,69 @@ Value FromJson(Run& run, const ordered_json& json, int depth) {
       return None{};
   }
 }
+
+// Builds values as nlohmann's parser reports them, so that limits hold while it reads.
+class ValueBuilder : public nlohmann::json_sax<ordered_json> {
+ public:
+  explicit ValueBuilder(Run& run) : run_(run) {}
+  Value Take() { return std::move(result_); }
+
+  bool null() override { return Add(None{}); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(int64_t{value}); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(FromUnsigned(run_, value)); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(double{value}); }
+  bool string(string_t& text) override { return Add(FromString(run_, text)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override { return Open(); }
+  bool start_array(size_t) override { return Open(); }
+  bool key(string_t& text) override {
+    open_.back().keys.push_back(FromString(run_, text));
+    return Count();
+  }
+  bool end_object() override {
+    Level level = std::move(open_.back());
+    open_.pop_back();
+    std::vector<Dict::Entry> entries;
+    for (size_t i = 0; i < level.values.size(); ++i) {
+      entries.emplace_back(std::move(level.keys[i]), std::move(level.values[i]));
+    }
+    return Add(run_.NewDict(std::move(entries)));
+  }
+  bool end_array() override {
+    Level level = std::move(open_.back());
+    open_.pop_back();
+    return Add(run_.NewList(std::move(level.values)));
+  }
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    run_.Fail(fmt::format("the text is not JSON (at byte {})", position));
+    return false;
+  }
+
+ private:
+  struct Level {
+    Values keys, values;
+  };
+  // What is read but not yet part of a list or dict is not accounted for by the run.
+  bool Count() { return run_.Spend() && run_.MayAllocate(++num_read_ * sizeof(Value)); }
+  bool Open() {
+    open_.emplace_back();
+    if (open_.size() > kMaxValueDepth) {
+      run_.Fail(fmt::format("JSON is nested deeper than {}", kMaxValueDepth));
+    }
+    return run_.Spend();
+  }
+  bool Add(Value value) {
+    (open_.empty() ? result_ : open_.back().values.emplace_back()) = std::move(value);
+    return Count();
+  }
+
+  Run& run_;
+  std::vector<Level> open_;
+  size_t num_read_ = 0;
+  Value result_;
+};
 
 class JsonWriter {
  public:
@@ -199,6 +266,13 @@ class JsonWriter {
 }  // namespace
 
 Value FromJson(Run& run, const ordered_json& json) { return FromJson(run, json, 0); }
+
+Value ParseJsonText(Run& run, std::string_view text) {
+  if (!run.SpendText(text.size())) return None{};
+  ValueBuilder builder(run);
+  ordered_json::sax_parse(text, &builder);
+  return run.failed() ? Value(None{}) : builder.Take();
+}
 
 std::string ToJson(Run& run, const Value& value, const JsonStyle& style) {
   JsonWriter writer(run, style);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "text/jinja/run.h"
 #include "text/jinja/value.h"
@@ -13,6 +14,9 @@ namespace convene::text::jinja {
 
 // Fails for text that is not UTF-8, integers beyond 64 bits with sign, and deep nesting.
 Value FromJson(Run& run, const nlohmann::ordered_json& json);
+
+// The same from JSON text. A failure for text that is not JSON.
+Value ParseJsonText(Run& run, std::string_view text);
 
 struct JsonStyle {
   bool ensure_ascii = false;

@@ -172,7 +172,7 @@ Value Repeat(Run& run, const Value& value, int64_t times) {
       __builtin_mul_overflow(total, value.IsString() ? 1 : sizeof(Value), &bytes)) {
     bytes = SIZE_MAX;
   }
-  if (!run.Spend(1 + bytes / sizeof(Value)) || !run.MayAllocate(bytes)) return None{};
+  if (!run.MayAllocate(bytes) || !run.Spend(1 + bytes / sizeof(Value))) return None{};
   if (value.IsString()) {
     std::string text;
     text.reserve(total);

@@ -275,7 +275,10 @@ class Parser {
   Target ParseSingleTarget(bool with_attribute) {
     Target target;
     target.line = tokens_.line();
-    if (++nesting_ > kMaxSourceNesting) tokens_.Fail("a target of assignment is nested too deep");
+    if (++nesting_ > kMaxSourceNesting) {
+      tokens_.Fail(
+          fmt::format("a target of assignment is nested deeper than {}", kMaxSourceNesting));
+    }
     if (tokens_.SkipOperator("(")) {
       target = ParseTarget("", /*with_attribute=*/false);
       tokens_.ExpectOperator(")");

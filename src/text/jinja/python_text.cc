@@ -262,19 +262,18 @@ std::string_view StripRight(std::string_view text, const CharacterSet* set) {
   return text;
 }
 
-std::vector<std::string_view> SplitLines(std::string_view text, bool keeps_ends) {
-  std::vector<std::string_view> lines;
-  size_t begin = 0;
+std::string_view TakeLine(std::string_view* rest, bool keeps_break) {
+  const std::string_view text = *rest;
   for (size_t pos = 0; pos < text.size();) {
-    const size_t line_end = pos;
+    const size_t end = pos;
     const char32_t c = ReadCodePoint(text, &pos);
     if (!IsLineBreak(c)) continue;
     if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
-    lines.push_back(text.substr(begin, (keeps_ends ? pos : line_end) - begin));
-    begin = pos;
+    rest->remove_prefix(pos);
+    return text.substr(0, keeps_break ? pos : end);
   }
-  if (begin < text.size()) lines.push_back(text.substr(begin));
-  return lines;
+  *rest = {};
+  return text;
 }
 
 size_t FindFirst(std::string_view text, std::string_view part, size_t from) {

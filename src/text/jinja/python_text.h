@@ -49,8 +49,8 @@ class CharacterSet {
 std::string_view StripLeft(std::string_view text, const CharacterSet* set = nullptr);
 std::string_view StripRight(std::string_view text, const CharacterSet* set = nullptr);
 
-// Python's splitlines(): no empty line behind a last line break.
-std::vector<std::string_view> SplitLines(std::string_view text, bool keeps_ends = false);
+// Takes the first line off `*rest`, which must not be empty, with or without its line break.
+std::string_view TakeLine(std::string_view* rest, bool keeps_break = false);
 
 // Like text.find(part, from) and text.rfind(part), in time linear in the text for any input.
 size_t FindFirst(std::string_view text, std::string_view part, size_t from = 0);

@@ -62,6 +62,10 @@ bool Run::CheckDepth(int depth) {
 
 Value Run::String(std::string text, bool safe) {
   const size_t size_bytes = text.size() + kOverheadBytes;
+  if (text.size() > limits_.max_output_bytes) {
+    Fail(fmt::format("a text of {} bytes exceeds the limit of {}", text.size(),
+                     limits_.max_output_bytes));
+  }
   if (!SpendText(text.size()) || !MayAllocate(size_bytes)) return Value::Constant("");
   return Value(std::make_shared<const StringData>(
       StringData{.text = std::move(text), .safe = safe, .charge = Charge(&live_, size_bytes)}));

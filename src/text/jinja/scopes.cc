@@ -90,6 +90,9 @@ struct Frame {
 class Placement {
  public:
   void Place(Template& source) {
+    if (!MentionedNames(source.body, {"self"}).empty()) {
+      Fail(1, "the variable 'self', which stands for the template's blocks, is not supported");
+    }
     FunctionSlots slots(nullptr);
     Symbols symbols(nullptr, &slots);
     Analysis(symbols).Visit(source.body);

@@ -47,32 +47,45 @@ Value Strip(Run& run, const Value& self, const Arguments& arguments) {
   return Like(run, self, text);
 }
 
-// Runs of text between whitespace; at most `max_splits` splits, counted from the left.
-std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t max_splits) {
-  std::vector<std::string_view> parts;
+// Collects the parts of a split. Each becomes a value at once, so that the limits hold meanwhile.
+class Parts {
+ public:
+  Parts(Run& run, const Value& self, int64_t max_splits)
+      : run_(run), self_(self), max_splits_(max_splits) {}
+  void Add(std::string_view part) { values_.push_back(Like(run_, self_, part)); }
+  bool MaySplit() const {
+    return !run_.failed() &&
+           (max_splits_ < 0 || static_cast<int64_t>(values_.size()) < max_splits_);
+  }
+  Value Take(bool is_reversed) {
+    if (is_reversed) std::reverse(values_.begin(), values_.end());
+    return run_.NewList(std::move(values_));
+  }
+
+ private:
+  Run& run_;
+  const Value& self_;
+  int64_t max_splits_;
+  Values values_;
+};
+
+// Runs of text between whitespace. The last part is the rest as it is, but for the space before it.
+void SplitAtSpace(std::string_view text, Parts& parts) {
   for (text = StripLeft(text); !text.empty(); text = StripLeft(text)) {
-    if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.push_back(StripRight(text));
-      break;
-    }
+    if (!parts.MaySplit()) return parts.Add(text);
     size_t end = 0;
     for (size_t next = 0; next < text.size(); end = next) {
       if (IsSpace(ReadCodePoint(text, &next))) break;
     }
-    parts.push_back(text.substr(0, end));
+    parts.Add(text.substr(0, end));
     text.remove_prefix(end);
   }
-  return parts;
 }
 
-// The same, counted from the right.
-std::vector<std::string_view> SplitAtSpaceFromRight(std::string_view text, int64_t max_splits) {
-  std::vector<std::string_view> parts;
+// The same from the right; adds the last part first.
+void SplitAtSpaceFromRight(std::string_view text, Parts& parts) {
   for (text = StripRight(text); !text.empty(); text = StripRight(text)) {
-    if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.push_back(StripLeft(text));
-      break;
-    }
+    if (!parts.MaySplit()) return parts.Add(text);
     size_t begin = text.size();
     while (begin > 0) {
       const size_t previous = PreviousCharacter(text, begin);
@@ -80,76 +93,67 @@ std::vector<std::string_view> SplitAtSpaceFromRight(std::string_view text, int64
       if (IsSpace(ReadCodePoint(text, &pos))) break;
       begin = previous;
     }
-    parts.push_back(text.substr(begin));
+    parts.Add(text.substr(begin));
     text = text.substr(0, begin);
   }
-  std::reverse(parts.begin(), parts.end());
-  return parts;
 }
 
-std::vector<std::string_view> SplitAt(std::string_view text, std::string_view separator,
-                                      int64_t max_splits) {
-  std::vector<std::string_view> parts;
+void SplitAt(std::string_view text, std::string_view separator, Parts& parts) {
   size_t begin = 0;
-  while (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits) {
+  while (parts.MaySplit()) {
     const size_t found = FindFirst(text, separator, begin);
     if (found == std::string_view::npos) break;
-    parts.push_back(text.substr(begin, found - begin));
+    parts.Add(text.substr(begin, found - begin));
     begin = found + separator.size();
   }
-  parts.push_back(text.substr(begin));
-  return parts;
+  parts.Add(text.substr(begin));
 }
 
-std::vector<std::string_view> SplitAtFromRight(std::string_view text, std::string_view separator,
-                                               int64_t max_splits) {
-  // Searched backwards, so that overlapping separators are found from the right.
+// The same from the right; adds the last part first. Searches backwards, so that overlapping
+// separators are found from the right.
+void SplitAtFromRight(std::string_view text, std::string_view separator, Parts& parts) {
   const std::string reversed(text.rbegin(), text.rend());
   const std::string reversed_separator(separator.rbegin(), separator.rend());
-  std::vector<std::string_view> parts;
-  for (std::string_view part : SplitAt(reversed, reversed_separator, max_splits)) {
-    const auto end = text.size() - static_cast<size_t>(part.data() - reversed.data());
-    parts.push_back(text.substr(end - part.size(), part.size()));
+  size_t end = text.size();
+  while (parts.MaySplit()) {
+    const size_t found = FindFirst(reversed, reversed_separator, text.size() - end);
+    if (found == std::string_view::npos) break;
+    const size_t begin = text.size() - found;
+    parts.Add(text.substr(begin, end - begin));
+    end = begin - separator.size();
   }
-  std::reverse(parts.begin(), parts.end());
-  return parts;
-}
-
-Value ListOf(Run& run, const Value& self, const std::vector<std::string_view>& parts) {
-  constexpr size_t kPartBytes = 160;
-  if (!run.MayAllocate(parts.size() * kPartBytes)) return None{};
-  Values values;
-  values.reserve(parts.size());
-  for (const std::string_view part : parts) values.push_back(Like(run, self, part));
-  return run.NewList(std::move(values));
+  parts.Add(text.substr(0, end));
 }
 
 template <bool from_right>
 Value Split(Run& run, const Value& self, const Arguments& arguments) {
   Value bound[2];
   if (!Bind(run, "split", arguments, {"sep", "maxsplit"}, 0, bound)) return None{};
-  int64_t max_splits = -1;
-  if (!bound[1].IsMissing()) max_splits = ToInteger(run, bound[1]).value_or(-1);
+  const int64_t max_splits = bound[1].IsMissing() ? -1 : ToInteger(run, bound[1]).value_or(-1);
+  const bool has_separator = !bound[0].IsMissing() && !bound[0].IsNone();
+  const std::string* separator = has_separator ? ToText(run, bound[0]) : nullptr;
   if (run.failed() || !run.SpendText(self.Text().size())) return None{};
-  const std::string& text = self.Text();
-  if (bound[0].IsMissing() || bound[0].IsNone()) {
-    return ListOf(
-        run, self,
-        from_right ? SplitAtSpaceFromRight(text, max_splits) : SplitAtSpace(text, max_splits));
+  Parts parts(run, self, max_splits);
+  if (separator == nullptr) {
+    from_right ? SplitAtSpaceFromRight(self.Text(), parts) : SplitAtSpace(self.Text(), parts);
+  } else if (separator->empty()) {
+    return run.Fail("empty separator");
+  } else {
+    from_right ? SplitAtFromRight(self.Text(), *separator, parts)
+               : SplitAt(self.Text(), *separator, parts);
   }
-  const std::string* separator = ToText(run, bound[0]);
-  if (separator == nullptr) return None{};
-  if (separator->empty()) return run.Fail("empty separator");
-  return ListOf(run, self,
-                from_right ? SplitAtFromRight(text, *separator, max_splits)
-                           : SplitAt(text, *separator, max_splits));
+  return parts.Take(/*is_reversed=*/from_right);
 }
 
 Value Lines(Run& run, const Value& self, const Arguments& arguments) {
   Value keeps_ends;
   if (!Bind(run, "splitlines", arguments, {"keepends"}, 0, &keeps_ends)) return None{};
   if (!run.SpendText(self.Text().size())) return None{};
-  return ListOf(run, self, SplitLines(self.Text(), IsTrueOr(keeps_ends, false)));
+  Parts parts(run, self, -1);
+  for (std::string_view rest = self.Text(); !rest.empty() && parts.MaySplit();) {
+    parts.Add(TakeLine(&rest, IsTrueOr(keeps_ends, false)));
+  }
+  return parts.Take(/*is_reversed=*/false);
 }
 
 template <bool from_right>

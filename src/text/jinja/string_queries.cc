@@ -132,16 +132,6 @@ Value AllCased(Run& run, const Value& self, const Arguments& arguments) {
   return has_one;
 }
 
-Value IsIdentifier(Run& run, const Value& self, const Arguments& arguments) {
-  if (!BindNothing(run, "isidentifier", arguments) || !run.SpendText(self.Text().size())) return {};
-  for (size_t pos = 0; pos < self.Text().size();) {
-    const bool is_first = pos == 0;
-    const char32_t c = ReadCodePoint(self.Text(), &pos);
-    if (!(is_first ? IsIdentifierStart(c) : IsIdentifierPart(c))) return false;
-  }
-  return !self.Text().empty();
-}
-
 constexpr MethodEntry kStringQueries[] = {
     {"count", Count},
     {"endswith", HasAffix<true>},
@@ -152,7 +142,7 @@ constexpr MethodEntry kStringQueries[] = {
     {"isascii", AllOrEmpty<IsAscii>},
     {"isdecimal", All<IsDecimal>},
     {"isdigit", All<IsDigit>},
-    {"isidentifier", IsIdentifier},
+    {"isidentifier", nullptr},
     {"islower", AllCased<IsLower, IsUpper>},
     {"isnumeric", nullptr},
     {"isprintable", AllOrEmpty<IsPrintable>},

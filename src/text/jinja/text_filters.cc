@@ -125,7 +125,8 @@ Value Indented(Run& run, const Value& input, const Arguments& arguments) {
   const bool indents_first = IsTrueOr(bound[1], false), indents_blank = IsTrueOr(bound[2], false);
   std::string out = indents_first ? indent : "";
   bool is_first = true;
-  for (const std::string_view line : SplitLines(with_end)) {
+  for (std::string_view rest = with_end; !rest.empty();) {
+    const std::string_view line = TakeLine(&rest);
     if (!run.SpendText(line.size() + indent.size()) ||
         !run.MayAllocate(out.size() + line.size() + indent.size())) {
       return None{};
@@ -193,6 +194,14 @@ Value ToJsonText(Run& run, const Value& input, const Arguments& arguments) {
   return run.String(ToJson(run, input, style));
 }
 
+// Not Jinja's: templates of DeepSeek's later models read arguments with it, and other engines have
+// it.
+Value ParsedJson(Run& run, const Value& input, const Arguments& arguments) {
+  if (!BindNothing(run, "from_json", arguments)) return None{};
+  const std::string* text = ToText(run, input);
+  return text == nullptr ? Value(None{}) : ParseJsonText(run, *text);
+}
+
 Value Formatted(Run& run, const Value& input, const Arguments& arguments) {
   if (!arguments.named.empty() && !arguments.positional.empty()) {
     return run.Fail("can't handle positional and keyword arguments at the same time");
@@ -245,6 +254,7 @@ constexpr FilterEntry kTextFilters[] = {
     {"e", Escaped},
     {"escape", Escaped},
     {"forceescape", ForceEscaped},
+    {"from_json", ParsedJson},
     {"format", Formatted},
     {"indent", Indented},
     {"join", Joined},
