@@ -22,10 +22,10 @@ struct Merge {
 };
 
 struct BpeOptions {
-  std::optional<std::string> unk_token;   // stands for characters outside the vocabulary
-  std::string continuing_subword_prefix;  // of every character of a word but the first
-  std::string end_of_word_suffix;         // of the last one
-  bool fuse_unk = false;                  // one unk_token for neighbouring unknown characters
+  std::optional<std::string> unk_token = {};   // stands for characters outside the vocabulary
+  std::string continuing_subword_prefix = {};  // of every character of a word but the first
+  std::string end_of_word_suffix = {};         // of the last one
+  bool fuse_unk = false;                       // one unk_token for neighbouring unknown characters
   bool byte_fallback =
       false;  // unknown characters become the tokens <0x00> to <0xFF> of their bytes
   bool ignore_merges = false;  // a word that is a token is that token

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "text/byte_level.h"
+#include "text/growth_limit.h"
 #include "text/utf8.h"
 
 namespace convene::text {
@@ -37,17 +38,14 @@ std::optional<char> ByteOfToken(std::string_view token) {
   return static_cast<char>(byte);
 }
 
-// Appends `text` with all matches replaced.
-Status AppendReplaced(const Replace& step, std::string_view text, std::string* result) {
+// Appends `text` with all matches replaced. Errors: besides the pattern's, too much growth over the
+// `original_bytes` that the decoder was given so far.
+Status AppendReplaced(const Replace& step, std::string_view text, size_t original_bytes,
+                      std::string* result) {
   std::vector<Match> matches;
   if (Status status = step.pattern.FindAll(text, &matches); !status) return status;
-  // Far more than any answer; no token and no number of replacements may take all memory.
-  constexpr size_t kMaxBytes = 64 << 20;
-  if (text.size() + matches.size() * step.content.size() > kMaxBytes) {
-    return Error{
-        fmt::format("the decoder's replacement of {} matches by {} bytes each exceeds {} bytes",
-                    matches.size(), step.content.size(), kMaxBytes)};
-  }
+  const size_t max_bytes = text.size() + matches.size() * step.content.size();
+  if (Status status = CheckGrowth(original_bytes, max_bytes); !status) return status;
   size_t at = 0;
   for (const Match& match : matches) {
     result->append(text.substr(at, match.begin - at));
@@ -94,7 +92,7 @@ Result<std::string> Decoder::BytesOf(std::string_view token) const {
       bytes = ReplaceAll(bytes, metaspace->replacement, " ");
     } else if (const auto* replace = std::get_if<Replace>(&step)) {
       std::string replaced;
-      if (Status status = AppendReplaced(*replace, bytes, &replaced); !status) {
+      if (Status status = AppendReplaced(*replace, bytes, token.size(), &replaced); !status) {
         return status.error();
       }
       bytes = std::move(replaced);
@@ -109,6 +107,7 @@ DecoderState::DecoderState(const Decoder& decoder)
     : decoder_(&decoder), states_(decoder.steps().size()) {}
 
 Status DecoderState::Push(std::string_view token, std::string* text) {
+  for (StepState& state : states_) state.num_pushed_bytes += token.size();
   return Run({{.text = std::string(token), .ends_token = true}}, /*is_end=*/false, text);
 }
 
@@ -225,7 +224,8 @@ Result<DecoderState::Fragments> DecoderState::Apply(const Replace& step, Fragmen
     if (!fragment.ends_token) certain = literal.empty() ? 0 : CertainLength(state->held, literal);
     fragment.text.clear();
     const auto text = std::string_view(state->held).substr(0, certain);
-    if (Status status = AppendReplaced(step, text, &fragment.text); !status) return status.error();
+    const Status status = AppendReplaced(step, text, state->num_pushed_bytes, &fragment.text);
+    if (!status) return status.error();
     state->held.erase(0, certain);
   }
   return input;

@@ -73,11 +73,12 @@ class DecoderState {
 
   // What a step remembers of the tokens so far. Each uses what it needs.
   struct StepState {
-    std::string token;          // the part of a token that has come
-    std::string held;           // what may yet become something else
-    int64_t num_tokens = 0;     // that have ended
-    bool is_in_token = false;   // a part of a token has come, not its end
-    uint64_t num_stripped = 0;  // at the beginning of this token
+    std::string token;            // the part of a token that has come
+    std::string held;             // what may yet become something else
+    int64_t num_tokens = 0;       // that have ended
+    bool is_in_token = false;     // a part of a token has come, not its end
+    uint64_t num_stripped = 0;    // at the beginning of this token
+    size_t num_pushed_bytes = 0;  // into the decoder
   };
 
   Status Run(Fragments fragments, bool is_end, std::string* text);

@@ -75,6 +75,9 @@ Result<Regex> Regex::Compile(std::string_view pattern) {
     return Error{fmt::format("a regular expression of {} bytes; at most {} are read",
                              pattern.size(), kMaxPatternBytes)};
   }
+  if (ValidUtf8Prefix(pattern) < pattern.size()) {
+    return Error{fmt::format("the regular expression {} is not valid UTF-8", Quote(pattern))};
+  }
   // Compiling reads and writes tables that all regular expressions share.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);

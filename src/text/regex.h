@@ -20,7 +20,8 @@ struct Match {
 // Thread-safe once compiled.
 class Regex {
  public:
-  // Errors: not a regular expression (with Oniguruma's reason), or longer than 64 KiB.
+  // Errors: not a regular expression (with Oniguruma's reason), not UTF-8 or longer than
+  // 64 KiB.
   static Result<Regex> Compile(std::string_view pattern);
 
   // Appends all non-overlapping matches in `text` (valid UTF-8), from left to right; empty ones
