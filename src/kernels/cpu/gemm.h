@@ -80,8 +80,10 @@ TileFunction ChooseTile(int num_rows, int num_vectors) {
   return kTable.functions[(num_rows - 1) * 4 + num_vectors - 1];
 }
 
-// With few rows the hardware's own prefetcher streams best (measured: docs/results/bf16_gemm.md).
-inline constexpr int kMinRowsToPrefetch = 5;
+// With fewer rows a tile only streams its panel: then what is fetched ahead is the panel itself, so
+// many bytes before it is read (measured: docs/results/bf16_gemm.md).
+inline constexpr int kMinRowsToPrefetchNext = 5;
+inline constexpr int kStreamAheadBytes = 2048;
 
 template <class Isa, WeightFormat kFormat>
 TileFunction ChoosePrefetchingTile(int num_rows, int num_vectors, int lines) {
@@ -125,10 +127,10 @@ void GemmOf(const PanelGemm& gemm) {
   const int64_t steps = kFormat == WeightFormat::kF32 ? gemm.depth : (gemm.depth + 1) / 2;
   const int num_vectors = gemm.width / kLanes;
   const int num_tiles = (gemm.num_rows + kTileRows - 1) / kTileRows;
-  int64_t lines_left = gemm.next != nullptr && gemm.num_rows >= kMinRowsToPrefetch
-                           ? static_cast<int64_t>(gemm.next_bytes / 64)
-                           : 0;
-  const std::byte* prefetch = gemm.next;
+  const bool streams = gemm.num_rows < kMinRowsToPrefetchNext;
+  const std::byte* prefetch = streams ? gemm.panel + kStreamAheadBytes : gemm.next;
+  const int64_t stream_lines = steps * num_vectors;
+  int64_t lines_left = streams ? stream_lines : static_cast<int64_t>(gemm.next_bytes / 64);
   alignas(64) float buffer[kTileRows * kPanelRows];
   int done = 0;
   for (int index = 0; index < num_tiles; ++index) {
