@@ -38,7 +38,7 @@ std::unique_ptr<CLI::App> MakeParser() {
   app->set_version_flag("--version", kVersion, "Print the version");
   app->set_help_flag("-h,--help", "Print this help");
   app->get_formatter()->column_width(32);
-  app->footer("convene COMMAND --help shows a command's options and an example.");
+  app->footer("convene COMMAND --help shows a command's options and an example.\n");
   return app;
 }
 
@@ -80,7 +80,7 @@ int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEnt
   std::vector<Subcommand> subcommands;
   for (const CommandEntry& entry : commands) {
     CLI::App* parser = app->add_subcommand(entry.name, entry.summary);
-    parser->footer(fmt::format("Example:\n  {}", entry.example));
+    parser->footer(fmt::format("Example:\n  {}\n", entry.example));
     subcommands.push_back({parser, entry.make()});
     subcommands.back().command->AddOptions(*parser);
   }

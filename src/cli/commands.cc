@@ -1,5 +1,6 @@
 #include "cli/batch.h"
 #include "cli/bench.h"
+#include "cli/chat.h"
 #include "cli/command.h"
 #include "cli/inspect.h"
 #include "cli/logits.h"
@@ -15,6 +16,8 @@ namespace {
 constexpr CommandEntry kCommands[] = {
     {"run", "Continue a prompt", "convene run models/demo --prompt 'The old house' --seed 7",
      MakeRun},
+    {"chat", "Talk with a model, turn by turn", "convene chat models/demo --system 'Be brief.'",
+     MakeChat},
     {"batch", "Answer a file of OpenAI batch requests, many at a time",
      "convene batch models/demo --input requests.jsonl --output results.jsonl", MakeBatch},
     {"tokenize", "Turn text into token ids",

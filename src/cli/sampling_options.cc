@@ -20,7 +20,9 @@ void AddSamplingOptions(CLI::App& app, SamplingFlags& flags) {
   app.add_option("--seed", flags.seed,
                  "The same seed gives the same text (default: another each time)")
       ->type_name("N");
-  app.add_option("--stop", flags.stop, "End before this text; may be repeated")->type_name("TEXT");
+  app.add_option("--stop", flags.stop, "End before this text; may be repeated")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);  // or it would take MODEL, too
   app.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the end-of-text token");
 }
 

@@ -36,7 +36,11 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer
       blocks_(model_->num_kv_blocks()),
       scheduler_(blocks_,
                  {.max_step_tokens = model_->max_step_tokens(), .max_sequences = max_sequences}) {
-  for (const int token : model_->generation_config().eos_token_ids) {
+  std::vector<int> eos = model_->generation_config().eos_token_ids;
+  if (eos.empty() && tokenizer_ && tokenizer_->named_tokens().eos) {
+    eos.push_back(tokenizer_->named_tokens().eos->id.value_or(model_->spec().vocab_size));
+  }
+  for (const int token : eos) {
     if (token < model_->spec().vocab_size) is_eos_[static_cast<size_t>(token)] = true;
   }
 }
