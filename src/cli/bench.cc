@@ -114,14 +114,18 @@ class Bench : public Command {
   template <typename RunOnce>
   Status MeasurePoint(PeakMeter& meter, const std::string& name, int batch, int num_repeats,
                       RunOnce run_once, std::vector<BenchPoint>& points) {
-    const Result<Peaks> before = meter.Measure();
+    BenchPoint point{.name = name, .batch = batch};
+    Result<Peaks> before = meter.Measure();
     if (!before) return before.error();
-    std::vector<std::vector<Work>> repetitions;
-    for (int i = 0; i < num_repeats; ++i) repetitions.push_back(run_once());
+    for (int i = 0; i < num_repeats; ++i) {
+      const std::vector<Work> steps = run_once();
+      const Result<Peaks> after = meter.Measure();
+      if (!after) return after.error();
+      point.repetitions.push_back(MakeRepetition(steps, *before, *after));
+      before = after;
+    }
     memory_.Sample();
-    const Result<Peaks> after = meter.Measure();
-    if (!after) return after.error();
-    points.push_back(MakePoint(name, batch, repetitions, *before, *after));
+    points.push_back(std::move(point));
     return WriteReport(json_path_, TableRow(points.back()));
   }
 

@@ -9,29 +9,52 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
+template <typename F>
+Spread SpreadOfEach(const std::vector<Repetition>& repetitions, F&& figure) {
+  std::vector<double> values;
+  for (const Repetition& repetition : repetitions) values.push_back(figure(repetition));
+  return SpreadOf(values);
+}
+
 }  // namespace
 
-BenchPoint MakePoint(std::string name, int batch, const std::vector<std::vector<Work>>& repetitions,
-                     const Peaks& before, const Peaks& after) {
-  BenchPoint point{.name = std::move(name), .batch = batch};
-  std::vector<double> flops_per_s;
-  std::vector<double> bytes_per_s;
-  for (const std::vector<Work>& steps : repetitions) {
-    double seconds = 0;
-    double tokens = 0;
-    for (const Work& step : steps) {
-      seconds += step.seconds;
-      tokens += static_cast<double>(step.tokens);
-      flops_per_s.push_back(step.flops / step.seconds);
-      bytes_per_s.push_back(step.bytes / step.seconds);
-    }
-    point.tokens_per_s.push_back(tokens / seconds);
+Repetition MakeRepetition(const std::vector<Work>& steps, const Peaks& before, const Peaks& after) {
+  Work total;
+  for (const Work& step : steps) {
+    total.seconds += step.seconds;
+    total.tokens += step.tokens;
+    total.flops += step.flops;
+    total.bytes += step.bytes;
   }
-  point.flops_per_s = SpreadOf(flops_per_s).median;
-  point.bytes_per_s = SpreadOf(bytes_per_s).median;
-  point.peaks = {.flops_per_s = (before.flops_per_s + after.flops_per_s) / 2,
-                 .bytes_per_s = (before.bytes_per_s + after.bytes_per_s) / 2};
-  return point;
+  return {.tokens_per_s = static_cast<double>(total.tokens) / total.seconds,
+          .flops_per_s = total.flops / total.seconds,
+          .bytes_per_s = total.bytes / total.seconds,
+          .peaks = {.flops_per_s = (before.flops_per_s + after.flops_per_s) / 2,
+                    .bytes_per_s = (before.bytes_per_s + after.bytes_per_s) / 2}};
+}
+
+Spread BenchPoint::Of(double Repetition::*figure) const {
+  return SpreadOfEach(repetitions, [&](const Repetition& one) { return one.*figure; });
+}
+
+Peaks BenchPoint::peaks() const {
+  return {
+      .flops_per_s =
+          SpreadOfEach(repetitions, [](const auto& one) { return one.peaks.flops_per_s; }).median,
+      .bytes_per_s =
+          SpreadOfEach(repetitions, [](const auto& one) { return one.peaks.bytes_per_s; }).median};
+}
+
+double BenchPoint::share_of_peak() const {
+  return SpreadOfEach(repetitions,
+                      [](const auto& one) { return one.flops_per_s / one.peaks.flops_per_s; })
+      .median;
+}
+
+double BenchPoint::share_of_bandwidth() const {
+  return SpreadOfEach(repetitions,
+                      [](const auto& one) { return one.bytes_per_s / one.peaks.bytes_per_s; })
+      .median;
 }
 
 std::string TableHeader() {
@@ -39,28 +62,29 @@ std::string TableHeader() {
 }
 
 std::string TableRow(const BenchPoint& point) {
-  const Spread rate = SpreadOf(point.tokens_per_s);
+  const Spread rate = point.Of(&Repetition::tokens_per_s);
   return fmt::format(
       "{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>7.1f} %{:>9.2f}{:>7.1f} %\n", point.name, point.batch,
-      rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max), point.flops_per_s / kGiga,
-      100 * point.share_of_peak(), point.bytes_per_s / kGiga, 100 * point.share_of_bandwidth());
+      rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
+      point.Of(&Repetition::flops_per_s).median / kGiga, 100 * point.share_of_peak(),
+      point.Of(&Repetition::bytes_per_s).median / kGiga, 100 * point.share_of_bandwidth());
 }
 
 nlohmann::ordered_json ToJson(const BenchPoint& point) {
-  const Spread rate = SpreadOf(point.tokens_per_s);
+  const Spread rate = point.Of(&Repetition::tokens_per_s);
   return {
       {"test", point.name},
       {"batch", point.batch},
       {"tokens_per_s", rate.median},
       {"tokens_per_s_min", rate.min},
       {"tokens_per_s_max", rate.max},
-      {"repetitions", point.tokens_per_s.size()},
-      {"gflops", point.flops_per_s / kGiga},
+      {"repetitions", point.repetitions.size()},
+      {"gflops", point.Of(&Repetition::flops_per_s).median / kGiga},
       {"share_of_peak", point.share_of_peak()},
-      {"gbps", point.bytes_per_s / kGiga},
+      {"gbps", point.Of(&Repetition::bytes_per_s).median / kGiga},
       {"share_of_bandwidth", point.share_of_bandwidth()},
-      {"peak_gflops", point.peaks.flops_per_s / kGiga},
-      {"peak_read_gbps", point.peaks.bytes_per_s / kGiga},
+      {"peak_gflops", point.peaks().flops_per_s / kGiga},
+      {"peak_read_gbps", point.peaks().bytes_per_s / kGiga},
   };
 }
 

@@ -1,5 +1,5 @@
-// One row of `convene bench`: repeated measurements of the same work, between two measurements of
-// the machine's peaks. How a row looks in the table and in JSON is here too.
+// One row of `convene bench`: repetitions of the same work, each between two measurements of the
+// machine's peaks. How a row looks in the table and in JSON is here too.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,22 +12,27 @@
 
 namespace convene::cli {
 
+struct Repetition {
+  double tokens_per_s = 0;
+  double flops_per_s = 0;
+  double bytes_per_s = 0;
+  Peaks peaks = {};  // mean of just before and just after
+};
+
+// `steps` is what one repetition did, one step or more.
+Repetition MakeRepetition(const std::vector<Work>& steps, const Peaks& before, const Peaks& after);
+
 struct BenchPoint {
   std::string name;  // "pp512", "tg64"
   int batch = 1;
-  std::vector<double> tokens_per_s = {};  // of each repetition
-  double flops_per_s = 0;                 // medians
-  double bytes_per_s = 0;
-  Peaks peaks = {};  // mean of before and after
+  std::vector<Repetition> repetitions = {};
 
-  double share_of_peak() const { return flops_per_s / peaks.flops_per_s; }
-  double share_of_bandwidth() const { return bytes_per_s / peaks.bytes_per_s; }
+  // Over all repetitions.
+  Spread Of(double Repetition::*figure) const;
+  Peaks peaks() const;           // medians
+  double share_of_peak() const;  // median of each repetition's own share
+  double share_of_bandwidth() const;
 };
-
-// `repetitions` of one or more steps each. Rates of tokens are per repetition, the others medians
-// over all steps.
-BenchPoint MakePoint(std::string name, int batch, const std::vector<std::vector<Work>>& repetitions,
-                     const Peaks& before, const Peaks& after);
 
 std::string TableHeader();
 std::string TableRow(const BenchPoint& point);
