@@ -19,7 +19,7 @@ inline constexpr NumberRange kNormEpsilon = {0, 1e-1};
 inline constexpr NumberRange kRopeTheta = {1.5, 1e15};
 inline constexpr NumberRange kClip = {1e-6, 1e9};
 
-// Experts of all layers together.
-inline constexpr int64_t kMaxExpertsInModel = 1 << 17;
+// Experts of all layers together; the largest models of today have about 25,000.
+inline constexpr int64_t kMaxExpertsInModel = 1 << 16;
 
 }  // namespace convene::model
