@@ -1,0 +1,255 @@
+// The commands as a user calls them, on a small model with a tokenizer of single characters.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/read_file.h"
+#include "cli/command_line.h"
+
+namespace convene::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxBytes = 1 << 24;
+
+struct Outcome {
+  int status = 0;
+  std::string out;
+  std::string err;
+};
+
+class CommandsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = fs::path(testing::TempDir()) / fmt::format("commands_test_{}", getpid());
+    model_ = directory_ / "model";
+    fs::create_directories(model_);
+    const fs::path fixture = CONVENE_SOURCE_DIR "/tests/golden/models/olmoe_plain";
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      fs::copy_file(fixture / name, model_ / name);
+    }
+    nlohmann::json vocab;
+    for (int id = 0; id < 128; ++id) {
+      const bool is_printable = id > ' ' && id < 127;
+      vocab[is_printable ? std::string(1, static_cast<char>(id)) : fmt::format("<{}>", id)] = id;
+    }
+    vocab.erase("<32>");
+    vocab["Ġ"] = 32;
+    Write("model/tokenizer.json",
+          nlohmann::json{
+              {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+              {"decoder", {{"type", "ByteLevel"}}},
+              {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}}
+              .dump());
+    Write("model/tokenizer_config.json",
+          R"({"chat_template": "{% for m in messages %}[{{ m.role }}]{{ m.content }};)"
+          R"({% endfor %}[assistant]"})");
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  std::string Path(const std::string& name) const { return directory_ / name; }
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(Path(name), std::ios::binary) << text;
+  }
+  std::string Read(const std::string& name) const { return *ReadFile(Path(name), kMaxBytes); }
+
+  static Outcome Run(std::vector<std::string> words) {
+    words.insert(words.begin(), "convene");
+    std::vector<const char*> argv;
+    for (const std::string& word : words) argv.push_back(word.c_str());
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    Outcome outcome;
+    outcome.status = RunCommandLine(static_cast<int>(argv.size()), argv.data(), Commands());
+    std::fflush(stdout);
+    outcome.out = testing::internal::GetCapturedStdout();
+    outcome.err = testing::internal::GetCapturedStderr();
+    return outcome;
+  }
+
+  // A batch line; `id` decides prompt and length.
+  static std::string Request(int id) {
+    return fmt::format(
+        R"({{"custom_id":"r{0}","method":"POST","url":"/v1/completions",)"
+        R"("body":{{"model":"m","prompt":"{1}","max_tokens":{2},"ignore_eos":true}}}})"
+        "\n",
+        id, std::string(static_cast<size_t>(3 + 20 * id), static_cast<char>('a' + id)), 5 + 3 * id);
+  }
+
+  Outcome RunBatch(const std::string& output) const {
+    return Run({"batch", model_, "--input", Path("in.jsonl"), "--output", Path(output)});
+  }
+
+  // Results by custom_id: the text, or the error's message.
+  std::map<std::string, std::string> Results(const std::string& output) const {
+    std::map<std::string, std::string> results;
+    std::istringstream lines(Read(output));
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line);
+      const std::string id = json["custom_id"].is_null() ? "" : json["custom_id"];
+      EXPECT_FALSE(results.contains(id)) << id;
+      results[id] = json["error"].is_null()
+                        ? json["response"]["body"]["choices"][0]["text"].get<std::string>()
+                        : json["error"]["message"].get<std::string>();
+    }
+    return results;
+  }
+
+  fs::path directory_;
+  fs::path model_;
+};
+
+TEST_F(CommandsTest, EveryCommandHasAHelpThatFitsAScreenWithAnExample) {
+  for (const CommandEntry& entry : Commands()) {
+    const Outcome help = Run({entry.name, "--help"});
+    EXPECT_EQ(help.status, kSuccess) << entry.name;
+    EXPECT_LE(std::count(help.out.begin(), help.out.end(), '\n'), 40) << entry.name;
+    EXPECT_THAT(help.out, HasSubstr(fmt::format("convene {} ", entry.name)));
+    EXPECT_EQ(help.err, "") << entry.name;
+  }
+}
+
+TEST_F(CommandsTest, UsageErrorsAreOneLineAndStatusTwo) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{},
+                                                {"nonsense"},
+                                                {"run"},
+                                                {"run", model_, "--top-k", "x"},
+                                                {"logits", model_, "--weights", "int3"},
+                                                {"run", model_, "--nonsense"}}) {
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.status, kUsage);
+    EXPECT_THAT(outcome.err, StartsWith("convene: "));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST_F(CommandsTest, FailuresAreStatusOneAndNameTheirCause) {
+  Outcome outcome = Run({"run", Path("nowhere"), "--prompt", "x"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("nowhere"));
+  outcome = Run({"run", model_, "--prompt", std::string(100, 'x'), "--context", "64"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("raise --context"));
+  EXPECT_EQ(outcome.out, "");
+  fs::remove(model_ / "tokenizer.json");
+  outcome = Run({"run", model_, "--prompt", "x"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("tokenizer.json"));
+}
+
+TEST_F(CommandsTest, RunIsGreedyByDefaultAndTakesStopBeforeTheModel) {
+  const std::vector<std::string> words = {"run",          model_,         "--prompt", "hello",
+                                          "--ignore-eos", "--max-tokens", "30"};
+  const Outcome first = Run(words);
+  EXPECT_EQ(first.status, kSuccess) << first.err;
+  EXPECT_GT(first.out.size(), 30u);
+  EXPECT_EQ(Run(words).out, first.out);
+  const std::string stop = first.out.substr(10, 2);
+  const Outcome stopped = Run(
+      {"run", "--stop", stop, "--prompt", "hello", "--ignore-eos", "--max-tokens", "30", model_});
+  EXPECT_EQ(stopped.status, kSuccess) << stopped.err;
+  EXPECT_EQ(stopped.out, first.out.substr(0, first.out.find(stop)) + "\n");
+}
+
+TEST_F(CommandsTest, LogitsAreThoseOfTransformers) {
+  const std::string fixture = CONVENE_SOURCE_DIR "/tests/golden/models/olmoe_plain/";
+  const Outcome outcome = Run({"logits", model_, "--tokens", fixture + "prompt_300.tokens.npy",
+                               "--out", Path("logits.npy"), "--weights", "f32", "--chunk", "77"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const auto floats = [](const std::string& npy) {
+    std::vector<float> values((npy.size() - 128) / sizeof(float));
+    std::memcpy(values.data(), npy.data() + 128, values.size() * sizeof(float));
+    return values;
+  };
+  const std::vector<float> actual = floats(Read("logits.npy"));
+  const std::vector<float> expected =
+      floats(*ReadFile(fixture + "prompt_300.logits.npy", kMaxBytes));
+  ASSERT_EQ(actual.size(), 300u * 128u);
+  // The fixture holds the last positions of long prompts.
+  ASSERT_LE(expected.size(), actual.size());
+  const size_t offset = actual.size() - expected.size();
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(double{actual[offset + i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  EXPECT_LE(std::sqrt(difference / norm), 1e-5);
+}
+
+TEST_F(CommandsTest, BatchResumesAfterATornLastLineWithTheSameResults) {
+  std::string input;
+  for (int id = 0; id < 4; ++id) input += Request(id);
+  Write("in.jsonl", input + "{broken\n" + Request(1));  // r1 twice
+  ASSERT_EQ(RunBatch("whole.jsonl").status, kSuccess);
+  const std::string whole = Read("whole.jsonl");
+  ASSERT_EQ(std::count(whole.begin(), whole.end(), '\n'), 6);
+
+  const size_t last = whole.rfind('\n', whole.size() - 2) + 1;
+  for (const size_t size : {size_t{0}, whole.find('\n') + 1, last - 1, last, last + 1,
+                            (last + whole.size()) / 2, whole.size() - 1}) {
+    Write("torn.jsonl", whole.substr(0, size));
+    const Outcome rerun = RunBatch("torn.jsonl");
+    ASSERT_EQ(rerun.status, kSuccess) << rerun.err;
+    const std::string mended = Read("torn.jsonl");
+    EXPECT_EQ(std::count(mended.begin(), mended.end(), '\n'), 6) << size;
+    for (int id = 0; id < 4; ++id) {
+      const auto result = [&](const std::string& text) {
+        std::istringstream lines(text);
+        for (std::string line; std::getline(lines, line);) {
+          const nlohmann::json json = nlohmann::json::parse(line);
+          if (json["custom_id"] != fmt::format("r{}", id) || !json["error"].is_null()) continue;
+          return json["response"]["body"]["choices"].dump();
+        }
+        return std::string("none");
+      };
+      EXPECT_EQ(result(mended), result(whole)) << "r" << id << " of " << size;
+      EXPECT_NE(result(mended), "none");
+    }
+  }
+  EXPECT_THAT(RunBatch("whole.jsonl").err, HasSubstr("nothing to do"));
+  EXPECT_EQ(Read("whole.jsonl"), whole);
+}
+
+TEST_F(CommandsTest, BatchAnswersEqualThoseAlone) {
+  std::string input;
+  for (int id = 0; id < 6; ++id) input += Request(id);
+  Write("in.jsonl", input);
+  ASSERT_EQ(RunBatch("together.jsonl").status, kSuccess);
+  const std::map<std::string, std::string> together = Results("together.jsonl");
+  ASSERT_EQ(together.size(), 6u);
+  for (int id = 0; id < 6; ++id) {
+    Write("in.jsonl", Request(id));
+    const std::string output = fmt::format("alone{}.jsonl", id);
+    ASSERT_EQ(RunBatch(output).status, kSuccess);
+    const std::string name = fmt::format("r{}", id);
+    EXPECT_EQ(Results(output).at(name), together.at(name));
+  }
+}
+
+TEST_F(CommandsTest, BatchOnAFullDiskStopsAndSaysSo) {
+  Write("in.jsonl", Request(1));
+  const Outcome outcome =
+      Run({"batch", model_, "--input", Path("in.jsonl"), "--output", "/dev/full"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("No space left"));
+}
+
+}  // namespace
+}  // namespace convene::cli
