@@ -1,4 +1,5 @@
-// CHECK and DCHECK: what must hold unless convene itself is wrong. Not for bad input, which is a Result.
+// CHECK and DCHECK: what must hold unless convene itself is wrong. Not for bad input, which is a
+// Result.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,9 +16,9 @@ namespace convene {
 }  // namespace convene
 
 // CHECK(condition) or CHECK(condition, "format {}", value).
-#define CHECK(condition, ...)                                                           \
-  (__builtin_expect(static_cast<bool>(condition), 1)                                    \
-       ? static_cast<void>(0)                                                           \
+#define CHECK(condition, ...)                        \
+  (__builtin_expect(static_cast<bool>(condition), 1) \
+       ? static_cast<void>(0)                        \
        : ::convene::FailCheck(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)))
 
 // For hot loops: checked except in release builds.

@@ -1,5 +1,5 @@
-// `convene batch`: a file of OpenAI batch requests, many at a time, results appended as they finish;
-// a rerun goes on where the last one stopped.
+// `convene batch`: a file of OpenAI batch requests, many at a time, results appended as they
+// finish; a rerun goes on where the last one stopped.
 #pragma once
 
 #include <memory>

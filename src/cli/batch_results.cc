@@ -82,7 +82,9 @@ Status BatchResults::ReadFinished() {
       line.clear();
     }
   }
-  if (!last_was_result && line_number == 1) {
+  // What is left in `line` has no end: torn off a result, or the last words of something else.
+  const bool is_foreign = !line.empty() && line.front() != '{';
+  if (is_foreign || (!last_was_result && line_number == 1)) {
     return Error{
         fmt::format("{} holds something else than batch results; choose another --output", path_)};
   }

@@ -59,7 +59,7 @@ TEST_F(BatchResultsTest, KnowsLinesWithoutAnId) {
 }
 
 TEST_F(BatchResultsTest, LeavesAForeignFileAlone) {
-  for (const std::string text : {"my notes\n", "my notes\nmore\n"}) {
+  for (const std::string text : {"my notes\n", "my notes\nmore\n", "my notes"}) {
     Write(text);
     const Result<BatchResults> results = BatchResults::Open(path_);
     ASSERT_FALSE(results.ok());

@@ -12,9 +12,9 @@ namespace {
 // Whether `character`, one character, is a part of words to the package.
 bool IsWordCharacter(std::string_view character) {
   // Oniguruma counts ² ³ ¹ ¼ ½ ¾ in and the joiners out.
-  static const Regex kWord = *Regex::Compile(R"([\w\x{200c}\x{200d}&&[^²³¹¼½¾]])");
+  static const Regex word = *Regex::Compile(R"([\w\x{200c}\x{200d}&&[^²³¹¼½¾]])");
   std::vector<Match> matches;
-  return kWord.FindAll(character, &matches) && !matches.empty();
+  return word.FindAll(character, &matches) && !matches.empty();
 }
 
 bool EndsWithWord(std::string_view text) {

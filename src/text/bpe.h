@@ -32,7 +32,7 @@ struct BpeOptions {
 };
 
 struct WordHash {
-  using is_transparent = void;  // looked up by string_view
+  using is_transparent = void;  // looked up by string_view; NOLINT: the library's name
   size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
 };
 

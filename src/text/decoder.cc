@@ -125,9 +125,9 @@ Status DecoderState::Run(Fragments fragments, bool is_end, std::string* text) {
   return {};
 }
 
-std::vector<std::string> DecoderState::TakeWholeTokens(Fragments input, StepState* state) {
+std::vector<std::string> DecoderState::TakeWholeTokens(const Fragments& input, StepState* state) {
   std::vector<std::string> tokens;
-  for (Fragment& fragment : input) {
+  for (const Fragment& fragment : input) {
     state->token += fragment.text;
     if (fragment.ends_token) tokens.push_back(std::exchange(state->token, {}));
   }
@@ -135,9 +135,9 @@ std::vector<std::string> DecoderState::TakeWholeTokens(Fragments input, StepStat
 }
 
 Result<DecoderState::Fragments> DecoderState::Apply(const DecodeByteLevel& /*step*/,
-                                                    Fragments input, bool is_end,
+                                                    const Fragments& input, bool is_end,
                                                     StepState* state) {
-  for (const std::string& token : TakeWholeTokens(std::move(input), state)) {
+  for (const std::string& token : TakeWholeTokens(input, state)) {
     // A token with a character that stands for no byte is taken as it is.
     state->held += BytesOfByteLevel(token).value_or(token);
   }
@@ -145,7 +145,7 @@ Result<DecoderState::Fragments> DecoderState::Apply(const DecodeByteLevel& /*ste
 }
 
 Result<DecoderState::Fragments> DecoderState::Apply(const DecodeByteFallback& /*step*/,
-                                                    Fragments input, bool is_end,
+                                                    const Fragments& input, bool is_end,
                                                     StepState* state) {
   Fragments output;
   const auto end_run = [&] {
@@ -159,7 +159,7 @@ Result<DecoderState::Fragments> DecoderState::Apply(const DecodeByteFallback& /*
     }
     bytes.clear();
   };
-  for (std::string& token : TakeWholeTokens(std::move(input), state)) {
+  for (std::string& token : TakeWholeTokens(input, state)) {
     if (const auto byte = ByteOfToken(token)) {
       state->held += *byte;
     } else {
@@ -171,8 +171,8 @@ Result<DecoderState::Fragments> DecoderState::Apply(const DecodeByteFallback& /*
   return output;
 }
 
-Result<DecoderState::Fragments> DecoderState::Apply(const Fuse& step, Fragments input, bool is_end,
-                                                    StepState* state) {
+Result<DecoderState::Fragments> DecoderState::Apply(const Fuse& step, const Fragments& input,
+                                                    bool is_end, StepState* state) {
   Fragment fused{.text = {}, .ends_token = is_end};
   for (const Fragment& fragment : input) {
     if (!state->is_in_token && state->num_tokens > 0) fused.text += step.separator;
@@ -224,7 +224,7 @@ Result<DecoderState::Fragments> DecoderState::Apply(const Replace& step, Fragmen
     if (!fragment.ends_token) certain = literal.empty() ? 0 : CertainLength(state->held, literal);
     fragment.text.clear();
     const auto text = std::string_view(state->held).substr(0, certain);
-    const Status status = AppendReplaced(step, text, state->num_pushed_bytes, &fragment.text);
+    Status status = AppendReplaced(step, text, state->num_pushed_bytes, &fragment.text);
     if (!status) return status.error();
     state->held.erase(0, certain);
   }

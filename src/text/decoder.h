@@ -83,18 +83,19 @@ class DecoderState {
 
   Status Run(Fragments fragments, bool is_end, std::string* text);
   // Each takes the step's input and returns its output; with `is_end` no more will come.
-  static Result<Fragments> Apply(const DecodeByteLevel& step, Fragments input, bool is_end,
+  static Result<Fragments> Apply(const DecodeByteLevel& step, const Fragments& input, bool is_end,
                                  StepState* state);
-  static Result<Fragments> Apply(const DecodeByteFallback& step, Fragments input, bool is_end,
+  static Result<Fragments> Apply(const DecodeByteFallback& step, const Fragments& input,
+                                 bool is_end, StepState* state);
+  static Result<Fragments> Apply(const Fuse& step, const Fragments& input, bool is_end,
                                  StepState* state);
-  static Result<Fragments> Apply(const Fuse& step, Fragments input, bool is_end, StepState* state);
   static Result<Fragments> Apply(const StripToken& step, Fragments input, bool is_end,
                                  StepState* state);
   static Result<Fragments> Apply(const DecodeMetaspace& step, Fragments input, bool is_end,
                                  StepState* state);
   static Result<Fragments> Apply(const Replace& step, Fragments input, bool is_end,
                                  StepState* state);
-  static std::vector<std::string> TakeWholeTokens(Fragments input, StepState* state);
+  static std::vector<std::string> TakeWholeTokens(const Fragments& input, StepState* state);
 
   const Decoder* decoder_;
   std::vector<StepState> states_;  // one per step

@@ -54,19 +54,19 @@ uint64_t JsonFields::Count(const char* key) {
 }
 
 const nlohmann::json& JsonFields::Array(const char* key) {
-  static const nlohmann::json kEmpty = nlohmann::json::array();
+  static const nlohmann::json empty = nlohmann::json::array();
   const nlohmann::json* value = Find(key);
   if (value != nullptr && value->is_array()) return *value;
   Fail(key, "an array");
-  return kEmpty;
+  return empty;
 }
 
 const nlohmann::json& JsonFields::Object(const char* key) {
-  static const nlohmann::json kEmpty = nlohmann::json::object();
+  static const nlohmann::json empty = nlohmann::json::object();
   const nlohmann::json* value = Find(key);
   if (value != nullptr && value->is_object()) return *value;
   Fail(key, "an object");
-  return kEmpty;
+  return empty;
 }
 
 std::string JsonFields::Character(const char* key) {

@@ -191,7 +191,7 @@ void ApplyStep(SpellBytes /*step*/, NormalizedText* text) {
 Status Normalizer::Apply(NormalizedText* text) const {
   const size_t original_bytes = text->text.size();
   for (const NormalizerStep& step : steps_) {
-    const Status status = std::visit(
+    Status status = std::visit(
         [&](const auto& concrete) -> Status {
           if constexpr (std::is_same_v<decltype(concrete), const Replace&>) {
             return ApplyStep(concrete, original_bytes, text);

@@ -190,9 +190,9 @@ Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document) {
   const nlohmann::json& model_object = fields.Object("model");
   if (!fields.status()) return fields.status().error();
   const auto field = [&](const char* key) {
-    static const nlohmann::json kNull;
+    static const nlohmann::json null;
     const nlohmann::json* value = fields.Find(key);
-    return std::cref(value == nullptr ? kNull : *value);
+    return std::cref(value == nullptr ? null : *value);
   };
 
   auto model = ReadModel(model_object);

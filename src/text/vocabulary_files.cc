@@ -25,7 +25,7 @@ struct TokenizerClass {
 };
 
 const std::vector<TokenizerClass>& KnownClasses() {
-  static const std::vector<TokenizerClass> kClasses{
+  static const std::vector<TokenizerClass> classes{
       {.name = "Qwen2Tokenizer",
        .normalizes = true,
        .pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
@@ -36,7 +36,7 @@ const std::vector<TokenizerClass>& KnownClasses() {
        .pattern = kGpt2Pattern,
        .end_of_text_roles = {"unk_token", "bos_token", "eos_token"}},
   };
-  return kClasses;
+  return classes;
 }
 
 // By the class that tokenizer_config.json names, else by the model type of config.json.
