@@ -1,8 +1,9 @@
-"""The golden model fixtures as data: one small random checkpoint each, together covering every awkward shape.
+"""The golden model fixtures as data: small random checkpoints that together are awkward in every way.
 
-Only data: what is done with it is in make_fixtures.py. A fixture's config.json is its family's base below, updated with
-`config` and relieved of the fields in `without`; spellings (rope_theta / rope_scaling / rope_parameters, torch_dtype /
-dtype, num_experts / num_local_experts) are written as given, because reading them is part of what is tested.
+What is done with them is in make_fixtures.py. A fixture's config.json is its family's base below,
+updated with `config` and relieved of the fields in `without`. Spellings (rope_theta / rope_scaling /
+rope_parameters, torch_dtype / dtype, num_experts / num_local_experts) are written as given, because
+reading them is part of what is tested.
 """
 
 import dataclasses
@@ -135,7 +136,8 @@ FIXTURES = [
     Fixture(
         name="olmoe_plain",
         family="olmoe",
-        awkward="The plain case: multi-head attention, unnormalised top-2 of 8, old RoPE spelling, one file.",
+        awkward="The plain case: multi-head attention, unnormalised top-2 of 8, old RoPE spelling, "
+        "one file.",
         config=dict(
             hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
             intermediate_size=32, num_experts=8, num_experts_per_tok=2, vocab_size=128,
@@ -147,8 +149,9 @@ FIXTURES = [
     Fixture(
         name="olmoe_clip",
         family="olmoe",
-        awkward="clip_qkv that clips, norms over grouped-query projections, biases on q, k, v and o, normalised top-3 of 5, "
-        "expert width 37, tied embeddings, vocabulary 101, linear RoPE in the new spelling.",
+        awkward="clip_qkv that clips, norms over grouped-query projections, biases on q, k, v and o, "
+        "normalised top-3 of 5, expert width 37, tied embeddings, vocabulary 101, linear RoPE "
+        "in the new spelling.",
         config=dict(
             hidden_size=60, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
             intermediate_size=37, num_experts=5, num_experts_per_tok=3, norm_topk_prob=True, vocab_size=101,
@@ -166,8 +169,8 @@ FIXTURES = [
     Fixture(
         name="olmoe_yarn",
         family="olmoe",
-        awkward="YaRN with mscale, mscale_all_dim, beta_fast and beta_slow in the new spelling, top-8 of 16, expert width 14, "
-        "head_dim 20, stored in F16.",
+        awkward="YaRN with mscale, mscale_all_dim, beta_fast and beta_slow in the new spelling, top-8 "
+        "of 16, expert width 14, head_dim 20, stored in F16.",
         config=dict(
             hidden_size=40, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
             intermediate_size=14, num_experts=16, num_experts_per_tok=8, vocab_size=113,
@@ -193,8 +196,8 @@ FIXTURES = [
     Fixture(
         name="mixtral_plain",
         family="mixtral",
-        awkward="head_dim 24 unequal to hidden/heads, grouped queries, hidden 52, expert width 29, vocabulary 131, "
-        "three shards.",
+        awkward="head_dim 24 unequal to hidden/heads, grouped queries, hidden 52, expert width 29, "
+        "vocabulary 131, three shards.",
         config=dict(
             hidden_size=52, head_dim=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             intermediate_size=29, num_local_experts=8, num_experts_per_tok=2, vocab_size=131, rope_theta=1000000.0,
@@ -205,8 +208,8 @@ FIXTURES = [
     Fixture(
         name="mixtral_window",
         family="mixtral",
-        awkward="Sliding window 24, shorter than the prompt; one key/value head, top-1 of 5, tied embeddings, head_dim null, "
-        "llama3 RoPE in the old spelling.",
+        awkward="Sliding window 24, shorter than the prompt; one key/value head, top-1 of 5, tied "
+        "embeddings, head_dim null, llama3 RoPE in the old spelling.",
         config=dict(
             hidden_size=48, head_dim=None, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1,
             intermediate_size=45, num_local_experts=5, num_experts_per_tok=1, vocab_size=97,
@@ -223,8 +226,8 @@ FIXTURES = [
     Fixture(
         name="mixtral_dynamic",
         family="mixtral",
-        awkward="Dynamic NTK RoPE in the new spelling with a prompt past max_position_embeddings, head_dim 40, multi-head, "
-        "top-3 of 5.",
+        awkward="Dynamic NTK RoPE in the new spelling with a prompt past max_position_embeddings, "
+        "head_dim 40, multi-head, top-3 of 5.",
         config=dict(
             hidden_size=44, head_dim=40, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
             intermediate_size=33, num_local_experts=5, num_experts_per_tok=3, vocab_size=107,
@@ -241,8 +244,8 @@ FIXTURES = [
     Fixture(
         name="mixtral_many",
         family="mixtral",
-        awkward="60 experts of width 7, top-3, hidden 36, linear RoPE in the old spelling with `type`, rope_theta left to its "
-        "default of 1,000,000.",
+        awkward="60 experts of width 7, top-3, hidden 36, linear RoPE in the old spelling with "
+        "`type`, rope_theta left to its default of 1,000,000.",
         config=dict(
             hidden_size=36, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
             intermediate_size=7, num_local_experts=60, num_experts_per_tok=3, vocab_size=90,
@@ -254,8 +257,8 @@ FIXTURES = [
     Fixture(
         name="qwen2_many",
         family="qwen2_moe",
-        awkward="60 experts of width 10, unnormalised top-8, shared expert, dense layer 0 by mlp_only_layers, biases by "
-        "default, two shards.",
+        awkward="60 experts of width 10, unnormalised top-8, shared expert, dense layer 0 by "
+        "mlp_only_layers, biases by default, two shards.",
         config=dict(
             hidden_size=36, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
             intermediate_size=50, moe_intermediate_size=10, shared_expert_intermediate_size=22,
@@ -268,9 +271,10 @@ FIXTURES = [
     Fixture(
         name="qwen2_window",
         family="qwen2_moe",
-        awkward="Window 16 in layers 0 and 2 of 4 (use_sliding_window, max_window_layers), dense layers 0 and 2 by "
-        "decoder_sparse_step, normalised top-1 of 5, no biases, tied embeddings, head_dim 8, YaRN with truncate false and "
-        "attention_factor in the new spelling.",
+        awkward="Window 16 in layers 0 and 2 of 4 (use_sliding_window, max_window_layers), dense "
+        "layers 0 and 2 by decoder_sparse_step, normalised top-1 of 5, no biases, tied "
+        "embeddings, head_dim 8, YaRN with truncate false and attention_factor in the new "
+        "spelling.",
         config=dict(
             hidden_size=40, num_hidden_layers=4, num_attention_heads=5, num_key_value_heads=1,
             intermediate_size=34, moe_intermediate_size=26, shared_expert_intermediate_size=19,
@@ -300,8 +304,9 @@ FIXTURES = [
     Fixture(
         name="qwen2_dynamic",
         family="qwen2_moe",
-        awkward="Dynamic NTK RoPE in the old spelling with `type` and a prompt past max_position_embeddings, window 50 by an "
-        "explicit layer_types, multi-head, head_dim 10, top-3 of 7, biases, shared expert wider than the experts.",
+        awkward="Dynamic NTK RoPE in the old spelling with `type` and a prompt past "
+        "max_position_embeddings, window 50 by an explicit layer_types, multi-head, head_dim "
+        "10, top-3 of 7, biases, shared expert wider than the experts.",
         config=dict(
             hidden_size=50, num_hidden_layers=2, num_attention_heads=5, num_key_value_heads=5,
             intermediate_size=64, moe_intermediate_size=21, shared_expert_intermediate_size=40,
@@ -317,8 +322,8 @@ FIXTURES = [
     Fixture(
         name="qwen3_plain",
         family="qwen3_moe",
-        awkward="Stored in F32: head_dim 24 unequal to hidden/heads, unnormalised top-2 of 8, tied embeddings, dense layer by "
-        "decoder_sparse_step 2.",
+        awkward="Stored in F32: head_dim 24 unequal to hidden/heads, unnormalised top-2 of 8, tied "
+        "embeddings, dense layer by decoder_sparse_step 2.",
         config=dict(
             hidden_size=36, head_dim=24, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
             intermediate_size=30, moe_intermediate_size=20, num_experts=8, num_experts_per_tok=2, norm_topk_prob=False,
@@ -331,8 +336,8 @@ FIXTURES = [
     Fixture(
         name="qwen3_yarn",
         family="qwen3_moe",
-        awkward="head_dim 80, biases on q, k, v and o, normalised top-8 of 16, expert width 13, YaRN in the old spelling with "
-        "`type`, two shards.",
+        awkward="head_dim 80, biases on q, k, v and o, normalised top-8 of 16, expert width 13, YaRN "
+        "in the old spelling with `type`, two shards.",
         config=dict(
             hidden_size=44, head_dim=80, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
             intermediate_size=44, moe_intermediate_size=13, num_experts=16, num_experts_per_tok=8, attention_bias=True,
@@ -345,8 +350,9 @@ FIXTURES = [
     Fixture(
         name="qwen3_window",
         family="qwen3_moe",
-        awkward="Window 20 in every layer, dense layer 1 of 3 by mlp_only_layers, head_dim absent (14), multi-head, top-3 of 12, "
-        "norm_topk_prob absent, llama3 RoPE and num_local_experts in the new spelling.",
+        awkward="Window 20 in every layer, dense layer 1 of 3 by mlp_only_layers, head_dim absent "
+        "(14), multi-head, top-3 of 12, norm_topk_prob absent, llama3 RoPE and "
+        "num_local_experts in the new spelling.",
         config=dict(
             hidden_size=42, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3,
             intermediate_size=50, moe_intermediate_size=17, num_local_experts=12, num_experts_per_tok=3,
@@ -366,8 +372,8 @@ FIXTURES = [
     Fixture(
         name="dbrx_plain",
         family="dbrx",
-        awkward="As published: base of RoPE in attn_config only, clip_qkv 8 (clips nothing), top-4 of 16 with default gate "
-        "normalisation, grouped queries, expert width 15.",
+        awkward="As published: base of RoPE in attn_config only, clip_qkv 8 (clips nothing), top-4 of "
+        "16 with default gate normalisation, grouped queries, expert width 15.",
         config=dict(
             d_model=48, n_heads=4, n_layers=2, vocab_size=127,
             attn_config=dict(clip_qkv=8, kv_n_heads=2, model_type="", rope_theta=500000),
@@ -380,8 +386,8 @@ FIXTURES = [
     Fixture(
         name="dbrx_clip",
         family="dbrx",
-        awkward="clip_qkv that clips, gate normalised by the 2-norm, top-3 of 5, multi-head, expert width 31, linear RoPE in the "
-        "new spelling, which overrides attn_config.rope_theta.",
+        awkward="clip_qkv that clips, gate normalised by the 2-norm, top-3 of 5, multi-head, expert "
+        "width 31, linear RoPE in the new spelling, which overrides attn_config.rope_theta.",
         config=dict(
             d_model=60, n_heads=3, n_layers=2, vocab_size=102, dtype="bfloat16", transformers_version="5.23.0",
             attn_config=dict(clip_qkv=1.0, kv_n_heads=3, rope_theta=500000),
@@ -401,8 +407,8 @@ FIXTURES = [
     Fixture(
         name="dbrx_top1",
         family="dbrx",
-        awkward="Top-1 of 8 without gate normalisation (null), one head of dimension 40, clip_qkv 2.5, YaRN in the old spelling at the top level, "
-        "two shards.",
+        awkward="Top-1 of 8 without gate normalisation (null), one head of dimension 40, clip_qkv "
+        "2.5, YaRN in the old spelling at the top level, two shards.",
         config=dict(
             d_model=40, n_heads=1, n_layers=2, vocab_size=99, max_seq_len=400, rope_theta=20000.0,
             rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=100),

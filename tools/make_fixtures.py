@@ -1,27 +1,29 @@
 #!/usr/bin/env python3
-"""Makes the golden model fixtures: small random checkpoints of every family and what transformers computes from them.
+"""Makes the golden model fixtures: small random checkpoints and what transformers computes from them.
 
     pip install -r tools/requirements.txt
-    python tools/make_fixtures.py --out tests/golden/models            # all of fixture_definitions.py
+    python tools/make_fixtures.py --out tests/golden/models      # all of fixture_definitions.py
     python tools/make_fixtures.py --out /tmp/fixtures --only mixtral_plain --seed-offset 7 \
-        --set hidden_size=44 --set head_dim=16 --prompts 1,40           # other seeds and shapes
+        --set hidden_size=44 --set head_dim=16 --prompts 1,40     # other seeds and shapes
 
-Deterministic with the versions pinned in requirements.txt: every weight depends only on the seed and on its tensor's
-name and shape. Each fixture becomes a directory with
+Deterministic with the versions pinned in requirements.txt. Each fixture becomes a directory with
 
-    config.json, model.safetensors (or shards with their index)     a checkpoint as published ones are
-    prompt_N.tokens.npy            (N)         int32    the prompt, N tokens
-    prompt_N.logits.npy            (N, vocab)  float32  logits at every position
-    prompt_N.router_margin.npy     (N)         float32  k-th minus (k+1)-th router logit, minimum over the MoE layers
-    prompt_N.router_margin_prob.npy (N)        float32  the same in softmax probabilities
-    prompt_N.greedy.npy            (32)        int32    greedy continuation (end-of-sequence tokens are not special)
-    prompt_N.greedy_margin.npy     (32)        float32  largest minus second largest logit at each of its steps
-    prompt_N.greedy_router_margin.npy (32)     float32  router margin of the token whose logits chose that step
-    fixture.json                               what it is, how tight float32 is, how far bfloat16 strays
+    config.json, model.safetensors     a checkpoint as published ones are (or shards and their index)
+    fixture.json                       what it is, how tight float32 is, how far bfloat16 strays
+    prompt_N.tokens.npy                (N) int32, the prompt of N tokens
+    prompt_N.logits.npy                (N, vocab) float32, logits at every position
+    prompt_N.router_margin.npy         (N) float32, k-th minus (k+1)-th router logit, minimum over
+                                       the MoE layers
+    prompt_N.router_margin_prob.npy    (N) float32, the same in softmax probabilities
+    prompt_N.greedy.npy                (32) int32, greedy continuation, decoded with a cache;
+                                       end-of-sequence tokens are not special
+    prompt_N.greedy_margin.npy         (32) float32, largest minus second largest logit of each step
+    prompt_N.greedy_router_margin.npy  (32) float32, router margin of the token whose logits chose it
 
-Results are those of the stored weights in float32 with eager attention. Prompt tokens are random; tokens at which some
-router is nearly undecided are drawn again, and of several such prompts the one is kept whose greedy continuation is
-decided most clearly, so that an engine computing in bfloat16 can be compared at almost every position and step.
+Results are those of the stored weights in float32 with eager attention. Prompt tokens are random;
+those at which some router is nearly undecided are drawn again, and of several such prompts the one
+is kept whose greedy continuation is decided most clearly, so that an engine computing in bfloat16
+can be compared at almost every position and step.
 """
 
 import argparse
@@ -42,10 +44,11 @@ from fixture_definitions import FIXTURES
 from random_checkpoint import build, config_json, load_model, write_json
 
 GREEDY_STEPS = 32
-UNDECIDED_ROUTER = 0.1  # of the router logits, whose deviation is about 2; bfloat16 moves them by 0.01 to 0.1
-DECIDED_GREEDY = 0.05  # the router margin wanted at every greedy step, where tokens cannot be drawn again
-PROMPT_CANDIDATES = 128  # prompts of at most 32 tokens that compete for the clearest greedy continuation
-LONG_PROMPT_CANDIDATES = 16
+# Router logits deviate by about 2; bfloat16 moves them by 0.01 to 0.1.
+UNDECIDED_ROUTER = 0.1
+DECIDED_GREEDY = 0.05  # wanted at every greedy step, where tokens cannot be drawn again
+PROMPT_CANDIDATES = 128  # prompts that compete for the clearest greedy continuation
+LONG_PROMPT_CANDIDATES = 16  # the same for prompts of more than 32 tokens
 CLEAR_MARGIN = 3.0  # a greedy step is clear if its margin is this many times the error of bfloat16
 DRAWS = 120  # rounds of drawing tokens again
 SEEDS_TRIED = 1
@@ -95,7 +98,10 @@ def experts_per_token(config):
 
 
 def router_margins(router_logits, k):
-    """(MoE layers, ..., experts) → (...): k-th minus (k+1)-th largest, minimum over layers; infinite if all are chosen."""
+    """(MoE layers, ..., experts) → (...): k-th minus (k+1)-th largest, minimum over layers.
+
+    Infinite if all experts are chosen.
+    """
     if k >= router_logits.shape[-1]:
         return torch.full(router_logits.shape[1:-1], torch.inf)
     top = router_logits.topk(k + 1, dim=-1).values
@@ -131,7 +137,10 @@ def greedy(model, prompts, steps, forced=None):
 
 @contextlib.contextmanager
 def norms_and_softmax_in_float64():
-    """transformers casts to torch.float32 there whatever the model's dtype. RoPE tables stay float32, as specified."""
+    """transformers casts to torch.float32 there whatever the model's dtype.
+
+    RoPE tables stay float32, as specified.
+    """
     with unittest.mock.patch.object(torch, "float32", torch.float64):
         yield
 
@@ -153,8 +162,11 @@ def draw_prompts(model, rng, count, length, k):
 
 
 def decide_routers(model, rng, prompts, k):
-    """Draws tokens again at which a router is nearly undecided, the first few of each prompt at a time: what precedes
-    them keeps its margins, what follows may change."""
+    """Draws tokens again at which a router is nearly undecided, in place.
+
+    The first few of each prompt at a time: what precedes them keeps its margins, what follows may
+    change.
+    """
     for _ in range(DRAWS):
         undecided = router_margins(forward(model, prompts).router_logits, k) < UNDECIDED_ROUTER
         undecided &= undecided.cumsum(dim=1) <= 12

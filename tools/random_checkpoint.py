@@ -1,7 +1,8 @@
-"""Small random checkpoints, written as published ones are: names, spellings, shards. Not what is computed from them.
+"""Small random checkpoints, written as published ones are (names, spellings, shards).
 
-A weight depends only on the seed and on its tensor's name and shape, but for the hints in random_weights. Names and shapes are
-those transformers saves; they are checked to be the published ones.
+What is computed from them is elsewhere. A weight depends only on the seed and on its tensor's name
+and shape, but for the hints in random_weights. Names and shapes are those transformers saves, which
+are checked to be the published ones.
 """
 
 import copy
@@ -44,7 +45,8 @@ TENSOR_KINDS = [
     ("embed", r"model\.embed_tokens\.weight|transformer\.wte\.weight"),
     ("head", r"lm_head\.weight"),
     ("final_norm", r"model\.norm\.weight|transformer\.norm_f\.weight"),
-    ("norm", r"model\.layers\.\d+\.(input_layernorm|post_attention_layernorm|self_attn\.[qk]_norm)\.weight"),
+    ("norm", r"model\.layers\.\d+\.(input_layernorm|post_attention_layernorm)\.weight"),
+    ("norm", r"model\.layers\.\d+\.self_attn\.[qk]_norm\.weight"),
     ("norm", r"transformer\.blocks\.\d+\.norm_attn_norm\.norm_[12]\.weight"),
     ("bias", r"model\.layers\.\d+\.self_attn\.[qkvo]_proj\.bias"),
     ("q", r"model\.layers\.\d+\.self_attn\.q_proj\.weight"),
@@ -53,7 +55,8 @@ TENSOR_KINDS = [
     ("o", r"model\.layers\.\d+\.self_attn\.o_proj\.weight"),
     ("q", r"transformer\.blocks\.\d+\.norm_attn_norm\.attn\.Wqkv\.weight"),
     ("o", r"transformer\.blocks\.\d+\.norm_attn_norm\.attn\.out_proj\.weight"),
-    ("router", r"model\.layers\.\d+\.(block_sparse_moe|mlp)\.gate\.weight|transformer\.blocks\.\d+\.ffn\.router\.layer\.weight"),
+    ("router", r"model\.layers\.\d+\.(block_sparse_moe|mlp)\.gate\.weight"),
+    ("router", r"transformer\.blocks\.\d+\.ffn\.router\.layer\.weight"),
     ("up", r"model\.layers\.\d+\.block_sparse_moe\.experts\.\d+\.w[13]\.weight"),
     ("down", r"model\.layers\.\d+\.block_sparse_moe\.experts\.\d+\.w2\.weight"),
     ("shared_gate", r"model\.layers\.\d+\.mlp\.shared_expert_gate\.weight"),
@@ -73,7 +76,8 @@ def config_json(fixture):
 def load_config(directory):
     """The config as transformers reads it from config.json, except dbrx's RoPE base.
 
-    Published dbrx checkpoints give it in attn_config.rope_theta only, which transformers 5 ignores (and fails without).
+    Published dbrx checkpoints give it in attn_config.rope_theta only, which transformers 5 ignores
+    (and fails without).
     """
     config = transformers.AutoConfig.from_pretrained(directory)
     if config.model_type == "dbrx":
@@ -95,7 +99,7 @@ def load_model(directory, dtype):
 
 
 def tensor_shapes(config):
-    """Name → shape as transformers saves this architecture, which is checked to be the published naming."""
+    """Name → shape as transformers saves this architecture."""
     with tempfile.TemporaryDirectory() as directory:
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory)
         with safetensors.safe_open(os.path.join(directory, "model.safetensors"), "pt") as file:
@@ -110,7 +114,7 @@ def tensor_kind(name):
 
 
 def random_weights(shapes, seed, gains, config):
-    """Name → float32 tensor. Each depends on the seed and on its own name and shape, but for the hints below."""
+    """Name → float32 tensor."""
 
     def normal(name, shape):
         return np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
@@ -132,8 +136,9 @@ def random_weights(shapes, seed, gains, config):
         else:
             weights[name] = gains[kind] / np.sqrt(shape[1]) * value
 
-    # A trained model is usually sure of the next token, a random one never; and one with tied embeddings would repeat the
-    # token it sees. Hints make a certain token likely, so that greedy continuation is the same in low precision.
+    # A trained model is usually sure of the next token, a random one never; and one with tied
+    # embeddings would repeat the token it sees. Hints make a certain token likely, so that greedy
+    # continuation is the same in low precision.
     (embed,) = (weights[name] for name in shapes if tensor_kind(name) == "embed")
     if config.tie_word_embeddings:  # tokens 2i and 2i + 1 hint at each other
         (norm,) = (name for name in shapes if tensor_kind(name) == "final_norm")
@@ -155,7 +160,8 @@ def write_checkpoint(directory, weights, shards):
     total = sum(weights[name].nbytes for name in names)
     weight_map, written = {}, 0
     for name in names:
-        weight_map[name] = f"model-{min(written * shards // total, shards - 1) + 1:05}-of-{shards:05}.safetensors"
+        shard = min(written * shards // total, shards - 1) + 1
+        weight_map[name] = f"model-{shard:05}-of-{shards:05}.safetensors"
         written += weights[name].nbytes
     for file in sorted(set(weight_map.values())):
         part = {name: weights[name] for name in names if weight_map[name] == file}

@@ -62,7 +62,7 @@ struct Level {
   std::vector<std::pair<std::string_view, BinaryOperator>> operators;
 };
 const Level& LevelAt(int level) {
-  static const Level kLevels[] = {
+  static const Level levels[] = {
       {Type::kName, {{"or", BinaryOperator::kOr}}},
       {Type::kName, {{"and", BinaryOperator::kAnd}}},
       {Type::kOperator, {{"+", BinaryOperator::kAdd}, {"-", BinaryOperator::kSubtract}}},
@@ -73,7 +73,7 @@ const Level& LevelAt(int level) {
         {"%", BinaryOperator::kModulo}}},
       {Type::kOperator, {{"**", BinaryOperator::kPower}}},
   };
-  return kLevels[level];
+  return levels[level];
 }
 constexpr int kSumLevel = 2, kProductLevel = 3, kPowerLevel = 4;
 
