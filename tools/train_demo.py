@@ -180,7 +180,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--lr", type=float, default=5e-3, help="of Muon")
     p.add_argument("--adam-lr", type=float, default=3e-3, help="of embeddings, norms and routers")
     p.add_argument("--decay", type=float, default=0.2, help="weight decay of the matrices")
-    p.add_argument("--dropout", type=float, default=0.1)
+    p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--balance", type=float, default=0.02, help="weight of the load-balancing loss")
     p.add_argument("--save-minutes", type=float, default=5)
     p.add_argument("--log-seconds", type=float, default=30)
