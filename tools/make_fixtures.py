@@ -94,7 +94,9 @@ def forward(model, tokens, cache=None, use_cache=False, **kwargs):
 
 
 def experts_per_token(config):
-    return config.ffn_config.moe_top_k if config.model_type == "dbrx" else config.num_experts_per_tok
+    return (
+        config.ffn_config.moe_top_k if config.model_type == "dbrx" else config.num_experts_per_tok
+    )
 
 
 def router_margins(router_logits, k):
@@ -154,7 +156,9 @@ def draw_prompts(model, rng, count, length, k):
     if length == 1:
         return torch.from_numpy(rng.permutation(vocab))[:, None]
     if length <= 32:
-        return decide_routers(model, rng, torch.from_numpy(rng.integers(0, vocab, (count, length))), k)
+        return decide_routers(
+            model, rng, torch.from_numpy(rng.integers(0, vocab, (count, length))), k
+        )
     one = decide_routers(model, rng, torch.from_numpy(rng.integers(0, vocab, (1, length))), k)
     prompts = one.repeat(count, 1)
     prompts[:, -8:] = torch.from_numpy(rng.integers(0, vocab, (count, 8)))
@@ -172,7 +176,9 @@ def decide_routers(model, rng, prompts, k):
         undecided &= undecided.cumsum(dim=1) <= 12
         if not undecided.any():
             break
-        prompts[undecided] = torch.from_numpy(rng.integers(0, model.config.vocab_size, int(undecided.sum())))
+        prompts[undecided] = torch.from_numpy(
+            rng.integers(0, model.config.vocab_size, int(undecided.sum()))
+        )
     return prompts
 
 
@@ -181,7 +187,9 @@ class Prompt:
     tokens: torch.Tensor  # (length)
     greedy: Greedy  # batch of one
     bf16_error: float  # maximum over the logits of the greedy steps
-    clarity: tuple  # of the steps' logits (one: all clear), then of their routers (one: all decided)
+    clarity: (
+        tuple  # of the steps' logits (one: all clear), then of their routers (one: all decided)
+    )
 
 
 def choose_prompt(model, low_precision, rng, length, k):
@@ -218,14 +226,20 @@ def padded_error(model, prompts, runs):
         mask[row, longest - len(prompt) :] = 1
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     out = forward(model, tokens, attention_mask=mask, position_ids=positions)
-    return [relative_error(out.logits[row, -len(prompt) :], run.logits[0])
-            for row, (prompt, run) in enumerate(zip(prompts, runs))]
+    return [
+        relative_error(out.logits[row, -len(prompt) :], run.logits[0])
+        for row, (prompt, run) in enumerate(zip(prompts, runs))
+    ]
 
 
 def clipped_share(model, tokens):
     """Share of the values of q, k and v that clip_qkv clips, or None if there is none."""
     config = model.config
-    limit = config.attn_config.clip_qkv if config.model_type == "dbrx" else getattr(config, "clip_qkv", None)
+    limit = (
+        config.attn_config.clip_qkv
+        if config.model_type == "dbrx"
+        else getattr(config, "clip_qkv", None)
+    )
     if limit is None:
         return None
     clipped, total = 0, 0
@@ -236,7 +250,11 @@ def clipped_share(model, tokens):
         total += output.numel()
 
     names = ("Wqkv",) if config.model_type == "dbrx" else ("q_norm", "k_norm", "v_proj")
-    hooks = [m.register_forward_hook(count) for n, m in model.named_modules() if n.split(".")[-1] in names]
+    hooks = [
+        m.register_forward_hook(count)
+        for n, m in model.named_modules()
+        if n.split(".")[-1] in names
+    ]
     forward(model, tokens)
     for hook in hooks:
         hook.remove()
@@ -284,21 +302,33 @@ def search(directory, fixture, seed, lengths, tries):
     for attempt in range(seed, seed + tries):
         model, low_precision = build(directory, fixture, attempt)
         k = experts_per_token(model.config)
-        prompts = [choose_prompt(model, low_precision, np.random.default_rng([attempt, length]), length, k)
-                   for length in lengths]
+        prompts = [
+            choose_prompt(model, low_precision, np.random.default_rng([attempt, length]), length, k)
+            for length in lengths
+        ]
         clarity = tuple(min(values) for values in zip(*(prompt.clarity for prompt in prompts)))
-        print(f"{fixture.name}: seed {attempt}, logits {clarity[0]:.0%} clear, routers {clarity[1]:.0%} decided", flush=True)
+        print(
+            f"{fixture.name}: seed {attempt}, logits {clarity[0]:.0%} clear, routers {clarity[1]:.0%} decided",
+            flush=True,
+        )
         if best is not None and clarity <= best[0]:
             continue
         try:
-            best = clarity, attempt, prompts, record(directory, fixture, attempt, model, low_precision, prompts)
+            best = (
+                clarity,
+                attempt,
+                prompts,
+                record(directory, fixture, attempt, model, low_precision, prompts),
+            )
         except Unsuitable as reason:
             print(f"{fixture.name}: seed {attempt} does not do: {reason}", flush=True)
             continue
         if clarity[0] >= 1:
             break
     if best is None:
-        raise SystemExit(f"error: {fixture.name}: none of {tries} seeds does; try others (--seed-offset) or other gains")
+        raise SystemExit(
+            f"error: {fixture.name}: none of {tries} seeds does; try others (--seed-offset) or other gains"
+        )
     _, chosen, prompts, report = best
     if chosen != attempt:
         model, low_precision = build(directory, fixture, chosen)
@@ -333,34 +363,47 @@ def record(directory, fixture, seed, model, low_precision, prompts):
         error = (rounded.logits.float() - run.logits)[0]
         row_error = error.norm(dim=-1) / run.logits[0].norm(dim=-1)
         router_error = (rounded.router_logits.float() - run.router_logits).abs()
-        report.append({
-            "tokens": len(prompt.tokens),
-            "float32_vs_float64_relative_error": relative_error(run.logits, exact.logits),
-            "bf16_relative_error": relative_error(rounded.logits, run.logits),
-            "bf16_relative_error_worst_position": float(row_error.max()),
-            "bf16_max_logit_error": float(error.abs().max()),
-            "bf16_max_router_logit_error": float(router_error.max()),
-            "positions_undecided": int((margins < UNDECIDED_ROUTER).sum()),
-            "min_router_margin": float(margins.min()),
-            "min_greedy_margin": float(greedy_margins.min()),
-            "min_greedy_router_margin": float(greedy_router_margins.min()),
-            "bf16_max_logit_error_greedy": prompt.bf16_error,
-        })
+        report.append(
+            {
+                "tokens": len(prompt.tokens),
+                "float32_vs_float64_relative_error": relative_error(run.logits, exact.logits),
+                "bf16_relative_error": relative_error(rounded.logits, run.logits),
+                "bf16_relative_error_worst_position": float(row_error.max()),
+                "bf16_max_logit_error": float(error.abs().max()),
+                "bf16_max_router_logit_error": float(router_error.max()),
+                "positions_undecided": int((margins < UNDECIDED_ROUTER).sum()),
+                "min_router_margin": float(margins.min()),
+                "min_greedy_margin": float(greedy_margins.min()),
+                "min_greedy_router_margin": float(greedy_router_margins.min()),
+                "bf16_max_logit_error_greedy": prompt.bf16_error,
+            }
+        )
 
     longest = max(range(len(prompts)), key=lambda i: len(prompts[i].tokens))
     tokens, run = prompts[longest].tokens[None], runs[longest]
     padded = padded_error(model, [prompt.tokens for prompt in prompts], runs)
     dynamic = model.config.rope_parameters["rope_type"] == "dynamic"
     for index, error in enumerate(padded):
-        require(error <= 1e-5 or (dynamic and index != longest), f"padding changes the logits by {error}")
-    used = torch.stack([r.topk(k).indices.flatten().bincount(minlength=r.shape[-1]) for r in run.router_logits])
+        require(
+            error <= 1e-5 or (dynamic and index != longest),
+            f"padding changes the logits by {error}",
+        )
+    used = torch.stack(
+        [r.topk(k).indices.flatten().bincount(minlength=r.shape[-1]) for r in run.router_logits]
+    )
     require(len(prompts[longest].tokens) < 300 or int(used.min()) > 0, "an expert is never used")
     undecided = sum(p["positions_undecided"] for p in report) / sum(p["tokens"] for p in report)
     require(undecided <= 0.05, f"a router is nearly undecided at {undecided:.0%} of the positions")
     deviation = float(run.logits.std())
     require(0.8 <= deviation <= 3.5, f"the logits' deviation is {deviation:.2f}")
-    bites = {name: bite(directory, fixture, changes, tokens, run.logits) for name, changes in fixture.bites.items()}
-    require(all(value > 1e-3 for value in bites.values()), f"something awkward hardly changes the logits: {bites}")
+    bites = {
+        name: bite(directory, fixture, changes, tokens, run.logits)
+        for name, changes in fixture.bites.items()
+    }
+    require(
+        all(value > 1e-3 for value in bites.values()),
+        f"something awkward hardly changes the logits: {bites}",
+    )
     clipped = clipped_share(model, tokens)
     return {
         "name": fixture.name,
@@ -394,13 +437,25 @@ def with_overrides(fixture, assignments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", required=True, help="folder that gets one folder per fixture")
-    parser.add_argument("--only", action="append", help="name of a fixture (repeatable; default: all)")
+    parser.add_argument(
+        "--only", action="append", help="name of a fixture (repeatable; default: all)"
+    )
     parser.add_argument("--seed-offset", type=int, default=0, help="added to every fixture's seed")
-    parser.add_argument("--tries", type=int, default=SEEDS_TRIED, help="seeds tried; the clearest is kept")
+    parser.add_argument(
+        "--tries", type=int, default=SEEDS_TRIED, help="seeds tried; the clearest is kept"
+    )
     parser.add_argument("--prompts", default="1,17,300", help="prompt lengths")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="change a field of config.json")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=JSON",
+        help="change a field of config.json",
+    )
     args = parser.parse_args()
     names = [fixture.name for fixture in FIXTURES]
     for name in args.only or []:

@@ -85,7 +85,11 @@ def load_config(directory):
             stored = json.load(file)
         nested = stored.get("attn_config", {}).get("rope_theta")
         config.attn_config.rope_theta = nested
-        given = {**stored, **(stored.get("rope_parameters") or {}), **(stored.get("rope_scaling") or {})}
+        given = {
+            **stored,
+            **(stored.get("rope_parameters") or {}),
+            **(stored.get("rope_scaling") or {}),
+        }
         if nested is not None and "rope_theta" not in given:
             config.rope_parameters["rope_theta"] = float(nested)
     return config
@@ -94,7 +98,12 @@ def load_config(directory):
 def load_model(directory, dtype):
     config = load_config(directory)
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, config=config, dtype=dtype, attn_implementation="eager", experts_implementation="eager")
+        directory,
+        config=config,
+        dtype=dtype,
+        attn_implementation="eager",
+        experts_implementation="eager",
+    )
     return model.eval()
 
 
@@ -110,14 +119,18 @@ def tensor_kind(name):
     for kind, pattern in TENSOR_KINDS:
         if re.fullmatch(pattern, name):
             return kind
-    raise ValueError(f"{name} is not a tensor name of a published checkpoint; convert it before saving")
+    raise ValueError(
+        f"{name} is not a tensor name of a published checkpoint; convert it before saving"
+    )
 
 
 def random_weights(shapes, seed, gains, config):
     """Name → float32 tensor."""
 
     def normal(name, shape):
-        return np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
+        return np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(
+            shape, np.float32
+        )
 
     weights = {}
     for name, shape in shapes.items():
@@ -146,7 +159,9 @@ def random_weights(shapes, seed, gains, config):
         weights[norm] *= signs
         pairs = len(embed) // 2
         own = np.sqrt(1 - gains["partner"] ** 2)
-        embed[1 : 2 * pairs : 2] = own * embed[1 : 2 * pairs : 2] + gains["partner"] * signs * embed[0 : 2 * pairs : 2]
+        embed[1 : 2 * pairs : 2] = (
+            own * embed[1 : 2 * pairs : 2] + gains["partner"] * signs * embed[0 : 2 * pairs : 2]
+        )
     else:  # token i hints at i + 1
         weights["lm_head.weight"] += gains["successor"] / embed.shape[1] * np.roll(embed, 1, axis=0)
     return {name: torch.from_numpy(weight) for name, weight in weights.items()}
@@ -155,7 +170,9 @@ def random_weights(shapes, seed, gains, config):
 def write_checkpoint(directory, weights, shards):
     names = sorted(weights)
     if shards == 1:
-        safetensors.torch.save_file(weights, os.path.join(directory, "model.safetensors"), {"format": "pt"})
+        safetensors.torch.save_file(
+            weights, os.path.join(directory, "model.safetensors"), {"format": "pt"}
+        )
         return
     total = sum(weights[name].nbytes for name in names)
     weight_map, written = {}, 0
@@ -184,5 +201,7 @@ def build(directory, fixture, seed):
     config = load_config(directory)
     weights = random_weights(tensor_shapes(config), seed, {**GAINS, **fixture.gains}, config)
     dtype = getattr(torch, fixture.dtype)
-    write_checkpoint(directory, {name: weight.to(dtype) for name, weight in weights.items()}, fixture.shards)
+    write_checkpoint(
+        directory, {name: weight.to(dtype) for name, weight in weights.items()}, fixture.shards
+    )
     return load_model(directory, torch.float32), load_model(directory, torch.bfloat16)

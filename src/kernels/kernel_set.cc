@@ -11,9 +11,9 @@ size_t ValueBlockBytes(WeightFormat format, int head_dim) {
 }
 
 size_t AttentionScratchBytes(int head_dim) {
-  const size_t padded_dim = static_cast<size_t>((head_dim + kLanes - 1) / kLanes * kLanes);
+  const int padded_dim = (head_dim + kLanes - 1) / kLanes * kLanes;
   const size_t scores = size_t{kAttentionRows} * kSpanTokens * sizeof(float);
-  const size_t outputs = 2 * kAttentionRows * padded_dim * sizeof(float);
+  const size_t outputs = size_t{2} * kAttentionRows * padded_dim * sizeof(float);
   return 2 * scores + outputs;  // scores and probabilities; of this span and of all before
 }
 

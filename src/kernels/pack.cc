@@ -7,7 +7,6 @@ namespace convene::kernels {
 namespace {
 
 using tensor::Bf16;
-using tensor::DType;
 
 int RoundUpToLanes(int rows) { return (rows + kLanes - 1) / kLanes * kLanes; }
 

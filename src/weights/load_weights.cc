@@ -100,7 +100,7 @@ class PackJobs {
   std::vector<PackJob>& jobs() { return jobs_; }
 
   // The rows of several stored matrices, one after the other.
-  void Stack(const PackedMatrix& target, std::vector<const TensorBinding*> parts) {
+  void Stack(const PackedMatrix& target, const std::vector<const TensorBinding*>& parts) {
     PackJob job;
     job.target = &target;
     std::vector<const StoredMatrix*> matrices;
