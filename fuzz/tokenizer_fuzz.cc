@@ -67,8 +67,8 @@ void EncodeAndDecode(const Tokenizer& tokenizer, std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   if (!input.starts_with('{')) {
-    static const Tokenizer kFixed = *Tokenizer::FromJson(kTokenizer);
-    EncodeAndDecode(kFixed, input);
+    static const Tokenizer fixed = *Tokenizer::FromJson(kTokenizer);
+    EncodeAndDecode(fixed, input);
     return 0;
   }
   const size_t end = input.find('\0');
