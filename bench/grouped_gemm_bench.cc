@@ -1,13 +1,16 @@
-// The expert GEMM against the machine: grouped_gemm_bench [experts hidden intermediate]
-// streams the weights of many experts from memory with 1 to 128 rows each and prints its rate
-// beside the dot peak and the read bandwidth measured around it, and the share of the roofline's
-// bound.
+// The expert GEMM against the machine: streams the weights of many experts from memory with 1 to
+// 128 rows each and prints its rate beside the dot peak and the read bandwidth measured around it,
+// and the share of the roofline's bound. grouped_gemm_bench --help shows the options.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <random>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "hardware/huge_buffer.h"
@@ -22,6 +25,7 @@
 namespace convene {
 namespace {
 
+using kernels::ActivationFormat;
 using kernels::PackedMatrix;
 using kernels::WeightFormat;
 
@@ -41,87 +45,215 @@ T OrExit(Result<T> result) {
   std::exit(1);
 }
 
-int Run(int num_experts, int hidden, int intermediate) {
-  const auto topology = OrExit(hardware::ReadTopology());
-  const auto cpus = OrExit(hardware::CpusForRank(topology, {}, std::nullopt));
-  hardware::ThreadPool pool(cpus);
-  const kernels::KernelSet& kernels = *OrExit(kernels::ChooseKernels());
-  const hardware::Isa isa = OrExit(hardware::ChooseIsa());
+struct Options {
+  std::string weights = "int8";
+  std::string activations = "int8";
+  std::string order = "grouped";
+  int group = 32;
+  int num_experts = 64;
+  int hidden = 2048;
+  int intermediate = 1024;
+  int repeats = 7;
+  std::vector<int> rows = {1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128};
+};
 
-  const PackedMatrix gate_up{
-      .format = WeightFormat::kBf16, .rows = kernels::GateUpRows(intermediate), .cols = hidden};
-  const PackedMatrix down{.format = WeightFormat::kBf16, .rows = hidden, .cols = intermediate};
-  const size_t expert_bytes = gate_up.size_bytes() + down.size_bytes();
-  const auto weights =
-      OrExit(hardware::HugeBuffer::Allocate(expert_bytes * num_experts, "the weights"));
-  std::memset(weights.data(), 0x11, weights.size_bytes());
-  std::vector<PackedMatrix> gate_ups(num_experts, gate_up), downs(num_experts, down);
-  for (int expert = 0; expert < num_experts; ++expert) {
-    gate_ups[expert].data = weights.data() + expert_bytes * expert;
-    downs[expert].data = gate_ups[expert].data + gate_up.size_bytes();
+struct Formats {
+  WeightFormat weights;
+  ActivationFormat activations;
+  ActivationFormat wide;  // of what SiLU gives
+};
+
+Formats FormatsOf(const Options& options) {
+  Formats formats{*kernels::WeightFormatFromName(options.weights), ActivationFormat::kInt8,
+                  ActivationFormat::kF32};
+  if (formats.weights == WeightFormat::kF32) {
+    formats.activations = ActivationFormat::kF32;
+  } else if (formats.weights == WeightFormat::kBf16 || options.activations == "bf16") {
+    formats.activations = formats.wide = ActivationFormat::kBf16;
+  }
+  return formats;
+}
+
+// 0x3c is a small number in each format: float 0.011, bf16 0.011, a byte below kInt8Zero.
+void FillWithOrdinaryNumbers(std::span<std::byte> bytes) {
+  std::memset(bytes.data(), 0x3c, bytes.size());
+}
+
+// Products of denormal numbers would take the slow way through the processor.
+void SetScales(const PackedMatrix& matrix) {
+  if (!kernels::IsInteger(matrix.format)) return;
+  for (int panel_idx = 0; panel_idx < matrix.num_panels(); ++panel_idx) {
+    const kernels::PackedPanel panel = matrix.panel(panel_idx);
+    std::fill_n(const_cast<float*>(panel.scales()), panel.width, 1e-3f);
+  }
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        formats_(FormatsOf(options)),
+        pool_(OrExit(hardware::CpusForRank(OrExit(hardware::ReadTopology()), {}, std::nullopt))),
+        kernels_(*OrExit(kernels::ChooseKernels())),
+        isa_(OrExit(hardware::ChooseIsa())) {
+    const PackedMatrix gate_up{.format = formats_.weights,
+                               .group = options.group,
+                               .rows = kernels::GateUpRows(options.intermediate),
+                               .cols = options.hidden};
+    const PackedMatrix down{.format = formats_.weights,
+                            .group = options.group,
+                            .rows = options.hidden,
+                            .cols = options.intermediate};
+    expert_bytes_ = gate_up.size_bytes() + down.size_bytes();
+    weights_ =
+        OrExit(hardware::HugeBuffer::Allocate(expert_bytes_ * options.num_experts, "the weights"));
+    FillWithOrdinaryNumbers(weights_.bytes());
+    gate_ups_.assign(options.num_experts, gate_up);
+    downs_.assign(options.num_experts, down);
+    for (int expert = 0; expert < options.num_experts; ++expert) {
+      gate_ups_[expert].data = weights_.data() + expert_bytes_ * expert;
+      downs_[expert].data = gate_ups_[expert].data + gate_up.size_bytes();
+      SetScales(gate_ups_[expert]);
+      SetScales(downs_[expert]);
+    }
+    scratch_ = OrExit(hardware::HugeBuffer::Allocate(
+        static_cast<size_t>(kernels::kGemmScratchBytes) * pool_.size(), "the scratch"));
   }
 
-  fmt::print("{} experts, hidden {}, intermediate {}, bf16, {} threads, {}\n", num_experts, hidden,
-             intermediate, pool.size(), kernels.name);
-  fmt::print("{:>6} {:>10} {:>8} {:>10} {:>8} {:>8}\n", "rows", "GFLOP/s", "of peak", "GB/s",
-             "of read", "of bound");
-  for (const int rows : {1, 2, 4, 6, 8, 12, 16, 32, 64, 128}) {
-    const int num_rows = rows * num_experts;
-    const size_t row_bytes = 2 * kernels::PaddedActivations(std::max(hidden, intermediate));
-    const auto input = OrExit(hardware::HugeBuffer::Allocate(row_bytes * num_rows, "the rows"));
-    const auto middle = OrExit(hardware::HugeBuffer::Allocate(row_bytes * num_rows, "the rows"));
-    const auto out =
-        OrExit(hardware::HugeBuffer::Allocate(sizeof(float) * hidden * num_rows, "the outputs"));
-    std::memset(input.data(), 0x11, input.size_bytes());
-    std::vector<const void*> in_rows(num_rows), middle_rows(num_rows);
+  void Run() {
+    fmt::print("{} experts, hidden {}, intermediate {}, {} weights{}, {} threads, {}\n",
+               options_.num_experts, options_.hidden, options_.intermediate, options_.weights,
+               formats_.weights == WeightFormat::kInt4
+                   ? fmt::format(" (groups of {})", options_.group)
+                   : "",
+               pool_.size(), kernels_.name);
+    fmt::print("{:>6} {:>10} {:>8} {:>10} {:>8} {:>8}\n", "rows", "Gop/s", "of peak", "GB/s",
+               "of read", "of bound");
+    for (const int rows : options_.rows) RunRows(rows);
+  }
+
+ private:
+  void RunRows(int rows) {
+    const int num_rows = rows * options_.num_experts;
+    const int64_t in_stride = ActivationRowBytes(formats_.activations, options_.hidden);
+    const int64_t wide_stride = ActivationRowBytes(formats_.wide, options_.intermediate);
+    const int64_t middle_stride = ActivationRowBytes(formats_.activations, options_.intermediate);
+    const auto allocate = [&](int64_t stride) {
+      return OrExit(
+          hardware::HugeBuffer::Allocate(static_cast<size_t>(stride) * num_rows, "the rows"));
+    };
+    const auto in = allocate(in_stride);
+    const auto wide = allocate(wide_stride);
+    const auto middle = allocate(middle_stride);
+    const auto out = allocate(int64_t{4} * options_.hidden);
+    FillWithOrdinaryNumbers(in.bytes());
+    if (formats_.activations == ActivationFormat::kInt8) {
+      std::vector<float> row(options_.hidden);
+      std::mt19937 random(1);
+      std::normal_distribution<float> normal;
+      for (int i = 0; i < num_rows; ++i) {
+        if (i < 16) std::generate(row.begin(), row.end(), [&] { return normal(random); });
+        kernels_.quantize(row.data(), options_.hidden, in.data() + i * in_stride);
+      }
+    }
     std::vector<kernels::GemmGroup> first, second;
-    for (int i = 0; i < num_rows; ++i) {
-      in_rows[i] = input.data() + row_bytes * i;
-      middle_rows[i] = middle.data() + row_bytes * i;
+    for (int expert = 0; expert < options_.num_experts; ++expert) {
+      first.push_back({&gate_ups_[expert], expert * rows, rows});
+      second.push_back({&downs_[expert], expert * rows, rows});
     }
-    for (int expert = 0; expert < num_experts; ++expert) {
-      first.push_back({&gate_ups[expert], expert * rows, rows});
-      second.push_back({&downs[expert], expert * rows, rows});
-    }
-    std::vector<double> rate, peak, read, share;
-    for (int repeat = 0; repeat < 7; ++repeat) {
-      peak.push_back(kernels::MeasureDotPeak(pool, isa, kernels::DotFormat::kBf16, 0.05).best);
-      read.push_back(hardware::MeasureReadBandwidth(pool, weights.bytes(), 0.1).best);
-      const double start = Seconds();
-      kernels::RunGroupedGemm(kernels, pool,
+    const bool int8 = formats_.activations == ActivationFormat::kInt8;
+    const auto order =
+        options_.order == "dense" ? kernels::GemmOrder::kDense : kernels::GemmOrder::kGrouped;
+    const auto experts = [&] {
+      kernels::RunGroupedGemm(kernels_, pool_,
                               {.groups = first,
-                               .rows = in_rows.data(),
+                               .activations = formats_.activations,
+                               .rows = in.data(),
+                               .row_stride = in_stride,
                                .epilogue = kernels::Epilogue::kSiluMul,
-                               .out = middle.data(),
-                               .out_stride = static_cast<int64_t>(row_bytes)});
-      kernels::RunGroupedGemm(kernels, pool,
+                               .out_format = formats_.wide,
+                               .out = wide.data(),
+                               .out_stride = wide_stride,
+                               .scratch = scratch_.data(),
+                               .order = order});
+      if (int8) {
+        pool_.ParallelFor(
+            num_rows,
+            [&](int64_t row, int) {
+              kernels_.quantize(reinterpret_cast<const float*>(wide.data() + row * wide_stride),
+                                options_.intermediate, middle.data() + row * middle_stride);
+            },
+            4);
+      }
+      kernels::RunGroupedGemm(kernels_, pool_,
                               {.groups = second,
-                               .rows = middle_rows.data(),
+                               .activations = formats_.activations,
+                               .rows = int8 ? middle.data() : wide.data(),
+                               .row_stride = int8 ? middle_stride : wide_stride,
                                .out = out.data(),
-                               .out_stride = int64_t{4} * hidden});
+                               .out_stride = int64_t{4} * options_.hidden,
+                               .scratch = scratch_.data(),
+                               .order = order});
+    };
+    const double ops = 6.0 * options_.hidden * options_.intermediate * num_rows;
+    const auto bytes = static_cast<double>(weights_.size_bytes());
+    const kernels::DotFormat dots = int8 ? kernels::DotFormat::kInt8
+                                    : formats_.activations == ActivationFormat::kBf16
+                                        ? kernels::DotFormat::kBf16
+                                        : kernels::DotFormat::kF32;
+    experts();
+    std::vector<double> rate, peak, read, share;
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      peak.push_back(kernels::MeasureDotPeak(pool_, isa_, dots, 0.05).best);
+      read.push_back(hardware::MeasureReadBandwidth(pool_, weights_.bytes(), 0.1).best);
+      const double start = Seconds();
+      experts();
       const double seconds = Seconds() - start;
-      const double flops = 6.0 * hidden * intermediate * num_rows;
-      const double bytes = static_cast<double>(weights.size_bytes());
-      rate.push_back(flops / seconds);
-      share.push_back(std::max(flops / peak.back(), bytes / read.back()) / seconds);
+      rate.push_back(ops / seconds);
+      share.push_back(std::max(ops / peak.back(), bytes / read.back()) / seconds);
     }
-    const double flops = Median(rate);
-    const double bytes =
-        flops / (6.0 * hidden * intermediate * rows) * static_cast<double>(expert_bytes);
-    fmt::print("{:>6} {:>10.1f} {:>7.1f}% {:>10.1f} {:>7.1f}% {:>7.1f}%\n", rows, flops / 1e9,
-               100 * flops / Median(peak), bytes / 1e9, 100 * bytes / Median(read),
-               100 * Median(share));
+    const double typical = Median(rate);
+    fmt::print("{:>6} {:>10.1f} {:>7.1f}% {:>10.1f} {:>7.1f}% {:>7.1f}%\n", rows, typical / 1e9,
+               100 * typical / Median(peak), typical / ops * bytes / 1e9,
+               100 * typical / ops * bytes / Median(read), 100 * Median(share));
     std::fflush(stdout);
   }
-  return 0;
-}
+
+  const Options options_;
+  const Formats formats_;
+  hardware::ThreadPool pool_;
+  const kernels::KernelSet& kernels_;
+  const hardware::Isa isa_;
+  size_t expert_bytes_ = 0;
+  hardware::HugeBuffer weights_;
+  hardware::HugeBuffer scratch_;
+  std::vector<PackedMatrix> gate_ups_, downs_;
+};
 
 }  // namespace
 }  // namespace convene
 
 int main(int argc, char** argv) {
-  const auto argument = [&](int index, int fallback) {
-    return argc > index ? std::atoi(argv[index]) : fallback;
-  };
-  return convene::Run(argument(1, 64), argument(2, 2048), argument(3, 1024));
+  convene::Options options;
+  CLI::App app("The grouped expert GEMM against the machine's peaks");
+  app.add_option("--weights", options.weights)
+      ->check(CLI::IsMember({"f32", "bf16", "int8", "int4"}))
+      ->capture_default_str();
+  app.add_option("--activations", options.activations, "With integer weights")
+      ->check(CLI::IsMember({"bf16", "int8"}))
+      ->capture_default_str();
+  app.add_option("--order", options.order)
+      ->check(CLI::IsMember({"grouped", "dense"}))
+      ->capture_default_str();
+  app.add_option("--group", options.group, "Columns per int4 scale")
+      ->check(CLI::IsMember({32, 64, 128}))
+      ->capture_default_str();
+  app.add_option("--experts", options.num_experts)->capture_default_str();
+  app.add_option("--hidden", options.hidden)->capture_default_str();
+  app.add_option("--intermediate", options.intermediate)->capture_default_str();
+  app.add_option("--rows", options.rows, "Rows per expert")->capture_default_str();
+  app.add_option("--repeat", options.repeats)->check(CLI::Range(1, 1000))->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  convene::Bench(options).Run();
+  return 0;
 }

@@ -137,8 +137,8 @@ class Bench : public Command {
         model_options_.directory, model.spec().family, model.spec().num_layers(),
         FormatCount(static_cast<uint64_t>(model::TotalParameters(model.spec()))),
         FormatCount(static_cast<uint64_t>(model::ActivatedParameters(model.spec()))),
-        kernels::Name(model.format()), FormatBytes(model.memory().weights_bytes), machine.cpu_name,
-        machine.cpus.size(), machine.isa, model.max_step_tokens());
+        kernels::Name(model.formats().weights.matrices), FormatBytes(model.memory().weights_bytes),
+        machine.cpu_name, machine.cpus.size(), machine.isa, model.max_step_tokens());
   }
 
   nlohmann::ordered_json Figures(const engine::LoadedModel& model, const hardware::Profile& machine,
@@ -147,11 +147,14 @@ class Bench : public Command {
     for (const BenchPoint& point : prefill_) prefill.push_back(ToJson(point));
     nlohmann::ordered_json decode = nlohmann::ordered_json::array();
     for (const BenchPoint& point : decode_) decode.push_back(ToJson(point));
-    const bool is_f32 = model.format() == kernels::WeightFormat::kF32;
+    // Of the format that the model computes in, the rate measured beside the points.
+    const auto rate = [&](kernels::DotFormat format, double before) {
+      return DotFormatOf(model) == format ? typical.flops_per_s / kGiga : before;
+    };
     return {
         {"model", model_options_.directory},
         {"family", model.spec().family},
-        {"weights", kernels::Name(model.format())},
+        {"weights", kernels::Name(model.formats().weights.matrices)},
         {"threads", machine.cpus.size()},
         {"prompt_tokens", shape_.prompt_tokens},
         {"gen_tokens", shape_.gen_tokens},
@@ -166,9 +169,9 @@ class Bench : public Command {
         {"machine",
          {{"cpu", machine.cpu_name},
           {"isa", machine.isa},
-          {"f32_gflops", is_f32 ? typical.flops_per_s / kGiga : machine.f32_gflops},
-          {"bf16_gflops", is_f32 ? machine.bf16_gflops : typical.flops_per_s / kGiga},
-          {"int8_gops", machine.int8_gops},
+          {"f32_gflops", rate(kernels::DotFormat::kF32, machine.f32_gflops)},
+          {"bf16_gflops", rate(kernels::DotFormat::kBf16, machine.bf16_gflops)},
+          {"int8_gops", rate(kernels::DotFormat::kInt8, machine.int8_gops)},
           {"read_gbps", typical.bytes_per_s / kGiga},
           {"disk_gbps", machine.disk_gbps},
           {"date", machine.date}}},

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "cli/describe_model.h"
 #include "cli/inspection.h"
+#include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/text_table.h"
 #include "engine/loaded_model.h"
@@ -36,22 +37,26 @@ std::string ParameterTable(const Inspection& inspection) {
   const ModelSpec& spec = inspection.spec;
   const model::ParameterCounts counts = model::CountParameters(spec);
   const int64_t total = model::TotalParameters(spec);
-  const auto row = [&](std::string_view name, int64_t count, int64_t activated) {
+  const auto row = [&](std::string_view name, int64_t count, uint64_t bytes, int64_t activated) {
     return std::vector<std::string>{
         std::string(name), Count(count),
-        Percent(static_cast<double>(count) / static_cast<double>(total)),
-        FormatBytes(static_cast<uint64_t>(count) * inspection.element_bytes()), Count(activated)};
+        Percent(static_cast<double>(count) / static_cast<double>(total)), FormatBytes(bytes),
+        Count(activated)};
   };
   TextTable table;
-  table.AddRow({"parameters", "total", "share", std::string(kernels::Name(inspection.format)),
+  uint64_t total_bytes = 0;
+  table.AddRow({"parameters", "total", "share",
+                std::string(kernels::Name(inspection.formats.weights.matrices)),
                 "activated per token"});
   for (int i = 0; i < model::kNumTensorKinds; ++i) {
     const auto kind = static_cast<TensorKind>(i);
     if (counts[i] == 0) continue;
-    table.AddRow(row(model::Name(kind), counts[i], Activated(spec, counts, kind)));
+    const uint64_t bytes = inspection.StoredBytes(kind, counts[i]);
+    total_bytes += bytes;
+    table.AddRow(row(model::Name(kind), counts[i], bytes, Activated(spec, counts, kind)));
   }
   table.AddRule();
-  table.AddRow(row("total", total, model::ActivatedParameters(spec)));
+  table.AddRow(row("total", total, total_bytes, model::ActivatedParameters(spec)));
   return table.Format();
 }
 
@@ -91,8 +96,9 @@ std::string MemoryTable(const Inspection& inspection) {
   const bool fits = memory.needed_bytes() <= inspection.available.bytes;
   TextTable table;
   table.AddRow({fmt::format("memory for {} tokens", Count(memory.context)), ""});
-  table.AddRow({fmt::format("weights, packed as {}", kernels::Name(inspection.format)),
-                FormatBytes(memory.weights_bytes)});
+  table.AddRow(
+      {fmt::format("weights, packed as {}", kernels::Name(inspection.formats.weights.matrices)),
+       FormatBytes(memory.weights_bytes)});
   table.AddRow({fmt::format("KV cache, {} per token", FormatBytes(inspection.kv_token_bytes())),
                 FormatBytes(memory.kv_bytes)});
   table.AddRow({fmt::format("working memory of {} threads", inspection.num_threads),
@@ -135,9 +141,7 @@ class Inspect : public Command {
                                "{})",
                                engine::kDefaultContext))
         ->type_name("TOKENS");
-    app.add_option("--weights", weights_, "Format of the weights: bf16 (default) or f32")
-        ->type_name("FORMAT")
-        ->check(CLI::IsMember({"bf16", "f32"}));
+    AddFormatOptions(app, formats_);
     AddJsonOption(app, json_path_);
   }
 
@@ -146,8 +150,11 @@ class Inspect : public Command {
       return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",
                                *context_, kMaxContext)};
     }
-    const Result<Inspection> inspection =
-        InspectModel(path_, context_, *kernels::WeightFormatFromName(weights_));
+    // Here `auto` is bf16: whether that fits is what the table answers.
+    const Result<runtime::Formats> formats =
+        engine::ResolveFormats(formats_, formats_.weights.value_or(kernels::WeightFormat::kBf16));
+    if (!formats) return formats.error();
+    const Result<Inspection> inspection = InspectModel(path_, context_, *formats);
     if (!inspection) return inspection.error();
     // Figures for a program on standard output leave no room for those for people.
     if (json_path_ != "-") {
@@ -161,7 +168,7 @@ class Inspect : public Command {
  private:
   std::string path_;
   std::optional<int> context_;
-  std::string weights_ = "bf16";
+  engine::FormatWishes formats_;
   std::string json_path_;
 };
 

@@ -55,10 +55,11 @@ Status PlanMemory(std::optional<int> context, Inspection& inspection) {
   if (!cpus) return cpus.error();
   inspection.num_threads = static_cast<int>(cpus->size());
   const Result<engine::MemoryPlan> plan = engine::PlanMemory({
-      .weights_bytes = weights::PackedSizeBytes(spec, inspection.format),
-      .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, inspection.format),
+      .weights_bytes = weights::PackedSizeBytes(spec, inspection.formats.weights),
+      .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, inspection.formats.kv),
       .activation_bytes = runtime::Transformer::ActivationBytes(
-          spec, inspection.format, engine::LoadOptions().max_step_tokens, inspection.num_threads),
+          spec, inspection.formats.activations, engine::LoadOptions().max_step_tokens,
+          inspection.num_threads),
       .context = context.value_or(std::min(spec.max_positions, engine::kDefaultContext)),
       .available_bytes = UINT64_MAX,  // the question is what it needs, not whether it fits
       .limited_by = "",
@@ -79,21 +80,39 @@ std::string JsonKey(TensorKind kind) {
 }  // namespace
 
 uint64_t Inspection::kv_token_bytes() const {
-  return static_cast<uint64_t>(model::KvElementsPerToken(spec)) * element_bytes();
+  return runtime::Transformer::KvBlockBytes(spec, formats.kv) / runtime::kKvBlockTokens;
+}
+
+uint64_t Inspection::StoredBytes(model::TensorKind kind, int64_t count) const {
+  using kernels::WeightFormat;
+  const auto bits = [&](WeightFormat format) {
+    switch (format) {
+      case WeightFormat::kF32:
+        return 32.0;
+      case WeightFormat::kBf16:
+        return 16.0;
+      case WeightFormat::kInt8:
+        return 8.0;
+      case WeightFormat::kInt4:
+        return 4.0 + 8.0 / formats.weights.group;
+    }
+    return 0.0;
+  };
+  WeightFormat format = formats.weights.matrices;
+  if (kind == TensorKind::kEmbedding) format = formats.weights.embedding();
+  if (kind == TensorKind::kHead) format = formats.weights.head();
+  if (kind == TensorKind::kRouter || kind == TensorKind::kNorms) format = WeightFormat::kF32;
+  return static_cast<uint64_t>(static_cast<double>(count) * bits(format) / 8);
 }
 
 uint64_t Inspection::decode_weight_bytes() const {
-  std::vector<int> activated;
-  for (const model::LayerSpec& layer : spec.layers) {
-    activated.push_back(layer.moe ? layer.moe->top_k : 0);
-  }
-  return static_cast<uint64_t>(model::WeightElementsRead(spec, activated)) * element_bytes();
+  return weights::DecodeBytes(spec, formats.weights);
 }
 
 Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,
-                                kernels::WeightFormat format) {
+                                const runtime::Formats& formats) {
   Inspection inspection;
-  inspection.format = format;
+  inspection.formats = formats;
   if (Status read = ReadModel(path, inspection); !read) return read.error();
   if (Status planned = PlanMemory(context, inspection); !planned) return planned.error();
   return inspection;
@@ -107,7 +126,7 @@ ordered_json ToJson(const Inspection& inspection) {
   for (int i = 0; i < model::kNumTensorKinds; ++i) {
     const std::string key = JsonKey(static_cast<TensorKind>(i));
     parameters[key] = counts[i];
-    bytes[key] = static_cast<uint64_t>(counts[i]) * inspection.element_bytes();
+    bytes[key] = inspection.StoredBytes(static_cast<TensorKind>(i), counts[i]);
   }
   ordered_json flops;
   const model::TokenFlops token = model::FlopsOfToken(spec, inspection.memory.context - 1, true);
@@ -132,7 +151,7 @@ ordered_json ToJson(const Inspection& inspection) {
   json["parameters_total"] = model::TotalParameters(spec);
   json["parameters_activated"] = model::ActivatedParameters(spec);
   json["parameters"] = parameters;
-  json["weights_format"] = kernels::Name(inspection.format);
+  json["weights_format"] = kernels::Name(inspection.formats.weights.matrices);
   json["bytes"] = bytes;
   json["flops_of_last_token"] = flops;
   json["decode_weight_bytes"] = inspection.decode_weight_bytes();

@@ -11,9 +11,9 @@
 #include "base/result.h"
 #include "engine/memory_plan.h"
 #include "hardware/memory_status.h"
-#include "kernels/packed_matrix.h"
 #include "model/model_size.h"
 #include "model/model_spec.h"
+#include "runtime/formats.h"
 
 namespace convene::cli {
 
@@ -26,12 +26,13 @@ struct StoredWeights {
 struct Inspection {
   model::ModelSpec spec;
   std::optional<StoredWeights> stored;  // unset: shapes alone
-  kernels::WeightFormat format = kernels::WeightFormat::kBf16;
+  runtime::Formats formats;
   int num_threads = 0;  // that a run here would have by default
   hardware::AvailableMemory available;
   engine::MemoryPlan memory;  // of one sequence
 
-  uint64_t element_bytes() const { return format == kernels::WeightFormat::kF32 ? 4 : 2; }
+  // Of `count` weights of a kind in memory, about: without padding and without the rows' scales.
+  uint64_t StoredBytes(model::TensorKind kind, int64_t count) const;
   uint64_t kv_token_bytes() const;       // of the cache, per token
   uint64_t decode_weight_bytes() const;  // read by a decode step of one sequence
 };
@@ -40,7 +41,7 @@ struct Inspection {
 // config.json. `context`: the sequence for which memory is reckoned, in tokens; unset: as `run`
 // does. Errors: of the checkpoint; a machine that does not tell its memory.
 Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,
-                                kernels::WeightFormat format);
+                                const runtime::Formats& formats);
 
 nlohmann::ordered_json ToJson(const Inspection& inspection);
 

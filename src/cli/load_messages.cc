@@ -21,8 +21,9 @@ LoadMessages::LoadMessages()
 engine::LoadObserver LoadMessages::observer() {
   return {
       .planned =
-          [](const engine::MemoryPlan& memory) {
-            fmt::print(stderr, "memory: {}\n", memory.Describe());
+          [](const engine::ChosenFormats& chosen) {
+            if (!chosen.reason.empty()) fmt::print(stderr, "formats: {}\n", chosen.reason);
+            fmt::print(stderr, "memory: {}\n", chosen.memory.Describe());
           },
       .progress = [this](uint64_t done_bytes,
                          uint64_t total_bytes) { ShowProgress(done_bytes, total_bytes); },

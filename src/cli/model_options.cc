@@ -6,18 +6,43 @@
 
 namespace convene::cli {
 
+void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes) {
+  app.add_option_function<std::string>(
+         "--weights",
+         [&wishes](const std::string& name) {
+           wishes.weights = kernels::WeightFormatFromName(name);
+         },
+         "Of the matrices: bf16, int8, int4 or f32 (exact, slow), or auto (default): the first of "
+         "bf16, int8 and int4 that fits memory")
+      ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "f32"}))
+      ->type_name("FORMAT");
+  app.add_option("--int4-group", wishes.int4_group, "Columns per int4 scale: 32 (default), 64, 128")
+      ->check(CLI::IsMember({32, 64, 128}))
+      ->type_name("N");
+  app.add_option_function<std::string>(
+         "--activations",
+         [&wishes](const std::string& name) {
+           wishes.activations =
+               name == "int8" ? kernels::ActivationFormat::kInt8 : kernels::ActivationFormat::kBf16;
+         },
+         "What integer weights are multiplied with: int8 (default) or bf16 (more precise)")
+      ->check(CLI::IsMember({"int8", "bf16"}))
+      ->type_name("FORMAT");
+  app.add_option_function<std::string>(
+         "--kv-cache",
+         [&wishes](const std::string& name) {
+           wishes.kv = name == "int8" ? kernels::KvFormat::kInt8 : kernels::KvFormat::kBf16;
+         },
+         "Of keys and values: bf16 (default) or int8 (half the memory)")
+      ->check(CLI::IsMember({"bf16", "int8"}))
+      ->type_name("FORMAT");
+}
+
 void AddModelOptions(CLI::App& app, ModelOptions& options) {
   app.add_option("MODEL", options.directory, "Directory of a Hugging Face checkpoint")
       ->type_name("")
       ->required();
-  app.add_option_function<std::string>(
-         "--weights",
-         [&options](const std::string& name) {
-           options.load.weights = *kernels::WeightFormatFromName(name);
-         },
-         "Compute in bf16 (default) or, exactly and slower, in f32")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->type_name("FORMAT");
+  AddFormatOptions(app, options.load.formats);
   app.add_option("--threads", options.load.num_threads, "Threads (default: one per usable core)")
       ->type_name("N");
   app.add_option("--chunk", options.load.max_step_tokens, "Most tokens of a step (default: 512)")

@@ -16,7 +16,10 @@ struct ModelOptions {
   engine::LoadOptions load;
 };
 
-// MODEL, --weights, --threads and --chunk.
+// --weights, --int4-group, --activations and --kv-cache.
+void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes);
+
+// MODEL, the formats, --threads and --chunk.
 void AddModelOptions(CLI::App& app, ModelOptions& options);
 
 // --context, where the command does not know it.

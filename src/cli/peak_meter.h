@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "engine/loaded_model.h"
 #include "hardware/isa.h"
+#include "kernels/measure_peaks.h"
 
 namespace convene::cli {
 
@@ -15,6 +16,9 @@ struct Peaks {
   double flops_per_s = 0;  // dot products in the format that the model computes in
   double bytes_per_s = 0;  // memory read
 };
+
+// What the dot products of a model multiply: its activations' format.
+kernels::DotFormat DotFormatOf(const engine::LoadedModel& model);
 
 class PeakMeter {
  public:

@@ -35,19 +35,21 @@ Status CheckOptions(const LoadOptions& options) {
   return {};
 }
 
-Result<MemoryPlan> PlanModelMemory(const model::ModelSpec& spec, const LoadOptions& options,
-                                   int num_threads) {
+Result<ChosenFormats> Plan(const model::ModelSpec& spec, const LoadOptions& options,
+                           int num_threads) {
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
   if (!available) return available.error();
-  return PlanMemory({
-      .weights_bytes = weights::PackedSizeBytes(spec, options.weights),
-      .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, options.weights),
-      .activation_bytes = runtime::Transformer::ActivationBytes(
-          spec, options.weights, options.max_step_tokens, num_threads),
-      .context = options.context.value_or(std::min(spec.max_positions, kDefaultContext)),
-      .max_sequences = options.max_sequences,
-      .available_bytes = available->bytes,
-      .limited_by = available->limited_by,
+  return ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
+    return PlanMemory({
+        .weights_bytes = weights::PackedSizeBytes(spec, formats.weights),
+        .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, formats.kv),
+        .activation_bytes = runtime::Transformer::ActivationBytes(
+            spec, formats.activations, options.max_step_tokens, num_threads),
+        .context = options.context.value_or(std::min(spec.max_positions, kDefaultContext)),
+        .max_sequences = options.max_sequences,
+        .available_bytes = available->bytes,
+        .limited_by = available->limited_by,
+    });
   });
 }
 
@@ -65,23 +67,27 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& direct
   Result<std::vector<int>> cpus =
       hardware::CpusForThisRank(LocalRankFromLauncher(), options.num_threads);
   if (!cpus) return cpus.error();
-  const Result<MemoryPlan> memory =
-      PlanModelMemory(checkpoint->spec(), options, static_cast<int>(cpus->size()));
-  if (!memory) return memory.error();
-  if (observer.planned) observer.planned(*memory);
+  const Result<ChosenFormats> chosen =
+      Plan(checkpoint->spec(), options, static_cast<int>(cpus->size()));
+  if (!chosen) return chosen.error();
+  if (observer.planned) observer.planned(*chosen);
 
   model->kernels_ = *kernels;
   model->pool_ = std::make_unique<hardware::ThreadPool>(*std::move(cpus));
   model->generation_config_ = checkpoint->generation_config();
-  model->memory_ = *memory;
+  model->memory_ = chosen->memory;
+  model->formats_ = chosen->formats;
   model->max_step_tokens_ = options.max_step_tokens;
   Result<weights::ModelWeights> weights =
-      weights::LoadWeights(*checkpoint, options.weights, *model->pool_, observer.progress);
+      weights::LoadWeights(*checkpoint, chosen->formats.weights, *model->pool_, observer.progress);
   if (!weights) return weights.error();
   model->weights_ = *std::move(weights);
-  Result<runtime::Transformer> transformer = runtime::Transformer::Create(
-      model->weights_, **kernels, *model->pool_,
-      {.max_step_tokens = options.max_step_tokens, .num_kv_blocks = memory->num_kv_blocks});
+  Result<runtime::Transformer> transformer =
+      runtime::Transformer::Create(model->weights_, **kernels, *model->pool_,
+                                   {.max_step_tokens = options.max_step_tokens,
+                                    .num_kv_blocks = chosen->memory.num_kv_blocks,
+                                    .activations = chosen->formats.activations,
+                                    .kv = chosen->formats.kv});
   if (!transformer) return transformer.error();
   model->transformer_ = *std::move(transformer);
   return model;

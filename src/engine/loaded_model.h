@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "checkpoint/generation_config.h"
+#include "engine/choose_formats.h"
 #include "engine/memory_plan.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
@@ -23,7 +24,7 @@ namespace convene::engine {
 inline constexpr int kDefaultContext = 4096;
 
 struct LoadOptions {
-  kernels::WeightFormat weights = kernels::WeightFormat::kBf16;
+  FormatWishes formats = {};
   std::optional<int> num_threads = {};  // unset: this rank's share of the cores
   // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
   std::optional<int> context = {};
@@ -33,7 +34,7 @@ struct LoadOptions {
 
 // Hooks for those who watch; each may be empty. Called from the loading thread.
 struct LoadObserver {
-  std::function<void(const MemoryPlan&)> planned;  // before anything is reserved
+  std::function<void(const ChosenFormats&)> planned;  // before anything is reserved
   weights::LoadProgress progress;
 };
 
@@ -52,7 +53,7 @@ class LoadedModel {
   const MemoryPlan& memory() const { return memory_; }
   // The packed weights as they lie in memory.
   std::span<const std::byte> weight_bytes() const { return weights_.storage.bytes(); }
-  kernels::WeightFormat format() const { return weights_.format; }
+  const runtime::Formats& formats() const { return formats_; }
   int context() const { return memory_.context; }
   int num_kv_blocks() const { return memory_.num_kv_blocks; }
   int max_step_tokens() const { return max_step_tokens_; }
@@ -70,6 +71,7 @@ class LoadedModel {
   std::optional<runtime::Transformer> transformer_;
   checkpoint::GenerationConfig generation_config_;
   MemoryPlan memory_;
+  runtime::Formats formats_;
   int max_step_tokens_ = 0;
 };
 

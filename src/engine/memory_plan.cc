@@ -44,7 +44,7 @@ Result<MemoryPlan> PlanMemory(const MemoryRequest& request) {
   if (plan.needed_bytes() > plan.available_bytes) {
     return Error{fmt::format(
         "not enough memory: {} ({}), for a context of {} tokens; lower --context or --chunk, use "
-        "--weights bf16, or free memory",
+        "--weights int8 or int4, or free memory",
         plan.Describe(), request.limited_by, request.context)};
   }
   return plan;

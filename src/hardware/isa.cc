@@ -2,6 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <initializer_list>
 
@@ -26,20 +33,71 @@ std::string FirstMissing(std::initializer_list<Feature> needed) {
 }
 
 // __builtin_cpu_supports wants a literal and looks at CPUID and at XGETBV.
-std::string MissingForAvx512Bf16() {
+std::string MissingForAvx2() {
+  return FirstMissing({
+      {"fma", __builtin_cpu_supports("fma") != 0},
+      {"avx2", __builtin_cpu_supports("avx2") != 0},
+  });
+}
+
+std::string MissingForAvx512() {
   return FirstMissing({
       {"fma", __builtin_cpu_supports("fma") != 0},
       {"avx512f", __builtin_cpu_supports("avx512f") != 0},
       {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
       {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
       {"avx512vl", __builtin_cpu_supports("avx512vl") != 0},
+  });
+}
+
+std::string MissingForAvx512Bf16() {
+  const std::string missing = MissingForAvx512();
+  if (!missing.empty()) return missing;
+  return FirstMissing({
       {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0},
       {"avx512bf16", __builtin_cpu_supports("avx512bf16") != 0},
   });
 }
 
+// Linux lets a process use tiles when it has asked (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18,
+// TILEDATA); all its threads may then.
+bool TilesAreGranted() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr long kRequestPermission = 0x1023;
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+// Not every compiler's __builtin_cpu_supports knows AMX: CPUID leaf 7, EDX bits 22, 24 and 25.
+bool HasAmx() {
+#if defined(__x86_64__)
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  constexpr unsigned kAmxBits = 1u << 22 | 1u << 24 | 1u << 25;
+  return (edx & kAmxBits) == kAmxBits;
+#else
+  return false;
+#endif
+}
+
+std::string MissingForAmx() {
+  const std::string missing = MissingForAvx512Bf16();
+  if (!missing.empty()) return missing;
+  if (!HasAmx()) return FirstMissing({{"amx_bf16 and amx_int8", false}});
+  return TilesAreGranted() ? "" : "the operating system does not grant this process AMX tiles";
+}
+
 constexpr IsaCandidate kCandidates[] = {
+    {Isa::kAmx, "amx", MissingForAmx},
     {Isa::kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16},
+    {Isa::kAvx512, "avx512", MissingForAvx512},
+    {Isa::kAvx2, "avx2", MissingForAvx2},
     {Isa::kReference, "reference", [] { return std::string(); }},
 };
 

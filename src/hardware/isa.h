@@ -14,7 +14,10 @@ namespace convene::hardware {
 
 enum class Isa {
   kReference,   // portable scalar code, the specification of all others
-  kAvx512Bf16,  // AVX-512 F/BW/DQ/VL with the BF16 and VNNI dot products
+  kAvx2,        // AVX2 with FMA
+  kAvx512,      // AVX-512 F/BW/DQ/VL
+  kAvx512Bf16,  // the same with the BF16 and VNNI dot products
+  kAmx,         // the same with AMX: tiles of bf16 and of bytes
 };
 
 struct IsaCandidate {

@@ -3,6 +3,9 @@
 #include <vector>
 
 #include "hardware/isa.h"
+#include "kernels/cpu/amx/kernels.h"
+#include "kernels/cpu/avx2/kernels.h"
+#include "kernels/cpu/avx512/kernels.h"
 #include "kernels/cpu/avx512_bf16/kernels.h"
 #include "kernels/reference/kernels.h"
 
@@ -12,8 +15,14 @@ namespace {
 // One row per instruction set; hardware::IsaCandidates gives the order and the reasons.
 const KernelSet* KernelsFor(hardware::Isa isa) {
   switch (isa) {
+    case hardware::Isa::kAmx:
+      return &amx::Kernels();
     case hardware::Isa::kAvx512Bf16:
       return &avx512_bf16::Kernels();
+    case hardware::Isa::kAvx512:
+      return &avx512::Kernels();
+    case hardware::Isa::kAvx2:
+      return &avx2::Kernels();
     case hardware::Isa::kReference:
       return &reference::Kernels();
   }

@@ -38,17 +38,16 @@ class WorkList {
     const bool silu = gemm_.epilogue == Epilogue::kSiluMul;
     const int panel_columns = silu ? kPanelRows / 2 : kPanelRows;
     const int width = weights.panel_width(panel);
-    unit->format = weights.format;
-    unit->panel = weights.panel(panel);
-    unit->width = width;
-    unit->depth = weights.cols;
-    unit->rows = gemm_.rows + first_row;
+    unit->weights = weights.panel(panel);
+    unit->activations = gemm_.activations;
+    unit->rows = gemm_.rows + first_row * gemm_.row_stride;
+    unit->row_stride = gemm_.row_stride;
     unit->num_rows = std::min(rows_per_unit_, group.num_rows - skipped);
     unit->epilogue = gemm_.epilogue;
+    unit->out_format = gemm_.out_format;
     unit->columns = silu ? width / 2 : std::min(kPanelRows, weights.rows - panel * kPanelRows);
-    const size_t element = silu ? ActivationBytes(weights.format) : sizeof(float);
-    unit->out = static_cast<std::byte*>(gemm_.out) + first_row * gemm_.out_stride +
-                static_cast<size_t>(panel) * panel_columns * element;
+    const int64_t element = silu ? ElementBytes(gemm_.out_format) : int64_t{sizeof(float)};
+    unit->out = gemm_.out + first_row * gemm_.out_stride + int64_t{panel} * panel_columns * element;
     unit->out_stride = gemm_.out_stride;
     unit->bias = gemm_.bias != nullptr ? gemm_.bias + panel * kPanelRows : nullptr;
     return true;
@@ -64,10 +63,7 @@ class WorkList {
   int row_units_ = 0;
 };
 
-}  // namespace
-
-void RunGroupedGemm(const KernelSet& kernels, hardware::ThreadPool& pool, const GroupedGemm& gemm) {
-  if (gemm.groups.empty()) return;
+void RunGroups(const KernelSet& kernels, hardware::ThreadPool& pool, const GroupedGemm& gemm) {
   const WorkList work(gemm, pool.size());
   std::atomic<int64_t> next_index{0};
   const auto claim = [&](PanelGemm* unit) {
@@ -77,21 +73,31 @@ void RunGroupedGemm(const KernelSet& kernels, hardware::ThreadPool& pool, const 
       if (work.Unit(index, unit)) return true;
     }
   };
-  pool.Run([&](int) {
+  pool.Run([&](int thread_idx) {
     PanelGemm current;
     PanelGemm next;
+    current.scratch = next.scratch = gemm.scratch + thread_idx * kGemmScratchBytes;
     bool more = claim(&current);
     while (more) {
       more = claim(&next);
-      current.next = more ? next.panel : nullptr;
-      current.next_bytes =
-          more ? PackedMatrix{.format = next.format, .rows = next.width, .cols = next.depth}
-                     .size_bytes()
-               : 0;
+      current.next = more ? next.weights.data : nullptr;
+      current.next_bytes = more ? next.weights.size_bytes() : 0;
       kernels.gemm(current);
       current = next;
     }
   });
+}
+
+}  // namespace
+
+void RunGroupedGemm(const KernelSet& kernels, hardware::ThreadPool& pool, const GroupedGemm& gemm) {
+  if (gemm.groups.empty()) return;
+  if (gemm.order == GemmOrder::kGrouped) return RunGroups(kernels, pool, gemm);
+  for (size_t group = 0; group < gemm.groups.size(); ++group) {
+    GroupedGemm one = gemm;
+    one.groups = gemm.groups.subspan(group, 1);
+    RunGroups(kernels, pool, one);
+  }
 }
 
 }  // namespace convene::kernels

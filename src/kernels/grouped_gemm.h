@@ -16,13 +16,22 @@ struct GemmGroup {
   int num_rows = 0;
 };
 
+// Two orders of the same work, bitwise the same results. Grouped: all panels of all groups in one
+// parallel region. Dense: group after group, each with all threads.
+enum class GemmOrder { kGrouped, kDense };
+
 struct GroupedGemm {
   std::span<const GemmGroup> groups;  // all of one format and one shape
-  const void* const* rows = nullptr;  // pointers to activation rows
+  ActivationFormat activations = ActivationFormat::kBf16;
+  const std::byte* rows = nullptr;  // activations
+  int64_t row_stride = 0;           // bytes
   Epilogue epilogue = Epilogue::kStore;
-  void* out = nullptr;          // of row 0: float, or activations for kSiluMul
-  int64_t out_stride = 0;       // bytes from row to row
-  const float* bias = nullptr;  // (weights->rows) or null
+  ActivationFormat out_format = ActivationFormat::kF32;  // of kSiluMul: kF32 or kBf16
+  std::byte* out = nullptr;                              // of row 0
+  int64_t out_stride = 0;                                // bytes from row to row
+  const float* bias = nullptr;                           // (weights->rows) or null
+  std::byte* scratch = nullptr;  // (threads, kGemmScratchBytes), 64-byte aligned
+  GemmOrder order = GemmOrder::kGrouped;
 };
 
 // out row i = activation row i times the transposed matrix of its group, then the epilogue. Every

@@ -1,31 +1,23 @@
 // The operators of a forward pass as one table of functions per instruction set. Kernels take views
 // and caller-owned scratch; they never allocate, log or start threads (that is grouped_gemm.h).
 //
-// "Activations" are what a GEMM multiplies with the weights: bf16 beside bf16 weights, float beside
-// float32 weights. Rows of activations are padded to kActivationPadding elements with zeros.
-// Each function's result for a row depends on nothing but that row's inputs: not on how many rows
-// come together (docs/decisions/0001-numerics.md).
+// Weights are float32, bf16 or integers with scales (packed_matrix.h), activations float32, bf16 or
+// int8 (activation_row.h). What goes together: f32 with f32; bf16 with bf16; int8 and int4 with
+// int8 or bf16. Each function's result for a row depends on nothing but that row's inputs: not on
+// how many rows come together (docs/decisions/0001-numerics.md).
 //
 // Sources compiled for one instruction set include this, so it includes little: an inline function
-// of a library, compiled for AVX-512, must not be what the linker keeps for everybody.
+// of a library, compiled for AVX-512, must not be what the linker keeps for everybody. Its own
+// inline functions are always inlined for the same reason.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/activation_row.h"
 #include "kernels/packed_matrix.h"
 
 namespace convene::kernels {
-
-inline constexpr int kActivationPadding = 32;  // elements
-
-constexpr int PaddedActivations(int count) {
-  return (count + kActivationPadding - 1) / kActivationPadding * kActivationPadding;
-}
-
-constexpr size_t ActivationBytes(WeightFormat format) {
-  return format == WeightFormat::kF32 ? 4 : 2;
-}
 
 enum class Epilogue {
   kStore,    // out float  = product + bias
@@ -33,15 +25,18 @@ enum class Epilogue {
   kSiluMul,  // the panel is gate rows, then as many up rows: out activations = silu(gate) * up
 };
 
-// out[i][0 .. columns) from activation row i (depth) and one panel of a packed matrix.
+// out[i][0 .. columns) from activation row i and one panel of a packed matrix. A row's result is
+// the same whatever comes with it: the sums of one output are one chain along the depth (float), or
+// whole numbers (int8 activations: then they are the same on all instruction sets, too).
 struct PanelGemm {
-  WeightFormat format = WeightFormat::kBf16;
-  const std::byte* panel = nullptr;
-  int width = 0;                      // packed rows of the panel: 16, 32, 48 or 64
-  int depth = 0;                      // columns of the weight matrix
-  const void* const* rows = nullptr;  // (num_rows) pointers to activations (depth)
+  PackedPanel weights;
+  ActivationFormat activations = ActivationFormat::kBf16;
+  const std::byte* rows = nullptr;  // (num_rows) activations
+  int64_t row_stride = 0;           // bytes from row to row
   int num_rows = 0;
   Epilogue epilogue = Epilogue::kStore;
+  // kSiluMul: of the output, kF32 or kBf16.
+  ActivationFormat out_format = ActivationFormat::kF32;
   int columns = 0;              // output columns to write, at most width (kSiluMul: width / 2)
   std::byte* out = nullptr;     // of row 0
   int64_t out_stride = 0;       // bytes from row to row
@@ -49,14 +44,21 @@ struct PanelGemm {
   // Memory that the calling thread will read next, pulled into its cache meanwhile; or null.
   const std::byte* next = nullptr;
   size_t next_bytes = 0;
+  std::byte* scratch = nullptr;  // kGemmScratchBytes, 64-byte aligned, of the calling thread
 };
+
+// Compressed weights are unpacked so many columns at a time, for so many rows at a time.
+inline constexpr int kUnpackedDepth = 512;
+inline constexpr int kUnpackedRows = 256;
+inline constexpr int64_t kGemmScratchBytes =
+    int64_t{2} * kUnpackedDepth * kPanelRows + int64_t{4} * kUnpackedRows * kPanelRows;
 
 enum class NormKind { kRms, kLayer };
 
-// out = normalised x * weight, as activations and (where given) as float.
+// out = normalised x * weight, as activations and (where given; always for kInt8) as float.
 struct Norm {
   NormKind kind = NormKind::kRms;
-  WeightFormat format = WeightFormat::kBf16;
+  ActivationFormat format = ActivationFormat::kBf16;
   float epsilon = 0;
   const float* weight = nullptr;  // (size)
   int size = 0;
@@ -64,9 +66,19 @@ struct Norm {
 
 enum class QkNormKind { kNone, kPerHead, kWholeProjection };
 
+// What the KV cache holds. Attention computes in float32 beside kF32, otherwise in bf16.
+enum class KvFormat { kF32, kBf16, kInt8 };
+
+[[gnu::always_inline]] constexpr ActivationFormat QueryFormat(KvFormat format) {
+  return format == KvFormat::kF32 ? ActivationFormat::kF32 : ActivationFormat::kBf16;
+}
+
+// Elements of a head's query, padded with zeros.
+[[gnu::always_inline]] constexpr int PaddedHead(int head_dim) { return (head_dim + 31) / 32 * 32; }
+
 // What a layer does between the QKV projection and the attention scores.
 struct QkvShape {
-  WeightFormat format = WeightFormat::kBf16;
+  KvFormat format = KvFormat::kBf16;
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
@@ -78,16 +90,40 @@ struct QkvShape {
   float clip = 0;  // 0: none
 };
 
-// A block of the KV cache holds kKvBlockTokens positions of one KV head: the keys packed as a panel
-// of kKvBlockTokens rows and head_dim columns, then the values packed as panels of head_dim rows
-// and kKvBlockTokens columns, so that both products of attention are the panel GEMM.
+// A block of the KV cache holds kKvBlockTokens positions of one KV head: the keys as a panel of
+// kKvBlockTokens rows and head_dim columns, then the values as panels of head_dim rows and
+// kKvBlockTokens columns, laid out as bf16 or float32 weights are (but without padding to
+// kDepthPadding), so that both products of attention are tiles of the GEMM. kInt8 holds bytes where
+// kBf16 holds bf16, and behind the keys and behind the values [kKvBlockTokens] float scales.
 inline constexpr int kKvBlockTokens = kPanelRows;
 
-size_t KeyBlockBytes(WeightFormat format, int head_dim);
-size_t ValueBlockBytes(WeightFormat format, int head_dim);
+inline constexpr int kMaxHeadDim = 1024;
+
+[[gnu::always_inline]] constexpr int64_t KvElementBytes(KvFormat format) {
+  return format == KvFormat::kF32 ? 4 : format == KvFormat::kBf16 ? 2 : 1;
+}
+[[gnu::always_inline]] constexpr int64_t KvScalesBytes(KvFormat format) {
+  return format == KvFormat::kInt8 ? 4 * kKvBlockTokens : 0;
+}
+[[gnu::always_inline]] constexpr int64_t KeyBlockBytes(KvFormat format, int head_dim) {
+  const int64_t padded = format == KvFormat::kF32 ? head_dim : (head_dim + 1) / 2 * 2;
+  return KvElementBytes(format) * kKvBlockTokens * padded + KvScalesBytes(format);
+}
+[[gnu::always_inline]] constexpr int64_t ValueBlockBytes(KvFormat format, int head_dim) {
+  const int64_t padded = (head_dim + kLanes - 1) / kLanes * kLanes;
+  return KvElementBytes(format) * kKvBlockTokens * padded + KvScalesBytes(format);
+}
+// kInt8: the scales of the keys and of the values of a block.
+[[gnu::always_inline]] inline float* KeyScales(std::byte* keys, int head_dim) {
+  return reinterpret_cast<float*>(keys + KeyBlockBytes(KvFormat::kInt8, head_dim)) - kKvBlockTokens;
+}
+[[gnu::always_inline]] inline float* ValueScales(std::byte* values, int head_dim) {
+  return reinterpret_cast<float*>(values + ValueBlockBytes(KvFormat::kInt8, head_dim)) -
+         kKvBlockTokens;
+}
 
 // One token: qkv (query_dim + 2 kv_dim) float, changed in place by norm, clip and RoPE, then
-// written out: queries as activations, head h at `queries` + h * PaddedActivations(head_dim);
+// written out: queries as activations, head h at `queries` + h * PaddedHead(head_dim) elements;
 // key and value into position `slot` of the block at `kv_block` + h * kv_head_stride (bytes).
 struct QkvToken {
   float* qkv = nullptr;
@@ -102,7 +138,8 @@ struct QkvToken {
 // Attention of consecutive tokens of one sequence, for query heads that share one KV head.
 // At most kAttentionRows = num_tokens * num_heads rows.
 struct Attention {
-  WeightFormat format = WeightFormat::kBf16;
+  KvFormat format = KvFormat::kBf16;
+  ActivationFormat out_format = ActivationFormat::kBf16;  // kF32 or kBf16
   int head_dim = 0;
   float scale = 0;
   int window = 0;  // 0: none
@@ -112,7 +149,7 @@ struct Attention {
   const std::byte* queries = nullptr;
   int64_t query_token_stride = 0;  // bytes
   int64_t query_head_stride = 0;   // bytes
-  const std::byte* kv = nullptr;   // block b of this head is at kv + blocks[b] * kv_block_stride
+  std::byte* kv = nullptr;         // block b of this head is at kv + blocks[b] * kv_block_stride
   const int32_t* blocks = nullptr;
   int64_t kv_block_stride = 0;   // bytes
   std::byte* out = nullptr;      // activations (num_tokens, num_heads, head_dim)
@@ -126,6 +163,21 @@ inline constexpr int kAttentionRows = 48;
 inline constexpr int kSpanTokens = 512;
 
 size_t AttentionScratchBytes(int head_dim);
+
+// The spans that a call's queries see are [FirstSpan, EndSpan). They may be computed one by one, by
+// different threads, and folded afterwards in their order: the same sums as `attend` makes.
+[[gnu::always_inline]] constexpr int FirstSpan(const Attention& a) {
+  return a.window > 0 && a.first_position >= a.window
+             ? (a.first_position - a.window + 1) / kSpanTokens
+             : 0;
+}
+[[gnu::always_inline]] constexpr int EndSpan(const Attention& a) {
+  return (a.first_position + a.num_tokens - 1) / kSpanTokens + 1;
+}
+// Of one row of one span by itself: maximum and sum, and from kLanes on the outputs.
+[[gnu::always_inline]] constexpr int SpanRowFloats(int head_dim) {
+  return kLanes + (head_dim + kLanes - 1) / kLanes * kLanes;
+}
 
 // out += the sum of `count` rows weighted by `weights`, in the order of `merges`: row
 // merges[i].into
@@ -150,10 +202,16 @@ struct Combine {
 struct KernelSet {
   const char* name;  // as hardware::IsaName
   void (*gemm)(const PanelGemm&);
+  // x (size) float, as an int8 row: symmetric, the largest magnitude becomes 127.
+  void (*quantize)(const float* x, int size, void* out);
   // x (size) float; out_activations and out_float may be null, not both.
   void (*normalize)(const Norm&, const float* x, void* out_activations, float* out_float);
   void (*prepare_qkv)(const QkvShape&, const QkvToken&);
   void (*attend)(const Attention&);
+  // The same in two steps: each span to `partial` (num_tokens * num_heads, SpanRowFloats), then all
+  // of them, (EndSpan - FirstSpan) times that, to the output.
+  void (*attend_span)(const Attention&, int span, float* partial);
+  void (*merge_spans)(const Attention&, const float* partials);
   void (*combine)(const Combine&);
 };
 

@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,9 +23,36 @@ namespace {
 constexpr double kFloatEpsilon = 1.2e-7;
 constexpr double kBf16Epsilon = 1.0 / 256;
 
-double EpsilonOf(WeightFormat format) {
-  return format == WeightFormat::kF32 ? kFloatEpsilon : kBf16Epsilon;
+double EpsilonOf(ActivationFormat format) {
+  return format == ActivationFormat::kF32 ? kFloatEpsilon : kBf16Epsilon;
 }
+
+// All formats that go together.
+struct Formats {
+  WeightFormat weights;
+  ActivationFormat activations;
+  int group = 0;
+
+  // Of what SiLU gives.
+  ActivationFormat wide() const {
+    return activations == ActivationFormat::kInt8 ? ActivationFormat::kF32 : activations;
+  }
+  std::string Describe() const {
+    return std::string(Name(weights)) + " by activations of " +
+           std::to_string(ElementBytes(activations)) + " bytes, group " + std::to_string(group);
+  }
+};
+
+constexpr Formats kFormats[] = {
+    {WeightFormat::kF32, ActivationFormat::kF32},
+    {WeightFormat::kBf16, ActivationFormat::kBf16},
+    {WeightFormat::kInt8, ActivationFormat::kInt8},
+    {WeightFormat::kInt8, ActivationFormat::kBf16},
+    {WeightFormat::kInt4, ActivationFormat::kInt8, 32},
+    {WeightFormat::kInt4, ActivationFormat::kInt8, 64},
+    {WeightFormat::kInt4, ActivationFormat::kInt8, 128},
+    {WeightFormat::kInt4, ActivationFormat::kBf16, 128},
+};
 
 std::vector<float> RandomFloats(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -53,9 +82,9 @@ void PackRows(const PackedMatrix& matrix, std::byte* data, F&& source_of) {
   }
 }
 
-Packed Pack(WeightFormat format, const std::vector<float>& weights, int rows, int cols) {
+Packed Pack(const Formats& formats, const std::vector<float>& weights, int rows, int cols) {
   Packed packed;
-  packed.matrix = {.format = format, .rows = rows, .cols = cols};
+  packed.matrix = {.format = formats.weights, .group = formats.group, .rows = rows, .cols = cols};
   packed.storage.resize(packed.matrix.size_bytes() + 64);
   std::byte* data = Align(packed.storage);
   packed.matrix.data = data;
@@ -71,10 +100,13 @@ Packed Pack(WeightFormat format, const std::vector<float>& weights, int rows, in
 }
 
 // Gate and up as one matrix.
-Packed PackGateUp(WeightFormat format, const std::vector<float>& gate, const std::vector<float>& up,
-                  int intermediate, int cols) {
+Packed PackGateUp(const Formats& formats, const std::vector<float>& gate,
+                  const std::vector<float>& up, int intermediate, int cols) {
   Packed packed;
-  packed.matrix = {.format = format, .rows = GateUpRows(intermediate), .cols = cols};
+  packed.matrix = {.format = formats.weights,
+                   .group = formats.group,
+                   .rows = GateUpRows(intermediate),
+                   .cols = cols};
   packed.storage.resize(packed.matrix.size_bytes() + 64);
   std::byte* data = Align(packed.storage);
   packed.matrix.data = data;
@@ -97,22 +129,29 @@ Packed PackGateUp(WeightFormat format, const std::vector<float>& gate, const std
 
 struct Rows {
   std::vector<std::byte> storage;
-  std::vector<const void*> pointers;
   int64_t stride = 0;
 };
 
-Rows MakeRows(WeightFormat format, const std::vector<float>& values, int rows, int cols) {
+Rows MakeRows(ActivationFormat format, const std::vector<float>& values, int rows, int cols) {
   Rows result;
-  result.stride = static_cast<int64_t>(ActivationBytes(format)) * PaddedActivations(cols);
+  result.stride = ActivationRowBytes(format, cols);
   result.storage.resize(static_cast<size_t>(result.stride * rows));
   for (int row = 0; row < rows; ++row) {
     std::byte* data = result.storage.data() + row * result.stride;
-    for (int col = 0; col < cols; ++col) {
-      reference::StoreActivation(format, data, col, values[size_t(row) * cols + col]);
+    const float* from = &values[size_t(row) * cols];
+    if (format == ActivationFormat::kInt8) {
+      reference::Kernels().quantize(from, cols, data);
+      continue;
     }
-    result.pointers.push_back(data);
+    for (int col = 0; col < cols; ++col) reference::StoreActivation(format, data, col, from[col]);
   }
   return result;
+}
+
+// One scratch for each of up to three threads.
+std::byte* Scratch() {
+  static std::vector<std::byte> storage(3 * kGemmScratchBytes + 64);
+  return Align(storage);
 }
 
 class KernelsTest : public testing::TestWithParam<const KernelSet*> {
@@ -131,70 +170,156 @@ constexpr GemmShape kShapes[] = {{1, 64, 64},   {2, 16, 3},    {3, 52, 37},   {5
                                  {100, 31, 48}, {200, 97, 66}, {49, 640, 34}};
 
 TEST_P(KernelsTest, GemmEqualsTheReferenceForAwkwardShapesAndThreads) {
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+  for (const Formats& formats : kFormats) {
     for (const GemmShape& shape : kShapes) {
       const auto weights = RandomFloats(size_t(shape.rows) * shape.cols, 1);
-      const Packed packed = Pack(format, weights, shape.rows, shape.cols);
-      const Rows rows = MakeRows(format, RandomFloats(size_t(shape.tokens) * shape.cols, 2),
-                                 shape.tokens, shape.cols);
+      const Packed packed = Pack(formats, weights, shape.rows, shape.cols);
+      const Rows rows =
+          MakeRows(formats.activations, RandomFloats(size_t(shape.tokens) * shape.cols, 2),
+                   shape.tokens, shape.cols);
       const auto bias = RandomFloats(shape.rows, 3);
       for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd}) {
-        const auto run = [&](const KernelSet& set, int threads) {
+        const auto run = [&](const KernelSet& set, int threads, GemmOrder order) {
           hardware::ThreadPool pool(std::vector<int>(threads, 0));
           std::vector<float> out(size_t(shape.tokens) * shape.rows, 0.5f);
           const GemmGroup group{.weights = &packed.matrix, .num_rows = shape.tokens};
           RunGroupedGemm(set, pool,
                          {.groups = {&group, 1},
-                          .rows = rows.pointers.data(),
+                          .activations = formats.activations,
+                          .rows = rows.storage.data(),
+                          .row_stride = rows.stride,
                           .epilogue = epilogue,
-                          .out = out.data(),
+                          .out = reinterpret_cast<std::byte*>(out.data()),
                           .out_stride = int64_t{4} * shape.rows,
-                          .bias = bias.data()});
+                          .bias = bias.data(),
+                          .scratch = Scratch(),
+                          .order = order});
           return out;
         };
-        const auto expected = run(reference::Kernels(), 1);
-        const auto actual = run(kernels(), 1);
-        ASSERT_EQ(actual, run(kernels(), 3)) << "threads change the result";
+        const auto expected = run(reference::Kernels(), 1, GemmOrder::kGrouped);
+        const auto actual = run(kernels(), 1, GemmOrder::kGrouped);
+        ASSERT_EQ(actual, run(kernels(), 3, GemmOrder::kDense)) << "threads change the result";
         // Products are exact in double; each of the cols roundings is relative to partial sums.
-        const double bound = 4 * kFloatEpsilon * shape.cols + 1e-5;
+        // Whole numbers are exact until two products and two sums.
+        const double bound = formats.activations == ActivationFormat::kInt8
+                                 ? 1e-5
+                                 : 4 * kFloatEpsilon * shape.cols + 1e-5;
         for (size_t i = 0; i < expected.size(); ++i) {
-          ASSERT_NEAR(actual[i], expected[i], bound)
-              << Name(format) << " " << shape.tokens << "x" << shape.rows << "x" << shape.cols;
+          ASSERT_NEAR(actual[i], expected[i], bound) << formats.Describe() << " " << shape.tokens
+                                                     << "x" << shape.rows << "x" << shape.cols;
         }
       }
     }
   }
 }
 
+TEST_P(KernelsTest, WholeNumbersGiveTheSameBitsOnEverySet) {
+  constexpr int kRows = 100;
+  constexpr int kCols = 700;
+  for (const Formats& formats : kFormats) {
+    if (formats.activations != ActivationFormat::kInt8) continue;
+    const Packed packed = Pack(formats, RandomFloats(kRows * kCols, 5), kRows, kCols);
+    // Unpacked and not, for int4: the number of rows decides.
+    for (const int tokens : {1, 3, 4, 40}) {
+      const Rows rows =
+          MakeRows(formats.activations, RandomFloats(size_t(tokens) * kCols, 6), tokens, kCols);
+      const auto run = [&](const KernelSet& set) {
+        hardware::ThreadPool pool({0});
+        std::vector<float> out(size_t(tokens) * kRows);
+        const GemmGroup group{.weights = &packed.matrix, .num_rows = tokens};
+        RunGroupedGemm(set, pool,
+                       {.groups = {&group, 1},
+                        .activations = formats.activations,
+                        .rows = rows.storage.data(),
+                        .row_stride = rows.stride,
+                        .out = reinterpret_cast<std::byte*>(out.data()),
+                        .out_stride = 4 * kRows,
+                        .scratch = Scratch()});
+        return out;
+      };
+      EXPECT_EQ(run(kernels()), run(reference::Kernels())) << formats.Describe() << " " << tokens;
+    }
+  }
+}
+
+TEST_P(KernelsTest, TheLargestWholeNumbersDoNotOverflow) {
+  // The worst case of each sum: all weights and all activations at their bounds, with one sign.
+  constexpr int kRows = 16;
+  constexpr int kCols = 16384;
+  for (const Formats& formats : kFormats) {
+    if (formats.activations != ActivationFormat::kInt8) continue;
+    for (const float sign : {-1.0f, 1.0f}) {
+      const Packed packed = Pack(formats, std::vector<float>(kRows * kCols, sign), kRows, kCols);
+      for (const int tokens : {1, 30}) {
+        const Rows rows = MakeRows(formats.activations,
+                                   std::vector<float>(size_t(tokens) * kCols, 1.0f), tokens, kCols);
+        hardware::ThreadPool pool({0});
+        std::vector<float> out(size_t(tokens) * kRows);
+        const GemmGroup group{.weights = &packed.matrix, .num_rows = tokens};
+        RunGroupedGemm(kernels(), pool,
+                       {.groups = {&group, 1},
+                        .activations = formats.activations,
+                        .rows = rows.storage.data(),
+                        .row_stride = rows.stride,
+                        .out = reinterpret_cast<std::byte*>(out.data()),
+                        .out_stride = 4 * kRows,
+                        .scratch = Scratch()});
+        for (const float value : out) {
+          ASSERT_NEAR(value, sign * kCols, 1e-5 * kCols) << formats.Describe();
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, QuantizesAsTheReferenceBitForBit) {
+  for (const int size : {1, 16, 37, 64, 100, 2048}) {
+    for (const float scale : {1.0f, 1e-20f, 1e-38f, 0.0f, 1e30f}) {
+      std::vector<float> x = RandomFloats(size, 8);
+      for (float& value : x) value *= scale;
+      const auto bytes = static_cast<size_t>(ActivationRowBytes(ActivationFormat::kInt8, size));
+      std::vector<std::byte> expected(bytes), actual(bytes);
+      reference::Kernels().quantize(x.data(), size, expected.data());
+      kernels().quantize(x.data(), size, actual.data());
+      EXPECT_EQ(expected, actual) << size << " times " << scale;
+    }
+  }
+}
+
 TEST_P(KernelsTest, GateAndUpAreMultipliedThroughSilu) {
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+  for (const Formats& formats : kFormats) {
     for (const auto& [tokens, intermediate, cols] :
          {GemmShape{1, 37, 20}, GemmShape{9, 90, 52}, GemmShape{17, 64, 33}, GemmShape{70, 5, 8}}) {
       const Packed packed =
-          PackGateUp(format, RandomFloats(size_t(intermediate) * cols, 1),
+          PackGateUp(formats, RandomFloats(size_t(intermediate) * cols, 1),
                      RandomFloats(size_t(intermediate) * cols, 2), intermediate, cols);
-      const Rows rows = MakeRows(format, RandomFloats(size_t(tokens) * cols, 3), tokens, cols);
-      const int64_t stride =
-          static_cast<int64_t>(ActivationBytes(format)) * PaddedActivations(intermediate);
+      const Rows rows =
+          MakeRows(formats.activations, RandomFloats(size_t(tokens) * cols, 3), tokens, cols);
+      const ActivationFormat wide = formats.wide();
+      const int64_t stride = ActivationRowBytes(wide, intermediate);
       const auto run = [&](const KernelSet& set) {
         hardware::ThreadPool pool({0});
         std::vector<std::byte> out(static_cast<size_t>(stride * tokens));
         const GemmGroup group{.weights = &packed.matrix, .num_rows = tokens};
         RunGroupedGemm(set, pool,
                        {.groups = {&group, 1},
-                        .rows = rows.pointers.data(),
+                        .activations = formats.activations,
+                        .rows = rows.storage.data(),
+                        .row_stride = rows.stride,
                         .epilogue = Epilogue::kSiluMul,
+                        .out_format = wide,
                         .out = out.data(),
-                        .out_stride = stride});
+                        .out_stride = stride,
+                        .scratch = Scratch()});
         return out;
       };
       const auto expected = run(reference::Kernels());
       const auto actual = run(kernels());
       for (int token = 0; token < tokens; ++token) {
-        for (int i = 0; i < PaddedActivations(intermediate); ++i) {
-          const float want = reference::LoadActivation(format, &expected[token * stride], i);
-          const float got = reference::LoadActivation(format, &actual[token * stride], i);
-          ASSERT_NEAR(got, want, 1e-4 + EpsilonOf(format) * std::abs(want));
+        for (int i = 0; i < PaddedDepth(intermediate); ++i) {
+          const float want = reference::LoadActivation(wide, &expected[token * stride], i);
+          const float got = reference::LoadActivation(wide, &actual[token * stride], i);
+          ASSERT_NEAR(got, want, 1e-4 + EpsilonOf(wide) * std::abs(want)) << formats.Describe();
           if (i >= intermediate) {
             ASSERT_EQ(got, 0.0f) << "padding must stay zero";
           }
@@ -205,34 +330,43 @@ TEST_P(KernelsTest, GateAndUpAreMultipliedThroughSilu) {
 }
 
 TEST_P(KernelsTest, ManyGroupsAreAsEachAlone) {
-  const WeightFormat format = WeightFormat::kBf16;
   constexpr int kCols = 70;
   constexpr int kRows = 100;
-  std::vector<Packed> experts;
-  for (uint32_t i = 0; i < 5; ++i) {
-    experts.push_back(Pack(format, RandomFloats(kRows * kCols, i), kRows, kCols));
-  }
-  const Rows rows = MakeRows(format, RandomFloats(60 * kCols, 9), 60, kCols);
-  const std::vector<GemmGroup> groups = {{&experts[0].matrix, 0, 1},
-                                         {&experts[1].matrix, 1, 40},
-                                         {&experts[3].matrix, 41, 2},
-                                         {&experts[4].matrix, 43, 17}};
-  std::vector<float> out(60 * kRows);
-  hardware::ThreadPool pool({0, 0});
-  RunGroupedGemm(
-      kernels(), pool,
-      {.groups = groups, .rows = rows.pointers.data(), .out = out.data(), .out_stride = 4 * kRows});
-  for (const GemmGroup& group : groups) {
-    for (int row = group.first_row; row < group.first_row + group.num_rows; ++row) {
-      // Alone, as the only row of its own call: bitwise the same.
-      std::vector<float> alone(kRows);
-      const GemmGroup single{.weights = group.weights, .first_row = row, .num_rows = 1};
+  for (const Formats& formats : kFormats) {
+    std::vector<Packed> experts;
+    for (uint32_t i = 0; i < 5; ++i) {
+      experts.push_back(Pack(formats, RandomFloats(kRows * kCols, i), kRows, kCols));
+    }
+    const Rows rows = MakeRows(formats.activations, RandomFloats(60 * kCols, 9), 60, kCols);
+    const std::vector<GemmGroup> groups = {{&experts[0].matrix, 0, 1},
+                                           {&experts[1].matrix, 1, 40},
+                                           {&experts[3].matrix, 41, 2},
+                                           {&experts[4].matrix, 43, 17}};
+    hardware::ThreadPool pool({0, 0});
+    const auto run = [&](std::span<const GemmGroup> some, GemmOrder order) {
+      std::vector<float> out(60 * kRows);
       RunGroupedGemm(kernels(), pool,
-                     {.groups = {&single, 1},
-                      .rows = rows.pointers.data(),
-                      .out = alone.data() - int64_t{row} * kRows,
-                      .out_stride = 4 * kRows});
-      ASSERT_EQ(std::memcmp(alone.data(), &out[size_t(row) * kRows], sizeof(float) * kRows), 0);
+                     {.groups = some,
+                      .activations = formats.activations,
+                      .rows = rows.storage.data(),
+                      .row_stride = rows.stride,
+                      .out = reinterpret_cast<std::byte*>(out.data()),
+                      .out_stride = 4 * kRows,
+                      .scratch = Scratch(),
+                      .order = order});
+      return out;
+    };
+    const auto together = run(groups, GemmOrder::kGrouped);
+    EXPECT_EQ(together, run(groups, GemmOrder::kDense));
+    for (const GemmGroup& group : groups) {
+      for (int row = group.first_row; row < group.first_row + group.num_rows; ++row) {
+        // Alone, as the only row of its own call: bitwise the same.
+        const GemmGroup single{.weights = group.weights, .first_row = row, .num_rows = 1};
+        const auto alone = run({&single, 1}, GemmOrder::kGrouped);
+        const size_t at = size_t(row) * kRows;
+        ASSERT_TRUE(std::equal(&alone[at], &alone[at] + kRows, &together[at]))
+            << formats.Describe();
+      }
     }
   }
 }
@@ -242,18 +376,18 @@ TEST_P(KernelsTest, NormalizesAsTheReference) {
     for (const int size : {1, 16, 37, 52, 2048}) {
       const auto x = RandomFloats(size, 4);
       const auto weight = RandomFloats(size, 5);
-      for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+      for (const ActivationFormat format : {ActivationFormat::kF32, ActivationFormat::kBf16}) {
         const Norm norm{.kind = kind,
                         .format = format,
                         .epsilon = 1e-5f,
                         .weight = weight.data(),
                         .size = size};
         std::vector<float> expected(size), actual(size);
-        std::vector<float> expected_rows(PaddedActivations(size), 7.0f);
-        std::vector<float> actual_rows(PaddedActivations(size), 7.0f);
+        std::vector<float> expected_rows(PaddedDepth(size), 7.0f);
+        std::vector<float> actual_rows(PaddedDepth(size), 7.0f);
         reference::Kernels().normalize(norm, x.data(), expected_rows.data(), expected.data());
         kernels().normalize(norm, x.data(), actual_rows.data(), actual.data());
-        for (int i = 0; i < PaddedActivations(size); ++i) {
+        for (int i = 0; i < PaddedDepth(size); ++i) {
           const float want = reference::LoadActivation(format, expected_rows.data(), i);
           const float got = reference::LoadActivation(format, actual_rows.data(), i);
           ASSERT_NEAR(got, want, 1e-5 + EpsilonOf(format) * std::abs(want)) << size;
@@ -288,14 +422,13 @@ constexpr AttentionCase kAttentionCases[] = {
 // A whole sequence through prepare_qkv and attend, in chunks of the given size.
 class AttentionRun {
  public:
-  AttentionRun(const KernelSet& kernels, WeightFormat format, const AttentionCase& c)
+  AttentionRun(const KernelSet& kernels, KvFormat format, const AttentionCase& c)
       : kernels_(kernels),
         format_(format),
         case_(c),
         width_((c.num_heads + 2 * c.num_kv_heads) * c.head_dim) {
     const int num_blocks = (c.length + kKvBlockTokens - 1) / kKvBlockTokens;
-    head_stride_ = static_cast<int64_t>(KeyBlockBytes(format, c.head_dim) +
-                                        ValueBlockBytes(format, c.head_dim));
+    head_stride_ = KeyBlockBytes(format, c.head_dim) + ValueBlockBytes(format, c.head_dim);
     block_stride_ = head_stride_ * c.num_kv_heads;
     cache_.resize(static_cast<size_t>(block_stride_ * num_blocks) + 64);
     scratch_.resize(AttentionScratchBytes(c.head_dim) + 64);
@@ -304,9 +437,11 @@ class AttentionRun {
     key_norm_ = RandomFloats(size_t(c.num_kv_heads) * c.head_dim, 12);
   }
 
-  std::vector<float> Run(const std::vector<float>& qkv, int chunk) {
-    const int64_t element = static_cast<int64_t>(ActivationBytes(format_));
-    const int64_t query_stride = PaddedActivations(case_.head_dim) * element;
+  // With `in_spans` each span is computed by itself and all are merged afterwards.
+  std::vector<float> Run(const std::vector<float>& qkv, int chunk, bool in_spans = false) {
+    const ActivationFormat compute = QueryFormat(format_);
+    const int64_t element = ElementBytes(compute);
+    const int64_t query_stride = PaddedHead(case_.head_dim) * element;
     const int64_t out_stride = case_.head_dim * element;
     std::vector<std::byte> queries(static_cast<size_t>(query_stride * case_.num_heads * chunk));
     std::vector<std::byte> out(static_cast<size_t>(out_stride * case_.num_heads * case_.length));
@@ -319,34 +454,48 @@ class AttentionRun {
       for (int head = 0; head < case_.num_heads; ++head) {
         const int tokens_per_call = kAttentionRows;
         for (int token = 0; token < count; token += tokens_per_call) {
-          kernels_.attend({.format = format_,
-                           .head_dim = case_.head_dim,
-                           .scale = 0.2f,
-                           .window = case_.window,
-                           .num_tokens = std::min(tokens_per_call, count - token),
-                           .num_heads = 1,
-                           .first_position = begin + token,
-                           .queries = &queries[(token * case_.num_heads + head) * query_stride],
-                           .query_token_stride = query_stride * case_.num_heads,
-                           .query_head_stride = query_stride,
-                           .kv = Align(cache_) + head / group * head_stride_,
-                           .blocks = blocks_.data(),
-                           .kv_block_stride = block_stride_,
-                           .out = &out[((begin + token) * case_.num_heads + head) * out_stride],
-                           .out_token_stride = out_stride * case_.num_heads,
-                           .out_head_stride = out_stride,
-                           .scratch = Align(scratch_)});
+          Attend({.format = format_,
+                  .out_format = compute,
+                  .head_dim = case_.head_dim,
+                  .scale = 0.2f,
+                  .window = case_.window,
+                  .num_tokens = std::min(tokens_per_call, count - token),
+                  .num_heads = 1,
+                  .first_position = begin + token,
+                  .queries = &queries[(token * case_.num_heads + head) * query_stride],
+                  .query_token_stride = query_stride * case_.num_heads,
+                  .query_head_stride = query_stride,
+                  .kv = Align(cache_) + head / group * head_stride_,
+                  .blocks = blocks_.data(),
+                  .kv_block_stride = block_stride_,
+                  .out = &out[((begin + token) * case_.num_heads + head) * out_stride],
+                  .out_token_stride = out_stride * case_.num_heads,
+                  .out_head_stride = out_stride,
+                  .scratch = Align(scratch_)},
+                 in_spans);
         }
       }
     }
     std::vector<float> result;
     for (int i = 0; i < case_.length * case_.num_heads * case_.head_dim; ++i) {
-      result.push_back(reference::LoadActivation(format_, out.data(), i));
+      result.push_back(reference::LoadActivation(compute, out.data(), i));
     }
     return result;
   }
 
  private:
+  void Attend(const Attention& attention, bool in_spans) {
+    if (!in_spans) return kernels_.attend(attention);
+    const int span_floats =
+        attention.num_tokens * attention.num_heads * SpanRowFloats(attention.head_dim);
+    const int first = FirstSpan(attention);
+    std::vector<float> partials(size_t(EndSpan(attention) - first) * span_floats);
+    for (int span = EndSpan(attention) - 1; span >= first; --span) {
+      kernels_.attend_span(attention, span, &partials[size_t(span - first) * span_floats]);
+    }
+    kernels_.merge_spans(attention, partials.data());
+  }
+
   void Prepare(const std::vector<float>& qkv, int position, std::byte* queries) {
     const int half = case_.head_dim / 2;
     std::vector<float> cosine(half), sine(half);
@@ -377,7 +526,7 @@ class AttentionRun {
   }
 
   const KernelSet& kernels_;
-  WeightFormat format_;
+  KvFormat format_;
   AttentionCase case_;
   int width_;
   int64_t head_stride_ = 0;
@@ -390,20 +539,36 @@ class AttentionRun {
 };
 
 TEST_P(KernelsTest, AttentionEqualsTheReferenceAndDoesNotDependOnChunks) {
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
     for (const AttentionCase& c : kAttentionCases) {
+      const auto describe = [&] {
+        return std::to_string(KvElementBytes(format)) + " bytes, head_dim " +
+               std::to_string(c.head_dim);
+      };
       const auto qkv =
           RandomFloats(size_t(c.length) * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim, 21);
       const auto whole = AttentionRun(kernels(), format, c).Run(qkv, c.length);
       const auto chunked = AttentionRun(kernels(), format, c).Run(qkv, 7);
-      ASSERT_EQ(whole, chunked) << Name(format) << " head_dim " << c.head_dim;
-      if (&kernels() == &reference::Kernels()) continue;
+      ASSERT_EQ(whole, chunked) << describe();
+      const auto in_spans = AttentionRun(kernels(), format, c).Run(qkv, 7, true);
+      const bool is_reference = &kernels() == &reference::Kernels();
+      const bool f32 = format == KvFormat::kF32;
+      if (is_reference) {
+        // The reference keeps more precision in one piece than in spans.
+        for (size_t i = 0; i < whole.size(); ++i) {
+          ASSERT_NEAR(in_spans[i], whole[i],
+                      (f32 ? 1e-5 : 4 * kBf16Epsilon) * (1 + std::abs(whole[i])))
+              << describe();
+        }
+        continue;
+      }
+      ASSERT_EQ(whole, in_spans) << describe();
       const auto expected = AttentionRun(reference::Kernels(), format, c).Run(qkv, c.length);
       // The probabilities are rounded to the format relative to another maximum, the output again.
-      const double bound = format == WeightFormat::kF32 ? 2e-4 : 4 * kBf16Epsilon;
+      const double bound = f32 ? 2e-4 : 4 * kBf16Epsilon;
       for (size_t i = 0; i < expected.size(); ++i) {
         ASSERT_NEAR(whole[i], expected[i], bound * (1 + std::abs(expected[i])))
-            << Name(format) << " head_dim " << c.head_dim << " at " << i;
+            << describe() << " at " << i;
       }
     }
   }
@@ -444,11 +609,47 @@ TEST(UnpackRow, GivesBackWhatWasPacked) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
     std::vector<float> weights = RandomFloats(100 * 37, 8);
     for (float& w : weights) w = tensor::FloatFromBf16(tensor::Bf16FromFloat(w));
-    const Packed packed = Pack(format, weights, 100, 37);
+    const Packed packed = Pack({format, {}}, weights, 100, 37);
     std::vector<float> row(37);
     for (const int i : {0, 15, 63, 64, 99}) {
       UnpackRow(packed.matrix, i, row.data());
       EXPECT_TRUE(std::equal(row.begin(), row.end(), weights.begin() + i * 37));
+    }
+  }
+}
+
+TEST(Pack, IntegersAreWithinHalfAStepOfTheWeights) {
+  constexpr int kRows = 70;
+  constexpr int kCols = 333;
+  const std::vector<float> weights = RandomFloats(kRows * kCols, 8);
+  std::vector<float> row(kCols);
+  for (const Formats& formats : kFormats) {
+    if (!IsInteger(formats.weights)) continue;
+    const Packed packed = Pack(formats, weights, kRows, kCols);
+    for (int i = 0; i < kRows; ++i) {
+      UnpackRow(packed.matrix, i, row.data());
+      const std::span expected(&weights[size_t(i) * kCols], kCols);
+      const auto larger = [](float a, float b) { return std::abs(a) < std::abs(b); };
+      const float top = std::abs(*std::max_element(expected.begin(), expected.end(), larger));
+      double error = 0;
+      double energy = 0;
+      for (int col = 0; col < kCols; ++col) {
+        error += std::pow(row[col] - expected[col], 2);
+        energy += std::pow(expected[col], 2);
+        if (formats.weights == WeightFormat::kInt8) {
+          ASSERT_LE(std::abs(row[col] - expected[col]), 0.5001f * top / 127);
+        } else {
+          // Clipping at most as far as the smallest scale that is tried: 0.85 of the reaching one,
+          // rounded down to a whole number, and the step's half.
+          ASSERT_LE(std::abs(row[col] - expected[col]), 0.3f * top);
+        }
+      }
+      // A normal distribution in 4 bits: steps of about 2.3 deviations / 8 and noise of a step by
+      // the root of 12.
+      if (formats.weights == WeightFormat::kInt4) {
+        EXPECT_LE(std::sqrt(error / energy), formats.group == 32 ? 0.095 : 0.12)
+            << formats.Describe();
+      }
     }
   }
 }

@@ -14,8 +14,14 @@ constexpr std::chrono::duration<double> kPass{0.001};
 // One row per instruction set.
 PeakLoops LoopsFor(hardware::Isa isa) {
   switch (isa) {
+    case hardware::Isa::kAmx:
+      return amx::Loops();
     case hardware::Isa::kAvx512Bf16:
       return avx512_bf16::Loops();
+    case hardware::Isa::kAvx512:
+      return avx512::Loops();
+    case hardware::Isa::kAvx2:
+      return avx2::Loops();
     case hardware::Isa::kReference:
       return reference::Loops();
   }

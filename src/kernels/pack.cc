@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
+
+#include "kernels/quantize_weights.h"
+#include "kernels/reference/kernels.h"
 
 namespace convene::kernels {
 namespace {
@@ -38,20 +42,69 @@ void LoadRow(const StoredMatrix& source, int row, int first_col, int count, T* o
 
 // Depth-first layout of one group: kPair consecutive columns of a row lie together.
 template <typename T, int kPair>
-void Pack(const RowSource* rows, int cols, int width, int row_in_panel, T* panel) {
+void Pack(const RowSource* rows, const PackedPanel& panel, int row_in_panel, T* out_panel) {
   T chunk[kLanes][kChunkCols];
-  for (int col = 0; col < cols; col += kChunkCols) {
-    const int count = std::min(kChunkCols, cols - col);
-    const int padded = (count + kPair - 1) / kPair * kPair;
+  const int padded = panel.padded();
+  for (int col = 0; col < padded; col += kChunkCols) {
+    const int count = std::min(kChunkCols, padded - col);
     for (int lane = 0; lane < kLanes; ++lane) {
-      const int loaded = rows[lane].matrix != nullptr ? count : 0;
-      if (loaded > 0) LoadRow(*rows[lane].matrix, rows[lane].row, col, count, chunk[lane]);
-      std::fill(chunk[lane] + loaded, chunk[lane] + padded, T{0});
+      const int stored = std::clamp(panel.depth - col, 0, count);
+      const int loaded = rows[lane].matrix != nullptr ? stored : 0;
+      if (loaded > 0) LoadRow(*rows[lane].matrix, rows[lane].row, col, loaded, chunk[lane]);
+      std::fill(chunk[lane] + loaded, chunk[lane] + count, T{0});
     }
-    for (int i = 0; i < padded; i += kPair) {
-      T* out = panel + (int64_t{(col + i) / kPair} * width + row_in_panel) * kPair;
+    for (int i = 0; i < count; i += kPair) {
+      T* out = out_panel + (int64_t{(col + i) / kPair} * panel.width + row_in_panel) * kPair;
       for (int lane = 0; lane < kLanes; ++lane) {
         for (int j = 0; j < kPair; ++j) out[lane * kPair + j] = chunk[lane][i + j];
+      }
+    }
+  }
+}
+
+// A whole row as floats, zeros where it is padded.
+void LoadPaddedRow(const RowSource& source, const PackedPanel& panel, std::vector<float>* row) {
+  row->assign(panel.padded(), 0.0f);
+  if (source.matrix != nullptr) LoadRow(*source.matrix, source.row, 0, panel.depth, row->data());
+}
+
+void PackInt8(const RowSource* rows, const PackedPanel& panel, int row_in_panel, std::byte* out,
+              float* scales) {
+  const int padded = panel.padded();
+  std::vector<float> row;
+  std::vector<int8_t> values(padded);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    LoadPaddedRow(rows[lane], panel, &row);
+    scales[row_in_panel + lane] = QuantizeInt8Row(row, values.data());
+    std::byte* to = out + (row_in_panel + lane) * 4;
+    for (int col = 0; col < padded; col += 4) {
+      for (int j = 0; j < 4; ++j) to[j] = static_cast<std::byte>(values[col + j] + kInt8Zero);
+      to += int64_t{4} * panel.width;
+    }
+  }
+}
+
+void PackInt4(const RowSource* rows, const PackedPanel& panel, int row_in_panel, std::byte* out,
+              float* scales) {
+  const int padded = panel.padded();
+  std::vector<float> row;
+  std::vector<uint8_t> values(padded);
+  std::vector<int8_t> group_scales((padded + panel.group - 1) / panel.group);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    LoadPaddedRow(rows[lane], panel, &row);
+    const int in_panel = row_in_panel + lane;
+    scales[in_panel] = QuantizeInt4Row(row, panel.group, values.data(), group_scales.data());
+    for (int col = 0; col < padded; col += kInt4Block) {
+      const int group = col / panel.group * panel.group;
+      std::byte* group_at = out + panel.group_offset(group);
+      group_at[in_panel] = static_cast<std::byte>(group_scales[col / panel.group]);
+      std::byte* to = group_at + kPanelRows + int64_t{col - group} * panel.width / 2 +
+                      row_in_panel * (kInt4Block / 2) + lane * 4;
+      for (int line = 0; line < kInt4Block / 8; ++line) {
+        const uint8_t* q = values.data() + col + line * 8;
+        for (int j = 0; j < 4; ++j) {
+          to[line * 64 + j] = static_cast<std::byte>(q[j] | q[j + 4] << 4);
+        }
       }
     }
   }
@@ -62,13 +115,19 @@ void Pack(const RowSource* rows, int cols, int width, int row_in_panel, T* panel
 void PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
                std::byte* target_data) {
   const int row = group * kLanes;
-  const int panel_idx = row / kPanelRows;
-  const int width = target.panel_width(panel_idx);
-  std::byte* panel = target_data + target.row_bytes() * kPanelRows * panel_idx;
-  if (target.format == WeightFormat::kF32) {
-    Pack<float, 1>(rows, target.cols, width, row % kPanelRows, reinterpret_cast<float*>(panel));
-  } else {
-    Pack<Bf16, 2>(rows, target.cols, width, row % kPanelRows, reinterpret_cast<Bf16*>(panel));
+  const int row_in_panel = row % kPanelRows;
+  const PackedPanel panel = target.panel(row / kPanelRows);
+  std::byte* out = target_data + (panel.data - target.data);
+  auto* scales = reinterpret_cast<float*>(out + panel.values_bytes());
+  switch (target.format) {
+    case WeightFormat::kF32:
+      return Pack<float, 1>(rows, panel, row_in_panel, reinterpret_cast<float*>(out));
+    case WeightFormat::kBf16:
+      return Pack<Bf16, 2>(rows, panel, row_in_panel, reinterpret_cast<Bf16*>(out));
+    case WeightFormat::kInt8:
+      return PackInt8(rows, panel, row_in_panel, out, scales);
+    case WeightFormat::kInt4:
+      return PackInt4(rows, panel, row_in_panel, out, scales);
   }
 }
 
@@ -84,18 +143,9 @@ GateUpRow GateUpRowAt(int intermediate, int packed_row) {
 }
 
 void UnpackRow(const PackedMatrix& matrix, int row, float* out) {
-  const int panel_idx = row / kPanelRows;
-  const int width = matrix.panel_width(panel_idx);
-  const std::byte* panel = matrix.panel(panel_idx);
-  const int row_in_panel = row % kPanelRows;
-  if (matrix.format == WeightFormat::kF32) {
-    const auto* from = reinterpret_cast<const float*>(panel) + row_in_panel;
-    for (int col = 0; col < matrix.cols; ++col) out[col] = from[int64_t{col} * width];
-    return;
-  }
-  const auto* from = reinterpret_cast<const Bf16*>(panel) + 2 * row_in_panel;
+  const PackedPanel panel = matrix.panel(row / kPanelRows);
   for (int col = 0; col < matrix.cols; ++col) {
-    out[col] = tensor::FloatFromBf16(from[2 * int64_t{col / 2} * width + col % 2]);
+    out[col] = reference::PanelElement(panel, row % kPanelRows, col);
   }
 }
 

@@ -1,12 +1,31 @@
 #include "kernels/packed_matrix.h"
 
-namespace convene::kernels {
+#include <array>
 
-std::string_view Name(WeightFormat format) { return format == WeightFormat::kF32 ? "f32" : "bf16"; }
+namespace convene::kernels {
+namespace {
+
+struct Named {
+  WeightFormat format;
+  std::string_view name;
+};
+constexpr std::array<Named, 4> kFormats = {{{WeightFormat::kF32, "f32"},
+                                            {WeightFormat::kBf16, "bf16"},
+                                            {WeightFormat::kInt8, "int8"},
+                                            {WeightFormat::kInt4, "int4"}}};
+
+}  // namespace
+
+std::string_view Name(WeightFormat format) {
+  for (const Named& named : kFormats) {
+    if (named.format == format) return named.name;
+  }
+  return "?";
+}
 
 std::optional<WeightFormat> WeightFormatFromName(std::string_view name) {
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
-    if (name == Name(format)) return format;
+  for (const Named& named : kFormats) {
+    if (named.name == name) return named.format;
   }
   return std::nullopt;
 }

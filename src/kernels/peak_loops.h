@@ -21,7 +21,16 @@ struct PeakLoops {
 namespace reference {
 PeakLoops Loops();
 }
+namespace avx2 {
+PeakLoops Loops();
+}
+namespace avx512 {
+PeakLoops Loops();
+}
 namespace avx512_bf16 {
+PeakLoops Loops();
+}
+namespace amx {
 PeakLoops Loops();
 }
 

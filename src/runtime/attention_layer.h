@@ -22,10 +22,23 @@ class AttentionLayer {
  private:
   void PrepareQkv(int layer_idx, const StepRows& rows);
   void Attend(int layer_idx, const StepRows& rows);
+  // Where there are too few units for the threads: their spans one by one, folded afterwards in
+  // order, which gives the same bits. False if that does not apply.
+  bool AttendInSpans(int layer_idx, const StepRows& rows);
+  kernels::Attention Describe(int layer_idx, const StepRows& rows, const AttentionUnit& unit,
+                              int thread_idx) const;
+
+  static constexpr int kUnitsPerThread = 4;
+  struct Span {
+    int unit_idx;
+    int span;
+    int first_row;  // in span_partials
+  };
 
   ForwardContext& context_;
   KvCache& cache_;
   std::vector<AttentionUnit> units_;
+  std::vector<Span> spans_;
 };
 
 }  // namespace convene::runtime

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
 
 namespace convene::runtime {
 namespace {
@@ -36,10 +37,16 @@ void FeedForward::Run(int layer_idx, int num_rows) {
     RunMoe(*layer.moe, *weights.moe, num_rows);
     return;
   }
-  context_.Multiply(weights.dense->gate_up, buffers.normed, num_rows, Epilogue::kSiluMul,
-                    buffers.intermediate);
-  context_.Multiply(weights.dense->down, buffers.intermediate, num_rows, Epilogue::kAdd,
-                    buffers.hidden);
+  RunDense(*weights.dense, num_rows, Epilogue::kAdd, buffers.hidden);
+}
+
+void FeedForward::RunDense(const weights::GatedFfn& ffn, int num_rows, Epilogue epilogue,
+                           const RowBuffer& out) {
+  Activations& buffers = context_.activations;
+  context_.Multiply(ffn.gate_up, buffers.normed, num_rows, Epilogue::kSiluMul,
+                    buffers.intermediate_wide);
+  context_.Narrow(buffers.intermediate_wide, num_rows, ffn.down.cols, buffers.intermediate);
+  context_.Multiply(ffn.down, buffers.intermediate, num_rows, epilogue, out);
 }
 
 void FeedForward::RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& weights,
@@ -47,10 +54,7 @@ void FeedForward::RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& w
   Activations& buffers = context_.activations;
   Route(moe, weights, num_rows);
   if (weights.shared) {
-    context_.Multiply(weights.shared->gate_up, buffers.normed, num_rows, Epilogue::kSiluMul,
-                      buffers.intermediate);
-    context_.Multiply(weights.shared->down, buffers.intermediate, num_rows, Epilogue::kStore,
-                      buffers.shared_out);
+    RunDense(*weights.shared, num_rows, Epilogue::kStore, buffers.shared_out);
   }
   RunExperts(weights);
   Combine(moe, weights, num_rows);
@@ -87,18 +91,21 @@ void FeedForward::RunExperts(const weights::MoeWeights& weights) {
           {.weights = &(weights.experts[expert].*matrix), .first_row = first, .num_rows = count});
     }
   };
-  std::vector<const void*>& rows = context_.row_pointers;
-  rows.resize(num_slots);
-  for (int slot = 0; slot < num_slots; ++slot) {
-    rows[slot] = buffers.normed.row(dispatch_.token_of_slot[slot]);
-  }
+  context_.pool.ParallelFor(
+      num_slots,
+      [&](int64_t slot, int) {
+        std::memcpy(buffers.expert_in.row(slot), buffers.normed.row(dispatch_.token_of_slot[slot]),
+                    buffers.normed.stride_bytes);
+      },
+      16);
   gather_groups(&weights::GatedFfn::gate_up);
   context_.statistics.activated_experts += std::ssize(groups_);
-  context_.MultiplyGroups(groups_, Epilogue::kSiluMul, buffers.intermediate);
-
-  for (int slot = 0; slot < num_slots; ++slot) rows[slot] = buffers.intermediate.row(slot);
+  context_.MultiplyGroups(groups_, buffers.expert_in, Epilogue::kSiluMul,
+                          buffers.intermediate_wide);
+  context_.Narrow(buffers.intermediate_wide, num_slots, weights.experts.front().down.cols,
+                  buffers.intermediate);
   gather_groups(&weights::GatedFfn::down);
-  context_.MultiplyGroups(groups_, Epilogue::kStore, buffers.slot_out);
+  context_.MultiplyGroups(groups_, buffers.intermediate, Epilogue::kStore, buffers.slot_out);
 }
 
 void FeedForward::Combine(const model::MoeSpec& moe, const weights::MoeWeights& weights,

@@ -16,6 +16,8 @@ class FeedForward {
   void Run(int layer_idx, int num_rows);
 
  private:
+  void RunDense(const weights::GatedFfn& ffn, int num_rows, kernels::Epilogue epilogue,
+                const RowBuffer& out);
   void RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows);
   void Route(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows);
   void RunExperts(const weights::MoeWeights& weights);

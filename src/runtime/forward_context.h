@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "hardware/thread_pool.h"
 #include "kernels/grouped_gemm.h"
@@ -20,18 +19,23 @@ struct ForwardContext {
   hardware::ThreadPool& pool;
   Activations& activations;
   StepStatistics& statistics;
-  std::vector<const void*> row_pointers;  // scratch of Multiply
+  kernels::GemmOrder order = kernels::GemmOrder::kGrouped;
 
   const model::ModelSpec& spec() const { return weights.spec; }
 
-  // out row i = input row i times the matrix, for the first `num_rows` rows.
+  // out row i = input row i times the matrix, for the first `num_rows` rows. The input is
+  // activations (of a float32 matrix: floats).
   void Multiply(const kernels::PackedMatrix& matrix, const RowBuffer& input, int num_rows,
                 kernels::Epilogue epilogue, const RowBuffer& out, std::span<const float> bias = {});
 
-  // The same for many matrices at once; the rows of group g are
-  // row_pointers[groups[g].first_row ...], which the caller has set.
-  void MultiplyGroups(std::span<const kernels::GemmGroup> groups, kernels::Epilogue epilogue,
-                      const RowBuffer& out, std::span<const float> bias = {});
+  // The same for many matrices at once, each with its rows of the input.
+  void MultiplyGroups(std::span<const kernels::GemmGroup> groups, const RowBuffer& input,
+                      kernels::Epilogue epilogue, const RowBuffer& out,
+                      std::span<const float> bias = {});
+
+  // The first `num_rows` rows of `wide` (size elements) as activations, where those are not the
+  // same memory.
+  void Narrow(const RowBuffer& wide, int num_rows, int size, const RowBuffer& out);
 
   // `normed` (and, if wanted, `normed_float`) of the first `num_rows` rows of `hidden`.
   void Normalize(std::span<const float> weight, int num_rows, bool also_float);

@@ -15,12 +15,13 @@ namespace convene::runtime {
 class KvCache {
  public:
   // Bytes of one block over all layers.
-  static uint64_t BlockBytes(const model::ModelSpec& spec, kernels::WeightFormat format);
+  static uint64_t BlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
 
-  static Result<KvCache> Create(const model::ModelSpec& spec, kernels::WeightFormat format,
+  static Result<KvCache> Create(const model::ModelSpec& spec, kernels::KvFormat format,
                                 int num_blocks);
 
   int num_blocks() const { return num_blocks_; }
+  kernels::KvFormat format() const { return format_; }
 
   // Block `block` of KV head `head` of layer `layer` (layout: kernels/kernel_set.h).
   std::byte* Block(int layer, int head, int block) const {
@@ -29,6 +30,10 @@ class KvCache {
   }
   int64_t HeadStride(int layer) const { return layers_[layer].head_bytes; }
   int64_t BlockStride(int layer) const { return layers_[layer].block_bytes; }
+  // Bytes of one position in one layer.
+  int64_t TokenBytes(int layer) const {
+    return layers_[layer].block_bytes / kernels::kKvBlockTokens;
+  }
 
   // Zeroes a block's values in one layer. A masked position has probability zero, and zero times
   // what a former owner left there must stay zero even where that was not finite.
@@ -46,6 +51,7 @@ class KvCache {
   hardware::HugeBuffer memory_;
   std::vector<Layer> layers_;
   int num_blocks_ = 0;
+  kernels::KvFormat format_ = kernels::KvFormat::kBf16;
 };
 
 }  // namespace convene::runtime

@@ -7,7 +7,7 @@
 namespace convene::runtime {
 namespace {
 
-using kernels::WeightFormat;
+using kernels::KvFormat;
 
 model::ModelSpec TwoLayers() {
   model::ModelSpec spec;
@@ -21,16 +21,19 @@ model::ModelSpec TwoLayers() {
 
 TEST(KvCache, HoldsKeysAndPaddedValuesOfEveryLayerAndHead) {
   // Keys 64 x 24 and 64 x 80, values padded to 32 and 80 channels, two heads, two bytes.
-  EXPECT_EQ(KvCache::BlockBytes(TwoLayers(), WeightFormat::kBf16),
+  EXPECT_EQ(KvCache::BlockBytes(TwoLayers(), KvFormat::kBf16),
             2u * 2 * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80));
-  EXPECT_EQ(KvCache::BlockBytes(TwoLayers(), WeightFormat::kF32),
+  EXPECT_EQ(KvCache::BlockBytes(TwoLayers(), KvFormat::kF32),
             2u * 4 * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80));
+  // A byte each, and a float for each key and each value.
+  EXPECT_EQ(KvCache::BlockBytes(TwoLayers(), KvFormat::kInt8),
+            2u * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80 + 4 * 4 * 64));
 }
 
 TEST(KvCache, ClearsTheValuesOfOneBlockInOneLayerAndNothingElse) {
   constexpr int kNumBlocks = 3;
   const model::ModelSpec spec = TwoLayers();
-  Result<KvCache> cache = KvCache::Create(spec, WeightFormat::kBf16, kNumBlocks);
+  Result<KvCache> cache = KvCache::Create(spec, KvFormat::kBf16, kNumBlocks);
   ASSERT_TRUE(cache.ok()) << cache.error().message;
   for (int layer = 0; layer < 2; ++layer) {
     std::memset(cache->Block(layer, 0, 0), 0xff,
@@ -39,8 +42,7 @@ TEST(KvCache, ClearsTheValuesOfOneBlockInOneLayerAndNothingElse) {
   cache->ClearValues(1, 2);
   for (int layer = 0; layer < 2; ++layer) {
     const int head_dim = spec.layers[layer].attention.head_dim;
-    const auto key_bytes =
-        static_cast<int64_t>(kernels::KeyBlockBytes(WeightFormat::kBf16, head_dim));
+    const auto key_bytes = kernels::KeyBlockBytes(KvFormat::kBf16, head_dim);
     for (int block = 0; block < kNumBlocks; ++block) {
       for (int head = 0; head < 2; ++head) {
         const std::byte* data = cache->Block(layer, head, block);

@@ -23,7 +23,7 @@ struct Transformer::State {
       : options(options_in),
         cache(std::move(cache_in)),
         activations(std::move(activations_in)),
-        context{weights, kernels, pool, activations, statistics, {}},
+        context{weights, kernels, pool, activations, statistics, options.order},
         rows(weights.spec),
         attention(context, cache),
         feed_forward(context) {}
@@ -41,12 +41,13 @@ struct Transformer::State {
   FeedForward feed_forward;
 };
 
-uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::WeightFormat format) {
+uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
   return KvCache::BlockBytes(spec, format);
 }
 
-uint64_t Transformer::ActivationBytes(const model::ModelSpec& spec, kernels::WeightFormat format,
-                                      int max_step_tokens, int num_threads) {
+uint64_t Transformer::ActivationBytes(const model::ModelSpec& spec,
+                                      kernels::ActivationFormat format, int max_step_tokens,
+                                      int num_threads) {
   return Activations::SizeBytes(spec, format, max_step_tokens, num_threads);
 }
 
@@ -59,11 +60,15 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
       return Error{fmt::format("the model activates {} experts per token; at most {} are supported",
                                layer.moe->top_k, kernels::kMaxTopK)};
     }
+    if (layer.attention.head_dim > kernels::kMaxHeadDim) {
+      return Error{fmt::format("the model has heads of {} channels; at most {} are supported",
+                               layer.attention.head_dim, kernels::kMaxHeadDim)};
+    }
   }
-  Result<KvCache> cache = KvCache::Create(weights.spec, weights.format, options.num_kv_blocks);
+  Result<KvCache> cache = KvCache::Create(weights.spec, options.kv, options.num_kv_blocks);
   if (!cache) return cache.error();
   Result<Activations> activations =
-      Activations::Create(weights.spec, weights.format, options.max_step_tokens, pool.size());
+      Activations::Create(weights.spec, options.activations, options.max_step_tokens, pool.size());
   if (!activations) return activations.error();
   return Transformer(std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
                                              std::move(*activations)));
@@ -97,7 +102,7 @@ void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& 
 }
 
 void Transformer::State::Embed() {
-  const kernels::PackedMatrix& embedding = context.weights.embedding_rows();
+  const kernels::PackedMatrix& embedding = context.weights.embedding;
   context.pool.ParallelFor(rows.num_rows(), [&](int64_t row, int) {
     kernels::UnpackRow(embedding, rows.token(static_cast<int>(row)),
                        activations.hidden.floats(row));

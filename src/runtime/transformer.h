@@ -9,7 +9,9 @@
 
 #include "base/result.h"
 #include "hardware/thread_pool.h"
+#include "kernels/grouped_gemm.h"
 #include "kernels/kernel_set.h"
+#include "runtime/formats.h"
 #include "weights/model_weights.h"
 
 namespace convene::runtime {
@@ -36,6 +38,9 @@ using LogitsSink =
 struct TransformerOptions {
   int max_step_tokens = 512;  // over all sequences of a step
   int num_kv_blocks = 0;
+  kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
+  kernels::KvFormat kv = kernels::KvFormat::kBf16;
+  kernels::GemmOrder order = kernels::GemmOrder::kGrouped;  // of experts
 };
 
 // What the last step did; for bench (FLOPs and bytes).
@@ -51,11 +56,12 @@ struct StepStatistics {
 class Transformer {
  public:
   // Bytes of one KV block over all layers, and of the activations, for the memory estimate.
-  static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::WeightFormat format);
-  static uint64_t ActivationBytes(const model::ModelSpec& spec, kernels::WeightFormat format,
+  static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
+  static uint64_t ActivationBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
                                   int max_step_tokens, int num_threads);
 
-  // Keeps references to all three arguments. Errors: memory that cannot be had.
+  // Keeps references to all three arguments; the formats of `options` must go with the weights
+  // (formats.h). Errors: memory that cannot be had; shapes beyond the kernels' limits.
   static Result<Transformer> Create(const weights::ModelWeights& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                                     const TransformerOptions& options);

@@ -223,32 +223,48 @@ void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
 
 }  // namespace
 
-uint64_t PackedSizeBytes(const model::ModelSpec& spec, kernels::WeightFormat format) {
+uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats) {
   ModelWeights unplaced;
-  return LayOut(spec, format, nullptr, &unplaced);
+  return LayOut(spec, formats, nullptr, &unplaced);
+}
+
+uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats) {
+  ModelWeights unplaced;
+  LayOut(spec, formats, nullptr, &unplaced);
+  const auto bytes_of = [](const GatedFfn& ffn) {
+    return ffn.gate_up.size_bytes() + ffn.down.size_bytes();
+  };
+  uint64_t total = unplaced.head.size_bytes();
+  for (int layer = 0; layer < spec.num_layers(); ++layer) {
+    const LayerWeights& weights = unplaced.layers[layer];
+    total += weights.qkv.size_bytes() + weights.output.size_bytes();
+    if (weights.dense) total += bytes_of(*weights.dense);
+    if (!weights.moe) continue;
+    total += weights.moe->router.size_bytes();
+    total += bytes_of(weights.moe->experts.front()) * spec.layers[layer].moe->top_k;
+    if (weights.moe->shared) total += bytes_of(*weights.moe->shared);
+  }
+  return total;
 }
 
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
-                                 kernels::WeightFormat format, hardware::ThreadPool& pool,
+                                 const WeightFormats& formats, hardware::ThreadPool& pool,
                                  const LoadProgress& progress) {
   ModelWeights weights;
-  weights.size_bytes = PackedSizeBytes(checkpoint.spec(), format);
+  weights.size_bytes = PackedSizeBytes(checkpoint.spec(), formats);
   Result<hardware::HugeBuffer> storage =
       hardware::HugeBuffer::Allocate(weights.size_bytes, "the weights");
   if (!storage) return storage.error();
   weights.storage = std::move(*storage);
-  LayOut(checkpoint.spec(), format, weights.storage.data(), &weights);
+  LayOut(checkpoint.spec(), formats, weights.storage.data(), &weights);
 
   const StoredTensors tensors(checkpoint);
   PackJobs jobs(tensors);
   weights.final_norm = tensors.Vector(TensorRole::kFinalNorm);
   const TensorBinding& embedding = tensors.Get(TensorRole::kEmbedding);
-  if (weights.spec.tied_embeddings) {
-    jobs.Stack(weights.head, {&embedding});
-  } else {
-    jobs.Stack(weights.head, {&tensors.Get(TensorRole::kHead)});
-    jobs.Stack(weights.embedding, {&embedding});
-  }
+  const bool tied = weights.spec.tied_embeddings;
+  jobs.Stack(weights.head, {tied ? &embedding : &tensors.Get(TensorRole::kHead)});
+  if (weights.embedding.data != weights.head.data) jobs.Stack(weights.embedding, {&embedding});
   for (int layer = 0; layer < weights.spec.num_layers(); ++layer) {
     LayerJobs(tensors, layer, &weights.layers[layer], &jobs);
   }

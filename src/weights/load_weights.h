@@ -14,13 +14,17 @@ namespace convene::weights {
 // Called from the loading thread with bytes packed so far and in total; may be empty.
 using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
 
-// Bytes that LoadWeights will reserve for this model in this format.
-uint64_t PackedSizeBytes(const model::ModelSpec& spec, kernels::WeightFormat format);
+// Bytes that LoadWeights will reserve for this model in these formats.
+uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats);
+
+// Bytes of weights that a decode step of one sequence reads: of each layer the attention, router,
+// dense or shared feed-forward and top_k experts, and the head.
+uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats);
 
 // Packs with all threads of `pool`; source pages are dropped behind the packing, so that the peak
 // stays near PackedSizeBytes. Errors: memory that cannot be had (says how much and what to change).
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
-                                 kernels::WeightFormat format, hardware::ThreadPool& pool,
+                                 const WeightFormats& formats, hardware::ThreadPool& pool,
                                  const LoadProgress& progress);
 
 }  // namespace convene::weights

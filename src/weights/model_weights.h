@@ -38,19 +38,29 @@ struct LayerWeights {
   std::optional<GatedFfn> dense;  // where there is no moe
 };
 
+// Which formats a model's matrices have. Routers are always float32 and embeddings, of which a step
+// reads a few rows, never integers; the head, which decides between tokens, has at least 8 bits.
+struct WeightFormats {
+  kernels::WeightFormat matrices = kernels::WeightFormat::kBf16;
+  int group = 32;  // kInt4: columns per scale, 32, 64 or 128
+
+  kernels::WeightFormat head() const {
+    return kernels::IsInteger(matrices) ? kernels::WeightFormat::kInt8 : matrices;
+  }
+  kernels::WeightFormat embedding() const {
+    return kernels::IsInteger(matrices) ? kernels::WeightFormat::kBf16 : matrices;
+  }
+};
+
 struct ModelWeights {
   model::ModelSpec spec;
-  kernels::WeightFormat format = kernels::WeightFormat::kBf16;
-  kernels::PackedMatrix head;       // (vocab, hidden); its rows are the embedding too when tied
-  kernels::PackedMatrix embedding;  // (vocab, hidden), unset when tied
+  WeightFormats formats;
+  kernels::PackedMatrix head;       // (vocab, hidden)
+  kernels::PackedMatrix embedding;  // (vocab, hidden), the head itself when tied and of one format
   std::vector<float> final_norm;    // (hidden)
   std::vector<LayerWeights> layers;
   hardware::HugeBuffer storage;  // what the packed matrices point into
   uint64_t size_bytes = 0;       // of storage
-
-  const kernels::PackedMatrix& embedding_rows() const {
-    return spec.tied_embeddings ? head : embedding;
-  }
 };
 
 }  // namespace convene::weights

@@ -10,14 +10,14 @@ using kernels::WeightFormat;
 
 class Placer {
  public:
-  explicit Placer(std::byte* base) : base_(base) {}
+  Placer(std::byte* base, int group) : base_(base), group_(group) {}
 
   uint64_t used_bytes() const { return used_bytes_; }
 
   PackedMatrix Place(WeightFormat format, int rows, int cols) {
-    PackedMatrix matrix{.format = format, .rows = rows, .cols = cols};
+    PackedMatrix matrix{.format = format, .group = group_, .rows = rows, .cols = cols};
     if (base_ != nullptr) matrix.data = base_ + used_bytes_;
-    used_bytes_ += matrix.size_bytes();  // a multiple of 64: 16 rows of at least 4 bytes
+    used_bytes_ += matrix.size_bytes();
     return matrix;
   }
 
@@ -30,6 +30,7 @@ class Placer {
 
  private:
   std::byte* base_;
+  int group_;
   uint64_t used_bytes_ = 0;
 };
 
@@ -48,16 +49,17 @@ MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, 
 
 }  // namespace
 
-uint64_t LayOut(const model::ModelSpec& spec, WeightFormat format, std::byte* base,
+uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, std::byte* base,
                 ModelWeights* weights) {
-  Placer placer(base);
+  const WeightFormat format = formats.matrices;
+  Placer placer(base, formats.group);
   weights->spec = spec;
-  weights->format = format;
+  weights->formats = formats;
   weights->layers.clear();
-  weights->head = placer.Place(format, spec.vocab_size, spec.hidden_size);
-  if (!spec.tied_embeddings) {
-    weights->embedding = placer.Place(format, spec.vocab_size, spec.hidden_size);
-  }
+  weights->head = placer.Place(formats.head(), spec.vocab_size, spec.hidden_size);
+  weights->embedding = spec.tied_embeddings && formats.embedding() == formats.head()
+                           ? weights->head
+                           : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
   for (const model::LayerSpec& layer : spec.layers) {
     LayerWeights& placed = weights->layers.emplace_back();
     const model::AttentionSpec& attention = layer.attention;

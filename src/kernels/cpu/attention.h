@@ -6,40 +6,67 @@
 // and V are read once. Operations: 4 * rows * keys * head_dim; bytes: (K + V) per tile.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/tile.h"
 
 namespace convene::kernels::cpu {
 
 inline constexpr float kNoKeys = -3.0e38f;  // maximum of a row that has seen no key
 
-template <class Isa, WeightFormat kFormat>
+template <class Isa, KvFormat kFormat>
 class AttentionTile {
+  static constexpr bool kFloat = kFormat == KvFormat::kF32;
+  static constexpr DotKind kKind = kFloat ? DotKind::kF32 : DotKind::kBf16;
+  static constexpr int kElements = ElementsPerStep(kKind);
+  static constexpr int kElementBytes = kFloat ? 4 : 2;  // of queries and probabilities
+
  public:
   explicit AttentionTile(const Attention& attention)
       : a_(attention),
         num_rows_(attention.num_tokens * attention.num_heads),
-        padded_dim_((attention.head_dim + kLanes - 1) / kLanes * kLanes),
-        values_{.format = kFormat, .rows = attention.head_dim, .cols = kKvBlockTokens} {
+        padded_dim_((attention.head_dim + kLanes - 1) / kLanes * kLanes) {
     auto* scratch = reinterpret_cast<float*>(attention.scratch);
     scores_ = scratch;
     probabilities_ = scores_ + kAttentionRows * kSpanTokens;
     span_out_ = probabilities_ + kAttentionRows * kSpanTokens;
     total_out_ = span_out_ + kAttentionRows * padded_dim_;
+    unpacked_ = reinterpret_cast<std::byte*>(total_out_ + kAttentionRows * padded_dim_);
   }
 
   void Run() {
     for (int row = 0; row < num_rows_; ++row) total_max_[row] = kNoKeys;
-    const int last_position = a_.first_position + a_.num_tokens - 1;
-    const int first_key = FirstKey(a_.first_position);
-    for (int span = first_key / kSpanTokens; span * kSpanTokens <= last_position; ++span) {
-      const int begin = span * kSpanTokens;
-      const int from = first_key > begin ? first_key - begin : 0;
-      const int left = last_position + 1 - begin;
-      const int to = left < kSpanTokens ? left : kSpanTokens;
-      first_block_ = from / kKvBlockTokens;
-      end_block_ = (to + kKvBlockTokens - 1) / kKvBlockTokens;
-      RunSpan(begin);
+    const int end = EndSpan(a_);
+    for (int span = FirstSpan(a_); span < end; ++span) {
+      RunSpan(span);
+      for (int row = 0; row < num_rows_; ++row) {
+        MergeRow(row, span_max_[row], span_sum_[row], span_out_ + row * padded_dim_);
+      }
+    }
+    StoreRows();
+  }
+
+  // One span by itself, to where MergeSpans finds it.
+  void RunAlone(int span, float* partial) {
+    RunSpan(span);
+    for (int row = 0; row < num_rows_; ++row, partial += SpanRowFloats(a_.head_dim)) {
+      partial[0] = span_max_[row];
+      partial[1] = span_sum_[row];
+      const float* from = span_out_ + row * padded_dim_;
+      for (int i = 0; i < padded_dim_; i += kLanes) {
+        Isa::Store(partial + kLanes + i, Isa::Load(from + i));
+      }
+    }
+  }
+
+  void MergeSpans(const float* partial) {
+    for (int row = 0; row < num_rows_; ++row) total_max_[row] = kNoKeys;
+    const int end = EndSpan(a_);
+    for (int span = FirstSpan(a_); span < end; ++span) {
+      for (int row = 0; row < num_rows_; ++row, partial += SpanRowFloats(a_.head_dim)) {
+        MergeRow(row, partial[0], partial[1], partial + kLanes);
+      }
     }
     StoreRows();
   }
@@ -49,19 +76,36 @@ class AttentionTile {
   int FirstKey(int position) const {
     return a_.window > 0 && position >= a_.window ? position - a_.window + 1 : 0;
   }
-  const std::byte* Block(int begin, int block) const {
+  std::byte* Block(int begin, int block) const {
     return a_.kv + a_.blocks[begin / kKvBlockTokens + block] * a_.kv_block_stride;
   }
 
-  void RunSpan(int begin) {
+  void RunSpan(int span) {
+    const int begin = span * kSpanTokens;
+    const int first_key = FirstKey(a_.first_position);
+    const int from = first_key > begin ? first_key - begin : 0;
+    const int left = a_.first_position + a_.num_tokens - begin;
+    const int to = left < kSpanTokens ? left : kSpanTokens;
+    first_block_ = from / kKvBlockTokens;
+    end_block_ = (to + kKvBlockTokens - 1) / kKvBlockTokens;
     for (int block = first_block_; block < end_block_; ++block) Scores(begin, block);
     for (int row = 0; row < num_rows_; ++row) Softmax(begin, row);
     for (int block = first_block_; block < end_block_; ++block) Outputs(begin, block);
-    for (int row = 0; row < num_rows_; ++row) MergeRow(row);
+  }
+
+  // Keys or values of a block as the tiles want them: bytes become bf16, exactly.
+  const std::byte* Unpacked(const std::byte* stored, int64_t elements) {
+    if constexpr (kFormat != KvFormat::kInt8) return stored;
+    const auto* from = reinterpret_cast<const int8_t*>(stored);
+    auto* to = reinterpret_cast<tensor::Bf16*>(unpacked_);
+    for (int64_t i = 0; i < elements; i += kLanes) Isa::StoreBf16(to + i, Isa::LoadInt8(from + i));
+    return unpacked_;
   }
 
   // scores (rows, 64 keys of one block) = q . k
   void Scores(int begin, int block) {
+    const int steps = (a_.head_dim + kElements - 1) / kElements;
+    const std::byte* keys = Unpacked(Block(begin, block), int64_t{steps} * kElements * kPanelRows);
     const void* rows[kTileRows];
     for (int done = 0; done < num_rows_; done += kTileRows) {
       const int count = num_rows_ - done < kTileRows ? num_rows_ - done : kTileRows;
@@ -69,13 +113,31 @@ class AttentionTile {
         rows[i] = a_.queries + (done + i) / a_.num_heads * a_.query_token_stride +
                   (done + i) % a_.num_heads * a_.query_head_stride;
       }
-      ChooseTile<Isa, kFormat>(count, kKvBlockTokens / kLanes)(
-          {.rows = rows,
-           .panel = Block(begin, block),
-           .steps = kFormat == WeightFormat::kF32 ? a_.head_dim : (a_.head_dim + 1) / 2,
-           .out = scores_ + done * kSpanTokens + block * kKvBlockTokens,
-           .out_stride = kSpanTokens});
+      RunTiles<Isa, kKind>({.rows = rows,
+                            .panel = keys,
+                            .panel_stride = 4 * kPanelRows,
+                            .steps = steps,
+                            .out = reinterpret_cast<std::byte*>(ScoresOf(done, block)),
+                            .out_stride = 4 * kSpanTokens},
+                           count, kKvBlockTokens / kLanes, 0);
     }
+    if constexpr (kFormat == KvFormat::kInt8) {
+      const float* scales = KeyScales(Block(begin, block), a_.head_dim);
+      for (int row = 0; row < num_rows_; ++row) {
+        float* scores = ScoresOf(row, block);
+        for (int key = 0; key < kKvBlockTokens; key += kLanes) {
+          Isa::Store(scores + key, Isa::Load(scores + key) * Isa::Load(scales + key));
+        }
+      }
+    }
+  }
+  float* ScoresOf(int row, int block) {
+    return scores_ + row * kSpanTokens + block * kKvBlockTokens;
+  }
+  const float* ValueScalesOf(int begin, int key) const {
+    std::byte* block = Block(begin, key / kKvBlockTokens);
+    return ValueScales(block + KeyBlockBytes(kFormat, a_.head_dim), a_.head_dim) +
+           key % kKvBlockTokens;
   }
 
   // The row's maximum and sum over the keys it sees, and the probabilities of the computed blocks
@@ -103,7 +165,11 @@ class AttentionTile {
     for (int key = first; key < end; key += kLanes) {
       const auto p = Exp<Isa>((Isa::Load(scores + key) - offset) * scale);
       sum = sum + p;
-      StoreActivations<Isa>(kFormat, out, key, p, kLanes);
+      auto weight = p;
+      if constexpr (kFormat == KvFormat::kInt8) {
+        weight = p * Isa::Load(ValueScalesOf(begin, key));
+      }
+      StoreActivations<Isa>(QueryFormat(kFormat), out, key, weight, kLanes);
     }
     span_max_[row] = from < to ? top * a_.scale : kNoKeys;
     span_sum_[row] = Isa::Sum(sum);
@@ -111,49 +177,51 @@ class AttentionTile {
 
   // span_out (rows, head_dim) += probabilities (rows, 64 keys) . values
   void Outputs(int begin, int block) {
-    const std::byte* values =
-        Block(begin, block) +
-        PackedMatrix{.format = kFormat, .rows = kKvBlockTokens, .cols = a_.head_dim}.size_bytes();
+    const std::byte* values = Unpacked(Block(begin, block) + KeyBlockBytes(kFormat, a_.head_dim),
+                                       int64_t{padded_dim_} * kKvBlockTokens);
     const void* rows[kTileRows];
     for (int done = 0; done < num_rows_; done += kTileRows) {
       const int count = num_rows_ - done < kTileRows ? num_rows_ - done : kTileRows;
       for (int i = 0; i < count; ++i) {
         const auto* row =
             reinterpret_cast<const std::byte*>(probabilities_ + (done + i) * kSpanTokens);
-        rows[i] = row + int64_t{block} * kKvBlockTokens * (kFormat == WeightFormat::kF32 ? 4 : 2);
+        rows[i] = row + int64_t{block} * kKvBlockTokens * kElementBytes;
       }
-      for (int panel = 0; panel < values_.num_panels(); ++panel) {
-        ChooseTile<Isa, kFormat>(count, values_.panel_width(panel) / kLanes)(
+      for (int dim = 0; dim < padded_dim_; dim += kPanelRows) {
+        const int left = padded_dim_ - dim;
+        const int width = left < kPanelRows ? left : kPanelRows;
+        RunTiles<Isa, kKind>(
             {.rows = rows,
-             .panel = values + values_.row_bytes() * kPanelRows * panel,
-             .steps = kFormat == WeightFormat::kF32 ? kKvBlockTokens : kKvBlockTokens / 2,
-             .out = span_out_ + done * padded_dim_ + panel * kPanelRows,
-             .out_stride = padded_dim_,
-             .accumulate = block != first_block_});
+             .panel = values + int64_t{dim} * kKvBlockTokens * kElementBytes,
+             .panel_stride = 4 * width,
+             .steps = kKvBlockTokens / kElements,
+             .out = reinterpret_cast<std::byte*>(span_out_ + done * padded_dim_ + dim),
+             .out_stride = 4 * padded_dim_,
+             .accumulate = block != first_block_},
+            count, width / kLanes, 0);
       }
     }
   }
 
-  // Folds the span into what came before it. A span that the row does not see changes nothing.
-  void MergeRow(int row) {
-    if (span_max_[row] == kNoKeys) return;
+  // Folds a span into what came before it. A span that the row does not see changes nothing.
+  void MergeRow(int row, float span_max, float span_sum, const float* span) {
+    if (span_max == kNoKeys) return;
     float* total = total_out_ + row * padded_dim_;
-    const float* span = span_out_ + row * padded_dim_;
     if (total_max_[row] == kNoKeys) {
       for (int i = 0; i < padded_dim_; i += kLanes) Isa::Store(total + i, Isa::Load(span + i));
-      total_max_[row] = span_max_[row];
-      total_sum_[row] = span_sum_[row];
+      total_max_[row] = span_max;
+      total_sum_[row] = span_sum;
       return;
     }
-    const float top = total_max_[row] > span_max_[row] ? total_max_[row] : span_max_[row];
+    const float top = total_max_[row] > span_max ? total_max_[row] : span_max;
     const auto keep = Exp<Isa>(Isa::Broadcast(total_max_[row] - top));
-    const auto add = Exp<Isa>(Isa::Broadcast(span_max_[row] - top));
+    const auto add = Exp<Isa>(Isa::Broadcast(span_max - top));
     for (int i = 0; i < padded_dim_; i += kLanes) {
       Isa::Store(total + i,
                  Isa::MultiplyAdd(Isa::Load(span + i), add, Isa::Load(total + i) * keep));
     }
     float sums[kLanes];
-    Isa::Store(sums, Isa::MultiplyAdd(Isa::Broadcast(span_sum_[row]), add,
+    Isa::Store(sums, Isa::MultiplyAdd(Isa::Broadcast(span_sum), add,
                                       Isa::Broadcast(total_sum_[row]) * keep));
     total_sum_[row] = sums[0];
     total_max_[row] = top;
@@ -166,7 +234,7 @@ class AttentionTile {
       const float* total = total_out_ + row * padded_dim_;
       const auto scale = Isa::Broadcast(1.0f / total_sum_[row]);
       ForEachVector(a_.head_dim, [&](int i, int count) {
-        StoreActivations<Isa>(kFormat, out, i, Isa::Load(total + i) * scale, count);
+        StoreActivations<Isa>(a_.out_format, out, i, Isa::Load(total + i) * scale, count);
       });
     }
   }
@@ -174,11 +242,11 @@ class AttentionTile {
   const Attention& a_;
   const int num_rows_;
   const int padded_dim_;
-  const PackedMatrix values_;
   float* scores_;         // (kAttentionRows, kSpanTokens)
   float* probabilities_;  // (kAttentionRows, kSpanTokens) activations
   float* span_out_;       // (kAttentionRows, padded_dim)
   float* total_out_;      // (kAttentionRows, padded_dim)
+  std::byte* unpacked_;   // bf16 of a block's keys or values (kInt8)
   int first_block_ = 0;   // of the current span, computed for all rows
   int end_block_ = 0;
   float span_max_[kAttentionRows];  // scaled
@@ -187,13 +255,31 @@ class AttentionTile {
   float total_sum_[kAttentionRows];
 };
 
+template <class Isa, typename F>
+void WithAttentionTile(const Attention& attention, F&& f) {
+  switch (attention.format) {
+    case KvFormat::kF32:
+      return f(AttentionTile<Isa, KvFormat::kF32>(attention));
+    case KvFormat::kBf16:
+      return f(AttentionTile<Isa, KvFormat::kBf16>(attention));
+    case KvFormat::kInt8:
+      return f(AttentionTile<Isa, KvFormat::kInt8>(attention));
+  }
+}
+
 template <class Isa>
 void Attend(const Attention& attention) {
-  if (attention.format == WeightFormat::kF32) {
-    AttentionTile<Isa, WeightFormat::kF32>(attention).Run();
-  } else {
-    AttentionTile<Isa, WeightFormat::kBf16>(attention).Run();
-  }
+  WithAttentionTile<Isa>(attention, [](auto&& tile) { tile.Run(); });
+}
+
+template <class Isa>
+void AttendSpan(const Attention& attention, int span, float* partial) {
+  WithAttentionTile<Isa>(attention, [&](auto&& tile) { tile.RunAlone(span, partial); });
+}
+
+template <class Isa>
+void MergeSpans(const Attention& attention, const float* partial) {
+  WithAttentionTile<Isa>(attention, [&](auto&& tile) { tile.MergeSpans(partial); });
 }
 
 }  // namespace convene::kernels::cpu

@@ -46,8 +46,37 @@ inline float Mean(const float* x, int size) {
   return Isa::Sum(sum) / static_cast<float>(size);
 }
 
+// x (size) as an int8 row: values, sums of blocks, scale. The same bits on all instruction sets.
+template <class Isa>
+void Quantize(const float* x, int size, void* out) {
+  auto largest = Isa::Zero();
+  ForEachVector(size, [&](int column, int count) {
+    largest = Isa::Max(largest, Isa::Abs(Isa::LoadPartial(x + column, count)));
+  });
+  const float top = Isa::Maximum(largest);
+  const auto inverse = Isa::Broadcast(Int8Inverse(top));
+  const int padded = PaddedDepth(size);
+  auto* values = static_cast<int8_t*>(out);
+  int32_t* block_sums = BlockSums(out, padded);
+  int32_t total = 0;
+  for (int block = 0; block < padded; block += kInt4Block) {
+    auto sum = Isa::ZeroInts();
+    for (int column = block; column < block + kInt4Block; column += kLanes) {
+      const int left = size - column;
+      const int count = left < 0 ? 0 : left < kLanes ? left : kLanes;
+      const auto whole = Isa::RoundToInts(Isa::LoadPartial(x + column, count) * inverse);
+      Isa::StoreInt8(values + column, whole);
+      sum = Isa::AddInts(sum, whole);
+    }
+    *block_sums = Isa::SumInts(sum);
+    total += *block_sums++;
+  }
+  *RowEnd(out, padded) = {.scale = top / 127.0f, .sum = total};
+}
+
 template <class Isa>
 void Normalize(const Norm& norm, const float* x, void* out_activations, float* out_float) {
+  const bool int8 = norm.format == ActivationFormat::kInt8;
   const float mean = norm.kind == NormKind::kLayer ? Mean<Isa>(x, norm.size) : 0.0f;
   const float variance = SumOfSquares<Isa>(x, norm.size, mean) / static_cast<float>(norm.size);
   const auto scale = Isa::Broadcast(1.0f / std::sqrt(variance + norm.epsilon));
@@ -55,13 +84,14 @@ void Normalize(const Norm& norm, const float* x, void* out_activations, float* o
   ForEachVector(norm.size, [&](int column, int count) {
     const auto centered = Isa::LoadPartial(x + column, count) - center;
     const auto value = centered * scale * Isa::LoadPartial(norm.weight + column, count);
-    if (out_activations != nullptr) {
+    if (out_activations != nullptr && !int8) {
       StoreActivations<Isa>(norm.format, out_activations, column, value, count);
     }
     if (out_float != nullptr) Isa::StorePartial(out_float + column, value, count);
   });
   if (out_activations == nullptr) return;
-  ForEachVector(PaddedActivations(norm.size) - norm.size, [&](int column, int count) {
+  if (int8) return Quantize<Isa>(out_float, norm.size, out_activations);
+  ForEachVector(PaddedDepth(norm.size) - norm.size, [&](int column, int count) {
     StoreActivations<Isa>(norm.format, out_activations, norm.size + column, Isa::Zero(), count);
   });
 }
@@ -96,50 +126,75 @@ inline void Rotate(float* head, const QkvShape& shape, const QkvToken& token) {
   });
 }
 
-// Writes one key as row `slot` of a panel of kKvBlockTokens rows.
-template <class Isa>
-inline void StoreKey(WeightFormat format, std::byte* panel, const float* key, int head_dim,
-                     int slot) {
-  if (format == WeightFormat::kF32) {
-    auto* out = reinterpret_cast<float*>(panel) + slot;
-    for (int i = 0; i < head_dim; ++i) out[i * kKvBlockTokens] = key[i];
-    return;
+// Writes one key as row `slot` of the panel at `out`, whose steps hold `elements` elements.
+template <class T>
+inline void ScatterKey(T* out, const T* key, int head_dim, int elements, int slot) {
+  out += elements * slot;
+  for (int i = 0; i < head_dim; ++i) {
+    out[i / elements * elements * kKvBlockTokens + i % elements] = key[i];
   }
-  auto* out = reinterpret_cast<tensor::Bf16*>(panel) + 2 * slot;
-  ForEachVector(head_dim, [&](int first, int count) {
-    tensor::Bf16 rounded[kLanes];
-    Isa::StoreBf16(rounded, Isa::LoadPartial(key + first, count));
-    for (int i = 0; i < count; ++i) {
-      const int dim = first + i;
-      out[dim / 2 * (2 * kKvBlockTokens) + dim % 2] = rounded[i];
-    }
-  });
 }
 
 // Writes one value as column `slot` of panels of head_dim rows.
-template <class Isa>
-inline void StoreValue(WeightFormat format, std::byte* panels, const float* value, int head_dim,
-                       int slot) {
-  const PackedMatrix shape{.format = format, .rows = head_dim, .cols = kKvBlockTokens};
-  for (int panel = 0; panel < shape.num_panels(); ++panel) {
-    std::byte* out = panels + shape.row_bytes() * kPanelRows * panel;
-    const float* from = value + panel * kPanelRows;
-    const int width = shape.panel_width(panel);
-    const int left = head_dim - panel * kPanelRows;
+template <class T>
+inline void ScatterValue(T* out, const T* value, int head_dim, int elements, int slot) {
+  for (int first = 0; first < head_dim; first += kPanelRows) {
+    const int left = head_dim - first;
     const int rows = left < kPanelRows ? left : kPanelRows;
-    if (format == WeightFormat::kF32) {
-      ForEachVector(rows, [&](int row, int count) {
-        Isa::StorePartial(reinterpret_cast<float*>(out) + slot * width + row,
-                          Isa::LoadPartial(from + row, count), count);
-      });
-      continue;
-    }
-    auto* pairs = reinterpret_cast<tensor::Bf16*>(out) + 2 * (slot / 2) * width + slot % 2;
-    ForEachVector(rows, [&](int first, int count) {
-      tensor::Bf16 rounded[kLanes];
-      Isa::StoreBf16(rounded, Isa::LoadPartial(from + first, count));
-      for (int i = 0; i < count; ++i) pairs[2 * (first + i)] = rounded[i];
+    const int width = (rows + kLanes - 1) / kLanes * kLanes;
+    T* at = out + int64_t{first} * kKvBlockTokens + slot / elements * elements * width +
+            slot % elements;
+    for (int row = 0; row < rows; ++row) at[row * elements] = value[first + row];
+  }
+}
+
+// A key or a value in the format of the cache, in `scratch`; returns its scale (kInt8).
+template <class Isa>
+inline float RoundForCache(KvFormat format, const float* x, int head_dim, void* scratch) {
+  float scale = 0;
+  if (format == KvFormat::kInt8) {
+    auto largest = Isa::Zero();
+    ForEachVector(head_dim, [&](int i, int count) {
+      largest = Isa::Max(largest, Isa::Abs(Isa::LoadPartial(x + i, count)));
     });
+    const float top = Isa::Maximum(largest);
+    const auto inverse = Isa::Broadcast(Int8Inverse(top));
+    ForEachVector(head_dim, [&](int i, int count) {
+      Isa::StoreInt8(static_cast<int8_t*>(scratch) + i,
+                     Isa::RoundToInts(Isa::LoadPartial(x + i, count) * inverse));
+    });
+    scale = top / 127.0f;
+  } else {
+    ForEachVector(head_dim, [&](int i, int count) {
+      StoreActivations<Isa>(QueryFormat(format), scratch, i, Isa::LoadPartial(x + i, count),
+                            kLanes);
+    });
+  }
+  return scale;
+}
+
+template <class Isa>
+inline void StoreKeyAndValue(const QkvShape& shape, const float* key, const float* value, int slot,
+                             std::byte* block) {
+  const int dim = shape.head_dim;
+  std::byte* value_block = block + KeyBlockBytes(shape.format, dim);
+  const auto store = [&]<class T>(T* scratch, int elements) {
+    const float key_scale = RoundForCache<Isa>(shape.format, key, dim, scratch);
+    ScatterKey(reinterpret_cast<T*>(block), scratch, dim, elements, slot);
+    const float value_scale = RoundForCache<Isa>(shape.format, value, dim, scratch);
+    ScatterValue(reinterpret_cast<T*>(value_block), scratch, dim, elements, slot);
+    if (shape.format != KvFormat::kInt8) return;
+    KeyScales(block, dim)[slot] = key_scale;
+    ValueScales(value_block, dim)[slot] = value_scale;
+  };
+  alignas(64) float scratch[kMaxHeadDim];
+  switch (shape.format) {
+    case KvFormat::kF32:
+      return store(scratch, 1);
+    case KvFormat::kBf16:
+      return store(reinterpret_cast<tensor::Bf16*>(scratch), 2);
+    case KvFormat::kInt8:
+      return store(reinterpret_cast<int8_t*>(scratch), 2);
   }
 }
 
@@ -160,7 +215,7 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
                         count);
     });
   }
-  const int padded_dim = PaddedActivations(shape.head_dim);
+  const int padded_dim = PaddedHead(shape.head_dim);
   for (int head = 0; head < shape.num_heads; ++head) {
     float* query = queries + head * shape.head_dim;
     Rotate<Isa>(query, shape, token);
@@ -168,20 +223,15 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
     ForEachVector(padded_dim, [&](int i, int) {
       const int left = shape.head_dim - i;
       const int count = left < 0 ? 0 : left < kLanes ? left : kLanes;
-      StoreActivations<Isa>(shape.format, token.queries, first + i,
+      StoreActivations<Isa>(QueryFormat(shape.format), token.queries, first + i,
                             Isa::LoadPartial(query + i, count), kLanes);
     });
   }
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     float* key = keys + head * shape.head_dim;
     Rotate<Isa>(key, shape, token);
-    std::byte* panel = token.kv_block + head * token.kv_head_stride;
-    StoreKey<Isa>(shape.format, panel, key, shape.head_dim, token.slot);
-    StoreValue<Isa>(
-        shape.format,
-        panel + PackedMatrix{.format = shape.format, .rows = kKvBlockTokens, .cols = shape.head_dim}
-                    .size_bytes(),
-        values + head * shape.head_dim, shape.head_dim, token.slot);
+    std::byte* key_block = token.kv_block + head * token.kv_head_stride;
+    StoreKeyAndValue<Isa>(shape, key, values + head * shape.head_dim, token.slot, key_block);
   }
 }
 

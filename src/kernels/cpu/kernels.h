@@ -13,9 +13,12 @@ template <class Isa>
 constexpr KernelSet MakeKernels() {
   return {.name = Isa::kName,
           .gemm = Gemm<Isa>,
+          .quantize = Quantize<Isa>,
           .normalize = Normalize<Isa>,
           .prepare_qkv = PrepareQkv<Isa>,
           .attend = Attend<Isa>,
+          .attend_span = AttendSpan<Isa>,
+          .merge_spans = MergeSpans<Isa>,
           .combine = CombineRows<Isa>};
 }
 

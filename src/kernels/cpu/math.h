@@ -1,7 +1,7 @@
 // Vector mathematics on an instruction set's primitives: exponential, SiLU, storing activations.
 #pragma once
 
-#include "kernels/packed_matrix.h"
+#include "kernels/activation_row.h"
 #include "tensor/dtype.h"
 
 namespace convene::kernels::cpu {
@@ -31,11 +31,12 @@ inline typename Isa::Floats Silu(typename Isa::Floats x) {
   return x / (one + Exp<Isa>(Isa::Zero() - x));
 }
 
-// `count` (up to 16) lanes as activations of `format`, from element `index` of `row` on.
+// `count` (up to 16) lanes as activations of `format` (kF32 or kBf16), from element `index` of
+// `row` on.
 template <class Isa>
-inline void StoreActivations(WeightFormat format, void* row, int64_t index,
+inline void StoreActivations(ActivationFormat format, void* row, int64_t index,
                              typename Isa::Floats value, int count) {
-  if (format == WeightFormat::kF32) {
+  if (format == ActivationFormat::kF32) {
     Isa::StorePartial(static_cast<float*>(row) + index, value, count);
   } else if (count == kLanes) {
     Isa::StoreBf16(static_cast<tensor::Bf16*>(row) + index, value);

@@ -6,53 +6,96 @@
 #include <cstring>
 #include <limits>
 
+#include "base/check.h"
 #include "tensor/dtype.h"
 
 namespace convene::kernels::reference {
 
 using tensor::Bf16;
 
-float PanelElement(WeightFormat format, const std::byte* panel, int width, int row, int col) {
-  if (format == WeightFormat::kF32) {
-    return reinterpret_cast<const float*>(panel)[int64_t{col} * width + row];
+namespace {
+
+// The whole number that an integer weight is; its row's scale is not in it.
+int IntegerElement(const PackedPanel& panel, int row, int col) {
+  if (panel.format == WeightFormat::kInt8) {
+    const int64_t at = (int64_t{col / 4} * panel.width + row) * 4 + col % 4;
+    return static_cast<int>(panel.data[at]) - kInt8Zero;
   }
-  const int64_t pair = int64_t{col / 2} * width + row;
-  return tensor::FloatFromBf16(reinterpret_cast<const Bf16*>(panel)[2 * pair + col % 2]);
+  const int group = col / panel.group * panel.group;
+  const std::byte* scales = panel.data + panel.group_offset(group);
+  const int in_block = col % kInt4Block;
+  const int64_t block = int64_t{(col - group) / kInt4Block} * panel.width * kInt4Block / 2;
+  const std::byte pair = scales[kPanelRows + block + row / kLanes * (kLanes * kInt4Block / 2) +
+                                (in_block / 8 * kLanes + row % kLanes) * 4 + in_block % 4];
+  const int q = in_block % 8 < 4 ? static_cast<int>(pair) & 15 : static_cast<int>(pair) >> 4;
+  return (q - kInt4Zero) * static_cast<int8_t>(scales[row]);
 }
 
-float LoadActivation(WeightFormat format, const void* row, int64_t index) {
-  if (format == WeightFormat::kF32) return static_cast<const float*>(row)[index];
+}  // namespace
+
+float PanelElement(const PackedPanel& panel, int row, int col) {
+  const int64_t at = int64_t{col} * panel.width + row;
+  switch (panel.format) {
+    case WeightFormat::kF32:
+      return reinterpret_cast<const float*>(panel.data)[at];
+    case WeightFormat::kBf16: {
+      const int64_t pair = int64_t{col / 2} * panel.width + row;
+      return tensor::FloatFromBf16(reinterpret_cast<const Bf16*>(panel.data)[2 * pair + col % 2]);
+    }
+    case WeightFormat::kInt8:
+    case WeightFormat::kInt4:
+      return static_cast<float>(IntegerElement(panel, row, col)) * panel.scales()[row];
+  }
+  return 0;
+}
+
+float LoadActivation(ActivationFormat format, const void* row, int64_t index) {
+  if (format == ActivationFormat::kF32) return static_cast<const float*>(row)[index];
+  CHECK(format == ActivationFormat::kBf16, "an int8 row's scale lies behind it");
   return tensor::FloatFromBf16(static_cast<const Bf16*>(row)[index]);
 }
 
-void StoreActivation(WeightFormat format, void* row, int64_t index, float value) {
-  if (format == WeightFormat::kF32) {
+void StoreActivation(ActivationFormat format, void* row, int64_t index, float value) {
+  if (format == ActivationFormat::kF32) {
     static_cast<float*>(row)[index] = value;
   } else {
+    CHECK(format == ActivationFormat::kBf16, "int8 rows are quantized as a whole");
     static_cast<Bf16*>(row)[index] = tensor::Bf16FromFloat(value);
   }
 }
 
 namespace {
 
-double Dot(const PanelGemm& gemm, const void* row, int column) {
+// Whole numbers first, then the scales in float: these roundings are the specification.
+float IntegerDot(const PanelGemm& gemm, const std::byte* row, int column) {
+  const auto* values = reinterpret_cast<const int8_t*>(row);
+  int32_t sum = 0;
+  for (int k = 0; k < gemm.weights.depth; ++k) {
+    sum += values[k] * IntegerElement(gemm.weights, column, k);
+  }
+  return static_cast<float>(sum) * gemm.weights.scales()[column] *
+         RowEnd(row, gemm.weights.padded())->scale;
+}
+
+double Dot(const PanelGemm& gemm, const std::byte* row, int column) {
+  if (gemm.activations == ActivationFormat::kInt8) return IntegerDot(gemm, row, column);
   double sum = 0;
-  for (int k = 0; k < gemm.depth; ++k) {
-    sum += double{LoadActivation(gemm.format, row, k)} *
-           PanelElement(gemm.format, gemm.panel, gemm.width, column, k);
+  for (int k = 0; k < gemm.weights.depth; ++k) {
+    sum += double{LoadActivation(gemm.activations, row, k)} * PanelElement(gemm.weights, column, k);
   }
   return sum;
 }
 
 void Gemm(const PanelGemm& gemm) {
   for (int i = 0; i < gemm.num_rows; ++i) {
+    const std::byte* row = gemm.rows + i * gemm.row_stride;
     std::byte* out = gemm.out + i * gemm.out_stride;
     for (int column = 0; column < gemm.columns; ++column) {
-      const double product = Dot(gemm, gemm.rows[i], column);
+      const double product = Dot(gemm, row, column);
       if (gemm.epilogue == Epilogue::kSiluMul) {
-        const double up = Dot(gemm, gemm.rows[i], column + gemm.width / 2);
+        const double up = Dot(gemm, row, column + gemm.weights.width / 2);
         const double value = product / (1 + std::exp(-product)) * up;
-        StoreActivation(gemm.format, out, column, static_cast<float>(value));
+        StoreActivation(gemm.out_format, out, column, static_cast<float>(value));
         continue;
       }
       const double value = product + (gemm.bias != nullptr ? gemm.bias[column] : 0.0f);
@@ -60,6 +103,24 @@ void Gemm(const PanelGemm& gemm) {
       target = static_cast<float>(gemm.epilogue == Epilogue::kAdd ? target + value : value);
     }
   }
+}
+
+void Quantize(const float* x, int size, void* out) {
+  float top = 0;
+  for (int i = 0; i < size; ++i) top = std::max(top, std::abs(x[i]));
+  const float inverse = Int8Inverse(top);
+  const int padded = PaddedDepth(size);
+  auto* values = static_cast<int8_t*>(out);
+  std::fill(values, values + padded, int8_t{0});
+  int32_t* sums = BlockSums(out, padded);
+  std::fill(sums, sums + padded / kInt4Block, 0);
+  int32_t total = 0;
+  for (int i = 0; i < size; ++i) {
+    values[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+    sums[i / kInt4Block] += values[i];
+    total += values[i];
+  }
+  *RowEnd(out, padded) = {.scale = top / 127.0f, .sum = total};
 }
 
 void RmsNormInPlace(float* x, int size, const float* weight, float epsilon) {
@@ -80,11 +141,15 @@ void Normalize(const Norm& norm, const float* x, void* out_activations, float* o
   const double scale = 1 / std::sqrt(squares / norm.size + norm.epsilon);
   for (int i = 0; i < norm.size; ++i) {
     const auto value = static_cast<float>((x[i] - mean) * scale * norm.weight[i]);
-    if (out_activations != nullptr) StoreActivation(norm.format, out_activations, i, value);
+    if (out_activations != nullptr && norm.format != ActivationFormat::kInt8) {
+      StoreActivation(norm.format, out_activations, i, value);
+    }
     if (out_float != nullptr) out_float[i] = value;
   }
   if (out_activations == nullptr) return;
-  for (int i = norm.size; i < PaddedActivations(norm.size); ++i) {
+  if (norm.format == ActivationFormat::kInt8)
+    return Quantize(out_float, norm.size, out_activations);
+  for (int i = norm.size; i < PaddedDepth(norm.size); ++i) {
     StoreActivation(norm.format, out_activations, i, 0);
   }
 }
@@ -108,14 +173,54 @@ void NormalizeHeads(const QkvShape& shape, float* x, int num_heads, const float*
   }
 }
 
-void StorePanelElement(WeightFormat format, std::byte* panel, int width, int row, int col,
-                       float value) {
-  if (format == WeightFormat::kF32) {
-    reinterpret_cast<float*>(panel)[int64_t{col} * width + row] = value;
-    return;
+// The cache's layout, element by element: `row` of a panel of `width` rows, at column `col`.
+int64_t KvIndex(KvFormat format, int width, int row, int col) {
+  const int pair = format == KvFormat::kF32 ? 1 : 2;
+  return (int64_t{col / pair} * width + row) * pair + col % pair;
+}
+
+int64_t KeyIndex(KvFormat format, int slot, int i) {
+  return KvIndex(format, kKvBlockTokens, slot, i);
+}
+
+int64_t ValueIndex(KvFormat format, int head_dim, int slot, int i) {
+  const int first = i / kPanelRows * kPanelRows;
+  const int width = std::min(kPanelRows, (head_dim - first + kLanes - 1) / kLanes * kLanes);
+  return int64_t{first} * kKvBlockTokens + KvIndex(format, width, i - first, slot);
+}
+
+void StoreKv(KvFormat format, std::byte* block, int64_t index, float value, float inverse) {
+  if (format == KvFormat::kInt8) {
+    reinterpret_cast<int8_t*>(block)[index] = static_cast<int8_t>(std::nearbyint(value * inverse));
+  } else {
+    StoreActivation(QueryFormat(format), block, index, value);
   }
-  const int64_t pair = int64_t{col / 2} * width + row;
-  reinterpret_cast<Bf16*>(panel)[2 * pair + col % 2] = tensor::Bf16FromFloat(value);
+}
+
+// Without the scale of kInt8.
+float LoadKv(KvFormat format, const std::byte* block, int64_t index) {
+  if (format == KvFormat::kInt8) return reinterpret_cast<const int8_t*>(block)[index];
+  return LoadActivation(QueryFormat(format), block, index);
+}
+
+void StoreKeyAndValue(const QkvShape& shape, const float* key, const float* value, int slot,
+                      std::byte* keys) {
+  std::byte* values = keys + KeyBlockBytes(shape.format, shape.head_dim);
+  const auto largest = [&](const float* x) {
+    float top = 0;
+    for (int i = 0; i < shape.head_dim; ++i) top = std::max(top, std::abs(x[i]));
+    return top;
+  };
+  const float key_top = largest(key);
+  const float value_top = largest(value);
+  for (int i = 0; i < shape.head_dim; ++i) {
+    StoreKv(shape.format, keys, KeyIndex(shape.format, slot, i), key[i], Int8Inverse(key_top));
+    StoreKv(shape.format, values, ValueIndex(shape.format, shape.head_dim, slot, i), value[i],
+            Int8Inverse(value_top));
+  }
+  if (shape.format != KvFormat::kInt8) return;
+  KeyScales(keys, shape.head_dim)[slot] = key_top / 127.0f;
+  ValueScales(values, shape.head_dim)[slot] = value_top / 127.0f;
 }
 
 void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
@@ -131,84 +236,146 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
       token.qkv[i] = std::clamp(token.qkv[i], -shape.clip, shape.clip);
     }
   }
-  const int64_t padded_dim = PaddedActivations(shape.head_dim);
+  const int64_t padded_dim = PaddedHead(shape.head_dim);
   for (int head = 0; head < shape.num_heads; ++head) {
     float* query = queries + head * shape.head_dim;
     Rotate(query, shape, token);
     for (int i = 0; i < padded_dim; ++i) {
-      StoreActivation(shape.format, token.queries, head * padded_dim + i,
+      StoreActivation(QueryFormat(shape.format), token.queries, head * padded_dim + i,
                       i < shape.head_dim ? query[i] : 0);
     }
   }
-  const PackedMatrix value_shape{
-      .format = shape.format, .rows = shape.head_dim, .cols = kKvBlockTokens};
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     float* key = keys + head * shape.head_dim;
-    const float* value = values + head * shape.head_dim;
     Rotate(key, shape, token);
-    std::byte* key_panel = token.kv_block + head * token.kv_head_stride;
-    std::byte* value_panels = key_panel + KeyBlockBytes(shape.format, shape.head_dim);
-    for (int i = 0; i < shape.head_dim; ++i) {
-      StorePanelElement(shape.format, key_panel, kKvBlockTokens, token.slot, i, key[i]);
-      const int panel = i / kPanelRows;
-      StorePanelElement(shape.format, value_panels + value_shape.row_bytes() * kPanelRows * panel,
-                        value_shape.panel_width(panel), i % kPanelRows, token.slot, value[i]);
-    }
+    StoreKeyAndValue(shape, key, values + head * shape.head_dim, token.slot,
+                     token.kv_block + head * token.kv_head_stride);
   }
 }
 
 // Attention of one query row, with the keys' and values' positions in order. As in the fast
 // kernels the probabilities are activations: rounded to bf16 beside a bf16 cache.
-void AttendRow(const Attention& attention, int token, int head) {
-  const int position = attention.first_position + token;
-  const int first_key = attention.window > 0 ? std::max(0, position - attention.window + 1) : 0;
-  const std::byte* query =
-      attention.queries + token * attention.query_token_stride + head * attention.query_head_stride;
-  const size_t key_bytes = KeyBlockBytes(attention.format, attention.head_dim);
-  const auto block_of = [&](int key) {
-    return attention.kv + attention.blocks[key / kKvBlockTokens] * attention.kv_block_stride;
-  };
-  const auto score = [&](int key) {
-    double sum = 0;
-    for (int i = 0; i < attention.head_dim; ++i) {
-      sum += double{LoadActivation(attention.format, query, i)} *
-             PanelElement(attention.format, block_of(key), kKvBlockTokens, key % kKvBlockTokens, i);
-    }
-    return sum * attention.scale;
-  };
-  double maximum = -std::numeric_limits<double>::infinity();
-  for (int key = first_key; key <= position; ++key) maximum = std::max(maximum, score(key));
-
-  double total = 0;
-  auto* sums = reinterpret_cast<double*>(attention.scratch);
-  std::fill(sums, sums + attention.head_dim, 0.0);
-  const PackedMatrix values{
-      .format = attention.format, .rows = attention.head_dim, .cols = kKvBlockTokens};
-  for (int key = first_key; key <= position; ++key) {
-    const double exact = std::exp(score(key) - maximum);
-    total += exact;
-    float probability;
-    StoreActivation(attention.format, &probability, 0, static_cast<float>(exact));
-    probability = LoadActivation(attention.format, &probability, 0);
-    for (int i = 0; i < attention.head_dim; ++i) {
-      const int panel = i / kPanelRows;
-      const std::byte* panel_data =
-          block_of(key) + key_bytes + values.row_bytes() * kPanelRows * panel;
-      sums[i] += double{probability} * PanelElement(attention.format, panel_data,
-                                                    values.panel_width(panel), i % kPanelRows,
-                                                    key % kKvBlockTokens);
-    }
+class AttentionRow {
+ public:
+  AttentionRow(const Attention& attention, int token, int head)
+      : a_(attention), compute_(QueryFormat(attention.format)) {
+    query_ = a_.queries + token * a_.query_token_stride + head * a_.query_head_stride;
+    const int position = a_.first_position + token;
+    first_key_ = a_.window > 0 ? std::max(0, position - a_.window + 1) : 0;
+    end_key_ = position + 1;
   }
-  std::byte* out =
-      attention.out + token * attention.out_token_stride + head * attention.out_head_stride;
-  for (int i = 0; i < attention.head_dim; ++i) {
-    StoreActivation(attention.format, out, i, static_cast<float>(sums[i] / total));
+
+  // Over the row's keys in [begin, end): their maximum score, sum of probabilities and `outputs`
+  // (head_dim). False where it sees none.
+  bool Over(int begin, int end, double* maximum, double* total, double* outputs) const {
+    begin = std::max(begin, first_key_);
+    end = std::min(end, end_key_);
+    if (begin >= end) return false;
+    *maximum = -std::numeric_limits<double>::infinity();
+    for (int key = begin; key < end; ++key) *maximum = std::max(*maximum, Score(key));
+    *total = 0;
+    std::fill(outputs, outputs + a_.head_dim, 0.0);
+    for (int key = begin; key < end; ++key) {
+      const double exact = std::exp(Score(key) - *maximum);
+      *total += exact;
+      std::byte* values = Block(key) + KeyBlockBytes(a_.format, a_.head_dim);
+      double weight = exact;
+      if (a_.format == KvFormat::kInt8) {
+        weight *= ValueScales(values, a_.head_dim)[key % kKvBlockTokens];
+      }
+      float probability;
+      StoreActivation(compute_, &probability, 0, static_cast<float>(weight));
+      probability = LoadActivation(compute_, &probability, 0);
+      for (int i = 0; i < a_.head_dim; ++i) {
+        outputs[i] +=
+            double{probability} *
+            LoadKv(a_.format, values, ValueIndex(a_.format, a_.head_dim, key % kKvBlockTokens, i));
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::byte* Block(int key) const {
+    return a_.kv + a_.blocks[key / kKvBlockTokens] * a_.kv_block_stride;
+  }
+  double Score(int key) const {
+    double sum = 0;
+    for (int i = 0; i < a_.head_dim; ++i) {
+      sum += double{LoadActivation(compute_, query_, i)} *
+             LoadKv(a_.format, Block(key), KeyIndex(a_.format, key % kKvBlockTokens, i));
+    }
+    if (a_.format == KvFormat::kInt8) {
+      sum *= KeyScales(Block(key), a_.head_dim)[key % kKvBlockTokens];
+    }
+    return sum * a_.scale;
+  }
+
+  const Attention& a_;
+  ActivationFormat compute_;
+  const std::byte* query_;
+  int first_key_;
+  int end_key_;
+};
+
+void StoreAttention(const Attention& a, int token, int head, const double* outputs, double total) {
+  std::byte* out = a.out + token * a.out_token_stride + head * a.out_head_stride;
+  for (int i = 0; i < a.head_dim; ++i) {
+    StoreActivation(a.out_format, out, i, static_cast<float>(outputs[i] / total));
   }
 }
 
-void Attend(const Attention& attention) {
-  for (int token = 0; token < attention.num_tokens; ++token) {
-    for (int head = 0; head < attention.num_heads; ++head) AttendRow(attention, token, head);
+void Attend(const Attention& a) {
+  auto* outputs = reinterpret_cast<double*>(a.scratch);
+  for (int token = 0; token < a.num_tokens; ++token) {
+    for (int head = 0; head < a.num_heads; ++head) {
+      double maximum = 0;
+      double total = 0;
+      AttentionRow(a, token, head).Over(0, a.first_position + token + 1, &maximum, &total, outputs);
+      StoreAttention(a, token, head, outputs, total);
+    }
+  }
+}
+
+void AttendSpan(const Attention& a, int span, float* partial) {
+  auto* outputs = reinterpret_cast<double*>(a.scratch);
+  for (int token = 0; token < a.num_tokens; ++token) {
+    for (int head = 0; head < a.num_heads; ++head, partial += SpanRowFloats(a.head_dim)) {
+      double maximum = 0;
+      double total = 0;
+      const bool sees =
+          AttentionRow(a, token, head)
+              .Over(span * kSpanTokens, (span + 1) * kSpanTokens, &maximum, &total, outputs);
+      partial[0] = sees ? static_cast<float>(maximum) : -std::numeric_limits<float>::infinity();
+      partial[1] = static_cast<float>(total);
+      for (int i = 0; i < a.head_dim; ++i) {
+        partial[kLanes + i] = sees ? static_cast<float>(outputs[i]) : 0.0f;
+      }
+    }
+  }
+}
+
+void MergeSpans(const Attention& a, const float* partials) {
+  const int num_spans = EndSpan(a) - FirstSpan(a);
+  const int num_rows = a.num_tokens * a.num_heads;
+  const int row_floats = SpanRowFloats(a.head_dim);
+  auto* outputs = reinterpret_cast<double*>(a.scratch);
+  for (int row = 0; row < num_rows; ++row) {
+    const auto partial = [&](int span) {
+      return partials + (int64_t{span} * num_rows + row) * row_floats;
+    };
+    double maximum = -std::numeric_limits<double>::infinity();
+    for (int span = 0; span < num_spans; ++span) {
+      maximum = std::max(maximum, double{partial(span)[0]});
+    }
+    double total = 0;
+    std::fill(outputs, outputs + a.head_dim, 0.0);
+    for (int span = 0; span < num_spans; ++span) {
+      const double keep = std::exp(partial(span)[0] - maximum);
+      total += keep * partial(span)[1];
+      for (int i = 0; i < a.head_dim; ++i) outputs[i] += keep * partial(span)[kLanes + i];
+    }
+    StoreAttention(a, row / a.num_heads, row % a.num_heads, outputs, total);
   }
 }
 
@@ -233,9 +400,12 @@ void CombineRows(const Combine& combine) {
 const KernelSet& Kernels() {
   static constexpr KernelSet kKernels{.name = "reference",
                                       .gemm = Gemm,
+                                      .quantize = Quantize,
                                       .normalize = Normalize,
                                       .prepare_qkv = PrepareQkv,
                                       .attend = Attend,
+                                      .attend_span = AttendSpan,
+                                      .merge_spans = MergeSpans,
                                       .combine = CombineRows};
   return kKernels;
 }

@@ -9,10 +9,10 @@ namespace convene::kernels::reference {
 const KernelSet& Kernels();
 
 // Element (row, col) of a panel of packed weights.
-float PanelElement(WeightFormat format, const std::byte* panel, int width, int row, int col);
+float PanelElement(const PackedPanel& panel, int row, int col);
 
-// Element `index` of a row of activations.
-float LoadActivation(WeightFormat format, const void* row, int64_t index);
-void StoreActivation(WeightFormat format, void* row, int64_t index, float value);
+// Element `index` of a row of activations, kF32 or kBf16.
+float LoadActivation(ActivationFormat format, const void* row, int64_t index);
+void StoreActivation(ActivationFormat format, void* row, int64_t index, float value);
 
 }  // namespace convene::kernels::reference

@@ -1,75 +1,80 @@
-// The primitives of AVX-512 with the BF16 dot product, for the templates of kernels/cpu. Include
-// only from sources compiled for this instruction set.
+// The primitives of AVX-512 with the BF16 and VNNI dot products, for the templates of kernels/cpu.
+// Include only from sources compiled for this instruction set.
 #pragma once
 
-#include <immintrin.h>
-
-#include <cstdint>
-
-#include "kernels/packed_matrix.h"
-#include "tensor/dtype.h"
+#include "kernels/cpu/avx512_base.h"
 
 namespace convene::kernels::avx512_bf16 {
 
-struct Isa {
-  static constexpr const char* kName = "avx512_bf16";
-  using Floats = __m512;  // 16 lanes; + - * / work on it
-  static constexpr int kWidth = 16;
+template <class Tag>
+struct Avx512DotBase : cpu::Avx512Base<Tag> {
+  using Base = cpu::Avx512Base<Tag>;
+  using Floats = typename Base::Floats;
+  using Ints = typename Base::Ints;
+  // int4 weights are multiplied without unpacking for so many rows (measured:
+  // docs/results/int_gemm.md).
+  static constexpr int kMostInt4DotRows = 12;
 
-  static Floats Zero() { return _mm512_setzero_ps(); }
-  static Floats Broadcast(float value) { return _mm512_set1_ps(value); }
-  static Floats Load(const float* from) { return _mm512_loadu_ps(from); }
-  static void Store(float* to, Floats value) { _mm512_storeu_ps(to, value); }
-  // The first `count` lanes (0 to 16); the others read as zero and are not written.
-  static Floats LoadPartial(const float* from, int count) {
-    return _mm512_maskz_loadu_ps(Mask(count), from);
-  }
-  static void StorePartial(float* to, Floats value, int count) {
-    _mm512_mask_storeu_ps(to, Mask(count), value);
-  }
   static void StoreBf16(tensor::Bf16* to, Floats value) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                         reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
   }
   static void StoreBf16Partial(tensor::Bf16* to, Floats value, int count) {
-    _mm256_mask_storeu_epi16(to, Mask(count), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
+    _mm256_mask_storeu_epi16(to, Base::Mask(count),
+                             reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
   }
-
-  static Floats MultiplyAdd(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-  static Floats Max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
-  static Floats Min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
-  static Floats Round(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
-  // a * 2^exponent for integral exponents.
-  static Floats Scale(Floats a, Floats exponent) { return _mm512_scalef_ps(a, exponent); }
-  // Lanes where a < limit become zero in `value`.
-  static Floats ZeroWhereLess(Floats a, Floats limit, Floats value) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, limit, _CMP_NLT_UQ), value);
-  }
-  // A fixed tree over the lanes.
-  static float Sum(Floats a) { return _mm512_reduce_add_ps(a); }
-  static float Maximum(Floats a) { return _mm512_reduce_max_ps(a); }
-
-  static void Prefetch(const std::byte* line) { _mm_prefetch(line, _MM_HINT_T1); }
 
   // One step of a GEMM: 4 bytes of each activation row against 64 bytes (16 packed rows) of
   // weights.
+  template <cpu::DotKind>
   using Weights = __m512i;
-  using Activations = __m512i;
-  static Weights LoadWeights(const std::byte* from) { return _mm512_loadu_si512(from); }
-  static Activations BroadcastStep(const void* row, int64_t step) {
+  template <cpu::DotKind>
+  static __m512i LoadWeights(const std::byte* from) {
+    return _mm512_loadu_si512(from);
+  }
+  template <cpu::DotKind>
+  static __m512i BroadcastStep(const void* row, int64_t step) {
     return _mm512_set1_epi32(static_cast<const int32_t*>(row)[step]);
   }
-  template <WeightFormat kFormat>
-  static Floats Dot(Floats sum, Activations a, Weights w) {
-    if constexpr (kFormat == WeightFormat::kBf16) {
+  // Written out for bytes: g++ 12 spills the sums around the intrinsic (352 against 804 Gop/s).
+  template <cpu::DotKind kKind>
+  static typename Base::template Sums<kKind> Dot(typename Base::template Sums<kKind> sum, __m512i a,
+                                                 __m512i w) {
+    if constexpr (kKind == cpu::DotKind::kInt8) {
+      asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a));
+      return sum;
+    } else if constexpr (kKind == cpu::DotKind::kBf16) {
       return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(w));
     } else {
       return _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(w), sum);
     }
   }
 
- private:
-  static __mmask16 Mask(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+  // What int4_dot.h needs.
+  static Ints LoadInt4Scales(const std::byte* scales) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
+    return _mm512_and_si512(_mm512_cvtepi8_epi32(bytes), _mm512_set1_epi32(0xffff));
+  }
+  static Ints LowHalves(Ints a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
+  static Ints HighHalves(Ints a) {
+    return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(0x0f));
+  }
+  // sum + 4 bytes of `activations` times each lane's bytes.
+  static Ints DotBytes(Ints sum, Ints weights, const std::byte* activations) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0"
+        : "+v"(sum)
+        : "v"(weights), "m"(*reinterpret_cast<const int32_t*>(activations)));
+    return sum;
+  }
+  // sum + a * scale for a of 16 bits; LoadInt4Scales leaves the upper half of each lane zero.
+  static Ints DotWords(Ints sum, Ints a, Ints scale) {
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(scale));
+    return sum;
+  }
+};
+
+struct Isa : Avx512DotBase<Isa> {
+  static constexpr const char* kName = "avx512_bf16";
 };
 
 }  // namespace convene::kernels::avx512_bf16

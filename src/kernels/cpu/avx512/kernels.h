@@ -1,0 +1,10 @@
+// The kernels for AVX-512 without its dot products (Skylake-X, Cascade Lake).
+#pragma once
+
+#include "kernels/kernel_set.h"
+
+namespace convene::kernels::avx512 {
+
+const KernelSet& Kernels();
+
+}  // namespace convene::kernels::avx512

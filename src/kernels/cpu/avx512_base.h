@@ -1,0 +1,140 @@
+// What all instruction sets with AVX-512 F/BW/DQ/VL share, for the templates of kernels/cpu.
+// Include only from sources compiled for such a set. The tag makes each set's functions its own:
+// the linker must not hand code compiled for one set to another.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/tile.h"
+#include "tensor/dtype.h"
+
+namespace convene::kernels::cpu {
+
+template <class Tag>
+struct Avx512Base {
+  using Floats = __m512;                                // 16 lanes; + - * / work on it
+  using Ints = __m512i;                                 // 16 lanes of 32 bits
+  static constexpr int kRegisterTiles = kTileRows * 4;  // sums of a tile that fit the registers
+  template <DotKind>
+  static constexpr bool kMatrixTiles = false;
+
+  static Floats Zero() { return _mm512_setzero_ps(); }
+  static Floats Broadcast(float value) { return _mm512_set1_ps(value); }
+  static Floats Load(const float* from) { return _mm512_loadu_ps(from); }
+  static void Store(float* to, Floats value) { _mm512_storeu_ps(to, value); }
+  // The first `count` lanes (0 to 16); the others read as zero and are not written.
+  static Floats LoadPartial(const float* from, int count) {
+    return _mm512_maskz_loadu_ps(Mask(count), from);
+  }
+  static void StorePartial(float* to, Floats value, int count) {
+    _mm512_mask_storeu_ps(to, Mask(count), value);
+  }
+
+  static Floats MultiplyAdd(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  static Floats Max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+  static Floats Min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+  static Floats Abs(Floats a) { return _mm512_abs_ps(a); }
+  static Floats Round(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
+  // a * 2^exponent for integral exponents.
+  static Floats Scale(Floats a, Floats exponent) { return _mm512_scalef_ps(a, exponent); }
+  // Lanes where a < limit become zero in `value`.
+  static Floats ZeroWhereLess(Floats a, Floats limit, Floats value) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, limit, _CMP_NLT_UQ), value);
+  }
+  // A fixed tree over the lanes.
+  static float Sum(Floats a) { return _mm512_reduce_add_ps(a); }
+  static float Maximum(Floats a) { return _mm512_reduce_max_ps(a); }
+
+  static void Prefetch(const std::byte* line) { _mm_prefetch(line, _MM_HINT_T1); }
+
+  // Whole numbers.
+  static Ints ZeroInts() { return _mm512_setzero_si512(); }
+  static Ints BroadcastInt(int32_t value) { return _mm512_set1_epi32(value); }
+  static Ints LoadInts(const std::byte* from) { return _mm512_loadu_si512(from); }
+  static void StoreInts(std::byte* to, Ints value) { _mm512_storeu_si512(to, value); }
+  static Ints AddInts(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+  static int32_t SumInts(Ints a) { return _mm512_reduce_add_epi32(a); }
+  static Ints RoundToInts(Floats a) { return _mm512_cvtps_epi32(a); }
+  static void StoreInt8(int8_t* to, Ints value) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(value));
+  }
+  static Floats LoadInt8(const int8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+  }
+  static Floats FloatsFromSums(const std::byte* from, int32_t bias) {
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(LoadInts(from), _mm512_set1_epi32(bias)));
+  }
+
+  // What unpack.h needs: the scales of 16 rows (signed bytes) for UnpackInt4Line.
+  struct Spread {
+    __m512i scale;  // of each row, in both 16-bit halves of its lane
+    __m512i bias;   // kInt8Zero - kInt4Zero * scale, likewise
+  };
+  static Spread SpreadInt4Scales(const std::byte* scales) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
+    const __m512i words = _mm512_cvtepi8_epi32(bytes);
+    const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaa, words, _mm512_slli_epi32(words, 16));
+    return {both, _mm512_sub_epi16(_mm512_set1_epi16(kInt8Zero), _mm512_slli_epi16(both, 3))};
+  }
+  // 64 bytes of (16, 4) pairs of halves, times the scales: the low halves to `low`, the high ones
+  // to `high`, as bytes with kInt8Zero added. The even and the odd bytes are computed in 16 bits.
+  static void UnpackInt4Line(const std::byte* from, const Spread& spread, std::byte* low,
+                             std::byte* high) {
+    const __m512i packed = _mm512_loadu_si512(from);
+    const __m512i half = _mm512_set1_epi16(0x0f);
+    const auto scaled = [&](__m512i words) {
+      return _mm512_add_epi16(_mm512_mullo_epi16(words, spread.scale), spread.bias);
+    };
+    const __m512i even = scaled(_mm512_and_si512(packed, half));
+    const __m512i odd = scaled(_mm512_and_si512(_mm512_srli_epi16(packed, 8), half));
+    _mm512_storeu_si512(low, _mm512_or_si512(even, _mm512_slli_epi16(odd, 8)));
+    const __m512i high_even = scaled(_mm512_and_si512(_mm512_srli_epi16(packed, 4), half));
+    const __m512i high_odd = scaled(_mm512_srli_epi16(packed, 12));
+    _mm512_storeu_si512(high, _mm512_or_si512(high_even, _mm512_slli_epi16(high_odd, 8)));
+  }
+  // 64 bytes of (16, 4) with kInt8Zero added, as bf16: columns 0 and 1 to `first`, 2 and 3 to
+  // `second`, each (16, 2).
+  static void Bf16FromBytes(const std::byte* from, std::byte* first, std::byte* second) {
+    const __m512i bytes = _mm512_loadu_si512(from);
+    // The float 2^23 + b has b in its lowest bits.
+    const auto floats = [](__m512i byte_of_each) {
+      const __m512i bits = _mm512_or_si512(byte_of_each, _mm512_set1_epi32(0x4b000000));
+      return _mm512_castps_si512(
+          _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(8388608.0f + kInt8Zero)));
+    };
+    const __m512i byte = _mm512_set1_epi32(0xff);
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    const auto pair = [&](__m512i even, __m512i odd) {
+      return _mm512_or_si512(_mm512_srli_epi32(floats(even), 16),
+                             _mm512_and_si512(floats(odd), high));
+    };
+    _mm512_storeu_si512(first, pair(_mm512_and_si512(bytes, byte),
+                                    _mm512_and_si512(_mm512_srli_epi32(bytes, 8), byte)));
+    _mm512_storeu_si512(second, pair(_mm512_and_si512(_mm512_srli_epi32(bytes, 16), byte),
+                                     _mm512_srli_epi32(bytes, 24)));
+  }
+
+  // Sums of a tile.
+  template <DotKind kKind>
+  using Sums = std::conditional_t<kKind == DotKind::kInt8, Ints, Floats>;
+  template <DotKind kKind>
+  static Sums<kKind> ZeroSums() {
+    return Sums<kKind>(_mm512_setzero_si512());
+  }
+  template <DotKind kKind>
+  static Sums<kKind> LoadSums(const std::byte* from) {
+    return Sums<kKind>(_mm512_loadu_si512(from));
+  }
+  template <DotKind kKind>
+  static void StoreSums(std::byte* to, Sums<kKind> value) {
+    _mm512_storeu_si512(to, __m512i(value));
+  }
+
+ protected:
+  static __mmask16 Mask(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+};
+
+}  // namespace convene::kernels::cpu

@@ -1,0 +1,112 @@
+// Few rows of int8 activations against int4 weights as they lie in memory: what decoding does.
+//
+// A block's sum over 32 columns of activation times (q - 8) fits in 16 bits (32 * 8 * 127), so it
+// is multiplied by the group's whole-number scale with one 16-bit dot instruction, and everything
+// stays whole: the result is the one that unpacking gives, bit for bit. Per 16 outputs and block: 8
+// dot instructions of bytes, 1 of 16 bits, 4 loads and 12 operations to take the halves apart.
+#pragma once
+
+#include "kernels/cpu/epilogue.h"
+
+namespace convene::kernels::cpu {
+
+template <class Isa, int kRows, int kVectors>
+[[gnu::noinline]] void RunInt4Tile(const PanelGemm& gemm, int first_row, int first_vector,
+                                   std::byte* sums) {
+  const PackedPanel& panel = gemm.weights;
+  const int padded = panel.padded();
+  const std::byte* rows[kRows];
+  const int32_t* block_sums[kRows];
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+    rows[row] = gemm.rows + (first_row + row) * gemm.row_stride;
+    block_sums[row] = BlockSums(rows[row], padded);
+  }
+  typename Isa::Ints totals[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+    for (int vector = 0; vector < kVectors; ++vector) totals[row][vector] = Isa::ZeroInts();
+  }
+  const std::byte* at = panel.data;
+  const int block_bytes = kInt4Block / 2 * panel.width;
+  for (int group = 0; group < padded; group += panel.group) {
+    const std::byte* scales = at + first_vector * kLanes;
+    at += kPanelRows;
+    const int end = group + panel.group < padded ? group + panel.group : padded;
+    for (int col = group; col < end; col += kInt4Block) {
+      const std::byte* block = at + first_vector * 256;
+      at += block_bytes;
+#pragma GCC unroll 8
+      for (int vector = 0; vector < kVectors; ++vector) {
+        const auto scale = Isa::LoadInt4Scales(scales + vector * kLanes);
+        typename Isa::Ints dots[kRows];
+#pragma GCC unroll 8
+        for (int row = 0; row < kRows; ++row) {
+          dots[row] = Isa::BroadcastInt(-kInt4Zero * block_sums[row][col / kInt4Block]);
+        }
+#pragma GCC unroll 8
+        for (int line = 0; line < 4; ++line) {
+          const std::byte* from = block + vector * 256 + line * 64;
+          Isa::Prefetch(from + 4096);
+          const auto packed = Isa::LoadInts(from);
+          const auto low = Isa::LowHalves(packed);
+          const auto high = Isa::HighHalves(packed);
+#pragma GCC unroll 8
+          for (int row = 0; row < kRows; ++row) {
+            const std::byte* activations = rows[row] + col + line * 8;
+            dots[row] = Isa::DotBytes(dots[row], low, activations);
+            dots[row] = Isa::DotBytes(dots[row], high, activations + 4);
+          }
+        }
+#pragma GCC unroll 8
+        for (int row = 0; row < kRows; ++row) {
+          totals[row][vector] = Isa::DotWords(totals[row][vector], dots[row], scale);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+    const int32_t bias = kInt8Zero * RowEnd(rows[row], padded)->sum;
+#pragma GCC unroll 8
+    for (int vector = 0; vector < kVectors; ++vector) {
+      Isa::StoreInts(sums + row * kSumStride + (first_vector + vector) * 64,
+                     Isa::AddInts(totals[row][vector], Isa::BroadcastInt(bias)));
+    }
+  }
+}
+
+template <class Isa>
+void RunInt4Rows(const PanelGemm& gemm, int first_row, int num_rows, std::byte* sums) {
+  const int num_vectors = gemm.weights.width / kLanes;
+  const auto run = [&]<int kRows>(std::integral_constant<int, kRows>) {
+    if (num_vectors == 4) return RunInt4Tile<Isa, kRows, 4>(gemm, first_row, 0, sums);
+    for (int vector = 0; vector < num_vectors; ++vector) {
+      RunInt4Tile<Isa, kRows, 1>(gemm, first_row, vector, sums);
+    }
+  };
+  switch (num_rows) {
+    case 1:
+      return run(std::integral_constant<int, 1>());
+    case 2:
+      return run(std::integral_constant<int, 2>());
+    case 3:
+      return run(std::integral_constant<int, 3>());
+    default:
+      return run(std::integral_constant<int, 4>());
+  }
+}
+
+template <class Isa>
+void GemmInt4Dot(const PanelGemm& gemm) {
+  constexpr int kRows = 4;
+  alignas(64) std::byte sums[kRows * kSumStride];
+  for (int done = 0; done < gemm.num_rows; done += kRows) {
+    const int num_rows = gemm.num_rows - done < kRows ? gemm.num_rows - done : kRows;
+    RunInt4Rows<Isa>(gemm, done, num_rows, sums);
+    Finish<Isa, DotKind::kInt8>(gemm, sums, done, num_rows);
+  }
+}
+
+}  // namespace convene::kernels::cpu

@@ -1,0 +1,18 @@
+// How rows of float weights become whole numbers with scales. Where those lie in memory is pack.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace convene::kernels {
+
+// A row as int8 with one scale: the largest magnitude becomes 127. Returns the scale.
+float QuantizeInt8Row(std::span<const float> row, int8_t* values);
+
+// A row as int4: values q in [0, 15] and, per group of `group` columns (32, 64 or 128), a whole
+// number s of magnitude 1 to kInt4MaxScale, so that (q - kInt4Zero) * s * returned scale is close
+// to the weight. Of the candidates for s the one with the least squared error is taken; its sign
+// decides which side has the eighth step. `values` (row.size()), `scales` (one per group).
+float QuantizeInt4Row(std::span<const float> row, int group, uint8_t* values, int8_t* scales);
+
+}  // namespace convene::kernels
