@@ -36,7 +36,7 @@ std::string FirstOf(const std::vector<std::string>& names) {
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::Open(const std::string& directory) {
+Result<ModelConfiguration> ReadModelConfiguration(const std::string& directory) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(directory, ignored)) {
     return Error{fmt::format("{} is a file; weights are needed here, so give the model directory",
@@ -56,11 +56,17 @@ Result<Checkpoint> Checkpoint::Open(const std::string& directory) {
   if (!generation_config) {
     return Error{fmt::format("{}: {}", generation_path, generation_config.error().message)};
   }
+  return ModelConfiguration{*std::move(spec), *std::move(generation_config)};
+}
+
+Result<Checkpoint> Checkpoint::Open(const std::string& directory) {
+  Result<ModelConfiguration> configuration = ReadModelConfiguration(directory);
+  if (!configuration) return configuration.error();
 
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
-  checkpoint.spec_ = *std::move(spec);
-  checkpoint.generation_config_ = *std::move(generation_config);
+  checkpoint.spec_ = std::move(configuration->spec);
+  checkpoint.generation_config_ = std::move(configuration->generation_config);
   if (Status mapped = checkpoint.MapWeights(); !mapped) return mapped.error();
   if (Status tied = checkpoint.ResolveTiedHead(); !tied) return tied.error();
   if (Status checked = checkpoint.CheckTensors(); !checked) return checked.error();

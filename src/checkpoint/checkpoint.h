@@ -27,6 +27,15 @@ struct TensorView {
   std::span<const std::byte> bytes;
 };
 
+// What a model directory says beside its weights: config.json and generation_config.json.
+struct ModelConfiguration {
+  model::ModelSpec spec;
+  GenerationConfig generation_config;
+};
+
+// Errors name the file and what is wrong with it.
+Result<ModelConfiguration> ReadModelConfiguration(const std::string& directory);
+
 class Checkpoint {
  public:
   // Opens the directory and checks that its files hold exactly the tensors of spec(): each with its

@@ -16,6 +16,7 @@
 
 #include "base/units.h"
 #include "checkpoint/model_files.h"
+#include "checkpoint/output_directory.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/random_weights.h"
 #include "checkpoint/safetensors.h"
@@ -187,56 +188,6 @@ class ShardWriter {
   std::atomic<uint64_t> done_bytes_ = 0;
 };
 
-// Removes everything in the directory, and the directory if it was made here, unless kept.
-class OutputDirectory {
- public:
-  static Result<OutputDirectory> Prepare(const std::string& path) {
-    std::error_code error;
-    const bool existed = fs::exists(path, error);
-    if (existed && (!fs::is_directory(path, error) || !fs::is_empty(path, error))) {
-      return Error{fmt::format("{} exists and is not an empty directory; give another one", path)};
-    }
-    if (!existed && !fs::create_directories(path, error)) {
-      return Error{fmt::format("cannot create the directory {}: {}", path, error.message())};
-    }
-    return OutputDirectory(path, !existed);
-  }
-
-  OutputDirectory(OutputDirectory&& other) noexcept
-      : path_(std::exchange(other.path_, {})), is_new_(other.is_new_) {}
-  OutputDirectory& operator=(OutputDirectory&&) = delete;
-  ~OutputDirectory() {
-    if (path_.empty()) return;
-    std::error_code ignored;
-    for (const std::string& file : files_) fs::remove(fs::path(path_) / file, ignored);
-    if (is_new_) fs::remove(path_, ignored);
-  }
-
-  // The path of a file that is about to be written.
-  std::string Add(const std::string& name) {
-    files_.push_back(name);
-    return (fs::path(path_) / name).string();
-  }
-  void Keep() { path_.clear(); }
-
- private:
-  OutputDirectory(std::string path, bool is_new) : path_(std::move(path)), is_new_(is_new) {}
-
-  std::string path_;
-  bool is_new_ = false;
-  std::vector<std::string> files_;
-};
-
-Status CheckRoom(const std::string& directory, uint64_t needed_bytes) {
-  std::error_code error;
-  const fs::space_info space = fs::space(directory, error);
-  if (error || space.available >= needed_bytes) return {};
-  return Error{
-      fmt::format("the weights need {}, but the disk of {} has {} free; choose another "
-                  "directory or fewer layers",
-                  FormatBytes(needed_bytes), directory, FormatBytes(space.available))};
-}
-
 Status WriteIndex(const std::string& path, const std::vector<Shard>& shards, uint64_t total_bytes) {
   json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", json::object()}};
   json& weight_map = index["weight_map"];
@@ -269,7 +220,7 @@ Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::s
 
   Result<OutputDirectory> output = OutputDirectory::Prepare(directory);
   if (!output) return output.error();
-  if (Status room = CheckRoom(directory, summary.size_bytes); !room) return room.error();
+  if (Status room = output->CheckRoom(summary.size_bytes); !room) return room.error();
   ShardWriter writer(options, summary.size_bytes, progress);
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string path = output->Add(ShardName(i, shards.size()));

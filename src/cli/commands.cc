@@ -6,6 +6,7 @@
 #include "cli/logits.h"
 #include "cli/measure.h"
 #include "cli/perplexity.h"
+#include "cli/quantize.h"
 #include "cli/run.h"
 #include "cli/synth.h"
 #include "cli/tokenize.h"
@@ -34,6 +35,8 @@ constexpr CommandEntry kCommands[] = {
      "convene bench models/demo --batch 1,8 --json bench.json", MakeBench},
     {"measure", "Measure this machine's peaks and keep them", "convene measure --seconds 0.5",
      MakeMeasure},
+    {"quantize", "Pack a model's weights in a format, ahead of running it",
+     "convene quantize models/demo --weights int4 --out /tmp/demo-int4", MakeQuantize},
     {"synth", "Write a random-weight checkpoint of a real model's shape",
      "convene synth config.json --layers 4 --out /tmp/model --seed 1", MakeSynth},
 };

@@ -13,6 +13,7 @@
 #include "cli/output.h"
 #include "cli/text_table.h"
 #include "engine/loaded_model.h"
+#include "weights/packed_directory.h"
 
 namespace convene::cli {
 namespace {
@@ -149,6 +150,12 @@ class Inspect : public Command {
     if (context_ && (*context_ < 2 || *context_ > kMaxContext)) {
       return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",
                                *context_, kMaxContext)};
+    }
+    if (weights::IsPackedDirectory(path_)) {
+      const Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(path_);
+      if (!packed) return packed.error();
+      formats_.weights = packed->formats.matrices;
+      formats_.int4_group = packed->formats.group;
     }
     // Here `auto` is bf16: whether that fits is what the table answers.
     const Result<runtime::Formats> formats =

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "cli/measure_machine.h"
 #include "cli/output.h"
+#include "kernels/choose_kernels.h"
 
 namespace convene::cli {
 namespace {
@@ -28,8 +29,17 @@ std::string Describe(const hardware::Profile& profile) {
                         profile.disk_directory,
                         profile.disk_direct ? "" : ", perhaps from the page cache");
   }
-  text += fmt::format("last-level cache {}, NUMA nodes {}\n",
-                      FormatBytes(profile.last_level_cache_bytes), profile.num_numa_nodes);
+  text += fmt::format(
+      "experts       {}\n",
+      profile.dense_from_rows == 0
+          ? "grouped is the faster order for every number of rows"
+          : fmt::format("one after the other from {} rows each on", profile.dense_from_rows));
+  text +=
+      fmt::format("last-level cache {}, NUMA nodes {}{}\n",
+                  FormatBytes(profile.last_level_cache_bytes), profile.num_numa_nodes,
+                  profile.num_interleaved_nodes > 1
+                      ? fmt::format(", weights interleaved over {}", profile.num_interleaved_nodes)
+                      : "");
   return text;
 }
 
@@ -38,7 +48,8 @@ class Measure : public Command {
   void AddOptions(CLI::App& app) override {
     app.add_option("--threads", num_threads_, "Threads (default: one per usable core)")
         ->type_name("N");
-    app.add_option("--seconds", options_.budget_s, "Time for each of the five rates (default: 1)")
+    app.add_option("--seconds", options_.budget_s,
+                   "Time for each of the six measurements (default: 1)")
         ->check(CLI::Range(0.01, 60.0))
         ->type_name("S");
     app.add_option("--disk", options_.disk_directory,
@@ -56,6 +67,9 @@ class Measure : public Command {
     Result<std::vector<int>> cpus =
         hardware::CpusForRank(*topology, LocalRankFromLauncher(), num_threads_);
     if (!cpus) return cpus.error();
+    const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
+    if (!kernels) return kernels.error();
+    options_.order_of_experts = *kernels;
     hardware::ThreadPool pool(*std::move(cpus));
     const Result<hardware::Profile> profile = MeasureMachine(*topology, pool, *isa, options_);
     if (!profile) return profile.error();

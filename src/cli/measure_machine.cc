@@ -7,6 +7,8 @@
 
 #include "hardware/measure_disk.h"
 #include "hardware/measure_memory.h"
+#include "hardware/numa.h"
+#include "kernels/measure_order.h"
 #include "kernels/measure_peaks.h"
 
 namespace convene::cli {
@@ -55,6 +57,15 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
   profile.read_gbps = read.median / kGiga;
   profile.huge_page_share =
       static_cast<double>(memory->huge_page_bytes()) / static_cast<double>(memory->size_bytes());
+  const Result<int> interleaved =
+      hardware::PlaceMemory(memory->bytes(), pool.cpus(), hardware::NumaPolicy::kAuto);
+  profile.num_interleaved_nodes = interleaved ? *interleaved : 1;
+  if (options.order_of_experts) {
+    const Result<int> dense_from =
+        kernels::MeasureDenseFromRows(pool, *options.order_of_experts, options.budget_s);
+    if (!dense_from) return dense_from.error();
+    profile.dense_from_rows = *dense_from;
+  }
   MeasureDisk(options, profile);
   return profile;
 }

@@ -9,12 +9,15 @@
 #include "hardware/profile.h"
 #include "hardware/thread_pool.h"
 #include "hardware/topology.h"
+#include "kernels/kernel_set.h"
 
 namespace convene::cli {
 
 struct MeasureOptions {
   double budget_s = 1;         // for each of the rates
   std::string disk_directory;  // created if it does not exist
+  // Whose order of experts is measured; null: it is not.
+  const kernels::KernelSet* order_of_experts = nullptr;
 };
 
 // All threads of `pool` with the instructions of `isa`. Rates are the medians of many passes. The

@@ -45,6 +45,17 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
   AddFormatOptions(app, options.load.formats);
   app.add_option("--threads", options.load.num_threads, "Threads (default: one per usable core)")
       ->type_name("N");
+  app.add_option_function<std::string>(
+         "--numa",
+         [&options](const std::string& name) {
+           options.load.numa = name == "interleave" ? hardware::NumaPolicy::kInterleave
+                               : name == "local"    ? hardware::NumaPolicy::kLocal
+                                                    : hardware::NumaPolicy::kAuto;
+         },
+         "Weights on several memory nodes: interleave, local (to the packing thread), or auto "
+         "(default: interleave where the threads span nodes)")
+      ->check(CLI::IsMember({"auto", "interleave", "local"}))
+      ->type_name("POLICY");
   app.add_option("--chunk", options.load.max_step_tokens, "Most tokens of a step (default: 512)")
       ->type_name("N");
 }

@@ -8,8 +8,10 @@
 #include "base/environment.h"
 #include "checkpoint/checkpoint.h"
 #include "hardware/memory_status.h"
+#include "hardware/profile.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
+#include "weights/packed_directory.h"
 
 namespace convene::engine {
 namespace {
@@ -53,6 +55,50 @@ Result<ChosenFormats> Plan(const model::ModelSpec& spec, const LoadOptions& opti
   });
 }
 
+// What `convene measure` found, if it was with these kernels and threads.
+int DenseFromRows(const kernels::KernelSet& kernels, const std::vector<int>& cpus) {
+  const Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
+  const bool fits = profile && profile->isa == kernels.name && profile->cpus == cpus;
+  return fits ? profile->dense_from_rows : 0;
+}
+
+// Where the weights come from: one of the two.
+struct Source {
+  std::optional<checkpoint::Checkpoint> checkpoint = {};
+  std::optional<weights::PackedDirectory> packed = {};
+  LoadOptions options;  // with the formats of `packed`
+
+  const model::ModelSpec& spec() const {
+    return packed ? packed->configuration.spec : checkpoint->spec();
+  }
+  const checkpoint::GenerationConfig& generation_config() const {
+    return packed ? packed->configuration.generation_config : checkpoint->generation_config();
+  }
+};
+
+Result<Source> OpenSource(const std::string& directory, const LoadOptions& options) {
+  Source source{.options = options};
+  if (!weights::IsPackedDirectory(directory)) {
+    Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(directory);
+    if (!checkpoint) return checkpoint.error();
+    source.checkpoint = *std::move(checkpoint);
+    return source;
+  }
+  Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(directory);
+  if (!packed) return packed.error();
+  FormatWishes& wishes = source.options.formats;
+  if (wishes.weights && *wishes.weights != packed->formats.matrices) {
+    return Error{
+        fmt::format("{} holds {} weights, not {}; leave --weights out, or make another "
+                    "directory with convene quantize",
+                    directory, Name(packed->formats.matrices), Name(*wishes.weights))};
+  }
+  wishes.weights = packed->formats.matrices;
+  wishes.int4_group = packed->formats.group;
+  source.packed = *std::move(packed);
+  return source;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& directory,
@@ -60,34 +106,40 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& direct
                                                        const LoadObserver& observer) {
   if (const Status status = CheckOptions(options); !status) return status.error();
   std::unique_ptr<LoadedModel> model(new LoadedModel);
-  const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(directory);
-  if (!checkpoint) return checkpoint.error();
+  Result<Source> source = OpenSource(directory, options);
+  if (!source) return source.error();
   const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
   if (!kernels) return kernels.error();
   Result<std::vector<int>> cpus =
       hardware::CpusForThisRank(LocalRankFromLauncher(), options.num_threads);
   if (!cpus) return cpus.error();
   const Result<ChosenFormats> chosen =
-      Plan(checkpoint->spec(), options, static_cast<int>(cpus->size()));
+      Plan(source->spec(), source->options, static_cast<int>(cpus->size()));
   if (!chosen) return chosen.error();
   if (observer.planned) observer.planned(*chosen);
 
   model->kernels_ = *kernels;
   model->pool_ = std::make_unique<hardware::ThreadPool>(*std::move(cpus));
-  model->generation_config_ = checkpoint->generation_config();
+  model->generation_config_ = source->generation_config();
   model->memory_ = chosen->memory;
   model->formats_ = chosen->formats;
   model->max_step_tokens_ = options.max_step_tokens;
-  Result<weights::ModelWeights> weights =
-      weights::LoadWeights(*checkpoint, chosen->formats.weights, *model->pool_, observer.progress);
-  if (!weights) return weights.error();
-  model->weights_ = *std::move(weights);
-  Result<runtime::Transformer> transformer =
-      runtime::Transformer::Create(model->weights_, **kernels, *model->pool_,
-                                   {.max_step_tokens = options.max_step_tokens,
-                                    .num_kv_blocks = chosen->memory.num_kv_blocks,
-                                    .activations = chosen->formats.activations,
-                                    .kv = chosen->formats.kv});
+  if (source->packed) {
+    model->weights_ = weights::MapWeights(*std::move(source->packed));
+  } else {
+    Result<weights::ModelWeights> weights =
+        weights::LoadWeights(*source->checkpoint, chosen->formats.weights, options.numa,
+                             *model->pool_, observer.progress);
+    if (!weights) return weights.error();
+    model->weights_ = *std::move(weights);
+  }
+  Result<runtime::Transformer> transformer = runtime::Transformer::Create(
+      model->weights_, **kernels, *model->pool_,
+      {.max_step_tokens = options.max_step_tokens,
+       .num_kv_blocks = chosen->memory.num_kv_blocks,
+       .activations = chosen->formats.activations,
+       .kv = chosen->formats.kv,
+       .dense_from_rows = DenseFromRows(**kernels, model->pool_->cpus())});
   if (!transformer) return transformer.error();
   model->transformer_ = *std::move(transformer);
   return model;

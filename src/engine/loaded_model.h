@@ -25,6 +25,7 @@ inline constexpr int kDefaultContext = 4096;
 
 struct LoadOptions {
   FormatWishes formats = {};
+  hardware::NumaPolicy numa = hardware::NumaPolicy::kAuto;
   std::optional<int> num_threads = {};  // unset: this rank's share of the cores
   // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
   std::optional<int> context = {};
@@ -52,7 +53,7 @@ class LoadedModel {
   const checkpoint::GenerationConfig& generation_config() const { return generation_config_; }
   const MemoryPlan& memory() const { return memory_; }
   // The packed weights as they lie in memory.
-  std::span<const std::byte> weight_bytes() const { return weights_.storage.bytes(); }
+  std::span<const std::byte> weight_bytes() const { return weights_.bytes; }
   const runtime::Formats& formats() const { return formats_; }
   int context() const { return memory_.context; }
   int num_kv_blocks() const { return memory_.num_kv_blocks; }

@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
 constexpr const char* kRemedy = "run `convene measure` to write it anew";
 
@@ -113,6 +113,8 @@ json ToJson(const Profile& profile) {
           {"disk_direct", profile.disk_direct},
           {"last_level_cache_bytes", profile.last_level_cache_bytes},
           {"num_numa_nodes", profile.num_numa_nodes},
+          {"num_interleaved_nodes", profile.num_interleaved_nodes},
+          {"dense_from_rows", profile.dense_from_rows},
           {"huge_page_share", profile.huge_page_share},
           {"date", profile.date}};
 }
@@ -138,6 +140,8 @@ Result<Profile> ProfileFromJson(const json& object) {
   reader.Read("disk_direct", profile.disk_direct);
   reader.Read("last_level_cache_bytes", profile.last_level_cache_bytes);
   reader.Read("num_numa_nodes", profile.num_numa_nodes);
+  reader.Read("num_interleaved_nodes", profile.num_interleaved_nodes);
+  reader.Read("dense_from_rows", profile.dense_from_rows);
   reader.Read("huge_page_share", profile.huge_page_share);
   reader.Read("date", profile.date);
   if (reader.error()) return *reader.error();

@@ -26,11 +26,14 @@ struct Profile {
   bool disk_direct = false;    // past the page cache
   uint64_t last_level_cache_bytes = 0;
   int num_numa_nodes = 1;
+  int num_interleaved_nodes = 1;  // over which the system lets weights be interleaved
+  // Rows per expert from which on experts are computed one after the other; 0: never.
+  int dense_from_rows = 0;
   double huge_page_share = 0;  // of the memory that read_gbps was measured on
   std::string date;            // UTC, "2025-01-31T12:00:00Z"
 };
 
-// One object, keys as the members, with "version": 1.
+// One object, keys as the members, with "version": 2.
 nlohmann::json ToJson(const Profile& profile);
 
 // Errors: another version, a key that is missing or of the wrong kind, a rate that is negative or

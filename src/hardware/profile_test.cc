@@ -92,8 +92,8 @@ TEST_F(ProfileFile, MissingOrCorruptIsAnErrorWithTheFileAndTheRemedy) {
     json[key] = std::move(value);
     return json.dump();
   };
-  broken.push_back(with("version", 2));
-  broken.push_back(with("version", "1"));
+  broken.push_back(with("version", 1));
+  broken.push_back(with("version", "2"));
   broken.push_back(with("cpus", {0, -1}));
   broken.push_back(with("cpus", {0, 4294967296}));
   broken.push_back(with("cpus", "0"));

@@ -144,6 +144,13 @@ GateUpRow GateUpRowAt(int intermediate, int packed_row) {
 
 void UnpackRow(const PackedMatrix& matrix, int row, float* out) {
   const PackedPanel panel = matrix.panel(row / kPanelRows);
+  if (matrix.format == WeightFormat::kBf16) {  // embeddings: a row for each token of a step
+    const auto* pairs = reinterpret_cast<const Bf16*>(panel.data) + 2 * (row % kPanelRows);
+    for (int col = 0; col < matrix.cols; ++col) {
+      out[col] = tensor::FloatFromBf16(pairs[2 * int64_t{col / 2} * panel.width + col % 2]);
+    }
+    return;
+  }
   for (int col = 0; col < matrix.cols; ++col) {
     out[col] = reference::PanelElement(panel, row % kPanelRows, col);
   }

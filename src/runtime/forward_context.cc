@@ -17,6 +17,9 @@ void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
     statistics.weight_bytes += static_cast<int64_t>(group.weights->size_bytes());
   }
   if (groups.empty()) return;
+  int num_rows = 0;
+  for (const kernels::GemmGroup& group : groups) num_rows += group.num_rows;
+  const bool dense = dense_from_rows > 0 && num_rows >= dense_from_rows * std::ssize(groups);
   const bool is_float = groups.front().weights->format == kernels::WeightFormat::kF32;
   kernels::RunGroupedGemm(
       kernels, pool,
@@ -30,7 +33,7 @@ void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
        .out_stride = out.stride_bytes,
        .bias = bias.empty() ? nullptr : bias.data(),
        .scratch = activations.gemm_scratch.data,
-       .order = order});
+       .order = dense ? kernels::GemmOrder::kDense : kernels::GemmOrder::kGrouped});
 }
 
 void ForwardContext::Narrow(const RowBuffer& wide, int num_rows, int size, const RowBuffer& out) {

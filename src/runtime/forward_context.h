@@ -19,7 +19,7 @@ struct ForwardContext {
   hardware::ThreadPool& pool;
   Activations& activations;
   StepStatistics& statistics;
-  kernels::GemmOrder order = kernels::GemmOrder::kGrouped;
+  int dense_from_rows = 0;  // as TransformerOptions
 
   const model::ModelSpec& spec() const { return weights.spec; }
 

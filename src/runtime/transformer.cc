@@ -23,7 +23,7 @@ struct Transformer::State {
       : options(options_in),
         cache(std::move(cache_in)),
         activations(std::move(activations_in)),
-        context{weights, kernels, pool, activations, statistics, options.order},
+        context{weights, kernels, pool, activations, statistics, options.dense_from_rows},
         rows(weights.spec),
         attention(context, cache),
         feed_forward(context) {}

@@ -9,7 +9,6 @@
 
 #include "base/result.h"
 #include "hardware/thread_pool.h"
-#include "kernels/grouped_gemm.h"
 #include "kernels/kernel_set.h"
 #include "runtime/formats.h"
 #include "weights/model_weights.h"
@@ -40,7 +39,9 @@ struct TransformerOptions {
   int num_kv_blocks = 0;
   kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
   kernels::KvFormat kv = kernels::KvFormat::kBf16;
-  kernels::GemmOrder order = kernels::GemmOrder::kGrouped;  // of experts
+  // Rows per expert from which on experts are computed one after the other; 0: never. It changes
+  // no result.
+  int dense_from_rows = 0;
 };
 
 // What the last step did; for bench (FLOPs and bytes).

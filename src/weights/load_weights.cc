@@ -248,14 +248,16 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats)
 }
 
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
-                                 const WeightFormats& formats, hardware::ThreadPool& pool,
-                                 const LoadProgress& progress) {
+                                 const WeightFormats& formats, hardware::NumaPolicy numa,
+                                 hardware::ThreadPool& pool, const LoadProgress& progress) {
   ModelWeights weights;
-  weights.size_bytes = PackedSizeBytes(checkpoint.spec(), formats);
-  Result<hardware::HugeBuffer> storage =
-      hardware::HugeBuffer::Allocate(weights.size_bytes, "the weights");
+  const uint64_t size_bytes = PackedSizeBytes(checkpoint.spec(), formats);
+  Result<hardware::HugeBuffer> storage = hardware::HugeBuffer::Allocate(size_bytes, "the weights");
   if (!storage) return storage.error();
   weights.storage = std::move(*storage);
+  weights.bytes = weights.storage.bytes();
+  const Result<int> placed = hardware::PlaceMemory(weights.storage.bytes(), pool.cpus(), numa);
+  if (!placed) return placed.error();
   LayOut(checkpoint.spec(), formats, weights.storage.data(), &weights);
 
   const StoredTensors tensors(checkpoint);
@@ -264,7 +266,7 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   const TensorBinding& embedding = tensors.Get(TensorRole::kEmbedding);
   const bool tied = weights.spec.tied_embeddings;
   jobs.Stack(weights.head, {tied ? &embedding : &tensors.Get(TensorRole::kHead)});
-  if (weights.embedding.data != weights.head.data) jobs.Stack(weights.embedding, {&embedding});
+  if (!weights.embedding_is_head()) jobs.Stack(weights.embedding, {&embedding});
   for (int layer = 0; layer < weights.spec.num_layers(); ++layer) {
     LayerJobs(tensors, layer, &weights.layers[layer], &jobs);
   }

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
+#include "hardware/numa.h"
 #include "hardware/thread_pool.h"
 #include "weights/model_weights.h"
 
@@ -24,7 +25,7 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats)
 // Packs with all threads of `pool`; source pages are dropped behind the packing, so that the peak
 // stays near PackedSizeBytes. Errors: memory that cannot be had (says how much and what to change).
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
-                                 const WeightFormats& formats, hardware::ThreadPool& pool,
-                                 const LoadProgress& progress);
+                                 const WeightFormats& formats, hardware::NumaPolicy numa,
+                                 hardware::ThreadPool& pool, const LoadProgress& progress);
 
 }  // namespace convene::weights

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "checkpoint/mapped_file.h"
 #include "hardware/huge_buffer.h"
 #include "kernels/packed_matrix.h"
 #include "model/model_spec.h"
@@ -59,8 +61,14 @@ struct ModelWeights {
   kernels::PackedMatrix embedding;  // (vocab, hidden), the head itself when tied and of one format
   std::vector<float> final_norm;    // (hidden)
   std::vector<LayerWeights> layers;
-  hardware::HugeBuffer storage;  // what the packed matrices point into
-  uint64_t size_bytes = 0;       // of storage
+  // What the packed matrices point into is one of these.
+  hardware::HugeBuffer storage;
+  std::optional<checkpoint::MappedFile> mapped;
+  std::span<const std::byte> bytes;  // all packed matrices
+
+  bool embedding_is_head() const {
+    return spec.tied_embeddings && formats.embedding() == formats.head();
+  }
 };
 
 }  // namespace convene::weights

@@ -10,7 +10,7 @@ using kernels::WeightFormat;
 
 class Placer {
  public:
-  Placer(std::byte* base, int group) : base_(base), group_(group) {}
+  Placer(const std::byte* base, int group) : base_(base), group_(group) {}
 
   uint64_t used_bytes() const { return used_bytes_; }
 
@@ -29,7 +29,7 @@ class Placer {
   }
 
  private:
-  std::byte* base_;
+  const std::byte* base_;
   int group_;
   uint64_t used_bytes_ = 0;
 };
@@ -49,7 +49,7 @@ MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, 
 
 }  // namespace
 
-uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, std::byte* base,
+uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, const std::byte* base,
                 ModelWeights* weights) {
   const WeightFormat format = formats.matrices;
   Placer placer(base, formats.group);
@@ -57,7 +57,7 @@ uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, std:
   weights->formats = formats;
   weights->layers.clear();
   weights->head = placer.Place(formats.head(), spec.vocab_size, spec.hidden_size);
-  weights->embedding = spec.tied_embeddings && formats.embedding() == formats.head()
+  weights->embedding = weights->embedding_is_head()
                            ? weights->head
                            : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
   for (const model::LayerSpec& layer : spec.layers) {

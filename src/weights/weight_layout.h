@@ -9,7 +9,7 @@ namespace convene::weights {
 
 // Gives every matrix of `weights` its shape and its place behind `base` (64-byte aligned, or null:
 // shapes and sizes only). Returns the bytes needed.
-uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, std::byte* base,
+uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, const std::byte* base,
                 ModelWeights* weights);
 
 }  // namespace convene::weights

@@ -72,6 +72,10 @@ class AttentionTile {
   }
 
  private:
+  // A single tile of rows only streams keys and values: they are fetched so many bytes ahead.
+  static constexpr int kStreamAhead = 2048;
+  int StreamLines() const { return num_rows_ <= kTileRows && kFormat != KvFormat::kInt8 ? 4 : 0; }
+
   int Position(int row) const { return a_.first_position + row / a_.num_heads; }
   int FirstKey(int position) const {
     return a_.window > 0 && position >= a_.window ? position - a_.window + 1 : 0;
@@ -118,8 +122,9 @@ class AttentionTile {
                             .panel_stride = 4 * kPanelRows,
                             .steps = steps,
                             .out = reinterpret_cast<std::byte*>(ScoresOf(done, block)),
-                            .out_stride = 4 * kSpanTokens},
-                           count, kKvBlockTokens / kLanes, 0);
+                            .out_stride = 4 * kSpanTokens,
+                            .prefetch = keys + kStreamAhead},
+                           count, kKvBlockTokens / kLanes, StreamLines());
     }
     if constexpr (kFormat == KvFormat::kInt8) {
       const float* scales = KeyScales(Block(begin, block), a_.head_dim);
@@ -197,8 +202,9 @@ class AttentionTile {
              .steps = kKvBlockTokens / kElements,
              .out = reinterpret_cast<std::byte*>(span_out_ + done * padded_dim_ + dim),
              .out_stride = 4 * padded_dim_,
-             .accumulate = block != first_block_},
-            count, width / kLanes, 0);
+             .accumulate = block != first_block_,
+             .prefetch = values + int64_t{dim} * kKvBlockTokens * kElementBytes + kStreamAhead},
+            count, width / kLanes, StreamLines());
       }
     }
   }

@@ -1,0 +1,89 @@
+#include "cli/quantize.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <string>
+
+#include "base/environment.h"
+#include "base/units.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/load_messages.h"
+#include "hardware/memory_status.h"
+#include "hardware/topology.h"
+#include "weights/load_weights.h"
+#include "weights/packed_directory.h"
+
+namespace convene::cli {
+namespace {
+
+class Quantize : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.add_option("MODEL", source_, "Directory of a Hugging Face checkpoint")
+        ->type_name("")
+        ->required();
+    app.add_option("--out", target_, "Where to write; must not exist or be empty")
+        ->type_name("DIR")
+        ->required();
+    app.add_option("--weights", weights_, "Format: int8 (default), int4, bf16 or f32")
+        ->check(CLI::IsMember({"int8", "int4", "bf16", "f32"}))
+        ->type_name("FORMAT");
+    app.add_option("--int4-group", group_, "Columns per int4 scale: 32 (default), 64 or 128")
+        ->check(CLI::IsMember({32, 64, 128}))
+        ->type_name("N");
+    app.add_option("--threads", num_threads_, "Threads (default: one per usable core)")
+        ->type_name("N");
+  }
+
+  Status Run() override {
+    if (weights::IsPackedDirectory(source_)) {
+      return Error{fmt::format(
+          "{} is packed already; give the directory of the original checkpoint", source_)};
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(source_);
+    if (!checkpoint) return checkpoint.error();
+    const weights::WeightFormats formats{.matrices = *kernels::WeightFormatFromName(weights_),
+                                         .group = group_};
+    const uint64_t size_bytes = weights::PackedSizeBytes(checkpoint->spec(), formats);
+    const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
+    if (!available) return available.error();
+    if (size_bytes > available->bytes) {
+      return Error{fmt::format(
+          "not enough memory: the {} weights take {}, available {} ({}); choose a smaller format, "
+          "or free memory",
+          weights_, FormatBytes(size_bytes), FormatBytes(available->bytes), available->limited_by)};
+    }
+    Result<std::vector<int>> cpus =
+        hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads_);
+    if (!cpus) return cpus.error();
+    hardware::ThreadPool pool(*std::move(cpus));
+    LoadMessages messages;
+    const Result<weights::ModelWeights> packed = weights::LoadWeights(
+        *checkpoint, formats, hardware::NumaPolicy::kAuto, pool, messages.observer().progress);
+    messages.Finish();
+    if (!packed) return packed.error();
+    if (Status written = weights::WritePackedDirectory(*packed, source_, target_); !written) {
+      return written;
+    }
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    fmt::print(stderr, "quantize: {} weights, {} (stored {}) in {:.1f} s -> {}\n", weights_,
+               FormatBytes(size_bytes), FormatBytes(checkpoint->size_bytes()), elapsed.count(),
+               target_);
+    return {};
+  }
+
+ private:
+  std::string source_;
+  std::string target_;
+  std::string weights_ = "int8";
+  int group_ = 32;
+  std::optional<int> num_threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeQuantize() { return std::make_unique<Quantize>(); }
+
+}  // namespace convene::cli

@@ -1,0 +1,81 @@
+#include "kernels/measure_order.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "hardware/huge_buffer.h"
+#include "kernels/grouped_gemm.h"
+
+namespace convene::kernels {
+namespace {
+
+constexpr int kExperts = 16;
+constexpr int kHidden = 2048;
+constexpr int kOutputs = 2048;
+constexpr std::array<int, 5> kRows = {1, 4, 16, 64, 256};
+constexpr int kLeastRepeats = 3;
+constexpr double kFaster = 0.98;  // dense must take less than this part of the time
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+Result<int> MeasureDenseFromRows(hardware::ThreadPool& pool, const KernelSet& kernels,
+                                 double budget_s) {
+  PackedMatrix expert{.format = WeightFormat::kInt8, .rows = kOutputs, .cols = kHidden};
+  const size_t expert_bytes = expert.size_bytes();
+  const auto row_bytes = static_cast<size_t>(ActivationRowBytes(ActivationFormat::kInt8, kHidden));
+  const size_t most_rows = size_t{kExperts} * kRows.back();
+  Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
+      expert_bytes * kExperts + most_rows * (row_bytes + size_t{4} * kOutputs) +
+          static_cast<size_t>(kGemmScratchBytes) * pool.size(),
+      "measuring the order of experts");
+  if (!memory) return memory.error();
+  // Small numbers in all formats, so that nothing becomes a denormal product.
+  std::memset(memory->data(), 0x3c, memory->size_bytes());
+  std::vector<PackedMatrix> experts(kExperts, expert);
+  for (int i = 0; i < kExperts; ++i) experts[i].data = memory->data() + expert_bytes * i;
+  std::byte* rows = memory->data() + expert_bytes * kExperts;
+  std::byte* out = rows + most_rows * row_bytes;
+  std::byte* scratch = out + most_rows * 4 * kOutputs;
+
+  const auto seconds = [&](int rows_each, GemmOrder order) {
+    std::vector<GemmGroup> groups;
+    for (int i = 0; i < kExperts; ++i) groups.push_back({&experts[i], i * rows_each, rows_each});
+    const auto start = std::chrono::steady_clock::now();
+    RunGroupedGemm(kernels, pool,
+                   {.groups = groups,
+                    .activations = ActivationFormat::kInt8,
+                    .rows = rows,
+                    .row_stride = static_cast<int64_t>(row_bytes),
+                    .out = out,
+                    .out_stride = int64_t{4} * kOutputs,
+                    .scratch = scratch,
+                    .order = order});
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  int from_rows = 0;
+  for (const int rows_each : kRows) {
+    std::vector<double> ratios;
+    double spent_s = 0;
+    seconds(rows_each, GemmOrder::kGrouped);
+    while (std::ssize(ratios) < kLeastRepeats || spent_s < budget_s / kRows.size()) {
+      const double grouped = seconds(rows_each, GemmOrder::kGrouped);
+      const double dense = seconds(rows_each, GemmOrder::kDense);
+      ratios.push_back(dense / grouped);
+      spent_s += grouped + dense;
+    }
+    const bool dense_is_faster = Median(ratios) < kFaster;
+    if (!dense_is_faster) from_rows = 0;
+    if (dense_is_faster && from_rows == 0) from_rows = rows_each;
+  }
+  return from_rows;
+}
+
+}  // namespace convene::kernels

@@ -1,0 +1,280 @@
+#include "weights/packed_directory.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <filesystem>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/quote.h"
+#include "checkpoint/output_directory.h"
+#include "checkpoint/output_file.h"
+#include "checkpoint/safetensors.h"
+#include "weights/weight_layout.h"
+
+namespace convene::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::StoredTensor;
+using model::TensorRole;
+
+constexpr const char* kFormatsName = "convene.json";
+constexpr const char* kWeightsName = "convene.safetensors";
+constexpr int kVersion = 1;
+constexpr uint64_t kMaxFormatsBytes = 1 << 16;
+
+std::string PathIn(const std::string& directory, const char* name) {
+  return (fs::path(directory) / name).string();
+}
+
+struct NamedMatrix {
+  std::string name;
+  const kernels::PackedMatrix* matrix;
+};
+
+// In the order of weight_layout.h.
+std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
+  std::vector<NamedMatrix> all;
+  const auto add = [&](std::string name, const kernels::PackedMatrix& matrix) {
+    all.push_back({std::move(name), &matrix});
+  };
+  const auto add_ffn = [&](const std::string& name, const GatedFfn& ffn) {
+    add(name + ".gate_up", ffn.gate_up);
+    add(name + ".down", ffn.down);
+  };
+  add("head", weights.head);
+  if (!weights.embedding_is_head()) add("embedding", weights.embedding);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerWeights& layer = weights.layers[i];
+    const std::string prefix = fmt::format("layers.{}.", i);
+    add(prefix + "qkv", layer.qkv);
+    add(prefix + "output", layer.output);
+    if (layer.dense) add_ffn(prefix + "dense", *layer.dense);
+    if (!layer.moe) continue;
+    add(prefix + "router", layer.moe->router);
+    for (size_t expert = 0; expert < layer.moe->experts.size(); ++expert) {
+      add_ffn(fmt::format("{}experts.{}", prefix, expert), layer.moe->experts[expert]);
+    }
+    if (layer.moe->shared) add_ffn(prefix + "shared", *layer.moe->shared);
+  }
+  return all;
+}
+
+struct NamedVector {
+  std::string name;
+  std::vector<float>* values;
+  int64_t size;  // as the model's tensors say
+};
+
+// Norms and biases; empty ones are not stored.
+std::vector<NamedVector> Vectors(ModelWeights& weights) {
+  std::vector<NamedVector> all;
+  const auto add = [&](std::string name, int layer, std::vector<float>& values,
+                       std::initializer_list<TensorRole> roles) {
+    int64_t size = 0;
+    for (const model::TensorBinding& binding : weights.spec.tensors) {
+      for (const TensorRole role : roles) {
+        if (binding.layer == layer && binding.role == role) size += binding.rows * binding.cols;
+      }
+    }
+    if (size > 0) all.push_back({std::move(name), &values, size});
+  };
+  using enum TensorRole;
+  add("final_norm", -1, weights.final_norm, {kFinalNorm});
+  for (int i = 0; i < weights.spec.num_layers(); ++i) {
+    LayerWeights& layer = weights.layers[i];
+    const std::string prefix = fmt::format("layers.{}.", i);
+    add(prefix + "attention_norm", i, layer.attention_norm, {kAttentionNorm});
+    add(prefix + "qkv_bias", i, layer.qkv_bias, {kQueryBias, kKeyBias, kValueBias});
+    add(prefix + "query_norm", i, layer.query_norm, {kQueryNorm});
+    add(prefix + "key_norm", i, layer.key_norm, {kKeyNorm});
+    add(prefix + "output_bias", i, layer.output_bias, {kAttentionOutputBias});
+    add(prefix + "ffn_norm", i, layer.ffn_norm, {kFfnNorm});
+  }
+  return all;
+}
+
+StoredTensor TensorOf(const NamedMatrix& named) {
+  return {.name = named.name,
+          .dtype = "U8",
+          .shape = {static_cast<int64_t>(named.matrix->size_bytes())}};
+}
+
+StoredTensor TensorOf(const NamedVector& named) {
+  return {.name = named.name, .dtype = "F32", .shape = {named.size}};
+}
+
+Result<WeightFormats> ParseFormats(const nlohmann::json& json, bool* tied) {
+  if (!json.contains("version") || json["version"] != kVersion) {
+    return Error{fmt::format("version {} is not {}; make the directory again with this program",
+                             json.contains("version") ? json["version"].dump() : "(none)",
+                             kVersion)};
+  }
+  const auto weights = json.find("weights");
+  const auto group = json.find("group");
+  const auto is_tied = json.find("tied_embeddings");
+  if (weights == json.end() || !weights->is_string() || group == json.end() ||
+      !group->is_number_integer() || is_tied == json.end() || !is_tied->is_boolean()) {
+    return Error{"it needs weights (a name), group (a number) and tied_embeddings (true or false)"};
+  }
+  const auto format = kernels::WeightFormatFromName(weights->get<std::string>());
+  if (!format) return Error{fmt::format("the format {} is not known", Quote(weights->dump()))};
+  if (*group != 32 && *group != 64 && *group != 128) {
+    return Error{fmt::format("groups of {} are not supported", group->dump())};
+  }
+  *tied = is_tied->get<bool>();
+  return WeightFormats{.matrices = *format, .group = group->get<int>()};
+}
+
+template <typename Named>
+Status CheckTensor(const Named& expected, const std::vector<StoredTensor>& stored, size_t index) {
+  const StoredTensor wanted = TensorOf(expected);
+  const bool is_there = index < stored.size() && stored[index].name == wanted.name &&
+                        stored[index].dtype == wanted.dtype && stored[index].shape == wanted.shape;
+  if (is_there) return {};
+  return Error{
+      fmt::format("tensor {} should be {} of {} {}, for the model of config.json and the "
+                  "formats of convene.json",
+                  index, Quote(wanted.name), wanted.shape[0], wanted.dtype)};
+}
+
+// Everything of a model but weights and tables of contents that do not fit the packed file.
+bool IsCopied(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  if (!entry.is_regular_file(ignored)) return false;
+  const std::string name = entry.path().filename().string();
+  for (const char* ending : {".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json",
+                             ".pth", ".pt", ".gguf", ".onnx", ".h5", ".msgpack"}) {
+    if (name.ends_with(ending)) return false;
+  }
+  return name != kFormatsName;
+}
+
+Status WriteWeights(const ModelWeights& weights, const std::string& path) {
+  // Only the addresses of the vectors are needed; they are not changed.
+  const std::vector<NamedVector> vectors = Vectors(const_cast<ModelWeights&>(weights));
+  std::vector<StoredTensor> tensors;
+  uint64_t data_bytes = weights.bytes.size();
+  for (const NamedMatrix& named : Matrices(weights)) tensors.push_back(TensorOf(named));
+  for (const NamedVector& named : vectors) {
+    tensors.push_back(TensorOf(named));
+    data_bytes += named.values->size() * sizeof(float);
+  }
+  const std::string prefix = checkpoint::SafetensorsPrefix(tensors);
+  Result<checkpoint::OutputFile> file =
+      checkpoint::OutputFile::Create(path, prefix.size() + data_bytes);
+  if (!file) return file.error();
+  uint64_t offset = 0;
+  const auto write = [&](std::span<const std::byte> bytes) -> Status {
+    const Status written = file->WriteAt(offset, bytes);
+    offset += bytes.size();
+    return written;
+  };
+  if (Status written = write(std::as_bytes(std::span(prefix))); !written) return written;
+  if (Status written = write(weights.bytes); !written) return written;
+  for (const NamedVector& named : vectors) {
+    if (Status written = write(std::as_bytes(std::span(*named.values))); !written) return written;
+  }
+  return file->Finish();
+}
+
+}  // namespace
+
+bool IsPackedDirectory(const std::string& directory) {
+  std::error_code ignored;
+  return fs::exists(PathIn(directory, kFormatsName), ignored);
+}
+
+Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
+  Result<checkpoint::ModelConfiguration> configuration =
+      checkpoint::ReadModelConfiguration(directory);
+  if (!configuration) return configuration.error();
+  const std::string formats_path = PathIn(directory, kFormatsName);
+  const Result<nlohmann::json> json = checkpoint::ReadOptionalJson(formats_path, kMaxFormatsBytes);
+  if (!json) return json.error();
+  const Result<WeightFormats> formats = ParseFormats(*json, &configuration->spec.tied_embeddings);
+  if (!formats) return Error{fmt::format("{}: {}", formats_path, formats.error().message)};
+
+  Result<checkpoint::MappedFile> file =
+      checkpoint::MappedFile::Open(PathIn(directory, kWeightsName));
+  if (!file) return file.error();
+  const Result<std::vector<StoredTensor>> stored =
+      checkpoint::ParseSafetensors(file->bytes(), file->bytes().size());
+  const auto in_file = [&](const Error& error) {
+    return Error{fmt::format("{}: {}", file->path(), error.message)};
+  };
+  if (!stored) return in_file(stored.error());
+  ModelWeights expected;
+  LayOut(configuration->spec, *formats, nullptr, &expected);
+  size_t index = 0;
+  for (const NamedMatrix& named : Matrices(expected)) {
+    if (Status checked = CheckTensor(named, *stored, index++); !checked) {
+      return in_file(checked.error());
+    }
+  }
+  for (const NamedVector& named : Vectors(expected)) {
+    if (Status checked = CheckTensor(named, *stored, index++); !checked) {
+      return in_file(checked.error());
+    }
+  }
+  if (index != stored->size()) {
+    return in_file(Error{fmt::format("{} tensors where {} are expected", stored->size(), index)});
+  }
+  const uint64_t first_byte = stored->front().offset;
+  if (first_byte % 64 != 0) {
+    return in_file(Error{"the matrices do not begin at a multiple of 64 bytes"});
+  }
+  return PackedDirectory{*std::move(configuration), *formats, *std::move(file), first_byte};
+}
+
+ModelWeights MapWeights(PackedDirectory directory) {
+  ModelWeights weights;
+  weights.mapped = std::move(directory.file);
+  const std::byte* base = weights.mapped->bytes().data() + directory.first_byte;
+  const uint64_t size_bytes =
+      LayOut(directory.configuration.spec, directory.formats, base, &weights);
+  weights.bytes = {base, size_bytes};
+  const std::byte* next = base + size_bytes;
+  for (const NamedVector& named : Vectors(weights)) {
+    named.values->resize(named.size);
+    std::memcpy(named.values->data(), next, named.size * sizeof(float));
+    next += named.size * sizeof(float);
+  }
+  checkpoint::WillNeed(weights.bytes);
+  return weights;
+}
+
+Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
+                            const std::string& target) {
+  Result<checkpoint::OutputDirectory> output = checkpoint::OutputDirectory::Prepare(target);
+  if (!output) return output.error();
+  if (Status room = output->CheckRoom(weights.bytes.size()); !room) return room;
+  if (Status written = WriteWeights(weights, output->Add(kWeightsName)); !written) return written;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(source, error)) {
+    if (!IsCopied(entry)) continue;
+    const std::string path = output->Add(entry.path().filename().string());
+    if (!fs::copy_file(entry.path(), path, error)) break;
+  }
+  if (error) {
+    return Error{
+        fmt::format("cannot copy the files of {} to {}: {}", source, target, error.message())};
+  }
+  const nlohmann::json formats = {{"version", kVersion},
+                                  {"weights", kernels::Name(weights.formats.matrices)},
+                                  {"group", weights.formats.group},
+                                  {"tied_embeddings", weights.spec.tied_embeddings}};
+  if (Status written =
+          checkpoint::WriteWholeFile(output->Add(kFormatsName), formats.dump(2) + "\n");
+      !written) {
+    return written;
+  }
+  output->Keep();
+  return {};
+}
+
+}  // namespace convene::weights

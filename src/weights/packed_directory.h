@@ -1,0 +1,41 @@
+// A model directory whose weights are already packed: config.json, tokenizer and so on as they
+// were, `convene.json` with the formats and `convene.safetensors` with the matrices as they lie in
+// memory, so that it is mapped instead of read, converted and packed. Made by `convene quantize`.
+//
+// convene.json: {"version": 1, "weights": "int4", "group": 32, "tied_embeddings": false}.
+// convene.safetensors: a U8 tensor for each packed matrix, in the order and without the holes of
+// weight_layout.h, then the norms and biases as F32.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "weights/model_weights.h"
+
+namespace convene::weights {
+
+// Whether `directory` says that it is one.
+bool IsPackedDirectory(const std::string& directory);
+
+// An opened and checked packed directory; nothing of the matrices is read yet.
+struct PackedDirectory {
+  checkpoint::ModelConfiguration configuration;
+  WeightFormats formats;
+  checkpoint::MappedFile file;
+  uint64_t first_byte = 0;  // of the matrices in the file
+};
+
+// Errors: files that are missing or malformed, another version, tensors that are not those of the
+// model in these formats.
+Result<PackedDirectory> OpenPackedDirectory(const std::string& directory);
+
+// The weights, which keep the file mapped. Tells the kernel to read it ahead.
+ModelWeights MapWeights(PackedDirectory directory);
+
+// Writes `weights`, which were loaded from `source`, and copies the directory's other files.
+// `target` must not exist or be empty; it is complete or gone. Errors: of the disk.
+Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
+                            const std::string& target);
+
+}  // namespace convene::weights
