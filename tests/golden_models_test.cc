@@ -103,7 +103,8 @@ class LoadedModel {
   LoadedModel(const checkpoint::Checkpoint& checkpoint, const Formats& formats,
               const KernelSet& kernels, int num_threads)
       : pool_(std::vector<int>(num_threads, 0)) {
-    auto weights = weights::LoadWeights(checkpoint, formats.weights, hardware::NumaPolicy::kAuto, pool_, {});
+    auto weights =
+        weights::LoadWeights(checkpoint, formats.weights, hardware::NumaPolicy::kAuto, pool_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));
     const int blocks_each = kMaxLength / runtime::kKvBlockTokens;

@@ -29,13 +29,12 @@ OutputDirectory::~OutputDirectory() {
   if (is_new_) fs::remove(path_, ignored);
 }
 
-Status OutputDirectory::CheckRoom(uint64_t needed_bytes) const {
+Status OutputDirectory::CheckRoom(uint64_t needed_bytes, std::string_view remedy) const {
   std::error_code error;
   const fs::space_info space = fs::space(path_, error);
   if (error || space.available >= needed_bytes) return {};
-  return Error{
-      fmt::format("the weights need {}, but the disk of {} has {} free; choose another directory",
-                  FormatBytes(needed_bytes), path_, FormatBytes(space.available))};
+  return Error{fmt::format("the weights need {}, but the disk of {} has {} free; {}",
+                           FormatBytes(needed_bytes), path_, FormatBytes(space.available), remedy)};
 }
 
 std::string OutputDirectory::Add(const std::string& name) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,8 +24,8 @@ class OutputDirectory {
   // Removes the added files, and the directory if it was made here, unless kept.
   ~OutputDirectory();
 
-  // Error: the disk has less room than that.
-  Status CheckRoom(uint64_t needed_bytes) const;
+  // Error: the disk has less room than that; it ends with `remedy` ("choose another directory").
+  Status CheckRoom(uint64_t needed_bytes, std::string_view remedy) const;
 
   // The path of a file that is about to be written.
   std::string Add(const std::string& name);

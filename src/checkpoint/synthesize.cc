@@ -220,7 +220,10 @@ Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::s
 
   Result<OutputDirectory> output = OutputDirectory::Prepare(directory);
   if (!output) return output.error();
-  if (Status room = output->CheckRoom(summary.size_bytes); !room) return room.error();
+  if (Status room =
+          output->CheckRoom(summary.size_bytes, "choose another directory or fewer layers");
+      !room)
+    return room.error();
   ShardWriter writer(options, summary.size_bytes, progress);
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string path = output->Add(ShardName(i, shards.size()));

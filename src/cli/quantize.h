@@ -1,4 +1,5 @@
-// The command `quantize`: a model directory with its weights packed in a format, ready to be mapped.
+// The command `quantize`: a model directory with its weights packed in a format, ready to be
+// mapped.
 #pragma once
 
 #include <memory>

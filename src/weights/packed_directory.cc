@@ -252,7 +252,10 @@ Status WritePackedDirectory(const ModelWeights& weights, const std::string& sour
                             const std::string& target) {
   Result<checkpoint::OutputDirectory> output = checkpoint::OutputDirectory::Prepare(target);
   if (!output) return output.error();
-  if (Status room = output->CheckRoom(weights.bytes.size()); !room) return room;
+  if (Status room =
+          output->CheckRoom(weights.bytes.size(), "choose another directory or a smaller format");
+      !room)
+    return room;
   if (Status written = WriteWeights(weights, output->Add(kWeightsName)); !written) return written;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(source, error)) {

@@ -118,7 +118,8 @@ TEST_P(PackedDirectoryTest, NeverWritesOverAnything) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, PackedDirectoryTest,
-                         testing::Values("mixtral_plain", "qwen2_many", "olmoe_plain", "dbrx_plain"));
+                         testing::Values("mixtral_plain", "qwen2_many", "olmoe_plain",
+                                         "dbrx_plain"));
 
 }  // namespace
 }  // namespace convene::weights
