@@ -167,6 +167,29 @@ TEST_F(CommandsTest, RunIsGreedyByDefaultAndTakesStopBeforeTheModel) {
   EXPECT_EQ(stopped.out, first.out.substr(0, first.out.find(stop)) + "\n");
 }
 
+TEST_F(CommandsTest, RunSamplesAGreedyModelWhereTheChoiceIsNarrowed) {
+  const auto run = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> words = {"run", model_, "--prompt", "hello", "--ignore-eos"};
+    words.insert(words.end(), {"--max-tokens", "30"});
+    words.insert(words.end(), options.begin(), options.end());
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return outcome.out;
+  };
+  const std::string greedy = run({});
+  for (const std::vector<std::string>& narrowed :
+       {std::vector<std::string>{"--top-p", "0.99"}, {"--top-k", "100"}, {"--min-p", "0.001"}}) {
+    std::vector<std::string> seeded = narrowed;
+    seeded.insert(seeded.end(), {"--seed", "1"});
+    const std::string sampled = run(seeded);
+    EXPECT_NE(sampled, greedy) << narrowed[0];
+    seeded.insert(seeded.end(), {"--temperature", "1"});
+    EXPECT_EQ(run(seeded), sampled) << narrowed[0];
+    seeded.back() = "0";
+    EXPECT_EQ(run(seeded), greedy) << narrowed[0];
+  }
+}
+
 TEST_F(CommandsTest, LogitsAreThoseOfTransformers) {
   const std::string fixture = CONVENE_SOURCE_DIR "/tests/golden/models/olmoe_plain/";
   const Outcome outcome = Run({"logits", model_, "--tokens", fixture + "prompt_300.tokens.npy",

@@ -7,15 +7,18 @@
 namespace convene::cli {
 
 void AddSamplingOptions(CLI::App& app, SamplingFlags& flags) {
+  engine::GivenSampling& given = flags.given;
   app.add_option("--max-tokens", flags.max_tokens, "Most tokens to generate")->type_name("N");
-  app.add_option("--temperature", flags.temperature, "0: greedy, always the likeliest token")
+  app.add_option("--temperature", given.temperature,
+                 "0: greedy, always the likeliest token\n"
+                 "(default: the model's; 1 if that is 0 and one of the next three is given)")
       ->type_name("T");
-  app.add_option("--top-k", flags.top_k, "Only the K likeliest tokens (0: all)")->type_name("K");
-  app.add_option("--top-p", flags.top_p, "Only the likeliest that together reach probability P")
+  app.add_option("--top-k", given.top_k, "Only the K likeliest tokens (0: all)")->type_name("K");
+  app.add_option("--top-p", given.top_p, "Only the likeliest that together reach probability P")
       ->type_name("P");
-  app.add_option("--min-p", flags.min_p, "Only tokens at least P times as likely as the likeliest")
+  app.add_option("--min-p", given.min_p, "Only tokens at least P times as likely as the likeliest")
       ->type_name("P");
-  app.add_option("--repetition-penalty", flags.repetition_penalty, "Above 1: avoid repetition")
+  app.add_option("--repetition-penalty", given.repetition_penalty, "Above 1: avoid repetition")
       ->type_name("R");
   app.add_option("--seed", flags.seed,
                  "The same seed gives the same text (default: another each time)")
@@ -30,12 +33,7 @@ engine::Request RequestOf(const SamplingFlags& flags, const checkpoint::Generati
                           std::optional<int> default_max_tokens) {
   engine::Request request;
   engine::SamplingOptions& sampling = request.sampling;
-  sampling = engine::DefaultSampling(config);
-  sampling.temperature = flags.temperature.value_or(sampling.temperature);
-  sampling.top_k = flags.top_k.value_or(sampling.top_k);
-  sampling.top_p = flags.top_p.value_or(sampling.top_p);
-  sampling.min_p = flags.min_p.value_or(sampling.min_p);
-  sampling.repetition_penalty = flags.repetition_penalty.value_or(sampling.repetition_penalty);
+  sampling = engine::MergeSampling(engine::DefaultSampling(config), flags.given);
   sampling.seed = flags.seed ? *flags.seed : std::random_device()();
   request.max_tokens = flags.max_tokens;
   if (!request.max_tokens && config.max_new_tokens) request.max_tokens = *config.max_new_tokens;

@@ -14,11 +14,7 @@ namespace convene::cli {
 
 struct SamplingFlags {
   std::optional<int> max_tokens;
-  std::optional<double> temperature;
-  std::optional<int> top_k;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<double> repetition_penalty;
+  engine::GivenSampling given;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
   bool ignore_eos = false;

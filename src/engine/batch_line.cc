@@ -81,13 +81,16 @@ constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 constexpr int kMaxTopLogprobs = 20;
 
 void ReadSampling(Fields& body, Request* request) {
+  GivenSampling given;
+  given.temperature = body.Number("temperature", 0, 100);
+  given.top_p = body.Number("top_p", 0, 1);
+  given.min_p = body.Number("min_p", 0, 1);
+  if (const auto top_k = body.Integer("top_k", 0, kMaxTokens)) {
+    given.top_k = static_cast<int>(*top_k);
+  }
+  given.repetition_penalty = body.Number("repetition_penalty", 0.01, 100);
   SamplingOptions& sampling = request->sampling;
-  sampling.temperature = body.Number("temperature", 0, 100).value_or(sampling.temperature);
-  sampling.top_p = body.Number("top_p", 0, 1).value_or(sampling.top_p);
-  sampling.min_p = body.Number("min_p", 0, 1).value_or(sampling.min_p);
-  sampling.top_k = static_cast<int>(body.Integer("top_k", 0, kMaxTokens).value_or(sampling.top_k));
-  sampling.repetition_penalty =
-      body.Number("repetition_penalty", 0.01, 100).value_or(sampling.repetition_penalty);
+  sampling = MergeSampling(sampling, given);
   const auto seed = body.Integer("seed", std::numeric_limits<int64_t>::min() / 2,
                                  std::numeric_limits<int64_t>::max() / 2);
   if (seed) sampling.seed = static_cast<uint64_t>(*seed);

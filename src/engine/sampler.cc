@@ -49,6 +49,18 @@ Status Validate(const SamplingOptions& options) {
   return {};
 }
 
+SamplingOptions MergeSampling(const SamplingOptions& defaults, const GivenSampling& given) {
+  SamplingOptions options = defaults;
+  const bool narrows = given.top_k || given.top_p || given.min_p;
+  if (narrows && options.temperature == 0) options.temperature = 1;
+  options.temperature = given.temperature.value_or(options.temperature);
+  options.top_k = given.top_k.value_or(options.top_k);
+  options.top_p = given.top_p.value_or(options.top_p);
+  options.min_p = given.min_p.value_or(options.min_p);
+  options.repetition_penalty = given.repetition_penalty.value_or(options.repetition_penalty);
+  return options;
+}
+
 void Sampler::Observe(int32_t token) {
   const auto id = static_cast<size_t>(token);
   if (id >= is_seen_.size()) is_seen_.resize(id + 1);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,19 @@ struct SamplingOptions {
 
 // Error: names the option out of its range.
 Status Validate(const SamplingOptions& options);
+
+// What a request says about sampling; the rest is the model's.
+struct GivenSampling {
+  std::optional<double> temperature = {};
+  std::optional<int> top_k = {};
+  std::optional<double> top_p = {};
+  std::optional<double> min_p = {};
+  std::optional<double> repetition_penalty = {};
+};
+
+// `defaults` with what is given. Who gives top_k, top_p or min_p wants to sample: without a
+// temperature it is 1 where the default is greedy.
+SamplingOptions MergeSampling(const SamplingOptions& defaults, const GivenSampling& given);
 
 struct Candidate {
   double weight = 0;  // proportional to the probability; 1 for the likeliest token

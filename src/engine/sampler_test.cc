@@ -169,6 +169,30 @@ TEST(Sampler, SurvivesLogitsThatAreNoNumbers) {
   EXPECT_EQ(sampler.Sample(std::vector<float>{-kInfinity, -kInfinity}, 0), 0);
 }
 
+TEST(MergeSampling, WhatIsGivenReplacesTheDefault) {
+  const SamplingOptions defaults = {
+      .temperature = 0.7, .top_k = 50, .top_p = 0.9, .repetition_penalty = 1.1, .seed = 3};
+  SamplingOptions merged = MergeSampling(defaults, {});
+  EXPECT_EQ(merged.temperature, 0.7);
+  EXPECT_EQ(merged.top_k, 50);
+  EXPECT_EQ(merged.repetition_penalty, 1.1);
+  merged = MergeSampling(defaults, {.top_k = 0, .top_p = 0.5, .min_p = 0.1});
+  EXPECT_EQ(merged.temperature, 0.7);
+  EXPECT_EQ(merged.top_k, 0);
+  EXPECT_EQ(merged.top_p, 0.5);
+  EXPECT_EQ(merged.min_p, 0.1);
+  EXPECT_EQ(merged.seed, 3u);
+}
+
+TEST(MergeSampling, NarrowingTheChoiceOfAGreedyModelSamples) {
+  const SamplingOptions greedy = {.temperature = 0};
+  EXPECT_EQ(MergeSampling(greedy, {.top_k = 40}).temperature, 1);
+  EXPECT_EQ(MergeSampling(greedy, {.top_p = 0.9}).temperature, 1);
+  EXPECT_EQ(MergeSampling(greedy, {.min_p = 0.1}).temperature, 1);
+  EXPECT_EQ(MergeSampling(greedy, {.temperature = 0, .top_p = 0.9}).temperature, 0);
+  EXPECT_EQ(MergeSampling(greedy, {.repetition_penalty = 1.1}).temperature, 0);
+}
+
 TEST(Sampler, RefusesOptionsOutOfRangeByName) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const std::pair<SamplingOptions, std::string> cases[] = {
