@@ -18,6 +18,7 @@
 #include "engine/batch_line.h"
 #include "engine/engine.h"
 #include "text/chat_template.h"
+#include "text/openai_messages.h"
 
 namespace convene::cli {
 namespace {
@@ -272,7 +273,8 @@ class Batch : public Command {
     text::RenderOptions options;
     options.add_generation_prompt = true;
     options.tools = line.tools;
-    const Result<std::string> rendered = chat_template_->Render(line.messages, options);
+    const Result<std::string> rendered =
+        text::RenderOpenAiMessages(*chat_template_, line.messages, options);
     if (!rendered) return rendered.error();
     return engine_->tokenizer().Encode(*rendered, {.add_special_tokens = false});
   }

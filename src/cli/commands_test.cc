@@ -266,6 +266,35 @@ TEST_F(CommandsTest, BatchAnswersEqualThoseAlone) {
   }
 }
 
+TEST_F(CommandsTest, BatchTakesContentsInPartsAndArgumentsAsText) {
+  Write("model/tokenizer_config.json",
+        R"({"chat_template": "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %})"
+        R"({{ c.function.arguments.a }}{% endfor %};{% endfor %}"})");
+  const auto request = [](const std::string& id, const std::string& messages) {
+    return fmt::format(R"({{"custom_id":"{}","url":"/v1/chat/completions",)"
+                       R"("body":{{"max_tokens":8,"ignore_eos":true,"messages":{}}}}})"
+                       "\n",
+                       id, messages);
+  };
+  Write("in.jsonl",
+        request("text", R"([{"role":"user","content":"ab"},{"role":"assistant","content":"c"}])") +
+            request("parts", R"([{"role":"user","content":[{"type":"text","text":"ab"}]},)"
+                             R"({"role":"assistant","content":"","tool_calls":[{"function":)"
+                             R"({"name":"f","arguments":"{\"a\":\"c\"}"}}]}])") +
+            request("image", R"([{"role":"user","content":[{"type":"image_url"}]}])"));
+  ASSERT_EQ(RunBatch("out.jsonl").status, kSuccess);
+  std::map<std::string, nlohmann::json> bodies;
+  std::istringstream lines(Read("out.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    bodies[json["custom_id"]] = json["error"].is_null() ? json["response"]["body"] : json["error"];
+  }
+  EXPECT_EQ(bodies["text"]["usage"]["prompt_tokens"], 5);
+  EXPECT_EQ(bodies["parts"]["usage"], bodies["text"]["usage"]);
+  EXPECT_EQ(bodies["parts"]["choices"], bodies["text"]["choices"]);
+  EXPECT_THAT(bodies["image"]["message"].get<std::string>(), HasSubstr("only text is supported"));
+}
+
 TEST_F(CommandsTest, BatchOnAFullDiskStopsAndSaysSo) {
   Write("in.jsonl", Request(1));
   const Outcome outcome =

@@ -1,0 +1,104 @@
+#include "text/openai_messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/json.h"
+#include "base/quote.h"
+
+namespace convene::text {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Texts that no template contains by itself.
+constexpr const char* kProbe = "probe_9c1f";
+constexpr const char* kUnknownKey = "unknown_9c1f";
+
+// Each part must be {"type": "text", "text": ...}.
+Status CheckParts(const ordered_json& parts, size_t message_idx) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const ordered_json& part = parts[i];
+    const bool is_text =
+        part.is_object() && part.value("type", ordered_json()) == ordered_json("text");
+    if (is_text && part.contains("text") && part["text"].is_string()) continue;
+    const bool has_type = part.is_object() && part.contains("type") && part["type"].is_string();
+    const std::string type = has_type
+                                 ? fmt::format("of type {}", Quote(part["type"].get<std::string>()))
+                                 : "without type";
+    return Error{is_text
+                     ? fmt::format("messages[{}].content[{}] has no text", message_idx, i)
+                     : fmt::format("messages[{}].content[{}] is a part {}; only text is supported",
+                                   message_idx, i, type)};
+  }
+  return {};
+}
+
+std::string JoinParts(const ordered_json& parts) {
+  std::string text;
+  for (const ordered_json& part : parts) {
+    if (&part != &parts.front()) text += '\n';
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+// Replaces arguments that are the text of an object; whether there were any.
+bool ParseArguments(ordered_json& messages) {
+  bool found_any = false;
+  for (ordered_json& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (ordered_json& call : *calls) {
+      if (!call.is_object() || !call.contains("function")) continue;
+      ordered_json& function = call["function"];
+      if (!function.is_object() || !function.contains("arguments")) continue;
+      ordered_json& arguments = function["arguments"];
+      if (!arguments.is_string()) continue;
+      const auto text = arguments.get<std::string>();
+      Result<ordered_json> parsed = text.empty() ? ordered_json::object() : ParseOrderedJson(text);
+      if (!parsed || !parsed->is_object()) continue;
+      arguments = *std::move(parsed);
+      found_any = true;
+    }
+  }
+  return found_any;
+}
+
+}  // namespace
+
+bool ReadsContentParts(const ChatTemplate& chat_template, const RenderOptions& options) {
+  const ordered_json part = {{"type", "text"}, {"text", kProbe}, {kUnknownKey, true}};
+  const ordered_json message = {{"role", "user"}, {"content", ordered_json::array({part})}};
+  const Result<std::string> text = chat_template.Render(ordered_json::array({message}), options);
+  return text && text->find(kProbe) != std::string::npos &&
+         text->find(kUnknownKey) == std::string::npos;
+}
+
+Result<std::string> RenderOpenAiMessages(const ChatTemplate& chat_template,
+                                         const ordered_json& messages,
+                                         const RenderOptions& options) {
+  const auto has_parts = [](const ordered_json& message) {
+    return message.is_object() && message.contains("content") && message["content"].is_array();
+  };
+  ordered_json prepared = messages;
+  if (std::any_of(prepared.begin(), prepared.end(), has_parts)) {
+    const bool reads_parts = ReadsContentParts(chat_template, options);
+    for (size_t i = 0; i < prepared.size(); ++i) {
+      if (!has_parts(prepared[i])) continue;
+      ordered_json& content = prepared[i]["content"];
+      if (const Status checked = CheckParts(content, i); !checked) return checked.error();
+      if (!reads_parts) content = JoinParts(content);
+    }
+  }
+  ordered_json with_objects = prepared;
+  if (!ParseArguments(with_objects)) return chat_template.Render(prepared, options);
+  Result<std::string> text = chat_template.Render(with_objects, options);
+  if (text) return text;
+  Result<std::string> with_strings = chat_template.Render(prepared, options);
+  return with_strings ? with_strings : text;
+}
+
+}  // namespace convene::text

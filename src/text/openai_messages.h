@@ -1,0 +1,29 @@
+// Renders a conversation in the form of OpenAI's chat API, which differs from what chat templates
+// read: contents may be lists of parts, and the arguments of tool calls are JSON text. It checks no
+// roles; transformers' own form is chat_template.h.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/result.h"
+#include "text/chat_template.h"
+
+namespace convene::text {
+
+// `messages` is an array of objects, as ChatTemplate::Render takes them, but
+// - where a content is a list of text parts and the template does not read parts, it becomes their
+//   texts with a line break between;
+// - where the arguments of a tool call are the text of a JSON object, they become that object (no
+//   text: an empty one), as transformers documents it. A template that fails on objects, because it
+//   appends arguments to text, gets them as they came.
+// Errors: a part that is no text, and those of ChatTemplate::Render.
+Result<std::string> RenderOpenAiMessages(const ChatTemplate& chat_template,
+                                         const nlohmann::ordered_json& messages,
+                                         const RenderOptions& options);
+
+// Whether the template reads contents that are lists of parts, found by trying: it writes the text
+// of a part. One that prints the list as it is, keys and all, does not read parts.
+bool ReadsContentParts(const ChatTemplate& chat_template, const RenderOptions& options);
+
+}  // namespace convene::text
