@@ -266,6 +266,24 @@ TEST_F(CommandsTest, BatchAnswersEqualThoseAlone) {
   }
 }
 
+TEST_F(CommandsTest, BatchSamplesEqualPromptsDifferentlyAndARerunTheSame) {
+  std::string input;
+  for (int id = 0; id < 3; ++id) {
+    input += fmt::format(R"({{"custom_id":"r{}","url":"/v1/completions","body":{{"prompt":"x",)"
+                         R"("max_tokens":20,"top_p":1,"ignore_eos":true}}}})"
+                         "\n",
+                         id);
+  }
+  Write("in.jsonl", input);
+  ASSERT_EQ(RunBatch("first.jsonl").status, kSuccess);
+  ASSERT_EQ(RunBatch("second.jsonl").status, kSuccess);
+  const std::map<std::string, std::string> first = Results("first.jsonl");
+  EXPECT_EQ(first, Results("second.jsonl"));
+  EXPECT_NE(first.at("r0"), first.at("r1"));
+  EXPECT_NE(first.at("r0"), first.at("r2"));
+  EXPECT_NE(first.at("r1"), first.at("r2"));
+}
+
 TEST_F(CommandsTest, BatchTakesContentsInPartsAndArgumentsAsText) {
   Write("model/tokenizer_config.json",
         R"({"chat_template": "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %})"

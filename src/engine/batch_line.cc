@@ -210,6 +210,7 @@ Result<BatchLine> ParseBatchLine(std::string_view text, const SamplingOptions& d
   if (object == nullptr || !object->is_object()) fields.Fail("body must be an object");
   if (!fields.status()) return fields.status().error();
 
+  line.request.sampling.seed = SeedOf(line.custom_id);
   Fields body(*object, "body.");
   line.model = body.String("model").value_or("");
   RejectUnsupported(body);
@@ -222,6 +223,14 @@ Result<BatchLine> ParseBatchLine(std::string_view text, const SamplingOptions& d
   }
   if (!body.status()) return body.status().error();
   return line;
+}
+
+uint64_t SeedOf(std::string_view custom_id) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char byte : custom_id) {
+    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
+  }
+  return hash;
 }
 
 std::optional<std::string> CustomIdOf(std::string_view line) {

@@ -25,6 +25,21 @@ SamplingOptions SamplingOf(const std::string& fields, const SamplingOptions& def
   return line ? line->request.sampling : SamplingOptions();
 }
 
+TEST(BatchLine, SeedsComeFromTheCustomIdUnlessGiven) {
+  EXPECT_EQ(SamplingOf("", {.seed = 1}, "a").seed, SeedOf("a"));
+  EXPECT_EQ(SamplingOf(R"("seed": null)", {}, "a").seed, SeedOf("a"));
+  EXPECT_NE(SamplingOf("", {}, "request-1").seed, SamplingOf("", {}, "request-2").seed);
+  EXPECT_EQ(SamplingOf(R"("seed": 0)").seed, 0u);
+  EXPECT_EQ(SamplingOf(R"("seed": 7)", {}, "b").seed, 7u);
+}
+
+// Results must stay reproducible from one version to the next.
+TEST(BatchLine, SeedsAreThePublishedHash) {
+  EXPECT_EQ(SeedOf(""), 0xcbf29ce484222325u);
+  EXPECT_EQ(SeedOf("a"), 0xaf63dc4c8601ec8cu);
+  EXPECT_EQ(SeedOf("foobar"), 0x85944171f73967e8u);
+}
+
 TEST(BatchLine, NarrowingTheChoiceOfAGreedyModelSamples) {
   const SamplingOptions greedy = {.temperature = 0};
   EXPECT_EQ(SamplingOf("", greedy).temperature, 0);
