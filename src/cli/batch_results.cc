@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,6 +43,12 @@ Result<BatchResults> BatchResults::Open(const std::string& path) {
   }
   results.is_regular_ = S_ISREG(status.st_mode);
   if (results.is_regular_) {
+    // Two writers would overwrite each other. The lock ends with the process; where the file system
+    // knows none, there is none.
+    if (flock(results.file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      return Error{fmt::format(
+          "another run is writing {}; wait until it ends, or choose another --output", path)};
+    }
     if (const Status read = results.ReadFinished(); !read) return read.error();
   }
   return results;

@@ -19,10 +19,10 @@ struct FinishedRequests {
 
 class BatchResults {
  public:
-  // Opens `path` for appending, creating it where needed. What an earlier run left unfinished at
-  // its end (a line without its end, or one that is not JSON) is cut off.
-  // Errors: it cannot be opened, or holds something else than batch results (a line before the last
-  // that is none: it is left as it is).
+  // Opens `path` for appending, creating it where needed, and locks it until it is closed. What an
+  // earlier run left unfinished at its end (a line without its end, or one that is not JSON) is cut
+  // off. Errors: it cannot be opened, another run has it open, or it holds something else than
+  // results (a line before the last that is none: it is left as it is).
   static Result<BatchResults> Open(const std::string& path);
 
   BatchResults(BatchResults&& other) noexcept;

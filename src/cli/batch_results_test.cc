@@ -68,6 +68,22 @@ TEST_F(BatchResultsTest, LeavesAForeignFileAlone) {
   }
 }
 
+TEST_F(BatchResultsTest, RefusesAFileThatAnotherRunIsWriting) {
+  Write(kFirst);
+  {
+    Result<BatchResults> first = BatchResults::Open(path_);
+    ASSERT_TRUE(first.ok()) << first.error().message;
+    const Result<BatchResults> second = BatchResults::Open(path_);
+    ASSERT_FALSE(second.ok());
+    EXPECT_NE(second.error().message.find("another run"), std::string::npos);
+    ASSERT_TRUE(first->Append({{"custom_id", "c"}, {"error", nullptr}}).ok());
+    ASSERT_TRUE(first->Close().ok());
+    EXPECT_TRUE(BatchResults::Open(path_).ok());
+  }
+  EXPECT_EQ(Read(), kFirst + R"({"custom_id":"c","error":null})"
+                             "\n");
+}
+
 TEST_F(BatchResultsTest, SaysThatTheDiskIsFull) {
   Result<BatchResults> results = BatchResults::Open("/dev/full");
   ASSERT_TRUE(results.ok()) << results.error().message;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/read_file.h"
+#include "cli/batch_results.h"
 #include "cli/command_line.h"
 
 namespace convene::cli {
@@ -264,6 +265,15 @@ TEST_F(CommandsTest, BatchAnswersEqualThoseAlone) {
     const std::string name = fmt::format("r{}", id);
     EXPECT_EQ(Results(output).at(name), together.at(name));
   }
+}
+
+TEST_F(CommandsTest, BatchRefusesAnOutputThatAnotherRunIsWriting) {
+  Write("in.jsonl", Request(1));
+  const Result<BatchResults> other = BatchResults::Open(Path("out.jsonl"));
+  ASSERT_TRUE(other.ok());
+  const Outcome outcome = RunBatch("out.jsonl");
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("another run is writing"));
 }
 
 TEST_F(CommandsTest, BatchSamplesEqualPromptsDifferentlyAndARerunTheSame) {
