@@ -286,10 +286,7 @@ class Batch : public Command {
   Status Take(engine::Update& update) {
     Running& running = running_.at(update.request);
     running.text += update.text;
-    const std::vector<int>& eos = engine_->model().generation_config().eos_token_ids;
-    const bool ends_text = update.finish == engine::FinishReason::kStop &&
-                           std::find(eos.begin(), eos.end(), update.token.token) != eos.end();
-    if (!ends_text) running.tokens.push_back(std::move(update.token));
+    if (!update.is_end_of_text) running.tokens.push_back(std::move(update.token));
     ++num_generated_;
     if (!update.finish) return {};
     running.finish = update.finish;

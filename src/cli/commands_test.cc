@@ -323,6 +323,34 @@ TEST_F(CommandsTest, BatchTakesContentsInPartsAndArgumentsAsText) {
   EXPECT_THAT(bodies["image"]["message"].get<std::string>(), HasSubstr("only text is supported"));
 }
 
+// The configuration names no end-of-text token, the tokenizer does.
+TEST_F(CommandsTest, BatchLeavesTheTokenizersEndOfTextTokenOut) {
+  nlohmann::json config = nlohmann::json::parse(Read("model/config.json"));
+  config.erase("eos_token_id");
+  Write("model/config.json", config.dump());
+  const std::string line = R"({"custom_id":"r","url":"/v1/completions",)"
+                           R"("body":{"prompt":"hello","max_tokens":30,"logprobs":0}})";
+  Write("in.jsonl", line);
+  const auto choice_and_count = [&](const std::string& output) {
+    EXPECT_EQ(RunBatch(output).status, kSuccess);
+    const nlohmann::json body = nlohmann::json::parse(Read(output))["response"]["body"];
+    return std::pair(body["choices"][0], body["usage"]["completion_tokens"].get<size_t>());
+  };
+  const auto [endless, num_endless] = choice_and_count("endless.jsonl");
+  EXPECT_EQ(endless["finish_reason"], "length");
+  EXPECT_EQ(num_endless, 30u);
+
+  const nlohmann::json& tokens = endless["logprobs"]["tokens"];
+  const auto eos = std::find(tokens.begin() + 1, tokens.end(), tokens[5]);
+  const auto num_before = static_cast<size_t>(eos - tokens.begin());
+  Write("model/tokenizer_config.json", nlohmann::json{{"eos_token", *eos}}.dump());
+  const auto [ended, num_ended] = choice_and_count("ended.jsonl");
+  EXPECT_EQ(ended["finish_reason"], "stop");
+  EXPECT_EQ(num_ended, num_before);
+  EXPECT_EQ(ended["logprobs"]["tokens"].size(), num_before);
+  EXPECT_THAT(endless["text"].get<std::string>(), StartsWith(ended["text"].get<std::string>()));
+}
+
 TEST_F(CommandsTest, BatchOnAFullDiskStopsAndSaysSo) {
   Write("in.jsonl", Request(1));
   const Outcome outcome =

@@ -39,6 +39,7 @@ Update ActiveRequest::Append(GeneratedToken token, bool is_eos) {
   update.token = std::move(token);
   if (is_eos && !request_.ignore_eos) {
     update.finish = FinishReason::kStop;
+    update.is_end_of_text = true;
   } else {
     update.text = stop_strings_.Push(TextOf(update.token.token));
     if (stop_strings_.stopped()) {

@@ -41,6 +41,7 @@ struct Update {
   GeneratedToken token;  // the end-of-text token too
   std::string text;      // that may be shown now; whole UTF-8 characters
   std::optional<FinishReason> finish;
+  bool is_end_of_text = false;  // the token ended the answer, and is no part of it
 };
 
 }  // namespace convene::engine
