@@ -142,9 +142,11 @@ class Batch : public Command {
                    "Results are appended here as they finish; those already there are not redone")
         ->type_name("FILE.jsonl")
         ->required();
-    app.add_option("--max-batch", model_.load.max_sequences, "Requests that run together")
-        ->check(CLI::Range(1, 4096))
-        ->capture_default_str();
+    app.add_option("--max-batch", model_.load.max_sequences,
+                   fmt::format("Requests that run together, 1 to 4096 (default: {})",
+                               model_.load.max_sequences))
+        ->type_name("N")
+        ->check(CLI::Range(1, 4096).description(""));
     AddJsonOption(app, json_path_);
     AddContextOption(app, model_);
     AddModelOptions(app, model_);

@@ -28,7 +28,7 @@ class Chat : public Command {
   void AddOptions(CLI::App& app) override {
     app.add_option("--system", system_, "What the model is told before the conversation")
         ->type_name("TEXT");
-    AddSamplingOptions(app, sampling_);
+    AddSamplingOptions(app, sampling_, "what the context holds");
     AddContextOption(app, model_options_);
     AddModelOptions(app, model_options_);
   }

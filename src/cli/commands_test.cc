@@ -120,6 +120,8 @@ TEST_F(CommandsTest, EveryCommandHasAHelpThatFitsAScreenWithAnExample) {
     const Outcome help = Run({entry.name, "--help"});
     EXPECT_EQ(help.status, kSuccess) << entry.name;
     EXPECT_LE(std::count(help.out.begin(), help.out.end(), '\n'), 40) << entry.name;
+    std::istringstream lines(help.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110u) << line;
     EXPECT_THAT(help.out, HasSubstr(fmt::format("convene {} ", entry.name)));
     EXPECT_EQ(help.err, "") << entry.name;
   }

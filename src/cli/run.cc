@@ -28,7 +28,7 @@ class RunPrompt : public Command {
                    "Read it from a file, less a final line break ('-', the default: stdin)")
         ->type_name("FILE")
         ->excludes(prompt);
-    AddSamplingOptions(app, sampling_);
+    AddSamplingOptions(app, sampling_, fmt::to_string(kDefaultMaxTokens));
     AddJsonOption(app, json_path_);
     AddContextOption(app, model_);
     AddModelOptions(app, model_);

@@ -1,14 +1,19 @@
 #include "cli/sampling_options.h"
 
+#include <fmt/format.h>
+
 #include <random>
 
 #include "engine/engine.h"
 
 namespace convene::cli {
 
-void AddSamplingOptions(CLI::App& app, SamplingFlags& flags) {
+void AddSamplingOptions(CLI::App& app, SamplingFlags& flags, std::string_view default_max_tokens) {
   engine::GivenSampling& given = flags.given;
-  app.add_option("--max-tokens", flags.max_tokens, "Most tokens to generate")->type_name("N");
+  app.add_option(
+         "--max-tokens", flags.max_tokens,
+         fmt::format("Most tokens to generate (default: the model's, else {})", default_max_tokens))
+      ->type_name("N");
   app.add_option("--temperature", given.temperature,
                  "0: greedy, always the likeliest token\n"
                  "(default: the model's; 1 if that is 0 and one of the next three is given)")

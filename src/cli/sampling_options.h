@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/generation_config.h"
@@ -20,9 +21,10 @@ struct SamplingFlags {
   bool ignore_eos = false;
 };
 
+// `default_max_tokens`, as the help names it, is for models that name none either.
 // --max-tokens, --temperature, --top-k, --top-p, --min-p, --repetition-penalty, --seed, --stop,
 // --ignore-eos.
-void AddSamplingOptions(CLI::App& app, SamplingFlags& flags);
+void AddSamplingOptions(CLI::App& app, SamplingFlags& flags, std::string_view default_max_tokens);
 
 // A request without prompt: the flags, then generation_config.json. Without --seed each call draws
 // another one (it is in request.sampling.seed). Without any max_tokens: `default_max_tokens`.

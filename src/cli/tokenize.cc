@@ -17,15 +17,14 @@ namespace {
 class Tokenize : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("MODEL", directory_, "Directory with a tokenizer")->required();
+    app.add_option("MODEL", directory_, "Directory with a tokenizer")->type_name("")->required();
     CLI::Option* text = app.add_option("--text", text_, "The text");
     app.add_option("--file", path_, "Read the text from a file ('-', the default: stdin)")
         ->type_name("FILE")
         ->excludes(text);
-    app.add_flag("!--no-special", options_.add_special_tokens,
+    app.add_flag("--no-special", no_special_,
                  "Leave out the tokens that the tokenizer puts around a text, as <s>");
-    app.add_flag("!--plain", options_.parse_special,
-                 "Special tokens spelt out in the text are text");
+    app.add_flag("--plain", plain_, "Special tokens spelt out in the text are text");
     app.add_flag("--pieces", pieces_, "A line per token: its id and its text as a JSON string");
     AddJsonOption(app, json_path_);
   }
@@ -35,7 +34,8 @@ class Tokenize : public Command {
     if (!tokenizer) return tokenizer.error();
     Result<std::string> text = text_ ? Result<std::string>(*text_) : ReadText(path_);
     if (!text) return text.error();
-    const Result<std::vector<int32_t>> ids = tokenizer->Encode(*text, options_);
+    const Result<std::vector<int32_t>> ids =
+        tokenizer->Encode(*text, {.add_special_tokens = !no_special_, .parse_special = !plain_});
     if (!ids) return ids.error();
     if (!json_path_.empty()) {
       const Status written = WriteJson(json_path_, {{"count", ids->size()}, {"ids", *ids}});
@@ -68,7 +68,8 @@ class Tokenize : public Command {
   std::string directory_;
   std::optional<std::string> text_;
   std::string path_ = "-";
-  text::EncodeOptions options_;
+  bool no_special_ = false;
+  bool plain_ = false;
   bool pieces_ = false;
   std::string json_path_;
 };
@@ -76,7 +77,7 @@ class Tokenize : public Command {
 class Detokenize : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("MODEL", directory_, "Directory with a tokenizer")->required();
+    app.add_option("MODEL", directory_, "Directory with a tokenizer")->type_name("")->required();
     CLI::Option* ids = app.add_option("--ids", ids_, "Token ids, separated by spaces or commas");
     app.add_option("--file", path_,
                    "Read the ids from a file: text or .npy ('-', the default: stdin)")
