@@ -1,10 +1,12 @@
-// Any bytes as one line of a batch file: an error, or a request whose options are in range.
+// Any bytes as one line of a batch file: an error, or a request whose options are in range, and
+// messages that a template can be given.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "base/check.h"
 #include "engine/batch_line.h"
+#include "text/openai_messages.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
@@ -15,5 +17,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(!line->request.max_tokens || *line->request.max_tokens > 0);
   CHECK(convene::engine::Validate(line->request.sampling).ok());
   CHECK(line->is_chat == line->messages.is_array());
+  if (!line->is_chat) return 0;
+  static const auto kTemplate = convene::text::ChatTemplate::Parse(
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"
+      "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}");
+  CHECK(kTemplate.ok());
+  const auto rendered = convene::text::RenderOpenAiMessages(*kTemplate, line->messages, {});
+  CHECK(rendered || !rendered.error().message.empty());
   return 0;
 }
