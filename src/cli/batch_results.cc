@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -15,10 +16,13 @@
 namespace convene::cli {
 namespace {
 
-// Notes whose result `line` is; false if it is no result.
+constexpr std::string_view kBeginning = R"({"id":"batch_req_)";  // of every line that we write
+
+// Notes whose result `line` is; false if it is no result (a request has a custom_id, too).
 bool Note(std::string_view line, FinishedRequests* finished) {
   const Result<nlohmann::json> json = ParseJson(line);
   if (!json || !json->is_object() || !json->contains("custom_id")) return false;
+  if (!json->contains("response") && !json->contains("error")) return false;
   const nlohmann::json& custom_id = (*json)["custom_id"];
   if (custom_id.is_string()) {
     finished->custom_ids.insert(custom_id.get<std::string>());
@@ -90,7 +94,8 @@ Status BatchResults::ReadFinished() {
     }
   }
   // What is left in `line` has no end: torn off a result, or the last words of something else.
-  const bool is_foreign = !line.empty() && line.front() != '{';
+  const size_t num_compared = std::min(line.size(), kBeginning.size());
+  const bool is_foreign = line.substr(0, num_compared) != kBeginning.substr(0, num_compared);
   if (is_foreign || (!last_was_result && line_number == 1)) {
     return Error{
         fmt::format("{} holds something else than batch results; choose another --output", path_)};

@@ -31,7 +31,8 @@ class BatchResults {
 
   const FinishedRequests& finished() const { return finished_; }
 
-  // Appends one line at once. On an error (a full disk) what was written of it is cut off again.
+  // Appends one line at once; it must begin with an "id" of "batch_req_...", by which the next run
+  // knows it if it is torn. On an error (a full disk) what was written of it is cut off again.
   Status Append(const nlohmann::ordered_json& result);
 
   // After the last line: waits until the disk has everything.

@@ -27,9 +27,9 @@ class BatchResultsTest : public testing::Test {
   std::string path_;
 };
 
-const std::string kFirst = R"({"custom_id":"a","response":null,"error":null})"
+const std::string kFirst = R"({"id":"batch_req_1","custom_id":"a","response":null,"error":null})"
                            "\n";
-const std::string kSecond = R"({"custom_id":"b\n","response":null,"error":null})"
+const std::string kSecond = R"({"id":"batch_req_2","custom_id":"b\n","response":null,"error":null})"
                             "\n";
 
 TEST_F(BatchResultsTest, GoesOnBehindALineTornAtAnyByte) {
@@ -59,7 +59,9 @@ TEST_F(BatchResultsTest, KnowsLinesWithoutAnId) {
 }
 
 TEST_F(BatchResultsTest, LeavesAForeignFileAlone) {
-  for (const std::string text : {"my notes\n", "my notes\nmore\n", "my notes"}) {
+  const std::string request = R"({"custom_id":"a","url":"/v1/completions","body":{}})";
+  for (const std::string& text : {std::string("my notes\n"), std::string("my notes\nmore\n"),
+                                  std::string("my notes"), request, request + "\n"}) {
     Write(text);
     const Result<BatchResults> results = BatchResults::Open(path_);
     ASSERT_FALSE(results.ok());

@@ -278,6 +278,16 @@ TEST_F(CommandsTest, BatchRefusesAnOutputThatAnotherRunIsWriting) {
   EXPECT_THAT(outcome.err, HasSubstr("another run is writing"));
 }
 
+TEST_F(CommandsTest, BatchLeavesItsInputAloneWhereItIsTheOutput) {
+  for (const std::string& input : {Request(1), Request(1).substr(0, Request(1).size() - 1)}) {
+    Write("in.jsonl", input);
+    const Outcome outcome = RunBatch("in.jsonl");
+    EXPECT_EQ(outcome.status, kFailure);
+    EXPECT_THAT(outcome.err, HasSubstr("something else than batch results"));
+    EXPECT_EQ(Read("in.jsonl"), input);
+  }
+}
+
 TEST_F(CommandsTest, BatchSamplesEqualPromptsDifferentlyAndARerunTheSame) {
   std::string input;
   for (int id = 0; id < 3; ++id) {
