@@ -160,9 +160,12 @@ class Batch : public Command {
     results_ = &*results;
     ReadPending(*input);
     if (pending_.empty() && duplicates_.empty()) {
-      fmt::print(stderr, "batch: nothing to do, all {} requests are in {}\n", num_skipped_,
-                 output_path_);
-      return results->Close();
+      fmt::print(stderr, "batch: {}\n",
+                 num_skipped_ == 0 ? fmt::format("{} holds no requests", input_path_)
+                                   : fmt::format("nothing to do, all {} requests are in {}",
+                                                 num_skipped_, output_path_));
+      const Status closed = results->Close();
+      return closed ? WriteFigures(0, 0) : closed;
     }
     if (const Status loaded = LoadEngine(); !loaded) return loaded;
     const Status done = RunAll();
@@ -305,12 +308,16 @@ class Batch : public Command {
                "tokens/s, {} prompt tokens reused) -> {}\n",
                num_finished_, num_refused_, num_skipped_, num_generated_, elapsed_s_, tokens_per_s,
                engine_->num_reused_tokens(), output_path_);
+    return WriteFigures(tokens_per_s, engine_->num_reused_tokens());
+  }
+
+  Status WriteFigures(double tokens_per_s, int64_t num_reused) const {
     if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"answered", num_finished_},
                                   {"refused", num_refused_},
                                   {"already_there", num_skipped_},
                                   {"generated_tokens", num_generated_},
-                                  {"reused_prompt_tokens", engine_->num_reused_tokens()},
+                                  {"reused_prompt_tokens", num_reused},
                                   {"seconds", elapsed_s_},
                                   {"tokens_per_s", tokens_per_s}});
   }

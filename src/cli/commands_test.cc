@@ -288,6 +288,15 @@ TEST_F(CommandsTest, BatchLeavesItsInputAloneWhereItIsTheOutput) {
   }
 }
 
+TEST_F(CommandsTest, BatchWritesItsFiguresWhereThereIsNothingToDo) {
+  Write("in.jsonl", "\n \r\n");
+  const Outcome outcome = Run(
+      {"batch", model_, "--input", Path("in.jsonl"), "--output", Path("out.jsonl"), "--json", "-"});
+  EXPECT_EQ(outcome.status, kSuccess);
+  EXPECT_THAT(outcome.err, HasSubstr("in.jsonl holds no requests"));
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["answered"], 0);
+}
+
 TEST_F(CommandsTest, BatchSamplesEqualPromptsDifferentlyAndARerunTheSame) {
   std::string input;
   for (int id = 0; id < 3; ++id) {
