@@ -49,8 +49,10 @@ class Fields {
   std::optional<int64_t> Integer(const char* name, int64_t lowest, int64_t highest) {
     const ordered_json* value = Find(name);
     if (value == nullptr) return std::nullopt;
-    if (!value->is_number_integer() || value->get<double>() < static_cast<double>(lowest) ||
-        value->get<double>() > static_cast<double>(highest)) {
+    const bool is_beyond_64_bits =  // of a signed integer
+        value->is_number_unsigned() && value->get<uint64_t>() > uint64_t{INT64_MAX};
+    if (!value->is_number_integer() || is_beyond_64_bits || value->get<int64_t>() < lowest ||
+        value->get<int64_t>() > highest) {
       Fail(fmt::format("{}{} must be an integer from {} to {}", where_, name, lowest, highest));
       return std::nullopt;
     }
@@ -91,8 +93,7 @@ void ReadSampling(Fields& body, Request* request) {
   given.repetition_penalty = body.Number("repetition_penalty", 0.01, 100);
   SamplingOptions& sampling = request->sampling;
   sampling = MergeSampling(sampling, given);
-  const auto seed = body.Integer("seed", std::numeric_limits<int64_t>::min() / 2,
-                                 std::numeric_limits<int64_t>::max() / 2);
+  const auto seed = body.Integer("seed", INT64_MIN, INT64_MAX);
   if (seed) sampling.seed = static_cast<uint64_t>(*seed);
   request->ignore_eos = body.Bool("ignore_eos").value_or(false);
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
@@ -135,6 +136,10 @@ void RejectUnsupported(Fields& body) {
     const ordered_json* value = body.Find(name);
     if (value != nullptr && !value->empty())
       body.Fail(fmt::format("body.{} is not supported", name));
+  }
+  const ordered_json* choice = body.Find("tool_choice");
+  if (choice != nullptr && *choice != "auto" && *choice != "none") {
+    body.Fail("body.tool_choice must be absent, auto or none: no call can be enforced");
   }
   const ordered_json* format = body.Find("response_format");
   if (format != nullptr &&

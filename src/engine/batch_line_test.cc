@@ -31,6 +31,8 @@ TEST(BatchLine, SeedsComeFromTheCustomIdUnlessGiven) {
   EXPECT_NE(SamplingOf("", {}, "request-1").seed, SamplingOf("", {}, "request-2").seed);
   EXPECT_EQ(SamplingOf(R"("seed": 0)").seed, 0u);
   EXPECT_EQ(SamplingOf(R"("seed": 7)", {}, "b").seed, 7u);
+  EXPECT_EQ(SamplingOf(R"("seed": 9223372036854775807)").seed, uint64_t{INT64_MAX});
+  EXPECT_EQ(SamplingOf(R"("seed": -9223372036854775808)").seed, uint64_t{1} << 63);
 }
 
 // Results must stay reproducible from one version to the next.
@@ -60,6 +62,9 @@ TEST(BatchLine, WhatIsWrongIsNamed) {
   EXPECT_THAT(error(Line("a", R"("top_p": 2)")), HasSubstr("body.top_p must be a number from 0"));
   EXPECT_THAT(error(Line("a", R"("top_k": 1.5)")), HasSubstr("body.top_k must be an integer"));
   EXPECT_THAT(error(Line("a", R"("seed": "x")")), HasSubstr("body.seed"));
+  EXPECT_THAT(error(Line("a", R"("seed": 9223372036854775808)")), HasSubstr("body.seed"));
+  EXPECT_THAT(error(Line("a", R"("max_tokens": 2147483648)")), HasSubstr("body.max_tokens"));
+  EXPECT_THAT(error(Line("a", R"("tool_choice": "required")")), HasSubstr("body.tool_choice"));
 }
 
 }  // namespace
