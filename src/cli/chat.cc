@@ -34,7 +34,8 @@ class Chat : public Command {
   }
 
   Status Run() override {
-    // First what is small and may be missing.
+    // First what is small and may be wrong.
+    if (const Status checked = CheckSampling(sampling_); !checked) return checked;
     Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_options_.directory);
     if (!tokenizer) return tokenizer.error();
     const Result<text::ChatTemplate> chat_template =

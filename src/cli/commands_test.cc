@@ -156,6 +156,25 @@ TEST_F(CommandsTest, FailuresAreStatusOneAndNameTheirCause) {
   EXPECT_THAT(outcome.err, HasSubstr("tokenizer.json"));
 }
 
+TEST_F(CommandsTest, WrongOptionsAreSeenBeforeAModelIsLoaded) {
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--max-tokens", "0"},
+                                                {"--top-p", "1.5"},
+                                                {"--top-k", "-1"},
+                                                {"--temperature", "nan"},
+                                                {"--stop", ""},
+                                                {"--repetition-penalty", "0"}}) {
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"run", model_, "--prompt", "x"}, {"chat", model_}}) {
+      std::vector<std::string> words = command;
+      words.insert(words.end(), wrong.begin(), wrong.end());
+      const Outcome outcome = Run(words);
+      EXPECT_EQ(outcome.status, kFailure) << wrong[0];
+      EXPECT_THAT(outcome.err, StartsWith("convene: ")) << wrong[0];
+    }
+  }
+  EXPECT_THAT(Run({"run", model_, "--prompt", ""}).err, StartsWith("convene: the prompt is empty"));
+}
+
 TEST_F(CommandsTest, RunIsGreedyByDefaultAndTakesStopBeforeTheModel) {
   const std::vector<std::string> words = {"run",          model_,         "--prompt", "hello",
                                           "--ignore-eos", "--max-tokens", "30"};

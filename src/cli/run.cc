@@ -35,12 +35,15 @@ class RunPrompt : public Command {
   }
 
   Status Run() override {
+    // First what is small and may be wrong.
+    if (const Status checked = CheckSampling(sampling_); !checked) return checked;
     Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
     if (!tokenizer) return tokenizer.error();
     const Result<std::string> prompt = ReadPrompt();
     if (!prompt) return prompt.error();
     const Result<std::vector<int32_t>> tokens = tokenizer->Encode(*prompt);
     if (!tokens) return tokens.error();
+    if (tokens->empty()) return Error{"the prompt is empty; give --prompt TEXT"};
 
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
     if (!model) return model.error();

@@ -34,6 +34,10 @@ void AddSamplingOptions(CLI::App& app, SamplingFlags& flags, std::string_view de
   app.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the end-of-text token");
 }
 
+Status CheckSampling(const SamplingFlags& flags) {
+  return engine::CheckRequestOptions(RequestOf(flags, {}, std::nullopt));
+}
+
 engine::Request RequestOf(const SamplingFlags& flags, const checkpoint::GenerationConfig& config,
                           std::optional<int> default_max_tokens) {
   engine::Request request;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "checkpoint/generation_config.h"
 #include "engine/request.h"
 
@@ -25,6 +26,9 @@ struct SamplingFlags {
 // --max-tokens, --temperature, --top-k, --top-p, --min-p, --repetition-penalty, --seed, --stop,
 // --ignore-eos.
 void AddSamplingOptions(CLI::App& app, SamplingFlags& flags, std::string_view default_max_tokens);
+
+// What is wrong with the flags, before a model is loaded for nothing.
+Status CheckSampling(const SamplingFlags& flags);
 
 // A request without prompt: the flags, then generation_config.json. Without --seed each call draws
 // another one (it is in request.sampling.seed). Without any max_tokens: `default_max_tokens`.

@@ -77,26 +77,8 @@ Status Engine::CheckRequest(const Request& request) const {
         "the prompt, or raise --context (the model's limit is {})",
         FormatCount(request.prompt.size()), model_->context(), model_->spec().max_positions)};
   }
-  if (request.max_tokens && *request.max_tokens < 1) {
-    return Error{
-        fmt::format("max_tokens {} is out of range; it must be 1 or more", *request.max_tokens)};
-  }
-  if (request.num_logprobs && (*request.num_logprobs < 0 || *request.num_logprobs > kMaxLogprobs)) {
-    return Error{fmt::format("{} logprobs per token are out of range; ask for 0 to {}",
-                             *request.num_logprobs, kMaxLogprobs)};
-  }
-  if (request.stop.size() > kMaxStopStrings) {
-    return Error{fmt::format("{} stop strings; at most {} are allowed", request.stop.size(),
-                             kMaxStopStrings)};
-  }
-  for (const std::string& stop : request.stop) {
-    if (stop.empty() || stop.size() > kMaxStopBytes) {
-      return Error{fmt::format("a stop string of {} bytes; it must have 1 to {}", stop.size(),
-                               kMaxStopBytes)};
-    }
-  }
   if (!request.stop.empty() && !tokenizer_) return Error{"stop strings need a tokenizer"};
-  return Validate(request.sampling);
+  return CheckRequestOptions(request);
 }
 
 void Engine::Cancel(RequestId id) {
@@ -145,6 +127,28 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
     updates.push_back(request->Append(std::move(token), is_eos));
   }
   return updates;
+}
+
+Status CheckRequestOptions(const Request& request) {
+  if (request.max_tokens && *request.max_tokens < 1) {
+    return Error{
+        fmt::format("max_tokens {} is out of range; it must be 1 or more", *request.max_tokens)};
+  }
+  if (request.num_logprobs && (*request.num_logprobs < 0 || *request.num_logprobs > kMaxLogprobs)) {
+    return Error{fmt::format("{} logprobs per token are out of range; ask for 0 to {}",
+                             *request.num_logprobs, kMaxLogprobs)};
+  }
+  if (request.stop.size() > kMaxStopStrings) {
+    return Error{fmt::format("{} stop strings; at most {} are allowed", request.stop.size(),
+                             kMaxStopStrings)};
+  }
+  for (const std::string& stop : request.stop) {
+    if (stop.empty() || stop.size() > kMaxStopBytes) {
+      return Error{fmt::format("a stop string of {} bytes; it must have 1 to {}", stop.size(),
+                               kMaxStopBytes)};
+    }
+  }
+  return Validate(request.sampling);
 }
 
 SamplingOptions DefaultSampling(const checkpoint::GenerationConfig& config) {

@@ -63,6 +63,9 @@ class Engine {
   RequestId last_id_ = 0;
 };
 
+// What Submit checks without a model: everything but the prompt.
+Status CheckRequestOptions(const Request& request);
+
 // Greedy unless the checkpoint's generation_config.json says do_sample; fields that it does not set
 // are those of transformers (top_k 50 when it samples).
 SamplingOptions DefaultSampling(const checkpoint::GenerationConfig& config);
