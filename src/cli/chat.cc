@@ -23,6 +23,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr const char* kHelp =
+    "Ctrl-C ends an answer; /reset starts over; /exit or Ctrl-D leaves; /help says this.\n";
+
 class Chat : public Command {
  public:
   void AddOptions(CLI::App& app) override {
@@ -54,12 +57,16 @@ class Chat : public Command {
     InterruptWatch interrupt;
     is_interactive_ = isatty(STDIN_FILENO) == 1;
     if (is_interactive_) {
-      fmt::print(stderr, "Ctrl-C ends an answer; /reset starts over; /exit or Ctrl-D leaves.\n");
+      fmt::print(stderr, kHelp);
     }
     Reset();
     while (const std::optional<std::string> turn = ReadTurn()) {
       if (*turn == "/exit") break;
-      if (turn->empty()) continue;
+      if (turn->find_first_not_of(" \t") == std::string::npos) continue;
+      if (*turn == "/help") {
+        fmt::print(stderr, kHelp);
+        continue;
+      }
       if (*turn == "/reset") {
         Reset();
         continue;

@@ -1,0 +1,127 @@
+// The executable as a shell starts it, where the library's tests cannot stand in: standard input,
+// and a conversation with the demo model.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/read_file.h"
+
+namespace convene {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxBytes = 1 << 20;
+const std::string kDemo = CONVENE_SOURCE_DIR "/models/demo";
+
+struct Outcome {
+  int status = 0;
+  std::string out;
+  std::string err;
+};
+
+class BinaryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = fs::path(testing::TempDir()) / fmt::format("binary_test_{}", getpid());
+    fs::create_directories(directory_);
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  // `arguments` as a shell reads them.
+  Outcome Run(const std::string& arguments, const std::string& input) const {
+    const auto path = [&](const char* name) { return (directory_ / name).string(); };
+    std::ofstream(path("in"), std::ios::binary) << input;
+    const int status = std::system(fmt::format("'{}' {} <'{}' >'{}' 2>'{}'", CONVENE_BINARY,
+                                               arguments, path("in"), path("out"), path("err"))
+                                       .c_str());
+    return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+            .out = *ReadFile(path("out"), kMaxBytes),
+            .err = *ReadFile(path("err"), kMaxBytes)};
+  }
+
+  Outcome Chat(const std::string& input) const {
+    return Run(fmt::format("chat '{}' --temperature 0 --max-tokens 8", kDemo), input);
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(BinaryTest, ChatAnswersEachLineAfterThoseBefore) {
+  const Outcome one = Chat("Hello there\n");
+  ASSERT_EQ(one.status, 0) << one.err;
+  EXPECT_GT(one.out.size(), 8u);
+  EXPECT_THAT(one.out, EndsWith("\n"));
+  EXPECT_THAT(one.err, ContainsRegex("\\[8 tokens after a prompt of [0-9]+, 0 of them reused"));
+  EXPECT_THAT(one.err, Not(HasSubstr("Ctrl-C"))) << "the hints are for terminals";
+
+  const Outcome two = Chat("Hello there\nHello there\n");
+  ASSERT_EQ(two.status, 0) << two.err;
+  EXPECT_THAT(two.out, StartsWith(one.out));
+  EXPECT_NE(two.out, one.out + one.out) << "the second turn does not see the first";
+}
+
+TEST_F(BinaryTest, ChatWritesWhatRunWritesAfterTheRenderedConversation) {
+  // As the demo's template renders a turn.
+  const Outcome continued = Run(
+      fmt::format("run '{}' --temperature 0 --max-tokens 8 --prompt '\"Hello there\"\n\n'", kDemo),
+      "");
+  ASSERT_EQ(continued.status, 0) << continued.err;
+  EXPECT_EQ(Chat("Hello there\n").out, continued.out);
+}
+
+TEST_F(BinaryTest, ChatStartsOverAndLeavesWhenTold) {
+  const Outcome one = Chat("Hello there\n");
+  const Outcome both = Chat("Hello there\n/reset\nHello there\n/exit\nHello there\n");
+  EXPECT_EQ(both.status, 0) << both.err;
+  EXPECT_EQ(both.out, one.out + one.out);
+}
+
+TEST_F(BinaryTest, ChatSkipsEmptyTurnsAndHelpsWithoutTheModel) {
+  const Outcome one = Chat("Hello there\n");
+  const Outcome other = Chat("\n  \n\t\r\n/help\r\nHello there\r\n");
+  EXPECT_EQ(other.status, 0) << other.err;
+  EXPECT_EQ(other.out, one.out);
+  EXPECT_THAT(other.err, HasSubstr("/reset starts over"));
+}
+
+TEST_F(BinaryTest, ChatEndsWithItsInput) {
+  EXPECT_EQ(Chat("Hello there").out, Chat("Hello there\n").out);
+  const Outcome nothing = Chat("");
+  EXPECT_EQ(nothing.status, 0) << nothing.err;
+  EXPECT_EQ(nothing.out, "");
+}
+
+TEST_F(BinaryTest, ChatFailsOnATurnThatTheContextCannotHold) {
+  std::string words;
+  for (int i = 0; i < 2000; ++i) words += "word ";
+  const Outcome outcome = Chat(words + "\nHello there\n");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("convene: the prompt has"));
+}
+
+TEST_F(BinaryTest, RunReadsItsPromptFromStandardInputWithoutTheLastLineBreak) {
+  const std::string options = fmt::format("run '{}' --temperature 0 --max-tokens 8", kDemo);
+  const Outcome piped = Run(options, "The old house\n");
+  ASSERT_EQ(piped.status, 0) << piped.err;
+  EXPECT_EQ(piped.out, Run(options + " --prompt 'The old house'", "").out);
+  const Outcome empty = Run(options, "\n");
+  EXPECT_EQ(empty.status, 1);
+  EXPECT_THAT(empty.err, HasSubstr("the prompt is empty"));
+}
+
+}  // namespace
+}  // namespace convene
