@@ -1,6 +1,7 @@
 #include "cli/output.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -61,6 +62,9 @@ Status WriteReport(const std::string& json_path, std::string_view text) {
 
 Result<std::string> ReadText(const std::string& path) {
   if (path != "-") return ReadFile(path, kMaxTextBytes);
+  if (isatty(STDIN_FILENO) == 1) {
+    fmt::print(stderr, "reading from the terminal; Ctrl-D on a line of its own ends the text\n");
+  }
   std::string text;
   char buffer[1 << 16];
   while (const size_t num_read = std::fread(buffer, 1, sizeof buffer, stdin)) {
