@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,7 +11,10 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "base/check.h"
 #include "base/read_file.h"
 
 namespace convene {
@@ -54,6 +58,34 @@ class BinaryTest : public ::testing::Test {
 
   Outcome Chat(const std::string& input) const {
     return Run(fmt::format("chat '{}' --temperature 0 --max-tokens 8", kDemo), input);
+  }
+
+  // On a terminal where `input` is typed; `out` is all that it shows, its echo too.
+  static Outcome RunOnTerminal(std::vector<std::string> words, std::string_view input) {
+    words.insert(words.begin(), CONVENE_BINARY);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    int terminal = -1;
+    const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+    CHECK(child >= 0, "no terminal to be had");
+    if (child == 0) {
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    EXPECT_EQ(write(terminal, input.data(), input.size()), std::ssize(input));
+    Outcome outcome;
+    char buffer[4096];
+    for (;;) {
+      const ssize_t num_read = read(terminal, buffer, sizeof buffer);
+      if (num_read <= 0) break;  // an error once the child is gone
+      outcome.out.append(buffer, static_cast<size_t>(num_read));
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    close(terminal);
+    outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return outcome;
   }
 
   fs::path directory_;
@@ -121,6 +153,24 @@ TEST_F(BinaryTest, RunReadsItsPromptFromStandardInputWithoutTheLastLineBreak) {
   const Outcome empty = Run(options, "\n");
   EXPECT_EQ(empty.status, 1);
   EXPECT_THAT(empty.err, HasSubstr("the prompt is empty"));
+}
+
+TEST_F(BinaryTest, RunSaysThatItReadsFromTheTerminalUntilOneCtrlD) {
+  const Outcome outcome = RunOnTerminal({"run", kDemo, "--temperature", "0", "--max-tokens", "4"},
+                                        "The old house\n\x04");
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("reading from the terminal; Ctrl-D"));
+  EXPECT_THAT(outcome.out, HasSubstr("generated: 4 tokens"));
+}
+
+TEST_F(BinaryTest, ChatOnATerminalGoesOnAfterATurnThatFails) {
+  const Outcome outcome =
+      RunOnTerminal({"chat", kDemo, "--temperature", "0", "--max-tokens", "4", "--context", "32"},
+                    "a b c d e f g h i j k l m n o p q r s t u v w x y z 1 2 3 4 5 6\nHello\n\x04");
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("Ctrl-C ends an answer"));
+  EXPECT_THAT(outcome.out, HasSubstr("convene: the prompt has"));
+  EXPECT_THAT(outcome.out, HasSubstr("[4 tokens after a prompt of"));
 }
 
 }  // namespace

@@ -67,7 +67,9 @@ Result<std::string> ReadText(const std::string& path) {
   }
   std::string text;
   char buffer[1 << 16];
-  while (const size_t num_read = std::fread(buffer, 1, sizeof buffer, stdin)) {
+  size_t num_read = sizeof buffer;
+  while (num_read == sizeof buffer) {  // less only at the end: a terminal would ask for it again
+    num_read = std::fread(buffer, 1, sizeof buffer, stdin);
     text.append(buffer, num_read);
     if (text.size() > kMaxTextBytes) {
       return Error{fmt::format("standard input holds more than {}; cut it into parts",
