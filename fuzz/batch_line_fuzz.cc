@@ -18,11 +18,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(convene::engine::Validate(line->request.sampling).ok());
   CHECK(line->is_chat == line->messages.is_array());
   if (!line->is_chat) return 0;
-  static const auto kTemplate = convene::text::ChatTemplate::Parse(
+  static const auto chat_template = convene::text::ChatTemplate::Parse(
       "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"
       "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}");
-  CHECK(kTemplate.ok());
-  const auto rendered = convene::text::RenderOpenAiMessages(*kTemplate, line->messages, {});
+  CHECK(chat_template.ok());
+  const auto rendered = convene::text::RenderOpenAiMessages(*chat_template, line->messages, {});
   CHECK(rendered || !rendered.error().message.empty());
   return 0;
 }
