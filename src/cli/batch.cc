@@ -132,9 +132,9 @@ class Batch : public Command {
  public:
   void AddOptions(CLI::App& app) override {
     app.description(
-        "Answer a file of OpenAI batch requests, many at a time. A request without seed gets one\n"
-        "from its custom_id, so that equal prompts differ where tokens are sampled, and a rerun\n"
-        "gives the same answers.");
+        app.get_description() +
+        "\nA request without seed gets one from its custom_id, so that equal prompts differ where "
+        "tokens are sampled, and a rerun gives the same answers.");
     app.add_option("--input", input_path_, "OpenAI batch requests, a JSON object per line")
         ->type_name("FILE.jsonl")
         ->required();

@@ -14,7 +14,8 @@ class Command {
  public:
   virtual ~Command() = default;
 
-  // Declares the options, bound to members of the command. Keep the help within 40 lines.
+  // Declares the options, bound to members of the command. Keep the help within 40 lines. The
+  // description is the summary so far; more may follow it, after a line break.
   virtual void AddOptions(CLI::App& app) = 0;
 
   // Results go to standard output (output.h), everything else to standard error. An error is

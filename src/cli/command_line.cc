@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/quote.h"
+#include "cli/help_formatter.h"
 #include "cli/output.h"
 
 namespace convene::cli {
@@ -37,7 +38,9 @@ std::unique_ptr<CLI::App> MakeParser() {
   app->require_subcommand(1);
   app->set_version_flag("--version", kVersion, "Print the version");
   app->set_help_flag("-h,--help", "Print this help");
-  app->get_formatter()->column_width(32);
+  const auto formatter = std::make_shared<HelpFormatter>();
+  formatter->column_width(32);
+  app->formatter(formatter);  // of the subcommands, too
   app->footer("convene COMMAND --help shows a command's options and an example.\n");
   return app;
 }

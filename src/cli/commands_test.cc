@@ -18,6 +18,7 @@
 #include "base/read_file.h"
 #include "cli/batch_results.h"
 #include "cli/command_line.h"
+#include "cli/help_formatter.h"
 
 namespace convene::cli {
 namespace {
@@ -121,9 +122,17 @@ TEST_F(CommandsTest, EveryCommandHasAHelpThatFitsAScreenWithAnExample) {
     EXPECT_EQ(help.status, kSuccess) << entry.name;
     EXPECT_LE(std::count(help.out.begin(), help.out.end(), '\n'), 40) << entry.name;
     std::istringstream lines(help.out);
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110u) << line;
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), kHelpWidth) << line;
     EXPECT_THAT(help.out, HasSubstr(fmt::format("convene {} ", entry.name)));
     EXPECT_EQ(help.err, "") << entry.name;
+  }
+}
+
+TEST_F(CommandsTest, TheListOfCommandsHasALineForEach) {
+  const Outcome help = Run({"--help"});
+  EXPECT_EQ(help.status, kSuccess);
+  for (const CommandEntry& entry : Commands()) {
+    EXPECT_THAT(help.out, HasSubstr(fmt::format("\n  {:<30}{}\n", entry.name, entry.summary)));
   }
 }
 

@@ -33,10 +33,10 @@ class Perplexity : public Command {
  public:
   void AddOptions(CLI::App& app) override {
     app.description(
-        "Perplexity of a text: exp of the mean negative log likelihood. The whole text is "
-        "tokenized\n"
-        "once, without special tokens, and cut into windows that do not overlap; each is scored\n"
-        "from its second token on, and none sees another.");
+        app.get_description() +
+        "\nPerplexity: exp of the mean negative log likelihood. The whole text is tokenized once, "
+        "without special tokens, and cut into windows that do not overlap; each is scored from its "
+        "second token on, and none sees another.");
     app.add_option("--text", text_path_, "The text ('-': stdin)")->type_name("FILE")->required();
     app.add_option("--window", window_, "Tokens per window (default: the context, at most 512)")
         ->type_name("N")

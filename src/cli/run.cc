@@ -25,7 +25,7 @@ class RunPrompt : public Command {
     CLI::Option* prompt = app.add_option("--prompt", prompt_, "The text to continue");
     prompt->type_name("TEXT");
     app.add_option("--prompt-file", prompt_path_,
-                   "Read it from a file, less a final line break ('-', the default: stdin)")
+                   "Read it from a file, less its last line break (default '-': stdin)")
         ->type_name("FILE")
         ->excludes(prompt);
     AddSamplingOptions(app, sampling_, fmt::to_string(kDefaultMaxTokens));

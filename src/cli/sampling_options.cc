@@ -15,8 +15,8 @@ void AddSamplingOptions(CLI::App& app, SamplingFlags& flags, std::string_view de
          fmt::format("Most tokens to generate (default: the model's, else {})", default_max_tokens))
       ->type_name("N");
   app.add_option("--temperature", given.temperature,
-                 "0: greedy, always the likeliest token\n"
-                 "(default: the model's; 1 if that is 0 and one of the next three is given)")
+                 "0: greedy, the likeliest token (default: the model's; if that is 0, and one of "
+                 "the next three is given, 1)")
       ->type_name("T");
   app.add_option("--top-k", given.top_k, "Only the K likeliest tokens (0: all)")->type_name("K");
   app.add_option("--top-p", given.top_p, "Only the likeliest that together reach probability P")
