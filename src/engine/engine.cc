@@ -45,6 +45,7 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer
   }
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved, deep inside try_emplace.
 Result<RequestId> Engine::Submit(Request request) {
   if (const Status valid = CheckRequest(request); !valid) return valid.error();
   const auto prompt_length = static_cast<int>(request.prompt.size());
