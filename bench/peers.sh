@@ -199,7 +199,7 @@ awk -F'\t' '
       for (j = i - 1; j >= 1 && values[j] > moved; --j) values[j + 1] = values[j]
       values[j + 1] = moved
     }
-    return values[int(count / 2) + 1]
+    return (values[int((count + 1) / 2)] + values[int(count / 2) + 1]) / 2
   }
   function row(engine, test,    values, count, round, middle) {
     for (round = 1; round <= rounds; ++round) values[++count] = rate[round, engine, test]
