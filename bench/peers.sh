@@ -99,6 +99,9 @@ command -v jq >/dev/null || fail "jq is not installed, and reads the engines' fi
 [ -z "$batches" ] || [ -x "$batched_bench" ] ||
   fail "--batch needs $batched_bench, which is not there; build it, or leave --batch away"
 
+# The programs run in a folder of their own, since some leave a log where they are.
+llama_bench=$(realpath "$llama_bench") batched_bench=$(realpath -m "$batched_bench")
+gguf=$(realpath "$gguf") checkpoint=$(realpath "$checkpoint") convene=$(realpath "$convene")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 figures=$scratch/figures  # a line per figure: round, engine, test, tokens/s
@@ -107,7 +110,7 @@ figures=$scratch/figures  # a line per figure: round, engine, test, tokens/s
 run() {
   local name=$1
   shift
-  "$@" >"$scratch/$name.out" 2>"$scratch/$name.err" || {
+  (cd "$scratch" && exec "$@") >"$scratch/$name.out" 2>"$scratch/$name.err" || {
     local status=$?
     tail -n 15 "$scratch/$name.out" "$scratch/$name.err" >&2
     fail "exit status $status of: $*"
