@@ -74,7 +74,7 @@ class AttentionTile {
  private:
   // A single tile of rows only streams keys and values: they are fetched so many bytes ahead.
   static constexpr int kStreamAhead = 2048;
-  int StreamLines() const { return num_rows_ <= kTileRows && kFormat != KvFormat::kInt8 ? 4 : 0; }
+  int StreamLines() const { return num_rows_ <= kTileRows && kFormat != KvFormat::kInt8 ? 16 : 0; }
 
   int Position(int row) const { return a_.first_position + row / a_.num_heads; }
   int FirstKey(int position) const {

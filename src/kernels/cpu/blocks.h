@@ -70,7 +70,7 @@ inline void RunBlock(const Block& block, Prefetching& prefetching, int blocks_le
     }
   }
   if constexpr (UsesVectors<Isa, kKind>()) {
-    const int lines = static_cast<int>((lines_left + steps_left - 1) / steps_left);
+    const int lines = PrefetchedLines<Isa>(lines_left, steps_left);
     const void* rows[kTileRows];
     for (int row = 0; row < block.num_rows; ++row) rows[row] = block.rows + row * block.row_stride;
     RunTiles<Isa, kKind>({.rows = rows,
@@ -82,7 +82,7 @@ inline void RunBlock(const Block& block, Prefetching& prefetching, int blocks_le
                           .accumulate = block.accumulate,
                           .prefetch = prefetching.from},
                          block.num_rows, block.width / kLanes, lines);
-    const int64_t fetched = block.steps * (lines > 2 ? 4 : lines) * 64;
+    const int64_t fetched = block.steps / kPrefetchSteps * lines * 64;
     const int64_t bytes = static_cast<int64_t>(prefetching.bytes);
     prefetching.from += fetched;
     prefetching.bytes = static_cast<size_t>(bytes > fetched ? bytes - fetched : 0);

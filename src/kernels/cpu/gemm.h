@@ -25,7 +25,7 @@ inline Prefetching PrefetchFor(const PanelGemm& gemm, int num_blocks) {
   return {gemm.weights.data + kStreamAheadBytes, gemm.weights.values_bytes()};
 }
 
-// Weights that are multiplied as they lie in memory.
+// Weights that are multiplied as they lie in memory, each block of rows along the whole depth.
 template <class Isa, DotKind kKind>
 void GemmNative(const PanelGemm& gemm) {
   constexpr int kRows = BlockRows<Isa, kKind>();
@@ -50,28 +50,30 @@ void GemmNative(const PanelGemm& gemm) {
 }
 
 // Integer weights that are made bytes or bf16, piece by piece, in a scratch that stays in the
-// caches. The sums wait in the scratch between pieces, so each is one chain all the same.
+// caches. The sums wait in the scratch between pieces, so each is one chain all the same. (Pieces
+// of weights that need no unpacking were slower than the whole depth: docs/results/int_gemm.md.)
 template <class Isa, DotKind kKind>
 void GemmUnpacked(const PanelGemm& gemm) {
   constexpr int kRows = BlockRows<Isa, kKind>();
-  constexpr int kBytes = kKind == DotKind::kInt8 ? 1 : 2;
+  constexpr int kDepth = kUnpackedDepth;
   std::byte* unpacked = gemm.scratch;
   std::byte* sums = gemm.scratch + int64_t{2} * kUnpackedDepth * kPanelRows;
   Prefetching prefetching = PrefetchFor<Isa>(gemm, 2);
   const int padded = gemm.weights.padded();
-  const int pieces = (padded + kUnpackedDepth - 1) / kUnpackedDepth;
+  const int pieces = (padded + kDepth - 1) / kDepth;
   for (int first = 0; first < gemm.num_rows; first += kUnpackedRows) {
     const int rows_here =
         gemm.num_rows - first < kUnpackedRows ? gemm.num_rows - first : kUnpackedRows;
     const int num_blocks = (rows_here + kRows - 1) / kRows;
     for (int piece = 0; piece < pieces; ++piece) {
-      const int col = piece * kUnpackedDepth;
-      const int count = padded - col < kUnpackedDepth ? padded - col : kUnpackedDepth;
+      const int col = piece * kDepth;
+      const int count = padded - col < kDepth ? padded - col : kDepth;
+      const int64_t first_step = col / ElementsPerStep(kKind);
       Unpack<Isa, kKind>(gemm.weights, col, count, unpacked);
       int done = 0;
       for (int index = 0; index < num_blocks; ++index) {
         const int num_rows = EvenShare<Isa, kKind>(rows_here - done, num_blocks - index);
-        RunBlock<Isa, kKind>({.rows = gemm.rows + (first + done) * gemm.row_stride + col * kBytes,
+        RunBlock<Isa, kKind>({.rows = gemm.rows + (first + done) * gemm.row_stride + first_step * 4,
                               .row_stride = gemm.row_stride,
                               .num_rows = num_rows,
                               .panel = unpacked,

@@ -36,8 +36,10 @@ struct Tile {
   const std::byte* prefetch = nullptr;
 };
 
-// kLines: cache lines prefetched in each step. Only with every loop over them unrolled early do the
-// sums live in registers.
+// kLines: cache lines prefetched in every kPrefetchSteps steps. Only with every loop over them
+// unrolled early do the sums live in registers.
+inline constexpr int64_t kPrefetchSteps = 4;
+
 template <class Isa, DotKind kKind, int kRows, int kVectors, int kLines>
 [[gnu::noinline]] void RunTile(const Tile& tile) {
   typename Isa::template Sums<kKind> sums[kRows][kVectors];
@@ -56,23 +58,27 @@ template <class Isa, DotKind kKind, int kRows, int kVectors, int kLines>
   const std::byte* prefetch = tile.prefetch;
   const int64_t panel_stride = tile.panel_stride;
   const int64_t steps = tile.steps;
-  for (int64_t step = 0; step < steps; ++step) {
-    typename Isa::template Weights<kKind> weights[kVectors];
-#pragma GCC unroll 8
-    for (int vector = 0; vector < kVectors; ++vector) {
-      weights[vector] = Isa::template LoadWeights<kKind>(panel + vector * 64);
-    }
-    panel += panel_stride;
-#pragma GCC unroll 8
+  for (int64_t step = 0; step < steps;) {
+#pragma GCC unroll 16
     for (int line = 0; line < kLines; ++line) Isa::Prefetch(prefetch + line * 64);
     prefetch += kLines * 64;
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row) {
-      const auto activations = Isa::template BroadcastStep<kKind>(rows[row], step);
+    const int64_t end =
+        kLines == 0 || steps - step < kPrefetchSteps ? steps : step + kPrefetchSteps;
+    for (; step < end; ++step) {
+      typename Isa::template Weights<kKind> weights[kVectors];
 #pragma GCC unroll 8
       for (int vector = 0; vector < kVectors; ++vector) {
-        sums[row][vector] =
-            Isa::template Dot<kKind>(sums[row][vector], activations, weights[vector]);
+        weights[vector] = Isa::template LoadWeights<kKind>(panel + vector * 64);
+      }
+      panel += panel_stride;
+#pragma GCC unroll 8
+      for (int row = 0; row < kRows; ++row) {
+        const auto activations = Isa::template BroadcastStep<kKind>(rows[row], step);
+#pragma GCC unroll 8
+        for (int vector = 0; vector < kVectors; ++vector) {
+          sums[row][vector] =
+              Isa::template Dot<kKind>(sums[row][vector], activations, weights[vector]);
+        }
       }
     }
   }
@@ -103,9 +109,27 @@ TileFunction ChooseTile(int num_rows, int num_vectors) {
 template <class Isa, DotKind kKind>
 TileFunction ChoosePrefetchingTile(int num_rows, int num_vectors, int lines) {
   if (num_vectors < 4 || lines == 0) return ChooseTile<Isa, kKind>(num_rows, num_vectors);
-  if (lines == 1) return ChooseTile<Isa, kKind, 1>(num_rows, num_vectors);
-  if (lines == 2) return ChooseTile<Isa, kKind, 2>(num_rows, num_vectors);
-  return ChooseTile<Isa, kKind, 4>(num_rows, num_vectors);
+  switch (lines) {
+    case 1:
+      return ChooseTile<Isa, kKind, 1>(num_rows, num_vectors);
+    case 2:
+      return ChooseTile<Isa, kKind, 2>(num_rows, num_vectors);
+    case 4:
+      return ChooseTile<Isa, kKind, 4>(num_rows, num_vectors);
+    case 8:
+      return ChooseTile<Isa, kKind, 8>(num_rows, num_vectors);
+    default:
+      return ChooseTile<Isa, kKind, 16>(num_rows, num_vectors);
+  }
+}
+
+// The least of 0, 1, 2, 4, 8 and 16 with which `lines` are prefetched in `steps`, or 16.
+template <class Isa>
+constexpr int PrefetchedLines(int64_t lines, int64_t steps) {
+  if (lines <= 0) return 0;
+  int each = 1;
+  while (each < 16 && each * steps < lines * kPrefetchSteps) each *= 2;
+  return each;
 }
 
 // Up to kTileRows rows against all columns of a panel, in as many tiles as the registers of the

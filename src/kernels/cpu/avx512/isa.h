@@ -9,6 +9,8 @@ namespace convene::kernels::avx512 {
 struct Isa : cpu::Avx512Base<Isa> {
   static constexpr const char* kName = "avx512";
   static constexpr int kMostInt4DotRows = 0;
+  // Weights and activations taken in halves want registers of their own.
+  static constexpr int kRegisterTiles = 2 * cpu::kTileRows;
 
   // Rounds to nearest even; NaN stays NaN.
   static __m256i Bf16Of(Floats value) {
