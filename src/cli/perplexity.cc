@@ -2,32 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
-#include "checkpoint/model_files.h"
+#include "cli/logits_difference.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/scored_text.h"
 #include "engine/score_tokens.h"
-#include "text/tokenizer.h"
 
 namespace convene::cli {
 namespace {
-
-constexpr int kDefaultWindow = 512;
-
-// -log of the probability that softmax(logits) gives to `token`.
-double NegativeLogLikelihood(std::span<const float> logits, int32_t token) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  return std::log(sum) + top - logits[static_cast<size_t>(token)];
-}
 
 class Perplexity : public Command {
  public:
@@ -37,46 +25,23 @@ class Perplexity : public Command {
         "\nPerplexity: exp of the mean negative log likelihood. The whole text is tokenized once, "
         "without special tokens, and cut into windows that do not overlap; each is scored from its "
         "second token on, and none sees another.");
-    app.add_option("--text", text_path_, "The text ('-': stdin)")->type_name("FILE")->required();
-    app.add_option("--window", window_, "Tokens per window (default: the context, at most 512)")
-        ->type_name("N")
-        ->check(CLI::Range(2, 1 << 24).description(""));
+    AddScoredTextOptions(app, text_options_);
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_);
   }
 
   Status Run() override {
-    const Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
-    if (!tokenizer) return tokenizer.error();
-    const Result<std::string> text = ReadText(text_path_);
+    const Result<ScoredText> text = ReadScoredText(model_.directory, text_options_);
     if (!text) return text.error();
-    const Result<std::vector<int32_t>> tokens =
-        tokenizer->Encode(*text, {.add_special_tokens = false, .parse_special = false});
-    if (!tokens) return tokens.error();
-    if (tokens->size() < 2) {
-      return Error{fmt::format("{} holds {} tokens; at least 2 are needed to score one", text_path_,
-                               tokens->size())};
-    }
-    const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_.directory);
-    if (!spec) return spec.error();
-    const int window = window_.value_or(std::min(spec->max_positions, kDefaultWindow));
-    if (window > spec->max_positions) {
-      return Error{fmt::format("--window {} is more than the model's {} positions", window,
-                               spec->max_positions)};
-    }
-    model_.load.context = window;
+    model_.load.context = text->window;
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
     if (!model) return model.error();
-    return Score(**model, *tokens, window);
+    return Score(**model, *text);
   }
 
  private:
-  Status Score(engine::LoadedModel& model, std::span<const int32_t> tokens, int window) {
-    std::vector<std::span<const int32_t>> windows;
-    for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(window)) {
-      windows.push_back(tokens.subspan(
-          begin, std::min<size_t>(static_cast<size_t>(window), tokens.size() - begin)));
-    }
+  Status Score(engine::LoadedModel& model, const ScoredText& text) {
+    const std::vector<std::span<const int32_t>> windows = text.Windows();
     double total = 0;
     int64_t num_scored = 0;
     const auto start = std::chrono::steady_clock::now();
@@ -91,11 +56,11 @@ class Perplexity : public Command {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
 
     const double mean = total / static_cast<double>(num_scored);
-    const double tokens_per_s = static_cast<double>(tokens.size()) / elapsed.count();
+    const double tokens_per_s = static_cast<double>(text.tokens.size()) / elapsed.count();
     if (!json_path_.empty()) {
-      const Status written = WriteJson(json_path_, {{"tokens", tokens.size()},
+      const Status written = WriteJson(json_path_, {{"tokens", text.tokens.size()},
                                                     {"scored_tokens", num_scored},
-                                                    {"window", window},
+                                                    {"window", text.window},
                                                     {"nll", mean},
                                                     {"perplexity", std::exp(mean)},
                                                     {"seconds", elapsed.count()},
@@ -108,12 +73,11 @@ class Perplexity : public Command {
             "perplexity {:.4f}  (nll {:.5f} per token; {} of {} tokens scored in windows of "
             "{}; {:.1f} tokens/s)\n",
             std::exp(mean), mean, FormatCount(static_cast<uint64_t>(num_scored)),
-            FormatCount(tokens.size()), window, tokens_per_s));
+            FormatCount(text.tokens.size()), text.window, tokens_per_s));
   }
 
   ModelOptions model_;
-  std::string text_path_;
-  std::optional<int> window_;
+  ScoredTextOptions text_options_;
   std::string json_path_;
 };
 

@@ -1,0 +1,76 @@
+#include "cli/scored_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/model_files.h"
+#include "cli/output.h"
+#include "cli/token_file.h"
+#include "text/tokenizer.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr int kDefaultWindow = 512;
+
+Result<std::vector<int32_t>> ReadTokens(const std::string& model_directory,
+                                        const ScoredTextOptions& options) {
+  if (!options.tokens_path.empty()) return ReadTokenFile(options.tokens_path);
+  if (options.text_path.empty()) return Error{"there is nothing to score; give --text or --tokens"};
+  const Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_directory);
+  if (!tokenizer) return tokenizer.error();
+  const Result<std::string> text = ReadText(options.text_path);
+  if (!text) return text.error();
+  return tokenizer->Encode(*text, {.add_special_tokens = false, .parse_special = false});
+}
+
+}  // namespace
+
+void AddScoredTextOptions(CLI::App& app, ScoredTextOptions& options) {
+  CLI::Option* text =
+      app.add_option("--text", options.text_path, "The text ('-': stdin)")->type_name("FILE");
+  app.add_option("--tokens", options.tokens_path,
+                 "Token ids instead: text, or .npy of int32 or int64")
+      ->type_name("FILE")
+      ->excludes(text);
+  app.add_option("--window", options.window,
+                 "Tokens per window (default: the context, at most 512)")
+      ->type_name("N")
+      ->check(CLI::Range(2, 1 << 24).description(""));
+}
+
+std::vector<std::span<const int32_t>> ScoredText::Windows() const {
+  const auto size = static_cast<size_t>(window);
+  std::vector<std::span<const int32_t>> windows;
+  for (size_t begin = 0; begin < tokens.size(); begin += size) {
+    windows.push_back(
+        std::span<const int32_t>(tokens).subspan(begin, std::min(size, tokens.size() - begin)));
+  }
+  return windows;
+}
+
+int64_t ScoredText::num_scored() const {
+  return std::ssize(tokens) - (std::ssize(tokens) + window - 1) / window;
+}
+
+Result<ScoredText> ReadScoredText(const std::string& model_directory,
+                                  const ScoredTextOptions& options) {
+  Result<std::vector<int32_t>> tokens = ReadTokens(model_directory, options);
+  if (!tokens) return tokens.error();
+  if (tokens->size() < 2) {
+    return Error{fmt::format("{} holds {} tokens; at least 2 are needed to score one",
+                             options.tokens_path.empty() ? options.text_path : options.tokens_path,
+                             tokens->size())};
+  }
+  const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_directory);
+  if (!spec) return spec.error();
+  const int window = options.window.value_or(std::min(spec->max_positions, kDefaultWindow));
+  if (window > spec->max_positions) {
+    return Error{fmt::format("--window {} is more than the model's {} positions", window,
+                             spec->max_positions)};
+  }
+  return ScoredText{.tokens = *std::move(tokens), .window = window};
+}
+
+}  // namespace convene::cli
