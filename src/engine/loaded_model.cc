@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/environment.h"
 #include "checkpoint/checkpoint.h"
 #include "hardware/memory_status.h"
@@ -125,11 +126,12 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& direct
   model->formats_ = chosen->formats;
   model->max_step_tokens_ = options.max_step_tokens;
   if (source->packed) {
+    CHECK(!options.edit, "packed weights are mapped and cannot be edited");
     model->weights_ = weights::MapWeights(*std::move(source->packed));
   } else {
     Result<weights::ModelWeights> weights =
         weights::LoadWeights(*source->checkpoint, chosen->formats.weights, options.numa,
-                             *model->pool_, observer.progress);
+                             *model->pool_, observer.progress, options.edit);
     if (!weights) return weights.error();
     model->weights_ = *std::move(weights);
   }

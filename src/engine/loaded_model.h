@@ -30,7 +30,8 @@ struct LoadOptions {
   // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
   std::optional<int> context = {};
   int max_step_tokens = 512;
-  int max_sequences = 1;  // whose KV cache should fit at the same time
+  int max_sequences = 1;          // whose KV cache should fit at the same time
+  weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
 };
 
 // Hooks for those who watch; each may be empty. Called from the loading thread.

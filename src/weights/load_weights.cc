@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -24,6 +25,8 @@ struct PackJob {
   const PackedMatrix* target = nullptr;
   std::function<RowSource(int packed_row)> source_of;
   std::vector<std::span<const std::byte>> sources;  // the stored bytes it reads
+  // The matrices that source_of answers with, and what they are.
+  std::vector<std::pair<StoredMatrix*, TensorRole>> matrices;
 
   uint64_t source_bytes() const {
     uint64_t total = 0;
@@ -76,14 +79,7 @@ class StoredTensors {
   }
 
   StoredMatrix Matrix(const TensorBinding& binding) const {
-    const checkpoint::TensorView view = checkpoint_.View(binding);
-    StoredMatrix matrix{.dtype = view.dtype,
-                        .data = view.bytes.data(),
-                        .rows = static_cast<int>(binding.rows),
-                        .cols = static_cast<int>(binding.cols)};
-    matrix.row_stride = binding.transposed ? 1 : binding.cols;
-    matrix.col_stride = binding.transposed ? binding.rows : 1;
-    return matrix;
+    return StoredMatrixOf(checkpoint_, binding);
   }
 
  private:
@@ -139,6 +135,7 @@ class PackJobs {
   const StoredMatrix* Describe(const TensorBinding& binding, PackJob* job) {
     matrices_.push_back(tensors_.Matrix(binding));
     job->sources.push_back(tensors_.Bytes(binding));
+    job->matrices.emplace_back(&matrices_.back(), binding.role);
     return &matrices_.back();
   }
 
@@ -198,6 +195,28 @@ std::vector<std::span<PackJob>> Batches(std::vector<PackJob>& jobs) {
   return batches;
 }
 
+// Lets a batch read edited copies of its matrices, which it returns.
+std::vector<std::vector<float>> EditBatch(std::span<const PackJob> batch, const MatrixEdit& edit,
+                                          hardware::ThreadPool& pool) {
+  std::vector<std::pair<StoredMatrix*, TensorRole>> matrices;
+  for (const PackJob& job : batch) {
+    matrices.insert(matrices.end(), job.matrices.begin(), job.matrices.end());
+  }
+  std::vector<std::vector<float>> copies(matrices.size());
+  pool.ParallelFor(std::ssize(matrices), [&](int64_t index, int) {
+    const auto& [matrix, role] = matrices[index];
+    copies[index] = ToFloats(*matrix);
+    edit(role, matrix->cols, copies[index]);
+    *matrix = {.dtype = tensor::DType::kF32,
+               .data = reinterpret_cast<const std::byte*>(copies[index].data()),
+               .row_stride = matrix->cols,
+               .col_stride = 1,
+               .rows = matrix->rows,
+               .cols = matrix->cols};
+  });
+  return copies;
+}
+
 void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
   struct Group {
     const PackJob* job;
@@ -249,7 +268,8 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats)
 
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, hardware::NumaPolicy numa,
-                                 hardware::ThreadPool& pool, const LoadProgress& progress) {
+                                 hardware::ThreadPool& pool, const LoadProgress& progress,
+                                 const MatrixEdit& edit) {
   ModelWeights weights;
   const uint64_t size_bytes = PackedSizeBytes(checkpoint.spec(), formats);
   Result<hardware::HugeBuffer> storage = hardware::HugeBuffer::Allocate(size_bytes, "the weights");
@@ -281,6 +301,8 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
         for (const auto& bytes : job.sources) checkpoint::WillNeed(bytes);
       }
     }
+    std::vector<std::vector<float>> edited;
+    if (edit) edited = EditBatch(batches[i], edit, pool);
     PackBatch(batches[i], pool);
     for (const PackJob& job : batches[i]) {
       for (const auto& bytes : job.sources) checkpoint::DontNeed(bytes);

@@ -9,6 +9,7 @@
 #include "hardware/numa.h"
 #include "hardware/thread_pool.h"
 #include "weights/model_weights.h"
+#include "weights/stored_matrix.h"
 
 namespace convene::weights {
 
@@ -23,9 +24,11 @@ uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& form
 uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats);
 
 // Packs with all threads of `pool`; source pages are dropped behind the packing, so that the peak
-// stays near PackedSizeBytes. Errors: memory that cannot be had (says how much and what to change).
+// stays near PackedSizeBytes. `edit`, where given, sees every matrix first. Errors: memory that
+// cannot be had (says how much and what to change).
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, hardware::NumaPolicy numa,
-                                 hardware::ThreadPool& pool, const LoadProgress& progress);
+                                 hardware::ThreadPool& pool, const LoadProgress& progress,
+                                 const MatrixEdit& edit = {});
 
 }  // namespace convene::weights
