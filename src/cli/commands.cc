@@ -2,6 +2,7 @@
 #include "cli/bench.h"
 #include "cli/chat.h"
 #include "cli/command.h"
+#include "cli/compare.h"
 #include "cli/inspect.h"
 #include "cli/logits.h"
 #include "cli/measure.h"
@@ -31,6 +32,9 @@ constexpr CommandEntry kCommands[] = {
      "convene logits models/demo --tokens ids.txt --out logits.npy", MakeLogits},
     {"perplexity", "Measure how well a model predicts a text",
      "convene perplexity models/demo --text models/demo/validation.txt", MakePerplexity},
+    {"compare", "Measure what int8, int4 and other formats change in a model's answers",
+     "convene compare models/demo --text models/demo/validation.txt --formats int8,int4:64",
+     MakeCompare},
     {"bench", "Time prefill and decode, and compare with the machine's peaks",
      "convene bench models/demo --batch 1,8 --json bench.json", MakeBench},
     {"measure", "Measure this machine's peaks and keep them", "convene measure --seconds 0.5",

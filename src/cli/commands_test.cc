@@ -247,6 +247,84 @@ TEST_F(CommandsTest, LogitsAreThoseOfTransformers) {
   EXPECT_LE(std::sqrt(difference / norm), 1e-5);
 }
 
+TEST_F(CommandsTest, CompareFindsNoDifferenceWhereThereIsNone) {
+  const std::string demo = CONVENE_SOURCE_DIR "/models/demo";
+  const Outcome outcome = Run({"compare", demo, "--text", demo + "/validation.txt", "--max-tokens",
+                               "700", "--window", "256", "--formats", "bf16,int8,int4:64:act=int8",
+                               "--schemes", "int4-tensor", "--json", "-"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["scored_tokens"], 700 - 3);
+  const nlohmann::json& same = json["candidates"][0];
+  EXPECT_EQ(same["kl"], 0);
+  EXPECT_EQ(same["top1_agreement"], 1);
+  EXPECT_EQ(same["max_logit_difference"], 0);
+  EXPECT_EQ(same["nll"], json["reference"]["nll"]);
+  EXPECT_EQ(same["weights_bytes"], json["reference"]["weights_bytes"]);
+  // From int8 over int4 to int4 with one scale per matrix, everything gets worse.
+  for (int i = 1; i < 4; ++i) {
+    const nlohmann::json& finer = json["candidates"][i - 1];
+    const nlohmann::json& coarser = json["candidates"][i];
+    EXPECT_GT(coarser["kl"], finer["kl"]) << i;
+    EXPECT_LT(coarser["top1_agreement"], finer["top1_agreement"]) << i;
+  }
+  EXPECT_LT(json["candidates"][1]["kl"], 0.01);
+  EXPECT_LT(json["candidates"][2]["weights_bytes"], json["candidates"][1]["weights_bytes"]);
+  EXPECT_EQ(json["candidates"][3]["name"], "bf16 as int4-tensor");
+}
+
+TEST_F(CommandsTest, CompareAndPerplexityAgree) {
+  std::string tokens;
+  for (int i = 0; i < 100; ++i) tokens += fmt::format("{} ", i * 37 % 128);
+  Write("tokens.txt", tokens);
+  for (const std::string weights : {"bf16", "int4"}) {
+    const Outcome perplexity =
+        Run({"perplexity", model_, "--tokens", Path("tokens.txt"), "--window", "33", "--weights",
+             weights, "--json", Path("perplexity.json")});
+    ASSERT_EQ(perplexity.status, kSuccess) << perplexity.err;
+    const Outcome compared = Run({"compare", model_, "--tokens", Path("tokens.txt"), "--window",
+                                  "33", "--formats", weights, "--json", Path("compare.json")});
+    ASSERT_EQ(compared.status, kSuccess) << compared.err;
+    EXPECT_THAT(compared.out, HasSubstr(weights));
+    const nlohmann::json expected = nlohmann::json::parse(Read("perplexity.json"));
+    const nlohmann::json json = nlohmann::json::parse(Read("compare.json"));
+    EXPECT_EQ(json["scored_tokens"], expected["scored_tokens"]);
+    EXPECT_NEAR(json["candidates"][0]["nll"], expected["nll"], 1e-12);
+  }
+}
+
+TEST_F(CommandsTest, CompareMeasuresWeightsWithoutAText) {
+  const Outcome outcome = Run({"compare", model_, "--weight-errors", "--schemes",
+                               "int8-channel,int4-group32", "--json", Path("errors.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("int4-group32"));
+  const nlohmann::json json = nlohmann::json::parse(Read("errors.json"));
+  ASSERT_EQ(json["weight_errors"].size(), 2u);
+  EXPECT_LT(json["weight_errors"][0]["down"]["relative_error"],
+            json["weight_errors"][1]["down"]["relative_error"]);
+  EXPECT_GT(json["weight_errors"][1]["all"]["cosine"], 0.99);
+}
+
+TEST_F(CommandsTest, CompareSaysWhatIsWrong) {
+  Write("tokens.txt", "1 2 3 4");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "--text"},
+      {{"--tokens", Path("tokens.txt"), "--formats", "int3"}, "int3"},
+      {{"--tokens", Path("tokens.txt"), "--formats", "int8:64"}, "64"},
+      {{"--tokens", Path("tokens.txt"), "--reference", "auto"}, "auto"},
+      {{"--tokens", Path("tokens.txt"), "--schemes", "int4-best"}, "int4-group32-zero"},
+      {{"--tokens", Path("tokens.txt"), "--schemes", "all", "--reference", "int8"}, "f32 or bf16"},
+      {{"--tokens", Path("tokens.txt"), "--window", "100000"}, "--window"}};
+  for (const auto& [options, cause] : cases) {
+    std::vector<std::string> words = {"compare", model_};
+    words.insert(words.end(), options.begin(), options.end());
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.status, kFailure) << cause;
+    EXPECT_THAT(outcome.err, HasSubstr(cause));
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
 TEST_F(CommandsTest, BatchResumesAfterATornLastLineWithTheSameResults) {
   std::string input;
   for (int id = 0; id < 4; ++id) input += Request(id);

@@ -1,0 +1,210 @@
+#include "cli/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/quote.h"
+#include "checkpoint/model_files.h"
+#include "cli/compare_report.h"
+#include "cli/format_words.h"
+#include "cli/model_options.h"
+#include "cli/output.h"
+#include "cli/reference_logits.h"
+#include "cli/scored_text.h"
+#include "cli/weight_errors.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr uint64_t kLogitsLimitBytes = uint64_t{4} << 30;
+
+// A model beside the reference: in other formats, or with rounded weights.
+struct Candidate {
+  std::string name;
+  engine::FormatWishes formats;
+  std::optional<RoundingScheme> scheme = {};
+};
+
+// All matrices of the layers. Embedding and head stay, so that schemes differ in one thing.
+weights::MatrixEdit EditFor(const RoundingScheme& scheme) {
+  return [scheme](model::TensorRole role, int cols, std::vector<float>& values) {
+    const std::optional<MatrixKind> kind = KindOf(role, false);
+    if (kind && *kind != MatrixKind::kHead) Round(scheme, cols, values);
+  };
+}
+
+class Compare : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.description(
+        "Compares formats of a model with a reference: perplexity of a text, KL divergence in nats "
+        "per token, top-1 agreement, |difference| of logits. A format is WEIGHTS[:GROUP][:act=F]"
+        "[:kv=F], as int8, int4:64 or int8:act=bf16:kv=int8. Models are loaded in turn.");
+    app.add_option("MODEL", model_.directory, "Directory of a Hugging Face checkpoint")
+        ->type_name("")
+        ->required();
+    app.add_option("--reference", reference_, "A format (default: bf16)")->type_name("FORMAT");
+    app.add_option("--formats", formats_, "To compare with it (default: int8,int4)")
+        ->delimiter(',')
+        ->type_name("FORMAT,...");
+    app.add_option(
+           "--schemes", schemes_,
+           "Also the reference with the layers' weights rounded: int8-tensor, int4-channel, "
+           "int4-group32-zero, ... or all")
+        ->delimiter(',')
+        ->type_name("NAME,...");
+    app.add_flag("--weight-errors", weight_errors_,
+                 "Cosine and relative error of the weights for each scheme; needs no text");
+    AddScoredTextOptions(app, text_options_);
+    app.add_option("--max-tokens", max_tokens_, "Take only the first N tokens")
+        ->check(CLI::Range(2, 1 << 30))
+        ->type_name("N");
+    app.add_option("--threads", model_.load.num_threads, "Threads (default: one per usable core)")
+        ->type_name("N");
+    app.add_option("--chunk", model_.load.max_step_tokens, "Most tokens of a step (default: 512)")
+        ->type_name("N");
+    AddJsonOption(app, json_path_);
+  }
+
+  Status Run() override {
+    const Result<std::vector<RoundingScheme>> schemes = Schemes();
+    if (!schemes) return schemes.error();
+    nlohmann::ordered_json json = {{"model", model_.directory}};
+    const bool has_text = !text_options_.text_path.empty() || !text_options_.tokens_path.empty();
+    if (has_text || !weight_errors_) {
+      if (const Status done = CompareAll(*schemes, &json); !done) return done;
+    }
+    if (weight_errors_) {
+      const auto errors =
+          MeasureWeightErrors(model_.directory, schemes->empty() ? RoundingSchemes() : *schemes,
+                              model_.load.num_threads);
+      if (!errors) return errors.error();
+      for (const SchemeErrors& row : *errors) json["weight_errors"].push_back(ToJson(row));
+      if (const Status told = WriteReport(json_path_, FormatErrors(*errors)); !told) return told;
+    }
+    return json_path_.empty() ? Status() : WriteJson(json_path_, json);
+  }
+
+ private:
+  Result<std::vector<RoundingScheme>> Schemes() const {
+    std::vector<RoundingScheme> schemes;
+    for (const std::string& name : schemes_) {
+      if (name == "all") {
+        schemes.assign(RoundingSchemes().begin(), RoundingSchemes().end());
+        continue;
+      }
+      const std::optional<RoundingScheme> scheme = RoundingSchemeFromName(name);
+      if (!scheme) {
+        std::string names = "all";
+        for (const RoundingScheme& known : RoundingSchemes()) {
+          names += fmt::format(", {}", known.name);
+        }
+        return Error{fmt::format("{} is no scheme; there are {}", Quote(name), names)};
+      }
+      schemes.push_back(*scheme);
+    }
+    return schemes;
+  }
+
+  Result<std::vector<Candidate>> Candidates(const std::vector<RoundingScheme>& schemes,
+                                            const engine::FormatWishes& reference) const {
+    std::vector<Candidate> candidates;
+    for (const std::string& word : formats_) {
+      const Result<engine::FormatWishes> formats = ParseFormatWord(word);
+      if (!formats) return formats.error();
+      candidates.push_back({.name = word, .formats = *formats});
+    }
+    if (!schemes.empty() && kernels::IsInteger(*reference.weights)) {
+      return Error{fmt::format(
+          "--schemes rounds the weights of the reference, and {} would round them again; use "
+          "--reference f32 or bf16",
+          reference_)};
+    }
+    for (const RoundingScheme& scheme : schemes) {
+      candidates.push_back({.name = fmt::format("{} as {}", reference_, scheme.name),
+                            .formats = reference,
+                            .scheme = scheme});
+    }
+    return candidates;
+  }
+
+  Status CompareAll(const std::vector<RoundingScheme>& schemes, nlohmann::ordered_json* json) {
+    const Result<engine::FormatWishes> reference = ParseFormatWord(reference_);
+    if (!reference) return reference.error();
+    const Result<std::vector<Candidate>> candidates = Candidates(schemes, *reference);
+    if (!candidates) return candidates.error();
+    Result<ScoredText> text = ReadScoredText(model_.directory, text_options_);
+    if (!text) return text.error();
+    text->tokens.resize(std::min(text->tokens.size(), max_tokens_.value_or(text->tokens.size())));
+    const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_.directory);
+    if (!spec) return spec.error();
+    Result<ReferenceLogits> logits =
+        ReferenceLogits::Reserve(*text, spec->vocab_size, kLogitsLimitBytes);
+    if (!logits) return logits.error();
+
+    model_.load.context = text->window;
+    std::vector<ComparedModel> compared;
+    if (const Status computed = RunReference(*reference, &*logits, &compared); !computed) {
+      return computed;
+    }
+    for (const Candidate& candidate : *candidates) {
+      if (const Status ran = RunCandidate(candidate, *logits, &compared); !ran) return ran;
+    }
+    json->update({{"tokens", text->tokens.size()},
+                  {"scored_tokens", text->num_scored()},
+                  {"window", text->window},
+                  {"reference", ToJson(compared.front())}});
+    (*json)["candidates"] = nlohmann::ordered_json::array();
+    for (size_t i = 1; i < compared.size(); ++i) {
+      (*json)["candidates"].push_back(ToJson(compared[i]));
+    }
+    return WriteReport(json_path_, FormatComparison(compared, *text));
+  }
+
+  Status RunReference(const engine::FormatWishes& formats, ReferenceLogits* logits,
+                      std::vector<ComparedModel>* compared) {
+    model_.load.formats = formats;
+    model_.load.edit = {};
+    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    if (!model) return model.error();
+    const Result<LogitsDifference> itself = logits->Compute(**model);
+    if (!itself) return itself.error();
+    compared->push_back({.name = reference_,
+                         .weights_bytes = (*model)->memory().weights_bytes,
+                         .difference = *itself});
+    return {};
+  }
+
+  Status RunCandidate(const Candidate& candidate, const ReferenceLogits& logits,
+                      std::vector<ComparedModel>* compared) {
+    model_.load.formats = candidate.formats;
+    model_.load.edit = candidate.scheme ? EditFor(*candidate.scheme) : weights::MatrixEdit();
+    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    if (!model) return model.error();
+    const Result<LogitsDifference> difference = logits.Compare(**model);
+    if (!difference) return difference.error();
+    ComparedModel row{.name = candidate.name, .difference = *difference};
+    if (!candidate.scheme) row.weights_bytes = (*model)->memory().weights_bytes;
+    compared->push_back(std::move(row));
+    return {};
+  }
+
+  ModelOptions model_;
+  std::string reference_ = "bf16";
+  std::vector<std::string> formats_ = {"int8", "int4"};
+  std::vector<std::string> schemes_;
+  bool weight_errors_ = false;
+  ScoredTextOptions text_options_;
+  std::optional<size_t> max_tokens_;
+  std::string json_path_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeCompare() { return std::make_unique<Compare>(); }
+
+}  // namespace convene::cli
