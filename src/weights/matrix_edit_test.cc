@@ -1,0 +1,73 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "weights/load_weights.h"
+
+namespace convene::weights {
+namespace {
+
+constexpr kernels::WeightFormat kFormats[] = {
+    kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8,
+    kernels::WeightFormat::kInt4};
+
+checkpoint::Checkpoint Fixture(const std::string& name) {
+  Result<checkpoint::Checkpoint> checkpoint =
+      checkpoint::Checkpoint::Open(CONVENE_SOURCE_DIR "/tests/golden/models/" + name);
+  CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
+  return *std::move(checkpoint);
+}
+
+TEST(ToFloats, ReadsRowsOfATransposedMatrix) {
+  const std::vector<float> stored = {1, 2, 3, 4, 5, 6};  // (cols, rows)
+  const kernels::StoredMatrix matrix{.data = reinterpret_cast<const std::byte*>(stored.data()),
+                                     .row_stride = 1,
+                                     .col_stride = 2,
+                                     .rows = 2,
+                                     .cols = 3};
+  EXPECT_EQ(ToFloats(matrix), (std::vector<float>{1, 3, 5, 2, 4, 6}));
+}
+
+TEST(MatrixEdit, ThatChangesNothingGivesTheSameBytes) {
+  hardware::ThreadPool pool({0, 0});
+  for (const char* name : {"dbrx_plain", "qwen2_many", "olmoe_plain"}) {  // transposed, shared
+    const checkpoint::Checkpoint checkpoint = Fixture(name);
+    for (const kernels::WeightFormat format : kFormats) {
+      const Result<ModelWeights> plain = LoadWeights(checkpoint, {.matrices = format}, pool, {});
+      const Result<ModelWeights> edited =
+          LoadWeights(checkpoint, {.matrices = format}, pool, {},
+                      [](model::TensorRole, int, std::vector<float>&) {});
+      ASSERT_TRUE(plain.ok() && edited.ok());
+      EXPECT_TRUE(std::ranges::equal(plain->storage.bytes(), edited->storage.bytes()))
+          << name << " " << kernels::Name(format);
+    }
+  }
+}
+
+TEST(MatrixEdit, ReachesThePackedWeightsOfItsRole) {
+  hardware::ThreadPool pool({0});
+  const checkpoint::Checkpoint checkpoint = Fixture("dbrx_plain");
+  const Result<ModelWeights> weights =
+      LoadWeights(checkpoint, {.matrices = kernels::WeightFormat::kF32}, pool, {},
+                  [](model::TensorRole role, int cols, std::vector<float>& values) {
+                    if (role != model::TensorRole::kExpertDown) return;
+                    for (size_t i = 0; i < values.size(); ++i) {
+                      values[i] = static_cast<float>(i % static_cast<size_t>(cols));
+                    }
+                  });
+  ASSERT_TRUE(weights.ok());
+  const kernels::PackedMatrix& down = weights->layers[0].moe->experts[1].down;
+  std::vector<float> row(static_cast<size_t>(down.cols));
+  kernels::UnpackRow(down, 1, row.data());
+  for (size_t i = 0; i < row.size(); ++i) EXPECT_EQ(row[i], static_cast<float>(i));
+  const kernels::PackedMatrix& output = weights->layers[0].output;
+  row.resize(static_cast<size_t>(output.cols));
+  kernels::UnpackRow(output, 1, row.data());
+  EXPECT_NE(row[1], 1);
+}
+
+}  // namespace
+}  // namespace convene::weights
