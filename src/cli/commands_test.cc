@@ -323,6 +323,10 @@ TEST_F(CommandsTest, CompareSaysWhatIsWrong) {
     EXPECT_THAT(outcome.err, HasSubstr(cause));
     EXPECT_EQ(outcome.out, "");
   }
+  ASSERT_EQ(Run({"quantize", model_, "--weights", "int4", "--out", Path("packed")}).status,
+            kSuccess);
+  EXPECT_THAT(Run({"compare", Path("packed"), "--tokens", Path("tokens.txt")}).err,
+              HasSubstr("packed in one format"));
 }
 
 TEST_F(CommandsTest, BatchResumesAfterATornLastLineWithTheSameResults) {

@@ -16,6 +16,7 @@
 #include "cli/reference_logits.h"
 #include "cli/scored_text.h"
 #include "cli/weight_errors.h"
+#include "weights/packed_directory.h"
 
 namespace convene::cli {
 namespace {
@@ -41,9 +42,10 @@ class Compare : public Command {
  public:
   void AddOptions(CLI::App& app) override {
     app.description(
-        "Compares formats of a model with a reference: perplexity of a text, KL divergence in nats "
-        "per token, top-1 agreement, |difference| of logits. A format is WEIGHTS[:GROUP][:act=F]"
-        "[:kv=F], as int8, int4:64 or int8:act=bf16:kv=int8. Models are loaded in turn.");
+        app.get_description() +
+        "\nPerplexity of a text, KL divergence in nats per token, top-1 agreement and |difference| "
+        "of logits, against a reference. A format is WEIGHTS[:GROUP][:act=F][:kv=F], as int8, "
+        "int4:64 or int8:act=bf16:kv=int8. Models are loaded in turn.");
     app.add_option("MODEL", model_.directory, "Directory of a Hugging Face checkpoint")
         ->type_name("")
         ->required();
@@ -61,7 +63,7 @@ class Compare : public Command {
                  "Cosine and relative error of the weights for each scheme; needs no text");
     AddScoredTextOptions(app, text_options_);
     app.add_option("--max-tokens", max_tokens_, "Take only the first N tokens")
-        ->check(CLI::Range(2, 1 << 30))
+        ->check(CLI::Range(2, 1 << 30).description(""))
         ->type_name("N");
     app.add_option("--threads", model_.load.num_threads, "Threads (default: one per usable core)")
         ->type_name("N");
@@ -71,6 +73,11 @@ class Compare : public Command {
   }
 
   Status Run() override {
+    if (weights::IsPackedDirectory(model_.directory)) {
+      return Error{fmt::format(
+          "{} holds weights that are packed in one format; give the checkpoint they were made from",
+          model_.directory)};
+    }
     const Result<std::vector<RoundingScheme>> schemes = Schemes();
     if (!schemes) return schemes.error();
     nlohmann::ordered_json json = {{"model", model_.directory}};

@@ -10,6 +10,7 @@
 namespace convene::weights {
 namespace {
 
+constexpr auto kNuma = hardware::NumaPolicy::kAuto;
 constexpr kernels::WeightFormat kFormats[] = {
     kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8,
     kernels::WeightFormat::kInt4};
@@ -36,12 +37,13 @@ TEST(MatrixEdit, ThatChangesNothingGivesTheSameBytes) {
   for (const char* name : {"dbrx_plain", "qwen2_many", "olmoe_plain"}) {  // transposed, shared
     const checkpoint::Checkpoint checkpoint = Fixture(name);
     for (const kernels::WeightFormat format : kFormats) {
-      const Result<ModelWeights> plain = LoadWeights(checkpoint, {.matrices = format}, pool, {});
+      const Result<ModelWeights> plain =
+          LoadWeights(checkpoint, {.matrices = format}, kNuma, pool, {});
       const Result<ModelWeights> edited =
-          LoadWeights(checkpoint, {.matrices = format}, pool, {},
+          LoadWeights(checkpoint, {.matrices = format}, kNuma, pool, {},
                       [](model::TensorRole, int, std::vector<float>&) {});
       ASSERT_TRUE(plain.ok() && edited.ok());
-      EXPECT_TRUE(std::ranges::equal(plain->storage.bytes(), edited->storage.bytes()))
+      EXPECT_TRUE(std::ranges::equal(plain->bytes, edited->bytes))
           << name << " " << kernels::Name(format);
     }
   }
@@ -51,7 +53,7 @@ TEST(MatrixEdit, ReachesThePackedWeightsOfItsRole) {
   hardware::ThreadPool pool({0});
   const checkpoint::Checkpoint checkpoint = Fixture("dbrx_plain");
   const Result<ModelWeights> weights =
-      LoadWeights(checkpoint, {.matrices = kernels::WeightFormat::kF32}, pool, {},
+      LoadWeights(checkpoint, {.matrices = kernels::WeightFormat::kF32}, kNuma, pool, {},
                   [](model::TensorRole role, int cols, std::vector<float>& values) {
                     if (role != model::TensorRole::kExpertDown) return;
                     for (size_t i = 0; i < values.size(); ++i) {
