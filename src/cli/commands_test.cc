@@ -309,6 +309,7 @@ TEST_F(CommandsTest, CompareSaysWhatIsWrong) {
   Write("tokens.txt", "1 2 3 4");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "--text"},
+      {{"--tokens", Path("tokens.txt"), "--text", "-"}, "both"},
       {{"--tokens", Path("tokens.txt"), "--formats", "int3"}, "int3"},
       {{"--tokens", Path("tokens.txt"), "--formats", "int8:64"}, "64"},
       {{"--tokens", Path("tokens.txt"), "--reference", "auto"}, "auto"},

@@ -16,6 +16,9 @@ constexpr int kDefaultWindow = 512;
 
 Result<std::vector<int32_t>> ReadTokens(const std::string& model_directory,
                                         const ScoredTextOptions& options) {
+  if (!options.tokens_path.empty() && !options.text_path.empty()) {
+    return Error{"--text and --tokens are both given; leave one out"};
+  }
   if (!options.tokens_path.empty()) return ReadTokenFile(options.tokens_path);
   if (options.text_path.empty()) return Error{"there is nothing to score; give --text or --tokens"};
   const Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_directory);
@@ -28,12 +31,10 @@ Result<std::vector<int32_t>> ReadTokens(const std::string& model_directory,
 }  // namespace
 
 void AddScoredTextOptions(CLI::App& app, ScoredTextOptions& options) {
-  CLI::Option* text =
-      app.add_option("--text", options.text_path, "The text ('-': stdin)")->type_name("FILE");
+  app.add_option("--text", options.text_path, "The text ('-': stdin)")->type_name("FILE");
   app.add_option("--tokens", options.tokens_path,
-                 "Token ids instead: text, or .npy of int32 or int64")
-      ->type_name("FILE")
-      ->excludes(text);
+                 "Token ids instead: decimal, or .npy of int32 or int64")
+      ->type_name("FILE");
   app.add_option("--window", options.window,
                  "Tokens per window (default: the context, at most 512)")
       ->type_name("N")

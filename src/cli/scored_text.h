@@ -33,7 +33,7 @@ struct ScoredText {
 };
 
 // Encodes the whole text at once, without special tokens, with the tokenizer in `model_directory`.
-// Errors: neither text nor tokens, fewer than 2 tokens, a window of more than the model's
+// Errors: neither text nor tokens, or both, fewer than 2 tokens, a window of more than the model's
 // positions.
 Result<ScoredText> ReadScoredText(const std::string& model_directory,
                                   const ScoredTextOptions& options);
