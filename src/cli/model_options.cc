@@ -52,8 +52,7 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
                                : name == "local"    ? hardware::NumaPolicy::kLocal
                                                     : hardware::NumaPolicy::kAuto;
          },
-         "Weights on several memory nodes: interleave, local (to the packing thread), or auto "
-         "(default: interleave where the threads span nodes)")
+         "Weights on memory nodes: interleave, local, or auto (default)")
       ->check(CLI::IsMember({"auto", "interleave", "local"}))
       ->type_name("POLICY");
   app.add_option("--chunk", options.load.max_step_tokens, "Most tokens of a step (default: 512)")

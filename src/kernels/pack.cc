@@ -102,8 +102,9 @@ void PackInt4(const RowSource* rows, const PackedPanel& panel, int row_in_panel,
                       row_in_panel * (kInt4Block / 2) + lane * 4;
       for (int line = 0; line < kInt4Block / 8; ++line) {
         const uint8_t* q = values.data() + col + line * 8;
+        const int flip = group_scales[col / panel.group] < 0 ? 0xff : 0;  // 15 - q in both halves
         for (int j = 0; j < 4; ++j) {
-          to[line * 64 + j] = static_cast<std::byte>(q[j] | q[j + 4] << 4);
+          to[line * 64 + j] = static_cast<std::byte>((q[j] | q[j + 4] << 4) ^ flip);
         }
       }
     }

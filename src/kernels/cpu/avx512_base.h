@@ -70,30 +70,32 @@ struct Avx512Base {
 
   // What unpack.h needs: the scales of 16 rows (signed bytes) for UnpackInt4Line.
   struct Spread {
-    __m512i scale;  // of each row, in both 16-bit halves of its lane
-    __m512i bias;   // kInt8Zero - kInt4Zero * scale, likewise
+    __m512i scale;  // its magnitude, in both 16-bit halves of each row's lane
+    __m512i bias;   // kInt8Zero - 8 (or 7, packed_matrix.h) times that, in all four bytes
   };
   static Spread SpreadInt4Scales(const std::byte* scales) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
-    const __m512i words = _mm512_cvtepi8_epi32(bytes);
-    const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaa, words, _mm512_slli_epi32(words, 16));
-    return {both, _mm512_sub_epi16(_mm512_set1_epi16(kInt8Zero), _mm512_slli_epi16(both, 3))};
+    const __m512i signed_scale = _mm512_cvtepi8_epi32(bytes);
+    const __m512i scale = _mm512_abs_epi32(signed_scale);
+    const __mmask16 negative = _mm512_movepi32_mask(signed_scale);
+    const __m512i eight = _mm512_slli_epi32(scale, 3);
+    const __m512i offset = _mm512_mask_sub_epi32(eight, negative, eight, scale);
+    const __m512i bias = _mm512_sub_epi32(_mm512_set1_epi32(kInt8Zero), offset);
+    return {_mm512_or_si512(scale, _mm512_slli_epi32(scale, 16)),
+            _mm512_mullo_epi32(bias, _mm512_set1_epi32(0x01010101))};
   }
   // 64 bytes of (16, 4) pairs of halves, times the scales: the low halves to `low`, the high ones
-  // to `high`, as bytes with kInt8Zero added. The even and the odd bytes are computed in 16 bits.
+  // to `high`, as bytes with kInt8Zero added. Two bytes are multiplied at once, since neither
+  // product exceeds a byte.
   static void UnpackInt4Line(const std::byte* from, const Spread& spread, std::byte* low,
                              std::byte* high) {
     const __m512i packed = _mm512_loadu_si512(from);
-    const __m512i half = _mm512_set1_epi16(0x0f);
-    const auto scaled = [&](__m512i words) {
-      return _mm512_add_epi16(_mm512_mullo_epi16(words, spread.scale), spread.bias);
+    const __m512i half = _mm512_set1_epi8(0x0f);
+    const auto scaled = [&](__m512i halves) {
+      return _mm512_add_epi8(_mm512_mullo_epi16(halves, spread.scale), spread.bias);
     };
-    const __m512i even = scaled(_mm512_and_si512(packed, half));
-    const __m512i odd = scaled(_mm512_and_si512(_mm512_srli_epi16(packed, 8), half));
-    _mm512_storeu_si512(low, _mm512_or_si512(even, _mm512_slli_epi16(odd, 8)));
-    const __m512i high_even = scaled(_mm512_and_si512(_mm512_srli_epi16(packed, 4), half));
-    const __m512i high_odd = scaled(_mm512_srli_epi16(packed, 12));
-    _mm512_storeu_si512(high, _mm512_or_si512(high_even, _mm512_slli_epi16(high_odd, 8)));
+    _mm512_storeu_si512(low, scaled(_mm512_and_si512(packed, half)));
+    _mm512_storeu_si512(high, scaled(_mm512_and_si512(_mm512_srli_epi16(packed, 4), half)));
   }
   // 64 bytes of (16, 4) with kInt8Zero added, as bf16: columns 0 and 1 to `first`, 2 and 3 to
   // `second`, each (16, 2).

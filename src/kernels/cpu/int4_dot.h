@@ -43,7 +43,7 @@ template <class Isa, int kRows, int kVectors>
         typename Isa::Ints dots[kRows];
 #pragma GCC unroll 8
         for (int row = 0; row < kRows; ++row) {
-          dots[row] = Isa::BroadcastInt(-kInt4Zero * block_sums[row][col / kInt4Block]);
+          dots[row] = Isa::BeginInt4Dot(scale, block_sums[row][col / kInt4Block]);
         }
 #pragma GCC unroll 8
         for (int line = 0; line < 4; ++line) {

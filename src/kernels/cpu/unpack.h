@@ -6,6 +6,9 @@
 
 namespace convene::kernels::cpu {
 
+// The panel is read once, so it is fetched so many bytes ahead while it is unpacked.
+inline constexpr int kUnpackAheadBytes = 4096;
+
 // A block of kInt4Block columns to bytes (columns / 4, width, 4) with kInt8Zero added. `scales`
 // (width) are those of the block's group.
 template <class Isa>
@@ -14,6 +17,7 @@ inline void UnpackInt4Block(const std::byte* block, const std::byte* scales, int
   for (int row = 0; row < width; row += kLanes) {
     const auto spread = Isa::SpreadInt4Scales(scales + row);
     for (int line = 0; line < 4; ++line) {
+      Isa::Prefetch(block + row * 16 + line * 64 + kUnpackAheadBytes);
       Isa::UnpackInt4Line(block + row * 16 + line * 64, spread, out + (2 * line * width + row) * 4,
                           out + ((2 * line + 1) * width + row) * 4);
     }

@@ -27,8 +27,10 @@ int IntegerElement(const PackedPanel& panel, int row, int col) {
   const int64_t block = int64_t{(col - group) / kInt4Block} * panel.width * kInt4Block / 2;
   const std::byte pair = scales[kPanelRows + block + row / kLanes * (kLanes * kInt4Block / 2) +
                                 (in_block / 8 * kLanes + row % kLanes) * 4 + in_block % 4];
-  const int q = in_block % 8 < 4 ? static_cast<int>(pair) & 15 : static_cast<int>(pair) >> 4;
-  return (q - kInt4Zero) * static_cast<int8_t>(scales[row]);
+  const int stored = in_block % 8 < 4 ? static_cast<int>(pair) & 15 : static_cast<int>(pair) >> 4;
+  const int scale = static_cast<int8_t>(scales[row]);
+  const int q = scale < 0 ? 15 - stored : stored;
+  return (q - kInt4Zero) * scale;
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   static constexpr int kBlockRows = 32;
   template <cpu::DotKind>
   static constexpr int kMostVectorRows = 0;
-  static constexpr int kMostInt4DotRows = 8;
+  static constexpr int kMostInt4DotRows = 4;
 
   static constexpr int kTileSteps = 16;  // of 4 bytes
   static constexpr int kTileWidth = 16;  // rows, and columns of sums

@@ -158,32 +158,27 @@ struct Isa {
   static Spread SpreadInt4Scales(const std::byte* scales) {
     Spread spread;
     for (int half = 0; half < 2; ++half) {
-      const __m256i words = _mm256_cvtepi8_epi32(
+      const __m256i signed_scale = _mm256_cvtepi8_epi32(
           _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + 8 * half)));
-      const __m256i both = _mm256_blend_epi16(words, _mm256_slli_epi32(words, 16), 0xaa);
-      spread.scale[half] = both;
-      spread.bias[half] =
-          _mm256_sub_epi16(_mm256_set1_epi16(kInt8Zero), _mm256_slli_epi16(both, 3));
+      const __m256i scale = _mm256_abs_epi32(signed_scale);
+      const __m256i if_negative = _mm256_and_si256(scale, _mm256_srai_epi32(signed_scale, 31));
+      const __m256i offset = _mm256_sub_epi32(_mm256_slli_epi32(scale, 3), if_negative);
+      const __m256i bias = _mm256_sub_epi32(_mm256_set1_epi32(kInt8Zero), offset);
+      spread.scale[half] = _mm256_or_si256(scale, _mm256_slli_epi32(scale, 16));
+      spread.bias[half] = _mm256_mullo_epi32(bias, _mm256_set1_epi32(0x01010101));
     }
     return spread;
   }
   static void UnpackInt4Line(const std::byte* from, const Spread& spread, std::byte* low,
                              std::byte* high) {
-    const __m256i mask = _mm256_set1_epi16(0x0f);
+    const __m256i mask = _mm256_set1_epi8(0x0f);
     for (int half = 0; half < 2; ++half) {
       const __m256i packed = LoadHalf(from + 32 * half);
-      const auto scaled = [&](__m256i words) {
-        return _mm256_add_epi16(_mm256_mullo_epi16(words, spread.scale[half]), spread.bias[half]);
+      const auto scaled = [&](__m256i halves) {
+        return _mm256_add_epi8(_mm256_mullo_epi16(halves, spread.scale[half]), spread.bias[half]);
       };
-      const auto join = [](__m256i even, __m256i odd) {
-        return _mm256_or_si256(even, _mm256_slli_epi16(odd, 8));
-      };
-      const __m256i low_even = scaled(_mm256_and_si256(packed, mask));
-      const __m256i low_odd = scaled(_mm256_and_si256(_mm256_srli_epi16(packed, 8), mask));
-      const __m256i high_even = scaled(_mm256_and_si256(_mm256_srli_epi16(packed, 4), mask));
-      const __m256i high_odd = scaled(_mm256_srli_epi16(packed, 12));
-      StoreHalf(low + 32 * half, join(low_even, low_odd));
-      StoreHalf(high + 32 * half, join(high_even, high_odd));
+      StoreHalf(low + 32 * half, scaled(_mm256_and_si256(packed, mask)));
+      StoreHalf(high + 32 * half, scaled(_mm256_and_si256(_mm256_srli_epi16(packed, 4), mask)));
     }
   }
   static void Bf16FromBytes(const std::byte* from, std::byte* first, std::byte* second) {

@@ -13,7 +13,7 @@ struct Avx512DotBase : cpu::Avx512Base<Tag> {
   using Ints = typename Base::Ints;
   // int4 weights are multiplied without unpacking for so many rows (measured:
   // docs/results/int_gemm.md).
-  static constexpr int kMostInt4DotRows = 12;
+  static constexpr int kMostInt4DotRows = 8;
 
   static void StoreBf16(tensor::Bf16* to, Floats value) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
@@ -51,9 +51,19 @@ struct Avx512DotBase : cpu::Avx512Base<Tag> {
   }
 
   // What int4_dot.h needs.
-  static Ints LoadInt4Scales(const std::byte* scales) {
+  struct Int4Scales {
+    Ints magnitude;
+    __mmask16 negative;  // rows whose halves are stored as 15 - q
+  };
+  static Int4Scales LoadInt4Scales(const std::byte* scales) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
-    return _mm512_and_si512(_mm512_cvtepi8_epi32(bytes), _mm512_set1_epi32(0xffff));
+    const Ints signed_scale = _mm512_cvtepi8_epi32(bytes);
+    return {_mm512_abs_epi32(signed_scale), _mm512_movepi32_mask(signed_scale)};
+  }
+  // What a block's dot products begin with: -8 (or 7) times the sum of its activations.
+  static Ints BeginInt4Dot(const Int4Scales& scales, int32_t sum) {
+    return _mm512_mask_blend_epi32(scales.negative, _mm512_set1_epi32(-kInt4Zero * sum),
+                                   _mm512_set1_epi32((1 - kInt4Zero) * sum));
   }
   static Ints LowHalves(Ints a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
   static Ints HighHalves(Ints a) {
@@ -66,9 +76,9 @@ struct Avx512DotBase : cpu::Avx512Base<Tag> {
         : "v"(weights), "m"(*reinterpret_cast<const int32_t*>(activations)));
     return sum;
   }
-  // sum + a * scale for a of 16 bits; LoadInt4Scales leaves the upper half of each lane zero.
-  static Ints DotWords(Ints sum, Ints a, Ints scale) {
-    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(scale));
+  // sum + a * scale for a of 16 bits; the upper half of each magnitude is zero.
+  static Ints DotWords(Ints sum, Ints a, const Int4Scales& scales) {
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(scales.magnitude));
     return sum;
   }
 };
