@@ -51,6 +51,23 @@ uint64_t Transformer::ActivationBytes(const model::ModelSpec& spec,
   return Activations::SizeBytes(spec, format, max_step_tokens, num_threads);
 }
 
+namespace {
+
+// Sums of products of bytes stay within 32 bits up to so many columns (kernels/packed_matrix.h).
+constexpr int kMostInt8Columns = 1 << 16;
+
+int MostColumns(const model::ModelSpec& spec) {
+  int most = spec.hidden_size;
+  for (const model::LayerSpec& layer : spec.layers) {
+    most = std::max({most, layer.attention.query_dim(), layer.dense_intermediate_size});
+    if (!layer.moe) continue;
+    most = std::max({most, layer.moe->intermediate_size, layer.moe->shared_intermediate_size});
+  }
+  return most;
+}
+
+}  // namespace
+
 Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
                                         const kernels::KernelSet& kernels,
                                         hardware::ThreadPool& pool,
@@ -64,6 +81,13 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
       return Error{fmt::format("the model has heads of {} channels; at most {} are supported",
                                layer.attention.head_dim, kernels::kMaxHeadDim)};
     }
+  }
+  if (options.activations == kernels::ActivationFormat::kInt8 &&
+      MostColumns(weights.spec) > kMostInt8Columns) {
+    return Error{
+        fmt::format("a matrix of the model has {} columns; int8 activations are supported "
+                    "up to {}: use --activations bf16",
+                    MostColumns(weights.spec), kMostInt8Columns)};
   }
   Result<KvCache> cache = KvCache::Create(weights.spec, options.kv, options.num_kv_blocks);
   if (!cache) return cache.error();
