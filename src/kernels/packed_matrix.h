@@ -32,8 +32,8 @@ inline constexpr int kDepthPadding = 64;
 inline constexpr int kInt4Block = 32;
 // An int4 weight is (q - kInt4Zero) times its group's scale, a whole number of at most
 // kInt4MaxScale: so it is a whole number that int8 holds too, and int4 is int8 with few values.
-// Where the scale is negative, 15 - q is stored: the weight is then (stored - 7) times its magnitude,
-// and a stored half times a magnitude is at most 225, so that two products fit 16 bits.
+// Where the scale is negative, 15 - q is stored: the weight is then (stored - 7) times its
+// magnitude, and a stored half times a magnitude is at most 225, so that two products fit 16 bits.
 inline constexpr int kInt4Zero = 8;
 inline constexpr int kInt4MaxScale = 15;
 // Integer weights are stored with this added, as the unsigned operand of the dot product.
@@ -45,8 +45,8 @@ inline constexpr int kInt8Zero = 128;
 //   kInt8: [padded / 4][width][4] bytes, then [width] float scales of the rows
 //   kInt4: for each group of columns: [64] signed bytes, the rows' scales (whole numbers), then for
 //          each block of 32 columns and each 16 rows: [4][16][4] bytes; byte (i, row, j) holds
-//          column 8 i + j in its low and column 8 i + 4 + j in its high half (q, or 15 - q). Then [width] floats:
-//          the rows' scales, by which the whole numbers are multiplied.
+//          column 8 i + j in its low and column 8 i + 4 + j in its high half (q, or 15 - q). Then
+//          [width] floats: the rows' scales, by which the whole numbers are multiplied.
 // Padding is zero (kInt8Zero, kInt4Zero).
 struct PackedPanel {
   WeightFormat format = WeightFormat::kF32;
