@@ -31,8 +31,8 @@ class ProgressLine {
     if (is_open_) fmt::print(stderr, "\r\x1b[K");
   }
   void Show(uint64_t done_bytes, uint64_t total_bytes) {
-    constexpr double kInterval_s = 0.1;
-    if (!is_terminal_ || SecondsSince(last_) < kInterval_s) return;
+    constexpr double kIntervalSeconds = 0.1;
+    if (!is_terminal_ || SecondsSince(last_) < kIntervalSeconds) return;
     last_ = Clock::now();
     is_open_ = true;
     fmt::print(stderr, "\rwriting: {:3.0f} % of {}",
