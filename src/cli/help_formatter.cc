@@ -29,6 +29,11 @@ std::string WrapText(std::string_view text, size_t width) {
   return wrapped;
 }
 
+std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
+  const std::string opts = CLI::Formatter::make_option_opts(option);
+  return opts.substr(0, opts.find(" Excludes:"));
+}
+
 std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   return WrapText(CLI::Formatter::make_option_desc(option), kHelpWidth - get_column_width());
 }

@@ -12,6 +12,8 @@ inline constexpr size_t kHelpWidth = 100;  // columns
 
 class HelpFormatter : public CLI::Formatter {
  public:
+  // Without what an option excludes: it takes a line, and a wrong use is told.
+  std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_option_desc(const CLI::Option* option) const override;
   std::string make_description(const CLI::App* app) const override;
   // The first line of a command's description is its summary, all that the list of commands shows.
