@@ -27,15 +27,6 @@ struct Prefetching {
 };
 
 template <class Isa, DotKind kKind>
-constexpr bool UsesVectors() {
-  if constexpr (Isa::template kMatrixTiles<kKind>) {
-    return Isa::template kMostVectorRows<kKind> > 0;
-  } else {
-    return true;
-  }
-}
-
-template <class Isa, DotKind kKind>
 constexpr int BlockRows() {
   if constexpr (Isa::template kMatrixTiles<kKind>) {
     return Isa::kBlockRows;
@@ -61,15 +52,11 @@ inline void RunBlock(const Block& block, Prefetching& prefetching, int blocks_le
   const int64_t steps_left = block.steps * blocks_left;
   const auto lines_left = static_cast<int64_t>(prefetching.bytes / 64);
   if constexpr (Isa::template kMatrixTiles<kKind>) {
-    if (block.num_rows > Isa::template kMostVectorRows<kKind>) {
-      const int64_t lines = (lines_left + blocks_left - 1) / blocks_left;
-      Isa::template RunMatrixTiles<kKind>(block, prefetching.from, lines);
-      prefetching.from += lines * 64;
-      prefetching.bytes -= static_cast<size_t>(lines * 64);
-      return;
-    }
-  }
-  if constexpr (UsesVectors<Isa, kKind>()) {
+    const int64_t lines = (lines_left + blocks_left - 1) / blocks_left;
+    Isa::template RunMatrixTiles<kKind>(block, prefetching.from, lines);
+    prefetching.from += lines * 64;
+    prefetching.bytes -= static_cast<size_t>(lines * 64);
+  } else {
     const int lines = PrefetchedLines<Isa>(lines_left, steps_left);
     const void* rows[kTileRows];
     for (int row = 0; row < block.num_rows; ++row) rows[row] = block.rows + row * block.row_stride;

@@ -127,7 +127,7 @@ inline void Rotate(float* head, const QkvShape& shape, const QkvToken& token) {
 }
 
 // Writes one key as row `slot` of the panel at `out`, whose steps hold `elements` elements.
-template <class T>
+template <class Isa, class T>
 inline void ScatterKey(T* out, const T* key, int head_dim, int elements, int slot) {
   out += elements * slot;
   for (int i = 0; i < head_dim; ++i) {
@@ -136,7 +136,7 @@ inline void ScatterKey(T* out, const T* key, int head_dim, int elements, int slo
 }
 
 // Writes one value as column `slot` of panels of head_dim rows.
-template <class T>
+template <class Isa, class T>
 inline void ScatterValue(T* out, const T* value, int head_dim, int elements, int slot) {
   for (int first = 0; first < head_dim; first += kPanelRows) {
     const int left = head_dim - first;
@@ -180,9 +180,9 @@ inline void StoreKeyAndValue(const QkvShape& shape, const float* key, const floa
   std::byte* value_block = block + KeyBlockBytes(shape.format, dim);
   const auto store = [&]<class T>(T* scratch, int elements) {
     const float key_scale = RoundForCache<Isa>(shape.format, key, dim, scratch);
-    ScatterKey(reinterpret_cast<T*>(block), scratch, dim, elements, slot);
+    ScatterKey<Isa>(reinterpret_cast<T*>(block), scratch, dim, elements, slot);
     const float value_scale = RoundForCache<Isa>(shape.format, value, dim, scratch);
-    ScatterValue(reinterpret_cast<T*>(value_block), scratch, dim, elements, slot);
+    ScatterValue<Isa>(reinterpret_cast<T*>(value_block), scratch, dim, elements, slot);
     if (shape.format != KvFormat::kInt8) return;
     KeyScales(block, dim)[slot] = key_scale;
     ValueScales(value_block, dim)[slot] = value_scale;

@@ -25,8 +25,6 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   template <cpu::DotKind kKind>
   static constexpr bool kMatrixTiles = kKind != cpu::DotKind::kF32;
   static constexpr int kBlockRows = 32;
-  template <cpu::DotKind>
-  static constexpr int kMostVectorRows = 0;
   static constexpr int kMostInt4DotRows = 4;
 
   static constexpr int kTileSteps = 16;  // of 4 bytes
