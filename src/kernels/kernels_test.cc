@@ -417,6 +417,10 @@ constexpr AttentionCase kAttentionCases[] = {
     {2, 1, 16, 1100, 0, QkNormKind::kNone, 0},
     {2, 2, 16, 1100, 600, QkNormKind::kNone, 0},
     {60, 1, 8, 70, 0, QkNormKind::kNone, 0},
+    // Heads that a matrix unit takes.
+    {8, 2, 128, 130, 0, QkNormKind::kPerHead, 0},
+    {2, 1, 64, 1100, 600, QkNormKind::kNone, 0},
+    {3, 1, 96, 70, 0, QkNormKind::kNone, 0},
 };
 
 // A whole sequence through prepare_qkv and attend, in chunks of the given size.

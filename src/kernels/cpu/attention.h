@@ -8,8 +8,8 @@
 
 #include <type_traits>
 
+#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/tile.h"
 
 namespace convene::kernels::cpu {
 
@@ -33,6 +33,7 @@ class AttentionTile {
     span_out_ = probabilities_ + kAttentionRows * kSpanTokens;
     total_out_ = span_out_ + kAttentionRows * padded_dim_;
     unpacked_ = reinterpret_cast<std::byte*>(total_out_ + kAttentionRows * padded_dim_);
+    if (UsesMatrixTiles()) GatherQueries();
   }
 
   void Run() {
@@ -72,6 +73,42 @@ class AttentionTile {
   }
 
  private:
+  // A property of the model's heads, not of the step: the two ways differ in their last bits.
+  bool UsesMatrixTiles() const {
+    return Isa::template kMatrixTiles<kKind> && a_.head_dim % 32 == 0;
+  }
+
+  // Matrix tiles want rows at equal distances.
+  void GatherQueries() {
+    queries_ = unpacked_ + ValueBlockBytes(KvFormat::kBf16, a_.head_dim);
+    query_bytes_ = int64_t{a_.head_dim} * kElementBytes;
+    for (int row = 0; row < num_rows_; ++row) {
+      __builtin_memcpy(queries_ + row * query_bytes_, QueryAt(row),
+                       static_cast<size_t>(query_bytes_));
+    }
+  }
+  const std::byte* QueryAt(int row) const {
+    return a_.queries + row / a_.num_heads * a_.query_token_stride +
+           row % a_.num_heads * a_.query_head_stride;
+  }
+
+  // All rows against a panel of keys or values on the matrix unit.
+  void MultiplyOnMatrixTiles(Block block) {
+    if constexpr (Isa::template kMatrixTiles<kKind>) {
+      const std::byte* rows = block.rows;
+      std::byte* sums = block.sums;
+      const int64_t lines = num_rows_ <= Isa::kBlockRows ? block.steps * block.width / 16 : 0;
+      for (int done = 0; done < num_rows_; done += Isa::kBlockRows) {
+        const int left = num_rows_ - done;
+        block.rows = rows + done * block.row_stride;
+        block.sums = sums + done * block.sum_stride;
+        block.num_rows = left < Isa::kBlockRows ? left : Isa::kBlockRows;
+        Isa::template RunMatrixTiles<kKind>(block, block.panel + kStreamAhead, lines);
+      }
+      Isa::EndMatrixTiles();
+    }
+  }
+
   // A single tile of rows only streams keys and values: they are fetched so many bytes ahead.
   static constexpr int kStreamAhead = 2048;
   int StreamLines() const { return num_rows_ <= kTileRows && kFormat != KvFormat::kInt8 ? 16 : 0; }
@@ -80,7 +117,7 @@ class AttentionTile {
   int FirstKey(int position) const {
     return a_.window > 0 && position >= a_.window ? position - a_.window + 1 : 0;
   }
-  std::byte* Block(int begin, int block) const {
+  std::byte* KvBlock(int begin, int block) const {
     return a_.kv + a_.blocks[begin / kKvBlockTokens + block] * a_.kv_block_stride;
   }
 
@@ -109,14 +146,22 @@ class AttentionTile {
   // scores (rows, 64 keys of one block) = q . k
   void Scores(int begin, int block) {
     const int steps = (a_.head_dim + kElements - 1) / kElements;
-    const std::byte* keys = Unpacked(Block(begin, block), int64_t{steps} * kElements * kPanelRows);
+    const std::byte* keys =
+        Unpacked(KvBlock(begin, block), int64_t{steps} * kElements * kPanelRows);
+    if (UsesMatrixTiles()) {
+      MultiplyOnMatrixTiles({.rows = queries_,
+                             .row_stride = query_bytes_,
+                             .panel = keys,
+                             .width = kPanelRows,
+                             .steps = steps,
+                             .sums = reinterpret_cast<std::byte*>(ScoresOf(0, block)),
+                             .sum_stride = 4 * kSpanTokens});
+      return ScaleScores(begin, block);
+    }
     const void* rows[kTileRows];
     for (int done = 0; done < num_rows_; done += kTileRows) {
       const int count = num_rows_ - done < kTileRows ? num_rows_ - done : kTileRows;
-      for (int i = 0; i < count; ++i) {
-        rows[i] = a_.queries + (done + i) / a_.num_heads * a_.query_token_stride +
-                  (done + i) % a_.num_heads * a_.query_head_stride;
-      }
+      for (int i = 0; i < count; ++i) rows[i] = QueryAt(done + i);
       RunTiles<Isa, kKind>({.rows = rows,
                             .panel = keys,
                             .panel_stride = 4 * kPanelRows,
@@ -126,8 +171,12 @@ class AttentionTile {
                             .prefetch = keys + kStreamAhead},
                            count, kKvBlockTokens / kLanes, StreamLines());
     }
+    ScaleScores(begin, block);
+  }
+
+  void ScaleScores(int begin, int block) {
     if constexpr (kFormat == KvFormat::kInt8) {
-      const float* scales = KeyScales(Block(begin, block), a_.head_dim);
+      const float* scales = KeyScales(KvBlock(begin, block), a_.head_dim);
       for (int row = 0; row < num_rows_; ++row) {
         float* scores = ScoresOf(row, block);
         for (int key = 0; key < kKvBlockTokens; key += kLanes) {
@@ -140,7 +189,7 @@ class AttentionTile {
     return scores_ + row * kSpanTokens + block * kKvBlockTokens;
   }
   const float* ValueScalesOf(int begin, int key) const {
-    std::byte* block = Block(begin, key / kKvBlockTokens);
+    std::byte* block = KvBlock(begin, key / kKvBlockTokens);
     return ValueScales(block + KeyBlockBytes(kFormat, a_.head_dim), a_.head_dim) +
            key % kKvBlockTokens;
   }
@@ -182,8 +231,23 @@ class AttentionTile {
 
   // span_out (rows, head_dim) += probabilities (rows, 64 keys) . values
   void Outputs(int begin, int block) {
-    const std::byte* values = Unpacked(Block(begin, block) + KeyBlockBytes(kFormat, a_.head_dim),
+    const std::byte* values = Unpacked(KvBlock(begin, block) + KeyBlockBytes(kFormat, a_.head_dim),
                                        int64_t{padded_dim_} * kKvBlockTokens);
+    if (UsesMatrixTiles()) {
+      for (int dim = 0; dim < padded_dim_; dim += kPanelRows) {
+        const int left = padded_dim_ - dim;
+        MultiplyOnMatrixTiles({.rows = reinterpret_cast<const std::byte*>(probabilities_) +
+                                       int64_t{block} * kKvBlockTokens * kElementBytes,
+                               .row_stride = 4 * kSpanTokens,
+                               .panel = values + int64_t{dim} * kKvBlockTokens * kElementBytes,
+                               .width = left < kPanelRows ? left : kPanelRows,
+                               .steps = kKvBlockTokens / kElements,
+                               .sums = reinterpret_cast<std::byte*>(span_out_ + dim),
+                               .sum_stride = 4 * padded_dim_,
+                               .accumulate = block != first_block_});
+      }
+      return;
+    }
     const void* rows[kTileRows];
     for (int done = 0; done < num_rows_; done += kTileRows) {
       const int count = num_rows_ - done < kTileRows ? num_rows_ - done : kTileRows;
@@ -248,12 +312,14 @@ class AttentionTile {
   const Attention& a_;
   const int num_rows_;
   const int padded_dim_;
-  float* scores_;         // (kAttentionRows, kSpanTokens)
-  float* probabilities_;  // (kAttentionRows, kSpanTokens) activations
-  float* span_out_;       // (kAttentionRows, padded_dim)
-  float* total_out_;      // (kAttentionRows, padded_dim)
-  std::byte* unpacked_;   // bf16 of a block's keys or values (kInt8)
-  int first_block_ = 0;   // of the current span, computed for all rows
+  float* scores_;                 // (kAttentionRows, kSpanTokens)
+  float* probabilities_;          // (kAttentionRows, kSpanTokens) activations
+  float* span_out_;               // (kAttentionRows, padded_dim)
+  float* total_out_;              // (kAttentionRows, padded_dim)
+  std::byte* queries_ = nullptr;  // (num_rows, head_dim), for matrix tiles
+  int64_t query_bytes_ = 0;
+  std::byte* unpacked_;  // bf16 of a block's keys or values (kInt8)
+  int first_block_ = 0;  // of the current span, computed for all rows
   int end_block_ = 0;
   float span_max_[kAttentionRows];  // scaled
   float span_sum_[kAttentionRows];

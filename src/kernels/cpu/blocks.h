@@ -16,8 +16,9 @@ struct Block {
   const std::byte* panel = nullptr;
   int width = 0;
   int64_t steps = 0;
-  std::byte* sums = nullptr;  // (num_rows) rows of kSumStride bytes
-  bool accumulate = false;    // as Tile
+  std::byte* sums = nullptr;  // (num_rows)
+  int64_t sum_stride = kSumStride;
+  bool accumulate = false;  // as Tile
 };
 
 // What is left to pull into the cache while blocks are computed.
@@ -65,7 +66,7 @@ inline void RunBlock(const Block& block, Prefetching& prefetching, int blocks_le
                           .panel_stride = 4 * block.width,
                           .steps = block.steps,
                           .out = block.sums,
-                          .out_stride = kSumStride,
+                          .out_stride = block.sum_stride,
                           .accumulate = block.accumulate,
                           .prefetch = prefetching.from},
                          block.num_rows, block.width / kLanes, lines);

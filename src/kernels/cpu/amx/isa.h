@@ -103,7 +103,7 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   template <int kTile>
   static void BeginTile(const cpu::Block& block, std::byte* sums) {
     if (block.accumulate) {
-      LoadTile<kTile>(sums, cpu::kSumStride);
+      LoadTile<kTile>(sums, block.sum_stride);
     } else {
       asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
     }
@@ -147,10 +147,10 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
       rows += 64;
       panel += kTileSteps * stride;
     }
-    StoreTile<0>(block.sums, cpu::kSumStride);
-    if constexpr (kTiles > 1) StoreTile<1>(block.sums + 64, cpu::kSumStride);
-    if constexpr (kTiles > 2) StoreTile<2>(block.sums + 128, cpu::kSumStride);
-    if constexpr (kTiles > 3) StoreTile<3>(block.sums + 192, cpu::kSumStride);
+    StoreTile<0>(block.sums, block.sum_stride);
+    if constexpr (kTiles > 1) StoreTile<1>(block.sums + 64, block.sum_stride);
+    if constexpr (kTiles > 2) StoreTile<2>(block.sums + 128, block.sum_stride);
+    if constexpr (kTiles > 3) StoreTile<3>(block.sums + 192, block.sum_stride);
   }
 
   template <cpu::DotKind kKind, int kTiles>
@@ -161,7 +161,7 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     const std::byte* lower = block.rows + kTileWidth * block.row_stride;
     const std::byte* panel = block.panel + column * 4;
     std::byte* sums = block.sums + column * 4;
-    std::byte* lower_sums = sums + kTileWidth * cpu::kSumStride;
+    std::byte* lower_sums = sums + kTileWidth * block.sum_stride;
     BeginTile<0>(block, sums);
     BeginTile<2>(block, lower_sums);
     if constexpr (kTiles > 1) {
@@ -184,11 +184,11 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
       lower += 64;
       panel += kTileSteps * stride;
     }
-    StoreTile<0>(sums, cpu::kSumStride);
-    StoreTile<2>(lower_sums, cpu::kSumStride);
+    StoreTile<0>(sums, block.sum_stride);
+    StoreTile<2>(lower_sums, block.sum_stride);
     if constexpr (kTiles > 1) {
-      StoreTile<1>(sums + 64, cpu::kSumStride);
-      StoreTile<3>(lower_sums + 64, cpu::kSumStride);
+      StoreTile<1>(sums + 64, block.sum_stride);
+      StoreTile<3>(lower_sums + 64, block.sum_stride);
     }
   }
 };
