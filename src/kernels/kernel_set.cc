@@ -8,7 +8,8 @@ size_t AttentionScratchBytes(int head_dim) {
   const size_t outputs = size_t{2} * kAttentionRows * padded_dim * sizeof(float);
   const auto block = static_cast<size_t>(ValueBlockBytes(KvFormat::kBf16, head_dim));
   const auto queries = static_cast<size_t>(2 * kAttentionRows * PaddedHead(head_dim));
-  return 2 * scores + outputs + block + queries;  // scores and probabilities; of this span and of all before
+  return 2 * scores + outputs + block +
+         queries;  // scores and probabilities; of this span and of all before
 }
 
 }  // namespace convene::kernels
