@@ -57,9 +57,14 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
   profile.read_gbps = read.median / kGiga;
   profile.huge_page_share =
       static_cast<double>(memory->huge_page_bytes()) / static_cast<double>(memory->size_bytes());
+  // Of memory that is not written yet, as weights are when they are placed.
+  const Result<hardware::HugeBuffer> unwritten =
+      hardware::HugeBuffer::Allocate(hardware::kHugePageBytes, "trying NUMA placement");
+  if (!unwritten) return unwritten.error();
   const Result<int> interleaved =
-      hardware::PlaceMemory(memory->bytes(), pool.cpus(), hardware::NumaPolicy::kAuto);
-  profile.num_interleaved_nodes = interleaved ? *interleaved : 1;
+      hardware::PlaceMemory(unwritten->bytes(), pool.cpus(), hardware::NumaPolicy::kAuto);
+  if (!interleaved) return interleaved.error();
+  profile.num_interleaved_nodes = *interleaved;
   if (options.order_of_experts) {
     const Result<int> dense_from =
         kernels::MeasureDenseFromRows(pool, *options.order_of_experts, options.budget_s);

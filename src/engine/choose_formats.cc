@@ -35,7 +35,7 @@ Status Check(const runtime::Formats& formats) {
 
 Result<runtime::Formats> ResolveFormats(const FormatWishes& wishes, WeightFormat weights) {
   runtime::Formats formats = runtime::DefaultFormats(weights);
-  formats.weights.group = wishes.int4_group;
+  formats.weights.group = wishes.int4_group.value_or(formats.weights.group);
   if (wishes.activations) formats.activations = *wishes.activations;
   if (wishes.kv) formats.kv = *wishes.kv;
   if (Status checked = Check(formats); !checked) return checked.error();

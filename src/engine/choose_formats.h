@@ -14,7 +14,7 @@ namespace convene::engine {
 
 struct FormatWishes {
   std::optional<kernels::WeightFormat> weights = {};          // unset: auto
-  int int4_group = 32;                                        // 32, 64 or 128
+  std::optional<int> int4_group = {};                         // 32 (if unset), 64 or 128
   std::optional<kernels::ActivationFormat> activations = {};  // unset: DefaultFormats
   std::optional<kernels::KvFormat> kv = {};                   // unset: DefaultFormats
 };

@@ -94,6 +94,12 @@ Result<Source> OpenSource(const std::string& directory, const LoadOptions& optio
                     "directory with convene quantize",
                     directory, Name(packed->formats.matrices), Name(*wishes.weights))};
   }
+  if (wishes.int4_group && *wishes.int4_group != packed->formats.group) {
+    return Error{
+        fmt::format("{} holds groups of {} columns, not {}; leave --int4-group out, or make "
+                    "another directory with convene quantize",
+                    directory, packed->formats.group, *wishes.int4_group)};
+  }
   wishes.weights = packed->formats.matrices;
   wishes.int4_group = packed->formats.group;
   source.packed = *std::move(packed);

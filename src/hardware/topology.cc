@@ -8,36 +8,10 @@
 
 #include "hardware/affinity.h"
 #include "hardware/control_group.h"
+#include "hardware/hwloc_topology.h"
 
 namespace convene::hardware {
 namespace {
-
-struct DestroyTopology {
-  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
-};
-using HwlocTopology = std::unique_ptr<hwloc_topology, DestroyTopology>;
-
-struct FreeBitmap {
-  void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
-};
-using Bitmap = std::unique_ptr<hwloc_bitmap_s, FreeBitmap>;
-
-// This machine, or an invented one if `synthetic` is given.
-Result<HwlocTopology> Load(const char* synthetic) {
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return Error{"hwloc cannot start to read the machine"};
-  HwlocTopology topology(raw);
-  // Discovery must not move this thread about, and needs neither devices nor their libraries.
-  unsigned long flags = HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING;
-  if (synthetic == nullptr) flags |= HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM;
-  hwloc_topology_set_flags(raw, flags);
-  hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
-  if (synthetic != nullptr && hwloc_topology_set_synthetic(raw, synthetic) != 0) {
-    return Error{fmt::format("\"{}\" does not describe a machine in hwloc's notation", synthetic)};
-  }
-  if (hwloc_topology_load(raw) != 0) return Error{"hwloc cannot read the machine's topology"};
-  return topology;
-}
 
 std::vector<int> CpusOf(hwloc_const_bitmap_t set, hwloc_const_bitmap_t usable) {
   std::vector<int> cpus;
@@ -64,7 +38,7 @@ std::vector<CacheLevel> CachesOf(hwloc_topology_t topology, hwloc_const_bitmap_t
 }
 
 Result<Topology> Describe(hwloc_topology_t machine, const std::vector<int>& usable_cpus) {
-  const Bitmap usable(hwloc_bitmap_alloc());
+  const HwlocBitmap usable(hwloc_bitmap_alloc());
   for (const int cpu : usable_cpus) hwloc_bitmap_set(usable.get(), static_cast<unsigned>(cpu));
 
   Topology topology;
@@ -111,7 +85,7 @@ uint64_t Topology::last_level_cache_bytes() const {
 Result<Topology> ReadTopology() {
   const Result<std::vector<int>> usable_cpus = CurrentAffinity();
   if (!usable_cpus) return usable_cpus.error();
-  const Result<HwlocTopology> machine = Load(nullptr);
+  const Result<HwlocTopology> machine = LoadHwlocTopology(nullptr);
   if (!machine) return machine.error();
   Result<Topology> topology = Describe(machine->get(), *usable_cpus);
   if (topology) topology->cpu_quota = ControlGroupCpuQuota();
@@ -120,7 +94,7 @@ Result<Topology> ReadTopology() {
 
 Result<Topology> SyntheticTopology(const std::string& description,
                                    const std::vector<int>& usable_cpus) {
-  const Result<HwlocTopology> machine = Load(description.c_str());
+  const Result<HwlocTopology> machine = LoadHwlocTopology(description.c_str());
   if (!machine) return machine.error();
   return Describe(machine->get(), usable_cpus);
 }

@@ -46,14 +46,19 @@ inline float Mean(const float* x, int size) {
   return Isa::Sum(sum) / static_cast<float>(size);
 }
 
-// x (size) as an int8 row: values, sums of blocks, scale. The same bits on all instruction sets.
 template <class Isa>
-void Quantize(const float* x, int size, void* out) {
+inline float LargestMagnitude(const float* x, int size) {
   auto largest = Isa::Zero();
   ForEachVector(size, [&](int column, int count) {
     largest = Isa::Max(largest, Isa::Abs(Isa::LoadPartial(x + column, count)));
   });
-  const float top = Isa::Maximum(largest);
+  return Isa::Maximum(largest);
+}
+
+// x (size) as an int8 row: values, sums of blocks, scale. The same bits on all instruction sets.
+template <class Isa>
+void Quantize(const float* x, int size, void* out) {
+  const float top = LargestMagnitude<Isa>(x, size);
   const auto inverse = Isa::Broadcast(Int8Inverse(top));
   const int padded = PaddedDepth(size);
   auto* values = static_cast<int8_t*>(out);
@@ -153,11 +158,7 @@ template <class Isa>
 inline float RoundForCache(KvFormat format, const float* x, int head_dim, void* scratch) {
   float scale = 0;
   if (format == KvFormat::kInt8) {
-    auto largest = Isa::Zero();
-    ForEachVector(head_dim, [&](int i, int count) {
-      largest = Isa::Max(largest, Isa::Abs(Isa::LoadPartial(x + i, count)));
-    });
-    const float top = Isa::Maximum(largest);
+    const float top = LargestMagnitude<Isa>(x, head_dim);
     const auto inverse = Isa::Broadcast(Int8Inverse(top));
     ForEachVector(head_dim, [&](int i, int count) {
       Isa::StoreInt8(static_cast<int8_t*>(scratch) + i,

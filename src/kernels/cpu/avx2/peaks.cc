@@ -2,12 +2,11 @@
 // out, so that the compiler cannot fold them.
 #include <immintrin.h>
 
-#include "kernels/peak_loops.h"
+#include "kernels/cpu/peak_loop.h"
 
 namespace convene::kernels::avx2 {
 namespace {
 
-// At least latency (4 to 6 cycles) times instructions per cycle (1 or 2) sums must be under way.
 constexpr int kSums = 10;
 constexpr int64_t kLanes = 8;  // sums of 32 bits in a register
 
@@ -17,6 +16,7 @@ struct Operands {
 
 // The bit patterns are ordinary numbers of each format: clocks and power depend on them.
 struct F32 {
+  using Register = __m256i;
   static constexpr int64_t kOps = 2 * kLanes;
   static Operands Values() {
     return {_mm256_castps_si256(_mm256_set1_ps(1.25F)), _mm256_castps_si256(_mm256_set1_ps(0.7F))};
@@ -31,6 +31,7 @@ using Bf16 = F32;
 
 // Bytes as 16 bits: a dot product of pairs and an addition.
 struct Int8 {
+  using Register = __m256i;
   static constexpr int64_t kOps = 2 * 2 * kLanes;
   static Operands Values() {
     return {_mm256_set1_epi32(0x0033000f), _mm256_set1_epi32(0x001d009b)};
@@ -42,27 +43,12 @@ struct Int8 {
   }
 };
 
-template <typename Format>
-void Run(int64_t num_rounds) {
-  const Operands operands = Format::Values();
-  // Only with every loop over them unrolled do the sums live in registers.
-  __m256i sums[kSums];
-#pragma GCC unroll 10
-  for (int i = 0; i < kSums; ++i) sums[i] = _mm256_setzero_si256();
-  for (int64_t round = 0; round < num_rounds; ++round) {
-#pragma GCC unroll 10
-    for (int i = 0; i < kSums; ++i) Format::Dot(sums[i], operands);
-  }
-  // The compiler must believe that the sums are of use.
-#pragma GCC unroll 10
-  for (int i = 0; i < kSums; ++i) asm volatile("" : : "x"(sums[i]));
-}
-
-template <typename Format>
-constexpr PeakLoop kLoop = {Run<Format>, kSums* Format::kOps};
-
 }  // namespace
 
-PeakLoops Loops() { return {.f32 = kLoop<F32>, .bf16 = kLoop<Bf16>, .int8 = kLoop<Int8>}; }
+PeakLoops Loops() {
+  return {.f32 = cpu::kPeakLoop<F32, kSums>,
+          .bf16 = cpu::kPeakLoop<Bf16, kSums>,
+          .int8 = cpu::kPeakLoop<Int8, kSums>};
+}
 
 }  // namespace convene::kernels::avx2
