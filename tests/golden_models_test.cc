@@ -332,7 +332,8 @@ TEST_P(GoldenModels, IntegerFormatsStayNearFloat32) {
   // 1/127/sqrt(12) of a row's largest weight, four times the deviation, is a percent of the weight,
   // in 4 bits about ten; activations add a percent; it grows with the root of the products that
   // follow each other, and another expert may be chosen. What it does to a trained model is
-  // measured with `convene compare`.
+  // measured with `convene compare`. (Found: at most 0.08 and, in the liveliest fixture, 0.58;
+  // unrelated logits would give 1.4.)
   for (const Formats& formats : EveryFormat()) {
     if (!kernels::IsInteger(formats.weights.matrices)) continue;
     const bool int8 = formats.weights.matrices == WeightFormat::kInt8;
@@ -344,7 +345,7 @@ TEST_P(GoldenModels, IntegerFormatsStayNearFloat32) {
       error += std::pow(NormOfDifference(logits, prompt.logits), 2);
       energy += std::pow(NormOf(prompt.logits), 2);
     }
-    EXPECT_LE(std::sqrt(error / energy), int8 ? 0.2 : 0.8) << Describe(formats);
+    EXPECT_LE(std::sqrt(error / energy), int8 ? 0.12 : 0.7) << Describe(formats);
   }
 }
 
