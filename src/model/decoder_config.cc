@@ -50,6 +50,7 @@ void FinishAttention(ConfigFields& config, AttentionSpec& attention) {
                     "from {} to {}",
                     attention.head_dim, kHeadDim.min, kHeadDim.max));
   }
+  attention.value_dim = attention.head_dim;
   attention.scale = static_cast<float>(1.0 / std::sqrt(attention.head_dim));
 }
 

@@ -10,7 +10,29 @@ namespace convene::model {
 namespace {
 
 int64_t ExpertParameters(const ModelSpec& spec, const MoeSpec& moe) {
-  return int64_t{3} * spec.hidden_size * moe.intermediate_size;
+  const int64_t matrices = moe.activation.gated() ? 3 : 2;
+  const int64_t biases = (matrices - 1) * moe.intermediate_size + spec.hidden_size;
+  return matrices * spec.hidden_size * moe.intermediate_size + (moe.expert_bias ? biases : 0);
+}
+
+// Elements of the matrices between the residual stream and attention.
+double ProjectionElements(const ModelSpec& spec, const AttentionSpec& attention) {
+  const double hidden = spec.hidden_size;
+  const double output = hidden * attention.output_dim();
+  if (!attention.latent) {
+    return output + hidden * (attention.query_dim() + attention.kv_dim() + attention.value_width());
+  }
+  const LatentSpec& latent = *attention.latent;
+  const double query = latent.query_rank == 0
+                           ? hidden * attention.query_dim()
+                           : (hidden + attention.query_dim()) * latent.query_rank;
+  const double kv_up =
+      double{attention.num_heads} * (latent.nope_dim + attention.value_dim) * latent.kv_rank;
+  return output + query + hidden * latent.key_dim() + kv_up;
+}
+
+double FfnElements(const ActivationSpec& activation, double hidden, double intermediate) {
+  return (activation.gated() ? 3 : 2) * hidden * intermediate;
 }
 
 // Keys that the tokens at positions first .. first + count - 1 see, summed.
@@ -59,6 +81,9 @@ TensorKind KindOf(TensorRole role) {
     case TensorRole::kFfnNorm:
     case TensorRole::kQueryNorm:
     case TensorRole::kKeyNorm:
+    case TensorRole::kQueryDownNorm:
+    case TensorRole::kKvDownNorm:
+    case TensorRole::kCrossNorm:
       return TensorKind::kNorms;
     case TensorRole::kQuery:
     case TensorRole::kKey:
@@ -68,16 +93,33 @@ TensorKind KindOf(TensorRole role) {
     case TensorRole::kValueBias:
     case TensorRole::kAttentionOutput:
     case TensorRole::kAttentionOutputBias:
+    case TensorRole::kQueryDown:
+    case TensorRole::kQueryDownBias:
+    case TensorRole::kQueryUp:
+    case TensorRole::kKvDown:
+    case TensorRole::kKvDownBias:
+    case TensorRole::kKvUp:
+    case TensorRole::kSinks:
+    case TensorRole::kRelativeBias:
+    case TensorRole::kCrossQuery:
+    case TensorRole::kCrossKey:
+    case TensorRole::kCrossValue:
+    case TensorRole::kCrossOutput:
       return TensorKind::kAttention;
     case TensorRole::kDenseGate:
     case TensorRole::kDenseUp:
     case TensorRole::kDenseDown:
       return TensorKind::kDenseFfn;
     case TensorRole::kRouter:
+    case TensorRole::kRouterBias:
+    case TensorRole::kCorrectionBias:
       return TensorKind::kRouter;
     case TensorRole::kExpertGate:
     case TensorRole::kExpertUp:
     case TensorRole::kExpertDown:
+    case TensorRole::kExpertGateBias:
+    case TensorRole::kExpertUpBias:
+    case TensorRole::kExpertDownBias:
       return TensorKind::kExperts;
     case TensorRole::kSharedGate:
     case TensorRole::kSharedUp:
@@ -113,7 +155,11 @@ int64_t ActivatedParameters(const ModelSpec& spec) {
 
 int64_t KvElementsPerToken(const ModelSpec& spec) {
   int64_t elements = 0;
-  for (const LayerSpec& layer : spec.layers) elements += int64_t{2} * layer.attention.kv_dim();
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& attention = layer.attention;
+    elements += attention.latent ? attention.latent->key_dim()
+                                 : attention.kv_dim() + attention.value_width();
+  }
   return elements;
 }
 
@@ -122,19 +168,20 @@ TokenFlops FlopsOfTokens(const ModelSpec& spec, int first, int count, int num_lo
   const double tokens = count;
   TokenFlops flops;
   for (const LayerSpec& layer : spec.layers) {
-    const double query_dim = layer.attention.query_dim();
-    const double kv_dim = layer.attention.kv_dim();
-    flops.attention_projections +=
-        tokens * 2 * hidden * (query_dim + 2 * kv_dim) + tokens * 2 * query_dim * hidden;
-    flops.attention_scores += 4 * query_dim * KeysSeen(layer.attention.window, first, count);
+    const double score_elements = layer.attention.query_dim() + layer.attention.output_dim();
+    flops.attention_projections += tokens * 2 * ProjectionElements(spec, layer.attention);
+    flops.attention_scores += 2 * score_elements * KeysSeen(layer.attention.window, first, count);
     if (layer.moe) {
       const MoeSpec& moe = *layer.moe;
       flops.router += tokens * 2 * hidden * moe.num_experts;
-      flops.experts += tokens * 6 * hidden * moe.intermediate_size * moe.top_k;
-      flops.shared_experts += tokens * 6 * hidden * moe.shared_intermediate_size;
+      flops.experts +=
+          tokens * 2 * FfnElements(moe.activation, hidden, moe.intermediate_size) * moe.top_k;
+      flops.shared_experts +=
+          tokens * 2 * FfnElements(moe.activation, hidden, moe.shared_intermediate_size);
       if (moe.shared_expert_gate) flops.shared_experts += tokens * 2 * hidden;
     } else {
-      flops.dense_ffn += tokens * 6 * hidden * layer.dense_intermediate_size;
+      flops.dense_ffn +=
+          tokens * 2 * FfnElements(layer.dense_activation, hidden, layer.dense_intermediate_size);
     }
   }
   flops.head = 2.0 * hidden * spec.vocab_size * num_logits;

@@ -40,13 +40,14 @@ int64_t TotalParameters(const ModelSpec& spec);
 // layer. Embedding and head count whole, as in the figures that models are published with.
 int64_t ActivatedParameters(const ModelSpec& spec);
 
-// Elements of keys and values that one token leaves in the cache: 2 g per layer.
+// Elements of keys and values that one token leaves in the cache: 2 g per layer, or the latent and
+// the rotated part of the keys.
 int64_t KvElementsPerToken(const ModelSpec& spec);
 
 // Floating-point operations for one token, a multiply-add counting as two. Norms, RoPE, activations
 // and softmax (below one percent) are left out.
 struct TokenFlops {
-  double attention_projections = 0;  // per layer 2 h (q + 2 g) + 2 q h
+  double attention_projections = 0;  // per layer 2 h (q + 2 g) + 2 q h; with a latent its own
   double attention_scores = 0;       // per layer 4 q * keys it sees: q.k, then probabilities * v
   double router = 0;                 // per sparse layer 2 h E
   double experts = 0;                // per sparse layer 6 h i k
