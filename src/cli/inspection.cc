@@ -54,13 +54,14 @@ Status PlanMemory(std::optional<int> context, Inspection& inspection) {
       hardware::CpusForThisRank(LocalRankFromLauncher(), std::nullopt);
   if (!cpus) return cpus.error();
   inspection.num_threads = static_cast<int>(cpus->size());
+  const int tokens = context.value_or(std::min(spec.max_positions, engine::kDefaultContext));
   const Result<engine::MemoryPlan> plan = engine::PlanMemory({
       .weights_bytes = weights::PackedSizeBytes(spec, inspection.formats.weights),
       .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, inspection.formats.kv),
       .activation_bytes = runtime::Transformer::ActivationBytes(
-          spec, inspection.formats.activations, engine::LoadOptions().max_step_tokens,
+          spec, inspection.formats.activations, engine::LoadOptions().max_step_tokens, tokens,
           inspection.num_threads),
-      .context = context.value_or(std::min(spec.max_positions, engine::kDefaultContext)),
+      .context = tokens,
       .available_bytes = UINT64_MAX,  // the question is what it needs, not whether it fits
       .limited_by = "",
   });

@@ -57,12 +57,7 @@ Result<RequestId> Engine::Submit(Request request) {
       requests_
           .try_emplace(id, id, std::move(request), max_length, tokenizer_ ? &*tokenizer_ : nullptr)
           .first->second;
-  const model::RopeSpec& rope = model_->spec().rope;
-  if (rope.DependsOnLength()) {
-    // A longer prompt has other frequencies from its first position on.
-    const bool is_short = prompt_length <= rope.original_max_positions;
-    active.sequence().sharing_limit = is_short ? rope.original_max_positions : 0;
-  }
+  active.sequence().sharing_limit = model_->transformer().SharingLimit(prompt_length);
   scheduler_.Add(&active.sequence());
   return id;
 }

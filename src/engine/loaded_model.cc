@@ -42,13 +42,14 @@ Result<ChosenFormats> Plan(const model::ModelSpec& spec, const LoadOptions& opti
                            int num_threads) {
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
   if (!available) return available.error();
+  const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
   return ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
     return PlanMemory({
         .weights_bytes = weights::PackedSizeBytes(spec, formats.weights),
         .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, formats.kv),
         .activation_bytes = runtime::Transformer::ActivationBytes(
-            spec, formats.activations, options.max_step_tokens, num_threads),
-        .context = options.context.value_or(std::min(spec.max_positions, kDefaultContext)),
+            spec, formats.activations, options.max_step_tokens, context, num_threads),
+        .context = context,
         .max_sequences = options.max_sequences,
         .available_bytes = available->bytes,
         .limited_by = available->limited_by,
@@ -145,6 +146,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& direct
       model->weights_, **kernels, *model->pool_,
       {.max_step_tokens = options.max_step_tokens,
        .num_kv_blocks = chosen->memory.num_kv_blocks,
+       .context = chosen->memory.context,
        .activations = chosen->formats.activations,
        .kv = chosen->formats.kv,
        .dense_from_rows = DenseFromRows(**kernels, model->pool_->cpus())});

@@ -20,7 +20,8 @@ struct Sequence {
   int num_computed = 0;         // leading tokens whose keys and values are in `blocks`
   std::vector<int32_t> blocks;
   int num_published = 0;  // leading blocks that other sequences can use
-  // Positions from here on must not be shared: RoPE's frequencies there depend on the length.
+  // Positions from here on must not be shared: what they hold depends on more than the tokens
+  // before them (runtime::Transformer::SharingLimit).
   int sharing_limit = std::numeric_limits<int>::max();
 
   int length() const { return static_cast<int>(tokens.size()); }

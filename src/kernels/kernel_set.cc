@@ -2,14 +2,16 @@
 
 namespace convene::kernels {
 
-size_t AttentionScratchBytes(int head_dim) {
-  const int padded_dim = (head_dim + kLanes - 1) / kLanes * kLanes;
-  const size_t scores = size_t{kAttentionRows} * kSpanTokens * sizeof(float);
+size_t AttentionScratchBytes(int key_dim, int value_dim) {
+  const int padded_dim = (value_dim + kLanes - 1) / kLanes * kLanes;
+  // Scores and probabilities of a span; outputs of this span and of all before.
+  const size_t scores = size_t{2} * kAttentionRows * kSpanTokens * sizeof(float);
   const size_t outputs = size_t{2} * kAttentionRows * padded_dim * sizeof(float);
-  const auto block = static_cast<size_t>(ValueBlockBytes(KvFormat::kBf16, head_dim));
-  const auto queries = static_cast<size_t>(2 * kAttentionRows * PaddedHead(head_dim));
-  return 2 * scores + outputs + block +
-         queries;  // scores and probabilities; of this span and of all before
+  const auto unpacked = static_cast<size_t>(KeyBlockBytes(KvFormat::kBf16, key_dim) +
+                                            ValueBlockBytes(KvFormat::kBf16, value_dim));
+  const auto transposed = static_cast<size_t>(ValueBlockBytes(KvFormat::kF32, value_dim));
+  const auto queries = static_cast<size_t>(2 * kAttentionRows * PaddedHead(key_dim));
+  return scores + outputs + unpacked + transposed + queries;
 }
 
 }  // namespace convene::kernels

@@ -76,13 +76,15 @@ enum class KvFormat { kF32, kBf16, kInt8 };
 // Elements of a head's query, padded with zeros.
 [[gnu::always_inline]] constexpr int PaddedHead(int head_dim) { return (head_dim + 31) / 32 * 32; }
 
-// What a layer does between the QKV projection and the attention scores.
+// What a layer does between the QKV projection and the attention scores. Without heads of a kind
+// nothing is done for it.
 struct QkvShape {
   KvFormat format = KvFormat::kBf16;
   int num_heads = 0;
   int num_kv_heads = 0;
-  int head_dim = 0;
-  int rotary_dim = 0;
+  int head_dim = 0;    // of queries and keys
+  int value_dim = 0;   // of values; 0: there are none
+  int rotary_dim = 0;  // leading elements of a head that RoPE turns; 0: none
   QkNormKind norm = QkNormKind::kNone;
   float epsilon = 0;
   const float* query_norm = nullptr;
@@ -91,10 +93,11 @@ struct QkvShape {
 };
 
 // A block of the KV cache holds kKvBlockTokens positions of one KV head: the keys as a panel of
-// kKvBlockTokens rows and head_dim columns, then the values as panels of head_dim rows and
+// kKvBlockTokens rows and key_dim columns, then the values as panels of value_dim rows and
 // kKvBlockTokens columns, laid out as bf16 or float32 weights are (but without padding to
 // kDepthPadding), so that both products of attention are tiles of the GEMM. kInt8 holds bytes where
 // kBf16 holds bf16, and behind the keys and behind the values [kKvBlockTokens] float scales.
+// Where values are a part of the keys (a latent), there are only keys.
 inline constexpr int kKvBlockTokens = kPanelRows;
 
 inline constexpr int kMaxHeadDim = 1024;
@@ -105,26 +108,27 @@ inline constexpr int kMaxHeadDim = 1024;
 [[gnu::always_inline]] constexpr int64_t KvScalesBytes(KvFormat format) {
   return format == KvFormat::kInt8 ? 4 * kKvBlockTokens : 0;
 }
-[[gnu::always_inline]] constexpr int64_t KeyBlockBytes(KvFormat format, int head_dim) {
-  const int64_t padded = format == KvFormat::kF32 ? head_dim : (head_dim + 1) / 2 * 2;
+[[gnu::always_inline]] constexpr int64_t KeyBlockBytes(KvFormat format, int key_dim) {
+  const int64_t padded = format == KvFormat::kF32 ? key_dim : (key_dim + 1) / 2 * 2;
   return KvElementBytes(format) * kKvBlockTokens * padded + KvScalesBytes(format);
 }
-[[gnu::always_inline]] constexpr int64_t ValueBlockBytes(KvFormat format, int head_dim) {
-  const int64_t padded = (head_dim + kLanes - 1) / kLanes * kLanes;
+[[gnu::always_inline]] constexpr int64_t ValueBlockBytes(KvFormat format, int value_dim) {
+  const int64_t padded = (value_dim + kLanes - 1) / kLanes * kLanes;
   return KvElementBytes(format) * kKvBlockTokens * padded + KvScalesBytes(format);
 }
 // kInt8: the scales of the keys and of the values of a block.
-[[gnu::always_inline]] inline float* KeyScales(std::byte* keys, int head_dim) {
-  return reinterpret_cast<float*>(keys + KeyBlockBytes(KvFormat::kInt8, head_dim)) - kKvBlockTokens;
+[[gnu::always_inline]] inline float* KeyScales(std::byte* keys, int key_dim) {
+  return reinterpret_cast<float*>(keys + KeyBlockBytes(KvFormat::kInt8, key_dim)) - kKvBlockTokens;
 }
-[[gnu::always_inline]] inline float* ValueScales(std::byte* values, int head_dim) {
-  return reinterpret_cast<float*>(values + ValueBlockBytes(KvFormat::kInt8, head_dim)) -
+[[gnu::always_inline]] inline float* ValueScales(std::byte* values, int value_dim) {
+  return reinterpret_cast<float*>(values + ValueBlockBytes(KvFormat::kInt8, value_dim)) -
          kKvBlockTokens;
 }
 
-// One token: qkv (query_dim + 2 kv_dim) float, changed in place by norm, clip and RoPE, then
-// written out: queries as activations, head h at `queries` + h * PaddedHead(head_dim) elements;
-// key and value into position `slot` of the block at `kv_block` + h * kv_head_stride (bytes).
+// One token: qkv (queries, keys, values of all heads) float, changed in place by norm, clip and
+// RoPE, then written out: queries as activations, head h at `queries` + h * PaddedHead(head_dim)
+// elements; key and value into position `slot` of the block at `kv_block` + h * kv_head_stride
+// (bytes).
 struct QkvToken {
   float* qkv = nullptr;
   const float* cosine = nullptr;  // (rotary_dim / 2), times the attention factor
@@ -135,14 +139,52 @@ struct QkvToken {
   int slot = 0;
 };
 
+// One key (key_dim) and value (value_dim) as position `slot` of a block.
+struct KvRow {
+  KvFormat format = KvFormat::kBf16;
+  int key_dim = 0;
+  int value_dim = 0;  // 0: no value
+  const float* key = nullptr;
+  const float* value = nullptr;
+  std::byte* block = nullptr;
+  int slot = 0;
+};
+
+// The keys of a block as rows of floats: key `slot` at out + slot * out_stride.
+struct KeyRows {
+  KvFormat format = KvFormat::kBf16;
+  int key_dim = 0;
+  int num_slots = 0;
+  std::byte* block = nullptr;
+  float* out = nullptr;
+  int64_t out_stride = 0;  // floats
+};
+
+// What is added to a score by the distance of its key from its query (key minus query, before the
+// scale). Of head h and distance d, at most `reach` either way: table[h * head_stride + kLanes +
+// reach + d]; further away the values at the ends hold, which the kLanes entries before and behind
+// repeat.
+struct DistanceBias {
+  const float* table = nullptr;  // null: nothing is added
+  int64_t head_stride = 0;       // 2 * reach + 1 + 2 * kLanes or more
+  int reach = 0;
+};
+
 // Attention of consecutive tokens of one sequence, for query heads that share one KV head.
 // At most kAttentionRows = num_tokens * num_heads rows.
 struct Attention {
   KvFormat format = KvFormat::kBf16;
   ActivationFormat out_format = ActivationFormat::kBf16;  // kF32 or kBf16
-  int head_dim = 0;
+  int key_dim = 0;
+  int value_dim = 0;
+  // Where blocks hold keys only: a value is the value_dim elements of its key from here on (even).
+  // Less than 0: blocks hold values.
+  int value_in_key = -1;
   float scale = 0;
-  int window = 0;  // 0: none
+  int window = 0;                // 0: none
+  int num_keys = 0;              // 0: causal; otherwise every query sees this many keys
+  const float* sinks = nullptr;  // (num_heads) scores of keys without values, or null
+  DistanceBias bias = {};        // of the first head on
   int num_tokens = 0;
   int num_heads = 0;
   int first_position = 0;  // of the first token
@@ -152,18 +194,22 @@ struct Attention {
   std::byte* kv = nullptr;         // block b of this head is at kv + blocks[b] * kv_block_stride
   const int32_t* blocks = nullptr;
   int64_t kv_block_stride = 0;   // bytes
-  std::byte* out = nullptr;      // activations (num_tokens, num_heads, head_dim)
+  std::byte* out = nullptr;      // activations (num_tokens, num_heads, value_dim)
   int64_t out_token_stride = 0;  // bytes
   int64_t out_head_stride = 0;   // bytes
-  std::byte* scratch = nullptr;  // AttentionScratchBytes(head_dim), 64-byte aligned
+  std::byte* scratch = nullptr;  // AttentionScratchBytes(key_dim, value_dim), 64-byte aligned
 };
 
 inline constexpr int kAttentionRows = 48;
 // Keys whose softmax is one unit; units are merged in the order of their absolute positions.
 inline constexpr int kSpanTokens = 512;
 
-size_t AttentionScratchBytes(int head_dim);
+size_t AttentionScratchBytes(int key_dim, int value_dim);
 
+// Keys [0, EndKey) are those that the last of the call's queries sees, but for its window.
+[[gnu::always_inline]] constexpr int EndKey(const Attention& a) {
+  return a.num_keys > 0 ? a.num_keys : a.first_position + a.num_tokens;
+}
 // The spans that a call's queries see are [FirstSpan, EndSpan). They may be computed one by one, by
 // different threads, and folded afterwards in their order: the same sums as `attend` makes.
 [[gnu::always_inline]] constexpr int FirstSpan(const Attention& a) {
@@ -172,11 +218,11 @@ size_t AttentionScratchBytes(int head_dim);
              : 0;
 }
 [[gnu::always_inline]] constexpr int EndSpan(const Attention& a) {
-  return (a.first_position + a.num_tokens - 1) / kSpanTokens + 1;
+  return (EndKey(a) - 1) / kSpanTokens + 1;
 }
 // Of one row of one span by itself: maximum and sum, and from kLanes on the outputs.
-[[gnu::always_inline]] constexpr int SpanRowFloats(int head_dim) {
-  return kLanes + (head_dim + kLanes - 1) / kLanes * kLanes;
+[[gnu::always_inline]] constexpr int SpanRowFloats(int value_dim) {
+  return kLanes + (value_dim + kLanes - 1) / kLanes * kLanes;
 }
 
 // out += the sum of `count` rows weighted by `weights`, in the order of `merges`: row
@@ -206,7 +252,11 @@ struct KernelSet {
   void (*quantize)(const float* x, int size, void* out);
   // x (size) float; out_activations and out_float may be null, not both.
   void (*normalize)(const Norm&, const float* x, void* out_activations, float* out_float);
+  // x (size) as float or bf16, then zeros up to `padded` elements.
+  void (*convert)(ActivationFormat format, const float* x, int size, int padded, void* out);
   void (*prepare_qkv)(const QkvShape&, const QkvToken&);
+  void (*store_kv)(const KvRow&);
+  void (*load_keys)(const KeyRows&);
   void (*attend)(const Attention&);
   // The same in two steps: each span to `partial` (num_tokens * num_heads, SpanRowFloats), then all
   // of them, (EndSpan - FirstSpan) times that, to the output.

@@ -435,7 +435,7 @@ class AttentionRun {
     head_stride_ = KeyBlockBytes(format, c.head_dim) + ValueBlockBytes(format, c.head_dim);
     block_stride_ = head_stride_ * c.num_kv_heads;
     cache_.resize(static_cast<size_t>(block_stride_ * num_blocks) + 64);
-    scratch_.resize(AttentionScratchBytes(c.head_dim) + 64);
+    scratch_.resize(AttentionScratchBytes(c.head_dim, c.head_dim) + 64);
     for (int i = 0; i < num_blocks; ++i) blocks_.push_back(num_blocks - 1 - i);
     query_norm_ = RandomFloats(size_t(c.num_heads) * c.head_dim, 11);
     key_norm_ = RandomFloats(size_t(c.num_kv_heads) * c.head_dim, 12);
@@ -460,7 +460,8 @@ class AttentionRun {
         for (int token = 0; token < count; token += tokens_per_call) {
           Attend({.format = format_,
                   .out_format = compute,
-                  .head_dim = case_.head_dim,
+                  .key_dim = case_.head_dim,
+                  .value_dim = case_.head_dim,
                   .scale = 0.2f,
                   .window = case_.window,
                   .num_tokens = std::min(tokens_per_call, count - token),
@@ -491,7 +492,7 @@ class AttentionRun {
   void Attend(const Attention& attention, bool in_spans) {
     if (!in_spans) return kernels_.attend(attention);
     const int span_floats =
-        attention.num_tokens * attention.num_heads * SpanRowFloats(attention.head_dim);
+        attention.num_tokens * attention.num_heads * SpanRowFloats(attention.value_dim);
     const int first = FirstSpan(attention);
     std::vector<float> partials(size_t(EndSpan(attention) - first) * span_floats);
     for (int span = EndSpan(attention) - 1; span >= first; --span) {
@@ -514,6 +515,7 @@ class AttentionRun {
          .num_heads = case_.num_heads,
          .num_kv_heads = case_.num_kv_heads,
          .head_dim = case_.head_dim,
+         .value_dim = case_.head_dim,
          .rotary_dim = case_.head_dim,
          .norm = case_.norm,
          .epsilon = 1e-6f,

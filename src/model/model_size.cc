@@ -27,7 +27,7 @@ double ProjectionElements(const ModelSpec& spec, const AttentionSpec& attention)
                            ? hidden * attention.query_dim()
                            : (hidden + attention.query_dim()) * latent.query_rank;
   const double kv_up =
-      double{attention.num_heads} * (latent.nope_dim + attention.value_dim) * latent.kv_rank;
+      1.0 * attention.num_heads * (latent.nope_dim + attention.value_dim) * latent.kv_rank;
   return output + query + hidden * latent.key_dim() + kv_up;
 }
 

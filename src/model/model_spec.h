@@ -31,6 +31,8 @@ struct LatentSpec {
   int kv_rank = 0;
   int nope_dim = 0;
   int rope_dim = 0;
+  bool interleaved_rope = true;  // pairs that turn together are neighbours, not halves apart
+  float norm_epsilon = 1e-6f;    // of the latents' RMSNorms
 
   int key_dim() const { return kv_rank + rope_dim; }  // of what is cached
 };
@@ -44,7 +46,8 @@ struct AttentionSpec {
   bool qkv_bias = false;  // with a latent: of the projections to the latents
   bool output_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  std::optional<float> clip_qkv;  // q, k, v clamped to [-clip, clip], after qk_norm and before RoPE
+  std::optional<float> clip_qkv =
+      {};              // q, k, v clamped to [-clip, clip], after qk_norm and before RoPE
   int window = 0;      // a query at p sees keys max(0, p - window + 1) .. p; 0: all keys up to p
   float scale = 0.0f;  // of the scores: head_dim^-1/2
   // A learned score per head of a key that has no value: it only takes its share of the softmax.

@@ -8,7 +8,7 @@ namespace {
 // The widest of each buffer over all layers.
 struct Widths {
   int64_t hidden = 0;
-  int64_t query_dim = 0;
+  int64_t output_dim = 0;
   int64_t qkv_dim = 0;
   int64_t padded_queries = 0;
   int64_t router = 0;
@@ -16,23 +16,76 @@ struct Widths {
   int64_t intermediate = 0;
   int64_t attention_scratch = 0;
   int64_t span_row = 0;
+  // Of latent attention:
+  int64_t query_rank = 0;
+  int64_t query_dim = 0;  // where queries have a latent
+  int64_t head_rows = 0;
+  int64_t head_in = 0;
+  int64_t head_out = 0;
+  int64_t absorbed_queries = 0;
+  int64_t key_dim = 0;
+  int64_t kv_rank = 0;
+  int64_t expanded_keys = 0;
+  int64_t expanded_values = 0;
+  int64_t expanded_blocks = 0;
+  int64_t expanded_block_bytes = 0;
 };
 
-Widths WidestOf(const model::ModelSpec& spec) {
+template <typename T, typename U>
+void Widen(T& width, U wanted) {
+  width = std::max(width, static_cast<T>(wanted));
+}
+
+int64_t Padded(int rows) {
+  return (int64_t{rows} + kernels::kPanelRows - 1) / kernels::kPanelRows * kernels::kPanelRows;
+}
+
+int64_t NumBlocks(int context) {
+  return (int64_t{context} + kernels::kKvBlockTokens - 1) / kernels::kKvBlockTokens;
+}
+
+void WidenForLatent(const model::AttentionSpec& attention, kernels::KvFormat compute, int context,
+                    Widths& widths) {
+  const model::LatentSpec& latent = *attention.latent;
+  const int64_t heads = attention.num_heads;
+  const int64_t at_once = Activations::ExpandedHeads(attention, compute, context);
+  Widen(widths.query_rank, latent.query_rank);
+  if (latent.query_rank > 0) Widen(widths.query_dim, attention.query_dim());
+  Widen(widths.head_rows, heads * Activations::kAbsorbedRows);
+  Widen(widths.head_in, std::max(latent.nope_dim, latent.kv_rank));
+  Widen(widths.head_out, std::max<int64_t>(Padded(attention.value_dim), latent.kv_rank));
+  Widen(widths.absorbed_queries, heads * kernels::PaddedHead(latent.key_dim()));
+  Widen(widths.key_dim, latent.key_dim());
+  Widen(widths.kv_rank, latent.kv_rank);
+  Widen(widths.expanded_keys, at_once * Padded(latent.nope_dim));
+  Widen(widths.expanded_values, at_once * Padded(attention.value_dim));
+  Widen(widths.expanded_blocks, at_once * NumBlocks(context));
+  Widen(widths.expanded_block_bytes, Activations::ExpandedBlockBytes(attention, compute));
+  Widen(widths.attention_scratch, kernels::AttentionScratchBytes(latent.key_dim(), latent.kv_rank));
+  Widen(widths.span_row, 4 * kernels::SpanRowFloats(latent.kv_rank));
+}
+
+// Elements that one product with the residual stream gives.
+int64_t ProjectedElements(const model::AttentionSpec& attention) {
+  if (!attention.latent) {
+    return int64_t{attention.query_dim()} + attention.kv_dim() + attention.value_width();
+  }
+  const model::LatentSpec& latent = *attention.latent;
+  return (latent.query_rank > 0 ? latent.query_rank : attention.query_dim()) + latent.key_dim();
+}
+
+Widths WidestOf(const model::ModelSpec& spec, kernels::KvFormat compute, int context) {
   Widths widths{.hidden = spec.hidden_size};
   for (const model::LayerSpec& layer : spec.layers) {
     const model::AttentionSpec& attention = layer.attention;
-    const int64_t query_dim = attention.query_dim();
-    widths.query_dim = std::max(widths.query_dim, query_dim);
-    widths.qkv_dim = std::max(widths.qkv_dim, query_dim + 2 * attention.kv_dim());
-    widths.padded_queries =
-        std::max<int64_t>(widths.padded_queries,
-                          attention.num_heads * int64_t{kernels::PaddedHead(attention.head_dim)});
-    widths.attention_scratch =
-        std::max(widths.attention_scratch,
-                 static_cast<int64_t>(kernels::AttentionScratchBytes(attention.head_dim)));
-    widths.span_row =
-        std::max<int64_t>(widths.span_row, 4 * kernels::SpanRowFloats(attention.head_dim));
+    Widen(widths.output_dim, attention.output_dim());
+    Widen(widths.qkv_dim, ProjectedElements(attention));
+    Widen(widths.padded_queries,
+          attention.num_heads * int64_t{kernels::PaddedHead(attention.head_dim)});
+    Widen(widths.attention_scratch,
+          kernels::AttentionScratchBytes(attention.head_dim, attention.value_dim));
+    Widen(widths.span_row, 4 * kernels::SpanRowFloats(attention.value_dim));
+    if (attention.latent) WidenForLatent(attention, compute, context, widths);
     widths.intermediate = std::max<int64_t>(widths.intermediate, layer.dense_intermediate_size);
     if (!layer.moe) continue;
     const model::MoeSpec& moe = *layer.moe;
@@ -46,9 +99,11 @@ Widths WidestOf(const model::ModelSpec& spec) {
 
 // Gives each buffer its place; with `base` null only the size is found.
 uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format, int max_step_tokens,
-               int num_threads, std::byte* base, Activations* out) {
+               int context, int num_threads, std::byte* base, Activations* out) {
   using kernels::ActivationFormat;
-  const Widths widths = WidestOf(spec);
+  const auto compute =
+      format == ActivationFormat::kF32 ? kernels::KvFormat::kF32 : kernels::KvFormat::kBf16;
+  const Widths widths = WidestOf(spec, compute, context);
   uint64_t used = 0;
   const auto place_bytes = [&](int64_t rows, int64_t row_bytes) {
     constexpr int64_t kLine = 64;
@@ -75,8 +130,8 @@ uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format, i
   out->expert_in = place(slots, widths.hidden, format);
   out->qkv = place(tokens, widths.qkv_dim, kFloat);
   out->queries = place(tokens, widths.padded_queries, query);
-  out->attention_out = place(tokens, widths.query_dim, format);
-  out->attention_wide = int8 ? place(tokens, widths.query_dim, wide) : out->attention_out;
+  out->attention_out = place(tokens, widths.output_dim, format);
+  out->attention_wide = int8 ? place(tokens, widths.output_dim, wide) : out->attention_out;
   out->router_logits = place(tokens, widths.router, kFloat);
   out->intermediate = place(slots, widths.intermediate, format);
   out->intermediate_wide = int8 ? place(slots, widths.intermediate, wide) : out->intermediate;
@@ -86,26 +141,53 @@ uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format, i
   out->attention_scratch = place_bytes(num_threads, widths.attention_scratch);
   out->gemm_scratch = place_bytes(num_threads, kernels::kGemmScratchBytes);
   out->span_partials = place_bytes(Activations::kSpanPartials, widths.span_row);
+  if (widths.key_dim == 0) return used;
+  constexpr int64_t kExpanded = Activations::kExpandedRows;
+  out->query_latent = place(tokens, widths.query_rank, format);
+  out->wide_queries = place(tokens, widths.query_dim, kFloat);
+  out->head_in = place(widths.head_rows, widths.head_in, format);
+  out->head_out = place(widths.head_rows, widths.head_out, kFloat);
+  out->absorbed_queries = place(Activations::kAbsorbedRows, widths.absorbed_queries, query);
+  out->cached_keys = place(kExpanded, widths.key_dim, kFloat);
+  out->cached_latents = place(kExpanded, widths.kv_rank, format);
+  out->expanded_keys = place(kExpanded, widths.expanded_keys, kFloat);
+  out->expanded_values = place(kExpanded, widths.expanded_values, kFloat);
+  out->expanded_blocks = place_bytes(widths.expanded_blocks, widths.expanded_block_bytes);
   return used;
 }
 
 }  // namespace
 
+int64_t Activations::ExpandedBlockBytes(const model::AttentionSpec& attention,
+                                        kernels::KvFormat compute) {
+  return kernels::KeyBlockBytes(compute, attention.head_dim) +
+         kernels::ValueBlockBytes(compute, attention.value_dim);
+}
+
+int Activations::ExpandedHeads(const model::AttentionSpec& attention, kernels::KvFormat compute,
+                               int context) {
+  constexpr int64_t kMostBytes = int64_t{64} << 20;
+  const int64_t head_bytes = NumBlocks(context) * ExpandedBlockBytes(attention, compute);
+  const int64_t fitting = std::max<int64_t>(1, kMostBytes / std::max<int64_t>(1, head_bytes));
+  return static_cast<int>(std::min<int64_t>(attention.num_heads, fitting));
+}
+
 uint64_t Activations::SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                int max_step_tokens, int num_threads) {
+                                int max_step_tokens, int context, int num_threads) {
   Activations unplaced;
-  return Place(spec, format, max_step_tokens, num_threads, nullptr, &unplaced);
+  return Place(spec, format, max_step_tokens, context, num_threads, nullptr, &unplaced);
 }
 
 Result<Activations> Activations::Create(const model::ModelSpec& spec,
                                         kernels::ActivationFormat format, int max_step_tokens,
-                                        int num_threads) {
+                                        int context, int num_threads) {
   Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
-      SizeBytes(spec, format, max_step_tokens, num_threads), "the activations");
+      SizeBytes(spec, format, max_step_tokens, context, num_threads), "the activations");
   if (!memory) return memory.error();
   Activations activations;
   activations.memory = std::move(*memory);
-  Place(spec, format, max_step_tokens, num_threads, activations.memory.data(), &activations);
+  Place(spec, format, max_step_tokens, context, num_threads, activations.memory.data(),
+        &activations);
   return activations;
 }
 

@@ -27,10 +27,10 @@ struct Activations {
   RowBuffer normed;             // (tokens, hidden) activations
   RowBuffer normed_float;       // (tokens, hidden) float, for the router
   RowBuffer expert_in;          // (slots, hidden) activations; a slot is one token of one expert
-  RowBuffer qkv;                // (tokens, query_dim + 2 kv_dim) float
+  RowBuffer qkv;                // (tokens, what a layer projects at once) float
   RowBuffer queries;            // (tokens, num_heads, padded head_dim) float or bf16
-  RowBuffer attention_wide;     // (tokens, query_dim) float or bf16
-  RowBuffer attention_out;      // (tokens, query_dim) activations
+  RowBuffer attention_wide;     // (tokens, output_dim) float or bf16
+  RowBuffer attention_out;      // (tokens, output_dim) activations
   RowBuffer router_logits;      // (tokens, num_experts + 1) float
   RowBuffer intermediate_wide;  // (slots, intermediate) float or bf16
   RowBuffer intermediate;       // (slots, intermediate) activations
@@ -40,6 +40,28 @@ struct Activations {
   RowBuffer attention_scratch;  // (threads, AttentionScratchBytes)
   RowBuffer gemm_scratch;       // (threads, kGemmScratchBytes)
   RowBuffer span_partials;      // floats of attention spans computed apart (attention_layer.cc)
+
+  // Of latent attention (latent_attention.h).
+  RowBuffer query_latent;      // (tokens, query_rank) activations
+  RowBuffer wide_queries;      // (tokens, query_dim) float, of queries with a latent
+  RowBuffer head_in;           // (num_heads * kAbsorbedRows, nope_dim or kv_rank) activations
+  RowBuffer head_out;          // (num_heads * kAbsorbedRows, kv_rank or padded value_dim) float
+  RowBuffer absorbed_queries;  // (kAbsorbedRows, num_heads, padded key_dim) float or bf16
+  RowBuffer cached_keys;       // (kExpandedRows, key_dim) float
+  RowBuffer cached_latents;    // (kExpandedRows, kv_rank) activations
+  RowBuffer expanded_keys;     // (kExpandedRows, heads at once * padded nope_dim) float
+  RowBuffer expanded_values;   // (kExpandedRows, heads at once * padded value_dim) float
+  RowBuffer expanded_blocks;   // (heads at once * blocks of a context, bytes of a block)
+
+  // Rows of absorbed queries, and cached positions that are expanded, at a time.
+  static constexpr int kAbsorbedRows = 64;
+  static constexpr int kExpandedRows = 512;
+  // Heads whose keys and values are expanded at a time, so that they stay within some memory.
+  static int ExpandedHeads(const model::AttentionSpec& attention, kernels::KvFormat compute,
+                           int context);
+  // Of one head; rows of expanded_blocks are that long or longer.
+  static int64_t ExpandedBlockBytes(const model::AttentionSpec& attention,
+                                    kernels::KvFormat compute);
 
   // Logits are computed for so many rows at a time.
   static constexpr int kHeadRows = 128;
@@ -51,10 +73,11 @@ struct Activations {
   // int8, whose scale depends on the whole row. Then the `wide` buffers are memory of their own.
   kernels::ActivationFormat wide_format = kernels::ActivationFormat::kBf16;
 
+  // `context`: of the longest sequence, in tokens.
   static uint64_t SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                            int max_step_tokens, int num_threads);
+                            int max_step_tokens, int context, int num_threads);
   static Result<Activations> Create(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                    int max_step_tokens, int num_threads);
+                                    int max_step_tokens, int context, int num_threads);
 
   hardware::HugeBuffer memory;
 };

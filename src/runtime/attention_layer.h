@@ -1,18 +1,24 @@
-// The attention half of a decoder layer: norm, QKV projection, RoPE and cache, attention over the
+// The attention half of a decoder layer: norm, projections, RoPE and cache, attention over the
 // paged cache, output projection, residual.
 #pragma once
 
 #include <vector>
 
+#include "runtime/attend.h"
 #include "runtime/forward_context.h"
 #include "runtime/kv_cache.h"
+#include "runtime/latent_attention.h"
 #include "runtime/step_rows.h"
 
 namespace convene::runtime {
 
 class AttentionLayer {
  public:
-  AttentionLayer(ForwardContext& context, KvCache& cache) : context_(context), cache_(cache) {}
+  AttentionLayer(ForwardContext& context, KvCache& cache, const LatentOptions& latent_options)
+      : context_(context),
+        cache_(cache),
+        attender_(context),
+        latent_(context, cache, attender_, latent_options) {}
 
   // Adds the layer's attention to the residual stream, hidden (rows). With `only_wanted` all rows'
   // keys and values are cached, but only the wanted rows go on: they are moved to the front of
@@ -21,24 +27,15 @@ class AttentionLayer {
 
  private:
   void PrepareQkv(int layer_idx, const StepRows& rows);
-  void Attend(int layer_idx, const StepRows& rows);
-  // Where there are too few units for the threads: their spans one by one, folded afterwards in
-  // order, which gives the same bits. False if that does not apply.
-  bool AttendInSpans(int layer_idx, const StepRows& rows);
-  kernels::Attention Describe(int layer_idx, const StepRows& rows, const AttentionUnit& unit,
-                              int thread_idx) const;
-
-  static constexpr int kUnitsPerThread = 4;
-  struct Span {
-    int unit_idx;
-    int span;
-    int first_row;  // in span_partials
-  };
+  void Attend(int layer_idx, const StepRows& rows, bool only_wanted);
+  kernels::Attention Describe(int layer_idx, const StepRows& rows, const AttentionUnit& unit) const;
 
   ForwardContext& context_;
   KvCache& cache_;
+  Attender attender_;
+  LatentAttention latent_;
   std::vector<AttentionUnit> units_;
-  std::vector<Span> spans_;
+  std::vector<kernels::Attention> calls_;
 };
 
 }  // namespace convene::runtime

@@ -43,6 +43,14 @@ void ForwardContext::Narrow(const RowBuffer& wide, int num_rows, int size, const
       4);
 }
 
+void ForwardContext::ToActivations(const float* x, int size, std::byte* out) const {
+  if (activations.format == kernels::ActivationFormat::kInt8) {
+    kernels.quantize(x, size, out);
+  } else {
+    kernels.convert(activations.format, x, size, kernels::PaddedDepth(size), out);
+  }
+}
+
 void ForwardContext::Normalize(std::span<const float> weight, int num_rows, bool also_float) {
   const kernels::Norm norm{.kind = spec().norm.kind == model::NormKind::kLayer
                                        ? kernels::NormKind::kLayer

@@ -37,6 +37,9 @@ struct ForwardContext {
   // same memory.
   void Narrow(const RowBuffer& wide, int num_rows, int size, const RowBuffer& out);
 
+  // x (size) as a row of activations.
+  void ToActivations(const float* x, int size, std::byte* out) const;
+
   // `normed` (and, if wanted, `normed_float`) of the first `num_rows` rows of `hidden`.
   void Normalize(std::span<const float> weight, int num_rows, bool also_float);
 };

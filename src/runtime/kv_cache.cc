@@ -5,9 +5,21 @@
 namespace convene::runtime {
 namespace {
 
-int64_t HeadBytes(const model::AttentionSpec& attention, kernels::KvFormat format) {
-  return kernels::KeyBlockBytes(format, attention.head_dim) +
-         kernels::ValueBlockBytes(format, attention.head_dim);
+// What one block of one head holds; a latent is keys without values, for all heads.
+struct HeadShape {
+  int num_heads = 0;
+  int64_t key_bytes = 0;
+  int64_t value_bytes = 0;
+
+  int64_t size_bytes() const { return key_bytes + value_bytes; }
+};
+
+HeadShape ShapeOf(const model::AttentionSpec& attention, kernels::KvFormat format) {
+  if (attention.latent) {
+    return {1, kernels::KeyBlockBytes(format, attention.latent->key_dim()), 0};
+  }
+  return {attention.num_kv_heads, kernels::KeyBlockBytes(format, attention.head_dim),
+          kernels::ValueBlockBytes(format, attention.value_dim)};
 }
 
 }  // namespace
@@ -15,7 +27,8 @@ int64_t HeadBytes(const model::AttentionSpec& attention, kernels::KvFormat forma
 uint64_t KvCache::BlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
   uint64_t size_bytes = 0;
   for (const model::LayerSpec& layer : spec.layers) {
-    size_bytes += HeadBytes(layer.attention, format) * layer.attention.num_kv_heads;
+    const HeadShape shape = ShapeOf(layer.attention, format);
+    size_bytes += static_cast<uint64_t>(shape.size_bytes() * shape.num_heads);
   }
   return size_bytes;
 }
@@ -31,13 +44,12 @@ Result<KvCache> KvCache::Create(const model::ModelSpec& spec, kernels::KvFormat 
   cache.memory_ = std::move(*memory);
   std::byte* base = cache.memory_.data();
   for (const model::LayerSpec& layer : spec.layers) {
-    const model::AttentionSpec& attention = layer.attention;
-    const int64_t head_bytes = HeadBytes(attention, format);
+    const HeadShape shape = ShapeOf(layer.attention, format);
     cache.layers_.push_back({.base = base,
-                             .block_bytes = head_bytes * attention.num_kv_heads,
-                             .head_bytes = head_bytes,
-                             .key_bytes = kernels::KeyBlockBytes(format, attention.head_dim),
-                             .num_heads = attention.num_kv_heads});
+                             .block_bytes = shape.size_bytes() * shape.num_heads,
+                             .head_bytes = shape.size_bytes(),
+                             .first_value_byte = layer.attention.latent ? 0 : shape.key_bytes,
+                             .num_heads = shape.num_heads});
     base += cache.layers_.back().block_bytes * num_blocks;
   }
   return cache;
@@ -46,7 +58,8 @@ Result<KvCache> KvCache::Create(const model::ModelSpec& spec, kernels::KvFormat 
 void KvCache::ClearValues(int layer, int block) {
   const Layer& at = layers_[layer];
   for (int head = 0; head < at.num_heads; ++head) {
-    std::memset(Block(layer, head, block) + at.key_bytes, 0, at.head_bytes - at.key_bytes);
+    std::memset(Block(layer, head, block) + at.first_value_byte, 0,
+                static_cast<size_t>(at.head_bytes - at.first_value_byte));
   }
 }
 

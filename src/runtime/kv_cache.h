@@ -44,7 +44,7 @@ class KvCache {
     std::byte* base = nullptr;
     int64_t block_bytes = 0;
     int64_t head_bytes = 0;
-    int64_t key_bytes = 0;
+    int64_t first_value_byte = 0;  // 0 where values are a part of the keys
     int num_heads = 0;
   };
 

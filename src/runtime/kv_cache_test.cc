@@ -13,7 +13,8 @@ model::ModelSpec TwoLayers() {
   model::ModelSpec spec;
   for (const int head_dim : {24, 80}) {
     model::LayerSpec layer;
-    layer.attention = {.num_heads = 4, .num_kv_heads = 2, .head_dim = head_dim};
+    layer.attention = {
+        .num_heads = 4, .num_kv_heads = 2, .head_dim = head_dim, .value_dim = head_dim};
     spec.layers.push_back(layer);
   }
   return spec;

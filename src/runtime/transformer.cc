@@ -1,6 +1,7 @@
 #include "runtime/transformer.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "base/check.h"
@@ -16,6 +17,14 @@ namespace convene::runtime {
 
 static_assert(kKvBlockTokens == kernels::kKvBlockTokens);
 
+namespace {
+
+int Context(const TransformerOptions& options) {
+  return options.context > 0 ? options.context : options.num_kv_blocks * kKvBlockTokens;
+}
+
+}  // namespace
+
 struct Transformer::State {
   State(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
         hardware::ThreadPool& pool, const TransformerOptions& options_in, KvCache cache_in,
@@ -25,7 +34,8 @@ struct Transformer::State {
         activations(std::move(activations_in)),
         context{weights, kernels, pool, activations, statistics, options.dense_from_rows},
         rows(weights.spec),
-        attention(context, cache),
+        attention(context, cache,
+                  {.expand_from_tokens = options.expand_from_tokens, .context = Context(options)}),
         feed_forward(context) {}
 
   void Embed();
@@ -47,8 +57,8 @@ uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::KvForm
 
 uint64_t Transformer::ActivationBytes(const model::ModelSpec& spec,
                                       kernels::ActivationFormat format, int max_step_tokens,
-                                      int num_threads) {
-  return Activations::SizeBytes(spec, format, max_step_tokens, num_threads);
+                                      int context, int num_threads) {
+  return Activations::SizeBytes(spec, format, max_step_tokens, context, num_threads);
 }
 
 namespace {
@@ -59,7 +69,8 @@ constexpr int kMostInt8Columns = 1 << 16;
 int MostColumns(const model::ModelSpec& spec) {
   int most = spec.hidden_size;
   for (const model::LayerSpec& layer : spec.layers) {
-    most = std::max({most, layer.attention.query_dim(), layer.dense_intermediate_size});
+    most = std::max({most, layer.attention.output_dim(), layer.dense_intermediate_size});
+    if (layer.attention.latent) most = std::max(most, layer.attention.latent->query_rank);
     if (!layer.moe) continue;
     most = std::max({most, layer.moe->intermediate_size, layer.moe->shared_intermediate_size});
   }
@@ -77,9 +88,12 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
       return Error{fmt::format("the model activates {} experts per token; at most {} are supported",
                                layer.moe->top_k, kernels::kMaxTopK)};
     }
-    if (layer.attention.head_dim > kernels::kMaxHeadDim) {
+    const model::AttentionSpec& attention = layer.attention;
+    const int key_dim = attention.latent ? attention.latent->key_dim() : 0;
+    const int head_dim = std::max({attention.head_dim, attention.value_dim, key_dim});
+    if (head_dim > kernels::kMaxHeadDim) {
       return Error{fmt::format("the model has heads of {} channels; at most {} are supported",
-                               layer.attention.head_dim, kernels::kMaxHeadDim)};
+                               head_dim, kernels::kMaxHeadDim)};
     }
   }
   if (options.activations == kernels::ActivationFormat::kInt8 &&
@@ -91,8 +105,8 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
   }
   Result<KvCache> cache = KvCache::Create(weights.spec, options.kv, options.num_kv_blocks);
   if (!cache) return cache.error();
-  Result<Activations> activations =
-      Activations::Create(weights.spec, options.activations, options.max_step_tokens, pool.size());
+  Result<Activations> activations = Activations::Create(
+      weights.spec, options.activations, options.max_step_tokens, Context(options), pool.size());
   if (!activations) return activations.error();
   return Transformer(std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
                                              std::move(*activations)));
@@ -104,6 +118,23 @@ Transformer& Transformer::operator=(Transformer&&) noexcept = default;
 Transformer::~Transformer() = default;
 
 const StepStatistics& Transformer::statistics() const { return state_->statistics; }
+
+int Transformer::SharingLimit(int prompt_length) const {
+  const model::ModelSpec& spec = state_->context.spec();
+  int limit = std::numeric_limits<int>::max();
+  if (spec.rope.DependsOnLength()) {
+    // A longer prompt has other frequencies from its first position on.
+    const bool is_short = prompt_length <= spec.rope.original_max_positions;
+    limit = is_short ? spec.rope.original_max_positions : 0;
+  }
+  const auto has_latent = [](const model::LayerSpec& layer) { return layer.attention.latent; };
+  if (std::any_of(spec.layers.begin(), spec.layers.end(), has_latent)) {
+    // Two forms of attention, two roundings: long prompts share their prompts.
+    const bool expands = prompt_length >= state_->options.expand_from_tokens;
+    limit = std::min(limit, expands ? prompt_length : 0);
+  }
+  return limit;
+}
 
 void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& sink) {
   State& state = *state_;

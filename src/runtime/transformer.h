@@ -37,11 +37,15 @@ using LogitsSink =
 struct TransformerOptions {
   int max_step_tokens = 512;  // over all sequences of a step
   int num_kv_blocks = 0;
+  int context = 0;  // of the longest sequence, in tokens; 0: what num_kv_blocks hold
   kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
   kernels::KvFormat kv = kernels::KvFormat::kBf16;
   // Rows per expert from which on experts are computed one after the other; 0: never. It changes
   // no result.
   int dense_from_rows = 0;
+  // Latent attention: prompts of so many tokens and more are computed with expanded keys and values
+  // (latent_attention.h).
+  int expand_from_tokens = 1;
 };
 
 // What the last step did; for bench (FLOPs and bytes).
@@ -59,7 +63,7 @@ class Transformer {
   // Bytes of one KV block over all layers, and of the activations, for the memory estimate.
   static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
   static uint64_t ActivationBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                  int max_step_tokens, int num_threads);
+                                  int max_step_tokens, int context, int num_threads);
 
   // Keeps references to all three arguments; the formats of `options` must go with the weights
   // (formats.h). Errors: memory that cannot be had; shapes beyond the kernels' limits.
@@ -75,6 +79,10 @@ class Transformer {
   // sequences, of how its tokens were cut into steps, and of the number of threads
   // (docs/decisions/0001-numerics.md).
   void Forward(std::span<const SequenceStep> step, const LogitsSink& sink);
+
+  // The first position of a sequence with so many tokens of prompt whose keys and values are not
+  // those of any other sequence with the same tokens up to there.
+  int SharingLimit(int prompt_length) const;
 
   const StepStatistics& statistics() const;
 

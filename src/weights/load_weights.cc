@@ -88,6 +88,17 @@ class StoredTensors {
   std::vector<std::vector<const TensorBinding*>> per_layer_;
 };
 
+// Rows [first_row, first_row + count) of `matrix`, transposed.
+StoredMatrix Transposed(const StoredMatrix& matrix, int first_row, int count) {
+  StoredMatrix result = matrix;
+  result.data += static_cast<size_t>(first_row * matrix.row_stride) * SizeBytes(matrix.dtype);
+  result.row_stride = matrix.col_stride;
+  result.col_stride = matrix.row_stride;
+  result.rows = matrix.cols;
+  result.cols = count;
+  return result;
+}
+
 // Makes the jobs of a model; owns the descriptions of the stored matrices.
 class PackJobs {
  public:
@@ -97,17 +108,46 @@ class PackJobs {
 
   // The rows of several stored matrices, one after the other.
   void Stack(const PackedMatrix& target, const std::vector<const TensorBinding*>& parts) {
+    std::vector<RowsOf> all;
+    for (const TensorBinding* part : parts) {
+      all.push_back({part, static_cast<int>(part->rows), [](int row) { return row; }});
+    }
+    StackRows(target, std::move(all));
+  }
+
+  // Of each part `num_rows` rows: those that row_of says, zeros where it says less than 0.
+  struct RowsOf {
+    const TensorBinding* matrix;
+    int num_rows;
+    std::function<int(int row)> row_of;
+  };
+  void StackRows(const PackedMatrix& target, std::vector<RowsOf> parts) {
     PackJob job;
     job.target = &target;
     std::vector<const StoredMatrix*> matrices;
-    for (const TensorBinding* part : parts) matrices.push_back(Describe(*part, &job));
-    job.source_of = [matrices](int packed_row) -> RowSource {
+    for (const RowsOf& part : parts) matrices.push_back(Describe(*part.matrix, &job));
+    job.source_of = [matrices, parts = std::move(parts)](int packed_row) -> RowSource {
       int row = packed_row;
-      for (const StoredMatrix* matrix : matrices) {
-        if (row < matrix->rows) return {matrix, row};
-        row -= matrix->rows;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (row < parts[i].num_rows) {
+          const int source = parts[i].row_of(row);
+          return source < 0 ? RowSource{} : RowSource{matrices[i], source};
+        }
+        row -= parts[i].num_rows;
       }
       return {};
+    };
+    jobs_.push_back(std::move(job));
+  }
+
+  // Rows [first_row, first_row + target.cols) of a stored matrix, transposed.
+  void TransposedRows(const PackedMatrix& target, const TensorBinding& binding, int first_row) {
+    PackJob job;
+    job.target = &target;
+    StoredMatrix* matrix = Describe(binding, &job);
+    *matrix = Transposed(*matrix, first_row, target.cols);
+    job.source_of = [matrix](int row) -> RowSource {
+      return row < matrix->rows ? RowSource{matrix, row} : RowSource{};
     };
     jobs_.push_back(std::move(job));
   }
@@ -132,7 +172,7 @@ class PackJobs {
   }
 
  private:
-  const StoredMatrix* Describe(const TensorBinding& binding, PackJob* job) {
+  StoredMatrix* Describe(const TensorBinding& binding, PackJob* job) {
     matrices_.push_back(tensors_.Matrix(binding));
     job->sources.push_back(tensors_.Bytes(binding));
     job->matrices.emplace_back(&matrices_.back(), binding.role);
@@ -144,19 +184,93 @@ class PackJobs {
   std::vector<PackJob> jobs_;
 };
 
-void LayerJobs(const StoredTensors& tensors, int layer, LayerWeights* weights, PackJobs* jobs) {
+// Where row `row` of a head's rotated part, in halves, is among `rope_dim` stored rows.
+int RotatedRow(const model::LatentSpec& latent, int row) {
+  if (!latent.interleaved_rope) return row;
+  const int half = latent.rope_dim / 2;
+  return row < half ? 2 * row : 2 * (row - half) + 1;
+}
+
+void LatentJobs(const StoredTensors& tensors, const model::AttentionSpec& attention, int layer,
+                LayerWeights* weights, PackJobs* jobs) {
   using enum TensorRole;
-  weights->attention_norm = tensors.Vector(kAttentionNorm, layer);
+  const model::LatentSpec latent = *attention.latent;
+  LatentWeights& target = *weights->latent;
+  // Stored: without position first; here the rotated part is first, as the kernels want it.
+  const auto query_row = [latent, head_dim = attention.head_dim](int row) {
+    const int head = row / head_dim;
+    const int i = row % head_dim;
+    const int stored =
+        i < latent.rope_dim ? latent.nope_dim + RotatedRow(latent, i) : i - latent.rope_dim;
+    return head * head_dim + stored;
+  };
+  const auto key_row = [latent](int row) {
+    return row < latent.rope_dim ? latent.kv_rank + RotatedRow(latent, row) : row - latent.rope_dim;
+  };
+  const auto as_stored = [](int row) { return row; };
+  const TensorBinding& kv_down = tensors.Get(kKvDown, layer);
+  if (latent.query_rank > 0) {
+    jobs->StackRows(weights->qkv, {{&tensors.Get(kQueryDown, layer), latent.query_rank, as_stored},
+                                   {&kv_down, latent.key_dim(), key_row}});
+    jobs->StackRows(target.query_up,
+                    {{&tensors.Get(kQueryUp, layer), attention.query_dim(), query_row}});
+  } else {
+    jobs->StackRows(weights->qkv, {{&tensors.Get(kQuery, layer), attention.query_dim(), query_row},
+                                   {&kv_down, latent.key_dim(), key_row}});
+  }
+  weights->query_norm = tensors.Vector(kQueryDownNorm, layer);
+  weights->key_norm = tensors.Vector(kKvDownNorm, layer);
+  const std::vector<float> query_bias = tensors.Vector(kQueryDownBias, layer);
+  const std::vector<float> key_bias = tensors.Vector(kKvDownBias, layer);
+  if (!key_bias.empty()) {
+    weights->qkv_bias = query_bias;
+    weights->qkv_bias.resize(weights->qkv.rows - latent.key_dim());
+    for (int row = 0; row < latent.key_dim(); ++row) {
+      weights->qkv_bias.push_back(key_bias[key_row(row)]);
+    }
+  }
+
+  // A head's rows of the stored matrix: those that make its key, then those that make its value.
+  const TensorBinding& kv_up = tensors.Get(kKvUp, layer);
+  const int stored_rows = latent.nope_dim + attention.value_dim;
+  const auto part_of_heads = [&](const PackedMatrix& matrix, int first, int count) {
+    const int head_rows = LatentWeights::HeadRows(count);
+    jobs->StackRows(matrix, {{&kv_up, matrix.rows, [=](int row) {
+                                const int i = row % head_rows;
+                                return i < count ? row / head_rows * stored_rows + first + i : -1;
+                              }}});
+  };
+  part_of_heads(target.key_up, 0, latent.nope_dim);
+  part_of_heads(target.value_up, latent.nope_dim, attention.value_dim);
+  for (int head = 0; head < attention.num_heads; ++head) {
+    jobs->TransposedRows(target.query_in[head], kv_up, head * stored_rows);
+  }
+}
+
+void QkvJobs(const StoredTensors& tensors, int layer, LayerWeights* weights, PackJobs* jobs) {
+  using enum TensorRole;
   weights->query_norm = tensors.Vector(kQueryNorm, layer);
   weights->key_norm = tensors.Vector(kKeyNorm, layer);
-  weights->ffn_norm = tensors.Vector(kFfnNorm, layer);
-  weights->output_bias = tensors.Vector(kAttentionOutputBias, layer);
   for (const TensorRole role : {kQueryBias, kKeyBias, kValueBias}) {
     const std::vector<float> bias = tensors.Vector(role, layer);
     weights->qkv_bias.insert(weights->qkv_bias.end(), bias.begin(), bias.end());
   }
   jobs->Stack(weights->qkv, {&tensors.Get(kQuery, layer), &tensors.Get(kKey, layer),
                              &tensors.Get(kValue, layer)});
+}
+
+void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int layer,
+               LayerWeights* weights, PackJobs* jobs) {
+  using enum TensorRole;
+  weights->attention_norm = tensors.Vector(kAttentionNorm, layer);
+  weights->ffn_norm = tensors.Vector(kFfnNorm, layer);
+  weights->output_bias = tensors.Vector(kAttentionOutputBias, layer);
+  weights->sinks = tensors.Vector(kSinks, layer);
+  if (spec.attention.latent) {
+    LatentJobs(tensors, spec.attention, layer, weights, jobs);
+  } else {
+    QkvJobs(tensors, layer, weights, jobs);
+  }
   jobs->Stack(weights->output, {&tensors.Get(kAttentionOutput, layer)});
   if (weights->dense) {
     jobs->Ffn(*weights->dense, layer, -1, kDenseGate, kDenseUp, kDenseDown);
@@ -257,6 +371,11 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats)
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
     const LayerWeights& weights = unplaced.layers[layer];
     total += weights.qkv.size_bytes() + weights.output.size_bytes();
+    if (weights.latent) {
+      // The absorbed form, which generated tokens have.
+      total += weights.latent->query_up.size_bytes() + weights.latent->value_up.size_bytes();
+      for (const PackedMatrix& matrix : weights.latent->query_in) total += matrix.size_bytes();
+    }
     if (weights.dense) total += bytes_of(*weights.dense);
     if (!weights.moe) continue;
     total += weights.moe->router.size_bytes();
@@ -288,7 +407,7 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   jobs.Stack(weights.head, {tied ? &embedding : &tensors.Get(TensorRole::kHead)});
   if (!weights.embedding_is_head()) jobs.Stack(weights.embedding, {&embedding});
   for (int layer = 0; layer < weights.spec.num_layers(); ++layer) {
-    LayerJobs(tensors, layer, &weights.layers[layer], &jobs);
+    LayerJobs(tensors, weights.spec.layers[layer], layer, &weights.layers[layer], &jobs);
   }
 
   uint64_t total_bytes = 0;

@@ -27,15 +27,42 @@ struct MoeWeights {
   std::optional<GatedFfn> shared;
 };
 
+// What latent attention has instead of projections to keys and values (model_spec.h). Each head's
+// rows of key_up and value_up begin a panel, so that they are a matrix of their own, too.
+struct LatentWeights {
+  kernels::PackedMatrix query_up;               // (query_dim, query_rank), or no rows
+  kernels::PackedMatrix key_up;                 // (num_heads * padded nope_dim, kv_rank)
+  kernels::PackedMatrix value_up;               // (num_heads * padded value_dim, kv_rank)
+  std::vector<kernels::PackedMatrix> query_in;  // per head (kv_rank, nope_dim): key_up transposed
+
+  // Rows that a head has in key_up or value_up: `rows` and padding of zeros.
+  static int HeadRows(int rows) {
+    return (rows + kernels::kPanelRows - 1) / kernels::kPanelRows * kernels::kPanelRows;
+  }
+  // The rows of heads [first, first + count), `head_rows` each.
+  static kernels::PackedMatrix Heads(const kernels::PackedMatrix& up, int first, int count,
+                                     int head_rows) {
+    kernels::PackedMatrix heads = up;
+    heads.data = up.panel(first * head_rows / kernels::kPanelRows).data;
+    heads.rows = count * head_rows;
+    return heads;
+  }
+};
+
 struct LayerWeights {
   std::vector<float> attention_norm;  // (hidden)
-  kernels::PackedMatrix qkv;          // (query_dim + 2 * kv_dim, hidden)
-  std::vector<float> qkv_bias;        // (query_dim + 2 * kv_dim) or empty
-  std::vector<float> query_norm;      // (head_dim) or (query_dim) or empty
-  std::vector<float> key_norm;        // (head_dim) or (kv_dim) or empty
-  kernels::PackedMatrix output;       // (hidden, query_dim)
-  std::vector<float> output_bias;     // (hidden) or empty
-  std::vector<float> ffn_norm;        // (hidden)
+  // (query_dim + kv_dim + value_width, hidden). With a latent: of the queries' latent, or of the
+  // queries, then of the rotated part of the keys and their latent. There each head of queries and
+  // keys begins with its rotated part, in halves.
+  kernels::PackedMatrix qkv;
+  std::vector<float> qkv_bias;    // (rows of qkv) or empty
+  std::vector<float> query_norm;  // (head_dim) or (query_dim) or (query_rank) or empty
+  std::vector<float> key_norm;    // (head_dim) or (kv_dim) or (kv_rank) or empty
+  std::optional<LatentWeights> latent;
+  std::vector<float> sinks;        // (num_heads) or empty
+  kernels::PackedMatrix output;    // (hidden, output_dim)
+  std::vector<float> output_bias;  // (hidden) or empty
+  std::vector<float> ffn_norm;     // (hidden)
   std::optional<MoeWeights> moe;
   std::optional<GatedFfn> dense;  // where there is no moe
 };

@@ -46,12 +46,21 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
     add(name + ".gate_up", ffn.gate_up);
     add(name + ".down", ffn.down);
   };
+  const auto add_latent = [&](const std::string& prefix, const LatentWeights& latent) {
+    if (latent.query_up.rows > 0) add(prefix + "query_up", latent.query_up);
+    add(prefix + "key_up", latent.key_up);
+    add(prefix + "value_up", latent.value_up);
+    for (size_t head = 0; head < latent.query_in.size(); ++head) {
+      add(fmt::format("{}query_in.{}", prefix, head), latent.query_in[head]);
+    }
+  };
   add("head", weights.head);
   if (!weights.embedding_is_head()) add("embedding", weights.embedding);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& layer = weights.layers[i];
     const std::string prefix = fmt::format("layers.{}.", i);
     add(prefix + "qkv", layer.qkv);
+    if (layer.latent) add_latent(prefix, *layer.latent);
     add(prefix + "output", layer.output);
     if (layer.dense) add_ffn(prefix + "dense", *layer.dense);
     if (!layer.moe) continue;
@@ -90,8 +99,9 @@ std::vector<NamedVector> Vectors(ModelWeights& weights) {
     const std::string prefix = fmt::format("layers.{}.", i);
     add(prefix + "attention_norm", i, layer.attention_norm, {kAttentionNorm});
     add(prefix + "qkv_bias", i, layer.qkv_bias, {kQueryBias, kKeyBias, kValueBias});
-    add(prefix + "query_norm", i, layer.query_norm, {kQueryNorm});
-    add(prefix + "key_norm", i, layer.key_norm, {kKeyNorm});
+    add(prefix + "query_norm", i, layer.query_norm, {kQueryNorm, kQueryDownNorm});
+    add(prefix + "key_norm", i, layer.key_norm, {kKeyNorm, kKvDownNorm});
+    add(prefix + "sinks", i, layer.sinks, {kSinks});
     add(prefix + "output_bias", i, layer.output_bias, {kAttentionOutputBias});
     add(prefix + "ffn_norm", i, layer.ffn_norm, {kFfnNorm});
   }

@@ -34,6 +34,26 @@ class Placer {
   uint64_t used_bytes_ = 0;
 };
 
+void PlaceLatent(const model::AttentionSpec& attention, WeightFormat format, int hidden,
+                 Placer* placer, LayerWeights* placed) {
+  const model::LatentSpec& latent = *attention.latent;
+  const int heads = attention.num_heads;
+  const bool has_query_latent = latent.query_rank > 0;
+  const int query_rows = has_query_latent ? latent.query_rank : attention.query_dim();
+  placed->qkv = placer->Place(format, query_rows + latent.key_dim(), hidden);
+  LatentWeights& weights = placed->latent.emplace();
+  if (has_query_latent) {
+    weights.query_up = placer->Place(format, attention.query_dim(), latent.query_rank);
+  }
+  weights.key_up =
+      placer->Place(format, heads * LatentWeights::HeadRows(latent.nope_dim), latent.kv_rank);
+  weights.value_up =
+      placer->Place(format, heads * LatentWeights::HeadRows(attention.value_dim), latent.kv_rank);
+  for (int head = 0; head < heads; ++head) {
+    weights.query_in.push_back(placer->Place(format, latent.kv_rank, latent.nope_dim));
+  }
+}
+
 MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, Placer* placer) {
   MoeWeights weights;
   const int gate_rows = moe.shared_expert_gate ? 1 : 0;
@@ -63,9 +83,13 @@ uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, cons
   for (const model::LayerSpec& layer : spec.layers) {
     LayerWeights& placed = weights->layers.emplace_back();
     const model::AttentionSpec& attention = layer.attention;
-    placed.qkv =
-        placer.Place(format, attention.query_dim() + 2 * attention.kv_dim(), spec.hidden_size);
-    placed.output = placer.Place(format, spec.hidden_size, attention.query_dim());
+    if (attention.latent) {
+      PlaceLatent(attention, format, spec.hidden_size, &placer, &placed);
+    } else {
+      const int qkv_dim = attention.query_dim() + attention.kv_dim() + attention.value_width();
+      placed.qkv = placer.Place(format, qkv_dim, spec.hidden_size);
+    }
+    placed.output = placer.Place(format, spec.hidden_size, attention.output_dim());
     if (layer.moe) {
       placed.moe = PlaceMoe(*layer.moe, format, spec.hidden_size, &placer);
     } else {

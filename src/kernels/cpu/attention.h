@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/transpose_keys.h"
 
 namespace convene::kernels::cpu {
 
@@ -26,13 +27,15 @@ class AttentionTile {
   explicit AttentionTile(const Attention& attention)
       : a_(attention),
         num_rows_(attention.num_tokens * attention.num_heads),
-        padded_dim_((attention.head_dim + kLanes - 1) / kLanes * kLanes) {
+        padded_dim_((attention.value_dim + kLanes - 1) / kLanes * kLanes) {
     auto* scratch = reinterpret_cast<float*>(attention.scratch);
     scores_ = scratch;
     probabilities_ = scores_ + kAttentionRows * kSpanTokens;
     span_out_ = probabilities_ + kAttentionRows * kSpanTokens;
     total_out_ = span_out_ + kAttentionRows * padded_dim_;
     unpacked_ = reinterpret_cast<std::byte*>(total_out_ + kAttentionRows * padded_dim_);
+    transposed_ = unpacked_ + KeyBlockBytes(KvFormat::kBf16, attention.key_dim) +
+                  ValueBlockBytes(KvFormat::kBf16, attention.value_dim);
     if (UsesMatrixTiles()) GatherQueries();
   }
 
@@ -51,7 +54,7 @@ class AttentionTile {
   // One span by itself, to where MergeSpans finds it.
   void RunAlone(int span, float* partial) {
     RunSpan(span);
-    for (int row = 0; row < num_rows_; ++row, partial += SpanRowFloats(a_.head_dim)) {
+    for (int row = 0; row < num_rows_; ++row, partial += SpanRowFloats(a_.value_dim)) {
       partial[0] = span_max_[row];
       partial[1] = span_sum_[row];
       const float* from = span_out_ + row * padded_dim_;
@@ -65,7 +68,7 @@ class AttentionTile {
     for (int row = 0; row < num_rows_; ++row) total_max_[row] = kNoKeys;
     const int end = EndSpan(a_);
     for (int span = FirstSpan(a_); span < end; ++span) {
-      for (int row = 0; row < num_rows_; ++row, partial += SpanRowFloats(a_.head_dim)) {
+      for (int row = 0; row < num_rows_; ++row, partial += SpanRowFloats(a_.value_dim)) {
         MergeRow(row, partial[0], partial[1], partial + kLanes);
       }
     }
@@ -74,14 +77,12 @@ class AttentionTile {
 
  private:
   // A property of the model's heads, not of the step: the two ways differ in their last bits.
-  bool UsesMatrixTiles() const {
-    return Isa::template kMatrixTiles<kKind> && a_.head_dim % 32 == 0;
-  }
+  bool UsesMatrixTiles() const { return Isa::template kMatrixTiles<kKind> && a_.key_dim % 32 == 0; }
 
   // Matrix tiles want rows at equal distances.
   void GatherQueries() {
-    queries_ = unpacked_ + ValueBlockBytes(KvFormat::kBf16, a_.head_dim);
-    query_bytes_ = int64_t{a_.head_dim} * kElementBytes;
+    queries_ = transposed_ + ValueBlockBytes(KvFormat::kF32, a_.value_dim);
+    query_bytes_ = int64_t{a_.key_dim} * kElementBytes;
     for (int row = 0; row < num_rows_; ++row) {
       __builtin_memcpy(queries_ + row * query_bytes_, QueryAt(row),
                        static_cast<size_t>(query_bytes_));
@@ -125,7 +126,7 @@ class AttentionTile {
     const int begin = span * kSpanTokens;
     const int first_key = FirstKey(a_.first_position);
     const int from = first_key > begin ? first_key - begin : 0;
-    const int left = a_.first_position + a_.num_tokens - begin;
+    const int left = EndKey(a_) - begin;
     const int to = left < kSpanTokens ? left : kSpanTokens;
     first_block_ = from / kKvBlockTokens;
     end_block_ = (to + kKvBlockTokens - 1) / kKvBlockTokens;
@@ -143,11 +144,25 @@ class AttentionTile {
     return unpacked_;
   }
 
+  const std::byte* Keys(int begin, int block) {
+    const int64_t padded = (a_.key_dim + kElements - 1) / kElements * kElements;
+    return Unpacked(KvBlock(begin, block), padded * kPanelRows);
+  }
+  const std::byte* Values(int begin, int block) {
+    if (a_.value_in_key < 0) {
+      return Unpacked(KvBlock(begin, block) + KeyBlockBytes(kFormat, a_.key_dim),
+                      int64_t{padded_dim_} * kKvBlockTokens);
+    }
+    const int64_t first_step = a_.value_in_key / kElements;
+    const std::byte* keys = Keys(begin, block) + first_step * kPanelRows * 4;
+    TransposeKeys<Isa, kFloat>(keys, a_.value_dim, transposed_);
+    return transposed_;
+  }
+
   // scores (rows, 64 keys of one block) = q . k
   void Scores(int begin, int block) {
-    const int steps = (a_.head_dim + kElements - 1) / kElements;
-    const std::byte* keys =
-        Unpacked(KvBlock(begin, block), int64_t{steps} * kElements * kPanelRows);
+    const int steps = (a_.key_dim + kElements - 1) / kElements;
+    const std::byte* keys = Keys(begin, block);
     if (UsesMatrixTiles()) {
       MultiplyOnMatrixTiles({.rows = queries_,
                              .row_stride = query_bytes_,
@@ -176,7 +191,7 @@ class AttentionTile {
 
   void ScaleScores(int begin, int block) {
     if constexpr (kFormat == KvFormat::kInt8) {
-      const float* scales = KeyScales(KvBlock(begin, block), a_.head_dim);
+      const float* scales = KeyScales(KvBlock(begin, block), a_.key_dim);
       for (int row = 0; row < num_rows_; ++row) {
         float* scores = ScoresOf(row, block);
         for (int key = 0; key < kKvBlockTokens; key += kLanes) {
@@ -190,8 +205,9 @@ class AttentionTile {
   }
   const float* ValueScalesOf(int begin, int key) const {
     std::byte* block = KvBlock(begin, key / kKvBlockTokens);
-    return ValueScales(block + KeyBlockBytes(kFormat, a_.head_dim), a_.head_dim) +
-           key % kKvBlockTokens;
+    const int slot = key % kKvBlockTokens;
+    if (a_.value_in_key >= 0) return KeyScales(block, a_.key_dim) + slot;
+    return ValueScales(block + KeyBlockBytes(kFormat, a_.key_dim), a_.value_dim) + slot;
   }
 
   // The row's maximum and sum over the keys it sees, and the probabilities of the computed blocks
@@ -201,12 +217,13 @@ class AttentionTile {
     const int first = first_block_ * kKvBlockTokens;
     const int end = end_block_ * kKvBlockTokens;
     const int see_from = FirstKey(Position(row)) - begin;
-    const int see_to = Position(row) + 1 - begin;
+    const int see_to = (a_.num_keys > 0 ? a_.num_keys : Position(row) + 1) - begin;
     const int from = see_from > first ? (see_from < end ? see_from : end) : first;
     const int to = see_to < end ? (see_to > from ? see_to : from) : end;
     for (int key = first; key < from; ++key) scores[key] = kNoKeys;
     for (int key = to; key < end; ++key) scores[key] = kNoKeys;
 
+    if (a_.bias.table != nullptr) AddBias(begin, row);
     auto maximum = Isa::Broadcast(kNoKeys);
     for (int key = first; key < end; key += kLanes) {
       maximum = Isa::Max(maximum, Isa::Load(scores + key));
@@ -229,10 +246,23 @@ class AttentionTile {
     span_sum_[row] = Isa::Sum(sum);
   }
 
-  // span_out (rows, head_dim) += probabilities (rows, 64 keys) . values
+  // Keys that the row does not see keep a score that no other reaches.
+  void AddBias(int begin, int row) {
+    const DistanceBias& bias = a_.bias;
+    const float* table = bias.table + row % a_.num_heads * bias.head_stride + kLanes + bias.reach;
+    float* scores = scores_ + row * kSpanTokens;
+    const int end = end_block_ * kKvBlockTokens;
+    for (int key = first_block_ * kKvBlockTokens; key < end; key += kLanes) {
+      const int distance = begin + key - Position(row);
+      const int before = -bias.reach - kLanes;
+      const int at = distance < before ? before : distance > bias.reach ? bias.reach : distance;
+      Isa::Store(scores + key, Isa::Load(scores + key) + Isa::Load(table + at));
+    }
+  }
+
+  // span_out (rows, value_dim) += probabilities (rows, 64 keys) . values
   void Outputs(int begin, int block) {
-    const std::byte* values = Unpacked(KvBlock(begin, block) + KeyBlockBytes(kFormat, a_.head_dim),
-                                       int64_t{padded_dim_} * kKvBlockTokens);
+    const std::byte* values = Values(begin, block);
     if (UsesMatrixTiles()) {
       for (int dim = 0; dim < padded_dim_; dim += kPanelRows) {
         const int left = padded_dim_ - dim;
@@ -297,13 +327,25 @@ class AttentionTile {
     total_max_[row] = top;
   }
 
+  // What a row's outputs are multiplied with: one over the sum, a sink's share in it.
+  float Share(int row) const {
+    if (a_.sinks == nullptr) return 1.0f / total_sum_[row];
+    const float sink = a_.sinks[row % a_.num_heads];
+    const float top = total_max_[row] > sink ? total_max_[row] : sink;
+    const auto keep = Exp<Isa>(Isa::Broadcast(total_max_[row] - top));
+    const auto sunk = Exp<Isa>(Isa::Broadcast(sink - top));
+    float shares[kLanes];
+    Isa::Store(shares, keep / Isa::MultiplyAdd(Isa::Broadcast(total_sum_[row]), keep, sunk));
+    return shares[0];
+  }
+
   void StoreRows() {
     for (int row = 0; row < num_rows_; ++row) {
       std::byte* out = a_.out + row / a_.num_heads * a_.out_token_stride +
                        row % a_.num_heads * a_.out_head_stride;
       const float* total = total_out_ + row * padded_dim_;
-      const auto scale = Isa::Broadcast(1.0f / total_sum_[row]);
-      ForEachVector(a_.head_dim, [&](int i, int count) {
+      const auto scale = Isa::Broadcast(Share(row));
+      ForEachVector(a_.value_dim, [&](int i, int count) {
         StoreActivations<Isa>(a_.out_format, out, i, Isa::Load(total + i) * scale, count);
       });
     }
@@ -316,10 +358,11 @@ class AttentionTile {
   float* probabilities_;          // (kAttentionRows, kSpanTokens) activations
   float* span_out_;               // (kAttentionRows, padded_dim)
   float* total_out_;              // (kAttentionRows, padded_dim)
-  std::byte* queries_ = nullptr;  // (num_rows, head_dim), for matrix tiles
+  std::byte* queries_ = nullptr;  // (num_rows, key_dim), for matrix tiles
   int64_t query_bytes_ = 0;
-  std::byte* unpacked_;  // bf16 of a block's keys or values (kInt8)
-  int first_block_ = 0;  // of the current span, computed for all rows
+  std::byte* unpacked_;    // bf16 of a block's keys or values (kInt8)
+  std::byte* transposed_;  // the values of a block of keys
+  int first_block_ = 0;    // of the current span, computed for all rows
   int end_block_ = 0;
   float span_max_[kAttentionRows];  // scaled
   float span_sum_[kAttentionRows];

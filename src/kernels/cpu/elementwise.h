@@ -175,21 +175,20 @@ inline float RoundForCache(KvFormat format, const float* x, int head_dim, void* 
 }
 
 template <class Isa>
-inline void StoreKeyAndValue(const QkvShape& shape, const float* key, const float* value, int slot,
-                             std::byte* block) {
-  const int dim = shape.head_dim;
-  std::byte* value_block = block + KeyBlockBytes(shape.format, dim);
+void StoreKv(const KvRow& row) {
+  std::byte* values = row.block + KeyBlockBytes(row.format, row.key_dim);
   const auto store = [&]<class T>(T* scratch, int elements) {
-    const float key_scale = RoundForCache<Isa>(shape.format, key, dim, scratch);
-    ScatterKey<Isa>(reinterpret_cast<T*>(block), scratch, dim, elements, slot);
-    const float value_scale = RoundForCache<Isa>(shape.format, value, dim, scratch);
-    ScatterValue<Isa>(reinterpret_cast<T*>(value_block), scratch, dim, elements, slot);
-    if (shape.format != KvFormat::kInt8) return;
-    KeyScales(block, dim)[slot] = key_scale;
-    ValueScales(value_block, dim)[slot] = value_scale;
+    const bool int8 = row.format == KvFormat::kInt8;
+    const float key_scale = RoundForCache<Isa>(row.format, row.key, row.key_dim, scratch);
+    ScatterKey<Isa>(reinterpret_cast<T*>(row.block), scratch, row.key_dim, elements, row.slot);
+    if (int8) KeyScales(row.block, row.key_dim)[row.slot] = key_scale;
+    if (row.value_dim == 0) return;
+    const float value_scale = RoundForCache<Isa>(row.format, row.value, row.value_dim, scratch);
+    ScatterValue<Isa>(reinterpret_cast<T*>(values), scratch, row.value_dim, elements, row.slot);
+    if (int8) ValueScales(values, row.value_dim)[row.slot] = value_scale;
   };
   alignas(64) float scratch[kMaxHeadDim];
-  switch (shape.format) {
+  switch (row.format) {
     case KvFormat::kF32:
       return store(scratch, 1);
     case KvFormat::kBf16:
@@ -199,10 +198,44 @@ inline void StoreKeyAndValue(const QkvShape& shape, const float* key, const floa
   }
 }
 
+// The way back: an element of a key as it is stored.
+[[gnu::always_inline]] inline float KeyElement(KvFormat format, const std::byte* keys,
+                                               int64_t index) {
+  if (format == KvFormat::kF32) return reinterpret_cast<const float*>(keys)[index];
+  if (format == KvFormat::kInt8) return reinterpret_cast<const int8_t*>(keys)[index];
+  const uint32_t bits = reinterpret_cast<const tensor::Bf16*>(keys)[index];
+  return __builtin_bit_cast(float, bits << 16);
+}
+
+template <class Isa>
+void LoadKeys(const KeyRows& rows) {
+  const int elements = rows.format == KvFormat::kF32 ? 1 : 2;
+  for (int slot = 0; slot < rows.num_slots; ++slot) {
+    float* out = rows.out + slot * rows.out_stride;
+    const float scale =
+        rows.format == KvFormat::kInt8 ? KeyScales(rows.block, rows.key_dim)[slot] : 1.0f;
+    for (int i = 0; i < rows.key_dim; ++i) {
+      const int64_t index =
+          int64_t{elements} * (i / elements * kKvBlockTokens + slot) + i % elements;
+      out[i] = KeyElement(rows.format, rows.block, index) * scale;
+    }
+  }
+}
+
+template <class Isa>
+void Convert(ActivationFormat format, const float* x, int size, int padded, void* out) {
+  ForEachVector(padded, [&](int i, int count) {
+    const int left = size - i;
+    const int from = left < 0 ? 0 : left < count ? left : count;
+    StoreActivations<Isa>(format, out, i, Isa::LoadPartial(x + i, from), count);
+  });
+}
+
 template <class Isa>
 void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
   const int query_dim = shape.num_heads * shape.head_dim;
   const int kv_dim = shape.num_kv_heads * shape.head_dim;
+  const int qkv_dim = query_dim + kv_dim + shape.num_kv_heads * shape.value_dim;
   float* queries = token.qkv;
   float* keys = queries + query_dim;
   const float* values = keys + kv_dim;
@@ -210,7 +243,7 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
   NormalizeHeads<Isa>(shape, keys, shape.num_kv_heads, shape.key_norm);
   if (shape.clip > 0) {
     const auto limit = Isa::Broadcast(shape.clip);
-    ForEachVector(query_dim + 2 * kv_dim, [&](int i, int count) {
+    ForEachVector(qkv_dim, [&](int i, int count) {
       const auto value = Isa::LoadPartial(token.qkv + i, count);
       Isa::StorePartial(token.qkv + i, Isa::Min(Isa::Max(value, Isa::Zero() - limit), limit),
                         count);
@@ -231,8 +264,13 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     float* key = keys + head * shape.head_dim;
     Rotate<Isa>(key, shape, token);
-    std::byte* key_block = token.kv_block + head * token.kv_head_stride;
-    StoreKeyAndValue<Isa>(shape, key, values + head * shape.head_dim, token.slot, key_block);
+    StoreKv<Isa>({.format = shape.format,
+                  .key_dim = shape.head_dim,
+                  .value_dim = shape.value_dim,
+                  .key = key,
+                  .value = values + head * shape.value_dim,
+                  .block = token.kv_block + head * token.kv_head_stride,
+                  .slot = token.slot});
   }
 }
 

@@ -191,7 +191,7 @@ int64_t ValueIndex(KvFormat format, int head_dim, int slot, int i) {
   return int64_t{first} * kKvBlockTokens + KvIndex(format, width, i - first, slot);
 }
 
-void StoreKv(KvFormat format, std::byte* block, int64_t index, float value, float inverse) {
+void StoreKvElement(KvFormat format, std::byte* block, int64_t index, float value, float inverse) {
   if (format == KvFormat::kInt8) {
     reinterpret_cast<int8_t*>(block)[index] = static_cast<int8_t>(std::nearbyint(value * inverse));
   } else {
@@ -205,24 +205,42 @@ float LoadKv(KvFormat format, const std::byte* block, int64_t index) {
   return LoadActivation(QueryFormat(format), block, index);
 }
 
-void StoreKeyAndValue(const QkvShape& shape, const float* key, const float* value, int slot,
-                      std::byte* keys) {
-  std::byte* values = keys + KeyBlockBytes(shape.format, shape.head_dim);
-  const auto largest = [&](const float* x) {
+void StoreKv(const KvRow& row) {
+  const auto largest = [](const float* x, int size) {
     float top = 0;
-    for (int i = 0; i < shape.head_dim; ++i) top = std::max(top, std::abs(x[i]));
+    for (int i = 0; i < size; ++i) top = std::max(top, std::abs(x[i]));
     return top;
   };
-  const float key_top = largest(key);
-  const float value_top = largest(value);
-  for (int i = 0; i < shape.head_dim; ++i) {
-    StoreKv(shape.format, keys, KeyIndex(shape.format, slot, i), key[i], Int8Inverse(key_top));
-    StoreKv(shape.format, values, ValueIndex(shape.format, shape.head_dim, slot, i), value[i],
-            Int8Inverse(value_top));
+  const float key_top = largest(row.key, row.key_dim);
+  for (int i = 0; i < row.key_dim; ++i) {
+    StoreKvElement(row.format, row.block, KeyIndex(row.format, row.slot, i), row.key[i],
+                   Int8Inverse(key_top));
   }
-  if (shape.format != KvFormat::kInt8) return;
-  KeyScales(keys, shape.head_dim)[slot] = key_top / 127.0f;
-  ValueScales(values, shape.head_dim)[slot] = value_top / 127.0f;
+  const bool int8 = row.format == KvFormat::kInt8;
+  if (int8) KeyScales(row.block, row.key_dim)[row.slot] = key_top / 127.0f;
+  if (row.value_dim == 0) return;
+  std::byte* values = row.block + KeyBlockBytes(row.format, row.key_dim);
+  const float value_top = largest(row.value, row.value_dim);
+  for (int i = 0; i < row.value_dim; ++i) {
+    StoreKvElement(row.format, values, ValueIndex(row.format, row.value_dim, row.slot, i),
+                   row.value[i], Int8Inverse(value_top));
+  }
+  if (int8) ValueScales(values, row.value_dim)[row.slot] = value_top / 127.0f;
+}
+
+void LoadKeys(const KeyRows& rows) {
+  for (int slot = 0; slot < rows.num_slots; ++slot) {
+    const float scale =
+        rows.format == KvFormat::kInt8 ? KeyScales(rows.block, rows.key_dim)[slot] : 1.0f;
+    for (int i = 0; i < rows.key_dim; ++i) {
+      rows.out[slot * rows.out_stride + i] =
+          LoadKv(rows.format, rows.block, KeyIndex(rows.format, slot, i)) * scale;
+    }
+  }
+}
+
+void Convert(ActivationFormat format, const float* x, int size, int padded, void* out) {
+  for (int i = 0; i < padded; ++i) StoreActivation(format, out, i, i < size ? x[i] : 0);
 }
 
 void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
@@ -231,10 +249,11 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
   float* queries = token.qkv;
   float* keys = queries + query_dim;
   float* values = keys + kv_dim;
+  const int qkv_dim = query_dim + kv_dim + shape.num_kv_heads * shape.value_dim;
   NormalizeHeads(shape, queries, shape.num_heads, shape.query_norm);
   NormalizeHeads(shape, keys, shape.num_kv_heads, shape.key_norm);
   if (shape.clip > 0) {
-    for (int i = 0; i < query_dim + 2 * kv_dim; ++i) {
+    for (int i = 0; i < qkv_dim; ++i) {
       token.qkv[i] = std::clamp(token.qkv[i], -shape.clip, shape.clip);
     }
   }
@@ -250,8 +269,13 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     float* key = keys + head * shape.head_dim;
     Rotate(key, shape, token);
-    StoreKeyAndValue(shape, key, values + head * shape.head_dim, token.slot,
-                     token.kv_block + head * token.kv_head_stride);
+    StoreKv({.format = shape.format,
+             .key_dim = shape.head_dim,
+             .value_dim = shape.value_dim,
+             .key = key,
+             .value = values + head * shape.value_dim,
+             .block = token.kv_block + head * token.kv_head_stride,
+             .slot = token.slot});
   }
 }
 
@@ -264,11 +288,15 @@ class AttentionRow {
     query_ = a_.queries + token * a_.query_token_stride + head * a_.query_head_stride;
     const int position = a_.first_position + token;
     first_key_ = a_.window > 0 ? std::max(0, position - a_.window + 1) : 0;
-    end_key_ = position + 1;
+    end_key_ = a_.num_keys > 0 ? a_.num_keys : position + 1;
+    position_ = position;
+    if (a_.bias.table != nullptr) {
+      bias_ = a_.bias.table + head * a_.bias.head_stride + kLanes + a_.bias.reach;
+    }
   }
 
   // Over the row's keys in [begin, end): their maximum score, sum of probabilities and `outputs`
-  // (head_dim). False where it sees none.
+  // (value_dim). False where it sees none.
   bool Over(int begin, int end, double* maximum, double* total, double* outputs) const {
     begin = std::max(begin, first_key_);
     end = std::min(end, end_key_);
@@ -276,23 +304,16 @@ class AttentionRow {
     *maximum = -std::numeric_limits<double>::infinity();
     for (int key = begin; key < end; ++key) *maximum = std::max(*maximum, Score(key));
     *total = 0;
-    std::fill(outputs, outputs + a_.head_dim, 0.0);
+    std::fill(outputs, outputs + a_.value_dim, 0.0);
     for (int key = begin; key < end; ++key) {
       const double exact = std::exp(Score(key) - *maximum);
       *total += exact;
-      std::byte* values = Block(key) + KeyBlockBytes(a_.format, a_.head_dim);
       double weight = exact;
-      if (a_.format == KvFormat::kInt8) {
-        weight *= ValueScales(values, a_.head_dim)[key % kKvBlockTokens];
-      }
+      if (a_.format == KvFormat::kInt8) weight *= ValueScale(key);
       float probability;
       StoreActivation(compute_, &probability, 0, static_cast<float>(weight));
       probability = LoadActivation(compute_, &probability, 0);
-      for (int i = 0; i < a_.head_dim; ++i) {
-        outputs[i] +=
-            double{probability} *
-            LoadKv(a_.format, values, ValueIndex(a_.format, a_.head_dim, key % kKvBlockTokens, i));
-      }
+      for (int i = 0; i < a_.value_dim; ++i) outputs[i] += double{probability} * Value(key, i);
     }
     return true;
   }
@@ -301,14 +322,30 @@ class AttentionRow {
   std::byte* Block(int key) const {
     return a_.kv + a_.blocks[key / kKvBlockTokens] * a_.kv_block_stride;
   }
+  std::byte* Values(int key) const { return Block(key) + KeyBlockBytes(a_.format, a_.key_dim); }
+  float Value(int key, int i) const {
+    const int slot = key % kKvBlockTokens;
+    if (a_.value_in_key >= 0) {
+      return LoadKv(a_.format, Block(key), KeyIndex(a_.format, slot, a_.value_in_key + i));
+    }
+    return LoadKv(a_.format, Values(key), ValueIndex(a_.format, a_.value_dim, slot, i));
+  }
+  float ValueScale(int key) const {
+    const int slot = key % kKvBlockTokens;
+    if (a_.value_in_key >= 0) return KeyScales(Block(key), a_.key_dim)[slot];
+    return ValueScales(Values(key), a_.value_dim)[slot];
+  }
   double Score(int key) const {
     double sum = 0;
-    for (int i = 0; i < a_.head_dim; ++i) {
+    for (int i = 0; i < a_.key_dim; ++i) {
       sum += double{LoadActivation(compute_, query_, i)} *
              LoadKv(a_.format, Block(key), KeyIndex(a_.format, key % kKvBlockTokens, i));
     }
     if (a_.format == KvFormat::kInt8) {
-      sum *= KeyScales(Block(key), a_.head_dim)[key % kKvBlockTokens];
+      sum *= KeyScales(Block(key), a_.key_dim)[key % kKvBlockTokens];
+    }
+    if (bias_ != nullptr) {
+      sum += bias_[std::clamp(key - position_, -a_.bias.reach, a_.bias.reach)];
     }
     return sum * a_.scale;
   }
@@ -318,11 +355,16 @@ class AttentionRow {
   const std::byte* query_;
   int first_key_;
   int end_key_;
+  int position_;
+  const float* bias_ = nullptr;
 };
 
-void StoreAttention(const Attention& a, int token, int head, const double* outputs, double total) {
+// `total` is relative to the maximum score.
+void StoreAttention(const Attention& a, int token, int head, const double* outputs, double maximum,
+                    double total) {
+  if (a.sinks != nullptr) total += std::exp(a.sinks[head] - maximum);
   std::byte* out = a.out + token * a.out_token_stride + head * a.out_head_stride;
-  for (int i = 0; i < a.head_dim; ++i) {
+  for (int i = 0; i < a.value_dim; ++i) {
     StoreActivation(a.out_format, out, i, static_cast<float>(outputs[i] / total));
   }
 }
@@ -333,8 +375,8 @@ void Attend(const Attention& a) {
     for (int head = 0; head < a.num_heads; ++head) {
       double maximum = 0;
       double total = 0;
-      AttentionRow(a, token, head).Over(0, a.first_position + token + 1, &maximum, &total, outputs);
-      StoreAttention(a, token, head, outputs, total);
+      AttentionRow(a, token, head).Over(0, EndKey(a), &maximum, &total, outputs);
+      StoreAttention(a, token, head, outputs, maximum, total);
     }
   }
 }
@@ -342,7 +384,7 @@ void Attend(const Attention& a) {
 void AttendSpan(const Attention& a, int span, float* partial) {
   auto* outputs = reinterpret_cast<double*>(a.scratch);
   for (int token = 0; token < a.num_tokens; ++token) {
-    for (int head = 0; head < a.num_heads; ++head, partial += SpanRowFloats(a.head_dim)) {
+    for (int head = 0; head < a.num_heads; ++head, partial += SpanRowFloats(a.value_dim)) {
       double maximum = 0;
       double total = 0;
       const bool sees =
@@ -350,7 +392,7 @@ void AttendSpan(const Attention& a, int span, float* partial) {
               .Over(span * kSpanTokens, (span + 1) * kSpanTokens, &maximum, &total, outputs);
       partial[0] = sees ? static_cast<float>(maximum) : -std::numeric_limits<float>::infinity();
       partial[1] = static_cast<float>(total);
-      for (int i = 0; i < a.head_dim; ++i) {
+      for (int i = 0; i < a.value_dim; ++i) {
         partial[kLanes + i] = sees ? static_cast<float>(outputs[i]) : 0.0f;
       }
     }
@@ -360,7 +402,7 @@ void AttendSpan(const Attention& a, int span, float* partial) {
 void MergeSpans(const Attention& a, const float* partials) {
   const int num_spans = EndSpan(a) - FirstSpan(a);
   const int num_rows = a.num_tokens * a.num_heads;
-  const int row_floats = SpanRowFloats(a.head_dim);
+  const int row_floats = SpanRowFloats(a.value_dim);
   auto* outputs = reinterpret_cast<double*>(a.scratch);
   for (int row = 0; row < num_rows; ++row) {
     const auto partial = [&](int span) {
@@ -371,13 +413,13 @@ void MergeSpans(const Attention& a, const float* partials) {
       maximum = std::max(maximum, double{partial(span)[0]});
     }
     double total = 0;
-    std::fill(outputs, outputs + a.head_dim, 0.0);
+    std::fill(outputs, outputs + a.value_dim, 0.0);
     for (int span = 0; span < num_spans; ++span) {
       const double keep = std::exp(partial(span)[0] - maximum);
       total += keep * partial(span)[1];
-      for (int i = 0; i < a.head_dim; ++i) outputs[i] += keep * partial(span)[kLanes + i];
+      for (int i = 0; i < a.value_dim; ++i) outputs[i] += keep * partial(span)[kLanes + i];
     }
-    StoreAttention(a, row / a.num_heads, row % a.num_heads, outputs, total);
+    StoreAttention(a, row / a.num_heads, row % a.num_heads, outputs, maximum, total);
   }
 }
 
@@ -404,7 +446,10 @@ const KernelSet& Kernels() {
                                       .gemm = Gemm,
                                       .quantize = Quantize,
                                       .normalize = Normalize,
+                                      .convert = Convert,
                                       .prepare_qkv = PrepareQkv,
+                                      .store_kv = StoreKv,
+                                      .load_keys = LoadKeys,
                                       .attend = Attend,
                                       .attend_span = AttendSpan,
                                       .merge_spans = MergeSpans,

@@ -1,0 +1,91 @@
+// Attention whose cache holds one latent per token (multi-head latent attention, DeepSeek-V2 2024,
+// section 2.1), in two forms of the same product:
+//
+// Expanded, for prompts: keys and values of all heads are made from the cached latents, and a layer
+// is attention as in other models. Absorbed, for generated tokens: the matrices that would make
+// keys and values are applied to the query and to the output instead, and all heads attend to the
+// latents themselves. Per layer, for one query and n keys, H heads, latent r, parts p and t (nope,
+// rope), values v, in multiply-adds: expanded n H r (p + v) for all queries together, then
+// n H (p + t + v) for each; absorbed H r (p + v) + n H (2 r + t) for each.
+//
+// Which form a token has depends on its sequence alone: the positions of a prompt that is long
+// enough are expanded, all others absorbed. So a token's result does not depend on chunks, but what
+// a prompt leaves in the cache may be shared with such prompts only (engine/).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/attend.h"
+#include "runtime/forward_context.h"
+#include "runtime/kv_cache.h"
+#include "runtime/step_rows.h"
+
+namespace convene::runtime {
+
+struct LatentOptions {
+  int expand_from_tokens = 1;  // of the prompt
+  int context = 0;             // of the longest sequence
+};
+
+class LatentAttention {
+ public:
+  LatentAttention(ForwardContext& context, KvCache& cache, Attender& attender,
+                  const LatentOptions& options)
+      : context_(context), cache_(cache), attender_(attender), options_(options) {}
+
+  // From the projections in qkv to attention_wide, of all rows or of the wanted ones.
+  void Run(int layer_idx, const StepRows& rows, bool only_wanted);
+
+ private:
+  // Consecutive tokens of one sequence.
+  struct RowRun {
+    int sequence_idx = 0;
+    int first_row = 0;
+    int num_rows = 0;
+    int first_out_row = 0;
+  };
+
+  void CacheKeys(const StepRows& rows);
+  void PrepareQueries(const StepRows& rows);
+  void DivideRows(const StepRows& rows, bool only_wanted);
+  float* Query(int64_t row) const;
+
+  void RunExpanded(const StepRows& rows, const RowRun& run);
+  void Expand(const SequenceStep& sequence, int end, int first_head, int num_heads);
+  void StoreExpanded(int first_position, int count, int num_heads);
+  void AttendExpanded(const StepRows& rows, const RowRun& run, int first_head, int num_heads);
+  std::byte* ExpandedBlock(int head, int block) const;
+
+  void RunAbsorbed(const StepRows& rows);
+  void AbsorbQueries(int num_rows);
+  void AttendAbsorbed(const StepRows& rows, int num_rows);
+  void ProjectOutputs(int num_rows);
+  void MultiplyHeads(std::span<const kernels::PackedMatrix> heads, int num_rows);
+  template <typename F>
+  void ForEachRow(F&& f) const;
+
+  const model::AttentionSpec& shape() const { return context_.spec().layers[layer_idx_].attention; }
+  const model::LatentSpec& latent() const { return *shape().latent; }
+  const weights::LayerWeights& layer_weights() const { return context_.weights.layers[layer_idx_]; }
+  kernels::KvFormat compute_format() const {
+    return cache_.format() == kernels::KvFormat::kF32 ? kernels::KvFormat::kF32
+                                                      : kernels::KvFormat::kBf16;
+  }
+
+  ForwardContext& context_;
+  KvCache& cache_;
+  Attender& attender_;
+  LatentOptions options_;
+  int layer_idx_ = 0;
+  std::vector<RowRun> expanded_;
+  std::vector<RowRun> absorbed_;
+  std::vector<int32_t> expanded_block_ids_;
+  std::vector<RowRun> batch_;  // absorbed rows that are computed together
+  std::vector<const float*> batch_queries_;
+  std::vector<kernels::PackedMatrix> head_matrices_;
+  std::vector<kernels::GemmGroup> groups_;
+  std::vector<kernels::Attention> calls_;
+};
+
+}  // namespace convene::runtime
