@@ -30,5 +30,9 @@ Result<ModelSpec> ReadQwen2Moe(ConfigFields& config);
 Result<ModelSpec> ReadQwen3Moe(ConfigFields& config);
 Result<ModelSpec> ReadOlmoe(ConfigFields& config);
 Result<ModelSpec> ReadDbrx(ConfigFields& config);
+Result<ModelSpec> ReadGraniteMoe(ConfigFields& config);
+Result<ModelSpec> ReadGptOss(ConfigFields& config);
+Result<ModelSpec> ReadDeepseekV2(ConfigFields& config);
+Result<ModelSpec> ReadDeepseekV3(ConfigFields& config);
 
 }  // namespace convene::model

@@ -216,6 +216,8 @@ struct ModelSpec {
   std::vector<LayerSpec> encoder_layers;  // of the encoder, where there is one
   int decoder_start_token = -1;           // what an answer begins with, where there is an encoder
   std::vector<TensorBinding> tensors;
+  // Tensors whose names begin so may be in a checkpoint, and are not part of the model.
+  std::vector<std::string> ignored_prefixes;
 
   int num_layers() const { return static_cast<int>(layers.size()); }
 };

@@ -42,6 +42,9 @@ void ReadYarn(ConfigFields& parameters, int max_positions, RopeSpec& rope) {
       mscale != 0 && mscale_all_dim != 0
           ? YarnMagnitude(rope.factor, mscale) / YarnMagnitude(rope.factor, mscale_all_dim)
           : YarnMagnitude(rope.factor, 1);
+  if (mscale_all_dim != 0) {
+    rope.score_factor = std::pow(YarnMagnitude(rope.factor, mscale_all_dim), 2);
+  }
   rope.attention_factor = parameters.Number("attention_factor", inferred, {0, 1e6});
 }
 

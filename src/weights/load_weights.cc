@@ -1,11 +1,14 @@
 #include "weights/load_weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/quote.h"
 #include "base/units.h"
 #include "hardware/memory_status.h"
 #include "kernels/pack.h"
@@ -20,13 +23,25 @@ using kernels::StoredMatrix;
 using model::TensorBinding;
 using model::TensorRole;
 
+// Rows [first_row, first_row + num_rows) of `from`, whose columns `to` will hold as rows.
+struct Transposition {
+  StoredMatrix from;
+  int first_row = 0;
+  int num_rows = 0;
+  StoredMatrix* to = nullptr;
+};
+
 // One packed matrix to fill and where its rows come from.
 struct PackJob {
   const PackedMatrix* target = nullptr;
   std::function<RowSource(int packed_row)> source_of;
   std::vector<std::span<const std::byte>> sources;  // the stored bytes it reads
+  // Those of `sources` that are E8M0 scales, and whose.
+  std::vector<std::pair<std::span<const std::byte>, std::string>> exponents;
   // The matrices that source_of answers with, and what they are.
   std::vector<std::pair<StoredMatrix*, TensorRole>> matrices;
+  // To be made before it is packed.
+  std::optional<Transposition> transposed;
 
   uint64_t source_bytes() const {
     uint64_t total = 0;
@@ -65,17 +80,14 @@ class StoredTensors {
   }
 
   // As float; empty where there is no such tensor.
-  std::vector<float> Vector(TensorRole role, int layer = -1) const {
-    const TensorBinding* binding = Find(role, layer);
+  std::vector<float> Vector(TensorRole role, int layer = -1, int expert = -1) const {
+    const TensorBinding* binding = Find(role, layer, expert);
     if (binding == nullptr) return {};
-    const checkpoint::TensorView view = checkpoint_.View(*binding);
-    std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
-    tensor::ConvertToFloat(view.dtype, view.bytes.data(), values.size(), values.data());
-    return values;
+    return ToFloats(Matrix(*binding));
   }
 
-  std::span<const std::byte> Bytes(const TensorBinding& binding) const {
-    return checkpoint_.View(binding).bytes;
+  checkpoint::TensorView View(const TensorBinding& binding) const {
+    return checkpoint_.View(binding);
   }
 
   StoredMatrix Matrix(const TensorBinding& binding) const {
@@ -87,17 +99,6 @@ class StoredTensors {
   std::vector<const TensorBinding*> global_;
   std::vector<std::vector<const TensorBinding*>> per_layer_;
 };
-
-// Rows [first_row, first_row + count) of `matrix`, transposed.
-StoredMatrix Transposed(const StoredMatrix& matrix, int first_row, int count) {
-  StoredMatrix result = matrix;
-  result.data += static_cast<size_t>(first_row * matrix.row_stride) * SizeBytes(matrix.dtype);
-  result.row_stride = matrix.col_stride;
-  result.col_stride = matrix.row_stride;
-  result.rows = matrix.cols;
-  result.cols = count;
-  return result;
-}
 
 // Makes the jobs of a model; owns the descriptions of the stored matrices.
 class PackJobs {
@@ -145,7 +146,7 @@ class PackJobs {
     PackJob job;
     job.target = &target;
     StoredMatrix* matrix = Describe(binding, &job);
-    *matrix = Transposed(*matrix, first_row, target.cols);
+    job.transposed = Transposition{*matrix, first_row, target.cols, matrix};
     job.source_of = [matrix](int row) -> RowSource {
       return row < matrix->rows ? RowSource{matrix, row} : RowSource{};
     };
@@ -165,17 +166,33 @@ class PackJobs {
     jobs_.push_back(std::move(job));
   }
 
-  void Ffn(const GatedFfn& target, int layer, int expert, TensorRole gate, TensorRole up,
-           TensorRole down) {
-    GateAndUp(target.gate_up, tensors_.Get(gate, layer, expert), tensors_.Get(up, layer, expert));
-    Stack(target.down, {&tensors_.Get(down, layer, expert)});
+  // `roles.gate` may have no tensor.
+  struct FfnRoles {
+    TensorRole gate, up, down;
+  };
+  void Ffn(const FfnWeights& target, int layer, int expert, FfnRoles roles) {
+    const TensorBinding* gate = tensors_.Find(roles.gate, layer, expert);
+    const TensorBinding& up = tensors_.Get(roles.up, layer, expert);
+    if (gate != nullptr) {
+      GateAndUp(target.up, *gate, up);
+    } else {
+      Stack(target.up, {&up});
+    }
+    Stack(target.down, {&tensors_.Get(roles.down, layer, expert)});
   }
 
  private:
   StoredMatrix* Describe(const TensorBinding& binding, PackJob* job) {
     matrices_.push_back(tensors_.Matrix(binding));
-    job->sources.push_back(tensors_.Bytes(binding));
+    const checkpoint::TensorView view = tensors_.View(binding);
+    job->sources.push_back(view.bytes);
     job->matrices.emplace_back(&matrices_.back(), binding.role);
+    if (view.scales.is_e8m0) {
+      const int64_t per_row = view.scales.blocks_per_row;
+      job->sources.push_back(
+          view.scales.data.subspan(binding.first_row * per_row, view.rows * per_row));
+      job->exponents.emplace_back(job->sources.back(), binding.name);
+    }
     return &matrices_.back();
   }
 
@@ -183,6 +200,18 @@ class PackJobs {
   std::deque<StoredMatrix> matrices_;
   std::vector<PackJob> jobs_;
 };
+
+// Biases in the order of the packed rows; of one matrix where there is no gate.
+std::vector<float> GateAndUpBias(const std::vector<float>& gate, std::vector<float> up) {
+  if (gate.empty()) return up;
+  const auto intermediate = static_cast<int>(gate.size());
+  std::vector<float> bias(kernels::GateUpRows(intermediate));
+  for (int row = 0; row < std::ssize(bias); ++row) {
+    const kernels::GateUpRow at = kernels::GateUpRowAt(intermediate, row);
+    if (at.row < intermediate) bias[row] = at.is_up ? up[at.row] : gate[at.row];
+  }
+  return bias;
+}
 
 // Where row `row` of a head's rotated part, in halves, is among `rope_dim` stored rows.
 int RotatedRow(const model::LatentSpec& latent, int row) {
@@ -273,7 +302,7 @@ void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int l
   }
   jobs->Stack(weights->output, {&tensors.Get(kAttentionOutput, layer)});
   if (weights->dense) {
-    jobs->Ffn(*weights->dense, layer, -1, kDenseGate, kDenseUp, kDenseDown);
+    jobs->Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown});
     return;
   }
   MoeWeights& moe = *weights->moe;
@@ -281,10 +310,17 @@ void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int l
   const TensorBinding* shared_gate = tensors.Find(kSharedExpertGate, layer);
   if (shared_gate != nullptr) router.push_back(shared_gate);
   jobs->Stack(moe.router, router);
+  moe.router_bias = tensors.Vector(kRouterBias, layer);
+  if (!moe.router_bias.empty()) moe.router_bias.resize(moe.router.rows);
+  moe.correction_bias = tensors.Vector(kCorrectionBias, layer);
   for (int expert = 0; expert < std::ssize(moe.experts); ++expert) {
-    jobs->Ffn(moe.experts[expert], layer, expert, kExpertGate, kExpertUp, kExpertDown);
+    FfnWeights& ffn = moe.experts[expert];
+    jobs->Ffn(ffn, layer, expert, {kExpertGate, kExpertUp, kExpertDown});
+    ffn.up_bias = GateAndUpBias(tensors.Vector(kExpertGateBias, layer, expert),
+                                tensors.Vector(kExpertUpBias, layer, expert));
+    ffn.down_bias = tensors.Vector(kExpertDownBias, layer, expert);
   }
-  if (moe.shared) jobs->Ffn(*moe.shared, layer, -1, kSharedGate, kSharedUp, kSharedDown);
+  if (moe.shared) jobs->Ffn(*moe.shared, layer, -1, {kSharedGate, kSharedUp, kSharedDown});
 }
 
 // Sources of so many bytes are packed together: enough work for all threads, and little enough that
@@ -331,6 +367,44 @@ std::vector<std::vector<float>> EditBatch(std::span<const PackJob> batch, const 
   return copies;
 }
 
+Status CheckExponents(std::span<const PackJob> batch) {
+  for (const PackJob& job : batch) {
+    for (const auto& [scales, name] : job.exponents) {
+      if (std::memchr(scales.data(), tensor::kE8m0Nan, scales.size()) == nullptr) continue;
+      return Error{
+          fmt::format("the scales of tensor {} hold a {}, which is not a number; the file "
+                      "is damaged or not MXFP4",
+                      Quote(name), tensor::kE8m0Nan)};
+    }
+  }
+  return {};
+}
+
+// Makes the transposed matrices of a batch as floats, which must live until it is packed.
+std::vector<std::vector<float>> TransposeBatch(std::span<const PackJob> batch,
+                                               hardware::ThreadPool& pool) {
+  std::vector<const Transposition*> wanted;
+  for (const PackJob& job : batch) {
+    if (job.transposed) wanted.push_back(&*job.transposed);
+  }
+  std::vector<std::vector<float>> copies(wanted.size());
+  pool.ParallelFor(std::ssize(wanted), [&](int64_t index, int) {
+    const Transposition& job = *wanted[index];
+    const int cols = job.from.cols;
+    copies[index].resize(size_t(job.num_rows) * cols);
+    for (int row = 0; row < job.num_rows; ++row) {
+      kernels::LoadRow(job.from, job.first_row + row, 0, cols, &copies[index][size_t(row) * cols]);
+    }
+    *job.to = {.dtype = tensor::DType::kF32,
+               .data = reinterpret_cast<const std::byte*>(copies[index].data()),
+               .row_stride = 1,
+               .col_stride = cols,
+               .rows = cols,
+               .cols = job.num_rows};
+  });
+  return copies;
+}
+
 void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
   struct Group {
     const PackJob* job;
@@ -364,8 +438,8 @@ uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& form
 uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats) {
   ModelWeights unplaced;
   LayOut(spec, formats, nullptr, &unplaced);
-  const auto bytes_of = [](const GatedFfn& ffn) {
-    return ffn.gate_up.size_bytes() + ffn.down.size_bytes();
+  const auto bytes_of = [](const FfnWeights& ffn) {
+    return ffn.up.size_bytes() + ffn.down.size_bytes();
   };
   uint64_t total = unplaced.head.size_bytes();
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
@@ -420,6 +494,8 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
         for (const auto& bytes : job.sources) checkpoint::WillNeed(bytes);
       }
     }
+    if (Status checked = CheckExponents(batches[i]); !checked) return checked.error();
+    const std::vector<std::vector<float>> transposed = TransposeBatch(batches[i], pool);
     std::vector<std::vector<float>> edited;
     if (edit) edited = EditBatch(batches[i], edit, pool);
     PackBatch(batches[i], pool);
