@@ -13,6 +13,8 @@ class Fixture:
     dtype: str = "bfloat16"  # of every stored tensor
     stored: str = ""  # "fp8" or "mxfp4": how matrices are stored that are quantised in such checkpoints
     extra: dict = dataclasses.field(default_factory=dict)  # name → shape of tensors that mean nothing
+    copies: dict = dataclasses.field(default_factory=dict)  # name → name of the tensor stored once more
+    drops: bool = False  # of encoder-decoders: expert_capacity is respected
     shards: int = 1
     gains: dict = dataclasses.field(default_factory=dict)  # overrides of random_checkpoint.GAINS
     # What a reader could get wrong: name → fields of config.json so changed. Each must change the logits visibly.

@@ -6,6 +6,7 @@ rope_parameters, torch_dtype / dtype, num_experts / num_local_experts) are writt
 reading them is part of what is tested.
 """
 
+import fixtures_encoder_decoder
 import fixtures_grouped_query
 import fixtures_latent
 import fixtures_multiplied
@@ -13,5 +14,10 @@ import fixtures_sinks
 
 KINDS = [fixtures_grouped_query, fixtures_latent, fixtures_multiplied, fixtures_sinks]
 
-FAMILY_BASE = {family: base for kind in KINDS for family, base in kind.BASES.items()}
+FAMILY_BASE = {
+    family: base
+    for kind in KINDS + [fixtures_encoder_decoder]
+    for family, base in kind.BASES.items()
+}
 FIXTURES = [fixture for kind in KINDS for fixture in kind.FIXTURES]
+ENCODER_DECODERS = fixtures_encoder_decoder.FIXTURES

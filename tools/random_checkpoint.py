@@ -81,6 +81,19 @@ TENSOR_KINDS = [
     ("down", r"model\.layers\.\d+\.mlp\.experts\.down_proj"),
     ("down", r"model\.layers\.\d+\.mlp\.(experts\.\d+\.|shared_expert\.|)down_proj\.weight"),
     ("up", r"transformer\.blocks\.\d+\.ffn\.experts\.mlp\.[wv]1"),
+    ("embed", r"shared\.weight"),
+    ("final_norm", r"decoder\.final_layer_norm\.weight"),
+    ("norm", r"encoder\.final_layer_norm\.weight"),
+    ("norm", r"(en|de)coder\.block\.\d+\.layer\.\d\.layer_norm\.weight"),
+    ("bias", r"(en|de)coder\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight"),
+    ("bias", r"(en|de)coder\.block\.\d+\.layer\.\d\.mlp\.router\.classifier\.bias"),
+    ("q", r"(en|de)coder\.block\.\d+\.layer\.\d\.(Self|EncDec)Attention\.q\.weight"),
+    ("k", r"(en|de)coder\.block\.\d+\.layer\.\d\.(Self|EncDec)Attention\.k\.weight"),
+    ("v", r"(en|de)coder\.block\.\d+\.layer\.\d\.(Self|EncDec)Attention\.v\.weight"),
+    ("o", r"(en|de)coder\.block\.\d+\.layer\.\d\.(Self|EncDec)Attention\.o\.weight"),
+    ("router", r"(en|de)coder\.block\.\d+\.layer\.\d\.mlp\.router\.classifier\.weight"),
+    ("up", r"(en|de)coder\.block\.\d+\.layer\.\d\.mlp\.(experts\.expert_\d+\.)?wi\.weight"),
+    ("down", r"(en|de)coder\.block\.\d+\.layer\.\d\.mlp\.(experts\.expert_\d+\.)?wo\.weight"),
     ("dbrx_down", r"transformer\.blocks\.\d+\.ffn\.experts\.mlp\.w2"),
 ]
 
@@ -115,10 +128,16 @@ def load_config(directory):
     return config
 
 
+def model_class(config):
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    return transformers.AutoModelForCausalLM
+
+
 def load_model(directory, dtype):
     config = load_config(directory)
     with readable(directory) as plain:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model = model_class(config).from_pretrained(
             plain,
             config=config,
             dtype=dtype,
@@ -129,11 +148,12 @@ def load_model(directory, dtype):
 
 
 def tensor_shapes(config):
-    """Name → shape as transformers saves this architecture."""
+    """Name → shape as transformers saves this architecture, but for copies of the embedding."""
     with tempfile.TemporaryDirectory() as directory:
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+        model_class(config).from_config(config).save_pretrained(directory)
         with safetensors.safe_open(os.path.join(directory, "model.safetensors"), "pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
+            names = [name for name in sorted(file.keys()) if "coder.embed_tokens" not in name]
+            return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
 def tensor_kind(name):
@@ -230,6 +250,8 @@ def build(directory, fixture, seed):
     }
     for name, shape in fixture.extra.items():
         stored[name] = torch.full(shape, 2.0, dtype=dtype)
+    for name, source in fixture.copies.items():
+        stored[name] = stored[source].clone()
     if fixture.stored:
         stored = in_stored_form(stored, fixture.stored, seed)
     write_checkpoint(directory, stored, fixture.shards)
