@@ -13,7 +13,7 @@ Deterministic with the versions pinned in requirements.txt. Each fixture becomes
     prompt_N.tokens.npy                (N) int32, the prompt of N tokens
     prompt_N.logits.npy                (N, vocab) float32, logits at every position
     prompt_N.router_margin.npy         (N) float32, k-th minus (k+1)-th router logit, minimum over
-                                       the MoE layers
+                                       the MoE layers (gates that do more: router_margins.py)
     prompt_N.router_margin_prob.npy    (N) float32, the same in softmax probabilities
     prompt_N.greedy.npy                (32) int32, greedy continuation, decoded with a cache;
                                        end-of-sequence tokens are not special
@@ -42,6 +42,7 @@ import transformers
 
 from fixture_definitions import FIXTURES
 from random_checkpoint import build, config_json, load_model, write_json
+from router_margins import routing
 
 GREEDY_STEPS = 32
 # Router logits deviate by about 2; bfloat16 moves them by 0.01 to 0.1.
@@ -62,7 +63,15 @@ class Run:
 
     logits: torch.Tensor
     router_logits: torch.Tensor  # (MoE layers, batch, tokens, experts)
+    routings: list  # a Routing per MoE layer
     cache: object = None
+
+    def router_margins(self):
+        """(batch, tokens), in logits: the minimum over the layers."""
+        return torch.stack([routing.margin for routing in self.routings]).amin(dim=0)
+
+    def router_margins_of_scores(self):
+        return torch.stack([routing.margin_of_scores for routing in self.routings]).amin(dim=0)
 
 
 def fresh_rope(model):
@@ -77,11 +86,13 @@ def forward(model, tokens, cache=None, use_cache=False, **kwargs):
     if cache is None:
         fresh_rope(model)
     routers = [m for m in model.modules() if type(m).__name__.endswith("Router")]
-    seen = []
+    k = experts_per_token(model.config)
+    seen, routings = [], []
 
     def record(module, inputs, output):
         logits = output[0] if isinstance(output, tuple) else output
         seen.append(logits.reshape(*tokens.shape, -1))
+        routings.append(routing(module, seen[-1].float(), k))
 
     hooks = [router.register_forward_hook(record) for router in routers]
     try:
@@ -90,7 +101,7 @@ def forward(model, tokens, cache=None, use_cache=False, **kwargs):
         for hook in hooks:
             hook.remove()
     assert len(seen) == len(routers) > 0
-    return Run(out.logits, torch.stack(seen), out.past_key_values if use_cache else None)
+    return Run(out.logits, torch.stack(seen), routings, out.past_key_values if use_cache else None)
 
 
 def experts_per_token(config):
@@ -99,24 +110,13 @@ def experts_per_token(config):
     )
 
 
-def router_margins(router_logits, k):
-    """(MoE layers, ..., experts) → (...): k-th minus (k+1)-th largest, minimum over layers.
-
-    Infinite if all experts are chosen.
-    """
-    if k >= router_logits.shape[-1]:
-        return torch.full(router_logits.shape[1:-1], torch.inf)
-    top = router_logits.topk(k + 1, dim=-1).values
-    return (top[..., k - 1] - top[..., k]).amin(dim=0)
-
-
 @dataclasses.dataclass
 class Greedy:
     """Greedy continuations, (batch, steps, ...); the logits at step t are those that chose token t."""
 
     tokens: torch.Tensor
     logits: torch.Tensor
-    router_logits: torch.Tensor  # (MoE layers, batch, steps, experts)
+    router_margins: torch.Tensor  # (batch, steps)
 
     def margins(self):
         top = self.logits.topk(2, dim=-1).values
@@ -126,15 +126,15 @@ class Greedy:
 def greedy(model, prompts, steps, forced=None):
     """Continues prompts (batch, tokens) step by step with a cache, or along the tokens `forced` (batch, steps)."""
     run = forward(model, prompts, use_cache=True)
-    tokens, logits, router_logits = [], [], []
+    tokens, logits, router_margins = [], [], []
     for step in range(steps):
         logits.append(run.logits[:, -1].float())
-        router_logits.append(run.router_logits[:, :, -1].float())
+        router_margins.append(run.router_margins()[:, -1])
         chosen = logits[-1].argmax(dim=-1) if forced is None else forced[:, step]
         tokens.append(chosen)
         if step + 1 < steps:
             run = forward(model, chosen[:, None], cache=run.cache, use_cache=True)
-    return Greedy(torch.stack(tokens, 1), torch.stack(logits, 1), torch.stack(router_logits, 2))
+    return Greedy(torch.stack(tokens, 1), torch.stack(logits, 1), torch.stack(router_margins, 1))
 
 
 @contextlib.contextmanager
@@ -150,29 +150,29 @@ def norms_and_softmax_in_float64():
 # ------------------------------------------------------------------------------------------------------- prompts
 
 
-def draw_prompts(model, rng, count, length, k):
+def draw_prompts(model, rng, count, length):
     """Random prompts (count, length), those of more than 32 tokens alike but for the last eight."""
     vocab = model.config.vocab_size
     if length == 1:
         return torch.from_numpy(rng.permutation(vocab))[:, None]
     if length <= 32:
         return decide_routers(
-            model, rng, torch.from_numpy(rng.integers(0, vocab, (count, length))), k
+            model, rng, torch.from_numpy(rng.integers(0, vocab, (count, length)))
         )
-    one = decide_routers(model, rng, torch.from_numpy(rng.integers(0, vocab, (1, length))), k)
+    one = decide_routers(model, rng, torch.from_numpy(rng.integers(0, vocab, (1, length))))
     prompts = one.repeat(count, 1)
     prompts[:, -8:] = torch.from_numpy(rng.integers(0, vocab, (count, 8)))
-    return decide_routers(model, rng, prompts, k)
+    return decide_routers(model, rng, prompts)
 
 
-def decide_routers(model, rng, prompts, k):
+def decide_routers(model, rng, prompts):
     """Draws tokens again at which a router is nearly undecided, in place.
 
     The first few of each prompt at a time: what precedes them keeps its margins, what follows may
     change.
     """
     for _ in range(DRAWS):
-        undecided = router_margins(forward(model, prompts).router_logits, k) < UNDECIDED_ROUTER
+        undecided = forward(model, prompts).router_margins() < UNDECIDED_ROUTER
         undecided &= undecided.cumsum(dim=1) <= 12
         if not undecided.any():
             break
@@ -192,15 +192,15 @@ class Prompt:
     )
 
 
-def choose_prompt(model, low_precision, rng, length, k):
+def choose_prompt(model, low_precision, rng, length):
     """Of several drawn prompts, the one whose greedy continuation bfloat16 threatens least."""
     count = PROMPT_CANDIDATES if length <= 32 else LONG_PROMPT_CANDIDATES
-    prompts = draw_prompts(model, rng, count, length, k)
+    prompts = draw_prompts(model, rng, count, length)
     exact = greedy(model, prompts, GREEDY_STEPS)
     rounded = greedy(low_precision, prompts, GREEDY_STEPS, forced=exact.tokens)
     error = (rounded.logits - exact.logits).abs().amax(dim=(1, 2))
     clear = (exact.margins().amin(dim=1) / (CLEAR_MARGIN * error)).clamp(max=1)
-    decided = (router_margins(exact.router_logits, k).amin(dim=1) / DECIDED_GREEDY).clamp(max=1)
+    decided = (exact.router_margins.amin(dim=1) / DECIDED_GREEDY).clamp(max=1)
     clarity = list(zip(clear.tolist(), decided.tolist()))
     best = max(range(len(clarity)), key=clarity.__getitem__)
     # Once more on its own: batched matrix products may differ in the last bit.
@@ -301,9 +301,8 @@ def search(directory, fixture, seed, lengths, tries):
     best = None
     for attempt in range(seed, seed + tries):
         model, low_precision = build(directory, fixture, attempt)
-        k = experts_per_token(model.config)
         prompts = [
-            choose_prompt(model, low_precision, np.random.default_rng([attempt, length]), length, k)
+            choose_prompt(model, low_precision, np.random.default_rng([attempt, length]), length)
             for length in lengths
         ]
         clarity = tuple(min(values) for values in zip(*(prompt.clarity for prompt in prompts)))
@@ -338,7 +337,6 @@ def search(directory, fixture, seed, lengths, tries):
 
 def record(directory, fixture, seed, model, low_precision, prompts):
     """Computes, checks and saves the expected outputs; returns what fixture.json says."""
-    k = experts_per_token(model.config)
     exact_model = load_model(directory, torch.float64)
     runs, report = [], []
     for prompt in prompts:
@@ -348,10 +346,10 @@ def record(directory, fixture, seed, model, low_precision, prompts):
         with norms_and_softmax_in_float64():
             exact = forward(exact_model, tokens)
         runs.append(run)
-        margins = router_margins(run.router_logits, k)[0]
-        probabilities = router_margins(run.router_logits.softmax(dim=-1), k)[0]
+        margins = run.router_margins()[0]
+        probabilities = run.router_margins_of_scores()[0]
         greedy_margins = prompt.greedy.margins()[0]
-        greedy_router_margins = router_margins(prompt.greedy.router_logits, k)[0]
+        greedy_router_margins = prompt.greedy.router_margins[0]
         prefix = f"prompt_{len(prompt.tokens)}."
         save_array(directory, prefix + "tokens.npy", prompt.tokens, "<i4")
         save_array(directory, prefix + "logits.npy", run.logits[0], "<f4")
@@ -389,7 +387,10 @@ def record(directory, fixture, seed, model, low_precision, prompts):
             f"padding changes the logits by {error}",
         )
     used = torch.stack(
-        [r.topk(k).indices.flatten().bincount(minlength=r.shape[-1]) for r in run.router_logits]
+        [
+            routing.chosen.flatten().bincount(minlength=logits.shape[-1])
+            for routing, logits in zip(run.routings, run.router_logits)
+        ]
     )
     require(len(prompts[longest].tokens) < 300 or int(used.min()) > 0, "an expert is never used")
     undecided = sum(p["positions_undecided"] for p in report) / sum(p["tokens"] for p in report)
@@ -411,6 +412,7 @@ def record(directory, fixture, seed, model, low_precision, prompts):
         "awkward": fixture.awkward,
         "seed": seed,
         "stored_dtype": fixture.dtype,
+        **({"quantised": fixture.stored} if fixture.stored else {}),
         "shards": fixture.shards,
         "transformers": transformers.__version__,
         "torch": torch.__version__.split("+")[0],

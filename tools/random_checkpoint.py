@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 import transformers
 
+from block_formats import in_stored_form, readable
 from fixture_definitions import FAMILY_BASE
 
 # Standard deviation of (what comes out of) a tensor, given inputs of standard deviation one.
@@ -31,6 +32,9 @@ GAINS = {
     "k": 1.4,
     "v": 1.0,
     "o": 1.0,
+    "kv_b": 1.2,
+    "sinks": 1.0,
+    "correction": 0.15,
     "router": 2.0,
     "shared_gate": 1.0,
     "up": 1.0,
@@ -47,22 +51,49 @@ TENSOR_KINDS = [
     ("final_norm", r"model\.norm\.weight|transformer\.norm_f\.weight"),
     ("norm", r"model\.layers\.\d+\.(input_layernorm|post_attention_layernorm)\.weight"),
     ("norm", r"model\.layers\.\d+\.self_attn\.[qk]_norm\.weight"),
+    ("norm", r"model\.layers\.\d+\.self_attn\.(q|kv)_a_layernorm\.weight"),
     ("norm", r"transformer\.blocks\.\d+\.norm_attn_norm\.norm_[12]\.weight"),
     ("bias", r"model\.layers\.\d+\.self_attn\.[qkvo]_proj\.bias"),
-    ("q", r"model\.layers\.\d+\.self_attn\.q_proj\.weight"),
+    ("bias", r"model\.layers\.\d+\.self_attn\.(q_a_proj|kv_a_proj_with_mqa)\.bias"),
+    ("bias", r"model\.layers\.\d+\.mlp\.(router\.bias|experts\.(gate_up|down)_proj_bias)"),
+    ("sinks", r"model\.layers\.\d+\.self_attn\.sinks"),
+    ("correction", r"model\.layers\.\d+\.mlp\.gate\.e_score_correction_bias"),
+    ("q", r"model\.layers\.\d+\.self_attn\.q(_a|_b)?_proj\.weight"),
+    ("k", r"model\.layers\.\d+\.self_attn\.kv_a_proj_with_mqa\.weight"),
+    ("kv_b", r"model\.layers\.\d+\.self_attn\.kv_b_proj\.weight"),
     ("k", r"model\.layers\.\d+\.self_attn\.k_proj\.weight"),
     ("v", r"model\.layers\.\d+\.self_attn\.v_proj\.weight"),
     ("o", r"model\.layers\.\d+\.self_attn\.o_proj\.weight"),
     ("q", r"transformer\.blocks\.\d+\.norm_attn_norm\.attn\.Wqkv\.weight"),
     ("o", r"transformer\.blocks\.\d+\.norm_attn_norm\.attn\.out_proj\.weight"),
     ("router", r"model\.layers\.\d+\.(block_sparse_moe|mlp)\.gate\.weight"),
+    ("router", r"model\.layers\.\d+\.(block_sparse_moe\.router\.layer|mlp\.router)\.weight"),
     ("router", r"transformer\.blocks\.\d+\.ffn\.router\.layer\.weight"),
     ("up", r"model\.layers\.\d+\.block_sparse_moe\.experts\.\d+\.w[13]\.weight"),
     ("down", r"model\.layers\.\d+\.block_sparse_moe\.experts\.\d+\.w2\.weight"),
     ("shared_gate", r"model\.layers\.\d+\.mlp\.shared_expert_gate\.weight"),
     ("up", r"model\.layers\.\d+\.mlp\.(experts\.\d+\.|shared_expert\.|)(gate|up)_proj\.weight"),
+    ("up", r"model\.layers\.\d+\.mlp\.shared_experts\.(gate|up)_proj\.weight"),
+    ("down", r"model\.layers\.\d+\.mlp\.shared_experts\.down_proj\.weight"),
+    ("fused_up", r"model\.layers\.\d+\.block_sparse_moe\.input_linear\.weight"),
+    ("fused_down", r"model\.layers\.\d+\.block_sparse_moe\.output_linear\.weight"),
+    ("up", r"model\.layers\.\d+\.mlp\.experts\.gate_up_proj"),  # transposed: (experts, in, out)
+    ("down", r"model\.layers\.\d+\.mlp\.experts\.down_proj"),
     ("down", r"model\.layers\.\d+\.mlp\.(experts\.\d+\.|shared_expert\.|)down_proj\.weight"),
     ("up", r"transformer\.blocks\.\d+\.ffn\.experts\.mlp\.[wv]1"),
+    ("embed", r"shared\.weight"),
+    ("final_norm", r"decoder\.final_layer_norm\.weight"),
+    ("norm", r"encoder\.final_layer_norm\.weight"),
+    ("norm", r"(en|de)coder\.block\.\d+\.layer\.\d\.layer_norm\.weight"),
+    ("bias", r"(en|de)coder\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight"),
+    ("bias", r"(en|de)coder\.block\.\d+\.layer\.\d\.mlp\.router\.classifier\.bias"),
+    ("q", r"(en|de)coder\.block\.\d+\.layer\.\d\.(Self|EncDec)Attention\.q\.weight"),
+    ("k", r"(en|de)coder\.block\.\d+\.layer\.\d\.(Self|EncDec)Attention\.k\.weight"),
+    ("v", r"(en|de)coder\.block\.\d+\.layer\.\d\.(Self|EncDec)Attention\.v\.weight"),
+    ("o", r"(en|de)coder\.block\.\d+\.layer\.\d\.(Self|EncDec)Attention\.o\.weight"),
+    ("router", r"(en|de)coder\.block\.\d+\.layer\.\d\.mlp\.router\.classifier\.weight"),
+    ("up", r"(en|de)coder\.block\.\d+\.layer\.\d\.mlp\.(experts\.expert_\d+\.)?wi\.weight"),
+    ("down", r"(en|de)coder\.block\.\d+\.layer\.\d\.mlp\.(experts\.expert_\d+\.)?wo\.weight"),
     ("dbrx_down", r"transformer\.blocks\.\d+\.ffn\.experts\.mlp\.w2"),
 ]
 
@@ -74,12 +105,14 @@ def config_json(fixture):
 
 
 def load_config(directory):
-    """The config as transformers reads it from config.json, except dbrx's RoPE base.
+    """The config as transformers reads it from config.json, except dbrx's RoPE base and quantisation.
 
     Published dbrx checkpoints give it in attn_config.rope_theta only, which transformers 5 ignores
-    (and fails without).
+    (and fails without). Quantised checkpoints are dequantised here (block_formats.py).
     """
     config = transformers.AutoConfig.from_pretrained(directory)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
     if config.model_type == "dbrx":
         with open(os.path.join(directory, "config.json")) as file:
             stored = json.load(file)
@@ -95,24 +128,32 @@ def load_config(directory):
     return config
 
 
+def model_class(config):
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    return transformers.AutoModelForCausalLM
+
+
 def load_model(directory, dtype):
     config = load_config(directory)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory,
-        config=config,
-        dtype=dtype,
-        attn_implementation="eager",
-        experts_implementation="eager",
-    )
+    with readable(directory) as plain:
+        model = model_class(config).from_pretrained(
+            plain,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            experts_implementation="eager",
+        )
     return model.eval()
 
 
 def tensor_shapes(config):
-    """Name → shape as transformers saves this architecture."""
+    """Name → shape as transformers saves this architecture, but for copies of the embedding."""
     with tempfile.TemporaryDirectory() as directory:
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+        model_class(config).from_config(config).save_pretrained(directory)
         with safetensors.safe_open(os.path.join(directory, "model.safetensors"), "pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
+            names = [name for name in sorted(file.keys()) if "coder.embed_tokens" not in name]
+            return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
 def tensor_kind(name):
@@ -140,12 +181,14 @@ def random_weights(shapes, seed, gains, config):
             weights[name] = 1.0 + gains["norm"] * value
         elif kind == "embed" and config.tie_word_embeddings:
             weights[name] = gains["tied_embed"] / np.sqrt(shape[1]) * value
-        elif kind in ("embed", "bias"):
+        elif kind in ("embed", "bias", "sinks", "correction"):
             weights[name] = gains[kind] * value
         elif kind == "router":  # rows of equal length, so that every expert is used
             weights[name] = gains[kind] / np.linalg.norm(value, axis=1, keepdims=True) * value
         elif kind == "dbrx_down":  # stored transposed: (experts * width, hidden)
             weights[name] = gains["down"] / np.sqrt(config.ffn_config.ffn_hidden_size) * value
+        elif kind in ("fused_up", "fused_down"):  # (experts, out, in)
+            weights[name] = gains[kind.removeprefix("fused_")] / np.sqrt(shape[2]) * value
         else:
             weights[name] = gains[kind] / np.sqrt(shape[1]) * value
 
@@ -201,7 +244,15 @@ def build(directory, fixture, seed):
     config = load_config(directory)
     weights = random_weights(tensor_shapes(config), seed, {**GAINS, **fixture.gains}, config)
     dtype = getattr(torch, fixture.dtype)
-    write_checkpoint(
-        directory, {name: weight.to(dtype) for name, weight in weights.items()}, fixture.shards
-    )
+    stored = {
+        name: weight if tensor_kind(name) == "correction" else weight.to(dtype)
+        for name, weight in weights.items()
+    }
+    for name, shape in fixture.extra.items():
+        stored[name] = torch.full(shape, 2.0, dtype=dtype)
+    for name, source in fixture.copies.items():
+        stored[name] = stored[source].clone()
+    if fixture.stored:
+        stored = in_stored_form(stored, fixture.stored, seed)
+    write_checkpoint(directory, stored, fixture.shards)
     return load_model(directory, torch.float32), load_model(directory, torch.bfloat16)
