@@ -10,18 +10,30 @@
 
 namespace convene::kernels {
 
+enum class GateScoreKind { kSoftmax, kSigmoid };
 enum class GateNormKind { kNone, kSum, kPNorm };
+enum class GroupScoreKind { kMax, kTopTwoSum };
 
 struct Gate {
   int num_experts = 0;
   int top_k = 0;  // at most kMaxTopK
+  GateScoreKind score = GateScoreKind::kSoftmax;
+  // kSigmoid: (num_experts), added to the scores for choosing only; or null.
+  const float* correction = nullptr;
+  // Of consecutive experts, of equal size; the best top_groups (at most kMaxTopK) of them compete.
+  int num_groups = 1;
+  int top_groups = 1;
+  GroupScoreKind group_score = GroupScoreKind::kMax;
   GateNormKind norm = GateNormKind::kNone;
   float norm_p = 1;
+  float scale = 1;  // of the weights, after the norm
 };
 
-// The top_k experts of one token in increasing order of expert, with their weights: softmax over
-// all experts, the largest taken (lowest index first on ties), divided as the gate says.
-void SelectExperts(const Gate& gate, const float* logits, int32_t* experts, float* weights);
+// The top_k experts of one token in increasing order of expert, with their weights: the experts of
+// the best groups with the largest scores (softmax over all experts, or sigmoid), the lowest index
+// first on ties, divided as the gate says. `logits` (num_experts) may be overwritten by
+// scores.
+void SelectExperts(const Gate& gate, float* logits, int32_t* experts, float* weights);
 
 // Tokens sorted by expert. A slot is one (token, expert); slots of an expert are consecutive and in
 // the order of their tokens.

@@ -11,7 +11,7 @@ namespace convene::kernels {
 namespace {
 
 TEST(SelectExperts, TakesTheLargestAndTheLowestIndexOnTies) {
-  const float logits[] = {1, 3, 3, 2, 3};
+  float logits[] = {1, 3, 3, 2, 3};
   int32_t experts[2];
   float weights[2];
   SelectExperts({.num_experts = 5, .top_k = 2}, logits, experts, weights);
@@ -21,7 +21,7 @@ TEST(SelectExperts, TakesTheLargestAndTheLowestIndexOnTies) {
 }
 
 TEST(SelectExperts, NormalisesAsTheGateSays) {
-  const float logits[] = {0.5f, -1, 2, 0};
+  float logits[] = {0.5f, -1, 2, 0};
   const double total = std::exp(0.5) + std::exp(-1.0) + std::exp(2.0) + 1;
   const double a = std::exp(0.5) / total;
   const double b = std::exp(2.0) / total;
@@ -39,7 +39,7 @@ TEST(SelectExperts, NormalisesAsTheGateSays) {
 }
 
 TEST(SelectExperts, TakesAllExpertsOfOne) {
-  const float logit = -3;
+  float logit = -3;
   int32_t expert;
   float weight;
   SelectExperts({.num_experts = 1, .top_k = 1}, &logit, &expert, &weight);
@@ -49,12 +49,143 @@ TEST(SelectExperts, TakesAllExpertsOfOne) {
 
 TEST(SelectExperts, StaysInRangeWhenLogitsAreNotNumbers) {
   const float nan = std::nanf("");
-  const float logits[] = {nan, nan, nan};
+  float logits[] = {nan, nan, nan};
   int32_t experts[2];
   float weights[2];
   SelectExperts({.num_experts = 3, .top_k = 2}, logits, experts, weights);
   EXPECT_EQ(experts[0], 0);
   EXPECT_EQ(experts[1], 1);
+}
+
+TEST(SelectExperts, ScoresBySigmoidAndScalesAfterTheNorm) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  const float logits[] = {0.5f, -1, 2, 0};
+  int32_t experts[2];
+  float weights[2];
+  float scores[4];
+  std::copy(logits, logits + 4, scores);
+  SelectExperts({.num_experts = 4, .top_k = 2, .score = GateScoreKind::kSigmoid, .scale = 2.5f},
+                scores, experts, weights);
+  EXPECT_EQ(experts[0], 0);
+  EXPECT_EQ(experts[1], 2);
+  EXPECT_NEAR(weights[0], 2.5 * sigmoid(0.5), 1e-6);
+  EXPECT_NEAR(weights[1], 2.5 * sigmoid(2), 1e-6);
+  std::copy(logits, logits + 4, scores);
+  SelectExperts({.num_experts = 4,
+                 .top_k = 2,
+                 .score = GateScoreKind::kSigmoid,
+                 .norm = GateNormKind::kSum,
+                 .scale = 2.5f},
+                scores, experts, weights);
+  EXPECT_NEAR(weights[0], 2.5 * sigmoid(0.5) / (sigmoid(0.5) + sigmoid(2)), 1e-6);
+}
+
+TEST(SelectExperts, CorrectsTheChoiceButNotTheWeights) {
+  float logits[] = {0.5f, -1, 2, 0};
+  const float correction[] = {-1, 1, 0, 0};
+  int32_t experts[2];
+  float weights[2];
+  SelectExperts(
+      {.num_experts = 4, .top_k = 2, .score = GateScoreKind::kSigmoid, .correction = correction},
+      logits, experts, weights);
+  EXPECT_EQ(experts[0], 1);
+  EXPECT_EQ(experts[1], 2);
+  EXPECT_NEAR(weights[0], 1 / (1 + std::exp(1.0)), 1e-6);
+  EXPECT_NEAR(weights[1], 1 / (1 + std::exp(-2.0)), 1e-6);
+}
+
+TEST(SelectExperts, DividesNothingByNothing) {
+  float logits[] = {-200, -300, -400};
+  int32_t experts[2];
+  float weights[2];
+  SelectExperts(
+      {.num_experts = 3, .top_k = 2, .score = GateScoreKind::kSigmoid, .norm = GateNormKind::kSum},
+      logits, experts, weights);
+  EXPECT_EQ(experts[0], 0);
+  EXPECT_EQ(experts[1], 1);
+  EXPECT_EQ(weights[0], 0.0f);
+}
+
+TEST(SelectExperts, ChoosesAmongTheGroupsWithTheLargestScore) {
+  float logits[] = {5, -9, 4, 4, 3, 4.5f};  // groups of two
+  int32_t experts[2];
+  float weights[2];
+  Gate gate{.num_experts = 6, .top_k = 2, .num_groups = 3, .top_groups = 1};
+  SelectExperts(gate, logits, experts, weights);
+  EXPECT_EQ(experts[0], 0);
+  EXPECT_EQ(experts[1], 1);
+  double total = 0;
+  for (const float logit : logits) total += std::exp(logit);
+  EXPECT_NEAR(weights[0], std::exp(5) / total, 1e-6) << "of all experts' softmax";
+
+  gate.score = GateScoreKind::kSigmoid;
+  gate.group_score = GroupScoreKind::kTopTwoSum;
+  SelectExperts(gate, logits, experts, weights);
+  EXPECT_EQ(experts[0], 2);
+  EXPECT_EQ(experts[1], 3);
+}
+
+TEST(SelectExperts, TakesTheLowestGroupAndIndexOnTies) {
+  std::vector<float> logits(12, 1.0f);
+  int32_t experts[3];
+  float weights[3];
+  for (const auto kind : {GroupScoreKind::kMax, GroupScoreKind::kTopTwoSum}) {
+    Gate gate{.num_experts = 12, .top_k = 3, .num_groups = 4, .top_groups = 2, .group_score = kind};
+    SelectExperts(gate, logits.data(), experts, weights);
+    EXPECT_EQ(std::vector<int32_t>(experts, experts + 3), (std::vector<int32_t>{0, 1, 2}));
+  }
+  logits = {0, 0, 2, 2, 0, 0, 2, 2, 0, 0, 2, 2};  // groups of one have no second
+  Gate gate{.num_experts = 12,
+            .top_k = 3,
+            .num_groups = 12,
+            .top_groups = 3,
+            .group_score = GroupScoreKind::kTopTwoSum};
+  SelectExperts(gate, logits.data(), experts, weights);
+  EXPECT_EQ(std::vector<int32_t>(experts, experts + 3), (std::vector<int32_t>{2, 3, 6}));
+}
+
+TEST(SelectExperts, EqualsItsDefinitionWithGroupsAndCorrection) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  constexpr int kNum = 32;
+  constexpr int kGroups = 8;
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    std::vector<float> logits(kNum), correction(kNum), choice(kNum);
+    std::vector<double> score(kNum);
+    for (int i = 0; i < kNum; ++i) {
+      logits[i] = normal(random);
+      correction[i] = 0.3f * normal(random);
+      score[i] = 1 / (1 + std::exp(-double{logits[i]}));
+      choice[i] = static_cast<float>(score[i]) + correction[i];
+    }
+    std::vector<int> groups(kGroups);
+    std::iota(groups.begin(), groups.end(), 0);
+    const auto worth = [&](int group) {
+      std::vector<float> of(choice.begin() + group * 4, choice.begin() + group * 4 + 4);
+      std::sort(of.rbegin(), of.rend());
+      return of[0] + of[1];
+    };
+    std::sort(groups.begin(), groups.end(), [&](int a, int b) { return worth(a) > worth(b); });
+    std::vector<int32_t> want;
+    for (int i = 0; i < 3; ++i) {
+      for (int j = 0; j < 4; ++j) want.push_back(groups[i] * 4 + j);
+    }
+    std::sort(want.begin(), want.end(), [&](int a, int b) { return choice[a] > choice[b]; });
+    want.resize(5);
+    std::sort(want.begin(), want.end());
+    std::vector<int32_t> experts(5);
+    float weights[5];
+    SelectExperts({.num_experts = kNum,
+                   .top_k = 5,
+                   .score = GateScoreKind::kSigmoid,
+                   .correction = correction.data(),
+                   .num_groups = kGroups,
+                   .top_groups = 3,
+                   .group_score = GroupScoreKind::kTopTwoSum},
+                  logits.data(), experts.data(), weights);
+    ASSERT_EQ(experts, want);
+    for (int i = 0; i < 5; ++i) ASSERT_NEAR(weights[i], score[want[i]], 1e-6);
+  }
 }
 
 TEST(SortByExpert, GroupsTokensInOrderAndKnowsTheWayBack) {
