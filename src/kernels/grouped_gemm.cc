@@ -35,8 +35,8 @@ class WorkList {
     if (skipped >= group.num_rows) return false;
     const PackedMatrix& weights = *group.weights;
     const int first_row = group.first_row + skipped;
-    const bool silu = gemm_.epilogue == Epilogue::kSiluMul;
-    const int panel_columns = silu ? kPanelRows / 2 : kPanelRows;
+    const bool gated = IsGated(gemm_.epilogue);
+    const int panel_columns = gated ? kPanelRows / 2 : kPanelRows;
     const int width = weights.panel_width(panel);
     unit->weights = weights.panel(panel);
     unit->activations = gemm_.activations;
@@ -44,12 +44,14 @@ class WorkList {
     unit->row_stride = gemm_.row_stride;
     unit->num_rows = std::min(rows_per_unit_, group.num_rows - skipped);
     unit->epilogue = gemm_.epilogue;
+    unit->parameters = gemm_.parameters;
     unit->out_format = gemm_.out_format;
-    unit->columns = silu ? width / 2 : std::min(kPanelRows, weights.rows - panel * kPanelRows);
-    const int64_t element = silu ? ElementBytes(gemm_.out_format) : int64_t{sizeof(float)};
+    unit->columns = gated ? width / 2 : std::min(kPanelRows, weights.rows - panel * kPanelRows);
+    const int64_t element =
+        MakesActivations(gemm_.epilogue) ? ElementBytes(gemm_.out_format) : int64_t{sizeof(float)};
     unit->out = gemm_.out + first_row * gemm_.out_stride + int64_t{panel} * panel_columns * element;
     unit->out_stride = gemm_.out_stride;
-    unit->bias = gemm_.bias != nullptr ? gemm_.bias + panel * kPanelRows : nullptr;
+    unit->bias = group.bias != nullptr ? group.bias + panel * kPanelRows : nullptr;
     return true;
   }
 

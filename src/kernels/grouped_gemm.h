@@ -14,6 +14,7 @@ struct GemmGroup {
   const PackedMatrix* weights = nullptr;
   int first_row = 0;
   int num_rows = 0;
+  const float* bias = nullptr;  // (weights->rows) in the order of the packed rows, or null
 };
 
 // Two orders of the same work, bitwise the same results. Grouped: all panels of all groups in one
@@ -26,10 +27,10 @@ struct GroupedGemm {
   const std::byte* rows = nullptr;  // activations
   int64_t row_stride = 0;           // bytes
   Epilogue epilogue = Epilogue::kStore;
-  ActivationFormat out_format = ActivationFormat::kF32;  // of kSiluMul: kF32 or kBf16
+  EpilogueParameters parameters = {};
+  ActivationFormat out_format = ActivationFormat::kF32;  // where activations are made, or kBf16
   std::byte* out = nullptr;                              // of row 0
   int64_t out_stride = 0;                                // bytes from row to row
-  const float* bias = nullptr;                           // (weights->rows) or null
   std::byte* scratch = nullptr;  // (threads, kGemmScratchBytes), 64-byte aligned
   GemmOrder order = GemmOrder::kGrouped;
 };

@@ -19,10 +19,28 @@
 
 namespace convene::kernels {
 
+// What becomes of a sum p = product + bias.
 enum class Epilogue {
-  kStore,    // out float  = product + bias
-  kAdd,      // out float += product + bias
-  kSiluMul,  // the panel is gate rows, then as many up rows: out activations = silu(gate) * up
+  kStore,  // out float  = p * scale
+  kAdd,    // out float += p * scale
+  kRelu,   // out activations = max(p, 0)
+  // The panel is gate rows, then as many up rows; g and u are their sums.
+  kSiluMul,        // out activations = silu(g) * u
+  kClampedSwiglu,  // out activations = g' sigmoid(alpha g') (u' + 1), g' = min(g, limit), u' = u
+                   // clamped to [-limit, limit]
+};
+
+[[gnu::always_inline]] constexpr bool IsGated(Epilogue epilogue) {
+  return epilogue == Epilogue::kSiluMul || epilogue == Epilogue::kClampedSwiglu;
+}
+[[gnu::always_inline]] constexpr bool MakesActivations(Epilogue epilogue) {
+  return IsGated(epilogue) || epilogue == Epilogue::kRelu;
+}
+
+struct EpilogueParameters {
+  float scale = 1;  // kStore, kAdd
+  float limit = 0;  // kClampedSwiglu
+  float alpha = 0;  // kClampedSwiglu
 };
 
 // out[i][0 .. columns) from activation row i and one panel of a packed matrix. A row's result is
@@ -35,12 +53,13 @@ struct PanelGemm {
   int64_t row_stride = 0;           // bytes from row to row
   int num_rows = 0;
   Epilogue epilogue = Epilogue::kStore;
-  // kSiluMul: of the output, kF32 or kBf16.
+  EpilogueParameters parameters = {};
+  // Where activations are made: kF32 or kBf16.
   ActivationFormat out_format = ActivationFormat::kF32;
-  int columns = 0;              // output columns to write, at most width (kSiluMul: width / 2)
+  int columns = 0;              // output columns to write, at most width (gated: width / 2)
   std::byte* out = nullptr;     // of row 0
   int64_t out_stride = 0;       // bytes from row to row
-  const float* bias = nullptr;  // (columns) or null
+  const float* bias = nullptr;  // (columns; gated: width), as the panel's rows, or null
   // Memory that the calling thread will read next, pulled into its cache meanwhile; or null.
   const std::byte* next = nullptr;
   size_t next_bytes = 0;
@@ -241,6 +260,7 @@ struct Combine {
   int count = 0;
   const float* shared = nullptr;  // (size) the shared expert's row, or null
   float shared_weight = 1;
+  float scale = 1;       // of what is added
   float* out = nullptr;  // (size)
   int size = 0;
 };

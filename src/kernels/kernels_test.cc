@@ -182,16 +182,17 @@ TEST_P(KernelsTest, GemmEqualsTheReferenceForAwkwardShapesAndThreads) {
         const auto run = [&](const KernelSet& set, int threads, GemmOrder order) {
           hardware::ThreadPool pool(std::vector<int>(threads, 0));
           std::vector<float> out(size_t(shape.tokens) * shape.rows, 0.5f);
-          const GemmGroup group{.weights = &packed.matrix, .num_rows = shape.tokens};
+          const GemmGroup group{
+              .weights = &packed.matrix, .num_rows = shape.tokens, .bias = bias.data()};
           RunGroupedGemm(set, pool,
                          {.groups = {&group, 1},
                           .activations = formats.activations,
                           .rows = rows.storage.data(),
                           .row_stride = rows.stride,
                           .epilogue = epilogue,
+                          .parameters = {.scale = shape.tokens % 2 == 0 ? 1.0f : 0.22f},
                           .out = reinterpret_cast<std::byte*>(out.data()),
                           .out_stride = int64_t{4} * shape.rows,
-                          .bias = bias.data(),
                           .scratch = Scratch(),
                           .order = order});
           return out;
@@ -286,46 +287,111 @@ TEST_P(KernelsTest, QuantizesAsTheReferenceBitForBit) {
   }
 }
 
-TEST_P(KernelsTest, GateAndUpAreMultipliedThroughSilu) {
+// Rows of activations as `epilogue` makes them, (tokens, width).
+std::vector<std::byte> RunActivation(const KernelSet& set, const Formats& formats,
+                                     const Packed& packed, const Rows& rows, int tokens, int width,
+                                     Epilogue epilogue, const float* bias) {
+  hardware::ThreadPool pool({0});
+  const int64_t stride = ActivationRowBytes(formats.wide(), width);
+  std::vector<std::byte> out(static_cast<size_t>(stride * tokens));
+  const GemmGroup group{.weights = &packed.matrix, .num_rows = tokens, .bias = bias};
+  RunGroupedGemm(set, pool,
+                 {.groups = {&group, 1},
+                  .activations = formats.activations,
+                  .rows = rows.storage.data(),
+                  .row_stride = rows.stride,
+                  .epilogue = epilogue,
+                  .parameters = {.limit = 3, .alpha = 1.702f},
+                  .out_format = formats.wide(),
+                  .out = out.data(),
+                  .out_stride = stride,
+                  .scratch = Scratch()});
+  return out;
+}
+
+void ExpectSameActivations(const Formats& formats, const std::vector<std::byte>& actual,
+                           const std::vector<std::byte>& expected, int tokens, int width) {
+  const ActivationFormat wide = formats.wide();
+  const int64_t stride = ActivationRowBytes(wide, width);
+  for (int token = 0; token < tokens; ++token) {
+    for (int i = 0; i < PaddedDepth(width); ++i) {
+      const float want = reference::LoadActivation(wide, &expected[token * stride], i);
+      const float got = reference::LoadActivation(wide, &actual[token * stride], i);
+      ASSERT_NEAR(got, want, 1e-4 + EpsilonOf(wide) * std::abs(want)) << formats.Describe();
+      if (i >= width) {
+        ASSERT_EQ(got, 0.0f) << "padding must stay zero";
+      }
+    }
+  }
+}
+
+constexpr GemmShape kActivationShapes[] = {{1, 37, 20}, {9, 90, 52}, {17, 64, 33}, {70, 5, 8}};
+
+TEST_P(KernelsTest, GateAndUpAreMultipliedThroughSiluOrClampedSwiglu) {
   for (const Formats& formats : kFormats) {
-    for (const auto& [tokens, intermediate, cols] :
-         {GemmShape{1, 37, 20}, GemmShape{9, 90, 52}, GemmShape{17, 64, 33}, GemmShape{70, 5, 8}}) {
+    for (const auto& [tokens, intermediate, cols] : kActivationShapes) {
       const Packed packed =
           PackGateUp(formats, RandomFloats(size_t(intermediate) * cols, 1),
                      RandomFloats(size_t(intermediate) * cols, 2), intermediate, cols);
       const Rows rows =
           MakeRows(formats.activations, RandomFloats(size_t(tokens) * cols, 3), tokens, cols);
-      const ActivationFormat wide = formats.wide();
-      const int64_t stride = ActivationRowBytes(wide, intermediate);
-      const auto run = [&](const KernelSet& set) {
-        hardware::ThreadPool pool({0});
-        std::vector<std::byte> out(static_cast<size_t>(stride * tokens));
-        const GemmGroup group{.weights = &packed.matrix, .num_rows = tokens};
-        RunGroupedGemm(set, pool,
-                       {.groups = {&group, 1},
-                        .activations = formats.activations,
-                        .rows = rows.storage.data(),
-                        .row_stride = rows.stride,
-                        .epilogue = Epilogue::kSiluMul,
-                        .out_format = wide,
-                        .out = out.data(),
-                        .out_stride = stride,
-                        .scratch = Scratch()});
-        return out;
-      };
-      const auto expected = run(reference::Kernels());
-      const auto actual = run(kernels());
-      for (int token = 0; token < tokens; ++token) {
-        for (int i = 0; i < PaddedDepth(intermediate); ++i) {
-          const float want = reference::LoadActivation(wide, &expected[token * stride], i);
-          const float got = reference::LoadActivation(wide, &actual[token * stride], i);
-          ASSERT_NEAR(got, want, 1e-4 + EpsilonOf(wide) * std::abs(want)) << formats.Describe();
-          if (i >= intermediate) {
-            ASSERT_EQ(got, 0.0f) << "padding must stay zero";
-          }
+      std::vector<float> bias = RandomFloats(packed.matrix.rows, 4);
+      for (int i = 0; i < packed.matrix.rows; ++i) {
+        if (GateUpRowAt(intermediate, i).row >= intermediate) bias[i] = 0;
+      }
+      for (const Epilogue epilogue : {Epilogue::kSiluMul, Epilogue::kClampedSwiglu}) {
+        for (const float* given : std::initializer_list<const float*>{nullptr, bias.data()}) {
+          const auto run = [&](const KernelSet& set) {
+            return RunActivation(set, formats, packed, rows, tokens, intermediate, epilogue, given);
+          };
+          ExpectSameActivations(formats, run(kernels()), run(reference::Kernels()), tokens,
+                                intermediate);
         }
       }
     }
+  }
+}
+
+TEST_P(KernelsTest, ReluIsOneMatrixWithoutAGate) {
+  for (const Formats& formats : kFormats) {
+    for (const auto& [tokens, intermediate, cols] : kActivationShapes) {
+      const Packed packed =
+          Pack(formats, RandomFloats(size_t(intermediate) * cols, 1), intermediate, cols);
+      const Rows rows =
+          MakeRows(formats.activations, RandomFloats(size_t(tokens) * cols, 3), tokens, cols);
+      const std::vector<float> bias = RandomFloats(intermediate, 4);
+      for (const float* given : std::initializer_list<const float*>{nullptr, bias.data()}) {
+        const auto run = [&](const KernelSet& set) {
+          return RunActivation(set, formats, packed, rows, tokens, intermediate, Epilogue::kRelu,
+                               given);
+        };
+        const auto actual = run(kernels());
+        ExpectSameActivations(formats, actual, run(reference::Kernels()), tokens, intermediate);
+        int zeros = 0;
+        for (int i = 0; i < intermediate; ++i) {
+          const float value = reference::LoadActivation(formats.wide(), actual.data(), i);
+          ASSERT_GE(value, 0.0f);
+          zeros += value == 0 ? 1 : 0;
+        }
+        if (intermediate > 30) {
+          EXPECT_LT(zeros, intermediate);
+        }
+      }
+    }
+  }
+}
+
+TEST(ReferenceKernels, ClampedSwigluIsWhatItsFormulaSays) {
+  const Formats formats{WeightFormat::kF32, ActivationFormat::kF32};
+  for (const auto& [gate, up] : {std::pair{1.0f, 2.0f}, {9.0f, 5.0f}, {-20.0f, -7.0f}}) {
+    const Packed packed = PackGateUp(formats, {gate}, {up}, 1, 1);
+    const Rows rows = MakeRows(formats.activations, {1.0f}, 1, 1);
+    const auto out = RunActivation(reference::Kernels(), formats, packed, rows, 1, 1,
+                                   Epilogue::kClampedSwiglu, nullptr);
+    const double g = std::min(gate, 3.0f);
+    const double u = std::clamp(up, -3.0f, 3.0f);
+    EXPECT_NEAR(reference::LoadActivation(ActivationFormat::kF32, out.data(), 0),
+                g / (1 + std::exp(-1.702 * g)) * (u + 1), 1e-5);
   }
 }
 
@@ -600,10 +666,16 @@ TEST_P(KernelsTest, CombineFollowsTheMerges) {
     combine.out = expected.data();
     reference::Kernels().combine(combine);
     EXPECT_EQ(actual, expected) << size;
-    for (int i = 0; i < size; ++i) {
-      EXPECT_NEAR(actual[i], 1 + 0.5f * a[i] + (0.25f * b[i] + 0.125f * c[i]) + 0.75f * shared[i],
-                  1e-5);
-    }
+    const auto sum = [&](int i) {
+      return 0.5f * a[i] + (0.25f * b[i] + 0.125f * c[i]) + 0.75f * shared[i];
+    };
+    for (int i = 0; i < size; ++i) EXPECT_NEAR(actual[i], 1 + sum(i), 1e-5);
+    combine.scale = 0.25f;
+    reference::Kernels().combine(combine);
+    combine.out = actual.data();
+    kernels().combine(combine);
+    EXPECT_EQ(actual, expected) << size;
+    for (int i = 0; i < size; ++i) EXPECT_NEAR(actual[i], 1 + 1.25f * sum(i), 1e-5);
   }
 }
 

@@ -52,7 +52,7 @@ int AttentionLayer::Run(int layer_idx, const StepRows& rows, bool only_wanted) {
   }
   context_.Narrow(buffers.attention_wide, num_out, shape.output_dim(), buffers.attention_out);
   context_.Multiply(weights.output, buffers.attention_out, num_out, kernels::Epilogue::kAdd,
-                    buffers.hidden, weights.output_bias);
+                    buffers.hidden, weights.output_bias, {.scale = context_.spec().residual_scale});
   return num_out;
 }
 

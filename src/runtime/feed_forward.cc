@@ -9,8 +9,19 @@ namespace {
 
 using kernels::Epilogue;
 
-kernels::Gate GateOf(const model::MoeSpec& moe) {
-  kernels::Gate gate{.num_experts = moe.num_experts, .top_k = moe.top_k};
+kernels::Gate GateOf(const model::MoeSpec& moe, const weights::MoeWeights& weights) {
+  kernels::Gate gate{.num_experts = moe.num_experts,
+                     .top_k = moe.top_k,
+                     .score = moe.score == model::RouterScore::kSigmoid
+                                  ? kernels::GateScoreKind::kSigmoid
+                                  : kernels::GateScoreKind::kSoftmax,
+                     .num_groups = moe.num_groups,
+                     .top_groups = moe.top_groups,
+                     .group_score = moe.group_score == model::GroupScore::kTopTwoSum
+                                        ? kernels::GroupScoreKind::kTopTwoSum
+                                        : kernels::GroupScoreKind::kMax,
+                     .scale = moe.routed_scale};
+  if (!weights.correction_bias.empty()) gate.correction = weights.correction_bias.data();
   switch (moe.gate_norm) {
     case model::GateNorm::kNone:
       gate.norm = kernels::GateNormKind::kNone;
@@ -26,27 +37,44 @@ kernels::Gate GateOf(const model::MoeSpec& moe) {
   return gate;
 }
 
+Epilogue EpilogueOf(const model::ActivationSpec& activation) {
+  switch (activation.kind) {
+    case model::Activation::kSiluMul:
+      return Epilogue::kSiluMul;
+    case model::Activation::kClampedSwiglu:
+      return Epilogue::kClampedSwiglu;
+    case model::Activation::kRelu:
+      return Epilogue::kRelu;
+  }
+  return Epilogue::kSiluMul;
+}
+
+kernels::EpilogueParameters ParametersOf(const model::ActivationSpec& activation) {
+  return {.limit = activation.limit, .alpha = activation.alpha};
+}
+
 }  // namespace
 
-void FeedForward::Run(int layer_idx, int num_rows) {
-  const weights::LayerWeights& weights = context_.weights.layers[layer_idx];
-  const model::LayerSpec& layer = context_.spec().layers[layer_idx];
+void FeedForward::Run(const model::LayerSpec& layer, const weights::LayerWeights& weights,
+                      int num_rows) {
   Activations& buffers = context_.activations;
   context_.Normalize(weights.ffn_norm, num_rows, /*also_float=*/layer.moe.has_value());
   if (layer.moe) {
     RunMoe(*layer.moe, *weights.moe, num_rows);
     return;
   }
-  RunDense(*weights.dense, num_rows, Epilogue::kAdd, buffers.hidden);
+  RunDense(layer.dense_activation, *weights.dense, num_rows, Epilogue::kAdd,
+           context_.spec().residual_scale, buffers.hidden);
 }
 
-void FeedForward::RunDense(const weights::GatedFfn& ffn, int num_rows, Epilogue epilogue,
-                           const RowBuffer& out) {
+void FeedForward::RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
+                           int num_rows, Epilogue epilogue, float scale, const RowBuffer& out) {
   Activations& buffers = context_.activations;
-  context_.Multiply(ffn.gate_up, buffers.normed, num_rows, Epilogue::kSiluMul,
-                    buffers.intermediate_wide);
+  context_.Multiply(ffn.up, buffers.normed, num_rows, EpilogueOf(activation),
+                    buffers.intermediate_wide, ffn.up_bias, ParametersOf(activation));
   context_.Narrow(buffers.intermediate_wide, num_rows, ffn.down.cols, buffers.intermediate);
-  context_.Multiply(ffn.down, buffers.intermediate, num_rows, epilogue, out);
+  context_.Multiply(ffn.down, buffers.intermediate, num_rows, epilogue, out, ffn.down_bias,
+                    {.scale = scale});
 }
 
 void FeedForward::RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& weights,
@@ -54,9 +82,9 @@ void FeedForward::RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& w
   Activations& buffers = context_.activations;
   Route(moe, weights, num_rows);
   if (weights.shared) {
-    RunDense(*weights.shared, num_rows, Epilogue::kStore, buffers.shared_out);
+    RunDense(moe.activation, *weights.shared, num_rows, Epilogue::kStore, 1, buffers.shared_out);
   }
-  RunExperts(weights);
+  RunExperts(moe, weights);
   Combine(moe, weights, num_rows);
 }
 
@@ -64,10 +92,10 @@ void FeedForward::Route(const model::MoeSpec& moe, const weights::MoeWeights& we
                         int num_rows) {
   Activations& buffers = context_.activations;
   context_.Multiply(weights.router, buffers.normed_float, num_rows, Epilogue::kStore,
-                    buffers.router_logits);
+                    buffers.router_logits, weights.router_bias);
   experts_.resize(size_t(num_rows) * moe.top_k);
   expert_weights_.resize(experts_.size());
-  const kernels::Gate gate = GateOf(moe);
+  const kernels::Gate gate = GateOf(moe, weights);
   context_.pool.ParallelFor(
       num_rows,
       [&](int64_t row, int) {
@@ -78,17 +106,21 @@ void FeedForward::Route(const model::MoeSpec& moe, const weights::MoeWeights& we
   kernels::SortByExpert(moe.num_experts, moe.top_k, experts_, &dispatch_);
 }
 
-void FeedForward::RunExperts(const weights::MoeWeights& weights) {
+void FeedForward::RunExperts(const model::MoeSpec& moe, const weights::MoeWeights& weights) {
   Activations& buffers = context_.activations;
   const auto num_slots = static_cast<int>(dispatch_.token_of_slot.size());
-  const auto gather_groups = [&](kernels::PackedMatrix weights::GatedFfn::*matrix) {
+  const auto gather_groups = [&](kernels::PackedMatrix weights::FfnWeights::*matrix,
+                                 std::vector<float> weights::FfnWeights::*bias) {
     groups_.clear();
     for (size_t expert = 0; expert < weights.experts.size(); ++expert) {
       const int first = dispatch_.first_slot[expert];
       const int count = dispatch_.first_slot[expert + 1] - first;
       if (count == 0) continue;
-      groups_.push_back(
-          {.weights = &(weights.experts[expert].*matrix), .first_row = first, .num_rows = count});
+      const weights::FfnWeights& ffn = weights.experts[expert];
+      groups_.push_back({.weights = &(ffn.*matrix),
+                         .first_row = first,
+                         .num_rows = count,
+                         .bias = (ffn.*bias).empty() ? nullptr : (ffn.*bias).data()});
     }
   };
   context_.pool.ParallelFor(
@@ -98,13 +130,13 @@ void FeedForward::RunExperts(const weights::MoeWeights& weights) {
                     buffers.normed.stride_bytes);
       },
       16);
-  gather_groups(&weights::GatedFfn::gate_up);
+  gather_groups(&weights::FfnWeights::up, &weights::FfnWeights::up_bias);
   context_.statistics.activated_experts += std::ssize(groups_);
-  context_.MultiplyGroups(groups_, buffers.expert_in, Epilogue::kSiluMul,
-                          buffers.intermediate_wide);
+  context_.MultiplyGroups(groups_, buffers.expert_in, EpilogueOf(moe.activation),
+                          buffers.intermediate_wide, ParametersOf(moe.activation));
   context_.Narrow(buffers.intermediate_wide, num_slots, weights.experts.front().down.cols,
                   buffers.intermediate);
-  gather_groups(&weights::GatedFfn::down);
+  gather_groups(&weights::FfnWeights::down, &weights::FfnWeights::down_bias);
   context_.MultiplyGroups(groups_, buffers.intermediate, Epilogue::kStore, buffers.slot_out);
 }
 
@@ -123,6 +155,7 @@ void FeedForward::Combine(const model::MoeSpec& moe, const weights::MoeWeights& 
                              .weights = &expert_weights_[first],
                              .merges = merges.data(),
                              .count = moe.top_k,
+                             .scale = context_.spec().residual_scale,
                              .out = buffers.hidden.floats(row),
                              .size = context_.spec().hidden_size};
     if (weights.shared) combine.shared = buffers.shared_out.floats(row);

@@ -1,4 +1,4 @@
-// The feed-forward half of a decoder layer: dense, or router, experts and shared expert.
+// The feed-forward half of a layer: dense, or router, experts and shared expert.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,14 @@ class FeedForward {
   explicit FeedForward(ForwardContext& context) : context_(context) {}
 
   // Adds the layer's feed-forward to the residual stream, the first num_rows of hidden.
-  void Run(int layer_idx, int num_rows);
+  void Run(const model::LayerSpec& layer, const weights::LayerWeights& weights, int num_rows);
 
  private:
-  void RunDense(const weights::GatedFfn& ffn, int num_rows, kernels::Epilogue epilogue,
-                const RowBuffer& out);
+  void RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
+                int num_rows, kernels::Epilogue epilogue, float scale, const RowBuffer& out);
   void RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows);
   void Route(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows);
-  void RunExperts(const weights::MoeWeights& weights);
+  void RunExperts(const model::MoeSpec& moe, const weights::MoeWeights& weights);
   void Combine(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows);
 
   ForwardContext& context_;

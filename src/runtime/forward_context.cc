@@ -4,14 +4,17 @@ namespace convene::runtime {
 
 void ForwardContext::Multiply(const kernels::PackedMatrix& matrix, const RowBuffer& input,
                               int num_rows, kernels::Epilogue epilogue, const RowBuffer& out,
-                              std::span<const float> bias) {
-  const kernels::GemmGroup group{.weights = &matrix, .num_rows = num_rows};
-  MultiplyGroups({&group, 1}, input, epilogue, out, bias);
+                              std::span<const float> bias,
+                              const kernels::EpilogueParameters& parameters) {
+  const kernels::GemmGroup group{
+      .weights = &matrix, .num_rows = num_rows, .bias = bias.empty() ? nullptr : bias.data()};
+  MultiplyGroups({&group, 1}, input, epilogue, out, parameters);
 }
 
 void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
                                     const RowBuffer& input, kernels::Epilogue epilogue,
-                                    const RowBuffer& out, std::span<const float> bias) {
+                                    const RowBuffer& out,
+                                    const kernels::EpilogueParameters& parameters) {
   for (const kernels::GemmGroup& group : groups) {
     statistics.flops += 2.0 * group.num_rows * group.weights->rows * group.weights->cols;
     statistics.weight_bytes += static_cast<int64_t>(group.weights->size_bytes());
@@ -28,10 +31,10 @@ void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
        .rows = input.data,
        .row_stride = input.stride_bytes,
        .epilogue = epilogue,
+       .parameters = parameters,
        .out_format = activations.wide_format,
        .out = out.data,
        .out_stride = out.stride_bytes,
-       .bias = bias.empty() ? nullptr : bias.data(),
        .scratch = activations.gemm_scratch.data,
        .order = dense ? kernels::GemmOrder::kDense : kernels::GemmOrder::kGrouped});
 }

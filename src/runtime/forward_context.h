@@ -24,14 +24,15 @@ struct ForwardContext {
   const model::ModelSpec& spec() const { return weights.spec; }
 
   // out row i = input row i times the matrix, for the first `num_rows` rows. The input is
-  // activations (of a float32 matrix: floats).
+  // activations (of a float32 matrix: floats). `bias` (rows of the matrix, or none).
   void Multiply(const kernels::PackedMatrix& matrix, const RowBuffer& input, int num_rows,
-                kernels::Epilogue epilogue, const RowBuffer& out, std::span<const float> bias = {});
+                kernels::Epilogue epilogue, const RowBuffer& out, std::span<const float> bias = {},
+                const kernels::EpilogueParameters& parameters = {});
 
-  // The same for many matrices at once, each with its rows of the input.
+  // The same for many matrices at once, each with its rows of the input and its bias.
   void MultiplyGroups(std::span<const kernels::GemmGroup> groups, const RowBuffer& input,
                       kernels::Epilogue epilogue, const RowBuffer& out,
-                      std::span<const float> bias = {});
+                      const kernels::EpilogueParameters& parameters = {});
 
   // The first `num_rows` rows of `wide` (size elements) as activations, where those are not the
   // same memory.

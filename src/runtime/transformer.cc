@@ -84,9 +84,11 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
                                         hardware::ThreadPool& pool,
                                         const TransformerOptions& options) {
   for (const model::LayerSpec& layer : weights.spec.layers) {
-    if (layer.moe && layer.moe->top_k > kernels::kMaxTopK) {
-      return Error{fmt::format("the model activates {} experts per token; at most {} are supported",
-                               layer.moe->top_k, kernels::kMaxTopK)};
+    if (layer.moe && std::max(layer.moe->top_k, layer.moe->top_groups) > kernels::kMaxTopK) {
+      return Error{
+          fmt::format("the model activates {} experts of {} groups per token; at most {} are "
+                      "supported",
+                      layer.moe->top_k, layer.moe->top_groups, kernels::kMaxTopK)};
     }
     const model::AttentionSpec& attention = layer.attention;
     const int key_dim = attention.latent ? attention.latent->key_dim() : 0;
@@ -151,7 +153,9 @@ void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& 
   for (int layer = 0; layer < num_layers; ++layer) {
     const bool last = layer + 1 == num_layers;
     num_rows = state.attention.Run(layer, state.rows, /*only_wanted=*/last);
-    if (num_rows > 0) state.feed_forward.Run(layer, num_rows);
+    if (num_rows == 0) continue;
+    state.feed_forward.Run(state.context.spec().layers[layer], state.context.weights.layers[layer],
+                           num_rows);
   }
   state.Head(num_rows, sink);
 }
@@ -159,8 +163,11 @@ void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& 
 void Transformer::State::Embed() {
   const kernels::PackedMatrix& embedding = context.weights.embedding;
   context.pool.ParallelFor(rows.num_rows(), [&](int64_t row, int) {
-    kernels::UnpackRow(embedding, rows.token(static_cast<int>(row)),
-                       activations.hidden.floats(row));
+    float* hidden = activations.hidden.floats(row);
+    kernels::UnpackRow(embedding, rows.token(static_cast<int>(row)), hidden);
+    const float scale = context.spec().embedding_scale;
+    if (scale == 1) return;
+    for (int i = 0; i < context.spec().hidden_size; ++i) hidden[i] *= scale;
   });
 }
 
@@ -172,7 +179,7 @@ void Transformer::State::Head(int num_rows, const LogitsSink& sink) {
     const int count = std::min(Activations::kHeadRows, num_rows - first);
     const RowBuffer input{activations.normed.row(first), activations.normed.stride_bytes};
     context.Multiply(context.weights.head, input, count, kernels::Epilogue::kStore,
-                     activations.logits);
+                     activations.logits, {}, {.scale = context.spec().logits_scale});
     for (int i = 0; i < count; ++i) {
       const int row = rows.wanted()[first + i];
       const int sequence_idx = rows.sequence(row);

@@ -65,8 +65,8 @@ class StoredTensors {
   }
 
   // As float; empty where there is no such tensor.
-  std::vector<float> Vector(TensorRole role, int layer = -1) const {
-    const TensorBinding* binding = Find(role, layer);
+  std::vector<float> Vector(TensorRole role, int layer = -1, int expert = -1) const {
+    const TensorBinding* binding = Find(role, layer, expert);
     if (binding == nullptr) return {};
     const checkpoint::TensorView view = checkpoint_.View(*binding);
     std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
@@ -165,10 +165,19 @@ class PackJobs {
     jobs_.push_back(std::move(job));
   }
 
-  void Ffn(const GatedFfn& target, int layer, int expert, TensorRole gate, TensorRole up,
-           TensorRole down) {
-    GateAndUp(target.gate_up, tensors_.Get(gate, layer, expert), tensors_.Get(up, layer, expert));
-    Stack(target.down, {&tensors_.Get(down, layer, expert)});
+  // `roles.gate` may have no tensor.
+  struct FfnRoles {
+    TensorRole gate, up, down;
+  };
+  void Ffn(const FfnWeights& target, int layer, int expert, FfnRoles roles) {
+    const TensorBinding* gate = tensors_.Find(roles.gate, layer, expert);
+    const TensorBinding& up = tensors_.Get(roles.up, layer, expert);
+    if (gate != nullptr) {
+      GateAndUp(target.up, *gate, up);
+    } else {
+      Stack(target.up, {&up});
+    }
+    Stack(target.down, {&tensors_.Get(roles.down, layer, expert)});
   }
 
  private:
@@ -259,6 +268,18 @@ void QkvJobs(const StoredTensors& tensors, int layer, LayerWeights* weights, Pac
                              &tensors.Get(kValue, layer)});
 }
 
+// Biases in the order of the packed rows; of one matrix where there is no gate.
+std::vector<float> GateAndUpBias(const std::vector<float>& gate, std::vector<float> up) {
+  if (gate.empty()) return up;
+  const auto intermediate = static_cast<int>(gate.size());
+  std::vector<float> bias(kernels::GateUpRows(intermediate));
+  for (int row = 0; row < std::ssize(bias); ++row) {
+    const kernels::GateUpRow at = kernels::GateUpRowAt(intermediate, row);
+    if (at.row < intermediate) bias[row] = at.is_up ? up[at.row] : gate[at.row];
+  }
+  return bias;
+}
+
 void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int layer,
                LayerWeights* weights, PackJobs* jobs) {
   using enum TensorRole;
@@ -273,7 +294,7 @@ void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int l
   }
   jobs->Stack(weights->output, {&tensors.Get(kAttentionOutput, layer)});
   if (weights->dense) {
-    jobs->Ffn(*weights->dense, layer, -1, kDenseGate, kDenseUp, kDenseDown);
+    jobs->Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown});
     return;
   }
   MoeWeights& moe = *weights->moe;
@@ -281,10 +302,17 @@ void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int l
   const TensorBinding* shared_gate = tensors.Find(kSharedExpertGate, layer);
   if (shared_gate != nullptr) router.push_back(shared_gate);
   jobs->Stack(moe.router, router);
+  moe.router_bias = tensors.Vector(kRouterBias, layer);
+  if (!moe.router_bias.empty()) moe.router_bias.resize(moe.router.rows);
+  moe.correction_bias = tensors.Vector(kCorrectionBias, layer);
   for (int expert = 0; expert < std::ssize(moe.experts); ++expert) {
-    jobs->Ffn(moe.experts[expert], layer, expert, kExpertGate, kExpertUp, kExpertDown);
+    FfnWeights& ffn = moe.experts[expert];
+    jobs->Ffn(ffn, layer, expert, {kExpertGate, kExpertUp, kExpertDown});
+    ffn.up_bias = GateAndUpBias(tensors.Vector(kExpertGateBias, layer, expert),
+                                tensors.Vector(kExpertUpBias, layer, expert));
+    ffn.down_bias = tensors.Vector(kExpertDownBias, layer, expert);
   }
-  if (moe.shared) jobs->Ffn(*moe.shared, layer, -1, kSharedGate, kSharedUp, kSharedDown);
+  if (moe.shared) jobs->Ffn(*moe.shared, layer, -1, {kSharedGate, kSharedUp, kSharedDown});
 }
 
 // Sources of so many bytes are packed together: enough work for all threads, and little enough that
@@ -364,8 +392,8 @@ uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& form
 uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats) {
   ModelWeights unplaced;
   LayOut(spec, formats, nullptr, &unplaced);
-  const auto bytes_of = [](const GatedFfn& ffn) {
-    return ffn.gate_up.size_bytes() + ffn.down.size_bytes();
+  const auto bytes_of = [](const FfnWeights& ffn) {
+    return ffn.up.size_bytes() + ffn.down.size_bytes();
   };
   uint64_t total = unplaced.head.size_bytes();
   for (int layer = 0; layer < spec.num_layers(); ++layer) {

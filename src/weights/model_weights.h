@@ -14,17 +14,22 @@
 
 namespace convene::weights {
 
-// A gated feed-forward block (silu(gate) * up, then down), dense, shared or one expert.
-struct GatedFfn {
-  kernels::PackedMatrix gate_up;  // gate and up rows interleaved by half panels (packed_matrix.h)
-  kernels::PackedMatrix down;     // (hidden, intermediate)
+// A feed-forward block, dense, shared or one expert.
+struct FfnWeights {
+  // (intermediate, hidden); of a gated block gate and up rows interleaved by half panels (pack.h).
+  kernels::PackedMatrix up;
+  kernels::PackedMatrix down;    // (hidden, intermediate)
+  std::vector<float> up_bias;    // (up.rows), in the order of the packed rows, or empty
+  std::vector<float> down_bias;  // (hidden) or empty
 };
 
 struct MoeWeights {
   // (num_experts, hidden), always f32; one row more for a gated shared expert: its gate.
   kernels::PackedMatrix router;
-  std::vector<GatedFfn> experts;
-  std::optional<GatedFfn> shared;
+  std::vector<float> router_bias;      // (router.rows) or empty
+  std::vector<float> correction_bias;  // (num_experts) or empty
+  std::vector<FfnWeights> experts;
+  std::optional<FfnWeights> shared;
 };
 
 // What latent attention has instead of projections to keys and values (model_spec.h). Each head's
@@ -64,7 +69,7 @@ struct LayerWeights {
   std::vector<float> output_bias;  // (hidden) or empty
   std::vector<float> ffn_norm;     // (hidden)
   std::optional<MoeWeights> moe;
-  std::optional<GatedFfn> dense;  // where there is no moe
+  std::optional<FfnWeights> dense;  // where there is no moe
 };
 
 // Which formats a model's matrices have. Routers are always float32 and embeddings, of which a step

@@ -24,7 +24,7 @@ using model::TensorRole;
 
 constexpr const char* kFormatsName = "convene.json";
 constexpr const char* kWeightsName = "convene.safetensors";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr uint64_t kMaxFormatsBytes = 1 << 16;
 
 std::string PathIn(const std::string& directory, const char* name) {
@@ -42,8 +42,8 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
   const auto add = [&](std::string name, const kernels::PackedMatrix& matrix) {
     all.push_back({std::move(name), &matrix});
   };
-  const auto add_ffn = [&](const std::string& name, const GatedFfn& ffn) {
-    add(name + ".gate_up", ffn.gate_up);
+  const auto add_ffn = [&](const std::string& name, const FfnWeights& ffn) {
+    add(name + ".up", ffn.up);
     add(name + ".down", ffn.down);
   };
   const auto add_latent = [&](const std::string& prefix, const LatentWeights& latent) {
@@ -92,6 +92,9 @@ std::vector<NamedVector> Vectors(ModelWeights& weights) {
     }
     if (size > 0) all.push_back({std::move(name), &values, size});
   };
+  const auto add_sized = [&](std::string name, std::vector<float>& values, int64_t size) {
+    all.push_back({std::move(name), &values, size});
+  };
   using enum TensorRole;
   add("final_norm", -1, weights.final_norm, {kFinalNorm});
   for (int i = 0; i < weights.spec.num_layers(); ++i) {
@@ -104,6 +107,21 @@ std::vector<NamedVector> Vectors(ModelWeights& weights) {
     add(prefix + "sinks", i, layer.sinks, {kSinks});
     add(prefix + "output_bias", i, layer.output_bias, {kAttentionOutputBias});
     add(prefix + "ffn_norm", i, layer.ffn_norm, {kFfnNorm});
+    if (!layer.moe) continue;
+    const model::MoeSpec& moe = *weights.spec.layers[i].moe;
+    if (moe.router_bias) {
+      add_sized(prefix + "router_bias", layer.moe->router_bias, layer.moe->router.rows);
+    }
+    if (moe.correction_bias) {
+      add_sized(prefix + "correction_bias", layer.moe->correction_bias, moe.num_experts);
+    }
+    if (!moe.expert_bias) continue;
+    for (int expert = 0; expert < moe.num_experts; ++expert) {
+      FfnWeights& ffn = layer.moe->experts[expert];
+      const std::string name = fmt::format("{}experts.{}", prefix, expert);
+      add_sized(name + ".up_bias", ffn.up_bias, ffn.up.rows);
+      add_sized(name + ".down_bias", ffn.down_bias, ffn.down.rows);
+    }
   }
   return all;
 }

@@ -2,7 +2,7 @@
 // were, `convene.json` with the formats and `convene.safetensors` with the matrices as they lie in
 // memory, so that it is mapped instead of read, converted and packed. Made by `convene quantize`.
 //
-// convene.json: {"version": 1, "weights": "int4", "group": 32, "tied_embeddings": false}.
+// convene.json: {"version": 2, "weights": "int4", "group": 32, "tied_embeddings": false}.
 // convene.safetensors: a U8 tensor for each packed matrix, in the order and without the holes of
 // weight_layout.h, then the norms and biases as F32.
 #pragma once

@@ -81,17 +81,17 @@ TEST_P(PackedDirectoryTest, RefusesFilesThatDoNotFitTheModel) {
   const auto rewrite = [&](const std::string& text) {
     std::ofstream(target() + "/convene.json") << text;
   };
-  rewrite(R"({"version": 1, "weights": "int8", "group": 32, "tied_embeddings": false})");
+  rewrite(R"({"version": 2, "weights": "int8", "group": 32, "tied_embeddings": false})");
   ExpectRefused("should be");
-  rewrite(R"({"version": 1, "weights": "int4", "group": 128, "tied_embeddings": false})");
+  rewrite(R"({"version": 2, "weights": "int4", "group": 128, "tied_embeddings": false})");
   ExpectRefused("should be");
-  rewrite(R"({"version": 2, "weights": "int4", "group": 32, "tied_embeddings": false})");
-  ExpectRefused("version 2");
-  rewrite(R"({"version": 1, "weights": "int3", "group": 32, "tied_embeddings": false})");
+  rewrite(R"({"version": 1, "weights": "int4", "group": 32, "tied_embeddings": false})");
+  ExpectRefused("version 1");
+  rewrite(R"({"version": 2, "weights": "int3", "group": 32, "tied_embeddings": false})");
   ExpectRefused("int3");
-  rewrite(R"({"version": 1, "weights": "int4", "group": 0, "tied_embeddings": false})");
+  rewrite(R"({"version": 2, "weights": "int4", "group": 0, "tied_embeddings": false})");
   ExpectRefused("groups of 0");
-  rewrite(R"({"version": 1, "weights": 4})");
+  rewrite(R"({"version": 2, "weights": 4})");
   ExpectRefused("weights (a name)");
   rewrite("[");
   ExpectRefused("convene.json");

@@ -21,9 +21,11 @@ class Placer {
     return matrix;
   }
 
-  GatedFfn PlaceFfn(WeightFormat format, int hidden, int intermediate) {
-    GatedFfn ffn;
-    ffn.gate_up = Place(format, kernels::GateUpRows(intermediate), hidden);
+  FfnWeights PlaceFfn(WeightFormat format, const model::ActivationSpec& activation, int hidden,
+                      int intermediate) {
+    FfnWeights ffn;
+    const int up_rows = activation.gated() ? kernels::GateUpRows(intermediate) : intermediate;
+    ffn.up = Place(format, up_rows, hidden);
     ffn.down = Place(format, hidden, intermediate);
     return ffn;
   }
@@ -59,10 +61,11 @@ MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, 
   const int gate_rows = moe.shared_expert_gate ? 1 : 0;
   weights.router = placer->Place(WeightFormat::kF32, moe.num_experts + gate_rows, hidden);
   for (int expert = 0; expert < moe.num_experts; ++expert) {
-    weights.experts.push_back(placer->PlaceFfn(format, hidden, moe.intermediate_size));
+    weights.experts.push_back(
+        placer->PlaceFfn(format, moe.activation, hidden, moe.intermediate_size));
   }
   if (moe.shared_intermediate_size > 0) {
-    weights.shared = placer->PlaceFfn(format, hidden, moe.shared_intermediate_size);
+    weights.shared = placer->PlaceFfn(format, moe.activation, hidden, moe.shared_intermediate_size);
   }
   return weights;
 }
@@ -93,7 +96,8 @@ uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, cons
     if (layer.moe) {
       placed.moe = PlaceMoe(*layer.moe, format, spec.hidden_size, &placer);
     } else {
-      placed.dense = placer.PlaceFfn(format, spec.hidden_size, layer.dense_intermediate_size);
+      placed.dense = placer.PlaceFfn(format, layer.dense_activation, spec.hidden_size,
+                                     layer.dense_intermediate_size);
     }
   }
   return placer.used_bytes();

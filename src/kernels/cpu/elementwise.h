@@ -292,6 +292,7 @@ void CombineRows(const Combine& combine) {
     if (combine.shared != nullptr) {
       total = total + shared_weight * Isa::LoadPartial(combine.shared + column, count);
     }
+    if (combine.scale != 1.0f) total = total * Isa::Broadcast(combine.scale);
     Isa::StorePartial(combine.out + column, Isa::LoadPartial(combine.out + column, count) + total,
                       count);
   });

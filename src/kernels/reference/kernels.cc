@@ -88,19 +88,32 @@ double Dot(const PanelGemm& gemm, const std::byte* row, int column) {
   return sum;
 }
 
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double Gated(const PanelGemm& gemm, double gate, double up) {
+  if (gemm.epilogue == Epilogue::kSiluMul) return gate * Sigmoid(gate) * up;
+  const double limit = gemm.parameters.limit;
+  gate = std::min(gate, limit);
+  up = std::clamp(up, -limit, limit);
+  return gate * Sigmoid(gemm.parameters.alpha * gate) * (up + 1);
+}
+
 void Gemm(const PanelGemm& gemm) {
   for (int i = 0; i < gemm.num_rows; ++i) {
     const std::byte* row = gemm.rows + i * gemm.row_stride;
     std::byte* out = gemm.out + i * gemm.out_stride;
+    const auto sum = [&](int column) {
+      return Dot(gemm, row, column) + (gemm.bias != nullptr ? gemm.bias[column] : 0.0f);
+    };
     for (int column = 0; column < gemm.columns; ++column) {
-      const double product = Dot(gemm, row, column);
-      if (gemm.epilogue == Epilogue::kSiluMul) {
-        const double up = Dot(gemm, row, column + gemm.weights.width / 2);
-        const double value = product / (1 + std::exp(-product)) * up;
+      double value = sum(column);
+      if (MakesActivations(gemm.epilogue)) {
+        value = IsGated(gemm.epilogue) ? Gated(gemm, value, sum(column + gemm.weights.width / 2))
+                                       : std::max(value, 0.0);
         StoreActivation(gemm.out_format, out, column, static_cast<float>(value));
         continue;
       }
-      const double value = product + (gemm.bias != nullptr ? gemm.bias[column] : 0.0f);
+      value *= gemm.parameters.scale;
       float& target = reinterpret_cast<float*>(out)[column];
       target = static_cast<float>(gemm.epilogue == Epilogue::kAdd ? target + value : value);
     }
@@ -435,7 +448,7 @@ void CombineRows(const Combine& combine) {
     }
     float total = combine.count > 0 ? sums[0] : 0.0f;
     if (combine.shared != nullptr) total += combine.shared_weight * combine.shared[i];
-    combine.out[i] += total;
+    combine.out[i] += total * combine.scale;
   }
 }
 
