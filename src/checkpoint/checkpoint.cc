@@ -124,26 +124,41 @@ Status Checkpoint::ResolveTiedHead() {
   return {};
 }
 
+Result<bool> Checkpoint::CheckPart(const StoredPart& part) const {
+  const auto found = tensors_.find(part.name);
+  if (found == tensors_.end()) return false;
+  const StoredTensor& stored = found->second.tensor;
+  const std::string& path = files_[found->second.file].path();
+  if (stored.shape != part.shape) {
+    return Error{fmt::format("{}: tensor {} has the shape {}, but config.json needs {}", path,
+                             Quote(part.name), ShapeText(stored.shape), ShapeText(part.shape))};
+  }
+  const bool right = part.dtype == nullptr ? tensor::DTypeFromName(stored.dtype).has_value()
+                                           : stored.dtype == part.dtype;
+  if (!right) {
+    return Error{fmt::format("{}: tensor {} is {}, but must be {}", path, Quote(part.name),
+                             stored.dtype,
+                             part.dtype == nullptr ? "F32, F16 or BF16" : part.dtype)};
+  }
+  return true;
+}
+
 Status Checkpoint::CheckTensors() {
-  std::unordered_set<std::string_view> expected;
+  std::unordered_set<std::string> expected;
   std::vector<std::string> missing;
-  for (const model::TensorBinding& binding : spec_.tensors) {
-    if (!expected.insert(binding.name).second) continue;
+  for (model::TensorBinding& binding : spec_.tensors) {
+    // Some matrices of an FP8 checkpoint stay as they were: what is stored counts.
     const auto found = tensors_.find(binding.name);
-    if (found == tensors_.end()) {
-      missing.push_back(binding.name);
-      continue;
+    if (binding.storage == model::Storage::kFp8Block && found != tensors_.end() &&
+        tensor::DTypeFromName(found->second.tensor.dtype)) {
+      binding.storage = model::Storage::kPlain;
     }
-    const StoredTensor& stored = found->second.tensor;
-    if (stored.shape != binding.stored_shape) {
-      return Error{fmt::format("{}: tensor {} has the shape {}, but config.json needs {}",
-                               files_[found->second.file].path(), Quote(binding.name),
-                               ShapeText(stored.shape), ShapeText(binding.stored_shape))};
-    }
-    if (!tensor::DTypeFromName(stored.dtype)) {
-      return Error{fmt::format("{}: tensor {} is {}, but must be F32, F16 or BF16",
-                               files_[found->second.file].path(), Quote(binding.name),
-                               stored.dtype)};
+    for (StoredPart& part : PartsOf(binding)) {
+      if (expected.contains(part.name)) continue;
+      const Result<bool> is_there = CheckPart(part);
+      if (!is_there) return is_there.error();
+      if (!*is_there) missing.push_back(part.name);
+      expected.insert(std::move(part.name));
     }
   }
   if (!missing.empty()) {
@@ -170,14 +185,33 @@ std::span<const std::byte> Checkpoint::Bytes(const Location& location) const {
 }
 
 TensorView Checkpoint::View(const model::TensorBinding& binding) const {
-  const auto found = tensors_.find(binding.name);
-  CHECK(found != tensors_.end(), "{}", binding.name);
+  const std::vector<StoredPart> parts = PartsOf(binding);
+  const auto find = [&](const std::string& name) -> const Location& {
+    const auto found = tensors_.find(name);
+    CHECK(found != tensors_.end(), "{}", name);
+    return found->second;
+  };
+  const Location& elements = find(parts[0].name);
+  const bool scaled = binding.storage != model::Storage::kPlain;
+  CHECK(!(scaled && binding.transposed), "{}: scales of a transposed matrix", binding.name);
   TensorView view;
-  view.dtype = *tensor::DTypeFromName(found->second.tensor.dtype);
-  view.rows = binding.transposed ? binding.cols : binding.rows;
-  view.cols = binding.transposed ? binding.rows : binding.cols;
-  const size_t row_bytes = view.cols * tensor::SizeBytes(view.dtype);
-  view.bytes = Bytes(found->second).subspan(binding.first_row * row_bytes, view.rows * row_bytes);
+  view.dtype =
+      scaled ? ElementType(binding.storage) : *tensor::DTypeFromName(elements.tensor.dtype);
+  const int64_t block_rows = binding.rows * binding.row_step;
+  view.rows = binding.transposed ? binding.cols : block_rows;
+  view.cols = binding.transposed ? block_rows : binding.cols;
+  const int64_t row_bytes = view.cols * tensor::SizeBits(view.dtype) / 8;
+  const std::span<const std::byte> all = Bytes(elements);
+  CHECK((binding.first_row + view.rows) * row_bytes <= std::ssize(all), "{}: rows {} to {}",
+        binding.name, binding.first_row, binding.first_row + view.rows);
+  view.bytes = all.subspan(binding.first_row * row_bytes, view.rows * row_bytes);
+  if (!scaled) return view;
+  const bool is_fp8 = binding.storage == model::Storage::kFp8Block;
+  view.scales = {.data = Bytes(find(parts[1].name)),
+                 .is_e8m0 = !is_fp8,
+                 .block_rows = is_fp8 ? kFp8BlockSize : 1,
+                 .block_cols = is_fp8 ? kFp8BlockSize : kMxfp4BlockSize,
+                 .blocks_per_row = parts[1].shape.back()};
   return view;
 }
 

@@ -14,17 +14,21 @@
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/model_files.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/stored_parts.h"
 #include "model/model_spec.h"
 #include "tensor/dtype.h"
+#include "tensor/small_floats.h"
 
 namespace convene::checkpoint {
 
-// A matrix as it is stored, row-major without padding; `bytes` may have any alignment.
+// A matrix as it is stored, row-major without padding; `bytes` may have any alignment. Where it has
+// scales, they are those of the whole stored matrix.
 struct TensorView {
   tensor::DType dtype = tensor::DType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
   std::span<const std::byte> bytes;
+  tensor::BlockScales scales = {};
 };
 
 // What a model directory says beside its weights: config.json and generation_config.json.
@@ -39,7 +43,7 @@ Result<ModelConfiguration> ReadModelConfiguration(const std::string& directory);
 class Checkpoint {
  public:
   // Opens the directory and checks that its files hold exactly the tensors of spec(): each with its
-  // shape, in F32, F16 or BF16, none else (but for a few known to be harmless). Reads no weights,
+  // shape and dtype, none else (but for a few known to be harmless). Reads no weights,
   // with one exception: where tied embeddings come with a stored head, the two are compared, and
   // spec() is untied if they differ, as in transformers.
   // Errors name the file and the tensor, what was found and what was expected.
@@ -49,8 +53,9 @@ class Checkpoint {
   const model::ModelSpec& spec() const { return spec_; }
   const GenerationConfig& generation_config() const { return generation_config_; }
 
-  // The block of the stored tensor that `binding`, one of spec().tensors, means: (rows, cols), or
-  // (cols, rows) where it is transposed. Valid as long as the checkpoint. Any thread.
+  // The block of the stored tensor that `binding`, one of spec().tensors, means: (rows * row_step,
+  // cols), or (cols, rows * row_step) where it is transposed. Valid as long as the checkpoint. Any
+  // thread.
   TensorView View(const model::TensorBinding& binding) const;
 
   int num_files() const { return static_cast<int>(files_.size()); }
@@ -65,6 +70,7 @@ class Checkpoint {
   Checkpoint() = default;
   Status MapWeights();
   Status CheckTensors();
+  Result<bool> CheckPart(const StoredPart& part) const;  // false: missing
   Status ResolveTiedHead();
   std::span<const std::byte> Bytes(const Location& location) const;
 

@@ -17,26 +17,41 @@ int RoundUpToLanes(int rows) { return (rows + kLanes - 1) / kLanes * kLanes; }
 // Columns converted at a time: 16 rows of them fit the first-level cache.
 constexpr int kChunkCols = 256;
 
+void Store(float value, float* out) { *out = value; }
+void Store(float value, Bf16* out) { *out = tensor::Bf16FromFloat(value); }
+
+void Convert(tensor::DType dtype, const std::byte* from, int count, float* out) {
+  tensor::ConvertToFloat(dtype, from, count, out);
+}
+void Convert(tensor::DType dtype, const std::byte* from, int count, Bf16* out) {
+  tensor::ConvertToBf16(dtype, from, count, out);
+}
+
+// Element times scale, rounded once.
 template <typename T>
-void LoadRow(const StoredMatrix& source, int row, int first_col, int count, T* out) {
-  const size_t element = tensor::SizeBytes(source.dtype);
-  const std::byte* from = source.data + (row * source.row_stride + first_col * source.col_stride) *
-                                            static_cast<int64_t>(element);
-  if (source.col_stride == 1) {
-    if constexpr (sizeof(T) == 4) {
-      tensor::ConvertToFloat(source.dtype, from, count, out);
-    } else {
-      tensor::ConvertToBf16(source.dtype, from, count, out);
+void LoadScaled(const StoredMatrix& source, int row, int first_col, int count, T* out) {
+  const int64_t stored_row = source.first_row + int64_t{row} * source.row_step;
+  const int64_t first = row * source.row_stride + first_col;
+  for (int done = 0; done < count;) {
+    const int col = first_col + done;
+    const int block = source.scales.block_cols;
+    const int end = std::min(count, done + block - col % block);
+    const float scale = source.scales.At(stored_row, col);
+    for (; done < end; ++done) {
+      Store(tensor::LoadElement(source.dtype, source.data, first + done) * scale, out + done);
     }
-    return;
   }
+}
+
+template <typename T>
+void LoadColumns(const StoredMatrix& source, int row, int first_col, int count, T* out) {
+  if (!source.scales.data.empty()) return LoadScaled(source, row, first_col, count, out);
+  const int64_t element = tensor::SizeBits(source.dtype) / 8;
+  const std::byte* from =
+      source.data + (row * source.row_stride + first_col * source.col_stride) * element;
+  if (source.col_stride == 1) return Convert(source.dtype, from, count, out);
   for (int i = 0; i < count; ++i) {
-    const std::byte* at = from + i * source.col_stride * static_cast<int64_t>(element);
-    if constexpr (sizeof(T) == 4) {
-      tensor::ConvertToFloat(source.dtype, at, 1, out + i);
-    } else {
-      tensor::ConvertToBf16(source.dtype, at, 1, out + i);
-    }
+    Convert(source.dtype, from + i * source.col_stride * element, 1, out + i);
   }
 }
 
@@ -50,7 +65,7 @@ void Pack(const RowSource* rows, const PackedPanel& panel, int row_in_panel, T* 
     for (int lane = 0; lane < kLanes; ++lane) {
       const int stored = std::clamp(panel.depth - col, 0, count);
       const int loaded = rows[lane].matrix != nullptr ? stored : 0;
-      if (loaded > 0) LoadRow(*rows[lane].matrix, rows[lane].row, col, loaded, chunk[lane]);
+      if (loaded > 0) LoadColumns(*rows[lane].matrix, rows[lane].row, col, loaded, chunk[lane]);
       std::fill(chunk[lane] + loaded, chunk[lane] + count, T{0});
     }
     for (int i = 0; i < count; i += kPair) {
@@ -112,6 +127,10 @@ void PackInt4(const RowSource* rows, const PackedPanel& panel, int row_in_panel,
 }
 
 }  // namespace
+
+void LoadRow(const StoredMatrix& source, int row, int first_col, int count, float* out) {
+  LoadColumns(source, row, first_col, count, out);
+}
 
 void PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
                std::byte* target_data) {

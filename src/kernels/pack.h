@@ -5,11 +5,14 @@
 
 #include "kernels/packed_matrix.h"
 #include "tensor/dtype.h"
+#include "tensor/small_floats.h"
 
 namespace convene::kernels {
 
 // A matrix as a checkpoint stores it, at any alignment: element (row, col) is number
-// (row * row_stride + col * col_stride) of `data`.
+// (row * row_stride + col * col_stride) of `data`, times a scale where there are any: that of
+// element (first_row + row * row_step, col). Scaled elements have a col_stride of one, and those of
+// half a byte an even row_stride.
 struct StoredMatrix {
   tensor::DType dtype = tensor::DType::kF32;
   const std::byte* data = nullptr;
@@ -17,7 +20,13 @@ struct StoredMatrix {
   int64_t col_stride = 1;
   int rows = 0;
   int cols = 0;
+  tensor::BlockScales scales = {};
+  int64_t first_row = 0;
+  int row_step = 1;
 };
+
+// Columns [first_col, first_col + count) of a row, as float.
+void LoadRow(const StoredMatrix& source, int row, int first_col, int count, float* out);
 
 // One packed row's source; null: a row of zeros.
 struct RowSource {

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "tensor/small_floats.h"
+
 namespace convene::tensor {
 
 std::string_view Name(DType dtype) {
@@ -13,6 +15,10 @@ std::string_view Name(DType dtype) {
       return "F16";
     case DType::kBf16:
       return "BF16";
+    case DType::kE4m3:
+      return "F8_E4M3";
+    case DType::kE2m1:
+      return "MXFP4";
   }
   return "unknown";
 }
@@ -41,6 +47,11 @@ float LoadElement(DType dtype, const std::byte* data, size_t index) {
     float value;
     std::memcpy(&value, data + index * 4, 4);
     return value;
+  }
+  if (dtype == DType::kE4m3) return FloatFromE4m3(static_cast<uint8_t>(data[index]));
+  if (dtype == DType::kE2m1) {
+    const int pair = static_cast<int>(data[index / 2]);
+    return FloatFromE2m1(static_cast<uint8_t>(index % 2 == 0 ? pair & 15 : pair >> 4));
   }
   uint16_t bits;
   std::memcpy(&bits, data + index * 2, 2);

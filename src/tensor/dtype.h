@@ -1,5 +1,5 @@
 // Element types of stored tensors and their scalar conversions. Packed weight formats are not here
-// (kernels/weight_format.h).
+// (kernels/packed_matrix.h).
 #pragma once
 
 #include <bit>
@@ -10,12 +10,22 @@
 
 namespace convene::tensor {
 
-enum class DType { kF32, kF16, kBf16 };
+enum class DType {
+  kF32,
+  kF16,
+  kBf16,
+  kE4m3,  // with scales (small_floats.h), as the next
+  kE2m1,  // two in a byte, the low half first
+};
 
-constexpr size_t SizeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr int SizeBits(DType dtype) {
+  return dtype == DType::kF32 ? 32 : dtype == DType::kE4m3 ? 8 : dtype == DType::kE2m1 ? 4 : 16;
+}
 
-// The safetensors spelling: "F32", "F16", "BF16".
+// The safetensors spelling: "F32", "F16", "BF16", "F8_E4M3"; of kE2m1, which it stores as bytes,
+// "MXFP4".
 std::string_view Name(DType dtype);
+// Of those without scales: F32, F16 and BF16.
 std::optional<DType> DTypeFromName(std::string_view name);
 
 // A bfloat16 as its bits.
@@ -34,10 +44,10 @@ inline Bf16 Bf16FromFloat(float value) {
 
 float FloatFromF16(uint16_t bits);
 
-// Element `index` of a tensor's bytes (any alignment) as float.
+// Element `index` of a tensor's bytes (any alignment) as float, without scales.
 float LoadElement(DType dtype, const std::byte* data, size_t index);
 
-// Converts `count` elements of `dtype` (any alignment) to float or bf16.
+// Converts `count` elements of a `dtype` without scales (any alignment) to float or bf16.
 void ConvertToFloat(DType dtype, const std::byte* source, size_t count, float* target);
 void ConvertToBf16(DType dtype, const std::byte* source, size_t count, Bf16* target);
 

@@ -1,11 +1,13 @@
 #include "weights/load_weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/quote.h"
 #include "base/units.h"
 #include "hardware/memory_status.h"
 #include "kernels/pack.h"
@@ -25,6 +27,8 @@ struct PackJob {
   const PackedMatrix* target = nullptr;
   std::function<RowSource(int packed_row)> source_of;
   std::vector<std::span<const std::byte>> sources;  // the stored bytes it reads
+  // Those of `sources` that are E8M0 scales, and whose.
+  std::vector<std::pair<std::span<const std::byte>, std::string>> exponents;
   // The matrices that source_of answers with, and what they are.
   std::vector<std::pair<StoredMatrix*, TensorRole>> matrices;
 
@@ -68,14 +72,11 @@ class StoredTensors {
   std::vector<float> Vector(TensorRole role, int layer = -1, int expert = -1) const {
     const TensorBinding* binding = Find(role, layer, expert);
     if (binding == nullptr) return {};
-    const checkpoint::TensorView view = checkpoint_.View(*binding);
-    std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
-    tensor::ConvertToFloat(view.dtype, view.bytes.data(), values.size(), values.data());
-    return values;
+    return ToFloats(Matrix(*binding));
   }
 
-  std::span<const std::byte> Bytes(const TensorBinding& binding) const {
-    return checkpoint_.View(binding).bytes;
+  checkpoint::TensorView View(const TensorBinding& binding) const {
+    return checkpoint_.View(binding);
   }
 
   StoredMatrix Matrix(const TensorBinding& binding) const {
@@ -183,8 +184,15 @@ class PackJobs {
  private:
   StoredMatrix* Describe(const TensorBinding& binding, PackJob* job) {
     matrices_.push_back(tensors_.Matrix(binding));
-    job->sources.push_back(tensors_.Bytes(binding));
+    const checkpoint::TensorView view = tensors_.View(binding);
+    job->sources.push_back(view.bytes);
     job->matrices.emplace_back(&matrices_.back(), binding.role);
+    if (view.scales.is_e8m0) {
+      const int64_t per_row = view.scales.blocks_per_row;
+      job->sources.push_back(
+          view.scales.data.subspan(binding.first_row * per_row, view.rows * per_row));
+      job->exponents.emplace_back(job->sources.back(), binding.name);
+    }
     return &matrices_.back();
   }
 
@@ -359,6 +367,19 @@ std::vector<std::vector<float>> EditBatch(std::span<const PackJob> batch, const 
   return copies;
 }
 
+Status CheckExponents(std::span<const PackJob> batch) {
+  for (const PackJob& job : batch) {
+    for (const auto& [scales, name] : job.exponents) {
+      if (std::memchr(scales.data(), tensor::kE8m0Nan, scales.size()) == nullptr) continue;
+      return Error{
+          fmt::format("the scales of tensor {} hold a {}, which is not a number; the file "
+                      "is damaged or not MXFP4",
+                      Quote(name), tensor::kE8m0Nan)};
+    }
+  }
+  return {};
+}
+
 void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
   struct Group {
     const PackJob* job;
@@ -448,6 +469,7 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
         for (const auto& bytes : job.sources) checkpoint::WillNeed(bytes);
       }
     }
+    if (Status checked = CheckExponents(batches[i]); !checked) return checked.error();
     std::vector<std::vector<float>> edited;
     if (edit) edited = EditBatch(batches[i], edit, pool);
     PackBatch(batches[i], pool);

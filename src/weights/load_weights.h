@@ -25,7 +25,7 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats)
 
 // Packs with all threads of `pool`; source pages are dropped behind the packing, so that the peak
 // stays near PackedSizeBytes. `edit`, where given, sees every matrix first. Errors: memory that
-// cannot be had (says how much and what to change).
+// cannot be had (says how much and what to change); scales that are not numbers.
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, hardware::NumaPolicy numa,
                                  hardware::ThreadPool& pool, const LoadProgress& progress,

@@ -8,20 +8,21 @@ kernels::StoredMatrix StoredMatrixOf(const checkpoint::Checkpoint& checkpoint,
   kernels::StoredMatrix matrix{.dtype = view.dtype,
                                .data = view.bytes.data(),
                                .rows = static_cast<int>(binding.rows),
-                               .cols = static_cast<int>(binding.cols)};
-  matrix.row_stride = binding.transposed ? 1 : binding.cols;
-  matrix.col_stride = binding.transposed ? binding.rows : 1;
+                               .cols = static_cast<int>(binding.cols),
+                               .scales = view.scales,
+                               .first_row = binding.first_row + binding.row_offset,
+                               .row_step = binding.row_step};
+  const int64_t row_in_block = binding.transposed ? 1 : binding.cols;
+  matrix.row_stride = row_in_block * binding.row_step;
+  matrix.col_stride = binding.transposed ? binding.rows * binding.row_step : 1;
+  matrix.data += binding.row_offset * row_in_block * tensor::SizeBits(view.dtype) / 8;
   return matrix;
 }
 
 std::vector<float> ToFloats(const kernels::StoredMatrix& matrix) {
   std::vector<float> values(static_cast<size_t>(matrix.rows) * matrix.cols);
-  float* out = values.data();
   for (int row = 0; row < matrix.rows; ++row) {
-    for (int col = 0; col < matrix.cols; ++col) {
-      const int64_t index = row * matrix.row_stride + col * matrix.col_stride;
-      *out++ = tensor::LoadElement(matrix.dtype, matrix.data, static_cast<size_t>(index));
-    }
+    kernels::LoadRow(matrix, row, 0, matrix.cols, &values[static_cast<size_t>(row) * matrix.cols]);
   }
   return values;
 }
