@@ -18,6 +18,7 @@ inline constexpr IntegerRange kPositions = {1, 1 << 27};           // tokens
 inline constexpr NumberRange kNormEpsilon = {0, 1e-1};
 inline constexpr NumberRange kRopeTheta = {1.5, 1e15};
 inline constexpr NumberRange kClip = {1e-6, 1e9};
+inline constexpr NumberRange kMultiplier = {1e-6, 1e6};
 
 // Experts of all layers together; the largest models of today have about 25,000.
 inline constexpr int64_t kMaxExpertsInModel = 1 << 16;

@@ -26,7 +26,11 @@ DecoderConfig ReadDecoder(ConfigFields& config, const DecoderDefaults& defaults)
   attention.num_kv_heads =
       config.Integer("num_key_value_heads",
                      as_many_as_heads ? attention.num_heads : defaults.num_kv_heads, kHeads);
-  attention.head_dim = config.Integer("head_dim", spec.hidden_size / attention.num_heads, kHeadDim);
+  const int even_share = spec.hidden_size / attention.num_heads;
+  attention.head_dim = config.Integer(
+      "head_dim",
+      defaults.head_dim == 0 || config.IsNull("head_dim") ? even_share : defaults.head_dim,
+      kHeadDim);
   FinishAttention(config, attention);
 
   const int max_positions =

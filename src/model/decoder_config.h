@@ -17,6 +17,7 @@ struct DecoderDefaults {
   int num_layers = 0;
   int num_heads = 0;
   int num_kv_heads = 0;  // 0: as many as heads
+  int head_dim = 0;      // 0: hidden_size / heads
   int max_positions = 0;
   double norm_epsilon = 0;
   double rope_theta = 0;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/quote.h"
+#include "model/quantization.h"
 
 namespace convene::model {
 namespace {
@@ -10,11 +11,17 @@ namespace {
 struct Family {
   std::string_view name;  // model_type
   Result<ModelSpec> (*read)(ConfigFields& config);
+  Storage quantised = Storage::kPlain;  // how it may be stored otherwise
 };
 
 constexpr Family kFamilies[] = {
-    {"mixtral", ReadMixtral}, {"qwen2_moe", ReadQwen2Moe}, {"qwen3_moe", ReadQwen3Moe},
-    {"olmoe", ReadOlmoe},     {"dbrx", ReadDbrx},
+    {"mixtral", ReadMixtral},
+    {"qwen2_moe", ReadQwen2Moe},
+    {"qwen3_moe", ReadQwen3Moe, Storage::kFp8Block},
+    {"olmoe", ReadOlmoe},
+    {"dbrx", ReadDbrx},
+    {"granitemoe", ReadGraniteMoe},
+    {"gpt_oss", ReadGptOss, Storage::kMxfp4},
 };
 
 Error NotSupported(std::string_view what) {
@@ -22,13 +29,14 @@ Error NotSupported(std::string_view what) {
                            fmt::join(FamilyNames(), ", "))};
 }
 
-Status CheckNotQuantised(ConfigFields& config) {
-  if (!config.Has("quantization_config")) return {};
-  const std::string method = config.Object("quantization_config").Text("quant_method", "");
+Status CheckQuantisation(const Family& family, ConfigFields& config) {
+  const Storage storage = ReadStorage(config);
+  if (!config.ok()) return config.error();
+  if (storage == Storage::kPlain || storage == family.quantised) return {};
   return Error{
-      fmt::format("quantised checkpoints ({}) are not supported yet; use the F32, F16 or "
-                  "BF16 version of this model",
-                  method.empty() ? "quantization_config" : "quant_method " + Quote(method))};
+      fmt::format("{} checkpoints of model_type {} are not supported; use the F32, F16 or BF16 "
+                  "version of this model",
+                  storage == Storage::kMxfp4 ? "MXFP4" : "FP8", family.name)};
 }
 
 }  // namespace
@@ -58,7 +66,7 @@ Result<ModelSpec> ModelSpecFromConfig(const nlohmann::json& config) {
   if (name.empty()) return NotSupported("a configuration without model_type");
   for (const Family& family : kFamilies) {
     if (family.name != name) continue;
-    if (Status quantised = CheckNotQuantised(fields); !quantised) return quantised.error();
+    if (Status quantised = CheckQuantisation(family, fields); !quantised) return quantised.error();
     Result<ModelSpec> spec = family.read(fields);
     if (spec) spec->family = family.name;
     return spec;

@@ -30,5 +30,7 @@ Result<ModelSpec> ReadQwen2Moe(ConfigFields& config);
 Result<ModelSpec> ReadQwen3Moe(ConfigFields& config);
 Result<ModelSpec> ReadOlmoe(ConfigFields& config);
 Result<ModelSpec> ReadDbrx(ConfigFields& config);
+Result<ModelSpec> ReadGraniteMoe(ConfigFields& config);
+Result<ModelSpec> ReadGptOss(ConfigFields& config);
 
 }  // namespace convene::model

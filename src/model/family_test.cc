@@ -263,33 +263,51 @@ TEST(Family, RefusesTiedDbrx) {
 }
 
 // Every element of every stored tensor belongs to exactly one logical matrix.
+void ExpectPartition(std::vector<const TensorBinding*> blocks) {
+  const auto place = [](const TensorBinding* block) {
+    return std::pair(block->first_row, block->row_offset);
+  };
+  std::sort(blocks.begin(), blocks.end(),
+            [&](const auto* a, const auto* b) { return place(a) < place(b); });
+  const Shape& shape = blocks[0]->stored_shape;
+  const int64_t cols = shape.size() == 1 ? 1 : shape.back();
+  int64_t rows = 1;
+  for (const int64_t dimension : shape) rows *= dimension;
+  rows /= cols;
+  int64_t next_row = 0;
+  int next_offset = 0;
+  for (const TensorBinding* block : blocks) {
+    EXPECT_EQ(place(block), std::pair(next_row, next_offset)) << block->name;
+    EXPECT_EQ(block->stored_shape, shape) << block->name;
+    const int64_t outputs = block->rows * block->row_step;
+    EXPECT_EQ(block->transposed ? outputs : block->cols, cols) << block->name;
+    if (++next_offset < block->row_step) continue;
+    next_offset = 0;
+    next_row += block->transposed ? block->cols : outputs;
+  }
+  EXPECT_EQ(next_row, rows) << blocks[0]->name;
+}
+
 TEST(Family, BindingsPartitionTheStoredTensors) {
   for (const std::string_view name : FamilyNames()) {
-    const auto spec = Read(fmt::format(R"({{"model_type": "{}"}})", name));
-    ASSERT_TRUE(spec) << spec.error().message;
-    EXPECT_EQ(spec->family, name);
-    std::map<std::string, std::vector<const TensorBinding*>> stored;
-    for (const TensorBinding& tensor : spec->tensors) stored[tensor.name].push_back(&tensor);
-    for (auto& [tensor_name, blocks] : stored) {
-      std::sort(blocks.begin(), blocks.end(),
-                [](const auto* a, const auto* b) { return a->first_row < b->first_row; });
-      int64_t next_row = 0;
-      for (const TensorBinding* block : blocks) {
-        EXPECT_EQ(block->first_row, next_row) << tensor_name;
-        EXPECT_EQ(block->stored_shape, blocks[0]->stored_shape) << tensor_name;
-        const int64_t stored_cols = block->stored_shape.size() == 1 ? 1 : block->stored_shape[1];
-        EXPECT_EQ(block->transposed ? block->rows : block->cols, stored_cols) << tensor_name;
-        next_row += block->transposed ? block->cols : block->rows;
-      }
-      EXPECT_EQ(next_row, blocks[0]->stored_shape[0]) << tensor_name;
+    for (const char* quantised :
+         {"", R"(, "quantization_config": {"quant_method": "mxfp4"})",
+          R"(, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]})"}) {
+      const auto spec = Read(fmt::format(R"({{"model_type": "{}"{}}})", name, quantised));
+      if (!spec && *quantised != '\0') continue;
+      ASSERT_TRUE(spec) << spec.error().message;
+      EXPECT_EQ(spec->family, name);
+      std::map<std::string, std::vector<const TensorBinding*>> stored;
+      for (const TensorBinding& tensor : spec->tensors) stored[tensor.name].push_back(&tensor);
+      for (const auto& [tensor_name, blocks] : stored) ExpectPartition(blocks);
     }
   }
 }
 
 TEST(Family, AnUnknownModelTypeListsTheKnownOnes) {
-  EXPECT_EQ(ErrorOf(R"({"model_type": "deepseek_v3"})"),
-            "model_type \"deepseek_v3\" is not supported; the supported model types are mixtral, "
-            "qwen2_moe, qwen3_moe, olmoe, dbrx");
+  EXPECT_EQ(ErrorOf(R"({"model_type": "gpt2"})"),
+            "model_type \"gpt2\" is not supported; the supported model types are mixtral, "
+            "qwen2_moe, qwen3_moe, olmoe, dbrx, granitemoe, gpt_oss");
   EXPECT_NE(ErrorOf("{}").find("qwen3_moe"), std::string::npos);
   EXPECT_NE(ErrorOf(R"({"model_type": 7})"), "");
   EXPECT_NE(ErrorOf("[]"), "");
@@ -312,11 +330,130 @@ TEST(Family, RefusesAbsurdValues) {
   }
 }
 
-TEST(Family, SaysThatQuantisedCheckpointsAreNotSupportedYet) {
-  EXPECT_EQ(ErrorOf(R"({"model_type": "qwen3_moe", "quantization_config":
+TEST(Family, ReadsGranite3_1_1B) {
+  const auto spec = Read(R"({"model_type": "granitemoe", "vocab_size": 49155, "hidden_size": 1024,
+      "intermediate_size": 512, "num_hidden_layers": 24, "num_attention_heads": 16,
+      "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-06,
+      "rope_theta": 1500000, "hidden_act": "silu", "attention_bias": false,
+      "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+      "logits_scaling": 6.0, "num_local_experts": 32, "num_experts_per_tok": 8,
+      "tie_word_embeddings": true})");
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_EQ(spec->embedding_scale, 12.0f);
+  EXPECT_EQ(spec->residual_scale, 0.22f);
+  EXPECT_FLOAT_EQ(spec->logits_scale, 1.0f / 6);
+  EXPECT_EQ(spec->layers[0].attention.scale, 0.015625f);
+  EXPECT_EQ(spec->layers[0].moe->gate_norm, GateNorm::kSum);
+  const TensorBinding* up = Find(*spec, TensorRole::kExpertUp, 23, 31);
+  ASSERT_NE(up, nullptr);
+  EXPECT_EQ(up->name, "model.layers.23.block_sparse_moe.input_linear.weight");
+  EXPECT_EQ(up->stored_shape, (Shape{32, 1024, 1024}));
+  EXPECT_EQ(up->first_row, 31 * 1024 + 512);
+  EXPECT_EQ(up->rows, 512);
+  EXPECT_EQ(Find(*spec, TensorRole::kExpertDown, 0, 1)->first_row, 1024);
+  EXPECT_EQ(Find(*spec, TensorRole::kRouter, 0)->name,
+            "model.layers.0.block_sparse_moe.router.layer.weight");
+
+  const auto plain = Read(R"({"model_type": "granitemoe"})");
+  EXPECT_EQ(plain->layers[0].attention.scale, 1.0f) << "absent it is not head_dim^-1/2";
+  EXPECT_EQ(plain->layers[0].attention.num_kv_heads, 32);
+}
+
+constexpr std::string_view kGptOss20b = R"({"model_type": "gpt_oss", "attention_bias": true,
+    "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+    "initial_context_length": 4096, "intermediate_size": 2880, "layer_types":
+    ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "max_position_embeddings": 131072, "num_attention_heads": 64, "num_experts_per_tok": 4,
+    "num_hidden_layers": 4, "num_key_value_heads": 8, "num_local_experts": 32, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+    "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+    "rope_theta": 150000, "sliding_window": 128, "swiglu_limit": 7.0, "vocab_size": 201088)";
+
+TEST(Family, ReadsGptOss20bInBf16) {
+  const auto spec = Read(std::string(kGptOss20b) + "}");
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_EQ(spec->layers[0].attention.window, 128);
+  EXPECT_EQ(spec->layers[1].attention.window, 0);
+  EXPECT_TRUE(spec->layers[0].attention.sinks);
+  EXPECT_TRUE(spec->layers[0].attention.qkv_bias);
+  EXPECT_TRUE(spec->layers[0].attention.output_bias);
+  EXPECT_EQ(spec->layers[0].attention.query_dim(), 4096);
+  EXPECT_EQ(spec->rope.scaling, RopeScaling::kYarn);
+  EXPECT_FALSE(spec->rope.truncate);
+  EXPECT_EQ(spec->max_positions, 131072);
+  const MoeSpec& moe = *spec->layers[0].moe;
+  EXPECT_EQ(moe.activation.kind, Activation::kClampedSwiglu);
+  EXPECT_EQ(moe.activation.limit, 7.0f);
+  EXPECT_EQ(moe.activation.alpha, 1.702f);
+  EXPECT_TRUE(moe.expert_bias);
+  EXPECT_EQ(Find(*spec, TensorRole::kSinks, 3)->stored_shape, (Shape{64}));
+  EXPECT_EQ(Find(*spec, TensorRole::kRouterBias, 3)->name, "model.layers.3.mlp.router.bias");
+  const TensorBinding* up = Find(*spec, TensorRole::kExpertUp, 0, 2);
+  EXPECT_EQ(up->stored_shape, (Shape{32, 2880, 5760}));
+  EXPECT_TRUE(up->transposed);
+  EXPECT_EQ(up->first_row, 2 * 2880);
+  EXPECT_EQ(up->row_step, 2);
+  EXPECT_EQ(up->row_offset, 1);
+  EXPECT_EQ(up->storage, Storage::kPlain);
+  const TensorBinding* bias = Find(*spec, TensorRole::kExpertUpBias, 0, 2);
+  EXPECT_EQ(bias->stored_shape, (Shape{32, 5760}));
+  EXPECT_EQ(bias->rows, 2880);
+}
+
+TEST(Family, ReadsGptOss20bInMxfp4) {
+  const auto spec =
+      Read(std::string(kGptOss20b) + R"(, "quantization_config": {"quant_method": "mxfp4"}})");
+  ASSERT_TRUE(spec) << spec.error().message;
+  const TensorBinding* gate = Find(*spec, TensorRole::kExpertGate, 0, 2);
+  EXPECT_EQ(gate->name, "model.layers.0.mlp.experts.gate_up_proj");
+  EXPECT_EQ(gate->stored_shape, (Shape{32, 5760, 2880}));
+  EXPECT_FALSE(gate->transposed);
+  EXPECT_EQ(gate->first_row, 2 * 5760);
+  EXPECT_EQ(gate->row_step, 2);
+  EXPECT_EQ(gate->storage, Storage::kMxfp4);
+  EXPECT_EQ(Find(*spec, TensorRole::kExpertDown, 0, 2)->row_step, 1);
+  EXPECT_EQ(Find(*spec, TensorRole::kQuery, 0)->storage, Storage::kPlain);
+}
+
+TEST(Family, FillsInWhatGptOssLeavesOut) {
+  const auto spec = Read(R"({"model_type": "gpt_oss", "num_hidden_layers": 3})");
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_EQ(spec->layers[0].attention.window, 128);
+  EXPECT_EQ(spec->layers[1].attention.window, 0);
+  EXPECT_EQ(spec->layers[2].attention.window, 128);
+  EXPECT_EQ(spec->layers[0].attention.head_dim, 64);
+  EXPECT_EQ(spec->rope.scaling, RopeScaling::kYarn);
+  EXPECT_NEAR(spec->rope.attention_factor, 1.3466, 1e-4);
+  EXPECT_EQ(spec->rope.theta, 150000);
+  EXPECT_NE(ErrorOf(R"({"model_type": "gpt_oss", "layer_types": ["full_attention"]})"), "");
+  EXPECT_NE(ErrorOf(R"({"model_type": "gpt_oss", "intermediate_size": 100,
+                        "quantization_config": {"quant_method": "mxfp4"}})"),
+            "");
+}
+
+TEST(Family, ReadsFp8BlocksOfTheFamiliesThatHaveThem) {
+  const auto spec = Read(R"({"model_type": "qwen3_moe", "quantization_config":
+      {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}})");
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_EQ(Find(*spec, TensorRole::kExpertUp, 0, 0)->storage, Storage::kFp8Block);
+  EXPECT_EQ(Find(*spec, TensorRole::kAttentionOutput, 0)->storage, Storage::kFp8Block);
+  EXPECT_EQ(Find(*spec, TensorRole::kRouter, 0)->storage, Storage::kPlain);
+  EXPECT_EQ(Find(*spec, TensorRole::kHead)->storage, Storage::kPlain);
+}
+
+TEST(Family, RefusesOtherQuantisedCheckpoints) {
+  EXPECT_EQ(ErrorOf(R"({"model_type": "mixtral", "quantization_config":
                         {"quant_method": "fp8", "weight_block_size": [128, 128]}})"),
-            "quantised checkpoints (quant_method \"fp8\") are not supported yet; use the F32, F16 "
-            "or BF16 version of this model");
+            "FP8 checkpoints of model_type mixtral are not supported; use the F32, F16 or BF16 "
+            "version of this model");
+  EXPECT_EQ(ErrorOf(R"({"model_type": "qwen3_moe", "quantization_config":
+                        {"quant_method": "fp8"}})"),
+            "FP8 (\"e4m3\") with blocks of [] is not supported; it must be e4m3 with "
+            "weight_block_size [128, 128]");
+  EXPECT_EQ(ErrorOf(R"({"model_type": "qwen3_moe", "quantization_config":
+                        {"quant_method": "gptq"}})"),
+            "quantised checkpoints (quant_method \"gptq\") are not supported; use the F32, F16 or "
+            "BF16 version of this model");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "model/decoder_config.h"
 #include "model/decoder_tensors.h"
 #include "model/family.h"
+#include "model/quantization.h"
 
 namespace convene::model {
 
@@ -34,7 +35,7 @@ Result<ModelSpec> ReadQwen3Moe(ConfigFields& config) {
   spec.layers =
       ReadSparseAndDenseLayers(config, decoder.num_layers, attention, moe, dense_intermediate_size);
   if (!config.ok()) return config.error();
-  BindDecoder(spec);
+  BindDecoder(spec, {.storage = ReadStorage(config)});
   return std::move(spec);
 }
 
