@@ -282,6 +282,83 @@ TEST(Checkpoint, NamesTheConfigurationFileAtFault) {
   ExpectContains(directory.ErrorOnOpen(), "generation_config.json: top_p is 2");
 }
 
+// The tiny model as FP8: its experts' matrices are, and all but one of attention's.
+class Fp8Directory : public Directory {
+ public:
+  Fp8Directory() {
+    config["model_type"] = "qwen3_moe";
+    config["hidden_size"] = 200;
+    config["moe_intermediate_size"] = 130;
+    config["head_dim"] = 64;
+    config["num_experts"] = 1;
+    config["num_experts_per_tok"] = 1;
+    config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+    tensors.clear();
+    const std::string layer = "model.layers.0.";
+    Add("model.embed_tokens.weight", {10, 200});
+    Add("lm_head.weight", {10, 200});
+    Add("model.norm.weight", {200});
+    Add(layer + "input_layernorm.weight", {200});
+    Add(layer + "post_attention_layernorm.weight", {200});
+    AddFp8(layer + "self_attn.q_proj.weight", 128, 200);
+    AddFp8(layer + "self_attn.k_proj.weight", 64, 200);
+    AddFp8(layer + "self_attn.v_proj.weight", 64, 200);
+    Add(layer + "self_attn.o_proj.weight", {200, 128});
+    Add(layer + "self_attn.q_norm.weight", {64});
+    Add(layer + "self_attn.k_norm.weight", {64});
+    Add(layer + "mlp.gate.weight", {1, 200});
+    AddFp8(layer + "mlp.experts.0.gate_proj.weight", 130, 200);
+    AddFp8(layer + "mlp.experts.0.up_proj.weight", 130, 200);
+    AddFp8(layer + "mlp.experts.0.down_proj.weight", 200, 130);
+  }
+  void AddFp8(const std::string& name, int64_t rows, int64_t cols) {
+    Add(name, {rows, cols}, "F8_E4M3");
+    Add(name + "_scale_inv", {(rows + 127) / 128, (cols + 127) / 128}, "F32");
+  }
+};
+
+TEST(Checkpoint, GivesFp8WithItsScales) {
+  const Fp8Directory directory;
+  directory.WriteAll();
+  const auto checkpoint = directory.Open();
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const TensorView down = checkpoint->View(Find(checkpoint->spec(), TensorRole::kExpertDown, 0));
+  EXPECT_EQ(down.dtype, tensor::DType::kE4m3);
+  EXPECT_EQ(down.bytes.size(), 200u * 130);
+  EXPECT_EQ(down.scales.data.size(), 2u * 2 * 4);
+  EXPECT_EQ(down.scales.blocks_per_row, 2);
+  const TensorView output =
+      checkpoint->View(Find(checkpoint->spec(), TensorRole::kAttentionOutput));
+  EXPECT_EQ(output.dtype, tensor::DType::kBf16) << "what is stored counts";
+  EXPECT_TRUE(output.scales.data.empty());
+}
+
+TEST(Checkpoint, RefusesFp8WithoutFittingScales) {
+  const std::string name = "model.layers.0.self_attn.q_proj.weight";
+  Fp8Directory wrong_shape;
+  wrong_shape.Add(name + "_scale_inv", {2, 2}, "F32");
+  wrong_shape.WriteAll();
+  ExpectContains(wrong_shape.ErrorOnOpen(),
+                 "q_proj.weight_scale_inv\" has the shape [2, 2], but "
+                 "config.json needs [1, 2]");
+  Fp8Directory wrong_dtype;
+  wrong_dtype.Add(name + "_scale_inv", {1, 2}, "BF16");
+  wrong_dtype.WriteAll();
+  ExpectContains(wrong_dtype.ErrorOnOpen(), "is BF16, but must be F32");
+  Fp8Directory other_fp8;
+  other_fp8.Add(name, {128, 200}, "F8_E5M2");
+  other_fp8.WriteAll();
+  ExpectContains(other_fp8.ErrorOnOpen(), "is F8_E5M2, but must be F8_E4M3");
+  Fp8Directory missing;
+  missing.tensors.erase(name + "_scale_inv");
+  missing.WriteAll();
+  ExpectContains(missing.ErrorOnOpen(), "lacks 1 of the");
+  Fp8Directory unused;
+  unused.Add("model.layers.0.self_attn.o_proj.weight_scale_inv", {2, 1}, "F32");
+  unused.WriteAll();
+  ExpectContains(unused.ErrorOnOpen(), "has no use");
+}
+
 TEST(Checkpoint, RefusesQuantisedDirectories) {
   Directory directory;
   directory.WriteAll();

@@ -20,71 +20,34 @@
 #include "checkpoint/output_file.h"
 #include "checkpoint/random_weights.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/synthetic_tensor.h"
 #include "model/family.h"
 
 namespace convene::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using model::TensorRole;
 using nlohmann::json;
 
-// What the elements of a tensor are: `constant`, or random with this standard deviation.
-struct Fill {
-  float std = 0;
-  float constant = 0;
-};
-
-struct PlannedTensor {
-  StoredTensor stored;
-  Fill fill;
-  int64_t num_elements = 0;
-};
-
-using Shard = std::vector<PlannedTensor>;
-
-Fill FillOf(const model::TensorBinding& binding, float embedding_std) {
-  switch (binding.role) {
-    case TensorRole::kFinalNorm:
-    case TensorRole::kAttentionNorm:
-    case TensorRole::kFfnNorm:
-    case TensorRole::kQueryNorm:
-    case TensorRole::kKeyNorm:
-      return {.constant = 1};
-    case TensorRole::kQueryBias:
-    case TensorRole::kKeyBias:
-    case TensorRole::kValueBias:
-    case TensorRole::kAttentionOutputBias:
-      return {};
-    case TensorRole::kEmbedding:
-      return {.std = embedding_std};
-    default:
-      // Inputs of size one give outputs of size one.
-      return {.std = 1.0f / std::sqrt(static_cast<float>(binding.cols))};
-  }
-}
+using Shard = std::vector<SyntheticTensor>;
 
 // The stored tensors in the order of the computation, cut into shards.
 std::vector<Shard> PlanShards(const model::ModelSpec& spec, const SynthesisOptions& options) {
   std::vector<Shard> shards(1);
-  std::unordered_set<std::string_view> planned;
+  std::unordered_set<std::string_view> seen;
   uint64_t shard_bytes = 0;
   for (const model::TensorBinding& binding : spec.tensors) {
     // Several bindings may be parts of one tensor (dbrx); their scales are the same.
-    if (!planned.insert(binding.name).second) continue;
-    PlannedTensor tensor = {
-        .stored = {.name = binding.name, .dtype = "BF16", .shape = binding.stored_shape},
-        .fill = FillOf(binding, options.embedding_std),
-        .num_elements = 1};
-    for (const int64_t dimension : binding.stored_shape) tensor.num_elements *= dimension;
-    tensor.stored.size_bytes = static_cast<uint64_t>(tensor.num_elements) * sizeof(tensor::Bf16);
-    if (!shards.back().empty() &&
-        shard_bytes + tensor.stored.size_bytes > options.max_shard_bytes) {
-      shards.emplace_back();
-      shard_bytes = 0;
+    if (!seen.insert(binding.name).second) continue;
+    for (SyntheticTensor& tensor : SyntheticTensors(binding, options.embedding_std)) {
+      if (!shards.back().empty() &&
+          shard_bytes + tensor.stored.size_bytes > options.max_shard_bytes) {
+        shards.emplace_back();
+        shard_bytes = 0;
+      }
+      shard_bytes += tensor.stored.size_bytes;
+      shards.back().push_back(std::move(tensor));
     }
-    shard_bytes += tensor.stored.size_bytes;
-    shards.back().push_back(std::move(tensor));
   }
   return shards;
 }
@@ -96,21 +59,25 @@ std::string ShardName(size_t shard_idx, size_t num_shards) {
 
 // A run of elements of one tensor, as much as a thread generates and writes at a time.
 struct Part {
-  const PlannedTensor* tensor = nullptr;
+  const SyntheticTensor* tensor = nullptr;
   int64_t first = 0;
   int64_t count = 0;
   uint64_t file_offset = 0;
 };
-constexpr int64_t kPartElements = 32 * kRandomBlock;  // 4 MiB
+constexpr int64_t kPartElements = 32 * kRandomBlock;  // 4 MiB of bf16
+
+uint64_t PartBytes(const Part& part) {
+  return static_cast<uint64_t>(part.count) * BitsOf(part.tensor->encoding) / 8;
+}
 
 std::vector<Part> PartsOf(const Shard& shard, uint64_t data_start) {
   std::vector<Part> parts;
   uint64_t offset = data_start;
-  for (const PlannedTensor& tensor : shard) {
+  for (const SyntheticTensor& tensor : shard) {
     for (int64_t first = 0; first < tensor.num_elements; first += kPartElements) {
       const int64_t count = std::min(kPartElements, tensor.num_elements - first);
       parts.push_back({&tensor, first, count, offset});
-      offset += static_cast<uint64_t>(count) * sizeof(tensor::Bf16);
+      offset += PartBytes(parts.back());
     }
   }
   return parts;
@@ -125,12 +92,11 @@ class ShardWriter {
 
   Status Write(const std::string& path, const Shard& shard) {
     std::vector<StoredTensor> stored;
-    for (const PlannedTensor& tensor : shard) stored.push_back(tensor.stored);
+    for (const SyntheticTensor& tensor : shard) stored.push_back(tensor.stored);
     const std::string prefix = SafetensorsPrefix(stored);
     const std::vector<Part> parts = PartsOf(shard, prefix.size());
     const Part& last = parts.back();
-    Result<OutputFile> file = OutputFile::Create(
-        path, last.file_offset + static_cast<uint64_t>(last.count) * sizeof(tensor::Bf16));
+    Result<OutputFile> file = OutputFile::Create(path, last.file_offset + PartBytes(last));
     if (!file) return file.error();
     if (Status written = file->WriteAt(0, std::as_bytes(std::span(prefix))); !written) {
       return written;
@@ -145,9 +111,9 @@ class ShardWriter {
     std::mutex mutex;
     std::optional<Error> first_error;
     const auto work = [&](bool reports) {
-      std::vector<tensor::Bf16> buffer(kPartElements);
+      Buffers buffers;
       for (size_t i = next++; i < parts.size(); i = next++) {
-        if (Status written = WritePart(file, parts[i], buffer); !written) {
+        if (Status written = WritePart(file, parts[i], buffers); !written) {
           const std::lock_guard lock(mutex);
           if (!first_error) first_error = written.error();
           next = parts.size();
@@ -166,8 +132,14 @@ class ShardWriter {
     return {};
   }
 
-  Status WritePart(const OutputFile& file, const Part& part, std::vector<tensor::Bf16>& buffer) {
-    const std::span<tensor::Bf16> elements(buffer.data(), static_cast<size_t>(part.count));
+  // Of one thread.
+  struct Buffers {
+    std::vector<tensor::Bf16> numbers = std::vector<tensor::Bf16>(kPartElements);
+    std::vector<std::byte> bytes;
+  };
+
+  Status WritePart(const OutputFile& file, const Part& part, Buffers& buffers) {
+    const std::span<tensor::Bf16> elements(buffers.numbers.data(), static_cast<size_t>(part.count));
     const Fill& fill = part.tensor->fill;
     if (fill.std > 0) {
       FillNormal(RandomKey(options_.seed, part.tensor->stored.name), part.first, fill.std,
@@ -175,10 +147,9 @@ class ShardWriter {
     } else {
       std::fill(elements.begin(), elements.end(), tensor::Bf16FromFloat(fill.constant));
     }
-    if (Status written = file.WriteAt(part.file_offset, std::as_bytes(elements)); !written) {
-      return written;
-    }
-    done_bytes_ += elements.size_bytes();
+    const std::span<const std::byte> bytes = Encode(*part.tensor, elements, buffers.bytes);
+    if (Status written = file.WriteAt(part.file_offset, bytes); !written) return written;
+    done_bytes_ += bytes.size();
     return {};
   }
 
@@ -192,7 +163,7 @@ Status WriteIndex(const std::string& path, const std::vector<Shard>& shards, uin
   json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", json::object()}};
   json& weight_map = index["weight_map"];
   for (size_t i = 0; i < shards.size(); ++i) {
-    for (const PlannedTensor& tensor : shards[i]) {
+    for (const SyntheticTensor& tensor : shards[i]) {
       weight_map[tensor.stored.name] = ShardName(i, shards.size());
     }
   }
@@ -215,7 +186,7 @@ Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::s
   SynthesisSummary summary = {.num_shards = static_cast<int>(shards.size())};
   for (const Shard& shard : shards) {
     summary.num_tensors += std::ssize(shard);
-    for (const PlannedTensor& tensor : shard) summary.size_bytes += tensor.stored.size_bytes;
+    for (const SyntheticTensor& tensor : shard) summary.size_bytes += tensor.stored.size_bytes;
   }
 
   Result<OutputDirectory> output = OutputDirectory::Prepare(directory);

@@ -33,12 +33,12 @@ struct SynthesisSummary {
 // Called from the calling thread with bytes written so far and in total; may be empty.
 using SynthesisProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
 
-// Writes bf16 weights under the family's own tensor names, in shards with an index, and last the
-// config.json of `config_path` (a file or a model directory) with its number of layers replaced: a
-// directory without config.json is not complete. The bytes depend on the configuration, the seed
-// and the embedding's scale alone. Memory use is constant. `directory` must not exist or be empty.
-// Errors: a configuration that cannot be used, a disk without the room (checked first) or that
-// fails; what was written is then removed.
+// Writes weights under the family's own tensor names, in bf16 or where the configuration says so
+// FP8 or MXFP4, in shards with an index, and last the config.json of `config_path` (a file or a
+// model directory) with its number of layers replaced: a directory without config.json is not
+// complete. The bytes depend on the configuration, the seed and the embedding's scale alone. Memory
+// use is constant. `directory` must not exist or be empty. Errors: a configuration that cannot be
+// used, a disk without the room (checked first) or that fails; what was written is then removed.
 Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::string& directory,
                                     const SynthesisOptions& options,
                                     const SynthesisProgress& progress);

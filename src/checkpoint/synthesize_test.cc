@@ -58,7 +58,15 @@ TEST_F(SynthesizeTest, EveryFamilyLoadsAgain) {
       R"({"model_type": "olmoe", "num_experts_per_tok": 1, "tie_word_embeddings": true, )" + sizes +
           "}",
       R"({"model_type": "dbrx", "d_model": 32, "n_heads": 4, "n_layers": 3, "vocab_size": 40,
-          "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 5}})"};
+          "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 5}})",
+      R"({"model_type": "granitemoe", "num_local_experts": 5, )" + sizes + "}",
+      R"({"model_type": "gpt_oss", "num_local_experts": 5, "head_dim": 8, )" + sizes + "}",
+      R"({"model_type": "gpt_oss", "num_local_experts": 5, "head_dim": 8, "hidden_size": 64,
+          "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "vocab_size": 40, "quantization_config": {"quant_method": "mxfp4"}})",
+      R"({"model_type": "qwen3_moe", "num_experts_per_tok": 3, "quantization_config":
+          {"quant_method": "fp8", "weight_block_size": [128, 128]}, )" +
+          sizes + "}"};
   for (const std::string& config : configs) {
     const std::string directory = Path("model");
     const auto summary = Synthesize(Config(config), directory, {.num_layers = 2}, {});
@@ -91,6 +99,41 @@ TEST_F(SynthesizeTest, ScalesMatricesByTheirInputAndLeavesNormsAtOne) {
                             : view.cols == 1                       ? 1
                                                                    : 1 / std::sqrt(view.cols);
     EXPECT_NEAR(size / expected, 1, 0.1) << binding.name;
+  }
+}
+
+TEST_F(SynthesizeTest, ScalesQuantisedMatricesByTheirInputToo) {
+  const std::string fp8 = R"({"model_type": "qwen3_moe", "hidden_size": 200, "head_dim": 64,
+      "intermediate_size": 300, "moe_intermediate_size": 130, "num_attention_heads": 3,
+      "num_key_value_heads": 1, "num_experts": 2, "num_experts_per_tok": 1, "vocab_size": 40,
+      "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})";
+  const std::string mxfp4 = R"({"model_type": "gpt_oss", "hidden_size": 64,
+      "intermediate_size": 96, "head_dim": 8, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "num_local_experts": 5, "vocab_size": 40, "quantization_config": {"quant_method": "mxfp4"}})";
+  for (const std::string& config : {fp8, mxfp4}) {
+    ASSERT_TRUE(Synthesize(Config(config), Path("model"), {.num_layers = 1}, {}));
+    const auto checkpoint = Checkpoint::Open(Path("model"));
+    ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+    int quantised = 0;
+    for (const model::TensorBinding& binding : checkpoint->spec().tensors) {
+      if (binding.storage == model::Storage::kPlain) continue;
+      ++quantised;
+      const TensorView view = checkpoint->View(binding);
+      double squares = 0;
+      for (int64_t row = 0; row < view.rows; ++row) {
+        for (int64_t col = 0; col < view.cols; ++col) {
+          const auto index = static_cast<size_t>(row * view.cols + col);
+          const double value = tensor::LoadElement(view.dtype, view.bytes.data(), index) *
+                               view.scales.At(binding.first_row + row, col);
+          squares += value * value;
+        }
+      }
+      const auto count = static_cast<double>(view.rows * view.cols);
+      EXPECT_NEAR(std::sqrt(squares / count * static_cast<double>(view.cols)), 1, 0.1)
+          << binding.name;
+    }
+    EXPECT_GT(quantised, 6);
+    fs::remove_all(Path("model"));
   }
 }
 

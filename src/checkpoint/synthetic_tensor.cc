@@ -1,0 +1,131 @@
+#include "checkpoint/synthetic_tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "checkpoint/stored_parts.h"
+#include "tensor/small_floats.h"
+
+namespace convene::checkpoint {
+namespace {
+
+using model::TensorRole;
+
+Fill FillOf(const model::TensorBinding& binding, float embedding_std) {
+  switch (binding.role) {
+    case TensorRole::kFinalNorm:
+    case TensorRole::kAttentionNorm:
+    case TensorRole::kFfnNorm:
+    case TensorRole::kQueryNorm:
+    case TensorRole::kKeyNorm:
+    case TensorRole::kQueryDownNorm:
+    case TensorRole::kKvDownNorm:
+    case TensorRole::kCrossNorm:
+      return {.constant = 1};
+    case TensorRole::kQueryBias:
+    case TensorRole::kKeyBias:
+    case TensorRole::kValueBias:
+    case TensorRole::kAttentionOutputBias:
+    case TensorRole::kQueryDownBias:
+    case TensorRole::kKvDownBias:
+    case TensorRole::kSinks:
+    case TensorRole::kRouterBias:
+    case TensorRole::kCorrectionBias:
+    case TensorRole::kExpertGateBias:
+    case TensorRole::kExpertUpBias:
+    case TensorRole::kExpertDownBias:
+      return {};
+    case TensorRole::kEmbedding:
+      return {.std = embedding_std};
+    default:
+      // Inputs of size one give outputs of size one.
+      return {.std = 1.0f / std::sqrt(static_cast<float>(binding.cols))};
+  }
+}
+
+}  // namespace
+
+int BitsOf(Encoding encoding) {
+  switch (encoding) {
+    case Encoding::kF32:
+      return 32;
+    case Encoding::kBf16:
+      return 16;
+    case Encoding::kE4m3:
+    case Encoding::kE8m0:
+      return 8;
+    case Encoding::kE2m1:
+      return 4;
+  }
+  return 0;
+}
+
+std::vector<SyntheticTensor> SyntheticTensors(const model::TensorBinding& binding,
+                                              float embedding_std) {
+  const Fill fill = FillOf(binding, embedding_std);
+  const std::vector<StoredPart> parts = PartsOf(binding);
+  const auto planned = [&](const StoredPart& part, Encoding encoding, Fill part_fill) {
+    SyntheticTensor tensor = {.stored = {.name = part.name,
+                                         .dtype = part.dtype == nullptr ? "BF16" : part.dtype,
+                                         .shape = part.shape},
+                              .encoding = encoding,
+                              .fill = part_fill,
+                              .num_elements = 1};
+    for (const int64_t dimension : part.shape) tensor.num_elements *= dimension;
+    if (encoding == Encoding::kE2m1) tensor.num_elements *= 2;  // a byte holds two
+    tensor.stored.size_bytes = static_cast<uint64_t>(tensor.num_elements) * BitsOf(encoding) / 8;
+    return tensor;
+  };
+  const float largest = 3.5f * fill.std;
+  switch (binding.storage) {
+    case model::Storage::kPlain:
+      break;
+    case model::Storage::kFp8Block: {
+      const float scale = largest / 448;
+      return {planned(parts[0], Encoding::kE4m3, {.std = fill.std / scale}),
+              planned(parts[1], Encoding::kF32, {.constant = scale})};
+    }
+    case model::Storage::kMxfp4: {
+      const float scale = std::exp2(std::ceil(std::log2(largest / 6)));
+      return {planned(parts[0], Encoding::kE2m1, {.std = fill.std / scale}),
+              planned(parts[1], Encoding::kE8m0, {.constant = scale})};
+    }
+  }
+  return {planned(parts[0], Encoding::kBf16, fill)};
+}
+
+std::span<const std::byte> Encode(const SyntheticTensor& tensor,
+                                  std::span<const tensor::Bf16> numbers,
+                                  std::vector<std::byte>& bytes) {
+  if (tensor.encoding == Encoding::kBf16) return std::as_bytes(numbers);
+  const size_t count = numbers.size();
+  bytes.resize(count * BitsOf(tensor.encoding) / 8);
+  const auto number = [&](size_t i) { return tensor::FloatFromBf16(numbers[i]); };
+  switch (tensor.encoding) {
+    case Encoding::kBf16:
+      break;
+    case Encoding::kE4m3:
+      for (size_t i = 0; i < count; ++i) bytes[i] = std::byte{tensor::E4m3FromFloat(number(i))};
+      break;
+    case Encoding::kE2m1:
+      for (size_t i = 0; i < count; i += 2) {
+        const int low = tensor::E2m1FromFloat(number(i));
+        const int high = tensor::E2m1FromFloat(number(i + 1));
+        bytes[i / 2] = static_cast<std::byte>(low | high << 4);
+      }
+      break;
+    case Encoding::kF32:
+      for (size_t i = 0; i < count; ++i) {
+        std::memcpy(&bytes[i * sizeof(float)], &tensor.fill.constant, sizeof(float));
+      }
+      break;
+    case Encoding::kE8m0:
+      std::fill(bytes.begin(), bytes.end(),
+                static_cast<std::byte>(std::ilogb(tensor.fill.constant) + 127));
+      break;
+  }
+  return bytes;
+}
+
+}  // namespace convene::checkpoint

@@ -1,0 +1,45 @@
+// What a synthetic checkpoint stores: which tensors, of which numbers, and their bytes. Writes no
+// files (synthesize.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "model/model_spec.h"
+#include "tensor/dtype.h"
+
+namespace convene::checkpoint {
+
+// What the elements of a tensor are: `constant`, or random with this standard deviation.
+struct Fill {
+  float std = 0;
+  float constant = 0;
+};
+
+// How they are written.
+enum class Encoding { kBf16, kF32, kE4m3, kE2m1, kE8m0 };
+
+int BitsOf(Encoding encoding);
+
+struct SyntheticTensor {
+  StoredTensor stored;
+  Encoding encoding = Encoding::kBf16;
+  Fill fill;
+  int64_t num_elements = 0;
+};
+
+// The tensors that hold one binding. All blocks of a quantised one have the same scale: the largest
+// of the random numbers, 3.5 standard deviations, becomes the largest element.
+std::vector<SyntheticTensor> SyntheticTensors(const model::TensorBinding& binding,
+                                              float embedding_std);
+
+// Numbers of a tensor as it stores them, in `bytes` or, where they need no change, as they are.
+// The count is even where two share a byte.
+std::span<const std::byte> Encode(const SyntheticTensor& tensor,
+                                  std::span<const tensor::Bf16> numbers,
+                                  std::vector<std::byte>& bytes);
+
+}  // namespace convene::checkpoint
