@@ -92,11 +92,13 @@ class StoredTensors {
 // Rows [first_row, first_row + count) of `matrix`, transposed.
 StoredMatrix Transposed(const StoredMatrix& matrix, int first_row, int count) {
   StoredMatrix result = matrix;
-  result.data += static_cast<size_t>(first_row * matrix.row_stride) * SizeBytes(matrix.dtype);
+  result.data += first_row * matrix.row_stride * SizeBits(matrix.dtype) / 8;
   result.row_stride = matrix.col_stride;
   result.col_stride = matrix.row_stride;
   result.rows = matrix.cols;
   result.cols = count;
+  result.first_row += int64_t{first_row} * matrix.row_step;
+  result.is_transposed = true;
   return result;
 }
 
