@@ -150,6 +150,7 @@ class Batch : public Command {
     AddJsonOption(app, json_path_);
     AddContextOption(app, model_);
     AddModelOptions(app, model_);
+    AddCapacityOption(app, model_);
   }
 
   Status Run() override {

@@ -66,6 +66,14 @@ void AddContextOption(CLI::App& app, ModelOptions& options) {
       ->type_name("TOKENS");
 }
 
+void AddCapacityOption(CLI::App& app, ModelOptions& options) {
+  app.add_option("--expert-capacity", options.load.expert_capacity,
+                 "Tokens of a prompt that an expert takes at most, as transformers does for Switch "
+                 "(default: any number)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+}
+
 Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options) {
   LoadMessages messages;
   Result<std::unique_ptr<engine::LoadedModel>> model =

@@ -25,6 +25,9 @@ void AddModelOptions(CLI::App& app, ModelOptions& options);
 // --context, where the command does not know it.
 void AddContextOption(CLI::App& app, ModelOptions& options);
 
+// --expert-capacity.
+void AddCapacityOption(CLI::App& app, ModelOptions& options);
+
 // Loads the model; tells memory needed and available before, progress meanwhile and the time after
 // on standard error.
 Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options);

@@ -32,6 +32,7 @@ class RunPrompt : public Command {
     AddJsonOption(app, json_path_);
     AddContextOption(app, model_);
     AddModelOptions(app, model_);
+    AddCapacityOption(app, model_);
   }
 
   Status Run() override {

@@ -202,6 +202,37 @@ TEST(Engine, LogprobsAreThoseOfTheScoredSequence) {
   EXPECT_EQ(num_compared, 10);
 }
 
+std::vector<float> AllLogits(const LoadOptions& options, std::span<const int32_t> tokens) {
+  const auto model = LoadedModel::Load(kModels + "dbrx_top1", options, {});
+  CHECK(model.ok(), "{}", model.error().message);
+  std::vector<float> all;
+  const std::span<const int32_t> sequences[] = {tokens, tokens.subspan(20)};
+  CHECK(ForEachLogits(**model, sequences, [&](int, int, auto logits) {
+          all.insert(all.end(), logits.begin(), logits.end());
+        }).ok());
+  return all;
+}
+
+TEST(Engine, ExpertCapacityDoesNotDependOnChunks) {
+  std::vector<int32_t> tokens(100);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 7 % 50);
+  const std::vector<float> dropless = AllLogits({.context = 256}, tokens);
+  EXPECT_EQ(AllLogits({.context = 256, .expert_capacity = 100}, tokens), dropless);
+  const std::vector<float> limited = AllLogits({.context = 256, .expert_capacity = 5}, tokens);
+  EXPECT_NE(limited, dropless);
+  for (const int chunk : {1, 7, 33}) {
+    EXPECT_EQ(AllLogits({.context = 256, .max_step_tokens = chunk, .expert_capacity = 5}, tokens),
+              limited)
+        << chunk;
+  }
+}
+
+TEST(Engine, ExpertCapacityIsForOneExpertPerToken) {
+  const auto model = LoadedModel::Load(kModels + "olmoe_plain", {.expert_capacity = 5}, {});
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message, HasSubstr("--expert-capacity"));
+}
+
 TEST(Engine, StopStringsEndTheAnswerBeforeThem) {
   const auto engine = Load({.context = 256});
   Request request = Greedy({65, 66, 67}, 100);

@@ -149,7 +149,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& direct
        .context = chosen->memory.context,
        .activations = chosen->formats.activations,
        .kv = chosen->formats.kv,
-       .dense_from_rows = DenseFromRows(**kernels, model->pool_->cpus())});
+       .dense_from_rows = DenseFromRows(**kernels, model->pool_->cpus()),
+       .expert_capacity = options.expert_capacity});
   if (!transformer) return transformer.error();
   model->transformer_ = *std::move(transformer);
   return model;

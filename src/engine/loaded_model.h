@@ -31,6 +31,7 @@ struct LoadOptions {
   std::optional<int> context = {};
   int max_step_tokens = 512;
   int max_sequences = 1;          // whose KV cache should fit at the same time
+  int expert_capacity = 0;        // as runtime::TransformerOptions
   weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
 };
 

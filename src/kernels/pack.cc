@@ -27,18 +27,26 @@ void Convert(tensor::DType dtype, const std::byte* from, int count, Bf16* out) {
   tensor::ConvertToBf16(dtype, from, count, out);
 }
 
+// Columns from `col` on that share a scale.
+int ColumnsWithOneScale(const StoredMatrix& source, int64_t stored_row, int col) {
+  if (!source.is_transposed) return source.scales.block_cols - col % source.scales.block_cols;
+  const auto left = source.scales.block_rows - stored_row % source.scales.block_rows;
+  return static_cast<int>((left + source.row_step - 1) / source.row_step);
+}
+
 // Element times scale, rounded once.
 template <typename T>
 void LoadScaled(const StoredMatrix& source, int row, int first_col, int count, T* out) {
-  const int64_t stored_row = source.first_row + int64_t{row} * source.row_step;
-  const int64_t first = row * source.row_stride + first_col;
   for (int done = 0; done < count;) {
     const int col = first_col + done;
-    const int block = source.scales.block_cols;
-    const int end = std::min(count, done + block - col % block);
-    const float scale = source.scales.At(stored_row, col);
+    const int64_t in_rows = source.is_transposed ? col : row;
+    const int64_t stored_row = source.first_row + in_rows * source.row_step;
+    const float scale = source.scales.At(stored_row, source.is_transposed ? row : col);
+    const int end = std::min(count, done + ColumnsWithOneScale(source, stored_row, col));
+    const int64_t first = row * source.row_stride + first_col * source.col_stride;
     for (; done < end; ++done) {
-      Store(tensor::LoadElement(source.dtype, source.data, first + done) * scale, out + done);
+      const int64_t index = first + done * source.col_stride;
+      Store(tensor::LoadElement(source.dtype, source.data, index) * scale, out + done);
     }
   }
 }

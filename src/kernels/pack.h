@@ -11,8 +11,8 @@ namespace convene::kernels {
 
 // A matrix as a checkpoint stores it, at any alignment: element (row, col) is number
 // (row * row_stride + col * col_stride) of `data`, times a scale where there are any: that of
-// element (first_row + row * row_step, col). Scaled elements have a col_stride of one, and those of
-// half a byte an even row_stride.
+// stored element (first_row + row * row_step, col) or, transposed, (first_row + col * row_step,
+// row).
 struct StoredMatrix {
   tensor::DType dtype = tensor::DType::kF32;
   const std::byte* data = nullptr;
@@ -23,6 +23,7 @@ struct StoredMatrix {
   tensor::BlockScales scales = {};
   int64_t first_row = 0;
   int row_step = 1;
+  bool is_transposed = false;
 };
 
 // Columns [first_col, first_col + count) of a row, as float.

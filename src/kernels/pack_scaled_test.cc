@@ -81,6 +81,16 @@ TEST(PackGroup, MultipliesFp8WithTheScaleOfItsBlock) {
     }
   }
   ExpectPackedAs(source, elements);
+
+  StoredMatrix transposed = source;
+  std::swap(transposed.rows, transposed.cols);
+  std::swap(transposed.row_stride, transposed.col_stride);
+  transposed.is_transposed = true;
+  std::vector<float> columns;
+  for (int col = 0; col < kCols; ++col) {
+    for (int row = 0; row < kRows; ++row) columns.push_back(elements[row * kCols + col]);
+  }
+  ExpectPackedAs(transposed, columns);
 }
 
 TEST(PackGroup, UnpacksMxfp4WhoseRowsTakeTurns) {

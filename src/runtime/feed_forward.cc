@@ -56,11 +56,11 @@ kernels::EpilogueParameters ParametersOf(const model::ActivationSpec& activation
 }  // namespace
 
 void FeedForward::Run(const model::LayerSpec& layer, const weights::LayerWeights& weights,
-                      int num_rows) {
+                      int num_rows, const CapacityStep& limit) {
   Activations& buffers = context_.activations;
   context_.Normalize(weights.ffn_norm, num_rows, /*also_float=*/layer.moe.has_value());
   if (layer.moe) {
-    RunMoe(*layer.moe, *weights.moe, num_rows);
+    RunMoe(*layer.moe, *weights.moe, num_rows, limit);
     return;
   }
   RunDense(layer.dense_activation, *weights.dense, num_rows, Epilogue::kAdd,
@@ -78,9 +78,9 @@ void FeedForward::RunDense(const model::ActivationSpec& activation, const weight
 }
 
 void FeedForward::RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& weights,
-                         int num_rows) {
+                         int num_rows, const CapacityStep& limit) {
   Activations& buffers = context_.activations;
-  Route(moe, weights, num_rows);
+  Route(moe, weights, num_rows, limit);
   if (weights.shared) {
     RunDense(moe.activation, *weights.shared, num_rows, Epilogue::kStore, 1, buffers.shared_out);
   }
@@ -88,8 +88,8 @@ void FeedForward::RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& w
   Combine(moe, weights, num_rows);
 }
 
-void FeedForward::Route(const model::MoeSpec& moe, const weights::MoeWeights& weights,
-                        int num_rows) {
+void FeedForward::Route(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows,
+                        const CapacityStep& limit) {
   Activations& buffers = context_.activations;
   context_.Multiply(weights.router, buffers.normed_float, num_rows, Epilogue::kStore,
                     buffers.router_logits, weights.router_bias);
@@ -103,6 +103,9 @@ void FeedForward::Route(const model::MoeSpec& moe, const weights::MoeWeights& we
                                &expert_weights_[row * moe.top_k]);
       },
       16);
+  if (limit.capacity != nullptr) {
+    limit.capacity->Apply(limit.layer, moe.num_experts, limit.rows, experts_, expert_weights_);
+  }
   kernels::SortByExpert(moe.num_experts, moe.top_k, experts_, &dispatch_);
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/transformer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -8,6 +9,7 @@
 #include "kernels/pack.h"
 #include "runtime/activations.h"
 #include "runtime/attention_layer.h"
+#include "runtime/expert_capacity.h"
 #include "runtime/feed_forward.h"
 #include "runtime/forward_context.h"
 #include "runtime/kv_cache.h"
@@ -36,10 +38,14 @@ struct Transformer::State {
         rows(weights.spec),
         attention(context, cache,
                   {.expand_from_tokens = options.expand_from_tokens, .context = Context(options)}),
-        feed_forward(context) {}
+        feed_forward(context),
+        expert_capacity(options.expert_capacity) {}
 
   void Embed();
   void Head(int num_rows, const LogitsSink& sink);
+  // Moves the rows whose logits are wanted to the front.
+  int KeepWanted();
+  CapacityStep Limit(int layer);
 
   TransformerOptions options;
   KvCache cache;
@@ -49,6 +55,8 @@ struct Transformer::State {
   StepRows rows;
   AttentionLayer attention;
   FeedForward feed_forward;
+  ExpertCapacity expert_capacity;
+  std::vector<CapacityRow> capacity_rows;  // of the step, where there is a limit
 };
 
 uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
@@ -98,6 +106,14 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
                                head_dim, kernels::kMaxHeadDim)};
     }
   }
+  for (const model::LayerSpec& layer : weights.spec.layers) {
+    if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
+      return Error{
+          fmt::format("a capacity of experts is for models with one expert per token; this one "
+                      "activates {}: leave --expert-capacity out",
+                      layer.moe->top_k)};
+    }
+  }
   if (options.activations == kernels::ActivationFormat::kInt8 &&
       MostColumns(weights.spec) > kMostInt8Columns) {
     return Error{
@@ -123,6 +139,8 @@ const StepStatistics& Transformer::statistics() const { return state_->statistic
 
 int Transformer::SharingLimit(int prompt_length) const {
   const model::ModelSpec& spec = state_->context.spec();
+  // Whether an expert still has room depends on what was counted, not on what is cached.
+  if (state_->expert_capacity.is_limited()) return 0;
   int limit = std::numeric_limits<int>::max();
   if (spec.rope.DependsOnLength()) {
     // A longer prompt has other frequencies from its first position on.
@@ -151,12 +169,14 @@ void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& 
   state.Embed();
   const int num_layers = state.context.spec().num_layers();
   for (int layer = 0; layer < num_layers; ++layer) {
-    const bool last = layer + 1 == num_layers;
-    num_rows = state.attention.Run(layer, state.rows, /*only_wanted=*/last);
+    // Rows that are not wanted may still take other rows' places.
+    const bool only_wanted = layer + 1 == num_layers && !state.expert_capacity.is_limited();
+    num_rows = state.attention.Run(layer, state.rows, only_wanted);
     if (num_rows == 0) continue;
     state.feed_forward.Run(state.context.spec().layers[layer], state.context.weights.layers[layer],
-                           num_rows);
+                           num_rows, state.Limit(layer));
   }
+  if (state.expert_capacity.is_limited()) num_rows = state.KeepWanted();
   state.Head(num_rows, sink);
 }
 
@@ -169,6 +189,30 @@ void Transformer::State::Embed() {
     if (scale == 1) return;
     for (int i = 0; i < context.spec().hidden_size; ++i) hidden[i] *= scale;
   });
+}
+
+int Transformer::State::KeepWanted() {
+  const auto num_wanted = static_cast<int>(rows.wanted().size());
+  for (int i = 0; i < num_wanted; ++i) {
+    std::memmove(activations.hidden.row(i), activations.hidden.row(rows.wanted()[i]),
+                 activations.hidden.stride_bytes);
+  }
+  return num_wanted;
+}
+
+CapacityStep Transformer::State::Limit(int layer) {
+  if (!expert_capacity.is_limited()) return {};
+  if (layer == 0) {
+    capacity_rows.clear();
+    for (int row = 0; row < rows.num_rows(); ++row) {
+      // Running sequences that share nothing have different first blocks.
+      const SequenceStep& sequence = rows.step()[rows.sequence(row)];
+      capacity_rows.push_back({.sequence = sequence.blocks.front(),
+                               .first = rows.position(row) == 0,
+                               .counts = rows.position(row) < sequence.prompt_length});
+    }
+  }
+  return {&expert_capacity, layer, capacity_rows};
 }
 
 void Transformer::State::Head(int num_rows, const LogitsSink& sink) {

@@ -46,6 +46,9 @@ struct TransformerOptions {
   // Latent attention: prompts of so many tokens and more are computed with expanded keys and values
   // (latent_attention.h).
   int expand_from_tokens = 1;
+  // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
+  // share no blocks.
+  int expert_capacity = 0;
 };
 
 // What the last step did; for bench (FLOPs and bytes).

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -23,14 +22,6 @@ using kernels::StoredMatrix;
 using model::TensorBinding;
 using model::TensorRole;
 
-// Rows [first_row, first_row + num_rows) of `from`, whose columns `to` will hold as rows.
-struct Transposition {
-  StoredMatrix from;
-  int first_row = 0;
-  int num_rows = 0;
-  StoredMatrix* to = nullptr;
-};
-
 // One packed matrix to fill and where its rows come from.
 struct PackJob {
   const PackedMatrix* target = nullptr;
@@ -40,8 +31,6 @@ struct PackJob {
   std::vector<std::pair<std::span<const std::byte>, std::string>> exponents;
   // The matrices that source_of answers with, and what they are.
   std::vector<std::pair<StoredMatrix*, TensorRole>> matrices;
-  // To be made before it is packed.
-  std::optional<Transposition> transposed;
 
   uint64_t source_bytes() const {
     uint64_t total = 0;
@@ -100,6 +89,19 @@ class StoredTensors {
   std::vector<std::vector<const TensorBinding*>> per_layer_;
 };
 
+// Rows [first_row, first_row + count) of `matrix`, transposed.
+StoredMatrix Transposed(const StoredMatrix& matrix, int first_row, int count) {
+  StoredMatrix result = matrix;
+  result.data += first_row * matrix.row_stride * SizeBits(matrix.dtype) / 8;
+  result.row_stride = matrix.col_stride;
+  result.col_stride = matrix.row_stride;
+  result.rows = matrix.cols;
+  result.cols = count;
+  result.first_row += int64_t{first_row} * matrix.row_step;
+  result.is_transposed = true;
+  return result;
+}
+
 // Makes the jobs of a model; owns the descriptions of the stored matrices.
 class PackJobs {
  public:
@@ -146,7 +148,7 @@ class PackJobs {
     PackJob job;
     job.target = &target;
     StoredMatrix* matrix = Describe(binding, &job);
-    job.transposed = Transposition{*matrix, first_row, target.cols, matrix};
+    *matrix = Transposed(*matrix, first_row, target.cols);
     job.source_of = [matrix](int row) -> RowSource {
       return row < matrix->rows ? RowSource{matrix, row} : RowSource{};
     };
@@ -200,18 +202,6 @@ class PackJobs {
   std::deque<StoredMatrix> matrices_;
   std::vector<PackJob> jobs_;
 };
-
-// Biases in the order of the packed rows; of one matrix where there is no gate.
-std::vector<float> GateAndUpBias(const std::vector<float>& gate, std::vector<float> up) {
-  if (gate.empty()) return up;
-  const auto intermediate = static_cast<int>(gate.size());
-  std::vector<float> bias(kernels::GateUpRows(intermediate));
-  for (int row = 0; row < std::ssize(bias); ++row) {
-    const kernels::GateUpRow at = kernels::GateUpRowAt(intermediate, row);
-    if (at.row < intermediate) bias[row] = at.is_up ? up[at.row] : gate[at.row];
-  }
-  return bias;
-}
 
 // Where row `row` of a head's rotated part, in halves, is among `rope_dim` stored rows.
 int RotatedRow(const model::LatentSpec& latent, int row) {
@@ -286,6 +276,18 @@ void QkvJobs(const StoredTensors& tensors, int layer, LayerWeights* weights, Pac
   }
   jobs->Stack(weights->qkv, {&tensors.Get(kQuery, layer), &tensors.Get(kKey, layer),
                              &tensors.Get(kValue, layer)});
+}
+
+// Biases in the order of the packed rows; of one matrix where there is no gate.
+std::vector<float> GateAndUpBias(const std::vector<float>& gate, std::vector<float> up) {
+  if (gate.empty()) return up;
+  const auto intermediate = static_cast<int>(gate.size());
+  std::vector<float> bias(kernels::GateUpRows(intermediate));
+  for (int row = 0; row < std::ssize(bias); ++row) {
+    const kernels::GateUpRow at = kernels::GateUpRowAt(intermediate, row);
+    if (at.row < intermediate) bias[row] = at.is_up ? up[at.row] : gate[at.row];
+  }
+  return bias;
 }
 
 void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int layer,
@@ -380,31 +382,6 @@ Status CheckExponents(std::span<const PackJob> batch) {
   return {};
 }
 
-// Makes the transposed matrices of a batch as floats, which must live until it is packed.
-std::vector<std::vector<float>> TransposeBatch(std::span<const PackJob> batch,
-                                               hardware::ThreadPool& pool) {
-  std::vector<const Transposition*> wanted;
-  for (const PackJob& job : batch) {
-    if (job.transposed) wanted.push_back(&*job.transposed);
-  }
-  std::vector<std::vector<float>> copies(wanted.size());
-  pool.ParallelFor(std::ssize(wanted), [&](int64_t index, int) {
-    const Transposition& job = *wanted[index];
-    const int cols = job.from.cols;
-    copies[index].resize(size_t(job.num_rows) * cols);
-    for (int row = 0; row < job.num_rows; ++row) {
-      kernels::LoadRow(job.from, job.first_row + row, 0, cols, &copies[index][size_t(row) * cols]);
-    }
-    *job.to = {.dtype = tensor::DType::kF32,
-               .data = reinterpret_cast<const std::byte*>(copies[index].data()),
-               .row_stride = 1,
-               .col_stride = cols,
-               .rows = cols,
-               .cols = job.num_rows};
-  });
-  return copies;
-}
-
 void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
   struct Group {
     const PackJob* job;
@@ -495,7 +472,6 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
       }
     }
     if (Status checked = CheckExponents(batches[i]); !checked) return checked.error();
-    const std::vector<std::vector<float>> transposed = TransposeBatch(batches[i], pool);
     std::vector<std::vector<float>> edited;
     if (edit) edited = EditBatch(batches[i], edit, pool);
     PackBatch(batches[i], pool);
