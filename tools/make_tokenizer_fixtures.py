@@ -27,10 +27,12 @@ import json
 import pathlib
 import shutil
 import tempfile
+import unicodedata
 
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+import precompiled_charsmap
 from tokenizer_fixture_texts import BITS, HANDPICKED, TRAINING_TEXTS, generator, random_text
 
 GPT4 = (
@@ -211,6 +213,53 @@ def added():
     return tokenizer
 
 
+# As T5's character map, but for a few: NFKC, removed and joined characters. The last two are awkward: a beginning that is
+# replaced in the place of the whole, and a replacement that is long.
+CHARACTER_MAP = (
+    {chr(c): unicodedata.normalize("NFKC", chr(c)) for c in [*range(0xFF01, 0xFF5F), *range(0xFB00, 0xFB07), *range(0x2160, 0x2170),
+                                                            0xAA, 0xB2, 0xB3, 0xB9, 0xBA, 0xBC, 0xBD, 0x2026, 0x2122, 0x212B]}
+    | {base + mark: unicodedata.normalize("NFC", base + mark) for base in "aeiounAEIOUN" for mark in "\u0300\u0301\u0302\u0303\u0308"}
+    | {c: " " for c in "\t\n\r\x0b\x0c\x85\xa0\u1680\u2003\u2028\u2029\u3000"}
+    | {chr(c): "" for c in [*range(0x01, 0x09), 0x7F, 0x200B, 0xAD, 0xFEFF]}
+    | {"x": "ks", "\u0338": "/", "\u0600": "#", "\ufdfa": "صلى الله عليه وسلم"}
+)  # fmt: skip
+
+
+def character_map():
+    return normalizers.Precompiled(precompiled_charsmap.build({k.encode(): v for k, v in CHARACTER_MAP.items()}))
+
+
+def unigram(normalizer, pre_tokenizer, decoder, special_tokens, byte_fallback=False):
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    trainer = trainers.UnigramTrainer(vocab_size=420, special_tokens=special_tokens, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(TRAINING_TEXTS, trainer)
+    tokenizer.decoder = decoder
+    document = json.loads(tokenizer.to_str())
+    if byte_fallback:  # after the training, which would count them
+        document["model"]["vocab"] += [[f"<0x{byte:02X}>", -20.0] for byte in range(256)]
+        document["model"]["byte_fallback"] = True
+    tokenizer = Tokenizer.from_str(json.dumps(document))
+    ids = [("</s>", tokenizer.token_to_id("</s>"))]
+    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", "$A </s> $B </s>", ids)
+    return tokenizer
+
+
+def t5():
+    cut = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(MARK, "always")])
+    tokenizer = unigram(character_map(), cut, decoders.Metaspace(MARK, "always"), ["<pad>", "</s>", "<unk>"])
+    tokenizer.add_special_tokens([special(f"<extra_id_{i}>") for i in range(3)])
+    return tokenizer
+
+
+def unigram_bytes():
+    """One word for the whole text, unknown characters as bytes."""
+    decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(MARK, "first", False)])
+    special_tokens = ["<unk>", "<s>", "</s>"]
+    return unigram(None, pre_tokenizers.Metaspace(MARK, "first", False), decoder, special_tokens, byte_fallback=True)
+
+
 TOKENIZERS = {
     "olmoe": olmoe,
     "qwen2": qwen2,
@@ -224,6 +273,8 @@ TOKENIZERS = {
     "metaspace_never": lambda: metaspace("never", True),
     "unknown": unknown,
     "added": added,
+    "t5": t5,
+    "unigram_bytes": unigram_bytes,
 }
 
 
@@ -361,6 +412,48 @@ def tiny_tokenizers():
         yield {**first, "normalizer": normalizer}
 
 
+def tiny_unigrams():
+    def tiny(vocab, unk_id=0, byte_fallback=False):
+        document = tiny_model()
+        document["model"] = {"type": "Unigram", "unk_id": unk_id, "vocab": vocab, "byte_fallback": byte_fallback}
+        return document
+
+    letters = [["<unk>", 0.0], ["a", -1.0], ["b", -1.0], ["c", -2.0], [" ", -3.0]]
+    ties = [["ab", -2.0], ["bc", -3.0], ["abc", -4.0], ["aa", -2.0], ["aab", -3.0]]
+    spelled = [["é", -9.0], ["<0xC3>", -5.0], ["<0xA9>", -5.0], ["xy", -99.0], ["日a本", -2.0], ["éé", -40.0]]
+    yield tiny(letters + ties)
+    yield tiny(letters + [[t, s / 3] for t, s in ties])
+    yield tiny(letters + spelled, byte_fallback=True)
+    yield tiny(letters + spelled[1:3], byte_fallback=True)
+    yield tiny(letters + spelled[1:2], byte_fallback=True)
+    yield tiny([["a", -1.0], ["<unk>", -0.5], ["", -0.1], ["ab", 0.5], ["b", -2.0], ["xa", 3.0]], unk_id=1)
+
+
+UNIGRAM_TEXTS = ["<unk>", "x<unk>y", "a<unk>b", "<pad>aab", "aabaabcabcc", "xyxy", "xxyy", "aaaaaaa", "éxé", "éé", "ééé", "日a本"]
+MAPPED_TEXTS = ["ＡＢ x\u0301\u0302 xe\u0301", "\u200b\u200ba\u200bb", "e\u0301e\u0301\u0302 a\u0338b", "\r\n\r\n a\r\nb", "\u0600a\u0600\u0600é \u0600",
+                "©\u200d© x\u200d ®\ufe0fx", "x\u0897 x\u1ad0 x\U00010efa x\U000113b8 e\u1ae0", "\ufdfa\ufdfa", "\x01\x02a\x00x", "क\u094dक\u0301"]  # fmt: skip
+
+
+def more_components():
+    """Of unigram models and character maps; with a generator of their own, so that the others stay as they are."""
+    rng = generator(12)
+    mapping = character_map()
+    texts = MAPPED_TEXTS + rng.sample(component_texts(rng, 60), 80)
+    yield {"kind": "normalizer", "config": state(mapping), "cases": [[t, mapping.normalize_str(t)] for t in texts]}
+    for document in tiny_unigrams():
+        tokenizer = Tokenizer.from_str(json.dumps(document))
+        cases = [[t, tokenizer.encode(t).ids] for t in TINY_TEXTS + UNIGRAM_TEXTS]
+        yield {"kind": "tokenizer", "config": document, "cases": cases}
+    # The first word, where character maps remove and insert before it.
+    for text_map in ({"a": ""}, {"a": "bc"}, {"a": "", "c": "aa"}):
+        document = tiny_model(unk_token="<unk>")
+        document["pre_tokenizer"] = {"type": "Metaspace", "replacement": "a", "prepend_scheme": "first", "split": True}
+        bytes_of_map = precompiled_charsmap.build({k.encode(): v for k, v in text_map.items()})
+        document["normalizer"] = state(normalizers.Precompiled(bytes_of_map))
+        tokenizer = Tokenizer.from_str(json.dumps(document))
+        yield {"kind": "tokenizer", "config": document, "cases": [[t, tokenizer.encode(t).ids] for t in TINY_TEXTS]}
+
+
 TINY_TEXTS = ["abc", "aabcc", "abcabc abc", "é", "aéb", "éé", "xy", "axyb", "日a本", "xéy", " abc", "  b", "b b", "c", "cc ca", "bab", "\u0301b", "a\u0301"]
 
 
@@ -386,6 +479,7 @@ def write_components(path):
         tokenizer = Tokenizer.from_str(json.dumps(document))
         cases = [[t, tokenizer.encode(t).ids] for t in TINY_TEXTS]
         items.append({"kind": "tokenizer", "config": document, "cases": cases})
+    items += more_components()
     write_lines(path, "[", items, "]")
 
 

@@ -14,6 +14,8 @@ import sys
 
 from tokenizers import Regex, __version__, normalizers, pre_tokenizers
 
+import precompiled_charsmap
+
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 EVERYTHING = "".join(map(chr, CODE_POINTS))
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
@@ -54,6 +56,11 @@ def utf8proc(library=ctypes.CDLL("libutf8proc.so.2")):
     return category, lower
 
 
+def utf8proc_breaks(left, right, library=ctypes.CDLL("libutf8proc.so.2")):
+    library.utf8proc_grapheme_break_stateful.restype = ctypes.c_bool
+    return library.utf8proc_grapheme_break_stateful(left, right, ctypes.byref(ctypes.c_int32(0)))
+
+
 def utf8proc_form(text, options, library=ctypes.CDLL("libutf8proc.so.2")):
     data, out = text.encode(), ctypes.c_void_p()
     library.utf8proc_map.restype = ctypes.c_ssize_t
@@ -92,6 +99,33 @@ def stand_ins():
         else:
             entries.append([c, c, features])
     return [(first, last, min(alike[f], key=lambda c: min(abs(c - first), abs(c - last)))) for first, last, f in entries]
+
+
+def grapheme_stand_ins():
+    """For every code point that joins its neighbours otherwise than utf8proc thinks: one that joins as the package does.
+
+    Only for clusters of at most 5 bytes, which are all that the Precompiled normalizer looks up: there a code point extends
+    the character before it, or the one after it, or stands alone even before an accent.
+    """
+    replaced = lambda keys: normalizers.Precompiled(precompiled_charsmap.build({key: "Y" for key in keys}))
+    after_a, any_first = replaced([b"a"]), replaced([bytes([b]) for b in range(0xC2, 0xF5)])
+    joins = lambda normalizer, text: normalizer.normalize_str(text) == "Y"
+    entries = []
+    for c in CODE_POINTS[0x80:]:
+        text = chr(c)
+        package = (joins(after_a, "a" + text), joins(any_first, text + "a"))
+        machine = (not utf8proc_breaks(0x61, c), not utf8proc_breaks(c, 0x61))
+        proxy = {(True, False): 0x301, (False, True): 0x600}.get(package, 0x61)
+        if package == machine and len(text.encode()) < 4 and not any(package):
+            package, machine = joins(any_first, text + "\u0301"), not utf8proc_breaks(c, 0x301)
+            proxy = 0x61 if package else 0x200B
+        if package == machine:
+            continue
+        if entries and entries[-1][1] == c - 1 and entries[-1][2] == proxy:
+            entries[-1][1] = c
+        else:
+            entries.append([c, c, proxy])
+    return entries
 
 
 def normalization_barriers():
@@ -155,6 +189,8 @@ namespace {{
 // clang-format off""")
     print("// For regular expressions.\nconst StandIn kStandIns[] = {")
     print_rows(f"{{0x{first:04x}, 0x{last:04x}, 0x{proxy:04x}}}," for first, last, proxy in stand_ins())
+    print("\n// For grapheme clusters.\nconst StandIn kGraphemeStandIns[] = {")
+    print_rows(f"{{0x{first:04x}, 0x{last:04x}, 0x{proxy:04x}}}," for first, last, proxy in grapheme_stand_ins())
     print_ranges("kNormalizationBarriers", "Newer than the normalization data.", normalization_barriers())
     print_ranges("kMoreNumbers", "Numbers that utf8proc may not know.", numeric - has_category("N"))
     print_ranges("kMorePunctuation", "No punctuation in later versions.", punctuation - newest_punctuation)
@@ -168,6 +204,7 @@ namespace {{
 }  // namespace
 
 std::span<const StandIn> StandIns() { return kStandIns; }
+std::span<const StandIn> GraphemeStandIns() { return kGraphemeStandIns; }
 std::span<const CodePointRange> NormalizationBarriers() { return kNormalizationBarriers; }
 std::span<const CodePointRange> MoreNumbers() { return kMoreNumbers; }
 std::span<const CodePointRange> MorePunctuation() { return kMorePunctuation; }

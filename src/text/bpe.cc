@@ -10,9 +10,6 @@ namespace convene::text {
 namespace {
 
 constexpr int32_t kNone = -1;
-// What a call remembers: words up to this long, and so many of them.
-constexpr size_t kMaxCachedWordBytes = 256;
-constexpr size_t kMaxCachedWords = 1 << 16;
 
 Error UnknownMergeToken(const std::string& token) {
   return Error{fmt::format("a merge needs the token {}, which the vocabulary lacks", Quote(token))};

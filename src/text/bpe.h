@@ -4,15 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
 #include "text/vocabulary.h"
+#include "text/word_cache.h"
 
 namespace convene::text {
 
@@ -30,14 +29,6 @@ struct BpeOptions {
       false;  // unknown characters become the tokens <0x00> to <0xFF> of their bytes
   bool ignore_merges = false;  // a word that is a token is that token
 };
-
-struct WordHash {
-  using is_transparent = void;  // looked up by string_view; NOLINT: the library's name
-  size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
-};
-
-// What Encode remembers of words it has met; for one Bpe and one thread at a time.
-using WordCache = std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>>;
 
 // Thread-safe.
 class Bpe {

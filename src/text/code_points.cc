@@ -69,6 +69,12 @@ void AppendLowerCase(char32_t c, std::string* text) {
   }
 }
 
+char32_t GraphemeStandIn(char32_t c) {
+  if (c < GraphemeStandIns().front().first) return c;
+  const StandIn* entry = FindRange(c, GraphemeStandIns());
+  return entry == nullptr ? c : entry->proxy;
+}
+
 char32_t RegexStandIn(char32_t c) {
   if (c < StandIns().front().first) return c;
   const StandIn* entry = FindRange(c, StandIns());

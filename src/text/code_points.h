@@ -18,6 +18,9 @@ void AppendLowerCase(char32_t code_point, std::string* text);
 
 bool IsInRanges(char32_t code_point, std::span<const CodePointRange> ranges);
 
+// What the rules of grapheme clusters should see in place of `code_point`; itself, for most.
+char32_t GraphemeStandIn(char32_t code_point);
+
 // What regular expressions should see in place of `code_point`; itself, for most.
 char32_t RegexStandIn(char32_t code_point);
 

@@ -8,6 +8,7 @@
 
 #include "text/byte_level.h"
 #include "text/code_points.h"
+#include "text/graphemes.h"
 #include "text/growth_limit.h"
 #include "text/utf8.h"
 
@@ -186,6 +187,74 @@ void ApplyStep(SpellBytes /*step*/, NormalizedText* text) {
   });
 }
 
+// Writes the replacements of characters. The reference aligns new characters with old ones one by
+// one; what is more comes from the last of them. Characters removed from the very beginning are
+// forgotten: the next ones take their places.
+class CharacterReplacer {
+ public:
+  explicit CharacterReplacer(NormalizedText* text) : rewriter_(text) {}
+
+  std::string_view source() const { return rewriter_.source(); }
+  size_t num_bytes() { return rewriter_.text()->size(); }
+
+  void Keep(std::string_view character) {
+    rewriter_.Append(character, origin_);
+    SkipOld(1);
+  }
+
+  void Replace(std::string_view old_part, std::string_view new_part) {
+    size_t num_old = 0;
+    ForEachCharacter(old_part, [&](char32_t, size_t, size_t) { ++num_old; });
+    size_t num_skipped = 0;
+    bool is_first = true;
+    ForEachCharacter(new_part, [&](char32_t, size_t begin, size_t end) {
+      if (!is_first && num_skipped + 1 < num_old) {
+        SkipOld(1);
+        ++num_skipped;
+      }
+      rewriter_.Append(new_part.substr(begin, end - begin), origin_);
+      is_first = false;
+    });
+    if (num_bytes() > 0) SkipOld(num_old - num_skipped);
+  }
+
+ private:
+  void SkipOld(size_t num_characters) {
+    for (size_t i = 0; i < num_characters; ++i) ReadCodePoint(source(), &origin_);
+  }
+
+  Rewriter rewriter_;
+  size_t origin_ = 0;  // source byte of the old character that the next new one is aligned with
+};
+
+// Looks up short grapheme clusters as a whole, where the replacement of a beginning replaces all of
+// it, then their characters. So the reference does it.
+Status ApplyStep(const MapCharacters& step, size_t original_bytes, NormalizedText* text) {
+  constexpr size_t kShortClusterBytes = 5;
+  CharacterReplacer replacer(text);
+  const std::string_view source = replacer.source();
+  for (size_t begin = 0; begin < source.size();) {
+    const size_t end = GraphemeEnd(source, begin);
+    const auto cluster = source.substr(begin, end - begin);
+    begin = end;
+    const auto whole = cluster.size() <= kShortClusterBytes ? step.map.Find(cluster) : std::nullopt;
+    if (whole) {
+      replacer.Replace(cluster, *whole);
+    } else {
+      ForEachCharacter(cluster, [&](char32_t, size_t character_begin, size_t character_end) {
+        const auto part = cluster.substr(character_begin, character_end - character_begin);
+        if (const auto replacement = step.map.Find(part)) {
+          replacer.Replace(part, *replacement);
+        } else {
+          replacer.Keep(part);
+        }
+      });
+    }
+    if (Status status = CheckGrowth(original_bytes, replacer.num_bytes()); !status) return status;
+  }
+  return {};
+}
+
 }  // namespace
 
 Status Normalizer::Apply(NormalizedText* text) const {
@@ -193,7 +262,8 @@ Status Normalizer::Apply(NormalizedText* text) const {
   for (const NormalizerStep& step : steps_) {
     Status status = std::visit(
         [&](const auto& concrete) -> Status {
-          if constexpr (std::is_same_v<decltype(concrete), const Replace&>) {
+          using Step = std::remove_cvref_t<decltype(concrete)>;
+          if constexpr (std::is_same_v<Step, Replace> || std::is_same_v<Step, MapCharacters>) {
             return ApplyStep(concrete, original_bytes, text);
           } else {
             ApplyStep(concrete, text);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/character_map.h"
 #include "text/regex.h"
 
 namespace convene::text {
@@ -26,10 +27,13 @@ struct Replace {
 struct Prepend {
   std::string prefix;
 };
-struct SpellBytes {};  // "ByteLevel"
+struct SpellBytes {};   // "ByteLevel"
+struct MapCharacters {  // "Precompiled"
+  CharacterMap map;
+};
 
-using NormalizerStep =
-    std::variant<UnicodeForm, Lowercase, StripAccents, Strip, Replace, Prepend, SpellBytes>;
+using NormalizerStep = std::variant<UnicodeForm, Lowercase, StripAccents, Strip, Replace, Prepend,
+                                    SpellBytes, MapCharacters>;
 
 // A text and how many of its first bytes come from the original's first byte (see pieces.h).
 struct NormalizedText {

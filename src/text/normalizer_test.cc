@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "text/graphemes.h"
+
 namespace convene::text {
 namespace {
 
@@ -50,6 +52,17 @@ TEST(Normalizer, TracksWhereTheOriginalBegins) {
   EXPECT_EQ(origin({ReplaceText("ab", "xyz")}, "abc"), 0u);
   EXPECT_EQ(origin({Lowercase{}}, "Abc"), 1u);
   EXPECT_EQ(origin({SpellBytes{}}, " bc"), 2u);
+}
+
+TEST(Graphemes, EndWhereReadersSeeThem) {
+  EXPECT_EQ(GraphemeEnd("ab", 0), 1u);
+  EXPECT_EQ(GraphemeEnd("ab", 1), 2u);
+  EXPECT_EQ(GraphemeEnd("\r\nb", 0), 2u);
+  EXPECT_EQ(GraphemeEnd("\ra", 0), 1u);
+  EXPECT_EQ(GraphemeEnd("e\u0301\u0302x", 0), 5u);
+  EXPECT_EQ(GraphemeEnd("x\u1acfy", 0), 4u);  // a mark of Unicode 17
+  EXPECT_EQ(GraphemeEnd("\u0600ab", 0), 3u);
+  EXPECT_EQ(GraphemeEnd("👨‍👩‍👧x", 0), 18u);
 }
 
 TEST(Normalizer, BoundsTheGrowthOfTheText) {

@@ -1,5 +1,6 @@
 // Text to token ids and back, exactly as the Hugging Face tokenizers package does it for byte pair
-// encoding. Not chat templates (chat_template.h), not detecting the end of an answer.
+// encoding and unigram models. Not chat templates (chat_template.h), not detecting the end of an
+// answer.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,10 @@
 
 #include "base/result.h"
 #include "text/added_tokens.h"
-#include "text/bpe.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
+#include "text/token_model.h"
 #include "text/token_template.h"
 
 namespace convene::text {
@@ -36,7 +37,7 @@ struct NamedTokens {
 struct TokenizerParts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  Bpe model;
+  TokenModel model;
   AddedTokens added_tokens;
   std::vector<TokenTemplate> templates;
   Decoder decoder;

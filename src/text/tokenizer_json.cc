@@ -7,69 +7,11 @@
 
 #include "base/quote.h"
 #include "text/json_fields.h"
+#include "text/token_model_json.h"
 #include "text/tokenizer_steps_json.h"
 
 namespace convene::text {
 namespace {
-
-Result<std::vector<Merge>> ReadMerges(const nlohmann::json& array) {
-  std::vector<Merge> merges;
-  merges.reserve(array.size());
-  for (const nlohmann::json& value : array) {
-    if (value.is_string()) {
-      const std::string& line = value.get_ref<const std::string&>();
-      if (line.starts_with("#version")) continue;
-      auto merge = ReadMergeLine(line);
-      if (!merge) return merge.error();
-      merges.push_back(*std::move(merge));
-    } else if (value.is_array() && value.size() == 2 && value[0].is_string() &&
-               value[1].is_string()) {
-      merges.push_back({.left = value[0].get_ref<const std::string&>(),
-                        .right = value[1].get_ref<const std::string&>()});
-    } else {
-      return Error{"model: \"merges\" must hold pairs of tokens"};
-    }
-  }
-  return merges;
-}
-
-// The oldest files do not name the type of their model.
-std::string TypeOfOldModel(const JsonFields& fields) {
-  const nlohmann::json* vocabulary = fields.Find("vocab");
-  if (fields.Find("merges") != nullptr) return "BPE";
-  return vocabulary != nullptr && vocabulary->is_array() ? "Unigram" : "WordPiece";
-}
-
-Result<Bpe> ReadModel(const nlohmann::json& value) {
-  JsonFields fields(value, "model");
-  const std::string type = fields.String("type", TypeOfOldModel(fields));
-  if (!fields.status()) return fields.status().error();
-  if (type != "BPE") {
-    return Error{
-        fmt::format("the tokenizer model {} is not supported; convene reads BPE", Quote(type))};
-  }
-  if (const nlohmann::json* dropout = fields.Find("dropout");
-      dropout != nullptr && (!dropout->is_number() || dropout->get<double>() != 0)) {
-    return Error{"model: \"dropout\" makes tokens random, which is for training; set it to null"};
-  }
-  BpeOptions options{.unk_token = std::nullopt,
-                     .continuing_subword_prefix = fields.String("continuing_subword_prefix", ""),
-                     .end_of_word_suffix = fields.String("end_of_word_suffix", ""),
-                     .fuse_unk = fields.Bool("fuse_unk", false),
-                     .byte_fallback = fields.Bool("byte_fallback", false),
-                     .ignore_merges = fields.Bool("ignore_merges", false)};
-  if (fields.Find("unk_token") != nullptr) options.unk_token = fields.String("unk_token");
-  const nlohmann::json& vocab = fields.Object("vocab");
-  const nlohmann::json& merge_array = fields.Array("merges");
-  if (!fields.status()) return fields.status().error();
-  auto tokens = ReadVocabulary(vocab);
-  if (!tokens) return tokens.error();
-  auto vocabulary = Vocabulary::Create(*std::move(tokens));
-  if (!vocabulary) return vocabulary.error();
-  const auto merges = ReadMerges(merge_array);
-  if (!merges) return merges.error();
-  return Bpe::Create(*std::move(vocabulary), *merges, std::move(options));
-}
 
 // The ids of a special token, as "special_tokens" lists them.
 Result<std::vector<int32_t>> ReadTemplateIds(const nlohmann::json& special_tokens,
@@ -159,29 +101,6 @@ Result<std::vector<AddedToken>> ReadAddedTokens(const nlohmann::json& value) {
 
 }  // namespace
 
-Result<std::vector<Token>> ReadVocabulary(const nlohmann::json& object) {
-  if (!object.is_object()) return Error{"the vocabulary must be an object of tokens and their ids"};
-  std::vector<Token> tokens;
-  tokens.reserve(object.size());
-  for (auto entry = object.begin(); entry != object.end(); ++entry) {
-    if (!entry->is_number_unsigned() || entry->get<uint64_t>() > kMaxTokenId) {
-      return Error{fmt::format("the vocabulary gives {} no id from 0 to {}", Quote(entry.key()),
-                               kMaxTokenId)};
-    }
-    tokens.push_back({.text = entry.key(), .id = entry->get<int32_t>()});
-  }
-  return tokens;
-}
-
-Result<Merge> ReadMergeLine(std::string_view line) {
-  const size_t space = line.find(' ');
-  if (space == line.npos || line.find(' ', space + 1) != line.npos) {
-    return Error{fmt::format("the merge {} is not two tokens and a space between", Quote(line))};
-  }
-  return Merge{.left = std::string(line.substr(0, space)),
-               .right = std::string(line.substr(space + 1))};
-}
-
 Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document) {
   JsonFields fields(document, "tokenizer.json");
   if (const std::string version = fields.String("version", "1.0"); version != "1.0") {
@@ -195,7 +114,7 @@ Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document) {
     return std::cref(value == nullptr ? null : *value);
   };
 
-  auto model = ReadModel(model_object);
+  auto model = ReadTokenModel(model_object);
   if (!model) return model.error();
   auto normalizer = ReadNormalizer(field("normalizer"));
   if (!normalizer) return normalizer.error();

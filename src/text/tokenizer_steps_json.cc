@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/quote.h"
+#include "text/base64.h"
 #include "text/code_points.h"
 #include "text/growth_limit.h"
 #include "text/json_fields.h"
@@ -67,6 +68,16 @@ Result<Metaspace> ReadMetaspace(const nlohmann::json& value, std::string_view wh
   return metaspace;
 }
 
+Result<MapCharacters> ReadMapCharacters(JsonFields* fields) {
+  const std::string encoded = fields->String("precompiled_charsmap");
+  if (!fields->status()) return fields->status().error();
+  const auto bytes = DecodeBase64(encoded);
+  if (!bytes) return Error{"normalizer Precompiled: \"precompiled_charsmap\" is not base64"};
+  auto map = CharacterMap::Create(*bytes);
+  if (!map) return map.error();
+  return MapCharacters{*std::move(map)};
+}
+
 Status AppendNormalizer(const nlohmann::json& value, std::vector<NormalizerStep>* steps) {
   JsonFields fields(value, "normalizer");
   const std::string type = fields.String("type");
@@ -97,10 +108,14 @@ Status AppendNormalizer(const nlohmann::json& value, std::vector<NormalizerStep>
     steps->push_back(Prepend{.prefix = fields.String("prepend")});
   } else if (type == "ByteLevel") {
     steps->push_back(SpellBytes{});
+  } else if (type == "Precompiled") {
+    auto map = ReadMapCharacters(&fields);
+    if (!map) return map.error();
+    steps->push_back(*std::move(map));
   } else {
     return UnknownType("normalizer", type,
                        "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
-                       "ByteLevel and Sequence");
+                       "ByteLevel, Precompiled and Sequence");
   }
   return fields.status();
 }

@@ -26,6 +26,8 @@ struct LowerCase {
 
 // All sorted by code point.
 std::span<const StandIn> StandIns();
+// The same for grapheme clusters and utf8proc; there the lengths may differ.
+std::span<const StandIn> GraphemeStandIns();
 // To the package's normalization forms these neither decompose, compose nor reorder.
 std::span<const CodePointRange> NormalizationBarriers();
 // Exceptions to the general categories of utf8proc: more numbers (N), punctuation (P) and marks (M)

@@ -7,6 +7,7 @@
 
 #include "base/quote.h"
 #include "text/json_fields.h"
+#include "text/token_model_json.h"
 #include "text/tokenizer_config.h"
 #include "text/tokenizer_file.h"
 #include "text/tokenizer_json.h"
