@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/choose_kernels.h"
 #include "runtime/transformer.h"
+#include "tests/golden_fixtures.h"
 #include "weights/load_weights.h"
 
 namespace convene {
@@ -29,22 +30,6 @@ using runtime::Formats;
 
 constexpr int kMaxLength = 384;  // the longest prompt and 32 tokens more
 constexpr int kNumSequences = 3;
-
-// Elements of a .npy file that numpy.save wrote; T must be its dtype.
-template <typename T>
-std::vector<T> ReadNpy(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file) << path;
-  std::string bytes((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_GT(bytes.size(), 10u) << path;
-  EXPECT_NE(bytes.find(sizeof(T) == 4 && std::is_floating_point_v<T> ? "<f4" : "<i4"),
-            std::string::npos)
-      << path;
-  const size_t header = 10 + static_cast<uint8_t>(bytes[8]) + 256u * static_cast<uint8_t>(bytes[9]);
-  std::vector<T> values((bytes.size() - header) / sizeof(T));
-  std::memcpy(values.data(), bytes.data() + header, values.size() * sizeof(T));
-  return values;
-}
 
 struct Prompt {
   std::vector<int32_t> tokens;
@@ -63,39 +48,11 @@ Prompt ReadPrompt(const std::filesystem::path& directory, const std::string& nam
           .greedy_margin = ReadNpy<float>(at("greedy_margin"))};
 }
 
-// Formats that take different ways through the kernels.
-std::vector<Formats> EveryFormat() {
-  std::vector<Formats> all;
-  for (const WeightFormat weights :
-       {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kInt4}) {
-    all.push_back(DefaultFormats(weights));
-  }
-  Formats int8_bf16 = DefaultFormats(WeightFormat::kInt8);
-  int8_bf16.activations = kernels::ActivationFormat::kBf16;
-  int8_bf16.kv = kernels::KvFormat::kInt8;
-  all.push_back(int8_bf16);
-  Formats int4_128 = DefaultFormats(WeightFormat::kInt4);
-  int4_128.weights.group = 128;
-  int4_128.kv = kernels::KvFormat::kInt8;
-  all.push_back(int4_128);
-  return all;
-}
-
-std::string Describe(const Formats& formats) {
-  return fmt::format("{} weights (group {}), activations of {} bytes, cache of {}",
-                     Name(formats.weights.matrices), formats.weights.group,
-                     kernels::ElementBytes(formats.activations),
-                     kernels::KvElementBytes(formats.kv));
-}
-
-// The fixtures with prompts (those of encoder-decoders have inputs) that are not waiting.
+// The fixtures with prompts; those of encoder-decoders have inputs (golden_switch_test.cc).
 std::vector<std::filesystem::path> Fixtures() {
   std::vector<std::filesystem::path> fixtures;
   const std::filesystem::path root = CONVENE_SOURCE_DIR "/tests/golden/models";
-  std::ifstream file(root / "waiting.txt");
-  const std::set<std::string> waiting{std::istream_iterator<std::string>(file), {}};
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
-    if (waiting.contains(entry.path().filename().string())) continue;
     if (std::filesystem::exists(entry.path() / "prompt_300.tokens.npy")) {
       fixtures.push_back(entry.path());
     }
@@ -208,25 +165,6 @@ class LoadedModel {
   std::unique_ptr<runtime::Transformer> transformer_;
   std::vector<int32_t> blocks_[kNumSequences];
 };
-
-double NormOfDifference(std::span<const float> a, std::span<const float> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-  return std::sqrt(sum);
-}
-
-double NormOf(std::span<const float> a) {
-  double sum = 0;
-  for (const float value : a) sum += double{value} * value;
-  return std::sqrt(sum);
-}
-
-// What bf16 activations may do to a position's logits, relative to their norm: each layer rounds
-// seven times (norm, q, k or v, probabilities, attention output, norm, intermediate; the head once
-// more), each with unit roundoff 2^-9; independent errors add as squares; four standard deviations.
-double Bf16Bound(int num_layers) {
-  return 4 * std::ldexp(1.0, -9) * std::sqrt(7.0 * num_layers + 1);
-}
 
 class GoldenModels : public testing::TestWithParam<std::filesystem::path> {
  protected:

@@ -72,6 +72,10 @@ Result<Checkpoint> Checkpoint::Open(const std::string& directory) {
   checkpoint.spec_ = std::move(configuration->spec);
   checkpoint.generation_config_ = std::move(configuration->generation_config);
   if (Status mapped = checkpoint.MapWeights(); !mapped) return mapped.error();
+  for (model::TensorBinding& binding : checkpoint.spec_.tensors) {
+    const bool is_stored = checkpoint.tensors_.contains(binding.name);
+    if (!is_stored && !binding.fallback_name.empty()) binding.name = binding.fallback_name;
+  }
   if (Status tied = checkpoint.ResolveTiedHead(); !tied) return tied.error();
   if (Status checked = checkpoint.CheckTensors(); !checked) return checked.error();
   return checkpoint;
@@ -102,7 +106,7 @@ Status Checkpoint::MapWeights() {
 
 Status Checkpoint::ResolveTiedHead() {
   const auto head = tensors_.find(std::string(kHeadName));
-  if (!spec_.tied_embeddings || head == tensors_.end()) return {};
+  if (!spec_.tied_embeddings || head == tensors_.end() || IsHarmless(spec_, kHeadName)) return {};
   const auto embedding = std::find_if(
       spec_.tensors.begin(), spec_.tensors.end(),
       [](const auto& binding) { return binding.role == model::TensorRole::kEmbedding; });

@@ -24,6 +24,7 @@ constexpr Family kFamilies[] = {
     {"gpt_oss", ReadGptOss, Storage::kMxfp4},
     {"deepseek_v2", ReadDeepseekV2},
     {"deepseek_v3", ReadDeepseekV3, Storage::kFp8Block},
+    {"switch_transformers", ReadSwitchTransformers},
 };
 
 Error NotSupported(std::string_view what) {
@@ -49,8 +50,32 @@ std::vector<std::string_view> FamilyNames() {
   return names;
 }
 
+namespace {
+
+// Both stacks of an encoder-decoder, with as many sparse layers among so many as before.
+void SetStackLayers(nlohmann::json& config, int num_layers) {
+  for (const std::string stack : {"encoder", "decoder"}) {
+    const std::string count = stack == "encoder" ? "num_layers" : "num_decoder_layers";
+    const std::string sparse = "num_sparse_" + stack + "_layers";
+    const std::string step = stack + "_sparse_step";
+    const auto is_count = [&](const std::string& name) {
+      return config.contains(name) && config[name].is_number_integer() && config[name] > 0;
+    };
+    if (!config.contains(step) && is_count(count) && is_count(sparse)) {
+      config[step] =
+          std::max<int64_t>(1, config[count].get<int64_t>() / config[sparse].get<int64_t>());
+    }
+    config[count] = num_layers;
+  }
+}
+
+}  // namespace
+
 void SetNumLayers(nlohmann::json& config, int num_layers) {
   if (!config.is_object()) return;
+  if (config.value("is_encoder_decoder", false) || config.contains("num_decoder_layers")) {
+    return SetStackLayers(config, num_layers);
+  }
   config[config.contains("n_layers") ? "n_layers" : "num_hidden_layers"] = num_layers;
   const auto types = config.find("layer_types");
   if (types == config.end() || !types->is_array() || types->empty()) return;

@@ -34,5 +34,6 @@ Result<ModelSpec> ReadGraniteMoe(ConfigFields& config);
 Result<ModelSpec> ReadGptOss(ConfigFields& config);
 Result<ModelSpec> ReadDeepseekV2(ConfigFields& config);
 Result<ModelSpec> ReadDeepseekV3(ConfigFields& config);
+Result<ModelSpec> ReadSwitchTransformers(ConfigFields& config);
 
 }  // namespace convene::model

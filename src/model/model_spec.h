@@ -188,6 +188,7 @@ struct TensorBinding {
   int layer = -1;                     // -1: not in a layer
   int expert = -1;                    // -1: not an expert's
   std::string name;                   // of the stored tensor
+  std::string fallback_name = {};     // of the one that is meant where that is not stored, or empty
   std::vector<int64_t> stored_shape;  // the whole stored tensor
   int64_t rows = 0;
   int64_t cols = 0;

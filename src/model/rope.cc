@@ -97,6 +97,7 @@ std::vector<float> Llama3(const RopeSpec& spec) {
 }  // namespace
 
 std::vector<float> InverseFrequencies(const RopeSpec& spec, int length) {
+  if (spec.rotary_dim == 0) return {};
   CHECK(spec.rotary_dim > 0 && spec.rotary_dim % 2 == 0, "rotary_dim {}", spec.rotary_dim);
   const auto base = static_cast<float>(spec.theta);
   switch (spec.scaling) {

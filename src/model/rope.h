@@ -10,7 +10,8 @@ enum class RopeScaling { kNone, kLinear, kDynamic, kYarn, kLlama3 };
 
 struct RopeSpec {
   double theta = 10000.0;
-  int rotary_dim = 0;  // leading dimensions of each head that are rotated (halves layout); even
+  int rotary_dim =
+      0;  // leading dimensions of each head that are rotated (halves layout); even, 0: none
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
   int original_max_positions = 0;  // the context before scaling, in tokens

@@ -74,25 +74,30 @@ int64_t ProjectedElements(const model::AttentionSpec& attention) {
   return (latent.query_rank > 0 ? latent.query_rank : attention.query_dim()) + latent.key_dim();
 }
 
+void WidenForAttention(const model::AttentionSpec& attention, Widths& widths) {
+  Widen(widths.output_dim, attention.output_dim());
+  Widen(widths.qkv_dim, ProjectedElements(attention));
+  Widen(widths.padded_queries,
+        attention.num_heads * int64_t{kernels::PaddedHead(attention.head_dim)});
+  Widen(widths.attention_scratch,
+        kernels::AttentionScratchBytes(attention.head_dim, attention.value_dim));
+  Widen(widths.span_row, 4 * kernels::SpanRowFloats(attention.value_dim));
+}
+
 Widths WidestOf(const model::ModelSpec& spec, kernels::KvFormat compute, int context) {
   Widths widths{.hidden = spec.hidden_size};
-  for (const model::LayerSpec& layer : spec.layers) {
-    const model::AttentionSpec& attention = layer.attention;
-    Widen(widths.output_dim, attention.output_dim());
-    Widen(widths.qkv_dim, ProjectedElements(attention));
-    Widen(widths.padded_queries,
-          attention.num_heads * int64_t{kernels::PaddedHead(attention.head_dim)});
-    Widen(widths.attention_scratch,
-          kernels::AttentionScratchBytes(attention.head_dim, attention.value_dim));
-    Widen(widths.span_row, 4 * kernels::SpanRowFloats(attention.value_dim));
-    if (attention.latent) WidenForLatent(attention, compute, context, widths);
-    widths.intermediate = std::max<int64_t>(widths.intermediate, layer.dense_intermediate_size);
-    if (!layer.moe) continue;
-    const model::MoeSpec& moe = *layer.moe;
-    widths.router = std::max<int64_t>(widths.router, moe.num_experts + 1);
-    widths.slots_per_token = std::max<int64_t>(widths.slots_per_token, moe.top_k);
-    widths.intermediate = std::max<int64_t>(
-        widths.intermediate, std::max(moe.intermediate_size, moe.shared_intermediate_size));
+  for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
+    for (const model::LayerSpec& layer : *stack) {
+      WidenForAttention(layer.attention, widths);
+      if (layer.cross_attention) WidenForAttention(*layer.cross_attention, widths);
+      if (layer.attention.latent) WidenForLatent(layer.attention, compute, context, widths);
+      Widen(widths.intermediate, layer.dense_intermediate_size);
+      if (!layer.moe) continue;
+      Widen(widths.router, layer.moe->num_experts + 1);
+      Widen(widths.slots_per_token, layer.moe->top_k);
+      Widen(widths.intermediate, layer.moe->intermediate_size);
+      Widen(widths.intermediate, layer.moe->shared_intermediate_size);
+    }
   }
   return widths;
 }

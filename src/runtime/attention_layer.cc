@@ -20,9 +20,9 @@ kernels::QkNormKind KindOf(model::QkNorm norm) {
 
 }  // namespace
 
-int AttentionLayer::Run(int layer_idx, const StepRows& rows, bool only_wanted) {
-  const weights::LayerWeights& weights = context_.weights.layers[layer_idx];
-  const model::AttentionSpec& shape = context_.spec().layers[layer_idx].attention;
+int AttentionLayer::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {
+  const weights::LayerWeights& weights = layer.weights;
+  const model::AttentionSpec& shape = layer.spec.attention;
   Activations& buffers = context_.activations;
   context_.Normalize(weights.attention_norm, rows.num_rows(), /*also_float=*/false);
   context_.Multiply(weights.qkv, buffers.normed, rows.num_rows(), kernels::Epilogue::kStore,
@@ -32,16 +32,16 @@ int AttentionLayer::Run(int layer_idx, const StepRows& rows, bool only_wanted) {
       rows.num_rows(),
       [&](int64_t row, int) {
         const bool starts_block = rows.position(row) % kKvBlockTokens == 0;
-        if (starts_block) cache_.ClearValues(layer_idx, rows.block(row));
+        if (starts_block) cache_.ClearValues(layer.cache_layer, rows.block(row));
       },
       kKvBlockTokens);
 
   const int num_out = only_wanted ? static_cast<int>(rows.wanted().size()) : rows.num_rows();
   if (shape.latent) {
-    latent_.Run(layer_idx, rows, only_wanted);
+    latent_.Run(layer, rows, only_wanted);
   } else {
-    PrepareQkv(layer_idx, rows);
-    if (num_out > 0) Attend(layer_idx, rows, only_wanted);
+    PrepareQkv(layer, rows);
+    if (num_out > 0) Attend(layer, rows, only_wanted);
   }
   if (num_out == 0) return 0;
   if (only_wanted) {
@@ -56,10 +56,10 @@ int AttentionLayer::Run(int layer_idx, const StepRows& rows, bool only_wanted) {
   return num_out;
 }
 
-void AttentionLayer::PrepareQkv(int layer_idx, const StepRows& rows) {
-  const weights::LayerWeights& weights = context_.weights.layers[layer_idx];
+void AttentionLayer::PrepareQkv(const Layer& layer, const StepRows& rows) {
+  const weights::LayerWeights& weights = layer.weights;
   const model::ModelSpec& spec = context_.spec();
-  const model::AttentionSpec& attention = spec.layers[layer_idx].attention;
+  const model::AttentionSpec& attention = layer.spec.attention;
   Activations& buffers = context_.activations;
   const kernels::QkvShape shape{.format = cache_.format(),
                                 .num_heads = attention.num_heads,
@@ -75,22 +75,22 @@ void AttentionLayer::PrepareQkv(int layer_idx, const StepRows& rows) {
   context_.pool.ParallelFor(
       rows.num_rows(),
       [&](int64_t row, int) {
-        context_.kernels.prepare_qkv(shape,
-                                     {.qkv = buffers.qkv.floats(row),
-                                      .cosine = rows.cosine(row),
-                                      .sine = rows.sine(row),
-                                      .queries = buffers.queries.row(row),
-                                      .kv_block = cache_.Block(layer_idx, 0, rows.block(row)),
-                                      .kv_head_stride = cache_.HeadStride(layer_idx),
-                                      .slot = rows.position(row) % kKvBlockTokens});
+        context_.kernels.prepare_qkv(
+            shape, {.qkv = buffers.qkv.floats(row),
+                    .cosine = rows.cosine(row),
+                    .sine = rows.sine(row),
+                    .queries = buffers.queries.row(row),
+                    .kv_block = cache_.Block(layer.cache_layer, 0, rows.block(row)),
+                    .kv_head_stride = cache_.HeadStride(layer.cache_layer),
+                    .slot = rows.position(row) % kKvBlockTokens});
       },
       4);
 }
 
-kernels::Attention AttentionLayer::Describe(int layer_idx, const StepRows& rows,
+kernels::Attention AttentionLayer::Describe(const Layer& layer, const StepRows& rows,
                                             const AttentionUnit& unit) const {
-  const model::AttentionSpec& shape = context_.spec().layers[layer_idx].attention;
-  const weights::LayerWeights& weights = context_.weights.layers[layer_idx];
+  const model::AttentionSpec& shape = layer.spec.attention;
+  const weights::LayerWeights& weights = layer.weights;
   const Activations& buffers = context_.activations;
   const int64_t query_stride =
       kernels::PaddedHead(shape.head_dim) * ElementBytes(kernels::QueryFormat(cache_.format()));
@@ -104,26 +104,32 @@ kernels::Attention AttentionLayer::Describe(int layer_idx, const StepRows& rows,
           .value_dim = shape.value_dim,
           .scale = shape.scale,
           .window = shape.window,
+          .num_keys = shape.causal ? 0 : static_cast<int>(sequence.tokens.size()),
           .sinks = shape.sinks ? &weights.sinks[unit.first_head] : nullptr,
+          .bias = {.table = layer.bias.table != nullptr
+                                ? layer.bias.table + unit.first_head * layer.bias.head_stride
+                                : nullptr,
+                   .head_stride = layer.bias.head_stride,
+                   .reach = layer.bias.reach},
           .num_tokens = unit.num_tokens,
           .num_heads = unit.num_heads,
           .first_position = sequence.first_position + unit.first_token,
           .queries = buffers.queries.row(first_row) + unit.first_head * query_stride,
           .query_token_stride = buffers.queries.stride_bytes,
           .query_head_stride = query_stride,
-          .kv = cache_.Block(layer_idx, unit.kv_head, 0),
+          .kv = cache_.Block(layer.cache_layer, unit.kv_head, 0),
           .blocks = sequence.blocks.data(),
-          .kv_block_stride = cache_.BlockStride(layer_idx),
+          .kv_block_stride = cache_.BlockStride(layer.cache_layer),
           .out = buffers.attention_wide.row(unit.first_out_row) + unit.first_head * out_stride,
           .out_token_stride = buffers.attention_wide.stride_bytes,
           .out_head_stride = out_stride};
 }
 
-void AttentionLayer::Attend(int layer_idx, const StepRows& rows, bool only_wanted) {
-  const model::AttentionSpec& shape = context_.spec().layers[layer_idx].attention;
+void AttentionLayer::Attend(const Layer& layer, const StepRows& rows, bool only_wanted) {
+  const model::AttentionSpec& shape = layer.spec.attention;
   rows.AttentionUnits(shape, only_wanted, &units_);
   calls_.clear();
-  for (const AttentionUnit& unit : units_) calls_.push_back(Describe(layer_idx, rows, unit));
+  for (const AttentionUnit& unit : units_) calls_.push_back(Describe(layer, rows, unit));
   attender_.Run(calls_);
 
   // For the statistics: keys read per sequence.
@@ -133,7 +139,7 @@ void AttentionLayer::Attend(int layer_idx, const StepRows& rows, bool only_wante
   for (const SequenceStep& sequence : rows.step()) {
     const int64_t last = sequence.first_position + std::ssize(sequence.tokens) - 1;
     const int64_t keys = std::min<int64_t>(last + 1, seen(last) + std::ssize(sequence.tokens) - 1);
-    context_.statistics.kv_bytes += keys * cache_.TokenBytes(layer_idx);
+    context_.statistics.kv_bytes += keys * cache_.TokenBytes(layer.cache_layer);
   }
 }
 

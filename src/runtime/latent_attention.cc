@@ -12,8 +12,8 @@ using kernels::Epilogue;
 
 }  // namespace
 
-void LatentAttention::Run(int layer_idx, const StepRows& rows, bool only_wanted) {
-  layer_idx_ = layer_idx;
+void LatentAttention::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {
+  layer_ = &layer;
   CacheKeys(rows);
   DivideRows(rows, only_wanted);
   if (expanded_.empty() && absorbed_.empty()) return;
@@ -44,12 +44,12 @@ void LatentAttention::CacheKeys(const StepRows& rows) {
         float* key = context_.activations.qkv.floats(row) + first;
         float* cached = key + latent().rope_dim;
         context_.kernels.normalize(norm, cached, nullptr, cached);
-        context_.kernels.prepare_qkv(shape,
-                                     {.qkv = key,
-                                      .cosine = rows.cosine(row),
-                                      .sine = rows.sine(row),
-                                      .kv_block = cache_.Block(layer_idx_, 0, rows.block(row)),
-                                      .slot = rows.position(row) % kKvBlockTokens});
+        context_.kernels.prepare_qkv(
+            shape, {.qkv = key,
+                    .cosine = rows.cosine(row),
+                    .sine = rows.sine(row),
+                    .kv_block = cache_.Block(layer_->cache_layer, 0, rows.block(row)),
+                    .slot = rows.position(row) % kKvBlockTokens});
       },
       4);
 }
@@ -121,7 +121,7 @@ void LatentAttention::RunExpanded(const StepRows& rows, const RowRun& run) {
     Expand(sequence, end, head, count);
     AttendExpanded(rows, run, head, count);
   }
-  context_.statistics.kv_bytes += int64_t{end} * cache_.TokenBytes(layer_idx_);
+  context_.statistics.kv_bytes += int64_t{end} * cache_.TokenBytes(layer_->cache_layer);
 }
 
 // Keys and values of the heads at positions [0, end) to expanded_blocks.
@@ -143,7 +143,7 @@ void LatentAttention::Expand(const SequenceStep& sequence, int end, int first_he
       context_.kernels.load_keys({.format = cache_.format(),
                                   .key_dim = latent().key_dim(),
                                   .num_slots = num_slots,
-                                  .block = cache_.Block(layer_idx_, 0, stored),
+                                  .block = cache_.Block(layer_->cache_layer, 0, stored),
                                   .out = buffers.cached_keys.floats(row),
                                   .out_stride = buffers.cached_keys.stride_bytes / 4});
       for (int slot = 0; slot < num_slots; ++slot) {
@@ -245,7 +245,7 @@ void LatentAttention::RunAbsorbed(const StepRows& rows) {
   };
   for (RowRun run : absorbed_) {
     const int64_t last = rows.position(run.first_row + run.num_rows - 1);
-    context_.statistics.kv_bytes += (last + 1) * cache_.TokenBytes(layer_idx_);
+    context_.statistics.kv_bytes += (last + 1) * cache_.TokenBytes(layer_->cache_layer);
     while (run.num_rows > 0) {
       const int count = std::min(run.num_rows, Activations::kAbsorbedRows - num_rows);
       batch_.push_back({run.sequence_idx, run.first_row, count, run.first_out_row});
@@ -339,9 +339,9 @@ void LatentAttention::AttendAbsorbed(const StepRows& rows, int num_rows) {
              .queries = buffers.absorbed_queries.row(first + token) + head * query_stride,
              .query_token_stride = buffers.absorbed_queries.stride_bytes,
              .query_head_stride = query_stride,
-             .kv = cache_.Block(layer_idx_, 0, 0),
+             .kv = cache_.Block(layer_->cache_layer, 0, 0),
              .blocks = rows.step()[run.sequence_idx].blocks.data(),
-             .kv_block_stride = cache_.BlockStride(layer_idx_),
+             .kv_block_stride = cache_.BlockStride(layer_->cache_layer),
              .out = buffers.head_out.row(int64_t{head} * num_rows + first + token),
              .out_token_stride = buffers.head_out.stride_bytes,
              .out_head_stride = num_rows * buffers.head_out.stride_bytes});

@@ -19,6 +19,7 @@
 #include "runtime/attend.h"
 #include "runtime/forward_context.h"
 #include "runtime/kv_cache.h"
+#include "runtime/layer.h"
 #include "runtime/step_rows.h"
 
 namespace convene::runtime {
@@ -35,7 +36,7 @@ class LatentAttention {
       : context_(context), cache_(cache), attender_(attender), options_(options) {}
 
   // From the projections in qkv to attention_wide, of all rows or of the wanted ones.
-  void Run(int layer_idx, const StepRows& rows, bool only_wanted);
+  void Run(const Layer& layer, const StepRows& rows, bool only_wanted);
 
  private:
   // Consecutive tokens of one sequence.
@@ -65,9 +66,9 @@ class LatentAttention {
   template <typename F>
   void ForEachRow(F&& f) const;
 
-  const model::AttentionSpec& shape() const { return context_.spec().layers[layer_idx_].attention; }
+  const model::AttentionSpec& shape() const { return layer_->spec.attention; }
   const model::LatentSpec& latent() const { return *shape().latent; }
-  const weights::LayerWeights& layer_weights() const { return context_.weights.layers[layer_idx_]; }
+  const weights::LayerWeights& layer_weights() const { return layer_->weights; }
   kernels::KvFormat compute_format() const {
     return cache_.format() == kernels::KvFormat::kF32 ? kernels::KvFormat::kF32
                                                       : kernels::KvFormat::kBf16;
@@ -77,7 +78,7 @@ class LatentAttention {
   KvCache& cache_;
   Attender& attender_;
   LatentOptions options_;
-  int layer_idx_ = 0;
+  const Layer* layer_ = nullptr;  // of the current run
   std::vector<RowRun> expanded_;
   std::vector<RowRun> absorbed_;
   std::vector<int32_t> expanded_block_ids_;

@@ -42,8 +42,8 @@ class StepRows {
     return step_[sequence_[row]].blocks[position_[row] / kKvBlockTokens];
   }
   // (rotary_dim / 2) each
-  const float* cosine(int64_t row) const { return &cosine_[row * half_rotary_dim()]; }
-  const float* sine(int64_t row) const { return &sine_[row * half_rotary_dim()]; }
+  const float* cosine(int64_t row) const { return cosine_.data() + row * half_rotary_dim(); }
+  const float* sine(int64_t row) const { return sine_.data() + row * half_rotary_dim(); }
 
   // Rows whose logits are wanted, in increasing order.
   std::span<const int32_t> wanted() const { return wanted_; }

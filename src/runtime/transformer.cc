@@ -7,8 +7,11 @@
 
 #include "base/check.h"
 #include "kernels/pack.h"
+#include "model/relative_bias.h"
 #include "runtime/activations.h"
+#include "runtime/attend.h"
 #include "runtime/attention_layer.h"
+#include "runtime/cross_attention.h"
 #include "runtime/expert_capacity.h"
 #include "runtime/feed_forward.h"
 #include "runtime/forward_context.h"
@@ -36,13 +39,29 @@ struct Transformer::State {
         activations(std::move(activations_in)),
         context{weights, kernels, pool, activations, statistics, options.dense_from_rows},
         rows(weights.spec),
-        attention(context, cache,
+        attender(context),
+        attention(context, cache, attender,
                   {.expand_from_tokens = options.expand_from_tokens, .context = Context(options)}),
+        cross_attention(context, cache, attender),
         feed_forward(context),
-        expert_capacity(options.expert_capacity) {}
+        expert_capacity(options.expert_capacity) {
+    const model::ModelSpec& spec = weights.spec;
+    decoder_bias = BiasOf(spec, spec.layers.front(), weights.relative_bias);
+    decoder = Stack(spec.layers, weights.layers, decoder_bias);
+    if (!weights.encoder) return;
+    encoder_bias = BiasOf(spec, spec.encoder_layers.front(), weights.encoder->relative_bias);
+    encoder = Stack(spec.encoder_layers, weights.encoder->layers, encoder_bias);
+  }
 
-  void Embed();
+  static std::vector<float> BiasOf(const model::ModelSpec& spec, const model::LayerSpec& layer,
+                                   std::span<const float> table);
+  std::vector<Layer> Stack(const std::vector<model::LayerSpec>& specs,
+                           const std::vector<weights::LayerWeights>& weights,
+                           std::span<const float> bias) const;
+
+  void Embed(const kernels::PackedMatrix& embedding);
   void Head(int num_rows, const LogitsSink& sink);
+  void BeginCapacity();
   // Moves the rows whose logits are wanted to the front.
   int KeepWanted();
   CapacityStep Limit(int layer);
@@ -53,8 +72,14 @@ struct Transformer::State {
   StepStatistics statistics;
   ForwardContext context;
   StepRows rows;
+  Attender attender;
   AttentionLayer attention;
+  CrossAttention cross_attention;
   FeedForward feed_forward;
+  std::vector<float> decoder_bias;  // by distance, as DistanceBias
+  std::vector<float> encoder_bias;
+  std::vector<Layer> decoder;
+  std::vector<Layer> encoder;
   ExpertCapacity expert_capacity;
   std::vector<CapacityRow> capacity_rows;  // of the step, where there is a limit
 };
@@ -74,9 +99,16 @@ namespace {
 // Sums of products of bytes stay within 32 bits up to so many columns (kernels/packed_matrix.h).
 constexpr int kMostInt8Columns = 1 << 16;
 
+// Of both stacks.
+std::vector<model::LayerSpec> AllLayers(const model::ModelSpec& spec) {
+  std::vector<model::LayerSpec> layers = spec.encoder_layers;
+  layers.insert(layers.end(), spec.layers.begin(), spec.layers.end());
+  return layers;
+}
+
 int MostColumns(const model::ModelSpec& spec) {
   int most = spec.hidden_size;
-  for (const model::LayerSpec& layer : spec.layers) {
+  for (const model::LayerSpec& layer : AllLayers(spec)) {
     most = std::max({most, layer.attention.output_dim(), layer.dense_intermediate_size});
     if (layer.attention.latent) most = std::max(most, layer.attention.latent->query_rank);
     if (!layer.moe) continue;
@@ -91,7 +123,7 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
                                         const kernels::KernelSet& kernels,
                                         hardware::ThreadPool& pool,
                                         const TransformerOptions& options) {
-  for (const model::LayerSpec& layer : weights.spec.layers) {
+  for (const model::LayerSpec& layer : AllLayers(weights.spec)) {
     if (layer.moe && std::max(layer.moe->top_k, layer.moe->top_groups) > kernels::kMaxTopK) {
       return Error{
           fmt::format("the model activates {} experts of {} groups per token; at most {} are "
@@ -106,7 +138,7 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
                                head_dim, kernels::kMaxHeadDim)};
     }
   }
-  for (const model::LayerSpec& layer : weights.spec.layers) {
+  for (const model::LayerSpec& layer : AllLayers(weights.spec)) {
     if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
       return Error{
           fmt::format("a capacity of experts is for models with one expert per token; this one "
@@ -141,6 +173,8 @@ int Transformer::SharingLimit(int prompt_length) const {
   const model::ModelSpec& spec = state_->context.spec();
   // Whether an expert still has room depends on what was counted, not on what is cached.
   if (state_->expert_capacity.is_limited()) return 0;
+  // What a decoder attends to is not among its tokens.
+  if (!spec.encoder_layers.empty()) return 0;
   int limit = std::numeric_limits<int>::max();
   if (spec.rope.DependsOnLength()) {
     // A longer prompt has other frequencies from its first position on.
@@ -166,22 +200,93 @@ void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& 
   state.statistics = {.tokens = num_rows, .logits_rows = num_wanted};
   if (num_rows == 0) return;
 
-  state.Embed();
-  const int num_layers = state.context.spec().num_layers();
-  for (int layer = 0; layer < num_layers; ++layer) {
+  state.BeginCapacity();
+  state.Embed(state.context.weights.embedding);
+  for (const Layer& layer : state.decoder) {
     // Rows that are not wanted may still take other rows' places.
-    const bool only_wanted = layer + 1 == num_layers && !state.expert_capacity.is_limited();
+    const bool is_last = &layer == &state.decoder.back();
+    const bool only_wanted = is_last && !state.expert_capacity.is_limited();
     num_rows = state.attention.Run(layer, state.rows, only_wanted);
     if (num_rows == 0) continue;
-    state.feed_forward.Run(state.context.spec().layers[layer], state.context.weights.layers[layer],
-                           num_rows, state.Limit(layer));
+    if (layer.weights.cross) state.cross_attention.Run(layer, state.rows, only_wanted);
+    state.feed_forward.Run(layer.spec, layer.weights, num_rows, state.Limit(layer.cache_layer));
   }
   if (state.expert_capacity.is_limited()) num_rows = state.KeepWanted();
   state.Head(num_rows, sink);
 }
 
-void Transformer::State::Embed() {
-  const kernels::PackedMatrix& embedding = context.weights.embedding;
+void Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSink& sink) {
+  State& state = *state_;
+  CHECK(state.context.weights.encoder.has_value(), "the model has no encoder");
+  const weights::EncoderWeights& weights = *state.context.weights.encoder;
+  std::vector<SequenceStep> step;
+  for (const EncoderInput& input : inputs) {
+    const auto length = static_cast<int>(input.tokens.size());
+    step.push_back({.tokens = input.tokens,
+                    .blocks = input.blocks,
+                    .prompt_length = length,
+                    .first_logits_token = length});
+  }
+  state.rows.Begin(step, state.context.pool);
+  const int num_rows = state.rows.num_rows();
+  CHECK(num_rows <= state.options.max_step_tokens, "{} tokens in a step of at most {}", num_rows,
+        state.options.max_step_tokens);
+  state.statistics = {.tokens = num_rows};
+  if (num_rows == 0) return;
+
+  state.BeginCapacity();
+  state.Embed(weights.embedding);
+  const int num_decoder_layers = state.context.spec().num_layers();
+  for (const Layer& layer : state.encoder) {
+    state.attention.Run(layer, state.rows, /*only_wanted=*/false);
+    const auto layer_idx = static_cast<int>(&layer - state.encoder.data());
+    state.feed_forward.Run(layer.spec, layer.weights, num_rows,
+                           state.Limit(num_decoder_layers + layer_idx));
+  }
+  state.context.Normalize(weights.final_norm, num_rows, /*also_float=*/true);
+  if (sink) {
+    const auto hidden_size = static_cast<size_t>(state.context.spec().hidden_size);
+    for (int row = 0; row < num_rows; ++row) {
+      const int input_idx = state.rows.sequence(row);
+      sink(input_idx, row - state.rows.first_row(input_idx),
+           {state.activations.normed_float.floats(row), hidden_size});
+    }
+  }
+  for (const Layer& layer : state.decoder) state.cross_attention.Store(layer, state.rows);
+}
+
+// Scores by distance, or nothing where the stack has none.
+std::vector<float> Transformer::State::BiasOf(const model::ModelSpec& spec,
+                                              const model::LayerSpec& layer,
+                                              std::span<const float> table) {
+  if (!layer.attention.relative_bias) return {};
+  return model::BiasByDistance(*spec.relative_bias, table, layer.attention.num_heads,
+                               /*bidirectional=*/!layer.attention.causal, kernels::kLanes);
+}
+
+// The encoder's layers use the first decoder layer's part of the cache, which gets the decoder's
+// keys and values only afterwards.
+std::vector<Layer> Transformer::State::Stack(const std::vector<model::LayerSpec>& specs,
+                                             const std::vector<weights::LayerWeights>& weights,
+                                             std::span<const float> bias) const {
+  std::vector<Layer> layers;
+  const bool is_decoder = &specs == &context.spec().layers;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    kernels::DistanceBias by_distance;
+    if (!bias.empty()) {
+      by_distance = {.table = bias.data(),
+                     .head_stride = std::ssize(bias) / specs[i].attention.num_heads,
+                     .reach = context.spec().relative_bias->max_distance};
+    }
+    layers.push_back({.spec = specs[i],
+                      .weights = weights[i],
+                      .cache_layer = is_decoder ? static_cast<int>(i) : 0,
+                      .bias = by_distance});
+  }
+  return layers;
+}
+
+void Transformer::State::Embed(const kernels::PackedMatrix& embedding) {
   context.pool.ParallelFor(rows.num_rows(), [&](int64_t row, int) {
     float* hidden = activations.hidden.floats(row);
     kernels::UnpackRow(embedding, rows.token(static_cast<int>(row)), hidden);
@@ -200,18 +305,20 @@ int Transformer::State::KeepWanted() {
   return num_wanted;
 }
 
+void Transformer::State::BeginCapacity() {
+  if (!expert_capacity.is_limited()) return;
+  capacity_rows.clear();
+  for (int row = 0; row < rows.num_rows(); ++row) {
+    // Running sequences that share nothing have different first blocks.
+    const SequenceStep& sequence = rows.step()[rows.sequence(row)];
+    capacity_rows.push_back({.sequence = sequence.blocks.front(),
+                             .first = rows.position(row) == 0,
+                             .counts = rows.position(row) < sequence.prompt_length});
+  }
+}
+
 CapacityStep Transformer::State::Limit(int layer) {
   if (!expert_capacity.is_limited()) return {};
-  if (layer == 0) {
-    capacity_rows.clear();
-    for (int row = 0; row < rows.num_rows(); ++row) {
-      // Running sequences that share nothing have different first blocks.
-      const SequenceStep& sequence = rows.step()[rows.sequence(row)];
-      capacity_rows.push_back({.sequence = sequence.blocks.front(),
-                               .first = rows.position(row) == 0,
-                               .counts = rows.position(row) < sequence.prompt_length});
-    }
-  }
   return {&expert_capacity, layer, capacity_rows};
 }
 

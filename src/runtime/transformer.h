@@ -27,7 +27,22 @@ struct SequenceStep {
   std::span<const int32_t> blocks;
   int prompt_length = 0;       // in tokens; RoPE's length of the positions before it (model/rope.h)
   int first_logits_token = 0;  // logits are wanted for tokens[first_logits_token ...]
+  // Of an encoder-decoder: the blocks and the length of the input, which Encode has seen.
+  std::span<const int32_t> encoder_blocks = {};
+  int encoder_length = 0;
 };
+
+// An input of an encoder, whole.
+struct EncoderInput {
+  std::span<const int32_t> tokens;  // at least one
+  // Block i holds positions [64 i, 64 i + 64): afterwards the keys and values that the decoder's
+  // layers attend to.
+  std::span<const int32_t> blocks;
+};
+
+// The encoder's output (hidden) float32 for tokens[token_idx] of input `input_idx`; valid during
+// the call. Calls come from the calling thread, in order.
+using StatesSink = std::function<void(int input_idx, int token_idx, std::span<const float> states)>;
 
 // logits (vocab) float32 of tokens[token_idx] of sequence `sequence_idx` of the step; the memory is
 // valid during the call. Calls come from the calling thread, in order.
@@ -82,6 +97,10 @@ class Transformer {
   // sequences, of how its tokens were cut into steps, and of the number of threads
   // (docs/decisions/0001-numerics.md).
   void Forward(std::span<const SequenceStep> step, const LogitsSink& sink);
+
+  // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and
+  // keeps what the decoder needs of them in their blocks. `sink` may be empty.
+  void Encode(std::span<const EncoderInput> inputs, const StatesSink& sink);
 
   // The first position of a sequence with so many tokens of prompt whose keys and values are not
   // those of any other sequence with the same tokens up to there.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -40,12 +41,14 @@ struct PackJob {
 };
 
 // Stored tensors by what they are, so that a matrix can be put together from several.
+// Of one of the model's stacks.
 class StoredTensors {
  public:
-  explicit StoredTensors(const checkpoint::Checkpoint& checkpoint) : checkpoint_(checkpoint) {
+  StoredTensors(const checkpoint::Checkpoint& checkpoint, bool encoder) : checkpoint_(checkpoint) {
     const model::ModelSpec& spec = checkpoint.spec();
-    per_layer_.resize(spec.layers.size());
+    per_layer_.resize(encoder ? spec.encoder_layers.size() : spec.layers.size());
     for (const TensorBinding& binding : spec.tensors) {
+      if (binding.encoder != encoder) continue;
       if (binding.layer < 0) {
         global_.push_back(&binding);
       } else {
@@ -290,6 +293,14 @@ std::vector<float> GateAndUpBias(const std::vector<float>& gate, std::vector<flo
   return bias;
 }
 
+void CrossJobs(const StoredTensors& tensors, int layer, CrossWeights* weights, PackJobs* jobs) {
+  using enum TensorRole;
+  weights->norm = tensors.Vector(kCrossNorm, layer);
+  jobs->Stack(weights->query, {&tensors.Get(kCrossQuery, layer)});
+  jobs->Stack(weights->kv, {&tensors.Get(kCrossKey, layer), &tensors.Get(kCrossValue, layer)});
+  jobs->Stack(weights->output, {&tensors.Get(kCrossOutput, layer)});
+}
+
 void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int layer,
                LayerWeights* weights, PackJobs* jobs) {
   using enum TensorRole;
@@ -303,6 +314,7 @@ void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int l
     QkvJobs(tensors, layer, weights, jobs);
   }
   jobs->Stack(weights->output, {&tensors.Get(kAttentionOutput, layer)});
+  if (weights->cross) CrossJobs(tensors, layer, &*weights->cross, jobs);
   if (weights->dense) {
     jobs->Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown});
     return;
@@ -323,6 +335,18 @@ void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int l
     ffn.down_bias = tensors.Vector(kExpertDownBias, layer, expert);
   }
   if (moe.shared) jobs->Ffn(*moe.shared, layer, -1, {kSharedGate, kSharedUp, kSharedDown});
+}
+
+void EncoderJobs(const StoredTensors& tensors, const model::ModelSpec& spec,
+                 EncoderWeights* weights, PackJobs* jobs) {
+  weights->final_norm = tensors.Vector(TensorRole::kFinalNorm);
+  weights->relative_bias = tensors.Vector(TensorRole::kRelativeBias);
+  if (!spec.tied_embeddings) {
+    jobs->Stack(weights->embedding, {&tensors.Get(TensorRole::kEmbedding)});
+  }
+  for (int layer = 0; layer < std::ssize(weights->layers); ++layer) {
+    LayerJobs(tensors, spec.encoder_layers[layer], layer, &weights->layers[layer], jobs);
+  }
 }
 
 // Sources of so many bytes are packed together: enough work for all threads, and little enough that
@@ -422,6 +446,9 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats)
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
     const LayerWeights& weights = unplaced.layers[layer];
     total += weights.qkv.size_bytes() + weights.output.size_bytes();
+    if (weights.cross) {
+      total += weights.cross->query.size_bytes() + weights.cross->output.size_bytes();
+    }
     if (weights.latent) {
       // The absorbed form, which generated tokens have.
       total += weights.latent->query_up.size_bytes() + weights.latent->value_up.size_bytes();
@@ -450,9 +477,10 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   if (!placed) return placed.error();
   LayOut(checkpoint.spec(), formats, weights.storage.data(), &weights);
 
-  const StoredTensors tensors(checkpoint);
+  const StoredTensors tensors(checkpoint, /*encoder=*/false);
   PackJobs jobs(tensors);
   weights.final_norm = tensors.Vector(TensorRole::kFinalNorm);
+  weights.relative_bias = tensors.Vector(TensorRole::kRelativeBias);
   const TensorBinding& embedding = tensors.Get(TensorRole::kEmbedding);
   const bool tied = weights.spec.tied_embeddings;
   jobs.Stack(weights.head, {tied ? &embedding : &tensors.Get(TensorRole::kHead)});
@@ -460,6 +488,11 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   for (int layer = 0; layer < weights.spec.num_layers(); ++layer) {
     LayerJobs(tensors, weights.spec.layers[layer], layer, &weights.layers[layer], &jobs);
   }
+  const StoredTensors encoder_tensors(checkpoint, /*encoder=*/true);
+  PackJobs encoder_jobs(encoder_tensors);
+  if (weights.encoder) EncoderJobs(encoder_tensors, weights.spec, &*weights.encoder, &encoder_jobs);
+  std::move(encoder_jobs.jobs().begin(), encoder_jobs.jobs().end(),
+            std::back_inserter(jobs.jobs()));
 
   uint64_t total_bytes = 0;
   for (const PackJob& job : jobs.jobs()) total_bytes += job.source_bytes();

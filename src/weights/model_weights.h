@@ -54,6 +54,14 @@ struct LatentWeights {
   }
 };
 
+// Attention of a decoder's layer to the encoder's output.
+struct CrossWeights {
+  std::vector<float> norm;       // (hidden)
+  kernels::PackedMatrix query;   // (query_dim, hidden)
+  kernels::PackedMatrix kv;      // (kv_dim + value_width, hidden)
+  kernels::PackedMatrix output;  // (hidden, output_dim)
+};
+
 struct LayerWeights {
   std::vector<float> attention_norm;  // (hidden)
   // (query_dim + kv_dim + value_width, hidden). With a latent: of the queries' latent, or of the
@@ -67,7 +75,8 @@ struct LayerWeights {
   std::vector<float> sinks;        // (num_heads) or empty
   kernels::PackedMatrix output;    // (hidden, output_dim)
   std::vector<float> output_bias;  // (hidden) or empty
-  std::vector<float> ffn_norm;     // (hidden)
+  std::optional<CrossWeights> cross;
+  std::vector<float> ffn_norm;  // (hidden)
   std::optional<MoeWeights> moe;
   std::optional<FfnWeights> dense;  // where there is no moe
 };
@@ -86,13 +95,22 @@ struct WeightFormats {
   }
 };
 
+struct EncoderWeights {
+  kernels::PackedMatrix embedding;   // (vocab, hidden)
+  std::vector<float> relative_bias;  // (num_buckets, num_heads)
+  std::vector<LayerWeights> layers;
+  std::vector<float> final_norm;  // (hidden)
+};
+
 struct ModelWeights {
   model::ModelSpec spec;
   WeightFormats formats;
   kernels::PackedMatrix head;       // (vocab, hidden)
   kernels::PackedMatrix embedding;  // (vocab, hidden), the head itself when tied and of one format
-  std::vector<float> final_norm;    // (hidden)
-  std::vector<LayerWeights> layers;
+  std::optional<EncoderWeights> encoder;
+  std::vector<float> relative_bias;  // of the decoder: (num_buckets, num_heads) or empty
+  std::vector<float> final_norm;     // (hidden)
+  std::vector<LayerWeights> layers;  // of the decoder
   // What the packed matrices point into is one of these.
   hardware::HugeBuffer storage;
   std::optional<checkpoint::MappedFile> mapped;

@@ -72,34 +72,58 @@ MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, 
 
 }  // namespace
 
+namespace {
+
+void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpec>& layers,
+                 WeightFormat format, Placer* placer, std::vector<LayerWeights>* weights) {
+  const int hidden = spec.hidden_size;
+  for (const model::LayerSpec& layer : layers) {
+    LayerWeights& placed = weights->emplace_back();
+    const model::AttentionSpec& attention = layer.attention;
+    if (attention.latent) {
+      PlaceLatent(attention, format, hidden, placer, &placed);
+    } else {
+      const int qkv_dim = attention.query_dim() + attention.kv_dim() + attention.value_width();
+      placed.qkv = placer->Place(format, qkv_dim, hidden);
+    }
+    placed.output = placer->Place(format, hidden, attention.output_dim());
+    if (layer.cross_attention) {
+      const model::AttentionSpec& cross = *layer.cross_attention;
+      CrossWeights& cross_weights = placed.cross.emplace();
+      cross_weights.query = placer->Place(format, cross.query_dim(), hidden);
+      cross_weights.kv = placer->Place(format, cross.kv_dim() + cross.value_width(), hidden);
+      cross_weights.output = placer->Place(format, hidden, cross.output_dim());
+    }
+    if (layer.moe) {
+      placed.moe = PlaceMoe(*layer.moe, format, hidden, placer);
+    } else {
+      placed.dense =
+          placer->PlaceFfn(format, layer.dense_activation, hidden, layer.dense_intermediate_size);
+    }
+  }
+}
+
+}  // namespace
+
 uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, const std::byte* base,
                 ModelWeights* weights) {
-  const WeightFormat format = formats.matrices;
   Placer placer(base, formats.group);
   weights->spec = spec;
   weights->formats = formats;
   weights->layers.clear();
+  weights->encoder.reset();
   weights->head = placer.Place(formats.head(), spec.vocab_size, spec.hidden_size);
   weights->embedding = weights->embedding_is_head()
                            ? weights->head
                            : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
-  for (const model::LayerSpec& layer : spec.layers) {
-    LayerWeights& placed = weights->layers.emplace_back();
-    const model::AttentionSpec& attention = layer.attention;
-    if (attention.latent) {
-      PlaceLatent(attention, format, spec.hidden_size, &placer, &placed);
-    } else {
-      const int qkv_dim = attention.query_dim() + attention.kv_dim() + attention.value_width();
-      placed.qkv = placer.Place(format, qkv_dim, spec.hidden_size);
-    }
-    placed.output = placer.Place(format, spec.hidden_size, attention.output_dim());
-    if (layer.moe) {
-      placed.moe = PlaceMoe(*layer.moe, format, spec.hidden_size, &placer);
-    } else {
-      placed.dense = placer.PlaceFfn(format, layer.dense_activation, spec.hidden_size,
-                                     layer.dense_intermediate_size);
-    }
+  if (!spec.encoder_layers.empty()) {
+    EncoderWeights& encoder = weights->encoder.emplace();
+    encoder.embedding = spec.tied_embeddings
+                            ? weights->embedding
+                            : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
+    PlaceLayers(spec, spec.encoder_layers, formats.matrices, &placer, &encoder.layers);
   }
+  PlaceLayers(spec, spec.layers, formats.matrices, &placer, &weights->layers);
   return placer.used_bytes();
 }
 

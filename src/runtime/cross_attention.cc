@@ -1,0 +1,100 @@
+#include "runtime/cross_attention.h"
+
+#include <algorithm>
+
+namespace convene::runtime {
+
+using kernels::Epilogue;
+
+void CrossAttention::Store(const Layer& layer, const StepRows& rows) {
+  const model::AttentionSpec& shape = *layer.spec.cross_attention;
+  Activations& buffers = context_.activations;
+  context_.Multiply(layer.weights.cross->kv, buffers.normed, rows.num_rows(), Epilogue::kStore,
+                    buffers.qkv);
+  context_.pool.ParallelFor(
+      rows.num_rows(),
+      [&](int64_t row, int) {
+        const bool starts_block = rows.position(row) % kKvBlockTokens == 0;
+        if (starts_block) cache_.ClearValues(layer.cache_layer, rows.block(row));
+      },
+      kKvBlockTokens);
+  const kernels::QkvShape keys_and_values{.format = cache_.format(),
+                                          .num_kv_heads = shape.num_kv_heads,
+                                          .head_dim = shape.head_dim,
+                                          .value_dim = shape.value_dim};
+  context_.pool.ParallelFor(
+      rows.num_rows(),
+      [&](int64_t row, int) {
+        context_.kernels.prepare_qkv(
+            keys_and_values, {.qkv = buffers.qkv.floats(row),
+                              .kv_block = cache_.Block(layer.cache_layer, 0, rows.block(row)),
+                              .kv_head_stride = cache_.HeadStride(layer.cache_layer),
+                              .slot = rows.position(row) % kKvBlockTokens});
+      },
+      4);
+}
+
+void CrossAttention::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {
+  const model::AttentionSpec& shape = *layer.spec.cross_attention;
+  const weights::CrossWeights& weights = *layer.weights.cross;
+  Activations& buffers = context_.activations;
+  const int num_rows = only_wanted ? static_cast<int>(rows.wanted().size()) : rows.num_rows();
+  context_.Normalize(weights.norm, num_rows, /*also_float=*/false);
+  context_.Multiply(weights.query, buffers.normed, num_rows, Epilogue::kStore, buffers.qkv);
+  const kernels::QkvShape queries{
+      .format = cache_.format(), .num_heads = shape.num_heads, .head_dim = shape.head_dim};
+  context_.pool.ParallelFor(
+      num_rows,
+      [&](int64_t row, int) {
+        context_.kernels.prepare_qkv(
+            queries, {.qkv = buffers.qkv.floats(row), .queries = buffers.queries.row(row)});
+      },
+      4);
+  Attend(layer, rows, only_wanted);
+  context_.Narrow(buffers.attention_wide, num_rows, shape.output_dim(), buffers.attention_out);
+  context_.Multiply(weights.output, buffers.attention_out, num_rows, Epilogue::kAdd, buffers.hidden,
+                    {}, {.scale = context_.spec().residual_scale});
+}
+
+void CrossAttention::Attend(const Layer& layer, const StepRows& rows, bool only_wanted) {
+  const model::AttentionSpec& shape = *layer.spec.cross_attention;
+  const Activations& buffers = context_.activations;
+  const int group = shape.num_heads / shape.num_kv_heads;
+  const int64_t query_stride =
+      kernels::PaddedHead(shape.head_dim) * ElementBytes(kernels::QueryFormat(cache_.format()));
+  const int64_t out_stride = shape.value_dim * ElementBytes(buffers.wide_format);
+  calls_.clear();
+  int first_row = 0;
+  for (const SequenceStep& sequence : rows.step()) {
+    const auto num_tokens = static_cast<int>(sequence.tokens.size());
+    const int num_rows =
+        only_wanted ? std::max(0, num_tokens - sequence.first_logits_token) : num_tokens;
+    for (int head = 0; head < shape.num_heads; ++head) {
+      for (int row = 0; row < num_rows; row += kernels::kAttentionRows) {
+        calls_.push_back({.format = cache_.format(),
+                          .out_format = buffers.wide_format,
+                          .key_dim = shape.head_dim,
+                          .value_dim = shape.value_dim,
+                          .scale = shape.scale,
+                          .num_keys = sequence.encoder_length,
+                          .num_tokens = std::min(kernels::kAttentionRows, num_rows - row),
+                          .num_heads = 1,
+                          .queries = buffers.queries.row(first_row + row) + head * query_stride,
+                          .query_token_stride = buffers.queries.stride_bytes,
+                          .query_head_stride = query_stride,
+                          .kv = cache_.Block(layer.cache_layer, head / group, 0),
+                          .blocks = sequence.encoder_blocks.data(),
+                          .kv_block_stride = cache_.BlockStride(layer.cache_layer),
+                          .out = buffers.attention_wide.row(first_row + row) + head * out_stride,
+                          .out_token_stride = buffers.attention_wide.stride_bytes,
+                          .out_head_stride = out_stride});
+      }
+    }
+    first_row += num_rows;
+    context_.statistics.kv_bytes +=
+        int64_t{sequence.encoder_length} * cache_.TokenBytes(layer.cache_layer);
+  }
+  attender_.Run(calls_);
+}
+
+}  // namespace convene::runtime

@@ -1,0 +1,35 @@
+// Attention of a decoder's layer to the encoder's output. Its keys and values are made once per
+// sequence and lie in the KV cache, in blocks of their own (SequenceStep::encoder_blocks).
+#pragma once
+
+#include <vector>
+
+#include "runtime/attend.h"
+#include "runtime/forward_context.h"
+#include "runtime/kv_cache.h"
+#include "runtime/layer.h"
+#include "runtime/step_rows.h"
+
+namespace convene::runtime {
+
+class CrossAttention {
+ public:
+  CrossAttention(ForwardContext& context, KvCache& cache, Attender& attender)
+      : context_(context), cache_(cache), attender_(attender) {}
+
+  // Keys and values of the encoder's output, `normed`, whose rows and blocks are `rows`.
+  void Store(const Layer& layer, const StepRows& rows);
+
+  // Adds the attention of all rows, or of the wanted ones, which are in front, to hidden.
+  void Run(const Layer& layer, const StepRows& rows, bool only_wanted);
+
+ private:
+  void Attend(const Layer& layer, const StepRows& rows, bool only_wanted);
+
+  ForwardContext& context_;
+  KvCache& cache_;
+  Attender& attender_;
+  std::vector<kernels::Attention> calls_;
+};
+
+}  // namespace convene::runtime

@@ -1,0 +1,82 @@
+// What the tests against Hugging Face transformers share: reading fixtures, the formats to try, and
+// how far roundings may lead.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/formats.h"
+
+namespace convene {
+
+// Elements of a .npy file that numpy.save wrote; T must be its dtype.
+template <typename T>
+std::vector<T> ReadNpy(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_GT(bytes.size(), 10u) << path;
+  EXPECT_NE(bytes.find(sizeof(T) == 4 && std::is_floating_point_v<T> ? "<f4" : "<i4"),
+            std::string::npos)
+      << path;
+  const size_t header = 10 + static_cast<uint8_t>(bytes[8]) + 256u * static_cast<uint8_t>(bytes[9]);
+  std::vector<T> values((bytes.size() - header) / sizeof(T));
+  std::memcpy(values.data(), bytes.data() + header, values.size() * sizeof(T));
+  return values;
+}
+
+// Formats that take different ways through the kernels.
+inline std::vector<runtime::Formats> EveryFormat() {
+  std::vector<runtime::Formats> all;
+  for (const kernels::WeightFormat weights :
+       {kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8,
+        kernels::WeightFormat::kInt4}) {
+    all.push_back(runtime::DefaultFormats(weights));
+  }
+  runtime::Formats int8_bf16 = runtime::DefaultFormats(kernels::WeightFormat::kInt8);
+  int8_bf16.activations = kernels::ActivationFormat::kBf16;
+  int8_bf16.kv = kernels::KvFormat::kInt8;
+  all.push_back(int8_bf16);
+  runtime::Formats int4_128 = runtime::DefaultFormats(kernels::WeightFormat::kInt4);
+  int4_128.weights.group = 128;
+  int4_128.kv = kernels::KvFormat::kInt8;
+  all.push_back(int4_128);
+  return all;
+}
+
+inline std::string Describe(const runtime::Formats& formats) {
+  return fmt::format("{} weights (group {}), activations of {} bytes, cache of {}",
+                     Name(formats.weights.matrices), formats.weights.group,
+                     kernels::ElementBytes(formats.activations),
+                     kernels::KvElementBytes(formats.kv));
+}
+
+inline double NormOfDifference(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum);
+}
+
+inline double NormOf(std::span<const float> a) {
+  double sum = 0;
+  for (const float value : a) sum += double{value} * value;
+  return std::sqrt(sum);
+}
+
+// What bf16 activations may do to a position's logits, relative to their norm: each layer rounds
+// seven times (norm, q, k or v, probabilities, attention output, norm, intermediate; the head once
+// more), each with unit roundoff 2^-9; independent errors add as squares; four standard deviations.
+inline double Bf16Bound(int num_layers) {
+  return 4 * std::ldexp(1.0, -9) * std::sqrt(7.0 * num_layers + 1);
+}
+
+}  // namespace convene
