@@ -44,6 +44,20 @@ Fill FillOf(const model::TensorBinding& binding, float embedding_std) {
   }
 }
 
+// The codes of all bf16 numbers: looking up is many times faster than rounding.
+class Codes {
+ public:
+  explicit Codes(uint8_t (*round)(float)) : codes_(1 << 16) {
+    for (size_t bits = 0; bits < codes_.size(); ++bits) {
+      codes_[bits] = round(tensor::FloatFromBf16(static_cast<tensor::Bf16>(bits)));
+    }
+  }
+  uint8_t operator[](tensor::Bf16 bits) const { return codes_[bits]; }
+
+ private:
+  std::vector<uint8_t> codes_;
+};
+
 }  // namespace
 
 int BitsOf(Encoding encoding) {
@@ -101,20 +115,21 @@ std::span<const std::byte> Encode(const SyntheticTensor& tensor,
   if (tensor.encoding == Encoding::kBf16) return std::as_bytes(numbers);
   const size_t count = numbers.size();
   bytes.resize(count * BitsOf(tensor.encoding) / 8);
-  const auto number = [&](size_t i) { return tensor::FloatFromBf16(numbers[i]); };
   switch (tensor.encoding) {
     case Encoding::kBf16:
       break;
-    case Encoding::kE4m3:
-      for (size_t i = 0; i < count; ++i) bytes[i] = std::byte{tensor::E4m3FromFloat(number(i))};
+    case Encoding::kE4m3: {
+      static const Codes codes(tensor::E4m3FromFloat);
+      for (size_t i = 0; i < count; ++i) bytes[i] = std::byte{codes[numbers[i]]};
       break;
-    case Encoding::kE2m1:
+    }
+    case Encoding::kE2m1: {
+      static const Codes codes(tensor::E2m1FromFloat);
       for (size_t i = 0; i < count; i += 2) {
-        const int low = tensor::E2m1FromFloat(number(i));
-        const int high = tensor::E2m1FromFloat(number(i + 1));
-        bytes[i / 2] = static_cast<std::byte>(low | high << 4);
+        bytes[i / 2] = static_cast<std::byte>(codes[numbers[i]] | codes[numbers[i + 1]] << 4);
       }
       break;
+    }
     case Encoding::kF32:
       for (size_t i = 0; i < count; ++i) {
         std::memcpy(&bytes[i * sizeof(float)], &tensor.fill.constant, sizeof(float));

@@ -40,6 +40,7 @@ std::string DescribeAttention(const AttentionSpec& attention) {
   if (attention.qk_norm == model::QkNorm::kWholeProjection) text += ", q and k normed";
   if (attention.clip_qkv) text += fmt::format(", clipped to {:g}", *attention.clip_qkv);
   if (attention.qkv_bias) text += ", biases";
+  if (attention.sinks) text += ", sinks";
   return text;
 }
 
@@ -57,18 +58,56 @@ std::string DescribeWindow(const ModelSpec& spec) {
                                        num_layers, spec.num_layers());
 }
 
+std::string DescribeWeights(const MoeSpec& moe) {
+  const bool sigmoid = moe.score == model::RouterScore::kSigmoid;
+  switch (moe.gate_norm) {
+    case model::GateNorm::kNone:
+      return sigmoid ? "weighted by sigmoid" : "weighted by probability";
+    case model::GateNorm::kSum:
+      return fmt::format("weights{} sum to {:g}", sigmoid ? " by sigmoid" : "", moe.routed_scale);
+    case model::GateNorm::kPNorm:
+      return fmt::format("weights have {:g}-norm 1", moe.gate_norm_p);
+  }
+  return "";
+}
+
+std::string DescribeActivation(const model::ActivationSpec& activation) {
+  switch (activation.kind) {
+    case model::Activation::kSiluMul:
+      return "";
+    case model::Activation::kClampedSwiglu:
+      return fmt::format(", SwiGLU clamped at {:g}", activation.limit);
+    case model::Activation::kRelu:
+      return ", ReLU without a gate";
+  }
+  return "";
+}
+
 std::string DescribeExperts(const MoeSpec& moe) {
   std::string text =
       fmt::format("{} of width {}, {} per token", moe.num_experts,
                   FormatCount(static_cast<uint64_t>(moe.intermediate_size)), moe.top_k);
-  switch (moe.gate_norm) {
-    case model::GateNorm::kNone:
-      return text + ", weighted by probability";
-    case model::GateNorm::kSum:
-      return text + ", weights sum to 1";
-    case model::GateNorm::kPNorm:
-      return text + fmt::format(", weights have {:g}-norm 1", moe.gate_norm_p);
+  if (moe.num_groups > moe.top_groups) {
+    text += fmt::format(" of {} of {} groups", moe.top_groups, moe.num_groups);
   }
+  text += ", " + DescribeWeights(moe);
+  if (moe.gate_norm != model::GateNorm::kSum && moe.routed_scale != 1) {
+    text += fmt::format(" times {:g}", moe.routed_scale);
+  }
+  text += DescribeActivation(moe.activation);
+  if (moe.expert_bias) text += ", biases";
+  return text;
+}
+
+std::string DescribeScales(const ModelSpec& spec) {
+  std::string text;
+  const auto add = [&](std::string_view name, float scale) {
+    if (scale == 1) return;
+    text += fmt::format("{}{} times {:.4g}", text.empty() ? "" : ", ", name, scale);
+  };
+  add("embeddings", spec.embedding_scale);
+  add("residuals", spec.residual_scale);
+  add("logits", spec.logits_scale);
   return text;
 }
 
@@ -120,6 +159,7 @@ std::vector<std::pair<std::string, std::string>> DescribeModel(const ModelSpec& 
                      fmt::format("{}, epsilon {:g}",
                                  spec.norm.kind == model::NormKind::kRms ? "RMSNorm" : "LayerNorm",
                                  spec.norm.epsilon));
+  lines.emplace_back("scales", DescribeScales(spec));
   lines.emplace_back("RoPE", DescribeRope(spec.rope));
   std::erase_if(lines, [](const auto& line) { return line.second.empty(); });
   return lines;

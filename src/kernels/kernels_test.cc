@@ -317,7 +317,8 @@ void ExpectSameActivations(const Formats& formats, const std::vector<std::byte>&
     for (int i = 0; i < PaddedDepth(width); ++i) {
       const float want = reference::LoadActivation(wide, &expected[token * stride], i);
       const float got = reference::LoadActivation(wide, &actual[token * stride], i);
-      ASSERT_NEAR(got, want, 1e-4 + EpsilonOf(wide) * std::abs(want)) << formats.Describe();
+      // A sum beside the middle of two activations may be rounded to either.
+      ASSERT_NEAR(got, want, 1e-4 + 2 * EpsilonOf(wide) * std::abs(want)) << formats.Describe();
       if (i >= width) {
         ASSERT_EQ(got, 0.0f) << "padding must stay zero";
       }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/quantize_weights.h"
 #include "kernels/reference/kernels.h"
 
@@ -34,6 +35,20 @@ int ColumnsWithOneScale(const StoredMatrix& source, int64_t stored_row, int col)
   return static_cast<int>((left + source.row_step - 1) / source.row_step);
 }
 
+// `count` elements of a row from number `first` on, without their scales.
+void LoadUnscaled(const StoredMatrix& source, int64_t first, int count, float* out) {
+  if (source.col_stride != 1) {
+    for (int i = 0; i < count; ++i) {
+      out[i] = tensor::LoadElement(source.dtype, source.data, first + i * source.col_stride);
+    }
+  } else if (source.dtype == tensor::DType::kE2m1) {
+    tensor::FloatsFromE2m1(source.data, first, count, out);
+  } else {
+    CHECK(source.dtype == tensor::DType::kE4m3, "scales of {}", tensor::Name(source.dtype));
+    tensor::FloatsFromE4m3(source.data, first, count, out);
+  }
+}
+
 // Element times scale, rounded once.
 template <typename T>
 void LoadScaled(const StoredMatrix& source, int row, int first_col, int count, T* out) {
@@ -42,12 +57,11 @@ void LoadScaled(const StoredMatrix& source, int row, int first_col, int count, T
     const int64_t in_rows = source.is_transposed ? col : row;
     const int64_t stored_row = source.first_row + in_rows * source.row_step;
     const float scale = source.scales.At(stored_row, source.is_transposed ? row : col);
-    const int end = std::min(count, done + ColumnsWithOneScale(source, stored_row, col));
-    const int64_t first = row * source.row_stride + first_col * source.col_stride;
-    for (; done < end; ++done) {
-      const int64_t index = first + done * source.col_stride;
-      Store(tensor::LoadElement(source.dtype, source.data, index) * scale, out + done);
-    }
+    const int end =
+        std::min({count, done + kChunkCols, done + ColumnsWithOneScale(source, stored_row, col)});
+    float elements[kChunkCols];
+    LoadUnscaled(source, row * source.row_stride + col * source.col_stride, end - done, elements);
+    for (int i = 0; done < end; ++i, ++done) Store(elements[i] * scale, out + done);
   }
 }
 

@@ -60,6 +60,28 @@ uint8_t E2m1FromFloat(float value) {
   return static_cast<uint8_t>(code | (std::signbit(value) ? 8 : 0));
 }
 
+void FloatsFromE4m3(const std::byte* data, int64_t first, int count, float* out) {
+  const std::array<float, 256>& table = E4m3Table();
+  for (int i = 0; i < count; ++i) out[i] = table[static_cast<uint8_t>(data[first + i])];
+}
+
+void FloatsFromE2m1(const std::byte* data, int64_t first, int count, float* out) {
+  constexpr float kValues[] = {0,     0.5f,  1,     1.5f,  2,     3,     4,     6,
+                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+  const auto half = [&](int64_t index) {
+    const int pair = static_cast<int>(data[index / 2]);
+    return kValues[index % 2 == 0 ? pair & 15 : pair >> 4];
+  };
+  int i = 0;
+  if (first % 2 != 0 && count > 0) out[i++] = half(first);
+  for (; i + 1 < count; i += 2) {
+    const int pair = static_cast<int>(data[(first + i) / 2]);
+    out[i] = kValues[pair & 15];
+    out[i + 1] = kValues[pair >> 4];
+  }
+  if (i < count) out[i] = half(first + i);
+}
+
 float FloatFromE8m0(uint8_t bits) {
   if (bits == kE8m0Nan) return std::numeric_limits<float>::quiet_NaN();
   if (bits == 0) return 0x1p-127f;  // not normal

@@ -19,6 +19,10 @@ uint8_t E4m3FromFloat(float value);
 float FloatFromE2m1(uint8_t half);
 uint8_t E2m1FromFloat(float value);
 
+// `count` consecutive numbers as float, from byte or half number `first` of `data` on.
+void FloatsFromE4m3(const std::byte* data, int64_t first, int count, float* out);
+void FloatsFromE2m1(const std::byte* data, int64_t first, int count, float* out);
+
 // E8M0: 2^(bits - 127); 255 is NaN.
 float FloatFromE8m0(uint8_t bits);
 inline constexpr uint8_t kE8m0Nan = 255;

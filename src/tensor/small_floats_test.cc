@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace convene::tensor {
 namespace {
@@ -47,6 +48,26 @@ TEST(SmallFloats, E2m1RoundsToTheNearestAndBack) {
   EXPECT_EQ(FloatFromE2m1(E2m1FromFloat(2.5f)), 2.0f) << "ties to even";
   EXPECT_EQ(FloatFromE2m1(E2m1FromFloat(3.5f)), 4.0f) << "ties to even";
   EXPECT_EQ(FloatFromE2m1(E2m1FromFloat(-100)), -6.0f);
+}
+
+TEST(SmallFloats, ManyAreAsEachAlone) {
+  std::vector<std::byte> bytes(40);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 71 % 120);
+  for (const int64_t first : {0, 1, 6, 7}) {
+    for (const int count : {0, 1, 2, 9, 10}) {
+      std::vector<float> fp8(11, -9), fp4(11, -9);
+      FloatsFromE4m3(bytes.data(), first, count, fp8.data());
+      FloatsFromE2m1(bytes.data(), first, count, fp4.data());
+      for (int i = 0; i < count; ++i) {
+        EXPECT_EQ(fp8[i], FloatFromE4m3(static_cast<uint8_t>(bytes[first + i])));
+        const int pair = static_cast<int>(bytes[(first + i) / 2]);
+        EXPECT_EQ(fp4[i], FloatFromE2m1(
+                              static_cast<uint8_t>((first + i) % 2 == 0 ? pair & 15 : pair >> 4)));
+      }
+      EXPECT_EQ(fp8[count], -9);
+      EXPECT_EQ(fp4[count], -9);
+    }
+  }
 }
 
 TEST(SmallFloats, E8m0IsAPowerOfTwo) {

@@ -190,9 +190,13 @@ class PackJobs {
   StoredMatrix* Describe(const TensorBinding& binding, PackJob* job) {
     matrices_.push_back(tensors_.Matrix(binding));
     const checkpoint::TensorView view = tensors_.View(binding);
-    job->sources.push_back(view.bytes);
+    // Gate and up may take turns in the same rows.
+    const bool is_known = std::any_of(job->sources.begin(), job->sources.end(), [&](auto bytes) {
+      return bytes.data() == view.bytes.data();
+    });
+    if (!is_known) job->sources.push_back(view.bytes);
     job->matrices.emplace_back(&matrices_.back(), binding.role);
-    if (view.scales.is_e8m0) {
+    if (view.scales.is_e8m0 && !is_known) {
       const int64_t per_row = view.scales.blocks_per_row;
       job->sources.push_back(
           view.scales.data.subspan(binding.first_row * per_row, view.rows * per_row));
