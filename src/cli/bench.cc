@@ -86,12 +86,19 @@ class Bench : public Command {
     if (!model) return model;
     WorkloadShape largest = shape_;
     largest.batch = largest_batch;
-    const int64_t num_blocks = BenchWorkload::BlocksFor(largest);
+    const int64_t num_blocks = BenchWorkload::BlocksFor((*model)->spec(), largest);
     if (num_blocks > (*model)->num_kv_blocks()) {
       return Error{fmt::format(
           "batch {} needs {} blocks of KV cache and memory has room for {}; lower --batch, "
           "--prompt-tokens or --gen-tokens",
           largest_batch, num_blocks, (*model)->num_kv_blocks())};
+    }
+    if ((*model)->spec().has_encoder() && shape_.prompt_tokens > (*model)->max_step_tokens()) {
+      return Error{
+          fmt::format("an encoder sees its input of {} tokens in one step of at most {}; raise "
+                      "--chunk or lower "
+                      "--prompt-tokens",
+                      shape_.prompt_tokens, (*model)->max_step_tokens())};
     }
     return model;
   }

@@ -20,15 +20,13 @@ Spread SpreadOfEach(const std::vector<Repetition>& repetitions, F&& figure) {
 
 Repetition MakeRepetition(const std::vector<Work>& steps, const Peaks& before, const Peaks& after) {
   Work total;
-  for (const Work& step : steps) {
-    total.seconds += step.seconds;
-    total.tokens += step.tokens;
-    total.flops += step.flops;
-    total.bytes += step.bytes;
-  }
+  for (const Work& step : steps) total += step;
   return {.tokens_per_s = static_cast<double>(total.tokens) / total.seconds,
           .flops_per_s = total.flops / total.seconds,
           .bytes_per_s = total.bytes / total.seconds,
+          .expert_flops_per_s =
+              total.expert_seconds > 0 ? total.expert_flops / total.expert_seconds : 0,
+          .expert_share_of_time = total.expert_seconds / total.seconds,
           .peaks = {.flops_per_s = (before.flops_per_s + after.flops_per_s) / 2,
                     .bytes_per_s = (before.bytes_per_s + after.bytes_per_s) / 2}};
 }
@@ -51,6 +49,13 @@ double BenchPoint::share_of_peak() const {
       .median;
 }
 
+double BenchPoint::expert_share_of_peak() const {
+  return SpreadOfEach(
+             repetitions,
+             [](const auto& one) { return one.expert_flops_per_s / one.peaks.flops_per_s; })
+      .median;
+}
+
 double BenchPoint::share_of_bandwidth() const {
   return SpreadOfEach(repetitions,
                       [](const auto& one) { return one.bytes_per_s / one.peaks.bytes_per_s; })
@@ -58,16 +63,18 @@ double BenchPoint::share_of_bandwidth() const {
 }
 
 std::string TableHeader() {
-  return "test    batch  tokens/s  (min - max)            GFLOP/s  of peak     GB/s  of peak\n";
+  return "test    batch  tokens/s  (min - max)            GFLOP/s  of peak  experts     GB/s  of "
+         "peak\n";
 }
 
 std::string TableRow(const BenchPoint& point) {
   const Spread rate = point.Of(&Repetition::tokens_per_s);
   return fmt::format(
-      "{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>7.1f} %{:>9.2f}{:>7.1f} %\n", point.name, point.batch,
-      rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
+      "{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>7.1f} %{:>7.1f} %{:>9.2f}{:>7.1f} %\n", point.name,
+      point.batch, rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
       point.Of(&Repetition::flops_per_s).median / kGiga, 100 * point.share_of_peak(),
-      point.Of(&Repetition::bytes_per_s).median / kGiga, 100 * point.share_of_bandwidth());
+      100 * point.expert_share_of_peak(), point.Of(&Repetition::bytes_per_s).median / kGiga,
+      100 * point.share_of_bandwidth());
 }
 
 nlohmann::ordered_json ToJson(const BenchPoint& point) {
@@ -81,6 +88,9 @@ nlohmann::ordered_json ToJson(const BenchPoint& point) {
       {"repetitions", point.repetitions.size()},
       {"gflops", point.Of(&Repetition::flops_per_s).median / kGiga},
       {"share_of_peak", point.share_of_peak()},
+      {"expert_gflops", point.Of(&Repetition::expert_flops_per_s).median / kGiga},
+      {"expert_share_of_peak", point.expert_share_of_peak()},
+      {"expert_share_of_time", point.Of(&Repetition::expert_share_of_time).median},
       {"gbps", point.Of(&Repetition::bytes_per_s).median / kGiga},
       {"share_of_bandwidth", point.share_of_bandwidth()},
       {"peak_gflops", point.peaks().flops_per_s / kGiga},

@@ -16,7 +16,9 @@ struct Repetition {
   double tokens_per_s = 0;
   double flops_per_s = 0;
   double bytes_per_s = 0;
-  Peaks peaks = {};  // mean of just before and just after
+  double expert_flops_per_s = 0;    // of the routed experts' products, while they ran
+  double expert_share_of_time = 0;  // that they took
+  Peaks peaks = {};                 // mean of just before and just after
 };
 
 // `steps` is what one repetition did, one step or more.
@@ -32,6 +34,7 @@ struct BenchPoint {
   Peaks peaks() const;           // medians
   double share_of_peak() const;  // median of each repetition's own share
   double share_of_bandwidth() const;
+  double expert_share_of_peak() const;
 };
 
 std::string TableHeader();

@@ -3,6 +3,7 @@
 #include "cli/chat.h"
 #include "cli/command.h"
 #include "cli/compare.h"
+#include "cli/encode.h"
 #include "cli/inspect.h"
 #include "cli/logits.h"
 #include "cli/measure.h"
@@ -22,6 +23,8 @@ constexpr CommandEntry kCommands[] = {
      MakeChat},
     {"batch", "Answer a file of OpenAI batch requests, many at a time",
      "convene batch models/demo --input requests.jsonl --output results.jsonl", MakeBatch},
+    {"encode", "Write an encoder's hidden states of given texts to a file",
+     "convene encode MODEL --text 'A text to embed.' --out states.npy", MakeEncode},
     {"tokenize", "Turn text into token ids",
      "convene tokenize models/demo --text 'Call me Ishmael.' --pieces", MakeTokenize},
     {"detokenize", "Turn token ids into text", "convene detokenize models/demo --ids '312 45 9'",

@@ -62,6 +62,7 @@ Status PlanMemory(std::optional<int> context, Inspection& inspection) {
           spec, inspection.formats.activations, engine::LoadOptions().max_step_tokens, tokens,
           inspection.num_threads),
       .context = tokens,
+      .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
       .available_bytes = UINT64_MAX,  // the question is what it needs, not whether it fits
       .limited_by = "",
   });

@@ -5,19 +5,24 @@
 namespace convene::engine {
 
 ActiveRequest::ActiveRequest(RequestId id, Request request, int max_length,
-                             const text::Tokenizer* tokenizer)
+                             const text::Tokenizer* tokenizer, std::optional<int32_t> start_token)
     : request_(std::move(request)),
       max_length_(max_length),
       tokenizer_(tokenizer),
       sampler_(request_.sampling),
       stop_strings_(std::move(request_.stop)) {
   sequence_.id = id;
-  sequence_.tokens = std::move(request_.prompt);
+  if (start_token) {
+    sequence_.input = std::move(request_.prompt);
+    sequence_.tokens = {*start_token};
+  } else {
+    sequence_.tokens = std::move(request_.prompt);
+  }
   sequence_.prompt_length = sequence_.length();
   for (const int32_t token : sequence_.tokens) sampler_.Observe(token);
   if (tokenizer_ == nullptr) return;
   decoder_.emplace(*tokenizer_, /*skip_special_tokens=*/true);
-  if (!request_.continues_prompt) return;
+  if (!request_.continues_prompt || start_token) return;
   for (const int32_t token : sequence_.tokens) TextOf(token);
 }
 

@@ -17,8 +17,10 @@ namespace convene::engine {
 class ActiveRequest {
  public:
   // `request` must be valid and end within `max_length` tokens, prompt and answer together. Without
-  // `tokenizer`, which must outlive this, there is no text.
-  ActiveRequest(RequestId id, Request request, int max_length, const text::Tokenizer* tokenizer);
+  // `tokenizer`, which must outlive this, there is no text. With `start_token` the prompt is the
+  // input of an encoder, and the answer begins with that token, which is no part of it.
+  ActiveRequest(RequestId id, Request request, int max_length, const text::Tokenizer* tokenizer,
+                std::optional<int32_t> start_token);
   ActiveRequest(const ActiveRequest&) = delete;
   ActiveRequest& operator=(const ActiveRequest&) = delete;
 

@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "engine/check_tokens.h"
+#include "engine/encode_inputs.h"
 
 namespace convene::engine {
 namespace {
@@ -48,15 +49,18 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer
 // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved, deep inside try_emplace.
 Result<RequestId> Engine::Submit(Request request) {
   if (const Status valid = CheckRequest(request); !valid) return valid.error();
-  const auto prompt_length = static_cast<int>(request.prompt.size());
+  const bool has_encoder = model_->spec().has_encoder();
+  std::optional<int32_t> start_token;
+  if (has_encoder) start_token = model_->spec().decoder_start_token;
+  const int prompt_length = has_encoder ? 1 : static_cast<int>(request.prompt.size());
   const int room = model_->context() - prompt_length;
   const int max_length = prompt_length + std::min(request.max_tokens.value_or(room), room);
 
   const RequestId id = ++last_id_;
-  ActiveRequest& active =
-      requests_
-          .try_emplace(id, id, std::move(request), max_length, tokenizer_ ? &*tokenizer_ : nullptr)
-          .first->second;
+  ActiveRequest& active = requests_
+                              .try_emplace(id, id, std::move(request), max_length,
+                                           tokenizer_ ? &*tokenizer_ : nullptr, start_token)
+                              .first->second;
   active.sequence().sharing_limit = model_->transformer().SharingLimit(prompt_length);
   scheduler_.Add(&active.sequence());
   return id;
@@ -67,7 +71,10 @@ Status Engine::CheckRequest(const Request& request) const {
   if (const Status known = CheckTokens(request.prompt, model_->spec().vocab_size); !known) {
     return known;
   }
-  if (std::ssize(request.prompt) >= model_->context()) {
+  if (model_->spec().has_encoder()) {
+    const Status fits = CheckInput(*model_, request.prompt);
+    if (!fits) return fits;
+  } else if (std::ssize(request.prompt) >= model_->context()) {
     return Error{fmt::format(
         "the prompt has {} tokens; the context of {} must hold it and at least one more: shorten "
         "the prompt, or raise --context (the model's limit is {})",
@@ -96,7 +103,11 @@ std::vector<Update> Engine::Step() {
 
 std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& scheduled) {
   std::vector<runtime::SequenceStep> step;
+  std::vector<runtime::EncoderInput> inputs;
   for (const auto& [sequence, num_tokens] : scheduled) {
+    if (!sequence->input.empty() && !sequence->is_encoded) {
+      inputs.push_back({sequence->input, sequence->input_blocks});
+    }
     const bool is_last = num_tokens == sequence->num_pending();
     step.push_back({
         .tokens = std::span<const int32_t>(sequence->tokens)
@@ -106,8 +117,11 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
         .blocks = sequence->blocks,
         .prompt_length = sequence->prompt_length,
         .first_logits_token = is_last ? num_tokens - 1 : num_tokens,
+        .encoder_blocks = sequence->input_blocks,
+        .encoder_length = static_cast<int>(sequence->input.size()),
     });
   }
+  if (!inputs.empty()) model_->transformer().Encode(inputs, {});
   std::vector<std::pair<ActiveRequest*, GeneratedToken>> sampled;
   const auto sample = [&](int sequence_idx, int, std::span<const float> logits) {
     const Sequence& sequence = *scheduled[static_cast<size_t>(sequence_idx)].sequence;

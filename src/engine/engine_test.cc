@@ -128,7 +128,46 @@ TEST_P(EngineOnModel, AnswersDoNotDependOnCompanyPrefixesChunksOrPreemption) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, EngineOnModel, ::testing::Values("olmoe_plain", "mixtral_plain"));
+INSTANTIATE_TEST_SUITE_P(Engine, EngineOnModel,
+                         ::testing::Values("olmoe_plain", "mixtral_plain", "deepseek_v2_groups",
+                                           "gpt_oss_plain"));
+
+TEST(Engine, AnswersOfAnEncoderDecoderDoNotDependOnCompanyOrPreemption) {
+  std::vector<Request> requests = MixedRequests(9, 100);
+  std::vector<Answer> expected;
+  const LoadOptions alone{.context = 384, .max_step_tokens = 384};
+  for (const Request& request : requests) {
+    expected.push_back(Ask(*Load(alone, "switch_plain"), request));
+    EXPECT_EQ(std::ssize(expected.back().tokens), *request.max_tokens);
+  }
+  for (const int max_sequences : {1, 3, 8}) {
+    // Blocks for `max_sequences` inputs and answers; more sequences than that have to wait.
+    const LoadOptions options{
+        .context = 384, .max_step_tokens = 384, .max_sequences = max_sequences};
+    Result<std::unique_ptr<LoadedModel>> model =
+        LoadedModel::Load(kModels + "switch_plain", options, {});
+    ASSERT_TRUE(model);
+    Engine engine(*std::move(model), std::nullopt, /*max_sequences=*/8);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<RequestId> ids;
+      for (const Request& request : requests) ids.push_back(*engine.Submit(request));
+      const std::map<RequestId, Answer> answers = Finish(engine);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        EXPECT_EQ(answers.at(ids[i]).tokens, expected[i].tokens) << "request " << i;
+        EXPECT_EQ(answers.at(ids[i]).logprobs, expected[i].logprobs) << "request " << i;
+      }
+    }
+  }
+}
+
+TEST(Engine, AnEncodersInputMustFitInAStep) {
+  const auto engine = Load({.context = 384, .max_step_tokens = 64}, "switch_plain");
+  std::mt19937 random(4);
+  const Result<RequestId> id = engine->Submit(Greedy(RandomPrompt(random, 65, 100), 3));
+  ASSERT_FALSE(id);
+  EXPECT_THAT(id.error().message, HasSubstr("raise --chunk"));
+  EXPECT_EQ(Ask(*engine, Greedy(RandomPrompt(random, 64, 100), 3)).tokens.size(), 3u);
+}
 
 TEST(Engine, PreemptedRequestsGiveTheSameAnswers) {
   std::mt19937 random(8);

@@ -51,6 +51,7 @@ Result<ChosenFormats> Plan(const model::ModelSpec& spec, const LoadOptions& opti
             spec, formats.activations, options.max_step_tokens, context, num_threads),
         .context = context,
         .max_sequences = options.max_sequences,
+        .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
         .available_bytes = available->bytes,
         .limited_by = available->limited_by,
     });

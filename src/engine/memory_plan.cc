@@ -23,7 +23,8 @@ std::string MemoryPlan::Describe() const {
 
 Result<MemoryPlan> PlanMemory(const MemoryRequest& request) {
   const int blocks_per_context =
-      (request.context + runtime::kKvBlockTokens - 1) / runtime::kKvBlockTokens;
+      request.contexts_per_sequence *
+      ((request.context + runtime::kKvBlockTokens - 1) / runtime::kKvBlockTokens);
   const int64_t wanted_blocks = int64_t{blocks_per_context} * request.max_sequences;
 
   const uint64_t fixed_bytes = request.weights_bytes + request.activation_bytes + kOverheadBytes;

@@ -13,8 +13,9 @@ struct MemoryRequest {
   uint64_t weights_bytes = 0;
   uint64_t kv_block_bytes = 0;  // over all layers
   uint64_t activation_bytes = 0;
-  int context = 0;        // the longest sequence, in tokens
-  int max_sequences = 1;  // that run at the same time
+  int context = 0;                // the longest sequence, in tokens
+  int max_sequences = 1;          // that run at the same time
+  int contexts_per_sequence = 1;  // 2: an encoder's input beside the answer
   uint64_t available_bytes = 0;
   std::string limited_by;  // what sets that, as in hardware::AvailableMemory
 };

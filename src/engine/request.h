@@ -13,7 +13,7 @@ namespace convene::engine {
 using RequestId = uint64_t;
 
 struct Request {
-  std::vector<int32_t> prompt;    // token ids, at least one
+  std::vector<int32_t> prompt;    // token ids, at least one; the input of an encoder-decoder
   std::optional<int> max_tokens;  // unset: as many as the context holds
   SamplingOptions sampling;
   std::vector<std::string> stop;    // strings that end the answer and are not part of it

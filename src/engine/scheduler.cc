@@ -13,8 +13,10 @@ Scheduler::Scheduler(BlockManager& blocks, const SchedulerOptions& options)
 }
 
 void Scheduler::Add(Sequence* sequence) {
-  CHECK(sequence->length() > 0 && BlocksFor(sequence->length()) <= blocks_.num_blocks(),
-        "a sequence of {} tokens", sequence->length());
+  const auto input_length = static_cast<int>(sequence->input.size());
+  CHECK(sequence->length() > 0 && input_length <= options_.max_step_tokens &&
+            BlocksFor(sequence->length()) + BlocksFor(input_length) <= blocks_.num_blocks(),
+        "a sequence of {} tokens, its input of {}", sequence->length(), input_length);
   waiting_.push_back(sequence);
 }
 
@@ -43,10 +45,13 @@ std::vector<ScheduledTokens> Scheduler::Schedule() {
   }
 
   // After a preemption the next step decides: who was just sent to wait would come back at once.
+  int input_budget = options_.max_step_tokens;
   while (num_preemptions_ == num_preemptions_before && budget > 0 && !waiting_.empty() &&
-         std::ssize(running_) < options_.max_sequences && Admit(*waiting_.front())) {
+         std::ssize(running_) < options_.max_sequences &&
+         std::ssize(waiting_.front()->input) <= input_budget && Admit(*waiting_.front())) {
     Sequence& sequence = *waiting_.front();
     waiting_.pop_front();
+    input_budget -= static_cast<int>(sequence.input.size());
     running_.push_back(&sequence);
     const int num_tokens = std::min(sequence.num_pending(), budget);
     step.push_back({&sequence, num_tokens});
@@ -87,7 +92,9 @@ bool Scheduler::Admit(Sequence& sequence) {
   const int num_shareable = std::min(sequence.length() - 1, sequence.sharing_limit);
   sequence.blocks = blocks_.TakePrefix(
       std::span<const int32_t>(sequence.tokens).first(static_cast<size_t>(num_shareable)));
-  const int num_new = BlocksFor(sequence.length()) - static_cast<int>(sequence.blocks.size());
+  const int num_input = BlocksFor(static_cast<int>(sequence.input.size()));
+  const int num_new =
+      num_input + BlocksFor(sequence.length()) - static_cast<int>(sequence.blocks.size());
   // Those that run will each want a block before long.
   if (blocks_.num_available() < num_new + std::ssize(running_) && !running_.empty()) {
     GiveUpBlocks(sequence);
@@ -96,6 +103,11 @@ bool Scheduler::Admit(Sequence& sequence) {
   sequence.num_published = static_cast<int>(sequence.blocks.size());
   sequence.num_computed = sequence.num_published * runtime::kKvBlockTokens;
   num_reused_tokens_ += sequence.num_computed;
+  while (std::ssize(sequence.input_blocks) < num_input) {
+    const auto block = blocks_.Allocate();
+    CHECK(block.has_value());
+    sequence.input_blocks.push_back(*block);
+  }
   CHECK(Reserve(sequence, sequence.num_pending()));
   return true;
 }
@@ -104,6 +116,7 @@ void Scheduler::Complete(std::span<const ScheduledTokens> step) {
   for (const ScheduledTokens& scheduled : step) {
     Sequence& sequence = *scheduled.sequence;
     sequence.num_computed += scheduled.num_tokens;
+    sequence.is_encoded = true;
     const int num_shareable = std::min(sequence.num_computed, sequence.sharing_limit);
     for (; (sequence.num_published + 1) * runtime::kKvBlockTokens <= num_shareable;
          ++sequence.num_published) {
@@ -119,6 +132,9 @@ void Scheduler::Complete(std::span<const ScheduledTokens> step) {
 void Scheduler::GiveUpBlocks(Sequence& sequence) {
   blocks_.Release(sequence.blocks);
   sequence.blocks.clear();
+  blocks_.Release(sequence.input_blocks);
+  sequence.input_blocks.clear();
+  sequence.is_encoded = false;
   sequence.num_published = 0;
   sequence.num_computed = 0;
 }

@@ -17,7 +17,12 @@ struct Sequence {
   uint64_t id = 0;
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int prompt_length = 0;        // in tokens
-  int num_computed = 0;         // leading tokens whose keys and values are in `blocks`
+  // Of an encoder-decoder: what the encoder sees, with blocks of its own; `tokens` is then the
+  // answer behind its start token.
+  std::vector<int32_t> input;
+  std::vector<int32_t> input_blocks;
+  bool is_encoded = false;  // input_blocks hold what the decoder attends to
+  int num_computed = 0;     // leading tokens whose keys and values are in `blocks`
   std::vector<int32_t> blocks;
   int num_published = 0;  // leading blocks that other sequences can use
   // Positions from here on must not be shared: what they hold depends on more than the tokens
@@ -28,7 +33,8 @@ struct Sequence {
   int num_pending() const { return length() - num_computed; }
 };
 
-// Tokens [sequence->num_computed, + num_tokens) are to be computed. Where they reach the end of the
+// Tokens [sequence->num_computed, + num_tokens) are to be computed, after the input where that is
+// not encoded yet. Where they reach the end of the
 // sequence, the next token is sampled.
 struct ScheduledTokens {
   Sequence* sequence = nullptr;
@@ -36,7 +42,7 @@ struct ScheduledTokens {
 };
 
 struct SchedulerOptions {
-  int max_step_tokens = 512;  // over all sequences of a step
+  int max_step_tokens = 512;  // over all sequences of a step, and over all inputs encoded before it
   int max_sequences = 1;      // that run at the same time; at most max_step_tokens
 };
 
@@ -49,8 +55,8 @@ class Scheduler {
   Scheduler(BlockManager& blocks, const SchedulerOptions& options);
 
   // Appends a sequence, at least one token long, to those that wait; keeps the pointer until
-  // Remove. The caller has made sure that it fits alone: BlocksFor(its greatest length) <=
-  // num_blocks().
+  // Remove. The caller has made sure that it fits alone: BlocksFor(its greatest length) and those
+  // of its input <= num_blocks(); its input <= max_step_tokens.
   void Add(Sequence* sequence);
 
   // Forgets a sequence and gives up its blocks, which stay available as a prefix.

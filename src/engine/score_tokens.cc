@@ -77,6 +77,12 @@ class Scorer {
 
 Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t>> sequences,
                      const runtime::LogitsSink& sink) {
+  if (model.spec().has_encoder()) {
+    return Error{fmt::format(
+        "a {} model predicts an answer to an input, not the next token of a text; use run, batch "
+        "or encode",
+        model.spec().family)};
+  }
   for (const std::span<const int32_t> tokens : sequences) {
     if (const Status status = CheckTokens(tokens, model.spec().vocab_size); !status) return status;
     if (std::ssize(tokens) > model.context()) {

@@ -220,7 +220,8 @@ struct ModelSpec {
   // Tensors whose names begin so may be in a checkpoint, and are not part of the model.
   std::vector<std::string> ignored_prefixes;
 
-  int num_layers() const { return static_cast<int>(layers.size()); }
+  int num_layers() const { return static_cast<int>(layers.size()); }  // of the decoder
+  bool has_encoder() const { return !encoder_layers.empty(); }
 };
 
 }  // namespace convene::model

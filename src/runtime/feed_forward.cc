@@ -1,6 +1,7 @@
 #include "runtime/feed_forward.h"
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -110,6 +111,8 @@ void FeedForward::Route(const model::MoeSpec& moe, const weights::MoeWeights& we
 }
 
 void FeedForward::RunExperts(const model::MoeSpec& moe, const weights::MoeWeights& weights) {
+  const auto start = std::chrono::steady_clock::now();
+  const double flops_before = context_.statistics.flops;
   Activations& buffers = context_.activations;
   const auto num_slots = static_cast<int>(dispatch_.token_of_slot.size());
   const auto gather_groups = [&](kernels::PackedMatrix weights::FfnWeights::*matrix,
@@ -141,6 +144,9 @@ void FeedForward::RunExperts(const model::MoeSpec& moe, const weights::MoeWeight
                   buffers.intermediate);
   gather_groups(&weights::FfnWeights::down, &weights::FfnWeights::down_bias);
   context_.MultiplyGroups(groups_, buffers.intermediate, Epilogue::kStore, buffers.slot_out);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  context_.statistics.expert_seconds += elapsed.count();
+  context_.statistics.expert_flops += context_.statistics.flops - flops_before;
 }
 
 void FeedForward::Combine(const model::MoeSpec& moe, const weights::MoeWeights& weights,

@@ -74,6 +74,8 @@ struct StepStatistics {
   int64_t weight_bytes = 0;       // read at least once: attention, activated experts, head
   int64_t kv_bytes = 0;           // of the cache, read once per sequence
   double flops = 0;               // executed multiply-adds x 2
+  double expert_flops = 0;        // of these in the products of routed experts
+  double expert_seconds = 0;      // that those took
 };
 
 class Transformer {

@@ -1,0 +1,151 @@
+#include "cli/encode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "cli/model_options.h"
+#include "cli/npy.h"
+#include "cli/output.h"
+#include "cli/token_file.h"
+#include "engine/encode_inputs.h"
+#include "text/tokenizer.h"
+
+namespace convene::cli {
+namespace {
+
+// Inputs are encoded together up to so many tokens, unless --chunk says otherwise.
+constexpr int kMostStepTokens = 1 << 15;
+constexpr int kFewestStepTokens = 512;
+
+class EncodeText : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    CLI::Option* text = app.add_option("--text", text_, "The text to encode")->type_name("TEXT");
+    CLI::Option* file = app.add_option("--text-file", text_path_,
+                                       "A file to encode, less its last line break ('-': stdin)")
+                            ->type_name("FILE")
+                            ->excludes(text);
+    app.add_option("--tokens", tokens_path_,
+                   "Token ids instead of text: text, or .npy of int32 or int64 ('-': stdin)")
+        ->type_name("FILE")
+        ->excludes(text)
+        ->excludes(file);
+    app.add_flag("--lines", lines_, "Every line of the file is an input of its own");
+    app.add_option("--out", out_path_,
+                   "Where to write the states: float32 (tokens of all inputs, hidden)")
+        ->type_name("FILE.npy")
+        ->required();
+    AddJsonOption(app, json_path_);
+    AddModelOptions(app, model_);
+    AddCapacityOption(app, model_);
+    chunk_ = app.get_option("--chunk");
+  }
+
+  Status Run() override {
+    if (const Status read = ReadInputs(); !read) return read;
+    size_t num_tokens = 0;
+    size_t longest = 1;
+    for (const std::vector<int32_t>& input : inputs_) {
+      num_tokens += input.size();
+      longest = std::max(longest, input.size());
+    }
+    model_.load.context = static_cast<int>(std::max<size_t>(longest, 2));
+    if (chunk_->count() == 0) {
+      const auto wanted = static_cast<int>(std::min<size_t>(num_tokens, kMostStepTokens));
+      model_.load.max_step_tokens = std::max(wanted, kFewestStepTokens);
+    }
+    // As many inputs at a time as a step may hold of this length.
+    model_.load.max_sequences =
+        std::clamp(static_cast<int>(inputs_.size()), 1,
+                   std::max(1, 2 * model_.load.max_step_tokens / static_cast<int>(longest)));
+    model_.load.max_sequences = std::min(model_.load.max_sequences, model_.load.max_step_tokens);
+    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    if (!model) return model.error();
+    return Compute(**model, static_cast<int64_t>(num_tokens));
+  }
+
+ private:
+  Status ReadInputs() {
+    if (!tokens_path_.empty()) {
+      if (lines_) return Error{"--lines is for text; token ids are one input"};
+      Result<std::vector<int32_t>> tokens = ReadTokenFile(tokens_path_);
+      if (!tokens) return tokens.error();
+      inputs_.push_back(*std::move(tokens));
+      return {};
+    }
+    if (!text_ && text_path_.empty()) return Error{"give --text, --text-file or --tokens"};
+    const Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
+    if (!tokenizer) return tokenizer.error();
+    std::string text;
+    if (text_) {
+      text = *text_;
+    } else {
+      Result<std::string> read = ReadText(text_path_);
+      if (!read) return read.error();
+      text = *std::move(read);
+      if (text.ends_with('\n')) text.pop_back();
+    }
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = lines_ ? std::min(text.find('\n', begin), text.size()) : text.size();
+      Result<std::vector<int32_t>> tokens = tokenizer->Encode(text.substr(begin, end - begin));
+      if (!tokens) return tokens.error();
+      inputs_.push_back(*std::move(tokens));
+      begin = end + 1;
+    }
+    return {};
+  }
+
+  Status Compute(engine::LoadedModel& model, int64_t num_tokens) {
+    if (!model.spec().has_encoder()) {
+      return Error{fmt::format("a {} model has no encoder", model.spec().family)};
+    }
+    Result<NpyWriter> writer = NpyWriter::Create(out_path_, num_tokens, model.spec().hidden_size);
+    if (!writer) return writer.error();
+    const std::vector<std::span<const int32_t>> inputs(inputs_.begin(), inputs_.end());
+    Status written;
+    const auto start = std::chrono::steady_clock::now();
+    const Status encoded =
+        engine::EncodeInputs(model, inputs, [&](int, int, std::span<const float> states) {
+          if (written) written = writer->WriteRow(states);
+        });
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    if (!encoded) return encoded;
+    if (!written) return written;
+    if (const Status closed = writer->Close(); !closed) return closed;
+    const double rate = static_cast<double>(num_tokens) / elapsed.count();
+    fmt::print(stderr, "encode: {} inputs, {} tokens in {:.3f} s ({:.1f} tokens/s) -> {}\n",
+               inputs_.size(), FormatCount(static_cast<uint64_t>(num_tokens)), elapsed.count(),
+               rate, out_path_);
+    if (json_path_.empty()) return {};
+    std::vector<size_t> lengths;
+    for (const std::vector<int32_t>& input : inputs_) lengths.push_back(input.size());
+    return WriteJson(json_path_, {{"out", out_path_},
+                                  {"hidden_size", model.spec().hidden_size},
+                                  {"tokens", num_tokens},
+                                  {"tokens_of_inputs", lengths},
+                                  {"seconds", elapsed.count()},
+                                  {"tokens_per_s", rate}});
+  }
+
+  ModelOptions model_;
+  std::optional<std::string> text_;
+  std::string text_path_;
+  std::string tokens_path_;
+  bool lines_ = false;
+  std::string out_path_;
+  std::string json_path_;
+  CLI::Option* chunk_ = nullptr;
+  std::vector<std::vector<int32_t>> inputs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeEncode() { return std::make_unique<EncodeText>(); }
+
+}  // namespace convene::cli
