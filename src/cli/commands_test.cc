@@ -159,10 +159,22 @@ TEST_F(CommandsTest, FailuresAreStatusOneAndNameTheirCause) {
   EXPECT_EQ(outcome.status, kFailure);
   EXPECT_THAT(outcome.err, HasSubstr("raise --context"));
   EXPECT_EQ(outcome.out, "");
+  outcome = Run({"run", model_, "--prompt", "x", "--context", "1000000"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("longer than the"));
   fs::remove(model_ / "tokenizer.json");
   outcome = Run({"run", model_, "--prompt", "x"});
   EXPECT_EQ(outcome.status, kFailure);
   EXPECT_THAT(outcome.err, HasSubstr("tokenizer.json"));
+}
+
+TEST_F(CommandsTest, FilesThatCannotBeWrittenAreSeenBeforeTheWork) {
+  for (const std::string& path : {Path("missing/x.json"), Path(".")}) {
+    const Outcome outcome = Run({"measure", "--json", path});
+    EXPECT_EQ(outcome.status, kUsage);
+    EXPECT_THAT(outcome.err, HasSubstr("cannot write"));
+    EXPECT_EQ(outcome.out, "");
+  }
 }
 
 TEST_F(CommandsTest, WrongOptionsAreSeenBeforeAModelIsLoaded) {

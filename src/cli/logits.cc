@@ -27,6 +27,7 @@ class Logits : public Command {
         ->required();
     app.add_option("--out", out_path_, "Where to write the logits: float32 (positions, vocab)")
         ->type_name("FILE.npy")
+        ->check(WritableFile())
         ->required();
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_);

@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "base/read_file.h"
 #include "base/units.h"
@@ -82,9 +84,27 @@ Result<std::string> ReadText(const std::string& path) {
   return text;
 }
 
+CLI::Validator WritableFile() {
+  return CLI::Validator(
+      [](const std::string& path) -> std::string {
+        if (path == "-") return {};
+        std::error_code ignored;
+        if (std::filesystem::is_directory(path, ignored)) {
+          return fmt::format("cannot write {}: it is a directory", path);
+        }
+        const bool exists = std::filesystem::exists(path, ignored);
+        const std::string parent = std::filesystem::path(path).parent_path();
+        const std::string changed = exists ? path : parent.empty() ? "." : parent;
+        if (access(changed.c_str(), W_OK) == 0) return {};
+        return CannotWrite(path).message;
+      },
+      "");
+}
+
 void AddJsonOption(CLI::App& app, std::string& path) {
   app.add_option("--json", path, "Write the figures as JSON ('-': standard output)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(WritableFile());
 }
 
 }  // namespace convene::cli

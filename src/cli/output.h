@@ -26,6 +26,10 @@ Status WriteReport(const std::string& json_path, std::string_view text);
 // The whole of the file `path`, or of standard input where `path` is "-".
 Result<std::string> ReadText(const std::string& path);
 
+// For options that name a file to be written: seen before the work, not after it, that its
+// directory is missing or closed to us. Writes nothing. "-" passes.
+CLI::Validator WritableFile();
+
 // Declares --json FILE.
 void AddJsonOption(CLI::App& app, std::string& path);
 

@@ -38,8 +38,18 @@ Status CheckOptions(const LoadOptions& options) {
   return {};
 }
 
+// Positions beyond the trained ones would give text that looks like an answer and is none.
+Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options) {
+  if (!options.context || *options.context <= spec.max_positions) return {};
+  return Error{
+      fmt::format("a context of {} tokens is longer than the {} positions that this model has "
+                  "(max_position_embeddings in its config.json); use at most that many",
+                  *options.context, spec.max_positions)};
+}
+
 Result<ChosenFormats> Plan(const model::ModelSpec& spec, const LoadOptions& options,
                            int num_threads) {
+  if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
   if (!available) return available.error();
   const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));

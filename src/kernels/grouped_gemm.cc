@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "base/check.h"
 
@@ -76,16 +77,18 @@ void RunGroups(const KernelSet& kernels, hardware::ThreadPool& pool, const Group
     }
   };
   pool.Run([&](int thread_idx) {
-    PanelGemm current;
-    PanelGemm next;
-    current.scratch = next.scratch = gemm.scratch + thread_idx * kGemmScratchBytes;
-    bool more = claim(&current);
+    // Two of them in turn: copying one just written would wait for all the stores before it.
+    PanelGemm units[2];
+    units[0].scratch = units[1].scratch = gemm.scratch + thread_idx * kGemmScratchBytes;
+    PanelGemm* current = &units[0];
+    PanelGemm* next = &units[1];
+    bool more = claim(current);
     while (more) {
-      more = claim(&next);
-      current.next = more ? next.weights.data : nullptr;
-      current.next_bytes = more ? next.weights.size_bytes() : 0;
-      kernels.gemm(current);
-      current = next;
+      more = claim(next);
+      current->next = more ? next->weights.data : nullptr;
+      current->next_bytes = more ? next->weights.size_bytes() : 0;
+      kernels.gemm(*current);
+      std::swap(current, next);
     }
   });
 }

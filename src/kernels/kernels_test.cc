@@ -215,18 +215,20 @@ TEST_P(KernelsTest, GemmEqualsTheReferenceForAwkwardShapesAndThreads) {
 }
 
 TEST_P(KernelsTest, WholeNumbersGiveTheSameBitsOnEverySet) {
-  constexpr int kRows = 100;
-  constexpr int kCols = 700;
-  for (const Formats& formats : kFormats) {
-    if (formats.activations != ActivationFormat::kInt8) continue;
-    const Packed packed = Pack(formats, RandomFloats(kRows * kCols, 5), kRows, kCols);
-    // Unpacked and not, for int4: the number of rows decides.
-    for (const int tokens : {1, 3, 4, 40}) {
+  // Panels of one to four vectors; for int4 the number of rows decides how it is unpacked, and the
+  // depth in how many pieces.
+  for (const auto& [tokens, num_rows, cols] :
+       {GemmShape{1, 100, 700}, GemmShape{3, 100, 700}, GemmShape{4, 100, 700},
+        GemmShape{16, 112, 130}, GemmShape{17, 48, 64}, GemmShape{40, 100, 700},
+        GemmShape{70, 48, 4200}, GemmShape{300, 64, 70}}) {
+    for (const Formats& formats : kFormats) {
+      if (formats.activations != ActivationFormat::kInt8) continue;
+      const Packed packed = Pack(formats, RandomFloats(size_t(num_rows) * cols, 5), num_rows, cols);
       const Rows rows =
-          MakeRows(formats.activations, RandomFloats(size_t(tokens) * kCols, 6), tokens, kCols);
+          MakeRows(formats.activations, RandomFloats(size_t(tokens) * cols, 6), tokens, cols);
       const auto run = [&](const KernelSet& set) {
         hardware::ThreadPool pool({0});
-        std::vector<float> out(size_t(tokens) * kRows);
+        std::vector<float> out(size_t(tokens) * num_rows);
         const GemmGroup group{.weights = &packed.matrix, .num_rows = tokens};
         RunGroupedGemm(set, pool,
                        {.groups = {&group, 1},
@@ -234,7 +236,7 @@ TEST_P(KernelsTest, WholeNumbersGiveTheSameBitsOnEverySet) {
                         .rows = rows.storage.data(),
                         .row_stride = rows.stride,
                         .out = reinterpret_cast<std::byte*>(out.data()),
-                        .out_stride = 4 * kRows,
+                        .out_stride = int64_t{4} * num_rows,
                         .scratch = Scratch()});
         return out;
       };

@@ -24,37 +24,29 @@ float NearestInt4(float value, float inverse_step) {
   return std::min(std::max(q, -8.0f), 7.0f);
 }
 
-// Vectors that every machine has: this is most of the time of packing.
+// Vectors of any width give the same bits: a sum of squares has kSumLanes chains, whatever the
+// number of lanes that are computed at once.
+constexpr size_t kSumLanes = 16;
 using Float4 [[gnu::vector_size(16)]] = float;
+using Float8 [[gnu::vector_size(32)]] = float;
+using Float16 [[gnu::vector_size(64)]] = float;
 
-Float4 AllOf(float value) { return Float4{value, value, value, value}; }
-
-Float4 LoadFour(const float* from) {
-  Float4 value;
-  std::memcpy(&value, from, sizeof(value));
-  return value;
-}
-
-Float4 NearestInt4(Float4 value, float inverse_step) {
-  Float4 q = (value * AllOf(inverse_step) + AllOf(kRoundingShift)) - AllOf(kRoundingShift);
-  q = q < AllOf(-8.0f) ? AllOf(-8.0f) : q;
-  return q > AllOf(7.0f) ? AllOf(7.0f) : q;
-}
-
-// The value of largest magnitude, with its sign; of two that differ in nothing else the positive
-// one.
-float Largest(std::span<const float> row) {
-  Float4 highest = AllOf(0);
-  Float4 lowest = AllOf(0);
+// The value of largest magnitude, with its sign; of two that differ in nothing else the first one.
+template <typename Vector>
+[[gnu::always_inline]] inline float Largest(std::span<const float> row) {
+  constexpr size_t kLanesHere = sizeof(Vector) / sizeof(float);
+  Vector highest = {};
+  Vector lowest = {};
   size_t i = 0;
-  for (; i + 4 <= row.size(); i += 4) {
-    const Float4 value = LoadFour(&row[i]);
+  for (; i + kLanesHere <= row.size(); i += kLanesHere) {
+    Vector value;
+    std::memcpy(&value, &row[i], sizeof(value));
     highest = value > highest ? value : highest;
     lowest = value < lowest ? value : lowest;
   }
   float top = 0;
   float bottom = 0;
-  for (int lane = 0; lane < 4; ++lane) {
+  for (size_t lane = 0; lane < kLanesHere; ++lane) {
     top = std::max(top, highest[lane]);
     bottom = std::min(bottom, lowest[lane]);
   }
@@ -70,14 +62,24 @@ float Largest(std::span<const float> row) {
 }
 
 // Squared error of a group with the given step (signed).
-float ErrorOf(std::span<const float> group, float step) {
+template <typename Vector>
+[[gnu::always_inline]] inline float ErrorOf(std::span<const float> group, float step) {
+  constexpr size_t kLanesHere = sizeof(Vector) / sizeof(float);
+  constexpr size_t kParts = kSumLanes / kLanesHere;
   const float inverse = 1.0f / step;
-  Float4 sums[4] = {};
+  const Vector least = Vector{} - 8.0f;
+  const Vector most = Vector{} + 7.0f;
+  Vector sums[kParts] = {};
   size_t i = 0;
-  for (; i + 16 <= group.size(); i += 16) {
-    for (size_t part = 0; part < 4; ++part) {
-      const Float4 value = LoadFour(&group[i + 4 * part]);
-      const Float4 error = value - NearestInt4(value, inverse) * AllOf(step);
+  for (; i + kSumLanes <= group.size(); i += kSumLanes) {
+#pragma GCC unroll 4
+    for (size_t part = 0; part < kParts; ++part) {
+      Vector value;
+      std::memcpy(&value, &group[i + kLanesHere * part], sizeof(value));
+      Vector q = (value * inverse + kRoundingShift) - kRoundingShift;
+      q = q < least ? least : q;
+      q = q > most ? most : q;
+      const Vector error = value - q * step;
       sums[part] += error * error;
     }
   }
@@ -86,16 +88,17 @@ float ErrorOf(std::span<const float> group, float step) {
     const float error = group[i] - NearestInt4(group[i], inverse) * step;
     total += error * error;
   }
-  for (const Float4& part : sums) {
-    for (int lane = 0; lane < 4; ++lane) total += part[lane];
+  for (const Vector& part : sums) {
+    for (size_t lane = 0; lane < kLanesHere; ++lane) total += part[lane];
   }
   return total;
 }
 
 // The whole-number scale with the least error. The step that just reaches the largest value with -8
 // is near the best; a little less clips it and represents the others better.
-int BestScale(std::span<const float> group, float row_scale) {
-  const float most = Largest(group);
+template <typename Vector>
+[[gnu::always_inline]] inline int BestScale(std::span<const float> group, float row_scale) {
+  const float most = Largest<Vector>(group);
   if (most == 0) return 1;
   const float reaching = std::abs(most) / 8 / row_scale;
   // -8 times a negative scale is positive.
@@ -103,7 +106,7 @@ int BestScale(std::span<const float> group, float row_scale) {
   int best = 0;
   float best_error = 0;
   const auto consider = [&](int scale) {
-    const float error = ErrorOf(group, static_cast<float>(scale) * row_scale);
+    const float error = ErrorOf<Vector>(group, static_cast<float>(scale) * row_scale);
     if (best == 0 || error < best_error) {
       best = scale;
       best_error = error;
@@ -116,10 +119,58 @@ int BestScale(std::span<const float> group, float row_scale) {
   return best;
 }
 
+template <typename Vector>
+[[gnu::always_inline]] inline float QuantizeInt4(std::span<const float> row, int group,
+                                                 uint8_t* values, int8_t* scales) {
+  // The largest group's step becomes kInt4MaxScale times the row's scale.
+  const float row_scale = std::abs(Largest<Vector>(row)) / 8 / kInt4MaxScale;
+  for (size_t first = 0, index = 0; first < row.size(); first += group, ++index) {
+    const auto columns = row.subspan(first, std::min<size_t>(group, row.size() - first));
+    if (row_scale < kLeastScale) {
+      std::fill_n(values + first, columns.size(), uint8_t{kInt4Zero});
+      scales[index] = 1;
+      continue;
+    }
+    const int scale = BestScale<Vector>(columns, row_scale);
+    scales[index] = static_cast<int8_t>(scale);
+    const float inverse = 1.0f / (static_cast<float>(scale) * row_scale);
+    for (size_t i = 0; i < columns.size(); ++i) {
+      values[first + i] = static_cast<uint8_t>(
+          static_cast<int>(NearestInt4(columns[i], inverse) + static_cast<float>(kInt4Zero)));
+    }
+  }
+  return row_scale;
+}
+
+float QuantizeInt4Baseline(std::span<const float> row, int group, uint8_t* values, int8_t* scales) {
+  return QuantizeInt4<Float4>(row, group, values, scales);
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] float
+QuantizeInt4Avx512(std::span<const float> row, int group, uint8_t* values, int8_t* scales) {
+  return QuantizeInt4<Float16>(row, group, values, scales);
+}
+
+[[gnu::target("avx2")]] float QuantizeInt4Avx2(std::span<const float> row, int group,
+                                               uint8_t* values, int8_t* scales) {
+  return QuantizeInt4<Float8>(row, group, values, scales);
+}
+
+auto ChooseQuantizeInt4() {
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512) return QuantizeInt4Avx512;
+  return __builtin_cpu_supports("avx2") ? QuantizeInt4Avx2 : QuantizeInt4Baseline;
+}
+#else
+auto ChooseQuantizeInt4() { return QuantizeInt4Baseline; }
+#endif
+
 }  // namespace
 
 float QuantizeInt8Row(std::span<const float> row, int8_t* values) {
-  const float top = std::abs(Largest(row));
+  const float top = std::abs(Largest<Float4>(row));
   const float inverse = Int8Inverse(top);
   for (size_t i = 0; i < row.size(); ++i) {
     values[i] = static_cast<int8_t>(RoundToEven(row[i] * inverse));
@@ -129,30 +180,8 @@ float QuantizeInt8Row(std::span<const float> row, int8_t* values) {
 
 float QuantizeInt4Row(std::span<const float> row, int group, uint8_t* values, int8_t* scales) {
   CHECK(group > 0 && group <= kMaxGroup, "group {}", group);
-  // The largest group's step becomes kInt4MaxScale times the row's scale.
-  const float row_scale = std::abs(Largest(row)) / 8 / kInt4MaxScale;
-  for (size_t first = 0, index = 0; first < row.size(); first += group, ++index) {
-    const auto columns = row.subspan(first, std::min<size_t>(group, row.size() - first));
-    if (row_scale < kLeastScale) {
-      std::fill_n(values + first, columns.size(), uint8_t{kInt4Zero});
-      scales[index] = 1;
-      continue;
-    }
-    const int scale = BestScale(columns, row_scale);
-    scales[index] = static_cast<int8_t>(scale);
-    const float inverse = 1.0f / (static_cast<float>(scale) * row_scale);
-    size_t i = 0;
-    for (; i + 4 <= columns.size(); i += 4) {
-      const Float4 q = NearestInt4(LoadFour(&columns[i]), inverse);
-      for (int lane = 0; lane < 4; ++lane) {
-        values[first + i + lane] = static_cast<uint8_t>(q[lane] + kInt4Zero);
-      }
-    }
-    for (; i < columns.size(); ++i) {
-      values[first + i] = static_cast<uint8_t>(NearestInt4(columns[i], inverse) + kInt4Zero);
-    }
-  }
-  return row_scale;
+  static const auto kQuantize = ChooseQuantizeInt4();
+  return kQuantize(row, group, values, scales);
 }
 
 }  // namespace convene::kernels

@@ -47,7 +47,8 @@ struct Avx512Base {
   static float Sum(Floats a) { return _mm512_reduce_add_ps(a); }
   static float Maximum(Floats a) { return _mm512_reduce_max_ps(a); }
 
-  static void Prefetch(const std::byte* line) { _mm_prefetch(line, _MM_HINT_T1); }
+  // Written out: to g++ 12 a function of nothing but prefetches has no effect, and calls of it go.
+  static void Prefetch(const std::byte* line) { asm volatile("prefetcht1 (%0)" : : "r"(line)); }
 
   // Whole numbers.
   static Ints ZeroInts() { return _mm512_setzero_si512(); }
@@ -70,32 +71,42 @@ struct Avx512Base {
 
   // What unpack.h needs: the scales of 16 rows (signed bytes) for UnpackInt4Line.
   struct Spread {
-    __m512i scale;  // its magnitude, in both 16-bit halves of each row's lane
-    __m512i bias;   // kInt8Zero - 8 (or 7, packed_matrix.h) times that, in all four bytes
+    __m512i scale;         // its magnitude, in both 16-bit halves of each row's lane
+    __m512i scale_of_top;  // that times 4096
+    __m512i bias;          // kInt8Zero - 8 (or 7, packed_matrix.h) times it, in all four bytes
   };
   static Spread SpreadInt4Scales(const std::byte* scales) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
-    const __m512i signed_scale = _mm512_cvtepi8_epi32(bytes);
-    const __m512i scale = _mm512_abs_epi32(signed_scale);
-    const __mmask16 negative = _mm512_movepi32_mask(signed_scale);
-    const __m512i eight = _mm512_slli_epi32(scale, 3);
-    const __m512i offset = _mm512_mask_sub_epi32(eight, negative, eight, scale);
-    const __m512i bias = _mm512_sub_epi32(_mm512_set1_epi32(kInt8Zero), offset);
-    return {_mm512_or_si512(scale, _mm512_slli_epi32(scale, 16)),
-            _mm512_mullo_epi32(bias, _mm512_set1_epi32(0x01010101))};
+    const auto table = [](int step) {
+      alignas(16) uint8_t bytes[16];
+      for (int scale = 0; scale < 16; ++scale) bytes[scale] = uint8_t(kInt8Zero - step * scale);
+      return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+    };
+    const __m512i rows = _mm512_set_epi32(  // each row's byte four times
+        0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b, 0x0a0a0a0a, 0x09090909,
+        0x08080808, 0x07070707, 0x06060606, 0x05050505, 0x04040404, 0x03030303, 0x02020202,
+        0x01010101, 0x00000000);
+    const __m512i all =
+        _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
+    const __m512i signed_scale = _mm512_shuffle_epi8(all, rows);
+    const __m512i magnitude = _mm512_abs_epi8(signed_scale);
+    const __m512i scale = _mm512_and_si512(magnitude, _mm512_set1_epi16(0xff));
+    const __m512i bias = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table(kInt4Zero), magnitude),
+                                                  _mm512_movepi8_mask(signed_scale),
+                                                  table(kInt4Zero - 1), magnitude);
+    return {scale, _mm512_slli_epi16(scale, 12), bias};
   }
   // 64 bytes of (16, 4) pairs of halves, times the scales: the low halves to `low`, the high ones
   // to `high`, as bytes with kInt8Zero added. Two bytes are multiplied at once, since neither
-  // product exceeds a byte.
+  // product exceeds a byte. The high halves are 16 times too large, so the upper half of their
+  // product with 4096 times the scale is wanted.
   static void UnpackInt4Line(const std::byte* from, const Spread& spread, std::byte* low,
                              std::byte* high) {
     const __m512i packed = _mm512_loadu_si512(from);
-    const __m512i half = _mm512_set1_epi8(0x0f);
-    const auto scaled = [&](__m512i halves) {
-      return _mm512_add_epi8(_mm512_mullo_epi16(halves, spread.scale), spread.bias);
-    };
-    _mm512_storeu_si512(low, scaled(_mm512_and_si512(packed, half)));
-    _mm512_storeu_si512(high, scaled(_mm512_and_si512(_mm512_srli_epi16(packed, 4), half)));
+    const __m512i lows = _mm512_and_si512(packed, _mm512_set1_epi8(0x0f));
+    const __m512i highs = _mm512_and_si512(packed, _mm512_set1_epi8(char(0xf0)));
+    _mm512_storeu_si512(low, _mm512_add_epi8(_mm512_mullo_epi16(lows, spread.scale), spread.bias));
+    _mm512_storeu_si512(
+        high, _mm512_add_epi8(_mm512_mulhi_epu16(highs, spread.scale_of_top), spread.bias));
   }
   // 64 bytes of (16, 4) with kInt8Zero added, as bf16: columns 0 and 1 to `first`, 2 and 3 to
   // `second`, each (16, 2).

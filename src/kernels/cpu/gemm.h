@@ -10,6 +10,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/int4_dot.h"
+#include "kernels/cpu/int4_tiles.h"
 #include "kernels/cpu/unpack.h"
 
 namespace convene::kernels::cpu {
@@ -108,7 +109,11 @@ void GemmOfFormats(const PanelGemm& gemm) {
       if constexpr (Isa::kMostInt4DotRows > 0) {
         if (gemm.num_rows <= Isa::kMostInt4DotRows) return GemmInt4Dot<Isa>(gemm);
       }
-      return GemmUnpacked<Isa, DotKind::kInt8>(gemm);
+      if constexpr (Isa::template kMatrixTiles<DotKind::kInt8>) {
+        return GemmInt4Tiles<Isa>(gemm);
+      } else {
+        return GemmUnpacked<Isa, DotKind::kInt8>(gemm);
+      }
   }
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/cpu/epilogue.h"
+#include "kernels/cpu/stream.h"
 
 namespace convene::kernels::cpu {
 
@@ -36,6 +37,7 @@ template <class Isa, int kRows, int kVectors>
     const int end = group + panel.group < padded ? group + panel.group : padded;
     for (int col = group; col < end; col += kInt4Block) {
       const std::byte* block = at + first_vector * 256;
+      const std::byte* ahead = AheadOf(gemm, block);
       at += block_bytes;
 #pragma GCC unroll 8
       for (int vector = 0; vector < kVectors; ++vector) {
@@ -48,7 +50,7 @@ template <class Isa, int kRows, int kVectors>
 #pragma GCC unroll 8
         for (int line = 0; line < 4; ++line) {
           const std::byte* from = block + vector * 256 + line * 64;
-          Isa::Prefetch(from + 4096);
+          Isa::Prefetch(ahead + vector * 256 + line * 64);
           const auto packed = Isa::LoadInts(from);
           const auto low = Isa::LowHalves(packed);
           const auto high = Isa::HighHalves(packed);

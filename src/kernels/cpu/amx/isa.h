@@ -20,41 +20,112 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
+inline constexpr int kMostTileRows = 32;
+
+// Up to 16 rows: tiles 0 to 3 are sums, 4 is activations. More: 0 to 3 are sums, 4 and 5
+// activations.
+constexpr TileConfig ConfigFor(int num_rows) {
+  TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) config.row_bytes[tile] = 64;
+  const auto first = static_cast<uint8_t>(num_rows < 16 ? num_rows : 16);
+  const auto second = static_cast<uint8_t>(num_rows - first);
+  if (second == 0) {
+    for (int tile = 0; tile < 5; ++tile) config.rows[tile] = first;
+    for (int tile = 5; tile < 8; ++tile) config.rows[tile] = 16;
+  } else {
+    config.rows[0] = config.rows[1] = config.rows[4] = first;
+    config.rows[2] = config.rows[3] = config.rows[5] = second;
+    config.rows[6] = config.rows[7] = 16;
+  }
+  return config;
+}
+
+struct ConfigTable {
+  TileConfig of_rows[kMostTileRows];
+};
+
+// Read from memory that was written long ago: LDTILECFG would wait for stores of its own.
+inline constexpr ConfigTable kConfigs = [] {
+  ConfigTable table;
+  for (int row = 0; row < kMostTileRows; ++row) table.of_rows[row] = ConfigFor(row + 1);
+  return table;
+}();
+
 struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   static constexpr const char* kName = "amx";
   template <cpu::DotKind kKind>
   static constexpr bool kMatrixTiles = kKind != cpu::DotKind::kF32;
-  static constexpr int kBlockRows = 32;
-  static constexpr int kMostInt4DotRows = 4;
+  static constexpr int kBlockRows = kMostTileRows;
+  static constexpr int kMostInt4DotRows = 2;
 
   static constexpr int kTileSteps = 16;  // of 4 bytes
   static constexpr int kTileWidth = 16;  // rows, and columns of sums
 
+  // Weights as tiles of 16 columns and 16 steps: step s, vector v is at At(s) + v * vector_stride.
+  struct TilePanel {
+    const std::byte* data = nullptr;
+    int64_t row_stride = 0;
+    int64_t vector_stride = 0;
+    int64_t step_stride = 0;
+    int64_t step_mask = -1;
+    const std::byte* At(int64_t step) const { return data + (step & step_mask) * step_stride; }
+  };
+
   template <cpu::DotKind kKind>
   static void RunMatrixTiles(const cpu::Block& block, const std::byte* prefetch, int64_t lines) {
-    Configure(block.num_rows);
-    const int64_t depth = block.steps / kTileSteps;
-    const int passes = block.num_rows > kTileWidth ? (block.width + 31) / 32 : 1;
-    const int64_t lines_per_step = (lines + depth * passes - 1) / (depth * passes);
-    if (block.num_rows <= kTileWidth) {
-      switch (block.width / kTileWidth) {
-        case 4:
-          return Wide<kKind, 4>(block, prefetch, lines_per_step);
-        case 3:
-          return Wide<kKind, 3>(block, prefetch, lines_per_step);
-        case 2:
-          return Wide<kKind, 2>(block, prefetch, lines_per_step);
-        default:
-          return Wide<kKind, 1>(block, prefetch, lines_per_step);
+    const int64_t stride = 4 * block.width;
+    TilePanel panel{block.panel, stride, 64, kTileSteps * stride};
+    const int64_t steps = block.steps / kTileSteps;
+    const int vectors = block.width / kTileWidth;
+    const int vectors_at_once = block.num_rows > kTileWidth ? 2 : 4;
+    PrefetchBeside beside{prefetch, (lines + steps * vectors - 1) / (steps * vectors)};
+    cpu::Block part = block;
+    BeginMatrixTiles(block.num_rows);
+    for (int vector = 0; vector < vectors; vector += vectors_at_once) {
+      const int count = vectors - vector < vectors_at_once ? vectors - vector : vectors_at_once;
+      RunTilesBesideOf<kKind>(part, panel, count, beside);
+      part.sums += 64 * count;
+      panel.data += 64 * count;
+      beside.at += steps * count * beside.lines_per_part * 64;
+    }
+  }
+
+  // For blocks of so many rows, before RunTilesBeside.
+  static void BeginMatrixTiles(int num_rows) {
+    // The intrinsic does not tell the compiler how much it reads.
+    asm volatile("ldtilecfg %0" : : "m"(kConfigs.of_rows[num_rows - 1]));
+  }
+
+  struct PrefetchBeside {
+    const std::byte* at = nullptr;
+    int64_t lines_per_part = 0;
+    void operator()(int64_t, int) {
+      for (int64_t line = 0; line < lines_per_part; ++line, at += 64) {
+        Isa::Prefetch(at);
       }
     }
-    for (int column = 0; column < block.width; column += 2 * kTileWidth) {
-      if (block.width - column >= 2 * kTileWidth) {
-        Square<kKind, 2>(block, column, prefetch, lines_per_step);
-      } else {
-        Square<kKind, 1>(block, column, prefetch, lines_per_step);
-      }
-      prefetch += depth * lines_per_step * 64;
+  };
+
+  // Up to 32 rows against one or two vectors of 16 columns, up to 16 rows against up to four.
+  // `beside(step, part)` is called for each vector of each step, between the loads of tiles: what
+  // it does runs while the matrix unit multiplies.
+  template <cpu::DotKind kKind, int kVectors, typename Beside>
+  static void RunTilesBeside(const cpu::Block& block, const TilePanel& panel, Beside beside) {
+    if (block.num_rows <= kTileWidth) return Wide<kKind, kVectors>(block, panel, beside);
+    if constexpr (kVectors <= 2) Square<kKind, kVectors>(block, panel, beside);
+  }
+  template <cpu::DotKind kKind, typename Beside>
+  static void RunTilesBesideOf(const cpu::Block& block, const TilePanel& panel, int vectors,
+                               Beside beside) {
+    switch (vectors) {
+      case 1:
+        return RunTilesBeside<kKind, 1>(block, panel, beside);
+      case 2:
+        return RunTilesBeside<kKind, 2>(block, panel, beside);
+      case 3:
+        return RunTilesBeside<kKind, 3>(block, panel, beside);
+      default:
+        return RunTilesBeside<kKind, 4>(block, panel, beside);
     }
   }
 
@@ -62,24 +133,6 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   static void EndMatrixTiles() { asm volatile("tilerelease"); }
 
  private:
-  static void Configure(int num_rows) {
-    TileConfig config;
-    for (uint16_t& bytes : config.row_bytes) bytes = 0;
-    for (int tile = 0; tile < 8; ++tile) config.row_bytes[tile] = 64;
-    const auto first = static_cast<uint8_t>(num_rows < kTileWidth ? num_rows : kTileWidth);
-    const auto second = static_cast<uint8_t>(num_rows - first);
-    if (second == 0) {
-      for (int tile = 0; tile < 5; ++tile) config.rows[tile] = first;  // sums, activations
-      for (int tile = 5; tile < 8; ++tile) config.rows[tile] = kTileSteps;
-    } else {
-      config.rows[0] = config.rows[1] = config.rows[4] = first;
-      config.rows[2] = config.rows[3] = config.rows[5] = second;
-      config.rows[6] = config.rows[7] = kTileSteps;
-    }
-    // The intrinsic does not tell the compiler how much it reads.
-    asm volatile("ldtilecfg %0" : : "m"(config));
-  }
-
   template <cpu::DotKind kKind, int kSums, int kRows, int kColumns>
   static void DotTiles() {
     if constexpr (kKind == cpu::DotKind::kInt8) {
@@ -109,43 +162,36 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     }
   }
 
-  static void PrefetchLines(const std::byte*& prefetch, int64_t lines) {
-    for (int64_t line = 0; line < lines; ++line, prefetch += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(prefetch), _MM_HINT_T1);
-    }
-  }
-
-  template <cpu::DotKind kKind, int kTiles>
-  static void Wide(const cpu::Block& block, const std::byte* prefetch, int64_t lines_per_step) {
-    const int64_t stride = 4 * block.width;
+  template <cpu::DotKind kKind, int kTiles, typename Beside>
+  static void Wide(const cpu::Block& block, const TilePanel& panel, Beside& beside) {
     const std::byte* rows = block.rows;
-    const std::byte* panel = block.panel;
     BeginTile<0>(block, block.sums);
     if constexpr (kTiles > 1) BeginTile<1>(block, block.sums + 64);
     if constexpr (kTiles > 2) BeginTile<2>(block, block.sums + 128);
     if constexpr (kTiles > 3) BeginTile<3>(block, block.sums + 192);
-    for (int64_t step = 0; step < block.steps; step += kTileSteps) {
+    const int64_t steps = block.steps / kTileSteps;
+    for (int64_t step = 0; step < steps; ++step) {
+      const std::byte* tiles = panel.At(step);
       LoadTile<4>(rows, block.row_stride);
-      PrefetchLines(prefetch, lines_per_step / kTiles);
-      LoadTile<5>(panel, stride);
+      beside(step, 0);
+      LoadTile<5>(tiles, panel.row_stride);
       DotTiles<kKind, 0, 4, 5>();
       if constexpr (kTiles > 1) {
-        PrefetchLines(prefetch, lines_per_step / kTiles);
-        LoadTile<6>(panel + 64, stride);
+        LoadTile<6>(tiles + panel.vector_stride, panel.row_stride);
+        beside(step, 1);
         DotTiles<kKind, 1, 4, 6>();
       }
       if constexpr (kTiles > 2) {
-        PrefetchLines(prefetch, lines_per_step / kTiles);
-        LoadTile<7>(panel + 128, stride);
+        LoadTile<7>(tiles + 2 * panel.vector_stride, panel.row_stride);
+        beside(step, 2);
         DotTiles<kKind, 2, 4, 7>();
       }
       if constexpr (kTiles > 3) {
-        PrefetchLines(prefetch, lines_per_step / kTiles);
-        LoadTile<5>(panel + 192, stride);
+        LoadTile<5>(tiles + 3 * panel.vector_stride, panel.row_stride);
+        beside(step, 3);
         DotTiles<kKind, 3, 4, 5>();
       }
       rows += 64;
-      panel += kTileSteps * stride;
     }
     StoreTile<0>(block.sums, block.sum_stride);
     if constexpr (kTiles > 1) StoreTile<1>(block.sums + 64, block.sum_stride);
@@ -153,14 +199,11 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     if constexpr (kTiles > 3) StoreTile<3>(block.sums + 192, block.sum_stride);
   }
 
-  template <cpu::DotKind kKind, int kTiles>
-  static void Square(const cpu::Block& block, int column, const std::byte* prefetch,
-                     int64_t lines_per_step) {
-    const int64_t stride = 4 * block.width;
+  template <cpu::DotKind kKind, int kTiles, typename Beside>
+  static void Square(const cpu::Block& block, const TilePanel& panel, Beside& beside) {
     const std::byte* upper = block.rows;
     const std::byte* lower = block.rows + kTileWidth * block.row_stride;
-    const std::byte* panel = block.panel + column * 4;
-    std::byte* sums = block.sums + column * 4;
+    std::byte* sums = block.sums;
     std::byte* lower_sums = sums + kTileWidth * block.sum_stride;
     BeginTile<0>(block, sums);
     BeginTile<2>(block, lower_sums);
@@ -168,21 +211,23 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
       BeginTile<1>(block, sums + 64);
       BeginTile<3>(block, lower_sums + 64);
     }
-    for (int64_t step = 0; step < block.steps; step += kTileSteps) {
-      LoadTile<6>(panel, stride);
+    const int64_t steps = block.steps / kTileSteps;
+    for (int64_t step = 0; step < steps; ++step) {
+      const std::byte* tiles = panel.At(step);
+      LoadTile<6>(tiles, panel.row_stride);
       LoadTile<4>(upper, block.row_stride);
-      PrefetchLines(prefetch, lines_per_step);
+      beside(step, 0);
       DotTiles<kKind, 0, 4, 6>();
       LoadTile<5>(lower, block.row_stride);
       DotTiles<kKind, 2, 5, 6>();
       if constexpr (kTiles > 1) {
-        LoadTile<7>(panel + 64, stride);
+        LoadTile<7>(tiles + panel.vector_stride, panel.row_stride);
+        beside(step, 1);
         DotTiles<kKind, 1, 4, 7>();
         DotTiles<kKind, 3, 5, 7>();
       }
       upper += 64;
       lower += 64;
-      panel += kTileSteps * stride;
     }
     StoreTile<0>(sums, block.sum_stride);
     StoreTile<2>(lower_sums, block.sum_stride);
