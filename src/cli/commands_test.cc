@@ -196,6 +196,41 @@ TEST_F(CommandsTest, WrongOptionsAreSeenBeforeAModelIsLoaded) {
   EXPECT_THAT(Run({"run", model_, "--prompt", ""}).err, StartsWith("convene: the prompt is empty"));
 }
 
+TEST_F(CommandsTest, EncodeWritesTheStatesOfTransformers) {
+  const std::string fixture = CONVENE_SOURCE_DIR "/tests/golden/models/switch_plain/";
+  const Outcome outcome = Run({"encode", fixture, "--tokens", fixture + "input_300.tokens.npy",
+                               "--out", Path("states.npy"), "--weights", "f32"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const auto floats = [](const std::string& npy) {
+    constexpr size_t kHeader = 128;
+    std::vector<float> values((npy.size() - kHeader) / sizeof(float));
+    std::memcpy(values.data(), npy.data() + kHeader, values.size() * sizeof(float));
+    return values;
+  };
+  const std::vector<float> actual = floats(Read("states.npy"));
+  const std::vector<float> expected =
+      floats(*ReadFile(fixture + "input_300.states.npy", kMaxBytes));
+  ASSERT_EQ(actual.size(), expected.size());
+  double error = 0;
+  double energy = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    error += std::pow(double{actual[i]} - expected[i], 2);
+    energy += std::pow(double{expected[i]}, 2);
+  }
+  EXPECT_LE(std::sqrt(error), 1e-5 * std::sqrt(energy));
+}
+
+TEST_F(CommandsTest, EncodersAndDecodersAreToldApartBeforeLoading) {
+  const std::string fixture = CONVENE_SOURCE_DIR "/tests/golden/models/switch_plain";
+  const Outcome encode = Run({"encode", model_, "--text", "x", "--out", Path("states.npy")});
+  EXPECT_EQ(encode.status, 1);
+  EXPECT_THAT(encode.err, HasSubstr("has no encoder"));
+  const Outcome logits = Run({"logits", fixture, "--tokens", fixture + "/input_17.tokens.npy",
+                              "--out", Path("logits.npy")});
+  EXPECT_EQ(logits.status, 1);
+  EXPECT_THAT(logits.err, HasSubstr("encoder-decoder"));
+}
+
 TEST_F(CommandsTest, RunIsGreedyByDefaultAndTakesStopBeforeTheModel) {
   const std::vector<std::string> words = {"run",          model_,         "--prompt", "hello",
                                           "--ignore-eos", "--max-tokens", "30"};

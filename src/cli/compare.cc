@@ -73,6 +73,7 @@ class Compare : public Command {
   }
 
   Status Run() override {
+    if (const Status checked = CheckPredictsText(model_.directory); !checked) return checked;
     if (weights::IsPackedDirectory(model_.directory)) {
       return Error{fmt::format(
           "{} holds weights that are packed in one format; give the checkpoint they were made from",

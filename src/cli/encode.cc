@@ -48,6 +48,11 @@ class EncodeText : public Command {
   }
 
   Status Run() override {
+    const Result<bool> has_encoder = HasEncoder(model_.directory);
+    if (!has_encoder) return has_encoder.error();
+    if (!*has_encoder) {
+      return Error{fmt::format("the model in {} has no encoder", model_.directory)};
+    }
     if (const Status read = ReadInputs(); !read) return read;
     size_t num_tokens = 0;
     size_t longest = 1;
@@ -81,7 +86,7 @@ class EncodeText : public Command {
     }
     if (!text_ && text_path_.empty()) return Error{"give --text, --text-file or --tokens"};
     const Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
-    if (!tokenizer) return tokenizer.error();
+    if (!tokenizer) return Error{tokenizer.error().message + "; --tokens needs none"};
     std::string text;
     if (text_) {
       text = *text_;
@@ -102,9 +107,6 @@ class EncodeText : public Command {
   }
 
   Status Compute(engine::LoadedModel& model, int64_t num_tokens) {
-    if (!model.spec().has_encoder()) {
-      return Error{fmt::format("a {} model has no encoder", model.spec().family)};
-    }
     Result<NpyWriter> writer = NpyWriter::Create(out_path_, num_tokens, model.spec().hidden_size);
     if (!writer) return writer.error();
     const std::vector<std::span<const int32_t>> inputs(inputs_.begin(), inputs_.end());

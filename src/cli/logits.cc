@@ -35,6 +35,7 @@ class Logits : public Command {
   }
 
   Status Run() override {
+    if (const Status checked = CheckPredictsText(model_.directory); !checked) return checked;
     const Result<std::vector<int32_t>> tokens = ReadTokenFile(tokens_path_);
     if (!tokens) return tokens.error();
     if (tokens->empty()) return Error{fmt::format("{} holds no token ids", tokens_path_)};

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/checkpoint.h"
 #include "cli/load_messages.h"
 
 namespace convene::cli {
@@ -72,6 +73,23 @@ void AddCapacityOption(CLI::App& app, ModelOptions& options) {
                  "(default: any number)")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
+}
+
+Result<bool> HasEncoder(const std::string& directory) {
+  const Result<checkpoint::ModelConfiguration> configuration =
+      checkpoint::ReadModelConfiguration(directory);
+  if (!configuration) return configuration.error();
+  return configuration->spec.has_encoder();
+}
+
+Status CheckPredictsText(const std::string& directory) {
+  const Result<bool> has_encoder = HasEncoder(directory);
+  if (!has_encoder) return has_encoder.error();
+  if (!*has_encoder) return {};
+  return Error{fmt::format(
+      "{} is an encoder-decoder, which predicts an answer to an input, not the next token of a "
+      "text; use run, batch or encode",
+      directory)};
 }
 
 Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options) {

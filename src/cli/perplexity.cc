@@ -31,6 +31,7 @@ class Perplexity : public Command {
   }
 
   Status Run() override {
+    if (const Status checked = CheckPredictsText(model_.directory); !checked) return checked;
     const Result<ScoredText> text = ReadScoredText(model_.directory, text_options_);
     if (!text) return text.error();
     model_.load.context = text->window;
