@@ -104,7 +104,7 @@ TEST_F(SynthesizeTest, ScalesMatricesByTheirInputAndLeavesNormsAtOne) {
 
 TEST_F(SynthesizeTest, QueriesAreSmallerWhereScoresAreNotScaled) {
   const std::string config = R"({"model_type": "switch_transformers", "d_model": 60, "d_kv": 16,
-      "d_ff": 30, "num_heads": 4, "num_experts": 2, "vocab_size": 40})";
+      "d_ff": 30, "num_heads": 4, "num_experts": 2, "vocab_size": 40, "num_decoder_layers": 12})";
   ASSERT_TRUE(Synthesize(Config(config), Path("model"), {.num_layers = 2}, {}));
   const auto checkpoint = Checkpoint::Open(Path("model"));
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;

@@ -59,6 +59,12 @@ void PackJobs::TransposedRows(const PackedMatrix& target, const TensorBinding& b
   PackJob job;
   job.target = &target;
   StoredMatrix* matrix = Describe(binding, &job);
+  // Each head takes its rows alone; all of the tensor would be counted, read ahead and dropped for
+  // each of them.
+  std::span<const std::byte>& bytes = job.sources.front();
+  const size_t row_bytes = bytes.size() / static_cast<size_t>(binding.rows);
+  bytes = bytes.subspan(static_cast<size_t>(first_row) * row_bytes,
+                        static_cast<size_t>(target.cols) * row_bytes);
   *matrix = Transposed(*matrix, first_row, target.cols);
   job.source_of = [matrix](int row) -> RowSource {
     return row < matrix->rows ? RowSource{matrix, row} : RowSource{};
