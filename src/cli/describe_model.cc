@@ -182,7 +182,7 @@ std::string DescribeRelativeBias(const ModelSpec& spec) {
 
 std::vector<std::pair<std::string, std::string>> DescribeModel(const ModelSpec& spec) {
   const auto count = [](int value) { return FormatCount(static_cast<uint64_t>(value)); };
-  const bool has_encoder = !spec.encoder_layers.empty();
+  const bool has_encoder = spec.has_encoder();
   std::vector<std::pair<std::string, std::string>> lines = {
       {"family", spec.family},
       {"encoder", has_encoder ? DescribeLayers(spec.encoder_layers) : ""},

@@ -65,7 +65,7 @@ std::string ParameterTable(const Inspection& inspection) {
         "\n  {} activated without the embedding, of which a token reads a row.\n",
         Count(model::ActivatedParameters(spec) - counts[static_cast<int>(TensorKind::kEmbedding)]));
   }
-  if (!spec.encoder_layers.empty()) {
+  if (spec.has_encoder()) {
     const model::StackParameters encoder = model::EncoderParameters(spec);
     text += fmt::format("\n  {} of them are the encoder's, {} activated.\n", Count(encoder.total),
                         Count(encoder.activated));
@@ -88,7 +88,7 @@ FlopsUnit UnitFor(double flops) {
 
 std::string WorkTable(const Inspection& inspection) {
   const ModelSpec& spec = inspection.spec;
-  const bool has_encoder = !spec.encoder_layers.empty();
+  const bool has_encoder = spec.has_encoder();
   const int context = inspection.memory.context;
   struct Column {
     std::string name;
@@ -137,12 +137,14 @@ std::string MemoryTable(const Inspection& inspection) {
   const engine::MemoryPlan& memory = inspection.memory;
   const bool fits = memory.needed_bytes() <= inspection.available.bytes;
   TextTable table;
-  table.AddRow({fmt::format("memory for {} tokens", Count(memory.context)), ""});
+  table.AddRow({fmt::format("memory for {} tokens{}", Count(memory.context),
+                            inspection.spec.has_encoder() ? " of input, as many of answer" : ""),
+                ""});
   table.AddRow(
       {fmt::format("weights, packed as {}", kernels::Name(inspection.formats.weights.matrices)),
        FormatBytes(memory.weights_bytes)});
   table.AddRow({fmt::format("KV cache, {} per {}token", FormatBytes(inspection.kv_token_bytes()),
-                            inspection.spec.encoder_layers.empty() ? "" : "input or generated "),
+                            inspection.spec.has_encoder() ? "input or generated " : ""),
                 FormatBytes(memory.kv_bytes)});
   table.AddRow({fmt::format("working memory of {} threads", inspection.num_threads),
                 FormatBytes(memory.working_bytes)});

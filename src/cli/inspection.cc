@@ -87,7 +87,7 @@ uint64_t Inspection::kv_token_bytes() const {
 
 uint64_t Inspection::cross_token_bytes() const {
   // Blocks of the same shape as those of the decoder's own keys and values.
-  return spec.encoder_layers.empty() ? 0 : kv_token_bytes();
+  return spec.has_encoder() ? kv_token_bytes() : 0;
 }
 
 uint64_t Inspection::StoredBytes(model::TensorKind kind, int64_t count) const {
@@ -163,7 +163,7 @@ ordered_json SpecToJson(const ModelSpec& spec) {
   ordered_json json = {{"family", spec.family},
                        {"layers", spec.num_layers()},
                        {"sparse_layers", NumSparse(spec.layers)}};
-  if (!spec.encoder_layers.empty()) {
+  if (spec.has_encoder()) {
     json["encoder_layers"] = spec.encoder_layers.size();
     json["encoder_sparse_layers"] = NumSparse(spec.encoder_layers);
   }
@@ -190,7 +190,7 @@ ordered_json FlopsToJson(const model::TokenFlops& flops, double tokens) {
 
 ordered_json ToJson(const Inspection& inspection) {
   const ModelSpec& spec = inspection.spec;
-  const bool has_encoder = !spec.encoder_layers.empty();
+  const bool has_encoder = spec.has_encoder();
   const int context = inspection.memory.context;
   const model::ParameterCounts counts = model::CountParameters(spec);
   ordered_json parameters;
