@@ -39,7 +39,7 @@ std::vector<Shard> PlanShards(const model::ModelSpec& spec, const SynthesisOptio
   for (const model::TensorBinding& binding : spec.tensors) {
     // Several bindings may be parts of one tensor (dbrx); their scales are the same.
     if (!seen.insert(binding.name).second) continue;
-    for (SyntheticTensor& tensor : SyntheticTensors(binding, options.embedding_std)) {
+    for (SyntheticTensor& tensor : SyntheticTensors(spec, binding, options.embedding_std)) {
       if (!shards.back().empty() &&
           shard_bytes + tensor.stored.size_bytes > options.max_shard_bytes) {
         shards.emplace_back();

@@ -102,6 +102,31 @@ TEST_F(SynthesizeTest, ScalesMatricesByTheirInputAndLeavesNormsAtOne) {
   }
 }
 
+TEST_F(SynthesizeTest, QueriesAreSmallerWhereScoresAreNotScaled) {
+  const std::string config = R"({"model_type": "switch_transformers", "d_model": 60, "d_kv": 16,
+      "d_ff": 30, "num_heads": 4, "num_experts": 2, "vocab_size": 40, "num_decoder_layers": 12})";
+  ASSERT_TRUE(Synthesize(Config(config), Path("model"), {.num_layers = 2}, {}));
+  const auto checkpoint = Checkpoint::Open(Path("model"));
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  int queries = 0;
+  for (const model::TensorBinding& binding : checkpoint->spec().tensors) {
+    const bool is_query =
+        binding.role == TensorRole::kQuery || binding.role == TensorRole::kCrossQuery;
+    if (!is_query && binding.role != TensorRole::kKey) continue;
+    queries += is_query ? 1 : 0;
+    const TensorView view = checkpoint->View(binding);
+    const auto count = static_cast<size_t>(view.rows * view.cols);
+    double squares = 0;
+    for (size_t i = 0; i < count; ++i) {
+      squares += std::pow(tensor::LoadElement(view.dtype, view.bytes.data(), i), 2);
+    }
+    const double size = std::sqrt(squares / static_cast<double>(count));
+    // d_model^-1/2, and for queries d_kv^-1/2 beside it.
+    EXPECT_NEAR(size * std::sqrt(60), is_query ? 0.25 : 1, is_query ? 0.025 : 0.1) << binding.name;
+  }
+  EXPECT_EQ(queries, 6);
+}
+
 TEST_F(SynthesizeTest, ScalesQuantisedMatricesByTheirInputToo) {
   const std::string fp8 = R"({"model_type": "qwen3_moe", "hidden_size": 200, "head_dim": 64,
       "intermediate_size": 300, "moe_intermediate_size": 130, "num_attention_heads": 3,

@@ -12,7 +12,21 @@ namespace {
 
 using model::TensorRole;
 
-Fill FillOf(const model::TensorBinding& binding, float embedding_std) {
+// What queries must be multiplied with for scores of size one: 1 but where the model does not
+// multiply scores with head_dim^-1/2 (T5).
+float QueryFactor(const model::ModelSpec& spec, const model::TensorBinding& binding) {
+  const auto& layers = binding.encoder ? spec.encoder_layers : spec.layers;
+  const model::LayerSpec& layer = layers[binding.layer];
+  const model::AttentionSpec& attention =
+      binding.role == TensorRole::kCrossQuery ? *layer.cross_attention : layer.attention;
+  const double factor = spec.rope.score_factor / (attention.scale * std::sqrt(attention.head_dim));
+  return std::abs(factor - 1) < 1e-4 ? 1.0f : static_cast<float>(factor);
+}
+
+Fill FillOf(const model::ModelSpec& spec, const model::TensorBinding& binding,
+            float embedding_std) {
+  // Inputs of size one give outputs of size one.
+  const float unit = 1.0f / std::sqrt(static_cast<float>(binding.cols));
   switch (binding.role) {
     case TensorRole::kFinalNorm:
     case TensorRole::kAttentionNorm:
@@ -38,9 +52,11 @@ Fill FillOf(const model::TensorBinding& binding, float embedding_std) {
       return {};
     case TensorRole::kEmbedding:
       return {.std = embedding_std};
+    case TensorRole::kQuery:
+    case TensorRole::kCrossQuery:
+      return {.std = unit * QueryFactor(spec, binding)};
     default:
-      // Inputs of size one give outputs of size one.
-      return {.std = 1.0f / std::sqrt(static_cast<float>(binding.cols))};
+      return {.std = unit};
   }
 }
 
@@ -75,9 +91,10 @@ int BitsOf(Encoding encoding) {
   return 0;
 }
 
-std::vector<SyntheticTensor> SyntheticTensors(const model::TensorBinding& binding,
+std::vector<SyntheticTensor> SyntheticTensors(const model::ModelSpec& spec,
+                                              const model::TensorBinding& binding,
                                               float embedding_std) {
-  const Fill fill = FillOf(binding, embedding_std);
+  const Fill fill = FillOf(spec, binding, embedding_std);
   const std::vector<StoredPart> parts = PartsOf(binding);
   const auto planned = [&](const StoredPart& part, Encoding encoding, Fill part_fill) {
     SyntheticTensor tensor = {.stored = {.name = part.name,

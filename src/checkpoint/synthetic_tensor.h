@@ -31,9 +31,10 @@ struct SyntheticTensor {
   int64_t num_elements = 0;
 };
 
-// The tensors that hold one binding. All blocks of a quantised one have the same scale: the largest
-// of the random numbers, 3.5 standard deviations, becomes the largest element.
-std::vector<SyntheticTensor> SyntheticTensors(const model::TensorBinding& binding,
+// The tensors that hold one binding of a model. All blocks of a quantised one have the same scale:
+// the largest of the random numbers, 3.5 standard deviations, becomes the largest element.
+std::vector<SyntheticTensor> SyntheticTensors(const model::ModelSpec& spec,
+                                              const model::TensorBinding& binding,
                                               float embedding_std);
 
 // Numbers of a tensor as it stores them, in `bytes` or, where they need no change, as they are.

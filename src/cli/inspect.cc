@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,7 +59,18 @@ std::string ParameterTable(const Inspection& inspection) {
   }
   table.AddRule();
   table.AddRow(row("total", total, total_bytes, model::ActivatedParameters(spec)));
-  return table.Format();
+  std::string text = table.Format();
+  if (!spec.tied_embeddings) {
+    text += fmt::format(
+        "\n  {} activated without the embedding, of which a token reads a row.\n",
+        Count(model::ActivatedParameters(spec) - counts[static_cast<int>(TensorKind::kEmbedding)]));
+  }
+  if (spec.has_encoder()) {
+    const model::StackParameters encoder = model::EncoderParameters(spec);
+    text += fmt::format("\n  {} of them are the encoder's, {} activated.\n", Count(encoder.total),
+                        Count(encoder.activated));
+  }
+  return text;
 }
 
 struct FlopsUnit {
@@ -75,32 +87,64 @@ FlopsUnit UnitFor(double flops) {
 }
 
 std::string WorkTable(const Inspection& inspection) {
-  const int last = inspection.memory.context - 1;
-  const model::TokenFlops first_token = model::FlopsOfToken(inspection.spec, 0, true);
-  const model::TokenFlops last_token = model::FlopsOfToken(inspection.spec, last, true);
-  const FlopsUnit unit = UnitFor(first_token.total());
+  const ModelSpec& spec = inspection.spec;
+  const bool has_encoder = spec.has_encoder();
+  const int context = inspection.memory.context;
+  struct Column {
+    std::string name;
+    model::TokenFlops flops;
+    double tokens = 1;
+  };
+  std::vector<Column> columns;
+  if (has_encoder) {
+    columns.push_back({"input token", model::FlopsOfInput(spec, context), 1.0 * context});
+  }
+  const int input_length = has_encoder ? context : 0;
+  for (const int position : {0, context - 1}) {
+    columns.push_back({(position == 0 ? "at position " : "at ") + Count(position),
+                       model::FlopsOfToken(spec, position, true, input_length)});
+  }
+  const FlopsUnit unit = UnitFor(columns[0].flops.total() / columns[0].tokens);
   const auto in_unit = [&](double flops) { return fmt::format("{:.3f}", flops / unit.flops); };
   TextTable table;
-  table.AddRow(
-      {fmt::format("work per token, {}", unit.name), "at position 0", "at " + Count(last)});
+  const auto add_row = [&](std::string name, const auto& value_of) {
+    std::vector<std::string> row = {std::move(name)};
+    for (const Column& column : columns) row.push_back(value_of(column));
+    table.AddRow(std::move(row));
+  };
+  add_row(fmt::format("work per token, {}", unit.name), [](const Column& at) { return at.name; });
   for (const FlopsPart& part : kFlopsParts) {
-    if (last_token.*part.flops == 0) continue;
-    table.AddRow({part.name, in_unit(first_token.*part.flops), in_unit(last_token.*part.flops)});
+    if (std::all_of(columns.begin(), columns.end(),
+                    [&](const Column& at) { return at.flops.*part.flops == 0; })) {
+      continue;
+    }
+    add_row(part.name, [&](const Column& at) { return in_unit(at.flops.*part.flops / at.tokens); });
   }
   table.AddRule();
-  table.AddRow({"total", in_unit(first_token.total()), in_unit(last_token.total())});
-  return table.Format();
+  add_row("total", [&](const Column& at) { return in_unit(at.flops.total() / at.tokens); });
+  std::string text = table.Format();
+  if (has_encoder) text += fmt::format("\n  With an input of {} tokens.\n", Count(context));
+  if (spec.layers.front().attention.latent) {
+    text += fmt::format(
+        "\n  Of a prompt. A generated token attends to the latents as they are: scores of {} "
+        "{} at {}.\n",
+        in_unit(model::AbsorbedScoreFlops(spec, context - 1)), unit.name, Count(context - 1));
+  }
+  return text;
 }
 
 std::string MemoryTable(const Inspection& inspection) {
   const engine::MemoryPlan& memory = inspection.memory;
   const bool fits = memory.needed_bytes() <= inspection.available.bytes;
   TextTable table;
-  table.AddRow({fmt::format("memory for {} tokens", Count(memory.context)), ""});
+  table.AddRow({fmt::format("memory for {} tokens{}", Count(memory.context),
+                            inspection.spec.has_encoder() ? " of input, as many of answer" : ""),
+                ""});
   table.AddRow(
       {fmt::format("weights, packed as {}", kernels::Name(inspection.formats.weights.matrices)),
        FormatBytes(memory.weights_bytes)});
-  table.AddRow({fmt::format("KV cache, {} per token", FormatBytes(inspection.kv_token_bytes())),
+  table.AddRow({fmt::format("KV cache, {} per {}token", FormatBytes(inspection.kv_token_bytes()),
+                            inspection.spec.has_encoder() ? "input or generated " : ""),
                 FormatBytes(memory.kv_bytes)});
   table.AddRow({fmt::format("working memory of {} threads", inspection.num_threads),
                 FormatBytes(memory.working_bytes)});
@@ -113,8 +157,23 @@ std::string MemoryTable(const Inspection& inspection) {
                      fits ? "fits" : "does not fit", FormatBytes(inspection.decode_weight_bytes()));
 }
 
+// What a checkpoint of this configuration holds.
+std::string DescribeStorage(const ModelSpec& spec) {
+  int64_t fp8 = 0;
+  int64_t mxfp4 = 0;
+  for (const model::TensorBinding& tensor : spec.tensors) {
+    if (tensor.storage == model::Storage::kFp8Block) fp8 += tensor.rows * tensor.cols;
+    if (tensor.storage == model::Storage::kMxfp4) mxfp4 += tensor.rows * tensor.cols;
+  }
+  if (fp8 + mxfp4 == 0) return "";
+  const auto total = static_cast<double>(model::TotalParameters(spec));
+  return fmt::format("; its checkpoints hold {} of the parameters in {}",
+                     Percent(static_cast<double>(fp8 + mxfp4) / total),
+                     fp8 > 0 ? "FP8 (blocks of 128 x 128)" : "MXFP4");
+}
+
 std::string DescribeStored(const Inspection& inspection) {
-  if (!inspection.stored) return "no weights";
+  if (!inspection.stored) return "no weights here" + DescribeStorage(inspection.spec);
   const StoredWeights& stored = *inspection.stored;
   return fmt::format(
       "{} of {} in {}", FormatBytes(stored.size_bytes), fmt::join(stored.dtypes, " and "),

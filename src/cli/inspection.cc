@@ -85,6 +85,11 @@ uint64_t Inspection::kv_token_bytes() const {
   return runtime::Transformer::KvBlockBytes(spec, formats.kv) / runtime::kKvBlockTokens;
 }
 
+uint64_t Inspection::cross_token_bytes() const {
+  // Blocks of the same shape as those of the decoder's own keys and values.
+  return spec.has_encoder() ? kv_token_bytes() : 0;
+}
+
 uint64_t Inspection::StoredBytes(model::TensorKind kind, int64_t count) const {
   using kernels::WeightFormat;
   const auto bits = [&](WeightFormat format) {
@@ -120,8 +125,73 @@ Result<Inspection> InspectModel(const std::string& path, std::optional<int> cont
   return inspection;
 }
 
+namespace {
+
+ordered_json AttentionToJson(const model::AttentionSpec& attention) {
+  ordered_json json = {{"heads", attention.num_heads}};
+  if (!attention.latent) json["kv_heads"] = attention.num_kv_heads;
+  json["head_dim"] = attention.head_dim;
+  if (attention.latent) {
+    json["latent"] = {{"query_rank", attention.latent->query_rank},
+                      {"kv_rank", attention.latent->kv_rank},
+                      {"rope_dim", attention.latent->rope_dim},
+                      {"value_dim", attention.value_dim}};
+  }
+  if (attention.sinks) json["sinks"] = true;
+  return json;
+}
+
+ordered_json ExpertsToJson(const model::MoeSpec& moe) {
+  ordered_json json = {{"experts", moe.num_experts},
+                       {"experts_per_token", moe.top_k},
+                       {"expert_width", moe.intermediate_size}};
+  if (moe.num_groups > 1) {
+    json["expert_groups"] = moe.num_groups;
+    json["groups_per_token"] = moe.top_groups;
+  }
+  json["router"] = moe.score == model::RouterScore::kSigmoid ? "sigmoid" : "softmax";
+  if (moe.shared_intermediate_size > 0) json["shared_expert_width"] = moe.shared_intermediate_size;
+  return json;
+}
+
+int64_t NumSparse(const std::vector<model::LayerSpec>& layers) {
+  return std::count_if(layers.begin(), layers.end(),
+                       [](const auto& layer) { return layer.moe.has_value(); });
+}
+
+ordered_json SpecToJson(const ModelSpec& spec) {
+  ordered_json json = {{"family", spec.family},
+                       {"layers", spec.num_layers()},
+                       {"sparse_layers", NumSparse(spec.layers)}};
+  if (spec.has_encoder()) {
+    json["encoder_layers"] = spec.encoder_layers.size();
+    json["encoder_sparse_layers"] = NumSparse(spec.encoder_layers);
+  }
+  json["hidden_size"] = spec.hidden_size;
+  json["vocab_size"] = spec.vocab_size;
+  json["context"] = spec.max_positions;
+  json.update(AttentionToJson(spec.layers.front().attention));
+  for (const auto* layers : {&spec.encoder_layers, &spec.layers}) {
+    for (const model::LayerSpec& layer : *layers) {
+      if (layer.moe) json.update(ExpertsToJson(*layer.moe));
+    }
+  }
+  return json;
+}
+
+ordered_json FlopsToJson(const model::TokenFlops& flops, double tokens) {
+  ordered_json json;
+  for (const FlopsPart& part : kFlopsParts) json[part.key] = flops.*part.flops / tokens;
+  json["total"] = flops.total() / tokens;
+  return json;
+}
+
+}  // namespace
+
 ordered_json ToJson(const Inspection& inspection) {
   const ModelSpec& spec = inspection.spec;
+  const bool has_encoder = spec.has_encoder();
+  const int context = inspection.memory.context;
   const model::ParameterCounts counts = model::CountParameters(spec);
   ordered_json parameters;
   ordered_json bytes;
@@ -130,46 +200,41 @@ ordered_json ToJson(const Inspection& inspection) {
     parameters[key] = counts[i];
     bytes[key] = inspection.StoredBytes(static_cast<TensorKind>(i), counts[i]);
   }
-  ordered_json flops;
-  const model::TokenFlops token = model::FlopsOfToken(spec, inspection.memory.context - 1, true);
-  for (const FlopsPart& part : kFlopsParts) flops[part.key] = token.*part.flops;
-  flops["total"] = token.total();
-
-  const model::AttentionSpec& attention = spec.layers.front().attention;
-  ordered_json json = {{"family", spec.family},
-                       {"layers", spec.num_layers()},
-                       {"hidden_size", spec.hidden_size},
-                       {"vocab_size", spec.vocab_size},
-                       {"context", spec.max_positions},
-                       {"heads", attention.num_heads},
-                       {"kv_heads", attention.num_kv_heads},
-                       {"head_dim", attention.head_dim}};
-  const auto sparse = std::find_if(spec.layers.begin(), spec.layers.end(),
-                                   [](const auto& layer) { return layer.moe.has_value(); });
-  if (sparse != spec.layers.end()) {
-    json["experts"] = sparse->moe->num_experts;
-    json["experts_per_token"] = sparse->moe->top_k;
-  }
+  ordered_json json = SpecToJson(spec);
   json["parameters_total"] = model::TotalParameters(spec);
   json["parameters_activated"] = model::ActivatedParameters(spec);
+  if (has_encoder) {
+    const model::StackParameters encoder = model::EncoderParameters(spec);
+    json["encoder_parameters_total"] = encoder.total;
+    json["encoder_parameters_activated"] = encoder.activated;
+  }
   json["parameters"] = parameters;
   json["weights_format"] = kernels::Name(inspection.formats.weights.matrices);
   json["bytes"] = bytes;
-  json["flops_of_last_token"] = flops;
+  const int input_length = has_encoder ? context : 0;
+  json["flops_of_last_token"] =
+      FlopsToJson(model::FlopsOfToken(spec, context - 1, true, input_length), 1);
+  if (spec.layers.front().attention.latent) {
+    json["absorbed_score_flops_of_last_token"] = model::AbsorbedScoreFlops(spec, context - 1);
+  }
+  if (has_encoder) {
+    json["flops_per_input_token"] = FlopsToJson(model::FlopsOfInput(spec, context), context);
+  }
   json["decode_weight_bytes"] = inspection.decode_weight_bytes();
   if (inspection.stored) {
     json["stored"] = {{"files", inspection.stored->num_files},
                       {"bytes", inspection.stored->size_bytes},
                       {"dtypes", inspection.stored->dtypes}};
   }
-  json["memory"] = {{"context", inspection.memory.context},
+  json["memory"] = {{"context", context},
                     {"threads", inspection.num_threads},
                     {"weights_bytes", inspection.memory.weights_bytes},
                     {"kv_bytes", inspection.memory.kv_bytes},
-                    {"kv_bytes_per_token", inspection.kv_token_bytes()},
-                    {"working_bytes", inspection.memory.working_bytes},
-                    {"needed_bytes", inspection.memory.needed_bytes()},
-                    {"available_bytes", inspection.available.bytes}};
+                    {"kv_bytes_per_token", inspection.kv_token_bytes()}};
+  if (has_encoder) json["memory"]["kv_bytes_per_input_token"] = inspection.cross_token_bytes();
+  json["memory"].update({{"working_bytes", inspection.memory.working_bytes},
+                         {"needed_bytes", inspection.memory.needed_bytes()},
+                         {"available_bytes", inspection.available.bytes}});
   return json;
 }
 

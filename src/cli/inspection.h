@@ -33,7 +33,8 @@ struct Inspection {
 
   // Of `count` weights of a kind in memory, about: without padding and without the rows' scales.
   uint64_t StoredBytes(model::TensorKind kind, int64_t count) const;
-  uint64_t kv_token_bytes() const;       // of the cache, per token
+  uint64_t kv_token_bytes() const;       // of the cache, per token of a decoder
+  uint64_t cross_token_bytes() const;    // of the cache, per token of an encoder's input
   uint64_t decode_weight_bytes() const;  // read by a decode step of one sequence
 };
 
@@ -54,6 +55,7 @@ struct FlopsPart {
 inline constexpr FlopsPart kFlopsParts[] = {
     {"attention projections", "attention_projections", &model::TokenFlops::attention_projections},
     {"attention scores", "attention_scores", &model::TokenFlops::attention_scores},
+    {"cross attention", "cross_attention", &model::TokenFlops::cross_attention},
     {"router", "router", &model::TokenFlops::router},
     {"experts", "experts", &model::TokenFlops::experts},
     {"shared experts", "shared_experts", &model::TokenFlops::shared_experts},

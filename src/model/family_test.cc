@@ -293,7 +293,9 @@ TEST(Family, BindingsPartitionTheStoredTensors) {
     for (const char* quantised :
          {"", R"(, "quantization_config": {"quant_method": "mxfp4"})",
           R"(, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]})"}) {
-      const auto spec = Read(fmt::format(R"({{"model_type": "{}"{}}})", name, quantised));
+      // deepseek_v2 has no default of it.
+      const auto spec = Read(
+          fmt::format(R"({{"model_type": "{}", "num_experts_per_tok": 2{}}})", name, quantised));
       if (!spec && *quantised != '\0') continue;
       ASSERT_TRUE(spec) << spec.error().message;
       EXPECT_EQ(spec->family, name);
@@ -307,7 +309,8 @@ TEST(Family, BindingsPartitionTheStoredTensors) {
 TEST(Family, AnUnknownModelTypeListsTheKnownOnes) {
   EXPECT_EQ(ErrorOf(R"({"model_type": "gpt2"})"),
             "model_type \"gpt2\" is not supported; the supported model types are mixtral, "
-            "qwen2_moe, qwen3_moe, olmoe, dbrx, granitemoe, gpt_oss");
+            "qwen2_moe, qwen3_moe, olmoe, dbrx, granitemoe, gpt_oss, deepseek_v2, deepseek_v3, "
+            "switch_transformers");
   EXPECT_NE(ErrorOf("{}").find("qwen3_moe"), std::string::npos);
   EXPECT_NE(ErrorOf(R"({"model_type": 7})"), "");
   EXPECT_NE(ErrorOf("[]"), "");

@@ -46,6 +46,37 @@ double KeysSeen(int window, int first, int count) {
   return triangle(growing_end) - triangle(begin) + (end - growing_end) * window;
 }
 
+// Parameters of the experts that a token leaves out on its way through a stack.
+int64_t LeftOut(const ModelSpec& spec, const std::vector<LayerSpec>& layers) {
+  int64_t parameters = 0;
+  for (const LayerSpec& layer : layers) {
+    if (!layer.moe) continue;
+    parameters += (layer.moe->num_experts - layer.moe->top_k) * ExpertParameters(spec, *layer.moe);
+  }
+  return parameters;
+}
+
+// Self attention and feed-forward block over `tokens` tokens that see `keys` keys, summed.
+void AddLayer(const ModelSpec& spec, const LayerSpec& layer, double tokens, double keys,
+              TokenFlops* flops) {
+  const double hidden = spec.hidden_size;
+  const double score_elements = layer.attention.query_dim() + layer.attention.output_dim();
+  flops->attention_projections += tokens * 2 * ProjectionElements(spec, layer.attention);
+  flops->attention_scores += 2 * score_elements * keys;
+  if (!layer.moe) {
+    flops->dense_ffn +=
+        tokens * 2 * FfnElements(layer.dense_activation, hidden, layer.dense_intermediate_size);
+    return;
+  }
+  const MoeSpec& moe = *layer.moe;
+  flops->router += tokens * 2 * hidden * moe.num_experts;
+  flops->experts +=
+      tokens * 2 * FfnElements(moe.activation, hidden, moe.intermediate_size) * moe.top_k;
+  flops->shared_experts +=
+      tokens * 2 * FfnElements(moe.activation, hidden, moe.shared_intermediate_size);
+  if (moe.shared_expert_gate) flops->shared_experts += tokens * 2 * hidden;
+}
+
 }  // namespace
 
 std::string_view Name(TensorKind kind) {
@@ -54,6 +85,8 @@ std::string_view Name(TensorKind kind) {
       return "embedding";
     case TensorKind::kAttention:
       return "attention";
+    case TensorKind::kCrossAttention:
+      return "cross attention";
     case TensorKind::kNorms:
       return "norms";
     case TensorKind::kRouter:
@@ -101,11 +134,12 @@ TensorKind KindOf(TensorRole role) {
     case TensorRole::kKvUp:
     case TensorRole::kSinks:
     case TensorRole::kRelativeBias:
+      return TensorKind::kAttention;
     case TensorRole::kCrossQuery:
     case TensorRole::kCrossKey:
     case TensorRole::kCrossValue:
     case TensorRole::kCrossOutput:
-      return TensorKind::kAttention;
+      return TensorKind::kCrossAttention;
     case TensorRole::kDenseGate:
     case TensorRole::kDenseUp:
     case TensorRole::kDenseDown:
@@ -145,12 +179,16 @@ int64_t TotalParameters(const ModelSpec& spec) {
 }
 
 int64_t ActivatedParameters(const ModelSpec& spec) {
-  int64_t active = TotalParameters(spec);
-  for (const LayerSpec& layer : spec.layers) {
-    if (!layer.moe) continue;
-    active -= (layer.moe->num_experts - layer.moe->top_k) * ExpertParameters(spec, *layer.moe);
+  return TotalParameters(spec) - LeftOut(spec, spec.layers) - LeftOut(spec, spec.encoder_layers);
+}
+
+StackParameters EncoderParameters(const ModelSpec& spec) {
+  StackParameters parameters;
+  for (const TensorBinding& tensor : spec.tensors) {
+    if (tensor.encoder) parameters.total += tensor.rows * tensor.cols;
   }
-  return active;
+  parameters.activated = parameters.total - LeftOut(spec, spec.encoder_layers);
+  return parameters;
 }
 
 int64_t KvElementsPerToken(const ModelSpec& spec) {
@@ -163,40 +201,66 @@ int64_t KvElementsPerToken(const ModelSpec& spec) {
   return elements;
 }
 
-TokenFlops FlopsOfTokens(const ModelSpec& spec, int first, int count, int num_logits) {
+int64_t CrossElementsPerInputToken(const ModelSpec& spec) {
+  int64_t elements = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    if (!layer.cross_attention) continue;
+    elements += layer.cross_attention->kv_dim() + layer.cross_attention->value_width();
+  }
+  return elements;
+}
+
+TokenFlops FlopsOfTokens(const ModelSpec& spec, int first, int count, int num_logits,
+                         int input_length) {
   const double hidden = spec.hidden_size;
-  const double tokens = count;
   TokenFlops flops;
   for (const LayerSpec& layer : spec.layers) {
-    const double score_elements = layer.attention.query_dim() + layer.attention.output_dim();
-    flops.attention_projections += tokens * 2 * ProjectionElements(spec, layer.attention);
-    flops.attention_scores += 2 * score_elements * KeysSeen(layer.attention.window, first, count);
-    if (layer.moe) {
-      const MoeSpec& moe = *layer.moe;
-      flops.router += tokens * 2 * hidden * moe.num_experts;
-      flops.experts +=
-          tokens * 2 * FfnElements(moe.activation, hidden, moe.intermediate_size) * moe.top_k;
-      flops.shared_experts +=
-          tokens * 2 * FfnElements(moe.activation, hidden, moe.shared_intermediate_size);
-      if (moe.shared_expert_gate) flops.shared_experts += tokens * 2 * hidden;
-    } else {
-      flops.dense_ffn +=
-          tokens * 2 * FfnElements(layer.dense_activation, hidden, layer.dense_intermediate_size);
-    }
+    AddLayer(spec, layer, count, KeysSeen(layer.attention.window, first, count), &flops);
+    if (!layer.cross_attention) continue;
+    const AttentionSpec& cross = *layer.cross_attention;
+    flops.cross_attention +=
+        2.0 * count * (cross.query_dim() + cross.output_dim()) * (hidden + input_length);
   }
   flops.head = 2.0 * hidden * spec.vocab_size * num_logits;
   return flops;
 }
 
-TokenFlops FlopsOfToken(const ModelSpec& spec, int position, bool with_head) {
-  return FlopsOfTokens(spec, position, 1, with_head ? 1 : 0);
+TokenFlops FlopsOfToken(const ModelSpec& spec, int position, bool with_head, int input_length) {
+  return FlopsOfTokens(spec, position, 1, with_head ? 1 : 0, input_length);
+}
+
+double AbsorbedScoreFlops(const ModelSpec& spec, int position) {
+  double flops = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& attention = layer.attention;
+    const double elements =
+        attention.latent
+            ? 1.0 * attention.num_heads * (attention.latent->key_dim() + attention.latent->kv_rank)
+            : attention.query_dim() + attention.output_dim();
+    flops += 2 * elements * KeysSeen(attention.window, position, 1);
+  }
+  return flops;
+}
+
+TokenFlops FlopsOfInput(const ModelSpec& spec, int length) {
+  TokenFlops flops;
+  // Every token sees all.
+  const double keys = 1.0 * length * length;
+  for (const LayerSpec& layer : spec.encoder_layers) AddLayer(spec, layer, length, keys, &flops);
+  flops.cross_attention =
+      2.0 * length * spec.hidden_size * static_cast<double>(CrossElementsPerInputToken(spec));
+  return flops;
 }
 
 int64_t WeightElementsRead(const ModelSpec& spec, std::span<const int> activated_experts) {
   CHECK(activated_experts.size() == spec.layers.size(), "{} layers", activated_experts.size());
-  const ParameterCounts counts = CountParameters(spec);
-  int64_t elements = TotalParameters(spec);
-  if (!spec.tied_embeddings) elements -= counts[static_cast<int>(TensorKind::kEmbedding)];
+  int64_t elements = 0;
+  for (const TensorBinding& tensor : spec.tensors) {
+    const bool is_read = !tensor.encoder && tensor.role != TensorRole::kCrossKey &&
+                         tensor.role != TensorRole::kCrossValue &&
+                         (tensor.role != TensorRole::kEmbedding || spec.tied_embeddings);
+    if (is_read) elements += tensor.rows * tensor.cols;
+  }
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     const std::optional<MoeSpec>& moe = spec.layers[layer].moe;
     if (!moe) continue;

@@ -35,6 +35,49 @@ TEST(ModelSize, CountsWhatThePublishersCount) {
   EXPECT_EQ(TotalParameters(dbrx), 131'596'523'520);
 }
 
+constexpr const char* kV2Lite = R"({"model_type": "deepseek_v2", "vocab_size": 102400,
+    "hidden_size": 2048, "num_hidden_layers": 27, "num_attention_heads": 16, "q_lora_rank": null,
+    "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64,
+    "num_experts_per_tok": 6, "n_shared_experts": 2, "first_k_dense_replace": 1})";
+
+// The published file leaves nothing out that these defaults do not say.
+constexpr const char* kSwitchBase128 = R"({"model_type": "switch_transformers", "d_ff": 3072,
+    "num_experts": 128, "num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6})";
+
+int64_t ActivatedWithoutEmbedding(const ModelSpec& spec) {
+  return ActivatedParameters(spec) -
+         CountParameters(spec)[static_cast<int>(TensorKind::kEmbedding)];
+}
+
+TEST(ModelSize, CountsLatentAttentionAsItsPublishersDo) {
+  const ModelSpec lite = Read(kV2Lite);
+  EXPECT_EQ(TotalParameters(lite), 15'706'484'224);
+  EXPECT_NEAR(static_cast<double>(ActivatedWithoutEmbedding(lite)), 2.4e9, 0.06e9);
+  const ModelSpec v3 = Read(R"({"model_type": "deepseek_v3"})");
+  EXPECT_EQ(TotalParameters(v3), 671'026'419'200);
+  EXPECT_NEAR(static_cast<double>(ActivatedParameters(v3)), 37e9, 0.6e9);
+}
+
+TEST(ModelSize, CountsBiasesAndSinksAsTheirPublisherDoes) {
+  const ModelSpec gpt_oss = Read(R"({"model_type": "gpt_oss", "num_hidden_layers": 24,
+                                     "num_local_experts": 32})");
+  EXPECT_EQ(TotalParameters(gpt_oss), 20'914'757'184);
+  EXPECT_NEAR(static_cast<double>(ActivatedWithoutEmbedding(gpt_oss)), 3.61e9, 0.01e9);
+}
+
+TEST(ModelSize, CountsBothStacksOfAnEncoderDecoder) {
+  const ModelSpec spec = Read(kSwitchBase128);
+  EXPECT_EQ(TotalParameters(spec), 7'415'217'408);
+  // T5-base has 223 million; a router in every other layer is what comes on top.
+  EXPECT_EQ(ActivatedParameters(spec), 224'083'200);
+  const StackParameters encoder = EncoderParameters(spec);
+  EXPECT_EQ(encoder.total, 3'681'111'168);
+  EXPECT_EQ(encoder.activated, 85'544'064);
+  EXPECT_EQ(CountParameters(spec)[static_cast<int>(TensorKind::kCrossAttention)],
+            12 * 4 * 768 * 768);
+  EXPECT_EQ(EncoderParameters(Olmoe()).total, 0);
+}
+
 TEST(ModelSize, KindsAddUpToTheWhole) {
   const ParameterCounts counts = CountParameters(Olmoe());
   EXPECT_EQ(counts[static_cast<int>(TensorKind::kEmbedding)], 50304 * 2048);
@@ -50,6 +93,62 @@ TEST(ModelSize, KindsAddUpToTheWhole) {
 TEST(ModelSize, CountsTheCacheOfGroupedQueries) {
   EXPECT_EQ(KvElementsPerToken(Olmoe()), 16 * 2 * 2048);
   EXPECT_EQ(KvElementsPerToken(Read(R"({"model_type": "mixtral"})")), 32 * 2 * 8 * 128);
+  EXPECT_EQ(CrossElementsPerInputToken(Olmoe()), 0);
+}
+
+TEST(ModelSize, CountsTheCacheOfLatents) {
+  EXPECT_EQ(KvElementsPerToken(Read(kV2Lite)), 27 * (512 + 64));
+  EXPECT_EQ(KvElementsPerToken(Read(R"({"model_type": "deepseek_v3"})")), 61 * (512 + 64));
+}
+
+TEST(ModelSize, CountsWhatCrossAttentionKeepsOfAnInput) {
+  const ModelSpec spec = Read(kSwitchBase128);
+  EXPECT_EQ(KvElementsPerToken(spec), 12 * 2 * 768);
+  EXPECT_EQ(CrossElementsPerInputToken(spec), 12 * 2 * 768);
+}
+
+// Of the matrices that every token meets, those of its experts among them.
+int64_t MatrixElements(const ModelSpec& spec) {
+  int64_t elements = ActivatedParameters(spec);
+  for (const TensorBinding& tensor : spec.tensors) {
+    const bool is_matrix = tensor.cols > 1 && tensor.role != TensorRole::kRelativeBias &&
+                           (tensor.role != TensorRole::kEmbedding || spec.tied_embeddings);
+    if (!is_matrix) elements -= tensor.rows * tensor.cols;
+  }
+  return elements;
+}
+
+TEST(ModelSize, FlopsOfLatentAttentionAreThoseOfItsMatrices) {
+  for (const char* text : {kV2Lite, R"({"model_type": "deepseek_v3"})"}) {
+    const ModelSpec spec = Read(text);
+    const TokenFlops flops = FlopsOfToken(spec, 0, true);
+    EXPECT_EQ(flops.total() - flops.attention_scores, 2.0 * MatrixElements(spec));
+  }
+  // At the third token, per layer and head: expanded 192 + 128 elements a key, absorbed 576 + 512.
+  const ModelSpec spec = Read(kV2Lite);
+  EXPECT_EQ(FlopsOfToken(spec, 2, true).attention_scores, 27.0 * 16 * 3 * 2 * (192 + 128));
+  EXPECT_EQ(AbsorbedScoreFlops(spec, 2), 27.0 * 16 * 3 * 2 * (576 + 512));
+  EXPECT_EQ(AbsorbedScoreFlops(Olmoe(), 2), FlopsOfToken(Olmoe(), 2, true).attention_scores);
+}
+
+TEST(ModelSize, FlopsOfAnEncoderDecoderAreThoseOfBothStacks) {
+  const ModelSpec spec = Read(kSwitchBase128);
+  const TokenFlops input = FlopsOfInput(spec, 1);
+  const TokenFlops token = FlopsOfToken(spec, 0, true, 1);
+  const double score = 12.0 * 4 * 768;
+  EXPECT_EQ(input.attention_scores, score);
+  EXPECT_EQ(input.head, 0);
+  EXPECT_EQ(token.attention_scores, score);
+  // Its cross attention: query and output matrices, and scores with one token of input.
+  EXPECT_EQ(token.cross_attention, 12.0 * 2 * 2 * 768 * 768 + score);
+  EXPECT_EQ(input.total() + token.total() - 3 * score, 2.0 * MatrixElements(spec));
+
+  const TokenFlops longer = FlopsOfInput(spec, 100);
+  EXPECT_EQ(longer.attention_scores, score * 100 * 100);
+  EXPECT_EQ(longer.experts, input.experts * 100);
+  EXPECT_EQ(FlopsOfToken(spec, 0, true, 100).cross_attention,
+            12.0 * 2 * 2 * 768 * 768 + 100 * score);
+  EXPECT_EQ(FlopsOfInput(Olmoe(), 100).total(), 0);
 }
 
 TEST(ModelSize, FlopsAreTwicePerActiveMatrixElement) {
@@ -107,6 +206,15 @@ TEST(ModelSize, AStepReadsTheHeadAndTheActivatedExperts) {
 
   const ModelSpec tied = Read(R"({"model_type": "olmoe", "tie_word_embeddings": true})");
   EXPECT_EQ(WeightElementsRead(tied, all), TotalParameters(tied));
+}
+
+TEST(ModelSize, AStepOfTheDecoderReadsNothingOfTheEncoder) {
+  const ModelSpec spec = Read(kSwitchBase128);
+  const int64_t cross_keys_and_values = 12 * 2 * 768 * 768;
+  EXPECT_EQ(WeightElementsRead(spec, std::vector<int>(12, 1)),
+            ActivatedParameters(spec) - EncoderParameters(spec).activated - cross_keys_and_values);
+  EXPECT_EQ(WeightElementsRead(spec, std::vector<int>(12, 128)),
+            TotalParameters(spec) - EncoderParameters(spec).total - cross_keys_and_values);
 }
 
 TEST(ModelSize, ExpectsFewerDistinctExpertsThanChoices) {

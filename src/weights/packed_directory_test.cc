@@ -51,6 +51,34 @@ class PackedDirectoryTest : public testing::TestWithParam<const char*> {
   fs::path directory_;
 };
 
+void ExpectSameVectors(const MoeWeights& mapped, const MoeWeights& expected) {
+  EXPECT_EQ(mapped.router_bias, expected.router_bias);
+  EXPECT_EQ(mapped.correction_bias, expected.correction_bias);
+  ASSERT_EQ(mapped.experts.size(), expected.experts.size());
+  for (size_t i = 0; i < expected.experts.size(); ++i) {
+    EXPECT_EQ(mapped.experts[i].up_bias, expected.experts[i].up_bias);
+    EXPECT_EQ(mapped.experts[i].down_bias, expected.experts[i].down_bias);
+  }
+}
+
+void ExpectSameVectors(const std::vector<LayerWeights>& mapped,
+                       const std::vector<LayerWeights>& expected) {
+  ASSERT_EQ(mapped.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(mapped[i].attention_norm, expected[i].attention_norm);
+    EXPECT_EQ(mapped[i].qkv_bias, expected[i].qkv_bias);
+    EXPECT_EQ(mapped[i].query_norm, expected[i].query_norm);
+    EXPECT_EQ(mapped[i].key_norm, expected[i].key_norm);
+    EXPECT_EQ(mapped[i].sinks, expected[i].sinks);
+    EXPECT_EQ(mapped[i].output_bias, expected[i].output_bias);
+    EXPECT_EQ(mapped[i].ffn_norm, expected[i].ffn_norm);
+    ASSERT_EQ(mapped[i].cross.has_value(), expected[i].cross.has_value());
+    if (mapped[i].cross) EXPECT_EQ(mapped[i].cross->norm, expected[i].cross->norm);
+    ASSERT_EQ(mapped[i].moe.has_value(), expected[i].moe.has_value());
+    if (mapped[i].moe) ExpectSameVectors(*mapped[i].moe, *expected[i].moe);
+  }
+}
+
 TEST_P(PackedDirectoryTest, MapsWhatWasPacked) {
   using kernels::WeightFormat;
   for (const WeightFormat format :
@@ -65,14 +93,13 @@ TEST_P(PackedDirectoryTest, MapsWhatWasPacked) {
     ASSERT_EQ(mapped.bytes.size(), expected.bytes.size());
     EXPECT_TRUE(std::equal(mapped.bytes.begin(), mapped.bytes.end(), expected.bytes.begin()));
     EXPECT_EQ(mapped.final_norm, expected.final_norm);
-    for (size_t i = 0; i < expected.layers.size(); ++i) {
-      EXPECT_EQ(mapped.layers[i].attention_norm, expected.layers[i].attention_norm);
-      EXPECT_EQ(mapped.layers[i].qkv_bias, expected.layers[i].qkv_bias);
-      EXPECT_EQ(mapped.layers[i].query_norm, expected.layers[i].query_norm);
-      EXPECT_EQ(mapped.layers[i].key_norm, expected.layers[i].key_norm);
-      EXPECT_EQ(mapped.layers[i].output_bias, expected.layers[i].output_bias);
-      EXPECT_EQ(mapped.layers[i].ffn_norm, expected.layers[i].ffn_norm);
-    }
+    EXPECT_EQ(mapped.relative_bias, expected.relative_bias);
+    ExpectSameVectors(mapped.layers, expected.layers);
+    ASSERT_EQ(mapped.encoder.has_value(), expected.encoder.has_value());
+    if (!mapped.encoder) continue;
+    EXPECT_EQ(mapped.encoder->final_norm, expected.encoder->final_norm);
+    EXPECT_EQ(mapped.encoder->relative_bias, expected.encoder->relative_bias);
+    ExpectSameVectors(mapped.encoder->layers, expected.encoder->layers);
   }
 }
 
@@ -118,8 +145,9 @@ TEST_P(PackedDirectoryTest, NeverWritesOverAnything) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, PackedDirectoryTest,
-                         testing::Values("mixtral_plain", "qwen2_many", "olmoe_plain",
-                                         "dbrx_plain"));
+                         testing::Values("mixtral_plain", "qwen2_many", "olmoe_plain", "dbrx_plain",
+                                         "deepseek_v2_greedy", "deepseek_v3_fp8", "gpt_oss_mxfp4",
+                                         "granitemoe_plain", "switch_plain", "switch_untied"));
 
 }  // namespace
 }  // namespace convene::weights

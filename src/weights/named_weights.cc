@@ -1,0 +1,152 @@
+#include "weights/named_weights.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <utility>
+
+namespace convene::weights {
+
+using model::TensorRole;
+
+std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
+  std::vector<NamedMatrix> all;
+  const auto add = [&](std::string name, const kernels::PackedMatrix& matrix) {
+    all.push_back({std::move(name), &matrix});
+  };
+  const auto add_ffn = [&](const std::string& name, const FfnWeights& ffn) {
+    add(name + ".up", ffn.up);
+    add(name + ".down", ffn.down);
+  };
+  const auto add_latent = [&](const std::string& prefix, const LatentWeights& latent) {
+    if (latent.query_up.rows > 0) add(prefix + "query_up", latent.query_up);
+    add(prefix + "key_up", latent.key_up);
+    add(prefix + "value_up", latent.value_up);
+    for (size_t head = 0; head < latent.query_in.size(); ++head) {
+      add(fmt::format("{}query_in.{}", prefix, head), latent.query_in[head]);
+    }
+  };
+  add("head", weights.head);
+  if (!weights.embedding_is_head()) add("embedding", weights.embedding);
+  const auto add_layer = [&](const LayerWeights& layer, const std::string& prefix) {
+    add(prefix + "qkv", layer.qkv);
+    if (layer.latent) add_latent(prefix, *layer.latent);
+    add(prefix + "output", layer.output);
+    if (layer.cross) {
+      add(prefix + "cross_query", layer.cross->query);
+      add(prefix + "cross_kv", layer.cross->kv);
+      add(prefix + "cross_output", layer.cross->output);
+    }
+    if (layer.dense) add_ffn(prefix + "dense", *layer.dense);
+    if (!layer.moe) return;
+    add(prefix + "router", layer.moe->router);
+    for (size_t expert = 0; expert < layer.moe->experts.size(); ++expert) {
+      add_ffn(fmt::format("{}experts.{}", prefix, expert), layer.moe->experts[expert]);
+    }
+    if (layer.moe->shared) add_ffn(prefix + "shared", *layer.moe->shared);
+  };
+  if (weights.encoder) {
+    if (!weights.spec.tied_embeddings) add("encoder.embedding", weights.encoder->embedding);
+    for (size_t i = 0; i < weights.encoder->layers.size(); ++i) {
+      add_layer(weights.encoder->layers[i], fmt::format("encoder.layers.{}.", i));
+    }
+  }
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    add_layer(weights.layers[i], fmt::format("layers.{}.", i));
+  }
+  return all;
+}
+
+namespace {
+
+// Lists the norms and biases of a model; those that it does not have are left out.
+class VectorList {
+ public:
+  explicit VectorList(const model::ModelSpec& spec) : spec_(spec) {}
+
+  std::vector<NamedVector>& all() { return all_; }
+
+  void AddStack(const std::vector<model::LayerSpec>& layers, bool encoder,
+                std::vector<float>& final_norm, std::vector<float>& relative_bias,
+                std::vector<LayerWeights>& weights) {
+    encoder_ = encoder;
+    stack_ = encoder ? "encoder." : "";
+    Add("final_norm", -1, final_norm, {TensorRole::kFinalNorm});
+    Add("relative_bias", -1, relative_bias, {TensorRole::kRelativeBias});
+    for (int layer = 0; layer < std::ssize(layers); ++layer) {
+      AddLayer(layers[layer], layer, weights[layer]);
+    }
+  }
+
+ private:
+  // As large as the model's tensors say.
+  void Add(const std::string& name, int layer, std::vector<float>& values,
+           std::initializer_list<TensorRole> roles) {
+    int64_t size = 0;
+    for (const model::TensorBinding& binding : spec_.tensors) {
+      if (binding.layer != layer || binding.encoder != encoder_) continue;
+      for (const TensorRole role : roles) {
+        if (binding.role == role) size += binding.rows * binding.cols;
+      }
+    }
+    if (size > 0) all_.push_back({stack_ + name, &values, size});
+  }
+
+  void AddLayer(const model::LayerSpec& spec, int i, LayerWeights& layer) {
+    using enum TensorRole;
+    const std::string prefix = fmt::format("layers.{}.", i);
+    Add(prefix + "attention_norm", i, layer.attention_norm, {kAttentionNorm});
+    const bool latent_bias = spec.attention.latent && spec.attention.qkv_bias;
+    if (latent_bias) {
+      AddSized(prefix + "qkv_bias", layer.qkv_bias, layer.qkv.rows);
+    } else {
+      Add(prefix + "qkv_bias", i, layer.qkv_bias, {kQueryBias, kKeyBias, kValueBias});
+    }
+    Add(prefix + "query_norm", i, layer.query_norm, {kQueryNorm, kQueryDownNorm});
+    Add(prefix + "key_norm", i, layer.key_norm, {kKeyNorm, kKvDownNorm});
+    Add(prefix + "sinks", i, layer.sinks, {kSinks});
+    Add(prefix + "output_bias", i, layer.output_bias, {kAttentionOutputBias});
+    if (layer.cross) Add(prefix + "cross_norm", i, layer.cross->norm, {kCrossNorm});
+    Add(prefix + "ffn_norm", i, layer.ffn_norm, {kFfnNorm});
+    if (layer.moe) AddMoe(*spec.moe, prefix, *layer.moe);
+  }
+
+  void AddMoe(const model::MoeSpec& spec, const std::string& prefix, MoeWeights& moe) {
+    if (spec.router_bias) AddSized(prefix + "router_bias", moe.router_bias, moe.router.rows);
+    if (spec.correction_bias) {
+      AddSized(prefix + "correction_bias", moe.correction_bias, spec.num_experts);
+    }
+    if (!spec.expert_bias) return;
+    for (int expert = 0; expert < spec.num_experts; ++expert) {
+      FfnWeights& ffn = moe.experts[expert];
+      const std::string name = fmt::format("{}experts.{}", prefix, expert);
+      AddSized(name + ".up_bias", ffn.up_bias, ffn.up.rows);
+      AddSized(name + ".down_bias", ffn.down_bias, ffn.down.rows);
+    }
+  }
+
+  void AddSized(const std::string& name, std::vector<float>& values, int64_t size) {
+    all_.push_back({stack_ + name, &values, size});
+  }
+
+  const model::ModelSpec& spec_;
+  bool encoder_ = false;
+  std::string stack_;
+  std::vector<NamedVector> all_;
+};
+
+}  // namespace
+
+std::vector<NamedVector> Vectors(ModelWeights& weights) {
+  VectorList list(weights.spec);
+  if (weights.encoder) {
+    EncoderWeights& encoder = *weights.encoder;
+    list.AddStack(weights.spec.encoder_layers, true, encoder.final_norm, encoder.relative_bias,
+                  encoder.layers);
+  }
+  list.AddStack(weights.spec.layers, false, weights.final_norm, weights.relative_bias,
+                weights.layers);
+  return list.all();
+}
+
+}  // namespace convene::weights

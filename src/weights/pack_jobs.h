@@ -1,0 +1,75 @@
+// What is to be packed: for each packed matrix, which rows of which stored ones. Packs nothing
+// itself (load_weights.cc).
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/pack.h"
+#include "weights/model_weights.h"
+#include "weights/stored_tensors.h"
+
+namespace convene::weights {
+
+// One packed matrix to fill and where its rows come from.
+struct PackJob {
+  const kernels::PackedMatrix* target = nullptr;
+  std::function<kernels::RowSource(int packed_row)> source_of;
+  std::vector<std::span<const std::byte>> sources;  // the stored bytes it reads
+  // Those of `sources` that are E8M0 scales, and whose.
+  std::vector<std::pair<std::span<const std::byte>, std::string>> exponents;
+  // The matrices that source_of answers with, and what they are.
+  std::vector<std::pair<kernels::StoredMatrix*, model::TensorRole>> matrices;
+
+  uint64_t source_bytes() const {
+    uint64_t total = 0;
+    for (const auto& bytes : sources) total += bytes.size();
+    return total;
+  }
+};
+
+// Makes the jobs of a stack; owns the descriptions of the stored matrices.
+class PackJobs {
+ public:
+  explicit PackJobs(const StoredTensors& tensors) : tensors_(tensors) {}
+
+  std::vector<PackJob>& jobs() { return jobs_; }
+
+  // The rows of several stored matrices, one after the other.
+  void Stack(const kernels::PackedMatrix& target,
+             const std::vector<const model::TensorBinding*>& parts);
+
+  // Of each part `num_rows` rows: those that row_of says, zeros where it says less than 0.
+  struct RowsOf {
+    const model::TensorBinding* matrix;
+    int num_rows;
+    std::function<int(int row)> row_of;
+  };
+  void StackRows(const kernels::PackedMatrix& target, std::vector<RowsOf> parts);
+
+  // Rows [first_row, first_row + target.cols) of a stored matrix, transposed.
+  void TransposedRows(const kernels::PackedMatrix& target, const model::TensorBinding& binding,
+                      int first_row);
+
+  void GateAndUp(const kernels::PackedMatrix& target, const model::TensorBinding& gate,
+                 const model::TensorBinding& up);
+
+  // `roles.gate` may have no tensor.
+  struct FfnRoles {
+    model::TensorRole gate, up, down;
+  };
+  void Ffn(const FfnWeights& target, int layer, int expert, FfnRoles roles);
+
+ private:
+  kernels::StoredMatrix* Describe(const model::TensorBinding& binding, PackJob* job);
+
+  const StoredTensors& tensors_;
+  std::deque<kernels::StoredMatrix> matrices_;
+  std::vector<PackJob> jobs_;
+};
+
+}  // namespace convene::weights
