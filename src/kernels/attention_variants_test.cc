@@ -207,7 +207,7 @@ TEST_P(AttentionVariantsTest, EqualAPlainComputation) {
 
 TEST_P(AttentionVariantsTest, KeysComeBackAsTheyWereStored) {
   for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
-    for (const int key_dim : {576, 7}) {
+    for (const int key_dim : {576, 46, 7}) {
       const std::vector<float> keys = Random(size_t(kKvBlockTokens) * key_dim, 1);
       std::vector<std::byte> cache(KeyBlockBytes(format, key_dim) + 64);
       for (int slot = 0; slot < kKvBlockTokens; ++slot) {
@@ -226,6 +226,49 @@ TEST_P(AttentionVariantsTest, KeysComeBackAsTheyWereStored) {
                              .out_stride = key_dim});
       const double bound = format == KvFormat::kF32 ? 0 : format == KvFormat::kBf16 ? 0.01 : 0.02;
       for (size_t i = 0; i < keys.size(); ++i) ASSERT_NEAR(back[i], keys[i], bound) << i;
+    }
+  }
+}
+
+TEST_P(AttentionVariantsTest, BlocksStoredAtOnceAreThoseStoredOneByOne) {
+  struct Shape {
+    int key_dim, shared_dim, value_dim;
+  };
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+    for (const Shape& s : {Shape{192, 64, 128}, Shape{29, 6, 37}, Shape{10, 2, 7}}) {
+      for (const int num_slots : {1, 16, 37, 64}) {
+        const int64_t bytes =
+            KeyBlockBytes(format, s.key_dim) + ValueBlockBytes(format, s.value_dim);
+        const std::vector<float> keys = Random(size_t(kKvBlockTokens) * s.key_dim, 1);
+        const std::vector<float> values = Random(size_t(kKvBlockTokens) * s.value_dim, 2);
+        std::vector<std::byte> one_by_one(bytes + 64);
+        std::vector<std::byte> at_once(bytes + 64);
+        std::fill(at_once.begin(), at_once.end(), std::byte{num_slots < kKvBlockTokens ? 9 : 0});
+        for (int slot = 0; slot < num_slots; ++slot) {
+          GetParam()->store_kv({.format = format,
+                                .key_dim = s.key_dim,
+                                .value_dim = s.value_dim,
+                                .key = &keys[size_t(slot) * s.key_dim],
+                                .value = &values[size_t(slot) * s.value_dim],
+                                .block = Align(one_by_one),
+                                .slot = slot});
+        }
+        GetParam()->store_kv_rows({.format = format,
+                                   .key_dim = s.key_dim,
+                                   .value_dim = s.value_dim,
+                                   .shared_dim = s.shared_dim,
+                                   .num_slots = num_slots,
+                                   .shared = keys.data(),
+                                   .keys = keys.data() + s.shared_dim,
+                                   .values = values.data(),
+                                   .shared_stride = s.key_dim,
+                                   .key_stride = s.key_dim,
+                                   .value_stride = s.value_dim,
+                                   .block = Align(at_once)});
+        EXPECT_TRUE(std::equal(Align(one_by_one), Align(one_by_one) + bytes, Align(at_once)))
+            << KvElementBytes(format) << " bytes, keys of " << s.key_dim << ", " << num_slots
+            << " positions";
+      }
     }
   }
 }

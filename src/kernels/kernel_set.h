@@ -169,6 +169,23 @@ struct KvRow {
   int slot = 0;
 };
 
+// Positions [0, num_slots) of a block at once, as store_kv one after the other, and zeros at the
+// others. Not in kInt8. A key is shared_dim elements of `shared`, then the rest of `keys`.
+struct KvRows {
+  KvFormat format = KvFormat::kBf16;
+  int key_dim = 0;
+  int value_dim = 0;
+  int shared_dim = 0;
+  int num_slots = 0;
+  const float* shared = nullptr;  // row `slot` at shared + slot * shared_stride, as are the others
+  const float* keys = nullptr;
+  const float* values = nullptr;
+  int64_t shared_stride = 0;  // floats
+  int64_t key_stride = 0;
+  int64_t value_stride = 0;
+  std::byte* block = nullptr;
+};
+
 // The keys of a block as rows of floats: key `slot` at out + slot * out_stride.
 struct KeyRows {
   KvFormat format = KvFormat::kBf16;
@@ -276,6 +293,7 @@ struct KernelSet {
   void (*convert)(ActivationFormat format, const float* x, int size, int padded, void* out);
   void (*prepare_qkv)(const QkvShape&, const QkvToken&);
   void (*store_kv)(const KvRow&);
+  void (*store_kv_rows)(const KvRows&);
   void (*load_keys)(const KeyRows&);
   void (*attend)(const Attention&);
   // The same in two steps: each span to `partial` (num_tokens * num_heads, SpanRowFloats), then all

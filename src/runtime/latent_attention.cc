@@ -173,24 +173,21 @@ void LatentAttention::StoreExpanded(int first_position, int count, int num_heads
     const auto block = static_cast<int>(index % num_blocks);
     std::byte* target = ExpandedBlock(head, first_position / kKvBlockTokens + block);
     const int num_slots = std::min(kKvBlockTokens, count - block * kKvBlockTokens);
-    // A probability of zero times what was left there must stay zero.
-    if (num_slots < kKvBlockTokens) {
-      std::memset(target, 0, Activations::ExpandedBlockBytes(shape(), compute_format()));
-    }
-    float key[kernels::kMaxHeadDim];
-    for (int slot = 0; slot < num_slots; ++slot) {
-      const int row = block * kKvBlockTokens + slot;
-      std::copy_n(buffers.cached_keys.floats(row), latent().rope_dim, key);
-      std::copy_n(buffers.expanded_keys.floats(row) + head * key_rows, latent().nope_dim,
-                  key + latent().rope_dim);
-      context_.kernels.store_kv({.format = compute_format(),
-                                 .key_dim = shape().head_dim,
-                                 .value_dim = shape().value_dim,
-                                 .key = key,
-                                 .value = buffers.expanded_values.floats(row) + head * value_rows,
-                                 .block = target,
-                                 .slot = slot});
-    }
+    const int64_t row = int64_t{block} * kKvBlockTokens;
+    // Zeros behind the last position: a probability of zero times what is there must be zero.
+    context_.kernels.store_kv_rows(
+        {.format = compute_format(),
+         .key_dim = shape().head_dim,
+         .value_dim = shape().value_dim,
+         .shared_dim = latent().rope_dim,
+         .num_slots = num_slots,
+         .shared = buffers.cached_keys.floats(row),
+         .keys = buffers.expanded_keys.floats(row) + head * key_rows,
+         .values = buffers.expanded_values.floats(row) + head * value_rows,
+         .shared_stride = buffers.cached_keys.stride_bytes / 4,
+         .key_stride = buffers.expanded_keys.stride_bytes / 4,
+         .value_stride = buffers.expanded_values.stride_bytes / 4,
+         .block = target});
   });
 }
 

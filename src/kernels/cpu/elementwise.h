@@ -198,30 +198,6 @@ void StoreKv(const KvRow& row) {
   }
 }
 
-// The way back: an element of a key as it is stored.
-[[gnu::always_inline]] inline float KeyElement(KvFormat format, const std::byte* keys,
-                                               int64_t index) {
-  if (format == KvFormat::kF32) return reinterpret_cast<const float*>(keys)[index];
-  if (format == KvFormat::kInt8) return reinterpret_cast<const int8_t*>(keys)[index];
-  const uint32_t bits = reinterpret_cast<const tensor::Bf16*>(keys)[index];
-  return __builtin_bit_cast(float, bits << 16);
-}
-
-template <class Isa>
-void LoadKeys(const KeyRows& rows) {
-  const int elements = rows.format == KvFormat::kF32 ? 1 : 2;
-  for (int slot = 0; slot < rows.num_slots; ++slot) {
-    float* out = rows.out + slot * rows.out_stride;
-    const float scale =
-        rows.format == KvFormat::kInt8 ? KeyScales(rows.block, rows.key_dim)[slot] : 1.0f;
-    for (int i = 0; i < rows.key_dim; ++i) {
-      const int64_t index =
-          int64_t{elements} * (i / elements * kKvBlockTokens + slot) + i % elements;
-      out[i] = KeyElement(rows.format, rows.block, index) * scale;
-    }
-  }
-}
-
 template <class Isa>
 void Convert(ActivationFormat format, const float* x, int size, int padded, void* out) {
   ForEachVector(padded, [&](int i, int count) {

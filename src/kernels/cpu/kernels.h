@@ -5,6 +5,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/kv_block.h"
 #include "kernels/kernel_set.h"
 
 namespace convene::kernels::cpu {
@@ -18,6 +19,7 @@ constexpr KernelSet MakeKernels() {
           .convert = Convert<Isa>,
           .prepare_qkv = PrepareQkv<Isa>,
           .store_kv = StoreKv<Isa>,
+          .store_kv_rows = StoreKvRows<Isa>,
           .load_keys = LoadKeys<Isa>,
           .attend = Attend<Isa>,
           .attend_span = AttendSpan<Isa>,

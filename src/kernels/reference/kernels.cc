@@ -241,6 +241,27 @@ void StoreKv(const KvRow& row) {
   if (int8) ValueScales(values, row.value_dim)[row.slot] = value_top / 127.0f;
 }
 
+void StoreKvRows(const KvRows& rows) {
+  std::memset(
+      rows.block, 0,
+      KeyBlockBytes(rows.format, rows.key_dim) + ValueBlockBytes(rows.format, rows.value_dim));
+  for (int slot = 0; slot < rows.num_slots; ++slot) {
+    const float* shared = rows.shared + slot * rows.shared_stride;
+    const float* own = rows.keys + slot * rows.key_stride;
+    float key[kMaxHeadDim];
+    for (int i = 0; i < rows.key_dim; ++i) {
+      key[i] = i < rows.shared_dim ? shared[i] : own[i - rows.shared_dim];
+    }
+    StoreKv({.format = rows.format,
+             .key_dim = rows.key_dim,
+             .value_dim = rows.value_dim,
+             .key = key,
+             .value = rows.values + slot * rows.value_stride,
+             .block = rows.block,
+             .slot = slot});
+  }
+}
+
 void LoadKeys(const KeyRows& rows) {
   for (int slot = 0; slot < rows.num_slots; ++slot) {
     const float scale =
@@ -462,6 +483,7 @@ const KernelSet& Kernels() {
                                       .convert = Convert,
                                       .prepare_qkv = PrepareQkv,
                                       .store_kv = StoreKv,
+                                      .store_kv_rows = StoreKvRows,
                                       .load_keys = LoadKeys,
                                       .attend = Attend,
                                       .attend_span = AttendSpan,

@@ -1,0 +1,206 @@
+// Whole blocks of the KV cache at once: keys and values of many positions into the panels, and keys
+// out of them, by transposing tiles of 16 positions x 16 elements. One position at a time is
+// elementwise.h.
+#pragma once
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/transpose_keys.h"
+
+namespace convene::kernels::cpu {
+
+using HalfQuads [[gnu::vector_size(32)]] = uint32_t;
+using WholeQuads [[gnu::vector_size(64)]] = uint32_t;
+
+inline constexpr int kTileSlots = 2 * kQuadTile;     // positions of a tile
+inline constexpr int kTileElements = 2 * kQuadTile;  // of each position
+
+// 16 elements of two positions to the (pair, position) order of a tile's line, and back.
+[[gnu::always_inline]] inline Quads JoinPairs(const tensor::Bf16* even, const tensor::Bf16* odd) {
+  HalfQuads a;
+  HalfQuads b;
+  __builtin_memcpy(&a, even, sizeof(a));
+  __builtin_memcpy(&b, odd, sizeof(b));
+  return reinterpret_cast<Quads>(
+      __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+}
+[[gnu::always_inline]] inline void SplitPairs(Quads line, tensor::Bf16* even, tensor::Bf16* odd) {
+  const auto x = reinterpret_cast<WholeQuads>(line);
+  const HalfQuads a = __builtin_shufflevector(x, x, 0, 2, 4, 6, 8, 10, 12, 14);
+  const HalfQuads b = __builtin_shufflevector(x, x, 1, 3, 5, 7, 9, 11, 13, 15);
+  __builtin_memcpy(even, &a, sizeof(a));
+  __builtin_memcpy(odd, &b, sizeof(b));
+}
+
+// Two rows of 16 elements, element by element.
+[[gnu::always_inline]] inline void Interleave(const tensor::Bf16* even, const tensor::Bf16* odd,
+                                              tensor::Bf16* out) {
+  using Row [[gnu::vector_size(32)]] = uint16_t;
+  Row a;
+  Row b;
+  __builtin_memcpy(&a, even, sizeof(a));
+  __builtin_memcpy(&b, odd, sizeof(b));
+  const Halves both =
+      __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24,
+                              9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  __builtin_memcpy(out, &both, sizeof(both));
+}
+
+// x (size) as bf16, then zeros up to the end of a vector.
+template <class Isa>
+inline void RoundRow(const float* x, int size, tensor::Bf16* out) {
+  ForEachVector(size,
+                [&](int i, int count) { Isa::StoreBf16(out + i, Isa::LoadPartial(x + i, count)); });
+}
+
+// Positions [first_slot, first_slot + kTileSlots) of bf16 keys; those that are not there are zero.
+template <class Isa>
+inline void StoreKeyTiles(const KvRows& rows, int first_slot) {
+  constexpr int kRow = kMaxHeadDim + kTileElements;
+  alignas(64) tensor::Bf16 keys[kTileSlots * kRow];
+  const int pairs = (rows.key_dim + 1) / 2;
+  for (int i = 0; i < kTileSlots; ++i) {
+    const int slot = first_slot + i;
+    tensor::Bf16* key = keys + i * kRow;
+    if (slot >= rows.num_slots) {
+      __builtin_memset(key, 0, static_cast<size_t>(rows.key_dim + kTileElements) * 2);
+      continue;
+    }
+    RoundRow<Isa>(rows.shared + slot * rows.shared_stride, rows.shared_dim, key);
+    RoundRow<Isa>(rows.keys + slot * rows.key_stride, rows.key_dim - rows.shared_dim,
+                  key + rows.shared_dim);
+    key[rows.key_dim] = 0;  // the other half of an odd number's last pair
+  }
+  for (int pair = 0; pair < pairs; pair += kQuadTile) {
+    Quads tile[kQuadTile];
+#pragma GCC unroll 8
+    for (int i = 0; i < kQuadTile; ++i) {
+      const tensor::Bf16* even = keys + 2 * i * kRow + 2 * pair;
+      tile[i] = JoinPairs(even, even + kRow);
+    }
+    TransposeTile(tile);
+    const int count = pairs - pair < kQuadTile ? pairs - pair : kQuadTile;
+    for (int i = 0; i < count; ++i) {
+      std::byte* to = rows.block + (int64_t{pair + i} * kKvBlockTokens + first_slot) * 4;
+      __builtin_memcpy(to, &tile[i], sizeof(Quads));
+    }
+  }
+}
+
+// Positions `slot` and `slot` + 1 of bf16 values.
+template <class Isa>
+inline void StoreValuePair(const KvRows& rows, int slot) {
+  auto* values =
+      reinterpret_cast<tensor::Bf16*>(rows.block + KeyBlockBytes(rows.format, rows.key_dim));
+  const float* even = rows.values + slot * rows.value_stride;
+  const bool has_odd = slot + 1 < rows.num_slots;
+  ForEachVector(rows.value_dim, [&](int i, int count) {
+    const int first = i / kPanelRows * kPanelRows;
+    const int left = rows.value_dim - first;
+    const int width = left < kPanelRows ? (left + kLanes - 1) / kLanes * kLanes : kPanelRows;
+    alignas(32) tensor::Bf16 pair[2 * kLanes];
+    Isa::StoreBf16(pair, Isa::LoadPartial(even + i, count));
+    Isa::StoreBf16(pair + kLanes,
+                   has_odd ? Isa::LoadPartial(even + rows.value_stride + i, count) : Isa::Zero());
+    Interleave(pair, pair + kLanes,
+               values + int64_t{first} * kKvBlockTokens + slot * width + 2 * (i - first));
+  });
+}
+
+template <class Isa>
+void StoreKvRows(const KvRows& rows) {
+  if (rows.num_slots < kKvBlockTokens) {
+    const int64_t bytes =
+        KeyBlockBytes(rows.format, rows.key_dim) + ValueBlockBytes(rows.format, rows.value_dim);
+    __builtin_memset(rows.block, 0, static_cast<size_t>(bytes));
+  }
+  if (rows.format == KvFormat::kBf16) {
+    for (int slot = 0; slot < rows.num_slots; slot += kTileSlots) StoreKeyTiles<Isa>(rows, slot);
+    for (int slot = 0; slot < rows.num_slots; slot += 2) StoreValuePair<Isa>(rows, slot);
+    return;
+  }
+  float key[kMaxHeadDim];
+  for (int slot = 0; slot < rows.num_slots; ++slot) {
+    for (int i = 0; i < rows.shared_dim; ++i) key[i] = rows.shared[slot * rows.shared_stride + i];
+    for (int i = rows.shared_dim; i < rows.key_dim; ++i) {
+      key[i] = rows.keys[slot * rows.key_stride + i - rows.shared_dim];
+    }
+    StoreKv<Isa>({.format = rows.format,
+                  .key_dim = rows.key_dim,
+                  .value_dim = rows.value_dim,
+                  .key = key,
+                  .value = rows.values + slot * rows.value_stride,
+                  .block = rows.block,
+                  .slot = slot});
+  }
+}
+
+// A line of 16 positions' element pairs as bf16; bytes become bf16 exactly.
+template <class Isa>
+inline Quads LoadPairLine(KvFormat format, const std::byte* keys, int64_t first_element) {
+  Quads line;
+  if (format == KvFormat::kInt8) {
+    const auto* from = reinterpret_cast<const int8_t*>(keys) + first_element;
+    alignas(64) tensor::Bf16 wide[2 * kLanes];
+    Isa::StoreBf16(wide, Isa::LoadInt8(from));
+    Isa::StoreBf16(wide + kLanes, Isa::LoadInt8(from + kLanes));
+    __builtin_memcpy(&line, wide, sizeof(line));
+  } else {
+    __builtin_memcpy(&line, keys + 2 * first_element, sizeof(line));
+  }
+  return line;
+}
+
+template <class Isa>
+inline typename Isa::Floats WidenBf16(const tensor::Bf16* from) {
+  alignas(64) uint32_t bits[kLanes];
+  for (int i = 0; i < kLanes; ++i) bits[i] = uint32_t{from[i]} << 16;
+  return Isa::Load(reinterpret_cast<const float*>(bits));
+}
+
+// Elements [2 * pair, 2 * pair + kTileElements) of the positions from `first_slot` on.
+template <class Isa>
+inline void LoadKeyTile(const KeyRows& rows, int pair, int first_slot) {
+  const int pairs = (rows.key_dim + 1) / 2;
+  Quads tile[kQuadTile];
+#pragma GCC unroll 8
+  for (int i = 0; i < kQuadTile; ++i) {
+    tile[i] = Quads{};
+    if (pair + i < pairs) {
+      const int64_t first = 2 * (int64_t{pair + i} * kKvBlockTokens + first_slot);
+      tile[i] = LoadPairLine<Isa>(rows.format, rows.block, first);
+    }
+  }
+  TransposeTile(tile);
+  alignas(64) tensor::Bf16 keys[kTileSlots * kTileElements];
+#pragma GCC unroll 8
+  for (int i = 0; i < kQuadTile; ++i) {
+    SplitPairs(tile[i], keys + 2 * i * kTileElements, keys + (2 * i + 1) * kTileElements);
+  }
+  const int left = rows.key_dim - 2 * pair;
+  for (int i = 0; i < kTileSlots && first_slot + i < rows.num_slots; ++i) {
+    const int slot = first_slot + i;
+    auto key = WidenBf16<Isa>(keys + i * kTileElements);
+    if (rows.format == KvFormat::kInt8) {
+      key = key * Isa::Broadcast(KeyScales(rows.block, rows.key_dim)[slot]);
+    }
+    Isa::StorePartial(rows.out + slot * rows.out_stride + 2 * pair, key,
+                      left < kLanes ? left : kLanes);
+  }
+}
+
+template <class Isa>
+void LoadKeys(const KeyRows& rows) {
+  if (rows.format == KvFormat::kF32) {
+    const auto* keys = reinterpret_cast<const float*>(rows.block);
+    for (int slot = 0; slot < rows.num_slots; ++slot) {
+      float* out = rows.out + slot * rows.out_stride;
+      for (int i = 0; i < rows.key_dim; ++i) out[i] = keys[int64_t{i} * kKvBlockTokens + slot];
+    }
+    return;
+  }
+  for (int slot = 0; slot < rows.num_slots; slot += kTileSlots) {
+    for (int i = 0; i < rows.key_dim; i += kTileElements) LoadKeyTile<Isa>(rows, i / 2, slot);
+  }
+}
+
+}  // namespace convene::kernels::cpu
