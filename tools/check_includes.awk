@@ -114,6 +114,8 @@ function check_own(header,    target) {
   sub(/\/.*/, "", target)
   if (!(target in is_folder) || index(header, "/") == 0)
     complain("write \"" header "\" from src/ on: \"folder/file.h\"")
+  else if (header ~ /_test\.h$/ && path !~ /_test\.(cc|h)$/)
+    complain(header " is for tests")
   else if (!((folder, target) in uses))
     complain(folder " may not include " header "; its row in src/CMakeLists.txt has:" row_of[folder])
 }
@@ -125,8 +127,8 @@ function check_foreign(header,    prefix) {
   for (prefix in backend_of)
     if (index(header, prefix) == 1 && path !~ "^(" backend_of[prefix] ")")
       complain("<" header "> belongs below " backend_of[prefix])
-  if (header ~ /^g(test|mock)\// && path !~ /_test\.cc$/)
-    complain("<" header "> belongs in a _test.cc")
+  if (header ~ /^g(test|mock)\// && path !~ /_test\.(cc|h)$/)
+    complain("<" header "> belongs in a _test.cc or what several share, a _test.h")
   if ((folder in pure) && header ~ impure)
     complain(folder " is pure: no threads, clock or files, so no <" header ">")
 }

@@ -33,7 +33,8 @@ END
   echo '#include <oniguruma.h>' >"$tree/src/text/pattern.cc"
   echo '#include <immintrin.h>' >"$tree/src/kernels/cpu/avx512/dot.cc"
   echo '#include "base/result.h"  // not getenv()' >"$tree/src/plan/plan.h"
-  printf '#include <gtest/gtest.h>\n#include "plan/plan.h"\n' >"$tree/src/engine/engine_test.cc"
+  printf '#include <gtest/gtest.h>\n#include "engine/engine_test.h"\n' >"$tree/src/engine/engine_test.cc"
+  printf '#include <gtest/gtest.h>\n#include "plan/plan.h"\n' >"$tree/src/engine/engine_test.h"
 }
 
 # expect STATUS TEXT: the check ends with STATUS and prints TEXT.
@@ -55,7 +56,7 @@ rejects() {
 }
 
 plant_good_tree
-expect 0 "5 sources include only"
+expect 0 "6 sources include only"
 
 rejects src/text/pattern.cc '#include "engine/engine.h"' \
   "src/text/pattern.cc:2: text may not include engine/engine.h"
@@ -67,6 +68,7 @@ rejects src/engine/engine.cc '#include <mpi.h>' "<mpi.h> belongs below comm/mpi/
 rejects src/engine/engine.cc '#include <cuda_runtime.h>' "<cuda_runtime.h> belongs below"
 rejects src/text/fast.cc '#include <immintrin.h>' "<immintrin.h> belongs below kernels/cpu/"
 rejects src/text/pattern.cc '#include <gtest/gtest.h>' "belongs in a _test.cc"
+rejects src/engine/engine.cc '#include "engine/engine_test.h"' "engine/engine_test.h is for tests"
 rejects src/plan/plan.h '#include <thread>' "plan is pure"
 rejects src/plan/plan.h '#include <sys/mman.h>' "plan is pure"
 rejects src/text/pattern.cc 'auto home = getenv("HOME");' "getenv belongs in base/environment.cc"
