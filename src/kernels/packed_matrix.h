@@ -104,11 +104,13 @@ struct PackedMatrix {
     panel.width = panel_width(panel_idx);
     return panel;
   }
-  // A multiple of 64.
+  // A multiple of 64. Needs no data.
   size_t size_bytes() const {
     if (rows == 0) return 0;
-    const PackedPanel last = panel(num_panels() - 1);
-    return static_cast<size_t>(last.data - data) + last.size_bytes();
+    PackedPanel panel{.format = format, .group = group, .width = kPanelRows, .depth = cols};
+    const size_t before_last = panel.size_bytes() * static_cast<size_t>(num_panels() - 1);
+    panel.width = panel_width(num_panels() - 1);
+    return before_last + panel.size_bytes();
   }
 };
 
