@@ -40,28 +40,6 @@ StoredTensor TensorOf(const NamedVector& named) {
   return {.name = named.name, .dtype = "F32", .shape = {named.size}};
 }
 
-Result<WeightFormats> ParseFormats(const nlohmann::json& json, bool* tied) {
-  if (!json.contains("version") || json["version"] != kVersion) {
-    return Error{fmt::format("version {} is not {}; make the directory again with this program",
-                             json.contains("version") ? json["version"].dump() : "(none)",
-                             kVersion)};
-  }
-  const auto weights = json.find("weights");
-  const auto group = json.find("group");
-  const auto is_tied = json.find("tied_embeddings");
-  if (weights == json.end() || !weights->is_string() || group == json.end() ||
-      !group->is_number_integer() || is_tied == json.end() || !is_tied->is_boolean()) {
-    return Error{"it needs weights (a name), group (a number) and tied_embeddings (true or false)"};
-  }
-  const auto format = kernels::WeightFormatFromName(weights->get<std::string>());
-  if (!format) return Error{fmt::format("the format {} is not known", Quote(weights->dump()))};
-  if (*group != 32 && *group != 64 && *group != 128) {
-    return Error{fmt::format("groups of {} are not supported", group->dump())};
-  }
-  *tied = is_tied->get<bool>();
-  return WeightFormats{.matrices = *format, .group = group->get<int>()};
-}
-
 template <typename Named>
 Status CheckTensor(const Named& expected, const std::vector<StoredTensor>& stored, size_t index) {
   const StoredTensor wanted = TensorOf(expected);
@@ -121,6 +99,51 @@ bool IsPackedDirectory(const std::string& directory) {
   return fs::exists(PathIn(directory, kFormatsName), ignored);
 }
 
+Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec) {
+  if (!json.contains("version") || json["version"] != kVersion) {
+    return Error{fmt::format("version {} is not {}; make the directory again with this program",
+                             json.contains("version") ? json["version"].dump() : "(none)",
+                             kVersion)};
+  }
+  const auto weights = json.find("weights");
+  const auto group = json.find("group");
+  const auto is_tied = json.find("tied_embeddings");
+  if (weights == json.end() || !weights->is_string() || group == json.end() ||
+      !group->is_number_integer() || is_tied == json.end() || !is_tied->is_boolean()) {
+    return Error{"it needs weights (a name), group (a number) and tied_embeddings (true or false)"};
+  }
+  const auto format = kernels::WeightFormatFromName(weights->get<std::string>());
+  if (!format) return Error{fmt::format("the format {} is not known", Quote(weights->dump()))};
+  if (*group != 32 && *group != 64 && *group != 128) {
+    return Error{fmt::format("groups of {} are not supported", group->dump())};
+  }
+  spec->tied_embeddings = is_tied->get<bool>();
+  return WeightFormats{.matrices = *format, .group = group->get<int>()};
+}
+
+Result<uint64_t> FindPackedWeights(const model::ModelSpec& spec, const WeightFormats& formats,
+                                   std::span<const std::byte> prefix, uint64_t file_size) {
+  const Result<std::vector<StoredTensor>> stored = checkpoint::ParseSafetensors(prefix, file_size);
+  if (!stored) return stored.error();
+  ModelWeights expected;
+  LayOut(spec, formats, nullptr, &expected);
+  size_t index = 0;
+  for (const NamedMatrix& named : Matrices(expected)) {
+    if (Status checked = CheckTensor(named, *stored, index++); !checked) return checked.error();
+  }
+  for (const NamedVector& named : Vectors(expected)) {
+    if (Status checked = CheckTensor(named, *stored, index++); !checked) return checked.error();
+  }
+  if (index != stored->size()) {
+    return Error{fmt::format("{} tensors where {} are expected", stored->size(), index)};
+  }
+  const uint64_t first_byte = stored->front().offset;
+  if (first_byte % 64 != 0) {
+    return Error{"the matrices do not begin at a multiple of 64 bytes"};
+  }
+  return first_byte;
+}
+
 Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
   Result<checkpoint::ModelConfiguration> configuration =
       checkpoint::ReadModelConfiguration(directory);
@@ -128,39 +151,16 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
   const std::string formats_path = PathIn(directory, kFormatsName);
   const Result<nlohmann::json> json = checkpoint::ReadOptionalJson(formats_path, kMaxFormatsBytes);
   if (!json) return json.error();
-  const Result<WeightFormats> formats = ParseFormats(*json, &configuration->spec.tied_embeddings);
+  const Result<WeightFormats> formats = ParsePackedFormats(*json, &configuration->spec);
   if (!formats) return Error{fmt::format("{}: {}", formats_path, formats.error().message)};
 
   Result<checkpoint::MappedFile> file =
       checkpoint::MappedFile::Open(PathIn(directory, kWeightsName));
   if (!file) return file.error();
-  const Result<std::vector<StoredTensor>> stored =
-      checkpoint::ParseSafetensors(file->bytes(), file->bytes().size());
-  const auto in_file = [&](const Error& error) {
-    return Error{fmt::format("{}: {}", file->path(), error.message)};
-  };
-  if (!stored) return in_file(stored.error());
-  ModelWeights expected;
-  LayOut(configuration->spec, *formats, nullptr, &expected);
-  size_t index = 0;
-  for (const NamedMatrix& named : Matrices(expected)) {
-    if (Status checked = CheckTensor(named, *stored, index++); !checked) {
-      return in_file(checked.error());
-    }
-  }
-  for (const NamedVector& named : Vectors(expected)) {
-    if (Status checked = CheckTensor(named, *stored, index++); !checked) {
-      return in_file(checked.error());
-    }
-  }
-  if (index != stored->size()) {
-    return in_file(Error{fmt::format("{} tensors where {} are expected", stored->size(), index)});
-  }
-  const uint64_t first_byte = stored->front().offset;
-  if (first_byte % 64 != 0) {
-    return in_file(Error{"the matrices do not begin at a multiple of 64 bytes"});
-  }
-  return PackedDirectory{*std::move(configuration), *formats, *std::move(file), first_byte};
+  const Result<uint64_t> first_byte =
+      FindPackedWeights(configuration->spec, *formats, file->bytes(), file->bytes().size());
+  if (!first_byte) return Error{fmt::format("{}: {}", file->path(), first_byte.error().message)};
+  return PackedDirectory{*std::move(configuration), *formats, *std::move(file), *first_byte};
 }
 
 ModelWeights MapWeights(PackedDirectory directory) {

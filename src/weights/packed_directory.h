@@ -7,6 +7,10 @@
 // weight_layout.h, then the norms and biases as F32.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -29,6 +33,16 @@ struct PackedDirectory {
 // Errors: files that are missing or malformed, another version, tensors that are not those of the
 // model in these formats.
 Result<PackedDirectory> OpenPackedDirectory(const std::string& directory);
+
+// Its steps, on what the files hold. The formats that convene.json, parsed, gives; it says, too,
+// whether the embeddings of `spec` are tied. Errors as above.
+Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec);
+
+// Where in convene.safetensors the matrices begin, after its list of tensors was found to be that
+// of the model. `prefix` is the file's beginning (all of it is fine), `file_size` the size of the
+// whole file. Errors as above, and those of ParseSafetensors.
+Result<uint64_t> FindPackedWeights(const model::ModelSpec& spec, const WeightFormats& formats,
+                                   std::span<const std::byte> prefix, uint64_t file_size);
 
 // The weights, which keep the file mapped. Tells the kernel to read it ahead.
 ModelWeights MapWeights(PackedDirectory directory);
