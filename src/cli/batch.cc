@@ -141,6 +141,7 @@ class Batch : public Command {
     app.add_option("--output", output_path_,
                    "Results are appended here as they finish; those already there are not redone")
         ->type_name("FILE.jsonl")
+        ->check(WritableFile())
         ->required();
     app.add_option("--max-batch", model_.load.max_sequences,
                    fmt::format("Requests that run together, 1 to 4096 (default: {})",

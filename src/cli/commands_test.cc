@@ -170,10 +170,35 @@ TEST_F(CommandsTest, FailuresAreStatusOneAndNameTheirCause) {
 
 TEST_F(CommandsTest, FilesThatCannotBeWrittenAreSeenBeforeTheWork) {
   for (const std::string& path : {Path("missing/x.json"), Path(".")}) {
-    const Outcome outcome = Run({"measure", "--json", path});
-    EXPECT_EQ(outcome.status, kUsage);
-    EXPECT_THAT(outcome.err, HasSubstr("cannot write"));
-    EXPECT_EQ(outcome.out, "");
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"measure", "--json", path},
+          {"batch", Path("nowhere"), "--input", Path("nowhere"), "--output", path}}) {
+      const Outcome outcome = Run(words);
+      EXPECT_EQ(outcome.status, kUsage);
+      EXPECT_THAT(outcome.err, HasSubstr("cannot write"));
+      EXPECT_EQ(outcome.out, "");
+    }
+  }
+}
+
+TEST_F(CommandsTest, DirectoriesThatCannotBeWrittenAreSeenBeforeTheWork) {
+  Write("empty_file", "");
+  for (const auto& [path, message] :
+       std::map<std::string, std::string>{{model_, "not an empty directory"},
+                                          {Path("empty_file"), "not a directory"},
+                                          {Path("empty_file/new"), "not a directory"}}) {
+    for (const char* command : {"quantize", "synth"}) {
+      const Outcome outcome = Run({command, Path("nowhere"), "--out", path});
+      EXPECT_EQ(outcome.status, kUsage);
+      EXPECT_THAT(outcome.err, HasSubstr(message));
+    }
+  }
+  // What is not there is made, with the directories above it.
+  const fs::path config = model_ / "config.json";
+  fs::create_directory(Path("empty"));
+  for (const std::string& out : {Path("empty"), Path("new/deep"), Path("slash/")}) {
+    const Outcome outcome = Run({"synth", config, "--out", out, "--threads", "1"});
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
   }
 }
 

@@ -16,6 +16,8 @@
 namespace convene::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
@@ -89,13 +91,33 @@ CLI::Validator WritableFile() {
       [](const std::string& path) -> std::string {
         if (path == "-") return {};
         std::error_code ignored;
-        if (std::filesystem::is_directory(path, ignored)) {
+        if (fs::is_directory(path, ignored)) {
           return fmt::format("cannot write {}: it is a directory", path);
         }
-        const bool exists = std::filesystem::exists(path, ignored);
-        const std::string parent = std::filesystem::path(path).parent_path();
+        const bool exists = fs::exists(path, ignored);
+        const std::string parent = fs::path(path).parent_path();
         const std::string changed = exists ? path : parent.empty() ? "." : parent;
         if (access(changed.c_str(), W_OK) == 0) return {};
+        return CannotWrite(path).message;
+      },
+      "");
+}
+
+CLI::Validator NewDirectory() {
+  return CLI::Validator(
+      [](const std::string& path) -> std::string {
+        std::error_code ignored;
+        // What will be changed: the nearest directory that is there.
+        fs::path changed = path;
+        while (!changed.empty() && !fs::exists(changed, ignored)) changed = changed.parent_path();
+        if (changed.empty()) changed = ".";
+        if (changed == path && !fs::is_empty(changed, ignored)) {
+          return fmt::format("{} exists and is not an empty directory; give another one", path);
+        }
+        if (!fs::is_directory(changed, ignored)) {
+          return fmt::format("cannot write {}: {} is not a directory", path, changed.string());
+        }
+        if (access(changed.c_str(), W_OK | X_OK) == 0) return {};
         return CannotWrite(path).message;
       },
       "");

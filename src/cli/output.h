@@ -30,6 +30,9 @@ Result<std::string> ReadText(const std::string& path);
 // directory is missing or closed to us. Writes nothing. "-" passes.
 CLI::Validator WritableFile();
 
+// The same for options that name a directory to be written, which must not exist or be empty.
+CLI::Validator NewDirectory();
+
 // Declares --json FILE.
 void AddJsonOption(CLI::App& app, std::string& path);
 

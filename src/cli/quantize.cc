@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/load_messages.h"
+#include "cli/output.h"
 #include "hardware/memory_status.h"
 #include "hardware/topology.h"
 #include "weights/load_weights.h"
@@ -25,6 +26,7 @@ class Quantize : public Command {
         ->required();
     app.add_option("--out", target_, "Where to write; must not exist or be empty")
         ->type_name("DIR")
+        ->check(NewDirectory())
         ->required();
     app.add_option("--weights", weights_, "Format: int8 (default), int4, bf16 or f32")
         ->check(CLI::IsMember({"int8", "int4", "bf16", "f32"}))

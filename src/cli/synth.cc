@@ -54,6 +54,7 @@ class Synth : public Command {
         ->required();
     app.add_option("--out", directory_, "Where to write; must not exist or be empty")
         ->type_name("DIR")
+        ->check(NewDirectory())
         ->required();
     app.add_option("--layers", num_layers_, "Layers to write (default: as many as the model has)")
         ->type_name("N");

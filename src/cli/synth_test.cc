@@ -50,7 +50,7 @@ TEST(SynthCommand, WritesACheckpointThatInspectAccepts) {
   EXPECT_EQ(ParseJson(*ReadFile(figures, 1 << 20))->at("stored").at("bytes"),
             checkpoint->size_bytes());
 
-  EXPECT_EQ(RunWords({"synth", config, "--out", out}), kFailure);  // holds a model
+  EXPECT_EQ(RunWords({"synth", config, "--out", out}), kUsage);  // holds a model
   EXPECT_EQ(RunWords({"synth", config, "--out", root / "other", "--layers", "0"}), kFailure);
   EXPECT_EQ(RunWords({"inspect", out, "--context", "1"}), kFailure);
   EXPECT_EQ(RunWords({"synth", config}), kUsage);
