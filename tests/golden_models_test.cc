@@ -65,7 +65,8 @@ std::vector<std::filesystem::path> Fixtures() {
 class LoadedModel {
  public:
   LoadedModel(const checkpoint::Checkpoint& checkpoint, const Formats& formats,
-              const KernelSet& kernels, int num_threads)
+              const KernelSet& kernels, int num_threads,
+              int expand_from_tokens = runtime::kExpandFromTokens)
       : pool_(std::vector<int>(num_threads, 0)) {
     auto weights =
         weights::LoadWeights(checkpoint, formats.weights, hardware::NumaPolicy::kAuto, pool_, {});
@@ -76,7 +77,8 @@ class LoadedModel {
                                                     {.max_step_tokens = kMaxLength * kNumSequences,
                                                      .num_kv_blocks = blocks_each * kNumSequences,
                                                      .activations = formats.activations,
-                                                     .kv = formats.kv});
+                                                     .kv = formats.kv,
+                                                     .expand_from_tokens = expand_from_tokens});
     CHECK(transformer.ok(), "{}", transformer.error().message);
     transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
     for (int i = 0; i < kNumSequences; ++i) {
@@ -266,6 +268,35 @@ TEST_P(GoldenModels, LogitsDependOnNothingButTheSequence) {
           EXPECT_TRUE(model.Logits(prompts_[i].tokens, chunk, static_cast<int>(i)) == expected[i])
               << kernels->name << " " << Describe(formats) << ", chunks of " << chunk << ", prompt "
               << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GoldenModels, BothFormsOfLatentAttentionEqualTransformers) {
+  if (!checkpoint_->spec().layers.front().attention.latent) GTEST_SKIP();
+  // All prompts expanded, the longer ones, none.
+  for (const int expand_from_tokens : {1, 20, 0}) {
+    for (const KernelSet* kernels : kernels::SupportedKernels()) {
+      LoadedModel model(*checkpoint_, DefaultFormats(WeightFormat::kF32), *kernels, 2,
+                        expand_from_tokens);
+      for (const Prompt& prompt : prompts_) {
+        const auto logits = model.Logits(prompt.tokens, kMaxLength);
+        EXPECT_LE(NormOfDifference(logits, prompt.logits), 1e-5 * NormOf(prompt.logits))
+            << kernels->name << ", prompt of " << prompt.tokens.size() << ", expanded from "
+            << expand_from_tokens;
+      }
+    }
+    for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kInt8}) {
+      LoadedModel model(*checkpoint_, DefaultFormats(format), *kernels::SupportedKernels().front(),
+                        2, expand_from_tokens);
+      for (const Prompt& prompt : prompts_) {
+        const auto logits = model.Logits(prompt.tokens, kMaxLength);
+        for (const int chunk : {7, 100}) {
+          EXPECT_TRUE(model.Logits(prompt.tokens, chunk) == logits)
+              << Name(format) << ", prompt of " << prompt.tokens.size() << ", expanded from "
+              << expand_from_tokens << ", chunks of " << chunk;
         }
       }
     }

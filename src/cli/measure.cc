@@ -34,6 +34,11 @@ std::string Describe(const hardware::Profile& profile) {
       profile.dense_from_rows == 0
           ? "grouped is the faster order for every number of rows"
           : fmt::format("one after the other from {} rows each on", profile.dense_from_rows));
+  text += fmt::format(
+      "latent        {}\n",
+      profile.expand_from_tokens == 0
+          ? "the absorbed form is the faster one for prompts of every length"
+          : fmt::format("expanded for prompts of {} tokens and more", profile.expand_from_tokens));
   text +=
       fmt::format("last-level cache {}, NUMA nodes {}{}\n",
                   FormatBytes(profile.last_level_cache_bytes), profile.num_numa_nodes,
@@ -49,7 +54,7 @@ class Measure : public Command {
     app.add_option("--threads", num_threads_, "Threads (default: one per usable core)")
         ->type_name("N");
     app.add_option("--seconds", options_.budget_s,
-                   "Time for each of the six measurements (default: 1)")
+                   "Time for each of the seven measurements (default: 1)")
         ->check(CLI::Range(0.01, 60.0))
         ->type_name("S");
     app.add_option("--disk", options_.disk_directory,
@@ -69,7 +74,7 @@ class Measure : public Command {
     if (!cpus) return cpus.error();
     const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
     if (!kernels) return kernels.error();
-    options_.order_of_experts = *kernels;
+    options_.choices_of = *kernels;
     hardware::ThreadPool pool(*std::move(cpus));
     const Result<hardware::Profile> profile = MeasureMachine(*topology, pool, *isa, options_);
     if (!profile) return profile.error();

@@ -10,6 +10,7 @@
 #include "hardware/numa.h"
 #include "kernels/measure_order.h"
 #include "kernels/measure_peaks.h"
+#include "runtime/measure_forms.h"
 
 namespace convene::cli {
 namespace {
@@ -65,11 +66,15 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
       hardware::PlaceMemory(unwritten->bytes(), pool.cpus(), hardware::NumaPolicy::kAuto);
   if (!interleaved) return interleaved.error();
   profile.num_interleaved_nodes = *interleaved;
-  if (options.order_of_experts) {
+  if (options.choices_of) {
     const Result<int> dense_from =
-        kernels::MeasureDenseFromRows(pool, *options.order_of_experts, options.budget_s);
+        kernels::MeasureDenseFromRows(pool, *options.choices_of, options.budget_s);
     if (!dense_from) return dense_from.error();
     profile.dense_from_rows = *dense_from;
+    const Result<int> expand_from =
+        runtime::MeasureExpandFromTokens(pool, *options.choices_of, options.budget_s);
+    if (!expand_from) return expand_from.error();
+    profile.expand_from_tokens = *expand_from;
   }
   MeasureDisk(options, profile);
   return profile;

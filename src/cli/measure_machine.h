@@ -16,8 +16,8 @@ namespace convene::cli {
 struct MeasureOptions {
   double budget_s = 1;         // for each of the rates
   std::string disk_directory;  // created if it does not exist
-  // Whose order of experts is measured; null: it is not.
-  const kernels::KernelSet* order_of_experts = nullptr;
+  // Whose order of experts and form of latent attention are measured; null: they are not.
+  const kernels::KernelSet* choices_of = nullptr;
 };
 
 // All threads of `pool` with the instructions of `isa`. Rates are the medians of many passes. The

@@ -69,10 +69,11 @@ Result<ChosenFormats> Plan(const model::ModelSpec& spec, const LoadOptions& opti
 }
 
 // What `convene measure` found, if it was with these kernels and threads.
-int DenseFromRows(const kernels::KernelSet& kernels, const std::vector<int>& cpus) {
-  const Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
+std::optional<hardware::Profile> ProfileOf(const kernels::KernelSet& kernels,
+                                           const std::vector<int>& cpus) {
+  Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
   const bool fits = profile && profile->isa == kernels.name && profile->cpus == cpus;
-  return fits ? profile->dense_from_rows : 0;
+  return fits ? std::optional(*std::move(profile)) : std::nullopt;
 }
 
 // Where the weights come from: one of the two.
@@ -153,6 +154,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& direct
     if (!weights) return weights.error();
     model->weights_ = *std::move(weights);
   }
+  const auto profile = ProfileOf(**kernels, model->pool_->cpus());
   Result<runtime::Transformer> transformer = runtime::Transformer::Create(
       model->weights_, **kernels, *model->pool_,
       {.max_step_tokens = options.max_step_tokens,
@@ -160,7 +162,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& direct
        .context = chosen->memory.context,
        .activations = chosen->formats.activations,
        .kv = chosen->formats.kv,
-       .dense_from_rows = DenseFromRows(**kernels, model->pool_->cpus()),
+       .dense_from_rows = profile ? profile->dense_from_rows : 0,
+       .expand_from_tokens = profile ? profile->expand_from_tokens : runtime::kExpandFromTokens,
        .expert_capacity = options.expert_capacity});
   if (!transformer) return transformer.error();
   model->transformer_ = *std::move(transformer);

@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
 constexpr const char* kRemedy = "run `convene measure` to write it anew";
 
@@ -115,6 +115,7 @@ json ToJson(const Profile& profile) {
           {"num_numa_nodes", profile.num_numa_nodes},
           {"num_interleaved_nodes", profile.num_interleaved_nodes},
           {"dense_from_rows", profile.dense_from_rows},
+          {"expand_from_tokens", profile.expand_from_tokens},
           {"huge_page_share", profile.huge_page_share},
           {"date", profile.date}};
 }
@@ -142,6 +143,7 @@ Result<Profile> ProfileFromJson(const json& object) {
   reader.Read("num_numa_nodes", profile.num_numa_nodes);
   reader.Read("num_interleaved_nodes", profile.num_interleaved_nodes);
   reader.Read("dense_from_rows", profile.dense_from_rows);
+  reader.Read("expand_from_tokens", profile.expand_from_tokens);
   reader.Read("huge_page_share", profile.huge_page_share);
   reader.Read("date", profile.date);
   if (reader.error()) return *reader.error();

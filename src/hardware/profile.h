@@ -29,11 +29,13 @@ struct Profile {
   int num_interleaved_nodes = 1;  // over which the system lets weights be interleaved
   // Rows per expert from which on experts are computed one after the other; 0: never.
   int dense_from_rows = 0;
+  // Tokens of a prompt from which on latent attention expands keys and values; 0: never.
+  int expand_from_tokens = 0;
   double huge_page_share = 0;  // of the memory that read_gbps was measured on
   std::string date;            // UTC, "2025-01-31T12:00:00Z"
 };
 
-// One object, keys as the members, with "version": 2.
+// One object, keys as the members, with "version": 3.
 nlohmann::json ToJson(const Profile& profile);
 
 // Errors: another version, a key that is missing or of the wrong kind, a rate that is negative or

@@ -26,6 +26,8 @@ Profile Example() {
           .disk_direct = true,
           .last_level_cache_bytes = uint64_t{1} << 33,
           .num_numa_nodes = 2,
+          .dense_from_rows = 48,
+          .expand_from_tokens = 8,
           .huge_page_share = 0.99,
           .date = "2025-01-31T12:00:00Z"};
 }

@@ -95,7 +95,7 @@ void LatentAttention::DivideRows(const StepRows& rows, bool only_wanted) {
     const SequenceStep& sequence = rows.step()[sequence_idx];
     const int end = static_cast<int>(sequence.tokens.size());
     const int begin = only_wanted ? std::min(sequence.first_logits_token, end) : 0;
-    const bool expands = sequence.prompt_length >= options_.expand_from_tokens;
+    const bool expands = options_.Expands(sequence.prompt_length);
     const int prompt_end = expands ? sequence.prompt_length - sequence.first_position : 0;
     const int middle = std::clamp(prompt_end, begin, end);
     const int first_row = rows.first_row(sequence_idx);
@@ -367,14 +367,17 @@ void LatentAttention::ProjectOutputs(int num_rows) {
   }
   MultiplyHeads(head_matrices_, num_rows);
   const int64_t out_bytes = shape().value_dim * ElementBytes(buffers.wide_format);
-  ForEachRow([&](int i, int, int out_row) {
-    for (int head = 0; head < num_heads; ++head) {
-      context_.kernels.convert(buffers.wide_format,
-                               buffers.head_out.floats(int64_t{head} * num_rows + i),
-                               shape().value_dim, shape().value_dim,
-                               buffers.attention_wide.row(out_row) + head * out_bytes);
-    }
-  });
+  batch_out_rows_.resize(num_rows);
+  ForEachRow([&](int i, int, int out_row) { batch_out_rows_[i] = out_row; });
+  context_.pool.ParallelFor(
+      int64_t{num_heads} * num_rows,
+      [&](int64_t index, int) {
+        const int64_t head = index / num_rows;
+        std::byte* out = buffers.attention_wide.row(batch_out_rows_[index % num_rows]);
+        context_.kernels.convert(buffers.wide_format, buffers.head_out.floats(index),
+                                 shape().value_dim, shape().value_dim, out + head * out_bytes);
+      },
+      16);
 }
 
 }  // namespace convene::runtime

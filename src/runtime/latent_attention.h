@@ -25,8 +25,12 @@
 namespace convene::runtime {
 
 struct LatentOptions {
-  int expand_from_tokens = 1;  // of the prompt
+  int expand_from_tokens = 1;  // of the prompt; 0: never
   int context = 0;             // of the longest sequence
+
+  bool Expands(int prompt_length) const {
+    return expand_from_tokens > 0 && prompt_length >= expand_from_tokens;
+  }
 };
 
 class LatentAttention {
@@ -84,6 +88,7 @@ class LatentAttention {
   std::vector<int32_t> expanded_block_ids_;
   std::vector<RowRun> batch_;  // absorbed rows that are computed together
   std::vector<const float*> batch_queries_;
+  std::vector<int> batch_out_rows_;
   std::vector<kernels::PackedMatrix> head_matrices_;
   std::vector<kernels::GemmGroup> groups_;
   std::vector<kernels::Attention> calls_;

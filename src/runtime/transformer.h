@@ -49,6 +49,9 @@ using StatesSink = std::function<void(int input_idx, int token_idx, std::span<co
 using LogitsSink =
     std::function<void(int sequence_idx, int token_idx, std::span<const float> logits)>;
 
+// Where nothing was measured (docs/results/latent_attention.md).
+inline constexpr int kExpandFromTokens = 4;
+
 struct TransformerOptions {
   int max_step_tokens = 512;  // over all sequences of a step
   int num_kv_blocks = 0;
@@ -59,8 +62,8 @@ struct TransformerOptions {
   // no result.
   int dense_from_rows = 0;
   // Latent attention: prompts of so many tokens and more are computed with expanded keys and values
-  // (latent_attention.h).
-  int expand_from_tokens = 1;
+  // (latent_attention.h); 0: none.
+  int expand_from_tokens = kExpandFromTokens;
   // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
   // share no blocks.
   int expert_capacity = 0;

@@ -1,0 +1,113 @@
+#include "runtime/measure_forms.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "hardware/huge_buffer.h"
+#include "runtime/transformer.h"
+#include "weights/weight_layout.h"
+
+namespace convene::runtime {
+namespace {
+
+constexpr std::array<int, 7> kLengths = {1, 4, 8, 16, 32, 64, 256};
+constexpr int kLeastRepeats = 5;
+constexpr int kHidden = 64;  // little beside attention
+constexpr int kBlocks = kLengths.back() / kKvBlockTokens;
+
+// Two layers, since the last one computes only rows whose logits are wanted: none.
+model::ModelSpec InventedSpec() {
+  const model::LatentSpec latent{.kv_rank = 512, .nope_dim = 128, .rope_dim = 64};
+  const model::AttentionSpec attention{.num_heads = 16,
+                                       .num_kv_heads = 16,
+                                       .head_dim = latent.nope_dim + latent.rope_dim,
+                                       .value_dim = 128,
+                                       .latent = latent,
+                                       .scale = 0.07f};
+  const model::LayerSpec layer{.attention = attention, .dense_intermediate_size = kHidden};
+  return {.family = "invented",
+          .vocab_size = kHidden,
+          .hidden_size = kHidden,
+          .max_positions = kLengths.back(),
+          .rope = {.rotary_dim = latent.rope_dim},
+          .layers = {layer, layer}};
+}
+
+void InventVectors(weights::ModelWeights& weights) {
+  weights.final_norm.assign(kHidden, 1);
+  for (weights::LayerWeights& layer : weights.layers) {
+    layer.attention_norm.assign(kHidden, 1);
+    layer.ffn_norm.assign(kHidden, 1);
+    layer.key_norm.assign(InventedSpec().layers.front().attention.latent->kv_rank, 1);
+  }
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Seconds of one prompt of `length` tokens.
+double Seconds(Transformer& transformer, int length) {
+  const std::vector<int32_t> tokens(length, 1);
+  std::array<int32_t, kBlocks> blocks;
+  std::iota(blocks.begin(), blocks.end(), 0);
+  const SequenceStep step{
+      .tokens = tokens, .blocks = blocks, .prompt_length = length, .first_logits_token = length};
+  const auto start = std::chrono::steady_clock::now();
+  transformer.Forward({&step, 1}, [](int, int, std::span<const float>) {});
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Result<int> MeasureExpandFromTokens(hardware::ThreadPool& pool, const kernels::KernelSet& kernels,
+                                    double budget_s) {
+  const model::ModelSpec spec = InventedSpec();
+  const Formats formats = DefaultFormats(kernels::WeightFormat::kBf16);
+  weights::ModelWeights weights;
+  Result<hardware::HugeBuffer> memory =
+      hardware::HugeBuffer::Allocate(weights::LayOut(spec, formats.weights, nullptr, &weights),
+                                     "measuring the forms of latent attention");
+  if (!memory) return memory.error();
+  // A small number in bf16.
+  std::memset(memory->data(), 0x3c, memory->size_bytes());
+  weights::LayOut(spec, formats.weights, memory->data(), &weights);
+  InventVectors(weights);
+  const auto create = [&](int expand_from_tokens) {
+    return Transformer::Create(weights, kernels, pool,
+                               {.max_step_tokens = kLengths.back(),
+                                .num_kv_blocks = kBlocks,
+                                .activations = formats.activations,
+                                .kv = formats.kv,
+                                .expand_from_tokens = expand_from_tokens});
+  };
+  Result<Transformer> expanding = create(1);
+  if (!expanding) return expanding.error();
+  Result<Transformer> absorbing = create(0);
+  if (!absorbing) return absorbing.error();
+
+  int from_tokens = 0;
+  for (const int length : kLengths) {
+    std::vector<double> ratios;
+    double spent_s = 0;
+    Seconds(*expanding, length);
+    Seconds(*absorbing, length);
+    while (std::ssize(ratios) < kLeastRepeats || spent_s < budget_s / kLengths.size()) {
+      const double expanded = Seconds(*expanding, length);
+      const double absorbed = Seconds(*absorbing, length);
+      ratios.push_back(expanded / absorbed);
+      spent_s += expanded + absorbed;
+    }
+    const bool expanded_is_faster = Median(ratios) < 1;
+    if (!expanded_is_faster) from_tokens = 0;
+    if (expanded_is_faster && from_tokens == 0) from_tokens = length;
+  }
+  return from_tokens;
+}
+
+}  // namespace convene::runtime
