@@ -243,7 +243,8 @@ TEST_P(AttentionVariantsTest, BlocksStoredAtOnceAreThoseStoredOneByOne) {
         const std::vector<float> values = Random(size_t(kKvBlockTokens) * s.value_dim, 2);
         std::vector<std::byte> one_by_one(bytes + 64);
         std::vector<std::byte> at_once(bytes + 64);
-        std::fill(at_once.begin(), at_once.end(), std::byte{num_slots < kKvBlockTokens ? 9 : 0});
+        std::fill(at_once.begin(), at_once.end(),
+                  num_slots < kKvBlockTokens ? std::byte{9} : std::byte{0});
         for (int slot = 0; slot < num_slots; ++slot) {
           GetParam()->store_kv({.format = format,
                                 .key_dim = s.key_dim,

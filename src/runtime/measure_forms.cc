@@ -28,13 +28,17 @@ model::ModelSpec InventedSpec() {
                                        .value_dim = 128,
                                        .latent = latent,
                                        .scale = 0.07f};
-  const model::LayerSpec layer{.attention = attention, .dense_intermediate_size = kHidden};
-  return {.family = "invented",
-          .vocab_size = kHidden,
-          .hidden_size = kHidden,
-          .max_positions = kLengths.back(),
-          .rope = {.rotary_dim = latent.rope_dim},
-          .layers = {layer, layer}};
+  model::LayerSpec layer;
+  layer.attention = attention;
+  layer.dense_intermediate_size = kHidden;
+  model::ModelSpec spec;
+  spec.family = "invented";
+  spec.vocab_size = kHidden;
+  spec.hidden_size = kHidden;
+  spec.max_positions = kLengths.back();
+  spec.rope.rotary_dim = latent.rope_dim;
+  spec.layers = {layer, layer};
+  return spec;
 }
 
 void InventVectors(weights::ModelWeights& weights) {

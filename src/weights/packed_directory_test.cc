@@ -73,7 +73,9 @@ void ExpectSameVectors(const std::vector<LayerWeights>& mapped,
     EXPECT_EQ(mapped[i].output_bias, expected[i].output_bias);
     EXPECT_EQ(mapped[i].ffn_norm, expected[i].ffn_norm);
     ASSERT_EQ(mapped[i].cross.has_value(), expected[i].cross.has_value());
-    if (mapped[i].cross) EXPECT_EQ(mapped[i].cross->norm, expected[i].cross->norm);
+    if (mapped[i].cross) {
+      EXPECT_EQ(mapped[i].cross->norm, expected[i].cross->norm);
+    }
     ASSERT_EQ(mapped[i].moe.has_value(), expected[i].moe.has_value());
     if (mapped[i].moe) ExpectSameVectors(*mapped[i].moe, *expected[i].moe);
   }

@@ -15,15 +15,17 @@ inline constexpr int kTileSlots = 2 * kQuadTile;     // positions of a tile
 inline constexpr int kTileElements = 2 * kQuadTile;  // of each position
 
 // 16 elements of two positions to the (pair, position) order of a tile's line, and back.
-[[gnu::always_inline]] inline Quads JoinPairs(const tensor::Bf16* even, const tensor::Bf16* odd) {
+[[gnu::always_inline]] inline void JoinPairs(const tensor::Bf16* even, const tensor::Bf16* odd,
+                                             Quads& line) {
   HalfQuads a;
   HalfQuads b;
   __builtin_memcpy(&a, even, sizeof(a));
   __builtin_memcpy(&b, odd, sizeof(b));
-  return reinterpret_cast<Quads>(
+  line = reinterpret_cast<Quads>(
       __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
 }
-[[gnu::always_inline]] inline void SplitPairs(Quads line, tensor::Bf16* even, tensor::Bf16* odd) {
+[[gnu::always_inline]] inline void SplitPairs(const Quads& line, tensor::Bf16* even,
+                                              tensor::Bf16* odd) {
   const auto x = reinterpret_cast<WholeQuads>(line);
   const HalfQuads a = __builtin_shufflevector(x, x, 0, 2, 4, 6, 8, 10, 12, 14);
   const HalfQuads b = __builtin_shufflevector(x, x, 1, 3, 5, 7, 9, 11, 13, 15);
@@ -75,7 +77,7 @@ inline void StoreKeyTiles(const KvRows& rows, int first_slot) {
 #pragma GCC unroll 8
     for (int i = 0; i < kQuadTile; ++i) {
       const tensor::Bf16* even = keys + 2 * i * kRow + 2 * pair;
-      tile[i] = JoinPairs(even, even + kRow);
+      JoinPairs(even, even + kRow, tile[i]);
     }
     TransposeTile(tile);
     const int count = pairs - pair < kQuadTile ? pairs - pair : kQuadTile;
