@@ -73,7 +73,8 @@ void SetStackLayers(nlohmann::json& config, int num_layers) {
 
 void SetNumLayers(nlohmann::json& config, int num_layers) {
   if (!config.is_object()) return;
-  if (config.value("is_encoder_decoder", false) || config.contains("num_decoder_layers")) {
+  const auto type = config.find("model_type");
+  if (type != config.end() && *type == "switch_transformers") {
     return SetStackLayers(config, num_layers);
   }
   config[config.contains("n_layers") ? "n_layers" : "num_hidden_layers"] = num_layers;

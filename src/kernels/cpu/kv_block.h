@@ -138,8 +138,8 @@ void StoreKvRows(const KvRows& rows) {
 
 // A line of 16 positions' element pairs as bf16; bytes become bf16 exactly.
 template <class Isa>
-inline Quads LoadPairLine(KvFormat format, const std::byte* keys, int64_t first_element) {
-  Quads line;
+inline void LoadPairLine(KvFormat format, const std::byte* keys, int64_t first_element,
+                         Quads& line) {
   if (format == KvFormat::kInt8) {
     const auto* from = reinterpret_cast<const int8_t*>(keys) + first_element;
     alignas(64) tensor::Bf16 wide[2 * kLanes];
@@ -149,7 +149,6 @@ inline Quads LoadPairLine(KvFormat format, const std::byte* keys, int64_t first_
   } else {
     __builtin_memcpy(&line, keys + 2 * first_element, sizeof(line));
   }
-  return line;
 }
 
 template <class Isa>
@@ -169,7 +168,7 @@ inline void LoadKeyTile(const KeyRows& rows, int pair, int first_slot) {
     tile[i] = Quads{};
     if (pair + i < pairs) {
       const int64_t first = 2 * (int64_t{pair + i} * kKvBlockTokens + first_slot);
-      tile[i] = LoadPairLine<Isa>(rows.format, rows.block, first);
+      LoadPairLine<Isa>(rows.format, rows.block, first, tile[i]);
     }
   }
   TransposeTile(tile);
