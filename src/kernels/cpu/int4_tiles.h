@@ -83,7 +83,8 @@ struct UnpackBeside {
       const std::byte* from = blocks[index] + part * 256;
       std::byte* to = out + part * kTileBytes + index * kTileBytes / 2;
       const int fetched = 2 * part + index;
-      const std::byte* fetch = fetched < kVectors ? ahead[0] : ahead[1] - kVectors * 256;
+      const std::byte* fetch = nullptr;
+      if constexpr (kStream) fetch = fetched < kVectors ? ahead[0] : ahead[1] - kVectors * 256;
       const auto spread = Isa::SpreadInt4Scales(scales[index] + part * kLanes);
 #pragma GCC unroll 4
       for (int line = 0; line < 4; ++line) {
