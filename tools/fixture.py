@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import torch
+import transformers
+
 
 @dataclasses.dataclass(frozen=True)
 class Fixture:
@@ -24,3 +27,22 @@ class Fixture:
 
 # Spellings of transformers 5, which writes dtype for torch_dtype and rope_parameters for rope_theta and rope_scaling.
 NEW_SPELLING = ("torch_dtype", "rope_scaling")
+
+LLAMA3 = dict(
+    factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+)
+
+
+def header(fixture, seed):
+    """What fixture.json says of a fixture before any figure."""
+    return {
+        "name": fixture.name,
+        "family": fixture.family,
+        "awkward": fixture.awkward,
+        "seed": seed,
+        "stored_dtype": fixture.dtype,
+        **({"quantised": fixture.stored} if fixture.stored else {}),
+        "shards": fixture.shards,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__.split("+")[0],
+    }

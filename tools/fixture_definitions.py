@@ -10,9 +10,10 @@ import fixtures_encoder_decoder
 import fixtures_grouped_query
 import fixtures_latent
 import fixtures_multiplied
+import fixtures_qwen
 import fixtures_sinks
 
-KINDS = [fixtures_grouped_query, fixtures_latent, fixtures_multiplied, fixtures_sinks]
+KINDS = [fixtures_grouped_query, fixtures_qwen, fixtures_latent, fixtures_multiplied, fixtures_sinks]
 
 FAMILY_BASE = {
     family: base

@@ -40,6 +40,7 @@ import numpy as np
 import torch
 import transformers
 
+from fixture import header
 from fixture_definitions import FIXTURES
 from random_checkpoint import build, config_json, load_model, write_json
 from router_margins import routing
@@ -407,15 +408,7 @@ def record(directory, fixture, seed, model, low_precision, prompts):
     )
     clipped = clipped_share(model, tokens)
     return {
-        "name": fixture.name,
-        "family": fixture.family,
-        "awkward": fixture.awkward,
-        "seed": seed,
-        "stored_dtype": fixture.dtype,
-        **({"quantised": fixture.stored} if fixture.stored else {}),
-        "shards": fixture.shards,
-        "transformers": transformers.__version__,
-        "torch": torch.__version__.split("+")[0],
+        **header(fixture, seed),
         "logits_standard_deviation": deviation,
         "least_used_expert_tokens": int(used.min()),
         "clipped_share": clipped,

@@ -38,6 +38,7 @@ import torch
 import transformers
 from transformers.modeling_outputs import MoEModelOutput
 
+from fixture import header
 from fixture_definitions import ENCODER_DECODERS
 from make_fixtures import (
     CLEAR_MARGIN,
@@ -303,14 +304,7 @@ def record(directory, fixture, seed, model, low_precision, inputs):
     }
     assert all(value > 1e-3 for value in bites.values()), bites
     return {
-        "name": fixture.name,
-        "family": fixture.family,
-        "awkward": fixture.awkward,
-        "seed": seed,
-        "stored_dtype": fixture.dtype,
-        "shards": fixture.shards,
-        "transformers": transformers.__version__,
-        "torch": torch.__version__.split("+")[0],
+        **header(fixture, seed),
         "expert_capacity": model.config.expert_capacity if fixture.drops else None,
         "logits_standard_deviation": float(expected[longest].std()),
         "least_used_expert_tokens": used,
