@@ -10,11 +10,15 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "runtime/formats.h"
+#include "runtime/transformer.h"
+#include "weights/load_weights.h"
 
 namespace convene {
 
@@ -78,5 +82,34 @@ inline double NormOf(std::span<const float> a) {
 inline double Bf16Bound(int num_layers) {
   return 4 * std::ldexp(1.0, -9) * std::sqrt(7.0 * num_layers + 1);
 }
+
+// A fixture loaded in given formats, with a thread pool of its own.
+class LoadedFixture {
+ public:
+  // `options` without formats.
+  LoadedFixture(const checkpoint::Checkpoint& checkpoint, const runtime::Formats& formats,
+                const kernels::KernelSet& kernels, int num_threads,
+                runtime::TransformerOptions options)
+      : pool_(std::vector<int>(num_threads, 0)) {
+    auto weights =
+        weights::LoadWeights(checkpoint, formats.weights, hardware::NumaPolicy::kAuto, pool_, {});
+    CHECK(weights.ok(), "{}", weights.error().message);
+    weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));
+    options.activations = formats.activations;
+    options.kv = formats.kv;
+    auto transformer = runtime::Transformer::Create(*weights_, kernels, pool_, options);
+    CHECK(transformer.ok(), "{}", transformer.error().message);
+    transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
+  }
+
+  const model::ModelSpec& spec() const { return weights_->spec; }
+  int vocab_size() const { return spec().vocab_size; }
+  runtime::Transformer& transformer() { return *transformer_; }
+
+ private:
+  hardware::ThreadPool pool_;
+  std::unique_ptr<weights::ModelWeights> weights_;
+  std::unique_ptr<runtime::Transformer> transformer_;
+};
 
 }  // namespace convene

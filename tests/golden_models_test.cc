@@ -30,6 +30,7 @@ using runtime::Formats;
 
 constexpr int kMaxLength = 384;  // the longest prompt and 32 tokens more
 constexpr int kNumSequences = 3;
+constexpr int kBlocksEach = kMaxLength / runtime::kKvBlockTokens;
 
 struct Prompt {
   std::vector<int32_t> tokens;
@@ -62,34 +63,22 @@ std::vector<std::filesystem::path> Fixtures() {
 }
 
 // A loaded model with room for a few sequences, each with blocks of its own.
-class LoadedModel {
+class LoadedModel : public LoadedFixture {
  public:
   LoadedModel(const checkpoint::Checkpoint& checkpoint, const Formats& formats,
               const KernelSet& kernels, int num_threads,
               int expand_from_tokens = runtime::kExpandFromTokens)
-      : pool_(std::vector<int>(num_threads, 0)) {
-    auto weights =
-        weights::LoadWeights(checkpoint, formats.weights, hardware::NumaPolicy::kAuto, pool_, {});
-    CHECK(weights.ok(), "{}", weights.error().message);
-    weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));
-    const int blocks_each = kMaxLength / runtime::kKvBlockTokens;
-    auto transformer = runtime::Transformer::Create(*weights_, kernels, pool_,
-                                                    {.max_step_tokens = kMaxLength * kNumSequences,
-                                                     .num_kv_blocks = blocks_each * kNumSequences,
-                                                     .activations = formats.activations,
-                                                     .kv = formats.kv,
-                                                     .expand_from_tokens = expand_from_tokens});
-    CHECK(transformer.ok(), "{}", transformer.error().message);
-    transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
+      : LoadedFixture(checkpoint, formats, kernels, num_threads,
+                      {.max_step_tokens = kMaxLength * kNumSequences,
+                       .num_kv_blocks = kBlocksEach * kNumSequences,
+                       .expand_from_tokens = expand_from_tokens}) {
     for (int i = 0; i < kNumSequences; ++i) {
       // Interleaved, so that no sequence's blocks are neighbours.
-      for (int block = 0; block < blocks_each; ++block) {
+      for (int block = 0; block < kBlocksEach; ++block) {
         blocks_[i].push_back(block * kNumSequences + i);
       }
     }
   }
-
-  int vocab_size() const { return weights_->spec.vocab_size; }
 
   // Logits of all positions of `tokens`, as sequence `slot`, in steps of at most `chunk` tokens.
   std::vector<float> Logits(std::span<const int32_t> tokens, int chunk, int slot = 0) {
@@ -101,7 +90,7 @@ class LoadedModel {
                                        .first_position = begin,
                                        .blocks = blocks_[slot],
                                        .prompt_length = length};
-      transformer_->Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+      transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         logits.insert(logits.end(), row.begin(), row.end());
       });
     }
@@ -115,7 +104,7 @@ class LoadedModel {
                                      .blocks = blocks_[1],
                                      .prompt_length = static_cast<int>(tokens.size()),
                                      .first_logits_token = wanted_from};
-    transformer_->Forward({&step, 1}, [&](int, int token_idx, std::span<const float> row) {
+    transformer().Forward({&step, 1}, [&](int, int token_idx, std::span<const float> row) {
       CHECK(token_idx >= wanted_from);
       logits.insert(logits.end(), row.begin(), row.end());
     });
@@ -132,7 +121,7 @@ class LoadedModel {
                        .prompt_length = static_cast<int>(prompts[i].tokens.size())});
     }
     std::vector<std::vector<float>> logits(prompts.size());
-    transformer_->Forward(steps, [&](int sequence_idx, int, std::span<const float> row) {
+    transformer().Forward(steps, [&](int sequence_idx, int, std::span<const float> row) {
       logits[sequence_idx].insert(logits[sequence_idx].end(), row.begin(), row.end());
     });
     return logits;
@@ -151,7 +140,7 @@ class LoadedModel {
                                        .prompt_length = prompt_length,
                                        .first_logits_token = length - 1};
       int32_t best = 0;
-      transformer_->Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+      transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         best = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
       });
       generated.push_back(best);
@@ -162,9 +151,6 @@ class LoadedModel {
   }
 
  private:
-  hardware::ThreadPool pool_;
-  std::unique_ptr<weights::ModelWeights> weights_;
-  std::unique_ptr<runtime::Transformer> transformer_;
   std::vector<int32_t> blocks_[kNumSequences];
 };
 
@@ -182,6 +168,9 @@ class GoldenModels : public testing::TestWithParam<std::filesystem::path> {
   std::unique_ptr<checkpoint::Checkpoint> checkpoint_;
   std::vector<Prompt> prompts_;
 };
+
+// Those with latent attention.
+class GoldenLatents : public GoldenModels {};
 
 TEST_P(GoldenModels, Float32LogitsEqualTransformers) {
   for (const KernelSet* kernels : kernels::SupportedKernels()) {
@@ -274,8 +263,7 @@ TEST_P(GoldenModels, LogitsDependOnNothingButTheSequence) {
   }
 }
 
-TEST_P(GoldenModels, BothFormsOfLatentAttentionEqualTransformers) {
-  if (!checkpoint_->spec().layers.front().attention.latent) GTEST_SKIP();
+TEST_P(GoldenLatents, BothFormsOfAttentionEqualTransformers) {
   // All prompts expanded, the longer ones, none.
   for (const int expand_from_tokens : {1, 20, 0}) {
     for (const KernelSet* kernels : kernels::SupportedKernels()) {
@@ -339,8 +327,22 @@ TEST_P(GoldenModels, OnlyTheWantedLogitsAreComputedAndTheyAreTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixture, GoldenModels, testing::ValuesIn(Fixtures()),
-                         [](const auto& fixture) { return fixture.param.filename().string(); });
+std::vector<std::filesystem::path> FixturesWithLatents() {
+  std::vector<std::filesystem::path> fixtures = Fixtures();
+  std::erase_if(fixtures, [](const std::filesystem::path& directory) {
+    const auto configuration = checkpoint::ReadModelConfiguration(directory.string());
+    return !configuration || !configuration->spec.layers.front().attention.latent;
+  });
+  CHECK(!fixtures.empty());
+  return fixtures;
+}
+
+std::string NameOf(const testing::TestParamInfo<std::filesystem::path>& fixture) {
+  return fixture.param.filename().string();
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixture, GoldenModels, testing::ValuesIn(Fixtures()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Fixture, GoldenLatents, testing::ValuesIn(FixturesWithLatents()), NameOf);
 
 }  // namespace
 }  // namespace convene

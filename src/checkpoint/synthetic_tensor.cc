@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "checkpoint/stored_parts.h"
+#include "model/model_size.h"
 #include "tensor/small_floats.h"
 
 namespace convene::checkpoint {
@@ -27,16 +28,8 @@ Fill FillOf(const model::ModelSpec& spec, const model::TensorBinding& binding,
             float embedding_std) {
   // Inputs of size one give outputs of size one.
   const float unit = 1.0f / std::sqrt(static_cast<float>(binding.cols));
+  if (model::KindOf(binding.role) == model::TensorKind::kNorms) return {.constant = 1};
   switch (binding.role) {
-    case TensorRole::kFinalNorm:
-    case TensorRole::kAttentionNorm:
-    case TensorRole::kFfnNorm:
-    case TensorRole::kQueryNorm:
-    case TensorRole::kKeyNorm:
-    case TensorRole::kQueryDownNorm:
-    case TensorRole::kKvDownNorm:
-    case TensorRole::kCrossNorm:
-      return {.constant = 1};
     case TensorRole::kQueryBias:
     case TensorRole::kKeyBias:
     case TensorRole::kValueBias:

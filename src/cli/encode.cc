@@ -48,9 +48,9 @@ class EncodeText : public Command {
   }
 
   Status Run() override {
-    const Result<bool> has_encoder = HasEncoder(model_.directory);
-    if (!has_encoder) return has_encoder.error();
-    if (!*has_encoder) {
+    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
+    if (!spec) return spec.error();
+    if (!spec->has_encoder()) {
       return Error{fmt::format("the model in {} has no encoder", model_.directory)};
     }
     if (const Status read = ReadInputs(); !read) return read;
@@ -65,11 +65,9 @@ class EncodeText : public Command {
       const auto wanted = static_cast<int>(std::min<size_t>(num_tokens, kMostStepTokens));
       model_.load.max_step_tokens = std::max(wanted, kFewestStepTokens);
     }
-    // As many inputs at a time as a step may hold of this length.
-    model_.load.max_sequences =
-        std::clamp(static_cast<int>(inputs_.size()), 1,
-                   std::max(1, 2 * model_.load.max_step_tokens / static_cast<int>(longest)));
-    model_.load.max_sequences = std::min(model_.load.max_sequences, model_.load.max_step_tokens);
+    // Room for as many of the longest inputs as a step may hold.
+    const int fitting = std::max(1, model_.load.max_step_tokens / static_cast<int>(longest));
+    model_.load.max_sequences = std::min(static_cast<int>(inputs_.size()), fitting);
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
     if (!model) return model.error();
     return Compute(**model, static_cast<int64_t>(num_tokens));

@@ -31,7 +31,6 @@ class Logits : public Command {
         ->required();
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_);
-    AddCapacityOption(app, model_);
   }
 
   Status Run() override {

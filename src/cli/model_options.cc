@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "checkpoint/checkpoint.h"
 #include "cli/load_messages.h"
+#include "engine/score_tokens.h"
 
 namespace convene::cli {
 
@@ -75,21 +78,16 @@ void AddCapacityOption(CLI::App& app, ModelOptions& options) {
       ->type_name("N");
 }
 
-Result<bool> HasEncoder(const std::string& directory) {
-  const Result<checkpoint::ModelConfiguration> configuration =
+Result<model::ModelSpec> ReadSpec(const std::string& directory) {
+  Result<checkpoint::ModelConfiguration> configuration =
       checkpoint::ReadModelConfiguration(directory);
   if (!configuration) return configuration.error();
-  return configuration->spec.has_encoder();
+  return std::move(configuration->spec);
 }
 
 Status CheckPredictsText(const std::string& directory) {
-  const Result<bool> has_encoder = HasEncoder(directory);
-  if (!has_encoder) return has_encoder.error();
-  if (!*has_encoder) return {};
-  return Error{fmt::format(
-      "{} is an encoder-decoder, which predicts an answer to an input, not the next token of a "
-      "text; use run, batch or encode",
-      directory)};
+  const Result<model::ModelSpec> spec = ReadSpec(directory);
+  return spec ? engine::CheckPredictsText(*spec) : Status(spec.error());
 }
 
 Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options) {

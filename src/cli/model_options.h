@@ -28,10 +28,10 @@ void AddContextOption(CLI::App& app, ModelOptions& options);
 // --expert-capacity.
 void AddCapacityOption(CLI::App& app, ModelOptions& options);
 
-// Whether the model in a directory has an encoder, before it is loaded. Errors: of its config.json.
-Result<bool> HasEncoder(const std::string& directory);
+// The model in a directory as its config.json tells it, before anything is loaded.
+Result<model::ModelSpec> ReadSpec(const std::string& directory);
 
-// An error where the model has an encoder: it predicts answers, not the next token of a text.
+// engine::CheckPredictsText of it.
 Status CheckPredictsText(const std::string& directory);
 
 // Loads the model; tells memory needed and available before, progress meanwhile and the time after

@@ -75,14 +75,17 @@ class Scorer {
 
 }  // namespace
 
+Status CheckPredictsText(const model::ModelSpec& spec) {
+  if (!spec.has_encoder()) return {};
+  return Error{fmt::format(
+      "a {} model is an encoder-decoder, which predicts an answer to an input, not the next token "
+      "of a text; use run, batch or encode",
+      spec.family)};
+}
+
 Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t>> sequences,
                      const runtime::LogitsSink& sink) {
-  if (model.spec().has_encoder()) {
-    return Error{fmt::format(
-        "a {} model predicts an answer to an input, not the next token of a text; use run, batch "
-        "or encode",
-        model.spec().family)};
-  }
+  if (const Status checked = CheckPredictsText(model.spec()); !checked) return checked;
   for (const std::span<const int32_t> tokens : sequences) {
     if (const Status status = CheckTokens(tokens, model.spec().vocab_size); !status) return status;
     if (std::ssize(tokens) > model.context()) {

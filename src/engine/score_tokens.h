@@ -10,10 +10,14 @@
 
 namespace convene::engine {
 
+// An error where the model has an encoder: it predicts answers, not the next token of a text.
+Status CheckPredictsText(const model::ModelSpec& spec);
+
 // Calls `sink(sequence_idx, position, logits)` for every position of every sequence, the positions
 // of a sequence in order; several short sequences share a step. Sequences may be empty. Uses the
 // model's whole KV cache, so that no Engine may have the model meanwhile.
-// Errors: a token id outside the vocabulary, a sequence longer than the model's context.
+// Errors: that of CheckPredictsText, a token id outside the vocabulary, a sequence longer than the
+// model's context.
 Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t>> sequences,
                      const runtime::LogitsSink& sink);
 

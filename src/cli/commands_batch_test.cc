@@ -1,0 +1,210 @@
+// `convene batch` as a user calls it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "cli/batch_results.h"
+#include "cli/commands_test.h"
+
+namespace convene::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class BatchCommandTest : public CommandsTest {
+ protected:
+  // A batch line; `id` decides prompt and length.
+  static std::string Request(int id) {
+    return fmt::format(
+        R"({{"custom_id":"r{0}","method":"POST","url":"/v1/completions",)"
+        R"("body":{{"model":"m","prompt":"{1}","max_tokens":{2},"ignore_eos":true}}}})"
+        "\n",
+        id, std::string(static_cast<size_t>(3 + 20 * id), static_cast<char>('a' + id)), 5 + 3 * id);
+  }
+
+  Outcome RunBatch(const std::string& output) const {
+    return Run({"batch", model_, "--input", Path("in.jsonl"), "--output", Path(output)});
+  }
+
+  // Results by custom_id: the text, or the error's message.
+  std::map<std::string, std::string> Results(const std::string& output) const {
+    std::map<std::string, std::string> results;
+    std::istringstream lines(Read(output));
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line);
+      const std::string id = json["custom_id"].is_null() ? "" : json["custom_id"];
+      EXPECT_FALSE(results.contains(id)) << id;
+      results[id] = json["error"].is_null()
+                        ? json["response"]["body"]["choices"][0]["text"].get<std::string>()
+                        : json["error"]["message"].get<std::string>();
+    }
+    return results;
+  }
+};
+
+TEST_F(BatchCommandTest, ResumesAfterATornLastLineWithTheSameResults) {
+  std::string input;
+  for (int id = 0; id < 4; ++id) input += Request(id);
+  Write("in.jsonl", input + "{broken\n" + Request(1));  // r1 twice
+  ASSERT_EQ(RunBatch("whole.jsonl").status, kSuccess);
+  const std::string whole = Read("whole.jsonl");
+  ASSERT_EQ(std::count(whole.begin(), whole.end(), '\n'), 6);
+
+  const size_t last = whole.rfind('\n', whole.size() - 2) + 1;
+  for (const size_t size : {size_t{0}, whole.find('\n') + 1, last - 1, last, last + 1,
+                            (last + whole.size()) / 2, whole.size() - 1}) {
+    Write("torn.jsonl", whole.substr(0, size));
+    const Outcome rerun = RunBatch("torn.jsonl");
+    ASSERT_EQ(rerun.status, kSuccess) << rerun.err;
+    const std::string mended = Read("torn.jsonl");
+    EXPECT_EQ(std::count(mended.begin(), mended.end(), '\n'), 6) << size;
+    for (int id = 0; id < 4; ++id) {
+      const auto result = [&](const std::string& text) {
+        std::istringstream lines(text);
+        for (std::string line; std::getline(lines, line);) {
+          const nlohmann::json json = nlohmann::json::parse(line);
+          if (json["custom_id"] != fmt::format("r{}", id) || !json["error"].is_null()) continue;
+          return json["response"]["body"]["choices"].dump();
+        }
+        return std::string("none");
+      };
+      EXPECT_EQ(result(mended), result(whole)) << "r" << id << " of " << size;
+      EXPECT_NE(result(mended), "none");
+    }
+  }
+  EXPECT_THAT(RunBatch("whole.jsonl").err, HasSubstr("nothing to do"));
+  EXPECT_EQ(Read("whole.jsonl"), whole);
+}
+
+TEST_F(BatchCommandTest, AnswersEqualThoseAlone) {
+  std::string input;
+  for (int id = 0; id < 6; ++id) input += Request(id);
+  Write("in.jsonl", input);
+  ASSERT_EQ(RunBatch("together.jsonl").status, kSuccess);
+  const std::map<std::string, std::string> together = Results("together.jsonl");
+  ASSERT_EQ(together.size(), 6u);
+  for (int id = 0; id < 6; ++id) {
+    Write("in.jsonl", Request(id));
+    const std::string output = fmt::format("alone{}.jsonl", id);
+    ASSERT_EQ(RunBatch(output).status, kSuccess);
+    const std::string name = fmt::format("r{}", id);
+    EXPECT_EQ(Results(output).at(name), together.at(name));
+  }
+}
+
+TEST_F(BatchCommandTest, RefusesAnOutputThatAnotherRunIsWriting) {
+  Write("in.jsonl", Request(1));
+  const Result<BatchResults> other = BatchResults::Open(Path("out.jsonl"));
+  ASSERT_TRUE(other.ok());
+  const Outcome outcome = RunBatch("out.jsonl");
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("another run is writing"));
+}
+
+TEST_F(BatchCommandTest, LeavesItsInputAloneWhereItIsTheOutput) {
+  for (const std::string& input : {Request(1), Request(1).substr(0, Request(1).size() - 1)}) {
+    Write("in.jsonl", input);
+    const Outcome outcome = RunBatch("in.jsonl");
+    EXPECT_EQ(outcome.status, kFailure);
+    EXPECT_THAT(outcome.err, HasSubstr("something else than batch results"));
+    EXPECT_EQ(Read("in.jsonl"), input);
+  }
+}
+
+TEST_F(BatchCommandTest, WritesItsFiguresWhereThereIsNothingToDo) {
+  Write("in.jsonl", "\n \r\n");
+  const Outcome outcome = Run(
+      {"batch", model_, "--input", Path("in.jsonl"), "--output", Path("out.jsonl"), "--json", "-"});
+  EXPECT_EQ(outcome.status, kSuccess);
+  EXPECT_THAT(outcome.err, HasSubstr("in.jsonl holds no requests"));
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["answered"], 0);
+}
+
+TEST_F(BatchCommandTest, SamplesEqualPromptsDifferentlyAndARerunTheSame) {
+  std::string input;
+  for (int id = 0; id < 3; ++id) {
+    input += fmt::format(R"({{"custom_id":"r{}","url":"/v1/completions","body":{{"prompt":"x",)"
+                         R"("max_tokens":20,"top_p":1,"ignore_eos":true}}}})"
+                         "\n",
+                         id);
+  }
+  Write("in.jsonl", input);
+  ASSERT_EQ(RunBatch("first.jsonl").status, kSuccess);
+  ASSERT_EQ(RunBatch("second.jsonl").status, kSuccess);
+  const std::map<std::string, std::string> first = Results("first.jsonl");
+  EXPECT_EQ(first, Results("second.jsonl"));
+  EXPECT_NE(first.at("r0"), first.at("r1"));
+  EXPECT_NE(first.at("r0"), first.at("r2"));
+  EXPECT_NE(first.at("r1"), first.at("r2"));
+}
+
+TEST_F(BatchCommandTest, TakesContentsInPartsAndArgumentsAsText) {
+  Write("model/tokenizer_config.json",
+        R"({"chat_template": "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %})"
+        R"({{ c.function.arguments.a }}{% endfor %};{% endfor %}"})");
+  const auto request = [](const std::string& id, const std::string& messages) {
+    return fmt::format(R"({{"custom_id":"{}","url":"/v1/chat/completions",)"
+                       R"("body":{{"max_tokens":8,"ignore_eos":true,"messages":{}}}}})"
+                       "\n",
+                       id, messages);
+  };
+  Write("in.jsonl",
+        request("text", R"([{"role":"user","content":"ab"},{"role":"assistant","content":"c"}])") +
+            request("parts", R"([{"role":"user","content":[{"type":"text","text":"ab"}]},)"
+                             R"({"role":"assistant","content":"","tool_calls":[{"function":)"
+                             R"({"name":"f","arguments":"{\"a\":\"c\"}"}}]}])") +
+            request("image", R"([{"role":"user","content":[{"type":"image_url"}]}])"));
+  ASSERT_EQ(RunBatch("out.jsonl").status, kSuccess);
+  std::map<std::string, nlohmann::json> bodies;
+  std::istringstream lines(Read("out.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    bodies[json["custom_id"]] = json["error"].is_null() ? json["response"]["body"] : json["error"];
+  }
+  EXPECT_EQ(bodies["text"]["usage"]["prompt_tokens"], 5);
+  EXPECT_EQ(bodies["parts"]["usage"], bodies["text"]["usage"]);
+  EXPECT_EQ(bodies["parts"]["choices"], bodies["text"]["choices"]);
+  EXPECT_THAT(bodies["image"]["message"].get<std::string>(), HasSubstr("only text is supported"));
+}
+
+// The configuration names no end-of-text token, the tokenizer does.
+TEST_F(BatchCommandTest, LeavesTheTokenizersEndOfTextTokenOut) {
+  nlohmann::json config = nlohmann::json::parse(Read("model/config.json"));
+  config.erase("eos_token_id");
+  Write("model/config.json", config.dump());
+  const std::string line = R"({"custom_id":"r","url":"/v1/completions",)"
+                           R"("body":{"prompt":"hello","max_tokens":30,"logprobs":0}})";
+  Write("in.jsonl", line);
+  const auto choice_and_count = [&](const std::string& output) {
+    EXPECT_EQ(RunBatch(output).status, kSuccess);
+    const nlohmann::json body = nlohmann::json::parse(Read(output))["response"]["body"];
+    return std::pair(body["choices"][0], body["usage"]["completion_tokens"].get<size_t>());
+  };
+  const auto [endless, num_endless] = choice_and_count("endless.jsonl");
+  EXPECT_EQ(endless["finish_reason"], "length");
+  EXPECT_EQ(num_endless, 30u);
+
+  const nlohmann::json& tokens = endless["logprobs"]["tokens"];
+  const auto eos = std::find(tokens.begin() + 1, tokens.end(), tokens[5]);
+  const auto num_before = static_cast<size_t>(eos - tokens.begin());
+  Write("model/tokenizer_config.json", nlohmann::json{{"eos_token", *eos}}.dump());
+  const auto [ended, num_ended] = choice_and_count("ended.jsonl");
+  EXPECT_EQ(ended["finish_reason"], "stop");
+  EXPECT_EQ(num_ended, num_before);
+  EXPECT_EQ(ended["logprobs"]["tokens"].size(), num_before);
+  EXPECT_THAT(endless["text"].get<std::string>(), StartsWith(ended["text"].get<std::string>()));
+}
+
+TEST_F(BatchCommandTest, OnAFullDiskStopsAndSaysSo) {
+  Write("in.jsonl", Request(1));
+  const Outcome outcome =
+      Run({"batch", model_, "--input", Path("in.jsonl"), "--output", "/dev/full"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("No space left"));
+}
+
+}  // namespace
+}  // namespace convene::cli
