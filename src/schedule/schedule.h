@@ -1,0 +1,147 @@
+// A step expanded to tasks: what is done on which lane of which rank, after what, and how much work
+// it is. It knows no clock, no machine and no kernel: the runtime executes it, the simulator prices
+// it. How tasks are chosen is strategy/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace convene::schedule {
+
+// A lane runs its tasks one after the other, in the order of the schedule. That is all it fixes:
+// how fast a task runs depends on what it shares (simulate/).
+enum class LaneKind {
+  kCompute,
+  kHost,     // the CPU beside a device, or a share of the cores
+  kSend,     // what leaves: dispatch, hidden states, device to host
+  kReceive,  // what returns: combine
+  kLoad,     // pinned memory (or disk) to the device
+  kStore,    // device to pinned memory (or disk)
+  kStage,    // pageable to pinned memory
+};
+inline constexpr int kNumLaneKinds = 7;
+
+struct Lane {
+  int rank = 0;
+  LaneKind kind = LaneKind::kCompute;
+
+  bool operator==(const Lane&) const = default;
+};
+
+enum class TaskKind {
+  // Of a step.
+  kEmbed,
+  kGatherRows,  // collective: the rows whose logits are wanted, to rank 0
+  kHead,
+  // Of a layer: attention.
+  kNormalize,     // of a rank's own rows, where attention is split by heads
+  kGatherNormed,  // collective: own rows to all who have heads of them
+  kProject,       // queries, keys and values, where the rest must wait for kNormSums
+  kNormSums,      // collective: sums of squares of projections that are normalised as a whole
+  kAttention,    // whatever of norm, projections, cache, scores and output is not a task of its own
+  kScatterSums,  // collective: partial outputs to the rows' owners
+  kAddPartials,  // sums them, in the order of ranks, and adds them to the residual stream
+  kPreAttention,   // norm, queries, keys and values (offload pipeline), as are the next two
+  kAttend,         // scores and values alone
+  kPostAttention,  // output projection, and experts where they are not tasks of their own
+  kCrossStore,     // keys and values that the decoder's layers attend to
+  // Of a layer: feed-forward.
+  kDense,
+  kRoute,
+  kCounts,    // collective: how much everybody will send to everybody
+  kDispatch,  // collective: rows to the ranks of their experts
+  kShared,    // the shared expert
+  kExperts,
+  kReduce,   // sums of a row's experts on this rank
+  kCombine,  // collective: those sums back to the rows' owners
+  kFinish,   // the sum over ranks, added to the residual stream
+  // Copies between tiers.
+  kSendHidden,  // to the device
+  kSendQkv,     // from the device
+  kLoadPage,    // a page of weights to the device
+  kStagePage,   // a page of weights to pinned memory
+};
+inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kStagePage) + 1;
+
+// A size that is not known when a schedule is made.
+enum class SizeKind {
+  kOne,       // 1
+  kRows,      // of rank `from`: tokens of its own in this step
+  kTokens,    // of rank `from`: tokens whose attention it computes (a part of)
+  kKeys,      // of rank `from`: sum over its tokens of the keys that each sees
+  kWanted,    // of rank `from`: own tokens whose logits are wanted
+  kSent,      // tokens that rank `from` sends to rank `to` in dispatch `chunk` of `layer`
+  kReturned,  // sums that rank `from` returns to rank `to` in combine `chunk` of `layer`
+  kSlots,     // (token, expert) pairs that rank `from` computes in experts `chunk` of `layer`
+  kExperts,   // distinct experts among them
+};
+
+struct Size {
+  SizeKind kind = SizeKind::kOne;
+  int layer = -1;
+  int chunk = -1;
+  int from = -1;
+  int to = -1;
+
+  bool operator==(const Size&) const = default;
+};
+
+// A sum of factors times sizes.
+struct Term {
+  double factor = 0;
+  Size size = {};
+};
+using Amount = std::vector<Term>;
+
+inline Amount Constant(double value) { return {{.factor = value}}; }
+
+// What a task takes of the resources that tasks share.
+struct Work {
+  Amount flops;         // on the lane's cores (kHost: the host's)
+  Amount memory_bytes;  // read and written, of the lane's memory
+  Amount link_bytes;    // sent to other ranks; lanes that copy between tiers: over their link
+  Amount disk_bytes;
+};
+
+using TaskId = int32_t;  // its place in Schedule::tasks
+
+struct Task {
+  TaskKind kind = TaskKind::kAttention;
+  Lane lane = {};
+  int layer = -1;             // of its stack; -1: of the whole step
+  int micro_batch = -1;       // -1: the only one
+  int chunk = -1;             // of an expert stage's work; -1: the only one
+  bool encoder = false;       // of the encoder's stack
+  std::vector<TaskId> after;  // what must be done before it, besides what is before it on its lane
+  // Tasks of several ranks with the same number are one collective: it starts when all are there,
+  // also when it moves nothing. -1: none.
+  int collective = -1;
+  Work work = {};
+};
+
+struct Schedule {
+  int num_ranks = 1;
+  // Each after those before it on its lane and (within a rank) after those that it waits for.
+  std::vector<Task> tasks;
+};
+
+std::string_view Name(LaneKind kind);  // "compute"
+std::string_view Name(TaskKind kind);  // "gather_normed"
+std::string_view Name(SizeKind kind);  // "rows"
+bool IsCollective(TaskKind kind);
+
+// Errors: a rank, lane or dependency that is not there, a cycle (also through lanes and
+// collectives), a collective that two ranks enter in different orders, as different kinds, or
+// twice.
+Status Validate(const Schedule& schedule);
+
+// A line per task, for people and golden tests:
+//   r0 compute experts L3 c2 <- r0 dispatch L3 c2, r0 route L3 : flops 25165824*slots(L3 c2 r0)
+// `with_work` false: without what follows the colon.
+std::string ToText(const Schedule& schedule, bool with_work = true);
+
+}  // namespace convene::schedule
