@@ -1,6 +1,6 @@
 # One CMake target per folder of src/: convene_folder(text USES base LIBRARIES PkgConfig::oniguruma)
 # makes the library convene_text from src/text/**/*.cc and, from its *_test.cc, the test text_test.
-# A folder links only what its row of docs/architecture.md allows.
+# A folder links only what its row of docs/architecture.md allows. WITHOUT comm/mpi leaves a part out.
 
 add_library(convene_options INTERFACE)
 target_include_directories(convene_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
@@ -13,9 +13,12 @@ if(CONVENE_SANITIZE)
 endif()
 
 function(convene_folder name)
-  cmake_parse_arguments(ARG "" "" "USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "USES;LIBRARIES;WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/main/main\\.cc$")  # an executable of its own
+  foreach(part ${ARG_WITHOUT})
+    list(FILTER sources EXCLUDE REGEX "/src/${part}/")
+  endforeach()
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

@@ -46,7 +46,7 @@ function read_row(row,    words, num_words, folder, part, i) {
   folder = words[1]
   part = ""
   for (i = 2; i <= num_words; i++) {
-    if (words[i] == "USES" || words[i] == "LIBRARIES") {
+    if (words[i] == "USES" || words[i] == "LIBRARIES" || words[i] == "WITHOUT") {
       part = words[i]
     } else if (part == "USES") {
       if (!(words[i] in is_folder)) complain(folder " uses " words[i] ", which is no row above it")

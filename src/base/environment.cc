@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <span>
 #include <string_view>
 
 namespace convene {
@@ -17,6 +18,21 @@ std::optional<int> IntegerVariable(const char* name) {
   return value;
 }
 
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* size;
+};
+
+LaunchedRank FirstLauncher(std::span<const Launcher> launchers) {
+  for (const Launcher& launcher : launchers) {
+    const auto rank = IntegerVariable(launcher.rank);
+    const auto size = IntegerVariable(launcher.size);
+    if (rank && size && *rank >= 0 && *rank < *size) return {*rank, *size, launcher.name};
+  }
+  return {};
+}
+
 }  // namespace
 
 std::optional<std::string> EnvironmentVariable(const char* name) {
@@ -26,21 +42,23 @@ std::optional<std::string> EnvironmentVariable(const char* name) {
 }
 
 LocalRank LocalRankFromLauncher() {
-  struct Launcher {
-    const char* rank;
-    const char* count;
-  };
   static constexpr Launcher kLaunchers[] = {
-      {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-      {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-      {"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+      {"mpirun", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+      {"mpirun", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+      {"srun", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
   };
-  for (const Launcher& launcher : kLaunchers) {
-    const auto rank = IntegerVariable(launcher.rank);
-    const auto count = IntegerVariable(launcher.count);
-    if (rank && count && *rank >= 0 && *rank < *count) return {*rank, *count};
-  }
-  return {};
+  const LaunchedRank found = FirstLauncher(kLaunchers);
+  return {found.rank, found.size};
+}
+
+LaunchedRank RankFromLauncher() {
+  // Slurm's last: under it, mpirun's daemons are the job step and have its variables.
+  static constexpr Launcher kLaunchers[] = {
+      {"mpirun of OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+      {"mpirun", "PMI_RANK", "PMI_SIZE"},
+      {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+  };
+  return FirstLauncher(kLaunchers);
 }
 
 std::string CacheDirectory() {

@@ -17,6 +17,18 @@ struct LocalRank {
 // From OpenMPI, MPICH, Intel MPI or Slurm; {0, 1} without a launcher.
 LocalRank LocalRankFromLauncher();
 
+// This process among all that a launcher started together, on whatever hosts. Its size is what the
+// launcher says, not yet that they are connected.
+struct LaunchedRank {
+  int rank = 0;
+  int size = 1;
+  std::string launcher;  // "mpirun of OpenMPI"; empty without one
+};
+
+// From OpenMPI, MPICH, Intel MPI or a Slurm job step; {0, 1} without a launcher. A Slurm batch
+// script by itself is one process, however many tasks the job may start.
+LaunchedRank RankFromLauncher();
+
 // The directory for what is measured once and kept: $CONVENE_CACHE_DIR, $XDG_CACHE_HOME/convene or
 // ~/.cache/convene.
 std::string CacheDirectory();

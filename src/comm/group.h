@@ -4,7 +4,7 @@
 // for tests) and mpi/.
 //
 // Every call is *collective*: all ranks of the group make it, in the same order on the same queue.
-// A rank that has gone ends the whole job with a message (see FailureContext), so calls return no
+// A rank that has gone ends the whole job with a message (under_way.h), so calls return no
 // errors.
 #pragma once
 
@@ -30,6 +30,7 @@ class Exchange {
 // Exchanges on different queues are independent of each other; on one queue they may be under way
 // at the same time, too, and complete in any order, but all ranks start them in the same order.
 inline constexpr int kNumQueues = 3;  // one for each lane that communicates, one for control
+inline constexpr int kControlQueue = kNumQueues - 1;
 
 class Group {
  public:
@@ -54,12 +55,18 @@ class Group {
   // others.
   void Wait(Exchange& exchange);
 
-  // Blocking, on the control queue, made of StartAllToAll:
+  // Blocking, on kControlQueue, made of StartAllToAll:
   void Barrier(std::string what);
   // `bytes` of rank `root` to everybody; others get it resized.
   void Broadcast(int root, std::vector<std::byte>* bytes, std::string what);
   // Everybody's `bytes`, in the order of ranks.
   std::vector<std::vector<std::byte>> AllGather(std::span<const std::byte> bytes, std::string what);
 };
+
+// For backends: ends the program if the arguments of StartAllToAll cannot be right.
+void CheckBuffers(const Group& group, int queue, std::span<const std::span<const std::byte>> send,
+                  std::span<const std::span<std::byte>> receive);
+// For backends: a rank's message to itself.
+void CopyOwn(std::span<const std::byte> send, std::span<std::byte> receive);
 
 }  // namespace convene::comm

@@ -1,0 +1,31 @@
+// A group of processes connected by MPI. Made by ConnectMpi, which has initialised MPI; destroying
+// it finalises MPI.
+#pragma once
+
+#include <memory>
+
+#include "comm/group.h"
+#include "comm/mpi/mpi_job.h"
+#include "comm/mpi/watchdog.h"
+
+namespace convene::comm {
+
+class MpiGroup : public Group {
+ public:
+  explicit MpiGroup(std::unique_ptr<MpiJob> job);
+  ~MpiGroup() override;
+
+  int rank() const override { return job_->rank; }
+  int size() const override { return job_->size; }
+
+  std::unique_ptr<Exchange> StartAllToAll(int queue,
+                                          std::span<const std::span<const std::byte>> send,
+                                          std::span<const std::span<std::byte>> receive,
+                                          std::string what) override;
+
+ private:
+  const std::unique_ptr<MpiJob> job_;
+  std::unique_ptr<Watchdog> watchdog_;
+};
+
+}  // namespace convene::comm

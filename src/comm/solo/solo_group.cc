@@ -1,0 +1,30 @@
+#include "comm/solo/solo_group.h"
+
+namespace convene::comm {
+namespace {
+
+class DoneExchange : public Exchange {
+ public:
+  bool Test() override { return true; }
+};
+
+class SoloGroup : public Group {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+
+  std::unique_ptr<Exchange> StartAllToAll(int queue,
+                                          std::span<const std::span<const std::byte>> send,
+                                          std::span<const std::span<std::byte>> receive,
+                                          std::string) override {
+    CheckBuffers(*this, queue, send, receive);
+    CopyOwn(send[0], receive[0]);
+    return std::make_unique<DoneExchange>();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Group> MakeSoloGroup() { return std::make_unique<SoloGroup>(); }
+
+}  // namespace convene::comm

@@ -1,0 +1,43 @@
+// Which exchanges of this process are under way and which ranks they wait for, kept where a signal
+// handler and a watchdog can read it, so that the end of a job says what it was doing.
+// Process-wide, since signals are; exchanges beyond the 64th at a time are not recorded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace convene::comm {
+
+// Recorded for as long as it lives.
+class UnderWay {
+ public:
+  explicit UnderWay(std::string_view what);
+  ~UnderWay();
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+
+  // Whether it waits for `rank`; of ranks from 256 on nothing is recorded.
+  void SetWaiting(int rank, bool is_waiting);
+
+ private:
+  int entry_;  // none if negative
+};
+
+// Writes to `text` (at most `size` bytes, ended by 0): "in `dispatch of layer 3`, which waits for
+// rank 1", of the oldest exchange; "not in a collective (the last was `x`)" without one. May be
+// called by a signal handler.
+void DescribeUnderWay(char* text, size_t size);
+
+// The oldest exchange that waits for `rank`; empty without one.
+std::string UnderWayWith(int rank);
+
+// From now on SIGTERM ends this process with a line on standard error that says what was under
+// way: a launcher that sees a rank die sends it to the others. `rank_name`: "rank 0 (host)".
+void EndWithMessageOnSigterm(std::string_view rank_name);
+
+// The end has been told already: SIGTERM ends the process without a word.
+void EndSilentlyOnSigterm();
+
+}  // namespace convene::comm

@@ -1,0 +1,189 @@
+#include "tests/comm/group_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <random>
+
+#include "base/check.h"
+#include "comm/agree.h"
+#include "comm/reduce.h"
+
+namespace convene::comm {
+namespace {
+
+std::vector<std::byte> Pattern(size_t size, int from, int to, int round) {
+  std::vector<std::byte> bytes(size);
+  uint32_t state = static_cast<uint32_t>(from * 1009 + to * 31 + round * 7 + 1);
+  for (std::byte& byte : bytes) {
+    state = state * 1664525 + 1013904223;
+    byte = static_cast<std::byte>(state >> 24);
+  }
+  return bytes;
+}
+
+// The buffers of one exchange and what must have arrived in the end.
+struct Messages {
+  std::vector<std::vector<std::byte>> out, in, expected;
+  std::unique_ptr<Exchange> exchange;
+
+  template <typename Size>  // (from, to) -> bytes
+  Messages(Group& group, int queue, int round, Size size) {
+    std::vector<std::span<const std::byte>> send;
+    std::vector<std::span<std::byte>> receive;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      out.push_back(Pattern(size(group.rank(), peer), group.rank(), peer, round));
+      expected.push_back(Pattern(size(peer, group.rank()), peer, group.rank(), round));
+      in.emplace_back(expected.back().size());
+    }
+    for (int peer = 0; peer < group.size(); ++peer) {
+      send.emplace_back(out[peer]);
+      receive.emplace_back(in[peer]);
+    }
+    exchange = group.StartAllToAll(queue, send, receive, fmt::format("round {}", round));
+  }
+
+  void Check() const { CHECK(in == expected); }
+};
+
+std::vector<float> Addends(int rank, size_t count) {
+  std::mt19937 random(static_cast<uint32_t>(rank + 1));
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random) * std::exp2(4 * normal(random));
+  return values;
+}
+
+// The tree as it is defined: over [first, first + width), width a power of two.
+float TreeSum(const std::vector<std::vector<float>>& addends, size_t i, size_t first,
+              size_t width) {
+  if (width == 1) return addends[first][i];
+  const float left = TreeSum(addends, i, first, width / 2);
+  const size_t middle = first + width / 2;
+  return middle < addends.size() ? left + TreeSum(addends, i, middle, width / 2) : left;
+}
+
+std::vector<float> ExpectedSums(int num_ranks, size_t count) {
+  std::vector<std::vector<float>> addends;
+  for (int rank = 0; rank < num_ranks; ++rank) addends.push_back(Addends(rank, count));
+  std::vector<float> sums(count);
+  for (size_t i = 0; i < count; ++i)
+    sums[i] = TreeSum(addends, i, 0, std::bit_ceil(addends.size()));
+  return sums;
+}
+
+}  // namespace
+
+void CheckAllToAll(Group& group) {
+  // Nothing at all, then ragged sizes with empty ones between, then one long message around.
+  Messages nothing(group, 0, 0, [](int, int) { return 0; });
+  group.Wait(*nothing.exchange);
+  Messages ragged(group, 0, 1, [](int from, int to) {
+    return (from + to) % 3 == 0 ? 0 : static_cast<size_t>(1 + from * 1000 + to * 37);
+  });
+  group.Wait(*ragged.exchange);
+  CHECK(ragged.exchange->Test());
+  ragged.Check();
+  const int num_ranks = group.size();
+  Messages longer(group, 1, 2, [num_ranks](int from, int to) {
+    return (from + 1) % num_ranks == to ? size_t{(9 << 20) + 3} : size_t{0};
+  });
+  group.Wait(*longer.exchange);
+  longer.Check();
+
+  // Many under way on all queues, tested in an order that differs between ranks.
+  std::vector<Messages> many;
+  for (int round = 3; round < 33; ++round)
+    many.emplace_back(group, round % kNumQueues, round, [round](int from, int to) {
+      return static_cast<size_t>((from * 7 + to * 13 + round) % 11) * 3000;
+    });
+  for (size_t num_done = 0; num_done < many.size();) {
+    num_done = 0;
+    for (size_t i = 0; i < many.size(); ++i)
+      num_done += many[(i + group.rank() * 5) % many.size()].exchange->Test();
+  }
+  for (const Messages& messages : many) messages.Check();
+
+  // Destruction waits; a buffer that is sent to itself from where it lies stays as it is.
+  {
+    Messages(group, 2, 40, [](int, int) { return 100'000; }).exchange.reset();
+  }
+  std::vector<std::byte> own = Pattern(10, 0, 0, 41);
+  std::vector<std::span<const std::byte>> send(num_ranks);
+  std::vector<std::span<std::byte>> receive(num_ranks);
+  send[group.rank()] = receive[group.rank()] = own;
+  group.Wait(*group.StartAllToAll(0, send, receive, "to itself"));
+  CHECK(own == Pattern(10, 0, 0, 41));
+}
+
+void CheckBlockingCalls(Group& group) {
+  group.Barrier("a barrier");
+  for (int root = 0; root < group.size(); ++root) {
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{100'000}}) {
+      const std::vector<std::byte> sent = Pattern(size, root, root, 1);
+      std::vector<std::byte> bytes = group.rank() == root ? sent : Pattern(5, 0, 0, 0);
+      group.Broadcast(root, &bytes, "a broadcast");
+      CHECK(bytes == sent);
+    }
+  }
+  const auto size_of = [](int rank) { return static_cast<size_t>(rank % 2 * 5000 + rank * 3); };
+  const auto gathered =
+      group.AllGather(Pattern(size_of(group.rank()), group.rank(), 0, 2), "a gathering");
+  CHECK(std::ssize(gathered) == group.size());
+  for (int peer = 0; peer < group.size(); ++peer)
+    CHECK(gathered[peer] == Pattern(size_of(peer), peer, 0, 2));
+}
+
+void CheckReductions(Group& group) {
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{3}, size_t{5000}, size_t{100'003}}) {
+    const std::vector<float> expected = ExpectedSums(group.size(), count);
+    std::vector<float> values = Addends(group.rank(), count);
+
+    // Everything to the last rank but one number to the first: others have nothing.
+    std::vector<size_t> counts(group.size());
+    counts.back() = count;
+    if (count > 0) --counts.back(), ++counts.front();
+    std::vector<float> sum(counts[group.rank()]);
+    ReduceScatter(group, 0, values, counts, sum, "a scattered sum");
+    const size_t first = group.rank() == 0 || counts[group.rank()] == 0 ? 0 : count - sum.size();
+    CHECK(std::equal(sum.begin(), sum.end(), expected.begin() + static_cast<ptrdiff_t>(first)));
+
+    AllReduce(group, 1, values, "a sum");
+    CHECK(values == expected);
+  }
+
+  std::vector<size_t> counts;
+  std::vector<std::byte> expected;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    const std::vector<std::byte> part = Pattern(peer % 2 == 1 ? 0 : 1000, peer, 0, 3);
+    counts.push_back(part.size());
+    expected.insert(expected.end(), part.begin(), part.end());
+  }
+  std::vector<std::byte> gathered(expected.size());
+  size_t first = 0;
+  for (int peer = 0; peer < group.rank(); ++peer) first += counts[peer];
+  std::copy_n(expected.begin() + first, counts[group.rank()], gathered.begin() + first);
+  AllGatherInPlace(group, 0, counts, gathered, "a gathering");
+  CHECK(gathered == expected);
+}
+
+void CheckAgreement(Group& group) {
+  CHECK(AgreeOnSuccess(group, {}).ok());
+  const int last = group.size() - 1;
+  const Status mine = group.rank() == last ? Status(Error{"no such file"}) : Status();
+  const Status all = AgreeOnSuccess(group, mine);
+  CHECK(!all.ok());
+  const std::string prefix = last == 0 ? "" : fmt::format("rank {} ({}): ", last, HostName());
+  CHECK(all.error().message == prefix + "no such file", "{}", all.error().message);
+
+  CHECK(AgreeOnSame(group, "0.1.0", "the version").ok());
+  if (last > 0) {
+    const Status same = AgreeOnSame(group, group.rank() == last ? "0.2.0" : "0.1.0", "the version");
+    CHECK(!same.ok() && same.error().message.starts_with("the version differs between ranks: "));
+    CHECK(same.error().message.find("has 0.2.0") != std::string::npos);
+  }
+}
+
+}  // namespace convene::comm

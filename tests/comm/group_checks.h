@@ -1,0 +1,21 @@
+// What every group of ranks must do, whatever its backend: called on all its ranks, by tests on
+// threads and by a program under mpirun. A failed check ends the program.
+#pragma once
+
+#include "comm/group.h"
+
+namespace convene::comm {
+
+void CheckAllToAll(Group& group);       // uneven, empty and long messages; many under way at once
+void CheckBlockingCalls(Group& group);  // Barrier, Broadcast, AllGather
+void CheckReductions(Group& group);     // against sums made on one rank, bit by bit
+void CheckAgreement(Group& group);
+
+inline void CheckGroup(Group& group) {
+  CheckAllToAll(group);
+  CheckBlockingCalls(group);
+  CheckReductions(group);
+  CheckAgreement(group);
+}
+
+}  // namespace convene::comm
