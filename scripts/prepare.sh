@@ -5,6 +5,7 @@
 build_packages=(
   g++ cmake ninja-build pkg-config
   nlohmann-json3-dev libcli11-dev libfmt-dev libonig-dev libutf8proc-dev libhwloc-dev
+  libopenmpi-dev openmpi-bin iproute2
   libgtest-dev libgmock-dev
 )
 
