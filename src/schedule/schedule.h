@@ -79,6 +79,7 @@ enum class SizeKind {
   kSlots,     // (token, expert) pairs that rank `from` computes in experts `chunk` of `layer`
   kExperts,   // distinct experts among them
 };
+inline constexpr int kNumSizeKinds = static_cast<int>(SizeKind::kExperts) + 1;
 
 struct Size {
   SizeKind kind = SizeKind::kOne;
@@ -126,22 +127,28 @@ struct Task {
 struct Schedule {
   int num_ranks = 1;
   // Each after those before it on its lane and (within a rank) after those that it waits for.
-  std::vector<Task> tasks;
+  std::vector<Task> tasks = {};
 };
 
 std::string_view Name(LaneKind kind);  // "compute"
 std::string_view Name(TaskKind kind);  // "gather_normed"
 std::string_view Name(SizeKind kind);  // "rows"
 bool IsCollective(TaskKind kind);
+bool IsCommunication(TaskKind kind);  // a collective, or a copy between tiers
 
-// Errors: a rank, lane or dependency that is not there, a cycle (also through lanes and
-// collectives), a collective that two ranks enter in different orders, as different kinds, or
-// twice.
+// "experts L3 m1 c2": kind and coordinates, without the rank.
+std::string Label(const Task& task);
+
+// Errors: a rank, lane or dependency that is not there, a task that waits for a later one of its
+// own rank, a cycle (also through lanes and collectives), a collective that two ranks enter in
+// different orders, as different kinds, on different lanes, or twice; a kind that is collective
+// without a number, or the reverse. Linear in tasks and dependencies.
 Status Validate(const Schedule& schedule);
 
 // A line per task, for people and golden tests:
 //   r0 compute experts L3 c2 <- r0 dispatch L3 c2, r0 route L3 : flops 25165824*slots(L3 c2 r0)
-// `with_work` false: without what follows the colon.
+// After a collective's label stands its number, as #5. `with_work` false: without what follows the
+// colon.
 std::string ToText(const Schedule& schedule, bool with_work = true);
 
 }  // namespace convene::schedule
