@@ -102,10 +102,10 @@ inline Amount Constant(double value) { return {{.factor = value}}; }
 
 // What a task takes of the resources that tasks share.
 struct Work {
-  Amount flops;         // on the lane's cores (kHost: the host's)
-  Amount memory_bytes;  // read and written, of the lane's memory
-  Amount link_bytes;    // sent to other ranks; lanes that copy between tiers: over their link
-  Amount disk_bytes;
+  Amount flops = {};         // on the lane's cores (kHost: the host's)
+  Amount memory_bytes = {};  // read and written, of the lane's memory
+  Amount link_bytes = {};    // sent to other ranks; lanes that copy between tiers: over their link
+  Amount disk_bytes = {};
 };
 
 using TaskId = int32_t;  // its place in Schedule::tasks
@@ -113,11 +113,12 @@ using TaskId = int32_t;  // its place in Schedule::tasks
 struct Task {
   TaskKind kind = TaskKind::kAttention;
   Lane lane = {};
-  int layer = -1;             // of its stack; -1: of the whole step
-  int micro_batch = -1;       // -1: the only one
-  int chunk = -1;             // of an expert stage's work; -1: the only one
-  bool encoder = false;       // of the encoder's stack
-  std::vector<TaskId> after;  // what must be done before it, besides what is before it on its lane
+  int layer = -1;        // of its stack; -1: of the whole step
+  int micro_batch = -1;  // -1: the only one
+  int chunk = -1;        // of an expert stage's work; -1: the only one
+  bool encoder = false;  // of the encoder's stack
+  std::vector<TaskId> after =
+      {};  // what must be done before it, besides what is before it on its lane
   // Tasks of several ranks with the same number are one collective: it starts when all are there,
   // also when it moves nothing. -1: none.
   int collective = -1;
