@@ -8,66 +8,10 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "schedule/gantt_colours.h"
+
 namespace convene::schedule {
 namespace {
-
-// Work in warm colours and blues, communication in greens and violets, copies in browns.
-std::string_view Colour(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::kEmbed:
-    case TaskKind::kHead:
-      return "#64748b";
-    case TaskKind::kAttention:
-    case TaskKind::kPreAttention:
-      return "#2563eb";
-    case TaskKind::kNormalize:
-    case TaskKind::kProject:
-    case TaskKind::kCrossStore:
-      return "#0ea5e9";
-    case TaskKind::kAttend:
-      return "#7dd3fc";
-    case TaskKind::kAddPartials:
-    case TaskKind::kFinish:
-      return "#1e3a8a";
-    case TaskKind::kPostAttention:
-    case TaskKind::kExperts:
-      return "#f97316";
-    case TaskKind::kDense:
-      return "#b91c1c";
-    case TaskKind::kShared:
-      return "#facc15";
-    case TaskKind::kRoute:
-      return "#db2777";
-    case TaskKind::kReduce:
-      return "#fda4af";
-    case TaskKind::kDispatch:
-    case TaskKind::kSendHidden:
-      return "#16a34a";
-    case TaskKind::kCombine:
-    case TaskKind::kSendQkv:
-      return "#9333ea";
-    case TaskKind::kCounts:
-      return "#111827";
-    case TaskKind::kGatherNormed:
-    case TaskKind::kGatherRows:
-      return "#0f766e";
-    case TaskKind::kScatterSums:
-    case TaskKind::kNormSums:
-      return "#c084fc";
-    case TaskKind::kLoadPage:
-      return "#92400e";
-    case TaskKind::kStagePage:
-      return "#d6a77a";
-  }
-  return "#000000";
-}
-
-bool IsDark(std::string_view colour) {
-  const auto channel = [&](size_t place) {
-    return std::stoi(std::string(colour.substr(place, 2)), nullptr, 16);
-  };
-  return 299 * channel(1) + 587 * channel(3) + 114 * channel(5) < 150'000;
-}
 
 std::string Escaped(std::string_view text) {
   std::string escaped;
@@ -99,7 +43,7 @@ double TickStep(double seconds, int count) {
   return 10 * power;
 }
 
-constexpr int kLeft = 112;   // for the names of ranks and lanes
+constexpr int kLeft = 128;   // for the names of ranks and lanes
 constexpr int kRight = 100;  // for idle and overlap
 constexpr int kTop = 76;
 constexpr int kLegendRow = 20;
@@ -202,19 +146,15 @@ class Drawing {
   }
 
   void DrawRows() {
-    std::vector<double> idle;
     std::vector<double> overlap;
-    if (!timelines_.empty()) {
-      idle = IdleShares(schedule_, *timelines_.back());
-      overlap = OverlapShares(schedule_, *timelines_.back());
-    }
+    if (!timelines_.empty()) overlap = OverlapShares(schedule_, *timelines_.back());
     int rank = -1;
-    int shown = 0;  // of the notes at the right
+    bool overlap_shown = false;
     for (const Row& row : rows_) {
       const double middle = row.top + row_height() / 2.0 + 4;
       if (row.lane.rank != rank) {
         rank = row.lane.rank;
-        shown = 0;
+        overlap_shown = false;
         Add(R"(<text x="8" y="{}" font-weight="bold">rank {}</text>)", middle, rank);
       }
       Add(R"(<text x="{}" y="{}" text-anchor="end" fill="#475569">{}</text>)", kLeft - 6, middle,
@@ -222,20 +162,31 @@ class Drawing {
       Add(R"(<rect x="{}" y="{}" width="{}" height="{}" fill="#e2e8f0"/>)", kLeft, row.top,
           right() - kLeft, row_height());
       if (timelines_.empty()) continue;
-      if (shown == 0) {
+      if (row.lane.kind == LaneKind::kCompute || row.lane.kind == LaneKind::kHost) {
         Add(R"(<text x="{}" y="{}" fill="#475569">idle {:.1f} %</text>)", right() + 8, middle,
-            idle[rank] * 100);
-      } else if (shown == 1) {
+            IdleShare(row.lane) * 100);
+      } else if (!std::exchange(overlap_shown, true)) {
         Add(R"(<text x="{}" y="{}" fill="#475569">overlap {:.0f} %</text>)", right() + 8, middle,
             overlap[rank] * 100);
       }
-      ++shown;
     }
+  }
+
+  // Of the lane, in the lower timeline.
+  double IdleShare(const Lane& lane) const {
+    const Timeline& timeline = *timelines_.back();
+    double busy = 0;
+    for (size_t id = 0; id < schedule_.tasks.size(); ++id) {
+      if (schedule_.tasks[id].lane == lane) busy += timeline.tasks[id].seconds();
+    }
+    return timeline.seconds() > 0 ? std::max(0.0, 1 - busy / timeline.seconds()) : 0;
   }
 
   void DrawAxis() {
     const double step = TickStep(to_ - from_, 12);
-    const bool in_ms = to_ - from_ >= 1e-3;
+    const auto [unit, per_second] = to_ - from_ >= 5      ? std::pair("s", 1.0)
+                                    : to_ - from_ >= 1e-3 ? std::pair("ms", 1e3)
+                                                          : std::pair("µs", 1e6);
     for (int i = 0; i <= 40; ++i) {
       const double at = (std::ceil(from_ / step - 1e-9) + i) * step;
       if (at > to_ * (1 + 1e-9)) break;
@@ -243,11 +194,10 @@ class Drawing {
           XOf(at), kTop - 8, bottom_ + 4);
       for (const int y : {kTop - 12, bottom_ + 18}) {
         Add(R"(<text x="{:.1f}" y="{}" text-anchor="middle" fill="#475569">{:.4g}</text>)", XOf(at),
-            y, at * (in_ms ? 1e3 : 1e6));
+            y, at * per_second);
       }
     }
-    Add(R"(<text x="{}" y="{}" fill="#475569">{}</text>)", right() + 20, bottom_ + 18,
-        in_ms ? "ms" : "µs");
+    Add(R"(<text x="{}" y="{}" fill="#475569">{}</text>)", right() + 20, bottom_ + 18, unit);
   }
 
   // When the last rank came to the collective of each task.
@@ -296,20 +246,22 @@ class Drawing {
       const double begin = XOf(std::clamp(last_starts[id], from_, to_));
       const double end = XOf(std::min(time.end, to_));
       text_ += "<g><title>" + Tooltip(id) + "</title>";
+      // Beside measured times, predicted ones are lighter.
+      const double opacity = timelines_.size() > 1 && half == 0 ? 0.5 : 1;
       if (begin - start > 0.2) {
-        Add(R"(<rect x="{:.2f}" y="{}" width="{:.2f}" height="{}" fill="{}" opacity="0.3"/>)",
-            start, top, begin - start, half_height_ - 1, colour);
+        Add(R"(<rect x="{:.2f}" y="{}" width="{:.2f}" height="2" fill="{}" opacity="{}"/>)", start,
+            top + half_height_ / 2 - 1, begin - start, colour, opacity);
       }
       // A thin white edge keeps neighbours of one colour apart where there is room for it.
       const double gap = end - begin > 3 ? 0.6 : 0;
-      Add(R"(<rect x="{:.2f}" y="{}" width="{:.2f}" height="{}" fill="{}"/>)", begin, top,
-          std::max(0.4, end - begin - gap), half_height_ - 1, colour);
-      DrawLabel(task, begin, end, top, colour);
+      Add(R"(<rect x="{:.2f}" y="{}" width="{:.2f}" height="{}" fill="{}" opacity="{}"/>)", begin,
+          top, std::max(0.4, end - begin - gap), half_height_ - 1, colour, opacity);
+      DrawLabel(task, begin, end, top, opacity == 1 && IsDark(colour));
       text_ += "</g>\n";
     }
   }
 
-  void DrawLabel(const Task& task, double begin, double end, int top, std::string_view colour) {
+  void DrawLabel(const Task& task, double begin, double end, int top, bool white) {
     const int size = half_height_ > 12 ? 11 : 9;
     const std::string full = Label(task);
     const std::string place = full.substr(std::min(full.size(), Name(task.kind).size() + 1));
@@ -320,7 +272,7 @@ class Drawing {
     if (shown.empty() || width(shown) > end - begin) return;
     Add(R"(<text x="{:.1f}" y="{}" font-size="{}" text-anchor="middle" fill="{}">{}</text>)",
         (begin + end) / 2, top + half_height_ / 2 + size / 2 - 1, size,
-        IsDark(colour) ? "#ffffff" : "#000000", shown);
+        white ? "#ffffff" : "#000000", shown);
   }
 
   // Returns its height.
@@ -343,7 +295,8 @@ class Drawing {
       }
     }
     entries.emplace_back("#e2e8f0", "idle");
-    if (HasCollectives()) entries.emplace_back("", "pale: waits for other ranks");
+    if (timelines_.size() > 1) entries.emplace_back("", "light: predicted");
+    if (HasCollectives()) entries.emplace_back("", "thin: waits for other ranks");
     for (const auto& [colour, kinds] : entries) {
       const int width = 34 + static_cast<int>(kinds.size()) * 7;
       if (x > kLeft && x + width > options_.width - 8) {

@@ -14,8 +14,8 @@ struct GanttOptions {
 };
 
 // SVG, with tooltips. Each lane that has tasks is a row, in two halves where there are both
-// timelines. Grey is idle; a task of a collective is pale while it waits for other ranks. Colours
-// are those of the legend, by kind of task.
+// timelines. Grey is idle; a task of a collective is a thin line while it waits for other ranks.
+// Colours are those of the legend, by kind of task.
 std::string GanttSvg(const TracedStep& step, const GanttOptions& options = {});
 
 }  // namespace convene::schedule

@@ -47,8 +47,8 @@ TEST(Gantt, NamesAreHarmless) {
   EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; c"));
 }
 
-TEST(Gantt, WaitingForOtherRanksIsPale) {
-  EXPECT_EQ(Count(GanttSvg(Step()), "opacity=\"0.3\""), 1);  // rank 0, measured
+TEST(Gantt, WaitingForOtherRanksIsAThinLine) {
+  EXPECT_EQ(Count(GanttSvg(Step()), "height=\"2\""), 1);  // rank 0, measured
 }
 
 TEST(Gantt, OneTimelineHasTheWholeRow) {

@@ -195,6 +195,14 @@ class Reader {
     return otherwise;
   }
 
+  // Of a clock: what no run lasts would only make charts of nothing.
+  double Time(const Json& object, const char* name, double per_second) {
+    const double value = Number(object, name, 0);
+    if (std::abs(value) <= 1e9 * per_second) return value / per_second;
+    Fail(fmt::format("\"{}\" is no time of a run", name));
+    return 0;
+  }
+
   int Integer(const Json& object, const char* name, int otherwise) {
     const double value = Number(object, name, otherwise);
     if (std::abs(value) <= 1e9) return static_cast<int>(value);
@@ -218,7 +226,7 @@ class Reader {
     TracedStep& step = trace_.steps.emplace_back();
     const Json& name = Member(object, "name");
     if (name.is_string()) step.name = name.get<std::string>();
-    step.start = Number(object, "start", 0);
+    step.start = Time(object, "start", 1);
     step.schedule.num_ranks = Integer(object, "ranks", 1);
     if (step.schedule.num_ranks < 1 || step.schedule.num_ranks > kMaxRanks) {
       Fail(fmt::format("{} ranks are not 1 to {}", step.schedule.num_ranks, kMaxRanks));
@@ -265,8 +273,8 @@ class Reader {
     Timeline& timeline =
         Integer(event, "pid", 0) >= kFirstPredicted ? step.predicted : step.measured;
     timeline.tasks.resize(step.schedule.tasks.size());
-    const double start = Number(event, "ts", 0) * 1e-6 - step.start;
-    const double seconds = Number(event, "dur", 0) * 1e-6;
+    const double start = Time(event, "ts", 1e6) - step.start;
+    const double seconds = Time(event, "dur", 1e6);
     if (seconds < 0) return Fail(fmt::format("an event of task {} ends before it starts", id));
     timeline.tasks[id] = {start, start + seconds};
   }

@@ -105,6 +105,7 @@ TEST(Trace, OtherFilesAreRefused) {
   EXPECT_THAT(Message(text, "\"after\":[0]", "\"after\":[\"a\"]"), HasSubstr("no task"));
   EXPECT_THAT(Message(text, "\"task\": 1", "\"task\": 9"), HasSubstr("task 9 of step 0"));
   EXPECT_THAT(Message(text, "\"dur\": 2500", "\"dur\": -1"), HasSubstr("ends before"));
+  EXPECT_THAT(Message(text, "\"dur\": 2500.000", "\"dur\": 1e300"), HasSubstr("no time of a run"));
 }
 
 }  // namespace
