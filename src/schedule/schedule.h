@@ -79,6 +79,7 @@ enum class SizeKind {
   kSlots,     // (token, expert) pairs that rank `from` computes in experts `chunk` of `layer`
   kExperts,   // distinct experts among them
 };
+inline constexpr int kNumSizeKinds = static_cast<int>(SizeKind::kExperts) + 1;
 
 struct Size {
   SizeKind kind = SizeKind::kOne;
@@ -101,10 +102,10 @@ inline Amount Constant(double value) { return {{.factor = value}}; }
 
 // What a task takes of the resources that tasks share.
 struct Work {
-  Amount flops;         // on the lane's cores (kHost: the host's)
-  Amount memory_bytes;  // read and written, of the lane's memory
-  Amount link_bytes;    // sent to other ranks; lanes that copy between tiers: over their link
-  Amount disk_bytes;
+  Amount flops = {};         // on the lane's cores (kHost: the host's)
+  Amount memory_bytes = {};  // read and written, of the lane's memory
+  Amount link_bytes = {};    // sent to other ranks; lanes that copy between tiers: over their link
+  Amount disk_bytes = {};
 };
 
 using TaskId = int32_t;  // its place in Schedule::tasks
@@ -112,11 +113,13 @@ using TaskId = int32_t;  // its place in Schedule::tasks
 struct Task {
   TaskKind kind = TaskKind::kAttention;
   Lane lane = {};
-  int layer = -1;             // of its stack; -1: of the whole step
-  int micro_batch = -1;       // -1: the only one
-  int chunk = -1;             // of an expert stage's work; -1: the only one
-  bool encoder = false;       // of the encoder's stack
-  std::vector<TaskId> after;  // what must be done before it, besides what is before it on its lane
+  int layer = -1;        // of its stack; -1: of the whole step
+  int micro_batch = -1;  // -1: the only one
+  int chunk = -1;        // of an expert stage's work; -1: the only one
+  bool encoder = false;  // of the encoder's stack
+  bool cross = false;    // of a decoder's attention to the encoder's output
+  std::vector<TaskId> after =
+      {};  // what must be done before it, besides what is before it on its lane
   // Tasks of several ranks with the same number are one collective: it starts when all are there,
   // also when it moves nothing. -1: none.
   int collective = -1;
@@ -126,22 +129,28 @@ struct Task {
 struct Schedule {
   int num_ranks = 1;
   // Each after those before it on its lane and (within a rank) after those that it waits for.
-  std::vector<Task> tasks;
+  std::vector<Task> tasks = {};
 };
 
 std::string_view Name(LaneKind kind);  // "compute"
 std::string_view Name(TaskKind kind);  // "gather_normed"
 std::string_view Name(SizeKind kind);  // "rows"
 bool IsCollective(TaskKind kind);
+bool IsCommunication(TaskKind kind);  // a collective, or a copy between tiers
 
-// Errors: a rank, lane or dependency that is not there, a cycle (also through lanes and
-// collectives), a collective that two ranks enter in different orders, as different kinds, or
-// twice.
+// "experts L3 m1 c2": kind and coordinates, without the rank.
+std::string Label(const Task& task);
+
+// Errors: a rank, lane or dependency that is not there, a task that waits for a later one of its
+// own rank, a cycle (also through lanes and collectives), a collective that two ranks enter in
+// different orders, as different kinds, on different lanes, or twice; a kind that is collective
+// without a number, or the reverse. Linear in tasks and dependencies.
 Status Validate(const Schedule& schedule);
 
 // A line per task, for people and golden tests:
 //   r0 compute experts L3 c2 <- r0 dispatch L3 c2, r0 route L3 : flops 25165824*slots(L3 c2 r0)
-// `with_work` false: without what follows the colon.
+// After a collective's label stands its number, as #5. `with_work` false: without what follows the
+// colon.
 std::string ToText(const Schedule& schedule, bool with_work = true);
 
 }  // namespace convene::schedule

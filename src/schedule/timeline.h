@@ -2,6 +2,7 @@
 // overlap, the critical path. Where the times come from is simulate/ and runtime/.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "schedule/schedule.h"
@@ -21,5 +22,23 @@ struct Timeline {
 
   double seconds() const;  // until the last task has ended
 };
+
+// Everything below expects a time for each task of the schedule.
+
+// Per rank the share of the whole time in which none of its tasks computes (anything but
+// communication, on any lane).
+std::vector<double> IdleShares(const Schedule& schedule, const Timeline& timeline);
+
+// Per rank the share of the time with communication in which the rank also computes; 0 without
+// communication. The time of a measured collective includes waiting for the others.
+std::vector<double> OverlapShares(const Schedule& schedule, const Timeline& timeline);
+
+// Per rank the seconds of its tasks by TaskKind.
+std::vector<std::array<double, kNumTaskKinds>> SecondsByKind(const Schedule& schedule,
+                                                             const Timeline& timeline);
+
+// From the first task to the one that ended last: each is what the next one waited for, of several
+// the one that ended last. Of a collective it has the task of the rank that came last.
+std::vector<TaskId> CriticalPath(const Schedule& schedule, const Timeline& timeline);
 
 }  // namespace convene::schedule

@@ -1,0 +1,275 @@
+#include "cost/expected_sizes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace convene::cost {
+namespace {
+
+using schedule::Size;
+using schedule::SizeKind;
+
+double Entry(const std::vector<double>& values, int idx) {
+  return idx >= 0 && idx < static_cast<int>(values.size()) ? values[idx] : 0;
+}
+
+// Entry i: the sum over all sets of i experts of the product of their odds.
+using SetSums = std::vector<double>;
+
+void AddExpert(double odds, SetSums& sums) {
+  for (size_t i = sums.size() - 1; i > 0; --i) sums[i] += sums[i - 1] * odds;
+}
+
+SetSums NoExperts(int top_k) {
+  SetSums sums(top_k + 1, 0);
+  sums[0] = 1;
+  return sums;
+}
+
+// How likely a token visits none of some experts, where sets of top_k experts are as likely as the
+// product of their odds (conditional Poisson sampling).
+class Avoidance {
+ public:
+  Avoidance(const ExpertShares& shares, int top_k) : top_k_(top_k) {
+    for (const double share : shares) {
+      const double below_one = std::min(share, 1 - 1e-6);
+      odds_.push_back(below_one / (1 - below_one));
+    }
+    FitOdds(shares);
+    all_ = SumWithout(std::vector<bool>(shares.size(), false));
+  }
+
+  double operator()(const std::vector<bool>& avoided) const {
+    return all_ > 0 ? SumWithout(avoided) / all_ : 1;
+  }
+
+ private:
+  double SumWithout(const std::vector<bool>& avoided) const {
+    SetSums sums = NoExperts(top_k_);
+    for (size_t i = 0; i < odds_.size(); ++i) {
+      if (!avoided[i]) AddExpert(odds_[i], sums);
+    }
+    return sums.back();
+  }
+
+  // Changes the odds until they give the shares.
+  void FitOdds(const ExpertShares& shares) {
+    constexpr int kMaxTurns = 100;
+    double error = 1;
+    for (int turn = 0; error > 1e-6 && turn < kMaxTurns; ++turn) {
+      const double most = *std::max_element(odds_.begin(), odds_.end());
+      if (!(most > 0)) return;
+      for (double& odds : odds_) odds /= most;  // only their ratios count
+      const std::vector<double> given = SharesGiven();
+      error = 0;
+      for (size_t i = 0; i < odds_.size(); ++i) {
+        if (given[i] <= 0) continue;
+        const double wanted = std::min(shares[i], 1 - 1e-6);
+        odds_[i] *= wanted / given[i];
+        error = std::max(error, std::abs(given[i] - wanted));
+      }
+    }
+  }
+
+  std::vector<double> SharesGiven() const {
+    const size_t num_experts = odds_.size();
+    std::vector<SetSums> after(num_experts + 1, NoExperts(top_k_));  // of experts from i on
+    for (size_t i = num_experts; i-- > 0;) {
+      after[i] = after[i + 1];
+      AddExpert(odds_[i], after[i]);
+    }
+    std::vector<double> given;
+    SetSums before = NoExperts(top_k_);
+    for (size_t i = 0; i < num_experts; ++i) {
+      double without = 0;  // the sum of sets of top_k - 1 others
+      for (int k = 0; k < top_k_; ++k) without += before[k] * after[i + 1][top_k_ - 1 - k];
+      given.push_back(after[0].back() > 0 ? odds_[i] * without / after[0].back() : 0);
+      AddExpert(odds_[i], before);
+    }
+    return given;
+  }
+
+  int top_k_;
+  std::vector<double> odds_;
+  double all_ = 0;
+};
+
+// By chunk how likely the first visit to the rank is in it, chunks taken from begin to end.
+template <typename Iterator>
+std::vector<double> FirstVisits(const Avoidance& avoidance, size_t num_experts, Iterator begin,
+                                Iterator end) {
+  std::vector<bool> so_far(num_experts, false);
+  double none = 1;
+  std::vector<double> first;
+  for (Iterator chunk = begin; chunk != end; ++chunk) {
+    for (const int expert : *chunk) so_far.at(expert) = true;
+    const double still_none = avoidance(so_far);
+    first.push_back(none - still_none);
+    none = still_none;
+  }
+  return first;
+}
+
+}  // namespace
+
+ExpertShares UniformShares(int num_experts, int top_k) {
+  return ExpertShares(num_experts, static_cast<double>(top_k) / num_experts);
+}
+
+ExpertShares SharesFromCounts(const std::vector<double>& counts, int top_k) {
+  ExpertShares shares(counts.size(), 0);
+  double open = std::min<double>(top_k, static_cast<double>(counts.size()));
+  std::vector<bool> full(counts.size(), false);
+  for (bool again = true; again;) {
+    again = false;
+    double sum = 0;
+    for (size_t i = 0; i < counts.size(); ++i) sum += full[i] ? 0 : counts[i];
+    if (sum <= 0) break;
+    const double scale = open / sum;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (full[i]) continue;
+      shares[i] = counts[i] * scale;
+      if (shares[i] < 1) continue;
+      shares[i] = 1;
+      full[i] = true;
+      open -= 1;
+      again = true;
+    }
+  }
+  return shares;
+}
+
+Result<std::vector<std::vector<double>>> RouterCountsFromJson(const nlohmann::json& object) {
+  const auto layers = object.is_object() ? object.find("layers") : object.end();
+  if (layers == object.end() || !layers->is_array() || layers->empty()) {
+    return Error{"router statistics have no list \"layers\""};
+  }
+  std::vector<std::vector<double>> counts;
+  for (const nlohmann::json& layer : *layers) {
+    const auto experts = layer.is_object() ? layer.find("experts") : layer.end();
+    if (experts == layer.end() || !experts->is_array()) {
+      return Error{
+          fmt::format("layer {} of the router statistics has no list \"experts\"", counts.size())};
+    }
+    std::vector<double> of_layer;
+    for (const nlohmann::json& count : *experts) {
+      if (!count.is_number() || !(count.get<double>() >= 0)) {
+        return Error{
+            fmt::format("layer {} of the router statistics has a count that is not a "
+                        "number from 0 on",
+                        counts.size())};
+      }
+      of_layer.push_back(count.get<double>());
+    }
+    if (std::accumulate(of_layer.begin(), of_layer.end(), 0.0) <= 0) {
+      return Error{fmt::format("layer {} of the router statistics has no tokens", counts.size())};
+    }
+    counts.push_back(std::move(of_layer));
+  }
+  return counts;
+}
+
+std::vector<std::vector<std::vector<int>>> EvenExperts(int num_experts, int num_ranks,
+                                                       int num_chunks) {
+  std::vector<std::vector<std::vector<int>>> experts(num_ranks,
+                                                     std::vector<std::vector<int>>(num_chunks));
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const int first = num_experts * rank / num_ranks;
+    const int size = num_experts * (rank + 1) / num_ranks - first;
+    for (int chunk = 0; chunk < num_chunks; ++chunk) {
+      for (int i = size * chunk / num_chunks; i < size * (chunk + 1) / num_chunks; ++i) {
+        experts[rank][chunk].push_back(first + i);
+      }
+    }
+  }
+  return experts;
+}
+
+ExpectedSizes::ExpectedSizes(ExpectedRouting routing) : routing_(std::move(routing)) {
+  if (routing_.tokens.empty()) routing_.tokens = routing_.rows;
+  all_rows_ = std::accumulate(routing_.rows.begin(), routing_.rows.end(), 0.0);
+  for (const ExpertShares& shares : routing_.shares) {
+    const Avoidance avoidance(shares, routing_.top_k);
+    std::vector<RankOdds>& of_layer = odds_.emplace_back();
+    for (const auto& chunks : routing_.experts) {
+      RankOdds odds;
+      odds.first = FirstVisits(avoidance, shares.size(), chunks.begin(), chunks.end());
+      odds.last = FirstVisits(avoidance, shares.size(), chunks.rbegin(), chunks.rend());
+      std::reverse(odds.last.begin(), odds.last.end());
+      odds.any = std::accumulate(odds.first.begin(), odds.first.end(), 0.0);
+      of_layer.push_back(std::move(odds));
+    }
+  }
+}
+
+const ExpertShares& ExpectedSizes::shares(int layer) const {
+  CHECK(!routing_.shares.empty() && (routing_.shares.size() == 1 || layer >= 0));
+  return routing_.shares.size() == 1 ? routing_.shares[0] : routing_.shares.at(layer);
+}
+
+double ExpectedSizes::at(const Size& size) const {
+  switch (size.kind) {
+    case SizeKind::kOne:
+      return 1;
+    case SizeKind::kRows:
+      return Entry(routing_.rows, size.from);
+    case SizeKind::kTokens:
+      return Entry(routing_.tokens, size.from);
+    case SizeKind::kKeys:
+      return Entry(routing_.keys, size.from);
+    case SizeKind::kWanted:
+      return Entry(routing_.wanted, size.from);
+    case SizeKind::kSent:
+      return Returned(size, true);
+    case SizeKind::kReturned:
+      return Returned(size, false);
+    case SizeKind::kSlots:
+      return Slots(size);
+    case SizeKind::kExperts:
+      return Experts(size);
+  }
+  return 0;
+}
+
+double ExpectedSizes::Returned(const Size& size, bool sent) const {
+  const int owner = sent ? size.from : size.to;
+  const int visited = sent ? size.to : size.from;
+  const size_t entry = routing_.shares.size() == 1 ? 0 : static_cast<size_t>(size.layer);
+  const RankOdds& odds = odds_.at(entry).at(visited);
+  const double rows = Entry(routing_.rows, owner);
+  if (size.chunk < 0) return rows * odds.any;
+  if (routing_.token_chunks > 1) return rows * odds.any / routing_.token_chunks;
+  return rows * (sent ? odds.first : odds.last).at(size.chunk);
+}
+
+double ExpectedSizes::Slots(const Size& size) const {
+  const ExpertShares& of_layer = shares(size.layer);
+  const bool by_tokens = size.chunk >= 0 && routing_.token_chunks > 1;
+  const auto& chunks = routing_.experts.at(size.from);
+  double visits = 0;  // of a token
+  for (int chunk = 0; chunk < static_cast<int>(chunks.size()); ++chunk) {
+    if (size.chunk >= 0 && !by_tokens && chunk != size.chunk) continue;
+    for (const int expert : chunks[chunk]) visits += of_layer[expert];
+  }
+  return visits * all_rows_ / (by_tokens ? routing_.token_chunks : 1);
+}
+
+double ExpectedSizes::Experts(const Size& size) const {
+  const ExpertShares& of_layer = shares(size.layer);
+  const bool by_tokens = size.chunk >= 0 && routing_.token_chunks > 1;
+  const double num_tokens = all_rows_ / (by_tokens ? routing_.token_chunks : 1);
+  const auto& chunks = routing_.experts.at(size.from);
+  double activated = 0;
+  for (int chunk = 0; chunk < static_cast<int>(chunks.size()); ++chunk) {
+    if (size.chunk >= 0 && !by_tokens && chunk != size.chunk) continue;
+    for (const int expert : chunks[chunk]) {
+      activated += 1 - std::pow(1 - of_layer[expert], num_tokens);
+    }
+  }
+  return activated;
+}
+
+}  // namespace convene::cost

@@ -1,0 +1,67 @@
+// What sizes are to be expected before a step is routed: from the rows of each rank, how likely a
+// token visits each expert, and where experts are. Not what one step will have: its mean.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/result.h"
+#include "cost/sizes.h"
+
+namespace convene::cost {
+
+// Probabilities that a token visits an expert, by expert; they sum to top_k.
+using ExpertShares = std::vector<double>;
+
+ExpertShares UniformShares(int num_experts, int top_k);
+// As often as they were counted. An expert has a share of at most 1: what is beyond goes to the
+// others.
+ExpertShares SharesFromCounts(const std::vector<double>& counts, int top_k);
+
+// By layer the tokens that each expert had: {"layers": [{"experts": [counts ...]} ...]}. Errors:
+// anything else, a count that is negative, a layer without any.
+Result<std::vector<std::vector<double>>> RouterCountsFromJson(const nlohmann::json& object);
+
+struct ExpectedRouting {
+  int top_k = 1;
+  std::vector<ExpertShares> shares;  // by layer; one for all, where there is only one
+  // By rank and chunk of the expert stage the experts that it computes (or a slice of each).
+  std::vector<std::vector<std::vector<int>>> experts;
+  int token_chunks = 1;  // into which the rows are cut instead, where experts are one chunk
+  std::vector<double> rows = {};    // by rank, as are the next; none: 0
+  std::vector<double> tokens = {};  // none: as rows
+  std::vector<double> keys = {};
+  std::vector<double> wanted = {};
+};
+
+// Experts 0 .. num_experts - 1 evenly over ranks, and those of a rank evenly over chunks.
+std::vector<std::vector<std::vector<int>>> EvenExperts(int num_experts, int num_ranks,
+                                                       int num_chunks);
+
+// A row goes to a rank once, with the first chunk of whose experts it visits one, and returns with
+// the last. Visits of a token are drawn without repetition, with odds that give the shares;
+// tokens are independent.
+class ExpectedSizes {
+ public:
+  explicit ExpectedSizes(ExpectedRouting routing);
+
+  double at(const schedule::Size& size) const;
+
+ private:
+  struct RankOdds {
+    std::vector<double> first;  // by chunk: a token's first visit to the rank is in it
+    std::vector<double> last;
+    double any = 0;  // a token visits the rank
+  };
+
+  const ExpertShares& shares(int layer) const;
+  double Returned(const schedule::Size& size, bool sent) const;
+  double Slots(const schedule::Size& size) const;
+  double Experts(const schedule::Size& size) const;
+
+  ExpectedRouting routing_;
+  double all_rows_ = 0;
+  std::vector<std::vector<RankOdds>> odds_;  // by entry of shares, and rank
+};
+
+}  // namespace convene::cost

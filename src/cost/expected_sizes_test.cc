@@ -1,0 +1,151 @@
+#include "cost/expected_sizes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+#include <set>
+
+namespace convene::cost {
+namespace {
+
+using schedule::Size;
+using schedule::SizeKind;
+using testing::DoubleEq;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ExpectedRouting Uniform(int num_experts, int top_k, int num_ranks, int num_chunks, double rows) {
+  return {.top_k = top_k,
+          .shares = {UniformShares(num_experts, top_k)},
+          .experts = EvenExperts(num_experts, num_ranks, num_chunks),
+          .rows = std::vector<double>(num_ranks, rows)};
+}
+
+double SumOverChunks(const ExpectedSizes& sizes, SizeKind kind, int chunks, int from, int to) {
+  double sum = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) sum += sizes.at({kind, 0, chunk, from, to});
+  return sum;
+}
+
+TEST(ExpectedSizes, TheFirstOfFourGroupsCarriesMostOfTheDispatch) {
+  // 8 of 64 experts on 2 ranks: 68 % (docs: expert pipeline).
+  const ExpectedSizes sizes(Uniform(64, 8, 2, 4, 1000));
+  const double all = SumOverChunks(sizes, SizeKind::kSent, 4, 0, 1);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 0, 0, 1}) / all, 0.68, 0.01);
+  EXPECT_NEAR(sizes.at({SizeKind::kReturned, 0, 3, 1, 0}) / all, 0.68, 0.01);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, -1, 0, 1}), all, 1e-9);
+  EXPECT_NEAR(SumOverChunks(sizes, SizeKind::kReturned, 4, 1, 0), all, 1e-9);
+}
+
+TEST(ExpectedSizes, WithEveryExpertVisitedEveryRowGoesToEveryRankOnce) {
+  const ExpectedSizes sizes(Uniform(4, 4, 2, 2, 10));
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 0, 0, 1}), 10, 1e-4);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 1, 0, 1}), 0, 1e-4);
+  EXPECT_NEAR(sizes.at({SizeKind::kReturned, 0, 1, 1, 0}), 10, 1e-4);
+  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, 1, 1}), 20, 1e-9);
+  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, 1, 1}), 1, 1e-9);
+}
+
+TEST(ExpectedSizes, CutByTokensAllChunksAreAlike) {
+  ExpectedRouting routing = Uniform(8, 2, 2, 1, 12);
+  routing.token_chunks = 3;
+  const ExpectedSizes sizes(routing);
+  const double sent = sizes.at({SizeKind::kSent, 0, -1, 0, 1});
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 2, 0, 1}), sent / 3, 1e-12);
+  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, 2, 1}), 24 * 2.0 / 2 / 3, 1e-12);
+  // 4 experts, 8 tokens that each visit one with 1/4.
+  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, 0, 1}), 4 * (1 - std::pow(0.75, 8)), 1e-12);
+}
+
+TEST(ExpectedSizes, RowsTokensKeysAndWantedAreThoseGiven) {
+  ExpectedRouting routing = Uniform(4, 1, 2, 1, 5);
+  routing.keys = {100, 200};
+  routing.wanted = {1, 0};
+  const ExpectedSizes sizes(routing);
+  EXPECT_EQ(sizes.at({SizeKind::kRows, -1, -1, 1}), 5);
+  EXPECT_EQ(sizes.at({SizeKind::kTokens, -1, -1, 1}), 5);
+  EXPECT_EQ(sizes.at({SizeKind::kKeys, -1, -1, 1}), 200);
+  EXPECT_EQ(sizes.at({SizeKind::kWanted, -1, -1, 0}), 1);
+}
+
+TEST(ExpectedSizes, AllTokensToOneExpertGoToItsRank) {
+  ExpectedRouting routing = Uniform(4, 1, 2, 2, 7);
+  routing.shares = {SharesFromCounts({0, 0, 0, 14}, 1)};
+  const ExpectedSizes sizes(routing);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 1, 0, 1}), 7, 1e-4);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 0, 0, 1}), 0, 1e-4);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, -1, 1, 0}), 0, 1e-4);
+  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, 1, 1}), 14, 1e-9);
+  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, -1, 1}), 1, 1e-9);
+}
+
+TEST(ExpectedSizes, SkewedSharesAgreeWithDraws) {
+  // 3 of 8 experts drawn one after the other, by these odds.
+  const std::vector<double> odds = {8, 4, 2, 2, 1, 1, 1, 1};
+  std::mt19937 random(3);
+  constexpr int kTokens = 40'000;
+  std::vector<double> counts(8, 0);
+  double first_half = 0;
+  for (int token = 0; token < kTokens; ++token) {
+    std::vector<double> left = odds;
+    bool in_first_half = false;
+    for (int i = 0; i < 3; ++i) {
+      std::discrete_distribution<int> draw(left.begin(), left.end());
+      const int expert = draw(random);
+      left[expert] = 0;
+      ++counts[expert];
+      in_first_half = in_first_half || expert >= 4;
+    }
+    first_half += in_first_half;
+  }
+  ExpectedRouting routing = Uniform(8, 3, 2, 1, kTokens);
+  routing.shares = {SharesFromCounts(counts, 3)};
+  const ExpectedSizes sizes(routing);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 0, 0, 1}) / first_half, 1, 0.03);
+}
+
+TEST(ExpectedSizes, AShareIsAtMostOne) {
+  EXPECT_THAT(SharesFromCounts({6, 1, 1}, 2), ElementsAre(1, DoubleEq(0.5), DoubleEq(0.5)));
+  EXPECT_THAT(SharesFromCounts({1, 1}, 2), ElementsAre(1, 1));
+  EXPECT_THAT(SharesFromCounts({5, 0}, 2), ElementsAre(1, 0));
+}
+
+TEST(ExpectedSizes, ExpertsAreEvenlyDividedWithRaggedTails) {
+  const auto experts = EvenExperts(5, 2, 2);
+  EXPECT_THAT(experts[0][0], ElementsAre(0));
+  EXPECT_THAT(experts[0][1], ElementsAre(1));
+  EXPECT_THAT(experts[1][0], ElementsAre(2));
+  EXPECT_THAT(experts[1][1], ElementsAre(3, 4));
+}
+
+TEST(ExpectedSizes, RouterStatisticsAreReadByLayer) {
+  const auto counts =
+      RouterCountsFromJson(nlohmann::json::parse(R"({"layers": [{"experts": [1, 2.5]}]})"));
+  ASSERT_TRUE(counts.ok());
+  EXPECT_THAT(*counts, ElementsAre(ElementsAre(1, 2.5)));
+}
+
+TEST(ExpectedSizes, OtherStatisticsAreRefused) {
+  const auto message = [](const char* text) {
+    const auto counts = RouterCountsFromJson(nlohmann::json::parse(text));
+    return counts.ok() ? "read" : counts.error().message;
+  };
+  EXPECT_THAT(message("[]"), HasSubstr("no list \"layers\""));
+  EXPECT_THAT(message(R"({"layers": []})"), HasSubstr("no list \"layers\""));
+  EXPECT_THAT(message(R"({"layers": [3]})"), HasSubstr("layer 0"));
+  EXPECT_THAT(message(R"({"layers": [{"experts": [-1]}]})"), HasSubstr("from 0 on"));
+  EXPECT_THAT(message(R"({"layers": [{"experts": ["a"]}]})"), HasSubstr("from 0 on"));
+  EXPECT_THAT(message(R"({"layers": [{"experts": []}]})"), HasSubstr("no tokens"));
+}
+
+TEST(RecordedSizes, KnowWhatWasSetAndNothingElse) {
+  RecordedSizes sizes;
+  sizes.Set({SizeKind::kSent, 1, 2, 3, 4}, 5);
+  EXPECT_EQ(sizes.at({SizeKind::kSent, 1, 2, 3, 4}), 5);
+  EXPECT_EQ(sizes.at({SizeKind::kSent, 1, 2, 4, 3}), 0);
+}
+
+}  // namespace
+}  // namespace convene::cost

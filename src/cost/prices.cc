@@ -1,0 +1,267 @@
+#include "cost/prices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace convene::cost {
+namespace {
+
+using schedule::LaneKind;
+using schedule::Task;
+using schedule::TaskId;
+
+constexpr int kNone = -1;
+
+// The resources of a rank, as places in Prices::resources; kNone: costs no time.
+struct RankResources {
+  int cores = kNone;
+  int host = kNone;
+  int memory = kNone;
+  int out = kNone;
+  int in = kNone;
+  int load = kNone;
+  int store = kNone;
+  int stage = kNone;
+  int disk = kNone;
+};
+
+class Pricer {
+ public:
+  Pricer(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
+         const Rates& rates, const Sizes& sizes)
+      : schedule_(schedule), graph_(graph), rates_(rates), sizes_(sizes) {
+    AddResources();
+    compute_streams_ = std::max(1, rates.cores - rates.communication_cores);
+    host_streams_ = static_cast<int>(std::max<size_t>(1, rates.host_flops.rates.size()));
+    demand_of_resource_.assign(prices_.resources.size(), -1);
+    even_bytes_.reserve(schedule.num_ranks);
+  }
+
+  Prices Run() && {
+    prices_.fixed_seconds.reserve(graph_.num_activities());
+    prices_.first_demand.reserve(graph_.num_activities() + 1);
+    prices_.demands.reserve(schedule_.tasks.size() * 2);
+    prices_.first_demand.push_back(0);
+    for (int activity = 0; activity < graph_.num_activities(); ++activity) {
+      PriceActivity(graph_.tasks_of(activity));
+      prices_.first_demand.push_back(static_cast<int32_t>(prices_.demands.size()));
+    }
+    return std::move(prices_);
+  }
+
+ private:
+  int Add(std::string name, ResourceKind kind, RateCurve rate) {
+    if (rate.empty() || rate.rates.back() <= 0) return kNone;
+    prices_.resources.push_back({std::move(name), kind, std::move(rate)});
+    return static_cast<int>(prices_.resources.size()) - 1;
+  }
+
+  void AddResources() {
+    RankResources shared;
+    if (rates_.shared_memory) shared.memory = Add("memory", ResourceKind::kMemory, rates_.memory);
+    if (rates_.shared_disk) {
+      shared.disk = Add("disk", ResourceKind::kDisk, ConstantRate(rates_.disk_bytes_per_second));
+    }
+    const RateCurve link = ConstantRate(rates_.link_bytes_per_second);
+    if (rates_.link == LinkKind::kSharedMedium) {
+      shared.out = Add("link", ResourceKind::kLink, link);
+    }
+    for (int rank = 0; rank < schedule_.num_ranks; ++rank) {
+      const auto add = [&](const char* what, ResourceKind kind, const RateCurve& rate) {
+        return Add(fmt::format("r{} {}", rank, what), kind, rate);
+      };
+      RankResources own = shared;
+      own.cores = add("cores", ResourceKind::kCores, rates_.flops);
+      own.host = rates_.host_flops.empty()
+                     ? own.cores
+                     : add("host cores", ResourceKind::kCores, rates_.host_flops);
+      if (!rates_.shared_memory) own.memory = add("memory", ResourceKind::kMemory, rates_.memory);
+      if (!rates_.shared_disk) {
+        own.disk = add("disk", ResourceKind::kDisk, ConstantRate(rates_.disk_bytes_per_second));
+      }
+      if (rates_.link == LinkKind::kPerRank) {
+        own.out = add("out", ResourceKind::kLink, link);
+        own.in = add("in", ResourceKind::kLink, link);
+      }
+      own.load = add("load", ResourceKind::kLink, ConstantRate(rates_.load_bytes_per_second));
+      own.store = add("store", ResourceKind::kLink, ConstantRate(rates_.store_bytes_per_second));
+      own.stage = add("stage", ResourceKind::kLink, ConstantRate(rates_.stage_bytes_per_second));
+      ranks_.push_back(own);
+    }
+  }
+
+  // Adds to what the activity asks of the resource already.
+  void Ask(int resource, double amount, int streams) {
+    if (resource == kNone || !(amount > 0)) return;
+    int32_t& place = demand_of_resource_[resource];
+    if (place < prices_.first_demand.back()) {
+      place = static_cast<int32_t>(prices_.demands.size());
+      prices_.demands.push_back({.resource = resource, .streams = 0});
+    }
+    prices_.demands[place].amount += amount;
+    prices_.demands[place].streams += streams;
+  }
+
+  int TierOf(const RankResources& rank, LaneKind lane) const {
+    switch (lane) {
+      case LaneKind::kLoad:
+      case LaneKind::kReceive:
+        return rank.load;
+      case LaneKind::kStore:
+      case LaneKind::kSend:
+        return rank.store;
+      case LaneKind::kStage:
+        return rank.stage;
+      default:
+        return kNone;
+    }
+  }
+
+  // Bytes that one rank of a collective sends; those that name a receiver arrive there, the rest
+  // evenly at all others (AskReceived).
+  void AskSent(const Task& task) {
+    const RankResources& own = ranks_[task.lane.rank];
+    double total = 0;
+    double even = 0;
+    for (const schedule::Term& term : task.work.link_bytes) {
+      const double bytes = term.size.kind == schedule::SizeKind::kOne
+                               ? term.factor
+                               : term.factor * sizes_(term.size);
+      total += bytes;
+      if (term.size.to < 0) {
+        even += bytes;
+      } else if (rates_.link == LinkKind::kPerRank) {
+        Ask(ranks_[term.size.to].in, bytes, 1);
+      }
+    }
+    Ask(own.out, total, 1);
+    if (rates_.link_core_seconds_per_byte > 0 && own.cores != kNone) {
+      Ask(own.cores, total * rates_.link_core_seconds_per_byte * rates_.flops.at(1), 1);
+    }
+    even_bytes_.push_back(even);
+  }
+
+  void AskReceived(std::span<const TaskId> tasks) {
+    if (rates_.link != LinkKind::kPerRank || tasks.size() < 2) return;
+    double sum = 0;
+    for (const double bytes : even_bytes_) sum += bytes;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const double received = (sum - even_bytes_[i]) / static_cast<double>(tasks.size() - 1);
+      Ask(ranks_[schedule_.tasks[tasks[i]].lane.rank].in, received, 1);
+    }
+  }
+
+  void AskTask(const Task& task) {
+    const RankResources& own = ranks_[task.lane.rank];
+    const bool host = task.lane.kind == LaneKind::kHost;
+    const int streams = task.lane.kind == LaneKind::kCompute ? compute_streams_
+                        : !host                              ? 1
+                        : rates_.host_flops.empty()          ? compute_streams_
+                                                             : host_streams_;
+    Ask(host ? own.host : own.cores, Value(task.work.flops, sizes_), streams);
+    Ask(own.memory, Value(task.work.memory_bytes, sizes_), streams);
+    Ask(own.disk, Value(task.work.disk_bytes, sizes_), 1);
+    if (task.collective >= 0) {
+      AskSent(task);
+    } else {
+      Ask(TierOf(own, task.lane.kind), Value(task.work.link_bytes, sizes_), 1);
+    }
+  }
+
+  void PriceActivity(std::span<const TaskId> tasks) {
+    const Task& first = schedule_.tasks[tasks.front()];
+    even_bytes_.clear();
+    for (const TaskId id : tasks) AskTask(schedule_.tasks[id]);
+    double fixed = rates_.fixed_seconds[static_cast<size_t>(first.kind)];
+    if (first.collective >= 0) {
+      AskReceived(tasks);
+      fixed += rates_.link_latency;
+    }
+    const std::optional<LinearCost>& measured = rates_.measured[static_cast<size_t>(first.kind)];
+    if (measured) {
+      fixed = measured->alpha +
+              Rescale(measured->beta * RegressorValue(schedule_, tasks, measured->over, sizes_),
+                      measured->over);
+    }
+    prices_.fixed_seconds.push_back(fixed);
+  }
+
+  // Makes the slowest demand of the measured kind take `seconds`, and others no longer than that.
+  // Returns the seconds for which there is no such demand.
+  double Rescale(double seconds, Regressor over) {
+    const ResourceKind kind = over == Regressor::kFlops    ? ResourceKind::kCores
+                              : over == Regressor::kMemory ? ResourceKind::kMemory
+                              : over == Regressor::kDisk   ? ResourceKind::kDisk
+                                                           : ResourceKind::kLink;
+    const std::span<Demand> demands =
+        std::span(prices_.demands).subspan(prices_.first_demand.back());
+    const auto rate = [&](const Demand& demand) {
+      return prices_.resources[demand.resource].rate.at(demand.streams);
+    };
+    double slowest = 0;
+    for (const Demand& demand : demands) {
+      if (prices_.resources[demand.resource].kind != kind) continue;
+      slowest = std::max(slowest, demand.amount / rate(demand));
+    }
+    if (slowest <= 0 || seconds <= 0) {
+      for (const Demand& demand : demands) demand_of_resource_[demand.resource] = -1;
+      prices_.demands.resize(prices_.first_demand.back());
+      return seconds;
+    }
+    for (Demand& demand : demands) {
+      if (prices_.resources[demand.resource].kind == kind) {
+        demand.amount *= seconds / slowest;
+      } else {
+        demand.amount = std::min(demand.amount, seconds * rate(demand));
+      }
+    }
+    return 0;
+  }
+
+  const schedule::Schedule& schedule_;
+  const schedule::ActivityGraph& graph_;
+  const Rates& rates_;
+  const Sizes& sizes_;
+  int compute_streams_ = 1;
+  int host_streams_ = 1;
+  std::vector<RankResources> ranks_;
+  std::vector<int32_t> demand_of_resource_;  // where this activity, or an earlier one, asks for it
+  std::vector<double> even_bytes_;           // by task of the activity
+  Prices prices_;
+};
+
+}  // namespace
+
+Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
+                     const Rates& rates, const Sizes& sizes) {
+  return Pricer(schedule, graph, rates, sizes).Run();
+}
+
+double SecondsAlone(const Prices& prices, int activity) {
+  double slowest = 0;
+  for (const Demand& demand : prices.demands_of(activity)) {
+    const Resource& resource = prices.resources[demand.resource];
+    slowest = std::max(slowest, demand.amount / resource.rate.at(demand.streams));
+  }
+  return prices.fixed_seconds[activity] + slowest;
+}
+
+double RegressorValue(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
+                      Regressor regressor, const Sizes& sizes) {
+  double most = 0;
+  double sum = 0;
+  for (const TaskId id : tasks) {
+    const schedule::Work& work = schedule.tasks[id].work;
+    const schedule::Amount& amount = regressor == Regressor::kFlops    ? work.flops
+                                     : regressor == Regressor::kMemory ? work.memory_bytes
+                                     : regressor == Regressor::kDisk   ? work.disk_bytes
+                                                                       : work.link_bytes;
+    const double value = Value(amount, sizes);
+    most = std::max(most, value);
+    sum += value;
+  }
+  return regressor == Regressor::kLinkTotal ? sum : most;
+}
+
+}  // namespace convene::cost

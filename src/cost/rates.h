@@ -1,0 +1,77 @@
+// How fast the machines are on which a schedule is priced: rates of cores, memory, links and disk
+// by how many use them, fixed seconds per task, and measured costs where there are some.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "hardware/profile.h"
+#include "schedule/schedule.h"
+
+namespace convene::cost {
+
+// What all users of a resource get together, by their number of streams (cores that compute,
+// cores that read, transfers).
+struct RateCurve {
+  std::vector<double> rates = {};  // [n - 1]: of n streams; of more than there are: the last
+
+  bool empty() const { return rates.empty(); }  // nobody waits for such a resource
+  double at(int streams) const {
+    const size_t num_streams = streams < 1 ? 1 : static_cast<size_t>(streams);
+    return rates[(num_streams < rates.size() ? num_streams : rates.size()) - 1];
+  }
+};
+
+inline RateCurve ConstantRate(double rate) { return {{rate}}; }
+// `all` with `streams` of them, and a part of it with fewer.
+RateCurve LinearRate(double all, int streams);
+
+// What a measured cost is linear in.
+enum class Regressor {
+  kFlops,      // of a collective: of the rank that has most of it, as is the next
+  kMemory,     // bytes
+  kLink,       // bytes sent by the rank that sends most
+  kLinkTotal,  // bytes sent by all ranks
+  kDisk,       // bytes
+};
+inline constexpr int kNumRegressors = 5;
+
+struct LinearCost {
+  double alpha = 0;  // seconds
+  double beta = 0;   // seconds per unit
+  Regressor over = Regressor::kFlops;
+};
+
+enum class LinkKind {
+  kSharedMedium,  // all transfers share one rate: a loopback that is limited
+  kPerRank,       // each rank sends and receives at the rate, both at once
+};
+
+// All ranks are alike. An empty curve or a rate of 0 costs no time.
+struct Rates {
+  int cores = 1;                // of a rank
+  int communication_cores = 0;  // of them, those that tasks that compute leave alone
+  RateCurve flops = {};         // per second, by cores of a rank
+  RateCurve host_flops = {};    // of kHost lanes; empty: they use the rank's cores
+  RateCurve memory = {};        // bytes per second, by cores that read
+  bool shared_memory = false;   // one for all ranks, as on one node
+  LinkKind link = LinkKind::kPerRank;
+  double link_bytes_per_second = 0;
+  double link_latency = 0;                // seconds, of each collective
+  double link_core_seconds_per_byte = 0;  // of one core of the rank that sends
+  double load_bytes_per_second = 0;       // tiers of a rank: kLoad, and kReceive without collective
+  double store_bytes_per_second = 0;      // kStore, and kSend without collective
+  double stage_bytes_per_second = 0;
+  double disk_bytes_per_second = 0;
+  bool shared_disk = false;
+  std::array<double, schedule::kNumTaskKinds> fixed_seconds = {};
+  // Instead of fixed seconds and roofline. What it takes of shared resources is scaled with it.
+  std::array<std::optional<LinearCost>, schedule::kNumTaskKinds> measured = {};
+};
+
+// Of a machine that `num_ranks` ranks share evenly. With no better knowledge a core computes and
+// reads its part of what all cores do. Links have no rate.
+Rates RatesFromProfile(const hardware::Profile& profile, int num_ranks);
+
+}  // namespace convene::cost

@@ -1,0 +1,60 @@
+// How activities that run at the same time share what they use: the rule, for one moment. When it
+// is asked is simulate.cc.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cost/prices.h"
+
+namespace convene::simulate {
+
+// Max-min fair: a resource gives each user the same per stream, and what a user cannot use, since
+// something else holds it back more, goes to the others. Speeds are shares of an activity's demands
+// per second.
+class FairShares {
+ public:
+  explicit FairShares(const cost::Prices& prices);
+
+  // The activity begins or ends to ask for its demands. Afterwards `changed` (cleared first) has
+  // the activities whose speed may have changed, the one that began among them.
+  void Begin(int activity, std::vector<int>& changed);
+  void End(int activity, std::vector<int>& changed);
+
+  double speed(int activity) const { return speed_[activity]; }
+
+ private:
+  struct User {
+    int32_t activity;
+    int32_t demand;  // place in Prices::demands
+  };
+  struct State {
+    std::vector<User> users;
+    int streams = 0;
+    double rate = 0;
+    bool contended = false;  // its users could use more than there is
+    bool marked = false;
+    double level = 0;  // what a stream gets at most
+  };
+
+  // Recounts what its users need after one came or went; true: their speeds may have changed.
+  bool Refresh(int resource);
+  void Collect(std::vector<int>& activities);
+  void SolveTogether(const std::vector<int>& activities);
+  double Limit(int activity, int except) const;
+  double Fill(int resource) const;
+  void UseUp(const std::vector<int>& activities);
+
+  const cost::Prices& prices_;
+  std::vector<State> states_;        // by resource
+  std::vector<double> speed_alone_;  // by activity
+  std::vector<double> speed_;        // by activity
+  std::vector<int32_t> place_;       // by demand: in State::users
+  std::vector<char> seen_;           // by activity
+  // Kept so that nothing is allocated while it runs:
+  std::vector<int> affected_;          // resources whose users' speeds are to be found anew
+  mutable std::vector<double> needs_;  // by user of one resource
+  std::vector<double> left_;           // by resource
+};
+
+}  // namespace convene::simulate

@@ -1,0 +1,174 @@
+// Schedules of two systems that nothing executes yet, as text and as times computed by hand.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/read_file.h"
+#include "simulate/simulate.h"
+#include "strategy/disaggregated_experts.h"
+#include "strategy/offload_pipeline.h"
+
+namespace convene {
+namespace {
+
+using schedule::LaneKind;
+using schedule::Schedule;
+using schedule::TaskKind;
+using schedule::Timeline;
+using strategy::AttentionOrder;
+using strategy::DisaggregatedExperts;
+using strategy::OffloadPipeline;
+
+void ExpectGolden(const Schedule& schedule, const std::string& name) {
+  const Status status = Validate(schedule);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  const auto golden =
+      ReadFile(CONVENE_SOURCE_DIR "/tests/golden/schedules/" + name + ".txt", 1 << 20);
+  ASSERT_TRUE(golden.ok()) << golden.error().message;
+  EXPECT_EQ(ToText(schedule), *golden);
+}
+
+double NoSizes(const schedule::Size&) { return 0; }
+
+// Fine-grained disaggregation: two layers, one attention rank and one expert rank. By linear costs
+// a micro-batch takes A = 4, S = 2; a chunk of half of it A2E = 1, E = 2, E2A = 1.
+
+DisaggregatedExperts Disaggregated(int micro_batches, int chunks, AttentionOrder order) {
+  const double part = 2.0 / micro_batches;
+  return {.num_layers = 2,
+          .micro_batches = micro_batches,
+          .chunks = chunks,
+          .order = order,
+          .attention = {.flops = schedule::Constant(4 * part)},
+          .shared = {.flops = schedule::Constant(2 * part)},
+          .dispatch = {.link_bytes = schedule::Constant(2 * part / chunks)},
+          .experts = {.flops = schedule::Constant(4 * part / chunks)},
+          .combine = {.link_bytes = schedule::Constant(2 * part / chunks)}};
+}
+
+cost::Rates UnitCosts() {
+  cost::Rates rates;
+  for (const TaskKind kind : {TaskKind::kAttention, TaskKind::kShared, TaskKind::kExperts}) {
+    rates.measured[static_cast<size_t>(kind)] = {.beta = 1, .over = cost::Regressor::kFlops};
+  }
+  for (const TaskKind kind : {TaskKind::kDispatch, TaskKind::kCombine}) {
+    rates.measured[static_cast<size_t>(kind)] = {.beta = 1, .over = cost::Regressor::kLink};
+  }
+  return rates;
+}
+
+double Makespan(const DisaggregatedExperts& parameters) {
+  const Schedule schedule = BuildDisaggregatedExperts(parameters);
+  const Status status = Validate(schedule);
+  CHECK(status.ok(), "{}", status.error().message);
+  return simulate::Simulate(schedule, UnitCosts(), NoSizes).seconds();
+}
+
+TEST(GoldenSchedules, DisaggregatedExpertsInBothOrders) {
+  ExpectGolden(BuildDisaggregatedExperts(Disaggregated(2, 2, AttentionOrder::kAsas)),
+               "disaggregated_experts_asas");
+  ExpectGolden(BuildDisaggregatedExperts(Disaggregated(2, 2, AttentionOrder::kAass)),
+               "disaggregated_experts_aass");
+}
+
+TEST(GoldenSchedules, DisaggregatedExpertsTakeAsLongAsComputedByHand) {
+  // A0 0-4, S0 4-6, A1 6-10, S1 10-12; E2A(0,1) ends at 10, E2A(1,1) at 16. Second layer: A0 12-16,
+  // S0 16-18, A1 18-22, A2E(1,.) 22-24, E(1,.) 23-27, E2A(1,1) 27-28.
+  EXPECT_NEAR(Makespan(Disaggregated(2, 2, AttentionOrder::kAsas)), 28, 1e-9);
+  // A0 0-4, A1 4-8, S0 8-10, S1 10-12; E2A(0,1) ends at 10, E2A(1,1) at 14. Second layer: A0 12-16,
+  // A1 16-20, A2E(1,.) 20-22, E(1,.) 21-25, E2A(1,1) 25-26.
+  EXPECT_NEAR(Makespan(Disaggregated(2, 2, AttentionOrder::kAass)), 26, 1e-9);
+}
+
+TEST(GoldenSchedules, CoarserPipelinesTakeLonger) {
+  // Nothing overlaps but the shared expert: 8 + 4 + 8 + 4 per layer.
+  EXPECT_NEAR(Makespan(Disaggregated(1, 1, AttentionOrder::kAsas)), 48, 1e-9);
+  // PPPipe: A0 S0 0-6, A1 S1 6-12; A2E 6-8 and 12-14, E 8-12 and 14-18, E2A 12-14 and 18-20.
+  // Second layer: A0 S0 14-20, A1 S1 20-26, A2E 26-28, E 28-32, E2A 32-34.
+  DisaggregatedExperts pppipe = Disaggregated(2, 1, AttentionOrder::kAsas);
+  pppipe.dispatch_after_shared = true;
+  EXPECT_NEAR(Makespan(pppipe), 34, 1e-9);
+}
+
+// CGOPipe. Seconds of each kind of task, as fixed costs.
+struct OffloadSeconds {
+  double pre = 1;
+  double qkv = 0.5;
+  double attend = 2;
+  double hidden = 0.5;
+  double post = 2;
+  double load = 1;
+  double stage = 1;
+
+  double largest_lane() const { return std::max({pre + post, attend, hidden + load, qkv, stage}); }
+};
+
+Timeline Simulated(const Schedule& schedule, const OffloadSeconds& seconds) {
+  cost::Rates rates;
+  const auto set = [&](TaskKind kind, double value) {
+    rates.fixed_seconds[static_cast<size_t>(kind)] = value;
+  };
+  set(TaskKind::kPreAttention, seconds.pre);
+  set(TaskKind::kSendQkv, seconds.qkv);
+  set(TaskKind::kAttend, seconds.attend);
+  set(TaskKind::kSendHidden, seconds.hidden);
+  set(TaskKind::kPostAttention, seconds.post);
+  set(TaskKind::kLoadPage, seconds.load);
+  set(TaskKind::kStagePage, seconds.stage);
+  return simulate::Simulate(schedule, rates, NoSizes);
+}
+
+TEST(GoldenSchedules, OffloadPipelineOverTwoLayersWithThreeMicroBatches) {
+  ExpectGolden(
+      strategy::BuildOffloadPipeline({.num_layers = 2,
+                                      .micro_batches = 3,
+                                      .pre_attention = {.flops = schedule::Constant(1e9)},
+                                      .send_qkv = {.link_bytes = schedule::Constant(1e6)},
+                                      .attend = {.memory_bytes = schedule::Constant(1e8)},
+                                      .send_hidden = {.link_bytes = schedule::Constant(5e5)},
+                                      .post_attention = {.flops = schedule::Constant(4e9)},
+                                      .load_page = {.link_bytes = schedule::Constant(1e8)},
+                                      .stage_page = {.memory_bytes = schedule::Constant(2e8)}}),
+      "offload_pipeline");
+}
+
+TEST(GoldenSchedules, OffloadPipelineTakesAsLongAsItsBusiestLane) {
+  // In the steady state a layer takes what its busiest lane has to do, whichever it is.
+  for (const OffloadSeconds& seconds :
+       {OffloadSeconds{}, OffloadSeconds{.post = 4}, OffloadSeconds{.attend = 5},
+        OffloadSeconds{.load = 4}, OffloadSeconds{.stage = 6}}) {
+    constexpr int kMicroBatches = 4;
+    const auto makespan = [&](int layers) {
+      const Schedule schedule =
+          strategy::BuildOffloadPipeline({.num_layers = layers, .micro_batches = kMicroBatches});
+      return Simulated(schedule, seconds).seconds();
+    };
+    EXPECT_NEAR((makespan(30) - makespan(20)) / 10, kMicroBatches * seconds.largest_lane(), 1e-9)
+        << "post " << seconds.post << " attend " << seconds.attend << " load " << seconds.load
+        << " stage " << seconds.stage;
+  }
+}
+
+TEST(GoldenSchedules, OffloadPipelineAttendsToOneMicroBatchWhileTheDeviceComputesAnother) {
+  const Schedule schedule = strategy::BuildOffloadPipeline({.num_layers = 2, .micro_batches = 3});
+  const Timeline timeline = Simulated(schedule, {});
+  const auto time_of = [&](TaskKind kind, int layer, int micro_batch) {
+    for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+      const schedule::Task& task = schedule.tasks[id];
+      if (task.kind == kind && task.layer == layer && task.micro_batch == micro_batch) {
+        return timeline.tasks[id];
+      }
+    }
+    return schedule::TaskTime{};
+  };
+  // Device: pre(0) 0-1, pre(1) 1-2; host: 1.5-3.5 and 3.5-5.5; post(0) 4-6 with hidden up 3.5-4.
+  EXPECT_DOUBLE_EQ(time_of(TaskKind::kAttend, 0, 1).start, 3.5);
+  EXPECT_DOUBLE_EQ(time_of(TaskKind::kAttend, 0, 1).end, 5.5);
+  EXPECT_DOUBLE_EQ(time_of(TaskKind::kPostAttention, 0, 0).start, 4);
+  EXPECT_DOUBLE_EQ(time_of(TaskKind::kPostAttention, 0, 0).end, 6);
+  EXPECT_GT(OverlapShares(schedule, timeline)[0], 0.5);
+}
+
+}  // namespace
+}  // namespace convene
