@@ -91,8 +91,8 @@ class LoadedFixture {
                 const kernels::KernelSet& kernels, int num_threads,
                 runtime::TransformerOptions options)
       : pool_(std::vector<int>(num_threads, 0)) {
-    auto weights =
-        weights::LoadWeights(checkpoint, formats.weights, hardware::NumaPolicy::kAuto, pool_, {});
+    auto weights = weights::LoadWeights(checkpoint, formats.weights, weights::Share{},
+                                        hardware::NumaPolicy::kAuto, pool_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));
     options.activations = formats.activations;

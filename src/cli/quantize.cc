@@ -62,8 +62,9 @@ class Quantize : public Command {
     if (!cpus) return cpus.error();
     hardware::ThreadPool pool(*std::move(cpus));
     LoadMessages messages;
-    const Result<weights::ModelWeights> packed = weights::LoadWeights(
-        *checkpoint, formats, hardware::NumaPolicy::kAuto, pool, messages.observer().progress);
+    const Result<weights::ModelWeights> packed =
+        weights::LoadWeights(*checkpoint, formats, weights::Share{}, hardware::NumaPolicy::kAuto,
+                             pool, messages.observer().progress);
     messages.Finish();
     if (!packed) return packed.error();
     if (Status written = weights::WritePackedDirectory(*packed, source_, target_); !written) {

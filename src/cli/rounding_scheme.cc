@@ -97,7 +97,7 @@ void RoundUnit(const RoundingScheme& scheme, std::span<float> values) {
 void RoundRowToWholeScales(int group, std::span<float> row) {
   std::vector<uint8_t> values(row.size());
   std::vector<int8_t> scales(row.size() / static_cast<size_t>(group) + 1);
-  const float row_scale = kernels::QuantizeInt4Row(row, group, values.data(), scales.data());
+  const float row_scale = kernels::QuantizeInt4Row(row, row, group, values.data(), scales.data());
   for (size_t i = 0; i < row.size(); ++i) {
     const int whole = (values[i] - kernels::kInt4Zero) * scales[i / static_cast<size_t>(group)];
     row[i] = static_cast<float>(whole) * row_scale;

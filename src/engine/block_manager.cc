@@ -12,18 +12,31 @@ BlockManager::BlockManager(int num_blocks) : blocks_(static_cast<size_t>(num_blo
   for (int32_t block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
 }
 
-std::vector<int32_t> BlockManager::TakePrefix(std::span<const int32_t> tokens) {
-  std::vector<int32_t> taken;
+template <typename F>
+void BlockManager::ForPrefix(std::span<const int32_t> tokens, F&& visit) const {
   uint64_t parent = 0;
   for (; tokens.size() >= runtime::kKvBlockTokens;
        tokens = tokens.subspan(runtime::kKvBlockTokens)) {
     const auto entry = index_.find(MakeContents(parent, tokens.first(runtime::kKvBlockTokens)));
     if (entry == index_.end()) break;
-    Hold(entry->second.block);
-    taken.push_back(entry->second.block);
+    visit(entry->second.block);
     parent = entry->second.number;
   }
+}
+
+std::vector<int32_t> BlockManager::TakePrefix(std::span<const int32_t> tokens) {
+  std::vector<int32_t> taken;
+  ForPrefix(tokens, [&](int32_t block) {
+    Hold(block);
+    taken.push_back(block);
+  });
   return taken;
+}
+
+int BlockManager::CountPrefix(std::span<const int32_t> tokens) const {
+  int count = 0;
+  ForPrefix(tokens, [&](int32_t) { ++count; });
+  return count;
 }
 
 std::optional<int32_t> BlockManager::Allocate() {

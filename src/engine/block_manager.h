@@ -30,6 +30,9 @@ class BlockManager {
   // Whole blocks only.
   std::vector<int32_t> TakePrefix(std::span<const int32_t> tokens);
 
+  // How many blocks TakePrefix would give.
+  int CountPrefix(std::span<const int32_t> tokens) const;
+
   // A block held by the caller alone, its contents undefined; nothing if all are held.
   std::optional<int32_t> Allocate();
 
@@ -66,6 +69,9 @@ class BlockManager {
     std::list<int32_t>::iterator unused_at;  // where num_holders is 0 and `indexed` is set
   };
 
+  // Calls visit(published block) for each block of the beginning.
+  template <typename F>
+  void ForPrefix(std::span<const int32_t> tokens, F&& visit) const;
   static Contents MakeContents(uint64_t parent, std::span<const int32_t> tokens);
   void Hold(int32_t block);
 

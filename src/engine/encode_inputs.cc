@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "engine/check_tokens.h"
 #include "engine/scheduler.h"
+#include "engine/step_plan.h"
 
 namespace convene::engine {
 
@@ -36,33 +37,27 @@ Status EncodeInputs(LoadedModel& model, std::span<const std::span<const int32_t>
     if (const Status known = CheckTokens(inputs[i], model.spec().vocab_size); !known) return known;
     if (const Status fits = CheckInput(model, inputs[i]); !fits) return fits;
   }
+  std::vector<int> lengths;
+  for (const auto& input : inputs) lengths.push_back(static_cast<int>(input.size()));
   std::vector<int32_t> blocks(static_cast<size_t>(model.num_kv_blocks()));
   std::iota(blocks.begin(), blocks.end(), 0);
-  std::vector<runtime::EncoderInput> step;
-  size_t first = 0;  // of the step's inputs
-  int64_t num_tokens = 0;
-  int64_t num_blocks = 0;
-  const auto encode = [&] {
-    model.transformer().Encode(step,
-                               [&](int input_idx, int token_idx, std::span<const float> states) {
-                                 sink(static_cast<int>(first) + input_idx, token_idx, states);
-                               });
-    first += step.size();
-    step.clear();
-    num_tokens = num_blocks = 0;
-  };
-  for (const std::span<const int32_t> input : inputs) {
-    const int needed = Scheduler::BlocksFor(static_cast<int>(input.size()));
-    if (num_tokens + std::ssize(input) > model.max_step_tokens() ||
-        num_blocks + needed > model.num_kv_blocks()) {
-      encode();
+  const StepLimits limits{.max_step_tokens = model.max_step_tokens(),
+                          .num_kv_blocks = model.num_kv_blocks(),
+                          .num_groups = model.num_groups()};
+  for (const PlannedStep& planned : PlanWholeSteps(lengths, limits)) {
+    std::vector<runtime::EncoderInput> step;
+    for (const StepPart& part : planned) {
+      step.push_back({.tokens = inputs[static_cast<size_t>(part.sequence_idx)],
+                      .blocks = std::span<const int32_t>(blocks).subspan(
+                          static_cast<size_t>(part.first_block),
+                          static_cast<size_t>(Scheduler::BlocksFor(part.num_tokens))),
+                      .group = part.group});
     }
-    step.push_back({input, std::span<const int32_t>(blocks).subspan(static_cast<size_t>(num_blocks),
-                                                                    static_cast<size_t>(needed))});
-    num_tokens += std::ssize(input);
-    num_blocks += needed;
+    model.transformer().Encode(
+        step, [&](int input_idx, int token_idx, std::span<const float> states) {
+          sink(planned[static_cast<size_t>(input_idx)].sequence_idx, token_idx, states);
+        });
   }
-  if (!step.empty()) encode();
   return {};
 }
 

@@ -16,6 +16,14 @@ constexpr size_t kMaxStopStrings = 16;
 constexpr size_t kMaxStopBytes = 4096;
 constexpr int kMaxLogprobs = 100;
 
+std::vector<BlockManager> BlocksOf(const LoadedModel& model) {
+  std::vector<BlockManager> blocks;
+  for (int group = 0; group < model.num_groups(); ++group) {
+    blocks.emplace_back(model.num_kv_blocks());
+  }
+  return blocks;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
@@ -34,7 +42,7 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer
     : model_(std::move(model)),
       tokenizer_(std::move(tokenizer)),
       is_eos_(static_cast<size_t>(model_->spec().vocab_size)),
-      blocks_(model_->num_kv_blocks()),
+      blocks_(BlocksOf(*model_)),
       scheduler_(blocks_,
                  {.max_step_tokens = model_->max_step_tokens(), .max_sequences = max_sequences}) {
   std::vector<int> eos = model_->generation_config().eos_token_ids;
@@ -106,7 +114,7 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
   std::vector<runtime::EncoderInput> inputs;
   for (const auto& [sequence, num_tokens] : scheduled) {
     if (!sequence->input.empty() && !sequence->is_encoded) {
-      inputs.push_back({sequence->input, sequence->input_blocks});
+      inputs.push_back({sequence->input, sequence->input_blocks, sequence->group});
     }
     const bool is_last = num_tokens == sequence->num_pending();
     step.push_back({
@@ -119,6 +127,7 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
         .first_logits_token = is_last ? num_tokens - 1 : num_tokens,
         .encoder_blocks = sequence->input_blocks,
         .encoder_length = static_cast<int>(sequence->input.size()),
+        .group = sequence->group,
     });
   }
   if (!inputs.empty()) model_->transformer().Encode(inputs, {});

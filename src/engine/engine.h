@@ -22,7 +22,7 @@ namespace convene::engine {
 // Not thread-safe; one thread makes all calls, the one that loaded the model.
 class Engine {
  public:
-  // Loads model and tokenizer. `options.max_sequences` of the requests run at the same time.
+  // Loads model and tokenizer. Of each group `options.max_sequences` requests run at the same time.
   // Errors: those of LoadedModel::Load and text::Tokenizer::Load.
   static Result<std::unique_ptr<Engine>> Load(const std::string& directory,
                                               const LoadOptions& options,
@@ -56,8 +56,8 @@ class Engine {
 
   std::unique_ptr<LoadedModel> model_;
   std::optional<text::Tokenizer> tokenizer_;
-  std::vector<bool> is_eos_;  // by token id
-  BlockManager blocks_;
+  std::vector<bool> is_eos_;          // by token id
+  std::vector<BlockManager> blocks_;  // of each group
   Scheduler scheduler_;
   std::map<RequestId, ActiveRequest> requests_;
   RequestId last_id_ = 0;

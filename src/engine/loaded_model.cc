@@ -146,11 +146,13 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& direct
   model->max_step_tokens_ = options.max_step_tokens;
   if (source->packed) {
     CHECK(!options.edit, "packed weights are mapped and cannot be edited");
-    model->weights_ = weights::MapWeights(*std::move(source->packed));
+    Result<weights::ModelWeights> weights = weights::MapWeights(*std::move(source->packed));
+    if (!weights) return weights.error();
+    model->weights_ = *std::move(weights);
   } else {
     Result<weights::ModelWeights> weights =
-        weights::LoadWeights(*source->checkpoint, chosen->formats.weights, options.numa,
-                             *model->pool_, observer.progress, options.edit);
+        weights::LoadWeights(*source->checkpoint, chosen->formats.weights, weights::Share{},
+                             options.numa, *model->pool_, observer.progress, options.edit);
     if (!weights) return weights.error();
     model->weights_ = *std::move(weights);
   }

@@ -58,6 +58,9 @@ class LoadedModel {
   std::span<const std::byte> weight_bytes() const { return weights_.bytes; }
   const runtime::Formats& formats() const { return formats_; }
   int context() const { return memory_.context; }
+  // Groups of ranks that divide the sequences among them (strategy/layout.h), each with its own KV
+  // cache of num_kv_blocks() and its own steps of max_step_tokens().
+  int num_groups() const { return 1; }
   int num_kv_blocks() const { return memory_.num_kv_blocks; }
   int max_step_tokens() const { return max_step_tokens_; }
   const kernels::KernelSet& kernels() const { return *kernels_; }

@@ -6,97 +6,166 @@
 
 namespace convene::engine {
 
+namespace {
+
+// The tokens that may be found in a cache: the last one is always computed, as its logits are
+// wanted.
+std::span<const int32_t> ShareableTokens(const Sequence& sequence) {
+  const int count = std::min(sequence.length() - 1, sequence.sharing_limit);
+  return std::span<const int32_t>(sequence.tokens).first(static_cast<size_t>(count));
+}
+
+}  // namespace
+
 Scheduler::Scheduler(BlockManager& blocks, const SchedulerOptions& options)
-    : blocks_(blocks), options_(options) {
+    : Scheduler(std::span(&blocks, 1), options) {}
+
+Scheduler::Scheduler(std::span<BlockManager> blocks, const SchedulerOptions& options)
+    : options_(options) {
   CHECK(options.max_sequences >= 1 && options.max_sequences <= options.max_step_tokens,
         "{} sequences in steps of {} tokens", options.max_sequences, options.max_step_tokens);
+  CHECK(!blocks.empty(), "no group");
+  for (BlockManager& of_group : blocks) {
+    CHECK(of_group.num_blocks() == blocks.front().num_blocks(), "groups of {} and {} blocks",
+          of_group.num_blocks(), blocks.front().num_blocks());
+    groups_.push_back({of_group});
+  }
+}
+
+int Scheduler::num_sequences() const {
+  size_t count = waiting_.size();
+  for (const Group& group : groups_) count += group.running.size();
+  return static_cast<int>(count);
 }
 
 void Scheduler::Add(Sequence* sequence) {
   const auto input_length = static_cast<int>(sequence->input.size());
   CHECK(sequence->length() > 0 && input_length <= options_.max_step_tokens &&
-            BlocksFor(sequence->length()) + BlocksFor(input_length) <= blocks_.num_blocks(),
+            BlocksFor(sequence->length()) + BlocksFor(input_length) <=
+                groups_.front().blocks.num_blocks(),
         "a sequence of {} tokens, its input of {}", sequence->length(), input_length);
+  sequence->arrival = ++last_arrival_;
   waiting_.push_back(sequence);
 }
 
 void Scheduler::Remove(Sequence* sequence) {
   GiveUpBlocks(*sequence);
-  std::erase(running_, sequence);
+  std::erase(GroupOf(*sequence).running, sequence);
   std::erase(waiting_, sequence);
 }
 
 std::vector<ScheduledTokens> Scheduler::Schedule() {
   std::vector<ScheduledTokens> step;
-  // A token for every sequence that generates comes before any prompt.
-  int num_generating = static_cast<int>(std::count_if(
-      running_.begin(), running_.end(), [](const Sequence* s) { return s->num_pending() == 1; }));
-  int budget = options_.max_step_tokens - num_generating;
-
-  // Preemption takes sequences off the end of running_.
-  const int64_t num_preemptions_before = num_preemptions_;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Sequence& sequence = *running_[i];
-    const bool is_generating = sequence.num_pending() == 1;
-    const int num_tokens = is_generating ? 1 : std::min(sequence.num_pending(), budget);
-    if (num_tokens == 0 || !Reserve(sequence, num_tokens)) continue;
-    step.push_back({&sequence, num_tokens});
-    if (!is_generating) budget -= num_tokens;
-  }
-
-  // After a preemption the next step decides: who was just sent to wait would come back at once.
-  int input_budget = options_.max_step_tokens;
-  while (num_preemptions_ == num_preemptions_before && budget > 0 && !waiting_.empty() &&
-         std::ssize(running_) < options_.max_sequences &&
-         std::ssize(waiting_.front()->input) <= input_budget && Admit(*waiting_.front())) {
-    Sequence& sequence = *waiting_.front();
-    waiting_.pop_front();
-    input_budget -= static_cast<int>(sequence.input.size());
-    running_.push_back(&sequence);
-    const int num_tokens = std::min(sequence.num_pending(), budget);
-    step.push_back({&sequence, num_tokens});
-    budget -= num_tokens;
+  for (Group& group : groups_) ScheduleRunning(group, &step);
+  while (!waiting_.empty() && AdmitOldest(&step)) {
   }
   CHECK(!step.empty() || num_sequences() == 0, "nothing to run for {} sequences", num_sequences());
+  std::ranges::sort(step, {}, [](const ScheduledTokens& s) { return s.sequence->arrival; });
   return step;
+}
+
+void Scheduler::ScheduleRunning(Group& group, std::vector<ScheduledTokens>* step) {
+  // A token for every sequence that generates comes before any prompt.
+  const auto num_generating =
+      std::ranges::count_if(group.running, [](const Sequence* s) { return s->num_pending() == 1; });
+  group.budget = options_.max_step_tokens - static_cast<int>(num_generating);
+  group.input_budget = options_.max_step_tokens;
+
+  // Preemption takes sequences off the end of `running`.
+  const int64_t num_preemptions_before = num_preemptions_;
+  for (size_t i = 0; i < group.running.size(); ++i) {
+    Sequence& sequence = *group.running[i];
+    const bool is_generating = sequence.num_pending() == 1;
+    const int num_tokens = is_generating ? 1 : std::min(sequence.num_pending(), group.budget);
+    if (num_tokens == 0 || !Reserve(sequence, num_tokens)) continue;
+    step->push_back({&sequence, num_tokens});
+    if (!is_generating) group.budget -= num_tokens;
+  }
+  // After a preemption the next step decides: who was just sent to wait would come back at once.
+  group.admits = num_preemptions_ == num_preemptions_before;
+}
+
+// Tries the groups that have room, the best one first.
+bool Scheduler::AdmitOldest(std::vector<ScheduledTokens>* step) {
+  Sequence& sequence = *waiting_.front();
+  struct Candidate {
+    int64_t tokens;
+    int group;
+  };
+  std::vector<Candidate> candidates;
+  for (int i = 0; i < std::ssize(groups_); ++i) {
+    const Group& group = groups_[static_cast<size_t>(i)];
+    if (group.admits && group.budget > 0 && std::ssize(group.running) < options_.max_sequences &&
+        std::ssize(sequence.input) <= group.input_budget) {
+      candidates.push_back({groups_.size() > 1 ? TokensUntilComputed(group, sequence) : 0, i});
+    }
+  }
+  std::ranges::stable_sort(candidates, {}, &Candidate::tokens);
+  for (const Candidate& candidate : candidates) {
+    sequence.group = candidate.group;
+    if (!Admit(sequence)) continue;
+    waiting_.pop_front();
+    Group& group = GroupOf(sequence);
+    group.input_budget -= static_cast<int>(sequence.input.size());
+    group.running.push_back(&sequence);
+    const int num_tokens = std::min(sequence.num_pending(), group.budget);
+    step->push_back({&sequence, num_tokens});
+    group.budget -= num_tokens;
+    return true;
+  }
+  return false;
+}
+
+int64_t Scheduler::TokensUntilComputed(const Group& group, const Sequence& sequence) const {
+  int64_t tokens = sequence.length() + std::ssize(sequence.input);
+  tokens -= group.blocks.CountPrefix(ShareableTokens(sequence)) * runtime::kKvBlockTokens;
+  for (const Sequence* running : group.running) {
+    tokens += running->num_pending();
+    if (!running->is_encoded) tokens += std::ssize(running->input);
+  }
+  return tokens;
 }
 
 // Makes the sequence's blocks cover `num_tokens` more tokens. False if it had to be preempted
 // itself.
 bool Scheduler::Reserve(Sequence& sequence, int num_tokens) {
+  Group& group = GroupOf(sequence);
   const int num_needed = BlocksFor(sequence.num_computed + num_tokens);
   while (std::ssize(sequence.blocks) < num_needed) {
-    if (const auto block = blocks_.Allocate()) {
+    if (const auto block = group.blocks.Allocate()) {
       sequence.blocks.push_back(*block);
       continue;
     }
-    Sequence& youngest = *running_.back();
-    Preempt(youngest);
-    if (&youngest == &sequence) return false;
+    const bool is_youngest = group.running.back() == &sequence;
+    Preempt(group);
+    if (is_youngest) return false;
   }
   return true;
 }
 
-void Scheduler::Preempt(Sequence& sequence) {
-  CHECK(running_.size() > 1, "the KV cache of {} blocks is too small for one sequence of {} tokens",
-        blocks_.num_blocks(), sequence.length());
+// The youngest of a group.
+void Scheduler::Preempt(Group& group) {
+  Sequence& sequence = *group.running.back();
+  CHECK(group.running.size() > 1,
+        "the KV cache of {} blocks is too small for one sequence of {} tokens",
+        group.blocks.num_blocks(), sequence.length());
   GiveUpBlocks(sequence);
-  running_.pop_back();
-  waiting_.push_front(&sequence);
+  group.running.pop_back();
+  const auto place = std::ranges::upper_bound(waiting_, sequence.arrival, {}, &Sequence::arrival);
+  waiting_.insert(place, &sequence);
   ++num_preemptions_;
 }
 
 // Takes the known beginning and blocks for all the rest; does nothing if there are too few.
 bool Scheduler::Admit(Sequence& sequence) {
-  // The last token is always computed: its logits are wanted.
-  const int num_shareable = std::min(sequence.length() - 1, sequence.sharing_limit);
-  sequence.blocks = blocks_.TakePrefix(
-      std::span<const int32_t>(sequence.tokens).first(static_cast<size_t>(num_shareable)));
+  BlockManager& blocks = GroupOf(sequence).blocks;
+  const std::vector<Sequence*>& running = GroupOf(sequence).running;
+  sequence.blocks = blocks.TakePrefix(ShareableTokens(sequence));
   const int num_input = BlocksFor(static_cast<int>(sequence.input.size()));
   const int num_new =
       num_input + BlocksFor(sequence.length()) - static_cast<int>(sequence.blocks.size());
   // Those that run will each want a block before long.
-  if (blocks_.num_available() < num_new + std::ssize(running_) && !running_.empty()) {
+  if (blocks.num_available() < num_new + std::ssize(running) && !running.empty()) {
     GiveUpBlocks(sequence);
     return false;
   }
@@ -104,7 +173,7 @@ bool Scheduler::Admit(Sequence& sequence) {
   sequence.num_computed = sequence.num_published * runtime::kKvBlockTokens;
   num_reused_tokens_ += sequence.num_computed;
   while (std::ssize(sequence.input_blocks) < num_input) {
-    const auto block = blocks_.Allocate();
+    const auto block = blocks.Allocate();
     CHECK(block.has_value());
     sequence.input_blocks.push_back(*block);
   }
@@ -124,15 +193,16 @@ void Scheduler::Complete(std::span<const ScheduledTokens> step) {
           std::span<const int32_t>(sequence.tokens)
               .subspan(static_cast<size_t>(sequence.num_published) * runtime::kKvBlockTokens,
                        runtime::kKvBlockTokens);
-      blocks_.Publish(sequence.blocks, static_cast<size_t>(sequence.num_published), tokens);
+      GroupOf(sequence).blocks.Publish(sequence.blocks, static_cast<size_t>(sequence.num_published),
+                                       tokens);
     }
   }
 }
 
 void Scheduler::GiveUpBlocks(Sequence& sequence) {
-  blocks_.Release(sequence.blocks);
+  GroupOf(sequence).blocks.Release(sequence.blocks);
   sequence.blocks.clear();
-  blocks_.Release(sequence.input_blocks);
+  GroupOf(sequence).blocks.Release(sequence.input_blocks);
   sequence.input_blocks.clear();
   sequence.is_encoded = false;
   sequence.num_published = 0;

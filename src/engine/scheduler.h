@@ -15,6 +15,8 @@ namespace convene::engine {
 // A prompt and the answer so far, and how much of it is in the KV cache.
 struct Sequence {
   uint64_t id = 0;
+  int group = 0;                // of the data-parallel groups, the one whose cache has its blocks
+  uint64_t arrival = 0;         // its place in the order of arrival; Scheduler::Add sets it
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int prompt_length = 0;        // in tokens
   // Of an encoder-decoder: what the encoder sees, with blocks of its own; `tokens` is then the
@@ -41,18 +43,24 @@ struct ScheduledTokens {
   int num_tokens = 0;
 };
 
+// Of each group.
 struct SchedulerOptions {
   int max_step_tokens = 512;  // over all sequences of a step, and over all inputs encoded before it
   int max_sequences = 1;      // that run at the same time; at most max_step_tokens
 };
 
-// Sequences run in order of arrival. Blocks are taken as they are needed; when they run out, the
-// youngest running sequence gives up its own and waits, to be computed again. So the oldest always
-// advances, and no set of sequences, each of which fits alone, can block itself.
+// Sequences run in order of arrival. Where ranks divide the sequences among them, each group of
+// them has its own cache and blocks; a sequence goes where the fewest tokens would have been
+// computed until its prompt is, so that groups are loaded alike and known beginnings are found.
+// Blocks are taken as they are needed; when they run out, the youngest running sequence of the
+// group gives up its own and waits, to be computed again. So the oldest of a group always advances,
+// the oldest that waits is always the next to run, and no set of sequences, each of which fits
+// alone, can block itself.
 class Scheduler {
  public:
-  // Keeps a reference to `blocks`.
+  // Keeps references to `blocks`, of one group or one for each of several, all of one size.
   Scheduler(BlockManager& blocks, const SchedulerOptions& options);
+  Scheduler(std::span<BlockManager> blocks, const SchedulerOptions& options);
 
   // Appends a sequence, at least one token long, to those that wait; keeps the pointer until
   // Remove. The caller has made sure that it fits alone: BlocksFor(its greatest length) and those
@@ -69,7 +77,7 @@ class Scheduler {
   // Tells that a step was computed, before its sampled tokens are appended.
   void Complete(std::span<const ScheduledTokens> step);
 
-  int num_sequences() const { return static_cast<int>(running_.size() + waiting_.size()); }
+  int num_sequences() const;
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_reused_tokens() const { return num_reused_tokens_; }  // found in the prefix cache
 
@@ -78,15 +86,28 @@ class Scheduler {
   }
 
  private:
+  struct Group {
+    BlockManager& blocks;
+    std::vector<Sequence*> running = {};  // oldest first
+    // Of the step that is being made:
+    int budget = 0;        // tokens that may still be added
+    int input_budget = 0;  // tokens of inputs that may still be added
+    bool admits = false;
+  };
+
+  Group& GroupOf(const Sequence& sequence) { return groups_[static_cast<size_t>(sequence.group)]; }
+  void ScheduleRunning(Group& group, std::vector<ScheduledTokens>* step);
+  bool AdmitOldest(std::vector<ScheduledTokens>* step);
+  int64_t TokensUntilComputed(const Group& group, const Sequence& sequence) const;
   bool Reserve(Sequence& sequence, int num_tokens);
-  void Preempt(Sequence& sequence);
+  void Preempt(Group& group);
   bool Admit(Sequence& sequence);
   void GiveUpBlocks(Sequence& sequence);
 
-  BlockManager& blocks_;
   SchedulerOptions options_;
-  std::vector<Sequence*> running_;  // oldest first
-  std::deque<Sequence*> waiting_;   // oldest first; all younger than those running
+  std::vector<Group> groups_;
+  std::deque<Sequence*> waiting_;  // oldest first
+  uint64_t last_arrival_ = 0;
   int64_t num_preemptions_ = 0;
   int64_t num_reused_tokens_ = 0;
 };

@@ -216,5 +216,141 @@ TEST(Scheduler, FinishesEverythingThatFitsAlone) {
   EXPECT_GT(num_reused_tokens, 1000);
 }
 
+// `count` groups of `num_blocks` each.
+std::vector<BlockManager> Groups(int count, int num_blocks) {
+  std::vector<BlockManager> groups;
+  for (int i = 0; i < count; ++i) groups.emplace_back(num_blocks);
+  return groups;
+}
+
+TEST(SchedulerOfGroups, GivesEachGroupItsOwnBudget) {
+  std::vector<BlockManager> blocks = Groups(2, 16);
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 1});
+  const auto first = MakeSequence(150);
+  const auto second = MakeSequence(150, 1000);
+  const auto third = MakeSequence(10, 2000);
+  for (const auto& sequence : {&first, &second, &third}) scheduler.Add(sequence->get());
+  auto step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 2u);
+  EXPECT_EQ(step[0].num_tokens, 100);
+  EXPECT_EQ(step[1].num_tokens, 100);
+  EXPECT_NE(first->group, second->group);
+  EXPECT_EQ(blocks[0].num_available(), blocks[1].num_available());
+  Advance(scheduler, step);
+  scheduler.Remove(second.get());
+  step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 2u);
+  EXPECT_EQ(step[1].sequence, third.get());  // in the place that is free again
+  EXPECT_EQ(third->group, second->group);
+}
+
+TEST(SchedulerOfGroups, AdmitsWhereTheFewestTokensWait) {
+  std::vector<BlockManager> blocks = Groups(3, 64);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 8});
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (const int length : {300, 100, 150, 40, 40}) {
+    sequences.push_back(MakeSequence(length, 1000 * static_cast<int32_t>(sequences.size())));
+    scheduler.Add(sequences.back().get());
+  }
+  const auto step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 5u);
+  std::vector<int> groups;
+  for (size_t i = 0; i < step.size(); ++i) {
+    EXPECT_EQ(step[i].sequence, sequences[i].get());  // in order of arrival
+    groups.push_back(sequences[i]->group);
+  }
+  EXPECT_THAT(groups, ::testing::ElementsAre(0, 1, 2, 1, 1));
+}
+
+TEST(SchedulerOfGroups, PrefersTheGroupThatHoldsThePrefixUntilOthersAreSooner) {
+  std::vector<BlockManager> blocks = Groups(2, 64);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 8});
+  const auto busy = MakeSequence(20, 5000);  // so that the prefix is in the second group
+  const auto first = MakeSequence(3 * kBlock);
+  scheduler.Add(busy.get());
+  scheduler.Add(first.get());
+  Advance(scheduler, scheduler.Schedule());
+  ASSERT_EQ(first->group, 1);
+  scheduler.Remove(busy.get());
+  const auto same_beginning = MakeSequence(3 * kBlock + 5);
+  scheduler.Add(same_beginning.get());
+  auto step = scheduler.Schedule();
+  EXPECT_EQ(same_beginning->group, 1);
+  EXPECT_EQ(scheduler.num_reused_tokens(), 3 * kBlock);
+  Advance(scheduler, step);
+  // As much waits there as would be saved.
+  const auto busier = MakeSequence(400, 7000);
+  scheduler.Add(busier.get());
+  scheduler.Schedule();
+  EXPECT_EQ(busier->group, 0);
+  const auto busiest = MakeSequence(1000, 9000);
+  scheduler.Add(busiest.get());
+  scheduler.Schedule();
+  ASSERT_EQ(busiest->group, 1);
+  const auto latecomer = MakeSequence(3 * kBlock + 5);
+  scheduler.Add(latecomer.get());
+  scheduler.Remove(busier.get());
+  scheduler.Schedule();
+  EXPECT_EQ(latecomer->group, 0);
+}
+
+TEST(SchedulerOfGroups, PreemptsWithinTheGroup) {
+  std::vector<BlockManager> blocks = Groups(2, 4);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int i = 0; i < 3; ++i) {
+    sequences.push_back(MakeSequence(kBlock, 1000 * i));
+    scheduler.Add(sequences.back().get());
+  }
+  auto step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 3u);
+  ASSERT_EQ(sequences[2]->group, 0);
+  // The first group's two grow until its four blocks are not enough.
+  while (scheduler.num_preemptions() == 0) {
+    Advance(scheduler, step);
+    step = scheduler.Schedule();
+    ASSERT_LT(sequences[0]->length(), 4 * kBlock);
+  }
+  EXPECT_FALSE(sequences[0]->blocks.empty());
+  EXPECT_FALSE(sequences[1]->blocks.empty());
+  EXPECT_TRUE(sequences[2]->blocks.empty());
+}
+
+TEST(SchedulerOfGroups, FinishesEverythingThatFitsAlone) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 50; ++round) {
+    const int num_groups = 1 + static_cast<int>(random() % 4);
+    std::vector<BlockManager> blocks = Groups(num_groups, 5);
+    Scheduler scheduler(blocks, {.max_step_tokens = 70, .max_sequences = 3});
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    std::map<const Sequence*, int> lengths;
+    for (int i = 0; i < 12; ++i) {
+      const int prompt = 1 + static_cast<int>(random() % (3 * kBlock));
+      sequences.push_back(MakeSequence(prompt, static_cast<int32_t>(random() % 3)));
+      lengths[sequences.back().get()] = prompt + 1 + static_cast<int>(random() % (2 * kBlock - 1));
+      scheduler.Add(sequences.back().get());
+    }
+    for (int steps = 0; scheduler.num_sequences() > 0; ++steps) {
+      ASSERT_LT(steps, 10'000);
+      const auto step = scheduler.Schedule();
+      std::vector<int> num_tokens(static_cast<size_t>(num_groups));
+      for (const auto& [sequence, count] : step) {
+        const auto group = static_cast<size_t>(sequence->group);
+        num_tokens[group] += count;
+        ASSERT_LE(num_tokens[group], 70);
+        ASSERT_GE(std::ssize(sequence->blocks) * kBlock, sequence->num_computed + count);
+      }
+      Advance(scheduler, step);
+      for (const auto& sequence : sequences) {
+        if (sequence->length() == lengths[sequence.get()]) {
+          scheduler.Remove(sequence.get());
+          lengths[sequence.get()] = -1;
+        }
+      }
+    }
+    for (const BlockManager& of_group : blocks) EXPECT_EQ(of_group.num_available(), 5);
+  }
+}
+
 }  // namespace
 }  // namespace convene::engine

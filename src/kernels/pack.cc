@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -87,7 +88,10 @@ void Pack(const RowSource* rows, const PackedPanel& panel, int row_in_panel, T* 
     for (int lane = 0; lane < kLanes; ++lane) {
       const int stored = std::clamp(panel.depth - col, 0, count);
       const int loaded = rows[lane].matrix != nullptr ? stored : 0;
-      if (loaded > 0) LoadColumns(*rows[lane].matrix, rows[lane].row, col, loaded, chunk[lane]);
+      const RowSource& source = rows[lane];
+      if (loaded > 0) {
+        LoadColumns(*source.matrix, source.row, source.first_col + col, loaded, chunk[lane]);
+      }
       std::fill(chunk[lane] + loaded, chunk[lane] + count, T{0});
     }
     for (int i = 0; i < count; i += kPair) {
@@ -99,20 +103,36 @@ void Pack(const RowSource* rows, const PackedPanel& panel, int row_in_panel, T* 
   }
 }
 
-// A whole row as floats, zeros where it is padded.
-void LoadPaddedRow(const RowSource& source, const PackedPanel& panel, std::vector<float>* row) {
-  row->assign(panel.padded(), 0.0f);
-  if (source.matrix != nullptr) LoadRow(*source.matrix, source.row, 0, panel.depth, row->data());
-}
+// A packed row as floats, zeros where it is padded, and what it is a part of.
+class FloatRow {
+ public:
+  void Load(const RowSource& source, const PackedPanel& panel) {
+    row_.assign(panel.padded(), 0.0f);
+    whole_.clear();
+    const StoredMatrix* matrix = source.matrix;
+    if (matrix == nullptr) return;
+    LoadRow(*matrix, source.row, source.first_col, panel.depth, row_.data());
+    if (matrix->cols <= panel.depth) return;
+    whole_.resize(matrix->cols);
+    LoadRow(*matrix, source.row, 0, matrix->cols, whole_.data());
+  }
+
+  std::span<const float> row() const { return row_; }
+  std::span<const float> whole() const { return whole_.empty() ? row_ : whole_; }
+
+ private:
+  std::vector<float> row_;
+  std::vector<float> whole_;  // empty where it is the row
+};
 
 void PackInt8(const RowSource* rows, const PackedPanel& panel, int row_in_panel, std::byte* out,
               float* scales) {
   const int padded = panel.padded();
-  std::vector<float> row;
+  FloatRow source;
   std::vector<int8_t> values(padded);
   for (int lane = 0; lane < kLanes; ++lane) {
-    LoadPaddedRow(rows[lane], panel, &row);
-    scales[row_in_panel + lane] = QuantizeInt8Row(row, values.data());
+    source.Load(rows[lane], panel);
+    scales[row_in_panel + lane] = QuantizeInt8Row(source.row(), source.whole(), values.data());
     std::byte* to = out + (row_in_panel + lane) * 4;
     for (int col = 0; col < padded; col += 4) {
       for (int j = 0; j < 4; ++j) to[j] = static_cast<std::byte>(values[col + j] + kInt8Zero);
@@ -124,13 +144,14 @@ void PackInt8(const RowSource* rows, const PackedPanel& panel, int row_in_panel,
 void PackInt4(const RowSource* rows, const PackedPanel& panel, int row_in_panel, std::byte* out,
               float* scales) {
   const int padded = panel.padded();
-  std::vector<float> row;
+  FloatRow source;
   std::vector<uint8_t> values(padded);
   std::vector<int8_t> group_scales((padded + panel.group - 1) / panel.group);
   for (int lane = 0; lane < kLanes; ++lane) {
-    LoadPaddedRow(rows[lane], panel, &row);
+    source.Load(rows[lane], panel);
     const int in_panel = row_in_panel + lane;
-    scales[in_panel] = QuantizeInt4Row(row, panel.group, values.data(), group_scales.data());
+    scales[in_panel] = QuantizeInt4Row(source.row(), source.whole(), panel.group, values.data(),
+                                       group_scales.data());
     for (int col = 0; col < padded; col += kInt4Block) {
       const int group = col / panel.group * panel.group;
       std::byte* group_at = out + panel.group_offset(group);

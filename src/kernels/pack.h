@@ -29,10 +29,12 @@ struct StoredMatrix {
 // Columns [first_col, first_col + count) of a row, as float.
 void LoadRow(const StoredMatrix& source, int row, int first_col, int count, float* out);
 
-// One packed row's source; null: a row of zeros.
+// One packed row's source: as many columns as the packed matrix has, from first_col on; null: a row
+// of zeros. Integers are those of the whole row, wherever it is cut (quantize_weights.h).
 struct RowSource {
   const StoredMatrix* matrix = nullptr;
   int row = 0;
+  int first_col = 0;
 };
 
 // Packs rows [kLanes * group, kLanes * (group + 1)) of `target` from `rows` (kLanes). Groups are

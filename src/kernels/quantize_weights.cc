@@ -120,10 +120,11 @@ template <typename Vector>
 }
 
 template <typename Vector>
-[[gnu::always_inline]] inline float QuantizeInt4(std::span<const float> row, int group,
+[[gnu::always_inline]] inline float QuantizeInt4(std::span<const float> row,
+                                                 std::span<const float> whole, int group,
                                                  uint8_t* values, int8_t* scales) {
   // The largest group's step becomes kInt4MaxScale times the row's scale.
-  const float row_scale = std::abs(Largest<Vector>(row)) / 8 / kInt4MaxScale;
+  const float row_scale = std::abs(Largest<Vector>(whole)) / 8 / kInt4MaxScale;
   for (size_t first = 0, index = 0; first < row.size(); first += group, ++index) {
     const auto columns = row.subspan(first, std::min<size_t>(group, row.size() - first));
     if (row_scale < kLeastScale) {
@@ -142,19 +143,22 @@ template <typename Vector>
   return row_scale;
 }
 
-float QuantizeInt4Baseline(std::span<const float> row, int group, uint8_t* values, int8_t* scales) {
-  return QuantizeInt4<Float4>(row, group, values, scales);
+float QuantizeInt4Baseline(std::span<const float> row, std::span<const float> whole, int group,
+                           uint8_t* values, int8_t* scales) {
+  return QuantizeInt4<Float4>(row, whole, group, values, scales);
 }
 
 #if defined(__x86_64__)
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] float
-QuantizeInt4Avx512(std::span<const float> row, int group, uint8_t* values, int8_t* scales) {
-  return QuantizeInt4<Float16>(row, group, values, scales);
+QuantizeInt4Avx512(std::span<const float> row, std::span<const float> whole, int group,
+                   uint8_t* values, int8_t* scales) {
+  return QuantizeInt4<Float16>(row, whole, group, values, scales);
 }
 
-[[gnu::target("avx2")]] float QuantizeInt4Avx2(std::span<const float> row, int group,
+[[gnu::target("avx2")]] float QuantizeInt4Avx2(std::span<const float> row,
+                                               std::span<const float> whole, int group,
                                                uint8_t* values, int8_t* scales) {
-  return QuantizeInt4<Float8>(row, group, values, scales);
+  return QuantizeInt4<Float8>(row, whole, group, values, scales);
 }
 
 auto ChooseQuantizeInt4() {
@@ -169,8 +173,8 @@ auto ChooseQuantizeInt4() { return QuantizeInt4Baseline; }
 
 }  // namespace
 
-float QuantizeInt8Row(std::span<const float> row, int8_t* values) {
-  const float top = std::abs(Largest<Float4>(row));
+float QuantizeInt8Row(std::span<const float> row, std::span<const float> whole, int8_t* values) {
+  const float top = std::abs(Largest<Float4>(whole));
   const float inverse = Int8Inverse(top);
   for (size_t i = 0; i < row.size(); ++i) {
     values[i] = static_cast<int8_t>(RoundToEven(row[i] * inverse));
@@ -178,10 +182,11 @@ float QuantizeInt8Row(std::span<const float> row, int8_t* values) {
   return top / 127.0f;
 }
 
-float QuantizeInt4Row(std::span<const float> row, int group, uint8_t* values, int8_t* scales) {
+float QuantizeInt4Row(std::span<const float> row, std::span<const float> whole, int group,
+                      uint8_t* values, int8_t* scales) {
   CHECK(group > 0 && group <= kMaxGroup, "group {}", group);
   static const auto kQuantize = ChooseQuantizeInt4();
-  return kQuantize(row, group, values, scales);
+  return kQuantize(row, whole, group, values, scales);
 }
 
 }  // namespace convene::kernels

@@ -30,6 +30,7 @@ struct SequenceStep {
   // Of an encoder-decoder: the blocks and the length of the input, which Encode has seen.
   std::span<const int32_t> encoder_blocks = {};
   int encoder_length = 0;
+  int group = 0;  // of the groups of ranks that divide the sequences: the one that has the blocks
 };
 
 // An input of an encoder, whole.
@@ -38,6 +39,7 @@ struct EncoderInput {
   // Block i holds positions [64 i, 64 i + 64): afterwards the keys and values that the decoder's
   // layers attend to.
   std::span<const int32_t> blocks;
+  int group = 0;  // as of a SequenceStep
 };
 
 // The encoder's output (hidden) float32 for tokens[token_idx] of input `input_idx`; valid during

@@ -1,11 +1,35 @@
 #include "weights/layer_jobs.h"
 
+#include <utility>
+
 namespace convene::weights {
 namespace {
 
 using kernels::PackedMatrix;
 using model::TensorBinding;
 using model::TensorRole;
+using strategy::Part;
+
+// What is read, and for whom.
+struct Reading {
+  const StoredTensors& tensors;
+  const Share& share;
+  const WeightFormats& formats;
+  PackJobs& jobs;
+};
+
+// Each of `part` as `size` rows or values.
+Part Times(Part part, int size) { return {part.first * size, part.size * size}; }
+
+std::vector<float> Cut(const std::vector<float>& values, Part part) {
+  if (values.empty()) return {};
+  return {values.begin() + part.first, values.begin() + part.first + part.size};
+}
+
+// A bias of a sum over parts is added once.
+std::vector<float> InFirst(int part, std::vector<float> bias) {
+  return part == 0 ? std::move(bias) : std::vector<float>();
+}
 
 // Where row `row` of a head's rotated part, in halves, is among `rope_dim` stored rows.
 int RotatedRow(const model::LatentSpec& latent, int row) {
@@ -14,10 +38,13 @@ int RotatedRow(const model::LatentSpec& latent, int row) {
   return row < half ? 2 * row : 2 * (row - half) + 1;
 }
 
-void LatentJobs(const StoredTensors& tensors, const model::AttentionSpec& attention, int layer,
-                LayerWeights* weights, PackJobs* jobs) {
+void LatentJobs(const Reading& reading, const model::AttentionSpec& attention, int layer,
+                LayerWeights* weights) {
   using enum TensorRole;
+  const auto& [tensors, share, formats, jobs] = reading;
   const model::LatentSpec latent = *attention.latent;
+  const Part heads = HeadsOf(attention, share).query;
+  const Part query_rows = Times(heads, attention.head_dim);
   LatentWeights& target = *weights->latent;
   // Stored: without position first; here the rotated part is first, as the kernels want it.
   const auto query_row = [latent, head_dim = attention.head_dim](int row) {
@@ -31,15 +58,17 @@ void LatentJobs(const StoredTensors& tensors, const model::AttentionSpec& attent
     return row < latent.rope_dim ? latent.kv_rank + RotatedRow(latent, row) : row - latent.rope_dim;
   };
   const auto as_stored = [](int row) { return row; };
-  const TensorBinding& kv_down = tensors.Get(kKvDown, layer);
+  const PackJobs::RowsOf keys = {PackJobs::All(tensors.Get(kKvDown, layer)), latent.key_dim(),
+                                 key_row};
   if (latent.query_rank > 0) {
-    jobs->StackRows(weights->qkv, {{&tensors.Get(kQueryDown, layer), latent.query_rank, as_stored},
-                                   {&kv_down, latent.key_dim(), key_row}});
-    jobs->StackRows(target.query_up,
-                    {{&tensors.Get(kQueryUp, layer), attention.query_dim(), query_row}});
+    jobs.StackRows(
+        weights->qkv,
+        {{PackJobs::All(tensors.Get(kQueryDown, layer)), latent.query_rank, as_stored}, keys});
+    jobs.StackRows(target.query_up,
+                   {{{&tensors.Get(kQueryUp, layer), query_rows}, query_rows.size, query_row}});
   } else {
-    jobs->StackRows(weights->qkv, {{&tensors.Get(kQuery, layer), attention.query_dim(), query_row},
-                                   {&kv_down, latent.key_dim(), key_row}});
+    jobs.StackRows(weights->qkv,
+                   {{{&tensors.Get(kQuery, layer), query_rows}, query_rows.size, query_row}, keys});
   }
   weights->query_norm = tensors.Vector(kQueryDownNorm, layer);
   weights->key_norm = tensors.Vector(kKvDownNorm, layer);
@@ -58,28 +87,43 @@ void LatentJobs(const StoredTensors& tensors, const model::AttentionSpec& attent
   const int stored_rows = latent.nope_dim + attention.value_dim;
   const auto part_of_heads = [&](const PackedMatrix& matrix, int first, int count) {
     const int head_rows = LatentWeights::HeadRows(count);
-    jobs->StackRows(matrix, {{&kv_up, matrix.rows, [=](int row) {
-                                const int i = row % head_rows;
-                                return i < count ? row / head_rows * stored_rows + first + i : -1;
-                              }}});
+    const PackJobs::Rows from = {&kv_up, Times(heads, stored_rows)};
+    jobs.StackRows(matrix, {{from, matrix.rows, [=](int row) {
+                               const int i = row % head_rows;
+                               return i < count ? row / head_rows * stored_rows + first + i : -1;
+                             }}});
   };
   part_of_heads(target.key_up, 0, latent.nope_dim);
   part_of_heads(target.value_up, latent.nope_dim, attention.value_dim);
-  for (int head = 0; head < attention.num_heads; ++head) {
-    jobs->TransposedRows(target.query_in[head], kv_up, head * stored_rows);
+  for (int head = 0; head < heads.size; ++head) {
+    jobs.TransposedRows(target.query_in[head], kv_up, (heads.first + head) * stored_rows);
   }
 }
 
-void QkvJobs(const StoredTensors& tensors, int layer, LayerWeights* weights, PackJobs* jobs) {
+void QkvJobs(const Reading& reading, const model::AttentionSpec& attention, int layer,
+             LayerWeights* weights) {
   using enum TensorRole;
+  const StoredTensors& tensors = reading.tensors;
+  const HeadParts heads = HeadsOf(attention, reading.share);
+  const Part queries = Times(heads.query, attention.head_dim);
+  const Part keys = Times(heads.kv, attention.head_dim);
+  const Part values = Times(heads.kv, attention.value_dim);
   weights->query_norm = tensors.Vector(kQueryNorm, layer);
   weights->key_norm = tensors.Vector(kKeyNorm, layer);
-  for (const TensorRole role : {kQueryBias, kKeyBias, kValueBias}) {
-    const std::vector<float> bias = tensors.Vector(role, layer);
-    weights->qkv_bias.insert(weights->qkv_bias.end(), bias.begin(), bias.end());
+  if (attention.qk_norm == model::QkNorm::kWholeProjection) {
+    weights->query_norm = Cut(weights->query_norm, queries);
+    weights->key_norm = Cut(weights->key_norm, keys);
   }
-  jobs->Stack(weights->qkv, {&tensors.Get(kQuery, layer), &tensors.Get(kKey, layer),
-                             &tensors.Get(kValue, layer)});
+  const auto add_bias = [&](TensorRole role, Part part) {
+    const std::vector<float> bias = Cut(tensors.Vector(role, layer), part);
+    weights->qkv_bias.insert(weights->qkv_bias.end(), bias.begin(), bias.end());
+  };
+  add_bias(kQueryBias, queries);
+  add_bias(kKeyBias, keys);
+  add_bias(kValueBias, values);
+  reading.jobs.Stack(weights->qkv, {{&tensors.Get(kQuery, layer), queries},
+                                    {&tensors.Get(kKey, layer), keys},
+                                    {&tensors.Get(kValue, layer), values}});
 }
 
 // Biases in the order of the packed rows; of one matrix where there is no gate.
@@ -94,73 +138,116 @@ std::vector<float> GateAndUpBias(const std::vector<float>& gate, std::vector<flo
   return bias;
 }
 
-void CrossJobs(const StoredTensors& tensors, int layer, CrossWeights* weights, PackJobs* jobs) {
+void CrossJobs(const Reading& reading, const model::AttentionSpec& attention, int layer,
+               CrossWeights* weights) {
   using enum TensorRole;
+  const auto& [tensors, share, formats, jobs] = reading;
+  const HeadParts heads = HeadsOf(attention, share);
   weights->norm = tensors.Vector(kCrossNorm, layer);
-  jobs->Stack(weights->query, {&tensors.Get(kCrossQuery, layer)});
-  jobs->Stack(weights->kv, {&tensors.Get(kCrossKey, layer), &tensors.Get(kCrossValue, layer)});
-  jobs->Stack(weights->output, {&tensors.Get(kCrossOutput, layer)});
+  jobs.Stack(weights->query,
+             {{&tensors.Get(kCrossQuery, layer), Times(heads.query, attention.head_dim)}});
+  jobs.Stack(weights->kv,
+             {{&tensors.Get(kCrossKey, layer), Times(heads.kv, attention.head_dim)},
+              {&tensors.Get(kCrossValue, layer), Times(heads.kv, attention.value_dim)}});
+  jobs.Stack(weights->output, {PackJobs::All(tensors.Get(kCrossOutput, layer))},
+             heads.query.first * attention.value_dim);
 }
 
-void LayerJobs(const StoredTensors& tensors, const model::LayerSpec& spec, int layer,
-               LayerWeights* weights, PackJobs* jobs) {
+void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeWeights* moe) {
   using enum TensorRole;
+  const auto& [tensors, share, formats, jobs] = reading;
+  std::vector<PackJobs::Rows> router = {PackJobs::All(tensors.Get(kRouter, layer))};
+  const TensorBinding* shared_gate = tensors.Find(kSharedExpertGate, layer);
+  if (shared_gate != nullptr) router.push_back(PackJobs::All(*shared_gate));
+  jobs.Stack(moe->router, router);
+  moe->router_bias = tensors.Vector(kRouterBias, layer);
+  if (!moe->router_bias.empty()) moe->router_bias.resize(moe->router.rows);
+  moe->correction_bias = tensors.Vector(kCorrectionBias, layer);
+  const Part slice = SliceOf(spec, share, formats);
+  for (int local = 0; local < std::ssize(moe->experts); ++local) {
+    FfnWeights& ffn = moe->experts[local];
+    const int expert = moe->first_expert + local;
+    jobs.Ffn(ffn, layer, expert, {kExpertGate, kExpertUp, kExpertDown}, slice);
+    ffn.up_bias = GateAndUpBias(Cut(tensors.Vector(kExpertGateBias, layer, expert), slice),
+                                Cut(tensors.Vector(kExpertUpBias, layer, expert), slice));
+    ffn.down_bias = InFirst(share.expert_slice, tensors.Vector(kExpertDownBias, layer, expert));
+  }
+  if (moe->shared) {
+    jobs.Ffn(*moe->shared, layer, -1, {kSharedGate, kSharedUp, kSharedDown},
+             {0, spec.shared_intermediate_size});
+  }
+}
+
+void LayerJobs(const Reading& reading, const model::LayerSpec& spec, int layer,
+               LayerWeights* weights) {
+  using enum TensorRole;
+  const auto& [tensors, share, formats, jobs] = reading;
+  const Part heads = HeadsOf(spec.attention, share).query;
   weights->attention_norm = tensors.Vector(kAttentionNorm, layer);
   weights->ffn_norm = tensors.Vector(kFfnNorm, layer);
-  weights->output_bias = tensors.Vector(kAttentionOutputBias, layer);
-  weights->sinks = tensors.Vector(kSinks, layer);
+  weights->output_bias = InFirst(share.attention_part, tensors.Vector(kAttentionOutputBias, layer));
+  weights->sinks = Cut(tensors.Vector(kSinks, layer), heads);
   if (spec.attention.latent) {
-    LatentJobs(tensors, spec.attention, layer, weights, jobs);
+    LatentJobs(reading, spec.attention, layer, weights);
   } else {
-    QkvJobs(tensors, layer, weights, jobs);
+    QkvJobs(reading, spec.attention, layer, weights);
   }
-  jobs->Stack(weights->output, {&tensors.Get(kAttentionOutput, layer)});
-  if (weights->cross) CrossJobs(tensors, layer, &*weights->cross, jobs);
+  jobs.Stack(weights->output, {PackJobs::All(tensors.Get(kAttentionOutput, layer))},
+             heads.first * spec.attention.value_dim);
+  if (weights->cross) CrossJobs(reading, *spec.cross_attention, layer, &*weights->cross);
   if (weights->dense) {
-    jobs->Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown});
-    return;
+    jobs.Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown},
+             {0, spec.dense_intermediate_size});
+  } else {
+    MoeJobs(reading, *spec.moe, layer, &*weights->moe);
   }
-  MoeWeights& moe = *weights->moe;
-  std::vector<const TensorBinding*> router = {&tensors.Get(kRouter, layer)};
-  const TensorBinding* shared_gate = tensors.Find(kSharedExpertGate, layer);
-  if (shared_gate != nullptr) router.push_back(shared_gate);
-  jobs->Stack(moe.router, router);
-  moe.router_bias = tensors.Vector(kRouterBias, layer);
-  if (!moe.router_bias.empty()) moe.router_bias.resize(moe.router.rows);
-  moe.correction_bias = tensors.Vector(kCorrectionBias, layer);
-  for (int expert = 0; expert < std::ssize(moe.experts); ++expert) {
-    FfnWeights& ffn = moe.experts[expert];
-    jobs->Ffn(ffn, layer, expert, {kExpertGate, kExpertUp, kExpertDown});
-    ffn.up_bias = GateAndUpBias(tensors.Vector(kExpertGateBias, layer, expert),
-                                tensors.Vector(kExpertUpBias, layer, expert));
-    ffn.down_bias = tensors.Vector(kExpertDownBias, layer, expert);
+}
+
+// The table (num_buckets, num_heads) of a stack, of the heads that the share has.
+std::vector<float> RelativeBias(const Reading& reading,
+                                const std::vector<model::LayerSpec>& layers) {
+  const std::vector<float> table = reading.tensors.Vector(TensorRole::kRelativeBias);
+  std::vector<float> columns;
+  if (table.empty()) return columns;
+  const model::AttentionSpec& attention = layers.front().attention;
+  const Part heads = HeadsOf(attention, reading.share).query;
+  for (int first = 0; first < std::ssize(table); first += attention.num_heads) {
+    const std::vector<float> row = Cut(table, {first + heads.first, heads.size});
+    columns.insert(columns.end(), row.begin(), row.end());
   }
-  if (moe.shared) jobs->Ffn(*moe.shared, layer, -1, {kSharedGate, kSharedUp, kSharedDown});
+  return columns;
 }
 
 }  // namespace
 
-void DecoderJobs(const StoredTensors& tensors, ModelWeights* weights, PackJobs* jobs) {
+void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, const Share& share,
+                 ModelWeights* weights, PackJobs* jobs) {
+  const Reading reading{tensors, share, weights->formats, *jobs};
   weights->final_norm = tensors.Vector(TensorRole::kFinalNorm);
-  weights->relative_bias = tensors.Vector(TensorRole::kRelativeBias);
-  const TensorBinding& embedding = tensors.Get(TensorRole::kEmbedding);
-  const bool tied = weights->spec.tied_embeddings;
-  jobs->Stack(weights->head, {tied ? &embedding : &tensors.Get(TensorRole::kHead)});
-  if (!weights->embedding_is_head()) jobs->Stack(weights->embedding, {&embedding});
-  for (int layer = 0; layer < weights->spec.num_layers(); ++layer) {
-    LayerJobs(tensors, weights->spec.layers[layer], layer, &weights->layers[layer], jobs);
+  weights->relative_bias = RelativeBias(reading, whole.layers);
+  const PackJobs::Rows embedding = PackJobs::All(tensors.Get(TensorRole::kEmbedding));
+  jobs->Stack(weights->embedding, {embedding});
+  if (share.with_head && !weights->embedding_is_head()) {
+    jobs->Stack(
+        weights->head,
+        {whole.tied_embeddings ? embedding : PackJobs::All(tensors.Get(TensorRole::kHead))});
+  }
+  for (int layer = 0; layer < whole.num_layers(); ++layer) {
+    LayerJobs(reading, whole.layers[layer], layer, &weights->layers[layer]);
   }
 }
 
-void EncoderJobs(const StoredTensors& tensors, const model::ModelSpec& spec,
-                 EncoderWeights* weights, PackJobs* jobs) {
-  weights->final_norm = tensors.Vector(TensorRole::kFinalNorm);
-  weights->relative_bias = tensors.Vector(TensorRole::kRelativeBias);
-  if (!spec.tied_embeddings) {
-    jobs->Stack(weights->embedding, {&tensors.Get(TensorRole::kEmbedding)});
+void EncoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, const Share& share,
+                 ModelWeights* weights, PackJobs* jobs) {
+  EncoderWeights& encoder = *weights->encoder;
+  const Reading reading{tensors, share, weights->formats, *jobs};
+  encoder.final_norm = tensors.Vector(TensorRole::kFinalNorm);
+  encoder.relative_bias = RelativeBias(reading, whole.encoder_layers);
+  if (!whole.tied_embeddings) {
+    jobs->Stack(encoder.embedding, {PackJobs::All(tensors.Get(TensorRole::kEmbedding))});
   }
-  for (int layer = 0; layer < std::ssize(weights->layers); ++layer) {
-    LayerJobs(tensors, spec.encoder_layers[layer], layer, &weights->layers[layer], jobs);
+  for (int layer = 0; layer < std::ssize(encoder.layers); ++layer) {
+    LayerJobs(reading, whole.encoder_layers[layer], layer, &encoder.layers[layer]);
   }
 }
 

@@ -3,14 +3,17 @@
 #pragma once
 
 #include "weights/pack_jobs.h"
+#include "weights/share.h"
 
 namespace convene::weights {
 
-// `tensors` and `jobs` are of the decoder; the matrices of `weights` have their shapes already.
-void DecoderJobs(const StoredTensors& tensors, ModelWeights* weights, PackJobs* jobs);
+// `tensors` and `jobs` are of the decoder, `whole` is the model of the checkpoint; the matrices of
+// `weights` have the shapes of `share` already.
+void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, const Share& share,
+                 ModelWeights* weights, PackJobs* jobs);
 
 // The same of the encoder.
-void EncoderJobs(const StoredTensors& tensors, const model::ModelSpec& spec,
-                 EncoderWeights* weights, PackJobs* jobs);
+void EncoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, const Share& share,
+                 ModelWeights* weights, PackJobs* jobs);
 
 }  // namespace convene::weights

@@ -102,14 +102,16 @@ void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
 
 }  // namespace
 
-uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats) {
+uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
+                         const Share& share) {
   ModelWeights unplaced;
-  return LayOut(spec, formats, nullptr, &unplaced);
+  return LayOut(spec, formats, nullptr, &unplaced, share);
 }
 
-uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats) {
+uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
+                     const Share& share) {
   ModelWeights unplaced;
-  LayOut(spec, formats, nullptr, &unplaced);
+  LayOut(spec, formats, nullptr, &unplaced, share);
   const auto bytes_of = [](const FfnWeights& ffn) {
     return ffn.up.size_bytes() + ffn.down.size_bytes();
   };
@@ -128,32 +130,38 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats)
     if (weights.dense) total += bytes_of(*weights.dense);
     if (!weights.moe) continue;
     total += weights.moe->router.size_bytes();
-    total += bytes_of(weights.moe->experts.front()) * spec.layers[layer].moe->top_k;
+    const model::MoeSpec& moe = *spec.layers[layer].moe;
+    total += bytes_of(weights.moe->experts.front()) * moe.top_k * weights.moe->experts.size() /
+             moe.num_experts;
     if (weights.moe->shared) total += bytes_of(*weights.moe->shared);
   }
   return total;
 }
 
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
-                                 const WeightFormats& formats, hardware::NumaPolicy numa,
-                                 hardware::ThreadPool& pool, const LoadProgress& progress,
-                                 const MatrixEdit& edit) {
+                                 const WeightFormats& formats, const Share& share,
+                                 hardware::NumaPolicy numa, hardware::ThreadPool& pool,
+                                 const LoadProgress& progress, const MatrixEdit& edit) {
+  const Result<model::ModelSpec> spec = LocalSpec(checkpoint.spec(), share, formats);
+  if (!spec) return spec.error();
   ModelWeights weights;
-  const uint64_t size_bytes = PackedSizeBytes(checkpoint.spec(), formats);
+  const uint64_t size_bytes = PackedSizeBytes(*spec, formats, share);
   Result<hardware::HugeBuffer> storage = hardware::HugeBuffer::Allocate(size_bytes, "the weights");
   if (!storage) return storage.error();
   weights.storage = std::move(*storage);
   weights.bytes = weights.storage.bytes();
   const Result<int> placed = hardware::PlaceMemory(weights.storage.bytes(), pool.cpus(), numa);
   if (!placed) return placed.error();
-  LayOut(checkpoint.spec(), formats, weights.storage.data(), &weights);
+  LayOut(*spec, formats, weights.storage.data(), &weights, share);
 
   const StoredTensors tensors(checkpoint, /*encoder=*/false);
   PackJobs jobs(tensors);
-  DecoderJobs(tensors, &weights, &jobs);
+  DecoderJobs(tensors, checkpoint.spec(), share, &weights, &jobs);
   const StoredTensors encoder_tensors(checkpoint, /*encoder=*/true);
   PackJobs encoder_jobs(encoder_tensors);
-  if (weights.encoder) EncoderJobs(encoder_tensors, weights.spec, &*weights.encoder, &encoder_jobs);
+  if (weights.encoder) {
+    EncoderJobs(encoder_tensors, checkpoint.spec(), share, &weights, &encoder_jobs);
+  }
   std::move(encoder_jobs.jobs().begin(), encoder_jobs.jobs().end(),
             std::back_inserter(jobs.jobs()));
 

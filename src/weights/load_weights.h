@@ -9,6 +9,7 @@
 #include "hardware/numa.h"
 #include "hardware/thread_pool.h"
 #include "weights/model_weights.h"
+#include "weights/share.h"
 #include "weights/stored_matrix.h"
 
 namespace convene::weights {
@@ -16,19 +17,24 @@ namespace convene::weights {
 // Called from the loading thread with bytes packed so far and in total; may be empty.
 using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
 
-// Bytes that LoadWeights will reserve for this model in these formats.
-uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats);
+// Bytes that LoadWeights will reserve for this model in these formats, of a rank that holds `share`
+// of it. `spec` is LocalSpec of the share.
+uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
+                         const Share& share = {});
 
-// Bytes of weights that a decode step of one sequence reads: of each layer the attention, router,
-// dense or shared feed-forward and top_k experts, and the head.
-uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats);
+// Bytes of weights that a decode step of one sequence reads there: of each layer the attention,
+// router, dense or shared feed-forward and top_k experts, and the head. Of the experts of a share
+// as many as it has on average.
+uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
+                     const Share& share = {});
 
-// Packs with all threads of `pool`; source pages are dropped behind the packing, so that the peak
-// stays near PackedSizeBytes. `edit`, where given, sees every matrix first. Errors: memory that
+// Reads what `share` is of the checkpoint, no other rows of its matrices. Packs with all threads of
+// `pool`; source pages are dropped behind the packing, so that the peak stays near PackedSizeBytes.
+// `edit`, where given, sees every matrix first, whole ones. Errors: those of LocalSpec; memory that
 // cannot be had (says how much and what to change); scales that are not numbers.
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
-                                 const WeightFormats& formats, hardware::NumaPolicy numa,
-                                 hardware::ThreadPool& pool, const LoadProgress& progress,
-                                 const MatrixEdit& edit = {});
+                                 const WeightFormats& formats, const Share& share,
+                                 hardware::NumaPolicy numa, hardware::ThreadPool& pool,
+                                 const LoadProgress& progress, const MatrixEdit& edit = {});
 
 }  // namespace convene::weights

@@ -38,9 +38,9 @@ TEST(MatrixEdit, ThatChangesNothingGivesTheSameBytes) {
     const checkpoint::Checkpoint checkpoint = Fixture(name);
     for (const kernels::WeightFormat format : kFormats) {
       const Result<ModelWeights> plain =
-          LoadWeights(checkpoint, {.matrices = format}, kNuma, pool, {});
+          LoadWeights(checkpoint, {.matrices = format}, {}, kNuma, pool, {});
       const Result<ModelWeights> edited =
-          LoadWeights(checkpoint, {.matrices = format}, kNuma, pool, {},
+          LoadWeights(checkpoint, {.matrices = format}, {}, kNuma, pool, {},
                       [](model::TensorRole, int, std::vector<float>&) {});
       ASSERT_TRUE(plain.ok() && edited.ok());
       EXPECT_TRUE(std::ranges::equal(plain->bytes, edited->bytes))
@@ -53,7 +53,7 @@ TEST(MatrixEdit, ReachesThePackedWeightsOfItsRole) {
   hardware::ThreadPool pool({0});
   const checkpoint::Checkpoint checkpoint = Fixture("dbrx_plain");
   const Result<ModelWeights> weights =
-      LoadWeights(checkpoint, {.matrices = kernels::WeightFormat::kF32}, kNuma, pool, {},
+      LoadWeights(checkpoint, {.matrices = kernels::WeightFormat::kF32}, {}, kNuma, pool, {},
                   [](model::TensorRole role, int cols, std::vector<float>& values) {
                     if (role != model::TensorRole::kExpertDown) return;
                     for (size_t i = 0; i < values.size(); ++i) {

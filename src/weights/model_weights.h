@@ -1,5 +1,5 @@
-// The weights of a whole model, packed for the kernels and resident in memory. How they are read
-// from a checkpoint is load_weights.h.
+// The weights of a model, or of a rank's share of it, packed for the kernels and resident in
+// memory. How they are read from a checkpoint is load_weights.h.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct MoeWeights {
   kernels::PackedMatrix router;
   std::vector<float> router_bias;      // (router.rows) or empty
   std::vector<float> correction_bias;  // (num_experts) or empty
-  std::vector<FfnWeights> experts;
+  std::vector<FfnWeights> experts;     // first_expert and following ones: all, or a rank's share
+  int first_expert = 0;
   std::optional<FfnWeights> shared;
 };
 
@@ -103,9 +104,9 @@ struct EncoderWeights {
 };
 
 struct ModelWeights {
-  model::ModelSpec spec;
+  model::ModelSpec spec;  // as the rank sees it (share.h)
   WeightFormats formats;
-  kernels::PackedMatrix head;       // (vocab, hidden)
+  kernels::PackedMatrix head;       // (vocab, hidden), or no rows on a rank that makes no logits
   kernels::PackedMatrix embedding;  // (vocab, hidden), the head itself when tied and of one format
   std::optional<EncoderWeights> encoder;
   std::vector<float> relative_bias;  // of the decoder: (num_buckets, num_heads) or empty

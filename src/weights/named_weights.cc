@@ -26,8 +26,10 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
       add(fmt::format("{}query_in.{}", prefix, head), latent.query_in[head]);
     }
   };
-  add("head", weights.head);
-  if (!weights.embedding_is_head()) add("embedding", weights.embedding);
+  // One that is both is the head; without a head it still is the embedding.
+  const bool has_head = weights.head.rows > 0;
+  if (has_head) add("head", weights.head);
+  if (!has_head || !weights.embedding_is_head()) add("embedding", weights.embedding);
   const auto add_layer = [&](const LayerWeights& layer, const std::string& prefix) {
     add(prefix + "qkv", layer.qkv);
     if (layer.latent) add_latent(prefix, *layer.latent);
@@ -41,7 +43,8 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
     if (!layer.moe) return;
     add(prefix + "router", layer.moe->router);
     for (size_t expert = 0; expert < layer.moe->experts.size(); ++expert) {
-      add_ffn(fmt::format("{}experts.{}", prefix, expert), layer.moe->experts[expert]);
+      add_ffn(fmt::format("{}experts.{}", prefix, layer.moe->first_expert + expert),
+              layer.moe->experts[expert]);
     }
     if (layer.moe->shared) add_ffn(prefix + "shared", *layer.moe->shared);
   };

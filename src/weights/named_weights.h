@@ -15,7 +15,7 @@ struct NamedMatrix {
   const kernels::PackedMatrix* matrix;
 };
 
-// In the order of weight_layout.h.
+// In the order of weight_layout.h; of a share (share.h) those that it has.
 std::vector<NamedMatrix> Matrices(const ModelWeights& weights);
 
 struct NamedVector {
@@ -24,7 +24,7 @@ struct NamedVector {
   int64_t size;  // as the model's tensors say
 };
 
-// The norms, biases and sinks that the model has.
+// The norms, biases and sinks that the model has; `weights` are all of its.
 std::vector<NamedVector> Vectors(ModelWeights& weights);
 
 }  // namespace convene::weights

@@ -27,25 +27,26 @@ StoredMatrix Transposed(const StoredMatrix& matrix, int first_row, int count) {
 
 }  // namespace
 
-void PackJobs::Stack(const PackedMatrix& target, const std::vector<const TensorBinding*>& parts) {
+void PackJobs::Stack(const PackedMatrix& target, const std::vector<Rows>& parts, int first_col) {
   std::vector<RowsOf> all;
-  for (const TensorBinding* part : parts) {
-    all.push_back({part, static_cast<int>(part->rows), [](int row) { return row; }});
+  for (const Rows& part : parts) {
+    all.push_back({part, part.rows.size, [](int row) { return row; }});
   }
-  StackRows(target, std::move(all));
+  StackRows(target, std::move(all), first_col);
 }
 
-void PackJobs::StackRows(const PackedMatrix& target, std::vector<RowsOf> parts) {
+void PackJobs::StackRows(const PackedMatrix& target, std::vector<RowsOf> parts, int first_col) {
   PackJob job;
   job.target = &target;
   std::vector<const StoredMatrix*> matrices;
-  for (const RowsOf& part : parts) matrices.push_back(Describe(*part.matrix, &job));
-  job.source_of = [matrices, parts = std::move(parts)](int packed_row) -> RowSource {
+  for (const RowsOf& part : parts) matrices.push_back(Describe(part.from, &job));
+  job.source_of = [matrices, first_col, parts = std::move(parts)](int packed_row) -> RowSource {
     int row = packed_row;
     for (size_t i = 0; i < parts.size(); ++i) {
       if (row < parts[i].num_rows) {
         const int source = parts[i].row_of(row);
-        return source < 0 ? RowSource{} : RowSource{matrices[i], source};
+        if (source < 0) return {};
+        return {matrices[i], parts[i].from.rows.first + source, first_col};
       }
       row -= parts[i].num_rows;
     }
@@ -58,13 +59,7 @@ void PackJobs::TransposedRows(const PackedMatrix& target, const TensorBinding& b
                               int first_row) {
   PackJob job;
   job.target = &target;
-  StoredMatrix* matrix = Describe(binding, &job);
-  // Each head takes its rows alone; all of the tensor would be counted, read ahead and dropped for
-  // each of them.
-  std::span<const std::byte>& bytes = job.sources.front();
-  const size_t row_bytes = bytes.size() / static_cast<size_t>(binding.rows);
-  bytes = bytes.subspan(static_cast<size_t>(first_row) * row_bytes,
-                        static_cast<size_t>(target.cols) * row_bytes);
+  StoredMatrix* matrix = Describe({&binding, {first_row, target.cols}}, &job);
   *matrix = Transposed(*matrix, first_row, target.cols);
   job.source_of = [matrix](int row) -> RowSource {
     return row < matrix->rows ? RowSource{matrix, row} : RowSource{};
@@ -73,42 +68,55 @@ void PackJobs::TransposedRows(const PackedMatrix& target, const TensorBinding& b
 }
 
 void PackJobs::GateAndUp(const PackedMatrix& target, const TensorBinding& gate,
-                         const TensorBinding& up) {
+                         const TensorBinding& up, strategy::Part rows) {
   PackJob job;
   job.target = &target;
-  const StoredMatrix* gate_matrix = Describe(gate, &job);
-  const StoredMatrix* up_matrix = Describe(up, &job);
-  job.source_of = [gate_matrix, up_matrix](int packed_row) -> RowSource {
-    const kernels::GateUpRow at = kernels::GateUpRowAt(gate_matrix->rows, packed_row);
-    if (at.row >= gate_matrix->rows) return {};
-    return {at.is_up ? up_matrix : gate_matrix, at.row};
+  const StoredMatrix* gate_matrix = Describe({&gate, rows}, &job);
+  const StoredMatrix* up_matrix = Describe({&up, rows}, &job);
+  job.source_of = [gate_matrix, up_matrix, rows](int packed_row) -> RowSource {
+    const kernels::GateUpRow at = kernels::GateUpRowAt(rows.size, packed_row);
+    if (at.row >= rows.size) return {};
+    return {at.is_up ? up_matrix : gate_matrix, rows.first + at.row};
   };
   jobs_.push_back(std::move(job));
 }
 
-void PackJobs::Ffn(const FfnWeights& target, int layer, int expert, FfnRoles roles) {
+void PackJobs::Ffn(const FfnWeights& target, int layer, int expert, FfnRoles roles,
+                   strategy::Part slice) {
   const TensorBinding* gate = tensors_.Find(roles.gate, layer, expert);
   const TensorBinding& up = tensors_.Get(roles.up, layer, expert);
   if (gate != nullptr) {
-    GateAndUp(target.up, *gate, up);
+    GateAndUp(target.up, *gate, up, slice);
   } else {
-    Stack(target.up, {&up});
+    Stack(target.up, {{&up, slice}});
   }
-  Stack(target.down, {&tensors_.Get(roles.down, layer, expert)});
+  Stack(target.down, {All(tensors_.Get(roles.down, layer, expert))}, slice.first);
 }
 
-StoredMatrix* PackJobs::Describe(const TensorBinding& binding, PackJob* job) {
+StoredMatrix* PackJobs::Describe(const Rows& rows, PackJob* job) {
+  const TensorBinding& binding = *rows.matrix;
   matrices_.push_back(tensors_.Matrix(binding));
   const checkpoint::TensorView view = tensors_.View(binding);
+  // What is not read shall not be counted, read ahead and dropped. The rows of a transposed matrix
+  // are everywhere.
+  std::span<const std::byte> bytes = view.bytes;
+  int64_t first_stored = 0;
+  int64_t num_stored = view.rows;
+  if (!binding.transposed) {
+    first_stored = int64_t{rows.rows.first} * binding.row_step;
+    num_stored = int64_t{rows.rows.size} * binding.row_step;
+    const int64_t row_bytes = std::ssize(bytes) / view.rows;
+    bytes = bytes.subspan(first_stored * row_bytes, num_stored * row_bytes);
+  }
   // Gate and up may take turns in the same rows.
   const bool is_known = std::any_of(job->sources.begin(), job->sources.end(),
-                                    [&](auto bytes) { return bytes.data() == view.bytes.data(); });
-  if (!is_known) job->sources.push_back(view.bytes);
+                                    [&](auto source) { return source.data() == bytes.data(); });
+  if (!is_known) job->sources.push_back(bytes);
   job->matrices.emplace_back(&matrices_.back(), binding.role);
   if (view.scales.is_e8m0 && !is_known) {
     const int64_t per_row = view.scales.blocks_per_row;
-    job->sources.push_back(
-        view.scales.data.subspan(binding.first_row * per_row, view.rows * per_row));
+    job->sources.push_back(view.scales.data.subspan((binding.first_row + first_stored) * per_row,
+                                                    num_stored * per_row));
     job->exponents.emplace_back(job->sources.back(), binding.name);
   }
   return &matrices_.back();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/pack.h"
+#include "strategy/layout.h"
 #include "weights/model_weights.h"
 #include "weights/stored_tensors.h"
 
@@ -39,33 +40,45 @@ class PackJobs {
 
   std::vector<PackJob>& jobs() { return jobs_; }
 
-  // The rows of several stored matrices, one after the other.
-  void Stack(const kernels::PackedMatrix& target,
-             const std::vector<const model::TensorBinding*>& parts);
-
-  // Of each part `num_rows` rows: those that row_of says, zeros where it says less than 0.
-  struct RowsOf {
+  // Some rows of a stored matrix.
+  struct Rows {
     const model::TensorBinding* matrix;
+    strategy::Part rows;
+  };
+  // All of them.
+  static Rows All(const model::TensorBinding& matrix) {
+    return {&matrix, {0, static_cast<int>(matrix.rows)}};
+  }
+  // Rows of several stored matrices, one after the other, from column first_col on.
+  void Stack(const kernels::PackedMatrix& target, const std::vector<Rows>& parts,
+             int first_col = 0);
+
+  // Of each part `num_rows` rows: those of `from` that row_of says, zeros where it says less than
+  // 0.
+  struct RowsOf {
+    Rows from;
     int num_rows;
     std::function<int(int row)> row_of;
   };
-  void StackRows(const kernels::PackedMatrix& target, std::vector<RowsOf> parts);
+  void StackRows(const kernels::PackedMatrix& target, std::vector<RowsOf> parts, int first_col = 0);
 
   // Rows [first_row, first_row + target.cols) of a stored matrix, transposed.
   void TransposedRows(const kernels::PackedMatrix& target, const model::TensorBinding& binding,
                       int first_row);
 
+  // `rows` of both.
   void GateAndUp(const kernels::PackedMatrix& target, const model::TensorBinding& gate,
-                 const model::TensorBinding& up);
+                 const model::TensorBinding& up, strategy::Part rows);
 
-  // `roles.gate` may have no tensor.
+  // `slice` of its intermediate size. `roles.gate` may have no tensor.
   struct FfnRoles {
     model::TensorRole gate, up, down;
   };
-  void Ffn(const FfnWeights& target, int layer, int expert, FfnRoles roles);
+  void Ffn(const FfnWeights& target, int layer, int expert, FfnRoles roles, strategy::Part slice);
 
  private:
-  kernels::StoredMatrix* Describe(const model::TensorBinding& binding, PackJob* job);
+  // The whole matrix, of which the job will read `rows`.
+  kernels::StoredMatrix* Describe(const Rows& rows, PackJob* job);
 
   const StoredTensors& tensors_;
   std::deque<kernels::StoredMatrix> matrices_;

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -92,6 +93,39 @@ Status WriteWeights(const ModelWeights& weights, const std::string& path) {
   return file->Finish();
 }
 
+// Of whole weights only the experts of a share, and its head.
+void KeepShare(const Share& share, ModelWeights& weights) {
+  const auto keep_experts = [&](const std::vector<model::LayerSpec>& specs,
+                                std::vector<LayerWeights>& layers) {
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      if (!layers[layer].moe) continue;
+      MoeWeights& moe = *layers[layer].moe;
+      const strategy::Part experts = ExpertsOf(*specs[layer].moe, share);
+      moe.experts = {std::make_move_iterator(moe.experts.begin() + experts.first),
+                     std::make_move_iterator(moe.experts.begin() + experts.first + experts.size)};
+      moe.first_expert = experts.first;
+    }
+  };
+  if (weights.encoder) keep_experts(weights.spec.encoder_layers, weights.encoder->layers);
+  keep_experts(weights.spec.layers, weights.layers);
+  if (!share.with_head) weights.head = {};
+}
+
+// Matrices that lie one behind the other at once.
+void ReadAhead(const ModelWeights& weights) {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  for (const NamedMatrix& named : Matrices(weights)) {
+    const kernels::PackedMatrix& matrix = *named.matrix;
+    if (matrix.data != end) {
+      if (begin != end) checkpoint::WillNeed({begin, end});
+      begin = matrix.data;
+    }
+    end = matrix.data + matrix.size_bytes();
+  }
+  if (begin != end) checkpoint::WillNeed({begin, end});
+}
+
 }  // namespace
 
 bool IsPackedDirectory(const std::string& directory) {
@@ -163,12 +197,20 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
   return PackedDirectory{*std::move(configuration), *formats, *std::move(file), *first_byte};
 }
 
-ModelWeights MapWeights(PackedDirectory directory) {
+Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {
+  if (share.attention_parts > 1 || share.expert_slices > 1) {
+    return Error{
+        "the weights of this directory are packed as whole matrices, which cannot be divided among "
+        "ranks; use the original checkpoint, or a layout that divides by whole sequences and "
+        "experts only, such as attention=dp2,experts=ep2"};
+  }
+  const Result<model::ModelSpec> spec =
+      LocalSpec(directory.configuration.spec, share, directory.formats);
+  if (!spec) return spec.error();
   ModelWeights weights;
   weights.mapped = std::move(directory.file);
   const std::byte* base = weights.mapped->bytes().data() + directory.first_byte;
-  const uint64_t size_bytes =
-      LayOut(directory.configuration.spec, directory.formats, base, &weights);
+  const uint64_t size_bytes = LayOut(*spec, directory.formats, base, &weights);
   weights.bytes = {base, size_bytes};
   const std::byte* next = base + size_bytes;
   for (const NamedVector& named : Vectors(weights)) {
@@ -176,7 +218,8 @@ ModelWeights MapWeights(PackedDirectory directory) {
     std::memcpy(named.values->data(), next, named.size * sizeof(float));
     next += named.size * sizeof(float);
   }
-  checkpoint::WillNeed(weights.bytes);
+  KeepShare(share, weights);
+  ReadAhead(weights);
   return weights;
 }
 

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "weights/model_weights.h"
+#include "weights/share.h"
 
 namespace convene::weights {
 
@@ -44,11 +45,12 @@ Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::Mode
 Result<uint64_t> FindPackedWeights(const model::ModelSpec& spec, const WeightFormats& formats,
                                    std::span<const std::byte> prefix, uint64_t file_size);
 
-// The weights, which keep the file mapped. Tells the kernel to read it ahead.
-ModelWeights MapWeights(PackedDirectory directory);
+// The weights, which keep the file mapped. Tells the kernel to read ahead what `share` is of it.
+// Errors: shares with parts of matrices, which are packed whole there; those of LocalSpec.
+Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share = {});
 
-// Writes `weights`, which were loaded from `source`, and copies the directory's other files.
-// `target` must not exist or be empty; it is complete or gone. Errors: of the disk.
+// Writes `weights`, all of those that were loaded from `source`, and copies the directory's other
+// files. `target` must not exist or be empty; it is complete or gone. Errors: of the disk.
 Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
                             const std::string& target);
 

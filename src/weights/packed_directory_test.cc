@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -34,7 +35,8 @@ class PackedDirectoryTest : public testing::TestWithParam<const char*> {
     auto checkpoint = checkpoint::Checkpoint::Open(source);
     CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
     hardware::ThreadPool pool({0});
-    auto weights = LoadWeights(*checkpoint, formats, hardware::NumaPolicy::kAuto, pool, {});
+    auto weights =
+        LoadWeights(*checkpoint, formats, Share{}, hardware::NumaPolicy::kAuto, pool, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     const Status written = WritePackedDirectory(*weights, source, target());
     CHECK(written.ok(), "{}", written.error().message);
@@ -90,7 +92,9 @@ TEST_P(PackedDirectoryTest, MapsWhatWasPacked) {
     ASSERT_TRUE(IsPackedDirectory(target()));
     auto opened = OpenPackedDirectory(target());
     ASSERT_TRUE(opened) << opened.error().message;
-    const ModelWeights mapped = MapWeights(*std::move(opened));
+    const Result<ModelWeights> result = MapWeights(*std::move(opened));
+    ASSERT_TRUE(result) << result.error().message;
+    const ModelWeights& mapped = *result;
     EXPECT_EQ(mapped.formats.matrices, format);
     ASSERT_EQ(mapped.bytes.size(), expected.bytes.size());
     EXPECT_TRUE(std::equal(mapped.bytes.begin(), mapped.bytes.end(), expected.bytes.begin()));
@@ -144,6 +148,45 @@ TEST_P(PackedDirectoryTest, NeverWritesOverAnything) {
   ASSERT_FALSE(again);
   EXPECT_THAT(again.error().message, HasSubstr("not an empty directory"));
   EXPECT_TRUE(OpenPackedDirectory(target()));
+}
+
+TEST_P(PackedDirectoryTest, MapsTheExpertsOfAShare) {
+  const ModelWeights whole = Write({.matrices = kernels::WeightFormat::kInt8});
+  const Share share{.expert_share = 1, .expert_shares = 3, .with_head = false};
+  auto opened = OpenPackedDirectory(target());
+  ASSERT_TRUE(opened) << opened.error().message;
+  const Result<ModelWeights> mapped = MapWeights(*std::move(opened), share);
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_EQ(mapped->head.rows, 0);
+  EXPECT_EQ(mapped->embedding.rows, whole.embedding.rows);
+  for (size_t layer = 0; layer < whole.layers.size(); ++layer) {
+    if (!whole.layers[layer].moe) continue;
+    const MoeWeights& all = *whole.layers[layer].moe;
+    const MoeWeights& some = *mapped->layers[layer].moe;
+    const strategy::Part experts = ExpertsOf(*whole.spec.layers[layer].moe, share);
+    EXPECT_EQ(some.first_expert, experts.first);
+    ASSERT_EQ(std::ssize(some.experts), experts.size);
+    for (int expert = 0; expert < experts.size; ++expert) {
+      const FfnWeights& a = some.experts[expert];
+      const FfnWeights& b = all.experts[experts.first + expert];
+      EXPECT_EQ(a.up_bias, b.up_bias);
+      EXPECT_EQ(a.down_bias, b.down_bias);
+      EXPECT_EQ(0, std::memcmp(a.up.data, b.up.data, a.up.size_bytes()));
+      EXPECT_EQ(0, std::memcmp(a.down.data, b.down.data, a.down.size_bytes()));
+    }
+  }
+}
+
+TEST_P(PackedDirectoryTest, RefusesSharesThatCutMatrices) {
+  Write({.matrices = kernels::WeightFormat::kInt8});
+  for (const Share& share :
+       {Share{.attention_parts = 2}, Share{.expert_slice = 1, .expert_slices = 2}}) {
+    auto opened = OpenPackedDirectory(target());
+    ASSERT_TRUE(opened) << opened.error().message;
+    const Result<ModelWeights> mapped = MapWeights(*std::move(opened), share);
+    ASSERT_FALSE(mapped);
+    EXPECT_THAT(mapped.error().message, HasSubstr("use the original checkpoint"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, PackedDirectoryTest,

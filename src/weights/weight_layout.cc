@@ -56,11 +56,14 @@ void PlaceLatent(const model::AttentionSpec& attention, WeightFormat format, int
   }
 }
 
-MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, Placer* placer) {
+MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, const Share& share,
+                    Placer* placer) {
   MoeWeights weights;
+  const strategy::Part experts = ExpertsOf(moe, share);
+  weights.first_expert = experts.first;
   const int gate_rows = moe.shared_expert_gate ? 1 : 0;
   weights.router = placer->Place(WeightFormat::kF32, moe.num_experts + gate_rows, hidden);
-  for (int expert = 0; expert < moe.num_experts; ++expert) {
+  for (int expert = 0; expert < experts.size; ++expert) {
     weights.experts.push_back(
         placer->PlaceFfn(format, moe.activation, hidden, moe.intermediate_size));
   }
@@ -70,12 +73,9 @@ MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, 
   return weights;
 }
 
-}  // namespace
-
-namespace {
-
 void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpec>& layers,
-                 WeightFormat format, Placer* placer, std::vector<LayerWeights>* weights) {
+                 WeightFormat format, const Share& share, Placer* placer,
+                 std::vector<LayerWeights>* weights) {
   const int hidden = spec.hidden_size;
   for (const model::LayerSpec& layer : layers) {
     LayerWeights& placed = weights->emplace_back();
@@ -95,7 +95,7 @@ void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpe
       cross_weights.output = placer->Place(format, hidden, cross.output_dim());
     }
     if (layer.moe) {
-      placed.moe = PlaceMoe(*layer.moe, format, hidden, placer);
+      placed.moe = PlaceMoe(*layer.moe, format, hidden, share, placer);
     } else {
       placed.dense =
           placer->PlaceFfn(format, layer.dense_activation, hidden, layer.dense_intermediate_size);
@@ -106,24 +106,28 @@ void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpe
 }  // namespace
 
 uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, const std::byte* base,
-                ModelWeights* weights) {
+                ModelWeights* weights, const Share& share) {
   Placer placer(base, formats.group);
   weights->spec = spec;
   weights->formats = formats;
   weights->layers.clear();
   weights->encoder.reset();
-  weights->head = placer.Place(formats.head(), spec.vocab_size, spec.hidden_size);
+  weights->head = {};
+  if (share.with_head || weights->embedding_is_head()) {
+    weights->head = placer.Place(formats.head(), spec.vocab_size, spec.hidden_size);
+  }
   weights->embedding = weights->embedding_is_head()
                            ? weights->head
                            : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
+  if (!share.with_head) weights->head = {};
   if (!spec.encoder_layers.empty()) {
     EncoderWeights& encoder = weights->encoder.emplace();
     encoder.embedding = spec.tied_embeddings
                             ? weights->embedding
                             : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
-    PlaceLayers(spec, spec.encoder_layers, formats.matrices, &placer, &encoder.layers);
+    PlaceLayers(spec, spec.encoder_layers, formats.matrices, share, &placer, &encoder.layers);
   }
-  PlaceLayers(spec, spec.layers, formats.matrices, &placer, &weights->layers);
+  PlaceLayers(spec, spec.layers, formats.matrices, share, &placer, &weights->layers);
   return placer.used_bytes();
 }
 

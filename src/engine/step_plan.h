@@ -1,0 +1,38 @@
+// Sequences that are all known beforehand, cut into steps and divided among the groups of ranks.
+// For evaluation: requests that come and go are the scheduler's (scheduler.h). It runs nothing.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace convene::engine {
+
+// Of each group.
+struct StepLimits {
+  int max_step_tokens = 0;
+  int num_kv_blocks = 0;
+  int num_groups = 1;
+};
+
+// Tokens [first_position, + num_tokens) of a sequence. Position 0 is the first of block first_block
+// of the group's cache; those behind it are its next ones.
+struct StepPart {
+  int sequence_idx = 0;
+  int group = 0;
+  int first_position = 0;
+  int num_tokens = 0;
+  int first_block = 0;
+
+  bool operator==(const StepPart&) const = default;
+};
+using PlannedStep = std::vector<StepPart>;
+
+// For sequences of given lengths, each of which fits in num_kv_blocks. Each goes to the group with
+// the fewest tokens so far, and there together with others into a step, in chunks where it is
+// longer than one. Parts of a sequence are in order; empty sequences have none.
+std::vector<PlannedStep> PlanSteps(std::span<const int> lengths, const StepLimits& limits);
+
+// The same of sequences that are not cut; all of them are in order, and none is longer than a step.
+std::vector<PlannedStep> PlanWholeSteps(std::span<const int> lengths, const StepLimits& limits);
+
+}  // namespace convene::engine

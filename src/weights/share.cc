@@ -1,0 +1,133 @@
+#include "weights/share.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace convene::weights {
+namespace {
+
+using strategy::Part;
+using strategy::PartOf;
+
+bool HeadsFit(const model::AttentionSpec& attention, int parts) {
+  const int kv_heads = attention.num_kv_heads;
+  if (parts <= kv_heads) return true;
+  return parts % kv_heads == 0 && attention.num_heads % parts == 0;
+}
+
+// "1 to 4, 8 or 16".
+std::string FittingParts(const model::AttentionSpec& attention) {
+  const int kv_heads = attention.num_kv_heads;
+  std::vector<std::string> fitting = {kv_heads > 1 ? fmt::format("1 to {}", kv_heads) : "1"};
+  for (int parts = kv_heads + 1; parts <= attention.num_heads; ++parts) {
+    if (HeadsFit(attention, parts)) fitting.push_back(fmt::format("{}", parts));
+  }
+  std::string text = fitting.front();
+  for (size_t i = 1; i < fitting.size(); ++i) {
+    text += (i + 1 < fitting.size() ? ", " : " or ") + fitting[i];
+  }
+  return text;
+}
+
+// Columns that are cut together.
+int SliceUnit(const WeightFormats& formats) {
+  return formats.matrices == kernels::WeightFormat::kInt4 ? formats.group : 1;
+}
+
+int NumUnits(const model::MoeSpec& moe, const WeightFormats& formats) {
+  const int unit = SliceUnit(formats);
+  return (moe.intermediate_size + unit - 1) / unit;
+}
+
+Status CutAttention(const Share& share, model::AttentionSpec& attention) {
+  if (!HeadsFit(attention, share.attention_parts)) {
+    return Error{
+        fmt::format("attention with {} heads, {} of them for keys and values, cannot be divided "
+                    "into {} parts; {} fit",
+                    attention.num_heads, attention.num_kv_heads, share.attention_parts,
+                    FittingParts(attention))};
+  }
+  const HeadParts heads = HeadsOf(attention, share);
+  attention.num_heads = heads.query.size;
+  attention.num_kv_heads = heads.kv.size;
+  return {};
+}
+
+Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSpec& moe) {
+  if (share.expert_shares > moe.num_experts) {
+    return Error{fmt::format("{} experts cannot be divided into {} shares; 1 to {} fit",
+                             moe.num_experts, share.expert_shares, moe.num_experts)};
+  }
+  const int num_units = NumUnits(moe, formats);
+  if (share.expert_slices > num_units) {
+    const std::string unit =
+        SliceUnit(formats) == 1
+            ? ""
+            : fmt::format(" in int4 groups of {} (--int4-group)", SliceUnit(formats));
+    return Error{fmt::format(
+        "experts with an intermediate size of {}{} cannot be cut into {} slices; 1 to {} fit",
+        moe.intermediate_size, unit, share.expert_slices, num_units)};
+  }
+  moe.intermediate_size = SliceOf(moe, share, formats).size;
+  return {};
+}
+
+Status CutLayers(const Share& share, const WeightFormats& formats,
+                 std::vector<model::LayerSpec>& layers) {
+  for (model::LayerSpec& layer : layers) {
+    if (Status cut = CutAttention(share, layer.attention); !cut) return cut;
+    if (layer.cross_attention) {
+      if (Status cut = CutAttention(share, *layer.cross_attention); !cut) return cut;
+    }
+    if (!layer.moe) continue;
+    if (Status cut = CutExperts(share, formats, *layer.moe); !cut) return cut;
+  }
+  return {};
+}
+
+}  // namespace
+
+Share ShareOf(const strategy::Layout& layout, int rank) {
+  return {.attention_part = layout.attention_part(rank),
+          .attention_parts = layout.attention_tp,
+          .expert_share = layout.expert_share(rank),
+          .expert_shares = layout.expert_ep,
+          .expert_slice = layout.expert_slice(rank),
+          .expert_slices = layout.expert_tp};
+}
+
+Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
+                                   const WeightFormats& formats) {
+  model::ModelSpec local = whole;
+  if (Status cut = CutLayers(share, formats, local.encoder_layers); !cut) return cut.error();
+  if (Status cut = CutLayers(share, formats, local.layers); !cut) return cut.error();
+  return local;
+}
+
+HeadParts HeadsOf(const model::AttentionSpec& whole, const Share& share) {
+  const int queries_per_kv = whole.num_heads / whole.num_kv_heads;
+  if (share.attention_parts <= whole.num_kv_heads) {
+    const Part kv = PartOf(whole.num_kv_heads, share.attention_part, share.attention_parts);
+    return {.query = {kv.first * queries_per_kv, kv.size * queries_per_kv}, .kv = kv};
+  }
+  const int holders = share.attention_parts / whole.num_kv_heads;
+  return {.query = PartOf(whole.num_heads, share.attention_part, share.attention_parts),
+          .kv = {share.attention_part / holders, 1}};
+}
+
+Part ExpertsOf(const model::MoeSpec& whole, const Share& share) {
+  return PartOf(whole.num_experts, share.expert_share, share.expert_shares);
+}
+
+Part SliceOf(const model::MoeSpec& whole, const Share& share, const WeightFormats& formats) {
+  const Part units = PartOf(NumUnits(whole, formats), share.expert_slice, share.expert_slices);
+  const int first = units.first * SliceUnit(formats);
+  const int end =
+      std::min((units.first + units.size) * SliceUnit(formats), whole.intermediate_size);
+  return {first, end - first};
+}
+
+}  // namespace convene::weights

@@ -1,0 +1,53 @@
+// What of a model's weights a rank holds, and the model as it looks there: fewer heads, narrower
+// experts. Reads nothing.
+//
+// Divided are the attention's heads, the experts, and each expert along its intermediate size.
+// Everything else is on every rank: dense blocks, shared experts, routers, norms, embeddings, the
+// latents of latent attention. A bias of a sum over ranks is part 0's alone.
+#pragma once
+
+#include "base/result.h"
+#include "model/model_spec.h"
+#include "strategy/layout.h"
+#include "weights/model_weights.h"
+
+namespace convene::weights {
+
+// Everything, by default.
+struct Share {
+  int attention_part = 0;  // of the heads
+  int attention_parts = 1;
+  int expert_share = 0;  // of the experts
+  int expert_shares = 1;
+  int expert_slice = 0;  // of each expert
+  int expert_slices = 1;
+  bool with_head = true;  // the matrix that makes logits
+
+  bool operator==(const Share&) const = default;
+};
+
+Share ShareOf(const strategy::Layout& layout, int rank);
+
+// The model as a rank sees it whose weights are `share`: of each attention its own heads
+// (HeadsOf), of each expert its slice (SliceOf); num_experts stays that of the router. `tensors`
+// stay those of the checkpoint. Errors: degrees that do not fit; they say which do.
+Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
+                                   const WeightFormats& formats);
+
+// The steps of LocalSpec, of a `whole` model that the share fits.
+
+struct HeadParts {
+  strategy::Part query;
+  strategy::Part kv;
+};
+// KV heads, one or more, with the queries that read them. Where there are more parts than KV heads,
+// several parts hold the same KV head and divide its queries.
+HeadParts HeadsOf(const model::AttentionSpec& whole, const Share& share);
+
+strategy::Part ExpertsOf(const model::MoeSpec& whole, const Share& share);
+
+// Of the intermediate size. int4 is cut where groups begin, so that they are the whole matrix's.
+strategy::Part SliceOf(const model::MoeSpec& whole, const Share& share,
+                       const WeightFormats& formats);
+
+}  // namespace convene::weights

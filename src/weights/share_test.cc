@@ -1,0 +1,122 @@
+#include "weights/share.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/check.h"
+#include "checkpoint/checkpoint.h"
+
+namespace convene::weights {
+namespace {
+
+using testing::HasSubstr;
+
+model::ModelSpec SpecWith(int num_heads, int num_kv_heads, int num_experts = 8,
+                          int intermediate_size = 96) {
+  model::ModelSpec spec;
+  model::LayerSpec& layer = spec.layers.emplace_back();
+  layer.attention = {.num_heads = num_heads, .num_kv_heads = num_kv_heads, .head_dim = 16};
+  layer.moe = {.num_experts = num_experts, .top_k = 2, .intermediate_size = intermediate_size};
+  return spec;
+}
+
+Result<model::ModelSpec> Local(const model::ModelSpec& spec, const Share& share,
+                               kernels::WeightFormat format = kernels::WeightFormat::kBf16) {
+  return LocalSpec(spec, share, {.matrices = format});
+}
+
+TEST(Share, IsWhatTheLayoutGivesTheRank) {
+  const strategy::Layout layout{
+      .attention_tp = 2, .attention_dp = 2, .expert_ep = 1, .expert_tp = 4};
+  EXPECT_EQ(ShareOf(layout, 3), (Share{.attention_part = 1,
+                                       .attention_parts = 2,
+                                       .expert_share = 0,
+                                       .expert_shares = 1,
+                                       .expert_slice = 3,
+                                       .expert_slices = 4}));
+  EXPECT_EQ(ShareOf({}, 0), Share{});
+}
+
+TEST(HeadsOf, DividesKvHeadsUnevenlyWithTheirQueries) {
+  const model::ModelSpec spec = SpecWith(20, 5);
+  const int firsts[] = {0, 1, 3};
+  const int sizes[] = {1, 2, 2};
+  for (int part = 0; part < 3; ++part) {
+    const Share share{.attention_part = part, .attention_parts = 3};
+    const HeadParts heads = HeadsOf(spec.layers[0].attention, share);
+    EXPECT_EQ(heads.kv.first, firsts[part]);
+    EXPECT_EQ(heads.kv.size, sizes[part]);
+    EXPECT_EQ(heads.query.first, 4 * firsts[part]);
+    EXPECT_EQ(heads.query.size, 4 * sizes[part]);
+    const auto local = Local(spec, share);
+    ASSERT_TRUE(local) << local.error().message;
+    EXPECT_EQ(local->layers[0].attention.num_kv_heads, sizes[part]);
+    EXPECT_EQ(local->layers[0].attention.num_heads, 4 * sizes[part]);
+  }
+}
+
+TEST(HeadsOf, GivesAKvHeadToSeveralPartsThatDivideItsQueries) {
+  const model::ModelSpec spec = SpecWith(12, 2);
+  for (int part = 0; part < 6; ++part) {
+    const Share share{.attention_part = part, .attention_parts = 6};
+    const HeadParts heads = HeadsOf(spec.layers[0].attention, share);
+    EXPECT_EQ(heads.kv.first, part / 3);
+    EXPECT_EQ(heads.kv.size, 1);
+    EXPECT_EQ(heads.query.first, 2 * part);
+    EXPECT_EQ(heads.query.size, 2);
+    EXPECT_TRUE(Local(spec, share));
+  }
+}
+
+TEST(LocalSpec, OfEverythingIsTheModel) {
+  const model::ModelSpec spec = SpecWith(20, 5);
+  const auto local = Local(spec, {});
+  ASSERT_TRUE(local);
+  EXPECT_EQ(local->layers[0].attention.num_heads, 20);
+  EXPECT_EQ(local->layers[0].moe->intermediate_size, 96);
+}
+
+TEST(LocalSpec, KeepsTheNumberOfExpertsForTheRouter) {
+  const auto local = Local(SpecWith(4, 4), {.expert_share = 1, .expert_shares = 4});
+  ASSERT_TRUE(local);
+  EXPECT_EQ(local->layers[0].moe->num_experts, 8);
+}
+
+TEST(LocalSpec, SaysWhichDivisionsOfAttentionFit) {
+  const auto seven = Local(SpecWith(12, 2), {.attention_parts = 7});
+  ASSERT_FALSE(seven);
+  EXPECT_THAT(seven.error().message, HasSubstr("into 7 parts; 1 to 2, 4, 6 or 12 fit"));
+  const auto three = Local(SpecWith(4, 1), {.attention_parts = 3});
+  ASSERT_FALSE(three);
+  EXPECT_THAT(three.error().message, HasSubstr("1, 2 or 4 fit"));
+}
+
+TEST(LocalSpec, SaysHowManySharesAndSlicesOfExpertsFit) {
+  const auto shares = Local(SpecWith(4, 4), {.expert_shares = 9});
+  ASSERT_FALSE(shares);
+  EXPECT_THAT(shares.error().message, HasSubstr("1 to 8 fit"));
+  const auto slices = Local(SpecWith(4, 4), {.expert_slices = 97});
+  ASSERT_FALSE(slices);
+  EXPECT_THAT(slices.error().message, HasSubstr("1 to 96 fit"));
+  const auto groups = Local(SpecWith(4, 4), {.expert_slices = 4}, kernels::WeightFormat::kInt4);
+  ASSERT_FALSE(groups);
+  EXPECT_THAT(groups.error().message, HasSubstr("1 to 3 fit"));
+}
+
+TEST(SliceOf, CutsInt4WhereGroupsBegin) {
+  const model::ModelSpec spec = SpecWith(4, 4, 8, 100);  // groups of 32, 32, 32 and 4
+  const int firsts[] = {0, 32, 64};
+  const int sizes[] = {32, 32, 36};
+  for (int slice = 0; slice < 3; ++slice) {
+    const Share share{.expert_slice = slice, .expert_slices = 3};
+    const strategy::Part part =
+        SliceOf(*spec.layers[0].moe, share, {.matrices = kernels::WeightFormat::kInt4});
+    EXPECT_EQ(part.first, firsts[slice]);
+    EXPECT_EQ(part.size, sizes[slice]);
+  }
+}
+
+}  // namespace
+}  // namespace convene::weights
