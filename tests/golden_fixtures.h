@@ -19,6 +19,7 @@
 #include "runtime/formats.h"
 #include "runtime/transformer.h"
 #include "weights/load_weights.h"
+#include "weights/share.h"
 
 namespace convene {
 
@@ -89,9 +90,9 @@ class LoadedFixture {
   // `options` without formats.
   LoadedFixture(const checkpoint::Checkpoint& checkpoint, const runtime::Formats& formats,
                 const kernels::KernelSet& kernels, int num_threads,
-                runtime::TransformerOptions options)
+                runtime::TransformerOptions options, const weights::Share& share = {})
       : pool_(std::vector<int>(num_threads, 0)) {
-    auto weights = weights::LoadWeights(checkpoint, formats.weights, weights::Share{},
+    auto weights = weights::LoadWeights(checkpoint, formats.weights, share,
                                         hardware::NumaPolicy::kAuto, pool_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));

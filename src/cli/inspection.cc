@@ -59,7 +59,10 @@ Status PlanMemory(std::optional<int> context, Inspection& inspection) {
       .weights_bytes = weights::PackedSizeBytes(spec, inspection.formats.weights),
       .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, inspection.formats.kv),
       .activation_bytes = runtime::Transformer::ActivationBytes(
-          spec, inspection.formats.activations, engine::LoadOptions().max_step_tokens, tokens,
+          spec,
+          {.max_step_tokens = engine::LoadOptions().max_step_tokens,
+           .context = tokens,
+           .activations = inspection.formats.activations},
           inspection.num_threads),
       .context = tokens,
       .contexts_per_sequence = spec.has_encoder() ? 2 : 1,

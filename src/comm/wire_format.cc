@@ -42,11 +42,8 @@ constexpr uint8_t kE4m3Nan = 0x7f;
   // Below 2^-6 the steps are 2^-9, which is the last bit of a float near 2^14.
   const float steps = std::bit_cast<float>(magnitude) + 0x1p14f;
   const uint32_t subnormal = std::bit_cast<uint32_t>(steps) - std::bit_cast<uint32_t>(0x1p14f);
-  // Choices by masks: compilers vectorise no branch around operations on floats.
-  const uint32_t is_subnormal = -uint32_t{magnitude < std::bit_cast<uint32_t>(0x1p-6f)};
-  const uint32_t is_finite = -uint32_t{magnitude < kInfinityBits};
-  const uint32_t finite = (subnormal & is_subnormal) | (normal & ~is_subnormal);
-  const uint32_t code = (finite & is_finite) | (kE4m3Nan & ~is_finite);
+  uint32_t code = magnitude < std::bit_cast<uint32_t>(0x1p-6f) ? subnormal : normal;
+  code = magnitude >= kInfinityBits ? kE4m3Nan : code;
   return static_cast<uint8_t>(code | ((bits >> 24) & 0x80));
 }
 
@@ -55,17 +52,16 @@ constexpr uint8_t kE4m3Nan = 0x7f;
   const uint32_t sign = static_cast<uint32_t>(code & 0x80) << 24;
   // As a float of the same exponent bits it is 2^-120 times the number, also where not normal.
   const float value = std::bit_cast<float>(magnitude << 20) * 0x1p120f;
-  const uint32_t nan = -uint32_t{magnitude == kE4m3Nan} & 0x7fc00000u;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | nan | sign);
+  const uint32_t bits = magnitude == kE4m3Nan ? 0x7fc00000u : std::bit_cast<uint32_t>(value);
+  return std::bit_cast<float>(bits | sign);
 }
 
 template <typename Number>
 [[gnu::always_inline]] inline float LargestFinite(const Number* row, size_t cols) {
-  int32_t largest = 0;  // magnitudes order as their bits do
+  uint32_t largest = 0;
   for (size_t i = 0; i < cols; ++i) {
-    const int32_t bits = std::bit_cast<int32_t>(Load(row[i])) & 0x7fffffff;
-    const int32_t finite = bits & -int32_t{bits < static_cast<int32_t>(kInfinityBits)};
-    largest = finite > largest ? finite : largest;
+    const uint32_t bits = std::bit_cast<uint32_t>(Load(row[i])) & 0x7fffffff;
+    largest = std::max(largest, bits < kInfinityBits ? bits : 0);
   }
   return std::bit_cast<float>(largest);
 }

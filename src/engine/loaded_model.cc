@@ -58,7 +58,11 @@ Result<ChosenFormats> Plan(const model::ModelSpec& spec, const LoadOptions& opti
         .weights_bytes = weights::PackedSizeBytes(spec, formats.weights),
         .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, formats.kv),
         .activation_bytes = runtime::Transformer::ActivationBytes(
-            spec, formats.activations, options.max_step_tokens, context, num_threads),
+            spec,
+            {.max_step_tokens = options.max_step_tokens,
+             .context = context,
+             .activations = formats.activations},
+            num_threads),
         .context = context,
         .max_sequences = options.max_sequences,
         .contexts_per_sequence = spec.has_encoder() ? 2 : 1,

@@ -77,6 +77,7 @@ void RunGroups(const KernelSet& kernels, hardware::ThreadPool& pool, const Group
     }
   };
   pool.Run([&](int thread_idx) {
+    if (gemm.num_threads > 0 && thread_idx >= gemm.num_threads) return;
     // Two of them in turn: copying one just written would wait for all the stores before it.
     PanelGemm units[2];
     units[0].scratch = units[1].scratch = gemm.scratch + thread_idx * kGemmScratchBytes;

@@ -32,6 +32,7 @@ struct GroupedGemm {
   std::byte* out = nullptr;                              // of row 0
   int64_t out_stride = 0;                                // bytes from row to row
   std::byte* scratch = nullptr;  // (threads, kGemmScratchBytes), 64-byte aligned
+  int num_threads = 0;           // of the pool's that take part; 0: all
   GemmOrder order = GemmOrder::kGrouped;
 };
 

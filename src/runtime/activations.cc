@@ -84,7 +84,8 @@ void WidenForAttention(const model::AttentionSpec& attention, Widths& widths) {
   Widen(widths.span_row, 4 * kernels::SpanRowFloats(attention.value_dim));
 }
 
-Widths WidestOf(const model::ModelSpec& spec, kernels::KvFormat compute, int context) {
+Widths WidestOf(const model::ModelSpec& spec, kernels::KvFormat compute, int context,
+                int expert_shares) {
   Widths widths{.hidden = spec.hidden_size};
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
@@ -94,7 +95,8 @@ Widths WidestOf(const model::ModelSpec& spec, kernels::KvFormat compute, int con
       Widen(widths.intermediate, layer.dense_intermediate_size);
       if (!layer.moe) continue;
       Widen(widths.router, layer.moe->num_experts + 1);
-      Widen(widths.slots_per_token, layer.moe->top_k);
+      const int most_experts = (layer.moe->num_experts + expert_shares - 1) / expert_shares;
+      Widen(widths.slots_per_token, std::min(layer.moe->top_k, most_experts));
       Widen(widths.intermediate, layer.moe->intermediate_size);
       Widen(widths.intermediate, layer.moe->shared_intermediate_size);
     }
@@ -103,12 +105,12 @@ Widths WidestOf(const model::ModelSpec& spec, kernels::KvFormat compute, int con
 }
 
 // Gives each buffer its place; with `base` null only the size is found.
-uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format, int max_step_tokens,
-               int context, int num_threads, std::byte* base, Activations* out) {
+uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format,
+               const Activations::Shape& shape, std::byte* base, Activations* out) {
   using kernels::ActivationFormat;
   const auto compute =
       format == ActivationFormat::kF32 ? kernels::KvFormat::kF32 : kernels::KvFormat::kBf16;
-  const Widths widths = WidestOf(spec, compute, context);
+  const Widths widths = WidestOf(spec, compute, shape.context, shape.expert_shares);
   uint64_t used = 0;
   const auto place_bytes = [&](int64_t rows, int64_t row_bytes) {
     constexpr int64_t kLine = 64;
@@ -124,9 +126,10 @@ uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format, i
   const bool int8 = format == ActivationFormat::kInt8;
   const ActivationFormat wide = int8 ? kFloat : format;
   const ActivationFormat query = format == kFloat ? kFloat : ActivationFormat::kBf16;
-  const int64_t tokens = max_step_tokens;
-  const int64_t slots = tokens * widths.slots_per_token;
-  const int64_t head_rows = std::min<int64_t>(tokens, Activations::kHeadRows);
+  const int64_t tokens = shape.max_step_tokens;
+  const int64_t slots = std::max<int64_t>(tokens, shape.max_expert_rows * widths.slots_per_token);
+  out->num_slots = static_cast<int>(slots);
+  const int64_t head_rows = std::min<int64_t>(shape.max_expert_rows, Activations::kHeadRows);
   out->format = format;
   out->wide_format = wide;
   out->hidden = place(tokens, widths.hidden, kFloat);
@@ -141,10 +144,12 @@ uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format, i
   out->intermediate = place(slots, widths.intermediate, format);
   out->intermediate_wide = int8 ? place(slots, widths.intermediate, wide) : out->intermediate;
   out->slot_out = place(slots, widths.hidden, kFloat);
+  if (shape.is_partial) out->partial_out = place(tokens, widths.hidden, kFloat);
   out->shared_out = place(tokens, widths.hidden, kFloat);
+  out->wanted = place(head_rows, widths.hidden, format);
   out->logits = place(head_rows, spec.vocab_size, kFloat);
-  out->attention_scratch = place_bytes(num_threads, widths.attention_scratch);
-  out->gemm_scratch = place_bytes(num_threads, kernels::kGemmScratchBytes);
+  out->attention_scratch = place_bytes(shape.num_threads, widths.attention_scratch);
+  out->gemm_scratch = place_bytes(shape.num_threads, kernels::kGemmScratchBytes);
   out->span_partials = place_bytes(Activations::kSpanPartials, widths.span_row);
   if (widths.key_dim == 0) return used;
   constexpr int64_t kExpanded = Activations::kExpandedRows;
@@ -178,21 +183,19 @@ int Activations::ExpandedHeads(const model::AttentionSpec& attention, kernels::K
 }
 
 uint64_t Activations::SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                int max_step_tokens, int context, int num_threads) {
+                                const Shape& shape) {
   Activations unplaced;
-  return Place(spec, format, max_step_tokens, context, num_threads, nullptr, &unplaced);
+  return Place(spec, format, shape, nullptr, &unplaced);
 }
 
 Result<Activations> Activations::Create(const model::ModelSpec& spec,
-                                        kernels::ActivationFormat format, int max_step_tokens,
-                                        int context, int num_threads) {
-  Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
-      SizeBytes(spec, format, max_step_tokens, context, num_threads), "the activations");
+                                        kernels::ActivationFormat format, const Shape& shape) {
+  Result<hardware::HugeBuffer> memory =
+      hardware::HugeBuffer::Allocate(SizeBytes(spec, format, shape), "the activations");
   if (!memory) return memory.error();
   Activations activations;
   activations.memory = std::move(*memory);
-  Place(spec, format, max_step_tokens, context, num_threads, activations.memory.data(),
-        &activations);
+  Place(spec, format, shape, activations.memory.data(), &activations);
   return activations;
 }
 

@@ -19,6 +19,7 @@ struct RowBuffer {
   int64_t stride_bytes = 0;
 
   std::byte* row(int64_t row_idx) const { return data + row_idx * stride_bytes; }
+  RowBuffer From(int64_t row_idx) const { return {row(row_idx), stride_bytes}; }
   float* floats(int64_t row_idx) const { return reinterpret_cast<float*>(row(row_idx)); }
 };
 
@@ -35,7 +36,9 @@ struct Activations {
   RowBuffer intermediate_wide;  // (slots, intermediate) float or bf16
   RowBuffer intermediate;       // (slots, intermediate) activations
   RowBuffer slot_out;           // (slots, hidden) float
+  RowBuffer partial_out;        // (tokens, hidden) float: attention's output of some heads
   RowBuffer shared_out;         // (tokens, hidden) float
+  RowBuffer wanted;             // (kHeadRows, hidden) activations
   RowBuffer logits;             // (kHeadRows, vocab) float
   RowBuffer attention_scratch;  // (threads, AttentionScratchBytes)
   RowBuffer gemm_scratch;       // (threads, kGemmScratchBytes)
@@ -73,11 +76,21 @@ struct Activations {
   // int8, whose scale depends on the whole row. Then the `wide` buffers are memory of their own.
   kernels::ActivationFormat wide_format = kernels::ActivationFormat::kBf16;
 
-  // `context`: of the longest sequence, in tokens.
+  struct Shape {
+    int max_step_tokens = 0;  // of this rank's sequences
+    // Rows that the experts of this rank may get in a step, its own included.
+    int max_expert_rows = 0;
+    int context = 0;  // of the longest sequence, in tokens
+    int num_threads = 1;
+    int expert_shares = 1;    // that the experts are divided into
+    bool is_partial = false;  // attention's heads are divided among ranks
+  };
   static uint64_t SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                            int max_step_tokens, int context, int num_threads);
+                            const Shape& shape);
   static Result<Activations> Create(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                    int max_step_tokens, int context, int num_threads);
+                                    const Shape& shape);
+
+  int num_slots = 0;  // of expert_in and slot_out
 
   hardware::HugeBuffer memory;
 };

@@ -1,7 +1,6 @@
 #include "runtime/attention_layer.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace convene::runtime {
 namespace {
@@ -20,13 +19,16 @@ kernels::QkNormKind KindOf(model::QkNorm norm) {
 
 }  // namespace
 
-int AttentionLayer::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {
-  const weights::LayerWeights& weights = layer.weights;
+void AttentionLayer::Project(const Layer& layer, const StepRows& rows) {
+  Activations& buffers = context_.activations;
+  context_.Multiply(layer.weights.qkv, buffers.normed, rows.num_rows(), kernels::Epilogue::kStore,
+                    buffers.qkv, layer.weights.qkv_bias);
+}
+
+int AttentionLayer::Attend(const Layer& layer, const StepRows& rows, bool only_wanted,
+                           bool is_normed) {
   const model::AttentionSpec& shape = layer.spec.attention;
   Activations& buffers = context_.activations;
-  context_.Normalize(weights.attention_norm, rows.num_rows(), /*also_float=*/false);
-  context_.Multiply(weights.qkv, buffers.normed, rows.num_rows(), kernels::Epilogue::kStore,
-                    buffers.qkv, weights.qkv_bias);
   // Every block that this step starts to fill is cleared before anything is written to it.
   context_.pool.ParallelFor(
       rows.num_rows(),
@@ -40,38 +42,37 @@ int AttentionLayer::Run(const Layer& layer, const StepRows& rows, bool only_want
   if (shape.latent) {
     latent_.Run(layer, rows, only_wanted);
   } else {
-    PrepareQkv(layer, rows);
-    if (num_out > 0) Attend(layer, rows, only_wanted);
-  }
-  if (num_out == 0) return 0;
-  if (only_wanted) {
-    for (int i = 0; i < num_out; ++i) {
-      std::memmove(buffers.hidden.row(i), buffers.hidden.row(rows.wanted()[i]),
-                   buffers.hidden.stride_bytes);
-    }
+    PrepareQkv(layer, rows, is_normed);
+    if (num_out > 0) AttendRows(layer, rows, only_wanted);
   }
   context_.Narrow(buffers.attention_wide, num_out, shape.output_dim(), buffers.attention_out);
-  context_.Multiply(weights.output, buffers.attention_out, num_out, kernels::Epilogue::kAdd,
-                    buffers.hidden, weights.output_bias, {.scale = context_.spec().residual_scale});
   return num_out;
 }
 
-void AttentionLayer::PrepareQkv(const Layer& layer, const StepRows& rows) {
+void AttentionLayer::Output(const Layer& layer, int num_rows, kernels::Epilogue epilogue,
+                            float scale, const RowBuffer& out) {
+  if (num_rows == 0) return;
+  context_.Multiply(layer.weights.output, context_.activations.attention_out, num_rows, epilogue,
+                    out, layer.weights.output_bias, {.scale = scale});
+}
+
+void AttentionLayer::PrepareQkv(const Layer& layer, const StepRows& rows, bool is_normed) {
   const weights::LayerWeights& weights = layer.weights;
   const model::ModelSpec& spec = context_.spec();
   const model::AttentionSpec& attention = layer.spec.attention;
   Activations& buffers = context_.activations;
-  const kernels::QkvShape shape{.format = cache_.format(),
-                                .num_heads = attention.num_heads,
-                                .num_kv_heads = attention.num_kv_heads,
-                                .head_dim = attention.head_dim,
-                                .value_dim = attention.value_dim,
-                                .rotary_dim = spec.rope.rotary_dim,
-                                .norm = KindOf(attention.qk_norm),
-                                .epsilon = spec.norm.epsilon,
-                                .query_norm = weights.query_norm.data(),
-                                .key_norm = weights.key_norm.data(),
-                                .clip = attention.clip_qkv.value_or(0.0f)};
+  const kernels::QkvShape shape{
+      .format = cache_.format(),
+      .num_heads = attention.num_heads,
+      .num_kv_heads = attention.num_kv_heads,
+      .head_dim = attention.head_dim,
+      .value_dim = attention.value_dim,
+      .rotary_dim = spec.rope.rotary_dim,
+      .norm = is_normed ? kernels::QkNormKind::kNone : KindOf(attention.qk_norm),
+      .epsilon = spec.norm.epsilon,
+      .query_norm = weights.query_norm.data(),
+      .key_norm = weights.key_norm.data(),
+      .clip = attention.clip_qkv.value_or(0.0f)};
   context_.pool.ParallelFor(
       rows.num_rows(),
       [&](int64_t row, int) {
@@ -125,7 +126,7 @@ kernels::Attention AttentionLayer::Describe(const Layer& layer, const StepRows& 
           .out_head_stride = out_stride};
 }
 
-void AttentionLayer::Attend(const Layer& layer, const StepRows& rows, bool only_wanted) {
+void AttentionLayer::AttendRows(const Layer& layer, const StepRows& rows, bool only_wanted) {
   const model::AttentionSpec& shape = layer.spec.attention;
   rows.AttentionUnits(shape, only_wanted, &units_);
   calls_.clear();

@@ -22,14 +22,21 @@ class AttentionLayer {
         attender_(attender),
         latent_(context, cache, attender_, latent_options) {}
 
-  // Adds the layer's attention to the residual stream, hidden (rows). With `only_wanted` all rows'
-  // keys and values are cached, but only the wanted rows go on: they are moved to the front of
-  // hidden. Returns how many rows go on.
-  int Run(const Layer& layer, const StepRows& rows, bool only_wanted);
+  // Queries, keys and values of all rows, from normed to qkv.
+  void Project(const Layer& layer, const StepRows& rows);
+
+  // What Project made goes into the cache, and attention's output into attention_out, of all rows
+  // or of the wanted ones only. Returns of how many. `is_normed`: queries and keys have had their
+  // norm already.
+  int Attend(const Layer& layer, const StepRows& rows, bool only_wanted, bool is_normed);
+
+  // attention_out through the output projection to `out`.
+  void Output(const Layer& layer, int num_rows, kernels::Epilogue epilogue, float scale,
+              const RowBuffer& out);
 
  private:
-  void PrepareQkv(const Layer& layer, const StepRows& rows);
-  void Attend(const Layer& layer, const StepRows& rows, bool only_wanted);
+  void PrepareQkv(const Layer& layer, const StepRows& rows, bool is_normed);
+  void AttendRows(const Layer& layer, const StepRows& rows, bool only_wanted);
   kernels::Attention Describe(const Layer& layer, const StepRows& rows,
                               const AttentionUnit& unit) const;
 

@@ -34,12 +34,12 @@ void CrossAttention::Store(const Layer& layer, const StepRows& rows) {
       4);
 }
 
-void CrossAttention::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {
+int CrossAttention::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {
   const model::AttentionSpec& shape = *layer.spec.cross_attention;
   const weights::CrossWeights& weights = *layer.weights.cross;
   Activations& buffers = context_.activations;
   const int num_rows = only_wanted ? static_cast<int>(rows.wanted().size()) : rows.num_rows();
-  context_.Normalize(weights.norm, num_rows, /*also_float=*/false);
+  if (num_rows == 0) return 0;
   context_.Multiply(weights.query, buffers.normed, num_rows, Epilogue::kStore, buffers.qkv);
   const kernels::QkvShape queries{
       .format = cache_.format(), .num_heads = shape.num_heads, .head_dim = shape.head_dim};
@@ -52,8 +52,14 @@ void CrossAttention::Run(const Layer& layer, const StepRows& rows, bool only_wan
       4);
   Attend(layer, rows, only_wanted);
   context_.Narrow(buffers.attention_wide, num_rows, shape.output_dim(), buffers.attention_out);
-  context_.Multiply(weights.output, buffers.attention_out, num_rows, Epilogue::kAdd, buffers.hidden,
-                    {}, {.scale = context_.spec().residual_scale});
+  return num_rows;
+}
+
+void CrossAttention::Output(const Layer& layer, int num_rows, Epilogue epilogue, float scale,
+                            const RowBuffer& out) {
+  if (num_rows == 0) return;
+  context_.Multiply(layer.weights.cross->output, context_.activations.attention_out, num_rows,
+                    epilogue, out, {}, {.scale = scale});
 }
 
 void CrossAttention::Attend(const Layer& layer, const StepRows& rows, bool only_wanted) {

@@ -20,8 +20,13 @@ class CrossAttention {
   // Keys and values of the encoder's output, `normed`, whose rows and blocks are `rows`.
   void Store(const Layer& layer, const StepRows& rows);
 
-  // Adds the attention of all rows, or of the wanted ones, which are in front, to hidden.
-  void Run(const Layer& layer, const StepRows& rows, bool only_wanted);
+  // From normed to attention_out, of all rows or of the wanted ones, which are in front. Returns of
+  // how many.
+  int Run(const Layer& layer, const StepRows& rows, bool only_wanted);
+
+  // attention_out through the output projection to `out`.
+  void Output(const Layer& layer, int num_rows, kernels::Epilogue epilogue, float scale,
+              const RowBuffer& out);
 
  private:
   void Attend(const Layer& layer, const StepRows& rows, bool only_wanted);

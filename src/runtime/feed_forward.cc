@@ -1,42 +1,17 @@
 #include "runtime/feed_forward.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 
+#include "runtime/gate.h"
+
 namespace convene::runtime {
 namespace {
 
 using kernels::Epilogue;
-
-kernels::Gate GateOf(const model::MoeSpec& moe, const weights::MoeWeights& weights) {
-  kernels::Gate gate{.num_experts = moe.num_experts,
-                     .top_k = moe.top_k,
-                     .score = moe.score == model::RouterScore::kSigmoid
-                                  ? kernels::GateScoreKind::kSigmoid
-                                  : kernels::GateScoreKind::kSoftmax,
-                     .num_groups = moe.num_groups,
-                     .top_groups = moe.top_groups,
-                     .group_score = moe.group_score == model::GroupScore::kTopTwoSum
-                                        ? kernels::GroupScoreKind::kTopTwoSum
-                                        : kernels::GroupScoreKind::kMax,
-                     .scale = moe.routed_scale};
-  if (!weights.correction_bias.empty()) gate.correction = weights.correction_bias.data();
-  switch (moe.gate_norm) {
-    case model::GateNorm::kNone:
-      gate.norm = kernels::GateNormKind::kNone;
-      break;
-    case model::GateNorm::kSum:
-      gate.norm = kernels::GateNormKind::kSum;
-      break;
-    case model::GateNorm::kPNorm:
-      gate.norm = kernels::GateNormKind::kPNorm;
-      gate.norm_p = moe.gate_norm_p;
-      break;
-  }
-  return gate;
-}
 
 Epilogue EpilogueOf(const model::ActivationSpec& activation) {
   switch (activation.kind) {
@@ -54,128 +29,294 @@ kernels::EpilogueParameters ParametersOf(const model::ActivationSpec& activation
   return {.limit = activation.limit, .alpha = activation.alpha};
 }
 
+// Activations travel as they are where that is exact and no longer than what was asked for.
+std::optional<comm::WireFormat> DispatchFormat(kernels::ActivationFormat activations,
+                                               comm::WireFormat wire) {
+  const bool fp8 = wire == comm::WireFormat::kE4m3;
+  switch (activations) {
+    case kernels::ActivationFormat::kInt8:
+      return std::nullopt;
+    case kernels::ActivationFormat::kBf16:
+      return fp8 ? std::optional(wire) : std::nullopt;
+    case kernels::ActivationFormat::kF32:
+      return wire == comm::WireFormat::kF32 ? std::nullopt : std::optional(wire);
+  }
+  return std::nullopt;
+}
+
+// Bytes of an activation row without what is padding.
+int64_t UnpaddedBytes(kernels::ActivationFormat format, int size) {
+  return format == kernels::ActivationFormat::kInt8 ? kernels::ActivationRowBytes(format, size)
+                                                    : size * ElementBytes(format);
+}
+
+ExpertRows::Options RowsOptions(const FeedForward::Options& options,
+                                const ForwardContext& context) {
+  const int hidden_size = context.spec().hidden_size;
+  const kernels::ActivationFormat format = context.activations.format;
+  const auto dispatch = DispatchFormat(format, options.wire);
+  const auto returned =
+      options.wire == comm::WireFormat::kF32 ? comm::WireFormat::kF32 : comm::WireFormat::kBf16;
+  return {.layout = options.layout,
+          .pipeline = options.pipeline,
+          .rank = options.rank,
+          .dispatch_row_bytes =
+              dispatch ? static_cast<int64_t>(comm::RowBytes(*dispatch, size_t(hidden_size)))
+                       : UnpaddedBytes(format, hidden_size),
+          .return_row_bytes = static_cast<int64_t>(comm::RowBytes(returned, size_t(hidden_size)))};
+}
+
+// The outputs of experts on their way into one row.
+struct Summands {
+  std::array<const float*, kernels::kMaxTopK> rows;
+  std::array<float, kernels::kMaxTopK> weights;
+  std::array<int32_t, kernels::kMaxTopK> experts;  // in increasing order
+  std::array<kernels::Merge, kernels::kMaxTopK> merges;
+  int count = 0;
+
+  void Add(int32_t expert, const float* row, float weight) {
+    int place = count++;
+    for (; place > 0 && experts[place - 1] > expert; --place) {
+      rows[place] = rows[place - 1];
+      weights[place] = weights[place - 1];
+      experts[place] = experts[place - 1];
+    }
+    rows[place] = row;
+    weights[place] = weight;
+    experts[place] = expert;
+  }
+
+  void Add(const ExpertRows& all, const WorkRow& work, const RowBuffer& slot_out) {
+    for (int i = work.first_pair; i < work.first_pair + work.num_pairs; ++i) {
+      const ExpertPair& pair = all.pairs()[i];
+      Add(pair.expert, slot_out.floats(pair.slot), pair.weight);
+    }
+  }
+
+  kernels::Combine Combine(float* out, size_t size) {
+    kernels::TreeMerges(experts.data(), count, merges.data());
+    return {.rows = rows.data(),
+            .weights = weights.data(),
+            .merges = merges.data(),
+            .count = count,
+            .out = out,
+            .size = static_cast<int>(size)};
+  }
+};
+
 }  // namespace
 
-void FeedForward::Run(const model::LayerSpec& layer, const weights::LayerWeights& weights,
-                      int num_rows, const CapacityStep& limit) {
-  Activations& buffers = context_.activations;
-  context_.Normalize(weights.ffn_norm, num_rows, /*also_float=*/layer.moe.has_value());
-  if (layer.moe) {
-    RunMoe(*layer.moe, *weights.moe, num_rows, limit);
-    return;
+FeedForward::FeedForward(ForwardContext& context, const Options& options, comm::Group* group)
+    : context_(context),
+      options_(options),
+      dispatch_(DispatchFormat(context.activations.format, options.wire)),
+      return_(options.wire == comm::WireFormat::kF32 ? comm::WireFormat::kF32
+                                                     : comm::WireFormat::kBf16),
+      activation_bytes_(UnpaddedBytes(context.activations.format, context.spec().hidden_size)),
+      rows_(RowsOptions(options, context), group) {
+  row_scratch_.resize(static_cast<size_t>(context.pool.size()) * options.layout.num_ranks() *
+                      context.spec().hidden_size);
+  for (const model::LayerSpec& layer : context.spec().layers) {
+    expert_counts_.emplace_back(layer.moe ? layer.moe->num_experts : 0);
   }
-  RunDense(layer.dense_activation, *weights.dense, num_rows, Epilogue::kAdd,
-           context_.spec().residual_scale, buffers.hidden);
+}
+
+void FeedForward::Dense(const Layer& layer, OwnRows own) {
+  context_.Normalize(layer.weights.ffn_norm, own, /*also_float=*/false);
+  RunDense(layer.spec.dense_activation, *layer.weights.dense, own, Epilogue::kAdd,
+           context_.spec().residual_scale, context_.activations.hidden);
 }
 
 void FeedForward::RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
-                           int num_rows, Epilogue epilogue, float scale, const RowBuffer& out) {
+                           OwnRows own, Epilogue epilogue, float scale, const RowBuffer& out) {
   Activations& buffers = context_.activations;
-  context_.Multiply(ffn.up, buffers.normed, num_rows, EpilogueOf(activation),
+  context_.Multiply(ffn.up, buffers.normed.From(own.first), own.count, EpilogueOf(activation),
                     buffers.intermediate_wide, ffn.up_bias, ParametersOf(activation));
-  context_.Narrow(buffers.intermediate_wide, num_rows, ffn.down.cols, buffers.intermediate);
-  context_.Multiply(ffn.down, buffers.intermediate, num_rows, epilogue, out, ffn.down_bias,
-                    {.scale = scale});
+  context_.Narrow(buffers.intermediate_wide, own.count, ffn.down.cols, buffers.intermediate);
+  context_.Multiply(ffn.down, buffers.intermediate, own.count, epilogue, out.From(own.first),
+                    ffn.down_bias, {.scale = scale});
 }
 
-void FeedForward::RunMoe(const model::MoeSpec& moe, const weights::MoeWeights& weights,
-                         int num_rows, const CapacityStep& limit) {
-  Activations& buffers = context_.activations;
-  Route(moe, weights, num_rows, limit);
-  if (weights.shared) {
-    RunDense(moe.activation, *weights.shared, num_rows, Epilogue::kStore, 1, buffers.shared_out);
-  }
-  RunExperts(moe, weights);
-  Combine(moe, weights, num_rows);
+void FeedForward::Shared(const Layer& layer, OwnRows own) {
+  RunDense(layer.spec.moe->activation, *layer.weights.moe->shared, own, Epilogue::kStore, 1,
+           context_.activations.shared_out);
 }
 
-void FeedForward::Route(const model::MoeSpec& moe, const weights::MoeWeights& weights, int num_rows,
-                        const CapacityStep& limit) {
+void FeedForward::Route(const Layer& layer, OwnRows own, const CapacityStep& limit) {
   Activations& buffers = context_.activations;
-  context_.Multiply(weights.router, buffers.normed_float, num_rows, Epilogue::kStore,
-                    buffers.router_logits, weights.router_bias);
-  experts_.resize(size_t(num_rows) * moe.top_k);
+  const model::MoeSpec& moe = *layer.spec.moe;
+  const weights::MoeWeights& weights = *layer.weights.moe;
+  context_.Normalize(layer.weights.ffn_norm, own, /*also_float=*/true);
+  const RowBuffer logits = buffers.router_logits.From(own.first);
+  context_.Multiply(weights.router, buffers.normed_float.From(own.first), own.count,
+                    Epilogue::kStore, logits, weights.router_bias);
+  own_ = own;
+  experts_.resize(size_t(own.count) * moe.top_k);
   expert_weights_.resize(experts_.size());
   const kernels::Gate gate = GateOf(moe, weights);
   context_.pool.ParallelFor(
-      num_rows,
+      own.count,
       [&](int64_t row, int) {
-        kernels::SelectExperts(gate, buffers.router_logits.floats(row), &experts_[row * moe.top_k],
+        kernels::SelectExperts(gate, logits.floats(row), &experts_[row * moe.top_k],
                                &expert_weights_[row * moe.top_k]);
+        if (!options_.router.is_set()) return;
+        const uint64_t key = (context_.step_number << 32) + (uint64_t(layer.index) << 24) +
+                             (uint64_t(options_.rank) << 16) + static_cast<uint64_t>(row);
+        OverrideExperts(options_.router, moe.num_experts, key,
+                        {&experts_[row * moe.top_k], size_t(moe.top_k)});
       },
       16);
   if (limit.capacity != nullptr) {
     limit.capacity->Apply(limit.layer, moe.num_experts, limit.rows, experts_, expert_weights_);
   }
-  kernels::SortByExpert(moe.num_experts, moe.top_k, experts_, &dispatch_);
+  if (!layer.is_encoder) {
+    for (const int32_t expert : experts_) ++expert_counts_[layer.index][expert];
+  }
+  rows_.Begin(layer.index, moe.num_experts, moe.top_k, experts_, expert_weights_);
+  PackOutgoing(own);
 }
 
-void FeedForward::RunExperts(const model::MoeSpec& moe, const weights::MoeWeights& weights) {
+void FeedForward::PackOutgoing(OwnRows own) {
+  const Activations& buffers = context_.activations;
+  const std::span<const ExpertRows::Outgoing> outgoing = rows_.outgoing();
+  const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
+  context_.pool.ParallelFor(
+      std::ssize(outgoing),
+      [&](int64_t i, int) {
+        const int64_t row = own.first + outgoing[i].row;
+        if (dispatch_) {
+          comm::EncodeRow(*dispatch_, {buffers.normed_float.floats(row), hidden_size},
+                          outgoing[i].to);
+        } else {
+          std::memcpy(outgoing[i].to, buffers.normed.row(row), activation_bytes_);
+        }
+      },
+      16);
+}
+
+void FeedForward::UnpackRow(const std::byte* from, std::byte* to, int thread_idx) {
+  if (!dispatch_) {
+    std::memcpy(to, from, activation_bytes_);
+    return;
+  }
+  const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
+  float* row = &row_scratch_[size_t(thread_idx) * options_.layout.num_ranks() * hidden_size];
+  comm::DecodeRow(*dispatch_, from, {row, hidden_size});
+  context_.ToActivations(row, context_.spec().hidden_size, to);
+}
+
+// The rows of a chunk's slots to expert_in, from its beginning.
+void FeedForward::GatherRows(const ChunkSlots& slots, OwnRows own) {
+  Activations& buffers = context_.activations;
+  context_.pool.ParallelFor(
+      std::ssize(slots.work_row),
+      [&](int64_t i, int thread_idx) {
+        const WorkRow& work = rows_.work_rows()[slots.work_row[i]];
+        if (work.data != nullptr) {
+          UnpackRow(work.data, buffers.expert_in.row(i), thread_idx);
+        } else {
+          std::memcpy(buffers.expert_in.row(i), buffers.normed.row(own.first + work.row),
+                      buffers.normed.stride_bytes);
+        }
+      },
+      16);
+}
+
+void FeedForward::Experts(const Layer& layer, int chunk) {
   const auto start = std::chrono::steady_clock::now();
   const double flops_before = context_.statistics.flops;
   Activations& buffers = context_.activations;
-  const auto num_slots = static_cast<int>(dispatch_.token_of_slot.size());
+  const model::MoeSpec& moe = *layer.spec.moe;
+  const std::vector<weights::FfnWeights>& experts = layer.weights.moe->experts;
+  const ChunkSlots& slots = rows_.Select(chunk);
+  const int first_slot = slots.first_slot.front();
+  const auto num_slots = static_cast<int>(slots.work_row.size());
+  CHECK(slots.first_slot.back() <= buffers.num_slots, "{} slots of {}", slots.first_slot.back(),
+        buffers.num_slots);
+  CHECK(layer.weights.moe->first_expert == rows_.first_expert() &&
+            std::ssize(experts) == rows_.num_local_experts(),
+        "experts {} to {} are here", rows_.first_expert(),
+        rows_.first_expert() + rows_.num_local_experts() - 1);
+  if (num_slots == 0) return;
   const auto gather_groups = [&](kernels::PackedMatrix weights::FfnWeights::*matrix,
                                  std::vector<float> weights::FfnWeights::*bias) {
     groups_.clear();
-    for (size_t expert = 0; expert < weights.experts.size(); ++expert) {
-      const int first = dispatch_.first_slot[expert];
-      const int count = dispatch_.first_slot[expert + 1] - first;
+    for (size_t expert = 0; expert < experts.size(); ++expert) {
+      const int first = slots.first_slot[expert];
+      const int count = slots.first_slot[expert + 1] - first;
       if (count == 0) continue;
-      const weights::FfnWeights& ffn = weights.experts[expert];
+      const weights::FfnWeights& ffn = experts[expert];
       groups_.push_back({.weights = &(ffn.*matrix),
-                         .first_row = first,
+                         .first_row = first - first_slot,
                          .num_rows = count,
                          .bias = (ffn.*bias).empty() ? nullptr : (ffn.*bias).data()});
     }
   };
-  context_.pool.ParallelFor(
-      num_slots,
-      [&](int64_t slot, int) {
-        std::memcpy(buffers.expert_in.row(slot), buffers.normed.row(dispatch_.token_of_slot[slot]),
-                    buffers.normed.stride_bytes);
-      },
-      16);
+  GatherRows(slots, own_);
   gather_groups(&weights::FfnWeights::up, &weights::FfnWeights::up_bias);
   context_.statistics.activated_experts += std::ssize(groups_);
   context_.MultiplyGroups(groups_, buffers.expert_in, EpilogueOf(moe.activation),
                           buffers.intermediate_wide, ParametersOf(moe.activation));
-  context_.Narrow(buffers.intermediate_wide, num_slots, weights.experts.front().down.cols,
+  context_.Narrow(buffers.intermediate_wide, num_slots, experts.front().down.cols,
                   buffers.intermediate);
   gather_groups(&weights::FfnWeights::down, &weights::FfnWeights::down_bias);
-  context_.MultiplyGroups(groups_, buffers.intermediate, Epilogue::kStore, buffers.slot_out);
+  context_.MultiplyGroups(groups_, buffers.intermediate, Epilogue::kStore,
+                          buffers.slot_out.From(first_slot));
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   context_.statistics.expert_seconds += elapsed.count();
   context_.statistics.expert_flops += context_.statistics.flops - flops_before;
 }
 
-void FeedForward::Combine(const model::MoeSpec& moe, const weights::MoeWeights& weights,
-                          int num_rows) {
+void FeedForward::Reduce(int chunk) {
+  const Activations& buffers = context_.activations;
+  const std::span<const ExpertRows::Returning> returns = rows_.Returns(chunk);
+  const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
+  context_.pool.ParallelFor(
+      std::ssize(returns),
+      [&](int64_t i, int thread_idx) {
+        float* sum = &row_scratch_[size_t(thread_idx) * options_.layout.num_ranks() * hidden_size];
+        std::fill_n(sum, hidden_size, 0.0f);
+        Summands summands;
+        summands.Add(rows_, rows_.work_rows()[returns[i].work_row], buffers.slot_out);
+        context_.kernels.combine(summands.Combine(sum, hidden_size));
+        comm::EncodeRow(return_, {sum, hidden_size}, returns[i].to);
+      },
+      4);
+}
+
+void FeedForward::Finish(const Layer& layer, OwnRows own) {
   Activations& buffers = context_.activations;
-  const auto combine_row = [&](int64_t row, int) {
-    const int64_t first = row * moe.top_k;
-    std::array<const float*, kernels::kMaxTopK> outputs;
-    std::array<kernels::Merge, kernels::kMaxTopK> merges;
-    for (int i = 0; i < moe.top_k; ++i) {
-      outputs[i] = buffers.slot_out.floats(dispatch_.slot[first + i]);
-    }
-    kernels::TreeMerges(&experts_[first], moe.top_k, merges.data());
-    kernels::Combine combine{.rows = outputs.data(),
-                             .weights = &expert_weights_[first],
-                             .merges = merges.data(),
-                             .count = moe.top_k,
-                             .scale = context_.spec().residual_scale,
-                             .out = buffers.hidden.floats(row),
-                             .size = context_.spec().hidden_size};
-    if (weights.shared) combine.shared = buffers.shared_out.floats(row);
-    if (moe.shared_expert_gate) {
-      // The router's extra row is the shared expert's gate.
-      const float logit = buffers.router_logits.floats(row)[moe.num_experts];
-      combine.shared_weight = 1.0f / (1.0f + std::exp(-logit));
-    }
-    context_.kernels.combine(combine);
-  };
-  context_.pool.ParallelFor(num_rows, combine_row, 4);
+  const model::MoeSpec& moe = *layer.spec.moe;
+  const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
+  const int num_ranks = options_.layout.num_ranks();
+  const bool has_shared = layer.weights.moe->shared.has_value();
+  context_.pool.ParallelFor(
+      own.count,
+      [&](int64_t row, int thread_idx) {
+        Summands summands;
+        const WorkRow* work = rows_.own_work(static_cast<int>(row));
+        if (work != nullptr) summands.Add(rows_, *work, buffers.slot_out);
+        if (num_ranks > 1) {
+          std::array<ExpertRows::Partial, kernels::kMaxTopK> partials;
+          const int count = rows_.Partials(static_cast<int>(row), partials.data());
+          float* unpacked = &row_scratch_[size_t(thread_idx) * num_ranks * hidden_size];
+          for (int i = 0; i < count; ++i, unpacked += hidden_size) {
+            comm::DecodeRow(return_, partials[i].data, {unpacked, hidden_size});
+            summands.Add(partials[i].expert, unpacked, 1);
+          }
+        }
+        kernels::Combine combine =
+            summands.Combine(buffers.hidden.floats(own.first + row), hidden_size);
+        combine.scale = context_.spec().residual_scale;
+        if (has_shared) combine.shared = buffers.shared_out.floats(own.first + row);
+        if (moe.shared_expert_gate) {
+          // The router's extra row is the shared expert's gate.
+          const float logit = buffers.router_logits.floats(own.first + row)[moe.num_experts];
+          combine.shared_weight = 1.0f / (1.0f + std::exp(-logit));
+        }
+        context_.kernels.combine(combine);
+      },
+      4);
 }
 
 }  // namespace convene::runtime

@@ -1,11 +1,16 @@
 #include "runtime/forward_context.h"
 
+#include <algorithm>
+
+#include "runtime/executor.h"
+
 namespace convene::runtime {
 
 void ForwardContext::Multiply(const kernels::PackedMatrix& matrix, const RowBuffer& input,
                               int num_rows, kernels::Epilogue epilogue, const RowBuffer& out,
                               std::span<const float> bias,
                               const kernels::EpilogueParameters& parameters) {
+  if (num_rows == 0) return;
   const kernels::GemmGroup group{
       .weights = &matrix, .num_rows = num_rows, .bias = bias.empty() ? nullptr : bias.data()};
   MultiplyGroups({&group, 1}, input, epilogue, out, parameters);
@@ -20,6 +25,7 @@ void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
     statistics.weight_bytes += static_cast<int64_t>(group.weights->size_bytes());
   }
   if (groups.empty()) return;
+  const bool leaves_threads = comm_budget > 0 && executor != nullptr && executor->exchanging();
   int num_rows = 0;
   for (const kernels::GemmGroup& group : groups) num_rows += group.num_rows;
   const bool dense = dense_from_rows > 0 && num_rows >= dense_from_rows * std::ssize(groups);
@@ -36,6 +42,7 @@ void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
        .out = out.data,
        .out_stride = out.stride_bytes,
        .scratch = activations.gemm_scratch.data,
+       .num_threads = leaves_threads ? std::max(1, pool.size() - comm_budget) : pool.size(),
        .order = dense ? kernels::GemmOrder::kDense : kernels::GemmOrder::kGrouped});
 }
 
@@ -54,7 +61,7 @@ void ForwardContext::ToActivations(const float* x, int size, std::byte* out) con
   }
 }
 
-void ForwardContext::Normalize(std::span<const float> weight, int num_rows, bool also_float) {
+void ForwardContext::Normalize(std::span<const float> weight, OwnRows rows, bool also_float) {
   const kernels::Norm norm{.kind = spec().norm.kind == model::NormKind::kLayer
                                        ? kernels::NormKind::kLayer
                                        : kernels::NormKind::kRms,
@@ -64,8 +71,9 @@ void ForwardContext::Normalize(std::span<const float> weight, int num_rows, bool
                            .size = spec().hidden_size};
   const bool with_float = also_float || activations.format == kernels::ActivationFormat::kInt8;
   pool.ParallelFor(
-      num_rows,
-      [&](int64_t row, int) {
+      rows.count,
+      [&](int64_t i, int) {
+        const int64_t row = rows.first + i;
         kernels.normalize(norm, activations.hidden.floats(row), activations.normed.row(row),
                           with_float ? activations.normed_float.floats(row) : nullptr);
       },

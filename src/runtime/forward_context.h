@@ -8,10 +8,13 @@
 #include "kernels/kernel_set.h"
 #include "model/model_spec.h"
 #include "runtime/activations.h"
+#include "runtime/layer.h"
 #include "runtime/transformer.h"
 #include "weights/model_weights.h"
 
 namespace convene::runtime {
+
+class Executor;
 
 struct ForwardContext {
   const weights::ModelWeights& weights;
@@ -19,7 +22,11 @@ struct ForwardContext {
   hardware::ThreadPool& pool;
   Activations& activations;
   StepStatistics& statistics;
-  int dense_from_rows = 0;  // as TransformerOptions
+  int dense_from_rows = 0;   // as TransformerOptions
+  uint64_t step_number = 0;  // of the steps since the beginning
+  // Threads that products leave alone while `executor` exchanges.
+  int comm_budget = 0;
+  const Executor* executor = nullptr;
 
   const model::ModelSpec& spec() const { return weights.spec; }
 
@@ -41,8 +48,8 @@ struct ForwardContext {
   // x (size) as a row of activations.
   void ToActivations(const float* x, int size, std::byte* out) const;
 
-  // `normed` (and, if wanted, `normed_float`) of the first `num_rows` rows of `hidden`.
-  void Normalize(std::span<const float> weight, int num_rows, bool also_float);
+  // `normed` (and, if wanted, `normed_float`) of these rows of `hidden`.
+  void Normalize(std::span<const float> weight, OwnRows rows, bool also_float);
 };
 
 }  // namespace convene::runtime

@@ -7,9 +7,17 @@
 
 namespace convene::runtime {
 
+// Rows [first, first + count) of the buffers: those whose residual stream this rank has.
+struct OwnRows {
+  int first = 0;
+  int count = 0;
+};
+
 struct Layer {
   const model::LayerSpec& spec;
   const weights::LayerWeights& weights;
+  int index = 0;  // in its stack
+  bool is_encoder = false;
   int cache_layer = 0;  // of the KV cache, where its keys and values go
   // Of self attention; no table where the stack has none.
   kernels::DistanceBias bias = {};

@@ -8,9 +8,14 @@
 #include <span>
 
 #include "base/result.h"
+#include "comm/group.h"
+#include "comm/wire_format.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 #include "runtime/formats.h"
+#include "runtime/router_override.h"
+#include "schedule/timeline.h"
+#include "strategy/step.h"
 #include "weights/model_weights.h"
 
 namespace convene::runtime {
@@ -30,7 +35,8 @@ struct SequenceStep {
   // Of an encoder-decoder: the blocks and the length of the input, which Encode has seen.
   std::span<const int32_t> encoder_blocks = {};
   int encoder_length = 0;
-  int group = 0;  // of the groups of ranks that divide the sequences: the one that has the blocks
+  // Of the ranks that compute attention for this sequence; blocks are those of its cache.
+  int group = 0;
 };
 
 // An input of an encoder, whole.
@@ -39,7 +45,7 @@ struct EncoderInput {
   // Block i holds positions [64 i, 64 i + 64): afterwards the keys and values that the decoder's
   // layers attend to.
   std::span<const int32_t> blocks;
-  int group = 0;  // as of a SequenceStep
+  int group = 0;  // as SequenceStep
 };
 
 // The encoder's output (hidden) float32 for tokens[token_idx] of input `input_idx`; valid during
@@ -53,6 +59,23 @@ using LogitsSink =
 
 // Where nothing was measured (docs/results/latent_attention.md).
 inline constexpr int kExpandFromTokens = 4;
+
+// How ranks share the work (strategy/), and what this one's part is.
+struct ParallelOptions {
+  strategy::Layout layout = {};
+  strategy::Pipeline pipeline = {};
+  // Of rows on their way between ranks; float32 loses nothing.
+  comm::WireFormat wire = comm::WireFormat::kBf16;
+  // Threads that stay away from products while an exchange is under way.
+  int comm_budget = 0;
+  RouterOverride router = {};
+  comm::Group* group = nullptr;  // of layout.num_ranks() ranks; null: this process alone
+  // The model as all ranks together have it, where the weights are a share of it; outlives the
+  // transformer.
+  const model::ModelSpec* whole_spec = nullptr;
+
+  int rank() const { return group != nullptr ? group->rank() : 0; }
+};
 
 struct TransformerOptions {
   int max_step_tokens = 512;  // over all sequences of a step
@@ -69,6 +92,7 @@ struct TransformerOptions {
   // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
   // share no blocks.
   int expert_capacity = 0;
+  ParallelOptions parallel = {};
 };
 
 // What the last step did; for bench (FLOPs and bytes).
@@ -87,8 +111,8 @@ class Transformer {
  public:
   // Bytes of one KV block over all layers, and of the activations, for the memory estimate.
   static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
-  static uint64_t ActivationBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                  int max_step_tokens, int context, int num_threads);
+  static uint64_t ActivationBytes(const model::ModelSpec& spec, const TransformerOptions& options,
+                                  int num_threads);
 
   // Keeps references to all three arguments; the formats of `options` must go with the weights
   // (formats.h). Errors: memory that cannot be had; shapes beyond the kernels' limits.
@@ -99,10 +123,15 @@ class Transformer {
   Transformer& operator=(Transformer&&) noexcept;
   ~Transformer();
 
-  // Runs one step. Token ids must be below the vocabulary's size and the tokens of all sequences
-  // at most max_step_tokens (CHECKed). A sequence's logits are bitwise independent of the other
-  // sequences, of how its tokens were cut into steps, and of the number of threads
-  // (docs/decisions/0001-numerics.md).
+  // On all ranks but 0: takes part in the steps of rank 0 until that ends (EndSteps or its
+  // destructor).
+  void FollowSteps();
+  void EndSteps();
+
+  // Runs one step (*collective*: on the other ranks by FollowSteps). Token ids must be below the
+  // vocabulary's size and the tokens of all sequences at most max_step_tokens in each group
+  // (CHECKed). A sequence's logits are bitwise independent of the other sequences, of how its
+  // tokens were cut into steps, and of the number of threads (docs/decisions/0001-numerics.md).
   void Forward(std::span<const SequenceStep> step, const LogitsSink& sink);
 
   // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and
@@ -114,6 +143,13 @@ class Transformer {
   int SharingLimit(int prompt_length) const;
 
   const StepStatistics& statistics() const;
+
+  // What the last step ran, of this rank's tasks, and when.
+  const schedule::Schedule& schedule() const;
+  const schedule::Timeline& timeline() const;
+  double SizeOf(const schedule::Size& size) const;
+  // Tokens that chose each expert, per layer of the decoder, in all steps of this rank's rows.
+  const std::vector<std::vector<int64_t>>& expert_counts() const;
 
  private:
   struct State;

@@ -1,0 +1,179 @@
+// Which rows a rank's experts compute, chunk by chunk, and where they come from and return to: its
+// own rows, and those that other ranks dispatch. Bookkeeping and exchange; the arithmetic is
+// feed_forward.h.
+//
+// What goes to a peer in one dispatch is a block: the rows as the wire has them, then a byte per
+// row, how many of the receiver's experts it wants, then their numbers (uint16) and weights
+// (float). What returns is a sum per row, in the order in which the rows of that combine were sent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+#include "strategy/layout.h"
+#include "strategy/step.h"
+
+namespace convene::runtime {
+
+// Of the group: each lane that exchanges has a queue of its own.
+inline constexpr int kDispatchQueue = 0;
+inline constexpr int kCombineQueue = 1;
+
+// A token with experts on this rank, pairs [first_pair, first_pair + num_pairs).
+struct WorkRow {
+  const std::byte* data = nullptr;  // null: own row `row`; otherwise as dispatched
+  int32_t row = 0;
+  int32_t first_pair = 0;
+  int32_t num_pairs = 0;
+  int32_t return_chunk = 0;
+};
+
+struct ExpertPair {
+  uint16_t expert = 0;  // its number in the whole layer
+  float weight = 0;
+  int32_t slot = -1;  // where its output is, once its chunk is selected
+};
+
+// The work of one experts task, sorted by expert: slots [first_slot[e], first_slot[e + 1]) are
+// those of the rank's e-th expert.
+struct ChunkSlots {
+  std::vector<int32_t> first_slot;
+  std::vector<int32_t> work_row;  // of each slot, from first_slot[0] on
+};
+
+class ExpertRows {
+ public:
+  struct Options {
+    strategy::Layout layout = {};
+    strategy::Pipeline pipeline = {};
+    int rank = 0;
+    int64_t dispatch_row_bytes = 0;
+    int64_t return_row_bytes = 0;
+  };
+  // `group` may be null where the layout has one rank.
+  ExpertRows(const Options& options, comm::Group* group);
+
+  // The routing of a layer's own rows: (num_rows, top_k), experts in increasing order per row.
+  void Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,
+             std::span<const float> weights);
+
+  // Where each row that goes out must be written: `to`, of own row `row`. Once after Begin.
+  struct Outgoing {
+    int32_t row = 0;
+    std::byte* to = nullptr;
+  };
+  std::span<const Outgoing> outgoing() const { return outgoing_; }
+
+  std::unique_ptr<comm::Exchange> StartCounts();
+  std::unique_ptr<comm::Exchange> StartDispatch(int chunk);
+  std::unique_ptr<comm::Exchange> StartCombine(int chunk);
+
+  // The slots of experts task `chunk`; they are behind those of the chunks selected before.
+  const ChunkSlots& Select(int chunk);
+  const std::vector<WorkRow>& work_rows() const { return work_rows_; }
+  const std::vector<ExpertPair>& pairs() const { return pairs_; }
+
+  // The sums that combine `chunk` returns, and where to write them. Once per chunk, in order.
+  struct Returning {
+    int32_t work_row = 0;
+    std::byte* to = nullptr;
+  };
+  std::span<const Returning> Returns(int chunk);
+
+  // Own row `row`'s pairs on this rank; null: none.
+  const WorkRow* own_work(int row) const {
+    return own_work_[row] < 0 ? nullptr : &work_rows_[own_work_[row]];
+  }
+  // What peers returned of it.
+  struct Partial {
+    int32_t expert = 0;  // the first of the share whose sum it is
+    const std::byte* data = nullptr;
+  };
+  // At most one per rank; returns how many.
+  int Partials(int row, Partial* partials) const;
+
+  int first_expert() const { return first_expert_; }
+  int num_local_experts() const { return num_local_; }
+  // Rows sent to and sums returned by each rank, per chunk, of the current layer.
+  int64_t sent_rows(int rank, int chunk) const;
+  int64_t returned_rows(int rank, int chunk) const;
+
+ private:
+  // A row that is sent: experts_[first .. first + count) of the routing.
+  struct SentRow {
+    int32_t row;
+    int32_t first;
+    int32_t count;
+    int32_t dispatch_chunk;
+    int32_t return_chunk;
+  };
+  struct Counts {
+    int32_t rows = 0;
+    int32_t pairs = 0;
+  };
+  struct Peer {
+    int rank = 0;
+    int share = 0;
+    std::vector<SentRow> sent;
+    std::vector<Counts> out_counts;  // per dispatch chunk, as in_counts
+    std::vector<Counts> in_counts;
+    std::vector<int64_t> out_begin;  // of each chunk's block in `out`, and the end
+    std::vector<int64_t> in_begin;
+    std::vector<std::byte> out;
+    std::vector<std::byte> in;
+    std::vector<std::byte> sums_out;    // what returns to the peer
+    std::vector<std::byte> sums_in;     // what returns from it
+    std::vector<int32_t> sums_in_rows;  // per combine chunk
+    std::vector<int32_t> sums_out_rows;
+    std::vector<int32_t> arrived;  // work rows, in the order of arrival
+    int32_t num_returned = 0;      // sums given out by Returns
+  };
+
+  int64_t BlockBytes(const Counts& counts) const {
+    const int64_t used =
+        counts.rows * options_.dispatch_row_bytes + counts.rows + int64_t{6} * counts.pairs;
+    return (used + 3) / 4 * 4;
+  }
+  int num_chunks() const { return options_.pipeline.chunks; }
+  bool by_experts() const {
+    return num_chunks() > 1 && options_.pipeline.cut == strategy::ChunkCut::kExperts;
+  }
+  int GroupOf(int expert, int share) const;  // where chunks are cut by experts
+  void CutIntoChunks(Peer& peer);
+  void WriteBlocks(Peer& peer);
+  void Arrive(int chunk);
+  void Assign(const std::vector<int32_t>& work_rows, int chunk);
+  std::string What(const char* exchange, int chunk) const;
+
+  Options options_;
+  comm::Group* group_;
+  std::vector<Peer> peers_;   // all other ranks
+  std::vector<int> peer_of_;  // by rank; -1: this one
+  int layer_ = 0;
+  int num_experts_ = 0;
+  int top_k_ = 0;
+  int first_expert_ = 0;
+  int num_local_ = 0;
+  std::vector<int32_t> share_of_;  // by expert
+  std::span<const int32_t> experts_;
+  std::span<const float> weights_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<WorkRow> work_rows_;
+  std::vector<ExpertPair> pairs_;
+  std::vector<int32_t> own_work_;    // by own row
+  std::vector<int32_t> own_rows_;    // work rows of own tokens
+  std::vector<int32_t> partial_at_;  // (own rows, peers): place in sums_in, or -1
+  std::vector<int32_t> selected_;
+  std::vector<Returning> returning_;
+  ChunkSlots slots_;
+  std::vector<int32_t> next_slot_;
+  int num_slots_ = 0;
+  bool in_buffers_ready_ = false;
+};
+
+}  // namespace convene::runtime

@@ -1,0 +1,13 @@
+// The router of a layer as kernels/route.h wants it.
+#pragma once
+
+#include "kernels/route.h"
+#include "model/model_spec.h"
+#include "weights/model_weights.h"
+
+namespace convene::runtime {
+
+// Points into `weights`.
+kernels::Gate GateOf(const model::MoeSpec& moe, const weights::MoeWeights& weights);
+
+}  // namespace convene::runtime

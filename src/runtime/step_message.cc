@@ -1,0 +1,111 @@
+#include "runtime/step_message.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace convene::runtime {
+namespace {
+
+class Writer {
+ public:
+  explicit Writer(StepKind kind) { Number(static_cast<int>(kind)); }
+
+  void Number(int number) { numbers_.push_back(number); }
+  void List(std::span<const int32_t> list) {
+    Number(static_cast<int>(list.size()));
+    numbers_.insert(numbers_.end(), list.begin(), list.end());
+  }
+  std::vector<std::byte> Take() const {
+    const auto bytes = std::as_bytes(std::span(numbers_));
+    return {bytes.begin(), bytes.end()};
+  }
+
+ private:
+  std::vector<int32_t> numbers_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const int32_t> numbers) : numbers_(numbers) {}
+
+  int Number() {
+    CHECK(!numbers_.empty(), "a step's message ends early");
+    const int number = numbers_.front();
+    numbers_ = numbers_.subspan(1);
+    return number;
+  }
+  std::span<const int32_t> List() {
+    const int count = Number();
+    CHECK(count >= 0 && count <= std::ssize(numbers_), "a list of {} numbers", count);
+    const auto list = numbers_.first(static_cast<size_t>(count));
+    numbers_ = numbers_.subspan(static_cast<size_t>(count));
+    return list;
+  }
+
+ private:
+  std::span<const int32_t> numbers_;
+};
+
+}  // namespace
+
+std::vector<std::byte> EndMessage() { return Writer(StepKind::kEnd).Take(); }
+
+std::vector<std::byte> ForwardMessage(std::span<const SequenceStep> step) {
+  Writer writer(StepKind::kForward);
+  writer.Number(static_cast<int>(step.size()));
+  for (const SequenceStep& sequence : step) {
+    writer.Number(sequence.group);
+    writer.Number(sequence.first_position);
+    writer.Number(sequence.prompt_length);
+    writer.Number(sequence.first_logits_token);
+    writer.Number(sequence.encoder_length);
+    writer.List(sequence.tokens);
+    writer.List(sequence.blocks);
+    writer.List(sequence.encoder_blocks);
+  }
+  return writer.Take();
+}
+
+std::vector<std::byte> EncodeMessage(std::span<const EncoderInput> inputs) {
+  Writer writer(StepKind::kEncode);
+  writer.Number(static_cast<int>(inputs.size()));
+  for (const EncoderInput& input : inputs) {
+    writer.Number(input.group);
+    writer.List(input.tokens);
+    writer.List(input.blocks);
+  }
+  return writer.Take();
+}
+
+StepMessage ReadStepMessage(std::span<const std::byte> bytes) {
+  StepMessage message;
+  message.numbers.resize(bytes.size() / sizeof(int32_t));
+  std::memcpy(message.numbers.data(), bytes.data(), message.numbers.size() * sizeof(int32_t));
+  Reader reader(message.numbers);
+  message.kind = static_cast<StepKind>(reader.Number());
+  if (message.kind == StepKind::kEnd) return message;
+  const int count = reader.Number();
+  for (int i = 0; i < count; ++i) {
+    const int group = reader.Number();
+    if (message.kind == StepKind::kEncode) {
+      EncoderInput& input = message.inputs.emplace_back();
+      input.group = group;
+      input.tokens = reader.List();
+      input.blocks = reader.List();
+      continue;
+    }
+    SequenceStep& sequence = message.step.emplace_back();
+    sequence.group = group;
+    sequence.first_position = reader.Number();
+    sequence.prompt_length = reader.Number();
+    sequence.first_logits_token = reader.Number();
+    sequence.encoder_length = reader.Number();
+    sequence.tokens = reader.List();
+    sequence.blocks = reader.List();
+    sequence.encoder_blocks = reader.List();
+  }
+  return message;
+}
+
+}  // namespace convene::runtime

@@ -1,0 +1,29 @@
+// What rank 0 tells the others of a step: everything but the activations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/transformer.h"
+
+namespace convene::runtime {
+
+enum class StepKind { kEnd, kForward, kEncode };
+
+std::vector<std::byte> EndMessage();
+std::vector<std::byte> ForwardMessage(std::span<const SequenceStep> step);
+std::vector<std::byte> EncodeMessage(std::span<const EncoderInput> inputs);
+
+// A message read back; what it holds points into `numbers`.
+struct StepMessage {
+  StepKind kind = StepKind::kEnd;
+  std::vector<SequenceStep> step;
+  std::vector<EncoderInput> inputs;
+  std::vector<int32_t> numbers;
+};
+// `bytes` of this program's own making (CHECKed).
+StepMessage ReadStepMessage(std::span<const std::byte> bytes);
+
+}  // namespace convene::runtime

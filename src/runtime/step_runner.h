@@ -1,0 +1,111 @@
+// What each task of a step does on this rank: the one place where tasks meet the parts of a forward
+// pass. When they run is executor.h, which tasks there are strategy/.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/activations.h"
+#include "runtime/attend.h"
+#include "runtime/attention_layer.h"
+#include "runtime/cross_attention.h"
+#include "runtime/executor.h"
+#include "runtime/expert_capacity.h"
+#include "runtime/feed_forward.h"
+#include "runtime/forward_context.h"
+#include "runtime/kv_cache.h"
+#include "runtime/row_exchange.h"
+#include "runtime/step_rows.h"
+#include "runtime/transformer.h"
+
+namespace convene::runtime {
+
+class StepRunner : public LaneWork {
+ public:
+  StepRunner(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
+             hardware::ThreadPool& pool, const TransformerOptions& options, KvCache cache,
+             Activations activations);
+
+  // The next run is of these sequences, those of all groups; rank 0 gets their logits.
+  void BeginForward(std::span<const SequenceStep> step, const LogitsSink* sink);
+  void BeginEncode(std::span<const EncoderInput> inputs, const StatesSink* sink);
+
+  void Compute(const schedule::Task& task) override;
+  std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
+
+  const StepStatistics& statistics() const { return statistics_; }
+  const ForwardContext& context() const { return context_; }
+  double SizeOf(const schedule::Size& size) const;
+  const std::vector<std::vector<int64_t>>& expert_counts() const {
+    return feed_forward_.expert_counts();
+  }
+  // Asked while products run: whether some threads should stay away from them.
+  void WatchExchanges(const Executor& executor) { context_.executor = &executor; }
+
+ private:
+  // Where the logits of a token come from.
+  struct HeadRow {
+    int sequence_idx = 0;
+    int token_idx = 0;
+    int rank = 0;
+    int row_idx = 0;  // among that rank's wanted rows
+  };
+
+  void Begin(std::span<const SequenceStep> step);
+  void DivideRows();
+  void FindHeadRows(std::span<const SequenceStep> step);
+  const Layer& LayerOf(const schedule::Task& task) const {
+    return (task.encoder ? encoder_ : decoder_)[task.layer];
+  }
+  // The last layer goes on with the rows whose logits are wanted.
+  bool OnlyWanted(const schedule::Task& task) const;
+  void DivideWanted();
+  void KeepWanted();
+
+  void Embed(bool encoder);
+  void Normalize(const schedule::Task& task);
+  void Attend(const schedule::Task& task);
+  void Head();
+  void CrossStore();
+  void BeginCapacity();
+  CapacityStep Limit(const Layer& layer);
+
+  std::vector<float> BiasOf(const std::vector<model::LayerSpec>& layers,
+                            std::span<const float> table) const;
+  std::vector<Layer> Stack(const std::vector<model::LayerSpec>& specs,
+                           const std::vector<weights::LayerWeights>& weights,
+                           std::span<const float> bias, bool is_encoder) const;
+  std::string What(const char* exchange, const schedule::Task& task) const;
+
+  TransformerOptions options_;
+  int rank_;
+  KvCache cache_;
+  Activations activations_;
+  StepStatistics statistics_;
+  ForwardContext context_;
+  StepRows rows_;
+  Attender attender_;
+  AttentionLayer attention_;
+  CrossAttention cross_attention_;
+  FeedForward feed_forward_;
+  RowExchange row_exchange_;
+  std::vector<float> decoder_bias_;  // by distance, as DistanceBias
+  std::vector<float> encoder_bias_;
+  std::vector<Layer> decoder_;
+  std::vector<Layer> encoder_;
+  ExpertCapacity expert_capacity_;
+  std::vector<CapacityRow> capacity_rows_;  // of the step, where there is a limit
+
+  // Of the step in work.
+  std::vector<SequenceStep> own_step_;  // of this rank's group
+  std::vector<int> input_of_;           // the number of each of own_step_ among all
+  int num_out_ = 0;                     // rows that the attention in work goes on with
+  std::vector<HeadRow> head_rows_;      // rank 0
+  std::vector<int> wanted_counts_;      // rank 0: by rank
+  const LogitsSink* logits_sink_ = nullptr;
+  const StatesSink* states_sink_ = nullptr;
+};
+
+}  // namespace convene::runtime

@@ -1,0 +1,32 @@
+#include "strategy/sliced_experts.h"
+
+namespace convene::strategy {
+
+void AddSlicedExperts(StepBuilder& step, const LayerWork& work, int layer) {
+  using enum schedule::TaskKind;
+  using schedule::LaneKind;
+  // Each rank's own tokens are there from the beginning, but a second pass over the weights would
+  // cost more than it hides.
+  const RankTasks route = step.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
+  const RankTasks counts = step.Collective(kCounts, LaneKind::kSend, {layer},
+                                           [&](int rank) { return work.Counts(rank); }, {route});
+  const RankTasks gather =
+      step.Collective(kDispatch, LaneKind::kSend, {layer, 0},
+                      [&](int rank) { return work.Dispatch(rank, 0); }, {route});
+  const bool has_shared = step.layers()[layer].moe->shared_intermediate_size > 0;
+  if (has_shared) {
+    step.Compute(
+        kShared, {layer}, [&](int rank) { return work.Shared(rank); },
+        step.options().pipeline.overlap ? std::vector<RankTasks>{}
+                                        : std::vector<RankTasks>{gather});
+  }
+  step.Compute(kExperts, {layer, 0}, [&](int rank) { return work.Experts(rank, 0); }, {gather});
+  const RankTasks reduce =
+      step.Compute(kReduce, {layer, 0}, [&](int rank) { return work.Reduce(rank, 0); });
+  const RankTasks scatter =
+      step.Collective(kCombine, LaneKind::kReceive, {layer, 0},
+                      [&](int rank) { return work.Combine(rank, 0); }, {reduce});
+  step.Compute(kFinish, {layer}, [&](int rank) { return work.Finish(rank); }, {scatter});
+}
+
+}  // namespace convene::strategy

@@ -1,0 +1,46 @@
+// The schedule of one step: what every strategy shares (embedding, attention, head), with the
+// experts as the chosen one has them. It decides nothing: the parameters come from a plan.
+#pragma once
+
+#include "model/model_spec.h"
+#include "schedule/schedule.h"
+#include "strategy/layout.h"
+
+namespace convene::strategy {
+
+// What a chunk of an expert stage is.
+enum class ChunkCut {
+  kTokens,   // a part of the tokens that come from other ranks: weights are read for each chunk
+  kExperts,  // a part of a rank's experts: a token comes with the first chunk that needs it
+};
+
+// How the experts of a layer are divided in time (EPS-MoE, section 3; systems: expert pipeline).
+struct Pipeline {
+  int chunks = 1;  // 1: everything is dispatched, then computed, then combined
+  ChunkCut cut = ChunkCut::kTokens;
+  // False: nothing runs beside an exchange, as a baseline.
+  bool overlap = true;
+
+  bool operator==(const Pipeline&) const = default;
+};
+
+struct ElementBytes {
+  double weights = 2;
+  double activations = 2;
+  double kv = 2;
+  double dispatched = 2;
+  double returned = 2;
+};
+
+struct StepOptions {
+  Layout layout = {};
+  Pipeline pipeline = {};
+  ElementBytes bytes = {};
+};
+
+schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options);
+
+// Of an encoder: its layers, then the keys and values that the decoder attends to.
+schedule::Schedule BuildEncoderStep(const model::ModelSpec& spec, const StepOptions& options);
+
+}  // namespace convene::strategy

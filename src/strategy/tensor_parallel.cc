@@ -1,0 +1,41 @@
+#include "strategy/tensor_parallel.h"
+
+namespace convene::strategy {
+
+void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cross) {
+  using enum schedule::TaskKind;
+  using schedule::LaneKind;
+  const StepBuilder::At at{.layer = layer, .cross = cross};
+  const auto attention = [&](int rank) {
+    return cross ? work.CrossAttention(rank) : work.Attention(rank);
+  };
+  const Layout& layout = step.layout();
+  if (layout.attention_tp == 1) {
+    step.Compute(kAttention, at, attention);
+    return;
+  }
+  const auto group_of = [&](int rank) { return layout.attention_group(rank); };
+  const double hidden = step.spec().hidden_size;
+  const ElementBytes& bytes = step.options().bytes;
+  const RankTasks normalize =
+      step.Compute(kNormalize, at, [&](int rank) { return work.Rows(rank, hidden * 6); });
+  RankTasks gathered = step.Collective(
+      kGatherNormed, LaneKind::kSend, at,
+      [&](int rank) { return work.ExchangeOfRows(rank, bytes.activations); }, {normalize},
+      group_of);
+  if (!cross && step.layers()[layer].attention.qk_norm == model::QkNorm::kWholeProjection) {
+    const RankTasks project =
+        step.Compute(kProject, at, [](int) { return schedule::Work{}; }, {gathered});
+    gathered = step.Collective(
+        kNormSums, LaneKind::kSend, at, [](int) { return schedule::Work{}; }, {project}, group_of);
+  }
+  const RankTasks partial = step.Compute(kAttention, at, attention, {gathered});
+  const RankTasks scatter = step.Collective(
+      kScatterSums, LaneKind::kSend, at,
+      [&](int rank) { return work.ExchangeOfRows(rank, bytes.returned); }, {partial}, group_of);
+  step.Compute(kAddPartials, at,
+               [&](int rank) { return work.Rows(rank, hidden * 4 * (layout.attention_tp + 1)); },
+               {scatter});
+}
+
+}  // namespace convene::strategy

@@ -1,0 +1,138 @@
+#include "strategy/work.h"
+
+namespace convene::strategy {
+
+using schedule::Constant;
+using schedule::Size;
+using schedule::SizeKind;
+using schedule::Work;
+
+namespace {
+
+// Rows of other ranks are told apart by so little: an expert's number and weight, and how many.
+constexpr double kPairBytes = 6;
+
+Size Of(SizeKind kind, int rank) { return {.kind = kind, .from = rank}; }
+
+double ProjectionElements(double hidden, const model::AttentionSpec& attention) {
+  if (!attention.latent) {
+    return hidden * (attention.query_dim() + attention.kv_dim() + attention.value_width() +
+                     attention.output_dim());
+  }
+  const model::LatentSpec& latent = *attention.latent;
+  const double queries = latent.query_rank > 0
+                             ? latent.query_rank * (hidden + attention.query_dim())
+                             : hidden * attention.query_dim();
+  return queries + hidden * latent.key_dim() +
+         double{1} * attention.num_heads * latent.kv_rank *
+             (latent.nope_dim + attention.value_dim) +
+         hidden * attention.output_dim();
+}
+
+}  // namespace
+
+Work LayerWork::Attention(int rank) const {
+  const model::AttentionSpec& attention = layer_.attention;
+  const double part = 1.0 / options_.layout.attention_tp;
+  const double elements = ProjectionElements(hidden(), attention) * part;
+  const double score_flops = 2.0 * (attention.query_dim() + attention.output_dim()) * part;
+  const double kv_elements = attention.latent
+                                 ? attention.latent->key_dim()
+                                 : (attention.kv_dim() + attention.value_width()) * part;
+  return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)},
+                    {score_flops, Of(SizeKind::kKeys, rank)}},
+          .memory_bytes = {{elements * options_.bytes.weights},
+                           {kv_elements * options_.bytes.kv, Of(SizeKind::kTokens, rank)}}};
+}
+
+Work LayerWork::CrossAttention(int rank) const {
+  const model::AttentionSpec& attention = *layer_.cross_attention;
+  const double elements =
+      hidden() * (attention.query_dim() + attention.output_dim()) / options_.layout.attention_tp;
+  return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
+          .memory_bytes = {{elements * options_.bytes.weights}}};
+}
+
+Work LayerWork::ExchangeOfRows(int rank, double element_bytes) const {
+  return {.link_bytes = {{hidden() * element_bytes * (options_.layout.attention_tp - 1),
+                          Of(SizeKind::kRows, rank)}}};
+}
+
+Work LayerWork::Rows(int rank, double bytes_per_row) const {
+  return {.memory_bytes = {{bytes_per_row, Of(SizeKind::kRows, rank)}}};
+}
+
+Work LayerWork::FeedForward(const model::ActivationSpec& activation, double intermediate,
+                            int rank) const {
+  const double elements = num_matrices(activation) * hidden() * intermediate;
+  return {.flops = {{2 * elements, Of(SizeKind::kRows, rank)}},
+          .memory_bytes = {{elements * options_.bytes.weights}}};
+}
+
+Work LayerWork::Dense(int rank) const {
+  return FeedForward(layer_.dense_activation, layer_.dense_intermediate_size, rank);
+}
+
+Work LayerWork::Shared(int rank) const {
+  return FeedForward(layer_.moe->activation, layer_.moe->shared_intermediate_size, rank);
+}
+
+Work LayerWork::Route(int rank) const {
+  const double elements = hidden() * layer_.moe->num_experts;
+  return {.flops = {{2 * elements, Of(SizeKind::kRows, rank)}},
+          .memory_bytes = {{4 * elements}, {hidden() * 8, Of(SizeKind::kRows, rank)}}};
+}
+
+Work LayerWork::Counts(int) const {
+  const int others = options_.layout.num_ranks() - 1;
+  return {.link_bytes = Constant(8.0 * others * options_.pipeline.chunks)};
+}
+
+Work LayerWork::Dispatch(int rank, int chunk) const {
+  const double pairs = layer_.moe->top_k / double{1} / options_.layout.expert_ep;
+  const double row_bytes = hidden() * options_.bytes.dispatched + 1 + pairs * kPairBytes;
+  Work work;
+  for (int to = 0; to < options_.layout.num_ranks(); ++to) {
+    if (to == rank) continue;
+    work.link_bytes.push_back({row_bytes, {SizeKind::kSent, layer_idx_, chunk, rank, to}});
+  }
+  return work;
+}
+
+Work LayerWork::Experts(int rank, int chunk) const {
+  const model::MoeSpec& moe = *layer_.moe;
+  const double elements = num_matrices(moe.activation) * hidden() * moe.intermediate_size * slice();
+  const Size slots{SizeKind::kSlots, layer_idx_, chunk, rank};
+  const Size experts{SizeKind::kExperts, layer_idx_, chunk, rank};
+  return {.flops = {{2 * elements, slots}},
+          .memory_bytes = {{elements * options_.bytes.weights, experts},
+                           {hidden() * (options_.bytes.activations + 4), slots}}};
+}
+
+Work LayerWork::Reduce(int rank, int chunk) const {
+  Work work;
+  for (int to = 0; to < options_.layout.num_ranks(); ++to) {
+    if (to == rank) continue;
+    const double summed = layer_.moe->top_k / double{1} / options_.layout.expert_ep;
+    work.memory_bytes.push_back({hidden() * (4 * summed + options_.bytes.returned),
+                                 {SizeKind::kReturned, layer_idx_, chunk, rank, to}});
+  }
+  return work;
+}
+
+Work LayerWork::Combine(int rank, int chunk) const {
+  Work work;
+  for (int to = 0; to < options_.layout.num_ranks(); ++to) {
+    if (to == rank) continue;
+    work.link_bytes.push_back(
+        {hidden() * options_.bytes.returned, {SizeKind::kReturned, layer_idx_, chunk, rank, to}});
+  }
+  return work;
+}
+
+Work LayerWork::Finish(int rank) const {
+  const double rows = layer_.moe->top_k / double{1} / options_.layout.expert_ep + 2;
+  return Rows(rank, hidden() * 4 * rows);
+}
+
+}  // namespace convene::strategy

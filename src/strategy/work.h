@@ -1,0 +1,50 @@
+// How much work a layer's parts are, per rank, as amounts over sizes that are known later. Counted
+// from shapes alone; norms, activations and softmax (below one percent) are left out.
+#pragma once
+
+#include "model/model_spec.h"
+#include "schedule/schedule.h"
+#include "strategy/step.h"
+
+namespace convene::strategy {
+
+class LayerWork {
+ public:
+  LayerWork(const model::ModelSpec& spec, const model::LayerSpec& layer, int layer_idx,
+            const StepOptions& options)
+      : spec_(spec), layer_(layer), layer_idx_(layer_idx), options_(options) {}
+
+  // A rank's part of the heads, for all tokens of its group.
+  schedule::Work Attention(int rank) const;
+  schedule::Work CrossAttention(int rank) const;
+  // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
+  schedule::Work ExchangeOfRows(int rank, double element_bytes) const;
+  schedule::Work Rows(int rank, double bytes_per_row) const;  // something done to each own row
+
+  schedule::Work Dense(int rank) const;
+  schedule::Work Route(int rank) const;
+  schedule::Work Counts(int rank) const;
+  schedule::Work Dispatch(int rank, int chunk) const;
+  schedule::Work Shared(int rank) const;
+  schedule::Work Experts(int rank, int chunk) const;
+  schedule::Work Reduce(int rank, int chunk) const;
+  schedule::Work Combine(int rank, int chunk) const;
+  schedule::Work Finish(int rank) const;
+
+ private:
+  double hidden() const { return spec_.hidden_size; }
+  double num_matrices(const model::ActivationSpec& activation) const {
+    return activation.gated() ? 3 : 2;
+  }
+  // The share of each expert that a rank computes.
+  double slice() const { return 1.0 / options_.layout.expert_tp; }
+  schedule::Work FeedForward(const model::ActivationSpec& activation, double intermediate,
+                             int rank) const;
+
+  const model::ModelSpec& spec_;
+  const model::LayerSpec& layer_;
+  int layer_idx_;
+  const StepOptions& options_;
+};
+
+}  // namespace convene::strategy
