@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/quote.h"
+#include "checkpoint/fingerprint.h"
 #include "model/family.h"
 
 namespace convene::checkpoint {
@@ -221,6 +222,21 @@ TensorView Checkpoint::View(const model::TensorBinding& binding) const {
                  .block_cols = is_fp8 ? kFp8BlockSize : kMxfp4BlockSize,
                  .blocks_per_row = parts[1].shape.back()};
   return view;
+}
+
+uint64_t Checkpoint::Fingerprint() const {
+  constexpr size_t kSamples = 256;
+  checkpoint::Fingerprint print;
+  const size_t step = spec_.tensors.size() / kSamples + 1;
+  for (size_t i = 0; i < spec_.tensors.size(); ++i) {
+    const model::TensorBinding& binding = spec_.tensors[i];
+    print.Add(std::as_bytes(std::span(binding.name)));
+    print.Add(static_cast<uint64_t>(binding.first_row));
+    print.Add(static_cast<uint64_t>(binding.rows));
+    print.Add(static_cast<uint64_t>(binding.cols));
+    if (i % step == 0) print.AddSamples(View(binding).bytes);
+  }
+  return print.value();
 }
 
 uint64_t Checkpoint::size_bytes() const {

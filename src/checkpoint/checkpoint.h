@@ -58,6 +58,9 @@ class Checkpoint {
   // thread.
   TensorView View(const model::TensorBinding& binding) const;
 
+  // Of all tensors' names, places and shapes and of samples of a few hundred (fingerprint.h).
+  uint64_t Fingerprint() const;
+
   int num_files() const { return static_cast<int>(files_.size()); }
   uint64_t size_bytes() const;  // of all tensors as stored
 

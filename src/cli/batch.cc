@@ -218,7 +218,7 @@ class Batch : public Command {
     } else {
       no_template_ = chat_template.error().message;  // matters only to lines that chat
     }
-    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
     defaults_ = engine::DefaultSampling((*model)->generation_config());
     engine_ = std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer),

@@ -82,11 +82,12 @@ class Bench : public Command {
     const int largest_batch = *std::max_element(batches_.begin(), batches_.end());
     model_options_.load.context = shape_.prompt_tokens + shape_.gen_tokens;
     model_options_.load.max_sequences = largest_batch;
-    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_options_);
+    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_options_, ranks());
     if (!model) return model;
     WorkloadShape largest = shape_;
     largest.batch = largest_batch;
-    const int64_t num_blocks = BenchWorkload::BlocksFor((*model)->spec(), largest);
+    const int64_t num_blocks =
+        BenchWorkload::BlocksFor((*model)->spec(), largest, (*model)->num_groups());
     if (num_blocks > (*model)->num_kv_blocks()) {
       return Error{fmt::format(
           "batch {} needs {} blocks of KV cache and memory has room for {}; lower --batch, "

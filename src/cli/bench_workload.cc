@@ -11,32 +11,33 @@ namespace convene::cli {
 using engine::Scheduler;
 using runtime::SequenceStep;
 
-int64_t BenchWorkload::BlocksFor(const model::ModelSpec& spec, const WorkloadShape& shape) {
+int64_t BenchWorkload::BlocksFor(const model::ModelSpec& spec, const WorkloadShape& shape,
+                                 int num_groups) {
   const int blocks =
       spec.has_encoder()
           ? Scheduler::BlocksFor(shape.prompt_tokens) + Scheduler::BlocksFor(1 + shape.gen_tokens)
           : Scheduler::BlocksFor(shape.prompt_tokens + shape.gen_tokens);
-  return int64_t{shape.batch} * blocks;
+  return (int64_t{shape.batch} + num_groups - 1) / num_groups * blocks;
 }
 
 BenchWorkload::BenchWorkload(engine::LoadedModel& model, const WorkloadShape& shape, uint64_t seed)
     : model_(model), shape_(shape) {
-  CHECK(BlocksFor(model.spec(), shape) <= model.num_kv_blocks(), "{} blocks of {}",
-        BlocksFor(model.spec(), shape), model.num_kv_blocks());
+  const int64_t num_blocks = BlocksFor(model.spec(), shape, model.num_groups());
+  CHECK(num_blocks <= model.num_kv_blocks(), "{} blocks of {}", num_blocks, model.num_kv_blocks());
   std::mt19937_64 random(seed);
-  int32_t next_block = 0;
-  const auto add = [&](int length, std::vector<std::vector<int32_t>>& all_tokens,
+  std::vector<int32_t> next_block(static_cast<size_t>(model.num_groups()), 0);
+  const auto add = [&](int group, int length, std::vector<std::vector<int32_t>>& all_tokens,
                        std::vector<std::vector<int32_t>>& all_blocks) {
     auto& tokens = all_tokens.emplace_back(static_cast<size_t>(length));
     for (int32_t& token : tokens) {
       token = static_cast<int32_t>(random() % static_cast<uint64_t>(model.spec().vocab_size));
     }
     auto& blocks = all_blocks.emplace_back(static_cast<size_t>(Scheduler::BlocksFor(length)));
-    for (int32_t& block : blocks) block = next_block++;
+    for (int32_t& block : blocks) block = next_block[static_cast<size_t>(group)]++;
   };
   for (int i = 0; i < shape.batch; ++i) {
-    if (model.spec().has_encoder()) add(shape.prompt_tokens, inputs_, input_blocks_);
-    add(first_decoded() + shape.gen_tokens, tokens_, blocks_);
+    if (model.spec().has_encoder()) add(GroupOf(i), shape.prompt_tokens, inputs_, input_blocks_);
+    add(GroupOf(i), first_decoded() + shape.gen_tokens, tokens_, blocks_);
   }
 }
 
@@ -57,41 +58,40 @@ Work& operator+=(Work& total, const Work& work) {
 Work BenchWorkload::Encode() {
   Work total;
   std::vector<runtime::EncoderInput> step;
-  const auto run = [&] { total += RunStep([&] { model_.transformer().Encode(step, {}); }); };
+  const int each = std::max(1, model_.max_step_tokens() / shape_.prompt_tokens);
+  const auto most = static_cast<size_t>(each) * static_cast<size_t>(model_.num_groups());
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (std::ssize(step) + 1 > model_.max_step_tokens() / shape_.prompt_tokens && !step.empty()) {
-      run();
-      step.clear();
-    }
-    step.push_back({inputs_[i], input_blocks_[i]});
+    step.push_back({inputs_[i], input_blocks_[i], GroupOf(static_cast<int>(i))});
+    if (step.size() < most && i + 1 < inputs_.size()) continue;
+    total += RunStep([&] { model_.transformer().Encode(step, {}); });
+    step.clear();
   }
-  run();
   return total;
 }
 
+// Each group fills its own part of a step.
 Work BenchWorkload::Prefill() {
   if (model_.spec().has_encoder()) return Encode();
   Work total;
-  std::vector<SequenceStep> step;
-  int budget = model_.max_step_tokens();
-  const auto run = [&] {
+  const int num_groups = model_.num_groups();
+  std::vector<int> position(static_cast<size_t>(shape_.batch), 0);
+  for (;;) {
+    std::vector<SequenceStep> step;
+    std::vector<int> budget(static_cast<size_t>(num_groups), model_.max_step_tokens());
+    for (int i = 0; i < shape_.batch; ++i) {
+      int& first = position[static_cast<size_t>(i)];
+      int& left = budget[static_cast<size_t>(GroupOf(i))];
+      const int count = std::min(left, shape_.prompt_tokens - first);
+      if (count == 0) continue;
+      step.push_back(StepOf(i, first, count));
+      first += count;
+      step.back().first_logits_token = first == shape_.prompt_tokens ? count - 1 : count;
+      left -= count;
+    }
+    if (step.empty()) return total;
     total += RunStep(
         [&] { model_.transformer().Forward(step, [](int, int, std::span<const float>) {}); });
-    step.clear();
-    budget = model_.max_step_tokens();
-  };
-  for (int sequence_idx = 0; sequence_idx < shape_.batch; ++sequence_idx) {
-    for (int position = 0; position < shape_.prompt_tokens;) {
-      const int count = std::min(budget, shape_.prompt_tokens - position);
-      step.push_back(StepOf(sequence_idx, position, count));
-      position += count;
-      step.back().first_logits_token = position == shape_.prompt_tokens ? count - 1 : count;
-      budget -= count;
-      if (budget == 0) run();
-    }
   }
-  if (!step.empty()) run();
-  return total;
 }
 
 std::vector<Work> BenchWorkload::Decode() {
@@ -130,6 +130,7 @@ SequenceStep BenchWorkload::StepOf(int sequence_idx, int first_position, int num
       .blocks = blocks_[i],
       .prompt_length = first_decoded(),
       .first_logits_token = 0,
+      .group = GroupOf(sequence_idx),
   };
   if (!inputs_.empty()) {
     step.encoder_blocks = input_blocks_[i];

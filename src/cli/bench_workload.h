@@ -29,8 +29,9 @@ struct WorkloadShape {
 
 class BenchWorkload {
  public:
-  // KV cache blocks that the workload needs.
-  static int64_t BlocksFor(const model::ModelSpec& spec, const WorkloadShape& shape);
+  // KV cache blocks that the workload needs of each group of ranks.
+  static int64_t BlocksFor(const model::ModelSpec& spec, const WorkloadShape& shape,
+                           int num_groups);
 
   // Token ids are uniform and different for each sequence. Uses the first blocks of the model's KV
   // cache, which must have BlocksFor(shape) (CHECK).
@@ -48,6 +49,7 @@ class BenchWorkload {
   Work Encode();
   template <typename F>
   Work RunStep(F&& run);
+  int GroupOf(int sequence_idx) const { return sequence_idx % model_.num_groups(); }
   // Tokens of a sequence before those that Decode computes.
   int first_decoded() const;
   runtime::SequenceStep StepOf(int sequence_idx, int first_position, int num_tokens) const;

@@ -44,7 +44,7 @@ class Chat : public Command {
     const Result<text::ChatTemplate> chat_template =
         text::ChatTemplate::Load(model_options_.directory);
     if (!chat_template) return chat_template.error();
-    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_options_);
+    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_options_, ranks());
     if (!model) return model.error();
     engine::Engine engine(*std::move(model), *std::move(tokenizer), /*max_sequences=*/1);
     engine_ = &engine;

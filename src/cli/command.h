@@ -5,8 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "base/result.h"
+#include "comm/group.h"
 
 namespace convene::cli {
 
@@ -21,6 +23,17 @@ class Command {
   // Results go to standard output (output.h), everything else to standard error. An error is
   // printed as one line "convene: ..." and makes the exit status 1.
   virtual Status Run() = 0;
+
+  // The ranks that this process was started with, itself rank 0; before Run.
+  void UseRanks(comm::Group* ranks) { ranks_ = ranks; }
+
+ protected:
+  comm::Group* ranks() const { return ranks_; }
+  // Error if there are several.
+  Status CheckAlone(std::string_view command) const;
+
+ private:
+  comm::Group* ranks_ = nullptr;
 };
 
 struct CommandEntry {

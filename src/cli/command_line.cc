@@ -14,6 +14,8 @@
 #include "base/quote.h"
 #include "cli/help_formatter.h"
 #include "cli/output.h"
+#include "comm/connect.h"
+#include "engine/ranks.h"
 
 namespace convene::cli {
 namespace {
@@ -61,13 +63,28 @@ struct Subcommand {
   std::unique_ptr<Command> command;
 };
 
+// What the other ranks do: whatever rank 0's command tells them.
+int Follow(comm::Group& ranks) {
+  // Rank 0 has told the error.
+  return engine::FollowRankZero(ranks) ? kSuccess : kFailure;
+}
+
+int RunOnRanks(Command& command) {
+  Result<std::unique_ptr<comm::Group>> ranks = comm::Connect();
+  if (!ranks) return Report(ranks.error());
+  if ((*ranks)->rank() != 0) return Follow(**ranks);
+  command.UseRanks(ranks->get());
+  const Status status = command.Run();
+  const Status flushed = FlushOutput();
+  engine::Dismiss(**ranks);
+  return Report(status ? flushed : status);
+}
+
 int RunParsed(std::vector<Subcommand>& subcommands) {
   for (Subcommand& subcommand : subcommands) {
     if (!subcommand.parser->parsed()) continue;
     try {
-      const Status status = subcommand.command->Run();
-      const Status flushed = FlushOutput();
-      return Report(status ? flushed : status);
+      return RunOnRanks(*subcommand.command);
     } catch (const std::bad_alloc&) {
       return Report(Error{"out of memory; free some, or use a smaller --context or --batch"});
     }
@@ -77,6 +94,12 @@ int RunParsed(std::vector<Subcommand>& subcommands) {
 }
 
 }  // namespace
+
+Status Command::CheckAlone(std::string_view command) const {
+  if (ranks_ == nullptr || ranks_->size() == 1) return {};
+  return Error{fmt::format("{} runs on one rank, and {} were started: leave mpirun out", command,
+                           ranks_->size())};
+}
 
 int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEntry> commands) {
   const std::unique_ptr<CLI::App> app = MakeParser();

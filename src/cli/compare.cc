@@ -73,6 +73,7 @@ class Compare : public Command {
   }
 
   Status Run() override {
+    if (const Status alone = CheckAlone("compare"); !alone) return alone;
     if (const Status checked = CheckPredictsText(model_.directory); !checked) return checked;
     if (weights::IsPackedDirectory(model_.directory)) {
       return Error{fmt::format(
@@ -177,7 +178,7 @@ class Compare : public Command {
                       std::vector<ComparedModel>* compared) {
     model_.load.formats = formats;
     model_.load.edit = {};
-    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, nullptr);
     if (!model) return model.error();
     const Result<LogitsDifference> itself = logits->Compute(**model);
     if (!itself) return itself.error();
@@ -191,7 +192,7 @@ class Compare : public Command {
                       std::vector<ComparedModel>* compared) {
     model_.load.formats = candidate.formats;
     model_.load.edit = candidate.scheme ? EditFor(*candidate.scheme) : weights::MatrixEdit();
-    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, nullptr);
     if (!model) return model.error();
     const Result<LogitsDifference> difference = logits.Compare(**model);
     if (!difference) return difference.error();

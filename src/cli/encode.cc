@@ -48,6 +48,7 @@ class EncodeText : public Command {
   }
 
   Status Run() override {
+    if (const Status alone = CheckAlone("encode"); !alone) return alone;
     const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
     if (!spec) return spec.error();
     if (!spec->has_encoder()) {
@@ -68,7 +69,7 @@ class EncodeText : public Command {
     // Room for as many of the longest inputs as a step may hold.
     const int fitting = std::max(1, model_.load.max_step_tokens / static_cast<int>(longest));
     model_.load.max_sequences = std::min(static_cast<int>(inputs_.size()), fitting);
-    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, nullptr);
     if (!model) return model.error();
     return Compute(**model, static_cast<int64_t>(num_tokens));
   }

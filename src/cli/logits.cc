@@ -39,7 +39,7 @@ class Logits : public Command {
     if (!tokens) return tokens.error();
     if (tokens->empty()) return Error{fmt::format("{} holds no token ids", tokens_path_)};
     model_.load.context = std::max<int>(static_cast<int>(tokens->size()), 2);
-    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
     const model::ModelSpec& spec = (*model)->spec();
     if (std::ssize(*tokens) > spec.max_positions) {

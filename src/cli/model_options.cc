@@ -61,6 +61,7 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
       ->type_name("POLICY");
   app.add_option("--chunk", options.load.max_step_tokens, "Most tokens of a step (default: 512)")
       ->type_name("N");
+  AddPlanOptions(app, options.plan);
 }
 
 void AddContextOption(CLI::App& app, ModelOptions& options) {
@@ -90,10 +91,43 @@ Status CheckPredictsText(const std::string& directory) {
   return spec ? engine::CheckPredictsText(*spec) : Status(spec.error());
 }
 
-Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options) {
+namespace {
+
+// Made-up routing needs as many experts as a token activates, on either side.
+Status CheckRouter(const model::ModelSpec& spec, const runtime::RouterOverride& router) {
+  if (!router.is_set()) return {};
+  for (const auto* stack : {&spec.layers, &spec.encoder_layers}) {
+    for (const model::LayerSpec& layer : *stack) {
+      if (!layer.moe) continue;
+      if (router.num_experts >= layer.moe->top_k && router.num_experts <= layer.moe->num_experts) {
+        continue;
+      }
+      return Error{
+          fmt::format("--num-experts-skew {} is out of range; it must be {} (experts per "
+                      "token) to {} (experts)",
+                      router.num_experts, layer.moe->top_k, layer.moe->num_experts)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options,
+                                                       comm::Group* ranks) {
+  const int num_ranks = ranks != nullptr ? ranks->size() : 1;
+  const Result<model::ModelSpec> spec = ReadSpec(options.directory);
+  if (!spec) return spec.error();
+  engine::LoadOptions load = options.load;
+  const Result<plan::Plan> plan = ResolvePlan(options.plan, num_ranks);
+  if (!plan) return plan.error();
+  load.plan = *plan;
+  load.router = options.plan.router;
+  if (const Status fits = CheckRouter(*spec, load.router); !fits) return fits.error();
+  if (num_ranks > 1) load.group = ranks;
   LoadMessages messages;
   Result<std::unique_ptr<engine::LoadedModel>> model =
-      engine::LoadedModel::Load(options.directory, options.load, messages.observer());
+      engine::LoadedModel::Load(options.directory, load, messages.observer());
   messages.Finish();
   return model;
 }

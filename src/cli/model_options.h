@@ -7,6 +7,8 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/plan_options.h"
+#include "comm/group.h"
 #include "engine/loaded_model.h"
 
 namespace convene::cli {
@@ -14,12 +16,13 @@ namespace convene::cli {
 struct ModelOptions {
   std::string directory;
   engine::LoadOptions load;
+  PlanOptions plan = {};
 };
 
 // --weights, --int4-group, --activations and --kv-cache.
 void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes);
 
-// MODEL, the formats, --threads and --chunk.
+// MODEL, the formats, --threads, --chunk and those of several ranks.
 void AddModelOptions(CLI::App& app, ModelOptions& options);
 
 // --context, where the command does not know it.
@@ -34,8 +37,9 @@ Result<model::ModelSpec> ReadSpec(const std::string& directory);
 // engine::CheckPredictsText of it.
 Status CheckPredictsText(const std::string& directory);
 
-// Loads the model; tells memory needed and available before, progress meanwhile and the time after
-// on standard error.
-Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options);
+// Loads the model, on all ranks its share; tells memory needed and available before, progress
+// meanwhile and the time after on standard error.
+Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options,
+                                                       comm::Group* ranks);
 
 }  // namespace convene::cli

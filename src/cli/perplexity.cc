@@ -35,7 +35,7 @@ class Perplexity : public Command {
     const Result<ScoredText> text = ReadScoredText(model_.directory, text_options_);
     if (!text) return text.error();
     model_.load.context = text->window;
-    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
     return Score(**model, *text);
   }

@@ -46,7 +46,7 @@ class RunPrompt : public Command {
     if (!tokens) return tokens.error();
     if (tokens->empty()) return Error{"the prompt is empty; give --prompt TEXT"};
 
-    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_);
+    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
     engine::Engine engine(*std::move(model), *std::move(tokenizer), /*max_sequences=*/1);
     memory_.Sample();

@@ -3,19 +3,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/environment.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/agree.h"
+#include "engine/ranks.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "weights/packed_directory.h"
+#include "weights/share.h"
 
 namespace convene::engine {
 namespace {
+
+comm::WireFormat WireFormatOf(plan::Wire wire) {
+  switch (wire) {
+    case plan::Wire::kF32:
+      return comm::WireFormat::kF32;
+    case plan::Wire::kBf16:
+      return comm::WireFormat::kBf16;
+    case plan::Wire::kFp8:
+      return comm::WireFormat::kE4m3;
+  }
+  return comm::WireFormat::kBf16;
+}
 
 // Beyond these a typing error is likelier than a wish.
 constexpr int kMaxContext = 1 << 24;
@@ -47,29 +64,82 @@ Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options) {
                   *options.context, spec.max_positions)};
 }
 
-Result<ChosenFormats> Plan(const model::ModelSpec& spec, const LoadOptions& options,
-                           int num_threads) {
+weights::Share ShareOf(const LoadOptions& options) {
+  const int rank = options.group != nullptr ? options.group->rank() : 0;
+  weights::Share share = weights::ShareOf(options.plan.layout, rank);
+  share.with_head = rank == 0;
+  return share;
+}
+
+runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
+                                                 const runtime::Formats& formats, int context) {
+  return {.max_step_tokens = options.max_step_tokens,
+          .context = context,
+          .activations = formats.activations,
+          .kv = formats.kv,
+          .expert_capacity = options.expert_capacity,
+          .parallel = {.layout = options.plan.layout,
+                       .pipeline = options.plan.pipeline,
+                       .wire = WireFormatOf(options.plan.wire),
+                       .comm_budget = options.plan.comm_budget,
+                       .router = options.router,
+                       .group = options.group}};
+}
+
+// Of this rank, which shares the host's memory with the other ranks there.
+Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
+                                  int num_threads) {
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
   if (!available) return available.error();
   const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
-  return ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
+  const weights::Share share = ShareOf(options);
+  const auto num_neighbours = static_cast<uint64_t>(std::max(1, LocalRankFromLauncher().count));
+  const int num_groups = options.plan.layout.attention_dp;
+  return ChooseFormats(options.formats, [&](const runtime::Formats& formats) -> Result<MemoryPlan> {
+    const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
+    if (!local) return local.error();
     return PlanMemory({
-        .weights_bytes = weights::PackedSizeBytes(spec, formats.weights),
-        .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, formats.kv),
+        .weights_bytes = weights::PackedSizeBytes(*local, formats.weights, share),
+        .kv_block_bytes = runtime::Transformer::KvBlockBytes(*local, formats.kv),
         .activation_bytes = runtime::Transformer::ActivationBytes(
-            spec,
-            {.max_step_tokens = options.max_step_tokens,
-             .context = context,
-             .activations = formats.activations},
-            num_threads),
+            *local, TransformerOptionsOf(options, formats, context), num_threads),
         .context = context,
-        .max_sequences = options.max_sequences,
+        .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,
         .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
-        .available_bytes = available->bytes,
+        .available_bytes = available->bytes / num_neighbours,
         .limited_by = available->limited_by,
     });
   });
+}
+
+// All ranks in the same formats, and with as many blocks: those of the one with the least memory.
+// *Collective.*
+Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::ModelSpec& spec,
+                                     LoadOptions options, int num_threads) {
+  if (options.group == nullptr || options.group->size() == 1) return mine;
+  const Status fared = mine ? Status() : Status(mine.error());
+  if (const Status all = comm::AgreeOnSuccess(*options.group, fared); !all) return all.error();
+  const auto least = [&](int value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    for (const std::vector<std::byte>& other :
+         options.group->AllGather(bytes, "agreeing on formats and memory")) {
+      int theirs = 0;
+      std::memcpy(&theirs, other.data(), sizeof(int));
+      value = std::min(value, theirs);
+    }
+    return value;
+  };
+  // From float32 to int4 formats get smaller.
+  const int format = -least(-static_cast<int>(mine->formats.weights.matrices));
+  if (format != static_cast<int>(mine->formats.weights.matrices)) {
+    options.formats.weights = static_cast<kernels::WeightFormat>(format);
+    mine = PlanFormats(spec, options, num_threads);
+  }
+  const Status again = mine ? Status() : Status(mine.error());
+  if (const Status all = comm::AgreeOnSuccess(*options.group, again); !all) return all.error();
+  mine->memory.num_kv_blocks = least(mine->memory.num_kv_blocks);
+  return mine;
 }
 
 // What `convene measure` found, if it was with these kernels and threads.
@@ -80,8 +150,10 @@ std::optional<hardware::Profile> ProfileOf(const kernels::KernelSet& kernels,
   return fits ? std::optional(*std::move(profile)) : std::nullopt;
 }
 
+}  // namespace
+
 // Where the weights come from: one of the two.
-struct Source {
+struct LoadedModel::Source {
   std::optional<checkpoint::Checkpoint> checkpoint = {};
   std::optional<weights::PackedDirectory> packed = {};
   LoadOptions options;  // with the formats of `packed`
@@ -89,12 +161,17 @@ struct Source {
   const model::ModelSpec& spec() const {
     return packed ? packed->configuration.spec : checkpoint->spec();
   }
+  // Equal for equal models.
+  uint64_t fingerprint() const {
+    return packed ? weights::Fingerprint(*packed) : checkpoint->Fingerprint();
+  }
   const checkpoint::GenerationConfig& generation_config() const {
     return packed ? packed->configuration.generation_config : checkpoint->generation_config();
   }
 };
 
-Result<Source> OpenSource(const std::string& directory, const LoadOptions& options) {
+Result<LoadedModel::Source> LoadedModel::OpenSource(const std::string& directory,
+                                                    const LoadOptions& options) {
   Source source{.options = options};
   if (!weights::IsPackedDirectory(directory)) {
     Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(directory);
@@ -123,57 +200,98 @@ Result<Source> OpenSource(const std::string& directory, const LoadOptions& optio
   return source;
 }
 
-}  // namespace
-
 Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& directory,
                                                        const LoadOptions& options,
                                                        const LoadObserver& observer) {
-  if (const Status status = CheckOptions(options); !status) return status.error();
+  const bool alone = options.group == nullptr || options.group->size() == 1;
+  if (alone) return LoadShare(directory, options, observer);
+  if (options.group->rank() == 0) AnnounceLoad(*options.group, directory, options);
+  return LoadShare(directory, options, observer);
+}
+
+// Before a collective all ranks agree that none of them has an error.
+Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& directory,
+                                                            const LoadOptions& options,
+                                                            const LoadObserver& observer) {
+  const auto agree = [&](const Status& mine) {
+    return options.group == nullptr ? mine : comm::AgreeOnSuccess(*options.group, mine);
+  };
   std::unique_ptr<LoadedModel> model(new LoadedModel);
-  Result<Source> source = OpenSource(directory, options);
-  if (!source) return source.error();
-  const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
-  if (!kernels) return kernels.error();
-  Result<std::vector<int>> cpus =
-      hardware::CpusForThisRank(LocalRankFromLauncher(), options.num_threads);
-  if (!cpus) return cpus.error();
+  Source source;
+  std::vector<int> cpus;
+  if (const Status opened = agree(model->Open(directory, options, &source, &cpus)); !opened) {
+    return opened.error();
+  }
+  if (options.group != nullptr && options.group->size() > 1) {
+    const Status same = AgreeOnModel(*options.group, source.fingerprint());
+    if (!same) return same.error();
+  }
+  const auto num_threads = static_cast<int>(cpus.size());
   const Result<ChosenFormats> chosen =
-      Plan(source->spec(), source->options, static_cast<int>(cpus->size()));
+      AgreeOnFormats(PlanFormats(source.spec(), source.options, num_threads), source.spec(),
+                     source.options, num_threads);
   if (!chosen) return chosen.error();
   if (observer.planned) observer.planned(*chosen);
-
-  model->kernels_ = *kernels;
-  model->pool_ = std::make_unique<hardware::ThreadPool>(*std::move(cpus));
-  model->generation_config_ = source->generation_config();
-  model->memory_ = chosen->memory;
-  model->formats_ = chosen->formats;
-  model->max_step_tokens_ = options.max_step_tokens;
-  if (source->packed) {
-    CHECK(!options.edit, "packed weights are mapped and cannot be edited");
-    Result<weights::ModelWeights> weights = weights::MapWeights(*std::move(source->packed));
-    if (!weights) return weights.error();
-    model->weights_ = *std::move(weights);
-  } else {
-    Result<weights::ModelWeights> weights =
-        weights::LoadWeights(*source->checkpoint, chosen->formats.weights, weights::Share{},
-                             options.numa, *model->pool_, observer.progress, options.edit);
-    if (!weights) return weights.error();
-    model->weights_ = *std::move(weights);
-  }
-  const auto profile = ProfileOf(**kernels, model->pool_->cpus());
-  Result<runtime::Transformer> transformer = runtime::Transformer::Create(
-      model->weights_, **kernels, *model->pool_,
-      {.max_step_tokens = options.max_step_tokens,
-       .num_kv_blocks = chosen->memory.num_kv_blocks,
-       .context = chosen->memory.context,
-       .activations = chosen->formats.activations,
-       .kv = chosen->formats.kv,
-       .dense_from_rows = profile ? profile->dense_from_rows : 0,
-       .expand_from_tokens = profile ? profile->expand_from_tokens : runtime::kExpandFromTokens,
-       .expert_capacity = options.expert_capacity});
-  if (!transformer) return transformer.error();
-  model->transformer_ = *std::move(transformer);
+  model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus));
+  const Status ready = agree(model->Fill(std::move(source), *chosen, observer));
+  if (!ready) return ready.error();
   return model;
+}
+
+Status LoadedModel::Open(const std::string& directory, const LoadOptions& options, Source* source,
+                         std::vector<int>* cpus) {
+  if (Status status = CheckOptions(options); !status) return status;
+  Result<Source> opened = OpenSource(directory, options);
+  if (!opened) return opened.error();
+  *source = *std::move(opened);
+  const int num_ranks = options.group != nullptr ? options.group->size() : 1;
+  if (Status fits = plan::CheckRanks(options.plan.layout, num_ranks); !fits) return fits;
+  const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
+  if (!kernels) return kernels.error();
+  kernels_ = *kernels;
+  Result<std::vector<int>> found =
+      hardware::CpusForThisRank(LocalRankFromLauncher(), options.num_threads);
+  if (!found) return found.error();
+  *cpus = *std::move(found);
+  return {};
+}
+
+Status LoadedModel::Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer) {
+  const LoadOptions& options = source.options;
+  plan_ = options.plan;
+  whole_spec_ = source.spec();
+  generation_config_ = source.generation_config();
+  memory_ = chosen.memory;
+  formats_ = chosen.formats;
+  max_step_tokens_ = options.max_step_tokens;
+  const weights::Share share = ShareOf(options);
+  Result<weights::ModelWeights> weights = Error{""};
+  if (source.packed) {
+    CHECK(!options.edit, "packed weights are mapped and cannot be edited");
+    weights = weights::MapWeights(*std::move(source.packed), share);
+  } else {
+    weights = weights::LoadWeights(*source.checkpoint, chosen.formats.weights, share, options.numa,
+                                   *pool_, observer.progress, options.edit);
+  }
+  if (!weights) return weights.error();
+  weights_ = *std::move(weights);
+  const auto profile = ProfileOf(*kernels_, pool_->cpus());
+  runtime::TransformerOptions parts =
+      TransformerOptionsOf(options, chosen.formats, chosen.memory.context);
+  parts.num_kv_blocks = chosen.memory.num_kv_blocks;
+  parts.parallel.whole_spec = &whole_spec_;
+  if (profile) {
+    parts.dense_from_rows = profile->dense_from_rows;
+    parts.expand_from_tokens = profile->expand_from_tokens;
+  }
+  if (options.plan.gemm != plan::GemmChoice::kAuto) {
+    parts.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
+  }
+  Result<runtime::Transformer> transformer =
+      runtime::Transformer::Create(weights_, *kernels_, *pool_, parts);
+  if (!transformer) return transformer.error();
+  transformer_ = *std::move(transformer);
+  return {};
 }
 
 }  // namespace convene::engine

@@ -16,6 +16,7 @@
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 #include "model/model_spec.h"
+#include "plan/plan.h"
 #include "runtime/transformer.h"
 #include "weights/load_weights.h"
 
@@ -33,6 +34,10 @@ struct LoadOptions {
   int max_sequences = 1;          // whose KV cache should fit at the same time
   int expert_capacity = 0;        // as runtime::TransformerOptions
   weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
+  // How the ranks of `group` share the work; null: this process alone.
+  plan::Plan plan = {};
+  runtime::RouterOverride router = {};
+  comm::Group* group = nullptr;
 };
 
 // Hooks for those who watch; each may be empty. Called from the loading thread.
@@ -43,15 +48,18 @@ struct LoadObserver {
 
 class LoadedModel {
  public:
-  // Opens the model directory, plans the memory and loads. The calling thread becomes thread 0 of
-  // the pool: it must be the one that computes and that destroys the model. It is pinned meanwhile,
-  // so that a second model loaded beside the first would have that one CPU alone.
-  // Errors: of the checkpoint, of CONVENE_ISA, options out of range, too little memory.
+  // Opens the model directory, plans the memory and loads; with several ranks each its share
+  // (*collective*: the others call FollowRankZero of ranks.h, and all return the same error). The
+  // calling thread becomes thread 0 of the pool: it must be the one that computes and that destroys
+  // the model. It is pinned meanwhile, so that a second model loaded beside the first would have
+  // that one CPU alone. Errors: of the checkpoint, of CONVENE_ISA, options out of range, too little
+  // memory.
   static Result<std::unique_ptr<LoadedModel>> Load(const std::string& directory,
                                                    const LoadOptions& options,
                                                    const LoadObserver& observer);
 
-  const model::ModelSpec& spec() const { return weights_.spec; }
+  // Of the whole model; this rank's share of it is the transformer's matter.
+  const model::ModelSpec& spec() const { return whole_spec_; }
   const checkpoint::GenerationConfig& generation_config() const { return generation_config_; }
   const MemoryPlan& memory() const { return memory_; }
   // The packed weights as they lie in memory.
@@ -60,7 +68,8 @@ class LoadedModel {
   int context() const { return memory_.context; }
   // Groups of ranks that divide the sequences among them (strategy/layout.h), each with its own KV
   // cache of num_kv_blocks() and its own steps of max_step_tokens().
-  int num_groups() const { return 1; }
+  int num_groups() const { return plan_.layout.attention_dp; }
+  const plan::Plan& plan() const { return plan_; }
   int num_kv_blocks() const { return memory_.num_kv_blocks; }
   int max_step_tokens() const { return max_step_tokens_; }
   const kernels::KernelSet& kernels() const { return *kernels_; }
@@ -68,9 +77,20 @@ class LoadedModel {
   runtime::Transformer& transformer() { return *transformer_; }
 
  private:
+  struct Source;
   LoadedModel() = default;
 
+  static Result<std::unique_ptr<LoadedModel>> LoadShare(const std::string& directory,
+                                                        const LoadOptions& options,
+                                                        const LoadObserver& observer);
+  static Result<Source> OpenSource(const std::string& directory, const LoadOptions& options);
+  Status Open(const std::string& directory, const LoadOptions& options, Source* source,
+              std::vector<int>* cpus);
+  Status Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer);
+
   // In the order in which they depend on each other.
+  plan::Plan plan_;
+  model::ModelSpec whole_spec_;
   const kernels::KernelSet* kernels_ = nullptr;
   std::unique_ptr<hardware::ThreadPool> pool_;
   weights::ModelWeights weights_;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/quote.h"
+#include "checkpoint/fingerprint.h"
 #include "checkpoint/output_directory.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
@@ -195,6 +196,17 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
       FindPackedWeights(configuration->spec, *formats, file->bytes(), file->bytes().size());
   if (!first_byte) return Error{fmt::format("{}: {}", file->path(), first_byte.error().message)};
   return PackedDirectory{*std::move(configuration), *formats, *std::move(file), *first_byte};
+}
+
+uint64_t Fingerprint(const PackedDirectory& directory) {
+  constexpr size_t kSamples = 256;
+  checkpoint::Fingerprint print;
+  const std::span<const std::byte> bytes = directory.file.bytes();
+  for (size_t i = 0; i < kSamples; ++i) {
+    const size_t begin = bytes.size() / kSamples * i;
+    print.AddSamples(bytes.subspan(begin, bytes.size() / kSamples));
+  }
+  return print.value();
 }
 
 Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {

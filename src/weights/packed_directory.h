@@ -35,6 +35,9 @@ struct PackedDirectory {
 // model in these formats.
 Result<PackedDirectory> OpenPackedDirectory(const std::string& directory);
 
+// Of samples of the file (checkpoint/fingerprint.h).
+uint64_t Fingerprint(const PackedDirectory& directory);
+
 // Its steps, on what the files hold. The formats that convene.json, parsed, gives; it says, too,
 // whether the embeddings of `spec` are tied. Errors as above.
 Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec);

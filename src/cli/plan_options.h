@@ -1,0 +1,33 @@
+// The options of commands that run on several ranks: how they share the work. What they mean is
+// plan/plan.h.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "plan/plan.h"
+#include "runtime/router_override.h"
+
+namespace convene::cli {
+
+struct PlanOptions {
+  std::string path;  // of a plan; the other options change it
+  std::optional<std::string> layout = {};
+  std::optional<std::string> pipeline = {};
+  std::optional<std::string> wire = {};
+  std::optional<std::string> gemm = {};
+  std::optional<int> comm_budget = {};
+  bool no_overlap = false;
+  runtime::RouterOverride router = {};
+};
+
+// --layout, and without a line in the help (docs/ranks.md has them) --plan, --pipeline,
+// --no-overlap, --wire, --gemm, --comm-budget, --router-skew and --num-experts-skew.
+void AddPlanOptions(CLI::App& app, PlanOptions& options);
+
+// Of so many ranks. Errors: words that are not known, a layout for another number of ranks.
+Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks);
+
+}  // namespace convene::cli

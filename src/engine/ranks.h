@@ -1,0 +1,27 @@
+// What several ranks do together besides computing: rank 0 runs the command and tells the others
+// which models to load and when to leave; all make sure that they have the same model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "comm/group.h"
+#include "engine/loaded_model.h"
+
+namespace convene::engine {
+
+// On rank 0, before it loads: the others load the same, with the same options but for `edit`.
+// *Collective* with FollowRankZero.
+void AnnounceLoad(comm::Group& group, const std::string& directory, const LoadOptions& options);
+
+// On rank 0, at the end, also of a command that loads nothing: the others return.
+void Dismiss(comm::Group& group);
+
+// On all others: loads and follows until dismissed. An error has been told on rank 0 by then.
+Status FollowRankZero(comm::Group& group);
+
+// *Collective.* Error on all ranks: their programs or models differ.
+Status AgreeOnModel(comm::Group& group, uint64_t fingerprint);
+
+}  // namespace convene::engine

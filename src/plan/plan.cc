@@ -1,0 +1,188 @@
+#include "plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/json.h"
+#include "base/quote.h"
+#include "base/read_file.h"
+
+namespace convene::plan {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kVersion = 1;
+constexpr int kMostChunks = 256;
+constexpr int kMostBudget = 1024;
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
+
+Status CheckChunks(int64_t chunks) {
+  if (chunks >= 1 && chunks <= kMostChunks) return {};
+  return Error{fmt::format("a pipeline of {} chunks is out of range; it must be 1 to {}, or auto",
+                           chunks, kMostChunks)};
+}
+
+Result<strategy::ChunkCut> CutFromName(std::string_view name) {
+  if (name == "tokens") return strategy::ChunkCut::kTokens;
+  if (name == "experts") return strategy::ChunkCut::kExperts;
+  return Error{
+      fmt::format("chunks are cut by tokens or by experts, not by {}", Quote(std::string(name)))};
+}
+
+std::string_view Name(strategy::ChunkCut cut) {
+  return cut == strategy::ChunkCut::kTokens ? "tokens" : "experts";
+}
+
+Status ReadPipeline(const json& object, Plan* plan) {
+  if (!object.is_object()) return Error{"pipeline is not an object"};
+  for (const auto& [key, value] : object.items()) {
+    if (key == "chunks" && value == "auto") {
+      plan->auto_pipeline = true;
+    } else if (key == "chunks" && value.is_number_integer()) {
+      if (Status checked = CheckChunks(value.get<int64_t>()); !checked) return checked;
+      plan->pipeline.chunks = value.get<int>();
+    } else if (key == "cut" && value.is_string()) {
+      const auto cut = CutFromName(value.get<std::string>());
+      if (!cut) return cut.error();
+      plan->pipeline.cut = *cut;
+    } else if (key == "overlap" && value.is_boolean()) {
+      plan->pipeline.overlap = value.get<bool>();
+    } else {
+      return Error{fmt::format("pipeline.{} is not known or of the wrong kind", Quote(key))};
+    }
+  }
+  return {};
+}
+
+Status ReadMember(const std::string& key, const json& value, Plan* plan) {
+  if (key == "pipeline") return ReadPipeline(value, plan);
+  if (key == "comm_budget" && value.is_number_integer()) {
+    const auto budget = value.get<int64_t>();
+    if (budget < 0 || budget > kMostBudget) {
+      return Error{fmt::format("a comm_budget of {} threads is out of range", budget)};
+    }
+    plan->comm_budget = static_cast<int>(budget);
+    return {};
+  }
+  if (!value.is_string())
+    return Error{fmt::format("{} is not known or of the wrong kind", Quote(key))};
+  const auto text = value.get<std::string>();
+  if (key == "layout") {
+    const Result<strategy::Layout> layout = ParseLayout(text);
+    if (!layout) return layout.error();
+    plan->layout = *layout;
+  } else if (key == "wire") {
+    const Result<Wire> wire = WireFromName(text);
+    if (!wire) return wire.error();
+    plan->wire = *wire;
+  } else if (key == "gemm") {
+    const Result<GemmChoice> gemm = GemmFromName(text);
+    if (!gemm) return gemm.error();
+    plan->gemm = *gemm;
+  } else {
+    return Error{fmt::format("{} is not known", Quote(key))};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view Name(Wire wire) {
+  switch (wire) {
+    case Wire::kF32:
+      return "f32";
+    case Wire::kBf16:
+      return "bf16";
+    case Wire::kFp8:
+      return "fp8";
+  }
+  return "";
+}
+
+std::string_view Name(GemmChoice gemm) {
+  switch (gemm) {
+    case GemmChoice::kAuto:
+      return "auto";
+    case GemmChoice::kGrouped:
+      return "grouped";
+    case GemmChoice::kDense:
+      return "dense";
+  }
+  return "";
+}
+
+Result<Wire> WireFromName(std::string_view name) {
+  for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kFp8}) {
+    if (Name(wire) == name) return wire;
+  }
+  return Error{
+      fmt::format("the wire format is f32, bf16 or fp8, not {}", Quote(std::string(name)))};
+}
+
+Result<GemmChoice> GemmFromName(std::string_view name) {
+  for (const GemmChoice gemm : {GemmChoice::kAuto, GemmChoice::kGrouped, GemmChoice::kDense}) {
+    if (Name(gemm) == name) return gemm;
+  }
+  return Error{fmt::format("gemm is auto, grouped or dense, not {}", Quote(std::string(name)))};
+}
+
+Status ParsePipeline(std::string_view text, Plan* plan) {
+  const size_t colon = text.find(':');
+  if (colon != std::string_view::npos) {
+    const auto cut = CutFromName(text.substr(colon + 1));
+    if (!cut) return cut.error();
+    plan->pipeline.cut = *cut;
+    text = text.substr(0, colon);
+  }
+  plan->auto_pipeline = text == "auto";
+  if (plan->auto_pipeline) return {};
+  int chunks = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), chunks);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return Error{
+        fmt::format("a pipeline is a number of chunks or auto, not {}", Quote(std::string(text)))};
+  }
+  if (Status checked = CheckChunks(chunks); !checked) return checked;
+  plan->pipeline.chunks = chunks;
+  return {};
+}
+
+nlohmann::ordered_json ToJson(const Plan& plan) {
+  nlohmann::ordered_json pipeline = {{"chunks", plan.pipeline.chunks}};
+  if (plan.auto_pipeline) pipeline["chunks"] = "auto";
+  pipeline["cut"] = Name(plan.pipeline.cut);
+  pipeline["overlap"] = plan.pipeline.overlap;
+  return {{"version", kVersion},     {"layout", ToText(plan.layout)},
+          {"pipeline", pipeline},    {"wire", Name(plan.wire)},
+          {"gemm", Name(plan.gemm)}, {"comm_budget", plan.comm_budget}};
+}
+
+Result<Plan> PlanFromJson(const json& object) {
+  if (!object.is_object() || !object.contains("version")) {
+    return Error{"not a plan: it has no version"};
+  }
+  if (object["version"] != kVersion) {
+    return Error{fmt::format("a plan of version {}; this program reads version {}",
+                             object["version"].dump(), kVersion)};
+  }
+  Plan plan;
+  for (const auto& [key, value] : object.items()) {
+    if (key == "version") continue;
+    if (Status read = ReadMember(key, value, &plan); !read) return read.error();
+  }
+  return plan;
+}
+
+Result<Plan> ReadPlan(const std::string& path) {
+  const Result<std::string> text = ReadFile(path, kMaxFileBytes);
+  if (!text) return text.error();
+  const Result<json> object = ParseJson(*text);
+  if (!object) return Error{fmt::format("{}: {}", path, object.error().message)};
+  Result<Plan> plan = PlanFromJson(*object);
+  if (!plan) return Error{fmt::format("{}: {}", path, plan.error().message)};
+  return plan;
+}
+
+}  // namespace convene::plan

@@ -1,0 +1,58 @@
+// A plan: how a model is run on its ranks, as decisions alone, small and readable. What follows
+// from them is strategy/ (tasks) and runtime/ (work); how they are found is not here.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "strategy/layout.h"
+#include "strategy/step.h"
+
+namespace convene::plan {
+
+// Of rows on their way between ranks.
+enum class Wire { kF32, kBf16, kFp8 };
+
+// In which order the products of a layer's experts run (kernels/grouped_gemm.h).
+enum class GemmChoice { kAuto, kGrouped, kDense };
+
+struct Plan {
+  strategy::Layout layout = {};
+  strategy::Pipeline pipeline = {};
+  // The number of chunks is chosen by what the simulator says of this machine.
+  bool auto_pipeline = false;
+  Wire wire = Wire::kBf16;
+  GemmChoice gemm = GemmChoice::kAuto;
+  int comm_budget = 0;  // threads of each rank that products leave to exchanges under way
+
+  bool operator==(const Plan&) const = default;
+};
+
+// "attention=tp2dp2,experts=ep4"; experts may be epN, tpN, sliceN (as tpN) or epNtpN. What is left
+// out is whole. Errors: other words, degrees that are not positive or whose products differ.
+Result<strategy::Layout> ParseLayout(std::string_view text);
+std::string ToText(const strategy::Layout& layout);
+
+// Attention data parallel, experts expert parallel.
+strategy::Layout DefaultLayout(int num_ranks);
+
+// Errors: another number of ranks than the layout has; says which layouts would fit.
+Status CheckRanks(const strategy::Layout& layout, int num_ranks);
+
+std::string_view Name(Wire wire);  // "f32", "bf16", "fp8"
+std::string_view Name(GemmChoice gemm);
+Result<Wire> WireFromName(std::string_view name);
+Result<GemmChoice> GemmFromName(std::string_view name);
+
+// "4", "auto", "4:experts": chunks and what is cut.
+Status ParsePipeline(std::string_view text, Plan* plan);
+
+// One object, with "version": 1.
+nlohmann::ordered_json ToJson(const Plan& plan);
+// Errors: another version, values out of range, keys that are not known.
+Result<Plan> PlanFromJson(const nlohmann::json& object);
+Result<Plan> ReadPlan(const std::string& path);
+
+}  // namespace convene::plan
