@@ -94,9 +94,10 @@ json MeasureExchanges(Group& group, const Options& options) {
     const int rounds = bytes < 100'000 ? 50 : 4;
     std::vector<double> times;
     for (int repeat = 0; repeat < options.repeats; ++repeat)
-      times.push_back(Timed(group, [&] {
-                        for (int i = 0; i < rounds; ++i) group.Wait(*exchange.Start());
-                      }) /
+      times.push_back(Timed(group,
+                            [&] {
+                              for (int i = 0; i < rounds; ++i) group.Wait(*exchange.Start());
+                            }) /
                       rounds);
     const double time = Median(times);
     const double rate = static_cast<double>(bytes) * (group.size() - 1) / time / 1e6;
@@ -187,9 +188,8 @@ json MeasureOverlap(Group& group, const Options& options) {
     if (group.rank() == 0)
       fmt::print("{:>9}  {:>5.1f} ms  {:>5.2f}x\n", options.periods_us[i], time * 1e3,
                  apart_time / time);
-    result["periods"].push_back({{"period_us", options.periods_us[i]},
-                                 {"seconds", time},
-                                 {"gain", apart_time / time}});
+    result["periods"].push_back(
+        {{"period_us", options.periods_us[i]}, {"seconds", time}, {"gain", apart_time / time}});
   }
   return result;
 }
@@ -219,8 +219,8 @@ json MeasureWire(const Options& options) {
       const double encode = rate([&](std::span<float> row, std::byte* out) {
         EncodeRow(format, std::span<const float>(row), out);
       });
-      const double decode = rate(
-          [&](std::span<float> row, const std::byte* in) { DecodeRow(format, in, row); });
+      const double decode =
+          rate([&](std::span<float> row, const std::byte* in) { DecodeRow(format, in, row); });
       fmt::print("{:>6}  {:>5}  {:>16.1f}  {:>16.1f}\n", Name(format), cols, encode, decode);
       points.push_back({{"format", std::string(Name(format))},
                         {"cols", cols},

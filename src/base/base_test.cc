@@ -1,5 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/environment.h"
 #include "base/result.h"
 #include "base/units.h"
 
@@ -32,6 +38,62 @@ TEST(Result, HoldsAValueOrAnError) {
 TEST(ResultDeathTest, ReadingAFailedResultEndsTheProcess) {
   Result<int> bad = Error{"disk is gone"};
   EXPECT_DEATH(static_cast<void>(*bad), "disk is gone");
+}
+
+// Sets variables for its lifetime, and none of a launcher's otherwise.
+class LauncherVariables {
+ public:
+  explicit LauncherVariables(std::vector<std::pair<std::string, std::string>> variables) {
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+                             "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"})
+      unsetenv(name);
+    for (const auto& [name, value] : variables) {
+      setenv(name.c_str(), value.c_str(), 1);
+      names_.push_back(name);
+    }
+  }
+  ~LauncherVariables() {
+    for (const std::string& name : names_) unsetenv(name.c_str());
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+TEST(RankFromLauncher, IsOneOfOneWithoutALauncher) {
+  const LauncherVariables none({});
+  EXPECT_EQ(RankFromLauncher().rank, 0);
+  EXPECT_EQ(RankFromLauncher().size, 1);
+  EXPECT_EQ(RankFromLauncher().launcher, "");
+}
+
+TEST(RankFromLauncher, KnowsMpirunAndStepsOfSlurm) {
+  {
+    const LauncherVariables openmpi({{"OMPI_COMM_WORLD_RANK", "2"},
+                                     {"OMPI_COMM_WORLD_SIZE", "4"},
+                                     {"SLURM_PROCID", "0"},
+                                     {"SLURM_STEP_NUM_TASKS", "2"}});
+    EXPECT_EQ(RankFromLauncher().rank, 2);
+    EXPECT_EQ(RankFromLauncher().size, 4);
+    EXPECT_EQ(RankFromLauncher().launcher, "mpirun of OpenMPI");
+  }
+  {
+    const LauncherVariables mpich({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}});
+    EXPECT_EQ(RankFromLauncher().rank, 1);
+    EXPECT_EQ(RankFromLauncher().size, 3);
+  }
+  const LauncherVariables step({{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}});
+  EXPECT_EQ(RankFromLauncher().rank, 5);
+  EXPECT_EQ(RankFromLauncher().size, 8);
+}
+
+TEST(RankFromLauncher, TakesABatchScriptAndNonsenseForOneProcess) {
+  {
+    const LauncherVariables script({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}});
+    EXPECT_EQ(RankFromLauncher().size, 1);
+  }
+  const LauncherVariables nonsense({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}});
+  EXPECT_EQ(RankFromLauncher().size, 1);
 }
 
 }  // namespace

@@ -130,14 +130,17 @@ void DecodeBaseline(WireFormat format, const std::byte* wire, size_t cols, Numbe
 
 #if defined(__x86_64__)
 template <typename Number>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] void EncodeAvx512(
-    WireFormat format, const Number* row, size_t cols, std::byte* wire) {
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] void EncodeAvx512(WireFormat format,
+                                                                        const Number* row,
+                                                                        size_t cols,
+                                                                        std::byte* wire) {
   Encode(format, row, cols, wire);
 }
 
 template <typename Number>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] void DecodeAvx512(
-    WireFormat format, const std::byte* wire, size_t cols, Number* row) {
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] void DecodeAvx512(WireFormat format,
+                                                                        const std::byte* wire,
+                                                                        size_t cols, Number* row) {
   Decode(format, wire, cols, row);
 }
 
@@ -183,14 +186,14 @@ Decoder<Number> ChooseDecoder() {
 
 template <typename Number>
 void EncodeChosen(WireFormat format, std::span<const Number> row, std::byte* wire) {
-  static const Encoder<Number> kEncoder = ChooseEncoder<Number>();
-  kEncoder(format, row.data(), row.size(), wire);
+  static const Encoder<Number> encoder = ChooseEncoder<Number>();
+  encoder(format, row.data(), row.size(), wire);
 }
 
 template <typename Number>
 void DecodeChosen(WireFormat format, const std::byte* wire, std::span<Number> row) {
-  static const Decoder<Number> kDecoder = ChooseDecoder<Number>();
-  kDecoder(format, wire, row.size(), row.data());
+  static const Decoder<Number> decoder = ChooseDecoder<Number>();
+  decoder(format, wire, row.size(), row.data());
 }
 
 }  // namespace

@@ -4,10 +4,11 @@
 set -euo pipefail
 fault=$1 mpirun=$2 ranks=$3
 output=$(mktemp)
-trap 'rm -f "$output"; [ -z "${job:-}" ] || kill -9 "$job" 2>/dev/null || true' EXIT
+around=() # a command that runs mpirun
+trap 'rm -f "$output" "$output.cut"; [ -z "${job:-}" ] || kill -9 "$job" 2>/dev/null || true' EXIT
 
 start() {  # start WORK...
-  setsid "$mpirun" -n 3 --oversubscribe "$ranks" "$@" >"$output" 2>&1 &
+  setsid "${around[@]}" "$mpirun" -n 3 --oversubscribe "$ranks" "$@" >"$output" 2>&1 &
   job=$!
 }
 
@@ -81,6 +82,19 @@ case "$fault" in
     pid_of 0 >/dev/null && pid_of 1 >/dev/null && pid_of 2 >/dev/null
     sleep 1 && kill -9 "$job"
     ends 10
+    ;;
+  unreachable) # all are alive, and no byte comes through any more, not even to the launcher
+    [ "$(id -u)" -eq 0 ] && unshare --net ip link set lo up 2>/dev/null || exit 77
+    export OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
+    around=(unshare --net "$BASH" -c 'ip link set lo up
+      "$@" & job=$!
+      until [ -e "$0" ]; do sleep 0.1; done
+      ip link set lo down
+      wait $job' "$output.cut")
+    start loop
+    pid_of 0 >/dev/null && pid_of 1 >/dev/null && pid_of 2 >/dev/null
+    sleep 1 && touch "$output.cut"
+    ends 10 "no sign of life from rank [0-2] .*$in_dispatch"
     ;;
   left)
     start leave 1

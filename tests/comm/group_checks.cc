@@ -128,7 +128,9 @@ void CheckBlockingCalls(Group& group) {
       CHECK(bytes == sent);
     }
   }
-  const auto size_of = [](int rank) { return static_cast<size_t>(rank % 2 * 5000 + rank * 3); };
+  const auto size_of = [](int rank) {
+    return static_cast<size_t>(rank) % 2 * 5000 + static_cast<size_t>(rank) * 3;
+  };
   const auto gathered =
       group.AllGather(Pattern(size_of(group.rank()), group.rank(), 0, 2), "a gathering");
   CHECK(std::ssize(gathered) == group.size());

@@ -16,9 +16,9 @@ constexpr int kAlive = 1;
 constexpr int kLeaving = 2;
 
 constexpr milliseconds kSignPeriod{500};
-constexpr milliseconds kRound{100};       // between two looks at the peers
-constexpr milliseconds kRoundLeaving{2};  // while leaving: it is what ends are waited for
-constexpr milliseconds kLongestSilence{7000};
+constexpr milliseconds kRound{100};               // between two looks at the peers
+constexpr milliseconds kRoundLeaving{2};          // while leaving: it is what ends are waited for
+constexpr milliseconds kLongestSilence{6000};     // and up to 2 s until the launcher has ended all
 constexpr milliseconds kGraceAfterLeaving{3000};  // for what is still on its way
 constexpr milliseconds kLongestOwnGap{2000};
 

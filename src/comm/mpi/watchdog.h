@@ -16,7 +16,7 @@ namespace convene::comm {
 
 class Watchdog {
  public:
-  // Ends the job (EndJob) when a peer was silent for 7 s, when an exchange waits for one that has
+  // Ends the job (EndJob) when a peer was silent for 6 s, when an exchange waits for one that has
   // left, or when the launcher has gone.
   explicit Watchdog(MpiJob* job);
 
