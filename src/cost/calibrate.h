@@ -27,6 +27,8 @@ using KindFits = std::array<std::optional<KindFit>, schedule::kNumTaskKinds>;
 
 // Kinds that did not run have none. A collective counts once, from when its last rank came until
 // its first one was through (clocks of ranks differ a little; waiting is none of its cost).
+// Times of tasks that shared a resource with others have that in them already: calibrate on steps
+// without overlap, or give the simulator no rate for what was shared, or it counts twice.
 KindFits Calibrate(std::span<const MeasuredStep> steps);
 
 // Sets Rates::measured to the fits.

@@ -27,7 +27,10 @@ struct ExpectedRouting {
   std::vector<ExpertShares> shares;  // by layer; one for all, where there is only one
   // By rank and chunk of the expert stage the experts that it computes (or a slice of each).
   std::vector<std::vector<std::vector<int>>> experts;
-  int token_chunks = 1;  // into which the rows are cut instead, where experts are one chunk
+  // Into which the rows that come from other ranks are cut instead, where experts are one chunk. A
+  // rank's own rows are then the chunks after these, half of them in each of two. 1: all rows are
+  // one chunk, own ones too.
+  int token_chunks = 1;
   std::vector<double> rows = {};    // by rank, as are the next; none: 0
   std::vector<double> tokens = {};  // none: as rows
   std::vector<double> keys = {};
@@ -55,6 +58,7 @@ class ExpectedSizes {
   };
 
   const ExpertShares& shares(int layer) const;
+  double RowsAt(const schedule::Size& size) const;
   double Returned(const schedule::Size& size, bool sent) const;
   double Slots(const schedule::Size& size) const;
   double Experts(const schedule::Size& size) const;

@@ -48,15 +48,20 @@ TEST(ExpectedSizes, WithEveryExpertVisitedEveryRowGoesToEveryRankOnce) {
   EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, 1, 1}), 1, 1e-9);
 }
 
-TEST(ExpectedSizes, CutByTokensAllChunksAreAlike) {
+TEST(ExpectedSizes, CutByTokensChunksFromOtherRanksAreAlike) {
   ExpectedRouting routing = Uniform(8, 2, 2, 1, 12);
   routing.token_chunks = 3;
   const ExpectedSizes sizes(routing);
   const double sent = sizes.at({SizeKind::kSent, 0, -1, 0, 1});
   EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 2, 0, 1}), sent / 3, 1e-12);
-  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, 2, 1}), 24 * 2.0 / 2 / 3, 1e-12);
-  // 4 experts, 8 tokens that each visit one with 1/4.
-  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, 0, 1}), 4 * (1 - std::pow(0.75, 8)), 1e-12);
+  // 4 of rank 0's 12 rows visit 2 experts each, one of them at rank 1, which has 4 experts.
+  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, 2, 1}), 4, 1e-12);
+  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, 0, 1}), 4 * (1 - std::pow(0.75, 4)), 1e-12);
+  // Its own rows in two halves.
+  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, 3, 1}), 6, 1e-12);
+  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, 4, 1}), 4 * (1 - std::pow(0.75, 6)), 1e-12);
+  EXPECT_NEAR(SumOverChunks(sizes, SizeKind::kSlots, 5, 1, -1),
+              sizes.at({SizeKind::kSlots, 0, -1, 1}), 1e-12);
 }
 
 TEST(ExpectedSizes, RowsTokensKeysAndWantedAreThoseGiven) {

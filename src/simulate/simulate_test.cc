@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "cost/calibrate.h"
+
 namespace convene::simulate {
 namespace {
 
@@ -194,6 +196,33 @@ TEST(Simulate, AMeasuredCostWithoutItsResourceIsJustATime) {
   Rates rates;
   rates.measured[static_cast<size_t>(TaskKind::kExperts)] = {.alpha = 1, .beta = 0.5};
   ExpectTimes(Simulated({.tasks = {Compute(0, 4), Compute(0, 0)}}, rates), {{0, 3}, {3, 4}});
+}
+
+TEST(Simulate, CostsCalibratedOnATimelineGiveThatTimelineAgain) {
+  // A step without overlap on a machine with fixed seconds, rates and latency.
+  Schedule schedule = {.num_ranks = 2};
+  for (int layer = 0; layer < 6; ++layer) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto last = static_cast<TaskId>(schedule.tasks.size()) - 3;
+      schedule.tasks.push_back(Compute(rank, 1 + layer * layer));
+      if (layer > 0) schedule.tasks.back().after = {last};
+      schedule.tasks.push_back(
+          Dispatch(rank, layer, 2 + layer % 3, {static_cast<TaskId>(schedule.tasks.size()) - 1}));
+    }
+  }
+  Rates rates = {.flops = cost::ConstantRate(2),
+                 .link = cost::LinkKind::kSharedMedium,
+                 .link_bytes_per_second = 3,
+                 .link_latency = 0.25};
+  rates.fixed_seconds[static_cast<size_t>(TaskKind::kExperts)] = 0.125;
+  const Timeline timeline = Simulated(schedule, rates);
+  const std::vector<cost::MeasuredStep> steps = {{&schedule, &timeline, NoSizes}};
+  Rates calibrated;
+  UseFits(Calibrate(steps), calibrated);
+  const Timeline again = Simulated(schedule, calibrated);
+  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+    EXPECT_NEAR(again.tasks[id].end, timeline.tasks[id].end, 1e-9) << "task " << id;
+  }
 }
 
 // Random schedules, on which properties hold.
