@@ -108,8 +108,8 @@ void StepRunner::Begin(std::span<const SequenceStep> step) {
   rows_.Begin(own_step_, context_.pool);
   CHECK(rows_.num_rows() <= options_.max_step_tokens, "{} tokens in a step of at most {}",
         rows_.num_rows(), options_.max_step_tokens);
-  statistics_ = {.tokens = rows_.num_rows(),
-                 .logits_rows = static_cast<int64_t>(rows_.wanted().size())};
+  statistics_ = {.logits_rows = static_cast<int64_t>(rows_.wanted().size())};
+  for (const SequenceStep& sequence : step) statistics_.tokens += std::ssize(sequence.tokens);
   ++context_.step_number;
   DivideRows();
 }

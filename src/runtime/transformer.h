@@ -95,9 +95,9 @@ struct TransformerOptions {
   ParallelOptions parallel = {};
 };
 
-// What the last step did; for bench (FLOPs and bytes).
+// What the last step did; for bench (FLOPs and bytes). All but `tokens` counts this rank's part.
 struct StepStatistics {
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // of all ranks
   int64_t logits_rows = 0;
   int64_t activated_experts = 0;  // distinct (layer, expert) whose weights were read
   int64_t weight_bytes = 0;       // read at least once: attention, activated experts, head
