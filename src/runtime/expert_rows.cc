@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -81,6 +82,7 @@ void ExpertRows::Begin(int layer, int num_experts, int top_k, std::span<const in
   }
 
   const auto num_rows = static_cast<int>(std::ssize(experts) / top_k);
+  num_rows_ = num_rows;
   own_work_.assign(static_cast<size_t>(num_rows), -1);
   const int own_share = layout.expert_share(options_.rank);
   for (int32_t row = 0; row < num_rows; ++row) {
@@ -137,6 +139,7 @@ void ExpertRows::CutIntoChunks(Peer& peer) {
     peer.out_counts[sent.dispatch_chunk].pairs += sent.count;
     ++peer.sums_in_rows[sent.return_chunk];
   }
+  Pad(peer);
   // Where each sum will be.
   std::vector<int32_t> next(static_cast<size_t>(num_chunks()), 0);
   for (int chunk = 1; chunk < num_chunks(); ++chunk) {
@@ -146,7 +149,22 @@ void ExpertRows::CutIntoChunks(Peer& peer) {
   for (const SentRow& sent : peer.sent) {
     partial_at_[sent.row * std::ssize(peers_) + peer_idx] = next[sent.return_chunk]++;
   }
-  Grow(peer.sums_in, num_sent * options_.return_row_bytes);
+  const int64_t num_sums = std::max<int64_t>(num_sent, peer.sums_in_rows.back());
+  Grow(peer.sums_in, num_sums * options_.return_row_bytes);
+}
+
+int ExpertRows::Capacity() const {
+  return static_cast<int>(std::ceil(options_.capacity_factor * num_rows_ * top_k_ / num_experts_));
+}
+
+void ExpertRows::Pad(Peer& peer) const {
+  for (Counts& counts : peer.out_counts) counts.padded_rows = counts.rows;
+  if (options_.capacity_factor <= 0) return;
+  const strategy::Part experts =
+      strategy::PartOf(num_experts_, peer.share, options_.layout.expert_ep);
+  Counts& counts = peer.out_counts.front();
+  counts.padded_rows = std::max(counts.rows, Capacity() * experts.size);
+  peer.sums_in_rows.front() = counts.padded_rows;
 }
 
 // All of the blocks but the rows themselves.
@@ -160,7 +178,7 @@ void ExpertRows::WriteBlocks(Peer& peer) {
   for (int chunk = 0; chunk < num_chunks(); ++chunk) {
     const Counts& counts = peer.out_counts[chunk];
     std::byte* row = peer.out.data() + peer.out_begin[chunk];
-    std::byte* sizes = row + counts.rows * options_.dispatch_row_bytes;
+    std::byte* sizes = row + counts.padded_rows * options_.dispatch_row_bytes;
     std::byte* numbers = sizes + counts.rows;
     std::byte* weights = numbers + int64_t{2} * counts.pairs;
     for (int32_t i = 0; i < counts.rows; ++i, ++sent) {
@@ -199,7 +217,7 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartDispatch(int chunk) {
       int64_t num_rows = 0;
       for (const Counts& counts : peer.in_counts) {
         peer.in_begin.push_back(peer.in_begin.back() + BlockBytes(counts));
-        num_rows += counts.rows;
+        num_rows += counts.padded_rows;
       }
       Grow(peer.in, peer.in_begin.back());
       Grow(peer.sums_out, num_rows * options_.return_row_bytes);
@@ -224,7 +242,7 @@ void ExpertRows::Arrive(int chunk) {
   for (Peer& peer : peers_) {
     const Counts& counts = peer.in_counts[chunk];
     const std::byte* row = peer.in.data() + peer.in_begin[chunk];
-    const std::byte* sizes = row + counts.rows * options_.dispatch_row_bytes;
+    const std::byte* sizes = row + counts.padded_rows * options_.dispatch_row_bytes;
     const std::byte* numbers = sizes + counts.rows;
     const std::byte* weights = numbers + int64_t{2} * counts.pairs;
     int32_t num_pairs = 0;
@@ -254,6 +272,7 @@ void ExpertRows::Arrive(int chunk) {
       }
       ++peer.sums_out_rows[work.return_chunk];
     }
+    if (options_.capacity_factor > 0) peer.sums_out_rows.front() = counts.padded_rows;
   }
 }
 
@@ -291,9 +310,18 @@ void ExpertRows::Assign(const std::vector<int32_t>& work_rows, int group) {
   std::vector<int32_t>& first = slots_.first_slot;
   first.assign(static_cast<size_t>(num_local_) + 1, 0);
   for_each_pair([&](int32_t, const ExpertPair& pair) { ++first[pair.expert - first_expert_ + 1]; });
+  if (options_.capacity_factor > 0) {
+    int capacity = Capacity();
+    for (const Peer& peer : peers_) {
+      if (num_local_ > 0) capacity += peer.in_counts.front().padded_rows / num_local_;
+    }
+    for (int expert = 1; expert <= num_local_; ++expert) {
+      first[expert] = std::max(first[expert], capacity);
+    }
+  }
   first[0] = num_slots_;
   for (int expert = 0; expert < num_local_; ++expert) first[expert + 1] += first[expert];
-  slots_.work_row.resize(static_cast<size_t>(first.back() - num_slots_));
+  slots_.work_row.assign(static_cast<size_t>(first.back() - num_slots_), -1);
   std::vector<int32_t>& next = next_slot_;
   next.assign(first.begin(), first.end() - 1);
   for_each_pair([&](int32_t work_row, ExpertPair& pair) {

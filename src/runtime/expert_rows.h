@@ -43,7 +43,7 @@ struct ExpertPair {
 // those of the rank's e-th expert.
 struct ChunkSlots {
   std::vector<int32_t> first_slot;
-  std::vector<int32_t> work_row;  // of each slot, from first_slot[0] on
+  std::vector<int32_t> work_row;  // of each slot, from first_slot[0] on; -1: padding
 };
 
 class ExpertRows {
@@ -54,6 +54,10 @@ class ExpertRows {
     int rank = 0;
     int64_t dispatch_row_bytes = 0;
     int64_t return_row_bytes = 0;
+    // Above 0: as the padded baseline of papers has it (one chunk only). Each expert takes capacity
+    // = factor * own tokens * top_k / experts rows from each rank, which are sent, computed and
+    // returned whether or not there are so many; more than that are taken, too.
+    double capacity_factor = 0;
   };
   // `group` may be null where the layout has one rank.
   ExpertRows(const Options& options, comm::Group* group);
@@ -115,6 +119,7 @@ class ExpertRows {
   struct Counts {
     int32_t rows = 0;
     int32_t pairs = 0;
+    int32_t padded_rows = 0;  // at least rows
   };
   struct Peer {
     int rank = 0;
@@ -136,7 +141,7 @@ class ExpertRows {
 
   int64_t BlockBytes(const Counts& counts) const {
     const int64_t used =
-        counts.rows * options_.dispatch_row_bytes + counts.rows + int64_t{6} * counts.pairs;
+        counts.padded_rows * options_.dispatch_row_bytes + counts.rows + int64_t{6} * counts.pairs;
     return (used + 3) / 4 * 4;
   }
   int num_chunks() const { return options_.pipeline.chunks; }
@@ -146,6 +151,8 @@ class ExpertRows {
   int GroupOf(int expert, int share) const;  // where chunks are cut by experts
   void CutIntoChunks(Peer& peer);
   void WriteBlocks(Peer& peer);
+  void Pad(Peer& peer) const;
+  int Capacity() const;  // rows of each expert from this rank
   void Arrive(int chunk);
   void Assign(const std::vector<int32_t>& work_rows, int chunk);
   std::string What(const char* exchange, int chunk) const;
@@ -157,6 +164,7 @@ class ExpertRows {
   int layer_ = 0;
   int num_experts_ = 0;
   int top_k_ = 0;
+  int num_rows_ = 0;
   int first_expert_ = 0;
   int num_local_ = 0;
   std::vector<int32_t> share_of_;  // by expert

@@ -63,7 +63,8 @@ ExpertRows::Options RowsOptions(const FeedForward::Options& options,
           .dispatch_row_bytes =
               dispatch ? static_cast<int64_t>(comm::RowBytes(*dispatch, size_t(hidden_size)))
                        : UnpaddedBytes(format, hidden_size),
-          .return_row_bytes = static_cast<int64_t>(comm::RowBytes(returned, size_t(hidden_size)))};
+          .return_row_bytes = static_cast<int64_t>(comm::RowBytes(returned, size_t(hidden_size))),
+          .capacity_factor = options.capacity_factor};
 }
 
 // The outputs of experts on their way into one row.
@@ -211,6 +212,7 @@ void FeedForward::GatherRows(const ChunkSlots& slots, OwnRows own) {
   context_.pool.ParallelFor(
       std::ssize(slots.work_row),
       [&](int64_t i, int thread_idx) {
+        if (slots.work_row[i] < 0) return;  // padding: whatever lies there
         const WorkRow& work = rows_.work_rows()[slots.work_row[i]];
         if (work.data != nullptr) {
           UnpackRow(work.data, buffers.expert_in.row(i), thread_idx);

@@ -22,6 +22,7 @@ class FeedForward {
     int rank = 0;
     comm::WireFormat wire = comm::WireFormat::kBf16;
     RouterOverride router = {};
+    double capacity_factor = 0;  // as ExpertRows::Options
   };
   FeedForward(ForwardContext& context, const Options& options, comm::Group* group);
 

@@ -28,7 +28,8 @@ FeedForward::Options FeedForwardOptions(const ParallelOptions& parallel) {
           .pipeline = parallel.pipeline,
           .rank = parallel.rank(),
           .wire = parallel.wire,
-          .router = parallel.router};
+          .router = parallel.router,
+          .capacity_factor = parallel.capacity_factor};
 }
 
 int ContextOf(const TransformerOptions& options) {

@@ -26,7 +26,8 @@ int Context(const TransformerOptions& options) {
 Activations::Shape ShapeOf(const TransformerOptions& options, int num_threads) {
   const strategy::Layout& layout = options.parallel.layout;
   return {.max_step_tokens = options.max_step_tokens,
-          .max_expert_rows = options.max_step_tokens * layout.attention_dp,
+          .max_expert_rows = static_cast<int>(options.max_step_tokens * layout.attention_dp *
+                                              std::max(1.0, options.parallel.capacity_factor + 1)),
           .context = Context(options),
           .num_threads = num_threads,
           .expert_shares = layout.expert_ep,
@@ -244,22 +245,26 @@ void Transformer::EndSteps() {
 }
 
 void Transformer::FollowSteps() {
+  while (FollowStep()) {
+  }
+}
+
+bool Transformer::FollowStep() {
   CHECK(state_->options.parallel.rank() != 0, "rank 0 follows nobody");
   std::vector<std::byte> bytes;
-  for (;;) {
-    state_->options.parallel.group->Broadcast(0, &bytes, "waiting for the next step");
-    const StepMessage message = ReadStepMessage(bytes);
-    switch (message.kind) {
-      case StepKind::kEnd:
-        return;
-      case StepKind::kForward:
-        state_->Forward(message.step, nullptr);
-        break;
-      case StepKind::kEncode:
-        state_->Encode(message.inputs, nullptr);
-        break;
-    }
+  state_->options.parallel.group->Broadcast(0, &bytes, "waiting for the next step");
+  const StepMessage message = ReadStepMessage(bytes);
+  switch (message.kind) {
+    case StepKind::kEnd:
+      return false;
+    case StepKind::kForward:
+      state_->Forward(message.step, nullptr);
+      break;
+    case StepKind::kEncode:
+      state_->Encode(message.inputs, nullptr);
+      break;
   }
+  return true;
 }
 
 }  // namespace convene::runtime

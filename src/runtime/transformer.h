@@ -69,6 +69,8 @@ struct ParallelOptions {
   // Threads that stay away from products while an exchange is under way.
   int comm_budget = 0;
   RouterOverride router = {};
+  // Above 0: experts are padded to a capacity, a baseline to compare with (expert_rows.h).
+  double capacity_factor = 0;
   comm::Group* group = nullptr;  // of layout.num_ranks() ranks; null: this process alone
   // The model as all ranks together have it, where the weights are a share of it; outlives the
   // transformer.
@@ -124,8 +126,9 @@ class Transformer {
   ~Transformer();
 
   // On all ranks but 0: takes part in the steps of rank 0 until that ends (EndSteps or its
-  // destructor).
+  // destructor); or in one step, false at the end.
   void FollowSteps();
+  bool FollowStep();
   void EndSteps();
 
   // Runs one step (*collective*: on the other ranks by FollowSteps). Token ids must be below the
