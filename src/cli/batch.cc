@@ -154,6 +154,8 @@ class Batch : public Command {
     AddCapacityOption(app, model_);
   }
 
+  std::string model_directory() const override { return model_.directory; }
+
   Status Run() override {
     const Result<std::string> input = ReadText(input_path_);
     if (!input) return input.error();

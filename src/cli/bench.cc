@@ -45,6 +45,8 @@ class Bench : public Command {
     AddModelOptions(app, model_options_);
   }
 
+  std::string model_directory() const override { return model_options_.directory; }
+
   Status Run() override {
     const Result<hardware::Isa> isa = hardware::ChooseIsa();
     if (!isa) return isa.error();

@@ -36,6 +36,8 @@ class Chat : public Command {
     AddModelOptions(app, model_options_);
   }
 
+  std::string model_directory() const override { return model_options_.directory; }
+
   Status Run() override {
     // First what is small and may be wrong.
     if (const Status checked = CheckSampling(sampling_); !checked) return checked;

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -23,6 +24,10 @@ class Command {
   // Results go to standard output (output.h), everything else to standard error. An error is
   // printed as one line "convene: ..." and makes the exit status 1.
   virtual Status Run() = 0;
+
+  // Where this process looks for the model, where the command loads one: on another rank than 0,
+  // which does not Run, that may be another place.
+  virtual std::string model_directory() const { return ""; }
 
   // The ranks that this process was started with, itself rank 0; before Run.
   void UseRanks(comm::Group* ranks) { ranks_ = ranks; }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/quote.h"
 #include "cli/help_formatter.h"
 #include "cli/output.h"
@@ -21,6 +22,9 @@ namespace convene::cli {
 namespace {
 
 constexpr const char* kVersion = "convene 0.1.0";
+
+// Of several ranks, which were given the same line, one speaks.
+bool Speaks() { return RankFromLauncher().rank == 0; }
 
 void PrintError(std::string_view message) {
   // Several lines would hide which of them is the error.
@@ -64,15 +68,15 @@ struct Subcommand {
 };
 
 // What the other ranks do: whatever rank 0's command tells them.
-int Follow(comm::Group& ranks) {
+int Follow(comm::Group& ranks, const std::string& model_directory) {
   // Rank 0 has told the error.
-  return engine::FollowRankZero(ranks) ? kSuccess : kFailure;
+  return engine::FollowRankZero(ranks, model_directory) ? kSuccess : kFailure;
 }
 
 int RunOnRanks(Command& command) {
   Result<std::unique_ptr<comm::Group>> ranks = comm::Connect();
   if (!ranks) return Report(ranks.error());
-  if ((*ranks)->rank() != 0) return Follow(**ranks);
+  if ((*ranks)->rank() != 0) return Follow(**ranks, command.model_directory());
   command.UseRanks(ranks->get());
   const Status status = command.Run();
   const Status flushed = FlushOutput();
@@ -111,7 +115,7 @@ int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEnt
     subcommands.back().command->AddOptions(*parser);
   }
   if (const Status known = CheckCommandName(argc, argv, commands); !known) {
-    PrintError(known.error().message);
+    if (Speaks()) PrintError(known.error().message);
     return kUsage;
   }
   try {
@@ -119,7 +123,9 @@ int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEnt
   } catch (const CLI::ParseError& error) {
     std::ostringstream help;
     std::ostringstream complaint;
-    if (app->exit(error, help, complaint) == 0) {
+    const bool is_help = app->exit(error, help, complaint) == 0;
+    if (!Speaks()) return is_help ? kSuccess : kUsage;
+    if (is_help) {
       const Status written = WriteOutput(help.str());
       return Report(written ? FlushOutput() : written);
     }

@@ -33,6 +33,8 @@ class Logits : public Command {
     AddModelOptions(app, model_);
   }
 
+  std::string model_directory() const override { return model_.directory; }
+
   Status Run() override {
     if (const Status checked = CheckPredictsText(model_.directory); !checked) return checked;
     const Result<std::vector<int32_t>> tokens = ReadTokenFile(tokens_path_);

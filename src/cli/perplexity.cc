@@ -30,6 +30,8 @@ class Perplexity : public Command {
     AddModelOptions(app, model_);
   }
 
+  std::string model_directory() const override { return model_.directory; }
+
   Status Run() override {
     if (const Status checked = CheckPredictsText(model_.directory); !checked) return checked;
     const Result<ScoredText> text = ReadScoredText(model_.directory, text_options_);

@@ -35,6 +35,8 @@ class RunPrompt : public Command {
     AddCapacityOption(app, model_);
   }
 
+  std::string model_directory() const override { return model_.directory; }
+
   Status Run() override {
     // First what is small and may be wrong.
     if (const Status checked = CheckSampling(sampling_); !checked) return checked;

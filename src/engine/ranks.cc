@@ -82,7 +82,7 @@ void Dismiss(comm::Group& group) {
   if (group.size() > 1) Tell(group, json::object());
 }
 
-Status FollowRankZero(comm::Group& group) {
+Status FollowRankZero(comm::Group& group, const std::string& directory) {
   Status last;
   for (;;) {
     std::vector<std::byte> bytes;
@@ -94,8 +94,8 @@ Status FollowRankZero(comm::Group& group) {
     if (message.empty()) return last;
     LoadOptions options = OptionsFromJson(message);
     options.group = &group;
-    const Result<std::unique_ptr<LoadedModel>> model =
-        LoadedModel::Load(message["directory"].get<std::string>(), options, {});
+    const Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(
+        directory.empty() ? message["directory"].get<std::string>() : directory, options, {});
     if (!model) {
       last = model.error();
       continue;

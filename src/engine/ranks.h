@@ -19,7 +19,8 @@ void AnnounceLoad(comm::Group& group, const std::string& directory, const LoadOp
 void Dismiss(comm::Group& group);
 
 // On all others: loads and follows until dismissed. An error has been told on rank 0 by then.
-Status FollowRankZero(comm::Group& group);
+// `directory`: where this rank has the model; empty: where rank 0 has it.
+Status FollowRankZero(comm::Group& group, const std::string& directory = "");
 
 // *Collective.* Error on all ranks: their programs or models differ.
 Status AgreeOnModel(comm::Group& group, uint64_t fingerprint);

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Commands under mpirun: one rank's text from every layout, and what is refused.
+# Arguments: MPIEXEC CONVENE REPOSITORY
+set -euo pipefail
+mpiexec=$1 convene=$2 root=$3
+cd "$root"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+ranks() { local n=$1; shift; timeout 60 "$mpiexec" -n "$n" --oversubscribe "$convene" "$@"; }
+
+prompt="Once upon a time there was a"
+generate() { echo run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0; }
+"$convene" run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 >"$work/one" 2>/dev/null
+for line in "2 attention=dp2,experts=ep2" "2 attention=tp2,experts=tp2" "2 attention=dp2,experts=slice2" \
+            "3 attention=dp3,experts=ep3" "4 attention=tp2dp2,experts=ep2tp2" \
+            "4 attention=dp4,experts=ep4 --pipeline 2:experts" "2 attention=dp2,experts=ep2 --pipeline 3 --wire fp8" \
+            "2 attention=dp2,experts=ep2 --no-overlap --wire f32"; do
+  read -r n layout more <<<"$line"
+  # shellcheck disable=SC2086
+  ranks "$n" run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --layout "$layout" $more \
+    >"$work/out" 2>"$work/err" || fail "$line: $(tail -1 "$work/err")"
+  cmp -s "$work/one" "$work/out" || fail "$line gave another text"
+done
+
+# The other commands.
+printf '%s\n' '{"prompt":"Once","max_tokens":5,"temperature":0}' '{"prompt":"The cat","max_tokens":5,"temperature":0}' \
+  '{"prompt":"A","max_tokens":5,"temperature":0}' >"$work/requests.jsonl"
+"$convene" batch models/demo --input "$work/requests.jsonl" --output "$work/batch1.jsonl" >/dev/null 2>&1 || fail batch alone
+ranks 2 batch models/demo --input "$work/requests.jsonl" --output "$work/batch2.jsonl" >"$work/out" 2>"$work/err" \
+  || fail "batch: $(cat "$work/err")"
+cmp -s <(grep -o '"text":"[^"]*"' "$work/batch1.jsonl") <(grep -o '"text":"[^"]*"' "$work/batch2.jsonl") || fail "batch gave other texts"
+echo "1 2 3 4 5 6 7 8" >"$work/tokens.txt"
+"$convene" logits models/demo --tokens "$work/tokens.txt" --out "$work/one.npy" >/dev/null 2>&1 || fail logits alone
+ranks 2 logits models/demo --tokens "$work/tokens.txt" --out "$work/two.npy" --wire f32 >/dev/null 2>&1 || fail logits
+cmp -s "$work/one.npy" "$work/two.npy" || fail "logits of two ranks differ"
+
+refuses() { # MESSAGE N ARGUMENTS...
+  local message=$1 n=$2; shift 2
+  if ranks "$n" "$@" >"$work/out" 2>"$work/err"; then fail "$* was accepted"; fi
+  grep -q -- "$message" "$work/err" || fail "$*: no '$message' in: $(grep convene: "$work/err")"
+  [ ! -s "$work/out" ] || fail "$* wrote to standard output"
+  [ "$(grep -c '^convene:' "$work/err")" = 1 ] || fail "$*: not one error"
+}
+refuses "needs 4 ranks, and there are 2" 2 run models/demo --prompt x --layout attention=dp4,experts=ep4
+refuses "both must have all of them" 2 run models/demo --prompt x --layout attention=dp2,experts=ep4
+refuses "heads" 3 run models/demo --prompt x --layout attention=tp3,experts=ep3
+refuses "there is no command" 2 rnu models/demo
+refuses "not expected" 2 run models/demo --bogus
+refuses "runs on one rank" 2 encode models/demo --input /dev/null --out "$work/states.npy"
+
+# Another model in the same place on another host.
+cp -r models/demo "$work/other"
+for file in "$work"/other/*.safetensors; do
+  size=$(stat -c %s "$file")
+  printf 'abcdefgh' | dd of="$file" bs=1 seek=$((size - 8)) conv=notrunc status=none
+done
+if timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x --max-tokens 2 : \
+  -n 1 "$convene" run "$work/other" --prompt x --max-tokens 2 >"$work/out" 2>"$work/err"; then
+  fail "different checkpoints were accepted"
+fi
+grep -q "differs between ranks" "$work/err" || fail "different checkpoints: $(cat "$work/err")"
+
+[ "$failures" = 0 ] && echo "commands on ranks do what they do on one"
