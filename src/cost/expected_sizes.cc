@@ -245,22 +245,29 @@ double ExpectedSizes::Returned(const Size& size, bool sent) const {
   return rows * (sent ? odds.first : odds.last).at(size.chunk);
 }
 
+// Rows, of all ranks, that experts task `size.chunk` of a rank may get.
+double ExpectedSizes::RowsOfChunk(const Size& size) const {
+  if (!CutsTokens(size)) return all_rows_;
+  const double own = Entry(routing_.rows, size.from);
+  return size.chunk < routing_.token_chunks ? (all_rows_ - own) / routing_.token_chunks : own / 2;
+}
+
 double ExpectedSizes::Slots(const Size& size) const {
   const ExpertShares& of_layer = shares(size.layer);
-  const bool by_tokens = size.chunk >= 0 && routing_.token_chunks > 1;
+  const bool by_tokens = CutsTokens(size);
   const auto& chunks = routing_.experts.at(size.from);
   double visits = 0;  // of a token
   for (int chunk = 0; chunk < static_cast<int>(chunks.size()); ++chunk) {
     if (size.chunk >= 0 && !by_tokens && chunk != size.chunk) continue;
     for (const int expert : chunks[chunk]) visits += of_layer[expert];
   }
-  return visits * all_rows_ / (by_tokens ? routing_.token_chunks : 1);
+  return visits * RowsOfChunk(size);
 }
 
 double ExpectedSizes::Experts(const Size& size) const {
   const ExpertShares& of_layer = shares(size.layer);
-  const bool by_tokens = size.chunk >= 0 && routing_.token_chunks > 1;
-  const double num_tokens = all_rows_ / (by_tokens ? routing_.token_chunks : 1);
+  const bool by_tokens = CutsTokens(size);
+  const double num_tokens = RowsOfChunk(size);
   const auto& chunks = routing_.experts.at(size.from);
   double activated = 0;
   for (int chunk = 0; chunk < static_cast<int>(chunks.size()); ++chunk) {

@@ -27,7 +27,9 @@ struct ExpectedRouting {
   std::vector<ExpertShares> shares;  // by layer; one for all, where there is only one
   // By rank and chunk of the expert stage the experts that it computes (or a slice of each).
   std::vector<std::vector<std::vector<int>>> experts;
-  int token_chunks = 1;  // into which the rows are cut instead, where experts are one chunk
+  // Into which the rows that come from other ranks are cut instead, where experts are one chunk. A
+  // rank's own rows are two more chunks after them (strategy/expert_pipeline.h).
+  int token_chunks = 1;
   std::vector<double> rows = {};    // by rank, as are the next; none: 0
   std::vector<double> tokens = {};  // none: as rows
   std::vector<double> keys = {};
@@ -56,6 +58,10 @@ class ExpectedSizes {
 
   const ExpertShares& shares(int layer) const;
   double Returned(const schedule::Size& size, bool sent) const;
+  bool CutsTokens(const schedule::Size& size) const {
+    return size.chunk >= 0 && routing_.token_chunks > 1;
+  }
+  double RowsOfChunk(const schedule::Size& size) const;
   double Slots(const schedule::Size& size) const;
   double Experts(const schedule::Size& size) const;
 

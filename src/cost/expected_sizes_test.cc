@@ -54,9 +54,23 @@ TEST(ExpectedSizes, CutByTokensAllChunksAreAlike) {
   const ExpectedSizes sizes(routing);
   const double sent = sizes.at({SizeKind::kSent, 0, -1, 0, 1});
   EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, 2, 0, 1}), sent / 3, 1e-12);
-  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, 2, 1}), 24 * 2.0 / 2 / 3, 1e-12);
-  // 4 experts, 8 tokens that each visit one with 1/4.
-  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, 0, 1}), 4 * (1 - std::pow(0.75, 8)), 1e-12);
+  // Of the other rank's 12 rows.
+  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, 2, 1}), 12 * 2.0 / 2 / 3, 1e-12);
+  // 4 experts, 4 tokens that each visit one with 1/4.
+  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, 0, 1}), 4 * (1 - std::pow(0.75, 4)), 1e-12);
+}
+
+TEST(ExpectedSizes, CutByTokensOwnRowsAreTwoChunksAfterThem) {
+  ExpectedRouting routing = Uniform(8, 2, 2, 1, 12);
+  routing.token_chunks = 3;
+  const ExpectedSizes sizes(routing);
+  for (const int own : {3, 4}) {
+    EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, own, 1}), 6 * 2.0 / 2, 1e-12);
+    EXPECT_NEAR(sizes.at({SizeKind::kExperts, 0, own, 1}), 4 * (1 - std::pow(0.75, 6)), 1e-12);
+  }
+  double sum = 0;
+  for (int chunk = 0; chunk < 5; ++chunk) sum += sizes.at({SizeKind::kSlots, 0, chunk, 1});
+  EXPECT_NEAR(sum, sizes.at({SizeKind::kSlots, 0, -1, 1}), 1e-12);
 }
 
 TEST(ExpectedSizes, RowsTokensKeysAndWantedAreThoseGiven) {
