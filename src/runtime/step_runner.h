@@ -31,6 +31,10 @@ class StepRunner : public LaneWork {
   // The next run is of these sequences, those of all groups; rank 0 gets their logits.
   void BeginForward(std::span<const SequenceStep> step, const LogitsSink* sink);
   void BeginEncode(std::span<const EncoderInput> inputs, const StatesSink* sink);
+  // How experts are divided in time in the runs from here on.
+  void UsePipeline(const strategy::Pipeline& pipeline) {
+    feed_forward_.rows().UsePipeline(pipeline);
+  }
 
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
