@@ -30,6 +30,7 @@ struct Division {
   std::string name;
   strategy::Layout layout;
   strategy::Pipeline pipeline = {};
+  int pipeline_from_tokens = 0;
 };
 
 std::vector<Division> Divisions() {
@@ -38,6 +39,7 @@ std::vector<Division> Divisions() {
       {"ep2_without_overlap", {1, 2, 2, 1}, {1, ChunkCut::kTokens, false}},
       {"ep2_three_chunks_of_tokens", {1, 2, 2, 1}, {3, ChunkCut::kTokens, true}},
       {"ep2_two_groups_of_experts", {1, 2, 2, 1}, {2, ChunkCut::kExperts, true}},
+      {"ep2_chunks_for_prompts_only", {1, 2, 2, 1}, {2, ChunkCut::kExperts, true}, 4},
       {"ep3", {1, 3, 3, 1}},
       {"ep4", {1, 4, 4, 1}},
       {"ep4_two_chunks_of_tokens", {1, 4, 4, 1}, {2, ChunkCut::kTokens, true}},
@@ -148,6 +150,7 @@ Answers RunDivided(const checkpoint::Checkpoint& checkpoint, const Formats& form
                                         .num_kv_blocks = kBlocksEach * kNumSequences};
     options.parallel = {.layout = division.layout,
                         .pipeline = division.pipeline,
+                        .pipeline_from_tokens = division.pipeline_from_tokens,
                         .wire = wire,
                         .group = group,
                         .whole_spec = &checkpoint.spec()};
