@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "planner/pipeline_degree.h"
 #include "runtime/measure_ranks.h"
 
 namespace convene::engine {
@@ -44,6 +43,17 @@ bool HasExperts(const model::ModelSpec& spec) {
 
 }  // namespace
 
+Result<planner::StepRates> MeasureStepRates(comm::Group& group,
+                                            const weights::ModelWeights& weights,
+                                            const kernels::KernelSet& kernels,
+                                            hardware::ThreadPool& pool,
+                                            const runtime::Formats& formats) {
+  const Result<runtime::RankMeasurement> mine =
+      runtime::MeasureRank(group, weights, kernels, pool, formats);
+  if (!mine) return mine.error();
+  return Slowest(group, *mine, pool.size());
+}
+
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
                                       const weights::ModelWeights& weights,
                                       const runtime::Formats& formats, comm::WireFormat wire,
@@ -52,14 +62,13 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
   const strategy::Layout& layout = options.plan.layout;
   if (layout.num_ranks() == 1 || !HasExperts(spec)) return ChosenPipeline{};
   comm::Group& group = *options.group;
-  const Result<runtime::RankMeasurement> mine =
-      runtime::MeasureRank(group, weights, kernels, pool, formats);
-  if (!mine) return mine.error();
+  const Result<planner::StepRates> rates = MeasureStepRates(group, weights, kernels, pool, formats);
+  if (!rates) return rates.error();
   const planner::PipelineQuestion question{
       .spec = spec,
       .layout = layout,
       .bytes = runtime::Transformer::BytesOf(formats, wire),
-      .rates = Slowest(group, *mine, pool.size()),
+      .rates = *rates,
       .tokens_per_rank = double{1} * options.max_step_tokens / layout.attention_tp};
   ChosenPipeline chosen;
   std::array<int32_t, 3> decision = {1, 0, 0};

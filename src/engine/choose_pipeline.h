@@ -5,8 +5,16 @@
 
 #include "base/result.h"
 #include "engine/loaded_model.h"
+#include "planner/pipeline_degree.h"
 
 namespace convene::engine {
+
+// *Collective*: what was measured on the slowest rank, the same on all.
+Result<planner::StepRates> MeasureStepRates(comm::Group& group,
+                                            const weights::ModelWeights& weights,
+                                            const kernels::KernelSet& kernels,
+                                            hardware::ThreadPool& pool,
+                                            const runtime::Formats& formats);
 
 struct ChosenPipeline {
   strategy::Pipeline pipeline = {};

@@ -197,6 +197,11 @@ PipelineChoice ChoosePipeline(const PipelineQuestion& question) {
   return choice;
 }
 
+double PredictLayerSeconds(const PipelineQuestion& question, const Pipeline& pipeline,
+                           double tokens_per_rank) {
+  return Pricer(question).Seconds(pipeline, tokens_per_rank);
+}
+
 int FasterFromTokens(const PipelineQuestion& question, const Pipeline& pipeline) {
   const Pricer pricer(question);
   int from = static_cast<int>(question.tokens_per_rank) + 1;

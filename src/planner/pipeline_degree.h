@@ -69,6 +69,10 @@ struct PipelineChoice {
 // A choice that is faster than plain by less than 2 % is plain: predictions are not that good.
 PipelineChoice ChoosePipeline(const PipelineQuestion& question);
 
+// Predicted seconds of a layer with experts, with so many tokens per rank.
+double PredictLayerSeconds(const PipelineQuestion& question, const strategy::Pipeline& pipeline,
+                           double tokens_per_rank);
+
 // The number of tokens per rank from which on the pipeline is faster than plain; above
 // tokens_per_rank if nowhere below it.
 int FasterFromTokens(const PipelineQuestion& question, const strategy::Pipeline& pipeline);
