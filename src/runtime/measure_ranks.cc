@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,7 +31,8 @@ constexpr int kSomeRows = 32;
 constexpr int kManyRows = 128;
 constexpr int kMostExperts = 32;   // of the first load
 constexpr int kExpertsOfMany = 8;  // of the others
-constexpr int kRepeats = 3;
+constexpr int kRepeats = 5;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kTinyExchanges = 20;
 constexpr size_t kTinyBytes = 64;
 constexpr size_t kFirstBytes = size_t{1} << 18;  // from which the size of the others follows
@@ -58,14 +60,10 @@ class ExpertProducts {
                                        kernels::ActivationFormat format) {
     ExpertProducts products(layer, weights, kernels, pool, format);
     const weights::FfnWeights& expert = weights.experts.front();
-    const auto row_bytes = [&](const kernels::PackedMatrix& matrix) {
-      return kernels::ActivationRowBytes(format, matrix.cols);
-    };
-    products.in_stride_ = std::max(row_bytes(expert.up), row_bytes(expert.down));
-    products.out_stride_ = int64_t{4} * std::max(expert.up.rows, expert.down.rows);
-    products.num_rows_ = std::max(kManyRows * kExpertsOfMany, kFewRows * kMostExperts);
-    const int64_t in_bytes = products.num_rows_ * products.in_stride_;
-    const int64_t out_bytes = products.num_rows_ * products.out_stride_;
+    const int64_t num_rows = std::max(kManyRows * kExpertsOfMany, kFewRows * kMostExperts);
+    const int64_t in_bytes =
+        num_rows * kernels::ActivationRowBytes(format, std::max(expert.up.cols, expert.down.cols));
+    const int64_t out_bytes = num_rows * 4 * std::max(expert.up.rows, expert.down.rows);
     Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
         static_cast<size_t>(in_bytes + out_bytes + kernels::kGemmScratchBytes * pool.size()),
         "measuring products of experts");
@@ -96,8 +94,13 @@ class ExpertProducts {
         : layer_.moe->activation.kind == model::Activation::kClampedSwiglu
             ? kernels::Epilogue::kClampedSwiglu
             : kernels::Epilogue::kSiluMul;
-    Run(first, count, rows_each, &weights::FfnWeights::up, epilogue);
-    Run(first, count, rows_each, &weights::FfnWeights::down, kernels::Epilogue::kStore);
+    const weights::FfnWeights& expert = weights_.experts.front();
+    const auto made = format_ == kernels::ActivationFormat::kBf16 ? kernels::ActivationFormat::kBf16
+                                                                  : kernels::ActivationFormat::kF32;
+    Run(first, count, rows_each, &weights::FfnWeights::up, epilogue, made,
+        kernels::ActivationRowBytes(made, expert.down.cols));
+    Run(first, count, rows_each, &weights::FfnWeights::down, kernels::Epilogue::kStore, made,
+        int64_t{4} * expert.down.rows);
     return SecondsSince(start);
   }
 
@@ -108,7 +111,7 @@ class ExpertProducts {
       : layer_(layer), weights_(weights), kernels_(kernels), pool_(pool), format_(format) {}
 
   void Run(int first, int count, int rows_each, kernels::PackedMatrix weights::FfnWeights::*matrix,
-           kernels::Epilogue epilogue) {
+           kernels::Epilogue epilogue, kernels::ActivationFormat made, int64_t out_stride) {
     std::vector<kernels::GemmGroup> groups;
     for (int i = 0; i < count; ++i) {
       const weights::FfnWeights& expert =
@@ -116,18 +119,17 @@ class ExpertProducts {
       groups.push_back(
           {.weights = &(expert.*matrix), .first_row = i * rows_each, .num_rows = rows_each});
     }
-    const bool is_wide = format_ != kernels::ActivationFormat::kBf16;
-    kernels::RunGroupedGemm(
-        kernels_, pool_,
-        {.groups = groups,
-         .activations = format_,
-         .rows = memory_.data(),
-         .row_stride = in_stride_,
-         .epilogue = epilogue,
-         .out_format = is_wide ? kernels::ActivationFormat::kF32 : kernels::ActivationFormat::kBf16,
-         .out = out_,
-         .out_stride = out_stride_,
-         .scratch = scratch_});
+    kernels::RunGroupedGemm(kernels_, pool_,
+                            {.groups = groups,
+                             .activations = format_,
+                             .rows = memory_.data(),
+                             .row_stride = kernels::ActivationRowBytes(
+                                 format_, (weights_.experts.front().*matrix).cols),
+                             .epilogue = epilogue,
+                             .out_format = made,
+                             .out = out_,
+                             .out_stride = out_stride,
+                             .scratch = scratch_});
   }
 
   const model::LayerSpec& layer_;
@@ -135,9 +137,6 @@ class ExpertProducts {
   const kernels::KernelSet& kernels_;
   hardware::ThreadPool& pool_;
   kernels::ActivationFormat format_;
-  int64_t in_stride_ = 0;
-  int64_t out_stride_ = 0;
-  int64_t num_rows_ = 0;
   hardware::HugeBuffer memory_;
   std::byte* out_ = nullptr;
   std::byte* scratch_ = nullptr;
@@ -217,24 +216,41 @@ size_t Agreed(comm::Group& group, size_t value) {
   return value;
 }
 
-void MeasureProducts(comm::Group& group, ExpertProducts& products, RankMeasurement& found) {
-  const auto seconds_each = [&](int count, int rows) {
-    int first = 0;
+// The least seconds of an expert at each load so far. Cores may be slow for a second and fast in
+// the next, so that loads take turns.
+struct ExpertSeconds {
+  double few = kNever;
+  double some = kNever;
+  double many = kNever;
+};
+
+void MeasureProducts(comm::Group& group, ExpertProducts& products, ExpertSeconds& least) {
+  const int all = std::min(kMostExperts, products.num_experts());
+  const int count = std::min(kExpertsOfMany, products.num_experts());
+  for (int i = 0; i < kRepeats; ++i) {
     group.Barrier("measuring products");  // ranks share the memory of their host
-    return Least(kRepeats, [&] {
-      const double seconds = products.Seconds(first, count, rows) / count;
-      first += count;
-      return seconds;
-    });
-  };
-  const int count = std::min(kMostExperts, products.num_experts());
-  const double few = seconds_each(count, kFewRows);
-  const double some = seconds_each(std::min(count, kExpertsOfMany), kSomeRows);
-  const double many = seconds_each(std::min(count, kExpertsOfMany), kManyRows);
-  found.weight_bytes_per_second = products.weight_bytes() / few;
-  const double per_row = std::max((many - some) / (kManyRows - kSomeRows), many / kManyRows / 4);
+    least.few = std::min(least.few, products.Seconds(0, all, kFewRows) / all);
+    least.some = std::min(least.some, products.Seconds(i * count, count, kSomeRows) / count);
+    least.many = std::min(least.many, products.Seconds(i * count, count, kManyRows) / count);
+  }
+}
+
+// Of the slowest rank at each load.
+void FitProducts(comm::Group& group, const ExpertProducts& products, ExpertSeconds mine,
+                 RankMeasurement& found) {
+  ExpertSeconds seconds = mine;
+  for (const auto& bytes :
+       group.AllGather(std::as_bytes(std::span(&mine, 1)), "gathering times of products")) {
+    ExpertSeconds theirs;
+    std::memcpy(&theirs, bytes.data(), sizeof(theirs));
+    seconds = {std::max(seconds.few, theirs.few), std::max(seconds.some, theirs.some),
+               std::max(seconds.many, theirs.many)};
+  }
+  found.weight_bytes_per_second = products.weight_bytes() / seconds.few;
+  const double per_row = std::max((seconds.many - seconds.some) / (kManyRows - kSomeRows),
+                                  seconds.many / kManyRows / 4);
   found.flops_per_second = products.flops_per_row() / per_row;
-  found.rows_per_expert = std::max(0.0, many / per_row - kManyRows);
+  found.rows_per_expert = std::max(0.0, seconds.many / per_row - kManyRows);
 }
 
 void MeasureExchanges(comm::Group& group, hardware::ThreadPool& pool, ExpertProducts& products,
@@ -249,7 +265,6 @@ void MeasureExchanges(comm::Group& group, hardware::ThreadPool& pool, ExpertProd
   const size_t bytes =
       Agreed(group, static_cast<size_t>(std::clamp(wanted, 1.0 * kFirstBytes, 1.0 * kMostBytes)));
   const double alone = trial.Run(kPieces, bytes / kPieces, {}).exchanging;
-  const double per_piece = alone / kPieces;
   const auto sent = static_cast<double>(bytes);
   found.link_bytes_per_second =
       sent / std::max(alone - found.exchange_seconds * kPieces, alone / 2);
@@ -261,18 +276,20 @@ void MeasureExchanges(comm::Group& group, hardware::ThreadPool& pool, ExpertProd
   const auto compute = [&] {
     for (size_t i = 0; i < passes; ++i) products.Seconds(static_cast<int>(i), experts, kManyRows);
   };
-  std::vector<double> core;
-  std::vector<double> later;
+  Trial::Seconds both{kNever, kNever};
+  double computing = kNever;
+  double waiting = alone;
   for (int i = 0; i < kRepeats; ++i) {
-    const double computing = trial.Run(0, 0, compute).computing;
-    const Trial::Seconds both = trial.Run(kPieces, bytes / kPieces, compute);
-    core.push_back((both.computing - computing) / sent);
-    later.push_back(both.exchanging / kPieces - per_piece);
+    computing = std::min(computing, trial.Run(0, 0, compute).computing);
+    const Trial::Seconds now = trial.Run(kPieces, bytes / kPieces, compute);
+    both = {std::min(both.computing, now.computing), std::min(both.exchanging, now.exchanging)};
+    waiting = std::min(waiting, trial.Run(kPieces, bytes / kPieces, {}).exchanging);
   }
-  std::sort(core.begin(), core.end());
-  std::sort(later.begin(), later.end());
-  found.link_core_seconds_per_byte = std::max(0.0, core[kRepeats / 2]);
-  found.exchange_seconds_beside = found.exchange_seconds + std::max(0.0, later[kRepeats / 2]);
+  found.link_bytes_per_second =
+      sent / std::max(waiting - found.exchange_seconds * kPieces, waiting / 2);
+  found.link_core_seconds_per_byte = std::max(0.0, both.computing - computing) / sent;
+  found.exchange_seconds_beside =
+      found.exchange_seconds + std::max(0.0, both.exchanging - waiting) / kPieces;
 }
 
 }  // namespace
@@ -290,8 +307,12 @@ Result<RankMeasurement> MeasureRank(comm::Group& group, const weights::ModelWeig
   const Status mine = products ? Status() : Status(products.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();
   RankMeasurement found;
-  MeasureProducts(group, *products, found);
+  ExpertSeconds seconds;
+  MeasureProducts(group, *products, seconds);
   MeasureExchanges(group, pool, *products, found);
+  MeasureProducts(group, *products, seconds);
+               seconds.some * 1e3, seconds.many * 1e3);
+  FitProducts(group, *products, seconds, found);
   return found;
 }
 
