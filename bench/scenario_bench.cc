@@ -1,9 +1,9 @@
 // Times steps of an invented model under many plans in turn, within one run of all ranks:
 //   mpirun -n 2 build/release/scenario_bench --layout attention=dp2,experts=ep2
 //       --plan base --plan pipeline=8:experts --tokens 512 --json out.json
-// A plan is words with commas: base (no overlap), pipeline=N[:experts], wire=fp8, gemm=dense,
-// budget=N, capacity=F, layout=... with '+' in place of ','. What the figures mean:
-// bench/README.md.
+// A plan is words with commas: base (no overlap), pipeline=N[:experts] or auto (with --predict),
+// wire=fp8, gemm=dense, budget=N, capacity=F, layout=... with '+' in place of ','. What the figures
+// mean: bench/README.md.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -16,11 +16,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "base/environment.h"
 #include "bench/invented_model.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
+#include "engine/choose_pipeline.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
@@ -41,6 +43,7 @@ struct Options {
   int num_experts_skew = 1;
   int repeats = 5;
   int threads = 1;
+  bool predict = false;
   std::string json_path;
 };
 
@@ -48,6 +51,7 @@ struct Variant {
   std::string name;
   plan::Plan plan;
   double capacity_factor = 0;
+  double predicted_seconds = 0;  // 0: not asked for
 };
 
 Result<Variant> ParseVariant(const std::string& text, const std::string& layout_text) {
@@ -162,16 +166,56 @@ class Bench {
     return transformer;
   }
 
+  // What the planner says of a plan, on rates measured once; and its choice, where it is asked for.
+  Status Predict(const InventedModel& model, int tokens, Variant& variant) {
+    if (!options_.predict || group_.size() == 1) return {};
+    if (!rates_) {
+      const Result<planner::StepRates> rates =
+          engine::MeasureStepRates(group_, model.weights(), kernels_, pool_,
+                                   runtime::DefaultFormats(model.weights().formats.matrices));
+      if (!rates) return rates.error();
+      rates_ = *rates;
+      if (group_.rank() == 0) {
+        fmt::print(
+            "weights {:.1f} GB/s, {:.0f} GFLOP/s, {:.0f} rows per expert, link {:.1f} MB/s, "
+            "exchange {:.0f} us, beside computing {:.0f} us and {:.2f} of a core\n",
+            rates_->weight_bytes_per_second / 1e9, rates_->flops_per_second / 1e9,
+            rates_->rows_per_expert, rates_->link_bytes_per_second / 1e6,
+            rates_->link_latency * 1e6, rates_->link_latency_beside * 1e6,
+            rates_->link_core_seconds_per_byte * rates_->link_bytes_per_second);
+      }
+    }
+    const planner::PipelineQuestion question{
+        .spec = model.whole_spec(),
+        .layout = variant.plan.layout,
+        .bytes = runtime::Transformer::BytesOf(
+            runtime::DefaultFormats(model.weights().formats.matrices), WireOf(variant.plan.wire)),
+        .rates = *rates_,
+        .tokens_per_rank = double(tokens)};
+    if (variant.plan.auto_pipeline) {
+      const planner::PipelineChoice choice = planner::ChoosePipeline(question);
+      variant.plan.pipeline = choice.pipeline;
+      variant.name +=
+          fmt::format(" ({}{})", choice.pipeline.chunks,
+                      choice.pipeline.cut == strategy::ChunkCut::kExperts ? ":experts" : "");
+    }
+    variant.predicted_seconds =
+        planner::PredictLayerSeconds(question, variant.plan.pipeline, tokens) *
+        model.whole_spec().num_layers();
+    return {};
+  }
+
   int NumSequences(int tokens) const {
     return (tokens + options_.sequence - 1) / options_.sequence;
   }
 
   // All variants in turn, again and again.
-  Status RunPoint(const std::vector<Variant>& variants, int tokens, double skew) {
+  Status RunPoint(std::vector<Variant> variants, int tokens, double skew) {
     std::vector<runtime::Transformer> transformers;
-    for (const Variant& variant : variants) {
+    for (Variant& variant : variants) {
       const Result<const InventedModel*> model = ModelOf(variant.plan.layout);
       if (!model) return model.error();
+      if (Status predicted = Predict(**model, tokens, variant); !predicted) return predicted;
       Result<runtime::Transformer> transformer = Transformer(**model, variant, tokens, skew);
       if (!transformer) return transformer.error();
       transformers.push_back(*std::move(transformer));
@@ -281,15 +325,19 @@ class Bench {
                        {"experts", options_.shape.experts},
                        {"skew", skew},
                        {"median_s", median},
+                       {"predicted_s", variant.predicted_seconds},
                        {"least_s", *least},
                        {"most_s", *most},
                        {"not_computing_share", 1 - busy / median},
                        {"sections", sections}});
     fmt::print(
         "{:44} {:6} tokens/rank  skew {:4.1f}  {:8.1f} ms ({:.1f} - {:.1f})  {:5.1f} % not "
-        "computing\n",
+        "computing{}\n",
         variant.name, tokens, skew, median * 1e3, *least * 1e3, *most * 1e3,
-        100 * (1 - busy / median));
+        100 * (1 - busy / median),
+        variant.predicted_seconds > 0
+            ? fmt::format(", predicted {:.1f} ms", variant.predicted_seconds * 1e3)
+            : "");
     std::fflush(stdout);
   }
 
@@ -298,6 +346,7 @@ class Bench {
   hardware::ThreadPool& pool_;
   const kernels::KernelSet& kernels_;
   std::map<std::string, std::unique_ptr<InventedModel>> models_;
+  std::optional<planner::StepRates> rates_;
   Json points_ = Json::array();
   uint64_t state_ = 88172645463325252;
 };
@@ -319,6 +368,7 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--num-experts-skew", options.num_experts_skew);
   app.add_option("--repeat", options.repeats);
   app.add_option("--threads", options.threads);
+  app.add_flag("--predict", options.predict, "Measure rates and say what the planner expects");
   app.add_option("--json", options.json_path);
 }
 

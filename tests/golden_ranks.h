@@ -21,6 +21,7 @@ struct Division {
   std::string name;
   strategy::Layout layout;
   strategy::Pipeline pipeline = {};
+  int pipeline_from_tokens = 0;
 };
 
 inline Division OneRank() { return {"one", {}}; }
@@ -33,6 +34,7 @@ inline std::vector<Division> Divisions() {
       {"ep2_without_overlap", {1, 2, 2, 1}, {1, ChunkCut::kTokens, false}},
       {"ep2_three_chunks_of_tokens", {1, 2, 2, 1}, {3, ChunkCut::kTokens, true}},
       {"ep2_two_groups_of_experts", {1, 2, 2, 1}, {2, ChunkCut::kExperts, true}},
+      {"ep2_chunks_for_prompts_only", {1, 2, 2, 1}, {2, ChunkCut::kExperts, true}, 4},
       {"ep3", {1, 3, 3, 1}},
       {"ep4", {1, 4, 4, 1}},
       {"ep4_two_chunks_of_tokens", {1, 4, 4, 1}, {2, ChunkCut::kTokens, true}},
@@ -63,6 +65,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
     runtime::TransformerOptions own = options;
     own.parallel = {.layout = divided.division.layout,
                     .pipeline = divided.division.pipeline,
+                    .pipeline_from_tokens = divided.division.pipeline_from_tokens,
                     .wire = divided.wire,
                     .group = group,
                     .whole_spec = &checkpoint.spec()};

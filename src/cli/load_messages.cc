@@ -27,6 +27,12 @@ engine::LoadObserver LoadMessages::observer() {
           },
       .progress = [this](uint64_t done_bytes,
                          uint64_t total_bytes) { ShowProgress(done_bytes, total_bytes); },
+      .decided =
+          [this](const std::string& line) {
+            if (line_is_open_) fmt::print(stderr, "\r\x1b[K");
+            line_is_open_ = false;
+            fmt::print(stderr, "{}\n", line);
+          },
   };
 }
 

@@ -57,7 +57,10 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {
     }
     plan.comm_budget = *options.comm_budget;
   }
-  if (options.no_overlap) plan.pipeline = {.overlap = false};
+  if (options.no_overlap) {
+    plan.pipeline = {.overlap = false};
+    plan.auto_pipeline = false;
+  }
   if (const Status fits = plan::CheckRanks(plan.layout, num_ranks); !fits) return fits.error();
   return plan;
 }

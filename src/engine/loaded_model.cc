@@ -11,6 +11,7 @@
 #include "base/environment.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/agree.h"
+#include "engine/choose_pipeline.h"
 #include "engine/ranks.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
@@ -233,8 +234,14 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   if (!chosen) return chosen.error();
   if (observer.planned) observer.planned(*chosen);
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus));
-  const Status ready = agree(model->Fill(std::move(source), *chosen, observer));
-  if (!ready) return ready.error();
+  const LoadOptions resolved = source.options;
+  if (const Status filled = agree(model->Fill(std::move(source), *chosen, observer)); !filled) {
+    return filled.error();
+  }
+  if (const Status decided = model->ResolvePipeline(resolved, observer); !decided) {
+    return decided.error();
+  }
+  if (const Status ready = agree(model->CreateTransformer(resolved)); !ready) return ready.error();
   return model;
 }
 
@@ -275,10 +282,27 @@ Status LoadedModel::Fill(Source source, const ChosenFormats& chosen, const LoadO
   }
   if (!weights) return weights.error();
   weights_ = *std::move(weights);
+  return {};
+}
+
+// *Collective.*
+Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserver& observer) {
+  if (!plan_.auto_pipeline) return {};
+  const Result<ChosenPipeline> chosen = ChoosePipeline(options, whole_spec_, weights_, formats_,
+                                                       WireFormatOf(plan_.wire), *kernels_, *pool_);
+  if (!chosen) return chosen.error();
+  plan_.pipeline = chosen->pipeline;
+  pipeline_from_tokens_ = chosen->from_tokens;
+  if (observer.decided && !chosen->words.empty()) observer.decided(chosen->words);
+  return {};
+}
+
+Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   const auto profile = ProfileOf(*kernels_, pool_->cpus());
-  runtime::TransformerOptions parts =
-      TransformerOptionsOf(options, chosen.formats, chosen.memory.context);
-  parts.num_kv_blocks = chosen.memory.num_kv_blocks;
+  runtime::TransformerOptions parts = TransformerOptionsOf(options, formats_, memory_.context);
+  parts.num_kv_blocks = memory_.num_kv_blocks;
+  parts.parallel.pipeline = plan_.pipeline;
+  parts.parallel.pipeline_from_tokens = pipeline_from_tokens_;
   parts.parallel.whole_spec = &whole_spec_;
   if (profile) {
     parts.dense_from_rows = profile->dense_from_rows;

@@ -44,6 +44,7 @@ struct LoadOptions {
 struct LoadObserver {
   std::function<void(const ChosenFormats&)> planned;  // before anything is reserved
   weights::LoadProgress progress;
+  std::function<void(const std::string&)> decided = {};  // a line on what was left to be chosen
 };
 
 class LoadedModel {
@@ -87,6 +88,8 @@ class LoadedModel {
   Status Open(const std::string& directory, const LoadOptions& options, Source* source,
               std::vector<int>* cpus);
   Status Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer);
+  Status ResolvePipeline(const LoadOptions& options, const LoadObserver& observer);
+  Status CreateTransformer(const LoadOptions& options);
 
   // In the order in which they depend on each other.
   plan::Plan plan_;
@@ -99,6 +102,7 @@ class LoadedModel {
   MemoryPlan memory_;
   runtime::Formats formats_;
   int max_step_tokens_ = 0;
+  int pipeline_from_tokens_ = 0;
 };
 
 }  // namespace convene::engine

@@ -67,7 +67,7 @@ Executor::~Executor() {
   thread_.join();
 }
 
-void Executor::Run(const RankProgram& program, LaneWork& work) {
+void Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
   const auto num_tasks = static_cast<size_t>(program.num_tasks());
   if (done_.size() < num_tasks) done_ = std::vector<std::atomic<uint8_t>>(num_tasks);
   for (std::atomic<uint8_t>& done : done_) done.store(0, std::memory_order_relaxed);
@@ -79,7 +79,7 @@ void Executor::Run(const RankProgram& program, LaneWork& work) {
     work_ = &work;
     lanes_.clear();
     for (const auto& tasks : program.exchange_lanes()) lanes_.push_back({.tasks = &tasks});
-    running_ = background_ && !lanes_.empty();
+    running_ = background_ && beside && !lanes_.empty();
   }
   if (running_) {
     if (!thread_.joinable()) thread_ = std::thread([this] { BackgroundLoop(); });

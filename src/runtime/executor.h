@@ -54,8 +54,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Returns when all tasks are done.
-  void Run(const RankProgram& program, LaneWork& work);
+  // Returns when all tasks are done. `beside`: whether there is anything to compute beside an
+  // exchange; otherwise the thread that would see to it only disturbs.
+  void Run(const RankProgram& program, LaneWork& work, bool beside = true);
 
   // Of the last run: tasks of this rank.
   const schedule::Timeline& timeline() const { return timeline_; }

@@ -62,6 +62,9 @@ class ExpertRows {
   // `group` may be null where the layout has one rank.
   ExpertRows(const Options& options, comm::Group* group);
 
+  // How the layers from here on are cut; the same on all ranks.
+  void UsePipeline(const strategy::Pipeline& pipeline) { options_.pipeline = pipeline; }
+
   // The routing of a layer's own rows: (num_rows, top_k), experts in increasing order per row.
   void Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,
              std::span<const float> weights);

@@ -32,6 +32,10 @@ class StepRunner : public LaneWork {
   void BeginForward(std::span<const SequenceStep> step, const LogitsSink* sink);
   // The same of an encoder's inputs; `with_states`: rank 0 gets its output.
   void BeginEncode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink);
+  // How experts are divided in time in the runs from here on.
+  void UsePipeline(const strategy::Pipeline& pipeline) {
+    feed_forward_.rows().UsePipeline(pipeline);
+  }
 
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;

@@ -48,29 +48,73 @@ double BytesPerWeight(const weights::WeightFormats& formats) {
   return static_cast<double>(matrix.size_bytes()) / (kSide * kSide);
 }
 
-strategy::StepOptions StepOptions(const weights::ModelWeights& weights,
-                                  const TransformerOptions& options) {
+// A schedule and this rank's part of it.
+struct StepProgram {
+  StepProgram(const model::ModelSpec& spec, const strategy::StepOptions& options, bool is_encoder,
+              int rank)
+      : pipeline(options.pipeline),
+        schedule(!is_encoder          ? strategy::BuildStep(spec, options)
+                 : spec.has_encoder() ? strategy::BuildEncoderStep(spec, options)
+                                      : schedule::Schedule()),
+        program(schedule, rank),
+        computes_beside(pipeline.chunks > 1 ||
+                        HasSharedExpert(is_encoder ? spec.encoder_layers : spec.layers)) {}
+
+  static bool HasSharedExpert(const std::vector<model::LayerSpec>& layers) {
+    return std::any_of(layers.begin(), layers.end(), [](const model::LayerSpec& layer) {
+      return layer.moe && layer.moe->shared_intermediate_size > 0;
+    });
+  }
+
+  strategy::Pipeline pipeline;
+  schedule::Schedule schedule;
+  RankProgram program;
+  bool computes_beside;  // an exchange
+};
+
+// A stack's steps: as the plan has them, and not cut into chunks.
+class StepPrograms {
+ public:
+  StepPrograms(const weights::ModelWeights& weights, const TransformerOptions& options,
+               bool is_encoder)
+      : from_tokens_(options.parallel.pipeline_from_tokens) {
+    const model::ModelSpec& spec = WholeSpec(weights, options);
+    const int rank = options.parallel.rank();
+    strategy::StepOptions step{
+        .layout = options.parallel.layout,
+        .pipeline = options.parallel.pipeline,
+        .bytes = Transformer::BytesOf({weights.formats, options.activations, options.kv},
+                                      options.parallel.wire)};
+    planned_ = std::make_unique<StepProgram>(spec, step, is_encoder, rank);
+    if (step.pipeline.chunks == 1 || from_tokens_ <= 1) return;
+    step.pipeline.chunks = 1;
+    whole_ = std::make_unique<StepProgram>(spec, step, is_encoder, rank);
+  }
+
+  const StepProgram& Of(int64_t num_tokens) const {
+    return whole_ != nullptr && num_tokens < from_tokens_ ? *whole_ : *planned_;
+  }
+
+ private:
+  int from_tokens_;
+  std::unique_ptr<StepProgram> planned_;
+  std::unique_ptr<StepProgram> whole_;
+};
+
+}  // namespace
+
+strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFormat wire) {
   strategy::ElementBytes bytes{
-      .weights = BytesPerWeight(weights.formats),
-      .activations = static_cast<double>(ElementBytes(options.activations)),
-      .kv = static_cast<double>(kernels::KvElementBytes(options.kv))};
-  const comm::WireFormat wire = options.parallel.wire;
+      .weights = BytesPerWeight(formats.weights),
+      .activations = static_cast<double>(ElementBytes(formats.activations)),
+      .kv = static_cast<double>(kernels::KvElementBytes(formats.kv))};
   const bool fp8 = wire == comm::WireFormat::kE4m3;
   bytes.dispatched = std::min(bytes.activations, fp8                              ? 1.0
                                                  : wire == comm::WireFormat::kF32 ? 4.0
                                                                                   : 2.0);
   bytes.returned = wire == comm::WireFormat::kF32 ? 4 : 2;
-  return {.layout = options.parallel.layout, .pipeline = options.parallel.pipeline, .bytes = bytes};
+  return bytes;
 }
-
-schedule::Schedule BuildEncoder(const weights::ModelWeights& weights,
-                                const TransformerOptions& options) {
-  const model::ModelSpec& spec = WholeSpec(weights, options);
-  if (!spec.has_encoder()) return {};
-  return strategy::BuildEncoderStep(spec, StepOptions(weights, options));
-}
-
-}  // namespace
 
 struct Transformer::State {
   State(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
@@ -78,21 +122,18 @@ struct Transformer::State {
         Activations activations)
       : options(options_in),
         runner(weights, kernels, pool, options, std::move(cache), std::move(activations)),
-        decoder(strategy::BuildStep(WholeSpec(weights, options), StepOptions(weights, options))),
-        encoder(BuildEncoder(weights, options)),
-        decoder_program(decoder, options.parallel.rank()),
-        encoder_program(encoder, options.parallel.rank()),
+        decoder(weights, options, /*is_encoder=*/false),
+        encoder(weights, options, /*is_encoder=*/true),
+        last(&decoder.Of(0)),
         executor(options.parallel.pipeline.overlap, pool.cpus()) {
     runner.WatchExchanges(executor);
   }
 
   TransformerOptions options;
   StepRunner runner;
-  schedule::Schedule decoder;
-  schedule::Schedule encoder;
-  RankProgram decoder_program;
-  RankProgram encoder_program;
-  const schedule::Schedule* last = &decoder;  // that was run
+  StepPrograms decoder;
+  StepPrograms encoder;
+  const StepProgram* last;  // that was run
   Executor executor;
   bool has_ended = false;
 
@@ -105,13 +146,23 @@ struct Transformer::State {
   }
   void Forward(std::span<const SequenceStep> step, const LogitsSink* sink) {
     runner.BeginForward(step, sink);
-    last = &decoder;
-    executor.Run(decoder_program, runner);
+    Run(decoder.Of(CountTokens(step)));
   }
   void Encode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink) {
     runner.BeginEncode(inputs, with_states, sink);
-    last = &encoder;
-    executor.Run(encoder_program, runner);
+    Run(encoder.Of(CountTokens(inputs)));
+  }
+  // Of all groups: every rank knows the whole step.
+  template <typename Sequence>
+  static int64_t CountTokens(std::span<const Sequence> step) {
+    int64_t num_tokens = 0;
+    for (const Sequence& sequence : step) num_tokens += std::ssize(sequence.tokens);
+    return num_tokens;
+  }
+  void Run(const StepProgram& step) {
+    last = &step;
+    runner.UsePipeline(step.pipeline);
+    executor.Run(step.program, runner, step.computes_beside);
   }
 };
 
@@ -230,7 +281,7 @@ Transformer::~Transformer() {
 }
 
 const StepStatistics& Transformer::statistics() const { return state_->runner.statistics(); }
-const schedule::Schedule& Transformer::schedule() const { return *state_->last; }
+const schedule::Schedule& Transformer::schedule() const { return state_->last->schedule; }
 const schedule::Timeline& Transformer::timeline() const { return state_->executor.timeline(); }
 double Transformer::SizeOf(const schedule::Size& size) const { return state_->runner.SizeOf(size); }
 const std::vector<std::vector<int64_t>>& Transformer::expert_counts() const {

@@ -64,6 +64,9 @@ inline constexpr int kExpandFromTokens = 4;
 struct ParallelOptions {
   strategy::Layout layout = {};
   strategy::Pipeline pipeline = {};
+  // Steps of fewer tokens, over all groups, are not cut into chunks: what a chunk costs by itself
+  // is more than it hides.
+  int pipeline_from_tokens = 0;
   // Of rows on their way between ranks; float32 loses nothing.
   comm::WireFormat wire = comm::WireFormat::kBf16;
   // Threads that stay away from products while an exchange is under way.
@@ -115,6 +118,9 @@ class Transformer {
   static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
   static uint64_t ActivationBytes(const model::ModelSpec& spec, const TransformerOptions& options,
                                   int num_threads);
+
+  // What elements of each kind take in memory and on their way between ranks.
+  static strategy::ElementBytes BytesOf(const Formats& formats, comm::WireFormat wire);
 
   // Keeps references to all three arguments; the formats of `options` must go with the weights
   // (formats.h). Errors: memory that cannot be had; shapes beyond the kernels' limits.

@@ -1,0 +1,93 @@
+#include "engine/choose_pipeline.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "runtime/measure_ranks.h"
+
+namespace convene::engine {
+namespace {
+
+// The step waits for the slowest rank.
+planner::StepRates Slowest(comm::Group& group, const runtime::RankMeasurement& mine, int cores) {
+  const auto bytes = std::as_bytes(std::span(&mine, 1));
+  planner::StepRates rates;
+  bool is_first = true;
+  for (const auto& other : group.AllGather(bytes, "gathering what was measured")) {
+    runtime::RankMeasurement theirs;
+    std::memcpy(&theirs, other.data(), sizeof(theirs));
+    const auto least = [&](double& value, double their) {
+      value = is_first ? their : std::min(value, their);
+    };
+    const auto most = [](double& value, double their) { value = std::max(value, their); };
+    least(rates.weight_bytes_per_second, theirs.weight_bytes_per_second);
+    least(rates.flops_per_second, theirs.flops_per_second);
+    least(rates.link_bytes_per_second, theirs.link_bytes_per_second);
+    most(rates.rows_per_expert, theirs.rows_per_expert);
+    most(rates.link_latency, theirs.exchange_seconds);
+    most(rates.link_latency_beside, theirs.exchange_seconds_beside);
+    most(rates.link_core_seconds_per_byte, theirs.link_core_seconds_per_byte);
+    is_first = false;
+  }
+  rates.cores = cores;
+  return rates;
+}
+
+bool HasExperts(const model::ModelSpec& spec) {
+  return std::any_of(spec.layers.begin(), spec.layers.end(),
+                     [](const model::LayerSpec& layer) { return layer.moe.has_value(); });
+}
+
+}  // namespace
+
+Result<planner::StepRates> MeasureStepRates(comm::Group& group,
+                                            const weights::ModelWeights& weights,
+                                            const kernels::KernelSet& kernels,
+                                            hardware::ThreadPool& pool,
+                                            const runtime::Formats& formats) {
+  const Result<runtime::RankMeasurement> mine =
+      runtime::MeasureRank(group, weights, kernels, pool, formats);
+  if (!mine) return mine.error();
+  return Slowest(group, *mine, pool.size());
+}
+
+Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
+                                      const weights::ModelWeights& weights,
+                                      const runtime::Formats& formats, comm::WireFormat wire,
+                                      const kernels::KernelSet& kernels,
+                                      hardware::ThreadPool& pool) {
+  const strategy::Layout& layout = options.plan.layout;
+  if (layout.num_ranks() == 1 || !HasExperts(spec)) return ChosenPipeline{};
+  comm::Group& group = *options.group;
+  const Result<planner::StepRates> rates = MeasureStepRates(group, weights, kernels, pool, formats);
+  if (!rates) return rates.error();
+  const planner::PipelineQuestion question{
+      .spec = spec,
+      .layout = layout,
+      .bytes = runtime::Transformer::BytesOf(formats, wire),
+      .rates = *rates,
+      .tokens_per_rank = double{1} * options.max_step_tokens / layout.attention_tp};
+  ChosenPipeline chosen;
+  std::array<int32_t, 3> decision = {1, 0, 0};
+  if (group.rank() == 0) {
+    const planner::PipelineChoice choice = planner::ChoosePipeline(question);
+    const int from_tokens =
+        planner::FasterFromTokens(question, choice.pipeline) * layout.num_ranks();
+    decision = {choice.pipeline.chunks, static_cast<int32_t>(choice.pipeline.cut), from_tokens};
+    chosen.words = planner::Describe(choice, from_tokens);
+  }
+  const auto as_bytes = std::as_bytes(std::span(decision));
+  std::vector<std::byte> told(as_bytes.begin(), as_bytes.end());
+  group.Broadcast(0, &told, "telling the pipeline");
+  std::memcpy(decision.data(), told.data(), told.size());
+  chosen.pipeline = {.chunks = decision[0],
+                     .cut = static_cast<strategy::ChunkCut>(decision[1]),
+                     .overlap = options.plan.pipeline.overlap};
+  chosen.from_tokens = decision[2];
+  return chosen;
+}
+
+}  // namespace convene::engine

@@ -1,0 +1,33 @@
+// `auto` as the number of chunks: measured on the ranks, decided by planner/pipeline_degree.h.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "engine/loaded_model.h"
+#include "planner/pipeline_degree.h"
+
+namespace convene::engine {
+
+// *Collective*: what was measured on the slowest rank, the same on all.
+Result<planner::StepRates> MeasureStepRates(comm::Group& group,
+                                            const weights::ModelWeights& weights,
+                                            const kernels::KernelSet& kernels,
+                                            hardware::ThreadPool& pool,
+                                            const runtime::Formats& formats);
+
+struct ChosenPipeline {
+  strategy::Pipeline pipeline = {};
+  int from_tokens = 0;  // as runtime::ParallelOptions::pipeline_from_tokens
+  std::string words;    // for people
+};
+
+// *Collective*: all ranks choose the same. `spec` is that of the whole model, `weights` this rank's
+// share. Error: no memory to measure with.
+Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
+                                      const weights::ModelWeights& weights,
+                                      const runtime::Formats& formats, comm::WireFormat wire,
+                                      const kernels::KernelSet& kernels,
+                                      hardware::ThreadPool& pool);
+
+}  // namespace convene::engine
