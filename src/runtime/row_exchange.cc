@@ -48,7 +48,7 @@ std::unique_ptr<comm::Exchange> RowExchange::StartGatherNormed(std::string what)
 void RowExchange::SumSquares(const model::AttentionSpec& local, int num_rows) {
   squares_.resize(static_cast<size_t>(layout_.attention_tp) * num_rows * 2);
   const Activations& buffers = context_.activations;
-  float* sums = &squares_[static_cast<size_t>(layout_.attention_part(rank_)) * num_rows * 2];
+  float* sums = squares_.data() + static_cast<size_t>(layout_.attention_part(rank_)) * num_rows * 2;
   const auto sum_of = [](const float* x, int count) {
     float sum = 0;
     for (int i = 0; i < count; ++i) sum += x[i] * x[i];
@@ -171,25 +171,25 @@ void RowExchange::AddPartials(float scale) {
       4);
 }
 
-std::unique_ptr<comm::Exchange> RowExchange::StartGatherRows(std::span<const int> counts) {
+std::unique_ptr<comm::Exchange> RowExchange::StartGatherRows(const RowBuffer& buffer,
+                                                             int num_wanted,
+                                                             std::span<const int> counts) {
   Send send(static_cast<size_t>(layout_.num_ranks()));
   Receive receive(send.size());
-  const RowBuffer& normed = context_.activations.normed;
   if (rank_ != 0) {
-    send[0] = RowsOf(normed, own());
+    if (num_wanted > 0) send[0] = RowsOf(buffer, own());
   } else {
     for (int rank = 1; rank < layout_.num_ranks(); ++rank) {
-      gathered_[rank].resize(static_cast<size_t>(counts[rank] * normed.stride_bytes));
+      gathered_[rank].resize(static_cast<size_t>(counts[rank] * buffer.stride_bytes));
       receive[rank] = gathered_[rank];
     }
   }
-  return group_->StartAllToAll(kDispatchQueue, send, receive, "gathering rows for the head");
+  return group_->StartAllToAll(kDispatchQueue, send, receive, "gathering rows of the output");
 }
 
-const std::byte* RowExchange::GatheredRow(int rank, int row_idx) const {
-  const RowBuffer& normed = context_.activations.normed;
-  if (rank == 0) return normed.row(own().first + row_idx);
-  return gathered_[rank].data() + row_idx * normed.stride_bytes;
+const std::byte* RowExchange::GatheredRow(const RowBuffer& buffer, int rank, int row_idx) const {
+  if (rank == 0) return buffer.row(own().first + row_idx);
+  return gathered_[rank].data() + row_idx * buffer.stride_bytes;
 }
 
 }  // namespace convene::runtime

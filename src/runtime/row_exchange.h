@@ -42,10 +42,12 @@ class RowExchange {
   std::unique_ptr<comm::Exchange> StartScatterSums(std::string what);
   void AddPartials(float scale);
 
-  // Rank 0 gets everybody's own rows of normed: `counts` of them, by rank (used there only).
-  std::unique_ptr<comm::Exchange> StartGatherRows(std::span<const int> counts);
-  // After it, on rank 0.
-  const std::byte* GatheredRow(int rank, int row_idx) const;
+  // Rank 0 gets everybody's rows of `buffer` whose output is wanted: all own rows, or none.
+  // `counts` of them by rank, used there only.
+  std::unique_ptr<comm::Exchange> StartGatherRows(const RowBuffer& buffer, int num_wanted,
+                                                  std::span<const int> counts);
+  // After it, on rank 0: a row of the same buffer.
+  const std::byte* GatheredRow(const RowBuffer& buffer, int rank, int row_idx) const;
 
  private:
   int first_rank() const { return layout_.attention_group(rank_) * layout_.attention_tp; }

@@ -67,8 +67,9 @@ std::vector<std::byte> ForwardMessage(std::span<const SequenceStep> step) {
   return writer.Take();
 }
 
-std::vector<std::byte> EncodeMessage(std::span<const EncoderInput> inputs) {
+std::vector<std::byte> EncodeMessage(std::span<const EncoderInput> inputs, bool with_states) {
   Writer writer(StepKind::kEncode);
+  writer.Number(with_states ? 1 : 0);
   writer.Number(static_cast<int>(inputs.size()));
   for (const EncoderInput& input : inputs) {
     writer.Number(input.group);
@@ -85,6 +86,7 @@ StepMessage ReadStepMessage(std::span<const std::byte> bytes) {
   Reader reader(message.numbers);
   message.kind = static_cast<StepKind>(reader.Number());
   if (message.kind == StepKind::kEnd) return message;
+  if (message.kind == StepKind::kEncode) message.with_states = reader.Number() != 0;
   const int count = reader.Number();
   for (int i = 0; i < count; ++i) {
     const int group = reader.Number();

@@ -14,13 +14,14 @@ enum class StepKind { kEnd, kForward, kEncode };
 
 std::vector<std::byte> EndMessage();
 std::vector<std::byte> ForwardMessage(std::span<const SequenceStep> step);
-std::vector<std::byte> EncodeMessage(std::span<const EncoderInput> inputs);
+std::vector<std::byte> EncodeMessage(std::span<const EncoderInput> inputs, bool with_states);
 
 // A message read back; what it holds points into `numbers`.
 struct StepMessage {
   StepKind kind = StepKind::kEnd;
   std::vector<SequenceStep> step;
   std::vector<EncoderInput> inputs;
+  bool with_states = false;  // rank 0 wants the encoder's output
   std::vector<int32_t> numbers;
 };
 // `bytes` of this program's own making (CHECKed).

@@ -78,7 +78,8 @@ void StepRunner::BeginForward(std::span<const SequenceStep> step, const LogitsSi
   if (rank_ == 0) FindHeadRows(step);
 }
 
-void StepRunner::BeginEncode(std::span<const EncoderInput> inputs, const StatesSink* sink) {
+void StepRunner::BeginEncode(std::span<const EncoderInput> inputs, bool with_states,
+                             const StatesSink* sink) {
   CHECK(context_.weights.encoder.has_value(), "the model has no encoder");
   logits_sink_ = nullptr;
   states_sink_ = sink;
@@ -88,23 +89,22 @@ void StepRunner::BeginEncode(std::span<const EncoderInput> inputs, const StatesS
     step.push_back({.tokens = input.tokens,
                     .blocks = input.blocks,
                     .prompt_length = length,
-                    .first_logits_token = length,
+                    .first_logits_token = with_states ? 0 : length,
                     .group = input.group});
   }
   Begin(step);
   BeginCapacity();
+  statistics_.logits_rows = 0;
+  if (rank_ == 0) FindHeadRows(step);
 }
 
 void StepRunner::Begin(std::span<const SequenceStep> step) {
   const strategy::Layout& layout = options_.parallel.layout;
   own_step_.clear();
-  input_of_.clear();
-  for (size_t i = 0; i < step.size(); ++i) {
-    CHECK(step[i].group >= 0 && step[i].group < layout.attention_dp, "group {} of {}",
-          step[i].group, layout.attention_dp);
-    if (step[i].group != layout.attention_group(rank_)) continue;
-    own_step_.push_back(step[i]);
-    input_of_.push_back(static_cast<int>(i));
+  for (const SequenceStep& sequence : step) {
+    CHECK(sequence.group >= 0 && sequence.group < layout.attention_dp, "group {} of {}",
+          sequence.group, layout.attention_dp);
+    if (sequence.group == layout.attention_group(rank_)) own_step_.push_back(sequence);
   }
   rows_.Begin(own_step_, context_.pool);
   CHECK(rows_.num_rows() <= options_.max_step_tokens, "{} tokens in a step of at most {}",
@@ -211,14 +211,18 @@ std::unique_ptr<comm::Exchange> StepRunner::Start(const Task& task) {
     case kScatterSums:
       return row_exchange_.StartScatterSums(What("partial sums", task));
     case kGatherRows:
-      return row_exchange_.StartGatherRows(wanted_counts_);
+      return row_exchange_.StartGatherRows(
+          task.encoder ? activations_.normed_float : activations_.normed,
+          static_cast<int>(rows_.wanted().size()), wanted_counts_);
     default:
       CHECK(false, "no exchange: {}", schedule::Name(task.kind));
   }
 }
 
 std::string StepRunner::What(const char* exchange, const Task& task) const {
-  return fmt::format("{} of layer {}", exchange, task.layer);
+  const char* stack = task.encoder ? "encoder" : "decoder";
+  if (task.layer < 0) return fmt::format("{} of the {}", exchange, stack);
+  return fmt::format("{} of {} layer {}", exchange, stack, task.layer);
 }
 
 void StepRunner::Embed(bool encoder) {
@@ -317,10 +321,11 @@ void StepRunner::CrossStore() {
   for (const Layer& layer : decoder_) cross_attention_.Store(layer, rows_);
   if (states_sink_ == nullptr || !*states_sink_) return;
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
-  for (int row = 0; row < rows_.num_rows(); ++row) {
-    const int sequence_idx = rows_.sequence(row);
-    (*states_sink_)(input_of_[sequence_idx], row - rows_.first_row(sequence_idx),
-                    {activations_.normed_float.floats(row), hidden_size});
+  for (const HeadRow& row : head_rows_) {
+    const std::byte* states =
+        row_exchange_.GatheredRow(activations_.normed_float, row.rank, row.row_idx);
+    (*states_sink_)(row.sequence_idx, row.token_idx,
+                    {reinterpret_cast<const float*>(states), hidden_size});
   }
 }
 
@@ -331,7 +336,8 @@ void StepRunner::Head() {
     const int count = std::min(Activations::kHeadRows, num_rows - first);
     for (int i = 0; i < count; ++i) {
       const HeadRow& row = head_rows_[first + i];
-      std::memcpy(activations_.wanted.row(i), row_exchange_.GatheredRow(row.rank, row.row_idx),
+      std::memcpy(activations_.wanted.row(i),
+                  row_exchange_.GatheredRow(activations_.normed, row.rank, row.row_idx),
                   activations_.wanted.stride_bytes);
     }
     context_.Multiply(context_.weights.head, activations_.wanted, count, Epilogue::kStore,

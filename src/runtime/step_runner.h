@@ -30,7 +30,8 @@ class StepRunner : public LaneWork {
 
   // The next run is of these sequences, those of all groups; rank 0 gets their logits.
   void BeginForward(std::span<const SequenceStep> step, const LogitsSink* sink);
-  void BeginEncode(std::span<const EncoderInput> inputs, const StatesSink* sink);
+  // The same of an encoder's inputs; `with_states`: rank 0 gets its output.
+  void BeginEncode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink);
 
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
@@ -45,7 +46,7 @@ class StepRunner : public LaneWork {
   void WatchExchanges(const Executor& executor) { context_.executor = &executor; }
 
  private:
-  // Where the logits of a token come from.
+  // Where the logits (or the encoder's output) of a token come from.
   struct HeadRow {
     int sequence_idx = 0;
     int token_idx = 0;
@@ -100,7 +101,6 @@ class StepRunner : public LaneWork {
 
   // Of the step in work.
   std::vector<SequenceStep> own_step_;  // of this rank's group
-  std::vector<int> input_of_;           // the number of each of own_step_ among all
   int num_out_ = 0;                     // rows that the attention in work goes on with
   std::vector<HeadRow> head_rows_;      // rank 0
   std::vector<int> wanted_counts_;      // rank 0: by rank

@@ -108,8 +108,8 @@ struct Transformer::State {
     last = &decoder;
     executor.Run(decoder_program, runner);
   }
-  void Encode(std::span<const EncoderInput> inputs, const StatesSink* sink) {
-    runner.BeginEncode(inputs, sink);
+  void Encode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink) {
+    runner.BeginEncode(inputs, with_states, sink);
     last = &encoder;
     executor.Run(encoder_program, runner);
   }
@@ -147,6 +147,35 @@ int MostColumns(const model::ModelSpec& spec) {
   return most;
 }
 
+// What ranks add up of one row (expert_rows.h), and what cannot be divided among them.
+Status CheckLayout(const model::ModelSpec& spec, const TransformerOptions& options) {
+  const strategy::Layout& layout = options.parallel.layout;
+  if (layout.attention_tp > kernels::kMaxTopK) {
+    return Error{
+        fmt::format("attention is divided by heads among {} ranks; at most {} are "
+                    "supported: divide it by sequences (dp)",
+                    layout.attention_tp, kernels::kMaxTopK)};
+  }
+  // Of each expert a sum from each rank that has a slice of it, at the worst.
+  for (const model::LayerSpec& layer : AllLayers(spec)) {
+    if (!layer.moe) continue;
+    const int most =
+        std::min(layer.moe->top_k * layout.expert_tp, layer.moe->top_k + layout.num_ranks() - 1);
+    if (most <= kernels::kMaxTopK) continue;
+    return Error{
+        fmt::format("with {} experts per token in {} slices each a token may have {} "
+                    "partial sums; at most {} are supported: use fewer slices",
+                    layer.moe->top_k, layout.expert_tp, most, kernels::kMaxTopK)};
+  }
+  if (options.expert_capacity > 0 && layout.attention_tp > 1) {
+    return Error{
+        fmt::format("a capacity of experts counts the tokens of a sequence, which {} ranks share "
+                    "here: divide attention by sequences (dp), or leave --expert-capacity out",
+                    layout.attention_tp)};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
@@ -168,6 +197,7 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
                                head_dim, kernels::kMaxHeadDim)};
     }
   }
+  if (const Status fits = CheckLayout(weights.spec, options); !fits) return fits.error();
   for (const model::LayerSpec& layer : AllLayers(weights.spec)) {
     if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
       return Error{
@@ -234,8 +264,9 @@ void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& 
 }
 
 void Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSink& sink) {
-  if (state_->leads()) state_->Tell(EncodeMessage(inputs));
-  state_->Encode(inputs, &sink);
+  const bool with_states = static_cast<bool>(sink);
+  if (state_->leads()) state_->Tell(EncodeMessage(inputs, with_states));
+  state_->Encode(inputs, with_states, &sink);
 }
 
 void Transformer::EndSteps() {
@@ -261,7 +292,7 @@ bool Transformer::FollowStep() {
       state_->Forward(message.step, nullptr);
       break;
     case StepKind::kEncode:
-      state_->Encode(message.inputs, nullptr);
+      state_->Encode(message.inputs, message.with_states, nullptr);
       break;
   }
   return true;

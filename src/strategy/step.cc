@@ -42,6 +42,15 @@ Work OfRows(int rank, double bytes) {
   return {.memory_bytes = {{bytes, {.kind = SizeKind::kRows, .from = rank}}}};
 }
 
+// To rank 0, whose task it returns.
+schedule::TaskId GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& after) {
+  const auto to_first = [&](int rank) {
+    if (rank == 0) return Work{};
+    return Work{.link_bytes = {{row_bytes, {.kind = SizeKind::kWanted, .from = rank}}}};
+  };
+  return step.Collective(kGatherRows, LaneKind::kSend, {}, to_first, {after}).front();
+}
+
 }  // namespace
 
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options) {
@@ -53,13 +62,7 @@ schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& op
       step.Compute(kNormalize, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
   std::vector<schedule::TaskId> before;
   if (step.num_ranks() > 1) {
-    const auto to_first = [&](int rank) {
-      if (rank == 0) return Work{};
-      return Work{.link_bytes = {{hidden * options.bytes.activations,
-                                  {.kind = SizeKind::kWanted, .from = rank}}}};
-    };
-    before.push_back(
-        step.Collective(kGatherRows, LaneKind::kSend, {}, to_first, {normalize}).front());
+    before.push_back(GatherWanted(step, hidden * options.bytes.activations, normalize));
   }
   Work head{.memory_bytes = {{hidden * spec.vocab_size * options.bytes.weights}}};
   for (int rank = 0; rank < step.num_ranks(); ++rank) {
@@ -76,24 +79,26 @@ schedule::Schedule BuildEncoderStep(const model::ModelSpec& spec, const StepOpti
   AddLayers(step);
   const RankTasks normalize =
       step.Compute(kNormalize, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
-  std::vector<RankTasks> before;
+  std::vector<std::vector<schedule::TaskId>> before(static_cast<size_t>(step.num_ranks()));
   if (options.layout.attention_tp > 1) {
     const LayerWork work(spec, spec.encoder_layers.front(), -1, options);
-    before.push_back(step.Collective(
+    const RankTasks gather = step.Collective(
         kGatherNormed, LaneKind::kSend, {},
         [&](int rank) { return work.ExchangeOfRows(rank, options.bytes.activations); }, {normalize},
-        [&](int rank) { return options.layout.attention_group(rank); }));
+        [&](int rank) { return options.layout.attention_group(rank); });
+    for (int rank = 0; rank < step.num_ranks(); ++rank) before[rank].push_back(gather[rank]);
   }
+  // Its output where somebody wants to see it; always as float.
+  if (step.num_ranks() > 1) before[0].push_back(GatherWanted(step, hidden * 4, normalize));
   const model::AttentionSpec& cross = *spec.layers.front().cross_attention;
   const double elements = hidden * (cross.kv_dim() + cross.value_width()) * spec.num_layers() /
                           options.layout.attention_tp;
-  step.Compute(
-      kCrossStore, {},
-      [&](int rank) {
-        return Work{.flops = {{2 * elements, {.kind = SizeKind::kTokens, .from = rank}}},
-                    .memory_bytes = {{elements * options.bytes.weights}}};
-      },
-      before);
+  for (int rank = 0; rank < step.num_ranks(); ++rank) {
+    step.ComputeOn(rank, kCrossStore, {},
+                   {.flops = {{2 * elements, {.kind = SizeKind::kTokens, .from = rank}}},
+                    .memory_bytes = {{elements * options.bytes.weights}}},
+                   std::move(before[rank]));
+  }
   return step.Take();
 }
 

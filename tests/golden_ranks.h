@@ -1,0 +1,267 @@
+// What the tests of many ranks share: the divisions to try, and running a fixture divided among
+// ranks that are threads of this process.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "comm/threads/thread_group.h"
+#include "kernels/choose_kernels.h"
+#include "runtime/transformer.h"
+#include "tests/golden_fixtures.h"
+#include "weights/share.h"
+
+namespace convene {
+
+struct Division {
+  std::string name;
+  strategy::Layout layout;
+  strategy::Pipeline pipeline = {};
+};
+
+inline Division OneRank() { return {"one", {}}; }
+
+inline std::vector<Division> Divisions() {
+  using strategy::ChunkCut;
+  return {
+      {"ep2", {1, 2, 2, 1}},
+      {"ep2_without_overlap", {1, 2, 2, 1}, {1, ChunkCut::kTokens, false}},
+      {"ep2_three_chunks_of_tokens", {1, 2, 2, 1}, {3, ChunkCut::kTokens, true}},
+      {"ep2_two_groups_of_experts", {1, 2, 2, 1}, {2, ChunkCut::kExperts, true}},
+      {"ep3", {1, 3, 3, 1}},
+      {"ep4", {1, 4, 4, 1}},
+      {"ep4_two_chunks_of_tokens", {1, 4, 4, 1}, {2, ChunkCut::kTokens, true}},
+      {"slice2", {1, 2, 1, 2}},
+      {"slice2_two_chunks_of_tokens", {1, 2, 1, 2}, {2, ChunkCut::kTokens, true}},
+      {"slice3", {1, 3, 1, 3}},
+      {"tp2", {2, 1, 1, 2}},
+      {"tp2_ep2", {2, 1, 2, 1}},
+      {"tp4_ep2tp2", {4, 1, 2, 2}},
+      {"tp2dp2_ep4", {2, 2, 4, 1}},
+      {"dp4_ep2tp2_five_groups_of_experts", {1, 4, 2, 2}, {5, ChunkCut::kExperts, true}},
+  };
+}
+
+struct DividedOptions {
+  runtime::Formats formats = runtime::DefaultFormats(kernels::WeightFormat::kF32);
+  Division division = OneRank();
+  comm::WireFormat wire = comm::WireFormat::kF32;
+  int num_threads = 1;  // of each rank
+};
+
+// Loads the fixture on every rank and has rank 0 call `lead`, which the others follow.
+inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOptions& divided,
+                       runtime::TransformerOptions options,
+                       const std::function<void(runtime::Transformer&)>& lead) {
+  const kernels::KernelSet& kernels = **kernels::ChooseKernels();
+  const auto run_rank = [&](comm::Group* group) {
+    runtime::TransformerOptions own = options;
+    own.parallel = {.layout = divided.division.layout,
+                    .pipeline = divided.division.pipeline,
+                    .wire = divided.wire,
+                    .group = group,
+                    .whole_spec = &checkpoint.spec()};
+    const int rank = own.parallel.rank();
+    LoadedFixture model(checkpoint, divided.formats, kernels, divided.num_threads, own,
+                        weights::ShareOf(divided.division.layout, rank));
+    if (rank != 0) return model.transformer().FollowSteps();
+    lead(model.transformer());
+    model.transformer().EndSteps();
+  };
+  const int num_ranks = divided.division.layout.num_ranks();
+  if (num_ranks == 1) return run_rank(nullptr);
+  comm::RunOnThreads(num_ranks, [&](comm::Group& group) { run_rank(&group); });
+}
+
+inline bool Fits(const checkpoint::Checkpoint& checkpoint, const DividedOptions& divided) {
+  return weights::LocalSpec(checkpoint.spec(), weights::ShareOf(divided.division.layout, 0),
+                            divided.formats.weights)
+      .ok();
+}
+
+// Whether a rank's sums are whole branches of the tree that one rank sums along.
+inline bool IsExact(const model::ModelSpec& spec, const strategy::Layout& layout) {
+  if (layout.attention_tp > 1 || layout.expert_tp > 1) return false;
+  const auto is_exact = [&](const model::LayerSpec& layer) {
+    // One expert's output is no sum.
+    if (!layer.moe || layer.moe->top_k == 1) return true;
+    const int experts = layer.moe->num_experts;
+    return experts % layout.expert_ep == 0 &&
+           std::has_single_bit(static_cast<unsigned>(experts / layout.expert_ep));
+  };
+  return std::all_of(spec.layers.begin(), spec.layers.end(), is_exact) &&
+         std::all_of(spec.encoder_layers.begin(), spec.encoder_layers.end(), is_exact);
+}
+
+inline int32_t BestToken(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// What a run gives: of each sequence the logits of its prompt, then tokens and their logits.
+struct Answers {
+  std::vector<std::vector<float>> prompt_logits;
+  std::vector<std::vector<float>> answer_logits;
+  std::vector<std::vector<int32_t>> tokens;
+};
+
+struct Work {
+  std::vector<std::vector<int32_t>> prompts;
+  // Most tokens of each prompt in the first steps; the last of them in all that follow.
+  std::vector<int> most_tokens = {130, 1000};
+  int num_generated = 6;
+  bool all_in_first_group = false;
+
+  int num_tokens() const {
+    int sum = 0;
+    for (const auto& prompt : prompts) sum += static_cast<int>(prompt.size());
+    return sum;
+  }
+  // Of the KV cache, for each sequence.
+  int num_blocks_each() const {
+    size_t longest = 0;
+    for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+    return (static_cast<int>(longest) + num_generated) / runtime::kKvBlockTokens + 1;
+  }
+};
+
+// Prompts in steps, then greedy tokens of all sequences together.
+class PromptsRun {
+ public:
+  PromptsRun(runtime::Transformer& transformer, const Work& work, int num_groups)
+      : transformer_(transformer), work_(work), num_groups_(num_groups) {
+    const size_t count = work.prompts.size();
+    blocks_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      for (int block = 0; block < work.num_blocks_each(); ++block) {
+        blocks_[i].push_back(static_cast<int32_t>(size_t(block) * count + i));
+      }
+    }
+    answers_.prompt_logits.resize(count);
+    answers_.answer_logits.resize(count);
+    answers_.tokens.resize(count);
+    positions_.resize(count);
+  }
+
+  Answers Execute() {
+    for (size_t step = 0; ReadPrompts(MostTokens(step)); ++step) {
+    }
+    for (size_t i = 0; i < work_.prompts.size(); ++i) {
+      const auto& logits = answers_.prompt_logits[i];
+      const size_t vocab = logits.size() / work_.prompts[i].size();
+      answers_.tokens[i].push_back(BestToken(std::span(logits).last(vocab)));
+    }
+    for (int step = 1; step < work_.num_generated; ++step) Generate(step);
+    return answers_;
+  }
+
+ private:
+  int MostTokens(size_t step) const {
+    return work_.most_tokens[std::min(step, work_.most_tokens.size() - 1)];
+  }
+  int GroupOf(size_t i) const {
+    return work_.all_in_first_group ? 0 : static_cast<int>(i) % num_groups_;
+  }
+
+  // False once all prompts are read.
+  bool ReadPrompts(int most) {
+    std::vector<runtime::SequenceStep> step;
+    std::vector<size_t> sequences;
+    for (size_t i = 0; i < work_.prompts.size(); ++i) {
+      const auto& prompt = work_.prompts[i];
+      const int count = std::min(most, static_cast<int>(prompt.size()) - positions_[i]);
+      if (count == 0) continue;
+      step.push_back(
+          {.tokens = std::span(prompt).subspan(size_t(positions_[i]), static_cast<size_t>(count)),
+           .first_position = positions_[i],
+           .blocks = blocks_[i],
+           .prompt_length = static_cast<int>(prompt.size()),
+           .group = GroupOf(i)});
+      sequences.push_back(i);
+      positions_[i] += count;
+    }
+    if (step.empty()) return false;
+    transformer_.Forward(step, [&](int idx, int, std::span<const float> row) {
+      auto& all = answers_.prompt_logits[sequences[idx]];
+      all.insert(all.end(), row.begin(), row.end());
+    });
+    return true;
+  }
+
+  void Generate(int step_idx) {
+    std::vector<runtime::SequenceStep> step;
+    for (size_t i = 0; i < work_.prompts.size(); ++i) {
+      const auto length = static_cast<int>(work_.prompts[i].size());
+      step.push_back({.tokens = std::span(answers_.tokens[i]).last(1),
+                      .first_position = length + step_idx - 1,
+                      .blocks = blocks_[i],
+                      .prompt_length = length,
+                      .group = GroupOf(i)});
+    }
+    std::vector<int32_t> next(work_.prompts.size());
+    transformer_.Forward(step, [&](int idx, int, std::span<const float> row) {
+      answers_.answer_logits[idx].insert(answers_.answer_logits[idx].end(), row.begin(), row.end());
+      next[idx] = BestToken(row);
+    });
+    for (size_t i = 0; i < next.size(); ++i) answers_.tokens[i].push_back(next[i]);
+  }
+
+  runtime::Transformer& transformer_;
+  const Work& work_;
+  int num_groups_;
+  std::vector<std::vector<int32_t>> blocks_;
+  std::vector<int> positions_;  // read so far
+  Answers answers_;
+};
+
+inline Answers RunPrompts(const checkpoint::Checkpoint& checkpoint, const DividedOptions& divided,
+                          const Work& work) {
+  Answers answers;
+  const auto num_sequences = static_cast<int>(work.prompts.size());
+  RunDivided(checkpoint, divided,
+             {.max_step_tokens = work.num_tokens(),
+              .num_kv_blocks = work.num_blocks_each() * num_sequences},
+             [&](runtime::Transformer& transformer) {
+               answers =
+                   PromptsRun(transformer, work, divided.division.layout.attention_dp).Execute();
+             });
+  return answers;
+}
+
+// Relative to the norm of the logits.
+inline double RelativeDifference(std::span<const float> a, std::span<const float> b) {
+  return NormOfDifference(a, b) / NormOf(b);
+}
+
+inline void ExpectSameAnswers(const Answers& actual, const Answers& expected, bool to_the_bit) {
+  EXPECT_EQ(actual.tokens, expected.tokens);
+  for (size_t i = 0; i < expected.tokens.size(); ++i) {
+    ASSERT_EQ(actual.prompt_logits[i].size(), expected.prompt_logits[i].size());
+    if (to_the_bit) {
+      EXPECT_TRUE(actual.prompt_logits[i] == expected.prompt_logits[i]) << "sequence " << i;
+      EXPECT_TRUE(actual.answer_logits[i] == expected.answer_logits[i]) << "sequence " << i;
+    } else {
+      // Sums of float32 in another order.
+      EXPECT_LT(RelativeDifference(actual.prompt_logits[i], expected.prompt_logits[i]), 1e-5);
+      EXPECT_LT(RelativeDifference(actual.answer_logits[i], expected.answer_logits[i]), 1e-5);
+    }
+  }
+}
+
+// The fixtures with prompts; those of encoder-decoders have inputs.
+inline std::vector<std::filesystem::path> PromptFixtures() {
+  std::vector<std::filesystem::path> fixtures;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(CONVENE_SOURCE_DIR "/tests/golden/models")) {
+    if (std::filesystem::exists(entry.path() / "prompt_300.tokens.npy")) {
+      fixtures.push_back(entry.path());
+    }
+  }
+  std::sort(fixtures.begin(), fixtures.end());
+  return fixtures;
+}
+
+}  // namespace convene
