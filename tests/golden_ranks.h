@@ -28,6 +28,7 @@ inline Division OneRank() { return {"one", {}}; }
 inline std::vector<Division> Divisions() {
   using strategy::ChunkCut;
   return {
+      {"one_with_chunks", {}, {3, ChunkCut::kExperts, true}},
       {"ep2", {1, 2, 2, 1}},
       {"ep2_without_overlap", {1, 2, 2, 1}, {1, ChunkCut::kTokens, false}},
       {"ep2_three_chunks_of_tokens", {1, 2, 2, 1}, {3, ChunkCut::kTokens, true}},
@@ -261,6 +262,16 @@ inline std::vector<std::filesystem::path> PromptFixtures() {
     }
   }
   std::sort(fixtures.begin(), fixtures.end());
+  return fixtures;
+}
+
+inline std::vector<std::filesystem::path> OneOfEachFamily() {
+  std::vector<std::filesystem::path> fixtures;
+  for (const char* name :
+       {"dbrx_plain", "deepseek_v2_groups", "deepseek_v3_plain", "gpt_oss_plain",
+        "granitemoe_plain", "mixtral_plain", "olmoe_plain", "qwen2_dynamic", "qwen3_plain"}) {
+    fixtures.push_back(std::filesystem::path(CONVENE_SOURCE_DIR "/tests/golden/models") / name);
+  }
   return fixtures;
 }
 

@@ -78,16 +78,6 @@ TEST_P(GoldenRanksOfEveryFamily, RoundNothingThatOneRankDoesNot) {
   }
 }
 
-std::vector<std::filesystem::path> OneOfEachFamily() {
-  std::vector<std::filesystem::path> fixtures;
-  for (const char* name :
-       {"dbrx_plain", "deepseek_v2_groups", "deepseek_v3_plain", "gpt_oss_plain",
-        "granitemoe_plain", "mixtral_plain", "olmoe_plain", "qwen2_dynamic", "qwen3_plain"}) {
-    fixtures.push_back(std::filesystem::path(CONVENE_SOURCE_DIR "/tests/golden/models") / name);
-  }
-  return fixtures;
-}
-
 std::string NameOf(const testing::TestParamInfo<std::filesystem::path>& fixture) {
   return fixture.param.filename().string();
 }

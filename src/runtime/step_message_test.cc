@@ -1,0 +1,88 @@
+#include "runtime/step_message.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+namespace convene::runtime {
+namespace {
+
+using testing::ElementsAre;
+using testing::ElementsAreArray;
+using testing::IsEmpty;
+
+const std::vector<int32_t> kTokens = {5, 0, 2147483647};
+const std::vector<int32_t> kBlocks = {7, 3};
+const std::vector<int32_t> kEncoderBlocks = {1};
+
+TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
+  const std::vector<SequenceStep> step = {{.tokens = kTokens,
+                                           .first_position = 60,
+                                           .blocks = kBlocks,
+                                           .prompt_length = 100,
+                                           .first_logits_token = 2,
+                                           .encoder_blocks = kEncoderBlocks,
+                                           .encoder_length = 44,
+                                           .group = 3},
+                                          {.tokens = std::span(kTokens).last(1), .blocks = {}}};
+  const StepMessage message = ReadStepMessage(ForwardMessage(step));
+  EXPECT_EQ(message.kind, StepKind::kForward);
+  EXPECT_THAT(message.inputs, IsEmpty());
+  ASSERT_EQ(message.step.size(), 2);
+  const SequenceStep& first = message.step[0];
+  EXPECT_THAT(first.tokens, ElementsAreArray(kTokens));
+  EXPECT_EQ(first.first_position, 60);
+  EXPECT_THAT(first.blocks, ElementsAreArray(kBlocks));
+  EXPECT_EQ(first.prompt_length, 100);
+  EXPECT_EQ(first.first_logits_token, 2);
+  EXPECT_THAT(first.encoder_blocks, ElementsAreArray(kEncoderBlocks));
+  EXPECT_EQ(first.encoder_length, 44);
+  EXPECT_EQ(first.group, 3);
+  EXPECT_THAT(message.step[1].tokens, ElementsAre(2147483647));
+  EXPECT_THAT(message.step[1].blocks, IsEmpty());
+}
+
+TEST(StepMessage, TellsOtherRanksTheInputsOfAnEncoder) {
+  const std::vector<EncoderInput> inputs = {
+      {.tokens = kTokens, .blocks = kBlocks, .group = 1},
+      {.tokens = std::span(kTokens).first(1), .blocks = kEncoderBlocks}};
+  for (const bool with_states : {false, true}) {
+    const StepMessage message = ReadStepMessage(EncodeMessage(inputs, with_states));
+    EXPECT_EQ(message.kind, StepKind::kEncode);
+    EXPECT_EQ(message.with_states, with_states);
+    EXPECT_THAT(message.step, IsEmpty());
+    ASSERT_EQ(message.inputs.size(), 2);
+    EXPECT_THAT(message.inputs[0].tokens, ElementsAreArray(kTokens));
+    EXPECT_THAT(message.inputs[0].blocks, ElementsAreArray(kBlocks));
+    EXPECT_EQ(message.inputs[0].group, 1);
+    EXPECT_THAT(message.inputs[1].tokens, ElementsAre(5));
+    EXPECT_EQ(message.inputs[1].group, 0);
+  }
+}
+
+TEST(StepMessage, StaysWhatItIsWhenMoved) {
+  const std::vector<SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
+  StepMessage message = ReadStepMessage(ForwardMessage(step));
+  const StepMessage moved = std::move(message);
+  EXPECT_THAT(moved.step[0].tokens, ElementsAreArray(kTokens));
+}
+
+TEST(StepMessage, MayBeOfNothingOrTheEnd) {
+  EXPECT_EQ(ReadStepMessage(EndMessage()).kind, StepKind::kEnd);
+  const StepMessage nothing = ReadStepMessage(ForwardMessage({}));
+  EXPECT_EQ(nothing.kind, StepKind::kForward);
+  EXPECT_THAT(nothing.step, IsEmpty());
+}
+
+TEST(StepMessageDeathTest, IsNotCutShort) {
+  const std::vector<SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
+  const std::vector<std::byte> bytes = ForwardMessage(step);
+  EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(8)), "ends early");
+  // Its first list has three numbers.
+  EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(36)), "a list of 3 numbers");
+}
+
+}  // namespace
+}  // namespace convene::runtime
