@@ -9,26 +9,36 @@ void AddExpertPipeline(StepBuilder& step, const LayerWork& work, int layer) {
   using schedule::LaneKind;
   const Pipeline& pipeline = step.options().pipeline;
   const bool by_tokens = pipeline.cut == ChunkCut::kTokens;
-  const RankTasks route = step.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
-  step.Collective(kCounts, LaneKind::kSend, {layer}, [&](int rank) { return work.Counts(rank); },
-                  {route});
+  const bool has_shared = step.layers()[layer].moe->shared_intermediate_size > 0;
+  const auto counts = [&](const RankTasks& after) {
+    step.Collective(kCounts, LaneKind::kSend, {layer}, [&](int rank) { return work.Counts(rank); },
+                    {after});
+  };
   std::vector<RankTasks> dispatch;
-  for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
+  const auto add_dispatch = [&](const RankTasks& after) {
+    const auto chunk = static_cast<int>(dispatch.size());
     dispatch.push_back(step.Collective(kDispatch, LaneKind::kSend, {layer, chunk},
                                        [&](int rank) { return work.Dispatch(rank, chunk); },
-                                       {route}));
-  }
+                                       {after}));
+  };
   const auto experts = [&](int chunk, const std::vector<RankTasks>& after) {
-    step.Compute(
+    return step.Compute(
         kExperts, {layer, chunk}, [&](int rank) { return work.Experts(rank, chunk); }, after);
   };
 
-  if (step.layers()[layer].moe->shared_intermediate_size > 0) {
-    step.Compute(kShared, {layer}, [&](int rank) { return work.Shared(rank); });
+  RankTasks before = step.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
+  if (pipeline.overlap) {
+    counts(before);
+    for (int chunk = 0; chunk < pipeline.chunks; ++chunk) add_dispatch(before);
   }
-  if (by_tokens) experts(OwnChunk(pipeline, 0), {});
+  if (has_shared) {
+    before = step.Compute(kShared, {layer}, [&](int rank) { return work.Shared(rank); });
+  }
+  if (by_tokens) before = experts(OwnChunk(pipeline, 0), {});
+  if (!pipeline.overlap) counts(before);
   std::vector<RankTasks> combine;
   for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
+    if (!pipeline.overlap) add_dispatch(chunk == 0 ? before : combine.back());
     experts(chunk, {dispatch[chunk]});
     const RankTasks reduce =
         step.Compute(kReduce, {layer, chunk}, [&](int rank) { return work.Reduce(rank, chunk); });
@@ -36,7 +46,10 @@ void AddExpertPipeline(StepBuilder& step, const LayerWork& work, int layer) {
                                       [&](int rank) { return work.Combine(rank, chunk); },
                                       {reduce}));
   }
-  if (by_tokens) experts(OwnChunk(pipeline, 1), {});
+  if (by_tokens) {
+    experts(OwnChunk(pipeline, 1),
+            pipeline.overlap ? std::vector<RankTasks>{} : std::vector<RankTasks>{combine.back()});
+  }
   step.Compute(
       kFinish, {layer}, [&](int rank) { return work.Finish(rank); }, combine);
 }

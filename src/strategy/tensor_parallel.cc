@@ -6,10 +6,13 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
   using enum schedule::TaskKind;
   using schedule::LaneKind;
   const StepBuilder::At at{.layer = layer, .cross = cross};
-  const auto attention = [&](int rank) {
-    return cross ? work.CrossAttention(rank) : work.Attention(rank);
-  };
   const Layout& layout = step.layout();
+  const bool is_projected =
+      !cross && layout.attention_tp > 1 &&
+      step.layers()[layer].attention.qk_norm == model::QkNorm::kWholeProjection;
+  const auto attention = [&](int rank) {
+    return cross ? work.CrossAttention(rank) : work.Attention(rank, is_projected);
+  };
   if (layout.attention_tp == 1) {
     step.Compute(kAttention, at, attention);
     return;
@@ -23,11 +26,12 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
       kGatherNormed, LaneKind::kSend, at,
       [&](int rank) { return work.ExchangeOfRows(rank, bytes.activations); }, {normalize},
       group_of);
-  if (!cross && step.layers()[layer].attention.qk_norm == model::QkNorm::kWholeProjection) {
+  if (is_projected) {
     const RankTasks project =
-        step.Compute(kProject, at, [](int) { return schedule::Work{}; }, {gathered});
+        step.Compute(kProject, at, [&](int rank) { return work.Project(rank); }, {gathered});
     gathered = step.Collective(
-        kNormSums, LaneKind::kSend, at, [](int) { return schedule::Work{}; }, {project}, group_of);
+        kNormSums, LaneKind::kSend, at, [&](int rank) { return work.NormSums(rank); }, {project},
+        group_of);
   }
   const RankTasks partial = step.Compute(kAttention, at, attention, {gathered});
   const RankTasks scatter = step.Collective(

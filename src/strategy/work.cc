@@ -14,10 +14,13 @@ constexpr double kPairBytes = 6;
 
 Size Of(SizeKind kind, int rank) { return {.kind = kind, .from = rank}; }
 
+double QkvElements(double hidden, const model::AttentionSpec& attention) {
+  return hidden * (attention.query_dim() + attention.kv_dim() + attention.value_width());
+}
+
 double ProjectionElements(double hidden, const model::AttentionSpec& attention) {
   if (!attention.latent) {
-    return hidden * (attention.query_dim() + attention.kv_dim() + attention.value_width() +
-                     attention.output_dim());
+    return QkvElements(hidden, attention) + hidden * attention.output_dim();
   }
   const model::LatentSpec& latent = *attention.latent;
   const double queries = latent.query_rank > 0
@@ -31,10 +34,21 @@ double ProjectionElements(double hidden, const model::AttentionSpec& attention) 
 
 }  // namespace
 
-Work LayerWork::Attention(int rank) const {
+Work LayerWork::Project(int rank) const {
+  const double elements = QkvElements(hidden(), layer_.attention) / options_.layout.attention_tp;
+  return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
+          .memory_bytes = {{elements * options_.bytes.weights}}};
+}
+
+Work LayerWork::NormSums(int rank) const {
+  return {.link_bytes = {{8.0 * (options_.layout.attention_tp - 1), Of(SizeKind::kTokens, rank)}}};
+}
+
+Work LayerWork::Attention(int rank, bool is_projected) const {
   const model::AttentionSpec& attention = layer_.attention;
   const double part = 1.0 / options_.layout.attention_tp;
-  const double elements = ProjectionElements(hidden(), attention) * part;
+  const double projected = is_projected ? QkvElements(hidden(), attention) : 0;
+  const double elements = (ProjectionElements(hidden(), attention) - projected) * part;
   const double score_flops = 2.0 * (attention.query_dim() + attention.output_dim()) * part;
   const double kv_elements = attention.latent
                                  ? attention.latent->key_dim()

@@ -14,8 +14,11 @@ class LayerWork {
             const StepOptions& options)
       : spec_(spec), layer_(layer), layer_idx_(layer_idx), options_(options) {}
 
-  // A rank's part of the heads, for all tokens of its group.
-  schedule::Work Attention(int rank) const;
+  // A rank's part of the heads, for all tokens of its group; `is_projected`: after Project, which
+  // makes queries, keys and values where their norm needs all heads' sums (NormSums).
+  schedule::Work Attention(int rank, bool is_projected) const;
+  schedule::Work Project(int rank) const;
+  schedule::Work NormSums(int rank) const;
   schedule::Work CrossAttention(int rank) const;
   // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
   schedule::Work ExchangeOfRows(int rank, double element_bytes) const;
