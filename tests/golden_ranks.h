@@ -265,11 +265,9 @@ inline std::vector<std::filesystem::path> PromptFixtures() {
   return fixtures;
 }
 
-inline std::vector<std::filesystem::path> OneOfEachFamily() {
+inline std::vector<std::filesystem::path> FixturesNamed(const std::vector<std::string>& names) {
   std::vector<std::filesystem::path> fixtures;
-  for (const char* name :
-       {"dbrx_plain", "deepseek_v2_groups", "deepseek_v3_plain", "gpt_oss_plain",
-        "granitemoe_plain", "mixtral_plain", "olmoe_plain", "qwen2_dynamic", "qwen3_plain"}) {
+  for (const std::string& name : names) {
     fixtures.push_back(std::filesystem::path(CONVENE_SOURCE_DIR "/tests/golden/models") / name);
   }
   return fixtures;

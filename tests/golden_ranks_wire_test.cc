@@ -146,8 +146,12 @@ TEST_P(GoldenRanksWire, SureTokensAreThoseOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixture, GoldenRanksWire, testing::ValuesIn(OneOfEachFamily()),
-                         [](const auto& fixture) { return fixture.param.filename().string(); });
+INSTANTIATE_TEST_SUITE_P(
+    Fixture, GoldenRanksWire,
+    testing::ValuesIn(FixturesNamed({"dbrx_plain", "deepseek_v2_groups", "deepseek_v3_plain",
+                                     "gpt_oss_plain", "granitemoe_plain", "mixtral_window",
+                                     "olmoe_plain", "qwen2_dynamic", "qwen3_plain"})),
+    [](const auto& fixture) { return fixture.param.filename().string(); });
 
 }  // namespace
 }  // namespace convene
