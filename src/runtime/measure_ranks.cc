@@ -311,9 +311,8 @@ Result<RankMeasurement> MeasureRank(comm::Group& group, const weights::ModelWeig
   MeasureProducts(group, *products, seconds);
   MeasureExchanges(group, pool, *products, found);
   MeasureProducts(group, *products, seconds);
-               seconds.some * 1e3, seconds.many * 1e3);
-               FitProducts(group, *products, seconds, found);
-               return found;
+  FitProducts(group, *products, seconds, found);
+  return found;
 }
 
 }  // namespace convene::runtime
