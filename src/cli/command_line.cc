@@ -73,13 +73,14 @@ int Follow(comm::Group& ranks, const std::string& model_directory) {
   return engine::FollowRankZero(ranks, model_directory) ? kSuccess : kFailure;
 }
 
-int RunOnRanks(Command& command) {
+int RunOnRanks(std::unique_ptr<Command> command) {
   Result<std::unique_ptr<comm::Group>> ranks = comm::Connect();
   if (!ranks) return Report(ranks.error());
-  if ((*ranks)->rank() != 0) return Follow(**ranks, command.model_directory());
-  command.UseRanks(ranks->get());
-  const Status status = command.Run();
+  if ((*ranks)->rank() != 0) return Follow(**ranks, command->model_directory());
+  command->UseRanks(ranks->get());
+  const Status status = command->Run();
   const Status flushed = FlushOutput();
+  command.reset();  // with it the model, whose steps the others follow
   engine::Dismiss(**ranks);
   return Report(status ? flushed : status);
 }
@@ -88,7 +89,7 @@ int RunParsed(std::vector<Subcommand>& subcommands) {
   for (Subcommand& subcommand : subcommands) {
     if (!subcommand.parser->parsed()) continue;
     try {
-      return RunOnRanks(*subcommand.command);
+      return RunOnRanks(std::move(subcommand.command));
     } catch (const std::bad_alloc&) {
       return Report(Error{"out of memory; free some, or use a smaller --context or --batch"});
     }

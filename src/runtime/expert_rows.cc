@@ -35,7 +35,6 @@ T Read(const std::byte* from) {
 ExpertRows::ExpertRows(const Options& options, comm::Group* group)
     : options_(options), group_(group) {
   const int num_ranks = options.layout.num_ranks();
-  if (num_ranks == 1) options_.pipeline = {};  // as its schedule has it: one chunk
   CHECK(num_ranks == 1 || (group != nullptr && group->size() == num_ranks), "{} ranks", num_ranks);
   for (int rank = 0; rank < num_ranks; ++rank) {
     peer_of_.push_back(rank == options.rank ? -1 : static_cast<int>(peers_.size()));
@@ -44,6 +43,7 @@ ExpertRows::ExpertRows(const Options& options, comm::Group* group)
     peer.rank = rank;
     peer.share = options.layout.expert_share(rank);
   }
+  UsePipeline(options.pipeline);
 }
 
 int ExpertRows::GroupOf(int expert, int share) const {

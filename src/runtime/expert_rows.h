@@ -63,7 +63,10 @@ class ExpertRows {
   ExpertRows(const Options& options, comm::Group* group);
 
   // How the layers from here on are cut; the same on all ranks.
-  void UsePipeline(const strategy::Pipeline& pipeline) { options_.pipeline = pipeline; }
+  void UsePipeline(const strategy::Pipeline& pipeline) {
+    // One rank's schedule has one chunk, whatever the plan says.
+    options_.pipeline = peers_.empty() ? strategy::Pipeline{} : pipeline;
+  }
 
   // The routing of a layer's own rows: (num_rows, top_k), experts in increasing order per row.
   void Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,

@@ -25,12 +25,15 @@ for line in "2 attention=dp2,experts=ep2" "2 attention=tp2,experts=tp2" "2 atten
 done
 
 # The other commands.
-printf '%s\n' '{"prompt":"Once","max_tokens":5,"temperature":0}' '{"prompt":"The cat","max_tokens":5,"temperature":0}' \
-  '{"prompt":"A","max_tokens":5,"temperature":0}' >"$work/requests.jsonl"
+for text in Once "The cat" A; do
+  printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"%s","max_tokens":5,"temperature":0}}\n' "$text" "$text"
+done >"$work/requests.jsonl"
 "$convene" batch models/demo --input "$work/requests.jsonl" --output "$work/batch1.jsonl" >/dev/null 2>&1 || fail batch alone
 ranks 2 batch models/demo --input "$work/requests.jsonl" --output "$work/batch2.jsonl" >"$work/out" 2>"$work/err" \
   || fail "batch: $(cat "$work/err")"
-cmp -s <(grep -o '"text":"[^"]*"' "$work/batch1.jsonl") <(grep -o '"text":"[^"]*"' "$work/batch2.jsonl") || fail "batch gave other texts"
+texts() { grep -o '"text": *"[^"]*"' "$1" | sort; }
+[ "$(texts "$work/batch1.jsonl" | wc -l)" = 3 ] || fail "batch alone: $(cat "$work/batch1.jsonl")"
+cmp -s <(texts "$work/batch1.jsonl") <(texts "$work/batch2.jsonl") || fail "batch gave other texts"
 echo "1 2 3 4 5 6 7 8" >"$work/tokens.txt"
 "$convene" logits models/demo --tokens "$work/tokens.txt" --out "$work/one.npy" >/dev/null 2>&1 || fail logits alone
 ranks 2 logits models/demo --tokens "$work/tokens.txt" --out "$work/two.npy" --wire f32 >/dev/null 2>&1 || fail logits
@@ -48,7 +51,7 @@ refuses "both must have all of them" 2 run models/demo --prompt x --layout atten
 refuses "heads" 3 run models/demo --prompt x --layout attention=tp3,experts=ep3
 refuses "there is no command" 2 rnu models/demo
 refuses "not expected" 2 run models/demo --bogus
-refuses "runs on one rank" 2 encode models/demo --input /dev/null --out "$work/states.npy"
+refuses "runs on one rank" 2 encode models/demo --text x --out "$work/states.npy"
 
 # Another model in the same place on another host.
 cp -r models/demo "$work/other"
