@@ -62,8 +62,10 @@ class ExpertRows {
   // `group` may be null where the layout has one rank.
   ExpertRows(const Options& options, comm::Group* group);
 
-  // How the layers from here on are cut; the same on all ranks.
-  void UsePipeline(const strategy::Pipeline& pipeline) { options_.pipeline = pipeline; }
+  // How the layers from here on are cut; the same on all ranks. One rank alone cuts nothing.
+  void UsePipeline(const strategy::Pipeline& pipeline) {
+    if (!peers_.empty()) options_.pipeline = pipeline;
+  }
 
   // The routing of a layer's own rows: (num_rows, top_k), experts in increasing order per row.
   void Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,
