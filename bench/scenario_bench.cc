@@ -227,6 +227,14 @@ class Bench {
         if (round >= 0) measured[i].push_back(std::move(one));
       }
     }
+    // Before rank 0 tells the end while others begin with the next point.
+    for (runtime::Transformer& transformer : transformers) {
+      if (group_.rank() == 0) {
+        transformer.EndSteps();
+      } else {
+        transformer.FollowSteps();
+      }
+    }
     for (size_t i = 0; i < variants.size(); ++i) Report(variants[i], tokens, skew, measured[i]);
     return {};
   }

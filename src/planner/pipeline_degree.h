@@ -66,7 +66,7 @@ struct PipelineChoice {
   double speedup() const { return seconds > 0 ? plain_seconds / seconds : 1; }
 };
 
-// A choice that is faster than plain by less than 2 % is plain: predictions are not that good.
+// A choice that is faster than plain by less than 5 % is plain: predictions are not that good.
 PipelineChoice ChoosePipeline(const PipelineQuestion& question);
 
 // Predicted seconds of a layer with experts, with so many tokens per rank.

@@ -33,6 +33,10 @@ constexpr int kMostExperts = 32;   // of the first load
 constexpr int kExpertsOfMany = 8;  // of the others
 constexpr int kRepeats = 5;
 constexpr double kNever = std::numeric_limits<double>::infinity();
+// Beyond these it was noise: no core moves less than 250 MB/s, and a background thread looks twice
+// within a millisecond (executor.cc).
+constexpr double kMostCoreSecondsPerByte = 4e-9;
+constexpr double kMostSecondsLater = 1e-3;
 constexpr int kTinyExchanges = 20;
 constexpr size_t kTinyBytes = 64;
 constexpr size_t kFirstBytes = size_t{1} << 18;  // from which the size of the others follows
@@ -287,9 +291,11 @@ void MeasureExchanges(comm::Group& group, hardware::ThreadPool& pool, ExpertProd
   }
   found.link_bytes_per_second =
       sent / std::max(waiting - found.exchange_seconds * kPieces, waiting / 2);
-  found.link_core_seconds_per_byte = std::max(0.0, both.computing - computing) / sent;
+  found.link_core_seconds_per_byte =
+      std::clamp((both.computing - computing) / sent, 0.0, kMostCoreSecondsPerByte);
   found.exchange_seconds_beside =
-      found.exchange_seconds + std::max(0.0, both.exchanging - waiting) / kPieces;
+      found.exchange_seconds +
+      std::clamp((both.exchanging - waiting) / kPieces, 0.0, kMostSecondsLater);
 }
 
 }  // namespace
