@@ -44,6 +44,7 @@ Json ToJson(const Task& task) {
   if (task.micro_batch >= 0) object["micro_batch"] = task.micro_batch;
   if (task.chunk >= 0) object["chunk"] = task.chunk;
   if (task.encoder) object["encoder"] = true;
+  if (task.cross) object["cross"] = true;
   if (task.collective >= 0) object["collective"] = task.collective;
   if (!task.after.empty()) object["after"] = task.after;
   for (const NamedAmount& named : kAmounts) {
@@ -127,10 +128,19 @@ class Writer {
   }
 
   void AddStep(const TracedStep& step) {
-    const std::string name = Json(step.name).dump(-1, ' ', true, Json::error_handler_t::replace);
-    fmt::format_to(std::back_inserter(text_),
-                   R"({{"name": {}, "start": {}, "ranks": {}, "tasks": [)", name, step.start,
-                   step.schedule.num_ranks);
+    const auto quoted = [](const std::string& text) {
+      return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+    };
+    fmt::format_to(std::back_inserter(text_), R"({{"name": {}, "start": {}, "ranks": {}, )",
+                   quoted(step.name), step.start, step.schedule.num_ranks);
+    if (!step.predicted_by.empty()) {
+      fmt::format_to(std::back_inserter(text_), R"("predicted_by": {}, )",
+                     quoted(step.predicted_by));
+    }
+    if (!step.expert_tokens.empty()) {
+      text_ += "\"expert_tokens\": " + Json(step.expert_tokens).dump() + ", ";
+    }
+    text_ += "\"tasks\": [";
     std::string_view separator = "\n";
     for (const Task& task : step.schedule.tasks) {
       text_ += separator;
@@ -226,6 +236,9 @@ class Reader {
     TracedStep& step = trace_.steps.emplace_back();
     const Json& name = Member(object, "name");
     if (name.is_string()) step.name = name.get<std::string>();
+    const Json& predicted_by = Member(object, "predicted_by");
+    if (predicted_by.is_string()) step.predicted_by = predicted_by.get<std::string>();
+    if (!Member(object, "expert_tokens").is_null()) ReadExpertTokens(object, step);
     step.start = Time(object, "start", 1);
     step.schedule.num_ranks = Integer(object, "ranks", 1);
     if (step.schedule.num_ranks < 1 || step.schedule.num_ranks > kMaxRanks) {
@@ -233,6 +246,19 @@ class Reader {
     }
     for (const Json& task : List(object, "tasks")) {
       if (error_.empty()) step.schedule.tasks.push_back(ReadTask(task));
+    }
+  }
+
+  void ReadExpertTokens(const Json& object, TracedStep& step) {
+    for (const Json& layer : List(object, "expert_tokens")) {
+      std::vector<int64_t>& tokens = step.expert_tokens.emplace_back();
+      if (!layer.is_array()) return Fail("\"expert_tokens\" has something that is no list");
+      for (const Json& count : layer) {
+        const bool fits =
+            count.is_number_integer() && count.get<double>() >= 0 && count.get<double>() <= 1e15;
+        if (!fits) return Fail("\"expert_tokens\" has something that is no number of tokens");
+        tokens.push_back(count.get<int64_t>());
+      }
     }
   }
 
@@ -244,6 +270,7 @@ class Reader {
     task.micro_batch = Integer(object, "micro_batch", -1);
     task.chunk = Integer(object, "chunk", -1);
     task.encoder = Member(object, "encoder") == Json(true);
+    task.cross = Member(object, "cross") == Json(true);
     task.collective = Integer(object, "collective", -1);
     if (!Member(object, "after").is_null()) {
       for (const Json& id : List(object, "after")) {

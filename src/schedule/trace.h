@@ -2,6 +2,7 @@
 // holds the schedules, so that a Gantt chart or a report can be made of it later.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ struct TracedStep {
   Schedule schedule = {};  // its amounts of work are written where they are constants (WithAmounts)
   Timeline measured = {};  // of all tasks, or empty
   Timeline predicted = {};
+  std::string predicted_by = {};  // what its costs are from, for people
+  // Tokens of all ranks that chose each expert, by layer; empty where nobody counted.
+  std::vector<std::vector<int64_t>> expert_tokens = {};
 };
 
 struct Trace {

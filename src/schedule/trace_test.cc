@@ -28,6 +28,8 @@ TracedStep Step() {
                           .work = {.flops = Constant(7)}}};
   step.measured.tasks = {{0, 0.001}, {0.001, 0.0035}, {}};
   step.predicted.tasks = {{0, 0.002}, {0.002, 0.003}, {0.002, 0.003}};
+  step.predicted_by = "guessed";
+  step.expert_tokens = {{}, {3, 0, 5}};
   return step;
 }
 
@@ -44,6 +46,8 @@ TEST(Trace, IsReadAsItWasWritten) {
   EXPECT_EQ(read.steps[1].name, step.name);
   EXPECT_EQ(read.steps[1].start, step.start);
   EXPECT_EQ(read.steps[1].schedule.num_ranks, 2);
+  EXPECT_EQ(read.steps[1].predicted_by, step.predicted_by);
+  EXPECT_EQ(read.steps[1].expert_tokens, step.expert_tokens);
   EXPECT_EQ(ToText(read.steps[1].schedule, false), ToText(step.schedule, false));
   for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
     EXPECT_NEAR(read.steps[1].measured.tasks[id].end, step.measured.tasks[id].end, 1e-9);
@@ -100,6 +104,8 @@ TEST(Trace, OtherFilesAreRefused) {
               HasSubstr("not a trace of convene of version 1"));
   EXPECT_THAT(Message(text, "\"route\",\"lane\"", "\"rout\",\"lane\""), HasSubstr("\"kind\""));
   EXPECT_THAT(Message(text, "\"ranks\": 2", "\"ranks\": 1"), HasSubstr("on rank 1 of 1"));
+  EXPECT_THAT(Message(text, "[3,0,5]", "[3,-1]"), HasSubstr("no number of tokens"));
+  EXPECT_THAT(Message(text, "[3,0,5]", "3"), HasSubstr("no list"));
   EXPECT_THAT(Message(text, "\"ranks\": 2", "\"ranks\": 1e300"), HasSubstr("out of range"));
   EXPECT_THAT(Message(text, "\"after\":[0]", "\"after\":[7]"), HasSubstr("waits for task 7"));
   EXPECT_THAT(Message(text, "\"after\":[0]", "\"after\":[\"a\"]"), HasSubstr("no task"));
