@@ -38,9 +38,11 @@ void StepWatch::AddOptions(CLI::App& app) {
   app.add_option("--record-routing", routing_path_)->check(WritableFile())->group("");
 }
 
-void StepWatch::Sample::Add(const Seen& seen) {
-  if (num_seen++ % stride != 0) return;
-  steps.push_back(seen);
+void StepWatch::Sample::Add(const std::shared_ptr<const schedule::Schedule>& schedule,
+                            const runtime::RecordedStep& step) {
+  if (num_seen++ % stride != 0) return;  // most steps are not even copied
+  steps.push_back({schedule, step});
+  steps.back().step.schedule = schedule.get();
   if (steps.size() < kSampleSteps) return;
   // Every other one goes, and half as many come from here on.
   std::vector<Seen> kept;
@@ -64,14 +66,12 @@ void StepWatch::See(const runtime::RecordedStep& step) {
   const Kind kind = step.encoder                           ? Kind::kEncode
                     : step.num_tokens > step.num_sequences ? Kind::kPrefill
                                                            : Kind::kDecode;
-  Seen seen = {schedule, step};
-  seen.step.schedule = schedule.get();
-  samples_[kind].Add(seen);
+  samples_[kind].Add(schedule, step);
   Sample& largest = largest_[kind];
   const int64_t most = largest.steps.empty() ? 0 : largest.steps.front().step.num_tokens;
   if (step.num_tokens < most) return;
   if (step.num_tokens > most) largest = {};
-  largest.Add(seen);
+  largest.Add(schedule, step);
 }
 
 // The one that took the median time.

@@ -41,7 +41,8 @@ class StepWatch {
     int64_t num_seen = 0;
     int64_t stride = 1;
 
-    void Add(const Seen& seen);
+    void Add(const std::shared_ptr<const schedule::Schedule>& schedule,
+             const runtime::RecordedStep& step);
   };
   enum class Kind { kEncode, kPrefill, kDecode };
 

@@ -142,6 +142,7 @@ class Drawing {
         words += fmt::format(" (lower half): {:+.1f} %", (measured / predicted - 1) * 100);
       }
     }
+    if (!step_.predicted_by.empty()) words += "; predicted by " + Escaped(step_.predicted_by);
     Add(R"(<text x="{}" y="42" fill="#475569">{}</text>)", kLeft, words);
   }
 

@@ -42,6 +42,12 @@ TEST(Gantt, HasARowPerLaneAndATooltipPerTaskAndTimeline) {
   EXPECT_THAT(svg, HasSubstr("measured 2.5 ms (lower half): +25.0 %"));
 }
 
+TEST(Gantt, SaysWhatThePredictionIsFrom) {
+  TracedStep step = Step();
+  step.predicted_by = "costs of <5 steps";
+  EXPECT_THAT(GanttSvg(step), HasSubstr("; predicted by costs of &lt;5 steps"));
+}
+
 TEST(Gantt, NamesAreHarmless) {
   const std::string svg = GanttSvg(Step());
   EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; c"));
