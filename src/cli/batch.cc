@@ -176,7 +176,7 @@ class Batch : public Command {
     const Status closed = results->Close();
     if (!done) return done;
     if (!closed) return closed;
-    return Report();
+    return model_.watch->WriteAfter(Report());
   }
 
  private:

@@ -63,7 +63,8 @@ class Bench : public Command {
     }
     memory_.Sample();
     fmt::print(stderr, "peak memory: {}\n", FormatBytes(memory_.peak_bytes()));
-    if (json_path_.empty()) return {};
+    const Status watched = model_options_.watch->Write();
+    if (!watched || json_path_.empty()) return watched;
     return WriteJson(json_path_, Figures(**model, *machine, meter.typical()));
   }
 

@@ -51,7 +51,7 @@ class Chat : public Command {
     engine::Engine engine(*std::move(model), *std::move(tokenizer), /*max_sequences=*/1);
     engine_ = &engine;
     chat_template_ = &*chat_template;
-    return Converse();
+    return model_options_.watch->WriteAfter(Converse());
   }
 
  private:

@@ -4,11 +4,13 @@
 #include "cli/command.h"
 #include "cli/compare.h"
 #include "cli/encode.h"
+#include "cli/gantt.h"
 #include "cli/inspect.h"
 #include "cli/logits.h"
 #include "cli/measure.h"
 #include "cli/perplexity.h"
 #include "cli/quantize.h"
+#include "cli/report.h"
 #include "cli/run.h"
 #include "cli/synth.h"
 #include "cli/tokenize.h"
@@ -40,6 +42,10 @@ constexpr CommandEntry kCommands[] = {
      MakeCompare},
     {"bench", "Time prefill and decode, and compare with the machine's peaks",
      "convene bench models/demo --batch 1,8 --json bench.json", MakeBench},
+    {"report", "Show where the time of traced steps went, measured and predicted",
+     "convene report trace.json --json report.json", MakeReport},
+    {"gantt", "Draw a traced step: lanes as rows, predicted above measured",
+     "convene gantt trace.json --out step.svg --layers 0-1", MakeGantt},
     {"measure", "Measure this machine's peaks and keep them", "convene measure --seconds 0.5",
      MakeMeasure},
     {"quantize", "Pack a model's weights in a format, ahead of running it",

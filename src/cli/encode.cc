@@ -71,7 +71,7 @@ class EncodeText : public Command {
     model_.load.max_sequences = std::min(static_cast<int>(inputs_.size()), fitting);
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, nullptr);
     if (!model) return model.error();
-    return Compute(**model, static_cast<int64_t>(num_tokens));
+    return model_.watch->WriteAfter(Compute(**model, static_cast<int64_t>(num_tokens)));
   }
 
  private:

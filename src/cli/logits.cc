@@ -48,7 +48,7 @@ class Logits : public Command {
       fmt::print(stderr, "note: {} tokens are more than the {} positions the model declares\n",
                  tokens->size(), spec.max_positions);
     }
-    return Compute(**model, *tokens);
+    return model_.watch->WriteAfter(Compute(**model, *tokens));
   }
 
  private:

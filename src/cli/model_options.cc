@@ -62,6 +62,7 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
   app.add_option("--chunk", options.load.max_step_tokens, "Most tokens of a step (default: 512)")
       ->type_name("N");
   AddPlanOptions(app, options.plan);
+  options.watch->AddOptions(app);
 }
 
 void AddContextOption(CLI::App& app, ModelOptions& options) {
@@ -125,10 +126,15 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& optio
   load.router = options.plan.router;
   if (const Status fits = CheckRouter(*spec, load.router); !fits) return fits.error();
   if (num_ranks > 1) load.group = ranks;
+  load.record = options.watch->is_wanted();
   LoadMessages messages;
   Result<std::unique_ptr<engine::LoadedModel>> model =
       engine::LoadedModel::Load(options.directory, load, messages.observer());
   messages.Finish();
+  if (model && load.record) {
+    (*model)->transformer().ObserveSteps(
+        [watch = options.watch](const runtime::RecordedStep& step) { watch->See(step); });
+  }
   return model;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "cli/plan_options.h"
+#include "cli/step_watch.h"
 #include "comm/group.h"
 #include "engine/loaded_model.h"
 
@@ -17,12 +18,14 @@ struct ModelOptions {
   std::string directory;
   engine::LoadOptions load;
   PlanOptions plan = {};
+  // Of the steps of the model that LoadModel gives; Write is the command's matter.
+  std::shared_ptr<StepWatch> watch = std::make_shared<StepWatch>();
 };
 
 // --weights, --int4-group, --activations and --kv-cache.
 void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes);
 
-// MODEL, the formats, --threads, --chunk and those of several ranks.
+// MODEL, the formats, --threads, --chunk, those of several ranks and those that watch steps.
 void AddModelOptions(CLI::App& app, ModelOptions& options);
 
 // --context, where the command does not know it.

@@ -47,6 +47,10 @@ Status FlushOutput() {
 Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
   const std::string text =
       json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return WriteText(path, text);
+}
+
+Status WriteText(const std::string& path, std::string_view text) {
   if (path == "-") return WriteOutput(text);
   File file(std::fopen(path.c_str(), "wb"));
   if (!file) return CannotWrite(path);

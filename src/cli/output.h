@@ -19,6 +19,9 @@ Status FlushOutput();
 // Writes `json`, indented, to the file `path`, or to standard output where `path` is "-".
 Status WriteJson(const std::string& path, const nlohmann::ordered_json& json);
 
+// The same of text as it is.
+Status WriteText(const std::string& path, std::string_view text);
+
 // Writes text for people to standard output at once, or to standard error where `json_path` is "-"
 // and standard output belongs to the JSON.
 Status WriteReport(const std::string& json_path, std::string_view text);

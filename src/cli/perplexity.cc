@@ -39,7 +39,7 @@ class Perplexity : public Command {
     model_.load.context = text->window;
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
-    return Score(**model, *text);
+    return model_.watch->WriteAfter(Score(**model, *text));
   }
 
  private:

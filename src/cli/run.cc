@@ -60,7 +60,7 @@ class RunPrompt : public Command {
     const Status generated = Generate(engine, std::move(request));
     if (!generated) return generated;
     memory_.Sample();
-    return Report();
+    return model_.watch->WriteAfter(Report());
   }
 
  private:

@@ -164,7 +164,8 @@ Result<std::vector<std::vector<double>>> RouterCountsFromJson(const nlohmann::js
       }
       of_layer.push_back(count.get<double>());
     }
-    if (std::accumulate(of_layer.begin(), of_layer.end(), 0.0) <= 0) {
+    const bool has_tokens = std::accumulate(of_layer.begin(), of_layer.end(), 0.0) > 0;
+    if (!of_layer.empty() && !has_tokens) {
       return Error{fmt::format("layer {} of the router statistics has no tokens", counts.size())};
     }
     counts.push_back(std::move(of_layer));
@@ -192,6 +193,10 @@ ExpectedSizes::ExpectedSizes(ExpectedRouting routing) : routing_(std::move(routi
   if (routing_.tokens.empty()) routing_.tokens = routing_.rows;
   all_rows_ = std::accumulate(routing_.rows.begin(), routing_.rows.end(), 0.0);
   for (const ExpertShares& shares : routing_.shares) {
+    if (shares.empty()) {
+      odds_.emplace_back();  // a layer without experts
+      continue;
+    }
     const Avoidance avoidance(shares, routing_.top_k);
     std::vector<RankOdds>& of_layer = odds_.emplace_back();
     for (const auto& chunks : routing_.experts) {

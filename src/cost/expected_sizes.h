@@ -18,8 +18,9 @@ ExpertShares UniformShares(int num_experts, int top_k);
 // others.
 ExpertShares SharesFromCounts(const std::vector<double>& counts, int top_k);
 
-// By layer the tokens that each expert had: {"layers": [{"experts": [counts ...]} ...]}. Errors:
-// anything else, a count that is negative, a layer without any.
+// By layer the tokens that each expert had: {"layers": [{"experts": [counts ...]} ...]}, none of a
+// layer that has no experts. Errors: anything else, a count that is negative, experts without any
+// tokens.
 Result<std::vector<std::vector<double>>> RouterCountsFromJson(const nlohmann::json& object);
 
 struct ExpectedRouting {

@@ -127,9 +127,12 @@ TEST(ExpectedSizes, ExpertsAreEvenlyDividedWithRaggedTails) {
 
 TEST(ExpectedSizes, RouterStatisticsAreReadByLayer) {
   const auto counts =
-      RouterCountsFromJson(nlohmann::json::parse(R"({"layers": [{"experts": [1, 2.5]}]})"));
+      RouterCountsFromJson(nlohmann::json::parse(R"({"layers": [{"experts": []}, {"experts": [1, 2.5]}]})"));
   ASSERT_TRUE(counts.ok());
-  EXPECT_THAT(*counts, ElementsAre(ElementsAre(1, 2.5)));
+  EXPECT_THAT(*counts, ElementsAre(ElementsAre(), ElementsAre(1, 2.5)));
+  ExpectedRouting routing = {.experts = EvenExperts(2, 1, 1), .rows = {10}};
+  for (const auto& layer : *counts) routing.shares.push_back(SharesFromCounts(layer, 1));
+  EXPECT_NEAR(ExpectedSizes(routing).at({SizeKind::kSlots, 1, 0, 0}), 10, 1e-9);
 }
 
 TEST(ExpectedSizes, OtherStatisticsAreRefused) {
@@ -142,7 +145,7 @@ TEST(ExpectedSizes, OtherStatisticsAreRefused) {
   EXPECT_THAT(message(R"({"layers": [3]})"), HasSubstr("layer 0"));
   EXPECT_THAT(message(R"({"layers": [{"experts": [-1]}]})"), HasSubstr("from 0 on"));
   EXPECT_THAT(message(R"({"layers": [{"experts": ["a"]}]})"), HasSubstr("from 0 on"));
-  EXPECT_THAT(message(R"({"layers": [{"experts": []}]})"), HasSubstr("no tokens"));
+  EXPECT_THAT(message(R"({"layers": [{"experts": [0]}]})"), HasSubstr("no tokens"));
 }
 
 TEST(RecordedSizes, KnowWhatWasSetAndNothingElse) {

@@ -84,6 +84,7 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                        .wire = WireFormatOf(options.plan.wire),
                        .comm_budget = options.plan.comm_budget,
                        .router = options.router,
+                       .record = options.record,
                        .group = options.group}};
 }
 

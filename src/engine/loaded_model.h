@@ -37,6 +37,7 @@ struct LoadOptions {
   // How the ranks of `group` share the work; null: this process alone.
   plan::Plan plan = {};
   runtime::RouterOverride router = {};
+  bool record = false;  // as runtime::ParallelOptions
   comm::Group* group = nullptr;
 };
 

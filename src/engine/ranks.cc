@@ -41,7 +41,8 @@ json ToJson(const std::string& directory, const LoadOptions& options) {
           {"expert_capacity", options.expert_capacity},
           {"plan", plan::ToJson(options.plan)},
           {"router_skew", options.router.skew},
-          {"router_experts", options.router.num_experts}};
+          {"router_experts", options.router.num_experts},
+          {"record", options.record}};
 }
 
 // Of ToJson's making.
@@ -59,6 +60,7 @@ LoadOptions OptionsFromJson(const json& message) {
   options.expert_capacity = message["expert_capacity"].get<int>();
   options.router = {.skew = message["router_skew"].get<double>(),
                     .num_experts = message["router_experts"].get<int>()};
+  options.record = message["record"].get<bool>();
   const Result<plan::Plan> plan = plan::PlanFromJson(message["plan"]);
   CHECK(plan.ok(), "{}", plan.error().message);
   options.plan = *plan;

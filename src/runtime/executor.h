@@ -61,6 +61,8 @@ class Executor {
   // Of the last run: tasks of this rank.
   const schedule::Timeline& timeline() const { return timeline_; }
 
+  std::chrono::steady_clock::time_point start() const { return start_; }
+
   // While the calling thread computes: whether an exchange is under way beside it.
   bool exchanging() const { return num_active_.load(std::memory_order_relaxed) > 0; }
 

@@ -85,6 +85,7 @@ class ExpertRows {
 
   // The slots of experts task `chunk`; they are behind those of the chunks selected before.
   const ChunkSlots& Select(int chunk);
+  const ChunkSlots& selected() const { return slots_; }  // by the last Select
   const std::vector<WorkRow>& work_rows() const { return work_rows_; }
   const std::vector<ExpertPair>& pairs() const { return pairs_; }
 
@@ -107,6 +108,7 @@ class ExpertRows {
   // At most one per rank; returns how many.
   int Partials(int row, Partial* partials) const;
 
+  int num_chunks() const { return options_.pipeline.chunks; }
   int first_expert() const { return first_expert_; }
   int num_local_experts() const { return num_local_; }
   // Rows sent to and sums returned by each rank, per chunk, of the current layer.
@@ -150,7 +152,6 @@ class ExpertRows {
         counts.padded_rows * options_.dispatch_row_bytes + counts.rows + int64_t{6} * counts.pairs;
     return (used + 3) / 4 * 4;
   }
-  int num_chunks() const { return options_.pipeline.chunks; }
   bool by_experts() const {
     return num_chunks() > 1 && options_.pipeline.cut == strategy::ChunkCut::kExperts;
   }

@@ -75,6 +75,7 @@ void StepRunner::BeginForward(std::span<const SequenceStep> step, const LogitsSi
   states_sink_ = nullptr;
   Begin(step);
   BeginCapacity();
+  if (recorder_ != nullptr) RecordRows(/*encoder=*/false);
   if (rank_ == 0) FindHeadRows(step);
 }
 
@@ -94,6 +95,7 @@ void StepRunner::BeginEncode(std::span<const EncoderInput> inputs, bool with_sta
   }
   Begin(step);
   BeginCapacity();
+  if (recorder_ != nullptr) RecordRows(/*encoder=*/true);
   statistics_.logits_rows = 0;
   if (rank_ == 0) FindHeadRows(step);
 }
@@ -159,6 +161,11 @@ bool StepRunner::OnlyWanted(const Task& task) const {
 }
 
 void StepRunner::Compute(const Task& task) {
+  Run(task);
+  if (recorder_ != nullptr) RecordTask(task);
+}
+
+void StepRunner::Run(const Task& task) {
   const OwnRows own = row_exchange_.own();
   switch (task.kind) {
     case kEmbed:
@@ -368,19 +375,50 @@ CapacityStep StepRunner::Limit(const Layer& layer) {
   return {&expert_capacity_, first + layer.index, capacity_rows_};
 }
 
-double StepRunner::SizeOf(const schedule::Size& size) const {
+void StepRunner::RecordRows(bool encoder) {
   using enum schedule::SizeKind;
-  switch (size.kind) {
-    case kOne:
-      return 1;
-    case kTokens:
-      return rows_.num_rows();
-    case kRows:
-      return row_exchange_.own().count;
-    case kWanted:
-      return static_cast<double>(rows_.wanted().size());
-    default:
-      return 0;
+  const OwnRows own = row_exchange_.own();
+  double keys = 0;
+  for (int row = 0; row < rows_.num_rows(); ++row) {
+    const SequenceStep& sequence = rows_.step()[rows_.sequence(row)];
+    // An encoder's tokens see their whole input.
+    keys += encoder ? static_cast<double>(sequence.tokens.size()) : rows_.position(row) + 1;
+  }
+  const auto wanted = std::count_if(rows_.wanted().begin(), rows_.wanted().end(), [&](int row) {
+    return row >= own.first && row < own.first + own.count;
+  });
+  recorder_->Begin();
+  recorder_->Set({.kind = kRows, .from = rank_}, own.count);
+  recorder_->Set({.kind = kTokens, .from = rank_}, rows_.num_rows());
+  recorder_->Set({.kind = kKeys, .from = rank_}, keys);
+  recorder_->Set({.kind = kWanted, .from = rank_}, static_cast<double>(wanted));
+}
+
+// The sizes that the task has made known.
+void StepRunner::RecordTask(const Task& task) {
+  using enum schedule::SizeKind;
+  const ExpertRows& rows = feed_forward_.rows();
+  const int num_ranks = options_.parallel.layout.num_ranks();
+  const auto set = [&](schedule::SizeKind kind, int chunk, int to, double value) {
+    recorder_->Set({kind, task.layer, chunk, rank_, to}, value);
+  };
+  if (task.kind == kRoute) {
+    for (int to = 0; to < num_ranks; ++to) {
+      for (int chunk = 0; to != rank_ && chunk < rows.num_chunks(); ++chunk) {
+        set(kSent, chunk, to, static_cast<double>(rows.sent_rows(to, chunk)));
+      }
+    }
+  } else if (task.kind == schedule::TaskKind::kExperts) {
+    const std::vector<int32_t>& first = rows.selected().first_slot;
+    int experts = 0;
+    for (size_t i = 1; i < first.size(); ++i) experts += first[i] > first[i - 1];
+    set(kSlots, task.chunk, -1, first.back() - first.front());
+    set(schedule::SizeKind::kExperts, task.chunk, -1, experts);
+  } else if (task.kind == kReduce) {
+    for (int to = 0; to < num_ranks; ++to) {
+      if (to == rank_) continue;
+      set(kReturned, task.chunk, to, static_cast<double>(rows.returned_rows(to, task.chunk)));
+    }
   }
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/forward_context.h"
 #include "runtime/kv_cache.h"
 #include "runtime/row_exchange.h"
+#include "runtime/step_recorder.h"
 #include "runtime/step_rows.h"
 #include "runtime/transformer.h"
 
@@ -42,12 +43,13 @@ class StepRunner : public LaneWork {
 
   const StepStatistics& statistics() const { return statistics_; }
   const ForwardContext& context() const { return context_; }
-  double SizeOf(const schedule::Size& size) const;
   const std::vector<std::vector<int64_t>>& expert_counts() const {
     return feed_forward_.expert_counts();
   }
   // Asked while products run: whether some threads should stay away from them.
   void WatchExchanges(const Executor& executor) { context_.executor = &executor; }
+  // It is told the sizes of each step from here on.
+  void RecordSizes(StepRecorder& recorder) { recorder_ = &recorder; }
 
  private:
   // Where the logits (or the encoder's output) of a token come from.
@@ -59,6 +61,9 @@ class StepRunner : public LaneWork {
   };
 
   void Begin(std::span<const SequenceStep> step);
+  void Run(const schedule::Task& task);
+  void RecordRows(bool encoder);
+  void RecordTask(const schedule::Task& task);
   void DivideRows();
   void FindHeadRows(std::span<const SequenceStep> step);
   const Layer& LayerOf(const schedule::Task& task) const {
@@ -110,6 +115,7 @@ class StepRunner : public LaneWork {
   std::vector<int> wanted_counts_;      // rank 0: by rank
   const LogitsSink* logits_sink_ = nullptr;
   const StatesSink* states_sink_ = nullptr;
+  StepRecorder* recorder_ = nullptr;
 };
 
 }  // namespace convene::runtime

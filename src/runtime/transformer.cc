@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <type_traits>
 
 #include "base/check.h"
 #include "runtime/activations.h"
@@ -10,6 +12,7 @@
 #include "runtime/kv_cache.h"
 #include "runtime/latent_attention.h"
 #include "runtime/step_message.h"
+#include "runtime/step_recorder.h"
 #include "runtime/step_runner.h"
 
 namespace convene::runtime {
@@ -127,6 +130,9 @@ struct Transformer::State {
         last(&decoder.Of(0)),
         executor(options.parallel.pipeline.overlap, pool.cpus()) {
     runner.WatchExchanges(executor);
+    if (!options.parallel.record) return;
+    recorder.emplace(options.parallel.layout.num_ranks() > 1 ? options.parallel.group : nullptr);
+    runner.RecordSizes(*recorder);
   }
 
   TransformerOptions options;
@@ -135,6 +141,8 @@ struct Transformer::State {
   StepPrograms encoder;
   const StepProgram* last;  // that was run
   Executor executor;
+  std::optional<StepRecorder> recorder;
+  StepObserver observer;
   bool has_ended = false;
 
   const model::ModelSpec& spec() const { return runner.context().spec(); }
@@ -147,10 +155,12 @@ struct Transformer::State {
   void Forward(std::span<const SequenceStep> step, const LogitsSink* sink) {
     runner.BeginForward(step, sink);
     Run(decoder.Of(CountTokens(step)));
+    Record(step);
   }
   void Encode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink) {
     runner.BeginEncode(inputs, with_states, sink);
     Run(encoder.Of(CountTokens(inputs)));
+    Record(inputs);
   }
   // Of all groups: every rank knows the whole step.
   template <typename Sequence>
@@ -163,6 +173,19 @@ struct Transformer::State {
     last = &step;
     runner.UsePipeline(step.pipeline);
     executor.Run(step.program, runner, step.computes_beside);
+  }
+  template <typename Sequence>
+  void Record(std::span<const Sequence> step) {
+    if (!recorder) return;
+    RecordedStep recorded = recorder->Gather({.schedule = &last->schedule,
+                                              .timeline = &executor.timeline(),
+                                              .start = executor.start(),
+                                              .expert_counts = &runner.expert_counts()});
+    if (!observer || options.parallel.rank() != 0) return;
+    recorded.encoder = std::is_same_v<Sequence, EncoderInput>;
+    recorded.num_sequences = static_cast<int>(step.size());
+    recorded.num_tokens = CountTokens(step);
+    observer(recorded);
   }
 };
 
@@ -283,7 +306,7 @@ Transformer::~Transformer() {
 const StepStatistics& Transformer::statistics() const { return state_->runner.statistics(); }
 const schedule::Schedule& Transformer::schedule() const { return state_->last->schedule; }
 const schedule::Timeline& Transformer::timeline() const { return state_->executor.timeline(); }
-double Transformer::SizeOf(const schedule::Size& size) const { return state_->runner.SizeOf(size); }
+void Transformer::ObserveSteps(StepObserver observer) { state_->observer = std::move(observer); }
 const std::vector<std::vector<int64_t>>& Transformer::expert_counts() const {
   return state_->runner.expert_counts();
 }

@@ -13,6 +13,7 @@
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 #include "runtime/formats.h"
+#include "runtime/recorded_step.h"
 #include "runtime/router_override.h"
 #include "schedule/timeline.h"
 #include "strategy/step.h"
@@ -57,6 +58,9 @@ using StatesSink = std::function<void(int input_idx, int token_idx, std::span<co
 using LogitsSink =
     std::function<void(int sequence_idx, int token_idx, std::span<const float> logits)>;
 
+// What a step was on all ranks, after it, on rank 0; valid during the call.
+using StepObserver = std::function<void(const RecordedStep&)>;
+
 // Where nothing was measured (docs/results/latent_attention.md).
 inline constexpr int kExpandFromTokens = 4;
 
@@ -74,6 +78,8 @@ struct ParallelOptions {
   RouterOverride router = {};
   // Above 0: experts are padded to a capacity, a baseline to compare with (expert_rows.h).
   double capacity_factor = 0;
+  // Whether rank 0 is told of each step when all ranks' tasks ran, and sizes (ObserveSteps).
+  bool record = false;
   comm::Group* group = nullptr;  // of layout.num_ranks() ranks; null: this process alone
   // The model as all ranks together have it, where the weights are a share of it; outlives the
   // transformer.
@@ -156,7 +162,8 @@ class Transformer {
   // What the last step ran, of this rank's tasks, and when.
   const schedule::Schedule& schedule() const;
   const schedule::Timeline& timeline() const;
-  double SizeOf(const schedule::Size& size) const;
+  // On rank 0, of steps that are recorded (ParallelOptions::record).
+  void ObserveSteps(StepObserver observer);
   // Tokens that chose each expert, per layer of the decoder, in all steps of this rank's rows.
   const std::vector<std::vector<int64_t>>& expert_counts() const;
 

@@ -1,0 +1,88 @@
+#include "cli/gantt.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "cli/output.h"
+#include "cli/read_trace.h"
+#include "schedule/gantt.h"
+#include "schedule/select_layers.h"
+
+namespace convene::cli {
+namespace {
+
+// "3" or "0-7".
+Result<std::pair<int, int>> ParseLayers(const std::string& text) {
+  const auto number = [](std::string_view digits) {
+    int value = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    const bool all = error == std::errc() && end == digits.data() + digits.size();
+    return all ? value : -1;
+  };
+  const size_t dash = text.find('-');
+  const int first = number(std::string_view(text).substr(0, dash));
+  const int last =
+      dash == std::string::npos ? first : number(std::string_view(text).substr(dash + 1));
+  if (first < 0 || last < first) {
+    return Error{fmt::format("--layers {} are no layers; write one as 3, several as 0-7", text)};
+  }
+  return std::pair(first, last);
+}
+
+class Gantt : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.add_option("TRACE", trace_path_, "File that --trace has written ('-': stdin)")
+        ->type_name("")
+        ->required();
+    app.add_option("--out", out_path_, "Where to write the picture")
+        ->type_name("FILE.svg")
+        ->check(WritableFile())
+        ->required();
+    app.add_option("--step", step_, "Which of its steps (default: the first)")->type_name("N");
+    app.add_option("--layers", layers_, "Only these layers: 3, or 0-7 (default: the whole step)")
+        ->type_name("A-B");
+    app.add_option("--width", gantt_.width, "Of the picture, in pixels (default: 1600)")
+        ->check(CLI::Range(400, 100000))
+        ->type_name("N");
+  }
+
+  Status Run() override {
+    const Result<schedule::Trace> trace = ReadTrace(trace_path_);
+    if (!trace) return trace.error();
+    const auto num_steps = static_cast<int>(trace->steps.size());
+    if (step_ < 0 || step_ >= num_steps) {
+      return Error{
+          fmt::format("--step {} is not there; {} has {}", step_, trace_path_, ListSteps(*trace))};
+    }
+    const schedule::TracedStep& step = trace->steps[static_cast<size_t>(step_)];
+    if (layers_.empty()) return WriteText(out_path_, GanttSvg(step, gantt_));
+    const auto layers = ParseLayers(layers_);
+    if (!layers) return layers.error();
+    const int num_layers = schedule::NumLayers(step.schedule);
+    if (layers->second >= num_layers) {
+      return Error{fmt::format("--layers {} is out of range; the step has layers 0-{}", layers_,
+                               num_layers - 1)};
+    }
+    schedule::TracedStep part = SelectLayers(step, layers->first, layers->second);
+    part.name += ", layers " + layers_;
+    return WriteText(out_path_, GanttSvg(part, gantt_));
+  }
+
+ private:
+  std::string trace_path_;
+  std::string out_path_;
+  int step_ = 0;
+  std::string layers_;
+  schedule::GanttOptions gantt_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeGantt() { return std::make_unique<Gantt>(); }
+
+}  // namespace convene::cli

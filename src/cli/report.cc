@@ -1,0 +1,158 @@
+#include "cli/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/units.h"
+#include "cli/output.h"
+#include "cli/read_trace.h"
+#include "cli/text_table.h"
+#include "schedule/step_figures.h"
+
+namespace convene::cli {
+namespace {
+
+using schedule::RankFigures;
+using schedule::SectionFigures;
+using schedule::StepFigures;
+
+std::string Milliseconds(double seconds) { return fmt::format("{:.3f}", seconds * 1e3); }
+std::string Percent(double share) { return fmt::format("{:.1f} %", share * 100); }
+// A trace may hold any number.
+std::string Bytes(double bytes) {
+  return FormatBytes(bytes > 0 ? static_cast<uint64_t>(std::min(bytes, 1e18)) : 0);
+}
+// Of what was predicted, against what was measured.
+std::string Deviation(double predicted, double measured) {
+  if (!(measured > 0)) return "-";
+  return fmt::format("{:+.1f} %", (predicted / measured - 1) * 100);
+}
+
+std::string SectionTable(const StepFigures& figures) {
+  const bool measured = figures.seconds > 0;
+  const bool predicted = figures.predicted_seconds > 0;
+  TextTable table;
+  table.AddRow({"section", "ms", "sd", "waiting", "predicted", "error", "sent"});
+  table.AddRule();
+  for (const SectionFigures& section : figures.sections) {
+    table.AddRow(
+        {std::string(schedule::Name(section.kind)), measured ? Milliseconds(section.seconds) : "-",
+         measured ? Milliseconds(section.seconds_sd) : "-",
+         section.waiting_seconds > 0 ? Milliseconds(section.waiting_seconds) : "",
+         predicted ? Milliseconds(section.predicted_seconds) : "-",
+         measured && predicted ? Deviation(section.predicted_seconds, section.seconds) : "",
+         section.sent_bytes > 0 ? Bytes(section.sent_bytes) : ""});
+  }
+  return table.Format();
+}
+
+std::string RankTable(const StepFigures& figures) {
+  TextTable table;
+  table.AddRow({"rank", "idle", "predicted", "overlap", "predicted"});
+  table.AddRule();
+  for (size_t rank = 0; rank < figures.ranks.size(); ++rank) {
+    const RankFigures& of_rank = figures.ranks[rank];
+    const auto cell = [](double of, double share) { return of > 0 ? Percent(share) : "-"; };
+    table.AddRow({fmt::to_string(rank), cell(figures.seconds, of_rank.idle_share),
+                  cell(figures.predicted_seconds, of_rank.predicted_idle_share),
+                  cell(figures.seconds, of_rank.overlap_share),
+                  cell(figures.predicted_seconds, of_rank.predicted_overlap_share)});
+  }
+  return table.Format();
+}
+
+std::string LoadLine(const char* what, const schedule::Balance& balance) {
+  if (!(balance.mean > 0)) return "";
+  return fmt::format("load of experts, {}: {:.2f} x its mean (all layers), {:.2f} x (worst)\n",
+                     what, balance.mean, balance.worst);
+}
+
+std::string Text(const schedule::TracedStep& step, size_t step_idx) {
+  const StepFigures figures = FiguresOf(step);
+  std::string text = fmt::format("step {}: {}, {} rank{}", step_idx, step.name,
+                                 figures.ranks.size(), figures.ranks.size() == 1 ? "" : "s");
+  if (figures.seconds > 0) text += fmt::format(", {} ms", Milliseconds(figures.seconds));
+  if (figures.predicted_seconds > 0) {
+    text += fmt::format("; predicted {} ms", Milliseconds(figures.predicted_seconds));
+    if (figures.seconds > 0) {
+      text += fmt::format(" ({})", Deviation(figures.predicted_seconds, figures.seconds));
+    }
+  }
+  text += "\n";
+  if (!step.predicted_by.empty()) text += fmt::format("predicted by: {}\n", step.predicted_by);
+  text += SectionTable(figures) + RankTable(figures);
+  text += LoadLine("most of a rank", figures.rank_balance);
+  text += LoadLine("most of an expert", figures.expert_balance);
+  text += fmt::format("sent by all ranks: {}\n", Bytes(figures.sent_bytes));
+  return text;
+}
+
+nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
+  const StepFigures figures = FiguresOf(step);
+  nlohmann::ordered_json sections = nlohmann::ordered_json::array();
+  for (const SectionFigures& section : figures.sections) {
+    sections.push_back({{"kind", schedule::Name(section.kind)},
+                        {"seconds", section.seconds},
+                        {"seconds_sd", section.seconds_sd},
+                        {"waiting_seconds", section.waiting_seconds},
+                        {"predicted_seconds", section.predicted_seconds},
+                        {"sent_bytes", section.sent_bytes}});
+  }
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  for (const RankFigures& rank : figures.ranks) {
+    ranks.push_back({{"idle_share", rank.idle_share},
+                     {"overlap_share", rank.overlap_share},
+                     {"predicted_idle_share", rank.predicted_idle_share},
+                     {"predicted_overlap_share", rank.predicted_overlap_share}});
+  }
+  const auto balance = [](const schedule::Balance& of) {
+    return nlohmann::ordered_json{{"mean", of.mean}, {"worst", of.worst}};
+  };
+  return {{"name", step.name},
+          {"seconds", figures.seconds},
+          {"predicted_seconds", figures.predicted_seconds},
+          {"predicted_by", step.predicted_by},
+          {"sections", sections},
+          {"ranks", ranks},
+          {"expert_load_by_rank", balance(figures.rank_balance)},
+          {"expert_load_by_expert", balance(figures.expert_balance)},
+          {"sent_bytes", figures.sent_bytes}};
+}
+
+class Report : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.add_option("TRACE", trace_path_, "File that --trace has written ('-': stdin)")
+        ->type_name("")
+        ->required();
+    AddJsonOption(app, json_path_);
+  }
+
+  Status Run() override {
+    const Result<schedule::Trace> trace = ReadTrace(trace_path_);
+    if (!trace) return trace.error();
+    std::string text;
+    nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+    for (size_t i = 0; i < trace->steps.size(); ++i) {
+      text += (i > 0 ? "\n" : "") + Text(trace->steps[i], i);
+      steps.push_back(ToJson(trace->steps[i]));
+    }
+    if (!json_path_.empty()) {
+      const Status written = WriteJson(json_path_, {{"steps", steps}});
+      if (!written || json_path_ == "-") return written;
+    }
+    return WriteReport(json_path_, text);
+  }
+
+ private:
+  std::string trace_path_;
+  std::string json_path_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReport() { return std::make_unique<Report>(); }
+
+}  // namespace convene::cli

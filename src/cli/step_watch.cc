@@ -1,0 +1,172 @@
+#include "cli/step_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "cli/output.h"
+#include "cost/calibrate.h"
+#include "hardware/profile.h"
+#include "simulate/simulate.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr size_t kSampleSteps = 32;
+// From so many other steps of a kind on, their times say more than the machine's peaks.
+constexpr size_t kEnoughSteps = 3;
+
+cost::RecordedSizes SizesOf(const runtime::RecordedStep& step) {
+  cost::RecordedSizes sizes;
+  for (const auto& [size, value] : step.sizes) sizes.Set(size, value);
+  return sizes;
+}
+
+// As cost::RouterCountsFromJson reads it.
+nlohmann::ordered_json RoutingJson(const std::vector<std::vector<int64_t>>& expert_tokens) {
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  for (const std::vector<int64_t>& tokens : expert_tokens) layers.push_back({{"experts", tokens}});
+  return {{"layers", layers}};
+}
+
+}  // namespace
+
+void StepWatch::AddOptions(CLI::App& app) {
+  app.add_option("--trace", trace_path_)->check(WritableFile())->group("");
+  app.add_option("--record-routing", routing_path_)->check(WritableFile())->group("");
+}
+
+void StepWatch::Sample::Add(const std::shared_ptr<const schedule::Schedule>& schedule,
+                            const runtime::RecordedStep& step) {
+  if (num_seen++ % stride != 0) return;  // most steps are not even copied
+  steps.push_back({schedule, step});
+  steps.back().step.schedule = schedule.get();
+  if (steps.size() < kSampleSteps) return;
+  // Every other one goes, and half as many come from here on.
+  std::vector<Seen> kept;
+  for (size_t i = 0; i < steps.size(); i += 2) kept.push_back(std::move(steps[i]));
+  steps = std::move(kept);
+  stride *= 2;
+}
+
+void StepWatch::See(const runtime::RecordedStep& step) {
+  expert_tokens_.resize(std::max(expert_tokens_.size(), step.expert_tokens.size()));
+  for (size_t layer = 0; layer < step.expert_tokens.size(); ++layer) {
+    const std::vector<int64_t>& counts = step.expert_tokens[layer];
+    expert_tokens_[layer].resize(counts.size());
+    for (size_t i = 0; i < counts.size(); ++i) expert_tokens_[layer][i] += counts[i];
+  }
+  if (trace_path_.empty()) return;
+  if (first_start_ < 0) first_start_ = step.start;
+  auto& schedule = schedules_[step.schedule];
+  // It outlives the model.
+  if (schedule == nullptr) schedule = std::make_shared<const schedule::Schedule>(*step.schedule);
+  const Kind kind = step.encoder                           ? Kind::kEncode
+                    : step.num_tokens > step.num_sequences ? Kind::kPrefill
+                                                           : Kind::kDecode;
+  samples_[kind].Add(schedule, step);
+  Sample& largest = largest_[kind];
+  const int64_t most = largest.steps.empty() ? 0 : largest.steps.front().step.num_tokens;
+  if (step.num_tokens < most) return;
+  if (step.num_tokens > most) largest = {};
+  largest.Add(schedule, step);
+}
+
+// The one that took the median time.
+const StepWatch::Seen& StepWatch::Typical(const std::vector<Seen>& steps) {
+  std::vector<const Seen*> order;
+  for (const Seen& seen : steps) order.push_back(&seen);
+  std::stable_sort(order.begin(), order.end(), [](const Seen* a, const Seen* b) {
+    return a->step.timeline.seconds() < b->step.timeline.seconds();
+  });
+  return *order[(order.size() - 1) / 2];
+}
+
+schedule::Trace StepWatch::MakeTrace() const {
+  schedule::Trace trace;
+  for (const auto& [kind, sample] : samples_) {
+    // Of decoding the usual step, of prefill and encoding one of the largest.
+    const Sample& from = kind == Kind::kDecode ? sample : largest_.at(kind);
+    trace.steps.push_back(Traced(kind, Typical(from.steps)));
+  }
+  std::sort(trace.steps.begin(), trace.steps.end(),
+            [](const auto& a, const auto& b) { return a.start < b.start; });
+  return trace;
+}
+
+schedule::TracedStep StepWatch::Traced(Kind kind, const Seen& chosen) const {
+  const char* name = kind == Kind::kEncode    ? "encode"
+                     : kind == Kind::kPrefill ? "prefill"
+                                              : "decode";
+  const cost::RecordedSizes sizes = SizesOf(chosen.step);
+  schedule::TracedStep traced = {
+      .name = fmt::format("{}, {} token{} of {} sequence{}", name, chosen.step.num_tokens,
+                          chosen.step.num_tokens == 1 ? "" : "s", chosen.step.num_sequences,
+                          chosen.step.num_sequences == 1 ? "" : "s"),
+      .start = chosen.step.start - first_start_,
+      .schedule = schedule::WithAmounts(*chosen.schedule,
+                                        [&](const schedule::Size& size) { return sizes.at(size); }),
+      .measured = chosen.step.timeline};
+  if (kind != Kind::kEncode) traced.expert_tokens = chosen.step.expert_tokens;
+  Predict(kind, chosen, traced);
+  return traced;
+}
+
+// The same tasks with the same sizes, simulated with costs that this step had no part in.
+void StepWatch::Predict(Kind kind, const Seen& chosen, schedule::TracedStep& traced) const {
+  std::vector<const Seen*> others;
+  for (const Sample* sample : {&samples_.at(kind), &largest_.at(kind)}) {
+    for (const Seen& seen : sample->steps) {
+      const bool is_new = seen.step.start != chosen.step.start &&
+                          std::none_of(others.begin(), others.end(), [&](const Seen* other) {
+                            return other->step.start == seen.step.start;
+                          });
+      if (is_new && seen.schedule == chosen.schedule) others.push_back(&seen);
+    }
+  }
+  // The first one found caches and memory cold.
+  if (others.size() > kEnoughSteps) {
+    std::erase_if(others, [&](const Seen* other) {
+      return other->step.start == samples_.at(kind).steps.front().step.start;
+    });
+  }
+  const cost::RecordedSizes sizes = SizesOf(chosen.step);
+  cost::Rates rates;
+  if (others.size() >= kEnoughSteps) {
+    // What tasks shared is in their times already: resources get no rates.
+    std::vector<cost::RecordedSizes> recorded;
+    for (const Seen* seen : others) recorded.push_back(SizesOf(seen->step));
+    std::vector<cost::MeasuredStep> steps;
+    for (size_t i = 0; i < others.size(); ++i) {
+      steps.push_back(
+          {.schedule = others[i]->schedule.get(),
+           .timeline = &others[i]->step.timeline,
+           .sizes = [&recorded, i](const schedule::Size& size) { return recorded[i].at(size); }});
+    }
+    cost::UseFits(cost::Calibrate(steps), rates);
+    traced.predicted_by =
+        fmt::format("linear costs fitted on {} other steps of this run", others.size());
+  } else {
+    const Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
+    if (!profile) return;
+    rates = cost::RatesFromProfile(*profile, chosen.schedule->num_ranks);
+    traced.predicted_by =
+        fmt::format("peaks of {} (convene measure); exchanges cost nothing", profile->cpu_name);
+  }
+  traced.predicted = simulate::Simulate(*chosen.schedule, rates,
+                                        [&](const schedule::Size& size) { return sizes.at(size); });
+}
+
+Status StepWatch::Write() const {
+  if (!routing_path_.empty()) {
+    if (const Status written = WriteJson(routing_path_, RoutingJson(expert_tokens_)); !written) {
+      return written;
+    }
+  }
+  if (trace_path_.empty()) return {};
+  return WriteText(trace_path_, schedule::TraceJson(MakeTrace()));
+}
+
+}  // namespace convene::cli

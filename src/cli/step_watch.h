@@ -1,0 +1,62 @@
+// --trace and --record-routing: looks at the steps of a command as they run, and writes what it saw
+// of them at the end. It changes nothing about them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "runtime/recorded_step.h"
+#include "schedule/trace.h"
+
+namespace convene::cli {
+
+class StepWatch {
+ public:
+  // --trace FILE and --record-routing FILE, without a line in the help (docs/seeing.md).
+  void AddOptions(CLI::App& app);
+  bool is_wanted() const { return !trace_path_.empty() || !routing_path_.empty(); }
+
+  void See(const runtime::RecordedStep& step);
+
+  // After the last step. Nothing where nothing was asked for.
+  Status Write() const;
+  // At a command's end, which fared so: where it failed, there is nothing to tell.
+  Status WriteAfter(const Status& status) const { return status ? Write() : status; }
+
+  // Of the steps seen: of each kind of step the most telling one, measured and predicted.
+  schedule::Trace MakeTrace() const;
+
+ private:
+  struct Seen {
+    std::shared_ptr<const schedule::Schedule> schedule;
+    runtime::RecordedStep step;
+  };
+  // Some steps of many, spread evenly over all of them.
+  struct Sample {
+    std::vector<Seen> steps;
+    int64_t num_seen = 0;
+    int64_t stride = 1;
+
+    void Add(const std::shared_ptr<const schedule::Schedule>& schedule,
+             const runtime::RecordedStep& step);
+  };
+  enum class Kind { kEncode, kPrefill, kDecode };
+
+  static const Seen& Typical(const std::vector<Seen>& steps);
+  schedule::TracedStep Traced(Kind kind, const Seen& chosen) const;
+  void Predict(Kind kind, const Seen& chosen, schedule::TracedStep& traced) const;
+
+  std::string trace_path_;
+  std::string routing_path_;
+  std::map<const schedule::Schedule*, std::shared_ptr<const schedule::Schedule>> schedules_;
+  std::map<Kind, Sample> samples_;
+  std::map<Kind, Sample> largest_;  // those with the most tokens
+  std::vector<std::vector<int64_t>> expert_tokens_;
+  double first_start_ = -1;
+};
+
+}  // namespace convene::cli

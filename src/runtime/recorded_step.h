@@ -1,0 +1,27 @@
+// A step as it was on all ranks, for those who look at steps afterwards. How it comes together is
+// step_recorder.h.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "schedule/timeline.h"
+
+namespace convene::runtime {
+
+struct RecordedStep {
+  const schedule::Schedule* schedule = nullptr;  // as long as the transformer
+  schedule::Timeline timeline = {};              // of the tasks of all ranks
+  double start = 0;                              // seconds on rank 0's monotonic clock
+  // Those that the schedule's work names.
+  std::vector<std::pair<schedule::Size, double>> sizes = {};
+  // Tokens of all ranks that chose each expert, by layer of the decoder.
+  std::vector<std::vector<int64_t>> expert_tokens = {};
+  bool encoder = false;
+  int64_t num_tokens = 0;  // of all groups, as are the sequences
+  int num_sequences = 0;
+};
+
+}  // namespace convene::runtime

@@ -1,0 +1,60 @@
+// Brings together what each rank knows of a step (when its tasks ran, the sizes that routing
+// decided) on rank 0, on one clock. Nothing of it exists unless recording was asked for.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/group.h"
+#include "runtime/recorded_step.h"
+
+namespace convene::runtime {
+
+class StepRecorder {
+ public:
+  // `group` may be null where there is one rank.
+  explicit StepRecorder(comm::Group* group) : group_(group) {}
+
+  void Begin() { values_.clear(); }
+  void Set(const schedule::Size& size, double value) { values_.push_back({size, value}); }
+
+  // What the other ranks do not tell.
+  struct Own {
+    const schedule::Schedule* schedule = nullptr;
+    const schedule::Timeline* timeline = nullptr;
+    std::chrono::steady_clock::time_point start;
+    // Since the beginning, by layer; rank's own rows.
+    const std::vector<std::vector<int64_t>>* expert_counts = nullptr;
+  };
+  // *Collective*, after a step: on rank 0 the whole of it, on others nothing that means anything.
+  RecordedStep Gather(const Own& own);
+
+ private:
+  struct SizeHash {
+    size_t operator()(const schedule::Size& size) const;
+  };
+  // What a rank tells of a schedule's steps, in order.
+  struct Form {
+    std::vector<schedule::TaskId> tasks;
+    std::vector<schedule::Size> sizes;
+  };
+  int rank() const { return group_ != nullptr ? group_->rank() : 0; }
+  int num_ranks() const { return group_ != nullptr ? group_->size() : 1; }
+  const std::vector<Form>& FormsOf(const schedule::Schedule& schedule);
+  std::vector<double> Message(const Form& form, const Own& own) const;
+  std::vector<int64_t> NewCounts(const std::vector<std::vector<int64_t>>& expert_counts);
+  void CompareClocks();
+
+  comm::Group* group_;
+  std::vector<std::pair<schedule::Size, double>> values_;         // of the step in work
+  std::map<const schedule::Schedule*, std::vector<Form>> forms_;  // by rank
+  std::vector<int64_t> counted_;                                  // expert_counts before, flat
+  // By rank: what its clock shows when rank 0's shows 0. Nanoseconds; empty: not compared yet.
+  std::vector<int64_t> offsets_;
+};
+
+}  // namespace convene::runtime

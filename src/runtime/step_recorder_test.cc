@@ -1,0 +1,102 @@
+#include "runtime/step_recorder.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/threads/thread_group.h"
+
+namespace convene::runtime {
+namespace {
+
+using schedule::LaneKind;
+using schedule::SizeKind;
+using schedule::TaskKind;
+
+// Of two ranks: each routes, and sends to the other.
+schedule::Schedule Schedule() {
+  schedule::Schedule schedule{.num_ranks = 2};
+  for (int rank = 0; rank < 2; ++rank) {
+    const schedule::Size rows{.kind = SizeKind::kRows, .from = rank};
+    const schedule::Size sent{SizeKind::kSent, 0, 0, rank, 1 - rank};
+    schedule.tasks.push_back({.kind = TaskKind::kRoute,
+                              .lane = {rank, LaneKind::kCompute},
+                              .layer = 0,
+                              .work = {.flops = {{8, rows}}, .memory_bytes = {{2, rows}}}});
+    schedule.tasks.push_back({.kind = TaskKind::kDispatch,
+                              .lane = {rank, LaneKind::kSend},
+                              .layer = 0,
+                              .collective = 0,
+                              .work = {.link_bytes = {{4, sent}}}});
+  }
+  return schedule;
+}
+
+double ValueOf(const RecordedStep& step, const schedule::Size& size) {
+  for (const auto& [known, value] : step.sizes) {
+    if (known == size) return value;
+  }
+  return -1;
+}
+
+// What a rank records of a step that it began so many milliseconds after the epoch.
+RecordedStep Record(StepRecorder& recorder, const schedule::Schedule& schedule, int rank,
+                    int begun_ms, int64_t tokens) {
+  schedule::Timeline timeline;
+  timeline.tasks.resize(schedule.tasks.size());
+  timeline.tasks[2 * rank] = {0.001, 0.002};
+  timeline.tasks[2 * rank + 1] = {0.002, 0.003 + rank};
+  recorder.Begin();
+  recorder.Set({.kind = SizeKind::kRows, .from = rank}, 5 + rank);
+  recorder.Set({SizeKind::kSent, 0, 0, rank, 1 - rank}, 2 + rank);
+  const std::vector<std::vector<int64_t>> counts = {{}, {tokens, 2 * tokens}};
+  const std::chrono::steady_clock::time_point start{std::chrono::milliseconds(begun_ms)};
+  return recorder.Gather(
+      {.schedule = &schedule, .timeline = &timeline, .start = start, .expert_counts = &counts});
+}
+
+TEST(StepRecorder, RankZeroHasTheStepOfAllRanksOnOneClock) {
+  const schedule::Schedule schedule = Schedule();
+  comm::RunOnThreads(2, [&](comm::Group& group) {
+    StepRecorder recorder(&group);
+    const int rank = group.rank();
+    // Rank 1 begins 10 ms before rank 0.
+    const RecordedStep step = Record(recorder, schedule, rank, 1000 - 10 * rank, 3);
+    if (rank != 0) return;
+    EXPECT_NEAR(step.start, 0.990, 1e-9);
+    ASSERT_EQ(step.timeline.tasks.size(), 4);
+    EXPECT_NEAR(step.timeline.tasks[0].start, 0.011, 1e-9);
+    EXPECT_NEAR(step.timeline.tasks[1].end, 0.013, 1e-9);
+    EXPECT_NEAR(step.timeline.tasks[2].start, 0.001, 1e-9);
+    EXPECT_NEAR(step.timeline.tasks[3].end, 1.003, 1e-9);
+    EXPECT_EQ(step.sizes.size(), 4);  // each once
+    EXPECT_EQ(ValueOf(step, {.kind = SizeKind::kRows, .from = 1}), 6);
+    EXPECT_EQ(ValueOf(step, {SizeKind::kSent, 0, 0, 1, 0}), 3);
+    EXPECT_EQ(step.expert_tokens, (std::vector<std::vector<int64_t>>{{}, {6, 12}}));
+  });
+}
+
+TEST(StepRecorder, ExpertsTokensAreThoseOfTheStep) {
+  const schedule::Schedule schedule = Schedule();
+  comm::RunOnThreads(2, [&](comm::Group& group) {
+    StepRecorder recorder(&group);
+    Record(recorder, schedule, group.rank(), 0, 3);
+    const RecordedStep step = Record(recorder, schedule, group.rank(), 50, 4);
+    if (group.rank() != 0) return;
+    EXPECT_EQ(step.expert_tokens[1], (std::vector<int64_t>{2, 4}));
+    EXPECT_NEAR(step.start, 0.05, 1e-9);
+  });
+}
+
+TEST(StepRecorder, OneRankNeedsNoGroup) {
+  schedule::Schedule schedule = Schedule();
+  schedule.num_ranks = 1;
+  schedule.tasks.resize(2);
+  schedule.tasks[1].work = {};
+  StepRecorder recorder(nullptr);
+  const RecordedStep step = Record(recorder, schedule, 0, 7, 1);
+  EXPECT_NEAR(step.start, 0.007, 1e-9);
+  EXPECT_EQ(step.timeline.tasks[1].end, 0.003);
+  EXPECT_EQ(ValueOf(step, {.kind = SizeKind::kRows, .from = 0}), 5);
+}
+
+}  // namespace
+}  // namespace convene::runtime

@@ -1,0 +1,153 @@
+#include "schedule/step_figures.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+namespace convene::schedule {
+namespace {
+
+double ConstantValue(const Amount& amount) {
+  double value = 0;
+  for (const Term& term : amount) value += term.size.kind == SizeKind::kOne ? term.factor : 0;
+  return value;
+}
+
+// By rank and kind; of collectives without and only what they wait for the last rank.
+struct Seconds {
+  std::vector<std::array<double, kNumTaskKinds>> working;
+  std::vector<std::array<double, kNumTaskKinds>> waiting;
+};
+
+Seconds SecondsOf(const Schedule& schedule, const Timeline& timeline) {
+  Seconds seconds;
+  seconds.working = SecondsByKind(schedule, timeline);
+  seconds.waiting.resize(seconds.working.size());
+  std::map<int, double> last_start;  // by collective
+  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+    double& last = last_start[schedule.tasks[id].collective];
+    last = std::max(last, timeline.tasks[id].start);
+  }
+  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+    const Task& task = schedule.tasks[id];
+    if (task.collective < 0) continue;
+    const TaskTime& time = timeline.tasks[id];
+    const double waited = std::clamp(last_start[task.collective] - time.start, 0.0, time.seconds());
+    const auto kind = static_cast<size_t>(task.kind);
+    seconds.waiting[task.lane.rank][kind] += waited;
+    seconds.working[task.lane.rank][kind] -= waited;
+  }
+  return seconds;
+}
+
+struct Moments {
+  double mean = 0;
+  double sd = 0;
+};
+
+template <typename Numbers>
+Moments MomentsOf(const Numbers& numbers) {
+  Moments moments;
+  if (numbers.empty()) return moments;
+  const auto count = static_cast<double>(numbers.size());
+  for (const double number : numbers) moments.mean += number / count;
+  for (const double number : numbers) {
+    moments.sd += (number - moments.mean) * (number - moments.mean) / count;
+  }
+  moments.sd = std::sqrt(moments.sd);
+  return moments;
+}
+
+template <typename Loads>
+Balance BalanceOf(const Loads& by_layer) {
+  Balance balance;
+  double sum_of_most = 0;
+  double sum_of_means = 0;
+  for (const std::vector<double>& loads : by_layer) {
+    const double mean = MomentsOf(loads).mean;
+    if (!(mean > 0)) continue;
+    const double most = *std::max_element(loads.begin(), loads.end());
+    sum_of_most += most;
+    sum_of_means += mean;
+    balance.worst = std::max(balance.worst, most / mean);
+  }
+  if (sum_of_means > 0) balance.mean = sum_of_most / sum_of_means;
+  return balance;
+}
+
+std::vector<std::vector<double>> ExpertWorkByRank(const Schedule& schedule) {
+  std::map<int, std::vector<double>> flops;  // by layer
+  for (const Task& task : schedule.tasks) {
+    if (task.kind != TaskKind::kExperts) continue;
+    std::vector<double>& ranks = flops[task.layer];
+    ranks.resize(schedule.num_ranks);
+    ranks[task.lane.rank] += ConstantValue(task.work.flops);
+  }
+  std::vector<std::vector<double>> by_layer;
+  for (auto& [layer, ranks] : flops) by_layer.push_back(std::move(ranks));
+  return by_layer;
+}
+
+std::vector<SectionFigures> Sections(const TracedStep& step) {
+  const Schedule& schedule = step.schedule;
+  std::array<std::vector<bool>, kNumTaskKinds> has;  // by kind, then rank
+  std::array<double, kNumTaskKinds> bytes = {};
+  for (const Task& task : schedule.tasks) {
+    const auto kind = static_cast<size_t>(task.kind);
+    has[kind].resize(schedule.num_ranks);
+    has[kind][task.lane.rank] = true;
+    bytes[kind] += ConstantValue(task.work.link_bytes);
+  }
+  Seconds measured;
+  Seconds predicted;
+  if (!step.measured.tasks.empty()) measured = SecondsOf(schedule, step.measured);
+  if (!step.predicted.tasks.empty()) predicted = SecondsOf(schedule, step.predicted);
+  std::vector<SectionFigures> sections;
+  for (size_t kind = 0; kind < kNumTaskKinds; ++kind) {
+    if (has[kind].empty()) continue;
+    const auto of_ranks = [&](const std::vector<std::array<double, kNumTaskKinds>>& seconds) {
+      std::vector<double> chosen;
+      for (size_t rank = 0; rank < seconds.size(); ++rank) {
+        if (has[kind][rank]) chosen.push_back(seconds[rank][kind]);
+      }
+      return MomentsOf(chosen);
+    };
+    const Moments working = of_ranks(measured.working);
+    sections.push_back({.kind = static_cast<TaskKind>(kind),
+                        .seconds = working.mean,
+                        .seconds_sd = working.sd,
+                        .waiting_seconds = of_ranks(measured.waiting).mean,
+                        .predicted_seconds = of_ranks(predicted.working).mean,
+                        .sent_bytes = bytes[kind]});
+  }
+  return sections;
+}
+
+}  // namespace
+
+StepFigures FiguresOf(const TracedStep& step) {
+  StepFigures figures = {.seconds = step.measured.seconds(),
+                         .predicted_seconds = step.predicted.seconds(),
+                         .sections = Sections(step)};
+  figures.ranks.resize(step.schedule.num_ranks);
+  const auto share = [&](const Timeline& timeline, auto shares_of, double RankFigures::*member) {
+    if (timeline.tasks.empty()) return;
+    const std::vector<double> shares = shares_of(step.schedule, timeline);
+    for (size_t rank = 0; rank < shares.size(); ++rank) figures.ranks[rank].*member = shares[rank];
+  };
+  share(step.measured, IdleShares, &RankFigures::idle_share);
+  share(step.measured, OverlapShares, &RankFigures::overlap_share);
+  share(step.predicted, IdleShares, &RankFigures::predicted_idle_share);
+  share(step.predicted, OverlapShares, &RankFigures::predicted_overlap_share);
+  figures.rank_balance = BalanceOf(ExpertWorkByRank(step.schedule));
+  std::vector<std::vector<double>> tokens;
+  for (const std::vector<int64_t>& layer : step.expert_tokens) {
+    tokens.emplace_back(layer.begin(), layer.end());
+  }
+  figures.expert_balance = BalanceOf(tokens);
+  for (const SectionFigures& section : figures.sections) figures.sent_bytes += section.sent_bytes;
+  return figures;
+}
+
+}  // namespace convene::schedule

@@ -1,0 +1,47 @@
+// What a traced step amounts to: time by kind of task, idle and overlap by rank, how evenly experts
+// were loaded, bytes sent.
+#pragma once
+
+#include <vector>
+
+#include "schedule/trace.h"
+
+namespace convene::schedule {
+
+// Of all tasks of a kind; seconds are those of one rank, the mean over the ranks that have such
+// tasks. Waiting of collectives for the last rank to come stands apart.
+struct SectionFigures {
+  TaskKind kind = TaskKind::kEmbed;
+  double seconds = 0;
+  double seconds_sd = 0;  // over ranks
+  double waiting_seconds = 0;
+  double predicted_seconds = 0;
+  double sent_bytes = 0;  // by all ranks
+};
+
+struct RankFigures {
+  double idle_share = 0;
+  double overlap_share = 0;
+  double predicted_idle_share = 0;
+  double predicted_overlap_share = 0;
+};
+
+// The most that one has, over the mean. 1: all alike; 0: not known.
+struct Balance {
+  double mean = 0;   // over layers, by their load
+  double worst = 0;  // layer
+};
+
+struct StepFigures {
+  double seconds = 0;  // 0: not measured
+  double predicted_seconds = 0;
+  std::vector<SectionFigures> sections;  // in the order of TaskKind
+  std::vector<RankFigures> ranks = {};
+  Balance rank_balance = {};    // work of experts by rank
+  Balance expert_balance = {};  // tokens by expert
+  double sent_bytes = 0;
+};
+
+StepFigures FiguresOf(const TracedStep& step);
+
+}  // namespace convene::schedule

@@ -1,0 +1,70 @@
+#include "schedule/step_figures.h"
+
+#include <gtest/gtest.h>
+
+namespace convene::schedule {
+namespace {
+
+TracedStep Step() {
+  TracedStep step;
+  step.schedule.num_ranks = 2;
+  for (int rank = 0; rank < 2; ++rank) {
+    step.schedule.tasks.push_back({.kind = TaskKind::kExperts,
+                                   .lane = {rank, LaneKind::kCompute},
+                                   .layer = 1,
+                                   .work = {.flops = Constant(rank == 0 ? 100 : 300)}});
+    step.schedule.tasks.push_back({.kind = TaskKind::kDispatch,
+                                   .lane = {rank, LaneKind::kSend},
+                                   .layer = 1,
+                                   .collective = 0,
+                                   .work = {.link_bytes = Constant(1000)}});
+  }
+  step.measured.tasks = {{0, 1}, {1, 5}, {0, 3}, {3, 5}};
+  step.predicted.tasks = {{0, 2}, {2, 4}, {0, 2}, {2, 4}};
+  step.expert_tokens = {{}, {6, 2, 1, 3}};
+  return step;
+}
+
+TEST(StepFigures, TimeByKindIsWithoutWaiting) {
+  const StepFigures figures = FiguresOf(Step());
+  EXPECT_EQ(figures.seconds, 5);
+  EXPECT_EQ(figures.predicted_seconds, 4);
+  ASSERT_EQ(figures.sections.size(), 2);
+  const SectionFigures& dispatch = figures.sections[0];
+  EXPECT_EQ(dispatch.kind, TaskKind::kDispatch);
+  EXPECT_EQ(dispatch.seconds, 2);
+  EXPECT_EQ(dispatch.seconds_sd, 0);
+  EXPECT_EQ(dispatch.waiting_seconds, 1);  // rank 0 waits 2 s
+  EXPECT_EQ(dispatch.predicted_seconds, 2);
+  EXPECT_EQ(dispatch.sent_bytes, 2000);
+  const SectionFigures& experts = figures.sections[1];
+  EXPECT_EQ(experts.seconds, 2);
+  EXPECT_EQ(experts.seconds_sd, 1);
+  EXPECT_EQ(experts.waiting_seconds, 0);
+  EXPECT_EQ(figures.sent_bytes, 2000);
+}
+
+TEST(StepFigures, IdleIsByRankAndLoadsAreComparedWithTheirMean) {
+  const StepFigures figures = FiguresOf(Step());
+  ASSERT_EQ(figures.ranks.size(), 2);
+  EXPECT_NEAR(figures.ranks[0].idle_share, 0.8, 1e-12);
+  EXPECT_NEAR(figures.ranks[1].idle_share, 0.4, 1e-12);
+  EXPECT_NEAR(figures.ranks[1].predicted_idle_share, 0.5, 1e-12);
+  EXPECT_EQ(figures.rank_balance.mean, 1.5);
+  EXPECT_EQ(figures.expert_balance.worst, 2);
+}
+
+TEST(StepFigures, WhatWasNotMeasuredIsZero) {
+  TracedStep step = Step();
+  step.measured = {};
+  step.expert_tokens = {};
+  const StepFigures figures = FiguresOf(step);
+  EXPECT_EQ(figures.seconds, 0);
+  EXPECT_EQ(figures.sections[0].seconds, 0);
+  EXPECT_EQ(figures.sections[0].predicted_seconds, 2);
+  EXPECT_EQ(figures.expert_balance.mean, 0);
+  EXPECT_TRUE(FiguresOf({}).sections.empty());
+}
+
+}  // namespace
+}  // namespace convene::schedule

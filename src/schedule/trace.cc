@@ -1,0 +1,337 @@
+#include "schedule/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <optional>
+
+#include "base/json.h"
+
+namespace convene::schedule {
+namespace {
+
+constexpr int kVersion = 1;
+constexpr int kFirstPredicted = 1000;  // number of the process that has rank 0's predicted times
+constexpr int kMaxRanks = kFirstPredicted;
+
+using Json = nlohmann::json;
+
+// The value of an amount without sizes that routing decides.
+std::optional<double> ConstantValue(const Amount& amount) {
+  double value = 0;
+  for (const Term& term : amount) {
+    if (term.size.kind != SizeKind::kOne) return std::nullopt;
+    value += term.factor;
+  }
+  return value;
+}
+
+struct NamedAmount {
+  const char* name;
+  Amount Work::*amount;
+};
+constexpr NamedAmount kAmounts[] = {{"flops", &Work::flops},
+                                    {"memory_bytes", &Work::memory_bytes},
+                                    {"link_bytes", &Work::link_bytes},
+                                    {"disk_bytes", &Work::disk_bytes}};
+
+Json ToJson(const Task& task) {
+  Json object = {
+      {"kind", Name(task.kind)}, {"rank", task.lane.rank}, {"lane", Name(task.lane.kind)}};
+  if (task.layer >= 0) object["layer"] = task.layer;
+  if (task.micro_batch >= 0) object["micro_batch"] = task.micro_batch;
+  if (task.chunk >= 0) object["chunk"] = task.chunk;
+  if (task.encoder) object["encoder"] = true;
+  if (task.cross) object["cross"] = true;
+  if (task.collective >= 0) object["collective"] = task.collective;
+  if (!task.after.empty()) object["after"] = task.after;
+  for (const NamedAmount& named : kAmounts) {
+    const std::optional<double> value = ConstantValue(task.work.*named.amount);
+    if (value && *value != 0) object[named.name] = *value;
+  }
+  return object;
+}
+
+// Events of one line each, so that a trace can be read and compared as text.
+class Writer {
+ public:
+  std::string Write(const Trace& trace) && {
+    text_ = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
+    NameLanes(trace);
+    for (size_t step = 0; step < trace.steps.size(); ++step) {
+      const TracedStep& traced = trace.steps[step];
+      AddEvents(traced, step, traced.measured, 0);
+      AddEvents(traced, step, traced.predicted, kFirstPredicted);
+    }
+    text_ += fmt::format("\n], \"otherData\": {{\"convene_trace\": {}, \"steps\": [", kVersion);
+    std::string_view separator = "\n";
+    for (const TracedStep& step : trace.steps) {
+      text_ += separator;
+      separator = ",\n";
+      AddStep(step);
+    }
+    text_ += "\n]}}\n";
+    return std::move(text_);
+  }
+
+ private:
+  void AddLine(std::string_view line) {
+    text_ += std::exchange(first_line_, false) ? "\n" : ",\n";
+    text_ += line;
+  }
+
+  void NameLanes(const Trace& trace) {
+    for (const int first : {0, kFirstPredicted}) {
+      int num_ranks = 0;
+      std::vector<bool> used;  // by rank and lane
+      for (const TracedStep& step : trace.steps) {
+        if ((first == 0 ? step.measured : step.predicted).tasks.empty()) continue;
+        num_ranks = std::max(num_ranks, step.schedule.num_ranks);
+        used.resize(num_ranks * kNumLaneKinds);
+        for (const Task& task : step.schedule.tasks) {
+          used[task.lane.rank * kNumLaneKinds + static_cast<int>(task.lane.kind)] = true;
+        }
+      }
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        AddLine(fmt::format(
+            R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "rank {}{}"}}}})",
+            first + rank, rank, first == 0 ? "" : ", predicted"));
+        // Of each rank the predicted times above the measured ones.
+        AddLine(fmt::format(
+            R"({{"ph": "M", "name": "process_sort_index", "pid": {}, "args": {{"sort_index": {}}}}})",
+            first + rank, 2 * rank + (first == 0 ? 1 : 0)));
+        for (int lane = 0; lane < kNumLaneKinds; ++lane) {
+          if (!used[rank * kNumLaneKinds + lane]) continue;
+          AddLine(fmt::format(
+              R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "args": {{"name": "{}"}}}})",
+              first + rank, lane, Name(static_cast<LaneKind>(lane))));
+        }
+      }
+    }
+  }
+
+  void AddEvents(const TracedStep& step, size_t step_idx, const Timeline& timeline, int first) {
+    if (timeline.tasks.empty()) return;
+    CHECK(timeline.tasks.size() == step.schedule.tasks.size());
+    for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+      const TaskTime& time = timeline.tasks[id];
+      if (time.end < time.start) continue;
+      const Task& task = step.schedule.tasks[id];
+      AddLine(fmt::format(
+          R"({{"ph": "X", "name": "{}", "cat": "{}", "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, )"
+          R"("args": {{"step": {}, "task": {}}}}})",
+          Label(task), Name(task.kind), first + task.lane.rank, static_cast<int>(task.lane.kind),
+          (step.start + time.start) * 1e6, time.seconds() * 1e6, step_idx, id));
+    }
+  }
+
+  void AddStep(const TracedStep& step) {
+    const auto quoted = [](const std::string& text) {
+      return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+    };
+    fmt::format_to(std::back_inserter(text_), R"({{"name": {}, "start": {}, "ranks": {}, )",
+                   quoted(step.name), step.start, step.schedule.num_ranks);
+    if (!step.predicted_by.empty()) {
+      fmt::format_to(std::back_inserter(text_), R"("predicted_by": {}, )",
+                     quoted(step.predicted_by));
+    }
+    if (!step.expert_tokens.empty()) {
+      text_ += "\"expert_tokens\": " + Json(step.expert_tokens).dump() + ", ";
+    }
+    text_ += "\"tasks\": [";
+    std::string_view separator = "\n";
+    for (const Task& task : step.schedule.tasks) {
+      text_ += separator;
+      separator = ",\n";
+      text_ += ToJson(task).dump();
+    }
+    text_ += "\n]}";
+  }
+
+  std::string text_;
+  bool first_line_ = true;
+};
+
+// The first thing that is wrong is kept, and reading goes on harmlessly to its end.
+class Reader {
+ public:
+  Result<Trace> Read(const Json& document) && {
+    const Json& other = Member(document, "otherData");
+    if (Number(other, "convene_trace", 0) != kVersion) {
+      return Error{
+          fmt::format("not a trace of convene of version {}: otherData.convene_trace is "
+                      "missing or another one",
+                      kVersion)};
+    }
+    for (const Json& step : List(other, "steps")) ReadStep(step);
+    for (const Json& event : List(document, "traceEvents")) {
+      if (error_.empty()) ReadEvent(event);
+    }
+    for (size_t i = 0; i < trace_.steps.size() && error_.empty(); ++i) {
+      const Status status = Validate(trace_.steps[i].schedule);
+      if (!status.ok()) Fail(fmt::format("step {}: {}", i, status.error().message));
+    }
+    if (!error_.empty()) return Error{"trace: " + error_};
+    return std::move(trace_);
+  }
+
+ private:
+  void Fail(std::string message) {
+    if (error_.empty()) error_ = std::move(message);
+  }
+
+  static const Json& Member(const Json& object, const char* name) {
+    static const Json kNull;
+    if (!object.is_object()) return kNull;
+    const auto it = object.find(name);
+    return it == object.end() ? kNull : *it;
+  }
+
+  const Json& List(const Json& object, const char* name) {
+    static const Json kEmpty = Json::array();
+    const Json& member = Member(object, name);
+    if (member.is_array()) return member;
+    Fail(fmt::format("there is no list \"{}\"", name));
+    return kEmpty;
+  }
+
+  double Number(const Json& object, const char* name, double otherwise) {
+    const Json& member = Member(object, name);
+    if (member.is_null()) return otherwise;
+    if (member.is_number() && std::isfinite(member.get<double>())) return member.get<double>();
+    Fail(fmt::format("\"{}\" is not a number", name));
+    return otherwise;
+  }
+
+  // Of a clock: what no run lasts would only make charts of nothing.
+  double Time(const Json& object, const char* name, double per_second) {
+    const double value = Number(object, name, 0);
+    if (std::abs(value) <= 1e9 * per_second) return value / per_second;
+    Fail(fmt::format("\"{}\" is no time of a run", name));
+    return 0;
+  }
+
+  int Integer(const Json& object, const char* name, int otherwise) {
+    const double value = Number(object, name, otherwise);
+    if (std::abs(value) <= 1e9) return static_cast<int>(value);
+    Fail(fmt::format("\"{}\" is out of range", name));
+    return otherwise;
+  }
+
+  template <typename Kind>
+  Kind Named(const Json& object, const char* name, int num_kinds) {
+    const Json& member = Member(object, name);
+    for (int i = 0; member.is_string() && i < num_kinds; ++i) {
+      if (Name(static_cast<Kind>(i)) == member.get_ref<const std::string&>()) {
+        return static_cast<Kind>(i);
+      }
+    }
+    Fail(fmt::format("a task's \"{}\" is not one that this version knows", name));
+    return Kind{};
+  }
+
+  void ReadStep(const Json& object) {
+    TracedStep& step = trace_.steps.emplace_back();
+    const Json& name = Member(object, "name");
+    if (name.is_string()) step.name = name.get<std::string>();
+    const Json& predicted_by = Member(object, "predicted_by");
+    if (predicted_by.is_string()) step.predicted_by = predicted_by.get<std::string>();
+    if (!Member(object, "expert_tokens").is_null()) ReadExpertTokens(object, step);
+    step.start = Time(object, "start", 1);
+    step.schedule.num_ranks = Integer(object, "ranks", 1);
+    if (step.schedule.num_ranks < 1 || step.schedule.num_ranks > kMaxRanks) {
+      Fail(fmt::format("{} ranks are not 1 to {}", step.schedule.num_ranks, kMaxRanks));
+    }
+    for (const Json& task : List(object, "tasks")) {
+      if (error_.empty()) step.schedule.tasks.push_back(ReadTask(task));
+    }
+  }
+
+  void ReadExpertTokens(const Json& object, TracedStep& step) {
+    for (const Json& layer : List(object, "expert_tokens")) {
+      std::vector<int64_t>& tokens = step.expert_tokens.emplace_back();
+      if (!layer.is_array()) return Fail("\"expert_tokens\" has something that is no list");
+      for (const Json& count : layer) {
+        const bool fits =
+            count.is_number_integer() && count.get<double>() >= 0 && count.get<double>() <= 1e15;
+        if (!fits) return Fail("\"expert_tokens\" has something that is no number of tokens");
+        tokens.push_back(count.get<int64_t>());
+      }
+    }
+  }
+
+  Task ReadTask(const Json& object) {
+    Task task;
+    task.kind = Named<TaskKind>(object, "kind", kNumTaskKinds);
+    task.lane = {Integer(object, "rank", -1), Named<LaneKind>(object, "lane", kNumLaneKinds)};
+    task.layer = Integer(object, "layer", -1);
+    task.micro_batch = Integer(object, "micro_batch", -1);
+    task.chunk = Integer(object, "chunk", -1);
+    task.encoder = Member(object, "encoder") == Json(true);
+    task.cross = Member(object, "cross") == Json(true);
+    task.collective = Integer(object, "collective", -1);
+    if (!Member(object, "after").is_null()) {
+      for (const Json& id : List(object, "after")) {
+        const bool small = id.is_number_integer() && std::abs(id.get<double>()) <= 1e9;
+        if (!small) Fail("\"after\" has something that is no task");
+        task.after.push_back(small ? id.get<TaskId>() : -1);
+      }
+    }
+    for (const NamedAmount& named : kAmounts) {
+      const double value = Number(object, named.name, 0);
+      if (value != 0) task.work.*named.amount = Constant(value);
+    }
+    return task;
+  }
+
+  void ReadEvent(const Json& event) {
+    const Json& args = Member(event, "args");
+    if (Member(event, "ph") != Json("X") || Member(args, "task").is_null()) return;
+    const int step_idx = Integer(args, "step", -1);
+    const int id = Integer(args, "task", -1);
+    if (step_idx < 0 || step_idx >= static_cast<int>(trace_.steps.size()) || id < 0 ||
+        id >= static_cast<int>(trace_.steps[step_idx].schedule.tasks.size())) {
+      return Fail(
+          fmt::format("an event is of task {} of step {}, which is not there", id, step_idx));
+    }
+    TracedStep& step = trace_.steps[step_idx];
+    Timeline& timeline =
+        Integer(event, "pid", 0) >= kFirstPredicted ? step.predicted : step.measured;
+    timeline.tasks.resize(step.schedule.tasks.size());
+    const double start = Time(event, "ts", 1e6) - step.start;
+    const double seconds = Time(event, "dur", 1e6);
+    if (seconds < 0) return Fail(fmt::format("an event of task {} ends before it starts", id));
+    timeline.tasks[id] = {start, start + seconds};
+  }
+
+  Trace trace_;
+  std::string error_;
+};
+
+}  // namespace
+
+std::string TraceJson(const Trace& trace) { return Writer().Write(trace); }
+
+Result<Trace> TraceFromJson(std::string_view text) {
+  const Result<Json> document = ParseJson(text);
+  if (!document.ok()) return Error{"trace: " + document.error().message};
+  return Reader().Read(*document);
+}
+
+Schedule WithAmounts(Schedule schedule, const std::function<double(const Size&)>& value_of) {
+  for (Task& task : schedule.tasks) {
+    for (const NamedAmount& named : kAmounts) {
+      Amount& amount = task.work.*named.amount;
+      double value = 0;
+      for (const Term& term : amount) {
+        value += term.size.kind == SizeKind::kOne ? term.factor : term.factor * value_of(term.size);
+      }
+      amount = value == 0 ? Amount{} : Constant(value);
+    }
+  }
+  return schedule;
+}
+
+}  // namespace convene::schedule

@@ -1,0 +1,45 @@
+// Steps with their times as one file: a Chrome trace (chrome://tracing, ui.perfetto.dev) that also
+// holds the schedules, so that a Gantt chart or a report can be made of it later.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "schedule/schedule.h"
+#include "schedule/timeline.h"
+
+namespace convene::schedule {
+
+struct TracedStep {
+  std::string name;        // "prefill, 512 tokens"
+  double start = 0;        // seconds since the trace began
+  Schedule schedule = {};  // its amounts of work are written where they are constants (WithAmounts)
+  Timeline measured = {};  // of all tasks, or empty
+  Timeline predicted = {};
+  std::string predicted_by = {};  // what its costs are from, for people
+  // Tokens of all ranks that chose each expert, by layer; empty where nobody counted.
+  std::vector<std::vector<int64_t>> expert_tokens = {};
+};
+
+struct Trace {
+  std::vector<TracedStep> steps;
+};
+
+// {"traceEvents": [...], "otherData": {"convene_trace": 1, "steps": [...]}}: times are in the
+// events, measured ones in process `rank`, predicted ones in process 1000 + rank, a lane being a
+// thread; tasks are in otherData.steps[i].tasks[id], named by the events' args. Times are rounded
+// to nanoseconds.
+std::string TraceJson(const Trace& trace);
+
+// Errors: not JSON, not such a trace, tasks that are not valid (Validate), events of tasks that are
+// not there.
+Result<Trace> TraceFromJson(std::string_view text);
+
+// The schedule with the values of its amounts instead of expressions.
+Schedule WithAmounts(Schedule schedule, const std::function<double(const Size&)>& value_of);
+
+}  // namespace convene::schedule

@@ -1,0 +1,118 @@
+#include "schedule/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace convene::schedule {
+namespace {
+
+using testing::HasSubstr;
+
+TracedStep Step() {
+  TracedStep step = {.name = "prefill \"512\" tokens", .start = 0.5};
+  step.schedule.num_ranks = 2;
+  step.schedule.tasks = {{.kind = TaskKind::kRoute, .layer = 3, .encoder = true},
+                         {.kind = TaskKind::kDispatch,
+                          .lane = {0, LaneKind::kSend},
+                          .layer = 3,
+                          .chunk = 1,
+                          .after = {0},
+                          .collective = 4,
+                          .work = {.link_bytes = {{1024, {SizeKind::kSent, 3, 1, 0, 1}}}}},
+                         {.kind = TaskKind::kDispatch,
+                          .lane = {1, LaneKind::kSend},
+                          .micro_batch = 2,
+                          .collective = 4,
+                          .work = {.flops = Constant(7)}}};
+  step.measured.tasks = {{0, 0.001}, {0.001, 0.0035}, {}};
+  step.predicted.tasks = {{0, 0.002}, {0.002, 0.003}, {0.002, 0.003}};
+  step.predicted_by = "guessed";
+  step.expert_tokens = {{}, {3, 0, 5}};
+  return step;
+}
+
+Trace Reread(const Trace& trace) {
+  Result<Trace> read = TraceFromJson(TraceJson(trace));
+  CHECK(read.ok(), "{}", read.error().message);
+  return *std::move(read);
+}
+
+TEST(Trace, IsReadAsItWasWritten) {
+  const TracedStep step = Step();
+  const Trace read = Reread({{step, step}});
+  ASSERT_EQ(read.steps.size(), 2);
+  EXPECT_EQ(read.steps[1].name, step.name);
+  EXPECT_EQ(read.steps[1].start, step.start);
+  EXPECT_EQ(read.steps[1].schedule.num_ranks, 2);
+  EXPECT_EQ(read.steps[1].predicted_by, step.predicted_by);
+  EXPECT_EQ(read.steps[1].expert_tokens, step.expert_tokens);
+  EXPECT_EQ(ToText(read.steps[1].schedule, false), ToText(step.schedule, false));
+  for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+    EXPECT_NEAR(read.steps[1].measured.tasks[id].end, step.measured.tasks[id].end, 1e-9);
+    EXPECT_NEAR(read.steps[1].predicted.tasks[id].start, step.predicted.tasks[id].start, 1e-9);
+  }
+}
+
+TEST(Trace, AmountsAreKeptWhereTheyAreKnown) {
+  TracedStep step = Step();
+  Trace read = Reread({{step}});
+  EXPECT_TRUE(read.steps[0].schedule.tasks[1].work.link_bytes.empty());
+  EXPECT_EQ(read.steps[0].schedule.tasks[2].work.flops[0].factor, 7);
+  step.schedule = WithAmounts(step.schedule, [](const Size&) { return 3.0; });
+  read = Reread({{step}});
+  EXPECT_EQ(read.steps[0].schedule.tasks[1].work.link_bytes[0].factor, 3072);
+}
+
+TEST(Trace, AStepMayHaveBeenPredictedOnly) {
+  TracedStep step = Step();
+  step.measured = {};
+  const Trace read = Reread({{step}});
+  EXPECT_TRUE(read.steps[0].measured.tasks.empty());
+  EXPECT_EQ(read.steps[0].predicted.tasks.size(), 3);
+}
+
+TEST(Trace, NothingIsATraceToo) { EXPECT_TRUE(Reread({}).steps.empty()); }
+
+TEST(Trace, ViewersFindRanksAsProcessesAndLanesAsThreads) {
+  const auto document = nlohmann::json::parse(TraceJson({{Step()}}));
+  int num_threads = 0;
+  for (const auto& event : document["traceEvents"]) {
+    num_threads += event["name"] == "thread_name";
+    if (event["ph"] == "X" && event["name"] == "dispatch L3 c1" && event["pid"] == 0) {
+      EXPECT_EQ(event["tid"], static_cast<int>(LaneKind::kSend));
+      EXPECT_EQ(event["ts"], 501000);
+      EXPECT_EQ(event["dur"], 2500);
+    }
+  }
+  EXPECT_EQ(num_threads, 6);  // compute and send of rank 0, send of rank 1; twice
+}
+
+std::string Message(std::string text, std::string_view part, std::string_view replacement) {
+  const size_t place = text.find(part);
+  CHECK(place != std::string::npos);
+  const Result<Trace> read = TraceFromJson(text.replace(place, part.size(), replacement));
+  return read.ok() ? "read" : read.error().message;
+}
+
+TEST(Trace, OtherFilesAreRefused) {
+  const std::string text = TraceJson({{Step()}});
+  EXPECT_THAT(Message("[", "[", "{"), HasSubstr("trace:"));
+  EXPECT_THAT(Message("{}", "{}", "[]"), HasSubstr("not a trace of convene"));
+  EXPECT_THAT(Message(text, "\"convene_trace\": 1", "\"convene_trace\": 2"),
+              HasSubstr("not a trace of convene of version 1"));
+  EXPECT_THAT(Message(text, "\"route\",\"lane\"", "\"rout\",\"lane\""), HasSubstr("\"kind\""));
+  EXPECT_THAT(Message(text, "\"ranks\": 2", "\"ranks\": 1"), HasSubstr("on rank 1 of 1"));
+  EXPECT_THAT(Message(text, "[3,0,5]", "[3,-1]"), HasSubstr("no number of tokens"));
+  EXPECT_THAT(Message(text, "[3,0,5]", "3"), HasSubstr("no list"));
+  EXPECT_THAT(Message(text, "\"ranks\": 2", "\"ranks\": 1e300"), HasSubstr("out of range"));
+  EXPECT_THAT(Message(text, "\"after\":[0]", "\"after\":[7]"), HasSubstr("waits for task 7"));
+  EXPECT_THAT(Message(text, "\"after\":[0]", "\"after\":[\"a\"]"), HasSubstr("no task"));
+  EXPECT_THAT(Message(text, "\"task\": 1", "\"task\": 9"), HasSubstr("task 9 of step 0"));
+  EXPECT_THAT(Message(text, "\"dur\": 2500", "\"dur\": -1"), HasSubstr("ends before"));
+  EXPECT_THAT(Message(text, "\"dur\": 2500.000", "\"dur\": 1e300"), HasSubstr("no time of a run"));
+}
+
+}  // namespace
+}  // namespace convene::schedule
