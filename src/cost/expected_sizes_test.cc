@@ -126,8 +126,8 @@ TEST(ExpectedSizes, ExpertsAreEvenlyDividedWithRaggedTails) {
 }
 
 TEST(ExpectedSizes, RouterStatisticsAreReadByLayer) {
-  const auto counts =
-      RouterCountsFromJson(nlohmann::json::parse(R"({"layers": [{"experts": []}, {"experts": [1, 2.5]}]})"));
+  const auto counts = RouterCountsFromJson(
+      nlohmann::json::parse(R"({"layers": [{"experts": []}, {"experts": [1, 2.5]}]})"));
   ASSERT_TRUE(counts.ok());
   EXPECT_THAT(*counts, ElementsAre(ElementsAre(), ElementsAre(1, 2.5)));
   ExpectedRouting routing = {.experts = EvenExperts(2, 1, 1), .rows = {10}};

@@ -18,8 +18,7 @@ TracedStep Step() {
 
 TEST(SelectLayers, KeepsTheirTasksAndBeginsAtZero) {
   const TracedStep part = SelectLayers(Step(), 1, 1);
-  EXPECT_EQ(ToText(part.schedule),
-            "r0 compute route L1\nr0 compute experts L1 <- r0 compute route L1\n");
+  EXPECT_EQ(ToText(part.schedule), "r0 compute route L1\nr0 compute experts L1 <- r0 route L1\n");
   ASSERT_EQ(part.measured.tasks.size(), 2);
   EXPECT_EQ(part.measured.tasks[0].start, 0);
   EXPECT_EQ(part.measured.tasks[0].end, 1);
