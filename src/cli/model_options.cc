@@ -29,7 +29,7 @@ void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes) {
            wishes.activations =
                name == "int8" ? kernels::ActivationFormat::kInt8 : kernels::ActivationFormat::kBf16;
          },
-         "What integer weights are multiplied with: int8 (default) or bf16 (more precise)")
+         "Beside integer weights: int8 (default) or bf16 (more precise)")
       ->check(CLI::IsMember({"int8", "bf16"}))
       ->type_name("FORMAT");
   app.add_option_function<std::string>(
@@ -74,8 +74,7 @@ void AddContextOption(CLI::App& app, ModelOptions& options) {
 
 void AddCapacityOption(CLI::App& app, ModelOptions& options) {
   app.add_option("--expert-capacity", options.load.expert_capacity,
-                 "Tokens of a prompt that an expert takes at most, as transformers does for Switch "
-                 "(default: any number)")
+                 "Tokens an expert takes of a prompt (Switch; default: any)")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
 }
