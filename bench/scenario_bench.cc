@@ -8,7 +8,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -22,11 +21,15 @@
 #include "bench/invented_model.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
+#include "cost/calibrate.h"
+#include "cost/sizes.h"
 #include "engine/choose_pipeline.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
+#include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
+#include "simulate/simulate.h"
 
 namespace convene::bench {
 namespace {
@@ -106,7 +109,7 @@ double Median(std::vector<double> values) {
 struct Measured {
   double seconds = 0;
   std::vector<std::vector<double>> by_kind;  // [rank][kind]
-  std::vector<double> expert_rows;           // by rank
+  runtime::RecordedStep step;                // rank 0
 };
 
 class Bench {
@@ -159,6 +162,7 @@ class Bench {
                         .capacity_factor = variant.capacity_factor,
                         .group = group_.size() > 1 ? &group_ : nullptr,
                         .whole_spec = &model.whole_spec()};
+    options.parallel.record = true;
     Result<runtime::Transformer> transformer =
         runtime::Transformer::Create(model.weights(), kernels_, pool_, options);
     const Status mine = transformer ? Status() : Status(transformer.error());
@@ -201,7 +205,7 @@ class Bench {
     }
     variant.predicted_seconds =
         planner::PredictLayerSeconds(question, variant.plan.pipeline, tokens) *
-        model.whole_spec().num_layers();
+        (model.whole_spec().num_layers() - 1);  // the last one goes on with few rows
     return {};
   }
 
@@ -219,6 +223,8 @@ class Bench {
       Result<runtime::Transformer> transformer = Transformer(**model, variant, tokens, skew);
       if (!transformer) return transformer.error();
       transformers.push_back(*std::move(transformer));
+      transformers.back().ObserveSteps(
+          [this](const runtime::RecordedStep& step) { last_step_ = step; });
     }
     std::vector<std::vector<Measured>> measured(variants.size());
     for (int round = -1; round < options_.repeats; ++round) {
@@ -264,30 +270,59 @@ class Bench {
                           .group = group});
         }
       }
-      const auto start = std::chrono::steady_clock::now();
       transformer.Forward(step, [](int, int, std::span<const float>) {});
-      measured.seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     } else {
       transformer.FollowStep();
     }
-    Gather(transformer, measured);
+    if (group_.rank() != 0) return measured;
+    measured.step = last_step_;
+    measured.seconds = last_step_.timeline.seconds();
+    const schedule::Schedule& schedule = *last_step_.schedule;
+    measured.by_kind.assign(static_cast<size_t>(schedule.num_ranks),
+                            std::vector<double>(schedule::kNumTaskKinds, 0.0));
+    for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+      const schedule::Task& task = schedule.tasks[id];
+      measured.by_kind[static_cast<size_t>(task.lane.rank)][static_cast<size_t>(task.kind)] +=
+          last_step_.timeline.tasks[id].seconds();
+    }
     return measured;
   }
 
-  void Gather(const runtime::Transformer& transformer, Measured& measured) {
-    std::vector<double> mine(schedule::kNumTaskKinds, 0.0);
-    const schedule::Schedule& schedule = transformer.schedule();
+  // The median step as the simulator has it, with costs per task fitted on the other steps: what
+  // lanes, dependencies and waiting make of measured tasks.
+  static std::optional<schedule::Timeline> Simulate(const std::vector<Measured>& measured,
+                                                    const Measured& median) {
+    std::vector<cost::RecordedSizes> sizes;
+    std::vector<cost::MeasuredStep> steps;
+    for (const Measured& one : measured) {
+      cost::RecordedSizes& of_step = sizes.emplace_back();
+      for (const auto& [size, value] : one.step.sizes) of_step.Set(size, value);
+    }
+    for (size_t i = 0; i < measured.size(); ++i) {
+      if (&measured[i] == &median) continue;
+      steps.push_back(
+          {.schedule = measured[i].step.schedule,
+           .timeline = &measured[i].step.timeline,
+           .sizes = [&sizes, i](const schedule::Size& size) { return sizes[i].at(size); }});
+    }
+    if (steps.empty()) return std::nullopt;
+    cost::Rates rates;
+    cost::UseFits(cost::Calibrate(steps), rates);
+    const auto median_idx = static_cast<size_t>(&median - measured.data());
+    return simulate::Simulate(*median.step.schedule, rates, [&](const schedule::Size& size) {
+      return sizes[median_idx].at(size);
+    });
+  }
+
+  // Seconds by kind of task, the mean over ranks.
+  static std::vector<double> ByKind(const schedule::Schedule& schedule,
+                                    const schedule::Timeline& timeline) {
+    std::vector<double> seconds(schedule::kNumTaskKinds, 0.0);
     for (size_t id = 0; id < schedule.tasks.size(); ++id) {
-      mine[static_cast<size_t>(schedule.tasks[id].kind)] +=
-          transformer.timeline().tasks[id].seconds();
+      seconds[static_cast<size_t>(schedule.tasks[id].kind)] +=
+          timeline.tasks[id].seconds() / schedule.num_ranks;
     }
-    for (const auto& bytes :
-         group_.AllGather(std::as_bytes(std::span(mine)), "gathering the sections' times")) {
-      std::vector<double> theirs(mine.size());
-      std::memcpy(theirs.data(), bytes.data(), bytes.size());
-      measured.by_kind.push_back(std::move(theirs));
-    }
+    return seconds;
   }
 
   uint64_t Random() {
@@ -307,11 +342,16 @@ class Bench {
     for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
       std::vector<double> means;
       std::vector<double> deviations;
+      std::vector<double> longest;
       for (const Measured& one : measured) {
         double sum = 0;
         double squares = 0;
+        longest.push_back(0);
         const auto num_ranks = static_cast<double>(one.by_kind.size());
-        for (const auto& rank : one.by_kind) sum += rank[static_cast<size_t>(kind)];
+        for (const auto& rank : one.by_kind) {
+          sum += rank[static_cast<size_t>(kind)];
+          longest.back() = std::max(longest.back(), rank[static_cast<size_t>(kind)]);
+        }
         const double mean = sum / num_ranks;
         for (const auto& rank : one.by_kind) {
           squares += std::pow(rank[static_cast<size_t>(kind)] - mean, 2);
@@ -322,10 +362,24 @@ class Bench {
       if (Median(means) == 0) continue;
       const auto task = static_cast<schedule::TaskKind>(kind);
       sections[std::string(schedule::Name(task))] = {{"mean_s", Median(means)},
-                                                     {"deviation_s", Median(deviations)}};
+                                                     {"deviation_s", Median(deviations)},
+                                                     {"longest_s", Median(longest)}};
       if (!schedule::IsCollective(task)) busy += Median(means);
     }
     const double median = Median(seconds);
+    const auto& median_step = *std::find_if(measured.begin(), measured.end(),
+                                            [&](const auto& one) { return one.seconds == median; });
+    const std::optional<schedule::Timeline> simulated = Simulate(measured, median_step);
+    Json task_errors;
+    if (simulated) {
+      const std::vector<double> was = ByKind(*median_step.step.schedule, median_step.step.timeline);
+      const std::vector<double> should = ByKind(*median_step.step.schedule, *simulated);
+      for (size_t kind = 0; kind < was.size(); ++kind) {
+        if (was[kind] < 0.01 * median) continue;  // what hardly counts
+        task_errors[std::string(schedule::Name(static_cast<schedule::TaskKind>(kind)))] =
+            should[kind] / was[kind] - 1;
+      }
+    }
     const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
     points_.push_back({{"plan", variant.name},
                        {"layout", plan::ToText(variant.plan.layout)},
@@ -333,7 +387,9 @@ class Bench {
                        {"experts", options_.shape.experts},
                        {"skew", skew},
                        {"median_s", median},
-                       {"predicted_s", variant.predicted_seconds},
+                       {"planned_s", variant.predicted_seconds},
+                       {"predicted_s", simulated ? simulated->seconds() : 0},
+                       {"task_errors", task_errors},
                        {"least_s", *least},
                        {"most_s", *most},
                        {"not_computing_share", 1 - busy / median},
@@ -343,9 +399,11 @@ class Bench {
         "computing{}\n",
         variant.name, tokens, skew, median * 1e3, *least * 1e3, *most * 1e3,
         100 * (1 - busy / median),
-        variant.predicted_seconds > 0
-            ? fmt::format(", predicted {:.1f} ms", variant.predicted_seconds * 1e3)
-            : "");
+        simulated ? fmt::format(", simulated {:.1f} ms", simulated->seconds() * 1e3) +
+                        (variant.predicted_seconds > 0
+                             ? fmt::format(", planned {:.1f} ms", variant.predicted_seconds * 1e3)
+                             : "")
+                  : "");
     std::fflush(stdout);
   }
 
@@ -357,6 +415,7 @@ class Bench {
   std::optional<planner::StepRates> rates_;
   Json points_ = Json::array();
   uint64_t state_ = 88172645463325252;
+  runtime::RecordedStep last_step_;
 };
 
 void AddOptions(CLI::App& app, Options& options) {

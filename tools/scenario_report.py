@@ -38,7 +38,7 @@ def table(name, points):
     has_prediction = any(p.get("predicted_s") for p in points)
     lines = [f"## {name}", "",
              "| experts | tokens per rank | skew | plan | ms, median (least - most) | first plan ÷ this | "
-             "experts' section, ms ± over ranks | not computing |" + (" predicted, ms (error) |" if has_prediction else ""),
+             "experts: longest rank, ms (mean ± over ranks) | not computing |" + (" simulated, ms (error) |" if has_prediction else ""),
              "|---:|---:|---:|---|---:|---:|---:|---:|" + ("---:|" if has_prediction else "")]
     for p in points:
         experts = p["sections"].get("experts", {"mean_s": 0, "deviation_s": 0})
@@ -46,7 +46,7 @@ def table(name, points):
         line = (f"| {p['experts']} | {p['tokens_per_rank']} | {skew} | `{p['plan']}` | "
                 f"{p['median_s'] * 1e3:.1f} ({p['least_s'] * 1e3:.1f} - {p['most_s'] * 1e3:.1f}) | "
                 f"{baseline_of(points, p)['median_s'] / p['median_s']:.2f} | "
-                f"{experts['mean_s'] * 1e3:.1f} ± {experts['deviation_s'] * 1e3:.1f} | "
+                f"{experts.get('longest_s', 0) * 1e3:.1f} ({experts['mean_s'] * 1e3:.1f} ± {experts['deviation_s'] * 1e3:.1f}) | "
                 f"{100 * p['not_computing_share']:.1f} % |")
         if has_prediction:
             predicted = p.get("predicted_s")
@@ -55,12 +55,21 @@ def table(name, points):
     return lines + [""]
 
 
+def task_errors(points):
+    by_kind = {}
+    for p in points:
+        for kind, error in (p.get("task_errors") or {}).items():
+            by_kind.setdefault(kind, []).append(abs(error))
+    return sorted(by_kind.items())
+
+
 def errors(points):
     found = [abs(p["predicted_s"] / p["median_s"] - 1) for p in points if p.get("predicted_s")]
     if not found:
         return []
-    return [f"Predicted against measured over {len(found)} points: median error "
-            f"{100 * statistics.median(found):.1f} %, greatest {100 * max(found):.1f} %.", ""]
+    return [f"Simulated (measured costs per task) against measured over {len(found)} points: median error "
+            f"{100 * statistics.median(found):.1f} %, greatest {100 * max(found):.1f} %. Median errors per kind of task: "
+            + ", ".join(f"{kind} {100 * statistics.median(values):.0f} %" for kind, values in task_errors(points)) + ".", ""]
 
 
 def plot(path, title, parts):
@@ -83,7 +92,7 @@ def plot(path, title, parts):
                       fmt="none", ecolor="#888888", capsize=2)
         marks = [(i, v) for i, v in zip(places, predicted) if v is not None]
         if marks:
-            axis.plot(*zip(*marks), "D", color="#ee6677", label="predicted")
+            axis.plot(*zip(*marks), "D", color="#ee6677", label="simulated")
         axis.set_xticks(list(places), labels, fontsize=5.5, rotation=60 if len(points) > 8 else 0,
                         ha="right" if len(points) > 8 else "center")
         axis.set_ylabel("ms per step")
