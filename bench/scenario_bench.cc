@@ -21,14 +21,14 @@
 #include "bench/invented_model.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
-#include "cost/calibrate.h"
-#include "cost/sizes.h"
+#include "cost/prices.h"
 #include "engine/choose_pipeline.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
+#include "schedule/activity_graph.h"
 #include "simulate/simulate.h"
 
 namespace convene::bench {
@@ -288,30 +288,42 @@ class Bench {
     return measured;
   }
 
-  // The median step as the simulator has it, with costs per task fitted on the other steps: what
-  // lanes, dependencies and waiting make of measured tasks.
+  // What lanes, dependencies and waiting make of measured tasks: each step's tasks, as long as they
+  // were, in the simulator. The median of those of all steps but the one that is held against it.
   static std::optional<schedule::Timeline> Simulate(const std::vector<Measured>& measured,
                                                     const Measured& median) {
-    std::vector<cost::RecordedSizes> sizes;
-    std::vector<cost::MeasuredStep> steps;
+    std::vector<schedule::Timeline> simulated;
     for (const Measured& one : measured) {
-      cost::RecordedSizes& of_step = sizes.emplace_back();
-      for (const auto& [size, value] : one.step.sizes) of_step.Set(size, value);
+      if (&one != &median) simulated.push_back(Simulate(one.step));
     }
-    for (size_t i = 0; i < measured.size(); ++i) {
-      if (&measured[i] == &median) continue;
-      steps.push_back(
-          {.schedule = measured[i].step.schedule,
-           .timeline = &measured[i].step.timeline,
-           .sizes = [&sizes, i](const schedule::Size& size) { return sizes[i].at(size); }});
+    if (simulated.empty()) return std::nullopt;
+    std::sort(simulated.begin(), simulated.end(),
+              [](const auto& a, const auto& b) { return a.seconds() < b.seconds(); });
+    return simulated[simulated.size() / 2];
+  }
+
+  static schedule::Timeline Simulate(const runtime::RecordedStep& step) {
+    const schedule::Schedule& schedule = *step.schedule;
+    const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+    const auto num_activities = static_cast<size_t>(graph.num_activities());
+    cost::Prices prices{.resources = {},
+                        .fixed_seconds = std::vector<double>(num_activities),
+                        .first_demand = std::vector<int32_t>(num_activities + 1, 0),
+                        .demands = {}};
+    for (int activity = 0; activity < graph.num_activities(); ++activity) {
+      // An exchange takes from when its last rank came; waiting for that is none of its cost.
+      double start = 0;
+      double ends = 0;
+      const std::span<const schedule::TaskId> tasks = graph.tasks_of(activity);
+      for (const schedule::TaskId id : tasks) {
+        const schedule::TaskTime& time = step.timeline.tasks[static_cast<size_t>(id)];
+        start = std::max(start, time.start);
+        ends += time.end;
+      }
+      prices.fixed_seconds[static_cast<size_t>(activity)] =
+          std::max(0.0, ends / static_cast<double>(tasks.size()) - start);
     }
-    if (steps.empty()) return std::nullopt;
-    cost::Rates rates;
-    cost::UseFits(cost::Calibrate(steps), rates);
-    const auto median_idx = static_cast<size_t>(&median - measured.data());
-    return simulate::Simulate(*median.step.schedule, rates, [&](const schedule::Size& size) {
-      return sizes[median_idx].at(size);
-    });
+    return simulate::Simulate(schedule, graph, prices);
   }
 
   // Seconds by kind of task, the mean over ranks.
