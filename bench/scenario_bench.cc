@@ -200,8 +200,9 @@ class Bench {
       const planner::PipelineChoice choice = planner::ChoosePipeline(question);
       variant.plan.pipeline = choice.pipeline;
       variant.name +=
-          fmt::format(" ({}{})", choice.pipeline.chunks,
-                      choice.pipeline.cut == strategy::ChunkCut::kExperts ? ":experts" : "");
+          fmt::format(" ({}{}; closed form {})", choice.pipeline.chunks,
+                      choice.pipeline.cut == strategy::ChunkCut::kExperts ? ":experts" : "",
+                      choice.closed_form.chunks);
     }
     variant.predicted_seconds =
         planner::PredictLayerSeconds(question, variant.plan.pipeline, tokens) *
