@@ -242,7 +242,8 @@ class Bench {
         transformer.FollowSteps();
       }
     }
-    for (size_t i = 0; i < variants.size(); ++i) Report(variants[i], tokens, skew, measured[i]);
+    for (size_t i = 0; i < variants.size(); ++i)
+      Report(variants[i], tokens, skew, measured[i], measured[0]);
     return {};
   }
 
@@ -346,8 +347,13 @@ class Bench {
   }
 
   void Report(const Variant& variant, int tokens, double skew,
-              const std::vector<Measured>& measured) {
+              const std::vector<Measured>& measured, const std::vector<Measured>& first) {
     if (group_.rank() != 0) return;
+    // Round by round, since the machine's speed changes from one to the next.
+    std::vector<double> speedups;
+    for (size_t round = 0; round < measured.size(); ++round) {
+      speedups.push_back(first[round].seconds / measured[round].seconds);
+    }
     std::vector<double> seconds;
     for (const Measured& one : measured) seconds.push_back(one.seconds);
     Json sections;
@@ -400,6 +406,7 @@ class Bench {
                        {"experts", options_.shape.experts},
                        {"skew", skew},
                        {"median_s", median},
+                       {"speedup", Median(speedups)},
                        {"planned_s", variant.predicted_seconds},
                        {"predicted_s", simulated ? simulated->seconds() : 0},
                        {"task_errors", task_errors},
@@ -408,9 +415,10 @@ class Bench {
                        {"not_computing_share", 1 - busy / median},
                        {"sections", sections}});
     fmt::print(
-        "{:44} {:6} tokens/rank  skew {:4.1f}  {:8.1f} ms ({:.1f} - {:.1f})  {:5.1f} % not "
+        "{:44} {:6} tokens/rank  skew {:4.1f}  {:8.1f} ms ({:.1f} - {:.1f})  {:.2f} x  {:5.1f} % "
+        "not "
         "computing{}\n",
-        variant.name, tokens, skew, median * 1e3, *least * 1e3, *most * 1e3,
+        variant.name, tokens, skew, median * 1e3, *least * 1e3, *most * 1e3, Median(speedups),
         100 * (1 - busy / median),
         simulated ? fmt::format(", simulated {:.1f} ms", simulated->seconds() * 1e3) +
                         (variant.predicted_seconds > 0

@@ -20,24 +20,10 @@ def cpu_name():
     return "unknown CPU"
 
 
-def key_of(point):
-    return (point["experts"], point["tokens_per_rank"], point["skew"])
-
-
-def baseline_of(points, point):
-    """The first plan of the same point."""
-    return next(p for p in points if key_of(p) == key_of(point))
-
-
-def section(point, name):
-    found = point["sections"].get(name)
-    return found["mean_s"] * 1e3 if found else 0.0
-
-
 def table(name, points):
     has_prediction = any(p.get("predicted_s") for p in points)
     lines = [f"## {name}", "",
-             "| experts | tokens per rank | skew | plan | ms, median (least - most) | first plan ÷ this | "
+             "| experts | tokens per rank | skew | plan | ms, median (least - most) | first plan ÷ this, round by round | "
              "experts: longest rank, ms (mean ± over ranks) | not computing |" + (" simulated, ms (error) |" if has_prediction else ""),
              "|---:|---:|---:|---|---:|---:|---:|---:|" + ("---:|" if has_prediction else "")]
     for p in points:
@@ -45,7 +31,7 @@ def table(name, points):
         skew = "-" if p["skew"] < 0 else f"{p['skew']:.1f}"
         line = (f"| {p['experts']} | {p['tokens_per_rank']} | {skew} | `{p['plan']}` | "
                 f"{p['median_s'] * 1e3:.1f} ({p['least_s'] * 1e3:.1f} - {p['most_s'] * 1e3:.1f}) | "
-                f"{baseline_of(points, p)['median_s'] / p['median_s']:.2f} | "
+                f"{p['speedup']:.2f} | "
                 f"{experts.get('longest_s', 0) * 1e3:.1f} ({experts['mean_s'] * 1e3:.1f} ± {experts['deviation_s'] * 1e3:.1f}) | "
                 f"{100 * p['not_computing_share']:.1f} % |")
         if has_prediction:
