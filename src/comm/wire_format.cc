@@ -75,7 +75,7 @@ template <typename Number>
   } else if (format == WireFormat::kBf16) {
     Bf16* out = reinterpret_cast<Bf16*>(wire);
     if constexpr (std::is_same_v<Number, Bf16>) {
-      std::memcpy(out, row, cols * sizeof(Bf16));
+      std::copy_n(row, cols, out);
     } else {
       for (size_t i = 0; i < cols; ++i) out[i] = RoundToBf16(row[i]);
     }
@@ -101,7 +101,7 @@ template <typename Number>
   } else if (format == WireFormat::kBf16) {
     const Bf16* in = reinterpret_cast<const Bf16*>(wire);
     if constexpr (std::is_same_v<Number, Bf16>) {
-      std::memcpy(row, in, cols * sizeof(Bf16));
+      std::copy_n(in, cols, row);
     } else {
       for (size_t i = 0; i < cols; ++i) row[i] = FloatFromBf16(in[i]);
     }
