@@ -94,12 +94,6 @@ Result<Variant> ParseVariant(const std::string& text, const std::string& layout_
   return variant;
 }
 
-comm::WireFormat WireOf(plan::Wire wire) {
-  return wire == plan::Wire::kF32    ? comm::WireFormat::kF32
-         : wire == plan::Wire::kBf16 ? comm::WireFormat::kBf16
-                                     : comm::WireFormat::kE4m3;
-}
-
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[values.size() / 2];
@@ -156,7 +150,7 @@ class Bench {
     options.dense_from_rows = variant.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
     options.parallel = {.layout = variant.plan.layout,
                         .pipeline = variant.plan.pipeline,
-                        .wire = WireOf(variant.plan.wire),
+                        .wire = engine::WireFormatOf(variant.plan.wire),
                         .comm_budget = variant.plan.comm_budget,
                         .router = {.skew = skew, .num_experts = options_.num_experts_skew},
                         .capacity_factor = variant.capacity_factor,
@@ -192,8 +186,9 @@ class Bench {
     const planner::PipelineQuestion question{
         .spec = model.whole_spec(),
         .layout = variant.plan.layout,
-        .bytes = runtime::Transformer::BytesOf(
-            runtime::DefaultFormats(model.weights().formats.matrices), WireOf(variant.plan.wire)),
+        .bytes =
+            runtime::Transformer::BytesOf(runtime::DefaultFormats(model.weights().formats.matrices),
+                                          engine::WireFormatOf(variant.plan.wire)),
         .rates = *rates_,
         .tokens_per_rank = double(tokens)};
     if (variant.plan.auto_pipeline) {
@@ -255,7 +250,7 @@ class Bench {
       std::vector<runtime::SequenceStep> step;
       for (int group = 0; group < layout.attention_dp; ++group) {
         // A group gets as many tokens for each rank of it.
-        const int of_group = tokens * layout.attention_tp / 1;
+        const int of_group = tokens * layout.attention_tp;
         int32_t next_block = 0;
         for (int first = 0; first < of_group; first += options_.sequence) {
           const int count = std::min(options_.sequence, of_group - first);

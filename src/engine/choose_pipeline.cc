@@ -9,6 +9,18 @@
 #include "runtime/measure_ranks.h"
 
 namespace convene::engine {
+
+comm::WireFormat WireFormatOf(plan::Wire wire) {
+  switch (wire) {
+    case plan::Wire::kF32:
+      return comm::WireFormat::kF32;
+    case plan::Wire::kBf16:
+      return comm::WireFormat::kBf16;
+    case plan::Wire::kFp8:
+      return comm::WireFormat::kE4m3;
+  }
+  return comm::WireFormat::kBf16;
+}
 namespace {
 
 // The step waits for the slowest rank.

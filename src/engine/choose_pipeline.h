@@ -9,6 +9,8 @@
 
 namespace convene::engine {
 
+comm::WireFormat WireFormatOf(plan::Wire wire);
+
 // *Collective*: what was measured on the slowest rank, the same on all.
 Result<planner::StepRates> MeasureStepRates(comm::Group& group,
                                             const weights::ModelWeights& weights,

@@ -23,18 +23,6 @@
 namespace convene::engine {
 namespace {
 
-comm::WireFormat WireFormatOf(plan::Wire wire) {
-  switch (wire) {
-    case plan::Wire::kF32:
-      return comm::WireFormat::kF32;
-    case plan::Wire::kBf16:
-      return comm::WireFormat::kBf16;
-    case plan::Wire::kFp8:
-      return comm::WireFormat::kE4m3;
-  }
-  return comm::WireFormat::kBf16;
-}
-
 // Beyond these a typing error is likelier than a wish.
 constexpr int kMaxContext = 1 << 24;
 constexpr int kMaxStepTokens = 1 << 16;

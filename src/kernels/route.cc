@@ -114,25 +114,6 @@ void SelectExperts(const Gate& gate, float* logits, int32_t* experts, float* wei
   for (int i = 0; i < gate.top_k; ++i) weights[i] = weights[i] / norm * gate.scale;
 }
 
-void SortByExpert(int num_experts, int top_k, std::span<const int32_t> experts,
-                  Dispatch* dispatch) {
-  const auto num_slots = static_cast<int32_t>(experts.size());
-  std::vector<int32_t>& first_slot = dispatch->first_slot;
-  first_slot.assign(num_experts + 1, 0);
-  for (const int32_t expert : experts) ++first_slot[expert + 1];
-  for (int expert = 0; expert < num_experts; ++expert) first_slot[expert + 1] += first_slot[expert];
-  dispatch->token_of_slot.resize(num_slots);
-  dispatch->slot.resize(num_slots);
-  // first_slot moves up while its expert's slots are filled, and is shifted back afterwards.
-  for (int32_t i = 0; i < num_slots; ++i) {
-    const int32_t slot = first_slot[experts[i]]++;
-    dispatch->token_of_slot[slot] = i / top_k;
-    dispatch->slot[i] = slot;
-  }
-  std::copy_backward(first_slot.begin(), first_slot.end() - 1, first_slot.end());
-  first_slot[0] = 0;
-}
-
 void TreeMerges(const int32_t* experts, int count, Merge* merges) {
   DCHECK(count <= kMaxTopK);
   // Sums still open, the leftmost leaf of each and the level at which it meets its right neighbour.

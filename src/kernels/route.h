@@ -1,10 +1,8 @@
-// From router logits to the work of the experts: which rows each expert gets, and in which order a
-// token's expert outputs are summed.
+// From router logits to the work of the experts: which experts a token gets, and in which order
+// their outputs are summed.
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <vector>
 
 #include "kernels/kernel_set.h"
 
@@ -34,17 +32,6 @@ struct Gate {
 // first on ties, divided as the gate says. `logits` (num_experts) may be overwritten by
 // scores.
 void SelectExperts(const Gate& gate, float* logits, int32_t* experts, float* weights);
-
-// Tokens sorted by expert. A slot is one (token, expert); slots of an expert are consecutive and in
-// the order of their tokens.
-struct Dispatch {
-  std::vector<int32_t> first_slot;     // (num_experts + 1)
-  std::vector<int32_t> token_of_slot;  // (num_tokens * top_k)
-  std::vector<int32_t> slot;           // (num_tokens, top_k), the slot of a token's i-th expert
-};
-
-// `experts` (num_tokens, top_k) in increasing order per token.
-void SortByExpert(int num_experts, int top_k, std::span<const int32_t> experts, Dispatch* dispatch);
 
 // The sums of a fixed binary tree over expert indices, for `count` experts in increasing order:
 // neighbours meet at the lowest common ancestor, missing leaves are skipped. So an aligned

@@ -188,28 +188,6 @@ TEST(SelectExperts, EqualsItsDefinitionWithGroupsAndCorrection) {
   }
 }
 
-TEST(SortByExpert, GroupsTokensInOrderAndKnowsTheWayBack) {
-  const std::vector<int32_t> experts = {0, 2, 1, 2, 0, 1};  // three tokens, two experts each
-  Dispatch dispatch;
-  SortByExpert(4, 2, experts, &dispatch);
-  EXPECT_EQ(dispatch.first_slot, (std::vector<int32_t>{0, 2, 4, 6, 6}));
-  EXPECT_EQ(dispatch.token_of_slot, (std::vector<int32_t>{0, 2, 1, 2, 0, 1}));
-  for (int i = 0; i < 6; ++i) {
-    EXPECT_EQ(dispatch.token_of_slot[dispatch.slot[i]], i / 2);
-    EXPECT_GE(dispatch.slot[i], dispatch.first_slot[experts[i]]);
-    EXPECT_LT(dispatch.slot[i], dispatch.first_slot[experts[i] + 1]);
-  }
-}
-
-TEST(SortByExpert, TakesZeroTokensAndAllToOneExpert) {
-  Dispatch dispatch;
-  SortByExpert(3, 1, {}, &dispatch);
-  EXPECT_EQ(dispatch.first_slot, (std::vector<int32_t>{0, 0, 0, 0}));
-  SortByExpert(3, 1, std::vector<int32_t>{1, 1, 1}, &dispatch);
-  EXPECT_EQ(dispatch.first_slot, (std::vector<int32_t>{0, 0, 3, 3}));
-  EXPECT_EQ(dispatch.token_of_slot, (std::vector<int32_t>{0, 1, 2}));
-}
-
 // The tree's definition, straight from its words: split the index range in halves.
 float SumOfRange(const std::vector<int32_t>& experts, const std::vector<float>& values, int begin,
                  int end, bool* any) {

@@ -15,13 +15,17 @@ using kernels::Epilogue;
 using schedule::Task;
 using enum schedule::TaskKind;
 
-namespace {
-
 const model::ModelSpec& WholeSpec(const weights::ModelWeights& weights,
                                   const TransformerOptions& options) {
   const model::ModelSpec* whole = options.parallel.whole_spec;
   return whole != nullptr ? *whole : weights.spec;
 }
+
+int ContextOf(const TransformerOptions& options) {
+  return options.context > 0 ? options.context : options.num_kv_blocks * kKvBlockTokens;
+}
+
+namespace {
 
 FeedForward::Options FeedForwardOptions(const ParallelOptions& parallel) {
   return {.layout = parallel.layout,
@@ -30,10 +34,6 @@ FeedForward::Options FeedForwardOptions(const ParallelOptions& parallel) {
           .wire = parallel.wire,
           .router = parallel.router,
           .capacity_factor = parallel.capacity_factor};
-}
-
-int ContextOf(const TransformerOptions& options) {
-  return options.context > 0 ? options.context : options.num_kv_blocks * kKvBlockTokens;
 }
 
 }  // namespace

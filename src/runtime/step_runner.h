@@ -23,6 +23,12 @@
 
 namespace convene::runtime {
 
+// The model as all ranks together have it.
+const model::ModelSpec& WholeSpec(const weights::ModelWeights& weights,
+                                  const TransformerOptions& options);
+// Of the longest sequence, in tokens.
+int ContextOf(const TransformerOptions& options);
+
 class StepRunner : public LaneWork {
  public:
   StepRunner(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,

@@ -21,26 +21,16 @@ static_assert(kKvBlockTokens == kernels::kKvBlockTokens);
 
 namespace {
 
-int Context(const TransformerOptions& options) {
-  return options.context > 0 ? options.context : options.num_kv_blocks * kKvBlockTokens;
-}
-
 // Rows that a rank's experts may get: all that there are.
 Activations::Shape ShapeOf(const TransformerOptions& options, int num_threads) {
   const strategy::Layout& layout = options.parallel.layout;
   return {.max_step_tokens = options.max_step_tokens,
           .max_expert_rows = static_cast<int>(options.max_step_tokens * layout.attention_dp *
                                               std::max(1.0, options.parallel.capacity_factor + 1)),
-          .context = Context(options),
+          .context = ContextOf(options),
           .num_threads = num_threads,
           .expert_shares = layout.expert_ep,
           .is_partial = layout.attention_tp > 1};
-}
-
-const model::ModelSpec& WholeSpec(const weights::ModelWeights& weights,
-                                  const TransformerOptions& options) {
-  const model::ModelSpec* whole = options.parallel.whole_spec;
-  return whole != nullptr ? *whole : weights.spec;
 }
 
 // With the scales.

@@ -12,8 +12,8 @@ void AddExpertParallel(StepBuilder& step, const LayerWork& work, int layer) {
         kShared, {layer}, [&](int rank) { return work.Shared(rank); }, after);
   };
   const RankTasks route = step.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
-  const RankTasks counts = step.Collective(kCounts, LaneKind::kSend, {layer},
-                                           [&](int rank) { return work.Counts(rank); }, {route});
+  step.Collective(kCounts, LaneKind::kSend, {layer}, [&](int rank) { return work.Counts(rank); },
+                  {route});
   const RankTasks dispatch =
       step.Collective(kDispatch, LaneKind::kSend, {layer, 0},
                       [&](int rank) { return work.Dispatch(rank, 0); }, {route});

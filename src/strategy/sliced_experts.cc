@@ -8,8 +8,8 @@ void AddSlicedExperts(StepBuilder& step, const LayerWork& work, int layer) {
   // Each rank's own tokens are there from the beginning, but a second pass over the weights would
   // cost more than it hides.
   const RankTasks route = step.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
-  const RankTasks counts = step.Collective(kCounts, LaneKind::kSend, {layer},
-                                           [&](int rank) { return work.Counts(rank); }, {route});
+  step.Collective(kCounts, LaneKind::kSend, {layer}, [&](int rank) { return work.Counts(rank); },
+                  {route});
   const RankTasks gather =
       step.Collective(kDispatch, LaneKind::kSend, {layer, 0},
                       [&](int rank) { return work.Dispatch(rank, 0); }, {route});

@@ -27,8 +27,7 @@ double ProjectionElements(double hidden, const model::AttentionSpec& attention) 
                              ? latent.query_rank * (hidden + attention.query_dim())
                              : hidden * attention.query_dim();
   return queries + hidden * latent.key_dim() +
-         double{1} * attention.num_heads * latent.kv_rank *
-             (latent.nope_dim + attention.value_dim) +
+         double(attention.num_heads) * latent.kv_rank * (latent.nope_dim + attention.value_dim) +
          hidden * attention.output_dim();
 }
 
@@ -103,7 +102,7 @@ Work LayerWork::Counts(int) const {
 }
 
 Work LayerWork::Dispatch(int rank, int chunk) const {
-  const double pairs = layer_.moe->top_k / double{1} / options_.layout.expert_ep;
+  const double pairs = double(layer_.moe->top_k) / options_.layout.expert_ep;
   const double row_bytes = hidden() * options_.bytes.dispatched + 1 + pairs * kPairBytes;
   Work work;
   for (int to = 0; to < options_.layout.num_ranks(); ++to) {
@@ -127,7 +126,7 @@ Work LayerWork::Reduce(int rank, int chunk) const {
   Work work;
   for (int to = 0; to < options_.layout.num_ranks(); ++to) {
     if (to == rank) continue;
-    const double summed = layer_.moe->top_k / double{1} / options_.layout.expert_ep;
+    const double summed = double(layer_.moe->top_k) / options_.layout.expert_ep;
     work.memory_bytes.push_back({hidden() * (4 * summed + options_.bytes.returned),
                                  {SizeKind::kReturned, layer_idx_, chunk, rank, to}});
   }
@@ -145,7 +144,7 @@ Work LayerWork::Combine(int rank, int chunk) const {
 }
 
 Work LayerWork::Finish(int rank) const {
-  const double rows = layer_.moe->top_k / double{1} / options_.layout.expert_ep + 2;
+  const double rows = double(layer_.moe->top_k) / options_.layout.expert_ep + 2;
   return Rows(rank, hidden() * 4 * rows);
 }
 
