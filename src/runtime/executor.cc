@@ -1,5 +1,7 @@
 #include "runtime/executor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -25,6 +27,7 @@ constexpr auto kWaitingPoll = std::chrono::microseconds(20);
 class Pause {
  public:
   void Reset() { looks_ = 0; }
+  bool is_long() const { return looks_ >= kEagerLooks; }
   void operator()() {
     if (++looks_ < kEagerLooks) {
       std::this_thread::yield();
@@ -37,24 +40,53 @@ class Pause {
   int looks_ = 0;
 };
 
+bool IsExchange(LaneKind lane) { return lane == LaneKind::kSend || lane == LaneKind::kReceive; }
+
+constexpr uint8_t BitOf(LaneKind lane) {
+  return static_cast<uint8_t>(1u << static_cast<unsigned>(lane));
+}
+static_assert(schedule::kNumLaneKinds <= 8);
+
 }  // namespace
 
 RankProgram::RankProgram(const schedule::Schedule& schedule, int rank) : schedule_(schedule) {
   std::map<LaneKind, std::vector<TaskId>> exchanges;
+  std::map<LaneKind, std::vector<TaskId>> others;
   for (TaskId id = 0; id < num_tasks(); ++id) {
     const schedule::Task& one = schedule.tasks[id];
     if (one.lane.rank != rank) continue;
-    if (one.lane.kind == LaneKind::kCompute) {
+    const LaneKind kind = one.lane.kind;
+    if (kind == LaneKind::kCompute) {
       compute_.push_back(id);
-    } else {
+    } else if (IsExchange(kind)) {
       CHECK(one.collective >= 0, "task {} is no exchange", id);
-      exchanges[one.lane.kind].push_back(id);
+      exchanges[kind].push_back(id);
+    } else {
+      CHECK(one.collective < 0, "task {} is an exchange on lane {}", id, schedule::Name(kind));
+      others[kind].push_back(id);
     }
     for (const TaskId before : one.after) {
       CHECK(schedule.tasks[before].lane.rank == rank, "task {} waits for another rank", id);
     }
   }
   for (auto& [kind, tasks] : exchanges) exchanges_.push_back(std::move(tasks));
+  for (auto& [kind, tasks] : others) thread_lanes_.push_back({kind, std::move(tasks)});
+  waiters_.resize(schedule.tasks.size(), 0);
+  if (!thread_lanes_.empty()) FindWaiters(rank);
+}
+
+void RankProgram::FindWaiters(int rank) {
+  for (const schedule::Task& waiting : schedule_.tasks) {
+    if (waiting.lane.rank != rank) continue;
+    for (const TaskId before : waiting.after) {
+      if (schedule_.tasks[before].lane == waiting.lane) continue;
+      waiters_[before] |= BitOf(waiting.lane.kind);
+    }
+  }
+}
+
+Status LaneWork::RunOnLane(const schedule::Task& task) {
+  CHECK(false, "nothing runs on lane {}: {}", schedule::Name(task.lane.kind), Label(task));
 }
 
 Executor::~Executor() {
@@ -67,16 +99,18 @@ Executor::~Executor() {
   thread_.join();
 }
 
-void Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
+Status Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
   const auto num_tasks = static_cast<size_t>(program.num_tasks());
   if (done_.size() < num_tasks) done_ = std::vector<std::atomic<uint8_t>>(num_tasks);
   for (std::atomic<uint8_t>& done : done_) done.store(0, std::memory_order_relaxed);
+  failed_.store(false, std::memory_order_relaxed);
   timeline_.tasks.assign(num_tasks, {});
   start_ = Clock::now();
   {
     const std::lock_guard lock(mutex_);
     program_ = &program;
     work_ = &work;
+    status_ = {};
     lanes_.clear();
     for (const auto& tasks : program.exchange_lanes()) lanes_.push_back({.tasks = &tasks});
     running_ = background_ && beside && !lanes_.empty();
@@ -85,44 +119,101 @@ void Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
     if (!thread_.joinable()) thread_ = std::thread([this] { BackgroundLoop(); });
     wake_.notify_all();
   }
+  for (const auto& lane : program.thread_lanes()) {
+    lane_threads_[static_cast<size_t>(lane.kind)].Start(cpus_, [this, &lane] { RunLane(lane); });
+  }
   for (const TaskId id : program.compute()) {
-    Await(id);
+    if (!Await(id)) break;
     Begin(id);
     work.Compute(program.task(id));
     Finish(id);
     if (!lanes_.empty()) TryProgress();
   }
   AwaitExchanges();
+  for (const auto& lane : program.thread_lanes()) {
+    lane_threads_[static_cast<size_t>(lane.kind)].Wait();
+  }
   const std::lock_guard lock(mutex_);
   running_ = false;
+  return status_;
 }
 
-bool Executor::IsReady(TaskId id) const {
-  const std::vector<TaskId>& after = program_->task(id).after;
-  return std::all_of(after.begin(), after.end(), [&](TaskId before) {
-    return done_[before].load(std::memory_order_acquire) != 0;
-  });
+TaskId Executor::MissingFor(TaskId id) const {
+  for (const TaskId before : program_->task(id).after) {
+    if (done_[before].load() == 0) return before;
+  }
+  return -1;
 }
 
 void Executor::Finish(TaskId id) {
   timeline_.tasks[id].end = Now();
-  done_[id].store(1, std::memory_order_release);
+  const uint8_t waiters = program_->waiters(id);
+  if (waiters == 0) {
+    done_[id].store(1, std::memory_order_release);
+    return;
+  }
+  done_[id].store(1);  // before a look at who sleeps (Sleeper)
+  for (size_t lane = 0; lane < sleepers_.size(); ++lane) {
+    if ((waiters >> lane & 1u) != 0) sleepers_[lane].Wake(id);
+  }
 }
 
-void Executor::Await(TaskId id) {
+bool Executor::Await(TaskId id) {
   Pause pause;
-  while (!IsReady(id)) {
-    if (TryProgress()) {
+  while (!has_failed() && MissingFor(id) >= 0) {
+    if (!lanes_.empty() && TryProgress()) {
       pause.Reset();
+    } else if (lanes_.empty() && pause.is_long()) {
+      return Sleep(LaneKind::kCompute, id);
     } else {
       pause();
     }
   }
+  return !has_failed();
+}
+
+bool Executor::Sleep(LaneKind lane, TaskId id) {
+  for (TaskId missing = MissingFor(id); missing >= 0 && !has_failed(); missing = MissingFor(id)) {
+    sleepers_[static_cast<size_t>(lane)].Sleep(
+        missing, [&] { return done_[missing].load() != 0 || has_failed(); });
+  }
+  return !has_failed();
+}
+
+void Executor::RunLane(const RankProgram::ThreadLane& lane) {
+  constexpr uint8_t kExchanges = BitOf(LaneKind::kSend) | BitOf(LaneKind::kReceive);
+  for (const TaskId id : lane.tasks) {
+    if (!Sleep(lane.kind, id)) return;
+    Begin(id);
+    if (const Status status = work_->RunOnLane(program_->task(id)); !status) {
+      return Fail(id, status.error());
+    }
+    Finish(id);
+    if ((program_->waiters(id) & kExchanges) == 0) continue;
+    // The background thread would see it at its next look.
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock() && running_) Progress();
+  }
+}
+
+void Executor::Fail(TaskId id, const Error& error) {
+  timeline_.tasks[id] = {};
+  {
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) {
+      status_ = Error{fmt::format("{}: {}", Label(program_->task(id)), error.message)};
+    }
+  }
+  failed_.store(true);
+  for (Sleeper& sleeper : sleepers_) sleeper.WakeForAny();
 }
 
 void Executor::AwaitExchanges() {
   Pause pause;
-  const auto is_done = [](const ExchangeLane& lane) { return lane.next == lane.tasks->size(); };
+  if (lanes_.empty()) return;
+  const auto is_done = [&](const ExchangeLane& lane) {
+    return lane.active == nullptr && (lane.next == lane.tasks->size() || has_failed());
+  };
   for (;;) {
     bool advanced = false;
     {
@@ -149,7 +240,7 @@ bool Executor::Progress() {
     while (lane.next < lane.tasks->size()) {
       const TaskId id = (*lane.tasks)[lane.next];
       if (lane.active == nullptr) {
-        if (!IsReady(id)) break;
+        if (has_failed() || MissingFor(id) >= 0) break;
         Begin(id);
         lane.active = work_->Start(program_->task(id));
         num_active_.fetch_add(1, std::memory_order_relaxed);

@@ -1,8 +1,10 @@
 // Executes a rank's lanes of a schedule: computation on the calling thread, exchanges beside it,
-// each task when its lane is free and what it waits for is done; and records when. What a task does
-// is the caller's matter (LaneWork).
+// every other lane (host, load, store, stage) on a thread of its own; each task when its lane is
+// free and what it waits for is done; and records when. What a task does is the caller's matter
+// (LaneWork).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -11,7 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/result.h"
 #include "comm/group.h"
+#include "runtime/lane_thread.h"
 #include "schedule/schedule.h"
 #include "schedule/timeline.h"
 
@@ -20,33 +24,52 @@ namespace convene::runtime {
 // A rank's part of a schedule, in the order of its lanes. Keeps a reference to the schedule.
 class RankProgram {
  public:
-  // A rank waits for tasks of its own only (CHECK); what ranks wait for each other are collectives.
+  // A lane that runs on a thread of its own.
+  struct ThreadLane {
+    schedule::LaneKind kind = schedule::LaneKind::kHost;
+    std::vector<schedule::TaskId> tasks = {};
+  };
+
+  // A rank waits for tasks of its own only, what ranks wait for each other are collectives, and
+  // those are all that is sent and received (CHECK).
   RankProgram(const schedule::Schedule& schedule, int rank);
 
   const schedule::Task& task(schedule::TaskId id) const { return schedule_.tasks[id]; }
   int num_tasks() const { return static_cast<int>(schedule_.tasks.size()); }
   const std::vector<schedule::TaskId>& compute() const { return compute_; }
   const std::vector<std::vector<schedule::TaskId>>& exchange_lanes() const { return exchanges_; }
+  const std::vector<ThreadLane>& thread_lanes() const { return thread_lanes_; }
+  // Whose threads may sleep until the task is done: bit i is LaneKind i. 0 where there are no
+  // thread lanes.
+  uint8_t waiters(schedule::TaskId id) const { return waiters_[id]; }
 
  private:
+  void FindWaiters(int rank);
+
   const schedule::Schedule& schedule_;
   std::vector<schedule::TaskId> compute_;
   std::vector<std::vector<schedule::TaskId>> exchanges_;  // of each lane that has any
+  std::vector<ThreadLane> thread_lanes_;                  // likewise
+  std::vector<uint8_t> waiters_;                          // by TaskId
 };
 
+// Calls come from several threads at the same time; what the tasks before a task did is visible.
 class LaneWork {
  public:
   virtual ~LaneWork() = default;
+  // On the thread that calls Run.
   virtual void Compute(const schedule::Task& task) = 0;
-  // Null where there is nothing to exchange. May be called from another thread than Compute, at the
-  // same time as it; what the tasks before it did is visible.
+  // Null where there is nothing to exchange. On any thread, one at a time.
   virtual std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) = 0;
+  // A task of the host, load, store or stage lane, on the lane's own thread; it may block. An error
+  // ends the run. By default there are no such tasks (CHECK).
+  virtual Status RunOnLane(const schedule::Task& task);
 };
 
 class Executor {
  public:
-  // `background`: whether exchanges go on while the calling thread computes. `cpus`: of the thread
-  // that sees to that, started when first needed.
+  // `background`: whether exchanges go on while the calling thread computes. `cpus`: of the threads
+  // that see to that and to the other lanes, started when first needed.
   Executor(bool background, std::vector<int> cpus)
       : background_(background), cpus_(std::move(cpus)) {}
   ~Executor();
@@ -55,10 +78,12 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // Returns when all tasks are done. `beside`: whether there is anything to compute beside an
-  // exchange; otherwise the thread that would see to it only disturbs.
-  void Run(const RankProgram& program, LaneWork& work, bool beside = true);
+  // exchange; otherwise the thread that would see to it only disturbs. Error: that of the first
+  // RunOnLane that failed. Nothing is begun after it, what is under way ends first: exchanges too,
+  // so on several ranks the caller must end the job, as their peers may wait for the next ones.
+  Status Run(const RankProgram& program, LaneWork& work, bool beside = true);
 
-  // Of the last run: tasks of this rank.
+  // Of the last run: tasks of this rank; of one that failed, those that were done.
   const schedule::Timeline& timeline() const { return timeline_; }
 
   std::chrono::steady_clock::time_point start() const { return start_; }
@@ -74,10 +99,18 @@ class Executor {
   };
   using Clock = std::chrono::steady_clock;
 
-  bool IsReady(schedule::TaskId id) const;
-  void Await(schedule::TaskId id);
+  // Of what the task waits for, one that is not done; -1: it can begin.
+  schedule::TaskId MissingFor(schedule::TaskId id) const;
+  // On the calling thread; false: a task has failed.
+  bool Await(schedule::TaskId id);
+  // Likewise, asleep all the time, on the thread of a lane.
+  bool Sleep(schedule::LaneKind lane, schedule::TaskId id);
+  void RunLane(const RankProgram::ThreadLane& lane);
+  void Fail(schedule::TaskId id, const Error& error);
+  bool has_failed() const { return failed_.load(); }
   void AwaitExchanges();
-  // Advances exchanges and starts those that can be; whether anything has changed. With mutex_.
+  // Advances exchanges and, unless a task has failed, starts those that can be; whether anything
+  // has changed. With mutex_.
   bool Progress();
   bool TryProgress();
   void Begin(schedule::TaskId id) { timeline_.tasks[id].start = Now(); }
@@ -94,12 +127,17 @@ class Executor {
   std::vector<std::atomic<uint8_t>> done_;  // by TaskId
   std::vector<ExchangeLane> lanes_;
   std::atomic<int> num_active_{0};
+  std::atomic<bool> failed_{false};
+  Status status_;  // with mutex_
 
   std::mutex mutex_;  // of everything that exchanges
   std::condition_variable wake_;
   bool running_ = false;
   bool ending_ = false;
   std::thread thread_;
+
+  std::array<Sleeper, schedule::kNumLaneKinds> sleepers_;  // kCompute: the calling thread
+  std::array<LaneThread, schedule::kNumLaneKinds> lane_threads_;
 };
 
 }  // namespace convene::runtime

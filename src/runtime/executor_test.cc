@@ -1,110 +1,18 @@
-#include "runtime/executor.h"
+#include "runtime/executor_test.h"
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <thread>
 
 namespace convene::runtime {
 namespace {
-
-using schedule::LaneKind;
-using schedule::Schedule;
-using schedule::Task;
-using schedule::TaskId;
-using enum schedule::TaskKind;
-
-Task Compute(std::vector<TaskId> after = {}, int rank = 0) {
-  return {.kind = kAttention, .lane = {rank, LaneKind::kCompute}, .after = std::move(after)};
-}
-
-Task Exchange(LaneKind lane, std::vector<TaskId> after, int collective) {
-  return {.kind = lane == LaneKind::kSend ? kDispatch : kCombine,
-          .lane = {0, lane},
-          .after = std::move(after),
-          .collective = collective};
-}
-
-// Complete when asked for the n-th time.
-class CountedExchange : public comm::Exchange {
- public:
-  CountedExchange(int looks, std::function<void(bool done)> when_looked)
-      : looks_(looks), when_looked_(std::move(when_looked)) {}
-
-  bool Test() override {
-    --looks_;
-    when_looked_(looks_ <= 0);
-    return looks_ <= 0;
-  }
-
- private:
-  int looks_;
-  std::function<void(bool done)> when_looked_;
-};
-
-// Calls functions, and notes what was begun in which order.
-class FunctionWork : public LaneWork {
- public:
-  explicit FunctionWork(const Schedule& schedule) : schedule_(schedule) {}
-
-  void Compute(const Task& task) override {
-    Note(task);
-    if (compute) compute(IdOf(task));
-  }
-  std::unique_ptr<comm::Exchange> Start(const Task& task) override {
-    Note(task);
-    return start ? start(IdOf(task)) : nullptr;
-  }
-
-  std::function<void(TaskId)> compute;
-  std::function<std::unique_ptr<comm::Exchange>(TaskId)> start;
-
-  std::vector<TaskId> begun() {
-    const std::scoped_lock lock(mutex_);
-    return begun_;
-  }
-
- private:
-  TaskId IdOf(const Task& task) const {
-    return static_cast<TaskId>(&task - schedule_.tasks.data());
-  }
-  void Note(const Task& task) {
-    const std::scoped_lock lock(mutex_);
-    begun_.push_back(IdOf(task));
-  }
-
-  const Schedule& schedule_;
-  std::mutex mutex_;
-  std::vector<TaskId> begun_;
-};
-
-// What must hold of every run, whatever took how long.
-void ExpectInOrder(const Schedule& schedule, const schedule::Timeline& timeline, int rank) {
-  ASSERT_EQ(timeline.tasks.size(), schedule.tasks.size());
-  double last_end[schedule::kNumLaneKinds] = {};
-  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
-    const Task& task = schedule.tasks[id];
-    const schedule::TaskTime& time = timeline.tasks[id];
-    if (task.lane.rank != rank) {
-      EXPECT_EQ(time.end, schedule::TaskTime{}.end) << "of another rank";
-      continue;
-    }
-    double& before = last_end[static_cast<int>(task.lane.kind)];
-    EXPECT_GE(time.start, before) << "task " << id << " on its lane";
-    EXPECT_GE(time.end, time.start);
-    for (const TaskId waited_for : task.after) {
-      EXPECT_GE(time.start, timeline.tasks[waited_for].end) << id << " after " << waited_for;
-    }
-    before = time.end;
-  }
-}
 
 TEST(Executor, RunsNothing) {
   const Schedule schedule;
   const RankProgram program(schedule, 0);
   FunctionWork work(schedule);
   Executor executor(/*background=*/true, {0});
-  executor.Run(program, work);
+  EXPECT_TRUE(executor.Run(program, work).ok());
   EXPECT_TRUE(executor.timeline().tasks.empty());
   EXPECT_FALSE(executor.exchanging());
 }
@@ -114,7 +22,7 @@ TEST(Executor, RunsALaneInItsOrder) {
   const RankProgram program(schedule, 0);
   FunctionWork work(schedule);
   Executor executor(/*background=*/true, {0});
-  executor.Run(program, work);
+  EXPECT_TRUE(executor.Run(program, work).ok());
   EXPECT_EQ(work.begun(), (std::vector<TaskId>{0, 1, 2, 3}));
   ExpectInOrder(schedule, executor.timeline(), 0);
 }
@@ -124,7 +32,7 @@ TEST(Executor, RunsOnlyWhatIsOfItsRank) {
   const RankProgram program(schedule, 0);
   FunctionWork work(schedule);
   Executor executor(/*background=*/false, {0});
-  executor.Run(program, work);
+  EXPECT_TRUE(executor.Run(program, work).ok());
   EXPECT_EQ(work.begun(), (std::vector<TaskId>{0, 2}));
   ExpectInOrder(schedule, executor.timeline(), 0);
 }
@@ -154,7 +62,7 @@ TEST(Executor, ExchangesGoOnWhileItComputes) {
       while (id == 2 && !is_done) std::this_thread::yield();
       EXPECT_TRUE(id != 3 || is_done);
     };
-    executor.Run(program, work);
+    EXPECT_TRUE(executor.Run(program, work).ok());
     EXPECT_TRUE(was_exchanging);
     EXPECT_FALSE(executor.exchanging());
     ExpectInOrder(schedule, executor.timeline(), 0);
@@ -175,7 +83,7 @@ TEST(Executor, WithoutBackgroundOneThreadDoesEverything) {
       ++num_looks;
     });
   };
-  executor.Run(program, work);
+  EXPECT_TRUE(executor.Run(program, work).ok());
   EXPECT_EQ(num_looks, 5);
   ExpectInOrder(schedule, executor.timeline(), 0);
 }
@@ -196,7 +104,7 @@ TEST(Executor, ExchangesOfOneLaneComeOneAfterTheOther) {
         if (is_done) done.push_back(id);
       });
     };
-    executor.Run(program, work);
+    EXPECT_TRUE(executor.Run(program, work).ok());
     EXPECT_EQ(done, (std::vector<TaskId>{0, 1, 2}));
     ExpectInOrder(schedule, executor.timeline(), 0);
   }
@@ -208,7 +116,7 @@ TEST(Executor, WhereNothingIsExchangedTasksFollowAtOnce) {
   for (const bool background : {false, true}) {
     Executor executor(background, {0});
     FunctionWork work(schedule);  // every exchange is null
-    for (int run = 0; run < 50; ++run) executor.Run(program, work);
+    for (int run = 0; run < 50; ++run) EXPECT_TRUE(executor.Run(program, work).ok());
     EXPECT_EQ(work.begun().size(), 50 * schedule.tasks.size());
     EXPECT_FALSE(executor.exchanging());
   }
@@ -222,10 +130,10 @@ TEST(Executor, RunsSchedulesOfDifferentLengths) {
   Executor executor(/*background=*/true, {0});
   for (int run = 0; run < 20; ++run) {
     FunctionWork long_work(longer);
-    executor.Run(long_program, long_work);
+    EXPECT_TRUE(executor.Run(long_program, long_work).ok());
     ExpectInOrder(longer, executor.timeline(), 0);
     FunctionWork short_work(shorter);
-    executor.Run(short_program, short_work);
+    EXPECT_TRUE(executor.Run(short_program, short_work).ok());
     ExpectInOrder(shorter, executor.timeline(), 0);
   }
 }
@@ -233,8 +141,11 @@ TEST(Executor, RunsSchedulesOfDifferentLengths) {
 TEST(RankProgramDeathTest, HoldsWhatARankCanRunAlone) {
   const Schedule of_another{.num_ranks = 2, .tasks = {Compute({}, 1), Compute({0}, 0)}};
   EXPECT_DEATH(RankProgram(of_another, 0), "task 1 waits for another rank");
-  const Schedule copies{.tasks = {{.kind = kLoadPage, .lane = {0, LaneKind::kLoad}, .after = {}}}};
-  EXPECT_DEATH(RankProgram(copies, 0), "task 0 is no exchange");
+  const Schedule sends{.tasks = {{.kind = kSendQkv, .lane = {0, LaneKind::kSend}}}};
+  EXPECT_DEATH(RankProgram(sends, 0), "task 0 is no exchange");
+  const Schedule gathers{
+      .tasks = {{.kind = kGatherRows, .lane = {0, LaneKind::kLoad}, .collective = 0}}};
+  EXPECT_DEATH(RankProgram(gathers, 0), "task 0 is an exchange on lane load");
 }
 
 }  // namespace

@@ -281,7 +281,7 @@ void ExpectEveryPairOnce(const Layout& layout, const Pipeline& pipeline,
     NumberWork work(layout, pipeline, layers, group);
     const RankProgram program(schedule, group != nullptr ? group->rank() : 0);
     Executor executor(/*background=*/pipeline.overlap, {0});
-    for (int step = 0; step < 2; ++step) executor.Run(program, work);
+    for (int step = 0; step < 2; ++step) EXPECT_TRUE(executor.Run(program, work).ok());
     EXPECT_EQ(work.num_finished(), 2 * std::ssize(layers));
   };
   if (layout.num_ranks() == 1) return run_rank(nullptr);

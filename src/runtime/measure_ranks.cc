@@ -178,7 +178,8 @@ class Trial : public LaneWork {
     const RankProgram program(step, 0);
     Executor& executor = compute ? beside_ : waiting_;
     group_.Barrier("measuring an exchange");
-    executor.Run(program, *this);
+    const Status done = executor.Run(program, *this);
+    CHECK(done.ok(), "an exchange fails by ending the job");
     const auto& times = executor.timeline().tasks;
     Seconds seconds;
     if (last >= 0) seconds.exchanging = times[static_cast<size_t>(last)].end;

@@ -162,7 +162,8 @@ struct Transformer::State {
   void Run(const StepProgram& step) {
     last = &step;
     runner.UsePipeline(step.pipeline);
-    executor.Run(step.program, runner, step.computes_beside);
+    const Status done = executor.Run(step.program, runner, step.computes_beside);
+    CHECK(done.ok(), "a step has no tasks that can fail: {}", done.error().message);
   }
   template <typename Sequence>
   void Record(std::span<const Sequence> step) {

@@ -1,0 +1,55 @@
+#include "runtime/lane_thread.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "hardware/affinity.h"
+
+namespace convene::runtime {
+
+LaneThread::~LaneThread() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void LaneThread::Start(const std::vector<int>& cpus, std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    CHECK(!work_, "a lane's thread is still at work");
+    work_ = std::move(work);
+  }
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this, cpus] {
+      // Any of them, not only that of the thread that started this one; where that is refused,
+      // that one.
+      static_cast<void>(hardware::SetAffinity(cpus));
+      Loop();
+    });
+  }
+  changed_.notify_all();
+}
+
+void LaneThread::Wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !work_; });
+}
+
+void LaneThread::Loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return work_ || ending_; });
+    if (ending_) return;
+    lock.unlock();
+    work_();  // nobody else touches it until it is cleared
+    lock.lock();
+    work_ = nullptr;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace convene::runtime
