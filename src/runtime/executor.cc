@@ -160,7 +160,8 @@ void Executor::Finish(TaskId id) {
 
 bool Executor::Await(TaskId id) {
   Pause pause;
-  while (!has_failed() && MissingFor(id) >= 0) {
+  while (MissingFor(id) >= 0) {
+    if (has_failed()) return false;
     if (!lanes_.empty() && TryProgress()) {
       pause.Reset();
     } else if (lanes_.empty() && pause.is_long()) {
