@@ -1,15 +1,10 @@
 // Times steps of an invented model under many plans in turn, within one run of all ranks:
 //   mpirun -n 2 build/release/scenario_bench --layout attention=dp2,experts=ep2
 //       --plan base --plan pipeline=8:experts --tokens 512 --json out.json
-// A plan is words with commas: base (no overlap), pipeline=N[:experts] or auto (with --predict),
-// wire=fp8, gemm=dense, budget=N, capacity=F, layout=... with '+' in place of ','. What the figures
-// mean: bench/README.md.
+// A plan's words: scenario_variant.h. What the figures mean: scenario_figures.h, bench/README.md.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -19,17 +14,16 @@
 
 #include "base/environment.h"
 #include "bench/invented_model.h"
+#include "bench/scenario_figures.h"
+#include "bench/scenario_variant.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
-#include "cost/prices.h"
 #include "engine/choose_pipeline.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
-#include "schedule/activity_graph.h"
-#include "simulate/simulate.h"
 
 namespace convene::bench {
 namespace {
@@ -50,62 +44,6 @@ struct Options {
   std::string json_path;
 };
 
-struct Variant {
-  std::string name;
-  plan::Plan plan;
-  double capacity_factor = 0;
-  double predicted_seconds = 0;  // 0: not asked for
-};
-
-Result<Variant> ParseVariant(const std::string& text, const std::string& layout_text) {
-  Variant variant{.name = text, .plan = {}};
-  std::string layout = layout_text;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    begin = end + 1;
-    const std::string value = word.substr(std::min(word.size(), word.find('=') + 1));
-    if (word == "base") {
-      variant.plan.pipeline.overlap = false;
-    } else if (word.starts_with("pipeline=")) {
-      if (Status parsed = plan::ParsePipeline(value, &variant.plan); !parsed) return parsed.error();
-    } else if (word.starts_with("wire=")) {
-      const auto wire = plan::WireFromName(value);
-      if (!wire) return wire.error();
-      variant.plan.wire = *wire;
-    } else if (word.starts_with("gemm=")) {
-      const auto gemm = plan::GemmFromName(value);
-      if (!gemm) return gemm.error();
-      variant.plan.gemm = *gemm;
-    } else if (word.starts_with("budget=")) {
-      variant.plan.comm_budget = std::atoi(value.c_str());
-    } else if (word.starts_with("capacity=")) {
-      variant.capacity_factor = std::atof(value.c_str());
-    } else if (word.starts_with("layout=")) {
-      layout = word.substr(7);
-      std::replace(layout.begin(), layout.end(), '+', ',');
-    } else {
-      return Error{fmt::format("a plan has no word {}", word)};
-    }
-  }
-  const auto parsed = plan::ParseLayout(layout);
-  if (!parsed) return parsed.error();
-  variant.plan.layout = *parsed;
-  return variant;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
-// Seconds of each kind of task on each rank, of one step; and of the whole step.
-struct Measured {
-  double seconds = 0;
-  std::vector<std::vector<double>> by_kind;  // [rank][kind]
-  runtime::RecordedStep step;                // rank 0
-};
-
 class Bench {
  public:
   Bench(const Options& options, comm::Group& group, hardware::ThreadPool& pool,
@@ -121,9 +59,7 @@ class Bench {
       variants.push_back(*variant);
     }
     for (const int tokens : options_.tokens) {
-      for (const double skew : options_.skews) {
-        if (Status point = RunPoint(variants, tokens, skew); !point) return point;
-      }
+      if (Status point = RunPoint(variants, tokens); !point) return point;
     }
     if (group_.rank() == 0 && !options_.json_path.empty()) {
       std::ofstream(options_.json_path) << points_.dump(1) << "\n";
@@ -209,41 +145,54 @@ class Bench {
     return (tokens + options_.sequence - 1) / options_.sequence;
   }
 
-  // All variants in turn, again and again.
-  Status RunPoint(std::vector<Variant> variants, int tokens, double skew) {
-    std::vector<runtime::Transformer> transformers;
-    for (Variant& variant : variants) {
-      const Result<const InventedModel*> model = ModelOf(variant.plan.layout);
-      if (!model) return model.error();
-      if (Status predicted = Predict(**model, tokens, variant); !predicted) return predicted;
-      Result<runtime::Transformer> transformer = Transformer(**model, variant, tokens, skew);
-      if (!transformer) return transformer.error();
-      transformers.push_back(*std::move(transformer));
-      transformers.back().ObserveSteps(
-          [this](const runtime::RecordedStep& step) { last_step_ = step; });
+  // One plan at one skew, and its steps of all rounds.
+  struct Series {
+    double skew = 0;
+    Variant variant;
+    runtime::Transformer transformer;
+    std::vector<runtime::RecordedStep> steps = {};
+  };
+
+  // All skews and variants in turn, again and again.
+  Status RunPoint(const std::vector<Variant>& variants, int tokens) {
+    std::vector<Series> all;
+    for (const double skew : options_.skews) {
+      for (Variant variant : variants) {
+        const Result<const InventedModel*> model = ModelOf(variant.plan.layout);
+        if (!model) return model.error();
+        if (Status predicted = Predict(**model, tokens, variant); !predicted) return predicted;
+        Result<runtime::Transformer> transformer = Transformer(**model, variant, tokens, skew);
+        if (!transformer) return transformer.error();
+        all.push_back({skew, std::move(variant), *std::move(transformer)});
+        all.back().transformer.ObserveSteps(
+            [this](const runtime::RecordedStep& step) { last_step_ = step; });
+      }
     }
-    std::vector<std::vector<Measured>> measured(variants.size());
     for (int round = -1; round < options_.repeats; ++round) {
-      for (size_t i = 0; i < variants.size(); ++i) {
-        Measured one = RunStep(transformers[i], variants[i].plan.layout, tokens);
-        if (round >= 0) measured[i].push_back(std::move(one));
+      for (Series& series : all) {
+        RunStep(series.transformer, series.variant.plan.layout, tokens);
+        if (round >= 0 && group_.rank() == 0) series.steps.push_back(last_step_);
       }
     }
     // Before rank 0 tells the end while others begin with the next point.
-    for (runtime::Transformer& transformer : transformers) {
+    for (Series& series : all) {
       if (group_.rank() == 0) {
-        transformer.EndSteps();
+        series.transformer.EndSteps();
       } else {
-        transformer.FollowSteps();
+        series.transformer.FollowSteps();
       }
     }
-    for (size_t i = 0; i < variants.size(); ++i)
-      Report(variants[i], tokens, skew, measured[i], measured[0]);
+    if (group_.rank() != 0) return {};
+    for (size_t i = 0; i < all.size(); ++i) {
+      Report(all[i], tokens,
+             {.steps = all[i].steps,
+              .first = all[i - i % variants.size()].steps,
+              .flat = all[i % variants.size()].steps});
+    }
     return {};
   }
 
-  Measured RunStep(runtime::Transformer& transformer, const strategy::Layout& layout, int tokens) {
-    Measured measured;
+  void RunStep(runtime::Transformer& transformer, const strategy::Layout& layout, int tokens) {
     if (group_.rank() == 0) {
       std::vector<std::vector<int32_t>> texts;
       std::vector<std::vector<int32_t>> blocks;
@@ -271,67 +220,6 @@ class Bench {
     } else {
       transformer.FollowStep();
     }
-    if (group_.rank() != 0) return measured;
-    measured.step = last_step_;
-    measured.seconds = last_step_.timeline.seconds();
-    const schedule::Schedule& schedule = *last_step_.schedule;
-    measured.by_kind.assign(static_cast<size_t>(schedule.num_ranks),
-                            std::vector<double>(schedule::kNumTaskKinds, 0.0));
-    for (size_t id = 0; id < schedule.tasks.size(); ++id) {
-      const schedule::Task& task = schedule.tasks[id];
-      measured.by_kind[static_cast<size_t>(task.lane.rank)][static_cast<size_t>(task.kind)] +=
-          last_step_.timeline.tasks[id].seconds();
-    }
-    return measured;
-  }
-
-  // What lanes, dependencies and waiting make of measured tasks: each step's tasks, as long as they
-  // were, in the simulator. The median of those of all steps but the one that is held against it.
-  static std::optional<schedule::Timeline> Simulate(const std::vector<Measured>& measured,
-                                                    const Measured& median) {
-    std::vector<schedule::Timeline> simulated;
-    for (const Measured& one : measured) {
-      if (&one != &median) simulated.push_back(Simulate(one.step));
-    }
-    if (simulated.empty()) return std::nullopt;
-    std::sort(simulated.begin(), simulated.end(),
-              [](const auto& a, const auto& b) { return a.seconds() < b.seconds(); });
-    return simulated[simulated.size() / 2];
-  }
-
-  static schedule::Timeline Simulate(const runtime::RecordedStep& step) {
-    const schedule::Schedule& schedule = *step.schedule;
-    const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
-    const auto num_activities = static_cast<size_t>(graph.num_activities());
-    cost::Prices prices{.resources = {},
-                        .fixed_seconds = std::vector<double>(num_activities),
-                        .first_demand = std::vector<int32_t>(num_activities + 1, 0),
-                        .demands = {}};
-    for (int activity = 0; activity < graph.num_activities(); ++activity) {
-      // An exchange takes from when its last rank came; waiting for that is none of its cost.
-      double start = 0;
-      double ends = 0;
-      const std::span<const schedule::TaskId> tasks = graph.tasks_of(activity);
-      for (const schedule::TaskId id : tasks) {
-        const schedule::TaskTime& time = step.timeline.tasks[static_cast<size_t>(id)];
-        start = std::max(start, time.start);
-        ends += time.end;
-      }
-      prices.fixed_seconds[static_cast<size_t>(activity)] =
-          std::max(0.0, ends / static_cast<double>(tasks.size()) - start);
-    }
-    return simulate::Simulate(schedule, graph, prices);
-  }
-
-  // Seconds by kind of task, the mean over ranks.
-  static std::vector<double> ByKind(const schedule::Schedule& schedule,
-                                    const schedule::Timeline& timeline) {
-    std::vector<double> seconds(schedule::kNumTaskKinds, 0.0);
-    for (size_t id = 0; id < schedule.tasks.size(); ++id) {
-      seconds[static_cast<size_t>(schedule.tasks[id].kind)] +=
-          timeline.tasks[id].seconds() / schedule.num_ranks;
-    }
-    return seconds;
   }
 
   uint64_t Random() {
@@ -341,86 +229,27 @@ class Bench {
     return state_;
   }
 
-  void Report(const Variant& variant, int tokens, double skew,
-              const std::vector<Measured>& measured, const std::vector<Measured>& first) {
-    if (group_.rank() != 0) return;
-    // Round by round, since the machine's speed changes from one to the next.
-    std::vector<double> speedups;
-    for (size_t round = 0; round < measured.size(); ++round) {
-      speedups.push_back(first[round].seconds / measured[round].seconds);
-    }
-    std::vector<double> seconds;
-    for (const Measured& one : measured) seconds.push_back(one.seconds);
-    Json sections;
-    double busy = 0;
-    for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
-      std::vector<double> means;
-      std::vector<double> deviations;
-      std::vector<double> longest;
-      for (const Measured& one : measured) {
-        double sum = 0;
-        double squares = 0;
-        longest.push_back(0);
-        const auto num_ranks = static_cast<double>(one.by_kind.size());
-        for (const auto& rank : one.by_kind) {
-          sum += rank[static_cast<size_t>(kind)];
-          longest.back() = std::max(longest.back(), rank[static_cast<size_t>(kind)]);
-        }
-        const double mean = sum / num_ranks;
-        for (const auto& rank : one.by_kind) {
-          squares += std::pow(rank[static_cast<size_t>(kind)] - mean, 2);
-        }
-        means.push_back(mean);
-        deviations.push_back(std::sqrt(squares / num_ranks));
-      }
-      if (Median(means) == 0) continue;
-      const auto task = static_cast<schedule::TaskKind>(kind);
-      sections[std::string(schedule::Name(task))] = {{"mean_s", Median(means)},
-                                                     {"deviation_s", Median(deviations)},
-                                                     {"longest_s", Median(longest)}};
-      if (!schedule::IsCollective(task)) busy += Median(means);
-    }
-    const double median = Median(seconds);
-    const auto& median_step = *std::find_if(measured.begin(), measured.end(),
-                                            [&](const auto& one) { return one.seconds == median; });
-    const std::optional<schedule::Timeline> simulated = Simulate(measured, median_step);
-    Json task_errors;
-    if (simulated) {
-      const std::vector<double> was = ByKind(*median_step.step.schedule, median_step.step.timeline);
-      const std::vector<double> should = ByKind(*median_step.step.schedule, *simulated);
-      for (size_t kind = 0; kind < was.size(); ++kind) {
-        if (was[kind] < 0.01 * median) continue;  // what hardly counts
-        task_errors[std::string(schedule::Name(static_cast<schedule::TaskKind>(kind)))] =
-            should[kind] / was[kind] - 1;
-      }
-    }
-    const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
-    points_.push_back({{"plan", variant.name},
-                       {"layout", plan::ToText(variant.plan.layout)},
-                       {"tokens_per_rank", tokens},
-                       {"experts", options_.shape.experts},
-                       {"skew", skew},
-                       {"median_s", median},
-                       {"speedup", Median(speedups)},
-                       {"planned_s", variant.predicted_seconds},
-                       {"predicted_s", simulated ? simulated->seconds() : 0},
-                       {"task_errors", task_errors},
-                       {"least_s", *least},
-                       {"most_s", *most},
-                       {"not_computing_share", 1 - busy / median},
-                       {"sections", sections}});
-    fmt::print(
-        "{:44} {:6} tokens/rank  skew {:4.1f}  {:8.1f} ms ({:.1f} - {:.1f})  {:.2f} x  {:5.1f} % "
-        "not "
-        "computing{}\n",
-        variant.name, tokens, skew, median * 1e3, *least * 1e3, *most * 1e3, Median(speedups),
-        100 * (1 - busy / median),
-        simulated ? fmt::format(", simulated {:.1f} ms", simulated->seconds() * 1e3) +
-                        (variant.predicted_seconds > 0
-                             ? fmt::format(", planned {:.1f} ms", variant.predicted_seconds * 1e3)
-                             : "")
-                  : "");
+  void Report(const Series& series, int tokens, const Repeated& repeated) {
+    const Variant& variant = series.variant;
+    Json point = {{"plan", variant.name},      {"layout", plan::ToText(variant.plan.layout)},
+                  {"tokens_per_rank", tokens}, {"experts", options_.shape.experts},
+                  {"skew", series.skew},       {"planned_s", variant.predicted_seconds}};
+    point.update(FiguresOf(repeated));
+    const auto of = [&](const char* key) { return point[key].get<double>(); };
+    const auto rounds = [&](const char* which) {
+      const Json& ratios = point[which];
+      return fmt::format("{:.2f} x, {:4.1f} % waiting ({:2} rounds)",
+                         ratios["speedup"].get<double>(),
+                         100 * ratios["waiting_share"].get<double>(), ratios["rounds"].get<int>());
+    };
+    fmt::print("{:44} {:6} tokens/rank  skew {:4.1f}  {:7.1f} ms ({:.1f} - {:.1f})  {}; even {}",
+               variant.name, tokens, series.skew, of("median_s") * 1e3, of("least_s") * 1e3,
+               of("most_s") * 1e3, rounds("all_rounds"), rounds("even_rounds"));
+    if (of("predicted_s") > 0) fmt::print(", simulated {:.1f} ms", of("predicted_s") * 1e3);
+    if (of("planned_s") > 0) fmt::print(", planned {:.1f} ms", of("planned_s") * 1e3);
+    fmt::print("\n");
     std::fflush(stdout);
+    points_.push_back(std::move(point));
   }
 
   const Options& options_;

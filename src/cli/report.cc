@@ -50,12 +50,13 @@ std::string SectionTable(const StepFigures& figures) {
 
 std::string RankTable(const StepFigures& figures) {
   TextTable table;
-  table.AddRow({"rank", "idle", "predicted", "overlap", "predicted"});
+  table.AddRow({"rank", "idle", "waiting", "predicted idle", "overlap", "predicted"});
   table.AddRule();
   for (size_t rank = 0; rank < figures.ranks.size(); ++rank) {
     const RankFigures& of_rank = figures.ranks[rank];
     const auto cell = [](double of, double share) { return of > 0 ? Percent(share) : "-"; };
     table.AddRow({fmt::to_string(rank), cell(figures.seconds, of_rank.idle_share),
+                  cell(figures.seconds, of_rank.waiting_share),
                   cell(figures.predicted_seconds, of_rank.predicted_idle_share),
                   cell(figures.seconds, of_rank.overlap_share),
                   cell(figures.predicted_seconds, of_rank.predicted_overlap_share)});
@@ -103,6 +104,7 @@ nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (const RankFigures& rank : figures.ranks) {
     ranks.push_back({{"idle_share", rank.idle_share},
+                     {"waiting_share", rank.waiting_share},
                      {"overlap_share", rank.overlap_share},
                      {"predicted_idle_share", rank.predicted_idle_share},
                      {"predicted_overlap_share", rank.predicted_overlap_share}});

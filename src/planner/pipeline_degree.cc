@@ -22,7 +22,7 @@ using schedule::TaskKind;
 using strategy::ChunkCut;
 using strategy::Pipeline;
 
-constexpr double kLeastGain = 1.05;
+constexpr double kLeastGain = 1.1;
 // Between powers of two what lies halfway.
 constexpr std::array kChunks = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 
@@ -215,7 +215,7 @@ int FasterFromTokens(const PipelineQuestion& question, const Pipeline& pipeline)
 std::string Describe(const PipelineChoice& choice, int from_tokens) {
   const ClosedForm& form = choice.closed_form;
   if (choice.pipeline.chunks == 1) {
-    return fmt::format("pipeline: none, since no number of chunks gains 5 %; closed form {}",
+    return fmt::format("pipeline: none, since no number of chunks gains 10 %; closed form {}",
                        form.chunks);
   }
   return fmt::format(

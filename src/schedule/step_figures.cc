@@ -24,19 +24,12 @@ Seconds SecondsOf(const Schedule& schedule, const Timeline& timeline) {
   Seconds seconds;
   seconds.working = SecondsByKind(schedule, timeline);
   seconds.waiting.resize(seconds.working.size());
-  std::map<int, double> last_start;  // by collective
-  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
-    double& last = last_start[schedule.tasks[id].collective];
-    last = std::max(last, timeline.tasks[id].start);
-  }
+  const std::vector<TaskTime> waiting = WaitingTimes(schedule, timeline);
   for (size_t id = 0; id < schedule.tasks.size(); ++id) {
     const Task& task = schedule.tasks[id];
-    if (task.collective < 0) continue;
-    const TaskTime& time = timeline.tasks[id];
-    const double waited = std::clamp(last_start[task.collective] - time.start, 0.0, time.seconds());
     const auto kind = static_cast<size_t>(task.kind);
-    seconds.waiting[task.lane.rank][kind] += waited;
-    seconds.working[task.lane.rank][kind] -= waited;
+    seconds.waiting[task.lane.rank][kind] += waiting[id].seconds();
+    seconds.working[task.lane.rank][kind] -= waiting[id].seconds();
   }
   return seconds;
 }
@@ -44,6 +37,7 @@ Seconds SecondsOf(const Schedule& schedule, const Timeline& timeline) {
 struct Moments {
   double mean = 0;
   double sd = 0;
+  double most = 0;
 };
 
 template <typename Numbers>
@@ -51,7 +45,10 @@ Moments MomentsOf(const Numbers& numbers) {
   Moments moments;
   if (numbers.empty()) return moments;
   const auto count = static_cast<double>(numbers.size());
-  for (const double number : numbers) moments.mean += number / count;
+  for (const double number : numbers) {
+    moments.mean += number / count;
+    moments.most = std::max(moments.most, number);
+  }
   for (const double number : numbers) {
     moments.sd += (number - moments.mean) * (number - moments.mean) / count;
   }
@@ -65,12 +62,11 @@ Balance BalanceOf(const Loads& by_layer) {
   double sum_of_most = 0;
   double sum_of_means = 0;
   for (const std::vector<double>& loads : by_layer) {
-    const double mean = MomentsOf(loads).mean;
-    if (!(mean > 0)) continue;
-    const double most = *std::max_element(loads.begin(), loads.end());
-    sum_of_most += most;
-    sum_of_means += mean;
-    balance.worst = std::max(balance.worst, most / mean);
+    const Moments moments = MomentsOf(loads);
+    if (!(moments.mean > 0)) continue;
+    sum_of_most += moments.most;
+    sum_of_means += moments.mean;
+    balance.worst = std::max(balance.worst, moments.most / moments.mean);
   }
   if (sum_of_means > 0) balance.mean = sum_of_most / sum_of_means;
   return balance;
@@ -117,6 +113,7 @@ std::vector<SectionFigures> Sections(const TracedStep& step) {
     sections.push_back({.kind = static_cast<TaskKind>(kind),
                         .seconds = working.mean,
                         .seconds_sd = working.sd,
+                        .longest_seconds = working.most,
                         .waiting_seconds = of_ranks(measured.waiting).mean,
                         .predicted_seconds = of_ranks(predicted.working).mean,
                         .sent_bytes = bytes[kind]});
@@ -137,6 +134,7 @@ StepFigures FiguresOf(const TracedStep& step) {
     for (size_t rank = 0; rank < shares.size(); ++rank) figures.ranks[rank].*member = shares[rank];
   };
   share(step.measured, IdleShares, &RankFigures::idle_share);
+  share(step.measured, WaitingShares, &RankFigures::waiting_share);
   share(step.measured, OverlapShares, &RankFigures::overlap_share);
   share(step.predicted, IdleShares, &RankFigures::predicted_idle_share);
   share(step.predicted, OverlapShares, &RankFigures::predicted_overlap_share);

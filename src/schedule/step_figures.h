@@ -14,13 +14,15 @@ struct SectionFigures {
   TaskKind kind = TaskKind::kEmbed;
   double seconds = 0;
   double seconds_sd = 0;  // over ranks
+  double longest_seconds = 0;
   double waiting_seconds = 0;
   double predicted_seconds = 0;
   double sent_bytes = 0;  // by all ranks
 };
 
 struct RankFigures {
-  double idle_share = 0;
+  double idle_share = 0;     // computes nothing
+  double waiting_share = 0;  // of that, waits for another rank to come
   double overlap_share = 0;
   double predicted_idle_share = 0;
   double predicted_overlap_share = 0;

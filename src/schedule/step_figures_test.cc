@@ -40,6 +40,7 @@ TEST(StepFigures, TimeByKindIsWithoutWaiting) {
   const SectionFigures& experts = figures.sections[1];
   EXPECT_EQ(experts.seconds, 2);
   EXPECT_EQ(experts.seconds_sd, 1);
+  EXPECT_EQ(experts.longest_seconds, 3);
   EXPECT_EQ(experts.waiting_seconds, 0);
   EXPECT_EQ(figures.sent_bytes, 2000);
 }
@@ -49,6 +50,9 @@ TEST(StepFigures, IdleIsByRankAndLoadsAreComparedWithTheirMean) {
   ASSERT_EQ(figures.ranks.size(), 2);
   EXPECT_NEAR(figures.ranks[0].idle_share, 0.8, 1e-12);
   EXPECT_NEAR(figures.ranks[1].idle_share, 0.4, 1e-12);
+  // Rank 0 comes to the collective at 1 s and rank 1 at 3 s.
+  EXPECT_NEAR(figures.ranks[0].waiting_share, 0.4, 1e-12);
+  EXPECT_EQ(figures.ranks[1].waiting_share, 0);
   EXPECT_NEAR(figures.ranks[1].predicted_idle_share, 0.5, 1e-12);
   EXPECT_EQ(figures.rank_balance.mean, 1.5);
   EXPECT_EQ(figures.expert_balance.worst, 2);

@@ -1,6 +1,7 @@
 #include "schedule/timeline.h"
 
 #include <algorithm>
+#include <map>
 
 #include "schedule/activity_graph.h"
 
@@ -61,6 +62,16 @@ std::vector<std::vector<Interval>> Busy(const Schedule& schedule, const Timeline
 
 bool Computes(const Task& task) { return !IsCommunication(task.kind); }
 
+// Per collective when its last task began.
+std::map<int, double> LastStarts(const Schedule& schedule, const Timeline& timeline) {
+  std::map<int, double> last;
+  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+    double& of_collective = last[schedule.tasks[id].collective];
+    of_collective = std::max(of_collective, timeline.tasks[id].start);
+  }
+  return last;
+}
+
 bool Ran(const TaskTime& time) { return time.end >= time.start; }
 
 // Of `tasks` the one that ended last.
@@ -99,6 +110,32 @@ std::vector<double> OverlapShares(const Schedule& schedule, const Timeline& time
     const double seconds = Length(communicating[rank]);
     shares.push_back(seconds > 0 ? CommonLength(computing[rank], communicating[rank]) / seconds
                                  : 0);
+  }
+  return shares;
+}
+
+std::vector<TaskTime> WaitingTimes(const Schedule& schedule, const Timeline& timeline) {
+  CHECK(timeline.tasks.size() == schedule.tasks.size());
+  const std::map<int, double> last_starts = LastStarts(schedule, timeline);
+  std::vector<TaskTime> waiting(schedule.tasks.size());
+  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+    const int collective = schedule.tasks[id].collective;
+    const TaskTime& time = timeline.tasks[id];
+    if (collective < 0 || !Ran(time)) continue;
+    waiting[id] = {time.start, std::clamp(last_starts.at(collective), time.start, time.end)};
+  }
+  return waiting;
+}
+
+std::vector<double> WaitingShares(const Schedule& schedule, const Timeline& timeline) {
+  const auto everything = [](const Task&) { return true; };
+  const auto waiting = Busy(schedule, {WaitingTimes(schedule, timeline)}, everything);
+  const auto computing = Busy(schedule, timeline, Computes);
+  const double seconds = timeline.seconds();
+  std::vector<double> shares;
+  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
+    const double waited = Length(waiting[rank]) - CommonLength(waiting[rank], computing[rank]);
+    shares.push_back(seconds > 0 ? waited / seconds : 0);
   }
   return shares;
 }

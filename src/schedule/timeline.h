@@ -33,6 +33,14 @@ std::vector<double> IdleShares(const Schedule& schedule, const Timeline& timelin
 // communication. The time of a measured collective includes waiting for the others.
 std::vector<double> OverlapShares(const Schedule& schedule, const Timeline& timeline);
 
+// Of each task of a collective the time in which another rank had yet to come to it; of other tasks
+// none (end < start).
+std::vector<TaskTime> WaitingTimes(const Schedule& schedule, const Timeline& timeline);
+
+// Per rank the share of the whole time in which it computes nothing since it waits for another rank
+// to come to a collective: what uneven work costs, without the time that data take.
+std::vector<double> WaitingShares(const Schedule& schedule, const Timeline& timeline);
+
 // Per rank the seconds of its tasks by TaskKind.
 std::vector<std::array<double, kNumTaskKinds>> SecondsByKind(const Schedule& schedule,
                                                              const Timeline& timeline);

@@ -1,0 +1,173 @@
+#include "bench/scenario_figures.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "cost/prices.h"
+#include "schedule/activity_graph.h"
+#include "schedule/step_figures.h"
+#include "simulate/simulate.h"
+
+namespace convene::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using runtime::RecordedStep;
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+// What lanes, dependencies and waiting make of measured tasks.
+schedule::Timeline Simulate(const RecordedStep& step) {
+  const schedule::Schedule& schedule = *step.schedule;
+  const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+  const auto num_activities = static_cast<size_t>(graph.num_activities());
+  cost::Prices prices{.resources = {},
+                      .fixed_seconds = std::vector<double>(num_activities),
+                      .first_demand = std::vector<int32_t>(num_activities + 1, 0),
+                      .demands = {}};
+  for (int activity = 0; activity < graph.num_activities(); ++activity) {
+    // An exchange takes from when its last rank came; waiting for that is none of its cost.
+    double start = 0;
+    double ends = 0;
+    const std::span<const schedule::TaskId> tasks = graph.tasks_of(activity);
+    for (const schedule::TaskId id : tasks) {
+      const schedule::TaskTime& time = step.timeline.tasks[static_cast<size_t>(id)];
+      start = std::max(start, time.start);
+      ends += time.end;
+    }
+    prices.fixed_seconds[static_cast<size_t>(activity)] =
+        std::max(0.0, ends / static_cast<double>(tasks.size()) - start);
+  }
+  return simulate::Simulate(schedule, graph, prices);
+}
+
+// Each step but the one that is held against it, simulated; the median of those.
+std::optional<schedule::Timeline> SimulateOthers(const std::vector<RecordedStep>& steps,
+                                                 const RecordedStep& held_against) {
+  std::vector<schedule::Timeline> simulated;
+  for (const RecordedStep& step : steps) {
+    if (&step != &held_against) simulated.push_back(Simulate(step));
+  }
+  if (simulated.empty()) return std::nullopt;
+  std::sort(simulated.begin(), simulated.end(),
+            [](const auto& a, const auto& b) { return a.seconds() < b.seconds(); });
+  return simulated[simulated.size() / 2];
+}
+
+schedule::StepFigures StepFiguresOf(const RecordedStep& step) {
+  return schedule::FiguresOf(
+      {.name = "", .schedule = *step.schedule, .measured = step.timeline, .predicted = {}});
+}
+
+// Whether all ranks took about as long for their attention, which is the same work on each: where
+// they did not, some core had other things to do.
+bool IsEven(const RecordedStep& step) {
+  constexpr double kMost = 1.1;
+  const auto by_kind = schedule::SecondsByKind(*step.schedule, step.timeline);
+  double least = std::numeric_limits<double>::infinity();
+  double most = 0;
+  for (const auto& rank : by_kind) {
+    const double seconds = rank[static_cast<size_t>(schedule::TaskKind::kAttention)];
+    least = std::min(least, seconds);
+    most = std::max(most, seconds);
+  }
+  return most <= kMost * least;
+}
+
+Json Sections(const std::vector<schedule::StepFigures>& figures) {
+  Json sections;
+  for (size_t i = 0; i < figures.front().sections.size(); ++i) {
+    const auto median = [&](double schedule::SectionFigures::*member) {
+      std::vector<double> values;
+      for (const schedule::StepFigures& step : figures) values.push_back(step.sections[i].*member);
+      return Median(values);
+    };
+    using schedule::SectionFigures;
+    sections[std::string(schedule::Name(figures.front().sections[i].kind))] = {
+        {"mean_s", median(&SectionFigures::seconds)},
+        {"deviation_s", median(&SectionFigures::seconds_sd)},
+        {"longest_s", median(&SectionFigures::longest_seconds)},
+        {"waiting_s", median(&SectionFigures::waiting_seconds)}};
+  }
+  return sections;
+}
+
+// How far the simulated time of each kind of task is from the measured one.
+Json TaskErrors(const RecordedStep& step, const schedule::Timeline& simulated) {
+  const schedule::StepFigures figures = schedule::FiguresOf(
+      {.name = "", .schedule = *step.schedule, .measured = step.timeline, .predicted = simulated});
+  Json errors = Json::object();
+  for (const schedule::SectionFigures& section : figures.sections) {
+    if (section.seconds < 0.01 * figures.seconds) continue;  // what hardly counts
+    errors[std::string(schedule::Name(section.kind))] =
+        section.predicted_seconds / section.seconds - 1;
+  }
+  return errors;
+}
+
+// What is compared within a round.
+struct Ratios {
+  std::vector<double> waiting = {};
+  std::vector<double> speedup = {};
+  std::vector<double> of_flat = {};
+
+  Json ToJson() const {
+    return {{"rounds", waiting.size()},
+            {"waiting_share", Median(waiting)},
+            {"rounds_with_first", speedup.size()},
+            {"speedup", Median(speedup)},
+            {"of_flat", Median(of_flat)}};
+  }
+};
+
+}  // namespace
+
+Json FiguresOf(const Repeated& repeated) {
+  std::vector<schedule::StepFigures> figures;
+  std::vector<double> seconds;
+  std::vector<double> idle;
+  Ratios all;
+  Ratios even;
+  for (size_t round = 0; round < repeated.steps.size(); ++round) {
+    const RecordedStep& step = repeated.steps[round];
+    const RecordedStep& first = repeated.first[round];
+    const RecordedStep& flat = repeated.flat[round];
+    figures.push_back(StepFiguresOf(step));
+    const double one = figures.back().seconds;
+    const auto mean = [&](double schedule::RankFigures::*member) {
+      double sum = 0;
+      for (const schedule::RankFigures& rank : figures.back().ranks) sum += rank.*member;
+      return sum / static_cast<double>(figures.back().ranks.size());
+    };
+    seconds.push_back(one);
+    idle.push_back(mean(&schedule::RankFigures::idle_share));
+    const double waiting = mean(&schedule::RankFigures::waiting_share);
+    all.waiting.push_back(waiting);
+    all.speedup.push_back(first.timeline.seconds() / one);
+    all.of_flat.push_back(flat.timeline.seconds() / one);
+    if (!IsEven(step)) continue;
+    even.waiting.push_back(waiting);
+    if (IsEven(first)) even.speedup.push_back(all.speedup.back());
+    if (IsEven(flat)) even.of_flat.push_back(all.of_flat.back());
+  }
+  const double median = Median(seconds);
+  const size_t median_round =
+      static_cast<size_t>(std::find(seconds.begin(), seconds.end(), median) - seconds.begin());
+  const RecordedStep& median_step = repeated.steps[median_round];
+  const auto simulated = SimulateOthers(repeated.steps, median_step);
+  return {{"median_s", median},
+          {"least_s", *std::min_element(seconds.begin(), seconds.end())},
+          {"most_s", *std::max_element(seconds.begin(), seconds.end())},
+          {"all_rounds", all.ToJson()},
+          {"even_rounds", even.ToJson()},
+          {"predicted_s", simulated ? simulated->seconds() : 0},
+          {"task_errors", simulated ? TaskErrors(median_step, *simulated) : Json::object()},
+          {"not_computing_share", Median(idle)},
+          {"sections", Sections(figures)}};
+}
+
+}  // namespace convene::bench

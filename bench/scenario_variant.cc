@@ -1,0 +1,45 @@
+#include "bench/scenario_variant.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+namespace convene::bench {
+
+Result<Variant> ParseVariant(const std::string& text, std::string layout) {
+  Variant variant{.name = text, .plan = {}};
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    begin = end + 1;
+    const std::string value = word.substr(std::min(word.size(), word.find('=') + 1));
+    if (word == "base") {
+      variant.plan.pipeline.overlap = false;
+    } else if (word.starts_with("pipeline=")) {
+      if (Status parsed = plan::ParsePipeline(value, &variant.plan); !parsed) return parsed.error();
+    } else if (word.starts_with("wire=")) {
+      const auto wire = plan::WireFromName(value);
+      if (!wire) return wire.error();
+      variant.plan.wire = *wire;
+    } else if (word.starts_with("gemm=")) {
+      const auto gemm = plan::GemmFromName(value);
+      if (!gemm) return gemm.error();
+      variant.plan.gemm = *gemm;
+    } else if (word.starts_with("budget=")) {
+      variant.plan.comm_budget = std::atoi(value.c_str());
+    } else if (word.starts_with("capacity=")) {
+      variant.capacity_factor = std::atof(value.c_str());
+    } else if (word.starts_with("layout=")) {
+      layout = word.substr(7);
+      std::replace(layout.begin(), layout.end(), '+', ',');
+    } else {
+      return Error{fmt::format("a plan has no word {}", word)};
+    }
+  }
+  const auto parsed = plan::ParseLayout(layout);
+  if (!parsed) return parsed.error();
+  variant.plan.layout = *parsed;
+  return variant;
+}
+
+}  // namespace convene::bench

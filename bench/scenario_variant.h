@@ -1,0 +1,22 @@
+// A plan under test, in the words of scenario_bench.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "plan/plan.h"
+
+namespace convene::bench {
+
+struct Variant {
+  std::string name;
+  plan::Plan plan = {};
+  double capacity_factor = 0;
+  double predicted_seconds = 0;  // 0: not asked for
+};
+
+// Words with commas: base (no overlap), pipeline=N[:experts] or auto, wire=fp8, gemm=dense,
+// budget=N, capacity=F, layout=... with '+' in place of ','. `layout`: where no word names one.
+Result<Variant> ParseVariant(const std::string& text, std::string layout);
+
+}  // namespace convene::bench
