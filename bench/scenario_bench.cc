@@ -86,7 +86,7 @@ class Bench {
     options.dense_from_rows = variant.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
     options.parallel = {.layout = variant.plan.layout,
                         .pipeline = variant.plan.pipeline,
-                        .wire = engine::WireFormatOf(variant.plan.wire),
+                        .wire = engine::WireFormatOf(variant.plan.wire, group_.size()),
                         .comm_budget = variant.plan.comm_budget,
                         .router = {.skew = skew, .num_experts = options_.num_experts_skew},
                         .capacity_factor = variant.capacity_factor,
@@ -124,7 +124,7 @@ class Bench {
         .layout = variant.plan.layout,
         .bytes =
             runtime::Transformer::BytesOf(runtime::DefaultFormats(model.weights().formats.matrices),
-                                          engine::WireFormatOf(variant.plan.wire)),
+                                          engine::WireFormatOf(variant.plan.wire, group_.size())),
         .rates = *rates_,
         .tokens_per_rank = double(tokens)};
     if (variant.plan.auto_pipeline) {

@@ -7,7 +7,7 @@
 namespace convene::bench {
 
 Result<Variant> ParseVariant(const std::string& text, std::string layout) {
-  Variant variant{.name = text, .plan = {}};
+  Variant variant{.name = text, .plan = {.wire = plan::Wire::kBf16}};
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);

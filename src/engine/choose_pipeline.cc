@@ -6,12 +6,16 @@
 #include <span>
 #include <vector>
 
+#include "base/environment.h"
 #include "runtime/measure_ranks.h"
 
 namespace convene::engine {
 
-comm::WireFormat WireFormatOf(plan::Wire wire) {
+comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks) {
   switch (wire) {
+    case plan::Wire::kAuto:
+      return LocalRankFromLauncher().count == num_ranks ? comm::WireFormat::kF32
+                                                        : comm::WireFormat::kBf16;
     case plan::Wire::kF32:
       return comm::WireFormat::kF32;
     case plan::Wire::kBf16:

@@ -9,7 +9,8 @@
 
 namespace convene::engine {
 
-comm::WireFormat WireFormatOf(plan::Wire wire);
+// Between so many ranks. Memory that ranks of a host share is fast enough for what loses nothing.
+comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks);
 
 // *Collective*: what was measured on the slowest rank, the same on all.
 Result<planner::StepRates> MeasureStepRates(comm::Group& group,

@@ -69,7 +69,7 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
           .expert_capacity = options.expert_capacity,
           .parallel = {.layout = options.plan.layout,
                        .pipeline = options.plan.pipeline,
-                       .wire = WireFormatOf(options.plan.wire),
+                       .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
                        .comm_budget = options.plan.comm_budget,
                        .router = options.router,
                        .record = options.record,
@@ -277,8 +277,9 @@ Status LoadedModel::Fill(Source source, const ChosenFormats& chosen, const LoadO
 // *Collective.*
 Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserver& observer) {
   if (!plan_.auto_pipeline) return {};
-  const Result<ChosenPipeline> chosen = ChoosePipeline(options, whole_spec_, weights_, formats_,
-                                                       WireFormatOf(plan_.wire), *kernels_, *pool_);
+  const Result<ChosenPipeline> chosen =
+      ChoosePipeline(options, whole_spec_, weights_, formats_,
+                     WireFormatOf(plan_.wire, plan_.layout.num_ranks()), *kernels_, *pool_);
   if (!chosen) return chosen.error();
   plan_.pipeline = chosen->pipeline;
   pipeline_from_tokens_ = chosen->from_tokens;

@@ -91,6 +91,8 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
 
 std::string_view Name(Wire wire) {
   switch (wire) {
+    case Wire::kAuto:
+      return "auto";
     case Wire::kF32:
       return "f32";
     case Wire::kBf16:
@@ -114,11 +116,11 @@ std::string_view Name(GemmChoice gemm) {
 }
 
 Result<Wire> WireFromName(std::string_view name) {
-  for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kFp8}) {
+  for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8}) {
     if (Name(wire) == name) return wire;
   }
   return Error{
-      fmt::format("the wire format is f32, bf16 or fp8, not {}", Quote(std::string(name)))};
+      fmt::format("the wire format is auto, f32, bf16 or fp8, not {}", Quote(std::string(name)))};
 }
 
 Result<GemmChoice> GemmFromName(std::string_view name) {

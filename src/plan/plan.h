@@ -12,8 +12,8 @@
 
 namespace convene::plan {
 
-// Of rows on their way between ranks.
-enum class Wire { kF32, kBf16, kFp8 };
+// Of rows on their way between ranks. kAuto: kF32 where all ranks are on one host, kBf16 otherwise.
+enum class Wire { kAuto, kF32, kBf16, kFp8 };
 
 // In which order the products of a layer's experts run (kernels/grouped_gemm.h).
 enum class GemmChoice { kAuto, kGrouped, kDense };
@@ -23,7 +23,7 @@ struct Plan {
   strategy::Pipeline pipeline = {};
   // The number of chunks is chosen by what the simulator says of this machine.
   bool auto_pipeline = false;
-  Wire wire = Wire::kBf16;
+  Wire wire = Wire::kAuto;
   GemmChoice gemm = GemmChoice::kAuto;
   int comm_budget = 0;  // threads of each rank that products leave to exchanges under way
 
@@ -41,7 +41,7 @@ strategy::Layout DefaultLayout(int num_ranks);
 // Errors: another number of ranks than the layout has; says which layouts would fit.
 Status CheckRanks(const strategy::Layout& layout, int num_ranks);
 
-std::string_view Name(Wire wire);  // "f32", "bf16", "fp8"
+std::string_view Name(Wire wire);  // "auto", "f32", "bf16", "fp8"
 std::string_view Name(GemmChoice gemm);
 Result<Wire> WireFromName(std::string_view name);
 Result<GemmChoice> GemmFromName(std::string_view name);

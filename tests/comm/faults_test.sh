@@ -5,10 +5,11 @@ set -euo pipefail
 fault=$1 mpirun=$2 ranks=$3
 output=$(mktemp)
 around=() # a command that runs mpirun
+num_ranks=3
 trap 'rm -f "$output" "$output.cut"; [ -z "${job:-}" ] || kill -9 "$job" 2>/dev/null || true' EXIT
 
 start() {  # start WORK...
-  setsid "${around[@]}" "$mpirun" -n 3 --oversubscribe "$ranks" "$@" >"$output" 2>&1 &
+  setsid "${around[@]}" "$mpirun" -n $num_ranks --oversubscribe "$ranks" "$@" >"$output" 2>&1 &
   job=$!
 }
 
@@ -95,6 +96,16 @@ case "$fault" in
     pid_of 0 >/dev/null && pid_of 1 >/dev/null && pid_of 2 >/dev/null
     sleep 1 && touch "$output.cut"
     ends 10 "no sign of life from rank [0-2] .*$in_dispatch"
+    ;;
+  host_cut) # two hosts, and mpirun on one of them waits for its daemon on the other
+    around=(env CUT="$output.cut" "$(dirname "$0")/two_hosts.sh")
+    "${around[@]}" true || exit 77
+    num_ranks=2
+    start loop
+    pid_of 0 >/dev/null && pid_of 1 >/dev/null
+    sleep 1 && touch "$output.cut"
+    ends 10 "no sign of life from rank 1 .*$in_dispatch"
+    ! pgrep -f '^orted .*orte_node_regex "?convene-' || fails "a daemon of mpirun is left"
     ;;
   left)
     start leave 1

@@ -24,6 +24,18 @@ for line in "2 attention=dp2,experts=ep2" "2 attention=tp2,experts=tp2" "2 atten
   cmp -s "$work/one" "$work/out" || fail "$line gave another text"
 done
 
+# By default ranks of one host lose nothing on the way, whatever the text.
+for text in Once "The cat" "In the year"; do
+  "$convene" run models/demo --prompt "$text" --max-tokens 64 --temperature 0 >"$work/one" 2>/dev/null
+  ranks 2 run models/demo --prompt "$text" --max-tokens 64 --temperature 0 >"$work/out" 2>/dev/null || fail "$text"
+  cmp -s "$work/one" "$work/out" || fail "'$text' is continued differently on two ranks"
+  # Two hosts: bf16 is the default between them.
+  status=0
+  timeout 60 tests/comm/two_hosts.sh "$mpiexec" -n 2 "$convene" run models/demo --prompt "$text" --max-tokens 64 \
+    --temperature 0 --wire f32 >"$work/out" 2>"$work/err" || status=$?
+  [ $status = 77 ] || cmp -s "$work/one" "$work/out" || fail "'$text' on two hosts ($status): $(tail -1 "$work/err")"
+done
+
 # The other commands.
 for text in Once "The cat" A; do
   printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"%s","max_tokens":5,"temperature":0}}\n' "$text" "$text"
@@ -36,7 +48,7 @@ texts() { grep -o '"text": *"[^"]*"' "$1" | sort; }
 cmp -s <(texts "$work/batch1.jsonl") <(texts "$work/batch2.jsonl") || fail "batch gave other texts"
 echo "1 2 3 4 5 6 7 8" >"$work/tokens.txt"
 "$convene" logits models/demo --tokens "$work/tokens.txt" --out "$work/one.npy" >/dev/null 2>&1 || fail logits alone
-ranks 2 logits models/demo --tokens "$work/tokens.txt" --out "$work/two.npy" --wire f32 >/dev/null 2>&1 || fail logits
+ranks 2 logits models/demo --tokens "$work/tokens.txt" --out "$work/two.npy" >/dev/null 2>&1 || fail logits
 cmp -s "$work/one.npy" "$work/two.npy" || fail "logits of two ranks differ"
 
 refuses() { # MESSAGE N ARGUMENTS...

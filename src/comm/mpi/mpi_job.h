@@ -32,7 +32,8 @@ struct MpiJob {
 };
 
 // Ends this process and the job with "convene: rank 0 (...): <message>" on standard error. If MPI
-// does not manage to, which a dead host can bring about, this process ends a second later anyway.
+// does not manage to, which a dead host can bring about, this process ends a second later anyway,
+// and the launcher some 2.5 seconds later.
 [[noreturn]] void EndJob(const MpiJob& job, const std::string& message);
 
 // For results of MPI calls; `doing` is "sending to rank 1 in `what`".
