@@ -44,8 +44,11 @@ TEST(ResultDeathTest, ReadingAFailedResultEndsTheProcess) {
 class LauncherVariables {
  public:
   explicit LauncherVariables(std::vector<std::pair<std::string, std::string>> variables) {
-    for (const char* name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
-                             "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"})
+    for (const char* name :
+         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
+          "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_LOCAL_RANK",
+          "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_LOCALID",
+          "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE"})
       unsetenv(name);
     for (const auto& [name, value] : variables) {
       setenv(name.c_str(), value.c_str(), 1);
@@ -85,6 +88,22 @@ TEST(RankFromLauncher, KnowsMpirunAndStepsOfSlurm) {
   const LauncherVariables step({{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}});
   EXPECT_EQ(RankFromLauncher().rank, 5);
   EXPECT_EQ(RankFromLauncher().size, 8);
+}
+
+TEST(LocalRankFromLauncher, ReadsWhatSlurmHasOnEachNode) {
+  const auto count_on = [](const char* tasks, const char* node) {
+    const LauncherVariables step(
+        {{"SLURM_LOCALID", "1"}, {"SLURM_NODEID", node}, {"SLURM_STEP_TASKS_PER_NODE", tasks}});
+    return LocalRankFromLauncher().count;
+  };
+  EXPECT_EQ(count_on("2", "0"), 2);
+  EXPECT_EQ(count_on("4(x2),3,2(x2)", "1"), 4);
+  EXPECT_EQ(count_on("4(x2),3,2(x2)", "2"), 3);
+  EXPECT_EQ(count_on("4(x2),3,2(x2)", "4"), 2);
+  for (const char* nonsense :
+       {"", "2(x", "(x2)", "4(x2),", "-3", "4;3", "4(x0),3", "99999999999"}) {
+    EXPECT_EQ(count_on(nonsense, "7"), 1) << nonsense;
+  }
 }
 
 TEST(RankFromLauncher, TakesABatchScriptAndNonsenseForOneProcess) {

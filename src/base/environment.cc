@@ -33,6 +33,40 @@ LaunchedRank FirstLauncher(std::span<const Launcher> launchers) {
   return {};
 }
 
+// "2(x3),1" is 2, 2, 2 and 1 tasks on the nodes in order. 0: the text or the node is not there.
+int SlurmTasksOnNode(std::string_view text, int node) {
+  const auto number_at = [&](size_t* at) {
+    int value = 0;
+    const auto [stop, error] = std::from_chars(text.data() + *at, text.data() + text.size(), value);
+    *at = static_cast<size_t>(stop - text.data());
+    return error == std::errc() ? value : 0;
+  };
+  for (size_t at = 0; at < text.size(); ++at) {
+    const int tasks = number_at(&at);
+    int nodes = 1;
+    if (text.substr(at).starts_with("(x")) {
+      at += 2;
+      nodes = number_at(&at);
+      ++at;  // the parenthesis
+    }
+    if (node < nodes) return tasks;
+    node -= nodes;
+    if (tasks <= 0 || nodes <= 0 || text.substr(at, 1) != ",") break;
+  }
+  return 0;
+}
+
+// What --ntasks-per-node says is a wish, and not there where nobody uttered it.
+std::optional<LocalRank> SlurmLocalRank() {
+  const auto rank = IntegerVariable("SLURM_LOCALID");
+  const auto tasks = EnvironmentVariable("SLURM_STEP_TASKS_PER_NODE");
+  const auto node = IntegerVariable("SLURM_NODEID");
+  if (!rank || !tasks || !node || *node < 0) return std::nullopt;
+  const int count = SlurmTasksOnNode(*tasks, *node);
+  if (*rank < 0 || *rank >= count) return std::nullopt;
+  return LocalRank{*rank, count};
+}
+
 }  // namespace
 
 std::optional<std::string> EnvironmentVariable(const char* name) {
@@ -45,9 +79,9 @@ LocalRank LocalRankFromLauncher() {
   static constexpr Launcher kLaunchers[] = {
       {"mpirun", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
       {"mpirun", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-      {"srun", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
   };
   const LaunchedRank found = FirstLauncher(kLaunchers);
+  if (found.launcher.empty()) return SlurmLocalRank().value_or(LocalRank{});
   return {found.rank, found.size};
 }
 
