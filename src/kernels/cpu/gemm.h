@@ -11,28 +11,53 @@
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/int4_dot.h"
 #include "kernels/cpu/int4_tiles.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/cpu/unpack.h"
 
 namespace convene::kernels::cpu {
 
-// A single block only streams its panel: then what is fetched ahead is the panel itself, so many
-// bytes before it is read (measured: docs/results/bf16_gemm.md). With more blocks it is the next
-// panel, bit by bit.
-inline constexpr int kStreamAheadBytes = 2048;
-
-template <class Isa>
-inline Prefetching PrefetchFor(const PanelGemm& gemm, int num_blocks) {
-  if (num_blocks > 1) return {gemm.next, gemm.next_bytes};
-  return {gemm.weights.data + kStreamAheadBytes, gemm.weights.values_bytes()};
+// A block that is the only one streams its panel from memory: so many bytes ahead of what is read
+// are fetched, behind the panel's end those of the one that the thread takes next. (2 KiB, as long
+// as latencies were short, lost a fifth when they were not: docs/results/int_gemm.md.)
+template <class Isa, DotKind kKind>
+void GemmStreamed(const PanelGemm& gemm) {
+  const int64_t step_bytes = 4 * gemm.weights.width;
+  const int64_t steps = gemm.weights.padded() / ElementsPerStep(kKind);
+  constexpr int64_t kWholeTiles = 16;  // steps of a tile of a matrix unit
+  const int64_t ahead_steps = kAheadBytes / step_bytes / kWholeTiles * kWholeTiles;
+  const int64_t last_steps = ahead_steps < steps ? ahead_steps : steps;
+  const int64_t last_bytes = last_steps * step_bytes;
+  alignas(64) std::byte sums[BlockRows<Isa, kKind>() * kSumStride];
+  Block block{.rows = gemm.rows,
+              .row_stride = gemm.row_stride,
+              .num_rows = gemm.num_rows,
+              .panel = gemm.weights.data,
+              .width = gemm.weights.width,
+              .steps = steps - last_steps,
+              .sums = sums};
+  if (block.steps > 0) {
+    const int64_t bytes = block.steps * step_bytes;
+    Prefetching own{gemm.weights.data + last_bytes, static_cast<size_t>(bytes)};
+    RunBlock<Isa, kKind>(block, own, 1);
+    block.rows += 4 * block.steps;
+    block.panel += bytes;
+    block.accumulate = true;
+  }
+  block.steps = last_steps;
+  Prefetching next{gemm.next, gemm.next != nullptr ? static_cast<size_t>(last_bytes) : 0};
+  RunBlock<Isa, kKind>(block, next, 1);
+  Finish<Isa, kKind>(gemm, sums, 0, gemm.num_rows);
 }
 
-// Weights that are multiplied as they lie in memory, each block of rows along the whole depth.
+// Weights that are multiplied as they lie in memory, each block of rows along the whole depth. With
+// several blocks the panel stays in the caches, and the next one is fetched bit by bit.
 template <class Isa, DotKind kKind>
 void GemmNative(const PanelGemm& gemm) {
   constexpr int kRows = BlockRows<Isa, kKind>();
   const int64_t steps = gemm.weights.padded() / ElementsPerStep(kKind);
   const int num_blocks = (gemm.num_rows + kRows - 1) / kRows;
-  Prefetching prefetching = PrefetchFor<Isa>(gemm, num_blocks);
+  if (num_blocks == 1) return GemmStreamed<Isa, kKind>(gemm);
+  Prefetching prefetching{gemm.next, gemm.next_bytes};
   alignas(64) std::byte sums[kRows * kSumStride];
   int done = 0;
   for (int index = 0; index < num_blocks; ++index) {
@@ -59,7 +84,7 @@ void GemmUnpacked(const PanelGemm& gemm) {
   constexpr int kDepth = kUnpackedDepth;
   std::byte* unpacked = gemm.scratch;
   std::byte* sums = gemm.scratch + int64_t{2} * kUnpackedDepth * kPanelRows;
-  Prefetching prefetching = PrefetchFor<Isa>(gemm, 2);
+  Prefetching prefetching{gemm.next, gemm.next_bytes};
   const int padded = gemm.weights.padded();
   const int pieces = (padded + kDepth - 1) / kDepth;
   for (int first = 0; first < gemm.num_rows; first += kUnpackedRows) {
@@ -102,8 +127,13 @@ void GemmOfFormats(const PanelGemm& gemm) {
     case WeightFormat::kBf16:
       return GemmNative<Isa, DotKind::kBf16>(gemm);
     case WeightFormat::kInt8:
-      return int8_rows ? GemmNative<Isa, DotKind::kInt8>(gemm)
-                       : GemmUnpacked<Isa, DotKind::kBf16>(gemm);
+      if (!int8_rows) return GemmUnpacked<Isa, DotKind::kBf16>(gemm);
+      if constexpr (Isa::template kMatrixTiles<DotKind::kInt8>) {
+        if (gemm.num_rows <= Isa::kMostInt8VectorRows) {
+          return GemmNative<typename Isa::VectorIsa, DotKind::kInt8>(gemm);
+        }
+      }
+      return GemmNative<Isa, DotKind::kInt8>(gemm);
     case WeightFormat::kInt4:
       if (!int8_rows) return GemmUnpacked<Isa, DotKind::kBf16>(gemm);
       if constexpr (Isa::kMostInt4DotRows > 0) {

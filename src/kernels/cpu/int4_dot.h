@@ -33,6 +33,7 @@ template <class Isa, int kRows, int kVectors>
   const int block_bytes = kInt4Block / 2 * panel.width;
   for (int group = 0; group < padded; group += panel.group) {
     const std::byte* scales = at + first_vector * kLanes;
+    Isa::Prefetch(AheadOf(gemm, at));
     at += kPanelRows;
     const int end = group + panel.group < padded ? group + panel.group : padded;
     for (int col = group; col < end; col += kInt4Block) {

@@ -69,7 +69,10 @@ struct UnpackBeside {
                       work.first_vector * kLanes;
       blocks[index] =
           panel.data + col * half_width + (group + 1) * kPanelRows + work.first_vector * 256;
-      if constexpr (kStream) ahead[index] = AheadOf(gemm, blocks[index]);
+      if constexpr (kStream) {
+        ahead[index] = AheadOf(gemm, blocks[index]);
+        Isa::Prefetch(ahead[index] - work.first_vector * 256 - kPanelRows);  // a group's scales
+      }
     }
     out = work.tiles + (step & work.step_mask) * kVectors * kTileBytes;
   }

@@ -1,6 +1,6 @@
-// What a GEMM of few rows and int4 weights fetches while it reads a panel once from memory: the
-// panel itself a little ahead, behind its end the panel that the thread takes next, and what the
-// epilogue will touch. With more rows a panel is read several times from the caches, and the whole
+// What a GEMM of few rows fetches while it reads a panel once from memory: the panel itself a little
+// ahead, behind its end the panel that the thread takes next, and what the epilogue will touch. With
+// more rows a panel is read several times from the caches, and the whole
 // next one is fetched meanwhile (blocks.h).
 #pragma once
 

@@ -51,12 +51,19 @@ inline constexpr ConfigTable kConfigs = [] {
   return table;
 }();
 
+// Without the matrix unit.
+struct VectorIsa : avx512_bf16::Avx512DotBase<VectorIsa> {};
+
 struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   static constexpr const char* kName = "amx";
   template <cpu::DotKind kKind>
   static constexpr bool kMatrixTiles = kKind != cpu::DotKind::kF32;
   static constexpr int kBlockRows = kMostTileRows;
-  static constexpr int kMostInt4DotRows = 2;
+  static constexpr int kMostInt4DotRows = 3;
+  // With so few rows of int8 the vector unit streams weights faster than tiles do, and gives the
+  // same sums, since they are whole (measured: docs/results/int_gemm.md).
+  static constexpr int kMostInt8VectorRows = 4;
+  using VectorIsa = amx::VectorIsa;
 
   static constexpr int kTileSteps = 16;  // of 4 bytes
   static constexpr int kTileWidth = 16;  // rows, and columns of sums
