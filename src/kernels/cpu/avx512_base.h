@@ -49,6 +49,7 @@ struct Avx512Base {
 
   // Written out: to g++ 12 a function of nothing but prefetches has no effect, and calls of it go.
   static void Prefetch(const std::byte* line) { asm volatile("prefetcht1 (%0)" : : "r"(line)); }
+  static void PrefetchNear(const std::byte* line) { asm volatile("prefetcht0 (%0)" : : "r"(line)); }
 
   // Whole numbers.
   static Ints ZeroInts() { return _mm512_setzero_si512(); }

@@ -16,6 +16,16 @@
 
 namespace convene::kernels::cpu {
 
+// Rows with which a panel is read once and in its order.
+template <class Isa, DotKind kKind>
+constexpr int MostStreamedRows() {
+  if constexpr (Isa::template kMatrixTiles<kKind>) {
+    return Isa::kTileWidth;
+  } else {
+    return kTileRows;
+  }
+}
+
 // A block that is the only one streams its panel from memory: so many bytes ahead of what is read
 // are fetched, behind the panel's end those of the one that the thread takes next. (2 KiB, as long
 // as latencies were short, lost a fifth when they were not: docs/results/int_gemm.md.)
@@ -27,7 +37,7 @@ void GemmStreamed(const PanelGemm& gemm) {
   const int64_t ahead_steps = kAheadBytes / step_bytes / kWholeTiles * kWholeTiles;
   const int64_t last_steps = ahead_steps < steps ? ahead_steps : steps;
   const int64_t last_bytes = last_steps * step_bytes;
-  alignas(64) std::byte sums[BlockRows<Isa, kKind>() * kSumStride];
+  alignas(64) std::byte sums[MostStreamedRows<Isa, kKind>() * kSumStride];
   Block block{.rows = gemm.rows,
               .row_stride = gemm.row_stride,
               .num_rows = gemm.num_rows,
@@ -56,7 +66,7 @@ void GemmNative(const PanelGemm& gemm) {
   constexpr int kRows = BlockRows<Isa, kKind>();
   const int64_t steps = gemm.weights.padded() / ElementsPerStep(kKind);
   const int num_blocks = (gemm.num_rows + kRows - 1) / kRows;
-  if (num_blocks == 1) return GemmStreamed<Isa, kKind>(gemm);
+  if (gemm.num_rows <= MostStreamedRows<Isa, kKind>()) return GemmStreamed<Isa, kKind>(gemm);
   Prefetching prefetching{gemm.next, gemm.next_bytes};
   alignas(64) std::byte sums[kRows * kSumStride];
   int done = 0;
@@ -127,13 +137,8 @@ void GemmOfFormats(const PanelGemm& gemm) {
     case WeightFormat::kBf16:
       return GemmNative<Isa, DotKind::kBf16>(gemm);
     case WeightFormat::kInt8:
-      if (!int8_rows) return GemmUnpacked<Isa, DotKind::kBf16>(gemm);
-      if constexpr (Isa::template kMatrixTiles<DotKind::kInt8>) {
-        if (gemm.num_rows <= Isa::kMostInt8VectorRows) {
-          return GemmNative<typename Isa::VectorIsa, DotKind::kInt8>(gemm);
-        }
-      }
-      return GemmNative<Isa, DotKind::kInt8>(gemm);
+      return int8_rows ? GemmNative<Isa, DotKind::kInt8>(gemm)
+                       : GemmUnpacked<Isa, DotKind::kBf16>(gemm);
     case WeightFormat::kInt4:
       if (!int8_rows) return GemmUnpacked<Isa, DotKind::kBf16>(gemm);
       if constexpr (Isa::kMostInt4DotRows > 0) {

@@ -1,7 +1,7 @@
-// What a GEMM of few rows fetches while it reads a panel once from memory: the panel itself a little
-// ahead, behind its end the panel that the thread takes next, and what the epilogue will touch. With
-// more rows a panel is read several times from the caches, and the whole
-// next one is fetched meanwhile (blocks.h).
+// What a GEMM of few rows fetches while it reads a panel once from memory: the panel itself a
+// little ahead, behind its end the panel that the thread takes next, and what the epilogue will
+// touch. With more rows a panel is read several times from the caches, and the whole next one is
+// fetched meanwhile (blocks.h).
 #pragma once
 
 #include "kernels/kernel_set.h"

@@ -51,22 +51,16 @@ inline constexpr ConfigTable kConfigs = [] {
   return table;
 }();
 
-// Without the matrix unit.
-struct VectorIsa : avx512_bf16::Avx512DotBase<VectorIsa> {};
-
 struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   static constexpr const char* kName = "amx";
   template <cpu::DotKind kKind>
   static constexpr bool kMatrixTiles = kKind != cpu::DotKind::kF32;
   static constexpr int kBlockRows = kMostTileRows;
   static constexpr int kMostInt4DotRows = 3;
-  // With so few rows of int8 the vector unit streams weights faster than tiles do, and gives the
-  // same sums, since they are whole (measured: docs/results/int_gemm.md).
-  static constexpr int kMostInt8VectorRows = 4;
-  using VectorIsa = amx::VectorIsa;
 
   static constexpr int kTileSteps = 16;  // of 4 bytes
   static constexpr int kTileWidth = 16;  // rows, and columns of sums
+  static constexpr int kTileBytes = 1024;
 
   // Weights as tiles of 16 columns and 16 steps: step s, vector v is at At(s) + v * vector_stride.
   struct TilePanel {
@@ -85,7 +79,9 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     const int64_t steps = block.steps / kTileSteps;
     const int vectors = block.width / kTileWidth;
     const int vectors_at_once = block.num_rows > kTileWidth ? 2 : 4;
-    PrefetchBeside beside{prefetch, (lines + steps * vectors - 1) / (steps * vectors)};
+    PrefetchBeside beside(panel, vectors <= vectors_at_once, steps);
+    beside.far = prefetch;
+    beside.far_lines = (lines + steps * vectors - 1) / (steps * vectors);
     cpu::Block part = block;
     BeginMatrixTiles(block.num_rows);
     for (int vector = 0; vector < vectors; vector += vectors_at_once) {
@@ -93,7 +89,8 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
       RunTilesBesideOf<kKind>(part, panel, count, beside);
       part.sums += 64 * count;
       panel.data += 64 * count;
-      beside.at += steps * count * beside.lines_per_part * 64;
+      beside.near.data += 64 * count;
+      beside.far += steps * count * beside.far_lines * 64;
     }
   }
 
@@ -103,13 +100,31 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     asm volatile("ldtilecfg %0" : : "m"(kConfigs.of_rows[num_rows - 1]));
   }
 
+  // Fetches the tiles of the next step into the first-level cache, where their 16 loads wait for
+  // nothing, and lines of what comes later into the second-level one. Where all vectors of the
+  // panel are read in a step (`whole`) its lines are fetched in their order, which is faster yet
+  // (docs/results/int_gemm.md).
   struct PrefetchBeside {
-    const std::byte* at = nullptr;
-    int64_t lines_per_part = 0;
-    void operator()(int64_t, int) {
-      for (int64_t line = 0; line < lines_per_part; ++line, at += 64) {
-        Isa::Prefetch(at);
+    PrefetchBeside(const TilePanel& panel, bool whole, int64_t num_steps)
+        : near(panel),
+          steps(num_steps),
+          part_stride(whole ? kTileBytes : panel.vector_stride),
+          line_stride(whole ? 64 : panel.row_stride) {}
+
+    TilePanel near;
+    int64_t steps;
+    int64_t part_stride;
+    int64_t line_stride;
+    const std::byte* far = nullptr;
+    int64_t far_lines = 0;  // in every part
+
+    [[gnu::always_inline]] void operator()(int64_t step, int part) {
+      if (step + 1 < steps) {
+        const std::byte* tile = near.At(step + 1) + part * part_stride;
+#pragma GCC unroll 16
+        for (int line = 0; line < 16; ++line) Isa::PrefetchNear(tile + line * line_stride);
       }
+      for (int64_t line = 0; line < far_lines; ++line, far += 64) Isa::Prefetch(far);
     }
   };
 
