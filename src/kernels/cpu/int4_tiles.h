@@ -175,9 +175,8 @@ void GemmInt4Kept(const PanelGemm& gemm, int first_row, int num_rows, Prefetchin
                                     .next_lines = lines_per_part});
         } else {
           Isa::BeginMatrixTiles(block.num_rows);
-          typename Isa::PrefetchBeside beside(panel, true, steps_here);
-          beside.far = prefetching.from;
-          beside.far_lines = lines_per_part;
+          const typename Isa::template PrefetchBeside<64> beside{panel, steps_here,
+                                                                 prefetching.from, lines_per_part};
           Isa::template RunTilesBesideOf<DotKind::kInt8>(block, panel, vectors_here, beside);
         }
         prefetching.from += lines_per_part * steps_here * vectors_here * 64;

@@ -74,23 +74,15 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
 
   template <cpu::DotKind kKind>
   static void RunMatrixTiles(const cpu::Block& block, const std::byte* prefetch, int64_t lines) {
-    const int64_t stride = 4 * block.width;
-    TilePanel panel{block.panel, stride, 64, kTileSteps * stride};
-    const int64_t steps = block.steps / kTileSteps;
     const int vectors = block.width / kTileWidth;
     const int vectors_at_once = block.num_rows > kTileWidth ? 2 : 4;
-    PrefetchBeside beside(panel, vectors <= vectors_at_once, steps);
-    beside.far = prefetch;
-    beside.far_lines = (lines + steps * vectors - 1) / (steps * vectors);
-    cpu::Block part = block;
     BeginMatrixTiles(block.num_rows);
-    for (int vector = 0; vector < vectors; vector += vectors_at_once) {
-      const int count = vectors - vector < vectors_at_once ? vectors - vector : vectors_at_once;
-      RunTilesBesideOf<kKind>(part, panel, count, beside);
-      part.sums += 64 * count;
-      panel.data += 64 * count;
-      beside.near.data += 64 * count;
-      beside.far += steps * count * beside.far_lines * 64;
+    if (vectors <= vectors_at_once) {
+      RunVectors<kKind, 64>(block, vectors, vectors, prefetch, lines);
+    } else if (block.width == kPanelRows) {
+      RunVectors<kKind, 4 * kPanelRows>(block, vectors, vectors_at_once, prefetch, lines);
+    } else {
+      RunVectors<kKind, 0>(block, vectors, vectors_at_once, prefetch, lines);
     }
   }
 
@@ -101,28 +93,24 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   }
 
   // Fetches the tiles of the next step into the first-level cache, where their 16 loads wait for
-  // nothing, and lines of what comes later into the second-level one. Where all vectors of the
-  // panel are read in a step (`whole`) its lines are fetched in their order, which is faster yet
-  // (docs/results/int_gemm.md).
+  // nothing, and lines of what comes later into the second-level one. kLineStride: 64 where all
+  // vectors of the panel are read in a step: its lines are fetched in their order, which is faster
+  // yet; otherwise bytes between the lines of a tile, 0 where only the panel tells. Known here, a
+  // line costs one instruction (docs/results/int_gemm.md).
+  template <int kLineStride>
   struct PrefetchBeside {
-    PrefetchBeside(const TilePanel& panel, bool whole, int64_t num_steps)
-        : near(panel),
-          steps(num_steps),
-          part_stride(whole ? kTileBytes : panel.vector_stride),
-          line_stride(whole ? 64 : panel.row_stride) {}
-
     TilePanel near;
-    int64_t steps;
-    int64_t part_stride;
-    int64_t line_stride;
+    int64_t steps = 0;
     const std::byte* far = nullptr;
     int64_t far_lines = 0;  // in every part
 
     [[gnu::always_inline]] void operator()(int64_t step, int part) {
       if (step + 1 < steps) {
-        const std::byte* tile = near.At(step + 1) + part * part_stride;
+        const std::byte* tile =
+            near.At(step + 1) + part * (kLineStride == 64 ? kTileBytes : near.vector_stride);
+        const int64_t stride = kLineStride > 0 ? kLineStride : near.row_stride;
 #pragma GCC unroll 16
-        for (int line = 0; line < 16; ++line) Isa::PrefetchNear(tile + line * line_stride);
+        for (int line = 0; line < 16; ++line) Isa::PrefetchNear(tile + line * stride);
       }
       for (int64_t line = 0; line < far_lines; ++line, far += 64) Isa::Prefetch(far);
     }
@@ -155,6 +143,24 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   static void EndMatrixTiles() { asm volatile("tilerelease"); }
 
  private:
+  template <cpu::DotKind kKind, int kLineStride>
+  static void RunVectors(cpu::Block block, int vectors, int at_once, const std::byte* prefetch,
+                         int64_t lines) {
+    const int64_t stride = 4 * block.width;
+    TilePanel panel{block.panel, stride, 64, kTileSteps * stride};
+    const int64_t steps = block.steps / kTileSteps;
+    PrefetchBeside<kLineStride> beside{panel, steps, prefetch,
+                                       (lines + steps * vectors - 1) / (steps * vectors)};
+    for (int vector = 0; vector < vectors; vector += at_once) {
+      const int count = vectors - vector < at_once ? vectors - vector : at_once;
+      RunTilesBesideOf<kKind>(block, panel, count, beside);
+      block.sums += 64 * count;
+      panel.data += 64 * count;
+      beside.near.data += 64 * count;
+      beside.far += steps * count * beside.far_lines * 64;
+    }
+  }
+
   template <cpu::DotKind kKind, int kSums, int kRows, int kColumns>
   static void DotTiles() {
     if constexpr (kKind == cpu::DotKind::kInt8) {
