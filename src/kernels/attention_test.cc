@@ -39,7 +39,7 @@ constexpr AttentionCase kAttentionCases[] = {
     {3, 1, 96, 70, 0, QkNormKind::kNone, 0},
 };
 
-// A whole sequence through prepare_qkv and attend, in chunks of the given size.
+// A whole sequence through prepare_qkv, store_kv and attend, in chunks of the given size.
 class AttentionRun {
  public:
   AttentionRun(const KernelSet& kernels, KvFormat format, const AttentionCase& c)
@@ -138,13 +138,19 @@ class AttentionRun {
          .query_norm = query_norm_.data(),
          .key_norm = key_norm_.data(),
          .clip = case_.clip},
-        {.qkv = row.data(),
-         .cosine = cosine.data(),
-         .sine = sine.data(),
-         .queries = queries,
-         .kv_block = Align(cache_) + blocks_[position / kKvBlockTokens] * block_stride_,
-         .kv_head_stride = head_stride_,
-         .slot = position % kKvBlockTokens});
+        {.qkv = row.data(), .cosine = cosine.data(), .sine = sine.data(), .queries = queries});
+    std::byte* block = Align(cache_) + blocks_[position / kKvBlockTokens] * block_stride_;
+    const float* keys = row.data() + case_.num_heads * case_.head_dim;
+    for (int head = 0; head < case_.num_kv_heads; ++head) {
+      kernels_.store_kv({.format = format_,
+                         .key_dim = case_.head_dim,
+                         .value_dim = case_.head_dim,
+                         .first_slot = position % kKvBlockTokens,
+                         .num_rows = 1,
+                         .keys = keys + head * case_.head_dim,
+                         .values = keys + (case_.num_kv_heads + head) * case_.head_dim,
+                         .block = block + head * head_stride_});
+    }
   }
 
   const KernelSet& kernels_;

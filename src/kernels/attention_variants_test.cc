@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -75,10 +76,11 @@ class VariantRun {
       kernels.store_kv({.format = format_,
                         .key_dim = v_.key_dim,
                         .value_dim = has_values ? v_.value_dim : 0,
-                        .key = &keys_[size_t(key) * v_.key_dim],
-                        .value = &values_[size_t(key) * v_.value_dim],
-                        .block = Align(cache) + block_bytes * blocks_[key / kKvBlockTokens],
-                        .slot = key % kKvBlockTokens});
+                        .first_slot = key % kKvBlockTokens,
+                        .num_rows = 1,
+                        .keys = &keys_[size_t(key) * v_.key_dim],
+                        .values = &values_[size_t(key) * v_.value_dim],
+                        .block = Align(cache) + block_bytes * blocks_[key / kKvBlockTokens]});
     }
     const ActivationFormat compute = QueryFormat(format_);
     const int padded = PaddedHead(v_.key_dim);
@@ -210,13 +212,12 @@ TEST_P(AttentionVariantsTest, KeysComeBackAsTheyWereStored) {
     for (const int key_dim : {576, 46, 7}) {
       const std::vector<float> keys = Random(size_t(kKvBlockTokens) * key_dim, 1);
       std::vector<std::byte> cache(KeyBlockBytes(format, key_dim) + 64);
-      for (int slot = 0; slot < kKvBlockTokens; ++slot) {
-        GetParam()->store_kv({.format = format,
-                              .key_dim = key_dim,
-                              .key = &keys[size_t(slot) * key_dim],
-                              .block = Align(cache),
-                              .slot = slot});
-      }
+      GetParam()->store_kv({.format = format,
+                            .key_dim = key_dim,
+                            .num_rows = kKvBlockTokens,
+                            .keys = keys.data(),
+                            .key_stride = key_dim,
+                            .block = Align(cache)});
       std::vector<float> back(keys.size());
       GetParam()->load_keys({.format = format,
                              .key_dim = key_dim,
@@ -230,47 +231,71 @@ TEST_P(AttentionVariantsTest, KeysComeBackAsTheyWereStored) {
   }
 }
 
-TEST_P(AttentionVariantsTest, BlocksStoredAtOnceAreThoseStoredOneByOne) {
+// The bytes of a block in which `num_slots` positions were stored, so many at once (the first
+// `first` of them before), over what a former owner left.
+struct StoredBlock {
+  const KernelSet& kernels;
+  KvFormat format;
+  int key_dim, shared_dim, value_dim;
+  std::span<const float> keys, values;
+
+  std::vector<std::byte> Store(int num_slots, int first, int at_once) const {
+    const int64_t bytes =
+        KvBlockBytes({.format = format, .key_dim = key_dim, .value_dim = value_dim});
+    std::vector<std::byte> memory(bytes + 64, std::byte{0xff});
+    for (int slot = 0; slot < num_slots;) {
+      const int count = slot == 0 && first > 0 ? first : std::min(at_once, num_slots - slot);
+      kernels.store_kv({.format = format,
+                        .key_dim = key_dim,
+                        .value_dim = value_dim,
+                        .shared_dim = shared_dim,
+                        .first_slot = slot,
+                        .num_rows = count,
+                        .shared = &keys[size_t(slot) * key_dim],
+                        .keys = &keys[size_t(slot) * key_dim + shared_dim],
+                        .values = value_dim > 0 ? &values[size_t(slot) * value_dim] : nullptr,
+                        .shared_stride = key_dim,
+                        .key_stride = key_dim,
+                        .value_stride = value_dim,
+                        .block = Align(memory)});
+      slot += count;
+    }
+    return {Align(memory), Align(memory) + bytes};
+  }
+};
+
+TEST_P(AttentionVariantsTest, PositionsStoredAtOnceAreThoseStoredOneByOne) {
   struct Shape {
     int key_dim, shared_dim, value_dim;
   };
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
-    for (const Shape& s : {Shape{192, 64, 128}, Shape{29, 6, 37}, Shape{10, 2, 7}}) {
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+    for (const Shape& s :
+         {Shape{192, 64, 128}, Shape{29, 6, 37}, Shape{10, 0, 7}, Shape{80, 0, 0}}) {
+      const std::vector<float> keys = Random(size_t(kKvBlockTokens) * s.key_dim, 1);
+      const std::vector<float> values = Random(size_t(kKvBlockTokens) * s.value_dim, 2);
+      const StoredBlock block{*GetParam(), format, s.key_dim, s.shared_dim,
+                              s.value_dim, keys,   values};
       for (const int num_slots : {1, 16, 37, 64}) {
-        const int64_t bytes =
-            KeyBlockBytes(format, s.key_dim) + ValueBlockBytes(format, s.value_dim);
-        const std::vector<float> keys = Random(size_t(kKvBlockTokens) * s.key_dim, 1);
-        const std::vector<float> values = Random(size_t(kKvBlockTokens) * s.value_dim, 2);
-        std::vector<std::byte> one_by_one(bytes + 64);
-        std::vector<std::byte> at_once(bytes + 64);
-        std::fill(at_once.begin(), at_once.end(),
-                  num_slots < kKvBlockTokens ? std::byte{9} : std::byte{0});
-        for (int slot = 0; slot < num_slots; ++slot) {
-          GetParam()->store_kv({.format = format,
-                                .key_dim = s.key_dim,
-                                .value_dim = s.value_dim,
-                                .key = &keys[size_t(slot) * s.key_dim],
-                                .value = &values[size_t(slot) * s.value_dim],
-                                .block = Align(one_by_one),
-                                .slot = slot});
+        const std::vector<std::byte> one_by_one = block.Store(num_slots, 0, 1);
+        for (const int at_once : {3, 7, 16, 64}) {
+          for (const int first : {0, 1, 16}) {
+            if (first > num_slots) continue;
+            EXPECT_EQ(block.Store(num_slots, first, at_once), one_by_one)
+                << KvElementBytes(format) << " bytes, keys of " << s.key_dim << ", " << num_slots
+                << " positions, " << at_once << " at once after " << first;
+          }
         }
-        GetParam()->store_kv_rows({.format = format,
-                                   .key_dim = s.key_dim,
-                                   .value_dim = s.value_dim,
-                                   .shared_dim = s.shared_dim,
-                                   .num_slots = num_slots,
-                                   .shared = keys.data(),
-                                   .keys = keys.data() + s.shared_dim,
-                                   .values = values.data(),
-                                   .shared_stride = s.key_dim,
-                                   .key_stride = s.key_dim,
-                                   .value_stride = s.value_dim,
-                                   .block = Align(at_once)});
-        EXPECT_TRUE(std::equal(Align(one_by_one), Align(one_by_one) + bytes, Align(at_once)))
-            << KvElementBytes(format) << " bytes, keys of " << s.key_dim << ", " << num_slots
-            << " positions";
       }
     }
+  }
+}
+
+TEST_P(AttentionVariantsTest, TheFirstPositionClearsTheBlock) {
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+    const std::vector<float> zeros(64);
+    const StoredBlock block{*GetParam(), format, 48, 0, 64, zeros, zeros};
+    const std::vector<std::byte> bytes = block.Store(1, 0, 1);
+    EXPECT_EQ(bytes, std::vector<std::byte>(bytes.size())) << KvElementBytes(format) << " bytes";
   }
 }
 

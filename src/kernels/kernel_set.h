@@ -145,39 +145,28 @@ inline constexpr int kMaxHeadDim = 1024;
 }
 
 // One token: qkv (queries, keys, values of all heads) float, changed in place by norm, clip and
-// RoPE, then written out: queries as activations, head h at `queries` + h * PaddedHead(head_dim)
-// elements; key and value into position `slot` of the block at `kv_block` + h * kv_head_stride
-// (bytes).
+// RoPE; then the queries written out as activations, head h at `queries` + h * PaddedHead(head_dim)
+// elements.
 struct QkvToken {
   float* qkv = nullptr;
   const float* cosine = nullptr;  // (rotary_dim / 2), times the attention factor
   const float* sine = nullptr;
   std::byte* queries = nullptr;
-  std::byte* kv_block = nullptr;
-  int64_t kv_head_stride = 0;
-  int slot = 0;
 };
 
-// One key (key_dim) and value (value_dim) as position `slot` of a block.
-struct KvRow {
-  KvFormat format = KvFormat::kBf16;
-  int key_dim = 0;
-  int value_dim = 0;  // 0: no value
-  const float* key = nullptr;
-  const float* value = nullptr;
-  std::byte* block = nullptr;
-  int slot = 0;
-};
-
-// Positions [0, num_slots) of a block at once, as store_kv one after the other, and zeros at the
-// others. Not in kInt8. A key is shared_dim elements of `shared`, then the rest of `keys`.
+// Keys (key_dim) and values (value_dim; 0: none) of consecutive positions, to be stored as
+// positions [first_slot, first_slot + num_rows) of a block. A key is shared_dim elements of
+// `shared`, then the rest of `keys`. Position 0 begins a block: all others become zero, since a
+// masked position has probability zero, and zero times what a former owner left there need not be
+// zero. Positions are stored in their order: behind those stored there may be zeros.
 struct KvRows {
   KvFormat format = KvFormat::kBf16;
   int key_dim = 0;
   int value_dim = 0;
   int shared_dim = 0;
-  int num_slots = 0;
-  const float* shared = nullptr;  // row `slot` at shared + slot * shared_stride, as are the others
+  int first_slot = 0;
+  int num_rows = 0;
+  const float* shared = nullptr;  // row i at shared + i * shared_stride, as are the others
   const float* keys = nullptr;
   const float* values = nullptr;
   int64_t shared_stride = 0;  // floats
@@ -185,6 +174,11 @@ struct KvRows {
   int64_t value_stride = 0;
   std::byte* block = nullptr;
 };
+
+[[gnu::always_inline]] constexpr int64_t KvBlockBytes(const KvRows& rows) {
+  return KeyBlockBytes(rows.format, rows.key_dim) +
+         (rows.value_dim > 0 ? ValueBlockBytes(rows.format, rows.value_dim) : 0);
+}
 
 // The keys of a block as rows of floats: key `slot` at out + slot * out_stride.
 struct KeyRows {
@@ -292,8 +286,7 @@ struct KernelSet {
   // x (size) as float or bf16, then zeros up to `padded` elements.
   void (*convert)(ActivationFormat format, const float* x, int size, int padded, void* out);
   void (*prepare_qkv)(const QkvShape&, const QkvToken&);
-  void (*store_kv)(const KvRow&);
-  void (*store_kv_rows)(const KvRows&);
+  void (*store_kv)(const KvRows&);
   void (*load_keys)(const KeyRows&);
   void (*attend)(const Attention&);
   // The same in two steps: each span to `partial` (num_tokens * num_heads, SpanRowFloats), then all

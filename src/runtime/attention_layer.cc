@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/store_kv.h"
+
 namespace convene::runtime {
 namespace {
 
@@ -29,15 +31,6 @@ int AttentionLayer::Attend(const Layer& layer, const StepRows& rows, bool only_w
                            bool is_normed) {
   const model::AttentionSpec& shape = layer.spec.attention;
   Activations& buffers = context_.activations;
-  // Every block that this step starts to fill is cleared before anything is written to it.
-  context_.pool.ParallelFor(
-      rows.num_rows(),
-      [&](int64_t row, int) {
-        const bool starts_block = rows.position(row) % kKvBlockTokens == 0;
-        if (starts_block) cache_.ClearValues(layer.cache_layer, rows.block(row));
-      },
-      kKvBlockTokens);
-
   const int num_out = only_wanted ? static_cast<int>(rows.wanted().size()) : rows.num_rows();
   if (shape.latent) {
     latent_.Run(layer, rows, only_wanted);
@@ -76,16 +69,18 @@ void AttentionLayer::PrepareQkv(const Layer& layer, const StepRows& rows, bool i
   context_.pool.ParallelFor(
       rows.num_rows(),
       [&](int64_t row, int) {
-        context_.kernels.prepare_qkv(
-            shape, {.qkv = buffers.qkv.floats(row),
-                    .cosine = rows.cosine(row),
-                    .sine = rows.sine(row),
-                    .queries = buffers.queries.row(row),
-                    .kv_block = cache_.Block(layer.cache_layer, 0, rows.block(row)),
-                    .kv_head_stride = cache_.HeadStride(layer.cache_layer),
-                    .slot = rows.position(row) % kKvBlockTokens});
+        context_.kernels.prepare_qkv(shape, {.qkv = buffers.qkv.floats(row),
+                                             .cosine = rows.cosine(row),
+                                             .sine = rows.sine(row),
+                                             .queries = buffers.queries.row(row)});
       },
       4);
+  StoreKv(context_, cache_, layer.cache_layer, rows,
+          {.rows = buffers.qkv,
+           .first_key = attention.num_heads * attention.head_dim,
+           .num_heads = attention.num_kv_heads,
+           .key_dim = attention.head_dim,
+           .value_dim = attention.value_dim});
 }
 
 kernels::Attention AttentionLayer::Describe(const Layer& layer, const StepRows& rows,

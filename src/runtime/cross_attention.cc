@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/store_kv.h"
+
 namespace convene::runtime {
 
 using kernels::Epilogue;
@@ -11,27 +13,11 @@ void CrossAttention::Store(const Layer& layer, const StepRows& rows) {
   Activations& buffers = context_.activations;
   context_.Multiply(layer.weights.cross->kv, buffers.normed, rows.num_rows(), Epilogue::kStore,
                     buffers.qkv);
-  context_.pool.ParallelFor(
-      rows.num_rows(),
-      [&](int64_t row, int) {
-        const bool starts_block = rows.position(row) % kKvBlockTokens == 0;
-        if (starts_block) cache_.ClearValues(layer.cache_layer, rows.block(row));
-      },
-      kKvBlockTokens);
-  const kernels::QkvShape keys_and_values{.format = cache_.format(),
-                                          .num_kv_heads = shape.num_kv_heads,
-                                          .head_dim = shape.head_dim,
-                                          .value_dim = shape.value_dim};
-  context_.pool.ParallelFor(
-      rows.num_rows(),
-      [&](int64_t row, int) {
-        context_.kernels.prepare_qkv(
-            keys_and_values, {.qkv = buffers.qkv.floats(row),
-                              .kv_block = cache_.Block(layer.cache_layer, 0, rows.block(row)),
-                              .kv_head_stride = cache_.HeadStride(layer.cache_layer),
-                              .slot = rows.position(row) % kKvBlockTokens});
-      },
-      4);
+  StoreKv(context_, cache_, layer.cache_layer, rows,
+          {.rows = buffers.qkv,
+           .num_heads = shape.num_kv_heads,
+           .key_dim = shape.head_dim,
+           .value_dim = shape.value_dim});
 }
 
 int CrossAttention::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {

@@ -47,20 +47,10 @@ Result<KvCache> KvCache::Create(const model::ModelSpec& spec, kernels::KvFormat 
     const HeadShape shape = ShapeOf(layer.attention, format);
     cache.layers_.push_back({.base = base,
                              .block_bytes = shape.size_bytes() * shape.num_heads,
-                             .head_bytes = shape.size_bytes(),
-                             .first_value_byte = layer.attention.latent ? 0 : shape.key_bytes,
-                             .num_heads = shape.num_heads});
+                             .head_bytes = shape.size_bytes()});
     base += cache.layers_.back().block_bytes * num_blocks;
   }
   return cache;
-}
-
-void KvCache::ClearValues(int layer, int block) {
-  const Layer& at = layers_[layer];
-  for (int head = 0; head < at.num_heads; ++head) {
-    std::memset(Block(layer, head, block) + at.first_value_byte, 0,
-                static_cast<size_t>(at.head_bytes - at.first_value_byte));
-  }
 }
 
 }  // namespace convene::runtime

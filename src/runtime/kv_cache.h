@@ -28,24 +28,17 @@ class KvCache {
     const Layer& at = layers_[layer];
     return at.base + at.block_bytes * block + at.head_bytes * head;
   }
-  int64_t HeadStride(int layer) const { return layers_[layer].head_bytes; }
   int64_t BlockStride(int layer) const { return layers_[layer].block_bytes; }
   // Bytes of one position in one layer.
   int64_t TokenBytes(int layer) const {
     return layers_[layer].block_bytes / kernels::kKvBlockTokens;
   }
 
-  // Zeroes a block's values in one layer. A masked position has probability zero, and zero times
-  // what a former owner left there must stay zero even where that was not finite.
-  void ClearValues(int layer, int block);
-
  private:
   struct Layer {
     std::byte* base = nullptr;
     int64_t block_bytes = 0;
     int64_t head_bytes = 0;
-    int64_t first_value_byte = 0;  // 0 where values are a part of the keys
-    int num_heads = 0;
   };
 
   hardware::HugeBuffer memory_;

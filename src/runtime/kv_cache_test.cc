@@ -54,46 +54,8 @@ TEST(KvCache, HoldsOfALatentNothingButItAndTheRotatedPart) {
   const Result<KvCache> cache = KvCache::Create(Latent(512, 64), KvFormat::kBf16, 3);
   ASSERT_TRUE(cache.ok()) << cache.error().message;
   EXPECT_EQ(cache->TokenBytes(26), (512 + 64) * 2);
-  EXPECT_EQ(cache->BlockStride(0), cache->HeadStride(0));
+  EXPECT_EQ(cache->BlockStride(0), 64 * (512 + 64) * 2);
   EXPECT_EQ(cache->Block(1, 0, 0) - cache->Block(0, 0, 0), 3 * cache->BlockStride(0));
-}
-
-TEST(KvCache, ClearsALatentsBlockWhole) {
-  const model::ModelSpec spec = Latent(10, 4);
-  Result<KvCache> cache = KvCache::Create(spec, KvFormat::kBf16, 3);
-  ASSERT_TRUE(cache.ok()) << cache.error().message;
-  const auto block_bytes = static_cast<size_t>(cache->BlockStride(2));
-  std::memset(cache->Block(2, 0, 0), 0xff, block_bytes * 3);
-  cache->ClearValues(2, 1);
-  for (size_t i = 0; i < 3 * block_bytes; ++i) {
-    const bool cleared = i / block_bytes == 1;
-    ASSERT_EQ(cache->Block(2, 0, 0)[i], cleared ? std::byte{0} : std::byte{0xff});
-  }
-}
-
-TEST(KvCache, ClearsTheValuesOfOneBlockInOneLayerAndNothingElse) {
-  constexpr int kNumBlocks = 3;
-  const model::ModelSpec spec = TwoLayers();
-  Result<KvCache> cache = KvCache::Create(spec, KvFormat::kBf16, kNumBlocks);
-  ASSERT_TRUE(cache.ok()) << cache.error().message;
-  for (int layer = 0; layer < 2; ++layer) {
-    std::memset(cache->Block(layer, 0, 0), 0xff,
-                static_cast<size_t>(cache->BlockStride(layer)) * kNumBlocks);
-  }
-  cache->ClearValues(1, 2);
-  for (int layer = 0; layer < 2; ++layer) {
-    const int head_dim = spec.layers[layer].attention.head_dim;
-    const auto key_bytes = kernels::KeyBlockBytes(KvFormat::kBf16, head_dim);
-    for (int block = 0; block < kNumBlocks; ++block) {
-      for (int head = 0; head < 2; ++head) {
-        const std::byte* data = cache->Block(layer, head, block);
-        for (int64_t i = 0; i < cache->HeadStride(layer); ++i) {
-          const bool cleared = layer == 1 && block == 2 && i >= key_bytes;
-          ASSERT_EQ(data[i], cleared ? std::byte{0} : std::byte{0xff});
-        }
-      }
-    }
-  }
 }
 
 }  // namespace

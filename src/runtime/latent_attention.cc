@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "runtime/store_kv.h"
 
 namespace convene::runtime {
 namespace {
@@ -29,6 +30,7 @@ float* LatentAttention::Query(int64_t row) const {
 }
 
 void LatentAttention::CacheKeys(const StepRows& rows) {
+  Activations& buffers = context_.activations;
   const kernels::Norm norm{.format = kernels::ActivationFormat::kF32,
                            .epsilon = latent().norm_epsilon,
                            .weight = layer_weights().key_norm.data(),
@@ -41,17 +43,15 @@ void LatentAttention::CacheKeys(const StepRows& rows) {
   context_.pool.ParallelFor(
       rows.num_rows(),
       [&](int64_t row, int) {
-        float* key = context_.activations.qkv.floats(row) + first;
+        float* key = buffers.qkv.floats(row) + first;
         float* cached = key + latent().rope_dim;
         context_.kernels.normalize(norm, cached, nullptr, cached);
         context_.kernels.prepare_qkv(
-            shape, {.qkv = key,
-                    .cosine = rows.cosine(row),
-                    .sine = rows.sine(row),
-                    .kv_block = cache_.Block(layer_->cache_layer, 0, rows.block(row)),
-                    .slot = rows.position(row) % kKvBlockTokens});
+            shape, {.qkv = key, .cosine = rows.cosine(row), .sine = rows.sine(row)});
       },
       4);
+  StoreKv(context_, cache_, layer_->cache_layer, rows,
+          {.rows = buffers.qkv, .first_key = first, .num_heads = 1, .key_dim = latent().key_dim()});
 }
 
 void LatentAttention::PrepareQueries(const StepRows& rows) {
@@ -174,20 +174,18 @@ void LatentAttention::StoreExpanded(int first_position, int count, int num_heads
     std::byte* target = ExpandedBlock(head, first_position / kKvBlockTokens + block);
     const int num_slots = std::min(kKvBlockTokens, count - block * kKvBlockTokens);
     const int64_t row = int64_t{block} * kKvBlockTokens;
-    // Zeros behind the last position: a probability of zero times what is there must be zero.
-    context_.kernels.store_kv_rows(
-        {.format = compute_format(),
-         .key_dim = shape().head_dim,
-         .value_dim = shape().value_dim,
-         .shared_dim = latent().rope_dim,
-         .num_slots = num_slots,
-         .shared = buffers.cached_keys.floats(row),
-         .keys = buffers.expanded_keys.floats(row) + head * key_rows,
-         .values = buffers.expanded_values.floats(row) + head * value_rows,
-         .shared_stride = buffers.cached_keys.stride_bytes / 4,
-         .key_stride = buffers.expanded_keys.stride_bytes / 4,
-         .value_stride = buffers.expanded_values.stride_bytes / 4,
-         .block = target});
+    context_.kernels.store_kv({.format = compute_format(),
+                               .key_dim = shape().head_dim,
+                               .value_dim = shape().value_dim,
+                               .shared_dim = latent().rope_dim,
+                               .num_rows = num_slots,
+                               .shared = buffers.cached_keys.floats(row),
+                               .keys = buffers.expanded_keys.floats(row) + head * key_rows,
+                               .values = buffers.expanded_values.floats(row) + head * value_rows,
+                               .shared_stride = buffers.cached_keys.stride_bytes / 4,
+                               .key_stride = buffers.expanded_keys.stride_bytes / 4,
+                               .value_stride = buffers.expanded_values.stride_bytes / 4,
+                               .block = target});
   });
 }
 

@@ -15,6 +15,7 @@ void StepRows::Begin(std::span<const SequenceStep> step, hardware::ThreadPool& p
   position_.clear();
   token_.clear();
   wanted_.clear();
+  block_rows_.clear();
   frequencies_.clear();
   if (spec_.rope.DependsOnLength()) frequencies_of_length_.clear();
   for (int sequence_idx = 0; sequence_idx < std::ssize(step); ++sequence_idx) {
@@ -30,6 +31,8 @@ void StepRows::Begin(std::span<const SequenceStep> step, hardware::ThreadPool& p
             "token {} in a vocabulary of {}", sequence.tokens[i], spec_.vocab_size);
       if (i >= sequence.first_logits_token) wanted_.push_back(num_rows());
       const int position = sequence.first_position + i;
+      if (i == 0 || position % kKvBlockTokens == 0) block_rows_.push_back({num_rows(), 0});
+      ++block_rows_.back().num_rows;
       sequence_.push_back(sequence_idx);
       position_.push_back(position);
       token_.push_back(sequence.tokens[i]);

@@ -25,6 +25,12 @@ struct AttentionUnit {
   int first_out_row = 0;
 };
 
+// Consecutive rows of one sequence whose positions lie in one block of the KV cache.
+struct BlockRows {
+  int first_row = 0;
+  int num_rows = 0;
+};
+
 class StepRows {
  public:
   explicit StepRows(const model::ModelSpec& spec) : spec_(spec) {}
@@ -44,6 +50,9 @@ class StepRows {
   // (rotary_dim / 2) each
   const float* cosine(int64_t row) const { return cosine_.data() + row * half_rotary_dim(); }
   const float* sine(int64_t row) const { return sine_.data() + row * half_rotary_dim(); }
+
+  // All rows, in their order.
+  std::span<const BlockRows> block_rows() const { return block_rows_; }
 
   // Rows whose logits are wanted, in increasing order.
   std::span<const int32_t> wanted() const { return wanted_; }
@@ -65,6 +74,7 @@ class StepRows {
   std::vector<int32_t> position_;
   std::vector<int32_t> token_;
   std::vector<int32_t> wanted_;
+  std::vector<BlockRows> block_rows_;
   std::vector<const float*> frequencies_;  // per row
   std::map<int, std::vector<float>> frequencies_of_length_;
   std::vector<float> cosine_;

@@ -131,73 +131,6 @@ inline void Rotate(float* head, const QkvShape& shape, const QkvToken& token) {
   });
 }
 
-// Writes one key as row `slot` of the panel at `out`, whose steps hold `elements` elements.
-template <class Isa, class T>
-inline void ScatterKey(T* out, const T* key, int head_dim, int elements, int slot) {
-  out += elements * slot;
-  for (int i = 0; i < head_dim; ++i) {
-    out[i / elements * elements * kKvBlockTokens + i % elements] = key[i];
-  }
-}
-
-// Writes one value as column `slot` of panels of head_dim rows.
-template <class Isa, class T>
-inline void ScatterValue(T* out, const T* value, int head_dim, int elements, int slot) {
-  for (int first = 0; first < head_dim; first += kPanelRows) {
-    const int left = head_dim - first;
-    const int rows = left < kPanelRows ? left : kPanelRows;
-    const int width = (rows + kLanes - 1) / kLanes * kLanes;
-    T* at = out + int64_t{first} * kKvBlockTokens + slot / elements * elements * width +
-            slot % elements;
-    for (int row = 0; row < rows; ++row) at[row * elements] = value[first + row];
-  }
-}
-
-// A key or a value in the format of the cache, in `scratch`; returns its scale (kInt8).
-template <class Isa>
-inline float RoundForCache(KvFormat format, const float* x, int head_dim, void* scratch) {
-  float scale = 0;
-  if (format == KvFormat::kInt8) {
-    const float top = LargestMagnitude<Isa>(x, head_dim);
-    const auto inverse = Isa::Broadcast(Int8Inverse(top));
-    ForEachVector(head_dim, [&](int i, int count) {
-      Isa::StoreInt8(static_cast<int8_t*>(scratch) + i,
-                     Isa::RoundToInts(Isa::LoadPartial(x + i, count) * inverse));
-    });
-    scale = top / 127.0f;
-  } else {
-    ForEachVector(head_dim, [&](int i, int count) {
-      StoreActivations<Isa>(QueryFormat(format), scratch, i, Isa::LoadPartial(x + i, count),
-                            kLanes);
-    });
-  }
-  return scale;
-}
-
-template <class Isa>
-void StoreKv(const KvRow& row) {
-  std::byte* values = row.block + KeyBlockBytes(row.format, row.key_dim);
-  const auto store = [&]<class T>(T* scratch, int elements) {
-    const bool int8 = row.format == KvFormat::kInt8;
-    const float key_scale = RoundForCache<Isa>(row.format, row.key, row.key_dim, scratch);
-    ScatterKey<Isa>(reinterpret_cast<T*>(row.block), scratch, row.key_dim, elements, row.slot);
-    if (int8) KeyScales(row.block, row.key_dim)[row.slot] = key_scale;
-    if (row.value_dim == 0) return;
-    const float value_scale = RoundForCache<Isa>(row.format, row.value, row.value_dim, scratch);
-    ScatterValue<Isa>(reinterpret_cast<T*>(values), scratch, row.value_dim, elements, row.slot);
-    if (int8) ValueScales(values, row.value_dim)[row.slot] = value_scale;
-  };
-  alignas(64) float scratch[kMaxHeadDim];
-  switch (row.format) {
-    case KvFormat::kF32:
-      return store(scratch, 1);
-    case KvFormat::kBf16:
-      return store(reinterpret_cast<tensor::Bf16*>(scratch), 2);
-    case KvFormat::kInt8:
-      return store(reinterpret_cast<int8_t*>(scratch), 2);
-  }
-}
-
 template <class Isa>
 void Convert(ActivationFormat format, const float* x, int size, int padded, void* out) {
   ForEachVector(padded, [&](int i, int count) {
@@ -214,7 +147,6 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
   const int qkv_dim = query_dim + kv_dim + shape.num_kv_heads * shape.value_dim;
   float* queries = token.qkv;
   float* keys = queries + query_dim;
-  const float* values = keys + kv_dim;
   NormalizeHeads<Isa>(shape, queries, shape.num_heads, shape.query_norm);
   NormalizeHeads<Isa>(shape, keys, shape.num_kv_heads, shape.key_norm);
   if (shape.clip > 0) {
@@ -238,15 +170,7 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
     });
   }
   for (int head = 0; head < shape.num_kv_heads; ++head) {
-    float* key = keys + head * shape.head_dim;
-    Rotate<Isa>(key, shape, token);
-    StoreKv<Isa>({.format = shape.format,
-                  .key_dim = shape.head_dim,
-                  .value_dim = shape.value_dim,
-                  .key = key,
-                  .value = values + head * shape.value_dim,
-                  .block = token.kv_block + head * token.kv_head_stride,
-                  .slot = token.slot});
+    Rotate<Isa>(keys + head * shape.head_dim, shape, token);
   }
 }
 

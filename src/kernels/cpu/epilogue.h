@@ -152,10 +152,9 @@ void Finish(const PanelGemm& gemm, const std::byte* sums, int first_row, int num
       return StoreGated<Isa, kKind>(gemm, finished, first_row, num_rows,
                                     [](Floats gate, Floats up) { return Silu<Isa>(gate) * up; });
     case Epilogue::kClampedSwiglu:
-      return StoreGated<Isa, kKind>(gemm, finished, first_row, num_rows,
-                                    [&](Floats gate, Floats up) {
-                                      return ClampedSwiglu<Isa>(gemm.parameters, gate, up);
-                                    });
+      return StoreGated<Isa, kKind>(
+          gemm, finished, first_row, num_rows,
+          [&](Floats gate, Floats up) { return ClampedSwiglu<Isa>(gemm.parameters, gate, up); });
   }
 }
 

@@ -19,7 +19,6 @@ constexpr KernelSet MakeKernels() {
           .convert = Convert<Isa>,
           .prepare_qkv = PrepareQkv<Isa>,
           .store_kv = StoreKv<Isa>,
-          .store_kv_rows = StoreKvRows<Isa>,
           .load_keys = LoadKeys<Isa>,
           .attend = Attend<Isa>,
           .attend_span = AttendSpan<Isa>,

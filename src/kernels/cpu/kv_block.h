@@ -1,6 +1,6 @@
-// Whole blocks of the KV cache at once: keys and values of many positions into the panels, and keys
-// out of them, by transposing tiles of 16 positions x 16 elements. One position at a time is
-// elementwise.h.
+// Blocks of the KV cache: keys and values into the panels, and keys out of them. Many positions by
+// transposing tiles of 16 positions x 16 elements; one position of a key is spread over as many
+// lines as it has pairs of elements.
 #pragma once
 
 #include "kernels/cpu/elementwise.h"
@@ -54,21 +54,101 @@ inline void RoundRow(const float* x, int size, tensor::Bf16* out) {
                 [&](int i, int count) { Isa::StoreBf16(out + i, Isa::LoadPartial(x + i, count)); });
 }
 
-// Positions [first_slot, first_slot + kTileSlots) of bf16 keys; those that are not there are zero.
+// Writes one key as row `slot` of the panel at `out`, whose steps hold `elements` elements.
+template <class Isa, class T>
+inline void ScatterKey(T* out, const T* key, int head_dim, int elements, int slot) {
+  out += elements * slot;
+  for (int i = 0; i < head_dim; ++i) {
+    out[i / elements * elements * kKvBlockTokens + i % elements] = key[i];
+  }
+}
+
+// Writes one value as column `slot` of panels of head_dim rows.
+template <class Isa, class T>
+inline void ScatterValue(T* out, const T* value, int head_dim, int elements, int slot) {
+  for (int first = 0; first < head_dim; first += kPanelRows) {
+    const int left = head_dim - first;
+    const int rows = left < kPanelRows ? left : kPanelRows;
+    const int width = (rows + kLanes - 1) / kLanes * kLanes;
+    T* at = out + int64_t{first} * kKvBlockTokens + slot / elements * elements * width +
+            slot % elements;
+    for (int row = 0; row < rows; ++row) at[row * elements] = value[first + row];
+  }
+}
+
+// A key or a value in the format of the cache, in `scratch`; returns its scale (kInt8).
 template <class Isa>
-inline void StoreKeyTiles(const KvRows& rows, int first_slot) {
+inline float RoundForCache(KvFormat format, const float* x, int head_dim, void* scratch) {
+  float scale = 0;
+  if (format == KvFormat::kInt8) {
+    const float top = LargestMagnitude<Isa>(x, head_dim);
+    const auto inverse = Isa::Broadcast(Int8Inverse(top));
+    ForEachVector(head_dim, [&](int i, int count) {
+      Isa::StoreInt8(static_cast<int8_t*>(scratch) + i,
+                     Isa::RoundToInts(Isa::LoadPartial(x + i, count) * inverse));
+    });
+    scale = top / 127.0f;
+  } else {
+    ForEachVector(head_dim, [&](int i, int count) {
+      StoreActivations<Isa>(QueryFormat(format), scratch, i, Isa::LoadPartial(x + i, count),
+                            kLanes);
+    });
+  }
+  return scale;
+}
+
+// Row `row` as the position it is, in any format.
+template <class Isa>
+void StoreKvRow(const KvRows& rows, int row) {
+  const int slot = rows.first_slot + row;
+  const float* key = rows.keys + row * rows.key_stride;
+  float joined[kMaxHeadDim];
+  if (rows.shared_dim > 0) {
+    const float* shared = rows.shared + row * rows.shared_stride;
+    __builtin_memcpy(joined, shared, sizeof(float) * size_t(rows.shared_dim));
+    __builtin_memcpy(joined + rows.shared_dim, key,
+                     sizeof(float) * size_t(rows.key_dim - rows.shared_dim));
+    key = joined;
+  }
+  const float* value = rows.values + row * rows.value_stride;
+  std::byte* values = rows.block + KeyBlockBytes(rows.format, rows.key_dim);
+  const auto store = [&]<class T>(T* scratch, int elements) {
+    const bool int8 = rows.format == KvFormat::kInt8;
+    const float key_scale = RoundForCache<Isa>(rows.format, key, rows.key_dim, scratch);
+    ScatterKey<Isa>(reinterpret_cast<T*>(rows.block), scratch, rows.key_dim, elements, slot);
+    if (int8) KeyScales(rows.block, rows.key_dim)[slot] = key_scale;
+    if (rows.value_dim == 0) return;
+    const float value_scale = RoundForCache<Isa>(rows.format, value, rows.value_dim, scratch);
+    ScatterValue<Isa>(reinterpret_cast<T*>(values), scratch, rows.value_dim, elements, slot);
+    if (int8) ValueScales(values, rows.value_dim)[slot] = value_scale;
+  };
+  alignas(64) float scratch[kMaxHeadDim];
+  switch (rows.format) {
+    case KvFormat::kF32:
+      return store(scratch, 1);
+    case KvFormat::kBf16:
+      return store(reinterpret_cast<tensor::Bf16*>(scratch), 2);
+    case KvFormat::kInt8:
+      return store(reinterpret_cast<int8_t*>(scratch), 2);
+  }
+}
+
+// bf16 keys of rows [first, first + kTileSlots), whose first is at the beginning of a tile; rows
+// that are not there become zero.
+template <class Isa>
+inline void StoreKeyTiles(const KvRows& rows, int first) {
   constexpr int kRow = kMaxHeadDim + kTileElements;
   alignas(64) tensor::Bf16 keys[kTileSlots * kRow];
   const int pairs = (rows.key_dim + 1) / 2;
   for (int i = 0; i < kTileSlots; ++i) {
-    const int slot = first_slot + i;
+    const int row = first + i;
     tensor::Bf16* key = keys + i * kRow;
-    if (slot >= rows.num_slots) {
+    if (row >= rows.num_rows) {
       __builtin_memset(key, 0, static_cast<size_t>(rows.key_dim + kTileElements) * 2);
       continue;
     }
-    RoundRow<Isa>(rows.shared + slot * rows.shared_stride, rows.shared_dim, key);
-    RoundRow<Isa>(rows.keys + slot * rows.key_stride, rows.key_dim - rows.shared_dim,
+    RoundRow<Isa>(rows.shared + row * rows.shared_stride, rows.shared_dim, key);
+    RoundRow<Isa>(rows.keys + row * rows.key_stride, rows.key_dim - rows.shared_dim,
                   key + rows.shared_dim);
     key[rows.key_dim] = 0;  // the other half of an odd number's last pair
   }
@@ -82,19 +162,20 @@ inline void StoreKeyTiles(const KvRows& rows, int first_slot) {
     TransposeTile(tile);
     const int count = pairs - pair < kQuadTile ? pairs - pair : kQuadTile;
     for (int i = 0; i < count; ++i) {
-      std::byte* to = rows.block + (int64_t{pair + i} * kKvBlockTokens + first_slot) * 4;
+      std::byte* to =
+          rows.block + (int64_t{pair + i} * kKvBlockTokens + rows.first_slot + first) * 4;
       __builtin_memcpy(to, &tile[i], sizeof(Quads));
     }
   }
 }
 
-// Positions `slot` and `slot` + 1 of bf16 values.
+// bf16 values of rows `row`, at an even position, and `row` + 1.
 template <class Isa>
-inline void StoreValuePair(const KvRows& rows, int slot) {
+inline void StoreValuePair(const KvRows& rows, int row) {
   auto* values =
       reinterpret_cast<tensor::Bf16*>(rows.block + KeyBlockBytes(rows.format, rows.key_dim));
-  const float* even = rows.values + slot * rows.value_stride;
-  const bool has_odd = slot + 1 < rows.num_slots;
+  const float* even = rows.values + row * rows.value_stride;
+  const bool has_odd = row + 1 < rows.num_rows;
   ForEachVector(rows.value_dim, [&](int i, int count) {
     const int first = i / kPanelRows * kPanelRows;
     const int left = rows.value_dim - first;
@@ -104,35 +185,29 @@ inline void StoreValuePair(const KvRows& rows, int slot) {
     Isa::StoreBf16(pair + kLanes,
                    has_odd ? Isa::LoadPartial(even + rows.value_stride + i, count) : Isa::Zero());
     Interleave(pair, pair + kLanes,
-               values + int64_t{first} * kKvBlockTokens + slot * width + 2 * (i - first));
+               values + int64_t{first} * kKvBlockTokens + (rows.first_slot + row) * width +
+                   2 * (i - first));
   });
 }
 
 template <class Isa>
-void StoreKvRows(const KvRows& rows) {
-  if (rows.num_slots < kKvBlockTokens) {
-    const int64_t bytes =
-        KeyBlockBytes(rows.format, rows.key_dim) + ValueBlockBytes(rows.format, rows.value_dim);
-    __builtin_memset(rows.block, 0, static_cast<size_t>(bytes));
+void StoreKv(const KvRows& rows) {
+  constexpr int kFewestInTile = 4;
+  const bool writes_all = rows.num_rows == kKvBlockTokens && rows.format == KvFormat::kBf16 &&
+                          rows.value_dim % kLanes == 0;
+  if (rows.first_slot == 0 && !writes_all) {
+    __builtin_memset(rows.block, 0, static_cast<size_t>(KvBlockBytes(rows)));
   }
-  if (rows.format == KvFormat::kBf16) {
-    for (int slot = 0; slot < rows.num_slots; slot += kTileSlots) StoreKeyTiles<Isa>(rows, slot);
-    for (int slot = 0; slot < rows.num_slots; slot += 2) StoreValuePair<Isa>(rows, slot);
-    return;
-  }
-  float key[kMaxHeadDim];
-  for (int slot = 0; slot < rows.num_slots; ++slot) {
-    for (int i = 0; i < rows.shared_dim; ++i) key[i] = rows.shared[slot * rows.shared_stride + i];
-    for (int i = rows.shared_dim; i < rows.key_dim; ++i) {
-      key[i] = rows.keys[slot * rows.key_stride + i - rows.shared_dim];
+  for (int row = 0; row < rows.num_rows;) {
+    const int left = rows.num_rows - row;
+    const bool begins_tile = (rows.first_slot + row) % kTileSlots == 0;
+    if (rows.format != KvFormat::kBf16 || !begins_tile || left < kFewestInTile) {
+      StoreKvRow<Isa>(rows, row++);
+      continue;
     }
-    StoreKv<Isa>({.format = rows.format,
-                  .key_dim = rows.key_dim,
-                  .value_dim = rows.value_dim,
-                  .key = key,
-                  .value = rows.values + slot * rows.value_stride,
-                  .block = rows.block,
-                  .slot = slot});
+    StoreKeyTiles<Isa>(rows, row);
+    for (int i = 0; i < kTileSlots && i < left; i += 2) StoreValuePair<Isa>(rows, row + i);
+    row += kTileSlots;
   }
 }
 

@@ -218,47 +218,39 @@ float LoadKv(KvFormat format, const std::byte* block, int64_t index) {
   return LoadActivation(QueryFormat(format), block, index);
 }
 
-void StoreKv(const KvRow& row) {
+void StoreKvRow(const KvRows& rows, const float* key, const float* value, int slot) {
   const auto largest = [](const float* x, int size) {
     float top = 0;
     for (int i = 0; i < size; ++i) top = std::max(top, std::abs(x[i]));
     return top;
   };
-  const float key_top = largest(row.key, row.key_dim);
-  for (int i = 0; i < row.key_dim; ++i) {
-    StoreKvElement(row.format, row.block, KeyIndex(row.format, row.slot, i), row.key[i],
+  const float key_top = largest(key, rows.key_dim);
+  for (int i = 0; i < rows.key_dim; ++i) {
+    StoreKvElement(rows.format, rows.block, KeyIndex(rows.format, slot, i), key[i],
                    Int8Inverse(key_top));
   }
-  const bool int8 = row.format == KvFormat::kInt8;
-  if (int8) KeyScales(row.block, row.key_dim)[row.slot] = key_top / 127.0f;
-  if (row.value_dim == 0) return;
-  std::byte* values = row.block + KeyBlockBytes(row.format, row.key_dim);
-  const float value_top = largest(row.value, row.value_dim);
-  for (int i = 0; i < row.value_dim; ++i) {
-    StoreKvElement(row.format, values, ValueIndex(row.format, row.value_dim, row.slot, i),
-                   row.value[i], Int8Inverse(value_top));
+  const bool int8 = rows.format == KvFormat::kInt8;
+  if (int8) KeyScales(rows.block, rows.key_dim)[slot] = key_top / 127.0f;
+  if (rows.value_dim == 0) return;
+  std::byte* values = rows.block + KeyBlockBytes(rows.format, rows.key_dim);
+  const float value_top = largest(value, rows.value_dim);
+  for (int i = 0; i < rows.value_dim; ++i) {
+    StoreKvElement(rows.format, values, ValueIndex(rows.format, rows.value_dim, slot, i), value[i],
+                   Int8Inverse(value_top));
   }
-  if (int8) ValueScales(values, row.value_dim)[row.slot] = value_top / 127.0f;
+  if (int8) ValueScales(values, rows.value_dim)[slot] = value_top / 127.0f;
 }
 
-void StoreKvRows(const KvRows& rows) {
-  std::memset(
-      rows.block, 0,
-      KeyBlockBytes(rows.format, rows.key_dim) + ValueBlockBytes(rows.format, rows.value_dim));
-  for (int slot = 0; slot < rows.num_slots; ++slot) {
-    const float* shared = rows.shared + slot * rows.shared_stride;
-    const float* own = rows.keys + slot * rows.key_stride;
+void StoreKv(const KvRows& rows) {
+  if (rows.first_slot == 0) std::memset(rows.block, 0, static_cast<size_t>(KvBlockBytes(rows)));
+  for (int row = 0; row < rows.num_rows; ++row) {
+    const float* shared = rows.shared + row * rows.shared_stride;
+    const float* own = rows.keys + row * rows.key_stride;
     float key[kMaxHeadDim];
     for (int i = 0; i < rows.key_dim; ++i) {
       key[i] = i < rows.shared_dim ? shared[i] : own[i - rows.shared_dim];
     }
-    StoreKv({.format = rows.format,
-             .key_dim = rows.key_dim,
-             .value_dim = rows.value_dim,
-             .key = key,
-             .value = rows.values + slot * rows.value_stride,
-             .block = rows.block,
-             .slot = slot});
+    StoreKvRow(rows, key, rows.values + row * rows.value_stride, rows.first_slot + row);
   }
 }
 
@@ -282,7 +274,6 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
   const int kv_dim = shape.num_kv_heads * shape.head_dim;
   float* queries = token.qkv;
   float* keys = queries + query_dim;
-  float* values = keys + kv_dim;
   const int qkv_dim = query_dim + kv_dim + shape.num_kv_heads * shape.value_dim;
   NormalizeHeads(shape, queries, shape.num_heads, shape.query_norm);
   NormalizeHeads(shape, keys, shape.num_kv_heads, shape.key_norm);
@@ -301,15 +292,7 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
     }
   }
   for (int head = 0; head < shape.num_kv_heads; ++head) {
-    float* key = keys + head * shape.head_dim;
-    Rotate(key, shape, token);
-    StoreKv({.format = shape.format,
-             .key_dim = shape.head_dim,
-             .value_dim = shape.value_dim,
-             .key = key,
-             .value = values + head * shape.value_dim,
-             .block = token.kv_block + head * token.kv_head_stride,
-             .slot = token.slot});
+    Rotate(keys + head * shape.head_dim, shape, token);
   }
 }
 
@@ -483,7 +466,6 @@ const KernelSet& Kernels() {
                                       .convert = Convert,
                                       .prepare_qkv = PrepareQkv,
                                       .store_kv = StoreKv,
-                                      .store_kv_rows = StoreKvRows,
                                       .load_keys = LoadKeys,
                                       .attend = Attend,
                                       .attend_span = AttendSpan,
