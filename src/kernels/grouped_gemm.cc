@@ -18,7 +18,14 @@ class WorkList {
     num_panels_ = first.num_panels();
     const int64_t panels = int64_t{num_panels_} * std::ssize(gemm.groups);
     int most_rows = 1;
-    for (const GemmGroup& group : gemm.groups) most_rows = std::max(most_rows, group.num_rows);
+    int64_t num_rows = 0;
+    for (const GemmGroup& group : gemm.groups) {
+      most_rows = std::max(most_rows, group.num_rows);
+      num_rows += group.num_rows;
+    }
+    const bool whole_lines =
+        reinterpret_cast<uintptr_t>(gemm.out) % 64 == 0 && gemm.out_stride % 64 == 0;
+    streams_out_ = whole_lines && num_rows * gemm.out_stride >= kStreamedBytes;
     const int64_t wanted = std::max<int64_t>(1, kUnitsPerThread * num_threads / panels);
     const int64_t cut = (most_rows + wanted - 1) / wanted;
     rows_per_unit_ = static_cast<int>(std::max<int64_t>(kMinRowsPerUnit, cut));
@@ -52,6 +59,7 @@ class WorkList {
         MakesActivations(gemm_.epilogue) ? ElementBytes(gemm_.out_format) : int64_t{sizeof(float)};
     unit->out = gemm_.out + first_row * gemm_.out_stride + int64_t{panel} * panel_columns * element;
     unit->out_stride = gemm_.out_stride;
+    unit->streams_out = streams_out_;
     unit->bias = group.bias != nullptr ? group.bias + panel * kPanelRows : nullptr;
     return true;
   }
@@ -59,11 +67,16 @@ class WorkList {
  private:
   static constexpr int kUnitsPerThread = 4;
   static constexpr int kMinRowsPerUnit = 48;
+  // A larger output leaves the caches of a core, beside the weights that pass through them, before
+  // it is read. Fetching its lines only to overwrite them took a tenth of prefill
+  // (docs/results/int_gemm.md).
+  static constexpr int64_t kStreamedBytes = int64_t{4} << 20;
 
   const GroupedGemm& gemm_;
   int num_panels_ = 0;
   int rows_per_unit_ = 0;
   int row_units_ = 0;
+  bool streams_out_ = false;
 };
 
 void RunGroups(const KernelSet& kernels, hardware::ThreadPool& pool, const GroupedGemm& gemm) {

@@ -99,6 +99,36 @@ TEST_P(GroupedGemmTest, WholeNumbersGiveTheSameBitsOnEverySet) {
   }
 }
 
+TEST_P(GroupedGemmTest, LargeOutputsAreTheSamePastTheCachesAndThroughThem) {
+  if (&kernels() == &reference::Kernels()) GTEST_SKIP() << "it streams nothing and takes seconds";
+  // Whole lines of a large output are streamed; where it does not begin at a line, none are.
+  constexpr int kTokens = 600;
+  constexpr int kRows = 64 * 29;
+  constexpr int kCols = 70;
+  static_assert(kTokens * kRows * 4 > (4 << 20));
+  for (const Formats& formats : kFormats) {
+    const Packed packed = Pack(formats, RandomFloats(size_t(kRows) * kCols, 5), kRows, kCols);
+    const Rows rows =
+        MakeRows(formats.activations, RandomFloats(size_t(kTokens) * kCols, 6), kTokens, kCols);
+    const auto run = [&](size_t bytes_from_line) {
+      hardware::ThreadPool pool({0, 0});
+      std::vector<std::byte> memory(size_t(kTokens) * kRows * 4 + 128);
+      std::byte* out = Align(memory) + bytes_from_line;
+      const GemmGroup group{.weights = &packed.matrix, .num_rows = kTokens};
+      RunGroupedGemm(kernels(), pool,
+                     {.groups = {&group, 1},
+                      .activations = formats.activations,
+                      .rows = rows.storage.data(),
+                      .row_stride = rows.stride,
+                      .out = out,
+                      .out_stride = int64_t{4} * kRows,
+                      .scratch = Scratch()});
+      return std::vector<std::byte>(out, out + size_t(kTokens) * kRows * 4);
+    };
+    EXPECT_TRUE(run(0) == run(4)) << formats.Describe();
+  }
+}
+
 TEST_P(GroupedGemmTest, TheLargestWholeNumbersDoNotOverflow) {
   // The worst case of each sum: all weights and all activations at their bounds, with one sign.
   constexpr int kRows = 16;

@@ -24,6 +24,9 @@ struct Avx512Base {
   static Floats Broadcast(float value) { return _mm512_set1_ps(value); }
   static Floats Load(const float* from) { return _mm512_loadu_ps(from); }
   static void Store(float* to, Floats value) { _mm512_storeu_ps(to, value); }
+  // To a line of memory past the caches. What another thread reads needs FenceStreamed after it.
+  static void StoreStreamed(float* to, Floats value) { _mm512_stream_ps(to, value); }
+  static void FenceStreamed() { _mm_sfence(); }
   // The first `count` lanes (0 to 16); the others read as zero and are not written.
   static Floats LoadPartial(const float* from, int count) {
     return _mm512_maskz_loadu_ps(Mask(count), from);

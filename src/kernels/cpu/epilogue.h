@@ -62,12 +62,17 @@ void StoreSums(const PanelGemm& gemm, FinishedSums<Isa, kKind> sums, int first_r
   const float* bias = gemm.bias;
   const float scale = gemm.parameters.scale;
   if (gemm.epilogue == Epilogue::kStore && bias == nullptr && scale == 1 && columns == kPanelRows) {
+    const bool streamed = gemm.streams_out;
     for (int row = 0; row < num_rows; ++row, out_row += out_stride) {
       sums.BeginRow(row);
       auto* out = reinterpret_cast<float*>(out_row);
 #pragma GCC unroll 4
       for (int column = 0; column < kPanelRows; column += kLanes) {
-        Isa::Store(out + column, sums.At(column));
+        if (streamed) {
+          Isa::StoreStreamed(out + column, sums.At(column));
+        } else {
+          Isa::Store(out + column, sums.At(column));
+        }
       }
     }
     return;

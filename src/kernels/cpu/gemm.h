@@ -155,6 +155,7 @@ void GemmOfFormats(const PanelGemm& gemm) {
 template <class Isa>
 void Gemm(const PanelGemm& gemm) {
   GemmOfFormats<Isa>(gemm);
+  if (gemm.streams_out) Isa::FenceStreamed();
   if constexpr (Isa::template kMatrixTiles<DotKind::kBf16>) Isa::EndMatrixTiles();
 }
 

@@ -50,6 +50,11 @@ struct Isa {
     _mm256_storeu_ps(to, value.low);
     _mm256_storeu_ps(to + 8, value.high);
   }
+  static void StoreStreamed(float* to, Floats value) {
+    _mm256_stream_ps(to, value.low);
+    _mm256_stream_ps(to + 8, value.high);
+  }
+  static void FenceStreamed() { _mm_sfence(); }
   // The first `count` lanes (0 to 16); the others read as zero and are not written.
   static Floats LoadPartial(const float* from, int count) {
     if (count == kLanes) return Load(from);
