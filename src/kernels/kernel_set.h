@@ -233,7 +233,7 @@ struct Attention {
   std::byte* scratch = nullptr;  // AttentionScratchBytes(key_dim, value_dim), 64-byte aligned
 };
 
-inline constexpr int kAttentionRows = 48;
+inline constexpr int kAttentionRows = 96;
 // Keys whose softmax is one unit; units are merged in the order of their absolute positions.
 inline constexpr int kSpanTokens = 512;
 

@@ -2,8 +2,9 @@
 // kSpanTokens keys at absolute positions, so that a query's result does not depend on which queries
 // share its tile nor on where a prompt was cut.
 //
-// Both products are the panel GEMM (a KV block is a packed panel): per span and tile of 48 rows, K
-// and V are read once. Operations: 4 * rows * keys * head_dim; bytes: (K + V) per tile.
+// Both products are the panel GEMM (a KV block is a packed panel): K and V of a span are read once
+// for up to kAttentionRows rows, and stay in the second-level cache for groups of these, whose
+// scores then stay there too. Operations: 4 * rows * keys * head_dim; bytes: (K + V) per call.
 #pragma once
 
 #include <type_traits>
@@ -93,20 +94,35 @@ class AttentionTile {
            row % a_.num_heads * a_.query_head_stride;
   }
 
-  // All rows against a panel of keys or values on the matrix unit.
-  void MultiplyOnMatrixTiles(Block block) {
+  // Rows [first, first + count) of the call, which are computed together.
+  struct Group {
+    int first = 0;
+    int count = 0;
+    int end() const { return first + count; }
+  };
+
+  // Where a block's keys or values are made anew for every group, one group is all rows.
+  int GroupRows() const {
+    if (kFormat == KvFormat::kInt8 || a_.value_in_key >= 0) return kAttentionRows;
+    if constexpr (Isa::template kMatrixTiles<kKind>) return Isa::kBlockRows;
+    return 8 * kTileRows;
+  }
+
+  // The group's rows against a panel of keys or values on the matrix unit.
+  void MultiplyOnMatrixTiles(const Group& group, Block block) {
     if constexpr (Isa::template kMatrixTiles<kKind>) {
       const std::byte* rows = block.rows;
       std::byte* sums = block.sums;
       const int64_t lines = num_rows_ <= Isa::kBlockRows ? block.steps * block.width / 16 : 0;
-      for (int done = 0; done < num_rows_; done += Isa::kBlockRows) {
-        const int left = num_rows_ - done;
+      for (int done = 0; done < group.count; done += Isa::kBlockRows) {
+        const int left = group.count - done;
         block.rows = rows + done * block.row_stride;
         block.sums = sums + done * block.sum_stride;
         block.num_rows = left < Isa::kBlockRows ? left : Isa::kBlockRows;
+        if (block.num_rows != rows_of_tiles_) Isa::BeginMatrixTiles(block.num_rows);
+        rows_of_tiles_ = block.num_rows;
         Isa::template RunMatrixTiles<kKind>(block, block.panel + kStreamAhead, lines);
       }
-      Isa::EndMatrixTiles();
     }
   }
 
@@ -124,15 +140,28 @@ class AttentionTile {
 
   void RunSpan(int span) {
     const int begin = span * kSpanTokens;
-    const int first_key = FirstKey(a_.first_position);
+    const int group_rows = GroupRows();
+    for (int first = 0; first < num_rows_; first += group_rows) {
+      const int left = num_rows_ - first;
+      RunGroup(begin, {first, left < group_rows ? left : group_rows});
+    }
+    if constexpr (Isa::template kMatrixTiles<kKind>) {
+      if (rows_of_tiles_ > 0) Isa::EndMatrixTiles();
+      rows_of_tiles_ = 0;
+    }
+  }
+
+  void RunGroup(int begin, const Group& group) {
+    const int first_key = FirstKey(Position(group.first));
     const int from = first_key > begin ? first_key - begin : 0;
-    const int left = EndKey(a_) - begin;
+    const int end_key = a_.num_keys > 0 ? a_.num_keys : Position(group.end() - 1) + 1;
+    const int left = end_key - begin;
     const int to = left < kSpanTokens ? left : kSpanTokens;
     first_block_ = from / kKvBlockTokens;
-    end_block_ = (to + kKvBlockTokens - 1) / kKvBlockTokens;
-    for (int block = first_block_; block < end_block_; ++block) Scores(begin, block);
-    for (int row = 0; row < num_rows_; ++row) Softmax(begin, row);
-    for (int block = first_block_; block < end_block_; ++block) Outputs(begin, block);
+    end_block_ = to > 0 ? (to + kKvBlockTokens - 1) / kKvBlockTokens : 0;
+    for (int block = first_block_; block < end_block_; ++block) Scores(begin, group, block);
+    for (int row = group.first; row < group.end(); ++row) Softmax(begin, row, row - group.first);
+    for (int block = first_block_; block < end_block_; ++block) Outputs(begin, group, block);
   }
 
   // Keys or values of a block as the tiles want them: bytes become bf16, exactly.
@@ -159,24 +188,24 @@ class AttentionTile {
     return transposed_;
   }
 
-  // scores (rows, 64 keys of one block) = q . k
-  void Scores(int begin, int block) {
+  // scores (rows of the group, 64 keys of one block) = q . k
+  void Scores(int begin, const Group& group, int block) {
     const int steps = (a_.key_dim + kElements - 1) / kElements;
     const std::byte* keys = Keys(begin, block);
     if (UsesMatrixTiles()) {
-      MultiplyOnMatrixTiles({.rows = queries_,
-                             .row_stride = query_bytes_,
-                             .panel = keys,
-                             .width = kPanelRows,
-                             .steps = steps,
-                             .sums = reinterpret_cast<std::byte*>(ScoresOf(0, block)),
-                             .sum_stride = 4 * kSpanTokens});
-      return ScaleScores(begin, block);
+      MultiplyOnMatrixTiles(group, {.rows = queries_ + group.first * query_bytes_,
+                                    .row_stride = query_bytes_,
+                                    .panel = keys,
+                                    .width = kPanelRows,
+                                    .steps = steps,
+                                    .sums = reinterpret_cast<std::byte*>(ScoresOf(0, block)),
+                                    .sum_stride = 4 * kSpanTokens});
+      return ScaleScores(begin, group, block);
     }
     const void* rows[kTileRows];
-    for (int done = 0; done < num_rows_; done += kTileRows) {
-      const int count = num_rows_ - done < kTileRows ? num_rows_ - done : kTileRows;
-      for (int i = 0; i < count; ++i) rows[i] = QueryAt(done + i);
+    for (int done = 0; done < group.count; done += kTileRows) {
+      const int count = group.count - done < kTileRows ? group.count - done : kTileRows;
+      for (int i = 0; i < count; ++i) rows[i] = QueryAt(group.first + done + i);
       RunTiles<Isa, kKind>({.rows = rows,
                             .panel = keys,
                             .panel_stride = 4 * kPanelRows,
@@ -186,13 +215,13 @@ class AttentionTile {
                             .prefetch = keys + kStreamAhead},
                            count, kKvBlockTokens / kLanes, StreamLines());
     }
-    ScaleScores(begin, block);
+    ScaleScores(begin, group, block);
   }
 
-  void ScaleScores(int begin, int block) {
+  void ScaleScores(int begin, const Group& group, int block) {
     if constexpr (kFormat == KvFormat::kInt8) {
       const float* scales = KeyScales(KvBlock(begin, block), a_.key_dim);
-      for (int row = 0; row < num_rows_; ++row) {
+      for (int row = 0; row < group.count; ++row) {
         float* scores = ScoresOf(row, block);
         for (int key = 0; key < kKvBlockTokens; key += kLanes) {
           Isa::Store(scores + key, Isa::Load(scores + key) * Isa::Load(scales + key));
@@ -200,6 +229,7 @@ class AttentionTile {
       }
     }
   }
+  // Of the group's row `row`.
   float* ScoresOf(int row, int block) {
     return scores_ + row * kSpanTokens + block * kKvBlockTokens;
   }
@@ -211,9 +241,9 @@ class AttentionTile {
   }
 
   // The row's maximum and sum over the keys it sees, and the probabilities of the computed blocks
-  // as activations; keys it does not see get exactly zero.
-  void Softmax(int begin, int row) {
-    float* scores = scores_ + row * kSpanTokens;
+  // as activations; keys it does not see get exactly zero. `index`: of the row in its group.
+  void Softmax(int begin, int row, int index) {
+    float* scores = scores_ + index * kSpanTokens;
     const int first = first_block_ * kKvBlockTokens;
     const int end = end_block_ * kKvBlockTokens;
     const int see_from = FirstKey(Position(row)) - begin;
@@ -223,18 +253,19 @@ class AttentionTile {
     for (int key = first; key < from; ++key) scores[key] = kNoKeys;
     for (int key = to; key < end; ++key) scores[key] = kNoKeys;
 
-    if (a_.bias.table != nullptr) AddBias(begin, row);
+    if (a_.bias.table != nullptr) AddBias(begin, row, scores);
     auto maximum = Isa::Broadcast(kNoKeys);
     for (int key = first; key < end; key += kLanes) {
       maximum = Isa::Max(maximum, Isa::Load(scores + key));
     }
     const float top = Isa::Maximum(maximum);
-    const auto scale = Isa::Broadcast(a_.scale);
+    constexpr float kLog2E = 1.44269504088896341f;
+    const auto scale = Isa::Broadcast(a_.scale * kLog2E);
     const auto offset = Isa::Broadcast(from < to ? top : 0.0f);
     auto sum = Isa::Zero();
-    void* out = probabilities_ + row * kSpanTokens;
+    void* out = probabilities_ + index * kSpanTokens;
     for (int key = first; key < end; key += kLanes) {
-      const auto p = Exp<Isa>((Isa::Load(scores + key) - offset) * scale);
+      const auto p = Exp2OfNegative<Isa>((Isa::Load(scores + key) - offset) * scale);
       sum = sum + p;
       auto weight = p;
       if constexpr (kFormat == KvFormat::kInt8) {
@@ -247,10 +278,9 @@ class AttentionTile {
   }
 
   // Keys that the row does not see keep a score that no other reaches.
-  void AddBias(int begin, int row) {
+  void AddBias(int begin, int row, float* scores) {
     const DistanceBias& bias = a_.bias;
     const float* table = bias.table + row % a_.num_heads * bias.head_stride + kLanes + bias.reach;
-    float* scores = scores_ + row * kSpanTokens;
     const int end = end_block_ * kKvBlockTokens;
     for (int key = first_block_ * kKvBlockTokens; key < end; key += kLanes) {
       const int distance = begin + key - Position(row);
@@ -260,27 +290,29 @@ class AttentionTile {
     }
   }
 
-  // span_out (rows, value_dim) += probabilities (rows, 64 keys) . values
-  void Outputs(int begin, int block) {
+  // span_out (rows of the group, value_dim) += probabilities (rows, 64 keys) . values
+  void Outputs(int begin, const Group& group, int block) {
     const std::byte* values = Values(begin, block);
+    float* sums = span_out_ + int64_t{group.first} * padded_dim_;
     if (UsesMatrixTiles()) {
       for (int dim = 0; dim < padded_dim_; dim += kPanelRows) {
         const int left = padded_dim_ - dim;
-        MultiplyOnMatrixTiles({.rows = reinterpret_cast<const std::byte*>(probabilities_) +
+        MultiplyOnMatrixTiles(group,
+                              {.rows = reinterpret_cast<const std::byte*>(probabilities_) +
                                        int64_t{block} * kKvBlockTokens * kElementBytes,
                                .row_stride = 4 * kSpanTokens,
                                .panel = values + int64_t{dim} * kKvBlockTokens * kElementBytes,
                                .width = left < kPanelRows ? left : kPanelRows,
                                .steps = kKvBlockTokens / kElements,
-                               .sums = reinterpret_cast<std::byte*>(span_out_ + dim),
+                               .sums = reinterpret_cast<std::byte*>(sums + dim),
                                .sum_stride = 4 * padded_dim_,
                                .accumulate = block != first_block_});
       }
       return;
     }
     const void* rows[kTileRows];
-    for (int done = 0; done < num_rows_; done += kTileRows) {
-      const int count = num_rows_ - done < kTileRows ? num_rows_ - done : kTileRows;
+    for (int done = 0; done < group.count; done += kTileRows) {
+      const int count = group.count - done < kTileRows ? group.count - done : kTileRows;
       for (int i = 0; i < count; ++i) {
         const auto* row =
             reinterpret_cast<const std::byte*>(probabilities_ + (done + i) * kSpanTokens);
@@ -294,7 +326,7 @@ class AttentionTile {
              .panel = values + int64_t{dim} * kKvBlockTokens * kElementBytes,
              .panel_stride = 4 * width,
              .steps = kKvBlockTokens / kElements,
-             .out = reinterpret_cast<std::byte*>(span_out_ + done * padded_dim_ + dim),
+             .out = reinterpret_cast<std::byte*>(sums + done * padded_dim_ + dim),
              .out_stride = 4 * padded_dim_,
              .accumulate = block != first_block_,
              .prefetch = values + int64_t{dim} * kKvBlockTokens * kElementBytes + kStreamAhead},
@@ -354,15 +386,16 @@ class AttentionTile {
   const Attention& a_;
   const int num_rows_;
   const int padded_dim_;
-  float* scores_;                 // (kAttentionRows, kSpanTokens)
-  float* probabilities_;          // (kAttentionRows, kSpanTokens) activations
+  float* scores_;                 // (kAttentionRows, kSpanTokens), of a group's rows in front
+  float* probabilities_;          // (kAttentionRows, kSpanTokens) activations, likewise
   float* span_out_;               // (kAttentionRows, padded_dim)
   float* total_out_;              // (kAttentionRows, padded_dim)
   std::byte* queries_ = nullptr;  // (num_rows, key_dim), for matrix tiles
   int64_t query_bytes_ = 0;
   std::byte* unpacked_;    // bf16 of a block's keys or values (kInt8)
   std::byte* transposed_;  // the values of a block of keys
-  int first_block_ = 0;    // of the current span, computed for all rows
+  int rows_of_tiles_ = 0;  // for which the matrix unit is configured; 0: not at all
+  int first_block_ = 0;    // of the current span, computed for the rows of a group
   int end_block_ = 0;
   float span_max_[kAttentionRows];  // scaled
   float span_sum_[kAttentionRows];

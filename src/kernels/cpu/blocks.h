@@ -54,6 +54,7 @@ inline void RunBlock(const Block& block, Prefetching& prefetching, int blocks_le
   const auto lines_left = static_cast<int64_t>(prefetching.bytes / 64);
   if constexpr (Isa::template kMatrixTiles<kKind>) {
     const int64_t lines = (lines_left + blocks_left - 1) / blocks_left;
+    Isa::BeginMatrixTiles(block.num_rows);
     Isa::template RunMatrixTiles<kKind>(block, prefetching.from, lines);
     prefetching.from += lines * 64;
     prefetching.bytes -= static_cast<size_t>(lines * 64);

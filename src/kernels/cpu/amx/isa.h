@@ -72,11 +72,11 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     const std::byte* At(int64_t step) const { return data + (step & step_mask) * step_stride; }
   };
 
+  // After BeginMatrixTiles for as many rows.
   template <cpu::DotKind kKind>
   static void RunMatrixTiles(const cpu::Block& block, const std::byte* prefetch, int64_t lines) {
     const int vectors = block.width / kTileWidth;
     const int vectors_at_once = block.num_rows > kTileWidth ? 2 : 4;
-    BeginMatrixTiles(block.num_rows);
     if (vectors <= vectors_at_once) {
       RunVectors<kKind, 64>(block, vectors, vectors, prefetch, lines);
     } else if (block.width == kPanelRows) {
@@ -86,7 +86,7 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     }
   }
 
-  // For blocks of so many rows, before RunTilesBeside.
+  // For blocks of so many rows, before RunMatrixTiles or RunTilesBeside.
   static void BeginMatrixTiles(int num_rows) {
     // The intrinsic does not tell the compiler how much it reads.
     asm volatile("ldtilecfg %0" : : "m"(kConfigs.of_rows[num_rows - 1]));
