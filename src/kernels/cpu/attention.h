@@ -108,6 +108,11 @@ class AttentionTile {
     return 8 * kTileRows;
   }
 
+  void Configure(int num_rows) {
+    if (num_rows != rows_of_tiles_) Isa::BeginMatrixTiles(num_rows);
+    rows_of_tiles_ = num_rows;
+  }
+
   // The group's rows against a panel of keys or values on the matrix unit.
   void MultiplyOnMatrixTiles(const Group& group, Block block) {
     if constexpr (Isa::template kMatrixTiles<kKind>) {
@@ -119,8 +124,7 @@ class AttentionTile {
         block.rows = rows + done * block.row_stride;
         block.sums = sums + done * block.sum_stride;
         block.num_rows = left < Isa::kBlockRows ? left : Isa::kBlockRows;
-        if (block.num_rows != rows_of_tiles_) Isa::BeginMatrixTiles(block.num_rows);
-        rows_of_tiles_ = block.num_rows;
+        Configure(block.num_rows);
         Isa::template RunMatrixTiles<kKind>(block, block.panel + kStreamAhead, lines);
       }
     }
@@ -161,7 +165,9 @@ class AttentionTile {
     end_block_ = to > 0 ? (to + kKvBlockTokens - 1) / kKvBlockTokens : 0;
     for (int block = first_block_; block < end_block_; ++block) Scores(begin, group, block);
     for (int row = group.first; row < group.end(); ++row) Softmax(begin, row, row - group.first);
-    for (int block = first_block_; block < end_block_; ++block) Outputs(begin, group, block);
+    if (!OutputsOfAllBlocks(begin, group)) {
+      for (int block = first_block_; block < end_block_; ++block) Outputs(begin, group, block);
+    }
   }
 
   // Keys or values of a block as the tiles want them: bytes become bf16, exactly.
@@ -287,6 +293,43 @@ class AttentionTile {
       const int before = -bias.reach - kLanes;
       const int at = distance < before ? before : distance > bias.reach ? bias.reach : distance;
       Isa::Store(scores + key, Isa::Load(scores + key) + Isa::Load(table + at));
+    }
+  }
+
+  // On the matrix unit, where values are multiplied as they are stored: all blocks of the span at
+  // once, so that sums stay in tiles. The same sums in the same order. False: do it block by block.
+  bool OutputsOfAllBlocks(int begin, const Group& group) {
+    if constexpr (!Isa::template kMatrixTiles<kKind> || kFormat != KvFormat::kBf16) {
+      return false;
+    } else {
+      const int num_blocks = end_block_ - first_block_;
+      if (!UsesMatrixTiles() || a_.value_in_key >= 0 || group.count > Isa::kBlockRows ||
+          num_blocks <= 0) {
+        return false;
+      }
+      constexpr int kBlockSteps = kKvBlockTokens / kElements;
+      constexpr int kShift = __builtin_ctz(kBlockSteps / Isa::kTileSteps);
+      const auto* probabilities = reinterpret_cast<const std::byte*>(probabilities_);
+      for (int dim = 0; dim < padded_dim_; dim += kPanelRows) {
+        const std::byte* panels[kSpanTokens / kKvBlockTokens];
+        for (int block = 0; block < num_blocks; ++block) {
+          panels[block] =
+              Values(begin, first_block_ + block) + int64_t{dim} * kKvBlockTokens * kElementBytes;
+        }
+        const int left = padded_dim_ - dim;
+        float* sums = span_out_ + int64_t{group.first} * padded_dim_ + dim;
+        Configure(group.count);
+        Isa::template RunPieces<kKind>(
+            {.rows = probabilities + int64_t{first_block_} * kKvBlockTokens * kElementBytes,
+             .row_stride = 4 * kSpanTokens,
+             .num_rows = group.count,
+             .width = left < kPanelRows ? left : kPanelRows,
+             .steps = int64_t{num_blocks} * kBlockSteps,
+             .sums = reinterpret_cast<std::byte*>(sums),
+             .sum_stride = 4 * padded_dim_},
+            panels, kShift);
+      }
+      return true;
     }
   }
 

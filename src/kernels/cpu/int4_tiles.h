@@ -106,7 +106,9 @@ void RunUnpacking(const PanelGemm& gemm, const Block& block, const Unpacking& wo
     beside.UnpackFirst();
     Isa::BeginMatrixTiles(block.num_rows);
     Isa::template RunTilesBeside<DotKind::kInt8, kVectors>(
-        block, {work.tiles, 64, kTileBytes, kVectors * kTileBytes, work.step_mask}, beside);
+        block,
+        typename Isa::TilePanel{work.tiles, 64, kTileBytes, kVectors * kTileBytes, work.step_mask},
+        beside);
   };
   switch (work.vectors) {
     case 1:

@@ -70,20 +70,35 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     int64_t step_stride = 0;
     int64_t step_mask = -1;
     const std::byte* At(int64_t step) const { return data + (step & step_mask) * step_stride; }
+    void SkipVectors(int count) { data += count * vector_stride; }
+  };
+
+  // The same in pieces of 2^shift steps that lie anywhere.
+  struct PiecedPanel {
+    const std::byte* const* pieces = nullptr;
+    int shift = 0;
+    int64_t row_stride = 0;
+    int64_t offset = 0;  // in every piece
+    static constexpr int64_t vector_stride = 64;
+    const std::byte* At(int64_t step) const {
+      const int64_t in_piece = step & ((int64_t{1} << shift) - 1);
+      return pieces[step >> shift] + offset + in_piece * kTileSteps * row_stride;
+    }
+    void SkipVectors(int count) { offset += count * vector_stride; }
   };
 
   // After BeginMatrixTiles for as many rows.
   template <cpu::DotKind kKind>
   static void RunMatrixTiles(const cpu::Block& block, const std::byte* prefetch, int64_t lines) {
-    const int vectors = block.width / kTileWidth;
-    const int vectors_at_once = block.num_rows > kTileWidth ? 2 : 4;
-    if (vectors <= vectors_at_once) {
-      RunVectors<kKind, 64>(block, vectors, vectors, prefetch, lines);
-    } else if (block.width == kPanelRows) {
-      RunVectors<kKind, 4 * kPanelRows>(block, vectors, vectors_at_once, prefetch, lines);
-    } else {
-      RunVectors<kKind, 0>(block, vectors, vectors_at_once, prefetch, lines);
-    }
+    const int64_t stride = 4 * block.width;
+    RunPanel<kKind>(block, TilePanel{block.panel, stride, 64, kTileSteps * stride}, prefetch,
+                    lines);
+  }
+
+  // The same against a panel in pieces of 2^shift * kTileSteps steps.
+  template <cpu::DotKind kKind>
+  static void RunPieces(const cpu::Block& block, const std::byte* const* pieces, int shift) {
+    RunPanel<kKind>(block, PiecedPanel{pieces, shift, 4 * block.width}, nullptr, 0);
   }
 
   // For blocks of so many rows, before RunMatrixTiles or RunTilesBeside.
@@ -97,9 +112,9 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   // vectors of the panel are read in a step: its lines are fetched in their order, which is faster
   // yet; otherwise bytes between the lines of a tile, 0 where only the panel tells. Known here, a
   // line costs one instruction (docs/results/int_gemm.md).
-  template <int kLineStride>
+  template <int kLineStride, class Panel = TilePanel>
   struct PrefetchBeside {
-    TilePanel near;
+    Panel near;
     int64_t steps = 0;
     const std::byte* far = nullptr;
     int64_t far_lines = 0;  // in every part
@@ -119,13 +134,13 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   // Up to 32 rows against one or two vectors of 16 columns, up to 16 rows against up to four.
   // `beside(step, part)` is called for each vector of each step, between the loads of tiles: what
   // it does runs while the matrix unit multiplies.
-  template <cpu::DotKind kKind, int kVectors, typename Beside>
-  static void RunTilesBeside(const cpu::Block& block, const TilePanel& panel, Beside beside) {
+  template <cpu::DotKind kKind, int kVectors, class Panel, typename Beside>
+  static void RunTilesBeside(const cpu::Block& block, const Panel& panel, Beside beside) {
     if (block.num_rows <= kTileWidth) return Wide<kKind, kVectors>(block, panel, beside);
     if constexpr (kVectors <= 2) Square<kKind, kVectors>(block, panel, beside);
   }
-  template <cpu::DotKind kKind, typename Beside>
-  static void RunTilesBesideOf(const cpu::Block& block, const TilePanel& panel, int vectors,
+  template <cpu::DotKind kKind, class Panel, typename Beside>
+  static void RunTilesBesideOf(const cpu::Block& block, const Panel& panel, int vectors,
                                Beside beside) {
     switch (vectors) {
       case 1:
@@ -143,20 +158,32 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
   static void EndMatrixTiles() { asm volatile("tilerelease"); }
 
  private:
-  template <cpu::DotKind kKind, int kLineStride>
-  static void RunVectors(cpu::Block block, int vectors, int at_once, const std::byte* prefetch,
+  template <cpu::DotKind kKind, class Panel>
+  static void RunPanel(const cpu::Block& block, const Panel& panel, const std::byte* prefetch,
+                       int64_t lines) {
+    const int vectors = block.width / kTileWidth;
+    const int vectors_at_once = block.num_rows > kTileWidth ? 2 : 4;
+    if (vectors <= vectors_at_once) {
+      RunVectors<kKind, 64>(block, panel, vectors, prefetch, lines);
+    } else if (block.width == kPanelRows) {
+      RunVectors<kKind, 4 * kPanelRows>(block, panel, vectors_at_once, prefetch, lines);
+    } else {
+      RunVectors<kKind, 0>(block, panel, vectors_at_once, prefetch, lines);
+    }
+  }
+  template <cpu::DotKind kKind, int kLineStride, class Panel>
+  static void RunVectors(cpu::Block block, Panel panel, int at_once, const std::byte* prefetch,
                          int64_t lines) {
-    const int64_t stride = 4 * block.width;
-    TilePanel panel{block.panel, stride, 64, kTileSteps * stride};
+    const int vectors = block.width / kTileWidth;
     const int64_t steps = block.steps / kTileSteps;
-    PrefetchBeside<kLineStride> beside{panel, steps, prefetch,
-                                       (lines + steps * vectors - 1) / (steps * vectors)};
+    PrefetchBeside<kLineStride, Panel> beside{panel, steps, prefetch,
+                                              (lines + steps * vectors - 1) / (steps * vectors)};
     for (int vector = 0; vector < vectors; vector += at_once) {
       const int count = vectors - vector < at_once ? vectors - vector : at_once;
       RunTilesBesideOf<kKind>(block, panel, count, beside);
       block.sums += 64 * count;
-      panel.data += 64 * count;
-      beside.near.data += 64 * count;
+      panel.SkipVectors(count);
+      beside.near.SkipVectors(count);
       beside.far += steps * count * beside.far_lines * 64;
     }
   }
@@ -190,8 +217,8 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     }
   }
 
-  template <cpu::DotKind kKind, int kTiles, typename Beside>
-  static void Wide(const cpu::Block& block, const TilePanel& panel, Beside& beside) {
+  template <cpu::DotKind kKind, int kTiles, class Panel, typename Beside>
+  static void Wide(const cpu::Block& block, const Panel& panel, Beside& beside) {
     const std::byte* rows = block.rows;
     BeginTile<0>(block, block.sums);
     if constexpr (kTiles > 1) BeginTile<1>(block, block.sums + 64);
@@ -227,8 +254,8 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     if constexpr (kTiles > 3) StoreTile<3>(block.sums + 192, block.sum_stride);
   }
 
-  template <cpu::DotKind kKind, int kTiles, typename Beside>
-  static void Square(const cpu::Block& block, const TilePanel& panel, Beside& beside) {
+  template <cpu::DotKind kKind, int kTiles, class Panel, typename Beside>
+  static void Square(const cpu::Block& block, const Panel& panel, Beside& beside) {
     const std::byte* upper = block.rows;
     const std::byte* lower = block.rows + kTileWidth * block.row_stride;
     std::byte* sums = block.sums;
