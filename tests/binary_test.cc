@@ -40,6 +40,7 @@ class BinaryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     directory_ = fs::path(testing::TempDir()) / fmt::format("binary_test_{}", getpid());
+    fs::remove_all(directory_);  // of a killed run with the same number
     fs::create_directories(directory_);
   }
   void TearDown() override { fs::remove_all(directory_); }

@@ -23,6 +23,7 @@ class Directory {
   Directory() {
     static int count = 0;
     path_ = fs::path(testing::TempDir()) / fmt::format("checkpoint_test_{}_{}", getpid(), ++count);
+    fs::remove_all(path_);
     fs::create_directories(path_);
     config = nlohmann::json::parse(R"({"model_type": "mixtral", "hidden_size": 8,
         "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,

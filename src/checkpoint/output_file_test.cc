@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 class OutputFileTest : public testing::Test {
  protected:
   OutputFileTest() : root_(fs::path(testing::TempDir()) / fmt::format("output_file_{}", getpid())) {
+    fs::remove_all(root_);
     fs::create_directories(root_);
   }
   ~OutputFileTest() override { fs::remove_all(root_); }

@@ -32,6 +32,7 @@ class CommandsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     directory_ = fs::path(testing::TempDir()) / fmt::format("commands_test_{}", getpid());
+    fs::remove_all(directory_);  // of a killed run with the same number
     model_ = directory_ / "model";
     fs::create_directories(model_);
     const fs::path fixture = CONVENE_SOURCE_DIR "/tests/golden/models/olmoe_plain";

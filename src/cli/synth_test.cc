@@ -30,6 +30,7 @@ int RunWords(const std::vector<std::string>& words) {
 
 TEST(SynthCommand, WritesACheckpointThatInspectAccepts) {
   const fs::path root = fs::path(testing::TempDir()) / fmt::format("synth_{}", getpid());
+  fs::remove_all(root);  // of a killed run with the same number
   fs::create_directories(root);
   const std::string config = root / "source.json";
   std::ofstream(config) << R"({"model_type": "qwen3_moe", "hidden_size": 32, "vocab_size": 40,
