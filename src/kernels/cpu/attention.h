@@ -303,10 +303,9 @@ class AttentionTile {
       return false;
     } else {
       const int num_blocks = end_block_ - first_block_;
-      if (!UsesMatrixTiles() || a_.value_in_key >= 0 || group.count > Isa::kBlockRows ||
-          num_blocks <= 0) {
-        return false;
-      }
+      // A call of few rows streams its values from memory: Outputs fetches them ahead.
+      const bool streams = num_rows_ <= Isa::kBlockRows;
+      if (!UsesMatrixTiles() || a_.value_in_key >= 0 || streams || num_blocks <= 0) return false;
       constexpr int kBlockSteps = kKvBlockTokens / kElements;
       constexpr int kShift = __builtin_ctz(kBlockSteps / Isa::kTileSteps);
       const auto* probabilities = reinterpret_cast<const std::byte*>(probabilities_);
