@@ -25,7 +25,8 @@ class WorkList {
     }
     const bool whole_lines =
         reinterpret_cast<uintptr_t>(gemm.out) % 64 == 0 && gemm.out_stride % 64 == 0;
-    streams_out_ = whole_lines && num_rows * gemm.out_stride >= kStreamedBytes;
+    streams_out_ = gemm.epilogue == Epilogue::kStore && gemm.parameters.scale == 1 && whole_lines &&
+                   num_rows * gemm.out_stride >= kStreamedBytes;
     const int64_t wanted = std::max<int64_t>(1, kUnitsPerThread * num_threads / panels);
     const int64_t cut = (most_rows + wanted - 1) / wanted;
     rows_per_unit_ = static_cast<int>(std::max<int64_t>(kMinRowsPerUnit, cut));
@@ -59,7 +60,7 @@ class WorkList {
         MakesActivations(gemm_.epilogue) ? ElementBytes(gemm_.out_format) : int64_t{sizeof(float)};
     unit->out = gemm_.out + first_row * gemm_.out_stride + int64_t{panel} * panel_columns * element;
     unit->out_stride = gemm_.out_stride;
-    unit->streams_out = streams_out_;
+    unit->streams_out = streams_out_ && group.bias == nullptr && unit->columns == kPanelRows;
     unit->bias = group.bias != nullptr ? group.bias + panel * kPanelRows : nullptr;
     return true;
   }

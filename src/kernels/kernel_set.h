@@ -59,8 +59,9 @@ struct PanelGemm {
   int columns = 0;           // output columns to write, at most width (gated: width / 2)
   std::byte* out = nullptr;  // of row 0
   int64_t out_stride = 0;    // bytes from row to row
-  // The output is more than the caches hold until it is read: whole lines (`out` and its stride are
-  // multiples of 64) may go past them. The kernel orders them before whatever its thread does next.
+  // kStore of a whole panel's sums as they are, without bias or scale, to whole lines (`out` and
+  // its stride are multiples of 64): more than the caches hold until it is read, so that it may go
+  // past them. The kernel orders it before whatever its thread does next.
   bool streams_out = false;
   const float* bias = nullptr;  // (columns; gated: width), as the panel's rows, or null
   // Memory that the calling thread will read next, pulled into its cache meanwhile; or null.

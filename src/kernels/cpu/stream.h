@@ -27,7 +27,7 @@ inline void FetchForEpilogue(const PanelGemm& gemm, int64_t step) {
     const auto* scales = reinterpret_cast<const std::byte*>(gemm.weights.scales());
     for (int byte = 0; byte < 4 * gemm.weights.width; byte += 64) Isa::Prefetch(scales + byte);
   }
-  if (step >= gemm.num_rows || (gemm.streams_out && gemm.epilogue == Epilogue::kStore)) return;
+  if (gemm.streams_out || step >= gemm.num_rows) return;
   const bool halves = MakesActivations(gemm.epilogue) && gemm.out_format == ActivationFormat::kBf16;
   const std::byte* out = gemm.out + step * gemm.out_stride;
   for (int byte = 0; byte < gemm.columns * (halves ? 2 : 4); byte += 64) Isa::Prefetch(out + byte);
