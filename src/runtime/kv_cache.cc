@@ -1,7 +1,5 @@
 #include "runtime/kv_cache.h"
 
-#include <cstring>
-
 namespace convene::runtime {
 namespace {
 
