@@ -21,22 +21,28 @@ size_t PrintableLength(std::string_view text) {
 
 }  // namespace
 
+std::string Printable(std::string_view text, std::string_view allowed) {
+  std::string printable;
+  printable.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = PrintableLength(text.substr(at));
+    if (length > 0) {
+      printable += text.substr(at, length);
+    } else {
+      printable += allowed.find(text[at]) != std::string_view::npos ? text[at] : '?';
+    }
+    at += length > 0 ? length : 1;
+  }
+  return printable;
+}
+
 std::string Quote(std::string_view text) {
   constexpr size_t kMaxBytes = 100;
-  std::string quoted = "\"";
-  size_t at = 0;
-  while (at < text.size() && quoted.size() <= kMaxBytes) {
-    const size_t length = PrintableLength(text.substr(at));
-    if (length == 0) {
-      quoted += '?';
-      ++at;
-    } else {
-      quoted += text.substr(at, length);
-      at += length;
-    }
-  }
-  if (at < text.size()) quoted += "...";
-  return quoted + '"';
+  if (text.size() <= kMaxBytes) return '"' + Printable(text) + '"';
+  // Not through the middle of a character, which has up to 4 bytes.
+  size_t end = kMaxBytes;
+  while (end + 4 > kMaxBytes && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return '"' + Printable(text.substr(0, end)) + "...\"";
 }
 
 }  // namespace convene

@@ -28,5 +28,18 @@ TEST(Quote, CutsLongText) {
   EXPECT_NE(quoted.find("..."), std::string::npos);
 }
 
+TEST(Quote, CutsBetweenCharacters) {
+  for (int num_before = 0; num_before < 4; ++num_before) {
+    std::string text(static_cast<size_t>(num_before), 'x');
+    while (text.size() < 200) text += "🙂";
+    EXPECT_EQ(Quote(text).find('?'), std::string::npos) << num_before;
+  }
+}
+
+TEST(Printable, KeepsTheControlCharactersThatAreAllowed) {
+  EXPECT_EQ(Printable("a\tb\n\x1b[2J", "\n\t"), "a\tb\n?[2J");
+  EXPECT_EQ(Printable("a\tb\n"), "a?b?");
+}
+
 }  // namespace
 }  // namespace convene

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/message.h"
 #include "cli/batch_results.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -164,8 +165,8 @@ class Batch : public Command {
     results_ = &*results;
     ReadPending(*input);
     if (pending_.empty() && duplicates_.empty()) {
-      fmt::print(stderr, "batch: {}\n",
-                 num_skipped_ == 0 ? fmt::format("{} holds no requests", input_path_)
+      PrintNote("batch: {}\n", num_skipped_ == 0
+                                   ? fmt::format("{} holds no requests", input_path_)
                                    : fmt::format("nothing to do, all {} requests are in {}",
                                                  num_skipped_, output_path_));
       const Status closed = results->Close();
@@ -307,11 +308,11 @@ class Batch : public Command {
 
   Status Report() {
     const double tokens_per_s = static_cast<double>(num_generated_) / std::max(elapsed_s_, 1e-9);
-    fmt::print(stderr,
-               "batch: {} answered, {} refused, {} already there; {} tokens in {:.1f} s ({:.1f} "
-               "tokens/s, {} prompt tokens reused) -> {}\n",
-               num_finished_, num_refused_, num_skipped_, num_generated_, elapsed_s_, tokens_per_s,
-               engine_->num_reused_tokens(), output_path_);
+    PrintNote(
+        "batch: {} answered, {} refused, {} already there; {} tokens in {:.1f} s ({:.1f} "
+        "tokens/s, {} prompt tokens reused) -> {}\n",
+        num_finished_, num_refused_, num_skipped_, num_generated_, elapsed_s_, tokens_per_s,
+        engine_->num_reused_tokens(), output_path_);
     return WriteFigures(tokens_per_s, engine_->num_reused_tokens());
   }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/message.h"
 #include "base/units.h"
 #include "cli/bench_point.h"
 #include "cli/bench_workload.h"
@@ -62,7 +63,7 @@ class Bench : public Command {
       if (const Status measured = MeasureBatch(**model, meter, batch); !measured) return measured;
     }
     memory_.Sample();
-    fmt::print(stderr, "peak memory: {}\n", FormatBytes(memory_.peak_bytes()));
+    PrintNote("peak memory: {}\n", FormatBytes(memory_.peak_bytes()));
     const Status watched = model_options_.watch->Write();
     if (!watched || json_path_.empty()) return watched;
     return WriteJson(json_path_, Figures(**model, *machine, meter.typical()));

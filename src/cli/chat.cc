@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "base/message.h"
 #include "cli/interrupt.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -59,14 +60,14 @@ class Chat : public Command {
     InterruptWatch interrupt;
     is_interactive_ = isatty(STDIN_FILENO) == 1;
     if (is_interactive_) {
-      fmt::print(stderr, kHelp);
+      PrintNoteText(kHelp);
     }
     Reset();
     while (const std::optional<std::string> turn = ReadTurn()) {
       if (*turn == "/exit") break;
       if (turn->find_first_not_of(" \t") == std::string::npos) continue;
       if (*turn == "/help") {
-        fmt::print(stderr, kHelp);
+        PrintNoteText(kHelp);
         continue;
       }
       if (*turn == "/reset") {
@@ -82,7 +83,7 @@ class Chat : public Command {
       // At a terminal the person can shorten the turn or start over.
       if (!is_interactive_ || output_failed_) return answer.error();
       messages_.erase(messages_.size() - 1);
-      fmt::print(stderr, "convene: {}\n", answer.error().message);
+      PrintError(answer.error().message);
     }
     return {};
   }
@@ -94,10 +95,10 @@ class Chat : public Command {
 
   // One line; nothing at the end of the input, or on Ctrl-C while waiting for it.
   std::optional<std::string> ReadTurn() {
-    if (is_interactive_) fmt::print(stderr, "> ");
+    if (is_interactive_) PrintNote("> ");
     std::string line;
     if (!std::getline(std::cin, line)) {
-      if (is_interactive_) fmt::print(stderr, "\n");
+      if (is_interactive_) PrintNote("\n");
       return std::nullopt;
     }
     if (line.ends_with('\r')) line.pop_back();
@@ -127,9 +128,8 @@ class Chat : public Command {
     interrupt.Clear();
     if (const Status shown = Show("\n"); !shown) return shown.error();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    fmt::print(stderr, "[{} tokens after a prompt of {}, {} of them reused; {:.1f} s]\n",
-               num_generated, num_prompt_tokens, engine_->num_reused_tokens() - reused_before,
-               elapsed.count());
+    PrintNote("[{} tokens after a prompt of {}, {} of them reused; {:.1f} s]\n", num_generated,
+              num_prompt_tokens, engine_->num_reused_tokens() - reused_before, elapsed.count());
     return answer;
   }
 

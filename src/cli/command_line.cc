@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/message.h"
 #include "base/quote.h"
 #include "cli/help_formatter.h"
 #include "cli/output.h"
@@ -25,13 +26,6 @@ constexpr const char* kVersion = "convene 0.1.0";
 
 // Of several ranks, which were given the same line, one speaks.
 bool Speaks() { return RankFromLauncher().rank == 0; }
-
-void PrintError(std::string_view message) {
-  // Several lines would hide which of them is the error.
-  std::string line(message);
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  fmt::print(stderr, "convene: {}\n", line);
-}
 
 int Report(const Status& status) {
   if (status) return kSuccess;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/message.h"
 #include "base/units.h"
 #include "cli/model_options.h"
 #include "cli/npy.h"
@@ -120,9 +121,8 @@ class EncodeText : public Command {
     if (!written) return written;
     if (const Status closed = writer->Close(); !closed) return closed;
     const double rate = static_cast<double>(num_tokens) / elapsed.count();
-    fmt::print(stderr, "encode: {} inputs, {} tokens in {:.3f} s ({:.1f} tokens/s) -> {}\n",
-               inputs_.size(), FormatCount(static_cast<uint64_t>(num_tokens)), elapsed.count(),
-               rate, out_path_);
+    PrintNote("encode: {} inputs, {} tokens in {:.3f} s ({:.1f} tokens/s) -> {}\n", inputs_.size(),
+              FormatCount(static_cast<uint64_t>(num_tokens)), elapsed.count(), rate, out_path_);
     if (json_path_.empty()) return {};
     std::vector<size_t> lengths;
     for (const std::vector<int32_t>& input : inputs_) lengths.push_back(input.size());

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/message.h"
 #include "engine/loaded_model.h"
 
 namespace convene::cli {
@@ -23,10 +24,8 @@ class LoadMessages {
   using Clock = std::chrono::steady_clock;
   void ShowProgress(uint64_t done_bytes, uint64_t total_bytes);
 
-  bool is_terminal_;
-  bool line_is_open_ = false;
-  Clock::time_point start_;
-  Clock::time_point last_shown_;
+  ProgressLine line_;
+  Clock::time_point start_ = Clock::now();
   uint64_t loaded_bytes_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/message.h"
 #include "base/units.h"
 #include "cli/model_options.h"
 #include "cli/npy.h"
@@ -45,8 +46,8 @@ class Logits : public Command {
     if (!model) return model.error();
     const model::ModelSpec& spec = (*model)->spec();
     if (std::ssize(*tokens) > spec.max_positions) {
-      fmt::print(stderr, "note: {} tokens are more than the {} positions the model declares\n",
-                 tokens->size(), spec.max_positions);
+      PrintNote("note: {} tokens are more than the {} positions the model declares\n",
+                tokens->size(), spec.max_positions);
     }
     return model_.watch->WriteAfter(Compute(**model, *tokens));
   }
@@ -71,9 +72,9 @@ class Logits : public Command {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
 
     const double tokens_per_s = static_cast<double>(tokens.size()) / elapsed.count();
-    fmt::print(stderr, "logits: {} positions x {} in {:.2f} s ({:.1f} tokens/s) -> {}\n",
-               tokens.size(), FormatCount(static_cast<uint64_t>(vocab_size)), elapsed.count(),
-               tokens_per_s, out_path_);
+    PrintNote("logits: {} positions x {} in {:.2f} s ({:.1f} tokens/s) -> {}\n", tokens.size(),
+              FormatCount(static_cast<uint64_t>(vocab_size)), elapsed.count(), tokens_per_s,
+              out_path_);
     if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"positions", tokens.size()},
                                   {"vocab_size", vocab_size},

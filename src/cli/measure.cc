@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/message.h"
 #include "base/units.h"
 #include "cli/measure_machine.h"
 #include "cli/output.h"
@@ -81,11 +82,11 @@ class Measure : public Command {
 
     if (const Status told = WriteReport(json_path_, Describe(*profile)); !told) return told;
     for (const std::string& reason : hardware::UnsupportedIsas()) {
-      fmt::print(stderr, "not usable here: {}\n", reason);
+      PrintNote("not usable here: {}\n", reason);
     }
     const std::string path = hardware::ProfilePath();
     if (const Status saved = hardware::SaveProfile(*profile, path); !saved) return saved;
-    fmt::print(stderr, "kept in {}\n", path);
+    PrintNote("kept in {}\n", path);
     if (json_path_.empty()) return {};
     return WriteJson(json_path_, hardware::ToJson(*profile));
   }

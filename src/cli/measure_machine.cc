@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/message.h"
 #include "hardware/measure_disk.h"
 #include "hardware/measure_memory.h"
 #include "hardware/numa.h"
@@ -24,7 +25,7 @@ void MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
   const Result<hardware::DiskRate> disk =
       hardware::MeasureDiskRead(options.disk_directory, kMaxDiskFileBytes, options.budget_s);
   if (!disk) {
-    fmt::print(stderr, "disk not measured: {}\n", disk.error().message);
+    PrintNote("disk not measured: {}\n", disk.error().message);
     return;
   }
   profile.disk_gbps = disk->read.median / kGiga;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <system_error>
 
+#include "base/message.h"
 #include "base/read_file.h"
 #include "base/units.h"
 
@@ -61,7 +62,7 @@ Status WriteText(const std::string& path, std::string_view text) {
 
 Status WriteReport(const std::string& json_path, std::string_view text) {
   if (json_path == "-") {
-    fmt::print(stderr, "{}", text);
+    PrintNoteText(text);
     return {};
   }
   const Status written = WriteOutput(text);
@@ -71,7 +72,7 @@ Status WriteReport(const std::string& json_path, std::string_view text) {
 Result<std::string> ReadText(const std::string& path) {
   if (path != "-") return ReadFile(path, kMaxTextBytes);
   if (isatty(STDIN_FILENO) == 1) {
-    fmt::print(stderr, "reading from the terminal; Ctrl-D on a line of its own ends the text\n");
+    PrintNote("reading from the terminal; Ctrl-D on a line of its own ends the text\n");
   }
   std::string text;
   char buffer[1 << 16];

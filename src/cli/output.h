@@ -1,5 +1,5 @@
 // What commands write: standard output and result files, with every failure seen. Not for progress
-// and messages to people, which go to standard error with fmt::print(stderr, ...).
+// and messages to people, which base/message.h prints.
 #pragma once
 
 #include <CLI/CLI.hpp>

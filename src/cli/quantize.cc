@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/environment.h"
+#include "base/message.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/load_messages.h"
@@ -71,9 +72,9 @@ class Quantize : public Command {
       return written;
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    fmt::print(stderr, "quantize: {} weights, {} (stored {}) in {:.1f} s -> {}\n", weights_,
-               FormatBytes(size_bytes), FormatBytes(checkpoint->size_bytes()), elapsed.count(),
-               target_);
+    PrintNote("quantize: {} weights, {} (stored {}) in {:.1f} s -> {}\n", weights_,
+              FormatBytes(size_bytes), FormatBytes(checkpoint->size_bytes()), elapsed.count(),
+              target_);
     return {};
   }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/message.h"
 #include "base/units.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -101,11 +102,11 @@ class RunPrompt : public Command {
     const double prompt_rate = static_cast<double>(num_prompt_tokens_) / first_token_s_;
     const double decode_rate =
         num_generated_ > 1 ? static_cast<double>(num_generated_ - 1) / decode_s_ : 0.0;
-    fmt::print(stderr,
-               "prompt: {} tokens, first token after {:.3f} s ({:.1f} tokens/s)\n"
-               "generated: {} tokens, {:.1f} tokens/s; seed {}; peak memory {}\n",
-               num_prompt_tokens_, first_token_s_, prompt_rate, num_generated_, decode_rate, seed_,
-               FormatBytes(memory_.peak_bytes()));
+    PrintNote(
+        "prompt: {} tokens, first token after {:.3f} s ({:.1f} tokens/s)\n"
+        "generated: {} tokens, {:.1f} tokens/s; seed {}; peak memory {}\n",
+        num_prompt_tokens_, first_token_s_, prompt_rate, num_generated_, decode_rate, seed_,
+        FormatBytes(memory_.peak_bytes()));
     if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"text", text_},
                                   {"prompt_tokens", num_prompt_tokens_},

@@ -1,7 +1,6 @@
 #include "cli/synth.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/message.h"
 #include "base/units.h"
 #include "checkpoint/synthesize.h"
 #include "cli/output.h"
@@ -17,34 +17,6 @@
 
 namespace convene::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// A line on standard error that moves, where that is a terminal.
-class ProgressLine {
- public:
-  ~ProgressLine() {
-    if (is_open_) fmt::print(stderr, "\r\x1b[K");
-  }
-  void Show(uint64_t done_bytes, uint64_t total_bytes) {
-    constexpr double kIntervalSeconds = 0.1;
-    if (!is_terminal_ || SecondsSince(last_) < kIntervalSeconds) return;
-    last_ = Clock::now();
-    is_open_ = true;
-    fmt::print(stderr, "\rwriting: {:3.0f} % of {}",
-               100.0 * static_cast<double>(done_bytes) / static_cast<double>(total_bytes),
-               FormatBytes(total_bytes));
-  }
-
- private:
-  bool is_terminal_ = isatty(STDERR_FILENO) == 1;
-  bool is_open_ = false;
-  Clock::time_point last_ = Clock::now();
-};
 
 class Synth : public Command {
  public:
@@ -74,17 +46,18 @@ class Synth : public Command {
     const checkpoint::SynthesisOptions options = {.num_layers = num_layers_.value_or(0),
                                                   .seed = seed_,
                                                   .num_threads = static_cast<int>(cpus->size())};
-    const Clock::time_point start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     const Result<checkpoint::SynthesisSummary> summary = Write(options);
     if (!summary) return summary.error();
-    const double elapsed_s = SecondsSince(start);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    const double elapsed_s = elapsed.count();
 
     const double rate = static_cast<double>(summary->size_bytes) / elapsed_s;
-    fmt::print(
-        stderr, "synth: {} tensors, {} in {}, {:.1f} s ({}/s) -> {}\n",
-        FormatCount(static_cast<uint64_t>(summary->num_tensors)), FormatBytes(summary->size_bytes),
-        summary->num_shards == 1 ? "one file" : fmt::format("{} shards", summary->num_shards),
-        elapsed_s, FormatBytes(static_cast<uint64_t>(rate)), directory_);
+    PrintNote("synth: {} tensors, {} in {}, {:.1f} s ({}/s) -> {}\n",
+              FormatCount(static_cast<uint64_t>(summary->num_tensors)),
+              FormatBytes(summary->size_bytes),
+              summary->num_shards == 1 ? "one file" : fmt::format("{} shards", summary->num_shards),
+              elapsed_s, FormatBytes(static_cast<uint64_t>(rate)), directory_);
     if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"tensors", summary->num_tensors},
                                   {"shards", summary->num_shards},
@@ -96,10 +69,15 @@ class Synth : public Command {
 
  private:
   Result<checkpoint::SynthesisSummary> Write(const checkpoint::SynthesisOptions& options) const {
-    ProgressLine progress;
+    ProgressLine line(std::chrono::seconds(10));
     return checkpoint::Synthesize(
-        config_path_, directory_, options,
-        [&](uint64_t done_bytes, uint64_t total_bytes) { progress.Show(done_bytes, total_bytes); });
+        config_path_, directory_, options, [&](uint64_t done_bytes, uint64_t total_bytes) {
+          if (!line.IsDue()) return;
+          line.Show(fmt::format(
+              "writing: {:3.0f} % of {}",
+              100.0 * static_cast<double>(done_bytes) / static_cast<double>(total_bytes),
+              FormatBytes(total_bytes)));
+        });
   }
 
   std::string config_path_;
