@@ -2,7 +2,6 @@
 // tokenizer_json.h and vocabulary_files.h.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/result.h"
@@ -14,9 +13,5 @@ bool FileExists(const std::string& path);
 
 // The contents. Errors: the file cannot be read or is larger than 512 MiB.
 Result<std::string> ReadTokenizerFile(const std::string& path);
-
-// The document in a JSON file. Errors: as ReadTokenizerFile, or not JSON; the message names the
-// file.
-Result<nlohmann::json> ReadJsonFile(const std::string& path);
 
 }  // namespace convene::text

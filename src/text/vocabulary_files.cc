@@ -1,10 +1,13 @@
 #include "text/vocabulary_files.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "base/quote.h"
 #include "text/json_fields.h"
 #include "text/token_model_json.h"
@@ -40,12 +43,19 @@ const std::vector<TokenizerClass>& KnownClasses() {
   return classes;
 }
 
+// The document that a file holds. Errors name the file.
+Result<nlohmann::json> ParseFile(std::string_view text, std::string_view name) {
+  auto document = ParseJson(text);
+  if (!document) return Error{fmt::format("{}: {}", name, document.error().message)};
+  return document;
+}
+
 // By the class that tokenizer_config.json names, else by the model type of config.json.
-Result<const TokenizerClass*> FindClass(const std::string& directory,
+Result<const TokenizerClass*> FindClass(const VocabularyTexts& texts,
                                         const TokenizerConfig& config) {
   std::string name = config.tokenizer_class;
-  if (name.empty() && FileExists(directory + "/config.json")) {
-    const auto model = ReadJsonFile(directory + "/config.json");
+  if (name.empty() && texts.model_config) {
+    const auto model = ParseFile(*texts.model_config, "config.json");
     if (!model) return model.error();
     const std::string type = JsonFields(*model, "config.json").String("model_type", "");
     if (type.starts_with("qwen2") || type.starts_with("qwen3")) name = "Qwen2Tokenizer";
@@ -56,51 +66,44 @@ Result<const TokenizerClass*> FindClass(const std::string& directory,
   }
   if (name.empty()) {
     return Error{
-        fmt::format("{} has vocab.json and merges.txt, but nothing says how its tokenizer "
-                    "cuts text: add tokenizer.json, or \"tokenizer_class\" to "
-                    "tokenizer_config.json",
-                    directory)};
+        "there are vocab.json and merges.txt, but nothing says how the tokenizer cuts text: add "
+        "tokenizer.json, or \"tokenizer_class\" to tokenizer_config.json"};
   }
   return Error{
-      fmt::format("{}: the tokenizer class {} is not supported without a tokenizer.json; "
+      fmt::format("the tokenizer class {} is not supported without a tokenizer.json; "
                   "convene knows Qwen2Tokenizer and GPT2Tokenizer",
-                  directory, Quote(name))};
+                  Quote(name))};
 }
 
-Result<std::vector<Merge>> ReadMergesFile(const std::string& path) {
-  const auto contents = ReadTokenizerFile(path);
-  if (!contents) return contents.error();
+Result<std::vector<Merge>> ParseMerges(std::string_view text) {
   std::vector<Merge> merges;
-  std::string_view rest = *contents;
-  for (int64_t number = 1; !rest.empty(); ++number) {
-    const size_t end = rest.find('\n');
-    std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || line.starts_with("#version")) continue;
     auto merge = ReadMergeLine(line);
-    if (!merge) return Error{fmt::format("{}, line {}: {}", path, number, merge.error().message)};
+    if (!merge) return Error{fmt::format("merges.txt, line {}: {}", number, merge.error().message)};
     merges.push_back(*std::move(merge));
   }
   return merges;
 }
 
-// The configuration of `directory` with what older files beside it say.
-Result<TokenizerConfig> ReadConfigFiles(const std::string& directory) {
+// tokenizer_config.json with what older files beside it say.
+Result<TokenizerConfig> ParseConfigs(const VocabularyTexts& texts) {
   TokenizerConfig config;
-  if (FileExists(directory + "/tokenizer_config.json")) {
-    const auto document = ReadJsonFile(directory + "/tokenizer_config.json");
+  if (texts.tokenizer_config) {
+    const auto document = ParseFile(*texts.tokenizer_config, "tokenizer_config.json");
     if (!document) return document.error();
     auto read = ReadTokenizerConfig(*document);
-    if (!read) return Error{fmt::format("{}: {}", directory, read.error().message)};
+    if (!read) return read.error();
     config = *std::move(read);
   }
-  if (config.added_tokens) return config;
-  if (FileExists(directory + "/special_tokens_map.json")) {
-    const auto document = ReadJsonFile(directory + "/special_tokens_map.json");
-    if (!document) return document.error();
-    if (Status status = ReadSpecialTokens(*document, &config); !status) return status.error();
-  }
+  if (config.added_tokens || !texts.special_tokens_map) return config;
+  const auto document = ParseFile(*texts.special_tokens_map, "special_tokens_map.json");
+  if (!document) return document.error();
+  if (Status status = ReadSpecialTokens(*document, &config); !status) return status.error();
   return config;
 }
 
@@ -115,15 +118,15 @@ void AddSpecialToken(const std::string& content, std::vector<AddedToken>* tokens
 }
 
 // In the order in which they get ids: by those their file gives, then the special tokens.
-Result<std::vector<AddedToken>> CollectAddedTokens(const std::string& directory,
+Result<std::vector<AddedToken>> CollectAddedTokens(const VocabularyTexts& texts,
                                                    const TokenizerConfig& config) {
   std::map<int64_t, AddedToken> by_id =
       config.added_tokens.value_or(std::map<int64_t, AddedToken>());
-  if (!config.added_tokens && FileExists(directory + "/added_tokens.json")) {
-    const auto document = ReadJsonFile(directory + "/added_tokens.json");
+  if (!config.added_tokens && texts.added_tokens) {
+    const auto document = ParseFile(*texts.added_tokens, "added_tokens.json");
     if (!document) return document.error();
     auto tokens = ReadVocabulary(*document);
-    if (!tokens) return Error{fmt::format("{}: {}", directory, tokens.error().message)};
+    if (!tokens) return Error{fmt::format("added_tokens.json: {}", tokens.error().message)};
     for (const Token& token : *tokens) by_id[token.id] = {.content = token.text};
   }
   std::vector<AddedToken> tokens;
@@ -160,29 +163,59 @@ TokenTemplate MakeTemplate(const TokenizerConfig& config, const AddedTokens& add
   return token_template;
 }
 
+// Nothing where there is no such file.
+Result<std::optional<std::string>> ReadIfExists(const std::string& path) {
+  if (!FileExists(path)) return std::optional<std::string>();
+  auto contents = ReadTokenizerFile(path);
+  if (!contents) return contents.error();
+  return std::optional(*std::move(contents));
+}
+
 }  // namespace
 
 Result<TokenizerParts> ReadVocabularyFiles(const std::string& directory) {
-  auto config = ReadConfigFiles(directory);
+  VocabularyTexts texts;
+  const std::pair<const char*, std::string*> needed[] = {{"vocab.json", &texts.vocab},
+                                                         {"merges.txt", &texts.merges}};
+  for (const auto& [name, text] : needed) {
+    auto contents = ReadTokenizerFile(directory + "/" + name);
+    if (!contents) return contents.error();
+    *text = *std::move(contents);
+  }
+  const std::pair<const char*, std::optional<std::string>*> optional[] = {
+      {"tokenizer_config.json", &texts.tokenizer_config},
+      {"special_tokens_map.json", &texts.special_tokens_map},
+      {"added_tokens.json", &texts.added_tokens},
+      {"config.json", &texts.model_config}};
+  for (const auto& [name, text] : optional) {
+    auto contents = ReadIfExists(directory + "/" + name);
+    if (!contents) return contents.error();
+    *text = *std::move(contents);
+  }
+  auto parts = ParseVocabularyTexts(texts);
+  if (!parts) return Error{fmt::format("{}: {}", directory, parts.error().message)};
+  return parts;
+}
+
+Result<TokenizerParts> ParseVocabularyTexts(const VocabularyTexts& texts) {
+  auto config = ParseConfigs(texts);
   if (!config) return config.error();
-  const auto tokenizer_class = FindClass(directory, *config);
+  const auto tokenizer_class = FindClass(texts, *config);
   if (!tokenizer_class) return tokenizer_class.error();
   for (const std::string& role : (*tokenizer_class)->end_of_text_roles) {
     config->special_tokens.try_emplace(role, "<|endoftext|>");
   }
 
-  const auto document = ReadJsonFile(directory + "/vocab.json");
+  const auto document = ParseFile(texts.vocab, "vocab.json");
   if (!document) return document.error();
   auto tokens = ReadVocabulary(*document);
-  if (!tokens) return Error{fmt::format("{}/vocab.json: {}", directory, tokens.error().message)};
+  if (!tokens) return Error{fmt::format("vocab.json: {}", tokens.error().message)};
   auto vocabulary = Vocabulary::Create(*std::move(tokens));
-  if (!vocabulary) {
-    return Error{fmt::format("{}/vocab.json: {}", directory, vocabulary.error().message)};
-  }
-  const auto merges = ReadMergesFile(directory + "/merges.txt");
+  if (!vocabulary) return Error{fmt::format("vocab.json: {}", vocabulary.error().message)};
+  const auto merges = ParseMerges(texts.merges);
   if (!merges) return merges.error();
   auto model = Bpe::Create(*std::move(vocabulary), *merges, {});
-  if (!model) return Error{fmt::format("{}/merges.txt: {}", directory, model.error().message)};
+  if (!model) return Error{fmt::format("merges.txt: {}", model.error().message)};
 
   Normalizer normalizer;
   if ((*tokenizer_class)->normalizes) normalizer = Normalizer({UnicodeForm::kNfc});
@@ -196,10 +229,10 @@ Result<TokenizerParts> ReadVocabularyFiles(const std::string& directory) {
   }
   steps.emplace_back(SpellPieces{});
 
-  const auto to_add = CollectAddedTokens(directory, *config);
+  const auto to_add = CollectAddedTokens(texts, *config);
   if (!to_add) return to_add.error();
   auto added_tokens = AddedTokens::Create(*to_add, model->vocabulary(), normalizer);
-  if (!added_tokens) return Error{fmt::format("{}: {}", directory, added_tokens.error().message)};
+  if (!added_tokens) return added_tokens.error();
   TokenTemplate token_template = MakeTemplate(*config, *added_tokens);
   return TokenizerParts{.normalizer = std::move(normalizer),
                         .pre_tokenizer = PreTokenizer(std::move(steps)),

@@ -2,6 +2,7 @@
 // name of its Python class. tokenizer.json says all itself (tokenizer_json.h).
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -13,5 +14,18 @@ namespace convene::text {
 // added_tokens.json and config.json (for the kind of model) in `directory`. Errors: missing or
 // malformed files, a class that convene does not know.
 Result<TokenizerParts> ReadVocabularyFiles(const std::string& directory);
+
+// What those files hold; of the optional ones nothing where there is no such file.
+struct VocabularyTexts {
+  std::string vocab;   // vocab.json
+  std::string merges;  // merges.txt
+  std::optional<std::string> tokenizer_config;
+  std::optional<std::string> special_tokens_map;
+  std::optional<std::string> added_tokens;
+  std::optional<std::string> model_config;  // config.json
+};
+
+// The same from the texts themselves. Errors name the file, without a directory.
+Result<TokenizerParts> ParseVocabularyTexts(const VocabularyTexts& texts);
 
 }  // namespace convene::text
