@@ -36,7 +36,7 @@ fail() {
   exit 1
 }
 
-prompt_tokens=512 gen_tokens=64 batches= batch_prompt=64 batch_gen=32 rounds=3 repeat=3
+prompt_tokens=512 gen_tokens=64 batches="" batch_prompt=64 batch_gen=32 rounds=3 repeat=3
 threads=$(nproc)
 weights=() peer_options=() batched_options=() convene_options=()
 convene=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build/release/convene

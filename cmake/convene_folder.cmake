@@ -35,12 +35,12 @@ function(convene_folder name)
   endif()
 endfunction()
 
-# A GoogleTest executable; tests find the repository through CONVENE_SOURCE_DIR.
+# A GoogleTest executable, whose name is the label of its tests; tests find the repository through CONVENE_SOURCE_DIR.
 function(convene_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
   list(TRANSFORM ARG_USES PREPEND convene_)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_USES} GTest::gtest_main GTest::gmock)
   target_compile_definitions(${name} PRIVATE CONVENE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS ${name})
 endfunction()

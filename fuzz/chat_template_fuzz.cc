@@ -42,17 +42,17 @@ RenderOptions MakeOptions() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const RenderOptions kOptions = MakeOptions();
+  static const RenderOptions options = MakeOptions();
   const auto chat_template =
       convene::text::ChatTemplate::Parse({reinterpret_cast<const char*>(data), size});
   if (!chat_template) return 0;
-  const auto first = chat_template->Render(Messages(), kOptions);
-  const auto second = chat_template->Render(Messages(), kOptions);
+  const auto first = chat_template->Render(Messages(), options);
+  const auto second = chat_template->Render(Messages(), options);
   CHECK(first.ok() == second.ok());
   if (first) {
     CHECK(*first == *second);
     CHECK(convene::text::ValidUtf8Prefix(*first) == first->size());
-    CHECK(first->size() <= kOptions.limits.max_output_bytes);
+    CHECK(first->size() <= options.limits.max_output_bytes);
   }
   return 0;
 }

@@ -1,43 +1,60 @@
 #!/usr/bin/env bash
-# The checks that need a second compiler or much time: format, include directions, clang-tidy, the
-# tests under sanitizers, and each fuzz target for some seconds. Quick where nothing has changed.
+# The checks beside the tests, each of which blocks: scripts/check.sh [--whole] [PART...]
+#   format, includes, shell   the sources' and scripts' form
+#   tidy                      clang-tidy, on what changed since tools/tidy_passed_commit
+#   address, thread           tests under sanitizers, those of the folders where it matters most
+#   fuzz                      each fuzz target for some seconds
+# Without parts all are run, also after one has failed. --whole: clang-tidy on every source, and all
+# tests under the sanitizers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/prepare.sh
 
-install_packages "${build_packages[@]}" clang-format-16 clang-tidy-16 clang-16 libclang-rt-16-dev
+whole=()
+parts=()
+for argument in "$@"; do
+  case "$argument" in
+    -h | --help)
+      sed -n '2,8s/^# //p' scripts/check.sh
+      exit
+      ;;
+    --whole) whole=(--whole) ;;
+    format | includes | shell | tidy | address | thread | fuzz) parts+=("$argument") ;;
+    *) fail "'$argument' is no part of the checks" "scripts/check.sh --help lists them." ;;
+  esac
+done
+[ ${#parts[@]} -gt 0 ] || parts=(format includes shell tidy address thread fuzz)
+
+install_packages "${build_packages[@]}" "${check_packages[@]}"
 require_recent_tools
 
-# quietly LOG COMMAND...: keeps the output in LOG and shows it only if the command fails.
-quietly() {
-  local log=$1
-  shift
-  "$@" >"$log" 2>&1 || {
-    cat "$log"
-    return 1
-  }
+# run_part PART: what it prints is the tool's; its status says whether the part passed.
+run_part() {
+  case "$1" in
+    format) tools/check_format.sh ;;
+    includes) tools/check_includes.sh ;;
+    shell) tools/check_shell.sh ;;
+    tidy) tools/check_tidy.sh "${whole[@]}" ;;
+    address | thread) tools/check_sanitizers.sh "$1" "${whole[@]}" ;;
+    fuzz) tools/check_fuzz.sh ;;
+  esac
 }
 
-say "Format"
-tools/check_format.sh || fail "sources are not as clang-format writes them" "tools/check_format.sh --fix"
+results=()
+failed=()
+for part in "${parts[@]}"; do
+  say "Check: $part"
+  start=$SECONDS
+  result=passed
+  run_part "$part" </dev/null || {
+    result=FAILED
+    failed+=("$part")
+  }
+  results+=("$(printf '%-10s %s %5d s' "$part" "$result" $((SECONDS - start)))")
+done
 
-say "Include directions"
-tools/check_includes.sh || fail "a folder includes what it may not" "The lines are above."
-
-build release
-say "clang-tidy"
-tools/check_tidy.sh || fail "clang-tidy found something" "The lines are above; the checks: .clang-tidy"
-
-build debug-asan
-say "The tests again, with the address and undefined-behaviour sanitizers"
-quietly build/debug-asan/test.log \
-  ctest --test-dir build/debug-asan --parallel "$(nproc)" --output-on-failure ||
-  fail "tests failed under the sanitizers" "One of them again: ctest --test-dir build/debug-asan -R NAME"
-
-build fuzz fuzz_targets
-say "Fuzzing, each target for 15 seconds"
-quietly build/fuzz/test.log ctest --test-dir build/fuzz --output-on-failure ||
-  fail "fuzzing found an input that fails" \
-    "Run the target on the file that its output names, and add the file to fuzz/corpus."
-
+say "The checks, each with its time:"
+printf '    %s\n' "${results[@]}"
+[ ${#failed[@]} -eq 0 ] ||
+  fail "these checks failed: ${failed[*]}" "What they say is above. One again: scripts/check.sh ${failed[0]}"
 say "All checks passed."

@@ -1,13 +1,18 @@
 # What the scripts of this folder share: installing packages, configuring, building, saying so.
 # To be sourced with the repository root as working directory; not a command of its own.
 
-# What the build and the tests need; scripts/check.sh adds the second compiler and its tools.
+# shellcheck shell=bash disable=SC2034
+
+# What the build and the tests need.
 build_packages=(
   g++ cmake ninja-build pkg-config
   nlohmann-json3-dev libcli11-dev libfmt-dev libonig-dev libutf8proc-dev libhwloc-dev
   libopenmpi-dev openmpi-bin iproute2
   libgtest-dev libgmock-dev
 )
+
+# What scripts/check.sh needs besides: a second compiler and its tools.
+check_packages=(git clang-format-16 clang-tidy-16 clang-16 libclang-rt-16-dev shellcheck)
 
 say() { printf '==> %s\n' "$*"; }
 
@@ -79,18 +84,24 @@ build_jobs() {
   echo "$jobs"
 }
 
-# build PRESET [TARGET...]: configures and builds into build/PRESET, everything without a target.
-build() {
-  local preset=$1 jobs log=build/$1/configure.log
-  shift
-  jobs=$(build_jobs)
+# configure PRESET: makes build/PRESET ready to be built.
+configure() {
+  local preset=$1 log=build/$1/configure.log
   mkdir -p "build/$preset"
-  say "Building build/$preset${*:+ ($*)} with $jobs jobs; a first build takes minutes."
   cmake --preset "$preset" >"$log" 2>&1 || {
     cat "$log" >&2
     fail "cmake could not configure the preset $preset" \
       "Its message is above (kept in $log). If the folder has moved: rm -r build/$preset"
   }
+}
+
+# build PRESET [TARGET...]: configures and builds into build/PRESET, everything without a target.
+build() {
+  local preset=$1 jobs
+  shift
+  jobs=$(build_jobs)
+  say "Building build/$preset${*:+ ($*)} with $jobs jobs; a first build takes minutes."
+  configure "$preset"
   cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"} ||
     fail "the build of preset $preset stopped" \
       "The first error above says why. If a compiler was killed, memory ran out: close programs, rerun."

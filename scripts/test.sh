@@ -9,5 +9,5 @@ require_recent_tools
 build release
 
 say "Running the tests"
-ctest --test-dir build/release --parallel "$(nproc)" --output-on-failure "$@" ||
+ctest --test-dir build/release --parallel "$(nproc)" --output-on-failure --no-tests=error "$@" ||
   fail "tests failed; ctest lists them above" "One of them again: ./scripts/test.sh -R NAME"

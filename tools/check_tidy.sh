@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Runs clang-tidy-16 on every source that a build folder (default: build/release) has compiled and
-# that has changed, or includes something that has changed, since it last passed. What passed is
-# remembered in build/tidy. Tests are left out: the compiler's warnings and their running must do.
+# Runs clang-tidy-16 on the sources that have changed, or include something that has changed, since the
+# commit in tools/tidy_passed_commit, at which all passed. With --whole on every source; if that passes
+# and all is committed, it writes the new commit to that file. What passed on this machine is remembered
+# in build/tidy and not looked at again. Tests are left out: the compiler's warnings and their running
+# must do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 passed=build/tidy
+build=build/release
 
-# The second use of this script, by xargs below: --one BUILD SOURCE STAMP.
+# The second use of this script, by xargs below: --one SOURCE STAMP.
 if [ "${1:-}" = --one ]; then
-  if output=$(clang-tidy-16 -p "$2" --quiet --extra-arg=-Wno-unknown-warning-option "$3" 2>&1); then
-    touch "$passed/$4"
+  if output=$(clang-tidy-16 -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option "$2" 2>&1); then
+    touch "$passed/$3"
   else
     printf '%s\n' "$output" | grep -v 'warnings\? \(generated\|treated\)'
     exit 1
@@ -17,43 +20,120 @@ if [ "${1:-}" = --one ]; then
   exit
 fi
 
-build=${1:-build/release}
-[ -e "$build/compile_commands.json" ] ||
-  { echo "$build is not built; run ./scripts/test.sh first." >&2; exit 1; }
+source scripts/prepare.sh
+whole=no
+if [ "${1:-}" = --whole ]; then whole=yes; fi
+command -v clang-tidy-16 >/dev/null || fail "clang-tidy-16 is not installed" "scripts/check.sh installs it."
+configure release
 mkdir -p "$passed"
 
-# What every result depends on: the checks, the tool, the compiler's options.
-rules=$(cat .clang-tidy CMakeLists.txt CMakePresets.json cmake/* src/CMakeLists.txt <(clang-tidy-16 --version) |
-  sha256sum)
+# clang-tidy goes on with checks of its own if it cannot read its configuration. So the configuration
+# is verified, and a source with a known fault must fail.
+[ -e .clang-tidy ] || fail ".clang-tidy is missing" "It says which checks there are."
+echo 'int* Fault() { return 0; }' >"$passed/fault.cc"
+problems=$(clang-tidy-16 --verify-config "$passed/fault.cc" -- 2>&1 | grep -E 'warning:|error:|Error' || true)
+[ -z "$problems" ] || fail ".clang-tidy is not as clang-tidy-16 wants it" "$(head -n 5 <<<"$problems")"
+fault=$(clang-tidy-16 --quiet "$passed/fault.cc" -- 2>&1) &&
+  fail "clang-tidy-16 passes a source with a fault" ".clang-tidy must make modernize-use-nullptr an error."
+[[ $fault == *modernize-use-nullptr* ]] || fail "clang-tidy-16 cannot be run" "$(head -n 5 <<<"$fault")"
 
-# A line per source: its path, then the hashes of it and of all it includes from this repository.
-sources_and_contents() {
-  find "$PWD"/src "$PWD"/tests "$PWD"/fuzz -name '*.cc' -o -name '*.h' | xargs sha256sum >"$passed/hashes"
-  ninja -C "$build" -t deps | awk '
-    FNR == NR { hash_of[$2] = $1; next }
-    /^[^ ]/ { if (source != "") print source, contents; source = contents = "" }
-    /^ / {
-      path = $1
-      if (path in hash_of) {
-        if (source == "") source = path
-        contents = contents hash_of[path]
-      }
-    }
-    END { if (source != "") print source, contents }' "$passed/hashes" -
+# All sources and headers, and of each source the files it consists of.
+mapfile -t files < <(find src tests fuzz bench -name '*.cc' -o -name '*.h' | LC_ALL=C sort)
+[ ${#files[@]} -gt 0 ] || fail "no source was found below src, tests, fuzz and bench"
+declare -A closure_of
+while read -r source closure; do
+  case "$source" in
+    *_test.cc) continue ;;
+    bench/onednn_baseline.cc) # without its library there is no header to read
+      grep -q "$source" "$build/compile_commands.json" || continue
+      ;;
+  esac
+  closure_of[$source]="$source $closure"
+done < <(awk -f tools/include_closure.awk "${files[@]}")
+[ ${#closure_of[@]} -gt 0 ] || fail "no source was found for clang-tidy to look at"
+mapfile -t sources < <(printf '%s\n' "${!closure_of[@]}" | LC_ALL=C sort)
+
+# What results depend on besides the sources: the checks, and what the compiler's options come from.
+rules=(.clang-tidy CMakeLists.txt CMakePresets.json cmake/* src/CMakeLists.txt tools/check_tidy.sh)
+
+# Sets `selected` to the sources that must be looked at.
+select_changed() {
+  local passed_commit changed path source
+  selected=("${sources[@]}")
+  passed_commit=$(cat tools/tidy_passed_commit 2>/dev/null) || passed_commit=
+  if [ "$whole" = yes ]; then return; fi
+  if ! git merge-base --is-ancestor "${passed_commit:-none}" HEAD 2>/dev/null; then
+    say "'$passed_commit' (tools/tidy_passed_commit) is no ancestor of this commit: every source."
+    return
+  fi
+  changed=$(git diff --name-only "$passed_commit" && git ls-files --others --exclude-standard)
+  local -A is_changed=()
+  while read -r path; do
+    if [ -n "$path" ]; then is_changed[$path]=1; fi
+  done <<<"$changed"
+  for path in "${rules[@]}"; do
+    if [ -n "${is_changed[$path]:-}" ]; then
+      say "$path has changed since ${passed_commit:0:10}: every source."
+      return
+    fi
+  done
+
+  selected=()
+  for source in "${sources[@]}"; do
+    for path in ${closure_of[$source]}; do
+      if [ -n "${is_changed[$path]:-}" ]; then
+        selected+=("$source")
+        break
+      fi
+    done
+  done
+  [ ${#selected[@]} -eq 0 ] || return 0
+  # Then only documents, tests and what they share may have changed.
+  for path in "${files[@]}"; do
+    case "$path" in *_test.cc | *_test.h | tests/*) continue ;; esac
+    [ -z "${is_changed[$path]:-}" ] ||
+      fail "$path has changed, and no source that clang-tidy looks at has it" \
+        "Include it, delete it, or rename it *_test.h if it is for tests only."
+  done
+  say "Since ${passed_commit:0:10} no source has changed that clang-tidy looks at."
 }
 
-num_sources=0
-pending=()
-while read -r source contents; do
-  case "$source" in *_test.cc) continue ;; esac
-  num_sources=$((num_sources + 1))
-  stamp=$(printf '%s %s %s' "$rules" "$source" "$contents" | sha256sum | cut -c 1-32)
-  [ -e "$passed/$stamp" ] || pending+=("$build $source $stamp")
-done < <(sources_and_contents)
+# A line per file: its hash and its path.
+declare -A hash_of
+while read -r hash path; do hash_of[$path]=$hash; done < <(sha256sum "${files[@]}")
+# The compiler's options of a source, as cmake writes them: a line "command" and then a line "file".
+declare -A command_of
+while IFS=$'\t' read -r path command; do command_of[$path]=$command; done < <(
+  awk -v root="$PWD/" '
+    /^ *"command": / { command = $0 }
+    /^ *"file": / { split($0, quoted, "\""); print substr(quoted[4], length(root) + 1) "\t" command }
+  ' "$build/compile_commands.json"
+)
+[ ${#command_of[@]} -gt 0 ] || fail "$build/compile_commands.json names no source" "rm -r $build"
+tool_and_checks=$(cat .clang-tidy tools/check_tidy.sh <(clang-tidy-16 --version) | sha256sum)
 
-echo "clang-tidy: ${#pending[@]} of $num_sources sources have changed."
+select_changed
+pending=()
+for source in "${selected[@]}"; do
+  contents="$tool_and_checks ${command_of[$source]:-}"
+  for path in ${closure_of[$source]}; do contents+=" $path ${hash_of[$path]}"; done
+  stamp=$(sha256sum <<<"$contents")
+  stamp=${stamp:0:32}
+  if [ ! -e "$passed/$stamp" ]; then pending+=("$source $stamp"); fi
+done
+
+say "clang-tidy: ${#selected[@]} of ${#sources[@]} sources, ${#pending[@]} of which have not passed here before."
 if [ ${#pending[@]} -gt 0 ]; then
   printf '%s\n' "${pending[@]}" |
-    xargs --max-lines=1 --max-procs="$(nproc)" tools/check_tidy.sh --one ||
-    { echo "clang-tidy has findings." >&2; exit 1; }
+    xargs --max-lines=1 --max-procs="$(build_jobs)" tools/check_tidy.sh --one ||
+    fail "clang-tidy has findings" "The lines are above; the checks: .clang-tidy"
+fi
+
+if [ "$whole" = yes ]; then
+  if [ -n "$(git status --porcelain -- src tests fuzz bench "${rules[@]}")" ]; then
+    say "Every source passed, as it is here: commit, and run this again to have the commit noted."
+  else
+    git rev-parse HEAD >tools/tidy_passed_commit
+    say "Every source passed; tools/tidy_passed_commit names this commit now: commit that file."
+  fi
 fi

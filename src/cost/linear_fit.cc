@@ -62,7 +62,8 @@ LinearFit FitLinear(std::span<const Point> points) {
 
   int num_parameters = 1;
   const bool same_x = fit.x_max - fit.x_min <= 1e-12 * std::abs(fit.x_max);
-  if (same_x || (fit.alpha = y_mean - xy / fit.x_spread * fit.x_mean) < 0) {
+  if (!same_x) fit.alpha = y_mean - xy / fit.x_spread * fit.x_mean;
+  if (same_x || fit.alpha < 0) {
     fit.alpha = 0;
     fit.beta = xx_origin > 0 ? std::max(0.0, xy_origin / xx_origin) : 0;
     if (xx_origin == 0) fit.alpha = y_mean;

@@ -185,8 +185,8 @@ float QuantizeInt8Row(std::span<const float> row, std::span<const float> whole, 
 float QuantizeInt4Row(std::span<const float> row, std::span<const float> whole, int group,
                       uint8_t* values, int8_t* scales) {
   CHECK(group > 0 && group <= kMaxGroup, "group {}", group);
-  static const auto kQuantize = ChooseQuantizeInt4();
-  return kQuantize(row, whole, group, values, scales);
+  static const auto quantize = ChooseQuantizeInt4();
+  return quantize(row, whole, group, values, scales);
 }
 
 }  // namespace convene::kernels

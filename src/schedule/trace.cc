@@ -183,18 +183,18 @@ class Reader {
   }
 
   static const Json& Member(const Json& object, const char* name) {
-    static const Json kNull;
-    if (!object.is_object()) return kNull;
+    static const Json null;
+    if (!object.is_object()) return null;
     const auto it = object.find(name);
-    return it == object.end() ? kNull : *it;
+    return it == object.end() ? null : *it;
   }
 
   const Json& List(const Json& object, const char* name) {
-    static const Json kEmpty = Json::array();
+    static const Json empty = Json::array();
     const Json& member = Member(object, name);
     if (member.is_array()) return member;
     Fail(fmt::format("there is no list \"{}\"", name));
-    return kEmpty;
+    return empty;
   }
 
   double Number(const Json& object, const char* name, double otherwise) {

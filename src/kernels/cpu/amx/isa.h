@@ -79,6 +79,8 @@ struct Isa : avx512_bf16::Avx512DotBase<Isa> {
     int shift = 0;
     int64_t row_stride = 0;
     int64_t offset = 0;  // in every piece
+    // TilePanel has a member of this name, and templates take both.
+    // NOLINTNEXTLINE(readability-identifier-naming)
     static constexpr int64_t vector_stride = 64;
     const std::byte* At(int64_t step) const {
       const int64_t in_piece = step & ((int64_t{1} << shift) - 1);
