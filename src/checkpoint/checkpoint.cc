@@ -239,6 +239,13 @@ uint64_t Checkpoint::Fingerprint() const {
   return print.value();
 }
 
+Status Checkpoint::CheckUnchanged() const {
+  for (const MappedFile& file : files_) {
+    if (const Status unchanged = file.CheckUnchanged(); !unchanged) return unchanged;
+  }
+  return {};
+}
+
 uint64_t Checkpoint::size_bytes() const {
   uint64_t total = 0;
   for (const auto& [name, location] : tensors_) total += location.tensor.size_bytes;

@@ -61,6 +61,9 @@ class Checkpoint {
   // Of all tensors' names, places and shapes and of samples of a few hundred (fingerprint.h).
   uint64_t Fingerprint() const;
 
+  // Error: a file was written to since it was opened.
+  Status CheckUnchanged() const;
+
   int num_files() const { return static_cast<int>(files_.size()); }
   uint64_t size_bytes() const;  // of all tensors as stored
 

@@ -1,17 +1,91 @@
 #include "checkpoint/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <utility>
+
+#include "base/check.h"
+#include "base/open_file.h"
 
 namespace convene::checkpoint {
 namespace {
+
+// The mapped files, kept where a signal handler can read them. Nodes are never freed, so that it
+// can walk the list at any time; those of files that are no longer mapped are used again.
+struct Mapping {
+  std::atomic<const char*> path = nullptr;  // null: not in use
+  std::atomic<uintptr_t> begin = 0;
+  std::atomic<uintptr_t> end = 0;
+  Mapping* next = nullptr;
+};
+std::atomic<Mapping*> first_mapping = nullptr;
+struct sigaction action_before = {};
+
+void Write(const char* text) { static_cast<void>(!write(STDERR_FILENO, text, std::strlen(text))); }
+
+// A page of a mapped file cannot be had: the file was cut, or its disk fails. Every thread that
+// touches one would be killed without a word.
+void OnBusError(int, siginfo_t* info, void*) {
+  const bool is_fault = info->si_code > 0;  // otherwise somebody sent it
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  for (Mapping* at = first_mapping.load(); is_fault && at != nullptr; at = at->next) {
+    const char* path = at->path.load();
+    if (path == nullptr || address < at->begin.load() || address >= at->end.load()) continue;
+    Write("convene: ");
+    Write(path);
+    Write(
+        " was cut, or its disk failed, while it was in use; leave the files of a model alone while "
+        "it runs, and start again when the file is whole\n");
+    _exit(EXIT_FAILURE);
+  }
+  sigaction(SIGBUS, &action_before, nullptr);
+  if (!is_fault) raise(SIGBUS);  // otherwise the instruction is tried again
+}
+
+// Every rank runs this before it maps anything.
+void WatchBusErrors() {
+  static const bool kIsWatched = [] {
+    struct sigaction action = {};
+    action.sa_sigaction = OnBusError;
+    action.sa_flags = SA_SIGINFO;
+    return sigaction(SIGBUS, &action, &action_before) == 0;
+  }();
+  CHECK(kIsWatched);
+}
+
+void Register(const std::string& path, std::span<const std::byte> bytes) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  WatchBusErrors();
+  Mapping* mapping = first_mapping.load();
+  while (mapping != nullptr && mapping->path.load() != nullptr) mapping = mapping->next;
+  const bool is_new = mapping == nullptr;
+  if (is_new) mapping = new Mapping;
+  mapping->begin = reinterpret_cast<uintptr_t>(bytes.data());
+  mapping->end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
+  mapping->path = strdup(path.c_str());
+  if (!is_new) return;
+  mapping->next = first_mapping.load();
+  first_mapping = mapping;
+}
+
+void Unregister(std::span<const std::byte> bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  for (Mapping* at = first_mapping.load(); at != nullptr; at = at->next) {
+    if (at->path.load() == nullptr || at->begin.load() != begin) continue;
+    free(const_cast<char*>(at->path.exchange(nullptr)));
+    return;
+  }
+}
 
 size_t PageSize() {
   static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -21,34 +95,58 @@ size_t PageSize() {
 }  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return Error{fmt::format("cannot open {}: {}", path, std::strerror(errno))};
+  const Result<OpenFile> file = OpenFile::ToRead(path);
+  if (!file) return file.error();
   const auto failed = [&](std::string reason) {
-    close(file);
     return Error{fmt::format("cannot map {}: {}", path, reason)};
   };
-  struct stat status = {};
-  if (fstat(file, &status) != 0) return failed(std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) return failed("it is not a regular file");
-  if (status.st_size == 0) return failed("it is empty");
-  const auto size = static_cast<size_t>(status.st_size);
-  void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
+  if (!file->is_regular()) return failed("it is " + file->KindName() + ", not a regular file");
+  if (file->size_bytes() == 0) return failed("it is empty");
+  const auto size = static_cast<size_t>(file->size_bytes());
+  void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, file->descriptor(), 0);
   if (address == MAP_FAILED) return failed(std::strerror(errno));
-  close(file);
-  return MappedFile(path, {static_cast<const std::byte*>(address), size});
+  MappedFile mapped(path, {static_cast<const std::byte*>(address), size});
+  mapped.version_ = VersionOf(path);
+  Register(path, mapped.bytes_);
+  return mapped;
+}
+
+std::optional<MappedFile::Version> MappedFile::VersionOf(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) return std::nullopt;
+  return Version{status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec,
+                 status.st_mtim.tv_nsec};
+}
+
+Status MappedFile::CheckUnchanged() const {
+  const std::optional<Version> now = VersionOf(path_);
+  // One that was deleted or replaced is still mapped as it was.
+  if (!now || !version_ || now->device != version_->device || now->inode != version_->inode) {
+    return {};
+  }
+  if (*now == *version_) return {};
+  return Error{fmt::format(
+      "{} was written to while it was read; leave the files of a model alone while it is loaded, "
+      "and start again when the file is whole",
+      path_)};
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+    : path_(std::move(other.path_)),
+      bytes_(std::exchange(other.bytes_, {})),
+      version_(other.version_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(bytes_, other.bytes_);
+  std::swap(version_, other.version_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (bytes_.empty()) return;
+  Unregister(bytes_);
+  munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 void WillNeed(std::span<const std::byte> bytes) {

@@ -3,17 +3,19 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace convene::checkpoint {
 namespace {
 
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& content)
-      : path_(fmt::format("{}/mapped_file_test_{}", testing::TempDir(), getpid())) {
+  explicit TemporaryFile(const std::string& content, const std::string& suffix = "")
+      : path_(fmt::format("{}/mapped_file_test_{}{}", testing::TempDir(), getpid(), suffix)) {
     std::ofstream(path_, std::ios::binary) << content;
   }
   ~TemporaryFile() { std::filesystem::remove(path_); }
@@ -47,6 +49,54 @@ TEST(MappedFile, RefusesWhatIsNotAFileWithBytes) {
   EXPECT_FALSE(MappedFile::Open(testing::TempDir()));
   EXPECT_FALSE(MappedFile::Open(TemporaryFile("").path()));
   EXPECT_FALSE(MappedFile::Open("/dev/zero"));
+}
+
+TEST(MappedFile, ThatIsCutEndsTheProcessWithAMessage) {
+  const TemporaryFile temporary(std::string(3 * 4096, 'x'));
+  const TemporaryFile other(std::string(5000, 'y'), "_other");
+  const auto ended = [&](auto touch) {
+    auto first = MappedFile::Open(other.path());
+    auto file = MappedFile::Open(temporary.path());
+    ASSERT_TRUE(file && first);
+    std::filesystem::resize_file(temporary.path(), 100);
+    touch(*file);
+  };
+  const auto read = [](const MappedFile& file) {
+    volatile std::byte sink = file.bytes()[8000];
+    static_cast<void>(sink);
+  };
+  const std::string message = temporary.path() + " was cut, or its disk failed";
+  EXPECT_EXIT(ended(read), testing::ExitedWithCode(1), message);
+  std::filesystem::resize_file(temporary.path(), 3 * 4096);
+  EXPECT_EXIT(ended([&](const MappedFile& file) { std::jthread([&] { read(file); }); }),
+              testing::ExitedWithCode(1), message);
+}
+
+TEST(MappedFile, ABusErrorElsewhereStaysOne) {
+  const TemporaryFile temporary(std::string(4096, 'x'));
+  const auto raise_elsewhere = [&] {
+    auto file = MappedFile::Open(temporary.path());
+    raise(SIGBUS);
+  };
+  EXPECT_EXIT(raise_elsewhere(), testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST(MappedFile, TellsWhetherItWasWrittenTo) {
+  const TemporaryFile temporary(std::string(4096, 'x'));
+  const auto file = MappedFile::Open(temporary.path());
+  ASSERT_TRUE(file);
+  EXPECT_TRUE(file->CheckUnchanged());
+  // Another file in its place leaves what is mapped as it was.
+  std::filesystem::rename(temporary.path(), temporary.path() + "_moved");
+  std::ofstream(temporary.path()) << "another file";
+  EXPECT_TRUE(file->CheckUnchanged());
+  std::filesystem::rename(temporary.path() + "_moved", temporary.path());
+  EXPECT_TRUE(file->CheckUnchanged());
+  std::ofstream(temporary.path(), std::ios::app) << "more";
+  const Status changed = file->CheckUnchanged();
+  ASSERT_FALSE(changed);
+  EXPECT_EQ(changed.error().message.find(temporary.path() + " was written to while it was read"),
+            0u);
 }
 
 }  // namespace

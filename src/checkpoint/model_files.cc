@@ -34,8 +34,7 @@ Error In(const std::string& path, const Error& error) {
   return Error{fmt::format("{}: {}", path, error.message)};
 }
 
-Result<json> ReadJson(const std::string& path, uint64_t max_bytes) {
-  Result<std::string> text = ReadFile(path, max_bytes);
+Result<json> ParseFile(const std::string& path, const Result<std::string>& text) {
   if (!text) return text.error();
   Result<json> document = ParseJson(*text);
   if (!document) return In(path, document.error());
@@ -46,7 +45,7 @@ Result<json> ReadJson(const std::string& path, uint64_t max_bytes) {
 
 Result<json> ReadOptionalJson(const std::string& path, uint64_t max_bytes) {
   if (!Exists(path)) return json::object();
-  return ReadJson(path, max_bytes);
+  return ParseFile(path, ReadFile(path, max_bytes));
 }
 
 Result<ConfigFile> ReadConfigFile(const std::string& path) {
@@ -67,7 +66,10 @@ Result<ConfigFile> ReadConfigFile(const std::string& path) {
                       path)};
     }
   }
-  Result<json> document = ReadJson(config.path, kMaxConfigBytes);
+  // A file that was named itself may be a stream.
+  Result<json> document =
+      ParseFile(config.path, config.path == path ? ReadFileOrStream(path, kMaxConfigBytes)
+                                                 : ReadFile(config.path, kMaxConfigBytes));
   if (!document) return document.error();
   config.json = *std::move(document);
   return config;

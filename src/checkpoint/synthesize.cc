@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/start_thread.h"
 #include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "checkpoint/output_directory.h"
@@ -124,8 +125,17 @@ class ShardWriter {
     };
     {
       std::vector<std::jthread> threads;
-      for (int i = 1; i < options_.num_threads; ++i) threads.emplace_back(work, false);
-      work(true);
+      for (int i = 1; i < options_.num_threads; ++i) {
+        Result<std::jthread> thread =
+            StartThread(fmt::format("thread {} of {}", i + 1, options_.num_threads),
+                        [&] { work(/*reports=*/false); });
+        if (!thread) {
+          next = parts.size();
+          return thread.error();
+        }
+        threads.push_back(*std::move(thread));
+      }
+      work(/*reports=*/true);
     }
     if (first_error) return *first_error;
     if (progress_) progress_(done_bytes_, total_bytes_);

@@ -40,12 +40,21 @@ bool Note(std::string_view line, FinishedRequests* finished) {
 
 Result<BatchResults> BatchResults::Open(const std::string& path) {
   BatchResults results(path);
-  results.file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const auto cannot_open = [&] {
+    return Error{fmt::format(
+        "cannot open {} to write results: {}", path,
+        errno == ENXIO ? "nobody reads it; start its reader first" : std::strerror(errno))};
+  };
+  // Without waiting for who reads a FIFO, which must be there already.
+  results.file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   struct stat status = {};
-  if (results.file_ < 0 || fstat(results.file_, &status) != 0) {
-    return Error{fmt::format("cannot open {} to write results: {}", path, std::strerror(errno))};
-  }
+  if (results.file_ < 0 || fstat(results.file_, &status) != 0) return cannot_open();
   results.is_regular_ = S_ISREG(status.st_mode);
+  if (!results.is_regular_) {
+    close(results.file_);
+    results.file_ = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+    if (results.file_ < 0 || fcntl(results.file_, F_SETFL, O_WRONLY) != 0) return cannot_open();
+  }
   if (results.is_regular_) {
     // Two writers would overwrite each other. The lock ends with the process; where the file system
     // knows none, there is none.

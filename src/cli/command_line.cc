@@ -1,21 +1,28 @@
 #include "cli/command_line.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/quote.h"
+#include "checkpoint/model_path.h"
 #include "cli/help_formatter.h"
 #include "cli/output.h"
+#include "comm/agree.h"
 #include "comm/connect.h"
 #include "engine/ranks.h"
 
@@ -24,13 +31,21 @@ namespace {
 
 constexpr const char* kVersion = "convene 0.1.0";
 
-// Of several ranks, which were given the same line, one speaks.
-bool Speaks() { return RankFromLauncher().rank == 0; }
+constexpr const char* kOutOfMemory =
+    "out of memory; free some, raise the limit (ulimit -v), or use a smaller --context or --batch";
+
+std::thread::id command_thread;  // that runs the command
 
 int Report(const Status& status) {
   if (status) return kSuccess;
   PrintError(status.error().message);
   return kFailure;
+}
+
+// Of a line that makes no sense.
+int Refuse(const Error& error) {
+  PrintError(fmt::format("{} (see --help)", error.message));
+  return kUsage;
 }
 
 std::unique_ptr<CLI::App> MakeParser() {
@@ -61,35 +76,108 @@ struct Subcommand {
   std::unique_ptr<Command> command;
 };
 
+// Whatever a command wants of a model, what is given as one must be able to be one.
+Status CheckModel(const CLI::App& parser) {
+  const CLI::Option* model = parser.get_option_no_throw("MODEL");
+  if (model == nullptr || model->count() == 0) return {};
+  return checkpoint::CheckModelPath(model->results().front());
+}
+
 // What the other ranks do: whatever rank 0's command tells them.
 int Follow(comm::Group& ranks, const std::string& model_directory) {
   // Rank 0 has told the error.
   return engine::FollowRankZero(ranks, model_directory) ? kSuccess : kFailure;
 }
 
-int RunOnRanks(std::unique_ptr<Command> command) {
+// What became of a command line.
+struct ParsedLine {
+  Status status;                    // why it makes no sense
+  std::optional<std::string> help;  // that was asked for
+  Subcommand* chosen = nullptr;     // neither
+};
+
+int RunOnRanks(const ParsedLine& line) {
   Result<std::unique_ptr<comm::Group>> ranks = comm::Connect();
-  if (!ranks) return Report(ranks.error());
-  if ((*ranks)->rank() != 0) return Follow(**ranks, command->model_directory());
+  if (!ranks && line.status) return Report(ranks.error());
+  if (!ranks) return Refuse(line.status.error());
+  // Ranks may have been given lines of their own, and who has none would be waited for.
+  const bool speaks = (*ranks)->rank() == 0;
+  if (const Status all = comm::AgreeOnSuccess(**ranks, line.status); !all) {
+    return speaks ? Refuse(line.status ? all.error() : line.status.error()) : kUsage;
+  }
+  std::unique_ptr<Command>& command = line.chosen->command;
+  if (!speaks) return Follow(**ranks, command->model_directory());
   command->UseRanks(ranks->get());
-  const Status status = command->Run();
+  Status status = CheckModel(*line.chosen->parser);
+  if (status) status = command->Run();
   const Status flushed = FlushOutput();
   command.reset();  // with it the model, whose steps the others follow
   engine::Dismiss(**ranks);
   return Report(status ? flushed : status);
 }
 
-int RunParsed(std::vector<Subcommand>& subcommands) {
+// The value of an option that is not what it takes, from the parser's "Could not convert: --a = b".
+Error DescribeConversion(std::string_view what) {
+  constexpr std::string_view kPrefix = "Could not convert: ";
+  if (what.starts_with(kPrefix)) what.remove_prefix(kPrefix.size());
+  const size_t equals = what.find(" = ");
+  if (equals == std::string_view::npos) return Error{std::string(what)};
+  const std::string value(what.substr(equals + 3));
+  char* end = nullptr;
+  std::strtod(value.c_str(), &end);
+  const bool is_number = !value.empty() && *end == 0;
+  return Error{fmt::format(
+      "{} cannot be {}: {}", what.substr(0, equals), Quote(value),
+      is_number ? "it is too large, or not a whole number in plain digits" : "it is not a number")};
+}
+
+ParsedLine Parse(CLI::App& app, int argc, const char* const* argv,
+                 std::span<const CommandEntry> commands, std::vector<Subcommand>& subcommands) {
+  if (const Status known = CheckCommandName(argc, argv, commands); !known) return {.status = known};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ConversionError& error) {
+    return {.status = DescribeConversion(error.what())};
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream help;
+    std::ostringstream complaint;
+    const bool is_help = app.exit(error, help, complaint) == 0;
+    if (is_help) return {.help = help.str()};
+    // Options that help does not show have no name in the parser's messages.
+    const std::string_view what = error.what();
+    return {.status = Error{std::string(what.substr(what.starts_with(": ") ? 2 : 0))}};
+  }
   for (Subcommand& subcommand : subcommands) {
-    if (!subcommand.parser->parsed()) continue;
-    try {
-      return RunOnRanks(std::move(subcommand.command));
-    } catch (const std::bad_alloc&) {
-      return Report(Error{"out of memory; free some, or use a smaller --context or --batch"});
-    }
+    if (subcommand.parser->parsed()) return {.chosen = &subcommand};
   }
   CHECK(false, "the parser accepted a line without a subcommand");
-  return kUsage;
+}
+
+int ParseAndRun(int argc, const char* const* argv, std::span<const CommandEntry> commands) {
+  const std::unique_ptr<CLI::App> app = MakeParser();
+  std::vector<Subcommand> subcommands;
+  for (const CommandEntry& entry : commands) {
+    CLI::App* parser = app->add_subcommand(entry.name, entry.summary);
+    parser->footer(fmt::format("Example:\n  {}\n", entry.example));
+    subcommands.push_back({parser, entry.make()});
+    subcommands.back().command->AddOptions(*parser);
+  }
+  const ParsedLine line = Parse(*app, argc, argv, commands, subcommands);
+  if (!line.help) return RunOnRanks(line);
+  if (RankFromLauncher().rank != 0) return kSuccess;
+  const Status written = WriteOutput(*line.help);
+  return Report(written ? FlushOutput() : written);
+}
+
+// On the thread that runs the command an allocation that fails is an exception, which leaves
+// nothing half done behind; on others there is nobody to catch it.
+void EndWithoutMemory() {
+  if (std::this_thread::get_id() == command_thread) throw std::bad_alloc();
+  constexpr std::string_view kMessage = "convene: ";
+  static_cast<void>(!write(STDERR_FILENO, kMessage.data(), kMessage.size()));
+  static_cast<void>(!write(STDERR_FILENO, kOutOfMemory, std::strlen(kOutOfMemory)));
+  static_cast<void>(!write(STDERR_FILENO, "\n", 1));
+  _exit(kFailure);
 }
 
 }  // namespace
@@ -101,33 +189,17 @@ Status Command::CheckAlone(std::string_view command) const {
 }
 
 int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEntry> commands) {
-  const std::unique_ptr<CLI::App> app = MakeParser();
-  std::vector<Subcommand> subcommands;
-  for (const CommandEntry& entry : commands) {
-    CLI::App* parser = app->add_subcommand(entry.name, entry.summary);
-    parser->footer(fmt::format("Example:\n  {}\n", entry.example));
-    subcommands.push_back({parser, entry.make()});
-    subcommands.back().command->AddOptions(*parser);
-  }
-  if (const Status known = CheckCommandName(argc, argv, commands); !known) {
-    if (Speaks()) PrintError(known.error().message);
-    return kUsage;
-  }
+  command_thread = std::this_thread::get_id();
+  std::set_new_handler(EndWithoutMemory);
   try {
-    app->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream help;
-    std::ostringstream complaint;
-    const bool is_help = app->exit(error, help, complaint) == 0;
-    if (!Speaks()) return is_help ? kSuccess : kUsage;
-    if (is_help) {
-      const Status written = WriteOutput(help.str());
-      return Report(written ? FlushOutput() : written);
-    }
-    PrintError(fmt::format("{} (see --help)", error.what()));
-    return kUsage;
+    return ParseAndRun(argc, argv, commands);
+  } catch (const std::bad_alloc&) {
+    return Report(Error{kOutOfMemory});
+  } catch (const std::exception& error) {
+    // Nothing here throws; a library may.
+    return Report(
+        Error{fmt::format("this should not happen, and ends the program: {}", error.what())});
   }
-  return RunParsed(subcommands);
 }
 
 }  // namespace convene::cli

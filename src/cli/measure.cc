@@ -77,6 +77,7 @@ class Measure : public Command {
     if (!kernels) return kernels.error();
     options_.choices_of = *kernels;
     hardware::ThreadPool pool(*std::move(cpus));
+    if (const Status started = pool.started(); !started) return started.error();
     const Result<hardware::Profile> profile = MeasureMachine(*topology, pool, *isa, options_);
     if (!profile) return profile.error();
 

@@ -107,10 +107,9 @@ Result<NpyWriter> NpyWriter::Create(const std::string& path, int64_t rows, int64
   writer.path_ = path;
   writer.rows_left_ = rows;
   writer.cols_ = cols;
-  writer.file_.reset(std::fopen(path.c_str(), "wb"));
-  if (!writer.file_) {
-    return Error{fmt::format("cannot create {}: {}", path, std::strerror(errno))};
-  }
+  Result<Stream> file = OpenToWrite(path);
+  if (!file) return file.error();
+  writer.file_ = *std::move(file);
   std::string header =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, cols);
   const size_t unpadded_bytes = kMagic.size() + 4 + header.size() + 1;

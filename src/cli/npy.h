@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/open_file.h"
 #include "base/result.h"
 
 namespace convene::cli {
@@ -34,13 +35,10 @@ class NpyWriter {
   Status Close();
 
  private:
-  struct CloseFile {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   NpyWriter() = default;
 
   std::string path_;
-  std::unique_ptr<std::FILE, CloseFile> file_;
+  Stream file_;
   int64_t rows_left_ = 0;
   int64_t cols_ = 0;
 };

@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <system_error>
 
 #include "base/message.h"
+#include "base/open_file.h"
 #include "base/read_file.h"
 #include "base/units.h"
 
@@ -19,13 +20,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, CloseFile>;
-
 // Far beyond any context, and little enough to be read at once.
 constexpr uint64_t kMaxTextBytes = uint64_t{1} << 30;
+
+// Who reads our output has left (`| head`): the end, and as quiet as that of other programs.
+void EndIfNobodyReads() {
+  if (errno != EPIPE) return;
+  std::signal(SIGPIPE, SIG_DFL);
+  raise(SIGPIPE);
+}
 
 Error CannotWrite(std::string_view what) {
   return Error{fmt::format("cannot write {}: {}", what, std::strerror(errno))};
@@ -35,14 +38,16 @@ Error CannotWrite(std::string_view what) {
 
 Status WriteOutput(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+    EndIfNobodyReads();
     return CannotWrite("standard output");
   }
   return {};
 }
 
 Status FlushOutput() {
-  if (std::fflush(stdout) != 0) return CannotWrite("standard output");
-  return {};
+  if (std::fflush(stdout) == 0) return {};
+  EndIfNobodyReads();
+  return CannotWrite("standard output");
 }
 
 Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
@@ -53,10 +58,10 @@ Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
 
 Status WriteText(const std::string& path, std::string_view text) {
   if (path == "-") return WriteOutput(text);
-  File file(std::fopen(path.c_str(), "wb"));
-  if (!file) return CannotWrite(path);
-  const bool written = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
-  if (std::fclose(file.release()) != 0 || !written) return CannotWrite(path);
+  Result<Stream> file = OpenToWrite(path);
+  if (!file) return file.error();
+  const bool written = std::fwrite(text.data(), 1, text.size(), file->get()) == text.size();
+  if (std::fclose(file->release()) != 0 || !written) return CannotWrite(path);
   return {};
 }
 
@@ -70,7 +75,7 @@ Status WriteReport(const std::string& json_path, std::string_view text) {
 }
 
 Result<std::string> ReadText(const std::string& path) {
-  if (path != "-") return ReadFile(path, kMaxTextBytes);
+  if (path != "-") return ReadFileOrStream(path, kMaxTextBytes);
   if (isatty(STDIN_FILENO) == 1) {
     PrintNote("reading from the terminal; Ctrl-D on a line of its own ends the text\n");
   }

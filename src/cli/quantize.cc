@@ -62,6 +62,7 @@ class Quantize : public Command {
         hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads_);
     if (!cpus) return cpus.error();
     hardware::ThreadPool pool(*std::move(cpus));
+    if (const Status started = pool.started(); !started) return started.error();
     LoadMessages messages;
     const Result<weights::ModelWeights> packed =
         weights::LoadWeights(*checkpoint, formats, weights::Share{}, hardware::NumaPolicy::kAuto,

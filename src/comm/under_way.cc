@@ -1,10 +1,12 @@
 #include "comm/under_way.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 
 #include "base/check.h"
@@ -28,6 +30,8 @@ std::atomic<uint64_t> next_age = 1;
 char last_what[96] = {};
 char own_name[160] = "a rank";
 std::atomic<bool> is_silent = false;
+Neighbour neighbours_here[kMaxRanks];
+int num_neighbours = 0;
 
 // Text in a buffer of fixed size, put together by what a signal handler may call.
 class Text {
@@ -89,10 +93,51 @@ void AddWaiting(const Entry& entry, Text* text) {
   }
 }
 
+// Whether a process has ended, also one that nobody has asked about yet (Z); not one that was ended
+// like this one, which OnSigterm tells by its status.
+bool IsGone(int pid) {
+  if (kill(pid, 0) != 0) return errno == ESRCH;
+  char path[32];
+  Text text(path, sizeof(path));
+  text.Add("/proc/");
+  text.Add(pid);
+  text.Add("/stat");
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return errno == ENOENT;
+  char line[1024] = {};
+  const bool is_read = read(file, line, sizeof(line) - 1) > 0;
+  close(file);
+  const char* name_end = std::strrchr(line, ')');  // "123 (convene) Z ..."
+  if (!is_read || name_end == nullptr || std::strlen(name_end) <= 2 || name_end[2] != 'Z') {
+    return false;
+  }
+  char ended_alike[12];  // the last field of all, as wait() gives it
+  Text status(ended_alike, sizeof(ended_alike));
+  status.Add(" ");
+  status.Add((128 + SIGTERM) << 8);
+  return std::strstr(line, ended_alike) == nullptr;
+}
+
+void AddGone(Text* text) {
+  bool is_first = true;
+  for (int i = 0; i < num_neighbours; ++i) {
+    if (!IsGone(neighbours_here[i].pid)) continue;
+    text->Add(is_first ? "; gone from this host: rank " : ", rank ");
+    text->Add(neighbours_here[i].rank);
+    text->Add(" (pid ");
+    text->Add(neighbours_here[i].pid);
+    text->Add(")");
+    is_first = false;
+  }
+}
+
 void OnSigterm(int) {
   if (!is_silent.exchange(true)) {
-    char line[640];
+    char line[960];
     char under_way[320];
+    char gone[256] = {};
+    Text gone_text(gone, sizeof(gone));
+    AddGone(&gone_text);  // first, before others end by the same signal
     DescribeUnderWay(under_way, sizeof(under_way));
     Text text(line, sizeof(line));
     text.Add("convene: ");
@@ -101,6 +146,7 @@ void OnSigterm(int) {
         ": the launcher ends the job (SIGTERM: another rank has ended, or somebody stopped it) "
         "while this rank was ");
     text.Add(under_way);
+    text.Add(gone);
     text.Add("\n");
     static_cast<void>(!write(STDERR_FILENO, line, std::strlen(line)));
   }
@@ -154,8 +200,10 @@ std::string UnderWayWith(int rank) {
   return oldest == nullptr ? "" : oldest->what;
 }
 
-void EndWithMessageOnSigterm(std::string_view rank_name) {
+void EndWithMessageOnSigterm(std::string_view rank_name, std::span<const Neighbour> neighbours) {
   CopyName(rank_name, own_name, sizeof(own_name));
+  num_neighbours = static_cast<int>(std::min<size_t>(neighbours.size(), kMaxRanks));
+  std::copy_n(neighbours.begin(), num_neighbours, neighbours_here);
   struct sigaction action = {};
   action.sa_handler = OnSigterm;
   CHECK(sigaction(SIGTERM, &action, nullptr) == 0);

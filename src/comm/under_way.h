@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -33,9 +34,16 @@ void DescribeUnderWay(char* text, size_t size);
 // The oldest exchange that waits for `rank`; empty without one.
 std::string UnderWayWith(int rank);
 
-// From now on SIGTERM ends this process with a line on standard error that says what was under
-// way: a launcher that sees a rank die sends it to the others. `rank_name`: "rank 0 (host)".
-void EndWithMessageOnSigterm(std::string_view rank_name);
+// Another rank whose process this host runs.
+struct Neighbour {
+  int rank = 0;
+  int pid = 0;
+};
+
+// From now on SIGTERM ends this process with a line on standard error that says what was under way
+// and which neighbours are gone: a launcher that sees a rank die sends it to the others.
+// `rank_name`: "rank 0 (host)". Of more than 256 neighbours the first are looked at.
+void EndWithMessageOnSigterm(std::string_view rank_name, std::span<const Neighbour> neighbours);
 
 // The end has been told already: SIGTERM ends the process without a word.
 void EndSilentlyOnSigterm();

@@ -224,9 +224,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   if (observer.planned) observer.planned(*chosen);
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus));
   const LoadOptions resolved = source.options;
-  if (const Status filled = agree(model->Fill(std::move(source), *chosen, observer)); !filled) {
-    return filled.error();
-  }
+  Status filled = model->pool_->started();
+  if (filled) filled = model->Fill(std::move(source), *chosen, observer);
+  if (filled = agree(filled); !filled) return filled.error();
   if (const Status decided = model->ResolvePipeline(resolved, observer); !decided) {
     return decided.error();
   }

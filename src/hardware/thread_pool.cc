@@ -5,9 +5,9 @@
 
 #include <chrono>
 #include <set>
-#include <system_error>
 #include <utility>
 
+#include "base/start_thread.h"
 #include "hardware/affinity.h"
 
 namespace convene::hardware {
@@ -57,23 +57,28 @@ ThreadPool::ThreadPool(std::vector<int> cpus) : cpus_(std::move(cpus)) {
   spin_ns_ = distinct.size() < cpus_.size() ? kOversubscribedSpinNs : kSpinNs;
   if (Result<std::vector<int>> mask = CurrentAffinity()) saved_mask_ = *std::move(mask);
   num_running_ = size() - 1;
-  for (int thread_idx = 1; thread_idx < size(); ++thread_idx) {
-    try {
-      workers_.emplace_back([this, thread_idx] { WorkerLoop(thread_idx); });
-    } catch (const std::system_error& error) {
-      CHECK(false, "cannot start thread {} of {} ({}): ask for fewer with --threads",
-            thread_idx + 1, size(), error.what());
+  for (int thread_idx = 1; thread_idx < size() && started_; ++thread_idx) {
+    Result<std::jthread> worker =
+        StartThread(fmt::format("thread {} of {}", thread_idx + 1, size()),
+                    [this, thread_idx] { WorkerLoop(thread_idx); });
+    if (worker) {
+      workers_.push_back(*std::move(worker));
+    } else {
+      started_ = worker.error();
     }
   }
+  const auto num_threads = static_cast<int>(workers_.size()) + 1;
+  num_running_ -= size() - num_threads;
   if (SetAffinity({cpus_[0]})) ++num_pinned_;
   AwaitWorkers();
+  cpus_.resize(static_cast<size_t>(num_threads));
 }
 
 ThreadPool::~ThreadPool() {
   task_ = nullptr;
   epoch_.fetch_add(1);
   epoch_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  for (std::jthread& worker : workers_) worker.join();
   // A mask that has become invalid meanwhile leaves the thread where it is.
   if (!saved_mask_.empty()) static_cast<void>(SetAffinity(saved_mask_).ok());
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/result.h"
 
 namespace convene::hardware {
 
@@ -19,8 +20,11 @@ class ThreadPool {
   // One thread per entry of `cpus` (logical CPU numbers, at least one; the same one may occur
   // again). Thread 0 is the constructing thread itself: it is pinned to cpus[0] until the pool is
   // destroyed, and threads that it starts meanwhile inherit that mask. The other threads are
-  // started here.
+  // started here: where the system refuses one, the pool has those before it, and started() is an
+  // error.
   explicit ThreadPool(std::vector<int> cpus);
+
+  const Status& started() const { return started_; }
 
   // Joins the threads and gives the constructing thread its mask back. Must be the same thread.
   ~ThreadPool();
@@ -82,7 +86,8 @@ class ThreadPool {
   // The caller writes the task, then advances epoch_; each worker runs it and counts num_running_
   // down (also once after its start). The counters that all threads hammer are a cache line each.
   std::vector<int> cpus_;
-  std::vector<std::thread> workers_;
+  std::vector<std::jthread> workers_;
+  Status started_;
   std::vector<int> saved_mask_;  // of the constructing thread
   std::atomic<int> num_pinned_{0};
   int64_t spin_ns_ = 0;

@@ -2,9 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sched.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 
 #include "hardware/affinity.h"
@@ -134,6 +138,25 @@ TEST(ThreadPool, AcceptsAConstFunctionAndAMutableOne) {
   pool.Run(counter);
   EXPECT_EQ(calls, 2);
   EXPECT_EQ(counter.count, 2);
+}
+
+// A stack that no memory is left for is the refusal that a test can bring about as any user.
+TEST(ThreadPoolDeathTest, HasFewerThreadsAndSaysWhyWhenTheSystemRefusesOne) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto use_pool = [] {
+    pthread_attr_t attributes;
+    CHECK(pthread_getattr_default_np(&attributes) == 0 &&
+          pthread_attr_setstacksize(&attributes, size_t{1} << 46) == 0 &&
+          pthread_setattr_default_np(&attributes) == 0);
+    ThreadPool pool({0, 0, 0});
+    std::atomic<int> sum = 0;
+    pool.ParallelFor(100, [&](int64_t i, int) { sum += static_cast<int>(i); });
+    const bool works = pool.size() == 1 && sum == 4950 && !pool.started();
+    std::fputs(pool.started() ? "started" : pool.started().error().message.c_str(), stderr);
+    std::exit(works ? 7 : 8);
+  };
+  EXPECT_EXIT(use_pool(), testing::ExitedWithCode(7),
+              "cannot start thread 2 of 3: .*use fewer threads");
 }
 
 TEST(ThreadPoolDeathTest, RefusesNestedCallsAndAnEmptyPool) {

@@ -178,7 +178,7 @@ Result<Plan> PlanFromJson(const json& object) {
 }
 
 Result<Plan> ReadPlan(const std::string& path) {
-  const Result<std::string> text = ReadFile(path, kMaxFileBytes);
+  const Result<std::string> text = ReadFileOrStream(path, kMaxFileBytes);
   if (!text) return text.error();
   const Result<json> object = ParseJson(*text);
   if (!object) return Error{fmt::format("{}: {}", path, object.error().message)};

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "base/start_thread.h"
 #include "hardware/affinity.h"
 
 namespace convene::runtime {
@@ -116,11 +117,13 @@ Status Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
     running_ = background_ && beside && !lanes_.empty();
   }
   if (running_) {
-    if (!thread_.joinable()) thread_ = std::thread([this] { BackgroundLoop(); });
+    if (const Status started = StartBackground(); !started) FailWith(started.error());
     wake_.notify_all();
   }
   for (const auto& lane : program.thread_lanes()) {
-    lane_threads_[static_cast<size_t>(lane.kind)].Start(cpus_, [this, &lane] { RunLane(lane); });
+    LaneThread& thread = lane_threads_[static_cast<size_t>(lane.kind)];
+    const Status started = thread.Start(cpus_, [this, &lane] { RunLane(lane); });
+    if (!started) FailWith(started.error());
   }
   for (const TaskId id : program.compute()) {
     if (!Await(id)) break;
@@ -136,6 +139,15 @@ Status Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
   const std::lock_guard lock(mutex_);
   running_ = false;
   return status_;
+}
+
+Status Executor::StartBackground() {
+  if (!background_ || thread_.joinable()) return {};
+  Result<std::jthread> thread =
+      StartThread("the thread that exchanges beside computation", [this] { BackgroundLoop(); });
+  if (!thread) return thread.error();
+  thread_ = *std::move(thread);
+  return {};
 }
 
 TaskId Executor::MissingFor(TaskId id) const {
@@ -199,11 +211,13 @@ void Executor::RunLane(const RankProgram::ThreadLane& lane) {
 
 void Executor::Fail(TaskId id, const Error& error) {
   timeline_.tasks[id] = {};
+  FailWith(Error{fmt::format("{}: {}", Label(program_->task(id)), error.message)});
+}
+
+void Executor::FailWith(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
-    if (status_.ok()) {
-      status_ = Error{fmt::format("{}: {}", Label(program_->task(id)), error.message)};
-    }
+    if (status_.ok()) status_ = error;
   }
   failed_.store(true);
   for (Sleeper& sleeper : sleepers_) sleeper.WakeForAny();

@@ -69,7 +69,8 @@ class LaneWork {
 class Executor {
  public:
   // `background`: whether exchanges go on while the calling thread computes. `cpus`: of the threads
-  // that see to that and to the other lanes, started when first needed.
+  // that see to that and to the other lanes, started when first needed, or before
+  // (StartBackground).
   Executor(bool background, std::vector<int> cpus)
       : background_(background), cpus_(std::move(cpus)) {}
   ~Executor();
@@ -77,10 +78,14 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
+  // Starts the thread that sees to exchanges, where it is to be used. Error: it is refused.
+  Status StartBackground();
+
   // Returns when all tasks are done. `beside`: whether there is anything to compute beside an
   // exchange; otherwise the thread that would see to it only disturbs. Error: that of the first
-  // RunOnLane that failed. Nothing is begun after it, what is under way ends first: exchanges too,
-  // so on several ranks the caller must end the job, as their peers may wait for the next ones.
+  // RunOnLane that failed, or of a thread that could not be started. Nothing is begun after it,
+  // what is under way ends first: exchanges too, so on several ranks the caller must end the job,
+  // as their peers may wait for the next ones.
   Status Run(const RankProgram& program, LaneWork& work, bool beside = true);
 
   // Of the last run: tasks of this rank; of one that failed, those that were done.
@@ -107,6 +112,7 @@ class Executor {
   bool Sleep(schedule::LaneKind lane, schedule::TaskId id);
   void RunLane(const RankProgram::ThreadLane& lane);
   void Fail(schedule::TaskId id, const Error& error);
+  void FailWith(const Error& error);
   bool has_failed() const { return failed_.load(); }
   void AwaitExchanges();
   // Advances exchanges and, unless a task has failed, starts those that can be; whether anything
@@ -134,7 +140,7 @@ class Executor {
   std::condition_variable wake_;
   bool running_ = false;
   bool ending_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 
   std::array<Sleeper, schedule::kNumLaneKinds> sleepers_;  // kCompute: the calling thread
   std::array<LaneThread, schedule::kNumLaneKinds> lane_threads_;

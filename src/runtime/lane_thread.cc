@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/start_thread.h"
 #include "hardware/affinity.h"
 
 namespace convene::runtime {
@@ -17,21 +18,27 @@ LaneThread::~LaneThread() {
   thread_.join();
 }
 
-void LaneThread::Start(const std::vector<int>& cpus, std::function<void()> work) {
+Status LaneThread::Start(const std::vector<int>& cpus, std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
     CHECK(!work_, "a lane's thread is still at work");
     work_ = std::move(work);
   }
   if (!thread_.joinable()) {
-    thread_ = std::thread([this, cpus] {
+    Result<std::jthread> thread = StartThread("the thread of a lane", [this, cpus] {
       // Any of them, not only that of the thread that started this one; where that is refused,
       // that one.
       static_cast<void>(hardware::SetAffinity(cpus));
       Loop();
     });
+    if (!thread) {
+      work_ = nullptr;
+      return thread.error();
+    }
+    thread_ = *std::move(thread);
   }
   changed_.notify_all();
+  return {};
 }
 
 void LaneThread::Wait() {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/result.h"
 #include "schedule/schedule.h"
 
 namespace convene::runtime {
@@ -22,7 +23,8 @@ class LaneThread {
   LaneThread& operator=(const LaneThread&) = delete;
 
   // `cpus`: where the thread runs. Precondition: what was started before has been waited for.
-  void Start(const std::vector<int>& cpus, std::function<void()> work);
+  // Error: the system refuses a thread; the work is not begun.
+  Status Start(const std::vector<int>& cpus, std::function<void()> work);
   void Wait();
 
  private:
@@ -32,7 +34,7 @@ class LaneThread {
   std::condition_variable changed_;
   std::function<void()> work_;  // until it is done
   bool ending_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 // Where one thread sleeps until a task is done. Those that finish tasks take a lock only if it

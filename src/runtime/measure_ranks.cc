@@ -152,6 +152,9 @@ class Trial : public LaneWork {
   Trial(comm::Group& group, hardware::ThreadPool& pool)
       : group_(group), waiting_(false, pool.cpus()), beside_(true, pool.cpus()) {}
 
+  // Before the first run. Error: the thread beside computation cannot be started.
+  Status Prepare() { return beside_.StartBackground(); }
+
   struct Seconds {
     double computing = 0;   // until it ended
     double exchanging = 0;  // likewise
@@ -258,9 +261,8 @@ void FitProducts(comm::Group& group, const ExpertProducts& products, ExpertSecon
   found.rows_per_expert = std::max(0.0, seconds.many / per_row - kManyRows);
 }
 
-void MeasureExchanges(comm::Group& group, hardware::ThreadPool& pool, ExpertProducts& products,
+void MeasureExchanges(comm::Group& group, Trial& trial, ExpertProducts& products,
                       RankMeasurement& found) {
-  Trial trial(group, pool);
   trial.Run(1, kFirstBytes, {});  // opens connections
   found.exchange_seconds = Least(kRepeats, [&] {
     return trial.Run(kTinyExchanges, kTinyBytes, {}).exchanging / kTinyExchanges;
@@ -311,12 +313,13 @@ Result<RankMeasurement> MeasureRank(comm::Group& group, const weights::ModelWeig
   const weights::MoeWeights& moe = *weights.layers[layer - layers.begin()].moe;
   Result<ExpertProducts> products =
       ExpertProducts::Create(*layer, moe, kernels, pool, formats.activations);
-  const Status mine = products ? Status() : Status(products.error());
+  Trial trial(group, pool);
+  const Status mine = products ? trial.Prepare() : Status(products.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();
   RankMeasurement found;
   ExpertSeconds seconds;
   MeasureProducts(group, *products, seconds);
-  MeasureExchanges(group, pool, *products, found);
+  MeasureExchanges(group, trial, *products, found);
   MeasureProducts(group, *products, seconds);
   FitProducts(group, *products, seconds, found);
   return found;

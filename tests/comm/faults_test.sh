@@ -63,7 +63,7 @@ case "$fault" in
     start loop
     victim=$(pid_of 1) && pid_of 0 >/dev/null && pid_of 2 >/dev/null
     sleep 1 && kill -9 "$victim"
-    ends 10 "$in_dispatch" 'rank 1 with PID|rank 1 \('
+    ends 10 "$in_dispatch" "gone from this host: rank 1 \\(pid $victim\\)"
     ;;
   stopped)
     start loop

@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "cli/command_line.h"
+#include "cli/enough_stack.h"
 
 namespace {
 
@@ -22,7 +23,9 @@ void OccupyClosedStreams() {
 
 int main(int argc, char** argv) {
   OccupyClosedStreams();
-  // Whoever reads our output may leave (`| head`): then end quietly even where a parent ignores it.
-  std::signal(SIGPIPE, SIG_DFL);
-  return convene::cli::RunCommandLine(argc, argv, convene::cli::Commands());
+  // Whoever reads our output may leave (`| head`), which ends us quietly where standard output is
+  // written (cli/output.cc); one who read messages or a result file ends nothing.
+  std::signal(SIGPIPE, SIG_IGN);
+  return convene::cli::RunWithEnoughStack(
+      [&] { return convene::cli::RunCommandLine(argc, argv, convene::cli::Commands()); });
 }

@@ -63,7 +63,13 @@ Result<std::unique_ptr<Group>> ConnectMpi(const LaunchedRank& launched) {
   // Until here an error ended the job with MPI's words, from here on with ours.
   for (const MPI_Comm queue : job->queues) MPI_Comm_set_errhandler(queue, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(job->signs_of_life, MPI_ERRORS_RETURN);
-  EndWithMessageOnSigterm(fmt::format("rank {} (host {})", job->rank, job->peers[job->rank].host));
+  const std::string& host = job->peers[job->rank].host;
+  std::vector<Neighbour> neighbours;
+  for (int rank = 0; rank < job->size; ++rank) {
+    const Peer& peer = job->peers[rank];
+    if (rank != job->rank && peer.host == host) neighbours.push_back({rank, peer.pid});
+  }
+  EndWithMessageOnSigterm(fmt::format("rank {} (host {})", job->rank, host), neighbours);
   return std::unique_ptr<Group>(std::make_unique<MpiGroup>(std::move(job)));
 }
 

@@ -4,10 +4,9 @@
 #include <spawn.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <cstdio>
-#include <thread>
+#include <csignal>
 
+#include "base/message.h"
 #include "comm/under_way.h"
 
 namespace convene::comm {
@@ -42,16 +41,12 @@ std::string MpiJob::NameOf(int peer) const {
 }
 
 void EndJob(const MpiJob& job, const std::string& message) {
-  const std::string line =
-      fmt::format("convene: rank {} (host {}): {}\n", job.rank, job.peers[job.rank].host, message);
-  std::fputs(line.c_str(), stderr);
-  std::fflush(stderr);
+  PrintError(fmt::format("rank {} (host {}): {}", job.rank, job.peers[job.rank].host, message));
   EndSilentlyOnSigterm();
   KillLauncherIfItStays();
-  std::thread([] {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    _exit(kStatus);
-  }).detach();
+  // A clock, not a thread: that could be refused.
+  std::signal(SIGALRM, [](int) { _exit(kStatus); });
+  alarm(1);
   MPI_Abort(MPI_COMM_WORLD, kStatus);
   _exit(kStatus);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/start_thread.h"
 #include "comm/under_way.h"
 
 namespace convene::comm {
@@ -30,7 +31,9 @@ double Seconds(std::chrono::steady_clock::duration time) {
 
 Watchdog::Watchdog(MpiJob* job) : job_(job), peers_(job->size), next_sign_at_(Clock::now()) {
   for (PeerState& peer : peers_) peer.heard_at = Clock::now();
-  thread_ = std::jthread([this] { Run(); });
+  Result<std::jthread> thread = StartThread("the thread of signs of life", [this] { Run(); });
+  if (!thread) EndJob(*job_, thread.error().message);
+  thread_ = *std::move(thread);
 }
 
 Watchdog::~Watchdog() {

@@ -1,0 +1,66 @@
+#include "base/open_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace convene {
+
+Result<OpenFile> OpenFile::ToRead(const std::string& path) {
+  OpenFile file;
+  file.descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  struct stat status = {};
+  if (file.descriptor_ < 0 || fstat(file.descriptor_, &status) != 0) {
+    return Error{fmt::format("cannot open {}: {}", path, std::strerror(errno))};
+  }
+  file.mode_ = status.st_mode;
+  file.size_bytes_ = static_cast<uint64_t>(status.st_size);
+  return file;
+}
+
+OpenFile::OpenFile(OpenFile&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      mode_(other.mode_),
+      size_bytes_(other.size_bytes_) {}
+
+OpenFile::~OpenFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+bool OpenFile::is_regular() const { return S_ISREG(mode_); }
+bool OpenFile::is_fifo() const { return S_ISFIFO(mode_); }
+bool OpenFile::is_character_device() const { return S_ISCHR(mode_); }
+
+std::string OpenFile::KindName() const {
+  if (S_ISREG(mode_)) return "a regular file";
+  if (S_ISDIR(mode_)) return "a directory";
+  if (S_ISFIFO(mode_)) return "a FIFO";
+  return S_ISSOCK(mode_) ? "a socket" : "a device";
+}
+
+Result<Stream> OpenToWrite(const std::string& path) {
+  const auto cannot = [&](const char* why) {
+    return Error{fmt::format("cannot write {}: {}", path, why)};
+  };
+  // A FIFO that nobody reads would be waited for.
+  const int descriptor =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+  if (descriptor < 0) {
+    return cannot(errno == ENXIO ? "nobody reads this FIFO or device; start its reader first"
+                                 : std::strerror(errno));
+  }
+  const int flags = fcntl(descriptor, F_GETFL);
+  std::FILE* file = flags < 0 || fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) != 0
+                        ? nullptr
+                        : fdopen(descriptor, "wb");
+  if (file != nullptr) return Stream(file);
+  const int error_number = errno;
+  close(descriptor);
+  return cannot(std::strerror(error_number));
+}
+
+}  // namespace convene

@@ -1,0 +1,49 @@
+// A file that is opened without ever waiting for somebody at its other end, and what kind of file
+// it is. Neither buffers nor formats.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+
+namespace convene {
+
+class OpenFile {
+ public:
+  // Without waiting: reads of a FIFO or a terminal that has nothing to read fail with EAGAIN.
+  // Error: it cannot be opened; names the file.
+  static Result<OpenFile> ToRead(const std::string& path);
+
+  OpenFile(OpenFile&& other) noexcept;
+  OpenFile& operator=(OpenFile&&) = delete;
+  ~OpenFile();
+
+  int descriptor() const { return descriptor_; }
+  uint64_t size_bytes() const { return size_bytes_; }  // of a regular file
+  bool is_regular() const;
+  bool is_fifo() const;  // or a pipe
+  bool is_character_device() const;
+  std::string KindName() const;  // "a directory", "a FIFO"
+
+ private:
+  OpenFile() = default;
+  int descriptor_ = -1;
+  mode_t mode_ = 0;
+  uint64_t size_bytes_ = 0;
+};
+
+struct CloseStream {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using Stream = std::unique_ptr<std::FILE, CloseStream>;
+
+// Opens a file to be written from its beginning, which is created or emptied. A FIFO without a
+// reader is refused. Errors name the file.
+Result<Stream> OpenToWrite(const std::string& path);
+
+}  // namespace convene
