@@ -119,12 +119,12 @@ ordered_json SuccessJson(const text::Tokenizer& tokenizer, const Running& runnin
 }
 
 ordered_json ErrorJson(int64_t line_number, const std::optional<std::string>& custom_id,
-                       const std::string& message) {
+                       const char* code, const std::string& message) {
   return {{"id", fmt::format("batch_req_{}", line_number)},
           {"custom_id", custom_id ? ordered_json(*custom_id) : ordered_json(nullptr)},
           {"response", nullptr},
           {"error",
-           {{"code", "invalid_request"},
+           {{"code", code},
             {"message", fmt::format("line {}: {}", line_number, message)},
             {"line", line_number}}}};
 }
@@ -253,9 +253,9 @@ class Batch : public Command {
   }
 
   Status Refuse(int64_t number, const std::optional<std::string>& custom_id,
-                const std::string& message) {
+                const std::string& message, const char* code = "invalid_request") {
     ++num_refused_;
-    return results_->Append(ErrorJson(number, custom_id, message));
+    return results_->Append(ErrorJson(number, custom_id, code, message));
   }
 
   // A line that cannot be run gets an error result; an error here is about the result file.
@@ -295,6 +295,12 @@ class Batch : public Command {
 
   Status Take(engine::Update& update) {
     Running& running = running_.at(update.request);
+    if (update.error) {
+      const Status written = Refuse(running.line_number, running.line.custom_id,
+                                    update.error->message, "server_error");
+      running_.erase(update.request);
+      return written;
+    }
     running.text += update.text;
     if (!update.is_end_of_text) running.tokens.push_back(std::move(update.token));
     ++num_generated_;

@@ -78,6 +78,7 @@ class Bench : public Command {
         hardware::CpusForRank(*topology, LocalRankFromLauncher(), model_options_.load.num_threads);
     if (!cpus) return cpus.error();
     hardware::ThreadPool pool(*std::move(cpus));
+    if (const Status started = pool.started(); !started) return started.error();
     return MeasureMachine(*topology, pool, isa,
                           {.budget_s = 0.3, .disk_directory = CacheDirectory()});
   }
@@ -118,9 +119,15 @@ class Bench : public Command {
         meter, fmt::format("pp{}", shape.prompt_tokens), batch, is_first ? num_repeats_ : 1,
         [&] { return std::vector<Work>{workload.Prefill()}; }, prefill_);
     if (!prefilled) return prefilled;
-    return MeasurePoint(
+    const Status decoded = MeasurePoint(
         meter, fmt::format("tg{}", shape.gen_tokens), batch, num_repeats_,
         [&] { return workload.Decode(); }, decode_);
+    if (workload.met_not_finite()) {
+      PrintNote(
+          "note: logits are NaN or infinite, as random weights may make them; such a model can be "
+          "timed, but gives no text\n");
+    }
+    return decoded;
   }
 
   template <typename RunOnce>

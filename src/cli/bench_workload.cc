@@ -5,6 +5,7 @@
 #include <random>
 
 #include "engine/scheduler.h"
+#include "tensor/finite.h"
 
 namespace convene::cli {
 
@@ -89,8 +90,7 @@ Work BenchWorkload::Prefill() {
       left -= count;
     }
     if (step.empty()) return total;
-    total += RunStep(
-        [&] { model_.transformer().Forward(step, [](int, int, std::span<const float>) {}); });
+    total += Forward(step);
   }
 }
 
@@ -101,10 +101,17 @@ std::vector<Work> BenchWorkload::Decode() {
     for (int sequence_idx = 0; sequence_idx < shape_.batch; ++sequence_idx) {
       step.push_back(StepOf(sequence_idx, first_decoded() + i, 1));
     }
-    steps.push_back(RunStep(
-        [&] { model_.transformer().Forward(step, [](int, int, std::span<const float>) {}); }));
+    steps.push_back(Forward(step));
   }
   return steps;
+}
+
+Work BenchWorkload::Forward(std::span<const SequenceStep> step) {
+  return RunStep([&] {
+    model_.transformer().Forward(step, [&](int, int, std::span<const float> logits) {
+      met_not_finite_ = met_not_finite_ || !tensor::AllFinite(logits);
+    });
+  });
 }
 
 template <typename F>

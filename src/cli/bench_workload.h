@@ -45,10 +45,14 @@ class BenchWorkload {
   // the same positions.
   std::vector<Work> Decode();
 
+  // Whether any logits were NaN or infinite, as random weights may make them.
+  bool met_not_finite() const { return met_not_finite_; }
+
  private:
   Work Encode();
   template <typename F>
   Work RunStep(F&& run);
+  Work Forward(std::span<const runtime::SequenceStep> step);
   int GroupOf(int sequence_idx) const { return sequence_idx % model_.num_groups(); }
   // Tokens of a sequence before those that Decode computes.
   int first_decoded() const;
@@ -60,6 +64,7 @@ class BenchWorkload {
   std::vector<std::vector<int32_t>> blocks_;
   std::vector<std::vector<int32_t>> inputs_;  // of the encoder, where there is one
   std::vector<std::vector<int32_t>> input_blocks_;
+  bool met_not_finite_ = false;
 };
 
 }  // namespace convene::cli

@@ -119,6 +119,7 @@ class Chat : public Command {
     int64_t num_generated = 0;
     while (engine_->num_requests() > 0) {
       for (const engine::Update& update : engine_->Step()) {
+        if (update.error) return *update.error;
         ++num_generated;
         answer += update.text;
         if (const Status shown = Show(update.text); !shown) return shown.error();

@@ -109,7 +109,7 @@ TEST(RoundingScheme, OfTheEngineIsWhatTheEnginePacks) {
     packed.data = bytes.data();
     kernels::RowSource sources[kernels::kLanes];
     for (int row = 0; row < 16; ++row) sources[row] = {&stored, row};
-    kernels::PackGroup(sources, packed, 0, bytes.data());
+    EXPECT_TRUE(kernels::PackGroup(sources, packed, 0, bytes.data()));
     std::vector<float> unpacked(values.size());
     for (int row = 0; row < 16; ++row) kernels::UnpackRow(packed, row, &unpacked[row * kCols]);
     const std::vector<float> rounded = Rounded(name, kCols, values);

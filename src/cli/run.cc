@@ -82,6 +82,10 @@ class RunPrompt : public Command {
     if (!id) return id.error();
     while (engine.num_requests() > 0) {
       for (const engine::Update& update : engine.Step()) {
+        if (update.error) {
+          const Status ended = EndLine();
+          return ended ? *update.error : ended;
+        }
         if (num_generated_++ == 0) first = Clock::now();
         text_ += update.text;
         if (json_path_ == "-") continue;  // standard output belongs to the JSON
@@ -89,13 +93,17 @@ class RunPrompt : public Command {
         if (const Status flushed = FlushOutput(); !flushed) return flushed;
       }
     }
-    if (json_path_ != "-") {
-      if (const Status written = WriteOutput("\n"); !written) return written;
-      if (const Status flushed = FlushOutput(); !flushed) return flushed;
-    }
+    if (const Status ended = EndLine(); !ended) return ended;
     first_token_s_ = std::chrono::duration<double>(first - start).count();
     decode_s_ = std::chrono::duration<double>(Clock::now() - first).count();
     return {};
+  }
+
+  // Of the text on standard output.
+  Status EndLine() const {
+    if (json_path_ == "-") return {};
+    const Status written = WriteOutput("\n");
+    return written ? FlushOutput() : written;
   }
 
   Status Report() {

@@ -1,12 +1,17 @@
 #include "cli/weight_errors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "base/environment.h"
+#include "base/quote.h"
 #include "checkpoint/checkpoint.h"
 #include "hardware/thread_pool.h"
 #include "hardware/topology.h"
+#include "tensor/finite.h"
 #include "weights/stored_matrix.h"
 
 namespace convene::cli {
@@ -112,20 +117,27 @@ Result<std::vector<SchemeErrors>> MeasureWeightErrors(const std::string& model_d
   Result<std::vector<int>> cpus = hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads);
   if (!cpus) return cpus.error();
   hardware::ThreadPool pool(*std::move(cpus));
+  if (const Status started = pool.started(); !started) return started.error();
 
   const std::vector<Sample> samples = ChooseMatrices(checkpoint->spec(), max_weights);
   // (samples, schemes): summed in one order afterwards, whichever thread was first.
   std::vector<WeightError> errors(samples.size() * schemes.size());
+  std::atomic<const model::TensorBinding*> not_finite = nullptr;
   pool.ParallelFor(std::ssize(samples), [&](int64_t sample, int) {
     const model::TensorBinding& binding = *samples[static_cast<size_t>(sample)].binding;
     const std::vector<float> stored =
         weights::ToFloats(weights::StoredMatrixOf(*checkpoint, binding));
+    if (!tensor::AllFinite(stored)) not_finite = &binding;
     for (size_t i = 0; i < schemes.size(); ++i) {
       std::vector<float> rounded = stored;
       Round(schemes[i], static_cast<int>(binding.cols), rounded);
       errors[static_cast<size_t>(sample) * schemes.size() + i].Add(stored, rounded);
     }
   });
+  if (not_finite != nullptr) {
+    return Error{fmt::format("tensor {} holds NaN or infinity; the file is damaged: get it again",
+                             Quote(not_finite.load()->name))};
+  }
 
   std::vector<SchemeErrors> table;
   for (size_t i = 0; i < schemes.size(); ++i) {

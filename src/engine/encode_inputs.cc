@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/units.h"
 #include "engine/check_tokens.h"
 #include "engine/scheduler.h"
 #include "engine/step_plan.h"
+#include "tensor/finite.h"
+#include "weights/finite_weights.h"
 
 namespace convene::engine {
 
@@ -53,10 +57,21 @@ Status EncodeInputs(LoadedModel& model, std::span<const std::span<const int32_t>
                           static_cast<size_t>(Scheduler::BlocksFor(part.num_tokens))),
                       .group = part.group});
     }
-    model.transformer().Encode(
-        step, [&](int input_idx, int token_idx, std::span<const float> states) {
-          sink(planned[static_cast<size_t>(input_idx)].sequence_idx, token_idx, states);
-        });
+    std::optional<int> bad_input;
+    const auto check = [&](int input_idx, int token_idx, std::span<const float> states) {
+      const int input = planned[static_cast<size_t>(input_idx)].sequence_idx;
+      if (!bad_input && !tensor::AllFinite(states)) bad_input = input;
+      if (!bad_input) sink(input, token_idx, states);
+    };
+    model.transformer().Encode(step, check);
+    if (!bad_input) continue;
+    const std::optional<std::string> matrix = weights::FindNotFinite(model.weights());
+    return Error{fmt::format(
+        "the states of input {} are NaN or infinite: {}", *bad_input + 1,
+        matrix ? fmt::format("the packed weights {} are; make the directory again with convene "
+                             "quantize",
+                             *matrix)
+               : "no weight is, but values overflow; use --weights f32 or bf16")};
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "engine/check_tokens.h"
 #include "engine/encode_inputs.h"
+#include "tensor/finite.h"
 
 namespace convene::engine {
 namespace {
@@ -104,7 +105,7 @@ std::vector<Update> Engine::Step() {
   if (scheduled.empty()) return {};
   std::vector<Update> updates = Execute(scheduled);
   for (const Update& update : updates) {
-    if (update.finish) Cancel(update.request);
+    if (update.finish || update.error) Cancel(update.request);
   }
   return updates;
 }
@@ -131,19 +132,29 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
     });
   }
   if (!inputs.empty()) model_->transformer().Encode(inputs, {});
-  std::vector<std::pair<ActiveRequest*, GeneratedToken>> sampled;
+  std::vector<std::pair<ActiveRequest*, std::optional<GeneratedToken>>> sampled;
+  bool all_finite = true;
   const auto sample = [&](int sequence_idx, int, std::span<const float> logits) {
     const Sequence& sequence = *scheduled[static_cast<size_t>(sequence_idx)].sequence;
     ActiveRequest& request = requests_.at(sequence.id);
-    sampled.emplace_back(&request, request.Sample(logits));
+    const bool is_finite = tensor::AllFinite(logits);
+    all_finite = all_finite && is_finite;
+    sampled.emplace_back(&request,
+                         is_finite ? std::optional(request.Sample(logits)) : std::nullopt);
   };
   model_->transformer().Forward(step, sample);
+  std::string reason;
+  if (!all_finite) reason = not_finite_.Find(*model_, step);
   scheduler_.Complete(scheduled);
 
   std::vector<Update> updates;
   for (auto& [request, token] : sampled) {
-    const bool is_eos = is_eos_[static_cast<size_t>(token.token)];
-    updates.push_back(request->Append(std::move(token), is_eos));
+    if (!token) {
+      updates.push_back({.request = request->sequence().id, .error = NotFiniteError(reason)});
+      continue;
+    }
+    const bool is_eos = is_eos_[static_cast<size_t>(token->token)];
+    updates.push_back(request->Append(*std::move(token), is_eos));
   }
   return updates;
 }

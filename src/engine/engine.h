@@ -13,6 +13,7 @@
 #include "engine/active_request.h"
 #include "engine/block_manager.h"
 #include "engine/loaded_model.h"
+#include "engine/not_finite.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "text/tokenizer.h"
@@ -43,7 +44,8 @@ class Engine {
   void Cancel(RequestId id);
 
   // Computes one step. Updates are in order of arrival; of a request still in prefill there is
-  // none. Empty if there is no request.
+  // none. Empty if there is no request. A request whose logits are NaN or infinite ends with an
+  // error; the others go on.
   std::vector<Update> Step();
 
   int num_requests() const { return scheduler_.num_sequences(); }
@@ -60,6 +62,7 @@ class Engine {
   std::vector<BlockManager> blocks_;  // of each group
   Scheduler scheduler_;
   std::map<RequestId, ActiveRequest> requests_;
+  NotFiniteReason not_finite_;
   RequestId last_id_ = 0;
 };
 

@@ -99,6 +99,24 @@ std::vector<Request> MixedRequests(uint32_t seed, int vocab_size = 128) {
   return requests;
 }
 
+TEST(Engine, EndsARequestWhoseValuesOverflowAndNamesTheLayer) {
+  LoadOptions options{.context = 64};
+  options.edit = [](model::TensorRole role, int, std::vector<float>& values) {
+    if (role != model::TensorRole::kExpertDown) return;
+    for (float& value : values) value = std::copysign(3e38f, value);
+  };
+  const auto engine = Load(options);
+  const Result<RequestId> id = engine->Submit(Greedy({5, 6, 7}, 4));
+  ASSERT_TRUE(id);
+  const std::vector<Update> updates = engine->Step();
+  ASSERT_EQ(updates.size(), 1u);
+  ASSERT_TRUE(updates[0].error);
+  EXPECT_FALSE(updates[0].finish);
+  EXPECT_EQ(updates[0].request, *id);
+  EXPECT_THAT(updates[0].error->message, HasSubstr("values overflow in layer 0 ("));
+  EXPECT_EQ(engine->num_requests(), 0);
+}
+
 class EngineOnModel : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(EngineOnModel, AnswersDoNotDependOnCompanyPrefixesChunksOrPreemption) {

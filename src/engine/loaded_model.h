@@ -64,6 +64,7 @@ class LoadedModel {
   const model::ModelSpec& spec() const { return whole_spec_; }
   const checkpoint::GenerationConfig& generation_config() const { return generation_config_; }
   const MemoryPlan& memory() const { return memory_; }
+  const weights::ModelWeights& weights() const { return weights_; }  // of this rank
   // The packed weights as they lie in memory.
   std::span<const std::byte> weight_bytes() const { return weights_.bytes; }
   const runtime::Formats& formats() const { return formats_; }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "engine/sampler.h"
 
 namespace convene::engine {
@@ -42,6 +43,8 @@ struct Update {
   std::string text;      // that may be shown now; whole UTF-8 characters
   std::optional<FinishReason> finish;
   bool is_end_of_text = false;  // the token ended the answer, and is no part of it
+  // The request has failed: there is no token, and nothing more will come of it.
+  std::optional<Error> error;
 };
 
 }  // namespace convene::engine

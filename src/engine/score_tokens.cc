@@ -7,8 +7,10 @@
 
 #include "base/units.h"
 #include "engine/check_tokens.h"
+#include "engine/not_finite.h"
 #include "engine/scheduler.h"
 #include "engine/step_plan.h"
+#include "tensor/finite.h"
 
 namespace convene::engine {
 Status CheckPredictsText(const model::ModelSpec& spec) {
@@ -53,11 +55,14 @@ Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t
           .group = part.group,
       });
     }
-    model.transformer().Forward(step,
-                                [&](int step_idx, int token_idx, std::span<const float> logits) {
-                                  const StepPart& part = planned[static_cast<size_t>(step_idx)];
-                                  sink(part.sequence_idx, part.first_position + token_idx, logits);
-                                });
+    bool all_finite = true;
+    const auto check = [&](int step_idx, int token_idx, std::span<const float> logits) {
+      const StepPart& part = planned[static_cast<size_t>(step_idx)];
+      all_finite = all_finite && tensor::AllFinite(logits);
+      if (all_finite) sink(part.sequence_idx, part.first_position + token_idx, logits);
+    };
+    model.transformer().Forward(step, check);
+    if (!all_finite) return NotFiniteError(NotFiniteReason().Find(model, step));
   }
   return {};
 }

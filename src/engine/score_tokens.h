@@ -17,7 +17,7 @@ Status CheckPredictsText(const model::ModelSpec& spec);
 // of a sequence in order; several short sequences share a step. Sequences may be empty. Uses the
 // model's whole KV cache, so that no Engine may have the model meanwhile.
 // Errors: that of CheckPredictsText, a token id outside the vocabulary, a sequence longer than the
-// model's context.
+// model's context, logits that are NaN or infinite (the sink has got those before).
 Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t>> sequences,
                      const runtime::LogitsSink& sink);
 

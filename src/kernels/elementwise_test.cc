@@ -28,6 +28,28 @@ TEST_P(ElementwiseTest, QuantizesAsTheReferenceBitForBit) {
   }
 }
 
+// Otherwise a row with NaN would become a row of ordinary numbers.
+TEST_P(ElementwiseTest, TheScaleOfARowThatIsNotFiniteIsNotFinite) {
+  for (const int size : {1, 16, 37, 64, 2048}) {
+    const auto bytes = static_cast<size_t>(ActivationRowBytes(ActivationFormat::kInt8, size));
+    for (const float bad : {std::nanf(""), -std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+      for (const int at : {0, size / 2, size - 1}) {
+        std::vector<float> x = RandomFloats(size, 8);
+        x[at] = bad;
+        std::vector<std::byte> row(bytes);
+        kernels().quantize(x.data(), size, row.data());
+        EXPECT_FALSE(std::isfinite(RowEnd(row.data(), PaddedDepth(size))->scale))
+            << bad << " at " << at << " of " << size;
+        // What is not a number wins over infinity.
+        x[(at + 1) % size] = HUGE_VALF;
+        kernels().quantize(x.data(), size, row.data());
+        EXPECT_EQ(std::isnan(RowEnd(row.data(), PaddedDepth(size))->scale),
+                  std::isnan(bad) && size > 1);
+      }
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, NormalizesAsTheReference) {
   for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
     for (const int size : {1, 16, 37, 52, 2048}) {

@@ -141,6 +141,32 @@ TEST_P(EpilogueTest, ReluIsOneMatrixWithoutAGate) {
   }
 }
 
+// A limit or a rectifier that lost NaN would make numbers of it.
+TEST_P(EpilogueTest, KeepsWhatIsNotANumber) {
+  constexpr int kIntermediate = 40;
+  constexpr int kCols = 64;
+  for (const Formats& formats : kFormats) {
+    std::vector<float> x = RandomFloats(2 * kCols, 3);
+    x[5] = std::nanf("");
+    const Rows rows = MakeRows(formats.activations, x, 2, kCols);
+    const std::vector<float> weights = RandomFloats(size_t{kIntermediate} * kCols, 1);
+    for (const Epilogue epilogue :
+         {Epilogue::kSiluMul, Epilogue::kClampedSwiglu, Epilogue::kRelu}) {
+      const Packed packed = epilogue == Epilogue::kRelu
+                                ? Pack(formats, weights, kIntermediate, kCols)
+                                : PackGateUp(formats, weights, weights, kIntermediate, kCols);
+      const auto out =
+          RunActivation(kernels(), formats, packed, rows, 2, kIntermediate, epilogue, nullptr);
+      const int64_t stride = ActivationRowBytes(formats.wide(), kIntermediate);
+      for (int i = 0; i < kIntermediate; ++i) {
+        EXPECT_TRUE(std::isnan(reference::LoadActivation(formats.wide(), out.data(), i))) << i;
+        EXPECT_TRUE(
+            std::isfinite(reference::LoadActivation(formats.wide(), out.data() + stride, i)));
+      }
+    }
+  }
+}
+
 TEST(ReferenceKernels, ClampedSwigluIsWhatItsFormulaSays) {
   const Formats formats{WeightFormat::kF32, ActivationFormat::kF32};
   for (const auto& [gate, up] : {std::pair{1.0f, 2.0f}, {9.0f, 5.0f}, {-20.0f, -7.0f}}) {

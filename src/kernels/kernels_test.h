@@ -91,7 +91,7 @@ void PackRows(const PackedMatrix& matrix, std::byte* data, F&& source_of) {
   for (int group = 0; group * kLanes < matrix.rows; ++group) {
     RowSource sources[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) sources[lane] = source_of(group * kLanes + lane);
-    PackGroup(sources, matrix, group, data);
+    EXPECT_TRUE(PackGroup(sources, matrix, group, data));
   }
 }
 

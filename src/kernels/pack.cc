@@ -1,6 +1,7 @@
 #include "kernels/pack.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/quantize_weights.h"
 #include "kernels/reference/kernels.h"
+#include "tensor/finite.h"
 
 namespace convene::kernels {
 namespace {
@@ -78,10 +80,12 @@ void LoadColumns(const StoredMatrix& source, int row, int first_col, int count, 
   }
 }
 
-// Depth-first layout of one group: kPair consecutive columns of a row lie together.
+// Depth-first layout of one group: kPair consecutive columns of a row lie together. False: not all
+// of it is finite.
 template <typename T, int kPair>
-void Pack(const RowSource* rows, const PackedPanel& panel, int row_in_panel, T* out_panel) {
+bool Pack(const RowSource* rows, const PackedPanel& panel, int row_in_panel, T* out_panel) {
   T chunk[kLanes][kChunkCols];
+  bool is_finite = true;
   const int padded = panel.padded();
   for (int col = 0; col < padded; col += kChunkCols) {
     const int count = std::min(kChunkCols, padded - col);
@@ -91,6 +95,7 @@ void Pack(const RowSource* rows, const PackedPanel& panel, int row_in_panel, T* 
       const RowSource& source = rows[lane];
       if (loaded > 0) {
         LoadColumns(*source.matrix, source.row, source.first_col + col, loaded, chunk[lane]);
+        is_finite &= tensor::AllFinite(std::span<const T>(chunk[lane], loaded));
       }
       std::fill(chunk[lane] + loaded, chunk[lane] + count, T{0});
     }
@@ -101,6 +106,7 @@ void Pack(const RowSource* rows, const PackedPanel& panel, int row_in_panel, T* 
       }
     }
   }
+  return is_finite;
 }
 
 // A packed row as floats, zeros where it is padded, and what it is a part of.
@@ -125,13 +131,15 @@ class FloatRow {
   std::vector<float> whole_;  // empty where it is the row
 };
 
-void PackInt8(const RowSource* rows, const PackedPanel& panel, int row_in_panel, std::byte* out,
+bool PackInt8(const RowSource* rows, const PackedPanel& panel, int row_in_panel, std::byte* out,
               float* scales) {
   const int padded = panel.padded();
   FloatRow source;
   std::vector<int8_t> values(padded);
+  bool is_finite = true;
   for (int lane = 0; lane < kLanes; ++lane) {
     source.Load(rows[lane], panel);
+    is_finite &= tensor::AllFinite(source.whole());
     scales[row_in_panel + lane] = QuantizeInt8Row(source.row(), source.whole(), values.data());
     std::byte* to = out + (row_in_panel + lane) * 4;
     for (int col = 0; col < padded; col += 4) {
@@ -139,16 +147,19 @@ void PackInt8(const RowSource* rows, const PackedPanel& panel, int row_in_panel,
       to += int64_t{4} * panel.width;
     }
   }
+  return is_finite;
 }
 
-void PackInt4(const RowSource* rows, const PackedPanel& panel, int row_in_panel, std::byte* out,
+bool PackInt4(const RowSource* rows, const PackedPanel& panel, int row_in_panel, std::byte* out,
               float* scales) {
   const int padded = panel.padded();
   FloatRow source;
   std::vector<uint8_t> values(padded);
   std::vector<int8_t> group_scales((padded + panel.group - 1) / panel.group);
+  bool is_finite = true;
   for (int lane = 0; lane < kLanes; ++lane) {
     source.Load(rows[lane], panel);
+    is_finite &= tensor::AllFinite(source.whole());
     const int in_panel = row_in_panel + lane;
     scales[in_panel] = QuantizeInt4Row(source.row(), source.whole(), panel.group, values.data(),
                                        group_scales.data());
@@ -167,6 +178,7 @@ void PackInt4(const RowSource* rows, const PackedPanel& panel, int row_in_panel,
       }
     }
   }
+  return is_finite;
 }
 
 }  // namespace
@@ -175,7 +187,7 @@ void LoadRow(const StoredMatrix& source, int row, int first_col, int count, floa
   LoadColumns(source, row, first_col, count, out);
 }
 
-void PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
+bool PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
                std::byte* target_data) {
   const int row = group * kLanes;
   const int row_in_panel = row % kPanelRows;
@@ -192,6 +204,21 @@ void PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
     case WeightFormat::kInt4:
       return PackInt4(rows, panel, row_in_panel, out, scales);
   }
+  return false;
+}
+
+std::optional<int> FirstRowNotFinite(const PackedMatrix& matrix) {
+  std::vector<float> row;
+  if (!IsInteger(matrix.format)) row.resize(matrix.cols);
+  for (int i = 0; i < matrix.rows; ++i) {
+    if (IsInteger(matrix.format)) {
+      if (!std::isfinite(matrix.panel(i / kPanelRows).scales()[i % kPanelRows])) return i;
+    } else {
+      UnpackRow(matrix, i, row.data());
+      if (!tensor::AllFinite(std::span<const float>(row))) return i;
+    }
+  }
+  return std::nullopt;
 }
 
 int GateUpRows(int intermediate) { return 2 * RoundUpToLanes(intermediate); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "kernels/packed_matrix.h"
 #include "tensor/dtype.h"
@@ -38,9 +39,14 @@ struct RowSource {
 };
 
 // Packs rows [kLanes * group, kLanes * (group + 1)) of `target` from `rows` (kLanes). Groups are
-// independent, so that threads can share a matrix. `target_data` is target.data, writable.
-void PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
-               std::byte* target_data);
+// independent, so that threads can share a matrix. `target_data` is target.data, writable. False:
+// what was packed, or for integers a whole row of it, is not all finite in the target's format.
+[[nodiscard]] bool PackGroup(const RowSource* rows, const PackedMatrix& target, int group,
+                             std::byte* target_data);
+
+// The first row that holds NaN or infinity, of integers by their scale. For diagnosis: it reads all
+// of the matrix, but of integers the scales alone.
+std::optional<int> FirstRowNotFinite(const PackedMatrix& matrix);
 
 // A gate-and-up matrix interleaves two matrices of `intermediate` rows, so that one panel GEMM sees
 // both: each panel is gate rows, then as many up rows, both padded to kLanes.

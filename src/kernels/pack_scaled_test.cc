@@ -31,7 +31,7 @@ std::vector<std::byte> Packed(const StoredMatrix& source, WeightFormat format) {
       const int row = group * kLanes + lane;
       if (row < source.rows) rows[lane] = {&source, row};
     }
-    PackGroup(rows, matrix, group, data);
+    EXPECT_TRUE(PackGroup(rows, matrix, group, data));
   }
   return {data, data + matrix.size_bytes()};
 }

@@ -27,6 +27,52 @@ TEST(UnpackRow, GivesBackWhatWasPacked) {
   }
 }
 
+TEST(PackGroup, TellsOfWhatIsNotFiniteInTheTargetsFormat) {
+  constexpr int kCols = 300;
+  for (const Formats& formats : kFormats) {
+    for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF, 3.4e38f}) {
+      std::vector<float> weights = RandomFloats(kLanes * kCols, 8);
+      weights[7 * kCols + 290] = bad;
+      const StoredMatrix source{.data = reinterpret_cast<const std::byte*>(weights.data()),
+                                .row_stride = kCols,
+                                .rows = kLanes,
+                                .cols = kCols};
+      PackedMatrix matrix{
+          .format = formats.weights, .group = formats.group, .rows = kLanes, .cols = kCols};
+      std::vector<std::byte> storage(matrix.size_bytes() + 64);
+      std::byte* data = Align(storage);
+      matrix.data = data;
+      RowSource rows[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane) rows[lane] = {&source, lane};
+      // 3.4e38 is a float, and infinity as bf16.
+      const bool fits = std::isfinite(bad) && formats.weights != WeightFormat::kBf16;
+      EXPECT_EQ(PackGroup(rows, matrix, 0, data), fits) << bad << " " << Name(formats.weights);
+      // Integers of a part have the scale of the whole row.
+      matrix.cols = 280;
+      const bool part_fits = IsInteger(formats.weights) ? fits : true;
+      EXPECT_EQ(PackGroup(rows, matrix, 0, data), part_fits) << bad;
+    }
+  }
+}
+
+TEST(FirstRowNotFinite, FindsARowOrItsScale) {
+  for (const Formats& formats : kFormats) {
+    Packed packed = Pack(formats, RandomFloats(100 * 37, 8), 100, 37);
+    EXPECT_EQ(FirstRowNotFinite(packed.matrix), std::nullopt);
+    const PackedPanel panel = packed.matrix.panel(1);
+    auto* bytes = const_cast<std::byte*>(panel.data);
+    const uint32_t nan = 0x7fc00000;
+    const size_t at = 9;  // row 73
+    if (IsInteger(formats.weights)) {
+      std::memcpy(bytes + panel.values_bytes() + 4 * at, &nan, 4);
+    } else {  // of the first column
+      const size_t size = formats.weights == WeightFormat::kBf16 ? 2 : 4;
+      std::memcpy(bytes + 4 * at, reinterpret_cast<const char*>(&nan) + 4 - size, size);
+    }
+    EXPECT_EQ(FirstRowNotFinite(packed.matrix), 73);
+  }
+}
+
 TEST(Pack, IntegersAreWithinHalfAStepOfTheWeights) {
   constexpr int kRows = 70;
   constexpr int kCols = 333;

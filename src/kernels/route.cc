@@ -90,14 +90,18 @@ void SelectBySoftmax(const Gate& gate, const float* logits, int32_t* experts, fl
 
 // The scores replace the logits; float32, as ties and corrections are decided among floats.
 void SelectBySigmoid(const Gate& gate, float* logits, int32_t* experts, float* weights) {
+  float total = 0;
   for (int expert = 0; expert < gate.num_experts; ++expert) {
     logits[expert] = static_cast<float>(1 / (1 + std::exp(-double{logits[expert]})));
+    total += logits[expert];
   }
   const auto value = [&](int expert) {
     return gate.correction != nullptr ? logits[expert] + gate.correction[expert] : logits[expert];
   };
   Choose(gate, value, experts);
   for (int i = 0; i < gate.top_k; ++i) weights[i] = logits[experts[i]];
+  // An expert whose score is NaN is not chosen; the token's result shall tell of it all the same.
+  if (std::isnan(total)) std::fill_n(weights, gate.top_k, total);
 }
 
 }  // namespace

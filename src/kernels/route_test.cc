@@ -57,6 +57,19 @@ TEST(SelectExperts, StaysInRangeWhenLogitsAreNotNumbers) {
   EXPECT_EQ(experts[1], 1);
 }
 
+TEST(SelectExperts, WeightsTellOfAnExpertWhoseLogitIsNotANumber) {
+  for (const GateScoreKind score : {GateScoreKind::kSoftmax, GateScoreKind::kSigmoid}) {
+    for (const int bad : {0, 1, 3}) {
+      float logits[] = {1, 3, 2, -4};
+      logits[bad] = std::nanf("");
+      int32_t experts[2];
+      float weights[2];
+      SelectExperts({.num_experts = 4, .top_k = 2, .score = score}, logits, experts, weights);
+      EXPECT_TRUE(std::isnan(weights[0]) && std::isnan(weights[1])) << bad;
+    }
+  }
+}
+
 TEST(SelectExperts, ScoresBySigmoidAndScalesAfterTheNorm) {
   const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
   const float logits[] = {0.5f, -1, 2, 0};

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/pack.h"
 #include "model/relative_bias.h"
+#include "tensor/finite.h"
 
 namespace convene::runtime {
 
@@ -163,6 +164,7 @@ bool StepRunner::OnlyWanted(const Task& task) const {
 void StepRunner::Compute(const Task& task) {
   Run(task);
   if (recorder_ != nullptr) RecordTask(task);
+  if (watches_rows_ && !not_finite_) LookAtRows(task);
 }
 
 void StepRunner::Run(const Task& task) {
@@ -419,6 +421,18 @@ void StepRunner::RecordTask(const Task& task) {
       if (to == rank_) continue;
       set(kReturned, task.chunk, to, static_cast<double>(rows.returned_rows(to, task.chunk)));
     }
+  }
+}
+
+void StepRunner::LookAtRows(const Task& task) {
+  if (task.layer < 0 && task.kind != kEmbed) return;  // logits are the caller's matter
+  const OwnRows own = row_exchange_.own();
+  const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
+  for (int row = own.first; row < own.first + own.count; ++row) {
+    if (tensor::AllFinite(std::span(activations_.hidden.floats(row), hidden_size))) continue;
+    not_finite_ =
+        TaskAt{std::max(0, task.layer), task.encoder, std::string(schedule::Name(task.kind))};
+    return;
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +55,13 @@ class StepRunner : public LaneWork {
   }
   // Asked while products run: whether some threads should stay away from them.
   void WatchExchanges(const Executor& executor) { context_.executor = &executor; }
+  // Whether to look after each task for rows that are not finite, from here on; and the first task
+  // that left some.
+  void WatchRows(bool watch) {
+    watches_rows_ = watch;
+    if (watch) not_finite_.reset();
+  }
+  const std::optional<TaskAt>& not_finite() const { return not_finite_; }
   // It is told the sizes of each step from here on.
   void RecordSizes(StepRecorder& recorder) { recorder_ = &recorder; }
 
@@ -70,6 +78,7 @@ class StepRunner : public LaneWork {
   void Run(const schedule::Task& task);
   void RecordRows(bool encoder);
   void RecordTask(const schedule::Task& task);
+  void LookAtRows(const schedule::Task& task);
   void DivideRows();
   void FindHeadRows(std::span<const SequenceStep> step);
   const Layer& LayerOf(const schedule::Task& task) const {
@@ -122,6 +131,8 @@ class StepRunner : public LaneWork {
   const LogitsSink* logits_sink_ = nullptr;
   const StatesSink* states_sink_ = nullptr;
   StepRecorder* recorder_ = nullptr;
+  bool watches_rows_ = false;
+  std::optional<TaskAt> not_finite_;
 };
 
 }  // namespace convene::runtime

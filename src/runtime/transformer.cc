@@ -283,8 +283,12 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
   Result<Activations> activations =
       Activations::Create(weights.spec, options.activations, ShapeOf(options, pool.size()));
   if (!activations) return activations.error();
-  return Transformer(std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
-                                             std::move(*activations)));
+  auto state = std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
+                                       std::move(*activations));
+  if (options.parallel.layout.num_ranks() > 1) {
+    if (const Status started = state->executor.StartBackground(); !started) return started.error();
+  }
+  return Transformer(std::move(state));
 }
 
 Transformer::Transformer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -332,6 +336,15 @@ void Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSink&
   const bool with_states = static_cast<bool>(sink);
   if (state_->leads()) state_->Tell(EncodeMessage(inputs, with_states));
   state_->Encode(inputs, with_states, &sink);
+}
+
+std::optional<TaskAt> Transformer::FindNotFinite(std::span<const SequenceStep> step) {
+  CHECK(state_->options.parallel.layout.num_ranks() == 1, "other ranks would wait");
+  if (state_->options.expert_capacity > 0) return std::nullopt;
+  state_->runner.WatchRows(true);
+  Forward(step, [](int, int, std::span<const float>) {});
+  state_->runner.WatchRows(false);
+  return state_->runner.not_finite();
 }
 
 void Transformer::EndSteps() {

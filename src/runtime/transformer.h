@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "base/result.h"
 #include "comm/group.h"
@@ -118,6 +120,13 @@ struct StepStatistics {
   double expert_seconds = 0;      // that those took
 };
 
+// Where in a step something was met.
+struct TaskAt {
+  int layer = 0;
+  bool encoder = false;
+  std::string task;  // its name (schedule/schedule.h)
+};
+
 class Transformer {
  public:
   // Bytes of one KV block over all layers, and of the activations, for the memory estimate.
@@ -152,6 +161,11 @@ class Transformer {
   // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and
   // keeps what the decoder needs of them in their blocks. `sink` may be empty.
   void Encode(std::span<const EncoderInput> inputs, const StatesSink& sink);
+
+  // Runs a step that Forward has run again, which changes nothing, and tells the first task after
+  // which rows are NaN or infinite; nothing if none is, or experts have a capacity, whose counts
+  // would change. On one rank only (CHECK).
+  std::optional<TaskAt> FindNotFinite(std::span<const SequenceStep> step);
 
   // The first position of a sequence with so many tokens of prompt whose keys and values are not
   // those of any other sequence with the same tokens up to there.

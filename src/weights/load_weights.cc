@@ -1,14 +1,14 @@
 #include "weights/load_weights.h"
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <functional>
 #include <iterator>
 #include <utility>
 
-#include "base/quote.h"
 #include "hardware/memory_status.h"
 #include "kernels/pack.h"
+#include "weights/finite_weights.h"
 #include "weights/layer_jobs.h"
 #include "weights/weight_layout.h"
 
@@ -18,7 +18,6 @@ namespace {
 using kernels::PackedMatrix;
 using kernels::RowSource;
 using kernels::StoredMatrix;
-using model::TensorRole;
 
 // Sources of so many bytes are packed together: enough work for all threads, and little enough that
 // the next batch can be read from disk meanwhile and the last one dropped.
@@ -45,15 +44,15 @@ std::vector<std::span<PackJob>> Batches(std::vector<PackJob>& jobs) {
 // Lets a batch read edited copies of its matrices, which it returns.
 std::vector<std::vector<float>> EditBatch(std::span<const PackJob> batch, const MatrixEdit& edit,
                                           hardware::ThreadPool& pool) {
-  std::vector<std::pair<StoredMatrix*, TensorRole>> matrices;
+  std::vector<JobMatrix> matrices;
   for (const PackJob& job : batch) {
     matrices.insert(matrices.end(), job.matrices.begin(), job.matrices.end());
   }
   std::vector<std::vector<float>> copies(matrices.size());
   pool.ParallelFor(std::ssize(matrices), [&](int64_t index, int) {
-    const auto& [matrix, role] = matrices[index];
+    const auto& [matrix, binding] = matrices[index];
     copies[index] = ToFloats(*matrix);
-    edit(role, matrix->cols, copies[index]);
+    edit(binding->role, matrix->cols, copies[index]);
     *matrix = {.dtype = tensor::DType::kF32,
                .data = reinterpret_cast<const std::byte*>(copies[index].data()),
                .row_stride = matrix->cols,
@@ -64,20 +63,8 @@ std::vector<std::vector<float>> EditBatch(std::span<const PackJob> batch, const 
   return copies;
 }
 
-Status CheckExponents(std::span<const PackJob> batch) {
-  for (const PackJob& job : batch) {
-    for (const auto& [scales, name] : job.exponents) {
-      if (std::memchr(scales.data(), tensor::kE8m0Nan, scales.size()) == nullptr) continue;
-      return Error{
-          fmt::format("the scales of tensor {} hold a {}, which is not a number; the file "
-                      "is damaged or not MXFP4",
-                      Quote(name), tensor::kE8m0Nan)};
-    }
-  }
-  return {};
-}
-
-void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
+// Error: what was packed is not finite.
+Status PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
   struct Group {
     const PackJob* job;
     int group;
@@ -87,6 +74,7 @@ void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
     const int count = (job.target->rows + kernels::kLanes - 1) / kernels::kLanes;
     for (int group = 0; group < count; ++group) groups.push_back({&job, group});
   }
+  std::atomic<const PackJob*> bad_job = nullptr;
   pool.ParallelFor(
       std::ssize(groups),
       [&](int64_t index, int) {
@@ -95,9 +83,11 @@ void PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
         for (int lane = 0; lane < kernels::kLanes; ++lane) {
           sources[lane] = job->source_of(group * kernels::kLanes + lane);
         }
-        kernels::PackGroup(sources, *job->target, group, const_cast<std::byte*>(job->target->data));
+        auto* target = const_cast<std::byte*>(job->target->data);
+        if (!kernels::PackGroup(sources, *job->target, group, target)) bad_job = job;
       },
       4);
+  return bad_job == nullptr ? Status() : Status(NotFiniteError(*bad_job));
 }
 
 }  // namespace
@@ -154,6 +144,7 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   if (!placed) return placed.error();
   LayOut(*spec, formats, weights.storage.data(), &weights, share);
 
+  if (const Status finite = CheckVectors(checkpoint); !finite) return finite.error();
   const StoredTensors tensors(checkpoint, /*encoder=*/false);
   PackJobs jobs(tensors);
   DecoderJobs(tensors, checkpoint.spec(), share, &weights, &jobs);
@@ -175,16 +166,16 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
         for (const auto& bytes : job.sources) checkpoint::WillNeed(bytes);
       }
     }
-    if (Status checked = CheckExponents(batches[i]); !checked) return checked.error();
     std::vector<std::vector<float>> edited;
     if (edit) edited = EditBatch(batches[i], edit, pool);
-    PackBatch(batches[i], pool);
+    if (const Status packed = PackBatch(batches[i], pool); !packed) return packed.error();
     for (const PackJob& job : batches[i]) {
       for (const auto& bytes : job.sources) checkpoint::DontNeed(bytes);
       done_bytes += job.source_bytes();
     }
     if (progress) progress(done_bytes, total_bytes);
   }
+  if (const Status unchanged = checkpoint.CheckUnchanged(); !unchanged) return unchanged.error();
   return weights;
 }
 

@@ -31,7 +31,8 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
 // Reads what `share` is of the checkpoint, no other rows of its matrices. Packs with all threads of
 // `pool`; source pages are dropped behind the packing, so that the peak stays near PackedSizeBytes.
 // `edit`, where given, sees every matrix first, whole ones. Errors: those of LocalSpec; memory that
-// cannot be had (says how much and what to change); scales that are not numbers.
+// cannot be had (says how much and what to change); weights that are NaN or infinite (names the
+// tensor); files that were written to meanwhile.
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, const Share& share,
                                  hardware::NumaPolicy numa, hardware::ThreadPool& pool,

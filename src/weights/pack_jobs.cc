@@ -112,12 +112,11 @@ StoredMatrix* PackJobs::Describe(const Rows& rows, PackJob* job) {
   const bool is_known = std::any_of(job->sources.begin(), job->sources.end(),
                                     [&](auto source) { return source.data() == bytes.data(); });
   if (!is_known) job->sources.push_back(bytes);
-  job->matrices.emplace_back(&matrices_.back(), binding.role);
+  job->matrices.push_back({&matrices_.back(), &binding});
   if (view.scales.is_e8m0 && !is_known) {
     const int64_t per_row = view.scales.blocks_per_row;
     job->sources.push_back(view.scales.data.subspan((binding.first_row + first_stored) * per_row,
                                                     num_stored * per_row));
-    job->exponents.emplace_back(job->sources.back(), binding.name);
   }
   return &matrices_.back();
 }

@@ -5,8 +5,6 @@
 #include <deque>
 #include <functional>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/pack.h"
@@ -16,15 +14,18 @@
 
 namespace convene::weights {
 
+// A stored matrix that a job reads, and which one it is.
+struct JobMatrix {
+  kernels::StoredMatrix* matrix;
+  const model::TensorBinding* binding;
+};
+
 // One packed matrix to fill and where its rows come from.
 struct PackJob {
   const kernels::PackedMatrix* target = nullptr;
   std::function<kernels::RowSource(int packed_row)> source_of;
   std::vector<std::span<const std::byte>> sources;  // the stored bytes it reads
-  // Those of `sources` that are E8M0 scales, and whose.
-  std::vector<std::pair<std::span<const std::byte>, std::string>> exponents;
-  // The matrices that source_of answers with, and what they are.
-  std::vector<std::pair<kernels::StoredMatrix*, model::TensorRole>> matrices;
+  std::vector<JobMatrix> matrices;                  // that source_of answers with
 
   uint64_t source_bytes() const {
     uint64_t total = 0;

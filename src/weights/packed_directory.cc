@@ -14,6 +14,7 @@
 #include "checkpoint/output_directory.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
+#include "weights/finite_weights.h"
 #include "weights/named_weights.h"
 #include "weights/weight_layout.h"
 
@@ -230,6 +231,7 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {
     std::memcpy(named.values->data(), next, named.size * sizeof(float));
     next += named.size * sizeof(float);
   }
+  if (const Status finite = CheckVectors(weights); !finite) return finite.error();
   KeepShare(share, weights);
   ReadAhead(weights);
   return weights;

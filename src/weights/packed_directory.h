@@ -49,7 +49,8 @@ Result<uint64_t> FindPackedWeights(const model::ModelSpec& spec, const WeightFor
                                    std::span<const std::byte> prefix, uint64_t file_size);
 
 // The weights, which keep the file mapped. Tells the kernel to read ahead what `share` is of it.
-// Errors: shares with parts of matrices, which are packed whole there; those of LocalSpec.
+// Errors: shares with parts of matrices, which are packed whole there; those of LocalSpec; norms
+// and biases that are NaN or infinite.
 Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share = {});
 
 // Writes `weights`, all of those that were loaded from `source`, and copies the directory's other

@@ -65,6 +65,19 @@ refuses "there is no command" 2 rnu models/demo
 refuses "not expected" 2 run models/demo --bogus
 refuses "runs on one rank" 2 encode models/demo --text x --out "$work/states.npy"
 
+# A command line that makes no sense on another rank than 0.
+status=0
+timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
+  -n 1 "$convene" run models/demo --promt x >"$work/out" 2>"$work/err" || status=$?
+[ $status = 2 ] || fail "a bad option on rank 1: status $status"
+grep -q '^convene: rank 1 .*--promt' "$work/err" || fail "a bad option on rank 1: $(cat "$work/err")"
+
+# A weight that is not a number, which only one of the ranks reads.
+cp -r models/demo "$work/damaged"
+printf '\377\377' | dd of="$work/damaged/model.safetensors" bs=1 conv=notrunc status=none \
+  seek=$(($(stat -c %s "$work/damaged/model.safetensors") - 2))
+refuses "holds NaN" 2 run "$work/damaged" --prompt x --max-tokens 2
+
 # Another model in the same place on another host.
 cp -r models/demo "$work/other"
 for file in "$work"/other/*.safetensors; do

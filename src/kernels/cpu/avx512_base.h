@@ -39,6 +39,10 @@ struct Avx512Base {
   static Floats Max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
   static Floats Min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
   static Floats Abs(Floats a) { return _mm512_abs_ps(a); }
+  // Of magnitudes (no sign), by their bits: infinity is larger than any number, NaN than infinity.
+  static Floats MaxMagnitude(Floats a, Floats b) {
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
   static Floats Round(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
   // a * 2^exponent for integral exponents.
   static Floats Scale(Floats a, Floats exponent) { return _mm512_scalef_ps(a, exponent); }
@@ -49,6 +53,10 @@ struct Avx512Base {
   // A fixed tree over the lanes.
   static float Sum(Floats a) { return _mm512_reduce_add_ps(a); }
   static float Maximum(Floats a) { return _mm512_reduce_max_ps(a); }
+  static float LargestMagnitude(Floats a) {
+    return _mm_cvtss_f32(
+        _mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(_mm512_castps_si512(a)))));
+  }
 
   // Written out: to g++ 12 a function of nothing but prefetches has no effect, and calls of it go.
   static void Prefetch(const std::byte* line) { asm volatile("prefetcht1 (%0)" : : "r"(line)); }

@@ -46,16 +46,18 @@ inline float Mean(const float* x, int size) {
   return Isa::Sum(sum) / static_cast<float>(size);
 }
 
+// NaN if x holds one, otherwise infinity if it holds that.
 template <class Isa>
 inline float LargestMagnitude(const float* x, int size) {
   auto largest = Isa::Zero();
   ForEachVector(size, [&](int column, int count) {
-    largest = Isa::Max(largest, Isa::Abs(Isa::LoadPartial(x + column, count)));
+    largest = Isa::MaxMagnitude(largest, Isa::Abs(Isa::LoadPartial(x + column, count)));
   });
-  return Isa::Maximum(largest);
+  return Isa::LargestMagnitude(largest);
 }
 
-// x (size) as an int8 row: values, sums of blocks, scale. The same bits on all instruction sets.
+// x (size) as an int8 row: values, sums of blocks, scale. The same bits on all instruction sets. Of
+// a row that is not finite the scale is not, either.
 template <class Isa>
 void Quantize(const float* x, int size, void* out) {
   const float top = LargestMagnitude<Isa>(x, size);
@@ -153,7 +155,7 @@ void PrepareQkv(const QkvShape& shape, const QkvToken& token) {
     const auto limit = Isa::Broadcast(shape.clip);
     ForEachVector(qkv_dim, [&](int i, int count) {
       const auto value = Isa::LoadPartial(token.qkv + i, count);
-      Isa::StorePartial(token.qkv + i, Isa::Min(Isa::Max(value, Isa::Zero() - limit), limit),
+      Isa::StorePartial(token.qkv + i, Isa::Min(limit, Isa::Max(Isa::Zero() - limit, value)),
                         count);
     });
   }

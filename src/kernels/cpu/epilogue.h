@@ -101,7 +101,7 @@ void StoreRelu(const PanelGemm& gemm, FinishedSums<Isa, kKind> sums, int first_r
       const int count = gemm.columns - column < kLanes ? gemm.columns - column : kLanes;
       auto value = sums.At(column);
       if (gemm.bias != nullptr) value = value + Isa::LoadPartial(gemm.bias + column, count);
-      StoreActivations<Isa>(gemm.out_format, out, column, Isa::Max(value, Isa::Zero()), count);
+      StoreActivations<Isa>(gemm.out_format, out, column, Isa::Max(Isa::Zero(), value), count);
     }
   }
 }
@@ -111,8 +111,8 @@ inline typename Isa::Floats ClampedSwiglu(const EpilogueParameters& parameters,
                                           typename Isa::Floats gate, typename Isa::Floats up) {
   const auto limit = Isa::Broadcast(parameters.limit);
   const auto one = Isa::Broadcast(1.0f);
-  gate = Isa::Min(gate, limit);
-  up = Isa::Min(Isa::Max(up, Isa::Zero() - limit), limit);
+  gate = Isa::Min(limit, gate);
+  up = Isa::Min(limit, Isa::Max(Isa::Zero() - limit, up));
   const auto power = Exp<Isa>(gate * Isa::Broadcast(-parameters.alpha));
   return gate / (one + power) * (up + one);
 }

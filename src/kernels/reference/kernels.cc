@@ -120,9 +120,22 @@ void Gemm(const PanelGemm& gemm) {
   }
 }
 
-void Quantize(const float* x, int size, void* out) {
+// NaN if x holds one, otherwise infinity if it holds that: so a scale tells of either.
+float LargestMagnitude(const float* x, int size) {
   float top = 0;
-  for (int i = 0; i < size; ++i) top = std::max(top, std::abs(x[i]));
+  for (int i = 0; i < size; ++i) {
+    if (!std::isnan(top) && !(std::abs(x[i]) <= top)) top = std::abs(x[i]);
+  }
+  return top;
+}
+
+int8_t ToInt8(float x, float inverse) {
+  const float whole = std::nearbyint(x * inverse);
+  return std::isfinite(whole) ? static_cast<int8_t>(whole) : int8_t{0};
+}
+
+void Quantize(const float* x, int size, void* out) {
+  const float top = LargestMagnitude(x, size);
   const float inverse = Int8Inverse(top);
   const int padded = PaddedDepth(size);
   auto* values = static_cast<int8_t*>(out);
@@ -131,7 +144,7 @@ void Quantize(const float* x, int size, void* out) {
   std::fill(sums, sums + padded / kInt4Block, 0);
   int32_t total = 0;
   for (int i = 0; i < size; ++i) {
-    values[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+    values[i] = ToInt8(x[i], inverse);
     sums[i / kInt4Block] += values[i];
     total += values[i];
   }
@@ -206,7 +219,7 @@ int64_t ValueIndex(KvFormat format, int head_dim, int slot, int i) {
 
 void StoreKvElement(KvFormat format, std::byte* block, int64_t index, float value, float inverse) {
   if (format == KvFormat::kInt8) {
-    reinterpret_cast<int8_t*>(block)[index] = static_cast<int8_t>(std::nearbyint(value * inverse));
+    reinterpret_cast<int8_t*>(block)[index] = ToInt8(value, inverse);
   } else {
     StoreActivation(QueryFormat(format), block, index, value);
   }
@@ -219,12 +232,7 @@ float LoadKv(KvFormat format, const std::byte* block, int64_t index) {
 }
 
 void StoreKvRow(const KvRows& rows, const float* key, const float* value, int slot) {
-  const auto largest = [](const float* x, int size) {
-    float top = 0;
-    for (int i = 0; i < size; ++i) top = std::max(top, std::abs(x[i]));
-    return top;
-  };
-  const float key_top = largest(key, rows.key_dim);
+  const float key_top = LargestMagnitude(key, rows.key_dim);
   for (int i = 0; i < rows.key_dim; ++i) {
     StoreKvElement(rows.format, rows.block, KeyIndex(rows.format, slot, i), key[i],
                    Int8Inverse(key_top));
@@ -233,7 +241,7 @@ void StoreKvRow(const KvRows& rows, const float* key, const float* value, int sl
   if (int8) KeyScales(rows.block, rows.key_dim)[slot] = key_top / 127.0f;
   if (rows.value_dim == 0) return;
   std::byte* values = rows.block + KeyBlockBytes(rows.format, rows.key_dim);
-  const float value_top = largest(value, rows.value_dim);
+  const float value_top = LargestMagnitude(value, rows.value_dim);
   for (int i = 0; i < rows.value_dim; ++i) {
     StoreKvElement(rows.format, values, ValueIndex(rows.format, rows.value_dim, slot, i), value[i],
                    Int8Inverse(value_top));

@@ -70,6 +70,7 @@ struct Isa {
   static Floats MultiplyAdd(Floats a, Floats b, Floats c) {
     return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
   }
+  // Where one of the two is NaN, Max and Min give b.
   static Floats Max(Floats a, Floats b) {
     return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
   }
@@ -79,6 +80,10 @@ struct Isa {
   static Floats Abs(Floats a) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
+  }
+  // Of magnitudes (no sign), by their bits: infinity is larger than any number, NaN than infinity.
+  static Floats MaxMagnitude(Floats a, Floats b) {
+    return {MaxMagnitude(a.low, b.low), MaxMagnitude(a.high, b.high)};
   }
   static Floats Round(Floats a) {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -106,6 +111,14 @@ struct Isa {
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+  }
+  static float LargestMagnitude(Floats a) {
+    const __m256i eight = _mm256_castps_si256(MaxMagnitude(a.low, a.high));
+    const __m128i four =
+        _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    const __m128i one = _mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(one));
   }
 
   // Written out as in avx512_base.h.
@@ -262,6 +275,9 @@ struct Isa {
   }
   static void StoreHalf(std::byte* to, __m256i value) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value);
+  }
+  static __m256 MaxMagnitude(__m256 a, __m256 b) {
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
   }
   static __m256 ScaleHalf(__m256 a, __m256 exponent) {
     const __m256i whole = _mm256_cvtps_epi32(exponent);
