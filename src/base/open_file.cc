@@ -63,4 +63,9 @@ Result<Stream> OpenToWrite(const std::string& path) {
   return cannot(std::strerror(error_number));
 }
 
+void RemoveUnfinished(const std::string& path) {
+  struct stat status = {};
+  if (lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) unlink(path.c_str());
+}
+
 }  // namespace convene

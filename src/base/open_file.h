@@ -46,4 +46,7 @@ using Stream = std::unique_ptr<std::FILE, CloseStream>;
 // reader is refused. Errors name the file.
 Result<Stream> OpenToWrite(const std::string& path);
 
+// Removes what OpenToWrite has created, if it is a file: half a result shall not be taken for one.
+void RemoveUnfinished(const std::string& path);
+
 }  // namespace convene

@@ -91,10 +91,15 @@ int Follow(comm::Group& ranks, const std::string& model_directory) {
 
 // What became of a command line.
 struct ParsedLine {
-  Status status;                    // why it makes no sense
-  std::optional<std::string> help;  // that was asked for
-  Subcommand* chosen = nullptr;     // neither
+  Status status = {};                    // why it makes no sense
+  std::optional<std::string> help = {};  // that was asked for
+  Subcommand* chosen = nullptr;          // neither
 };
+
+int ShowHelp(const std::string& help) {
+  const Status written = WriteOutput(help);
+  return Report(written ? FlushOutput() : written);
+}
 
 int RunOnRanks(const ParsedLine& line) {
   Result<std::unique_ptr<comm::Group>> ranks = comm::Connect();
@@ -105,6 +110,10 @@ int RunOnRanks(const ParsedLine& line) {
   if (const Status all = comm::AgreeOnSuccess(**ranks, line.status); !all) {
     return speaks ? Refuse(line.status ? all.error() : line.status.error()) : kUsage;
   }
+  const Status same = comm::AgreeOnSame(**ranks, line.help ? "for help" : "for work",
+                                        "what the command line asks for");
+  if (!same) return speaks ? Refuse(same.error()) : kUsage;
+  if (line.help) return speaks ? ShowHelp(*line.help) : kSuccess;
   std::unique_ptr<Command>& command = line.chosen->command;
   if (!speaks) return Follow(**ranks, command->model_directory());
   command->UseRanks(ranks->get());
@@ -162,11 +171,7 @@ int ParseAndRun(int argc, const char* const* argv, std::span<const CommandEntry>
     subcommands.push_back({parser, entry.make()});
     subcommands.back().command->AddOptions(*parser);
   }
-  const ParsedLine line = Parse(*app, argc, argv, commands, subcommands);
-  if (!line.help) return RunOnRanks(line);
-  if (RankFromLauncher().rank != 0) return kSuccess;
-  const Status written = WriteOutput(*line.help);
-  return Report(written ? FlushOutput() : written);
+  return RunOnRanks(Parse(*app, argc, argv, commands, subcommands));
 }
 
 // On the thread that runs the command an allocation that fails is an exception, which leaves

@@ -137,10 +137,14 @@ Status NpyWriter::WriteRow(std::span<const float> row) {
 
 Status NpyWriter::Close() {
   CHECK(rows_left_ == 0, "{} rows are missing", rows_left_);
-  if (std::fclose(file_.release()) != 0) {
-    return Error{fmt::format("cannot write {}: {}", path_, std::strerror(errno))};
-  }
-  return {};
+  if (std::fclose(file_.release()) == 0) return {};
+  const Error error{fmt::format("cannot write {}: {}", path_, std::strerror(errno))};
+  RemoveUnfinished(path_);
+  return error;
+}
+
+NpyWriter::~NpyWriter() {
+  if (file_) RemoveUnfinished(path_);
 }
 
 }  // namespace convene::cli

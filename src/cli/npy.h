@@ -23,8 +23,13 @@ bool IsNpy(std::string_view bytes);
 // Errors: anything else, a size that does not match, a value that is no int32.
 Result<std::vector<int32_t>> ParseNpyTokens(std::string_view bytes);
 
+// A file that is not written to its end does not stay.
 class NpyWriter {
  public:
+  NpyWriter(NpyWriter&&) = default;
+  NpyWriter& operator=(NpyWriter&&) = delete;
+  ~NpyWriter();
+
   // Creates the file `path`, replacing what is there, for a matrix (rows, cols).
   static Result<NpyWriter> Create(const std::string& path, int64_t rows, int64_t cols);
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -95,6 +96,23 @@ TEST(ParseTokenText, RefusesAnythingElseWithItsPlace) {
     ASSERT_FALSE(tokens) << text;
     EXPECT_THAT(tokens.error().message, HasSubstr("number 2")) << text;
   }
+}
+
+TEST(NpyWriter, LeavesNoHalfOfAFile) {
+  const std::string path = testing::TempDir() + fmt::format("npy_half_{}", getpid());
+  const std::vector<float> row = {1, 2};
+  {
+    auto writer = NpyWriter::Create(path, 2, 2);
+    ASSERT_TRUE(writer) << writer.error().message;
+    ASSERT_TRUE(writer->WriteRow(row));
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+  auto full = NpyWriter::Create("/dev/full", 1, 2);
+  ASSERT_TRUE(full) << full.error().message;
+  EXPECT_TRUE(full->WriteRow(row));
+  EXPECT_FALSE(full->Close());
+  EXPECT_TRUE(std::filesystem::exists("/dev/full"));
 }
 
 }  // namespace

@@ -61,8 +61,10 @@ Status WriteText(const std::string& path, std::string_view text) {
   Result<Stream> file = OpenToWrite(path);
   if (!file) return file.error();
   const bool written = std::fwrite(text.data(), 1, text.size(), file->get()) == text.size();
-  if (std::fclose(file->release()) != 0 || !written) return CannotWrite(path);
-  return {};
+  if (std::fclose(file->release()) == 0 && written) return {};
+  const Error error = CannotWrite(path);
+  RemoveUnfinished(path);
+  return error;
 }
 
 Status WriteReport(const std::string& json_path, std::string_view text) {

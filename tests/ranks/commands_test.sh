@@ -72,6 +72,13 @@ timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x
 [ $status = 2 ] || fail "a bad option on rank 1: status $status"
 grep -q '^convene: rank 1 .*--promt' "$work/err" || fail "a bad option on rank 1: $(cat "$work/err")"
 
+status=0
+timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
+  -n 1 "$convene" run --help >"$work/out" 2>"$work/err" || status=$?
+[ $status = 2 ] || fail "help on rank 1: status $status"
+grep -q '^convene: what the command line asks for differs' "$work/err" || fail "help on rank 1: $(cat "$work/err")"
+[ "$(ranks 2 run --help | grep -c -- --prompt-file)" = 1 ] || fail "help on two ranks"
+
 # A weight that is not a number, which only one of the ranks reads.
 cp -r models/demo "$work/damaged"
 printf '\377\377' | dd of="$work/damaged/model.safetensors" bs=1 conv=notrunc status=none \
