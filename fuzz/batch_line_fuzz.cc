@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 #include "base/check.h"
 #include "engine/batch_line.h"
@@ -16,7 +18,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(custom_id && *custom_id == line->custom_id && !custom_id->empty());
   CHECK(!line->request.max_tokens || *line->request.max_tokens > 0);
   CHECK(convene::engine::Validate(line->request.sampling).ok());
+  CHECK(line->request.num_logprobs.value_or(0) >= 0 &&
+        line->request.num_logprobs.value_or(0) <= 20);
   CHECK(line->is_chat == line->messages.is_array());
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&line->prompt)) {
+    CHECK(!ids->empty());
+    for (const int32_t id : *ids) CHECK(id >= 0, "{}", id);
+  }
   if (!line->is_chat) return 0;
   static const auto chat_template = convene::text::ChatTemplate::Parse(
       "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"

@@ -20,6 +20,8 @@
 #include <string_view>
 #include <vector>
 
+#include "token_mutator.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 // The sanitizers' own, where the build has one.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
@@ -144,7 +146,7 @@ class Mutator {
     const size_t at = Below(input.size() + 1);
     const auto position = input.begin() + static_cast<ptrdiff_t>(at);
     const size_t length = Below(std::min<size_t>(input.size() - at, 64) + 1);
-    switch (Below(7)) {
+    switch (Below(10)) {
       case 0:  // flip a bit
         if (at < input.size()) input[at] ^= static_cast<uint8_t>(1u << Below(8));
         break;
@@ -177,13 +179,17 @@ class Mutator {
         input.insert(input.end(), other.begin() + static_cast<ptrdiff_t>(from), other.end());
         break;
       }
-      default:
+      default: {  // change a token
+        std::string text(input.begin(), input.end());
+        if (tokens_.Change(&text)) input.assign(text.begin(), text.end());
         break;
+      }
     }
   }
 
   std::vector<Bytes> seeds_;
   std::mt19937_64 generator_{1};
+  TokenMutator tokens_{1};
 };
 
 }  // namespace

@@ -5,16 +5,13 @@
 // for a tokenizer of several steps.
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
-#include "base/check.h"
+#include "encode_and_decode.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace {
 
-using convene::text::StreamDecoder;
 using convene::text::Tokenizer;
 
 constexpr std::string_view kTokenizer = R"({
@@ -35,32 +32,6 @@ constexpr std::string_view kTokenizer = R"({
   "model": {"type": "BPE", "unk_token": "u", "byte_fallback": true, "fuse_unk": true,
     "vocab": {"u": 0, "a": 1, "b": 2, "ab": 3, "_": 4, "_a": 5, "<0xC3>": 6, "<0xA9>": 7},
     "merges": ["a b", "_ a"]}})";
-
-void EncodeAndDecode(const Tokenizer& tokenizer, std::string_view text) {
-  for (const bool parse_special : {true, false}) {
-    const auto ids = tokenizer.Encode(text, {.parse_special = parse_special});
-    if (!ids) continue;
-    for (const bool skip_special : {true, false}) {
-      StreamDecoder stream(tokenizer, skip_special);
-      std::string streamed;
-      bool is_complete = true;
-      for (const int32_t id : *ids) {
-        const auto part = stream.Push(id);
-        is_complete = is_complete && part.ok();
-        if (!part) break;
-        CHECK(convene::text::ValidUtf8Prefix(*part) == part->size());
-        streamed += *part;
-      }
-      const auto rest = is_complete ? stream.Finish() : convene::Error{};
-      const auto at_once = tokenizer.Decode(*ids, skip_special);
-      CHECK(at_once.ok() == rest.ok());
-      if (rest) CHECK(streamed + *rest == *at_once);
-    }
-    for (const int32_t id : *ids) {
-      if (tokenizer.HasToken(id)) static_cast<void>(tokenizer.BytesOf(id).ok());
-    }
-  }
-}
 
 }  // namespace
 

@@ -83,7 +83,7 @@ Status BatchResults::ReadFinished() {
   bool last_was_result = true;
   int64_t end_of_results = 0;
   int64_t line_number = 0;
-  std::string buffer(size_t{1} << 20, '\0');
+  std::string buffer(size_t{1} << 16, '\0');
   for (;;) {
     const ssize_t count = read(file_, buffer.data(), buffer.size());
     if (count < 0) return Error{fmt::format("cannot read {}: {}", path_, std::strerror(errno))};

@@ -53,6 +53,7 @@ void FinishAttention(ConfigFields& config, AttentionSpec& attention) {
         fmt::format("a head dimension of {} is not supported; it must be an even number "
                     "from {} to {}",
                     attention.head_dim, kHeadDim.min, kHeadDim.max));
+    return;
   }
   attention.value_dim = attention.head_dim;
   attention.scale = static_cast<float>(1.0 / std::sqrt(attention.head_dim));

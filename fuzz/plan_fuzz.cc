@@ -1,0 +1,68 @@
+// Any bytes as a plan: an error, or decisions in range that are written and read as the same again.
+//
+// An input that begins with '{' is a plan's JSON; any other is a layout and, behind a space, a
+// pipeline, as on a command line.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "plan/plan.h"
+
+namespace {
+
+namespace plan = convene::plan;
+namespace strategy = convene::strategy;
+
+constexpr int kMostRanks = 4096;
+
+void CheckLayout(const strategy::Layout& layout) {
+  const int degrees[] = {layout.attention_tp, layout.attention_dp, layout.expert_ep,
+                         layout.expert_tp};
+  for (const int degree : degrees) CHECK(degree >= 1 && degree <= kMostRanks, "{}", degree);
+  CHECK(layout.attention_tp * layout.attention_dp == layout.expert_ep * layout.expert_tp);
+  const auto again = plan::ParseLayout(plan::ToText(layout));
+  CHECK(again && *again == layout, "{}", plan::ToText(layout));
+  CHECK(plan::CheckRanks(layout, layout.num_ranks()).ok());
+  CHECK(!plan::CheckRanks(layout, layout.num_ranks() + 1).ok());
+  const int last = layout.num_ranks() - 1;
+  CHECK(layout.attention_part(last) == layout.attention_tp - 1);
+  CHECK(layout.attention_group(last) == layout.attention_dp - 1);
+  CHECK(layout.expert_slice(last) == layout.expert_tp - 1);
+  CHECK(layout.expert_share(last) == layout.expert_ep - 1);
+}
+
+void CheckPlan(const plan::Plan& read) {
+  CheckLayout(read.layout);
+  CHECK(read.pipeline.chunks >= 1 && read.pipeline.chunks <= 256, "{}", read.pipeline.chunks);
+  CHECK(read.comm_budget >= 0 && read.comm_budget <= 1024, "{}", read.comm_budget);
+  const auto again = plan::PlanFromJson(plan::ToJson(read));
+  CHECK(again.ok(), "{}", again.error().message);
+  // Where chunks are chosen later their number is not written.
+  plan::Plan written = read;
+  if (read.auto_pipeline) written.pipeline.chunks = again->pipeline.chunks;
+  CHECK(*again == written);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  if (text.starts_with('{')) {
+    const auto json = convene::ParseJson(text);
+    if (!json) return 0;
+    const auto read = plan::PlanFromJson(*json);
+    if (read) CheckPlan(*read);
+    return 0;
+  }
+  const size_t space = text.find(' ');
+  plan::Plan given;
+  if (const auto layout = plan::ParseLayout(text.substr(0, space))) given.layout = *layout;
+  if (space != text.npos) {
+    plan::Plan with_pipeline = given;
+    if (plan::ParsePipeline(text.substr(space + 1), &with_pipeline)) given = with_pipeline;
+  }
+  CheckPlan(given);
+  return 0;
+}
