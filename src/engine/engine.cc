@@ -150,7 +150,9 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
   std::vector<Update> updates;
   for (auto& [request, token] : sampled) {
     if (!token) {
-      updates.push_back({.request = request->sequence().id, .error = NotFiniteError(reason)});
+      Update& failed = updates.emplace_back();
+      failed.request = request->sequence().id;
+      failed.error = NotFiniteError(reason);
       continue;
     }
     const bool is_eos = is_eos_[static_cast<size_t>(token->token)];

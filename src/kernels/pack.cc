@@ -139,8 +139,9 @@ bool PackInt8(const RowSource* rows, const PackedPanel& panel, int row_in_panel,
   bool is_finite = true;
   for (int lane = 0; lane < kLanes; ++lane) {
     source.Load(rows[lane], panel);
-    is_finite &= tensor::AllFinite(source.whole());
-    scales[row_in_panel + lane] = QuantizeInt8Row(source.row(), source.whole(), values.data());
+    const float scale = QuantizeInt8Row(source.row(), source.whole(), values.data());
+    is_finite &= std::isfinite(scale);
+    scales[row_in_panel + lane] = scale;
     std::byte* to = out + (row_in_panel + lane) * 4;
     for (int col = 0; col < padded; col += 4) {
       for (int j = 0; j < 4; ++j) to[j] = static_cast<std::byte>(values[col + j] + kInt8Zero);
@@ -159,10 +160,10 @@ bool PackInt4(const RowSource* rows, const PackedPanel& panel, int row_in_panel,
   bool is_finite = true;
   for (int lane = 0; lane < kLanes; ++lane) {
     source.Load(rows[lane], panel);
-    is_finite &= tensor::AllFinite(source.whole());
     const int in_panel = row_in_panel + lane;
     scales[in_panel] = QuantizeInt4Row(source.row(), source.whole(), panel.group, values.data(),
                                        group_scales.data());
+    is_finite &= std::isfinite(scales[in_panel]);
     for (int col = 0; col < padded; col += kInt4Block) {
       const int group = col / panel.group * panel.group;
       std::byte* group_at = out + panel.group_offset(group);

@@ -1,6 +1,7 @@
 #include "kernels/quantize_weights.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -59,6 +60,41 @@ template <typename Vector>
     if (value == top || value == bottom) return value;
   }
   return 0;
+}
+
+template <typename Vector>
+struct IntsLike;
+template <>
+struct IntsLike<Float4> {
+  using Type [[gnu::vector_size(16)]] = int32_t;
+};
+template <>
+struct IntsLike<Float8> {
+  using Type [[gnu::vector_size(32)]] = int32_t;
+};
+template <>
+struct IntsLike<Float16> {
+  using Type [[gnu::vector_size(64)]] = int32_t;
+};
+
+// The largest magnitude, by the bits: so infinity is larger than any number, and NaN than infinity.
+template <typename Vector>
+[[gnu::always_inline]] inline float LargestMagnitude(std::span<const float> row) {
+  using Ints = typename IntsLike<Vector>::Type;
+  constexpr size_t kLanesHere = sizeof(Vector) / sizeof(float);
+  constexpr int32_t kMagnitude = 0x7fffffff;
+  Ints largest = {};
+  size_t i = 0;
+  for (; i + kLanesHere <= row.size(); i += kLanesHere) {
+    Ints bits;
+    std::memcpy(&bits, &row[i], sizeof(bits));
+    bits &= kMagnitude;
+    largest = bits > largest ? bits : largest;
+  }
+  int32_t top = 0;
+  for (size_t lane = 0; lane < kLanesHere; ++lane) top = std::max(top, largest[lane]);
+  for (; i < row.size(); ++i) top = std::max(top, std::bit_cast<int32_t>(row[i]) & kMagnitude);
+  return std::bit_cast<float>(top);
 }
 
 // Squared error of a group with the given step (signed).
@@ -124,7 +160,8 @@ template <typename Vector>
                                                  std::span<const float> whole, int group,
                                                  uint8_t* values, int8_t* scales) {
   // The largest group's step becomes kInt4MaxScale times the row's scale.
-  const float row_scale = std::abs(Largest<Vector>(whole)) / 8 / kInt4MaxScale;
+  const float row_scale = LargestMagnitude<Vector>(whole) / 8 / kInt4MaxScale;
+  if (!std::isfinite(row_scale)) return row_scale;
   for (size_t first = 0, index = 0; first < row.size(); first += group, ++index) {
     const auto columns = row.subspan(first, std::min<size_t>(group, row.size() - first));
     if (row_scale < kLeastScale) {
@@ -174,7 +211,7 @@ auto ChooseQuantizeInt4() { return QuantizeInt4Baseline; }
 }  // namespace
 
 float QuantizeInt8Row(std::span<const float> row, std::span<const float> whole, int8_t* values) {
-  const float top = std::abs(Largest<Float4>(whole));
+  const float top = LargestMagnitude<Float4>(whole);
   const float inverse = Int8Inverse(top);
   for (size_t i = 0; i < row.size(); ++i) {
     values[i] = static_cast<int8_t>(RoundToEven(row[i] * inverse));

@@ -9,7 +9,8 @@ namespace convene::kernels {
 // Rows may be a part of a `whole` row, whose largest value gives the scale: so the numbers of a
 // part do not depend on where a matrix is cut.
 
-// A row as int8 with one scale: the whole row's largest magnitude becomes 127. Returns the scale.
+// A row as int8 with one scale: the whole row's largest magnitude becomes 127. Returns the scale,
+// which is not finite if the whole row is not; the values then mean nothing. So below.
 float QuantizeInt8Row(std::span<const float> row, std::span<const float> whole, int8_t* values);
 
 // A row as int4: values q in [0, 15] and, per group of `group` columns (32, 64 or 128), a whole

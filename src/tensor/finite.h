@@ -1,5 +1,5 @@
-// Whether numbers are finite, by their bits: neither NaN nor infinity gets past it, and it costs a
-// pass at the speed of a cache.
+// Whether numbers are finite, in one pass at the speed of a cache: every weight and every row of
+// logits goes through here.
 #pragma once
 
 #include <span>

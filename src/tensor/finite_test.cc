@@ -29,8 +29,8 @@ TEST(AllFinite, FindsOneAmongMany) {
 TEST(AllFinite, IsTheSameOfBf16) {
   std::vector<Bf16> values(50, 0xff7f);  // the lowest
   EXPECT_TRUE(AllFinite(values));
-  for (const Bf16 bad : {0x7f80, 0xff80, 0x7fc0, 0xffff, 0x7f81}) {
-    values[31] = bad;
+  for (const int bad : {0x7f80, 0xff80, 0x7fc0, 0xffff, 0x7f81}) {
+    values[31] = static_cast<Bf16>(bad);
     EXPECT_FALSE(AllFinite(values)) << bad;
   }
 }
