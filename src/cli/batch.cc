@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/message.h"
+#include "cli/batch_progress.h"
 #include "cli/batch_results.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -233,6 +234,7 @@ class Batch : public Command {
     const auto start = std::chrono::steady_clock::now();
     // Enough waiting requests that a finished one is replaced at once.
     const int max_queued = 2 * model_.load.max_sequences;
+    BatchProgress progress(std::ssize(pending_) + std::ssize(duplicates_));
     size_t next = 0;
     while (next < pending_.size() || !running_.empty()) {
       while (next < pending_.size() && engine_->num_requests() < max_queued) {
@@ -241,6 +243,7 @@ class Batch : public Command {
       for (engine::Update& update : engine_->Step()) {
         if (const Status taken = Take(update); !taken) return taken;
       }
+      progress.Update(num_finished_ + num_refused_, num_generated_);
     }
     for (const InputLine& line : duplicates_) {
       const Status written = Refuse(line.number, engine::CustomIdOf(line.text),
