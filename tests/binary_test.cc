@@ -10,11 +10,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "base/read_file.h"
 
 namespace convene {
@@ -127,7 +129,7 @@ TEST_F(BinaryTest, ChatSkipsEmptyTurnsAndHelpsWithoutTheModel) {
   const Outcome other = Chat("\n  \n\t\r\n/help\r\nHello there\r\n");
   EXPECT_EQ(other.status, 0) << other.err;
   EXPECT_EQ(other.out, one.out);
-  EXPECT_THAT(other.err, HasSubstr("/reset starts over"));
+  EXPECT_THAT(other.err, HasSubstr("/reset "));
 }
 
 TEST_F(BinaryTest, ChatEndsWithItsInput) {
@@ -137,13 +139,72 @@ TEST_F(BinaryTest, ChatEndsWithItsInput) {
   EXPECT_EQ(nothing.out, "");
 }
 
+TEST_F(BinaryTest, ChatSaysWhichCommandsOfAFileItRefusesAndGoesOn) {
+  const Outcome one = Chat("Hello there\n");
+  const Outcome other = Chat("/rest\n/save\n/usr/bin\nHello there\n/reset now\n");
+  EXPECT_EQ(other.status, 1);
+  EXPECT_EQ(other.out, one.out);
+  EXPECT_THAT(other.err, HasSubstr("there is no command \"/rest\"; did you mean /reset?"));
+  EXPECT_THAT(other.err, HasSubstr("/save needs the name of a file"));
+  EXPECT_THAT(other.err, HasSubstr("there is no command \"/usr/bin\""));
+  EXPECT_THAT(other.err, HasSubstr("/reset stands alone"));
+  EXPECT_THAT(other.err, HasSubstr("were refused"));
+}
+
+TEST_F(BinaryTest, ChatSavesAConversationOfAFile) {
+  const std::string path = directory_ / "talk.json";
+  const Outcome outcome = Chat("/system Be brief.\n\"\"\"\n//a\\\n/save " + path + "\n");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json saved = *ParseJson(*ReadFile(path, kMaxBytes));
+  const auto& messages = saved.at("messages");
+  ASSERT_EQ(messages.size(), 5u);
+  const nlohmann::json system = {{"role", "system"}, {"content", "Be brief."}};
+  EXPECT_EQ(messages[0], system);
+  EXPECT_EQ(messages[1].at("content"), "\"\"\"") << "every line is a turn as it is";
+  EXPECT_EQ(messages[3].at("content"), "/a\\");
+  EXPECT_EQ(outcome.out, messages[2].at("content").get<std::string>() + "\n" +
+                             messages[4].at("content").get<std::string>() + "\n");
+}
+
+TEST_F(BinaryTest, QuietLeavesOnlyResultsAndErrorsBeforeAndBehindTheCommand) {
+  const std::string options = fmt::format("'{}' --temperature 0 -n 8 -p 'The old house'", kDemo);
+  const Outcome loud = Run("run " + options, "");
+  ASSERT_EQ(loud.status, 0) << loud.err;
+  EXPECT_THAT(loud.err, HasSubstr("generated:"));
+  for (const char* command : {"--quiet run ", "run --quiet ", "-q run ", "run -q "}) {
+    const Outcome quiet = Run(command + options, "");
+    EXPECT_EQ(quiet.status, 0);
+    EXPECT_EQ(quiet.out, loud.out);
+    EXPECT_EQ(quiet.err, "");
+  }
+  EXPECT_THAT(Run("run --quiet /nowhere -p x", "").err, StartsWith("convene: "));
+}
+
+TEST_F(BinaryTest, BatchShowsAtATerminalHowFarItIs) {
+  std::ofstream requests(directory_ / "requests.jsonl");
+  for (int i = 0; i < 40; ++i) {
+    requests << fmt::format(R"({{"custom_id":"{}","method":"POST","url":"/v1/completions",)"
+                            R"("body":{{"model":"m","prompt":"Once","max_tokens":64}}}})"
+                            "\n",
+                            i);
+  }
+  requests.close();
+  const Outcome outcome =
+      RunOnTerminal({"batch", kDemo, "--input", directory_ / "requests.jsonl", "--output",
+                     directory_ / "results.jsonl", "--max-batch", "2"},
+                    "");
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_THAT(outcome.out, ContainsRegex("batch: [0-9]+ of 40 requests done, [0-9.]+ tokens/s"));
+  EXPECT_THAT(outcome.out, ContainsRegex("requests done, [0-9.]+ tokens/s, [0-9]+ s left"));
+}
+
 TEST_F(BinaryTest, ChatFailsOnATurnThatTheContextCannotHold) {
   std::string words;
   for (int i = 0; i < 2000; ++i) words += "word ";
   const Outcome outcome = Chat(words + "\nHello there\n");
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(outcome.out, "");
-  EXPECT_THAT(outcome.err, HasSubstr("convene: the prompt has"));
+  EXPECT_THAT(outcome.err, HasSubstr("convene: the conversation would have"));
 }
 
 TEST_F(BinaryTest, RunReadsItsPromptFromStandardInputWithoutTheLastLineBreak) {
@@ -170,7 +231,7 @@ TEST_F(BinaryTest, ChatOnATerminalGoesOnAfterATurnThatFails) {
                     "a b c d e f g h i j k l m n o p q r s t u v w x y z 1 2 3 4 5 6\nHello\n\x04");
   EXPECT_EQ(outcome.status, 0) << outcome.out;
   EXPECT_THAT(outcome.out, HasSubstr("Ctrl-C ends an answer"));
-  EXPECT_THAT(outcome.out, HasSubstr("convene: the prompt has"));
+  EXPECT_THAT(outcome.out, HasSubstr("convene: the conversation would have"));
   EXPECT_THAT(outcome.out, HasSubstr("[4 tokens after a prompt of"));
 }
 

@@ -10,6 +10,7 @@ BEGIN {
   # A library's headers may appear only in folders whose row names the library.
   library_of["nlohmann/"] = "nlohmann_json::nlohmann_json"
   library_of["CLI/"] = "CLI11::CLI11"
+  library_of["histedit.h"] = "PkgConfig::libedit"
   library_of["hwloc.h"] = "PkgConfig::hwloc"
   library_of["oniguruma.h"] = "PkgConfig::oniguruma"
   library_of["utf8proc.h"] = "PkgConfig::utf8proc"

@@ -26,10 +26,11 @@ constexpr double kGiga = 1e9;
 class Bench : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("--prompt-tokens", shape_.prompt_tokens, "Length of each prompt (default: 512)")
+    app.add_option("-p,--prompt-tokens", shape_.prompt_tokens,
+                   "Length of each prompt (default: 512)")
         ->check(CLI::Range(1, 1 << 20))
         ->type_name("N");
-    app.add_option("--gen-tokens", shape_.gen_tokens, "Tokens generated after it (default: 64)")
+    app.add_option("-n,--gen-tokens", shape_.gen_tokens, "Tokens generated after it (default: 64)")
         ->check(CLI::Range(1, 1 << 20))
         ->type_name("N");
     app.add_option("--batch", batches_, "Sequences at the same time (default: 1,8,32)")

@@ -1,17 +1,20 @@
 #include "cli/chat.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "base/environment.h"
 #include "base/message.h"
+#include "cli/chat_input.h"
+#include "cli/chat_session.h"
+#include "cli/chat_terminal.h"
 #include "cli/interrupt.h"
+#include "cli/line_editor.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/sampling_options.h"
@@ -22,10 +25,23 @@
 namespace convene::cli {
 namespace {
 
-using nlohmann::ordered_json;
+constexpr const char* kHistoryFile = "/chat_history";
 
-constexpr const char* kHelp =
-    "Ctrl-C ends an answer; /reset starts over; /exit or Ctrl-D leaves; /help says this.\n";
+// A line of a pipe or file; nothing at its end.
+std::optional<std::string> ReadPipedLine() {
+  std::string line;
+  if (!std::getline(std::cin, line)) return std::nullopt;
+  if (line.ends_with('\r')) line.pop_back();
+  return line;
+}
+
+// What was typed in earlier sessions. Without it a conversation goes on all the same.
+std::optional<TurnHistory> LoadHistory() {
+  Result<TurnHistory> history = TurnHistory::Load(CacheDirectory() + kHistoryFile);
+  if (history) return *std::move(history);
+  PrintNote("what is typed is not kept for the next session: {}\n", history.error().message);
+  return std::nullopt;
+}
 
 class Chat : public Command {
  public:
@@ -47,124 +63,89 @@ class Chat : public Command {
     const Result<text::ChatTemplate> chat_template =
         text::ChatTemplate::Load(model_options_.directory);
     if (!chat_template) return chat_template.error();
+    // What is typed while the model loads waits for the first prompt.
+    if (isatty(STDIN_FILENO) == 1) terminal_.emplace();
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_options_, ranks());
     if (!model) return model.error();
+    if (terminal_) terminal_->StandBeforeNewHandlers();
     engine::Engine engine(*std::move(model), *std::move(tokenizer), /*max_sequences=*/1);
-    engine_ = &engine;
-    chat_template_ = &*chat_template;
-    return model_options_.watch->WriteAfter(Converse());
+    InterruptWatch interrupt(terminal_ ? SecondPress::kIsTheSame : SecondPress::kEndsProgram);
+    ChatSession session(engine, *chat_template, sampling_, interrupt);
+    if (!system_.empty()) {
+      if (const Status told = session.SetSystem(system_); !told) return told;
+    }
+    return model_options_.watch->WriteAfter(Converse(session));
   }
 
  private:
-  Status Converse() {
-    InterruptWatch interrupt;
-    is_interactive_ = isatty(STDIN_FILENO) == 1;
-    if (is_interactive_) {
-      PrintNoteText(kHelp);
+  Status Converse(ChatSession& session) {
+    std::optional<LineEditor> editor;
+    if (terminal_) {
+      editor.emplace(*terminal_, LoadHistory());
+      PrintNoteText("Ctrl-C ends an answer; /help shows the commands and keys; /quit leaves.\n");
     }
-    Reset();
-    while (const std::optional<std::string> turn = ReadTurn()) {
-      if (*turn == "/exit") break;
-      if (turn->find_first_not_of(" \t") == std::string::npos) continue;
-      if (*turn == "/help") {
-        PrintNoteText(kHelp);
-        continue;
-      }
-      if (*turn == "/reset") {
-        Reset();
-        continue;
-      }
-      messages_.push_back({{"role", "user"}, {"content", *turn}});
-      Result<std::string> answer = Answer(interrupt);
-      if (answer) {
-        messages_.push_back({{"role", "assistant"}, {"content", *std::move(answer)}});
-        continue;
-      }
-      // At a terminal the person can shorten the turn or start over.
-      if (!is_interactive_ || output_failed_) return answer.error();
-      messages_.erase(messages_.size() - 1);
-      PrintError(answer.error().message);
+    int num_refused = 0;
+    while (const std::optional<std::string> line = editor ? editor->Read() : ReadPipedLine()) {
+      const ChatInput input = ParseChatInput(*line);
+      if (input.kind == ChatInput::Kind::kQuit) break;
+      const Status done = Act(input, session);
+      if (done) continue;
+      // A person can change the turn or start over; without the turn a file is another one.
+      const bool is_turn = input.kind == ChatInput::Kind::kText;
+      if (session.output_failed() || (is_turn && !editor)) return done;
+      PrintError(done.error().message);
+      ++num_refused;
+    }
+    if (editor || num_refused == 0) return {};
+    return Error{"commands in the input were refused, as said above; the turns were answered"};
+  }
+
+  Status Act(const ChatInput& input, ChatSession& session) {
+    switch (input.kind) {
+      case ChatInput::Kind::kText:
+        return session.Say(input.text);
+      case ChatInput::Kind::kRegenerate:
+        return session.Regenerate();
+      case ChatInput::Kind::kReset:
+        session.Reset();
+        return {};
+      case ChatInput::Kind::kSystem:
+        return TellSystem(input.text, session);
+      case ChatInput::Kind::kSave:
+        return session.Save(input.text);
+      case ChatInput::Kind::kHelp:
+        return Tell(ChatHelp());
+      case ChatInput::Kind::kRefused:
+        return Error{input.text};
+      case ChatInput::Kind::kNothing:
+      case ChatInput::Kind::kQuit:
+        return {};
     }
     return {};
   }
 
-  void Reset() {
-    messages_ = ordered_json::array();
-    if (!system_.empty()) messages_.push_back({{"role", "system"}, {"content", system_}});
+  Status TellSystem(const std::string& text, ChatSession& session) const {
+    if (!text.empty()) return session.SetSystem(text == "-" ? "" : text);
+    if (session.system().empty())
+      return Tell("the model is told nothing before the conversation\n");
+    return Tell(session.system() + "\n");
   }
 
-  // One line; nothing at the end of the input, or on Ctrl-C while waiting for it.
-  std::optional<std::string> ReadTurn() {
-    if (is_interactive_) PrintNote("> ");
-    std::string line;
-    if (!std::getline(std::cin, line)) {
-      if (is_interactive_) PrintNote("\n");
-      return std::nullopt;
+  // What a person has asked for, with --quiet as well. Of a pipe standard output has the answers
+  // alone.
+  Status Tell(std::string_view text) const {
+    if (!terminal_) {
+      PrintNoteText(text);
+      return {};
     }
-    if (line.ends_with('\r')) line.pop_back();
-    return line;
-  }
-
-  // Lets the model continue the conversation; streams and returns what it says. Ctrl-C ends the
-  // answer where it is, and it stays in the conversation like that.
-  Result<std::string> Answer(InterruptWatch& interrupt) {
-    Result<engine::Request> request = MakeRequest();
-    if (!request) return request.error();
-    const auto start = std::chrono::steady_clock::now();
-    const size_t num_prompt_tokens = request->prompt.size();
-    const int64_t reused_before = engine_->num_reused_tokens();
-    const Result<engine::RequestId> id = engine_->Submit(*std::move(request));
-    if (!id) return id.error();
-    std::string answer;
-    int64_t num_generated = 0;
-    while (engine_->num_requests() > 0) {
-      for (const engine::Update& update : engine_->Step()) {
-        if (update.error) return *update.error;
-        ++num_generated;
-        answer += update.text;
-        if (const Status shown = Show(update.text); !shown) return shown.error();
-      }
-      if (interrupt.pressed()) engine_->Cancel(*id);
-    }
-    interrupt.Clear();
-    if (const Status shown = Show("\n"); !shown) return shown.error();
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    PrintNote("[{} tokens after a prompt of {}, {} of them reused; {:.1f} s]\n", num_generated,
-              num_prompt_tokens, engine_->num_reused_tokens() - reused_before, elapsed.count());
-    return answer;
-  }
-
-  Result<engine::Request> MakeRequest() const {
-    text::RenderOptions options;
-    options.add_generation_prompt = true;
-    const Result<std::string> text = chat_template_->Render(messages_, options);
-    if (!text) return text.error();
-    // The template has written the special tokens itself.
-    Result<std::vector<int32_t>> tokens =
-        engine_->tokenizer().Encode(*text, {.add_special_tokens = false});
-    if (!tokens) return tokens.error();
-    engine::Request request =
-        RequestOf(sampling_, engine_->model().generation_config(), std::nullopt);
-    request.prompt = *std::move(tokens);
-    return request;
-  }
-
-  Status Show(std::string_view text) {
-    Status shown = WriteOutput(text);
-    if (shown) shown = FlushOutput();
-    output_failed_ = !shown;
-    return shown;
+    const Status written = WriteOutput(text);
+    return written ? FlushOutput() : written;
   }
 
   ModelOptions model_options_;
   SamplingFlags sampling_;
   std::string system_;
-
-  engine::Engine* engine_ = nullptr;
-  const text::ChatTemplate* chat_template_ = nullptr;
-  ordered_json messages_;
-  bool is_interactive_ = false;
-  bool output_failed_ = false;
+  std::optional<ChatTerminal> terminal_;
 };
 
 }  // namespace

@@ -13,6 +13,9 @@
 
 namespace convene::cli {
 
+// The group of options that --help leaves out and --help-all shows.
+inline constexpr const char* kRareOptions = "Rare options";
+
 class Command {
  public:
   virtual ~Command() = default;

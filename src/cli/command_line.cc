@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,10 +17,11 @@
 
 #include "base/environment.h"
 #include "base/message.h"
-#include "base/quote.h"
 #include "checkpoint/model_path.h"
+#include "cli/chat_terminal.h"
 #include "cli/help_formatter.h"
 #include "cli/output.h"
+#include "cli/usage_error.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
 #include "engine/ranks.h"
@@ -44,31 +44,31 @@ int Report(const Status& status) {
 
 // Of a line that makes no sense.
 int Refuse(const Error& error) {
-  PrintError(fmt::format("{} (see --help)", error.message));
+  PrintError(error.message);
   return kUsage;
+}
+
+// What can stand before the name of the command and behind it.
+void AddGeneralOptions(CLI::App& app) {
+  app.set_help_all_flag("--help-all", "Print the help with the rare options")->group(kRareOptions);
+  app.add_flag_callback("-q,--quiet", SilenceNotes,
+                        "Print no notes and no progress on standard error, only errors");
 }
 
 std::unique_ptr<CLI::App> MakeParser() {
   auto app = std::make_unique<CLI::App>("A Mixture-of-Experts inference engine.", "convene");
   app->require_subcommand(1);
   app->set_version_flag("--version", kVersion, "Print the version");
-  app->set_help_flag("-h,--help", "Print this help");
+  app->set_help_flag("-h,--help", "Print this help; --help-all: with the rare options");
+  AddGeneralOptions(*app);
   const auto formatter = std::make_shared<HelpFormatter>();
   formatter->column_width(32);
   app->formatter(formatter);  // of the subcommands, too
-  app->footer("convene COMMAND --help shows a command's options and an example.\n");
+  app->footer(
+      "convene COMMAND --help shows a command's options and an example.\n"
+      "Exit status: 0 all was done, 1 it failed, 2 the command line makes no sense, 3 a batch was "
+      "done in\npart. What was wrong is said in one line on standard error.\n");
   return app;
-}
-
-// The parser would only say that a subcommand is missing.
-Status CheckCommandName(int argc, const char* const* argv, std::span<const CommandEntry> commands) {
-  if (argc < 2 || argv[1][0] == '-') return {};
-  std::string names;
-  for (const CommandEntry& entry : commands) {
-    if (std::string_view(entry.name) == argv[1]) return {};
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
-  }
-  return Error{fmt::format("there is no command {}; the commands are {}", Quote(argv[1]), names)};
 }
 
 struct Subcommand {
@@ -125,36 +125,18 @@ int RunOnRanks(const ParsedLine& line) {
   return Report(status ? flushed : status);
 }
 
-// The value of an option that is not what it takes, from the parser's "Could not convert: --a = b".
-Error DescribeConversion(std::string_view what) {
-  constexpr std::string_view kPrefix = "Could not convert: ";
-  if (what.starts_with(kPrefix)) what.remove_prefix(kPrefix.size());
-  const size_t equals = what.find(" = ");
-  if (equals == std::string_view::npos) return Error{std::string(what)};
-  const std::string value(what.substr(equals + 3));
-  char* end = nullptr;
-  std::strtod(value.c_str(), &end);
-  const bool is_number = !value.empty() && *end == 0;
-  return Error{fmt::format(
-      "{} cannot be {}: {}", what.substr(0, equals), Quote(value),
-      is_number ? "it is too large, or not a whole number in plain digits" : "it is not a number")};
-}
-
 ParsedLine Parse(CLI::App& app, int argc, const char* const* argv,
-                 std::span<const CommandEntry> commands, std::vector<Subcommand>& subcommands) {
-  if (const Status known = CheckCommandName(argc, argv, commands); !known) return {.status = known};
+                 std::vector<Subcommand>& subcommands) {
+  const std::span<const char* const> words(argv + 1, argc > 0 ? argc - 1 : 0);
+  if (const Status sensible = CheckWords(app, words); !sensible) return {.status = sensible};
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ConversionError& error) {
-    return {.status = DescribeConversion(error.what())};
   } catch (const CLI::ParseError& error) {
     std::ostringstream help;
     std::ostringstream complaint;
     const bool is_help = app.exit(error, help, complaint) == 0;
     if (is_help) return {.help = help.str()};
-    // Options that help does not show have no name in the parser's messages.
-    const std::string_view what = error.what();
-    return {.status = Error{std::string(what.substr(what.starts_with(": ") ? 2 : 0))}};
+    return {.status = DescribeUsageError(app, error)};
   }
   for (Subcommand& subcommand : subcommands) {
     if (subcommand.parser->parsed()) return {.chosen = &subcommand};
@@ -170,14 +152,16 @@ int ParseAndRun(int argc, const char* const* argv, std::span<const CommandEntry>
     parser->footer(fmt::format("Example:\n  {}\n", entry.example));
     subcommands.push_back({parser, entry.make()});
     subcommands.back().command->AddOptions(*parser);
+    AddGeneralOptions(*parser);
   }
-  return RunOnRanks(Parse(*app, argc, argv, commands, subcommands));
+  return RunOnRanks(Parse(*app, argc, argv, subcommands));
 }
 
 // On the thread that runs the command an allocation that fails is an exception, which leaves
 // nothing half done behind; on others there is nobody to catch it.
 void EndWithoutMemory() {
   if (std::this_thread::get_id() == command_thread) throw std::bad_alloc();
+  GiveBackTerminal();
   constexpr std::string_view kMessage = "convene: ";
   static_cast<void>(!write(STDERR_FILENO, kMessage.data(), kMessage.size()));
   static_cast<void>(!write(STDERR_FILENO, kOutOfMemory, std::strlen(kOutOfMemory)));

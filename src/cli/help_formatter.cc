@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "cli/command.h"
 
 namespace convene::cli {
 
@@ -29,9 +32,29 @@ std::string WrapText(std::string_view text, size_t width) {
   return wrapped;
 }
 
+std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
+                                     CLI::AppFormatMode mode) const {
+  // Of the commands in the list of all, which --help-all shows whole, the mode is Sub.
+  shows_rare_options_ = mode != CLI::AppFormatMode::Normal;
+  std::string help = CLI::Formatter::make_help(app, std::move(name), mode);
+  // The empty line in front of a group that is left out.
+  if (const size_t gap = help.find("\n\n\n"); gap != std::string::npos) help.erase(gap, 1);
+  return help;
+}
+
+std::string HelpFormatter::make_group(std::string group, bool is_positional,
+                                      std::vector<const CLI::Option*> options) const {
+  if (group == kRareOptions && !shows_rare_options_) return "";
+  return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options));
+}
+
 std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
-  const std::string opts = CLI::Formatter::make_option_opts(option);
-  return opts.substr(0, opts.find(" Excludes:"));
+  std::string opts = CLI::Formatter::make_option_opts(option);
+  opts.resize(std::min({opts.find(" Excludes:"), opts.find(" Needs:"), opts.size()}));
+  const size_t values = opts.find(":{");
+  const size_t values_end = opts.find('}', values);
+  if (values_end != std::string::npos) opts.erase(values, values_end - values + 1);
+  return opts;
 }
 
 std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {

@@ -6,15 +6,19 @@
 
 namespace convene::cli {
 
+enum class SecondPress {
+  kEndsProgram,  // if the first one was not cleared; and reads that Ctrl-C interrupts fail
+  kIsTheSame,    // Ctrl-C never ends the program, and system calls go on
+};
+
 class InterruptWatch {
  public:
-  InterruptWatch();
+  explicit InterruptWatch(SecondPress second);
   ~InterruptWatch();  // Ctrl-C does again what it did before
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  // Whether Ctrl-C was pressed since the last Clear. Pressed once more before it is cleared, it
-  // ends the program. Reads from a terminal that it interrupts fail.
+  // Whether Ctrl-C was pressed since the last Clear.
   bool pressed() const;
   void Clear();
 

@@ -2,24 +2,43 @@
 
 #include <fmt/format.h>
 
+#include "cli/command.h"
+
 namespace convene::cli {
 
 void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   app.add_option("--layout", options.layout, "How ranks share the work (docs/ranks.md)")
       ->type_name("TEXT");
-  const auto hidden = [](CLI::Option* option) { option->group(""); };
-  hidden(app.add_option("--plan", options.path));
-  hidden(app.add_option("--pipeline", options.pipeline));
-  hidden(app.add_option("--wire", options.wire));
-  hidden(app.add_option("--gemm", options.gemm));
-  hidden(app.add_option("--comm-budget", options.comm_budget));
-  hidden(app.add_flag("--no-overlap", options.no_overlap));
-  CLI::Option* experts = app.add_option("--num-experts-skew", options.router.num_experts);
-  CLI::Option* skew = app.add_option("--router-skew", options.router.skew);
+  const auto rare = [](CLI::Option* option, const char* type) {
+    option->type_name(type)->group(kRareOptions);
+  };
+  rare(app.add_option("--plan", options.path, "Read a plan; the options beside it override it"),
+       "FILE.json");
+  rare(app.add_option("--pipeline", options.pipeline,
+                      "Chunks of an expert stage: N, N:experts or auto"),
+       "TEXT");
+  rare(
+      app.add_option("--wire", options.wire, "Rows between ranks: f32, bf16, fp8 or auto (default)")
+          ->check(CLI::IsMember({"auto", "f32", "bf16", "fp8"})),
+      "FORMAT");
+  rare(app.add_option("--gemm", options.gemm, "The experts' work: grouped, dense or auto (default)")
+           ->check(CLI::IsMember({"auto", "grouped", "dense"})),
+       "ORDER");
+  rare(app.add_option("--comm-budget", options.comm_budget,
+                      "Threads of each rank that products leave to exchanges under way"),
+       "N");
+  app.add_flag("--no-overlap", options.no_overlap,
+               "Exchanges wait for the computation and it for them")
+      ->group(kRareOptions);
+  CLI::Option* experts =
+      app.add_option("--num-experts-skew", options.router.num_experts,
+                     "Made-up routing, for experiments: the number of experts preferred");
+  CLI::Option* skew = app.add_option("--router-skew", options.router.skew,
+                                     "Made-up routing: the share of tokens that prefer them");
   skew->check(CLI::Range(0.0, 1.0))->needs(experts);
   experts->check(CLI::PositiveNumber)->needs(skew);
-  hidden(skew);
-  hidden(experts);
+  rare(skew, "SHARE");
+  rare(experts, "N");
 }
 
 Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {

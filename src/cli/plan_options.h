@@ -23,8 +23,8 @@ struct PlanOptions {
   runtime::RouterOverride router = {};
 };
 
-// --layout, and without a line in the help (docs/ranks.md has them) --plan, --pipeline,
-// --no-overlap, --wire, --gemm, --comm-budget, --router-skew and --num-experts-skew.
+// --layout, and as rare options --plan, --pipeline, --no-overlap, --wire, --gemm, --comm-budget,
+// --router-skew and --num-experts-skew.
 void AddPlanOptions(CLI::App& app, PlanOptions& options);
 
 // Of so many ranks. Errors: words that are not known, a layout for another number of ranks.

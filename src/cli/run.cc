@@ -23,7 +23,7 @@ constexpr int kDefaultMaxTokens = 256;
 class RunPrompt : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    CLI::Option* prompt = app.add_option("--prompt", prompt_, "The text to continue");
+    CLI::Option* prompt = app.add_option("-p,--prompt", prompt_, "The text to continue");
     prompt->type_name("TEXT");
     app.add_option("--prompt-file", prompt_path_,
                    "Read it from a file, less its last line break (default '-': stdin)")

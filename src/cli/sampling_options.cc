@@ -11,7 +11,7 @@ namespace convene::cli {
 void AddSamplingOptions(CLI::App& app, SamplingFlags& flags, std::string_view default_max_tokens) {
   engine::GivenSampling& given = flags.given;
   app.add_option(
-         "--max-tokens", flags.max_tokens,
+         "-n,--max-tokens", flags.max_tokens,
          fmt::format("Most tokens to generate (default: the model's, else {})", default_max_tokens))
       ->type_name("N");
   app.add_option("--temperature", given.temperature,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "cli/command.h"
 #include "cli/output.h"
 #include "cost/calibrate.h"
 #include "hardware/profile.h"
@@ -34,8 +35,14 @@ nlohmann::ordered_json RoutingJson(const std::vector<std::vector<int64_t>>& expe
 }  // namespace
 
 void StepWatch::AddOptions(CLI::App& app) {
-  app.add_option("--trace", trace_path_)->check(WritableFile())->group("");
-  app.add_option("--record-routing", routing_path_)->check(WritableFile())->group("");
+  app.add_option("--trace", trace_path_, "Write what typical steps did, for report and gantt")
+      ->type_name("FILE.json")
+      ->check(WritableFile())
+      ->group(kRareOptions);
+  app.add_option("--record-routing", routing_path_, "Write how many tokens each expert got")
+      ->type_name("FILE.json")
+      ->check(WritableFile())
+      ->group(kRareOptions);
 }
 
 void StepWatch::Sample::Add(const std::shared_ptr<const schedule::Schedule>& schedule,

@@ -16,7 +16,7 @@ namespace convene::cli {
 
 class StepWatch {
  public:
-  // --trace FILE and --record-routing FILE, without a line in the help (docs/seeing.md).
+  // --trace FILE and --record-routing FILE, as rare options (docs/seeing.md).
   void AddOptions(CLI::App& app);
   bool is_wanted() const { return !trace_path_.empty() || !routing_path_.empty(); }
 

@@ -46,6 +46,12 @@ ranks 2 batch models/demo --input "$work/requests.jsonl" --output "$work/batch2.
 texts() { grep -o '"text": *"[^"]*"' "$1" | sort; }
 [ "$(texts "$work/batch1.jsonl" | wc -l)" = 3 ] || fail "batch alone: $(cat "$work/batch1.jsonl")"
 cmp -s <(texts "$work/batch1.jsonl") <(texts "$work/batch2.jsonl") || fail "batch gave other texts"
+printf 'Hello there\n/regen\nGo on\n/reset\nHello there\n/quit\nnot read\n' >"$work/turns"
+"$convene" chat models/demo --temperature 0 --max-tokens 8 <"$work/turns" >"$work/one" 2>/dev/null || fail chat alone
+[ "$(sort -u "$work/one" | wc -l)" -ge 2 ] || fail "chat alone: $(cat "$work/one")"
+ranks 2 chat models/demo --temperature 0 --max-tokens 8 <"$work/turns" >"$work/out" 2>"$work/err" \
+  || fail "chat: $(tail -1 "$work/err")"
+cmp -s "$work/one" "$work/out" || fail "chat gave other answers: $(cat "$work/out")"
 echo "1 2 3 4 5 6 7 8" >"$work/tokens.txt"
 "$convene" logits models/demo --tokens "$work/tokens.txt" --out "$work/one.npy" >/dev/null 2>&1 || fail logits alone
 ranks 2 logits models/demo --tokens "$work/tokens.txt" --out "$work/two.npy" >/dev/null 2>&1 || fail logits
@@ -62,7 +68,7 @@ refuses "needs 4 ranks, and there are 2" 2 run models/demo --prompt x --layout a
 refuses "both must have all of them" 2 run models/demo --prompt x --layout attention=dp2,experts=ep4
 refuses "heads" 3 run models/demo --prompt x --layout attention=tp3,experts=ep3
 refuses "there is no command" 2 rnu models/demo
-refuses "not expected" 2 run models/demo --bogus
+refuses "there is no option" 2 run models/demo --bogus
 refuses "runs on one rank" 2 encode models/demo --text x --out "$work/states.npy"
 
 # A command line that makes no sense on another rank than 0.

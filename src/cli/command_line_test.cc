@@ -1,0 +1,133 @@
+// What all commands have in common: their options, their help and what is said of a wrong line.
+#include "cli/command_line.h"
+
+#include <map>
+#include <sstream>
+
+#include "cli/commands_test.h"
+
+namespace convene::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using CommandLineTest = CommandsTest;
+
+std::string ErrorOf(const Outcome& outcome) {
+  EXPECT_EQ(outcome.status, kUsage) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  return outcome.err;
+}
+
+TEST_F(CommandLineTest, AMistypedOptionGetsASuggestion) {
+  const std::map<std::string, std::string> meant = {
+      {"--promt", "--prompt"},   {"--max-token", "--max-tokens"},
+      {"--top_k", "--top-k"},    {"--temprature", "--temperature"},
+      {"--promt=x", "--prompt"}, {"--penalty", "--repetition-penalty"},
+      {"--trcae", "--trace"},    {"--quite", "--quiet"},
+      {"--hlep", "--help"}};
+  for (const auto& [typed, name] : meant) {
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"run", model_, typed, "x"}, {"run", typed, "x", model_}}) {
+      EXPECT_THAT(ErrorOf(Run(words)),
+                  HasSubstr(fmt::format("there is no option \"{}\"; did you mean {}? (see convene "
+                                        "run --help)",
+                                        typed.substr(0, typed.find('=')), name)));
+    }
+  }
+  EXPECT_THAT(ErrorOf(Run({"run", model_, "--bogus"})),
+              HasSubstr("there is no option \"--bogus\" (see"));
+  EXPECT_THAT(ErrorOf(Run({"run", model_, "-z"})), HasSubstr("there is no option \"-z\" (see"));
+  EXPECT_THAT(ErrorOf(Run({"run", model_, "-temprature", "1"})),
+              HasSubstr("did you mean --temperature?"));
+  EXPECT_THAT(ErrorOf(Run({"--versoin"})),
+              HasSubstr("did you mean --version? (see convene --help)"));
+}
+
+TEST_F(CommandLineTest, AMistypedOptionIsToldBeforeWhatItLeavesOut) {
+  EXPECT_THAT(ErrorOf(Run({"batch", model_, "--inptu", "x", "--output", Path("y")})),
+              HasSubstr("did you mean --input?"));
+  EXPECT_THAT(ErrorOf(Run({"run", "--temprature", "0", "--top-k", "x"})),
+              HasSubstr("did you mean --temperature?"));
+}
+
+TEST_F(CommandLineTest, AnOptionInFrontOfItsCommandIsToldWhereItBelongs) {
+  EXPECT_THAT(ErrorOf(Run({"--system", "Be brief.", "chat", model_})),
+              HasSubstr("--system stands in front of the command; options follow its name"));
+  EXPECT_THAT(ErrorOf(Run({"--promt", "x", "run", model_})), HasSubstr("did you mean --prompt?"));
+}
+
+TEST_F(CommandLineTest, ALongOptionBehindOneDashIsNotTakenForAShortOne) {
+  // -p with the value "rompt" would be another prompt without a word.
+  EXPECT_THAT(ErrorOf(Run({"run", model_, "-prompt"})), HasSubstr("did you mean --prompt?"));
+  EXPECT_THAT(ErrorOf(Run({"run", "-prompt=x", model_})), HasSubstr("did you mean --prompt?"));
+  EXPECT_THAT(ErrorOf(Run({"bench", model_, "-batch", "1"})), HasSubstr("did you mean --batch?"));
+}
+
+TEST_F(CommandLineTest, AMistypedCommandGetsASuggestion) {
+  for (const auto& [typed, name] : std::map<std::string, std::string>{
+           {"rnu", "run"}, {"detokenise", "detokenize"}, {"quant", "quantize"}, {"Chat", "chat"}}) {
+    EXPECT_THAT(ErrorOf(Run({typed, model_})),
+                HasSubstr(fmt::format("\"{}\"; did you mean {}?", typed, name)));
+    EXPECT_THAT(ErrorOf(Run({"--version", typed})), HasSubstr(name));
+  }
+  EXPECT_THAT(ErrorOf(Run({"serve"})), Not(HasSubstr("did you mean")));
+}
+
+TEST_F(CommandLineTest, TheHelpNamesTheExitStatuses) {
+  const Outcome help = Run({"--help"});
+  for (const char* status : {"0 all was done", "1 it failed", "2 the command line", "3 a batch"}) {
+    EXPECT_THAT(help.out, HasSubstr(status));
+  }
+}
+
+TEST_F(CommandLineTest, HelpAllShowsWhatTheHelpLeavesOut) {
+  const Outcome help = Run({"run", "--help"});
+  const Outcome all = Run({"run", "--help-all"});
+  EXPECT_EQ(all.status, kSuccess);
+  EXPECT_EQ(all.err, "");
+  for (const char* rare :
+       {"--trace FILE", "--plan FILE", "--wire FORMAT", "--router-skew", "--help-all"}) {
+    EXPECT_THAT(help.out, Not(HasSubstr(fmt::format("\n  {}", rare)))) << rare;
+    EXPECT_THAT(all.out, HasSubstr(fmt::format("\n  {}", rare)));
+  }
+  EXPECT_THAT(help.out, HasSubstr("--help-all"));
+  std::istringstream lines(help.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_THAT(all.out, HasSubstr(line + "\n"));
+  // Of all commands at once.
+  const Outcome whole = Run({"--help-all"});
+  EXPECT_EQ(whole.status, kSuccess);
+  for (const CommandEntry& entry : Commands()) EXPECT_THAT(whole.out, HasSubstr(entry.name));
+  EXPECT_THAT(whole.out, HasSubstr("--record-routing"));
+}
+
+TEST_F(CommandLineTest, EveryOptionOfEveryCommandHasADescription) {
+  for (const CommandEntry& entry : Commands()) {
+    CLI::App app;
+    app.name("convene");
+    CLI::App* parser = app.add_subcommand(entry.name);
+    entry.make()->AddOptions(*parser);
+    for (const CLI::Option* option : parser->get_options()) {
+      EXPECT_NE(option->get_description(), "") << entry.name << " " << option->get_name();
+      EXPECT_NE(option->get_group(), "")
+          << entry.name << " " << option->get_name() << " stands in no help";
+    }
+  }
+}
+
+TEST_F(CommandLineTest, ShortOptionsAreTheLongOnes) {
+  const Outcome given = Run({"run", model_, "-p", "abc", "-n", "4", "--temperature", "0"});
+  ASSERT_EQ(given.status, kSuccess) << given.err;
+  EXPECT_EQ(given.out,
+            Run({"run", model_, "--prompt", "abc", "--max-tokens", "4", "--temperature", "0"}).out);
+  const Outcome bench = Run(
+      {"bench", model_, "-p", "4", "-n", "3", "--batch", "1", "--repeat", "1", "--threads", "1"});
+  ASSERT_EQ(bench.status, kSuccess) << bench.err;
+  EXPECT_THAT(bench.out, HasSubstr("pp4 "));
+  EXPECT_THAT(bench.out, HasSubstr("tg3 "));
+}
+
+}  // namespace
+}  // namespace convene::cli

@@ -1,0 +1,125 @@
+#include "cli/usage_error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "base/quote.h"
+#include "cli/closest_name.h"
+
+namespace convene::cli {
+namespace {
+
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  return names;
+}
+
+const CLI::App* FindCommand(const CLI::App& app, std::string_view name) {
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->get_name() == name) return command;
+  }
+  return nullptr;
+}
+
+bool HasOption(const CLI::App& command, const std::string& name) {
+  return command.get_option_no_throw(name) != nullptr;
+}
+
+// "; did you mean --prompt?", or nothing.
+std::string MeantOption(const CLI::App& command, std::string_view typed) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(name);
+  }
+  const size_t first = std::min(typed.find_first_not_of('-'), typed.size());
+  const std::string name = ClosestName(typed.substr(first), names);
+  return name.empty() ? "" : fmt::format("; did you mean --{}?", name);
+}
+
+// The command that the line names; `app` itself if none.
+const CLI::App& CommandOf(const CLI::App& app) {
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  return parsed.empty() ? app : *parsed.front();
+}
+
+// "convene run --help", where the reader finds what there is.
+std::string HelpOf(const CLI::App& app) {
+  const CLI::App& command = CommandOf(app);
+  return &command == &app ? fmt::format("{} --help", app.get_name())
+                          : fmt::format("{} {} --help", app.get_name(), command.get_name());
+}
+
+// An option that does not exist explains what else is wrong: its value has become a MODEL, say.
+std::string DescribeUnknownOption(const CLI::App& app) {
+  for (const std::string& word : app.remaining(/*recurse=*/true)) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    const std::string name = word.substr(0, word.find('='));
+    const CLI::App& command = CommandOf(app);
+    if (HasOption(command, name)) {
+      return fmt::format("{} stands in front of the command; options follow its name", name);
+    }
+    return fmt::format("there is no option {}{}", Quote(name), MeantOption(command, name));
+  }
+  return "";
+}
+
+// The value of an option that is not what it takes, from the parser's "Could not convert: --a = b".
+std::string DescribeConversion(std::string_view what) {
+  constexpr std::string_view kPrefix = "Could not convert: ";
+  if (what.starts_with(kPrefix)) what.remove_prefix(kPrefix.size());
+  const size_t equals = what.find(" = ");
+  if (equals == std::string_view::npos) return std::string(what);
+  const std::string value(what.substr(equals + 3));
+  char* end = nullptr;
+  std::strtod(value.c_str(), &end);
+  const bool is_number = !value.empty() && *end == 0;
+  return fmt::format(
+      "{} cannot be {}: {}", what.substr(0, equals), Quote(value),
+      is_number ? "it is too large, or not a whole number in plain digits" : "it is not a number");
+}
+
+// In words, what the parser makes of it.
+std::string DescribeParseError(const CLI::ParseError& error) {
+  const std::string_view what = error.what();
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) return DescribeConversion(what);
+  return std::string(what);
+}
+
+}  // namespace
+
+Status CheckWords(const CLI::App& app, std::span<const char* const> words) {
+  const CLI::App* command = nullptr;
+  for (const std::string_view word : words) {
+    if (word == "--") break;
+    if (command == nullptr && !word.starts_with('-')) {
+      command = FindCommand(app, word);
+      if (command == nullptr) {
+        const std::vector<std::string> names = CommandNames(app);
+        return Error{fmt::format("there is no command {}{}; the commands are {}", Quote(word),
+                                 DidYouMean(word, names), fmt::join(names, ", "))};
+      }
+      continue;
+    }
+    if (command == nullptr && word.starts_with("--") && !HasOption(app, std::string(word))) {
+      break;  // what follows may be its value; it is an error of its own
+    }
+    if (command == nullptr || word.size() < 3 || word[0] != '-' || word[1] == '-') continue;
+    const std::string name = fmt::format("-{}", word.substr(0, word.find('=')));
+    if (!HasOption(*command, name)) continue;
+    return Error{fmt::format("there is no option {}; did you mean {}?", Quote(word), name)};
+  }
+  return {};
+}
+
+Error DescribeUsageError(const CLI::App& app, const CLI::ParseError& error) {
+  std::string message = DescribeUnknownOption(app);
+  if (message.empty()) message = DescribeParseError(error);
+  return Error{fmt::format("{} (see {})", message, HelpOf(app))};
+}
+
+}  // namespace convene::cli

@@ -1,0 +1,21 @@
+// What is wrong with a command line, in words, with the name that was probably meant. Does not
+// parse it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace convene::cli {
+
+// What is visibly wrong with `words`, the arguments behind the program's name, and would be
+// understood as something else: a first word that is no command of `app`, and the name of an option
+// behind a single dash ("-prompt" is -p with the value "rompt").
+Status CheckWords(const CLI::App& app, std::span<const char* const> words);
+
+// What to say of `error`, which `app.parse` threw.
+Error DescribeUsageError(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace convene::cli
