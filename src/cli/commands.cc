@@ -3,6 +3,7 @@
 #include "cli/chat.h"
 #include "cli/command.h"
 #include "cli/compare.h"
+#include "cli/completion.h"
 #include "cli/encode.h"
 #include "cli/gantt.h"
 #include "cli/inspect.h"
@@ -52,6 +53,8 @@ constexpr CommandEntry kCommands[] = {
      "convene quantize models/demo --weights int4 --out /tmp/demo-int4", MakeQuantize},
     {"synth", "Write a random-weight checkpoint of a real model's shape",
      "convene synth config.json --layers 4 --out /tmp/model --seed 1", MakeSynth},
+    {"completion", "Print a script that lets a shell complete convene's commands and options",
+     "source <(convene completion bash)", MakeCompletion},
 };
 
 }  // namespace
