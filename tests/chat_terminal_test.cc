@@ -178,7 +178,11 @@ TEST_F(ChatTerminalTest, CtrlCEndsAnAnswerAndKeepsTheConversation) {
   terminal.Type("Hello\r");
   ASSERT_TRUE(terminal.Shows("Hello\r\n")) << terminal.shown();
   ASSERT_TRUE(terminal.Shows(" ")) << terminal.shown();  // after the first word
-  terminal.Type(std::string(kCtrlC) + kCtrlC + kCtrlC);
+  terminal.Type(kCtrlC);
+  for (int i = 0; i < 20; ++i) {  // an impatient person, in the same step
+    terminal.Signal(SIGINT);
+    usleep(100);
+  }
   ASSERT_TRUE(terminal.Shows("ended by Ctrl-C]")) << terminal.shown();
   ASSERT_TRUE(terminal.Shows("> "));
   EXPECT_THAT(Saved(terminal), ElementsAre("Hello"));
@@ -207,6 +211,16 @@ TEST_F(ChatTerminalTest, CharactersOfManyBytesAreEditedAsOne) {
     fs::remove(Path("saved.json"));
     Leave(terminal);
   }
+}
+
+TEST_F(ChatTerminalTest, KeysWithoutAMeaningLeaveNothingInTheLine) {
+  Terminal terminal = Start();
+  ASSERT_TRUE(terminal.Shows("> "));
+  const std::string keys =
+      "\x1b[2~\x1b[5~\x1b[6~\x1b[15~\x1b[24~\x1b[3~\x1b[1;5C\x1b[1;5D\x1b[H\x1b[F";
+  Say(terminal, "a" + keys + "b" + keys);
+  EXPECT_THAT(Saved(terminal), ElementsAre("ab"));
+  Leave(terminal);
 }
 
 TEST_F(ChatTerminalTest, AFullContextIsExplainedAndTheConversationSurvives) {

@@ -52,6 +52,18 @@ constexpr Binding kBindings[] = {
     {"\\e[3~", "ed-delete-next-char"},
     {"\\e[1;5C", "em-next-word"},
     {"\\e[1;5D", "ed-prev-word"},
+    // Keys without a meaning here would leave their last character in the line.
+    {"\\e[2~", "ed-unassigned"},
+    {"\\e[5~", "ed-prev-history"},
+    {"\\e[6~", "ed-next-history"},
+    {"\\e[15~", "ed-unassigned"},
+    {"\\e[17~", "ed-unassigned"},
+    {"\\e[18~", "ed-unassigned"},
+    {"\\e[19~", "ed-unassigned"},
+    {"\\e[20~", "ed-unassigned"},
+    {"\\e[21~", "ed-unassigned"},
+    {"\\e[23~", "ed-unassigned"},
+    {"\\e[24~", "ed-unassigned"},
     // A Ctrl-D that was typed before the terminal was ours comes as a zero.
     {"^@", "em-delete-or-list"},
 };
