@@ -184,6 +184,7 @@ Status ChatSession::Save(std::string path) {
   }
   const Status written = WriteJson(path, {{"messages", WithSystem(system_)}});
   if (!written) return written;
+  if (path == "-") return FlushOutput();
   saved_paths_.insert(path);
   PrintNote("{} messages saved in {}\n", turns_.size(), path);
   return {};

@@ -194,6 +194,7 @@ LineEditor::Impl::Line LineEditor::Impl::ReadTurn() {
 LineEditor::Impl::Line LineEditor::Impl::ReadLine(const char* prompt) {
   prompt_ = prompt;
   is_cancelled_ = false;
+  static_cast<void>(terminal_.TakeContinued());  // of a stop since the line before: all is drawn
   int num_bytes = 0;
   const char* read = el_gets(editor_, &num_bytes);
   if (is_cancelled_) return {Line::End::kCancelled};
