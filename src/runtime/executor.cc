@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/start_thread.h"
-#include "hardware/affinity.h"
 
 namespace convene::runtime {
 
@@ -272,8 +271,7 @@ bool Executor::Progress() {
 }
 
 void Executor::BackgroundLoop() {
-  // Any core of the rank, not only that of the thread that started this one.
-  if (const Status placed = hardware::SetAffinity(cpus_); !placed) return;
+  SpreadOver(cpus_);
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] { return running_ || ending_; });

@@ -1,7 +1,10 @@
 #include "runtime/executor_test.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <thread>
 
 namespace convene::runtime {
@@ -67,6 +70,34 @@ TEST(Executor, ExchangesGoOnWhileItComputes) {
     EXPECT_FALSE(executor.exchanging());
     ExpectInOrder(schedule, executor.timeline(), 0);
   }
+}
+
+// A control group or another program may take CPUs away after the start.
+TEST(Executor, ExchangesGoOnBesideComputationWhereTheSystemRefusesTheCpus) {
+  constexpr int kNoSuchCpu = 60000;
+  const Schedule schedule = OneExchangeBeside();
+  const RankProgram program(schedule, 0);
+  testing::internal::CaptureStderr();
+  for (int time = 0; time < 3; ++time) {
+    Executor executor(/*background=*/true, {kNoSuchCpu});
+    FunctionWork work(schedule);
+    std::atomic<bool> is_done = false;
+    work.start = [&](TaskId) {
+      return std::make_unique<CountedExchange>(3, [&](bool done) { is_done = done; });
+    };
+    // Only another thread than this one can complete it.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    work.compute = [&](TaskId id) {
+      while (id == 2 && !is_done && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+      }
+      EXPECT_TRUE(id < 2 || is_done) << id;
+    };
+    EXPECT_TRUE(executor.Run(program, work).ok());
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, testing::HasSubstr("exchanges go on"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
 TEST(Executor, WithoutBackgroundOneThreadDoesEverything) {

@@ -3,10 +3,23 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "base/start_thread.h"
 #include "hardware/affinity.h"
 
 namespace convene::runtime {
+
+void SpreadOver(const std::vector<int>& cpus) {
+  const Status placed = hardware::SetAffinity(cpus);
+  if (placed) return;
+  static std::once_flag is_told;
+  std::call_once(is_told, [&] {
+    PrintNote(
+        "note: {}; exchanges go on, but on the core of the first thread, whose computation they "
+        "slow down\n",
+        placed.error().message);
+  });
+}
 
 LaneThread::~LaneThread() {
   if (!thread_.joinable()) return;
@@ -26,9 +39,7 @@ Status LaneThread::Start(const std::vector<int>& cpus, std::function<void()> wor
   }
   if (!thread_.joinable()) {
     Result<std::jthread> thread = StartThread("the thread of a lane", [this, cpus] {
-      // Any of them, not only that of the thread that started this one; where that is refused,
-      // that one.
-      static_cast<void>(hardware::SetAffinity(cpus));
+      SpreadOver(cpus);
       Loop();
     });
     if (!thread) {

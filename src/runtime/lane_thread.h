@@ -14,6 +14,11 @@
 
 namespace convene::runtime {
 
+// Lets the calling thread run on any of `cpus`, not only on that of the thread that started it.
+// Where the system refuses that, the thread stays where it is and works on, and one note per
+// process says so: what should run beside computation then takes turns with it.
+void SpreadOver(const std::vector<int>& cpus);
+
 // Runs one function at a time on a thread of its own, which it starts with the first and keeps.
 class LaneThread {
  public:
