@@ -54,6 +54,7 @@ struct DividedOptions {
   Division division = OneRank();
   comm::WireFormat wire = comm::WireFormat::kF32;
   int num_threads = 1;  // of each rank
+  bool record = false;  // rank 0 is told of each step
 };
 
 // Loads the fixture on every rank and has rank 0 call `lead`, which the others follow.
@@ -67,6 +68,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
                     .pipeline = divided.division.pipeline,
                     .pipeline_from_tokens = divided.division.pipeline_from_tokens,
                     .wire = divided.wire,
+                    .record = divided.record,
                     .group = group,
                     .whole_spec = &checkpoint.spec()};
     const int rank = own.parallel.rank();
@@ -221,14 +223,16 @@ class PromptsRun {
   Answers answers_;
 };
 
+// `observer` sees the steps where they are recorded.
 inline Answers RunPrompts(const checkpoint::Checkpoint& checkpoint, const DividedOptions& divided,
-                          const Work& work) {
+                          const Work& work, const runtime::StepObserver& observer = {}) {
   Answers answers;
   const auto num_sequences = static_cast<int>(work.prompts.size());
   RunDivided(checkpoint, divided,
              {.max_step_tokens = work.num_tokens(),
               .num_kv_blocks = work.num_blocks_each() * num_sequences},
              [&](runtime::Transformer& transformer) {
+               transformer.ObserveSteps(observer);
                answers =
                    PromptsRun(transformer, work, divided.division.layout.attention_dp).Execute();
              });

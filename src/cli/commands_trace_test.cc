@@ -56,8 +56,9 @@ TEST_F(TraceTest, StandardOutputIsTheSameWithATrace) {
 TEST_F(TraceTest, ReportShowsEverySectionAsTextAndJson) {
   const Outcome outcome = Run({"report", Traced(), "--json", Path("report.json")});
   EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
-  for (const char* part : {"prefill, 9 tokens", "decode, 1 token", "predicted by: ", "experts",
-                           "attention", "idle", "load of experts", "sent by all ranks: 0 B"}) {
+  for (const char* part :
+       {"prefill, 9 tokens", "decode, 1 token", "predicted by: ", "experts", "attention", "idle",
+        "load of experts", "sent by all ranks: 0 B counted, 0 B by the schedule"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
   const auto report = nlohmann::json::parse(Read("report.json"));

@@ -34,7 +34,7 @@ std::string SectionTable(const StepFigures& figures) {
   const bool measured = figures.seconds > 0;
   const bool predicted = figures.predicted_seconds > 0;
   TextTable table;
-  table.AddRow({"section", "ms", "sd", "waiting", "predicted", "error", "sent"});
+  table.AddRow({"section", "ms", "sd", "waiting", "predicted", "error", "sent", "scheduled"});
   table.AddRule();
   for (const SectionFigures& section : figures.sections) {
     table.AddRow(
@@ -43,14 +43,15 @@ std::string SectionTable(const StepFigures& figures) {
          section.waiting_seconds > 0 ? Milliseconds(section.waiting_seconds) : "",
          predicted ? Milliseconds(section.predicted_seconds) : "-",
          measured && predicted ? Deviation(section.predicted_seconds, section.seconds) : "",
-         section.sent_bytes > 0 ? Bytes(section.sent_bytes) : ""});
+         section.sent_bytes > 0 ? Bytes(section.sent_bytes) : "",
+         section.scheduled_bytes > 0 ? Bytes(section.scheduled_bytes) : ""});
   }
   return table.Format();
 }
 
 std::string RankTable(const StepFigures& figures) {
   TextTable table;
-  table.AddRow({"rank", "idle", "waiting", "predicted idle", "overlap", "predicted"});
+  table.AddRow({"rank", "idle", "waiting", "predicted idle", "overlap", "predicted", "sent"});
   table.AddRule();
   for (size_t rank = 0; rank < figures.ranks.size(); ++rank) {
     const RankFigures& of_rank = figures.ranks[rank];
@@ -59,7 +60,8 @@ std::string RankTable(const StepFigures& figures) {
                   cell(figures.seconds, of_rank.waiting_share),
                   cell(figures.predicted_seconds, of_rank.predicted_idle_share),
                   cell(figures.seconds, of_rank.overlap_share),
-                  cell(figures.predicted_seconds, of_rank.predicted_overlap_share)});
+                  cell(figures.predicted_seconds, of_rank.predicted_overlap_share),
+                  figures.has_sent_bytes ? Bytes(of_rank.sent_bytes) : "-"});
   }
   return table.Format();
 }
@@ -86,12 +88,20 @@ std::string Text(const schedule::TracedStep& step, size_t step_idx) {
   text += SectionTable(figures) + RankTable(figures);
   text += LoadLine("most of a rank", figures.rank_balance);
   text += LoadLine("most of an expert", figures.expert_balance);
-  text += fmt::format("sent by all ranks: {}\n", Bytes(figures.sent_bytes));
+  text += fmt::format(
+      "sent by all ranks: {} counted, {} by the schedule{}\n",
+      figures.has_sent_bytes ? Bytes(figures.sent_bytes) : "not", Bytes(figures.scheduled_bytes),
+      figures.has_sent_bytes && figures.scheduled_bytes > 0
+          ? fmt::format(" ({})", Deviation(figures.scheduled_bytes, figures.sent_bytes))
+          : "");
   return text;
 }
 
 nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
   const StepFigures figures = FiguresOf(step);
+  const auto counted = [&](double bytes) {
+    return figures.has_sent_bytes ? nlohmann::ordered_json(bytes) : nlohmann::ordered_json();
+  };
   nlohmann::ordered_json sections = nlohmann::ordered_json::array();
   for (const SectionFigures& section : figures.sections) {
     sections.push_back({{"kind", schedule::Name(section.kind)},
@@ -99,7 +109,8 @@ nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
                         {"seconds_sd", section.seconds_sd},
                         {"waiting_seconds", section.waiting_seconds},
                         {"predicted_seconds", section.predicted_seconds},
-                        {"sent_bytes", section.sent_bytes}});
+                        {"sent_bytes", counted(section.sent_bytes)},
+                        {"scheduled_bytes", section.scheduled_bytes}});
   }
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (const RankFigures& rank : figures.ranks) {
@@ -107,7 +118,9 @@ nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
                      {"waiting_share", rank.waiting_share},
                      {"overlap_share", rank.overlap_share},
                      {"predicted_idle_share", rank.predicted_idle_share},
-                     {"predicted_overlap_share", rank.predicted_overlap_share}});
+                     {"predicted_overlap_share", rank.predicted_overlap_share},
+                     {"sent_bytes", counted(rank.sent_bytes)},
+                     {"scheduled_bytes", rank.scheduled_bytes}});
   }
   const auto balance = [](const schedule::Balance& of) {
     return nlohmann::ordered_json{{"mean", of.mean}, {"worst", of.worst}};
@@ -120,7 +133,8 @@ nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
           {"ranks", ranks},
           {"expert_load_by_rank", balance(figures.rank_balance)},
           {"expert_load_by_expert", balance(figures.expert_balance)},
-          {"sent_bytes", figures.sent_bytes}};
+          {"sent_bytes", counted(figures.sent_bytes)},
+          {"scheduled_bytes", figures.scheduled_bytes}};
 }
 
 class Report : public Command {

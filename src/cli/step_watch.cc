@@ -13,13 +13,15 @@
 #include "simulate/simulate.h"
 
 namespace convene::cli {
+using runtime::RecordedStep;
+
 namespace {
 
 constexpr size_t kSampleSteps = 32;
 // From so many other steps of a kind on, their times say more than the machine's peaks.
 constexpr size_t kEnoughSteps = 3;
 
-cost::RecordedSizes SizesOf(const runtime::RecordedStep& step) {
+cost::RecordedSizes SizesOf(const RecordedStep& step) {
   cost::RecordedSizes sizes;
   for (const auto& [size, value] : step.sizes) sizes.Set(size, value);
   return sizes;
@@ -45,20 +47,18 @@ void StepWatch::AddOptions(CLI::App& app) {
       ->group(kRareOptions);
 }
 
-void StepWatch::Sample::Add(const std::shared_ptr<const schedule::Schedule>& schedule,
-                            const runtime::RecordedStep& step) {
+void StepWatch::Sample::Add(const RecordedStep& step) {
   if (num_seen++ % stride != 0) return;  // most steps are not even copied
-  steps.push_back({schedule, step});
-  steps.back().step.schedule = schedule.get();
+  steps.push_back(step);
   if (steps.size() < kSampleSteps) return;
   // Every other one goes, and half as many come from here on.
-  std::vector<Seen> kept;
+  std::vector<RecordedStep> kept;
   for (size_t i = 0; i < steps.size(); i += 2) kept.push_back(std::move(steps[i]));
   steps = std::move(kept);
   stride *= 2;
 }
 
-void StepWatch::See(const runtime::RecordedStep& step) {
+void StepWatch::See(const RecordedStep& step) {
   expert_tokens_.resize(std::max(expert_tokens_.size(), step.expert_tokens.size()));
   for (size_t layer = 0; layer < step.expert_tokens.size(); ++layer) {
     const std::vector<int64_t>& counts = step.expert_tokens[layer];
@@ -67,26 +67,23 @@ void StepWatch::See(const runtime::RecordedStep& step) {
   }
   if (trace_path_.empty()) return;
   if (first_start_ < 0) first_start_ = step.start;
-  auto& schedule = schedules_[step.schedule];
-  // It outlives the model.
-  if (schedule == nullptr) schedule = std::make_shared<const schedule::Schedule>(*step.schedule);
   const Kind kind = step.encoder                           ? Kind::kEncode
                     : step.num_tokens > step.num_sequences ? Kind::kPrefill
                                                            : Kind::kDecode;
-  samples_[kind].Add(schedule, step);
+  samples_[kind].Add(step);
   Sample& largest = largest_[kind];
-  const int64_t most = largest.steps.empty() ? 0 : largest.steps.front().step.num_tokens;
+  const int64_t most = largest.steps.empty() ? 0 : largest.steps.front().num_tokens;
   if (step.num_tokens < most) return;
   if (step.num_tokens > most) largest = {};
-  largest.Add(schedule, step);
+  largest.Add(step);
 }
 
 // The one that took the median time.
-const StepWatch::Seen& StepWatch::Typical(const std::vector<Seen>& steps) {
-  std::vector<const Seen*> order;
-  for (const Seen& seen : steps) order.push_back(&seen);
-  std::stable_sort(order.begin(), order.end(), [](const Seen* a, const Seen* b) {
-    return a->step.timeline.seconds() < b->step.timeline.seconds();
+const RecordedStep& StepWatch::Typical(const std::vector<RecordedStep>& steps) {
+  std::vector<const RecordedStep*> order;
+  for (const RecordedStep& step : steps) order.push_back(&step);
+  std::stable_sort(order.begin(), order.end(), [](const RecordedStep* a, const RecordedStep* b) {
+    return a->timeline.seconds() < b->timeline.seconds();
   });
   return *order[(order.size() - 1) / 2];
 }
@@ -103,53 +100,54 @@ schedule::Trace StepWatch::MakeTrace() const {
   return trace;
 }
 
-schedule::TracedStep StepWatch::Traced(Kind kind, const Seen& chosen) const {
+schedule::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) const {
   const char* name = kind == Kind::kEncode    ? "encode"
                      : kind == Kind::kPrefill ? "prefill"
                                               : "decode";
-  const cost::RecordedSizes sizes = SizesOf(chosen.step);
+  const cost::RecordedSizes sizes = SizesOf(chosen);
   schedule::TracedStep traced = {
-      .name = fmt::format("{}, {} token{} of {} sequence{}", name, chosen.step.num_tokens,
-                          chosen.step.num_tokens == 1 ? "" : "s", chosen.step.num_sequences,
-                          chosen.step.num_sequences == 1 ? "" : "s"),
-      .start = chosen.step.start - first_start_,
+      .name = fmt::format("{}, {} token{} of {} sequence{}", name, chosen.num_tokens,
+                          chosen.num_tokens == 1 ? "" : "s", chosen.num_sequences,
+                          chosen.num_sequences == 1 ? "" : "s"),
+      .start = chosen.start - first_start_,
       .schedule = schedule::WithAmounts(*chosen.schedule,
                                         [&](const schedule::Size& size) { return sizes.at(size); }),
-      .measured = chosen.step.timeline};
-  if (kind != Kind::kEncode) traced.expert_tokens = chosen.step.expert_tokens;
+      .measured = chosen.timeline,
+      .sent_bytes = chosen.sent_bytes};
+  if (kind != Kind::kEncode) traced.expert_tokens = chosen.expert_tokens;
   Predict(kind, chosen, traced);
   return traced;
 }
 
 // The same tasks with the same sizes, simulated with costs that this step had no part in.
-void StepWatch::Predict(Kind kind, const Seen& chosen, schedule::TracedStep& traced) const {
-  std::vector<const Seen*> others;
+void StepWatch::Predict(Kind kind, const RecordedStep& chosen, schedule::TracedStep& traced) const {
+  std::vector<const RecordedStep*> others;
   for (const Sample* sample : {&samples_.at(kind), &largest_.at(kind)}) {
-    for (const Seen& seen : sample->steps) {
-      const bool is_new = seen.step.start != chosen.step.start &&
-                          std::none_of(others.begin(), others.end(), [&](const Seen* other) {
-                            return other->step.start == seen.step.start;
-                          });
+    for (const RecordedStep& seen : sample->steps) {
+      const bool is_new =
+          seen.start != chosen.start &&
+          std::none_of(others.begin(), others.end(),
+                       [&](const RecordedStep* other) { return other->start == seen.start; });
       if (is_new && seen.schedule == chosen.schedule) others.push_back(&seen);
     }
   }
   // The first one found caches and memory cold.
   if (others.size() > kEnoughSteps) {
-    std::erase_if(others, [&](const Seen* other) {
-      return other->step.start == samples_.at(kind).steps.front().step.start;
+    std::erase_if(others, [&](const RecordedStep* other) {
+      return other->start == samples_.at(kind).steps.front().start;
     });
   }
-  const cost::RecordedSizes sizes = SizesOf(chosen.step);
+  const cost::RecordedSizes sizes = SizesOf(chosen);
   cost::Rates rates;
   if (others.size() >= kEnoughSteps) {
     // What tasks shared is in their times already: resources get no rates.
     std::vector<cost::RecordedSizes> recorded;
-    for (const Seen* seen : others) recorded.push_back(SizesOf(seen->step));
+    for (const RecordedStep* seen : others) recorded.push_back(SizesOf(*seen));
     std::vector<cost::MeasuredStep> steps;
     for (size_t i = 0; i < others.size(); ++i) {
       steps.push_back(
           {.schedule = others[i]->schedule.get(),
-           .timeline = &others[i]->step.timeline,
+           .timeline = &others[i]->timeline,
            .sizes = [&recorded, i](const schedule::Size& size) { return recorded[i].at(size); }});
     }
     cost::UseFits(cost::Calibrate(steps), rates);

@@ -31,28 +31,22 @@ class StepWatch {
   schedule::Trace MakeTrace() const;
 
  private:
-  struct Seen {
-    std::shared_ptr<const schedule::Schedule> schedule;
-    runtime::RecordedStep step;
-  };
   // Some steps of many, spread evenly over all of them.
   struct Sample {
-    std::vector<Seen> steps;
+    std::vector<runtime::RecordedStep> steps;
     int64_t num_seen = 0;
     int64_t stride = 1;
 
-    void Add(const std::shared_ptr<const schedule::Schedule>& schedule,
-             const runtime::RecordedStep& step);
+    void Add(const runtime::RecordedStep& step);
   };
   enum class Kind { kEncode, kPrefill, kDecode };
 
-  static const Seen& Typical(const std::vector<Seen>& steps);
-  schedule::TracedStep Traced(Kind kind, const Seen& chosen) const;
-  void Predict(Kind kind, const Seen& chosen, schedule::TracedStep& traced) const;
+  static const runtime::RecordedStep& Typical(const std::vector<runtime::RecordedStep>& steps);
+  schedule::TracedStep Traced(Kind kind, const runtime::RecordedStep& chosen) const;
+  void Predict(Kind kind, const runtime::RecordedStep& chosen, schedule::TracedStep& traced) const;
 
   std::string trace_path_;
   std::string routing_path_;
-  std::map<const schedule::Schedule*, std::shared_ptr<const schedule::Schedule>> schedules_;
   std::map<Kind, Sample> samples_;
   std::map<Kind, Sample> largest_;  // those with the most tokens
   std::vector<std::vector<int64_t>> expert_tokens_;

@@ -3,6 +3,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/quote.h"
+#include "base/read_file.h"
+
 namespace convene::comm {
 namespace {
 
@@ -45,3 +55,9 @@ std::string HostName() {
 }
 
 }  // namespace convene::comm
+std::string MachineName() {
+  constexpr uint64_t kMostBytes = 4096;
+  const Result<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", kMostBytes);
+  return HostName() + " " + (boot ? *boot : "");
+}
+

@@ -20,3 +20,7 @@ Status AgreeOnSame(Group& group, const std::string& mine, const std::string& wha
 std::string HostName();
 
 }  // namespace convene::comm
+// Of the running system: processes with the same one share a monotonic clock and the numbers of
+// files. Names of hosts need not differ.
+std::string MachineName();
+

@@ -17,7 +17,35 @@ std::span<std::byte> BytesOf(uint64_t& number) {
   return std::as_writable_bytes(std::span(&number, 1));
 }
 
+// Ends the program if the arguments of StartAllToAll cannot be right.
+void CheckBuffers(const Group& group, int queue, std::span<const std::span<const std::byte>> send,
+                  std::span<const std::span<std::byte>> receive) {
+  CHECK(queue >= 0 && queue < kNumQueues, "queue {} of {}", queue, kNumQueues);
+  CHECK(std::ssize(send) == group.size() && std::ssize(receive) == group.size(),
+        "{} and {} buffers for {} ranks", send.size(), receive.size(), group.size());
+  const int rank = group.rank();
+  CHECK(send[rank].size() == receive[rank].size(), "{} bytes from rank {} to itself, {} expected",
+        send[rank].size(), rank, receive[rank].size());
+}
+
+void CopyOwn(std::span<const std::byte> send, std::span<std::byte> receive) {
+  if (send.empty() || send.data() == receive.data()) return;
+  std::memcpy(receive.data(), send.data(), send.size());
+}
+
 }  // namespace
+
+std::unique_ptr<Exchange> Group::StartAllToAll(int queue,
+                                               std::span<const std::span<const std::byte>> send,
+                                               std::span<const std::span<std::byte>> receive,
+                                               std::string what) {
+  CheckBuffers(*this, queue, send, receive);
+  CopyOwn(send[rank()], receive[rank()]);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) sent_bytes_ += send[peer].size();
+  }
+  return StartMessages(queue, send, receive, std::move(what));
+}
 
 void Group::Wait(Exchange& exchange) {
   SleepingPoll poll;
@@ -72,21 +100,6 @@ std::vector<std::vector<std::byte>> Group::AllGather(std::span<const std::byte> 
   }
   Wait(*StartAllToAll(kControlQueue, send, receive, std::move(what)));
   return gathered;
-}
-
-void CheckBuffers(const Group& group, int queue, std::span<const std::span<const std::byte>> send,
-                  std::span<const std::span<std::byte>> receive) {
-  CHECK(queue >= 0 && queue < kNumQueues, "queue {} of {}", queue, kNumQueues);
-  CHECK(std::ssize(send) == group.size() && std::ssize(receive) == group.size(),
-        "{} and {} buffers for {} ranks", send.size(), receive.size(), group.size());
-  const int rank = group.rank();
-  CHECK(send[rank].size() == receive[rank].size(), "{} bytes from rank {} to itself, {} expected",
-        send[rank].size(), rank, receive[rank].size());
-}
-
-void CopyOwn(std::span<const std::byte> send, std::span<std::byte> receive) {
-  if (send.empty() || send.data() == receive.data()) return;
-  std::memcpy(receive.data(), send.data(), send.size());
 }
 
 }  // namespace convene::comm

@@ -46,10 +46,14 @@ class Group {
   //
   // Not thread-safe: one thread at a time calls anything of a group, its exchanges included (which
   // thread may change).
-  virtual std::unique_ptr<Exchange> StartAllToAll(int queue,
-                                                  std::span<const std::span<const std::byte>> send,
-                                                  std::span<const std::span<std::byte>> receive,
-                                                  std::string what) = 0;
+  std::unique_ptr<Exchange> StartAllToAll(int queue,
+                                          std::span<const std::span<const std::byte>> send,
+                                          std::span<const std::span<std::byte>> receive,
+                                          std::string what);
+
+  // Bytes of all exchanges so far that left for other ranks, counted when each is started. Without
+  // what a rank sends to itself, and without what a network adds to them.
+  uint64_t sent_bytes() const { return sent_bytes_; }
 
   // Waits with a poll that sleeps longer and longer, so that a waiting rank leaves its core to
   // others.
@@ -61,12 +65,17 @@ class Group {
   void Broadcast(int root, std::vector<std::byte>* bytes, std::string what);
   // Everybody's `bytes`, in the order of ranks.
   std::vector<std::vector<std::byte>> AllGather(std::span<const std::byte> bytes, std::string what);
-};
 
-// For backends: ends the program if the arguments of StartAllToAll cannot be right.
-void CheckBuffers(const Group& group, int queue, std::span<const std::span<const std::byte>> send,
-                  std::span<const std::span<std::byte>> receive);
-// For backends: a rank's message to itself.
-void CopyOwn(std::span<const std::byte> send, std::span<std::byte> receive);
+ protected:
+  // For backends: StartAllToAll, whose arguments have been checked, without the message to itself,
+  // which has been copied.
+  virtual std::unique_ptr<Exchange> StartMessages(int queue,
+                                                  std::span<const std::span<const std::byte>> send,
+                                                  std::span<const std::span<std::byte>> receive,
+                                                  std::string what) = 0;
+
+ private:
+  uint64_t sent_bytes_ = 0;
+};
 
 }  // namespace convene::comm

@@ -138,6 +138,7 @@ class ExpertRows {
     std::vector<int64_t> out_begin;  // of each chunk's block in `out`, and the end
     std::vector<int64_t> in_begin;
     std::vector<std::byte> out;
+  static_assert(sizeof(Counts) == strategy::kCountsBytes);
     std::vector<std::byte> in;
     std::vector<std::byte> sums_out;    // what returns to the peer
     std::vector<std::byte> sums_in;     // what returns from it

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,13 +13,16 @@
 namespace convene::runtime {
 
 struct RecordedStep {
-  const schedule::Schedule* schedule = nullptr;  // as long as the transformer
-  schedule::Timeline timeline = {};              // of the tasks of all ranks
-  double start = 0;                              // seconds on rank 0's monotonic clock
+  // Steps of one kind have the same object: who keeps it can tell kinds apart by its address.
+  std::shared_ptr<const schedule::Schedule> schedule = {};
+  schedule::Timeline timeline = {};  // of the tasks of all ranks
+  double start = 0;                  // seconds on rank 0's monotonic clock
   // Those that the schedule's work names.
   std::vector<std::pair<schedule::Size, double>> sizes = {};
   // Tokens of all ranks that chose each expert, by layer of the decoder.
   std::vector<std::vector<int64_t>> expert_tokens = {};
+  // By task: what it sent to other ranks, as the group counted it.
+  std::vector<int64_t> sent_bytes = {};
   bool encoder = false;
   int64_t num_tokens = 0;  // of all groups, as are the sequences
   int num_sequences = 0;

@@ -8,7 +8,6 @@
 #include <unordered_set>
 
 #include "base/check.h"
-#include "base/read_file.h"
 #include "comm/agree.h"
 
 namespace convene::runtime {
@@ -21,13 +20,6 @@ constexpr int kClockLooks = 20;
 
 int64_t Nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
-// Processes with the same share a monotonic clock. Names of hosts need not differ.
-std::string ClockName() {
-  constexpr uint64_t kMostBytes = 4096;
-  const Result<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", kMostBytes);
-  return comm::HostName() + " " + (boot ? *boot : "");
 }
 
 // One look of rank 0 at another rank's clock; all ranks call it. What `there` shows is of use on
@@ -68,10 +60,14 @@ size_t StepRecorder::SizeHash::operator()(const schedule::Size& size) const {
   return hash ^ (hash >> 32);
 }
 
-const std::vector<StepRecorder::Form>& StepRecorder::FormsOf(const schedule::Schedule& schedule) {
-  const auto [it, is_new] = forms_.try_emplace(&schedule);
-  if (!is_new) return it->second;
-  std::vector<Form>& forms = it->second;
+const std::vector<StepRecorder::Form>& StepRecorder::FormsOf(
+    const std::shared_ptr<const schedule::Schedule>& shared_schedule) {
+  for (const Known& known : known_) {
+    if (known.schedule == shared_schedule) return known.forms;
+  }
+  if (known_.size() == kMostKnown) known_.pop_front();
+  const schedule::Schedule& schedule = *shared_schedule;
+  std::vector<Form>& forms = known_.emplace_back(Known{shared_schedule, {}}).forms;
   forms.resize(static_cast<size_t>(schedule.num_ranks));
   std::unordered_set<schedule::Size, SizeHash> seen;
   const auto add_sizes = [&](const schedule::Amount& amount) {
@@ -101,13 +97,19 @@ std::vector<int64_t> StepRecorder::NewCounts(
   return flat;
 }
 
-// Times and sizes, as the form has them.
+// Times, bytes and sizes, as the form has them.
 std::vector<double> StepRecorder::Message(const Form& form, const Own& own) const {
   std::vector<double> message;
-  message.reserve(2 * form.tasks.size() + form.sizes.size());
+  message.reserve(NumNumbers(form));
+  std::unordered_map<schedule::TaskId, uint64_t> sent;
+  for (const auto& [task, bytes] : sent_) {
+    sent[static_cast<schedule::TaskId>(task - own.schedule->tasks.data())] += bytes;
+  }
   for (const schedule::TaskId id : form.tasks) {
     message.push_back(own.timeline->tasks[id].start);
     message.push_back(own.timeline->tasks[id].end);
+    const auto it = sent.find(id);
+    message.push_back(it == sent.end() ? 0 : static_cast<double>(it->second));
   }
   const std::unordered_map<schedule::Size, double, SizeHash> values(values_.begin(), values_.end());
   for (const schedule::Size& size : form.sizes) {
@@ -118,7 +120,7 @@ std::vector<double> StepRecorder::Message(const Form& form, const Own& own) cons
 }
 
 void StepRecorder::CompareClocks() {
-  const std::string own = ClockName();
+  const std::string own = comm::MachineName();
   const auto names = group_->AllGather(std::as_bytes(std::span(own)), "comparing clocks");
   offsets_.assign(names.size(), 0);
   for (int other = 1; other < num_ranks(); ++other) {
@@ -135,7 +137,7 @@ void StepRecorder::CompareClocks() {
 
 RecordedStep StepRecorder::Gather(const Own& own) {
   if (num_ranks() > 1 && offsets_.empty()) CompareClocks();
-  const std::vector<Form>& forms = FormsOf(*own.schedule);
+  const std::vector<Form>& forms = FormsOf(own.schedule);
   std::vector<std::vector<double>> messages(forms.size());
   std::vector<std::vector<int64_t>> counts(forms.size());
   std::vector<int64_t> starts(forms.size(), 0);
@@ -156,8 +158,7 @@ RecordedStep StepRecorder::Gather(const Own& own) {
   };
   if (num_ranks() > 1) {
     counts[rank()].push_back(starts[rank()]);
-    to_first(messages,
-             [&](int other) { return 2 * forms[other].tasks.size() + forms[other].sizes.size(); });
+    to_first(messages, [&](int other) { return NumNumbers(forms[other]); });
     to_first(counts, [&](int) { return counts[0].size(); });
     if (rank() != 0) return {};
     for (int other = 0; other < num_ranks(); ++other) {
@@ -168,12 +169,14 @@ RecordedStep StepRecorder::Gather(const Own& own) {
   const int64_t first = *std::min_element(starts.begin(), starts.end());
   RecordedStep step{.schedule = own.schedule, .start = static_cast<double>(first) * 1e-9};
   step.timeline.tasks.resize(own.schedule->tasks.size());
+  step.sent_bytes.resize(own.schedule->tasks.size());
   for (size_t other = 0; other < forms.size(); ++other) {
     const double later = static_cast<double>(starts[other] - first) * 1e-9;
     auto value = messages[other].begin();
     for (const schedule::TaskId id : forms[other].tasks) {
       const double start = *value++ + later;
       step.timeline.tasks[id] = {start, *value++ + later};
+      step.sent_bytes[id] = static_cast<int64_t>(*value++);
     }
     for (const schedule::Size& size : forms[other].sizes) step.sizes.push_back({size, *value++});
   }

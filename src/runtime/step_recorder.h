@@ -5,7 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <deque>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -19,12 +20,17 @@ class StepRecorder {
   // `group` may be null where there is one rank.
   explicit StepRecorder(comm::Group* group) : group_(group) {}
 
-  void Begin() { values_.clear(); }
+  void Begin() {
+    values_.clear();
+    sent_.clear();
+  }
   void Set(const schedule::Size& size, double value) { values_.push_back({size, value}); }
+  // Of the step's schedule. Not on the same thread as Set, but one thread at a time.
+  void SetSent(const schedule::Task& task, uint64_t bytes) { sent_.push_back({&task, bytes}); }
 
   // What the other ranks do not tell.
   struct Own {
-    const schedule::Schedule* schedule = nullptr;
+    std::shared_ptr<const schedule::Schedule> schedule;
     const schedule::Timeline* timeline = nullptr;
     std::chrono::steady_clock::time_point start;
     // Since the beginning, by layer; rank's own rows.
@@ -42,17 +48,28 @@ class StepRecorder {
     std::vector<schedule::TaskId> tasks;
     std::vector<schedule::Size> sizes;
   };
+  // Forms of a schedule, which is held with them: while it lives, no other one has its address.
+  struct Known {
+    std::shared_ptr<const schedule::Schedule> schedule;
+    std::vector<Form> forms;  // by rank
+  };
+  // A transformer's steps have four schedules at most; more are made anew when they come again.
+  static constexpr size_t kMostKnown = 8;
+
   int rank() const { return group_ != nullptr ? group_->rank() : 0; }
   int num_ranks() const { return group_ != nullptr ? group_->size() : 1; }
-  const std::vector<Form>& FormsOf(const schedule::Schedule& schedule);
+  const std::vector<Form>& FormsOf(const std::shared_ptr<const schedule::Schedule>& schedule);
+  // That a rank tells of a step: of each task three, of each size one.
+  static size_t NumNumbers(const Form& form) { return 3 * form.tasks.size() + form.sizes.size(); }
   std::vector<double> Message(const Form& form, const Own& own) const;
   std::vector<int64_t> NewCounts(const std::vector<std::vector<int64_t>>& expert_counts);
   void CompareClocks();
 
   comm::Group* group_;
-  std::vector<std::pair<schedule::Size, double>> values_;         // of the step in work
-  std::map<const schedule::Schedule*, std::vector<Form>> forms_;  // by rank
-  std::vector<int64_t> counted_;                                  // expert_counts before, flat
+  std::vector<std::pair<schedule::Size, double>> values_;  // of the step in work
+  std::vector<std::pair<const schedule::Task*, uint64_t>> sent_;
+  std::deque<Known> known_;       // the newest last
+  std::vector<int64_t> counted_;  // expert_counts before, flat
   // By rank: what its clock shows when rank 0's shows 0. Nanoseconds; empty: not compared yet.
   std::vector<int64_t> offsets_;
 };

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "comm/threads/thread_group.h"
 
 namespace convene::runtime {
@@ -12,8 +15,9 @@ using schedule::SizeKind;
 using schedule::TaskKind;
 
 // Of two ranks: each routes, and sends to the other.
-schedule::Schedule Schedule() {
-  schedule::Schedule schedule{.num_ranks = 2};
+std::shared_ptr<schedule::Schedule> Schedule() {
+  auto shared = std::make_shared<schedule::Schedule>(schedule::Schedule{.num_ranks = 2});
+  schedule::Schedule& schedule = *shared;
   for (int rank = 0; rank < 2; ++rank) {
     const schedule::Size rows{.kind = SizeKind::kRows, .from = rank};
     const schedule::Size sent{SizeKind::kSent, 0, 0, rank, 1 - rank};
@@ -27,7 +31,7 @@ schedule::Schedule Schedule() {
                               .collective = 0,
                               .work = {.link_bytes = {{4, sent}}}});
   }
-  return schedule;
+  return shared;
 }
 
 double ValueOf(const RecordedStep& step, const schedule::Size& size) {
@@ -38,10 +42,11 @@ double ValueOf(const RecordedStep& step, const schedule::Size& size) {
 }
 
 // What a rank records of a step that it began so many milliseconds after the epoch.
-RecordedStep Record(StepRecorder& recorder, const schedule::Schedule& schedule, int rank,
+RecordedStep Record(StepRecorder& recorder,
+                    const std::shared_ptr<const schedule::Schedule>& schedule, int rank,
                     int begun_ms, int64_t tokens) {
   schedule::Timeline timeline;
-  timeline.tasks.resize(schedule.tasks.size());
+  timeline.tasks.resize(schedule->tasks.size());
   timeline.tasks[2 * rank] = {0.001, 0.002};
   timeline.tasks[2 * rank + 1] = {0.002, 0.003 + rank};
   recorder.Begin();
@@ -50,11 +55,11 @@ RecordedStep Record(StepRecorder& recorder, const schedule::Schedule& schedule, 
   const std::vector<std::vector<int64_t>> counts = {{}, {tokens, 2 * tokens}};
   const std::chrono::steady_clock::time_point start{std::chrono::milliseconds(begun_ms)};
   return recorder.Gather(
-      {.schedule = &schedule, .timeline = &timeline, .start = start, .expert_counts = &counts});
+      {.schedule = schedule, .timeline = &timeline, .start = start, .expert_counts = &counts});
 }
 
 TEST(StepRecorder, RankZeroHasTheStepOfAllRanksOnOneClock) {
-  const schedule::Schedule schedule = Schedule();
+  const auto schedule = Schedule();
   comm::RunOnThreads(2, [&](comm::Group& group) {
     StepRecorder recorder(&group);
     const int rank = group.rank();
@@ -75,7 +80,7 @@ TEST(StepRecorder, RankZeroHasTheStepOfAllRanksOnOneClock) {
 }
 
 TEST(StepRecorder, ExpertsTokensAreThoseOfTheStep) {
-  const schedule::Schedule schedule = Schedule();
+  const auto schedule = Schedule();
   comm::RunOnThreads(2, [&](comm::Group& group) {
     StepRecorder recorder(&group);
     Record(recorder, schedule, group.rank(), 0, 3);
@@ -87,15 +92,47 @@ TEST(StepRecorder, ExpertsTokensAreThoseOfTheStep) {
 }
 
 TEST(StepRecorder, OneRankNeedsNoGroup) {
-  schedule::Schedule schedule = Schedule();
-  schedule.num_ranks = 1;
-  schedule.tasks.resize(2);
-  schedule.tasks[1].work = {};
+  const auto schedule = Schedule();
+  schedule->num_ranks = 1;
+  schedule->tasks.resize(2);
+  schedule->tasks[1].work = {};
   StepRecorder recorder(nullptr);
   const RecordedStep step = Record(recorder, schedule, 0, 7, 1);
   EXPECT_NEAR(step.start, 0.007, 1e-9);
   EXPECT_EQ(step.timeline.tasks[1].end, 0.003);
   EXPECT_EQ(ValueOf(step, {.kind = SizeKind::kRows, .from = 0}), 5);
+}
+
+// The address of a schedule that is gone is soon that of another one.
+TEST(StepRecorder, TellsSchedulesApartThatCameOneAfterTheOtherInOnePlace) {
+  StepRecorder recorder(nullptr);
+  for (int i = 0; i < 50; ++i) {
+    auto schedule = Schedule();
+    schedule->num_ranks = 1;
+    schedule->tasks.resize(2);
+    schedule->tasks[1].work = {};
+    const schedule::Size keys{.kind = SizeKind::kKeys, .from = 0};
+    if (i % 2 == 1) schedule->tasks[1].work.flops = {{1, keys}};
+    const RecordedStep step = Record(recorder, schedule, 0, 7, 1);
+    EXPECT_EQ(step.schedule, schedule);
+    EXPECT_EQ(step.sizes.size(), i % 2 == 1 ? 2 : 1) << i;
+  }
+}
+
+TEST(StepRecorder, HoldsTheLastFewSchedulesOnly) {
+  StepRecorder recorder(nullptr);
+  std::vector<std::weak_ptr<schedule::Schedule>> seen;
+  for (int i = 0; i < 100; ++i) {
+    const auto schedule = Schedule();
+    schedule->num_ranks = 1;
+    schedule->tasks.resize(2);
+    schedule->tasks[1].work = {};
+    Record(recorder, schedule, 0, 7, 1);
+    seen.push_back(schedule);
+  }
+  const auto held =
+      std::count_if(seen.begin(), seen.end(), [](const auto& s) { return !s.expired(); });
+  EXPECT_LE(held, 8);
 }
 
 }  // namespace

@@ -235,6 +235,15 @@ std::string StepRunner::What(const char* exchange, const Task& task) const {
 }
 
 void StepRunner::Embed(bool encoder) {
+  if (recorder_ == nullptr) return StartExchange(task);
+  const comm::Group& group = *options_.parallel.group;
+  const uint64_t before = group.sent_bytes();
+  std::unique_ptr<comm::Exchange> exchange = StartExchange(task);
+  recorder_->SetSent(task, group.sent_bytes() - before);
+  return exchange;
+}
+
+std::unique_ptr<comm::Exchange> StepRunner::StartExchange(const Task& task) {
   const kernels::PackedMatrix& embedding =
       encoder ? context_.weights.encoder->embedding : context_.weights.embedding;
   const OwnRows own = row_exchange_.own();

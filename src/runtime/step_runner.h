@@ -70,6 +70,7 @@ class StepRunner : public LaneWork {
   struct HeadRow {
     int sequence_idx = 0;
     int token_idx = 0;
+  std::unique_ptr<comm::Exchange> StartExchange(const schedule::Task& task);
     int rank = 0;
     int row_idx = 0;  // among that rank's wanted rows
   };

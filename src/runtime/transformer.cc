@@ -46,10 +46,11 @@ struct StepProgram {
   StepProgram(const model::ModelSpec& spec, const strategy::StepOptions& options, bool is_encoder,
               int rank)
       : pipeline(options.pipeline),
-        schedule(!is_encoder          ? strategy::BuildStep(spec, options)
-                 : spec.has_encoder() ? strategy::BuildEncoderStep(spec, options)
-                                      : schedule::Schedule()),
-        program(schedule, rank),
+        schedule(std::make_shared<const schedule::Schedule>(
+            !is_encoder          ? strategy::BuildStep(spec, options)
+            : spec.has_encoder() ? strategy::BuildEncoderStep(spec, options)
+                                 : schedule::Schedule())),
+        program(*schedule, rank),
         computes_beside(pipeline.chunks > 1 ||
                         HasSharedExpert(is_encoder ? spec.encoder_layers : spec.layers)) {}
 
@@ -60,7 +61,7 @@ struct StepProgram {
   }
 
   strategy::Pipeline pipeline;
-  schedule::Schedule schedule;
+  std::shared_ptr<const schedule::Schedule> schedule;
   RankProgram program;
   bool computes_beside;  // an exchange
 };
@@ -168,7 +169,7 @@ struct Transformer::State {
   template <typename Sequence>
   void Record(std::span<const Sequence> step) {
     if (!recorder) return;
-    RecordedStep recorded = recorder->Gather({.schedule = &last->schedule,
+    RecordedStep recorded = recorder->Gather({.schedule = last->schedule,
                                               .timeline = &executor.timeline(),
                                               .start = executor.start(),
                                               .expert_counts = &runner.expert_counts()});
@@ -299,7 +300,7 @@ Transformer::~Transformer() {
 }
 
 const StepStatistics& Transformer::statistics() const { return state_->runner.statistics(); }
-const schedule::Schedule& Transformer::schedule() const { return state_->last->schedule; }
+const schedule::Schedule& Transformer::schedule() const { return *state_->last->schedule; }
 const schedule::Timeline& Transformer::timeline() const { return state_->executor.timeline(); }
 void Transformer::ObserveSteps(StepObserver observer) { state_->observer = std::move(observer); }
 const std::vector<std::vector<int64_t>>& Transformer::expert_counts() const {

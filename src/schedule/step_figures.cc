@@ -85,15 +85,23 @@ std::vector<std::vector<double>> ExpertWorkByRank(const Schedule& schedule) {
   return by_layer;
 }
 
+double SentBytes(const TracedStep& step, size_t id) {
+  return step.sent_bytes.empty() ? 0 : static_cast<double>(step.sent_bytes[id]);
+}
+
 std::vector<SectionFigures> Sections(const TracedStep& step) {
   const Schedule& schedule = step.schedule;
   std::array<std::vector<bool>, kNumTaskKinds> has;  // by kind, then rank
-  std::array<double, kNumTaskKinds> bytes = {};
-  for (const Task& task : schedule.tasks) {
+  std::array<double, kNumTaskKinds> sent = {};
+  std::array<double, kNumTaskKinds> scheduled = {};
+  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+    const Task& task = schedule.tasks[id];
     const auto kind = static_cast<size_t>(task.kind);
     has[kind].resize(schedule.num_ranks);
     has[kind][task.lane.rank] = true;
-    bytes[kind] += ConstantValue(task.work.link_bytes);
+    if (!IsCollective(task.kind)) continue;  // copies between tiers go to no other rank
+    sent[kind] += SentBytes(step, id);
+    scheduled[kind] += ConstantValue(task.work.link_bytes);
   }
   Seconds measured;
   Seconds predicted;
@@ -116,7 +124,8 @@ std::vector<SectionFigures> Sections(const TracedStep& step) {
                         .longest_seconds = working.most,
                         .waiting_seconds = of_ranks(measured.waiting).mean,
                         .predicted_seconds = of_ranks(predicted.working).mean,
-                        .sent_bytes = bytes[kind]});
+                        .sent_bytes = sent[kind],
+                        .scheduled_bytes = scheduled[kind]});
   }
   return sections;
 }
@@ -144,7 +153,17 @@ StepFigures FiguresOf(const TracedStep& step) {
     tokens.emplace_back(layer.begin(), layer.end());
   }
   figures.expert_balance = BalanceOf(tokens);
-  for (const SectionFigures& section : figures.sections) figures.sent_bytes += section.sent_bytes;
+  figures.has_sent_bytes = !step.sent_bytes.empty();
+  for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+    const Task& task = step.schedule.tasks[id];
+    if (!IsCollective(task.kind)) continue;
+    figures.ranks[task.lane.rank].sent_bytes += SentBytes(step, id);
+    figures.ranks[task.lane.rank].scheduled_bytes += ConstantValue(task.work.link_bytes);
+  }
+  for (const RankFigures& rank : figures.ranks) {
+    figures.sent_bytes += rank.sent_bytes;
+    figures.scheduled_bytes += rank.scheduled_bytes;
+  }
   return figures;
 }
 

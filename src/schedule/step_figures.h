@@ -17,7 +17,8 @@ struct SectionFigures {
   double longest_seconds = 0;
   double waiting_seconds = 0;
   double predicted_seconds = 0;
-  double sent_bytes = 0;  // by all ranks
+  double sent_bytes = 0;       // by all ranks, as counted where they were sent
+  double scheduled_bytes = 0;  // as the schedule's work says for the sizes of the step
 };
 
 struct RankFigures {
@@ -26,6 +27,8 @@ struct RankFigures {
   double overlap_share = 0;
   double predicted_idle_share = 0;
   double predicted_overlap_share = 0;
+  double sent_bytes = 0;  // as SectionFigures, as is the next one
+  double scheduled_bytes = 0;
 };
 
 // The most that one has, over the mean. 1: all alike; 0: not known.
@@ -41,7 +44,9 @@ struct StepFigures {
   std::vector<RankFigures> ranks = {};
   Balance rank_balance = {};    // work of experts by rank
   Balance expert_balance = {};  // tokens by expert
-  double sent_bytes = 0;
+  bool has_sent_bytes = false;  // somebody counted
+  double sent_bytes = 0;        // as SectionFigures, as is the next one
+  double scheduled_bytes = 0;
 };
 
 StepFigures FiguresOf(const TracedStep& step);

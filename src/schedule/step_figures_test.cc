@@ -21,6 +21,7 @@ TracedStep Step() {
   }
   step.measured.tasks = {{0, 1}, {1, 5}, {0, 3}, {3, 5}};
   step.predicted.tasks = {{0, 2}, {2, 4}, {0, 2}, {2, 4}};
+  step.sent_bytes = {0, 900, 0, 1200};
   step.expert_tokens = {{}, {6, 2, 1, 3}};
   return step;
 }
@@ -36,13 +37,28 @@ TEST(StepFigures, TimeByKindIsWithoutWaiting) {
   EXPECT_EQ(dispatch.seconds_sd, 0);
   EXPECT_EQ(dispatch.waiting_seconds, 1);  // rank 0 waits 2 s
   EXPECT_EQ(dispatch.predicted_seconds, 2);
-  EXPECT_EQ(dispatch.sent_bytes, 2000);
+  EXPECT_EQ(dispatch.sent_bytes, 2100);
+  EXPECT_EQ(dispatch.scheduled_bytes, 2000);
   const SectionFigures& experts = figures.sections[1];
   EXPECT_EQ(experts.seconds, 2);
   EXPECT_EQ(experts.seconds_sd, 1);
   EXPECT_EQ(experts.longest_seconds, 3);
   EXPECT_EQ(experts.waiting_seconds, 0);
-  EXPECT_EQ(figures.sent_bytes, 2000);
+}
+
+TEST(StepFigures, BytesThatWereCountedStandBesideThoseOfTheSchedule) {
+  const StepFigures figures = FiguresOf(Step());
+  EXPECT_TRUE(figures.has_sent_bytes);
+  EXPECT_EQ(figures.sent_bytes, 2100);
+  EXPECT_EQ(figures.scheduled_bytes, 2000);
+  EXPECT_EQ(figures.ranks[0].sent_bytes, 900);
+  EXPECT_EQ(figures.ranks[1].sent_bytes, 1200);
+  EXPECT_EQ(figures.ranks[1].scheduled_bytes, 1000);
+  TracedStep uncounted = Step();
+  uncounted.sent_bytes.clear();
+  EXPECT_FALSE(FiguresOf(uncounted).has_sent_bytes);
+  EXPECT_EQ(FiguresOf(uncounted).sent_bytes, 0);
+  EXPECT_EQ(FiguresOf(uncounted).scheduled_bytes, 2000);
 }
 
 TEST(StepFigures, IdleIsByRankAndLoadsAreComparedWithTheirMean) {

@@ -141,11 +141,17 @@ class Writer {
       text_ += "\"expert_tokens\": " + Json(step.expert_tokens).dump() + ", ";
     }
     text_ += "\"tasks\": [";
+    CHECK(step.sent_bytes.empty() || step.sent_bytes.size() == step.schedule.tasks.size());
     std::string_view separator = "\n";
-    for (const Task& task : step.schedule.tasks) {
+    for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+      const Task& task = step.schedule.tasks[id];
       text_ += separator;
       separator = ",\n";
-      text_ += ToJson(task).dump();
+      Json object = ToJson(task);
+      if (!step.sent_bytes.empty() && IsCollective(task.kind)) {
+        object["sent_bytes"] = step.sent_bytes[id];
+      }
+      text_ += object.dump();
     }
     text_ += "\n]}";
   }
@@ -246,7 +252,18 @@ class Reader {
     }
     for (const Json& task : List(object, "tasks")) {
       if (error_.empty()) step.schedule.tasks.push_back(ReadTask(task));
+      ReadSentBytes(task, step);
     }
+    if (!step.sent_bytes.empty()) step.sent_bytes.resize(step.schedule.tasks.size());
+  }
+
+  // Of the task that was read last; without such members nobody has counted.
+  void ReadSentBytes(const Json& task, TracedStep& step) {
+    if (!error_.empty() || Member(task, "sent_bytes").is_null()) return;
+    const double bytes = Number(task, "sent_bytes", 0);
+    if (bytes < 0 || bytes > 1e18) return Fail("\"sent_bytes\" is no number of bytes");
+    step.sent_bytes.resize(step.schedule.tasks.size());
+    step.sent_bytes.back() = static_cast<int64_t>(bytes);
   }
 
   void ReadExpertTokens(const Json& object, TracedStep& step) {

@@ -21,6 +21,9 @@ struct TracedStep {
   Timeline measured = {};  // of all tasks, or empty
   Timeline predicted = {};
   std::string predicted_by = {};  // what its costs are from, for people
+  // By task: bytes to other ranks that were counted where they were sent; empty where nobody
+  // counted.
+  std::vector<int64_t> sent_bytes = {};
   // Tokens of all ranks that chose each expert, by layer; empty where nobody counted.
   std::vector<std::vector<int64_t>> expert_tokens = {};
 };

@@ -30,6 +30,7 @@ TracedStep Step() {
   step.predicted.tasks = {{0, 0.002}, {0.002, 0.003}, {0.002, 0.003}};
   step.predicted_by = "guessed";
   step.expert_tokens = {{}, {3, 0, 5}};
+  step.sent_bytes = {0, 2048, int64_t{3} << 40};
   return step;
 }
 
@@ -48,6 +49,7 @@ TEST(Trace, IsReadAsItWasWritten) {
   EXPECT_EQ(read.steps[1].schedule.num_ranks, 2);
   EXPECT_EQ(read.steps[1].predicted_by, step.predicted_by);
   EXPECT_EQ(read.steps[1].expert_tokens, step.expert_tokens);
+  EXPECT_EQ(read.steps[1].sent_bytes, step.sent_bytes);
   EXPECT_EQ(ToText(read.steps[1].schedule, false), ToText(step.schedule, false));
   for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
     EXPECT_NEAR(read.steps[1].measured.tasks[id].end, step.measured.tasks[id].end, 1e-9);

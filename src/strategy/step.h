@@ -24,6 +24,12 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
+// Most that a pipeline may have: buffers are sized before it is chosen.
+inline constexpr int kMostChunks = 256;
+
+// What a rank tells another one before each chunk: three numbers of 32 bits.
+inline constexpr int kCountsBytes = 12;
+
 struct ElementBytes {
   double weights = 2;
   double activations = 2;

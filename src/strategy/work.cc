@@ -98,7 +98,7 @@ Work LayerWork::Route(int rank) const {
 
 Work LayerWork::Counts(int) const {
   const int others = options_.layout.num_ranks() - 1;
-  return {.link_bytes = Constant(8.0 * others * options_.pipeline.chunks)};
+  return {.link_bytes = Constant(double{kCountsBytes} * others * options_.pipeline.chunks)};
 }
 
 Work LayerWork::Dispatch(int rank, int chunk) const {

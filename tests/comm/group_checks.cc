@@ -118,6 +118,29 @@ void CheckAllToAll(Group& group) {
   CHECK(own == Pattern(10, 0, 0, 41));
 }
 
+void CheckSentBytes(Group& group) {
+  const auto others = static_cast<uint64_t>(group.size() - 1);
+  uint64_t expected = group.sent_bytes();
+  const auto size_of = [](int from, int to) { return static_cast<size_t>(from * 100 + to * 3000); };
+  for (int queue = 0; queue < kNumQueues; ++queue) {
+    Messages messages(group, queue, 50 + queue, size_of);
+    for (int to = 0; to < group.size(); ++to) {
+      if (to != group.rank()) expected += size_of(group.rank(), to);
+    }
+    // Counted once, when it starts.
+    CHECK(group.sent_bytes() == expected, "{} or {}", group.sent_bytes(), expected);
+    group.Wait(*messages.exchange);
+    CHECK(group.sent_bytes() == expected, "{} or {}", group.sent_bytes(), expected);
+  }
+  group.Barrier("a barrier");
+  expected += others;
+  CHECK(group.sent_bytes() == expected, "{} or {}", group.sent_bytes(), expected);
+  std::vector<std::byte> bytes(1000);
+  group.Broadcast(0, &bytes, "a broadcast");
+  if (group.rank() == 0) expected += (sizeof(uint64_t) + bytes.size()) * others;
+  CHECK(group.sent_bytes() == expected, "{} or {}", group.sent_bytes(), expected);
+}
+
 void CheckBlockingCalls(Group& group) {
   group.Barrier("a barrier");
   for (int root = 0; root < group.size(); ++root) {

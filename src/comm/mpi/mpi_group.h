@@ -18,12 +18,12 @@ class MpiGroup : public Group {
   int rank() const override { return job_->rank; }
   int size() const override { return job_->size; }
 
-  std::unique_ptr<Exchange> StartAllToAll(int queue,
+ private:
+  std::unique_ptr<Exchange> StartMessages(int queue,
                                           std::span<const std::span<const std::byte>> send,
                                           std::span<const std::span<std::byte>> receive,
                                           std::string what) override;
 
- private:
   const std::unique_ptr<MpiJob> job_;
   std::unique_ptr<Watchdog> watchdog_;
 };

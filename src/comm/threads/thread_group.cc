@@ -102,12 +102,11 @@ class ThreadGroup : public Group {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  std::unique_ptr<Exchange> StartAllToAll(int queue,
+ private:
+  std::unique_ptr<Exchange> StartMessages(int queue,
                                           std::span<const std::span<const std::byte>> send,
                                           std::span<const std::span<std::byte>> receive,
                                           std::string what) override {
-    CheckBuffers(*this, queue, send, receive);
-    CopyOwn(send[rank_], receive[rank_]);
     auto exchange = std::make_unique<ThreadExchange>();
     const int64_t ticket = next_ticket_[queue]++;
     for (int peer = 0; peer < size_; ++peer) {
@@ -121,7 +120,6 @@ class ThreadGroup : public Group {
     return exchange;
   }
 
- private:
   const int rank_;
   const int size_;
   const std::shared_ptr<MeetingPlace> place_;
