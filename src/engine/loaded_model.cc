@@ -132,14 +132,6 @@ Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::Mo
   return mine;
 }
 
-// What `convene measure` found, if it was with these kernels and threads.
-std::optional<hardware::Profile> ProfileOf(const kernels::KernelSet& kernels,
-                                           const std::vector<int>& cpus) {
-  Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
-  const bool fits = profile && profile->isa == kernels.name && profile->cpus == cpus;
-  return fits ? std::optional(*std::move(profile)) : std::nullopt;
-}
-
 }  // namespace
 
 // Where the weights come from: one of the two.
@@ -250,6 +242,7 @@ Status LoadedModel::Open(const std::string& directory, const LoadOptions& option
   if (!found) return found.error();
   *cpus = *std::move(found);
   return {};
+  model->ResolveCrossovers(resolved);
 }
 
 Status LoadedModel::Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer) {
@@ -288,19 +281,13 @@ Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserv
 }
 
 Status LoadedModel::CreateTransformer(const LoadOptions& options) {
-  const auto profile = ProfileOf(*kernels_, pool_->cpus());
   runtime::TransformerOptions parts = TransformerOptionsOf(options, formats_, memory_.context);
   parts.num_kv_blocks = memory_.num_kv_blocks;
   parts.parallel.pipeline = plan_.pipeline;
   parts.parallel.pipeline_from_tokens = pipeline_from_tokens_;
   parts.parallel.whole_spec = &whole_spec_;
-  if (profile) {
-    parts.dense_from_rows = profile->dense_from_rows;
-    parts.expand_from_tokens = profile->expand_from_tokens;
-  }
-  if (options.plan.gemm != plan::GemmChoice::kAuto) {
-    parts.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
-  }
+  parts.dense_from_rows = crossovers_.dense_from_rows;
+  parts.expand_from_tokens = crossovers_.expand_from_tokens;
   Result<runtime::Transformer> transformer =
       runtime::Transformer::Create(weights_, *kernels_, *pool_, parts);
   if (!transformer) return transformer.error();
@@ -309,3 +296,13 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
 }
 
 }  // namespace convene::engine
+// *Collective.*
+void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
+  Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
+  const Crossovers mine = CrossoversOf(profile ? std::optional(*std::move(profile)) : std::nullopt,
+                                       kernels_->name, pool_->cpus());
+  crossovers_ = AgreeOnCrossovers(options.group, mine);
+  if (options.plan.gemm == plan::GemmChoice::kAuto) return;
+  crossovers_.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
+}
+

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "checkpoint/generation_config.h"
 #include "engine/choose_formats.h"
+#include "engine/crossovers.h"
 #include "engine/memory_plan.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
@@ -96,6 +97,7 @@ class LoadedModel {
   // In the order in which they depend on each other.
   plan::Plan plan_;
   model::ModelSpec whole_spec_;
+  void ResolveCrossovers(const LoadOptions& options);
   const kernels::KernelSet* kernels_ = nullptr;
   std::unique_ptr<hardware::ThreadPool> pool_;
   weights::ModelWeights weights_;
@@ -108,3 +110,4 @@ class LoadedModel {
 };
 
 }  // namespace convene::engine
+  Crossovers crossovers_;

@@ -1,0 +1,33 @@
+#include "engine/crossovers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/check.h"
+
+namespace convene::engine {
+
+Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const char* isa,
+                        const std::vector<int>& cpus) {
+  if (!profile || profile->isa != isa) return {};
+  const std::vector<int>& measured = profile->cpus;
+  const bool all_measured = std::all_of(cpus.begin(), cpus.end(), [&](int cpu) {
+    return std::find(measured.begin(), measured.end(), cpu) != measured.end();
+  });
+  if (!all_measured) return {};
+  return {.dense_from_rows = profile->dense_from_rows,
+          .expand_from_tokens = profile->expand_from_tokens};
+}
+
+Crossovers AgreeOnCrossovers(comm::Group* group, Crossovers mine) {
+  if (group == nullptr || group->size() == 1) return mine;
+  const auto bytes = std::as_bytes(std::span(&mine, 1));
+  std::vector<std::byte> told(bytes.begin(), bytes.end());
+  group->Broadcast(0, &told, "telling from where on forms change");
+  CHECK(told.size() == sizeof(mine), "{} bytes", told.size());
+  std::memcpy(&mine, told.data(), sizeof(mine));
+  return mine;
+}
+
+}  // namespace convene::engine

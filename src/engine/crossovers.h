@@ -1,0 +1,34 @@
+// From how many rows or tokens on one of two forms of the same work is the faster one: as `convene
+// measure` found it, and the same on all ranks. Measures nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/group.h"
+#include "hardware/profile.h"
+#include "runtime/transformer.h"
+
+namespace convene::engine {
+
+struct Crossovers {
+  int32_t dense_from_rows = 0;  // as runtime::TransformerOptions, as is the next one
+  int32_t expand_from_tokens = runtime::kExpandFromTokens;
+
+  bool operator==(const Crossovers&) const = default;
+};
+
+// Those of `profile` if it was measured with the kernels of this name and on all of `cpus`, so that
+// it is of this machine; the defaults otherwise. It may have been measured on more CPUs: ranks that
+// share a host have some of them each, and --threads may take fewer. Both forms use all threads, so
+// the point where they cross hardly moves with their number, and a sequence's logits shall not
+// depend on it at all.
+Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const char* isa,
+                        const std::vector<int>& cpus);
+
+// *Collective.* Rank 0's on all ranks: the two forms of latent attention round differently, so a
+// sequence's logits would depend on the rank that computes it. `group` may be null.
+Crossovers AgreeOnCrossovers(comm::Group* group, Crossovers mine);
+
+}  // namespace convene::engine

@@ -1,0 +1,46 @@
+#include "engine/crossovers.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/threads/thread_group.h"
+
+namespace convene::engine {
+namespace {
+
+hardware::Profile Measured() {
+  hardware::Profile profile;
+  profile.isa = "avx2";
+  profile.cpus = {0, 4, 1, 5};  // in the order in which cores lie, not of their numbers
+  profile.dense_from_rows = 24;
+  profile.expand_from_tokens = 16;
+  return profile;
+}
+
+TEST(Crossovers, AreThoseMeasuredOnTheSameCpusOrMore) {
+  const Crossovers measured{.dense_from_rows = 24, .expand_from_tokens = 16};
+  EXPECT_EQ(CrossoversOf(Measured(), "avx2", {0, 4, 1, 5}), measured);
+  // Two ranks of a host, and fewer threads.
+  EXPECT_EQ(CrossoversOf(Measured(), "avx2", {0, 4}), measured);
+  EXPECT_EQ(CrossoversOf(Measured(), "avx2", {1, 5}), measured);
+  EXPECT_EQ(CrossoversOf(Measured(), "avx2", {5}), measured);
+}
+
+TEST(Crossovers, AreTheDefaultsWhereSomethingElseWasMeasured) {
+  EXPECT_EQ(CrossoversOf(std::nullopt, "avx2", {0}), Crossovers());
+  EXPECT_EQ(CrossoversOf(Measured(), "amx", {0}), Crossovers());
+  EXPECT_EQ(CrossoversOf(Measured(), "avx2", {0, 2}), Crossovers());
+}
+
+TEST(Crossovers, AreRankZerosOnAllRanks) {
+  comm::RunOnThreads(3, [](comm::Group& group) {
+    const Crossovers mine{.dense_from_rows = 8 * group.rank(),
+                          .expand_from_tokens = 100 + group.rank()};
+    const Crossovers zeros{.dense_from_rows = 0, .expand_from_tokens = 100};
+    EXPECT_EQ(AgreeOnCrossovers(&group, mine), zeros) << group.rank();
+  });
+  const Crossovers alone{.dense_from_rows = 3, .expand_from_tokens = 5};
+  EXPECT_EQ(AgreeOnCrossovers(nullptr, alone), alone);
+}
+
+}  // namespace
+}  // namespace convene::engine
