@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kVersion = 1;
-constexpr int kMostChunks = 256;
+using strategy::kMostChunks;
 constexpr int kMostBudget = 1024;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
 

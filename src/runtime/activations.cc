@@ -40,6 +40,12 @@ int64_t Padded(int rows) {
   return (int64_t{rows} + kernels::kPanelRows - 1) / kernels::kPanelRows * kernels::kPanelRows;
 }
 
+// Rows begin at cache lines.
+int64_t AlignedRow(int64_t row_bytes) {
+  constexpr int64_t kLine = 64;
+  return (row_bytes + kLine - 1) / kLine * kLine;
+}
+
 int64_t NumBlocks(int context) {
   return (int64_t{context} + kernels::kKvBlockTokens - 1) / kernels::kKvBlockTokens;
 }
@@ -113,8 +119,7 @@ uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format,
   const Widths widths = WidestOf(spec, compute, shape.context, shape.expert_shares);
   uint64_t used = 0;
   const auto place_bytes = [&](int64_t rows, int64_t row_bytes) {
-    constexpr int64_t kLine = 64;
-    RowBuffer buffer{.stride_bytes = (row_bytes + kLine - 1) / kLine * kLine};
+    RowBuffer buffer{.stride_bytes = AlignedRow(row_bytes)};
     if (base != nullptr) buffer.data = base + used;
     used += static_cast<uint64_t>(rows * buffer.stride_bytes);
     return buffer;
@@ -151,6 +156,8 @@ uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format,
   out->attention_scratch = place_bytes(shape.num_threads, widths.attention_scratch);
   out->gemm_scratch = place_bytes(shape.num_threads, kernels::kGemmScratchBytes);
   out->span_partials = place_bytes(Activations::kSpanPartials, widths.span_row);
+  const RowBuffer exchange = place_bytes(1, shape.exchange_bytes);
+  if (base != nullptr) out->exchange = {exchange.data, static_cast<size_t>(shape.exchange_bytes)};
   if (widths.key_dim == 0) return used;
   constexpr int64_t kExpanded = Activations::kExpandedRows;
   out->query_latent = place(tokens, widths.query_rank, format);
@@ -180,6 +187,10 @@ int Activations::ExpandedHeads(const model::AttentionSpec& attention, kernels::K
   const int64_t head_bytes = NumBlocks(context) * ExpandedBlockBytes(attention, compute);
   const int64_t fitting = std::max<int64_t>(1, kMostBytes / std::max<int64_t>(1, head_bytes));
   return static_cast<int>(std::min<int64_t>(attention.num_heads, fitting));
+}
+
+int64_t Activations::RowStride(kernels::ActivationFormat format, int width) {
+  return AlignedRow(kernels::ActivationRowBytes(format, width));
 }
 
 uint64_t Activations::SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -56,6 +57,9 @@ struct Activations {
   RowBuffer expanded_values;   // (kExpandedRows, heads at once * padded value_dim) float
   RowBuffer expanded_blocks;   // (heads at once * blocks of a context, bytes of a block)
 
+  // For what travels between ranks (exchange_memory.h).
+  std::span<std::byte> exchange;
+
   // Rows of absorbed queries, and cached positions that are expanded, at a time.
   static constexpr int kAbsorbedRows = 64;
   static constexpr int kExpandedRows = 512;
@@ -82,9 +86,12 @@ struct Activations {
     int max_expert_rows = 0;
     int context = 0;  // of the longest sequence, in tokens
     int num_threads = 1;
-    int expert_shares = 1;    // that the experts are divided into
-    bool is_partial = false;  // attention's heads are divided among ranks
+    int expert_shares = 1;       // that the experts are divided into
+    bool is_partial = false;     // attention's heads are divided among ranks
+    int64_t exchange_bytes = 0;  // of `exchange`
   };
+  // From one row to the next one.
+  static int64_t RowStride(kernels::ActivationFormat format, int width);
   static uint64_t SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
                             const Shape& shape);
   static Result<Activations> Create(const model::ModelSpec& spec, kernels::ActivationFormat format,

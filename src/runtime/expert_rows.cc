@@ -12,9 +12,9 @@
 namespace convene::runtime {
 namespace {
 
-// Buffers keep their memory from layer to layer; what they hold is written before it is read.
-void Grow(std::vector<std::byte>& buffer, int64_t size_bytes) {
-  if (std::ssize(buffer) < size_bytes) buffer.resize(static_cast<size_t>(size_bytes));
+// Buffers are as large as any step needs them.
+void CheckSize(std::span<const std::byte> buffer, int64_t size_bytes) {
+  CHECK(size_bytes <= std::ssize(buffer), "{} bytes in a buffer of {}", size_bytes, buffer.size());
 }
 
 template <typename T>
@@ -32,7 +32,28 @@ T Read(const std::byte* from) {
 
 }  // namespace
 
-ExpertRows::ExpertRows(const Options& options, comm::Group* group)
+// What goes to the peer and comes from it in one layer, all chunks together.
+void ExpertRows::TakeBuffers(const Options& options, ExchangeMemory& memory, Peer& peer) {
+  constexpr int64_t kBlockPadding = 3 * strategy::kMostChunks;
+  const int64_t blocks = options.most_padded_rows * options.dispatch_row_bytes + options.most_rows +
+                         6 * options.most_pairs + kBlockPadding;
+  const int64_t sums = options.most_padded_rows * options.return_row_bytes;
+  peer.out = memory.Take(blocks);
+  peer.in = memory.Take(blocks);
+  peer.sums_out = memory.Take(sums);
+  peer.sums_in = memory.Take(sums);
+}
+
+int64_t ExpertRows::MemoryBytes(const Options& options) {
+  ExchangeMemory counted;
+  Peer peer;
+  for (int other = 1; other < options.layout.num_ranks(); ++other) {
+    TakeBuffers(options, counted, peer);
+  }
+  return counted.used_bytes();
+}
+
+ExpertRows::ExpertRows(const Options& options, comm::Group* group, ExchangeMemory& memory)
     : options_(options), group_(group) {
   const int num_ranks = options.layout.num_ranks();
   CHECK(num_ranks == 1 || (group != nullptr && group->size() == num_ranks), "{} ranks", num_ranks);
@@ -42,6 +63,7 @@ ExpertRows::ExpertRows(const Options& options, comm::Group* group)
     Peer& peer = peers_.emplace_back();
     peer.rank = rank;
     peer.share = options.layout.expert_share(rank);
+    TakeBuffers(options, memory, peer);
   }
   UsePipeline(options.pipeline);
 }
@@ -151,7 +173,7 @@ void ExpertRows::CutIntoChunks(Peer& peer) {
     partial_at_[sent.row * std::ssize(peers_) + peer_idx] = next[sent.return_chunk]++;
   }
   const int64_t num_sums = std::max<int64_t>(num_sent, peer.sums_in_rows.back());
-  Grow(peer.sums_in, num_sums * options_.return_row_bytes);
+  CheckSize(peer.sums_in, num_sums * options_.return_row_bytes);
 }
 
 int ExpertRows::Capacity() const {
@@ -174,7 +196,7 @@ void ExpertRows::WriteBlocks(Peer& peer) {
   for (const Counts& counts : peer.out_counts) {
     peer.out_begin.push_back(peer.out_begin.back() + BlockBytes(counts));
   }
-  Grow(peer.out, peer.out_begin.back());
+  CheckSize(peer.out, peer.out_begin.back());
   auto sent = peer.sent.begin();
   for (int chunk = 0; chunk < num_chunks(); ++chunk) {
     const Counts& counts = peer.out_counts[chunk];
@@ -220,8 +242,8 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartDispatch(int chunk) {
         peer.in_begin.push_back(peer.in_begin.back() + BlockBytes(counts));
         num_rows += counts.padded_rows;
       }
-      Grow(peer.in, peer.in_begin.back());
-      Grow(peer.sums_out, num_rows * options_.return_row_bytes);
+      CheckSize(peer.in, peer.in_begin.back());
+      CheckSize(peer.sums_out, num_rows * options_.return_row_bytes);
       peer.sums_out_rows.assign(static_cast<size_t>(num_chunks()), 0);
     }
     in_buffers_ready_ = true;
@@ -348,12 +370,11 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartCombine(int chunk) {
   std::vector<std::span<const std::byte>> send(peers_.size() + 1);
   std::vector<std::span<std::byte>> receive(peers_.size() + 1);
   for (Peer& peer : peers_) {
-    const auto block = [&](std::vector<std::byte>& buffer, const std::vector<int32_t>& rows) {
+    const auto block = [&](std::span<std::byte> buffer, const std::vector<int32_t>& rows) {
       int64_t before = 0;
       for (int i = 0; i < chunk; ++i) before += rows[i];
-      return std::span(buffer).subspan(
-          static_cast<size_t>(before * options_.return_row_bytes),
-          static_cast<size_t>(rows[chunk] * options_.return_row_bytes));
+      return buffer.subspan(static_cast<size_t>(before * options_.return_row_bytes),
+                            static_cast<size_t>(rows[chunk] * options_.return_row_bytes));
     };
     send[peer.rank] = block(peer.sums_out, peer.sums_out_rows);
     receive[peer.rank] = block(peer.sums_in, peer.sums_in_rows);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "runtime/exchange_memory.h"
 #include "strategy/layout.h"
 #include "strategy/step.h"
 
@@ -58,9 +59,17 @@ class ExpertRows {
     // = factor * own tokens * top_k / experts rows from each rank, which are sent, computed and
     // returned whether or not there are so many; more than that are taken, too.
     double capacity_factor = 0;
+    // Most own rows of any rank, the same with padding, and (row, expert) pairs of theirs that one
+    // rank gets; of any layer, for the sizes of buffers.
+    int64_t most_rows = 0;
+    int64_t most_padded_rows = 0;
+    int64_t most_pairs = 0;
   };
-  // `group` may be null where the layout has one rank.
-  ExpertRows(const Options& options, comm::Group* group);
+  // `group` may be null where the layout has one rank. Takes MemoryBytes of `memory`.
+  ExpertRows(const Options& options, comm::Group* group, ExchangeMemory& memory);
+
+  // What rows to and from all other ranks take at most.
+  static int64_t MemoryBytes(const Options& options);
 
   // How the layers from here on are cut; the same on all ranks.
   void UsePipeline(const strategy::Pipeline& pipeline) {
@@ -129,6 +138,7 @@ class ExpertRows {
     int32_t pairs = 0;
     int32_t padded_rows = 0;  // at least rows
   };
+  static_assert(sizeof(Counts) == strategy::kCountsBytes);
   struct Peer {
     int rank = 0;
     int share = 0;
@@ -137,17 +147,17 @@ class ExpertRows {
     std::vector<Counts> in_counts;
     std::vector<int64_t> out_begin;  // of each chunk's block in `out`, and the end
     std::vector<int64_t> in_begin;
-    std::vector<std::byte> out;
-  static_assert(sizeof(Counts) == strategy::kCountsBytes);
-    std::vector<std::byte> in;
-    std::vector<std::byte> sums_out;    // what returns to the peer
-    std::vector<std::byte> sums_in;     // what returns from it
+    std::span<std::byte> out;
+    std::span<std::byte> in;
+    std::span<std::byte> sums_out;      // what returns to the peer
+    std::span<std::byte> sums_in;       // what returns from it
     std::vector<int32_t> sums_in_rows;  // per combine chunk
     std::vector<int32_t> sums_out_rows;
     std::vector<int32_t> arrived;  // work rows, in the order of arrival
     int32_t num_returned = 0;      // sums given out by Returns
   };
 
+  static void TakeBuffers(const Options& options, ExchangeMemory& memory, Peer& peer);
   int64_t BlockBytes(const Counts& counts) const {
     const int64_t used =
         counts.padded_rows * options_.dispatch_row_bytes + counts.rows + int64_t{6} * counts.pairs;

@@ -84,12 +84,31 @@ class NumberWork : public LaneWork {
         rank_(group != nullptr ? group->rank() : 0),
         layers_(layers),
         num_chunks_(pipeline.chunks),
-        rows_({.layout = layout,
-               .pipeline = pipeline,
-               .rank = rank_,
-               .dispatch_row_bytes = sizeof(RowName),
-               .return_row_bytes = sizeof(int64_t)},
-              group) {}
+        storage_(static_cast<size_t>(ExpertRows::MemoryBytes(OptionsOf(layout, pipeline, layers)))),
+        memory_(storage_),
+        rows_(OptionsOf(layout, pipeline, layers), group, memory_) {
+    EXPECT_EQ(memory_.left_bytes(), 0);
+  }
+
+  // Buffers have room for what these layers need and no more.
+  ExpertRows::Options OptionsOf(const Layout& layout, const Pipeline& pipeline,
+                                const std::vector<Routing>& layers) const {
+    ExpertRows::Options options{.layout = layout,
+                                .pipeline = pipeline,
+                                .rank = rank_,
+                                .dispatch_row_bytes = sizeof(RowName),
+                                .return_row_bytes = sizeof(int64_t)};
+    for (const Routing& routing : layers) {
+      const int share = (routing.num_experts + layout.expert_ep - 1) / layout.expert_ep;
+      for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+        const int64_t rows = routing.num_rows(rank);
+        options.most_rows = std::max(options.most_rows, rows);
+        options.most_pairs = std::max(options.most_pairs, rows * std::min(routing.top_k, share));
+      }
+    }
+    options.most_padded_rows = options.most_rows;
+    return options;
+  }
 
   void Compute(const Task& task) override {
     if (task.layer < 0) return;
@@ -245,6 +264,8 @@ class NumberWork : public LaneWork {
   int rank_;
   const std::vector<Routing>& layers_;
   int num_chunks_;
+  std::vector<std::byte> storage_;
+  ExchangeMemory memory_;
   ExpertRows rows_;
   std::vector<float> weights_;
   std::vector<int64_t> outputs_;                  // by slot

@@ -50,21 +50,44 @@ int64_t UnpaddedBytes(kernels::ActivationFormat format, int size) {
                                                     : size * ElementBytes(format);
 }
 
-ExpertRows::Options RowsOptions(const FeedForward::Options& options,
-                                const ForwardContext& context) {
-  const int hidden_size = context.spec().hidden_size;
-  const kernels::ActivationFormat format = context.activations.format;
+// For the buffers of a layer with such experts.
+void WidenFor(const model::MoeSpec& moe, int64_t most_rows, ExpertRows::Options& rows) {
+  const int shares = rows.layout.expert_ep;
+  const int64_t share_experts = (moe.num_experts + shares - 1) / shares;
+  const auto capacity = static_cast<int64_t>(std::ceil(
+      rows.capacity_factor * static_cast<double>(most_rows * moe.top_k) / moe.num_experts));
+  const auto widen = [](int64_t& most, int64_t wanted) { most = std::max(most, wanted); };
+  widen(rows.most_rows, most_rows);
+  widen(rows.most_padded_rows, std::max(most_rows, capacity * share_experts));
+  widen(rows.most_pairs, most_rows * std::min<int64_t>(moe.top_k, share_experts));
+}
+
+ExpertRows::Options RowsOptions(const FeedForward::Options& options, const model::ModelSpec& spec,
+                                kernels::ActivationFormat format) {
+  const int hidden_size = spec.hidden_size;
   const auto dispatch = DispatchFormat(format, options.wire);
   const auto returned =
       options.wire == comm::WireFormat::kF32 ? comm::WireFormat::kF32 : comm::WireFormat::kBf16;
-  return {.layout = options.layout,
-          .pipeline = options.pipeline,
-          .rank = options.rank,
-          .dispatch_row_bytes =
-              dispatch ? static_cast<int64_t>(comm::RowBytes(*dispatch, size_t(hidden_size)))
-                       : UnpaddedBytes(format, hidden_size),
-          .return_row_bytes = static_cast<int64_t>(comm::RowBytes(returned, size_t(hidden_size))),
-          .capacity_factor = options.capacity_factor};
+  ExpertRows::Options rows = {
+      .layout = options.layout,
+      .pipeline = options.pipeline,
+      .rank = options.rank,
+      .dispatch_row_bytes =
+          dispatch ? static_cast<int64_t>(comm::RowBytes(*dispatch, size_t(hidden_size)))
+                   : UnpaddedBytes(format, hidden_size),
+      .return_row_bytes = static_cast<int64_t>(comm::RowBytes(returned, size_t(hidden_size))),
+      .capacity_factor = options.capacity_factor};
+  for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
+    for (const model::LayerSpec& layer : *stack) {
+      if (layer.moe) WidenFor(*layer.moe, options.most_rows, rows);
+    }
+  }
+  return rows;
+}
+
+int64_t ScratchFloats(const model::ModelSpec& spec, const FeedForward::Options& options,
+                      int num_threads) {
+  return int64_t{num_threads} * options.layout.num_ranks() * spec.hidden_size;
 }
 
 // The outputs of experts on their way into one row.
@@ -107,16 +130,24 @@ struct Summands {
 
 }  // namespace
 
-FeedForward::FeedForward(ForwardContext& context, const Options& options, comm::Group* group)
+int64_t FeedForward::MemoryBytes(const model::ModelSpec& spec,
+                                 kernels::ActivationFormat activations, const Options& options,
+                                 int num_threads) {
+  ExchangeMemory counted;
+  counted.TakeFloats(ScratchFloats(spec, options, num_threads));
+  return counted.used_bytes() + ExpertRows::MemoryBytes(RowsOptions(options, spec, activations));
+}
+
+FeedForward::FeedForward(ForwardContext& context, const Options& options, comm::Group* group,
+                         ExchangeMemory& memory)
     : context_(context),
       options_(options),
       dispatch_(DispatchFormat(context.activations.format, options.wire)),
       return_(options.wire == comm::WireFormat::kF32 ? comm::WireFormat::kF32
                                                      : comm::WireFormat::kBf16),
       activation_bytes_(UnpaddedBytes(context.activations.format, context.spec().hidden_size)),
-      rows_(RowsOptions(options, context), group) {
-  row_scratch_.resize(static_cast<size_t>(context.pool.size()) * options.layout.num_ranks() *
-                      context.spec().hidden_size);
+      rows_(RowsOptions(options, context.spec(), context.activations.format), group, memory),
+      row_scratch_(memory.TakeFloats(ScratchFloats(context.spec(), options, context.pool.size()))) {
   for (const model::LayerSpec& layer : context.spec().layers) {
     expert_counts_.emplace_back(layer.moe ? layer.moe->num_experts : 0);
   }

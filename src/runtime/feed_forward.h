@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "comm/wire_format.h"
@@ -22,9 +23,16 @@ class FeedForward {
     int rank = 0;
     comm::WireFormat wire = comm::WireFormat::kBf16;
     RouterOverride router = {};
-    double capacity_factor = 0;  // as ExpertRows::Options
+    double capacity_factor = 0;  // as ExpertRows::Options, as is the next one
+    int most_rows = 0;
   };
-  FeedForward(ForwardContext& context, const Options& options, comm::Group* group);
+  // Takes MemoryBytes of `memory`.
+  FeedForward(ForwardContext& context, const Options& options, comm::Group* group,
+              ExchangeMemory& memory);
+
+  // Of rows on their way between ranks.
+  static int64_t MemoryBytes(const model::ModelSpec& spec, kernels::ActivationFormat activations,
+                             const Options& options, int num_threads);
 
   // All of them work on own rows, rows [own.first, own.first + own.count) of the buffers.
   void Dense(const Layer& layer, OwnRows own);
@@ -58,7 +66,7 @@ class FeedForward {
   std::vector<int32_t> experts_;       // (rows, top_k)
   std::vector<float> expert_weights_;  // (rows, top_k)
   std::vector<kernels::GemmGroup> groups_;
-  std::vector<float> row_scratch_;  // (threads, ranks, hidden)
+  std::span<float> row_scratch_;  // (threads, ranks, hidden)
   std::vector<std::vector<int64_t>> expert_counts_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "comm/group.h"
 #include "comm/wire_format.h"
+#include "runtime/exchange_memory.h"
 #include "runtime/forward_context.h"
 #include "runtime/layer.h"
 #include "strategy/layout.h"
@@ -18,9 +19,19 @@ namespace convene::runtime {
 
 class RowExchange {
  public:
-  // `group` may be null where the layout has one rank.
-  RowExchange(ForwardContext& context, const strategy::Layout& layout, int rank,
-              comm::WireFormat wire, comm::Group* group);
+  struct Options {
+    strategy::Layout layout = {};
+    int rank = 0;
+    comm::WireFormat wire = comm::WireFormat::kBf16;
+    int most_tokens = 0;  // of the rank's sequences in a step
+    int most_rows = 0;    // own ones of any rank
+  };
+  // `group` may be null where the layout has one rank. Takes MemoryBytes of `memory`.
+  RowExchange(ForwardContext& context, const Options& options, comm::Group* group,
+              ExchangeMemory& memory);
+
+  static int64_t MemoryBytes(const model::ModelSpec& spec, kernels::ActivationFormat activations,
+                             const Options& options, int num_threads);
 
   // Rows of the group's sequences that each rank of it owns; ranges in the order of ranks.
   void SetOwners(std::vector<OwnRows> owners) { owners_ = std::move(owners); }
@@ -50,6 +61,17 @@ class RowExchange {
   const std::byte* GatheredRow(const RowBuffer& buffer, int rank, int row_idx) const;
 
  private:
+  // As large as any step needs them; none that this layout does not need.
+  struct Buffers {
+    std::span<float> squares;                    // (parts, rows, 2)
+    std::span<std::byte> sums_out;               // (rows, row_bytes)
+    std::span<std::byte> sums_in;                // (parts, own rows, row_bytes)
+    std::span<float> unpacked;                   // (threads, parts, hidden)
+    std::vector<std::span<std::byte>> gathered;  // by rank
+  };
+  static Buffers TakeBuffers(const model::ModelSpec& spec, kernels::ActivationFormat activations,
+                             const Options& options, int num_threads, ExchangeMemory& memory);
+
   int first_rank() const { return layout_.attention_group(rank_) * layout_.attention_tp; }
   size_t row_bytes() const {
     return comm::RowBytes(wire_, static_cast<size_t>(context_.spec().hidden_size));
@@ -60,12 +82,8 @@ class RowExchange {
   int rank_;
   comm::WireFormat wire_;
   comm::Group* group_;
-  std::vector<OwnRows> owners_;                   // by part of the heads
-  std::vector<float> squares_;                    // (parts, rows, 2)
-  std::vector<std::byte> sums_out_;               // (rows, row_bytes)
-  std::vector<std::byte> sums_in_;                // (parts, own rows, row_bytes)
-  std::vector<float> unpacked_;                   // (threads, parts, hidden)
-  std::vector<std::vector<std::byte>> gathered_;  // by rank
+  std::vector<OwnRows> owners_;  // by part of the heads
+  Buffers buffers_;
 };
 
 }  // namespace convene::runtime

@@ -28,16 +28,41 @@ int ContextOf(const TransformerOptions& options) {
 
 namespace {
 
-FeedForward::Options FeedForwardOptions(const ParallelOptions& parallel) {
+// Of a rank whose sequences have so many tokens: those that are divided among the ranks with parts
+// of their heads.
+int MostOwnRows(const TransformerOptions& options) {
+  const int parts = options.parallel.layout.attention_tp;
+  return (options.max_step_tokens + parts - 1) / parts;
+}
+
+FeedForward::Options FeedForwardOptions(const TransformerOptions& options) {
+  const ParallelOptions& parallel = options.parallel;
   return {.layout = parallel.layout,
           .pipeline = parallel.pipeline,
           .rank = parallel.rank(),
           .wire = parallel.wire,
           .router = parallel.router,
-          .capacity_factor = parallel.capacity_factor};
+          .capacity_factor = parallel.capacity_factor,
+          .most_rows = MostOwnRows(options)};
+}
+
+RowExchange::Options RowExchangeOptions(const TransformerOptions& options) {
+  return {.layout = options.parallel.layout,
+          .rank = options.parallel.rank(),
+          .wire = options.parallel.wire,
+          .most_tokens = options.max_step_tokens,
+          .most_rows = MostOwnRows(options)};
 }
 
 }  // namespace
+
+int64_t ExchangeBytes(const model::ModelSpec& spec, const TransformerOptions& options,
+                      int num_threads) {
+  return FeedForward::MemoryBytes(spec, options.activations, FeedForwardOptions(options),
+                                  num_threads) +
+         RowExchange::MemoryBytes(spec, options.activations, RowExchangeOptions(options),
+                                  num_threads);
+}
 
 StepRunner::StepRunner(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
                        hardware::ThreadPool& pool, const TransformerOptions& options, KvCache cache,
@@ -58,10 +83,14 @@ StepRunner::StepRunner(const weights::ModelWeights& weights, const kernels::Kern
       attention_(context_, cache_, attender_,
                  {.expand_from_tokens = options.expand_from_tokens, .context = ContextOf(options)}),
       cross_attention_(context_, cache_, attender_),
-      feed_forward_(context_, FeedForwardOptions(options.parallel), options.parallel.group),
-      row_exchange_(context_, options.parallel.layout, rank_, options.parallel.wire,
-                    options.parallel.group),
+      exchange_memory_(activations_.exchange),
+      feed_forward_(context_, FeedForwardOptions(options), options.parallel.group,
+                    exchange_memory_),
+      row_exchange_(context_, RowExchangeOptions(options), options.parallel.group,
+                    exchange_memory_),
       expert_capacity_(options.expert_capacity) {
+  // The memory plan has what the buffers took, no less and no more.
+  CHECK(exchange_memory_.left_bytes() == 0, "{} bytes too many", exchange_memory_.left_bytes());
   const model::ModelSpec& spec = weights.spec;
   decoder_bias_ = BiasOf(spec.layers, weights.relative_bias);
   decoder_ = Stack(spec.layers, weights.layers, decoder_bias_, /*is_encoder=*/false);
@@ -206,6 +235,15 @@ void StepRunner::Run(const Task& task) {
 }
 
 std::unique_ptr<comm::Exchange> StepRunner::Start(const Task& task) {
+  if (recorder_ == nullptr) return StartExchange(task);
+  const comm::Group& group = *options_.parallel.group;
+  const uint64_t before = group.sent_bytes();
+  std::unique_ptr<comm::Exchange> exchange = StartExchange(task);
+  recorder_->SetSent(task, group.sent_bytes() - before);
+  return exchange;
+}
+
+std::unique_ptr<comm::Exchange> StepRunner::StartExchange(const Task& task) {
   switch (task.kind) {
     case kCounts:
       return feed_forward_.rows().StartCounts();
@@ -235,15 +273,6 @@ std::string StepRunner::What(const char* exchange, const Task& task) const {
 }
 
 void StepRunner::Embed(bool encoder) {
-  if (recorder_ == nullptr) return StartExchange(task);
-  const comm::Group& group = *options_.parallel.group;
-  const uint64_t before = group.sent_bytes();
-  std::unique_ptr<comm::Exchange> exchange = StartExchange(task);
-  recorder_->SetSent(task, group.sent_bytes() - before);
-  return exchange;
-}
-
-std::unique_ptr<comm::Exchange> StepRunner::StartExchange(const Task& task) {
   const kernels::PackedMatrix& embedding =
       encoder ? context_.weights.encoder->embedding : context_.weights.embedding;
   const OwnRows own = row_exchange_.own();

@@ -30,6 +30,10 @@ const model::ModelSpec& WholeSpec(const weights::ModelWeights& weights,
 // Of the longest sequence, in tokens.
 int ContextOf(const TransformerOptions& options);
 
+// Of buffers for what travels between ranks, by the largest step.
+int64_t ExchangeBytes(const model::ModelSpec& spec, const TransformerOptions& options,
+                      int num_threads);
+
 class StepRunner : public LaneWork {
  public:
   StepRunner(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
@@ -66,11 +70,11 @@ class StepRunner : public LaneWork {
   void RecordSizes(StepRecorder& recorder) { recorder_ = &recorder; }
 
  private:
+  std::unique_ptr<comm::Exchange> StartExchange(const schedule::Task& task);
   // Where the logits (or the encoder's output) of a token come from.
   struct HeadRow {
     int sequence_idx = 0;
     int token_idx = 0;
-  std::unique_ptr<comm::Exchange> StartExchange(const schedule::Task& task);
     int rank = 0;
     int row_idx = 0;  // among that rank's wanted rows
   };
@@ -115,6 +119,7 @@ class StepRunner : public LaneWork {
   Attender attender_;
   AttentionLayer attention_;
   CrossAttention cross_attention_;
+  ExchangeMemory exchange_memory_;
   FeedForward feed_forward_;
   RowExchange row_exchange_;
   std::vector<float> decoder_bias_;  // by distance, as DistanceBias

@@ -22,7 +22,8 @@ static_assert(kKvBlockTokens == kernels::kKvBlockTokens);
 namespace {
 
 // Rows that a rank's experts may get: all that there are.
-Activations::Shape ShapeOf(const TransformerOptions& options, int num_threads) {
+Activations::Shape ShapeOf(const model::ModelSpec& spec, const TransformerOptions& options,
+                           int num_threads) {
   const strategy::Layout& layout = options.parallel.layout;
   return {.max_step_tokens = options.max_step_tokens,
           .max_expert_rows = static_cast<int>(options.max_step_tokens * layout.attention_dp *
@@ -30,7 +31,8 @@ Activations::Shape ShapeOf(const TransformerOptions& options, int num_threads) {
           .context = ContextOf(options),
           .num_threads = num_threads,
           .expert_shares = layout.expert_ep,
-          .is_partial = layout.attention_tp > 1};
+          .is_partial = layout.attention_tp > 1,
+          .exchange_bytes = ExchangeBytes(spec, options, num_threads)};
 }
 
 // With the scales.
@@ -187,7 +189,7 @@ uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::KvForm
 
 uint64_t Transformer::ActivationBytes(const model::ModelSpec& spec,
                                       const TransformerOptions& options, int num_threads) {
-  return Activations::SizeBytes(spec, options.activations, ShapeOf(options, num_threads));
+  return Activations::SizeBytes(spec, options.activations, ShapeOf(spec, options, num_threads));
 }
 
 namespace {
@@ -281,8 +283,8 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
   }
   Result<KvCache> cache = KvCache::Create(weights.spec, options.kv, options.num_kv_blocks);
   if (!cache) return cache.error();
-  Result<Activations> activations =
-      Activations::Create(weights.spec, options.activations, ShapeOf(options, pool.size()));
+  Result<Activations> activations = Activations::Create(
+      weights.spec, options.activations, ShapeOf(weights.spec, options, pool.size()));
   if (!activations) return activations.error();
   auto state = std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
                                        std::move(*activations));

@@ -129,7 +129,7 @@ struct TaskAt {
 
 class Transformer {
  public:
-  // Bytes of one KV block over all layers, and of the activations, for the memory estimate.
+  // Bytes of a KV block over all layers, and of activations and exchanges, for the memory plan.
   static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
   static uint64_t ActivationBytes(const model::ModelSpec& spec, const TransformerOptions& options,
                                   int num_threads);

@@ -1,0 +1,79 @@
+#include "runtime/exchange_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "runtime/step_runner.h"
+
+namespace convene::runtime {
+namespace {
+
+TEST(ExchangeMemory, CountsWhatItWouldHandOut) {
+  ExchangeMemory counted;
+  EXPECT_TRUE(counted.Take(100).empty());
+  EXPECT_TRUE(counted.TakeFloats(3).empty());
+  counted.Take(0);
+  EXPECT_EQ(counted.used_bytes(), 128 + 64);
+
+  std::vector<std::byte> storage(192);
+  ExchangeMemory memory(storage);
+  const std::span<std::byte> first = memory.Take(100);
+  const std::span<float> second = memory.TakeFloats(3);
+  EXPECT_TRUE(memory.Take(0).empty());
+  EXPECT_EQ(first.data(), storage.data());
+  EXPECT_EQ(first.size(), 100);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(second.data()), storage.data() + 128);
+  EXPECT_EQ(second.size(), 3);
+  EXPECT_EQ(memory.left_bytes(), 0);
+}
+
+TEST(ExchangeMemoryDeathTest, HandsOutNoMoreThanWasPlanned) {
+  std::vector<std::byte> storage(64);
+  ExchangeMemory memory(storage);
+  EXPECT_DEATH(memory.Take(65), "planned");
+}
+
+// A layer as large models have it: 256 experts, 8 per token.
+model::ModelSpec LargeSpec() {
+  model::ModelSpec spec;
+  spec.hidden_size = 7168;
+  model::LayerSpec& layer = spec.layers.emplace_back();
+  layer.moe.emplace();
+  layer.moe->num_experts = 256;
+  layer.moe->top_k = 8;
+  return spec;
+}
+
+int64_t BytesOf(const strategy::Layout& layout, comm::WireFormat wire) {
+  TransformerOptions options{.max_step_tokens = 512,
+                             .activations = kernels::ActivationFormat::kBf16};
+  options.parallel.layout = layout;
+  options.parallel.wire = wire;
+  return ExchangeBytes(LargeSpec(), options, /*num_threads=*/8);
+}
+
+// By hand: rows that go out and come in, their sums, and the rows that rank 0 gathers.
+TEST(ExchangeBytes, AreThoseOfTheRowsThatALayoutSends) {
+  constexpr int64_t kScratch = 8 * 7168 * 4;  // threads
+  EXPECT_EQ(BytesOf({1, 1, 1, 1}, comm::WireFormat::kF32), kScratch);
+  constexpr int64_t kRow = 7168 * 2;
+  constexpr int64_t kSum = 7168 * 4;
+  const auto near = [](int64_t bytes, int64_t expected) {
+    EXPECT_GE(bytes, expected);
+    EXPECT_LE(bytes, expected + expected / 50);  // beside the rows: experts' numbers and weights
+  };
+  near(BytesOf({1, 8, 8, 1}, comm::WireFormat::kF32),
+       8 * kScratch + 7 * 512 * (2 * kRow + 2 * kSum + kRow));
+  near(BytesOf({1, 8, 8, 1}, comm::WireFormat::kBf16),
+       8 * kScratch + 7 * 512 * (2 * kRow + 2 * kRow + kRow));
+  near(BytesOf({1, 2, 1, 2}, comm::WireFormat::kF32),
+       2 * kScratch + 512 * (2 * kRow + 2 * kSum + kRow));
+  // Heads on four ranks: each owns a quarter of the rows; partial sums of all of them go out.
+  near(BytesOf({4, 1, 4, 1}, comm::WireFormat::kF32),
+       8 * kScratch + 3 * 128 * (2 * kRow + 2 * kSum + kRow) + 512 * kSum + 4 * 128 * kSum +
+           4 * 512 * 2 * 4);
+}
+
+}  // namespace
+}  // namespace convene::runtime
