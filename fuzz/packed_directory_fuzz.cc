@@ -44,15 +44,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::optional<uint64_t> num_bytes = NumberIn(TakePart(input));
   if (!num_bytes) return 0;
   const SafetensorsFile file = MakeSafetensorsFile(input, *num_bytes);
-  const auto first_byte =
-      convene::weights::FindPackedWeights(*spec, *formats, file.prefix, file.size);
-  if (!first_byte) return 0;
+  const auto tensors = convene::weights::FindPackedWeights(*spec, *formats, file.prefix, file.size);
+  if (!tensors) return 0;
   convene::weights::ModelWeights weights;
   const uint64_t matrix_bytes = convene::weights::LayOut(*spec, *formats, nullptr, &weights);
   uint64_t bytes = matrix_bytes;
   for (const auto& named : convene::weights::Vectors(weights)) bytes += named.size * sizeof(float);
-  CHECK(*first_byte % 64 == 0 && *first_byte <= file.size, "{} of {}", *first_byte, file.size);
-  CHECK(matrix_bytes > 0 && bytes == file.size - *first_byte, "{} bytes of {} behind {}", bytes,
-        file.size, *first_byte);
+  // A checksum for each tensor before.
+  bytes += (tensors->size() - 1) * sizeof(uint64_t);
+  const uint64_t first_byte = tensors->front().offset;
+  CHECK(first_byte % 64 == 0 && first_byte <= file.size, "{} of {}", first_byte, file.size);
+  CHECK(matrix_bytes > 0 && bytes == file.size - first_byte, "{} bytes of {} behind {}", bytes,
+        file.size, first_byte);
+  CHECK(tensors->back().offset + tensors->back().size_bytes == file.size);
   return 0;
 }

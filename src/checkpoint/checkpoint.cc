@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <unordered_set>
 
 #include "base/quote.h"
-#include "checkpoint/fingerprint.h"
 #include "model/family.h"
 
 namespace convene::checkpoint {
@@ -214,6 +214,8 @@ TensorView Checkpoint::View(const model::TensorBinding& binding) const {
   CHECK((binding.first_row + view.rows) * row_bytes <= std::ssize(all), "{}: rows {} to {}",
         binding.name, binding.first_row, binding.first_row + view.rows);
   view.bytes = all.subspan(binding.first_row * row_bytes, view.rows * row_bytes);
+  view.stored_offset = binding.first_row * row_bytes;
+  view.stored_bytes = all.size();
   if (!scaled) return view;
   const bool is_fp8 = binding.storage == model::Storage::kFp8Block;
   view.scales = {.data = Bytes(find(parts[1].name)),
@@ -224,19 +226,43 @@ TensorView Checkpoint::View(const model::TensorBinding& binding) const {
   return view;
 }
 
-uint64_t Checkpoint::Fingerprint() const {
-  constexpr size_t kSamples = 256;
-  checkpoint::Fingerprint print;
-  const size_t step = spec_.tensors.size() / kSamples + 1;
-  for (size_t i = 0; i < spec_.tensors.size(); ++i) {
-    const model::TensorBinding& binding = spec_.tensors[i];
-    print.Add(std::as_bytes(std::span(binding.name)));
-    print.Add(static_cast<uint64_t>(binding.first_row));
-    print.Add(static_cast<uint64_t>(binding.rows));
-    print.Add(static_cast<uint64_t>(binding.cols));
-    if (i % step == 0) print.AddSamples(View(binding).bytes);
+std::vector<StoredBytes> Checkpoint::stored_tensors() const {
+  std::vector<StoredBytes> tensors;
+  for (const auto& [name, location] : tensors_) tensors.push_back({name, Bytes(location)});
+  std::sort(tensors.begin(), tensors.end(), [](const StoredBytes& a, const StoredBytes& b) {
+    return std::less<>()(a.bytes.data(), b.bytes.data());
+  });
+  return tensors;
+}
+
+std::vector<NamedDigest> Checkpoint::Samples() const {
+  constexpr size_t kMostSampled = 256;
+  constexpr size_t kSampleBytes = 64;
+  std::vector<const std::pair<const std::string, Location>*> tensors;
+  for (const auto& named : tensors_) tensors.push_back(&named);
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto* a, const auto* b) { return a->first < b->first; });
+  const size_t step = tensors.size() / kMostSampled + 1;
+  std::vector<NamedDigest> digests;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, location] = *tensors[i];
+    std::string sample =
+        fmt::format("{} {}", location.tensor.dtype, ShapeText(location.tensor.shape));
+    const std::span<const std::byte> bytes = Bytes(location);
+    for (size_t part = 0; part < 3 && i % step == 0; ++part) {
+      const size_t size = std::min(bytes.size(), kSampleBytes);
+      const std::span<const std::byte> some = bytes.subspan((bytes.size() - size) / 2 * part, size);
+      sample.append(reinterpret_cast<const char*>(some.data()), some.size());
+    }
+    digests.push_back({name, DigestOf(std::as_bytes(std::span(sample)))});
   }
-  return print.value();
+  return digests;
+}
+
+std::string Checkpoint::FileIdentities() const {
+  std::string identities;
+  for (const MappedFile& file : files_) identities += file.identity() + "\n";
+  return identities;
 }
 
 Status Checkpoint::CheckUnchanged() const {

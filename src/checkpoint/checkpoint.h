@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/result.h"
 #include "checkpoint/generation_config.h"
 #include "checkpoint/mapped_file.h"
@@ -29,6 +30,14 @@ struct TensorView {
   int64_t cols = 0;
   std::span<const std::byte> bytes;
   tensor::BlockScales scales = {};
+  uint64_t stored_offset = 0;  // of bytes, in the stored tensor
+  uint64_t stored_bytes = 0;   // the size of that
+};
+
+// A tensor as it is stored, whole.
+struct StoredBytes {
+  std::string name;
+  std::span<const std::byte> bytes;
 };
 
 // What a model directory says beside its weights: config.json and generation_config.json.
@@ -58,8 +67,16 @@ class Checkpoint {
   // thread.
   TensorView View(const model::TensorBinding& binding) const;
 
-  // Of all tensors' names, places and shapes and of samples of a few hundred (fingerprint.h).
-  uint64_t Fingerprint() const;
+  // All stored tensors, in the order of the files.
+  std::vector<StoredBytes> stored_tensors() const;
+
+  // Of each stored tensor a digest of its type and shape, and of a few hundred of them of some
+  // bytes from the beginning, the middle and the end, in the order of names: it takes no time and
+  // tells nearly all models apart that have one shape.
+  std::vector<NamedDigest> Samples() const;
+
+  // The same text for processes of one machine that have mapped the very same files.
+  std::string FileIdentities() const;
 
   // Error: a file was written to since it was opened.
   Status CheckUnchanged() const;

@@ -118,6 +118,12 @@ std::optional<MappedFile::Version> MappedFile::VersionOf(const std::string& path
                  status.st_mtim.tv_nsec};
 }
 
+std::string MappedFile::identity() const {
+  if (!version_) return path_;
+  return fmt::format("device {} inode {}, {} bytes, changed at {}.{:09}", version_->device,
+                     version_->inode, version_->size, version_->seconds, version_->nanoseconds);
+}
+
 Status MappedFile::CheckUnchanged() const {
   const std::optional<Version> now = VersionOf(path_);
   // One that was deleted or replaced is still mapped as it was.

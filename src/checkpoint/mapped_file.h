@@ -25,6 +25,9 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // The same text for the same file, whatever its path, in all processes of a machine; another one
+  // once it was replaced or written to.
+  std::string identity() const;
 
   // Error: the file was written to since it was opened, so that what was read may be a mixture.
   Status CheckUnchanged() const;

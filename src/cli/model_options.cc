@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint.h"
+#include "cli/command.h"
 #include "cli/load_messages.h"
 #include "engine/score_tokens.h"
 
@@ -61,6 +62,10 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
       ->type_name("POLICY");
   app.add_option("--chunk", options.load.max_step_tokens, "Most tokens of a step (default: 512)")
       ->type_name("N");
+  app.add_flag(
+         "--verify-checkpoint", options.load.verify_checkpoint,
+         "Read all weights and compare the ranks' copies, or packed ones with their checksums")
+      ->group(kRareOptions);
   AddPlanOptions(app, options.plan);
   options.watch->AddOptions(app);
 }

@@ -69,7 +69,7 @@ class Quantize : public Command {
                              pool, messages.observer().progress);
     messages.Finish();
     if (!packed) return packed.error();
-    if (Status written = weights::WritePackedDirectory(*packed, source_, target_); !written) {
+    if (Status written = weights::WritePackedDirectory(*packed, source_, target_, pool); !written) {
       return written;
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;

@@ -2,6 +2,10 @@
 // leave them waiting.
 #pragma once
 
+#include <span>
+#include <string>
+
+#include "base/digest.h"
 #include "base/result.h"
 #include "comm/group.h"
 
@@ -16,11 +20,17 @@ Status AgreeOnSuccess(Group& group, const Status& mine);
 // ranks: ...".
 Status AgreeOnSame(Group& group, const std::string& mine, const std::string& what);
 
+// Collective: that all ranks which name a thing (a file, a tensor; `kind` says which) give it the
+// same digest; a rank may leave out what it has nothing to do with. Otherwise on every rank an
+// error that names the first thing that differs, a rank that is alone with its digest or in the
+// smaller part, and one that is not.
+Status AgreeOnDigests(Group& group, std::span<const NamedDigest> mine, const std::string& kind);
+
 // The name of the host that this process runs on.
 std::string HostName();
 
-}  // namespace convene::comm
 // Of the running system: processes with the same one share a monotonic clock and the numbers of
 // files. Names of hosts need not differ.
 std::string MachineName();
 
+}  // namespace convene::comm

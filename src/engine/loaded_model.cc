@@ -13,6 +13,7 @@
 #include "comm/agree.h"
 #include "engine/choose_pipeline.h"
 #include "engine/ranks.h"
+#include "engine/same_model.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
@@ -143,9 +144,12 @@ struct LoadedModel::Source {
   const model::ModelSpec& spec() const {
     return packed ? packed->configuration.spec : checkpoint->spec();
   }
-  // Equal for equal models.
-  uint64_t fingerprint() const {
-    return packed ? weights::Fingerprint(*packed) : checkpoint->Fingerprint();
+  // Of all tensors, without reading them: those that were stored, or of samples.
+  std::vector<NamedDigest> known_digests() const {
+    return packed ? packed->checksums : checkpoint->Samples();
+  }
+  std::string file_identities() const {
+    return packed ? packed->file.identity() : checkpoint->FileIdentities();
   }
   const checkpoint::GenerationConfig& generation_config() const {
     return packed ? packed->configuration.generation_config : checkpoint->generation_config();
@@ -198,16 +202,23 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   const auto agree = [&](const Status& mine) {
     return options.group == nullptr ? mine : comm::AgreeOnSuccess(*options.group, mine);
   };
+  comm::Group* several =
+      options.group != nullptr && options.group->size() > 1 ? options.group : nullptr;
+  if (several != nullptr) {
+    if (const Status same = AgreeOnFiles(*several, directory); !same) return same.error();
+  }
   std::unique_ptr<LoadedModel> model(new LoadedModel);
   Source source;
   std::vector<int> cpus;
   if (const Status opened = agree(model->Open(directory, options, &source, &cpus)); !opened) {
     return opened.error();
   }
-  if (options.group != nullptr && options.group->size() > 1) {
-    const Status same = AgreeOnModel(*options.group, source.fingerprint());
+  if (several != nullptr) {
+    const Status same = AgreeOnTensors(*several, source.known_digests());
     if (!same) return same.error();
   }
+  const bool compare = several != nullptr && !options.verify_checkpoint &&
+                       !HaveSameFiles(*several, source.file_identities());
   const auto num_threads = static_cast<int>(cpus.size());
   const Result<ChosenFormats> chosen =
       AgreeOnFormats(PlanFormats(source.spec(), source.options, num_threads), source.spec(),
@@ -216,12 +227,23 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   if (observer.planned) observer.planned(*chosen);
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus));
   const LoadOptions resolved = source.options;
-  Status filled = model->pool_->started();
-  if (filled) filled = model->Fill(std::move(source), *chosen, observer);
-  if (filled = agree(filled); !filled) return filled.error();
+  if (const Status started = agree(model->pool_->started()); !started) return started.error();
+  if (options.verify_checkpoint) {
+    if (const Status right = model->Verify(source, observer); !right) return right.error();
+  }
+  std::vector<NamedDigest> compared;
+  if (const Status filled =
+          agree(model->Fill(std::move(source), *chosen, observer, compare ? &compared : nullptr));
+      !filled) {
+    return filled.error();
+  }
+  if (compare) {
+    if (const Status same = AgreeOnTensors(*several, compared); !same) return same.error();
+  }
   if (const Status decided = model->ResolvePipeline(resolved, observer); !decided) {
     return decided.error();
   }
+  model->ResolveCrossovers(resolved);
   if (const Status ready = agree(model->CreateTransformer(resolved)); !ready) return ready.error();
   return model;
 }
@@ -234,6 +256,13 @@ Status LoadedModel::Open(const std::string& directory, const LoadOptions& option
   *source = *std::move(opened);
   const int num_ranks = options.group != nullptr ? options.group->size() : 1;
   if (Status fits = plan::CheckRanks(options.plan.layout, num_ranks); !fits) return fits;
+  if (options.verify_checkpoint && num_ranks == 1 && !source->packed) {
+    return Error{
+        fmt::format("there is nothing to compare {} with: --verify-checkpoint compares the copies "
+                    "of several ranks (mpirun), or the weights that convene quantize has packed "
+                    "with their checksums; leave it out",
+                    directory)};
+  }
   const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
   if (!kernels) return kernels.error();
   kernels_ = *kernels;
@@ -242,10 +271,27 @@ Status LoadedModel::Open(const std::string& directory, const LoadOptions& option
   if (!found) return found.error();
   *cpus = *std::move(found);
   return {};
-  model->ResolveCrossovers(resolved);
 }
 
-Status LoadedModel::Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer) {
+// *Collective.*
+Status LoadedModel::Verify(const Source& source, const LoadObserver& observer) {
+  comm::Group* group = source.options.group;
+  if (source.packed) {
+    const Status mine =
+        weights::VerifyPacked(*source.packed, /*share=*/std::nullopt, *pool_, observer.progress);
+    return group != nullptr ? comm::AgreeOnSuccess(*group, mine) : mine;
+  }
+  std::vector<weights::NamedBytes> tensors;
+  for (checkpoint::StoredBytes& tensor : source.checkpoint->stored_tensors()) {
+    tensors.push_back({std::move(tensor.name), tensor.bytes});
+  }
+  return AgreeOnTensors(
+      *group, weights::DigestTensors(tensors, /*drop_pages=*/true, *pool_, observer.progress));
+}
+
+// `compared`: null, or the digests of what other ranks' copies must have, too.
+Status LoadedModel::Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer,
+                         std::vector<NamedDigest>* compared) {
   const LoadOptions& options = source.options;
   plan_ = options.plan;
   whole_spec_ = source.spec();
@@ -257,10 +303,16 @@ Status LoadedModel::Fill(Source source, const ChosenFormats& chosen, const LoadO
   Result<weights::ModelWeights> weights = Error{""};
   if (source.packed) {
     CHECK(!options.edit, "packed weights are mapped and cannot be edited");
+    if (compared != nullptr) {
+      // The ranks' checksums are the same, so each can look at its copy alone.
+      if (const Status right = weights::VerifyPacked(*source.packed, share, *pool_, {}); !right) {
+        return right;
+      }
+    }
     weights = weights::MapWeights(*std::move(source.packed), share);
   } else {
     weights = weights::LoadWeights(*source.checkpoint, chosen.formats.weights, share, options.numa,
-                                   *pool_, observer.progress, options.edit);
+                                   *pool_, observer.progress, options.edit, compared);
   }
   if (!weights) return weights.error();
   weights_ = *std::move(weights);
@@ -280,6 +332,16 @@ Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserv
   return {};
 }
 
+// *Collective.*
+void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
+  Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
+  const Crossovers mine = CrossoversOf(profile ? std::optional(*std::move(profile)) : std::nullopt,
+                                       kernels_->name, pool_->cpus());
+  crossovers_ = AgreeOnCrossovers(options.group, mine);
+  if (options.plan.gemm == plan::GemmChoice::kAuto) return;
+  crossovers_.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
+}
+
 Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   runtime::TransformerOptions parts = TransformerOptionsOf(options, formats_, memory_.context);
   parts.num_kv_blocks = memory_.num_kv_blocks;
@@ -296,13 +358,3 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
 }
 
 }  // namespace convene::engine
-// *Collective.*
-void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
-  Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
-  const Crossovers mine = CrossoversOf(profile ? std::optional(*std::move(profile)) : std::nullopt,
-                                       kernels_->name, pool_->cpus());
-  crossovers_ = AgreeOnCrossovers(options.group, mine);
-  if (options.plan.gemm == plan::GemmChoice::kAuto) return;
-  crossovers_.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
-}
-

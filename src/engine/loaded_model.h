@@ -39,6 +39,9 @@ struct LoadOptions {
   plan::Plan plan = {};
   runtime::RouterOverride router = {};
   bool record = false;  // as runtime::ParallelOptions
+  // Reads all weights once more and compares them: those of a checkpoint between the ranks' copies,
+  // those of a packed directory with its checksums.
+  bool verify_checkpoint = false;
   comm::Group* group = nullptr;
 };
 
@@ -90,14 +93,16 @@ class LoadedModel {
   static Result<Source> OpenSource(const std::string& directory, const LoadOptions& options);
   Status Open(const std::string& directory, const LoadOptions& options, Source* source,
               std::vector<int>* cpus);
-  Status Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer);
+  Status Verify(const Source& source, const LoadObserver& observer);
+  Status Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer,
+              std::vector<NamedDigest>* compared);
   Status ResolvePipeline(const LoadOptions& options, const LoadObserver& observer);
+  void ResolveCrossovers(const LoadOptions& options);
   Status CreateTransformer(const LoadOptions& options);
 
   // In the order in which they depend on each other.
   plan::Plan plan_;
   model::ModelSpec whole_spec_;
-  void ResolveCrossovers(const LoadOptions& options);
   const kernels::KernelSet* kernels_ = nullptr;
   std::unique_ptr<hardware::ThreadPool> pool_;
   weights::ModelWeights weights_;
@@ -107,7 +112,7 @@ class LoadedModel {
   runtime::Formats formats_;
   int max_step_tokens_ = 0;
   int pipeline_from_tokens_ = 0;
+  Crossovers crossovers_;
 };
 
 }  // namespace convene::engine
-  Crossovers crossovers_;

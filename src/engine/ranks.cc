@@ -7,15 +7,11 @@
 #include <vector>
 
 #include "base/check.h"
-#include "comm/agree.h"
 
 namespace convene::engine {
 namespace {
 
 using nlohmann::json;
-
-// Ranks with other numbers do not understand each other.
-constexpr int kProtocol = 1;
 
 template <typename T>
 json OrNull(const std::optional<T>& value) {
@@ -42,7 +38,8 @@ json ToJson(const std::string& directory, const LoadOptions& options) {
           {"plan", plan::ToJson(options.plan)},
           {"router_skew", options.router.skew},
           {"router_experts", options.router.num_experts},
-          {"record", options.record}};
+          {"record", options.record},
+          {"verify_checkpoint", options.verify_checkpoint}};
 }
 
 // Of ToJson's making.
@@ -61,6 +58,7 @@ LoadOptions OptionsFromJson(const json& message) {
   options.router = {.skew = message["router_skew"].get<double>(),
                     .num_experts = message["router_experts"].get<int>()};
   options.record = message["record"].get<bool>();
+  options.verify_checkpoint = message["verify_checkpoint"].get<bool>();
   const Result<plan::Plan> plan = plan::PlanFromJson(message["plan"]);
   CHECK(plan.ok(), "{}", plan.error().message);
   options.plan = *plan;
@@ -104,16 +102,6 @@ Status FollowRankZero(comm::Group& group, const std::string& directory) {
     }
     (*model)->transformer().FollowSteps();
   }
-}
-
-Status AgreeOnModel(comm::Group& group, uint64_t fingerprint) {
-  if (const Status same =
-          comm::AgreeOnSame(group, fmt::format("{}", kProtocol), "the version of convene");
-      !same) {
-    return same;
-  }
-  return comm::AgreeOnSame(group, fmt::format("{:016x}", fingerprint),
-                           "the checkpoint (hash of its tensors)");
 }
 
 }  // namespace convene::engine

@@ -1,5 +1,5 @@
 // What several ranks do together besides computing: rank 0 runs the command and tells the others
-// which models to load and when to leave; all make sure that they have the same model.
+// which models to load and when to leave.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,5 @@ void Dismiss(comm::Group& group);
 // On all others: loads and follows until dismissed. An error has been told on rank 0 by then.
 // `directory`: where this rank has the model; empty: where rank 0 has it.
 Status FollowRankZero(comm::Group& group, const std::string& directory = "");
-
-// *Collective.* Error on all ranks: their programs or models differ.
-Status AgreeOnModel(comm::Group& group, uint64_t fingerprint);
 
 }  // namespace convene::engine

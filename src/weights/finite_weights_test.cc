@@ -167,7 +167,8 @@ TEST_P(FiniteWeightsTest, ANormThatWasPackedAheadIsRefusedByName) {
   const Result<ModelWeights> weights = Load(kernels::WeightFormat::kInt8);
   ASSERT_TRUE(weights) << weights.error().message;
   const std::string packed = (root_ / "packed").string();
-  const Status written = WritePackedDirectory(*weights, model(), packed);
+  hardware::ThreadPool pool({0});
+  const Status written = WritePackedDirectory(*weights, model(), packed, pool);
   ASSERT_TRUE(written) << written.error().message;
   const std::string path = packed + "/convene.safetensors";
   for (const checkpoint::StoredTensor& tensor : TensorsOf(path)) {

@@ -4,10 +4,12 @@
 #include <atomic>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "hardware/memory_status.h"
 #include "kernels/pack.h"
+#include "weights/compared_bytes.h"
 #include "weights/finite_weights.h"
 #include "weights/layer_jobs.h"
 #include "weights/weight_layout.h"
@@ -26,7 +28,7 @@ constexpr uint64_t kBatchBytes = uint64_t{128} << 20;
 // Jobs in the order of the files, cut into batches.
 std::vector<std::span<PackJob>> Batches(std::vector<PackJob>& jobs) {
   std::sort(jobs.begin(), jobs.end(), [](const PackJob& a, const PackJob& b) {
-    return std::less<>()(a.sources.front().data(), b.sources.front().data());
+    return std::less<>()(a.sources.front().bytes.data(), b.sources.front().bytes.data());
   });
   std::vector<std::span<PackJob>> batches;
   size_t begin = 0;
@@ -131,7 +133,8 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, const Share& share,
                                  hardware::NumaPolicy numa, hardware::ThreadPool& pool,
-                                 const LoadProgress& progress, const MatrixEdit& edit) {
+                                 const LoadProgress& progress, const MatrixEdit& edit,
+                                 std::vector<NamedDigest>* compared) {
   const Result<model::ModelSpec> spec = LocalSpec(checkpoint.spec(), share, formats);
   if (!spec) return spec.error();
   ModelWeights weights;
@@ -160,21 +163,25 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   for (const PackJob& job : jobs.jobs()) total_bytes += job.source_bytes();
   uint64_t done_bytes = 0;
   const std::vector<std::span<PackJob>> batches = Batches(jobs.jobs());
+  std::optional<ComparedBytes> comparison;
+  if (compared != nullptr) comparison.emplace(checkpoint, jobs.jobs());
   for (size_t i = 0; i < batches.size(); ++i) {
     if (i + 1 < batches.size()) {
       for (const PackJob& job : batches[i + 1]) {
-        for (const auto& bytes : job.sources) checkpoint::WillNeed(bytes);
+        for (const PackSource& source : job.sources) checkpoint::WillNeed(source.bytes);
       }
     }
     std::vector<std::vector<float>> edited;
     if (edit) edited = EditBatch(batches[i], edit, pool);
     if (const Status packed = PackBatch(batches[i], pool); !packed) return packed.error();
+    if (comparison) comparison->Add(batches[i], pool);
     for (const PackJob& job : batches[i]) {
-      for (const auto& bytes : job.sources) checkpoint::DontNeed(bytes);
+      for (const PackSource& source : job.sources) checkpoint::DontNeed(source.bytes);
       done_bytes += job.source_bytes();
     }
     if (progress) progress(done_bytes, total_bytes);
   }
+  if (comparison) *compared = comparison->Finish(pool);
   if (const Status unchanged = checkpoint.CheckUnchanged(); !unchanged) return unchanged.error();
   return weights;
 }

@@ -2,7 +2,7 @@
 // formats: the caller does.
 #pragma once
 
-#include <functional>
+#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
@@ -11,11 +11,9 @@
 #include "weights/model_weights.h"
 #include "weights/share.h"
 #include "weights/stored_matrix.h"
+#include "weights/tensor_digests.h"
 
 namespace convene::weights {
-
-// Called from the loading thread with bytes packed so far and in total; may be empty.
-using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
 
 // Bytes that LoadWeights will reserve for this model in these formats, of a rank that holds `share`
 // of it. `spec` is LocalSpec of the share.
@@ -30,12 +28,14 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
 
 // Reads what `share` is of the checkpoint, no other rows of its matrices. Packs with all threads of
 // `pool`; source pages are dropped behind the packing, so that the peak stays near PackedSizeBytes.
-// `edit`, where given, sees every matrix first, whole ones. Errors: those of LocalSpec; memory that
+// `edit`, where given, sees every matrix first, whole ones. `compared`, where given, gets the
+// digests of what other ranks read, too (compared_bytes.h). Errors: those of LocalSpec; memory that
 // cannot be had (says how much and what to change); weights that are NaN or infinite (names the
 // tensor); files that were written to meanwhile.
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, const Share& share,
                                  hardware::NumaPolicy numa, hardware::ThreadPool& pool,
-                                 const LoadProgress& progress, const MatrixEdit& edit = {});
+                                 const LoadProgress& progress, const MatrixEdit& edit = {},
+                                 std::vector<NamedDigest>* compared = nullptr);
 
 }  // namespace convene::weights

@@ -109,15 +109,29 @@ StoredMatrix* PackJobs::Describe(const Rows& rows, PackJob* job) {
     bytes = bytes.subspan(first_stored * row_bytes, num_stored * row_bytes);
   }
   // Gate and up may take turns in the same rows.
-  const bool is_known = std::any_of(job->sources.begin(), job->sources.end(),
-                                    [&](auto source) { return source.data() == bytes.data(); });
-  if (!is_known) job->sources.push_back(bytes);
+  const bool is_known =
+      std::any_of(job->sources.begin(), job->sources.end(),
+                  [&](const PackSource& source) { return source.bytes.data() == bytes.data(); });
   job->matrices.push_back({&matrices_.back(), &binding});
-  if (view.scales.is_e8m0 && !is_known) {
+  if (is_known) return &matrices_.back();
+  const auto into = [&](std::span<const std::byte> part, std::span<const std::byte> whole) {
+    return static_cast<uint64_t>(part.data() - whole.data());
+  };
+  job->sources.push_back({.bytes = bytes,
+                          .tensor = &binding,
+                          .offset = view.stored_offset + into(bytes, view.bytes),
+                          .tensor_bytes = view.stored_bytes});
+  if (view.scales.data.empty()) return &matrices_.back();
+  std::span<const std::byte> scales = view.scales.data;
+  if (view.scales.is_e8m0) {
     const int64_t per_row = view.scales.blocks_per_row;
-    job->sources.push_back(view.scales.data.subspan((binding.first_row + first_stored) * per_row,
-                                                    num_stored * per_row));
+    scales = scales.subspan((binding.first_row + first_stored) * per_row, num_stored * per_row);
   }
+  job->sources.push_back({.bytes = scales,
+                          .tensor = &binding,
+                          .is_scales = true,
+                          .offset = into(scales, view.scales.data),
+                          .tensor_bytes = view.scales.data.size()});
   return &matrices_.back();
 }
 

@@ -20,16 +20,25 @@ struct JobMatrix {
   const model::TensorBinding* binding;
 };
 
+// Stored bytes that a job reads.
+struct PackSource {
+  std::span<const std::byte> bytes;
+  const model::TensorBinding* tensor = nullptr;  // what they are of
+  bool is_scales = false;                        // its scales, not its elements
+  uint64_t offset = 0;                           // of the bytes in the stored tensor
+  uint64_t tensor_bytes = 0;                     // the size of that
+};
+
 // One packed matrix to fill and where its rows come from.
 struct PackJob {
   const kernels::PackedMatrix* target = nullptr;
   std::function<kernels::RowSource(int packed_row)> source_of;
-  std::vector<std::span<const std::byte>> sources;  // the stored bytes it reads
-  std::vector<JobMatrix> matrices;                  // that source_of answers with
+  std::vector<PackSource> sources;
+  std::vector<JobMatrix> matrices;  // that source_of answers with
 
   uint64_t source_bytes() const {
     uint64_t total = 0;
-    for (const auto& bytes : sources) total += bytes.size();
+    for (const PackSource& source : sources) total += source.bytes.size();
     return total;
   }
 };

@@ -2,15 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/quote.h"
-#include "checkpoint/fingerprint.h"
 #include "checkpoint/output_directory.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
@@ -26,7 +27,8 @@ using checkpoint::StoredTensor;
 
 constexpr const char* kFormatsName = "convene.json";
 constexpr const char* kWeightsName = "convene.safetensors";
-constexpr int kVersion = 2;
+constexpr const char* kChecksumsName = "checksums";
+constexpr int kVersion = 3;
 constexpr uint64_t kMaxFormatsBytes = 1 << 16;
 
 std::string PathIn(const std::string& directory, const char* name) {
@@ -43,9 +45,12 @@ StoredTensor TensorOf(const NamedVector& named) {
   return {.name = named.name, .dtype = "F32", .shape = {named.size}};
 }
 
-template <typename Named>
-Status CheckTensor(const Named& expected, const std::vector<StoredTensor>& stored, size_t index) {
-  const StoredTensor wanted = TensorOf(expected);
+StoredTensor ChecksumsOf(size_t num_tensors) {
+  return {.name = kChecksumsName, .dtype = "U64", .shape = {static_cast<int64_t>(num_tensors)}};
+}
+
+Status CheckTensor(const StoredTensor& wanted, const std::vector<StoredTensor>& stored,
+                   size_t index) {
   const bool is_there = index < stored.size() && stored[index].name == wanted.name &&
                         stored[index].dtype == wanted.dtype && stored[index].shape == wanted.shape;
   if (is_there) return {};
@@ -67,16 +72,24 @@ bool IsCopied(const fs::directory_entry& entry) {
   return name != kFormatsName;
 }
 
-Status WriteWeights(const ModelWeights& weights, const std::string& path) {
+Status WriteWeights(const ModelWeights& weights, const std::string& path,
+                    hardware::ThreadPool& pool) {
   // Only the addresses of the vectors are needed; they are not changed.
   const std::vector<NamedVector> vectors = Vectors(const_cast<ModelWeights&>(weights));
   std::vector<StoredTensor> tensors;
-  uint64_t data_bytes = weights.bytes.size();
-  for (const NamedMatrix& named : Matrices(weights)) tensors.push_back(TensorOf(named));
+  std::vector<std::span<const std::byte>> contents;
+  for (const NamedMatrix& named : Matrices(weights)) {
+    tensors.push_back(TensorOf(named));
+    contents.push_back({named.matrix->data, named.matrix->size_bytes()});
+  }
   for (const NamedVector& named : vectors) {
     tensors.push_back(TensorOf(named));
-    data_bytes += named.values->size() * sizeof(float);
+    contents.push_back(std::as_bytes(std::span(*named.values)));
   }
+  const std::vector<uint64_t> checksums = DigestEach(contents, pool);
+  tensors.push_back(ChecksumsOf(checksums.size()));
+  uint64_t data_bytes = std::as_bytes(std::span(checksums)).size();
+  for (const std::span<const std::byte> content : contents) data_bytes += content.size();
   const std::string prefix = checkpoint::SafetensorsPrefix(tensors);
   Result<checkpoint::OutputFile> file =
       checkpoint::OutputFile::Create(path, prefix.size() + data_bytes);
@@ -92,6 +105,7 @@ Status WriteWeights(const ModelWeights& weights, const std::string& path) {
   for (const NamedVector& named : vectors) {
     if (Status written = write(std::as_bytes(std::span(*named.values))); !written) return written;
   }
+  if (Status written = write(std::as_bytes(std::span(checksums))); !written) return written;
   return file->Finish();
 }
 
@@ -157,27 +171,36 @@ Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::Mode
   return WeightFormats{.matrices = *format, .group = group->get<int>()};
 }
 
-Result<uint64_t> FindPackedWeights(const model::ModelSpec& spec, const WeightFormats& formats,
-                                   std::span<const std::byte> prefix, uint64_t file_size) {
-  const Result<std::vector<StoredTensor>> stored = checkpoint::ParseSafetensors(prefix, file_size);
+Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec,
+                                                    const WeightFormats& formats,
+                                                    std::span<const std::byte> prefix,
+                                                    uint64_t file_size) {
+  Result<std::vector<StoredTensor>> stored = checkpoint::ParseSafetensors(prefix, file_size);
   if (!stored) return stored.error();
   ModelWeights expected;
   LayOut(spec, formats, nullptr, &expected);
   size_t index = 0;
   for (const NamedMatrix& named : Matrices(expected)) {
-    if (Status checked = CheckTensor(named, *stored, index++); !checked) return checked.error();
+    if (Status checked = CheckTensor(TensorOf(named), *stored, index++); !checked) {
+      return checked.error();
+    }
   }
   for (const NamedVector& named : Vectors(expected)) {
-    if (Status checked = CheckTensor(named, *stored, index++); !checked) return checked.error();
+    if (Status checked = CheckTensor(TensorOf(named), *stored, index++); !checked) {
+      return checked.error();
+    }
   }
+  if (Status checked = CheckTensor(ChecksumsOf(index), *stored, index); !checked) {
+    return checked.error();
+  }
+  ++index;
   if (index != stored->size()) {
     return Error{fmt::format("{} tensors where {} are expected", stored->size(), index)};
   }
-  const uint64_t first_byte = stored->front().offset;
-  if (first_byte % 64 != 0) {
+  if (stored->front().offset % 64 != 0) {
     return Error{"the matrices do not begin at a multiple of 64 bytes"};
   }
-  return first_byte;
+  return stored;
 }
 
 Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
@@ -193,21 +216,50 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
   Result<checkpoint::MappedFile> file =
       checkpoint::MappedFile::Open(PathIn(directory, kWeightsName));
   if (!file) return file.error();
-  const Result<uint64_t> first_byte =
+  Result<std::vector<StoredTensor>> tensors =
       FindPackedWeights(configuration->spec, *formats, file->bytes(), file->bytes().size());
-  if (!first_byte) return Error{fmt::format("{}: {}", file->path(), first_byte.error().message)};
-  return PackedDirectory{*std::move(configuration), *formats, *std::move(file), *first_byte};
+  if (!tensors) return Error{fmt::format("{}: {}", file->path(), tensors.error().message)};
+  const StoredTensor stored_checksums = std::move(tensors->back());
+  tensors->pop_back();
+  std::vector<NamedDigest> checksums;
+  for (const StoredTensor& tensor : *tensors) {
+    NamedDigest& checksum = checksums.emplace_back(tensor.name);
+    std::memcpy(&checksum.digest,
+                &file->bytes()[stored_checksums.offset + (checksums.size() - 1) * sizeof(uint64_t)],
+                sizeof(uint64_t));
+  }
+  return PackedDirectory{*std::move(configuration), *formats, *std::move(file), *std::move(tensors),
+                         std::move(checksums)};
 }
 
-uint64_t Fingerprint(const PackedDirectory& directory) {
-  constexpr size_t kSamples = 256;
-  checkpoint::Fingerprint print;
-  const std::span<const std::byte> bytes = directory.file.bytes();
-  for (size_t i = 0; i < kSamples; ++i) {
-    const size_t begin = bytes.size() / kSamples * i;
-    print.AddSamples(bytes.subspan(begin, bytes.size() / kSamples));
+Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>& share,
+                    hardware::ThreadPool& pool, const LoadProgress& progress) {
+  std::set<std::string> names;  // of matrices; norms and biases are on all ranks
+  ModelWeights shapes;
+  if (share) {
+    const Result<model::ModelSpec> spec =
+        LocalSpec(directory.configuration.spec, *share, directory.formats);
+    if (!spec) return spec.error();
+    LayOut(*spec, directory.formats, nullptr, &shapes, *share);
+    for (const NamedMatrix& named : Matrices(shapes)) names.insert(named.name);
   }
-  return print.value();
+  std::vector<NamedBytes> chosen;
+  std::vector<NamedDigest> expected;
+  for (size_t i = 0; i < directory.tensors.size(); ++i) {
+    const StoredTensor& tensor = directory.tensors[i];
+    if (share && tensor.dtype == "U8" && !names.contains(tensor.name)) continue;
+    chosen.push_back(
+        {tensor.name, directory.file.bytes().subspan(tensor.offset, tensor.size_bytes)});
+    expected.push_back(directory.checksums[i]);
+  }
+  const std::vector<NamedDigest> found =
+      DigestTensors(chosen, /*drop_pages=*/!share.has_value(), pool, progress);
+  const auto [differs, wanted] = std::mismatch(found.begin(), found.end(), expected.begin());
+  if (differs == found.end()) return {};
+  return Error{fmt::format(
+      "tensor {} in {} is damaged: its checksum is {:016x}, and {:016x} was stored; copy the file "
+      "again, or make the directory again with convene quantize",
+      Quote(differs->name), directory.file.path(), differs->digest, wanted->digest)};
 }
 
 Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {
@@ -222,7 +274,7 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {
   if (!spec) return spec.error();
   ModelWeights weights;
   weights.mapped = std::move(directory.file);
-  const std::byte* base = weights.mapped->bytes().data() + directory.first_byte;
+  const std::byte* base = weights.mapped->bytes().data() + directory.tensors.front().offset;
   const uint64_t size_bytes = LayOut(*spec, directory.formats, base, &weights);
   weights.bytes = {base, size_bytes};
   const std::byte* next = base + size_bytes;
@@ -238,14 +290,16 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {
 }
 
 Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
-                            const std::string& target) {
+                            const std::string& target, hardware::ThreadPool& pool) {
   Result<checkpoint::OutputDirectory> output = checkpoint::OutputDirectory::Prepare(target);
   if (!output) return output.error();
   if (Status room =
           output->CheckRoom(weights.bytes.size(), "choose another directory or a smaller format");
       !room)
     return room;
-  if (Status written = WriteWeights(weights, output->Add(kWeightsName)); !written) return written;
+  if (Status written = WriteWeights(weights, output->Add(kWeightsName), pool); !written) {
+    return written;
+  }
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(source, error)) {
     if (!IsCopied(entry)) continue;

@@ -2,21 +2,27 @@
 // were, `convene.json` with the formats and `convene.safetensors` with the matrices as they lie in
 // memory, so that it is mapped instead of read, converted and packed. Made by `convene quantize`.
 //
-// convene.json: {"version": 2, "weights": "int4", "group": 32, "tied_embeddings": false}.
+// convene.json: {"version": 3, "weights": "int4", "group": 32, "tied_embeddings": false}.
 // convene.safetensors: a U8 tensor for each packed matrix, in the order and without the holes of
-// weight_layout.h, then the norms and biases as F32.
+// weight_layout.h, then the norms and biases as F32, then U64 `checksums`: the digest of each
+// tensor before (tensor_digests.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "base/digest.h"
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
 #include "weights/model_weights.h"
 #include "weights/share.h"
+#include "weights/tensor_digests.h"
 
 namespace convene::weights {
 
@@ -28,25 +34,31 @@ struct PackedDirectory {
   checkpoint::ModelConfiguration configuration;
   WeightFormats formats;
   checkpoint::MappedFile file;
-  uint64_t first_byte = 0;  // of the matrices in the file
+  std::vector<checkpoint::StoredTensor> tensors;  // of the file, without the checksums
+  std::vector<NamedDigest> checksums;             // of `tensors`, as stored
 };
 
 // Errors: files that are missing or malformed, another version, tensors that are not those of the
 // model in these formats.
 Result<PackedDirectory> OpenPackedDirectory(const std::string& directory);
 
-// Of samples of the file (checkpoint/fingerprint.h).
-uint64_t Fingerprint(const PackedDirectory& directory);
+// Reads the tensors that `share` has, or all of them, and compares them with their checksums.
+// Error: the tensor that differs, and its file.
+Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>& share,
+                    hardware::ThreadPool& pool, const LoadProgress& progress);
 
 // Its steps, on what the files hold. The formats that convene.json, parsed, gives; it says, too,
 // whether the embeddings of `spec` are tied. Errors as above.
 Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec);
 
-// Where in convene.safetensors the matrices begin, after its list of tensors was found to be that
-// of the model. `prefix` is the file's beginning (all of it is fine), `file_size` the size of the
-// whole file. Errors as above, and those of ParseSafetensors.
-Result<uint64_t> FindPackedWeights(const model::ModelSpec& spec, const WeightFormats& formats,
-                                   std::span<const std::byte> prefix, uint64_t file_size);
+// The tensors of convene.safetensors, after its list was found to be that of the model: the
+// matrices from a multiple of 64 bytes on, then norms and biases, then the checksums. `prefix` is
+// the file's beginning (all of it is fine), `file_size` the size of the whole file. Errors as
+// above, and those of ParseSafetensors.
+Result<std::vector<checkpoint::StoredTensor>> FindPackedWeights(const model::ModelSpec& spec,
+                                                                const WeightFormats& formats,
+                                                                std::span<const std::byte> prefix,
+                                                                uint64_t file_size);
 
 // The weights, which keep the file mapped. Tells the kernel to read ahead what `share` is of it.
 // Errors: shares with parts of matrices, which are packed whole there; those of LocalSpec; norms
@@ -56,6 +68,6 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share = 
 // Writes `weights`, all of those that were loaded from `source`, and copies the directory's other
 // files. `target` must not exist or be empty; it is complete or gone. Errors: of the disk.
 Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
-                            const std::string& target);
+                            const std::string& target, hardware::ThreadPool& pool);
 
 }  // namespace convene::weights

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "hardware/thread_pool.h"
 #include "weights/load_weights.h"
@@ -38,7 +39,7 @@ class PackedDirectoryTest : public testing::TestWithParam<const char*> {
     auto weights =
         LoadWeights(*checkpoint, formats, Share{}, hardware::NumaPolicy::kAuto, pool, {});
     CHECK(weights.ok(), "{}", weights.error().message);
-    const Status written = WritePackedDirectory(*weights, source, target());
+    const Status written = WritePackedDirectory(*weights, source, target(), pool);
     CHECK(written.ok(), "{}", written.error().message);
     return *std::move(weights);
   }
@@ -114,17 +115,17 @@ TEST_P(PackedDirectoryTest, RefusesFilesThatDoNotFitTheModel) {
   const auto rewrite = [&](const std::string& text) {
     std::ofstream(target() + "/convene.json") << text;
   };
-  rewrite(R"({"version": 2, "weights": "int8", "group": 32, "tied_embeddings": false})");
+  rewrite(R"({"version": 3, "weights": "int8", "group": 32, "tied_embeddings": false})");
   ExpectRefused("should be");
-  rewrite(R"({"version": 2, "weights": "int4", "group": 128, "tied_embeddings": false})");
+  rewrite(R"({"version": 3, "weights": "int4", "group": 128, "tied_embeddings": false})");
   ExpectRefused("should be");
   rewrite(R"({"version": 1, "weights": "int4", "group": 32, "tied_embeddings": false})");
   ExpectRefused("version 1");
-  rewrite(R"({"version": 2, "weights": "int3", "group": 32, "tied_embeddings": false})");
+  rewrite(R"({"version": 3, "weights": "int3", "group": 32, "tied_embeddings": false})");
   ExpectRefused("int3");
-  rewrite(R"({"version": 2, "weights": "int4", "group": 0, "tied_embeddings": false})");
+  rewrite(R"({"version": 3, "weights": "int4", "group": 0, "tied_embeddings": false})");
   ExpectRefused("groups of 0");
-  rewrite(R"({"version": 2, "weights": 4})");
+  rewrite(R"({"version": 3, "weights": 4})");
   ExpectRefused("weights (a name)");
   rewrite("[");
   ExpectRefused("convene.json");
@@ -142,9 +143,62 @@ TEST_P(PackedDirectoryTest, RefusesACutFileAndAMissingOne) {
   ExpectRefused("convene.safetensors");
 }
 
+TEST_P(PackedDirectoryTest, AFlippedBitOfAnyTensorIsFoundAndNamed) {
+  Write({.matrices = kernels::WeightFormat::kInt8});
+  const auto opened = OpenPackedDirectory(target());
+  ASSERT_TRUE(opened) << opened.error().message;
+  hardware::ThreadPool pool({0});
+  EXPECT_TRUE(VerifyPacked(*opened, std::nullopt, pool, {}));
+  EXPECT_TRUE(VerifyPacked(*opened, Share{}, pool, {}));
+  ASSERT_EQ(opened->checksums.size(), opened->tensors.size());
+  const std::string path = target() + "/convene.safetensors";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  for (const checkpoint::StoredTensor& tensor : opened->tensors) {
+    const auto place = static_cast<std::streamoff>(tensor.offset + tensor.size_bytes / 3);
+    char byte = 0;
+    const auto flip = [&] {
+      file.seekg(place).get(byte);
+      file.seekp(place).put(static_cast<char>(byte ^ 8)).flush();
+    };
+    flip();  // the file is mapped, and shows it
+    for (const auto& share : {std::optional<Share>(), std::optional(Share{})}) {
+      const Status damaged = VerifyPacked(*opened, share, pool, {});
+      ASSERT_FALSE(damaged) << tensor.name;
+      EXPECT_THAT(damaged.error().message, HasSubstr(fmt::format("\"{}\"", tensor.name)));
+      EXPECT_THAT(damaged.error().message, HasSubstr(path));
+    }
+    flip();
+  }
+  EXPECT_TRUE(VerifyPacked(*opened, std::nullopt, pool, {}));
+}
+
+TEST_P(PackedDirectoryTest, OfAShareOnlyItsOwnTensorsAreVerified) {
+  Write({.matrices = kernels::WeightFormat::kInt8});
+  const auto opened = OpenPackedDirectory(target());
+  ASSERT_TRUE(opened) << opened.error().message;
+  hardware::ThreadPool pool({0});
+  // The last expert is the last share's.
+  const auto is_expert = [](const checkpoint::StoredTensor& tensor) {
+    return tensor.name.find(".experts.") != std::string::npos && tensor.name.ends_with(".down");
+  };
+  const auto expert = std::find_if(opened->tensors.rbegin(), opened->tensors.rend(), is_expert);
+  ASSERT_NE(expert, opened->tensors.rend());
+  std::fstream file(target() + "/convene.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  char byte = 0;
+  file.seekg(static_cast<std::streamoff>(expert->offset)).get(byte);
+  file.seekp(static_cast<std::streamoff>(expert->offset)).put(static_cast<char>(byte ^ 1)).flush();
+  EXPECT_TRUE(VerifyPacked(*opened, Share{.expert_share = 0, .expert_shares = 2}, pool, {}));
+  const Status damaged =
+      VerifyPacked(*opened, Share{.expert_share = 1, .expert_shares = 2}, pool, {});
+  ASSERT_FALSE(damaged);
+  EXPECT_THAT(damaged.error().message, HasSubstr(expert->name));
+}
+
 TEST_P(PackedDirectoryTest, NeverWritesOverAnything) {
   const ModelWeights weights = Write({.matrices = kernels::WeightFormat::kInt8});
-  const Status again = WritePackedDirectory(weights, kGolden + GetParam(), target());
+  hardware::ThreadPool pool({0});
+  const Status again = WritePackedDirectory(weights, kGolden + GetParam(), target(), pool);
   ASSERT_FALSE(again);
   EXPECT_THAT(again.error().message, HasSubstr("not an empty directory"));
   EXPECT_TRUE(OpenPackedDirectory(target()));

@@ -194,6 +194,42 @@ void CheckReductions(Group& group) {
   CHECK(gathered == expected);
 }
 
+namespace {
+
+void CheckAgreementOnDigests(Group& group) {
+  const int rank = group.rank();
+  const int last = group.size() - 1;
+  CHECK(AgreeOnDigests(group, {}, "file").ok());
+  // What only one has is nobody's business, and neither is the order.
+  std::vector<NamedDigest> digests = {{"shared", 5}, {fmt::format("of {}", rank), 7u + rank}};
+  if (rank == last) std::swap(digests[0], digests[1]);
+  CHECK(AgreeOnDigests(group, digests, "file").ok());
+  if (last == 0) return;
+
+  const auto expect = [&](const NamedDigest& named, const std::string& message) {
+    digests.push_back(named);
+    const Status status = AgreeOnDigests(group, digests, "file");
+    CHECK(!status.ok() && status.error().message.starts_with(message), "{}",
+          status.ok() ? "no error" : status.error().message);
+  };
+  const std::string host = HostName();
+  // The one that is alone is named; of two, the second.
+  const int odd = last == 1 ? 1 : 0;
+  const int other = odd == 0 ? 1 : 0;
+  expect({"z.json", rank == odd ? 3u : 4u},
+         fmt::format("file \"z.json\" differs between ranks: rank {} ({}) has another copy than "
+                     "rank {} ({})",
+                     odd, host, other, host));
+  expect({"y.json", rank == odd ? 0u : 4u},
+         fmt::format("file \"y.json\" differs between ranks: rank {} ({}) has none, unlike rank {}",
+                     odd, host, other));
+  expect({"x.json", rank == odd ? 9u : 0u},
+         fmt::format("file \"x.json\" differs between ranks: rank {} ({}) has one, unlike rank {}",
+                     odd, host, other));
+}
+
+}  // namespace
+
 void CheckAgreement(Group& group) {
   CHECK(AgreeOnSuccess(group, {}).ok());
   const int last = group.size() - 1;
@@ -209,6 +245,7 @@ void CheckAgreement(Group& group) {
     CHECK(!same.ok() && same.error().message.starts_with("the version differs between ranks: "));
     CHECK(same.error().message.find("has 0.2.0") != std::string::npos);
   }
+  CheckAgreementOnDigests(group);
 }
 
 }  // namespace convene::comm
