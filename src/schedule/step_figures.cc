@@ -153,7 +153,10 @@ StepFigures FiguresOf(const TracedStep& step) {
     tokens.emplace_back(layer.begin(), layer.end());
   }
   figures.expert_balance = BalanceOf(tokens);
-  figures.has_sent_bytes = !step.sent_bytes.empty();
+  // Where nothing is exchanged there is nothing to count.
+  figures.has_sent_bytes = !step.sent_bytes.empty() ||
+                           std::none_of(step.schedule.tasks.begin(), step.schedule.tasks.end(),
+                                        [](const Task& task) { return IsCollective(task.kind); });
   for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
     const Task& task = step.schedule.tasks[id];
     if (!IsCollective(task.kind)) continue;

@@ -59,6 +59,8 @@ TEST(StepFigures, BytesThatWereCountedStandBesideThoseOfTheSchedule) {
   EXPECT_FALSE(FiguresOf(uncounted).has_sent_bytes);
   EXPECT_EQ(FiguresOf(uncounted).sent_bytes, 0);
   EXPECT_EQ(FiguresOf(uncounted).scheduled_bytes, 2000);
+  // One rank sends nothing, which need not be counted.
+  EXPECT_TRUE(FiguresOf({}).has_sent_bytes);
 }
 
 TEST(StepFigures, IdleIsByRankAndLoadsAreComparedWithTheirMean) {
