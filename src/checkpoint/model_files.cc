@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/is_there.h"
 #include "base/json.h"
 #include "base/quote.h"
 #include "base/read_file.h"
@@ -20,10 +21,7 @@ using nlohmann::json;
 constexpr uint64_t kMaxConfigBytes = 8 << 20;
 constexpr uint64_t kMaxIndexBytes = 32 << 20;
 
-bool Exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
+bool Exists(const fs::path& path) { return IsThere(path.string()); }
 
 bool IsDirectory(const fs::path& path) {
   std::error_code ignored;

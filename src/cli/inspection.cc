@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/is_there.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/loaded_model.h"
 #include "hardware/topology.h"
@@ -24,9 +25,8 @@ using nlohmann::ordered_json;
 // A directory with weights is opened, and so checked; without, the configuration has to do.
 Status ReadModel(const std::string& path, Inspection& inspection) {
   namespace fs = std::filesystem;
-  std::error_code ignored;
-  const bool has_weights = fs::exists(fs::path(path) / "model.safetensors", ignored) ||
-                           fs::exists(fs::path(path) / "model.safetensors.index.json", ignored);
+  const bool has_weights = IsThere(fs::path(path) / "model.safetensors") ||
+                           IsThere(fs::path(path) / "model.safetensors.index.json");
   if (!has_weights) {
     Result<ModelSpec> spec = checkpoint::OpenConfig(path);
     if (!spec) return spec.error();

@@ -1,8 +1,7 @@
 // Finds the chat template and the special tokens in a checkpoint's directory.
 #include <fmt/format.h>
 
-#include <filesystem>
-
+#include "base/is_there.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "text/chat_template.h"
@@ -22,8 +21,7 @@ using Sources = std::map<std::string, std::string>;
 
 // The text of a file; none where it does not exist.
 Result<std::optional<std::string>> ReadIfExists(const std::string& path, uint64_t max_bytes) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::optional<std::string>();
+  if (!IsThere(path)) return std::optional<std::string>();
   Result<std::string> contents = ReadFile(path, max_bytes);
   if (!contents) return contents.error();
   return std::optional(*std::move(contents));

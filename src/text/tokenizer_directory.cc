@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/is_there.h"
 #include "base/json.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
@@ -31,11 +32,11 @@ Result<Tokenizer> Tokenizer::FromJson(std::string_view tokenizer_json,
 }
 
 Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
-  if (FileExists(directory + "/tokenizer.json")) {
+  if (IsThere(directory + "/tokenizer.json")) {
     const auto tokenizer_json = ReadTokenizerFile(directory + "/tokenizer.json");
     if (!tokenizer_json) return tokenizer_json.error();
     std::string config_json;
-    if (FileExists(directory + "/tokenizer_config.json")) {
+    if (IsThere(directory + "/tokenizer_config.json")) {
       auto contents = ReadTokenizerFile(directory + "/tokenizer_config.json");
       if (!contents) return contents.error();
       config_json = *std::move(contents);
@@ -44,8 +45,8 @@ Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
     if (!tokenizer) return Error{fmt::format("{}: {}", directory, tokenizer.error().message)};
     return tokenizer;
   }
-  const bool has_vocabulary = FileExists(directory + "/vocab.json");
-  const bool has_merges = FileExists(directory + "/merges.txt");
+  const bool has_vocabulary = IsThere(directory + "/vocab.json");
+  const bool has_merges = IsThere(directory + "/merges.txt");
   if (has_vocabulary && has_merges) {
     auto parts = ReadVocabularyFiles(directory);
     if (!parts) return parts.error();
@@ -53,7 +54,7 @@ Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
   }
   return Error{fmt::format(
       "{} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt{}", directory,
-      FileExists(directory + "/tokenizer.model")
+      IsThere(directory + "/tokenizer.model")
           ? " (tokenizer.model alone is not read; save the tokenizer with transformers to get "
             "tokenizer.json)"
           : "")};

@@ -8,9 +8,6 @@
 
 namespace convene::text {
 
-// False also where the file system cannot tell.
-bool FileExists(const std::string& path);
-
 // The contents. Errors: the file cannot be read or is larger than 512 MiB.
 Result<std::string> ReadTokenizerFile(const std::string& path);
 

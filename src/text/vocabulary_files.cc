@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/is_there.h"
 #include "base/json.h"
 #include "base/quote.h"
 #include "text/json_fields.h"
@@ -165,7 +166,7 @@ TokenTemplate MakeTemplate(const TokenizerConfig& config, const AddedTokens& add
 
 // Nothing where there is no such file.
 Result<std::optional<std::string>> ReadIfExists(const std::string& path) {
-  if (!FileExists(path)) return std::optional<std::string>();
+  if (!IsThere(path)) return std::optional<std::string>();
   auto contents = ReadTokenizerFile(path);
   if (!contents) return contents.error();
   return std::optional(*std::move(contents));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/is_there.h"
 #include "base/quote.h"
 #include "checkpoint/output_directory.h"
 #include "checkpoint/output_file.h"
@@ -145,8 +146,7 @@ void ReadAhead(const ModelWeights& weights) {
 }  // namespace
 
 bool IsPackedDirectory(const std::string& directory) {
-  std::error_code ignored;
-  return fs::exists(PathIn(directory, kFormatsName), ignored);
+  return IsThere(PathIn(directory, kFormatsName));
 }
 
 Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec) {
