@@ -66,7 +66,8 @@ void AddedTokens::Trie::Insert(std::string_view key, int32_t value) {
     nodes_.emplace_back();
     node = created;
   }
-  nodes_[node].value = value;
+  // Of tokens that are spelt alike once they are normalized, the first is found.
+  if (nodes_[node].value == -1) nodes_[node].value = value;
 }
 
 std::pair<int32_t, size_t> AddedTokens::Trie::LongestPrefix(std::string_view text) const {
@@ -109,19 +110,25 @@ Result<AddedTokens> AddedTokens::Create(const std::vector<AddedToken>& tokens,
     if (token.special) added.special_contents_.insert(token.content);
 
     Entry entry{.token = token, .spelling = std::move(spelling.text), .id = *id};
-    // Two contents may share an id only by being equal: the later entry replaces the former.
+    // Two contents may share an id only by being equal: the later entry replaces the former, all
+    // but a normalized spelling.
     const auto [found, is_new] =
         added.entry_of_content_.try_emplace(token.content, added.entries_.size());
     if (is_new) {
       added.entries_.push_back(std::move(entry));
-    } else {
-      added.entries_[found->second] = std::move(entry);
+      continue;
     }
+    Entry& former = added.entries_[found->second];
+    if (!token.normalized) entry.spelling = std::move(former.spelling);
+    former = std::move(entry);
   }
   for (size_t i = 0; i < added.entries_.size(); ++i) {
     const Entry& entry = added.entries_[i];
-    (entry.token.normalized ? added.normalized_ : added.original_)
-        .Insert(entry.spelling, static_cast<int32_t>(i));
+    if (entry.token.normalized) {
+      added.normalized_.Insert(entry.spelling, static_cast<int32_t>(i));
+    } else {
+      added.original_.Insert(entry.token.content, static_cast<int32_t>(i));
+    }
   }
   return added;
 }
@@ -158,7 +165,8 @@ void AddedTokens::Cut(std::string_view text, size_t offset, const Trie& trie, bo
     if (token.lstrip) begin = std::max(SkipSpaceBackward(text, begin), done);
     if (token.rstrip) end = SkipSpaceForward(text, end);
     if (done < begin) append(done, begin, kNoToken);
-    append(begin, end, entries_[index].id);
+    // Where the token before has taken all of it, there is no token.
+    if (begin < end) append(begin, end, entries_[index].id);
     done = end;
   }
   if (done < text.size()) append(done, text.size(), kNoToken);

@@ -67,6 +67,30 @@ bool ParseArguments(ordered_json& messages) {
   return found_any;
 }
 
+// Writes "" where a content is null, as the API has it beside tool calls; whether there was any.
+bool FillContents(ordered_json& messages) {
+  bool found_any = false;
+  for (ordered_json& message : messages) {
+    if (!message.is_object() || !message.contains("content") || !message["content"].is_null()) {
+      continue;
+    }
+    message["content"] = "";
+    found_any = true;
+  }
+  return found_any;
+}
+
+// With arguments as objects; where the template fails on these, as they came.
+Result<std::string> RenderArguments(const ChatTemplate& chat_template, const ordered_json& messages,
+                                    const RenderOptions& options) {
+  ordered_json with_objects = messages;
+  if (!ParseArguments(with_objects)) return chat_template.Render(messages, options);
+  Result<std::string> text = chat_template.Render(with_objects, options);
+  if (text) return text;
+  Result<std::string> with_strings = chat_template.Render(messages, options);
+  return with_strings ? with_strings : text;
+}
+
 }  // namespace
 
 bool ReadsContentParts(const ChatTemplate& chat_template, const RenderOptions& options) {
@@ -93,12 +117,10 @@ Result<std::string> RenderOpenAiMessages(const ChatTemplate& chat_template,
       if (!reads_parts) content = JoinParts(content);
     }
   }
-  ordered_json with_objects = prepared;
-  if (!ParseArguments(with_objects)) return chat_template.Render(prepared, options);
-  Result<std::string> text = chat_template.Render(with_objects, options);
-  if (text) return text;
-  Result<std::string> with_strings = chat_template.Render(prepared, options);
-  return with_strings ? with_strings : text;
+  const Result<std::string> text = RenderArguments(chat_template, prepared, options);
+  if (text || !FillContents(prepared)) return text;
+  const Result<std::string> filled = RenderArguments(chat_template, prepared, options);
+  return filled ? filled : text;
 }
 
 }  // namespace convene::text

@@ -16,7 +16,9 @@ namespace convene::text {
 //   texts with a line break between;
 // - where the arguments of a tool call are the text of a JSON object, they become that object (no
 //   text: an empty one), as transformers documents it. A template that fails on objects, because it
-//   appends arguments to text, gets them as they came.
+//   appends arguments to text, gets them as they came;
+// - a content of null, which the API has beside tool calls, becomes "" where the template fails on
+//   null.
 // Errors: a part that is no text, and those of ChatTemplate::Render.
 Result<std::string> RenderOpenAiMessages(const ChatTemplate& chat_template,
                                          const nlohmann::ordered_json& messages,

@@ -90,6 +90,14 @@ TEST(OpenAiMessages, ATemplateThatAppendsArgumentsToTextGetsThemAsTheyCame) {
             R"(f{"b": 1.0, "a": ["x"]} g h{broken i3 )");
 }
 
+TEST(OpenAiMessages, AContentOfNullIsEmptyForATemplateThatReadsText) {
+  ordered_json messages = kCalls;
+  messages[0]["content"] = nullptr;
+  EXPECT_EQ(Render("{{ '[' + messages[0].content + ']' }}", messages), "[]");
+  EXPECT_EQ(Render("{{ messages[0].content is defined }}", messages), "False");
+  EXPECT_THAT(Render("{{ messages[0].content + 3 }}", messages), HasSubstr("error: "));
+}
+
 TEST(OpenAiMessages, WhatIsOfTheWrongShapeIsLeftToTheTemplate) {
   for (const char* calls :
        {"3", "[]", "[3]", "[{}]", R"([{"function": 3}])", R"([{"function": {"arguments": 3}}])"}) {

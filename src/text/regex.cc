@@ -6,6 +6,7 @@
 
 #include "base/quote.h"
 #include "text/code_points.h"
+#include "text/regex_pattern.h"
 #include "text/utf8.h"
 
 namespace convene::text {
@@ -46,8 +47,9 @@ std::unique_ptr<OnigMatchParam, FreeMatchParam> LimitsFor(size_t size_bytes) {
 }
 
 // `text` with stand-ins for code points that this Oniguruma knows differently, byte for byte as
-// long. Empty when there is nothing to replace.
-std::string WithStandIns(std::string_view text) {
+// long; `others` replaces the usual ones. Empty when there is nothing to replace.
+std::string WithStandIns(std::string_view text,
+                         const std::unordered_map<char32_t, char32_t>& others) {
   std::string replaced;
   for (size_t at = 0; at < text.size();) {
     if (static_cast<unsigned char>(text[at]) < 0x80) {
@@ -56,8 +58,9 @@ std::string WithStandIns(std::string_view text) {
     }
     const size_t begin = at;
     const char32_t code_point = ReadCodePoint(text, &at);
-    const char32_t stand_in = RegexStandIn(code_point);
+    char32_t stand_in = RegexStandIn(code_point);
     if (stand_in == code_point) continue;
+    if (const auto other = others.find(code_point); other != others.end()) stand_in = other->second;
     if (replaced.empty()) replaced = text;
     std::string character;
     AppendUtf8(stand_in, &character);
@@ -78,6 +81,9 @@ Result<Regex> Regex::Compile(std::string_view pattern) {
   if (ValidUtf8Prefix(pattern) < pattern.size()) {
     return Error{fmt::format("the regular expression {} is not valid UTF-8", Quote(pattern))};
   }
+  const std::string rewritten = WithPackageClasses(pattern);
+  Regex regex(pattern);
+  regex.stand_ins_ = StandInsBeside(pattern);
   // Compiling reads and writes tables that all regular expressions share.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -86,20 +92,19 @@ Result<Regex> Regex::Compile(std::string_view pattern) {
 
   OnigRegex compiled = nullptr;
   OnigErrorInfo info;
-  const int code = onig_new(&compiled, Bytes(pattern), Bytes(pattern) + pattern.size(),
+  const int code = onig_new(&compiled, Bytes(rewritten), Bytes(rewritten) + rewritten.size(),
                             ONIG_OPTION_NONE, encoding, ONIG_SYNTAX_ONIGURUMA, &info);
   if (code != ONIG_NORMAL) {
     return Error{
         fmt::format("the regular expression {} is wrong: {}", Quote(pattern), Reason(code, &info))};
   }
-  Regex regex(pattern);
   regex.regex_.reset(compiled);
   return regex;
 }
 
 Status Regex::FindAll(std::string_view text, std::vector<Match>* matches) const {
   if (text.empty()) return {};
-  const std::string replaced = WithStandIns(text);
+  const std::string replaced = WithStandIns(text, stand_ins_);
   const std::string_view searched = replaced.empty() ? text : replaced;
   const OnigUChar* begin = Bytes(searched);
   const OnigUChar* end = begin + searched.size();

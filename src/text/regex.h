@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -38,6 +39,8 @@ class Regex {
 
   std::string pattern_;
   std::unique_ptr<void, Free> regex_;  // OnigRegex
+  // In place of the usual stand-ins, for this pattern.
+  std::unordered_map<char32_t, char32_t> stand_ins_;
 };
 
 // A pattern of tokenizer.json: either literal text or a regular expression.

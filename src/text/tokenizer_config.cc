@@ -5,6 +5,7 @@
 
 #include "base/quote.h"
 #include "text/json_fields.h"
+#include "text/vocabulary.h"
 
 namespace convene::text {
 namespace {
@@ -23,8 +24,9 @@ Result<std::map<int64_t, AddedToken>> ReadAddedTokensDecoder(const nlohmann::jso
   for (const auto& [key, value] : object.items()) {
     int64_t id = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size()) {
-      return Error{fmt::format("added_tokens_decoder: {} is no token id", Quote(key))};
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id > kMaxTokenId) {
+      return Error{fmt::format("added_tokens_decoder: {} is no token id; it must be from 0 to {}",
+                               Quote(key), kMaxTokenId)};
     }
     auto token = ReadAddedToken(value);
     if (!token) return token.error();
@@ -43,6 +45,7 @@ Result<AddedToken> ReadAddedToken(const nlohmann::json& value) {
                    .rstrip = fields.Bool("rstrip", false),
                    .special = fields.Bool("special", false)};
   token.normalized = fields.Bool("normalized", !token.special);
+  if (token.content.empty()) fields.Fail("content", "at least one character");
   if (!fields.status()) return fields.status().error();
   return token;
 }

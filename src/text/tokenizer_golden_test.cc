@@ -185,6 +185,14 @@ void CheckTokenizer(const json& item) {
     const auto ids = tokenizer->Encode(pair[0].get_ref<const std::string&>());
     ASSERT_TRUE(ids) << ids.error().message;
     EXPECT_EQ(json(*ids), pair[1]) << item["config"] << pair[0];
+    if (pair.size() == 2) continue;
+    const auto unparsed =
+        tokenizer->Encode(pair[0].get_ref<const std::string&>(), {.parse_special = false});
+    ASSERT_TRUE(unparsed) << unparsed.error().message;
+    EXPECT_EQ(json(*unparsed), pair[2]) << item["config"] << pair[0];
+    const auto decoded = tokenizer->Decode(*ids, /*skip_special_tokens=*/true);
+    ASSERT_TRUE(decoded) << decoded.error().message;
+    EXPECT_EQ(Shown(*decoded), pair[3].dump(-1, ' ', true)) << item["config"] << pair[0];
   }
 }
 

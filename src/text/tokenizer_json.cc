@@ -94,6 +94,12 @@ Result<std::vector<AddedToken>> ReadAddedTokens(const nlohmann::json& value) {
   for (const nlohmann::json& entry : value) {
     auto token = ReadAddedToken(entry);
     if (!token) return token.error();
+    // It says nothing (see AddedTokens::Create), but a file with nonsense here is broken.
+    const std::string where = fmt::format("added token {}", Quote(token->content));
+    JsonFields fields(entry, where);
+    const uint64_t id = fields.Count("id");
+    if (id > kMaxTokenId) fields.Fail("id", fmt::format("from 0 to {}", kMaxTokenId));
+    if (!fields.status()) return fields.status().error();
     tokens.push_back(*std::move(token));
   }
   return tokens;

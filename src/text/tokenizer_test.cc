@@ -185,6 +185,12 @@ TEST(Tokenizer, RefusesMalformedFields) {
       {"/added_tokens", R"({"a": 1})"},
       {"/added_tokens", R"([{"id": 3}])"},
       {"/added_tokens", R"([{"content": 3}])"},
+      {"/added_tokens", R"([{"content": "t"}])"},
+      {"/added_tokens", R"([{"id": -1, "content": "t"}])"},
+      {"/added_tokens", R"([{"id": 1099511627776, "content": "t"}])"},
+      {"/added_tokens", R"([{"id": 1.5, "content": "t"}])"},
+      {"/added_tokens", R"([{"id": "x", "content": "t"}])"},
+      {"/added_tokens", R"([{"id": 3, "content": ""}])"},
       {"/normalizer", "[]"},
       {"/normalizer", R"({"kind": "NFC"})"},
       {"/normalizer", R"({"type": "Strip"})"},
@@ -228,7 +234,7 @@ TEST(Tokenizer, RefusesTooManySteps) {
 
 TEST(Tokenizer, RefusesAnAddedTokenThatIsTooLong) {
   json document = TinyTokenizer();
-  document["added_tokens"] = {{{"content", std::string(kMaxAddedTokenBytes + 1, 'x')}}};
+  document["added_tokens"] = {{{"id", 3}, {"content", std::string(kMaxAddedTokenBytes + 1, 'x')}}};
   EXPECT_TRUE(Contains(Refusal(document), "1025 bytes"));
 }
 
