@@ -59,6 +59,16 @@ void FinishAttention(ConfigFields& config, AttentionSpec& attention) {
   attention.scale = static_cast<float>(1.0 / std::sqrt(attention.head_dim));
 }
 
+int ReadWindow(ConfigFields& config, int fallback) {
+  if (config.IsNull("sliding_window")) return 0;
+  const int window = config.Integer("sliding_window", fallback, {0, kPositions.max});
+  // transformers takes the field, and then fails at the first token.
+  if (window == 0 && config.Has("sliding_window")) {
+    config.Fail("sliding_window is 0, a window that sees nothing; null stands for no window");
+  }
+  return window;
+}
+
 void CheckActivation(ConfigFields& config, std::string_view name) {
   if (name == "silu" || name == "swish") return;
   config.Fail(fmt::format("the activation {} is not supported; it must be silu", Quote(name)));
@@ -81,7 +91,7 @@ std::vector<LayerSpec> ReadSparseAndDenseLayers(ConfigFields& config, int num_la
                                                 const AttentionSpec& attention, const MoeSpec& moe,
                                                 int dense_intermediate_size) {
   const int sparse_step = config.Integer("decoder_sparse_step", 1, {1, INT32_MAX});
-  const std::vector<int> dense_list = config.Integers("mlp_only_layers", {0, INT32_MAX});
+  const std::vector<int> dense_list = config.Integers("mlp_only_layers", {0, num_layers - 1});
   const std::set<int> dense_layers(dense_list.begin(), dense_list.end());
   std::vector<LayerSpec> layers(num_layers);
   for (int layer = 0; layer < num_layers; ++layer) {

@@ -37,6 +37,10 @@ DecoderConfig ReadDecoder(ConfigFields& config, const DecoderDefaults& defaults)
 // scale of the scores.
 void FinishAttention(ConfigFields& config, AttentionSpec& attention);
 
+// The window in sliding_window, 0 (none) where it is null; to be read only where a layer has one,
+// since models without windows may have any number there.
+int ReadWindow(ConfigFields& config, int fallback);
+
 // Any activation but SiLU is a mistake.
 void CheckActivation(ConfigFields& config, std::string_view name);
 

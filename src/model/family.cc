@@ -78,6 +78,14 @@ void SetNumLayers(nlohmann::json& config, int num_layers) {
     return SetStackLayers(config, num_layers);
   }
   config[config.contains("n_layers") ? "n_layers" : "num_hidden_layers"] = num_layers;
+  if (const auto dense = config.find("mlp_only_layers");
+      dense != config.end() && dense->is_array()) {
+    const nlohmann::json before = *dense;
+    *dense = nlohmann::json::array();
+    for (const nlohmann::json& layer : before) {
+      if (!layer.is_number_integer() || layer < num_layers) dense->push_back(layer);
+    }
+  }
   const auto types = config.find("layer_types");
   if (types == config.end() || !types->is_array() || types->empty()) return;
   const nlohmann::json pattern = *types;

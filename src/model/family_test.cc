@@ -106,9 +106,39 @@ TEST(Family, Qwen3MoeAcceptsTheSpellingsOfTransformers5) {
   EXPECT_EQ(Find(*spec, TensorRole::kKeyBias, 0)->stored_shape, Shape{256});
 }
 
+TEST(Family, ListsNameLayersThatAreThere) {
+  EXPECT_EQ(ErrorOf(R"({"model_type": "qwen3_moe", "num_hidden_layers": 6,
+      "mlp_only_layers": [3, 99]})"),
+            "mlp_only_layers[1] is 99, but must be an integer from 0 to 5");
+  // Fewer layers of a model keep those of its entries that they have.
+  nlohmann::json config = {{"num_hidden_layers", 6}, {"mlp_only_layers", {0, 3, 5}}};
+  SetNumLayers(config, 4);
+  EXPECT_EQ(config["mlp_only_layers"], (nlohmann::json{0, 3}));
+}
+
+// transformers takes a window of 0, and fails at the first token of a layer that has one.
+TEST(Family, AWindowOfNothingIsRefusedWhereALayerHasOne) {
+  for (const char* used :
+       {R"("model_type": "mixtral")", R"("model_type": "qwen3_moe", "use_sliding_window": true)",
+        R"("model_type": "qwen2_moe", "use_sliding_window": true)", R"("model_type": "gpt_oss")"}) {
+    const std::string config = fmt::format(R"({{{}, "sliding_window": 0}})", used);
+    EXPECT_NE(ErrorOf(config).find("null stands for no window"), std::string::npos) << used;
+  }
+  for (const char* unused :
+       {R"("model_type": "olmoe")", R"("model_type": "qwen3_moe")", R"("model_type": "qwen2_moe")",
+        R"("model_type": "qwen2_moe", "use_sliding_window": true, "max_window_layers": 0)",
+        R"("model_type": "qwen2_moe", "use_sliding_window": true, "num_hidden_layers": 1,
+           "layer_types": ["full_attention"])",
+        R"("model_type": "gpt_oss", "num_hidden_layers": 2,
+           "layer_types": ["full_attention", "full_attention"])"}) {
+    const auto spec = Read(fmt::format(R"({{{}, "sliding_window": 0}})", unused));
+    EXPECT_TRUE(spec) << unused << ": " << spec.error().message;
+  }
+}
+
 TEST(Family, QwenMixesSparseAndDenseLayers) {
   const auto spec = Read(R"({"model_type": "qwen3_moe", "num_hidden_layers": 6,
-      "decoder_sparse_step": 2, "mlp_only_layers": [3, 17]})");
+      "decoder_sparse_step": 2, "mlp_only_layers": [3]})");
   ASSERT_TRUE(spec) << spec.error().message;
   for (const int layer : {0, 2, 3, 4}) {
     EXPECT_FALSE(spec->layers[layer].moe) << layer;

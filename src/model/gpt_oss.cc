@@ -1,5 +1,6 @@
 // gpt-oss (OpenAI, 2025; transformers models/gpt_oss): windows in every other layer, attention
 // sinks, biases everywhere, clamped SwiGLU, experts in bf16 or MXFP4.
+#include <algorithm>
 #include <cmath>
 
 #include "base/quote.h"
@@ -100,8 +101,9 @@ void ReadWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
                             layers.size()));
     return;
   }
-  const int window =
-      config.IsNull("sliding_window") ? 0 : config.Integer("sliding_window", 128, kPositions);
+  const bool any_slides =
+      types.empty() || std::find(types.begin(), types.end(), "sliding_attention") != types.end();
+  const int window = any_slides ? ReadWindow(config, 128) : 0;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     bool slides = layer % 2 == 0;
     if (!types.empty()) {

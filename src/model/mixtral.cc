@@ -14,7 +14,7 @@ Result<ModelSpec> ReadMixtral(ConfigFields& config) {
                                                .max_positions = 131072,
                                                .norm_epsilon = 1e-5,
                                                .rope_theta = 1e6});
-  decoder.attention.window = config.Integer("sliding_window", 0, kPositions);
+  decoder.attention.window = ReadWindow(config, 0);
   const MoeSpec moe = {
       .num_experts = config.Integer({"num_local_experts", "num_experts"}, 8, kExperts),
       .top_k = config.Integer("num_experts_per_tok", 2, kExperts),

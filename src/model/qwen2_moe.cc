@@ -1,5 +1,7 @@
 // Qwen2 MoE (Yang et al., "Qwen2 Technical Report", 2024; transformers models/qwen2_moe): a shared
 // expert beside the routed ones, and a sliding window in some layers.
+#include <algorithm>
+
 #include "base/quote.h"
 #include "model/decoder_config.h"
 #include "model/decoder_tensors.h"
@@ -12,14 +14,13 @@ namespace {
 // field, every other layer below max_window_layers.
 void ReadWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
   const bool use_window = config.Boolean("use_sliding_window", false);
-  const int window = use_window && !config.IsNull("sliding_window")
-                         ? config.Integer("sliding_window", 4096, kPositions)
-                         : 0;
   const auto num_layers = static_cast<int>(layers.size());
   if (!config.Has("layer_types")) {
     const int num_window_layers = config.Integer("max_window_layers", 28, {0, INT32_MAX});
-    for (int layer = 0; layer < num_layers; layer += 2) {
-      if (layer < num_window_layers) layers[layer].attention.window = window;
+    if (!use_window || num_window_layers == 0) return;
+    const int window = ReadWindow(config, 4096);
+    for (int layer = 0; layer < std::min(num_layers, num_window_layers); layer += 2) {
+      layers[layer].attention.window = window;
     }
     return;
   }
@@ -43,7 +44,7 @@ void ReadWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
                       "false",
                       layer));
     }
-    layers[layer].attention.window = window;
+    layers[layer].attention.window = ReadWindow(config, 4096);
   }
 }
 

@@ -19,8 +19,8 @@ Result<ModelSpec> ReadQwen3Moe(ConfigFields& config) {
   attention.qkv_bias = config.Boolean("attention_bias", false);
   attention.output_bias = attention.qkv_bias;
   attention.qk_norm = QkNorm::kPerHead;
-  if (config.Boolean("use_sliding_window", false) && !config.IsNull("sliding_window")) {
-    attention.window = config.Integer("sliding_window", 4096, kPositions);
+  if (config.Boolean("use_sliding_window", false)) {
+    attention.window = ReadWindow(config, 4096);
   }
   const MoeSpec moe = {
       .num_experts = config.Integer({"num_experts", "num_local_experts"}, 128, kExpertsOrNone),

@@ -35,8 +35,9 @@ float DynamicBase(const RopeSpec& spec, int length) {
   const float stretch = static_cast<float>(spec.factor) * static_cast<float>(length) /
                             static_cast<float>(spec.original_max_positions) -
                         static_cast<float>(spec.factor - 1.0);
+  // torch raises a float tensor to a Python number in double.
   const double exponent = static_cast<double>(spec.rotary_dim) / (spec.rotary_dim - 2);
-  return base * static_cast<float>(std::pow(double{stretch}, double{static_cast<float>(exponent)}));
+  return base * static_cast<float>(std::pow(double{stretch}, exponent));
 }
 
 // YaRN (Peng et al., 2023, section 3.2): fast dimensions keep their frequency, slow ones are

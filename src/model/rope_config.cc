@@ -26,6 +26,10 @@ double YarnMagnitude(double factor, double mscale) {
 }
 
 void ReadYarn(ConfigFields& parameters, int max_positions, RopeSpec& rope) {
+  // Null stands for the ratio of the two contexts.
+  if (!parameters.Contains("factor")) {
+    parameters.Fail("the yarn RoPE scaling needs the field factor");
+  }
   rope.factor = parameters.Number(
       "factor", static_cast<double>(max_positions) / rope.original_max_positions, kFactor);
   // Zero stands for the default too.
@@ -45,7 +49,7 @@ void ReadYarn(ConfigFields& parameters, int max_positions, RopeSpec& rope) {
   if (mscale_all_dim != 0) {
     rope.score_factor = std::pow(YarnMagnitude(rope.factor, mscale_all_dim), 2);
   }
-  rope.attention_factor = parameters.Number("attention_factor", inferred, {0, 1e6});
+  rope.attention_factor = parameters.Number("attention_factor", inferred, kMultiplier);
 }
 
 void ReadLlama3(ConfigFields& parameters, RopeSpec& rope) {
@@ -80,7 +84,14 @@ RopeSpec ReadRope(ConfigFields& config, const RopeDefaults& defaults) {
   ConfigFields scaling = config.Object("rope_scaling");
   ConfigFields parameters = scaling.empty() ? config.Object("rope_parameters") : scaling;
 
-  const std::string kind = parameters.Text("rope_type", parameters.Text("type", "default"));
+  // Which of the two it is: only a missing rope_type gives way to the older name, not one of null.
+  const char* kind_field = parameters.Contains("rope_type") ? "rope_type" : "type";
+  if (parameters.IsNull(kind_field)) {
+    config.Fail(fmt::format(
+        "the {} of the RoPE parameters is null; it can be default, linear, dynamic, yarn or llama3",
+        kind_field));
+  }
+  const std::string kind = parameters.Text(kind_field, "default");
   const std::optional<RopeScaling> known = ScalingFromName(kind);
   if (!known) {
     config.Fail(

@@ -110,6 +110,12 @@ TEST(RopeConfig, RefusesWhatCannotBeComputed) {
   EXPECT_FALSE(Read(R"({"rope_theta": 0})"));
   EXPECT_FALSE(Read(R"({"rope_theta": "big"})"));
   EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "linear"}})"));
+  EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "yarn"}})"));
+  EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "yarn", "beta_fast": 16}})"));
+  EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": 0}})"));
+  EXPECT_FALSE(Read(R"({"rope_scaling": {"rope_type": null, "factor": 4}})"));
+  EXPECT_FALSE(Read(R"({"rope_scaling": {"rope_type": null, "type": "linear", "factor": 4}})"));
+  EXPECT_FALSE(Read(R"({"rope_parameters": {"type": null, "factor": 4}})"));
   EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "dynamic", "factor": 0.5}})"));
   EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", 2));
   EXPECT_FALSE(Read(R"({"partial_rotary_factor": 0.5,
