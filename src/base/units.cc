@@ -25,4 +25,8 @@ std::string FormatCount(uint64_t count) {
   return digits;
 }
 
+std::string FormatCount(uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", FormatCount(count), noun, count == 1 ? "" : "s");
+}
+
 }  // namespace convene

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace convene {
 
@@ -11,5 +12,8 @@ std::string FormatBytes(uint64_t size_bytes);
 
 // "6,919,161,856": thousands separated by commas.
 std::string FormatCount(uint64_t count);
+
+// "1 thread", "0 threads", "2,048 threads": FormatCount and the noun, whose plural ends in s.
+std::string FormatCount(uint64_t count, std::string_view noun);
 
 }  // namespace convene

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <limits>
 #include <optional>
 #include <system_error>
 
@@ -26,6 +25,8 @@ using nlohmann::json;
 
 constexpr int kVersion = 3;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
+constexpr double kMostRate = 1e12;        // in GFLOP/s and GB/s: what no machine has
+constexpr uint64_t kMostCount = 1 << 24;  // of CPUs, nodes, rows and tokens
 constexpr const char* kRemedy = "run `convene measure` to write it anew";
 
 // What a member of each kind must be, if `json` is not that; null if it is.
@@ -37,7 +38,7 @@ const char* Mismatch(const json& member, bool) {
 }
 const char* Mismatch(const json& member, double) {
   const double number = member.is_number() ? member.get<double>() : -1;
-  return std::isfinite(number) && number >= 0 ? nullptr : "a number of at least 0";
+  return number >= 0 && number <= kMostRate ? nullptr : "a number from 0 to 1e12";
 }
 const char* Mismatch(const json& member, uint64_t) {
   const bool fits =
@@ -46,7 +47,7 @@ const char* Mismatch(const json& member, uint64_t) {
 }
 const char* Mismatch(const json& member, int) {
   if (const char* wanted = Mismatch(member, uint64_t{0})) return wanted;
-  return member.get<uint64_t>() <= std::numeric_limits<int>::max() ? nullptr : "below 2^31";
+  return member.get<uint64_t>() <= kMostCount ? nullptr : "a whole number from 0 to 2^24";
 }
 const char* Mismatch(const json& member, const std::vector<int>&) {
   if (!member.is_array()) return "a list of CPU numbers";
@@ -147,6 +148,7 @@ Result<Profile> ProfileFromJson(const json& object) {
   reader.Read("huge_page_share", profile.huge_page_share);
   reader.Read("date", profile.date);
   if (reader.error()) return *reader.error();
+  if (profile.huge_page_share > 1) return Error{"\"huge_page_share\" must be a number from 0 to 1"};
   return profile;
 }
 

@@ -105,6 +105,9 @@ TEST_F(ProfileFile, MissingOrCorruptIsAnErrorWithTheFileAndTheRemedy) {
   broken.push_back(with("disk_direct", 1));
   broken.push_back(with("num_numa_nodes", 1.5));
   broken.push_back(with("last_level_cache_bytes", -1));
+  broken.push_back(with("read_gbps", 1e300));
+  broken.push_back(with("huge_page_share", 1.5));
+  broken.push_back(with("dense_from_rows", 2000000000));
   for (const std::string& text : broken) {
     Write(text);
     const auto loaded = LoadProfile(path());

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 #include <vector>
 
 #include "base/quote.h"
+#include "base/units.h"
 #include "plan/plan.h"
 
 namespace convene::plan {
@@ -32,7 +34,7 @@ struct Degree {
 
 Status ParseDegrees(std::string_view what, std::string_view text, std::vector<Degree> degrees) {
   const std::string_view whole = text;
-  while (!text.empty()) {
+  do {
     bool taken = false;
     for (auto degree = degrees.begin(); degree != degrees.end() && !taken; ++degree) {
       taken = TakeDegree(&text, degree->name, degree->value);
@@ -43,10 +45,9 @@ Status ParseDegrees(std::string_view what, std::string_view text, std::vector<De
       break;
     }
     if (!taken) {
-      return Error{
-          fmt::format("{}={} is no layout; {}", what, Quote(std::string(whole)), kExample)};
+      return Error{fmt::format("{}={} is no layout; {}", what, Quote(whole), kExample)};
     }
-  }
+  } while (!text.empty());
   return {};
 }
 
@@ -54,12 +55,19 @@ Status ParseDegrees(std::string_view what, std::string_view text, std::vector<De
 
 Result<Layout> ParseLayout(std::string_view text) {
   Layout layout;
+  bool has_attention = false;
+  bool has_experts = false;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view part = text.substr(begin, end - begin);
     begin = end + 1;
     Status parsed;
-    if (part.starts_with("attention=")) {
+    const bool is_attention = part.starts_with("attention=");
+    if (std::exchange(is_attention ? has_attention : has_experts, true)) {
+      return Error{fmt::format("the layout {} gives {} twice; {}", Quote(text),
+                               is_attention ? "attention" : "the experts", kExample)};
+    }
+    if (is_attention) {
       parsed = ParseDegrees("attention", part.substr(10),
                             {{"tp", &layout.attention_tp}, {"dp", &layout.attention_dp}});
     } else if (part.starts_with("experts=")) {
@@ -67,16 +75,16 @@ Result<Layout> ParseLayout(std::string_view text) {
           "experts", part.substr(8),
           {{"ep", &layout.expert_ep}, {"tp", &layout.expert_tp}, {"slice", &layout.expert_tp}});
     } else {
-      parsed = Error{fmt::format("{} is no layout; {}", Quote(std::string(text)), kExample)};
+      parsed = Error{fmt::format("{} is no layout; {}", Quote(text), kExample)};
     }
     if (!parsed) return parsed.error();
   }
   const int attention = layout.attention_tp * layout.attention_dp;
   const int experts = layout.expert_ep * layout.expert_tp;
   if (attention != experts) {
-    return Error{
-        fmt::format("{} gives attention {} ranks and the experts {}; both must have all of them",
-                    Quote(std::string(text)), attention, experts)};
+    return Error{fmt::format("{} gives attention {} and the experts {}; both must have all of them",
+                             Quote(text), FormatCount(static_cast<uint64_t>(attention), "rank"),
+                             experts)};
   }
   return layout;
 }
@@ -101,12 +109,12 @@ Status CheckRanks(const Layout& layout, int num_ranks) {
         "the layout {} needs {} ranks, and this is one process: start it with mpirun -n {}",
         ToText(layout), layout.num_ranks(), layout.num_ranks())};
   }
-  return Error{
-      fmt::format("the layout {} needs {} ranks, and there are {}: start it with mpirun "
-                  "-n {}, or use for instance --layout {} or --layout "
-                  "attention=tp{},experts=tp{}",
-                  ToText(layout), layout.num_ranks(), num_ranks, layout.num_ranks(),
-                  ToText(DefaultLayout(num_ranks)), num_ranks, num_ranks)};
+  return Error{fmt::format(
+      "the layout {} needs {}, and {} were started: start it with mpirun "
+      "-n {}, or use for instance --layout {} or --layout "
+      "attention=tp{},experts=tp{}",
+      ToText(layout), FormatCount(static_cast<uint64_t>(layout.num_ranks()), "rank"), num_ranks,
+      layout.num_ranks(), ToText(DefaultLayout(num_ranks)), num_ranks, num_ranks)};
 }
 
 }  // namespace convene::plan

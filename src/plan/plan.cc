@@ -15,7 +15,6 @@ using nlohmann::json;
 
 constexpr int kVersion = 1;
 using strategy::kMostChunks;
-constexpr int kMostBudget = 1024;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
 
 Status CheckChunks(int64_t chunks) {
@@ -27,8 +26,7 @@ Status CheckChunks(int64_t chunks) {
 Result<strategy::ChunkCut> CutFromName(std::string_view name) {
   if (name == "tokens") return strategy::ChunkCut::kTokens;
   if (name == "experts") return strategy::ChunkCut::kExperts;
-  return Error{
-      fmt::format("chunks are cut by tokens or by experts, not by {}", Quote(std::string(name)))};
+  return Error{fmt::format("chunks are cut by tokens or by experts, not by {}", Quote(name))};
 }
 
 std::string_view Name(strategy::ChunkCut cut) {
@@ -60,7 +58,7 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "pipeline") return ReadPipeline(value, plan);
   if (key == "comm_budget" && value.is_number_integer()) {
     const auto budget = value.get<int64_t>();
-    if (budget < 0 || budget > kMostBudget) {
+    if (budget < 0 || budget > kMostCommBudget) {
       return Error{fmt::format("a comm_budget of {} threads is out of range", budget)};
     }
     plan->comm_budget = static_cast<int>(budget);
@@ -119,15 +117,14 @@ Result<Wire> WireFromName(std::string_view name) {
   for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8}) {
     if (Name(wire) == name) return wire;
   }
-  return Error{
-      fmt::format("the wire format is auto, f32, bf16 or fp8, not {}", Quote(std::string(name)))};
+  return Error{fmt::format("the wire format is auto, f32, bf16 or fp8, not {}", Quote(name))};
 }
 
 Result<GemmChoice> GemmFromName(std::string_view name) {
   for (const GemmChoice gemm : {GemmChoice::kAuto, GemmChoice::kGrouped, GemmChoice::kDense}) {
     if (Name(gemm) == name) return gemm;
   }
-  return Error{fmt::format("gemm is auto, grouped or dense, not {}", Quote(std::string(name)))};
+  return Error{fmt::format("gemm is auto, grouped or dense, not {}", Quote(name))};
 }
 
 Status ParsePipeline(std::string_view text, Plan* plan) {
@@ -143,8 +140,7 @@ Status ParsePipeline(std::string_view text, Plan* plan) {
   int chunks = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), chunks);
   if (error != std::errc() || end != text.data() + text.size()) {
-    return Error{
-        fmt::format("a pipeline is a number of chunks or auto, not {}", Quote(std::string(text)))};
+    return Error{fmt::format("a pipeline is a number of chunks or auto, not {}", Quote(text))};
   }
   if (Status checked = CheckChunks(chunks); !checked) return checked;
   plan->pipeline.chunks = chunks;

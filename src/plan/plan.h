@@ -18,6 +18,8 @@ enum class Wire { kAuto, kF32, kBf16, kFp8 };
 // In which order the products of a layer's experts run (kernels/grouped_gemm.h).
 enum class GemmChoice { kAuto, kGrouped, kDense };
 
+inline constexpr int kMostCommBudget = 1024;  // no machine has a core for each of more
+
 struct Plan {
   strategy::Layout layout = {};
   strategy::Pipeline pipeline = {};

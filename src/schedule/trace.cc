@@ -15,6 +15,7 @@ namespace {
 constexpr int kVersion = 1;
 constexpr int kFirstPredicted = 1000;  // number of the process that has rank 0's predicted times
 constexpr int kMaxRanks = kFirstPredicted;
+constexpr int kMaxCoordinate = 1 << 20;  // of layers, micro-batches and chunks
 
 using Json = nlohmann::json;
 
@@ -214,15 +215,18 @@ class Reader {
   // Of a clock: what no run lasts would only make charts of nothing.
   double Time(const Json& object, const char* name, double per_second) {
     const double value = Number(object, name, 0);
-    if (std::abs(value) <= 1e9 * per_second) return value / per_second;
-    Fail(fmt::format("\"{}\" is no time of a run", name));
+    if (value >= 0 && value <= 1e9 * per_second) return value / per_second;
+    Fail(fmt::format("\"{}\" is no time of a run: {}", name, value));
     return 0;
   }
 
-  int Integer(const Json& object, const char* name, int otherwise) {
-    const double value = Number(object, name, otherwise);
-    if (std::abs(value) <= 1e9) return static_cast<int>(value);
-    Fail(fmt::format("\"{}\" is out of range", name));
+  // Where it is absent, `otherwise`, which need not be from 0 to `most`.
+  int Integer(const Json& object, const char* name, int otherwise, int most = 1'000'000'000) {
+    const Json& member = Member(object, name);
+    if (member.is_null()) return otherwise;
+    const double value = member.is_number_integer() ? member.get<double>() : -1;
+    if (value >= 0 && value <= most) return static_cast<int>(value);
+    Fail(fmt::format("\"{}\" is no whole number from 0 to {}", name, most));
     return otherwise;
   }
 
@@ -283,9 +287,9 @@ class Reader {
     Task task;
     task.kind = Named<TaskKind>(object, "kind", kNumTaskKinds);
     task.lane = {Integer(object, "rank", -1), Named<LaneKind>(object, "lane", kNumLaneKinds)};
-    task.layer = Integer(object, "layer", -1);
-    task.micro_batch = Integer(object, "micro_batch", -1);
-    task.chunk = Integer(object, "chunk", -1);
+    task.layer = Integer(object, "layer", -1, kMaxCoordinate);
+    task.micro_batch = Integer(object, "micro_batch", -1, kMaxCoordinate);
+    task.chunk = Integer(object, "chunk", -1, kMaxCoordinate);
     task.encoder = Member(object, "encoder") == Json(true);
     task.cross = Member(object, "cross") == Json(true);
     task.collective = Integer(object, "collective", -1);
@@ -298,7 +302,8 @@ class Reader {
     }
     for (const NamedAmount& named : kAmounts) {
       const double value = Number(object, named.name, 0);
-      if (value != 0) task.work.*named.amount = Constant(value);
+      if (value < 0) Fail(fmt::format("\"{}\" is less than nothing: {}", named.name, value));
+      if (value > 0) task.work.*named.amount = Constant(value);
     }
     return task;
   }
@@ -319,7 +324,10 @@ class Reader {
     timeline.tasks.resize(step.schedule.tasks.size());
     const double start = Time(event, "ts", 1e6) - step.start;
     const double seconds = Time(event, "dur", 1e6);
-    if (seconds < 0) return Fail(fmt::format("an event of task {} ends before it starts", id));
+    // Traces round to nanoseconds.
+    if (start < -1e-8 * (1 + step.start)) {
+      return Fail(fmt::format("an event of task {} starts before its step", id));
+    }
     timeline.tasks[id] = {start, start + seconds};
   }
 

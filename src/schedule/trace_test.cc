@@ -108,11 +108,17 @@ TEST(Trace, OtherFilesAreRefused) {
   EXPECT_THAT(Message(text, "\"ranks\": 2", "\"ranks\": 1"), HasSubstr("on rank 1 of 1"));
   EXPECT_THAT(Message(text, "[3,0,5]", "[3,-1]"), HasSubstr("no number of tokens"));
   EXPECT_THAT(Message(text, "[3,0,5]", "3"), HasSubstr("no list"));
-  EXPECT_THAT(Message(text, "\"ranks\": 2", "\"ranks\": 1e300"), HasSubstr("out of range"));
+  EXPECT_THAT(Message(text, "\"ranks\": 2", "\"ranks\": 1e300"), HasSubstr("whole number"));
   EXPECT_THAT(Message(text, "\"after\":[0]", "\"after\":[7]"), HasSubstr("waits for task 7"));
   EXPECT_THAT(Message(text, "\"after\":[0]", "\"after\":[\"a\"]"), HasSubstr("no task"));
   EXPECT_THAT(Message(text, "\"task\": 1", "\"task\": 9"), HasSubstr("task 9 of step 0"));
-  EXPECT_THAT(Message(text, "\"dur\": 2500", "\"dur\": -1"), HasSubstr("ends before"));
+  EXPECT_THAT(Message(text, "\"dur\": 2500", "\"dur\": -1"), HasSubstr("no time of a run"));
+  EXPECT_THAT(Message(text, "\"ts\": 501000", "\"ts\": -501000"), HasSubstr("no time of a run"));
+  EXPECT_THAT(Message(text, "\"ts\": 501000", "\"ts\": 1000"), HasSubstr("before its step"));
+  EXPECT_THAT(Message(text, "\"ranks\": 2", "\"ranks\": 2.5"), HasSubstr("whole number"));
+  EXPECT_THAT(Message(text, "\"layer\":3", "\"layer\":-3"), HasSubstr("\"layer\""));
+  EXPECT_THAT(Message(text, "\"layer\":3", "\"layer\":1000000000"), HasSubstr("\"layer\""));
+  EXPECT_THAT(Message(text, "\"flops\":7", "\"flops\":-7"), HasSubstr("less than"));
   EXPECT_THAT(Message(text, "\"dur\": 2500.000", "\"dur\": 1e300"), HasSubstr("no time of a run"));
 }
 

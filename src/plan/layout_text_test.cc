@@ -1,0 +1,67 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "plan/plan.h"
+
+namespace convene::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Complaint(std::string_view text) {
+  const Result<strategy::Layout> layout = ParseLayout(text);
+  return layout ? "" : layout.error().message;
+}
+
+TEST(LayoutText, IsReadAsItIsWritten) {
+  for (const char* text : {"attention=tp1,experts=ep1", "attention=dp4,experts=ep4",
+                           "attention=tp2dp2,experts=ep2tp2", "attention=tp6,experts=tp6"}) {
+    const Result<strategy::Layout> layout = ParseLayout(text);
+    ASSERT_TRUE(layout) << text;
+    EXPECT_EQ(ToText(*layout), text);
+  }
+  EXPECT_EQ(ToText(*ParseLayout("experts=slice2,attention=tp2")), "attention=tp2,experts=tp2");
+}
+
+TEST(LayoutText, EachPartIsGivenOnce) {
+  EXPECT_THAT(Complaint("attention=dp1,attention=dp1"), HasSubstr("attention twice"));
+  EXPECT_THAT(Complaint("attention=dp2,attention=tp2,experts=ep2"), HasSubstr("twice"));
+  EXPECT_THAT(Complaint("experts=ep2,attention=dp2,experts=ep2"), HasSubstr("the experts twice"));
+  EXPECT_NE(Complaint("attention=dp2dp2,experts=ep4"), "");
+  EXPECT_NE(Complaint("attention=dp2,experts=tp1slice2"), "");
+}
+
+TEST(LayoutText, NonsenseIsRefused) {
+  for (const char* text :
+       {"", ",", "attention=dp2,", ",attention=dp2,experts=ep2", "attention=,experts=",
+        "attention=dp,experts=ep1", "attention=dp0,experts=ep1", "attention=dp-1,experts=ep1",
+        "attention=dp99999999999,experts=ep1", "attention=dp2", "attention = dp1", "attn=dp1",
+        "attention=dp+1,experts=ep1", "attention=dp1 ,experts=ep1"}) {
+    EXPECT_NE(Complaint(text), "") << text;
+  }
+}
+
+TEST(Plan, FieldsOutOfRangeAreRefused) {
+  const auto read = [](const char* fields) {
+    return PlanFromJson(nlohmann::json::parse(std::string(R"({"version": 1, )") + fields + "}"))
+        .ok();
+  };
+  EXPECT_TRUE(read(R"("comm_budget": 2, "wire": "fp8", "pipeline": {"chunks": "auto"})"));
+  for (const char* wrong :
+       {R"("comm_budget": -1)", R"("comm_budget": 99999)", R"("comm_budget": 1.5)",
+        R"("comm_budget": 18446744073709551615)", R"("wire": "")", R"("gemm": 1)",
+        R"("pipeline": {"chunks": 0})", R"("pipeline": {"chunks": 257})",
+        R"("pipeline": {"chunks": 18446744073709551615})", R"("pipeline": {"chunks": "4"})",
+        R"("pipeline": {"overlap": 1})", R"("pipeline": [])", R"("layout": "")", R"("other": 1)"}) {
+    EXPECT_FALSE(read(wrong)) << wrong;
+  }
+  for (const char* text : {"", "0", "257", "-1", "+4", "4:", "4:x", "auto:", " 4", "4 ", "1e1"}) {
+    Plan plan;
+    EXPECT_FALSE(ParsePipeline(text, &plan).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace convene::plan
