@@ -39,11 +39,11 @@ Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json& generation,
     result.bos_token_id = fallback.OptionalInteger("bos_token_id", kTokenId);
   }
   if (fields.Has("do_sample")) result.do_sample = fields.Boolean("do_sample", false);
-  result.temperature = fields.OptionalNumber("temperature", {0, 1e4});
+  result.temperature = fields.OptionalNumber("temperature", {0, 100});
   result.top_k = fields.OptionalInteger("top_k", kCount);
   result.top_p = fields.OptionalNumber("top_p", {0, 1});
   result.min_p = fields.OptionalNumber("min_p", {0, 1});
-  result.repetition_penalty = fields.OptionalNumber("repetition_penalty", {1e-3, 1e3});
+  result.repetition_penalty = fields.OptionalNumber("repetition_penalty", {0.01, 100});
   result.max_new_tokens = fields.OptionalInteger("max_new_tokens", kCount);
   if (first_error) return *first_error;
   return result;

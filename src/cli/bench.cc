@@ -15,6 +15,7 @@
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/peak_meter.h"
+#include "cli/value_options.h"
 #include "hardware/memory_status.h"
 #include "model/model_size.h"
 
@@ -26,23 +27,16 @@ constexpr double kGiga = 1e9;
 class Bench : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("-p,--prompt-tokens", shape_.prompt_tokens,
-                   "Length of each prompt (default: 512)")
-        ->check(CLI::Range(1, 1 << 20))
-        ->type_name("N");
-    app.add_option("-n,--gen-tokens", shape_.gen_tokens, "Tokens generated after it (default: 64)")
-        ->check(CLI::Range(1, 1 << 20))
-        ->type_name("N");
-    app.add_option("--batch", batches_, "Sequences at the same time (default: 1,8,32)")
-        ->delimiter(',')
-        ->check(CLI::Range(1, 1 << 16))
+    AddNumber(app, "-p,--prompt-tokens", shape_.prompt_tokens, {1, 1 << 20},
+              "Length of each prompt (default: 512)");
+    AddNumber(app, "-n,--gen-tokens", shape_.gen_tokens, {1, 1 << 20},
+              "Tokens generated after it (default: 64)");
+    AddNumbers(app, "--batch", batches_, {1, 1 << 16},
+               "Sequences at the same time (default: 1,8,32)")
         ->type_name("N,N,...");
-    app.add_option("--repeat", num_repeats_,
-                   "Repetitions; prefill of further batches runs once "
-                   "(default: 5)")
-        ->check(CLI::Range(1, 1000))
-        ->type_name("N");
-    app.add_option("--seed", seed_, "Of the random token ids (default: 1)")->type_name("N");
+    AddNumber(app, "--repeat", num_repeats_, {1, 1000},
+              "Repetitions; prefill of further batches runs once (default: 5)");
+    AddNumber(app, "--seed", seed_, kAnySeed, "Of the random token ids (default: 1)");
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_options_);
   }
@@ -64,7 +58,17 @@ class Bench : public Command {
       if (const Status measured = MeasureBatch(**model, meter, batch); !measured) return measured;
     }
     memory_.Sample();
+    std::vector<BenchPoint> points = prefill_;
+    points.insert(points.end(), decode_.begin(), decode_.end());
+    remarks_ =
+        RemarksOnShares(points, (*model)->memory().weights_bytes, machine->last_level_cache_bytes);
+    for (const std::string& remark : remarks_) {
+      if (const Status remarked = WriteReport(json_path_, remark + "\n"); !remarked) {
+        return remarked;
+      }
+    }
     PrintNote("peak memory: {}\n", FormatBytes(memory_.peak_bytes()));
+
     const Status watched = model_options_.watch->Write();
     if (!watched || json_path_.empty()) return watched;
     return WriteJson(json_path_, Figures(**model, *machine, meter.typical()));
@@ -152,13 +156,15 @@ class Bench : public Command {
   std::string DescribeModel(const engine::LoadedModel& model,
                             const hardware::Profile& machine) const {
     return fmt::format(
-        "{}: {}, {} layers, {} parameters, {} of them per token; {} weights {}\n{}, {} threads, "
-        "{}, steps of at most {} tokens\n",
-        model_options_.directory, model.spec().family, model.spec().num_layers(),
+        "{}: {}, {}, {} parameters, {} of them per token; {} weights {}\n{}, {}, "
+        "{}, steps of at most {}\n",
+        model_options_.directory, model.spec().family,
+        FormatCount(static_cast<uint64_t>(model.spec().num_layers()), "layer"),
         FormatCount(static_cast<uint64_t>(model::TotalParameters(model.spec()))),
         FormatCount(static_cast<uint64_t>(model::ActivatedParameters(model.spec()))),
         kernels::Name(model.formats().weights.matrices), FormatBytes(model.memory().weights_bytes),
-        machine.cpu_name, machine.cpus.size(), machine.isa, model.max_step_tokens());
+        machine.cpu_name, FormatCount(machine.cpus.size(), "thread"), machine.isa,
+        FormatCount(static_cast<uint64_t>(model.max_step_tokens()), "token"));
   }
 
   nlohmann::ordered_json Figures(const engine::LoadedModel& model, const hardware::Profile& machine,
@@ -180,6 +186,7 @@ class Bench : public Command {
         {"gen_tokens", shape_.gen_tokens},
         {"chunk", model.max_step_tokens()},
         {"seed", seed_},
+        {"remarks", remarks_},
         {"prefill", ToJson(prefill_.front())},
         {"prefill_by_batch", prefill},
         {"decode", decode},
@@ -208,6 +215,7 @@ class Bench : public Command {
   hardware::PeakMemory memory_;
   std::vector<BenchPoint> prefill_;
   std::vector<BenchPoint> decode_;
+  std::vector<std::string> remarks_;
 };
 
 }  // namespace

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+
+#include "base/units.h"
 
 namespace convene::cli {
 namespace {
@@ -96,6 +99,32 @@ nlohmann::ordered_json ToJson(const BenchPoint& point) {
       {"peak_gflops", point.peaks().flops_per_s / kGiga},
       {"peak_read_gbps", point.peaks().bytes_per_s / kGiga},
   };
+}
+
+std::vector<std::string> RemarksOnShares(const std::vector<BenchPoint>& points,
+                                         uint64_t weights_bytes, uint64_t last_level_cache_bytes) {
+  const auto any_above = [&](double (BenchPoint::*share)() const) {
+    return std::any_of(points.begin(), points.end(),
+                       [&](const BenchPoint& point) { return (point.*share)() > 1; });
+  };
+  const bool in_cache = weights_bytes <= last_level_cache_bytes;
+  const bool too_many_bytes = any_above(&BenchPoint::share_of_bandwidth);
+  const bool too_many_flops =
+      any_above(&BenchPoint::share_of_peak) || any_above(&BenchPoint::expert_share_of_peak);
+  std::vector<std::string> remarks;
+  if (too_many_bytes && in_cache) {
+    remarks.push_back(fmt::format(
+        "More than 100 % of the peak of memory: the weights ({}) fit in the last-level cache ({}), "
+        "which is faster than memory.",
+        FormatBytes(weights_bytes), FormatBytes(last_level_cache_bytes)));
+  }
+  if (too_many_flops || (too_many_bytes && !in_cache)) {
+    remarks.push_back(
+        "More than 100 % of a peak: the machine was faster while the model ran than just before "
+        "and after, when its peaks were measured. Its load or its clock changes: repeat this when "
+        "it is quiet.");
+  }
+  return remarks;
 }
 
 }  // namespace convene::cli

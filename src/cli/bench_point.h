@@ -2,6 +2,7 @@
 // machine's peaks. How a row looks in the table and in JSON is here too.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -40,5 +41,9 @@ struct BenchPoint {
 std::string TableHeader();
 std::string TableRow(const BenchPoint& point);
 nlohmann::ordered_json ToJson(const BenchPoint& point);
+
+// Why shares of the points are above 100 %, a sentence for each reason; none where no share is.
+std::vector<std::string> RemarksOnShares(const std::vector<BenchPoint>& points,
+                                         uint64_t weights_bytes, uint64_t last_level_cache_bytes);
 
 }  // namespace convene::cli

@@ -80,6 +80,17 @@ TEST_F(CommandsTest, FilesThatCannotBeWrittenAreSeenBeforeTheWork) {
   }
 }
 
+TEST_F(CommandsTest, MeasureNeedsTheDiskThatItIsGiven) {
+  Write("file", "x");
+  for (const std::string& path : {Path("nowhere"), Path("file"), std::string("/proc")}) {
+    const Outcome outcome = Run({"measure", "--disk", path, "--seconds", "0.01"});
+    EXPECT_EQ(outcome.status, kFailure) << path;
+    EXPECT_THAT(outcome.err, HasSubstr(path));
+    EXPECT_EQ(outcome.out, "");
+  }
+  EXPECT_FALSE(fs::exists(Path("nowhere")));
+}
+
 TEST_F(CommandsTest, DirectoriesThatCannotBeWrittenAreSeenBeforeTheWork) {
   Write("empty_file", "");
   for (const auto& [path, message] :
@@ -103,17 +114,21 @@ TEST_F(CommandsTest, DirectoriesThatCannotBeWrittenAreSeenBeforeTheWork) {
 
 TEST_F(CommandsTest, WrongOptionsAreSeenBeforeAModelIsLoaded) {
   for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--max-tokens", "0"},
+                                                {"--max-tokens", "1e18"},
                                                 {"--top-p", "1.5"},
                                                 {"--top-k", "-1"},
                                                 {"--temperature", "nan"},
+                                                {"--temperature", "1e30"},
                                                 {"--stop", ""},
+                                                {"--seed", "18446744073709551616"},
+                                                {"--repetition-penalty", "1e9"},
                                                 {"--repetition-penalty", "0"}}) {
     for (const std::vector<std::string>& command :
          {std::vector<std::string>{"run", model_, "--prompt", "x"}, {"chat", model_}}) {
       std::vector<std::string> words = command;
       words.insert(words.end(), wrong.begin(), wrong.end());
       const Outcome outcome = Run(words);
-      EXPECT_EQ(outcome.status, kFailure) << wrong[0];
+      EXPECT_EQ(outcome.status, wrong[0] == "--stop" ? kFailure : kUsage) << wrong[0];
       EXPECT_THAT(outcome.err, StartsWith("convene: ")) << wrong[0];
     }
   }
@@ -291,7 +306,7 @@ TEST_F(CommandsTest, CompareSaysWhatIsWrong) {
     std::vector<std::string> words = {"compare", model_};
     words.insert(words.end(), options.begin(), options.end());
     const Outcome outcome = Run(words);
-    EXPECT_EQ(outcome.status, kFailure) << cause;
+    EXPECT_EQ(outcome.status, cause == "auto" ? kUsage : kFailure) << cause;
     EXPECT_THAT(outcome.err, HasSubstr(cause));
     EXPECT_EQ(outcome.out, "");
   }

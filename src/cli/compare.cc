@@ -15,6 +15,7 @@
 #include "cli/output.h"
 #include "cli/reference_logits.h"
 #include "cli/scored_text.h"
+#include "cli/value_options.h"
 #include "cli/weight_errors.h"
 #include "weights/packed_directory.h"
 
@@ -46,29 +47,24 @@ class Compare : public Command {
         "\nPerplexity of a text, KL divergence in nats per token, top-1 agreement and |difference| "
         "of logits, against a reference. A format is WEIGHTS[:GROUP][:act=F][:kv=F], as int8, "
         "int4:64 or int8:act=bf16:kv=int8. Models are loaded in turn.");
-    app.add_option("MODEL", model_.directory, "Directory of a Hugging Face checkpoint")
+    AddPath(app, "MODEL", model_.directory, "Directory of a Hugging Face checkpoint")
         ->type_name("")
         ->required();
-    app.add_option("--reference", reference_, "A format (default: bf16)")->type_name("FORMAT");
-    app.add_option("--formats", formats_, "To compare with it (default: int8,int4)")
-        ->delimiter(',')
+    app.add_option("--reference", reference_, "A format (default: bf16)")
+        ->check(ParsedBy(ParseFormatWord))
+        ->type_name("FORMAT");
+    AddWords(app, "--formats", formats_, "To compare with it (default: int8,int4)")
         ->type_name("FORMAT,...");
-    app.add_option(
-           "--schemes", schemes_,
-           "Also the reference with the layers' weights rounded: int8-tensor, int4-channel, "
-           "int4-group32-zero, ... or all")
-        ->delimiter(',')
+    AddWords(app, "--schemes", schemes_,
+             "Also the reference with the layers' weights rounded: int8-tensor, int4-channel, "
+             "int4-group32-zero, ... or all")
         ->type_name("NAME,...");
     app.add_flag("--weight-errors", weight_errors_,
                  "Cosine and relative error of the weights for each scheme; needs no text");
     AddScoredTextOptions(app, text_options_);
-    app.add_option("--max-tokens", max_tokens_, "Take only the first N tokens")
-        ->check(CLI::Range(2, 1 << 30).description(""))
-        ->type_name("N");
-    app.add_option("--threads", model_.load.num_threads, "Threads (default: one per usable core)")
-        ->type_name("N");
-    app.add_option("--chunk", model_.load.max_step_tokens, "Most tokens of a step (default: 512)")
-        ->type_name("N");
+    AddNumber(app, "--max-tokens", max_tokens_, {2, 1 << 30}, "Take only the first N tokens");
+    AddThreadsOption(app, model_.load.num_threads);
+    AddChunkOption(app, model_);
     AddJsonOption(app, json_path_);
   }
 
@@ -148,7 +144,7 @@ class Compare : public Command {
     if (!candidates) return candidates.error();
     Result<ScoredText> text = ReadScoredText(model_.directory, text_options_);
     if (!text) return text.error();
-    text->tokens.resize(std::min(text->tokens.size(), max_tokens_.value_or(text->tokens.size())));
+    if (max_tokens_) text->tokens.resize(std::min<size_t>(text->tokens.size(), *max_tokens_));
     const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_.directory);
     if (!spec) return spec.error();
     Result<ReferenceLogits> logits =
@@ -208,7 +204,7 @@ class Compare : public Command {
   std::vector<std::string> schemes_;
   bool weight_errors_ = false;
   ScoredTextOptions text_options_;
-  std::optional<size_t> max_tokens_;
+  std::optional<int> max_tokens_;
   std::string json_path_;
 };
 

@@ -14,38 +14,34 @@
 #include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/token_file.h"
+#include "cli/value_options.h"
 #include "engine/encode_inputs.h"
 #include "text/tokenizer.h"
 
 namespace convene::cli {
 namespace {
 
-// Inputs are encoded together up to so many tokens, unless --chunk says otherwise.
-constexpr int kMostStepTokens = 1 << 15;
-constexpr int kFewestStepTokens = 512;
-
 class EncodeText : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    CLI::Option* text = app.add_option("--text", text_, "The text to encode")->type_name("TEXT");
-    CLI::Option* file = app.add_option("--text-file", text_path_,
-                                       "A file to encode, less its last line break ('-': stdin)")
+    CLI::Option* text = AddText(app, "--text", text_, "The text to encode")->type_name("TEXT");
+    CLI::Option* file = AddPath(app, "--text-file", text_path_,
+                                "A file to encode, less its last line break ('-': stdin)")
                             ->type_name("FILE")
                             ->excludes(text);
-    app.add_option("--tokens", tokens_path_,
-                   "Token ids instead of text: text, or .npy of int32 or int64 ('-': stdin)")
+    AddPath(app, "--tokens", tokens_path_,
+            "Token ids instead of text: text, or .npy of int32 or int64 ('-': stdin)")
         ->type_name("FILE")
         ->excludes(text)
         ->excludes(file);
     app.add_flag("--lines", lines_, "Every line of the file is an input of its own");
-    app.add_option("--out", out_path_,
-                   "Where to write the states: float32 (tokens of all inputs, hidden)")
+    AddPath(app, "--out", out_path_,
+            "Where to write the states: float32 (tokens of all inputs, hidden)")
         ->type_name("FILE.npy")
         ->required();
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_);
     AddCapacityOption(app, model_);
-    chunk_ = app.get_option("--chunk");
   }
 
   Status Run() override {
@@ -63,10 +59,7 @@ class EncodeText : public Command {
       longest = std::max(longest, input.size());
     }
     model_.load.context = static_cast<int>(std::max<size_t>(longest, 2));
-    if (chunk_->count() == 0) {
-      const auto wanted = static_cast<int>(std::min<size_t>(num_tokens, kMostStepTokens));
-      model_.load.max_step_tokens = std::max(wanted, kFewestStepTokens);
-    }
+    FitInputs(model_, num_tokens);
     // Room for as many of the longest inputs as a step may hold.
     const int fitting = std::max(1, model_.load.max_step_tokens / static_cast<int>(longest));
     model_.load.max_sequences = std::min(static_cast<int>(inputs_.size()), fitting);
@@ -121,8 +114,10 @@ class EncodeText : public Command {
     if (!written) return written;
     if (const Status closed = writer->Close(); !closed) return closed;
     const double rate = static_cast<double>(num_tokens) / elapsed.count();
-    PrintNote("encode: {} inputs, {} tokens in {:.3f} s ({:.1f} tokens/s) -> {}\n", inputs_.size(),
-              FormatCount(static_cast<uint64_t>(num_tokens)), elapsed.count(), rate, out_path_);
+    PrintNote("encode: {}, {} in {:.3f} s ({:.1f} tokens/s) -> {}\n",
+              FormatCount(inputs_.size(), "input"),
+              FormatCount(static_cast<uint64_t>(num_tokens), "token"), elapsed.count(), rate,
+              out_path_);
     if (json_path_.empty()) return {};
     std::vector<size_t> lengths;
     for (const std::vector<int32_t>& input : inputs_) lengths.push_back(input.size());
@@ -141,7 +136,6 @@ class EncodeText : public Command {
   bool lines_ = false;
   std::string out_path_;
   std::string json_path_;
-  CLI::Option* chunk_ = nullptr;
   std::vector<std::vector<int32_t>> inputs_;
 };
 

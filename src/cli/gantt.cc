@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/quote.h"
 #include "cli/output.h"
 #include "cli/read_trace.h"
+#include "cli/value_options.h"
 #include "schedule/gantt.h"
 #include "schedule/select_layers.h"
 
@@ -28,7 +31,8 @@ Result<std::pair<int, int>> ParseLayers(const std::string& text) {
   const int last =
       dash == std::string::npos ? first : number(std::string_view(text).substr(dash + 1));
   if (first < 0 || last < first) {
-    return Error{fmt::format("--layers {} are no layers; write one as 3, several as 0-7", text)};
+    return Error{
+        fmt::format("--layers {} are no layers; write one as 3, several as 0-7", Quote(text))};
   }
   return std::pair(first, last);
 }
@@ -36,19 +40,19 @@ Result<std::pair<int, int>> ParseLayers(const std::string& text) {
 class Gantt : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("TRACE", trace_path_, "File that --trace has written ('-': stdin)")
+    AddPath(app, "TRACE", trace_path_, "File that --trace has written ('-': stdin)")
         ->type_name("")
         ->required();
-    app.add_option("--out", out_path_, "Where to write the picture")
+    AddPath(app, "--out", out_path_, "Where to write the picture")
         ->type_name("FILE.svg")
         ->check(WritableFile())
         ->required();
-    app.add_option("--step", step_, "Which of its steps (default: the first)")->type_name("N");
-    app.add_option("--layers", layers_, "Only these layers: 3, or 0-7 (default: the whole step)")
-        ->type_name("A-B");
-    app.add_option("--width", gantt_.width, "Of the picture, in pixels (default: 1600)")
-        ->check(CLI::Range(400, 100000))
-        ->type_name("N");
+    AddNumber(app, "--step", step_, {0, kPositive.max}, "Which of its steps (default: the first)");
+    AddText(app, "--layers", layers_, "Only these layers: 3, or 0-7 (default: the whole step)")
+        ->type_name("A-B")
+        ->check(ParsedBy(ParseLayers));
+    AddNumber(app, "--width", gantt_.width, {400, 100000},
+              "Of the picture, in pixels (default: 1600)");
   }
 
   Status Run() override {
@@ -60,16 +64,16 @@ class Gantt : public Command {
           fmt::format("--step {} is not there; {} has {}", step_, trace_path_, ListSteps(*trace))};
     }
     const schedule::TracedStep& step = trace->steps[static_cast<size_t>(step_)];
-    if (layers_.empty()) return WriteText(out_path_, GanttSvg(step, gantt_));
-    const auto layers = ParseLayers(layers_);
+    if (!layers_) return WriteText(out_path_, GanttSvg(step, gantt_));
+    const auto layers = ParseLayers(*layers_);
     if (!layers) return layers.error();
     const int num_layers = schedule::NumLayers(step.schedule);
     if (layers->second >= num_layers) {
-      return Error{fmt::format("--layers {} is out of range; the step has layers 0-{}", layers_,
+      return Error{fmt::format("--layers {} is out of range; the step has layers 0-{}", *layers_,
                                num_layers - 1)};
     }
     schedule::TracedStep part = SelectLayers(step, layers->first, layers->second);
-    part.name += ", layers " + layers_;
+    part.name += ", layers " + *layers_;
     return WriteText(out_path_, GanttSvg(part, gantt_));
   }
 
@@ -77,7 +81,7 @@ class Gantt : public Command {
   std::string trace_path_;
   std::string out_path_;
   int step_ = 0;
-  std::string layers_;
+  std::optional<std::string> layers_;
   schedule::GanttOptions gantt_;
 };
 

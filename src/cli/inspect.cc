@@ -13,6 +13,7 @@
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/text_table.h"
+#include "cli/value_options.h"
 #include "engine/loaded_model.h"
 #include "weights/packed_directory.h"
 
@@ -21,8 +22,6 @@ namespace {
 
 using model::ModelSpec;
 using model::TensorKind;
-
-constexpr int kMaxContext = 1 << 24;
 
 std::string Count(int64_t count) { return FormatCount(static_cast<uint64_t>(count)); }
 
@@ -123,7 +122,9 @@ std::string WorkTable(const Inspection& inspection) {
   table.AddRule();
   add_row("total", [&](const Column& at) { return in_unit(at.flops.total() / at.tokens); });
   std::string text = table.Format();
-  if (has_encoder) text += fmt::format("\n  With an input of {} tokens.\n", Count(context));
+  if (has_encoder)
+    text += fmt::format("\n  With an input of {}.\n",
+                        FormatCount(static_cast<uint64_t>(context), "token"));
   if (spec.layers.front().attention.latent) {
     text += fmt::format(
         "\n  Of a prompt. A generated token attends to the latents as they are: scores of {} "
@@ -146,8 +147,9 @@ std::string MemoryTable(const Inspection& inspection) {
   table.AddRow({fmt::format("KV cache, {} per {}token", FormatBytes(inspection.kv_token_bytes()),
                             inspection.spec.has_encoder() ? "input or generated " : ""),
                 FormatBytes(memory.kv_bytes)});
-  table.AddRow({fmt::format("working memory of {} threads", inspection.num_threads),
-                FormatBytes(memory.working_bytes)});
+  table.AddRow(
+      {"working memory of " + FormatCount(static_cast<uint64_t>(inspection.num_threads), "thread"),
+       FormatBytes(memory.working_bytes)});
   table.AddRule();
   table.AddRow({"needed", FormatBytes(memory.needed_bytes())});
   table.AddRow({fmt::format("available ({})", inspection.available.limited_by),
@@ -193,23 +195,18 @@ std::string FormatInspection(const std::string& path, const Inspection& inspecti
 class Inspect : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("MODEL", path_, "Model directory, or a bare config.json")
+    AddPath(app, "MODEL", path_, "Model directory, or a bare config.json")
         ->type_name("")
         ->required();
-    app.add_option("--context", context_,
-                   fmt::format("Length for which memory is reckoned (default: the model's, at most "
-                               "{})",
-                               engine::kDefaultContext))
+    AddNumber(app, "--context", context_, {2, engine::kMaxContext},
+              fmt::format("Length for which memory is reckoned (default: the model's, at most {})",
+                          engine::kDefaultContext))
         ->type_name("TOKENS");
     AddFormatOptions(app, formats_);
     AddJsonOption(app, json_path_);
   }
 
   Status Run() override {
-    if (context_ && (*context_ < 2 || *context_ > kMaxContext)) {
-      return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",
-                               *context_, kMaxContext)};
-    }
     if (weights::IsPackedDirectory(path_)) {
       const Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(path_);
       if (!packed) return packed.error();

@@ -13,6 +13,7 @@
 #include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/token_file.h"
+#include "cli/value_options.h"
 #include "engine/check_tokens.h"
 #include "engine/score_tokens.h"
 
@@ -22,11 +23,11 @@ namespace {
 class Logits : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("--tokens", tokens_path_,
-                   "Token ids: text, or .npy of int32 or int64 ('-': stdin)")
+    AddPath(app, "--tokens", tokens_path_,
+            "Token ids: text, or .npy of int32 or int64 ('-': stdin)")
         ->type_name("FILE")
         ->required();
-    app.add_option("--out", out_path_, "Where to write the logits: float32 (positions, vocab)")
+    AddPath(app, "--out", out_path_, "Where to write the logits: float32 (positions, vocab)")
         ->type_name("FILE.npy")
         ->check(WritableFile())
         ->required();
@@ -72,7 +73,8 @@ class Logits : public Command {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
 
     const double tokens_per_s = static_cast<double>(tokens.size()) / elapsed.count();
-    PrintNote("logits: {} positions x {} in {:.2f} s ({:.1f} tokens/s) -> {}\n", tokens.size(),
+    PrintNote("logits: {} x {} in {:.2f} s ({:.1f} tokens/s) -> {}\n",
+              FormatCount(tokens.size(), "position"),
               FormatCount(static_cast<uint64_t>(vocab_size)), elapsed.count(), tokens_per_s,
               out_path_);
     if (json_path_.empty()) return {};

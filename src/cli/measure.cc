@@ -11,15 +11,18 @@
 #include "base/message.h"
 #include "base/units.h"
 #include "cli/measure_machine.h"
+#include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/value_options.h"
 #include "kernels/choose_kernels.h"
 
 namespace convene::cli {
 namespace {
 
 std::string Describe(const hardware::Profile& profile) {
-  std::string text = fmt::format("{}, {} threads on CPUs {}, {}\n", profile.cpu_name,
-                                 profile.cpus.size(), fmt::join(profile.cpus, ","), profile.isa);
+  std::string text = fmt::format(
+      "{}, {} on CPU{} {}, {}\n", profile.cpu_name, FormatCount(profile.cpus.size(), "thread"),
+      profile.cpus.size() == 1 ? "" : "s", fmt::join(profile.cpus, ","), profile.isa);
   text += fmt::format("dot products  float32  {:10.1f} GFLOP/s\n", profile.f32_gflops);
   text += fmt::format("              bf16     {:10.1f} GFLOP/s\n", profile.bf16_gflops);
   text += fmt::format("              int8     {:10.1f} Gop/s\n", profile.int8_gops);
@@ -34,12 +37,14 @@ std::string Describe(const hardware::Profile& profile) {
       "experts       {}\n",
       profile.dense_from_rows == 0
           ? "grouped is the faster order for every number of rows"
-          : fmt::format("one after the other from {} rows each on", profile.dense_from_rows));
+          : fmt::format("one after the other from {} each on",
+                        FormatCount(static_cast<uint64_t>(profile.dense_from_rows), "row")));
   text += fmt::format(
       "latent        {}\n",
       profile.expand_from_tokens == 0
           ? "the absorbed form is the faster one for prompts of every length"
-          : fmt::format("expanded for prompts of {} tokens and more", profile.expand_from_tokens));
+          : fmt::format("expanded for prompts of {} and more",
+                        FormatCount(static_cast<uint64_t>(profile.expand_from_tokens), "token")));
   text +=
       fmt::format("last-level cache {}, NUMA nodes {}{}\n",
                   FormatBytes(profile.last_level_cache_bytes), profile.num_numa_nodes,
@@ -52,20 +57,21 @@ std::string Describe(const hardware::Profile& profile) {
 class Measure : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("--threads", num_threads_, "Threads (default: one per usable core)")
-        ->type_name("N");
-    app.add_option("--seconds", options_.budget_s,
-                   "Time for each of the seven measurements (default: 1)")
-        ->check(CLI::Range(0.01, 60.0))
+    AddThreadsOption(app, num_threads_);
+    AddNumber(app, "--seconds", options_.budget_s, {0.01, 60.0},
+              "Time for each of the seven measurements, 0.01 to 60 (default: 1)")
         ->type_name("S");
-    app.add_option("--disk", options_.disk_directory,
-                   "Directory whose disk is measured (default: where the profile is kept)")
+    AddPath(app, "--disk", options_.disk_directory,
+            "Directory whose disk is measured; must exist (default: where the profile is kept)")
         ->type_name("DIR");
     AddJsonOption(app, json_path_);
   }
 
   Status Run() override {
-    if (options_.disk_directory.empty()) options_.disk_directory = CacheDirectory();
+    if (const Status alone = CheckAlone("measure"); !alone) return alone;
+    options_.disk_is_required = !options_.disk_directory.empty();
+    if (!options_.disk_is_required) options_.disk_directory = CacheDirectory();
+
     const Result<hardware::Topology> topology = hardware::ReadTopology();
     if (!topology) return topology.error();
     const Result<hardware::Isa> isa = hardware::ChooseIsa();

@@ -19,17 +19,27 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr uint64_t kMaxDiskFileBytes = uint64_t{2} << 30;
 
-void MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
+Status MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
   std::error_code ignored;  // if it is not there now, the measurement says so
-  std::filesystem::create_directories(options.disk_directory, ignored);
+  if (options.disk_is_required) {
+    if (!std::filesystem::is_directory(options.disk_directory, ignored)) {
+      return Error{fmt::format("{} is not a directory; name one on the disk to be measured",
+                               options.disk_directory)};
+    }
+  } else {
+    std::filesystem::create_directories(options.disk_directory, ignored);
+  }
+
   const Result<hardware::DiskRate> disk =
       hardware::MeasureDiskRead(options.disk_directory, kMaxDiskFileBytes, options.budget_s);
+  if (!disk && options.disk_is_required) return disk.error();
   if (!disk) {
     PrintNote("disk not measured: {}\n", disk.error().message);
-    return;
+    return {};
   }
   profile.disk_gbps = disk->read.median / kGiga;
   profile.disk_direct = disk->direct;
+  return {};
 }
 
 }  // namespace
@@ -46,6 +56,8 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
   profile.disk_directory = options.disk_directory;
   profile.date = hardware::CurrentDate();
 
+  // First, since it may fail.
+  if (const Status disk = MeasureDisk(options, profile); !disk) return disk.error();
   const kernels::DotPeaks peaks = kernels::MeasureDotPeaks(pool, isa, 3 * options.budget_s);
   profile.f32_gflops = peaks.f32.median / kGiga;
   profile.bf16_gflops = peaks.bf16.median / kGiga;
@@ -77,7 +89,6 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
     if (!expand_from) return expand_from.error();
     profile.expand_from_tokens = *expand_from;
   }
-  MeasureDisk(options, profile);
   return profile;
 }
 

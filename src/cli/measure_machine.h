@@ -14,15 +14,18 @@
 namespace convene::cli {
 
 struct MeasureOptions {
-  double budget_s = 1;         // for each of the rates
-  std::string disk_directory;  // created if it does not exist
+  double budget_s = 1;  // for each of the rates
+  std::string disk_directory;
+  // The directory was asked for: it must exist, and its disk be measurable. Otherwise it is
+  // created, and a disk that cannot be measured has the rate 0, with a note.
+  bool disk_is_required = false;
+
   // Whose order of experts and form of latent attention are measured; null: they are not.
   const kernels::KernelSet* choices_of = nullptr;
 };
 
-// All threads of `pool` with the instructions of `isa`. Rates are the medians of many passes. The
-// disk's rate stays 0, with a message on standard error, where it cannot be measured.
-// Error: no memory to measure with.
+// All threads of `pool` with the instructions of `isa`. Rates are the medians of many passes.
+// Errors: no memory to measure with, a disk that is required and cannot be measured.
 Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
                                          hardware::ThreadPool& pool, hardware::Isa isa,
                                          const MeasureOptions& options);

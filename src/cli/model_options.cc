@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "checkpoint/checkpoint.h"
 #include "cli/command.h"
 #include "cli/load_messages.h"
+#include "cli/value_options.h"
 #include "engine/score_tokens.h"
 
 namespace convene::cli {
@@ -21,9 +23,7 @@ void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes) {
          "bf16, int8 and int4 that fits memory")
       ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "f32"}))
       ->type_name("FORMAT");
-  app.add_option("--int4-group", wishes.int4_group, "Columns per int4 scale: 32 (default), 64, 128")
-      ->check(CLI::IsMember({32, 64, 128}))
-      ->type_name("N");
+  AddInt4GroupOption(app, wishes.int4_group);
   app.add_option_function<std::string>(
          "--activations",
          [&wishes](const std::string& name) {
@@ -44,12 +44,11 @@ void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes) {
 }
 
 void AddModelOptions(CLI::App& app, ModelOptions& options) {
-  app.add_option("MODEL", options.directory, "Directory of a Hugging Face checkpoint")
+  AddPath(app, "MODEL", options.directory, "Directory of a Hugging Face checkpoint")
       ->type_name("")
       ->required();
   AddFormatOptions(app, options.load.formats);
-  app.add_option("--threads", options.load.num_threads, "Threads (default: one per usable core)")
-      ->type_name("N");
+  AddThreadsOption(app, options.load.num_threads);
   app.add_option_function<std::string>(
          "--numa",
          [&options](const std::string& name) {
@@ -60,8 +59,7 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
          "Weights on memory nodes: interleave, local, or auto (default)")
       ->check(CLI::IsMember({"auto", "interleave", "local"}))
       ->type_name("POLICY");
-  app.add_option("--chunk", options.load.max_step_tokens, "Most tokens of a step (default: 512)")
-      ->type_name("N");
+  AddChunkOption(app, options);
   app.add_flag(
          "--verify-checkpoint", options.load.verify_checkpoint,
          "Read all weights and compare the ranks' copies, or packed ones with their checksums")
@@ -70,18 +68,43 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
   options.watch->AddOptions(app);
 }
 
+void AddThreadsOption(CLI::App& app, std::optional<int>& num_threads) {
+  AddNumber(app, "--threads", num_threads, kPositive, "Threads (default: one per usable core)");
+}
+
+void AddInt4GroupOption(CLI::App& app, std::optional<int>& columns) {
+  app.add_option_function<std::string>(
+         "--int4-group",
+         [&columns](const std::string& text) { columns = *ParseNumber(text, kPositive); },
+         "Columns per int4 scale: 32 (default), 64, 128")
+      ->check(CLI::IsMember({"32", "64", "128"}))
+      ->type_name("N");
+}
+
+void AddChunkOption(CLI::App& app, ModelOptions& options) {
+  options.chunk = AddNumber(app, "--chunk", options.load.max_step_tokens,
+                            {1, engine::kMaxStepTokens}, "Most tokens of a step (default: 512)");
+}
+
+void FitInputs(ModelOptions& options, size_t num_tokens) {
+  constexpr size_t kMostStepTokens = 1 << 15;  // more memory than that takes a --chunk
+  const auto wanted = static_cast<int>(std::min(num_tokens, kMostStepTokens));
+  if (options.chunk->count() == 0) {
+    options.load.max_step_tokens = std::max(options.load.max_step_tokens, wanted);
+  }
+  if (!options.load.context && wanted > engine::kDefaultContext) options.load.context = wanted;
+}
+
 void AddContextOption(CLI::App& app, ModelOptions& options) {
-  app.add_option("--context", options.load.context,
-                 fmt::format("Longest sequence (default: the model's, at most {})",
-                             engine::kDefaultContext))
+  AddNumber(
+      app, "--context", options.load.context, {2, engine::kMaxContext},
+      fmt::format("Longest sequence (default: the model's, at most {})", engine::kDefaultContext))
       ->type_name("TOKENS");
 }
 
 void AddCapacityOption(CLI::App& app, ModelOptions& options) {
-  app.add_option("--expert-capacity", options.load.expert_capacity,
-                 "Tokens an expert takes of a prompt (Switch; default: any)")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
+  AddNumber(app, "--expert-capacity", options.load.expert_capacity, kPositive,
+            "Tokens an expert takes of a prompt (Switch; default: any)");
 }
 
 Result<model::ModelSpec> ReadSpec(const std::string& directory) {

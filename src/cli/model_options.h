@@ -18,6 +18,7 @@ struct ModelOptions {
   std::string directory;
   engine::LoadOptions load;
   PlanOptions plan = {};
+  CLI::Option* chunk = nullptr;  // --chunk
   // Of the steps of the model that LoadModel gives; Write is the command's matter.
   std::shared_ptr<StepWatch> watch = std::make_shared<StepWatch>();
 };
@@ -27,6 +28,16 @@ void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes);
 
 // MODEL, the formats, --threads, --chunk, those of several ranks and those that watch steps.
 void AddModelOptions(CLI::App& app, ModelOptions& options);
+
+// --threads, --int4-group and --chunk by themselves.
+void AddThreadsOption(CLI::App& app, std::optional<int>& num_threads);
+void AddInt4GroupOption(CLI::App& app, std::optional<int>& columns);
+void AddChunkOption(CLI::App& app, ModelOptions& options);
+
+// Makes room for an encoder's inputs where --chunk and --context do not say how much: an encoder
+// sees an input whole, in one step. `num_tokens`: of the longest input, or of those to be encoded
+// together.
+void FitInputs(ModelOptions& options, size_t num_tokens);
 
 // --context, where the command does not know it.
 void AddContextOption(CLI::App& app, ModelOptions& options);

@@ -14,6 +14,7 @@
 #include "base/open_file.h"
 #include "base/read_file.h"
 #include "base/units.h"
+#include "cli/value_options.h"
 
 namespace convene::cli {
 namespace {
@@ -136,7 +137,7 @@ CLI::Validator NewDirectory() {
 }
 
 void AddJsonOption(CLI::App& app, std::string& path) {
-  app.add_option("--json", path, "Write the figures as JSON ('-': standard output)")
+  AddPath(app, "--json", path, "Write the figures as JSON ('-': standard output)")
       ->type_name("FILE")
       ->check(WritableFile());
 }

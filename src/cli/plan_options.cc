@@ -3,40 +3,45 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
+#include "cli/value_options.h"
 
 namespace convene::cli {
 
 void AddPlanOptions(CLI::App& app, PlanOptions& options) {
-  app.add_option("--layout", options.layout, "How ranks share the work (docs/ranks.md)")
+  AddText(app, "--layout", options.layout, "How ranks share the work (docs/ranks.md)")
+      ->check(ParsedBy(plan::ParseLayout))
       ->type_name("TEXT");
   const auto rare = [](CLI::Option* option, const char* type) {
     option->type_name(type)->group(kRareOptions);
   };
-  rare(app.add_option("--plan", options.path, "Read a plan; the options beside it override it"),
+  rare(AddPath(app, "--plan", options.path, "Read a plan; the options beside it override it"),
        "FILE.json");
-  rare(app.add_option("--pipeline", options.pipeline,
-                      "Chunks of an expert stage: N, N:experts or auto"),
+  rare(AddText(app, "--pipeline", options.pipeline,
+               "Chunks of an expert stage: N, N:experts or auto")
+           ->check(ParsedBy([](std::string_view text) {
+             plan::Plan unused;
+             return plan::ParsePipeline(text, &unused);
+           })),
        "TEXT");
-  rare(
-      app.add_option("--wire", options.wire, "Rows between ranks: f32, bf16, fp8 or auto (default)")
-          ->check(CLI::IsMember({"auto", "f32", "bf16", "fp8"})),
-      "FORMAT");
-  rare(app.add_option("--gemm", options.gemm, "The experts' work: grouped, dense or auto (default)")
+  rare(AddText(app, "--wire", options.wire, "Rows between ranks: f32, bf16, fp8 or auto (default)")
+           ->check(CLI::IsMember({"auto", "f32", "bf16", "fp8"})),
+       "FORMAT");
+  rare(AddText(app, "--gemm", options.gemm, "The experts' work: grouped, dense or auto (default)")
            ->check(CLI::IsMember({"auto", "grouped", "dense"})),
        "ORDER");
-  rare(app.add_option("--comm-budget", options.comm_budget,
-                      "Threads of each rank that products leave to exchanges under way"),
+  rare(AddNumber(app, "--comm-budget", options.comm_budget, {0, plan::kMostCommBudget},
+                 "Threads of each rank that products leave to exchanges under way"),
        "N");
   app.add_flag("--no-overlap", options.no_overlap,
                "Exchanges wait for the computation and it for them")
       ->group(kRareOptions);
   CLI::Option* experts =
-      app.add_option("--num-experts-skew", options.router.num_experts,
-                     "Made-up routing, for experiments: the number of experts preferred");
-  CLI::Option* skew = app.add_option("--router-skew", options.router.skew,
-                                     "Made-up routing: the share of tokens that prefer them");
-  skew->check(CLI::Range(0.0, 1.0))->needs(experts);
-  experts->check(CLI::PositiveNumber)->needs(skew);
+      AddNumber(app, "--num-experts-skew", options.router.num_experts, kPositive,
+                "Made-up routing, for experiments: the number of experts preferred");
+  CLI::Option* skew = AddNumber(app, "--router-skew", options.router.skew, {0.0, 1.0},
+                                "Made-up routing: the share of tokens that prefer them");
+  skew->needs(experts);
+  experts->needs(skew);
   rare(skew, "SHARE");
   rare(experts, "N");
 }
@@ -69,13 +74,7 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {
     if (!gemm) return gemm.error();
     plan.gemm = *gemm;
   }
-  if (options.comm_budget) {
-    if (*options.comm_budget < 0) {
-      return Error{fmt::format("a budget of {} threads is out of range; it must be 0 or more",
-                               *options.comm_budget)};
-    }
-    plan.comm_budget = *options.comm_budget;
-  }
+  if (options.comm_budget) plan.comm_budget = *options.comm_budget;
   if (options.no_overlap) {
     plan.pipeline = {.overlap = false};
     plan.auto_pipeline = false;

@@ -10,7 +10,9 @@
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/load_messages.h"
+#include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/value_options.h"
 #include "hardware/memory_status.h"
 #include "hardware/topology.h"
 #include "weights/load_weights.h"
@@ -22,21 +24,18 @@ namespace {
 class Quantize : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("MODEL", source_, "Directory of a Hugging Face checkpoint")
+    AddPath(app, "MODEL", source_, "Directory of a Hugging Face checkpoint")
         ->type_name("")
         ->required();
-    app.add_option("--out", target_, "Where to write; must not exist or be empty")
+    AddPath(app, "--out", target_, "Where to write; must not exist or be empty")
         ->type_name("DIR")
         ->check(NewDirectory())
         ->required();
     app.add_option("--weights", weights_, "Format: int8 (default), int4, bf16 or f32")
         ->check(CLI::IsMember({"int8", "int4", "bf16", "f32"}))
         ->type_name("FORMAT");
-    app.add_option("--int4-group", group_, "Columns per int4 scale: 32 (default), 64 or 128")
-        ->check(CLI::IsMember({32, 64, 128}))
-        ->type_name("N");
-    app.add_option("--threads", num_threads_, "Threads (default: one per usable core)")
-        ->type_name("N");
+    AddInt4GroupOption(app, group_);
+    AddThreadsOption(app, num_threads_);
   }
 
   Status Run() override {
@@ -48,7 +47,7 @@ class Quantize : public Command {
     const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(source_);
     if (!checkpoint) return checkpoint.error();
     const weights::WeightFormats formats{.matrices = *kernels::WeightFormatFromName(weights_),
-                                         .group = group_};
+                                         .group = group_.value_or(32)};
     const uint64_t size_bytes = weights::PackedSizeBytes(checkpoint->spec(), formats);
     const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
     if (!available) return available.error();
@@ -83,7 +82,7 @@ class Quantize : public Command {
   std::string source_;
   std::string target_;
   std::string weights_ = "int8";
-  int group_ = 32;
+  std::optional<int> group_;
   std::optional<int> num_threads_;
 };
 

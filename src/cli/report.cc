@@ -9,6 +9,7 @@
 #include "cli/output.h"
 #include "cli/read_trace.h"
 #include "cli/text_table.h"
+#include "cli/value_options.h"
 #include "schedule/step_figures.h"
 
 namespace convene::cli {
@@ -140,7 +141,7 @@ nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
 class Report : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("TRACE", trace_path_, "File that --trace has written ('-': stdin)")
+    AddPath(app, "TRACE", trace_path_, "File that --trace has written ('-': stdin)")
         ->type_name("")
         ->required();
     AddJsonOption(app, json_path_);

@@ -11,6 +11,7 @@
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/sampling_options.h"
+#include "cli/value_options.h"
 #include "engine/engine.h"
 #include "hardware/memory_status.h"
 #include "text/tokenizer.h"
@@ -23,10 +24,10 @@ constexpr int kDefaultMaxTokens = 256;
 class RunPrompt : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    CLI::Option* prompt = app.add_option("-p,--prompt", prompt_, "The text to continue");
+    CLI::Option* prompt = AddText(app, "-p,--prompt", prompt_, "The text to continue");
     prompt->type_name("TEXT");
-    app.add_option("--prompt-file", prompt_path_,
-                   "Read it from a file, less its last line break (default '-': stdin)")
+    AddPath(app, "--prompt-file", prompt_path_,
+            "Read it from a file, less its last line break (default '-': stdin)")
         ->type_name("FILE")
         ->excludes(prompt);
     AddSamplingOptions(app, sampling_, fmt::to_string(kDefaultMaxTokens));
@@ -48,6 +49,9 @@ class RunPrompt : public Command {
     const Result<std::vector<int32_t>> tokens = tokenizer->Encode(*prompt);
     if (!tokens) return tokens.error();
     if (tokens->empty()) return Error{"the prompt is empty; give --prompt TEXT"};
+    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
+    if (!spec) return spec.error();
+    if (spec->has_encoder()) FitInputs(model_, tokens->size());
 
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
@@ -111,9 +115,10 @@ class RunPrompt : public Command {
     const double decode_rate =
         num_generated_ > 1 ? static_cast<double>(num_generated_ - 1) / decode_s_ : 0.0;
     PrintNote(
-        "prompt: {} tokens, first token after {:.3f} s ({:.1f} tokens/s)\n"
-        "generated: {} tokens, {:.1f} tokens/s; seed {}; peak memory {}\n",
-        num_prompt_tokens_, first_token_s_, prompt_rate, num_generated_, decode_rate, seed_,
+        "prompt: {}, first token after {:.3f} s ({:.1f} tokens/s)\n"
+        "generated: {}, {:.1f} tokens/s; seed {}; peak memory {}\n",
+        FormatCount(num_prompt_tokens_, "token"), first_token_s_, prompt_rate,
+        FormatCount(static_cast<uint64_t>(num_generated_), "token"), decode_rate, seed_,
         FormatBytes(memory_.peak_bytes()));
     if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"text", text_},

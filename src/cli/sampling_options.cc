@@ -4,30 +4,37 @@
 
 #include <random>
 
+#include "cli/value_options.h"
 #include "engine/engine.h"
 
 namespace convene::cli {
 
 void AddSamplingOptions(CLI::App& app, SamplingFlags& flags, std::string_view default_max_tokens) {
   engine::GivenSampling& given = flags.given;
-  app.add_option(
-         "-n,--max-tokens", flags.max_tokens,
-         fmt::format("Most tokens to generate (default: the model's, else {})", default_max_tokens))
-      ->type_name("N");
-  app.add_option("--temperature", given.temperature,
-                 "0: greedy, the likeliest token (default: the model's; if that is 0, and one of "
-                 "the next three is given, 1)")
+  const auto number = [&](const char* name, std::optional<double>& value,
+                          engine::SamplingRange range, const char* description) {
+    return AddNumber(app, name, value, {range.min, range.max}, description);
+  };
+  AddNumber(
+      app, "-n,--max-tokens", flags.max_tokens, kPositive,
+      fmt::format("Most tokens to generate (default: the model's, else {})", default_max_tokens));
+  number("--temperature", given.temperature, engine::kTemperatures,
+         "0: greedy, the likeliest token (default: the model's; if that is 0, and one of "
+         "the next three is given, 1)")
       ->type_name("T");
-  app.add_option("--top-k", given.top_k, "Only the K likeliest tokens (0: all)")->type_name("K");
-  app.add_option("--top-p", given.top_p, "Only the likeliest that together reach probability P")
+  AddNumber(app, "--top-k", given.top_k, {0, kPositive.max}, "Only the K likeliest tokens (0: all)")
+      ->type_name("K");
+  number("--top-p", given.top_p, engine::kProbabilities,
+         "Only the likeliest that together reach probability P")
       ->type_name("P");
-  app.add_option("--min-p", given.min_p, "Only tokens at least P times as likely as the likeliest")
+  number("--min-p", given.min_p, engine::kProbabilities,
+         "Only tokens at least P times as likely as the likeliest")
       ->type_name("P");
-  app.add_option("--repetition-penalty", given.repetition_penalty, "Above 1: avoid repetition")
+  number("--repetition-penalty", given.repetition_penalty, engine::kRepetitionPenalties,
+         "Above 1: avoid repetition")
       ->type_name("R");
-  app.add_option("--seed", flags.seed,
-                 "The same seed gives the same text (default: another each time)")
-      ->type_name("N");
+  AddNumber(app, "--seed", flags.seed, kAnySeed,
+            "The same seed gives the same text (default: another each time)");
   app.add_option("--stop", flags.stop, "End before this text; may be repeated")
       ->type_name("TEXT")
       ->allow_extra_args(false);  // or it would take MODEL, too

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 
+#include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "cli/output.h"
 #include "cli/token_file.h"
+#include "cli/value_options.h"
+#include "engine/loaded_model.h"
 #include "text/tokenizer.h"
 
 namespace convene::cli {
@@ -31,14 +34,12 @@ Result<std::vector<int32_t>> ReadTokens(const std::string& model_directory,
 }  // namespace
 
 void AddScoredTextOptions(CLI::App& app, ScoredTextOptions& options) {
-  app.add_option("--text", options.text_path, "The text ('-': stdin)")->type_name("FILE");
-  app.add_option("--tokens", options.tokens_path,
-                 "Token ids instead: decimal, or .npy of int32 or int64")
+  AddPath(app, "--text", options.text_path, "The text ('-': stdin)")->type_name("FILE");
+  AddPath(app, "--tokens", options.tokens_path,
+          "Token ids instead: decimal, or .npy of int32 or int64")
       ->type_name("FILE");
-  app.add_option("--window", options.window,
-                 "Tokens per window (default: the context, at most 512)")
-      ->type_name("N")
-      ->check(CLI::Range(2, 1 << 24).description(""));
+  AddNumber(app, "--window", options.window, {2, engine::kMaxContext},
+            "Tokens per window (default: the context, at most 512)");
 }
 
 std::vector<std::span<const int32_t>> ScoredText::Windows() const {
@@ -60,9 +61,9 @@ Result<ScoredText> ReadScoredText(const std::string& model_directory,
   Result<std::vector<int32_t>> tokens = ReadTokens(model_directory, options);
   if (!tokens) return tokens.error();
   if (tokens->size() < 2) {
-    return Error{fmt::format("{} holds {} tokens; at least 2 are needed to score one",
+    return Error{fmt::format("{} holds {}; at least 2 are needed to score one",
                              options.tokens_path.empty() ? options.text_path : options.tokens_path,
-                             tokens->size())};
+                             FormatCount(tokens->size(), "token"))};
   }
   const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_directory);
   if (!spec) return spec.error();

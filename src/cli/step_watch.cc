@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/output.h"
+#include "cli/value_options.h"
 #include "cost/calibrate.h"
 #include "hardware/profile.h"
 #include "simulate/simulate.h"
@@ -37,11 +38,11 @@ nlohmann::ordered_json RoutingJson(const std::vector<std::vector<int64_t>>& expe
 }  // namespace
 
 void StepWatch::AddOptions(CLI::App& app) {
-  app.add_option("--trace", trace_path_, "Write what typical steps did, for report and gantt")
+  AddPath(app, "--trace", trace_path_, "Write what typical steps did, for report and gantt")
       ->type_name("FILE.json")
       ->check(WritableFile())
       ->group(kRareOptions);
-  app.add_option("--record-routing", routing_path_, "Write how many tokens each expert got")
+  AddPath(app, "--record-routing", routing_path_, "Write how many tokens each expert got")
       ->type_name("FILE.json")
       ->check(WritableFile())
       ->group(kRareOptions);

@@ -12,7 +12,9 @@
 #include "base/message.h"
 #include "base/units.h"
 #include "checkpoint/synthesize.h"
+#include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/value_options.h"
 #include "hardware/topology.h"
 
 namespace convene::cli {
@@ -21,25 +23,21 @@ namespace {
 class Synth : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("CONFIG", config_path_, "A model's config.json, or its directory")
+    AddPath(app, "CONFIG", config_path_, "A model's config.json, or its directory")
         ->type_name("")
         ->required();
-    app.add_option("--out", directory_, "Where to write; must not exist or be empty")
+    AddPath(app, "--out", directory_, "Where to write; must not exist or be empty")
         ->type_name("DIR")
         ->check(NewDirectory())
         ->required();
-    app.add_option("--layers", num_layers_, "Layers to write (default: as many as the model has)")
-        ->type_name("N");
-    app.add_option("--seed", seed_, "Same seed, same bytes (default: 0)")->type_name("N");
-    app.add_option("--threads", num_threads_, "Threads (default: one per usable core)")
-        ->type_name("N");
+    AddNumber(app, "--layers", num_layers_, kPositive,
+              "Layers to write (default: as many as the model has)");
+    AddNumber(app, "--seed", seed_, kAnySeed, "Same seed, same bytes (default: 0)");
+    AddThreadsOption(app, num_threads_);
     AddJsonOption(app, json_path_);
   }
 
   Status Run() override {
-    if (num_layers_ && *num_layers_ < 1) {
-      return Error{fmt::format("--layers is {}, but must be at least 1", *num_layers_)};
-    }
     const Result<std::vector<int>> cpus =
         hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads_);
     if (!cpus) return cpus.error();
@@ -53,8 +51,8 @@ class Synth : public Command {
     const double elapsed_s = elapsed.count();
 
     const double rate = static_cast<double>(summary->size_bytes) / elapsed_s;
-    PrintNote("synth: {} tensors, {} in {}, {:.1f} s ({}/s) -> {}\n",
-              FormatCount(static_cast<uint64_t>(summary->num_tensors)),
+    PrintNote("synth: {}, {} in {}, {:.1f} s ({}/s) -> {}\n",
+              FormatCount(static_cast<uint64_t>(summary->num_tensors), "tensor"),
               FormatBytes(summary->size_bytes),
               summary->num_shards == 1 ? "one file" : fmt::format("{} shards", summary->num_shards),
               elapsed_s, FormatBytes(static_cast<uint64_t>(rate)), directory_);

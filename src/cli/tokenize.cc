@@ -14,6 +14,7 @@
 #include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/token_file.h"
+#include "cli/value_options.h"
 #include "text/tokenizer.h"
 
 namespace convene::cli {
@@ -52,9 +53,9 @@ Status ForEachLine(std::string_view text, Each each) {
 class Tokenize : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("MODEL", directory_, "Directory with a tokenizer")->type_name("")->required();
-    CLI::Option* text = app.add_option("--text", text_, "The text");
-    app.add_option("--file", path_, "Read the text from a file ('-', the default: stdin)")
+    AddPath(app, "MODEL", directory_, "Directory with a tokenizer")->type_name("")->required();
+    CLI::Option* text = AddText(app, "--text", text_, "The text");
+    AddPath(app, "--file", path_, "Read the text from a file ('-', the default: stdin)")
         ->type_name("FILE")
         ->excludes(text);
     app.add_flag("--no-special", no_special_,
@@ -149,10 +150,10 @@ class Tokenize : public Command {
 class Detokenize : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("MODEL", directory_, "Directory with a tokenizer")->type_name("")->required();
-    CLI::Option* ids = app.add_option("--ids", ids_, "Token ids, separated by spaces or commas");
-    app.add_option("--file", path_,
-                   "Read the ids from a file: text or .npy ('-', the default: stdin)")
+    AddPath(app, "MODEL", directory_, "Directory with a tokenizer")->type_name("")->required();
+    CLI::Option* ids = AddText(app, "--ids", ids_, "Token ids, separated by spaces or commas");
+    AddPath(app, "--file", path_,
+            "Read the ids from a file: text or .npy ('-', the default: stdin)")
         ->type_name("FILE")
         ->excludes(ids);
     app.add_flag("--skip-special", skip_special_, "Leave special tokens out");

@@ -24,10 +24,6 @@
 namespace convene::engine {
 namespace {
 
-// Beyond these a typing error is likelier than a wish.
-constexpr int kMaxContext = 1 << 24;
-constexpr int kMaxStepTokens = 1 << 16;
-
 Status CheckOptions(const LoadOptions& options) {
   if (options.context && (*options.context < 2 || *options.context > kMaxContext)) {
     return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",

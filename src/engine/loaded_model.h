@@ -24,6 +24,9 @@
 namespace convene::engine {
 
 inline constexpr int kDefaultContext = 4096;
+// Beyond these a typing error is likelier than a wish.
+inline constexpr int kMaxContext = 1 << 24;
+inline constexpr int kMaxStepTokens = 1 << 16;
 
 struct LoadOptions {
   FormatWishes formats = {};

@@ -29,22 +29,22 @@ double Uniform(uint64_t seed, int64_t index) {
 }  // namespace
 
 Status Validate(const SamplingOptions& options) {
-  const auto out_of_range = [](const char* name, double value, const char* range) {
-    return Error{fmt::format("{} {} is out of range; it must be {}", name, value, range)};
-  };
-  // Written so that NaN fails too.
-  if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
-    return out_of_range("temperature", options.temperature, "0 (greedy) or more");
+  const struct {
+    const char* name;
+    double value;
+    SamplingRange range;
+  } numbers[] = {{"temperature", options.temperature, kTemperatures},
+                 {"top_p", options.top_p, kProbabilities},
+                 {"min_p", options.min_p, kProbabilities},
+                 {"repetition_penalty", options.repetition_penalty, kRepetitionPenalties}};
+  for (const auto& [name, value, range] : numbers) {
+    if (value >= range.min && value <= range.max) continue;  // false for NaN
+    return Error{fmt::format("{} {} is out of range; it must be {} to {}", name, value, range.min,
+                             range.max)};
   }
-  if (options.top_k < 0) return out_of_range("top_k", options.top_k, "0 (all) or more");
-  if (!(options.top_p >= 0 && options.top_p <= 1)) {
-    return out_of_range("top_p", options.top_p, "between 0 and 1");
-  }
-  if (!(options.min_p >= 0 && options.min_p <= 1)) {
-    return out_of_range("min_p", options.min_p, "between 0 and 1");
-  }
-  if (!(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty))) {
-    return out_of_range("repetition_penalty", options.repetition_penalty, "above 0");
+  if (options.top_k < 0) {
+    return Error{
+        fmt::format("top_k {} is out of range; it must be 0 (all) or more", options.top_k)};
   }
   return {};
 }

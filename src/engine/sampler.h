@@ -22,6 +22,15 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
+// Inclusive; beyond them is a typing error, or what float32 cannot tell from the bound.
+struct SamplingRange {
+  double min;
+  double max;
+};
+inline constexpr SamplingRange kTemperatures = {0, 100};
+inline constexpr SamplingRange kProbabilities = {0, 1};
+inline constexpr SamplingRange kRepetitionPenalties = {0.01, 100};
+
 // Error: names the option out of its range.
 Status Validate(const SamplingOptions& options);
 

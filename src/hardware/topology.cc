@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/units.h"
 #include "hardware/affinity.h"
 #include "hardware/control_group.h"
 #include "hardware/hwloc_topology.h"
@@ -130,9 +131,10 @@ Result<std::vector<int>> CpusForRank(const Topology& topology, LocalRank local,
     wanted = static_cast<size_t>(*num_threads);
     if (wanted > cpus.size()) {
       return Error{fmt::format(
-          "{} threads asked for, but rank {} of {} on this host may use {} of the {} CPUs in the "
+          "{} asked for, but rank {} of {} on this host may use {} of the {} CPUs in the "
           "affinity mask: ask for at most {}, or widen the mask",
-          wanted, local.rank, local.count, cpus.size(), topology.num_cpus(), cpus.size())};
+          FormatCount(wanted, "thread"), local.rank, local.count, cpus.size(), topology.num_cpus(),
+          cpus.size())};
     }
   } else if (topology.cpu_quota) {
     // A thread above the quota would be stopped for part of each period, and the others wait for
