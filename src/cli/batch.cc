@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "base/message.h"
+#include "base/units.h"
 #include "cli/batch_progress.h"
 #include "cli/batch_results.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/value_options.h"
 #include "engine/batch_line.h"
 #include "engine/engine.h"
 #include "text/chat_template.h"
@@ -136,20 +138,20 @@ class Batch : public Command {
     app.description(
         app.get_description() +
         "\nA request without seed gets one from its custom_id, so that equal prompts differ where "
-        "tokens are sampled, and a rerun gives the same answers.");
-    app.add_option("--input", input_path_, "OpenAI batch requests, a JSON object per line")
+        "tokens are sampled, and a rerun gives the same answers. Exit status 3: a part of the "
+        "lines was refused; their results say why.");
+    AddPath(app, "--input", input_path_, "OpenAI batch requests, a JSON object per line")
         ->type_name("FILE.jsonl")
         ->required();
-    app.add_option("--output", output_path_,
-                   "Results are appended here as they finish; those already there are not redone")
+    AddPath(app, "--output", output_path_,
+            "Results are appended here as they finish; answers already there are not redone, "
+            "refused lines are tried again ('-': standard output, all of them)")
         ->type_name("FILE.jsonl")
         ->check(WritableFile())
         ->required();
-    app.add_option("--max-batch", model_.load.max_sequences,
-                   fmt::format("Requests that run together, 1 to 4096 (default: {})",
-                               model_.load.max_sequences))
-        ->type_name("N")
-        ->check(CLI::Range(1, 4096).description(""));
+    AddNumber(app, "--max-batch", model_.load.max_sequences, {1, 4096},
+              fmt::format("Requests that run together, 1 to 4096 (default: {})",
+                          model_.load.max_sequences));
     AddJsonOption(app, json_path_);
     AddContextOption(app, model_);
     AddModelOptions(app, model_);
@@ -158,7 +160,12 @@ class Batch : public Command {
 
   std::string model_directory() const override { return model_.directory; }
 
+  bool left_out_a_part() const override { return num_refused_ > 0; }
+
   Status Run() override {
+    if (output_path_ == "-" && json_path_ == "-") {
+      return Error{"--output and --json cannot both be standard output; give one of them a file"};
+    }
     const Result<std::string> input = ReadText(input_path_);
     if (!input) return input.error();
     Result<BatchResults> results = BatchResults::Open(output_path_);
@@ -174,6 +181,7 @@ class Batch : public Command {
       return closed ? WriteFigures(0, 0) : closed;
     }
     if (const Status loaded = LoadEngine(); !loaded) return loaded;
+    if (const Status forgotten = ForgetRetried(); !forgotten) return forgotten;
     const Status done = RunAll();
     const Status closed = results->Close();
     if (!done) return done;
@@ -187,7 +195,7 @@ class Batch : public Command {
     std::string_view text;
   };
 
-  // What the earlier runs have not finished. Repeated custom_ids are refused after all others, so
+  // What the earlier runs have not answered. Repeated custom_ids are refused after all others, so
   // that their results cannot be taken for those of the first.
   void ReadPending(std::string_view input) {
     std::multiset<std::string> seen;
@@ -198,19 +206,39 @@ class Batch : public Command {
       input.remove_prefix(std::min(end + 1, input.size()));
       if (line.text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
       const std::optional<std::string> custom_id = engine::CustomIdOf(line.text);
-      bool is_finished = results_->finished().lines.contains(number);
+      bool is_answered = false;
       bool is_duplicate = false;
       if (custom_id) {
         is_duplicate = seen.contains(*custom_id);
         seen.insert(*custom_id);
-        is_finished = results_->finished().custom_ids.count(*custom_id) >= seen.count(*custom_id);
+        is_answered = results_->earlier().finished.count(*custom_id) >= seen.count(*custom_id);
       }
-      if (is_finished) {
+      if (is_answered) {
         ++num_skipped_;
       } else {
         (is_duplicate ? duplicates_ : pending_).push_back(line);
       }
     }
+  }
+
+  // The old refusals of what is tried now give way to the new results.
+  Status ForgetRetried() {
+    std::set<std::string> custom_ids;
+    std::set<int64_t> lines;
+    for (const std::vector<InputLine>* inputs : {&pending_, &duplicates_}) {
+      for (const InputLine& input : *inputs) {
+        std::optional<std::string> custom_id = engine::CustomIdOf(input.text);
+        if (custom_id) {
+          custom_ids.insert(*std::move(custom_id));
+        } else {
+          lines.insert(input.number);
+        }
+      }
+    }
+    return results_->Forget([&](const RefusedRequest& refused) {
+      return refused.custom_id ? custom_ids.contains(*refused.custom_id)
+                               : lines.contains(refused.line);
+    });
   }
 
   Status LoadEngine() {
@@ -222,11 +250,28 @@ class Batch : public Command {
     } else {
       no_template_ = chat_template.error().message;  // matters only to lines that chat
     }
+    if (const Status fitted = FitEncoder(*tokenizer); !fitted) return fitted;
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
     defaults_ = engine::DefaultSampling((*model)->generation_config());
     engine_ = std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer),
                                                model_.load.max_sequences);
+    return {};
+  }
+
+  // What the longest of an encoder's inputs needs, as `encode` does.
+  Status FitEncoder(const text::Tokenizer& tokenizer) {
+    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
+    if (!spec) return spec.error();
+    if (!spec->has_encoder()) return {};
+    size_t longest = 1;
+    for (const InputLine& input : pending_) {
+      const Result<BatchLine> line = engine::ParseBatchLine(input.text, {});
+      if (!line) continue;  // it will be refused
+      const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
+      if (prompt) longest = std::max(longest, prompt->size());
+    }
+    FitInputs(model_, longest);
     return {};
   }
 
@@ -265,7 +310,7 @@ class Batch : public Command {
   Status Submit(const InputLine& input) {
     Result<BatchLine> line = engine::ParseBatchLine(input.text, defaults_);
     if (!line) return Refuse(input.number, engine::CustomIdOf(input.text), line.error().message);
-    const Result<std::vector<int32_t>> prompt = PromptOf(*line);
+    const Result<std::vector<int32_t>> prompt = PromptOf(*line, engine_->tokenizer());
     if (!prompt) return Refuse(input.number, line->custom_id, prompt.error().message);
     engine::Request request = line->request;
     request.prompt = *prompt;
@@ -280,11 +325,12 @@ class Batch : public Command {
     return {};
   }
 
-  Result<std::vector<int32_t>> PromptOf(const BatchLine& line) const {
+  Result<std::vector<int32_t>> PromptOf(const BatchLine& line,
+                                        const text::Tokenizer& tokenizer) const {
     if (!line.is_chat) {
       const auto* ids = std::get_if<std::vector<int32_t>>(&line.prompt);
       if (ids != nullptr) return *ids;
-      return engine_->tokenizer().Encode(std::get<std::string>(line.prompt));
+      return tokenizer.Encode(std::get<std::string>(line.prompt));
     }
     if (!chat_template_) return Error{no_template_};
     text::RenderOptions options;
@@ -293,7 +339,7 @@ class Batch : public Command {
     const Result<std::string> rendered =
         text::RenderOpenAiMessages(*chat_template_, line.messages, options);
     if (!rendered) return rendered.error();
-    return engine_->tokenizer().Encode(*rendered, {.add_special_tokens = false});
+    return tokenizer.Encode(*rendered, {.add_special_tokens = false});
   }
 
   Status Take(engine::Update& update) {
@@ -318,12 +364,23 @@ class Batch : public Command {
   Status Report() {
     const double tokens_per_s = static_cast<double>(num_generated_) / std::max(elapsed_s_, 1e-9);
     PrintNote(
-        "batch: {} answered, {} refused, {} already there; {} tokens in {:.1f} s ({:.1f} "
-        "tokens/s, {} prompt tokens reused) -> {}\n",
-        num_finished_, num_refused_, num_skipped_, num_generated_, elapsed_s_, tokens_per_s,
-        engine_->num_reused_tokens(), output_path_);
+        "batch: {} answered, {} refused, {} already there; {} in {:.1f} s ({:.1f} "
+        "tokens/s, {} reused) -> {}\n",
+        num_finished_, num_refused_, num_skipped_,
+        FormatCount(static_cast<uint64_t>(num_generated_), "token"), elapsed_s_, tokens_per_s,
+        FormatCount(static_cast<uint64_t>(engine_->num_reused_tokens()), "prompt token"),
+        OutputName());
+    if (num_refused_ > 0) {
+      PrintError(
+          fmt::format("{} of {} lines {} refused; {} says why, and the same command tries "
+                      "them again",
+                      num_refused_, num_refused_ + num_finished_ + num_skipped_,
+                      num_refused_ == 1 ? "was" : "were", OutputName()));
+    }
     return WriteFigures(tokens_per_s, engine_->num_reused_tokens());
   }
+
+  std::string OutputName() const { return output_path_ == "-" ? "standard output" : output_path_; }
 
   Status WriteFigures(double tokens_per_s, int64_t num_reused) const {
     if (json_path_.empty()) return {};

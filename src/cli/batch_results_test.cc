@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <set>
 
 namespace convene::cli {
 namespace {
@@ -38,7 +40,7 @@ TEST_F(BatchResultsTest, GoesOnBehindALineTornAtAnyByte) {
     {
       Result<BatchResults> results = BatchResults::Open(path_);
       ASSERT_TRUE(results.ok()) << results.error().message;
-      EXPECT_EQ(results->finished().custom_ids, std::multiset<std::string>{"a"});
+      EXPECT_EQ(results->earlier().finished, std::multiset<std::string>{"a"});
       ASSERT_TRUE(results->Append({{"custom_id", "c"}, {"error", nullptr}}).ok());
       ASSERT_TRUE(results->Close().ok());
     }
@@ -48,14 +50,56 @@ TEST_F(BatchResultsTest, GoesOnBehindALineTornAtAnyByte) {
   }
 }
 
-TEST_F(BatchResultsTest, KnowsLinesWithoutAnId) {
-  Write(R"({"custom_id":null,"error":{"line":7,"message":"line 7"}})"
-        "\n" +
-        kSecond);
+const std::string kRefused = R"({"id":"batch_req_3","custom_id":"c","response":null,"error":{}})"
+                             "\n";
+const std::string kWithoutId = R"({"custom_id":null,"error":{"line":7,"message":"line 7"}})"
+                               "\n";
+
+TEST_F(BatchResultsTest, TellsWhatWasAnsweredFromWhatWasRefused) {
+  Write(kWithoutId + kSecond + kRefused);
   const Result<BatchResults> results = BatchResults::Open(path_);
   ASSERT_TRUE(results.ok()) << results.error().message;
-  EXPECT_EQ(results->finished().lines, std::set<int64_t>{7});
-  EXPECT_EQ(results->finished().custom_ids, std::multiset<std::string>{"b\n"});
+  EXPECT_EQ(results->earlier().finished, std::multiset<std::string>{"b\n"});
+  ASSERT_EQ(results->earlier().refused.size(), 2u);
+  EXPECT_EQ(results->earlier().refused[0].custom_id, std::nullopt);
+  EXPECT_EQ(results->earlier().refused[0].line, 7);
+  EXPECT_EQ(results->earlier().refused[1].custom_id, "c");
+  EXPECT_EQ(Read(), kWithoutId + kSecond + kRefused) << "only Forget takes lines out";
+}
+
+TEST_F(BatchResultsTest, ForgetsRefusalsAndNothingElse) {
+  Write(kFirst + kRefused + kSecond + kWithoutId + kRefused.substr(0, 20));
+  std::filesystem::permissions(path_, std::filesystem::perms(0640));
+  const std::string link = path_ + "_link";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(path_, link);
+  {
+    Result<BatchResults> results = BatchResults::Open(link);
+    ASSERT_TRUE(results.ok()) << results.error().message;
+    const auto has_id = [](const RefusedRequest& refused) { return refused.custom_id.has_value(); };
+    ASSERT_TRUE(results->Forget(has_id).ok());
+    EXPECT_EQ(Read(), kFirst + kSecond + kWithoutId);
+    EXPECT_FALSE(BatchResults::Open(path_).ok()) << "the new file is locked, too";
+    ASSERT_TRUE(results->Append({{"custom_id", "c"}, {"error", nullptr}}).ok());
+    ASSERT_TRUE(results->Close().ok());
+  }
+  EXPECT_EQ(Read(), kFirst + kSecond + kWithoutId +
+                        R"({"custom_id":"c","error":null})"
+                        "\n");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(std::filesystem::status(path_).permissions(), std::filesystem::perms(0640));
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".rewriting"));
+  std::filesystem::remove(link);
+}
+
+TEST_F(BatchResultsTest, ForgetsTheFirstAndTheLastLine) {
+  for (const std::string& text : {kRefused, kRefused + kRefused, kRefused + kFirst + kRefused}) {
+    Write(text);
+    Result<BatchResults> results = BatchResults::Open(path_);
+    ASSERT_TRUE(results.ok()) << results.error().message;
+    ASSERT_TRUE(results->Forget([](const RefusedRequest&) { return true; }).ok());
+    EXPECT_EQ(Read(), text == kRefused || text == kRefused + kRefused ? "" : kFirst);
+  }
 }
 
 TEST_F(BatchResultsTest, LeavesAForeignFileAlone) {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "base/closest_name.h"
 #include "base/quote.h"
-#include "cli/closest_name.h"
 
 namespace convene::cli {
 namespace {

@@ -28,6 +28,9 @@ class Command {
   // printed as one line "convene: ..." and makes the exit status 1.
   virtual Status Run() = 0;
 
+  // Whether a Run without error left out a part of what was asked: the exit status is then 3.
+  virtual bool left_out_a_part() const { return false; }
+
   // Where this process looks for the model, where the command loads one: on another rank than 0,
   // which does not Run, that may be another place.
   virtual std::string model_directory() const { return ""; }

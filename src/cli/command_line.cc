@@ -120,9 +120,10 @@ int RunOnRanks(const ParsedLine& line) {
   Status status = CheckModel(*line.chosen->parser);
   if (status) status = command->Run();
   const Status flushed = FlushOutput();
+  const bool in_part = status && flushed && command->left_out_a_part();
   command.reset();  // with it the model, whose steps the others follow
   engine::Dismiss(**ranks);
-  return Report(status ? flushed : status);
+  return in_part ? kInPart : Report(status ? flushed : status);
 }
 
 ParsedLine Parse(CLI::App& app, int argc, const char* const* argv,

@@ -11,6 +11,7 @@ enum ExitStatus {
   kSuccess = 0,
   kFailure = 1,  // the command ran and failed
   kUsage = 2,    // the command line makes no sense
+  kInPart = 3,   // the command ran and left out a part: refused lines of a batch
 };
 
 // Parses `argv` (its first word is the program's name) and runs the subcommand that it names.

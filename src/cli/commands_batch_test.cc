@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "cli/batch_results.h"
@@ -49,7 +50,7 @@ TEST_F(BatchCommandTest, ResumesAfterATornLastLineWithTheSameResults) {
   std::string input;
   for (int id = 0; id < 4; ++id) input += Request(id);
   Write("in.jsonl", input + "{broken\n" + Request(1));  // r1 twice
-  ASSERT_EQ(RunBatch("whole.jsonl").status, kSuccess);
+  ASSERT_EQ(RunBatch("whole.jsonl").status, kInPart);
   const std::string whole = Read("whole.jsonl");
   ASSERT_EQ(std::count(whole.begin(), whole.end(), '\n'), 6);
 
@@ -58,7 +59,7 @@ TEST_F(BatchCommandTest, ResumesAfterATornLastLineWithTheSameResults) {
                             (last + whole.size()) / 2, whole.size() - 1}) {
     Write("torn.jsonl", whole.substr(0, size));
     const Outcome rerun = RunBatch("torn.jsonl");
-    ASSERT_EQ(rerun.status, kSuccess) << rerun.err;
+    ASSERT_EQ(rerun.status, kInPart) << rerun.err;
     const std::string mended = Read("torn.jsonl");
     EXPECT_EQ(std::count(mended.begin(), mended.end(), '\n'), 6) << size;
     for (int id = 0; id < 4; ++id) {
@@ -75,8 +76,109 @@ TEST_F(BatchCommandTest, ResumesAfterATornLastLineWithTheSameResults) {
       EXPECT_NE(result(mended), "none");
     }
   }
-  EXPECT_THAT(RunBatch("whole.jsonl").err, HasSubstr("nothing to do"));
-  EXPECT_EQ(Read("whole.jsonl"), whole);
+  // Refused lines are tried again, and answers stay.
+  EXPECT_EQ(RunBatch("whole.jsonl").status, kInPart);
+  const auto sorted_lines = [](const std::string& text) {
+    std::multiset<std::string> sorted;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) sorted.insert(line);
+    return sorted;
+  };
+  EXPECT_EQ(sorted_lines(Read("whole.jsonl")), sorted_lines(whole));
+}
+
+TEST_F(BatchCommandTest, WhereAllIsAnsweredThereIsNothingToDo) {
+  Write("in.jsonl", Request(1) + Request(2));
+  ASSERT_EQ(RunBatch("out.jsonl").status, kSuccess);
+  const std::string whole = Read("out.jsonl");
+  const Outcome rerun = RunBatch("out.jsonl");
+  EXPECT_EQ(rerun.status, kSuccess);
+  EXPECT_THAT(rerun.err, HasSubstr("nothing to do"));
+  EXPECT_EQ(Read("out.jsonl"), whole);
+}
+
+TEST_F(BatchCommandTest, TriesRefusedLinesAgainWithOtherOptions) {
+  Write("in.jsonl", Request(0) + Request(4) + Request(1));  // the second is too long at first
+  const std::vector<std::string> words = {
+      "batch", model_, "--input", Path("in.jsonl"), "--output", Path("out.jsonl"), "--context"};
+  const auto with_context = [&](const char* context) {
+    std::vector<std::string> all = words;
+    all.emplace_back(context);
+    return Run(all);
+  };
+  const Outcome first = with_context("64");
+  EXPECT_EQ(first.status, kInPart);
+  EXPECT_THAT(first.err, HasSubstr("1 of 3 lines was refused"));
+  EXPECT_THAT(Results("out.jsonl").at("r4"), HasSubstr("raise --context"));
+  EXPECT_EQ(with_context("64").status, kInPart);
+  const std::map<std::string, std::string> refused = Results("out.jsonl");  // none is doubled
+  EXPECT_EQ(refused.size(), 3u);
+
+  const Outcome second = with_context("256");
+  EXPECT_EQ(second.status, kSuccess) << second.err;
+  const std::map<std::string, std::string> answered = Results("out.jsonl");
+  EXPECT_EQ(answered.size(), 3u);
+  EXPECT_EQ(answered.at("r0"), refused.at("r0"));
+  EXPECT_EQ(answered.at("r4").find("--context"), std::string::npos);
+}
+
+// The same results file may serve several inputs.
+TEST_F(BatchCommandTest, RefusalsOfOtherInputsStay) {
+  Write("in.jsonl", R"({"custom_id":"other","url":"/v1/completions","body":{}})");
+  ASSERT_EQ(RunBatch("out.jsonl").status, kInPart);
+  Write("in.jsonl", Request(1));
+  ASSERT_EQ(RunBatch("out.jsonl").status, kSuccess);
+  EXPECT_EQ(Results("out.jsonl").size(), 2u);
+}
+
+TEST_F(BatchCommandTest, RefusesFieldsThatItDoesNotKnow) {
+  Write(
+      "in.jsonl",
+      R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":"x","max_token":3}})"
+      "\n"
+      R"({"custom_id":"b","url":"/v1/completions","body":{"prompt":"x","max_tokens":3,"user":"u"}})"
+      "\n");
+  EXPECT_EQ(RunBatch("out.jsonl").status, kInPart);
+  EXPECT_THAT(Results("out.jsonl").at("a"), HasSubstr("did you mean max_tokens?"));
+  EXPECT_EQ(Results("out.jsonl").at("b").find("line"), std::string::npos);
+}
+
+TEST_F(BatchCommandTest, WritesToStandardOutput) {
+  Write("in.jsonl", Request(1));
+  const Outcome outcome = Run({"batch", model_, "--input", Path("in.jsonl"), "--output", "-"});
+  EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["custom_id"], "r1");
+  EXPECT_FALSE(fs::exists("-"));
+  const Outcome both =
+      Run({"batch", model_, "--input", Path("in.jsonl"), "--output", "-", "--json", "-"});
+  EXPECT_EQ(both.status, kFailure);
+  EXPECT_THAT(both.err, HasSubstr("standard output"));
+}
+
+// An encoder takes its input whole: what `encode` takes without --chunk, batch takes, too.
+TEST_F(BatchCommandTest, TakesInputsAsLongAsEncodeDoes) {
+  const fs::path fixture = CONVENE_SOURCE_DIR "/tests/golden/models/switch_plain";
+  const fs::path model = directory_ / "switch";
+  fs::create_directories(model);
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    fs::copy_file(fixture / name, model / name);
+  }
+  fs::copy_file(model_ / "tokenizer.json", model / "tokenizer.json");
+  const std::string text(600, 'a');
+  const Outcome encoded = Run({"encode", model, "--text", text, "--out", Path("states.npy")});
+  EXPECT_EQ(encoded.status, kSuccess) << encoded.err;
+  Write("in.jsonl",
+        R"({"custom_id":"r","url":"/v1/completions","body":{"max_tokens":2,"prompt":")" + text +
+            "\"}}");
+  const Outcome outcome =
+      Run({"batch", model, "--input", Path("in.jsonl"), "--output", Path("out.jsonl")});
+  EXPECT_EQ(outcome.status, kSuccess) << Read("out.jsonl");
+  const Outcome run = Run({"run", model, "--prompt", text, "--max-tokens", "2"});
+  EXPECT_EQ(run.status, kSuccess) << run.err;
+  const Outcome chunked = Run({"batch", model, "--input", Path("in.jsonl"), "--output",
+                               Path("chunked.jsonl"), "--chunk", "512"});
+  EXPECT_EQ(chunked.status, kInPart);
+  EXPECT_THAT(Read("chunked.jsonl"), HasSubstr("raise --chunk"));
 }
 
 TEST_F(BatchCommandTest, AnswersEqualThoseAlone) {
@@ -157,7 +259,7 @@ TEST_F(BatchCommandTest, TakesContentsInPartsAndArgumentsAsText) {
                              R"({"role":"assistant","content":"","tool_calls":[{"function":)"
                              R"({"name":"f","arguments":"{\"a\":\"c\"}"}}]}])") +
             request("image", R"([{"role":"user","content":[{"type":"image_url"}]}])"));
-  ASSERT_EQ(RunBatch("out.jsonl").status, kSuccess);
+  ASSERT_EQ(RunBatch("out.jsonl").status, kInPart);
   std::map<std::string, nlohmann::json> bodies;
   std::istringstream lines(Read("out.jsonl"));
   for (std::string line; std::getline(lines, line);) {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/closest_name.h"
 #include "base/quote.h"
-#include "cli/closest_name.h"
 
 namespace convene::cli {
 namespace {

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <limits>
 
 #include "base/json.h"
+#include "base/quote.h"
+#include "engine/batch_fields.h"
 
 namespace convene::engine {
 namespace {
@@ -35,12 +36,12 @@ class Fields {
     return value->get<std::string>();
   }
 
-  std::optional<double> Number(const char* name, double lowest, double highest) {
+  std::optional<double> Number(const char* name, SamplingRange range) {
     const ordered_json* value = Find(name);
     if (value == nullptr) return std::nullopt;
-    if (!value->is_number() || !(value->get<double>() >= lowest) ||
-        !(value->get<double>() <= highest)) {
-      Fail(fmt::format("{}{} must be a number from {} to {}", where_, name, lowest, highest));
+    if (!value->is_number() || !(value->get<double>() >= range.min) ||
+        !(value->get<double>() <= range.max)) {
+      Fail(fmt::format("{}{} must be a number from {} to {}", where_, name, range.min, range.max));
       return std::nullopt;
     }
     return value->get<double>();
@@ -84,22 +85,26 @@ constexpr int kMaxTopLogprobs = 20;
 
 void ReadSampling(Fields& body, Request* request) {
   GivenSampling given;
-  given.temperature = body.Number("temperature", 0, 100);
-  given.top_p = body.Number("top_p", 0, 1);
-  given.min_p = body.Number("min_p", 0, 1);
+  given.temperature = body.Number("temperature", kTemperatures);
+  given.top_p = body.Number("top_p", kProbabilities);
+  given.min_p = body.Number("min_p", kProbabilities);
   if (const auto top_k = body.Integer("top_k", 0, kMaxTokens)) {
     given.top_k = static_cast<int>(*top_k);
   }
-  given.repetition_penalty = body.Number("repetition_penalty", 0.01, 100);
+  given.repetition_penalty = body.Number("repetition_penalty", kRepetitionPenalties);
   SamplingOptions& sampling = request->sampling;
   sampling = MergeSampling(sampling, given);
   const auto seed = body.Integer("seed", INT64_MIN, INT64_MAX);
   if (seed) sampling.seed = static_cast<uint64_t>(*seed);
   request->ignore_eos = body.Bool("ignore_eos").value_or(false);
-  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-    const auto count = body.Integer(name, 1, kMaxTokens);
-    if (count) request->max_tokens = static_cast<int>(*count);
+  // Two names of one thing.
+  const auto old_limit = body.Integer("max_tokens", 1, kMaxTokens);
+  const auto limit = body.Integer("max_completion_tokens", 1, kMaxTokens);
+  if (limit && old_limit && *limit != *old_limit) {
+    body.Fail(fmt::format("body.max_tokens is {} and body.max_completion_tokens {}; give one",
+                          *old_limit, *limit));
   }
+  if (limit || old_limit) request->max_tokens = static_cast<int>(limit ? *limit : *old_limit);
 }
 
 void ReadStop(Fields& body, Request* request) {
@@ -116,38 +121,6 @@ void ReadStop(Fields& body, Request* request) {
   }
 }
 
-// Fields whose other values convene cannot honour.
-void RejectUnsupported(Fields& body) {
-  const auto n = body.Integer("n", 1, kMaxTokens);
-  if (n && *n != 1) {
-    body.Fail(fmt::format("body.n is {}; only 1 is supported: repeat the line instead", *n));
-  }
-  const auto best_of = body.Integer("best_of", 1, kMaxTokens);
-  if (best_of && *best_of != 1) body.Fail("body.best_of is not supported");
-  if (body.Bool("stream").value_or(false)) body.Fail("body.stream is not supported in a batch");
-  if (body.Bool("echo").value_or(false)) body.Fail("body.echo is not supported");
-  for (const char* name : {"frequency_penalty", "presence_penalty"}) {
-    const auto penalty = body.Number(name, -2, 2);
-    if (penalty && *penalty != 0) {
-      body.Fail(fmt::format("body.{} is not supported; use repetition_penalty", name));
-    }
-  }
-  for (const char* name : {"logit_bias", "suffix"}) {
-    const ordered_json* value = body.Find(name);
-    if (value != nullptr && !value->empty())
-      body.Fail(fmt::format("body.{} is not supported", name));
-  }
-  const ordered_json* choice = body.Find("tool_choice");
-  if (choice != nullptr && *choice != "auto" && *choice != "none") {
-    body.Fail("body.tool_choice must be absent, auto or none: no call can be enforced");
-  }
-  const ordered_json* format = body.Find("response_format");
-  if (format != nullptr &&
-      !(format->is_object() && format->value("type", ordered_json()) == "text")) {
-    body.Fail("body.response_format must be absent or of type text");
-  }
-}
-
 void ReadChat(Fields& body, BatchLine* line) {
   const ordered_json* messages = body.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
@@ -159,6 +132,10 @@ void ReadChat(Fields& body, BatchLine* line) {
     }
   }
   line->messages = *messages;
+  const ordered_json* choice = body.Find("tool_choice");
+  if (choice != nullptr && *choice != "auto" && *choice != "none") {
+    return body.Fail("body.tool_choice must be absent, auto or none: no call can be enforced");
+  }
   if (const ordered_json* tools = body.Find("tools")) {
     if (!tools->is_array()) return body.Fail("body.tools must be an array");
     if (!tools->empty()) line->tools = *tools;
@@ -204,12 +181,12 @@ Result<BatchLine> ParseBatchLine(std::string_view text, const SamplingOptions& d
   line.custom_id = fields.String("custom_id").value_or("");
   if (line.custom_id.empty()) fields.Fail("custom_id is missing");
   const std::string method = fields.String("method").value_or("POST");
-  if (method != "POST") fields.Fail(fmt::format("method is {}; it must be POST", method));
+  if (method != "POST") fields.Fail(fmt::format("method is {}; it must be POST", Quote(method)));
   const std::string url = fields.String("url").value_or("");
-  line.is_chat = url == "/v1/chat/completions";
-  if (!line.is_chat && url != "/v1/completions") {
+  line.is_chat = url == kChatUrl;
+  if (!line.is_chat && url != kCompletionsUrl) {
     fields.Fail(
-        fmt::format("url is '{}'; it must be /v1/chat/completions or /v1/completions", url));
+        fmt::format("url is {}; it must be {} or {}", Quote(url), kChatUrl, kCompletionsUrl));
   }
   const ordered_json* object = fields.Find("body");
   if (object == nullptr || !object->is_object()) fields.Fail("body must be an object");
@@ -218,7 +195,7 @@ Result<BatchLine> ParseBatchLine(std::string_view text, const SamplingOptions& d
   line.request.sampling.seed = SeedOf(line.custom_id);
   Fields body(*object, "body.");
   line.model = body.String("model").value_or("");
-  RejectUnsupported(body);
+  if (Status known = CheckBatchFields(*object, line.is_chat); !known) return known.error();
   ReadSampling(body, &line.request);
   ReadStop(body, &line.request);
   if (line.is_chat) {

@@ -58,13 +58,16 @@ TEST(BatchLine, WhatIsWrongIsNamed) {
   EXPECT_THAT(error("3"), HasSubstr("JSON object"));
   EXPECT_THAT(error("{}"), HasSubstr("custom_id"));
   EXPECT_THAT(error(Line("", "")), HasSubstr("custom_id"));
-  EXPECT_THAT(error(Line("a", R"("n": 2)")), HasSubstr("body.n is 2"));
+  EXPECT_THAT(error(Line("a", R"("max_tokens": 2, "max_completion_tokens": 3)")),
+              HasSubstr("give one"));
   EXPECT_THAT(error(Line("a", R"("top_p": 2)")), HasSubstr("body.top_p must be a number from 0"));
   EXPECT_THAT(error(Line("a", R"("top_k": 1.5)")), HasSubstr("body.top_k must be an integer"));
   EXPECT_THAT(error(Line("a", R"("seed": "x")")), HasSubstr("body.seed"));
   EXPECT_THAT(error(Line("a", R"("seed": 9223372036854775808)")), HasSubstr("body.seed"));
   EXPECT_THAT(error(Line("a", R"("max_tokens": 2147483648)")), HasSubstr("body.max_tokens"));
-  EXPECT_THAT(error(Line("a", R"("tool_choice": "required")")), HasSubstr("body.tool_choice"));
+  EXPECT_THAT(error(R"({"custom_id": "a", "url": "/v1/chat/completions", "body": {
+                       "messages": [{"role": "user"}], "tool_choice": "required"}})"),
+              HasSubstr("body.tool_choice"));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-#include "cli/closest_name.h"
+#include "base/closest_name.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
-namespace convene::cli {
+namespace convene {
 namespace {
 
 constexpr size_t kMaxLength = 64;       // nothing longer is a name with typing errors
@@ -60,4 +60,4 @@ std::string DidYouMean(std::string_view given, std::span<const std::string> name
   return closest.empty() ? "" : fmt::format("; did you mean {}?", closest);
 }
 
-}  // namespace convene::cli
+}  // namespace convene

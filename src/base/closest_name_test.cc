@@ -1,10 +1,10 @@
-#include "cli/closest_name.h"
+#include "base/closest_name.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace convene::cli {
+namespace convene {
 namespace {
 
 const std::vector<std::string> kNames = {"run",    "chat",     "batch", "tokenize", "detokenize",
@@ -39,4 +39,4 @@ TEST(DidYouMean, FollowsAMessage) {
 }
 
 }  // namespace
-}  // namespace convene::cli
+}  // namespace convene

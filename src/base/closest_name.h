@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace convene::cli {
+namespace convene {
 
 // The name that `given` was probably meant to be: it differs in few letters, or only one name
 // contains `given`. Empty if there is none.
@@ -15,4 +15,4 @@ std::string ClosestName(std::string_view given, std::span<const std::string> nam
 // "; did you mean NAME?" to follow an error's message, or nothing if no name is close.
 std::string DidYouMean(std::string_view given, std::span<const std::string> names);
 
-}  // namespace convene::cli
+}  // namespace convene

@@ -1,0 +1,72 @@
+#include "engine/batch_fields.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace convene::engine {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string Complaint(const std::string& body, bool is_chat = true) {
+  const Status checked = CheckBatchFields(nlohmann::ordered_json::parse(body), is_chat);
+  return checked ? "" : checked.error().message;
+}
+
+TEST(BatchFields, WhatIsSupportedOrSaysNothingAboutTheAnswerPasses) {
+  EXPECT_EQ(Complaint(R"({"model": "m", "messages": [], "max_completion_tokens": 3, "seed": 1,
+                          "top_logprobs": 2, "user": "u", "metadata": {"a": "b"}, "store": true,
+                          "service_tier": "flex", "guided_json": null})"),
+            "");
+  EXPECT_EQ(Complaint(R"({"prompt": "x", "max_tokens": 3, "top_k": 1})", false), "");
+  EXPECT_EQ(Complaint("{}"), "");
+}
+
+TEST(BatchFields, WhatWouldChangeTheAnswerIsRefusedByItsName) {
+  for (const std::string name :
+       {"guided_json", "guided_regex", "reasoning_effort", "verbosity", "structured_outputs",
+        "thinking", "mirostat", "typical_p", "prediction", "audio", "truncate_prompt_tokens"}) {
+    EXPECT_THAT(Complaint(R"({")" + name + R"(": 1})"), StartsWith("body." + name + " is not"));
+  }
+}
+
+TEST(BatchFields, KnownFieldsPassOnlyWithTheValueThatChangesNothing) {
+  for (const std::string neutral :
+       {R"("n": 1)", R"("best_of": 1)", R"("stream": false)", R"("echo": false)",
+        R"("presence_penalty": 0.0)", R"("logit_bias": {})", R"("suffix": "")",
+        R"("response_format": {"type": "text"})", R"("min_tokens": 0)",
+        R"("skip_special_tokens": true)", R"("logit_bias": null)"}) {
+    EXPECT_EQ(Complaint("{" + neutral + "}"), "");
+  }
+  for (const std::string other :
+       {R"("n": 2)", R"("n": "1")", R"("best_of": 3)", R"("stream": true)", R"("echo": true)",
+        R"("presence_penalty": 0.1)", R"("logit_bias": {"5": 1})", R"("suffix": "x")",
+        R"("response_format": {"type": "json_object"})", R"("response_format": "text")",
+        R"("min_tokens": 5)", R"("parallel_tool_calls": false)"}) {
+    EXPECT_THAT(Complaint("{" + other + "}"), HasSubstr("must be absent or")) << other;
+  }
+  EXPECT_THAT(Complaint(R"({"n": 2})"), HasSubstr("repeat the line"));
+}
+
+TEST(BatchFields, MistypedNamesGetASuggestion) {
+  EXPECT_THAT(Complaint(R"({"max_token": 5})"), HasSubstr("did you mean max_tokens?"));
+  EXPECT_THAT(Complaint(R"({"temprature": 1})"), HasSubstr("did you mean temperature?"));
+  EXPECT_THAT(Complaint(R"({"mesages": []})"), HasSubstr("did you mean messages?"));
+}
+
+TEST(BatchFields, FieldsOfTheOtherUrlAreRefused) {
+  EXPECT_THAT(Complaint(R"({"prompt": "x"})"), HasSubstr(kCompletionsUrl));
+  EXPECT_THAT(Complaint(R"({"messages": []})", false), HasSubstr(kChatUrl));
+  EXPECT_THAT(Complaint(R"({"tools": []})", false), HasSubstr(kChatUrl));
+}
+
+// A name may hold anything.
+TEST(BatchFields, NamesAreHarmlessInMessages) {
+  EXPECT_EQ(Complaint("{\"\\u001b[2J\": 1}").find('\x1b'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace convene::engine
