@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -55,7 +56,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string kept = file.Content();
     CHECK(before.starts_with(kept), "{} bytes are no beginning of {}", kept.size(), size);
     CHECK(kept.empty() || kept.ends_with('\n'));
-    num_finished = results->finished().custom_ids.size();
+    num_finished = results->earlier().finished.size();
+    for (const auto& refused : results->earlier().refused) {
+      CHECK(refused.begin >= 0 && refused.begin < refused.end);
+      CHECK(refused.end <= std::ssize(kept) && kept[static_cast<size_t>(refused.end - 1)] == '\n');
+    }
     const auto appended = results->Append(
         {{"id", "batch_req_new"}, {"custom_id", "new"}, {"response", {{"status_code", 200}}}});
     CHECK(appended.ok(), "{}", appended.error().message);
@@ -65,8 +70,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string after = file.Content();
   const auto again = BatchResults::Open(file.path());
   CHECK(again.ok(), "{}", again.error().message);
-  CHECK(again->finished().custom_ids.size() == num_finished + 1);
-  CHECK(again->finished().custom_ids.contains("new"));
+  CHECK(again->earlier().finished.size() == num_finished + 1);
+  CHECK(again->earlier().finished.contains("new"));
   CHECK(file.Content() == after);
   return 0;
 }

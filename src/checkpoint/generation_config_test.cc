@@ -49,7 +49,7 @@ TEST(GenerationConfig, TakesTokensFromTheModelsConfigWhereItsOwnFileIsSilent) {
 
 TEST(GenerationConfig, RefusesBadValues) {
   EXPECT_EQ(Read(R"({"temperature": -1})").error().message,
-            "temperature is -1, but must be a number from 0 to 10000");
+            "temperature is -1, but must be a number from 0 to 100");
   for (const char* text :
        {R"({"eos_token_id": "2"})", R"({"eos_token_id": [1, -1]})", R"({"top_p": 1.5})",
         R"({"top_k": 0.5})", R"({"do_sample": 1})", R"({"repetition_penalty": 0})", "[]"}) {
