@@ -153,6 +153,6 @@ for command in run chat "logits --tokens $work/ids --out $work/x.npy" "perplexit
   done
 done
 ends 2 "cannot write /nope/x" "$convene" "${run[@]}" --trace /nope/x
-ends 2 "--max-tokens cannot be \"1e18\"" "$convene" run "$demo" --prompt x --max-tokens 1e18
+ends 2 "--max-tokens: \"1e18\" is not a whole number" "$convene" run "$demo" --prompt x --max-tokens 1e18
 
 [ "$failures" = 0 ] && echo "every command ended by itself, with a message"
