@@ -16,9 +16,10 @@ using convene::text::Tokenizer;
 
 constexpr std::string_view kTokenizer = R"({
   "added_tokens": [
-    {"content": "<s>", "special": true},
-    {"content": "[ab]", "special": false, "lstrip": true, "rstrip": true, "single_word": true},
-    {"content": "  ", "special": false, "normalized": true}],
+    {"id": 8, "content": "<s>", "special": true},
+    {"id": 9, "content": "[ab]", "special": false, "lstrip": true, "rstrip": true,
+     "single_word": true},
+    {"id": 10, "content": "  ", "special": false, "normalized": true}],
   "normalizer": {"type": "Sequence", "normalizers": [
     {"type": "NFKC"}, {"type": "Replace", "pattern": {"Regex": "a+"}, "content": "a"}]},
   "pre_tokenizer": {"type": "Sequence", "pretokenizers": [

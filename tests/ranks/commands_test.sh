@@ -64,7 +64,7 @@ refuses() { # MESSAGE N ARGUMENTS...
   [ ! -s "$work/out" ] || fail "$* wrote to standard output"
   [ "$(grep -c '^convene:' "$work/err")" = 1 ] || fail "$*: not one error"
 }
-refuses "needs 4 ranks, and there are 2" 2 run models/demo --prompt x --layout attention=dp4,experts=ep4
+refuses "needs 4 ranks, and 2 were started" 2 run models/demo --prompt x --layout attention=dp4,experts=ep4
 refuses "both must have all of them" 2 run models/demo --prompt x --layout attention=dp2,experts=ep4
 refuses "heads" 3 run models/demo --prompt x --layout attention=tp3,experts=ep3
 refuses "there is no command" 2 rnu models/demo
