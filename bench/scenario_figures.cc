@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "cost/prices.h"
+#include "drawing/step_figures.h"
 #include "schedule/activity_graph.h"
-#include "schedule/step_figures.h"
 #include "simulate/simulate.h"
 
 namespace convene::bench {
@@ -58,8 +58,8 @@ std::optional<schedule::Timeline> SimulateOthers(const std::vector<RecordedStep>
   return simulated[simulated.size() / 2];
 }
 
-schedule::StepFigures StepFiguresOf(const RecordedStep& step) {
-  return schedule::FiguresOf(
+drawing::StepFigures StepFiguresOf(const RecordedStep& step) {
+  return drawing::FiguresOf(
       {.name = "", .schedule = *step.schedule, .measured = step.timeline, .predicted = {}});
 }
 
@@ -78,15 +78,15 @@ bool IsEven(const RecordedStep& step) {
   return most <= kMost * least;
 }
 
-Json Sections(const std::vector<schedule::StepFigures>& figures) {
+Json Sections(const std::vector<drawing::StepFigures>& figures) {
   Json sections;
   for (size_t i = 0; i < figures.front().sections.size(); ++i) {
-    const auto median = [&](double schedule::SectionFigures::*member) {
+    const auto median = [&](double drawing::SectionFigures::*member) {
       std::vector<double> values;
-      for (const schedule::StepFigures& step : figures) values.push_back(step.sections[i].*member);
+      for (const drawing::StepFigures& step : figures) values.push_back(step.sections[i].*member);
       return Median(values);
     };
-    using schedule::SectionFigures;
+    using drawing::SectionFigures;
     sections[std::string(schedule::Name(figures.front().sections[i].kind))] = {
         {"mean_s", median(&SectionFigures::seconds)},
         {"deviation_s", median(&SectionFigures::seconds_sd)},
@@ -98,10 +98,10 @@ Json Sections(const std::vector<schedule::StepFigures>& figures) {
 
 // How far the simulated time of each kind of task is from the measured one.
 Json TaskErrors(const RecordedStep& step, const schedule::Timeline& simulated) {
-  const schedule::StepFigures figures = schedule::FiguresOf(
+  const drawing::StepFigures figures = drawing::FiguresOf(
       {.name = "", .schedule = *step.schedule, .measured = step.timeline, .predicted = simulated});
   Json errors = Json::object();
-  for (const schedule::SectionFigures& section : figures.sections) {
+  for (const drawing::SectionFigures& section : figures.sections) {
     if (section.seconds < 0.01 * figures.seconds) continue;  // what hardly counts
     errors[std::string(schedule::Name(section.kind))] =
         section.predicted_seconds / section.seconds - 1;
@@ -127,7 +127,7 @@ struct Ratios {
 }  // namespace
 
 Json FiguresOf(const Repeated& repeated) {
-  std::vector<schedule::StepFigures> figures;
+  std::vector<drawing::StepFigures> figures;
   std::vector<double> seconds;
   std::vector<double> idle;
   Ratios all;
@@ -138,14 +138,14 @@ Json FiguresOf(const Repeated& repeated) {
     const RecordedStep& flat = repeated.flat[round];
     figures.push_back(StepFiguresOf(step));
     const double one = figures.back().seconds;
-    const auto mean = [&](double schedule::RankFigures::*member) {
+    const auto mean = [&](double drawing::RankFigures::*member) {
       double sum = 0;
-      for (const schedule::RankFigures& rank : figures.back().ranks) sum += rank.*member;
+      for (const drawing::RankFigures& rank : figures.back().ranks) sum += rank.*member;
       return sum / static_cast<double>(figures.back().ranks.size());
     };
     seconds.push_back(one);
-    idle.push_back(mean(&schedule::RankFigures::idle_share));
-    const double waiting = mean(&schedule::RankFigures::waiting_share);
+    idle.push_back(mean(&drawing::RankFigures::idle_share));
+    const double waiting = mean(&drawing::RankFigures::waiting_share);
     all.waiting.push_back(waiting);
     all.speedup.push_back(first.timeline.seconds() / one);
     all.of_flat.push_back(flat.timeline.seconds() / one);

@@ -87,7 +87,7 @@ try chat_template "// and % do not check for zero" src/text/jinja/operators.cc \
 try token_file "the header of an .npy file may be one byte longer than the file" src/cli/npy.cc \
   'if (bytes.size() < header_bytes) return std::nullopt;' \
   'if (bytes.size() + 1 < header_bytes) return std::nullopt;'
-try trace "the task of an event is not checked" src/schedule/trace.cc \
+try trace "the task of an event is not checked" src/drawing/trace.cc \
   'id < 0 ||
         id >= static_cast<int>(trace_.steps[step_idx].schedule.tasks.size())' 'id < 0'
 

@@ -23,7 +23,7 @@ BEGIN {
   backend_of["cublas"] = "kernels/cuda/"
   backend_of["immintrin.h"] = "kernels/cpu/"
 
-  split("schedule cost simulate strategy plan planner", names, " ")
+  split("schedule drawing cost simulate strategy plan planner", names, " ")
   for (i in names) pure[names[i]] = 1
   impure = "^(thread|mutex|shared_mutex|condition_variable|future|atomic|chrono|ctime|time\\.h|fstream|" \
            "filesystem|iostream|cstdio|stdio\\.h|unistd\\.h|pthread\\.h|fcntl\\.h|sys/.*)$"

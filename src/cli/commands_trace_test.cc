@@ -1,7 +1,7 @@
 // --trace, --record-routing and the commands that show what they wrote, as a user calls them.
 #include "cli/commands_test.h"
 #include "cost/expected_sizes.h"
-#include "schedule/trace.h"
+#include "drawing/trace.h"
 
 namespace convene::cli {
 namespace {
@@ -22,15 +22,15 @@ class TraceTest : public CommandsTest {
 };
 
 TEST_F(TraceTest, ATraceHoldsAPrefillAndADecodeStepMeasuredAndPredicted) {
-  const Result<schedule::Trace> trace = schedule::TraceFromJson(*ReadFile(Traced(), kMaxBytes));
+  const Result<drawing::Trace> trace = drawing::TraceFromJson(*ReadFile(Traced(), kMaxBytes));
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   ASSERT_EQ(trace->steps.size(), 2);
   EXPECT_EQ(trace->steps[0].name, "prefill, 9 tokens of 1 sequence");
   EXPECT_EQ(trace->steps[1].name, "decode, 1 token of 1 sequence");
-  const schedule::TracedStep& decode = trace->steps[1];
+  const drawing::TracedStep& decode = trace->steps[1];
   EXPECT_THAT(decode.predicted_by, HasSubstr("other steps of this run"));
   EXPECT_EQ(decode.predicted.tasks.size(), decode.schedule.tasks.size());
-  for (const schedule::TracedStep& step : trace->steps) {
+  for (const drawing::TracedStep& step : trace->steps) {
     ASSERT_EQ(step.measured.tasks.size(), step.schedule.tasks.size());
     for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
       EXPECT_GE(step.measured.tasks[id].end, step.measured.tasks[id].start);
@@ -85,7 +85,7 @@ TEST_F(TraceTest, GanttDrawsAStepOrSomeOfItsLayers) {
 TEST_F(TraceTest, WhatCannotBeShownIsRefusedWithWhatToChange) {
   const std::string trace = Traced();
   Write("other.json", "{\"a\": 1}");
-  Write("empty.json", schedule::TraceJson({}));
+  Write("empty.json", drawing::TraceJson({}));
   const auto message = [&](std::vector<std::string> words) {
     words.insert(words.end(), {"--out", Path("x.svg")});
     const Outcome outcome = Run(words);

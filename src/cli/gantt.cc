@@ -12,8 +12,8 @@
 #include "cli/output.h"
 #include "cli/read_trace.h"
 #include "cli/value_options.h"
-#include "schedule/gantt.h"
-#include "schedule/select_layers.h"
+#include "drawing/gantt.h"
+#include "drawing/select_layers.h"
 
 namespace convene::cli {
 namespace {
@@ -56,23 +56,23 @@ class Gantt : public Command {
   }
 
   Status Run() override {
-    const Result<schedule::Trace> trace = ReadTrace(trace_path_);
+    const Result<drawing::Trace> trace = ReadTrace(trace_path_);
     if (!trace) return trace.error();
     const auto num_steps = static_cast<int>(trace->steps.size());
     if (step_ < 0 || step_ >= num_steps) {
       return Error{
           fmt::format("--step {} is not there; {} has {}", step_, trace_path_, ListSteps(*trace))};
     }
-    const schedule::TracedStep& step = trace->steps[static_cast<size_t>(step_)];
+    const drawing::TracedStep& step = trace->steps[static_cast<size_t>(step_)];
     if (!layers_) return WriteText(out_path_, GanttSvg(step, gantt_));
     const auto layers = ParseLayers(*layers_);
     if (!layers) return layers.error();
-    const int num_layers = schedule::NumLayers(step.schedule);
+    const int num_layers = drawing::NumLayers(step.schedule);
     if (layers->second >= num_layers) {
       return Error{fmt::format("--layers {} is out of range; the step has layers 0-{}", *layers_,
                                num_layers - 1)};
     }
-    schedule::TracedStep part = SelectLayers(step, layers->first, layers->second);
+    drawing::TracedStep part = SelectLayers(step, layers->first, layers->second);
     part.name += ", layers " + *layers_;
     return WriteText(out_path_, GanttSvg(part, gantt_));
   }
@@ -82,7 +82,7 @@ class Gantt : public Command {
   std::string out_path_;
   int step_ = 0;
   std::optional<std::string> layers_;
-  schedule::GanttOptions gantt_;
+  drawing::GanttOptions gantt_;
 };
 
 }  // namespace

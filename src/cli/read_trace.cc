@@ -6,10 +6,10 @@
 
 namespace convene::cli {
 
-Result<schedule::Trace> ReadTrace(const std::string& path) {
+Result<drawing::Trace> ReadTrace(const std::string& path) {
   const Result<std::string> text = ReadText(path);
   if (!text) return text.error();
-  Result<schedule::Trace> trace = schedule::TraceFromJson(*text);
+  Result<drawing::Trace> trace = drawing::TraceFromJson(*text);
   if (!trace) {
     return Error{
         fmt::format("{}: {}; give a file that --trace has written", path, trace.error().message)};
@@ -20,7 +20,7 @@ Result<schedule::Trace> ReadTrace(const std::string& path) {
   return trace;
 }
 
-std::string ListSteps(const schedule::Trace& trace) {
+std::string ListSteps(const drawing::Trace& trace) {
   std::string list;
   for (size_t i = 0; i < trace.steps.size(); ++i) {
     list += fmt::format("{}{}: {}", i == 0 ? "" : "; ", i, trace.steps[i].name);

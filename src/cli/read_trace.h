@@ -4,14 +4,14 @@
 #include <string>
 
 #include "base/result.h"
-#include "schedule/trace.h"
+#include "drawing/trace.h"
 
 namespace convene::cli {
 
 // Errors: no such file, not a trace, a trace without steps.
-Result<schedule::Trace> ReadTrace(const std::string& path);
+Result<drawing::Trace> ReadTrace(const std::string& path);
 
 // "0: prefill, 512 tokens; 1: decode, ...".
-std::string ListSteps(const schedule::Trace& trace);
+std::string ListSteps(const drawing::Trace& trace);
 
 }  // namespace convene::cli

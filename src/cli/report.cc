@@ -10,14 +10,14 @@
 #include "cli/read_trace.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"
-#include "schedule/step_figures.h"
+#include "drawing/step_figures.h"
 
 namespace convene::cli {
 namespace {
 
-using schedule::RankFigures;
-using schedule::SectionFigures;
-using schedule::StepFigures;
+using drawing::RankFigures;
+using drawing::SectionFigures;
+using drawing::StepFigures;
 
 std::string Milliseconds(double seconds) { return fmt::format("{:.3f}", seconds * 1e3); }
 std::string Percent(double share) { return fmt::format("{:.1f} %", share * 100); }
@@ -67,13 +67,13 @@ std::string RankTable(const StepFigures& figures) {
   return table.Format();
 }
 
-std::string LoadLine(const char* what, const schedule::Balance& balance) {
+std::string LoadLine(const char* what, const drawing::Balance& balance) {
   if (!(balance.mean > 0)) return "";
   return fmt::format("load of experts, {}: {:.2f} x its mean (all layers), {:.2f} x (worst)\n",
                      what, balance.mean, balance.worst);
 }
 
-std::string Text(const schedule::TracedStep& step, size_t step_idx) {
+std::string Text(const drawing::TracedStep& step, size_t step_idx) {
   const StepFigures figures = FiguresOf(step);
   std::string text = fmt::format("step {}: {}, {} rank{}", step_idx, step.name,
                                  figures.ranks.size(), figures.ranks.size() == 1 ? "" : "s");
@@ -98,7 +98,7 @@ std::string Text(const schedule::TracedStep& step, size_t step_idx) {
   return text;
 }
 
-nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
+nlohmann::ordered_json ToJson(const drawing::TracedStep& step) {
   const StepFigures figures = FiguresOf(step);
   const auto counted = [&](double bytes) {
     return figures.has_sent_bytes ? nlohmann::ordered_json(bytes) : nlohmann::ordered_json();
@@ -123,7 +123,7 @@ nlohmann::ordered_json ToJson(const schedule::TracedStep& step) {
                      {"sent_bytes", counted(rank.sent_bytes)},
                      {"scheduled_bytes", rank.scheduled_bytes}});
   }
-  const auto balance = [](const schedule::Balance& of) {
+  const auto balance = [](const drawing::Balance& of) {
     return nlohmann::ordered_json{{"mean", of.mean}, {"worst", of.worst}};
   };
   return {{"name", step.name},
@@ -148,7 +148,7 @@ class Report : public Command {
   }
 
   Status Run() override {
-    const Result<schedule::Trace> trace = ReadTrace(trace_path_);
+    const Result<drawing::Trace> trace = ReadTrace(trace_path_);
     if (!trace) return trace.error();
     std::string text;
     nlohmann::ordered_json steps = nlohmann::ordered_json::array();

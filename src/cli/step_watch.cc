@@ -89,8 +89,8 @@ const RecordedStep& StepWatch::Typical(const std::vector<RecordedStep>& steps) {
   return *order[(order.size() - 1) / 2];
 }
 
-schedule::Trace StepWatch::MakeTrace() const {
-  schedule::Trace trace;
+drawing::Trace StepWatch::MakeTrace() const {
+  drawing::Trace trace;
   for (const auto& [kind, sample] : samples_) {
     // Of decoding the usual step, of prefill and encoding one of the largest.
     const Sample& from = kind == Kind::kDecode ? sample : largest_.at(kind);
@@ -101,18 +101,18 @@ schedule::Trace StepWatch::MakeTrace() const {
   return trace;
 }
 
-schedule::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) const {
+drawing::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) const {
   const char* name = kind == Kind::kEncode    ? "encode"
                      : kind == Kind::kPrefill ? "prefill"
                                               : "decode";
   const cost::RecordedSizes sizes = SizesOf(chosen);
-  schedule::TracedStep traced = {
+  drawing::TracedStep traced = {
       .name = fmt::format("{}, {} token{} of {} sequence{}", name, chosen.num_tokens,
                           chosen.num_tokens == 1 ? "" : "s", chosen.num_sequences,
                           chosen.num_sequences == 1 ? "" : "s"),
       .start = chosen.start - first_start_,
-      .schedule = schedule::WithAmounts(*chosen.schedule,
-                                        [&](const schedule::Size& size) { return sizes.at(size); }),
+      .schedule = drawing::WithAmounts(*chosen.schedule,
+                                       [&](const schedule::Size& size) { return sizes.at(size); }),
       .measured = chosen.timeline,
       .sent_bytes = chosen.sent_bytes};
   if (kind != Kind::kEncode) traced.expert_tokens = chosen.expert_tokens;
@@ -121,7 +121,7 @@ schedule::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) co
 }
 
 // The same tasks with the same sizes, simulated with costs that this step had no part in.
-void StepWatch::Predict(Kind kind, const RecordedStep& chosen, schedule::TracedStep& traced) const {
+void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedStep& traced) const {
   std::vector<const RecordedStep*> others;
   for (const Sample* sample : {&samples_.at(kind), &largest_.at(kind)}) {
     for (const RecordedStep& seen : sample->steps) {
@@ -172,7 +172,7 @@ Status StepWatch::Write() const {
     }
   }
   if (trace_path_.empty()) return {};
-  return WriteText(trace_path_, schedule::TraceJson(MakeTrace()));
+  return WriteText(trace_path_, drawing::TraceJson(MakeTrace()));
 }
 
 }  // namespace convene::cli

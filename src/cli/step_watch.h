@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "drawing/trace.h"
 #include "runtime/recorded_step.h"
-#include "schedule/trace.h"
 
 namespace convene::cli {
 
@@ -28,7 +28,7 @@ class StepWatch {
   Status WriteAfter(const Status& status) const { return status ? Write() : status; }
 
   // Of the steps seen: of each kind of step the most telling one, measured and predicted.
-  schedule::Trace MakeTrace() const;
+  drawing::Trace MakeTrace() const;
 
  private:
   // Some steps of many, spread evenly over all of them.
@@ -42,8 +42,8 @@ class StepWatch {
   enum class Kind { kEncode, kPrefill, kDecode };
 
   static const runtime::RecordedStep& Typical(const std::vector<runtime::RecordedStep>& steps);
-  schedule::TracedStep Traced(Kind kind, const runtime::RecordedStep& chosen) const;
-  void Predict(Kind kind, const runtime::RecordedStep& chosen, schedule::TracedStep& traced) const;
+  drawing::TracedStep Traced(Kind kind, const runtime::RecordedStep& chosen) const;
+  void Predict(Kind kind, const runtime::RecordedStep& chosen, drawing::TracedStep& traced) const;
 
   std::string trace_path_;
   std::string routing_path_;

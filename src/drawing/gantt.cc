@@ -1,4 +1,4 @@
-#include "schedule/gantt.h"
+#include "drawing/gantt.h"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,17 @@
 #include <iterator>
 #include <unordered_map>
 
-#include "schedule/gantt_colours.h"
+#include "drawing/gantt_colours.h"
 
-namespace convene::schedule {
+namespace convene::drawing {
 namespace {
+
+using schedule::kNumLaneKinds;
+using schedule::Lane;
+using schedule::LaneKind;
+using schedule::Task;
+using schedule::TaskTime;
+using schedule::Timeline;
 
 std::string Escaped(std::string_view text) {
   std::string escaped;
@@ -148,7 +155,7 @@ class Drawing {
 
   void DrawRows() {
     std::vector<double> overlap;
-    if (!timelines_.empty()) overlap = OverlapShares(schedule_, *timelines_.back());
+    if (!timelines_.empty()) overlap = schedule::OverlapShares(schedule_, *timelines_.back());
     int rank = -1;
     bool overlap_shown = false;
     for (const Row& row : rows_) {
@@ -283,9 +290,9 @@ class Drawing {
     int x = kLeft;
     int y = bottom_ + 40;
     std::vector<std::pair<std::string_view, std::string>> entries;  // colour and kinds
-    for (int i = 0; i < kNumTaskKinds; ++i) {
+    for (int i = 0; i < schedule::kNumTaskKinds; ++i) {
       if (!used_kinds_[i]) continue;
-      const auto kind = static_cast<TaskKind>(i);
+      const auto kind = static_cast<schedule::TaskKind>(i);
       const auto same = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) {
         return entry.first == Colour(kind);
       });
@@ -321,7 +328,7 @@ class Drawing {
   }
 
   const TracedStep& step_;
-  const Schedule& schedule_;
+  const schedule::Schedule& schedule_;
   const GanttOptions& options_;
   std::vector<const Timeline*> timelines_;  // predicted first
   double from_ = 0;
@@ -330,7 +337,7 @@ class Drawing {
   int bottom_ = 0;
   std::vector<Row> rows_;
   std::vector<int> row_of_lane_;  // by rank and lane; -1: none
-  std::array<bool, kNumTaskKinds> used_kinds_ = {};
+  std::array<bool, schedule::kNumTaskKinds> used_kinds_ = {};
   std::string text_;
   std::string legend_;
 };
@@ -341,4 +348,4 @@ std::string GanttSvg(const TracedStep& step, const GanttOptions& options) {
   return Drawing(step, options).Draw();
 }
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

@@ -1,8 +1,10 @@
-#include "schedule/gantt_colours.h"
+#include "drawing/gantt_colours.h"
 
 #include <string>
 
-namespace convene::schedule {
+namespace convene::drawing {
+
+using schedule::TaskKind;
 
 // Work in warm colours and blues, communication in greens and violets, copies in browns.
 std::string_view Colour(TaskKind kind) {
@@ -62,4 +64,4 @@ bool IsDark(std::string_view colour) {
   return 299 * channel(1) + 587 * channel(3) + 114 * channel(5) < 150'000;
 }
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

@@ -1,9 +1,11 @@
-#include "schedule/select_layers.h"
+#include "drawing/select_layers.h"
 
 #include <gtest/gtest.h>
 
-namespace convene::schedule {
+namespace convene::drawing {
 namespace {
+
+using schedule::TaskKind;
 
 TracedStep Step() {
   TracedStep step;
@@ -24,7 +26,7 @@ TEST(SelectLayers, KeepsTheirTasksAndBeginsAtZero) {
   EXPECT_EQ(part.measured.tasks[0].end, 1);
   EXPECT_LT(part.measured.tasks[1].end, part.measured.tasks[1].start);  // did not run
   EXPECT_TRUE(part.predicted.tasks.empty());
-  EXPECT_TRUE(Validate(part.schedule).ok());
+  EXPECT_TRUE(schedule::Validate(part.schedule).ok());
 }
 
 TEST(SelectLayers, OfNoneThereIsNothing) {
@@ -34,4 +36,4 @@ TEST(SelectLayers, OfNoneThereIsNothing) {
 }
 
 }  // namespace
-}  // namespace convene::schedule
+}  // namespace convene::drawing

@@ -1,20 +1,24 @@
-#include "schedule/select_layers.h"
+#include "drawing/select_layers.h"
 
 #include <algorithm>
 #include <limits>
 
-namespace convene::schedule {
+namespace convene::drawing {
 namespace {
+
+using schedule::Task;
+using schedule::TaskId;
+using schedule::Timeline;
 
 Timeline Select(const Timeline& timeline, const std::vector<TaskId>& chosen) {
   Timeline selected;
   if (timeline.tasks.empty()) return selected;
   double begin = std::numeric_limits<double>::infinity();
   for (const TaskId id : chosen) {
-    const TaskTime& time = selected.tasks.emplace_back(timeline.tasks[id]);
+    const schedule::TaskTime& time = selected.tasks.emplace_back(timeline.tasks[id]);
     if (time.end >= time.start) begin = std::min(begin, time.start);
   }
-  for (TaskTime& time : selected.tasks) {
+  for (schedule::TaskTime& time : selected.tasks) {
     if (time.end < time.start) continue;
     time.start -= begin;
     time.end -= begin;
@@ -45,10 +49,10 @@ TracedStep SelectLayers(const TracedStep& step, int first, int last) {
   return selected;
 }
 
-int NumLayers(const Schedule& schedule) {
+int NumLayers(const schedule::Schedule& schedule) {
   int most = -1;
   for (const Task& task : schedule.tasks) most = std::max(most, task.layer);
   return most + 1;
 }
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

@@ -4,14 +4,14 @@
 
 #include <vector>
 
-#include "schedule/trace.h"
+#include "drawing/trace.h"
 
-namespace convene::schedule {
+namespace convene::drawing {
 
 // Of all tasks of a kind; seconds are those of one rank, the mean over the ranks that have such
 // tasks. Waiting of collectives for the last rank to come stands apart.
 struct SectionFigures {
-  TaskKind kind = TaskKind::kEmbed;
+  schedule::TaskKind kind = schedule::TaskKind::kEmbed;
   double seconds = 0;
   double seconds_sd = 0;  // over ranks
   double longest_seconds = 0;
@@ -51,4 +51,4 @@ struct StepFigures {
 
 StepFigures FiguresOf(const TracedStep& step);
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

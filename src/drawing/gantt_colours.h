@@ -5,11 +5,11 @@
 
 #include "schedule/schedule.h"
 
-namespace convene::schedule {
+namespace convene::drawing {
 
 // "#2563eb". Kinds that do not meet in one schedule may share a colour.
-std::string_view Colour(TaskKind kind);
+std::string_view Colour(schedule::TaskKind kind);
 
 bool IsDark(std::string_view colour);
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

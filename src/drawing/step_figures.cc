@@ -1,16 +1,21 @@
-#include "schedule/step_figures.h"
+#include "drawing/step_figures.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
 
-namespace convene::schedule {
+namespace convene::drawing {
 namespace {
 
-double ConstantValue(const Amount& amount) {
+using schedule::kNumTaskKinds;
+using schedule::Schedule;
+using schedule::Task;
+
+double ConstantValue(const schedule::Amount& amount) {
   double value = 0;
-  for (const Term& term : amount) value += term.size.kind == SizeKind::kOne ? term.factor : 0;
+  for (const schedule::Term& term : amount)
+    value += term.size.kind == schedule::SizeKind::kOne ? term.factor : 0;
   return value;
 }
 
@@ -20,11 +25,11 @@ struct Seconds {
   std::vector<std::array<double, kNumTaskKinds>> waiting;
 };
 
-Seconds SecondsOf(const Schedule& schedule, const Timeline& timeline) {
+Seconds SecondsOf(const Schedule& schedule, const schedule::Timeline& timeline) {
   Seconds seconds;
-  seconds.working = SecondsByKind(schedule, timeline);
+  seconds.working = schedule::SecondsByKind(schedule, timeline);
   seconds.waiting.resize(seconds.working.size());
-  const std::vector<TaskTime> waiting = WaitingTimes(schedule, timeline);
+  const std::vector<schedule::TaskTime> waiting = schedule::WaitingTimes(schedule, timeline);
   for (size_t id = 0; id < schedule.tasks.size(); ++id) {
     const Task& task = schedule.tasks[id];
     const auto kind = static_cast<size_t>(task.kind);
@@ -75,7 +80,7 @@ Balance BalanceOf(const Loads& by_layer) {
 std::vector<std::vector<double>> ExpertWorkByRank(const Schedule& schedule) {
   std::map<int, std::vector<double>> flops;  // by layer
   for (const Task& task : schedule.tasks) {
-    if (task.kind != TaskKind::kExperts) continue;
+    if (task.kind != schedule::TaskKind::kExperts) continue;
     std::vector<double>& ranks = flops[task.layer];
     ranks.resize(schedule.num_ranks);
     ranks[task.lane.rank] += ConstantValue(task.work.flops);
@@ -118,7 +123,7 @@ std::vector<SectionFigures> Sections(const TracedStep& step) {
       return MomentsOf(chosen);
     };
     const Moments working = of_ranks(measured.working);
-    sections.push_back({.kind = static_cast<TaskKind>(kind),
+    sections.push_back({.kind = static_cast<schedule::TaskKind>(kind),
                         .seconds = working.mean,
                         .seconds_sd = working.sd,
                         .longest_seconds = working.most,
@@ -137,16 +142,17 @@ StepFigures FiguresOf(const TracedStep& step) {
                          .predicted_seconds = step.predicted.seconds(),
                          .sections = Sections(step)};
   figures.ranks.resize(step.schedule.num_ranks);
-  const auto share = [&](const Timeline& timeline, auto shares_of, double RankFigures::*member) {
+  const auto share = [&](const schedule::Timeline& timeline, auto shares_of,
+                         double RankFigures::*member) {
     if (timeline.tasks.empty()) return;
     const std::vector<double> shares = shares_of(step.schedule, timeline);
     for (size_t rank = 0; rank < shares.size(); ++rank) figures.ranks[rank].*member = shares[rank];
   };
-  share(step.measured, IdleShares, &RankFigures::idle_share);
-  share(step.measured, WaitingShares, &RankFigures::waiting_share);
-  share(step.measured, OverlapShares, &RankFigures::overlap_share);
-  share(step.predicted, IdleShares, &RankFigures::predicted_idle_share);
-  share(step.predicted, OverlapShares, &RankFigures::predicted_overlap_share);
+  share(step.measured, schedule::IdleShares, &RankFigures::idle_share);
+  share(step.measured, schedule::WaitingShares, &RankFigures::waiting_share);
+  share(step.measured, schedule::OverlapShares, &RankFigures::overlap_share);
+  share(step.predicted, schedule::IdleShares, &RankFigures::predicted_idle_share);
+  share(step.predicted, schedule::OverlapShares, &RankFigures::predicted_overlap_share);
   figures.rank_balance = BalanceOf(ExpertWorkByRank(step.schedule));
   std::vector<std::vector<double>> tokens;
   for (const std::vector<int64_t>& layer : step.expert_tokens) {
@@ -170,4 +176,4 @@ StepFigures FiguresOf(const TracedStep& step) {
   return figures;
 }
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

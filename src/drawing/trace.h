@@ -12,14 +12,15 @@
 #include "schedule/schedule.h"
 #include "schedule/timeline.h"
 
-namespace convene::schedule {
+namespace convene::drawing {
 
 struct TracedStep {
-  std::string name;        // "prefill, 512 tokens"
-  double start = 0;        // seconds since the trace began
-  Schedule schedule = {};  // its amounts of work are written where they are constants (WithAmounts)
-  Timeline measured = {};  // of all tasks, or empty
-  Timeline predicted = {};
+  std::string name;  // "prefill, 512 tokens"
+  double start = 0;  // seconds since the trace began
+  schedule::Schedule schedule =
+      {};  // its amounts of work are written where they are constants (WithAmounts)
+  schedule::Timeline measured = {};  // of all tasks, or empty
+  schedule::Timeline predicted = {};
   std::string predicted_by = {};  // what its costs are from, for people
   // By task: bytes to other ranks that were counted where they were sent; empty where nobody
   // counted.
@@ -43,6 +44,7 @@ std::string TraceJson(const Trace& trace);
 Result<Trace> TraceFromJson(std::string_view text);
 
 // The schedule with the values of its amounts instead of expressions.
-Schedule WithAmounts(Schedule schedule, const std::function<double(const Size&)>& value_of);
+schedule::Schedule WithAmounts(schedule::Schedule schedule,
+                               const std::function<double(const schedule::Size&)>& value_of);
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

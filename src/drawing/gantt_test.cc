@@ -1,9 +1,9 @@
-#include "schedule/gantt.h"
+#include "drawing/gantt.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace convene::schedule {
+namespace convene::drawing {
 namespace {
 
 using testing::HasSubstr;
@@ -13,10 +13,11 @@ TracedStep Step() {
   TracedStep step = {.name = "a < b & c"};
   step.schedule.num_ranks = 2;
   for (int rank = 0; rank < 2; ++rank) {
-    step.schedule.tasks.push_back(
-        {.kind = TaskKind::kExperts, .lane = {rank, LaneKind::kCompute}, .layer = 3});
-    step.schedule.tasks.push_back({.kind = TaskKind::kDispatch,
-                                   .lane = {rank, LaneKind::kSend},
+    step.schedule.tasks.push_back({.kind = schedule::TaskKind::kExperts,
+                                   .lane = {rank, schedule::LaneKind::kCompute},
+                                   .layer = 3});
+    step.schedule.tasks.push_back({.kind = schedule::TaskKind::kDispatch,
+                                   .lane = {rank, schedule::LaneKind::kSend},
                                    .layer = 3,
                                    .collective = 0});
   }
@@ -79,4 +80,4 @@ TEST(Gantt, AWindowShowsOnlyWhatIsInIt) {
 }
 
 }  // namespace
-}  // namespace convene::schedule
+}  // namespace convene::drawing

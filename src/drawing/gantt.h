@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "schedule/trace.h"
+#include "drawing/trace.h"
 
-namespace convene::schedule {
+namespace convene::drawing {
 
 struct GanttOptions {
   int width = 1600;         // of the picture, in pixels
@@ -18,4 +18,4 @@ struct GanttOptions {
 // Colours are those of the legend, by kind of task.
 std::string GanttSvg(const TracedStep& step, const GanttOptions& options = {});
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

@@ -1,4 +1,4 @@
-#include "schedule/trace.h"
+#include "drawing/trace.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,13 @@
 
 #include "base/json.h"
 
-namespace convene::schedule {
+namespace convene::drawing {
 namespace {
+
+using schedule::Amount;
+using schedule::kNumLaneKinds;
+using schedule::Task;
+using schedule::Work;
 
 constexpr int kVersion = 1;
 constexpr int kFirstPredicted = 1000;  // number of the process that has rank 0's predicted times
@@ -22,8 +27,8 @@ using Json = nlohmann::json;
 // The value of an amount without sizes that routing decides.
 std::optional<double> ConstantValue(const Amount& amount) {
   double value = 0;
-  for (const Term& term : amount) {
-    if (term.size.kind != SizeKind::kOne) return std::nullopt;
+  for (const schedule::Term& term : amount) {
+    if (term.size.kind != schedule::SizeKind::kOne) return std::nullopt;
     value += term.factor;
   }
   return value;
@@ -107,17 +112,18 @@ class Writer {
           if (!used[rank * kNumLaneKinds + lane]) continue;
           AddLine(fmt::format(
               R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "args": {{"name": "{}"}}}})",
-              first + rank, lane, Name(static_cast<LaneKind>(lane))));
+              first + rank, lane, Name(static_cast<schedule::LaneKind>(lane))));
         }
       }
     }
   }
 
-  void AddEvents(const TracedStep& step, size_t step_idx, const Timeline& timeline, int first) {
+  void AddEvents(const TracedStep& step, size_t step_idx, const schedule::Timeline& timeline,
+                 int first) {
     if (timeline.tasks.empty()) return;
     CHECK(timeline.tasks.size() == step.schedule.tasks.size());
     for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
-      const TaskTime& time = timeline.tasks[id];
+      const schedule::TaskTime& time = timeline.tasks[id];
       if (time.end < time.start) continue;
       const Task& task = step.schedule.tasks[id];
       AddLine(fmt::format(
@@ -177,7 +183,7 @@ class Reader {
       if (error_.empty()) ReadEvent(event);
     }
     for (size_t i = 0; i < trace_.steps.size() && error_.empty(); ++i) {
-      const Status status = Validate(trace_.steps[i].schedule);
+      const Status status = schedule::Validate(trace_.steps[i].schedule);
       if (!status.ok()) Fail(fmt::format("step {}: {}", i, status.error().message));
     }
     if (!error_.empty()) return Error{"trace: " + error_};
@@ -285,8 +291,9 @@ class Reader {
 
   Task ReadTask(const Json& object) {
     Task task;
-    task.kind = Named<TaskKind>(object, "kind", kNumTaskKinds);
-    task.lane = {Integer(object, "rank", -1), Named<LaneKind>(object, "lane", kNumLaneKinds)};
+    task.kind = Named<schedule::TaskKind>(object, "kind", schedule::kNumTaskKinds);
+    task.lane = {Integer(object, "rank", -1),
+                 Named<schedule::LaneKind>(object, "lane", kNumLaneKinds)};
     task.layer = Integer(object, "layer", -1, kMaxCoordinate);
     task.micro_batch = Integer(object, "micro_batch", -1, kMaxCoordinate);
     task.chunk = Integer(object, "chunk", -1, kMaxCoordinate);
@@ -297,13 +304,13 @@ class Reader {
       for (const Json& id : List(object, "after")) {
         const bool small = id.is_number_integer() && std::abs(id.get<double>()) <= 1e9;
         if (!small) Fail("\"after\" has something that is no task");
-        task.after.push_back(small ? id.get<TaskId>() : -1);
+        task.after.push_back(small ? id.get<schedule::TaskId>() : -1);
       }
     }
     for (const NamedAmount& named : kAmounts) {
       const double value = Number(object, named.name, 0);
       if (value < 0) Fail(fmt::format("\"{}\" is less than nothing: {}", named.name, value));
-      if (value > 0) task.work.*named.amount = Constant(value);
+      if (value > 0) task.work.*named.amount = schedule::Constant(value);
     }
     return task;
   }
@@ -319,7 +326,7 @@ class Reader {
           fmt::format("an event is of task {} of step {}, which is not there", id, step_idx));
     }
     TracedStep& step = trace_.steps[step_idx];
-    Timeline& timeline =
+    schedule::Timeline& timeline =
         Integer(event, "pid", 0) >= kFirstPredicted ? step.predicted : step.measured;
     timeline.tasks.resize(step.schedule.tasks.size());
     const double start = Time(event, "ts", 1e6) - step.start;
@@ -345,18 +352,20 @@ Result<Trace> TraceFromJson(std::string_view text) {
   return Reader().Read(*document);
 }
 
-Schedule WithAmounts(Schedule schedule, const std::function<double(const Size&)>& value_of) {
+schedule::Schedule WithAmounts(schedule::Schedule schedule,
+                               const std::function<double(const schedule::Size&)>& value_of) {
   for (Task& task : schedule.tasks) {
     for (const NamedAmount& named : kAmounts) {
       Amount& amount = task.work.*named.amount;
       double value = 0;
-      for (const Term& term : amount) {
-        value += term.size.kind == SizeKind::kOne ? term.factor : term.factor * value_of(term.size);
+      for (const schedule::Term& term : amount) {
+        value += term.size.kind == schedule::SizeKind::kOne ? term.factor
+                                                            : term.factor * value_of(term.size);
       }
-      amount = value == 0 ? Amount{} : Constant(value);
+      amount = value == 0 ? Amount{} : schedule::Constant(value);
     }
   }
   return schedule;
 }
 
-}  // namespace convene::schedule
+}  // namespace convene::drawing

@@ -1,23 +1,25 @@
-#include "schedule/step_figures.h"
+#include "drawing/step_figures.h"
 
 #include <gtest/gtest.h>
 
-namespace convene::schedule {
+namespace convene::drawing {
 namespace {
+
+using schedule::TaskKind;
 
 TracedStep Step() {
   TracedStep step;
   step.schedule.num_ranks = 2;
   for (int rank = 0; rank < 2; ++rank) {
     step.schedule.tasks.push_back({.kind = TaskKind::kExperts,
-                                   .lane = {rank, LaneKind::kCompute},
+                                   .lane = {rank, schedule::LaneKind::kCompute},
                                    .layer = 1,
-                                   .work = {.flops = Constant(rank == 0 ? 100 : 300)}});
+                                   .work = {.flops = schedule::Constant(rank == 0 ? 100 : 300)}});
     step.schedule.tasks.push_back({.kind = TaskKind::kDispatch,
-                                   .lane = {rank, LaneKind::kSend},
+                                   .lane = {rank, schedule::LaneKind::kSend},
                                    .layer = 1,
                                    .collective = 0,
-                                   .work = {.link_bytes = Constant(1000)}});
+                                   .work = {.link_bytes = schedule::Constant(1000)}});
   }
   step.measured.tasks = {{0, 1}, {1, 5}, {0, 3}, {3, 5}};
   step.predicted.tasks = {{0, 2}, {2, 4}, {0, 2}, {2, 4}};
@@ -89,4 +91,4 @@ TEST(StepFigures, WhatWasNotMeasuredIsZero) {
 }
 
 }  // namespace
-}  // namespace convene::schedule
+}  // namespace convene::drawing

@@ -1,31 +1,34 @@
-#include "schedule/trace.h"
+#include "drawing/trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-namespace convene::schedule {
+namespace convene::drawing {
 namespace {
 
+using schedule::LaneKind;
+using schedule::TaskKind;
 using testing::HasSubstr;
 
 TracedStep Step() {
   TracedStep step = {.name = "prefill \"512\" tokens", .start = 0.5};
   step.schedule.num_ranks = 2;
-  step.schedule.tasks = {{.kind = TaskKind::kRoute, .layer = 3, .encoder = true},
-                         {.kind = TaskKind::kDispatch,
-                          .lane = {0, LaneKind::kSend},
-                          .layer = 3,
-                          .chunk = 1,
-                          .after = {0},
-                          .collective = 4,
-                          .work = {.link_bytes = {{1024, {SizeKind::kSent, 3, 1, 0, 1}}}}},
-                         {.kind = TaskKind::kDispatch,
-                          .lane = {1, LaneKind::kSend},
-                          .micro_batch = 2,
-                          .collective = 4,
-                          .work = {.flops = Constant(7)}}};
+  step.schedule.tasks = {
+      {.kind = TaskKind::kRoute, .layer = 3, .encoder = true},
+      {.kind = TaskKind::kDispatch,
+       .lane = {0, LaneKind::kSend},
+       .layer = 3,
+       .chunk = 1,
+       .after = {0},
+       .collective = 4,
+       .work = {.link_bytes = {{1024, {schedule::SizeKind::kSent, 3, 1, 0, 1}}}}},
+      {.kind = TaskKind::kDispatch,
+       .lane = {1, LaneKind::kSend},
+       .micro_batch = 2,
+       .collective = 4,
+       .work = {.flops = schedule::Constant(7)}}};
   step.measured.tasks = {{0, 0.001}, {0.001, 0.0035}, {}};
   step.predicted.tasks = {{0, 0.002}, {0.002, 0.003}, {0.002, 0.003}};
   step.predicted_by = "guessed";
@@ -62,7 +65,7 @@ TEST(Trace, AmountsAreKeptWhereTheyAreKnown) {
   Trace read = Reread({{step}});
   EXPECT_TRUE(read.steps[0].schedule.tasks[1].work.link_bytes.empty());
   EXPECT_EQ(read.steps[0].schedule.tasks[2].work.flops[0].factor, 7);
-  step.schedule = WithAmounts(step.schedule, [](const Size&) { return 3.0; });
+  step.schedule = WithAmounts(step.schedule, [](const schedule::Size&) { return 3.0; });
   read = Reread({{step}});
   EXPECT_EQ(read.steps[0].schedule.tasks[1].work.link_bytes[0].factor, 3072);
 }
@@ -123,4 +126,4 @@ TEST(Trace, OtherFilesAreRefused) {
 }
 
 }  // namespace
-}  // namespace convene::schedule
+}  // namespace convene::drawing
