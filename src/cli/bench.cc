@@ -9,20 +9,41 @@
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/units.h"
-#include "cli/bench_point.h"
-#include "cli/bench_workload.h"
-#include "cli/measure_machine.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
-#include "cli/peak_meter.h"
 #include "cli/value_options.h"
+#include "evaluate/bench_point.h"
+#include "evaluate/bench_workload.h"
+#include "evaluate/measure_machine.h"
+#include "evaluate/peak_meter.h"
 #include "hardware/memory_status.h"
 #include "model/model_size.h"
 
 namespace convene::cli {
 namespace {
 
+using evaluate::BenchPoint;
+using evaluate::PeakMeter;
+using evaluate::Peaks;
+using evaluate::Repetition;
+using evaluate::WorkloadShape;
+
 constexpr double kGiga = 1e9;
+
+std::string TableHeader() {
+  return "test    batch  tokens/s  (min - max)            GFLOP/s  of peak  experts     GB/s  of "
+         "peak\n";
+}
+
+std::string TableRow(const BenchPoint& point) {
+  const evaluate::Spread rate = point.Of(&Repetition::tokens_per_s);
+  return fmt::format(
+      "{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>7.1f} %{:>7.1f} %{:>9.2f}{:>7.1f} %\n", point.name,
+      point.batch, rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
+      point.Of(&Repetition::flops_per_s).median / kGiga, 100 * point.share_of_peak(),
+      100 * point.expert_share_of_peak(), point.Of(&Repetition::bytes_per_s).median / kGiga,
+      100 * point.share_of_bandwidth());
+}
 
 class Bench : public Command {
  public:
@@ -60,8 +81,8 @@ class Bench : public Command {
     memory_.Sample();
     std::vector<BenchPoint> points = prefill_;
     points.insert(points.end(), decode_.begin(), decode_.end());
-    remarks_ =
-        RemarksOnShares(points, (*model)->memory().weights_bytes, machine->last_level_cache_bytes);
+    remarks_ = evaluate::RemarksOnShares(points, (*model)->memory().weights_bytes,
+                                         machine->last_level_cache_bytes);
     for (const std::string& remark : remarks_) {
       if (const Status remarked = WriteReport(json_path_, remark + "\n"); !remarked) {
         return remarked;
@@ -84,8 +105,8 @@ class Bench : public Command {
     if (!cpus) return cpus.error();
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = pool.started(); !started) return started.error();
-    return MeasureMachine(*topology, pool, isa,
-                          {.budget_s = 0.3, .disk_directory = CacheDirectory()});
+    return evaluate::MeasureMachine(*topology, pool, isa,
+                                    {.budget_s = 0.3, .disk_directory = CacheDirectory()});
   }
 
   Result<std::unique_ptr<engine::LoadedModel>> Load() {
@@ -97,7 +118,7 @@ class Bench : public Command {
     WorkloadShape largest = shape_;
     largest.batch = largest_batch;
     const int64_t num_blocks =
-        BenchWorkload::BlocksFor((*model)->spec(), largest, (*model)->num_groups());
+        evaluate::BenchWorkload::BlocksFor((*model)->spec(), largest, (*model)->num_groups());
     if (num_blocks > (*model)->num_kv_blocks()) {
       return Error{fmt::format(
           "batch {} needs {} blocks of KV cache and memory has room for {}; lower --batch, "
@@ -117,12 +138,12 @@ class Bench : public Command {
   Status MeasureBatch(engine::LoadedModel& model, PeakMeter& meter, int batch) {
     WorkloadShape shape = shape_;
     shape.batch = batch;
-    BenchWorkload workload(model, shape, seed_);
+    evaluate::BenchWorkload workload(model, shape, seed_);
     const bool is_first = prefill_.empty();
     if (is_first) workload.Prefill();  // the first one also takes the memory's pages
     const Status prefilled = MeasurePoint(
         meter, fmt::format("pp{}", shape.prompt_tokens), batch, is_first ? num_repeats_ : 1,
-        [&] { return std::vector<Work>{workload.Prefill()}; }, prefill_);
+        [&] { return std::vector<evaluate::Work>{workload.Prefill()}; }, prefill_);
     if (!prefilled) return prefilled;
     const Status decoded = MeasurePoint(
         meter, fmt::format("tg{}", shape.gen_tokens), batch, num_repeats_,
@@ -142,10 +163,10 @@ class Bench : public Command {
     Result<Peaks> before = meter.Measure();
     if (!before) return before.error();
     for (int i = 0; i < num_repeats; ++i) {
-      const std::vector<Work> steps = run_once();
+      const std::vector<evaluate::Work> steps = run_once();
       const Result<Peaks> after = meter.Measure();
       if (!after) return after.error();
-      point.repetitions.push_back(MakeRepetition(steps, *before, *after));
+      point.repetitions.push_back(evaluate::MakeRepetition(steps, *before, *after));
       before = after;
     }
     memory_.Sample();
@@ -175,7 +196,7 @@ class Bench : public Command {
     for (const BenchPoint& point : decode_) decode.push_back(ToJson(point));
     // Of the format that the model computes in, the rate measured beside the points.
     const auto rate = [&](kernels::DotFormat format, double before) {
-      return DotFormatOf(model) == format ? typical.flops_per_s / kGiga : before;
+      return evaluate::DotFormatOf(model) == format ? typical.flops_per_s / kGiga : before;
     };
     return {
         {"model", model_options_.directory},

@@ -13,14 +13,18 @@
 #include "cli/format_words.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
-#include "cli/reference_logits.h"
-#include "cli/scored_text.h"
+#include "cli/scored_text_options.h"
 #include "cli/value_options.h"
-#include "cli/weight_errors.h"
+#include "evaluate/reference_logits.h"
+#include "evaluate/weight_errors.h"
 #include "weights/packed_directory.h"
 
 namespace convene::cli {
 namespace {
+
+using evaluate::ReferenceLogits;
+using evaluate::RoundingScheme;
+using evaluate::RoundingSchemes;
 
 constexpr uint64_t kLogitsLimitBytes = uint64_t{4} << 30;
 
@@ -34,8 +38,8 @@ struct Candidate {
 // All matrices of the layers. Embedding and head stay, so that schemes differ in one thing.
 weights::MatrixEdit EditFor(const RoundingScheme& scheme) {
   return [scheme](model::TensorRole role, int cols, std::vector<float>& values) {
-    const std::optional<MatrixKind> kind = KindOf(role, false);
-    if (kind && *kind != MatrixKind::kHead) Round(scheme, cols, values);
+    const std::optional<evaluate::MatrixKind> kind = evaluate::KindOf(role, false);
+    if (kind && *kind != evaluate::MatrixKind::kHead) evaluate::Round(scheme, cols, values);
   };
 }
 
@@ -84,11 +88,12 @@ class Compare : public Command {
       if (const Status done = CompareAll(*schemes, &json); !done) return done;
     }
     if (weight_errors_) {
-      const auto errors =
-          MeasureWeightErrors(model_.directory, schemes->empty() ? RoundingSchemes() : *schemes,
-                              model_.load.num_threads);
+      const auto errors = evaluate::MeasureWeightErrors(
+          model_.directory, schemes->empty() ? RoundingSchemes() : *schemes,
+          model_.load.num_threads);
       if (!errors) return errors.error();
-      for (const SchemeErrors& row : *errors) json["weight_errors"].push_back(ToJson(row));
+      for (const evaluate::SchemeErrors& row : *errors)
+        json["weight_errors"].push_back(ToJson(row));
       if (const Status told = WriteReport(json_path_, FormatErrors(*errors)); !told) return told;
     }
     return json_path_.empty() ? Status() : WriteJson(json_path_, json);
@@ -102,7 +107,7 @@ class Compare : public Command {
         schemes.assign(RoundingSchemes().begin(), RoundingSchemes().end());
         continue;
       }
-      const std::optional<RoundingScheme> scheme = RoundingSchemeFromName(name);
+      const std::optional<RoundingScheme> scheme = evaluate::RoundingSchemeFromName(name);
       if (!scheme) {
         std::string names = "all";
         for (const RoundingScheme& known : RoundingSchemes()) {
@@ -142,7 +147,7 @@ class Compare : public Command {
     if (!reference) return reference.error();
     const Result<std::vector<Candidate>> candidates = Candidates(schemes, *reference);
     if (!candidates) return candidates.error();
-    Result<ScoredText> text = ReadScoredText(model_.directory, text_options_);
+    Result<evaluate::ScoredText> text = ReadScoredText(model_.directory, text_options_);
     if (!text) return text.error();
     if (max_tokens_) text->tokens.resize(std::min<size_t>(text->tokens.size(), *max_tokens_));
     const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_.directory);
@@ -176,7 +181,7 @@ class Compare : public Command {
     model_.load.edit = {};
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, nullptr);
     if (!model) return model.error();
-    const Result<LogitsDifference> itself = logits->Compute(**model);
+    const Result<evaluate::LogitsDifference> itself = logits->Compute(**model);
     if (!itself) return itself.error();
     compared->push_back({.name = reference_,
                          .weights_bytes = (*model)->memory().weights_bytes,
@@ -190,7 +195,7 @@ class Compare : public Command {
     model_.load.edit = candidate.scheme ? EditFor(*candidate.scheme) : weights::MatrixEdit();
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, nullptr);
     if (!model) return model.error();
-    const Result<LogitsDifference> difference = logits.Compare(**model);
+    const Result<evaluate::LogitsDifference> difference = logits.Compare(**model);
     if (!difference) return difference.error();
     ComparedModel row{.name = candidate.name, .difference = *difference};
     if (!candidate.scheme) row.weights_bytes = (*model)->memory().weights_bytes;

@@ -9,8 +9,10 @@
 
 namespace convene::cli {
 
+using evaluate::SchemeErrors;
+
 nlohmann::ordered_json ToJson(const ComparedModel& model) {
-  const LogitsDifference& difference = model.difference;
+  const evaluate::LogitsDifference& difference = model.difference;
   nlohmann::ordered_json json = {{"name", model.name}};
   if (model.weights_bytes) json["weights_bytes"] = *model.weights_bytes;
   json.update({{"nll", difference.candidate_nll()},
@@ -27,12 +29,12 @@ nlohmann::ordered_json ToJson(const ComparedModel& model) {
 nlohmann::ordered_json ToJson(const SchemeErrors& errors) {
   nlohmann::ordered_json json = {{"name", errors.scheme.name},
                                  {"bits_per_weight", errors.scheme.bits_per_weight()}};
-  const auto add = [&](std::string_view name, const WeightError& error) {
+  const auto add = [&](std::string_view name, const evaluate::WeightError& error) {
     if (error.stored == 0) return;
     json[std::string(name)] = {{"cosine", error.cosine()}, {"relative_error", error.relative()}};
   };
-  for (int kind = 0; kind < kNumMatrixKinds; ++kind) {
-    add(Name(static_cast<MatrixKind>(kind)), errors.by_kind[static_cast<size_t>(kind)]);
+  for (int kind = 0; kind < evaluate::kNumMatrixKinds; ++kind) {
+    add(Name(static_cast<evaluate::MatrixKind>(kind)), errors.by_kind[static_cast<size_t>(kind)]);
   }
   add("all", errors.total());
   return json;
@@ -41,15 +43,15 @@ nlohmann::ordered_json ToJson(const SchemeErrors& errors) {
 std::string FormatErrors(const std::vector<SchemeErrors>& schemes) {
   TextTable table;
   std::vector<std::string> header = {"weights rounded", "bits", "cosine"};
-  for (int kind = 0; kind < kNumMatrixKinds; ++kind) {
-    header.emplace_back(Name(static_cast<MatrixKind>(kind)));
+  for (int kind = 0; kind < evaluate::kNumMatrixKinds; ++kind) {
+    header.emplace_back(Name(static_cast<evaluate::MatrixKind>(kind)));
   }
   table.AddRow(header);
   for (const SchemeErrors& errors : schemes) {
     std::vector<std::string> row = {errors.scheme.name,
                                     fmt::format("{:.2f}", errors.scheme.bits_per_weight()),
                                     fmt::format("{:.6f}", errors.total().cosine())};
-    for (const WeightError& error : errors.by_kind) {
+    for (const evaluate::WeightError& error : errors.by_kind) {
       row.push_back(error.stored == 0 ? "-" : fmt::format("{:.3f} %", 100 * error.relative()));
     }
     table.AddRow(row);
@@ -57,12 +59,13 @@ std::string FormatErrors(const std::vector<SchemeErrors>& schemes) {
   return "cosine of all, and relative error of each kind of matrix:\n" + table.Format();
 }
 
-std::string FormatComparison(const std::vector<ComparedModel>& models, const ScoredText& text) {
+std::string FormatComparison(const std::vector<ComparedModel>& models,
+                             const evaluate::ScoredText& text) {
   TextTable table;
   table.AddRow({"", "weights", "perplexity", "change", "std. error", "KL", "same top-1",
                 "|logits| mean", "max"});
   for (const ComparedModel& model : models) {
-    const LogitsDifference& difference = model.difference;
+    const evaluate::LogitsDifference& difference = model.difference;
     std::vector<std::string> row = {model.name,
                                     model.weights_bytes ? FormatBytes(*model.weights_bytes) : "",
                                     fmt::format("{:.3f}", std::exp(difference.candidate_nll()))};

@@ -6,24 +6,25 @@
 #include <string>
 #include <vector>
 
-#include "cli/logits_difference.h"
-#include "cli/scored_text.h"
-#include "cli/weight_errors.h"
+#include "evaluate/logits_difference.h"
+#include "evaluate/scored_text.h"
+#include "evaluate/weight_errors.h"
 
 namespace convene::cli {
 
 struct ComparedModel {
   std::string name;
   std::optional<uint64_t> weights_bytes = {};  // none where weights are only rounded
-  LogitsDifference difference;                 // from the reference
+  evaluate::LogitsDifference difference;       // from the reference
 };
 
 nlohmann::ordered_json ToJson(const ComparedModel& model);
-nlohmann::ordered_json ToJson(const SchemeErrors& errors);
+nlohmann::ordered_json ToJson(const evaluate::SchemeErrors& errors);
 
 // A line per model; the first is the reference itself.
-std::string FormatComparison(const std::vector<ComparedModel>& models, const ScoredText& text);
+std::string FormatComparison(const std::vector<ComparedModel>& models,
+                             const evaluate::ScoredText& text);
 // A line per scheme.
-std::string FormatErrors(const std::vector<SchemeErrors>& schemes);
+std::string FormatErrors(const std::vector<evaluate::SchemeErrors>& schemes);
 
 }  // namespace convene::cli

@@ -9,17 +9,18 @@
 
 #include "base/units.h"
 #include "cli/describe_model.h"
-#include "cli/inspection.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"
 #include "engine/loaded_model.h"
+#include "evaluate/inspection.h"
 #include "weights/packed_directory.h"
 
 namespace convene::cli {
 namespace {
 
+using evaluate::Inspection;
 using model::ModelSpec;
 using model::TensorKind;
 
@@ -112,7 +113,7 @@ std::string WorkTable(const Inspection& inspection) {
     table.AddRow(std::move(row));
   };
   add_row(fmt::format("work per token, {}", unit.name), [](const Column& at) { return at.name; });
-  for (const FlopsPart& part : kFlopsParts) {
+  for (const evaluate::FlopsPart& part : evaluate::kFlopsParts) {
     if (std::all_of(columns.begin(), columns.end(),
                     [&](const Column& at) { return at.flops.*part.flops == 0; })) {
       continue;
@@ -176,7 +177,7 @@ std::string DescribeStorage(const ModelSpec& spec) {
 
 std::string DescribeStored(const Inspection& inspection) {
   if (!inspection.stored) return "no weights here" + DescribeStorage(inspection.spec);
-  const StoredWeights& stored = *inspection.stored;
+  const evaluate::StoredWeights& stored = *inspection.stored;
   return fmt::format(
       "{} of {} in {}", FormatBytes(stored.size_bytes), fmt::join(stored.dtypes, " and "),
       stored.num_files == 1 ? "one file" : fmt::format("{} files", stored.num_files));
@@ -217,7 +218,7 @@ class Inspect : public Command {
     const Result<runtime::Formats> formats =
         engine::ResolveFormats(formats_, formats_.weights.value_or(kernels::WeightFormat::kBf16));
     if (!formats) return formats.error();
-    const Result<Inspection> inspection = InspectModel(path_, context_, *formats);
+    const Result<Inspection> inspection = evaluate::InspectModel(path_, context_, *formats);
     if (!inspection) return inspection.error();
     // Figures for a program on standard output leave no room for those for people.
     if (json_path_ != "-") {

@@ -10,10 +10,10 @@
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/units.h"
-#include "cli/measure_machine.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
+#include "evaluate/measure_machine.h"
 #include "kernels/choose_kernels.h"
 
 namespace convene::cli {
@@ -84,7 +84,8 @@ class Measure : public Command {
     options_.choices_of = *kernels;
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = pool.started(); !started) return started.error();
-    const Result<hardware::Profile> profile = MeasureMachine(*topology, pool, *isa, options_);
+    const Result<hardware::Profile> profile =
+        evaluate::MeasureMachine(*topology, pool, *isa, options_);
     if (!profile) return profile.error();
 
     if (const Status told = WriteReport(json_path_, Describe(*profile)); !told) return told;
@@ -100,7 +101,7 @@ class Measure : public Command {
 
  private:
   std::optional<int> num_threads_;
-  MeasureOptions options_;
+  evaluate::MeasureOptions options_;
   std::string json_path_;
 };
 

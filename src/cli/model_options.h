@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "cli/plan_options.h"
-#include "cli/step_watch.h"
+#include "cli/watch_options.h"
 #include "comm/group.h"
 #include "engine/loaded_model.h"
 
@@ -20,7 +20,7 @@ struct ModelOptions {
   PlanOptions plan = {};
   CLI::Option* chunk = nullptr;  // --chunk
   // Of the steps of the model that LoadModel gives; Write is the command's matter.
-  std::shared_ptr<StepWatch> watch = std::make_shared<StepWatch>();
+  std::shared_ptr<WatchOptions> watch = std::make_shared<WatchOptions>();
 };
 
 // --weights, --int4-group, --activations and --kv-cache.

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "base/units.h"
-#include "cli/logits_difference.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
-#include "cli/scored_text.h"
+#include "cli/scored_text_options.h"
 #include "engine/score_tokens.h"
+#include "evaluate/logits_difference.h"
 
 namespace convene::cli {
 namespace {
@@ -34,7 +34,7 @@ class Perplexity : public Command {
 
   Status Run() override {
     if (const Status checked = CheckPredictsText(model_.directory); !checked) return checked;
-    const Result<ScoredText> text = ReadScoredText(model_.directory, text_options_);
+    const Result<evaluate::ScoredText> text = ReadScoredText(model_.directory, text_options_);
     if (!text) return text.error();
     model_.load.context = text->window;
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
@@ -43,7 +43,7 @@ class Perplexity : public Command {
   }
 
  private:
-  Status Score(engine::LoadedModel& model, const ScoredText& text) {
+  Status Score(engine::LoadedModel& model, const evaluate::ScoredText& text) {
     const std::vector<std::span<const int32_t>> windows = text.Windows();
     double total = 0;
     int64_t num_scored = 0;
@@ -52,7 +52,7 @@ class Perplexity : public Command {
         model, windows, [&](int window_idx, int position, std::span<const float> logits) {
           const std::span<const int32_t> own = windows[static_cast<size_t>(window_idx)];
           if (position + 1 >= std::ssize(own)) return;
-          total += NegativeLogLikelihood(logits, own[static_cast<size_t>(position) + 1]);
+          total += evaluate::NegativeLogLikelihood(logits, own[static_cast<size_t>(position) + 1]);
           ++num_scored;
         });
     if (!scored) return scored;

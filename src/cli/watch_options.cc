@@ -1,0 +1,44 @@
+#include "cli/watch_options.h"
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/output.h"
+#include "cli/value_options.h"
+
+namespace convene::cli {
+namespace {
+
+// As cost::RouterCountsFromJson reads it.
+nlohmann::ordered_json RoutingJson(const std::vector<std::vector<int64_t>>& expert_tokens) {
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  for (const std::vector<int64_t>& tokens : expert_tokens) layers.push_back({{"experts", tokens}});
+  return {{"layers", layers}};
+}
+
+}  // namespace
+
+void WatchOptions::AddOptions(CLI::App& app) {
+  AddPath(app, "--trace", trace_path_, "Write what typical steps did, for report and gantt")
+      ->type_name("FILE.json")
+      ->check(WritableFile())
+      ->group(kRareOptions);
+  AddPath(app, "--record-routing", routing_path_, "Write how many tokens each expert got")
+      ->type_name("FILE.json")
+      ->check(WritableFile())
+      ->group(kRareOptions);
+}
+
+Status WatchOptions::Write() const {
+  if (!routing_path_.empty()) {
+    if (const Status written = WriteJson(routing_path_, RoutingJson(watch_.expert_tokens()));
+        !written) {
+      return written;
+    }
+  }
+  if (trace_path_.empty()) return {};
+  return WriteText(trace_path_, drawing::TraceJson(watch_.MakeTrace()));
+}
+
+}  // namespace convene::cli

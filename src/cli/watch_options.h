@@ -1,0 +1,31 @@
+// --trace and --record-routing: what a command tells of its steps when it has ended.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/result.h"
+#include "evaluate/step_watch.h"
+
+namespace convene::cli {
+
+class WatchOptions {
+ public:
+  // --trace FILE and --record-routing FILE, as rare options (docs/seeing.md).
+  void AddOptions(CLI::App& app);
+  bool is_wanted() const { return !trace_path_.empty() || !routing_path_.empty(); }
+
+  void See(const runtime::RecordedStep& step) { watch_.See(step, !trace_path_.empty()); }
+
+  // After the last step. Nothing where nothing was asked for.
+  Status Write() const;
+  // At a command's end, which fared so: where it failed, there is nothing to tell.
+  Status WriteAfter(const Status& status) const { return status ? Write() : status; }
+
+ private:
+  std::string trace_path_;
+  std::string routing_path_;
+  evaluate::StepWatch watch_;
+};
+
+}  // namespace convene::cli

@@ -1,0 +1,95 @@
+#include "evaluate/measure_machine.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "base/message.h"
+#include "hardware/measure_disk.h"
+#include "hardware/measure_memory.h"
+#include "hardware/numa.h"
+#include "kernels/measure_order.h"
+#include "kernels/measure_peaks.h"
+#include "runtime/measure_forms.h"
+
+namespace convene::evaluate {
+namespace {
+
+constexpr double kGiga = 1e9;
+constexpr uint64_t kMaxDiskFileBytes = uint64_t{2} << 30;
+
+Status MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
+  std::error_code ignored;  // if it is not there now, the measurement says so
+  if (options.disk_is_required) {
+    if (!std::filesystem::is_directory(options.disk_directory, ignored)) {
+      return Error{fmt::format("{} is not a directory; name one on the disk to be measured",
+                               options.disk_directory)};
+    }
+  } else {
+    std::filesystem::create_directories(options.disk_directory, ignored);
+  }
+
+  const Result<hardware::DiskRate> disk =
+      hardware::MeasureDiskRead(options.disk_directory, kMaxDiskFileBytes, options.budget_s);
+  if (!disk && options.disk_is_required) return disk.error();
+  if (!disk) {
+    PrintNote("disk not measured: {}\n", disk.error().message);
+    return {};
+  }
+  profile.disk_gbps = disk->read.median / kGiga;
+  profile.disk_direct = disk->direct;
+  return {};
+}
+
+}  // namespace
+
+Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
+                                         hardware::ThreadPool& pool, hardware::Isa isa,
+                                         const MeasureOptions& options) {
+  hardware::Profile profile;
+  profile.cpu_name = topology.cpu_name;
+  profile.cpus = pool.cpus();
+  profile.isa = hardware::IsaName(isa);
+  profile.last_level_cache_bytes = topology.last_level_cache_bytes();
+  profile.num_numa_nodes = topology.num_numa_nodes;
+  profile.disk_directory = options.disk_directory;
+  profile.date = hardware::CurrentDate();
+
+  // First, since it may fail.
+  if (const Status disk = MeasureDisk(options, profile); !disk) return disk.error();
+  const kernels::DotPeaks peaks = kernels::MeasureDotPeaks(pool, isa, 3 * options.budget_s);
+  profile.f32_gflops = peaks.f32.median / kGiga;
+  profile.bf16_gflops = peaks.bf16.median / kGiga;
+  profile.int8_gops = peaks.int8.median / kGiga;
+
+  const Result<hardware::HugeBuffer> memory =
+      hardware::AllocateForBandwidth(pool, profile.last_level_cache_bytes);
+  if (!memory) return memory.error();
+  const hardware::Rate read =
+      hardware::MeasureReadBandwidth(pool, memory->bytes(), options.budget_s);
+  profile.read_gbps = read.median / kGiga;
+  profile.huge_page_share =
+      static_cast<double>(memory->huge_page_bytes()) / static_cast<double>(memory->size_bytes());
+  // Of memory that is not written yet, as weights are when they are placed.
+  const Result<hardware::HugeBuffer> unwritten =
+      hardware::HugeBuffer::Allocate(hardware::kHugePageBytes, "trying NUMA placement");
+  if (!unwritten) return unwritten.error();
+  const Result<int> interleaved =
+      hardware::PlaceMemory(unwritten->bytes(), pool.cpus(), hardware::NumaPolicy::kAuto);
+  if (!interleaved) return interleaved.error();
+  profile.num_interleaved_nodes = *interleaved;
+  if (options.choices_of) {
+    const Result<int> dense_from =
+        kernels::MeasureDenseFromRows(pool, *options.choices_of, options.budget_s);
+    if (!dense_from) return dense_from.error();
+    profile.dense_from_rows = *dense_from;
+    const Result<int> expand_from =
+        runtime::MeasureExpandFromTokens(pool, *options.choices_of, options.budget_s);
+    if (!expand_from) return expand_from.error();
+    profile.expand_from_tokens = *expand_from;
+  }
+  return profile;
+}
+
+}  // namespace convene::evaluate

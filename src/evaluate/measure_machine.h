@@ -1,0 +1,33 @@
+// Measures what `convene measure` keeps and `convene bench` compares with: dot products, memory and
+// disk of this machine. The single measurements are those of kernels/ and hardware/.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "hardware/isa.h"
+#include "hardware/profile.h"
+#include "hardware/thread_pool.h"
+#include "hardware/topology.h"
+#include "kernels/kernel_set.h"
+
+namespace convene::evaluate {
+
+struct MeasureOptions {
+  double budget_s = 1;  // for each of the rates
+  std::string disk_directory;
+  // The directory was asked for: it must exist, and its disk be measurable. Otherwise it is
+  // created, and a disk that cannot be measured has the rate 0, with a note.
+  bool disk_is_required = false;
+
+  // Whose order of experts and form of latent attention are measured; null: they are not.
+  const kernels::KernelSet* choices_of = nullptr;
+};
+
+// All threads of `pool` with the instructions of `isa`. Rates are the medians of many passes.
+// Errors: no memory to measure with, a disk that is required and cannot be measured.
+Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
+                                         hardware::ThreadPool& pool, hardware::Isa isa,
+                                         const MeasureOptions& options);
+
+}  // namespace convene::evaluate

@@ -1,0 +1,59 @@
+#include "evaluate/peak_meter.h"
+
+#include <algorithm>
+#include <span>
+
+#include "evaluate/spread.h"
+#include "hardware/measure_memory.h"
+#include "kernels/measure_peaks.h"
+
+namespace convene::evaluate {
+namespace {
+
+constexpr double kBudgetS = 0.25;
+constexpr uint64_t kMinMemoryBytes = uint64_t{256} << 20;
+
+}  // namespace
+
+kernels::DotFormat DotFormatOf(const engine::LoadedModel& model) {
+  switch (model.formats().activations) {
+    case kernels::ActivationFormat::kF32:
+      return kernels::DotFormat::kF32;
+    case kernels::ActivationFormat::kBf16:
+      return kernels::DotFormat::kBf16;
+    case kernels::ActivationFormat::kInt8:
+      return kernels::DotFormat::kInt8;
+  }
+  return kernels::DotFormat::kF32;
+}
+
+PeakMeter::PeakMeter(engine::LoadedModel& model, hardware::Isa isa, uint64_t last_level_cache_bytes)
+    : model_(model), isa_(isa), last_level_cache_bytes_(last_level_cache_bytes) {}
+
+Result<Peaks> PeakMeter::Measure() {
+  hardware::ThreadPool& pool = model_.pool();
+  const kernels::DotFormat format = DotFormatOf(model_);
+  const hardware::Rate dots = kernels::MeasureDotPeak(pool, isa_, format, kBudgetS);
+
+  hardware::HugeBuffer buffer;
+  std::span<const std::byte> memory = model_.weight_bytes();
+  if (memory.size() < std::max(kMinMemoryBytes, 4 * last_level_cache_bytes_)) {
+    Result<hardware::HugeBuffer> allocated =
+        hardware::AllocateForBandwidth(pool, last_level_cache_bytes_);
+    if (!allocated) return allocated.error();
+    buffer = *std::move(allocated);
+    memory = buffer.bytes();
+  }
+  const hardware::Rate read = hardware::MeasureReadBandwidth(pool, memory, kBudgetS);
+
+  flops_per_s_.push_back(dots.median);
+  bytes_per_s_.push_back(read.median);
+  return Peaks{.flops_per_s = dots.median, .bytes_per_s = read.median};
+}
+
+Peaks PeakMeter::typical() const {
+  return {.flops_per_s = SpreadOf(flops_per_s_).median,
+          .bytes_per_s = SpreadOf(bytes_per_s_).median};
+}
+
+}  // namespace convene::evaluate

@@ -1,0 +1,146 @@
+#include "evaluate/step_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "cost/calibrate.h"
+#include "hardware/profile.h"
+#include "simulate/simulate.h"
+
+namespace convene::evaluate {
+using runtime::RecordedStep;
+
+namespace {
+
+constexpr size_t kSampleSteps = 32;
+// From so many other steps of a kind on, their times say more than the machine's peaks.
+constexpr size_t kEnoughSteps = 3;
+
+cost::RecordedSizes SizesOf(const RecordedStep& step) {
+  cost::RecordedSizes sizes;
+  for (const auto& [size, value] : step.sizes) sizes.Set(size, value);
+  return sizes;
+}
+
+}  // namespace
+
+void StepWatch::Sample::Add(const RecordedStep& step) {
+  if (num_seen++ % stride != 0) return;  // most steps are not even copied
+  steps.push_back(step);
+  if (steps.size() < kSampleSteps) return;
+  // Every other one goes, and half as many come from here on.
+  std::vector<RecordedStep> kept;
+  for (size_t i = 0; i < steps.size(); i += 2) kept.push_back(std::move(steps[i]));
+  steps = std::move(kept);
+  stride *= 2;
+}
+
+void StepWatch::See(const RecordedStep& step, bool keeps_steps) {
+  expert_tokens_.resize(std::max(expert_tokens_.size(), step.expert_tokens.size()));
+  for (size_t layer = 0; layer < step.expert_tokens.size(); ++layer) {
+    const std::vector<int64_t>& counts = step.expert_tokens[layer];
+    expert_tokens_[layer].resize(counts.size());
+    for (size_t i = 0; i < counts.size(); ++i) expert_tokens_[layer][i] += counts[i];
+  }
+  if (!keeps_steps) return;
+  if (first_start_ < 0) first_start_ = step.start;
+  const Kind kind = step.encoder                           ? Kind::kEncode
+                    : step.num_tokens > step.num_sequences ? Kind::kPrefill
+                                                           : Kind::kDecode;
+  samples_[kind].Add(step);
+  Sample& largest = largest_[kind];
+  const int64_t most = largest.steps.empty() ? 0 : largest.steps.front().num_tokens;
+  if (step.num_tokens < most) return;
+  if (step.num_tokens > most) largest = {};
+  largest.Add(step);
+}
+
+// The one that took the median time.
+const RecordedStep& StepWatch::Typical(const std::vector<RecordedStep>& steps) {
+  std::vector<const RecordedStep*> order;
+  for (const RecordedStep& step : steps) order.push_back(&step);
+  std::stable_sort(order.begin(), order.end(), [](const RecordedStep* a, const RecordedStep* b) {
+    return a->timeline.seconds() < b->timeline.seconds();
+  });
+  return *order[(order.size() - 1) / 2];
+}
+
+drawing::Trace StepWatch::MakeTrace() const {
+  drawing::Trace trace;
+  for (const auto& [kind, sample] : samples_) {
+    // Of decoding the usual step, of prefill and encoding one of the largest.
+    const Sample& from = kind == Kind::kDecode ? sample : largest_.at(kind);
+    trace.steps.push_back(Traced(kind, Typical(from.steps)));
+  }
+  std::sort(trace.steps.begin(), trace.steps.end(),
+            [](const auto& a, const auto& b) { return a.start < b.start; });
+  return trace;
+}
+
+drawing::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) const {
+  const char* name = kind == Kind::kEncode    ? "encode"
+                     : kind == Kind::kPrefill ? "prefill"
+                                              : "decode";
+  const cost::RecordedSizes sizes = SizesOf(chosen);
+  drawing::TracedStep traced = {
+      .name = fmt::format("{}, {} token{} of {} sequence{}", name, chosen.num_tokens,
+                          chosen.num_tokens == 1 ? "" : "s", chosen.num_sequences,
+                          chosen.num_sequences == 1 ? "" : "s"),
+      .start = chosen.start - first_start_,
+      .schedule = drawing::WithAmounts(*chosen.schedule,
+                                       [&](const schedule::Size& size) { return sizes.at(size); }),
+      .measured = chosen.timeline,
+      .sent_bytes = chosen.sent_bytes};
+  if (kind != Kind::kEncode) traced.expert_tokens = chosen.expert_tokens;
+  Predict(kind, chosen, traced);
+  return traced;
+}
+
+// The same tasks with the same sizes, simulated with costs that this step had no part in.
+void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedStep& traced) const {
+  std::vector<const RecordedStep*> others;
+  for (const Sample* sample : {&samples_.at(kind), &largest_.at(kind)}) {
+    for (const RecordedStep& seen : sample->steps) {
+      const bool is_new =
+          seen.start != chosen.start &&
+          std::none_of(others.begin(), others.end(),
+                       [&](const RecordedStep* other) { return other->start == seen.start; });
+      if (is_new && seen.schedule == chosen.schedule) others.push_back(&seen);
+    }
+  }
+  // The first one found caches and memory cold.
+  if (others.size() > kEnoughSteps) {
+    std::erase_if(others, [&](const RecordedStep* other) {
+      return other->start == samples_.at(kind).steps.front().start;
+    });
+  }
+  const cost::RecordedSizes sizes = SizesOf(chosen);
+  cost::Rates rates;
+  if (others.size() >= kEnoughSteps) {
+    // What tasks shared is in their times already: resources get no rates.
+    std::vector<cost::RecordedSizes> recorded;
+    for (const RecordedStep* seen : others) recorded.push_back(SizesOf(*seen));
+    std::vector<cost::MeasuredStep> steps;
+    for (size_t i = 0; i < others.size(); ++i) {
+      steps.push_back(
+          {.schedule = others[i]->schedule.get(),
+           .timeline = &others[i]->timeline,
+           .sizes = [&recorded, i](const schedule::Size& size) { return recorded[i].at(size); }});
+    }
+    cost::UseFits(cost::Calibrate(steps), rates);
+    traced.predicted_by =
+        fmt::format("linear costs fitted on {} other steps of this run", others.size());
+  } else {
+    const Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
+    if (!profile) return;
+    rates = cost::RatesFromProfile(*profile, chosen.schedule->num_ranks);
+    traced.predicted_by =
+        fmt::format("peaks of {} (convene measure); exchanges cost nothing", profile->cpu_name);
+  }
+  traced.predicted = simulate::Simulate(*chosen.schedule, rates,
+                                        [&](const schedule::Size& size) { return sizes.at(size); });
+}
+
+}  // namespace convene::evaluate

@@ -1,0 +1,46 @@
+// Looks at a model's steps as they run, keeps some of them, and makes a trace of the typical ones.
+// It changes nothing about them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "drawing/trace.h"
+#include "runtime/recorded_step.h"
+
+namespace convene::evaluate {
+
+class StepWatch {
+ public:
+  // `keeps_steps` false: only counts what experts got, and the trace is empty.
+  void See(const runtime::RecordedStep& step, bool keeps_steps);
+
+  // Tokens of all steps seen that chose each expert, by layer of the decoder.
+  const std::vector<std::vector<int64_t>>& expert_tokens() const { return expert_tokens_; }
+
+  // Of the steps seen: of each kind of step the most telling one, measured and predicted.
+  drawing::Trace MakeTrace() const;
+
+ private:
+  // Some steps of many, spread evenly over all of them.
+  struct Sample {
+    std::vector<runtime::RecordedStep> steps;
+    int64_t num_seen = 0;
+    int64_t stride = 1;
+
+    void Add(const runtime::RecordedStep& step);
+  };
+  enum class Kind { kEncode, kPrefill, kDecode };
+
+  static const runtime::RecordedStep& Typical(const std::vector<runtime::RecordedStep>& steps);
+  drawing::TracedStep Traced(Kind kind, const runtime::RecordedStep& chosen) const;
+  void Predict(Kind kind, const runtime::RecordedStep& chosen, drawing::TracedStep& traced) const;
+
+  std::map<Kind, Sample> samples_;
+  std::map<Kind, Sample> largest_;  // those with the most tokens
+  std::vector<std::vector<int64_t>> expert_tokens_;
+  double first_start_ = -1;
+};
+
+}  // namespace convene::evaluate
