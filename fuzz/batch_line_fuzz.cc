@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/batch_line.h"
-#include "text/openai_messages.h"
+#include "openai/batch_line.h"
+#include "openai/messages.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto custom_id = convene::engine::CustomIdOf(text);
-  const auto line = convene::engine::ParseBatchLine(text, {});
+  const auto custom_id = convene::openai::CustomIdOf(text);
+  const auto line = convene::openai::ParseBatchLine(text, {});
   if (!line) return 0;
   CHECK(custom_id && *custom_id == line->custom_id && !custom_id->empty());
   CHECK(!line->request.max_tokens || *line->request.max_tokens > 0);
@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"
       "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}");
   CHECK(chat_template.ok());
-  const auto rendered = convene::text::RenderOpenAiMessages(*chat_template, line->messages, {});
+  const auto rendered = convene::openai::RenderMessages(*chat_template, line->messages, {});
   CHECK(rendered || !rendered.error().message.empty());
   return 0;
 }

@@ -11,11 +11,11 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "cli/batch_results.h"
+#include "openai/batch_results.h"
 
 namespace {
 
-using convene::cli::BatchResults;
+using convene::openai::BatchResults;
 
 // A file in memory, with a path by which it is opened.
 class MemoryFile {

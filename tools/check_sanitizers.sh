@@ -12,7 +12,7 @@ case "${1:-}" in
   address)
     preset=fuzz
     targets=(base_test tensor_test text_test model_test checkpoint_test kernels_test weights_test
-      runtime_test engine_test)
+      runtime_test engine_test openai_test)
     ;;
   thread)
     preset=debug-tsan

@@ -15,20 +15,21 @@
 #include "base/message.h"
 #include "base/units.h"
 #include "cli/batch_progress.h"
-#include "cli/batch_results.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
-#include "engine/batch_line.h"
 #include "engine/engine.h"
+#include "openai/answer.h"
+#include "openai/batch_line.h"
+#include "openai/batch_results.h"
+#include "openai/messages.h"
 #include "text/chat_template.h"
-#include "text/openai_messages.h"
 
 namespace convene::cli {
 namespace {
 
-using engine::BatchLine;
-using nlohmann::ordered_json;
+using openai::BatchLine;
+using openai::BatchResults;
 
 constexpr int kCompletionTokens = 16;  // of /v1/completions without max_tokens, as at OpenAI
 
@@ -36,101 +37,8 @@ constexpr int kCompletionTokens = 16;  // of /v1/completions without max_tokens,
 struct Running {
   BatchLine line;
   int64_t line_number = 0;
-  size_t num_prompt_tokens = 0;
-  std::string text;
-  std::vector<engine::GeneratedToken> tokens;
-  std::optional<engine::FinishReason> finish;
+  openai::Answer answer;
 };
-
-// A token in the logprobs of an answer.
-ordered_json TokenJson(const text::Tokenizer& tokenizer, int32_t token, double logprob) {
-  const Result<std::string> bytes = tokenizer.BytesOf(token);
-  ordered_json json = {{"token", bytes ? *bytes : ""}, {"logprob", logprob}};
-  json["bytes"] = ordered_json::array();
-  if (bytes) {
-    for (const char byte : *bytes) json["bytes"].push_back(static_cast<uint8_t>(byte));
-  }
-  return json;
-}
-
-ordered_json ChatLogprobs(const text::Tokenizer& tokenizer, const Running& running) {
-  ordered_json content = ordered_json::array();
-  for (const engine::GeneratedToken& token : running.tokens) {
-    ordered_json entry = TokenJson(tokenizer, token.token, token.logprob);
-    entry["top_logprobs"] = ordered_json::array();
-    for (const engine::TokenLogprob& top : token.top) {
-      entry["top_logprobs"].push_back(TokenJson(tokenizer, top.token, top.logprob));
-    }
-    content.push_back(std::move(entry));
-  }
-  return {{"content", std::move(content)}};
-}
-
-ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Running& running) {
-  ordered_json logprobs = {{"tokens", ordered_json::array()},
-                           {"token_logprobs", ordered_json::array()},
-                           {"top_logprobs", ordered_json::array()},
-                           {"text_offset", ordered_json::array()}};
-  const auto text_of = [&](int32_t token) {
-    const Result<std::string> bytes = tokenizer.BytesOf(token);
-    return bytes ? *bytes : std::string();
-  };
-  size_t offset = 0;
-  for (const engine::GeneratedToken& token : running.tokens) {
-    const std::string text = text_of(token.token);
-    logprobs["tokens"].push_back(text);
-    logprobs["token_logprobs"].push_back(token.logprob);
-    ordered_json top = ordered_json::object();
-    for (const engine::TokenLogprob& other : token.top) top[text_of(other.token)] = other.logprob;
-    logprobs["top_logprobs"].push_back(std::move(top));
-    logprobs["text_offset"].push_back(offset);
-    offset += text.size();
-  }
-  return logprobs;
-}
-
-ordered_json SuccessJson(const text::Tokenizer& tokenizer, const Running& running) {
-  const std::string request_id = fmt::format("req_{}", running.line_number);
-  const bool stopped = running.finish == engine::FinishReason::kStop;
-  ordered_json choice = {{"index", 0}};
-  if (running.line.is_chat) {
-    choice["message"] = {{"role", "assistant"}, {"content", running.text}};
-  } else {
-    choice["text"] = running.text;
-  }
-  choice["logprobs"] = nullptr;
-  if (running.line.request.num_logprobs) {
-    choice["logprobs"] = running.line.is_chat ? ChatLogprobs(tokenizer, running)
-                                              : CompletionLogprobs(tokenizer, running);
-  }
-  choice["finish_reason"] = stopped ? "stop" : "length";
-  ordered_json body = {
-      {"id", fmt::format("{}-{}", running.line.is_chat ? "chatcmpl" : "cmpl", running.line_number)},
-      {"object", running.line.is_chat ? "chat.completion" : "text_completion"},
-      {"created", static_cast<int64_t>(std::time(nullptr))},
-      {"model", running.line.model},
-      {"choices", ordered_json::array({std::move(choice)})},
-      {"usage",
-       {{"prompt_tokens", running.num_prompt_tokens},
-        {"completion_tokens", running.tokens.size()},
-        {"total_tokens", running.num_prompt_tokens + running.tokens.size()}}}};
-  return {
-      {"id", fmt::format("batch_req_{}", running.line_number)},
-      {"custom_id", running.line.custom_id},
-      {"response", {{"status_code", 200}, {"request_id", request_id}, {"body", std::move(body)}}},
-      {"error", nullptr}};
-}
-
-ordered_json ErrorJson(int64_t line_number, const std::optional<std::string>& custom_id,
-                       const char* code, const std::string& message) {
-  return {{"id", fmt::format("batch_req_{}", line_number)},
-          {"custom_id", custom_id ? ordered_json(*custom_id) : ordered_json(nullptr)},
-          {"response", nullptr},
-          {"error",
-           {{"code", code},
-            {"message", fmt::format("line {}: {}", line_number, message)},
-            {"line", line_number}}}};
-}
 
 class Batch : public Command {
  public:
@@ -205,7 +113,7 @@ class Batch : public Command {
       const InputLine line{++number, input.substr(0, end)};
       input.remove_prefix(std::min(end + 1, input.size()));
       if (line.text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      const std::optional<std::string> custom_id = engine::CustomIdOf(line.text);
+      const std::optional<std::string> custom_id = openai::CustomIdOf(line.text);
       bool is_answered = false;
       bool is_duplicate = false;
       if (custom_id) {
@@ -227,7 +135,7 @@ class Batch : public Command {
     std::set<int64_t> lines;
     for (const std::vector<InputLine>* inputs : {&pending_, &duplicates_}) {
       for (const InputLine& input : *inputs) {
-        std::optional<std::string> custom_id = engine::CustomIdOf(input.text);
+        std::optional<std::string> custom_id = openai::CustomIdOf(input.text);
         if (custom_id) {
           custom_ids.insert(*std::move(custom_id));
         } else {
@@ -235,7 +143,7 @@ class Batch : public Command {
         }
       }
     }
-    return results_->Forget([&](const RefusedRequest& refused) {
+    return results_->Forget([&](const openai::RefusedRequest& refused) {
       return refused.custom_id ? custom_ids.contains(*refused.custom_id)
                                : lines.contains(refused.line);
     });
@@ -266,7 +174,7 @@ class Batch : public Command {
     if (!spec->has_encoder()) return {};
     size_t longest = 1;
     for (const InputLine& input : pending_) {
-      const Result<BatchLine> line = engine::ParseBatchLine(input.text, {});
+      const Result<BatchLine> line = openai::ParseBatchLine(input.text, {});
       if (!line) continue;  // it will be refused
       const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
       if (prompt) longest = std::max(longest, prompt->size());
@@ -291,7 +199,7 @@ class Batch : public Command {
       progress.Update(num_finished_ + num_refused_, num_generated_);
     }
     for (const InputLine& line : duplicates_) {
-      const Status written = Refuse(line.number, engine::CustomIdOf(line.text),
+      const Status written = Refuse(line.number, openai::CustomIdOf(line.text),
                                     "this custom_id has already been used by another line");
       if (!written) return written;
     }
@@ -303,13 +211,13 @@ class Batch : public Command {
   Status Refuse(int64_t number, const std::optional<std::string>& custom_id,
                 const std::string& message, const char* code = "invalid_request") {
     ++num_refused_;
-    return results_->Append(ErrorJson(number, custom_id, code, message));
+    return results_->Append(openai::BatchError(number, custom_id, code, message));
   }
 
   // A line that cannot be run gets an error result; an error here is about the result file.
   Status Submit(const InputLine& input) {
-    Result<BatchLine> line = engine::ParseBatchLine(input.text, defaults_);
-    if (!line) return Refuse(input.number, engine::CustomIdOf(input.text), line.error().message);
+    Result<BatchLine> line = openai::ParseBatchLine(input.text, defaults_);
+    if (!line) return Refuse(input.number, openai::CustomIdOf(input.text), line.error().message);
     const Result<std::vector<int32_t>> prompt = PromptOf(*line, engine_->tokenizer());
     if (!prompt) return Refuse(input.number, line->custom_id, prompt.error().message);
     engine::Request request = line->request;
@@ -320,7 +228,7 @@ class Batch : public Command {
     Running running;
     running.line = *std::move(line);
     running.line_number = input.number;
-    running.num_prompt_tokens = prompt->size();
+    running.answer.num_prompt_tokens = prompt->size();
     running_.emplace(*id, std::move(running));
     return {};
   }
@@ -337,7 +245,7 @@ class Batch : public Command {
     options.add_generation_prompt = true;
     options.tools = line.tools;
     const Result<std::string> rendered =
-        text::RenderOpenAiMessages(*chat_template_, line.messages, options);
+        openai::RenderMessages(*chat_template_, line.messages, options);
     if (!rendered) return rendered.error();
     return tokenizer.Encode(*rendered, {.add_special_tokens = false});
   }
@@ -350,12 +258,16 @@ class Batch : public Command {
       running_.erase(update.request);
       return written;
     }
-    running.text += update.text;
-    if (!update.is_end_of_text) running.tokens.push_back(std::move(update.token));
+    openai::Answer& answer = running.answer;
+    answer.text += update.text;
+    if (!update.is_end_of_text) answer.tokens.push_back(std::move(update.token));
     ++num_generated_;
     if (!update.finish) return {};
-    running.finish = update.finish;
-    const Status written = results_->Append(SuccessJson(engine_->tokenizer(), running));
+    answer.finish = update.finish;
+    const Status written = results_->Append(openai::BatchAnswer(
+        running.line_number, running.line,
+        openai::AnswerBody(engine_->tokenizer(), running.line, answer, running.line_number,
+                           static_cast<int64_t>(std::time(nullptr)))));
     running_.erase(update.request);
     ++num_finished_;
     return written;

@@ -6,8 +6,8 @@
 #include <set>
 #include <sstream>
 
-#include "cli/batch_results.h"
 #include "cli/commands_test.h"
+#include "openai/batch_results.h"
 
 namespace convene::cli {
 namespace {
@@ -199,7 +199,7 @@ TEST_F(BatchCommandTest, AnswersEqualThoseAlone) {
 
 TEST_F(BatchCommandTest, RefusesAnOutputThatAnotherRunIsWriting) {
   Write("in.jsonl", Request(1));
-  const Result<BatchResults> other = BatchResults::Open(Path("out.jsonl"));
+  const Result<openai::BatchResults> other = openai::BatchResults::Open(Path("out.jsonl"));
   ASSERT_TRUE(other.ok());
   const Outcome outcome = RunBatch("out.jsonl");
   EXPECT_EQ(outcome.status, kFailure);

@@ -1,4 +1,4 @@
-#include "text/openai_messages.h"
+#include "openai/messages.h"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,12 @@
 #include "base/json.h"
 #include "base/quote.h"
 
-namespace convene::text {
+namespace convene::openai {
 namespace {
 
 using nlohmann::ordered_json;
+using text::ChatTemplate;
+using text::RenderOptions;
 
 // Texts that no template contains by itself.
 constexpr const char* kProbe = "probe_9c1f";
@@ -101,9 +103,8 @@ bool ReadsContentParts(const ChatTemplate& chat_template, const RenderOptions& o
          text->find(kUnknownKey) == std::string::npos;
 }
 
-Result<std::string> RenderOpenAiMessages(const ChatTemplate& chat_template,
-                                         const ordered_json& messages,
-                                         const RenderOptions& options) {
+Result<std::string> RenderMessages(const ChatTemplate& chat_template, const ordered_json& messages,
+                                   const RenderOptions& options) {
   const auto has_parts = [](const ordered_json& message) {
     return message.is_object() && message.contains("content") && message["content"].is_array();
   };
@@ -123,4 +124,4 @@ Result<std::string> RenderOpenAiMessages(const ChatTemplate& chat_template,
   return filled ? filled : text;
 }
 
-}  // namespace convene::text
+}  // namespace convene::openai

@@ -1,4 +1,4 @@
-#include "engine/batch_line.h"
+#include "openai/batch_line.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 
 #include "base/json.h"
 #include "base/quote.h"
-#include "engine/batch_fields.h"
+#include "openai/batch_fields.h"
 
-namespace convene::engine {
+namespace convene::openai {
 namespace {
 
 using nlohmann::ordered_json;
@@ -36,7 +36,7 @@ class Fields {
     return value->get<std::string>();
   }
 
-  std::optional<double> Number(const char* name, SamplingRange range) {
+  std::optional<double> Number(const char* name, engine::SamplingRange range) {
     const ordered_json* value = Find(name);
     if (value == nullptr) return std::nullopt;
     if (!value->is_number() || !(value->get<double>() >= range.min) ||
@@ -83,17 +83,17 @@ class Fields {
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 constexpr int kMaxTopLogprobs = 20;
 
-void ReadSampling(Fields& body, Request* request) {
-  GivenSampling given;
-  given.temperature = body.Number("temperature", kTemperatures);
-  given.top_p = body.Number("top_p", kProbabilities);
-  given.min_p = body.Number("min_p", kProbabilities);
+void ReadSampling(Fields& body, engine::Request* request) {
+  engine::GivenSampling given;
+  given.temperature = body.Number("temperature", engine::kTemperatures);
+  given.top_p = body.Number("top_p", engine::kProbabilities);
+  given.min_p = body.Number("min_p", engine::kProbabilities);
   if (const auto top_k = body.Integer("top_k", 0, kMaxTokens)) {
     given.top_k = static_cast<int>(*top_k);
   }
-  given.repetition_penalty = body.Number("repetition_penalty", kRepetitionPenalties);
-  SamplingOptions& sampling = request->sampling;
-  sampling = MergeSampling(sampling, given);
+  given.repetition_penalty = body.Number("repetition_penalty", engine::kRepetitionPenalties);
+  engine::SamplingOptions& sampling = request->sampling;
+  sampling = engine::MergeSampling(sampling, given);
   const auto seed = body.Integer("seed", INT64_MIN, INT64_MAX);
   if (seed) sampling.seed = static_cast<uint64_t>(*seed);
   request->ignore_eos = body.Bool("ignore_eos").value_or(false);
@@ -107,7 +107,7 @@ void ReadSampling(Fields& body, Request* request) {
   if (limit || old_limit) request->max_tokens = static_cast<int>(limit ? *limit : *old_limit);
 }
 
-void ReadStop(Fields& body, Request* request) {
+void ReadStop(Fields& body, engine::Request* request) {
   const ordered_json* stop = body.Find("stop");
   if (stop == nullptr) return;
   if (stop->is_string()) {
@@ -171,7 +171,7 @@ void ReadCompletion(Fields& body, BatchLine* line) {
 
 }  // namespace
 
-Result<BatchLine> ParseBatchLine(std::string_view text, const SamplingOptions& defaults) {
+Result<BatchLine> ParseBatchLine(std::string_view text, const engine::SamplingOptions& defaults) {
   const Result<ordered_json> json = ParseOrderedJson(text);
   if (!json) return json.error();
   if (!json->is_object()) return Error{"a line must be a JSON object"};
@@ -223,4 +223,4 @@ std::optional<std::string> CustomIdOf(std::string_view line) {
   return found->get<std::string>();
 }
 
-}  // namespace convene::engine
+}  // namespace convene::openai

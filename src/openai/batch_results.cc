@@ -1,4 +1,4 @@
-#include "cli/batch_results.h"
+#include "openai/batch_results.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 
 #include "base/json.h"
 
-namespace convene::cli {
+namespace convene::openai {
 namespace {
 
 constexpr std::string_view kBeginning = R"({"id":"batch_req_)";  // of every line that we write
@@ -235,4 +235,4 @@ Error BatchResults::CannotWrite(int error_number) const {
                   : "")};
 }
 
-}  // namespace convene::cli
+}  // namespace convene::openai

@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "engine/request.h"
 
-namespace convene::engine {
+namespace convene::openai {
 
 struct BatchLine {
   std::string custom_id;
@@ -25,13 +25,13 @@ struct BatchLine {
   // Of a completion: text or token ids.
   std::variant<std::string, std::vector<int32_t>> prompt;
   // All but the prompt; fields that the line does not set keep the values of `defaults`.
-  Request request;
+  engine::Request request;
 };
 
 // A line without seed gets SeedOf its custom_id. Errors: not JSON, a field that is missing, of the
 // wrong type or out of range, one that convene does not support (n above 1, streaming, ...), by its
 // name.
-Result<BatchLine> ParseBatchLine(std::string_view line, const SamplingOptions& defaults);
+Result<BatchLine> ParseBatchLine(std::string_view line, const engine::SamplingOptions& defaults);
 
 // A seed of the line's own, so that equal prompts are answered differently where tokens are
 // sampled, and a rerun answers as before: the FNV-1a hash (64 bit) of the bytes of custom_id.
@@ -40,4 +40,4 @@ uint64_t SeedOf(std::string_view custom_id);
 // The custom_id of a line, as far as it can be read: for error results and for resuming.
 std::optional<std::string> CustomIdOf(std::string_view line);
 
-}  // namespace convene::engine
+}  // namespace convene::openai

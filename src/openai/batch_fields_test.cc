@@ -1,11 +1,11 @@
-#include "engine/batch_fields.h"
+#include "openai/batch_fields.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace convene::engine {
+namespace convene::openai {
 namespace {
 
 using ::testing::HasSubstr;
@@ -69,4 +69,4 @@ TEST(BatchFields, NamesAreHarmlessInMessages) {
 }
 
 }  // namespace
-}  // namespace convene::engine
+}  // namespace convene::openai

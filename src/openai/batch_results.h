@@ -13,7 +13,7 @@
 
 #include "base/result.h"
 
-namespace convene::cli {
+namespace convene::openai {
 
 // A line of the file that says why a request was refused.
 struct RefusedRequest {
@@ -68,4 +68,4 @@ class BatchResults {
   EarlierResults earlier_;
 };
 
-}  // namespace convene::cli
+}  // namespace convene::openai

@@ -6,7 +6,7 @@
 
 #include "base/result.h"
 
-namespace convene::engine {
+namespace convene::openai {
 
 inline constexpr std::string_view kChatUrl = "/v1/chat/completions";
 inline constexpr std::string_view kCompletionsUrl = "/v1/completions";
@@ -16,4 +16,4 @@ inline constexpr std::string_view kCompletionsUrl = "/v1/completions";
 // answer (user, metadata, ...), and those with the value that changes nothing (n of 1).
 Status CheckBatchFields(const nlohmann::ordered_json& body, bool is_chat);
 
-}  // namespace convene::engine
+}  // namespace convene::openai

@@ -1,4 +1,4 @@
-#include "engine/batch_fields.h"
+#include "openai/batch_fields.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "base/closest_name.h"
 #include "base/quote.h"
 
-namespace convene::engine {
+namespace convene::openai {
 namespace {
 
 using nlohmann::ordered_json;
@@ -103,4 +103,4 @@ Status CheckBatchFields(const ordered_json& body, bool is_chat) {
   return {};
 }
 
-}  // namespace convene::engine
+}  // namespace convene::openai

@@ -1,11 +1,11 @@
-#include "text/openai_messages.h"
+#include "openai/messages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace convene::text {
+namespace convene::openai {
 namespace {
 
 using nlohmann::ordered_json;
@@ -25,9 +25,9 @@ const ordered_json kCalls = ordered_json::parse(R"([{"role": "assistant", "tool_
 
 // The text, or the error's message after "error: ".
 std::string Render(std::string_view source, const ordered_json& messages) {
-  const auto chat_template = ChatTemplate::Parse(source);
+  const auto chat_template = text::ChatTemplate::Parse(source);
   if (!chat_template) return "error: " + chat_template.error().message;
-  const auto text = RenderOpenAiMessages(*chat_template, messages, {});
+  const auto text = RenderMessages(*chat_template, messages, {});
   return text ? *text : "error: " + text.error().message;
 }
 
@@ -110,4 +110,4 @@ TEST(OpenAiMessages, WhatIsOfTheWrongShapeIsLeftToTheTemplate) {
 }
 
 }  // namespace
-}  // namespace convene::text
+}  // namespace convene::openai

@@ -1,4 +1,4 @@
-#include "engine/batch_line.h"
+#include "openai/batch_line.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -6,9 +6,10 @@
 
 #include <string>
 
-namespace convene::engine {
+namespace convene::openai {
 namespace {
 
+using engine::SamplingOptions;
 using ::testing::HasSubstr;
 
 // A completion with further fields of the body, such as `"top_p": 0.5`.
@@ -71,4 +72,4 @@ TEST(BatchLine, WhatIsWrongIsNamed) {
 }
 
 }  // namespace
-}  // namespace convene::engine
+}  // namespace convene::openai

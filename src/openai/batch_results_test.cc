@@ -1,4 +1,4 @@
-#include "cli/batch_results.h"
+#include "openai/batch_results.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 #include <set>
 
-namespace convene::cli {
+namespace convene::openai {
 namespace {
 
 class BatchResultsTest : public testing::Test {
@@ -139,4 +139,4 @@ TEST_F(BatchResultsTest, SaysThatTheDiskIsFull) {
 }
 
 }  // namespace
-}  // namespace convene::cli
+}  // namespace convene::openai

@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "text/chat_template.h"
 
-namespace convene::text {
+namespace convene::openai {
 
 // `messages` is an array of objects, as ChatTemplate::Render takes them, but
 // - where a content is a list of text parts and the template does not read parts, it becomes their
@@ -20,12 +20,12 @@ namespace convene::text {
 // - a content of null, which the API has beside tool calls, becomes "" where the template fails on
 //   null.
 // Errors: a part that is no text, and those of ChatTemplate::Render.
-Result<std::string> RenderOpenAiMessages(const ChatTemplate& chat_template,
-                                         const nlohmann::ordered_json& messages,
-                                         const RenderOptions& options);
+Result<std::string> RenderMessages(const text::ChatTemplate& chat_template,
+                                   const nlohmann::ordered_json& messages,
+                                   const text::RenderOptions& options);
 
 // Whether the template reads contents that are lists of parts, found by trying: it writes the text
 // of a part. One that prints the list as it is, keys and all, does not read parts.
-bool ReadsContentParts(const ChatTemplate& chat_template, const RenderOptions& options);
+bool ReadsContentParts(const text::ChatTemplate& chat_template, const text::RenderOptions& options);
 
-}  // namespace convene::text
+}  // namespace convene::openai
