@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/base64.h"
 #include "text/character_map.h"
-#include "text/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace text = convene::text;
@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string looked_up(input.substr(0, num_looked_up));
   for (size_t begin = 0; begin <= looked_up.size(); ++begin) {
     const auto found = map->Find(std::string_view(looked_up).substr(begin));
-    if (found) CHECK(text::ValidUtf8Prefix(*found) == found->size());
+    if (found) CHECK(convene::ValidUtf8Prefix(*found) == found->size());
   }
   return 0;
 }

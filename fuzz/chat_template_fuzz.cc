@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/chat_template.h"
-#include "text/utf8.h"
 
 namespace {
 
@@ -61,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const RenderOptions& options = source.find("tools") == source.npos ? without_tools : all_options;
   const auto first = chat_template->Render(messages, options);
   if (first) {
-    CHECK(convene::text::ValidUtf8Prefix(*first) == first->size());
+    CHECK(convene::ValidUtf8Prefix(*first) == first->size());
     CHECK(first->size() <= options.limits.max_output_bytes);
   }
   // The same once more, of every fourth: it takes as long again.

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 using convene::text::StreamDecoder;
 using convene::text::Tokenizer;
@@ -28,7 +28,7 @@ void EncodeAndDecode(const Tokenizer& tokenizer, std::string_view text) {
         const auto part = stream.Push(id);
         is_complete = is_complete && part.ok();
         if (!part) break;
-        CHECK(convene::text::ValidUtf8Prefix(*part) == part->size());
+        CHECK(convene::ValidUtf8Prefix(*part) == part->size());
         streamed += *part;
       }
       const auto rest = is_complete ? stream.Finish() : convene::Error{};

@@ -82,7 +82,7 @@ try() {
   done
 }
 
-try chat_template "// and % do not check for zero" src/text/jinja/operators.cc \
+try chat_template "// and % do not check for zero" src/jinja/operators.cc \
   'if (b == 0) return run.Fail("integer division or modulo by zero");' ''
 try token_file "the header of an .npy file may be one byte longer than the file" src/cli/npy.cc \
   'if (bytes.size() < header_bytes) return std::nullopt;' \

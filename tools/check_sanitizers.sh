@@ -11,7 +11,7 @@ source scripts/prepare.sh
 case "${1:-}" in
   address)
     preset=fuzz
-    targets=(base_test tensor_test text_test model_test checkpoint_test kernels_test weights_test
+    targets=(base_test tensor_test jinja_test text_test model_test checkpoint_test kernels_test weights_test
       runtime_test engine_test openai_test)
     ;;
   thread)

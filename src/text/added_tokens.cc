@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/quote.h"
+#include "base/utf8.h"
 #include "text/code_points.h"
-#include "text/utf8.h"
 
 namespace convene::text {
 namespace {

@@ -1,6 +1,6 @@
 #include "text/character_map.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace convene::text {
 namespace {

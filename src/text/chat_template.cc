@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "text/jinja/interpreter.h"
-#include "text/jinja/json_text.h"
-#include "text/jinja/parser.h"
-#include "text/jinja/run.h"
-#include "text/jinja/scopes.h"
+#include "jinja/interpreter.h"
+#include "jinja/json_text.h"
+#include "jinja/parser.h"
+#include "jinja/run.h"
+#include "jinja/scopes.h"
 
 namespace convene::text {
 namespace {

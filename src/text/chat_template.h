@@ -12,13 +12,13 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "text/jinja/limits.h"
+#include "jinja/limits.h"
 
-namespace convene::text {
-
-namespace jinja {
+namespace convene::jinja {
 struct Template;
 }
+
+namespace convene::text {
 
 struct RenderOptions {
   // Ends the text with the header of the answer to come.

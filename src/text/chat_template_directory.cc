@@ -4,8 +4,8 @@
 #include "base/is_there.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "jinja/limits.h"
 #include "text/chat_template.h"
-#include "text/jinja/limits.h"
 
 namespace convene::text {
 namespace {

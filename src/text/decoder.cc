@@ -4,9 +4,9 @@
 #include <charconv>
 #include <optional>
 
+#include "base/utf8.h"
 #include "text/byte_level.h"
 #include "text/growth_limit.h"
-#include "text/utf8.h"
 
 namespace convene::text {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utf8proc.h>
 
+#include "base/utf8.h"
 #include "text/code_points.h"
-#include "text/utf8.h"
 
 namespace convene::text {
 

@@ -1,7 +1,7 @@
 #include "text/json_fields.h"
 
 #include "base/quote.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace convene::text {
 

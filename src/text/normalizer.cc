@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/utf8.h"
 #include "text/byte_level.h"
 #include "text/code_points.h"
 #include "text/graphemes.h"
 #include "text/growth_limit.h"
-#include "text/utf8.h"
 
 namespace convene::text {
 namespace {

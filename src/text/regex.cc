@@ -5,9 +5,9 @@
 #include <mutex>
 
 #include "base/quote.h"
+#include "base/utf8.h"
 #include "text/code_points.h"
 #include "text/regex_pattern.h"
-#include "text/utf8.h"
 
 namespace convene::text {
 namespace {

@@ -9,9 +9,9 @@
 #include <tuple>
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/code_points.h"
 #include "text/regex.h"
-#include "text/utf8.h"
 
 namespace convene::text {
 namespace {

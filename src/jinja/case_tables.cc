@@ -1,0 +1,221 @@
+#include "jinja/case_tables.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+namespace convene::jinja {
+namespace {
+
+struct CaseMapping {
+  char32_t from;
+  std::string_view to;
+};
+struct CodePointRange {
+  char32_t first, last;
+};
+
+// SpecialCasing.txt, without its conditions.
+constexpr CaseMapping kUpper[] = {
+    {0x00DF, "SS"},
+    {0x0149, "\xCA\xBCN"},
+    {0x01F0, "J\xCC\x8C"},
+    {0x0390, "\xCE\x99\xCC\x88\xCC\x81"},
+    {0x03B0, "\xCE\xA5\xCC\x88\xCC\x81"},
+    {0x0587, "\xD4\xB5\xD5\x92"},
+    {0x1E96, "H\xCC\xB1"},
+    {0x1E97, "T\xCC\x88"},
+    {0x1E98, "W\xCC\x8A"},
+    {0x1E99, "Y\xCC\x8A"},
+    {0x1E9A, "A\xCA\xBE"},
+    {0x1F50, "\xCE\xA5\xCC\x93"},
+    {0x1F52, "\xCE\xA5\xCC\x93\xCC\x80"},
+    {0x1F54, "\xCE\xA5\xCC\x93\xCC\x81"},
+    {0x1F56, "\xCE\xA5\xCC\x93\xCD\x82"},
+    {0x1F80, "\xE1\xBC\x88\xCE\x99"},
+    {0x1F81, "\xE1\xBC\x89\xCE\x99"},
+    {0x1F82, "\xE1\xBC\x8A\xCE\x99"},
+    {0x1F83, "\xE1\xBC\x8B\xCE\x99"},
+    {0x1F84, "\xE1\xBC\x8C\xCE\x99"},
+    {0x1F85, "\xE1\xBC\x8D\xCE\x99"},
+    {0x1F86, "\xE1\xBC\x8E\xCE\x99"},
+    {0x1F87, "\xE1\xBC\x8F\xCE\x99"},
+    {0x1F88, "\xE1\xBC\x88\xCE\x99"},
+    {0x1F89, "\xE1\xBC\x89\xCE\x99"},
+    {0x1F8A, "\xE1\xBC\x8A\xCE\x99"},
+    {0x1F8B, "\xE1\xBC\x8B\xCE\x99"},
+    {0x1F8C, "\xE1\xBC\x8C\xCE\x99"},
+    {0x1F8D, "\xE1\xBC\x8D\xCE\x99"},
+    {0x1F8E, "\xE1\xBC\x8E\xCE\x99"},
+    {0x1F8F, "\xE1\xBC\x8F\xCE\x99"},
+    {0x1F90, "\xE1\xBC\xA8\xCE\x99"},
+    {0x1F91, "\xE1\xBC\xA9\xCE\x99"},
+    {0x1F92, "\xE1\xBC\xAA\xCE\x99"},
+    {0x1F93, "\xE1\xBC\xAB\xCE\x99"},
+    {0x1F94, "\xE1\xBC\xAC\xCE\x99"},
+    {0x1F95, "\xE1\xBC\xAD\xCE\x99"},
+    {0x1F96, "\xE1\xBC\xAE\xCE\x99"},
+    {0x1F97, "\xE1\xBC\xAF\xCE\x99"},
+    {0x1F98, "\xE1\xBC\xA8\xCE\x99"},
+    {0x1F99, "\xE1\xBC\xA9\xCE\x99"},
+    {0x1F9A, "\xE1\xBC\xAA\xCE\x99"},
+    {0x1F9B, "\xE1\xBC\xAB\xCE\x99"},
+    {0x1F9C, "\xE1\xBC\xAC\xCE\x99"},
+    {0x1F9D, "\xE1\xBC\xAD\xCE\x99"},
+    {0x1F9E, "\xE1\xBC\xAE\xCE\x99"},
+    {0x1F9F, "\xE1\xBC\xAF\xCE\x99"},
+    {0x1FA0, "\xE1\xBD\xA8\xCE\x99"},
+    {0x1FA1, "\xE1\xBD\xA9\xCE\x99"},
+    {0x1FA2, "\xE1\xBD\xAA\xCE\x99"},
+    {0x1FA3, "\xE1\xBD\xAB\xCE\x99"},
+    {0x1FA4, "\xE1\xBD\xAC\xCE\x99"},
+    {0x1FA5, "\xE1\xBD\xAD\xCE\x99"},
+    {0x1FA6, "\xE1\xBD\xAE\xCE\x99"},
+    {0x1FA7, "\xE1\xBD\xAF\xCE\x99"},
+    {0x1FA8, "\xE1\xBD\xA8\xCE\x99"},
+    {0x1FA9, "\xE1\xBD\xA9\xCE\x99"},
+    {0x1FAA, "\xE1\xBD\xAA\xCE\x99"},
+    {0x1FAB, "\xE1\xBD\xAB\xCE\x99"},
+    {0x1FAC, "\xE1\xBD\xAC\xCE\x99"},
+    {0x1FAD, "\xE1\xBD\xAD\xCE\x99"},
+    {0x1FAE, "\xE1\xBD\xAE\xCE\x99"},
+    {0x1FAF, "\xE1\xBD\xAF\xCE\x99"},
+    {0x1FB2, "\xE1\xBE\xBA\xCE\x99"},
+    {0x1FB3, "\xCE\x91\xCE\x99"},
+    {0x1FB4, "\xCE\x86\xCE\x99"},
+    {0x1FB6, "\xCE\x91\xCD\x82"},
+    {0x1FB7, "\xCE\x91\xCD\x82\xCE\x99"},
+    {0x1FBC, "\xCE\x91\xCE\x99"},
+    {0x1FC2, "\xE1\xBF\x8A\xCE\x99"},
+    {0x1FC3, "\xCE\x97\xCE\x99"},
+    {0x1FC4, "\xCE\x89\xCE\x99"},
+    {0x1FC6, "\xCE\x97\xCD\x82"},
+    {0x1FC7, "\xCE\x97\xCD\x82\xCE\x99"},
+    {0x1FCC, "\xCE\x97\xCE\x99"},
+    {0x1FD2, "\xCE\x99\xCC\x88\xCC\x80"},
+    {0x1FD3, "\xCE\x99\xCC\x88\xCC\x81"},
+    {0x1FD6, "\xCE\x99\xCD\x82"},
+    {0x1FD7, "\xCE\x99\xCC\x88\xCD\x82"},
+    {0x1FE2, "\xCE\xA5\xCC\x88\xCC\x80"},
+    {0x1FE3, "\xCE\xA5\xCC\x88\xCC\x81"},
+    {0x1FE4, "\xCE\xA1\xCC\x93"},
+    {0x1FE6, "\xCE\xA5\xCD\x82"},
+    {0x1FE7, "\xCE\xA5\xCC\x88\xCD\x82"},
+    {0x1FF2, "\xE1\xBF\xBA\xCE\x99"},
+    {0x1FF3, "\xCE\xA9\xCE\x99"},
+    {0x1FF4, "\xCE\x8F\xCE\x99"},
+    {0x1FF6, "\xCE\xA9\xCD\x82"},
+    {0x1FF7, "\xCE\xA9\xCD\x82\xCE\x99"},
+    {0x1FFC, "\xCE\xA9\xCE\x99"},
+    {0xFB00, "FF"},
+    {0xFB01, "FI"},
+    {0xFB02, "FL"},
+    {0xFB03, "FFI"},
+    {0xFB04, "FFL"},
+    {0xFB05, "ST"},
+    {0xFB06, "ST"},
+    {0xFB13, "\xD5\x84\xD5\x86"},
+    {0xFB14, "\xD5\x84\xD4\xB5"},
+    {0xFB15, "\xD5\x84\xD4\xBB"},
+    {0xFB16, "\xD5\x8E\xD5\x86"},
+    {0xFB17, "\xD5\x84\xD4\xBD"},
+};
+
+constexpr CaseMapping kTitle[] = {
+    {0x00DF, "Ss"},
+    {0x0149, "\xCA\xBCN"},
+    {0x01F0, "J\xCC\x8C"},
+    {0x0390, "\xCE\x99\xCC\x88\xCC\x81"},
+    {0x03B0, "\xCE\xA5\xCC\x88\xCC\x81"},
+    {0x0587, "\xD4\xB5\xD6\x82"},
+    {0x1E96, "H\xCC\xB1"},
+    {0x1E97, "T\xCC\x88"},
+    {0x1E98, "W\xCC\x8A"},
+    {0x1E99, "Y\xCC\x8A"},
+    {0x1E9A, "A\xCA\xBE"},
+    {0x1F50, "\xCE\xA5\xCC\x93"},
+    {0x1F52, "\xCE\xA5\xCC\x93\xCC\x80"},
+    {0x1F54, "\xCE\xA5\xCC\x93\xCC\x81"},
+    {0x1F56, "\xCE\xA5\xCC\x93\xCD\x82"},
+    {0x1FB2, "\xE1\xBE\xBA\xCD\x85"},
+    {0x1FB4, "\xCE\x86\xCD\x85"},
+    {0x1FB6, "\xCE\x91\xCD\x82"},
+    {0x1FB7, "\xCE\x91\xCD\x82\xCD\x85"},
+    {0x1FC2, "\xE1\xBF\x8A\xCD\x85"},
+    {0x1FC4, "\xCE\x89\xCD\x85"},
+    {0x1FC6, "\xCE\x97\xCD\x82"},
+    {0x1FC7, "\xCE\x97\xCD\x82\xCD\x85"},
+    {0x1FD2, "\xCE\x99\xCC\x88\xCC\x80"},
+    {0x1FD3, "\xCE\x99\xCC\x88\xCC\x81"},
+    {0x1FD6, "\xCE\x99\xCD\x82"},
+    {0x1FD7, "\xCE\x99\xCC\x88\xCD\x82"},
+    {0x1FE2, "\xCE\xA5\xCC\x88\xCC\x80"},
+    {0x1FE3, "\xCE\xA5\xCC\x88\xCC\x81"},
+    {0x1FE4, "\xCE\xA1\xCC\x93"},
+    {0x1FE6, "\xCE\xA5\xCD\x82"},
+    {0x1FE7, "\xCE\xA5\xCC\x88\xCD\x82"},
+    {0x1FF2, "\xE1\xBF\xBA\xCD\x85"},
+    {0x1FF4, "\xCE\x8F\xCD\x85"},
+    {0x1FF6, "\xCE\xA9\xCD\x82"},
+    {0x1FF7, "\xCE\xA9\xCD\x82\xCD\x85"},
+    {0xFB00, "Ff"},
+    {0xFB01, "Fi"},
+    {0xFB02, "Fl"},
+    {0xFB03, "Ffi"},
+    {0xFB04, "Ffl"},
+    {0xFB05, "St"},
+    {0xFB06, "St"},
+    {0xFB13, "\xD5\x84\xD5\xB6"},
+    {0xFB14, "\xD5\x84\xD5\xA5"},
+    {0xFB15, "\xD5\x84\xD5\xAB"},
+    {0xFB16, "\xD5\x8E\xD5\xB6"},
+    {0xFB17, "\xD5\x84\xD5\xAD"},
+};
+
+// DerivedCoreProperties.txt: Lowercase but not Ll, Uppercase but not Lu.
+constexpr CodePointRange kOtherLowercase[] = {
+    {0x00AA, 0x00AA},   {0x00BA, 0x00BA},   {0x02B0, 0x02B8},   {0x02C0, 0x02C1},
+    {0x02E0, 0x02E4},   {0x0345, 0x0345},   {0x037A, 0x037A},   {0x1D2C, 0x1D6A},
+    {0x1D78, 0x1D78},   {0x1D9B, 0x1DBF},   {0x2071, 0x2071},   {0x207F, 0x207F},
+    {0x2090, 0x209C},   {0x2170, 0x217F},   {0x24D0, 0x24E9},   {0x2C7C, 0x2C7D},
+    {0xA69C, 0xA69D},   {0xA770, 0xA770},   {0xA7F8, 0xA7F9},   {0xAB5C, 0xAB5F},
+    {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA},
+};
+
+constexpr CodePointRange kOtherUppercase[] = {
+    {0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189},
+};
+
+// DerivedNumericType.txt: Digit, such as superscripts, but not Decimal.
+constexpr CodePointRange kOtherDigit[] = {
+    {0x00B2, 0x00B3},   {0x00B9, 0x00B9},   {0x1369, 0x1371},   {0x19DA, 0x19DA},
+    {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+    {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},
+    {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},   {0x278A, 0x2792},
+    {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
+};
+
+template <size_t N>
+std::string_view Lookup(const CaseMapping (&table)[N], char32_t c) {
+  const auto found = std::lower_bound(
+      std::begin(table), std::end(table), c,
+      [](const CaseMapping& mapping, char32_t wanted) { return mapping.from < wanted; });
+  return found != std::end(table) && found->from == c ? found->to : std::string_view();
+}
+
+template <size_t N>
+bool Contains(const CodePointRange (&table)[N], char32_t c) {
+  return std::any_of(std::begin(table), std::end(table), [&](const CodePointRange& range) {
+    return range.first <= c && c <= range.last;
+  });
+}
+
+}  // namespace
+
+std::string_view SpecialUpper(char32_t c) { return Lookup(kUpper, c); }
+std::string_view SpecialTitle(char32_t c) { return Lookup(kTitle, c); }
+bool IsOtherLowercase(char32_t c) { return Contains(kOtherLowercase, c); }
+bool IsOtherUppercase(char32_t c) { return Contains(kOtherUppercase, c); }
+bool IsOtherDigit(char32_t c) { return Contains(kOtherDigit, c); }
+
+}  // namespace convene::jinja

@@ -1,0 +1,170 @@
+#include "jinja/functions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "jinja/arguments.h"
+#include "jinja/repr.h"
+#include "jinja/sequence.h"
+
+namespace convene::jinja {
+namespace {
+
+Value MakeRange(Run& run, const Arguments& arguments) {
+  Value bound[3];
+  if (!Bind(run, "range", arguments, {"", "", ""}, 1, bound)) return None{};
+  int64_t parts[3] = {0, 0, 1};
+  for (size_t i = 0; i < 3; ++i) {
+    if (bound[i].IsMissing()) continue;
+    const auto part = ToInteger(run, bound[i]);
+    if (!part) return None{};
+    parts[i] = *part;
+  }
+  if (bound[1].IsMissing()) std::swap(parts[0], parts[1]);
+  const auto [start, stop, step] = parts;
+  if (step == 0) return run.Fail("range() arg 3 must not be zero");
+  // Unsigned, since the distance may be any 64-bit number.
+  const bool is_empty = step > 0 ? start >= stop : start <= stop;
+  const uint64_t distance = step > 0 ? static_cast<uint64_t>(stop) - static_cast<uint64_t>(start)
+                                     : static_cast<uint64_t>(start) - static_cast<uint64_t>(stop);
+  const uint64_t stride =
+      step > 0 ? static_cast<uint64_t>(step) : uint64_t{0} - static_cast<uint64_t>(step);
+  const uint64_t length = is_empty ? 0 : (distance - 1) / stride + 1;
+  if (length > kMaxRangeLength) {
+    return run.Fail(
+        fmt::format("Range too big. The sandbox blocks ranges larger than {} (this "
+                    "one has {})",
+                    kMaxRangeLength, length));
+  }
+  return std::make_shared<const Range>(
+      Range{.start = start, .stop = stop, .step = step, .length = static_cast<int64_t>(length)});
+}
+
+// The entries that dict(...) and namespace(...) are made from: a mapping or pairs, and keywords.
+std::optional<std::vector<Dict::Entry>> EntriesFrom(Run& run, std::string_view callee,
+                                                    const Arguments& arguments) {
+  std::vector<Dict::Entry> entries;
+  if (arguments.positional.size() > 1) {
+    run.Fail(fmt::format("{}() takes at most 1 positional argument", callee));
+    return std::nullopt;
+  }
+  for (const Value& given : arguments.positional) {
+    if (given.Is(Kind::kDict)) {
+      entries = given.AsDict().entries;
+      continue;
+    }
+    const auto pairs = Iterate(run, given);
+    for (const Value& pair : pairs->values) {
+      const auto parts = Iterate(run, pair);
+      if (run.failed()) return std::nullopt;
+      if (parts->values.size() != 2) {
+        run.Fail(fmt::format("{}() needs pairs, got an element of length {}", callee,
+                             parts->values.size()));
+        return std::nullopt;
+      }
+      entries.emplace_back(parts->values[0], parts->values[1]);
+    }
+  }
+  for (const auto& [name, value] : arguments.named) entries.emplace_back(run.String(name), value);
+  if (run.failed()) return std::nullopt;
+  return entries;
+}
+
+Value MakeDict(Run& run, const Arguments& arguments) {
+  auto entries = EntriesFrom(run, "dict", arguments);
+  return entries ? run.NewDict(*std::move(entries)) : Value(None{});
+}
+
+Value MakeNamespace(Run& run, const Arguments& arguments) {
+  const auto entries = EntriesFrom(run, "namespace", arguments);
+  if (!entries) return None{};
+  Namespace* space = run.NewNamespace();
+  for (const auto& [name, value] : *entries) {
+    if (!name.IsString()) return run.Fail("the names of a namespace's attributes must be strings");
+    if (name.Text().starts_with('_')) {
+      return run.Fail(
+          fmt::format("Chat templates cannot store underscore-prefixed attributes on a "
+                      "namespace, but got {}. Please rename the attribute.",
+                      QuoteText(name.Text())));
+    }
+    run.SetAttribute(*space, name.Text(), value);
+  }
+  return space;
+}
+
+Value RaiseException(Run& run, const Arguments& arguments) {
+  Value message;
+  if (!Bind(run, "raise_exception", arguments, {"message"}, 1, &message)) return None{};
+  return run.Fail(Str(run, message));
+}
+
+// The local time in the format of strftime, with Python's %f for microseconds.
+Value StrftimeNow(Run& run, const Arguments& arguments) {
+  Value argument;
+  if (!Bind(run, "strftime_now", arguments, {"format"}, 1, &argument)) return None{};
+  const std::string* text = ToText(run, argument);
+  if (text == nullptr) return None{};
+  if (text->empty()) return run.String("");
+  if (text->find('\0') != std::string::npos) return run.Fail("embedded null character");
+
+  const auto now = run.now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(
+                                now - std::chrono::system_clock::from_time_t(seconds))
+                                .count();
+  std::string format;
+  for (size_t i = 0; i < text->size(); ++i) {
+    const char c = (*text)[i];
+    if (c != '%' || i + 1 == text->size()) {
+      format += c;
+    } else if (const char letter = (*text)[++i]; letter == 'f') {
+      format += fmt::format("{:06}", microseconds);
+    } else if (letter != 'z' && letter != 'Z') {  // Python's date has no time zone
+      format += {c, letter};
+    }
+  }
+  format += '.';  // so that an empty result differs from one too long
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char buffer[4096];
+  const size_t size = std::strftime(buffer, sizeof(buffer), format.c_str(), &local);
+  if (size == 0) return run.Fail("the result of strftime_now is longer than 4095 bytes");
+  return run.String(std::string(buffer, size - 1));
+}
+
+Value MakeCycler(Run& run, const Arguments& arguments) {
+  if (arguments.positional.empty() || !arguments.named.empty()) {
+    return run.Fail("at least one item has to be provided");
+  }
+  return std::make_shared<Cycler>(Cycler{.items = run.Share(arguments.positional)});
+}
+
+Value MakeJoiner(Run& run, const Arguments& arguments) {
+  Value separator;
+  if (!Bind(run, "joiner", arguments, {"sep"}, 0, &separator)) return None{};
+  if (separator.IsMissing()) separator = run.String(", ");
+  return std::make_shared<Joiner>(Joiner{.separator = run.Share({separator})});
+}
+
+Value Lipsum(Run& run, const Arguments&) {
+  return run.Fail("the function 'lipsum' is not supported: its text is random");
+}
+
+constexpr FunctionEntry kFunctions[] = {
+    {"cycler", MakeCycler},       {"dict", MakeDict},
+    {"joiner", MakeJoiner},       {"lipsum", Lipsum},
+    {"namespace", MakeNamespace}, {"raise_exception", RaiseException},
+    {"range", MakeRange},         {"strftime_now", StrftimeNow},
+};
+
+}  // namespace
+
+const FunctionEntry* FindFunction(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kFunctions), std::end(kFunctions),
+                                   [&](const FunctionEntry& entry) { return entry.name == name; });
+  return found == std::end(kFunctions) ? nullptr : found;
+}
+
+}  // namespace convene::jinja
