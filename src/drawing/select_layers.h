@@ -5,11 +5,11 @@
 
 namespace convene::drawing {
 
-// The tasks of layers [first, last] alone, and when they ran, from the first of them on: each
-// timeline begins at 0. What waited for other tasks no longer does.
+// The step with the tasks of layers [first, last] alone. Each of its timelines begins at 0, with
+// the first of these tasks; dependencies on tasks that are left out are left out, too.
 TracedStep SelectLayers(const TracedStep& step, int first, int last);
 
-// Layers [0, n) have tasks.
+// One more than the highest layer that has a task.
 int NumLayers(const schedule::Schedule& schedule);
 
 }  // namespace convene::drawing

@@ -8,8 +8,8 @@
 
 namespace convene::drawing {
 
-// Of all tasks of a kind; seconds are those of one rank, the mean over the ranks that have such
-// tasks. Waiting of collectives for the last rank to come stands apart.
+// What all tasks of one kind amount to. Seconds are the mean over the ranks that have such tasks.
+// The time in which a collective waits for its last rank is in waiting_seconds, not in seconds.
 struct SectionFigures {
   schedule::TaskKind kind = schedule::TaskKind::kEmbed;
   double seconds = 0;

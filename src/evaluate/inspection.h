@@ -1,5 +1,5 @@
 // What can be said about a model without loading it: its spec, its size, what a run here would
-// need. How that is shown is inspect.h.
+// need. How that is shown is cli/inspect.h.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Inspection {
   hardware::AvailableMemory available;
   engine::MemoryPlan memory;  // of one sequence
 
-  // Of `count` weights of a kind in memory, about: without padding and without the rows' scales.
+  // About what `count` weights of a kind take in memory: without padding and the rows' scales.
   uint64_t StoredBytes(model::TensorKind kind, int64_t count) const;
   uint64_t kv_token_bytes() const;       // of the cache, per token of a decoder
   uint64_t cross_token_bytes() const;    // of the cache, per token of an encoder's input
@@ -39,8 +39,8 @@ struct Inspection {
 };
 
 // `path` is a model directory, whose weights are then checked, or one without weights, or a bare
-// config.json. `context`: the sequence for which memory is reckoned, in tokens; unset: as `run`
-// does. Errors: of the checkpoint; a machine that does not tell its memory.
+// config.json. `context`: tokens of the sequence for which memory is counted; unset: the default
+// of `convene run`. Errors: of the checkpoint; a machine that does not tell its memory.
 Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,
                                 const runtime::Formats& formats);
 

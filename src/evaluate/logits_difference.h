@@ -1,5 +1,5 @@
-// How far a candidate's logits are from a reference's: what `compare` prints. Only arithmetic on
-// rows of logits; where they come from is the caller's matter.
+// How far a candidate's logits are from a reference's: what `convene compare` prints. This is
+// arithmetic on rows of logits; the caller provides them.
 #pragma once
 
 #include <cstdint>

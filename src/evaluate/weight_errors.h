@@ -15,12 +15,13 @@
 
 namespace convene::evaluate {
 
-// Matrices that are told apart; gate, up and down of experts, shared experts and dense layers.
+// The kinds of matrices that the table tells apart. Gate, up and down are those of experts, shared
+// experts and dense layers together.
 enum class MatrixKind { kAttention, kGate, kUp, kDown, kHead };
 inline constexpr int kNumMatrixKinds = 5;
 std::string_view Name(MatrixKind kind);
-// Of the matrices that integer formats round (the embedding only where it is the head); none for
-// others.
+// The kind of a matrix that integer formats round (the embedding is one only where it is also the
+// head); none for all others.
 std::optional<MatrixKind> KindOf(model::TensorRole role, bool tied_embeddings);
 
 // Sums over weights.
