@@ -7,6 +7,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "hardware/isa.h"
+
 namespace convene::comm {
 namespace {
 
@@ -156,21 +158,16 @@ template <typename Number>
   Decode(format, wire, cols, row);
 }
 
-bool HasAvx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
 template <typename Number>
 Encoder<Number> ChooseEncoder() {
-  if (HasAvx512()) return EncodeAvx512<Number>;
-  return __builtin_cpu_supports("avx2") ? EncodeAvx2<Number> : EncodeBaseline<Number>;
+  return hardware::VersionForIsa<Encoder<Number>>(EncodeBaseline<Number>, EncodeAvx2<Number>,
+                                                  EncodeAvx512<Number>);
 }
 
 template <typename Number>
 Decoder<Number> ChooseDecoder() {
-  if (HasAvx512()) return DecodeAvx512<Number>;
-  return __builtin_cpu_supports("avx2") ? DecodeAvx2<Number> : DecodeBaseline<Number>;
+  return hardware::VersionForIsa<Decoder<Number>>(DecodeBaseline<Number>, DecodeAvx2<Number>,
+                                                  DecodeAvx512<Number>);
 }
 #else
 template <typename Number>

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "base/digest.h"
 #include "tensor/small_floats.h"
 
 namespace convene::comm {
@@ -60,6 +61,23 @@ TEST(WireFormat, RowsArePaddedToFourBytesWithZeros) {
 TEST(WireFormat, NamesAreReadAsTheyAreWritten) {
   for (const WireFormat format : kFormats) EXPECT_EQ(WireFormatFromName(Name(format)), format);
   EXPECT_EQ(WireFormatFromName("fp16"), std::nullopt);
+}
+
+// These tests run once more for each instruction set that may be forced (src/CMakeLists.txt).
+TEST(WireFormat, RowsHaveTheSameBitsOnEveryInstructionSet) {
+  // Not the library's distribution, which differs between libraries.
+  std::mt19937 random(7);
+  std::vector<float> row(1003);
+  for (float& value : row) value = static_cast<float>(random() % 20001) / 1000.0f - 10.0f;
+  std::vector<std::byte> all;
+  for (const WireFormat format : kFormats) {
+    const std::vector<std::byte> wire = Encoded(format, row);
+    all.insert(all.end(), wire.begin(), wire.end());
+    const std::vector<float> back = ThereAndBack(format, row);
+    const auto bytes = std::as_bytes(std::span(back));
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  EXPECT_EQ(DigestOf(all), 3828671156742687669u);
 }
 
 TEST(WireFormat, Float32ArrivesBitForBit) {

@@ -136,6 +136,14 @@ Result<Isa> ChooseIsa(std::optional<std::string_view> forced_name,
   return Error{fmt::format("none of {} can run here", fmt::join(names, ", "))};
 }
 
+Isa IsaOfProcess() {
+  static const Isa isa = [] {
+    const Result<Isa> chosen = ChooseIsa();
+    return chosen ? *chosen : Isa::kReference;
+  }();
+  return isa;
+}
+
 std::vector<std::string> UnsupportedIsas() {
   std::vector<std::string> reasons;
   for (const IsaCandidate& candidate : kCandidates) {

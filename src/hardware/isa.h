@@ -12,6 +12,7 @@
 
 namespace convene::hardware {
 
+// Worst first: what one can run, those above it can run too.
 enum class Isa {
   kReference,   // portable scalar code, the specification of all others
   kAvx2,        // AVX2 with FMA
@@ -38,6 +39,18 @@ Result<Isa> ChooseIsa();
 // As above with the name and the list given; `candidates` must not be empty. For tests and --help.
 Result<Isa> ChooseIsa(std::optional<std::string_view> forced_name,
                       std::span<const IsaCandidate> candidates);
+
+// ChooseIsa as it was when this was first called, or the reference where it fails. Thread-safe.
+Isa IsaOfProcess();
+
+// The version of a function that the choice of ChooseIsa allows, for functions that are compiled
+// for several instruction sets and give the same bits on all of them. The choice is made once per
+// process; where it fails it is `portable`, and whoever chooses kernels reports the error.
+template <typename Function>
+Function VersionForIsa(Function portable, Function avx2, Function avx512) {
+  const Isa isa = IsaOfProcess();
+  return isa >= Isa::kAvx512 ? avx512 : isa >= Isa::kAvx2 ? avx2 : portable;
+}
 
 // One line for each candidate that this machine cannot run: "avx512_bf16: <reason>".
 std::vector<std::string> UnsupportedIsas();

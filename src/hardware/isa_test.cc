@@ -61,6 +61,13 @@ TEST(Isa, TheEnvironmentForcesAName) {
   EXPECT_EQ(*ChooseIsa(), *ChooseIsa(std::nullopt, IsaCandidates()));
 }
 
+TEST(Isa, FunctionsOfSeveralVersionsFollowTheChoiceOfTheProcess) {
+  const Isa isa = IsaOfProcess();
+  const Result<Isa> chosen = ChooseIsa();
+  EXPECT_EQ(isa, chosen ? *chosen : Isa::kReference);
+  EXPECT_EQ(VersionForIsa(1, 2, 3), isa >= Isa::kAvx512 ? 3 : isa >= Isa::kAvx2 ? 2 : 1);
+}
+
 TEST(Isa, ListHasUniqueNamesAndEndsWithTheReference) {
   std::set<std::string> names;
   for (const IsaCandidate& candidate : IsaCandidates()) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hardware/isa.h"
+
 namespace convene::hardware {
 namespace {
 
@@ -48,18 +50,15 @@ using Vector32 [[gnu::vector_size(32), gnu::may_alias]] = uint64_t;
 [[gnu::target("avx2")]] uint64_t SumAvx2(const std::byte* begin, size_t size_bytes) {
   return SumOfTwoStreams<Vector32>(begin, size_bytes);
 }
-
-bool HasAvx2() { return __builtin_cpu_supports("avx2") != 0; }
 #else
 constexpr auto SumAvx2 = SumBaseline;
-bool HasAvx2() { return false; }
 #endif
 
 }  // namespace
 
 Rate MeasureReadBandwidth(ThreadPool& pool, std::span<const std::byte> memory, double budget_s) {
   CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kLineBytes == 0);
-  const auto sum = HasAvx2() ? SumAvx2 : SumBaseline;
+  const auto sum = VersionForIsa(SumBaseline, SumAvx2, SumAvx2);
   const size_t block_bytes =
       std::min(kBlockBytes, memory.size() / (2 * kLineBytes) * 2 * kLineBytes);
   if (block_bytes == 0) return {};

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "hardware/isa.h"
 #include "kernels/activation_row.h"
 
 namespace convene::kernels {
@@ -199,10 +200,7 @@ QuantizeInt4Avx512(std::span<const float> row, std::span<const float> whole, int
 }
 
 auto ChooseQuantizeInt4() {
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512) return QuantizeInt4Avx512;
-  return __builtin_cpu_supports("avx2") ? QuantizeInt4Avx2 : QuantizeInt4Baseline;
+  return hardware::VersionForIsa(QuantizeInt4Baseline, QuantizeInt4Avx2, QuantizeInt4Avx512);
 }
 #else
 auto ChooseQuantizeInt4() { return QuantizeInt4Baseline; }
