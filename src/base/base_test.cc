@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -33,6 +34,22 @@ TEST(Result, HoldsAValueOrAnError) {
   Result<int> bad = Error{"no"};
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().message, "no");
+}
+
+TEST(Error, IsAnInvalidArgumentWhereItNamesNoKindAndKeepsItsKindWithAPlace) {
+  EXPECT_EQ(Error{"no"}.kind, ErrorKind::kInvalidArgument);
+  const Error error = NotFound("no such file").At("config.json");
+  EXPECT_EQ(error.kind, ErrorKind::kNotFound);
+  EXPECT_EQ(error.message, "config.json: no such file");
+}
+
+TEST(Error, OfTheSystemSaysWhatIsMissing) {
+  EXPECT_EQ(KindOfErrno(ENOENT), ErrorKind::kNotFound);
+  EXPECT_EQ(KindOfErrno(ENOSPC), ErrorKind::kResourceExhausted);
+  EXPECT_EQ(KindOfErrno(ENOMEM), ErrorKind::kResourceExhausted);
+  EXPECT_EQ(KindOfErrno(EPIPE), ErrorKind::kUnavailable);
+  EXPECT_EQ(KindOfErrno(EIO), ErrorKind::kDataLoss);
+  EXPECT_EQ(KindOfErrno(EACCES), ErrorKind::kInvalidArgument);
 }
 
 TEST(ResultDeathTest, ReadingAFailedResultEndsTheProcess) {

@@ -15,7 +15,7 @@ Result<OpenFile> OpenFile::ToRead(const std::string& path) {
   file.descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   struct stat status = {};
   if (file.descriptor_ < 0 || fstat(file.descriptor_, &status) != 0) {
-    return Error{fmt::format("cannot open {}: {}", path, std::strerror(errno))};
+    return Error{fmt::format("cannot open {}: {}", path, std::strerror(errno)), KindOfErrno(errno)};
   }
   file.mode_ = status.st_mode;
   file.size_bytes_ = static_cast<uint64_t>(status.st_size);
@@ -43,16 +43,16 @@ std::string OpenFile::KindName() const {
 }
 
 Result<Stream> OpenToWrite(const std::string& path) {
-  const auto cannot = [&](const char* why) {
-    return Error{fmt::format("cannot write {}: {}", path, why)};
+  const auto cannot = [&](int error_number) {
+    const char* why = error_number == ENXIO
+                          ? "nobody reads this FIFO or device; start its reader first"
+                          : std::strerror(error_number);
+    return Error{fmt::format("cannot write {}: {}", path, why), KindOfErrno(error_number)};
   };
   // A FIFO that nobody reads would be waited for.
   const int descriptor =
       open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
-  if (descriptor < 0) {
-    return cannot(errno == ENXIO ? "nobody reads this FIFO or device; start its reader first"
-                                 : std::strerror(errno));
-  }
+  if (descriptor < 0) return cannot(errno);
   const int flags = fcntl(descriptor, F_GETFL);
   std::FILE* file = flags < 0 || fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) != 0
                         ? nullptr
@@ -60,7 +60,7 @@ Result<Stream> OpenToWrite(const std::string& path) {
   if (file != nullptr) return Stream(file);
   const int error_number = errno;
   close(descriptor);
-  return cannot(std::strerror(error_number));
+  return cannot(error_number);
 }
 
 void RemoveUnfinished(const std::string& path) {

@@ -47,13 +47,15 @@ Result<std::string> ReadAll(const OpenFile& file, const std::string& path, uint6
   const Clock::time_point start = Clock::now();
   for (;;) {
     const ssize_t count = ReadSome(file.descriptor(), chunk, sizeof chunk);
-    if (count < 0) return Error{fmt::format("cannot read {}: {}", path, std::strerror(errno))};
+    if (count < 0)
+      return Error{fmt::format("cannot read {}: {}", path, std::strerror(errno)),
+                   KindOfErrno(errno)};
     if (count == 0) {
       if (!bytes.empty() || !file.is_fifo()) return bytes;
       // A FIFO without a writer looks as if it had ended.
       if (Clock::now() - start > kLongestWaitForWriter) {
-        return Error{fmt::format(
-            "nobody writes to {}, which is a FIFO; start its writer, or give a file", path)};
+        return Unavailable(fmt::format(
+            "nobody writes to {}, which is a FIFO; start its writer, or give a file", path));
       }
       std::this_thread::sleep_for(kLookForWriter);
       continue;

@@ -29,6 +29,7 @@ TEST(ReadFile, NamesTheMissingFile) {
   const auto bytes = ReadFile("/no/such/file", 10);
   ASSERT_FALSE(bytes);
   EXPECT_EQ(bytes.error().message, "cannot open /no/such/file: No such file or directory");
+  EXPECT_EQ(bytes.error().kind, ErrorKind::kNotFound);
 }
 
 TEST(ReadFile, RefusesDirectories) {

@@ -2,8 +2,11 @@
 // It is not for bugs: those are CHECK.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -11,10 +14,41 @@
 
 namespace convene {
 
-// `message` gives the value met, the limit, and what to change; no trailing full stop.
+// What an error is about, for callers that act on it: whether to try again, what to answer a
+// client.
+enum class ErrorKind : char {
+  kInvalidArgument,    // what was given makes no sense or is not supported: give something else
+  kNotFound,           // a file or a model is not there
+  kResourceExhausted,  // memory, a disk or a limit of the system is too small
+  kUnavailable,        // somebody else is not there: a rank, a writer, a library
+  kDataLoss,           // what was stored is damaged, torn, or changed while it was read
+  kInternal,           // nothing that was given is wrong, yet no result could be computed
+};
+
+// `message` gives the value met, the limit, and what to change; no trailing full stop. Most errors
+// are about a file, a request or an option that somebody wrote and can change, so that is the kind
+// of an error that names none.
 struct Error {
   std::string message;
+  ErrorKind kind = ErrorKind::kInvalidArgument;
+
+  // The same with "place: " before its message.
+  Error At(std::string_view place) const { return {fmt::format("{}: {}", place, message), kind}; }
 };
+
+// Errors of the other kinds.
+inline Error NotFound(std::string message) { return {std::move(message), ErrorKind::kNotFound}; }
+inline Error ResourceExhausted(std::string message) {
+  return {std::move(message), ErrorKind::kResourceExhausted};
+}
+inline Error Unavailable(std::string message) {
+  return {std::move(message), ErrorKind::kUnavailable};
+}
+inline Error DataLoss(std::string message) { return {std::move(message), ErrorKind::kDataLoss}; }
+inline Error Internal(std::string message) { return {std::move(message), ErrorKind::kInternal}; }
+
+// The kind of a system call's error.
+ErrorKind KindOfErrno(int error_number);
 
 template <typename T>
 class [[nodiscard]] Result {

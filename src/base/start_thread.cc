@@ -11,10 +11,10 @@ Result<std::jthread> StartThread(std::string_view purpose, std::function<void()>
   try {
     return std::jthread(std::move(work));
   } catch (const std::system_error& error) {
-    return Error{fmt::format(
+    return ResourceExhausted(fmt::format(
         "cannot start {}: {}; raise the limit of processes (ulimit -u, or pids.max of the control "
         "group) or of memory (ulimit -v), or use fewer threads (--threads)",
-        purpose, error.code().message())};
+        purpose, error.code().message()));
   }
 }
 

@@ -50,7 +50,7 @@ Result<ModelConfiguration> ReadModelConfiguration(const std::string& directory) 
   const Result<ConfigFile> config = ReadConfigFile(directory);
   if (!config) return config.error();
   Result<model::ModelSpec> spec = model::ModelSpecFromConfig(config->json);
-  if (!spec) return Error{fmt::format("{}: {}", config->path, spec.error().message)};
+  if (!spec) return spec.error().At(config->path);
 
   const std::string generation_path =
       (std::filesystem::path(directory) / "generation_config.json").string();
@@ -59,7 +59,7 @@ Result<ModelConfiguration> ReadModelConfiguration(const std::string& directory) 
   if (!generation) return generation.error();
   Result<GenerationConfig> generation_config = ReadGenerationConfig(*generation, config->json);
   if (!generation_config) {
-    return Error{fmt::format("{}: {}", generation_path, generation_config.error().message)};
+    return generation_config.error().At(generation_path);
   }
   return ModelConfiguration{*std::move(spec), *std::move(generation_config)};
 }
@@ -90,7 +90,7 @@ Status Checkpoint::MapWeights() {
     if (!file) return file.error();
     Result<std::vector<StoredTensor>> tensors =
         ParseSafetensors(file->bytes(), file->bytes().size());
-    if (!tensors) return Error{fmt::format("{}: {}", file->path(), tensors.error().message)};
+    if (!tensors) return tensors.error().At(file->path());
     files_.push_back(*std::move(file));
     for (StoredTensor& tensor : *tensors) {
       std::string key = tensor.name;
@@ -171,8 +171,8 @@ Status Checkpoint::CheckTensors() {
     }
   }
   if (!missing.empty()) {
-    return Error{fmt::format("{} lacks {} of the {} tensors that its config.json needs: {}",
-                             directory_, missing.size(), expected.size(), FirstOf(missing))};
+    return DataLoss(fmt::format("{} lacks {} of the {} tensors that its config.json needs: {}",
+                                directory_, missing.size(), expected.size(), FirstOf(missing)));
   }
 
   std::vector<std::string> extra;

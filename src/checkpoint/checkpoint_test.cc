@@ -261,6 +261,7 @@ TEST(Checkpoint, NamesTheFileThatIsTruncated) {
   ExpectContains(directory.ErrorOnOpen(), (directory.path() / "model.safetensors").string());
   fs::resize_file(directory.path() / "model.safetensors", 0);
   ExpectContains(directory.ErrorOnOpen(), "it is empty");
+  EXPECT_EQ(Checkpoint::Open(directory.path()).error().kind, ErrorKind::kDataLoss);
 }
 
 TEST(Checkpoint, SaysWhatADirectoryLacks) {
@@ -269,6 +270,7 @@ TEST(Checkpoint, SaysWhatADirectoryLacks) {
   ExpectContains(directory.ErrorOnOpen(), "has no config.json");
   directory.Write("config.json", directory.config.dump());
   ExpectContains(directory.ErrorOnOpen(), "neither model.safetensors nor");
+  EXPECT_EQ(Checkpoint::Open(directory.path()).error().kind, ErrorKind::kNotFound);
   ExpectContains(Checkpoint::Open(directory.path() / "config.json").error().message,
                  "give the model directory");
 }

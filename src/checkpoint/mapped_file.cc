@@ -97,14 +97,17 @@ size_t PageSize() {
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   const Result<OpenFile> file = OpenFile::ToRead(path);
   if (!file) return file.error();
-  const auto failed = [&](std::string reason) {
-    return Error{fmt::format("cannot map {}: {}", path, reason)};
+  const auto failed = [&](std::string reason, ErrorKind kind) {
+    return Error{fmt::format("cannot map {}: {}", path, reason), kind};
   };
-  if (!file->is_regular()) return failed("it is " + file->KindName() + ", not a regular file");
-  if (file->size_bytes() == 0) return failed("it is empty");
+  if (!file->is_regular()) {
+    return failed("it is " + file->KindName() + ", not a regular file",
+                  ErrorKind::kInvalidArgument);
+  }
+  if (file->size_bytes() == 0) return failed("it is empty", ErrorKind::kDataLoss);
   const auto size = static_cast<size_t>(file->size_bytes());
   void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, file->descriptor(), 0);
-  if (address == MAP_FAILED) return failed(std::strerror(errno));
+  if (address == MAP_FAILED) return failed(std::strerror(errno), KindOfErrno(errno));
   MappedFile mapped(path, {static_cast<const std::byte*>(address), size});
   mapped.version_ = VersionOf(path);
   Register(path, mapped.bytes_);
@@ -131,10 +134,10 @@ Status MappedFile::CheckUnchanged() const {
     return {};
   }
   if (*now == *version_) return {};
-  return Error{fmt::format(
+  return DataLoss(fmt::format(
       "{} was written to while it was read; leave the files of a model alone while it is loaded, "
       "and start again when the file is whole",
-      path_)};
+      path_));
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

@@ -28,14 +28,10 @@ bool IsDirectory(const fs::path& path) {
   return fs::is_directory(path, ignored);
 }
 
-Error In(const std::string& path, const Error& error) {
-  return Error{fmt::format("{}: {}", path, error.message)};
-}
-
 Result<json> ParseFile(const std::string& path, const Result<std::string>& text) {
   if (!text) return text.error();
   Result<json> document = ParseJson(*text);
-  if (!document) return In(path, document.error());
+  if (!document) return document.error().At(path);
   return document;
 }
 
@@ -48,14 +44,14 @@ Result<json> ReadOptionalJson(const std::string& path, uint64_t max_bytes) {
 
 Result<ConfigFile> ReadConfigFile(const std::string& path) {
   if (!Exists(path)) {
-    return Error{fmt::format("there is no {}; give a model directory or its config.json", path)};
+    return NotFound(fmt::format("there is no {}; give a model directory or its config.json", path));
   }
   ConfigFile config = {.path = path, .json = {}};
   if (IsDirectory(path)) {
     config.path = (fs::path(path) / "config.json").string();
     if (!Exists(config.path)) {
-      return Error{
-          fmt::format("{} has no config.json, so it is not a (complete) model directory", path)};
+      return NotFound(
+          fmt::format("{} has no config.json, so it is not a (complete) model directory", path));
     }
     if (Exists(fs::path(path) / "hf_quant_config.json")) {
       return Error{
@@ -77,7 +73,7 @@ Result<model::ModelSpec> OpenConfig(const std::string& path) {
   const Result<ConfigFile> config = ReadConfigFile(path);
   if (!config) return config.error();
   Result<model::ModelSpec> spec = model::ModelSpecFromConfig(config->json);
-  if (!spec) return In(config->path, spec.error());
+  if (!spec) return spec.error().At(config->path);
   return spec;
 }
 
@@ -110,23 +106,23 @@ Result<std::vector<std::string>> FindWeightFiles(const std::string& directory) {
   if (Exists(root / "model.safetensors")) return std::vector<std::string>{"model.safetensors"};
   const std::string index_path = (root / "model.safetensors.index.json").string();
   if (!Exists(index_path)) {
-    return Error{
+    return NotFound(
         fmt::format("{} has neither model.safetensors nor model.safetensors.index.json; "
                     "other formats must be converted to safetensors first",
-                    directory)};
+                    directory));
   }
   const Result<std::string> text = ReadFile(index_path, kMaxIndexBytes);
   if (!text) return text.error();
   Result<std::vector<std::string>> shards = ParseShardIndex(*text);
-  if (!shards) return In(index_path, shards.error());
+  if (!shards) return shards.error().At(index_path);
 
   std::vector<std::string> missing;
   for (const std::string& shard : *shards) {
     if (!Exists(root / shard)) missing.push_back(shard);
   }
   if (!missing.empty()) {
-    return Error{fmt::format("{} lacks {} of the {} shards that its index names, the first {}",
-                             directory, missing.size(), shards->size(), Quote(missing.front()))};
+    return NotFound(fmt::format("{} lacks {} of the {} shards that its index names, the first {}",
+                                directory, missing.size(), shards->size(), Quote(missing.front())));
   }
   return shards;
 }

@@ -38,16 +38,17 @@ bool IsHubName(std::string_view path) {
 Error Missing(const std::string& path, int error_number) {
   if (error_number != ENOENT && error_number != ENOTDIR) {
     return Error{
-        fmt::format("cannot open the model {}: {}", Quote(path), std::strerror(error_number))};
+        fmt::format("cannot open the model {}: {}", Quote(path), std::strerror(error_number)),
+        KindOfErrno(error_number)};
   }
   if (IsHubName(path)) {
     const std::string name = path.substr(path.find('/') + 1);
-    return Error{fmt::format(
+    return NotFound(fmt::format(
         "there is no directory {}. If it is a model of the Hugging Face hub, download it first "
         "(`hf download {} --local-dir {}`) and give that directory",
-        Quote(path), path, name)};
+        Quote(path), path, name));
   }
-  return Error{fmt::format("there is no directory {}; give {}", Quote(path), kWanted)};
+  return NotFound(fmt::format("there is no directory {}; give {}", Quote(path), kWanted));
 }
 
 Error IsGguf(const std::string& path) {
@@ -79,9 +80,9 @@ Status CheckModelPath(const std::string& path) {
   };
   if (has("config.json") || has("tokenizer.json") || has("vocab.json")) return {};
   if (HasGguf(path)) return IsGguf(path);
-  return Error{
+  return NotFound(
       fmt::format("{} has no config.json, so it is not a (complete) model directory; give {}",
-                  Quote(path), kWanted)};
+                  Quote(path), kWanted));
 }
 
 }  // namespace convene::checkpoint

@@ -41,6 +41,7 @@ TEST_F(ModelPathTest, TellsHowToGetAModelOfTheHub) {
        {"/nonexistent", "./a/b", "../no such", "a/b/c", "nonexistent", "", "a/"}) {
     EXPECT_THAT(MessageOf(path), HasSubstr("there is no directory")) << path;
     EXPECT_THAT(MessageOf(path), ::testing::Not(HasSubstr("hub"))) << path;
+    EXPECT_EQ(CheckModelPath(path).error().kind, ErrorKind::kNotFound) << path;
   }
 }
 

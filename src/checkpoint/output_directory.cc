@@ -17,7 +17,8 @@ Result<OutputDirectory> OutputDirectory::Prepare(const std::string& path) {
     return Error{fmt::format("{} exists and is not an empty directory; give another one", path)};
   }
   if (!existed && !fs::create_directories(path, error)) {
-    return Error{fmt::format("cannot create the directory {}: {}", path, error.message())};
+    return Error{fmt::format("cannot create the directory {}: {}", path, error.message()),
+                 KindOfErrno(error.value())};
   }
   return OutputDirectory(path, !existed);
 }
@@ -33,8 +34,9 @@ Status OutputDirectory::CheckRoom(uint64_t needed_bytes, std::string_view remedy
   std::error_code error;
   const fs::space_info space = fs::space(path_, error);
   if (error || space.available >= needed_bytes) return {};
-  return Error{fmt::format("the weights need {}, but the disk of {} has {} free; {}",
-                           FormatBytes(needed_bytes), path_, FormatBytes(space.available), remedy)};
+  return ResourceExhausted(fmt::format("the weights need {}, but the disk of {} has {} free; {}",
+                                       FormatBytes(needed_bytes), path_,
+                                       FormatBytes(space.available), remedy));
 }
 
 std::string OutputDirectory::Add(const std::string& name) {

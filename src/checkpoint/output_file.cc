@@ -14,7 +14,8 @@ namespace convene::checkpoint {
 namespace {
 
 Error CannotWrite(const std::string& path, int reason) {
-  return Error{fmt::format("cannot write {}: {}", path, std::strerror(reason))};
+  return Error{fmt::format("cannot write {}: {}", path, std::strerror(reason)),
+               KindOfErrno(reason)};
 }
 
 }  // namespace
@@ -29,7 +30,8 @@ Result<OutputFile> OutputFile::Create(const std::string& path, uint64_t size_byt
     const int reason = errno;
     unlink(path.c_str());
     return Error{fmt::format("cannot reserve {} for {}: {}", FormatBytes(size_bytes), path,
-                             std::strerror(reason))};
+                             std::strerror(reason)),
+                 KindOfErrno(reason)};
   }
   return file;
 }

@@ -161,9 +161,9 @@ std::optional<uint64_t> NeededBytes(const StoredTensor& tensor) {
 
 Status CheckSize(const StoredTensor& tensor) {
   if (NeededBytes(tensor) == tensor.size_bytes) return {};
-  return Error{fmt::format("tensor {} is {} [{}], which does not fit its {} bytes",
-                           Quote(tensor.name), tensor.dtype, fmt::join(tensor.shape, ", "),
-                           tensor.size_bytes)};
+  return DataLoss(fmt::format("tensor {} is {} [{}], which does not fit its {} bytes",
+                              Quote(tensor.name), tensor.dtype, fmt::join(tensor.shape, ", "),
+                              tensor.size_bytes));
 }
 
 Status CheckNames(const std::vector<StoredTensor>& tensors) {
@@ -172,7 +172,7 @@ Status CheckNames(const std::vector<StoredTensor>& tensors) {
   for (const StoredTensor& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) return Error{fmt::format("tensor {} is there twice", Quote(*twice))};
+  if (twice != names.end()) return DataLoss(fmt::format("tensor {} is there twice", Quote(*twice)));
   return {};
 }
 
@@ -181,22 +181,22 @@ Status CheckLayout(const std::vector<StoredTensor>& tensors, uint64_t data_size)
   uint64_t end = 0;
   for (const StoredTensor& tensor : tensors) {
     if (tensor.offset + tensor.size_bytes > data_size) {
-      return Error{fmt::format(
+      return DataLoss(fmt::format(
           "tensor {} ends at byte {} of the data, but the file holds only {}: it is cut short",
-          Quote(tensor.name), tensor.offset + tensor.size_bytes, data_size)};
+          Quote(tensor.name), tensor.offset + tensor.size_bytes, data_size));
     }
     if (tensor.offset != end) {
-      return Error{
+      return DataLoss(
           fmt::format("tensor {} starts at byte {} of the data, but the one before ends "
                       "at {}: tensors {}",
                       Quote(tensor.name), tensor.offset, end,
-                      tensor.offset < end ? "overlap" : "leave a hole")};
+                      tensor.offset < end ? "overlap" : "leave a hole"));
     }
     end = tensor.offset + tensor.size_bytes;
     if (Status size = CheckSize(tensor); !size) return size;
   }
   if (end != data_size) {
-    return Error{fmt::format("{} bytes follow the last tensor", data_size - end)};
+    return DataLoss(fmt::format("{} bytes follow the last tensor", data_size - end));
   }
   return {};
 }
@@ -213,25 +213,25 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> pr
   constexpr uint64_t kLengthBytes = 8;
   CHECK(prefix.size() <= file_size);
   if (prefix.size() < kLengthBytes) {
-    return Error{fmt::format("{} bytes are too few for a safetensors file", prefix.size())};
+    return DataLoss(fmt::format("{} bytes are too few for a safetensors file", prefix.size()));
   }
   uint64_t header_size = 0;
   std::memcpy(&header_size, prefix.data(), kLengthBytes);
   if (header_size > kMaxHeaderBytes) {
-    return Error{
+    return DataLoss(
         fmt::format("the header should be {} bytes long; at most {} are read: is this a "
                     "safetensors file?",
-                    header_size, kMaxHeaderBytes)};
+                    header_size, kMaxHeaderBytes));
   }
   if (header_size > file_size - kLengthBytes || header_size > prefix.size() - kLengthBytes) {
-    return Error{fmt::format("the header is {} bytes long, but the file ends after {}", header_size,
-                             file_size - kLengthBytes)};
+    return DataLoss(fmt::format("the header is {} bytes long, but the file ends after {}",
+                                header_size, file_size - kLengthBytes));
   }
   const auto* text = reinterpret_cast<const char*>(prefix.data() + kLengthBytes);
-  if (header_size == 0 || text[0] != '{') return Error{"the header does not start with '{'"};
+  if (header_size == 0 || text[0] != '{') return DataLoss("the header does not start with '{'");
 
   HeaderReader reader;
-  if (!json::sax_parse(text, text + header_size, &reader)) return Error{reader.error};
+  if (!json::sax_parse(text, text + header_size, &reader)) return DataLoss(reader.error);
 
   std::vector<StoredTensor>& tensors = reader.tensors;
   std::stable_sort(tensors.begin(), tensors.end(),

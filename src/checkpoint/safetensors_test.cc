@@ -72,7 +72,9 @@ TEST(Safetensors, RefusesFilesThatAreCut) {
       File(R"({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})", 16);
   ASSERT_TRUE(Parse(file));
   for (size_t size = 0; size < file.size(); ++size) {
-    EXPECT_FALSE(Parse(file.substr(0, size))) << size;
+    const auto cut = Parse(file.substr(0, size));
+    ASSERT_FALSE(cut) << size;
+    EXPECT_EQ(cut.error().kind, ErrorKind::kDataLoss) << size;
   }
   EXPECT_NE(ErrorOf(R"({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})", 15)
                 .find("cut short"),

@@ -189,7 +189,7 @@ Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::s
   if (!config) return config.error();
   if (options.num_layers > 0) model::SetNumLayers(config->json, options.num_layers);
   const Result<model::ModelSpec> spec = model::ModelSpecFromConfig(config->json);
-  if (!spec) return Error{fmt::format("{}: {}", config->path, spec.error().message)};
+  if (!spec) return spec.error().At(config->path);
   config->json[config->json.contains("dtype") ? "dtype" : "torch_dtype"] = "bfloat16";
 
   const std::vector<Shard> shards = PlanShards(*spec, options);

@@ -230,6 +230,7 @@ TEST_F(SynthesizeTest, SaysBeforehandThatTheDiskIsTooSmall) {
   ASSERT_FALSE(summary);
   EXPECT_NE(summary.error().message.find("fewer layers"), std::string::npos)
       << summary.error().message;
+  EXPECT_EQ(summary.error().kind, ErrorKind::kResourceExhausted);
   EXPECT_FALSE(fs::exists(Path("model")));
 }
 

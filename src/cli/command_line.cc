@@ -184,11 +184,11 @@ int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEnt
   try {
     return ParseAndRun(argc, argv, commands);
   } catch (const std::bad_alloc&) {
-    return Report(Error{kOutOfMemory});
+    return Report(ResourceExhausted(kOutOfMemory));
   } catch (const std::exception& error) {
     // Nothing here throws; a library may.
     return Report(
-        Error{fmt::format("this should not happen, and ends the program: {}", error.what())});
+        Internal(fmt::format("this should not happen, and ends the program: {}", error.what())));
   }
 }
 

@@ -79,7 +79,8 @@ class EncodeText : public Command {
     }
     if (!text_ && text_path_.empty()) return Error{"give --text, --text-file or --tokens"};
     const Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
-    if (!tokenizer) return Error{tokenizer.error().message + "; --tokens needs none"};
+    if (!tokenizer)
+      return Error{tokenizer.error().message + "; --tokens needs none", tokenizer.error().kind};
     std::string text;
     if (text_) {
       text = *text_;

@@ -56,7 +56,7 @@ Result<engine::FormatWishes> ParseFormatWord(std::string_view word) {
     }
   }
   const Result<runtime::Formats> formats = engine::ResolveFormats(wishes, *wishes.weights);
-  if (!formats) return Error{fmt::format("{}: {}", Quote(word), formats.error().message)};
+  if (!formats) return formats.error().At(Quote(word));
   return wishes;
 }
 

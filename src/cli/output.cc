@@ -32,7 +32,7 @@ void EndIfNobodyReads() {
 }
 
 Error CannotWrite(std::string_view what) {
-  return Error{fmt::format("cannot write {}: {}", what, std::strerror(errno))};
+  return Error{fmt::format("cannot write {}: {}", what, std::strerror(errno)), KindOfErrno(errno)};
 }
 
 }  // namespace
@@ -94,7 +94,8 @@ Result<std::string> ReadText(const std::string& path) {
     }
   }
   if (std::ferror(stdin) != 0) {
-    return Error{fmt::format("cannot read standard input: {}", std::strerror(errno))};
+    return Error{fmt::format("cannot read standard input: {}", std::strerror(errno)),
+                 KindOfErrno(errno)};
   }
   return text;
 }

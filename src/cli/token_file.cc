@@ -39,7 +39,7 @@ Result<std::vector<int32_t>> ReadTokenFile(const std::string& path) {
   if (!content) return content.error();
   Result<std::vector<int32_t>> tokens =
       IsNpy(*content) ? ParseNpyTokens(*content) : ParseTokenText(*content);
-  if (!tokens) return Error{fmt::format("{}: {}", path, tokens.error().message)};
+  if (!tokens) return tokens.error().At(path);
   return tokens;
 }
 

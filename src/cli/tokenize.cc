@@ -44,7 +44,7 @@ Status ForEachLine(std::string_view text, Each each) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (const Status done = each(line); !done) {
-      return Error{fmt::format("line {}: {}", number, done.error().message)};
+      return done.error().At(fmt::format("line {}", number));
     }
   }
   return {};

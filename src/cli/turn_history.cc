@@ -31,7 +31,7 @@ std::string LineOf(const std::string& turn) {
 }
 
 Error CannotWrite(const std::string& path, int error) {
-  return Error{fmt::format("cannot write {}: {}", path, std::strerror(error))};
+  return Error{fmt::format("cannot write {}: {}", path, std::strerror(error)), KindOfErrno(error)};
 }
 
 // In one piece, so that lines of several programs do not mix. Others shall not read it.

@@ -27,12 +27,14 @@ std::vector<std::string> GatherTexts(Group& group, const std::string& mine, std:
 
 Status AgreeOnSuccess(Group& group, const Status& mine) {
   if (group.size() == 1) return mine;
-  // Success is the empty text; an error has its rank before it and is never empty.
-  const std::string text =
-      mine.ok() ? ""
-                : fmt::format("rank {} ({}): {}", group.rank(), HostName(), mine.error().message);
-  for (std::string& theirs : GatherTexts(group, text, "agreeing on success"))
-    if (!theirs.empty()) return Error{std::move(theirs)};
+  // Success is the empty text; an error is its kind as one character, then its message.
+  std::string text;
+  if (!mine.ok()) {
+    const Error error = mine.error().At(fmt::format("rank {} ({})", group.rank(), HostName()));
+    text = static_cast<char>(error.kind) + error.message;
+  }
+  for (const std::string& theirs : GatherTexts(group, text, "agreeing on success"))
+    if (!theirs.empty()) return Error{theirs.substr(1), static_cast<ErrorKind>(theirs[0])};
   return {};
 }
 

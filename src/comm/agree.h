@@ -12,7 +12,8 @@
 namespace convene::comm {
 
 // Collective: every rank gives how it fared. Success if all fared well, otherwise on every rank
-// the message of the first that did not, with "rank 1 (host): " before it where there are several.
+// the error of the first that did not, with its kind, and with "rank 1 (host): " before its message
+// where there are several.
 Status AgreeOnSuccess(Group& group, const Status& mine);
 
 // Collective: that all ranks were given the same (versions, checkpoints, options). Otherwise on

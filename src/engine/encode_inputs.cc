@@ -66,12 +66,12 @@ Status EncodeInputs(LoadedModel& model, std::span<const std::span<const int32_t>
     model.transformer().Encode(step, check);
     if (!bad_input) continue;
     const std::optional<std::string> matrix = weights::FindNotFinite(model.weights());
-    return Error{fmt::format(
+    return Internal(fmt::format(
         "the states of input {} are NaN or infinite: {}", *bad_input + 1,
         matrix ? fmt::format("the packed weights {} are; make the directory again with convene "
                              "quantize",
                              *matrix)
-               : "no weight is, but values overflow; use --weights f32 or bf16")};
+               : "no weight is, but values overflow; use --weights f32 or bf16"));
   }
   return {};
 }

@@ -43,10 +43,10 @@ Result<MemoryPlan> PlanMemory(const MemoryRequest& request) {
       .num_kv_blocks = static_cast<int>(num_blocks),
   };
   if (plan.needed_bytes() > plan.available_bytes) {
-    return Error{fmt::format(
+    return ResourceExhausted(fmt::format(
         "not enough memory: {} ({}), for a context of {} tokens; lower --context or --chunk, use "
         "--weights int8 or int4, or free memory",
-        plan.Describe(), request.limited_by, request.context)};
+        plan.Describe(), request.limited_by, request.context));
   }
   return plan;
 }

@@ -50,6 +50,7 @@ TEST(PlanMemory, RefusesWhereNotEvenOneContextFits) {
     EXPECT_THAT(plan.error().message, HasSubstr("weights 10.0 GiB"));
     EXPECT_THAT(plan.error().message, HasSubstr("the free memory of this machine"));
     EXPECT_THAT(plan.error().message, HasSubstr("--context"));
+    EXPECT_EQ(plan.error().kind, ErrorKind::kResourceExhausted);
   }
 }
 

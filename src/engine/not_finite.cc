@@ -7,7 +7,7 @@
 namespace convene::engine {
 
 Error NotFiniteError(const std::string& reason) {
-  return Error{"the logits are NaN or infinite, so that no token can be chosen: " + reason};
+  return Internal("the logits are NaN or infinite, so that no token can be chosen: " + reason);
 }
 
 std::string NotFiniteReason::Find(LoadedModel& model, std::span<const runtime::SequenceStep> step) {

@@ -36,7 +36,8 @@ Result<std::vector<int>> CurrentAffinity() {
     }
     if (errno != EINVAL) break;
   }
-  return Error{fmt::format("cannot read the CPU affinity mask: {}", std::strerror(errno))};
+  return Error{fmt::format("cannot read the CPU affinity mask: {}", std::strerror(errno)),
+               KindOfErrno(errno)};
 }
 
 Status SetAffinity(const std::vector<int>& cpus) {
@@ -47,7 +48,8 @@ Status SetAffinity(const std::vector<int>& cpus) {
   for (const int cpu : cpus) CPU_SET_S(cpu, size_bytes, set.get());
   if (sched_setaffinity(0, size_bytes, set.get()) == 0) return {};
   return Error{fmt::format("cannot confine a thread to CPU {}: {}", fmt::join(cpus, ","),
-                           std::strerror(errno))};
+                           std::strerror(errno)),
+               KindOfErrno(errno)};
 }
 
 }  // namespace convene::hardware

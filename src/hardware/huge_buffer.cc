@@ -33,7 +33,7 @@ Error Refused(size_t size_bytes, std::string_view purpose, const char* reason) {
     message += fmt::format(": {} available, limited by {}", FormatBytes(available->bytes),
                            available->limited_by);
   }
-  return Error{message};
+  return ResourceExhausted(message);
 }
 
 // The address that a line of smaps "7f12-7f34 rw-p ..." starts a mapping at; nothing on other

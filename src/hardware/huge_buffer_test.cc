@@ -39,6 +39,7 @@ TEST(HugeBuffer, TooLargeIsAnErrorWithPurposeSizeAndWhatIsAvailable) {
     EXPECT_THAT(buffer.error().message, HasSubstr("the KV cache"));
     EXPECT_THAT(buffer.error().message, HasSubstr("EiB"));
     EXPECT_THAT(buffer.error().message, HasSubstr("available"));
+    EXPECT_EQ(buffer.error().kind, ErrorKind::kResourceExhausted);
   }
 }
 

@@ -34,10 +34,10 @@ class TestFile {
     std::string path = directory + "/convene-disk-XXXXXX";
     const int fd = mkostemp(path.data(), O_CLOEXEC);
     if (fd < 0) {
-      return Error{
-          fmt::format("cannot write a test file to {}: {}; name a directory that you may "
-                      "write to",
-                      directory, std::strerror(errno))};
+      return Error{fmt::format("cannot write a test file to {}: {}; name a directory that you may "
+                               "write to",
+                               directory, std::strerror(errno)),
+                   KindOfErrno(errno)};
     }
     unlink(path.c_str());
     return TestFile(fd);
@@ -93,10 +93,12 @@ Result<uint64_t> WriteFile(TestFile& file, const std::string& directory, std::sp
         file.LeaveDirect();
         continue;
       }
-      return Error{fmt::format(
-          "cannot write a test file of {} to {}, {} in: {}; free some space or "
-          "name another directory",
-          FormatBytes(size_bytes), directory, FormatBytes(written_bytes), std::strerror(error))};
+      return Error{
+          fmt::format("cannot write a test file of {} to {}, {} in: {}; free some space or "
+                      "name another directory",
+                      FormatBytes(size_bytes), directory, FormatBytes(written_bytes),
+                      std::strerror(error)),
+          KindOfErrno(error)};
     }
     written_bytes += block.size();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
@@ -104,7 +106,8 @@ Result<uint64_t> WriteFile(TestFile& file, const std::string& directory, std::sp
   }
   if (fsync(file.fd()) != 0) {
     return Error{fmt::format("cannot write a test file of {} to {}: {}", FormatBytes(written_bytes),
-                             directory, std::strerror(errno))};
+                             directory, std::strerror(errno)),
+                 KindOfErrno(errno)};
   }
   return written_bytes;
 }
@@ -145,16 +148,17 @@ Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file
   struct statvfs space {};
   if (fstatvfs(file->fd(), &space) != 0) {
     return Error{
-        fmt::format("cannot tell the free space of {}: {}", directory, std::strerror(errno))};
+        fmt::format("cannot tell the free space of {}: {}", directory, std::strerror(errno)),
+        KindOfErrno(errno)};
   }
   const uint64_t free_bytes = uint64_t{space.f_bavail} * space.f_frsize;
   const uint64_t size_bytes = std::max(std::min(max_file_bytes, free_bytes / 2), kMinFileBytes) /
                               kRequestBytes * kRequestBytes;
   if (free_bytes < 2 * kMinFileBytes) {
-    return Error{
+    return ResourceExhausted(
         fmt::format("{} has {} free, and measuring its disk needs {}: free some space or "
                     "name another directory",
-                    directory, FormatBytes(free_bytes), FormatBytes(2 * kMinFileBytes))};
+                    directory, FormatBytes(free_bytes), FormatBytes(2 * kMinFileBytes)));
   }
 
   const Result<HugeBuffer> buffers =
@@ -176,7 +180,8 @@ Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file
   const Rate rate = MeasureRate(budget_s, pass);
   if (failure != 0) {
     return Error{fmt::format("cannot read the test file back from {}: {}", directory,
-                             std::strerror(failure))};
+                             std::strerror(failure)),
+                 KindOfErrno(failure)};
   }
   return DiskRate{.read = rate, .direct = file->direct(), .file_bytes = *file_bytes};
 }

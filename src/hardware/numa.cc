@@ -23,7 +23,8 @@ Result<int> PlaceMemory(std::span<std::byte> memory, const std::vector<int>& cpu
   if (hwloc_set_area_membind(raw, memory.data(), memory.size(), nodes.get(),
                              HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_BYNODESET) != 0) {
     return Error{fmt::format("cannot interleave memory over {} NUMA nodes ({}); use --numa local",
-                             num_nodes, std::strerror(errno))};
+                             num_nodes, std::strerror(errno)),
+                 KindOfErrno(errno)};
   }
   return num_nodes;
 }

@@ -84,7 +84,8 @@ class Reader {
 
 Error CannotSave(const std::string& path, int error) {
   return Error{fmt::format("cannot write {}: {}; CONVENE_CACHE_DIR names another directory", path,
-                           std::strerror(error))};
+                           std::strerror(error)),
+               KindOfErrno(error)};
 }
 
 // Writes all of `text` and makes it durable; returns 0 or an errno.
@@ -178,7 +179,7 @@ Status SaveProfile(const Profile& profile, const std::string& path) {
 
 Result<Profile> LoadProfile(const std::string& path) {
   const Result<std::string> text = ReadFile(path, kMaxFileBytes);
-  if (!text) return Error{fmt::format("{}: {}", text.error().message, kRemedy)};
+  if (!text) return Error{fmt::format("{}: {}", text.error().message, kRemedy), text.error().kind};
   const Result<json> parsed = ParseJson(*text);
   Result<Profile> profile = parsed ? ProfileFromJson(*parsed) : parsed.error();
   if (profile) return profile;

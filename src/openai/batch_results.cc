@@ -77,9 +77,10 @@ Result<BatchResults> BatchResults::Open(const std::string& path) {
   }
   BatchResults results(path);
   const auto cannot_open = [&] {
-    return Error{fmt::format(
-        "cannot open {} to write results: {}", path,
-        errno == ENXIO ? "nobody reads it; start its reader first" : std::strerror(errno))};
+    return Error{fmt::format("cannot open {} to write results: {}", path,
+                             errno == ENXIO ? "nobody reads it; start its reader first"
+                                            : std::strerror(errno)),
+                 KindOfErrno(errno)};
   };
   // Without waiting for who reads a FIFO, which must be there already.
   results.file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
@@ -93,8 +94,8 @@ Result<BatchResults> BatchResults::Open(const std::string& path) {
   }
   if (results.is_regular_) {
     if (!Lock(results.file_, path)) {
-      return Error{fmt::format(
-          "another run is writing {}; wait until it ends, or choose another --output", path)};
+      return Unavailable(fmt::format(
+          "another run is writing {}; wait until it ends, or choose another --output", path));
     }
     if (const Status read = results.ReadEarlier(); !read) return read.error();
   }
@@ -120,7 +121,9 @@ Status BatchResults::ReadEarlier() {
   std::string buffer(size_t{1} << 16, '\0');
   for (;;) {
     const ssize_t count = read(file_, buffer.data(), buffer.size());
-    if (count < 0) return Error{fmt::format("cannot read {}: {}", path_, std::strerror(errno))};
+    if (count < 0)
+      return Error{fmt::format("cannot read {}: {}", path_, std::strerror(errno)),
+                   KindOfErrno(errno)};
     if (count == 0) break;
     for (const char c : std::string_view(buffer.data(), static_cast<size_t>(count))) {
       line.push_back(c);
@@ -163,9 +166,11 @@ Status BatchResults::Forget(const std::function<bool(const RefusedRequest&)>& is
   const std::string rewritten_path = target_path + ".rewriting";
   const int rewritten = open(rewritten_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (rewritten < 0) {
-    return Error{fmt::format(
-        "cannot write {}: {}; it replaces {} without the refused lines, which are tried again",
-        rewritten_path, std::strerror(errno), path_)};
+    return Error{
+        fmt::format(
+            "cannot write {}: {}; it replaces {} without the refused lines, which are tried again",
+            rewritten_path, std::strerror(errno), path_),
+        KindOfErrno(errno)};
   }
   struct stat status = {};
   int64_t size_bytes = 0;
@@ -198,7 +203,8 @@ Status BatchResults::CopyKept(const std::vector<RefusedRequest>& forgotten, int 
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) {
         return Error{fmt::format("cannot read {}: {}", path_,
-                                 count < 0 ? std::strerror(errno) : "it became shorter")};
+                                 count < 0 ? std::strerror(errno) : "it became shorter"),
+                     KindOfErrno(errno)};
       }
       const int error = WriteAll(target, {buffer.data(), static_cast<size_t>(count)});
       if (error != 0) return CannotWrite(error);
@@ -229,10 +235,13 @@ Status BatchResults::Close() {
 }
 
 Error BatchResults::CannotWrite(int error_number) const {
-  return Error{fmt::format(
-      "cannot write to {}: {}{}", path_, std::strerror(error_number),
-      is_regular_ ? "; what is finished is kept: make room and run the same command again to go on"
-                  : "")};
+  return Error{
+      fmt::format(
+          "cannot write to {}: {}{}", path_, std::strerror(error_number),
+          is_regular_
+              ? "; what is finished is kept: make room and run the same command again to go on"
+              : ""),
+      KindOfErrno(error_number)};
 }
 
 }  // namespace convene::openai

@@ -177,9 +177,9 @@ Result<Plan> ReadPlan(const std::string& path) {
   const Result<std::string> text = ReadFileOrStream(path, kMaxFileBytes);
   if (!text) return text.error();
   const Result<json> object = ParseJson(*text);
-  if (!object) return Error{fmt::format("{}: {}", path, object.error().message)};
+  if (!object) return object.error().At(path);
   Result<Plan> plan = PlanFromJson(*object);
-  if (!plan) return Error{fmt::format("{}: {}", path, plan.error().message)};
+  if (!plan) return plan.error().At(path);
   return plan;
 }
 

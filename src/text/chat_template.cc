@@ -15,10 +15,10 @@ using nlohmann::ordered_json;
 
 Result<std::shared_ptr<const jinja::Template>> ParseSource(std::string_view source) {
   Result<jinja::Template> parsed = jinja::ParseTemplate(source);
-  if (!parsed) return Error{"chat template, " + parsed.error().message};
+  if (!parsed) return Error{"chat template, " + parsed.error().message, parsed.error().kind};
   auto shared = std::make_shared<jinja::Template>(*std::move(parsed));
   if (const Status placed = jinja::PlaceVariables(*shared); !placed) {
-    return Error{"chat template, " + placed.error().message};
+    return Error{"chat template, " + placed.error().message, placed.error().kind};
   }
   return std::shared_ptr<const jinja::Template>(shared);
 }

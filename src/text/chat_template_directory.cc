@@ -33,7 +33,7 @@ Result<json> ReadJsonObject(const std::string& path) {
   if (!contents) return contents.error();
   if (!contents->has_value()) return json::object();
   Result<json> document = ParseJson(**contents);
-  if (!document) return Error{fmt::format("{}: {}", path, document.error().message)};
+  if (!document) return document.error().At(path);
   if (!document->is_object()) return Error{fmt::format("{} must be a JSON object", path)};
   return document;
 }
@@ -110,17 +110,17 @@ Result<ChatTemplate> ChatTemplate::Load(const std::string& directory) {
   if (!sources) return sources.error();
   const auto chosen = sources->find(kDefault);
   if (chosen == sources->end()) {
-    return Error{
+    return NotFound(
         fmt::format("{} holds no chat template{}: neither chat_template.jinja nor "
                     "\"chat_template\" in tokenizer_config.json; prompts can be given "
                     "as plain text only",
-                    directory, sources->empty() ? "" : " named \"default\"")};
+                    directory, sources->empty() ? "" : " named \"default\""));
   }
   Result<ChatTemplate> result = Parse(chosen->second, std::move(special_tokens));
-  if (!result) return Error{fmt::format("{}: {}", directory, result.error().message)};
+  if (!result) return result.error().At(directory);
   if (const auto tool_use = sources->find(kToolUse); tool_use != sources->end()) {
     Result<ChatTemplate> with_tools = Parse(tool_use->second);
-    if (!with_tools) return Error{fmt::format("{}: {}", directory, with_tools.error().message)};
+    if (!with_tools) return with_tools.error().At(directory);
     result->with_tools_ = with_tools->default_;
   }
   return result;

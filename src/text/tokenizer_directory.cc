@@ -16,13 +16,13 @@ namespace convene::text {
 Result<Tokenizer> Tokenizer::FromJson(std::string_view tokenizer_json,
                                       std::string_view tokenizer_config_json) {
   const auto document = ParseJson(tokenizer_json);
-  if (!document) return Error{fmt::format("tokenizer.json: {}", document.error().message)};
+  if (!document) return document.error().At("tokenizer.json");
   auto parts = ReadTokenizerJson(*document);
   if (!parts) return parts.error();
   if (!tokenizer_config_json.empty()) {
     const auto config_document = ParseJson(tokenizer_config_json);
     if (!config_document) {
-      return Error{fmt::format("tokenizer_config.json: {}", config_document.error().message)};
+      return config_document.error().At("tokenizer_config.json");
     }
     const auto config = ReadTokenizerConfig(*config_document);
     if (!config) return config.error();
@@ -42,7 +42,7 @@ Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
       config_json = *std::move(contents);
     }
     auto tokenizer = FromJson(*tokenizer_json, config_json);
-    if (!tokenizer) return Error{fmt::format("{}: {}", directory, tokenizer.error().message)};
+    if (!tokenizer) return tokenizer.error().At(directory);
     return tokenizer;
   }
   const bool has_vocabulary = IsThere(directory + "/vocab.json");
@@ -52,12 +52,12 @@ Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
     if (!parts) return parts.error();
     return Tokenizer(*std::move(parts));
   }
-  return Error{fmt::format(
+  return NotFound(fmt::format(
       "{} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt{}", directory,
       IsThere(directory + "/tokenizer.model")
           ? " (tokenizer.model alone is not read; save the tokenizer with transformers to get "
             "tokenizer.json)"
-          : "")};
+          : ""));
 }
 
 }  // namespace convene::text

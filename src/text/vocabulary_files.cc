@@ -47,7 +47,7 @@ const std::vector<TokenizerClass>& KnownClasses() {
 // The document that a file holds. Errors name the file.
 Result<nlohmann::json> ParseFile(std::string_view text, std::string_view name) {
   auto document = ParseJson(text);
-  if (!document) return Error{fmt::format("{}: {}", name, document.error().message)};
+  if (!document) return document.error().At(name);
   return document;
 }
 
@@ -85,7 +85,7 @@ Result<std::vector<Merge>> ParseMerges(std::string_view text) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || line.starts_with("#version")) continue;
     auto merge = ReadMergeLine(line);
-    if (!merge) return Error{fmt::format("merges.txt, line {}: {}", number, merge.error().message)};
+    if (!merge) return merge.error().At(fmt::format("merges.txt, line {}", number));
     merges.push_back(*std::move(merge));
   }
   return merges;
@@ -127,7 +127,7 @@ Result<std::vector<AddedToken>> CollectAddedTokens(const VocabularyTexts& texts,
     const auto document = ParseFile(*texts.added_tokens, "added_tokens.json");
     if (!document) return document.error();
     auto tokens = ReadVocabulary(*document);
-    if (!tokens) return Error{fmt::format("added_tokens.json: {}", tokens.error().message)};
+    if (!tokens) return tokens.error().At("added_tokens.json");
     for (const Token& token : *tokens) by_id[token.id] = {.content = token.text};
   }
   std::vector<AddedToken> tokens;
@@ -194,7 +194,7 @@ Result<TokenizerParts> ReadVocabularyFiles(const std::string& directory) {
     *text = *std::move(contents);
   }
   auto parts = ParseVocabularyTexts(texts);
-  if (!parts) return Error{fmt::format("{}: {}", directory, parts.error().message)};
+  if (!parts) return parts.error().At(directory);
   return parts;
 }
 
@@ -210,13 +210,13 @@ Result<TokenizerParts> ParseVocabularyTexts(const VocabularyTexts& texts) {
   const auto document = ParseFile(texts.vocab, "vocab.json");
   if (!document) return document.error();
   auto tokens = ReadVocabulary(*document);
-  if (!tokens) return Error{fmt::format("vocab.json: {}", tokens.error().message)};
+  if (!tokens) return tokens.error().At("vocab.json");
   auto vocabulary = Vocabulary::Create(*std::move(tokens));
-  if (!vocabulary) return Error{fmt::format("vocab.json: {}", vocabulary.error().message)};
+  if (!vocabulary) return vocabulary.error().At("vocab.json");
   const auto merges = ParseMerges(texts.merges);
   if (!merges) return merges.error();
   auto model = Bpe::Create(*std::move(vocabulary), *merges, {});
-  if (!model) return Error{fmt::format("merges.txt: {}", model.error().message)};
+  if (!model) return model.error().At("merges.txt");
 
   Normalizer normalizer;
   if ((*tokenizer_class)->normalizes) normalizer = Normalizer({UnicodeForm::kNfc});

@@ -58,11 +58,12 @@ Error ErrorOf(const JobMatrix& from, int row, int col, float value) {
     const float scale = matrix.scales.At(matrix.first_row + in_rows * matrix.row_step,
                                          matrix.is_transposed ? row : col);
     if (!std::isfinite(scale)) {
-      return Error{fmt::format("a scale of {} is {}; the file is damaged: get it again", place,
-                               Words(scale))};
+      return DataLoss(fmt::format("a scale of {} is {}; the file is damaged: get it again", place,
+                                  Words(scale)));
     }
   }
-  return Error{fmt::format("{} holds {}; the file is damaged: get it again", place, Words(value))};
+  return DataLoss(
+      fmt::format("{} holds {}; the file is damaged: get it again", place, Words(value)));
 }
 
 }  // namespace
@@ -73,8 +74,9 @@ Status CheckVectors(const checkpoint::Checkpoint& checkpoint) {
     const std::vector<float> values = ToFloats(StoredMatrixOf(checkpoint, binding));
     const int64_t at = FirstIn(values, MayMask(binding.role));
     if (at < 0) continue;
-    return Error{fmt::format("tensor {} holds {} (element {}); the file is damaged: get it again",
-                             Quote(binding.name), Words(values[static_cast<size_t>(at)]), at)};
+    return DataLoss(
+        fmt::format("tensor {} holds {} (element {}); the file is damaged: get it again",
+                    Quote(binding.name), Words(values[static_cast<size_t>(at)]), at));
   }
   return {};
 }
@@ -85,10 +87,10 @@ Status CheckVectors(ModelWeights& weights) {
                           named.name.ends_with("correction_bias");
     const int64_t at = FirstIn(*named.values, may_mask);
     if (at < 0) continue;
-    return Error{fmt::format(
+    return DataLoss(fmt::format(
         "the packed tensor {} holds {} (element {}); the file is damaged: make the directory again "
         "with convene quantize",
-        Quote(named.name), Words((*named.values)[static_cast<size_t>(at)]), at)};
+        Quote(named.name), Words((*named.values)[static_cast<size_t>(at)]), at));
   }
   return {};
 }
@@ -110,10 +112,10 @@ Error NotFiniteError(const PackJob& job) {
     }
   }
   // The file has changed since.
-  return Error{
+  return DataLoss(
       fmt::format("tensor {} held NaN or infinity while it was read, and does not now; "
                   "nobody may write to the files of a model while it is loaded",
-                  Quote(job.matrices.front().binding->name))};
+                  Quote(job.matrices.front().binding->name)));
 }
 
 std::optional<std::string> FindNotFinite(const ModelWeights& weights) {

@@ -55,10 +55,10 @@ Status CheckTensor(const StoredTensor& wanted, const std::vector<StoredTensor>& 
   const bool is_there = index < stored.size() && stored[index].name == wanted.name &&
                         stored[index].dtype == wanted.dtype && stored[index].shape == wanted.shape;
   if (is_there) return {};
-  return Error{
+  return DataLoss(
       fmt::format("tensor {} should be {} of {} {}, for the model of config.json and the "
                   "formats of convene.json",
-                  index, Quote(wanted.name), wanted.shape[0], wanted.dtype)};
+                  index, Quote(wanted.name), wanted.shape[0], wanted.dtype));
 }
 
 // Everything of a model but weights and tables of contents that do not fit the packed file.
@@ -195,10 +195,10 @@ Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec
   }
   ++index;
   if (index != stored->size()) {
-    return Error{fmt::format("{} tensors where {} are expected", stored->size(), index)};
+    return DataLoss(fmt::format("{} tensors where {} are expected", stored->size(), index));
   }
   if (stored->front().offset % 64 != 0) {
-    return Error{"the matrices do not begin at a multiple of 64 bytes"};
+    return DataLoss("the matrices do not begin at a multiple of 64 bytes");
   }
   return stored;
 }
@@ -211,14 +211,14 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
   const Result<nlohmann::json> json = checkpoint::ReadOptionalJson(formats_path, kMaxFormatsBytes);
   if (!json) return json.error();
   const Result<WeightFormats> formats = ParsePackedFormats(*json, &configuration->spec);
-  if (!formats) return Error{fmt::format("{}: {}", formats_path, formats.error().message)};
+  if (!formats) return formats.error().At(formats_path);
 
   Result<checkpoint::MappedFile> file =
       checkpoint::MappedFile::Open(PathIn(directory, kWeightsName));
   if (!file) return file.error();
   Result<std::vector<StoredTensor>> tensors =
       FindPackedWeights(configuration->spec, *formats, file->bytes(), file->bytes().size());
-  if (!tensors) return Error{fmt::format("{}: {}", file->path(), tensors.error().message)};
+  if (!tensors) return tensors.error().At(file->path());
   const StoredTensor stored_checksums = std::move(tensors->back());
   tensors->pop_back();
   std::vector<NamedDigest> checksums;
@@ -256,10 +256,10 @@ Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>
       DigestTensors(chosen, /*drop_pages=*/!share.has_value(), pool, progress);
   const auto [differs, wanted] = std::mismatch(found.begin(), found.end(), expected.begin());
   if (differs == found.end()) return {};
-  return Error{fmt::format(
+  return DataLoss(fmt::format(
       "tensor {} in {} is damaged: its checksum is {:016x}, and {:016x} was stored; copy the file "
       "again, or make the directory again with convene quantize",
-      Quote(differs->name), directory.file.path(), differs->digest, wanted->digest)};
+      Quote(differs->name), directory.file.path(), differs->digest, wanted->digest));
 }
 
 Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {
@@ -308,7 +308,8 @@ Status WritePackedDirectory(const ModelWeights& weights, const std::string& sour
   }
   if (error) {
     return Error{
-        fmt::format("cannot copy the files of {} to {}: {}", source, target, error.message())};
+        fmt::format("cannot copy the files of {} to {}: {}", source, target, error.message()),
+        KindOfErrno(error.value())};
   }
   const nlohmann::json formats = {{"version", kVersion},
                                   {"weights", kernels::Name(weights.formats.matrices)},

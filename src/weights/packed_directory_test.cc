@@ -137,10 +137,13 @@ TEST_P(PackedDirectoryTest, RefusesACutFileAndAMissingOne) {
   const auto size = fs::file_size(path);
   for (const uint64_t cut : {size - 1, size / 2, uint64_t{100}, uint64_t{7}}) {
     fs::resize_file(path, cut);
-    EXPECT_FALSE(OpenPackedDirectory(target())) << cut;
+    const auto opened = OpenPackedDirectory(target());
+    ASSERT_FALSE(opened) << cut;
+    EXPECT_EQ(opened.error().kind, ErrorKind::kDataLoss) << cut;
   }
   fs::remove(path);
   ExpectRefused("convene.safetensors");
+  EXPECT_EQ(OpenPackedDirectory(target()).error().kind, ErrorKind::kNotFound);
 }
 
 TEST_P(PackedDirectoryTest, AFlippedBitOfAnyTensorIsFoundAndNamed) {
@@ -166,6 +169,7 @@ TEST_P(PackedDirectoryTest, AFlippedBitOfAnyTensorIsFoundAndNamed) {
       ASSERT_FALSE(damaged) << tensor.name;
       EXPECT_THAT(damaged.error().message, HasSubstr(fmt::format("\"{}\"", tensor.name)));
       EXPECT_THAT(damaged.error().message, HasSubstr(path));
+      EXPECT_EQ(damaged.error().kind, ErrorKind::kDataLoss);
     }
     flip();
   }

@@ -238,6 +238,13 @@ void CheckAgreement(Group& group) {
   CHECK(!all.ok());
   const std::string prefix = last == 0 ? "" : fmt::format("rank {} ({}): ", last, HostName());
   CHECK(all.error().message == prefix + "no such file", "{}", all.error().message);
+  for (const ErrorKind kind :
+       {ErrorKind::kInvalidArgument, ErrorKind::kNotFound, ErrorKind::kResourceExhausted,
+        ErrorKind::kUnavailable, ErrorKind::kDataLoss, ErrorKind::kInternal}) {
+    const Status failed =
+        AgreeOnSuccess(group, group.rank() == last ? Status(Error{"no", kind}) : Status());
+    CHECK(!failed.ok() && failed.error().kind == kind, "kind {}", static_cast<int>(kind));
+  }
 
   CHECK(AgreeOnSame(group, "0.1.0", "the version").ok());
   if (last > 0) {

@@ -38,17 +38,17 @@ Result<std::unique_ptr<Group>> ConnectMpi(const LaunchedRank& launched) {
   CHECK(!is_initialized, "Connect was called twice");
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
-    return Error{"MPI could not be initialised; its own message is above"};
+    return Unavailable("MPI could not be initialised; its own message is above");
 
   auto job = std::make_unique<MpiJob>();
   MPI_Comm_rank(MPI_COMM_WORLD, &job->rank);
   MPI_Comm_size(MPI_COMM_WORLD, &job->size);
   if (job->size != launched.size) {
     MPI_Finalize();
-    return Error{fmt::format(
+    return Unavailable(fmt::format(
         "{} started {} ranks, but MPI connected {}: the launcher does not belong to the MPI that "
         "convene was built with. Use its own mpirun, or of Slurm `srun --mpi=pmix`",
-        launched.launcher, launched.size, job->size)};
+        launched.launcher, launched.size, job->size));
   }
   if (provided < MPI_THREAD_SERIALIZED) {
     MPI_Finalize();

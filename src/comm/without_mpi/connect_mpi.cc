@@ -5,10 +5,10 @@
 namespace convene::comm {
 
 Result<std::unique_ptr<Group>> ConnectMpi(const LaunchedRank& launched) {
-  return Error{fmt::format(
+  return Unavailable(fmt::format(
       "{} started this process as one of {} ranks, but this build of convene has no MPI; install "
       "it (libopenmpi-dev) and build again in a new folder, or start one process",
-      launched.launcher, launched.size)};
+      launched.launcher, launched.size));
 }
 
 }  // namespace convene::comm
