@@ -24,6 +24,7 @@
 #include "cli/usage_error.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
+#include "engine/announce_load.h"
 #include "engine/ranks.h"
 
 namespace convene::cli {

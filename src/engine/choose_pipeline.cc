@@ -8,6 +8,7 @@
 
 #include "base/environment.h"
 #include "runtime/measure_ranks.h"
+#include "runtime/transformer.h"
 
 namespace convene::engine {
 

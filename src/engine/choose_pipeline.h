@@ -4,8 +4,10 @@
 #include <string>
 
 #include "base/result.h"
-#include "engine/loaded_model.h"
+#include "comm/wire_format.h"
+#include "engine/load_options.h"
 #include "planner/pipeline_degree.h"
+#include "runtime/formats.h"
 
 namespace convene::engine {
 

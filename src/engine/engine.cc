@@ -27,17 +27,6 @@ std::vector<BlockManager> BlocksOf(const LoadedModel& model) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
-                                             const LoadOptions& options,
-                                             const LoadObserver& observer) {
-  // First what is small and may be missing.
-  Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(directory);
-  if (!tokenizer) return tokenizer.error();
-  Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(directory, options, observer);
-  if (!model) return model.error();
-  return std::make_unique<Engine>(*std::move(model), *std::move(tokenizer), options.max_sequences);
-}
-
 Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer> tokenizer,
                int max_sequences)
     : model_(std::move(model)),

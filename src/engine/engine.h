@@ -23,13 +23,8 @@ namespace convene::engine {
 // Not thread-safe; one thread makes all calls, the one that loaded the model.
 class Engine {
  public:
-  // Loads model and tokenizer. Of each group `options.max_sequences` requests run at the same time.
-  // Errors: those of LoadedModel::Load and text::Tokenizer::Load.
-  static Result<std::unique_ptr<Engine>> Load(const std::string& directory,
-                                              const LoadOptions& options,
-                                              const LoadObserver& observer);
-
-  // Without a tokenizer there is no text: Update::text stays empty, and stop strings are refused.
+  // Of each group of ranks `max_sequences` requests run at the same time. Without a tokenizer there
+  // is no text: Update::text stays empty, and stop strings are refused.
   Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer> tokenizer,
          int max_sequences);
 

@@ -11,8 +11,9 @@
 #include "base/environment.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/agree.h"
+#include "engine/announce_load.h"
 #include "engine/choose_pipeline.h"
-#include "engine/ranks.h"
+#include "engine/rank_options.h"
 #include "engine/same_model.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
@@ -50,53 +51,17 @@ Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options) {
                   *options.context, spec.max_positions)};
 }
 
-weights::Share ShareOf(const LoadOptions& options) {
-  const int rank = options.group != nullptr ? options.group->rank() : 0;
-  weights::Share share = weights::ShareOf(options.plan.layout, rank);
-  share.with_head = rank == 0;
-  return share;
-}
-
-runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
-                                                 const runtime::Formats& formats, int context) {
-  return {.max_step_tokens = options.max_step_tokens,
-          .context = context,
-          .activations = formats.activations,
-          .kv = formats.kv,
-          .expert_capacity = options.expert_capacity,
-          .parallel = {.layout = options.plan.layout,
-                       .pipeline = options.plan.pipeline,
-                       .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
-                       .comm_budget = options.plan.comm_budget,
-                       .router = options.router,
-                       .record = options.record,
-                       .group = options.group}};
-}
-
 // Of this rank, which shares the host's memory with the other ranks there.
 Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
                                   int num_threads) {
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
   if (!available) return available.error();
-  const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
-  const weights::Share share = ShareOf(options);
   const auto num_neighbours = static_cast<uint64_t>(std::max(1, LocalRankFromLauncher().count));
-  const int num_groups = options.plan.layout.attention_dp;
-  return ChooseFormats(options.formats, [&](const runtime::Formats& formats) -> Result<MemoryPlan> {
-    const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
-    if (!local) return local.error();
-    return PlanMemory({
-        .weights_bytes = weights::PackedSizeBytes(*local, formats.weights, share),
-        .kv_block_bytes = runtime::Transformer::KvBlockBytes(*local, formats.kv),
-        .activation_bytes = runtime::Transformer::ActivationBytes(
-            *local, TransformerOptionsOf(options, formats, context), num_threads),
-        .context = context,
-        .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,
-        .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
-        .available_bytes = available->bytes / num_neighbours,
-        .limited_by = available->limited_by,
-    });
+  return ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
+    return PlanMemoryOf(
+        spec, options, formats, num_threads,
+        {.bytes = available->bytes / num_neighbours, .limited_by = available->limited_by});
   });
 }
 

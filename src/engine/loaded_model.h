@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,6 +12,7 @@
 #include "checkpoint/generation_config.h"
 #include "engine/choose_formats.h"
 #include "engine/crossovers.h"
+#include "engine/load_options.h"
 #include "engine/memory_plan.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
@@ -22,38 +22,6 @@
 #include "weights/load_weights.h"
 
 namespace convene::engine {
-
-inline constexpr int kDefaultContext = 4096;
-// Beyond these a typing error is likelier than a wish.
-inline constexpr int kMaxContext = 1 << 24;
-inline constexpr int kMaxStepTokens = 1 << 16;
-
-struct LoadOptions {
-  FormatWishes formats = {};
-  hardware::NumaPolicy numa = hardware::NumaPolicy::kAuto;
-  std::optional<int> num_threads = {};  // unset: this rank's share of the cores
-  // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
-  std::optional<int> context = {};
-  int max_step_tokens = 512;
-  int max_sequences = 1;          // whose KV cache should fit at the same time
-  int expert_capacity = 0;        // as runtime::TransformerOptions
-  weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
-  // How the ranks of `group` share the work; null: this process alone.
-  plan::Plan plan = {};
-  runtime::RouterOverride router = {};
-  bool record = false;  // as runtime::ParallelOptions
-  // Reads all weights once more and compares them: those of a checkpoint between the ranks' copies,
-  // those of a packed directory with its checksums.
-  bool verify_checkpoint = false;
-  comm::Group* group = nullptr;
-};
-
-// Hooks for those who watch; each may be empty. Called from the loading thread.
-struct LoadObserver {
-  std::function<void(const ChosenFormats&)> planned;  // before anything is reserved
-  weights::LoadProgress progress;
-  std::function<void(const std::string&)> decided = {};  // a line on what was left to be chosen
-};
 
 class LoadedModel {
  public:

@@ -10,7 +10,7 @@
 #include "base/environment.h"
 #include "base/is_there.h"
 #include "checkpoint/checkpoint.h"
-#include "engine/loaded_model.h"
+#include "engine/rank_options.h"
 #include "hardware/topology.h"
 #include "runtime/transformer.h"
 #include "weights/load_weights.h"
@@ -54,21 +54,10 @@ Status PlanMemory(std::optional<int> context, Inspection& inspection) {
       hardware::CpusForThisRank(LocalRankFromLauncher(), std::nullopt);
   if (!cpus) return cpus.error();
   inspection.num_threads = static_cast<int>(cpus->size());
-  const int tokens = context.value_or(std::min(spec.max_positions, engine::kDefaultContext));
-  const Result<engine::MemoryPlan> plan = engine::PlanMemory({
-      .weights_bytes = weights::PackedSizeBytes(spec, inspection.formats.weights),
-      .kv_block_bytes = runtime::Transformer::KvBlockBytes(spec, inspection.formats.kv),
-      .activation_bytes = runtime::Transformer::ActivationBytes(
-          spec,
-          {.max_step_tokens = engine::LoadOptions().max_step_tokens,
-           .context = tokens,
-           .activations = inspection.formats.activations},
-          inspection.num_threads),
-      .context = tokens,
-      .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
-      .available_bytes = UINT64_MAX,  // the question is what it needs, not whether it fits
-      .limited_by = "",
-  });
+  // The question is what it needs, not whether it fits.
+  const Result<engine::MemoryPlan> plan =
+      engine::PlanMemoryOf(spec, {.context = context}, inspection.formats, inspection.num_threads,
+                           {.bytes = UINT64_MAX, .limited_by = ""});
   if (!plan) return plan.error();
   inspection.memory = *plan;
   return {};

@@ -1,0 +1,55 @@
+// What may be asked of a model that is loaded, and who watches. Loading is loaded_model.h.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "comm/group.h"
+#include "engine/choose_formats.h"
+#include "hardware/numa.h"
+#include "plan/plan.h"
+#include "runtime/router_override.h"
+#include "weights/load_weights.h"
+
+namespace convene::engine {
+
+inline constexpr int kDefaultContext = 4096;
+// Beyond these a typing error is likelier than a wish.
+inline constexpr int kMaxContext = 1 << 24;
+inline constexpr int kMaxStepTokens = 1 << 16;
+
+struct LoadOptions {
+  FormatWishes formats = {};
+  hardware::NumaPolicy numa = hardware::NumaPolicy::kAuto;
+  std::optional<int> num_threads = {};  // unset: this rank's share of the cores
+  // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
+  std::optional<int> context = {};
+  int max_step_tokens = 512;
+  int max_sequences = 1;          // whose KV cache should fit at the same time
+  int expert_capacity = 0;        // as runtime::TransformerOptions
+  weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
+  // How the ranks of `group` share the work; null: this process alone.
+  plan::Plan plan = {};
+  runtime::RouterOverride router = {};
+  bool record = false;  // as runtime::ParallelOptions
+  // Reads all weights once more and compares them: those of a checkpoint between the ranks' copies,
+  // those of a packed directory with its checksums.
+  bool verify_checkpoint = false;
+  comm::Group* group = nullptr;
+};
+
+// Hooks for those who watch; each may be empty. Called from the loading thread.
+struct LoadObserver {
+  std::function<void(const ChosenFormats&)> planned;  // before anything is reserved
+  weights::LoadProgress progress;
+  std::function<void(const std::string&)> decided = {};  // a line on what was left to be chosen
+};
+
+// As rank 0 tells them to the others: all but `edit` and `group`. What ToJson writes,
+// LoadOptionsFromJson reads; anything else is a bug.
+nlohmann::json ToJson(const LoadOptions& options);
+LoadOptions LoadOptionsFromJson(const nlohmann::json& message);
+
+}  // namespace convene::engine

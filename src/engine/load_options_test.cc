@@ -1,0 +1,61 @@
+#include "engine/load_options.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace convene::engine {
+namespace {
+
+TEST(LoadOptions, DefaultsTravelUnchanged) {
+  const LoadOptions read = LoadOptionsFromJson(ToJson(LoadOptions()));
+  EXPECT_EQ(ToJson(read), ToJson(LoadOptions()));
+  EXPECT_FALSE(read.formats.weights);
+  EXPECT_FALSE(read.context);
+  EXPECT_EQ(read.max_step_tokens, LoadOptions().max_step_tokens);
+}
+
+TEST(LoadOptions, EveryFieldTravels) {
+  LoadOptions options;
+  options.formats = {.weights = kernels::WeightFormat::kInt4,
+                     .int4_group = 64,
+                     .activations = kernels::ActivationFormat::kBf16,
+                     .kv = kernels::KvFormat::kInt8};
+  options.numa = hardware::NumaPolicy::kLocal;
+  options.num_threads = 3;
+  options.context = 77;
+  options.max_step_tokens = 99;
+  options.max_sequences = 5;
+  options.expert_capacity = 7;
+  options.plan.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
+  options.plan.wire = plan::Wire::kFp8;
+  options.router = {.skew = 0.25, .num_experts = 4};
+  options.record = true;
+  options.verify_checkpoint = true;
+  const nlohmann::json message = ToJson(options);
+  const nlohmann::json defaults = ToJson(LoadOptions());
+  // So that a field that is added to the list and forgotten here is noticed.
+  for (const auto& [name, value] : message.items()) EXPECT_NE(value, defaults[name]) << name;
+
+  const LoadOptions read = LoadOptionsFromJson(nlohmann::json::parse(message.dump()));
+  EXPECT_EQ(ToJson(read), message);
+  EXPECT_EQ(read.formats.weights, kernels::WeightFormat::kInt4);
+  EXPECT_EQ(read.formats.int4_group, 64);
+  EXPECT_EQ(read.formats.activations, kernels::ActivationFormat::kBf16);
+  EXPECT_EQ(read.formats.kv, kernels::KvFormat::kInt8);
+  EXPECT_EQ(read.numa, hardware::NumaPolicy::kLocal);
+  EXPECT_EQ(read.num_threads, 3);
+  EXPECT_EQ(read.context, 77);
+  EXPECT_EQ(read.max_step_tokens, 99);
+  EXPECT_EQ(read.max_sequences, 5);
+  EXPECT_EQ(read.expert_capacity, 7);
+  EXPECT_EQ(read.plan.layout, options.plan.layout);
+  EXPECT_EQ(read.plan.wire, plan::Wire::kFp8);
+  EXPECT_EQ(read.router.skew, 0.25);
+  EXPECT_EQ(read.router.num_experts, 4);
+  EXPECT_TRUE(read.record);
+  EXPECT_TRUE(read.verify_checkpoint);
+}
+
+}  // namespace
+}  // namespace convene::engine

@@ -1,0 +1,54 @@
+#include "engine/rank_options.h"
+
+#include <algorithm>
+
+#include "engine/choose_pipeline.h"
+#include "weights/load_weights.h"
+
+namespace convene::engine {
+
+weights::Share ShareOf(const LoadOptions& options) {
+  const int rank = options.group != nullptr ? options.group->rank() : 0;
+  weights::Share share = weights::ShareOf(options.plan.layout, rank);
+  share.with_head = rank == 0;
+  return share;
+}
+
+runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
+                                                 const runtime::Formats& formats, int context) {
+  return {.max_step_tokens = options.max_step_tokens,
+          .context = context,
+          .activations = formats.activations,
+          .kv = formats.kv,
+          .expert_capacity = options.expert_capacity,
+          .parallel = {.layout = options.plan.layout,
+                       .pipeline = options.plan.pipeline,
+                       .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
+                       .comm_budget = options.plan.comm_budget,
+                       .router = options.router,
+                       .record = options.record,
+                       .group = options.group}};
+}
+
+Result<MemoryPlan> PlanMemoryOf(const model::ModelSpec& spec, const LoadOptions& options,
+                                const runtime::Formats& formats, int num_threads,
+                                const hardware::AvailableMemory& available) {
+  const weights::Share share = ShareOf(options);
+  const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
+  if (!local) return local.error();
+  const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
+  const int num_groups = options.plan.layout.attention_dp;
+  return PlanMemory({
+      .weights_bytes = weights::PackedSizeBytes(*local, formats.weights, share),
+      .kv_block_bytes = runtime::Transformer::KvBlockBytes(*local, formats.kv),
+      .activation_bytes = runtime::Transformer::ActivationBytes(
+          *local, TransformerOptionsOf(options, formats, context), num_threads),
+      .context = context,
+      .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,
+      .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
+      .available_bytes = available.bytes,
+      .limited_by = available.limited_by,
+  });
+}
+
+}  // namespace convene::engine

@@ -1,0 +1,28 @@
+// What LoadOptions mean for this rank: its share of the model, how its transformer is made, and the
+// memory that both need. Nothing is opened or reserved here.
+#pragma once
+
+#include "base/result.h"
+#include "engine/load_options.h"
+#include "engine/memory_plan.h"
+#include "hardware/memory_status.h"
+#include "model/model_spec.h"
+#include "runtime/formats.h"
+#include "runtime/transformer.h"
+#include "weights/share.h"
+
+namespace convene::engine {
+
+weights::Share ShareOf(const LoadOptions& options);
+
+// Without what is known only once the memory is planned: the KV blocks and the measured choices.
+runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
+                                                 const runtime::Formats& formats, int context);
+
+// What this rank's share of `spec`, the whole model, needs in `formats`, held against `available`.
+// Errors: as PlanMemory; a share that the model cannot be divided into.
+Result<MemoryPlan> PlanMemoryOf(const model::ModelSpec& spec, const LoadOptions& options,
+                                const runtime::Formats& formats, int num_threads,
+                                const hardware::AvailableMemory& available);
+
+}  // namespace convene::engine
