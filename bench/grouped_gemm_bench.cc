@@ -200,10 +200,10 @@ class Bench {
     };
     const double ops = 6.0 * options_.hidden * options_.intermediate * num_rows;
     const auto bytes = static_cast<double>(weights_.size_bytes());
-    const kernels::DotFormat dots = int8 ? kernels::DotFormat::kInt8
-                                    : formats_.activations == ActivationFormat::kBf16
-                                        ? kernels::DotFormat::kBf16
-                                        : kernels::DotFormat::kF32;
+    const kernels::ActivationFormat dots = int8 ? kernels::ActivationFormat::kInt8
+                                           : formats_.activations == ActivationFormat::kBf16
+                                               ? kernels::ActivationFormat::kBf16
+                                               : kernels::ActivationFormat::kF32;
     experts();
     std::vector<double> rate, peak, read, share;
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
@@ -229,7 +229,7 @@ class Bench {
     std::fflush(stdout);
   }
 
-  void CompareWithOneDnn(kernels::DotFormat format, int rows, double typical) {
+  void CompareWithOneDnn(kernels::ActivationFormat format, int rows, double typical) {
     const Result<bench::OneDnnRate> other =
         bench::MeasureOneDnn(format,
                              {.num_experts = options_.num_experts,

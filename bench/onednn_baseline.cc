@@ -37,9 +37,9 @@ struct Product {
   dnnl::matmul primitive;
 };
 
-Product MakeProduct(const dnnl::engine& engine, kernels::DotFormat format, int rows, int in,
+Product MakeProduct(const dnnl::engine& engine, kernels::ActivationFormat format, int rows, int in,
                     int out, bool is_last) {
-  const bool is_int8 = format == kernels::DotFormat::kInt8;
+  const bool is_int8 = format == kernels::ActivationFormat::kInt8;
   const DataType row_type = is_int8 ? DataType::u8 : DataType::bf16;
   const DataType weight_type = is_int8 ? DataType::s8 : DataType::bf16;
   Product product{.source = {{rows, in}, row_type, Tag::ab},
@@ -112,7 +112,8 @@ void PinOpenMpThreads(const std::vector<int>& cpus) {
   }
 }
 
-Result<OneDnnRate> Measure(kernels::DotFormat format, const ExpertShape& shape, double budget_s) {
+Result<OneDnnRate> Measure(kernels::ActivationFormat format, const ExpertShape& shape,
+                           double budget_s) {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);
   const Product gate_up = MakeProduct(engine, format, shape.rows_per_expert, shape.hidden,
@@ -159,9 +160,9 @@ Result<OneDnnRate> Measure(kernels::DotFormat format, const ExpertShape& shape, 
 
 }  // namespace
 
-Result<OneDnnRate> MeasureOneDnn(kernels::DotFormat format, const ExpertShape& shape,
+Result<OneDnnRate> MeasureOneDnn(kernels::ActivationFormat format, const ExpertShape& shape,
                                  const std::vector<int>& cpus, double budget_s) {
-  CHECK(format != kernels::DotFormat::kF32, "only bf16 and int8 are measured");
+  CHECK(format != kernels::ActivationFormat::kF32, "only bf16 and int8 are measured");
   CHECK(!cpus.empty() && shape.rows_per_expert > 0 && shape.num_experts > 0);
   if (dnnl_version()->cpu_runtime != DNNL_RUNTIME_OMP) {
     return Error{

@@ -32,7 +32,7 @@ struct OneDnnRate {
 // Passes for about `budget_s`, at least three; packing comes on top.
 // Errors: built without oneDNN, or with one that is not threaded by OpenMP; no memory; oneDNN
 // refuses the format on this machine.
-Result<OneDnnRate> MeasureOneDnn(kernels::DotFormat format, const ExpertShape& shape,
+Result<OneDnnRate> MeasureOneDnn(kernels::ActivationFormat format, const ExpertShape& shape,
                                  const std::vector<int>& cpus, double budget_s);
 
 }  // namespace convene::bench

@@ -3,8 +3,8 @@
 
 namespace convene::bench {
 
-Result<OneDnnRate> MeasureOneDnn(kernels::DotFormat, const ExpertShape&, const std::vector<int>&,
-                                 double) {
+Result<OneDnnRate> MeasureOneDnn(kernels::ActivationFormat, const ExpertShape&,
+                                 const std::vector<int>&, double) {
   return Error{"built without oneDNN; install libdnnl-dev, then configure and build again"};
 }
 

@@ -195,8 +195,8 @@ class Bench : public Command {
     nlohmann::ordered_json decode = nlohmann::ordered_json::array();
     for (const BenchPoint& point : decode_) decode.push_back(ToJson(point));
     // Of the format that the model computes in, the rate measured beside the points.
-    const auto rate = [&](kernels::DotFormat format, double before) {
-      return evaluate::DotFormatOf(model) == format ? typical.flops_per_s / kGiga : before;
+    const auto rate = [&](kernels::ActivationFormat format, double before) {
+      return model.formats().activations == format ? typical.flops_per_s / kGiga : before;
     };
     return {
         {"model", model_options_.directory},
@@ -217,9 +217,9 @@ class Bench : public Command {
         {"machine",
          {{"cpu", machine.cpu_name},
           {"isa", machine.isa},
-          {"f32_gflops", rate(kernels::DotFormat::kF32, machine.f32_gflops)},
-          {"bf16_gflops", rate(kernels::DotFormat::kBf16, machine.bf16_gflops)},
-          {"int8_gops", rate(kernels::DotFormat::kInt8, machine.int8_gops)},
+          {"f32_gflops", rate(kernels::ActivationFormat::kF32, machine.f32_gflops)},
+          {"bf16_gflops", rate(kernels::ActivationFormat::kBf16, machine.bf16_gflops)},
+          {"int8_gops", rate(kernels::ActivationFormat::kInt8, machine.int8_gops)},
           {"read_gbps", typical.bytes_per_s / kGiga},
           {"disk_gbps", machine.disk_gbps},
           {"date", machine.date}}},

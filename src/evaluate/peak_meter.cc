@@ -15,24 +15,12 @@ constexpr uint64_t kMinMemoryBytes = uint64_t{256} << 20;
 
 }  // namespace
 
-kernels::DotFormat DotFormatOf(const engine::LoadedModel& model) {
-  switch (model.formats().activations) {
-    case kernels::ActivationFormat::kF32:
-      return kernels::DotFormat::kF32;
-    case kernels::ActivationFormat::kBf16:
-      return kernels::DotFormat::kBf16;
-    case kernels::ActivationFormat::kInt8:
-      return kernels::DotFormat::kInt8;
-  }
-  return kernels::DotFormat::kF32;
-}
-
 PeakMeter::PeakMeter(engine::LoadedModel& model, hardware::Isa isa, uint64_t last_level_cache_bytes)
     : model_(model), isa_(isa), last_level_cache_bytes_(last_level_cache_bytes) {}
 
 Result<Peaks> PeakMeter::Measure() {
   hardware::ThreadPool& pool = model_.pool();
-  const kernels::DotFormat format = DotFormatOf(model_);
+  const kernels::ActivationFormat format = model_.formats().activations;
   const hardware::Rate dots = kernels::MeasureDotPeak(pool, isa_, format, kBudgetS);
 
   hardware::HugeBuffer buffer;

@@ -17,9 +17,6 @@ struct Peaks {
   double bytes_per_s = 0;  // memory read
 };
 
-// What the dot products of a model multiply: its activations' format.
-kernels::DotFormat DotFormatOf(const engine::LoadedModel& model);
-
 class PeakMeter {
  public:
   // Reads the model's own weights where they are far larger than the caches, otherwise memory that

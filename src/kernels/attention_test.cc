@@ -22,21 +22,21 @@ struct AttentionCase {
   int head_dim;
   int length;
   int window;
-  QkNormKind norm;
+  QkNorm norm;
   float clip;
 };
 
 constexpr AttentionCase kAttentionCases[] = {
-    {4, 4, 24, 17, 0, QkNormKind::kNone, 0},
-    {8, 2, 80, 130, 0, QkNormKind::kPerHead, 0},
-    {6, 1, 136, 90, 33, QkNormKind::kWholeProjection, 0.7f},
-    {2, 1, 16, 1100, 0, QkNormKind::kNone, 0},
-    {2, 2, 16, 1100, 600, QkNormKind::kNone, 0},
-    {60, 1, 8, 70, 0, QkNormKind::kNone, 0},
+    {4, 4, 24, 17, 0, QkNorm::kNone, 0},
+    {8, 2, 80, 130, 0, QkNorm::kPerHead, 0},
+    {6, 1, 136, 90, 33, QkNorm::kWholeProjection, 0.7f},
+    {2, 1, 16, 1100, 0, QkNorm::kNone, 0},
+    {2, 2, 16, 1100, 600, QkNorm::kNone, 0},
+    {60, 1, 8, 70, 0, QkNorm::kNone, 0},
     // Heads that a matrix unit takes.
-    {8, 2, 128, 130, 0, QkNormKind::kPerHead, 0},
-    {2, 1, 64, 1100, 600, QkNormKind::kNone, 0},
-    {3, 1, 96, 70, 0, QkNormKind::kNone, 0},
+    {8, 2, 128, 130, 0, QkNorm::kPerHead, 0},
+    {2, 1, 64, 1100, 600, QkNorm::kNone, 0},
+    {3, 1, 96, 70, 0, QkNorm::kNone, 0},
 };
 
 // A whole sequence through prepare_qkv, store_kv and attend, in chunks of the given size.

@@ -16,6 +16,7 @@
 
 #include "kernels/activation_row.h"
 #include "kernels/packed_matrix.h"
+#include "tensor/operator_kinds.h"
 
 namespace convene::kernels {
 
@@ -76,7 +77,8 @@ inline constexpr int kUnpackedRows = 256;
 inline constexpr int64_t kGemmScratchBytes =
     int64_t{2} * kUnpackedDepth * kPanelRows + int64_t{4} * kUnpackedRows * kPanelRows;
 
-enum class NormKind { kRms, kLayer };
+using tensor::NormKind;
+using tensor::QkNorm;
 
 // out = normalised x * weight, as activations and (where given; always for kInt8) as float.
 struct Norm {
@@ -86,8 +88,6 @@ struct Norm {
   const float* weight = nullptr;  // (size)
   int size = 0;
 };
-
-enum class QkNormKind { kNone, kPerHead, kWholeProjection };
 
 // What the KV cache holds. Attention computes in float32 beside kF32, otherwise in bf16.
 enum class KvFormat { kF32, kBf16, kInt8 };
@@ -108,7 +108,7 @@ struct QkvShape {
   int head_dim = 0;    // of queries and keys
   int value_dim = 0;   // of values; 0: there are none
   int rotary_dim = 0;  // leading elements of a head that RoPE turns; 0: none
-  QkNormKind norm = QkNormKind::kNone;
+  QkNorm norm = QkNorm::kNone;
   float epsilon = 0;
   const float* query_norm = nullptr;
   const float* key_norm = nullptr;

@@ -29,14 +29,14 @@ PeakLoops LoopsFor(hardware::Isa isa) {
   return {};
 }
 
-PeakLoop LoopFor(hardware::Isa isa, DotFormat format) {
+PeakLoop LoopFor(hardware::Isa isa, ActivationFormat format) {
   const PeakLoops loops = LoopsFor(isa);
   switch (format) {
-    case DotFormat::kF32:
+    case ActivationFormat::kF32:
       return loops.f32;
-    case DotFormat::kBf16:
+    case ActivationFormat::kBf16:
       return loops.bf16;
-    case DotFormat::kInt8:
+    case ActivationFormat::kInt8:
       return loops.int8;
   }
   CHECK(false, "format {}", static_cast<int>(format));
@@ -45,8 +45,8 @@ PeakLoop LoopFor(hardware::Isa isa, DotFormat format) {
 
 }  // namespace
 
-hardware::Rate MeasureDotPeak(hardware::ThreadPool& pool, hardware::Isa isa, DotFormat format,
-                              double budget_s) {
+hardware::Rate MeasureDotPeak(hardware::ThreadPool& pool, hardware::Isa isa,
+                              ActivationFormat format, double budget_s) {
   using Clock = std::chrono::steady_clock;
   const PeakLoop loop = LoopFor(isa, format);
   int64_t num_rounds = 1024;
@@ -64,9 +64,9 @@ hardware::Rate MeasureDotPeak(hardware::ThreadPool& pool, hardware::Isa isa, Dot
 }
 
 DotPeaks MeasureDotPeaks(hardware::ThreadPool& pool, hardware::Isa isa, double budget_s) {
-  return {.f32 = MeasureDotPeak(pool, isa, DotFormat::kF32, budget_s / 3),
-          .bf16 = MeasureDotPeak(pool, isa, DotFormat::kBf16, budget_s / 3),
-          .int8 = MeasureDotPeak(pool, isa, DotFormat::kInt8, budget_s / 3)};
+  return {.f32 = MeasureDotPeak(pool, isa, ActivationFormat::kF32, budget_s / 3),
+          .bf16 = MeasureDotPeak(pool, isa, ActivationFormat::kBf16, budget_s / 3),
+          .int8 = MeasureDotPeak(pool, isa, ActivationFormat::kInt8, budget_s / 3)};
 }
 
 }  // namespace convene::kernels

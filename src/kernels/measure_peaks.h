@@ -5,6 +5,7 @@
 #include "hardware/isa.h"
 #include "hardware/measure_rate.h"
 #include "hardware/thread_pool.h"
+#include "kernels/activation_row.h"
 
 namespace convene::kernels {
 
@@ -15,12 +16,10 @@ struct DotPeaks {
   hardware::Rate int8;
 };
 
-enum class DotFormat { kF32, kBf16, kInt8 };
-
 // One format's peak with the instructions of `isa`, which this machine must support. Runs all
 // threads of `pool` for about `budget_s`, in passes of a millisecond or two.
-hardware::Rate MeasureDotPeak(hardware::ThreadPool& pool, hardware::Isa isa, DotFormat format,
-                              double budget_s);
+hardware::Rate MeasureDotPeak(hardware::ThreadPool& pool, hardware::Isa isa,
+                              ActivationFormat format, double budget_s);
 
 // All formats, a third of `budget_s` each.
 DotPeaks MeasureDotPeaks(hardware::ThreadPool& pool, hardware::Isa isa, double budget_s);

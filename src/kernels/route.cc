@@ -13,14 +13,14 @@ namespace {
 
 float NormOf(const Gate& gate, const float* weights) {
   switch (gate.norm) {
-    case GateNormKind::kNone:
+    case GateNorm::kNone:
       return 1;
-    case GateNormKind::kSum: {
+    case GateNorm::kSum: {
       double sum = 0;
       for (int i = 0; i < gate.top_k; ++i) sum += weights[i];
       return static_cast<float>(sum + 1e-20);  // sigmoids of very negative logits may all be zero
     }
-    case GateNormKind::kPNorm: {
+    case GateNorm::kPNorm: {
       if (std::isinf(gate.norm_p)) return *std::max_element(weights, weights + gate.top_k);
       double sum = 0;
       for (int i = 0; i < gate.top_k; ++i) sum += std::pow(double{weights[i]}, gate.norm_p);
@@ -59,7 +59,7 @@ void Choose(const Gate& gate, const Value& value, int32_t* experts) {
   const auto group_value = [&](int group) {
     int32_t best[2];
     const int found = TakeLargest(value, group * size, (group + 1) * size, 2, best, 0);
-    if (gate.group_score == GroupScoreKind::kMax || found < 2) return value(best[0]);
+    if (gate.group_score == GroupScore::kMax || found < 2) return value(best[0]);
     return value(best[0]) + value(best[1]);
   };
   std::array<int32_t, kMaxTopK> groups;
@@ -108,7 +108,7 @@ void SelectBySigmoid(const Gate& gate, float* logits, int32_t* experts, float* w
 
 void SelectExperts(const Gate& gate, float* logits, int32_t* experts, float* weights) {
   DCHECK(gate.top_k <= gate.num_experts && gate.top_k <= kMaxTopK);
-  if (gate.score == GateScoreKind::kSigmoid) {
+  if (gate.score == RouterScore::kSigmoid) {
     SelectBySigmoid(gate, logits, experts, weights);
   } else {
     DCHECK(gate.correction == nullptr);

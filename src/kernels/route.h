@@ -5,24 +5,25 @@
 #include <cstdint>
 
 #include "kernels/kernel_set.h"
+#include "tensor/operator_kinds.h"
 
 namespace convene::kernels {
 
-enum class GateScoreKind { kSoftmax, kSigmoid };
-enum class GateNormKind { kNone, kSum, kPNorm };
-enum class GroupScoreKind { kMax, kTopTwoSum };
+using tensor::GateNorm;
+using tensor::GroupScore;
+using tensor::RouterScore;
 
 struct Gate {
   int num_experts = 0;
   int top_k = 0;  // at most kMaxTopK
-  GateScoreKind score = GateScoreKind::kSoftmax;
+  RouterScore score = RouterScore::kSoftmax;
   // kSigmoid: (num_experts), added to the scores for choosing only; or null.
   const float* correction = nullptr;
   // Of consecutive experts, of equal size; the best top_groups (at most kMaxTopK) of them compete.
   int num_groups = 1;
   int top_groups = 1;
-  GroupScoreKind group_score = GroupScoreKind::kMax;
-  GateNormKind norm = GateNormKind::kNone;
+  GroupScore group_score = GroupScore::kMax;
+  GateNorm norm = GateNorm::kNone;
   float norm_p = 1;
   float scale = 1;  // of the weights, after the norm
 };

@@ -30,10 +30,9 @@ TEST(SelectExperts, NormalisesAsTheGateSays) {
   SelectExperts({.num_experts = 4, .top_k = 2}, logits, experts, weights);
   EXPECT_NEAR(weights[0], a, 1e-6);
   EXPECT_NEAR(weights[1], b, 1e-6);
-  SelectExperts({.num_experts = 4, .top_k = 2, .norm = GateNormKind::kSum}, logits, experts,
-                weights);
+  SelectExperts({.num_experts = 4, .top_k = 2, .norm = GateNorm::kSum}, logits, experts, weights);
   EXPECT_NEAR(weights[0], a / (a + b), 1e-6);
-  SelectExperts({.num_experts = 4, .top_k = 2, .norm = GateNormKind::kPNorm, .norm_p = 2}, logits,
+  SelectExperts({.num_experts = 4, .top_k = 2, .norm = GateNorm::kPNorm, .norm_p = 2}, logits,
                 experts, weights);
   EXPECT_NEAR(weights[1], b / std::sqrt(a * a + b * b), 1e-6);
 }
@@ -58,7 +57,7 @@ TEST(SelectExperts, StaysInRangeWhenLogitsAreNotNumbers) {
 }
 
 TEST(SelectExperts, WeightsTellOfAnExpertWhoseLogitIsNotANumber) {
-  for (const GateScoreKind score : {GateScoreKind::kSoftmax, GateScoreKind::kSigmoid}) {
+  for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
     for (const int bad : {0, 1, 3}) {
       float logits[] = {1, 3, 2, -4};
       logits[bad] = std::nanf("");
@@ -77,7 +76,7 @@ TEST(SelectExperts, ScoresBySigmoidAndScalesAfterTheNorm) {
   float weights[2];
   float scores[4];
   std::copy(logits, logits + 4, scores);
-  SelectExperts({.num_experts = 4, .top_k = 2, .score = GateScoreKind::kSigmoid, .scale = 2.5f},
+  SelectExperts({.num_experts = 4, .top_k = 2, .score = RouterScore::kSigmoid, .scale = 2.5f},
                 scores, experts, weights);
   EXPECT_EQ(experts[0], 0);
   EXPECT_EQ(experts[1], 2);
@@ -86,8 +85,8 @@ TEST(SelectExperts, ScoresBySigmoidAndScalesAfterTheNorm) {
   std::copy(logits, logits + 4, scores);
   SelectExperts({.num_experts = 4,
                  .top_k = 2,
-                 .score = GateScoreKind::kSigmoid,
-                 .norm = GateNormKind::kSum,
+                 .score = RouterScore::kSigmoid,
+                 .norm = GateNorm::kSum,
                  .scale = 2.5f},
                 scores, experts, weights);
   EXPECT_NEAR(weights[0], 2.5 * sigmoid(0.5) / (sigmoid(0.5) + sigmoid(2)), 1e-6);
@@ -99,7 +98,7 @@ TEST(SelectExperts, CorrectsTheChoiceButNotTheWeights) {
   int32_t experts[2];
   float weights[2];
   SelectExperts(
-      {.num_experts = 4, .top_k = 2, .score = GateScoreKind::kSigmoid, .correction = correction},
+      {.num_experts = 4, .top_k = 2, .score = RouterScore::kSigmoid, .correction = correction},
       logits, experts, weights);
   EXPECT_EQ(experts[0], 1);
   EXPECT_EQ(experts[1], 2);
@@ -112,7 +111,7 @@ TEST(SelectExperts, DividesNothingByNothing) {
   int32_t experts[2];
   float weights[2];
   SelectExperts(
-      {.num_experts = 3, .top_k = 2, .score = GateScoreKind::kSigmoid, .norm = GateNormKind::kSum},
+      {.num_experts = 3, .top_k = 2, .score = RouterScore::kSigmoid, .norm = GateNorm::kSum},
       logits, experts, weights);
   EXPECT_EQ(experts[0], 0);
   EXPECT_EQ(experts[1], 1);
@@ -131,8 +130,8 @@ TEST(SelectExperts, ChoosesAmongTheGroupsWithTheLargestScore) {
   for (const float logit : logits) total += std::exp(logit);
   EXPECT_NEAR(weights[0], std::exp(5) / total, 1e-6) << "of all experts' softmax";
 
-  gate.score = GateScoreKind::kSigmoid;
-  gate.group_score = GroupScoreKind::kTopTwoSum;
+  gate.score = RouterScore::kSigmoid;
+  gate.group_score = GroupScore::kTopTwoSum;
   SelectExperts(gate, logits, experts, weights);
   EXPECT_EQ(experts[0], 2);
   EXPECT_EQ(experts[1], 3);
@@ -142,7 +141,7 @@ TEST(SelectExperts, TakesTheLowestGroupAndIndexOnTies) {
   std::vector<float> logits(12, 1.0f);
   int32_t experts[3];
   float weights[3];
-  for (const auto kind : {GroupScoreKind::kMax, GroupScoreKind::kTopTwoSum}) {
+  for (const auto kind : {GroupScore::kMax, GroupScore::kTopTwoSum}) {
     Gate gate{.num_experts = 12, .top_k = 3, .num_groups = 4, .top_groups = 2, .group_score = kind};
     SelectExperts(gate, logits.data(), experts, weights);
     EXPECT_EQ(std::vector<int32_t>(experts, experts + 3), (std::vector<int32_t>{0, 1, 2}));
@@ -152,7 +151,7 @@ TEST(SelectExperts, TakesTheLowestGroupAndIndexOnTies) {
             .top_k = 3,
             .num_groups = 12,
             .top_groups = 3,
-            .group_score = GroupScoreKind::kTopTwoSum};
+            .group_score = GroupScore::kTopTwoSum};
   SelectExperts(gate, logits.data(), experts, weights);
   EXPECT_EQ(std::vector<int32_t>(experts, experts + 3), (std::vector<int32_t>{2, 3, 6}));
 }
@@ -190,11 +189,11 @@ TEST(SelectExperts, EqualsItsDefinitionWithGroupsAndCorrection) {
     float weights[5];
     SelectExperts({.num_experts = kNum,
                    .top_k = 5,
-                   .score = GateScoreKind::kSigmoid,
+                   .score = RouterScore::kSigmoid,
                    .correction = correction.data(),
                    .num_groups = kGroups,
                    .top_groups = 3,
-                   .group_score = GroupScoreKind::kTopTwoSum},
+                   .group_score = GroupScore::kTopTwoSum},
                   logits.data(), experts.data(), weights);
     ASSERT_EQ(experts, want);
     for (int i = 0; i < 5; ++i) ASSERT_NEAR(weights[i], score[want[i]], 1e-6);

@@ -8,19 +8,20 @@
 #include <vector>
 
 #include "model/rope.h"
+#include "tensor/operator_kinds.h"
 
 namespace convene::model {
 
-enum class NormKind { kRms, kLayer };  // RMSNorm; LayerNorm (mean subtracted), weight only
+using tensor::GateNorm;
+using tensor::GroupScore;
+using tensor::NormKind;
+using tensor::QkNorm;
+using tensor::RouterScore;
 
 struct NormSpec {
   NormKind kind = NormKind::kRms;
   float epsilon = 1e-5f;
 };
-
-// RMSNorm of queries and keys before RoPE: over each head (weights (head_dim)), or over the whole
-// projection (weights (num_heads * head_dim) and (num_kv_heads * head_dim)).
-enum class QkNorm { kNone, kPerHead, kWholeProjection };
 
 // Multi-head latent attention (DeepSeek-V2, 2024, section 2.1): keys and values of all heads are
 // made from one latent per token, and the cache holds that latent and one rotated key part for all
@@ -59,19 +60,6 @@ struct AttentionSpec {
   int kv_dim() const { return num_kv_heads * head_dim; }  // of keys
   int value_width() const { return num_kv_heads * value_dim; }
   int output_dim() const { return num_heads * value_dim; }  // what the output projection reads
-};
-
-// How a router's logits become scores.
-enum class RouterScore { kSoftmax, kSigmoid };
-
-// Where experts are chosen among the best groups of experts only: what a group is worth.
-enum class GroupScore { kMax, kTopTwoSum };
-
-// Router weights are the scores of the top k experts divided by ...
-enum class GateNorm {
-  kNone,  // ... nothing
-  kSum,   // ... their sum
-  kPNorm  // ... their p-norm (dbrx: moe_normalize_expert_weights = p)
 };
 
 enum class Activation {

@@ -5,21 +5,6 @@
 #include "runtime/store_kv.h"
 
 namespace convene::runtime {
-namespace {
-
-kernels::QkNormKind KindOf(model::QkNorm norm) {
-  switch (norm) {
-    case model::QkNorm::kNone:
-      return kernels::QkNormKind::kNone;
-    case model::QkNorm::kPerHead:
-      return kernels::QkNormKind::kPerHead;
-    case model::QkNorm::kWholeProjection:
-      return kernels::QkNormKind::kWholeProjection;
-  }
-  return kernels::QkNormKind::kNone;
-}
-
-}  // namespace
 
 void AttentionLayer::Project(const Layer& layer, const StepRows& rows) {
   Activations& buffers = context_.activations;
@@ -54,18 +39,17 @@ void AttentionLayer::PrepareQkv(const Layer& layer, const StepRows& rows, bool i
   const model::ModelSpec& spec = context_.spec();
   const model::AttentionSpec& attention = layer.spec.attention;
   Activations& buffers = context_.activations;
-  const kernels::QkvShape shape{
-      .format = cache_.format(),
-      .num_heads = attention.num_heads,
-      .num_kv_heads = attention.num_kv_heads,
-      .head_dim = attention.head_dim,
-      .value_dim = attention.value_dim,
-      .rotary_dim = spec.rope.rotary_dim,
-      .norm = is_normed ? kernels::QkNormKind::kNone : KindOf(attention.qk_norm),
-      .epsilon = spec.norm.epsilon,
-      .query_norm = weights.query_norm.data(),
-      .key_norm = weights.key_norm.data(),
-      .clip = attention.clip_qkv.value_or(0.0f)};
+  const kernels::QkvShape shape{.format = cache_.format(),
+                                .num_heads = attention.num_heads,
+                                .num_kv_heads = attention.num_kv_heads,
+                                .head_dim = attention.head_dim,
+                                .value_dim = attention.value_dim,
+                                .rotary_dim = spec.rope.rotary_dim,
+                                .norm = is_normed ? model::QkNorm::kNone : attention.qk_norm,
+                                .epsilon = spec.norm.epsilon,
+                                .query_norm = weights.query_norm.data(),
+                                .key_norm = weights.key_norm.data(),
+                                .clip = attention.clip_qkv.value_or(0.0f)};
   context_.pool.ParallelFor(
       rows.num_rows(),
       [&](int64_t row, int) {

@@ -62,9 +62,7 @@ void ForwardContext::ToActivations(const float* x, int size, std::byte* out) con
 }
 
 void ForwardContext::Normalize(std::span<const float> weight, OwnRows rows, bool also_float) {
-  const kernels::Norm norm{.kind = spec().norm.kind == model::NormKind::kLayer
-                                       ? kernels::NormKind::kLayer
-                                       : kernels::NormKind::kRms,
+  const kernels::Norm norm{.kind = spec().norm.kind,
                            .format = activations.format,
                            .epsilon = spec().norm.epsilon,
                            .weight = weight.data(),

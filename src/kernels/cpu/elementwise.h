@@ -111,9 +111,9 @@ inline void RmsNormInPlace(float* x, int size, const float* weight, float epsilo
 
 template <class Isa>
 inline void NormalizeHeads(const QkvShape& shape, float* x, int num_heads, const float* weight) {
-  if (shape.norm == QkNormKind::kWholeProjection) {
+  if (shape.norm == QkNorm::kWholeProjection) {
     RmsNormInPlace<Isa>(x, num_heads * shape.head_dim, weight, shape.epsilon);
-  } else if (shape.norm == QkNormKind::kPerHead) {
+  } else if (shape.norm == QkNorm::kPerHead) {
     for (int head = 0; head < num_heads; ++head) {
       RmsNormInPlace<Isa>(x + head * shape.head_dim, shape.head_dim, weight, shape.epsilon);
     }

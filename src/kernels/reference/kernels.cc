@@ -194,8 +194,8 @@ void Rotate(float* head, const QkvShape& shape, const QkvToken& token) {
 
 void NormalizeHeads(const QkvShape& shape, float* x, int num_heads, const float* weight) {
   const int size = num_heads * shape.head_dim;
-  if (shape.norm == QkNormKind::kWholeProjection) RmsNormInPlace(x, size, weight, shape.epsilon);
-  if (shape.norm != QkNormKind::kPerHead) return;
+  if (shape.norm == QkNorm::kWholeProjection) RmsNormInPlace(x, size, weight, shape.epsilon);
+  if (shape.norm != QkNorm::kPerHead) return;
   for (int head = 0; head < num_heads; ++head) {
     RmsNormInPlace(x + head * shape.head_dim, shape.head_dim, weight, shape.epsilon);
   }
