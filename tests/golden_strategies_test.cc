@@ -1,12 +1,16 @@
 // The schedule of a step under every strategy, as text; that all of them are valid; and that they
 // send no more than the systems' volumes allow.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <sstream>
 
 #include "base/read_file.h"
 #include "cost/expected_sizes.h"
+#include "schedule/hazards.h"
 #include "strategy/step.h"
 
 namespace convene {
@@ -115,6 +119,13 @@ TEST(GoldenStrategies, ExpertPipeline) {
       "expert_pipeline_without_overlap");
 }
 
+TEST(GoldenStrategies, MicroBatches) {
+  const model::ModelSpec spec = SpecOf({.num_layers = 3});
+  ExpectGolden(
+      BuildStep(spec, {.layout = kDataAndExpertParallel, .pipeline = {.micro_batches = 2}}),
+      "expert_parallel_of_two_micro_batches");
+}
+
 TEST(GoldenStrategies, EncoderAndDecoder) {
   const model::ModelSpec spec = EncoderDecoder();
   ExpectGolden(BuildEncoderStep(spec, {.layout = kTensorParallel}), "encoder");
@@ -136,7 +147,8 @@ std::vector<Layout> Layouts(int most) {
 }
 
 std::vector<Pipeline> Pipelines() {
-  std::vector<Pipeline> pipelines;
+  std::vector<Pipeline> pipelines = {
+      {.micro_batches = 2}, {2, ChunkCut::kTokens, true, 2}, {3, ChunkCut::kExperts, true, 3}};
   for (int chunks = 1; chunks <= 5; ++chunks) {
     for (const ChunkCut cut : {ChunkCut::kTokens, ChunkCut::kExperts}) {
       for (const bool overlap : {false, true}) pipelines.push_back({chunks, cut, overlap});
@@ -159,6 +171,7 @@ TEST(Strategies, WithoutOverlapNothingComputesBesideAnExchange) {
   for (const Layout& layout : Layouts(4)) {
     for (Pipeline pipeline : Pipelines()) {
       pipeline.overlap = false;
+      pipeline.micro_batches = 1;
       const Schedule schedule = BuildStep(SpecOf({.num_layers = 3, .shared_intermediate_size = 12}),
                                           {.layout = layout, .pipeline = pipeline});
       // Of each rank all tasks are one chain: each waits for the one before it.
@@ -192,7 +205,9 @@ TEST(Strategies, AllGiveValidSchedules) {
       for (const model::ModelSpec& spec : specs) {
         const StepOptions options{.layout = layout, .pipeline = pipeline};
         std::vector<Schedule> schedules = {BuildStep(spec, options)};
-        if (spec.has_encoder()) schedules.push_back(BuildEncoderStep(spec, options));
+        if (spec.has_encoder() && pipeline.micro_batches == 1) {
+          schedules.push_back(BuildEncoderStep(spec, options));
+        }
         for (const Schedule& schedule : schedules) {
           const Status status = Validate(schedule);
           ASSERT_TRUE(status.ok()) << status.error().message;
@@ -202,6 +217,85 @@ TEST(Strategies, AllGiveValidSchedules) {
       }
     }
   }
+}
+
+// A line per task of the rank.
+std::vector<std::string> LinesOf(const Schedule& schedule, int rank) {
+  std::vector<std::string> lines;
+  std::istringstream text(ToText(schedule));
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with(fmt::format("r{} ", rank))) lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST(Strategies, BuildARanksTasksAloneAsTheyAreAmongAll) {
+  const model::ModelSpec spec = SpecOf({.num_layers = 2, .shared_intermediate_size = 12});
+  for (const Layout& layout : Layouts(4)) {
+    for (const Pipeline& pipeline : Pipelines()) {
+      const Schedule all = BuildStep(spec, {.layout = layout, .pipeline = pipeline});
+      for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+        const Schedule own =
+            BuildStep(spec, {.layout = layout, .pipeline = pipeline, .only_rank = rank});
+        EXPECT_EQ(own.num_ranks, all.num_ranks);
+        EXPECT_EQ(LinesOf(own, rank).size(), own.tasks.size());
+        EXPECT_EQ(LinesOf(own, rank), LinesOf(all, rank));
+      }
+    }
+  }
+}
+
+// Whether `task` comes after `before` by lanes and by what tasks of its rank wait for.
+bool IsOrdered(const Schedule& schedule, schedule::TaskId before, schedule::TaskId task) {
+  std::vector<bool> is_after(schedule.tasks.size(), false);
+  is_after[before] = true;
+  std::vector<schedule::Lane> lanes;  // with a task after it
+  for (auto id = before; id <= task; ++id) {
+    const schedule::Task& here = schedule.tasks[id];
+    const auto waits_for = [&](schedule::TaskId other) { return is_after[other]; };
+    if (std::any_of(here.after.begin(), here.after.end(), waits_for) ||
+        std::find(lanes.begin(), lanes.end(), here.lane) != lanes.end()) {
+      is_after[id] = true;
+    }
+    if (is_after[id]) lanes.push_back(here.lane);
+  }
+  return is_after[task];
+}
+
+TEST(Strategies, HaveNoDependencyThatIsMissedOrThatTheRestDoesNotImply) {
+  const model::ModelSpec specs[] = {
+      SpecOf({.num_layers = 2,
+              .shared_intermediate_size = 12,
+              .qk_norm = model::QkNorm::kWholeProjection}),
+      EncoderDecoder(),
+  };
+  int num_found = 0;
+  for (const Layout& layout : Layouts(4)) {
+    for (const Pipeline& pipeline : Pipelines()) {
+      // Without overlap tasks also wait for what they do not touch.
+      if (!pipeline.overlap) continue;
+      for (const model::ModelSpec& spec : specs) {
+        std::vector<Schedule> schedules = {
+            BuildStep(spec, {.layout = layout, .pipeline = pipeline})};
+        if (spec.has_encoder()) schedules.push_back(BuildEncoderStep(spec, {.layout = layout}));
+        for (Schedule& schedule : schedules) {
+          for (schedule::TaskId id = 0; id < std::ssize(schedule.tasks); ++id) {
+            const std::vector<schedule::TaskId> after = schedule.tasks[id].after;
+            for (size_t i = 0; i < after.size(); ++i) {
+              std::vector<schedule::TaskId>& others = schedule.tasks[id].after;
+              others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+              const bool is_found = !CheckHazards(schedule).ok();
+              num_found += is_found;
+              EXPECT_NE(is_found, IsOrdered(schedule, after[i], id))
+                  << Label(schedule.tasks[id]) << " after " << Label(schedule.tasks[after[i]]);
+              others = after;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_found, 1000);
 }
 
 // Volumes: of a layer, summed over all ranks, with P the bytes of all tokens' activations.
@@ -235,7 +329,8 @@ struct Volumes {
     double sum = 0;
     for (const schedule::Task& task : schedule.tasks) {
       if (task.kind != TaskKind::kExperts) continue;
-      sum += sizes.at({SizeKind::kSlots, task.layer, task.chunk, task.lane.rank});
+      sum += sizes.at(
+          {SizeKind::kSlots, task.layer, task.chunk, task.lane.rank, -1, task.micro_batch});
     }
     return sum;
   }
@@ -259,6 +354,7 @@ struct Volumes {
         .shares = {cost::UniformShares(num_experts, top_k)},
         .experts = {},
         .token_chunks = by_experts ? 1 : pipeline.chunks,
+        .micro_batches = pipeline.micro_batches,
         .rows = std::vector<double>(ranks, kTokens / ranks),
         .tokens = std::vector<double>(ranks, kTokens / layout.attention_dp)};
     for (int rank = 0; rank < ranks; ++rank) {

@@ -23,6 +23,9 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
              return plan::ParsePipeline(text, &unused);
            })),
        "TEXT");
+  rare(AddNumber(app, "--micro-batches", options.micro_batches, {1, strategy::kMostMicroBatches},
+                 "Parts of a step: one computes while another exchanges (default: 1)"),
+       "N");
   rare(AddText(app, "--wire", options.wire, "Rows between ranks: f32, bf16, fp8 or auto (default)")
            ->check(CLI::IsMember({"auto", "f32", "bf16", "fp8"})),
        "FORMAT");
@@ -79,6 +82,8 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {
     plan.pipeline = {.overlap = false};
     plan.auto_pipeline = false;
   }
+  if (options.micro_batches) plan.pipeline.micro_batches = *options.micro_batches;
+  if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
   if (const Status fits = plan::CheckRanks(plan.layout, num_ranks); !fits) return fits.error();
   return plan;
 }

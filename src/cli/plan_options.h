@@ -16,6 +16,7 @@ struct PlanOptions {
   std::string path;  // of a plan; the other options change it
   std::optional<std::string> layout = {};
   std::optional<std::string> pipeline = {};
+  std::optional<int> micro_batches = {};
   std::optional<std::string> wire = {};
   std::optional<std::string> gemm = {};
   std::optional<int> comm_budget = {};
@@ -23,7 +24,8 @@ struct PlanOptions {
   runtime::RouterOverride router = {};
 };
 
-// --layout, and as rare options --plan, --pipeline, --no-overlap, --wire, --gemm, --comm-budget,
+// --layout, and as rare options --plan, --pipeline, --micro-batches, --no-overlap, --wire, --gemm,
+// --comm-budget,
 // --router-skew and --num-experts-skew.
 void AddPlanOptions(CLI::App& app, PlanOptions& options);
 

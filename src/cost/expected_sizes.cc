@@ -12,10 +12,6 @@ namespace {
 using schedule::Size;
 using schedule::SizeKind;
 
-double Entry(const std::vector<double>& values, int idx) {
-  return idx >= 0 && idx < static_cast<int>(values.size()) ? values[idx] : 0;
-}
-
 // Entry i: the sum over all sets of i experts of the product of their odds.
 using SetSums = std::vector<double>;
 
@@ -220,13 +216,13 @@ double ExpectedSizes::at(const Size& size) const {
     case SizeKind::kOne:
       return 1;
     case SizeKind::kRows:
-      return Entry(routing_.rows, size.from);
+      return Part(routing_.rows, size.from, size);
     case SizeKind::kTokens:
-      return Entry(routing_.tokens, size.from);
+      return Part(routing_.tokens, size.from, size);
     case SizeKind::kKeys:
-      return Entry(routing_.keys, size.from);
+      return Part(routing_.keys, size.from, size);
     case SizeKind::kWanted:
-      return Entry(routing_.wanted, size.from);
+      return Part(routing_.wanted, size.from, size);
     case SizeKind::kSent:
       return Returned(size, true);
     case SizeKind::kReturned:
@@ -239,12 +235,17 @@ double ExpectedSizes::at(const Size& size) const {
   return 0;
 }
 
+double ExpectedSizes::Part(const std::vector<double>& by_rank, int rank, const Size& size) const {
+  const double all = rank >= 0 && rank < static_cast<int>(by_rank.size()) ? by_rank[rank] : 0;
+  return size.micro_batch < 0 ? all : all / routing_.micro_batches;
+}
+
 double ExpectedSizes::Returned(const Size& size, bool sent) const {
   const int owner = sent ? size.from : size.to;
   const int visited = sent ? size.to : size.from;
   const size_t entry = routing_.shares.size() == 1 ? 0 : static_cast<size_t>(size.layer);
   const RankOdds& odds = odds_.at(entry).at(visited);
-  const double rows = Entry(routing_.rows, owner);
+  const double rows = Part(routing_.rows, owner, size);
   if (size.chunk < 0) return rows * odds.any;
   if (routing_.token_chunks > 1) return rows * odds.any / routing_.token_chunks;
   return rows * (sent ? odds.first : odds.last).at(size.chunk);
@@ -252,9 +253,10 @@ double ExpectedSizes::Returned(const Size& size, bool sent) const {
 
 // The rows whose visits to rank `size.from` are computed in the chunk.
 double ExpectedSizes::RowsAt(const Size& size) const {
-  if (size.chunk < 0 || routing_.token_chunks <= 1) return all_rows_;
-  const double own = Entry(routing_.rows, size.from);
-  return size.chunk < routing_.token_chunks ? (all_rows_ - own) / routing_.token_chunks : own / 2;
+  const double all = size.micro_batch < 0 ? all_rows_ : all_rows_ / routing_.micro_batches;
+  if (size.chunk < 0 || routing_.token_chunks <= 1) return all;
+  const double own = Part(routing_.rows, size.from, size);
+  return size.chunk < routing_.token_chunks ? (all - own) / routing_.token_chunks : own / 2;
 }
 
 double ExpectedSizes::Slots(const Size& size) const {

@@ -32,6 +32,8 @@ struct ExpectedRouting {
   // rank's own rows are then the chunks after these, half of them in each of two. 1: all rows are
   // one chunk, own ones too.
   int token_chunks = 1;
+  // Into which all rows are cut evenly; sizes of one of them are a part of the step's.
+  int micro_batches = 1;
   std::vector<double> rows = {};    // by rank, as are the next; none: 0
   std::vector<double> tokens = {};  // none: as rows
   std::vector<double> keys = {};
@@ -59,6 +61,8 @@ class ExpectedSizes {
   };
 
   const ExpertShares& shares(int layer) const;
+  // Of a rank's rows, tokens, keys or wanted rows, those of the size's micro-batch.
+  double Part(const std::vector<double>& by_rank, int rank, const schedule::Size& size) const;
   double RowsAt(const schedule::Size& size) const;
   double Returned(const schedule::Size& size, bool sent) const;
   double Slots(const schedule::Size& size) const;

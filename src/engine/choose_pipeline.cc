@@ -77,7 +77,10 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
                                       const kernels::KernelSet& kernels,
                                       hardware::ThreadPool& pool) {
   const strategy::Layout& layout = options.plan.layout;
-  if (layout.num_ranks() == 1 || !HasExperts(spec)) return ChosenPipeline{};
+  const int micro_batches = options.plan.pipeline.micro_batches;
+  if (layout.num_ranks() == 1 || !HasExperts(spec)) {
+    return ChosenPipeline{.pipeline = {.micro_batches = micro_batches}, .words = {}};
+  }
   comm::Group& group = *options.group;
   const Result<planner::StepRates> rates = MeasureStepRates(group, weights, kernels, pool, formats);
   if (!rates) return rates.error();
@@ -102,7 +105,8 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
   std::memcpy(decision.data(), told.data(), told.size());
   chosen.pipeline = {.chunks = decision[0],
                      .cut = static_cast<strategy::ChunkCut>(decision[1]),
-                     .overlap = options.plan.pipeline.overlap};
+                     .overlap = options.plan.pipeline.overlap,
+                     .micro_batches = micro_batches};
   chosen.from_tokens = decision[2];
   return chosen;
 }

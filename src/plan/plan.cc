@@ -15,12 +15,19 @@ using nlohmann::json;
 
 constexpr int kVersion = 1;
 using strategy::kMostChunks;
+using strategy::kMostMicroBatches;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
 
 Status CheckChunks(int64_t chunks) {
   if (chunks >= 1 && chunks <= kMostChunks) return {};
   return Error{fmt::format("a pipeline of {} chunks is out of range; it must be 1 to {}, or auto",
                            chunks, kMostChunks)};
+}
+
+Status CheckMicroBatches(int64_t micro_batches) {
+  if (micro_batches >= 1 && micro_batches <= kMostMicroBatches) return {};
+  return Error{fmt::format("{} micro-batches are out of range; they must be 1 to {}", micro_batches,
+                           kMostMicroBatches)};
 }
 
 Result<strategy::ChunkCut> CutFromName(std::string_view name) {
@@ -41,6 +48,9 @@ Status ReadPipeline(const json& object, Plan* plan) {
     } else if (key == "chunks" && value.is_number_integer()) {
       if (Status checked = CheckChunks(value.get<int64_t>()); !checked) return checked;
       plan->pipeline.chunks = value.get<int>();
+    } else if (key == "micro_batches" && value.is_number_integer()) {
+      if (Status checked = CheckMicroBatches(value.get<int64_t>()); !checked) return checked;
+      plan->pipeline.micro_batches = value.get<int>();
     } else if (key == "cut" && value.is_string()) {
       const auto cut = CutFromName(value.get<std::string>());
       if (!cut) return cut.error();
@@ -147,8 +157,17 @@ Status ParsePipeline(std::string_view text, Plan* plan) {
   return {};
 }
 
+Status CheckPipeline(const strategy::Pipeline& pipeline) {
+  if (pipeline.overlap || pipeline.micro_batches == 1) return {};
+  return Error{
+      fmt::format("{} micro-batches without overlap only cost time: one computes while "
+                  "another one exchanges; choose 1, or allow overlap",
+                  pipeline.micro_batches)};
+}
+
 nlohmann::ordered_json ToJson(const Plan& plan) {
-  nlohmann::ordered_json pipeline = {{"chunks", plan.pipeline.chunks}};
+  nlohmann::ordered_json pipeline = {{"micro_batches", plan.pipeline.micro_batches},
+                                     {"chunks", plan.pipeline.chunks}};
   if (plan.auto_pipeline) pipeline["chunks"] = "auto";
   pipeline["cut"] = Name(plan.pipeline.cut);
   pipeline["overlap"] = plan.pipeline.overlap;
@@ -170,6 +189,7 @@ Result<Plan> PlanFromJson(const json& object) {
     if (key == "version") continue;
     if (Status read = ReadMember(key, value, &plan); !read) return read.error();
   }
+  if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
   return plan;
 }
 

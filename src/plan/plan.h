@@ -51,6 +51,9 @@ Result<GemmChoice> GemmFromName(std::string_view name);
 // "4", "auto", "4:experts": chunks and what is cut.
 Status ParsePipeline(std::string_view text, Plan* plan);
 
+// Error: micro-batches that may not overlap.
+Status CheckPipeline(const strategy::Pipeline& pipeline);
+
 // One object, with "version": 1.
 nlohmann::ordered_json ToJson(const Plan& plan);
 // Errors: another version, values out of range, keys that are not known.

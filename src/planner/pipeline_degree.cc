@@ -48,6 +48,7 @@ cost::ExpectedSizes SizesOf(const model::MoeSpec& moe, const strategy::Layout& l
       .shares = {cost::UniformShares(moe.num_experts, moe.top_k)},
       .experts = {},
       .token_chunks = by_experts ? 1 : pipeline.chunks,
+      .micro_batches = pipeline.micro_batches,
       .rows = std::vector<double>(static_cast<size_t>(layout.num_ranks()), tokens)};
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
     routing.experts.push_back(of_shares[layout.expert_share(rank)]);

@@ -27,7 +27,7 @@ void Attender::Run(std::vector<kernels::Attention>& units) {
 
 kernels::Attention Attender::WithScratch(const kernels::Attention& unit, int thread_idx) const {
   kernels::Attention attention = unit;
-  attention.scratch = context_.activations.attention_scratch.row(thread_idx);
+  attention.scratch = context_.workspace.attention_scratch.row(thread_idx);
   return attention;
 }
 
@@ -43,9 +43,9 @@ bool Attender::RunInSpans(const std::vector<kernels::Attention>& units) {
       num_rows += unit.num_tokens * unit.num_heads;
     }
   }
-  if (spans_.size() == units.size() || num_rows > Activations::kSpanPartials) return false;
+  if (spans_.size() == units.size() || num_rows > Workspace::kSpanPartials) return false;
 
-  const RowBuffer& partials = context_.activations.span_partials;
+  const RowBuffer& partials = context_.workspace.span_partials;
   const int row_floats = kernels::SpanRowFloats(units.front().value_dim);
   const auto partial = [&](const Span& span) {
     return reinterpret_cast<float*>(partials.data) + int64_t{span.first_row} * row_floats;

@@ -6,39 +6,41 @@
 
 namespace convene::runtime {
 
-void AttentionLayer::Project(const Layer& layer, const StepRows& rows) {
-  Activations& buffers = context_.activations;
-  context_.Multiply(layer.weights.qkv, buffers.normed, rows.num_rows(), kernels::Epilogue::kStore,
-                    buffers.qkv, layer.weights.qkv_bias);
+void AttentionLayer::Project(const Layer& layer, const Frame& frame) {
+  const Activations& buffers = frame.activations;
+  context_.Multiply(layer.weights.qkv, buffers.normed, frame.rows.num_rows(),
+                    kernels::Epilogue::kStore, buffers.qkv, layer.weights.qkv_bias);
 }
 
-int AttentionLayer::Attend(const Layer& layer, const StepRows& rows, bool only_wanted,
+int AttentionLayer::Attend(const Layer& layer, const Frame& frame, bool only_wanted,
                            bool is_normed) {
   const model::AttentionSpec& shape = layer.spec.attention;
-  Activations& buffers = context_.activations;
-  const int num_out = only_wanted ? static_cast<int>(rows.wanted().size()) : rows.num_rows();
+  const Activations& buffers = frame.activations;
+  const int num_out =
+      only_wanted ? static_cast<int>(frame.rows.wanted().size()) : frame.rows.num_rows();
   if (shape.latent) {
-    latent_.Run(layer, rows, only_wanted);
+    latent_.Run(layer, frame, only_wanted);
   } else {
-    PrepareQkv(layer, rows, is_normed);
-    if (num_out > 0) AttendRows(layer, rows, only_wanted);
+    PrepareQkv(layer, frame, is_normed);
+    if (num_out > 0) AttendRows(layer, frame, only_wanted);
   }
   context_.Narrow(buffers.attention_wide, num_out, shape.output_dim(), buffers.attention_out);
   return num_out;
 }
 
-void AttentionLayer::Output(const Layer& layer, int num_rows, kernels::Epilogue epilogue,
-                            float scale, const RowBuffer& out) {
+void AttentionLayer::Output(const Layer& layer, const Frame& frame, int num_rows,
+                            kernels::Epilogue epilogue, float scale, const RowBuffer& out) {
   if (num_rows == 0) return;
-  context_.Multiply(layer.weights.output, context_.activations.attention_out, num_rows, epilogue,
-                    out, layer.weights.output_bias, {.scale = scale});
+  context_.Multiply(layer.weights.output, frame.activations.attention_out, num_rows, epilogue, out,
+                    layer.weights.output_bias, {.scale = scale});
 }
 
-void AttentionLayer::PrepareQkv(const Layer& layer, const StepRows& rows, bool is_normed) {
+void AttentionLayer::PrepareQkv(const Layer& layer, const Frame& frame, bool is_normed) {
   const weights::LayerWeights& weights = layer.weights;
   const model::ModelSpec& spec = context_.spec();
   const model::AttentionSpec& attention = layer.spec.attention;
-  Activations& buffers = context_.activations;
+  const Activations& buffers = frame.activations;
+  const RowBuffer& queries = context_.workspace.queries;
   const kernels::QkvShape shape{.format = cache_.format(),
                                 .num_heads = attention.num_heads,
                                 .num_kv_heads = attention.num_kv_heads,
@@ -51,15 +53,15 @@ void AttentionLayer::PrepareQkv(const Layer& layer, const StepRows& rows, bool i
                                 .key_norm = weights.key_norm.data(),
                                 .clip = attention.clip_qkv.value_or(0.0f)};
   context_.pool.ParallelFor(
-      rows.num_rows(),
+      frame.rows.num_rows(),
       [&](int64_t row, int) {
         context_.kernels.prepare_qkv(shape, {.qkv = buffers.qkv.floats(row),
-                                             .cosine = rows.cosine(row),
-                                             .sine = rows.sine(row),
-                                             .queries = buffers.queries.row(row)});
+                                             .cosine = frame.rows.cosine(row),
+                                             .sine = frame.rows.sine(row),
+                                             .queries = queries.row(row)});
       },
       4);
-  StoreKv(context_, cache_, layer.cache_layer, rows,
+  StoreKv(context_, cache_, layer.cache_layer, frame.rows,
           {.rows = buffers.qkv,
            .first_key = attention.num_heads * attention.head_dim,
            .num_heads = attention.num_kv_heads,
@@ -67,19 +69,20 @@ void AttentionLayer::PrepareQkv(const Layer& layer, const StepRows& rows, bool i
            .value_dim = attention.value_dim});
 }
 
-kernels::Attention AttentionLayer::Describe(const Layer& layer, const StepRows& rows,
+kernels::Attention AttentionLayer::Describe(const Layer& layer, const Frame& frame,
                                             const AttentionUnit& unit) const {
   const model::AttentionSpec& shape = layer.spec.attention;
   const weights::LayerWeights& weights = layer.weights;
-  const Activations& buffers = context_.activations;
+  const Activations& buffers = frame.activations;
+  const RowBuffer& queries = context_.workspace.queries;
   const int64_t query_stride =
       kernels::PaddedHead(shape.head_dim) * ElementBytes(kernels::QueryFormat(cache_.format()));
-  const int64_t out_stride = shape.value_dim * ElementBytes(buffers.wide_format);
-  const SequenceStep& sequence = rows.step()[unit.sequence_idx];
+  const int64_t out_stride = shape.value_dim * ElementBytes(context_.workspace.wide_format);
+  const SequenceStep& sequence = frame.rows.step()[unit.sequence_idx];
   // Rows of a sequence are consecutive and in the order of their positions.
-  const int first_row = rows.first_row(unit.sequence_idx) + unit.first_token;
+  const int first_row = frame.rows.first_row(unit.sequence_idx) + unit.first_token;
   return {.format = cache_.format(),
-          .out_format = buffers.wide_format,
+          .out_format = context_.workspace.wide_format,
           .key_dim = shape.head_dim,
           .value_dim = shape.value_dim,
           .scale = shape.scale,
@@ -94,8 +97,8 @@ kernels::Attention AttentionLayer::Describe(const Layer& layer, const StepRows& 
           .num_tokens = unit.num_tokens,
           .num_heads = unit.num_heads,
           .first_position = sequence.first_position + unit.first_token,
-          .queries = buffers.queries.row(first_row) + unit.first_head * query_stride,
-          .query_token_stride = buffers.queries.stride_bytes,
+          .queries = queries.row(first_row) + unit.first_head * query_stride,
+          .query_token_stride = queries.stride_bytes,
           .query_head_stride = query_stride,
           .kv = cache_.Block(layer.cache_layer, unit.kv_head, 0),
           .blocks = sequence.blocks.data(),
@@ -105,18 +108,18 @@ kernels::Attention AttentionLayer::Describe(const Layer& layer, const StepRows& 
           .out_head_stride = out_stride};
 }
 
-void AttentionLayer::AttendRows(const Layer& layer, const StepRows& rows, bool only_wanted) {
+void AttentionLayer::AttendRows(const Layer& layer, const Frame& frame, bool only_wanted) {
   const model::AttentionSpec& shape = layer.spec.attention;
-  rows.AttentionUnits(shape, only_wanted, &units_);
+  frame.rows.AttentionUnits(shape, only_wanted, &units_);
   calls_.clear();
-  for (const AttentionUnit& unit : units_) calls_.push_back(Describe(layer, rows, unit));
+  for (const AttentionUnit& unit : units_) calls_.push_back(Describe(layer, frame, unit));
   attender_.Run(calls_);
 
   // For the statistics: keys read per sequence.
   const auto seen = [&](int64_t position) {
     return shape.window > 0 ? std::min<int64_t>(position + 1, shape.window) : position + 1;
   };
-  for (const SequenceStep& sequence : rows.step()) {
+  for (const SequenceStep& sequence : frame.rows.step()) {
     const int64_t last = sequence.first_position + std::ssize(sequence.tokens) - 1;
     const int64_t keys = std::min<int64_t>(last + 1, seen(last) + std::ssize(sequence.tokens) - 1);
     context_.statistics.kv_bytes += keys * cache_.TokenBytes(layer.cache_layer);

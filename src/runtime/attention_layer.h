@@ -6,10 +6,10 @@
 
 #include "runtime/attend.h"
 #include "runtime/forward_context.h"
+#include "runtime/frame.h"
 #include "runtime/kv_cache.h"
 #include "runtime/latent_attention.h"
 #include "runtime/layer.h"
-#include "runtime/step_rows.h"
 
 namespace convene::runtime {
 
@@ -23,21 +23,21 @@ class AttentionLayer {
         latent_(context, cache, attender_, latent_options) {}
 
   // Queries, keys and values of all rows, from normed to qkv.
-  void Project(const Layer& layer, const StepRows& rows);
+  void Project(const Layer& layer, const Frame& frame);
 
   // What Project made goes into the cache, and attention's output into attention_out, of all rows
   // or of the wanted ones only. Returns of how many. `is_normed`: queries and keys have had their
   // norm already.
-  int Attend(const Layer& layer, const StepRows& rows, bool only_wanted, bool is_normed);
+  int Attend(const Layer& layer, const Frame& frame, bool only_wanted, bool is_normed);
 
   // attention_out through the output projection to `out`.
-  void Output(const Layer& layer, int num_rows, kernels::Epilogue epilogue, float scale,
-              const RowBuffer& out);
+  void Output(const Layer& layer, const Frame& frame, int num_rows, kernels::Epilogue epilogue,
+              float scale, const RowBuffer& out);
 
  private:
-  void PrepareQkv(const Layer& layer, const StepRows& rows, bool is_normed);
-  void AttendRows(const Layer& layer, const StepRows& rows, bool only_wanted);
-  kernels::Attention Describe(const Layer& layer, const StepRows& rows,
+  void PrepareQkv(const Layer& layer, const Frame& frame, bool is_normed);
+  void AttendRows(const Layer& layer, const Frame& frame, bool only_wanted);
+  kernels::Attention Describe(const Layer& layer, const Frame& frame,
                               const AttentionUnit& unit) const;
 
   ForwardContext& context_;

@@ -8,71 +8,74 @@ namespace convene::runtime {
 
 using kernels::Epilogue;
 
-void CrossAttention::Store(const Layer& layer, const StepRows& rows) {
+void CrossAttention::Store(const Layer& layer, const Frame& frame) {
   const model::AttentionSpec& shape = *layer.spec.cross_attention;
-  Activations& buffers = context_.activations;
-  context_.Multiply(layer.weights.cross->kv, buffers.normed, rows.num_rows(), Epilogue::kStore,
-                    buffers.qkv);
-  StoreKv(context_, cache_, layer.cache_layer, rows,
+  const Activations& buffers = frame.activations;
+  context_.Multiply(layer.weights.cross->kv, buffers.normed, frame.rows.num_rows(),
+                    Epilogue::kStore, buffers.qkv);
+  StoreKv(context_, cache_, layer.cache_layer, frame.rows,
           {.rows = buffers.qkv,
            .num_heads = shape.num_kv_heads,
            .key_dim = shape.head_dim,
            .value_dim = shape.value_dim});
 }
 
-int CrossAttention::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {
+int CrossAttention::Run(const Layer& layer, const Frame& frame, bool only_wanted) {
   const model::AttentionSpec& shape = *layer.spec.cross_attention;
   const weights::CrossWeights& weights = *layer.weights.cross;
-  Activations& buffers = context_.activations;
-  const int num_rows = only_wanted ? static_cast<int>(rows.wanted().size()) : rows.num_rows();
+  const Activations& buffers = frame.activations;
+  const int num_rows =
+      only_wanted ? static_cast<int>(frame.rows.wanted().size()) : frame.rows.num_rows();
   if (num_rows == 0) return 0;
   context_.Multiply(weights.query, buffers.normed, num_rows, Epilogue::kStore, buffers.qkv);
-  const kernels::QkvShape queries{
+  const RowBuffer& queries = context_.workspace.queries;
+  const kernels::QkvShape query_shape{
       .format = cache_.format(), .num_heads = shape.num_heads, .head_dim = shape.head_dim};
   context_.pool.ParallelFor(
       num_rows,
       [&](int64_t row, int) {
-        context_.kernels.prepare_qkv(
-            queries, {.qkv = buffers.qkv.floats(row), .queries = buffers.queries.row(row)});
+        context_.kernels.prepare_qkv(query_shape,
+                                     {.qkv = buffers.qkv.floats(row), .queries = queries.row(row)});
       },
       4);
-  Attend(layer, rows, only_wanted);
+  Attend(layer, frame, only_wanted);
   context_.Narrow(buffers.attention_wide, num_rows, shape.output_dim(), buffers.attention_out);
   return num_rows;
 }
 
-void CrossAttention::Output(const Layer& layer, int num_rows, Epilogue epilogue, float scale,
-                            const RowBuffer& out) {
+void CrossAttention::Output(const Layer& layer, const Frame& frame, int num_rows, Epilogue epilogue,
+                            float scale, const RowBuffer& out) {
   if (num_rows == 0) return;
-  context_.Multiply(layer.weights.cross->output, context_.activations.attention_out, num_rows,
+  context_.Multiply(layer.weights.cross->output, frame.activations.attention_out, num_rows,
                     epilogue, out, {}, {.scale = scale});
 }
 
-void CrossAttention::Attend(const Layer& layer, const StepRows& rows, bool only_wanted) {
+void CrossAttention::Attend(const Layer& layer, const Frame& frame, bool only_wanted) {
   const model::AttentionSpec& shape = *layer.spec.cross_attention;
-  const Activations& buffers = context_.activations;
+  const Activations& buffers = frame.activations;
+  const RowBuffer& queries = context_.workspace.queries;
   const int group = shape.num_heads / shape.num_kv_heads;
   const int64_t query_stride =
       kernels::PaddedHead(shape.head_dim) * ElementBytes(kernels::QueryFormat(cache_.format()));
-  const int64_t out_stride = shape.value_dim * ElementBytes(buffers.wide_format);
+  const int64_t out_stride = shape.value_dim * ElementBytes(context_.workspace.wide_format);
   calls_.clear();
   int first_row = 0;
-  for (const SequenceStep& sequence : rows.step()) {
+  for (const SequenceStep& sequence : frame.rows.step()) {
     const auto num_tokens = static_cast<int>(sequence.tokens.size());
     const int num_rows =
         only_wanted ? std::max(0, num_tokens - sequence.first_logits_token) : num_tokens;
     for (int head = 0; head < shape.num_heads; ++head) {
       for (int row = 0; row < num_rows; row += kernels::kAttentionRows) {
         calls_.push_back({.format = cache_.format(),
-                          .out_format = buffers.wide_format,
+                          .out_format = context_.workspace.wide_format,
                           .key_dim = shape.head_dim,
                           .value_dim = shape.value_dim,
                           .scale = shape.scale,
                           .num_keys = sequence.encoder_length,
                           .num_tokens = std::min(kernels::kAttentionRows, num_rows - row),
                           .num_heads = 1,
-                          .queries = buffers.queries.row(first_row + row) + head * query_stride,
-                          .query_token_stride = buffers.queries.stride_bytes,
+                          .queries = queries.row(first_row + row) + head * query_stride,
+                          .query_token_stride = queries.stride_bytes,
                           .query_head_stride = query_stride,
                           .kv = cache_.Block(layer.cache_layer, head / group, 0),
                           .blocks = sequence.encoder_blocks.data(),

@@ -6,9 +6,9 @@
 
 #include "runtime/attend.h"
 #include "runtime/forward_context.h"
+#include "runtime/frame.h"
 #include "runtime/kv_cache.h"
 #include "runtime/layer.h"
-#include "runtime/step_rows.h"
 
 namespace convene::runtime {
 
@@ -17,19 +17,19 @@ class CrossAttention {
   CrossAttention(ForwardContext& context, KvCache& cache, Attender& attender)
       : context_(context), cache_(cache), attender_(attender) {}
 
-  // Keys and values of the encoder's output, `normed`, whose rows and blocks are `rows`.
-  void Store(const Layer& layer, const StepRows& rows);
+  // Keys and values of the encoder's output, `normed`, whose rows and blocks are the frame's.
+  void Store(const Layer& layer, const Frame& frame);
 
   // From normed to attention_out, of all rows or of the wanted ones, which are in front. Returns of
   // how many.
-  int Run(const Layer& layer, const StepRows& rows, bool only_wanted);
+  int Run(const Layer& layer, const Frame& frame, bool only_wanted);
 
   // attention_out through the output projection to `out`.
-  void Output(const Layer& layer, int num_rows, kernels::Epilogue epilogue, float scale,
-              const RowBuffer& out);
+  void Output(const Layer& layer, const Frame& frame, int num_rows, kernels::Epilogue epilogue,
+              float scale, const RowBuffer& out);
 
  private:
-  void Attend(const Layer& layer, const StepRows& rows, bool only_wanted);
+  void Attend(const Layer& layer, const Frame& frame, bool only_wanted);
 
   ForwardContext& context_;
   KvCache& cache_;

@@ -62,8 +62,10 @@ void WidenFor(const model::MoeSpec& moe, int64_t most_rows, ExpertRows::Options&
   widen(rows.most_pairs, most_rows * std::min<int64_t>(moe.top_k, share_experts));
 }
 
-ExpertRows::Options RowsOptions(const FeedForward::Options& options, const model::ModelSpec& spec,
-                                kernels::ActivationFormat format) {
+}  // namespace
+
+ExpertRows::Options FeedForward::RowsOptions(const Options& options, const model::ModelSpec& spec,
+                                             kernels::ActivationFormat format, int most_rows) {
   const int hidden_size = spec.hidden_size;
   const auto dispatch = DispatchFormat(format, options.wire);
   const auto returned =
@@ -79,16 +81,13 @@ ExpertRows::Options RowsOptions(const FeedForward::Options& options, const model
       .capacity_factor = options.capacity_factor};
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
-      if (layer.moe) WidenFor(*layer.moe, options.most_rows, rows);
+      if (layer.moe) WidenFor(*layer.moe, most_rows, rows);
     }
   }
   return rows;
 }
 
-int64_t ScratchFloats(const model::ModelSpec& spec, const FeedForward::Options& options,
-                      int num_threads) {
-  return int64_t{num_threads} * options.layout.num_ranks() * spec.hidden_size;
-}
+namespace {
 
 // The outputs of experts on their way into one row.
 struct Summands {
@@ -130,87 +129,82 @@ struct Summands {
 
 }  // namespace
 
-int64_t FeedForward::MemoryBytes(const model::ModelSpec& spec,
-                                 kernels::ActivationFormat activations, const Options& options,
-                                 int num_threads) {
-  ExchangeMemory counted;
-  counted.TakeFloats(ScratchFloats(spec, options, num_threads));
-  return counted.used_bytes() + ExpertRows::MemoryBytes(RowsOptions(options, spec, activations));
-}
-
-FeedForward::FeedForward(ForwardContext& context, const Options& options, comm::Group* group,
-                         ExchangeMemory& memory)
+FeedForward::FeedForward(ForwardContext& context, const Options& options)
     : context_(context),
       options_(options),
-      dispatch_(DispatchFormat(context.activations.format, options.wire)),
+      dispatch_(DispatchFormat(context.workspace.format, options.wire)),
       return_(options.wire == comm::WireFormat::kF32 ? comm::WireFormat::kF32
                                                      : comm::WireFormat::kBf16),
-      activation_bytes_(UnpaddedBytes(context.activations.format, context.spec().hidden_size)),
-      rows_(RowsOptions(options, context.spec(), context.activations.format), group, memory),
-      row_scratch_(memory.TakeFloats(ScratchFloats(context.spec(), options, context.pool.size()))) {
+      activation_bytes_(UnpaddedBytes(context.workspace.format, context.spec().hidden_size)) {
   for (const model::LayerSpec& layer : context.spec().layers) {
     expert_counts_.emplace_back(layer.moe ? layer.moe->num_experts : 0);
   }
 }
 
-void FeedForward::Dense(const Layer& layer, OwnRows own) {
-  context_.Normalize(layer.weights.ffn_norm, own, /*also_float=*/false);
-  RunDense(layer.spec.dense_activation, *layer.weights.dense, own, Epilogue::kAdd,
-           context_.spec().residual_scale, context_.activations.hidden);
+void FeedForward::Dense(const Layer& layer, Frame& frame) {
+  context_.Normalize(layer.weights.ffn_norm, frame.own(), /*also_float=*/false, frame.activations);
+  RunDense(layer.spec.dense_activation, *layer.weights.dense, frame, Epilogue::kAdd,
+           context_.spec().residual_scale, frame.activations.hidden);
 }
 
 void FeedForward::RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
-                           OwnRows own, Epilogue epilogue, float scale, const RowBuffer& out) {
-  Activations& buffers = context_.activations;
+                           Frame& frame, Epilogue epilogue, float scale, const RowBuffer& out) {
+  const OwnRows own = frame.own();
+  const Workspace& workspace = context_.workspace;
+  Activations& buffers = frame.activations;
   context_.Multiply(ffn.up, buffers.normed.From(own.first), own.count, EpilogueOf(activation),
-                    buffers.intermediate_wide, ffn.up_bias, ParametersOf(activation));
-  context_.Narrow(buffers.intermediate_wide, own.count, ffn.down.cols, buffers.intermediate);
-  context_.Multiply(ffn.down, buffers.intermediate, own.count, epilogue, out.From(own.first),
+                    workspace.intermediate_wide, ffn.up_bias, ParametersOf(activation));
+  context_.Narrow(workspace.intermediate_wide, own.count, ffn.down.cols, workspace.intermediate);
+  context_.Multiply(ffn.down, workspace.intermediate, own.count, epilogue, out.From(own.first),
                     ffn.down_bias, {.scale = scale});
 }
 
-void FeedForward::Shared(const Layer& layer, OwnRows own) {
-  RunDense(layer.spec.moe->activation, *layer.weights.moe->shared, own, Epilogue::kStore, 1,
-           context_.activations.shared_out);
+void FeedForward::Shared(const Layer& layer, Frame& frame) {
+  RunDense(layer.spec.moe->activation, *layer.weights.moe->shared, frame, Epilogue::kStore, 1,
+           frame.activations.shared_out);
 }
 
-void FeedForward::Route(const Layer& layer, OwnRows own, const CapacityStep& limit) {
-  Activations& buffers = context_.activations;
+void FeedForward::Route(const Layer& layer, Frame& frame, const CapacityStep& limit) {
+  const OwnRows own = frame.own();
+  Activations& buffers = frame.activations;
   const model::MoeSpec& moe = *layer.spec.moe;
   const weights::MoeWeights& weights = *layer.weights.moe;
-  context_.Normalize(layer.weights.ffn_norm, own, /*also_float=*/true);
+  context_.Normalize(layer.weights.ffn_norm, own, /*also_float=*/true, buffers);
   const RowBuffer logits = buffers.router_logits.From(own.first);
   context_.Multiply(weights.router, buffers.normed_float.From(own.first), own.count,
                     Epilogue::kStore, logits, weights.router_bias);
-  own_ = own;
-  experts_.resize(size_t(own.count) * moe.top_k);
-  expert_weights_.resize(experts_.size());
+  frame.experts.resize(size_t(own.count) * moe.top_k);
+  frame.expert_weights.resize(frame.experts.size());
   const kernels::Gate gate = GateOf(moe, weights);
   context_.pool.ParallelFor(
       own.count,
       [&](int64_t row, int) {
-        kernels::SelectExperts(gate, logits.floats(row), &experts_[row * moe.top_k],
-                               &expert_weights_[row * moe.top_k]);
+        kernels::SelectExperts(gate, logits.floats(row), &frame.experts[row * moe.top_k],
+                               &frame.expert_weights[row * moe.top_k]);
         if (!options_.router.is_set()) return;
         const uint64_t key = (context_.step_number << 32) + (uint64_t(layer.index) << 24) +
-                             (uint64_t(options_.rank) << 16) + static_cast<uint64_t>(row);
+                             (uint64_t(options_.rank) << 16) +
+                             static_cast<uint64_t>(frame.first_own_row + row);
         OverrideExperts(options_.router, moe.num_experts, key,
-                        {&experts_[row * moe.top_k], size_t(moe.top_k)});
+                        {&frame.experts[row * moe.top_k], size_t(moe.top_k)});
       },
       16);
   if (limit.capacity != nullptr) {
-    limit.capacity->Apply(limit.layer, moe.num_experts, limit.rows, experts_, expert_weights_);
+    limit.capacity->Apply(limit.layer, moe.num_experts, limit.rows, frame.experts,
+                          frame.expert_weights);
   }
   if (!layer.is_encoder) {
-    for (const int32_t expert : experts_) ++expert_counts_[layer.index][expert];
+    for (const int32_t expert : frame.experts) ++expert_counts_[layer.index][expert];
   }
-  rows_.Begin(layer.index, moe.num_experts, moe.top_k, experts_, expert_weights_);
-  PackOutgoing(own);
+  frame.expert_rows.Begin(layer.index, moe.num_experts, moe.top_k, frame.experts,
+                          frame.expert_weights);
+  PackOutgoing(frame);
 }
 
-void FeedForward::PackOutgoing(OwnRows own) {
-  const Activations& buffers = context_.activations;
-  const std::span<const ExpertRows::Outgoing> outgoing = rows_.outgoing();
+void FeedForward::PackOutgoing(Frame& frame) {
+  const OwnRows own = frame.own();
+  const Activations& buffers = frame.activations;
+  const std::span<const ExpertRows::Outgoing> outgoing = frame.expert_rows.outgoing();
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
   context_.pool.ParallelFor(
       std::ssize(outgoing),
@@ -232,44 +226,47 @@ void FeedForward::UnpackRow(const std::byte* from, std::byte* to, int thread_idx
     return;
   }
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
-  float* row = &row_scratch_[size_t(thread_idx) * options_.layout.num_ranks() * hidden_size];
+  float* row = context_.workspace.unpacked.floats(thread_idx);
   comm::DecodeRow(*dispatch_, from, {row, hidden_size});
   context_.ToActivations(row, context_.spec().hidden_size, to);
 }
 
 // The rows of a chunk's slots to expert_in, from its beginning.
-void FeedForward::GatherRows(const ChunkSlots& slots, OwnRows own) {
-  Activations& buffers = context_.activations;
+void FeedForward::GatherRows(const ChunkSlots& slots, Frame& frame) {
+  const OwnRows own = frame.own();
+  const Workspace& workspace = context_.workspace;
+  Activations& buffers = frame.activations;
   context_.pool.ParallelFor(
       std::ssize(slots.work_row),
       [&](int64_t i, int thread_idx) {
         if (slots.work_row[i] < 0) return;  // padding: whatever lies there
-        const WorkRow& work = rows_.work_rows()[slots.work_row[i]];
+        const WorkRow& work = frame.expert_rows.work_rows()[slots.work_row[i]];
         if (work.data != nullptr) {
-          UnpackRow(work.data, buffers.expert_in.row(i), thread_idx);
+          UnpackRow(work.data, workspace.expert_in.row(i), thread_idx);
         } else {
-          std::memcpy(buffers.expert_in.row(i), buffers.normed.row(own.first + work.row),
+          std::memcpy(workspace.expert_in.row(i), buffers.normed.row(own.first + work.row),
                       buffers.normed.stride_bytes);
         }
       },
       16);
 }
 
-void FeedForward::Experts(const Layer& layer, int chunk) {
+void FeedForward::Experts(const Layer& layer, Frame& frame, int chunk) {
+  const Workspace& workspace = context_.workspace;
   const auto start = std::chrono::steady_clock::now();
   const double flops_before = context_.statistics.flops;
-  Activations& buffers = context_.activations;
+  Activations& buffers = frame.activations;
   const model::MoeSpec& moe = *layer.spec.moe;
   const std::vector<weights::FfnWeights>& experts = layer.weights.moe->experts;
-  const ChunkSlots& slots = rows_.Select(chunk);
+  const ChunkSlots& slots = frame.expert_rows.Select(chunk);
   const int first_slot = slots.first_slot.front();
   const auto num_slots = static_cast<int>(slots.work_row.size());
   CHECK(slots.first_slot.back() <= buffers.num_slots, "{} slots of {}", slots.first_slot.back(),
         buffers.num_slots);
-  CHECK(layer.weights.moe->first_expert == rows_.first_expert() &&
-            std::ssize(experts) == rows_.num_local_experts(),
-        "experts {} to {} are here", rows_.first_expert(),
-        rows_.first_expert() + rows_.num_local_experts() - 1);
+  CHECK(layer.weights.moe->first_expert == frame.expert_rows.first_expert() &&
+            std::ssize(experts) == frame.expert_rows.num_local_experts(),
+        "experts {} to {} are here", frame.expert_rows.first_expert(),
+        frame.expert_rows.first_expert() + frame.expert_rows.num_local_experts() - 1);
   if (num_slots == 0) return;
   const auto gather_groups = [&](kernels::PackedMatrix weights::FfnWeights::*matrix,
                                  std::vector<float> weights::FfnWeights::*bias) {
@@ -285,40 +282,42 @@ void FeedForward::Experts(const Layer& layer, int chunk) {
                          .bias = (ffn.*bias).empty() ? nullptr : (ffn.*bias).data()});
     }
   };
-  GatherRows(slots, own_);
+  GatherRows(slots, frame);
   gather_groups(&weights::FfnWeights::up, &weights::FfnWeights::up_bias);
   context_.statistics.activated_experts += std::ssize(groups_);
-  context_.MultiplyGroups(groups_, buffers.expert_in, EpilogueOf(moe.activation),
-                          buffers.intermediate_wide, ParametersOf(moe.activation));
-  context_.Narrow(buffers.intermediate_wide, num_slots, experts.front().down.cols,
-                  buffers.intermediate);
+  context_.MultiplyGroups(groups_, workspace.expert_in, EpilogueOf(moe.activation),
+                          workspace.intermediate_wide, ParametersOf(moe.activation));
+  context_.Narrow(workspace.intermediate_wide, num_slots, experts.front().down.cols,
+                  workspace.intermediate);
   gather_groups(&weights::FfnWeights::down, &weights::FfnWeights::down_bias);
-  context_.MultiplyGroups(groups_, buffers.intermediate, Epilogue::kStore,
+  context_.MultiplyGroups(groups_, workspace.intermediate, Epilogue::kStore,
                           buffers.slot_out.From(first_slot));
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   context_.statistics.expert_seconds += elapsed.count();
   context_.statistics.expert_flops += context_.statistics.flops - flops_before;
 }
 
-void FeedForward::Reduce(int chunk) {
-  const Activations& buffers = context_.activations;
-  const std::span<const ExpertRows::Returning> returns = rows_.Returns(chunk);
+void FeedForward::Reduce(Frame& frame, int chunk) {
+  const Activations& buffers = frame.activations;
+  const std::span<const ExpertRows::Returning> returns = frame.expert_rows.Returns(chunk);
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
   context_.pool.ParallelFor(
       std::ssize(returns),
       [&](int64_t i, int thread_idx) {
-        float* sum = &row_scratch_[size_t(thread_idx) * options_.layout.num_ranks() * hidden_size];
+        float* sum = context_.workspace.unpacked.floats(thread_idx);
         std::fill_n(sum, hidden_size, 0.0f);
         Summands summands;
-        summands.Add(rows_, rows_.work_rows()[returns[i].work_row], buffers.slot_out);
+        summands.Add(frame.expert_rows, frame.expert_rows.work_rows()[returns[i].work_row],
+                     buffers.slot_out);
         context_.kernels.combine(summands.Combine(sum, hidden_size));
         comm::EncodeRow(return_, {sum, hidden_size}, returns[i].to);
       },
       4);
 }
 
-void FeedForward::Finish(const Layer& layer, OwnRows own) {
-  Activations& buffers = context_.activations;
+void FeedForward::Finish(const Layer& layer, Frame& frame) {
+  const OwnRows own = frame.own();
+  Activations& buffers = frame.activations;
   const model::MoeSpec& moe = *layer.spec.moe;
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
   const int num_ranks = options_.layout.num_ranks();
@@ -327,12 +326,12 @@ void FeedForward::Finish(const Layer& layer, OwnRows own) {
       own.count,
       [&](int64_t row, int thread_idx) {
         Summands summands;
-        const WorkRow* work = rows_.own_work(static_cast<int>(row));
-        if (work != nullptr) summands.Add(rows_, *work, buffers.slot_out);
+        const WorkRow* work = frame.expert_rows.own_work(static_cast<int>(row));
+        if (work != nullptr) summands.Add(frame.expert_rows, *work, buffers.slot_out);
         if (num_ranks > 1) {
           std::array<ExpertRows::Partial, kernels::kMaxTopK> partials;
-          const int count = rows_.Partials(static_cast<int>(row), partials.data());
-          float* unpacked = &row_scratch_[size_t(thread_idx) * num_ranks * hidden_size];
+          const int count = frame.expert_rows.Partials(static_cast<int>(row), partials.data());
+          float* unpacked = context_.workspace.unpacked.floats(thread_idx);
           for (int i = 0; i < count; ++i, unpacked += hidden_size) {
             comm::DecodeRow(return_, partials[i].data, {unpacked, hidden_size});
             summands.Add(partials[i].expert, unpacked, 1);

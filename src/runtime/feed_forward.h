@@ -9,8 +9,8 @@
 #include "comm/wire_format.h"
 #include "kernels/route.h"
 #include "runtime/expert_capacity.h"
-#include "runtime/expert_rows.h"
 #include "runtime/forward_context.h"
+#include "runtime/frame.h"
 #include "runtime/layer.h"
 
 namespace convene::runtime {
@@ -23,36 +23,32 @@ class FeedForward {
     int rank = 0;
     comm::WireFormat wire = comm::WireFormat::kBf16;
     RouterOverride router = {};
-    double capacity_factor = 0;  // as ExpertRows::Options, as is the next one
-    int most_rows = 0;
+    double capacity_factor = 0;  // as ExpertRows::Options
   };
-  // Takes MemoryBytes of `memory`.
-  FeedForward(ForwardContext& context, const Options& options, comm::Group* group,
-              ExchangeMemory& memory);
+  FeedForward(ForwardContext& context, const Options& options);
 
-  // Of rows on their way between ranks.
-  static int64_t MemoryBytes(const model::ModelSpec& spec, kernels::ActivationFormat activations,
-                             const Options& options, int num_threads);
+  // Of a frame's rows on their way to experts and back.
+  static ExpertRows::Options RowsOptions(const Options& options, const model::ModelSpec& spec,
+                                         kernels::ActivationFormat activations, int most_rows);
 
-  // All of them work on own rows, rows [own.first, own.first + own.count) of the buffers.
-  void Dense(const Layer& layer, OwnRows own);
+  // All of them work on the frame's own rows.
+  void Dense(const Layer& layer, Frame& frame);
   // Where there is a limit to what an expert takes, it needs all rows of a step.
-  void Route(const Layer& layer, OwnRows own, const CapacityStep& limit);
-  void Shared(const Layer& layer, OwnRows own);
-  void Experts(const Layer& layer, int chunk);
-  void Reduce(int chunk);
+  void Route(const Layer& layer, Frame& frame, const CapacityStep& limit);
+  void Shared(const Layer& layer, Frame& frame);
+  void Experts(const Layer& layer, Frame& frame, int chunk);
+  void Reduce(Frame& frame, int chunk);
   // Adds what the experts gave to the residual stream.
-  void Finish(const Layer& layer, OwnRows own);
+  void Finish(const Layer& layer, Frame& frame);
 
-  ExpertRows& rows() { return rows_; }
   // Tokens that chose each expert, per layer of the decoder, since the beginning.
   const std::vector<std::vector<int64_t>>& expert_counts() const { return expert_counts_; }
 
  private:
   void RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
-                OwnRows own, kernels::Epilogue epilogue, float scale, const RowBuffer& out);
-  void PackOutgoing(OwnRows own);
-  void GatherRows(const ChunkSlots& slots, OwnRows own);
+                Frame& frame, kernels::Epilogue epilogue, float scale, const RowBuffer& out);
+  void PackOutgoing(Frame& frame);
+  void GatherRows(const ChunkSlots& slots, Frame& frame);
   void UnpackRow(const std::byte* from, std::byte* to, int thread_idx);
 
   ForwardContext& context_;
@@ -60,13 +56,8 @@ class FeedForward {
   // What is dispatched where it is not the activations as they are.
   std::optional<comm::WireFormat> dispatch_;
   comm::WireFormat return_ = comm::WireFormat::kF32;
-  int64_t activation_bytes_ = 0;  // of a row that is dispatched as it is
-  ExpertRows rows_;
-  OwnRows own_;                        // of the layer in work
-  std::vector<int32_t> experts_;       // (rows, top_k)
-  std::vector<float> expert_weights_;  // (rows, top_k)
-  std::vector<kernels::GemmGroup> groups_;
-  std::span<float> row_scratch_;  // (threads, ranks, hidden)
+  int64_t activation_bytes_ = 0;            // of a row that is dispatched as it is
+  std::vector<kernels::GemmGroup> groups_;  // of the task in work
   std::vector<std::vector<int64_t>> expert_counts_;
 };
 

@@ -33,15 +33,15 @@ void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
   kernels::RunGroupedGemm(
       kernels, pool,
       {.groups = groups,
-       .activations = is_float ? kernels::ActivationFormat::kF32 : activations.format,
+       .activations = is_float ? kernels::ActivationFormat::kF32 : workspace.format,
        .rows = input.data,
        .row_stride = input.stride_bytes,
        .epilogue = epilogue,
        .parameters = parameters,
-       .out_format = activations.wide_format,
+       .out_format = workspace.wide_format,
        .out = out.data,
        .out_stride = out.stride_bytes,
-       .scratch = activations.gemm_scratch.data,
+       .scratch = workspace.gemm_scratch.data,
        .num_threads = leaves_threads ? std::max(1, pool.size() - comm_budget) : pool.size(),
        .order = dense ? kernels::GemmOrder::kDense : kernels::GemmOrder::kGrouped});
 }
@@ -54,14 +54,15 @@ void ForwardContext::Narrow(const RowBuffer& wide, int num_rows, int size, const
 }
 
 void ForwardContext::ToActivations(const float* x, int size, std::byte* out) const {
-  if (activations.format == kernels::ActivationFormat::kInt8) {
+  if (workspace.format == kernels::ActivationFormat::kInt8) {
     kernels.quantize(x, size, out);
   } else {
-    kernels.convert(activations.format, x, size, kernels::PaddedDepth(size), out);
+    kernels.convert(workspace.format, x, size, kernels::PaddedDepth(size), out);
   }
 }
 
-void ForwardContext::Normalize(std::span<const float> weight, OwnRows rows, bool also_float) {
+void ForwardContext::Normalize(std::span<const float> weight, OwnRows rows, bool also_float,
+                               const Activations& activations) {
   const kernels::Norm norm{.kind = spec().norm.kind,
                            .format = activations.format,
                            .epsilon = spec().norm.epsilon,

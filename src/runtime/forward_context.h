@@ -10,6 +10,7 @@
 #include "runtime/activations.h"
 #include "runtime/layer.h"
 #include "runtime/transformer.h"
+#include "runtime/workspace.h"
 #include "weights/model_weights.h"
 
 namespace convene::runtime {
@@ -20,7 +21,7 @@ struct ForwardContext {
   const weights::ModelWeights& weights;
   const kernels::KernelSet& kernels;
   hardware::ThreadPool& pool;
-  Activations& activations;
+  Workspace& workspace;
   StepStatistics& statistics;
   int dense_from_rows = 0;   // as TransformerOptions
   uint64_t step_number = 0;  // of the steps since the beginning
@@ -49,7 +50,8 @@ struct ForwardContext {
   void ToActivations(const float* x, int size, std::byte* out) const;
 
   // `normed` (and, if wanted, `normed_float`) of these rows of `hidden`.
-  void Normalize(std::span<const float> weight, OwnRows rows, bool also_float);
+  void Normalize(std::span<const float> weight, OwnRows rows, bool also_float,
+                 const Activations& activations);
 };
 
 }  // namespace convene::runtime

@@ -13,24 +13,26 @@ using kernels::Epilogue;
 
 }  // namespace
 
-void LatentAttention::Run(const Layer& layer, const StepRows& rows, bool only_wanted) {
+void LatentAttention::Run(const Layer& layer, const Frame& frame, bool only_wanted) {
   layer_ = &layer;
-  CacheKeys(rows);
-  DivideRows(rows, only_wanted);
+  frame_ = &frame;
+  CacheKeys();
+  DivideRows(only_wanted);
   if (expanded_.empty() && absorbed_.empty()) return;
-  PrepareQueries(rows);
-  for (const RowRun& run : expanded_) RunExpanded(rows, run);
-  if (!absorbed_.empty()) RunAbsorbed(rows);
+  PrepareQueries();
+  for (const RowRun& run : expanded_) RunExpanded(run);
+  if (!absorbed_.empty()) RunAbsorbed();
 }
 
 // The projections are queries (or their latent), then the rotated part of the key and the latent.
 float* LatentAttention::Query(int64_t row) const {
-  const Activations& buffers = context_.activations;
-  return latent().query_rank > 0 ? buffers.wide_queries.floats(row) : buffers.qkv.floats(row);
+  const Workspace& buffers = context_.workspace;
+  return latent().query_rank > 0 ? buffers.wide_queries.floats(row)
+                                 : frame_->activations.qkv.floats(row);
 }
 
-void LatentAttention::CacheKeys(const StepRows& rows) {
-  Activations& buffers = context_.activations;
+void LatentAttention::CacheKeys() {
+  const Workspace& buffers = context_.workspace;
   const kernels::Norm norm{.format = kernels::ActivationFormat::kF32,
                            .epsilon = latent().norm_epsilon,
                            .weight = layer_weights().key_norm.data(),
@@ -41,22 +43,25 @@ void LatentAttention::CacheKeys(const StepRows& rows) {
                                 .rotary_dim = latent().rope_dim};
   const int first = layer_weights().qkv.rows - latent().key_dim();
   context_.pool.ParallelFor(
-      rows.num_rows(),
+      rows().num_rows(),
       [&](int64_t row, int) {
-        float* key = buffers.qkv.floats(row) + first;
+        float* key = frame_->activations.qkv.floats(row) + first;
         float* cached = key + latent().rope_dim;
         context_.kernels.normalize(norm, cached, nullptr, cached);
         context_.kernels.prepare_qkv(
-            shape, {.qkv = key, .cosine = rows.cosine(row), .sine = rows.sine(row)});
+            shape, {.qkv = key, .cosine = rows().cosine(row), .sine = rows().sine(row)});
       },
       4);
-  StoreKv(context_, cache_, layer_->cache_layer, rows,
-          {.rows = buffers.qkv, .first_key = first, .num_heads = 1, .key_dim = latent().key_dim()});
+  StoreKv(context_, cache_, layer_->cache_layer, rows(),
+          {.rows = frame_->activations.qkv,
+           .first_key = first,
+           .num_heads = 1,
+           .key_dim = latent().key_dim()});
 }
 
-void LatentAttention::PrepareQueries(const StepRows& rows) {
-  Activations& buffers = context_.activations;
-  const int64_t num_rows = rows.num_rows();
+void LatentAttention::PrepareQueries() {
+  const Workspace& buffers = context_.workspace;
+  const int64_t num_rows = rows().num_rows();
   if (latent().query_rank > 0) {
     const kernels::Norm norm{.format = buffers.format,
                              .epsilon = latent().norm_epsilon,
@@ -65,11 +70,11 @@ void LatentAttention::PrepareQueries(const StepRows& rows) {
     context_.pool.ParallelFor(
         num_rows,
         [&](int64_t row, int) {
-          float* query = buffers.qkv.floats(row);
+          float* query = frame_->activations.qkv.floats(row);
           context_.kernels.normalize(norm, query, buffers.query_latent.row(row), query);
         },
         4);
-    context_.Multiply(layer_weights().latent->query_up, buffers.query_latent, rows.num_rows(),
+    context_.Multiply(layer_weights().latent->query_up, buffers.query_latent, rows().num_rows(),
                       Epilogue::kStore, buffers.wide_queries);
   }
   const kernels::QkvShape queries{.format = cache_.format(),
@@ -80,25 +85,25 @@ void LatentAttention::PrepareQueries(const StepRows& rows) {
       num_rows,
       [&](int64_t row, int) {
         context_.kernels.prepare_qkv(queries, {.qkv = Query(row),
-                                               .cosine = rows.cosine(row),
-                                               .sine = rows.sine(row),
+                                               .cosine = rows().cosine(row),
+                                               .sine = rows().sine(row),
                                                .queries = buffers.queries.row(row)});
       },
       4);
 }
 
-void LatentAttention::DivideRows(const StepRows& rows, bool only_wanted) {
+void LatentAttention::DivideRows(bool only_wanted) {
   expanded_.clear();
   absorbed_.clear();
   int out_row = 0;
-  for (int sequence_idx = 0; sequence_idx < std::ssize(rows.step()); ++sequence_idx) {
-    const SequenceStep& sequence = rows.step()[sequence_idx];
+  for (int sequence_idx = 0; sequence_idx < std::ssize(rows().step()); ++sequence_idx) {
+    const SequenceStep& sequence = rows().step()[sequence_idx];
     const int end = static_cast<int>(sequence.tokens.size());
     const int begin = only_wanted ? std::min(sequence.first_logits_token, end) : 0;
     const bool expands = options_.Expands(sequence.prompt_length);
     const int prompt_end = expands ? sequence.prompt_length - sequence.first_position : 0;
     const int middle = std::clamp(prompt_end, begin, end);
-    const int first_row = rows.first_row(sequence_idx);
+    const int first_row = rows().first_row(sequence_idx);
     if (begin < middle) {
       expanded_.push_back({sequence_idx, first_row + begin, middle - begin, out_row});
     }
@@ -110,31 +115,31 @@ void LatentAttention::DivideRows(const StepRows& rows, bool only_wanted) {
   }
 }
 
-void LatentAttention::RunExpanded(const StepRows& rows, const RowRun& run) {
-  const SequenceStep& sequence = rows.step()[run.sequence_idx];
-  const int end = rows.position(run.first_row + run.num_rows - 1) + 1;
+void LatentAttention::RunExpanded(const RowRun& run) {
+  const SequenceStep& sequence = rows().step()[run.sequence_idx];
+  const int end = rows().position(run.first_row + run.num_rows - 1) + 1;
   const int num_heads = shape().num_heads;
   CHECK(end <= options_.context, "position {} in a context of {}", end, options_.context);
-  const int at_once = Activations::ExpandedHeads(shape(), compute_format(), options_.context);
+  const int at_once = Workspace::ExpandedHeads(shape(), compute_format(), options_.context);
   for (int head = 0; head < num_heads; head += at_once) {
     const int count = std::min(at_once, num_heads - head);
     Expand(sequence, end, head, count);
-    AttendExpanded(rows, run, head, count);
+    AttendExpanded(run, head, count);
   }
   context_.statistics.kv_bytes += int64_t{end} * cache_.TokenBytes(layer_->cache_layer);
 }
 
 // Keys and values of the heads at positions [0, end) to expanded_blocks.
 void LatentAttention::Expand(const SequenceStep& sequence, int end, int first_head, int num_heads) {
-  const Activations& buffers = context_.activations;
+  const Workspace& buffers = context_.workspace;
   const weights::LatentWeights& weights = *layer_weights().latent;
   const int key_rows = weights::LatentWeights::HeadRows(latent().nope_dim);
   const int value_rows = weights::LatentWeights::HeadRows(shape().value_dim);
   const auto keys = weights::LatentWeights::Heads(weights.key_up, first_head, num_heads, key_rows);
   const auto values =
       weights::LatentWeights::Heads(weights.value_up, first_head, num_heads, value_rows);
-  for (int first = 0; first < end; first += Activations::kExpandedRows) {
-    const int count = std::min(Activations::kExpandedRows, end - first);
+  for (int first = 0; first < end; first += Workspace::kExpandedRows) {
+    const int count = std::min(Workspace::kExpandedRows, end - first);
     const int num_blocks = (count + kKvBlockTokens - 1) / kKvBlockTokens;
     context_.pool.ParallelFor(num_blocks, [&](int64_t block, int) {
       const int64_t row = block * kKvBlockTokens;
@@ -160,11 +165,11 @@ void LatentAttention::Expand(const SequenceStep& sequence, int end, int first_he
 
 std::byte* LatentAttention::ExpandedBlock(int head, int block) const {
   const int blocks_per_head = (options_.context + kKvBlockTokens - 1) / kKvBlockTokens;
-  return context_.activations.expanded_blocks.row(int64_t{head} * blocks_per_head + block);
+  return context_.workspace.expanded_blocks.row(int64_t{head} * blocks_per_head + block);
 }
 
 void LatentAttention::StoreExpanded(int first_position, int count, int num_heads) {
-  const Activations& buffers = context_.activations;
+  const Workspace& buffers = context_.workspace;
   const int key_rows = weights::LatentWeights::HeadRows(latent().nope_dim);
   const int value_rows = weights::LatentWeights::HeadRows(shape().value_dim);
   const int num_blocks = (count + kKvBlockTokens - 1) / kKvBlockTokens;
@@ -189,10 +194,9 @@ void LatentAttention::StoreExpanded(int first_position, int count, int num_heads
   });
 }
 
-void LatentAttention::AttendExpanded(const StepRows& rows, const RowRun& run, int first_head,
-                                     int num_heads) {
-  const Activations& buffers = context_.activations;
-  const int end = rows.position(run.first_row + run.num_rows - 1) + 1;
+void LatentAttention::AttendExpanded(const RowRun& run, int first_head, int num_heads) {
+  const Workspace& buffers = context_.workspace;
+  const int end = rows().position(run.first_row + run.num_rows - 1) + 1;
   const int num_blocks = (end + kKvBlockTokens - 1) / kKvBlockTokens;
   while (std::ssize(expanded_block_ids_) < num_blocks) {
     expanded_block_ids_.push_back(static_cast<int32_t>(expanded_block_ids_.size()));
@@ -204,51 +208,51 @@ void LatentAttention::AttendExpanded(const StepRows& rows, const RowRun& run, in
   for (int i = 0; i < num_heads; ++i) {
     const int head = first_head + i;
     for (int token = 0; token < run.num_rows; token += kernels::kAttentionRows) {
-      calls_.push_back(
-          {.format = compute_format(),
-           .out_format = buffers.wide_format,
-           .key_dim = shape().head_dim,
-           .value_dim = shape().value_dim,
-           .scale = shape().scale,
-           .num_tokens = std::min(kernels::kAttentionRows, run.num_rows - token),
-           .num_heads = 1,
-           .first_position = rows.position(run.first_row + token),
-           .queries = buffers.queries.row(run.first_row + token) + head * query_stride,
-           .query_token_stride = buffers.queries.stride_bytes,
-           .query_head_stride = query_stride,
-           .kv = ExpandedBlock(i, 0),
-           .blocks = expanded_block_ids_.data(),
-           .kv_block_stride = buffers.expanded_blocks.stride_bytes,
-           .out = buffers.attention_wide.row(run.first_out_row + token) + head * out_stride,
-           .out_token_stride = buffers.attention_wide.stride_bytes,
-           .out_head_stride = out_stride});
+      calls_.push_back({.format = compute_format(),
+                        .out_format = buffers.wide_format,
+                        .key_dim = shape().head_dim,
+                        .value_dim = shape().value_dim,
+                        .scale = shape().scale,
+                        .num_tokens = std::min(kernels::kAttentionRows, run.num_rows - token),
+                        .num_heads = 1,
+                        .first_position = rows().position(run.first_row + token),
+                        .queries = buffers.queries.row(run.first_row + token) + head * query_stride,
+                        .query_token_stride = buffers.queries.stride_bytes,
+                        .query_head_stride = query_stride,
+                        .kv = ExpandedBlock(i, 0),
+                        .blocks = expanded_block_ids_.data(),
+                        .kv_block_stride = buffers.expanded_blocks.stride_bytes,
+                        .out = frame_->activations.attention_wide.row(run.first_out_row + token) +
+                               head * out_stride,
+                        .out_token_stride = frame_->activations.attention_wide.stride_bytes,
+                        .out_head_stride = out_stride});
     }
   }
   attender_.Run(calls_);
 }
 
-void LatentAttention::RunAbsorbed(const StepRows& rows) {
+void LatentAttention::RunAbsorbed() {
   // A few rows at a time: all heads of a row are wide.
   batch_.clear();
   int num_rows = 0;
   const auto run_batch = [&] {
     AbsorbQueries(num_rows);
-    AttendAbsorbed(rows, num_rows);
+    AttendAbsorbed(num_rows);
     ProjectOutputs(num_rows);
     batch_.clear();
     num_rows = 0;
   };
   for (RowRun run : absorbed_) {
-    const int64_t last = rows.position(run.first_row + run.num_rows - 1);
+    const int64_t last = rows().position(run.first_row + run.num_rows - 1);
     context_.statistics.kv_bytes += (last + 1) * cache_.TokenBytes(layer_->cache_layer);
     while (run.num_rows > 0) {
-      const int count = std::min(run.num_rows, Activations::kAbsorbedRows - num_rows);
+      const int count = std::min(run.num_rows, Workspace::kAbsorbedRows - num_rows);
       batch_.push_back({run.sequence_idx, run.first_row, count, run.first_out_row});
       num_rows += count;
       run.first_row += count;
       run.first_out_row += count;
       run.num_rows -= count;
-      if (num_rows == Activations::kAbsorbedRows) run_batch();
+      if (num_rows == Workspace::kAbsorbedRows) run_batch();
     }
   }
   if (num_rows > 0) run_batch();
@@ -271,13 +275,13 @@ void LatentAttention::MultiplyHeads(std::span<const kernels::PackedMatrix> heads
     const int first_row = static_cast<int>(groups_.size()) * num_rows;
     groups_.push_back({.weights = &matrix, .first_row = first_row, .num_rows = num_rows});
   }
-  const Activations& buffers = context_.activations;
+  const Workspace& buffers = context_.workspace;
   context_.MultiplyGroups(groups_, buffers.head_in, Epilogue::kStore, buffers.head_out);
 }
 
 // absorbed_queries: a head's rotated part as it is, its other part as the latent sees it.
 void LatentAttention::AbsorbQueries(int num_rows) {
-  const Activations& buffers = context_.activations;
+  const Workspace& buffers = context_.workspace;
   const int num_heads = shape().num_heads;
   batch_queries_.resize(num_rows);
   ForEachRow([&](int i, int row, int) { batch_queries_[i] = Query(row); });
@@ -309,8 +313,8 @@ void LatentAttention::AbsorbQueries(int num_rows) {
 }
 
 // All heads share the latents; the outputs, latents too, go to head_out.
-void LatentAttention::AttendAbsorbed(const StepRows& rows, int num_rows) {
-  const Activations& buffers = context_.activations;
+void LatentAttention::AttendAbsorbed(int num_rows) {
+  const Workspace& buffers = context_.workspace;
   const int num_heads = shape().num_heads;
   const int heads_per_call = std::min(num_heads, kernels::kAttentionRows);
   const int tokens_per_call = kernels::kAttentionRows / heads_per_call;
@@ -330,12 +334,12 @@ void LatentAttention::AttendAbsorbed(const StepRows& rows, int num_rows) {
              .scale = shape().scale,
              .num_tokens = std::min(tokens_per_call, run.num_rows - token),
              .num_heads = std::min(heads_per_call, num_heads - head),
-             .first_position = rows.position(run.first_row + token),
+             .first_position = rows().position(run.first_row + token),
              .queries = buffers.absorbed_queries.row(first + token) + head * query_stride,
              .query_token_stride = buffers.absorbed_queries.stride_bytes,
              .query_head_stride = query_stride,
              .kv = cache_.Block(layer_->cache_layer, 0, 0),
-             .blocks = rows.step()[run.sequence_idx].blocks.data(),
+             .blocks = rows().step()[run.sequence_idx].blocks.data(),
              .kv_block_stride = cache_.BlockStride(layer_->cache_layer),
              .out = buffers.head_out.row(int64_t{head} * num_rows + first + token),
              .out_token_stride = buffers.head_out.stride_bytes,
@@ -348,7 +352,7 @@ void LatentAttention::AttendAbsorbed(const StepRows& rows, int num_rows) {
 }
 
 void LatentAttention::ProjectOutputs(int num_rows) {
-  const Activations& buffers = context_.activations;
+  const Workspace& buffers = context_.workspace;
   const int num_heads = shape().num_heads;
   context_.pool.ParallelFor(
       int64_t{num_heads} * num_rows,
@@ -371,7 +375,7 @@ void LatentAttention::ProjectOutputs(int num_rows) {
       int64_t{num_heads} * num_rows,
       [&](int64_t index, int) {
         const int64_t head = index / num_rows;
-        std::byte* out = buffers.attention_wide.row(batch_out_rows_[index % num_rows]);
+        std::byte* out = frame_->activations.attention_wide.row(batch_out_rows_[index % num_rows]);
         context_.kernels.convert(buffers.wide_format, buffers.head_out.floats(index),
                                  shape().value_dim, shape().value_dim, out + head * out_bytes);
       },

@@ -18,9 +18,9 @@
 
 #include "runtime/attend.h"
 #include "runtime/forward_context.h"
+#include "runtime/frame.h"
 #include "runtime/kv_cache.h"
 #include "runtime/layer.h"
-#include "runtime/step_rows.h"
 
 namespace convene::runtime {
 
@@ -40,7 +40,7 @@ class LatentAttention {
       : context_(context), cache_(cache), attender_(attender), options_(options) {}
 
   // From the projections in qkv to attention_wide, of all rows or of the wanted ones.
-  void Run(const Layer& layer, const StepRows& rows, bool only_wanted);
+  void Run(const Layer& layer, const Frame& frame, bool only_wanted);
 
  private:
   // Consecutive tokens of one sequence.
@@ -51,25 +51,26 @@ class LatentAttention {
     int first_out_row = 0;
   };
 
-  void CacheKeys(const StepRows& rows);
-  void PrepareQueries(const StepRows& rows);
-  void DivideRows(const StepRows& rows, bool only_wanted);
+  void CacheKeys();
+  void PrepareQueries();
+  void DivideRows(bool only_wanted);
   float* Query(int64_t row) const;
 
-  void RunExpanded(const StepRows& rows, const RowRun& run);
+  void RunExpanded(const RowRun& run);
   void Expand(const SequenceStep& sequence, int end, int first_head, int num_heads);
   void StoreExpanded(int first_position, int count, int num_heads);
-  void AttendExpanded(const StepRows& rows, const RowRun& run, int first_head, int num_heads);
+  void AttendExpanded(const RowRun& run, int first_head, int num_heads);
   std::byte* ExpandedBlock(int head, int block) const;
 
-  void RunAbsorbed(const StepRows& rows);
+  void RunAbsorbed();
   void AbsorbQueries(int num_rows);
-  void AttendAbsorbed(const StepRows& rows, int num_rows);
+  void AttendAbsorbed(int num_rows);
   void ProjectOutputs(int num_rows);
   void MultiplyHeads(std::span<const kernels::PackedMatrix> heads, int num_rows);
   template <typename F>
   void ForEachRow(F&& f) const;
 
+  const StepRows& rows() const { return frame_->rows; }
   const model::AttentionSpec& shape() const { return layer_->spec.attention; }
   const model::LatentSpec& latent() const { return *shape().latent; }
   const weights::LayerWeights& layer_weights() const { return layer_->weights; }
@@ -82,7 +83,8 @@ class LatentAttention {
   KvCache& cache_;
   Attender& attender_;
   LatentOptions options_;
-  const Layer* layer_ = nullptr;  // of the current run
+  const Layer* layer_ = nullptr;  // of the current run, as is the next one
+  const Frame* frame_ = nullptr;
   std::vector<RowRun> expanded_;
   std::vector<RowRun> absorbed_;
   std::vector<int32_t> expanded_block_ids_;

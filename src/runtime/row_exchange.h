@@ -1,5 +1,5 @@
-// What ranks exchange of rows besides the experts' (expert_rows.h): normed rows and partial sums of
-// those that divide attention's heads, and the rows whose logits are wanted.
+// What ranks exchange of a frame's rows besides the experts' (expert_rows.h): normed rows and
+// partial sums of those that divide attention's heads, and the rows whose logits are wanted.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,16 @@
 
 namespace convene::runtime {
 
+struct Frame;
+
+// A frame's memory for it, as large as any step needs it; none that this layout does not need.
+struct RowBuffers {
+  std::span<float> squares;                    // (parts, rows, 2)
+  std::span<std::byte> sums_out;               // (rows, row_bytes)
+  std::span<std::byte> sums_in;                // (parts, own rows, row_bytes)
+  std::vector<std::span<std::byte>> gathered;  // by rank
+};
+
 class RowExchange {
  public:
   struct Options {
@@ -26,52 +36,36 @@ class RowExchange {
     int most_tokens = 0;  // of the rank's sequences in a step
     int most_rows = 0;    // own ones of any rank
   };
-  // `group` may be null where the layout has one rank. Takes MemoryBytes of `memory`.
-  RowExchange(ForwardContext& context, const Options& options, comm::Group* group,
-              ExchangeMemory& memory);
+  // `group` may be null where the layout has one rank.
+  RowExchange(ForwardContext& context, const Options& options, comm::Group* group);
 
-  static int64_t MemoryBytes(const model::ModelSpec& spec, kernels::ActivationFormat activations,
-                             const Options& options, int num_threads);
-
-  // Rows of the group's sequences that each rank of it owns; ranges in the order of ranks.
-  void SetOwners(std::vector<OwnRows> owners) { owners_ = std::move(owners); }
-  OwnRows own() const { return owners_[layout_.attention_part(rank_)]; }
+  // Of a frame.
+  static RowBuffers TakeBuffers(const model::ModelSpec& spec, kernels::ActivationFormat activations,
+                                const Options& options, ExchangeMemory& memory);
 
   // normed: own rows go to the others, theirs come to their places.
-  std::unique_ptr<comm::Exchange> StartGatherNormed(std::string what);
+  std::unique_ptr<comm::Exchange> StartGatherNormed(const Frame& frame, std::string what);
 
   // Sums of squares of projections that are normalised as a whole, over heads here and elsewhere.
-  void SumSquares(const model::AttentionSpec& local, int num_rows);
-  std::unique_ptr<comm::Exchange> StartNormSums(int num_rows, std::string what);
+  void SumSquares(const Frame& frame, const model::AttentionSpec& local);
+  std::unique_ptr<comm::Exchange> StartNormSums(const Frame& frame, std::string what);
   // Normalises queries and keys in qkv; `whole` is the layer as all ranks together have it.
-  void NormalizeWhole(const model::AttentionSpec& local, const model::AttentionSpec& whole,
-                      std::span<const float> query_norm, std::span<const float> key_norm,
-                      int num_rows);
+  void NormalizeWhole(const Frame& frame, const model::AttentionSpec& local,
+                      const model::AttentionSpec& whole, std::span<const float> query_norm,
+                      std::span<const float> key_norm);
 
   // partial_out to the owners, and the sum of all parts, times `scale`, to hidden.
-  void PackPartials();
-  std::unique_ptr<comm::Exchange> StartScatterSums(std::string what);
-  void AddPartials(float scale);
+  void PackPartials(const Frame& frame);
+  std::unique_ptr<comm::Exchange> StartScatterSums(const Frame& frame, std::string what);
+  void AddPartials(const Frame& frame, float scale);
 
   // Rank 0 gets everybody's rows of `buffer` whose output is wanted: all own rows, or none.
-  // `counts` of them by rank, used there only.
-  std::unique_ptr<comm::Exchange> StartGatherRows(const RowBuffer& buffer, int num_wanted,
-                                                  std::span<const int> counts);
+  std::unique_ptr<comm::Exchange> StartGatherRows(const Frame& frame, const RowBuffer& buffer);
   // After it, on rank 0: a row of the same buffer.
-  const std::byte* GatheredRow(const RowBuffer& buffer, int rank, int row_idx) const;
+  const std::byte* GatheredRow(const Frame& frame, const RowBuffer& buffer, int rank,
+                               int row_idx) const;
 
  private:
-  // As large as any step needs them; none that this layout does not need.
-  struct Buffers {
-    std::span<float> squares;                    // (parts, rows, 2)
-    std::span<std::byte> sums_out;               // (rows, row_bytes)
-    std::span<std::byte> sums_in;                // (parts, own rows, row_bytes)
-    std::span<float> unpacked;                   // (threads, parts, hidden)
-    std::vector<std::span<std::byte>> gathered;  // by rank
-  };
-  static Buffers TakeBuffers(const model::ModelSpec& spec, kernels::ActivationFormat activations,
-                             const Options& options, int num_threads, ExchangeMemory& memory);
-
   int first_rank() const { return layout_.attention_group(rank_) * layout_.attention_tp; }
   size_t row_bytes() const {
     return comm::RowBytes(wire_, static_cast<size_t>(context_.spec().hidden_size));
@@ -82,8 +76,6 @@ class RowExchange {
   int rank_;
   comm::WireFormat wire_;
   comm::Group* group_;
-  std::vector<OwnRows> owners_;  // by part of the heads
-  Buffers buffers_;
 };
 
 }  // namespace convene::runtime

@@ -2,13 +2,13 @@
 // pass. When they run is executor.h, which tasks there are strategy/.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "runtime/activations.h"
 #include "runtime/attend.h"
 #include "runtime/attention_layer.h"
 #include "runtime/cross_attention.h"
@@ -16,38 +16,30 @@
 #include "runtime/expert_capacity.h"
 #include "runtime/feed_forward.h"
 #include "runtime/forward_context.h"
+#include "runtime/frame.h"
+#include "runtime/head.h"
 #include "runtime/kv_cache.h"
+#include "runtime/layer_stack.h"
 #include "runtime/row_exchange.h"
+#include "runtime/step_memory.h"
 #include "runtime/step_recorder.h"
-#include "runtime/step_rows.h"
 #include "runtime/transformer.h"
 
 namespace convene::runtime {
-
-// The model as all ranks together have it.
-const model::ModelSpec& WholeSpec(const weights::ModelWeights& weights,
-                                  const TransformerOptions& options);
-// Of the longest sequence, in tokens.
-int ContextOf(const TransformerOptions& options);
-
-// Of buffers for what travels between ranks, by the largest step.
-int64_t ExchangeBytes(const model::ModelSpec& spec, const TransformerOptions& options,
-                      int num_threads);
 
 class StepRunner : public LaneWork {
  public:
   StepRunner(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
              hardware::ThreadPool& pool, const TransformerOptions& options, KvCache cache,
-             Activations activations);
+             StepMemory memory);
 
-  // The next run is of these sequences, those of all groups; rank 0 gets their logits.
-  void BeginForward(std::span<const SequenceStep> step, const LogitsSink* sink);
+  // The next run is of these sequences, those of all groups, in so many micro-batches, each of
+  // whose layers is cut as `pipeline` has it; rank 0 gets their logits.
+  void BeginForward(std::span<const SequenceStep> step, const strategy::Pipeline& pipeline,
+                    const LogitsSink* sink);
   // The same of an encoder's inputs; `with_states`: rank 0 gets its output.
-  void BeginEncode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink);
-  // How experts are divided in time in the runs from here on.
-  void UsePipeline(const strategy::Pipeline& pipeline) {
-    feed_forward_.rows().UsePipeline(pipeline);
-  }
+  void BeginEncode(std::span<const EncoderInput> inputs, const strategy::Pipeline& pipeline,
+                   bool with_states, const StatesSink* sink);
 
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
@@ -70,70 +62,67 @@ class StepRunner : public LaneWork {
   void RecordSizes(StepRecorder& recorder) { recorder_ = &recorder; }
 
  private:
-  std::unique_ptr<comm::Exchange> StartExchange(const schedule::Task& task);
-  // Where the logits (or the encoder's output) of a token come from.
-  struct HeadRow {
-    int sequence_idx = 0;
-    int token_idx = 0;
-    int rank = 0;
-    int row_idx = 0;  // among that rank's wanted rows
+  using Task = schedule::Task;
+  // What a kind of task does with its frame: at once, or begun here and done later.
+  struct Operator {
+    void (StepRunner::*run)(const Task& task, Frame& frame) = nullptr;
+    std::unique_ptr<comm::Exchange> (StepRunner::*start)(const Task& task, Frame& frame) = nullptr;
   };
+  static const Operator& OperatorOf(schedule::TaskKind kind);
 
-  void Begin(std::span<const SequenceStep> step);
-  void Run(const schedule::Task& task);
-  void RecordRows(bool encoder);
-  void RecordTask(const schedule::Task& task);
-  void LookAtRows(const schedule::Task& task);
-  void DivideRows();
-  void FindHeadRows(std::span<const SequenceStep> step);
-  const Layer& LayerOf(const schedule::Task& task) const {
-    return (task.encoder ? encoder_ : decoder_)[task.layer];
+  void Begin(std::span<const SequenceStep> step, const strategy::Pipeline& pipeline, bool encoder);
+  std::vector<CapacityRow> CapacityRows(const StepRows& rows) const;
+  Frame& FrameOf(const Task& task) { return *frames_[std::max(0, task.micro_batch)]; }
+  const Layer& LayerOf(const Task& task) const {
+    return (task.encoder ? stacks_.encoder() : stacks_.decoder())[task.layer];
   }
+  Frames frames() const { return {frames_.data(), static_cast<size_t>(num_frames_)}; }
   // The last layer goes on with the rows whose logits are wanted.
-  bool OnlyWanted(const schedule::Task& task) const;
-  void DivideWanted();
-  void KeepWanted();
+  bool OnlyWanted(const Task& task) const;
+  void LookAtRows(const Task& task);
+  CapacityStep Limit(const Layer& layer, const Frame& frame);
+  void NormalizeRows(std::span<const float> weight, const Frame& frame, bool also_float);
 
-  void Embed(bool encoder);
-  void Normalize(const schedule::Task& task);
-  void Attend(const schedule::Task& task);
-  void Head();
-  void CrossStore();
-  void BeginCapacity();
-  CapacityStep Limit(const Layer& layer);
+  void Embed(const Task& task, Frame& frame);
+  void Normalize(const Task& task, Frame& frame);
+  void Project(const Task& task, Frame& frame);
+  void Attend(const Task& task, Frame& frame);
+  void AddPartials(const Task& task, Frame& frame);
+  void Dense(const Task& task, Frame& frame);
+  void Route(const Task& task, Frame& frame);
+  void Shared(const Task& task, Frame& frame);
+  void Experts(const Task& task, Frame& frame);
+  void Reduce(const Task& task, Frame& frame);
+  void Finish(const Task& task, Frame& frame);
+  void RunHead(const Task& task, Frame& frame);
+  void CrossStore(const Task& task, Frame& frame);
 
-  std::vector<float> BiasOf(const std::vector<model::LayerSpec>& layers,
-                            std::span<const float> table) const;
-  std::vector<Layer> Stack(const std::vector<model::LayerSpec>& specs,
-                           const std::vector<weights::LayerWeights>& weights,
-                           std::span<const float> bias, bool is_encoder) const;
-  std::string What(const char* exchange, const schedule::Task& task) const;
+  std::unique_ptr<comm::Exchange> Counts(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> Dispatch(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> Combine(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> GatherNormed(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> NormSums(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> ScatterSums(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> GatherRows(const Task& task, Frame& frame);
 
   TransformerOptions options_;
   int rank_;
   KvCache cache_;
-  Activations activations_;
+  Workspace workspace_;
   StepStatistics statistics_;
   ForwardContext context_;
-  StepRows rows_;
   Attender attender_;
   AttentionLayer attention_;
   CrossAttention cross_attention_;
-  ExchangeMemory exchange_memory_;
   FeedForward feed_forward_;
   RowExchange row_exchange_;
-  std::vector<float> decoder_bias_;  // by distance, as DistanceBias
-  std::vector<float> encoder_bias_;
-  std::vector<Layer> decoder_;
-  std::vector<Layer> encoder_;
+  Head head_;
+  LayerStacks stacks_;
   ExpertCapacity expert_capacity_;
-  std::vector<CapacityRow> capacity_rows_;  // of the step, where there is a limit
+  std::vector<std::unique_ptr<Frame>> frames_;
 
   // Of the step in work.
-  std::vector<SequenceStep> own_step_;  // of this rank's group
-  int num_out_ = 0;                     // rows that the attention in work goes on with
-  std::vector<HeadRow> head_rows_;      // rank 0
-  std::vector<int> wanted_counts_;      // rank 0: by rank
+  int num_frames_ = 0;
   const LogitsSink* logits_sink_ = nullptr;
   const StatesSink* states_sink_ = nullptr;
   StepRecorder* recorder_ = nullptr;

@@ -7,10 +7,11 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "runtime/activations.h"
 #include "runtime/executor.h"
 #include "runtime/kv_cache.h"
 #include "runtime/latent_attention.h"
+#include "runtime/program_cache.h"
+#include "runtime/step_memory.h"
 #include "runtime/step_message.h"
 #include "runtime/step_recorder.h"
 #include "runtime/step_runner.h"
@@ -21,20 +22,6 @@ static_assert(kKvBlockTokens == kernels::kKvBlockTokens);
 
 namespace {
 
-// Rows that a rank's experts may get: all that there are.
-Activations::Shape ShapeOf(const model::ModelSpec& spec, const TransformerOptions& options,
-                           int num_threads) {
-  const strategy::Layout& layout = options.parallel.layout;
-  return {.max_step_tokens = options.max_step_tokens,
-          .max_expert_rows = static_cast<int>(options.max_step_tokens * layout.attention_dp *
-                                              std::max(1.0, options.parallel.capacity_factor + 1)),
-          .context = ContextOf(options),
-          .num_threads = num_threads,
-          .expert_shares = layout.expert_ep,
-          .is_partial = layout.attention_tp > 1,
-          .exchange_bytes = ExchangeBytes(spec, options, num_threads)};
-}
-
 // With the scales.
 double BytesPerWeight(const weights::WeightFormats& formats) {
   constexpr int kSide = 1024;
@@ -42,60 +29,6 @@ double BytesPerWeight(const weights::WeightFormats& formats) {
       .format = formats.matrices, .group = formats.group, .rows = kSide, .cols = kSide};
   return static_cast<double>(matrix.size_bytes()) / (kSide * kSide);
 }
-
-// A schedule and this rank's part of it.
-struct StepProgram {
-  StepProgram(const model::ModelSpec& spec, const strategy::StepOptions& options, bool is_encoder,
-              int rank)
-      : pipeline(options.pipeline),
-        schedule(std::make_shared<const schedule::Schedule>(
-            !is_encoder          ? strategy::BuildStep(spec, options)
-            : spec.has_encoder() ? strategy::BuildEncoderStep(spec, options)
-                                 : schedule::Schedule())),
-        program(*schedule, rank),
-        computes_beside(pipeline.chunks > 1 ||
-                        HasSharedExpert(is_encoder ? spec.encoder_layers : spec.layers)) {}
-
-  static bool HasSharedExpert(const std::vector<model::LayerSpec>& layers) {
-    return std::any_of(layers.begin(), layers.end(), [](const model::LayerSpec& layer) {
-      return layer.moe && layer.moe->shared_intermediate_size > 0;
-    });
-  }
-
-  strategy::Pipeline pipeline;
-  std::shared_ptr<const schedule::Schedule> schedule;
-  RankProgram program;
-  bool computes_beside;  // an exchange
-};
-
-// A stack's steps: as the plan has them, and not cut into chunks.
-class StepPrograms {
- public:
-  StepPrograms(const weights::ModelWeights& weights, const TransformerOptions& options,
-               bool is_encoder)
-      : from_tokens_(options.parallel.pipeline_from_tokens) {
-    const model::ModelSpec& spec = WholeSpec(weights, options);
-    const int rank = options.parallel.rank();
-    strategy::StepOptions step{
-        .layout = options.parallel.layout,
-        .pipeline = options.parallel.pipeline,
-        .bytes = Transformer::BytesOf({weights.formats, options.activations, options.kv},
-                                      options.parallel.wire)};
-    planned_ = std::make_unique<StepProgram>(spec, step, is_encoder, rank);
-    if (step.pipeline.chunks == 1 || from_tokens_ <= 1) return;
-    step.pipeline.chunks = 1;
-    whole_ = std::make_unique<StepProgram>(spec, step, is_encoder, rank);
-  }
-
-  const StepProgram& Of(int64_t num_tokens) const {
-    return whole_ != nullptr && num_tokens < from_tokens_ ? *whole_ : *planned_;
-  }
-
- private:
-  int from_tokens_;
-  std::unique_ptr<StepProgram> planned_;
-  std::unique_ptr<StepProgram> whole_;
-};
 
 }  // namespace
 
@@ -115,12 +48,16 @@ strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFo
 struct Transformer::State {
   State(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
         hardware::ThreadPool& pool, const TransformerOptions& options_in, KvCache cache,
-        Activations activations)
+        StepMemory memory)
       : options(options_in),
-        runner(weights, kernels, pool, options, std::move(cache), std::move(activations)),
-        decoder(weights, options, /*is_encoder=*/false),
-        encoder(weights, options, /*is_encoder=*/true),
-        last(&decoder.Of(0)),
+        runner(weights, kernels, pool, options, std::move(cache), std::move(memory)),
+        programs(options.parallel.WholeOf(weights.spec),
+                 {.step = {.layout = options.parallel.layout,
+                           .bytes = BytesOf({weights.formats, options.activations, options.kv},
+                                            options.parallel.wire)},
+                  .rank = options.parallel.rank(),
+                  .all_ranks = options.parallel.record}),
+        last(&programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens))),
         executor(options.parallel.pipeline.overlap, pool.cpus()) {
     runner.WatchExchanges(executor);
     if (!options.parallel.record) return;
@@ -130,9 +67,8 @@ struct Transformer::State {
 
   TransformerOptions options;
   StepRunner runner;
-  StepPrograms decoder;
-  StepPrograms encoder;
-  const StepProgram* last;  // that was run
+  ProgramCache programs;
+  const Program* last;  // that was run
   Executor executor;
   std::optional<StepRecorder> recorder;
   StepObserver observer;
@@ -145,14 +81,24 @@ struct Transformer::State {
   void Tell(std::vector<std::byte> message) const {
     options.parallel.group->Broadcast(0, &message, "announcing a step");
   }
+  // Of a step of so many tokens over all groups: as the plan has it, or in one piece.
+  ProgramKey KeyOf(bool encoder, int64_t num_tokens) const {
+    ProgramKey key{.encoder = encoder, .pipeline = options.parallel.pipeline};
+    if (num_tokens < options.parallel.pipeline_from_tokens) key.pipeline.chunks = 1;
+    // An encoder's inputs stay whole.
+    if (encoder || num_tokens < FewestTokensToCut(options)) key.pipeline.micro_batches = 1;
+    return key;
+  }
   void Forward(std::span<const SequenceStep> step, const LogitsSink* sink) {
-    runner.BeginForward(step, sink);
-    Run(decoder.Of(CountTokens(step)));
+    last = &programs.Get(KeyOf(/*encoder=*/false, CountTokens(step)));
+    runner.BeginForward(step, last->key.pipeline, sink);
+    Run();
     Record(step);
   }
   void Encode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink) {
-    runner.BeginEncode(inputs, with_states, sink);
-    Run(encoder.Of(CountTokens(inputs)));
+    last = &programs.Get(KeyOf(/*encoder=*/true, CountTokens(inputs)));
+    runner.BeginEncode(inputs, last->key.pipeline, with_states, sink);
+    Run();
     Record(inputs);
   }
   // Of all groups: every rank knows the whole step.
@@ -162,10 +108,8 @@ struct Transformer::State {
     for (const Sequence& sequence : step) num_tokens += std::ssize(sequence.tokens);
     return num_tokens;
   }
-  void Run(const StepProgram& step) {
-    last = &step;
-    runner.UsePipeline(step.pipeline);
-    const Status done = executor.Run(step.program, runner, step.computes_beside);
+  void Run() {
+    const Status done = executor.Run(last->lanes, runner, last->computes_beside);
     CHECK(done.ok(), "a step has no tasks that can fail: {}", done.error().message);
   }
   template <typename Sequence>
@@ -189,7 +133,7 @@ uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::KvForm
 
 uint64_t Transformer::ActivationBytes(const model::ModelSpec& spec,
                                       const TransformerOptions& options, int num_threads) {
-  return Activations::SizeBytes(spec, options.activations, ShapeOf(spec, options, num_threads));
+  return StepMemory::SizeBytes(spec, options, num_threads);
 }
 
 namespace {
@@ -283,11 +227,10 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
   }
   Result<KvCache> cache = KvCache::Create(weights.spec, options.kv, options.num_kv_blocks);
   if (!cache) return cache.error();
-  Result<Activations> activations = Activations::Create(
-      weights.spec, options.activations, ShapeOf(weights.spec, options, pool.size()));
-  if (!activations) return activations.error();
+  Result<StepMemory> memory = StepMemory::Create(weights.spec, options, pool.size());
+  if (!memory) return memory.error();
   auto state = std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
-                                       std::move(*activations));
+                                       std::move(*memory));
   if (options.parallel.layout.num_ranks() > 1) {
     if (const Status started = state->executor.StartBackground(); !started) return started.error();
   }

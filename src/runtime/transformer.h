@@ -88,6 +88,9 @@ struct ParallelOptions {
   const model::ModelSpec* whole_spec = nullptr;
 
   int rank() const { return group != nullptr ? group->rank() : 0; }
+  const model::ModelSpec& WholeOf(const model::ModelSpec& share) const {
+    return whole_spec != nullptr ? *whole_spec : share;
+  }
 };
 
 struct TransformerOptions {

@@ -11,13 +11,6 @@ namespace {
 constexpr std::array<std::string_view, kNumLaneKinds> kLaneNames = {
     "compute", "host", "send", "receive", "load", "store", "stage"};
 
-constexpr std::array<std::string_view, kNumTaskKinds> kTaskNames = {
-    "embed",          "gather_rows", "head",         "normalize",    "gather_normed", "project",
-    "norm_sums",      "attention",   "scatter_sums", "add_partials", "pre_attention", "attend",
-    "post_attention", "cross_store", "dense",        "route",        "counts",        "dispatch",
-    "shared",         "experts",     "reduce",       "combine",      "finish",        "send_hidden",
-    "send_qkv",       "load_page",   "stage_page"};
-
 constexpr std::array<std::string_view, kNumSizeKinds> kSizeNames = {
     "one", "rows", "tokens", "keys", "wanted", "sent", "returned", "slots", "experts"};
 
@@ -25,6 +18,7 @@ void AppendSize(const Size& size, std::string& text) {
   fmt::format_to(std::back_inserter(text), "{}", Name(size.kind));
   std::string where;
   if (size.layer >= 0) where += fmt::format(" L{}", size.layer);
+  if (size.micro_batch >= 0) where += fmt::format(" m{}", size.micro_batch);
   if (size.chunk >= 0) where += fmt::format(" c{}", size.chunk);
   if (size.from >= 0) where += fmt::format(" r{}", size.from);
   if (size.to >= 0) where += fmt::format(" to r{}", size.to);
@@ -58,35 +52,7 @@ std::string ToText(const Work& work) {
 }  // namespace
 
 std::string_view Name(LaneKind kind) { return kLaneNames.at(static_cast<size_t>(kind)); }
-std::string_view Name(TaskKind kind) { return kTaskNames.at(static_cast<size_t>(kind)); }
 std::string_view Name(SizeKind kind) { return kSizeNames.at(static_cast<size_t>(kind)); }
-
-bool IsCollective(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::kGatherRows:
-    case TaskKind::kGatherNormed:
-    case TaskKind::kNormSums:
-    case TaskKind::kScatterSums:
-    case TaskKind::kCounts:
-    case TaskKind::kDispatch:
-    case TaskKind::kCombine:
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool IsCommunication(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::kSendHidden:
-    case TaskKind::kSendQkv:
-    case TaskKind::kLoadPage:
-    case TaskKind::kStagePage:
-      return true;
-    default:
-      return IsCollective(kind);
-  }
-}
 
 std::string Label(const Task& task) {
   std::string text(Name(task.kind));

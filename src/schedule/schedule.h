@@ -87,6 +87,7 @@ struct Size {
   int chunk = -1;
   int from = -1;
   int to = -1;
+  int micro_batch = -1;  // as Task's
 
   bool operator==(const Size&) const = default;
 };

@@ -1,5 +1,6 @@
 #include "strategy/step.h"
 
+#include "base/check.h"
 #include "strategy/expert_parallel.h"
 #include "strategy/expert_pipeline.h"
 #include "strategy/single.h"
@@ -42,13 +43,21 @@ Work OfRows(int rank, double bytes) {
   return {.memory_bytes = {{bytes, {.kind = SizeKind::kRows, .from = rank}}}};
 }
 
-// To rank 0, whose task it returns.
-schedule::TaskId GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& after) {
+// To rank 0.
+RankTasks GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& after) {
   const auto to_first = [&](int rank) {
     if (rank == 0) return Work{};
     return Work{.link_bytes = {{row_bytes, {.kind = SizeKind::kWanted, .from = rank}}}};
   };
-  return step.Collective(kGatherRows, LaneKind::kSend, {}, to_first, {after}).front();
+  return step.Collective(kGatherRows, LaneKind::kSend, {}, to_first, {after});
+}
+
+// From the tokens to the output's norm, which it returns.
+RankTasks AddStack(StepBuilder& step) {
+  const double hidden = step.spec().hidden_size;
+  step.Compute(kEmbed, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
+  AddLayers(step);
+  return step.Compute(kNormalize, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
 }
 
 }  // namespace
@@ -56,48 +65,54 @@ schedule::TaskId GatherWanted(StepBuilder& step, double row_bytes, const RankTas
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options) {
   StepBuilder step(spec, options, /*encoder=*/false);
   const double hidden = spec.hidden_size;
-  step.Compute(kEmbed, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
-  AddLayers(step);
-  const RankTasks normalize =
-      step.Compute(kNormalize, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
-  std::vector<schedule::TaskId> before;
-  if (step.num_ranks() > 1) {
-    before.push_back(GatherWanted(step, hidden * options.bytes.activations, normalize));
-  }
-  Work head{.memory_bytes = {{hidden * spec.vocab_size * options.bytes.weights}}};
-  for (int rank = 0; rank < step.num_ranks(); ++rank) {
-    head.flops.push_back({2 * hidden * spec.vocab_size, {.kind = SizeKind::kWanted, .from = rank}});
-  }
-  step.ComputeOn(0, kHead, {}, std::move(head), std::move(before));
+  std::vector<RankTasks> rows = step.BuildMicroBatches([&] {
+    const RankTasks normalize = AddStack(step);
+    if (step.num_ranks() == 1) return normalize;
+    return GatherWanted(step, hidden * options.bytes.activations, normalize);
+  });
+  // One rank's rows come from its own lane.
+  if (step.num_ranks() == 1) rows.clear();
+  const auto work = [&] {
+    Work head{.memory_bytes = {{hidden * spec.vocab_size * options.bytes.weights}}};
+    const int micro_batches = options.pipeline.micro_batches;
+    for (int i = 0; i < micro_batches; ++i) {
+      for (int rank = 0; rank < step.num_ranks(); ++rank) {
+        head.flops.push_back(
+            {2 * hidden * spec.vocab_size,
+             {.kind = SizeKind::kWanted, .from = rank, .micro_batch = micro_batches > 1 ? i : -1}});
+      }
+    }
+    return head;
+  };
+  step.ComputeOn(0, kHead, {}, work, rows);
   return step.Take();
 }
 
 schedule::Schedule BuildEncoderStep(const model::ModelSpec& spec, const StepOptions& options) {
+  CHECK(options.pipeline.micro_batches == 1, "an encoder's inputs stay whole");
   StepBuilder step(spec, options, /*encoder=*/true);
   const double hidden = spec.hidden_size;
-  step.Compute(kEmbed, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
-  AddLayers(step);
-  const RankTasks normalize =
-      step.Compute(kNormalize, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
-  std::vector<std::vector<schedule::TaskId>> before(static_cast<size_t>(step.num_ranks()));
+  const RankTasks normalize = AddStack(step);
+  std::vector<RankTasks> before;
   if (options.layout.attention_tp > 1) {
     const LayerWork work(spec, spec.encoder_layers.front(), -1, options);
-    const RankTasks gather = step.Collective(
+    before.push_back(step.Collective(
         kGatherNormed, LaneKind::kSend, {},
         [&](int rank) { return work.ExchangeOfRows(rank, options.bytes.activations); }, {normalize},
-        [&](int rank) { return options.layout.attention_group(rank); });
-    for (int rank = 0; rank < step.num_ranks(); ++rank) before[rank].push_back(gather[rank]);
+        [&](int rank) { return options.layout.attention_group(rank); }));
   }
   // Its output where somebody wants to see it; always as float.
-  if (step.num_ranks() > 1) before[0].push_back(GatherWanted(step, hidden * 4, normalize));
+  std::vector<RankTasks> before_first = before;
+  if (step.num_ranks() > 1) before_first.push_back(GatherWanted(step, hidden * 4, normalize));
   const model::AttentionSpec& cross = *spec.layers.front().cross_attention;
   const double elements = hidden * (cross.kv_dim() + cross.value_width()) * spec.num_layers() /
                           options.layout.attention_tp;
   for (int rank = 0; rank < step.num_ranks(); ++rank) {
-    step.ComputeOn(rank, kCrossStore, {},
-                   {.flops = {{2 * elements, {.kind = SizeKind::kTokens, .from = rank}}},
-                    .memory_bytes = {{elements * options.bytes.weights}}},
-                   std::move(before[rank]));
+    const auto work = [&] {
+      return Work{.flops = {{2 * elements, {.kind = SizeKind::kTokens, .from = rank}}},
+                  .memory_bytes = {{elements * options.bytes.weights}}};
+    };
+    step.ComputeOn(rank, kCrossStore, {}, work, rank == 0 ? before_first : before);
   }
   return step.Take();
 }

@@ -14,18 +14,22 @@ enum class ChunkCut {
   kExperts,  // a part of a rank's experts: a token comes with the first chunk that needs it
 };
 
-// How the experts of a layer are divided in time (EPS-MoE, section 3; systems: expert pipeline).
+// How a step is divided in time: its rows into micro-batches, one of which computes while another
+// one exchanges, and within each the experts of a layer into chunks (EPS-MoE, section 3; systems:
+// expert pipeline).
 struct Pipeline {
   int chunks = 1;  // 1: everything is dispatched, then computed, then combined
   ChunkCut cut = ChunkCut::kTokens;
   // False: nothing runs beside an exchange, as a baseline.
   bool overlap = true;
+  int micro_batches = 1;  // 1: all rows go through the layers together
 
   bool operator==(const Pipeline&) const = default;
 };
 
 // Most that a pipeline may have: buffers are sized before it is chosen.
 inline constexpr int kMostChunks = 256;
+inline constexpr int kMostMicroBatches = 64;
 
 // What a rank tells another one before each chunk: three numbers of 32 bits.
 inline constexpr int kCountsBytes = 12;
@@ -42,8 +46,11 @@ struct StepOptions {
   Layout layout = {};
   Pipeline pipeline = {};
   ElementBytes bytes = {};
+  // Tasks of this rank alone: what it executes. -1: of all ranks, as the simulator wants them.
+  int only_rank = -1;
 };
 
+// Both are checked: what touches the same thing is in order (schedule/hazards.h; CHECK).
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options);
 
 // Of an encoder: its layers, then the keys and values that the decoder attends to.

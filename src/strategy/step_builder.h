@@ -1,5 +1,5 @@
 // Puts the tasks of a step together, rank by rank: lanes, dependencies and numbers of collectives.
-// Which tasks there are is the strategies' matter.
+// Which tasks there are is the strategies' matter; what kinds touch is schedule/task_table.h's.
 #pragma once
 
 #include <functional>
@@ -11,20 +11,19 @@
 
 namespace convene::strategy {
 
-// One id per rank.
+// The tasks of one kind and place on all ranks that are built, one each, in the order of ranks.
 using RankTasks = std::vector<schedule::TaskId>;
 
 class StepBuilder {
  public:
-  StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder)
-      : spec_(spec), options_(options), encoder_(encoder) {
-    schedule_.num_ranks = options.layout.num_ranks();
-  }
+  StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder);
 
   const model::ModelSpec& spec() const { return spec_; }
   const StepOptions& options() const { return options_; }
   const Layout& layout() const { return options_.layout; }
   int num_ranks() const { return schedule_.num_ranks; }
+  // Whether this rank's tasks are built.
+  bool builds(int rank) const { return rank >= first_rank_ && rank < end_rank_; }
   const std::vector<model::LayerSpec>& layers() const {
     return encoder_ ? spec_.encoder_layers : spec_.layers;
   }
@@ -39,23 +38,44 @@ class StepBuilder {
   // A task of every rank's compute lane; `after` (per rank) besides what is before it there.
   RankTasks Compute(schedule::TaskKind kind, At at, const WorkOf& work,
                     const std::vector<RankTasks>& after = {});
-  // Of one rank only.
-  schedule::TaskId ComputeOn(int rank, schedule::TaskKind kind, At at, schedule::Work work,
-                             std::vector<schedule::TaskId> after = {});
+  // The same of one rank only; nothing if that is not built.
+  void ComputeOn(int rank, schedule::TaskKind kind, At at,
+                 const std::function<schedule::Work()>& work,
+                 const std::vector<RankTasks>& after = {});
   // One collective for each group of ranks with the same group_of(rank).
   RankTasks Collective(schedule::TaskKind kind, schedule::LaneKind lane, At at, const WorkOf& work,
                        const std::vector<RankTasks>& after,
                        const std::function<int(int rank)>& group_of = {});
 
-  schedule::Schedule Take() { return std::move(schedule_); }
+  // Builds every micro-batch with `build`, and brings them together: each goes on until its
+  // computation has to wait for an exchange; then it is the next one's turn. So the exchange of one
+  // has the computation of the others beside it. Returns what `build` returned, of all.
+  std::vector<RankTasks> BuildMicroBatches(const std::function<RankTasks()>& build);
+
+  // Ends with CHECK where the schedule has a hazard or a cycle.
+  schedule::Schedule Take();
 
  private:
-  schedule::TaskId Add(schedule::TaskKind kind, schedule::Lane lane, At at, schedule::Work work);
+  schedule::TaskId Add(schedule::TaskKind kind, int rank, schedule::LaneKind lane, At at,
+                       schedule::Work work, const std::vector<RankTasks>& after);
+  bool WaitsForExchange(const std::vector<RankTasks>& after) const;
+
+  // The tasks of a micro-batch, before they are brought together with others.
+  struct Part {
+    std::vector<schedule::Task> tasks;
+    std::vector<size_t> pauses;            // places of tasks before which its computation waits
+    std::vector<schedule::TaskId> merged;  // by task: its id in the schedule
+  };
 
   const model::ModelSpec& spec_;
   const StepOptions& options_;
   bool encoder_;
+  int first_rank_ = 0;
+  int end_rank_ = 1;
   int num_collectives_ = 0;
+  int micro_batch_ = -1;                // that is being built
+  std::vector<schedule::Task>* tasks_;  // where tasks go: the schedule's, or a part's
+  std::vector<size_t>* pauses_ = nullptr;
   schedule::Schedule schedule_;
 };
 

@@ -105,6 +105,7 @@ Work LayerWork::Dispatch(int rank, int chunk) const {
   const double pairs = double(layer_.moe->top_k) / options_.layout.expert_ep;
   const double row_bytes = hidden() * options_.bytes.dispatched + 1 + pairs * kPairBytes;
   Work work;
+  work.link_bytes.reserve(static_cast<size_t>(options_.layout.num_ranks()));
   for (int to = 0; to < options_.layout.num_ranks(); ++to) {
     if (to == rank) continue;
     work.link_bytes.push_back({row_bytes, {SizeKind::kSent, layer_idx_, chunk, rank, to}});
@@ -124,6 +125,7 @@ Work LayerWork::Experts(int rank, int chunk) const {
 
 Work LayerWork::Reduce(int rank, int chunk) const {
   Work work;
+  work.memory_bytes.reserve(static_cast<size_t>(options_.layout.num_ranks()));
   for (int to = 0; to < options_.layout.num_ranks(); ++to) {
     if (to == rank) continue;
     const double summed = double(layer_.moe->top_k) / options_.layout.expert_ep;
@@ -135,6 +137,7 @@ Work LayerWork::Reduce(int rank, int chunk) const {
 
 Work LayerWork::Combine(int rank, int chunk) const {
   Work work;
+  work.link_bytes.reserve(static_cast<size_t>(options_.layout.num_ranks()));
   for (int to = 0; to < options_.layout.num_ranks(); ++to) {
     if (to == rank) continue;
     work.link_bytes.push_back(

@@ -1,0 +1,43 @@
+#include "runtime/program_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace convene::runtime {
+namespace {
+
+bool HasSharedExpert(const std::vector<model::LayerSpec>& layers) {
+  return std::any_of(layers.begin(), layers.end(), [](const model::LayerSpec& layer) {
+    return layer.moe && layer.moe->shared_intermediate_size > 0;
+  });
+}
+
+}  // namespace
+
+const Program& ProgramCache::Get(const ProgramKey& key) {
+  const auto found = std::find_if(programs_.begin(), programs_.end(),
+                                  [&](const auto& program) { return program->key == key; });
+  if (found != programs_.end()) {
+    std::rotate(programs_.begin(), found, found + 1);
+    return *programs_.front();
+  }
+  if (programs_.size() == kMostPrograms) programs_.pop_back();
+  programs_.push_front(Build(key));
+  return *programs_.front();
+}
+
+std::unique_ptr<Program> ProgramCache::Build(const ProgramKey& key) const {
+  strategy::StepOptions step = options_.step;
+  step.pipeline = key.pipeline;
+  if (!options_.all_ranks) step.only_rank = options_.rank;
+  auto schedule = std::make_shared<const schedule::Schedule>(
+      key.encoder ? strategy::BuildEncoderStep(spec_, step) : strategy::BuildStep(spec_, step));
+  return std::make_unique<Program>(Program{
+      .key = key,
+      .schedule = schedule,
+      .lanes = RankProgram(*schedule, options_.rank),
+      .computes_beside = key.pipeline.chunks > 1 || key.pipeline.micro_batches > 1 ||
+                         HasSharedExpert(key.encoder ? spec_.encoder_layers : spec_.layers)});
+}
+
+}  // namespace convene::runtime

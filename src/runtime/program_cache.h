@@ -1,0 +1,55 @@
+// Schedules of steps, built and checked once for each form that steps take, with this rank's lanes
+// of them.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "runtime/executor.h"
+#include "strategy/step.h"
+
+namespace convene::runtime {
+
+// What a step's schedule follows from; the same on all ranks, which take it from the same plan and
+// the step's announcement.
+struct ProgramKey {
+  bool encoder = false;
+  strategy::Pipeline pipeline = {};
+
+  bool operator==(const ProgramKey&) const = default;
+};
+
+struct Program {
+  ProgramKey key;
+  std::shared_ptr<const schedule::Schedule> schedule;
+  RankProgram lanes;
+  // Whether something is computed while an exchange is under way.
+  bool computes_beside = false;
+};
+
+class ProgramCache {
+ public:
+  struct Options {
+    strategy::StepOptions step = {};  // its pipeline is what the keys have
+    int rank = 0;
+    bool all_ranks = false;  // tasks of all ranks instead of this one's
+  };
+  // Most that are kept; a form that was not used for longer is built again.
+  static constexpr size_t kMostPrograms = 8;
+
+  // `spec`: the model as all ranks together have it; outlives the cache.
+  ProgramCache(const model::ModelSpec& spec, const Options& options)
+      : spec_(spec), options_(options) {}
+
+  // Valid until kMostPrograms others have been asked for.
+  const Program& Get(const ProgramKey& key);
+
+ private:
+  std::unique_ptr<Program> Build(const ProgramKey& key) const;
+
+  const model::ModelSpec& spec_;
+  Options options_;
+  std::deque<std::unique_ptr<Program>> programs_;  // that was used last: in front
+};
+
+}  // namespace convene::runtime

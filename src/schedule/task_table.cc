@@ -1,0 +1,112 @@
+#include "schedule/task_table.h"
+
+#include <array>
+#include <vector>
+
+namespace convene::schedule {
+namespace {
+
+Access Reads(Thing thing, Reach reach = Reach::kOne) { return {thing, false, reach}; }
+Access Writes(Thing thing, Reach reach = Reach::kOne) { return {thing, true, reach}; }
+
+struct Row {
+  TaskKind kind;
+  std::string_view name;
+  std::vector<Access> accesses = {};
+  enum { kTask, kCollective, kCopy } sort = kTask;
+};
+
+const std::vector<Row>& Rows() {
+  using enum TaskKind;
+  using enum Reach;
+  static const std::vector<Row> rows = {
+      // Of a step.
+      {kEmbed, "embed", {Writes(Thing::kHidden)}},
+      {kGatherRows,
+       "gather_rows",
+       {Reads(Thing::kNormed), Writes(Thing::kGathered)},
+       Row::kCollective},
+      {kHead, "head", {Reads(Thing::kNormed), Reads(Thing::kGathered)}},
+      // Attention.
+      {kNormalize, "normalize", {Writes(Thing::kHidden), Writes(Thing::kNormed)}},
+      {kGatherNormed, "gather_normed", {Writes(Thing::kNormed)}, Row::kCollective},
+      {kProject, "project", {Reads(Thing::kNormed), Writes(Thing::kQkv), Writes(Thing::kSquares)}},
+      {kNormSums, "norm_sums", {Writes(Thing::kSquares)}, Row::kCollective},
+      {kAttention,
+       "attention",
+       {Writes(Thing::kHidden), Writes(Thing::kNormed), Writes(Thing::kQkv), Reads(Thing::kSquares),
+        Writes(Thing::kAttended), Writes(Thing::kPartial), Writes(Thing::kPartialsOut),
+        Writes(Thing::kCache)}},
+      {kScatterSums,
+       "scatter_sums",
+       {Reads(Thing::kPartialsOut), Writes(Thing::kPartialsIn)},
+       Row::kCollective},
+      {kAddPartials,
+       "add_partials",
+       {Reads(Thing::kPartial), Reads(Thing::kPartialsIn), Writes(Thing::kHidden)}},
+      {kPreAttention,
+       "pre_attention",
+       {Reads(Thing::kHidden), Writes(Thing::kNormed), Writes(Thing::kQkv)}},
+      {kAttend, "attend", {Reads(Thing::kQkv), Writes(Thing::kAttended), Writes(Thing::kCache)}},
+      {kPostAttention, "post_attention", {Reads(Thing::kAttended), Writes(Thing::kHidden)}},
+      {kCrossStore,
+       "cross_store",
+       {Reads(Thing::kNormed), Reads(Thing::kGathered), Writes(Thing::kQkv),
+        Writes(Thing::kCache, kAllLayers)}},
+      // Feed-forward.
+      {kDense, "dense", {Writes(Thing::kHidden), Writes(Thing::kNormed)}},
+      {kRoute,
+       "route",
+       {Reads(Thing::kHidden), Writes(Thing::kNormed), Writes(Thing::kRouting),
+        Writes(Thing::kCountsOut), Writes(Thing::kWork), Writes(Thing::kOutgoing, kAllChunks)}},
+      {kCounts, "counts", {Reads(Thing::kCountsOut), Writes(Thing::kCountsIn)}, Row::kCollective},
+      {kDispatch,
+       "dispatch",
+       {Reads(Thing::kCountsOut), Reads(Thing::kCountsIn), Reads(Thing::kOutgoing),
+        Writes(Thing::kIncoming)},
+       Row::kCollective},
+      {kShared, "shared", {Reads(Thing::kNormed), Writes(Thing::kShared)}},
+      {kExperts,
+       "experts",
+       {Reads(Thing::kNormed), Reads(Thing::kRouting), Reads(Thing::kIncoming),
+        Writes(Thing::kWork), Writes(Thing::kSlots)}},
+      {kReduce,
+       "reduce",
+       {Reads(Thing::kWork), Reads(Thing::kSlots, kAllChunks), Writes(Thing::kSumsOut)}},
+      {kCombine, "combine", {Reads(Thing::kSumsOut), Writes(Thing::kSumsIn)}, Row::kCollective},
+      {kFinish,
+       "finish",
+       {Reads(Thing::kWork), Reads(Thing::kRouting), Reads(Thing::kSlots, kAllChunks),
+        Reads(Thing::kSumsIn, kAllChunks), Reads(Thing::kShared), Writes(Thing::kHidden)}},
+      // Copies between tiers.
+      {kSendHidden, "send_hidden", {Writes(Thing::kAttended)}, Row::kCopy},
+      {kSendQkv, "send_qkv", {Writes(Thing::kQkv)}, Row::kCopy},
+      {kLoadPage, "load_page", {}, Row::kCopy},
+      {kStagePage, "stage_page", {}, Row::kCopy},
+  };
+  return rows;
+}
+
+}  // namespace
+
+const TaskTraits& TraitsOf(TaskKind kind) {
+  static const auto table = [] {
+    std::array<TaskTraits, kNumTaskKinds> traits;
+    for (const Row& row : Rows()) {
+      traits[static_cast<size_t>(row.kind)] = {.name = row.name,
+                                               .is_collective = row.sort == Row::kCollective,
+                                               .is_copy = row.sort == Row::kCopy,
+                                               .accesses = row.accesses};
+    }
+    return traits;
+  }();
+  return table.at(static_cast<size_t>(kind));
+}
+
+std::string_view Name(TaskKind kind) { return TraitsOf(kind).name; }
+bool IsCollective(TaskKind kind) { return TraitsOf(kind).is_collective; }
+bool IsCommunication(TaskKind kind) {
+  return TraitsOf(kind).is_collective || TraitsOf(kind).is_copy;
+}
+
+}  // namespace convene::schedule

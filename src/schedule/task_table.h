@@ -1,0 +1,65 @@
+// What each kind of task is: its name, whether ranks do it together, and what it reads and writes.
+// Strategies, the checker of hazards, the executor, the simulator and traces look it up here; what
+// a kind does on a rank is the other half, runtime/step_runner.cc, which has one operator per kind.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "schedule/schedule.h"
+
+namespace convene::schedule {
+
+// What tasks touch. All but the last group belongs to a frame, that is to one micro-batch on one
+// rank (runtime/frame.h).
+enum class Thing {
+  kHidden,       // the residual stream
+  kNormed,       // rows after their norm
+  kQkv,          // projections
+  kSquares,      // sums of squares of projections
+  kAttended,     // attention's output before its projection
+  kPartial,      // attention's output of some heads, as this rank has it
+  kPartialsOut,  // the same, packed for the rows' owners
+  kPartialsIn,
+  kRouting,  // experts and weights of each row
+  kCountsOut,
+  kCountsIn,
+  kOutgoing,  // rows packed for the ranks of their experts; by chunk, as are the next ones
+  kIncoming,
+  kSlots,    // experts' outputs
+  kSumsOut,  // sums of a row's experts, packed for the row's owner
+  kSumsIn,
+  kWork,      // which rows the experts of this rank have, and where their outputs are
+  kShared,    // the shared expert's output
+  kGathered,  // rows whose logits are wanted, of other ranks
+  // Of a rank: all its frames share it.
+  kCache,  // keys and values; by layer
+};
+inline constexpr int kNumThings = static_cast<int>(Thing::kCache) + 1;
+
+inline constexpr bool IsShared(Thing thing) { return thing == Thing::kCache; }
+
+enum class Reach {
+  kOne,        // of the task's chunk (or layer)
+  kAllChunks,  // also what other chunks have of it
+  kAllLayers,
+};
+
+struct Access {
+  Thing thing = Thing::kHidden;
+  bool writes = false;
+  Reach reach = Reach::kOne;
+};
+
+struct TaskTraits {
+  std::string_view name;       // "gather_normed"
+  bool is_collective = false;  // of several ranks
+  bool is_copy = false;        // between tiers
+  // What is touched besides by no other task at the same time, such as a workspace, is not here.
+  // For kinds whose accesses depend on the layout, those of all layouts.
+  std::span<const Access> accesses = {};
+};
+
+const TaskTraits& TraitsOf(TaskKind kind);
+
+}  // namespace convene::schedule
