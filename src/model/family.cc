@@ -8,10 +8,30 @@
 namespace convene::model {
 namespace {
 
+// Of a stack of decoder layers, as most families call them.
+void SetDecoderLayers(nlohmann::json& config, int num_layers) {
+  config[config.contains("n_layers") ? "n_layers" : "num_hidden_layers"] = num_layers;
+  if (const auto dense = config.find("mlp_only_layers");
+      dense != config.end() && dense->is_array()) {
+    const nlohmann::json before = *dense;
+    *dense = nlohmann::json::array();
+    for (const nlohmann::json& layer : before) {
+      if (!layer.is_number_integer() || layer < num_layers) dense->push_back(layer);
+    }
+  }
+  const auto types = config.find("layer_types");
+  if (types == config.end() || !types->is_array() || types->empty()) return;
+  const nlohmann::json pattern = *types;
+  *types = nlohmann::json::array();
+  for (int layer = 0; layer < num_layers; ++layer)
+    types->push_back(pattern[layer % pattern.size()]);
+}
+
 struct Family {
   std::string_view name;  // model_type
   Result<ModelSpec> (*read)(ConfigFields& config);
   Storage quantised = Storage::kPlain;  // how it may be stored otherwise
+  void (*set_num_layers)(nlohmann::json& config, int num_layers) = SetDecoderLayers;
 };
 
 constexpr Family kFamilies[] = {
@@ -24,8 +44,16 @@ constexpr Family kFamilies[] = {
     {"gpt_oss", ReadGptOss, Storage::kMxfp4},
     {"deepseek_v2", ReadDeepseekV2},
     {"deepseek_v3", ReadDeepseekV3, Storage::kFp8Block},
-    {"switch_transformers", ReadSwitchTransformers},
+    {"switch_transformers", ReadSwitchTransformers, Storage::kPlain, SetSwitchTransformersLayers},
 };
+
+// Null: `name` is no family's.
+const Family* FindFamily(std::string_view name) {
+  for (const Family& family : kFamilies) {
+    if (family.name == name) return &family;
+  }
+  return nullptr;
+}
 
 Error NotSupported(std::string_view what) {
   return Error{fmt::format("{} is not supported; the supported model types are {}", what,
@@ -50,48 +78,12 @@ std::vector<std::string_view> FamilyNames() {
   return names;
 }
 
-namespace {
-
-// Both stacks of an encoder-decoder, with as many sparse layers among so many as before.
-void SetStackLayers(nlohmann::json& config, int num_layers) {
-  for (const std::string stack : {"encoder", "decoder"}) {
-    const std::string count = stack == "encoder" ? "num_layers" : "num_decoder_layers";
-    const std::string sparse = "num_sparse_" + stack + "_layers";
-    const std::string step = stack + "_sparse_step";
-    const auto is_count = [&](const std::string& name) {
-      return config.contains(name) && config[name].is_number_integer() && config[name] > 0;
-    };
-    if (!config.contains(step) && is_count(count) && is_count(sparse)) {
-      config[step] =
-          std::max<int64_t>(1, config[count].get<int64_t>() / config[sparse].get<int64_t>());
-    }
-    config[count] = num_layers;
-  }
-}
-
-}  // namespace
-
 void SetNumLayers(nlohmann::json& config, int num_layers) {
   if (!config.is_object()) return;
   const auto type = config.find("model_type");
-  if (type != config.end() && *type == "switch_transformers") {
-    return SetStackLayers(config, num_layers);
-  }
-  config[config.contains("n_layers") ? "n_layers" : "num_hidden_layers"] = num_layers;
-  if (const auto dense = config.find("mlp_only_layers");
-      dense != config.end() && dense->is_array()) {
-    const nlohmann::json before = *dense;
-    *dense = nlohmann::json::array();
-    for (const nlohmann::json& layer : before) {
-      if (!layer.is_number_integer() || layer < num_layers) dense->push_back(layer);
-    }
-  }
-  const auto types = config.find("layer_types");
-  if (types == config.end() || !types->is_array() || types->empty()) return;
-  const nlohmann::json pattern = *types;
-  *types = nlohmann::json::array();
-  for (int layer = 0; layer < num_layers; ++layer)
-    types->push_back(pattern[layer % pattern.size()]);
+  const bool is_named = type != config.end() && type->is_string();
+  const Family* family = is_named ? FindFamily(type->get_ref<const std::string&>()) : nullptr;
+  (family != nullptr ? family->set_num_layers : SetDecoderLayers)(config, num_layers);
 }
 
 Result<ModelSpec> ModelSpecFromConfig(const nlohmann::json& config) {
@@ -100,14 +92,12 @@ Result<ModelSpec> ModelSpecFromConfig(const nlohmann::json& config) {
   const std::string name = fields.Text("model_type", "");
   if (!fields.ok()) return fields.error();
   if (name.empty()) return NotSupported("a configuration without model_type");
-  for (const Family& family : kFamilies) {
-    if (family.name != name) continue;
-    if (Status quantised = CheckQuantisation(family, fields); !quantised) return quantised.error();
-    Result<ModelSpec> spec = family.read(fields);
-    if (spec) spec->family = family.name;
-    return spec;
-  }
-  return NotSupported(fmt::format("model_type {}", Quote(name)));
+  const Family* family = FindFamily(name);
+  if (family == nullptr) return NotSupported(fmt::format("model_type {}", Quote(name)));
+  if (Status quantised = CheckQuantisation(*family, fields); !quantised) return quantised.error();
+  Result<ModelSpec> spec = family->read(fields);
+  if (spec) spec->family = family->name;
+  return spec;
 }
 
 }  // namespace convene::model

@@ -36,4 +36,7 @@ Result<ModelSpec> ReadDeepseekV2(ConfigFields& config);
 Result<ModelSpec> ReadDeepseekV3(ConfigFields& config);
 Result<ModelSpec> ReadSwitchTransformers(ConfigFields& config);
 
+// SetNumLayers of the families that call their layers otherwise than a decoder does.
+void SetSwitchTransformersLayers(nlohmann::json& config, int num_layers);
+
 }  // namespace convene::model

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/quote.h"
 #include "model/config_limits.h"
@@ -220,6 +221,23 @@ Result<ModelSpec> ReadSwitchTransformers(ConfigFields& config) {
   for (LayerSpec& layer : spec.layers) layer.cross_attention = cross;
   BindTensors(spec);
   return spec;
+}
+
+// Both stacks of an encoder-decoder, with as many sparse layers among so many as before.
+void SetSwitchTransformersLayers(nlohmann::json& config, int num_layers) {
+  for (const std::string stack : {"encoder", "decoder"}) {
+    const std::string count = stack == "encoder" ? "num_layers" : "num_decoder_layers";
+    const std::string sparse = "num_sparse_" + stack + "_layers";
+    const std::string step = stack + "_sparse_step";
+    const auto is_count = [&](const std::string& name) {
+      return config.contains(name) && config[name].is_number_integer() && config[name] > 0;
+    };
+    if (!config.contains(step) && is_count(count) && is_count(sparse)) {
+      config[step] =
+          std::max<int64_t>(1, config[count].get<int64_t>() / config[sparse].get<int64_t>());
+    }
+    config[count] = num_layers;
+  }
 }
 
 }  // namespace convene::model

@@ -1,0 +1,128 @@
+#include "plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace convene::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string Complaint(const char* text) {
+  const Result<Plan> plan = PlanFromJson(nlohmann::json::parse(text));
+  return plan ? "" : plan.error().message;
+}
+
+TEST(Plan, WithoutFieldsIsTheDefault) {
+  const Result<Plan> plan = PlanFromJson(nlohmann::json{{"version", 1}});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(*plan, Plan());
+  EXPECT_EQ(plan->layout.num_ranks(), 1);
+  EXPECT_EQ(plan->pipeline.chunks, 1);
+  EXPECT_FALSE(plan->auto_pipeline);
+  EXPECT_EQ(plan->wire, Wire::kAuto);
+  EXPECT_EQ(plan->gemm, GemmChoice::kAuto);
+  EXPECT_EQ(plan->comm_budget, 0);
+}
+
+TEST(Plan, IsReadAsItIsWritten) {
+  for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8}) {
+    for (const GemmChoice gemm : {GemmChoice::kAuto, GemmChoice::kGrouped, GemmChoice::kDense}) {
+      for (const auto cut : {strategy::ChunkCut::kTokens, strategy::ChunkCut::kExperts}) {
+        for (const bool is_auto : {false, true}) {
+          Plan plan;
+          plan.layout = strategy::Layout{
+              .attention_tp = 2, .attention_dp = 3, .expert_ep = 6, .expert_tp = 1};
+          plan.pipeline = {.chunks = is_auto ? 1 : 4, .cut = cut, .overlap = !is_auto};
+          plan.auto_pipeline = is_auto;
+          plan.wire = wire;
+          plan.gemm = gemm;
+          plan.comm_budget = kMostCommBudget;
+          const std::string text = ToJson(plan).dump();
+          const Result<Plan> read = PlanFromJson(nlohmann::json::parse(text));
+          ASSERT_TRUE(read) << text << ": " << read.error().message;
+          EXPECT_EQ(*read, plan) << text;
+          EXPECT_EQ(ToJson(*read).dump(), text);
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, IsWrittenForPeople) {
+  EXPECT_EQ(ToJson(Plan()).dump(), R"({"version":1,"layout":"attention=tp1,experts=ep1",)"
+                                   R"("pipeline":{"chunks":1,"cut":"tokens","overlap":true},)"
+                                   R"("wire":"auto","gemm":"auto","comm_budget":0})");
+}
+
+TEST(Plan, RefusalsSayWhatIsWrong) {
+  for (const char* text : {"[]", "{}", "1", "null", R"("plan")", R"({"layout": ""})"}) {
+    EXPECT_EQ(Complaint(text), "not a plan: it has no version") << text;
+  }
+  for (const char* version : {"0", "2", "\"1\"", "null", "1.5", "true"}) {
+    EXPECT_EQ(Complaint(fmt::format(R"({{"version": {}}})", version).c_str()),
+              fmt::format("a plan of version {}; this program reads version 1", version));
+  }
+  EXPECT_EQ(Complaint(R"({"version": 1, "wires": "f32"})"), "\"wires\" is not known");
+  EXPECT_EQ(Complaint(R"({"version": 1, "wire": 32})"),
+            "\"wire\" is not known or of the wrong kind");
+  EXPECT_EQ(Complaint(R"({"version": 1, "wire": "fp16"})"),
+            "the wire format is auto, f32, bf16 or fp8, not \"fp16\"");
+  EXPECT_EQ(Complaint(R"({"version": 1, "gemm": "sparse"})"),
+            "gemm is auto, grouped or dense, not \"sparse\"");
+  EXPECT_EQ(Complaint(R"({"version": 1, "comm_budget": 1025})"),
+            "a comm_budget of 1025 threads is out of range");
+  EXPECT_THAT(Complaint(R"({"version": 1, "pipeline": {"chunks": 0}})"),
+              StartsWith("a pipeline of 0 chunks is out of range; it must be 1 to "));
+  EXPECT_EQ(Complaint(R"({"version": 1, "pipeline": {"cut": "rows"}})"),
+            "chunks are cut by tokens or by experts, not by \"rows\"");
+  EXPECT_EQ(Complaint(R"({"version": 1, "pipeline": {"depth": 2}})"),
+            "pipeline.\"depth\" is not known or of the wrong kind");
+  EXPECT_EQ(Complaint(R"({"version": 1, "pipeline": 4})"), "pipeline is not an object");
+  EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=dp2,experts=ep3"})"),
+              HasSubstr("both must have all of them"));
+}
+
+TEST(Plan, OfAFileNamesItInErrors) {
+  const Result<Plan> missing = ReadPlan("/no/such/plan");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().kind, ErrorKind::kNotFound);
+  EXPECT_THAT(missing.error().message, HasSubstr("/no/such/plan"));
+  const Result<Plan> empty = ReadPlan("/dev/null");
+  ASSERT_FALSE(empty);
+  EXPECT_THAT(empty.error().message, StartsWith("/dev/null: "));
+}
+
+TEST(ParsePipeline, TakesANumberOrAutoAndWhatIsCut) {
+  Plan plan;
+  ASSERT_TRUE(ParsePipeline("4:experts", &plan));
+  EXPECT_EQ(plan.pipeline.chunks, 4);
+  EXPECT_EQ(plan.pipeline.cut, strategy::ChunkCut::kExperts);
+  EXPECT_FALSE(plan.auto_pipeline);
+  ASSERT_TRUE(ParsePipeline("auto:tokens", &plan));
+  EXPECT_TRUE(plan.auto_pipeline);
+  EXPECT_EQ(plan.pipeline.cut, strategy::ChunkCut::kTokens);
+  ASSERT_TRUE(ParsePipeline("2", &plan));
+  EXPECT_FALSE(plan.auto_pipeline);
+  EXPECT_EQ(plan.pipeline.chunks, 2);
+}
+
+TEST(Layout, DefaultDividesSequencesAndExperts) {
+  for (const int num_ranks : {1, 2, 3, 8}) {
+    const strategy::Layout layout = DefaultLayout(num_ranks);
+    EXPECT_EQ(layout, (strategy::Layout{.attention_dp = num_ranks, .expert_ep = num_ranks}));
+    EXPECT_TRUE(CheckRanks(layout, num_ranks));
+  }
+}
+
+TEST(Layout, MustHaveAllRanks) {
+  for (const int num_ranks : {1, 3, 4}) {
+    const Status fits = CheckRanks(DefaultLayout(2), num_ranks);
+    ASSERT_FALSE(fits) << num_ranks;
+    EXPECT_NE(fits.error().message, "");
+  }
+}
+
+}  // namespace
+}  // namespace convene::plan
