@@ -92,13 +92,13 @@ std::string DescribeWindow(const ModelSpec& spec) {
 
 std::string DescribeWeights(const MoeSpec& moe) {
   const bool sigmoid = moe.score == model::RouterScore::kSigmoid;
-  switch (moe.gate_norm) {
-    case model::GateNorm::kNone:
+  switch (moe.router_norm) {
+    case model::RouterNorm::kNone:
       return sigmoid ? "weighted by sigmoid" : "weighted by probability";
-    case model::GateNorm::kSum:
+    case model::RouterNorm::kSum:
       return fmt::format("weights{} sum to {:g}", sigmoid ? " by sigmoid" : "", moe.routed_scale);
-    case model::GateNorm::kPNorm:
-      return fmt::format("weights have {:g}-norm 1", moe.gate_norm_p);
+    case model::RouterNorm::kPNorm:
+      return fmt::format("weights have {:g}-norm 1", moe.router_norm_p);
   }
   return "";
 }
@@ -124,7 +124,7 @@ std::string DescribeExperts(const MoeSpec& moe) {
   }
   if (moe.correction_bias) text += ", chosen with a bias per expert";
   text += ", " + DescribeWeights(moe);
-  if (moe.gate_norm != model::GateNorm::kSum && moe.routed_scale != 1) {
+  if (moe.router_norm != model::RouterNorm::kSum && moe.routed_scale != 1) {
     text += fmt::format(" times {:g}", moe.routed_scale);
   }
   text += DescribeActivation(moe.activation);

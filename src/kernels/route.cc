@@ -11,20 +11,20 @@
 namespace convene::kernels {
 namespace {
 
-float NormOf(const Gate& gate, const float* weights) {
-  switch (gate.norm) {
-    case GateNorm::kNone:
+float NormOf(const Router& router, const float* weights) {
+  switch (router.norm) {
+    case RouterNorm::kNone:
       return 1;
-    case GateNorm::kSum: {
+    case RouterNorm::kSum: {
       double sum = 0;
-      for (int i = 0; i < gate.top_k; ++i) sum += weights[i];
+      for (int i = 0; i < router.top_k; ++i) sum += weights[i];
       return static_cast<float>(sum + 1e-20);  // sigmoids of very negative logits may all be zero
     }
-    case GateNorm::kPNorm: {
-      if (std::isinf(gate.norm_p)) return *std::max_element(weights, weights + gate.top_k);
+    case RouterNorm::kPNorm: {
+      if (std::isinf(router.norm_p)) return *std::max_element(weights, weights + router.top_k);
       double sum = 0;
-      for (int i = 0; i < gate.top_k; ++i) sum += std::pow(double{weights[i]}, gate.norm_p);
-      return static_cast<float>(std::pow(sum, 1.0 / gate.norm_p));
+      for (int i = 0; i < router.top_k; ++i) sum += std::pow(double{weights[i]}, router.norm_p);
+      return static_cast<float>(std::pow(sum, 1.0 / router.norm_p));
     }
   }
   return 1;
@@ -48,74 +48,75 @@ int TakeLargest(const Value& value, int begin, int end, int wanted, int32_t* bes
 
 // The chosen experts in increasing order; the largest value(expert) is the best.
 template <typename Value>
-void Choose(const Gate& gate, const Value& value, int32_t* experts) {
-  if (gate.num_groups == gate.top_groups) {
-    TakeLargest(value, 0, gate.num_experts, gate.top_k, experts, 0);
-    std::sort(experts, experts + gate.top_k);
+void Choose(const Router& router, const Value& value, int32_t* experts) {
+  if (router.num_groups == router.top_groups) {
+    TakeLargest(value, 0, router.num_experts, router.top_k, experts, 0);
+    std::sort(experts, experts + router.top_k);
     return;
   }
-  DCHECK(gate.num_experts % gate.num_groups == 0 && gate.top_groups <= kMaxTopK);
-  const int size = gate.num_experts / gate.num_groups;
+  DCHECK(router.num_experts % router.num_groups == 0 && router.top_groups <= kMaxTopK);
+  const int size = router.num_experts / router.num_groups;
   const auto group_value = [&](int group) {
     int32_t best[2];
     const int found = TakeLargest(value, group * size, (group + 1) * size, 2, best, 0);
-    if (gate.group_score == GroupScore::kMax || found < 2) return value(best[0]);
+    if (router.group_score == GroupScore::kMax || found < 2) return value(best[0]);
     return value(best[0]) + value(best[1]);
   };
   std::array<int32_t, kMaxTopK> groups;
-  TakeLargest(group_value, 0, gate.num_groups, gate.top_groups, groups.data(), 0);
-  std::sort(groups.begin(), groups.begin() + gate.top_groups);
+  TakeLargest(group_value, 0, router.num_groups, router.top_groups, groups.data(), 0);
+  std::sort(groups.begin(), groups.begin() + router.top_groups);
   int found = 0;
-  for (int i = 0; i < gate.top_groups; ++i) {
+  for (int i = 0; i < router.top_groups; ++i) {
     const int first = groups[i] * size;
-    found = TakeLargest(value, first, first + size, gate.top_k, experts, found);
+    found = TakeLargest(value, first, first + size, router.top_k, experts, found);
   }
-  DCHECK(found == gate.top_k);
-  std::sort(experts, experts + gate.top_k);
+  DCHECK(found == router.top_k);
+  std::sort(experts, experts + router.top_k);
 }
 
 // Softmax keeps the order of the logits, so only the chosen experts' scores are computed.
-void SelectBySoftmax(const Gate& gate, const float* logits, int32_t* experts, float* weights) {
+void SelectBySoftmax(const Router& router, const float* logits, int32_t* experts, float* weights) {
   Choose(
-      gate, [&](int expert) { return logits[expert]; }, experts);
-  const float top = *std::max_element(logits, logits + gate.num_experts);
+      router, [&](int expert) { return logits[expert]; }, experts);
+  const float top = *std::max_element(logits, logits + router.num_experts);
   double total = 0;
-  for (int expert = 0; expert < gate.num_experts; ++expert) {
+  for (int expert = 0; expert < router.num_experts; ++expert) {
     total += std::exp(logits[expert] - top);
   }
-  for (int i = 0; i < gate.top_k; ++i) {
+  for (int i = 0; i < router.top_k; ++i) {
     weights[i] = static_cast<float>(std::exp(logits[experts[i]] - top) / total);
   }
 }
 
 // The scores replace the logits; float32, as ties and corrections are decided among floats.
-void SelectBySigmoid(const Gate& gate, float* logits, int32_t* experts, float* weights) {
+void SelectBySigmoid(const Router& router, float* logits, int32_t* experts, float* weights) {
   float total = 0;
-  for (int expert = 0; expert < gate.num_experts; ++expert) {
+  for (int expert = 0; expert < router.num_experts; ++expert) {
     logits[expert] = static_cast<float>(1 / (1 + std::exp(-double{logits[expert]})));
     total += logits[expert];
   }
   const auto value = [&](int expert) {
-    return gate.correction != nullptr ? logits[expert] + gate.correction[expert] : logits[expert];
+    return router.correction != nullptr ? logits[expert] + router.correction[expert]
+                                        : logits[expert];
   };
-  Choose(gate, value, experts);
-  for (int i = 0; i < gate.top_k; ++i) weights[i] = logits[experts[i]];
+  Choose(router, value, experts);
+  for (int i = 0; i < router.top_k; ++i) weights[i] = logits[experts[i]];
   // An expert whose score is NaN is not chosen; the token's result shall tell of it all the same.
-  if (std::isnan(total)) std::fill_n(weights, gate.top_k, total);
+  if (std::isnan(total)) std::fill_n(weights, router.top_k, total);
 }
 
 }  // namespace
 
-void SelectExperts(const Gate& gate, float* logits, int32_t* experts, float* weights) {
-  DCHECK(gate.top_k <= gate.num_experts && gate.top_k <= kMaxTopK);
-  if (gate.score == RouterScore::kSigmoid) {
-    SelectBySigmoid(gate, logits, experts, weights);
+void SelectExperts(const Router& router, float* logits, int32_t* experts, float* weights) {
+  DCHECK(router.top_k <= router.num_experts && router.top_k <= kMaxTopK);
+  if (router.score == RouterScore::kSigmoid) {
+    SelectBySigmoid(router, logits, experts, weights);
   } else {
-    DCHECK(gate.correction == nullptr);
-    SelectBySoftmax(gate, logits, experts, weights);
+    DCHECK(router.correction == nullptr);
+    SelectBySoftmax(router, logits, experts, weights);
   }
-  const float norm = NormOf(gate, weights);
-  for (int i = 0; i < gate.top_k; ++i) weights[i] = weights[i] / norm * gate.scale;
+  const float norm = NormOf(router, weights);
+  for (int i = 0; i < router.top_k; ++i) weights[i] = weights[i] / norm * router.scale;
 }
 
 void TreeMerges(const int32_t* experts, int count, Merge* merges) {

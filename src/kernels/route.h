@@ -9,11 +9,12 @@
 
 namespace convene::kernels {
 
-using tensor::GateNorm;
 using tensor::GroupScore;
+using tensor::RouterNorm;
 using tensor::RouterScore;
 
-struct Gate {
+// How experts are chosen from a router's logits, and how their weights are made of their scores.
+struct Router {
   int num_experts = 0;
   int top_k = 0;  // at most kMaxTopK
   RouterScore score = RouterScore::kSoftmax;
@@ -23,16 +24,16 @@ struct Gate {
   int num_groups = 1;
   int top_groups = 1;
   GroupScore group_score = GroupScore::kMax;
-  GateNorm norm = GateNorm::kNone;
+  RouterNorm norm = RouterNorm::kNone;
   float norm_p = 1;
   float scale = 1;  // of the weights, after the norm
 };
 
 // The top_k experts of one token in increasing order of expert, with their weights: the experts of
 // the best groups with the largest scores (softmax over all experts, or sigmoid), the lowest index
-// first on ties, divided as the gate says. `logits` (num_experts) may be overwritten by
+// first on ties, divided as the router says. `logits` (num_experts) may be overwritten by
 // scores.
-void SelectExperts(const Gate& gate, float* logits, int32_t* experts, float* weights);
+void SelectExperts(const Router& router, float* logits, int32_t* experts, float* weights);
 
 // The sums of a fixed binary tree over expert indices, for `count` experts in increasing order:
 // neighbours meet at the lowest common ancestor, missing leaves are skipped. So an aligned

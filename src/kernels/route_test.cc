@@ -30,9 +30,9 @@ TEST(SelectExperts, NormalisesAsTheGateSays) {
   SelectExperts({.num_experts = 4, .top_k = 2}, logits, experts, weights);
   EXPECT_NEAR(weights[0], a, 1e-6);
   EXPECT_NEAR(weights[1], b, 1e-6);
-  SelectExperts({.num_experts = 4, .top_k = 2, .norm = GateNorm::kSum}, logits, experts, weights);
+  SelectExperts({.num_experts = 4, .top_k = 2, .norm = RouterNorm::kSum}, logits, experts, weights);
   EXPECT_NEAR(weights[0], a / (a + b), 1e-6);
-  SelectExperts({.num_experts = 4, .top_k = 2, .norm = GateNorm::kPNorm, .norm_p = 2}, logits,
+  SelectExperts({.num_experts = 4, .top_k = 2, .norm = RouterNorm::kPNorm, .norm_p = 2}, logits,
                 experts, weights);
   EXPECT_NEAR(weights[1], b / std::sqrt(a * a + b * b), 1e-6);
 }
@@ -86,7 +86,7 @@ TEST(SelectExperts, ScoresBySigmoidAndScalesAfterTheNorm) {
   SelectExperts({.num_experts = 4,
                  .top_k = 2,
                  .score = RouterScore::kSigmoid,
-                 .norm = GateNorm::kSum,
+                 .norm = RouterNorm::kSum,
                  .scale = 2.5f},
                 scores, experts, weights);
   EXPECT_NEAR(weights[0], 2.5 * sigmoid(0.5) / (sigmoid(0.5) + sigmoid(2)), 1e-6);
@@ -111,7 +111,7 @@ TEST(SelectExperts, DividesNothingByNothing) {
   int32_t experts[2];
   float weights[2];
   SelectExperts(
-      {.num_experts = 3, .top_k = 2, .score = RouterScore::kSigmoid, .norm = GateNorm::kSum},
+      {.num_experts = 3, .top_k = 2, .score = RouterScore::kSigmoid, .norm = RouterNorm::kSum},
       logits, experts, weights);
   EXPECT_EQ(experts[0], 0);
   EXPECT_EQ(experts[1], 1);
@@ -122,17 +122,17 @@ TEST(SelectExperts, ChoosesAmongTheGroupsWithTheLargestScore) {
   float logits[] = {5, -9, 4, 4, 3, 4.5f};  // groups of two
   int32_t experts[2];
   float weights[2];
-  Gate gate{.num_experts = 6, .top_k = 2, .num_groups = 3, .top_groups = 1};
-  SelectExperts(gate, logits, experts, weights);
+  Router router{.num_experts = 6, .top_k = 2, .num_groups = 3, .top_groups = 1};
+  SelectExperts(router, logits, experts, weights);
   EXPECT_EQ(experts[0], 0);
   EXPECT_EQ(experts[1], 1);
   double total = 0;
   for (const float logit : logits) total += std::exp(logit);
   EXPECT_NEAR(weights[0], std::exp(5) / total, 1e-6) << "of all experts' softmax";
 
-  gate.score = RouterScore::kSigmoid;
-  gate.group_score = GroupScore::kTopTwoSum;
-  SelectExperts(gate, logits, experts, weights);
+  router.score = RouterScore::kSigmoid;
+  router.group_score = GroupScore::kTopTwoSum;
+  SelectExperts(router, logits, experts, weights);
   EXPECT_EQ(experts[0], 2);
   EXPECT_EQ(experts[1], 3);
 }
@@ -142,17 +142,18 @@ TEST(SelectExperts, TakesTheLowestGroupAndIndexOnTies) {
   int32_t experts[3];
   float weights[3];
   for (const auto kind : {GroupScore::kMax, GroupScore::kTopTwoSum}) {
-    Gate gate{.num_experts = 12, .top_k = 3, .num_groups = 4, .top_groups = 2, .group_score = kind};
-    SelectExperts(gate, logits.data(), experts, weights);
+    Router router{
+        .num_experts = 12, .top_k = 3, .num_groups = 4, .top_groups = 2, .group_score = kind};
+    SelectExperts(router, logits.data(), experts, weights);
     EXPECT_EQ(std::vector<int32_t>(experts, experts + 3), (std::vector<int32_t>{0, 1, 2}));
   }
   logits = {0, 0, 2, 2, 0, 0, 2, 2, 0, 0, 2, 2};  // groups of one have no second
-  Gate gate{.num_experts = 12,
-            .top_k = 3,
-            .num_groups = 12,
-            .top_groups = 3,
-            .group_score = GroupScore::kTopTwoSum};
-  SelectExperts(gate, logits.data(), experts, weights);
+  Router router{.num_experts = 12,
+                .top_k = 3,
+                .num_groups = 12,
+                .top_groups = 3,
+                .group_score = GroupScore::kTopTwoSum};
+  SelectExperts(router, logits.data(), experts, weights);
   EXPECT_EQ(std::vector<int32_t>(experts, experts + 3), (std::vector<int32_t>{2, 3, 6}));
 }
 

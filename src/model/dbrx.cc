@@ -18,8 +18,8 @@ MoeSpec ReadExperts(ConfigFields& config, int num_layers) {
   };
   constexpr std::string_view kNorm = "moe_normalize_expert_weights";
   if (!ffn.IsNull(kNorm)) {
-    moe.gate_norm_p = static_cast<float>(ffn.Number(kNorm, 1, {1e-2, 1e2}));
-    moe.gate_norm = moe.gate_norm_p == 1 ? GateNorm::kSum : GateNorm::kPNorm;
+    moe.router_norm_p = static_cast<float>(ffn.Number(kNorm, 1, {1e-2, 1e2}));
+    moe.router_norm = moe.router_norm_p == 1 ? RouterNorm::kSum : RouterNorm::kPNorm;
   }
   CheckExperts(config, moe, num_layers);
   return moe;

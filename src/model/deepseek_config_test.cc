@@ -94,7 +94,7 @@ TEST(Deepseek, ReadsV2Lite) {
   EXPECT_EQ(moe.shared_intermediate_size, 2816);
   EXPECT_FALSE(moe.shared_expert_gate);
   EXPECT_EQ(moe.score, RouterScore::kSoftmax);
-  EXPECT_EQ(moe.gate_norm, GateNorm::kNone);
+  EXPECT_EQ(moe.router_norm, RouterNorm::kNone);
   EXPECT_EQ(moe.num_groups, 1);
   EXPECT_EQ(moe.routed_scale, 1);
   EXPECT_FALSE(moe.correction_bias);
@@ -123,7 +123,7 @@ TEST(Deepseek, ReadsV3InFp8) {
   EXPECT_EQ(layer.moe->group_score, GroupScore::kTopTwoSum);
   EXPECT_EQ(layer.moe->num_groups, 8);
   EXPECT_EQ(layer.moe->top_groups, 4);
-  EXPECT_EQ(layer.moe->gate_norm, GateNorm::kSum);
+  EXPECT_EQ(layer.moe->router_norm, RouterNorm::kSum);
   EXPECT_EQ(layer.moe->routed_scale, 2.5f);
   EXPECT_EQ(layer.moe->shared_intermediate_size, 2048);
 
@@ -148,7 +148,7 @@ TEST(Deepseek, FillsInWhatV3LeavesOut) {
   EXPECT_EQ(absent->vocab_size, given->vocab_size);
   EXPECT_EQ(absent->tensors.size(), given->tensors.size());
   EXPECT_EQ(absent->layers[3].moe->routed_scale, 2.5f);
-  EXPECT_EQ(absent->layers[3].moe->gate_norm, GateNorm::kSum);
+  EXPECT_EQ(absent->layers[3].moe->router_norm, RouterNorm::kSum);
   EXPECT_EQ(absent->layers[3].attention.latent->query_rank, 1536);
   EXPECT_EQ(absent->max_positions, 4096);
   EXPECT_EQ(absent->rope.scaling, RopeScaling::kNone);
@@ -167,10 +167,10 @@ TEST(Deepseek, V2DividesBySumInsteadOfScaling) {
   const auto spec = Read(Config("deepseek_v2", R"("norm_topk_prob": true,
                                                   "routed_scaling_factor": 16)"));
   ASSERT_TRUE(spec) << spec.error().message;
-  EXPECT_EQ(spec->layers[0].moe->gate_norm, GateNorm::kSum);
+  EXPECT_EQ(spec->layers[0].moe->router_norm, RouterNorm::kSum);
   EXPECT_EQ(spec->layers[0].moe->routed_scale, 1);
   const auto scaled = Read(Config("deepseek_v2", R"("routed_scaling_factor": 16)"));
-  EXPECT_EQ(scaled->layers[0].moe->gate_norm, GateNorm::kNone);
+  EXPECT_EQ(scaled->layers[0].moe->router_norm, RouterNorm::kNone);
   EXPECT_EQ(scaled->layers[0].moe->routed_scale, 16);
 }
 

@@ -17,7 +17,7 @@ Result<ModelSpec> ReadDeepseekV2(ConfigFields& config) {
   moe.routed_scale = static_cast<float>(config.Number("routed_scaling_factor", 1, kMultiplier));
   // As the published code, which divides by the sum instead of scaling; transformers ignores it.
   if (config.Boolean("norm_topk_prob", false) && moe.top_k > 1) {
-    moe.gate_norm = GateNorm::kSum;
+    moe.router_norm = RouterNorm::kSum;
     moe.routed_scale = 1;
   }
   CheckText(config, "scoring_func", "softmax");

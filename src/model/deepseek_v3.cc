@@ -13,7 +13,7 @@ Result<ModelSpec> ReadDeepseekV3(ConfigFields& config) {
       .score = RouterScore::kSigmoid,
       .correction_bias = true,
       .group_score = GroupScore::kTopTwoSum,
-      .gate_norm = config.Boolean("norm_topk_prob", true) ? GateNorm::kSum : GateNorm::kNone,
+      .router_norm = config.Boolean("norm_topk_prob", true) ? RouterNorm::kSum : RouterNorm::kNone,
       .routed_scale = static_cast<float>(config.Number("routed_scaling_factor", 2.5, kMultiplier)),
   };
   CheckText(config, "scoring_func", "sigmoid");

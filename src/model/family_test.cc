@@ -46,7 +46,7 @@ TEST(Family, ReadsMixtral8x7B) {
   EXPECT_EQ(attention.num_kv_heads, 8);
   EXPECT_EQ(attention.window, 0);
   EXPECT_FLOAT_EQ(attention.scale, 0.08838834764f);
-  EXPECT_EQ(spec->layers[0].moe->gate_norm, GateNorm::kSum);
+  EXPECT_EQ(spec->layers[0].moe->router_norm, RouterNorm::kSum);
   EXPECT_EQ(spec->layers[0].moe->shared_intermediate_size, 0);
 
   // Embedding, head, final norm; per layer two norms, four projections, a router, 8 x 3 matrices.
@@ -84,7 +84,7 @@ TEST(Family, ReadsQwen3Moe30B) {
   EXPECT_EQ(attention.query_dim(), 4096);
   EXPECT_EQ(attention.qk_norm, QkNorm::kPerHead);
   EXPECT_FALSE(attention.qkv_bias);
-  EXPECT_EQ(spec->layers[47].moe->gate_norm, GateNorm::kSum);
+  EXPECT_EQ(spec->layers[47].moe->router_norm, RouterNorm::kSum);
   EXPECT_EQ(spec->layers[47].moe->num_experts, 128);
   EXPECT_EQ(Find(*spec, TensorRole::kQueryNorm, 3)->stored_shape, Shape{128});
   EXPECT_EQ(Find(*spec, TensorRole::kAttentionOutput, 3)->stored_shape, (Shape{2048, 4096}));
@@ -99,7 +99,7 @@ TEST(Family, Qwen3MoeAcceptsTheSpellingsOfTransformers5) {
       "rope_parameters": {"rope_type": "default", "rope_theta": 5e6}})");
   ASSERT_TRUE(spec) << spec.error().message;
   EXPECT_EQ(spec->layers[0].moe->num_experts, 16);
-  EXPECT_EQ(spec->layers[0].moe->gate_norm, GateNorm::kNone);
+  EXPECT_EQ(spec->layers[0].moe->router_norm, RouterNorm::kNone);
   EXPECT_EQ(spec->layers[23].attention.window, 64);
   EXPECT_EQ(spec->rope.theta, 5e6);
   EXPECT_NE(Find(*spec, TensorRole::kAttentionOutputBias, 0), nullptr);
@@ -167,7 +167,7 @@ TEST(Family, ReadsQwen2Moe57B) {
   EXPECT_TRUE(layer.attention.qkv_bias);
   EXPECT_FALSE(layer.attention.output_bias);
   EXPECT_EQ(layer.attention.window, 0);
-  EXPECT_EQ(layer.moe->gate_norm, GateNorm::kNone);
+  EXPECT_EQ(layer.moe->router_norm, RouterNorm::kNone);
   EXPECT_EQ(layer.moe->shared_intermediate_size, 20480);
   EXPECT_TRUE(layer.moe->shared_expert_gate);
   EXPECT_EQ(Find(*spec, TensorRole::kSharedDown, 27)->name,
@@ -221,7 +221,7 @@ TEST(Family, ReadsOlmoe1B7B) {
   const LayerSpec& layer = spec->layers[15];
   EXPECT_EQ(layer.attention.qk_norm, QkNorm::kWholeProjection);
   EXPECT_FALSE(layer.attention.clip_qkv);
-  EXPECT_EQ(layer.moe->gate_norm, GateNorm::kNone);
+  EXPECT_EQ(layer.moe->router_norm, RouterNorm::kNone);
   EXPECT_EQ(layer.moe->intermediate_size, 1024);
   EXPECT_EQ(Find(*spec, TensorRole::kQueryNorm, 0)->stored_shape, Shape{2048});
 }
@@ -249,7 +249,7 @@ TEST(Family, ReadsDbrx) {
   const LayerSpec& layer = spec->layers[39];
   EXPECT_EQ(layer.attention.clip_qkv, 8.0f);
   EXPECT_EQ(layer.attention.head_dim, 128);
-  EXPECT_EQ(layer.moe->gate_norm, GateNorm::kSum);
+  EXPECT_EQ(layer.moe->router_norm, RouterNorm::kSum);
   EXPECT_EQ(layer.moe->top_k, 4);
 
   const TensorBinding* value = Find(*spec, TensorRole::kValue, 39);
@@ -265,17 +265,17 @@ TEST(Family, ReadsDbrx) {
   EXPECT_EQ(down->first_row, 3 * 10752);
 }
 
-TEST(Family, DbrxNormalisesItsGateAsConfigured) {
-  const auto gate_norm = [](const char* value) {
+TEST(Family, DbrxNormalisesItsRouterAsConfigured) {
+  const auto router_norm = [](const char* value) {
     const auto spec = Read(fmt::format(
         R"({{"model_type": "dbrx", "ffn_config": {{"moe_normalize_expert_weights": {}}}}})",
         value));
     EXPECT_TRUE(spec) << spec.error().message;
-    return std::pair(spec->layers[0].moe->gate_norm, spec->layers[0].moe->gate_norm_p);
+    return std::pair(spec->layers[0].moe->router_norm, spec->layers[0].moe->router_norm_p);
   };
-  EXPECT_EQ(gate_norm("null").first, GateNorm::kNone);
-  EXPECT_EQ(gate_norm("1").first, GateNorm::kSum);
-  EXPECT_EQ(gate_norm("2.5"), std::pair(GateNorm::kPNorm, 2.5f));
+  EXPECT_EQ(router_norm("null").first, RouterNorm::kNone);
+  EXPECT_EQ(router_norm("1").first, RouterNorm::kSum);
+  EXPECT_EQ(router_norm("2.5"), std::pair(RouterNorm::kPNorm, 2.5f));
 }
 
 TEST(Family, DbrxPrefersRopeParametersOverItsAttentionConfig) {
@@ -376,7 +376,7 @@ TEST(Family, ReadsGranite3_1_1B) {
   EXPECT_EQ(spec->residual_scale, 0.22f);
   EXPECT_FLOAT_EQ(spec->logits_scale, 1.0f / 6);
   EXPECT_EQ(spec->layers[0].attention.scale, 0.015625f);
-  EXPECT_EQ(spec->layers[0].moe->gate_norm, GateNorm::kSum);
+  EXPECT_EQ(spec->layers[0].moe->router_norm, RouterNorm::kSum);
   const TensorBinding* up = Find(*spec, TensorRole::kExpertUp, 23, 31);
   ASSERT_NE(up, nullptr);
   EXPECT_EQ(up->name, "model.layers.23.block_sparse_moe.input_linear.weight");

@@ -147,7 +147,7 @@ Result<ModelSpec> ReadGptOss(ConfigFields& config) {
                      .alpha = static_cast<float>(config.Number("swiglu_alpha", 1.702, kClip))},
       .expert_bias = true,
       .router_bias = true,
-      .gate_norm = GateNorm::kSum,
+      .router_norm = RouterNorm::kSum,
   };
   CheckExperts(config, moe, decoder.num_layers);
 

@@ -56,7 +56,7 @@ Result<ModelSpec> ReadGraniteMoe(ConfigFields& config) {
       .num_experts = config.Integer({"num_local_experts", "num_experts"}, 8, kExperts),
       .top_k = config.Integer("num_experts_per_tok", 2, kExperts),
       .intermediate_size = config.Integer("intermediate_size", 11008, kIntermediate),
-      .gate_norm = GateNorm::kSum,
+      .router_norm = RouterNorm::kSum,
   };
   CheckExperts(config, moe, decoder.num_layers);
   if (!config.ok()) return config.error();

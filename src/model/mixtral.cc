@@ -19,7 +19,7 @@ Result<ModelSpec> ReadMixtral(ConfigFields& config) {
       .num_experts = config.Integer({"num_local_experts", "num_experts"}, 8, kExperts),
       .top_k = config.Integer("num_experts_per_tok", 2, kExperts),
       .intermediate_size = config.Integer("intermediate_size", 14336, kIntermediate),
-      .gate_norm = GateNorm::kSum,
+      .router_norm = RouterNorm::kSum,
   };
   CheckExperts(config, moe, decoder.num_layers);
   if (!config.ok()) return config.error();

@@ -12,10 +12,10 @@
 
 namespace convene::model {
 
-using tensor::GateNorm;
 using tensor::GroupScore;
 using tensor::NormKind;
 using tensor::QkNorm;
+using tensor::RouterNorm;
 using tensor::RouterScore;
 
 struct NormSpec {
@@ -89,9 +89,9 @@ struct MoeSpec {
   int num_groups = 1;            // of consecutive experts; the top_groups best of them compete
   int top_groups = 1;
   GroupScore group_score = GroupScore::kMax;
-  GateNorm gate_norm = GateNorm::kNone;
-  float gate_norm_p = 1.0f;
-  float routed_scale = 1.0f;         // of the experts' sum, after gate_norm
+  RouterNorm router_norm = RouterNorm::kNone;
+  float router_norm_p = 1.0f;
+  float routed_scale = 1.0f;         // of the experts' sum, after router_norm
   int shared_intermediate_size = 0;  // 0: no shared expert
   bool shared_expert_gate = false;   // shared expert scaled by sigmoid(gate . x)
 };

@@ -29,7 +29,7 @@ Result<ModelSpec> ReadOlmoe(ConfigFields& config) {
       .num_experts = config.Integer({"num_experts", "num_local_experts"}, 64, kExperts),
       .top_k = config.Integer("num_experts_per_tok", 8, kExperts),
       .intermediate_size = config.Integer("intermediate_size", 2048, kIntermediate),
-      .gate_norm = config.Boolean("norm_topk_prob", false) ? GateNorm::kSum : GateNorm::kNone,
+      .router_norm = config.Boolean("norm_topk_prob", false) ? RouterNorm::kSum : RouterNorm::kNone,
   };
   CheckExperts(config, moe, decoder.num_layers);
   if (!config.ok()) return config.error();

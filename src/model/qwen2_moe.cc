@@ -64,7 +64,7 @@ Result<ModelSpec> ReadQwen2Moe(ConfigFields& config) {
       .num_experts = config.Integer("num_experts", 60, kExpertsOrNone),
       .top_k = config.Integer("num_experts_per_tok", 4, kExperts),
       .intermediate_size = config.Integer("moe_intermediate_size", 1408, kIntermediate),
-      .gate_norm = config.Boolean("norm_topk_prob", false) ? GateNorm::kSum : GateNorm::kNone,
+      .router_norm = config.Boolean("norm_topk_prob", false) ? RouterNorm::kSum : RouterNorm::kNone,
       .shared_intermediate_size =
           config.Integer("shared_expert_intermediate_size", 5632, kIntermediate),
       .shared_expert_gate = true,

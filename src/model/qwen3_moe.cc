@@ -26,7 +26,7 @@ Result<ModelSpec> ReadQwen3Moe(ConfigFields& config) {
       .num_experts = config.Integer({"num_experts", "num_local_experts"}, 128, kExpertsOrNone),
       .top_k = config.Integer("num_experts_per_tok", 8, kExperts),
       .intermediate_size = config.Integer("moe_intermediate_size", 768, kIntermediate),
-      .gate_norm = config.Boolean("norm_topk_prob", false) ? GateNorm::kSum : GateNorm::kNone,
+      .router_norm = config.Boolean("norm_topk_prob", false) ? RouterNorm::kSum : RouterNorm::kNone,
   };
   CheckExperts(config, moe, decoder.num_layers);
   const int dense_intermediate_size = config.Integer("intermediate_size", 6144, kIntermediate);

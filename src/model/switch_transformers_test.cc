@@ -75,7 +75,7 @@ TEST(SwitchTransformers, ReadsBase128) {
   EXPECT_FALSE(layer.cross_attention->relative_bias);
   EXPECT_EQ(layer.moe->num_experts, 128);
   EXPECT_EQ(layer.moe->top_k, 1);
-  EXPECT_EQ(layer.moe->gate_norm, GateNorm::kNone);
+  EXPECT_EQ(layer.moe->router_norm, RouterNorm::kNone);
   EXPECT_FALSE(layer.moe->activation.gated());
   EXPECT_FALSE(layer.moe->router_bias);
   EXPECT_EQ(spec->layers[0].dense_intermediate_size, 3072);

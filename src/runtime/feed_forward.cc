@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "runtime/gate.h"
+#include "runtime/router.h"
 
 namespace convene::runtime {
 namespace {
@@ -175,11 +175,11 @@ void FeedForward::Route(const Layer& layer, Frame& frame, const CapacityStep& li
                     Epilogue::kStore, logits, weights.router_bias);
   frame.experts.resize(size_t(own.count) * moe.top_k);
   frame.expert_weights.resize(frame.experts.size());
-  const kernels::Gate gate = GateOf(moe, weights);
+  const kernels::Router router = RouterOf(moe, weights);
   context_.pool.ParallelFor(
       own.count,
       [&](int64_t row, int) {
-        kernels::SelectExperts(gate, logits.floats(row), &frame.experts[row * moe.top_k],
+        kernels::SelectExperts(router, logits.floats(row), &frame.experts[row * moe.top_k],
                                &frame.expert_weights[row * moe.top_k]);
         if (!options_.router.is_set()) return;
         const uint64_t key = (context_.step_number << 32) + (uint64_t(layer.index) << 24) +

@@ -17,7 +17,7 @@ enum class RouterScore { kSoftmax, kSigmoid };
 enum class GroupScore { kMax, kTopTwoSum };
 
 // Router weights are the scores of the top k experts divided by ...
-enum class GateNorm {
+enum class RouterNorm {
   kNone,  // ... nothing
   kSum,   // ... their sum
   kPNorm  // ... their p-norm (dbrx: moe_normalize_expert_weights = p)

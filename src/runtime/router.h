@@ -8,6 +8,6 @@
 namespace convene::runtime {
 
 // Points into `weights`.
-kernels::Gate GateOf(const model::MoeSpec& moe, const weights::MoeWeights& weights);
+kernels::Router RouterOf(const model::MoeSpec& moe, const weights::MoeWeights& weights);
 
 }  // namespace convene::runtime
