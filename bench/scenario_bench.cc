@@ -12,6 +12,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/check.h"
 #include "base/environment.h"
 #include "bench/invented_model.h"
 #include "bench/scenario_figures.h"
@@ -84,14 +85,15 @@ class Bench {
         .num_kv_blocks = tokens / runtime::kKvBlockTokens + NumSequences(tokens) + 1,
         .context = options_.sequence};
     options.dense_from_rows = variant.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
-    options.parallel = {.layout = variant.plan.layout,
-                        .pipeline = variant.plan.pipeline,
-                        .wire = engine::WireFormatOf(variant.plan.wire, group_.size()),
-                        .comm_budget = variant.plan.comm_budget,
-                        .router = {.skew = skew, .num_experts = options_.num_experts_skew},
-                        .capacity_factor = variant.capacity_factor,
-                        .group = group_.size() > 1 ? &group_ : nullptr,
-                        .whole_spec = &model.whole_spec()};
+    options.parallel = {
+        .layout = variant.plan.layout,
+        .pipeline = variant.plan.pipeline,
+        .wire = engine::WireFormatOf(variant.plan.wire, group_.size()),
+        .comm_budget = variant.plan.comm_budget,
+        .experiment = {.router = {.skew = skew, .num_experts = options_.num_experts_skew},
+                       .capacity_factor = variant.capacity_factor},
+        .group = group_.size() > 1 ? &group_ : nullptr,
+        .whole_spec = &model.whole_spec()};
     options.parallel.record = true;
     Result<runtime::Transformer> transformer =
         runtime::Transformer::Create(model.weights(), kernels_, pool_, options);
@@ -216,7 +218,8 @@ class Bench {
                           .group = group});
         }
       }
-      transformer.Forward(step, [](int, int, std::span<const float>) {});
+      const Status done = transformer.Forward(step, [](int, int, std::span<const float>) {});
+      CHECK(done.ok(), "{}", done.error().message);
     } else {
       transformer.FollowStep();
     }

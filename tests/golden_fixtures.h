@@ -65,6 +65,8 @@ inline std::string Describe(const runtime::Formats& formats) {
                      kernels::KvElementBytes(formats.kv));
 }
 
+inline void ExpectDone(const Status& done) { EXPECT_TRUE(done.ok()) << done.error().message; }
+
 inline double NormOfDifference(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);

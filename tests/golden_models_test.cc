@@ -90,9 +90,9 @@ class LoadedModel : public LoadedFixture {
                                        .first_position = begin,
                                        .blocks = blocks_[slot],
                                        .prompt_length = length};
-      transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+      ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         logits.insert(logits.end(), row.begin(), row.end());
-      });
+      }));
     }
     return logits;
   }
@@ -104,10 +104,11 @@ class LoadedModel : public LoadedFixture {
                                      .blocks = blocks_[1],
                                      .prompt_length = static_cast<int>(tokens.size()),
                                      .first_logits_token = wanted_from};
-    transformer().Forward({&step, 1}, [&](int, int token_idx, std::span<const float> row) {
-      CHECK(token_idx >= wanted_from);
-      logits.insert(logits.end(), row.begin(), row.end());
-    });
+    ExpectDone(
+        transformer().Forward({&step, 1}, [&](int, int token_idx, std::span<const float> row) {
+          CHECK(token_idx >= wanted_from);
+          logits.insert(logits.end(), row.begin(), row.end());
+        }));
     return logits;
   }
 
@@ -121,9 +122,9 @@ class LoadedModel : public LoadedFixture {
                        .prompt_length = static_cast<int>(prompts[i].tokens.size())});
     }
     std::vector<std::vector<float>> logits(prompts.size());
-    transformer().Forward(steps, [&](int sequence_idx, int, std::span<const float> row) {
+    ExpectDone(transformer().Forward(steps, [&](int sequence_idx, int, std::span<const float> row) {
       logits[sequence_idx].insert(logits[sequence_idx].end(), row.begin(), row.end());
-    });
+    }));
     return logits;
   }
 
@@ -140,9 +141,9 @@ class LoadedModel : public LoadedFixture {
                                        .prompt_length = prompt_length,
                                        .first_logits_token = length - 1};
       int32_t best = 0;
-      transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+      ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         best = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-      });
+      }));
       generated.push_back(best);
       position += length;
       next = {best};

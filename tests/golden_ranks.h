@@ -61,6 +61,7 @@ struct DividedOptions {
   comm::WireFormat wire = comm::WireFormat::kF32;
   int num_threads = 1;  // of each rank
   bool record = false;  // rank 0 is told of each step
+  std::function<runtime::Experiment(int rank)> experiment = {};
 };
 
 // Loads the fixture on every rank and has rank 0 call `lead`, which the others follow.
@@ -78,6 +79,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
                     .group = group,
                     .whole_spec = &checkpoint.spec()};
     const int rank = own.parallel.rank();
+    if (divided.experiment) own.parallel.experiment = divided.experiment(rank);
     LoadedFixture model(checkpoint, divided.formats, kernels, divided.num_threads, own,
                         weights::ShareOf(divided.division.layout, rank));
     if (rank != 0) return model.transformer().FollowSteps();
@@ -196,10 +198,10 @@ class PromptsRun {
       positions_[i] += count;
     }
     if (step.empty()) return false;
-    transformer_.Forward(step, [&](int idx, int, std::span<const float> row) {
+    ExpectDone(transformer_.Forward(step, [&](int idx, int, std::span<const float> row) {
       auto& all = answers_.prompt_logits[sequences[idx]];
       all.insert(all.end(), row.begin(), row.end());
-    });
+    }));
     return true;
   }
 
@@ -214,10 +216,10 @@ class PromptsRun {
                       .group = GroupOf(i)});
     }
     std::vector<int32_t> next(work_.prompts.size());
-    transformer_.Forward(step, [&](int idx, int, std::span<const float> row) {
+    ExpectDone(transformer_.Forward(step, [&](int idx, int, std::span<const float> row) {
       answers_.answer_logits[idx].insert(answers_.answer_logits[idx].end(), row.begin(), row.end());
       next[idx] = BestToken(row);
-    });
+    }));
     for (size_t i = 0; i < next.size(); ++i) answers_.tokens[i].push_back(next[i]);
   }
 

@@ -60,12 +60,12 @@ class SwitchRun {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       step.push_back({inputs_[i].tokens, encoder_blocks_[i], GroupOf(i)});
     }
-    transformer_.Encode(step, [&](int input, int token, std::span<const float> row) {
+    ExpectDone(transformer_.Encode(step, [&](int input, int token, std::span<const float> row) {
       EXPECT_EQ(answers_.states[input].size(), token * row.size());
       answers_.states[input].insert(answers_.states[input].end(), row.begin(), row.end());
-    });
+    }));
     // Nobody has to look.
-    transformer_.Encode(step, {});
+    ExpectDone(transformer_.Encode(step, {}));
   }
 
   runtime::SequenceStep Step(size_t i, std::span<const int32_t> tokens, int position,
@@ -95,10 +95,10 @@ class SwitchRun {
         sequences.push_back(i);
       }
       if (steps.empty()) continue;
-      transformer_.Forward(steps, [&](int idx, int, std::span<const float> row) {
+      ExpectDone(transformer_.Forward(steps, [&](int idx, int, std::span<const float> row) {
         auto& logits = answers_.logits[sequences[idx]];
         logits.insert(logits.end(), row.begin(), row.end());
-      });
+      }));
     }
   }
 
@@ -109,8 +109,8 @@ class SwitchRun {
       steps.push_back(Step(i, std::span(answers_.tokens[i]).last(1), position, 1));
     }
     std::vector<int32_t> next(inputs_.size());
-    transformer_.Forward(
-        steps, [&](int idx, int, std::span<const float> row) { next[idx] = BestToken(row); });
+    ExpectDone(transformer_.Forward(
+        steps, [&](int idx, int, std::span<const float> row) { next[idx] = BestToken(row); }));
     for (size_t i = 0; i < next.size(); ++i) answers_.tokens[i].push_back(next[i]);
   }
 

@@ -60,9 +60,9 @@ class Model : public LoadedFixture {
       step.push_back({inputs[i].tokens, encoder_blocks_[first_place + i]});
     }
     std::vector<std::vector<float>> states(inputs.size());
-    transformer().Encode(step, [&](int input, int, std::span<const float> row) {
+    ExpectDone(transformer().Encode(step, [&](int input, int, std::span<const float> row) {
       states[input].insert(states[input].end(), row.begin(), row.end());
-    });
+    }));
     return states;
   }
 
@@ -74,9 +74,9 @@ class Model : public LoadedFixture {
       const int count = std::min(chunk, length - begin);
       const auto part = std::span(input.decoder_tokens).subspan(begin, count);
       const runtime::SequenceStep step = Step(input, part, begin, length, 0, place);
-      transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+      ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         logits.insert(logits.end(), row.begin(), row.end());
-      });
+      }));
     }
     return logits;
   }
@@ -89,9 +89,9 @@ class Model : public LoadedFixture {
           Step(inputs[i], tokens, 0, static_cast<int>(tokens.size()), 0, static_cast<int>(i)));
     }
     std::vector<std::vector<float>> logits(inputs.size());
-    transformer().Forward(steps, [&](int i, int, std::span<const float> row) {
+    ExpectDone(transformer().Forward(steps, [&](int i, int, std::span<const float> row) {
       logits[i].insert(logits[i].end(), row.begin(), row.end());
-    });
+    }));
     return logits;
   }
 
@@ -101,9 +101,9 @@ class Model : public LoadedFixture {
     while (generated.size() < input.greedy.size()) {
       const auto position = static_cast<int>(generated.size());
       const runtime::SequenceStep step = Step(input, next, position, 1, 0, 0);
-      transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+      ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         next = {static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin())};
-      });
+      }));
       generated.push_back(next.front());
     }
     return generated;

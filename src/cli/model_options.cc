@@ -150,8 +150,8 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& optio
   const Result<plan::Plan> plan = ResolvePlan(options.plan, num_ranks);
   if (!plan) return plan.error();
   load.plan = *plan;
-  load.router = options.plan.router;
-  if (const Status fits = CheckRouter(*spec, load.router); !fits) return fits.error();
+  load.experiment.router = options.plan.router;
+  if (const Status fits = CheckRouter(*spec, load.experiment.router); !fits) return fits.error();
   if (num_ranks > 1) load.group = ranks;
   load.record = options.watch->is_wanted();
   LoadMessages messages;

@@ -63,7 +63,7 @@ Status EncodeInputs(LoadedModel& model, std::span<const std::span<const int32_t>
       if (!bad_input && !tensor::AllFinite(states)) bad_input = input;
       if (!bad_input) sink(input, token_idx, states);
     };
-    model.transformer().Encode(step, check);
+    if (Status done = model.transformer().Encode(step, check); !done) return done;
     if (!bad_input) continue;
     const std::optional<std::string> matrix = weights::FindNotFinite(model.weights());
     return Internal(fmt::format(

@@ -99,6 +99,21 @@ std::vector<Update> Engine::Step() {
   return updates;
 }
 
+namespace {
+
+// Nothing of the step is completed, so that nobody finds what it wrote in the cache.
+std::vector<Update> FailAll(const std::vector<ScheduledTokens>& scheduled, const Error& error) {
+  std::vector<Update> updates;
+  for (const ScheduledTokens& tokens : scheduled) {
+    Update& failed = updates.emplace_back();
+    failed.request = tokens.sequence->id;
+    failed.error = error;
+  }
+  return updates;
+}
+
+}  // namespace
+
 std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& scheduled) {
   std::vector<runtime::SequenceStep> step;
   std::vector<runtime::EncoderInput> inputs;
@@ -120,7 +135,11 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
         .group = sequence->group,
     });
   }
-  if (!inputs.empty()) model_->transformer().Encode(inputs, {});
+  if (!inputs.empty()) {
+    if (const Status done = model_->transformer().Encode(inputs, {}); !done) {
+      return FailAll(scheduled, done.error());
+    }
+  }
   std::vector<std::pair<ActiveRequest*, std::optional<GeneratedToken>>> sampled;
   bool all_finite = true;
   const auto sample = [&](int sequence_idx, int, std::span<const float> logits) {
@@ -131,7 +150,9 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
     sampled.emplace_back(&request,
                          is_finite ? std::optional(request.Sample(logits)) : std::nullopt);
   };
-  model_->transformer().Forward(step, sample);
+  if (const Status done = model_->transformer().Forward(step, sample); !done) {
+    return FailAll(scheduled, done.error());
+  }
   std::string reason;
   if (!all_finite) reason = not_finite_.Find(*model_, step);
   scheduler_.Complete(scheduled);

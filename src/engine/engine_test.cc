@@ -117,6 +117,43 @@ TEST(Engine, EndsARequestWhoseValuesOverflowAndNamesTheLayer) {
   EXPECT_EQ(engine->num_requests(), 0);
 }
 
+TEST(Engine, AStepThatFailsEndsItsRequestsAndLeavesNothingInTheCache) {
+  bool fails = false;
+  LoadOptions options{.context = 256, .max_step_tokens = 256, .max_sequences = 2};
+  options.experiment.before_task = [&](const schedule::Task& task) -> Status {
+    // Keys and values of the first layer are in the cache by then.
+    if (fails && task.layer == 1) return ResourceExhausted("planted");
+    return {};
+  };
+  std::mt19937 random(7);
+  const std::vector<int32_t> prompt = RandomPrompt(random, 150);
+  const Answer expected = Ask(*Load({.context = 256}), Greedy(prompt, 4));
+
+  const auto engine = Load(options);
+  std::vector<int32_t> other = prompt;
+  other.back() = 5;
+  ASSERT_TRUE(engine->Submit(Greedy(prompt, 4)));
+  ASSERT_TRUE(engine->Submit(Greedy(other, 4)));
+  fails = true;
+  std::map<RequestId, int> num_errors;
+  while (engine->num_requests() > 0) {
+    for (const Update& update : engine->Step()) {
+      ASSERT_TRUE(update.error);
+      EXPECT_EQ(update.error->kind, ErrorKind::kResourceExhausted);
+      EXPECT_THAT(update.error->message, HasSubstr("L1"));
+      EXPECT_THAT(update.error->message, HasSubstr("planted"));
+      ++num_errors[update.request];
+    }
+  }
+  EXPECT_EQ(num_errors.size(), 2u);
+  for (const auto& [request, count] : num_errors) EXPECT_EQ(count, 1) << request;
+  fails = false;
+  const Answer answer = Ask(*engine, Greedy(prompt, 4));
+  EXPECT_EQ(answer.tokens, expected.tokens);
+  EXPECT_EQ(answer.logprobs, expected.logprobs);
+  EXPECT_EQ(engine->num_reused_tokens(), 0);
+}
+
 class EngineOnModel : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(EngineOnModel, AnswersDoNotDependOnCompanyPrefixesChunksOrPreemption) {

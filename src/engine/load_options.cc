@@ -24,8 +24,8 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("max_sequences", options.max_sequences);
   visit("expert_capacity", options.expert_capacity);
   visit("plan", options.plan);
-  visit("router_skew", options.router.skew);
-  visit("router_experts", options.router.num_experts);
+  visit("router_skew", options.experiment.router.skew);
+  visit("router_experts", options.experiment.router.num_experts);
   visit("record", options.record);
   visit("verify_checkpoint", options.verify_checkpoint);
 }

@@ -10,7 +10,7 @@
 #include "engine/choose_formats.h"
 #include "hardware/numa.h"
 #include "plan/plan.h"
-#include "runtime/router_override.h"
+#include "runtime/experiment.h"
 #include "weights/load_weights.h"
 
 namespace convene::engine {
@@ -32,8 +32,8 @@ struct LoadOptions {
   weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
   // How the ranks of `group` share the work; null: this process alone.
   plan::Plan plan = {};
-  runtime::RouterOverride router = {};
-  bool record = false;  // as runtime::ParallelOptions
+  runtime::Experiment experiment = {};  // nothing in production
+  bool record = false;                  // as runtime::ParallelOptions
   // Reads all weights once more and compares them: those of a checkpoint between the ranks' copies,
   // those of a packed directory with its checksums.
   bool verify_checkpoint = false;
@@ -47,7 +47,8 @@ struct LoadObserver {
   std::function<void(const std::string&)> decided = {};  // a line on what was left to be chosen
 };
 
-// As rank 0 tells them to the others: all but `edit` and `group`. What ToJson writes,
+// As rank 0 tells them to the others: all but `edit`, `group` and what is a
+// function. What ToJson writes,
 // LoadOptionsFromJson reads; anything else is a bug.
 nlohmann::json ToJson(const LoadOptions& options);
 LoadOptions LoadOptionsFromJson(const nlohmann::json& message);

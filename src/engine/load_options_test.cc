@@ -29,7 +29,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.expert_capacity = 7;
   options.plan.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
   options.plan.wire = plan::Wire::kFp8;
-  options.router = {.skew = 0.25, .num_experts = 4};
+  options.experiment.router = {.skew = 0.25, .num_experts = 4};
   options.record = true;
   options.verify_checkpoint = true;
   const nlohmann::json message = ToJson(options);
@@ -51,8 +51,8 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.expert_capacity, 7);
   EXPECT_EQ(read.plan.layout, options.plan.layout);
   EXPECT_EQ(read.plan.wire, plan::Wire::kFp8);
-  EXPECT_EQ(read.router.skew, 0.25);
-  EXPECT_EQ(read.router.num_experts, 4);
+  EXPECT_EQ(read.experiment.router.skew, 0.25);
+  EXPECT_EQ(read.experiment.router.num_experts, 4);
   EXPECT_TRUE(read.record);
   EXPECT_TRUE(read.verify_checkpoint);
 }

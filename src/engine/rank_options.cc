@@ -25,7 +25,7 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                        .pipeline = options.plan.pipeline,
                        .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
                        .comm_budget = options.plan.comm_budget,
-                       .router = options.router,
+                       .experiment = options.experiment,
                        .record = options.record,
                        .group = options.group}};
 }

@@ -61,7 +61,7 @@ Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t
       all_finite = all_finite && tensor::AllFinite(logits);
       if (all_finite) sink(part.sequence_idx, part.first_position + token_idx, logits);
     };
-    model.transformer().Forward(step, check);
+    if (Status done = model.transformer().Forward(step, check); !done) return done;
     if (!all_finite) return NotFiniteError(NotFiniteReason().Find(model, step));
   }
   return {};

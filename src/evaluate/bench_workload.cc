@@ -64,7 +64,7 @@ Work BenchWorkload::Encode() {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     step.push_back({inputs_[i], input_blocks_[i], GroupOf(static_cast<int>(i))});
     if (step.size() < most && i + 1 < inputs_.size()) continue;
-    total += RunStep([&] { model_.transformer().Encode(step, {}); });
+    total += RunStep([&] { return model_.transformer().Encode(step, {}); });
     step.clear();
   }
   return total;
@@ -108,7 +108,7 @@ std::vector<Work> BenchWorkload::Decode() {
 
 Work BenchWorkload::Forward(std::span<const SequenceStep> step) {
   return RunStep([&] {
-    model_.transformer().Forward(step, [&](int, int, std::span<const float> logits) {
+    return model_.transformer().Forward(step, [&](int, int, std::span<const float> logits) {
       met_not_finite_ = met_not_finite_ || !tensor::AllFinite(logits);
     });
   });
@@ -117,7 +117,8 @@ Work BenchWorkload::Forward(std::span<const SequenceStep> step) {
 template <typename F>
 Work BenchWorkload::RunStep(F&& run) {
   const auto start = std::chrono::steady_clock::now();
-  run();
+  const Status done = run();
+  CHECK(done.ok(), "a step of the bench failed: {}", done.error().message);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const runtime::StepStatistics& statistics = model_.transformer().statistics();
   return {.seconds = elapsed.count(),

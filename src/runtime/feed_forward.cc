@@ -78,7 +78,7 @@ ExpertRows::Options FeedForward::RowsOptions(const Options& options, const model
           dispatch ? static_cast<int64_t>(comm::RowBytes(*dispatch, size_t(hidden_size)))
                    : UnpaddedBytes(format, hidden_size),
       .return_row_bytes = static_cast<int64_t>(comm::RowBytes(returned, size_t(hidden_size))),
-      .capacity_factor = options.capacity_factor};
+      .capacity_factor = options.experiment.capacity_factor};
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
       if (layer.moe) WidenFor(*layer.moe, most_rows, rows);
@@ -181,11 +181,11 @@ void FeedForward::Route(const Layer& layer, Frame& frame, const CapacityStep& li
       [&](int64_t row, int) {
         kernels::SelectExperts(router, logits.floats(row), &frame.experts[row * moe.top_k],
                                &frame.expert_weights[row * moe.top_k]);
-        if (!options_.router.is_set()) return;
+        if (!options_.experiment.router.is_set()) return;
         const uint64_t key = (context_.step_number << 32) + (uint64_t(layer.index) << 24) +
                              (uint64_t(options_.rank) << 16) +
                              static_cast<uint64_t>(frame.first_own_row + row);
-        OverrideExperts(options_.router, moe.num_experts, key,
+        OverrideExperts(options_.experiment.router, moe.num_experts, key,
                         {&frame.experts[row * moe.top_k], size_t(moe.top_k)});
       },
       16);

@@ -22,8 +22,7 @@ class FeedForward {
     strategy::Pipeline pipeline = {};
     int rank = 0;
     comm::WireFormat wire = comm::WireFormat::kBf16;
-    RouterOverride router = {};
-    double capacity_factor = 0;  // as ExpertRows::Options
+    Experiment experiment = {};
   };
   FeedForward(ForwardContext& context, const Options& options);
 

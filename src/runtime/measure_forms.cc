@@ -63,7 +63,8 @@ double Seconds(Transformer& transformer, int length) {
   const SequenceStep step{
       .tokens = tokens, .blocks = blocks, .prompt_length = length, .first_logits_token = length};
   const auto start = std::chrono::steady_clock::now();
-  transformer.Forward({&step, 1}, [](int, int, std::span<const float>) {});
+  const Status done = transformer.Forward({&step, 1}, [](int, int, std::span<const float>) {});
+  CHECK(done.ok(), "{}", done.error().message);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

@@ -19,6 +19,22 @@ std::span<std::byte> RowsOf(const RowBuffer& buffer, OwnRows rows) {
   return {buffer.row(rows.first), static_cast<size_t>(rows.count * buffer.stride_bytes)};
 }
 
+// Complete when both are.
+class BothExchanges : public comm::Exchange {
+ public:
+  BothExchanges(std::unique_ptr<comm::Exchange> first, std::unique_ptr<comm::Exchange> second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+
+  bool Test() override {
+    const bool first_done = first_->Test();
+    return second_->Test() && first_done;
+  }
+
+ private:
+  std::unique_ptr<comm::Exchange> first_;
+  std::unique_ptr<comm::Exchange> second_;
+};
+
 // Partial sums are not rounded to bytes.
 comm::WireFormat SumFormat(comm::WireFormat wire) {
   return wire == comm::WireFormat::kF32 ? wire : comm::WireFormat::kBf16;
@@ -212,7 +228,8 @@ void RowExchange::AddPartials(const Frame& frame, float scale) {
 }
 
 std::unique_ptr<comm::Exchange> RowExchange::StartGatherRows(const Frame& frame,
-                                                             const RowBuffer& buffer) {
+                                                             const RowBuffer& buffer,
+                                                             std::span<uint32_t> statuses) {
   Send send(static_cast<size_t>(layout_.num_ranks()));
   Receive receive(send.size());
   if (rank_ != 0) {
@@ -225,7 +242,17 @@ std::unique_ptr<comm::Exchange> RowExchange::StartGatherRows(const Frame& frame,
       receive[rank] = frame.row_buffers.gathered[rank].first(size);
     }
   }
-  return group_->StartAllToAll(kDispatchQueue, send, receive, "gathering rows of the output");
+  auto rows = group_->StartAllToAll(kDispatchQueue, send, receive, "gathering rows of the output");
+  for (int rank = 0; rank < layout_.num_ranks(); ++rank) {
+    send[rank] = {};
+    receive[rank] = {};
+    if (rank == rank_) continue;
+    static_assert(sizeof(uint32_t) == strategy::kStatusBytes);
+    send[rank] = std::as_bytes(statuses.subspan(static_cast<size_t>(rank_), 1));
+    receive[rank] = std::as_writable_bytes(statuses.subspan(static_cast<size_t>(rank), 1));
+  }
+  return std::make_unique<BothExchanges>(
+      std::move(rows), group_->StartAllToAll(kDispatchQueue, send, receive, "ending a step"));
 }
 
 const std::byte* RowExchange::GatheredRow(const Frame& frame, const RowBuffer& buffer, int rank,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,8 +60,10 @@ class RowExchange {
   std::unique_ptr<comm::Exchange> StartScatterSums(const Frame& frame, std::string what);
   void AddPartials(const Frame& frame, float scale);
 
-  // Rank 0 gets everybody's rows of `buffer` whose output is wanted: all own rows, or none.
-  std::unique_ptr<comm::Exchange> StartGatherRows(const Frame& frame, const RowBuffer& buffer);
+  // Rank 0 gets everybody's rows of `buffer` whose output is wanted: all own rows, or none. With
+  // them every rank gets `statuses` of all others (by rank; its own is sent), which ends a step.
+  std::unique_ptr<comm::Exchange> StartGatherRows(const Frame& frame, const RowBuffer& buffer,
+                                                  std::span<uint32_t> statuses);
   // After it, on rank 0: a row of the same buffer.
   const std::byte* GatheredRow(const Frame& frame, const RowBuffer& buffer, int rank,
                                int row_idx) const;

@@ -25,8 +25,9 @@ int MostOwnRows(int tokens, const strategy::Layout& layout) {
 // (token, expert) pairs that the experts of a rank may get: all that there are.
 int MostSlots(const model::ModelSpec& spec, const TransformerOptions& options, int tokens) {
   const strategy::Layout& layout = options.parallel.layout;
-  const auto rows = static_cast<int64_t>(tokens * layout.attention_dp *
-                                         std::max(1.0, options.parallel.capacity_factor + 1));
+  const auto rows =
+      static_cast<int64_t>(tokens * layout.attention_dp *
+                           std::max(1.0, options.parallel.experiment.capacity_factor + 1));
   int64_t per_token = 1;
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
@@ -75,8 +76,7 @@ FeedForward::Options FeedForwardOptions(const TransformerOptions& options) {
           .pipeline = parallel.pipeline,
           .rank = parallel.rank(),
           .wire = parallel.wire,
-          .router = parallel.router,
-          .capacity_factor = parallel.capacity_factor};
+          .experiment = parallel.experiment};
 }
 
 Frame::Options FrameOptions(const model::ModelSpec& spec, const TransformerOptions& options,

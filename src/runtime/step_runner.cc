@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <utility>
 
 #include "base/check.h"
+#include "comm/agree.h"
 #include "kernels/pack.h"
 #include "runtime/cut_step.h"
 #include "runtime/record_sizes.h"
@@ -42,20 +44,20 @@ const StepRunner::Operator& StepRunner::OperatorOf(schedule::TaskKind kind) {
       return table[static_cast<size_t>(of)];
     };
     at(kEmbed).run = &StepRunner::Embed;
-    at(kNormalize).run = &StepRunner::Normalize;
+    at(kNormalize) = {.run = &StepRunner::Normalize, .skip = &StepRunner::SkipToWanted};
     at(kGatherNormed).start = &StepRunner::GatherNormed;
     at(kProject).run = &StepRunner::Project;
     at(kNormSums).start = &StepRunner::NormSums;
-    at(kAttention).run = &StepRunner::Attend;
+    at(kAttention) = {.run = &StepRunner::Attend, .skip = &StepRunner::SkipToWanted};
     at(kScatterSums).start = &StepRunner::ScatterSums;
-    at(kAddPartials).run = &StepRunner::AddPartials;
+    at(kAddPartials) = {.run = &StepRunner::AddPartials, .skip = &StepRunner::SkipToWanted};
     at(kDense).run = &StepRunner::Dense;
-    at(kRoute).run = &StepRunner::Route;
+    at(kRoute) = {.run = &StepRunner::Route, .skip = &StepRunner::SkipRoute};
     at(kCounts).start = &StepRunner::Counts;
     at(kDispatch).start = &StepRunner::Dispatch;
     at(kShared).run = &StepRunner::Shared;
-    at(kExperts).run = &StepRunner::Experts;
-    at(kReduce).run = &StepRunner::Reduce;
+    at(kExperts) = {.run = &StepRunner::Experts, .skip = &StepRunner::SkipExperts};
+    at(kReduce) = {.run = &StepRunner::Reduce, .skip = &StepRunner::SkipReduce};
     at(kCombine).start = &StepRunner::Combine;
     at(kFinish).run = &StepRunner::Finish;
     at(kGatherRows).start = &StepRunner::GatherRows;
@@ -136,6 +138,9 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const strategy::Pipel
   CHECK(pipeline.micro_batches <= std::ssize(frames_), "{} micro-batches of {}",
         pipeline.micro_batches, frames_.size());
   num_frames_ = pipeline.micro_batches;
+  encodes_ = encoder;
+  has_failed_.store(false);
+  statuses_.assign(layout.num_ranks() > 1 ? static_cast<size_t>(layout.num_ranks()) : 0, 0);
   statistics_ = {};
   ++context_.step_number;
   int rows_before = 0;
@@ -163,11 +168,36 @@ bool StepRunner::OnlyWanted(const Task& task) const {
          !expert_capacity_.is_limited();
 }
 
+Status StepRunner::BeforeTask(const Task& task) const {
+  const auto& before_task = options_.parallel.experiment.before_task;
+  return before_task ? before_task(task) : Status();
+}
+
+void StepRunner::Fail(const Task& task, const Error& error) {
+  const std::lock_guard lock(fault_mutex_);
+  if (has_failed()) return;
+  fault_ = error;
+  fault_.message = fmt::format("{} failed: {}", Label(task), error.message);
+  has_failed_.store(true, std::memory_order_release);
+}
+
+bool StepRunner::AnyHasFailed() const {
+  return std::any_of(statuses_.begin(), statuses_.end(), [](uint32_t status) { return status; });
+}
+
 void StepRunner::Compute(const Task& task) {
   const Operator& work = OperatorOf(task.kind);
   CHECK(work.run != nullptr, "no computation: {}", schedule::Name(task.kind));
   Frame& frame = FrameOf(task);
-  (this->*work.run)(task, frame);
+  if (!has_failed()) {
+    Status done = BeforeTask(task);
+    if (done) done = (this->*work.run)(task, frame);
+    if (!done) Fail(task, done.error());
+  }
+  if (has_failed()) {
+    if (work.skip != nullptr) (this->*work.skip)(task, frame);
+    return;
+  }
   if (recorder_ != nullptr) {
     RecordTask(frame, task, options_.parallel.layout.num_ranks(), *recorder_);
   }
@@ -177,6 +207,10 @@ void StepRunner::Compute(const Task& task) {
 std::unique_ptr<comm::Exchange> StepRunner::Start(const Task& task) {
   const Operator& work = OperatorOf(task.kind);
   CHECK(work.start != nullptr, "no exchange: {}", schedule::Name(task.kind));
+  if (!has_failed()) {
+    // The other ranks are in the exchange, too, and wait.
+    if (const Status fine = BeforeTask(task); !fine) Fail(task, fine.error());
+  }
   if (recorder_ == nullptr) return (this->*work.start)(task, FrameOf(task));
   const comm::Group& group = *options_.parallel.group;
   const uint64_t before = group.sent_bytes();
@@ -185,7 +219,18 @@ std::unique_ptr<comm::Exchange> StepRunner::Start(const Task& task) {
   return exchange;
 }
 
-void StepRunner::Embed(const Task& task, Frame& frame) {
+Status StepRunner::End() {
+  Status mine;
+  if (has_failed()) {
+    const std::lock_guard lock(fault_mutex_);
+    mine = fault_;
+  }
+  // Behind an encoder's last exchange, keys and values of the decoder's layers are made.
+  const bool agrees = !statuses_.empty() && (encodes_ || AnyHasFailed());
+  return agrees ? comm::AgreeOnSuccess(*options_.parallel.group, mine) : mine;
+}
+
+Status StepRunner::Embed(const Task& task, Frame& frame) {
   const kernels::PackedMatrix& embedding =
       task.encoder ? context_.weights.encoder->embedding : context_.weights.embedding;
   const OwnRows own = frame.own();
@@ -197,13 +242,16 @@ void StepRunner::Embed(const Task& task, Frame& frame) {
     if (scale == 1) return;
     for (int column = 0; column < context_.spec().hidden_size; ++column) hidden[column] *= scale;
   });
+  return {};
 }
 
-void StepRunner::NormalizeRows(std::span<const float> weight, const Frame& frame, bool also_float) {
+Status StepRunner::NormalizeRows(std::span<const float> weight, const Frame& frame,
+                                 bool also_float) {
   context_.Normalize(weight, frame.own(), also_float, frame.activations);
+  return {};
 }
 
-void StepRunner::Normalize(const Task& task, Frame& frame) {
+Status StepRunner::Normalize(const Task& task, Frame& frame) {
   if (task.layer >= 0) {
     const weights::LayerWeights& weights = LayerOf(task).weights;
     return NormalizeRows(task.cross ? weights.cross->norm : weights.attention_norm, frame,
@@ -213,21 +261,24 @@ void StepRunner::Normalize(const Task& task, Frame& frame) {
     return NormalizeRows(context_.weights.encoder->final_norm, frame, /*also_float=*/true);
   }
   if (expert_capacity_.is_limited()) frame.KeepWanted();
-  NormalizeRows(context_.weights.final_norm, frame, /*also_float=*/false);
+  return NormalizeRows(context_.weights.final_norm, frame, /*also_float=*/false);
 }
 
-void StepRunner::Project(const Task& task, Frame& frame) {
+Status StepRunner::Project(const Task& task, Frame& frame) {
   const Layer& layer = LayerOf(task);
   attention_.Project(layer, frame);
   row_exchange_.SumSquares(frame, layer.spec.attention);
+  return {};
 }
 
-void StepRunner::Attend(const Task& task, Frame& frame) {
+Status StepRunner::Attend(const Task& task, Frame& frame) {
   const Layer& layer = LayerOf(task);
   const bool only_wanted = OnlyWanted(task);
   const bool is_divided = options_.parallel.layout.attention_tp > 1;
   const model::AttentionSpec& local = layer.spec.attention;
-  if (!is_divided) Normalize(task, frame);
+  if (!is_divided) {
+    if (Status normalized = Normalize(task, frame); !normalized) return normalized;
+  }
   if (task.cross) {
     frame.num_out = cross_attention_.Run(layer, frame, only_wanted);
   } else if (is_divided && local.qk_norm == model::QkNorm::kWholeProjection) {
@@ -252,44 +303,82 @@ void StepRunner::Attend(const Task& task, Frame& frame) {
     output(Epilogue::kStore, 1, frame.activations.partial_out);
     if (only_wanted && !task.cross) frame.DivideWanted();
     row_exchange_.PackPartials(frame);
-    return;
+    return {};
   }
   if (only_wanted && !task.cross) frame.KeepWanted();
   output(Epilogue::kAdd, context_.spec().residual_scale, frame.activations.hidden);
+  return {};
 }
 
-void StepRunner::AddPartials(const Task& task, Frame& frame) {
+Status StepRunner::AddPartials(const Task& task, Frame& frame) {
   if (OnlyWanted(task) && !task.cross) frame.KeepWanted();
   row_exchange_.AddPartials(frame, context_.spec().residual_scale);
+  return {};
 }
 
-void StepRunner::Dense(const Task& task, Frame& frame) {
+Status StepRunner::Dense(const Task& task, Frame& frame) {
   feed_forward_.Dense(LayerOf(task), frame);
+  return {};
 }
 
-void StepRunner::Route(const Task& task, Frame& frame) {
+Status StepRunner::Route(const Task& task, Frame& frame) {
   feed_forward_.Route(LayerOf(task), frame, Limit(LayerOf(task), frame));
+  return {};
 }
 
-void StepRunner::Shared(const Task& task, Frame& frame) {
+Status StepRunner::Shared(const Task& task, Frame& frame) {
   feed_forward_.Shared(LayerOf(task), frame);
+  return {};
 }
 
-void StepRunner::Experts(const Task& task, Frame& frame) {
+Status StepRunner::Experts(const Task& task, Frame& frame) {
   feed_forward_.Experts(LayerOf(task), frame, task.chunk);
+  return {};
 }
 
-void StepRunner::Reduce(const Task& task, Frame& frame) { feed_forward_.Reduce(frame, task.chunk); }
+Status StepRunner::Reduce(const Task& task, Frame& frame) {
+  feed_forward_.Reduce(frame, task.chunk);
+  return {};
+}
 
-void StepRunner::Finish(const Task& task, Frame& frame) {
+Status StepRunner::Finish(const Task& task, Frame& frame) {
   feed_forward_.Finish(LayerOf(task), frame);
+  return {};
 }
 
-void StepRunner::RunHead(const Task&, Frame&) { head_.Run(frames(), *logits_sink_); }
+Status StepRunner::RunHead(const Task&, Frame&) {
+  // Nobody is to see rows that are worth nothing.
+  if (!AnyHasFailed()) head_.Run(frames(), *logits_sink_);
+  return {};
+}
 
-void StepRunner::CrossStore(const Task&, Frame& frame) {
+Status StepRunner::CrossStore(const Task&, Frame& frame) {
   for (const Layer& layer : stacks_.decoder()) cross_attention_.Store(layer, frame);
-  if (states_sink_ != nullptr && *states_sink_) head_.PassStates(frames(), *states_sink_);
+  if (states_sink_ != nullptr && *states_sink_ && !AnyHasFailed()) {
+    head_.PassStates(frames(), *states_sink_);
+  }
+  return {};
+}
+
+void StepRunner::SkipToWanted(const Task& task, Frame& frame) {
+  const bool is_final_norm = task.layer < 0 && !task.encoder;
+  const bool keeps_wanted = is_final_norm ? expert_capacity_.is_limited()
+                                          : task.kind != schedule::TaskKind::kNormalize &&
+                                                OnlyWanted(task) && !task.cross;
+  if (keeps_wanted) frame.DivideWanted();
+}
+
+void StepRunner::SkipRoute(const Task& task, Frame& frame) {
+  const model::MoeSpec& moe = *LayerOf(task).spec.moe;
+  frame.expert_rows.Begin(task.layer, moe.num_experts, moe.top_k, {}, {});
+}
+
+void StepRunner::SkipExperts(const Task& task, Frame& frame) {
+  frame.expert_rows.Select(task.chunk);
+}
+
+void StepRunner::SkipReduce(const Task& task, Frame& frame) {
+  frame.expert_rows.Returns(task.chunk);
 }
 
 std::unique_ptr<comm::Exchange> StepRunner::Counts(const Task&, Frame& frame) {
@@ -318,7 +407,9 @@ std::unique_ptr<comm::Exchange> StepRunner::ScatterSums(const Task& task, Frame&
 
 std::unique_ptr<comm::Exchange> StepRunner::GatherRows(const Task& task, Frame& frame) {
   const Activations& from = frame.activations;
-  return row_exchange_.StartGatherRows(frame, task.encoder ? from.normed_float : from.normed);
+  statuses_[rank_] = has_failed();
+  return row_exchange_.StartGatherRows(frame, task.encoder ? from.normed_float : from.normed,
+                                       statuses_);
 }
 
 std::vector<CapacityRow> StepRunner::CapacityRows(const StepRows& rows) const {

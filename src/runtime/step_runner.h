@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -41,8 +43,16 @@ class StepRunner : public LaneWork {
   void BeginEncode(std::span<const EncoderInput> inputs, const strategy::Pipeline& pipeline,
                    bool with_states, const StatesSink* sink);
 
+  // Where a task has failed on this rank, those after it do nothing but what the rank's exchanges
+  // need, which it goes on entering: with rows of its experts that are none, and others as they
+  // lie.
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
+
+  // *Collective*, after a run: the error of the task that failed, the same on all ranks; of several
+  // ranks' that of the first. What fails on rank 0 after its last exchange (the head) only rank 0
+  // is told.
+  Status End();
 
   const StepStatistics& statistics() const { return statistics_; }
   const ForwardContext& context() const { return context_; }
@@ -63,10 +73,16 @@ class StepRunner : public LaneWork {
 
  private:
   using Task = schedule::Task;
-  // What a kind of task does with its frame: at once, or begun here and done later.
+  using Run = Status (StepRunner::*)(const Task& task, Frame& frame);
+  using Skip = void (StepRunner::*)(const Task& task, Frame& frame);
+  using StartOf = std::unique_ptr<comm::Exchange> (StepRunner::*)(const Task& task, Frame& frame);
+  // What a kind of task does with its frame: at once, or begun here and done later. An error of
+  // `run` comes before it has changed what `skip` changes.
   struct Operator {
-    void (StepRunner::*run)(const Task& task, Frame& frame) = nullptr;
-    std::unique_ptr<comm::Exchange> (StepRunner::*start)(const Task& task, Frame& frame) = nullptr;
+    Run run = nullptr;
+    // In its place, once a task has failed: what the exchanges after it ask of the frame.
+    Skip skip = nullptr;
+    StartOf start = nullptr;
   };
   static const Operator& OperatorOf(schedule::TaskKind kind);
 
@@ -80,22 +96,32 @@ class StepRunner : public LaneWork {
   // The last layer goes on with the rows whose logits are wanted.
   bool OnlyWanted(const Task& task) const;
   void LookAtRows(const Task& task);
+  // The experiment's fault, if there is one for the task.
+  Status BeforeTask(const Task& task) const;
+  void Fail(const Task& task, const Error& error);
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
+  bool AnyHasFailed() const;  // that the last exchange told of
   CapacityStep Limit(const Layer& layer, const Frame& frame);
-  void NormalizeRows(std::span<const float> weight, const Frame& frame, bool also_float);
+  Status NormalizeRows(std::span<const float> weight, const Frame& frame, bool also_float);
 
-  void Embed(const Task& task, Frame& frame);
-  void Normalize(const Task& task, Frame& frame);
-  void Project(const Task& task, Frame& frame);
-  void Attend(const Task& task, Frame& frame);
-  void AddPartials(const Task& task, Frame& frame);
-  void Dense(const Task& task, Frame& frame);
-  void Route(const Task& task, Frame& frame);
-  void Shared(const Task& task, Frame& frame);
-  void Experts(const Task& task, Frame& frame);
-  void Reduce(const Task& task, Frame& frame);
-  void Finish(const Task& task, Frame& frame);
-  void RunHead(const Task& task, Frame& frame);
-  void CrossStore(const Task& task, Frame& frame);
+  Status Embed(const Task& task, Frame& frame);
+  Status Normalize(const Task& task, Frame& frame);
+  Status Project(const Task& task, Frame& frame);
+  Status Attend(const Task& task, Frame& frame);
+  Status AddPartials(const Task& task, Frame& frame);
+  Status Dense(const Task& task, Frame& frame);
+  Status Route(const Task& task, Frame& frame);
+  Status Shared(const Task& task, Frame& frame);
+  Status Experts(const Task& task, Frame& frame);
+  Status Reduce(const Task& task, Frame& frame);
+  Status Finish(const Task& task, Frame& frame);
+  Status RunHead(const Task& task, Frame& frame);
+  Status CrossStore(const Task& task, Frame& frame);
+
+  void SkipToWanted(const Task& task, Frame& frame);
+  void SkipRoute(const Task& task, Frame& frame);
+  void SkipExperts(const Task& task, Frame& frame);
+  void SkipReduce(const Task& task, Frame& frame);
 
   std::unique_ptr<comm::Exchange> Counts(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> Dispatch(const Task& task, Frame& frame);
@@ -128,6 +154,13 @@ class StepRunner : public LaneWork {
   StepRecorder* recorder_ = nullptr;
   bool watches_rows_ = false;
   std::optional<TaskAt> not_finite_;
+
+  // Of what failed in the step in work.
+  bool encodes_ = false;
+  std::atomic<bool> has_failed_{false};
+  std::mutex fault_mutex_;
+  Error fault_;                     // with fault_mutex_, if has_failed_
+  std::vector<uint32_t> statuses_;  // by rank, as the last exchange had them: 1, it has failed
 };
 
 }  // namespace convene::runtime

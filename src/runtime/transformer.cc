@@ -89,17 +89,19 @@ struct Transformer::State {
     if (encoder || num_tokens < FewestTokensToCut(options)) key.pipeline.micro_batches = 1;
     return key;
   }
-  void Forward(std::span<const SequenceStep> step, const LogitsSink* sink) {
+  Status Forward(std::span<const SequenceStep> step, const LogitsSink* sink) {
     last = &programs.Get(KeyOf(/*encoder=*/false, CountTokens(step)));
     runner.BeginForward(step, last->key.pipeline, sink);
-    Run();
+    const Status done = Run();
     Record(step);
+    return done;
   }
-  void Encode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink) {
+  Status Encode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink) {
     last = &programs.Get(KeyOf(/*encoder=*/true, CountTokens(inputs)));
     runner.BeginEncode(inputs, last->key.pipeline, with_states, sink);
-    Run();
+    const Status done = Run();
     Record(inputs);
+    return done;
   }
   // Of all groups: every rank knows the whole step.
   template <typename Sequence>
@@ -108,9 +110,10 @@ struct Transformer::State {
     for (const Sequence& sequence : step) num_tokens += std::ssize(sequence.tokens);
     return num_tokens;
   }
-  void Run() {
+  Status Run() {
     const Status done = executor.Run(last->lanes, runner, last->computes_beside);
-    CHECK(done.ok(), "a step has no tasks that can fail: {}", done.error().message);
+    CHECK(done.ok(), "the runner keeps what fails: {}", done.error().message);
+    return runner.End();
   }
   template <typename Sequence>
   void Record(std::span<const Sequence> step) {
@@ -273,23 +276,24 @@ int Transformer::SharingLimit(int prompt_length) const {
   return limit;
 }
 
-void Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& sink) {
+Status Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& sink) {
   if (state_->leads()) state_->Tell(ForwardMessage(step));
-  state_->Forward(step, &sink);
+  return state_->Forward(step, &sink);
 }
 
-void Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSink& sink) {
+Status Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSink& sink) {
   const bool with_states = static_cast<bool>(sink);
   if (state_->leads()) state_->Tell(EncodeMessage(inputs, with_states));
-  state_->Encode(inputs, with_states, &sink);
+  return state_->Encode(inputs, with_states, &sink);
 }
 
 std::optional<TaskAt> Transformer::FindNotFinite(std::span<const SequenceStep> step) {
   CHECK(state_->options.parallel.layout.num_ranks() == 1, "other ranks would wait");
   if (state_->options.expert_capacity > 0) return std::nullopt;
   state_->runner.WatchRows(true);
-  Forward(step, [](int, int, std::span<const float>) {});
+  const Status done = Forward(step, [](int, int, std::span<const float>) {});
   state_->runner.WatchRows(false);
+  if (!done) return std::nullopt;
   return state_->runner.not_finite();
 }
 
@@ -313,10 +317,11 @@ bool Transformer::FollowStep() {
     case StepKind::kEnd:
       return false;
     case StepKind::kForward:
-      state_->Forward(message.step, nullptr);
+      // What failed is rank 0's to tell.
+      (void)state_->Forward(message.step, nullptr);
       break;
     case StepKind::kEncode:
-      state_->Encode(message.inputs, message.with_states, nullptr);
+      (void)state_->Encode(message.inputs, message.with_states, nullptr);
       break;
   }
   return true;

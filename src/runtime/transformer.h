@@ -14,9 +14,9 @@
 #include "comm/wire_format.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
+#include "runtime/experiment.h"
 #include "runtime/formats.h"
 #include "runtime/recorded_step.h"
-#include "runtime/router_override.h"
 #include "schedule/timeline.h"
 #include "strategy/step.h"
 #include "weights/model_weights.h"
@@ -77,9 +77,7 @@ struct ParallelOptions {
   comm::WireFormat wire = comm::WireFormat::kBf16;
   // Threads that stay away from products while an exchange is under way.
   int comm_budget = 0;
-  RouterOverride router = {};
-  // Above 0: experts are padded to a capacity, a baseline to compare with (expert_rows.h).
-  double capacity_factor = 0;
+  Experiment experiment = {};  // nothing in production
   // Whether rank 0 is told of each step when all ranks' tasks ran, and sizes (ObserveSteps).
   bool record = false;
   comm::Group* group = nullptr;  // of layout.num_ranks() ranks; null: this process alone
@@ -155,15 +153,17 @@ class Transformer {
   bool FollowStep();
   void EndSteps();
 
-  // Runs one step (*collective*: on the other ranks by FollowSteps). Token ids must be below the
+  // Runs one step (*collective*: on the other ranks by FollowSteps). Error: a task of it failed on
+  // some rank. All ranks then have ended the step and are ready for the next one; what it wrote to
+  // its blocks is worth nothing, and `sink` may have been called. Token ids must be below the
   // vocabulary's size and the tokens of all sequences at most max_step_tokens in each group
   // (CHECKed). A sequence's logits are bitwise independent of the other sequences, of how its
   // tokens were cut into steps, and of the number of threads (docs/decisions/0001-numerics.md).
-  void Forward(std::span<const SequenceStep> step, const LogitsSink& sink);
+  Status Forward(std::span<const SequenceStep> step, const LogitsSink& sink);
 
   // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and
-  // keeps what the decoder needs of them in their blocks. `sink` may be empty.
-  void Encode(std::span<const EncoderInput> inputs, const StatesSink& sink);
+  // keeps what the decoder needs of them in their blocks. `sink` may be empty. Error: as Forward.
+  Status Encode(std::span<const EncoderInput> inputs, const StatesSink& sink);
 
   // Runs a step that Forward has run again, which changes nothing, and tells the first task after
   // which rows are NaN or infinite; nothing if none is, or experts have a capacity, whose counts

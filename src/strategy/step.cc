@@ -43,11 +43,14 @@ Work OfRows(int rank, double bytes) {
   return {.memory_bytes = {{bytes, {.kind = SizeKind::kRows, .from = rank}}}};
 }
 
-// To rank 0.
+// To rank 0; and how each rank has fared, to all.
 RankTasks GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& after) {
   const auto to_first = [&](int rank) {
-    if (rank == 0) return Work{};
-    return Work{.link_bytes = {{row_bytes, {.kind = SizeKind::kWanted, .from = rank}}}};
+    Work work{.link_bytes = schedule::Constant(double{kStatusBytes} * (step.num_ranks() - 1))};
+    if (rank > 0) {
+      work.link_bytes.push_back({row_bytes, {.kind = SizeKind::kWanted, .from = rank}});
+    }
+    return work;
   };
   return step.Collective(kGatherRows, LaneKind::kSend, {}, to_first, {after});
 }

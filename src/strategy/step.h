@@ -34,6 +34,9 @@ inline constexpr int kMostMicroBatches = 64;
 // What a rank tells another one before each chunk: three numbers of 32 bits.
 inline constexpr int kCountsBytes = 12;
 
+// What a rank tells each other one at the end of a step: whether a task of it has failed.
+inline constexpr int kStatusBytes = 4;
+
 struct ElementBytes {
   double weights = 2;
   double activations = 2;
