@@ -13,6 +13,7 @@
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
+#include "engine/model_source.h"
 #include "hardware/memory_status.h"
 #include "hardware/topology.h"
 #include "weights/load_weights.h"
@@ -39,23 +40,24 @@ class Quantize : public Command {
   }
 
   Status Run() override {
-    if (weights::IsPackedDirectory(source_)) {
+    const auto start = std::chrono::steady_clock::now();
+    const Result<engine::ModelSource> source = engine::ModelSource::Open(source_);
+    if (!source) return source.error();
+    const checkpoint::Checkpoint* checkpoint = source->checkpoint();
+    if (checkpoint == nullptr) {
       return Error{fmt::format(
           "{} is packed already; give the directory of the original checkpoint", source_)};
     }
-    const auto start = std::chrono::steady_clock::now();
-    const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(source_);
-    if (!checkpoint) return checkpoint.error();
     const weights::WeightFormats formats{.matrices = *kernels::WeightFormatFromName(weights_),
                                          .group = group_.value_or(32)};
     const uint64_t size_bytes = weights::PackedSizeBytes(checkpoint->spec(), formats);
     const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
     if (!available) return available.error();
     if (size_bytes > available->bytes) {
-      return Error{fmt::format(
+      return ResourceExhausted(fmt::format(
           "not enough memory: the {} weights take {}, available {} ({}); choose a smaller format, "
           "or free memory",
-          weights_, FormatBytes(size_bytes), FormatBytes(available->bytes), available->limited_by)};
+          weights_, FormatBytes(size_bytes), FormatBytes(available->bytes), available->limited_by));
     }
     Result<std::vector<int>> cpus =
         hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads_);

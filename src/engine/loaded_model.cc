@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/environment.h"
-#include "checkpoint/checkpoint.h"
 #include "comm/agree.h"
 #include "engine/announce_load.h"
 #include "engine/choose_pipeline.h"
@@ -19,8 +18,8 @@
 #include "hardware/profile.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
-#include "weights/packed_directory.h"
 #include "weights/share.h"
+#include "weights/tensor_digests.h"
 
 namespace convene::engine {
 namespace {
@@ -96,57 +95,6 @@ Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::Mo
 
 }  // namespace
 
-// Where the weights come from: one of the two.
-struct LoadedModel::Source {
-  std::optional<checkpoint::Checkpoint> checkpoint = {};
-  std::optional<weights::PackedDirectory> packed = {};
-  LoadOptions options;  // with the formats of `packed`
-
-  const model::ModelSpec& spec() const {
-    return packed ? packed->configuration.spec : checkpoint->spec();
-  }
-  // Of all tensors, without reading them: those that were stored, or of samples.
-  std::vector<NamedDigest> known_digests() const {
-    return packed ? packed->checksums : checkpoint->Samples();
-  }
-  std::string file_identities() const {
-    return packed ? packed->file.identity() : checkpoint->FileIdentities();
-  }
-  const checkpoint::GenerationConfig& generation_config() const {
-    return packed ? packed->configuration.generation_config : checkpoint->generation_config();
-  }
-};
-
-Result<LoadedModel::Source> LoadedModel::OpenSource(const std::string& directory,
-                                                    const LoadOptions& options) {
-  Source source{.options = options};
-  if (!weights::IsPackedDirectory(directory)) {
-    Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(directory);
-    if (!checkpoint) return checkpoint.error();
-    source.checkpoint = *std::move(checkpoint);
-    return source;
-  }
-  Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(directory);
-  if (!packed) return packed.error();
-  FormatWishes& wishes = source.options.formats;
-  if (wishes.weights && *wishes.weights != packed->formats.matrices) {
-    return Error{
-        fmt::format("{} holds {} weights, not {}; leave --weights out, or make another "
-                    "directory with convene quantize",
-                    directory, Name(packed->formats.matrices), Name(*wishes.weights))};
-  }
-  if (wishes.int4_group && *wishes.int4_group != packed->formats.group) {
-    return Error{
-        fmt::format("{} holds groups of {} columns, not {}; leave --int4-group out, or make "
-                    "another directory with convene quantize",
-                    directory, packed->formats.group, *wishes.int4_group)};
-  }
-  wishes.weights = packed->formats.matrices;
-  wishes.int4_group = packed->formats.group;
-  source.packed = *std::move(packed);
-  return source;
-}
-
 Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const std::string& directory,
                                                        const LoadOptions& options,
                                                        const LoadObserver& observer) {
@@ -169,32 +117,33 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
     if (const Status same = AgreeOnFiles(*several, directory); !same) return same.error();
   }
   std::unique_ptr<LoadedModel> model(new LoadedModel);
-  Source source;
+  std::optional<ModelSource> source;
+  LoadOptions resolved = options;  // with the formats of packed weights
   std::vector<int> cpus;
-  if (const Status opened = agree(model->Open(directory, options, &source, &cpus)); !opened) {
+  if (const Status opened = agree(model->Open(directory, &source, &resolved, &cpus)); !opened) {
     return opened.error();
   }
   if (several != nullptr) {
-    const Status same = AgreeOnTensors(*several, source.known_digests());
+    const Status same = AgreeOnTensors(*several, source->known_digests());
     if (!same) return same.error();
   }
   const bool compare = several != nullptr && !options.verify_checkpoint &&
-                       !HaveSameFiles(*several, source.file_identities());
+                       !HaveSameFiles(*several, source->file_identities());
   const auto num_threads = static_cast<int>(cpus.size());
-  const Result<ChosenFormats> chosen =
-      AgreeOnFormats(PlanFormats(source.spec(), source.options, num_threads), source.spec(),
-                     source.options, num_threads);
+  const Result<ChosenFormats> chosen = AgreeOnFormats(
+      PlanFormats(source->spec(), resolved, num_threads), source->spec(), resolved, num_threads);
   if (!chosen) return chosen.error();
   if (observer.planned) observer.planned(*chosen);
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus));
-  const LoadOptions resolved = source.options;
   if (const Status started = agree(model->pool_->started()); !started) return started.error();
   if (options.verify_checkpoint) {
-    if (const Status right = model->Verify(source, observer); !right) return right.error();
+    if (const Status right = model->Verify(*source, options.group, observer); !right) {
+      return right.error();
+    }
   }
   std::vector<NamedDigest> compared;
-  if (const Status filled =
-          agree(model->Fill(std::move(source), *chosen, observer, compare ? &compared : nullptr));
+  if (const Status filled = agree(model->Fill(*std::move(source), resolved, *chosen, observer,
+                                              compare ? &compared : nullptr));
       !filled) {
     return filled.error();
   }
@@ -209,41 +158,42 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   return model;
 }
 
-Status LoadedModel::Open(const std::string& directory, const LoadOptions& options, Source* source,
-                         std::vector<int>* cpus) {
-  if (Status status = CheckOptions(options); !status) return status;
-  Result<Source> opened = OpenSource(directory, options);
+Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource>* source,
+                         LoadOptions* options, std::vector<int>* cpus) {
+  if (Status status = CheckOptions(*options); !status) return status;
+  Result<ModelSource> opened = ModelSource::Open(directory);
   if (!opened) return opened.error();
-  *source = *std::move(opened);
-  const int num_ranks = options.group != nullptr ? options.group->size() : 1;
-  if (Status fits = plan::CheckRanks(options.plan.layout, num_ranks); !fits) return fits;
-  if (options.verify_checkpoint && num_ranks == 1 && !source->packed) {
+  if (Status wishes = opened->SetFormats(&options->formats); !wishes) return wishes;
+  const int num_ranks = options->group != nullptr ? options->group->size() : 1;
+  if (Status fits = plan::CheckRanks(options->plan.layout, num_ranks); !fits) return fits;
+  if (options->verify_checkpoint && num_ranks == 1 && opened->checkpoint() != nullptr) {
     return Error{
         fmt::format("there is nothing to compare {} with: --verify-checkpoint compares the copies "
                     "of several ranks (mpirun), or the weights that convene quantize has packed "
                     "with their checksums; leave it out",
                     directory)};
   }
+  *source = *std::move(opened);
   const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
   if (!kernels) return kernels.error();
   kernels_ = *kernels;
   Result<std::vector<int>> found =
-      hardware::CpusForThisRank(LocalRankFromLauncher(), options.num_threads);
+      hardware::CpusForThisRank(LocalRankFromLauncher(), options->num_threads);
   if (!found) return found.error();
   *cpus = *std::move(found);
   return {};
 }
 
 // *Collective.*
-Status LoadedModel::Verify(const Source& source, const LoadObserver& observer) {
-  comm::Group* group = source.options.group;
-  if (source.packed) {
+Status LoadedModel::Verify(const ModelSource& source, comm::Group* group,
+                           const LoadObserver& observer) {
+  if (const weights::PackedDirectory* packed = source.packed()) {
     const Status mine =
-        weights::VerifyPacked(*source.packed, /*share=*/std::nullopt, *pool_, observer.progress);
+        weights::VerifyPacked(*packed, /*share=*/std::nullopt, *pool_, observer.progress);
     return group != nullptr ? comm::AgreeOnSuccess(*group, mine) : mine;
   }
   std::vector<weights::NamedBytes> tensors;
-  for (checkpoint::StoredBytes& tensor : source.checkpoint->stored_tensors()) {
+  for (checkpoint::StoredBytes& tensor : source.checkpoint()->stored_tensors()) {
     tensors.push_back({std::move(tensor.name), tensor.bytes});
   }
   return AgreeOnTensors(
@@ -251,30 +201,21 @@ Status LoadedModel::Verify(const Source& source, const LoadObserver& observer) {
 }
 
 // `compared`: null, or the digests of what other ranks' copies must have, too.
-Status LoadedModel::Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer,
+Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
+                         const ChosenFormats& chosen, const LoadObserver& observer,
                          std::vector<NamedDigest>* compared) {
-  const LoadOptions& options = source.options;
   plan_ = options.plan;
   whole_spec_ = source.spec();
   generation_config_ = source.generation_config();
   memory_ = chosen.memory;
   formats_ = chosen.formats;
   max_step_tokens_ = options.max_step_tokens;
-  const weights::Share share = ShareOf(options);
-  Result<weights::ModelWeights> weights = Error{""};
-  if (source.packed) {
-    CHECK(!options.edit, "packed weights are mapped and cannot be edited");
-    if (compared != nullptr) {
-      // The ranks' checksums are the same, so each can look at its copy alone.
-      if (const Status right = weights::VerifyPacked(*source.packed, share, *pool_, {}); !right) {
-        return right;
-      }
-    }
-    weights = weights::MapWeights(*std::move(source.packed), share);
-  } else {
-    weights = weights::LoadWeights(*source.checkpoint, chosen.formats.weights, share, options.numa,
-                                   *pool_, observer.progress, options.edit, compared);
-  }
+  Result<weights::ModelWeights> weights = std::move(source).Load({.formats = chosen.formats.weights,
+                                                                  .share = ShareOf(options),
+                                                                  .numa = options.numa,
+                                                                  .edit = options.edit,
+                                                                  .compared = compared},
+                                                                 *pool_, observer.progress);
   if (!weights) return weights.error();
   weights_ = *std::move(weights);
   return {};

@@ -14,6 +14,7 @@
 #include "engine/crossovers.h"
 #include "engine/load_options.h"
 #include "engine/memory_plan.h"
+#include "engine/model_source.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 #include "model/model_spec.h"
@@ -55,18 +56,17 @@ class LoadedModel {
   runtime::Transformer& transformer() { return *transformer_; }
 
  private:
-  struct Source;
   LoadedModel() = default;
 
   static Result<std::unique_ptr<LoadedModel>> LoadShare(const std::string& directory,
                                                         const LoadOptions& options,
                                                         const LoadObserver& observer);
-  static Result<Source> OpenSource(const std::string& directory, const LoadOptions& options);
-  Status Open(const std::string& directory, const LoadOptions& options, Source* source,
-              std::vector<int>* cpus);
-  Status Verify(const Source& source, const LoadObserver& observer);
-  Status Fill(Source source, const ChosenFormats& chosen, const LoadObserver& observer,
-              std::vector<NamedDigest>* compared);
+  // `options` get the formats of packed weights.
+  Status Open(const std::string& directory, std::optional<ModelSource>* source,
+              LoadOptions* options, std::vector<int>* cpus);
+  Status Verify(const ModelSource& source, comm::Group* group, const LoadObserver& observer);
+  Status Fill(ModelSource source, const LoadOptions& options, const ChosenFormats& chosen,
+              const LoadObserver& observer, std::vector<NamedDigest>* compared);
   Status ResolvePipeline(const LoadOptions& options, const LoadObserver& observer);
   void ResolveCrossovers(const LoadOptions& options);
   Status CreateTransformer(const LoadOptions& options);

@@ -1,0 +1,73 @@
+#include "engine/model_source.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace convene::engine {
+
+Result<ModelSource> ModelSource::Open(const std::string& directory) {
+  if (weights::IsPackedDirectory(directory)) {
+    Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(directory);
+    if (!packed) return packed.error();
+    return ModelSource(directory, *std::move(packed));
+  }
+  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(directory);
+  if (!checkpoint) return checkpoint.error();
+  return ModelSource(directory, *std::move(checkpoint));
+}
+
+const model::ModelSpec& ModelSource::spec() const {
+  return packed() ? packed()->configuration.spec : checkpoint()->spec();
+}
+
+const checkpoint::GenerationConfig& ModelSource::generation_config() const {
+  return packed() ? packed()->configuration.generation_config : checkpoint()->generation_config();
+}
+
+std::vector<NamedDigest> ModelSource::known_digests() const {
+  return packed() ? packed()->checksums : checkpoint()->Samples();
+}
+
+std::string ModelSource::file_identities() const {
+  return packed() ? packed()->file.identity() : checkpoint()->FileIdentities();
+}
+
+Status ModelSource::SetFormats(FormatWishes* wishes) const {
+  if (packed() == nullptr) return {};
+  const weights::WeightFormats& formats = packed()->formats;
+  if (wishes->weights && *wishes->weights != formats.matrices) {
+    return Error{
+        fmt::format("{} holds {} weights, not {}; leave --weights out, or make another "
+                    "directory with convene quantize",
+                    directory_, Name(formats.matrices), Name(*wishes->weights))};
+  }
+  if (wishes->int4_group && *wishes->int4_group != formats.group) {
+    return Error{
+        fmt::format("{} holds groups of {} columns, not {}; leave --int4-group out, or make "
+                    "another directory with convene quantize",
+                    directory_, formats.group, *wishes->int4_group)};
+  }
+  wishes->weights = formats.matrices;
+  wishes->int4_group = formats.group;
+  return {};
+}
+
+Result<weights::ModelWeights> ModelSource::Load(const LoadRequest& request,
+                                                hardware::ThreadPool& pool,
+                                                const weights::LoadProgress& progress) && {
+  if (const checkpoint::Checkpoint* whole = checkpoint()) {
+    return weights::LoadWeights(*whole, request.formats, request.share, request.numa, pool,
+                                progress, request.edit, request.compared);
+  }
+  CHECK(!request.edit, "packed weights are mapped and cannot be edited");
+  if (request.compared != nullptr) {
+    const Status right = weights::VerifyPacked(*packed(), request.share, pool, {});
+    if (!right) return right.error();
+  }
+  return weights::MapWeights(std::get<weights::PackedDirectory>(std::move(source_)), request.share);
+}
+
+}  // namespace convene::engine
