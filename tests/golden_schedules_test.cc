@@ -17,8 +17,8 @@ using schedule::Schedule;
 using schedule::TaskKind;
 using schedule::Timeline;
 using strategy::AttentionOrder;
+using strategy::BuildOffloadPipeline;
 using strategy::DisaggregatedExperts;
-using strategy::OffloadPipeline;
 
 void ExpectGolden(const Schedule& schedule, const std::string& name) {
   const Status status = Validate(schedule);
@@ -32,43 +32,54 @@ void ExpectGolden(const Schedule& schedule, const std::string& name) {
 double NoSizes(const schedule::Size&) { return 0; }
 
 // Fine-grained disaggregation: two layers, one attention rank and one expert rank. By linear costs
-// a micro-batch takes A = 4, S = 2; a chunk of half of it A2E = 1, E = 2, E2A = 1.
+// a micro-batch takes A = 4, S = 2; a chunk of half of it A2E = 1, E = 2, E2A = 1; all else
+// nothing.
 
-DisaggregatedExperts Disaggregated(int micro_batches, int chunks, AttentionOrder order) {
-  const double part = 2.0 / micro_batches;
-  return {.num_layers = 2,
-          .micro_batches = micro_batches,
-          .chunks = chunks,
-          .order = order,
-          .attention = {.flops = schedule::Constant(4 * part)},
-          .shared = {.flops = schedule::Constant(2 * part)},
-          .dispatch = {.link_bytes = schedule::Constant(2 * part / chunks)},
-          .experts = {.flops = schedule::Constant(4 * part / chunks)},
-          .combine = {.link_bytes = schedule::Constant(2 * part / chunks)}};
+model::ModelSpec Layers(int num_layers) {
+  model::ModelSpec spec;
+  spec.vocab_size = 50;
+  spec.hidden_size = 16;
+  for (int i = 0; i < num_layers; ++i) {
+    model::LayerSpec& layer = spec.layers.emplace_back();
+    layer.attention = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 4, .value_dim = 4};
+    layer.moe.emplace();
+    layer.moe->num_experts = 6;
+    layer.moe->top_k = 2;
+    layer.moe->intermediate_size = 8;
+    layer.moe->shared_intermediate_size = 12;
+  }
+  return spec;
 }
 
-cost::Rates UnitCosts() {
+DisaggregatedExperts Disaggregated(int micro_batches, int chunks, AttentionOrder order) {
+  return {.micro_batches = micro_batches, .chunks = chunks, .order = order};
+}
+
+cost::Rates UnitCosts(const DisaggregatedExperts& parameters) {
   cost::Rates rates;
-  for (const TaskKind kind : {TaskKind::kAttention, TaskKind::kShared, TaskKind::kExperts}) {
-    rates.measured[static_cast<size_t>(kind)] = {.beta = 1, .over = cost::Regressor::kFlops};
-  }
-  for (const TaskKind kind : {TaskKind::kDispatch, TaskKind::kCombine}) {
-    rates.measured[static_cast<size_t>(kind)] = {.beta = 1, .over = cost::Regressor::kLink};
-  }
+  rates.measured.fill(cost::LinearCost{});
+  const double part = 2.0 / parameters.micro_batches;
+  const double chunk = part / parameters.chunks;
+  const auto set = [&](TaskKind kind, double seconds) {
+    rates.measured[static_cast<size_t>(kind)] = {.alpha = seconds};
+  };
+  set(TaskKind::kAttention, 4 * part);
+  set(TaskKind::kShared, 2 * part);
+  set(TaskKind::kDispatch, 2 * chunk);
+  set(TaskKind::kExperts, 4 * chunk);
+  set(TaskKind::kCombine, 2 * chunk);
   return rates;
 }
 
 double Makespan(const DisaggregatedExperts& parameters) {
-  const Schedule schedule = BuildDisaggregatedExperts(parameters);
-  const Status status = Validate(schedule);
-  CHECK(status.ok(), "{}", status.error().message);
-  return simulate::Simulate(schedule, UnitCosts(), NoSizes).seconds();
+  const Schedule schedule = BuildDisaggregatedExperts(Layers(2), parameters);
+  return simulate::Simulate(schedule, UnitCosts(parameters), NoSizes).seconds();
 }
 
 TEST(GoldenSchedules, DisaggregatedExpertsInBothOrders) {
-  ExpectGolden(BuildDisaggregatedExperts(Disaggregated(2, 2, AttentionOrder::kAsas)),
+  ExpectGolden(BuildDisaggregatedExperts(Layers(2), Disaggregated(2, 2, AttentionOrder::kAsas)),
                "disaggregated_experts_asas");
-  ExpectGolden(BuildDisaggregatedExperts(Disaggregated(2, 2, AttentionOrder::kAass)),
+  ExpectGolden(BuildDisaggregatedExperts(Layers(2), Disaggregated(2, 2, AttentionOrder::kAass)),
                "disaggregated_experts_aass");
 }
 
@@ -91,7 +102,7 @@ TEST(GoldenSchedules, CoarserPipelinesTakeLonger) {
   EXPECT_NEAR(Makespan(pppipe), 34, 1e-9);
 }
 
-// CGOPipe. Seconds of each kind of task, as fixed costs.
+// CGOPipe. Seconds of each kind of task; all others take none.
 struct OffloadSeconds {
   double pre = 1;
   double qkv = 0.5;
@@ -107,30 +118,21 @@ struct OffloadSeconds {
 Timeline Simulated(const Schedule& schedule, const OffloadSeconds& seconds) {
   cost::Rates rates;
   const auto set = [&](TaskKind kind, double value) {
-    rates.fixed_seconds[static_cast<size_t>(kind)] = value;
+    rates.measured[static_cast<size_t>(kind)] = {.alpha = value};
   };
+  rates.measured.fill(cost::LinearCost{});
   set(TaskKind::kPreAttention, seconds.pre);
   set(TaskKind::kSendQkv, seconds.qkv);
   set(TaskKind::kAttend, seconds.attend);
   set(TaskKind::kSendHidden, seconds.hidden);
-  set(TaskKind::kPostAttention, seconds.post);
+  set(TaskKind::kExperts, seconds.post);
   set(TaskKind::kLoadPage, seconds.load);
   set(TaskKind::kStagePage, seconds.stage);
   return simulate::Simulate(schedule, rates, NoSizes);
 }
 
 TEST(GoldenSchedules, OffloadPipelineOverTwoLayersWithThreeMicroBatches) {
-  ExpectGolden(
-      strategy::BuildOffloadPipeline({.num_layers = 2,
-                                      .micro_batches = 3,
-                                      .pre_attention = {.flops = schedule::Constant(1e9)},
-                                      .send_qkv = {.link_bytes = schedule::Constant(1e6)},
-                                      .attend = {.memory_bytes = schedule::Constant(1e8)},
-                                      .send_hidden = {.link_bytes = schedule::Constant(5e5)},
-                                      .post_attention = {.flops = schedule::Constant(4e9)},
-                                      .load_page = {.link_bytes = schedule::Constant(1e8)},
-                                      .stage_page = {.memory_bytes = schedule::Constant(2e8)}}),
-      "offload_pipeline");
+  ExpectGolden(BuildOffloadPipeline(Layers(2), {.micro_batches = 3}), "offload_pipeline");
 }
 
 TEST(GoldenSchedules, OffloadPipelineTakesAsLongAsItsBusiestLane) {
@@ -141,7 +143,7 @@ TEST(GoldenSchedules, OffloadPipelineTakesAsLongAsItsBusiestLane) {
     constexpr int kMicroBatches = 4;
     const auto makespan = [&](int layers) {
       const Schedule schedule =
-          strategy::BuildOffloadPipeline({.num_layers = layers, .micro_batches = kMicroBatches});
+          BuildOffloadPipeline(Layers(layers), {.micro_batches = kMicroBatches});
       return Simulated(schedule, seconds).seconds();
     };
     EXPECT_NEAR((makespan(30) - makespan(20)) / 10, kMicroBatches * seconds.largest_lane(), 1e-9)
@@ -151,7 +153,7 @@ TEST(GoldenSchedules, OffloadPipelineTakesAsLongAsItsBusiestLane) {
 }
 
 TEST(GoldenSchedules, OffloadPipelineAttendsToOneMicroBatchWhileTheDeviceComputesAnother) {
-  const Schedule schedule = strategy::BuildOffloadPipeline({.num_layers = 2, .micro_batches = 3});
+  const Schedule schedule = BuildOffloadPipeline(Layers(2), {.micro_batches = 3});
   const Timeline timeline = Simulated(schedule, {});
   const auto time_of = [&](TaskKind kind, int layer, int micro_batch) {
     for (size_t id = 0; id < schedule.tasks.size(); ++id) {
@@ -165,8 +167,8 @@ TEST(GoldenSchedules, OffloadPipelineAttendsToOneMicroBatchWhileTheDeviceCompute
   // Device: pre(0) 0-1, pre(1) 1-2; host: 1.5-3.5 and 3.5-5.5; post(0) 4-6 with hidden up 3.5-4.
   EXPECT_DOUBLE_EQ(time_of(TaskKind::kAttend, 0, 1).start, 3.5);
   EXPECT_DOUBLE_EQ(time_of(TaskKind::kAttend, 0, 1).end, 5.5);
-  EXPECT_DOUBLE_EQ(time_of(TaskKind::kPostAttention, 0, 0).start, 4);
-  EXPECT_DOUBLE_EQ(time_of(TaskKind::kPostAttention, 0, 0).end, 6);
+  EXPECT_DOUBLE_EQ(time_of(TaskKind::kExperts, 0, 0).start, 4);
+  EXPECT_DOUBLE_EQ(time_of(TaskKind::kExperts, 0, 0).end, 6);
   EXPECT_GT(OverlapShares(schedule, timeline)[0], 0.5);
 }
 

@@ -16,7 +16,18 @@
 namespace convene::runtime {
 namespace {
 
-using strategy::OffloadPipeline;
+// A pipeline over so many layers of experts.
+struct OffloadPipeline : strategy::OffloadPipeline {
+  int num_layers = 2;
+};
+
+Schedule Build(const OffloadPipeline& pipeline) {
+  model::ModelSpec spec;
+  spec.hidden_size = 16;
+  spec.layers.resize(static_cast<size_t>(pipeline.num_layers));
+  for (model::LayerSpec& layer : spec.layers) layer.moe.emplace();
+  return strategy::BuildOffloadPipeline(spec, pipeline);
+}
 
 constexpr int kPageNumbers = 8192;
 using Page = std::vector<uint64_t>;
@@ -35,7 +46,7 @@ Page PageOf(int layer, int chunk) {
 
 uint64_t PreAttention(int layer, uint64_t hidden) { return Mix(hidden, layer); }
 uint64_t Attention(uint64_t qkv) { return Mix(qkv, 7); }
-uint64_t PostAttention(uint64_t hidden, const std::vector<Page>& weights) {
+uint64_t ExpertsOf(uint64_t hidden, const std::vector<Page>& weights) {
   for (const Page& page : weights) {
     for (const uint64_t number : page) hidden = hidden * 31 + number;
   }
@@ -100,11 +111,9 @@ class OffloadWork : public LaneWork {
 
   void Compute(const Task& task) override {
     const int m = task.micro_batch;
-    if (task.kind == kPreAttention) {
-      qkv_[m] = PreAttention(task.layer, hidden_[m]);
-    } else {
-      hidden_[m] = PostAttention(attended_[m], device_[task.layer % 2]);
-    }
+    if (task.kind == kPreAttention) qkv_[m] = PreAttention(task.layer, hidden_[m]);
+    if (task.kind == kPostAttention) hidden_[m] = attended_[m];
+    if (task.kind == kExperts) hidden_[m] = ExpertsOf(hidden_[m], device_[task.layer % 2]);
   }
   std::unique_ptr<comm::Exchange> Start(const Task&) override { return nullptr; }
 
@@ -121,11 +130,11 @@ class OffloadWork : public LaneWork {
         attended_[m] = host_attended_[m];
         return {};
       case kStagePage:
-        return file_.Read(task.layer, task.chunk, PinnedOf(task));
+        // Behind the last layer comes the first one, of the next step.
+        return file_.Read(task.layer % p_.num_layers, task.chunk, PinnedOf(task));
       default:
         EXPECT_EQ(task.kind, kLoadPage);
-        std::memcpy(device_[LayerOfPage(task) % 2][task.chunk].data(), PinnedOf(task).data(),
-                    kPageBytes);
+        std::memcpy(device_[task.layer % 2][task.chunk].data(), PinnedOf(task).data(), kPageBytes);
         return {};
     }
   }
@@ -133,10 +142,8 @@ class OffloadWork : public LaneWork {
   const std::vector<uint64_t>& hidden() const { return hidden_; }
 
  private:
-  // Of the next step's first layer: the one after the last.
-  int LayerOfPage(const Task& task) const { return task.layer == 0 ? p_.num_layers : task.layer; }
   Page& PinnedOf(const Task& task) {
-    return pinned_[(LayerOfPage(task) * p_.micro_batches + task.chunk) % p_.pinned_pages];
+    return pinned_[(task.layer * p_.micro_batches + task.chunk) % p_.pinned_pages];
   }
 
   const OffloadPipeline& p_;
@@ -156,7 +163,7 @@ std::vector<uint64_t> Expected(const OffloadPipeline& pipeline, int num_steps) {
       std::vector<Page> weights;
       for (int c = 0; c < pipeline.micro_batches; ++c) weights.push_back(PageOf(layer, c));
       for (uint64_t& one : hidden) {
-        one = PostAttention(Attention(PreAttention(layer, one)), weights);
+        one = ExpertsOf(Attention(PreAttention(layer, one)), weights);
       }
     }
   }
@@ -164,11 +171,11 @@ std::vector<uint64_t> Expected(const OffloadPipeline& pipeline, int num_steps) {
 }
 
 // Two layers and three micro-batches, both hops.
-constexpr OffloadPipeline kPipeline = {.num_layers = 2, .micro_batches = 3};
+const OffloadPipeline kPipeline = {{.micro_batches = 3}, 2};
 
 TEST(ExecutorOffload, UsesThePagesThatArrived) {
   const PageFile file(kPipeline);
-  const Schedule schedule = BuildOffloadPipeline(kPipeline);
+  const Schedule schedule = Build(kPipeline);
   const RankProgram program(schedule, 0);
   EXPECT_EQ(program.thread_lanes().size(), 4);
   Executor executor(/*background=*/true, {0});
@@ -191,7 +198,7 @@ TEST(ExecutorOffload, BuffersAreReusedWithinAndOverSteps) {
       pipeline.lead = std::min(2, pinned_pages);
       pipeline.next_step = true;
       const PageFile file(pipeline);
-      const Schedule schedule = BuildOffloadPipeline(pipeline);
+      const Schedule schedule = Build(pipeline);
       const RankProgram program(schedule, 0);
       Executor executor(/*background=*/true, {0});
       OffloadWork work(pipeline, file);
@@ -207,7 +214,7 @@ TEST(ExecutorOffload, BuffersAreReusedWithinAndOverSteps) {
 
 TEST(ExecutorOffload, AFileThatEndsEarlyEndsTheRunAndTheNextOneWorks) {
   PageFile file(kPipeline);
-  const Schedule schedule = BuildOffloadPipeline(kPipeline);
+  const Schedule schedule = Build(kPipeline);
   const RankProgram program(schedule, 0);
   Executor executor(/*background=*/true, {0});
   for (int run = 0; run < 5; ++run) {

@@ -26,11 +26,16 @@ struct Touched {
 class Checker {
  public:
   explicit Checker(const Schedule& schedule) : schedule_(schedule) {
+    bool has_copies = false;
+    int num_layers = 1;
     for (const Task& task : schedule.tasks) {
       num_frames_ = std::max(num_frames_, task.micro_batch + 1);
-      num_parts_ = std::max({num_parts_, task.chunk + 1, task.layer + 1});
+      num_layers = std::max(num_layers, task.layer + 1);
       num_chunks_ = std::max(num_chunks_, task.chunk + 1);
+      has_copies = has_copies || TraitsOf(task.kind).is_copy;
     }
+    num_parts_ =
+        std::max({num_parts_, num_chunks_, has_copies ? num_layers * num_chunks_ : num_layers});
     clocks_.resize(schedule.tasks.size());
     newest_.resize(static_cast<size_t>(schedule.num_ranks));
     touched_.resize(static_cast<size_t>(schedule.num_ranks) * num_frames_ * kNumThings);
@@ -71,6 +76,21 @@ class Checker {
     return clocks_[b][lane] >= clocks_[a][lane];
   }
 
+  // Which of the thing's parts is the task's own.
+  int PartOf(const Task& task, Thing thing) const {
+    switch (thing) {
+      case Thing::kCache:
+        // An encoder's layers use the first layer's part (runtime/layer_stack.cc).
+        return task.encoder ? 0 : task.layer;
+      case Thing::kPages:
+        return std::max(0, task.layer) % 2;
+      case Thing::kPinned:
+        return task.layer * num_chunks_ + task.chunk;
+      default:
+        return task.chunk;
+    }
+  }
+
   // All that the access reaches.
   Status Visit(TaskId id, const Access& access) {
     const Task& task = schedule_.tasks[id];
@@ -79,9 +99,8 @@ class Checker {
     // A task of no micro-batch works on all of them.
     const int first_frame = is_shared ? 0 : std::max(0, task.micro_batch);
     const int end_frame = is_shared || task.micro_batch >= 0 ? first_frame + 1 : num_frames_;
-    // An encoder's layers use the first layer's part of the cache (runtime/layer_stack.cc).
-    const int own = is_shared ? (task.encoder ? 0 : task.layer) : task.chunk;
-    const int first_part = access.reach == Reach::kOne ? std::max(0, own) : 0;
+    const int first_part =
+        access.reach == Reach::kOne ? std::max(0, PartOf(task, access.thing)) : 0;
     const int end_part = access.reach == Reach::kOne         ? first_part + 1
                          : access.reach == Reach::kAllChunks ? num_chunks_
                                                              : num_parts_;
@@ -125,7 +144,7 @@ class Checker {
 
   const Schedule& schedule_;
   int num_frames_ = 1;
-  int num_parts_ = 1;  // chunks or layers, whichever are more
+  int num_parts_ = 2;  // most parts of a thing
   int num_chunks_ = 1;
   std::vector<Clock> clocks_;                  // by TaskId
   std::vector<Newest> newest_;                 // by rank

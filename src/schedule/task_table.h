@@ -13,10 +13,12 @@ namespace convene::schedule {
 // What tasks touch. All but the last group belongs to a frame, that is to one micro-batch on one
 // rank (runtime/frame.h).
 enum class Thing {
-  kHidden,       // the residual stream
-  kNormed,       // rows after their norm
-  kQkv,          // projections
-  kSquares,      // sums of squares of projections
+  kHidden,   // the residual stream
+  kNormed,   // rows after their norm
+  kQkv,      // projections
+  kSquares,  // sums of squares of projections
+  kHostQkv,  // these on the host beside a device
+  kHostAttended,
   kAttended,     // attention's output before its projection
   kPartial,      // attention's output of some heads, as this rank has it
   kPartialsOut,  // the same, packed for the rows' owners
@@ -33,11 +35,14 @@ enum class Thing {
   kShared,    // the shared expert's output
   kGathered,  // rows whose logits are wanted, of other ranks
   // Of a rank: all its frames share it.
-  kCache,  // keys and values; by layer
+  kCache,   // keys and values; by layer
+  kPinned,  // a page in pinned memory; by layer and chunk. That its buffer is used again is not
+            // here.
+  kPages,   // streamed weights on the device, which has room for two layers
 };
-inline constexpr int kNumThings = static_cast<int>(Thing::kCache) + 1;
+inline constexpr int kNumThings = static_cast<int>(Thing::kPages) + 1;
 
-inline constexpr bool IsShared(Thing thing) { return thing == Thing::kCache; }
+inline constexpr bool IsShared(Thing thing) { return thing >= Thing::kCache; }
 
 enum class Reach {
   kOne,        // of the task's chunk (or layer)

@@ -1,126 +1,125 @@
 #include "strategy/disaggregated_experts.h"
 
-#include <utility>
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "strategy/ends.h"
+#include "strategy/step_builder.h"
+#include "strategy/tensor_parallel.h"
+#include "strategy/work.h"
 
 namespace convene::strategy {
 namespace {
 
 using schedule::LaneKind;
-using schedule::Task;
-using schedule::TaskId;
-using schedule::TaskKind;
+using enum schedule::TaskKind;
 
+// Builds one micro-batch after the other, each from its first layer to its last.
 class Builder {
  public:
-  explicit Builder(const DisaggregatedExperts& parameters) : p_(parameters) {
-    CHECK(p_.num_layers >= 1 && p_.attention_ranks >= 1 && p_.expert_ranks >= 1 &&
-          p_.micro_batches >= 1 && p_.chunks >= 1);
-    schedule_.num_ranks = p_.attention_ranks + p_.expert_ranks;
-  }
+  Builder(StepBuilder& step, const DisaggregatedExperts& parameters)
+      : step_(step),
+        p_(parameters),
+        attention_{0, p_.attention_ranks},
+        experts_{p_.attention_ranks, p_.attention_ranks + p_.expert_ranks} {}
 
-  schedule::Schedule Run() && {
-    for (int rank = 0; rank < p_.attention_ranks; ++rank) BuildAttentionRank(rank);
-    for (int rank = p_.attention_ranks; rank < schedule_.num_ranks; ++rank) BuildExpertRank(rank);
-    return std::move(schedule_);
+  // Returns the gathered rows.
+  RankTasks MicroBatch() {
+    const double hidden = step_.spec().hidden_size;
+    returned_.clear();
+    step_.UseRanks(attention_);
+    AddEmbedding(step_);
+    for (int layer = 0; layer < std::ssize(step_.layers()); ++layer) {
+      const model::LayerSpec& spec = step_.layers()[layer];
+      const LayerWork work(step_.spec(), spec, layer, step_.options(), attention_, experts_);
+      AddAttention(step_, work, layer, /*cross=*/false);
+      if (spec.moe) {
+        AddExperts(work, layer);
+      } else {
+        step_.Compute(kDense, {layer}, [&](int rank) { return work.Dense(rank); });
+      }
+    }
+    const RankTasks normed = AddFinalNorm(step_);
+    step_.UseAllRanks();
+    return GatherWanted(step_, attention_, hidden * p_.bytes.activations, normed);
   }
 
  private:
-  TaskId Add(Task task) {
-    schedule_.tasks.push_back(std::move(task));
-    return static_cast<TaskId>(schedule_.tasks.size()) - 1;
-  }
+  void AddExperts(const LayerWork& work, int layer) {
+    const bool has_shared = step_.layers()[layer].moe->shared_intermediate_size > 0;
+    const auto add_shared = [&] {
+      return step_.Compute(kShared, {layer}, [&](int rank) { return work.Shared(rank); });
+    };
+    RankTasks route = step_.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
+    RankTasks ready = route;
+    if (has_shared && p_.dispatch_after_shared) ready = add_shared();
 
-  // Numbers follow the order in which all ranks enter; combines come after all dispatches.
-  int Collective(TaskKind kind, int layer, int micro_batch, int chunk) const {
-    const int place = (layer * p_.micro_batches + micro_batch) * p_.chunks + chunk;
-    return kind == TaskKind::kDispatch ? place
-                                       : p_.num_layers * p_.micro_batches * p_.chunks + place;
-  }
-
-  Task Transfer(TaskKind kind, int rank, int layer, int micro_batch, int chunk,
-                std::vector<TaskId> after) const {
-    const bool dispatch = kind == TaskKind::kDispatch;
-    const bool sends = dispatch == (rank < p_.attention_ranks);
-    return {.kind = kind,
-            .lane = {rank, dispatch ? LaneKind::kSend : LaneKind::kReceive},
-            .layer = layer,
-            .micro_batch = micro_batch,
-            .chunk = chunk,
-            .after = std::move(after),
-            .collective = Collective(kind, layer, micro_batch, chunk),
-            .work = !sends     ? schedule::Work{}
-                    : dispatch ? p_.dispatch
-                               : p_.combine};
-  }
-
-  void BuildAttentionRank(int rank) {
-    // Of each micro-batch what its next attention waits for: the residual sum.
-    std::vector<std::vector<TaskId>> before(p_.micro_batches);
-    for (int layer = 0; layer < p_.num_layers; ++layer) {
-      const auto shared = [&](int micro_batch, TaskId attention) {
-        return Add({.kind = TaskKind::kShared,
-                    .lane = {rank, LaneKind::kCompute},
-                    .layer = layer,
-                    .micro_batch = micro_batch,
-                    .after = {attention},
-                    .work = p_.shared});
-      };
-      std::vector<TaskId> attention;
-      std::vector<TaskId> last;  // of a micro-batch's compute in this layer
-      for (int i = 0; i < p_.micro_batches; ++i) {
-        attention.push_back(Add({.kind = TaskKind::kAttention,
-                                 .lane = {rank, LaneKind::kCompute},
-                                 .layer = layer,
-                                 .micro_batch = i,
-                                 .after = std::exchange(before[i], {}),
-                                 .work = p_.attention}));
-        last.push_back(attention.back());
-        if (p_.shared_expert && p_.order == AttentionOrder::kAsas) {
-          last.back() = shared(i, attention.back());
-        }
-      }
-      if (p_.shared_expert && p_.order == AttentionOrder::kAass) {
-        for (int i = 0; i < p_.micro_batches; ++i) last[i] = shared(i, attention[i]);
-      }
-      for (int i = 0; i < p_.micro_batches; ++i) {
-        const TaskId ready = p_.dispatch_after_shared ? last[i] : attention[i];
-        for (int j = 0; j < p_.chunks; ++j) {
-          Add(Transfer(TaskKind::kDispatch, rank, layer, i, j, {ready}));
-        }
-        before[i].push_back(last[i]);
-        for (int j = 0; j < p_.chunks; ++j) {
-          before[i].push_back(Add(Transfer(TaskKind::kCombine, rank, layer, i, j, {})));
-        }
-      }
+    step_.UseAllRanks();
+    // An expert rank has buffers for the rows of one layer of a micro-batch.
+    step_.Collective(kCounts, LaneKind::kSend, {layer}, [&](int rank) { return work.Counts(rank); },
+                     {ready, returned_});
+    std::vector<RankTasks> dispatch;
+    for (int chunk = 0; chunk < p_.chunks; ++chunk) {
+      dispatch.push_back(step_.Collective(kDispatch, LaneKind::kSend, {layer, chunk},
+                                          [&](int rank) { return work.Dispatch(rank, chunk); },
+                                          {ready}));
     }
-  }
-
-  void BuildExpertRank(int rank) {
-    for (int layer = 0; layer < p_.num_layers; ++layer) {
-      for (int i = 0; i < p_.micro_batches; ++i) {
-        for (int j = 0; j < p_.chunks; ++j) {
-          const TaskId arrived = Add(Transfer(TaskKind::kDispatch, rank, layer, i, j, {}));
-          const TaskId computed = Add({.kind = TaskKind::kExperts,
-                                       .lane = {rank, LaneKind::kCompute},
-                                       .layer = layer,
-                                       .micro_batch = i,
-                                       .chunk = j,
-                                       .after = {arrived},
-                                       .work = p_.experts});
-          Add(Transfer(TaskKind::kCombine, rank, layer, i, j, {computed}));
-        }
-      }
+    if (has_shared && !p_.dispatch_after_shared) {
+      if (p_.order == AttentionOrder::kAass) step_.Pause();
+      step_.UseRanks(attention_);
+      add_shared();
     }
+    // Another layer's rows are packed where those of this one lie until they are sent.
+    const auto has_experts = [](const model::LayerSpec& later) { return later.moe.has_value(); };
+    std::vector<RankTasks> finished;
+    if (std::any_of(step_.layers().begin() + layer + 1, step_.layers().end(), has_experts)) {
+      finished.push_back(dispatch.back());
+    }
+    for (int chunk = 0; chunk < p_.chunks; ++chunk) {
+      step_.UseRanks(experts_);
+      step_.Compute(kExperts, {layer, chunk}, [&](int rank) { return work.Experts(rank, chunk); },
+                    {dispatch[chunk]});
+      const RankTasks reduce = step_.Compute(kReduce, {layer, chunk},
+                                             [&](int rank) { return work.Reduce(rank, chunk); });
+      step_.UseAllRanks();
+      finished.push_back(step_.Collective(kCombine, LaneKind::kReceive, {layer, chunk},
+                                          [&](int rank) { return work.Combine(rank, chunk); },
+                                          {reduce, route}));
+    }
+    step_.UseRanks(experts_);
+    returned_ = step_.Of(finished.back());
+    step_.UseRanks(attention_);
+    step_.Pause();
+    step_.Compute(
+        kFinish, {layer}, [&](int rank) { return work.Finish(rank); }, finished);
   }
 
+  StepBuilder& step_;
   const DisaggregatedExperts& p_;
-  schedule::Schedule schedule_;
+  RankRange attention_;
+  RankRange experts_;
+  RankTasks returned_;  // of expert ranks: the last combine of the layer before
 };
 
 }  // namespace
 
-schedule::Schedule BuildDisaggregatedExperts(const DisaggregatedExperts& parameters) {
-  return Builder(parameters).Run();
+schedule::Schedule BuildDisaggregatedExperts(const model::ModelSpec& spec,
+                                             const DisaggregatedExperts& parameters) {
+  const DisaggregatedExperts& p = parameters;
+  CHECK(p.attention_ranks >= 1 && p.expert_ranks >= 1 && p.micro_batches >= 1 && p.chunks >= 1);
+  CHECK(!spec.has_encoder(), "an encoder's inputs stay whole");
+  const StepOptions options{
+      .layout = {.attention_dp = p.attention_ranks, .expert_ep = p.expert_ranks},
+      .pipeline = {.chunks = p.chunks, .micro_batches = p.micro_batches},
+      .bytes = p.bytes,
+      .only_rank = p.only_rank};
+  StepBuilder step(spec, options, /*encoder=*/false, p.attention_ranks + p.expert_ranks);
+  step.PauseOnlyWhereAsked();
+  Builder builder(step, p);
+  const std::vector<RankTasks> rows = step.BuildMicroBatches([&] { return builder.MicroBatch(); });
+  AddHead(step, p.attention_ranks, rows);
+  return step.Take();
 }
 
 }  // namespace convene::strategy

@@ -1,13 +1,17 @@
 #include "strategy/offload_pipeline.h"
 
 #include <algorithm>
-#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "strategy/ends.h"
+#include "strategy/step_builder.h"
+#include "strategy/work.h"
 
 namespace convene::strategy {
 namespace {
 
 using schedule::LaneKind;
-using schedule::Task;
 using schedule::TaskId;
 using schedule::TaskKind;
 
@@ -15,105 +19,139 @@ using schedule::TaskKind;
 // n is page n % m of the layer's weights.
 class Builder {
  public:
-  explicit Builder(const OffloadPipeline& parameters) : p_(parameters) {
-    CHECK(p_.num_layers >= 1 && p_.micro_batches >= 1);
-    CHECK(p_.lead >= 1 && p_.lead <= p_.pinned_pages, "a lead of {} over {} pinned pages", p_.lead,
-          p_.pinned_pages);
-    lead_ = std::min(p_.lead, p_.micro_batches);
-    num_items_ = p_.num_layers * p_.micro_batches;
-    num_pages_ = num_items_ + (p_.next_step ? p_.micro_batches : 0);
-    post_.resize(num_items_, -1);
-    attend_.resize(num_items_, -1);
-    stage_.resize(num_pages_, -1);
-    load_.resize(num_pages_, -1);
-  }
+  Builder(StepBuilder& step, const OffloadPipeline& parameters)
+      : step_(step),
+        p_(parameters),
+        num_layers_(static_cast<int>(step.layers().size())),
+        lead_(std::min(p_.lead, p_.micro_batches)),
+        num_items_(num_layers_ * p_.micro_batches),
+        num_pages_(num_items_ + (p_.next_step ? p_.micro_batches : 0)),
+        through_(num_items_),
+        attend_(num_items_),
+        stage_(num_pages_),
+        load_(num_pages_) {}
 
-  schedule::Schedule Run() && {
+  void Run() {
     const int m = p_.micro_batches;
+    for (int i = 0; i < m; ++i) {
+      step_.UseMicroBatch(i);
+      AddEmbedding(step_);
+    }
     // Before the loop: the first micro-batches' attention, the first pages' staging.
     for (int n = 0; n < lead_; ++n) {
       Attention(n);
       Stage(m + n);
     }
     for (int n = 0; n < num_items_; ++n) {
-      const TaskId hidden =
-          Add(TaskKind::kSendHidden, LaneKind::kLoad, n, {attend_[n]}, p_.send_hidden);
+      const RankTasks hidden =
+          Add(TaskKind::kSendHidden, LaneKind::kLoad, n, {attend_[n]}, WorkOf(n).SendHidden(0));
       Load(n + m);
-      Post(n, hidden);
+      Add(TaskKind::kPostAttention, LaneKind::kCompute, n, {hidden}, WorkOf(n).PostAttention(0));
+      FeedForward(n);
       Attention(n + lead_);
       Stage(n + m + lead_);
     }
-    return std::move(schedule_);
+    for (int i = 0; i < m; ++i) {
+      step_.UseMicroBatch(i);
+      AddFinalNorm(step_);
+    }
+    step_.UseMicroBatch(-1);
+    AddHead(step_, 1, {});
   }
 
  private:
-  // `item` as a place in the step; pages are chunks, all else has a micro-batch.
-  TaskId Add(TaskKind kind, LaneKind lane, int item, std::vector<TaskId> after,
-             const schedule::Work& work) {
-    const bool page = kind == TaskKind::kLoadPage || kind == TaskKind::kStagePage;
-    const int part = item % p_.micro_batches;
-    std::erase(after, -1);  // what was done before the step
-    schedule_.tasks.push_back({.kind = kind,
-                               .lane = {0, lane},
-                               .layer = item / p_.micro_batches % p_.num_layers,
-                               .micro_batch = page ? -1 : part,
-                               .chunk = page ? part : -1,
-                               .after = std::move(after),
-                               .work = work});
-    return static_cast<TaskId>(schedule_.tasks.size()) - 1;
+  // Of the item's layer, or the layer of a page for the next step.
+  LayerWork WorkOf(int item) const {
+    const int layer = item / p_.micro_batches;
+    return {step_.spec(), step_.layers()[layer % num_layers_], layer, step_.options()};
+  }
+
+  RankTasks Add(TaskKind kind, LaneKind lane, int item, const std::vector<RankTasks>& after,
+                schedule::Work work, int chunk = -1) {
+    step_.UseMicroBatch(item % p_.micro_batches);
+    return step_.OnLane(kind, lane, {.layer = item / p_.micro_batches, .chunk = chunk}, work,
+                        after);
+  }
+
+  // Of a page, which belongs to no micro-batch.
+  RankTasks AddCopy(TaskKind kind, LaneKind lane, int page, const std::vector<RankTasks>& after,
+                    schedule::Work work) {
+    step_.UseMicroBatch(-1);
+    return step_.OnLane(kind, lane,
+                        {.layer = page / p_.micro_batches, .chunk = page % p_.micro_batches}, work,
+                        after);
   }
 
   // Pre-attention, queries down, and attention on the host.
   void Attention(int item) {
     if (item >= num_items_) return;
-    const TaskId above = item < p_.micro_batches ? -1 : post_[item - p_.micro_batches];
-    const TaskId pre =
-        Add(TaskKind::kPreAttention, LaneKind::kCompute, item, {above}, p_.pre_attention);
-    const TaskId qkv = Add(TaskKind::kSendQkv, LaneKind::kStore, item, {pre}, p_.send_qkv);
-    attend_[item] = Add(TaskKind::kAttend, LaneKind::kHost, item, {qkv}, p_.attend);
+    const LayerWork work = WorkOf(item);
+    const RankTasks pre =
+        Add(TaskKind::kPreAttention, LaneKind::kCompute, item, {}, work.PreAttention(0));
+    const RankTasks qkv = Add(TaskKind::kSendQkv, LaneKind::kStore, item, {pre}, work.SendQkv(0));
+    attend_[item] = Add(TaskKind::kAttend, LaneKind::kHost, item, {qkv}, work.Attend(0));
   }
 
-  void Post(int item, TaskId hidden) {
-    post_[item] = Add(TaskKind::kPostAttention, LaneKind::kCompute, item, {hidden, Resident(item)},
-                      p_.post_attention);
-  }
-
-  // The last page of the item's layer; -1: it was there before the step.
-  TaskId Resident(int item) const {
+  void FeedForward(int item) {
+    const LayerWork work = WorkOf(item);
     const int layer = item / p_.micro_batches;
-    return layer == 0 ? -1 : load_[(layer + 1) * p_.micro_batches - 1];
+    const auto compute = [&](TaskKind kind, schedule::Work of, const std::vector<RankTasks>& after,
+                             int chunk = -1) {
+      through_[item] = Add(kind, LaneKind::kCompute, item, after, std::move(of), chunk);
+    };
+    // The first layer's pages were there before the step.
+    std::vector<RankTasks> resident;
+    if (layer > 0) resident.push_back(load_[(layer + 1) * p_.micro_batches - 1]);
+    const model::LayerSpec& spec = step_.layers()[layer];
+    if (!spec.moe) return compute(TaskKind::kDense, work.Dense(0), resident);
+    compute(TaskKind::kRoute, work.Route(0), {});
+    if (spec.moe->shared_intermediate_size > 0) compute(TaskKind::kShared, work.Shared(0), {});
+    compute(TaskKind::kExperts, work.Experts(0, 0), resident, 0);
+    compute(TaskKind::kFinish, work.Finish(0), {});
   }
 
   void Stage(int page) {
     if (page < p_.micro_batches || page >= num_pages_) return;
     const int reused = page - p_.pinned_pages;
-    stage_[page] = Add(TaskKind::kStagePage, LaneKind::kStage, page,
-                       {reused < p_.micro_batches ? -1 : load_[reused]}, p_.stage_page);
+    std::vector<RankTasks> after;
+    if (reused >= p_.micro_batches) after.push_back(load_[reused]);
+    stage_[page] = AddCopy(TaskKind::kStagePage, LaneKind::kStage, page, after,
+                           WorkOf(page).StagePage(p_.micro_batches));
   }
 
   void Load(int page) {
     if (page >= num_pages_) return;
     const int layer = page / p_.micro_batches;
-    const TaskId reused = layer < 2 ? -1 : post_[(layer - 1) * p_.micro_batches - 1];
-    load_[page] =
-        Add(TaskKind::kLoadPage, LaneKind::kLoad, page, {stage_[page], reused}, p_.load_page);
+    std::vector<RankTasks> after = {stage_[page]};
+    if (layer >= 2) after.push_back(through_[(layer - 1) * p_.micro_batches - 1]);
+    load_[page] = AddCopy(TaskKind::kLoadPage, LaneKind::kLoad, page, after,
+                          WorkOf(page).LoadPage(p_.micro_batches));
   }
 
+  StepBuilder& step_;
   const OffloadPipeline& p_;
-  int lead_ = 1;
-  int num_items_ = 0;
-  int num_pages_ = 0;
-  std::vector<TaskId> post_;    // by item
-  std::vector<TaskId> attend_;  // by item
-  std::vector<TaskId> stage_;   // by page
-  std::vector<TaskId> load_;    // by page
-  schedule::Schedule schedule_;
+  int num_layers_;
+  int lead_;
+  int num_items_;
+  int num_pages_;
+  std::vector<RankTasks> through_;  // by item: its last task in the layer
+  std::vector<RankTasks> attend_;   // by item
+  std::vector<RankTasks> stage_;    // by page
+  std::vector<RankTasks> load_;     // by page
 };
 
 }  // namespace
 
-schedule::Schedule BuildOffloadPipeline(const OffloadPipeline& parameters) {
-  return Builder(parameters).Run();
+schedule::Schedule BuildOffloadPipeline(const model::ModelSpec& spec,
+                                        const OffloadPipeline& parameters) {
+  const OffloadPipeline& p = parameters;
+  CHECK(p.micro_batches >= 1 && !spec.layers.empty() && !spec.has_encoder());
+  CHECK(p.lead >= 1 && p.lead <= p.pinned_pages, "a lead of {} over {} pinned pages", p.lead,
+        p.pinned_pages);
+  const StepOptions options{.pipeline = {.micro_batches = p.micro_batches}, .bytes = p.bytes};
+  StepBuilder step(spec, options, /*encoder=*/false);
+  Builder(step, p).Run();
+  return step.Take();
 }
 
 }  // namespace convene::strategy

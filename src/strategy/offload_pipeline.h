@@ -3,30 +3,27 @@
 // the next. It builds the schedule of a decode step; policy is a search of planner/.
 #pragma once
 
+#include "model/model_spec.h"
 #include "schedule/schedule.h"
+#include "strategy/step.h"
 
 namespace convene::strategy {
 
 struct OffloadPipeline {
-  int num_layers = 1;
   int micro_batches = 1;   // of a step's sequences; as many pages are a layer's streamed weights
   int pinned_pages = 3;    // buffers between the two hops: a page is staged into one, then loaded
-  bool next_step = false;  // the last layer loads the first one's weights for the next step
+  bool next_step = false;  // the first layer's weights are loaded for the next step
   int lead = 2;            // micro-batches that attention is ahead; at most pinned_pages
-  // Of one task. Copies have link_bytes and what they take of the memory.
-  schedule::Work pre_attention = {};   // norm, queries, keys and values
-  schedule::Work send_qkv = {};        // down to the host
-  schedule::Work attend = {};          // on the host
-  schedule::Work send_hidden = {};     // up to the device
-  schedule::Work post_attention = {};  // output projection and experts
-  schedule::Work load_page = {};       // pinned memory to the device
-  schedule::Work stage_page = {};      // pageable to pinned memory
+  ElementBytes bytes = {};
 };
 
-// The layers of one step on one rank. Streamed is what kPostAttention reads; what kPreAttention
-// reads stays on the device. The first layer's pages are there already, and the device holds those
-// of two layers: a page of layer i + 2 waits for all of layer i. Precondition: all counts are at
-// least 1.
-schedule::Schedule BuildOffloadPipeline(const OffloadPipeline& parameters);
+// A step of a decoder on one rank, from tokens to logits. Streamed are the weights of experts and
+// of dense feed-forward layers; all others stay on the device. The first layer's pages are there
+// already, and the device holds those of two layers: a page of layer i + 2 waits for all of layer
+// i. A page for the next step has the layer behind the last one. Checked as BuildStep, but that
+// pinned buffers are free again when a page is staged into them is this builder's word.
+// Precondition: all counts are at least 1, and the model has no encoder.
+schedule::Schedule BuildOffloadPipeline(const model::ModelSpec& spec,
+                                        const OffloadPipeline& parameters);
 
 }  // namespace convene::strategy

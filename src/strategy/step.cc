@@ -1,6 +1,7 @@
 #include "strategy/step.h"
 
 #include "base/check.h"
+#include "strategy/ends.h"
 #include "strategy/expert_parallel.h"
 #include "strategy/expert_pipeline.h"
 #include "strategy/single.h"
@@ -39,55 +40,27 @@ void AddLayers(StepBuilder& step) {
   }
 }
 
-Work OfRows(int rank, double bytes) {
-  return {.memory_bytes = {{bytes, {.kind = SizeKind::kRows, .from = rank}}}};
-}
-
-// To rank 0; and how each rank has fared, to all.
-RankTasks GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& after) {
-  const auto to_first = [&](int rank) {
-    Work work{.link_bytes = schedule::Constant(double{kStatusBytes} * (step.num_ranks() - 1))};
-    if (rank > 0) {
-      work.link_bytes.push_back({row_bytes, {.kind = SizeKind::kWanted, .from = rank}});
-    }
-    return work;
-  };
-  return step.Collective(kGatherRows, LaneKind::kSend, {}, to_first, {after});
-}
-
 // From the tokens to the output's norm, which it returns.
 RankTasks AddStack(StepBuilder& step) {
-  const double hidden = step.spec().hidden_size;
-  step.Compute(kEmbed, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
+  AddEmbedding(step);
   AddLayers(step);
-  return step.Compute(kNormalize, {}, [&](int rank) { return OfRows(rank, hidden * 6); });
+  return AddFinalNorm(step);
 }
+
+RankRange AllRanks(const StepBuilder& step) { return {0, step.num_ranks()}; }
 
 }  // namespace
 
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options) {
   StepBuilder step(spec, options, /*encoder=*/false);
-  const double hidden = spec.hidden_size;
   std::vector<RankTasks> rows = step.BuildMicroBatches([&] {
-    const RankTasks normalize = AddStack(step);
-    if (step.num_ranks() == 1) return normalize;
-    return GatherWanted(step, hidden * options.bytes.activations, normalize);
+    const RankTasks normed = AddStack(step);
+    if (step.num_ranks() == 1) return normed;
+    return GatherWanted(step, AllRanks(step), spec.hidden_size * options.bytes.activations, normed);
   });
   // One rank's rows come from its own lane.
   if (step.num_ranks() == 1) rows.clear();
-  const auto work = [&] {
-    Work head{.memory_bytes = {{hidden * spec.vocab_size * options.bytes.weights}}};
-    const int micro_batches = options.pipeline.micro_batches;
-    for (int i = 0; i < micro_batches; ++i) {
-      for (int rank = 0; rank < step.num_ranks(); ++rank) {
-        head.flops.push_back(
-            {2 * hidden * spec.vocab_size,
-             {.kind = SizeKind::kWanted, .from = rank, .micro_batch = micro_batches > 1 ? i : -1}});
-      }
-    }
-    return head;
-  };
-  step.ComputeOn(0, kHead, {}, work, rows);
+  AddHead(step, step.num_ranks(), rows);
   return step.Take();
 }
 
@@ -106,7 +79,8 @@ schedule::Schedule BuildEncoderStep(const model::ModelSpec& spec, const StepOpti
   }
   // Its output where somebody wants to see it; always as float.
   std::vector<RankTasks> before_first = before;
-  if (step.num_ranks() > 1) before_first.push_back(GatherWanted(step, hidden * 4, normalize));
+  if (step.num_ranks() > 1)
+    before_first.push_back(GatherWanted(step, AllRanks(step), hidden * 4, normalize));
   const model::AttentionSpec& cross = *spec.layers.front().cross_attention;
   const double elements = hidden * (cross.kv_dim() + cross.value_width()) * spec.num_layers() /
                           options.layout.attention_tp;

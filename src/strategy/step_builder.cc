@@ -28,9 +28,11 @@ void SetMicroBatch(int micro_batch, Work& work) {
 
 }  // namespace
 
-StepBuilder::StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder)
+StepBuilder::StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder,
+                         int num_ranks)
     : spec_(spec), options_(options), encoder_(encoder), tasks_(&schedule_.tasks) {
-  schedule_.num_ranks = options.layout.num_ranks();
+  schedule_.num_ranks = num_ranks > 0 ? num_ranks : options.layout.num_ranks();
+  UseAllRanks();
   CHECK(options.only_rank < schedule_.num_ranks, "rank {} of {}", options.only_rank,
         schedule_.num_ranks);
   first_rank_ = std::max(0, options.only_rank);
@@ -48,14 +50,17 @@ TaskId StepBuilder::Add(TaskKind kind, int rank, LaneKind lane, At at, Work work
                                          .encoder = encoder_,
                                          .cross = at.cross,
                                          .work = std::move(work)});
-  for (const RankTasks& others : after) task.after.push_back(others[rank - first_rank_]);
+  for (const RankTasks& others : after) {
+    const TaskId before = others.empty() ? -1 : others[rank - first_rank_];
+    if (before >= 0) task.after.push_back(before);
+  }
   return static_cast<TaskId>(tasks_->size() - 1);
 }
 
 bool StepBuilder::WaitsForExchange(const std::vector<RankTasks>& after) const {
   for (const RankTasks& others : after) {
     for (const TaskId id : others) {
-      if (IsCollective((*tasks_)[id].kind)) return true;
+      if (id >= 0 && IsCollective((*tasks_)[id].kind)) return true;
     }
   }
   return false;
@@ -63,12 +68,24 @@ bool StepBuilder::WaitsForExchange(const std::vector<RankTasks>& after) const {
 
 RankTasks StepBuilder::Compute(TaskKind kind, At at, const WorkOf& work,
                                const std::vector<RankTasks>& after) {
-  if (pauses_ != nullptr && WaitsForExchange(after)) pauses_->push_back(tasks_->size());
+  if (pauses_by_itself_ && WaitsForExchange(after)) Pause();
   RankTasks tasks;
   for (int rank = first_rank_; rank < end_rank_; ++rank) {
-    tasks.push_back(Add(kind, rank, LaneKind::kCompute, at, work(rank), after));
+    tasks.push_back(
+        used_.contains(rank) ? Add(kind, rank, LaneKind::kCompute, at, work(rank), after) : -1);
   }
   return tasks;
+}
+
+RankTasks StepBuilder::Of(RankTasks tasks) const {
+  for (int rank = first_rank_; rank < end_rank_; ++rank) {
+    if (!used_.contains(rank)) tasks[rank - first_rank_] = -1;
+  }
+  return tasks;
+}
+
+void StepBuilder::Pause() {
+  if (pauses_ != nullptr) pauses_->push_back(tasks_->size());
 }
 
 void StepBuilder::ComputeOn(int rank, TaskKind kind, At at, const std::function<Work()>& work,
@@ -76,11 +93,18 @@ void StepBuilder::ComputeOn(int rank, TaskKind kind, At at, const std::function<
   if (builds(rank)) Add(kind, rank, LaneKind::kCompute, at, work(), after);
 }
 
+RankTasks StepBuilder::OnLane(TaskKind kind, LaneKind lane, At at, Work work,
+                              const std::vector<RankTasks>& after) {
+  CHECK(num_ranks() == 1, "{} ranks", num_ranks());
+  return {Add(kind, 0, lane, at, std::move(work), after)};
+}
+
 RankTasks StepBuilder::Collective(TaskKind kind, LaneKind lane, At at, const WorkOf& work,
                                   const std::vector<RankTasks>& after,
                                   const std::function<int(int rank)>& group_of) {
   RankTasks tasks;
   const auto add = [&](int rank, int number) {
+    if (!used_.contains(rank)) return tasks.push_back(-1);
     tasks.push_back(Add(kind, rank, lane, at, work(rank), after));
     tasks_->back().collective = number;
   };
@@ -126,7 +150,7 @@ std::vector<RankTasks> StepBuilder::BuildMicroBatches(const std::function<RankTa
     }
   }
   for (int i = 0; i < num_micro_batches; ++i) {
-    for (TaskId& id : results[i]) id = parts[i].merged[id];
+    for (TaskId& id : results[i]) id = id < 0 ? id : parts[i].merged[id];
   }
   return results;
 }

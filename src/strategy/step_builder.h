@@ -7,16 +7,20 @@
 
 #include "model/model_spec.h"
 #include "schedule/schedule.h"
+#include "strategy/rank_range.h"
 #include "strategy/step.h"
 
 namespace convene::strategy {
 
-// The tasks of one kind and place on all ranks that are built, one each, in the order of ranks.
+// The tasks of one kind and place on all ranks that are built, in the order of ranks; -1 where a
+// rank has none.
 using RankTasks = std::vector<schedule::TaskId>;
 
 class StepBuilder {
  public:
-  StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder);
+  // `num_ranks`: where they are not those of the options' layout.
+  StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder,
+              int num_ranks = 0);
 
   const model::ModelSpec& spec() const { return spec_; }
   const StepOptions& options() const { return options_; }
@@ -35,6 +39,12 @@ class StepBuilder {
     bool cross = false;
   };
 
+  // The ranks that get tasks from Compute and Collective from here on; at first all.
+  void UseRanks(RankRange ranks) { used_ = ranks; }
+  void UseAllRanks() { used_ = {0, num_ranks()}; }
+  // Of these tasks those of the ranks in use.
+  RankTasks Of(RankTasks tasks) const;
+
   // A task of every rank's compute lane; `after` (per rank) besides what is before it there.
   RankTasks Compute(schedule::TaskKind kind, At at, const WorkOf& work,
                     const std::vector<RankTasks>& after = {});
@@ -47,10 +57,22 @@ class StepBuilder {
                        const std::vector<RankTasks>& after,
                        const std::function<int(int rank)>& group_of = {});
 
+  // A task on any lane of rank 0, for schedules of one rank.
+  RankTasks OnLane(schedule::TaskKind kind, schedule::LaneKind lane, At at, schedule::Work work,
+                   const std::vector<RankTasks>& after);
+  // Tasks from here on are of this micro-batch, where the builder itself takes turns; -1: of none.
+  // With one micro-batch tasks have no number.
+  void UseMicroBatch(int micro_batch) {
+    micro_batch_ = options_.pipeline.micro_batches > 1 ? micro_batch : -1;
+  }
+
   // Builds every micro-batch with `build`, and brings them together: each goes on until its
   // computation has to wait for an exchange; then it is the next one's turn. So the exchange of one
   // has the computation of the others beside it. Returns what `build` returned, of all.
   std::vector<RankTasks> BuildMicroBatches(const std::function<RankTasks()>& build);
+  // While building one: here it is the next one's turn. With PauseOnlyWhereAsked, nowhere else.
+  void Pause();
+  void PauseOnlyWhereAsked() { pauses_by_itself_ = false; }
 
   // Ends with CHECK where the schedule has a hazard or a cycle.
   schedule::Schedule Take();
@@ -72,6 +94,8 @@ class StepBuilder {
   bool encoder_;
   int first_rank_ = 0;
   int end_rank_ = 1;
+  RankRange used_;
+  bool pauses_by_itself_ = true;
   int num_collectives_ = 0;
   int micro_batch_ = -1;                // that is being built
   std::vector<schedule::Task>* tasks_;  // where tasks go: the schedule's, or a part's

@@ -66,6 +66,60 @@ Work LayerWork::CrossAttention(int rank) const {
           .memory_bytes = {{elements * options_.bytes.weights}}};
 }
 
+Work LayerWork::PreAttention(int rank) const {
+  const model::AttentionSpec& attention = layer_.attention;
+  const double elements =
+      ProjectionElements(hidden(), attention) - hidden() * attention.output_dim();
+  return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
+          .memory_bytes = {{elements * options_.bytes.weights}}};
+}
+
+Work LayerWork::SendQkv(int rank) const {
+  const model::AttentionSpec& attention = layer_.attention;
+  const double keys =
+      attention.latent ? attention.latent->key_dim() : attention.kv_dim() + attention.value_width();
+  return {.link_bytes = {{(attention.query_dim() + keys) * options_.bytes.activations,
+                          Of(SizeKind::kTokens, rank)}}};
+}
+
+Work LayerWork::Attend(int rank) const {
+  const model::AttentionSpec& attention = layer_.attention;
+  const double keys =
+      attention.latent ? attention.latent->key_dim() : attention.kv_dim() + attention.value_width();
+  return {.flops = {{2.0 * (attention.query_dim() + attention.output_dim()),
+                     Of(SizeKind::kKeys, rank)}},
+          .memory_bytes = {{keys * options_.bytes.kv, Of(SizeKind::kKeys, rank)}}};
+}
+
+Work LayerWork::SendHidden(int rank) const {
+  return {.link_bytes = {{layer_.attention.output_dim() * options_.bytes.activations,
+                          Of(SizeKind::kTokens, rank)}}};
+}
+
+Work LayerWork::PostAttention(int rank) const {
+  const double elements = hidden() * layer_.attention.output_dim();
+  return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
+          .memory_bytes = {{elements * options_.bytes.weights}}};
+}
+
+double LayerWork::StreamedBytes() const {
+  const model::ActivationSpec& activation =
+      layer_.moe ? layer_.moe->activation : layer_.dense_activation;
+  const double intermediate = layer_.moe
+                                  ? double(layer_.moe->num_experts) * layer_.moe->intermediate_size
+                                  : layer_.dense_intermediate_size;
+  return num_matrices(activation) * hidden() * intermediate * options_.bytes.weights;
+}
+
+Work LayerWork::StagePage(int num_pages) const {
+  // Read and written.
+  return {.memory_bytes = Constant(2 * StreamedBytes() / num_pages)};
+}
+
+Work LayerWork::LoadPage(int num_pages) const {
+  return {.link_bytes = Constant(StreamedBytes() / num_pages)};
+}
+
 Work LayerWork::ExchangeOfRows(int rank, double element_bytes) const {
   return {.link_bytes = {{hidden() * element_bytes * (options_.layout.attention_tp - 1),
                           Of(SizeKind::kRows, rank)}}};
@@ -96,8 +150,9 @@ Work LayerWork::Route(int rank) const {
           .memory_bytes = {{4 * elements}, {hidden() * 8, Of(SizeKind::kRows, rank)}}};
 }
 
-Work LayerWork::Counts(int) const {
-  const int others = options_.layout.num_ranks() - 1;
+Work LayerWork::Counts(int rank) const {
+  if (!owners_.contains(rank)) return {};
+  const int others = experts_.size() - experts_.contains(rank);
   return {.link_bytes = Constant(double{kCountsBytes} * others * options_.pipeline.chunks)};
 }
 
@@ -105,8 +160,9 @@ Work LayerWork::Dispatch(int rank, int chunk) const {
   const double pairs = double(layer_.moe->top_k) / options_.layout.expert_ep;
   const double row_bytes = hidden() * options_.bytes.dispatched + 1 + pairs * kPairBytes;
   Work work;
-  work.link_bytes.reserve(static_cast<size_t>(options_.layout.num_ranks()));
-  for (int to = 0; to < options_.layout.num_ranks(); ++to) {
+  if (!owners_.contains(rank)) return work;
+  work.link_bytes.reserve(static_cast<size_t>(experts_.size()));
+  for (int to = experts_.first; to < experts_.end; ++to) {
     if (to == rank) continue;
     work.link_bytes.push_back({row_bytes, {SizeKind::kSent, layer_idx_, chunk, rank, to}});
   }
@@ -125,8 +181,8 @@ Work LayerWork::Experts(int rank, int chunk) const {
 
 Work LayerWork::Reduce(int rank, int chunk) const {
   Work work;
-  work.memory_bytes.reserve(static_cast<size_t>(options_.layout.num_ranks()));
-  for (int to = 0; to < options_.layout.num_ranks(); ++to) {
+  work.memory_bytes.reserve(static_cast<size_t>(owners_.size()));
+  for (int to = owners_.first; to < owners_.end; ++to) {
     if (to == rank) continue;
     const double summed = double(layer_.moe->top_k) / options_.layout.expert_ep;
     work.memory_bytes.push_back({hidden() * (4 * summed + options_.bytes.returned),
@@ -137,8 +193,9 @@ Work LayerWork::Reduce(int rank, int chunk) const {
 
 Work LayerWork::Combine(int rank, int chunk) const {
   Work work;
-  work.link_bytes.reserve(static_cast<size_t>(options_.layout.num_ranks()));
-  for (int to = 0; to < options_.layout.num_ranks(); ++to) {
+  if (!experts_.contains(rank)) return work;
+  work.link_bytes.reserve(static_cast<size_t>(owners_.size()));
+  for (int to = owners_.first; to < owners_.end; ++to) {
     if (to == rank) continue;
     work.link_bytes.push_back(
         {hidden() * options_.bytes.returned, {SizeKind::kReturned, layer_idx_, chunk, rank, to}});

@@ -4,15 +4,27 @@
 
 #include "model/model_spec.h"
 #include "schedule/schedule.h"
+#include "strategy/rank_range.h"
 #include "strategy/step.h"
 
 namespace convene::strategy {
 
 class LayerWork {
  public:
+  // `owners`: ranks with rows; `experts`: ranks with experts.
+  LayerWork(const model::ModelSpec& spec, const model::LayerSpec& layer, int layer_idx,
+            const StepOptions& options, RankRange owners, RankRange experts)
+      : spec_(spec),
+        layer_(layer),
+        layer_idx_(layer_idx),
+        options_(options),
+        owners_(owners),
+        experts_(experts) {}
+  // All ranks have both.
   LayerWork(const model::ModelSpec& spec, const model::LayerSpec& layer, int layer_idx,
             const StepOptions& options)
-      : spec_(spec), layer_(layer), layer_idx_(layer_idx), options_(options) {}
+      : LayerWork(spec, layer, layer_idx, options, {0, options.layout.num_ranks()},
+                  {0, options.layout.num_ranks()}) {}
 
   // A rank's part of the heads, for all tokens of its group; `is_projected`: after Project, which
   // makes queries, keys and values where their norm needs all heads' sums (NormSums).
@@ -20,6 +32,17 @@ class LayerWork {
   schedule::Work Project(int rank) const;
   schedule::Work NormSums(int rank) const;
   schedule::Work CrossAttention(int rank) const;
+  // Attention in parts, where the host has the middle one: projections of queries, keys and values
+  // on the device, these down, scores and values on the host, their sums up, output projection.
+  schedule::Work PreAttention(int rank) const;
+  schedule::Work SendQkv(int rank) const;
+  schedule::Work Attend(int rank) const;
+  schedule::Work SendHidden(int rank) const;
+  schedule::Work PostAttention(int rank) const;
+  // One of `num_pages` equal pages of the layer's feed-forward weights, routers and shared experts
+  // apart: from pageable to pinned memory, and from there to the device.
+  schedule::Work StagePage(int num_pages) const;
+  schedule::Work LoadPage(int num_pages) const;
   // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
   schedule::Work ExchangeOfRows(int rank, double element_bytes) const;
   schedule::Work Rows(int rank, double bytes_per_row) const;  // something done to each own row
@@ -43,11 +66,14 @@ class LayerWork {
   double slice() const { return 1.0 / options_.layout.expert_tp; }
   schedule::Work FeedForward(const model::ActivationSpec& activation, double intermediate,
                              int rank) const;
+  double StreamedBytes() const;
 
   const model::ModelSpec& spec_;
   const model::LayerSpec& layer_;
   int layer_idx_;
   const StepOptions& options_;
+  RankRange owners_;
+  RankRange experts_;
 };
 
 }  // namespace convene::strategy
