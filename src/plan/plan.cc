@@ -64,6 +64,19 @@ Status ReadPipeline(const json& object, Plan* plan) {
   return {};
 }
 
+// Layout and pipeline say all of those that are executed.
+Status CheckStrategy(const std::string& name) {
+  for (const std::string_view unready : {"disaggregated_experts", "offload_pipeline"}) {
+    if (name != unready) continue;
+    return Error{
+        fmt::format("the strategy {} can be simulated but not be executed yet: leave "
+                    "\"strategy\" out, and layout and pipeline say how ranks share the work",
+                    name)};
+  }
+  return Error{fmt::format("{} is no strategy that a plan can ask for: leave \"strategy\" out",
+                           Quote(name))};
+}
+
 Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "pipeline") return ReadPipeline(value, plan);
   if (key == "comm_budget" && value.is_number_integer()) {
@@ -89,6 +102,8 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     const Result<GemmChoice> gemm = GemmFromName(text);
     if (!gemm) return gemm.error();
     plan->gemm = *gemm;
+  } else if (key == "strategy") {
+    return CheckStrategy(text);
   } else {
     return Error{fmt::format("{} is not known", Quote(key))};
   }

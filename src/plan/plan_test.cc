@@ -124,5 +124,29 @@ TEST(Layout, MustHaveAllRanks) {
   }
 }
 
+TEST(Plan, RefusesByNameWhatCannotBeExecutedYet) {
+  for (const char* strategy : {"disaggregated_experts", "offload_pipeline", "guess"}) {
+    const Result<Plan> plan = PlanFromJson({{"version", 1}, {"strategy", strategy}});
+    ASSERT_FALSE(plan.ok());
+    EXPECT_NE(plan.error().message.find(strategy), std::string::npos) << plan.error().message;
+  }
+}
+
+TEST(Plan, HasMicroBatchesThatMayOverlap) {
+  const Result<Plan> plan =
+      PlanFromJson({{"version", 1}, {"pipeline", {{"micro_batches", 3}, {"chunks", 2}}}});
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->pipeline.micro_batches, 3);
+  EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
+  for (const int micro_batches : {0, -1, 65}) {
+    EXPECT_FALSE(
+        PlanFromJson({{"version", 1}, {"pipeline", {{"micro_batches", micro_batches}}}}).ok());
+  }
+  const Result<Plan> alone =
+      PlanFromJson({{"version", 1}, {"pipeline", {{"micro_batches", 2}, {"overlap", false}}}});
+  ASSERT_FALSE(alone.ok());
+  EXPECT_NE(alone.error().message.find("without overlap"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace convene::plan
