@@ -181,11 +181,11 @@ Status CheckPipeline(const strategy::Pipeline& pipeline) {
 }
 
 nlohmann::ordered_json ToJson(const Plan& plan) {
-  nlohmann::ordered_json pipeline = {{"micro_batches", plan.pipeline.micro_batches},
-                                     {"chunks", plan.pipeline.chunks}};
+  nlohmann::ordered_json pipeline = {{"chunks", plan.pipeline.chunks}};
   if (plan.auto_pipeline) pipeline["chunks"] = "auto";
   pipeline["cut"] = Name(plan.pipeline.cut);
   pipeline["overlap"] = plan.pipeline.overlap;
+  pipeline["micro_batches"] = plan.pipeline.micro_batches;
   return {{"version", kVersion},     {"layout", ToText(plan.layout)},
           {"pipeline", pipeline},    {"wire", Name(plan.wire)},
           {"gemm", Name(plan.gemm)}, {"comm_budget", plan.comm_budget}};

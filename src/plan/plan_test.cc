@@ -51,9 +51,10 @@ TEST(Plan, IsReadAsItIsWritten) {
 }
 
 TEST(Plan, IsWrittenForPeople) {
-  EXPECT_EQ(ToJson(Plan()).dump(), R"({"version":1,"layout":"attention=tp1,experts=ep1",)"
-                                   R"("pipeline":{"chunks":1,"cut":"tokens","overlap":true},)"
-                                   R"("wire":"auto","gemm":"auto","comm_budget":0})");
+  EXPECT_EQ(ToJson(Plan()).dump(),
+            R"({"version":1,"layout":"attention=tp1,experts=ep1",)"
+            R"("pipeline":{"chunks":1,"cut":"tokens","overlap":true,"micro_batches":1},)"
+            R"("wire":"auto","gemm":"auto","comm_budget":0})");
 }
 
 TEST(Plan, RefusalsSayWhatIsWrong) {
