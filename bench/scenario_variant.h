@@ -15,9 +15,9 @@ struct Variant {
   double predicted_seconds = 0;  // 0: not asked for
 };
 
-// Words with commas: base (no overlap), pipeline=N[:experts] or auto, wire=fp8 (otherwise bf16),
-// gemm=dense, budget=N, capacity=F, layout=... with '+' in place of ','. `layout`: where no word
-// names one.
+// Words with commas: base (no overlap), pipeline=N[:experts] or auto, micro_batches=N, wire=fp8
+// (otherwise bf16), gemm=dense, budget=N, capacity=F, layout=... with '+' in place of ','.
+// `layout`: where no word names one.
 Result<Variant> ParseVariant(const std::string& text, std::string layout);
 
 }  // namespace convene::bench

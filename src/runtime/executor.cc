@@ -1,7 +1,5 @@
 #include "runtime/executor.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
@@ -210,7 +208,7 @@ void Executor::RunLane(const RankProgram::ThreadLane& lane) {
 
 void Executor::Fail(TaskId id, const Error& error) {
   timeline_.tasks[id] = {};
-  FailWith(Error{fmt::format("{}: {}", Label(program_->task(id)), error.message)});
+  FailWith(error.At(Label(program_->task(id))));
 }
 
 void Executor::FailWith(const Error& error) {
