@@ -16,7 +16,8 @@ generate() { echo run models/demo --prompt "$prompt" --max-tokens 24 --temperatu
 for line in "2 attention=dp2,experts=ep2" "2 attention=tp2,experts=tp2" "2 attention=dp2,experts=slice2" \
             "3 attention=dp3,experts=ep3" "4 attention=tp2dp2,experts=ep2tp2" \
             "4 attention=dp4,experts=ep4 --pipeline 2:experts" "2 attention=dp2,experts=ep2 --pipeline 3 --wire fp8" \
-            "2 attention=dp2,experts=ep2 --no-overlap --wire f32"; do
+            "2 attention=dp2,experts=ep2 --no-overlap --wire f32" "2 attention=dp2,experts=ep2 --micro-batches 2" \
+            "2 attention=dp2,experts=slice2 --micro-batches 3 --pipeline 2"; do
   read -r n layout more <<<"$line"
   # shellcheck disable=SC2086
   ranks "$n" run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --layout "$layout" $more \
@@ -67,6 +68,8 @@ refuses() { # MESSAGE N ARGUMENTS...
 refuses "needs 4 ranks, and 2 were started" 2 run models/demo --prompt x --layout attention=dp4,experts=ep4
 refuses "both must have all of them" 2 run models/demo --prompt x --layout attention=dp2,experts=ep4
 refuses "heads" 3 run models/demo --prompt x --layout attention=tp3,experts=ep3
+refuses "without overlap" 2 run models/demo --prompt x --micro-batches 2 --no-overlap
+refuses "micro-batches" 2 run models/demo --prompt x --micro-batches 65
 refuses "there is no command" 2 rnu models/demo
 refuses "there is no option" 2 run models/demo --bogus
 refuses "runs on one rank" 2 encode models/demo --text x --out "$work/states.npy"
