@@ -36,12 +36,12 @@ std::string TableHeader() {
 }
 
 std::string TableRow(const BenchPoint& point) {
-  const evaluate::Spread rate = point.Of(&Repetition::tokens_per_s);
+  const evaluate::Spread rate = point.SpreadOf(&Repetition::tokens_per_s);
   return fmt::format(
       "{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>7.1f} %{:>7.1f} %{:>9.2f}{:>7.1f} %\n", point.name,
       point.batch, rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
-      point.Of(&Repetition::flops_per_s).median / kGiga, 100 * point.share_of_peak(),
-      100 * point.expert_share_of_peak(), point.Of(&Repetition::bytes_per_s).median / kGiga,
+      point.SpreadOf(&Repetition::flops_per_s).median / kGiga, 100 * point.share_of_peak(),
+      100 * point.expert_share_of_peak(), point.SpreadOf(&Repetition::bytes_per_s).median / kGiga,
       100 * point.share_of_bandwidth());
 }
 

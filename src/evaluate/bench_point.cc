@@ -34,7 +34,7 @@ Repetition MakeRepetition(const std::vector<Work>& steps, const Peaks& before, c
                     .bytes_per_s = (before.bytes_per_s + after.bytes_per_s) / 2}};
 }
 
-Spread BenchPoint::Of(double Repetition::*figure) const {
+Spread BenchPoint::SpreadOf(double Repetition::*figure) const {
   return SpreadOfEach(repetitions, [&](const Repetition& one) { return one.*figure; });
 }
 
@@ -66,7 +66,7 @@ double BenchPoint::share_of_bandwidth() const {
 }
 
 nlohmann::ordered_json ToJson(const BenchPoint& point) {
-  const Spread rate = point.Of(&Repetition::tokens_per_s);
+  const Spread rate = point.SpreadOf(&Repetition::tokens_per_s);
   return {
       {"test", point.name},
       {"batch", point.batch},
@@ -74,12 +74,12 @@ nlohmann::ordered_json ToJson(const BenchPoint& point) {
       {"tokens_per_s_min", rate.min},
       {"tokens_per_s_max", rate.max},
       {"repetitions", point.repetitions.size()},
-      {"gflops", point.Of(&Repetition::flops_per_s).median / kGiga},
+      {"gflops", point.SpreadOf(&Repetition::flops_per_s).median / kGiga},
       {"share_of_peak", point.share_of_peak()},
-      {"expert_gflops", point.Of(&Repetition::expert_flops_per_s).median / kGiga},
+      {"expert_gflops", point.SpreadOf(&Repetition::expert_flops_per_s).median / kGiga},
       {"expert_share_of_peak", point.expert_share_of_peak()},
-      {"expert_share_of_time", point.Of(&Repetition::expert_share_of_time).median},
-      {"gbps", point.Of(&Repetition::bytes_per_s).median / kGiga},
+      {"expert_share_of_time", point.SpreadOf(&Repetition::expert_share_of_time).median},
+      {"gbps", point.SpreadOf(&Repetition::bytes_per_s).median / kGiga},
       {"share_of_bandwidth", point.share_of_bandwidth()},
       {"peak_gflops", point.peaks().flops_per_s / kGiga},
       {"peak_read_gbps", point.peaks().bytes_per_s / kGiga},

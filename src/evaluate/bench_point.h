@@ -31,7 +31,7 @@ struct BenchPoint {
   std::vector<Repetition> repetitions = {};
 
   // Over all repetitions.
-  Spread Of(double Repetition::*figure) const;
+  Spread SpreadOf(double Repetition::*figure) const;
   Peaks peaks() const;           // medians
   double share_of_peak() const;  // median of each repetition's own share
   double share_of_bandwidth() const;

@@ -216,7 +216,7 @@ void ExpertRows::WriteBlocks(Peer& peer) {
   }
 }
 
-std::string ExpertRows::What(const char* exchange, int chunk) const {
+std::string ExpertRows::NameOf(const char* exchange, int chunk) const {
   if (num_chunks() == 1) return fmt::format("{} of layer {}", exchange, layer_);
   return fmt::format("{} {} of layer {}", exchange, chunk, layer_);
 }
@@ -230,7 +230,7 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartCounts() {
     send[peer.rank] = std::as_bytes(std::span(peer.out_counts));
     receive[peer.rank] = std::as_writable_bytes(std::span(peer.in_counts));
   }
-  return group_->StartAllToAll(kDispatchQueue, send, receive, What("counts", 0));
+  return group_->StartAllToAll(kDispatchQueue, send, receive, NameOf("counts", 0));
 }
 
 std::unique_ptr<comm::Exchange> ExpertRows::StartDispatch(int chunk) {
@@ -257,7 +257,7 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartDispatch(int chunk) {
     send[peer.rank] = {peer.out.data() + peer.out_begin[chunk], size_of(peer.out_begin)};
     receive[peer.rank] = {peer.in.data() + peer.in_begin[chunk], size_of(peer.in_begin)};
   }
-  return group_->StartAllToAll(kDispatchQueue, send, receive, What("dispatch", chunk));
+  return group_->StartAllToAll(kDispatchQueue, send, receive, NameOf("dispatch", chunk));
 }
 
 // Reads the blocks of a dispatch.
@@ -379,7 +379,7 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartCombine(int chunk) {
     send[peer.rank] = block(peer.sums_out, peer.sums_out_rows);
     receive[peer.rank] = block(peer.sums_in, peer.sums_in_rows);
   }
-  return group_->StartAllToAll(kCombineQueue, send, receive, What("combine", chunk));
+  return group_->StartAllToAll(kCombineQueue, send, receive, NameOf("combine", chunk));
 }
 
 int ExpertRows::Partials(int row, Partial* partials) const {

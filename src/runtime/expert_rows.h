@@ -173,7 +173,7 @@ class ExpertRows {
   int Capacity() const;  // rows of each expert from this rank
   void Arrive(int chunk);
   void Assign(const std::vector<int32_t>& work_rows, int chunk);
-  std::string What(const char* exchange, int chunk) const;
+  std::string NameOf(const char* exchange, int chunk) const;
 
   Options options_;
   comm::Group* group_;

@@ -90,7 +90,7 @@ ExpertRows::Options FeedForward::RowsOptions(const Options& options, const model
 namespace {
 
 // The outputs of experts on their way into one row.
-struct Summands {
+struct RowSum {
   std::array<const float*, kernels::kMaxTopK> rows;
   std::array<float, kernels::kMaxTopK> weights;
   std::array<int32_t, kernels::kMaxTopK> experts;  // in increasing order
@@ -306,10 +306,10 @@ void FeedForward::Reduce(Frame& frame, int chunk) {
       [&](int64_t i, int thread_idx) {
         float* sum = context_.workspace.unpacked.floats(thread_idx);
         std::fill_n(sum, hidden_size, 0.0f);
-        Summands summands;
-        summands.Add(frame.expert_rows, frame.expert_rows.work_rows()[returns[i].work_row],
-                     buffers.slot_out);
-        context_.kernels.combine(summands.Combine(sum, hidden_size));
+        RowSum row_sum;
+        row_sum.Add(frame.expert_rows, frame.expert_rows.work_rows()[returns[i].work_row],
+                    buffers.slot_out);
+        context_.kernels.combine(row_sum.Combine(sum, hidden_size));
         comm::EncodeRow(return_, {sum, hidden_size}, returns[i].to);
       },
       4);
@@ -325,20 +325,20 @@ void FeedForward::Finish(const Layer& layer, Frame& frame) {
   context_.pool.ParallelFor(
       own.count,
       [&](int64_t row, int thread_idx) {
-        Summands summands;
+        RowSum row_sum;
         const WorkRow* work = frame.expert_rows.own_work(static_cast<int>(row));
-        if (work != nullptr) summands.Add(frame.expert_rows, *work, buffers.slot_out);
+        if (work != nullptr) row_sum.Add(frame.expert_rows, *work, buffers.slot_out);
         if (num_ranks > 1) {
           std::array<ExpertRows::Partial, kernels::kMaxTopK> partials;
           const int count = frame.expert_rows.Partials(static_cast<int>(row), partials.data());
           float* unpacked = context_.workspace.unpacked.floats(thread_idx);
           for (int i = 0; i < count; ++i, unpacked += hidden_size) {
             comm::DecodeRow(return_, partials[i].data, {unpacked, hidden_size});
-            summands.Add(partials[i].expert, unpacked, 1);
+            row_sum.Add(partials[i].expert, unpacked, 1);
           }
         }
         kernels::Combine combine =
-            summands.Combine(buffers.hidden.floats(own.first + row), hidden_size);
+            row_sum.Combine(buffers.hidden.floats(own.first + row), hidden_size);
         combine.scale = context_.spec().residual_scale;
         if (has_shared) combine.shared = buffers.shared_out.floats(own.first + row);
         if (moe.shared_expert_gate) {

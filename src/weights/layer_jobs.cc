@@ -121,9 +121,9 @@ void QkvJobs(const Reading& reading, const model::AttentionSpec& attention, int 
   add_bias(kQueryBias, queries);
   add_bias(kKeyBias, keys);
   add_bias(kValueBias, values);
-  reading.jobs.Stack(weights->qkv, {{&tensors.Get(kQuery, layer), queries},
-                                    {&tensors.Get(kKey, layer), keys},
-                                    {&tensors.Get(kValue, layer), values}});
+  reading.jobs.PackStacked(weights->qkv, {{&tensors.Get(kQuery, layer), queries},
+                                          {&tensors.Get(kKey, layer), keys},
+                                          {&tensors.Get(kValue, layer), values}});
 }
 
 // Biases in the order of the packed rows; of one matrix where there is no gate.
@@ -144,13 +144,13 @@ void CrossJobs(const Reading& reading, const model::AttentionSpec& attention, in
   const auto& [tensors, share, formats, jobs] = reading;
   const HeadParts heads = HeadsOf(attention, share);
   weights->norm = tensors.Vector(kCrossNorm, layer);
-  jobs.Stack(weights->query,
-             {{&tensors.Get(kCrossQuery, layer), Times(heads.query, attention.head_dim)}});
-  jobs.Stack(weights->kv,
-             {{&tensors.Get(kCrossKey, layer), Times(heads.kv, attention.head_dim)},
-              {&tensors.Get(kCrossValue, layer), Times(heads.kv, attention.value_dim)}});
-  jobs.Stack(weights->output, {PackJobs::All(tensors.Get(kCrossOutput, layer))},
-             heads.query.first * attention.value_dim);
+  jobs.PackStacked(weights->query,
+                   {{&tensors.Get(kCrossQuery, layer), Times(heads.query, attention.head_dim)}});
+  jobs.PackStacked(weights->kv,
+                   {{&tensors.Get(kCrossKey, layer), Times(heads.kv, attention.head_dim)},
+                    {&tensors.Get(kCrossValue, layer), Times(heads.kv, attention.value_dim)}});
+  jobs.PackStacked(weights->output, {PackJobs::All(tensors.Get(kCrossOutput, layer))},
+                   heads.query.first * attention.value_dim);
 }
 
 void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeWeights* moe) {
@@ -159,7 +159,7 @@ void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeW
   std::vector<PackJobs::Rows> router = {PackJobs::All(tensors.Get(kRouter, layer))};
   const TensorBinding* shared_gate = tensors.Find(kSharedExpertGate, layer);
   if (shared_gate != nullptr) router.push_back(PackJobs::All(*shared_gate));
-  jobs.Stack(moe->router, router);
+  jobs.PackStacked(moe->router, router);
   moe->router_bias = tensors.Vector(kRouterBias, layer);
   if (!moe->router_bias.empty()) moe->router_bias.resize(moe->router.rows);
   moe->correction_bias = tensors.Vector(kCorrectionBias, layer);
@@ -192,8 +192,8 @@ void LayerJobs(const Reading& reading, const model::LayerSpec& spec, int layer,
   } else {
     QkvJobs(reading, spec.attention, layer, weights);
   }
-  jobs.Stack(weights->output, {PackJobs::All(tensors.Get(kAttentionOutput, layer))},
-             heads.first * spec.attention.value_dim);
+  jobs.PackStacked(weights->output, {PackJobs::All(tensors.Get(kAttentionOutput, layer))},
+                   heads.first * spec.attention.value_dim);
   if (weights->cross) CrossJobs(reading, *spec.cross_attention, layer, &*weights->cross);
   if (weights->dense) {
     jobs.Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown},
@@ -226,9 +226,9 @@ void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, co
   weights->final_norm = tensors.Vector(TensorRole::kFinalNorm);
   weights->relative_bias = RelativeBias(reading, whole.layers);
   const PackJobs::Rows embedding = PackJobs::All(tensors.Get(TensorRole::kEmbedding));
-  jobs->Stack(weights->embedding, {embedding});
+  jobs->PackStacked(weights->embedding, {embedding});
   if (share.with_head && !weights->embedding_is_head()) {
-    jobs->Stack(
+    jobs->PackStacked(
         weights->head,
         {whole.tied_embeddings ? embedding : PackJobs::All(tensors.Get(TensorRole::kHead))});
   }
@@ -244,7 +244,7 @@ void EncoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, co
   encoder.final_norm = tensors.Vector(TensorRole::kFinalNorm);
   encoder.relative_bias = RelativeBias(reading, whole.encoder_layers);
   if (!whole.tied_embeddings) {
-    jobs->Stack(encoder.embedding, {PackJobs::All(tensors.Get(TensorRole::kEmbedding))});
+    jobs->PackStacked(encoder.embedding, {PackJobs::All(tensors.Get(TensorRole::kEmbedding))});
   }
   for (int layer = 0; layer < std::ssize(encoder.layers); ++layer) {
     LayerJobs(reading, whole.encoder_layers[layer], layer, &encoder.layers[layer]);

@@ -27,7 +27,8 @@ StoredMatrix Transposed(const StoredMatrix& matrix, int first_row, int count) {
 
 }  // namespace
 
-void PackJobs::Stack(const PackedMatrix& target, const std::vector<Rows>& parts, int first_col) {
+void PackJobs::PackStacked(const PackedMatrix& target, const std::vector<Rows>& parts,
+                           int first_col) {
   std::vector<RowsOf> all;
   for (const Rows& part : parts) {
     all.push_back({part, part.rows.size, [](int row) { return row; }});
@@ -88,9 +89,9 @@ void PackJobs::Ffn(const FfnWeights& target, int layer, int expert, FfnRoles rol
   if (gate != nullptr) {
     GateAndUp(target.up, *gate, up, slice);
   } else {
-    Stack(target.up, {{&up, slice}});
+    PackStacked(target.up, {{&up, slice}});
   }
-  Stack(target.down, {All(tensors_.Get(roles.down, layer, expert))}, slice.first);
+  PackStacked(target.down, {All(tensors_.Get(roles.down, layer, expert))}, slice.first);
 }
 
 StoredMatrix* PackJobs::Describe(const Rows& rows, PackJob* job) {

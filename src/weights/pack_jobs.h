@@ -60,8 +60,8 @@ class PackJobs {
     return {&matrix, {0, static_cast<int>(matrix.rows)}};
   }
   // Rows of several stored matrices, one after the other, from column first_col on.
-  void Stack(const kernels::PackedMatrix& target, const std::vector<Rows>& parts,
-             int first_col = 0);
+  void PackStacked(const kernels::PackedMatrix& target, const std::vector<Rows>& parts,
+                   int first_col = 0);
 
   // Of each part `num_rows` rows: those of `from` that row_of says, zeros where it says less than
   // 0.
