@@ -125,6 +125,14 @@ for descriptors in 4 5 8; do
     *) fail "ulimit -n $descriptors: $status, $(tail -1 "$work/err")" ;;
   esac
 done
+# A limit of the size of files.
+for command in "logits $demo --tokens $work/ids --out $work/cut.npy" "quantize $demo --out $work/cut" \
+               "synth $demo --out $work/cut-synth" "run $demo --prompt x --max-tokens 2 --trace $work/cut.json" \
+               "batch $demo --input $work/in.jsonl --output $work/cut.jsonl"; do
+  read -ra words <<<"$command"
+  (ulimit -f 0; convene "${words[@]}" 2>&1 >/dev/null; echo "status $?") | tr '\n' ' ' >"$work/err"
+  grep -q "File too large.* status 1 " "$work/err" || fail "$command with ulimit -f 0: $(cat "$work/err")"
+done
 # Root may have any number of processes, nobody may not.
 cp "$convene" "$work/convene" && chmod -R a+rX "$work"
 as_nobody=()

@@ -26,6 +26,8 @@ int main(int argc, char** argv) {
   // Whoever reads our output may leave (`| head`), which ends us quietly where standard output is
   // written (cli/output.cc); one who read messages or a result file ends nothing.
   std::signal(SIGPIPE, SIG_IGN);
+  // A file that may not grow further (ulimit -f) is an error of who writes it, with a message.
+  std::signal(SIGXFSZ, SIG_IGN);
   return convene::cli::RunWithEnoughStack(
       [&] { return convene::cli::RunCommandLine(argc, argv, convene::cli::Commands()); });
 }
