@@ -141,7 +141,8 @@ ParsedLine Parse(CLI::App& app, int argc, const char* const* argv,
     return {.status = DescribeUsageError(app, error)};
   }
   for (Subcommand& subcommand : subcommands) {
-    if (subcommand.parser->parsed()) return {.chosen = &subcommand};
+    if (!subcommand.parser->parsed()) continue;
+    return {.status = CheckFiles(*subcommand.parser), .chosen = &subcommand};
   }
   CHECK(false, "the parser accepted a line without a subcommand");
 }

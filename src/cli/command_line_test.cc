@@ -46,6 +46,20 @@ TEST_F(CommandLineTest, AMistypedOptionGetsASuggestion) {
               HasSubstr("did you mean --version? (see convene --help)"));
 }
 
+// One of the results would be lost, or what was read.
+TEST_F(CommandLineTest, TwoOptionsCannotNameTheSameFile) {
+  const std::string file = Path("same");
+  const std::string same_file = Path("./same");
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"batch", model_, "--input", "x", "--output", file, "--json", same_file},
+           {"batch", model_, "--input", file, "--output", file},
+           {"run", model_, "--prompt", "x", "--trace", file, "--record-routing", file},
+           {"logits", model_, "--tokens", file, "--out", file},
+           {"gantt", file, "--out", file}}) {
+    EXPECT_THAT(ErrorOf(Run(words)), HasSubstr("same; give each a file of its own"));
+  }
+}
+
 TEST_F(CommandLineTest, AMistypedOptionIsToldBeforeWhatItLeavesOut) {
   EXPECT_THAT(ErrorOf(Run({"batch", model_, "--inptu", "x", "--output", Path("y")})),
               HasSubstr("did you mean --input?"));

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/closest_name.h"
@@ -114,6 +117,30 @@ Status CheckWords(const CLI::App& app, std::span<const char* const> words) {
     return Error{fmt::format("there is no option {}; did you mean {}?", Quote(word), name)};
   }
   return {};
+}
+
+Status CheckFiles(const CLI::App& command) {
+  static constexpr const char* kWritten[] = {"--out", "--output", "--json", "--trace",
+                                             "--record-routing"};
+  static constexpr const char* kRead[] = {"--input", "--plan", "--prompt-file", "--tokens",
+                                          "TRACE"};
+  std::map<std::filesystem::path, const char*> seen;
+  Status status;
+  const auto see = [&](const char* name, bool is_written) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option == nullptr || option->count() == 0 || option->results().front() == "-") return;
+    std::error_code error;
+    const auto path = std::filesystem::weakly_canonical(option->results().front(), error);
+    // Streams and devices may have several users.
+    if (error || (exists(path, error) && !is_regular_file(path, error))) return;
+    const auto [other, is_new] = seen.emplace(path, name);
+    if (is_new || !is_written) return;
+    status = Error{fmt::format("{} and {} both name {}; give each a file of its own", other->second,
+                               name, Printable(option->results().front()))};
+  };
+  for (const char* name : kRead) see(name, false);
+  for (const char* name : kWritten) see(name, true);
+  return status;
 }
 
 Error DescribeUsageError(const CLI::App& app, const CLI::ParseError& error) {
