@@ -68,6 +68,16 @@ TEST_F(TraceTest, ReportShowsEverySectionAsTextAndJson) {
   EXPECT_GE(report["steps"][0]["expert_load_by_expert"]["worst"], 1);
 }
 
+TEST_F(TraceTest, NamesInATraceSendNothingToTheTerminal) {
+  static_cast<void>(Traced());
+  auto trace = nlohmann::json::parse(Read("trace.json"));
+  trace["otherData"]["steps"][0]["name"] = "\x1b[2Ja name";
+  Write("names.json", trace.dump());
+  const Outcome outcome = Run({"report", Path("names.json")});
+  EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("step 0: ?[2Ja name"));
+}
+
 TEST_F(TraceTest, GanttDrawsAStepOrSomeOfItsLayers) {
   const std::string trace = Traced();
   Outcome outcome = Run({"gantt", trace, "--out", Path("step.svg"), "--step", "1"});

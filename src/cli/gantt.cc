@@ -31,8 +31,7 @@ Result<std::pair<int, int>> ParseLayers(const std::string& text) {
   const int last =
       dash == std::string::npos ? first : number(std::string_view(text).substr(dash + 1));
   if (first < 0 || last < first) {
-    return Error{
-        fmt::format("--layers {} are no layers; write one as 3, several as 0-7", Quote(text))};
+    return Error{fmt::format("{} are no layers; write one as 3, several as 0-7", Quote(text))};
   }
   return std::pair(first, last);
 }

@@ -222,9 +222,8 @@ class Inspect : public Command {
     if (!inspection) return inspection.error();
     // Figures for a program on standard output leave no room for those for people.
     if (json_path_ != "-") {
-      if (Status written = WriteOutput(FormatInspection(path_, *inspection)); !written) {
-        return written;
-      }
+      const Status told = WriteReport(json_path_, FormatInspection(path_, *inspection));
+      if (!told) return told;
     }
     return json_path_.empty() ? Status() : WriteJson(json_path_, ToJson(*inspection));
   }

@@ -12,6 +12,7 @@
 
 #include "base/message.h"
 #include "base/open_file.h"
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/units.h"
 #include "cli/value_options.h"
@@ -73,7 +74,7 @@ Status WriteReport(const std::string& json_path, std::string_view text) {
     PrintNoteText(text);
     return {};
   }
-  const Status written = WriteOutput(text);
+  const Status written = WriteOutput(Printable(text, "\n\t"));
   return written ? FlushOutput() : written;
 }
 

@@ -23,7 +23,9 @@ Status WriteJson(const std::string& path, const nlohmann::ordered_json& json);
 Status WriteText(const std::string& path, std::string_view text);
 
 // Writes text for people to standard output at once, or to standard error where `json_path` is "-"
-// and standard output belongs to the JSON.
+// and standard output belongs to the JSON. Control characters, of a model's or a step's name,
+// become
+// '?'.
 Status WriteReport(const std::string& json_path, std::string_view text);
 
 // The whole of the file `path`, or of standard input where `path` is "-".
