@@ -160,6 +160,7 @@ for command in run chat "logits --tokens $work/ids --out $work/x.npy" "perplexit
     ends 1 "${given#*=}" timeout 10 "$convene" "${words[0]}" "${given%%=*}" "${words[@]:1}"
   done
 done
+ends 1 "is no directory" "$convene" run "$demo/config.json" --prompt x
 ends 2 "cannot write /nope/x" "$convene" "${run[@]}" --trace /nope/x
 ends 2 "--max-tokens: \"1e18\" is not a whole number" "$convene" run "$demo" --prompt x --max-tokens 1e18
 

@@ -15,7 +15,9 @@ Result<OpenFile> OpenFile::ToRead(const std::string& path) {
   file.descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   struct stat status = {};
   if (file.descriptor_ < 0 || fstat(file.descriptor_, &status) != 0) {
-    return Error{fmt::format("cannot open {}: {}", path, std::strerror(errno)), KindOfErrno(errno)};
+    const char* why =
+        errno == ENXIO ? "it is a socket, or a device that is not there" : std::strerror(errno);
+    return Error{fmt::format("cannot open {}: {}", path, why), KindOfErrno(errno)};
   }
   file.mode_ = status.st_mode;
   file.size_bytes_ = static_cast<uint64_t>(status.st_size);

@@ -47,6 +47,16 @@ class FifoTest : public testing::Test {
   std::string path_;
 };
 
+TEST(ReadFile, SaysThatASocketIsOne) {
+  const std::string path = testing::TempDir() + fmt::format("socket_{}", getpid());
+  CHECK(mknod(path.c_str(), S_IFSOCK | 0600, 0) == 0);
+  const auto refused = ReadFile(path, 10);
+  std::filesystem::remove(path);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "cannot open " + path + ": it is a socket, or a device that is not there");
+}
+
 TEST_F(FifoTest, OnlyAReaderOfStreamsTakesOneAndNobodyWaitsForAWriterForEver) {
   const auto refused = ReadFile(path_, 10);
   ASSERT_FALSE(refused);

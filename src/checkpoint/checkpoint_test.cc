@@ -271,6 +271,8 @@ TEST(Checkpoint, SaysWhatADirectoryLacks) {
   directory.Write("config.json", directory.config.dump());
   ExpectContains(directory.ErrorOnOpen(), "neither model.safetensors nor");
   EXPECT_EQ(Checkpoint::Open(directory.path()).error().kind, ErrorKind::kNotFound);
+  directory.Write("convene.safetensors", "");
+  ExpectContains(directory.ErrorOnOpen(), "no convene.json");
   ExpectContains(Checkpoint::Open(directory.path() / "config.json").error().message,
                  "give the model directory");
 }

@@ -106,6 +106,12 @@ Result<std::vector<std::string>> FindWeightFiles(const std::string& directory) {
   if (Exists(root / "model.safetensors")) return std::vector<std::string>{"model.safetensors"};
   const std::string index_path = (root / "model.safetensors.index.json").string();
   if (!Exists(index_path)) {
+    if (Exists(root / "convene.safetensors")) {
+      return NotFound(
+          fmt::format("{} has packed weights (convene.safetensors), but no convene.json that says "
+                      "how; make the directory again with convene quantize",
+                      directory));
+    }
     return NotFound(
         fmt::format("{} has neither model.safetensors nor model.safetensors.index.json; "
                     "other formats must be converted to safetensors first",

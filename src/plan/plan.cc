@@ -58,7 +58,10 @@ Status ReadPipeline(const json& object, Plan* plan) {
     } else if (key == "overlap" && value.is_boolean()) {
       plan->pipeline.overlap = value.get<bool>();
     } else {
-      return Error{fmt::format("pipeline.{} is not known or of the wrong kind", Quote(key))};
+      return Error{fmt::format(
+          "pipeline.{} is not known or of the wrong kind; there are chunks (a whole number or "
+          "\"auto\"), cut (a text), overlap (true or false) and micro_batches (a whole number)",
+          Quote(key))};
     }
   }
   return {};
@@ -82,13 +85,18 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "comm_budget" && value.is_number_integer()) {
     const auto budget = value.get<int64_t>();
     if (budget < 0 || budget > kMostCommBudget) {
-      return Error{fmt::format("a comm_budget of {} threads is out of range", budget)};
+      return Error{fmt::format("a comm_budget of {} threads is out of range; it must be 0 to {}",
+                               value.dump(), kMostCommBudget)};
     }
     plan->comm_budget = static_cast<int>(budget);
     return {};
   }
-  if (!value.is_string())
-    return Error{fmt::format("{} is not known or of the wrong kind", Quote(key))};
+  constexpr const char* kMembers =
+      "there are layout, wire and gemm (texts), pipeline (an object) and comm_budget (a whole "
+      "number)";
+  if (!value.is_string()) {
+    return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
+  }
   const auto text = value.get<std::string>();
   if (key == "layout") {
     const Result<strategy::Layout> layout = ParseLayout(text);
@@ -105,7 +113,7 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   } else if (key == "strategy") {
     return CheckStrategy(text);
   } else {
-    return Error{fmt::format("{} is not known", Quote(key))};
+    return Error{fmt::format("{} is not known; {}", Quote(key), kMembers)};
   }
   return {};
 }

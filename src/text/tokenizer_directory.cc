@@ -1,6 +1,8 @@
 // How a Tokenizer comes about: from JSON or from the files of a directory.
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/is_there.h"
@@ -51,6 +53,12 @@ Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
     auto parts = ReadVocabularyFiles(directory);
     if (!parts) return parts.error();
     return Tokenizer(*std::move(parts));
+  }
+  std::error_code ignored;
+  if (std::filesystem::exists(directory, ignored) &&
+      !std::filesystem::is_directory(directory, ignored)) {
+    return Error{fmt::format(
+        "{} is no directory; a tokenizer is needed here, so give the model directory", directory)};
   }
   return NotFound(fmt::format(
       "{} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt{}", directory,

@@ -163,9 +163,16 @@ Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::Mode
     return Error{"it needs weights (a name), group (a number) and tied_embeddings (true or false)"};
   }
   const auto format = kernels::WeightFormatFromName(weights->get<std::string>());
-  if (!format) return Error{fmt::format("the format {} is not known", Quote(weights->dump()))};
+  if (!format) {
+    return Error{
+        fmt::format("the format {} is not known; make the directory again with convene quantize",
+                    Quote(weights->get<std::string>()))};
+  }
   if (*group != 32 && *group != 64 && *group != 128) {
-    return Error{fmt::format("groups of {} are not supported", group->dump())};
+    return Error{
+        fmt::format("groups of {} columns are not 32, 64 or 128; make the directory again with "
+                    "convene quantize",
+                    group->dump())};
   }
   spec->tied_embeddings = is_tied->get<bool>();
   return WeightFormats{.matrices = *format, .group = group->get<int>()};
