@@ -142,7 +142,7 @@ ParsedLine Parse(CLI::App& app, int argc, const char* const* argv,
   }
   for (Subcommand& subcommand : subcommands) {
     if (!subcommand.parser->parsed()) continue;
-    return {.status = CheckFiles(*subcommand.parser), .chosen = &subcommand};
+    return {.status = CheckTogether(*subcommand.parser), .chosen = &subcommand};
   }
   CHECK(false, "the parser accepted a line without a subcommand");
 }

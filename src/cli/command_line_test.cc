@@ -60,6 +60,19 @@ TEST_F(CommandLineTest, TwoOptionsCannotNameTheSameFile) {
   }
 }
 
+TEST_F(CommandLineTest, GroupsOfColumnsGoWithInt4WeightsAlone) {
+  const auto words = [&](const char* weights) {
+    return std::vector<std::string>{"run",       model_,  "--prompt",     "x", "--max-tokens", "2",
+                                    "--weights", weights, "--int4-group", "64"};
+  };
+  EXPECT_THAT(ErrorOf(Run(words("int8"))), HasSubstr("these are int8; leave it out"));
+  const Outcome packed = Run({"quantize", model_, "--out", Path("q"), "--int4-group", "64"});
+  EXPECT_EQ(packed.status, kFailure);  // int8 unless it is told otherwise
+  EXPECT_THAT(packed.err, HasSubstr("use --weights int4"));
+  EXPECT_EQ(Run(words("int4")).status, kSuccess);
+  EXPECT_EQ(Run(words("auto")).status, kSuccess);
+}
+
 TEST_F(CommandLineTest, AMistypedOptionIsToldBeforeWhatItLeavesOut) {
   EXPECT_THAT(ErrorOf(Run({"batch", model_, "--inptu", "x", "--output", Path("y")})),
               HasSubstr("did you mean --input?"));

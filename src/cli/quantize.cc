@@ -40,6 +40,9 @@ class Quantize : public Command {
   }
 
   Status Run() override {
+    if (group_ && weights_ != "int4") {
+      return Error{"--int4-group goes with int4 weights; leave it out, or use --weights int4"};
+    }
     const auto start = std::chrono::steady_clock::now();
     const Result<engine::ModelSource> source = engine::ModelSource::Open(source_);
     if (!source) return source.error();

@@ -93,6 +93,43 @@ std::string DescribeParseError(const CLI::ParseError& error) {
   return std::string(what);
 }
 
+Status CheckFiles(const CLI::App& command) {
+  static constexpr const char* kWritten[] = {"--out", "--output", "--json", "--trace",
+                                             "--record-routing"};
+  static constexpr const char* kRead[] = {"--input", "--plan", "--prompt-file", "--tokens",
+                                          "TRACE"};
+  std::map<std::filesystem::path, const char*> seen;
+  Status status;
+  const auto see = [&](const char* name, bool is_written) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option == nullptr || option->count() == 0 || option->results().front() == "-") return;
+    std::error_code error;
+    const auto path = std::filesystem::weakly_canonical(option->results().front(), error);
+    // Streams and devices may have several users.
+    if (error || (exists(path, error) && !is_regular_file(path, error))) return;
+    const auto [other, is_new] = seen.emplace(path, name);
+    if (is_new || !is_written) return;
+    status = Error{fmt::format("{} and {} both name {}; give each a file of its own", other->second,
+                               name, Printable(option->results().front()))};
+  };
+  for (const char* name : kRead) see(name, false);
+  for (const char* name : kWritten) see(name, true);
+  return status;
+}
+
+// Groups of columns that the chosen weights do not have.
+Status CheckInt4Group(const CLI::App& command) {
+  const CLI::Option* group = command.get_option_no_throw("--int4-group");
+  if (group == nullptr || group->count() == 0) return {};
+  const CLI::Option* weights = command.get_option("--weights");
+  if (weights->count() == 0) return {};
+  const std::string& format = weights->results().front();
+  if (format == "auto" || format == "int4") return {};
+  return Error{fmt::format(
+      "--int4-group goes with int4 weights, and these are {}; leave it out, or use --weights int4",
+      format)};
+}
+
 }  // namespace
 
 Status CheckWords(const CLI::App& app, std::span<const char* const> words) {
@@ -119,28 +156,9 @@ Status CheckWords(const CLI::App& app, std::span<const char* const> words) {
   return {};
 }
 
-Status CheckFiles(const CLI::App& command) {
-  static constexpr const char* kWritten[] = {"--out", "--output", "--json", "--trace",
-                                             "--record-routing"};
-  static constexpr const char* kRead[] = {"--input", "--plan", "--prompt-file", "--tokens",
-                                          "TRACE"};
-  std::map<std::filesystem::path, const char*> seen;
-  Status status;
-  const auto see = [&](const char* name, bool is_written) {
-    const CLI::Option* option = command.get_option_no_throw(name);
-    if (option == nullptr || option->count() == 0 || option->results().front() == "-") return;
-    std::error_code error;
-    const auto path = std::filesystem::weakly_canonical(option->results().front(), error);
-    // Streams and devices may have several users.
-    if (error || (exists(path, error) && !is_regular_file(path, error))) return;
-    const auto [other, is_new] = seen.emplace(path, name);
-    if (is_new || !is_written) return;
-    status = Error{fmt::format("{} and {} both name {}; give each a file of its own", other->second,
-                               name, Printable(option->results().front()))};
-  };
-  for (const char* name : kRead) see(name, false);
-  for (const char* name : kWritten) see(name, true);
-  return status;
+Status CheckTogether(const CLI::App& command) {
+  const Status files = CheckFiles(command);
+  return files ? CheckInt4Group(command) : files;
 }
 
 Error DescribeUsageError(const CLI::App& app, const CLI::ParseError& error) {

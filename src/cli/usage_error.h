@@ -15,8 +15,9 @@ namespace convene::cli {
 // behind a single dash ("-prompt" is -p with the value "rompt").
 Status CheckWords(const CLI::App& app, std::span<const char* const> words);
 
-// Error: two options of `command`, parsed, name one file to write, or one to write and to read.
-Status CheckFiles(const CLI::App& command);
+// Error: options of `command`, parsed, that do not go together: two that name one file to write, or
+// one to write and to read; groups of int4 beside other weights.
+Status CheckTogether(const CLI::App& command);
 
 // What to say of `error`, which `app.parse` threw.
 Error DescribeUsageError(const CLI::App& app, const CLI::ParseError& error);
