@@ -459,6 +459,7 @@ TEST(Family, FillsInWhatGptOssLeavesOut) {
   EXPECT_NEAR(spec->rope.attention_factor, 1.3466, 1e-4);
   EXPECT_EQ(spec->rope.theta, 150000);
   EXPECT_NE(ErrorOf(R"({"model_type": "gpt_oss", "layer_types": ["full_attention"]})"), "");
+  EXPECT_NE(ErrorOf(R"({"model_type": "gpt_oss", "layer_types": []})"), "");
   EXPECT_NE(ErrorOf(R"({"model_type": "gpt_oss", "intermediate_size": 100,
                         "quantization_config": {"quant_method": "mxfp4"}})"),
             "");

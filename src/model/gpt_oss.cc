@@ -96,7 +96,7 @@ void ReadDefaultRope(ConfigFields& config, ModelSpec& spec) {
 
 void ReadWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
   const std::vector<std::string> types = config.Texts("layer_types");
-  if (!types.empty() && types.size() != layers.size()) {
+  if (config.Has("layer_types") && types.size() != layers.size()) {
     config.Fail(fmt::format("layer_types has {} entries, but there are {} layers", types.size(),
                             layers.size()));
     return;

@@ -39,6 +39,11 @@ void ReadYarn(ConfigFields& parameters, int max_positions, RopeSpec& rope) {
   };
   rope.beta_fast = number_or("beta_fast", 32);
   rope.beta_slow = number_or("beta_slow", 1);
+  if (rope.beta_fast < rope.beta_slow) {
+    parameters.Fail(
+        fmt::format("beta_fast {} of the yarn RoPE scaling must not be less than beta_slow {}",
+                    rope.beta_fast, rope.beta_slow));
+  }
   rope.truncate = parameters.Boolean("truncate", true);
   const double mscale = number_or("mscale", 0);
   const double mscale_all_dim = number_or("mscale_all_dim", 0);

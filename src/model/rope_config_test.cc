@@ -113,6 +113,8 @@ TEST(RopeConfig, RefusesWhatCannotBeComputed) {
   EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "yarn"}})"));
   EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "yarn", "beta_fast": 16}})"));
   EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": 0}})"));
+  EXPECT_FALSE(Read(R"({"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 0.5}})"));
+  EXPECT_TRUE(Read(R"({"rope_scaling": {"type": "yarn", "factor": 2, "beta_slow": 32}})"));
   EXPECT_FALSE(Read(R"({"rope_scaling": {"rope_type": null, "factor": 4}})"));
   EXPECT_FALSE(Read(R"({"rope_scaling": {"rope_type": null, "type": "linear", "factor": 4}})"));
   EXPECT_FALSE(Read(R"({"rope_parameters": {"type": null, "factor": 4}})"));
