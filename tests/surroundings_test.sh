@@ -56,6 +56,10 @@ set +o pipefail
 [ "$("$convene" --help | head -1)" != "" ] || fail "help into head"
 set -o pipefail
 
+# What cannot be read is not an empty conversation.
+status=0; convene chat "$demo" --max-tokens 4 <"$work" >/dev/null 2>"$work/err" || status=$?
+[ $status = 1 ] && grep -q "cannot read standard input" "$work/err" || fail "chat with a directory: $status"
+
 # A FIFO is no file of a model. A pipe is a text.
 mkfifo "$work/fifo"
 for name in config.json generation_config.json tokenizer.json tokenizer_config.json model.safetensors; do

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -96,7 +97,9 @@ class Chat : public Command {
       PrintError(done.error().message);
       ++num_refused;
     }
-    if (editor || num_refused == 0) return {};
+    if (editor) return {};
+    if (std::ferror(stdin) != 0) return Error{"cannot read standard input: give a file or a pipe"};
+    if (num_refused == 0) return {};
     return Error{"commands in the input were refused, as said above; the turns were answered"};
   }
 

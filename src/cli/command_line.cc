@@ -111,8 +111,9 @@ int RunOnRanks(const ParsedLine& line) {
   if (const Status all = comm::AgreeOnSuccess(**ranks, line.status); !all) {
     return speaks ? Refuse(line.status ? all.error() : line.status.error()) : kUsage;
   }
-  const Status same = comm::AgreeOnSame(**ranks, line.help ? "for help" : "for work",
-                                        "what the command line asks for");
+  const Status same =
+      comm::AgreeOnSame(**ranks, line.help ? "help" : line.chosen->parser->get_name(),
+                        "what the command line asks for");
   if (!same) return speaks ? Refuse(same.error()) : kUsage;
   if (line.help) return speaks ? ShowHelp(*line.help) : kSuccess;
   std::unique_ptr<Command>& command = line.chosen->command;

@@ -86,6 +86,10 @@ timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x
   -n 1 "$convene" run --help >"$work/out" 2>"$work/err" || status=$?
 [ $status = 2 ] || fail "help on rank 1: status $status"
 grep -q '^convene: what the command line asks for differs' "$work/err" || fail "help on rank 1: $(cat "$work/err")"
+status=0
+timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
+  -n 1 "$convene" bench models/demo >"$work/out" 2>"$work/err" || status=$?
+[ $status = 2 ] && grep -q 'rank 0 .* has run, rank 1 .* has bench' "$work/err" || fail "bench on rank 1: $(cat "$work/err")"
 [ "$(ranks 2 run --help | grep -c -- --prompt-file)" = 1 ] || fail "help on two ranks"
 
 # A weight that is not a number, which only one of the ranks reads.
