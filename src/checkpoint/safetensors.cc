@@ -92,7 +92,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (place_ == Place::kShape) {
       constexpr size_t kMaxRank = 16;
       std::vector<int64_t>& shape = tensors.back().shape;
-      if (shape.size() == kMaxRank || value > INT64_MAX) return Unexpected("such a dimension");
+      if (shape.size() == kMaxRank || value > INT64_MAX)
+        return Unexpected("too many or too large dimensions");
       shape.push_back(static_cast<int64_t>(value));
       return true;
     }
