@@ -209,7 +209,12 @@ TEST_F(BatchCommandTest, RefusesAnOutputThatAnotherRunIsWriting) {
 TEST_F(BatchCommandTest, LeavesItsInputAloneWhereItIsTheOutput) {
   for (const std::string& input : {Request(1), Request(1).substr(0, Request(1).size() - 1)}) {
     Write("in.jsonl", input);
-    const Outcome outcome = RunBatch("in.jsonl");
+    EXPECT_EQ(RunBatch("in.jsonl").status, kUsage);
+    EXPECT_EQ(Read("in.jsonl"), input);
+    // By a name that does not show it.
+    fs::remove(Path("link.jsonl"));
+    fs::create_hard_link(Path("in.jsonl"), Path("link.jsonl"));
+    const Outcome outcome = RunBatch("link.jsonl");
     EXPECT_EQ(outcome.status, kFailure);
     EXPECT_THAT(outcome.err, HasSubstr("something else than batch results"));
     EXPECT_EQ(Read("in.jsonl"), input);
