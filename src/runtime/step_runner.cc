@@ -189,12 +189,14 @@ void StepRunner::Compute(const Task& task) {
   const Operator& work = OperatorOf(task.kind);
   CHECK(work.run != nullptr, "no computation: {}", schedule::Name(task.kind));
   Frame& frame = FrameOf(task);
+  bool is_done = false;  // asked once: an exchange may fail meanwhile, on another thread
   if (!has_failed()) {
     Status done = BeforeTask(task);
     if (done) done = (this->*work.run)(task, frame);
     if (!done) Fail(task, done.error());
+    is_done = done.ok();
   }
-  if (has_failed()) {
+  if (!is_done) {
     if (work.skip != nullptr) (this->*work.skip)(task, frame);
     return;
   }

@@ -60,8 +60,8 @@ struct TaskTraits {
   std::string_view name;       // "gather_normed"
   bool is_collective = false;  // of several ranks
   bool is_copy = false;        // between tiers
-  // What is touched besides by no other task at the same time, such as a workspace, is not here.
-  // For kinds whose accesses depend on the layout, those of all layouts.
+  // Without the workspace, which is only the task's in work. Where accesses depend on the layout,
+  // those of all layouts.
   std::span<const Access> accesses = {};
 };
 

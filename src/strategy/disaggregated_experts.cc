@@ -88,7 +88,7 @@ class Builder {
                                           {reduce, route}));
     }
     step_.UseRanks(experts_);
-    returned_ = step_.Of(finished.back());
+    returned_ = step_.OfUsedRanks(finished.back());
     step_.UseRanks(attention_);
     step_.Pause();
     step_.Compute(

@@ -77,7 +77,7 @@ RankTasks StepBuilder::Compute(TaskKind kind, At at, const WorkOf& work,
   return tasks;
 }
 
-RankTasks StepBuilder::Of(RankTasks tasks) const {
+RankTasks StepBuilder::OfUsedRanks(RankTasks tasks) const {
   for (int rank = first_rank_; rank < end_rank_; ++rank) {
     if (!used_.contains(rank)) tasks[rank - first_rank_] = -1;
   }

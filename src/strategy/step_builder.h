@@ -43,7 +43,7 @@ class StepBuilder {
   void UseRanks(RankRange ranks) { used_ = ranks; }
   void UseAllRanks() { used_ = {0, num_ranks()}; }
   // Of these tasks those of the ranks in use.
-  RankTasks Of(RankTasks tasks) const;
+  RankTasks OfUsedRanks(RankTasks tasks) const;
 
   // A task of every rank's compute lane; `after` (per rank) besides what is before it there.
   RankTasks Compute(schedule::TaskKind kind, At at, const WorkOf& work,
