@@ -6,9 +6,11 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "base/quote.h"
+#include "checkpoint/model_files.h"
 #include "model/family.h"
 
 namespace convene::checkpoint {

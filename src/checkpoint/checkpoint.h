@@ -13,7 +13,6 @@
 #include "base/result.h"
 #include "checkpoint/generation_config.h"
 #include "checkpoint/mapped_file.h"
-#include "checkpoint/model_files.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/stored_parts.h"
 #include "model/model_spec.h"

@@ -8,7 +8,10 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
+
+#include "checkpoint/model_files.h"
 
 namespace convene::checkpoint {
 namespace {

@@ -2,7 +2,7 @@
 // token visits each expert, and where experts are. Not what one step will have: its mean.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "base/result.h"

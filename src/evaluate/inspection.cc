@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/is_there.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/model_files.h"
 #include "engine/rank_options.h"
 #include "hardware/topology.h"
 #include "runtime/transformer.h"

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <string>
 
+#include "checkpoint/model_files.h"
+
 namespace convene::evaluate {
 namespace {
 

@@ -2,7 +2,7 @@
 // from them is strategy/ (tasks) and runtime/ (work); how they are found is not here.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/check.h"
 #include "base/is_there.h"
 #include "base/quote.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/output_directory.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
