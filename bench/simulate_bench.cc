@@ -98,13 +98,12 @@ void Measure(std::string_view name, int num_ranks, const cost::Rates& rates) {
 int main() {
   using convene::cost::ConstantRate;
   for (const int num_ranks : {1, 2, 4, 8}) {
-    convene::cost::Rates rates = {.flops = ConstantRate(1e11),
-                                  .memory = ConstantRate(1e11),
-                                  .link_bytes_per_second = 1e9,
-                                  .link_latency = 1e-5};
+    convene::cost::Rates rates = {
+        .ranks = {{.flops = ConstantRate(1e11), .memory = ConstantRate(1e11)}},
+        .link_bytes_per_second = 1e9,
+        .link_latency = 1e-5};
     convene::Measure("own resources", num_ranks, rates);
-    rates.memory = ConstantRate(2e10);
-    rates.shared_memory = true;
+    rates.shared_memory = ConstantRate(2e10);
     convene::Measure("one memory", num_ranks, rates);
     rates.link = convene::cost::LinkKind::kSharedMedium;
     rates.link_core_seconds_per_byte = 5e-10;

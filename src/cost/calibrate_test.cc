@@ -39,7 +39,7 @@ TEST(Calibrate, ChoosesWhatExplainsTheTimes) {
   EXPECT_NEAR(fit->fit.beta, 2, 1e-9);
   EXPECT_FALSE(fits[static_cast<size_t>(TaskKind::kDispatch)]);
 
-  Rates rates = {.flops = ConstantRate(1), .memory = ConstantRate(1)};
+  Rates rates = {.ranks = {{.flops = ConstantRate(1), .memory = ConstantRate(1)}}};
   UseFits(fits, rates);
   const auto graph = BuildActivityGraph(schedule);
   const Prices prices = PriceSchedule(schedule, graph, rates, NoSizes);
@@ -69,7 +69,7 @@ TEST(Calibrate, TasksThatDidNotRunOrHaveNoWorkAreHarmless) {
 }
 
 TEST(Prices, AMeasuredCostWithoutResourcesDoesNotDisturbTheNext) {
-  Rates rates = {.memory = ConstantRate(1)};
+  Rates rates = {.ranks = {{.memory = ConstantRate(1)}}};
   rates.measured[static_cast<size_t>(TaskKind::kExperts)] = {.beta = 1};
   schedule::Task attention = Experts(0, 6);
   attention.kind = TaskKind::kAttention;
@@ -85,12 +85,11 @@ TEST(Rates, AProfileIsSharedEvenlyByRanks) {
   profile.bf16_gflops = 800;
   profile.read_gbps = 20;
   const Rates rates = RatesFromProfile(profile, 2);
-  EXPECT_EQ(rates.cores, 2);
-  EXPECT_DOUBLE_EQ(rates.flops.at(2), 400e9);
-  EXPECT_DOUBLE_EQ(rates.flops.at(9), 400e9);
-  EXPECT_DOUBLE_EQ(rates.memory.at(1), 5e9);
-  EXPECT_DOUBLE_EQ(rates.memory.at(4), 20e9);
-  EXPECT_TRUE(rates.shared_memory);
+  EXPECT_EQ(rates.of(1).cores, 2);
+  EXPECT_DOUBLE_EQ(rates.of(1).flops.at(2), 400e9);
+  EXPECT_DOUBLE_EQ(rates.of(1).flops.at(9), 400e9);
+  EXPECT_DOUBLE_EQ(rates.shared_memory.at(1), 5e9);
+  EXPECT_DOUBLE_EQ(rates.shared_memory.at(4), 20e9);
 }
 
 }  // namespace

@@ -32,8 +32,6 @@ class Pricer {
          const Rates& rates, const Sizes& sizes)
       : schedule_(schedule), graph_(graph), rates_(rates), sizes_(sizes) {
     AddResources();
-    compute_streams_ = std::max(1, rates.cores - rates.communication_cores);
-    host_streams_ = static_cast<int>(std::max<size_t>(1, rates.host_flops.rates.size()));
     demand_of_resource_.assign(prices_.resources.size(), -1);
     even_bytes_.reserve(schedule.num_ranks);
   }
@@ -59,10 +57,9 @@ class Pricer {
 
   void AddResources() {
     RankResources shared;
-    if (rates_.shared_memory) shared.memory = Add("memory", ResourceKind::kMemory, rates_.memory);
-    if (rates_.shared_disk) {
-      shared.disk = Add("disk", ResourceKind::kDisk, ConstantRate(rates_.disk_bytes_per_second));
-    }
+    shared.memory = Add("memory", ResourceKind::kMemory, rates_.shared_memory);
+    shared.disk =
+        Add("disk", ResourceKind::kDisk, ConstantRate(rates_.shared_disk_bytes_per_second));
     const RateCurve link = ConstantRate(rates_.link_bytes_per_second);
     if (rates_.link == LinkKind::kSharedMedium) {
       shared.out = Add("link", ResourceKind::kLink, link);
@@ -71,22 +68,23 @@ class Pricer {
       const auto add = [&](const char* what, ResourceKind kind, const RateCurve& rate) {
         return Add(fmt::format("r{} {}", rank, what), kind, rate);
       };
+      const RankRates& rates = rates_.of(rank);
       RankResources own = shared;
-      own.cores = add("cores", ResourceKind::kCores, rates_.flops);
-      own.host = rates_.host_flops.empty()
+      own.cores = add("cores", ResourceKind::kCores, rates.flops);
+      own.host = rates.host_flops.empty()
                      ? own.cores
-                     : add("host cores", ResourceKind::kCores, rates_.host_flops);
-      if (!rates_.shared_memory) own.memory = add("memory", ResourceKind::kMemory, rates_.memory);
-      if (!rates_.shared_disk) {
-        own.disk = add("disk", ResourceKind::kDisk, ConstantRate(rates_.disk_bytes_per_second));
+                     : add("host cores", ResourceKind::kCores, rates.host_flops);
+      if (own.memory == kNone) own.memory = add("memory", ResourceKind::kMemory, rates.memory);
+      if (own.disk == kNone) {
+        own.disk = add("disk", ResourceKind::kDisk, ConstantRate(rates.disk_bytes_per_second));
       }
       if (rates_.link == LinkKind::kPerRank) {
         own.out = add("out", ResourceKind::kLink, link);
         own.in = add("in", ResourceKind::kLink, link);
       }
-      own.load = add("load", ResourceKind::kLink, ConstantRate(rates_.load_bytes_per_second));
-      own.store = add("store", ResourceKind::kLink, ConstantRate(rates_.store_bytes_per_second));
-      own.stage = add("stage", ResourceKind::kLink, ConstantRate(rates_.stage_bytes_per_second));
+      own.load = add("load", ResourceKind::kLink, ConstantRate(rates.load_bytes_per_second));
+      own.store = add("store", ResourceKind::kLink, ConstantRate(rates.store_bytes_per_second));
+      own.stage = add("stage", ResourceKind::kLink, ConstantRate(rates.stage_bytes_per_second));
       ranks_.push_back(own);
     }
   }
@@ -137,7 +135,8 @@ class Pricer {
     }
     Ask(own.out, total, 1);
     if (rates_.link_core_seconds_per_byte > 0 && own.cores != kNone) {
-      Ask(own.cores, total * rates_.link_core_seconds_per_byte * rates_.flops.at(1), 1);
+      Ask(own.cores,
+          total * rates_.link_core_seconds_per_byte * rates_.of(task.lane.rank).flops.at(1), 1);
     }
     even_bytes_.push_back(even);
   }
@@ -152,13 +151,18 @@ class Pricer {
     }
   }
 
+  // Of the lane's cores that a task takes.
+  static int StreamsOf(const RankRates& rates, LaneKind lane) {
+    const bool has_own_cores = lane == LaneKind::kHost && !rates.host_flops.empty();
+    if (has_own_cores) return static_cast<int>(rates.host_flops.rates.size());
+    const bool computes = lane == LaneKind::kCompute || lane == LaneKind::kHost;
+    return computes ? std::max(1, rates.cores - rates.communication_cores) : 1;
+  }
+
   void AskTask(const Task& task) {
     const RankResources& own = ranks_[task.lane.rank];
     const bool host = task.lane.kind == LaneKind::kHost;
-    const int streams = task.lane.kind == LaneKind::kCompute ? compute_streams_
-                        : !host                              ? 1
-                        : rates_.host_flops.empty()          ? compute_streams_
-                                                             : host_streams_;
+    const int streams = StreamsOf(rates_.of(task.lane.rank), task.lane.kind);
     Ask(host ? own.host : own.cores, Value(task.work.flops, sizes_), streams);
     Ask(own.memory, Value(task.work.memory_bytes, sizes_), streams);
     Ask(own.disk, Value(task.work.disk_bytes, sizes_), 1);
@@ -223,8 +227,6 @@ class Pricer {
   const schedule::ActivityGraph& graph_;
   const Rates& rates_;
   const Sizes& sizes_;
-  int compute_streams_ = 1;
-  int host_streams_ = 1;
   std::vector<RankResources> ranks_;
   std::vector<int32_t> demand_of_resource_;  // where this activity, or an earlier one, asks for it
   std::vector<double> even_bytes_;           // by task of the activity

@@ -12,13 +12,13 @@ RateCurve LinearRate(double all, int streams) {
 
 Rates RatesFromProfile(const hardware::Profile& profile, int num_ranks) {
   const int num_cpus = std::max(1, static_cast<int>(profile.cpus.size()));
-  Rates rates = {.cores = std::max(1, num_cpus / num_ranks)};
+  Rates rates;
+  RankRates& each = rates.ranks.front();
+  each.cores = std::max(1, num_cpus / num_ranks);
   const double gflops = profile.bf16_gflops > 0 ? profile.bf16_gflops : profile.f32_gflops;
-  if (gflops > 0) rates.flops = LinearRate(gflops * 1e9 / num_ranks, rates.cores);
-  if (profile.read_gbps > 0) rates.memory = LinearRate(profile.read_gbps * 1e9, num_cpus);
-  rates.shared_memory = true;
-  rates.disk_bytes_per_second = profile.disk_gbps * 1e9;
-  rates.shared_disk = true;
+  if (gflops > 0) each.flops = LinearRate(gflops * 1e9 / num_ranks, each.cores);
+  if (profile.read_gbps > 0) rates.shared_memory = LinearRate(profile.read_gbps * 1e9, num_cpus);
+  rates.shared_disk_bytes_per_second = profile.disk_gbps * 1e9;
   return rates;
 }
 

@@ -48,26 +48,33 @@ enum class LinkKind {
   kPerRank,       // each rank sends and receives at the rate, both at once
 };
 
-// All ranks are alike. An empty curve or a rate of 0 costs no time.
+// What a rank has to itself. An empty curve or a rate of 0 costs no time.
+struct RankRates {
+  int cores = 1;
+  int communication_cores = 0;        // of them, those that tasks that compute leave alone
+  RateCurve flops = {};               // per second, by cores
+  RateCurve host_flops = {};          // of kHost lanes; empty: they use the rank's cores
+  RateCurve memory = {};              // bytes per second, by cores that read
+  double load_bytes_per_second = 0;   // tiers: kLoad, and kReceive without collective
+  double store_bytes_per_second = 0;  // kStore, and kSend without collective
+  double stage_bytes_per_second = 0;
+  double disk_bytes_per_second = 0;
+};
+
 struct Rates {
-  int cores = 1;                // of a rank
-  int communication_cores = 0;  // of them, those that tasks that compute leave alone
-  RateCurve flops = {};         // per second, by cores of a rank
-  RateCurve host_flops = {};    // of kHost lanes; empty: they use the rank's cores
-  RateCurve memory = {};        // bytes per second, by cores that read
-  bool shared_memory = false;   // one for all ranks, as on one node
+  std::vector<RankRates> ranks = {RankRates{}};  // by rank; only one: all ranks are like it
+  // Where ranks share one, as on one node, it takes the place of theirs.
+  RateCurve shared_memory = {};
+  double shared_disk_bytes_per_second = 0;
   LinkKind link = LinkKind::kPerRank;
   double link_bytes_per_second = 0;
   double link_latency = 0;                // seconds, of each collective
   double link_core_seconds_per_byte = 0;  // of one core of the rank that sends
-  double load_bytes_per_second = 0;       // tiers of a rank: kLoad, and kReceive without collective
-  double store_bytes_per_second = 0;      // kStore, and kSend without collective
-  double stage_bytes_per_second = 0;
-  double disk_bytes_per_second = 0;
-  bool shared_disk = false;
   std::array<double, schedule::kNumTaskKinds> fixed_seconds = {};
   // Instead of fixed seconds and roofline. What it takes of shared resources is scaled with it.
   std::array<std::optional<LinearCost>, schedule::kNumTaskKinds> measured = {};
+
+  const RankRates& of(int rank) const { return ranks[ranks.size() == 1 ? 0 : rank]; }
 };
 
 // Of a machine that `num_ranks` ranks share evenly. With no better knowledge a core computes and

@@ -112,9 +112,9 @@ class Pricer {
   cost::Rates RatesOf(const Pipeline& pipeline) const {
     const StepRates& from = question_.rates;
     cost::Rates rates{
-        .cores = from.cores,
-        .flops = cost::LinearRate(from.flops_per_second, from.cores),
-        .memory = cost::LinearRate(from.weight_bytes_per_second, from.cores),
+        .ranks = {{.cores = from.cores,
+                   .flops = cost::LinearRate(from.flops_per_second, from.cores),
+                   .memory = cost::LinearRate(from.weight_bytes_per_second, from.cores)}},
         .link = cost::LinkKind::kPerRank,
         .link_bytes_per_second = from.link_bytes_per_second,
         .link_latency = pipeline.chunks > 1 ? from.link_latency_beside : from.link_latency,

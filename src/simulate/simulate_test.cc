@@ -60,7 +60,7 @@ void ExpectTimes(const Timeline& timeline, const std::vector<std::pair<double, d
 TEST(Simulate, NothingTakesNoTime) { EXPECT_EQ(Simulated({}, {}).seconds(), 0); }
 
 TEST(Simulate, ATaskWithoutWorkStartsAndEndsAtOnce) {
-  const Rates rates = {.flops = cost::ConstantRate(2)};
+  const Rates rates = {.ranks = {{.flops = cost::ConstantRate(2)}}};
   ExpectTimes(Simulated({.tasks = {Compute(0, 6), Compute(0, 0), Compute(0, 2)}}, rates),
               {{0, 3}, {3, 3}, {3, 4}});
 }
@@ -73,13 +73,14 @@ TEST(Simulate, ALongChainWithoutWorkNeedsNoStack) {
 
 TEST(Simulate, ALaneRunsItsTasksInOrder) {
   // The second could run at once, but its lane has the first one before it.
-  const Rates rates = {.flops = cost::ConstantRate(1), .memory = cost::ConstantRate(1)};
+  const Rates rates = {
+      .ranks = {{.flops = cost::ConstantRate(1), .memory = cost::ConstantRate(1)}}};
   ExpectTimes(Simulated({.tasks = {Load(2), Compute(0, 1, {0}), Compute(0, 1)}}, rates),
               {{0, 2}, {2, 3}, {3, 4}});
 }
 
 TEST(Simulate, TheSlowestDemandBoundsATaskAfterItsFixedTime) {
-  Rates rates = {.flops = cost::ConstantRate(4), .memory = cost::ConstantRate(2)};
+  Rates rates = {.ranks = {{.flops = cost::ConstantRate(4), .memory = cost::ConstantRate(2)}}};
   rates.fixed_seconds[static_cast<size_t>(TaskKind::kExperts)] = 0.5;
   Task task = Compute(0, 4);
   task.work.memory_bytes = schedule::Constant(6);
@@ -87,14 +88,14 @@ TEST(Simulate, TheSlowestDemandBoundsATaskAfterItsFixedTime) {
 }
 
 TEST(Simulate, TwoEqualTasksOnOneResourceTakeTwiceAsLong) {
-  const Rates rates = {.memory = cost::ConstantRate(1), .shared_memory = true};
+  const Rates rates = {.shared_memory = cost::ConstantRate(1)};
   Task stage = Load(3);
   stage.lane.kind = LaneKind::kStage;
   ExpectTimes(Simulated({.tasks = {Load(3), stage}}, rates), {{0, 6}, {0, 6}});
 }
 
 TEST(Simulate, OneThatEndsLeavesItsShareToTheOther) {
-  const Rates rates = {.memory = cost::ConstantRate(1)};
+  const Rates rates = {.ranks = {{.memory = cost::ConstantRate(1)}}};
   Task stage = Load(3);
   stage.lane.kind = LaneKind::kStage;
   ExpectTimes(Simulated({.tasks = {Load(1), stage}}, rates), {{0, 2}, {0, 4}});
@@ -102,7 +103,8 @@ TEST(Simulate, OneThatEndsLeavesItsShareToTheOther) {
 
 TEST(Simulate, ATaskThatIsHeldBackElsewhereTakesOnlyWhatItNeeds) {
   // The first computes for 10 s and reads 0.1 of the memory's rate meanwhile; the other has 0.9.
-  const Rates rates = {.flops = cost::ConstantRate(1), .memory = cost::ConstantRate(1)};
+  const Rates rates = {
+      .ranks = {{.flops = cost::ConstantRate(1), .memory = cost::ConstantRate(1)}}};
   Task compute = Compute(0, 10);
   compute.work.memory_bytes = schedule::Constant(1);
   ExpectTimes(Simulated({.tasks = {compute, Load(9)}}, rates), {{0, 10}, {0, 10}});
@@ -110,20 +112,42 @@ TEST(Simulate, ATaskThatIsHeldBackElsewhereTakesOnlyWhatItNeeds) {
 
 TEST(Simulate, MoreStreamsHaveTheRateOfTheirCurve) {
   // One stream has 2, two have 3 together.
-  const Rates rates = {.memory = {{2, 3}}};
+  const Rates rates = {.ranks = {{.memory = {{2, 3}}}}};
   Task stage = Load(6);
   stage.lane.kind = LaneKind::kStage;
   ExpectTimes(Simulated({.tasks = {Load(3), stage}}, rates), {{0, 2}, {0, 3.5}});
 }
 
 TEST(Simulate, CoresLeftToCommunicationAreMissedByCompute) {
-  const Rates rates = {.cores = 4, .communication_cores = 1, .flops = cost::LinearRate(4, 4)};
+  const Rates rates = {
+      .ranks = {{.cores = 4, .communication_cores = 1, .flops = cost::LinearRate(4, 4)}}};
   ExpectTimes(Simulated({.tasks = {Compute(0, 6)}}, rates), {{0, 2}});
+}
+
+TEST(Simulate, ARankOfHalfTheRateTakesTwiceTheTime) {
+  const cost::RankRates fast = {.flops = cost::ConstantRate(4), .memory = cost::ConstantRate(2)};
+  const cost::RankRates slow = {.flops = cost::ConstantRate(2), .memory = cost::ConstantRate(1)};
+  const Rates rates = {.ranks = {fast, slow}};
+  Task reads = Compute(0, 4);  // bound by memory
+  reads.work.memory_bytes = schedule::Constant(6);
+  Task reads_slowly = reads;
+  reads_slowly.lane.rank = 1;
+  const Schedule schedule = {.num_ranks = 2,
+                             .tasks = {Compute(0, 8), reads, Compute(1, 8), reads_slowly}};
+  ExpectTimes(Simulated(schedule, rates), {{0, 2}, {2, 5}, {0, 4}, {4, 10}});
+}
+
+TEST(Simulate, CoresLeftToCommunicationAreThoseOfTheRank) {
+  const cost::RankRates all = {.cores = 4, .flops = cost::LinearRate(4, 4)};
+  cost::RankRates three = all;
+  three.communication_cores = 1;
+  const Schedule schedule = {.num_ranks = 2, .tasks = {Compute(0, 12), Compute(1, 12)}};
+  ExpectTimes(Simulated(schedule, {.ranks = {all, three}}), {{0, 3}, {0, 4}});
 }
 
 TEST(Simulate, CommunicationThatTakesCoresSlowsComputeOnThem) {
   // 4 bytes at 1 byte/s, each with 0.5 s of the only core: compute has half of it meanwhile.
-  const Rates rates = {.flops = cost::ConstantRate(1),
+  const Rates rates = {.ranks = {{.flops = cost::ConstantRate(1)}},
                        .link = cost::LinkKind::kSharedMedium,
                        .link_bytes_per_second = 1,
                        .link_core_seconds_per_byte = 0.5};
@@ -131,7 +155,7 @@ TEST(Simulate, CommunicationThatTakesCoresSlowsComputeOnThem) {
 }
 
 TEST(Simulate, ACollectiveStartsWhenTheLastRankIsThereAndEndsForAllAtOnce) {
-  const Rates rates = {.flops = cost::ConstantRate(1), .link_bytes_per_second = 1};
+  const Rates rates = {.ranks = {{.flops = cost::ConstantRate(1)}}, .link_bytes_per_second = 1};
   const Schedule schedule = {.num_ranks = 2,
                              .tasks = {Compute(0, 1), Dispatch(0, 0, 2, {0}), Compute(1, 3),
                                        Dispatch(1, 0, 5, {2}), Compute(0, 1, {1})}};
@@ -139,7 +163,7 @@ TEST(Simulate, ACollectiveStartsWhenTheLastRankIsThereAndEndsForAllAtOnce) {
 }
 
 TEST(Simulate, ACollectiveThatMovesNothingStillWaitsForAll) {
-  const Rates rates = {.flops = cost::ConstantRate(1), .link_bytes_per_second = 1};
+  const Rates rates = {.ranks = {{.flops = cost::ConstantRate(1)}}, .link_bytes_per_second = 1};
   const Schedule schedule = {
       .num_ranks = 2,
       .tasks = {Dispatch(0, 0, 0), Compute(1, 3), Dispatch(1, 0, 0, {1}), Compute(0, 1, {0})}};
@@ -183,7 +207,7 @@ TEST(Simulate, TwoCollectivesOnOneLinkShareIt) {
 
 TEST(Simulate, MeasuredCostsReplaceTheRooflineAndStillShare) {
   // 2 + 3 * 1 s for each, by measurement; the memory is shared while they work.
-  Rates rates = {.memory = cost::ConstantRate(1000)};
+  Rates rates = {.ranks = {{.memory = cost::ConstantRate(1000)}}};
   rates.measured[static_cast<size_t>(TaskKind::kLoadPage)] = {
       .alpha = 2, .beta = 3, .over = cost::Regressor::kMemory};
   Task stage = Load(1);
@@ -210,7 +234,7 @@ TEST(Simulate, CostsCalibratedOnATimelineGiveThatTimelineAgain) {
           Dispatch(rank, layer, 2 + layer % 3, {static_cast<TaskId>(schedule.tasks.size()) - 1}));
     }
   }
-  Rates rates = {.flops = cost::ConstantRate(2),
+  Rates rates = {.ranks = {{.flops = cost::ConstantRate(2)}},
                  .link = cost::LinkKind::kSharedMedium,
                  .link_bytes_per_second = 3,
                  .link_latency = 0.25};
@@ -279,9 +303,8 @@ double LongestPath(const schedule::ActivityGraph& graph, const cost::Prices& pri
 }
 
 Rates SomeRates() {
-  return {.flops = cost::ConstantRate(2),
-          .memory = {{2, 3, 3.5}},
-          .shared_memory = true,
+  return {.ranks = {{.flops = cost::ConstantRate(2)}},
+          .shared_memory = {{2, 3, 3.5}},
           .link = cost::LinkKind::kSharedMedium,
           .link_bytes_per_second = 1.5,
           .link_latency = 0.1};
@@ -322,7 +345,7 @@ TEST(Simulate, WorkIsConservedOnAResourceThatIsNeverIdle) {
       sum += task.work.memory_bytes[0].factor;
       schedule.tasks.push_back(task);
     }
-    const Rates rates = {.memory = cost::ConstantRate(1), .shared_memory = true};
+    const Rates rates = {.shared_memory = cost::ConstantRate(1)};
     EXPECT_NEAR(Simulated(schedule, rates).seconds(), sum, 1e-9 * sum);
   }
 }
@@ -348,8 +371,8 @@ TEST(Simulate, TasksFollowThoseBeforeThem) {
 TEST(Simulate, TwiceTheRatesTakeHalfTheTime) {
   std::mt19937 random(5);
   Rates twice = SomeRates();
-  for (double& rate : twice.flops.rates) rate *= 2;
-  for (double& rate : twice.memory.rates) rate *= 2;
+  for (double& rate : twice.ranks[0].flops.rates) rate *= 2;
+  for (double& rate : twice.shared_memory.rates) rate *= 2;
   twice.link_bytes_per_second *= 2;
   twice.link_latency /= 2;
   for (int round = 0; round < 20; ++round) {
