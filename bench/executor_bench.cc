@@ -135,6 +135,6 @@ int main() {
   Measure("compute and load, each waits for the other", ComputeAndLoad(1));
   Measure("a step of OLMoE's shape", OlmoeStep({}));
   Measure("of a rank of two, 16 chunks",
-          OlmoeStep({.layout = {.attention_dp = 2, .expert_ep = 2},
+          OlmoeStep({.roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2},
                      .pipeline = {.chunks = 16, .cut = strategy::ChunkCut::kExperts}}));
 }

@@ -72,8 +72,7 @@ Result<std::unique_ptr<InventedModel>> InventedModel::Create(const ModelShape& s
                                                              int rank) {
   std::unique_ptr<InventedModel> model(new InventedModel);
   model->whole_ = Invent(shape);
-  weights::Share share = weights::ShareOf(layout, rank);
-  share.with_head = rank == 0;
+  const weights::Share share = weights::ShareOf(layout, rank);
   const weights::WeightFormats formats;
   const Result<model::ModelSpec> local = weights::LocalSpec(model->whole_, share, formats);
   if (!local) return local.error();

@@ -86,7 +86,7 @@ class Bench {
         .context = options_.sequence};
     options.dense_from_rows = variant.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
     options.parallel = {
-        .layout = variant.plan.layout,
+        .roles = variant.plan.layout,
         .pipeline = variant.plan.pipeline,
         .wire = engine::WireFormatOf(variant.plan.wire, group_.size()),
         .comm_budget = variant.plan.comm_budget,
@@ -123,7 +123,7 @@ class Bench {
     }
     const planner::PipelineQuestion question{
         .spec = model.whole_spec(),
-        .layout = variant.plan.layout,
+        .roles = variant.plan.layout,
         .bytes =
             runtime::Transformer::BytesOf(runtime::DefaultFormats(model.weights().formats.matrices),
                                           engine::WireFormatOf(variant.plan.wire, group_.size())),

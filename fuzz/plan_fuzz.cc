@@ -26,11 +26,16 @@ void CheckLayout(const strategy::Layout& layout) {
   CHECK(again && *again == layout, "{}", plan::ToText(layout));
   CHECK(plan::CheckRanks(layout, layout.num_ranks()).ok());
   CHECK(!plan::CheckRanks(layout, layout.num_ranks() + 1).ok());
-  const int last = layout.num_ranks() - 1;
-  CHECK(layout.attention_part(last) == layout.attention_tp - 1);
-  CHECK(layout.attention_group(last) == layout.attention_dp - 1);
-  CHECK(layout.expert_slice(last) == layout.expert_tp - 1);
-  CHECK(layout.expert_share(last) == layout.expert_ep - 1);
+  // Degrees multiply; so many ranks nobody starts.
+  if (layout.num_ranks() > kMostRanks) return;
+  const strategy::Roles roles = layout;
+  const strategy::Role& last = roles.of(layout.num_ranks() - 1);
+  CHECK(last.attention->part == layout.attention_tp - 1);
+  CHECK(last.attention->group == layout.attention_dp - 1);
+  CHECK(last.experts->slice == layout.expert_tp - 1);
+  CHECK(last.experts->share == layout.expert_ep - 1);
+  const strategy::Part experts = roles.ExpertsOf(layout.num_ranks() - 1, 65535);
+  CHECK(experts.first + experts.size == 65535, "{} and {}", experts.first, experts.size);
 }
 
 void CheckPlan(const plan::Plan& read) {

@@ -41,6 +41,12 @@ inline std::vector<Division> Divisions() {
       {"ep3", {1, 3, 3, 1}},
       {"ep4", {1, 4, 4, 1}},
       {"ep4_two_chunks_of_tokens", {1, 4, 4, 1}, {2, ChunkCut::kTokens, true}},
+      {"ep3to1", {1, 2, 2, 1, {3, 1}}},
+      {"ep3to1_two_groups_of_experts", {1, 2, 2, 1, {3, 1}}, {2, ChunkCut::kExperts, true}},
+      {"ep1to3", {1, 2, 2, 1, {1, 3}}},
+      {"ep1to3_two_micro_batches", {1, 2, 2, 1, {1, 3}}, {.micro_batches = 2}},
+      {"ep2to1to1", {1, 3, 3, 1, {2, 1, 1}}},
+      {"ep2to1to1_two_chunks_of_tokens", {1, 3, 3, 1, {2, 1, 1}}, {2, ChunkCut::kTokens, true}},
       {"slice2", {1, 2, 1, 2}},
       {"slice2_two_micro_batches", {1, 2, 1, 2}, {.micro_batches = 2}},
       {"slice2_two_chunks_of_tokens", {1, 2, 1, 2}, {2, ChunkCut::kTokens, true}},
@@ -71,7 +77,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
   const kernels::KernelSet& kernels = **kernels::ChooseKernels();
   const auto run_rank = [&](comm::Group* group) {
     runtime::TransformerOptions own = options;
-    own.parallel = {.layout = divided.division.layout,
+    own.parallel = {.roles = divided.division.layout,
                     .pipeline = divided.division.pipeline,
                     .pipeline_from_tokens = divided.division.pipeline_from_tokens,
                     .wire = divided.wire,
@@ -100,12 +106,18 @@ inline bool Fits(const checkpoint::Checkpoint& checkpoint, const DividedOptions&
 // Whether a rank's sums are whole branches of the tree that one rank sums along.
 inline bool IsExact(const model::ModelSpec& spec, const strategy::Layout& layout) {
   if (layout.attention_tp > 1 || layout.expert_tp > 1) return false;
+  const strategy::Roles roles = layout;
+  const strategy::ExpertSplit& split = roles.expert_split();
   const auto is_exact = [&](const model::LayerSpec& layer) {
     // One expert's output is no sum.
     if (!layer.moe || layer.moe->top_k == 1) return true;
-    const int experts = layer.moe->num_experts;
-    return experts % layout.expert_ep == 0 &&
-           std::has_single_bit(static_cast<unsigned>(experts / layout.expert_ep));
+    for (int share = 0; share < split.num_shares(); ++share) {
+      const strategy::Part part = split.experts(share, layer.moe->num_experts);
+      if (!std::has_single_bit(static_cast<unsigned>(part.size)) || part.first % part.size != 0) {
+        return false;
+      }
+    }
+    return true;
   };
   return std::all_of(spec.layers.begin(), spec.layers.end(), is_exact) &&
          std::all_of(spec.encoder_layers.begin(), spec.encoder_layers.end(), is_exact);

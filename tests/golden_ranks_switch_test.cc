@@ -202,7 +202,7 @@ TEST_P(GoldenRanksOfSwitch, WithACapacityShareNoSequence) {
                                       .activations = kernels::ActivationFormat::kF32,
                                       .kv = kernels::KvFormat::kF32,
                                       .expert_capacity = 5};
-  options.parallel.layout = {2, 1, 1, 2};
+  options.parallel.roles = strategy::Layout{2, 1, 1, 2};
   const auto refused = runtime::Transformer::Create(*weights, kernels, pool, options);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("divide attention by sequences"), std::string::npos);

@@ -78,6 +78,33 @@ TEST_P(GoldenRanksOfSome, RoundNothingThatOneRankDoesNot) {
   }
 }
 
+// What plans and schedules know and no rank can do yet.
+TEST(Roles, ThatCannotBeExecutedAreRefusedByTheirNames) {
+  const auto checkpoint = checkpoint::Checkpoint::Open(FixturesNamed({"mixtral_plain"}).front());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  hardware::ThreadPool pool({0});
+  const auto weights = weights::LoadWeights(*checkpoint, {.matrices = WeightFormat::kF32}, {},
+                                            hardware::NumaPolicy::kAuto, pool, {});
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  const auto complaint = [&](const runtime::ParallelOptions& parallel) {
+    const auto created =
+        runtime::Transformer::Create(*weights, **kernels::ChooseKernels(), pool,
+                                     {.num_kv_blocks = 1,
+                                      .activations = kernels::ActivationFormat::kF32,
+                                      .kv = kernels::KvFormat::kF32,
+                                      .parallel = parallel});
+    return created.ok() ? "" : created.error().message;
+  };
+  EXPECT_NE(
+      complaint({.roles = strategy::Roles::Disaggregated(1, 1)}).find("disaggregated experts"),
+      std::string::npos);
+  const strategy::Layout whole_experts = {1, 2, 2, 1};
+  const strategy::Layout slices = {1, 2, 1, 2};
+  EXPECT_NE(complaint({.roles = whole_experts, .decode_roles = slices}).find("roles in decode"),
+            std::string::npos);
+  EXPECT_EQ(complaint({.decode_roles = strategy::Layout{}}), "");
+}
+
 std::string NameOf(const testing::TestParamInfo<std::filesystem::path>& fixture) {
   return fixture.param.filename().string();
 }

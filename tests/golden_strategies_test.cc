@@ -78,8 +78,8 @@ void ExpectGolden(const Schedule& schedule, const std::string& name) {
   EXPECT_EQ(ToText(schedule), *golden) << path;
 }
 
-constexpr Layout kDataAndExpertParallel = {1, 2, 2, 1};
-constexpr Layout kTensorParallel = {2, 1, 1, 2};
+const Layout kDataAndExpertParallel = {1, 2, 2, 1};
+const Layout kTensorParallel = {2, 1, 1, 2};
 
 TEST(GoldenStrategies, Single) {
   ExpectGolden(BuildStep(SpecOf({.num_layers = 2}), {}), "single");
@@ -87,49 +87,48 @@ TEST(GoldenStrategies, Single) {
 }
 
 TEST(GoldenStrategies, TensorParallel) {
-  ExpectGolden(BuildStep(SpecOf({}), {.layout = kTensorParallel}), "tensor_parallel");
+  ExpectGolden(BuildStep(SpecOf({}), {.roles = kTensorParallel}), "tensor_parallel");
   ExpectGolden(
-      BuildStep(SpecOf({.qk_norm = model::QkNorm::kWholeProjection}), {.layout = kTensorParallel}),
+      BuildStep(SpecOf({.qk_norm = model::QkNorm::kWholeProjection}), {.roles = kTensorParallel}),
       "tensor_parallel_whole_norm");
 }
 
 TEST(GoldenStrategies, ExpertParallel) {
   const model::ModelSpec spec = SpecOf({.num_layers = 2, .shared_intermediate_size = 12});
-  ExpectGolden(BuildStep(spec, {.layout = kDataAndExpertParallel}), "expert_parallel");
-  ExpectGolden(BuildStep(spec, {.layout = kDataAndExpertParallel, .pipeline = {.overlap = false}}),
+  ExpectGolden(BuildStep(spec, {.roles = kDataAndExpertParallel}), "expert_parallel");
+  ExpectGolden(BuildStep(spec, {.roles = kDataAndExpertParallel, .pipeline = {.overlap = false}}),
                "expert_parallel_without_overlap");
 }
 
 TEST(GoldenStrategies, SlicedExperts) {
-  ExpectGolden(BuildStep(SpecOf({.shared_intermediate_size = 12}), {.layout = {1, 2, 1, 2}}),
+  ExpectGolden(BuildStep(SpecOf({.shared_intermediate_size = 12}), {.roles = Layout{1, 2, 1, 2}}),
                "sliced_experts");
 }
 
 TEST(GoldenStrategies, ExpertPipeline) {
   const model::ModelSpec spec = SpecOf({.shared_intermediate_size = 12});
-  ExpectGolden(BuildStep(spec, {.layout = kDataAndExpertParallel,
+  ExpectGolden(BuildStep(spec, {.roles = kDataAndExpertParallel,
                                 .pipeline = {.chunks = 2, .cut = ChunkCut::kTokens}}),
                "expert_pipeline_of_tokens");
-  ExpectGolden(BuildStep(spec, {.layout = kDataAndExpertParallel,
+  ExpectGolden(BuildStep(spec, {.roles = kDataAndExpertParallel,
                                 .pipeline = {.chunks = 2, .cut = ChunkCut::kExperts}}),
                "expert_pipeline_of_experts");
   ExpectGolden(
-      BuildStep(spec, {.layout = kDataAndExpertParallel,
+      BuildStep(spec, {.roles = kDataAndExpertParallel,
                        .pipeline = {.chunks = 2, .cut = ChunkCut::kTokens, .overlap = false}}),
       "expert_pipeline_without_overlap");
 }
 
 TEST(GoldenStrategies, MicroBatches) {
   const model::ModelSpec spec = SpecOf({.num_layers = 3});
-  ExpectGolden(
-      BuildStep(spec, {.layout = kDataAndExpertParallel, .pipeline = {.micro_batches = 2}}),
-      "expert_parallel_of_two_micro_batches");
+  ExpectGolden(BuildStep(spec, {.roles = kDataAndExpertParallel, .pipeline = {.micro_batches = 2}}),
+               "expert_parallel_of_two_micro_batches");
 }
 
 TEST(GoldenStrategies, EncoderAndDecoder) {
   const model::ModelSpec spec = EncoderDecoder();
-  ExpectGolden(BuildEncoderStep(spec, {.layout = kTensorParallel}), "encoder");
-  ExpectGolden(BuildStep(spec, {.layout = kTensorParallel}), "decoder_with_cross_attention");
+  ExpectGolden(BuildEncoderStep(spec, {.roles = kTensorParallel}), "encoder");
+  ExpectGolden(BuildStep(spec, {.roles = kTensorParallel}), "decoder_with_cross_attention");
 }
 
 // All layouts of 1 to `most` ranks.
@@ -173,7 +172,7 @@ TEST(Strategies, WithoutOverlapNothingComputesBesideAnExchange) {
       pipeline.overlap = false;
       pipeline.micro_batches = 1;
       const Schedule schedule = BuildStep(SpecOf({.num_layers = 3, .shared_intermediate_size = 12}),
-                                          {.layout = layout, .pipeline = pipeline});
+                                          {.roles = layout, .pipeline = pipeline});
       // Of each rank all tasks are one chain: each waits for the one before it.
       std::vector<std::vector<schedule::TaskId>> of_rank(layout.num_ranks());
       for (size_t id = 0; id < schedule.tasks.size(); ++id) {
@@ -203,7 +202,7 @@ TEST(Strategies, AllGiveValidSchedules) {
   for (const Layout& layout : Layouts(8)) {
     for (const Pipeline& pipeline : Pipelines()) {
       for (const model::ModelSpec& spec : specs) {
-        const StepOptions options{.layout = layout, .pipeline = pipeline};
+        const StepOptions options{.roles = layout, .pipeline = pipeline};
         std::vector<Schedule> schedules = {BuildStep(spec, options)};
         if (spec.has_encoder() && pipeline.micro_batches == 1) {
           schedules.push_back(BuildEncoderStep(spec, options));
@@ -233,10 +232,10 @@ TEST(Strategies, BuildARanksTasksAloneAsTheyAreAmongAll) {
   const model::ModelSpec spec = SpecOf({.num_layers = 2, .shared_intermediate_size = 12});
   for (const Layout& layout : Layouts(4)) {
     for (const Pipeline& pipeline : Pipelines()) {
-      const Schedule all = BuildStep(spec, {.layout = layout, .pipeline = pipeline});
+      const Schedule all = BuildStep(spec, {.roles = layout, .pipeline = pipeline});
       for (int rank = 0; rank < layout.num_ranks(); ++rank) {
         const Schedule own =
-            BuildStep(spec, {.layout = layout, .pipeline = pipeline, .only_rank = rank});
+            BuildStep(spec, {.roles = layout, .pipeline = pipeline, .only_rank = rank});
         EXPECT_EQ(own.num_ranks, all.num_ranks);
         EXPECT_EQ(LinesOf(own, rank).size(), own.tasks.size());
         EXPECT_EQ(LinesOf(own, rank), LinesOf(all, rank));
@@ -259,8 +258,8 @@ TEST(Strategies, HaveNoDependencyThatIsMissedOrThatTheRestDoesNotImply) {
       if (!pipeline.overlap) continue;
       for (const model::ModelSpec& spec : specs) {
         std::vector<Schedule> schedules = {
-            BuildStep(spec, {.layout = layout, .pipeline = pipeline})};
-        if (spec.has_encoder()) schedules.push_back(BuildEncoderStep(spec, {.layout = layout}));
+            BuildStep(spec, {.roles = layout, .pipeline = pipeline})};
+        if (spec.has_encoder()) schedules.push_back(BuildEncoderStep(spec, {.roles = layout}));
         for (Schedule& schedule : schedules)
           num_found += schedule::CountDependenciesFound(schedule);
       }
@@ -280,7 +279,7 @@ struct Volumes {
         pipeline(pipeline_in),
         schedule(
             BuildStep(SpecOf({.hidden_size = kHidden, .num_experts = num_experts, .top_k = top_k}),
-                      {.layout = layout, .pipeline = pipeline})),
+                      {.roles = layout, .pipeline = pipeline})),
         sizes(Expected(num_experts, top_k)) {}
 
   double LinkBytes(std::initializer_list<TaskKind> kinds) const {
@@ -318,8 +317,7 @@ struct Volumes {
   cost::ExpectedSizes Expected(int num_experts, int top_k) const {
     const int ranks = layout.num_ranks();
     const bool by_experts = pipeline.chunks > 1 && pipeline.cut == ChunkCut::kExperts;
-    const auto shares =
-        cost::EvenExperts(num_experts, layout.expert_ep, by_experts ? pipeline.chunks : 1);
+    const strategy::Roles roles = layout;
     cost::ExpectedRouting routing{
         .top_k = top_k,
         .shares = {cost::UniformShares(num_experts, top_k)},
@@ -329,7 +327,9 @@ struct Volumes {
         .rows = std::vector<double>(ranks, kTokens / ranks),
         .tokens = std::vector<double>(ranks, kTokens / layout.attention_dp)};
     for (int rank = 0; rank < ranks; ++rank) {
-      routing.experts.push_back(shares[layout.expert_share(rank)]);
+      const strategy::Part experts = roles.ExpertsOf(rank, num_experts);
+      routing.experts.push_back(
+          cost::CutIntoChunks(experts.first, experts.size, by_experts ? pipeline.chunks : 1));
     }
     return cost::ExpectedSizes(routing);
   }

@@ -170,17 +170,11 @@ Result<std::vector<std::vector<double>>> RouterCountsFromJson(const nlohmann::js
   return counts;
 }
 
-std::vector<std::vector<std::vector<int>>> EvenExperts(int num_experts, int num_ranks,
-                                                       int num_chunks) {
-  std::vector<std::vector<std::vector<int>>> experts(num_ranks,
-                                                     std::vector<std::vector<int>>(num_chunks));
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    const int first = num_experts * rank / num_ranks;
-    const int size = num_experts * (rank + 1) / num_ranks - first;
-    for (int chunk = 0; chunk < num_chunks; ++chunk) {
-      for (int i = size * chunk / num_chunks; i < size * (chunk + 1) / num_chunks; ++i) {
-        experts[rank][chunk].push_back(first + i);
-      }
+std::vector<std::vector<int>> CutIntoChunks(int first, int count, int num_chunks) {
+  std::vector<std::vector<int>> experts(num_chunks);
+  for (int chunk = 0; chunk < num_chunks; ++chunk) {
+    for (int i = count * chunk / num_chunks; i < count * (chunk + 1) / num_chunks; ++i) {
+      experts[chunk].push_back(first + i);
     }
   }
   return experts;

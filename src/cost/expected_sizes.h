@@ -40,9 +40,8 @@ struct ExpectedRouting {
   std::vector<double> wanted = {};
 };
 
-// Experts 0 .. num_experts - 1 evenly over ranks, and those of a rank evenly over chunks.
-std::vector<std::vector<std::vector<int>>> EvenExperts(int num_experts, int num_ranks,
-                                                       int num_chunks);
+// A rank's experts, `count` from `first` on, evenly over chunks.
+std::vector<std::vector<int>> CutIntoChunks(int first, int count, int num_chunks);
 
 // A row goes to a rank once, with the first chunk of whose experts it visits one, and returns with
 // the last. Visits of a token are drawn without repetition, with odds that give the shares;

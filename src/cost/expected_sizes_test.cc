@@ -18,10 +18,16 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 ExpectedRouting Uniform(int num_experts, int top_k, int num_ranks, int num_chunks, double rows) {
-  return {.top_k = top_k,
-          .shares = {UniformShares(num_experts, top_k)},
-          .experts = EvenExperts(num_experts, num_ranks, num_chunks),
-          .rows = std::vector<double>(num_ranks, rows)};
+  ExpectedRouting routing = {.top_k = top_k,
+                             .shares = {UniformShares(num_experts, top_k)},
+                             .experts = {},
+                             .rows = std::vector<double>(num_ranks, rows)};
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const int first = num_experts * rank / num_ranks;
+    const int end = num_experts * (rank + 1) / num_ranks;
+    routing.experts.push_back(CutIntoChunks(first, end - first, num_chunks));
+  }
+  return routing;
 }
 
 double SumOverChunks(const ExpectedSizes& sizes, SizeKind kind, int chunks, int from, int to) {
@@ -118,12 +124,9 @@ TEST(ExpectedSizes, AShareIsAtMostOne) {
   EXPECT_THAT(SharesFromCounts({5, 0}, 2), ElementsAre(1, 0));
 }
 
-TEST(ExpectedSizes, ExpertsAreEvenlyDividedWithRaggedTails) {
-  const auto experts = EvenExperts(5, 2, 2);
-  EXPECT_THAT(experts[0][0], ElementsAre(0));
-  EXPECT_THAT(experts[0][1], ElementsAre(1));
-  EXPECT_THAT(experts[1][0], ElementsAre(2));
-  EXPECT_THAT(experts[1][1], ElementsAre(3, 4));
+TEST(ExpectedSizes, ExpertsOfARankAreEvenlyCutWithRaggedTails) {
+  EXPECT_THAT(CutIntoChunks(2, 3, 2), ElementsAre(ElementsAre(2), ElementsAre(3, 4)));
+  EXPECT_THAT(CutIntoChunks(4, 1, 2), ElementsAre(ElementsAre(), ElementsAre(4)));
 }
 
 TEST(ExpectedSizes, RouterStatisticsAreReadByLayer) {
@@ -131,7 +134,7 @@ TEST(ExpectedSizes, RouterStatisticsAreReadByLayer) {
       nlohmann::json::parse(R"({"layers": [{"experts": []}, {"experts": [1, 2.5]}]})"));
   ASSERT_TRUE(counts.ok());
   EXPECT_THAT(*counts, ElementsAre(ElementsAre(), ElementsAre(1, 2.5)));
-  ExpectedRouting routing = {.experts = EvenExperts(2, 1, 1), .rows = {10}};
+  ExpectedRouting routing = {.experts = {CutIntoChunks(0, 2, 1)}, .rows = {10}};
   for (const auto& layer : *counts) routing.shares.push_back(SharesFromCounts(layer, 1));
   EXPECT_NEAR(ExpectedSizes(routing).at({SizeKind::kSlots, 1, 0, 0}), 10, 1e-9);
 }

@@ -86,7 +86,7 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
   if (!rates) return rates.error();
   const planner::PipelineQuestion question{
       .spec = spec,
-      .layout = layout,
+      .roles = layout,
       .bytes = runtime::Transformer::BytesOf(formats, wire),
       .rates = *rates,
       .tokens_per_rank = double{1} * options.max_step_tokens / layout.attention_tp};

@@ -8,10 +8,8 @@
 namespace convene::engine {
 
 weights::Share ShareOf(const LoadOptions& options) {
-  const int rank = options.group != nullptr ? options.group->rank() : 0;
-  weights::Share share = weights::ShareOf(options.plan.layout, rank);
-  share.with_head = rank == 0;
-  return share;
+  return weights::ShareOf(options.plan.layout,
+                          options.group != nullptr ? options.group->rank() : 0);
 }
 
 runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
@@ -21,7 +19,7 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
           .activations = formats.activations,
           .kv = formats.kv,
           .expert_capacity = options.expert_capacity,
-          .parallel = {.layout = options.plan.layout,
+          .parallel = {.roles = options.plan.layout,
                        .pipeline = options.plan.pipeline,
                        .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
                        .comm_budget = options.plan.comm_budget,

@@ -38,21 +38,21 @@ model::ModelSpec OneLayer(const model::ModelSpec& spec) {
   return one;
 }
 
-cost::ExpectedSizes SizesOf(const model::MoeSpec& moe, const strategy::Layout& layout,
+cost::ExpectedSizes SizesOf(const model::MoeSpec& moe, const strategy::Roles& roles,
                             const Pipeline& pipeline, double tokens) {
   const bool by_experts = pipeline.chunks > 1 && pipeline.cut == ChunkCut::kExperts;
   const int num_chunks = by_experts ? pipeline.chunks : 1;
-  const auto of_shares = cost::EvenExperts(moe.num_experts, layout.expert_ep, num_chunks);
   cost::ExpectedRouting routing{
       .top_k = moe.top_k,
       .shares = {cost::UniformShares(moe.num_experts, moe.top_k)},
       .experts = {},
       .token_chunks = by_experts ? 1 : pipeline.chunks,
       .micro_batches = pipeline.micro_batches,
-      .rows = std::vector<double>(static_cast<size_t>(layout.num_ranks()), tokens)};
-  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
-    routing.experts.push_back(of_shares[layout.expert_share(rank)]);
-    routing.tokens.push_back(tokens * layout.attention_tp);
+      .rows = std::vector<double>(static_cast<size_t>(roles.num_ranks()), tokens)};
+  for (int rank = 0; rank < roles.num_ranks(); ++rank) {
+    const strategy::Part experts = roles.ExpertsOf(rank, moe.num_experts);
+    routing.experts.push_back(cost::CutIntoChunks(experts.first, experts.size, num_chunks));
+    routing.tokens.push_back(tokens * roles.attention_parts());
   }
   return cost::ExpectedSizes(std::move(routing));
 }
@@ -66,14 +66,14 @@ class Pricer {
   const model::MoeSpec& moe() const { return *spec_.layers.front().moe; }
 
   double Seconds(const Pipeline& pipeline, double tokens) const {
-    const cost::ExpectedSizes sizes = SizesOf(moe(), question_.layout, pipeline, tokens);
+    const cost::ExpectedSizes sizes = SizesOf(moe(), question_.roles, pipeline, tokens);
     return simulate::Simulate(Step(pipeline), RatesOf(pipeline), AsSizes(sizes)).seconds();
   }
 
   // What the experts of a layer take of a rank, one task after the other: computing and exchanging.
   std::pair<double, double> Alone(const Pipeline& pipeline) const {
     const cost::ExpectedSizes sizes =
-        SizesOf(moe(), question_.layout, pipeline, question_.tokens_per_rank);
+        SizesOf(moe(), question_.roles, pipeline, question_.tokens_per_rank);
     const schedule::Schedule step = Step(pipeline);
     const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step);
     const cost::Prices prices = PriceSchedule(step, graph, RatesOf(pipeline), AsSizes(sizes));
@@ -98,7 +98,7 @@ class Pricer {
 
   schedule::Schedule Step(const Pipeline& pipeline) const {
     schedule::Schedule step = strategy::BuildStep(
-        spec_, {.layout = question_.layout, .pipeline = pipeline, .bytes = question_.bytes});
+        spec_, {.roles = question_.roles, .pipeline = pipeline, .bytes = question_.bytes});
     for (schedule::Task& task : step.tasks) {
       if (task.kind != TaskKind::kExperts) continue;
       const schedule::Term rows = task.work.flops.front();
@@ -128,11 +128,12 @@ class Pricer {
 };
 
 bool HasExperts(const PipelineQuestion& question) {
-  return question.layout.num_ranks() > 1 && !OneLayer(question.spec).layers.empty();
+  return question.roles.num_ranks() > 1 && !OneLayer(question.spec).layers.empty();
 }
 
-int ExpertsPerRank(const model::ModelSpec& spec, const strategy::Layout& layout) {
-  return std::max(1, OneLayer(spec).layers.front().moe->num_experts / layout.expert_ep);
+int ExpertsPerRank(const model::ModelSpec& spec, const strategy::Roles& roles) {
+  const int num_experts = OneLayer(spec).layers.front().moe->num_experts;
+  return std::max(1, roles.expert_split().FewestExperts(num_experts));
 }
 
 ClosedForm FitClosedForm(const Pricer& pricer, const PipelineQuestion& question, ChunkCut cut) {
@@ -140,7 +141,7 @@ ClosedForm FitClosedForm(const Pricer& pricer, const PipelineQuestion& question,
   std::tie(form.computation, form.communication) = pricer.Alone({});
   const double plain = form.computation + form.communication;
   std::vector<cost::Point> points;
-  for (const Pipeline& pipeline : PipelineCandidates(question.spec, question.layout)) {
+  for (const Pipeline& pipeline : PipelineCandidates(question.spec, question.roles)) {
     if (pipeline.chunks == 1 || pipeline.cut != cut) continue;
     const auto [computation, communication] = pricer.Alone(pipeline);
     const double extra = std::max(0.0, computation + communication - plain);
@@ -150,7 +151,7 @@ ClosedForm FitClosedForm(const Pricer& pricer, const PipelineQuestion& question,
   const cost::LinearFit fit = cost::FitLinear(points);
   form.once = fit.alpha;
   form.per_chunk = fit.beta;
-  const double most = ExpertsPerRank(question.spec, question.layout);
+  const double most = ExpertsPerRank(question.spec, question.roles);
   const double hidden = std::min(form.communication, form.computation);
   const double best = form.per_chunk > 0 ? std::sqrt(hidden / form.per_chunk) : most;
   form.chunks = static_cast<int>(std::lround(std::clamp(best, 1.0, most)));
@@ -160,10 +161,10 @@ ClosedForm FitClosedForm(const Pricer& pricer, const PipelineQuestion& question,
 }  // namespace
 
 std::vector<Pipeline> PipelineCandidates(const model::ModelSpec& spec,
-                                         const strategy::Layout& layout) {
+                                         const strategy::Roles& roles) {
   std::vector<Pipeline> candidates = {{}};
-  if (layout.num_ranks() == 1 || OneLayer(spec).layers.empty()) return candidates;
-  const int num_experts = ExpertsPerRank(spec, layout);
+  if (roles.num_ranks() == 1 || OneLayer(spec).layers.empty()) return candidates;
+  const int num_experts = ExpertsPerRank(spec, roles);
   for (const ChunkCut cut : {ChunkCut::kTokens, ChunkCut::kExperts}) {
     for (const int chunks : kChunks) {
       if (cut == ChunkCut::kExperts && chunks > num_experts) break;
@@ -182,7 +183,7 @@ PipelineChoice ChoosePipeline(const PipelineQuestion& question) {
   PipelineChoice choice;
   if (!HasExperts(question)) return choice;
   const Pricer pricer(question);
-  for (const Pipeline& pipeline : PipelineCandidates(question.spec, question.layout)) {
+  for (const Pipeline& pipeline : PipelineCandidates(question.spec, question.roles)) {
     const double seconds = pricer.Seconds(pipeline, question.tokens_per_rank);
     choice.candidates.push_back({pipeline, seconds});
   }

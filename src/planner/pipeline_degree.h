@@ -28,16 +28,16 @@ struct StepRates {
 
 struct PipelineQuestion {
   const model::ModelSpec& spec;
-  strategy::Layout layout = {};
+  strategy::Roles roles = {};
   strategy::ElementBytes bytes = {};
   StepRates rates = {};
   double tokens_per_rank = 0;  // of the step that counts
 };
 
 // Plain expert parallelism, then powers of two and what lies between them, cut by tokens and by
-// experts, up to the experts of a rank.
+// experts, up to the experts of the rank with the fewest.
 std::vector<strategy::Pipeline> PipelineCandidates(const model::ModelSpec& spec,
-                                                   const strategy::Layout& layout);
+                                                   const strategy::Roles& roles);
 
 struct PricedPipeline {
   strategy::Pipeline pipeline = {};

@@ -31,7 +31,7 @@ model::ModelSpec Olmoe() {
 // Two ranks of a core each on a slow link: exchanges take a third of a layer.
 PipelineQuestion SlowLink(const model::ModelSpec& spec, double tokens) {
   return {.spec = spec,
-          .layout = {.attention_dp = 2, .expert_ep = 2},
+          .roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2},
           .rates = {.cores = 1,
                     .flops_per_second = 6e11,
                     .weight_bytes_per_second = 1.2e10,
@@ -87,11 +87,11 @@ TEST(ChoosePipeline, AFastLinkIsNotDivided) {
 TEST(ChoosePipeline, WhatHasNoExpertsOrOneRankHasNothingToChoose) {
   model::ModelSpec spec = Olmoe();
   PipelineQuestion alone = SlowLink(spec, 512);
-  alone.layout = {};
+  alone.roles = {};
   EXPECT_EQ(ChoosePipeline(alone).pipeline, Pipeline{});
   for (model::LayerSpec& layer : spec.layers) layer.moe.reset();
   EXPECT_EQ(ChoosePipeline(SlowLink(spec, 512)).pipeline, Pipeline{});
-  EXPECT_THAT(PipelineCandidates(spec, SlowLink(spec, 512).layout), testing::SizeIs(1));
+  EXPECT_THAT(PipelineCandidates(spec, SlowLink(spec, 512).roles), testing::SizeIs(1));
 }
 
 TEST(ChoosePipeline, MoreLatencyGivesFewerChunks) {
@@ -110,7 +110,8 @@ TEST(ChoosePipeline, ThereAreNoMoreChunksOfExpertsThanExperts) {
   model::ModelSpec spec = Olmoe();
   for (model::LayerSpec& layer : spec.layers) layer.moe->num_experts = 8;
   for (model::LayerSpec& layer : spec.layers) layer.moe->top_k = 2;
-  for (const Pipeline& pipeline : PipelineCandidates(spec, {.attention_dp = 2, .expert_ep = 2})) {
+  for (const Pipeline& pipeline :
+       PipelineCandidates(spec, strategy::Layout{.attention_dp = 2, .expert_ep = 2})) {
     EXPECT_TRUE(pipeline.cut == ChunkCut::kTokens || pipeline.chunks <= 4);
   }
 }

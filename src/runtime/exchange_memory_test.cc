@@ -48,7 +48,7 @@ model::ModelSpec LargeSpec() {
 int64_t BytesOf(const strategy::Layout& layout, comm::WireFormat wire) {
   TransformerOptions options{.max_step_tokens = 512,
                              .activations = kernels::ActivationFormat::kBf16};
-  options.parallel.layout = layout;
+  options.parallel.roles = layout;
   options.parallel.wire = wire;
   return StepMemory::ExchangeBytes(LargeSpec(), options);
 }

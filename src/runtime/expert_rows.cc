@@ -47,7 +47,7 @@ void ExpertRows::TakeBuffers(const Options& options, ExchangeMemory& memory, Pee
 int64_t ExpertRows::MemoryBytes(const Options& options) {
   ExchangeMemory counted;
   Peer peer;
-  for (int other = 1; other < options.layout.num_ranks(); ++other) {
+  for (int other = 1; other < options.roles.num_ranks(); ++other) {
     TakeBuffers(options, counted, peer);
   }
   return counted.used_bytes();
@@ -55,22 +55,16 @@ int64_t ExpertRows::MemoryBytes(const Options& options) {
 
 ExpertRows::ExpertRows(const Options& options, comm::Group* group, ExchangeMemory& memory)
     : options_(options), group_(group) {
-  const int num_ranks = options.layout.num_ranks();
+  const int num_ranks = options.roles.num_ranks();
   CHECK(num_ranks == 1 || (group != nullptr && group->size() == num_ranks), "{} ranks", num_ranks);
   for (int rank = 0; rank < num_ranks; ++rank) {
     peer_of_.push_back(rank == options.rank ? -1 : static_cast<int>(peers_.size()));
     if (rank == options.rank) continue;
     Peer& peer = peers_.emplace_back();
     peer.rank = rank;
-    peer.share = options.layout.expert_share(rank);
     TakeBuffers(options, memory, peer);
   }
   UsePipeline(options.pipeline);
-}
-
-int ExpertRows::GroupOf(int expert, int share) const {
-  const strategy::Part part = strategy::PartOf(num_experts_, share, options_.layout.expert_ep);
-  return static_cast<int>(int64_t{expert - part.first} * num_chunks() / part.size);
 }
 
 void ExpertRows::Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,
@@ -79,18 +73,16 @@ void ExpertRows::Begin(int layer, int num_experts, int top_k, std::span<const in
   top_k_ = top_k;
   experts_ = experts;
   weights_ = weights;
-  const strategy::Layout& layout = options_.layout;
+  const strategy::Roles& roles = options_.roles;
   if (num_experts != num_experts_) {
     num_experts_ = num_experts;
     share_of_.assign(static_cast<size_t>(num_experts), 0);
-    for (int share = 0; share < layout.expert_ep; ++share) {
-      const strategy::Part part = strategy::PartOf(num_experts, share, layout.expert_ep);
+    for (int share = 0; share < roles.expert_split().num_shares(); ++share) {
+      const strategy::Part part = roles.expert_split().experts(share, num_experts);
       std::fill_n(share_of_.begin() + part.first, part.size, share);
     }
-    const strategy::Part own =
-        strategy::PartOf(num_experts, layout.expert_share(options_.rank), layout.expert_ep);
-    first_expert_ = own.first;
-    num_local_ = own.size;
+    own_experts_ = roles.ExpertsOf(options_.rank, num_experts);
+    for (Peer& peer : peers_) peer.experts = roles.ExpertsOf(peer.rank, num_experts);
   }
   work_rows_.clear();
   pairs_.clear();
@@ -107,19 +99,22 @@ void ExpertRows::Begin(int layer, int num_experts, int top_k, std::span<const in
   const auto num_rows = static_cast<int>(std::ssize(experts) / top_k);
   num_rows_ = num_rows;
   own_work_.assign(static_cast<size_t>(num_rows), -1);
-  const int own_share = layout.expert_share(options_.rank);
   for (int32_t row = 0; row < num_rows; ++row) {
     const int32_t end = (row + 1) * top_k;
     for (int32_t first = row * top_k; first < end;) {
       const int share = share_of_[experts[first]];
       int32_t last = first + 1;
       while (last < end && share_of_[experts[last]] == share) ++last;
-      for (int slice = 0; slice < layout.expert_tp; ++slice) {
-        const int rank = share * layout.expert_tp + slice;
-        if (rank == options_.rank) continue;
-        peers_[peer_of_[rank]].sent.push_back({row, first, last - first, 0, 0});
+      bool is_own = false;
+      for (int slice = 0; slice < roles.expert_slices(); ++slice) {
+        const int rank = roles.RankOfSlice(share, slice);
+        if (rank == options_.rank) {
+          is_own = true;
+        } else {
+          peers_[peer_of_[rank]].sent.push_back({row, first, last - first, 0, 0});
+        }
       }
-      if (share == own_share) {
+      if (is_own) {
         own_work_[row] = static_cast<int32_t>(work_rows_.size());
         own_rows_.push_back(own_work_[row]);
         work_rows_.push_back({.row = row,
@@ -146,8 +141,8 @@ void ExpertRows::CutIntoChunks(Peer& peer) {
   for (int64_t i = 0; i < num_sent; ++i) {
     SentRow& sent = peer.sent[i];
     if (by_experts()) {
-      sent.dispatch_chunk = GroupOf(experts_[sent.first], peer.share);
-      sent.return_chunk = GroupOf(experts_[sent.first + sent.count - 1], peer.share);
+      sent.dispatch_chunk = GroupOf(experts_[sent.first], peer.experts);
+      sent.return_chunk = GroupOf(experts_[sent.first + sent.count - 1], peer.experts);
     } else {
       sent.dispatch_chunk = sent.return_chunk = static_cast<int32_t>(i * num_chunks() / num_sent);
     }
@@ -183,10 +178,8 @@ int ExpertRows::Capacity() const {
 void ExpertRows::Pad(Peer& peer) const {
   for (Counts& counts : peer.out_counts) counts.padded_rows = counts.rows;
   if (options_.capacity_factor <= 0) return;
-  const strategy::Part experts =
-      strategy::PartOf(num_experts_, peer.share, options_.layout.expert_ep);
   Counts& counts = peer.out_counts.front();
-  counts.padded_rows = std::max(counts.rows, Capacity() * experts.size);
+  counts.padded_rows = std::max(counts.rows, Capacity() * peer.experts.size);
   peer.sums_in_rows.front() = counts.padded_rows;
 }
 
@@ -283,15 +276,15 @@ void ExpertRows::Arrive(int chunk) {
       row += options_.dispatch_row_bytes;
       for (int pair = 0; pair < size; ++pair) {
         const auto expert = Read<uint16_t>(numbers);
-        CHECK(expert >= first_expert_ && expert < first_expert_ + num_local_,
-              "rank {} sent a row for expert {}", peer.rank, expert);
+        const int local = expert - own_experts_.first;
+        CHECK(local >= 0 && local < own_experts_.size, "rank {} sent a row for expert {}",
+              peer.rank, expert);
         pairs_.push_back({expert, Read<float>(weights)});
         numbers += sizeof(uint16_t);
         weights += sizeof(float);
       }
       if (by_experts()) {
-        work.return_chunk =
-            GroupOf(pairs_.back().expert, options_.layout.expert_share(options_.rank));
+        work.return_chunk = GroupOf(pairs_.back().expert, own_experts_);
       }
       ++peer.sums_out_rows[work.return_chunk];
     }
@@ -320,35 +313,36 @@ const ChunkSlots& ExpertRows::Select(int chunk) {
 
 // Gives the pairs of these rows (of a group, or all of them) their slots, sorted by expert.
 void ExpertRows::Assign(const std::vector<int32_t>& work_rows, int group) {
-  const int own_share = options_.layout.expert_share(options_.rank);
   const auto for_each_pair = [&](auto&& f) {
     for (const int32_t work_row : work_rows) {
       const WorkRow& work = work_rows_[work_row];
       for (int32_t i = work.first_pair; i < work.first_pair + work.num_pairs; ++i) {
-        if (group >= 0 && GroupOf(pairs_[i].expert, own_share) != group) continue;
+        if (group >= 0 && GroupOf(pairs_[i].expert, own_experts_) != group) continue;
         f(work_row, pairs_[i]);
       }
     }
   };
+  const int num_local = own_experts_.size;
   std::vector<int32_t>& first = slots_.first_slot;
-  first.assign(static_cast<size_t>(num_local_) + 1, 0);
-  for_each_pair([&](int32_t, const ExpertPair& pair) { ++first[pair.expert - first_expert_ + 1]; });
+  first.assign(static_cast<size_t>(num_local) + 1, 0);
+  for_each_pair(
+      [&](int32_t, const ExpertPair& pair) { ++first[pair.expert - own_experts_.first + 1]; });
   if (options_.capacity_factor > 0) {
     int capacity = Capacity();
     for (const Peer& peer : peers_) {
-      if (num_local_ > 0) capacity += peer.in_counts.front().padded_rows / num_local_;
+      if (num_local > 0) capacity += peer.in_counts.front().padded_rows / num_local;
     }
-    for (int expert = 1; expert <= num_local_; ++expert) {
+    for (int expert = 1; expert <= num_local; ++expert) {
       first[expert] = std::max(first[expert], capacity);
     }
   }
   first[0] = num_slots_;
-  for (int expert = 0; expert < num_local_; ++expert) first[expert + 1] += first[expert];
+  for (int expert = 0; expert < num_local; ++expert) first[expert + 1] += first[expert];
   slots_.work_row.assign(static_cast<size_t>(first.back() - num_slots_), -1);
   std::vector<int32_t>& next = next_slot_;
   next.assign(first.begin(), first.end() - 1);
   for_each_pair([&](int32_t work_row, ExpertPair& pair) {
-    pair.slot = next[pair.expert - first_expert_]++;
+    pair.slot = next[pair.expert - own_experts_.first]++;
     slots_.work_row[pair.slot - num_slots_] = work_row;
   });
   num_slots_ = first.back();
@@ -388,9 +382,8 @@ int ExpertRows::Partials(int row, Partial* partials) const {
     const int32_t place = partial_at_[static_cast<size_t>(row) * peers_.size() + i];
     if (place < 0) continue;
     const Peer& peer = peers_[i];
-    partials[count++] = {
-        strategy::PartOf(num_experts_, peer.share, options_.layout.expert_ep).first,
-        peer.sums_in.data() + place * options_.return_row_bytes};
+    partials[count++] = {peer.experts.first,
+                         peer.sums_in.data() + place * options_.return_row_bytes};
   }
   return count;
 }

@@ -16,7 +16,7 @@
 
 #include "comm/group.h"
 #include "runtime/exchange_memory.h"
-#include "strategy/layout.h"
+#include "strategy/role.h"
 #include "strategy/step.h"
 
 namespace convene::runtime {
@@ -50,7 +50,7 @@ struct ChunkSlots {
 class ExpertRows {
  public:
   struct Options {
-    strategy::Layout layout = {};
+    strategy::Roles roles = {};
     strategy::Pipeline pipeline = {};
     int rank = 0;
     int64_t dispatch_row_bytes = 0;
@@ -65,7 +65,7 @@ class ExpertRows {
     int64_t most_padded_rows = 0;
     int64_t most_pairs = 0;
   };
-  // `group` may be null where the layout has one rank. Takes MemoryBytes of `memory`.
+  // `group` may be null where there is one rank. Takes MemoryBytes of `memory`.
   ExpertRows(const Options& options, comm::Group* group, ExchangeMemory& memory);
 
   // What rows to and from all other ranks take at most.
@@ -118,8 +118,8 @@ class ExpertRows {
   int Partials(int row, Partial* partials) const;
 
   int num_chunks() const { return options_.pipeline.chunks; }
-  int first_expert() const { return first_expert_; }
-  int num_local_experts() const { return num_local_; }
+  int first_expert() const { return own_experts_.first; }
+  int num_local_experts() const { return own_experts_.size; }
   // Rows sent to and sums returned by each rank, per chunk, of the current layer.
   int64_t sent_rows(int rank, int chunk) const;
   int64_t returned_rows(int rank, int chunk) const;
@@ -141,7 +141,7 @@ class ExpertRows {
   static_assert(sizeof(Counts) == strategy::kCountsBytes);
   struct Peer {
     int rank = 0;
-    int share = 0;
+    strategy::Part experts = {};  // of the layer in work
     std::vector<SentRow> sent;
     std::vector<Counts> out_counts;  // per dispatch chunk, as in_counts
     std::vector<Counts> in_counts;
@@ -166,7 +166,10 @@ class ExpertRows {
   bool by_experts() const {
     return num_chunks() > 1 && options_.pipeline.cut == strategy::ChunkCut::kExperts;
   }
-  int GroupOf(int expert, int share) const;  // where chunks are cut by experts
+  // Where chunks are cut by experts.
+  int GroupOf(int expert, const strategy::Part& experts) const {
+    return static_cast<int>(int64_t{expert - experts.first} * num_chunks() / experts.size);
+  }
   void CutIntoChunks(Peer& peer);
   void WriteBlocks(Peer& peer);
   void Pad(Peer& peer) const;
@@ -183,8 +186,7 @@ class ExpertRows {
   int num_experts_ = 0;
   int top_k_ = 0;
   int num_rows_ = 0;
-  int first_expert_ = 0;
-  int num_local_ = 0;
+  strategy::Part own_experts_;
   std::vector<int32_t> share_of_;  // by expert
   std::span<const int32_t> experts_;
   std::span<const float> weights_;

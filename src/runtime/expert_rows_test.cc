@@ -93,13 +93,14 @@ class NumberWork : public LaneWork {
   // Buffers have room for what these layers need and no more.
   ExpertRows::Options OptionsOf(const Layout& layout, const Pipeline& pipeline,
                                 const std::vector<Routing>& layers) const {
-    ExpertRows::Options options{.layout = layout,
+    ExpertRows::Options options{.roles = layout,
                                 .pipeline = pipeline,
                                 .rank = rank_,
                                 .dispatch_row_bytes = sizeof(RowName),
                                 .return_row_bytes = sizeof(int64_t)};
     for (const Routing& routing : layers) {
-      const int share = (routing.num_experts + layout.expert_ep - 1) / layout.expert_ep;
+      const strategy::Roles roles = layout;
+      const int share = roles.expert_split().MostExperts(routing.num_experts);
       for (int rank = 0; rank < layout.num_ranks(); ++rank) {
         const int64_t rows = routing.num_rows(rank);
         options.most_rows = std::max(options.most_rows, rows);
@@ -173,7 +174,7 @@ class NumberWork : public LaneWork {
     ASSERT_EQ(std::ssize(slots.first_slot), rows_.num_local_experts() + 1);
     ASSERT_EQ(slots.first_slot.front(), std::ssize(outputs_)) << "slots of another chunk";
     ASSERT_EQ(slots.first_slot.back() - slots.first_slot.front(), std::ssize(slots.work_row));
-    const int slice = layout_.expert_slice(rank_);
+    const int slice = strategy::Roles(layout_).of(rank_).experts->slice;
     for (int local = 0; local < rows_.num_local_experts(); ++local) {
       const int expert = rows_.first_expert() + local;
       for (int32_t slot = slots.first_slot[local]; slot < slots.first_slot[local + 1]; ++slot) {
@@ -297,7 +298,7 @@ void ExpectEveryPairOnce(const Layout& layout, const Pipeline& pipeline,
                            pipeline.cut == ChunkCut::kTokens ? "tokens" : "experts"));
   const model::ModelSpec spec = SpecOf(layers);
   const schedule::Schedule schedule =
-      strategy::BuildStep(spec, {.layout = layout, .pipeline = pipeline});
+      strategy::BuildStep(spec, {.roles = layout, .pipeline = pipeline});
   const auto run_rank = [&](comm::Group* group) {
     NumberWork work(layout, pipeline, layers, group);
     const RankProgram program(schedule, group != nullptr ? group->rank() : 0);
@@ -310,8 +311,10 @@ void ExpectEveryPairOnce(const Layout& layout, const Pipeline& pipeline,
 }
 
 std::vector<Layout> Layouts() {
-  return {{1, 1, 1, 1}, {1, 2, 2, 1}, {1, 2, 1, 2}, {2, 1, 2, 1}, {1, 3, 3, 1},
-          {1, 3, 1, 3}, {1, 4, 4, 1}, {2, 2, 2, 2}, {1, 4, 2, 2}, {1, 6, 3, 2}};
+  return {{1, 1, 1, 1},        {1, 2, 2, 1}, {1, 2, 1, 2},         {2, 1, 2, 1},
+          {1, 3, 3, 1},        {1, 3, 1, 3}, {1, 4, 4, 1},         {2, 2, 2, 2},
+          {1, 4, 2, 2},        {1, 6, 3, 2}, {1, 2, 2, 1, {3, 1}}, {1, 3, 3, 1, {1, 3, 2}},
+          {1, 4, 2, 2, {1, 4}}};
 }
 
 std::vector<Pipeline> Pipelines() {

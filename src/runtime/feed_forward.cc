@@ -52,8 +52,7 @@ int64_t UnpaddedBytes(kernels::ActivationFormat format, int size) {
 
 // For the buffers of a layer with such experts.
 void WidenFor(const model::MoeSpec& moe, int64_t most_rows, ExpertRows::Options& rows) {
-  const int shares = rows.layout.expert_ep;
-  const int64_t share_experts = (moe.num_experts + shares - 1) / shares;
+  const int64_t share_experts = rows.roles.expert_split().MostExperts(moe.num_experts);
   const auto capacity = static_cast<int64_t>(std::ceil(
       rows.capacity_factor * static_cast<double>(most_rows * moe.top_k) / moe.num_experts));
   const auto widen = [](int64_t& most, int64_t wanted) { most = std::max(most, wanted); };
@@ -71,7 +70,7 @@ ExpertRows::Options FeedForward::RowsOptions(const Options& options, const model
   const auto returned =
       options.wire == comm::WireFormat::kF32 ? comm::WireFormat::kF32 : comm::WireFormat::kBf16;
   ExpertRows::Options rows = {
-      .layout = options.layout,
+      .roles = options.roles,
       .pipeline = options.pipeline,
       .rank = options.rank,
       .dispatch_row_bytes =
@@ -320,7 +319,7 @@ void FeedForward::Finish(const Layer& layer, Frame& frame) {
   Activations& buffers = frame.activations;
   const model::MoeSpec& moe = *layer.spec.moe;
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
-  const int num_ranks = options_.layout.num_ranks();
+  const int num_ranks = options_.roles.num_ranks();
   const bool has_shared = layer.weights.moe->shared.has_value();
   context_.pool.ParallelFor(
       own.count,

@@ -18,7 +18,7 @@ namespace convene::runtime {
 class FeedForward {
  public:
   struct Options {
-    strategy::Layout layout = {};
+    strategy::Roles roles = {};
     strategy::Pipeline pipeline = {};
     int rank = 0;
     comm::WireFormat wire = comm::WireFormat::kBf16;

@@ -17,10 +17,10 @@ int64_t Frame::ExchangeBytes(const model::ModelSpec& spec, kernels::ActivationFo
 
 Frame::Frame(const model::ModelSpec& spec, const Options& options, Activations memory,
              comm::Group* group)
-    : part(options.layout.attention_part(options.rank)),
+    : part(options.attention.part),
       rows(spec),
       activations(std::move(memory)),
-      owners(static_cast<size_t>(options.layout.attention_tp)),
+      owners(static_cast<size_t>(options.attention.parts)),
       exchange_memory(activations.exchange),
       expert_rows(options.expert_rows, group, exchange_memory),
       row_buffers(RowExchange::TakeBuffers(spec, activations.format, options.row_exchange,

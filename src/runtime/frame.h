@@ -23,8 +23,7 @@ namespace convene::runtime {
 struct Frame {
   // What frames of a rank have in common.
   struct Options {
-    strategy::Layout layout = {};
-    int rank = 0;
+    strategy::AttentionRole attention = {};
     ExpertRows::Options expert_rows = {};
     RowExchange::Options row_exchange = {};
   };
@@ -32,7 +31,7 @@ struct Frame {
   static int64_t ExchangeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
                                const Options& options);
 
-  // `group` may be null where the layout has one rank; `spec` outlives the frame.
+  // `group` may be null where there is one rank; `spec` outlives the frame.
   Frame(const model::ModelSpec& spec, const Options& options, Activations memory,
         comm::Group* group);
   Frame(const Frame&) = delete;

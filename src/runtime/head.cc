@@ -25,10 +25,10 @@ void Head::Begin(std::span<const SequenceStep> step, Frames frames) {
   const auto num_frames = static_cast<int>(frames.size());
   rows_.clear();
   for (const auto& frame : frames) {
-    frame->wanted_counts.assign(static_cast<size_t>(layout_.num_ranks()), 0);
+    frame->wanted_counts.assign(static_cast<size_t>(roles_.num_ranks()), 0);
   }
   std::vector<int> num_rows;
-  for (int group = 0; group < layout_.attention_dp; ++group) {
+  for (int group = 0; group < roles_.num_groups(); ++group) {
     num_rows.push_back(CountRows(step, group));
   }
   std::vector<int> next_row(num_rows.size(), 0);
@@ -39,8 +39,8 @@ void Head::Begin(std::span<const SequenceStep> step, Frames frames) {
       const int row = next_row[group] + token;
       const int frame_idx = PartWith(row, num_rows[group], num_frames);
       const strategy::Part of_frame = strategy::PartOf(num_rows[group], frame_idx, num_frames);
-      const int part = PartWith(row - of_frame.first, of_frame.size, layout_.attention_tp);
-      const int rank = group * layout_.attention_tp + part;
+      const int part = PartWith(row - of_frame.first, of_frame.size, roles_.attention_parts());
+      const int rank = roles_.RankOfPart(group, part);
       const int row_idx = frames[frame_idx]->wanted_counts[rank]++;
       rows_.push_back({i, token, frame_idx, rank, row_idx});
     }

@@ -17,8 +17,8 @@ using Frames = std::span<const std::unique_ptr<Frame>>;
 
 class Head {
  public:
-  Head(ForwardContext& context, const RowExchange& row_exchange, const strategy::Layout& layout)
-      : context_(context), row_exchange_(row_exchange), layout_(layout) {}
+  Head(ForwardContext& context, const RowExchange& row_exchange, const strategy::Roles& roles)
+      : context_(context), row_exchange_(row_exchange), roles_(roles) {}
 
   // On rank 0: which rank and frame has each wanted row, of a step of all groups' sequences, cut as
   // cut_step.h has it into `frames`, whose wanted_counts are set.
@@ -41,7 +41,7 @@ class Head {
 
   ForwardContext& context_;
   const RowExchange& row_exchange_;
-  strategy::Layout layout_;
+  strategy::Roles roles_;
   std::vector<Row> rows_;
 };
 

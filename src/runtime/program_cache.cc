@@ -29,6 +29,9 @@ const Program& ProgramCache::Get(const ProgramKey& key) {
 std::unique_ptr<Program> ProgramCache::Build(const ProgramKey& key) const {
   strategy::StepOptions step = options_.step;
   step.pipeline = key.pipeline;
+  if (key.phase == strategy::Phase::kDecode && options_.decode_roles) {
+    step.roles = *options_.decode_roles;
+  }
   if (!options_.all_ranks) step.only_rank = options_.rank;
   auto schedule = std::make_shared<const schedule::Schedule>(
       key.encoder ? strategy::BuildEncoderStep(spec_, step) : strategy::BuildStep(spec_, step));

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 
 #include "runtime/executor.h"
 #include "strategy/step.h"
@@ -14,6 +15,8 @@ namespace convene::runtime {
 // the step's announcement.
 struct ProgramKey {
   bool encoder = false;
+  // Whose roles it has; where all phases have the same, each program is kPrefill's.
+  strategy::Phase phase = strategy::Phase::kPrefill;
   strategy::Pipeline pipeline = {};
 
   bool operator==(const ProgramKey&) const = default;
@@ -30,7 +33,8 @@ struct Program {
 class ProgramCache {
  public:
   struct Options {
-    strategy::StepOptions step = {};  // its pipeline is what the keys have
+    strategy::StepOptions step = {};  // its pipeline is what the keys have; its roles: prefill's
+    std::optional<strategy::Roles> decode_roles = {};
     int rank = 0;
     bool all_ranks = false;  // tasks of all ranks instead of this one's
   };

@@ -45,23 +45,23 @@ comm::WireFormat SumFormat(comm::WireFormat wire) {
 RowBuffers RowExchange::TakeBuffers(const model::ModelSpec& spec,
                                     kernels::ActivationFormat activations, const Options& options,
                                     ExchangeMemory& memory) {
-  const strategy::Layout& layout = options.layout;
+  const strategy::Roles& roles = options.roles;
   const auto hidden = static_cast<size_t>(spec.hidden_size);
   RowBuffers buffers;
-  if (layout.attention_tp > 1) {
+  const int64_t parts = roles.attention_parts();
+  if (parts > 1) {
     const auto sum_bytes = static_cast<int64_t>(comm::RowBytes(SumFormat(options.wire), hidden));
-    const int64_t parts = layout.attention_tp;
     buffers.squares = memory.TakeFloats(parts * options.most_tokens * 2);
     buffers.sums_out = memory.Take(options.most_tokens * sum_bytes);
     buffers.sums_in = memory.Take(parts * options.most_rows * sum_bytes);
   }
-  buffers.gathered.resize(static_cast<size_t>(layout.num_ranks()));
+  buffers.gathered.resize(static_cast<size_t>(roles.num_ranks()));
   // An encoder's states are gathered as floats.
   int64_t row_bytes = RowStride(activations, spec.hidden_size);
   if (spec.has_encoder()) {
     row_bytes = std::max(row_bytes, RowStride(kernels::ActivationFormat::kF32, spec.hidden_size));
   }
-  for (int other = 1; options.rank == 0 && other < layout.num_ranks(); ++other) {
+  for (int other = 1; options.rank == 0 && other < roles.num_ranks(); ++other) {
     buffers.gathered[other] = memory.Take(options.most_rows * row_bytes);
   }
   return buffers;
@@ -69,18 +69,18 @@ RowBuffers RowExchange::TakeBuffers(const model::ModelSpec& spec,
 
 RowExchange::RowExchange(ForwardContext& context, const Options& options, comm::Group* group)
     : context_(context),
-      layout_(options.layout),
+      roles_(options.roles),
       rank_(options.rank),
       wire_(SumFormat(options.wire)),
       group_(group) {}
 
 std::unique_ptr<comm::Exchange> RowExchange::StartGatherNormed(const Frame& frame,
                                                                std::string what) {
-  Send send(static_cast<size_t>(layout_.num_ranks()));
+  Send send(static_cast<size_t>(roles_.num_ranks()));
   Receive receive(send.size());
   const RowBuffer& normed = frame.activations.normed;
-  for (int part = 0; part < layout_.attention_tp; ++part) {
-    const int rank = first_rank() + part;
+  for (int part = 0; part < own().parts; ++part) {
+    const int rank = RankOfPart(part);
     if (rank == rank_) continue;
     send[rank] = RowsOf(normed, frame.own());
     receive[rank] = RowsOf(normed, frame.owners[part]);
@@ -90,12 +90,11 @@ std::unique_ptr<comm::Exchange> RowExchange::StartGatherNormed(const Frame& fram
 
 void RowExchange::SumSquares(const Frame& frame, const model::AttentionSpec& local) {
   const int num_rows = frame.rows.num_rows();
-  const size_t num_floats = static_cast<size_t>(layout_.attention_tp) * num_rows * 2;
+  const size_t num_floats = static_cast<size_t>(own().parts) * num_rows * 2;
   CHECK(num_floats <= frame.row_buffers.squares.size(), "{} sums of {}", num_floats,
         frame.row_buffers.squares.size());
   const Activations& buffers = frame.activations;
-  float* sums = frame.row_buffers.squares.data() +
-                static_cast<size_t>(layout_.attention_part(rank_)) * num_rows * 2;
+  float* sums = frame.row_buffers.squares.data() + static_cast<size_t>(own().part) * num_rows * 2;
   const auto sum_of = [](const float* x, int count) {
     float sum = 0;
     for (int i = 0; i < count; ++i) sum += x[i] * x[i];
@@ -113,16 +112,16 @@ void RowExchange::SumSquares(const Frame& frame, const model::AttentionSpec& loc
 
 std::unique_ptr<comm::Exchange> RowExchange::StartNormSums(const Frame& frame, std::string what) {
   const int num_rows = frame.rows.num_rows();
-  Send send(static_cast<size_t>(layout_.num_ranks()));
+  Send send(static_cast<size_t>(roles_.num_ranks()));
   Receive receive(send.size());
   const size_t count = static_cast<size_t>(num_rows) * 2;
   const auto part_of = [&](int part) {
     return frame.row_buffers.squares.subspan(part * count, count);
   };
-  for (int part = 0; part < layout_.attention_tp; ++part) {
-    const int rank = first_rank() + part;
+  for (int part = 0; part < own().parts; ++part) {
+    const int rank = RankOfPart(part);
     if (rank == rank_) continue;
-    send[rank] = std::as_bytes(part_of(layout_.attention_part(rank_)));
+    send[rank] = std::as_bytes(part_of(own().part));
     receive[rank] = std::as_writable_bytes(part_of(part));
   }
   return group_->StartAllToAll(kDispatchQueue, send, receive, std::move(what));
@@ -143,7 +142,7 @@ void RowExchange::NormalizeWhole(const Frame& frame, const model::AttentionSpec&
       [&](int64_t row, int) {
         double queries = 0;
         double keys = 0;
-        for (int part = 0; part < layout_.attention_tp; ++part) {
+        for (int part = 0; part < own().parts; ++part) {
           const float* sums =
               &frame.row_buffers.squares[(static_cast<size_t>(part) * num_rows + row) * 2];
           queries += sums[0];
@@ -164,7 +163,7 @@ void RowExchange::PackPartials(const Frame& frame) {
   const int num_rows = last.first + last.count;
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
   CHECK(num_rows * row_bytes() <= frame.row_buffers.sums_out.size() &&
-            static_cast<size_t>(layout_.attention_tp) * frame.own().count * row_bytes() <=
+            static_cast<size_t>(own().parts) * frame.own().count * row_bytes() <=
                 frame.row_buffers.sums_in.size(),
         "{} rows, {} of them here", num_rows, frame.own().count);
   context_.pool.ParallelFor(
@@ -178,11 +177,11 @@ void RowExchange::PackPartials(const Frame& frame) {
 
 std::unique_ptr<comm::Exchange> RowExchange::StartScatterSums(const Frame& frame,
                                                               std::string what) {
-  Send send(static_cast<size_t>(layout_.num_ranks()));
+  Send send(static_cast<size_t>(roles_.num_ranks()));
   Receive receive(send.size());
   const size_t own_bytes = frame.own().count * row_bytes();
-  for (int part = 0; part < layout_.attention_tp; ++part) {
-    const int rank = first_rank() + part;
+  for (int part = 0; part < own().parts; ++part) {
+    const int rank = RankOfPart(part);
     if (rank == rank_) continue;
     send[rank] = frame.row_buffers.sums_out.subspan(frame.owners[part].first * row_bytes(),
                                                     frame.owners[part].count * row_bytes());
@@ -193,7 +192,7 @@ std::unique_ptr<comm::Exchange> RowExchange::StartScatterSums(const Frame& frame
 
 void RowExchange::AddPartials(const Frame& frame, float scale) {
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
-  const int num_parts = layout_.attention_tp;
+  const int num_parts = own().parts;
   CHECK(num_parts <= kernels::kMaxTopK, "{} parts", num_parts);
   std::array<int32_t, kernels::kMaxTopK> order;
   std::array<float, kernels::kMaxTopK> ones;
@@ -207,7 +206,7 @@ void RowExchange::AddPartials(const Frame& frame, float scale) {
         std::array<const float*, kernels::kMaxTopK> parts;
         float* unpacked = context_.workspace.unpacked.floats(thread_idx);
         for (int part = 0; part < num_parts; ++part, unpacked += hidden_size) {
-          if (part == layout_.attention_part(rank_)) {
+          if (part == own().part) {
             parts[part] = frame.activations.partial_out.floats(frame.own().first + i);
             continue;
           }
@@ -230,12 +229,12 @@ void RowExchange::AddPartials(const Frame& frame, float scale) {
 std::unique_ptr<comm::Exchange> RowExchange::StartGatherRows(const Frame& frame,
                                                              const RowBuffer& buffer,
                                                              std::span<uint32_t> statuses) {
-  Send send(static_cast<size_t>(layout_.num_ranks()));
+  Send send(static_cast<size_t>(roles_.num_ranks()));
   Receive receive(send.size());
   if (rank_ != 0) {
     if (!frame.rows.wanted().empty()) send[0] = RowsOf(buffer, frame.own());
   } else {
-    for (int rank = 1; rank < layout_.num_ranks(); ++rank) {
+    for (int rank = 1; rank < roles_.num_ranks(); ++rank) {
       const auto size = static_cast<size_t>(frame.wanted_counts[rank] * buffer.stride_bytes);
       CHECK(size <= frame.row_buffers.gathered[rank].size(), "{} rows of rank {}",
             frame.wanted_counts[rank], rank);
@@ -243,7 +242,7 @@ std::unique_ptr<comm::Exchange> RowExchange::StartGatherRows(const Frame& frame,
     }
   }
   auto rows = group_->StartAllToAll(kDispatchQueue, send, receive, "gathering rows of the output");
-  for (int rank = 0; rank < layout_.num_ranks(); ++rank) {
+  for (int rank = 0; rank < roles_.num_ranks(); ++rank) {
     send[rank] = {};
     receive[rank] = {};
     if (rank == rank_) continue;

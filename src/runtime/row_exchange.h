@@ -14,13 +14,13 @@
 #include "runtime/exchange_memory.h"
 #include "runtime/forward_context.h"
 #include "runtime/layer.h"
-#include "strategy/layout.h"
+#include "strategy/role.h"
 
 namespace convene::runtime {
 
 struct Frame;
 
-// A frame's memory for it, as large as any step needs it; none that this layout does not need.
+// A frame's memory for it, as large as any step needs it; none that these roles do not need.
 struct RowBuffers {
   std::span<float> squares;                    // (parts, rows, 2)
   std::span<std::byte> sums_out;               // (rows, row_bytes)
@@ -31,13 +31,13 @@ struct RowBuffers {
 class RowExchange {
  public:
   struct Options {
-    strategy::Layout layout = {};
+    strategy::Roles roles = {};
     int rank = 0;
     comm::WireFormat wire = comm::WireFormat::kBf16;
     int most_tokens = 0;  // of the rank's sequences in a step
     int most_rows = 0;    // own ones of any rank
   };
-  // `group` may be null where the layout has one rank.
+  // `group` may be null where there is one rank.
   RowExchange(ForwardContext& context, const Options& options, comm::Group* group);
 
   // Of a frame.
@@ -69,13 +69,14 @@ class RowExchange {
                                int row_idx) const;
 
  private:
-  int first_rank() const { return layout_.attention_group(rank_) * layout_.attention_tp; }
+  const strategy::AttentionRole& own() const { return *roles_.of(rank_).attention; }
+  int RankOfPart(int part) const { return roles_.RankOfPart(own().group, part); }
   size_t row_bytes() const {
     return comm::RowBytes(wire_, static_cast<size_t>(context_.spec().hidden_size));
   }
 
   ForwardContext& context_;
-  strategy::Layout layout_;
+  strategy::Roles roles_;
   int rank_;
   comm::WireFormat wire_;
   comm::Group* group_;

@@ -18,21 +18,20 @@ int MostTokens(const model::ModelSpec& spec, const TransformerOptions& options, 
 }
 
 // Of those: what a rank owns where others have parts of the same sequences' heads.
-int MostOwnRows(int tokens, const strategy::Layout& layout) {
-  return (tokens + layout.attention_tp - 1) / layout.attention_tp;
+int MostOwnRows(int tokens, const strategy::Roles& roles) {
+  return (tokens + roles.attention_parts() - 1) / roles.attention_parts();
 }
 
 // (token, expert) pairs that the experts of a rank may get: all that there are.
 int MostSlots(const model::ModelSpec& spec, const TransformerOptions& options, int tokens) {
-  const strategy::Layout& layout = options.parallel.layout;
-  const auto rows =
-      static_cast<int64_t>(tokens * layout.attention_dp *
-                           std::max(1.0, options.parallel.experiment.capacity_factor + 1));
+  const strategy::Roles& roles = options.parallel.roles;
+  const auto rows = static_cast<int64_t>(
+      tokens * roles.num_groups() * std::max(1.0, options.parallel.experiment.capacity_factor + 1));
   int64_t per_token = 1;
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
       if (!layer.moe) continue;
-      const int experts = (layer.moe->num_experts + layout.expert_ep - 1) / layout.expert_ep;
+      const int experts = roles.ExpertsOf(options.parallel.rank(), layer.moe->num_experts).size;
       per_token = std::max<int64_t>(per_token, std::min(layer.moe->top_k, experts));
     }
   }
@@ -44,7 +43,7 @@ Activations::Shape FrameShape(const model::ModelSpec& spec, const TransformerOpt
   const int tokens = MostTokens(spec, options, index);
   return {.tokens = tokens,
           .slots = MostSlots(spec, options, tokens),
-          .is_partial = options.parallel.layout.attention_tp > 1,
+          .is_partial = options.parallel.roles.attention_parts() > 1,
           .exchange_bytes =
               Frame::ExchangeBytes(spec, options.activations, FrameOptions(spec, options, index))};
 }
@@ -54,16 +53,16 @@ Workspace::Shape WorkspaceShape(const model::ModelSpec& spec, const TransformerO
   const int tokens = MostTokens(spec, options, 0);
   return {.tokens = tokens,
           .slots = MostSlots(spec, options, tokens),
-          .head_rows = options.max_step_tokens * options.parallel.layout.attention_dp,
+          .head_rows = options.max_step_tokens * options.parallel.roles.num_groups(),
           .context = ContextOf(options),
           .num_threads = num_threads,
-          .num_ranks = options.parallel.layout.num_ranks()};
+          .num_ranks = options.parallel.roles.num_ranks()};
 }
 
 }  // namespace
 
 int FewestTokensToCut(const TransformerOptions& options) {
-  return options.parallel.pipeline.micro_batches * options.parallel.layout.attention_dp;
+  return options.parallel.pipeline.micro_batches * options.parallel.roles.num_groups();
 }
 
 int ContextOf(const TransformerOptions& options) {
@@ -72,7 +71,7 @@ int ContextOf(const TransformerOptions& options) {
 
 FeedForward::Options FeedForwardOptions(const TransformerOptions& options) {
   const ParallelOptions& parallel = options.parallel;
-  return {.layout = parallel.layout,
+  return {.roles = parallel.roles,
           .pipeline = parallel.pipeline,
           .rank = parallel.rank(),
           .wire = parallel.wire,
@@ -83,12 +82,11 @@ Frame::Options FrameOptions(const model::ModelSpec& spec, const TransformerOptio
                             int index) {
   const ParallelOptions& parallel = options.parallel;
   const int tokens = MostTokens(spec, options, index);
-  const int rows = MostOwnRows(tokens, parallel.layout);
-  return {.layout = parallel.layout,
-          .rank = parallel.rank(),
+  const int rows = MostOwnRows(tokens, parallel.roles);
+  return {.attention = *parallel.roles.of(parallel.rank()).attention,
           .expert_rows = FeedForward::RowsOptions(FeedForwardOptions(options), spec,
                                                   options.activations, rows),
-          .row_exchange = {.layout = parallel.layout,
+          .row_exchange = {.roles = parallel.roles,
                            .rank = parallel.rank(),
                            .wire = parallel.wire,
                            .most_tokens = tokens,

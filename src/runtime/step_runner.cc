@@ -22,7 +22,7 @@ using schedule::Task;
 namespace {
 
 RowExchange::Options RowExchangeOptions(const TransformerOptions& options) {
-  return {.layout = options.parallel.layout,
+  return {.roles = options.parallel.roles,
           .rank = options.parallel.rank(),
           .wire = options.parallel.wire};
 }
@@ -88,7 +88,7 @@ StepRunner::StepRunner(const weights::ModelWeights& weights, const kernels::Kern
       cross_attention_(context_, cache_, attender_),
       feed_forward_(context_, FeedForwardOptions(options)),
       row_exchange_(context_, RowExchangeOptions(options), options.parallel.group),
-      head_(context_, row_exchange_, options.parallel.layout),
+      head_(context_, row_exchange_, options.parallel.roles),
       stacks_(weights),
       expert_capacity_(options.expert_capacity) {
   for (Activations& activations : memory.frames) {
@@ -127,12 +127,12 @@ void StepRunner::BeginEncode(std::span<const EncoderInput> inputs,
 
 void StepRunner::Begin(std::span<const SequenceStep> step, const strategy::Pipeline& pipeline,
                        bool encoder) {
-  const strategy::Layout& layout = options_.parallel.layout;
+  const strategy::Roles& roles = options_.parallel.roles;
   for (const SequenceStep& sequence : step) {
-    CHECK(sequence.group >= 0 && sequence.group < layout.attention_dp, "group {} of {}",
-          sequence.group, layout.attention_dp);
+    CHECK(sequence.group >= 0 && sequence.group < roles.num_groups(), "group {} of {}",
+          sequence.group, roles.num_groups());
   }
-  const int group = layout.attention_group(rank_);
+  const int group = roles.of(rank_).attention->group;
   CHECK(CountRows(step, group) <= options_.max_step_tokens, "{} tokens in a step of at most {}",
         CountRows(step, group), options_.max_step_tokens);
   CHECK(pipeline.micro_batches <= std::ssize(frames_), "{} micro-batches of {}",
@@ -140,7 +140,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const strategy::Pipel
   num_frames_ = pipeline.micro_batches;
   encodes_ = encoder;
   has_failed_.store(false);
-  statuses_.assign(layout.num_ranks() > 1 ? static_cast<size_t>(layout.num_ranks()) : 0, 0);
+  statuses_.assign(roles.num_ranks() > 1 ? static_cast<size_t>(roles.num_ranks()) : 0, 0);
   statistics_ = {};
   ++context_.step_number;
   int rows_before = 0;
@@ -201,7 +201,7 @@ void StepRunner::Compute(const Task& task) {
     return;
   }
   if (recorder_ != nullptr) {
-    RecordTask(frame, task, options_.parallel.layout.num_ranks(), *recorder_);
+    RecordTask(frame, task, options_.parallel.roles.num_ranks(), *recorder_);
   }
   if (watches_rows_ && !not_finite_) LookAtRows(task);
 }
@@ -276,7 +276,7 @@ Status StepRunner::Project(const Task& task, Frame& frame) {
 Status StepRunner::Attend(const Task& task, Frame& frame) {
   const Layer& layer = LayerOf(task);
   const bool only_wanted = OnlyWanted(task);
-  const bool is_divided = options_.parallel.layout.attention_tp > 1;
+  const bool is_divided = options_.parallel.roles.attention_parts() > 1;
   const model::AttentionSpec& local = layer.spec.attention;
   if (!is_divided) {
     if (Status normalized = Normalize(task, frame); !normalized) return normalized;

@@ -52,16 +52,17 @@ struct Transformer::State {
       : options(options_in),
         runner(weights, kernels, pool, options, std::move(cache), std::move(memory)),
         programs(options.parallel.WholeOf(weights.spec),
-                 {.step = {.layout = options.parallel.layout,
+                 {.step = {.roles = options.parallel.roles,
                            .bytes = BytesOf({weights.formats, options.activations, options.kv},
                                             options.parallel.wire)},
+                  .decode_roles = options.parallel.decode_roles,
                   .rank = options.parallel.rank(),
                   .all_ranks = options.parallel.record}),
         last(&programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens))),
         executor(options.parallel.pipeline.overlap, pool.cpus()) {
     runner.WatchExchanges(executor);
     if (!options.parallel.record) return;
-    recorder.emplace(options.parallel.layout.num_ranks() > 1 ? options.parallel.group : nullptr);
+    recorder.emplace(options.parallel.roles.num_ranks() > 1 ? options.parallel.group : nullptr);
     runner.RecordSizes(*recorder);
   }
 
@@ -76,7 +77,7 @@ struct Transformer::State {
 
   const model::ModelSpec& spec() const { return runner.context().spec(); }
   bool leads() const {
-    return options.parallel.layout.num_ranks() > 1 && options.parallel.rank() == 0;
+    return options.parallel.roles.num_ranks() > 1 && options.parallel.rank() == 0;
   }
   void Tell(std::vector<std::byte> message) const {
     options.parallel.group->Broadcast(0, &message, "announcing a step");
@@ -163,30 +164,40 @@ int MostColumns(const model::ModelSpec& spec) {
 }
 
 // What ranks add up of one row (expert_rows.h), and what cannot be divided among them.
-Status CheckLayout(const model::ModelSpec& spec, const TransformerOptions& options) {
-  const strategy::Layout& layout = options.parallel.layout;
-  if (layout.attention_tp > kernels::kMaxTopK) {
+Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& options) {
+  const strategy::Roles& roles = options.parallel.roles;
+  if (!roles.are_whole()) {
+    return Error{
+        "ranks with attention alone or experts alone (disaggregated experts) can be simulated but "
+        "not be executed yet: give each rank a part of both"};
+  }
+  if (options.parallel.decode_roles.value_or(roles) != roles) {
+    return Error{
+        "ranks whose roles in decode differ from those in prefill can be simulated but not be "
+        "executed yet: give both phases the same"};
+  }
+  if (roles.attention_parts() > kernels::kMaxTopK) {
     return Error{
         fmt::format("attention is divided by heads among {} ranks; at most {} are "
                     "supported: divide it by sequences (dp)",
-                    layout.attention_tp, kernels::kMaxTopK)};
+                    roles.attention_parts(), kernels::kMaxTopK)};
   }
   // Of each expert a sum from each rank that has a slice of it, at the worst.
   for (const model::LayerSpec& layer : AllLayers(spec)) {
     if (!layer.moe) continue;
-    const int most =
-        std::min(layer.moe->top_k * layout.expert_tp, layer.moe->top_k + layout.num_ranks() - 1);
+    const int most = std::min(layer.moe->top_k * roles.expert_slices(),
+                              layer.moe->top_k + roles.num_ranks() - 1);
     if (most <= kernels::kMaxTopK) continue;
     return Error{
         fmt::format("with {} experts per token in {} slices each a token may have {} "
                     "partial sums; at most {} are supported: use fewer slices",
-                    layer.moe->top_k, layout.expert_tp, most, kernels::kMaxTopK)};
+                    layer.moe->top_k, roles.expert_slices(), most, kernels::kMaxTopK)};
   }
-  if (options.expert_capacity > 0 && layout.attention_tp > 1) {
+  if (options.expert_capacity > 0 && roles.attention_parts() > 1) {
     return Error{
         fmt::format("a capacity of experts counts the tokens of a sequence, which {} ranks share "
                     "here: divide attention by sequences (dp), or leave --expert-capacity out",
-                    layout.attention_tp)};
+                    roles.attention_parts())};
   }
   return {};
 }
@@ -212,7 +223,7 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
                                head_dim, kernels::kMaxHeadDim)};
     }
   }
-  if (const Status fits = CheckLayout(weights.spec, options); !fits) return fits.error();
+  if (const Status fits = CheckRoles(weights.spec, options); !fits) return fits.error();
   for (const model::LayerSpec& layer : AllLayers(weights.spec)) {
     if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
       return Error{
@@ -234,7 +245,7 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
   if (!memory) return memory.error();
   auto state = std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
                                        std::move(*memory));
-  if (options.parallel.layout.num_ranks() > 1) {
+  if (options.parallel.roles.num_ranks() > 1) {
     if (const Status started = state->executor.StartBackground(); !started) return started.error();
   }
   return Transformer(std::move(state));
@@ -288,7 +299,7 @@ Status Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSin
 }
 
 std::optional<TaskAt> Transformer::FindNotFinite(std::span<const SequenceStep> step) {
-  CHECK(state_->options.parallel.layout.num_ranks() == 1, "other ranks would wait");
+  CHECK(state_->options.parallel.roles.num_ranks() == 1, "other ranks would wait");
   if (state_->options.expert_capacity > 0) return std::nullopt;
   state_->runner.WatchRows(true);
   const Status done = Forward(step, [](int, int, std::span<const float>) {});

@@ -68,7 +68,9 @@ inline constexpr int kExpandFromTokens = 4;
 
 // How ranks share the work (strategy/), and what this one's part is.
 struct ParallelOptions {
-  strategy::Layout layout = {};
+  strategy::Roles roles = {};
+  // Of steps of generated tokens alone, where experts are divided otherwise in these.
+  std::optional<strategy::Roles> decode_roles = {};
   strategy::Pipeline pipeline = {};
   // Steps of fewer tokens, over all groups, are not cut into chunks: what a chunk costs by itself
   // is more than it hides.
@@ -80,7 +82,7 @@ struct ParallelOptions {
   Experiment experiment = {};  // nothing in production
   // Whether rank 0 is told of each step when all ranks' tasks ran, and sizes (ObserveSteps).
   bool record = false;
-  comm::Group* group = nullptr;  // of layout.num_ranks() ranks; null: this process alone
+  comm::Group* group = nullptr;  // of roles.num_ranks() ranks; null: this process alone
   // The model as all ranks together have it, where the weights are a share of it; outlives the
   // transformer.
   const model::ModelSpec* whole_spec = nullptr;
@@ -139,7 +141,8 @@ class Transformer {
   static strategy::ElementBytes BytesOf(const Formats& formats, comm::WireFormat wire);
 
   // Keeps references to all three arguments; the formats of `options` must go with the weights
-  // (formats.h). Errors: memory that cannot be had; shapes beyond the kernels' limits.
+  // (formats.h). Errors: memory that cannot be had; shapes beyond the kernels' limits; roles that
+  // cannot be executed yet.
   static Result<Transformer> Create(const weights::ModelWeights& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                                     const TransformerOptions& options);

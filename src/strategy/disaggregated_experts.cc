@@ -19,20 +19,17 @@ using enum schedule::TaskKind;
 class Builder {
  public:
   Builder(StepBuilder& step, const DisaggregatedExperts& parameters)
-      : step_(step),
-        p_(parameters),
-        attention_{0, p_.attention_ranks},
-        experts_{p_.attention_ranks, p_.attention_ranks + p_.expert_ranks} {}
+      : step_(step), p_(parameters) {}
 
   // Returns the gathered rows.
   RankTasks MicroBatch() {
     const double hidden = step_.spec().hidden_size;
     returned_.clear();
-    step_.UseRanks(attention_);
+    step_.UseRanks(&Role::owns_rows);
     AddEmbedding(step_);
     for (int layer = 0; layer < std::ssize(step_.layers()); ++layer) {
       const model::LayerSpec& spec = step_.layers()[layer];
-      const LayerWork work(step_.spec(), spec, layer, step_.options(), attention_, experts_);
+      const LayerWork work(step_.spec(), spec, layer, step_.options());
       AddAttention(step_, work, layer, /*cross=*/false);
       if (spec.moe) {
         AddExperts(work, layer);
@@ -42,7 +39,7 @@ class Builder {
     }
     const RankTasks normed = AddFinalNorm(step_);
     step_.UseAllRanks();
-    return GatherWanted(step_, attention_, hidden * p_.bytes.activations, normed);
+    return GatherWanted(step_, hidden * p_.bytes.activations, normed);
   }
 
  private:
@@ -67,7 +64,7 @@ class Builder {
     }
     if (has_shared && !p_.dispatch_after_shared) {
       if (p_.order == AttentionOrder::kAass) step_.Pause();
-      step_.UseRanks(attention_);
+      step_.UseRanks(&Role::owns_rows);
       add_shared();
     }
     // Another layer's rows are packed where those of this one lie until they are sent.
@@ -77,7 +74,7 @@ class Builder {
       finished.push_back(dispatch.back());
     }
     for (int chunk = 0; chunk < p_.chunks; ++chunk) {
-      step_.UseRanks(experts_);
+      step_.UseRanks(&Role::has_experts);
       step_.Compute(kExperts, {layer, chunk}, [&](int rank) { return work.Experts(rank, chunk); },
                     {dispatch[chunk]});
       const RankTasks reduce = step_.Compute(kReduce, {layer, chunk},
@@ -87,9 +84,9 @@ class Builder {
                                           [&](int rank) { return work.Combine(rank, chunk); },
                                           {reduce, route}));
     }
-    step_.UseRanks(experts_);
+    step_.UseRanks(&Role::has_experts);
     returned_ = step_.OfUsedRanks(finished.back());
-    step_.UseRanks(attention_);
+    step_.UseRanks(&Role::owns_rows);
     step_.Pause();
     step_.Compute(
         kFinish, {layer}, [&](int rank) { return work.Finish(rank); }, finished);
@@ -97,8 +94,6 @@ class Builder {
 
   StepBuilder& step_;
   const DisaggregatedExperts& p_;
-  RankRange attention_;
-  RankRange experts_;
   RankTasks returned_;  // of expert ranks: the last combine of the layer before
 };
 
@@ -109,16 +104,15 @@ schedule::Schedule BuildDisaggregatedExperts(const model::ModelSpec& spec,
   const DisaggregatedExperts& p = parameters;
   CHECK(p.attention_ranks >= 1 && p.expert_ranks >= 1 && p.micro_batches >= 1 && p.chunks >= 1);
   CHECK(!spec.has_encoder(), "an encoder's inputs stay whole");
-  const StepOptions options{
-      .layout = {.attention_dp = p.attention_ranks, .expert_ep = p.expert_ranks},
-      .pipeline = {.chunks = p.chunks, .micro_batches = p.micro_batches},
-      .bytes = p.bytes,
-      .only_rank = p.only_rank};
-  StepBuilder step(spec, options, /*encoder=*/false, p.attention_ranks + p.expert_ranks);
+  const StepOptions options{.roles = Roles::Disaggregated(p.attention_ranks, p.expert_ranks),
+                            .pipeline = {.chunks = p.chunks, .micro_batches = p.micro_batches},
+                            .bytes = p.bytes,
+                            .only_rank = p.only_rank};
+  StepBuilder step(spec, options, /*encoder=*/false);
   step.PauseOnlyWhereAsked();
   Builder builder(step, p);
   const std::vector<RankTasks> rows = step.BuildMicroBatches([&] { return builder.MicroBatch(); });
-  AddHead(step, p.attention_ranks, rows);
+  AddHead(step, rows);
   return step.Take();
 }
 

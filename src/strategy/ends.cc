@@ -24,25 +24,26 @@ RankTasks AddFinalNorm(StepBuilder& step) {
   return step.Compute(kNormalize, {}, [&](int rank) { return OfRows(step, rank); });
 }
 
-RankTasks GatherWanted(StepBuilder& step, RankRange owners, double row_bytes,
-                       const RankTasks& after) {
-  const auto to_first = [&](int rank) {
+RankTasks GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& after) {
+  const auto to_head = [&](int rank) {
     Work work{.link_bytes = schedule::Constant(double{kStatusBytes} * (step.num_ranks() - 1))};
-    if (rank > 0 && owners.contains(rank)) {
+    const Role& role = step.roles().of(rank);
+    if (!role.has_head && role.owns_rows()) {
       work.link_bytes.push_back({row_bytes, {.kind = SizeKind::kWanted, .from = rank}});
     }
     return work;
   };
-  return step.Collective(kGatherRows, schedule::LaneKind::kSend, {}, to_first, {after});
+  return step.Collective(kGatherRows, schedule::LaneKind::kSend, {}, to_head, {after});
 }
 
-void AddHead(StepBuilder& step, int owners, const std::vector<RankTasks>& after) {
+void AddHead(StepBuilder& step, const std::vector<RankTasks>& after) {
   const double elements = double{1} * step.spec().hidden_size * step.spec().vocab_size;
   const int micro_batches = step.options().pipeline.micro_batches;
   const auto work = [&] {
     Work head{.memory_bytes = {{elements * step.options().bytes.weights}}};
     for (int i = 0; i < micro_batches; ++i) {
-      for (int rank = 0; rank < owners; ++rank) {
+      for (int rank = 0; rank < step.num_ranks(); ++rank) {
+        if (!step.roles().of(rank).owns_rows()) continue;
         head.flops.push_back(
             {2 * elements,
              {.kind = SizeKind::kWanted, .from = rank, .micro_batch = micro_batches > 1 ? i : -1}});
@@ -50,7 +51,9 @@ void AddHead(StepBuilder& step, int owners, const std::vector<RankTasks>& after)
     }
     return head;
   };
-  step.ComputeOn(0, kHead, {}, work, after);
+  for (int rank = 0; rank < step.num_ranks(); ++rank) {
+    if (step.roles().of(rank).has_head) step.ComputeOn(rank, kHead, {}, work, after);
+  }
 }
 
 }  // namespace convene::strategy

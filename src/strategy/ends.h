@@ -1,5 +1,5 @@
 // The two ends of a step, which all strategies share: from tokens to rows, and from the rows whose
-// logits are wanted to these, on rank 0.
+// logits are wanted to these, on the rank that has the head.
 #pragma once
 
 #include <vector>
@@ -12,11 +12,10 @@ namespace convene::strategy {
 void AddEmbedding(StepBuilder& step);
 RankTasks AddFinalNorm(StepBuilder& step);
 
-// To rank 0, from those of `owners` that have rows; and how each rank has fared, to all.
-RankTasks GatherWanted(StepBuilder& step, RankRange owners, double row_bytes,
-                       const RankTasks& after);
+// To the rank with the head, from those that own rows; and how each rank has fared, to all.
+RankTasks GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& after);
 
-// On rank 0, of the rows that `owners` ranks from 0 on have in all micro-batches.
-void AddHead(StepBuilder& step, int owners, const std::vector<RankTasks>& after);
+// Of the rows that all ranks own in all micro-batches.
+void AddHead(StepBuilder& step, const std::vector<RankTasks>& after);
 
 }  // namespace convene::strategy

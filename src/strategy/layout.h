@@ -1,23 +1,21 @@
-// How a model's work is divided among ranks: attention by heads (tensor parallel) and by sequences
-// (data parallel), experts by whole experts (expert parallel) and by slices of each.
+// The short form of a plan's roles, in which all ranks are alike up to the sizes of their shares of
+// the experts: degrees of attention and experts. Which rank then has what is role.h's.
 #pragma once
+
+#include <vector>
 
 namespace convene::strategy {
 
-// attention_tp * attention_dp == expert_ep * expert_tp == ranks. Rank r computes heads
-// r % attention_tp of the sequences of group r / attention_tp, and slice r % expert_tp of the
-// experts of share r / expert_tp.
+// attention_tp * attention_dp == expert_ep * expert_tp == ranks: heads are divided by tp, sequences
+// by dp, experts into ep shares, each expert into tp slices.
 struct Layout {
   int attention_tp = 1;
   int attention_dp = 1;
   int expert_ep = 1;
   int expert_tp = 1;
+  std::vector<int> expert_weights = {};  // of the expert_ep shares; none: shares are alike
 
   int num_ranks() const { return attention_tp * attention_dp; }
-  int attention_part(int rank) const { return rank % attention_tp; }   // of the heads
-  int attention_group(int rank) const { return rank / attention_tp; }  // of the sequences
-  int expert_slice(int rank) const { return rank % expert_tp; }
-  int expert_share(int rank) const { return rank / expert_tp; }
 
   bool operator==(const Layout&) const = default;
 };
@@ -27,6 +25,8 @@ struct Layout {
 struct Part {
   int first = 0;
   int size = 0;
+
+  bool operator==(const Part&) const = default;
 };
 constexpr Part PartOf(int count, int index, int parts) {
   const auto begin = [&](int i) {

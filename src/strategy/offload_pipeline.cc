@@ -56,7 +56,7 @@ class Builder {
       AddFinalNorm(step_);
     }
     step_.UseMicroBatch(-1);
-    AddHead(step_, 1, {});
+    AddHead(step_, {});
   }
 
  private:

@@ -19,10 +19,9 @@ using schedule::Work;
 using enum schedule::TaskKind;
 
 void AddExperts(StepBuilder& step, const LayerWork& work, int layer) {
-  const Layout& layout = step.layout();
-  if (layout.num_ranks() == 1) return AddSingle(step, work, layer);
+  if (step.num_ranks() == 1) return AddSingle(step, work, layer);
   if (step.options().pipeline.chunks > 1) return AddExpertPipeline(step, work, layer);
-  if (layout.expert_ep == 1) return AddSlicedExperts(step, work, layer);
+  if (step.roles().expert_split().num_shares() == 1) return AddSlicedExperts(step, work, layer);
   AddExpertParallel(step, work, layer);
 }
 
@@ -47,8 +46,6 @@ RankTasks AddStack(StepBuilder& step) {
   return AddFinalNorm(step);
 }
 
-RankRange AllRanks(const StepBuilder& step) { return {0, step.num_ranks()}; }
-
 }  // namespace
 
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options) {
@@ -56,11 +53,11 @@ schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& op
   std::vector<RankTasks> rows = step.BuildMicroBatches([&] {
     const RankTasks normed = AddStack(step);
     if (step.num_ranks() == 1) return normed;
-    return GatherWanted(step, AllRanks(step), spec.hidden_size * options.bytes.activations, normed);
+    return GatherWanted(step, spec.hidden_size * options.bytes.activations, normed);
   });
   // One rank's rows come from its own lane.
   if (step.num_ranks() == 1) rows.clear();
-  AddHead(step, step.num_ranks(), rows);
+  AddHead(step, rows);
   return step.Take();
 }
 
@@ -70,20 +67,20 @@ schedule::Schedule BuildEncoderStep(const model::ModelSpec& spec, const StepOpti
   const double hidden = spec.hidden_size;
   const RankTasks normalize = AddStack(step);
   std::vector<RankTasks> before;
-  if (options.layout.attention_tp > 1) {
+  const Roles& roles = options.roles;
+  if (roles.attention_parts() > 1) {
     const LayerWork work(spec, spec.encoder_layers.front(), -1, options);
     before.push_back(step.Collective(
         kGatherNormed, LaneKind::kSend, {},
         [&](int rank) { return work.ExchangeOfRows(rank, options.bytes.activations); }, {normalize},
-        [&](int rank) { return options.layout.attention_group(rank); }));
+        [&](int rank) { return roles.of(rank).attention->group; }));
   }
   // Its output where somebody wants to see it; always as float.
   std::vector<RankTasks> before_first = before;
-  if (step.num_ranks() > 1)
-    before_first.push_back(GatherWanted(step, AllRanks(step), hidden * 4, normalize));
+  if (step.num_ranks() > 1) before_first.push_back(GatherWanted(step, hidden * 4, normalize));
   const model::AttentionSpec& cross = *spec.layers.front().cross_attention;
-  const double elements = hidden * (cross.kv_dim() + cross.value_width()) * spec.num_layers() /
-                          options.layout.attention_tp;
+  const double elements =
+      hidden * (cross.kv_dim() + cross.value_width()) * spec.num_layers() / roles.attention_parts();
   for (int rank = 0; rank < step.num_ranks(); ++rank) {
     const auto work = [&] {
       return Work{.flops = {{2 * elements, {.kind = SizeKind::kTokens, .from = rank}}},

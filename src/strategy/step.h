@@ -4,7 +4,7 @@
 
 #include "model/model_spec.h"
 #include "schedule/schedule.h"
-#include "strategy/layout.h"
+#include "strategy/role.h"
 
 namespace convene::strategy {
 
@@ -46,7 +46,7 @@ struct ElementBytes {
 };
 
 struct StepOptions {
-  Layout layout = {};
+  Roles roles = {};
   Pipeline pipeline = {};
   ElementBytes bytes = {};
   // Tasks of this rank alone: what it executes. -1: of all ranks, as the simulator wants them.

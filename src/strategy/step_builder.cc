@@ -28,11 +28,9 @@ void SetMicroBatch(int micro_batch, Work& work) {
 
 }  // namespace
 
-StepBuilder::StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder,
-                         int num_ranks)
+StepBuilder::StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder)
     : spec_(spec), options_(options), encoder_(encoder), tasks_(&schedule_.tasks) {
-  schedule_.num_ranks = num_ranks > 0 ? num_ranks : options.layout.num_ranks();
-  UseAllRanks();
+  schedule_.num_ranks = options.roles.num_ranks();
   CHECK(options.only_rank < schedule_.num_ranks, "rank {} of {}", options.only_rank,
         schedule_.num_ranks);
   first_rank_ = std::max(0, options.only_rank);
@@ -71,15 +69,14 @@ RankTasks StepBuilder::Compute(TaskKind kind, At at, const WorkOf& work,
   if (pauses_by_itself_ && WaitsForExchange(after)) Pause();
   RankTasks tasks;
   for (int rank = first_rank_; rank < end_rank_; ++rank) {
-    tasks.push_back(
-        used_.contains(rank) ? Add(kind, rank, LaneKind::kCompute, at, work(rank), after) : -1);
+    tasks.push_back(uses(rank) ? Add(kind, rank, LaneKind::kCompute, at, work(rank), after) : -1);
   }
   return tasks;
 }
 
 RankTasks StepBuilder::OfUsedRanks(RankTasks tasks) const {
   for (int rank = first_rank_; rank < end_rank_; ++rank) {
-    if (!used_.contains(rank)) tasks[rank - first_rank_] = -1;
+    if (!uses(rank)) tasks[rank - first_rank_] = -1;
   }
   return tasks;
 }
@@ -104,7 +101,7 @@ RankTasks StepBuilder::Collective(TaskKind kind, LaneKind lane, At at, const Wor
                                   const std::function<int(int rank)>& group_of) {
   RankTasks tasks;
   const auto add = [&](int rank, int number) {
-    if (!used_.contains(rank)) return tasks.push_back(-1);
+    if (!uses(rank)) return tasks.push_back(-1);
     tasks.push_back(Add(kind, rank, lane, at, work(rank), after));
     tasks_->back().collective = number;
   };

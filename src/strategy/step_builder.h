@@ -7,7 +7,6 @@
 
 #include "model/model_spec.h"
 #include "schedule/schedule.h"
-#include "strategy/rank_range.h"
 #include "strategy/step.h"
 
 namespace convene::strategy {
@@ -18,13 +17,12 @@ using RankTasks = std::vector<schedule::TaskId>;
 
 class StepBuilder {
  public:
-  // `num_ranks`: where they are not those of the options' layout.
-  StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder,
-              int num_ranks = 0);
+  // Keeps references to both.
+  StepBuilder(const model::ModelSpec& spec, const StepOptions& options, bool encoder);
 
   const model::ModelSpec& spec() const { return spec_; }
   const StepOptions& options() const { return options_; }
-  const Layout& layout() const { return options_.layout; }
+  const Roles& roles() const { return options_.roles; }
   int num_ranks() const { return schedule_.num_ranks; }
   // Whether this rank's tasks are built.
   bool builds(int rank) const { return rank >= first_rank_ && rank < end_rank_; }
@@ -39,9 +37,9 @@ class StepBuilder {
     bool cross = false;
   };
 
-  // The ranks that get tasks from Compute and Collective from here on; at first all.
-  void UseRanks(RankRange ranks) { used_ = ranks; }
-  void UseAllRanks() { used_ = {0, num_ranks()}; }
+  // The ranks with such roles get tasks from Compute and Collective from here on; at first all do.
+  void UseRanks(bool (Role::*role)() const) { used_ = role; }
+  void UseAllRanks() { used_ = nullptr; }
   // Of these tasks those of the ranks in use.
   RankTasks OfUsedRanks(RankTasks tasks) const;
 
@@ -80,6 +78,7 @@ class StepBuilder {
  private:
   schedule::TaskId Add(schedule::TaskKind kind, int rank, schedule::LaneKind lane, At at,
                        schedule::Work work, const std::vector<RankTasks>& after);
+  bool uses(int rank) const { return used_ == nullptr || (roles().of(rank).*used_)(); }
   bool WaitsForExchange(const std::vector<RankTasks>& after) const;
 
   // The tasks of a micro-batch, before they are brought together with others.
@@ -94,7 +93,7 @@ class StepBuilder {
   bool encoder_;
   int first_rank_ = 0;
   int end_rank_ = 1;
-  RankRange used_;
+  bool (Role::*used_)() const = nullptr;  // null: all
   bool pauses_by_itself_ = true;
   int num_collectives_ = 0;
   int micro_batch_ = -1;                // that is being built

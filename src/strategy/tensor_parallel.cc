@@ -6,18 +6,18 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
   using enum schedule::TaskKind;
   using schedule::LaneKind;
   const StepBuilder::At at{.layer = layer, .cross = cross};
-  const Layout& layout = step.layout();
+  const int num_parts = step.roles().attention_parts();
   const bool is_projected =
-      !cross && layout.attention_tp > 1 &&
+      !cross && num_parts > 1 &&
       step.layers()[layer].attention.qk_norm == model::QkNorm::kWholeProjection;
   const auto attention = [&](int rank) {
     return cross ? work.CrossAttention(rank) : work.Attention(rank, is_projected);
   };
-  if (layout.attention_tp == 1) {
+  if (num_parts == 1) {
     step.Compute(kAttention, at, attention);
     return;
   }
-  const auto group_of = [&](int rank) { return layout.attention_group(rank); };
+  const auto group_of = [&](int rank) { return step.roles().of(rank).attention->group; };
   const double hidden = step.spec().hidden_size;
   const ElementBytes& bytes = step.options().bytes;
   const RankTasks normalize =
@@ -38,8 +38,7 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
       kScatterSums, LaneKind::kSend, at,
       [&](int rank) { return work.ExchangeOfRows(rank, bytes.returned); }, {partial}, group_of);
   step.Compute(kAddPartials, at,
-               [&](int rank) { return work.Rows(rank, hidden * 4 * (layout.attention_tp + 1)); },
-               {scatter});
+               [&](int rank) { return work.Rows(rank, hidden * 4 * (num_parts + 1)); }, {scatter});
 }
 
 }  // namespace convene::strategy

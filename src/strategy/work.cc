@@ -1,5 +1,7 @@
 #include "strategy/work.h"
 
+#include <optional>
+
 namespace convene::strategy {
 
 using schedule::Constant;
@@ -13,6 +15,8 @@ namespace {
 constexpr double kPairBytes = 6;
 
 Size Of(SizeKind kind, int rank) { return {.kind = kind, .from = rank}; }
+
+double NumMatrices(const model::ActivationSpec& activation) { return activation.gated() ? 3 : 2; }
 
 double QkvElements(double hidden, const model::AttentionSpec& attention) {
   return hidden * (attention.query_dim() + attention.kv_dim() + attention.value_width());
@@ -33,19 +37,23 @@ double ProjectionElements(double hidden, const model::AttentionSpec& attention) 
 
 }  // namespace
 
+double ExpertElements(const model::ModelSpec& spec, const model::MoeSpec& moe) {
+  return NumMatrices(moe.activation) * double(spec.hidden_size) * moe.intermediate_size;
+}
+
 Work LayerWork::Project(int rank) const {
-  const double elements = QkvElements(hidden(), layer_.attention) / options_.layout.attention_tp;
+  const double elements = QkvElements(hidden(), layer_.attention) / roles().attention_parts();
   return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
           .memory_bytes = {{elements * options_.bytes.weights}}};
 }
 
 Work LayerWork::NormSums(int rank) const {
-  return {.link_bytes = {{8.0 * (options_.layout.attention_tp - 1), Of(SizeKind::kTokens, rank)}}};
+  return {.link_bytes = {{8.0 * (roles().attention_parts() - 1), Of(SizeKind::kTokens, rank)}}};
 }
 
 Work LayerWork::Attention(int rank, bool is_projected) const {
   const model::AttentionSpec& attention = layer_.attention;
-  const double part = 1.0 / options_.layout.attention_tp;
+  const double part = 1.0 / roles().attention_parts();
   const double projected = is_projected ? QkvElements(hidden(), attention) : 0;
   const double elements = (ProjectionElements(hidden(), attention) - projected) * part;
   const double score_flops = 2.0 * (attention.query_dim() + attention.output_dim()) * part;
@@ -61,7 +69,7 @@ Work LayerWork::Attention(int rank, bool is_projected) const {
 Work LayerWork::CrossAttention(int rank) const {
   const model::AttentionSpec& attention = *layer_.cross_attention;
   const double elements =
-      hidden() * (attention.query_dim() + attention.output_dim()) / options_.layout.attention_tp;
+      hidden() * (attention.query_dim() + attention.output_dim()) / roles().attention_parts();
   return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
           .memory_bytes = {{elements * options_.bytes.weights}}};
 }
@@ -108,7 +116,7 @@ double LayerWork::StreamedBytes() const {
   const double intermediate = layer_.moe
                                   ? double(layer_.moe->num_experts) * layer_.moe->intermediate_size
                                   : layer_.dense_intermediate_size;
-  return num_matrices(activation) * hidden() * intermediate * options_.bytes.weights;
+  return NumMatrices(activation) * hidden() * intermediate * options_.bytes.weights;
 }
 
 Work LayerWork::StagePage(int num_pages) const {
@@ -121,7 +129,7 @@ Work LayerWork::LoadPage(int num_pages) const {
 }
 
 Work LayerWork::ExchangeOfRows(int rank, double element_bytes) const {
-  return {.link_bytes = {{hidden() * element_bytes * (options_.layout.attention_tp - 1),
+  return {.link_bytes = {{hidden() * element_bytes * (roles().attention_parts() - 1),
                           Of(SizeKind::kRows, rank)}}};
 }
 
@@ -131,7 +139,7 @@ Work LayerWork::Rows(int rank, double bytes_per_row) const {
 
 Work LayerWork::FeedForward(const model::ActivationSpec& activation, double intermediate,
                             int rank) const {
-  const double elements = num_matrices(activation) * hidden() * intermediate;
+  const double elements = NumMatrices(activation) * hidden() * intermediate;
   return {.flops = {{2 * elements, Of(SizeKind::kRows, rank)}},
           .memory_bytes = {{elements * options_.bytes.weights}}};
 }
@@ -150,20 +158,26 @@ Work LayerWork::Route(int rank) const {
           .memory_bytes = {{4 * elements}, {hidden() * 8, Of(SizeKind::kRows, rank)}}};
 }
 
+double LayerWork::VisitsOf(int rank) const {
+  const ExpertSplit& split = roles().expert_split();
+  const std::optional<ExpertRole>& experts = roles().of(rank).experts;
+  const double visits = layer_.moe->top_k;
+  return experts ? split.PartOfAmount(experts->share, visits) : visits / split.num_shares();
+}
+
 Work LayerWork::Counts(int rank) const {
-  if (!owners_.contains(rank)) return {};
-  const int others = experts_.size() - experts_.contains(rank);
+  if (!roles().of(rank).owns_rows()) return {};
+  const int others = roles().num_expert_ranks() - roles().of(rank).has_experts();
   return {.link_bytes = Constant(double{kCountsBytes} * others * options_.pipeline.chunks)};
 }
 
 Work LayerWork::Dispatch(int rank, int chunk) const {
-  const double pairs = double(layer_.moe->top_k) / options_.layout.expert_ep;
-  const double row_bytes = hidden() * options_.bytes.dispatched + 1 + pairs * kPairBytes;
   Work work;
-  if (!owners_.contains(rank)) return work;
-  work.link_bytes.reserve(static_cast<size_t>(experts_.size()));
-  for (int to = experts_.first; to < experts_.end; ++to) {
-    if (to == rank) continue;
+  if (!roles().of(rank).owns_rows()) return work;
+  work.link_bytes.reserve(static_cast<size_t>(roles().num_expert_ranks()));
+  for (int to = 0; to < roles().num_ranks(); ++to) {
+    if (to == rank || !roles().of(to).has_experts()) continue;
+    const double row_bytes = hidden() * options_.bytes.dispatched + 1 + VisitsOf(to) * kPairBytes;
     work.link_bytes.push_back({row_bytes, {SizeKind::kSent, layer_idx_, chunk, rank, to}});
   }
   return work;
@@ -171,7 +185,7 @@ Work LayerWork::Dispatch(int rank, int chunk) const {
 
 Work LayerWork::Experts(int rank, int chunk) const {
   const model::MoeSpec& moe = *layer_.moe;
-  const double elements = num_matrices(moe.activation) * hidden() * moe.intermediate_size * slice();
+  const double elements = ExpertElements(spec_, moe) * slice();
   const Size slots{SizeKind::kSlots, layer_idx_, chunk, rank};
   const Size experts{SizeKind::kExperts, layer_idx_, chunk, rank};
   return {.flops = {{2 * elements, slots}},
@@ -181,31 +195,27 @@ Work LayerWork::Experts(int rank, int chunk) const {
 
 Work LayerWork::Reduce(int rank, int chunk) const {
   Work work;
-  work.memory_bytes.reserve(static_cast<size_t>(owners_.size()));
-  for (int to = owners_.first; to < owners_.end; ++to) {
-    if (to == rank) continue;
-    const double summed = double(layer_.moe->top_k) / options_.layout.expert_ep;
-    work.memory_bytes.push_back({hidden() * (4 * summed + options_.bytes.returned),
-                                 {SizeKind::kReturned, layer_idx_, chunk, rank, to}});
+  work.memory_bytes.reserve(static_cast<size_t>(roles().num_ranks()));
+  const double row_bytes = hidden() * (4 * VisitsOf(rank) + options_.bytes.returned);
+  for (int to = 0; to < roles().num_ranks(); ++to) {
+    if (to == rank || !roles().of(to).owns_rows()) continue;
+    work.memory_bytes.push_back({row_bytes, {SizeKind::kReturned, layer_idx_, chunk, rank, to}});
   }
   return work;
 }
 
 Work LayerWork::Combine(int rank, int chunk) const {
   Work work;
-  if (!experts_.contains(rank)) return work;
-  work.link_bytes.reserve(static_cast<size_t>(owners_.size()));
-  for (int to = owners_.first; to < owners_.end; ++to) {
-    if (to == rank) continue;
+  if (!roles().of(rank).has_experts()) return work;
+  work.link_bytes.reserve(static_cast<size_t>(roles().num_ranks()));
+  for (int to = 0; to < roles().num_ranks(); ++to) {
+    if (to == rank || !roles().of(to).owns_rows()) continue;
     work.link_bytes.push_back(
         {hidden() * options_.bytes.returned, {SizeKind::kReturned, layer_idx_, chunk, rank, to}});
   }
   return work;
 }
 
-Work LayerWork::Finish(int rank) const {
-  const double rows = double(layer_.moe->top_k) / options_.layout.expert_ep + 2;
-  return Rows(rank, hidden() * 4 * rows);
-}
+Work LayerWork::Finish(int rank) const { return Rows(rank, hidden() * 4 * (VisitsOf(rank) + 2)); }
 
 }  // namespace convene::strategy

@@ -4,27 +4,18 @@
 
 #include "model/model_spec.h"
 #include "schedule/schedule.h"
-#include "strategy/rank_range.h"
 #include "strategy/step.h"
 
 namespace convene::strategy {
 
+// Of all matrices of one expert.
+double ExpertElements(const model::ModelSpec& spec, const model::MoeSpec& moe);
+
 class LayerWork {
  public:
-  // `owners`: ranks with rows; `experts`: ranks with experts.
-  LayerWork(const model::ModelSpec& spec, const model::LayerSpec& layer, int layer_idx,
-            const StepOptions& options, RankRange owners, RankRange experts)
-      : spec_(spec),
-        layer_(layer),
-        layer_idx_(layer_idx),
-        options_(options),
-        owners_(owners),
-        experts_(experts) {}
-  // All ranks have both.
   LayerWork(const model::ModelSpec& spec, const model::LayerSpec& layer, int layer_idx,
             const StepOptions& options)
-      : LayerWork(spec, layer, layer_idx, options, {0, options.layout.num_ranks()},
-                  {0, options.layout.num_ranks()}) {}
+      : spec_(spec), layer_(layer), layer_idx_(layer_idx), options_(options) {}
 
   // A rank's part of the heads, for all tokens of its group; `is_projected`: after Project, which
   // makes queries, keys and values where their norm needs all heads' sums (NormSums).
@@ -58,12 +49,12 @@ class LayerWork {
   schedule::Work Finish(int rank) const;
 
  private:
+  const Roles& roles() const { return options_.roles; }
   double hidden() const { return spec_.hidden_size; }
-  double num_matrices(const model::ActivationSpec& activation) const {
-    return activation.gated() ? 3 : 2;
-  }
   // The share of each expert that a rank computes.
-  double slice() const { return 1.0 / options_.layout.expert_tp; }
+  double slice() const { return 1.0 / roles().expert_slices(); }
+  // Experts of a rank that a row is expected to visit; of a rank without experts: of any that has.
+  double VisitsOf(int rank) const;
   schedule::Work FeedForward(const model::ActivationSpec& activation, double intermediate,
                              int rank) const;
   double StreamedBytes() const;
@@ -72,8 +63,6 @@ class LayerWork {
   const model::LayerSpec& layer_;
   int layer_idx_;
   const StepOptions& options_;
-  RankRange owners_;
-  RankRange experts_;
 };
 
 }  // namespace convene::strategy

@@ -43,12 +43,6 @@ checkpoint::Checkpoint Open(const std::string& directory) {
   return *std::move(checkpoint);
 }
 
-Share ShareOfRank(const strategy::Layout& layout, int rank) {
-  Share share = ShareOf(layout, rank);
-  share.with_head = rank == 0;
-  return share;
-}
-
 // Of a fixture with families' particular tensors: latents, FP8 and its scales, MXFP4, fused ones.
 class ComparedBytesTest : public testing::TestWithParam<const char*> {
  protected:
@@ -81,8 +75,8 @@ class ComparedBytesTest : public testing::TestWithParam<const char*> {
 TEST_P(ComparedBytesTest, AreTheSameOnRanksThatReadTheSame) {
   const checkpoint::Checkpoint checkpoint = Open(kGolden + GetParam());
   const strategy::Layout data_parallel{1, 2, 2, 1};
-  const Digests first = DigestsOf(checkpoint, ShareOfRank(data_parallel, 0));
-  const Digests second = DigestsOf(checkpoint, ShareOfRank(data_parallel, 1));
+  const Digests first = DigestsOf(checkpoint, ShareOf(data_parallel, 0));
+  const Digests second = DigestsOf(checkpoint, ShareOf(data_parallel, 1));
   size_t num_common = 0;
   for (const auto& [name, digest] : second) {
     const auto found = first.find(name);
@@ -98,7 +92,7 @@ TEST_P(ComparedBytesTest, AreTheSameOnRanksThatReadTheSame) {
 // Each stored tensor but those of routed experts and the head.
 TEST_P(ComparedBytesTest, AFlippedBitOfWhatBothReadChangesThatDigestAlone) {
   const checkpoint::Checkpoint original = Open(kGolden + GetParam());
-  const Share share = ShareOfRank({1, 2, 2, 1}, 1);
+  const Share share = ShareOf(strategy::Layout{1, 2, 2, 1}, 1);
   const Digests expected = DigestsOf(original, share);
   std::set<std::string> names;
   for (const model::TensorBinding& tensor : original.spec().tensors) {
@@ -131,7 +125,7 @@ TEST(ComparedBytes, PartsOfHeadsAreComparedWithThoseThatHaveTheSame) {
   const strategy::Layout layout{2, 2, 4, 1};  // ranks 0 and 2 have the same heads
   std::vector<Digests> digests;
   for (int rank = 0; rank < 4; ++rank) {
-    digests.push_back(DigestsOf(checkpoint, ShareOfRank(layout, rank)));
+    digests.push_back(DigestsOf(checkpoint, ShareOf(layout, rank)));
   }
   const auto common_parts = [&](int a, int b) {
     int count = 0;

@@ -265,8 +265,8 @@ class LoadShareTest : public testing::TestWithParam<std::string> {
   void ExpectShareOf(const ModelWeights& whole, const ModelWeights& local) const {
     SCOPED_TRACE(fmt::format("{}: attention {}/{}, experts {}/{}, slice {}/{}",
                              Name(formats_.matrices), share_.attention_part, share_.attention_parts,
-                             share_.expert_share, share_.expert_shares, share_.expert_slice,
-                             share_.expert_slices));
+                             share_.expert_share, share_.expert_shares.num_shares(),
+                             share_.expert_slice, share_.expert_slices));
     EXPECT_EQ(local.bytes.size(), PackedSizeBytes(local.spec, formats_, share_));
     ExpectSame(local.embedding, whole.embedding);
     if (share_.with_head) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
+
 namespace convene::weights {
 namespace {
 
@@ -57,9 +59,14 @@ Status CutAttention(const Share& share, model::AttentionSpec& attention) {
 }
 
 Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSpec& moe) {
-  if (share.expert_shares > moe.num_experts) {
-    return Error{fmt::format("{} experts cannot be divided into {} shares; 1 to {} fit",
-                             moe.num_experts, share.expert_shares, moe.num_experts)};
+  const strategy::ExpertSplit& shares = share.expert_shares;
+  if (shares.FewestExperts(moe.num_experts) == 0) {
+    return Error{fmt::format("{} experts cannot be divided into {} shares{}; 1 to {} fit",
+                             moe.num_experts, shares.num_shares(),
+                             shares.num_shares() <= moe.num_experts
+                                 ? " of such unequal weights: one would have none"
+                                 : "",
+                             moe.num_experts)};
   }
   const int num_units = NumUnits(moe, formats);
   if (share.expert_slices > num_units) {
@@ -90,13 +97,16 @@ Status CutLayers(const Share& share, const WeightFormats& formats,
 
 }  // namespace
 
-Share ShareOf(const strategy::Layout& layout, int rank) {
-  return {.attention_part = layout.attention_part(rank),
-          .attention_parts = layout.attention_tp,
-          .expert_share = layout.expert_share(rank),
-          .expert_shares = layout.expert_ep,
-          .expert_slice = layout.expert_slice(rank),
-          .expert_slices = layout.expert_tp};
+Share ShareOf(const strategy::Roles& roles, int rank) {
+  const strategy::Role& role = roles.of(rank);
+  CHECK(role.attention && role.experts, "rank {} has a part of the layers only", rank);
+  return {.attention_part = role.attention->part,
+          .attention_parts = role.attention->parts,
+          .expert_share = role.experts->share,
+          .expert_shares = roles.expert_split(),
+          .expert_slice = role.experts->slice,
+          .expert_slices = role.experts->slices,
+          .with_head = role.has_head};
 }
 
 Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
@@ -119,7 +129,7 @@ HeadParts HeadsOf(const model::AttentionSpec& whole, const Share& share) {
 }
 
 Part ExpertsOf(const model::MoeSpec& whole, const Share& share) {
-  return PartOf(whole.num_experts, share.expert_share, share.expert_shares);
+  return share.expert_shares.experts(share.expert_share, whole.num_experts);
 }
 
 Part SliceOf(const model::MoeSpec& whole, const Share& share, const WeightFormats& formats) {

@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "model/model_spec.h"
-#include "strategy/layout.h"
+#include "strategy/role.h"
 #include "weights/model_weights.h"
 
 namespace convene::weights {
@@ -18,7 +18,7 @@ struct Share {
   int attention_part = 0;  // of the heads
   int attention_parts = 1;
   int expert_share = 0;  // of the experts
-  int expert_shares = 1;
+  strategy::ExpertSplit expert_shares = {};
   int expert_slice = 0;  // of each expert
   int expert_slices = 1;
   bool with_head = true;  // the matrix that makes logits
@@ -26,11 +26,13 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
-Share ShareOf(const strategy::Layout& layout, int rank);
+// Precondition: the rank has both attention and experts.
+Share ShareOf(const strategy::Roles& roles, int rank);
 
 // The model as a rank sees it whose weights are `share`: of each attention its own heads
 // (HeadsOf), of each expert its slice (SliceOf); num_experts stays that of the router. `tensors`
-// stay those of the checkpoint. Errors: degrees that do not fit; they say which do.
+// stay those of the checkpoint. Errors: degrees that do not fit, a share of the
+// experts (any, so that all ranks find the same) that would be none; they say what fits.
 Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
                                    const WeightFormats& formats);
 

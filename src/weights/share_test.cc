@@ -35,8 +35,28 @@ TEST(Share, IsWhatTheLayoutGivesTheRank) {
                                        .expert_share = 0,
                                        .expert_shares = 1,
                                        .expert_slice = 3,
-                                       .expert_slices = 4}));
+                                       .expert_slices = 4,
+                                       .with_head = false}));
   EXPECT_EQ(ShareOf({}, 0), Share{});
+}
+
+TEST(Share, OfTheExpertsIsAsLargeAsItsWeight) {
+  const strategy::Layout layout{.attention_dp = 2, .expert_ep = 2, .expert_weights = {3, 1}};
+  const model::ModelSpec spec = SpecWith(4, 4);
+  const model::MoeSpec& moe = *spec.layers[0].moe;
+  EXPECT_EQ(ExpertsOf(moe, ShareOf(layout, 0)), (strategy::Part{0, 6}));
+  EXPECT_EQ(ExpertsOf(moe, ShareOf(layout, 1)), (strategy::Part{6, 2}));
+  EXPECT_TRUE(Local(spec, ShareOf(layout, 1)));
+}
+
+TEST(LocalSpec, SaysOnAllRanksAlikeThatAShareWouldHaveNoExperts) {
+  const strategy::Layout layout{.attention_dp = 3, .expert_ep = 3, .expert_weights = {1, 9, 9}};
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto local = Local(SpecWith(4, 4), ShareOf(layout, rank));
+    ASSERT_FALSE(local);
+    EXPECT_THAT(local.error().message,
+                HasSubstr("8 experts cannot be divided into 3 shares of such unequal weights"));
+  }
 }
 
 TEST(HeadsOf, DividesKvHeadsUnevenlyWithTheirQueries) {

@@ -1,0 +1,56 @@
+#include "strategy/role.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace convene::strategy {
+
+ExpertSplit::ExpertSplit(int num_shares, const std::vector<int>& weights) {
+  CHECK(weights.empty() || std::ssize(weights) == num_shares, "{} weights of {} shares",
+        weights.size(), num_shares);
+  for (int i = 0; i < num_shares; ++i) {
+    bounds_.push_back(bounds_.back() + (weights.empty() ? 1 : weights[i]));
+  }
+}
+
+Part ExpertSplit::experts(int share, int num_experts) const {
+  const auto begin = [&](int i) { return PartOf(num_experts, bounds_[i], bounds_.back()).first; };
+  return {begin(share), begin(share + 1) - begin(share)};
+}
+
+int ExpertSplit::FewestExperts(int num_experts) const {
+  int fewest = num_experts;
+  for (int i = 0; i < num_shares(); ++i) fewest = std::min(fewest, experts(i, num_experts).size);
+  return fewest;
+}
+
+int ExpertSplit::MostExperts(int num_experts) const {
+  int most = 0;
+  for (int i = 0; i < num_shares(); ++i) most = std::max(most, experts(i, num_experts).size);
+  return most;
+}
+
+Roles::Roles(const Layout& layout, int num_ranks)
+    : layout_(layout),
+      split_(layout.expert_ep, layout.expert_weights),
+      roles_(static_cast<size_t>(num_ranks)) {
+  const int parts = attention_parts();
+  const int slices = expert_slices();
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const int place = rank - RankOfSlice(0, 0);
+    Role& role = roles_[rank];
+    role.attention = AttentionRole{rank / parts, rank % parts, parts};
+    role.experts = ExpertRole{place / slices, place % slices, slices};
+    if (rank >= layout.num_ranks()) role.attention.reset();
+    if (place < 0) role.experts.reset();
+    role.has_head = rank == 0;  // whom those who ask talk to
+  }
+}
+
+Part Roles::ExpertsOf(int rank, int num_experts) const {
+  const std::optional<ExpertRole>& experts = roles_[rank].experts;
+  return experts ? split_.experts(experts->share, num_experts) : Part{};
+}
+
+}  // namespace convene::strategy

@@ -1,0 +1,107 @@
+// Roles: which part of a step each rank does, of attention, of the experts, and the head. Whoever
+// asks which rank has what asks here; how fast a rank is stands in cost/rates.h.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "strategy/layout.h"
+
+namespace convene::strategy {
+
+// Some heads of a group's sequences. Ranks with attention also embed and own rows: the residual
+// stream of a row lives on one of its group's ranks.
+struct AttentionRole {
+  int group = 0;  // of the sequences
+  int part = 0;   // of `parts`, of the heads
+  int parts = 1;
+  bool operator==(const AttentionRole&) const = default;
+};
+
+// A slice of each expert of one share.
+struct ExpertRole {
+  int share = 0;  // of Roles::expert_split
+  int slice = 0;
+  int slices = 1;
+  bool operator==(const ExpertRole&) const = default;
+};
+
+// What a rank does; nothing: that is for others. By default all of it.
+struct Role {
+  std::optional<AttentionRole> attention = AttentionRole{};
+  std::optional<ExpertRole> experts = ExpertRole{};
+  bool has_head = true;
+
+  bool owns_rows() const { return attention.has_value(); }
+  bool has_experts() const { return experts.has_value(); }
+  bool operator==(const Role&) const = default;
+};
+
+// How a layer's experts are divided into shares: consecutive ones, by the weights of the shares.
+class ExpertSplit {
+ public:
+  // Weights are above 0. None: shares are alike, and experts(share, n) is PartOf(n, share, shares).
+  // Implicit, because a number says it then.
+  ExpertSplit(int num_shares = 1, const std::vector<int>& weights = {});
+
+  int num_shares() const { return static_cast<int>(bounds_.size()) - 1; }
+  Part experts(int share, int num_experts) const;
+  // Those of the smallest and the largest share.
+  int FewestExperts(int num_experts) const;
+  int MostExperts(int num_experts) const;
+  // What a share has of an amount that is spread evenly over experts.
+  double PartOfAmount(int share, double amount) const {
+    return amount * (bounds_[share + 1] - bounds_[share]) / bounds_.back();
+  }
+  bool operator==(const ExpertSplit&) const = default;
+
+ private:
+  std::vector<int> bounds_ = {0};  // sums of the weights before each share, and of all
+};
+
+// Of all ranks, in one phase. Groups have equally many ranks, as have shares.
+class Roles {
+ public:
+  // Implicit, because a layout is a short way to write roles.
+  Roles(const Layout& layout = {}) : Roles(layout, layout.num_ranks()) {}
+  // Attention on ranks 0 .. attention_ranks - 1, each with its own sequences; experts on those
+  // after them, each with its own.
+  static Roles Disaggregated(int attention_ranks, int expert_ranks) {
+    return {{.attention_dp = attention_ranks, .expert_ep = expert_ranks},
+            attention_ranks + expert_ranks};
+  }
+
+  int num_ranks() const { return static_cast<int>(roles_.size()); }
+  const Role& of(int rank) const { return roles_[rank]; }
+  int num_groups() const { return layout_.attention_dp; }
+  int attention_parts() const { return layout_.attention_tp; }
+  int expert_slices() const { return layout_.expert_tp; }
+  const ExpertSplit& expert_split() const { return split_; }
+  int num_expert_ranks() const { return layout_.expert_ep * layout_.expert_tp; }
+  // Whether each rank has both attention and experts.
+  bool are_whole() const { return layout_.num_ranks() + num_expert_ranks() == 2 * num_ranks(); }
+
+  int RankOfPart(int group, int part) const { return group * attention_parts() + part; }
+  int RankOfSlice(int share, int slice) const {
+    return num_ranks() - num_expert_ranks() + share * expert_slices() + slice;
+  }
+  // The rank's experts of a layer with so many; none of a rank that has no experts.
+  Part ExpertsOf(int rank, int num_experts) const;
+  bool operator==(const Roles&) const = default;
+
+ private:
+  // Attention on the first ranks, experts on the last ones.
+  Roles(const Layout& layout, int num_ranks);
+
+  Layout layout_;
+  ExpertSplit split_;
+  std::vector<Role> roles_;  // by rank
+};
+
+// A part of serving whose steps may have roles of their own.
+enum class Phase {
+  kPrefill,  // steps with prompts in them
+  kDecode,   // steps of generated tokens alone
+};
+
+}  // namespace convene::strategy

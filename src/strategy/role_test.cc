@@ -1,0 +1,76 @@
+#include "strategy/role.h"
+
+#include <gtest/gtest.h>
+
+namespace convene::strategy {
+namespace {
+
+TEST(Roles, OfALayoutDivideHeadsSequencesSharesAndSlices) {
+  const Roles roles = Layout{.attention_tp = 2, .attention_dp = 3, .expert_ep = 2, .expert_tp = 3};
+  ASSERT_EQ(roles.num_ranks(), 6);
+  EXPECT_EQ(roles.num_groups(), 3);
+  EXPECT_TRUE(roles.are_whole());
+  for (int rank = 0; rank < 6; ++rank) {
+    const Role& role = roles.of(rank);
+    EXPECT_EQ(role.attention, (AttentionRole{rank / 2, rank % 2, 2}));
+    EXPECT_EQ(role.experts, (ExpertRole{rank / 3, rank % 3, 3}));
+    EXPECT_EQ(role.has_head, rank == 0);
+    EXPECT_EQ(roles.RankOfPart(role.attention->group, role.attention->part), rank);
+    EXPECT_EQ(roles.RankOfSlice(role.experts->share, role.experts->slice), rank);
+  }
+  EXPECT_EQ(Roles().of(0), Role{});
+}
+
+TEST(Roles, OfDisaggregatedExpertsHaveOneHalfEach) {
+  const Roles roles = Roles::Disaggregated(2, 3);
+  ASSERT_EQ(roles.num_ranks(), 5);
+  EXPECT_FALSE(roles.are_whole());
+  EXPECT_EQ(roles.num_groups(), 2);
+  EXPECT_EQ(roles.num_expert_ranks(), 3);
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_EQ(roles.of(rank).owns_rows(), rank < 2);
+    EXPECT_EQ(roles.of(rank).has_experts(), rank >= 2);
+  }
+  EXPECT_EQ(roles.of(1).attention->group, 1);
+  EXPECT_EQ(roles.RankOfSlice(2, 0), 4);
+  EXPECT_EQ(roles.ExpertsOf(1, 9), Part{});
+  EXPECT_EQ(roles.ExpertsOf(3, 9), (Part{3, 3}));
+}
+
+TEST(ExpertSplit, WithEqualWeightsIsPartOf) {
+  for (const int shares : {1, 2, 3, 7}) {
+    for (const int weight : {1, 5}) {
+      const ExpertSplit split(shares, std::vector<int>(static_cast<size_t>(shares), weight));
+      for (const int num_experts : {1, 6, 8, 60, 65535}) {
+        for (int share = 0; share < shares; ++share) {
+          EXPECT_EQ(split.experts(share, num_experts), PartOf(num_experts, share, shares));
+        }
+        EXPECT_EQ(ExpertSplit(shares).experts(0, num_experts), split.experts(0, num_experts));
+        EXPECT_EQ(split.FewestExperts(num_experts), num_experts / shares);
+        EXPECT_EQ(split.MostExperts(num_experts), (num_experts + shares - 1) / shares);
+      }
+    }
+  }
+}
+
+TEST(ExpertSplit, WithWeightsCoversAllExpertsOnce) {
+  const std::vector<int> weights = {3, 1, 4096, 2};
+  const ExpertSplit split(4, weights);
+  for (const int num_experts : {1, 8, 4102, 65535}) {
+    int next = 0;
+    for (int share = 0; share < split.num_shares(); ++share) {
+      const Part part = split.experts(share, num_experts);
+      EXPECT_EQ(part.first, next);
+      EXPECT_NEAR(part.size, num_experts * weights[share] / 4102.0, 1);
+      next += part.size;
+    }
+    EXPECT_EQ(next, num_experts);
+  }
+  EXPECT_EQ(ExpertSplit(2, {3, 1}).experts(0, 8), (Part{0, 6}));
+  EXPECT_EQ(ExpertSplit(2, {3, 1}).PartOfAmount(1, 2), 0.5);
+  EXPECT_EQ(ExpertSplit(2, {99, 1}).FewestExperts(8), 1);
+  EXPECT_EQ(ExpertSplit(2, {1, 99}).FewestExperts(8), 0);
+}
+
+}  // namespace
+}  // namespace convene::strategy
