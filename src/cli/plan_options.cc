@@ -8,7 +8,8 @@
 namespace convene::cli {
 
 void AddPlanOptions(CLI::App& app, PlanOptions& options) {
-  AddText(app, "--layout", options.layout, "How ranks share the work (docs/ranks.md)")
+  AddText(app, "--layout", options.layout,
+          "How ranks share the work, for instance attention=dp2,experts=ep3:1 (docs/ranks.md)")
       ->check(ParsedBy(plan::ParseLayout))
       ->type_name("TEXT");
   const auto rare = [](CLI::Option* option, const char* type) {

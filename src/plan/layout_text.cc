@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -15,29 +16,47 @@ namespace {
 using strategy::Layout;
 
 constexpr int kMostRanks = 4096;
-constexpr const char* kExample = "an example is attention=dp4,experts=ep4";
+constexpr const char* kExample =
+    "examples are attention=dp4,experts=ep4 and, where shares of the experts have weights (1 to "
+    "4096), attention=dp2,experts=ep3:1";
 
-// Takes "dp4" off the front of `text`: a name, then a degree.
-bool TakeDegree(std::string_view* text, std::string_view name, int* degree) {
-  if (!text->starts_with(name)) return false;
-  const std::string_view digits = text->substr(name.size());
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *degree);
-  if (error != std::errc() || *degree < 1 || *degree > kMostRanks) return false;
-  *text = digits.substr(static_cast<size_t>(end - digits.data()));
+// Takes a number of 1 to kMostRanks off the front of `text`.
+bool TakeNumber(std::string_view* text, int* number) {
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
+  if (error != std::errc() || *number < 1 || *number > kMostRanks) return false;
+  text->remove_prefix(static_cast<size_t>(end - text->data()));
   return true;
 }
 
 struct Degree {
   std::string_view name;
   int* value;
+  std::vector<int>* weights = nullptr;  // where its shares may have some: "ep3:1"
 };
+
+// Takes "dp4" or "ep3:1" off the front of `text`: a name, then a degree or the weights of as many.
+bool TakeDegree(std::string_view* text, const Degree& degree) {
+  if (!text->starts_with(degree.name)) return false;
+  std::string_view rest = text->substr(degree.name.size());
+  if (!TakeNumber(&rest, degree.value)) return false;
+  std::vector<int> weights = {*degree.value};
+  while (degree.weights != nullptr && rest.starts_with(':')) {
+    rest.remove_prefix(1);
+    if (!TakeNumber(&rest, &weights.emplace_back()) || weights.size() > kMostRanks) return false;
+  }
+  *text = rest;
+  if (weights.size() == 1) return true;
+  *degree.value = static_cast<int>(weights.size());
+  *degree.weights = std::move(weights);
+  return true;
+}
 
 Status ParseDegrees(std::string_view what, std::string_view text, std::vector<Degree> degrees) {
   const std::string_view whole = text;
   do {
     bool taken = false;
     for (auto degree = degrees.begin(); degree != degrees.end() && !taken; ++degree) {
-      taken = TakeDegree(&text, degree->name, degree->value);
+      taken = TakeDegree(&text, *degree);
       if (!taken) continue;
       // Each once; slices are another word for the last of them.
       const int* value = degree->value;
@@ -71,9 +90,10 @@ Result<Layout> ParseLayout(std::string_view text) {
       parsed = ParseDegrees("attention", part.substr(10),
                             {{"tp", &layout.attention_tp}, {"dp", &layout.attention_dp}});
     } else if (part.starts_with("experts=")) {
-      parsed = ParseDegrees(
-          "experts", part.substr(8),
-          {{"ep", &layout.expert_ep}, {"tp", &layout.expert_tp}, {"slice", &layout.expert_tp}});
+      parsed = ParseDegrees("experts", part.substr(8),
+                            {{"ep", &layout.expert_ep, &layout.expert_weights},
+                             {"tp", &layout.expert_tp},
+                             {"slice", &layout.expert_tp}});
     } else {
       parsed = Error{fmt::format("{} is no layout; {}", Quote(text), kExample)};
     }
@@ -90,14 +110,17 @@ Result<Layout> ParseLayout(std::string_view text) {
 }
 
 std::string ToText(const Layout& layout) {
-  const auto degrees = [](std::string_view first, int a, std::string_view second, int b) {
-    if (b == 1) return fmt::format("{}{}", first, a);
+  const auto degrees = [](std::string_view first, int a, std::string_view second, int b,
+                          const std::vector<int>& weights = {}) {
+    const std::string number =
+        weights.empty() ? fmt::format("{}", a) : fmt::format("{}", fmt::join(weights, ":"));
+    if (b == 1) return fmt::format("{}{}", first, number);
     if (a == 1) return fmt::format("{}{}", second, b);
-    return fmt::format("{}{}{}{}", first, a, second, b);
+    return fmt::format("{}{}{}{}", first, number, second, b);
   };
-  return fmt::format("attention={},experts={}",
-                     degrees("tp", layout.attention_tp, "dp", layout.attention_dp),
-                     degrees("ep", layout.expert_ep, "tp", layout.expert_tp));
+  return fmt::format(
+      "attention={},experts={}", degrees("tp", layout.attention_tp, "dp", layout.attention_dp),
+      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights));
 }
 
 Layout DefaultLayout(int num_ranks) { return {.attention_dp = num_ranks, .expert_ep = num_ranks}; }

@@ -25,6 +25,31 @@ TEST(LayoutText, IsReadAsItIsWritten) {
   EXPECT_EQ(ToText(*ParseLayout("experts=slice2,attention=tp2")), "attention=tp2,experts=tp2");
 }
 
+TEST(LayoutText, SharesOfExpertsMayHaveWeights) {
+  for (const char* text : {"attention=dp2,experts=ep3:1", "attention=dp3,experts=ep2:1:1",
+                           "attention=tp2dp2,experts=ep1:4tp2"}) {
+    const Result<strategy::Layout> layout = ParseLayout(text);
+    ASSERT_TRUE(layout) << text;
+    EXPECT_EQ(ToText(*layout), text);
+  }
+  const strategy::Layout layout = *ParseLayout("attention=dp3,experts=ep2:1:1");
+  EXPECT_EQ(layout.expert_ep, 3);
+  EXPECT_EQ(layout.expert_weights, (std::vector<int>{2, 1, 1}));
+}
+
+TEST(LayoutText, ComplaintsOfWeightsSayHowTheyAreWritten) {
+  for (const char* text : {"attention=dp2,experts=ep0:1", "attention=dp2,experts=ep3:-1",
+                           "attention=dp2,experts=ep3:", "attention=dp2,experts=ep:1",
+                           "attention=dp2,experts=ep3:4097", "attention=dp2,experts=ep3::1",
+                           "attention=dp2,experts=tp3:1"}) {
+    EXPECT_THAT(Complaint(text), HasSubstr("weights (1 to 4096)")) << text;
+    EXPECT_THAT(Complaint(text), HasSubstr("experts=ep3:1")) << text;
+  }
+  EXPECT_NE(Complaint("attention=dp3:1,experts=ep2"), "");
+  EXPECT_THAT(Complaint("attention=dp2,experts=ep3:1:1"),
+              HasSubstr("attention 2 ranks and the experts 3"));
+}
+
 TEST(LayoutText, EachPartIsGivenOnce) {
   EXPECT_THAT(Complaint("attention=dp1,attention=dp1"), HasSubstr("attention twice"));
   EXPECT_THAT(Complaint("attention=dp2,attention=tp2,experts=ep2"), HasSubstr("twice"));
@@ -35,10 +60,11 @@ TEST(LayoutText, EachPartIsGivenOnce) {
 
 TEST(LayoutText, NonsenseIsRefused) {
   for (const char* text :
-       {"", ",", "attention=dp2,", ",attention=dp2,experts=ep2", "attention=,experts=",
-        "attention=dp,experts=ep1", "attention=dp0,experts=ep1", "attention=dp-1,experts=ep1",
-        "attention=dp99999999999,experts=ep1", "attention=dp2", "attention = dp1", "attn=dp1",
-        "attention=dp+1,experts=ep1", "attention=dp1 ,experts=ep1"}) {
+       {"", ",", "attention=dp2,", ",attention=dp2,experts=ep2",
+        "attention=,experts=", "attention=dp,experts=ep1", "attention=dp0,experts=ep1",
+        "attention=dp-1,experts=ep1", "attention=dp99999999999,experts=ep1", "attention=dp2",
+        "attention = dp1", "attn=dp1", "attention=dp+1,experts=ep1", "attention=dp1 ,experts=ep1",
+        "attention=tp2,experts=eptp2"}) {
     EXPECT_NE(Complaint(text), "") << text;
   }
 }

@@ -32,8 +32,9 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// "attention=tp2dp2,experts=ep4"; experts may be epN, tpN, sliceN (as tpN) or epNtpN. What is left
-// out is whole. Errors: other words, degrees that are not positive or whose products differ.
+// "attention=tp2dp2,experts=ep4"; experts may be epN, tpN, sliceN (as tpN) or epNtpN, and in the
+// place of N shares that are alike the weights of each, ep3:1. What is left out is whole. Errors:
+// other words, degrees or weights that are not positive or too large, products that differ.
 Result<strategy::Layout> ParseLayout(std::string_view text);
 std::string ToText(const strategy::Layout& layout);
 
