@@ -1,4 +1,5 @@
-// Schedules of two systems that nothing executes yet, as text and as times computed by hand.
+// Schedules that nothing executes yet, of two systems and of the transition between phases, as text
+// and as times computed by hand.
 
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include "simulate/simulate.h"
 #include "strategy/disaggregated_experts.h"
 #include "strategy/offload_pipeline.h"
+#include "strategy/transition.h"
 
 namespace convene {
 namespace {
@@ -100,6 +102,25 @@ TEST(GoldenSchedules, CoarserPipelinesTakeLonger) {
   DisaggregatedExperts pppipe = Disaggregated(2, 1, AttentionOrder::kAsas);
   pppipe.dispatch_after_shared = true;
   EXPECT_NEAR(Makespan(pppipe), 34, 1e-9);
+}
+
+// From whole experts, three of which rank 0 has and six of which rank 1, to slices of all: each
+// sends the other a slice of what it has.
+TEST(GoldenSchedules, TransitionFromUnequalSharesToSlices) {
+  model::ModelSpec spec = Layers(3);
+  spec.layers[0].moe.reset();
+  for (model::LayerSpec& layer : spec.layers) {
+    if (layer.moe) layer.moe->num_experts = 9;
+  }
+  const strategy::Layout shares = {1, 2, 2, 1, {1, 2}};
+  const strategy::Layout slices = {1, 2, 1, 2};
+  const Schedule schedule = strategy::BuildTransition(spec, shares, slices, 2);
+  ExpectGolden(schedule, "transition");
+  // An expert has 3 * 16 * 8 elements of 2 bytes. Rank 1's link out is what a layer waits for:
+  // 6 halves of an expert.
+  const cost::Rates rates = {.link_bytes_per_second = 768};
+  EXPECT_NEAR(simulate::Simulate(schedule, rates, NoSizes).seconds(), 2 * 3, 1e-9);
+  EXPECT_TRUE(strategy::BuildTransition(spec, slices, slices, 2).tasks.empty());
 }
 
 // CGOPipe. Seconds of each kind of task; all others take none.

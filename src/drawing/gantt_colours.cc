@@ -49,6 +49,7 @@ std::string_view Colour(TaskKind kind) {
     case TaskKind::kScatterSums:
     case TaskKind::kNormSums:
       return "#c084fc";
+    case TaskKind::kMoveExperts:
     case TaskKind::kLoadPage:
       return "#92400e";
     case TaskKind::kStagePage:

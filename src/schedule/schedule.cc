@@ -34,7 +34,10 @@ void AppendAmount(std::string_view name, const Amount& amount, std::string& text
     text += separator;
     separator = " + ";
     fmt::format_to(std::back_inserter(text), "{}", term.factor);
-    if (term.size.kind == SizeKind::kOne) continue;
+    if (term.size.kind == SizeKind::kOne) {
+      if (term.size.to >= 0) text += fmt::format(" to r{}", term.size.to);
+      continue;
+    }
     text += '*';
     AppendSize(term.size, text);
   }

@@ -59,6 +59,8 @@ enum class TaskKind {
   kReduce,   // sums of a row's experts on this rank
   kCombine,  // collective: those sums back to the rows' owners
   kFinish,   // the sum over ranks, added to the residual stream
+  // Between two phases.
+  kMoveExperts,  // collective: weights of experts to the ranks that have them from here on
   // Copies between tiers.
   kSendHidden,  // to the device
   kSendQkv,     // from the device
@@ -92,7 +94,7 @@ struct Size {
   bool operator==(const Size&) const = default;
 };
 
-// A sum of factors times sizes.
+// A sum of factors times sizes. Bytes whose size names a receiver go there, of kOne, too.
 struct Term {
   double factor = 0;
   Size size = {};

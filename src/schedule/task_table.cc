@@ -83,6 +83,8 @@ const std::vector<Row>& Rows() {
        "finish",
        {Reads(Thing::kWork), Reads(Thing::kRouting), Reads(Thing::kSlots, kAllChunks),
         Reads(Thing::kSumsIn, kAllChunks), Reads(Thing::kShared), Writes(Thing::kHidden)}},
+      // Between two phases, when nothing else is under way.
+      {kMoveExperts, "move_experts", {}, Row::kCollective},
       // Copies between tiers.
       {kSendHidden,
        "send_hidden",

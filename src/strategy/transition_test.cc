@@ -1,0 +1,112 @@
+#include "strategy/transition.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace convene::strategy {
+namespace {
+
+constexpr int kHidden = 16;
+constexpr int kIntermediate = 60;
+constexpr int kExpertBytes = 3 * kHidden * kIntermediate * 2;
+
+// A dense layer, and layers with so many experts each.
+model::ModelSpec SpecOf(const std::vector<int>& num_experts) {
+  model::ModelSpec spec;
+  spec.hidden_size = kHidden;
+  spec.layers.emplace_back().dense_intermediate_size = 24;
+  for (const int count : num_experts) {
+    model::MoeSpec& moe = spec.layers.emplace_back().moe.emplace();
+    moe.num_experts = count;
+    moe.intermediate_size = kIntermediate;
+    moe.activation.kind = model::Activation::kSiluMul;
+  }
+  return spec;
+}
+
+// Which columns of an expert's intermediate size a rank has, one by one.
+std::vector<bool> Columns(const Roles& roles, int rank, int num_experts, int expert) {
+  std::vector<bool> columns(kIntermediate);
+  const Part part = roles.ExpertsOf(rank, num_experts);
+  if (expert < part.first || expert >= part.first + part.size) return columns;
+  const ExpertRole& role = *roles.of(rank).experts;
+  const Part slice = PartOf(kIntermediate, role.slice, role.slices);
+  std::fill_n(columns.begin() + slice.first, slice.size, true);
+  return columns;
+}
+
+// (sender, receiver) to bytes, counted over experts and columns: what the receiver has not yet.
+std::map<std::pair<int, int>, int> Counted(const Roles& from, const Roles& to, int num_experts) {
+  std::map<std::pair<int, int>, int> bytes;
+  for (int receiver = 0; receiver < to.num_ranks(); ++receiver) {
+    for (int expert = 0; expert < num_experts; ++expert) {
+      const std::vector<bool> wanted = Columns(to, receiver, num_experts, expert);
+      for (int sender = 0; sender < from.num_ranks(); ++sender) {
+        if (sender == receiver) continue;
+        const std::vector<bool> there = Columns(from, sender, num_experts, expert);
+        for (int column = 0; column < kIntermediate; ++column) {
+          if (!wanted[column] || !there[column]) continue;
+          bytes[{sender, receiver}] += kExpertBytes / kIntermediate;
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
+TEST(Transition, MovesWhatEachRankHasNotYet) {
+  const std::vector<std::pair<Layout, Layout>> pairs = {
+      {{1, 2, 2, 1}, {1, 2, 1, 2}},
+      {{1, 2, 1, 2}, {1, 2, 2, 1}},
+      {{1, 2, 2, 1}, {1, 2, 2, 1, {3, 1}}},
+      {{1, 4, 4, 1}, {1, 4, 2, 2}},
+      {{1, 3, 1, 3}, {1, 3, 3, 1}},
+      {{1, 6, 3, 2}, {1, 6, 2, 3}},
+      {{1, 3, 3, 1, {4, 1, 1}}, {1, 3, 3, 1, {1, 1, 4}}}};
+  const std::vector<int> num_experts = {8, 7, 60};
+  for (const auto& [from, to] : pairs) {
+    const auto schedule = BuildTransition(SpecOf(num_experts), from, to, 2);
+    std::vector<std::map<std::pair<int, int>, int>> bytes(num_experts.size());
+    std::map<int, int> collective_of;
+    for (const schedule::Task& task : schedule.tasks) {
+      EXPECT_EQ(task.kind, schedule::TaskKind::kMoveExperts);
+      EXPECT_EQ(collective_of.try_emplace(task.layer, task.collective).first->second,
+                task.collective);
+      for (const schedule::Term& term : task.work.link_bytes) {
+        EXPECT_NEAR(term.factor, std::round(term.factor), 1e-6);
+        bytes.at(task.layer - 1)[{task.lane.rank, term.size.to}] +=
+            static_cast<int>(std::lround(term.factor));
+      }
+    }
+    for (size_t i = 0; i < num_experts.size(); ++i) {
+      EXPECT_EQ(bytes[i], Counted(from, to, num_experts[i])) << num_experts[i] << " experts";
+    }
+  }
+}
+
+TEST(Transition, OfRolesThatStayIsNothing) {
+  for (const Layout& layout : {Layout{1, 4, 4, 1}, Layout{1, 2, 2, 1, {3, 1}}}) {
+    EXPECT_TRUE(BuildTransition(SpecOf({8, 6}), layout, layout, 2).tasks.empty());
+  }
+}
+
+TEST(Transition, LeavesOutLayersAndRanksThatStay) {
+  // Of three experts each rank has one before and after; of eight the seventh changes its rank.
+  const auto moved = BuildTransition(SpecOf({3, 8}), Layout{1, 3, 3, 1, {4, 3, 1}},
+                                     Layout{1, 3, 3, 1, {4, 2, 2}}, 2);
+  ASSERT_EQ(moved.tasks.size(), 2);
+  EXPECT_EQ(moved.tasks[0].layer, 2);
+  EXPECT_EQ(moved.tasks[0].lane.rank, 1);
+  EXPECT_EQ(moved.tasks[1].lane.rank, 2);
+  ASSERT_EQ(moved.tasks[0].work.link_bytes.size(), 1);
+  EXPECT_EQ(moved.tasks[0].work.link_bytes[0].factor, kExpertBytes);
+  EXPECT_TRUE(moved.tasks[1].work.link_bytes.empty());
+}
+
+}  // namespace
+}  // namespace convene::strategy
