@@ -106,6 +106,27 @@ TEST(Scheduler, ReusesFullBlocksButAlwaysComputesTheLastToken) {
   EXPECT_EQ(scheduler.num_reused_tokens(), 5 * kBlock);
 }
 
+TEST(Scheduler, SharesABlockOnlyAfterTheStepThatWroteIt) {
+  BlockManager blocks(16);
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 4});
+  const auto first = MakeSequence(2 * kBlock);
+  const auto together = MakeSequence(2 * kBlock);
+  scheduler.Add(first.get());
+  scheduler.Add(together.get());
+  // Of the same step: each computes its own.
+  const auto step = scheduler.Schedule();
+  ASSERT_EQ(step.size(), 2u);
+  EXPECT_EQ(step[1].num_tokens, 2 * kBlock);
+  EXPECT_EQ(scheduler.num_reused_tokens(), 0);
+  // The step has failed: it is not completed, and nobody finds what it wrote.
+  scheduler.Remove(first.get());
+  scheduler.Remove(together.get());
+  const auto later = MakeSequence(2 * kBlock);
+  scheduler.Add(later.get());
+  EXPECT_EQ(scheduler.Schedule()[0].num_tokens, 2 * kBlock);
+  EXPECT_EQ(scheduler.num_reused_tokens(), 0);
+}
+
 TEST(Scheduler, PublishesGeneratedTokensToo) {
   BlockManager blocks(16);
   Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});

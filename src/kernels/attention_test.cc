@@ -49,8 +49,12 @@ class AttentionRun {
         width_((c.num_heads + 2 * c.num_kv_heads) * c.head_dim) {
     const int num_blocks = (c.length + kKvBlockTokens - 1) / kKvBlockTokens;
     head_stride_ = KeyBlockBytes(format, c.head_dim) + ValueBlockBytes(format, c.head_dim);
-    block_stride_ = head_stride_ * c.num_kv_heads;
-    cache_.resize(static_cast<size_t>(block_stride_ * num_blocks) + 64);
+    // Each block in memory of its own.
+    cache_.resize(num_blocks);
+    for (std::vector<std::byte>& block : cache_) {
+      block.resize(static_cast<size_t>(head_stride_ * c.num_kv_heads) + 64);
+      table_.push_back(Align(block));
+    }
     scratch_.resize(AttentionScratchBytes(c.head_dim, c.head_dim) + 64);
     for (int i = 0; i < num_blocks; ++i) blocks_.push_back(num_blocks - 1 - i);
     query_norm_ = RandomFloats(size_t(c.num_heads) * c.head_dim, 11);
@@ -86,9 +90,9 @@ class AttentionRun {
                   .queries = &queries[(token * case_.num_heads + head) * query_stride],
                   .query_token_stride = query_stride * case_.num_heads,
                   .query_head_stride = query_stride,
-                  .kv = Align(cache_) + head / group * head_stride_,
+                  .kv_blocks = table_.data(),
                   .blocks = blocks_.data(),
-                  .kv_block_stride = block_stride_,
+                  .kv_offset = head / group * head_stride_,
                   .out = &out[((begin + token) * case_.num_heads + head) * out_stride],
                   .out_token_stride = out_stride * case_.num_heads,
                   .out_head_stride = out_stride,
@@ -139,7 +143,7 @@ class AttentionRun {
          .key_norm = key_norm_.data(),
          .clip = case_.clip},
         {.qkv = row.data(), .cosine = cosine.data(), .sine = sine.data(), .queries = queries});
-    std::byte* block = Align(cache_) + blocks_[position / kKvBlockTokens] * block_stride_;
+    std::byte* block = table_[blocks_[position / kKvBlockTokens]];
     const float* keys = row.data() + case_.num_heads * case_.head_dim;
     for (int head = 0; head < case_.num_kv_heads; ++head) {
       kernels_.store_kv({.format = format_,
@@ -158,8 +162,8 @@ class AttentionRun {
   AttentionCase case_;
   int width_;
   int64_t head_stride_ = 0;
-  int64_t block_stride_ = 0;
-  std::vector<std::byte> cache_;
+  std::vector<std::vector<std::byte>> cache_;  // by block
+  std::vector<std::byte*> table_;
   std::vector<std::byte> scratch_;
   std::vector<int32_t> blocks_;
   std::vector<float> query_norm_;

@@ -71,7 +71,11 @@ class VariantRun {
     const bool has_values = v_.value_in_key < 0;
     const int64_t block_bytes = KeyBlockBytes(format_, v_.key_dim) +
                                 (has_values ? ValueBlockBytes(format_, v_.value_dim) : 0);
-    std::vector<std::byte> cache(block_bytes * blocks_.size() + 64);
+    // Each block in memory of its own.
+    std::vector<std::vector<std::byte>> cache(blocks_.size(),
+                                              std::vector<std::byte>(block_bytes + 64));
+    std::vector<std::byte*> table;
+    for (std::vector<std::byte>& block : cache) table.push_back(Align(block));
     for (int key = 0; key < v_.num_keys; ++key) {
       kernels.store_kv({.format = format_,
                         .key_dim = v_.key_dim,
@@ -80,7 +84,7 @@ class VariantRun {
                         .num_rows = 1,
                         .keys = &keys_[size_t(key) * v_.key_dim],
                         .values = &values_[size_t(key) * v_.value_dim],
-                        .block = Align(cache) + block_bytes * blocks_[key / kKvBlockTokens]});
+                        .block = table[blocks_[key / kKvBlockTokens]]});
     }
     const ActivationFormat compute = QueryFormat(format_);
     const int padded = PaddedHead(v_.key_dim);
@@ -107,9 +111,8 @@ class VariantRun {
                         .queries = Align(queries),
                         .query_token_stride = query_bytes * v_.num_heads,
                         .query_head_stride = query_bytes,
-                        .kv = Align(cache),
+                        .kv_blocks = table.data(),
                         .blocks = blocks_.data(),
-                        .kv_block_stride = block_bytes,
                         .out = reinterpret_cast<std::byte*>(out.data()),
                         .out_token_stride = out_bytes * v_.num_heads,
                         .out_head_stride = out_bytes,

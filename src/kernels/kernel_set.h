@@ -225,9 +225,11 @@ struct Attention {
   const std::byte* queries = nullptr;
   int64_t query_token_stride = 0;  // bytes
   int64_t query_head_stride = 0;   // bytes
-  std::byte* kv = nullptr;         // block b of this head is at kv + blocks[b] * kv_block_stride
+  // Block i of the sequence is at kv_blocks[blocks[i]], this head's part of it at kv_offset: where
+  // a block lies is the table's matter alone.
+  std::byte* const* kv_blocks = nullptr;
   const int32_t* blocks = nullptr;
-  int64_t kv_block_stride = 0;   // bytes
+  int64_t kv_offset = 0;         // bytes
   std::byte* out = nullptr;      // activations (num_tokens, num_heads, value_dim)
   int64_t out_token_stride = 0;  // bytes
   int64_t out_head_stride = 0;   // bytes

@@ -100,9 +100,9 @@ kernels::Attention AttentionLayer::Describe(const Layer& layer, const Frame& fra
           .queries = queries.row(first_row) + unit.first_head * query_stride,
           .query_token_stride = queries.stride_bytes,
           .query_head_stride = query_stride,
-          .kv = cache_.Block(layer.cache_layer, unit.kv_head, 0),
+          .kv_blocks = cache_.blocks(layer.cache_layer),
           .blocks = sequence.blocks.data(),
-          .kv_block_stride = cache_.BlockStride(layer.cache_layer),
+          .kv_offset = cache_.HeadOffset(layer.cache_layer, unit.kv_head),
           .out = buffers.attention_wide.row(unit.first_out_row) + unit.first_head * out_stride,
           .out_token_stride = buffers.attention_wide.stride_bytes,
           .out_head_stride = out_stride};

@@ -77,9 +77,9 @@ void CrossAttention::Attend(const Layer& layer, const Frame& frame, bool only_wa
                           .queries = queries.row(first_row + row) + head * query_stride,
                           .query_token_stride = queries.stride_bytes,
                           .query_head_stride = query_stride,
-                          .kv = cache_.Block(layer.cache_layer, head / group, 0),
+                          .kv_blocks = cache_.blocks(layer.cache_layer),
                           .blocks = sequence.encoder_blocks.data(),
-                          .kv_block_stride = cache_.BlockStride(layer.cache_layer),
+                          .kv_offset = cache_.HeadOffset(layer.cache_layer, head / group),
                           .out = buffers.attention_wide.row(first_row + row) + head * out_stride,
                           .out_token_stride = buffers.attention_wide.stride_bytes,
                           .out_head_stride = out_stride});

@@ -1,5 +1,7 @@
 #include "runtime/kv_cache.h"
 
+#include <cstring>
+
 namespace convene::runtime {
 namespace {
 
@@ -43,12 +45,20 @@ Result<KvCache> KvCache::Create(const model::ModelSpec& spec, kernels::KvFormat 
   std::byte* base = cache.memory_.data();
   for (const model::LayerSpec& layer : spec.layers) {
     const HeadShape shape = ShapeOf(layer.attention, format);
-    cache.layers_.push_back({.base = base,
-                             .block_bytes = shape.size_bytes() * shape.num_heads,
-                             .head_bytes = shape.size_bytes()});
-    base += cache.layers_.back().block_bytes * num_blocks;
+    Layer& layer_at = cache.layers_.emplace_back();
+    layer_at.block_bytes = shape.size_bytes() * shape.num_heads;
+    layer_at.head_bytes = shape.size_bytes();
+    for (int block = 0; block < num_blocks; ++block, base += layer_at.block_bytes) {
+      layer_at.blocks.push_back(base);
+    }
   }
   return cache;
+}
+
+void KvCache::Move(int layer, int block, std::byte* to) {
+  std::byte*& at = layers_[layer].blocks[block];
+  std::memmove(to, at, static_cast<size_t>(layers_[layer].block_bytes));
+  at = to;
 }
 
 }  // namespace convene::runtime

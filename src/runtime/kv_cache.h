@@ -1,5 +1,6 @@
-// The memory of the paged KV cache: blocks of kKvBlockTokens positions, over all layers. Which
-// sequence owns which block is engine/'s matter.
+// The memory of the paged KV cache: blocks of kKvBlockTokens positions, over all layers. They are
+// reached through a table of addresses, so that a block may lie, and move, anywhere. Which sequence
+// owns which block is engine/'s matter.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,24 @@ class KvCache {
   static Result<KvCache> Create(const model::ModelSpec& spec, kernels::KvFormat format,
                                 int num_blocks);
 
+  int num_layers() const { return static_cast<int>(layers_.size()); }
   int num_blocks() const { return num_blocks_; }
   kernels::KvFormat format() const { return format_; }
 
-  // Block `block` of KV head `head` of layer `layer` (layout: kernels/kernel_set.h).
+  // The table of layer `layer`, by block: there the block's heads lie one behind the other (layout:
+  // kernels/kernel_set.h), head `head` at HeadOffset.
+  std::byte* const* blocks(int layer) const { return layers_[layer].blocks.data(); }
+  int64_t HeadOffset(int layer, int head) const { return layers_[layer].head_bytes * head; }
   std::byte* Block(int layer, int head, int block) const {
-    const Layer& at = layers_[layer];
-    return at.base + at.block_bytes * block + at.head_bytes * head;
+    return blocks(layer)[block] + HeadOffset(layer, head);
   }
-  int64_t BlockStride(int layer) const { return layers_[layer].block_bytes; }
+  // Bytes of a block in one layer.
+  int64_t BlockBytes(int layer) const { return layers_[layer].block_bytes; }
+
+  // From here on layer `layer` of the block lies at `to` (BlockBytes(layer), 64-byte aligned),
+  // whose owner keeps it while it does. Not while a step is under way.
+  void Move(int layer, int block, std::byte* to);
+
   // Bytes of one position in one layer.
   int64_t TokenBytes(int layer) const {
     return layers_[layer].block_bytes / kernels::kKvBlockTokens;
@@ -36,7 +46,7 @@ class KvCache {
 
  private:
   struct Layer {
-    std::byte* base = nullptr;
+    std::vector<std::byte*> blocks = {};
     int64_t block_bytes = 0;
     int64_t head_bytes = 0;
   };

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+
 namespace convene::runtime {
 namespace {
 
@@ -52,8 +55,44 @@ TEST(KvCache, HoldsOfALatentNothingButItAndTheRotatedPart) {
   const Result<KvCache> cache = KvCache::Create(Latent(512, 64), KvFormat::kBf16, 3);
   ASSERT_TRUE(cache.ok()) << cache.error().message;
   EXPECT_EQ(cache->TokenBytes(26), (512 + 64) * 2);
-  EXPECT_EQ(cache->BlockStride(0), 64 * (512 + 64) * 2);
-  EXPECT_EQ(cache->Block(1, 0, 0) - cache->Block(0, 0, 0), 3 * cache->BlockStride(0));
+  EXPECT_EQ(cache->BlockBytes(0), 64 * (512 + 64) * 2);
+}
+
+TEST(KvCache, BlocksOfAllLayersAndHeadsOverlapNowhere) {
+  constexpr int kBlocks = 3;
+  const Result<KvCache> cache = KvCache::Create(TwoLayers(), KvFormat::kBf16, kBlocks);
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  std::vector<std::byte*> begins;
+  for (const int layer : {0, 1}) {
+    for (int block = 0; block < kBlocks; ++block) {
+      EXPECT_EQ(cache->blocks(layer)[block], cache->Block(layer, 0, block));
+      EXPECT_EQ(2 * cache->HeadOffset(layer, 1), cache->BlockBytes(layer));
+      for (const int head : {0, 1}) begins.push_back(cache->Block(layer, head, block));
+    }
+  }
+  std::ranges::sort(begins);
+  uint64_t least = UINT64_MAX;
+  for (size_t i = 1; i < begins.size(); ++i) {
+    least = std::min(least, static_cast<uint64_t>(begins[i] - begins[i - 1]));
+  }
+  EXPECT_EQ(least, 2u * (64 * 24 + 64 * 32));  // a head of the narrower layer
+}
+
+TEST(KvCache, ABlockMovesWithItsBytesAndAlone) {
+  Result<KvCache> cache = KvCache::Create(TwoLayers(), KvFormat::kBf16, 2);
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  const auto size = static_cast<size_t>(cache->BlockBytes(1));
+  for (const int block : {0, 1}) std::memset(cache->Block(1, 0, block), 5 + block, size);
+  std::byte* const stays = cache->Block(1, 0, 0);
+  std::byte* const other_layer = cache->Block(0, 0, 1);
+  alignas(64) static std::byte elsewhere[2 * 2 * (64 * 80 + 64 * 80)];
+  ASSERT_EQ(size, sizeof(elsewhere));
+  cache->Move(1, 1, elsewhere);
+  EXPECT_EQ(cache->Block(1, 0, 1), elsewhere);
+  EXPECT_EQ(cache->Block(1, 1, 1), elsewhere + cache->HeadOffset(1, 1));
+  EXPECT_TRUE(std::ranges::all_of(elsewhere, [](std::byte b) { return b == std::byte{6}; }));
+  EXPECT_EQ(cache->Block(1, 0, 0), stays);
+  EXPECT_EQ(cache->Block(0, 0, 1), other_layer);
 }
 
 }  // namespace

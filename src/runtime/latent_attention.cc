@@ -32,7 +32,6 @@ float* LatentAttention::Query(int64_t row) const {
 }
 
 void LatentAttention::CacheKeys() {
-  const Workspace& buffers = context_.workspace;
   const kernels::Norm norm{.format = kernels::ActivationFormat::kF32,
                            .epsilon = latent().norm_epsilon,
                            .weight = layer_weights().key_norm.data(),
@@ -163,11 +162,6 @@ void LatentAttention::Expand(const SequenceStep& sequence, int end, int first_he
   }
 }
 
-std::byte* LatentAttention::ExpandedBlock(int head, int block) const {
-  const int blocks_per_head = (options_.context + kKvBlockTokens - 1) / kKvBlockTokens;
-  return context_.workspace.expanded_blocks.row(int64_t{head} * blocks_per_head + block);
-}
-
 void LatentAttention::StoreExpanded(int first_position, int count, int num_heads) {
   const Workspace& buffers = context_.workspace;
   const int key_rows = weights::LatentWeights::HeadRows(latent().nope_dim);
@@ -176,7 +170,8 @@ void LatentAttention::StoreExpanded(int first_position, int count, int num_heads
   context_.pool.ParallelFor(int64_t{num_blocks} * num_heads, [&](int64_t index, int) {
     const auto head = static_cast<int>(index / num_blocks);
     const auto block = static_cast<int>(index % num_blocks);
-    std::byte* target = ExpandedBlock(head, first_position / kKvBlockTokens + block);
+    const int64_t target =
+        int64_t{head} * blocks_per_head() + first_position / kKvBlockTokens + block;
     const int num_slots = std::min(kKvBlockTokens, count - block * kKvBlockTokens);
     const int64_t row = int64_t{block} * kKvBlockTokens;
     context_.kernels.store_kv({.format = compute_format(),
@@ -190,7 +185,7 @@ void LatentAttention::StoreExpanded(int first_position, int count, int num_heads
                                .shared_stride = buffers.cached_keys.stride_bytes / 4,
                                .key_stride = buffers.expanded_keys.stride_bytes / 4,
                                .value_stride = buffers.expanded_values.stride_bytes / 4,
-                               .block = target});
+                               .block = buffers.expanded_blocks.row(target)});
   });
 }
 
@@ -200,6 +195,10 @@ void LatentAttention::AttendExpanded(const RowRun& run, int first_head, int num_
   const int num_blocks = (end + kKvBlockTokens - 1) / kKvBlockTokens;
   while (std::ssize(expanded_block_ids_) < num_blocks) {
     expanded_block_ids_.push_back(static_cast<int32_t>(expanded_block_ids_.size()));
+  }
+  const int64_t num_rows = int64_t{num_heads} * blocks_per_head();
+  while (std::ssize(expanded_blocks_) < num_rows) {
+    expanded_blocks_.push_back(buffers.expanded_blocks.row(std::ssize(expanded_blocks_)));
   }
   const int64_t query_stride =
       kernels::PaddedHead(shape().head_dim) * ElementBytes(kernels::QueryFormat(compute_format()));
@@ -219,9 +218,8 @@ void LatentAttention::AttendExpanded(const RowRun& run, int first_head, int num_
                         .queries = buffers.queries.row(run.first_row + token) + head * query_stride,
                         .query_token_stride = buffers.queries.stride_bytes,
                         .query_head_stride = query_stride,
-                        .kv = ExpandedBlock(i, 0),
+                        .kv_blocks = expanded_blocks_.data() + int64_t{i} * blocks_per_head(),
                         .blocks = expanded_block_ids_.data(),
-                        .kv_block_stride = buffers.expanded_blocks.stride_bytes,
                         .out = frame_->activations.attention_wide.row(run.first_out_row + token) +
                                head * out_stride,
                         .out_token_stride = frame_->activations.attention_wide.stride_bytes,
@@ -338,9 +336,8 @@ void LatentAttention::AttendAbsorbed(int num_rows) {
              .queries = buffers.absorbed_queries.row(first + token) + head * query_stride,
              .query_token_stride = buffers.absorbed_queries.stride_bytes,
              .query_head_stride = query_stride,
-             .kv = cache_.Block(layer_->cache_layer, 0, 0),
+             .kv_blocks = cache_.blocks(layer_->cache_layer),
              .blocks = rows().step()[run.sequence_idx].blocks.data(),
-             .kv_block_stride = cache_.BlockStride(layer_->cache_layer),
              .out = buffers.head_out.row(int64_t{head} * num_rows + first + token),
              .out_token_stride = buffers.head_out.stride_bytes,
              .out_head_stride = num_rows * buffers.head_out.stride_bytes});

@@ -60,7 +60,8 @@ class LatentAttention {
   void Expand(const SequenceStep& sequence, int end, int first_head, int num_heads);
   void StoreExpanded(int first_position, int count, int num_heads);
   void AttendExpanded(const RowRun& run, int first_head, int num_heads);
-  std::byte* ExpandedBlock(int head, int block) const;
+  // In expanded_blocks.
+  int blocks_per_head() const { return (options_.context + kKvBlockTokens - 1) / kKvBlockTokens; }
 
   void RunAbsorbed();
   void AbsorbQueries(int num_rows);
@@ -87,8 +88,9 @@ class LatentAttention {
   const Frame* frame_ = nullptr;
   std::vector<RowRun> expanded_;
   std::vector<RowRun> absorbed_;
-  std::vector<int32_t> expanded_block_ids_;
-  std::vector<RowRun> batch_;  // absorbed rows that are computed together
+  std::vector<int32_t> expanded_block_ids_;  // of a head
+  std::vector<std::byte*> expanded_blocks_;  // by row of the workspace's
+  std::vector<RowRun> batch_;                // absorbed rows that are computed together
   std::vector<const float*> batch_queries_;
   std::vector<int> batch_out_rows_;
   std::vector<kernels::PackedMatrix> head_matrices_;

@@ -54,6 +54,7 @@ class StepRunner : public LaneWork {
   // is told.
   Status End();
 
+  KvCache& kv_cache() { return cache_; }
   const StepStatistics& statistics() const { return statistics_; }
   const ForwardContext& context() const { return context_; }
   const std::vector<std::vector<int64_t>>& expert_counts() const {

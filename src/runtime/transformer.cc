@@ -258,6 +258,7 @@ Transformer::~Transformer() {
   if (state_ != nullptr) EndSteps();
 }
 
+KvCache& Transformer::kv_cache() { return state_->runner.kv_cache(); }
 const StepStatistics& Transformer::statistics() const { return state_->runner.statistics(); }
 const schedule::Schedule& Transformer::schedule() const { return *state_->last->schedule; }
 const schedule::Timeline& Transformer::timeline() const { return state_->executor.timeline(); }

@@ -23,6 +23,8 @@
 
 namespace convene::runtime {
 
+class KvCache;
+
 // Positions in one block of the KV cache.
 inline constexpr int kKvBlockTokens = 64;
 
@@ -176,6 +178,9 @@ class Transformer {
   // The first position of a sequence with so many tokens of prompt whose keys and values are not
   // those of any other sequence with the same tokens up to there.
   int SharingLimit(int prompt_length) const;
+
+  // This rank's: between steps its blocks may be moved.
+  KvCache& kv_cache();
 
   const StepStatistics& statistics() const;
 

@@ -139,7 +139,7 @@ class AttentionTile {
     return a_.window > 0 && position >= a_.window ? position - a_.window + 1 : 0;
   }
   std::byte* KvBlock(int begin, int block) const {
-    return a_.kv + a_.blocks[begin / kKvBlockTokens + block] * a_.kv_block_stride;
+    return a_.kv_blocks[a_.blocks[begin / kKvBlockTokens + block]] + a_.kv_offset;
   }
 
   void RunSpan(int span) {

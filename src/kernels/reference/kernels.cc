@@ -345,7 +345,7 @@ class AttentionRow {
 
  private:
   std::byte* Block(int key) const {
-    return a_.kv + a_.blocks[key / kKvBlockTokens] * a_.kv_block_stride;
+    return a_.kv_blocks[a_.blocks[key / kKvBlockTokens]] + a_.kv_offset;
   }
   std::byte* Values(int key) const { return Block(key) + KeyBlockBytes(a_.format, a_.key_dim); }
   float Value(int key, int i) const {

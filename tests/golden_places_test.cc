@@ -1,0 +1,117 @@
+// Where blocks of the KV cache lie changes no bit: scattered over memory, and moved between steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "runtime/kv_cache.h"
+#include "tests/golden_switch_run.h"
+
+namespace convene {
+namespace {
+
+// Moves blocks of a cache to memory of their own, and spoils what they leave.
+class BlockMover {
+ public:
+  explicit BlockMover(runtime::KvCache& cache) : cache_(cache) {
+    for (int layer = 0; layer < cache.num_layers(); ++layer) {
+      for (int block = 0; block < cache.num_blocks(); ++block) all_.emplace_back(layer, block);
+    }
+  }
+
+  void MoveAll() { Move(all_.size()); }
+  void MoveSome() { Move(all_.size() / 3 + 1); }
+
+ private:
+  void Move(size_t count) {
+    std::ranges::shuffle(all_, random_);
+    for (size_t i = 0; i < count; ++i) {
+      const auto [layer, block] = all_[i];
+      const auto size_bytes = static_cast<size_t>(cache_.BlockBytes(layer));
+      constexpr size_t kAlignment = 64;
+      void* place = memory_.emplace_back(size_bytes + kAlignment).data();
+      size_t space = size_bytes + kAlignment;
+      std::align(kAlignment, size_bytes, place, space);
+      std::byte* const before = cache_.Block(layer, 0, block);
+      cache_.Move(layer, block, static_cast<std::byte*>(place));
+      std::memset(before, 0xff, size_bytes);  // NaN in all formats
+    }
+  }
+
+  runtime::KvCache& cache_;
+  std::mt19937 random_{3};
+  std::vector<std::pair<int, int>> all_;  // layer and block
+  std::vector<std::vector<std::byte>> memory_;
+};
+
+class GoldenPlaces : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    directory_ = std::filesystem::path(CONVENE_SOURCE_DIR "/tests/golden/models") / GetParam();
+    auto checkpoint = checkpoint::Checkpoint::Open(directory_.string());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    checkpoint_ = std::make_unique<checkpoint::Checkpoint>(std::move(*checkpoint));
+    for (const char* name : {"prompt_300", "prompt_17"}) {
+      const auto path = directory_ / fmt::format("{}.tokens.npy", name);
+      if (std::filesystem::exists(path)) work_.prompts.push_back(ReadNpy<int32_t>(path));
+    }
+    inputs_ = ReadSwitchInputs(directory_);
+    ASSERT_TRUE(inputs_.empty() != work_.prompts.empty());
+  }
+
+  // All logits, and an encoder's states; with blocks that move, or not.
+  std::vector<std::vector<float>> Run(DividedOptions divided, bool moves) {
+    std::vector<std::vector<float>> found;
+    const bool has_encoder = !inputs_.empty();
+    const int num_blocks = has_encoder
+                               ? 2 * kInputBlocks * static_cast<int>(inputs_.size())
+                               : work_.num_blocks_each() * static_cast<int>(work_.prompts.size());
+    divided.record = true;  // for the observer
+    RunDivided(*checkpoint_, divided,
+               {.max_step_tokens = has_encoder ? 2 * kMostTokens : work_.num_tokens(),
+                .num_kv_blocks = num_blocks},
+               [&](runtime::Transformer& transformer) {
+                 BlockMover mover(transformer.kv_cache());
+                 if (moves) {
+                   mover.MoveAll();
+                   transformer.ObserveSteps([&](const auto&) { mover.MoveSome(); });
+                 }
+                 if (has_encoder) {
+                   SwitchAnswers answers = SwitchRun(transformer, inputs_, 1).Execute();
+                   found = std::move(answers.states);
+                   std::ranges::move(answers.logits, std::back_inserter(found));
+                 } else {
+                   Answers answers = PromptsRun(transformer, work_, 1).Execute();
+                   found = std::move(answers.prompt_logits);
+                   std::ranges::move(answers.answer_logits, std::back_inserter(found));
+                 }
+               });
+    return found;
+  }
+
+  std::filesystem::path directory_;
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint_;
+  Work work_;
+  std::vector<SwitchInput> inputs_;
+};
+
+TEST_P(GoldenPlaces, BlocksMayLieAnywhereAndMoveBetweenSteps) {
+  for (const runtime::Formats& formats : EveryFormat()) {
+    if (formats.weights.matrices == kernels::WeightFormat::kInt4) continue;  // no other cache
+    const DividedOptions divided{.formats = formats, .num_threads = 2};
+    EXPECT_TRUE(Run(divided, /*moves=*/true) == Run(divided, /*moves=*/false)) << Describe(formats);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixture, GoldenPlaces,
+                         testing::Values("olmoe_plain", "gpt_oss_plain", "deepseek_v2_groups",
+                                         "deepseek_v3_plain", "switch_plain"),
+                         [](const auto& fixture) { return fixture.param; });
+
+}  // namespace
+}  // namespace convene
