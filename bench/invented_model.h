@@ -10,7 +10,7 @@
 #include "model/model_spec.h"
 #include "runtime/transformer.h"
 #include "strategy/layout.h"
-#include "weights/model_weights.h"
+#include "weights/weight_store.h"
 
 namespace convene::bench {
 
@@ -32,7 +32,7 @@ class InventedModel {
                                                        const strategy::Layout& layout, int rank);
 
   const model::ModelSpec& whole_spec() const { return whole_; }
-  const weights::ModelWeights& weights() const { return weights_; }
+  weights::WeightStore& weights() { return store_; }
 
  private:
   InventedModel() = default;
@@ -41,6 +41,7 @@ class InventedModel {
   model::ModelSpec whole_;
   hardware::HugeBuffer memory_;
   weights::ModelWeights weights_;
+  weights::ResidentWeights store_{weights_};
 };
 
 }  // namespace convene::bench

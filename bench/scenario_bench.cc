@@ -69,7 +69,7 @@ class Bench {
   }
 
  private:
-  Result<const InventedModel*> ModelOf(const strategy::Layout& layout) {
+  Result<InventedModel*> ModelOf(const strategy::Layout& layout) {
     const std::string key = plan::ToText(layout);
     if (const auto found = models_.find(key); found != models_.end()) return found->second.get();
     auto model = InventedModel::Create(options_.shape, layout, group_.rank());
@@ -78,8 +78,8 @@ class Bench {
     return models_.emplace(key, *std::move(model)).first->second.get();
   }
 
-  Result<runtime::Transformer> Transformer(const InventedModel& model, const Variant& variant,
-                                           int tokens, double skew) {
+  Result<runtime::Transformer> Transformer(InventedModel& model, const Variant& variant, int tokens,
+                                           double skew) {
     runtime::TransformerOptions options{
         .max_step_tokens = tokens,
         .num_kv_blocks = tokens / runtime::kKvBlockTokens + NumSequences(tokens) + 1,
@@ -103,12 +103,12 @@ class Bench {
   }
 
   // What the planner says of a plan, on rates measured once; and its choice, where it is asked for.
-  Status Predict(const InventedModel& model, int tokens, Variant& variant) {
+  Status Predict(InventedModel& model, int tokens, Variant& variant) {
     if (!options_.predict || group_.size() == 1) return {};
     if (!rates_) {
       const Result<planner::StepRates> rates =
           engine::MeasureStepRates(group_, model.weights(), kernels_, pool_,
-                                   runtime::DefaultFormats(model.weights().formats.matrices));
+                                   runtime::DefaultFormats(model.weights().formats().matrices));
       if (!rates) return rates.error();
       rates_ = *rates;
       if (group_.rank() == 0) {
@@ -124,9 +124,9 @@ class Bench {
     const planner::PipelineQuestion question{
         .spec = model.whole_spec(),
         .roles = variant.plan.layout,
-        .bytes =
-            runtime::Transformer::BytesOf(runtime::DefaultFormats(model.weights().formats.matrices),
-                                          engine::WireFormatOf(variant.plan.wire, group_.size())),
+        .bytes = runtime::Transformer::BytesOf(
+            runtime::DefaultFormats(model.weights().formats().matrices),
+            engine::WireFormatOf(variant.plan.wire, group_.size())),
         .rates = *rates_,
         .tokens_per_rank = double(tokens)};
     if (variant.plan.auto_pipeline) {
@@ -160,7 +160,7 @@ class Bench {
     std::vector<Series> all;
     for (const double skew : options_.skews) {
       for (Variant variant : variants) {
-        const Result<const InventedModel*> model = ModelOf(variant.plan.layout);
+        const Result<InventedModel*> model = ModelOf(variant.plan.layout);
         if (!model) return model.error();
         if (Status predicted = Predict(**model, tokens, variant); !predicted) return predicted;
         Result<runtime::Transformer> transformer = Transformer(**model, variant, tokens, skew);

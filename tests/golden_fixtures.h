@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <span>
@@ -20,6 +21,7 @@
 #include "runtime/transformer.h"
 #include "weights/load_weights.h"
 #include "weights/share.h"
+#include "weights/weight_store.h"
 
 namespace convene {
 
@@ -86,21 +88,29 @@ inline double Bf16Bound(int num_layers) {
   return 4 * std::ldexp(1.0, -9) * std::sqrt(7.0 * num_layers + 1);
 }
 
+using StoreOf = std::function<std::unique_ptr<weights::WeightStore>(const weights::ModelWeights&)>;
+
 // A fixture loaded in given formats, with a thread pool of its own.
 class LoadedFixture {
  public:
-  // `options` without formats.
+  // `options` without formats. `store_of`: who leases the weights, if they are not just resident.
   LoadedFixture(const checkpoint::Checkpoint& checkpoint, const runtime::Formats& formats,
                 const kernels::KernelSet& kernels, int num_threads,
-                runtime::TransformerOptions options, const weights::Share& share = {})
+                runtime::TransformerOptions options, const weights::Share& share = {},
+                const StoreOf& store_of = {})
       : pool_(std::vector<int>(num_threads, 0)) {
     auto weights = weights::LoadWeights(checkpoint, formats.weights, share,
                                         hardware::NumaPolicy::kAuto, pool_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));
+    if (store_of) {
+      store_ = store_of(*weights_);
+    } else {
+      store_ = std::make_unique<weights::ResidentWeights>(*weights_);
+    }
     options.activations = formats.activations;
     options.kv = formats.kv;
-    auto transformer = runtime::Transformer::Create(*weights_, kernels, pool_, options);
+    auto transformer = runtime::Transformer::Create(*store_, kernels, pool_, options);
     CHECK(transformer.ok(), "{}", transformer.error().message);
     transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
   }
@@ -112,6 +122,7 @@ class LoadedFixture {
  private:
   hardware::ThreadPool pool_;
   std::unique_ptr<weights::ModelWeights> weights_;
+  std::unique_ptr<weights::WeightStore> store_;
   std::unique_ptr<runtime::Transformer> transformer_;
 };
 

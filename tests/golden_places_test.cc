@@ -1,4 +1,5 @@
-// Where blocks of the KV cache lie changes no bit: scattered over memory, and moved between steps.
+// Where blocks of the KV cache and weights lie changes no bit: blocks scattered over memory and
+// moved between steps, weights in pages that are gone after each task.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "runtime/kv_cache.h"
 #include "tests/golden_switch_run.h"
+#include "tests/paged_weights.h"
 
 namespace convene {
 namespace {
@@ -67,6 +69,7 @@ class GoldenPlaces : public testing::TestWithParam<const char*> {
   // All logits, and an encoder's states; with blocks that move, or not.
   std::vector<std::vector<float>> Run(DividedOptions divided, bool moves) {
     std::vector<std::vector<float>> found;
+    const int num_groups = divided.division.layout.attention_dp;
     const bool has_encoder = !inputs_.empty();
     const int num_blocks = has_encoder
                                ? 2 * kInputBlocks * static_cast<int>(inputs_.size())
@@ -82,11 +85,11 @@ class GoldenPlaces : public testing::TestWithParam<const char*> {
                    transformer.ObserveSteps([&](const auto&) { mover.MoveSome(); });
                  }
                  if (has_encoder) {
-                   SwitchAnswers answers = SwitchRun(transformer, inputs_, 1).Execute();
+                   SwitchAnswers answers = SwitchRun(transformer, inputs_, num_groups).Execute();
                    found = std::move(answers.states);
                    std::ranges::move(answers.logits, std::back_inserter(found));
                  } else {
-                   Answers answers = PromptsRun(transformer, work_, 1).Execute();
+                   Answers answers = PromptsRun(transformer, work_, num_groups).Execute();
                    found = std::move(answers.prompt_logits);
                    std::ranges::move(answers.answer_logits, std::back_inserter(found));
                  }
@@ -108,9 +111,32 @@ TEST_P(GoldenPlaces, BlocksMayLieAnywhereAndMoveBetweenSteps) {
   }
 }
 
+TEST_P(GoldenPlaces, WeightsNeedToStayForNoLongerThanATask) {
+  const std::vector<Division> divisions = {
+      OneRank(),
+      {"ep2_two_chunks", {1, 2, 2, 1}, {2, strategy::ChunkCut::kTokens, true}},
+      {"tp2_two_micro_batches", {2, 1, 1, 2}, {.micro_batches = 2}}};
+  int num_divisions = 0;
+  for (const kernels::WeightFormat format :
+       {kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8}) {
+    for (const Division& division : divisions) {
+      DividedOptions divided{.formats = runtime::DefaultFormats(format), .division = division};
+      if (!Fits(*checkpoint_, divided)) continue;
+      ++num_divisions;
+      const auto resident = Run(divided, /*moves=*/false);
+      divided.store = [](int, const weights::ModelWeights& weights) {
+        return std::make_unique<PagedWeights>(weights);
+      };
+      EXPECT_TRUE(Run(divided, /*moves=*/false) == resident)
+          << Name(format) << ", " << division.name;
+    }
+  }
+  EXPECT_GE(num_divisions, 4);
+}
+
 INSTANTIATE_TEST_SUITE_P(Fixture, GoldenPlaces,
-                         testing::Values("olmoe_plain", "gpt_oss_plain", "deepseek_v2_groups",
-                                         "deepseek_v3_plain", "switch_plain"),
+                         testing::Values("olmoe_plain", "qwen2_many", "gpt_oss_plain",
+                                         "deepseek_v2_groups", "deepseek_v3_plain", "switch_plain"),
                          [](const auto& fixture) { return fixture.param; });
 
 }  // namespace

@@ -68,6 +68,8 @@ struct DividedOptions {
   int num_threads = 1;  // of each rank
   bool record = false;  // rank 0 is told of each step
   std::function<runtime::Experiment(int rank)> experiment = {};
+  std::function<std::unique_ptr<weights::WeightStore>(int rank, const weights::ModelWeights&)>
+      store = {};  // none: resident
 };
 
 // Loads the fixture on every rank and has rank 0 call `lead`, which the others follow.
@@ -86,8 +88,10 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
                     .whole_spec = &checkpoint.spec()};
     const int rank = own.parallel.rank();
     if (divided.experiment) own.parallel.experiment = divided.experiment(rank);
+    StoreOf store_of;
+    if (divided.store) store_of = std::bind_front(divided.store, rank);
     LoadedFixture model(checkpoint, divided.formats, kernels, divided.num_threads, own,
-                        weights::ShareOf(divided.division.layout, rank));
+                        weights::ShareOf(divided.division.layout, rank), store_of);
     if (rank != 0) return model.transformer().FollowSteps();
     lead(model.transformer());
     model.transformer().EndSteps();

@@ -1,11 +1,13 @@
-// Tasks that fail, of every kind, on one rank and on two at once: the step ends with the error on
-// rank 0, and the next step gives what it would have given.
+// Tasks that fail, of every kind, on one rank and on two at once, and leases of weights that fail,
+// one after the other: the step ends with the error on rank 0, and the next step gives what it
+// would have given.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <filesystem>
 #include <map>
 #include <set>
+#include <type_traits>
 
 #include "tests/golden_ranks.h"
 
@@ -29,6 +31,72 @@ struct Fault {
     }};
   }
 };
+
+// A lease that is to fail: of this rank, after so many others.
+struct LeaseFault {
+  int rank = 0;
+  std::atomic<int> num_before = -1;  // less than 0: none fails
+};
+
+// Resident weights, but for the fault.
+class FaultyWeights final : public weights::WeightStore {
+ public:
+  FaultyWeights(int rank, const weights::ModelWeights& weights, LeaseFault& fault)
+      : WeightStore(weights), resident_(weights), rank_(rank), fault_(fault) {}
+
+  Result<weights::LayerLease> LeaseLayer(weights::LayerId id, weights::LayerPart part) override {
+    return Unless([&] { return resident_.LeaseLayer(id, part); });
+  }
+  Result<weights::LayerLease> LeaseExperts(weights::LayerId id,
+                                           std::span<const int> experts) override {
+    return Unless([&] { return resident_.LeaseExperts(id, experts); });
+  }
+  Result<weights::MatrixLease> LeaseEmbedding(bool encoder) override {
+    return Unless([&] { return resident_.LeaseEmbedding(encoder); });
+  }
+  Result<weights::MatrixLease> LeaseHead() override {
+    return Unless([&] { return resident_.LeaseHead(); });
+  }
+
+ private:
+  template <typename F>
+  std::invoke_result_t<F> Unless(F&& lease) {
+    if (rank_ == fault_.rank && fault_.num_before >= 0 && fault_.num_before-- == 0) {
+      return DataLoss("planted");
+    }
+    return lease();
+  }
+
+  weights::ResidentWeights resident_;
+  int rank_;
+  LeaseFault& fault_;
+};
+
+// Tries `step`, which gives logits or an error, with each of its leases failing, and what it gives
+// afterwards. Returns how many leases that were.
+template <typename Step>
+int FailEachLease(LeaseFault& fault, Step&& step) {
+  const Result<std::vector<float>> expected = step();
+  EXPECT_TRUE(expected.ok()) << expected.error().message;
+  for (int lease = 0;; ++lease) {
+    SCOPED_TRACE(fmt::format("lease {} of rank {}", lease, fault.rank));
+    fault.num_before = lease;
+    const Result<std::vector<float>> failed = step();
+    const bool was_met = fault.num_before.exchange(-1) < 0;
+    if (!was_met) {
+      EXPECT_TRUE(failed.ok()) << failed.error().message;
+      return lease;
+    }
+    EXPECT_FALSE(failed.ok());
+    if (failed) return lease;
+    EXPECT_EQ(failed.error().kind, ErrorKind::kDataLoss);
+    EXPECT_NE(failed.error().message.find("planted"), std::string::npos) << failed.error().message;
+    const Result<std::vector<float>> next = step();
+    EXPECT_TRUE(next.ok()) << next.error().message;
+    if (!next) return lease;
+    EXPECT_TRUE(*next == *expected);
+  }
+}
 
 class GoldenRanksFaults : public testing::TestWithParam<Division> {
  protected:
@@ -109,6 +177,70 @@ TEST_P(GoldenRanksFaults, EndTheStepOnAllRanksAndNotTheNextOne) {
     }
     EXPECT_GT(num_failed, 10);
   });
+}
+
+TEST_P(GoldenRanksFaults, OfALeaseEndTheStepAndNotTheNextOne) {
+  LeaseFault fault;
+  DividedOptions divided{.division = GetParam()};
+  divided.store = [&](int rank, const weights::ModelWeights& weights) {
+    return std::make_unique<FaultyWeights>(rank, weights, fault);
+  };
+  const runtime::TransformerOptions options{.max_step_tokens = 64, .num_kv_blocks = 1};
+  const int num_ranks = GetParam().layout.num_ranks();
+  RunDivided(*checkpoint_, divided, options, [&](runtime::Transformer& transformer) {
+    const std::vector<runtime::SequenceStep> step = Step();
+    for (const int rank : std::set<int>{0, num_ranks - 1}) {
+      fault.rank = rank;
+      const int num_leases = FailEachLease(fault, [&] { return Logits(transformer, step); });
+      // Of each layer projection, attention, router and experts; and the embedding.
+      EXPECT_GE(num_leases, 1 + 4 * checkpoint_->spec().num_layers());
+    }
+  });
+}
+
+TEST(GoldenRanksFaultsOfSwitch, OfALeaseEndTheStepAndNotTheNextOne) {
+  const std::filesystem::path directory = CONVENE_SOURCE_DIR "/tests/golden/models/switch_plain";
+  const auto checkpoint = checkpoint::Checkpoint::Open(directory.string());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const auto tokens = ReadNpy<int32_t>(directory / "input_17.tokens.npy");
+  const std::vector<int32_t> blocks = {0};
+  const std::vector<int32_t> input_blocks = {1};
+  const std::vector<int32_t> start = {0};
+  for (const Division& division : {OneRank(), Division{"tp2", {2, 1, 1, 2}}}) {
+    LeaseFault fault;
+    DividedOptions divided{.division = division};
+    divided.store = [&](int rank, const weights::ModelWeights& weights) {
+      return std::make_unique<FaultyWeights>(rank, weights, fault);
+    };
+    const int num_ranks = division.layout.num_ranks();
+    RunDivided(*checkpoint, divided, {.max_step_tokens = 64, .num_kv_blocks = 2},
+               [&](runtime::Transformer& transformer) {
+                 const runtime::EncoderInput input{tokens, input_blocks};
+                 const runtime::SequenceStep sequence{
+                     .tokens = start,
+                     .blocks = blocks,
+                     .prompt_length = 1,
+                     .encoder_blocks = input_blocks,
+                     .encoder_length = static_cast<int>(tokens.size())};
+                 const auto step = [&]() -> Result<std::vector<float>> {
+                   std::vector<float> found;
+                   const auto sink = [&](int, int, std::span<const float> row) {
+                     found.insert(found.end(), row.begin(), row.end());
+                   };
+                   if (Status done = transformer.Encode({&input, 1}, sink); !done)
+                     return done.error();
+                   if (Status done = transformer.Forward({&sequence, 1}, sink); !done)
+                     return done.error();
+                   return found;
+                 };
+                 for (const int rank : std::set<int>{0, num_ranks - 1}) {
+                   fault.rank = rank;
+                   const auto num_layers = std::ssize(checkpoint->spec().layers) +
+                                           std::ssize(checkpoint->spec().encoder_layers);
+                   EXPECT_GE(FailEachLease(fault, step), 2 + 3 * num_layers);
+                 }
+               });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -89,7 +89,8 @@ TEST_P(GoldenRanksOfSwitch, WithACapacityShareNoSequence) {
                                       .kv = kernels::KvFormat::kF32,
                                       .expert_capacity = 5};
   options.parallel.roles = strategy::Layout{2, 1, 1, 2};
-  const auto refused = runtime::Transformer::Create(*weights, kernels, pool, options);
+  weights::ResidentWeights store(*weights);
+  const auto refused = runtime::Transformer::Create(store, kernels, pool, options);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("divide attention by sequences"), std::string::npos);
 }

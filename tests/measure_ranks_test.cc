@@ -59,8 +59,9 @@ std::vector<Measured> OnEveryRank(int num_ranks, const Measure& measure) {
   comm::RunOnThreads(num_ranks, [&](comm::Group& group) {
     hardware::ThreadPool pool({0});
     const weights::ModelWeights weights = divided.Of(group.rank(), pool);
+    weights::ResidentWeights store(weights);
     Result<Measured> mine =
-        measure(group, weights, **kernels::ChooseKernels(), pool, runtime::DefaultFormats(kFormat));
+        measure(group, store, **kernels::ChooseKernels(), pool, runtime::DefaultFormats(kFormat));
     CHECK(mine.ok(), "{}", mine.error().message);
     found[static_cast<size_t>(group.rank())] = *mine;
   });
@@ -174,8 +175,9 @@ TEST(MeasureRank, OneRankHasNothingToMeasureAndNothingToChoose) {
   const DividedWeights divided(1);
   hardware::ThreadPool pool({0});
   const weights::ModelWeights weights = divided.Of(0, pool);
+  weights::ResidentWeights store(weights);
   const Result<engine::ChosenPipeline> chosen =
-      engine::ChoosePipeline({}, weights.spec, weights, runtime::DefaultFormats(kFormat),
+      engine::ChoosePipeline({}, weights.spec, store, runtime::DefaultFormats(kFormat),
                              comm::WireFormat::kF32, **kernels::ChooseKernels(), pool);
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->pipeline, strategy::Pipeline());

@@ -60,8 +60,7 @@ bool HasExperts(const model::ModelSpec& spec) {
 
 }  // namespace
 
-Result<planner::StepRates> MeasureStepRates(comm::Group& group,
-                                            const weights::ModelWeights& weights,
+Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
                                             const kernels::KernelSet& kernels,
                                             hardware::ThreadPool& pool,
                                             const runtime::Formats& formats) {
@@ -72,7 +71,7 @@ Result<planner::StepRates> MeasureStepRates(comm::Group& group,
 }
 
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
-                                      const weights::ModelWeights& weights,
+                                      weights::WeightStore& weights,
                                       const runtime::Formats& formats, comm::WireFormat wire,
                                       const kernels::KernelSet& kernels,
                                       hardware::ThreadPool& pool) {

@@ -8,6 +8,7 @@
 #include "engine/load_options.h"
 #include "planner/pipeline_degree.h"
 #include "runtime/formats.h"
+#include "weights/weight_store.h"
 
 namespace convene::engine {
 
@@ -15,8 +16,7 @@ namespace convene::engine {
 comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks);
 
 // *Collective*: what was measured on the slowest rank, the same on all.
-Result<planner::StepRates> MeasureStepRates(comm::Group& group,
-                                            const weights::ModelWeights& weights,
+Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
                                             const kernels::KernelSet& kernels,
                                             hardware::ThreadPool& pool,
                                             const runtime::Formats& formats);
@@ -30,7 +30,7 @@ struct ChosenPipeline {
 // *Collective*: all ranks choose the same. `spec` is that of the whole model, `weights` this rank's
 // share. Error: no memory to measure with.
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
-                                      const weights::ModelWeights& weights,
+                                      weights::WeightStore& weights,
                                       const runtime::Formats& formats, comm::WireFormat wire,
                                       const kernels::KernelSet& kernels,
                                       hardware::ThreadPool& pool);

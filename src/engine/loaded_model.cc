@@ -226,7 +226,7 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
 Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserver& observer) {
   if (!plan_.auto_pipeline) return {};
   const Result<ChosenPipeline> chosen =
-      ChoosePipeline(options, whole_spec_, weights_, formats_,
+      ChoosePipeline(options, whole_spec_, store_, formats_,
                      WireFormatOf(plan_.wire, plan_.layout.num_ranks()), *kernels_, *pool_);
   if (!chosen) return chosen.error();
   plan_.pipeline = chosen->pipeline;
@@ -254,7 +254,7 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.dense_from_rows = crossovers_.dense_from_rows;
   parts.expand_from_tokens = crossovers_.expand_from_tokens;
   Result<runtime::Transformer> transformer =
-      runtime::Transformer::Create(weights_, *kernels_, *pool_, parts);
+      runtime::Transformer::Create(store_, *kernels_, *pool_, parts);
   if (!transformer) return transformer.error();
   transformer_ = *std::move(transformer);
   return {};

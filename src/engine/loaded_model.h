@@ -21,6 +21,7 @@
 #include "plan/plan.h"
 #include "runtime/transformer.h"
 #include "weights/load_weights.h"
+#include "weights/weight_store.h"
 
 namespace convene::engine {
 
@@ -77,6 +78,7 @@ class LoadedModel {
   const kernels::KernelSet* kernels_ = nullptr;
   std::unique_ptr<hardware::ThreadPool> pool_;
   weights::ModelWeights weights_;
+  weights::ResidentWeights store_{weights_};
   std::optional<runtime::Transformer> transformer_;
   checkpoint::GenerationConfig generation_config_;
   MemoryPlan memory_;

@@ -6,37 +6,33 @@
 
 namespace convene::runtime {
 
-void AttentionLayer::Project(const Layer& layer, const Frame& frame) {
+Status AttentionLayer::Project(const Layer& layer, const Frame& frame) {
+  const auto weights = context_.weights.LeaseLayer(layer.id(), weights::LayerPart::kProjection);
+  if (!weights) return weights.error();
   const Activations& buffers = frame.activations;
-  context_.Multiply(layer.weights.qkv, buffers.normed, frame.rows.num_rows(),
-                    kernels::Epilogue::kStore, buffers.qkv, layer.weights.qkv_bias);
+  context_.Multiply((*weights)->qkv, buffers.normed, frame.rows.num_rows(),
+                    kernels::Epilogue::kStore, buffers.qkv, (*weights)->qkv_bias);
+  return {};
 }
 
-int AttentionLayer::Attend(const Layer& layer, const Frame& frame, bool only_wanted,
-                           bool is_normed) {
+int AttentionLayer::Attend(const Layer& layer, const weights::LayerWeights& weights,
+                           const Frame& frame, bool only_wanted, bool is_normed) {
   const model::AttentionSpec& shape = layer.spec.attention;
   const Activations& buffers = frame.activations;
   const int num_out =
       only_wanted ? static_cast<int>(frame.rows.wanted().size()) : frame.rows.num_rows();
   if (shape.latent) {
-    latent_.Run(layer, frame, only_wanted);
+    latent_.Run(layer, weights, frame, only_wanted);
   } else {
-    PrepareQkv(layer, frame, is_normed);
-    if (num_out > 0) AttendRows(layer, frame, only_wanted);
+    PrepareQkv(layer, weights, frame, is_normed);
+    if (num_out > 0) AttendRows(layer, weights, frame, only_wanted);
   }
   context_.Narrow(buffers.attention_wide, num_out, shape.output_dim(), buffers.attention_out);
   return num_out;
 }
 
-void AttentionLayer::Output(const Layer& layer, const Frame& frame, int num_rows,
-                            kernels::Epilogue epilogue, float scale, const RowBuffer& out) {
-  if (num_rows == 0) return;
-  context_.Multiply(layer.weights.output, frame.activations.attention_out, num_rows, epilogue, out,
-                    layer.weights.output_bias, {.scale = scale});
-}
-
-void AttentionLayer::PrepareQkv(const Layer& layer, const Frame& frame, bool is_normed) {
-  const weights::LayerWeights& weights = layer.weights;
+void AttentionLayer::PrepareQkv(const Layer& layer, const weights::LayerWeights& weights,
+                                const Frame& frame, bool is_normed) {
   const model::ModelSpec& spec = context_.spec();
   const model::AttentionSpec& attention = layer.spec.attention;
   const Activations& buffers = frame.activations;
@@ -69,10 +65,10 @@ void AttentionLayer::PrepareQkv(const Layer& layer, const Frame& frame, bool is_
            .value_dim = attention.value_dim});
 }
 
-kernels::Attention AttentionLayer::Describe(const Layer& layer, const Frame& frame,
-                                            const AttentionUnit& unit) const {
+kernels::Attention AttentionLayer::Describe(const Layer& layer,
+                                            const weights::LayerWeights& weights,
+                                            const Frame& frame, const AttentionUnit& unit) const {
   const model::AttentionSpec& shape = layer.spec.attention;
-  const weights::LayerWeights& weights = layer.weights;
   const Activations& buffers = frame.activations;
   const RowBuffer& queries = context_.workspace.queries;
   const int64_t query_stride =
@@ -108,11 +104,12 @@ kernels::Attention AttentionLayer::Describe(const Layer& layer, const Frame& fra
           .out_head_stride = out_stride};
 }
 
-void AttentionLayer::AttendRows(const Layer& layer, const Frame& frame, bool only_wanted) {
+void AttentionLayer::AttendRows(const Layer& layer, const weights::LayerWeights& weights,
+                                const Frame& frame, bool only_wanted) {
   const model::AttentionSpec& shape = layer.spec.attention;
   frame.rows.AttentionUnits(shape, only_wanted, &units_);
   calls_.clear();
-  for (const AttentionUnit& unit : units_) calls_.push_back(Describe(layer, frame, unit));
+  for (const AttentionUnit& unit : units_) calls_.push_back(Describe(layer, weights, frame, unit));
   attender_.Run(calls_);
 
   // For the statistics: keys read per sequence.

@@ -1,5 +1,5 @@
-// The attention half of a layer: norm, projections, RoPE and cache, attention over the
-// paged cache, output projection, residual.
+// Attention of a layer to its own sequence: projections, RoPE and cache, attention over the paged
+// cache. Norm, output projection and residual are step_runner.cc's.
 #pragma once
 
 #include <vector>
@@ -22,23 +22,22 @@ class AttentionLayer {
         attender_(attender),
         latent_(context, cache, attender_, latent_options) {}
 
-  // Queries, keys and values of all rows, from normed to qkv.
-  void Project(const Layer& layer, const Frame& frame);
+  // Queries, keys and values of all rows, from normed to qkv. Leases what it reads.
+  Status Project(const Layer& layer, const Frame& frame);
 
   // What Project made goes into the cache, and attention's output into attention_out, of all rows
   // or of the wanted ones only. Returns of how many. `is_normed`: queries and keys have had their
-  // norm already.
-  int Attend(const Layer& layer, const Frame& frame, bool only_wanted, bool is_normed);
-
-  // attention_out through the output projection to `out`.
-  void Output(const Layer& layer, const Frame& frame, int num_rows, kernels::Epilogue epilogue,
-              float scale, const RowBuffer& out);
+  // norm already. `weights`: leased by the caller.
+  int Attend(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
+             bool only_wanted, bool is_normed);
 
  private:
-  void PrepareQkv(const Layer& layer, const Frame& frame, bool is_normed);
-  void AttendRows(const Layer& layer, const Frame& frame, bool only_wanted);
-  kernels::Attention Describe(const Layer& layer, const Frame& frame,
-                              const AttentionUnit& unit) const;
+  void PrepareQkv(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
+                  bool is_normed);
+  void AttendRows(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
+                  bool only_wanted);
+  kernels::Attention Describe(const Layer& layer, const weights::LayerWeights& weights,
+                              const Frame& frame, const AttentionUnit& unit) const;
 
   ForwardContext& context_;
   KvCache& cache_;

@@ -8,26 +8,29 @@ namespace convene::runtime {
 
 using kernels::Epilogue;
 
-void CrossAttention::Store(const Layer& layer, const Frame& frame) {
+Status CrossAttention::Store(const Layer& layer, const Frame& frame) {
+  const auto weights = context_.weights.LeaseLayer(layer.id(), weights::LayerPart::kCrossKeys);
+  if (!weights) return weights.error();
   const model::AttentionSpec& shape = *layer.spec.cross_attention;
   const Activations& buffers = frame.activations;
-  context_.Multiply(layer.weights.cross->kv, buffers.normed, frame.rows.num_rows(),
-                    Epilogue::kStore, buffers.qkv);
+  context_.Multiply((*weights)->cross->kv, buffers.normed, frame.rows.num_rows(), Epilogue::kStore,
+                    buffers.qkv);
   StoreKv(context_, cache_, layer.cache_layer, frame.rows,
           {.rows = buffers.qkv,
            .num_heads = shape.num_kv_heads,
            .key_dim = shape.head_dim,
            .value_dim = shape.value_dim});
+  return {};
 }
 
-int CrossAttention::Run(const Layer& layer, const Frame& frame, bool only_wanted) {
+int CrossAttention::Run(const Layer& layer, const weights::LayerWeights& weights,
+                        const Frame& frame, bool only_wanted) {
   const model::AttentionSpec& shape = *layer.spec.cross_attention;
-  const weights::CrossWeights& weights = *layer.weights.cross;
   const Activations& buffers = frame.activations;
   const int num_rows =
       only_wanted ? static_cast<int>(frame.rows.wanted().size()) : frame.rows.num_rows();
   if (num_rows == 0) return 0;
-  context_.Multiply(weights.query, buffers.normed, num_rows, Epilogue::kStore, buffers.qkv);
+  context_.Multiply(weights.cross->query, buffers.normed, num_rows, Epilogue::kStore, buffers.qkv);
   const RowBuffer& queries = context_.workspace.queries;
   const kernels::QkvShape query_shape{
       .format = cache_.format(), .num_heads = shape.num_heads, .head_dim = shape.head_dim};
@@ -41,13 +44,6 @@ int CrossAttention::Run(const Layer& layer, const Frame& frame, bool only_wanted
   Attend(layer, frame, only_wanted);
   context_.Narrow(buffers.attention_wide, num_rows, shape.output_dim(), buffers.attention_out);
   return num_rows;
-}
-
-void CrossAttention::Output(const Layer& layer, const Frame& frame, int num_rows, Epilogue epilogue,
-                            float scale, const RowBuffer& out) {
-  if (num_rows == 0) return;
-  context_.Multiply(layer.weights.cross->output, frame.activations.attention_out, num_rows,
-                    epilogue, out, {}, {.scale = scale});
 }
 
 void CrossAttention::Attend(const Layer& layer, const Frame& frame, bool only_wanted) {

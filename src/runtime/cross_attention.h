@@ -18,15 +18,13 @@ class CrossAttention {
       : context_(context), cache_(cache), attender_(attender) {}
 
   // Keys and values of the encoder's output, `normed`, whose rows and blocks are the frame's.
-  void Store(const Layer& layer, const Frame& frame);
+  // Leases what it reads.
+  Status Store(const Layer& layer, const Frame& frame);
 
   // From normed to attention_out, of all rows or of the wanted ones, which are in front. Returns of
-  // how many.
-  int Run(const Layer& layer, const Frame& frame, bool only_wanted);
-
-  // attention_out through the output projection to `out`.
-  void Output(const Layer& layer, const Frame& frame, int num_rows, kernels::Epilogue epilogue,
-              float scale, const RowBuffer& out);
+  // how many. `weights`: leased by the caller.
+  int Run(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
+          bool only_wanted);
 
  private:
   void Attend(const Layer& layer, const Frame& frame, bool only_wanted);

@@ -89,6 +89,7 @@ void ExpertRows::Begin(int layer, int num_experts, int top_k, std::span<const in
   own_rows_.clear();
   outgoing_.clear();
   num_slots_ = 0;
+  selected_chunk_ = -1;
   in_buffers_ready_ = false;
   for (Peer& peer : peers_) {
     peer.sent.clear();
@@ -293,6 +294,8 @@ void ExpertRows::Arrive(int chunk) {
 }
 
 const ChunkSlots& ExpertRows::Select(int chunk) {
+  if (chunk == selected_chunk_) return slots_;
+  selected_chunk_ = chunk;
   const auto num_before = static_cast<int32_t>(work_rows_.size());
   const bool comes_in = chunk < num_chunks() && !peers_.empty();
   if (comes_in) Arrive(chunk);

@@ -92,7 +92,7 @@ class ExpertRows {
   std::unique_ptr<comm::Exchange> StartDispatch(int chunk);
   std::unique_ptr<comm::Exchange> StartCombine(int chunk);
 
-  // The slots of experts task `chunk`; they are behind those of the chunks selected before.
+  // The slots of experts task `chunk`, behind those of the chunks selected before; again, the same.
   const ChunkSlots& Select(int chunk);
   const ChunkSlots& selected() const { return slots_; }  // by the last Select
   const std::vector<WorkRow>& work_rows() const { return work_rows_; }
@@ -197,6 +197,7 @@ class ExpertRows {
   std::vector<int32_t> own_rows_;    // work rows of own tokens
   std::vector<int32_t> partial_at_;  // (own rows, peers): place in sums_in, or -1
   std::vector<int32_t> selected_;
+  int selected_chunk_ = -1;  // -1: none yet
   std::vector<Returning> returning_;
   ChunkSlots slots_;
   std::vector<int32_t> next_slot_;

@@ -170,7 +170,9 @@ class NumberWork : public LaneWork {
   }
 
   void Experts(int chunk) {
-    const ChunkSlots& slots = rows_.Select(chunk);
+    const std::vector<int32_t> first_slot = rows_.Select(chunk).first_slot;
+    const ChunkSlots& slots = rows_.Select(chunk);  // what arrived does not arrive again
+    EXPECT_EQ(slots.first_slot, first_slot);
     ASSERT_EQ(std::ssize(slots.first_slot), rows_.num_local_experts() + 1);
     ASSERT_EQ(slots.first_slot.front(), std::ssize(outputs_)) << "slots of another chunk";
     ASSERT_EQ(slots.first_slot.back() - slots.first_slot.front(), std::ssize(slots.work_row));

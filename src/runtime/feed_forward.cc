@@ -12,6 +12,7 @@ namespace convene::runtime {
 namespace {
 
 using kernels::Epilogue;
+using weights::LayerPart;
 
 Epilogue EpilogueOf(const model::ActivationSpec& activation) {
   switch (activation.kind) {
@@ -140,10 +141,14 @@ FeedForward::FeedForward(ForwardContext& context, const Options& options)
   }
 }
 
-void FeedForward::Dense(const Layer& layer, Frame& frame) {
-  context_.Normalize(layer.weights.ffn_norm, frame.own(), /*also_float=*/false, frame.activations);
-  RunDense(layer.spec.dense_activation, *layer.weights.dense, frame, Epilogue::kAdd,
+Status FeedForward::Dense(const Layer& layer, Frame& frame) {
+  const auto weights = context_.weights.LeaseLayer(layer.id(), LayerPart::kDense);
+  if (!weights) return weights.error();
+  context_.Normalize(context_.weights.FfnNorm(layer.id()), frame.own(), /*also_float=*/false,
+                     frame.activations);
+  RunDense(layer.spec.dense_activation, *(*weights)->dense, frame, Epilogue::kAdd,
            context_.spec().residual_scale, frame.activations.hidden);
+  return {};
 }
 
 void FeedForward::RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
@@ -158,17 +163,22 @@ void FeedForward::RunDense(const model::ActivationSpec& activation, const weight
                     ffn.down_bias, {.scale = scale});
 }
 
-void FeedForward::Shared(const Layer& layer, Frame& frame) {
-  RunDense(layer.spec.moe->activation, *layer.weights.moe->shared, frame, Epilogue::kStore, 1,
+Status FeedForward::Shared(const Layer& layer, Frame& frame) {
+  const auto weights = context_.weights.LeaseLayer(layer.id(), LayerPart::kShared);
+  if (!weights) return weights.error();
+  RunDense(layer.spec.moe->activation, *(*weights)->moe->shared, frame, Epilogue::kStore, 1,
            frame.activations.shared_out);
+  return {};
 }
 
-void FeedForward::Route(const Layer& layer, Frame& frame, const CapacityStep& limit) {
+Status FeedForward::Route(const Layer& layer, Frame& frame, const CapacityStep& limit) {
+  const auto leased = context_.weights.LeaseLayer(layer.id(), LayerPart::kRouter);
+  if (!leased) return leased.error();
   const OwnRows own = frame.own();
   Activations& buffers = frame.activations;
   const model::MoeSpec& moe = *layer.spec.moe;
-  const weights::MoeWeights& weights = *layer.weights.moe;
-  context_.Normalize(layer.weights.ffn_norm, own, /*also_float=*/true, buffers);
+  const weights::MoeWeights& weights = *(*leased)->moe;
+  context_.Normalize(context_.weights.FfnNorm(layer.id()), own, /*also_float=*/true, buffers);
   const RowBuffer logits = buffers.router_logits.From(own.first);
   context_.Multiply(weights.router, buffers.normed_float.From(own.first), own.count,
                     Epilogue::kStore, logits, weights.router_bias);
@@ -198,6 +208,7 @@ void FeedForward::Route(const Layer& layer, Frame& frame, const CapacityStep& li
   frame.expert_rows.Begin(layer.index, moe.num_experts, moe.top_k, frame.experts,
                           frame.expert_weights);
   PackOutgoing(frame);
+  return {};
 }
 
 void FeedForward::PackOutgoing(Frame& frame) {
@@ -250,30 +261,35 @@ void FeedForward::GatherRows(const ChunkSlots& slots, Frame& frame) {
       16);
 }
 
-void FeedForward::Experts(const Layer& layer, Frame& frame, int chunk) {
+Status FeedForward::Experts(const Layer& layer, Frame& frame, int chunk) {
   const Workspace& workspace = context_.workspace;
   const auto start = std::chrono::steady_clock::now();
   const double flops_before = context_.statistics.flops;
   Activations& buffers = frame.activations;
   const model::MoeSpec& moe = *layer.spec.moe;
-  const std::vector<weights::FfnWeights>& experts = layer.weights.moe->experts;
   const ChunkSlots& slots = frame.expert_rows.Select(chunk);
   const int first_slot = slots.first_slot.front();
   const auto num_slots = static_cast<int>(slots.work_row.size());
   CHECK(slots.first_slot.back() <= buffers.num_slots, "{} slots of {}", slots.first_slot.back(),
         buffers.num_slots);
-  CHECK(layer.weights.moe->first_expert == frame.expert_rows.first_expert() &&
-            std::ssize(experts) == frame.expert_rows.num_local_experts(),
-        "experts {} to {} are here", frame.expert_rows.first_expert(),
-        frame.expert_rows.first_expert() + frame.expert_rows.num_local_experts() - 1);
-  if (num_slots == 0) return;
+  const strategy::Part here = context_.weights.Experts(layer.id());
+  CHECK(here.first == frame.expert_rows.first_expert() &&
+            here.size == frame.expert_rows.num_local_experts(),
+        "experts {} to {} are here", here.first, here.first + here.size - 1);
+  active_experts_.clear();
+  for (int expert = 0; expert < here.size; ++expert) {
+    if (slots.first_slot[expert] < slots.first_slot[expert + 1]) active_experts_.push_back(expert);
+  }
+  if (active_experts_.empty()) return {};
+  const auto leased = context_.weights.LeaseExperts(layer.id(), active_experts_);
+  if (!leased) return leased.error();
+  const std::vector<weights::FfnWeights>& experts = (*leased)->moe->experts;
   const auto gather_groups = [&](kernels::PackedMatrix weights::FfnWeights::*matrix,
                                  std::vector<float> weights::FfnWeights::*bias) {
     groups_.clear();
-    for (size_t expert = 0; expert < experts.size(); ++expert) {
+    for (const int expert : active_experts_) {
       const int first = slots.first_slot[expert];
       const int count = slots.first_slot[expert + 1] - first;
-      if (count == 0) continue;
       const weights::FfnWeights& ffn = experts[expert];
       groups_.push_back({.weights = &(ffn.*matrix),
                          .first_row = first - first_slot,
@@ -286,14 +302,16 @@ void FeedForward::Experts(const Layer& layer, Frame& frame, int chunk) {
   context_.statistics.activated_experts += std::ssize(groups_);
   context_.MultiplyGroups(groups_, workspace.expert_in, EpilogueOf(moe.activation),
                           workspace.intermediate_wide, ParametersOf(moe.activation));
-  context_.Narrow(workspace.intermediate_wide, num_slots, experts.front().down.cols,
-                  workspace.intermediate);
+  context_.Narrow(workspace.intermediate_wide, num_slots,
+                  experts[active_experts_.front()].down.cols, workspace.intermediate);
   gather_groups(&weights::FfnWeights::down, &weights::FfnWeights::down_bias);
   context_.MultiplyGroups(groups_, workspace.intermediate, Epilogue::kStore,
                           buffers.slot_out.From(first_slot));
+  groups_.clear();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   context_.statistics.expert_seconds += elapsed.count();
   context_.statistics.expert_flops += context_.statistics.flops - flops_before;
+  return {};
 }
 
 void FeedForward::Reduce(Frame& frame, int chunk) {
@@ -320,7 +338,7 @@ void FeedForward::Finish(const Layer& layer, Frame& frame) {
   const model::MoeSpec& moe = *layer.spec.moe;
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
   const int num_ranks = options_.roles.num_ranks();
-  const bool has_shared = layer.weights.moe->shared.has_value();
+  const bool has_shared = moe.shared_intermediate_size > 0;
   context_.pool.ParallelFor(
       own.count,
       [&](int64_t row, int thread_idx) {

@@ -30,12 +30,12 @@ class FeedForward {
   static ExpertRows::Options RowsOptions(const Options& options, const model::ModelSpec& spec,
                                          kernels::ActivationFormat activations, int most_rows);
 
-  // All of them work on the frame's own rows.
-  void Dense(const Layer& layer, Frame& frame);
+  // All of them work on the frame's own rows. Those that return a status lease what they read.
+  Status Dense(const Layer& layer, Frame& frame);
   // Where there is a limit to what an expert takes, it needs all rows of a step.
-  void Route(const Layer& layer, Frame& frame, const CapacityStep& limit);
-  void Shared(const Layer& layer, Frame& frame);
-  void Experts(const Layer& layer, Frame& frame, int chunk);
+  Status Route(const Layer& layer, Frame& frame, const CapacityStep& limit);
+  Status Shared(const Layer& layer, Frame& frame);
+  Status Experts(const Layer& layer, Frame& frame, int chunk);
   void Reduce(Frame& frame, int chunk);
   // Adds what the experts gave to the residual stream.
   void Finish(const Layer& layer, Frame& frame);
@@ -56,7 +56,8 @@ class FeedForward {
   std::optional<comm::WireFormat> dispatch_;
   comm::WireFormat return_ = comm::WireFormat::kF32;
   int64_t activation_bytes_ = 0;            // of a row that is dispatched as it is
-  std::vector<kernels::GemmGroup> groups_;  // of the task in work
+  std::vector<int> active_experts_;         // of the task in work: those that have rows
+  std::vector<kernels::GemmGroup> groups_;  // of its product in work, otherwise empty
   std::vector<std::vector<int64_t>> expert_counts_;
 };
 

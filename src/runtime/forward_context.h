@@ -11,14 +11,14 @@
 #include "runtime/layer.h"
 #include "runtime/transformer.h"
 #include "runtime/workspace.h"
-#include "weights/model_weights.h"
+#include "weights/weight_store.h"
 
 namespace convene::runtime {
 
 class Executor;
 
 struct ForwardContext {
-  const weights::ModelWeights& weights;
+  weights::WeightStore& weights;
   const kernels::KernelSet& kernels;
   hardware::ThreadPool& pool;
   Workspace& workspace;
@@ -29,7 +29,7 @@ struct ForwardContext {
   int comm_budget = 0;
   const Executor* executor = nullptr;
 
-  const model::ModelSpec& spec() const { return weights.spec; }
+  const model::ModelSpec& spec() const { return weights.spec(); }
 
   // out row i = input row i times the matrix, for the first `num_rows` rows. The input is
   // activations (of a float32 matrix: floats). `bias` (rows of the matrix, or none).

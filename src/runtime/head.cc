@@ -54,7 +54,9 @@ const std::byte* Head::Gathered(Frames frames, const Row& row,
   return row_exchange_.GatheredRow(frame, frame.activations.*buffer, row.rank, row.row_idx);
 }
 
-void Head::Run(Frames frames, const LogitsSink& sink) {
+Status Head::Run(Frames frames, const LogitsSink& sink) {
+  const auto head = context_.weights.LeaseHead();
+  if (!head) return head.error();
   const Workspace& workspace = context_.workspace;
   const auto vocab_size = static_cast<size_t>(context_.spec().vocab_size);
   const auto num_rows = static_cast<int>(rows_.size());
@@ -64,13 +66,14 @@ void Head::Run(Frames frames, const LogitsSink& sink) {
       std::memcpy(workspace.wanted.row(i), Gathered(frames, rows_[first + i], &Activations::normed),
                   workspace.wanted.stride_bytes);
     }
-    context_.Multiply(context_.weights.head, workspace.wanted, count, kernels::Epilogue::kStore,
-                      workspace.logits, {}, {.scale = context_.spec().logits_scale});
+    context_.Multiply(**head, workspace.wanted, count, kernels::Epilogue::kStore, workspace.logits,
+                      {}, {.scale = context_.spec().logits_scale});
     for (int i = 0; i < count; ++i) {
       const Row& row = rows_[first + i];
       sink(row.sequence_idx, row.token_idx, {workspace.logits.floats(i), vocab_size});
     }
   }
+  return {};
 }
 
 void Head::PassStates(Frames frames, const StatesSink& sink) {

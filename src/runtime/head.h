@@ -25,7 +25,7 @@ class Head {
   void Begin(std::span<const SequenceStep> step, Frames frames);
 
   // Logits of the wanted rows.
-  void Run(Frames frames, const LogitsSink& sink);
+  Status Run(Frames frames, const LogitsSink& sink);
   // The wanted rows of normed_float.
   void PassStates(Frames frames, const StatesSink& sink);
 

@@ -13,15 +13,19 @@ using kernels::Epilogue;
 
 }  // namespace
 
-void LatentAttention::Run(const Layer& layer, const Frame& frame, bool only_wanted) {
+void LatentAttention::Run(const Layer& layer, const weights::LayerWeights& weights,
+                          const Frame& frame, bool only_wanted) {
   layer_ = &layer;
+  weights_ = &weights;
   frame_ = &frame;
   CacheKeys();
   DivideRows(only_wanted);
-  if (expanded_.empty() && absorbed_.empty()) return;
-  PrepareQueries();
+  if (!expanded_.empty() || !absorbed_.empty()) PrepareQueries();
   for (const RowRun& run : expanded_) RunExpanded(run);
   if (!absorbed_.empty()) RunAbsorbed();
+  layer_ = nullptr;
+  weights_ = nullptr;
+  frame_ = nullptr;
 }
 
 // The projections are queries (or their latent), then the rotated part of the key and the latent.
@@ -32,15 +36,15 @@ float* LatentAttention::Query(int64_t row) const {
 }
 
 void LatentAttention::CacheKeys() {
+  const int first = latent().query_rank > 0 ? latent().query_rank : shape().query_dim();
   const kernels::Norm norm{.format = kernels::ActivationFormat::kF32,
                            .epsilon = latent().norm_epsilon,
-                           .weight = layer_weights().key_norm.data(),
+                           .weight = weights_->key_norm.data(),
                            .size = latent().kv_rank};
   const kernels::QkvShape shape{.format = cache_.format(),
                                 .num_kv_heads = 1,
                                 .head_dim = latent().key_dim(),
                                 .rotary_dim = latent().rope_dim};
-  const int first = layer_weights().qkv.rows - latent().key_dim();
   context_.pool.ParallelFor(
       rows().num_rows(),
       [&](int64_t row, int) {
@@ -64,7 +68,7 @@ void LatentAttention::PrepareQueries() {
   if (latent().query_rank > 0) {
     const kernels::Norm norm{.format = buffers.format,
                              .epsilon = latent().norm_epsilon,
-                             .weight = layer_weights().query_norm.data(),
+                             .weight = weights_->query_norm.data(),
                              .size = latent().query_rank};
     context_.pool.ParallelFor(
         num_rows,
@@ -73,7 +77,7 @@ void LatentAttention::PrepareQueries() {
           context_.kernels.normalize(norm, query, buffers.query_latent.row(row), query);
         },
         4);
-    context_.Multiply(layer_weights().latent->query_up, buffers.query_latent, rows().num_rows(),
+    context_.Multiply(weights_->latent->query_up, buffers.query_latent, rows().num_rows(),
                       Epilogue::kStore, buffers.wide_queries);
   }
   const kernels::QkvShape queries{.format = cache_.format(),
@@ -131,7 +135,7 @@ void LatentAttention::RunExpanded(const RowRun& run) {
 // Keys and values of the heads at positions [0, end) to expanded_blocks.
 void LatentAttention::Expand(const SequenceStep& sequence, int end, int first_head, int num_heads) {
   const Workspace& buffers = context_.workspace;
-  const weights::LatentWeights& weights = *layer_weights().latent;
+  const weights::LatentWeights& weights = *weights_->latent;
   const int key_rows = weights::LatentWeights::HeadRows(latent().nope_dim);
   const int value_rows = weights::LatentWeights::HeadRows(shape().value_dim);
   const auto keys = weights::LatentWeights::Heads(weights.key_up, first_head, num_heads, key_rows);
@@ -191,14 +195,10 @@ void LatentAttention::StoreExpanded(int first_position, int count, int num_heads
 
 void LatentAttention::AttendExpanded(const RowRun& run, int first_head, int num_heads) {
   const Workspace& buffers = context_.workspace;
-  const int end = rows().position(run.first_row + run.num_rows - 1) + 1;
-  const int num_blocks = (end + kKvBlockTokens - 1) / kKvBlockTokens;
-  while (std::ssize(expanded_block_ids_) < num_blocks) {
-    expanded_block_ids_.push_back(static_cast<int32_t>(expanded_block_ids_.size()));
-  }
-  const int64_t num_rows = int64_t{num_heads} * blocks_per_head();
-  while (std::ssize(expanded_blocks_) < num_rows) {
-    expanded_blocks_.push_back(buffers.expanded_blocks.row(std::ssize(expanded_blocks_)));
+  while (std::ssize(expanded_blocks_) < int64_t{num_heads} * blocks_per_head()) {
+    const auto next = static_cast<int32_t>(expanded_blocks_.size());
+    expanded_blocks_.push_back(buffers.expanded_blocks.row(next));
+    expanded_block_ids_.push_back(next);
   }
   const int64_t query_stride =
       kernels::PaddedHead(shape().head_dim) * ElementBytes(kernels::QueryFormat(compute_format()));
@@ -218,8 +218,8 @@ void LatentAttention::AttendExpanded(const RowRun& run, int first_head, int num_
                         .queries = buffers.queries.row(run.first_row + token) + head * query_stride,
                         .query_token_stride = buffers.queries.stride_bytes,
                         .query_head_stride = query_stride,
-                        .kv_blocks = expanded_blocks_.data() + int64_t{i} * blocks_per_head(),
-                        .blocks = expanded_block_ids_.data(),
+                        .kv_blocks = expanded_blocks_.data(),
+                        .blocks = expanded_block_ids_.data() + int64_t{i} * blocks_per_head(),
                         .out = frame_->activations.attention_wide.row(run.first_out_row + token) +
                                head * out_stride,
                         .out_token_stride = frame_->activations.attention_wide.stride_bytes,
@@ -268,13 +268,13 @@ void LatentAttention::ForEachRow(F&& f) const {
 // For each head with all rows of the batch: head_in times its matrix to head_out. Rows lie head
 // after head.
 void LatentAttention::MultiplyHeads(std::span<const kernels::PackedMatrix> heads, int num_rows) {
-  groups_.clear();
   for (const kernels::PackedMatrix& matrix : heads) {
     const int first_row = static_cast<int>(groups_.size()) * num_rows;
     groups_.push_back({.weights = &matrix, .first_row = first_row, .num_rows = num_rows});
   }
   const Workspace& buffers = context_.workspace;
   context_.MultiplyGroups(groups_, buffers.head_in, Epilogue::kStore, buffers.head_out);
+  groups_.clear();
 }
 
 // absorbed_queries: a head's rotated part as it is, its other part as the latent sees it.
@@ -292,7 +292,7 @@ void LatentAttention::AbsorbQueries(int num_rows) {
                                latent().nope_dim, buffers.head_in.row(index));
       },
       16);
-  MultiplyHeads(layer_weights().latent->query_in, num_rows);
+  MultiplyHeads(weights_->latent->query_in, num_rows);
   const kernels::ActivationFormat format = kernels::QueryFormat(cache_.format());
   const int padded = kernels::PaddedHead(latent().key_dim());
   const int rope_dim = latent().rope_dim;
@@ -358,13 +358,13 @@ void LatentAttention::ProjectOutputs(int num_rows) {
                                buffers.head_in.row(index));
       },
       16);
-  const weights::LatentWeights& weights = *layer_weights().latent;
+  const weights::LatentWeights& weights = *weights_->latent;
   const int head_rows = weights::LatentWeights::HeadRows(shape().value_dim);
-  head_matrices_.clear();
   for (int head = 0; head < num_heads; ++head) {
     head_matrices_.push_back(weights::LatentWeights::Heads(weights.value_up, head, 1, head_rows));
   }
   MultiplyHeads(head_matrices_, num_rows);
+  head_matrices_.clear();
   const int64_t out_bytes = shape().value_dim * ElementBytes(buffers.wide_format);
   batch_out_rows_.resize(num_rows);
   ForEachRow([&](int i, int, int out_row) { batch_out_rows_[i] = out_row; });

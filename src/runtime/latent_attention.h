@@ -40,7 +40,8 @@ class LatentAttention {
       : context_(context), cache_(cache), attender_(attender), options_(options) {}
 
   // From the projections in qkv to attention_wide, of all rows or of the wanted ones.
-  void Run(const Layer& layer, const Frame& frame, bool only_wanted);
+  void Run(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
+           bool only_wanted);
 
  private:
   // Consecutive tokens of one sequence.
@@ -74,7 +75,6 @@ class LatentAttention {
   const StepRows& rows() const { return frame_->rows; }
   const model::AttentionSpec& shape() const { return layer_->spec.attention; }
   const model::LatentSpec& latent() const { return *shape().latent; }
-  const weights::LayerWeights& layer_weights() const { return layer_->weights; }
   kernels::KvFormat compute_format() const {
     return cache_.format() == kernels::KvFormat::kF32 ? kernels::KvFormat::kF32
                                                       : kernels::KvFormat::kBf16;
@@ -84,13 +84,15 @@ class LatentAttention {
   KvCache& cache_;
   Attender& attender_;
   LatentOptions options_;
-  const Layer* layer_ = nullptr;  // of the current run, as is the next one
+  // Of the run in work, null between runs.
+  const Layer* layer_ = nullptr;
+  const weights::LayerWeights* weights_ = nullptr;
   const Frame* frame_ = nullptr;
   std::vector<RowRun> expanded_;
   std::vector<RowRun> absorbed_;
-  std::vector<int32_t> expanded_block_ids_;  // of a head
-  std::vector<std::byte*> expanded_blocks_;  // by row of the workspace's
-  std::vector<RowRun> batch_;                // absorbed rows that are computed together
+  std::vector<std::byte*> expanded_blocks_;  // rows of the workspace's, head by head
+  std::vector<int32_t> expanded_block_ids_;
+  std::vector<RowRun> batch_;  // absorbed rows that are computed together
   std::vector<const float*> batch_queries_;
   std::vector<int> batch_out_rows_;
   std::vector<kernels::PackedMatrix> head_matrices_;

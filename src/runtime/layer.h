@@ -3,7 +3,7 @@
 
 #include "kernels/kernel_set.h"
 #include "model/model_spec.h"
-#include "weights/model_weights.h"
+#include "weights/weight_store.h"
 
 namespace convene::runtime {
 
@@ -15,12 +15,13 @@ struct OwnRows {
 
 struct Layer {
   const model::LayerSpec& spec;
-  const weights::LayerWeights& weights;
   int index = 0;  // in its stack
   bool is_encoder = false;
   int cache_layer = 0;  // of the KV cache, where its keys and values go
   // Of self attention; no table where the stack has none.
   kernels::DistanceBias bias = {};
+
+  weights::LayerId id() const { return {index, is_encoder}; }
 };
 
 }  // namespace convene::runtime

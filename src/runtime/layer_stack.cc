@@ -21,7 +21,6 @@ std::vector<float> BiasOf(const model::ModelSpec& spec, const std::vector<model:
 // The encoder's layers use the first decoder layer's part of the cache, which gets the decoder's
 // keys and values only afterwards.
 std::vector<Layer> StackOf(const model::ModelSpec& spec, const std::vector<model::LayerSpec>& specs,
-                           const std::vector<weights::LayerWeights>& weights,
                            std::span<const float> bias, bool is_encoder) {
   std::vector<Layer> layers;
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -32,7 +31,6 @@ std::vector<Layer> StackOf(const model::ModelSpec& spec, const std::vector<model
                      .reach = spec.relative_bias->max_distance};
     }
     layers.push_back({.spec = specs[i],
-                      .weights = weights[i],
                       .index = static_cast<int>(i),
                       .is_encoder = is_encoder,
                       .cache_layer = is_encoder ? 0 : static_cast<int>(i),
@@ -43,14 +41,13 @@ std::vector<Layer> StackOf(const model::ModelSpec& spec, const std::vector<model
 
 }  // namespace
 
-LayerStacks::LayerStacks(const weights::ModelWeights& weights) {
-  const model::ModelSpec& spec = weights.spec;
-  decoder_bias_ = BiasOf(spec, spec.layers, weights.relative_bias);
-  decoder_ = StackOf(spec, spec.layers, weights.layers, decoder_bias_, /*is_encoder=*/false);
-  if (!weights.encoder) return;
-  encoder_bias_ = BiasOf(spec, spec.encoder_layers, weights.encoder->relative_bias);
-  encoder_ = StackOf(spec, spec.encoder_layers, weights.encoder->layers, encoder_bias_,
-                     /*is_encoder=*/true);
+LayerStacks::LayerStacks(const weights::WeightStore& weights) {
+  const model::ModelSpec& spec = weights.spec();
+  decoder_bias_ = BiasOf(spec, spec.layers, weights.RelativeBias(/*encoder=*/false));
+  decoder_ = StackOf(spec, spec.layers, decoder_bias_, /*is_encoder=*/false);
+  if (!spec.has_encoder()) return;
+  encoder_bias_ = BiasOf(spec, spec.encoder_layers, weights.RelativeBias(/*encoder=*/true));
+  encoder_ = StackOf(spec, spec.encoder_layers, encoder_bias_, /*is_encoder=*/true);
 }
 
 }  // namespace convene::runtime

@@ -9,8 +9,8 @@ namespace convene::runtime {
 
 class LayerStacks {
  public:
-  // Keeps references to `weights`.
-  explicit LayerStacks(const weights::ModelWeights& weights);
+  // Keeps references to the spec of `weights`.
+  explicit LayerStacks(const weights::WeightStore& weights);
   LayerStacks(const LayerStacks&) = delete;
   LayerStacks& operator=(const LayerStacks&) = delete;
 

@@ -83,8 +83,9 @@ Result<int> MeasureExpandFromTokens(hardware::ThreadPool& pool, const kernels::K
   std::memset(memory->data(), 0x3c, memory->size_bytes());
   weights::LayOut(spec, formats.weights, memory->data(), &weights);
   InventVectors(weights);
+  weights::ResidentWeights store(weights);
   const auto create = [&](int expand_from_tokens) {
-    return Transformer::Create(weights, kernels, pool,
+    return Transformer::Create(store, kernels, pool,
                                {.max_step_tokens = kLengths.back(),
                                 .num_kv_blocks = kBlocks,
                                 .activations = formats.activations,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -303,16 +304,20 @@ void MeasureExchanges(comm::Group& group, Trial& trial, ExpertProducts& products
 
 }  // namespace
 
-Result<RankMeasurement> MeasureRank(comm::Group& group, const weights::ModelWeights& weights,
+Result<RankMeasurement> MeasureRank(comm::Group& group, weights::WeightStore& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                                     const Formats& formats) {
-  const auto& layers = weights.spec.layers;
+  const auto& layers = weights.spec().layers;
   const auto layer = std::find_if(layers.begin(), layers.end(),
                                   [](const model::LayerSpec& one) { return one.moe.has_value(); });
   CHECK(layer != layers.end() && group.size() > 1, "nothing to measure");
-  const weights::MoeWeights& moe = *weights.layers[layer - layers.begin()].moe;
+  const weights::LayerId id{.layer = static_cast<int>(layer - layers.begin())};
+  std::vector<int> experts(static_cast<size_t>(weights.Experts(id).size));
+  std::iota(experts.begin(), experts.end(), 0);
+  const auto leased = weights.LeaseExperts(id, experts);
   Result<ExpertProducts> products =
-      ExpertProducts::Create(*layer, moe, kernels, pool, formats.activations);
+      leased ? ExpertProducts::Create(*layer, *(*leased)->moe, kernels, pool, formats.activations)
+             : Result<ExpertProducts>(leased.error());
   Trial trial(group, pool);
   const Status mine = products ? trial.Prepare() : Status(products.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();

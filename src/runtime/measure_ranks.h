@@ -8,7 +8,7 @@
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 #include "runtime/formats.h"
-#include "weights/model_weights.h"
+#include "weights/weight_store.h"
 
 namespace convene::runtime {
 
@@ -27,7 +27,7 @@ struct RankMeasurement {
 
 // *Collective*, about half a second. `weights` are this rank's share of a model that has a layer of
 // experts. Error: no memory to measure with.
-Result<RankMeasurement> MeasureRank(comm::Group& group, const weights::ModelWeights& weights,
+Result<RankMeasurement> MeasureRank(comm::Group& group, weights::WeightStore& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                                     const Formats& formats);
 

@@ -18,6 +18,7 @@ namespace convene::runtime {
 
 using kernels::Epilogue;
 using schedule::Task;
+using weights::LayerPart;
 
 namespace {
 
@@ -68,7 +69,7 @@ const StepRunner::Operator& StepRunner::OperatorOf(schedule::TaskKind kind) {
   return operators[static_cast<size_t>(kind)];
 }
 
-StepRunner::StepRunner(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
+StepRunner::StepRunner(weights::WeightStore& weights, const kernels::KernelSet& kernels,
                        hardware::ThreadPool& pool, const TransformerOptions& options, KvCache cache,
                        StepMemory memory)
     : options_(options),
@@ -93,8 +94,8 @@ StepRunner::StepRunner(const weights::ModelWeights& weights, const kernels::Kern
       expert_capacity_(options.expert_capacity) {
   for (Activations& activations : memory.frames) {
     const auto index = static_cast<int>(frames_.size());
-    frames_.push_back(std::make_unique<Frame>(weights.spec,
-                                              FrameOptions(weights.spec, options, index),
+    frames_.push_back(std::make_unique<Frame>(weights.spec(),
+                                              FrameOptions(weights.spec(), options, index),
                                               std::move(activations), options.parallel.group));
   }
 }
@@ -109,7 +110,7 @@ void StepRunner::BeginForward(std::span<const SequenceStep> step,
 void StepRunner::BeginEncode(std::span<const EncoderInput> inputs,
                              const strategy::Pipeline& pipeline, bool with_states,
                              const StatesSink* sink) {
-  CHECK(context_.weights.encoder.has_value(), "the model has no encoder");
+  CHECK(context_.spec().has_encoder(), "the model has no encoder");
   logits_sink_ = nullptr;
   states_sink_ = sink;
   std::vector<SequenceStep> step;
@@ -233,13 +234,13 @@ Status StepRunner::End() {
 }
 
 Status StepRunner::Embed(const Task& task, Frame& frame) {
-  const kernels::PackedMatrix& embedding =
-      task.encoder ? context_.weights.encoder->embedding : context_.weights.embedding;
+  const auto embedding = context_.weights.LeaseEmbedding(task.encoder);
+  if (!embedding) return embedding.error();
   const OwnRows own = frame.own();
   context_.pool.ParallelFor(own.count, [&](int64_t i, int) {
     const int64_t row = own.first + i;
     float* hidden = frame.activations.hidden.floats(row);
-    kernels::UnpackRow(embedding, frame.rows.token(row), hidden);
+    kernels::UnpackRow(**embedding, frame.rows.token(row), hidden);
     const float scale = context_.spec().embedding_scale;
     if (scale == 1) return;
     for (int column = 0; column < context_.spec().hidden_size; ++column) hidden[column] *= scale;
@@ -254,21 +255,18 @@ Status StepRunner::NormalizeRows(std::span<const float> weight, const Frame& fra
 }
 
 Status StepRunner::Normalize(const Task& task, Frame& frame) {
+  const weights::WeightStore& weights = context_.weights;
   if (task.layer >= 0) {
-    const weights::LayerWeights& weights = LayerOf(task).weights;
-    return NormalizeRows(task.cross ? weights.cross->norm : weights.attention_norm, frame,
+    return NormalizeRows(weights.AttentionNorm(LayerOf(task).id(), task.cross), frame,
                          /*also_float=*/false);
   }
-  if (task.encoder) {
-    return NormalizeRows(context_.weights.encoder->final_norm, frame, /*also_float=*/true);
-  }
-  if (expert_capacity_.is_limited()) frame.KeepWanted();
-  return NormalizeRows(context_.weights.final_norm, frame, /*also_float=*/false);
+  if (!task.encoder && expert_capacity_.is_limited()) frame.KeepWanted();
+  return NormalizeRows(weights.FinalNorm(task.encoder), frame, /*also_float=*/task.encoder);
 }
 
 Status StepRunner::Project(const Task& task, Frame& frame) {
   const Layer& layer = LayerOf(task);
-  attention_.Project(layer, frame);
+  if (Status projected = attention_.Project(layer, frame); !projected) return projected;
   row_exchange_.SumSquares(frame, layer.spec.attention);
   return {};
 }
@@ -278,28 +276,30 @@ Status StepRunner::Attend(const Task& task, Frame& frame) {
   const bool only_wanted = OnlyWanted(task);
   const bool is_divided = options_.parallel.roles.attention_parts() > 1;
   const model::AttentionSpec& local = layer.spec.attention;
+  const auto leased = context_.weights.LeaseLayer(
+      layer.id(), task.cross ? LayerPart::kCrossAttention : LayerPart::kAttention);
+  if (!leased) return leased.error();
+  const weights::LayerWeights& weights = **leased;
   if (!is_divided) {
     if (Status normalized = Normalize(task, frame); !normalized) return normalized;
   }
   if (task.cross) {
-    frame.num_out = cross_attention_.Run(layer, frame, only_wanted);
+    frame.num_out = cross_attention_.Run(layer, weights, frame, only_wanted);
   } else if (is_divided && local.qk_norm == model::QkNorm::kWholeProjection) {
     const model::AttentionSpec& whole =
         options_.parallel.WholeOf(context_.spec()).layers[task.layer].attention;
-    row_exchange_.NormalizeWhole(frame, local, whole, layer.weights.query_norm,
-                                 layer.weights.key_norm);
-    frame.num_out = attention_.Attend(layer, frame, only_wanted, /*is_normed=*/true);
+    row_exchange_.NormalizeWhole(frame, local, whole, weights.query_norm, weights.key_norm);
+    frame.num_out = attention_.Attend(layer, weights, frame, only_wanted, /*is_normed=*/true);
   } else {
-    attention_.Project(layer, frame);
-    frame.num_out = attention_.Attend(layer, frame, only_wanted, /*is_normed=*/false);
+    if (Status projected = attention_.Project(layer, frame); !projected) return projected;
+    frame.num_out = attention_.Attend(layer, weights, frame, only_wanted, /*is_normed=*/false);
   }
 
   const auto output = [&](Epilogue epilogue, float scale, const RowBuffer& out) {
-    if (task.cross) {
-      cross_attention_.Output(layer, frame, frame.num_out, epilogue, scale, out);
-    } else {
-      attention_.Output(layer, frame, frame.num_out, epilogue, scale, out);
-    }
+    const std::span<const float> no_bias;
+    context_.Multiply(task.cross ? weights.cross->output : weights.output,
+                      frame.activations.attention_out, frame.num_out, epilogue, out,
+                      task.cross ? no_bias : weights.output_bias, {.scale = scale});
   };
   if (is_divided) {
     output(Epilogue::kStore, 1, frame.activations.partial_out);
@@ -319,23 +319,19 @@ Status StepRunner::AddPartials(const Task& task, Frame& frame) {
 }
 
 Status StepRunner::Dense(const Task& task, Frame& frame) {
-  feed_forward_.Dense(LayerOf(task), frame);
-  return {};
+  return feed_forward_.Dense(LayerOf(task), frame);
 }
 
 Status StepRunner::Route(const Task& task, Frame& frame) {
-  feed_forward_.Route(LayerOf(task), frame, Limit(LayerOf(task), frame));
-  return {};
+  return feed_forward_.Route(LayerOf(task), frame, Limit(LayerOf(task), frame));
 }
 
 Status StepRunner::Shared(const Task& task, Frame& frame) {
-  feed_forward_.Shared(LayerOf(task), frame);
-  return {};
+  return feed_forward_.Shared(LayerOf(task), frame);
 }
 
 Status StepRunner::Experts(const Task& task, Frame& frame) {
-  feed_forward_.Experts(LayerOf(task), frame, task.chunk);
-  return {};
+  return feed_forward_.Experts(LayerOf(task), frame, task.chunk);
 }
 
 Status StepRunner::Reduce(const Task& task, Frame& frame) {
@@ -350,12 +346,13 @@ Status StepRunner::Finish(const Task& task, Frame& frame) {
 
 Status StepRunner::RunHead(const Task&, Frame&) {
   // Nobody is to see rows that are worth nothing.
-  if (!AnyHasFailed()) head_.Run(frames(), *logits_sink_);
-  return {};
+  return AnyHasFailed() ? Status() : head_.Run(frames(), *logits_sink_);
 }
 
 Status StepRunner::CrossStore(const Task&, Frame& frame) {
-  for (const Layer& layer : stacks_.decoder()) cross_attention_.Store(layer, frame);
+  for (const Layer& layer : stacks_.decoder()) {
+    if (Status stored = cross_attention_.Store(layer, frame); !stored) return stored;
+  }
   if (states_sink_ != nullptr && *states_sink_ && !AnyHasFailed()) {
     head_.PassStates(frames(), *states_sink_);
   }

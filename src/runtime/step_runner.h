@@ -31,7 +31,7 @@ namespace convene::runtime {
 
 class StepRunner : public LaneWork {
  public:
-  StepRunner(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
+  StepRunner(weights::WeightStore& weights, const kernels::KernelSet& kernels,
              hardware::ThreadPool& pool, const TransformerOptions& options, KvCache cache,
              StepMemory memory);
 
@@ -77,8 +77,8 @@ class StepRunner : public LaneWork {
   using Run = Status (StepRunner::*)(const Task& task, Frame& frame);
   using Skip = void (StepRunner::*)(const Task& task, Frame& frame);
   using StartOf = std::unique_ptr<comm::Exchange> (StepRunner::*)(const Task& task, Frame& frame);
-  // What a kind of task does with its frame: at once, or begun here and done later. An error of
-  // `run` comes before it has changed what `skip` changes.
+  // What a kind of task does with its frame: at once, or begun here and done later. Where `run`
+  // gives an error, `skip` comes after it and finds nothing done that it would do twice.
   struct Operator {
     Run run = nullptr;
     // In its place, once a task has failed: what the exchanges after it ask of the frame.

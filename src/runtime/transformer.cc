@@ -46,14 +46,14 @@ strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFo
 }
 
 struct Transformer::State {
-  State(const weights::ModelWeights& weights, const kernels::KernelSet& kernels,
+  State(weights::WeightStore& weights, const kernels::KernelSet& kernels,
         hardware::ThreadPool& pool, const TransformerOptions& options_in, KvCache cache,
         StepMemory memory)
       : options(options_in),
         runner(weights, kernels, pool, options, std::move(cache), std::move(memory)),
-        programs(options.parallel.WholeOf(weights.spec),
+        programs(options.parallel.WholeOf(weights.spec()),
                  {.step = {.roles = options.parallel.roles,
-                           .bytes = BytesOf({weights.formats, options.activations, options.kv},
+                           .bytes = BytesOf({weights.formats(), options.activations, options.kv},
                                             options.parallel.wire)},
                   .decode_roles = options.parallel.decode_roles,
                   .rank = options.parallel.rank(),
@@ -204,11 +204,11 @@ Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& option
 
 }  // namespace
 
-Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
+Result<Transformer> Transformer::Create(weights::WeightStore& weights,
                                         const kernels::KernelSet& kernels,
                                         hardware::ThreadPool& pool,
                                         const TransformerOptions& options) {
-  for (const model::LayerSpec& layer : AllLayers(weights.spec)) {
+  for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
     if (layer.moe && std::max(layer.moe->top_k, layer.moe->top_groups) > kernels::kMaxTopK) {
       return Error{
           fmt::format("the model activates {} experts of {} groups per token; at most {} are "
@@ -223,8 +223,8 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
                                head_dim, kernels::kMaxHeadDim)};
     }
   }
-  if (const Status fits = CheckRoles(weights.spec, options); !fits) return fits.error();
-  for (const model::LayerSpec& layer : AllLayers(weights.spec)) {
+  if (const Status fits = CheckRoles(weights.spec(), options); !fits) return fits.error();
+  for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
     if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
       return Error{
           fmt::format("a capacity of experts is for models with one expert per token; this one "
@@ -233,15 +233,15 @@ Result<Transformer> Transformer::Create(const weights::ModelWeights& weights,
     }
   }
   if (options.activations == kernels::ActivationFormat::kInt8 &&
-      MostColumns(weights.spec) > kMostInt8Columns) {
+      MostColumns(weights.spec()) > kMostInt8Columns) {
     return Error{
         fmt::format("a matrix of the model has {} columns; int8 activations are supported "
                     "up to {}: use --activations bf16",
-                    MostColumns(weights.spec), kMostInt8Columns)};
+                    MostColumns(weights.spec()), kMostInt8Columns)};
   }
-  Result<KvCache> cache = KvCache::Create(weights.spec, options.kv, options.num_kv_blocks);
+  Result<KvCache> cache = KvCache::Create(weights.spec(), options.kv, options.num_kv_blocks);
   if (!cache) return cache.error();
-  Result<StepMemory> memory = StepMemory::Create(weights.spec, options, pool.size());
+  Result<StepMemory> memory = StepMemory::Create(weights.spec(), options, pool.size());
   if (!memory) return memory.error();
   auto state = std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
                                        std::move(*memory));

@@ -19,7 +19,7 @@
 #include "runtime/recorded_step.h"
 #include "schedule/timeline.h"
 #include "strategy/step.h"
-#include "weights/model_weights.h"
+#include "weights/weight_store.h"
 
 namespace convene::runtime {
 
@@ -145,7 +145,7 @@ class Transformer {
   // Keeps references to all three arguments; the formats of `options` must go with the weights
   // (formats.h). Errors: memory that cannot be had; shapes beyond the kernels' limits; roles that
   // cannot be executed yet.
-  static Result<Transformer> Create(const weights::ModelWeights& weights,
+  static Result<Transformer> Create(weights::WeightStore& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                                     const TransformerOptions& options);
   Transformer(Transformer&&) noexcept;
