@@ -57,9 +57,10 @@ class Tokenizer {
   // that convene does not know, by its name.
   static Result<Tokenizer> Load(const std::string& directory);
 
-  // From the contents of tokenizer.json and tokenizer_config.json; the latter may be empty.
-  static Result<Tokenizer> FromJson(std::string_view tokenizer_json,
-                                    std::string_view tokenizer_config_json = {});
+  // From the contents of tokenizer.json and, where there is one, of tokenizer_config.json.
+  static Result<Tokenizer> FromJson(
+      std::string_view tokenizer_json,
+      std::optional<std::string_view> tokenizer_config_json = std::nullopt);
 
   explicit Tokenizer(TokenizerParts parts);
 

@@ -1,5 +1,6 @@
 // How a Tokenizer comes about: from JSON or from the files of a directory.
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -16,13 +17,13 @@
 namespace convene::text {
 
 Result<Tokenizer> Tokenizer::FromJson(std::string_view tokenizer_json,
-                                      std::string_view tokenizer_config_json) {
+                                      std::optional<std::string_view> tokenizer_config_json) {
   const auto document = ParseJson(tokenizer_json);
   if (!document) return document.error().At("tokenizer.json");
   auto parts = ReadTokenizerJson(*document);
   if (!parts) return parts.error();
-  if (!tokenizer_config_json.empty()) {
-    const auto config_document = ParseJson(tokenizer_config_json);
+  if (tokenizer_config_json) {
+    const auto config_document = ParseJson(*tokenizer_config_json);
     if (!config_document) {
       return config_document.error().At("tokenizer_config.json");
     }
@@ -37,7 +38,7 @@ Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
   if (IsThere(directory + "/tokenizer.json")) {
     const auto tokenizer_json = ReadTokenizerFile(directory + "/tokenizer.json");
     if (!tokenizer_json) return tokenizer_json.error();
-    std::string config_json;
+    std::optional<std::string> config_json;
     if (IsThere(directory + "/tokenizer_config.json")) {
       auto contents = ReadTokenizerFile(directory + "/tokenizer_config.json");
       if (!contents) return contents.error();

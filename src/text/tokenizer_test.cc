@@ -36,7 +36,7 @@ json TinyTokenizer() {
 }
 
 // The message with which the tokenizer is refused.
-std::string Refusal(const json& tokenizer_json, const std::string& config = "") {
+std::string Refusal(const json& tokenizer_json, const std::string& config = "{}") {
   const auto tokenizer = Tokenizer::FromJson(tokenizer_json.dump(), config);
   if (!tokenizer) return tokenizer.error().message;
   ADD_FAILURE() << "accepted: " << tokenizer_json;
@@ -222,6 +222,7 @@ TEST(Tokenizer, RefusesMalformedFields) {
   }
   EXPECT_TRUE(Contains(Refusal(TinyTokenizer(), "{\"bos_token\": 3}"), "bos_token"));
   EXPECT_TRUE(Contains(Refusal(TinyTokenizer(), "nothing"), "tokenizer_config.json"));
+  EXPECT_TRUE(Contains(Refusal(TinyTokenizer(), ""), "tokenizer_config.json"));
 }
 
 TEST(Tokenizer, RefusesTooManySteps) {
