@@ -117,6 +117,14 @@ TEST_F(BinaryTest, ChatWritesWhatRunWritesAfterTheRenderedConversation) {
   EXPECT_EQ(Chat("Hello there\n").out, continued.out);
 }
 
+TEST_F(BinaryTest, WhatTheModelAsksForInVainIsNotedUnlessQuiet) {
+  fs::copy(kDemo, directory_ / "demo");
+  std::ofstream(directory_ / "demo/generation_config.json") << R"({"num_beams": 4})";
+  const std::string chat = fmt::format("chat '{}' --max-tokens 1", (directory_ / "demo").string());
+  EXPECT_THAT(Run(chat, "").err, HasSubstr("generation_config.json also asks for num_beams=4"));
+  EXPECT_EQ(Run(chat + " --quiet", "").err, "");
+}
+
 TEST_F(BinaryTest, ChatStartsOverAndLeavesWhenTold) {
   const Outcome one = Chat("Hello there\n");
   const Outcome both = Chat("Hello there\n/reset\nHello there\n/exit\nHello there\n");

@@ -61,7 +61,7 @@ Result<ModelConfiguration> ReadModelConfiguration(const std::string& directory) 
   if (!generation) return generation.error();
   Result<GenerationConfig> generation_config = ReadGenerationConfig(*generation, config->json);
   if (!generation_config) {
-    return generation_config.error().At(generation_path);
+    return generation_config.error().At(generation->empty() ? config->path : generation_path);
   }
   return ModelConfiguration{*std::move(spec), *std::move(generation_config)};
 }

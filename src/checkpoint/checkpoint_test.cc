@@ -290,6 +290,10 @@ TEST(Checkpoint, NamesTheConfigurationFileAtFault) {
   directory.Write("config.json", directory.config.dump());
   directory.Write("generation_config.json", R"({"top_p": 2})");
   ExpectContains(directory.ErrorOnOpen(), "generation_config.json: top_p is 2");
+  directory.Write("generation_config.json", "{}");
+  directory.config["top_p"] = 2;
+  directory.Write("config.json", directory.config.dump());
+  ExpectContains(directory.ErrorOnOpen(), "/config.json: top_p is 2");
 }
 
 // The tiny model as FP8: its experts' matrices are, and all but one of attention's.

@@ -23,10 +23,17 @@ struct GenerationConfig {
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
   std::optional<int> max_new_tokens;
+  // Fields that change what transformers generates and that convene does not know, with their
+  // values where these are short: "num_beams=4". Those with a value that changes nothing are left
+  // out.
+  std::vector<std::string> unknown;
+  bool is_from_model_config = false;  // config.json said all this
 };
 
 // `generation` is the content of generation_config.json (an empty object where there is no such
-// file), `config` that of config.json, asked for the tokens that the former does not name.
+// file), `config` that of config.json. As in transformers, config.json says everything where
+// `generation` is empty; otherwise it is asked only for the tokens that `generation` does not name.
+// How long a text may become (max_length) is the command line's matter.
 // Errors: fields of the wrong type or out of range.
 Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json& generation,
                                               const nlohmann::json& config);

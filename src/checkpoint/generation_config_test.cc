@@ -47,6 +47,42 @@ TEST(GenerationConfig, TakesTokensFromTheModelsConfigWhereItsOwnFileIsSilent) {
   EXPECT_TRUE(Read("{}")->eos_token_ids.empty());
 }
 
+TEST(GenerationConfig, TakesAllFromTheModelsConfigWhereItIsTheOnlyOne) {
+  const char* config = R"({"do_sample": true, "top_k": 7, "num_beams": 4})";
+  const auto alone = Read("{}", config);
+  ASSERT_TRUE(alone);
+  EXPECT_TRUE(alone->is_from_model_config);
+  EXPECT_EQ(alone->do_sample, true);
+  EXPECT_EQ(alone->top_k, 7);
+  EXPECT_EQ(alone->unknown, std::vector<std::string>{"num_beams=4"});
+  const auto beside = Read(R"({"temperature": 0.5})", config);
+  ASSERT_TRUE(beside);
+  EXPECT_FALSE(beside->is_from_model_config);
+  EXPECT_FALSE(beside->do_sample || beside->top_k);
+  EXPECT_TRUE(beside->unknown.empty());
+}
+
+TEST(GenerationConfig, NamesWhatItDoesNotKnowAndWouldChangeTheText) {
+  const auto config = Read(R"({"num_beams": 4, "typical_p": 0.9, "forced_bos_token_id": 0,
+      "suppress_tokens": [1, 2], "stop_strings": "end", "bad_words_ids": [[1000], [2000], [3000],
+      [4000], [5000], [6000]], "token_healing": true, "sequence_bias": [[[1, 2], -5.0]]})");
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->unknown, (std::vector<std::string>{
+                                 "num_beams=4", "typical_p=0.9", "stop_strings=\"end\"",
+                                 "bad_words_ids", "suppress_tokens=[1,2]", "forced_bos_token_id=0",
+                                 "sequence_bias=[[[1,2],-5.0]]", "token_healing=true"}));
+}
+
+TEST(GenerationConfig, IsSilentAboutValuesThatChangeNothing) {
+  const auto config = Read(R"({"num_beams": 1, "num_beam_groups": 1.0, "penalty_alpha": 0,
+      "min_length": 0, "min_new_tokens": null, "typical_p": 1.0, "epsilon_cutoff": 0.0,
+      "no_repeat_ngram_size": 0, "suppress_tokens": [], "forced_eos_token_id": null,
+      "token_healing": false, "guidance_scale": 1, "sequence_bias": {},
+      "early_stopping": true, "use_cache": true, "max_length": 4096, "pad_token_id": 3})");
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->unknown, std::vector<std::string>{});
+}
+
 TEST(GenerationConfig, RefusesBadValues) {
   EXPECT_EQ(Read(R"({"temperature": -1})").error().message,
             "temperature is -1, but must be a number from 0 to 100");

@@ -17,6 +17,7 @@
 #include "cli/batch_progress.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/sampling_options.h"
 #include "cli/value_options.h"
 #include "engine/engine.h"
 #include "openai/answer.h"
@@ -161,6 +162,7 @@ class Batch : public Command {
     if (const Status fitted = FitEncoder(*tokenizer); !fitted) return fitted;
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
+    NoteUnknownFields((*model)->generation_config());
     defaults_ = engine::DefaultSampling((*model)->generation_config());
     engine_ = std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer),
                                                model_.load.max_sequences);

@@ -68,6 +68,7 @@ class Chat : public Command {
     if (isatty(STDIN_FILENO) == 1) terminal_.emplace();
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_options_, ranks());
     if (!model) return model.error();
+    NoteUnknownFields((*model)->generation_config());
     if (terminal_) terminal_->StandBeforeNewHandlers();
     engine::Engine engine(*std::move(model), *std::move(tokenizer), /*max_sequences=*/1);
     InterruptWatch interrupt(terminal_ ? SecondPress::kIsTheSame : SecondPress::kEndsProgram);

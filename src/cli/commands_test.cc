@@ -13,6 +13,7 @@ namespace convene::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST_F(CommandsTest, EveryCommandHasAHelpThatFitsAScreenWithAnExample) {
@@ -65,6 +66,37 @@ TEST_F(CommandsTest, FailuresAreStatusOneAndNameTheirCause) {
   outcome = Run({"run", model_, "--prompt", "x"});
   EXPECT_EQ(outcome.status, kFailure);
   EXPECT_THAT(outcome.err, HasSubstr("tokenizer.json"));
+}
+
+TEST_F(CommandsTest, AnEmptyTokenizerConfigIsNoMissingOne) {
+  const std::vector<std::string> run = {"run", model_, "--prompt", "x", "--max-tokens", "1"};
+  const std::vector<std::string> tokenize = {"tokenize", model_, "--text", "x"};
+  for (const std::vector<std::string>& words : {run, tokenize}) {
+    Write("model/tokenizer_config.json", "");
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.status, kFailure);
+    EXPECT_THAT(outcome.err, HasSubstr("tokenizer_config.json"));
+    Write("model/tokenizer_config.json", "{}");
+    EXPECT_EQ(Run(words).status, kSuccess);
+    fs::remove(model_ / "tokenizer_config.json");
+    EXPECT_EQ(Run(words).status, kSuccess);
+  }
+}
+
+TEST_F(CommandsTest, WhatTheModelAsksForInVainIsNotedWhereItWouldChangeAnAnswer) {
+  Write("model/generation_config.json", R"({"num_beams": 4, "typical_p": 0.9, "top_k": 5})");
+  Write("in", R"({"custom_id": "a", "method": "POST", "url": "/v1/completions",)"
+              R"( "body": {"model": "m", "prompt": "x", "max_tokens": 1}})");
+  const std::string note =
+      "generation_config.json also asks for num_beams=4, typical_p=0.9, which convene does not do: "
+      "answers may differ from transformers'\n";
+  EXPECT_THAT(Run({"run", model_, "--prompt", "x", "--max-tokens", "1"}).err, HasSubstr(note));
+  EXPECT_THAT(Run({"batch", model_, "--input", Path("in"), "--output", Path("out")}).err,
+              HasSubstr(note));
+  const Outcome bench = Run(
+      {"bench", model_, "-p", "4", "-n", "3", "--batch", "1", "--repeat", "1", "--threads", "1"});
+  EXPECT_EQ(bench.status, kSuccess) << bench.err;
+  EXPECT_THAT(bench.err, Not(HasSubstr("num_beams")));
 }
 
 TEST_F(CommandsTest, FilesThatCannotBeWrittenAreSeenBeforeTheWork) {

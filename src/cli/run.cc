@@ -56,6 +56,7 @@ class RunPrompt : public Command {
 
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
+    NoteUnknownFields((*model)->generation_config());
     engine::Engine engine(*std::move(model), *std::move(tokenizer), /*max_sequences=*/1);
     memory_.Sample();
     engine::Request request =

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "base/message.h"
 #include "cli/value_options.h"
 #include "engine/engine.h"
 
@@ -57,6 +58,14 @@ engine::Request RequestOf(const SamplingFlags& flags, const checkpoint::Generati
   request.stop = flags.stop;
   request.ignore_eos = flags.ignore_eos;
   return request;
+}
+
+void NoteUnknownFields(const checkpoint::GenerationConfig& config) {
+  if (config.unknown.empty()) return;
+  PrintNote(
+      "{} also asks for {}, which convene does not do: answers may differ from transformers'\n",
+      config.is_from_model_config ? "config.json" : "generation_config.json",
+      fmt::join(config.unknown, ", "));
 }
 
 }  // namespace convene::cli

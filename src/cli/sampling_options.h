@@ -35,4 +35,8 @@ Status CheckSampling(const SamplingFlags& flags);
 engine::Request RequestOf(const SamplingFlags& flags, const checkpoint::GenerationConfig& config,
                           std::optional<int> default_max_tokens);
 
+// A note that names the fields of the model's generation_config.json that convene does not know;
+// none where there are none. For commands whose answers they would change.
+void NoteUnknownFields(const checkpoint::GenerationConfig& config);
+
 }  // namespace convene::cli
