@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "base/result.h"
 #include "comm/group.h"
@@ -31,17 +30,19 @@ class Command {
   // Whether a Run without error left out a part of what was asked: the exit status is then 3.
   virtual bool left_out_a_part() const { return false; }
 
-  // Where this process looks for the model, where the command loads one: on another rank than 0,
-  // which does not Run, that may be another place.
+  // Where this process looks for the model that all ranks load and compute with; on another rank
+  // than 0, which does not Run, that may be another place. Empty: rank 0 does all there is to do.
   virtual std::string model_directory() const { return ""; }
+
+  // Whether one of several ranks must not even do it by itself, because it would have its share of
+  // the machine alone: for commands that measure or compute long.
+  virtual bool refuses_ranks() const { return false; }
 
   // The ranks that this process was started with, itself rank 0; before Run.
   void UseRanks(comm::Group* ranks) { ranks_ = ranks; }
 
  protected:
   comm::Group* ranks() const { return ranks_; }
-  // Error if there are several.
-  Status CheckAlone(std::string_view command) const;
 
  private:
   comm::Group* ranks_ = nullptr;

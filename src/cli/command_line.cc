@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -17,6 +20,7 @@
 
 #include "base/environment.h"
 #include "base/message.h"
+#include "base/quote.h"
 #include "checkpoint/model_path.h"
 #include "cli/chat_terminal.h"
 #include "cli/help_formatter.h"
@@ -84,6 +88,56 @@ Status CheckModel(const CLI::App& parser) {
   return checkpoint::CheckModelPath(model->results().front());
 }
 
+// As "--seed 2", each value of an option by itself. Without MODEL, which may lie elsewhere on each
+// host.
+std::set<std::string> GivenOptions(const CLI::App& parser) {
+  std::set<std::string> given;
+  for (const CLI::Option* option : parser.get_options()) {
+    if (!option->nonpositional()) continue;
+    const bool takes_value = option->get_items_expected_max() > 0;
+    for (const std::string& value : option->results())
+      given.insert(option->get_name() + (takes_value ? " " + value : ""));
+  }
+  return given;
+}
+
+// Options of other ranks than rank 0 have no effect, which who gave them should know. Collective.
+void NoteOtherOptions(comm::Group& ranks, const CLI::App& parser) {
+  constexpr char kEnd = '\0';  // no word of a command line holds one
+  const std::set<std::string> mine = GivenOptions(parser);
+  std::string text;
+  for (const std::string& option : mine) text += option + kEnd;
+  const std::vector<std::string> texts = comm::GatherTexts(ranks, text, "comparing options");
+  const auto other =
+      std::ranges::find_if(texts, [&](const auto& of_rank) { return of_rank != text; });
+  if (ranks.rank() != 0 || other == texts.end()) return;
+  std::set<std::string> theirs;
+  std::istringstream options(*other);
+  for (std::string option; std::getline(options, option, kEnd);) theirs.insert(option);
+  std::vector<std::string> shown;
+  std::ranges::set_difference(theirs, mine, std::back_inserter(shown));
+  const bool has_fewer = shown.empty();
+  if (has_fewer) std::ranges::set_difference(mine, theirs, std::back_inserter(shown));
+  constexpr size_t kLong = 60;
+  for (std::string& option : shown)
+    option = option.size() > kLong ? Quote(option) : Printable(option);
+  PrintNote("rank {} was started with other options ({}{}); those of rank 0 count\n",
+            other - texts.begin(), has_fewer ? "without " : "", fmt::join(shown, ", "));
+}
+
+// What rank 0 says of ranks that the command has no use for.
+Status CheckRanks(const Subcommand& chosen, int num_ranks) {
+  if (num_ranks == 1 || !chosen.command->model_directory().empty()) return {};
+  const std::string name = chosen.parser->get_name();
+  if (chosen.command->refuses_ranks()) {
+    return Error{
+        fmt::format("{} runs on one rank, and {} were started: leave mpirun out", name, num_ranks)};
+  }
+  PrintNote("{} needs one rank, and {} were started: rank 0 does the work, the others do nothing\n",
+            name, num_ranks);
+  return {};
+}
+
 // What the other ranks do: whatever rank 0's command tells them.
 int Follow(comm::Group& ranks, const std::string& model_directory) {
   // Rank 0 has told the error.
@@ -116,10 +170,12 @@ int RunOnRanks(const ParsedLine& line) {
                         "what the command line asks for");
   if (!same) return speaks ? Refuse(same.error()) : kUsage;
   if (line.help) return speaks ? ShowHelp(*line.help) : kSuccess;
+  NoteOtherOptions(**ranks, *line.chosen->parser);
   std::unique_ptr<Command>& command = line.chosen->command;
   if (!speaks) return Follow(**ranks, command->model_directory());
   command->UseRanks(ranks->get());
   Status status = CheckModel(*line.chosen->parser);
+  if (status) status = CheckRanks(*line.chosen, (*ranks)->size());
   if (status) status = command->Run();
   const Status flushed = FlushOutput();
   const bool in_part = status && flushed && command->left_out_a_part();
@@ -174,12 +230,6 @@ void EndWithoutMemory() {
 }
 
 }  // namespace
-
-Status Command::CheckAlone(std::string_view command) const {
-  if (ranks_ == nullptr || ranks_->size() == 1) return {};
-  return Error{fmt::format("{} runs on one rank, and {} were started: leave mpirun out", command,
-                           ranks_->size())};
-}
 
 int RunCommandLine(int argc, const char* const* argv, std::span<const CommandEntry> commands) {
   command_thread = std::this_thread::get_id();

@@ -72,8 +72,9 @@ class Compare : public Command {
     AddJsonOption(app, json_path_);
   }
 
+  bool refuses_ranks() const override { return true; }
+
   Status Run() override {
-    if (const Status alone = CheckAlone("compare"); !alone) return alone;
     if (const Status checked = CheckPredictsText(model_.directory); !checked) return checked;
     if (weights::IsPackedDirectory(model_.directory)) {
       return Error{fmt::format(

@@ -26,7 +26,6 @@ class Completion : public Command {
   }
 
   Status Run() override {
-    if (const Status alone = CheckAlone("completion"); !alone) return alone;
     const std::vector<CompletionCommand> commands = CompletionsOf(*program_);
     const std::string name = program_->get_name();
     const Status written = WriteOutput(shell_ == "bash"  ? BashCompletion(name, commands)

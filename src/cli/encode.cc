@@ -45,8 +45,9 @@ class EncodeText : public Command {
     AddCapacityOption(app, model_);
   }
 
+  bool refuses_ranks() const override { return true; }
+
   Status Run() override {
-    if (const Status alone = CheckAlone("encode"); !alone) return alone;
     const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
     if (!spec) return spec.error();
     if (!spec->has_encoder()) {

@@ -68,8 +68,9 @@ class Measure : public Command {
     AddJsonOption(app, json_path_);
   }
 
+  bool refuses_ranks() const override { return true; }
+
   Status Run() override {
-    if (const Status alone = CheckAlone("measure"); !alone) return alone;
     options_.disk_is_required = !options_.disk_directory.empty();
     if (!options_.disk_is_required) options_.disk_directory = CacheDirectory();
 

@@ -7,14 +7,12 @@
 #include <cstring>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/quote.h"
 #include "base/read_file.h"
 
 namespace convene::comm {
-namespace {
 
 std::vector<std::string> GatherTexts(Group& group, const std::string& mine, std::string what) {
   std::vector<std::string> texts;
@@ -22,8 +20,6 @@ std::vector<std::string> GatherTexts(Group& group, const std::string& mine, std:
     texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return texts;
 }
-
-}  // namespace
 
 Status AgreeOnSuccess(Group& group, const Status& mine) {
   if (group.size() == 1) return mine;

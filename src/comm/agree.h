@@ -4,12 +4,16 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/result.h"
 #include "comm/group.h"
 
 namespace convene::comm {
+
+// Collective: every rank's text, in the order of ranks. `what` names the exchange, as in Group.
+std::vector<std::string> GatherTexts(Group& group, const std::string& mine, std::string what);
 
 // Collective: every rank gives how it fared. Success if all fared well, otherwise on every rank
 // the error of the first that did not, with its kind, and with "rank 1 (host): " before its message

@@ -72,7 +72,37 @@ refuses "without overlap" 2 run models/demo --prompt x --micro-batches 2 --no-ov
 refuses "micro-batches" 2 run models/demo --prompt x --micro-batches 65
 refuses "there is no command" 2 rnu models/demo
 refuses "there is no option" 2 run models/demo --bogus
-refuses "runs on one rank" 2 encode models/demo --text x --out "$work/states.npy"
+refuses "encode runs on one rank" 2 encode models/demo --text x --out "$work/states.npy"
+refuses "compare runs on one rank" 2 compare models/demo --text models/demo/validation.txt --formats int8
+refuses "measure runs on one rank" 2 measure --seconds 0.01
+
+# A command that has no use for several ranks: one of them does it, once, and says so.
+for command in "tokenize models/demo --text Once" "detokenize models/demo --ids 5" "completion bash"; do
+  read -ra words <<<"$command"
+  "$convene" "${words[@]}" >"$work/one" 2>"$work/err" || fail "$command alone"
+  grep -q "one rank" "$work/err" && fail "$command alone: $(cat "$work/err")"
+  ranks 3 "${words[@]}" >"$work/out" 2>"$work/err" || fail "$command: $(tail -1 "$work/err")"
+  cmp -s "$work/one" "$work/out" || fail "$command on ranks: $(cat "$work/out")"
+  [ "$(grep -c "^${words[0]} needs one rank, and 3 were started: rank 0 does the work" "$work/err")" = 1 ] \
+    || fail "$command on ranks: $(cat "$work/err")"
+done
+
+# Command lines of their own: rank 0's options count, and the first that has others is told of.
+lines_of_two() { # OPTIONS OPTIONS
+  # shellcheck disable=SC2086
+  timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo -p x -n 2 $1 : \
+    -n 1 "$convene" run ./models/demo --prompt x --max-tokens 2 $2 >"$work/out" 2>"$work/err" || fail "run with '$1' and '$2'"
+}
+"$convene" run models/demo -p x -n 2 --seed 1 >"$work/one" 2>/dev/null
+lines_of_two "--seed 1" "--seed 2 --wire f32"
+cmp -s "$work/one" "$work/out" || fail "the options of rank 1 count: $(cat "$work/out")"
+[ "$(grep "other options" "$work/err")" = \
+  "rank 1 was started with other options (--seed 2, --wire f32); those of rank 0 count" ] || fail "other options: $(cat "$work/err")"
+lines_of_two "--threads 1" ""
+grep -qxF "rank 1 was started with other options (without --threads 1); those of rank 0 count" "$work/err" \
+  || fail "fewer options: $(cat "$work/err")"
+lines_of_two "--seed 1 --no-overlap" "--no-overlap --seed=1"
+if grep -q "other options" "$work/err"; then fail "the same options: $(cat "$work/err")"; fi
 
 # A command line that makes no sense on another rank than 0.
 status=0
