@@ -39,10 +39,10 @@ void CheckLayer(const model::LayerSpec& layer) {
   }
   const model::MoeSpec& moe = *layer.moe;
   CHECK(moe.top_k > 0 && moe.top_k <= moe.num_experts && moe.intermediate_size > 0);
-  CHECK(moe.num_groups > 0 && moe.num_experts % moe.num_groups == 0);
-  CHECK(moe.top_groups > 0 && moe.top_groups <= moe.num_groups);
+  CHECK(moe.num_expert_groups > 0 && moe.num_experts % moe.num_expert_groups == 0);
+  CHECK(moe.top_expert_groups > 0 && moe.top_expert_groups <= moe.num_expert_groups);
   // All that are chosen lie in the groups that are.
-  CHECK(moe.num_experts / moe.num_groups * moe.top_groups >= moe.top_k);
+  CHECK(moe.num_experts / moe.num_expert_groups * moe.top_expert_groups >= moe.top_k);
   CHECK(moe.shared_intermediate_size >= 0 && std::isfinite(moe.routed_scale));
 }
 

@@ -119,8 +119,8 @@ std::string DescribeExperts(const MoeSpec& moe) {
   std::string text =
       fmt::format("{} of width {}, {} per token", moe.num_experts,
                   FormatCount(static_cast<uint64_t>(moe.intermediate_size)), moe.top_k);
-  if (moe.num_groups > moe.top_groups) {
-    text += fmt::format(" of {} of {} groups", moe.top_groups, moe.num_groups);
+  if (moe.num_expert_groups > moe.top_expert_groups) {
+    text += fmt::format(" of {} of {} expert groups", moe.top_expert_groups, moe.num_expert_groups);
   }
   if (moe.correction_bias) text += ", chosen with a bias per expert";
   text += ", " + DescribeWeights(moe);

@@ -32,7 +32,7 @@ TEST(DescribeModel, TellsOfLatentsGroupsAndSigmoids) {
       "attention: 128 heads of 128 + 64 rotated, values of 128, from latents\n"
       "latents: 512 for keys and values, 1,536 for queries; cached are 512 + 64 per token and "
       "layer\n"
-      "experts: 256 of width 2,048, 8 per token of 4 of 8 groups, chosen with a bias per "
+      "experts: 256 of width 2,048, 8 per token of 4 of 8 expert groups, chosen with a bias per "
       "expert, weights by sigmoid sum to 2.5\n"
       "shared expert: width 2,048\n"
       "dense FFN: width 18,432\n"

@@ -138,9 +138,9 @@ ordered_json ExpertsToJson(const model::MoeSpec& moe) {
   ordered_json json = {{"experts", moe.num_experts},
                        {"experts_per_token", moe.top_k},
                        {"expert_width", moe.intermediate_size}};
-  if (moe.num_groups > 1) {
-    json["expert_groups"] = moe.num_groups;
-    json["groups_per_token"] = moe.top_groups;
+  if (moe.num_expert_groups > 1) {
+    json["expert_groups"] = moe.num_expert_groups;
+    json["groups_per_token"] = moe.top_expert_groups;
   }
   json["router"] = moe.score == model::RouterScore::kSigmoid ? "sigmoid" : "softmax";
   if (moe.shared_intermediate_size > 0) json["shared_expert_width"] = moe.shared_intermediate_size;

@@ -49,13 +49,14 @@ int TakeLargest(const Value& value, int begin, int end, int wanted, int32_t* bes
 // The chosen experts in increasing order; the largest value(expert) is the best.
 template <typename Value>
 void Choose(const Router& router, const Value& value, int32_t* experts) {
-  if (router.num_groups == router.top_groups) {
+  if (router.num_expert_groups == router.top_expert_groups) {
     TakeLargest(value, 0, router.num_experts, router.top_k, experts, 0);
     std::sort(experts, experts + router.top_k);
     return;
   }
-  DCHECK(router.num_experts % router.num_groups == 0 && router.top_groups <= kMaxTopK);
-  const int size = router.num_experts / router.num_groups;
+  DCHECK(router.num_experts % router.num_expert_groups == 0 &&
+         router.top_expert_groups <= kMaxTopK);
+  const int size = router.num_experts / router.num_expert_groups;
   const auto group_value = [&](int group) {
     int32_t best[2];
     const int found = TakeLargest(value, group * size, (group + 1) * size, 2, best, 0);
@@ -63,10 +64,10 @@ void Choose(const Router& router, const Value& value, int32_t* experts) {
     return value(best[0]) + value(best[1]);
   };
   std::array<int32_t, kMaxTopK> groups;
-  TakeLargest(group_value, 0, router.num_groups, router.top_groups, groups.data(), 0);
-  std::sort(groups.begin(), groups.begin() + router.top_groups);
+  TakeLargest(group_value, 0, router.num_expert_groups, router.top_expert_groups, groups.data(), 0);
+  std::sort(groups.begin(), groups.begin() + router.top_expert_groups);
   int found = 0;
-  for (int i = 0; i < router.top_groups; ++i) {
+  for (int i = 0; i < router.top_expert_groups; ++i) {
     const int first = groups[i] * size;
     found = TakeLargest(value, first, first + size, router.top_k, experts, found);
   }

@@ -20,9 +20,9 @@ struct Router {
   RouterScore score = RouterScore::kSoftmax;
   // kSigmoid: (num_experts), added to the scores for choosing only; or null.
   const float* correction = nullptr;
-  // Of consecutive experts, of equal size; the best top_groups (at most kMaxTopK) of them compete.
-  int num_groups = 1;
-  int top_groups = 1;
+  // Groups of consecutive experts; the best top_expert_groups (at most kMaxTopK) of them compete.
+  int num_expert_groups = 1;
+  int top_expert_groups = 1;
   GroupScore group_score = GroupScore::kMax;
   RouterNorm norm = RouterNorm::kNone;
   float norm_p = 1;

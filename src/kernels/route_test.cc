@@ -122,7 +122,7 @@ TEST(SelectExperts, ChoosesAmongTheGroupsWithTheLargestScore) {
   float logits[] = {5, -9, 4, 4, 3, 4.5f};  // groups of two
   int32_t experts[2];
   float weights[2];
-  Router router{.num_experts = 6, .top_k = 2, .num_groups = 3, .top_groups = 1};
+  Router router{.num_experts = 6, .top_k = 2, .num_expert_groups = 3, .top_expert_groups = 1};
   SelectExperts(router, logits, experts, weights);
   EXPECT_EQ(experts[0], 0);
   EXPECT_EQ(experts[1], 1);
@@ -142,16 +142,19 @@ TEST(SelectExperts, TakesTheLowestGroupAndIndexOnTies) {
   int32_t experts[3];
   float weights[3];
   for (const auto kind : {GroupScore::kMax, GroupScore::kTopTwoSum}) {
-    Router router{
-        .num_experts = 12, .top_k = 3, .num_groups = 4, .top_groups = 2, .group_score = kind};
+    Router router{.num_experts = 12,
+                  .top_k = 3,
+                  .num_expert_groups = 4,
+                  .top_expert_groups = 2,
+                  .group_score = kind};
     SelectExperts(router, logits.data(), experts, weights);
     EXPECT_EQ(std::vector<int32_t>(experts, experts + 3), (std::vector<int32_t>{0, 1, 2}));
   }
   logits = {0, 0, 2, 2, 0, 0, 2, 2, 0, 0, 2, 2};  // groups of one have no second
   Router router{.num_experts = 12,
                 .top_k = 3,
-                .num_groups = 12,
-                .top_groups = 3,
+                .num_expert_groups = 12,
+                .top_expert_groups = 3,
                 .group_score = GroupScore::kTopTwoSum};
   SelectExperts(router, logits.data(), experts, weights);
   EXPECT_EQ(std::vector<int32_t>(experts, experts + 3), (std::vector<int32_t>{2, 3, 6}));
@@ -192,8 +195,8 @@ TEST(SelectExperts, EqualsItsDefinitionWithGroupsAndCorrection) {
                    .top_k = 5,
                    .score = RouterScore::kSigmoid,
                    .correction = correction.data(),
-                   .num_groups = kGroups,
-                   .top_groups = 3,
+                   .num_expert_groups = kGroups,
+                   .top_expert_groups = 3,
                    .group_score = GroupScore::kTopTwoSum},
                   logits.data(), experts.data(), weights);
     ASSERT_EQ(experts, want);

@@ -106,20 +106,23 @@ Result<ModelSpec> ReadDeepseek(ConfigFields& config, const DeepseekDefaults& def
   return spec;
 }
 
-void ReadExpertGroups(ConfigFields& config, int num_groups, int top_groups, MoeSpec& moe) {
-  moe.num_groups = config.Integer("n_group", num_groups, kExperts);
-  moe.top_groups = config.Integer("topk_group", top_groups, kExperts);
-  if (moe.num_experts % moe.num_groups != 0) {
+void ReadExpertGroups(ConfigFields& config, int num_expert_groups, int top_expert_groups,
+                      MoeSpec& moe) {
+  moe.num_expert_groups = config.Integer("n_group", num_expert_groups, kExperts);
+  moe.top_expert_groups = config.Integer("topk_group", top_expert_groups, kExperts);
+  if (moe.num_experts % moe.num_expert_groups != 0) {
     config.Fail(fmt::format("{} experts cannot be divided into {} groups", moe.num_experts,
-                            moe.num_groups));
-    moe.num_groups = 1;
+                            moe.num_expert_groups));
+    moe.num_expert_groups = 1;
   }
-  if (moe.top_groups > moe.num_groups) {
-    config.Fail(fmt::format("topk_group {} is more than the {} groups there are", moe.top_groups,
-                            moe.num_groups));
-  } else if (int64_t{moe.top_groups} * (moe.num_experts / moe.num_groups) < moe.top_k) {
+  if (moe.top_expert_groups > moe.num_expert_groups) {
+    config.Fail(fmt::format("topk_group {} is more than the {} groups there are",
+                            moe.top_expert_groups, moe.num_expert_groups));
+  } else if (int64_t{moe.top_expert_groups} * (moe.num_experts / moe.num_expert_groups) <
+             moe.top_k) {
     config.Fail(fmt::format("{} groups of {} experts have fewer than the {} experts of a token",
-                            moe.top_groups, moe.num_experts / moe.num_groups, moe.top_k));
+                            moe.top_expert_groups, moe.num_experts / moe.num_expert_groups,
+                            moe.top_k));
   }
 }
 

@@ -25,7 +25,8 @@ struct DeepseekDefaults {
 Result<ModelSpec> ReadDeepseek(ConfigFields& config, const DeepseekDefaults& defaults, MoeSpec moe);
 
 // Groups of experts of which a router chooses among the best; 1 and 1 where there are none.
-void ReadExpertGroups(ConfigFields& config, int num_groups, int top_groups, MoeSpec& moe);
+void ReadExpertGroups(ConfigFields& config, int num_expert_groups, int top_expert_groups,
+                      MoeSpec& moe);
 
 // Any other text in a field that is there is a mistake.
 void CheckText(ConfigFields& config, std::string_view field, std::string_view expected);

@@ -95,7 +95,7 @@ TEST(Deepseek, ReadsV2Lite) {
   EXPECT_FALSE(moe.shared_expert_gate);
   EXPECT_EQ(moe.score, RouterScore::kSoftmax);
   EXPECT_EQ(moe.router_norm, RouterNorm::kNone);
-  EXPECT_EQ(moe.num_groups, 1);
+  EXPECT_EQ(moe.num_expert_groups, 1);
   EXPECT_EQ(moe.routed_scale, 1);
   EXPECT_FALSE(moe.correction_bias);
 
@@ -121,8 +121,8 @@ TEST(Deepseek, ReadsV3InFp8) {
   EXPECT_EQ(layer.moe->score, RouterScore::kSigmoid);
   EXPECT_TRUE(layer.moe->correction_bias);
   EXPECT_EQ(layer.moe->group_score, GroupScore::kTopTwoSum);
-  EXPECT_EQ(layer.moe->num_groups, 8);
-  EXPECT_EQ(layer.moe->top_groups, 4);
+  EXPECT_EQ(layer.moe->num_expert_groups, 8);
+  EXPECT_EQ(layer.moe->top_expert_groups, 4);
   EXPECT_EQ(layer.moe->router_norm, RouterNorm::kSum);
   EXPECT_EQ(layer.moe->routed_scale, 2.5f);
   EXPECT_EQ(layer.moe->shared_intermediate_size, 2048);
@@ -177,12 +177,12 @@ TEST(Deepseek, V2DividesBySumInsteadOfScaling) {
 TEST(Deepseek, V2LimitsGroupsOnlyWhereTheMethodSaysSo) {
   const auto greedy = Read(Config("deepseek_v2", R"("n_group": 8, "topk_group": 3)"));
   ASSERT_TRUE(greedy) << greedy.error().message;
-  EXPECT_EQ(greedy->layers[0].moe->num_groups, 1);
+  EXPECT_EQ(greedy->layers[0].moe->num_expert_groups, 1);
   const auto limited = Read(Config(
       "deepseek_v2", R"("n_group": 8, "topk_group": 3, "topk_method": "group_limited_greedy")"));
   ASSERT_TRUE(limited) << limited.error().message;
-  EXPECT_EQ(limited->layers[0].moe->num_groups, 8);
-  EXPECT_EQ(limited->layers[0].moe->top_groups, 3);
+  EXPECT_EQ(limited->layers[0].moe->num_expert_groups, 8);
+  EXPECT_EQ(limited->layers[0].moe->top_expert_groups, 3);
   EXPECT_EQ(limited->layers[0].moe->group_score, GroupScore::kMax);
 }
 

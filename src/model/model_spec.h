@@ -86,8 +86,8 @@ struct MoeSpec {
   bool router_bias = false;  // of the logits
   RouterScore score = RouterScore::kSoftmax;
   bool correction_bias = false;  // per expert, added to the scores for choosing only
-  int num_groups = 1;            // of consecutive experts; the top_groups best of them compete
-  int top_groups = 1;
+  int num_expert_groups = 1;  // of consecutive experts; the top_expert_groups best of them compete
+  int top_expert_groups = 1;
   GroupScore group_score = GroupScore::kMax;
   RouterNorm router_norm = RouterNorm::kNone;
   float router_norm_p = 1.0f;

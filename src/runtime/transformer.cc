@@ -209,11 +209,11 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights,
                                         hardware::ThreadPool& pool,
                                         const TransformerOptions& options) {
   for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
-    if (layer.moe && std::max(layer.moe->top_k, layer.moe->top_groups) > kernels::kMaxTopK) {
+    if (layer.moe && std::max(layer.moe->top_k, layer.moe->top_expert_groups) > kernels::kMaxTopK) {
       return Error{
           fmt::format("the model activates {} experts of {} groups per token; at most {} are "
                       "supported",
-                      layer.moe->top_k, layer.moe->top_groups, kernels::kMaxTopK)};
+                      layer.moe->top_k, layer.moe->top_expert_groups, kernels::kMaxTopK)};
     }
     const model::AttentionSpec& attention = layer.attention;
     const int key_dim = attention.latent ? attention.latent->key_dim() : 0;
