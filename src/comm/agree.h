@@ -34,8 +34,8 @@ Status AgreeOnDigests(Group& group, std::span<const NamedDigest> mine, const std
 // The name of the host that this process runs on.
 std::string HostName();
 
-// Of the running system: processes with the same one share a monotonic clock and the numbers of
-// files. Names of hosts need not differ.
+// Tells running systems apart, also where hosts have the same name: processes with the same
+// MachineName share a monotonic clock and the numbers of files.
 std::string MachineName();
 
 }  // namespace convene::comm

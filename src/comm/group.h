@@ -51,19 +51,19 @@ class Group {
                                           std::span<const std::span<std::byte>> receive,
                                           std::string what);
 
-  // Bytes of all exchanges so far that left for other ranks, counted when each is started. Without
-  // what a rank sends to itself, and without what a network adds to them.
+  // The bytes that this rank has sent to other ranks, counted when an exchange starts. They do not
+  // include what it sends to itself, nor what a network adds.
   uint64_t sent_bytes() const { return sent_bytes_; }
 
   // Waits with a poll that sleeps longer and longer, so that a waiting rank leaves its core to
   // others.
   void Wait(Exchange& exchange);
 
-  // Blocking, on kControlQueue, made of StartAllToAll:
+  // These three block, and use kControlQueue:
   void Barrier(std::string what);
-  // `bytes` of rank `root` to everybody; others get it resized.
+  // Sends `bytes` of rank `root` to all others, where it is resized.
   void Broadcast(int root, std::vector<std::byte>* bytes, std::string what);
-  // Everybody's `bytes`, in the order of ranks.
+  // Returns the `bytes` of all ranks, in their order.
   std::vector<std::vector<std::byte>> AllGather(std::span<const std::byte> bytes, std::string what);
 
  protected:

@@ -10,11 +10,12 @@
 
 namespace convene::engine {
 
-// On rank 0, before it loads: the others load the same, with the same options but for `edit`.
-// *Collective* with WaitForLoad.
+// Rank 0 calls this before it loads a model: the other ranks load the same one with the same
+// options (all but `edit`, which does not travel). *Collective* with WaitForLoad.
 void AnnounceLoad(comm::Group& group, const std::string& directory, const LoadOptions& options);
 
-// On rank 0, at the end, also of a command that loads nothing: the others return.
+// Rank 0 calls this at the end of every command, also of one that loads nothing: the others then
+// leave FollowRankZero.
 void Dismiss(comm::Group& group);
 
 struct AnnouncedLoad {
@@ -22,7 +23,8 @@ struct AnnouncedLoad {
   LoadOptions options;    // with `group`
 };
 
-// On all others: what rank 0 loads next; nothing once it has dismissed them. *Collective.*
+// All other ranks call this to learn what rank 0 loads next; nothing once it has dismissed them.
+// *Collective.*
 std::optional<AnnouncedLoad> WaitForLoad(comm::Group& group);
 
 }  // namespace convene::engine

@@ -19,18 +19,18 @@ struct FormatWishes {
   std::optional<kernels::KvFormat> kv = {};                   // unset: DefaultFormats
 };
 
-// The formats with these weights. Errors: formats that do not go together, a group that there is
-// not.
+// The formats that `wishes` give with these weights. Errors: formats that do not go together, a
+// number of columns per int4 scale that no kernel has.
 Result<runtime::Formats> ResolveFormats(const FormatWishes& wishes, kernels::WeightFormat weights);
 
 struct ChosenFormats {
   runtime::Formats formats;
   MemoryPlan memory;
-  std::string reason;  // of `auto`, for a person; otherwise empty
+  std::string reason;  // why `auto` took these, as a line for people; otherwise empty
 };
 
-// `plan` says what formats need. With `auto`, bf16, int8 and int4 are tried in this order.
-// Errors: as ResolveFormats; too little memory (of the last that was tried).
+// `plan` returns the memory that formats need. With `auto`, bf16, int8 and int4 are tried in this
+// order. Errors: those of ResolveFormats; too little memory (that of the last format tried).
 Result<ChosenFormats> ChooseFormats(
     const FormatWishes& wishes,
     const std::function<Result<MemoryPlan>(const runtime::Formats&)>& plan);

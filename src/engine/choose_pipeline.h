@@ -12,10 +12,11 @@
 
 namespace convene::engine {
 
-// Between so many ranks. Memory that ranks of a host share is fast enough for what loses nothing.
+// The format that `wire` means for these ranks. kAuto: float32 where all of them share one host,
+// whose memory is fast enough; otherwise bf16.
 comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks);
 
-// *Collective*: what was measured on the slowest rank, the same on all.
+// *Collective*: measures all ranks and returns, on each of them, the rates of the slowest.
 Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
                                             const kernels::KernelSet& kernels,
                                             hardware::ThreadPool& pool,
@@ -24,7 +25,7 @@ Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightS
 struct ChosenPipeline {
   strategy::Pipeline pipeline = {};
   int from_tokens = 0;  // as runtime::ParallelOptions::pipeline_from_tokens
-  std::string words;    // for people
+  std::string words;    // the choice and its reason, as a line for people
 };
 
 // *Collective*: all ranks choose the same. `spec` is that of the whole model, `weights` this rank's

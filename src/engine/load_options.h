@@ -16,7 +16,7 @@
 namespace convene::engine {
 
 inline constexpr int kDefaultContext = 4096;
-// Beyond these a typing error is likelier than a wish.
+// The most that may be asked for: larger numbers are more likely a typing error than a wish.
 inline constexpr int kMaxContext = 1 << 24;
 inline constexpr int kMaxStepTokens = 1 << 16;
 
@@ -32,7 +32,7 @@ struct LoadOptions {
   weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
   // How the ranks of `group` share the work; null: this process alone.
   plan::Plan plan = {};
-  runtime::Experiment experiment = {};  // nothing in production
+  runtime::Experiment experiment = {};  // empty in production
   bool record = false;                  // as runtime::ParallelOptions
   // Reads all weights once more and compares them: those of a checkpoint between the ranks' copies,
   // those of a packed directory with its checksums.
@@ -40,16 +40,15 @@ struct LoadOptions {
   comm::Group* group = nullptr;
 };
 
-// Hooks for those who watch; each may be empty. Called from the loading thread.
+// Functions that are called while a model loads, from the loading thread; each may be empty.
 struct LoadObserver {
   std::function<void(const ChosenFormats&)> planned;  // before anything is reserved
   weights::LoadProgress progress;
-  std::function<void(const std::string&)> decided = {};  // a line on what was left to be chosen
+  std::function<void(const std::string&)> decided = {};  // gets a line about what `auto` has chosen
 };
 
-// As rank 0 tells them to the others: all but `edit`, `group` and what is a
-// function. What ToJson writes,
-// LoadOptionsFromJson reads; anything else is a bug.
+// The options as rank 0 sends them to the others, without `edit`, `group` and functions.
+// LoadOptionsFromJson reads what ToJson has written; anything else is a bug (CHECK).
 nlohmann::json ToJson(const LoadOptions& options);
 LoadOptions LoadOptionsFromJson(const nlohmann::json& message);
 

@@ -62,7 +62,7 @@ class LoadedModel {
   static Result<std::unique_ptr<LoadedModel>> LoadShare(const std::string& directory,
                                                         const LoadOptions& options,
                                                         const LoadObserver& observer);
-  // `options` get the formats of packed weights.
+  // Where the weights are packed ahead, sets the formats in `options` to theirs.
   Status Open(const std::string& directory, std::optional<ModelSource>* source,
               LoadOptions* options, std::vector<int>* cpus);
   Status Verify(const ModelSource& source, comm::Group* group, const LoadObserver& observer);

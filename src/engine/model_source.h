@@ -35,24 +35,25 @@ class ModelSource {
   const model::ModelSpec& spec() const;
   const checkpoint::GenerationConfig& generation_config() const;
 
-  // Of all tensors, without reading them: those that were stored, or of samples.
+  // Digests of all tensors, known without reading them whole: checksums that were stored when the
+  // weights were packed, otherwise digests of samples.
   std::vector<NamedDigest> known_digests() const;
   std::string file_identities() const;
 
-  // Packed weights have formats, which become the wishes. Error: other ones are wished.
+  // Sets `wishes` to the formats of packed weights. Error: they ask for other ones.
   Status SetFormats(FormatWishes* wishes) const;
 
   struct LoadRequest {
-    weights::WeightFormats formats;  // of packed weights: theirs
+    weights::WeightFormats formats;  // where weights are packed ahead: those that they have
     weights::Share share = {};
     hardware::NumaPolicy numa = hardware::NumaPolicy::kAuto;
-    weights::MatrixEdit edit = {};  // not of packed weights
+    weights::MatrixEdit edit = {};  // none where weights are packed ahead
     // Null, or gets the digests of what other ranks' copies must have, too. The checksums of packed
     // weights are the same on all ranks: they are compared with this copy at once.
     std::vector<NamedDigest>* compared = nullptr;
   };
 
-  // Ends the source. Errors: as weights::LoadWeights, or VerifyPacked and MapWeights.
+  // Leaves the source empty. Errors: as weights::LoadWeights, or VerifyPacked and MapWeights.
   Result<weights::ModelWeights> Load(const LoadRequest& request, hardware::ThreadPool& pool,
                                      const weights::LoadProgress& progress) &&;
 

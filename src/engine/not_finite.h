@@ -23,7 +23,7 @@ class NotFiniteReason {
 
  private:
   bool has_looked_ = false;
-  std::optional<std::string> matrix_;  // that is not finite
+  std::optional<std::string> matrix_;  // the name of the one that is not finite, once found
 };
 
 }  // namespace convene::engine

@@ -36,14 +36,13 @@ struct Sequence {
 };
 
 // Tokens [sequence->num_computed, + num_tokens) are to be computed, after the input where that is
-// not encoded yet. Where they reach the end of the
-// sequence, the next token is sampled.
+// not encoded yet. Where they reach the end of the sequence, the next token is sampled.
 struct ScheduledTokens {
   Sequence* sequence = nullptr;
   int num_tokens = 0;
 };
 
-// Of each group.
+// The limits hold for each group of ranks by itself.
 struct SchedulerOptions {
   int max_step_tokens = 512;  // over all sequences of a step, and over all inputs encoded before it
   int max_sequences = 1;      // that run at the same time; at most max_step_tokens

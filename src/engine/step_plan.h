@@ -7,7 +7,7 @@
 
 namespace convene::engine {
 
-// Of each group.
+// What a step of one group of ranks may hold, and how many groups there are.
 struct StepLimits {
   int max_step_tokens = 0;
   int num_kv_blocks = 0;
@@ -27,12 +27,13 @@ struct StepPart {
 };
 using PlannedStep = std::vector<StepPart>;
 
-// For sequences of given lengths, each of which fits in num_kv_blocks. Each goes to the group with
-// the fewest tokens so far, and there together with others into a step, in chunks where it is
-// longer than one. Parts of a sequence are in order; empty sequences have none.
+// Plans the steps for sequences of given lengths, each of which fits in num_kv_blocks. A sequence
+// goes to the group with the fewest tokens so far. There it shares a step with others, or is cut
+// into chunks where it is longer than a step. Parts of a sequence are in order; empty ones have
+// none.
 std::vector<PlannedStep> PlanSteps(std::span<const int> lengths, const StepLimits& limits);
 
-// The same of sequences that are not cut; all of them are in order, and none is longer than a step.
+// The same without cutting: no sequence is longer than a step, and all of them stay in order.
 std::vector<PlannedStep> PlanWholeSteps(std::span<const int> lengths, const StepLimits& limits);
 
 }  // namespace convene::engine

@@ -12,12 +12,13 @@
 
 namespace convene::planner {
 
-// What decides about chunks. All ranks are alike: of several, the slowest.
+// The rates that decide how many chunks are best. Ranks are taken to be alike; where they are not,
+// these are the slowest one's.
 struct StepRates {
   int cores = 1;                       // of a rank
   double flops_per_second = 0;         // of a rank's products with many rows
   double weight_bytes_per_second = 0;  // at which products with few rows read their weights
-  // What each expert of a chunk takes besides its rows: as long as so many rows more.
+  // Each expert of a chunk takes some time besides that of its rows: as long as so many rows more.
   double rows_per_expert = 0;
   double link_bytes_per_second = 0;       // that a rank sends while all do, and receives as much
   double link_latency = 0;                // seconds of an exchange that is waited for
@@ -34,8 +35,8 @@ struct PipelineQuestion {
   double tokens_per_rank = 0;  // of the step that counts
 };
 
-// Plain expert parallelism, then powers of two and what lies between them, cut by tokens and by
-// experts, up to the experts of the rank with the fewest.
+// All pipelines that are compared: no chunks; then powers of two and numbers between them, up to
+// the number of experts of the rank with the fewest, each cut by tokens and by experts.
 std::vector<strategy::Pipeline> PipelineCandidates(const model::ModelSpec& spec,
                                                    const strategy::Roles& roles);
 
@@ -44,8 +45,8 @@ struct PricedPipeline {
   double seconds = 0;  // of a layer with experts
 };
 
-// gain(N) = min(communication, computation) (N - 1) / N - (per_chunk N + once); best at
-// N = sqrt(min(communication, computation) / per_chunk).
+// The seconds that N chunks save: gain(N) = min(communication, computation) (N - 1) / N -
+// (per_chunk N + once), which is largest at N = sqrt(min(communication, computation) / per_chunk).
 struct ClosedForm {
   double communication = 0;  // seconds of a layer's experts, not divided
   double computation = 0;

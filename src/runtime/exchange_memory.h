@@ -10,7 +10,8 @@
 
 namespace convene::runtime {
 
-// Without memory it only counts: the same code says how much a layout needs, and takes it.
+// Made without memory it only counts, so that the same code first finds out how much a layout needs
+// and later takes it.
 class ExchangeMemory {
  public:
   ExchangeMemory() = default;
@@ -27,7 +28,7 @@ class ExchangeMemory {
     return memory_.subspan(static_cast<size_t>(begin), static_cast<size_t>(size_bytes));
   }
 
-  // So many floats.
+  // The same for `count` floats.
   std::span<float> TakeFloats(int64_t count) {
     const std::span<std::byte> bytes = Take(count * int64_t{sizeof(float)});
     return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};

@@ -30,8 +30,8 @@ class RankProgram {
     std::vector<schedule::TaskId> tasks = {};
   };
 
-  // A rank waits for tasks of its own only, what ranks wait for each other are collectives, and
-  // those are all that is sent and received (CHECK).
+  // CHECKs that the rank's tasks wait for its own tasks only, and that the send and receive lanes
+  // hold nothing but collectives: only in them do ranks wait for each other.
   RankProgram(const schedule::Schedule& schedule, int rank);
 
   const schedule::Task& task(schedule::TaskId id) const { return schedule_.tasks[id]; }
@@ -53,7 +53,8 @@ class RankProgram {
   std::vector<uint8_t> waiters_;                          // by TaskId
 };
 
-// Calls come from several threads at the same time; what the tasks before a task did is visible.
+// What the tasks do. Calls come from several threads at the same time; each sees all that the tasks
+// did for which its task has waited.
 class LaneWork {
  public:
   virtual ~LaneWork() = default;
@@ -68,9 +69,9 @@ class LaneWork {
 
 class Executor {
  public:
-  // `background`: whether exchanges go on while the calling thread computes. `cpus`: of the threads
-  // that see to that and to the other lanes, started when first needed, or before
-  // (StartBackground).
+  // `background`: whether exchanges go on while the calling thread computes. `cpus`: where the
+  // threads run that advance exchanges and run the other lanes. They are started when first needed;
+  // StartBackground starts the one for exchanges earlier.
   Executor(bool background, std::vector<int> cpus)
       : background_(background), cpus_(std::move(cpus)) {}
   ~Executor();
@@ -78,7 +79,8 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Starts the thread that sees to exchanges, where it is to be used. Error: it is refused.
+  // Starts the thread that advances exchanges, if `background` asks for it. Error: the system
+  // refuses a thread.
   Status StartBackground();
 
   // Returns when all tasks are done. `beside`: whether there is anything to compute beside an
@@ -88,7 +90,7 @@ class Executor {
   // as their peers may wait for the next ones.
   Status Run(const RankProgram& program, LaneWork& work, bool beside = true);
 
-  // Of the last run: tasks of this rank; of one that failed, those that were done.
+  // The times of this rank's tasks in the last run; of a run that failed, of those that were done.
   const schedule::Timeline& timeline() const { return timeline_; }
 
   std::chrono::steady_clock::time_point start() const { return start_; }

@@ -12,11 +12,11 @@
 
 namespace convene::runtime {
 
-// What decides over a row's place.
+// What decides whether a row gets a place with its expert.
 struct CapacityRow {
   int sequence = 0;    // tells the running sequences apart
-  bool first = false;  // of its sequence: all places are free
-  bool counts = true;  // false: generated, a call of its own with all places free
+  bool first = false;  // the first row of its sequence, for which all places are free
+  bool counts = true;  // false: a generated token, which finds all places free and takes none
 };
 
 class ExpertCapacity {

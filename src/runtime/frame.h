@@ -21,13 +21,13 @@
 namespace convene::runtime {
 
 struct Frame {
-  // What frames of a rank have in common.
+  // What all frames of a rank have in common.
   struct Options {
     strategy::AttentionRole attention = {};
     ExpertRows::Options expert_rows = {};
     RowExchange::Options row_exchange = {};
   };
-  // Of `exchange` in the activations.
+  // How many bytes `exchange` needs in the activations.
   static int64_t ExchangeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
                                const Options& options);
 
@@ -37,13 +37,13 @@ struct Frame {
   Frame(const Frame&) = delete;
   Frame& operator=(const Frame&) = delete;
 
-  // The next micro-batch: `sequences` are this rank's part of it. `rows_before`: own rows of the
-  // step's micro-batches before it.
+  // Starts the next micro-batch: `sequences` are this rank's part of it, and `rows_before` says how
+  // many own rows the step's earlier micro-batches have.
   void Begin(std::vector<SequenceStep> sequences, int rows_before, hardware::ThreadPool& pool);
 
-  // Rows whose residual stream this rank has: one part of those of its group's sequences.
+  // The rows whose residual stream this rank has: one part of the rows of its group's sequences.
   OwnRows own() const { return owners[part]; }
-  // From here on rows are the wanted ones: each rank owns those that it owned before.
+  // From here on the frame has only the wanted rows; each rank owns those that it owned before.
   void DivideWanted();
   // Moves the own rows whose logits are wanted to their places among the wanted ones.
   void KeepWanted();
@@ -52,8 +52,8 @@ struct Frame {
   std::vector<SequenceStep> step;
   StepRows rows;  // of `step`
   Activations activations;
-  std::vector<OwnRows> owners;             // by part of the heads
-  int first_own_row = 0;                   // of the step's own rows
+  std::vector<OwnRows> owners;             // the rows of each rank that has a part of the heads
+  int first_own_row = 0;                   // among this rank's rows of the whole step
   int num_out = 0;                         // rows that the attention in work goes on with
   std::vector<CapacityRow> capacity_rows;  // where experts have a capacity
 

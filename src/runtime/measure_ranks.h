@@ -13,16 +13,16 @@
 namespace convene::runtime {
 
 struct RankMeasurement {
-  double weight_bytes_per_second = 0;  // read by products of one row per expert
-  double flops_per_second = 0;         // of further rows, where there are many
-  // What an expert takes besides its rows, as rows: together a line through the times of some and
-  // of many rows.
+  double weight_bytes_per_second = 0;  // at which products of one row per expert read weights
+  double flops_per_second = 0;         // of products with many rows per expert
+  // The time that an expert takes besides that of its rows, as a number of rows: with it times by
+  // rows are a line through those measured for some and for many rows.
   double rows_per_expert = 0;
-  double exchange_seconds = 0;         // of next to nothing, waited for
-  double exchange_seconds_beside = 0;  // the same while the rank computes
-  // That this rank sends, and receives as much, while all do.
+  double exchange_seconds = 0;         // of an exchange of a few bytes that the rank waits for
+  double exchange_seconds_beside = 0;  // of the same exchange while the rank computes
+  // What this rank sends, receiving as much, while all ranks do the same.
   double link_bytes_per_second = 0;
-  double link_core_seconds_per_byte = 0;  // of those sent: how much later computing ends
+  double link_core_seconds_per_byte = 0;  // by which computing ends later, per byte that is sent
 };
 
 // *Collective*, about half a second. `weights` are this rank's share of a model that has a layer of
