@@ -31,8 +31,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   for (const int num_ranks : {1, 3, 4096}) {
     const convene::cost::Rates rates = convene::cost::RatesFromProfile(*profile, num_ranks);
-    CHECK(rates.cores >= 1);
-    for (const auto* curve : {&rates.flops, &rates.memory}) {
+    CHECK(rates.of(0).cores >= 1);
+    for (const auto* curve : {&rates.of(0).flops, &rates.shared_memory}) {
       if (!curve->empty()) CHECK(curve->at(1) >= 0 && curve->at(1 << 20) == curve->rates.back());
     }
   }

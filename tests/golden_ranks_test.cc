@@ -86,9 +86,10 @@ TEST(Roles, ThatCannotBeExecutedAreRefusedByTheirNames) {
   const auto weights = weights::LoadWeights(*checkpoint, {.matrices = WeightFormat::kF32}, {},
                                             hardware::NumaPolicy::kAuto, pool, {});
   ASSERT_TRUE(weights.ok()) << weights.error().message;
+  weights::ResidentWeights store(*weights);
   const auto complaint = [&](const runtime::ParallelOptions& parallel) {
     const auto created =
-        runtime::Transformer::Create(*weights, **kernels::ChooseKernels(), pool,
+        runtime::Transformer::Create(store, **kernels::ChooseKernels(), pool,
                                      {.num_kv_blocks = 1,
                                       .activations = kernels::ActivationFormat::kF32,
                                       .kv = kernels::KvFormat::kF32,

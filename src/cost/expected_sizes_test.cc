@@ -134,7 +134,7 @@ TEST(ExpectedSizes, RouterStatisticsAreReadByLayer) {
       nlohmann::json::parse(R"({"layers": [{"experts": []}, {"experts": [1, 2.5]}]})"));
   ASSERT_TRUE(counts.ok());
   EXPECT_THAT(*counts, ElementsAre(ElementsAre(), ElementsAre(1, 2.5)));
-  ExpectedRouting routing = {.experts = {CutIntoChunks(0, 2, 1)}, .rows = {10}};
+  ExpectedRouting routing = {.shares = {}, .experts = {CutIntoChunks(0, 2, 1)}, .rows = {10}};
   for (const auto& layer : *counts) routing.shares.push_back(SharesFromCounts(layer, 1));
   EXPECT_NEAR(ExpectedSizes(routing).at({SizeKind::kSlots, 1, 0, 0}), 10, 1e-9);
 }

@@ -33,7 +33,7 @@ bool Note(std::string_view line, int64_t begin, EarlierResults* earlier) {
     if (custom_id.is_string()) earlier->finished.insert(custom_id.get<std::string>());
     return custom_id.is_string();
   }
-  RefusedRequest refused = {.begin = begin, .end = begin + std::ssize(line)};
+  RefusedRequest refused = {.custom_id = {}, .begin = begin, .end = begin + std::ssize(line)};
   if (custom_id.is_string()) {
     refused.custom_id = custom_id.get<std::string>();
   } else {

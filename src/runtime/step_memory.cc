@@ -116,7 +116,7 @@ Result<StepMemory> StepMemory::Create(const model::ModelSpec& spec,
   Result<Workspace> workspace =
       Workspace::Create(spec, options.activations, WorkspaceShape(spec, options, num_threads));
   if (!workspace) return workspace.error();
-  StepMemory memory{.workspace = *std::move(workspace)};
+  StepMemory memory{.workspace = *std::move(workspace), .frames = {}};
   for (int i = 0; i < options.parallel.pipeline.micro_batches; ++i) {
     Result<Activations> frame =
         Activations::Create(spec, options.activations, FrameShape(spec, options, i));

@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, ComparedBytesTest,
                          testing::Values("mixtral_plain", "qwen2_many", "olmoe_plain",
                                          "deepseek_v2_groups", "deepseek_v3_fp8", "gpt_oss_mxfp4",
                                          "dbrx_plain", "switch_untied"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& of) { return of.param; });
 
 TEST(ComparedBytes, PartsOfHeadsAreComparedWithThoseThatHaveTheSame) {
   const checkpoint::Checkpoint checkpoint = Open(kGolden + "olmoe_plain");
