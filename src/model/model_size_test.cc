@@ -122,7 +122,8 @@ TEST(ModelSize, FlopsOfLatentAttentionAreThoseOfItsMatrices) {
   for (const char* text : {kV2Lite, R"({"model_type": "deepseek_v3"})"}) {
     const ModelSpec spec = Read(text);
     const TokenFlops flops = FlopsOfToken(spec, 0, true);
-    EXPECT_EQ(flops.total() - flops.attention_scores, 2.0 * static_cast<double>(MatrixElements(spec)));
+    EXPECT_EQ(flops.total() - flops.attention_scores,
+              2.0 * static_cast<double>(MatrixElements(spec)));
   }
   // At the third token, per layer and head: expanded 192 + 128 elements a key, absorbed 576 + 512.
   const ModelSpec spec = Read(kV2Lite);
@@ -141,7 +142,8 @@ TEST(ModelSize, FlopsOfAnEncoderDecoderAreThoseOfBothStacks) {
   EXPECT_EQ(token.attention_scores, score);
   // Its cross attention: query and output matrices, and scores with one token of input.
   EXPECT_EQ(token.cross_attention, 12.0 * 2 * 2 * 768 * 768 + score);
-  EXPECT_EQ(input.total() + token.total() - 3 * score, 2.0 * static_cast<double>(MatrixElements(spec)));
+  EXPECT_EQ(input.total() + token.total() - 3 * score,
+            2.0 * static_cast<double>(MatrixElements(spec)));
 
   const TokenFlops longer = FlopsOfInput(spec, 100);
   EXPECT_EQ(longer.attention_scores, score * 100 * 100);
