@@ -75,6 +75,7 @@ Result<HugeBuffer> HugeBuffer::Allocate(size_t size_bytes, std::string_view purp
   }
   // Refused where huge pages are not built in: then small ones do.
   static_cast<void>(madvise(data, usable_bytes, MADV_HUGEPAGE));
+  total_bytes_ += size_bytes;
   return HugeBuffer(data, size_bytes);
 }
 
@@ -82,6 +83,7 @@ void HugeBuffer::Free() {
   if (data_ == nullptr) return;
   const int result = munmap(data_, UpToHugePages(size_bytes_) + PageBytes());
   CHECK(result == 0, "munmap of {} bytes: {}", size_bytes_, std::strerror(errno));
+  total_bytes_ -= size_bytes_;
 }
 
 size_t HugeBuffer::huge_page_bytes() const {

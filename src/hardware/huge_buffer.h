@@ -2,6 +2,7 @@
 // It is no allocator: each buffer is a mapping of its own, for megabytes and more.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,6 +41,9 @@ class HugeBuffer {
   size_t size_bytes() const { return size_bytes_; }
   std::span<std::byte> bytes() const { return {data_, size_bytes_}; }
 
+  // Of all buffers of this process that are alive.
+  static size_t total_bytes() { return total_bytes_; }
+
   // How much of the buffer the kernel holds in huge pages now; 0 before it is written, and where
   // the kernel does not tell. Reads /proc/self/smaps: milliseconds.
   size_t huge_page_bytes() const;
@@ -48,6 +52,7 @@ class HugeBuffer {
   HugeBuffer(std::byte* data, size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
   void Free();
 
+  static inline std::atomic<size_t> total_bytes_ = 0;
   std::byte* data_ = nullptr;
   size_t size_bytes_ = 0;
 };

@@ -43,6 +43,18 @@ TEST(HugeBuffer, TooLargeIsAnErrorWithPurposeSizeAndWhatIsAvailable) {
   }
 }
 
+TEST(HugeBuffer, CountsAllThatAreAlive) {
+  const size_t before = HugeBuffer::total_bytes();
+  {
+    const HugeBuffer first = *HugeBuffer::Allocate(100, "the test");
+    HugeBuffer second = *HugeBuffer::Allocate(kHugePageBytes + 1, "the test");
+    EXPECT_EQ(HugeBuffer::total_bytes() - before, kHugePageBytes + 101);
+    second = HugeBuffer();
+    EXPECT_EQ(HugeBuffer::total_bytes() - before, 100u);
+  }
+  EXPECT_EQ(HugeBuffer::total_bytes(), before);
+}
+
 TEST(HugeBuffer, MovesItsMemory) {
   HugeBuffer first = *HugeBuffer::Allocate(100, "the test");
   first.data()[7] = std::byte{7};
