@@ -96,7 +96,7 @@ class Bench {
         .whole_spec = &model.whole_spec()};
     options.parallel.record = true;
     Result<runtime::Transformer> transformer =
-        runtime::Transformer::Create(model.weights(), kernels_, pool_, options);
+        runtime::Transformer::Create(model.weights(), kernels_, pool_, options, ledger_);
     const Status mine = transformer ? Status() : Status(transformer.error());
     if (const Status all = comm::AgreeOnSuccess(group_, mine); !all) return all.error();
     return transformer;
@@ -108,7 +108,7 @@ class Bench {
     if (!rates_) {
       const Result<planner::StepRates> rates =
           engine::MeasureStepRates(group_, model.weights(), kernels_, pool_,
-                                   runtime::DefaultFormats(model.weights().formats().matrices));
+                                   runtime::DefaultFormats(model.weights().formats().matrices), ledger_);
       if (!rates) return rates.error();
       rates_ = *rates;
       if (group_.rank() == 0) {
@@ -259,6 +259,7 @@ class Bench {
   comm::Group& group_;
   hardware::ThreadPool& pool_;
   const kernels::KernelSet& kernels_;
+  memory::Ledger ledger_;  // without a limit
   std::map<std::string, std::unique_ptr<InventedModel>> models_;
   std::optional<planner::StepRates> rates_;
   Json points_ = Json::array();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "memory/ledger.h"
 #include "runtime/formats.h"
 #include "runtime/transformer.h"
 #include "weights/load_weights.h"
@@ -100,7 +101,7 @@ class LoadedFixture {
                 const StoreOf& store_of = {})
       : pool_(std::vector<int>(num_threads, 0)) {
     auto weights = weights::LoadWeights(checkpoint, formats.weights, share,
-                                        hardware::NumaPolicy::kAuto, pool_, {});
+                                        hardware::NumaPolicy::kAuto, pool_, ledger_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));
     if (store_of) {
@@ -110,7 +111,7 @@ class LoadedFixture {
     }
     options.activations = formats.activations;
     options.kv = formats.kv;
-    auto transformer = runtime::Transformer::Create(*store_, kernels, pool_, options);
+    auto transformer = runtime::Transformer::Create(*store_, kernels, pool_, options, ledger_);
     CHECK(transformer.ok(), "{}", transformer.error().message);
     transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
   }
@@ -121,6 +122,7 @@ class LoadedFixture {
 
  private:
   hardware::ThreadPool pool_;
+  memory::Ledger ledger_;
   std::unique_ptr<weights::ModelWeights> weights_;
   std::unique_ptr<weights::WeightStore> store_;
   std::unique_ptr<runtime::Transformer> transformer_;

@@ -81,8 +81,9 @@ TEST_P(GoldenRanksOfSwitch, ComputeWhatOneRankDoes) {
 TEST_P(GoldenRanksOfSwitch, WithACapacityShareNoSequence) {
   const kernels::KernelSet& kernels = **kernels::ChooseKernels();
   hardware::ThreadPool pool({0});
+  memory::Ledger ledger;
   auto weights = weights::LoadWeights(*checkpoint_, {.matrices = kernels::WeightFormat::kF32}, {},
-                                      hardware::NumaPolicy::kAuto, pool, {});
+                                      hardware::NumaPolicy::kAuto, pool, ledger, {});
   ASSERT_TRUE(weights.ok());
   runtime::TransformerOptions options{.num_kv_blocks = 1,
                                       .activations = kernels::ActivationFormat::kF32,
@@ -90,7 +91,7 @@ TEST_P(GoldenRanksOfSwitch, WithACapacityShareNoSequence) {
                                       .expert_capacity = 5};
   options.parallel.roles = strategy::Layout{2, 1, 1, 2};
   weights::ResidentWeights store(*weights);
-  const auto refused = runtime::Transformer::Create(store, kernels, pool, options);
+  const auto refused = runtime::Transformer::Create(store, kernels, pool, options, ledger);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("divide attention by sequences"), std::string::npos);
 }

@@ -38,10 +38,10 @@ class DividedWeights {
 
   const strategy::Layout& layout() const { return layout_; }
 
-  weights::ModelWeights Of(int rank, hardware::ThreadPool& pool) const {
+  weights::ModelWeights Of(int rank, hardware::ThreadPool& pool, memory::Ledger& ledger) const {
     auto loaded =
         weights::LoadWeights(*checkpoint_, {.matrices = kFormat}, weights::ShareOf(layout_, rank),
-                             hardware::NumaPolicy::kAuto, pool, {});
+                             hardware::NumaPolicy::kAuto, pool, ledger, {});
     CHECK(loaded.ok(), "{}", loaded.error().message);
     return *std::move(loaded);
   }
@@ -58,11 +58,13 @@ std::vector<Measured> OnEveryRank(int num_ranks, const Measure& measure) {
   std::vector<Measured> found(static_cast<size_t>(num_ranks));
   comm::RunOnThreads(num_ranks, [&](comm::Group& group) {
     hardware::ThreadPool pool({0});
-    const weights::ModelWeights weights = divided.Of(group.rank(), pool);
+    memory::Ledger ledger;
+    const weights::ModelWeights weights = divided.Of(group.rank(), pool, ledger);
     weights::ResidentWeights store(weights);
-    Result<Measured> mine =
-        measure(group, store, **kernels::ChooseKernels(), pool, runtime::DefaultFormats(kFormat));
+    Result<Measured> mine = measure(group, store, **kernels::ChooseKernels(), pool,
+                                    runtime::DefaultFormats(kFormat), ledger);
     CHECK(mine.ok(), "{}", mine.error().message);
+    EXPECT_EQ(ledger.reserved()[memory::Use::kStaging], 0u) << "kept after measuring";
     found[static_cast<size_t>(group.rank())] = *mine;
   });
   return found;
@@ -174,11 +176,12 @@ TEST(MeasureRank, ASlowLinkIsFoundAsSlowAsItIs) {
 TEST(MeasureRank, OneRankHasNothingToMeasureAndNothingToChoose) {
   const DividedWeights divided(1);
   hardware::ThreadPool pool({0});
-  const weights::ModelWeights weights = divided.Of(0, pool);
+  memory::Ledger ledger;
+  const weights::ModelWeights weights = divided.Of(0, pool, ledger);
   weights::ResidentWeights store(weights);
   const Result<engine::ChosenPipeline> chosen =
       engine::ChoosePipeline({}, weights.spec, store, runtime::DefaultFormats(kFormat),
-                             comm::WireFormat::kF32, **kernels::ChooseKernels(), pool);
+                             comm::WireFormat::kF32, **kernels::ChooseKernels(), pool, ledger);
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->pipeline, strategy::Pipeline());
   EXPECT_EQ(chosen->from_tokens, 0);

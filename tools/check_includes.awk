@@ -110,6 +110,10 @@ FNR == 1 {
   if (code ~ /getenv[ \t]*\(/) complain("getenv belongs in base/environment.cc")
 }
 
+/HugeBuffer::Allocate/ && (folder, "memory") in uses && folder !~ /^(memory|evaluate)$/ && path !~ /_test\.cc$/ {
+  complain("what is large is reserved: memory::Ledger::Allocate")
+}
+
 function check_own(header,    target) {
   target = header
   sub(/\/.*/, "", target)

@@ -9,15 +9,16 @@ num_failures=0
 # A tree that breaks no rule.
 plant_good_tree() {
   rm -rf "${tree:?}"/*
-  mkdir -p "$tree"/{docs,src/{base,text,plan,kernels/cpu/avx512,engine}}
+  mkdir -p "$tree"/{docs,src/{base,text,plan,kernels/cpu/avx512,memory,engine}}
   cat >"$tree/src/CMakeLists.txt" <<'END'
 # The rows.
 convene_folder(base)
 convene_folder(text USES base LIBRARIES PkgConfig::oniguruma)  # tokenizers
 convene_folder(kernels USES base)
 convene_folder(plan USES base)
+convene_folder(memory USES base)
 convene_folder(engine USES base
-               plan text)
+               plan text memory)
 END
   cat >"$tree/docs/architecture.md" <<'END'
 | folder | what it is | may include |
@@ -26,12 +27,14 @@ END
 | text/ | tokenizers | |
 | kernels/ | kernels | |
 | plan/ | decisions | |
+| memory/ | ledgers | |
 | server/ | not built yet | engine |
-| engine/ | the engine | plan, text |
+| engine/ | the engine | plan, text, memory |
 END
   echo 'const char* Home() { return std::getenv("HOME"); }' >"$tree/src/base/environment.cc"
   echo '#include <oniguruma.h>' >"$tree/src/text/pattern.cc"
   echo '#include <immintrin.h>' >"$tree/src/kernels/cpu/avx512/dot.cc"
+  echo 'auto buffer = HugeBuffer::Allocate(1);' >"$tree/src/memory/ledger.cc"
   echo '#include "base/result.h"  // not getenv()' >"$tree/src/plan/plan.h"
   printf '#include <gtest/gtest.h>\n#include "engine/engine_test.h"\n' >"$tree/src/engine/engine_test.cc"
   printf '#include <gtest/gtest.h>\n#include "plan/plan.h"\n' >"$tree/src/engine/engine_test.h"
@@ -56,7 +59,7 @@ rejects() {
 }
 
 plant_good_tree
-expect 0 "6 sources include only"
+expect 0 "7 sources include only"
 
 rejects src/text/pattern.cc '#include "engine/engine.h"' \
   "src/text/pattern.cc:2: text may not include engine/engine.h"
@@ -72,6 +75,7 @@ rejects src/engine/engine.cc '#include "engine/engine_test.h"' "engine/engine_te
 rejects src/plan/plan.h '#include <thread>' "plan is pure"
 rejects src/plan/plan.h '#include <sys/mman.h>' "plan is pure"
 rejects src/text/pattern.cc 'auto home = getenv("HOME");' "getenv belongs in base/environment.cc"
+rejects src/engine/engine.cc 'auto rows = HugeBuffer::Allocate(1);' "what is large is reserved"
 rejects src/helpers/strings.h '// A folder of its own.' "src/helpers has no row"
 rejects src/CMakeLists.txt 'convene_folder(model USES base server)' "model uses server, which is no row above"
 rejects src/CMakeLists.txt 'convene_folder(server USES base text)' \

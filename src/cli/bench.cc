@@ -81,7 +81,7 @@ class Bench : public Command {
     memory_.Sample();
     std::vector<BenchPoint> points = prefill_;
     points.insert(points.end(), decode_.begin(), decode_.end());
-    remarks_ = evaluate::RemarksOnShares(points, (*model)->memory().weights_bytes,
+    remarks_ = evaluate::RemarksOnShares(points, (*model)->memory().weights_bytes(),
                                          machine->last_level_cache_bytes);
     for (const std::string& remark : remarks_) {
       if (const Status remarked = WriteReport(json_path_, remark + "\n"); !remarked) {
@@ -183,8 +183,9 @@ class Bench : public Command {
         FormatCount(static_cast<uint64_t>(model.spec().num_layers()), "layer"),
         FormatCount(static_cast<uint64_t>(model::TotalParameters(model.spec()))),
         FormatCount(static_cast<uint64_t>(model::ActivatedParameters(model.spec()))),
-        kernels::Name(model.formats().weights.matrices), FormatBytes(model.memory().weights_bytes),
-        machine.cpu_name, FormatCount(machine.cpus.size(), "thread"), machine.isa,
+        kernels::Name(model.formats().weights.matrices),
+        FormatBytes(model.memory().weights_bytes()), machine.cpu_name,
+        FormatCount(machine.cpus.size(), "thread"), machine.isa,
         FormatCount(static_cast<uint64_t>(model.max_step_tokens()), "token"));
   }
 
@@ -211,8 +212,8 @@ class Bench : public Command {
         {"prefill", ToJson(prefill_.front())},
         {"prefill_by_batch", prefill},
         {"decode", decode},
-        {"weights_bytes", model.memory().weights_bytes},
-        {"kv_bytes", model.memory().kv_bytes},
+        {"weights_bytes", model.memory().weights_bytes()},
+        {"kv_bytes", model.memory().kv_bytes()},
         {"peak_resident_bytes", memory_.peak_bytes()},
         {"machine",
          {{"cpu", machine.cpu_name},

@@ -185,7 +185,7 @@ class Compare : public Command {
     const Result<evaluate::LogitsDifference> itself = logits->Compute(**model);
     if (!itself) return itself.error();
     compared->push_back({.name = reference_,
-                         .weights_bytes = (*model)->memory().weights_bytes,
+                         .weights_bytes = (*model)->memory().weights_bytes(),
                          .difference = *itself});
     return {};
   }
@@ -199,7 +199,7 @@ class Compare : public Command {
     const Result<evaluate::LogitsDifference> difference = logits.Compare(**model);
     if (!difference) return difference.error();
     ComparedModel row{.name = candidate.name, .difference = *difference};
-    if (!candidate.scheme) row.weights_bytes = (*model)->memory().weights_bytes;
+    if (!candidate.scheme) row.weights_bytes = (*model)->memory().weights_bytes();
     compared->push_back(std::move(row));
     return {};
   }

@@ -144,13 +144,13 @@ std::string MemoryTable(const Inspection& inspection) {
                 ""});
   table.AddRow(
       {fmt::format("weights, packed as {}", kernels::Name(inspection.formats.weights.matrices)),
-       FormatBytes(memory.weights_bytes)});
+       FormatBytes(memory.weights_bytes())});
   table.AddRow({fmt::format("KV cache, {} per {}token", FormatBytes(inspection.kv_token_bytes()),
                             inspection.spec.has_encoder() ? "input or generated " : ""),
-                FormatBytes(memory.kv_bytes)});
+                FormatBytes(memory.kv_bytes())});
   table.AddRow(
       {"working memory of " + FormatCount(static_cast<uint64_t>(inspection.num_threads), "thread"),
-       FormatBytes(memory.working_bytes)});
+       FormatBytes(memory.working_bytes())});
   table.AddRule();
   table.AddRow({"needed", FormatBytes(memory.needed_bytes())});
   table.AddRow({fmt::format("available ({})", inspection.available.limited_by),

@@ -14,8 +14,8 @@
 #include "cli/output.h"
 #include "cli/value_options.h"
 #include "engine/model_source.h"
-#include "hardware/memory_status.h"
 #include "hardware/topology.h"
+#include "memory/ledger.h"
 #include "weights/load_weights.h"
 #include "weights/packed_directory.h"
 
@@ -53,15 +53,9 @@ class Quantize : public Command {
     }
     const weights::WeightFormats formats{.matrices = *kernels::WeightFormatFromName(weights_),
                                          .group = group_.value_or(32)};
-    const uint64_t size_bytes = weights::PackedSizeBytes(checkpoint->spec(), formats);
-    const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
-    if (!available) return available.error();
-    if (size_bytes > available->bytes) {
-      return ResourceExhausted(fmt::format(
-          "not enough memory: the {} weights take {}, available {} ({}); choose a smaller format, "
-          "or free memory",
-          weights_, FormatBytes(size_bytes), FormatBytes(available->bytes), available->limited_by));
-    }
+    Result<memory::Tier> tier = memory::HostTier(/*num_ranks=*/1);
+    if (!tier) return tier.error();
+    memory::Ledger ledger(*std::move(tier));
     Result<std::vector<int>> cpus =
         hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads_);
     if (!cpus) return cpus.error();
@@ -70,16 +64,22 @@ class Quantize : public Command {
     LoadMessages messages;
     const Result<weights::ModelWeights> packed =
         weights::LoadWeights(*checkpoint, formats, weights::Share{}, hardware::NumaPolicy::kAuto,
-                             pool, messages.observer().progress);
+                             pool, ledger, messages.observer().progress);
     messages.Finish();
-    if (!packed) return packed.error();
+    if (!packed) {
+      Error error = packed.error();
+      if (error.kind == ErrorKind::kResourceExhausted) {
+        error.message += "; choose a smaller format, or free memory";
+      }
+      return error;
+    }
     if (Status written = weights::WritePackedDirectory(*packed, source_, target_, pool); !written) {
       return written;
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     PrintNote("quantize: {} weights, {} (stored {}) in {:.1f} s -> {}\n", weights_,
-              FormatBytes(size_bytes), FormatBytes(checkpoint->size_bytes()), elapsed.count(),
-              target_);
+              FormatBytes(packed->bytes.size()), FormatBytes(checkpoint->size_bytes()),
+              elapsed.count(), target_);
     return {};
   }
 

@@ -20,7 +20,9 @@ auto RoomForBits(int most_bits) {
                      : weights == WeightFormat::kBf16 ? 16
                                                       : 32;
     if (bits > most_bits) return Error{"too little memory"};
-    return MemoryPlan{.weights_bytes = static_cast<uint64_t>(bits)};
+    MemoryPlan plan;
+    plan.bytes[memory::Use::kWeights] = static_cast<uint64_t>(bits);
+    return plan;
   };
 }
 
@@ -40,7 +42,7 @@ TEST(ChooseFormats, AutoTakesTheMostPreciseThatFitsAndSaysSo) {
   const auto int4 = ChooseFormats({}, RoomForBits(7));
   ASSERT_TRUE(int4);
   EXPECT_EQ(int4->formats.weights.matrices, WeightFormat::kInt4);
-  EXPECT_EQ(int4->memory.weights_bytes, 4u);
+  EXPECT_EQ(int4->memory.weights_bytes(), 4u);
   EXPECT_THAT(int4->reason, HasSubstr("bf16 would not, int8 would not"));
 }
 

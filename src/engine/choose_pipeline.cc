@@ -63,9 +63,9 @@ bool HasExperts(const model::ModelSpec& spec) {
 Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
                                             const kernels::KernelSet& kernels,
                                             hardware::ThreadPool& pool,
-                                            const runtime::Formats& formats) {
+                                            const runtime::Formats& formats, memory::Ledger& ledger) {
   const Result<runtime::RankMeasurement> mine =
-      runtime::MeasureRank(group, weights, kernels, pool, formats);
+      runtime::MeasureRank(group, weights, kernels, pool, formats, ledger);
   if (!mine) return mine.error();
   return Slowest(group, *mine, pool.size());
 }
@@ -73,15 +73,16 @@ Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightS
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
                                       weights::WeightStore& weights,
                                       const runtime::Formats& formats, comm::WireFormat wire,
-                                      const kernels::KernelSet& kernels,
-                                      hardware::ThreadPool& pool) {
+                                      const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
+                                      memory::Ledger& ledger) {
   const strategy::Layout& layout = options.plan.layout;
   const int micro_batches = options.plan.pipeline.micro_batches;
   if (layout.num_ranks() == 1 || !HasExperts(spec)) {
     return ChosenPipeline{.pipeline = {.micro_batches = micro_batches}, .words = {}};
   }
   comm::Group& group = *options.group;
-  const Result<planner::StepRates> rates = MeasureStepRates(group, weights, kernels, pool, formats);
+  const Result<planner::StepRates> rates =
+      MeasureStepRates(group, weights, kernels, pool, formats, ledger);
   if (!rates) return rates.error();
   const planner::PipelineQuestion question{
       .spec = spec,

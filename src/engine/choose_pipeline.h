@@ -17,10 +17,11 @@ namespace convene::engine {
 comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks);
 
 // *Collective*: measures all ranks and returns, on each of them, the rates of the slowest.
+// Error: as runtime::MeasureRank.
 Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
                                             const kernels::KernelSet& kernels,
                                             hardware::ThreadPool& pool,
-                                            const runtime::Formats& formats);
+                                            const runtime::Formats& formats, memory::Ledger& ledger);
 
 struct ChosenPipeline {
   strategy::Pipeline pipeline = {};
@@ -33,7 +34,7 @@ struct ChosenPipeline {
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
                                       weights::WeightStore& weights,
                                       const runtime::Formats& formats, comm::WireFormat wire,
-                                      const kernels::KernelSet& kernels,
-                                      hardware::ThreadPool& pool);
+                                      const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
+                                      memory::Ledger& ledger);
 
 }  // namespace convene::engine

@@ -14,7 +14,6 @@
 #include "engine/choose_pipeline.h"
 #include "engine/rank_options.h"
 #include "engine/same_model.h"
-#include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
@@ -51,24 +50,18 @@ Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options) {
                   *options.context, spec.max_positions)};
 }
 
-// Of this rank, which shares the host's memory with the other ranks there.
 Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
-                                  int num_threads) {
+                                  int num_threads, memory::Ledger& ledger) {
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
-  const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
-  if (!available) return available.error();
-  const auto num_neighbours = static_cast<uint64_t>(std::max(1, LocalRankFromLauncher().count));
   return ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
-    return PlanMemoryOf(
-        spec, options, formats, num_threads,
-        {.bytes = available->bytes / num_neighbours, .limited_by = available->limited_by});
+    return PlanMemoryOf(spec, options, formats, num_threads, ledger);
   });
 }
 
 // All ranks in the same formats, and with as many blocks: those of the one with the least memory.
 // *Collective.*
 Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::ModelSpec& spec,
-                                     LoadOptions options, int num_threads) {
+                                     LoadOptions options, int num_threads, memory::Ledger& ledger) {
   if (options.group == nullptr || options.group->size() == 1) return mine;
   const Status fared = mine ? Status() : Status(mine.error());
   if (const Status all = comm::AgreeOnSuccess(*options.group, fared); !all) return all.error();
@@ -86,11 +79,11 @@ Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::Mo
   const int format = -least(-static_cast<int>(mine->formats.weights.matrices));
   if (format != static_cast<int>(mine->formats.weights.matrices)) {
     options.formats.weights = static_cast<kernels::WeightFormat>(format);
-    mine = PlanFormats(spec, options, num_threads);
+    mine = PlanFormats(spec, options, num_threads, ledger);
   }
   const Status again = mine ? Status() : Status(mine.error());
   if (const Status all = comm::AgreeOnSuccess(*options.group, again); !all) return all.error();
-  mine->memory.num_kv_blocks = least(mine->memory.num_kv_blocks);
+  mine->memory.SetKvBlocks(least(mine->memory.num_kv_blocks));
   return mine;
 }
 
@@ -131,8 +124,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   const bool compare = several != nullptr && !options.verify_checkpoint &&
                        !HaveSameFiles(*several, source->file_identities());
   const auto num_threads = static_cast<int>(cpus.size());
-  const Result<ChosenFormats> chosen = AgreeOnFormats(
-      PlanFormats(source->spec(), resolved, num_threads), source->spec(), resolved, num_threads);
+  memory::Ledger& ledger = *model->ledger_;
+  const Result<ChosenFormats> chosen =
+      AgreeOnFormats(PlanFormats(source->spec(), resolved, num_threads, ledger), source->spec(),
+                     resolved, num_threads, ledger);
   if (!chosen) return chosen.error();
   if (observer.planned) observer.planned(*chosen);
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus));
@@ -182,6 +177,9 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
       hardware::CpusForThisRank(LocalRankFromLauncher(), options->num_threads);
   if (!found) return found.error();
   *cpus = *std::move(found);
+  Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count);
+  if (!tier) return tier.error();
+  ledger_.emplace(*std::move(tier));
   return {};
 }
 
@@ -211,12 +209,17 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
   memory_ = chosen.memory;
   formats_ = chosen.formats;
   max_step_tokens_ = options.max_step_tokens;
-  Result<weights::ModelWeights> weights = std::move(source).Load({.formats = chosen.formats.weights,
-                                                                  .share = ShareOf(options),
-                                                                  .numa = options.numa,
-                                                                  .edit = options.edit,
-                                                                  .compared = compared},
-                                                                 *pool_, observer.progress);
+  Result<memory::Reservation> program =
+      ledger_->Reserve(memory::Use::kProgram, memory_.bytes[memory::Use::kProgram]);
+  if (!program) return program.error();
+  program_ = *std::move(program);
+  Result<weights::ModelWeights> weights =
+      std::move(source).Load({.formats = chosen.formats.weights,
+                              .share = ShareOf(options),
+                              .numa = options.numa,
+                              .edit = options.edit,
+                              .compared = compared},
+                             *pool_, *ledger_, observer.progress);
   if (!weights) return weights.error();
   weights_ = *std::move(weights);
   return {};
@@ -225,9 +228,9 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
 // *Collective.*
 Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserver& observer) {
   if (!plan_.auto_pipeline) return {};
-  const Result<ChosenPipeline> chosen =
-      ChoosePipeline(options, whole_spec_, store_, formats_,
-                     WireFormatOf(plan_.wire, plan_.layout.num_ranks()), *kernels_, *pool_);
+  const Result<ChosenPipeline> chosen = ChoosePipeline(
+      options, whole_spec_, store_, formats_, WireFormatOf(plan_.wire, plan_.layout.num_ranks()),
+      *kernels_, *pool_, *ledger_);
   if (!chosen) return chosen.error();
   plan_.pipeline = chosen->pipeline;
   pipeline_from_tokens_ = chosen->from_tokens;
@@ -254,7 +257,7 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.dense_from_rows = crossovers_.dense_from_rows;
   parts.expand_from_tokens = crossovers_.expand_from_tokens;
   Result<runtime::Transformer> transformer =
-      runtime::Transformer::Create(store_, *kernels_, *pool_, parts);
+      runtime::Transformer::Create(store_, *kernels_, *pool_, parts, *ledger_);
   if (!transformer) return transformer.error();
   transformer_ = *std::move(transformer);
   return {};

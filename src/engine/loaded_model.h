@@ -17,6 +17,7 @@
 #include "engine/model_source.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
+#include "memory/ledger.h"
 #include "model/model_spec.h"
 #include "plan/plan.h"
 #include "runtime/transformer.h"
@@ -41,6 +42,7 @@ class LoadedModel {
   const model::ModelSpec& spec() const { return whole_spec_; }
   const checkpoint::GenerationConfig& generation_config() const { return generation_config_; }
   const MemoryPlan& memory() const { return memory_; }
+  const memory::Ledger& ledger() const { return *ledger_; }          // of this rank
   const weights::ModelWeights& weights() const { return weights_; }  // of this rank
   // The packed weights as they lie in memory.
   std::span<const std::byte> weight_bytes() const { return weights_.bytes; }
@@ -73,6 +75,8 @@ class LoadedModel {
   Status CreateTransformer(const LoadOptions& options);
 
   // In the order in which they depend on each other.
+  std::optional<memory::Ledger> ledger_;
+  memory::Reservation program_;
   plan::Plan plan_;
   model::ModelSpec whole_spec_;
   const kernels::KernelSet* kernels_ = nullptr;

@@ -1,41 +1,52 @@
-// What a model will take of memory, held against what there is, before anything is loaded.
-// It reserves nothing.
+// What a model will take of memory: reservations in a rank's ledger, tried before anything is
+// loaded. Whoever allocates makes them again.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "base/result.h"
+#include "memory/ledger.h"
 
 namespace convene::engine {
 
-struct MemoryRequest {
-  uint64_t weights_bytes = 0;
-  uint64_t kv_block_bytes = 0;  // over all layers
-  uint64_t activation_bytes = 0;
+struct MemoryNeeds {
+  memory::Amounts fixed = {};     // all but the KV cache and the program
+  uint64_t kv_block_bytes = 0;    // over all layers
   int context = 0;                // the longest sequence, in tokens
   int max_sequences = 1;          // that run at the same time
   int contexts_per_sequence = 1;  // 2: an encoder's input beside the answer
-  uint64_t available_bytes = 0;
-  std::string limited_by;  // what sets that, as in hardware::AvailableMemory
 };
 
 struct MemoryPlan {
-  uint64_t weights_bytes = 0;
-  uint64_t kv_bytes = 0;
-  uint64_t working_bytes = 0;  // activations, and a little for the program itself
+  memory::Amounts bytes;
   uint64_t available_bytes = 0;
   int context = 0;
   int num_kv_blocks = 0;
 
-  uint64_t needed_bytes() const { return weights_bytes + kv_bytes + working_bytes; }
+  uint64_t weights_bytes() const { return bytes[memory::Use::kWeights]; }
+  uint64_t kv_bytes() const { return bytes[memory::Use::kKvCache]; }
+  // What steps work in, exchanges among it, and the program itself.
+  uint64_t working_bytes() const { return bytes.total() - weights_bytes() - kv_bytes(); }
+  uint64_t needed_bytes() const { return bytes.total(); }
   // "needed 14.1 GiB (weights 12.9 GiB, KV cache 1.00 GiB, working memory 0.2 GiB), available 20
   // GiB"
-  std::string Describe() const;
+  std::string Describe() const { return bytes.Describe(available_bytes); }
+
+  // Other ranks may have room for fewer.
+  void SetKvBlocks(int count) {
+    bytes[memory::Use::kKvCache] = kv_bytes() / static_cast<uint64_t>(num_kv_blocks) * count;
+    num_kv_blocks = count;
+  }
 };
 
-// KV blocks for `max_sequences` full contexts, or for as many as fit but at least one.
-// Error: not even one fits; says how much is needed and there, and what to change.
-Result<MemoryPlan> PlanMemory(const MemoryRequest& request);
+// Tokenizer, thread stacks, the program itself and what the allocator holds back.
+inline constexpr uint64_t kProgramBytes = uint64_t{32} << 20;
+
+// KV blocks for `max_sequences` full contexts, or for as many as fit but at least one. Nothing of
+// it stays reserved: until the KV cache and the memory of steps are allocated, loading may use
+// their room for what it needs for a while. Error: not even one fits; says how much is needed and
+// there, and what to change.
+Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs, memory::Ledger& ledger);
 
 }  // namespace convene::engine

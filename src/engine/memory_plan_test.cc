@@ -11,57 +11,88 @@ using ::testing::HasSubstr;
 constexpr uint64_t kGib = uint64_t{1} << 30;
 
 // 1,000 tokens are 16 blocks of 64 MiB: 1 GiB of KV cache per sequence.
-const MemoryRequest kRequest = {
-    .weights_bytes = 10 * kGib,
-    .kv_block_bytes = kGib / 16,
-    .activation_bytes = kGib,
-    .context = 1000,
-    .max_sequences = 4,
-    .available_bytes = 20 * kGib,
-    .limited_by = "the free memory of this machine",
-};
+MemoryNeeds Needs() {
+  MemoryNeeds needs{.kv_block_bytes = kGib / 16, .context = 1000, .max_sequences = 4};
+  needs.fixed[memory::Use::kWeights] = 10 * kGib;
+  needs.fixed[memory::Use::kWorking] = kGib;
+  return needs;
+}
+
+memory::Tier Host(uint64_t budget_bytes) {
+  return {.budget_bytes = budget_bytes, .limited_by = "the free memory of this machine"};
+}
 
 TEST(PlanMemory, GivesEverySequenceItsContextWhereThereIsRoom) {
-  const Result<MemoryPlan> plan = PlanMemory(kRequest);
+  memory::Ledger ledger(Host(20 * kGib));
+  const Result<MemoryPlan> plan = PlanMemory(Needs(), ledger);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->num_kv_blocks, 64);
-  EXPECT_EQ(plan->kv_bytes, 4 * kGib);
-  EXPECT_GE(plan->needed_bytes(), 15 * kGib);
-  EXPECT_LE(plan->needed_bytes(), 15 * kGib + kGib / 10);
+  EXPECT_EQ(plan->kv_bytes(), 4 * kGib);
+  EXPECT_EQ(plan->needed_bytes(), 15 * kGib + kProgramBytes);
+  EXPECT_EQ(plan->working_bytes(), kGib + kProgramBytes);
+  EXPECT_EQ(plan->Describe(),
+            "needed 15.0 GiB (weights 10.0 GiB, KV cache 4.00 GiB, working memory 1.03 GiB), "
+            "available 20.0 GiB");
+  EXPECT_EQ(ledger.reserved(), memory::Amounts()) << "a plan keeps nothing";
+}
+
+TEST(PlanMemory, NamesExchangeBuffersWhereThereAreAny) {
+  memory::Ledger ledger(Host(20 * kGib));
+  MemoryNeeds needs = Needs();
+  needs.fixed[memory::Use::kExchange] = kGib / 2;
+  const Result<MemoryPlan> plan = PlanMemory(needs, ledger);
+  ASSERT_TRUE(plan);
+  EXPECT_THAT(plan->Describe(), HasSubstr("working memory 1.03 GiB, exchange buffers 512 MiB)"));
+  EXPECT_EQ(plan->working_bytes(), kGib + kGib / 2 + kProgramBytes);
 }
 
 TEST(PlanMemory, TakesFewerBlocksWhereOnlyThoseFit) {
-  MemoryRequest request = kRequest;
-  request.available_bytes = 13 * kGib;
-  const Result<MemoryPlan> plan = PlanMemory(request);
+  memory::Ledger ledger(Host(13 * kGib));
+  Result<MemoryPlan> plan = PlanMemory(Needs(), ledger);
   ASSERT_TRUE(plan);
   EXPECT_GE(plan->num_kv_blocks, 16);
   EXPECT_LT(plan->num_kv_blocks, 32);
-  EXPECT_LE(plan->needed_bytes(), request.available_bytes);
+  EXPECT_LE(plan->needed_bytes(), plan->available_bytes);
+  EXPECT_GT(plan->needed_bytes() + kGib / 16, plan->available_bytes) << "one more would not fit";
+
+  // Another rank has room for 20.
+  plan->SetKvBlocks(20);
+  EXPECT_EQ(plan->num_kv_blocks, 20);
+  EXPECT_EQ(plan->kv_bytes(), 20 * kGib / 16);
+}
+
+TEST(PlanMemory, CountsWhatOthersHaveReserved) {
+  memory::Ledger ledger(Host(20 * kGib));
+  const auto other = ledger.Reserve(memory::Use::kStaging, 7 * kGib);
+  const Result<MemoryPlan> plan = PlanMemory(Needs(), ledger);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->available_bytes, 13 * kGib);
+  EXPECT_LT(plan->num_kv_blocks, 32);
 }
 
 TEST(PlanMemory, RefusesWhereNotEvenOneContextFits) {
   for (const uint64_t available_bytes : {uint64_t{0}, 5 * kGib, 11 * kGib, 12 * kGib}) {
-    MemoryRequest request = kRequest;
-    request.available_bytes = available_bytes;
-    const Result<MemoryPlan> plan = PlanMemory(request);
+    memory::Ledger ledger(Host(available_bytes));
+    const Result<MemoryPlan> plan = PlanMemory(Needs(), ledger);
     ASSERT_FALSE(plan) << available_bytes;
     EXPECT_THAT(plan.error().message, HasSubstr("needed 12.0 GiB"));
     EXPECT_THAT(plan.error().message, HasSubstr("weights 10.0 GiB"));
     EXPECT_THAT(plan.error().message, HasSubstr("the free memory of this machine"));
     EXPECT_THAT(plan.error().message, HasSubstr("--context"));
     EXPECT_EQ(plan.error().kind, ErrorKind::kResourceExhausted);
+    EXPECT_EQ(ledger.reserved(), memory::Amounts());
   }
 }
 
 TEST(PlanMemory, SurvivesAbsurdSizes) {
-  MemoryRequest request = kRequest;
-  request.context = 1 << 24;
-  request.max_sequences = 1 << 16;
-  EXPECT_FALSE(PlanMemory(request));
-  request.kv_block_bytes = 1;
-  request.available_bytes = UINT64_MAX;
-  EXPECT_TRUE(PlanMemory(request));
+  MemoryNeeds needs = Needs();
+  needs.context = 1 << 24;
+  needs.max_sequences = 1 << 16;
+  memory::Ledger small(Host(20 * kGib));
+  EXPECT_FALSE(PlanMemory(needs, small));
+  needs.kv_block_bytes = 1;
+  memory::Ledger unlimited;
+  EXPECT_TRUE(PlanMemory(needs, unlimited));
 }
 
 }  // namespace

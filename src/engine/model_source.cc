@@ -56,10 +56,10 @@ Status ModelSource::SetFormats(FormatWishes* wishes) const {
 }
 
 Result<weights::ModelWeights> ModelSource::Load(const LoadRequest& request,
-                                                hardware::ThreadPool& pool,
+                                                hardware::ThreadPool& pool, memory::Ledger& ledger,
                                                 const weights::LoadProgress& progress) && {
   if (const checkpoint::Checkpoint* whole = checkpoint()) {
-    return weights::LoadWeights(*whole, request.formats, request.share, request.numa, pool,
+    return weights::LoadWeights(*whole, request.formats, request.share, request.numa, pool, ledger,
                                 progress, request.edit, request.compared);
   }
   CHECK(!request.edit, "packed weights are mapped and cannot be edited");
@@ -67,7 +67,8 @@ Result<weights::ModelWeights> ModelSource::Load(const LoadRequest& request,
     const Status right = weights::VerifyPacked(*packed(), request.share, pool, {});
     if (!right) return right.error();
   }
-  return weights::MapWeights(std::get<weights::PackedDirectory>(std::move(source_)), request.share);
+  return weights::MapWeights(std::get<weights::PackedDirectory>(std::move(source_)), ledger,
+                             request.share);
 }
 
 }  // namespace convene::engine

@@ -13,6 +13,7 @@
 #include "engine/choose_formats.h"
 #include "hardware/numa.h"
 #include "hardware/thread_pool.h"
+#include "memory/ledger.h"
 #include "weights/load_weights.h"
 #include "weights/packed_directory.h"
 
@@ -55,6 +56,7 @@ class ModelSource {
 
   // Leaves the source empty. Errors: as weights::LoadWeights, or VerifyPacked and MapWeights.
   Result<weights::ModelWeights> Load(const LoadRequest& request, hardware::ThreadPool& pool,
+                                     memory::Ledger& ledger,
                                      const weights::LoadProgress& progress) &&;
 
  private:

@@ -30,23 +30,22 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
 
 Result<MemoryPlan> PlanMemoryOf(const model::ModelSpec& spec, const LoadOptions& options,
                                 const runtime::Formats& formats, int num_threads,
-                                const hardware::AvailableMemory& available) {
+                                memory::Ledger& ledger) {
   const weights::Share share = ShareOf(options);
   const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
   if (!local) return local.error();
   const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
   const int num_groups = options.plan.layout.attention_dp;
-  return PlanMemory({
-      .weights_bytes = weights::PackedSizeBytes(*local, formats.weights, share),
-      .kv_block_bytes = runtime::Transformer::KvBlockBytes(*local, formats.kv),
-      .activation_bytes = runtime::Transformer::ActivationBytes(
+  MemoryNeeds needs{
+      .fixed = runtime::Transformer::StepBytes(
           *local, TransformerOptionsOf(options, formats, context), num_threads),
+      .kv_block_bytes = runtime::Transformer::KvBlockBytes(*local, formats.kv),
       .context = context,
       .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,
       .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
-      .available_bytes = available.bytes,
-      .limited_by = available.limited_by,
-  });
+  };
+  needs.fixed[memory::Use::kWeights] = weights::PackedSizeBytes(*local, formats.weights, share);
+  return PlanMemory(needs, ledger);
 }
 
 }  // namespace convene::engine

@@ -5,7 +5,6 @@
 #include "base/result.h"
 #include "engine/load_options.h"
 #include "engine/memory_plan.h"
-#include "hardware/memory_status.h"
 #include "model/model_spec.h"
 #include "runtime/formats.h"
 #include "runtime/transformer.h"
@@ -19,10 +18,10 @@ weights::Share ShareOf(const LoadOptions& options);
 runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                                                  const runtime::Formats& formats, int context);
 
-// What this rank's share of `spec`, the whole model, needs in `formats`, held against `available`.
-// Errors: as PlanMemory; a share that the model cannot be divided into.
+// What this rank's share of `spec`, the whole model, needs in `formats`, held against what `ledger`
+// has. Errors: as PlanMemory; a share that the model cannot be divided into.
 Result<MemoryPlan> PlanMemoryOf(const model::ModelSpec& spec, const LoadOptions& options,
                                 const runtime::Formats& formats, int num_threads,
-                                const hardware::AvailableMemory& available);
+                                memory::Ledger& ledger);
 
 }  // namespace convene::engine

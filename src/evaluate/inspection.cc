@@ -56,9 +56,9 @@ Status PlanMemory(std::optional<int> context, Inspection& inspection) {
   if (!cpus) return cpus.error();
   inspection.num_threads = static_cast<int>(cpus->size());
   // The question is what it needs, not whether it fits.
-  const Result<engine::MemoryPlan> plan =
-      engine::PlanMemoryOf(spec, {.context = context}, inspection.formats, inspection.num_threads,
-                           {.bytes = UINT64_MAX, .limited_by = ""});
+  memory::Ledger unlimited;
+  const Result<engine::MemoryPlan> plan = engine::PlanMemoryOf(
+      spec, {.context = context}, inspection.formats, inspection.num_threads, unlimited);
   if (!plan) return plan.error();
   inspection.memory = *plan;
   return {};
@@ -221,11 +221,11 @@ ordered_json ToJson(const Inspection& inspection) {
   }
   json["memory"] = {{"context", context},
                     {"threads", inspection.num_threads},
-                    {"weights_bytes", inspection.memory.weights_bytes},
-                    {"kv_bytes", inspection.memory.kv_bytes},
+                    {"weights_bytes", inspection.memory.weights_bytes()},
+                    {"kv_bytes", inspection.memory.kv_bytes()},
                     {"kv_bytes_per_token", inspection.kv_token_bytes()}};
   if (has_encoder) json["memory"]["kv_bytes_per_input_token"] = inspection.cross_token_bytes();
-  json["memory"].update({{"working_bytes", inspection.memory.working_bytes},
+  json["memory"].update({{"working_bytes", inspection.memory.working_bytes()},
                          {"needed_bytes", inspection.memory.needed_bytes()},
                          {"available_bytes", inspection.available.bytes}});
   return json;

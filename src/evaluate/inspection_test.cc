@@ -39,12 +39,12 @@ TEST(InspectModel, ReckonsMemoryFromABareConfiguration) {
   EXPECT_FALSE(bf16->stored);
   EXPECT_EQ(bf16->kv_token_bytes(), 16u * 2 * 2048 * 2);
   EXPECT_EQ(bf16->memory.context, 4096);
-  EXPECT_GE(bf16->memory.kv_bytes, 4096 * bf16->kv_token_bytes());
-  EXPECT_NEAR(static_cast<double>(bf16->memory.weights_bytes), 2.0 * 6'919'161'856, 1e8);
+  EXPECT_GE(bf16->memory.kv_bytes(), 4096 * bf16->kv_token_bytes());
+  EXPECT_NEAR(static_cast<double>(bf16->memory.weights_bytes()), 2.0 * 6'919'161'856, 1e8);
 
   const auto f32 = InspectModel(config.path(), 4096, DefaultFormats(WeightFormat::kF32));
   ASSERT_TRUE(f32);
-  EXPECT_GT(f32->memory.weights_bytes, 1.9 * static_cast<double>(bf16->memory.weights_bytes));
+  EXPECT_GT(f32->memory.weights_bytes(), 1.9 * static_cast<double>(bf16->memory.weights_bytes()));
   // Twice, but for the router, which is float32 in both.
   EXPECT_LT(f32->decode_weight_bytes(), 2 * bf16->decode_weight_bytes());
   EXPECT_GT(100 * f32->decode_weight_bytes(), 195 * bf16->decode_weight_bytes());

@@ -65,8 +65,6 @@ uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format,
   out->slot_out = place.Rows(shape.slots, hidden, kFloat);
   if (shape.is_partial) out->partial_out = place.Rows(tokens, hidden, kFloat);
   out->shared_out = place.Rows(tokens, hidden, kFloat);
-  const RowBuffer exchange = place.Bytes(1, shape.exchange_bytes);
-  if (base != nullptr) out->exchange = {exchange.data, static_cast<size_t>(shape.exchange_bytes)};
   return place.used_bytes();
 }
 
@@ -79,12 +77,17 @@ uint64_t Activations::SizeBytes(const model::ModelSpec& spec, kernels::Activatio
 }
 
 Result<Activations> Activations::Create(const model::ModelSpec& spec,
-                                        kernels::ActivationFormat format, const Shape& shape) {
-  Result<hardware::HugeBuffer> memory =
-      hardware::HugeBuffer::Allocate(SizeBytes(spec, format, shape), "the activations");
+                                        kernels::ActivationFormat format, const Shape& shape,
+                                        memory::Ledger& ledger) {
+  Result<memory::Reservation> memory =
+      ledger.Allocate(memory::Use::kWorking, SizeBytes(spec, format, shape));
   if (!memory) return memory.error();
+  Result<memory::Reservation> exchange =
+      ledger.Allocate(memory::Use::kExchange, static_cast<uint64_t>(shape.exchange_bytes));
+  if (!exchange) return exchange.error();
   Activations activations;
   activations.memory = std::move(*memory);
+  activations.exchange = std::move(*exchange);
   Place(spec, format, shape, activations.memory.data(), &activations);
   return activations;
 }

@@ -3,12 +3,10 @@
 // What a task needs for itself alone is workspace.h.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "base/result.h"
-#include "hardware/huge_buffer.h"
+#include "memory/ledger.h"
 #include "model/model_spec.h"
 #include "runtime/row_buffer.h"
 
@@ -26,9 +24,6 @@ struct Activations {
   RowBuffer shared_out;      // (tokens, hidden) float
   RowBuffer slot_out;        // (slots, hidden) float; a slot is one token of one expert
 
-  // For what travels between ranks (exchange_memory.h).
-  std::span<std::byte> exchange;
-
   kernels::ActivationFormat format = kernels::ActivationFormat::kBf16;
   int num_slots = 0;  // of slot_out
 
@@ -38,12 +33,14 @@ struct Activations {
     bool is_partial = false;     // attention's heads are divided among ranks
     int64_t exchange_bytes = 0;  // of `exchange`
   };
+  // Without what travels between ranks.
   static uint64_t SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
                             const Shape& shape);
   static Result<Activations> Create(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                    const Shape& shape);
+                                    const Shape& shape, memory::Ledger& ledger);
 
-  hardware::HugeBuffer memory;
+  memory::Reservation memory;
+  memory::Reservation exchange;  // for what travels between ranks (exchange_memory.h)
 };
 
 }  // namespace convene::runtime

@@ -1,5 +1,5 @@
 // Memory for what travels between ranks, planned before anything is loaded and handed out once. It
-// is a part of the activations' memory (activations.h).
+// is a buffer of its own beside a frame's activations (activations.h).
 #pragma once
 
 #include <cstddef>

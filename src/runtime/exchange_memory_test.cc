@@ -50,7 +50,8 @@ int64_t BytesOf(const strategy::Layout& layout, comm::WireFormat wire) {
                              .activations = kernels::ActivationFormat::kBf16};
   options.parallel.roles = layout;
   options.parallel.wire = wire;
-  return StepMemory::ExchangeBytes(LargeSpec(), options);
+  const memory::Amounts bytes = StepMemory::SizeBytes(LargeSpec(), options, /*num_threads=*/1);
+  return static_cast<int64_t>(bytes[memory::Use::kExchange]);
 }
 
 // By hand: rows that go out and come in, their sums, and the rows that rank 0 gathers.

@@ -21,7 +21,7 @@ Frame::Frame(const model::ModelSpec& spec, const Options& options, Activations m
       rows(spec),
       activations(std::move(memory)),
       owners(static_cast<size_t>(options.attention.parts)),
-      exchange_memory(activations.exchange),
+      exchange_memory(activations.exchange.bytes()),
       expert_rows(options.expert_rows, group, exchange_memory),
       row_buffers(RowExchange::TakeBuffers(spec, activations.format, options.row_exchange,
                                            exchange_memory)) {

@@ -34,12 +34,12 @@ uint64_t KvCache::BlockBytes(const model::ModelSpec& spec, kernels::KvFormat for
 }
 
 Result<KvCache> KvCache::Create(const model::ModelSpec& spec, kernels::KvFormat format,
-                                int num_blocks) {
+                                int num_blocks, memory::Ledger& ledger) {
   KvCache cache;
   cache.num_blocks_ = num_blocks;
   cache.format_ = format;
-  Result<hardware::HugeBuffer> memory =
-      hardware::HugeBuffer::Allocate(BlockBytes(spec, format) * num_blocks, "the KV cache");
+  Result<memory::Reservation> memory =
+      ledger.Allocate(memory::Use::kKvCache, BlockBytes(spec, format) * num_blocks);
   if (!memory) return memory.error();
   cache.memory_ = std::move(*memory);
   std::byte* base = cache.memory_.data();

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "hardware/huge_buffer.h"
 #include "kernels/kernel_set.h"
+#include "memory/ledger.h"
 #include "model/model_spec.h"
 
 namespace convene::runtime {
@@ -18,8 +18,9 @@ class KvCache {
   // Bytes of one block over all layers.
   static uint64_t BlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
 
+  // Error: as Ledger::Allocate.
   static Result<KvCache> Create(const model::ModelSpec& spec, kernels::KvFormat format,
-                                int num_blocks);
+                                int num_blocks, memory::Ledger& ledger);
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
   int num_blocks() const { return num_blocks_; }
@@ -51,7 +52,7 @@ class KvCache {
     int64_t head_bytes = 0;
   };
 
-  hardware::HugeBuffer memory_;
+  memory::Reservation memory_;
   std::vector<Layer> layers_;
   int num_blocks_ = 0;
   kernels::KvFormat format_ = kernels::KvFormat::kBf16;

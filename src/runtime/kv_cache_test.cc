@@ -52,7 +52,8 @@ TEST(KvCache, HoldsOfALatentNothingButItAndTheRotatedPart) {
   // A byte each, and a float for all of them.
   EXPECT_EQ(KvCache::BlockBytes(Latent(512, 64), KvFormat::kInt8), 64u * 27 * (512 + 64 + 4));
 
-  const Result<KvCache> cache = KvCache::Create(Latent(512, 64), KvFormat::kBf16, 3);
+  memory::Ledger ledger;
+  const Result<KvCache> cache = KvCache::Create(Latent(512, 64), KvFormat::kBf16, 3, ledger);
   ASSERT_TRUE(cache.ok()) << cache.error().message;
   EXPECT_EQ(cache->TokenBytes(26), (512 + 64) * 2);
   EXPECT_EQ(cache->BlockBytes(0), 64 * (512 + 64) * 2);

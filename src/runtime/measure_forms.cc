@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "hardware/huge_buffer.h"
+#include "memory/ledger.h"
 #include "runtime/transformer.h"
 #include "weights/weight_layout.h"
 
@@ -75,9 +75,9 @@ Result<int> MeasureExpandFromTokens(hardware::ThreadPool& pool, const kernels::K
   const model::ModelSpec spec = InventedSpec();
   const Formats formats = DefaultFormats(kernels::WeightFormat::kBf16);
   weights::ModelWeights weights;
-  Result<hardware::HugeBuffer> memory =
-      hardware::HugeBuffer::Allocate(weights::LayOut(spec, formats.weights, nullptr, &weights),
-                                     "measuring the forms of latent attention");
+  memory::Ledger ledger;  // nothing else is loaded
+  Result<memory::Reservation> memory = ledger.Allocate(
+      memory::Use::kWeights, weights::LayOut(spec, formats.weights, nullptr, &weights));
   if (!memory) return memory.error();
   // A small number in bf16.
   std::memset(memory->data(), 0x3c, memory->size_bytes());
@@ -90,7 +90,8 @@ Result<int> MeasureExpandFromTokens(hardware::ThreadPool& pool, const kernels::K
                                 .num_kv_blocks = kBlocks,
                                 .activations = formats.activations,
                                 .kv = formats.kv,
-                                .expand_from_tokens = expand_from_tokens});
+                                .expand_from_tokens = expand_from_tokens},
+                               ledger);
   };
   Result<Transformer> expanding = create(1);
   if (!expanding) return expanding.error();

@@ -14,7 +14,6 @@
 
 #include "base/check.h"
 #include "comm/agree.h"
-#include "hardware/huge_buffer.h"
 #include "kernels/grouped_gemm.h"
 #include "runtime/executor.h"
 #include "runtime/expert_rows.h"
@@ -61,17 +60,17 @@ class ExpertProducts {
   static Result<ExpertProducts> Create(const model::LayerSpec& layer,
                                        const weights::MoeWeights& weights,
                                        const kernels::KernelSet& kernels,
-                                       hardware::ThreadPool& pool,
-                                       kernels::ActivationFormat format) {
+                                       hardware::ThreadPool& pool, kernels::ActivationFormat format,
+                                       memory::Ledger& ledger) {
     ExpertProducts products(layer, weights, kernels, pool, format);
     const weights::FfnWeights& expert = weights.experts.front();
     const int64_t num_rows = std::max(kManyRows * kExpertsOfMany, kFewRows * kMostExperts);
     const int64_t in_bytes =
         num_rows * kernels::ActivationRowBytes(format, std::max(expert.up.cols, expert.down.cols));
     const int64_t out_bytes = num_rows * 4 * std::max(expert.up.rows, expert.down.rows);
-    Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
-        static_cast<size_t>(in_bytes + out_bytes + kernels::kGemmScratchBytes * pool.size()),
-        "measuring products of experts");
+    Result<memory::Reservation> memory = ledger.Allocate(
+        memory::Use::kStaging,
+        static_cast<uint64_t>(in_bytes + out_bytes + kernels::kGemmScratchBytes * pool.size()));
     if (!memory) return memory.error();
     // Small numbers in all formats, so that nothing becomes a denormal product.
     std::memset(memory->data(), 0x3c, memory->size_bytes());
@@ -142,7 +141,7 @@ class ExpertProducts {
   const kernels::KernelSet& kernels_;
   hardware::ThreadPool& pool_;
   kernels::ActivationFormat format_;
-  hardware::HugeBuffer memory_;
+  memory::Reservation memory_;
   std::byte* out_ = nullptr;
   std::byte* scratch_ = nullptr;
 };
@@ -153,8 +152,14 @@ class Trial : public LaneWork {
   Trial(comm::Group& group, hardware::ThreadPool& pool)
       : group_(group), waiting_(false, pool.cpus()), beside_(true, pool.cpus()) {}
 
-  // Before the first run. Error: the thread beside computation cannot be started.
-  Status Prepare() { return beside_.StartBackground(); }
+  // Before the first run. Errors: no memory; the thread beside computation cannot be started.
+  Status Prepare(memory::Ledger& ledger) {
+    // One peer's part out, and one of each rank in: the most with two ranks.
+    Result<memory::Reservation> reserved = ledger.Reserve(memory::Use::kStaging, 3 * kMostBytes);
+    if (!reserved) return reserved.error();
+    reserved_ = *std::move(reserved);
+    return beside_.StartBackground();
+  }
 
   struct Seconds {
     double computing = 0;   // until it ended
@@ -212,6 +217,7 @@ class Trial : public LaneWork {
   Executor beside_;
   std::function<void()> compute_;
   size_t bytes_per_peer_ = 0;
+  memory::Reservation reserved_;  // of the next two
   std::vector<std::byte> out_;
   std::vector<std::byte> in_;
 };
@@ -306,7 +312,7 @@ void MeasureExchanges(comm::Group& group, Trial& trial, ExpertProducts& products
 
 Result<RankMeasurement> MeasureRank(comm::Group& group, weights::WeightStore& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
-                                    const Formats& formats) {
+                                    const Formats& formats, memory::Ledger& ledger) {
   const auto& layers = weights.spec().layers;
   const auto layer = std::find_if(layers.begin(), layers.end(),
                                   [](const model::LayerSpec& one) { return one.moe.has_value(); });
@@ -316,10 +322,10 @@ Result<RankMeasurement> MeasureRank(comm::Group& group, weights::WeightStore& we
   std::iota(experts.begin(), experts.end(), 0);
   const auto leased = weights.LeaseExperts(id, experts);
   Result<ExpertProducts> products =
-      leased ? ExpertProducts::Create(*layer, *(*leased)->moe, kernels, pool, formats.activations)
+      leased ? ExpertProducts::Create(*layer, *(*leased)->moe, kernels, pool, formats.activations, ledger)
              : Result<ExpertProducts>(leased.error());
   Trial trial(group, pool);
-  const Status mine = products ? trial.Prepare() : Status(products.error());
+  const Status mine = products ? trial.Prepare(ledger) : Status(products.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();
   RankMeasurement found;
   ExpertSeconds seconds;

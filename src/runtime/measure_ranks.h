@@ -7,6 +7,7 @@
 #include "comm/group.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
+#include "memory/ledger.h"
 #include "runtime/formats.h"
 #include "weights/weight_store.h"
 
@@ -26,9 +27,9 @@ struct RankMeasurement {
 };
 
 // *Collective*, about half a second. `weights` are this rank's share of a model that has a layer of
-// experts. Error: no memory to measure with.
+// experts. Error: no memory to measure with, which is reserved in `ledger` meanwhile.
 Result<RankMeasurement> MeasureRank(comm::Group& group, weights::WeightStore& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
-                                    const Formats& formats);
+                                    const Formats& formats, memory::Ledger& ledger);
 
 }  // namespace convene::runtime

@@ -93,33 +93,29 @@ Frame::Options FrameOptions(const model::ModelSpec& spec, const TransformerOptio
                            .most_rows = rows}};
 }
 
-uint64_t StepMemory::SizeBytes(const model::ModelSpec& spec, const TransformerOptions& options,
-                               int num_threads) {
-  uint64_t size_bytes =
+memory::Amounts StepMemory::SizeBytes(const model::ModelSpec& spec,
+                                      const TransformerOptions& options, int num_threads) {
+  memory::Amounts bytes;
+  bytes[memory::Use::kWorking] =
       Workspace::SizeBytes(spec, options.activations, WorkspaceShape(spec, options, num_threads));
   for (int i = 0; i < options.parallel.pipeline.micro_batches; ++i) {
-    size_bytes += Activations::SizeBytes(spec, options.activations, FrameShape(spec, options, i));
+    const Activations::Shape shape = FrameShape(spec, options, i);
+    bytes[memory::Use::kWorking] += Activations::SizeBytes(spec, options.activations, shape);
+    bytes[memory::Use::kExchange] += static_cast<uint64_t>(shape.exchange_bytes);
   }
-  return size_bytes;
-}
-
-int64_t StepMemory::ExchangeBytes(const model::ModelSpec& spec, const TransformerOptions& options) {
-  int64_t size_bytes = 0;
-  for (int i = 0; i < options.parallel.pipeline.micro_batches; ++i) {
-    size_bytes += FrameShape(spec, options, i).exchange_bytes;
-  }
-  return size_bytes;
+  return bytes;
 }
 
 Result<StepMemory> StepMemory::Create(const model::ModelSpec& spec,
-                                      const TransformerOptions& options, int num_threads) {
-  Result<Workspace> workspace =
-      Workspace::Create(spec, options.activations, WorkspaceShape(spec, options, num_threads));
+                                      const TransformerOptions& options, int num_threads,
+                                      memory::Ledger& ledger) {
+  Result<Workspace> workspace = Workspace::Create(
+      spec, options.activations, WorkspaceShape(spec, options, num_threads), ledger);
   if (!workspace) return workspace.error();
   StepMemory memory{.workspace = *std::move(workspace), .frames = {}};
   for (int i = 0; i < options.parallel.pipeline.micro_batches; ++i) {
     Result<Activations> frame =
-        Activations::Create(spec, options.activations, FrameShape(spec, options, i));
+        Activations::Create(spec, options.activations, FrameShape(spec, options, i), ledger);
     if (!frame) return frame.error();
     memory.frames.push_back(*std::move(frame));
   }

@@ -17,12 +17,10 @@ struct StepMemory {
   Workspace workspace;
   std::vector<Activations> frames;  // by micro-batch
 
-  static uint64_t SizeBytes(const model::ModelSpec& spec, const TransformerOptions& options,
-                            int num_threads);
-  // Of `frames`: what travels between ranks.
-  static int64_t ExchangeBytes(const model::ModelSpec& spec, const TransformerOptions& options);
-  static Result<StepMemory> Create(const model::ModelSpec& spec, const TransformerOptions& options,
+  static memory::Amounts SizeBytes(const model::ModelSpec& spec, const TransformerOptions& options,
                                    int num_threads);
+  static Result<StepMemory> Create(const model::ModelSpec& spec, const TransformerOptions& options,
+                                   int num_threads, memory::Ledger& ledger);
 };
 
 FeedForward::Options FeedForwardOptions(const TransformerOptions& options);

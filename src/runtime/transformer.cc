@@ -135,8 +135,8 @@ uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::KvForm
   return KvCache::BlockBytes(spec, format);
 }
 
-uint64_t Transformer::ActivationBytes(const model::ModelSpec& spec,
-                                      const TransformerOptions& options, int num_threads) {
+memory::Amounts Transformer::StepBytes(const model::ModelSpec& spec,
+                                       const TransformerOptions& options, int num_threads) {
   return StepMemory::SizeBytes(spec, options, num_threads);
 }
 
@@ -207,7 +207,7 @@ Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& option
 Result<Transformer> Transformer::Create(weights::WeightStore& weights,
                                         const kernels::KernelSet& kernels,
                                         hardware::ThreadPool& pool,
-                                        const TransformerOptions& options) {
+                                        const TransformerOptions& options, memory::Ledger& ledger) {
   for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
     if (layer.moe && std::max(layer.moe->top_k, layer.moe->top_expert_groups) > kernels::kMaxTopK) {
       return Error{
@@ -239,9 +239,9 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights,
                     "up to {}: use --activations bf16",
                     MostColumns(weights.spec()), kMostInt8Columns)};
   }
-  Result<KvCache> cache = KvCache::Create(weights.spec(), options.kv, options.num_kv_blocks);
+  Result<KvCache> cache = KvCache::Create(weights.spec(), options.kv, options.num_kv_blocks, ledger);
   if (!cache) return cache.error();
-  Result<StepMemory> memory = StepMemory::Create(weights.spec(), options, pool.size());
+  Result<StepMemory> memory = StepMemory::Create(weights.spec(), options, pool.size(), ledger);
   if (!memory) return memory.error();
   auto state = std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
                                        std::move(*memory));

@@ -14,6 +14,7 @@
 #include "comm/wire_format.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
+#include "memory/ledger.h"
 #include "runtime/experiment.h"
 #include "runtime/formats.h"
 #include "runtime/recorded_step.h"
@@ -134,20 +135,21 @@ struct TaskAt {
 
 class Transformer {
  public:
-  // Bytes of a KV block over all layers, and of activations and exchanges, for the memory plan.
+  // For the memory plan: bytes of a KV block over all layers, and what steps work in.
   static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
-  static uint64_t ActivationBytes(const model::ModelSpec& spec, const TransformerOptions& options,
-                                  int num_threads);
+  static memory::Amounts StepBytes(const model::ModelSpec& spec, const TransformerOptions& options,
+                                   int num_threads);
 
   // What elements of each kind take in memory and on their way between ranks.
   static strategy::ElementBytes BytesOf(const Formats& formats, comm::WireFormat wire);
 
-  // Keeps references to all three arguments; the formats of `options` must go with the weights
-  // (formats.h). Errors: memory that cannot be had; shapes beyond the kernels' limits; roles that
+  // Keeps references to weights, kernels and pool, and its memory is reserved in `ledger` while it
+  // lives; the formats of `options` must go with the weights (formats.h). Errors: memory that
+  // cannot be had; shapes beyond the kernels' limits; roles that
   // cannot be executed yet.
   static Result<Transformer> Create(weights::WeightStore& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
-                                    const TransformerOptions& options);
+                                    const TransformerOptions& options, memory::Ledger& ledger);
   Transformer(Transformer&&) noexcept;
   Transformer& operator=(Transformer&&) noexcept;
   ~Transformer();

@@ -150,9 +150,9 @@ uint64_t Workspace::SizeBytes(const model::ModelSpec& spec, kernels::ActivationF
 }
 
 Result<Workspace> Workspace::Create(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                    const Shape& shape) {
-  Result<hardware::HugeBuffer> memory =
-      hardware::HugeBuffer::Allocate(SizeBytes(spec, format, shape), "the activations");
+                                    const Shape& shape, memory::Ledger& ledger) {
+  Result<memory::Reservation> memory =
+      ledger.Allocate(memory::Use::kWorking, SizeBytes(spec, format, shape));
   if (!memory) return memory.error();
   Workspace workspace;
   workspace.memory = std::move(*memory);

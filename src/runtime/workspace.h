@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/result.h"
-#include "hardware/huge_buffer.h"
+#include "memory/ledger.h"
 #include "model/model_spec.h"
 #include "runtime/row_buffer.h"
 
@@ -65,9 +65,9 @@ struct Workspace {
   static uint64_t SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
                             const Shape& shape);
   static Result<Workspace> Create(const model::ModelSpec& spec, kernels::ActivationFormat format,
-                                  const Shape& shape);
+                                  const Shape& shape, memory::Ledger& ledger);
 
-  hardware::HugeBuffer memory;
+  memory::Reservation memory;
 };
 
 }  // namespace convene::runtime

@@ -27,8 +27,9 @@ using Digests = std::map<std::string, uint64_t>;
 Digests DigestsOf(const checkpoint::Checkpoint& checkpoint, const Share& share) {
   hardware::ThreadPool pool({0});
   std::vector<NamedDigest> compared;
+  memory::Ledger ledger;
   const auto weights = LoadWeights(checkpoint, {.matrices = kernels::WeightFormat::kF32}, share,
-                                   hardware::NumaPolicy::kAuto, pool, {}, {}, &compared);
+                                   hardware::NumaPolicy::kAuto, pool, ledger, {}, {}, &compared);
   CHECK(weights.ok(), "{}", weights.error().message);
   Digests digests;
   for (const NamedDigest& named : compared) {

@@ -94,10 +94,11 @@ class FiniteWeightsTest : public testing::TestWithParam<const char*> {
     if (!checkpoint) return checkpoint.error();
     hardware::ThreadPool pool({0});
     return LoadWeights(*checkpoint, {.matrices = format}, Share{}, hardware::NumaPolicy::kAuto,
-                       pool, {});
+                       pool, ledger_, {});
   }
 
   fs::path root_;
+  memory::Ledger ledger_;
   std::map<std::string, Place> places_;
 };
 
@@ -177,7 +178,7 @@ TEST_P(FiniteWeightsTest, ANormThatWasPackedAheadIsRefusedByName) {
   }
   auto opened = OpenPackedDirectory(packed);
   ASSERT_TRUE(opened) << opened.error().message;
-  const Result<ModelWeights> mapped = MapWeights(*std::move(opened));
+  const Result<ModelWeights> mapped = MapWeights(*std::move(opened), ledger_);
   ASSERT_FALSE(mapped);
   EXPECT_THAT(mapped.error().message, HasSubstr("\"layers.0.ffn_norm\" holds NaN"));
 }

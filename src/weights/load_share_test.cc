@@ -72,7 +72,8 @@ class LoadShareTest : public testing::TestWithParam<std::string> {
   LoadShareTest() : checkpoint_(Fixture(GetParam())), pool_({0}) {}
 
   ModelWeights Load(const WeightFormats& formats, const Share& share) {
-    auto weights = LoadWeights(checkpoint_, formats, share, hardware::NumaPolicy::kAuto, pool_, {});
+    auto weights =
+        LoadWeights(checkpoint_, formats, share, hardware::NumaPolicy::kAuto, pool_, ledger_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     share_ = share;
     formats_ = formats;
@@ -288,6 +289,7 @@ class LoadShareTest : public testing::TestWithParam<std::string> {
 
   checkpoint::Checkpoint checkpoint_;
   hardware::ThreadPool pool_;
+  memory::Ledger ledger_;
   Share share_;  // of the last Load, as the formats
   WeightFormats formats_;
 };
@@ -353,10 +355,11 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, LoadShareTest, testing::ValuesIn(EveryFixture
 TEST(LoadWeights, ReadsOnlyTheRowsAndExpertsOfTheShare) {
   const checkpoint::Checkpoint checkpoint = Fixture("olmoe_plain");
   hardware::ThreadPool pool({0});
+  memory::Ledger ledger;
   const auto read_bytes = [&](const Share& share) {
     uint64_t read = 0;
     const auto weights = LoadWeights(checkpoint, {}, share, hardware::NumaPolicy::kAuto, pool,
-                                     [&](uint64_t, uint64_t total) { read = total; });
+                                     ledger, [&](uint64_t, uint64_t total) { read = total; });
     CHECK(weights.ok(), "{}", weights.error().message);
     return read;
   };

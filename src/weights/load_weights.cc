@@ -43,13 +43,26 @@ std::vector<std::span<PackJob>> Batches(std::vector<PackJob>& jobs) {
   return batches;
 }
 
-// Lets a batch read edited copies of its matrices, which it returns.
-std::vector<std::vector<float>> EditBatch(std::span<const PackJob> batch, const MatrixEdit& edit,
-                                          hardware::ThreadPool& pool) {
+struct EditedCopies {
+  memory::Reservation reservation;
+  std::vector<std::vector<float>> copies;
+};
+
+// Lets a batch read edited copies of its matrices, if there is an edit, which it returns. Error: no
+// memory for them.
+Result<EditedCopies> EditBatch(std::span<const PackJob> batch, const MatrixEdit& edit,
+                               hardware::ThreadPool& pool, memory::Ledger& ledger) {
+  if (!edit) return EditedCopies{};
   std::vector<JobMatrix> matrices;
+  uint64_t size_bytes = 0;
   for (const PackJob& job : batch) {
-    matrices.insert(matrices.end(), job.matrices.begin(), job.matrices.end());
+    for (const JobMatrix& matrix : job.matrices) {
+      matrices.push_back(matrix);
+      size_bytes += sizeof(float) * matrix.matrix->rows * matrix.matrix->cols;
+    }
   }
+  Result<memory::Reservation> reservation = ledger.Reserve(memory::Use::kStaging, size_bytes);
+  if (!reservation) return reservation.error();
   std::vector<std::vector<float>> copies(matrices.size());
   pool.ParallelFor(std::ssize(matrices), [&](int64_t index, int) {
     const auto& [matrix, binding] = matrices[index];
@@ -62,7 +75,7 @@ std::vector<std::vector<float>> EditBatch(std::span<const PackJob> batch, const 
                .rows = matrix->rows,
                .cols = matrix->cols};
   });
-  return copies;
+  return EditedCopies{*std::move(reservation), std::move(copies)};
 }
 
 // Error: what was packed is not finite.
@@ -133,13 +146,13 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, const Share& share,
                                  hardware::NumaPolicy numa, hardware::ThreadPool& pool,
-                                 const LoadProgress& progress, const MatrixEdit& edit,
-                                 std::vector<NamedDigest>* compared) {
+                                 memory::Ledger& ledger, const LoadProgress& progress,
+                                 const MatrixEdit& edit, std::vector<NamedDigest>* compared) {
   const Result<model::ModelSpec> spec = LocalSpec(checkpoint.spec(), share, formats);
   if (!spec) return spec.error();
   ModelWeights weights;
   const uint64_t size_bytes = PackedSizeBytes(*spec, formats, share);
-  Result<hardware::HugeBuffer> storage = hardware::HugeBuffer::Allocate(size_bytes, "the weights");
+  Result<memory::Reservation> storage = ledger.Allocate(memory::Use::kWeights, size_bytes);
   if (!storage) return storage.error();
   weights.storage = std::move(*storage);
   weights.bytes = weights.storage.bytes();
@@ -171,8 +184,8 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
         for (const PackSource& source : job.sources) checkpoint::WillNeed(source.bytes);
       }
     }
-    std::vector<std::vector<float>> edited;
-    if (edit) edited = EditBatch(batches[i], edit, pool);
+    const Result<EditedCopies> edited = EditBatch(batches[i], edit, pool, ledger);
+    if (!edited) return edited.error();
     if (const Status packed = PackBatch(batches[i], pool); !packed) return packed.error();
     if (comparison) comparison->Add(batches[i], pool);
     for (const PackJob& job : batches[i]) {

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "hardware/numa.h"
 #include "hardware/thread_pool.h"
+#include "memory/ledger.h"
 #include "weights/model_weights.h"
 #include "weights/share.h"
 #include "weights/stored_matrix.h"
@@ -15,8 +16,8 @@
 
 namespace convene::weights {
 
-// Bytes that LoadWeights will reserve for this model in these formats, of a rank that holds `share`
-// of it. `spec` is LocalSpec of the share.
+// Bytes that LoadWeights, or MapWeights, will reserve for this model in these formats, of a rank
+// that holds `share` of it. `spec` is LocalSpec of the share.
 uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
                          const Share& share = {});
 
@@ -29,13 +30,14 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
 // Reads what `share` is of the checkpoint, no other rows of its matrices. Packs with all threads of
 // `pool`; source pages are dropped behind the packing, so that the peak stays near PackedSizeBytes.
 // `edit`, where given, sees every matrix first, whole ones. `compared`, where given, gets the
-// digests of what other ranks read, too (compared_bytes.h). Errors: those of LocalSpec; memory that
-// cannot be had (says how much and what to change); weights that are NaN or infinite (names the
-// tensor); files that were written to meanwhile.
+// digests of what other ranks read, too (compared_bytes.h). The weights are reserved in `ledger`,
+// and the copies that are edited meanwhile. Errors: those of LocalSpec; memory that cannot be had;
+// weights that are NaN or infinite (names the tensor); files that were written to meanwhile.
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, const Share& share,
                                  hardware::NumaPolicy numa, hardware::ThreadPool& pool,
-                                 const LoadProgress& progress, const MatrixEdit& edit = {},
+                                 memory::Ledger& ledger, const LoadProgress& progress,
+                                 const MatrixEdit& edit = {},
                                  std::vector<NamedDigest>* compared = nullptr);
 
 }  // namespace convene::weights

@@ -34,13 +34,14 @@ TEST(ToFloats, ReadsRowsOfATransposedMatrix) {
 
 TEST(MatrixEdit, ThatChangesNothingGivesTheSameBytes) {
   hardware::ThreadPool pool({0, 0});
+  memory::Ledger ledger;
   for (const char* name : {"dbrx_plain", "qwen2_many", "olmoe_plain"}) {  // transposed, shared
     const checkpoint::Checkpoint checkpoint = Fixture(name);
     for (const kernels::WeightFormat format : kFormats) {
       const Result<ModelWeights> plain =
-          LoadWeights(checkpoint, {.matrices = format}, {}, kNuma, pool, {});
+          LoadWeights(checkpoint, {.matrices = format}, {}, kNuma, pool, ledger, {});
       const Result<ModelWeights> edited =
-          LoadWeights(checkpoint, {.matrices = format}, {}, kNuma, pool, {},
+          LoadWeights(checkpoint, {.matrices = format}, {}, kNuma, pool, ledger, {},
                       [](model::TensorRole, int, std::vector<float>&) {});
       ASSERT_TRUE(plain.ok() && edited.ok());
       EXPECT_TRUE(std::ranges::equal(plain->bytes, edited->bytes))
@@ -49,12 +50,45 @@ TEST(MatrixEdit, ThatChangesNothingGivesTheSameBytes) {
   }
 }
 
+TEST(MatrixEdit, ReservesItsCopiesWhileItHasThem) {
+  hardware::ThreadPool pool({0});
+  const checkpoint::Checkpoint checkpoint = Fixture("olmoe_plain");
+  const uint64_t size_bytes = PackedSizeBytes(checkpoint.spec(), {});
+  memory::Ledger tight({.budget_bytes = size_bytes, .limited_by = "the test"});
+  EXPECT_TRUE(LoadWeights(checkpoint, {}, {}, kNuma, pool, tight, {}).ok());
+  uint64_t copied_bytes = 0;
+  const MatrixEdit edit = [&](model::TensorRole, int, std::vector<float>& values) {
+    copied_bytes += values.size() * sizeof(float);
+  };
+  const Result<ModelWeights> refused =
+      LoadWeights(checkpoint, {}, {}, kNuma, pool, tight, {}, edit);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().kind, ErrorKind::kResourceExhausted);
+  EXPECT_NE(refused.error().message.find("staging buffers"), std::string::npos);
+  EXPECT_EQ(copied_bytes, 0u);
+  EXPECT_EQ(tight.reserved().total(), 0u);
+
+  memory::Ledger roomy;
+  uint64_t staging_bytes = 0;
+  const Result<ModelWeights> edited =
+      LoadWeights(checkpoint, {}, {}, kNuma, pool, roomy, {},
+                  [&](model::TensorRole role, int cols, std::vector<float>& values) {
+                    edit(role, cols, values);
+                    staging_bytes = roomy.reserved()[memory::Use::kStaging];
+                  });
+  ASSERT_TRUE(edited.ok());
+  EXPECT_EQ(staging_bytes, copied_bytes) << "all of a fixture is one batch";
+  EXPECT_EQ(roomy.reserved()[memory::Use::kStaging], 0u);
+  EXPECT_EQ(roomy.reserved()[memory::Use::kWeights], size_bytes);
+}
+
 TEST(MatrixEdit, ReachesThePackedWeightsOfItsRole) {
   hardware::ThreadPool pool({0});
+  memory::Ledger ledger;
   const checkpoint::Checkpoint checkpoint = Fixture("dbrx_plain");
   const Result<ModelWeights> weights =
-      LoadWeights(checkpoint, {.matrices = kernels::WeightFormat::kF32}, {}, kNuma, pool, {},
-                  [](model::TensorRole role, int cols, std::vector<float>& values) {
+      LoadWeights(checkpoint, {.matrices = kernels::WeightFormat::kF32}, {}, kNuma, pool, ledger,
+                  {}, [](model::TensorRole role, int cols, std::vector<float>& values) {
                     if (role != model::TensorRole::kExpertDown) return;
                     for (size_t i = 0; i < values.size(); ++i) {
                       values[i] = static_cast<float>(i % static_cast<size_t>(cols));

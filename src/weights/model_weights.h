@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "checkpoint/mapped_file.h"
-#include "hardware/huge_buffer.h"
 #include "kernels/packed_matrix.h"
+#include "memory/ledger.h"
 #include "model/model_spec.h"
 
 namespace convene::weights {
@@ -113,7 +113,7 @@ struct ModelWeights {
   std::vector<float> final_norm;     // (hidden)
   std::vector<LayerWeights> layers;  // of the decoder
   // What the packed matrices point into is one of these.
-  hardware::HugeBuffer storage;
+  memory::Reservation storage;  // of mapped weights without memory: what is read of the file
   std::optional<checkpoint::MappedFile> mapped;
   std::span<const std::byte> bytes;  // all packed matrices
 

@@ -19,6 +19,7 @@
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
 #include "weights/finite_weights.h"
+#include "weights/load_weights.h"
 #include "weights/named_weights.h"
 #include "weights/weight_layout.h"
 
@@ -271,7 +272,8 @@ Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>
       Quote(differs->name), directory.file.path(), differs->digest, wanted->digest));
 }
 
-Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {
+Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledger,
+                                const Share& share) {
   if (share.attention_parts > 1 || share.expert_slices > 1) {
     return Error{
         "the weights of this directory are packed as whole matrices, which cannot be divided among "
@@ -281,7 +283,11 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share) {
   const Result<model::ModelSpec> spec =
       LocalSpec(directory.configuration.spec, share, directory.formats);
   if (!spec) return spec.error();
+  Result<memory::Reservation> reserved =
+      ledger.Reserve(memory::Use::kWeights, PackedSizeBytes(*spec, directory.formats, share));
+  if (!reserved) return reserved.error();
   ModelWeights weights;
+  weights.storage = *std::move(reserved);
   weights.mapped = std::move(directory.file);
   const std::byte* base = weights.mapped->bytes().data() + directory.tensors.front().offset;
   const uint64_t size_bytes = LayOut(*spec, directory.formats, base, &weights);

@@ -60,10 +60,11 @@ Result<std::vector<checkpoint::StoredTensor>> FindPackedWeights(const model::Mod
                                                                 std::span<const std::byte> prefix,
                                                                 uint64_t file_size);
 
-// The weights, which keep the file mapped. Tells the kernel to read ahead what `share` is of it.
-// Errors: shares with parts of matrices, which are packed whole there; those of LocalSpec; norms
-// and biases that are NaN or infinite.
-Result<ModelWeights> MapWeights(PackedDirectory directory, const Share& share = {});
+// The weights, which keep the file mapped and what `share` is of it reserved in `ledger`. Tells the
+// kernel to read that ahead. Errors: shares with parts of matrices, which are packed whole there;
+// those of LocalSpec; memory that cannot be had; norms and biases that are NaN or infinite.
+Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledger,
+                                const Share& share = {});
 
 // Writes `weights`, all of those that were loaded from `source`, and copies the directory's other
 // files. `target` must not exist or be empty; it is complete or gone. Errors: of the disk.

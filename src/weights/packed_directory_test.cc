@@ -37,7 +37,7 @@ class PackedDirectoryTest : public testing::TestWithParam<const char*> {
     CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
     hardware::ThreadPool pool({0});
     auto weights =
-        LoadWeights(*checkpoint, formats, Share{}, hardware::NumaPolicy::kAuto, pool, {});
+        LoadWeights(*checkpoint, formats, Share{}, hardware::NumaPolicy::kAuto, pool, ledger_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     const Status written = WritePackedDirectory(*weights, source, target(), pool);
     CHECK(written.ok(), "{}", written.error().message);
@@ -52,6 +52,7 @@ class PackedDirectoryTest : public testing::TestWithParam<const char*> {
   }
 
   fs::path directory_;
+  memory::Ledger ledger_;
 };
 
 void ExpectSameVectors(const MoeWeights& mapped, const MoeWeights& expected) {
@@ -93,7 +94,7 @@ TEST_P(PackedDirectoryTest, MapsWhatWasPacked) {
     ASSERT_TRUE(IsPackedDirectory(target()));
     auto opened = OpenPackedDirectory(target());
     ASSERT_TRUE(opened) << opened.error().message;
-    const Result<ModelWeights> result = MapWeights(*std::move(opened));
+    const Result<ModelWeights> result = MapWeights(*std::move(opened), ledger_);
     ASSERT_TRUE(result) << result.error().message;
     const ModelWeights& mapped = *result;
     EXPECT_EQ(mapped.formats.matrices, format);
@@ -213,8 +214,10 @@ TEST_P(PackedDirectoryTest, MapsTheExpertsOfAShare) {
   const Share share{.expert_share = 1, .expert_shares = 3, .with_head = false};
   auto opened = OpenPackedDirectory(target());
   ASSERT_TRUE(opened) << opened.error().message;
-  const Result<ModelWeights> mapped = MapWeights(*std::move(opened), share);
+  const Result<ModelWeights> mapped = MapWeights(*std::move(opened), ledger_, share);
   ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_EQ(mapped->storage.size_bytes(), PackedSizeBytes(mapped->spec, mapped->formats, share));
+  EXPECT_LT(mapped->storage.size_bytes(), whole.bytes.size());
   EXPECT_EQ(mapped->head.rows, 0);
   EXPECT_EQ(mapped->embedding.rows, whole.embedding.rows);
   for (size_t layer = 0; layer < whole.layers.size(); ++layer) {
@@ -241,7 +244,7 @@ TEST_P(PackedDirectoryTest, RefusesSharesThatCutMatrices) {
        {Share{.attention_parts = 2}, Share{.expert_slice = 1, .expert_slices = 2}}) {
     auto opened = OpenPackedDirectory(target());
     ASSERT_TRUE(opened) << opened.error().message;
-    const Result<ModelWeights> mapped = MapWeights(*std::move(opened), share);
+    const Result<ModelWeights> mapped = MapWeights(*std::move(opened), ledger_, share);
     ASSERT_FALSE(mapped);
     EXPECT_THAT(mapped.error().message, HasSubstr("use the original checkpoint"));
   }

@@ -111,7 +111,9 @@ TEST_F(StoredMatrixTest, LoadsBiasesInTheOrderOfThePackedRows) {
   const auto checkpoint = checkpoint::Checkpoint::Open(directory);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   hardware::ThreadPool pool({0});
-  const auto weights = LoadWeights(*checkpoint, {}, Share{}, hardware::NumaPolicy::kAuto, pool, {});
+  memory::Ledger ledger;
+  const auto weights =
+      LoadWeights(*checkpoint, {}, Share{}, hardware::NumaPolicy::kAuto, pool, ledger, {});
   ASSERT_TRUE(weights) << weights.error().message;
   const std::vector<float>& bias = weights->layers[0].moe->experts[4].up_bias;
   ASSERT_EQ(std::ssize(bias), kernels::GateUpRows(96));
@@ -138,7 +140,9 @@ TEST_F(StoredMatrixTest, RefusesScalesThatAreNotNumbers) {
   const auto checkpoint = checkpoint::Checkpoint::Open(directory);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   hardware::ThreadPool pool({0});
-  const auto weights = LoadWeights(*checkpoint, {}, Share{}, hardware::NumaPolicy::kAuto, pool, {});
+  memory::Ledger ledger;
+  const auto weights =
+      LoadWeights(*checkpoint, {}, Share{}, hardware::NumaPolicy::kAuto, pool, ledger, {});
   ASSERT_FALSE(weights);
   EXPECT_THAT(weights.error().message, testing::HasSubstr("experts.down_proj"));
   EXPECT_THAT(weights.error().message, testing::HasSubstr("a scale of"));

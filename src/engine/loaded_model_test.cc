@@ -1,0 +1,135 @@
+// That a model takes the memory that was planned for it, and no other.
+#include "engine/loaded_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "comm/threads/thread_group.h"
+#include "engine/announce_load.h"
+#include "engine/ranks.h"
+#include "hardware/huge_buffer.h"
+#include "hardware/kernel_files.h"
+#include "weights/packed_directory.h"
+
+namespace convene::engine {
+namespace {
+
+using hardware::HugeBuffer;
+using memory::Use;
+
+const std::string kModels = CONVENE_SOURCE_DIR "/tests/golden/models/";
+
+std::unique_ptr<LoadedModel> Load(const std::string& directory, const LoadOptions& options,
+                                  const LoadObserver& observer = {}) {
+  Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(directory, options, observer);
+  CHECK(model.ok(), "{}", model.error().message);
+  return *std::move(model);
+}
+
+// What lies in buffers, if all uses but that of the program do.
+uint64_t InBuffers(const memory::Amounts& bytes) { return bytes.total() - bytes[Use::kProgram]; }
+
+TEST(LoadedModel, ReservesWhatWasPlannedAndAllocatesNothingElse) {
+  for (const char* name : {"olmoe_plain", "gpt_oss_mxfp4", "deepseek_v2_groups", "switch_plain"}) {
+    for (const kernels::WeightFormat format :
+         {kernels::WeightFormat::kF32, kernels::WeightFormat::kInt8}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, kernels::Name(format)));
+      const size_t before = HugeBuffer::total_bytes();
+      uint64_t most_bytes = 0;
+      const LoadObserver observer{.planned = {}, .progress = [&](uint64_t, uint64_t) {
+                                    most_bytes = std::max(most_bytes, HugeBuffer::total_bytes());
+                                  }};
+      const auto model =
+          Load(kModels + name, {.formats = {.weights = format}, .context = 256, .max_sequences = 3},
+               observer);
+      EXPECT_EQ(model->ledger().reserved(), model->memory().bytes);
+      EXPECT_EQ(HugeBuffer::total_bytes() - before, InBuffers(model->memory().bytes));
+      EXPECT_LE(most_bytes - before, InBuffers(model->memory().bytes)) << "while it was loaded";
+      EXPECT_LE(model->ledger().reserved().total(), model->ledger().tier().budget_bytes);
+      EXPECT_EQ(model->ledger().Describe(), model->memory().Describe());
+      EXPECT_EQ(model->memory().weights_bytes(), model->weight_bytes().size());
+      EXPECT_EQ(model->memory().bytes[Use::kExchange], 0u);
+    }
+  }
+}
+
+TEST(LoadedModel, GivesItsMemoryBack) {
+  const size_t before = HugeBuffer::total_bytes();
+  Load(kModels + "olmoe_plain", {.context = 256}).reset();
+  EXPECT_EQ(HugeBuffer::total_bytes(), before);
+}
+
+TEST(LoadedModel, AMappedDirectoryIsReservedToo) {
+  const std::filesystem::path directory =
+      std::filesystem::path(testing::TempDir()) / fmt::format("mapped_{}", getpid());
+  const LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
+  {
+    const auto packed = Load(kModels + "olmoe_plain", options);
+    const Status written = weights::WritePackedDirectory(packed->weights(), kModels + "olmoe_plain",
+                                                         directory.string(), packed->pool());
+    ASSERT_TRUE(written) << written.error().message;
+  }
+  const size_t before = HugeBuffer::total_bytes();
+  const auto mapped = Load(directory.string(), options);
+  EXPECT_EQ(mapped->ledger().reserved(), mapped->memory().bytes);
+  EXPECT_GT(mapped->memory().weights_bytes(), 0u);
+  EXPECT_EQ(HugeBuffer::total_bytes() - before,
+            InBuffers(mapped->memory().bytes) - mapped->memory().weights_bytes());
+  std::filesystem::remove_all(directory);
+}
+
+TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
+  LoadOptions options{.context = 256};
+  options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
+  options.plan.auto_pipeline = true;  // measures products and exchanges
+  comm::RunOnThreads(2, [&](comm::Group& group) {
+    if (group.rank() != 0) {
+      const Status followed = FollowRankZero(group);
+      EXPECT_TRUE(followed) << followed.error().message;
+      return;
+    }
+    LoadOptions own = options;
+    own.group = &group;
+    auto model = Load(kModels + "qwen3_plain", own);
+    EXPECT_EQ(model->ledger().reserved(), model->memory().bytes);
+    EXPECT_GT(model->memory().bytes[Use::kExchange], 0u);
+    EXPECT_EQ(model->memory().bytes[Use::kStaging], 0u);
+    EXPECT_THAT(model->memory().Describe(), testing::HasSubstr("exchange buffers"));
+    model->transformer().EndSteps();
+    Dismiss(group);
+  });
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Sizes at which anything of weights, KV cache or steps that lay elsewhere would be more than the
+// program has for itself.
+TEST(LoadedModel, WhatIsNotReservedIsLittle) {
+  const auto data_bytes = [] {
+    const std::string status = hardware::ReadKernelFile("/proc/self/status").value_or("");
+    return *hardware::NumberAfter(status, "VmData") * 1024;
+  };
+  const uint64_t before = data_bytes();
+  const auto model =
+      Load(CONVENE_SOURCE_DIR "/models/demo", {.formats = {.weights = kernels::WeightFormat::kF32},
+                                               .num_threads = 1,
+                                               .max_step_tokens = 2048,
+                                               .max_sequences = 256});
+  const memory::Amounts& bytes = model->memory().bytes;
+  for (const Use use : {Use::kKvCache, Use::kWorking}) {
+    ASSERT_GT(bytes[use], bytes[Use::kProgram]) << "too small to tell: " << static_cast<int>(use);
+  }
+  std::vector<int32_t> tokens(300, 7);
+  std::vector<int32_t> blocks = {0, 1, 2, 3, 4};
+  const runtime::SequenceStep step{.tokens = tokens, .blocks = blocks, .prompt_length = 300};
+  ASSERT_TRUE(model->transformer().Forward({&step, 1}, [](int, int, std::span<const float>) {}));
+  EXPECT_LE(data_bytes() - before, bytes.total());
+}
+#endif
+
+}  // namespace
+}  // namespace convene::engine
