@@ -1,5 +1,5 @@
 // What a model will take of memory: reservations in a rank's ledger, tried before anything is
-// loaded. Whoever allocates makes them again.
+// loaded. It allocates nothing: whoever does makes them again.
 #pragma once
 
 #include <cstdint>
