@@ -83,8 +83,9 @@ TEST(Roles, ThatCannotBeExecutedAreRefusedByTheirNames) {
   const auto checkpoint = checkpoint::Checkpoint::Open(FixturesNamed({"mixtral_plain"}).front());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   hardware::ThreadPool pool({0});
+  memory::Ledger ledger;
   const auto weights = weights::LoadWeights(*checkpoint, {.matrices = WeightFormat::kF32}, {},
-                                            hardware::NumaPolicy::kAuto, pool, {});
+                                            hardware::NumaPolicy::kAuto, pool, ledger, {});
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   weights::ResidentWeights store(*weights);
   const auto complaint = [&](const runtime::ParallelOptions& parallel) {
@@ -93,7 +94,8 @@ TEST(Roles, ThatCannotBeExecutedAreRefusedByTheirNames) {
                                      {.num_kv_blocks = 1,
                                       .activations = kernels::ActivationFormat::kF32,
                                       .kv = kernels::KvFormat::kF32,
-                                      .parallel = parallel});
+                                      .parallel = parallel},
+                                     ledger);
     return created.ok() ? "" : created.error().message;
   };
   EXPECT_NE(

@@ -61,7 +61,8 @@ TEST(KvCache, HoldsOfALatentNothingButItAndTheRotatedPart) {
 
 TEST(KvCache, BlocksOfAllLayersAndHeadsOverlapNowhere) {
   constexpr int kBlocks = 3;
-  const Result<KvCache> cache = KvCache::Create(TwoLayers(), KvFormat::kBf16, kBlocks);
+  memory::Ledger ledger;
+  const Result<KvCache> cache = KvCache::Create(TwoLayers(), KvFormat::kBf16, kBlocks, ledger);
   ASSERT_TRUE(cache.ok()) << cache.error().message;
   std::vector<std::byte*> begins;
   for (const int layer : {0, 1}) {
@@ -80,7 +81,8 @@ TEST(KvCache, BlocksOfAllLayersAndHeadsOverlapNowhere) {
 }
 
 TEST(KvCache, ABlockMovesWithItsBytesAndAlone) {
-  Result<KvCache> cache = KvCache::Create(TwoLayers(), KvFormat::kBf16, 2);
+  memory::Ledger ledger;
+  Result<KvCache> cache = KvCache::Create(TwoLayers(), KvFormat::kBf16, 2, ledger);
   ASSERT_TRUE(cache.ok()) << cache.error().message;
   const auto size = static_cast<size_t>(cache->BlockBytes(1));
   for (const int block : {0, 1}) std::memset(cache->Block(1, 0, block), 5 + block, size);
