@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "hardware/isa.h"
+#include "hardware/memory_status.h"
 
 namespace convene::hardware {
 namespace {
@@ -85,7 +86,14 @@ size_t BytesForBandwidth(int num_threads, uint64_t last_level_cache_bytes,
   return std::min(wanted_bytes, available_bytes / 4) / kHugePageBytes * kHugePageBytes;
 }
 
-Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, size_t size_bytes) {
+Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, uint64_t last_level_cache_bytes) {
+  const Result<AvailableMemory> available = ReadAvailableMemory();
+  if (!available) return available.error();
+  const size_t size_bytes =
+      BytesForBandwidth(pool.size(), last_level_cache_bytes, available->bytes);
+  if (size_bytes == 0) {
+    return ResourceExhausted("too little memory to measure how fast it is read: free some");
+  }
   Result<HugeBuffer> buffer = HugeBuffer::Allocate(size_bytes, "measuring the memory bandwidth");
   if (!buffer) return buffer;
   // Unwritten pages would all be the same page of zeros.

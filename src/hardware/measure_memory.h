@@ -23,7 +23,8 @@ Rate MeasureReadBandwidth(ThreadPool& pool, std::span<const std::byte> memory, d
 size_t BytesForBandwidth(int num_threads, uint64_t last_level_cache_bytes,
                          uint64_t available_bytes);
 
-// `size_bytes` of written memory to measure with. Error: as HugeBuffer::Allocate.
-Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, size_t size_bytes);
+// So much written memory, of what this process can have now. Error: as HugeBuffer::Allocate; less
+// than a huge page to measure with.
+Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, uint64_t last_level_cache_bytes);
 
 }  // namespace convene::hardware
