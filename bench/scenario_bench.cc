@@ -106,9 +106,9 @@ class Bench {
   Status Predict(InventedModel& model, int tokens, Variant& variant) {
     if (!options_.predict || group_.size() == 1) return {};
     if (!rates_) {
-      const Result<planner::StepRates> rates =
-          engine::MeasureStepRates(group_, model.weights(), kernels_, pool_,
-                                   runtime::DefaultFormats(model.weights().formats().matrices), ledger_);
+      const Result<planner::StepRates> rates = engine::MeasureStepRates(
+          group_, model.weights(), kernels_, pool_,
+          runtime::DefaultFormats(model.weights().formats().matrices), ledger_);
       if (!rates) return rates.error();
       rates_ = *rates;
       if (group_.rank() == 0) {

@@ -63,7 +63,8 @@ bool HasExperts(const model::ModelSpec& spec) {
 Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
                                             const kernels::KernelSet& kernels,
                                             hardware::ThreadPool& pool,
-                                            const runtime::Formats& formats, memory::Ledger& ledger) {
+                                            const runtime::Formats& formats,
+                                            memory::Ledger& ledger) {
   const Result<runtime::RankMeasurement> mine =
       runtime::MeasureRank(group, weights, kernels, pool, formats, ledger);
   if (!mine) return mine.error();

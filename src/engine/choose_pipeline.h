@@ -21,7 +21,8 @@ comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks);
 Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
                                             const kernels::KernelSet& kernels,
                                             hardware::ThreadPool& pool,
-                                            const runtime::Formats& formats, memory::Ledger& ledger);
+                                            const runtime::Formats& formats,
+                                            memory::Ledger& ledger);
 
 struct ChosenPipeline {
   strategy::Pipeline pipeline = {};

@@ -321,9 +321,10 @@ Result<RankMeasurement> MeasureRank(comm::Group& group, weights::WeightStore& we
   std::vector<int> experts(static_cast<size_t>(weights.Experts(id).size));
   std::iota(experts.begin(), experts.end(), 0);
   const auto leased = weights.LeaseExperts(id, experts);
-  Result<ExpertProducts> products =
-      leased ? ExpertProducts::Create(*layer, *(*leased)->moe, kernels, pool, formats.activations, ledger)
-             : Result<ExpertProducts>(leased.error());
+  Result<ExpertProducts> products = leased
+                                        ? ExpertProducts::Create(*layer, *(*leased)->moe, kernels,
+                                                                 pool, formats.activations, ledger)
+                                        : Result<ExpertProducts>(leased.error());
   Trial trial(group, pool);
   const Status mine = products ? trial.Prepare(ledger) : Status(products.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();

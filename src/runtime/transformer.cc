@@ -239,7 +239,8 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights,
                     "up to {}: use --activations bf16",
                     MostColumns(weights.spec()), kMostInt8Columns)};
   }
-  Result<KvCache> cache = KvCache::Create(weights.spec(), options.kv, options.num_kv_blocks, ledger);
+  Result<KvCache> cache =
+      KvCache::Create(weights.spec(), options.kv, options.num_kv_blocks, ledger);
   if (!cache) return cache.error();
   Result<StepMemory> memory = StepMemory::Create(weights.spec(), options, pool.size(), ledger);
   if (!memory) return memory.error();
