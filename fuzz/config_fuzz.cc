@@ -67,8 +67,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto config = convene::ParseJson(text);
   if (!config) return 0;
-  const auto generation = convene::checkpoint::ReadGenerationConfig(*config, *config);
-  if (generation) CheckGeneration(*generation);
+  for (const auto* file : {&*config, static_cast<const nlohmann::json*>(nullptr)}) {
+    const auto generation = convene::checkpoint::ReadGenerationConfig(file, *config);
+    if (generation) CheckGeneration(*generation);
+  }
 
   const auto spec = model::ModelSpecFromConfig(*config);
   if (!spec) return 0;

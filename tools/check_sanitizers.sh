@@ -11,8 +11,9 @@ source scripts/prepare.sh
 case "${1:-}" in
   address)
     preset=fuzz
-    # Folders that only read what strangers write are under the same sanitizers in their fuzz targets.
-    targets=(base_test tensor_test text_test checkpoint_test kernels_test weights_test runtime_test)
+    # jinja, model and openai are under the same sanitizers in their fuzz targets, engine is under the
+    # thread sanitizer.
+    targets=(base_test tensor_test memory_test text_test checkpoint_test kernels_test weights_test runtime_test)
     ;;
   thread)
     preset=debug-tsan

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "base/is_there.h"
 #include "base/quote.h"
 #include "checkpoint/model_files.h"
 #include "model/family.h"
@@ -59,9 +60,11 @@ Result<ModelConfiguration> ReadModelConfiguration(const std::string& directory) 
   const Result<nlohmann::json> generation =
       ReadOptionalJson(generation_path, kMaxGenerationConfigBytes);
   if (!generation) return generation.error();
-  Result<GenerationConfig> generation_config = ReadGenerationConfig(*generation, config->json);
+  const bool has_generation = IsThere(generation_path);
+  Result<GenerationConfig> generation_config =
+      ReadGenerationConfig(has_generation ? &*generation : nullptr, config->json);
   if (!generation_config) {
-    return generation_config.error().At(generation->empty() ? config->path : generation_path);
+    return generation_config.error().At(has_generation ? generation_path : config->path);
   }
   return ModelConfiguration{*std::move(spec), *std::move(generation_config)};
 }

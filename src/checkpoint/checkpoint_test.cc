@@ -54,6 +54,7 @@ class Directory {
   void Add(const std::string& name, std::vector<int64_t> shape, std::string_view dtype = "BF16") {
     tensors[name] = {.name = name, .dtype = dtype, .shape = std::move(shape)};
   }
+  void Remove(const std::string& name) const { fs::remove(path_ / name); }
   void Write(const std::string& name, std::string_view content) const {
     std::ofstream(path_ / name, std::ios::binary) << content;
   }
@@ -290,7 +291,7 @@ TEST(Checkpoint, NamesTheConfigurationFileAtFault) {
   directory.Write("config.json", directory.config.dump());
   directory.Write("generation_config.json", R"({"top_p": 2})");
   ExpectContains(directory.ErrorOnOpen(), "generation_config.json: top_p is 2");
-  directory.Write("generation_config.json", "{}");
+  directory.Remove("generation_config.json");
   directory.config["top_p"] = 2;
   directory.Write("config.json", directory.config.dump());
   ExpectContains(directory.ErrorOnOpen(), "/config.json: top_p is 2");

@@ -54,11 +54,10 @@ std::vector<std::string> UnknownFields(const nlohmann::json& object) {
 
 }  // namespace
 
-Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json& generation,
+Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json* generation,
                                               const nlohmann::json& config) {
   std::optional<Error> first_error;
-  const bool is_from_model_config = generation.is_object() && generation.empty();
-  const nlohmann::json& source = is_from_model_config ? config : generation;
+  const nlohmann::json& source = generation ? *generation : config;
   ConfigFields fields(source, first_error);
   ConfigFields fallback(config, first_error);
 
@@ -80,7 +79,7 @@ Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json& generation,
   result.max_new_tokens = fields.OptionalInteger("max_new_tokens", kCount);
   if (first_error) return *first_error;
   result.unknown = UnknownFields(source);
-  result.is_from_model_config = is_from_model_config;
+  result.is_from_model_config = generation == nullptr;
   return result;
 }
 

@@ -30,12 +30,12 @@ struct GenerationConfig {
   bool is_from_model_config = false;  // config.json said all this
 };
 
-// `generation` is the content of generation_config.json (an empty object where there is no such
-// file), `config` that of config.json. As in transformers, config.json says everything where
-// `generation` is empty; otherwise it is asked only for the tokens that `generation` does not name.
-// How long a text may become (max_length) is the command line's matter.
+// `generation` is the content of generation_config.json, null where there is no such file; `config`
+// that of config.json. As in transformers, config.json says everything where there is no other
+// file; otherwise it is asked only for the tokens that `generation` does not name. How long a text
+// may become (max_length) is the command line's matter.
 // Errors: fields of the wrong type or out of range.
-Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json& generation,
+Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json* generation,
                                               const nlohmann::json& config);
 
 }  // namespace convene::checkpoint

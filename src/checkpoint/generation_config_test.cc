@@ -7,8 +7,10 @@
 namespace convene::checkpoint {
 namespace {
 
+// Without a generation_config.json where `generation` is null.
 Result<GenerationConfig> Read(const char* generation, const char* config = "{}") {
-  return ReadGenerationConfig(nlohmann::json::parse(generation), nlohmann::json::parse(config));
+  const auto parsed = nlohmann::json::parse(generation ? generation : "null");
+  return ReadGenerationConfig(generation ? &parsed : nullptr, nlohmann::json::parse(config));
 }
 
 TEST(GenerationConfig, ReadsWhatQwen3Ships) {
@@ -49,17 +51,19 @@ TEST(GenerationConfig, TakesTokensFromTheModelsConfigWhereItsOwnFileIsSilent) {
 
 TEST(GenerationConfig, TakesAllFromTheModelsConfigWhereItIsTheOnlyOne) {
   const char* config = R"({"do_sample": true, "top_k": 7, "num_beams": 4})";
-  const auto alone = Read("{}", config);
+  const auto alone = Read(nullptr, config);
   ASSERT_TRUE(alone);
   EXPECT_TRUE(alone->is_from_model_config);
   EXPECT_EQ(alone->do_sample, true);
   EXPECT_EQ(alone->top_k, 7);
   EXPECT_EQ(alone->unknown, std::vector<std::string>{"num_beams=4"});
-  const auto beside = Read(R"({"temperature": 0.5})", config);
-  ASSERT_TRUE(beside);
-  EXPECT_FALSE(beside->is_from_model_config);
-  EXPECT_FALSE(beside->do_sample || beside->top_k);
-  EXPECT_TRUE(beside->unknown.empty());
+  for (const char* generation : {R"({"temperature": 0.5})", "{}"}) {
+    const auto beside = Read(generation, config);
+    ASSERT_TRUE(beside);
+    EXPECT_FALSE(beside->is_from_model_config);
+    EXPECT_FALSE(beside->do_sample || beside->top_k);
+    EXPECT_TRUE(beside->unknown.empty());
+  }
 }
 
 TEST(GenerationConfig, NamesWhatItDoesNotKnowAndWouldChangeTheText) {

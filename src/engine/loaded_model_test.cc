@@ -105,7 +105,7 @@ TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
   });
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef CONVENE_SANITIZED  // sanitizers reserve much themselves
 // Sizes at which anything of weights, KV cache or steps that lay elsewhere would be more than the
 // program has for itself.
 TEST(LoadedModel, WhatIsNotReservedIsLittle) {

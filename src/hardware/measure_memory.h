@@ -23,8 +23,8 @@ Rate MeasureReadBandwidth(ThreadPool& pool, std::span<const std::byte> memory, d
 size_t BytesForBandwidth(int num_threads, uint64_t last_level_cache_bytes,
                          uint64_t available_bytes);
 
-// So much written memory, of what this process can have now. Error: as HugeBuffer::Allocate; less
-// than a huge page to measure with.
+// As much memory as BytesForBandwidth says of what this process can have now, written once. Errors:
+// those of HugeBuffer::Allocate; less than a huge page can be had.
 Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, uint64_t last_level_cache_bytes);
 
 }  // namespace convene::hardware

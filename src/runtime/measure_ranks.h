@@ -16,8 +16,9 @@ namespace convene::runtime {
 struct RankMeasurement {
   double weight_bytes_per_second = 0;  // at which products of one row per expert read weights
   double flops_per_second = 0;         // of products with many rows per expert
-  // The time that an expert takes besides that of its rows, as a number of rows: with it times by
-  // rows are a line through those measured for some and for many rows.
+  // The time that an expert takes beside that of its rows, as a number of rows that would take as
+  // long. It is fitted so that time over rows is a line through the times measured for few and for
+  // many rows.
   double rows_per_expert = 0;
   double exchange_seconds = 0;         // of an exchange of a few bytes that the rank waits for
   double exchange_seconds_beside = 0;  // of the same exchange while the rank computes

@@ -145,8 +145,7 @@ class Transformer {
 
   // Keeps references to weights, kernels and pool, and its memory is reserved in `ledger` while it
   // lives; the formats of `options` must go with the weights (formats.h). Errors: memory that
-  // cannot be had; shapes beyond the kernels' limits; roles that
-  // cannot be executed yet.
+  // cannot be had; shapes beyond the kernels' limits; roles that cannot be executed yet.
   static Result<Transformer> Create(weights::WeightStore& weights,
                                     const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                                     const TransformerOptions& options, memory::Ledger& ledger);

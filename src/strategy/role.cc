@@ -44,7 +44,7 @@ Roles::Roles(const Layout& layout, int num_ranks)
     role.experts = ExpertRole{place / slices, place % slices, slices};
     if (rank >= layout.num_ranks()) role.attention.reset();
     if (place < 0) role.experts.reset();
-    role.has_head = rank == 0;  // whom those who ask talk to
+    role.has_head = rank == 0;  // it samples, and the commands talk to it
   }
 }
 

@@ -26,7 +26,7 @@ struct ExpertRole {
   bool operator==(const ExpertRole&) const = default;
 };
 
-// What a rank does; nothing: that is for others. By default all of it.
+// What a rank does; what is unset, other ranks do. By default all of it.
 struct Role {
   std::optional<AttentionRole> attention = AttentionRole{};
   std::optional<ExpertRole> experts = ExpertRole{};
@@ -41,7 +41,7 @@ struct Role {
 class ExpertSplit {
  public:
   // Weights are above 0. None: shares are alike, and experts(share, n) is PartOf(n, share, shares).
-  // Implicit, because a number says it then.
+  // Implicit, so that a number of shares alone can stand for a split into like ones.
   ExpertSplit(int num_shares = 1, const std::vector<int>& weights = {});
 
   int num_shares() const { return static_cast<int>(bounds_.size()) - 1; }

@@ -31,8 +31,8 @@ Share ShareOf(const strategy::Roles& roles, int rank);
 
 // The model as a rank sees it whose weights are `share`: of each attention its own heads
 // (HeadsOf), of each expert its slice (SliceOf); num_experts stays that of the router. `tensors`
-// stay those of the checkpoint. Errors: degrees that do not fit, a share of the
-// experts (any, so that all ranks find the same) that would be none; they say what fits.
+// stay those of the checkpoint. Errors: degrees that do not fit, a share of the experts (any, so
+// that all ranks find the same) that would be none; they say what fits.
 Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
                                    const WeightFormats& formats);
 
