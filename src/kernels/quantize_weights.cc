@@ -210,6 +210,7 @@ auto ChooseQuantizeInt4() { return QuantizeInt4Baseline; }
 
 float QuantizeInt8Row(std::span<const float> row, std::span<const float> whole, int8_t* values) {
   const float top = LargestMagnitude<Float4>(whole);
+  if (!std::isfinite(top)) return top;
   const float inverse = Int8Inverse(top);
   for (size_t i = 0; i < row.size(); ++i) {
     values[i] = static_cast<int8_t>(RoundToEven(row[i] * inverse));

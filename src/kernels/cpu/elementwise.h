@@ -65,7 +65,7 @@ void Quantize(const float* x, int size, void* out) {
   const int padded = PaddedDepth(size);
   auto* values = static_cast<int8_t*>(out);
   int32_t* block_sums = BlockSums(out, padded);
-  int32_t total = 0;
+  uint32_t total = 0;  // which may wrap around where the row is not finite
   for (int block = 0; block < padded; block += kInt4Block) {
     auto sum = Isa::ZeroInts();
     for (int column = block; column < block + kInt4Block; column += kLanes) {
@@ -76,9 +76,9 @@ void Quantize(const float* x, int size, void* out) {
       sum = Isa::AddInts(sum, whole);
     }
     *block_sums = Isa::SumInts(sum);
-    total += *block_sums++;
+    total += static_cast<uint32_t>(*block_sums++);
   }
-  *RowEnd(out, padded) = {.scale = top / 127.0f, .sum = total};
+  *RowEnd(out, padded) = {.scale = top / 127.0f, .sum = static_cast<int32_t>(total)};
 }
 
 template <class Isa>
