@@ -58,6 +58,10 @@ Result<nlohmann::json> ParseJson(std::string_view text) {
     return Error{fmt::format("arrays and objects are nested {} deep; at most {} levels are read",
                              depth, kMaxJsonDepth)};
   }
+  // The library takes one for the end, whatever comes after it.
+  if (const size_t at = text.find('\0'); at != std::string_view::npos) {
+    return Error{fmt::format("byte {} is a zero, which JSON does not have", at)};
+  }
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& exception) {

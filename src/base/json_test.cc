@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 
 namespace convene {
 namespace {
@@ -29,6 +30,12 @@ TEST(ParseJson, RefusesInvalidUtf8AndKeepsTheMessagePrintable) {
 TEST(ParseJson, RefusesNumbersOutOfRange) { EXPECT_FALSE(ParseJson("[1e999]")); }
 
 TEST(ParseJson, RefusesEmptyText) { EXPECT_FALSE(ParseJson("")); }
+
+TEST(ParseJson, RefusesWhatComesAfterAZeroByte) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(ParseJson("{}\0garbage"sv).error().message,
+            "byte 2 is a zero, which JSON does not have");
+}
 
 TEST(ParseJson, BoundsTheNesting) {
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
