@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/transformer.h"
+#include "runtime/step_inputs.h"
 
 namespace convene::engine {
 

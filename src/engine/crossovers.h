@@ -8,7 +8,7 @@
 
 #include "comm/group.h"
 #include "hardware/profile.h"
-#include "runtime/transformer.h"
+#include "runtime/transformer_options.h"
 
 namespace convene::engine {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/transformer.h"
+#include "runtime/step_inputs.h"
 
 namespace convene::engine {
 

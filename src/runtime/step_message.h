@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/transformer.h"
+#include "runtime/step_inputs.h"
 
 namespace convene::runtime {
 

@@ -9,7 +9,7 @@
 
 #include "hardware/thread_pool.h"
 #include "model/model_spec.h"
-#include "runtime/transformer.h"
+#include "runtime/step_inputs.h"
 
 namespace convene::runtime {
 

@@ -3,21 +3,22 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
-#include "comm/group.h"
 #include "comm/wire_format.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 #include "memory/ledger.h"
-#include "runtime/experiment.h"
 #include "runtime/formats.h"
-#include "runtime/recorded_step.h"
+#include "runtime/step_inputs.h"
+#include "runtime/step_outputs.h"
+#include "runtime/step_statistics.h"
+#include "runtime/transformer_options.h"
 #include "schedule/timeline.h"
 #include "strategy/step.h"
 #include "weights/weight_store.h"
@@ -25,106 +26,6 @@
 namespace convene::runtime {
 
 class KvCache;
-
-// Positions in one block of the KV cache.
-inline constexpr int kKvBlockTokens = 64;
-
-// What one sequence contributes to a step.
-struct SequenceStep {
-  std::span<const int32_t> tokens;  // at least one
-  int first_position = 0;           // of tokens[0]
-  // Block i holds positions [64 i, 64 i + 64); covers first_position + tokens.size() positions.
-  // Blocks that hold earlier positions were written by earlier steps and are not changed.
-  std::span<const int32_t> blocks;
-  int prompt_length = 0;       // in tokens; RoPE's length of the positions before it (model/rope.h)
-  int first_logits_token = 0;  // logits are wanted for tokens[first_logits_token ...]
-  // Of an encoder-decoder: the blocks and the length of the input, which Encode has seen.
-  std::span<const int32_t> encoder_blocks = {};
-  int encoder_length = 0;
-  // Of the ranks that compute attention for this sequence; blocks are those of its cache.
-  int group = 0;
-};
-
-// An input of an encoder, whole.
-struct EncoderInput {
-  std::span<const int32_t> tokens;  // at least one
-  // Block i holds positions [64 i, 64 i + 64): afterwards the keys and values that the decoder's
-  // layers attend to.
-  std::span<const int32_t> blocks;
-  int group = 0;  // as SequenceStep
-};
-
-// The encoder's output (hidden) float32 for tokens[token_idx] of input `input_idx`; valid during
-// the call. Calls come from the calling thread, in order.
-using StatesSink = std::function<void(int input_idx, int token_idx, std::span<const float> states)>;
-
-// logits (vocab) float32 of tokens[token_idx] of sequence `sequence_idx` of the step; the memory is
-// valid during the call. Calls come from the calling thread, in order.
-using LogitsSink =
-    std::function<void(int sequence_idx, int token_idx, std::span<const float> logits)>;
-
-// What a step was on all ranks, after it, on rank 0; valid during the call.
-using StepObserver = std::function<void(const RecordedStep&)>;
-
-// Where nothing was measured (docs/results/latent_attention.md).
-inline constexpr int kExpandFromTokens = 4;
-
-// How ranks share the work (strategy/), and what this one's part is.
-struct ParallelOptions {
-  strategy::Roles roles = {};
-  // Of steps of generated tokens alone, where experts are divided otherwise in these.
-  std::optional<strategy::Roles> decode_roles = {};
-  strategy::Pipeline pipeline = {};
-  // Steps of fewer tokens, over all groups, are not cut into chunks: what a chunk costs by itself
-  // is more than it hides.
-  int pipeline_from_tokens = 0;
-  // Of rows on their way between ranks; float32 loses nothing.
-  comm::WireFormat wire = comm::WireFormat::kBf16;
-  // Threads that stay away from products while an exchange is under way.
-  int comm_budget = 0;
-  Experiment experiment = {};  // nothing in production
-  // Whether rank 0 is told of each step when all ranks' tasks ran, and sizes (ObserveSteps).
-  bool record = false;
-  comm::Group* group = nullptr;  // of roles.num_ranks() ranks; null: this process alone
-  // The model as all ranks together have it, where the weights are a share of it; outlives the
-  // transformer.
-  const model::ModelSpec* whole_spec = nullptr;
-
-  int rank() const { return group != nullptr ? group->rank() : 0; }
-  const model::ModelSpec& WholeOf(const model::ModelSpec& share) const {
-    return whole_spec != nullptr ? *whole_spec : share;
-  }
-};
-
-struct TransformerOptions {
-  int max_step_tokens = 512;  // over all sequences of a step
-  int num_kv_blocks = 0;
-  int context = 0;  // of the longest sequence, in tokens; 0: what num_kv_blocks hold
-  kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
-  kernels::KvFormat kv = kernels::KvFormat::kBf16;
-  // Rows per expert from which on experts are computed one after the other; 0: never. It changes
-  // no result.
-  int dense_from_rows = 0;
-  // Latent attention: prompts of so many tokens and more are computed with expanded keys and values
-  // (latent_attention.h); 0: none.
-  int expand_from_tokens = kExpandFromTokens;
-  // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
-  // share no blocks.
-  int expert_capacity = 0;
-  ParallelOptions parallel = {};
-};
-
-// What the last step did; for bench (FLOPs and bytes). All but `tokens` counts this rank's part.
-struct StepStatistics {
-  int64_t tokens = 0;  // of all ranks
-  int64_t logits_rows = 0;
-  int64_t activated_experts = 0;  // distinct (layer, expert) whose weights were read
-  int64_t weight_bytes = 0;       // read at least once: attention, activated experts, head
-  int64_t kv_bytes = 0;           // of the cache, read once per sequence
-  double flops = 0;               // executed multiply-adds x 2
-  double expert_flops = 0;        // of these in the products of routed experts
-  double expert_seconds = 0;      // that those took
-};
 
 // Where in a step something was met.
 struct TaskAt {

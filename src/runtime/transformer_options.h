@@ -1,0 +1,65 @@
+// How a model is computed on this rank: the sizes of steps, formats, and how ranks share the work.
+// What is computed is the model's spec.
+#pragma once
+
+#include <optional>
+
+#include "comm/group.h"
+#include "comm/wire_format.h"
+#include "kernels/kernel_set.h"
+#include "model/model_spec.h"
+#include "runtime/experiment.h"
+#include "strategy/role.h"
+#include "strategy/step.h"
+
+namespace convene::runtime {
+
+// Where nothing was measured (docs/results/latent_attention.md).
+inline constexpr int kExpandFromTokens = 4;
+
+// How ranks share the work (strategy/), and what this one's part is.
+struct ParallelOptions {
+  strategy::Roles roles = {};
+  // Of steps of generated tokens alone, where experts are divided otherwise in these.
+  std::optional<strategy::Roles> decode_roles = {};
+  strategy::Pipeline pipeline = {};
+  // Steps of fewer tokens, over all groups, are not cut into chunks: what a chunk costs by itself
+  // is more than it hides.
+  int pipeline_from_tokens = 0;
+  // Of rows on their way between ranks; float32 loses nothing.
+  comm::WireFormat wire = comm::WireFormat::kBf16;
+  // Threads that stay away from products while an exchange is under way.
+  int comm_budget = 0;
+  Experiment experiment = {};  // nothing in production
+  // Whether rank 0 is told of each step when all ranks' tasks ran, and sizes (ObserveSteps).
+  bool record = false;
+  comm::Group* group = nullptr;  // of roles.num_ranks() ranks; null: this process alone
+  // The model as all ranks together have it, where the weights are a share of it; outlives the
+  // transformer.
+  const model::ModelSpec* whole_spec = nullptr;
+
+  int rank() const { return group != nullptr ? group->rank() : 0; }
+  const model::ModelSpec& WholeOf(const model::ModelSpec& share) const {
+    return whole_spec != nullptr ? *whole_spec : share;
+  }
+};
+
+struct TransformerOptions {
+  int max_step_tokens = 512;  // over all sequences of a step
+  int num_kv_blocks = 0;
+  int context = 0;  // of the longest sequence, in tokens; 0: what num_kv_blocks hold
+  kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
+  kernels::KvFormat kv = kernels::KvFormat::kBf16;
+  // Rows per expert from which on experts are computed one after the other; 0: never. It changes
+  // no result.
+  int dense_from_rows = 0;
+  // Latent attention: prompts of so many tokens and more are computed with expanded keys and values
+  // (latent_attention.h); 0: none.
+  int expand_from_tokens = kExpandFromTokens;
+  // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
+  // share no blocks.
+  int expert_capacity = 0;
+  ParallelOptions parallel = {};
+};
+
+}  // namespace convene::runtime
