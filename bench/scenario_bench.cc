@@ -19,6 +19,7 @@
 #include "bench/scenario_variant.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
+#include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
@@ -49,7 +50,11 @@ class Bench {
  public:
   Bench(const Options& options, comm::Group& group, hardware::ThreadPool& pool,
         const kernels::KernelSet& kernels)
-      : options_(options), group_(group), pool_(pool), kernels_(kernels) {}
+      : options_(options),
+        group_(group),
+        pool_(pool),
+        kernels_(kernels),
+        device_(device::MakeCpuDevice(kernels, pool)) {}
 
   Status Run() {
     std::vector<Variant> variants;
@@ -82,7 +87,7 @@ class Bench {
                                            double skew) {
     runtime::TransformerOptions options{
         .max_step_tokens = tokens,
-        .num_kv_blocks = tokens / runtime::kKvBlockTokens + NumSequences(tokens) + 1,
+        .num_kv_blocks = tokens / device::kKvBlockTokens + NumSequences(tokens) + 1,
         .context = options_.sequence};
     options.dense_from_rows = variant.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
     options.parallel = {
@@ -96,7 +101,7 @@ class Bench {
         .whole_spec = &model.whole_spec()};
     options.parallel.record = true;
     Result<runtime::Transformer> transformer =
-        runtime::Transformer::Create(model.weights(), kernels_, pool_, options, ledger_);
+        runtime::Transformer::Create(model.weights(), *device_, options, ledger_);
     const Status mine = transformer ? Status() : Status(transformer.error());
     if (const Status all = comm::AgreeOnSuccess(group_, mine); !all) return all.error();
     return transformer;
@@ -198,7 +203,7 @@ class Bench {
     if (group_.rank() == 0) {
       std::vector<std::vector<int32_t>> texts;
       std::vector<std::vector<int32_t>> blocks;
-      std::vector<runtime::SequenceStep> step;
+      std::vector<device::SequenceStep> step;
       for (int group = 0; group < layout.attention_dp; ++group) {
         // A group gets as many tokens for each rank of it.
         const int of_group = tokens * layout.attention_tp;
@@ -208,7 +213,7 @@ class Bench {
           auto& text = texts.emplace_back(static_cast<size_t>(count));
           for (int32_t& token : text) token = static_cast<int32_t>(Random() % 1024);
           auto& own = blocks.emplace_back(
-              static_cast<size_t>((count + runtime::kKvBlockTokens - 1) / runtime::kKvBlockTokens));
+              static_cast<size_t>((count + device::kKvBlockTokens - 1) / device::kKvBlockTokens));
           std::iota(own.begin(), own.end(), next_block);
           next_block += static_cast<int32_t>(own.size());
           step.push_back({.tokens = text,
@@ -259,6 +264,7 @@ class Bench {
   comm::Group& group_;
   hardware::ThreadPool& pool_;
   const kernels::KernelSet& kernels_;
+  std::unique_ptr<device::Device> device_;
   memory::Ledger ledger_;  // without a limit
   std::map<std::string, std::unique_ptr<InventedModel>> models_;
   std::optional<planner::StepRates> rates_;

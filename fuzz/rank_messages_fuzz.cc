@@ -18,6 +18,7 @@
 namespace {
 
 namespace comm = convene::comm;
+namespace device = convene::device;
 namespace runtime = convene::runtime;
 namespace tensor = convene::tensor;
 using comm::WireFormat;
@@ -128,13 +129,13 @@ bool Same(std::span<const int32_t> a, std::span<const int32_t> b) {
 void TellStep(std::span<const uint8_t> input) {
   Numbers numbers(input);
   std::vector<std::vector<int32_t>> lists;
-  std::vector<runtime::SequenceStep> step;
-  std::vector<runtime::EncoderInput> inputs;
+  std::vector<device::SequenceStep> step;
+  std::vector<device::EncoderInput> inputs;
   constexpr size_t kMostSequences = 40;
   lists.reserve(3 * kMostSequences);
   const auto list = [&] { return std::span<const int32_t>(lists.emplace_back(numbers.List())); };
   while (!numbers.empty() && step.size() < kMostSequences) {
-    runtime::SequenceStep& sequence = step.emplace_back();
+    device::SequenceStep& sequence = step.emplace_back();
     sequence.group = numbers.Next();
     sequence.first_position = numbers.Next();
     sequence.prompt_length = numbers.Next();
@@ -149,7 +150,7 @@ void TellStep(std::span<const uint8_t> input) {
   const runtime::StepMessage forward = runtime::ReadStepMessage(runtime::ForwardMessage(step));
   CHECK(forward.kind == runtime::StepKind::kForward && forward.step.size() == step.size());
   for (size_t i = 0; i < step.size(); ++i) {
-    const runtime::SequenceStep& told = forward.step[i];
+    const device::SequenceStep& told = forward.step[i];
     CHECK(told.group == step[i].group && told.first_position == step[i].first_position &&
           told.prompt_length == step[i].prompt_length &&
           told.first_logits_token == step[i].first_logits_token &&

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "device/cpu/cpu_device.h"
 #include "memory/ledger.h"
 #include "runtime/formats.h"
 #include "runtime/transformer.h"
@@ -91,14 +92,18 @@ inline double Bf16Bound(int num_layers) {
 
 using StoreOf = std::function<std::unique_ptr<weights::WeightStore>(const weights::ModelWeights&)>;
 
+using DeviceOf = std::function<std::unique_ptr<device::Device>(const kernels::KernelSet&,
+                                                               hardware::ThreadPool&)>;
+
 // A fixture loaded in given formats, with a thread pool of its own.
 class LoadedFixture {
  public:
-  // `options` without formats. `store_of`: who leases the weights, if they are not just resident.
+  // `options` without formats. `store_of`: who leases the weights, if they are not just resident;
+  // `device_of`: what computes.
   LoadedFixture(const checkpoint::Checkpoint& checkpoint, const runtime::Formats& formats,
                 const kernels::KernelSet& kernels, int num_threads,
                 runtime::TransformerOptions options, const weights::Share& share = {},
-                const StoreOf& store_of = {})
+                const StoreOf& store_of = {}, const DeviceOf& device_of = device::MakeCpuDevice)
       : pool_(std::vector<int>(num_threads, 0)) {
     auto weights = weights::LoadWeights(checkpoint, formats.weights, share,
                                         hardware::NumaPolicy::kAuto, pool_, ledger_, {});
@@ -111,7 +116,8 @@ class LoadedFixture {
     }
     options.activations = formats.activations;
     options.kv = formats.kv;
-    auto transformer = runtime::Transformer::Create(*store_, kernels, pool_, options, ledger_);
+    device_ = device_of(kernels, pool_);
+    auto transformer = runtime::Transformer::Create(*store_, *device_, options, ledger_);
     CHECK(transformer.ok(), "{}", transformer.error().message);
     transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
   }
@@ -125,6 +131,7 @@ class LoadedFixture {
   memory::Ledger ledger_;
   std::unique_ptr<weights::ModelWeights> weights_;
   std::unique_ptr<weights::WeightStore> store_;
+  std::unique_ptr<device::Device> device_;
   std::unique_ptr<runtime::Transformer> transformer_;
 };
 

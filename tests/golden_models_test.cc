@@ -30,7 +30,7 @@ using runtime::Formats;
 
 constexpr int kMaxLength = 384;  // the longest prompt and 32 tokens more
 constexpr int kNumSequences = 3;
-constexpr int kBlocksEach = kMaxLength / runtime::kKvBlockTokens;
+constexpr int kBlocksEach = kMaxLength / device::kKvBlockTokens;
 
 struct Prompt {
   std::vector<int32_t> tokens;
@@ -86,10 +86,10 @@ class LoadedModel : public LoadedFixture {
     const auto length = static_cast<int>(tokens.size());
     for (int begin = 0; begin < length; begin += chunk) {
       const auto part = tokens.subspan(begin, std::min(chunk, length - begin));
-      const runtime::SequenceStep step{.tokens = part,
-                                       .first_position = begin,
-                                       .blocks = blocks_[slot],
-                                       .prompt_length = length};
+      const device::SequenceStep step{.tokens = part,
+                                      .first_position = begin,
+                                      .blocks = blocks_[slot],
+                                      .prompt_length = length};
       ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         logits.insert(logits.end(), row.begin(), row.end());
       }));
@@ -100,10 +100,10 @@ class LoadedModel : public LoadedFixture {
   // Logits of tokens[wanted_from ...] in one step.
   std::vector<float> LogitsFrom(std::span<const int32_t> tokens, int wanted_from) {
     std::vector<float> logits;
-    const runtime::SequenceStep step{.tokens = tokens,
-                                     .blocks = blocks_[1],
-                                     .prompt_length = static_cast<int>(tokens.size()),
-                                     .first_logits_token = wanted_from};
+    const device::SequenceStep step{.tokens = tokens,
+                                    .blocks = blocks_[1],
+                                    .prompt_length = static_cast<int>(tokens.size()),
+                                    .first_logits_token = wanted_from};
     ExpectDone(
         transformer().Forward({&step, 1}, [&](int, int token_idx, std::span<const float> row) {
           CHECK(token_idx >= wanted_from);
@@ -114,7 +114,7 @@ class LoadedModel : public LoadedFixture {
 
   // Logits of all positions of several prompts, run together.
   std::vector<std::vector<float>> LogitsTogether(const std::vector<Prompt>& prompts) {
-    std::vector<runtime::SequenceStep> steps;
+    std::vector<device::SequenceStep> steps;
     for (size_t i = 0; i < prompts.size(); ++i) {
       steps.push_back({.tokens = prompts[i].tokens,
                        .first_position = 0,
@@ -135,11 +135,11 @@ class LoadedModel : public LoadedFixture {
     int position = 0;
     while (generated.size() < count) {
       const auto length = static_cast<int>(next.size());
-      const runtime::SequenceStep step{.tokens = next,
-                                       .first_position = position,
-                                       .blocks = blocks_[0],
-                                       .prompt_length = prompt_length,
-                                       .first_logits_token = length - 1};
+      const device::SequenceStep step{.tokens = next,
+                                      .first_position = position,
+                                      .blocks = blocks_[0],
+                                      .prompt_length = prompt_length,
+                                      .first_logits_token = length - 1};
       int32_t best = 0;
       ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         best = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/kv_cache.h"
+#include "device/kv_cache.h"
 #include "tests/golden_switch_run.h"
 #include "tests/paged_weights.h"
 
@@ -20,7 +20,7 @@ namespace {
 // Moves blocks of a cache to memory of their own, and spoils what they leave.
 class BlockMover {
  public:
-  explicit BlockMover(runtime::KvCache& cache) : cache_(cache) {
+  explicit BlockMover(device::KvCache& cache) : cache_(cache) {
     for (int layer = 0; layer < cache.num_layers(); ++layer) {
       for (int block = 0; block < cache.num_blocks(); ++block) all_.emplace_back(layer, block);
     }
@@ -39,13 +39,13 @@ class BlockMover {
       void* place = memory_.emplace_back(size_bytes + kAlignment).data();
       size_t space = size_bytes + kAlignment;
       std::align(kAlignment, size_bytes, place, space);
-      std::byte* const before = cache_.Block(layer, 0, block);
+      std::byte* const before = cache_.Address(layer, block);
       cache_.Move(layer, block, static_cast<std::byte*>(place));
       std::memset(before, 0xff, size_bytes);  // NaN in all formats
     }
   }
 
-  runtime::KvCache& cache_;
+  device::KvCache& cache_;
   std::mt19937 random_{3};
   std::vector<std::pair<int, int>> all_;  // layer and block
   std::vector<std::vector<std::byte>> memory_;

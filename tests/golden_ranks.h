@@ -70,6 +70,7 @@ struct DividedOptions {
   std::function<runtime::Experiment(int rank)> experiment = {};
   std::function<std::unique_ptr<weights::WeightStore>(int rank, const weights::ModelWeights&)>
       store = {};  // none: resident
+  DeviceOf device = device::MakeCpuDevice;
 };
 
 // Loads the fixture on every rank and has rank 0 call `lead`, which the others follow.
@@ -91,7 +92,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
     StoreOf store_of;
     if (divided.store) store_of = std::bind_front(divided.store, rank);
     LoadedFixture model(checkpoint, divided.formats, kernels, divided.num_threads, own,
-                        weights::ShareOf(divided.division.layout, rank), store_of);
+                        weights::ShareOf(divided.division.layout, rank), store_of, divided.device);
     if (rank != 0) return model.transformer().FollowSteps();
     lead(model.transformer());
     model.transformer().EndSteps();
@@ -154,7 +155,7 @@ struct Work {
   int num_blocks_each() const {
     size_t longest = 0;
     for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
-    return (static_cast<int>(longest) + num_generated) / runtime::kKvBlockTokens + 1;
+    return (static_cast<int>(longest) + num_generated) / device::kKvBlockTokens + 1;
   }
 };
 
@@ -198,7 +199,7 @@ class PromptsRun {
 
   // False once all prompts are read.
   bool ReadPrompts(int most) {
-    std::vector<runtime::SequenceStep> step;
+    std::vector<device::SequenceStep> step;
     std::vector<size_t> sequences;
     for (size_t i = 0; i < work_.prompts.size(); ++i) {
       const auto& prompt = work_.prompts[i];
@@ -222,7 +223,7 @@ class PromptsRun {
   }
 
   void Generate(int step_idx) {
-    std::vector<runtime::SequenceStep> step;
+    std::vector<device::SequenceStep> step;
     for (size_t i = 0; i < work_.prompts.size(); ++i) {
       const auto length = static_cast<int>(work_.prompts[i].size());
       step.push_back({.tokens = std::span(answers_.tokens[i]).last(1),

@@ -109,8 +109,8 @@ class GoldenRanksFaults : public testing::TestWithParam<Division> {
   }
 
   // A prompt for each group, with all its logits.
-  std::vector<runtime::SequenceStep> Step() {
-    std::vector<runtime::SequenceStep> step;
+  std::vector<device::SequenceStep> Step() {
+    std::vector<device::SequenceStep> step;
     for (int group = 0; group < GetParam().layout.attention_dp; ++group) {
       step.push_back({.tokens = tokens_,
                       .blocks = blocks_,
@@ -121,7 +121,7 @@ class GoldenRanksFaults : public testing::TestWithParam<Division> {
   }
 
   static Result<std::vector<float>> Logits(runtime::Transformer& transformer,
-                                           std::span<const runtime::SequenceStep> step) {
+                                           std::span<const device::SequenceStep> step) {
     std::vector<float> logits;
     const Status done = transformer.Forward(step, [&](int, int, std::span<const float> row) {
       logits.insert(logits.end(), row.begin(), row.end());
@@ -142,7 +142,7 @@ TEST_P(GoldenRanksFaults, EndTheStepOnAllRanksAndNotTheNextOne) {
   const runtime::TransformerOptions options{.max_step_tokens = 64, .num_kv_blocks = 1};
   const int num_ranks = GetParam().layout.num_ranks();
   RunDivided(*checkpoint_, divided, options, [&](runtime::Transformer& transformer) {
-    const std::vector<runtime::SequenceStep> step = Step();
+    const std::vector<device::SequenceStep> step = Step();
     const Result<std::vector<float>> expected = Logits(transformer, step);
     ASSERT_TRUE(expected.ok()) << expected.error().message;
     std::set<schedule::TaskKind> kinds;
@@ -188,7 +188,7 @@ TEST_P(GoldenRanksFaults, OfALeaseEndTheStepAndNotTheNextOne) {
   const runtime::TransformerOptions options{.max_step_tokens = 64, .num_kv_blocks = 1};
   const int num_ranks = GetParam().layout.num_ranks();
   RunDivided(*checkpoint_, divided, options, [&](runtime::Transformer& transformer) {
-    const std::vector<runtime::SequenceStep> step = Step();
+    const std::vector<device::SequenceStep> step = Step();
     for (const int rank : std::set<int>{0, num_ranks - 1}) {
       fault.rank = rank;
       const int num_leases = FailEachLease(fault, [&] { return Logits(transformer, step); });
@@ -215,8 +215,8 @@ TEST(GoldenRanksFaultsOfSwitch, OfALeaseEndTheStepAndNotTheNextOne) {
     const int num_ranks = division.layout.num_ranks();
     RunDivided(*checkpoint, divided, {.max_step_tokens = 64, .num_kv_blocks = 2},
                [&](runtime::Transformer& transformer) {
-                 const runtime::EncoderInput input{tokens, input_blocks};
-                 const runtime::SequenceStep sequence{
+                 const device::EncoderInput input{tokens, input_blocks};
+                 const device::SequenceStep sequence{
                      .tokens = start,
                      .blocks = blocks,
                      .prompt_length = 1,

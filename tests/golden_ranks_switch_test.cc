@@ -91,7 +91,8 @@ TEST_P(GoldenRanksOfSwitch, WithACapacityShareNoSequence) {
                                       .expert_capacity = 5};
   options.parallel.roles = strategy::Layout{2, 1, 1, 2};
   weights::ResidentWeights store(*weights);
-  const auto refused = runtime::Transformer::Create(store, kernels, pool, options, ledger);
+  const auto refused =
+      runtime::Transformer::Create(store, *device::MakeCpuDevice(kernels, pool), options, ledger);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("divide attention by sequences"), std::string::npos);
 }

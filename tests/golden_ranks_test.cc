@@ -89,13 +89,13 @@ TEST(Roles, ThatCannotBeExecutedAreRefusedByTheirNames) {
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   weights::ResidentWeights store(*weights);
   const auto complaint = [&](const runtime::ParallelOptions& parallel) {
-    const auto created =
-        runtime::Transformer::Create(store, **kernels::ChooseKernels(), pool,
-                                     {.num_kv_blocks = 1,
-                                      .activations = kernels::ActivationFormat::kF32,
-                                      .kv = kernels::KvFormat::kF32,
-                                      .parallel = parallel},
-                                     ledger);
+    const auto created = runtime::Transformer::Create(
+        store, *device::MakeCpuDevice(**kernels::ChooseKernels(), pool),
+        {.num_kv_blocks = 1,
+         .activations = kernels::ActivationFormat::kF32,
+         .kv = kernels::KvFormat::kF32,
+         .parallel = parallel},
+        ledger);
     return created.ok() ? "" : created.error().message;
   };
   EXPECT_NE(

@@ -24,7 +24,7 @@ struct SwitchAnswers {
 
 inline constexpr int kNumGenerated = 5;
 inline constexpr int kMostTokens = 320;  // of an input, and of an answer
-inline constexpr int kInputBlocks = kMostTokens / runtime::kKvBlockTokens;
+inline constexpr int kInputBlocks = kMostTokens / device::kKvBlockTokens;
 
 class SwitchRun {
  public:
@@ -56,7 +56,7 @@ class SwitchRun {
   int GroupOf(size_t i) const { return static_cast<int>(i) % num_groups_; }
 
   void Encode() {
-    std::vector<runtime::EncoderInput> step;
+    std::vector<device::EncoderInput> step;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       step.push_back({inputs_[i].tokens, encoder_blocks_[i], GroupOf(i)});
     }
@@ -68,8 +68,8 @@ class SwitchRun {
     ExpectDone(transformer_.Encode(step, {}));
   }
 
-  runtime::SequenceStep Step(size_t i, std::span<const int32_t> tokens, int position,
-                             int prompt_length) const {
+  device::SequenceStep Step(size_t i, std::span<const int32_t> tokens, int position,
+                            int prompt_length) const {
     return {.tokens = tokens,
             .first_position = position,
             .blocks = blocks_[i],
@@ -82,7 +82,7 @@ class SwitchRun {
   void Decode() {
     // In two steps; in the first one only the last token's logits are wanted, and computed alone.
     for (const bool first : {true, false}) {
-      std::vector<runtime::SequenceStep> steps;
+      std::vector<device::SequenceStep> steps;
       std::vector<size_t> sequences;
       for (size_t i = 0; i < inputs_.size(); ++i) {
         const std::span<const int32_t> tokens = inputs_[i].decoder_tokens;
@@ -103,7 +103,7 @@ class SwitchRun {
   }
 
   void Generate(int position) {
-    std::vector<runtime::SequenceStep> steps;
+    std::vector<device::SequenceStep> steps;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (position == 0) answers_.tokens[i] = {0};
       steps.push_back(Step(i, std::span(answers_.tokens[i]).last(1), position, 1));

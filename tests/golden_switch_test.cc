@@ -24,7 +24,7 @@ using runtime::Formats;
 
 constexpr int kMostTokens = 320;  // of an input, and of an answer
 constexpr int kNumInputs = 3;
-constexpr int kBlocksEach = kMostTokens / runtime::kKvBlockTokens;
+constexpr int kBlocksEach = kMostTokens / device::kKvBlockTokens;
 
 struct Input {
   std::vector<int32_t> tokens;
@@ -55,7 +55,7 @@ class Model : public LoadedFixture {
 
   // States of several inputs, encoded together; input i keeps place `first_place` + i.
   std::vector<std::vector<float>> Encode(std::span<const Input> inputs, int first_place = 0) {
-    std::vector<runtime::EncoderInput> step;
+    std::vector<device::EncoderInput> step;
     for (size_t i = 0; i < inputs.size(); ++i) {
       step.push_back({inputs[i].tokens, encoder_blocks_[first_place + i]});
     }
@@ -73,7 +73,7 @@ class Model : public LoadedFixture {
     for (int begin = 0; begin < length; begin += chunk) {
       const int count = std::min(chunk, length - begin);
       const auto part = std::span(input.decoder_tokens).subspan(begin, count);
-      const runtime::SequenceStep step = Step(input, part, begin, length, 0, place);
+      const device::SequenceStep step = Step(input, part, begin, length, 0, place);
       ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         logits.insert(logits.end(), row.begin(), row.end());
       }));
@@ -82,7 +82,7 @@ class Model : public LoadedFixture {
   }
 
   std::vector<std::vector<float>> LogitsTogether(std::span<const Input> inputs) {
-    std::vector<runtime::SequenceStep> steps;
+    std::vector<device::SequenceStep> steps;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const auto& tokens = inputs[i].decoder_tokens;
       steps.push_back(
@@ -100,7 +100,7 @@ class Model : public LoadedFixture {
     std::vector<int32_t> next = {spec().decoder_start_token};
     while (generated.size() < input.greedy.size()) {
       const auto position = static_cast<int>(generated.size());
-      const runtime::SequenceStep step = Step(input, next, position, 1, 0, 0);
+      const device::SequenceStep step = Step(input, next, position, 1, 0, 0);
       ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
         next = {static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin())};
       }));
@@ -110,8 +110,8 @@ class Model : public LoadedFixture {
   }
 
  private:
-  runtime::SequenceStep Step(const Input& input, std::span<const int32_t> tokens, int position,
-                             int prompt_length, int first_logits_token, int place) const {
+  device::SequenceStep Step(const Input& input, std::span<const int32_t> tokens, int position,
+                            int prompt_length, int first_logits_token, int place) const {
     return {.tokens = tokens,
             .first_position = position,
             .blocks = blocks_[place],

@@ -15,9 +15,8 @@ BlockManager::BlockManager(int num_blocks) : blocks_(static_cast<size_t>(num_blo
 template <typename F>
 void BlockManager::ForPrefix(std::span<const int32_t> tokens, F&& visit) const {
   uint64_t parent = 0;
-  for (; tokens.size() >= runtime::kKvBlockTokens;
-       tokens = tokens.subspan(runtime::kKvBlockTokens)) {
-    const auto entry = index_.find(MakeContents(parent, tokens.first(runtime::kKvBlockTokens)));
+  for (; tokens.size() >= device::kKvBlockTokens; tokens = tokens.subspan(device::kKvBlockTokens)) {
+    const auto entry = index_.find(MakeContents(parent, tokens.first(device::kKvBlockTokens)));
     if (entry == index_.end()) break;
     visit(entry->second.block);
     parent = entry->second.number;
@@ -99,7 +98,7 @@ void BlockManager::Hold(int32_t block_idx) {
 
 BlockManager::Contents BlockManager::MakeContents(uint64_t parent,
                                                   std::span<const int32_t> tokens) {
-  CHECK(tokens.size() == runtime::kKvBlockTokens, "{} tokens in a block", tokens.size());
+  CHECK(tokens.size() == device::kKvBlockTokens, "{} tokens in a block", tokens.size());
   Contents contents{.parent = parent};
   std::copy(tokens.begin(), tokens.end(), contents.tokens.begin());
   return contents;

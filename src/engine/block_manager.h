@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/step_inputs.h"
+#include "device/step_inputs.h"
 
 namespace convene::engine {
 
@@ -44,7 +44,7 @@ class BlockManager {
   void Release(std::span<const int32_t> blocks);
 
  private:
-  using Tokens = std::array<int32_t, runtime::kKvBlockTokens>;
+  using Tokens = std::array<int32_t, device::kKvBlockTokens>;
 
   // The contents of a block: its tokens and the contents before it, by number (0: none). Compared
   // in full, so that equal hashes cannot mix two prefixes.

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int kBlock = runtime::kKvBlockTokens;
+constexpr int kBlock = device::kKvBlockTokens;
 
 // `num_blocks` blocks' worth of tokens, different for each `first`.
 std::vector<int32_t> Tokens(int num_blocks, int32_t first = 0) {

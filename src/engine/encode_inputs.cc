@@ -49,7 +49,7 @@ Status EncodeInputs(LoadedModel& model, std::span<const std::span<const int32_t>
                           .num_kv_blocks = model.num_kv_blocks(),
                           .num_groups = model.num_groups()};
   for (const PlannedStep& planned : PlanWholeSteps(lengths, limits)) {
-    std::vector<runtime::EncoderInput> step;
+    std::vector<device::EncoderInput> step;
     for (const StepPart& part : planned) {
       step.push_back({.tokens = inputs[static_cast<size_t>(part.sequence_idx)],
                       .blocks = std::span<const int32_t>(blocks).subspan(

@@ -115,8 +115,8 @@ std::vector<Update> FailAll(const std::vector<ScheduledTokens>& scheduled, const
 }  // namespace
 
 std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& scheduled) {
-  std::vector<runtime::SequenceStep> step;
-  std::vector<runtime::EncoderInput> inputs;
+  std::vector<device::SequenceStep> step;
+  std::vector<device::EncoderInput> inputs;
   for (const auto& [sequence, num_tokens] : scheduled) {
     if (!sequence->input.empty() && !sequence->is_encoded) {
       inputs.push_back({sequence->input, sequence->input_blocks, sequence->group});

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/environment.h"
 #include "comm/agree.h"
+#include "device/cpu/cpu_device.h"
 #include "engine/announce_load.h"
 #include "engine/choose_pipeline.h"
 #include "engine/rank_options.h"
@@ -256,8 +257,9 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.parallel.whole_spec = &whole_spec_;
   parts.dense_from_rows = crossovers_.dense_from_rows;
   parts.expand_from_tokens = crossovers_.expand_from_tokens;
+  device_ = device::MakeCpuDevice(*kernels_, *pool_);
   Result<runtime::Transformer> transformer =
-      runtime::Transformer::Create(store_, *kernels_, *pool_, parts, *ledger_);
+      runtime::Transformer::Create(store_, *device_, parts, *ledger_);
   if (!transformer) return transformer.error();
   transformer_ = *std::move(transformer);
   return {};

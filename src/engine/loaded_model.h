@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "checkpoint/generation_config.h"
+#include "device/device.h"
 #include "engine/choose_formats.h"
 #include "engine/crossovers.h"
 #include "engine/load_options.h"
@@ -83,6 +84,7 @@ class LoadedModel {
   std::unique_ptr<hardware::ThreadPool> pool_;
   weights::ModelWeights weights_;
   weights::ResidentWeights store_{weights_};
+  std::unique_ptr<device::Device> device_;
   std::optional<runtime::Transformer> transformer_;
   checkpoint::GenerationConfig generation_config_;
   MemoryPlan memory_;

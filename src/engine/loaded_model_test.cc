@@ -125,7 +125,7 @@ TEST(LoadedModel, WhatIsNotReservedIsLittle) {
   }
   std::vector<int32_t> tokens(300, 7);
   std::vector<int32_t> blocks = {0, 1, 2, 3, 4};
-  const runtime::SequenceStep step{.tokens = tokens, .blocks = blocks, .prompt_length = 300};
+  const device::SequenceStep step{.tokens = tokens, .blocks = blocks, .prompt_length = 300};
   ASSERT_TRUE(model->transformer().Forward({&step, 1}, [](int, int, std::span<const float>) {}));
   EXPECT_LE(data_bytes() - before, bytes.total());
 }

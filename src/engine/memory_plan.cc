@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/step_inputs.h"
+#include "device/step_inputs.h"
 
 namespace convene::engine {
 
@@ -14,7 +14,7 @@ using memory::Use;
 Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs, memory::Ledger& ledger) {
   const int blocks_per_context =
       needs.contexts_per_sequence *
-      ((needs.context + runtime::kKvBlockTokens - 1) / runtime::kKvBlockTokens);
+      ((needs.context + device::kKvBlockTokens - 1) / device::kKvBlockTokens);
   const int64_t wanted_blocks = int64_t{blocks_per_context} * needs.max_sequences;
 
   MemoryPlan plan = {

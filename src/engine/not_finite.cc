@@ -10,7 +10,7 @@ Error NotFiniteError(const std::string& reason) {
   return Internal("the logits are NaN or infinite, so that no token can be chosen: " + reason);
 }
 
-std::string NotFiniteReason::Find(LoadedModel& model, std::span<const runtime::SequenceStep> step) {
+std::string NotFiniteReason::Find(LoadedModel& model, std::span<const device::SequenceStep> step) {
   if (!has_looked_) matrix_ = weights::FindNotFinite(model.weights());
   has_looked_ = true;
   if (matrix_) {

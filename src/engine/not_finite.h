@@ -19,7 +19,7 @@ class NotFiniteReason {
   // Why a step gave what is not finite, as the end of a sentence: the packed matrix that holds it,
   // or the layer where values overflow. Reads all weights once and runs the step again (on one
   // rank; on several the layer is not told), so only when it has happened.
-  std::string Find(LoadedModel& model, std::span<const runtime::SequenceStep> step);
+  std::string Find(LoadedModel& model, std::span<const device::SequenceStep> step);
 
  private:
   bool has_looked_ = false;

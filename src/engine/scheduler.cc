@@ -118,7 +118,7 @@ bool Scheduler::AdmitOldest(std::vector<ScheduledTokens>* step) {
 
 int64_t Scheduler::TokensUntilComputed(const Group& group, const Sequence& sequence) const {
   int64_t tokens = sequence.length() + std::ssize(sequence.input);
-  tokens -= group.blocks.CountPrefix(ShareableTokens(sequence)) * runtime::kKvBlockTokens;
+  tokens -= group.blocks.CountPrefix(ShareableTokens(sequence)) * device::kKvBlockTokens;
   for (const Sequence* running : group.running) {
     tokens += running->num_pending();
     if (!running->is_encoded) tokens += std::ssize(running->input);
@@ -170,7 +170,7 @@ bool Scheduler::Admit(Sequence& sequence) {
     return false;
   }
   sequence.num_published = static_cast<int>(sequence.blocks.size());
-  sequence.num_computed = sequence.num_published * runtime::kKvBlockTokens;
+  sequence.num_computed = sequence.num_published * device::kKvBlockTokens;
   num_reused_tokens_ += sequence.num_computed;
   while (std::ssize(sequence.input_blocks) < num_input) {
     const auto block = blocks.Allocate();
@@ -187,12 +187,12 @@ void Scheduler::Complete(std::span<const ScheduledTokens> step) {
     sequence.num_computed += scheduled.num_tokens;
     sequence.is_encoded = true;
     const int num_shareable = std::min(sequence.num_computed, sequence.sharing_limit);
-    for (; (sequence.num_published + 1) * runtime::kKvBlockTokens <= num_shareable;
+    for (; (sequence.num_published + 1) * device::kKvBlockTokens <= num_shareable;
          ++sequence.num_published) {
       const auto tokens =
           std::span<const int32_t>(sequence.tokens)
-              .subspan(static_cast<size_t>(sequence.num_published) * runtime::kKvBlockTokens,
-                       runtime::kKvBlockTokens);
+              .subspan(static_cast<size_t>(sequence.num_published) * device::kKvBlockTokens,
+                       device::kKvBlockTokens);
       GroupOf(sequence).blocks.Publish(sequence.blocks, static_cast<size_t>(sequence.num_published),
                                        tokens);
     }

@@ -81,7 +81,7 @@ class Scheduler {
   int64_t num_reused_tokens() const { return num_reused_tokens_; }  // found in the prefix cache
 
   static int BlocksFor(int num_tokens) {
-    return (num_tokens + runtime::kKvBlockTokens - 1) / runtime::kKvBlockTokens;
+    return (num_tokens + device::kKvBlockTokens - 1) / device::kKvBlockTokens;
   }
 
  private:

@@ -12,7 +12,7 @@
 namespace convene::engine {
 namespace {
 
-constexpr int kBlock = runtime::kKvBlockTokens;
+constexpr int kBlock = device::kKvBlockTokens;
 
 std::unique_ptr<Sequence> MakeSequence(int prompt_length, int32_t first_token = 0) {
   auto sequence = std::make_unique<Sequence>();

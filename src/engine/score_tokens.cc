@@ -39,7 +39,7 @@ Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t
                           .num_kv_blocks = model.num_kv_blocks(),
                           .num_groups = model.num_groups()};
   for (const PlannedStep& planned : PlanSteps(lengths, limits)) {
-    std::vector<runtime::SequenceStep> step;
+    std::vector<device::SequenceStep> step;
     for (const StepPart& part : planned) {
       const auto idx = static_cast<size_t>(part.sequence_idx);
       const int end = part.first_position + part.num_tokens;

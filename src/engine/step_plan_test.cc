@@ -67,7 +67,7 @@ TEST(PlanSteps, ComputesEveryTokenOnceWithinTheLimits) {
                             .num_groups = 1 + below(4)};
     std::vector<int> lengths(below(12));
     for (int& length : lengths) {
-      length = below(limits.num_kv_blocks * runtime::kKvBlockTokens + 1);
+      length = below(limits.num_kv_blocks * device::kKvBlockTokens + 1);
     }
     std::vector<int> done(lengths.size());
     std::vector<int> first_block(lengths.size());

@@ -9,8 +9,8 @@
 
 namespace convene::evaluate {
 
+using device::SequenceStep;
 using engine::Scheduler;
-using runtime::SequenceStep;
 
 int64_t BenchWorkload::BlocksFor(const model::ModelSpec& spec, const WorkloadShape& shape,
                                  int num_groups) {
@@ -58,7 +58,7 @@ Work& operator+=(Work& total, const Work& work) {
 
 Work BenchWorkload::Encode() {
   Work total;
-  std::vector<runtime::EncoderInput> step;
+  std::vector<device::EncoderInput> step;
   const int each = std::max(1, model_.max_step_tokens() / shape_.prompt_tokens);
   const auto most = static_cast<size_t>(each) * static_cast<size_t>(model_.num_groups());
   for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -120,7 +120,7 @@ Work BenchWorkload::RunStep(F&& run) {
   const Status done = run();
   CHECK(done.ok(), "a step of the bench failed: {}", done.error().message);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  const runtime::StepStatistics& statistics = model_.transformer().statistics();
+  const device::StepStatistics& statistics = model_.transformer().statistics();
   return {.seconds = elapsed.count(),
           .flops = statistics.flops,
           .bytes = static_cast<double>(statistics.weight_bytes + statistics.kv_bytes),

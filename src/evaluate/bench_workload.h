@@ -52,11 +52,11 @@ class BenchWorkload {
   Work Encode();
   template <typename F>
   Work RunStep(F&& run);
-  Work Forward(std::span<const runtime::SequenceStep> step);
+  Work Forward(std::span<const device::SequenceStep> step);
   int GroupOf(int sequence_idx) const { return sequence_idx % model_.num_groups(); }
   // Tokens of a sequence before those that Decode computes.
   int first_decoded() const;
-  runtime::SequenceStep StepOf(int sequence_idx, int first_position, int num_tokens) const;
+  device::SequenceStep StepOf(int sequence_idx, int first_position, int num_tokens) const;
 
   engine::LoadedModel& model_;
   WorkloadShape shape_;

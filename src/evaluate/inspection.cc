@@ -75,7 +75,7 @@ std::string JsonKey(TensorKind kind) {
 }  // namespace
 
 uint64_t Inspection::kv_token_bytes() const {
-  return runtime::Transformer::KvBlockBytes(spec, formats.kv) / runtime::kKvBlockTokens;
+  return runtime::Transformer::KvBlockBytes(spec, formats.kv) / device::kKvBlockTokens;
 }
 
 uint64_t Inspection::cross_token_bytes() const {

@@ -6,16 +6,16 @@
 #include <span>
 #include <vector>
 
-#include "runtime/step_inputs.h"
+#include "device/step_inputs.h"
 
 namespace convene::runtime {
 
 // Rows of the sequences of `group`.
-int CountRows(std::span<const SequenceStep> step, int group);
+int CountRows(std::span<const device::SequenceStep> step, int group);
 
 // Micro-batch `index` of `num_micro_batches` of what `group` has of the step; empty where it has
 // fewer rows than there are micro-batches. Points to the same tokens and blocks.
-std::vector<SequenceStep> CutStep(std::span<const SequenceStep> step, int group, int index,
-                                  int num_micro_batches);
+std::vector<device::SequenceStep> CutStep(std::span<const device::SequenceStep> step, int group,
+                                          int index, int num_micro_batches);
 
 }  // namespace convene::runtime

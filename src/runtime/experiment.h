@@ -12,7 +12,7 @@ namespace convene::runtime {
 
 struct Experiment {
   RouterOverride router = {};
-  // Above 0: experts are padded to a capacity, a baseline to compare with (expert_rows.h).
+  // Above 0: experts are padded to a capacity, a baseline to compare with (device/expert_rows.h).
   double capacity_factor = 0;
   // Called before each task of this rank; an error takes the place of what the task does. From
   // several threads, one task at a time on each.

@@ -36,11 +36,4 @@ class ExpertCapacity {
   std::map<std::pair<int, int>, std::vector<int>> taken_;  // of (sequence, layer), per expert
 };
 
-// The rows that a layer works on.
-struct CapacityStep {
-  ExpertCapacity* capacity = nullptr;  // null: without limit
-  int layer = 0;
-  std::span<const CapacityRow> rows = {};
-};
-
 }  // namespace convene::runtime

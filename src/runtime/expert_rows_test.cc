@@ -1,4 +1,4 @@
-#include "runtime/expert_rows.h"
+#include "device/expert_rows.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,6 +17,11 @@
 namespace convene::runtime {
 namespace {
 
+using device::ChunkSlots;
+using device::ExchangeMemory;
+using device::ExpertPair;
+using device::ExpertRows;
+using device::WorkRow;
 using schedule::Task;
 using strategy::ChunkCut;
 using strategy::Layout;

@@ -1,11 +1,14 @@
 #include "runtime/head.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/cut_step.h"
 
 namespace convene::runtime {
+
+using device::SequenceStep;
+using device::TravellingRows;
+
 namespace {
 
 // The part of `parts` of `count` things that has this one.
@@ -48,39 +51,44 @@ void Head::Begin(std::span<const SequenceStep> step, Frames frames) {
   }
 }
 
-const std::byte* Head::Gathered(Frames frames, const Row& row,
-                                RowBuffer Activations::*buffer) const {
-  const Frame& frame = *frames[row.frame_idx];
-  return row_exchange_.GatheredRow(frame, frame.activations.*buffer, row.rank, row.row_idx);
-}
-
-Status Head::Run(Frames frames, const LogitsSink& sink) {
-  const auto head = context_.weights.LeaseHead();
-  if (!head) return head.error();
-  const Workspace& workspace = context_.workspace;
-  const auto vocab_size = static_cast<size_t>(context_.spec().vocab_size);
-  const auto num_rows = static_cast<int>(rows_.size());
-  for (int first = 0; first < num_rows; first += Workspace::kHeadRows) {
-    const int count = std::min(Workspace::kHeadRows, num_rows - first);
-    for (int i = 0; i < count; ++i) {
-      std::memcpy(workspace.wanted.row(i), Gathered(frames, rows_[first + i], &Activations::normed),
-                  workspace.wanted.stride_bytes);
+Status Head::Run(Frames frames, int vocab_size, device::Stream& stream, device::Event& fetched,
+                 const LogitsSink& sink) {
+  for (size_t first = 0; first < rows_.size(); first += device::Stream::kHeadRows) {
+    const auto rows = std::span(rows_).subspan(
+        first, std::min<size_t>(device::Stream::kHeadRows, rows_.size() - first));
+    head_rows_.clear();
+    for (const Row& row : rows) {
+      const device::Frame& frame = *frames[row.frame_idx];
+      if (row.rank == 0) {
+        head_rows_.push_back(
+            {.memory = frame.memory.get(), .row = frame.own().first + row.row_idx});
+      } else {
+        head_rows_.push_back({.received = row_exchange_.GatheredRow(frame, TravellingRows::kNormed,
+                                                                    row.rank, row.row_idx)});
+      }
     }
-    context_.Multiply(**head, workspace.wanted, count, kernels::Epilogue::kStore, workspace.logits,
-                      {}, {.scale = context_.spec().logits_scale});
-    for (int i = 0; i < count; ++i) {
-      const Row& row = rows_[first + i];
-      sink(row.sequence_idx, row.token_idx, {workspace.logits.floats(i), vocab_size});
+    if (Status done = stream.Head(head_rows_); !done) return done;
+    stream.Record(fetched);
+    fetched.Wait();
+    const device::FetchedRows logits = stream.FetchLogits();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      sink(rows[i].sequence_idx, rows[i].token_idx,
+           {logits.row(static_cast<int64_t>(i)), static_cast<size_t>(vocab_size)});
     }
   }
   return {};
 }
 
-void Head::PassStates(Frames frames, const StatesSink& sink) {
-  const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
+void Head::PassStates(Frames frames, int hidden_size, const StatesSink& sink) {
   for (const Row& row : rows_) {
-    const std::byte* states = Gathered(frames, row, &Activations::normed_float);
-    sink(row.sequence_idx, row.token_idx, {reinterpret_cast<const float*>(states), hidden_size});
+    const device::Frame& frame = *frames[row.frame_idx];
+    const std::byte* states =
+        row.rank == 0
+            ? frame.memory->HostRows(TravellingRows::kStates, {frame.own().first + row.row_idx, 1})
+                  .data()
+            : row_exchange_.GatheredRow(frame, TravellingRows::kStates, row.rank, row.row_idx);
+    sink(row.sequence_idx, row.token_idx,
+         {reinterpret_cast<const float*>(states), static_cast<size_t>(hidden_size)});
   }
 }
 

@@ -1,27 +1,26 @@
-// The layers of a model's stacks, as the parts of a forward pass see them.
+// The layers of a model, as operators are told them.
 #pragma once
 
 #include <vector>
 
-#include "runtime/layer.h"
+#include "device/layer.h"
+#include "model/model_spec.h"
 
 namespace convene::runtime {
 
-class LayerStacks {
- public:
-  // Keeps references to the spec of `weights`.
-  explicit LayerStacks(const weights::WeightStore& weights);
-  LayerStacks(const LayerStacks&) = delete;
-  LayerStacks& operator=(const LayerStacks&) = delete;
-
-  const std::vector<Layer>& decoder() const { return decoder_; }
-  const std::vector<Layer>& encoder() const { return encoder_; }  // empty where there is none
-
- private:
-  std::vector<float> decoder_bias_;  // by distance, as DistanceBias
-  std::vector<float> encoder_bias_;
-  std::vector<Layer> decoder_;
-  std::vector<Layer> encoder_;
-};
+// Both keep references to the specs. The encoder's layers use the first decoder layer's part of the
+// cache, which gets the decoder's keys and values only afterwards.
+inline std::vector<device::Layer> LayersOf(const std::vector<model::LayerSpec>& specs,
+                                           bool is_encoder) {
+  std::vector<device::Layer> layers;
+  for (const model::LayerSpec& spec : specs) {
+    const auto index = static_cast<int>(layers.size());
+    layers.push_back({.spec = spec,
+                      .index = index,
+                      .is_encoder = is_encoder,
+                      .cache_layer = is_encoder ? 0 : index});
+  }
+  return layers;
+}
 
 }  // namespace convene::runtime

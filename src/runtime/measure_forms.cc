@@ -4,9 +4,11 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <vector>
 
+#include "device/cpu/cpu_device.h"
 #include "memory/ledger.h"
 #include "runtime/transformer.h"
 #include "weights/weight_layout.h"
@@ -17,7 +19,7 @@ namespace {
 constexpr std::array<int, 7> kLengths = {1, 4, 8, 16, 32, 64, 256};
 constexpr int kLeastRepeats = 5;
 constexpr int kHidden = 64;  // little beside attention
-constexpr int kBlocks = kLengths.back() / kKvBlockTokens;
+constexpr int kBlocks = kLengths.back() / device::kKvBlockTokens;
 
 // Two layers, since the last one computes only rows whose logits are wanted: none.
 model::ModelSpec InventedSpec() {
@@ -60,7 +62,7 @@ double Seconds(Transformer& transformer, int length) {
   const std::vector<int32_t> tokens(length, 1);
   std::array<int32_t, kBlocks> blocks;
   std::iota(blocks.begin(), blocks.end(), 0);
-  const SequenceStep step{
+  const device::SequenceStep step{
       .tokens = tokens, .blocks = blocks, .prompt_length = length, .first_logits_token = length};
   const auto start = std::chrono::steady_clock::now();
   const Status done = transformer.Forward({&step, 1}, [](int, int, std::span<const float>) {});
@@ -84,8 +86,9 @@ Result<int> MeasureExpandFromTokens(hardware::ThreadPool& pool, const kernels::K
   weights::LayOut(spec, formats.weights, memory->data(), &weights);
   InventVectors(weights);
   weights::ResidentWeights store(weights);
+  const std::unique_ptr<device::Device> device = device::MakeCpuDevice(kernels, pool);
   const auto create = [&](int expand_from_tokens) {
-    return Transformer::Create(store, kernels, pool,
+    return Transformer::Create(store, *device,
                                {.max_step_tokens = kLengths.back(),
                                 .num_kv_blocks = kBlocks,
                                 .activations = formats.activations,

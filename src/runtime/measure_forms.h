@@ -1,5 +1,5 @@
 // From which prompt length on the expanded form of latent attention is faster than the absorbed one
-// (latent_attention.h). The two round differently, so where it changes from one to the other is
+// (device::LatentOptions). The two round differently, so where it changes from one to the other is
 // measured once per machine and not decided anew for each prompt.
 #pragma once
 

@@ -14,9 +14,9 @@
 
 #include "base/check.h"
 #include "comm/agree.h"
+#include "device/expert_rows.h"
 #include "kernels/grouped_gemm.h"
 #include "runtime/executor.h"
-#include "runtime/expert_rows.h"
 
 namespace convene::runtime {
 namespace {
@@ -208,7 +208,7 @@ class Trial : public LaneWork {
       send[rank] = std::span(out_).first(bytes_per_peer_);
       receive[rank] = std::span(in_).subspan(bytes_per_peer_ * rank, bytes_per_peer_);
     }
-    return group_.StartAllToAll(kDispatchQueue, send, receive, "measuring an exchange");
+    return group_.StartAllToAll(device::kDispatchQueue, send, receive, "measuring an exchange");
   }
 
  private:

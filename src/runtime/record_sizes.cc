@@ -7,13 +7,13 @@ namespace convene::runtime {
 using schedule::Size;
 using enum schedule::SizeKind;
 
-void RecordRows(const Frame& frame, int rank, int micro_batch, bool encoder,
+void RecordRows(const device::Frame& frame, int rank, int micro_batch, bool encoder,
                 StepRecorder& recorder) {
-  const OwnRows own = frame.own();
-  const StepRows& rows = frame.rows;
+  const device::OwnRows own = frame.own();
+  const device::StepRows& rows = frame.rows;
   double keys = 0;
   for (int row = 0; row < rows.num_rows(); ++row) {
-    const SequenceStep& sequence = rows.step()[rows.sequence(row)];
+    const device::SequenceStep& sequence = rows.step()[rows.sequence(row)];
     // An encoder's tokens see their whole input.
     keys += encoder ? static_cast<double>(sequence.tokens.size()) : rows.position(row) + 1;
   }
@@ -29,9 +29,9 @@ void RecordRows(const Frame& frame, int rank, int micro_batch, bool encoder,
   set(kWanted, static_cast<double>(wanted));
 }
 
-void RecordTask(const Frame& frame, const schedule::Task& task, int num_ranks,
+void RecordTask(const device::Frame& frame, const schedule::Task& task, int num_ranks,
                 StepRecorder& recorder) {
-  const ExpertRows& rows = frame.expert_rows;
+  const device::ExpertRows& rows = frame.expert_rows;
   const int rank = task.lane.rank;
   const auto set = [&](schedule::SizeKind kind, int chunk, int to, double value) {
     recorder.Set({kind, task.layer, chunk, rank, to, task.micro_batch}, value);

@@ -1,17 +1,17 @@
 // Tells a recorder the sizes of a step that only its running makes known.
 #pragma once
 
-#include "runtime/frame.h"
+#include "device/frame.h"
 #include "runtime/step_recorder.h"
 
 namespace convene::runtime {
 
 // Of a frame's rows, before its first task. `micro_batch` as in the schedule's tasks.
-void RecordRows(const Frame& frame, int rank, int micro_batch, bool encoder,
+void RecordRows(const device::Frame& frame, int rank, int micro_batch, bool encoder,
                 StepRecorder& recorder);
 
 // What a task that is done has decided, of `num_ranks` ranks.
-void RecordTask(const Frame& frame, const schedule::Task& task, int num_ranks,
+void RecordTask(const device::Frame& frame, const schedule::Task& task, int num_ranks,
                 StepRecorder& recorder);
 
 }  // namespace convene::runtime

@@ -1,7 +1,7 @@
 #include "runtime/step_memory.h"
 
 #include <algorithm>
-#include <utility>
+#include <cmath>
 
 namespace convene::runtime {
 namespace {
@@ -38,25 +38,33 @@ int MostSlots(const model::ModelSpec& spec, const TransformerOptions& options, i
   return static_cast<int>(std::max<int64_t>(tokens, rows * per_token));
 }
 
-Activations::Shape FrameShape(const model::ModelSpec& spec, const TransformerOptions& options,
-                              int index) {
-  const int tokens = MostTokens(spec, options, index);
-  return {.tokens = tokens,
-          .slots = MostSlots(spec, options, tokens),
-          .is_partial = options.parallel.roles.attention_parts() > 1,
-          .exchange_bytes =
-              Frame::ExchangeBytes(spec, options.activations, FrameOptions(spec, options, index))};
+// For the buffers of a layer with such experts.
+void WidenFor(const model::MoeSpec& moe, int64_t most_rows, device::ExpertRows::Options& rows) {
+  const int64_t share_experts = rows.roles.expert_split().MostExperts(moe.num_experts);
+  const auto capacity = static_cast<int64_t>(std::ceil(
+      rows.capacity_factor * static_cast<double>(most_rows * moe.top_k) / moe.num_experts));
+  const auto widen = [](int64_t& most, int64_t wanted) { most = std::max(most, wanted); };
+  widen(rows.most_rows, most_rows);
+  widen(rows.most_padded_rows, std::max(most_rows, capacity * share_experts));
+  widen(rows.most_pairs, most_rows * std::min<int64_t>(moe.top_k, share_experts));
 }
 
-Workspace::Shape WorkspaceShape(const model::ModelSpec& spec, const TransformerOptions& options,
-                                int num_threads) {
-  const int tokens = MostTokens(spec, options, 0);
-  return {.tokens = tokens,
-          .slots = MostSlots(spec, options, tokens),
-          .head_rows = options.max_step_tokens * options.parallel.roles.num_groups(),
-          .context = ContextOf(options),
-          .num_threads = num_threads,
-          .num_ranks = options.parallel.roles.num_ranks()};
+device::ExpertRows::Options ExpertRowsOptions(const model::ModelSpec& spec,
+                                              const TransformerOptions& options, int most_rows) {
+  const ParallelOptions& parallel = options.parallel;
+  const device::WireRows wire = WireRowsOf(spec, options);
+  device::ExpertRows::Options rows{.roles = parallel.roles,
+                                   .pipeline = parallel.pipeline,
+                                   .rank = parallel.rank(),
+                                   .dispatch_row_bytes = wire.dispatch_bytes,
+                                   .return_row_bytes = wire.sum_bytes,
+                                   .capacity_factor = parallel.experiment.capacity_factor};
+  for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
+    for (const model::LayerSpec& layer : *stack) {
+      if (layer.moe) WidenFor(*layer.moe, most_rows, rows);
+    }
+  }
+  return rows;
 }
 
 }  // namespace
@@ -65,61 +73,42 @@ int FewestTokensToCut(const TransformerOptions& options) {
   return options.parallel.pipeline.micro_batches * options.parallel.roles.num_groups();
 }
 
-int ContextOf(const TransformerOptions& options) {
-  return options.context > 0 ? options.context : options.num_kv_blocks * kKvBlockTokens;
+device::WireRows WireRowsOf(const model::ModelSpec& spec, const TransformerOptions& options) {
+  return device::WireRowsOf(spec, options.activations, options.parallel.wire);
 }
 
-FeedForward::Options FeedForwardOptions(const TransformerOptions& options) {
-  const ParallelOptions& parallel = options.parallel;
-  return {.roles = parallel.roles,
-          .pipeline = parallel.pipeline,
-          .rank = parallel.rank(),
-          .wire = parallel.wire,
-          .experiment = parallel.experiment};
-}
-
-Frame::Options FrameOptions(const model::ModelSpec& spec, const TransformerOptions& options,
-                            int index) {
+device::Frame::Options FrameOptions(const model::ModelSpec& spec, const TransformerOptions& options,
+                                    int index) {
   const ParallelOptions& parallel = options.parallel;
   const int tokens = MostTokens(spec, options, index);
   const int rows = MostOwnRows(tokens, parallel.roles);
+  const device::WireRows wire = WireRowsOf(spec, options);
   return {.attention = *parallel.roles.of(parallel.rank()).attention,
-          .expert_rows = FeedForward::RowsOptions(FeedForwardOptions(options), spec,
-                                                  options.activations, rows),
-          .row_exchange = {.roles = parallel.roles,
-                           .rank = parallel.rank(),
-                           .wire = parallel.wire,
-                           .most_tokens = tokens,
-                           .most_rows = rows}};
+          .expert_rows = ExpertRowsOptions(spec, options, rows),
+          .row_buffers = {.roles = parallel.roles,
+                          .rank = parallel.rank(),
+                          .most_tokens = tokens,
+                          .most_rows = rows,
+                          .sum_bytes = wire.sum_bytes,
+                          .gathered_bytes = wire.gathered_bytes}};
 }
 
-memory::Amounts StepMemory::SizeBytes(const model::ModelSpec& spec,
-                                      const TransformerOptions& options, int num_threads) {
-  memory::Amounts bytes;
-  bytes[memory::Use::kWorking] =
-      Workspace::SizeBytes(spec, options.activations, WorkspaceShape(spec, options, num_threads));
+device::StepShape StepShapeOf(const model::ModelSpec& spec, const TransformerOptions& options) {
+  const strategy::Roles& roles = options.parallel.roles;
+  device::StepShape shape{.head_rows = options.max_step_tokens * roles.num_groups(),
+                          .context = options.context > 0
+                                         ? options.context
+                                         : options.num_kv_blocks * device::kKvBlockTokens,
+                          .num_ranks = roles.num_ranks()};
   for (int i = 0; i < options.parallel.pipeline.micro_batches; ++i) {
-    const Activations::Shape shape = FrameShape(spec, options, i);
-    bytes[memory::Use::kWorking] += Activations::SizeBytes(spec, options.activations, shape);
-    bytes[memory::Use::kExchange] += static_cast<uint64_t>(shape.exchange_bytes);
+    const int tokens = MostTokens(spec, options, i);
+    shape.frames.push_back(
+        {.tokens = tokens,
+         .slots = MostSlots(spec, options, tokens),
+         .is_partial = roles.attention_parts() > 1,
+         .exchange_bytes = device::Frame::ExchangeBytes(FrameOptions(spec, options, i))});
   }
-  return bytes;
-}
-
-Result<StepMemory> StepMemory::Create(const model::ModelSpec& spec,
-                                      const TransformerOptions& options, int num_threads,
-                                      memory::Ledger& ledger) {
-  Result<Workspace> workspace = Workspace::Create(
-      spec, options.activations, WorkspaceShape(spec, options, num_threads), ledger);
-  if (!workspace) return workspace.error();
-  StepMemory memory{.workspace = *std::move(workspace), .frames = {}};
-  for (int i = 0; i < options.parallel.pipeline.micro_batches; ++i) {
-    Result<Activations> frame =
-        Activations::Create(spec, options.activations, FrameShape(spec, options, i), ledger);
-    if (!frame) return frame.error();
-    memory.frames.push_back(*std::move(frame));
-  }
-  return memory;
+  return shape;
 }
 
 }  // namespace convene::runtime

@@ -51,10 +51,10 @@ class Reader {
 
 std::vector<std::byte> EndMessage() { return Writer(StepKind::kEnd).Take(); }
 
-std::vector<std::byte> ForwardMessage(std::span<const SequenceStep> step) {
+std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step) {
   Writer writer(StepKind::kForward);
   writer.Number(static_cast<int>(step.size()));
-  for (const SequenceStep& sequence : step) {
+  for (const device::SequenceStep& sequence : step) {
     writer.Number(sequence.group);
     writer.Number(sequence.first_position);
     writer.Number(sequence.prompt_length);
@@ -67,11 +67,12 @@ std::vector<std::byte> ForwardMessage(std::span<const SequenceStep> step) {
   return writer.Take();
 }
 
-std::vector<std::byte> EncodeMessage(std::span<const EncoderInput> inputs, bool with_states) {
+std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs,
+                                     bool with_states) {
   Writer writer(StepKind::kEncode);
   writer.Number(with_states ? 1 : 0);
   writer.Number(static_cast<int>(inputs.size()));
-  for (const EncoderInput& input : inputs) {
+  for (const device::EncoderInput& input : inputs) {
     writer.Number(input.group);
     writer.List(input.tokens);
     writer.List(input.blocks);
@@ -91,13 +92,13 @@ StepMessage ReadStepMessage(std::span<const std::byte> bytes) {
   for (int i = 0; i < count; ++i) {
     const int group = reader.Number();
     if (message.kind == StepKind::kEncode) {
-      EncoderInput& input = message.inputs.emplace_back();
+      device::EncoderInput& input = message.inputs.emplace_back();
       input.group = group;
       input.tokens = reader.List();
       input.blocks = reader.List();
       continue;
     }
-    SequenceStep& sequence = message.step.emplace_back();
+    device::SequenceStep& sequence = message.step.emplace_back();
     sequence.group = group;
     sequence.first_position = reader.Number();
     sequence.prompt_length = reader.Number();

@@ -6,21 +6,22 @@
 #include <span>
 #include <vector>
 
-#include "runtime/step_inputs.h"
+#include "device/step_inputs.h"
 
 namespace convene::runtime {
 
 enum class StepKind { kEnd, kForward, kEncode };
 
 std::vector<std::byte> EndMessage();
-std::vector<std::byte> ForwardMessage(std::span<const SequenceStep> step);
-std::vector<std::byte> EncodeMessage(std::span<const EncoderInput> inputs, bool with_states);
+std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step);
+std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs,
+                                     bool with_states);
 
 // A message read back; what it holds points into `numbers`.
 struct StepMessage {
   StepKind kind = StepKind::kEnd;
-  std::vector<SequenceStep> step;
-  std::vector<EncoderInput> inputs;
+  std::vector<device::SequenceStep> step;
+  std::vector<device::EncoderInput> inputs;
   bool with_states = false;  // rank 0 wants the encoder's output
   std::vector<int32_t> numbers;
 };

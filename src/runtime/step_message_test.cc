@@ -18,20 +18,21 @@ const std::vector<int32_t> kBlocks = {7, 3};
 const std::vector<int32_t> kEncoderBlocks = {1};
 
 TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
-  const std::vector<SequenceStep> step = {{.tokens = kTokens,
-                                           .first_position = 60,
-                                           .blocks = kBlocks,
-                                           .prompt_length = 100,
-                                           .first_logits_token = 2,
-                                           .encoder_blocks = kEncoderBlocks,
-                                           .encoder_length = 44,
-                                           .group = 3},
-                                          {.tokens = std::span(kTokens).last(1), .blocks = {}}};
+  const std::vector<device::SequenceStep> step = {
+      {.tokens = kTokens,
+       .first_position = 60,
+       .blocks = kBlocks,
+       .prompt_length = 100,
+       .first_logits_token = 2,
+       .encoder_blocks = kEncoderBlocks,
+       .encoder_length = 44,
+       .group = 3},
+      {.tokens = std::span(kTokens).last(1), .blocks = {}}};
   const StepMessage message = ReadStepMessage(ForwardMessage(step));
   EXPECT_EQ(message.kind, StepKind::kForward);
   EXPECT_THAT(message.inputs, IsEmpty());
   ASSERT_EQ(message.step.size(), 2);
-  const SequenceStep& first = message.step[0];
+  const device::SequenceStep& first = message.step[0];
   EXPECT_THAT(first.tokens, ElementsAreArray(kTokens));
   EXPECT_EQ(first.first_position, 60);
   EXPECT_THAT(first.blocks, ElementsAreArray(kBlocks));
@@ -45,7 +46,7 @@ TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
 }
 
 TEST(StepMessage, TellsOtherRanksTheInputsOfAnEncoder) {
-  const std::vector<EncoderInput> inputs = {
+  const std::vector<device::EncoderInput> inputs = {
       {.tokens = kTokens, .blocks = kBlocks, .group = 1},
       {.tokens = std::span(kTokens).first(1), .blocks = kEncoderBlocks}};
   for (const bool with_states : {false, true}) {
@@ -63,7 +64,7 @@ TEST(StepMessage, TellsOtherRanksTheInputsOfAnEncoder) {
 }
 
 TEST(StepMessage, StaysWhatItIsWhenMoved) {
-  const std::vector<SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
+  const std::vector<device::SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
   StepMessage message = ReadStepMessage(ForwardMessage(step));
   const StepMessage moved = std::move(message);
   EXPECT_THAT(moved.step[0].tokens, ElementsAreArray(kTokens));
@@ -77,7 +78,7 @@ TEST(StepMessage, MayBeOfNothingOrTheEnd) {
 }
 
 TEST(StepMessageDeathTest, IsNotCutShort) {
-  const std::vector<SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
+  const std::vector<device::SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
   const std::vector<std::byte> bytes = ForwardMessage(step);
   EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(8)), "ends early");
   // Its first list has three numbers.

@@ -9,30 +9,36 @@
 
 #include "base/check.h"
 #include "comm/agree.h"
-#include "kernels/pack.h"
 #include "runtime/cut_step.h"
+#include "runtime/layer_stack.h"
 #include "runtime/record_sizes.h"
-#include "tensor/finite.h"
+#include "runtime/step_memory.h"
 
 namespace convene::runtime {
 
-using kernels::Epilogue;
+using device::EncoderInput;
+using device::SequenceStep;
 using schedule::Task;
-using weights::LayerPart;
 
 namespace {
-
-RowExchange::Options RowExchangeOptions(const TransformerOptions& options) {
-  return {.roles = options.parallel.roles,
-          .rank = options.parallel.rank(),
-          .wire = options.parallel.wire};
-}
 
 // For errors of exchanges.
 std::string NameOf(const char* exchange, const Task& task) {
   const char* stack = task.encoder ? "encoder" : "decoder";
   if (task.layer < 0) return fmt::format("{} of the {}", exchange, stack);
   return fmt::format("{} of {} layer {}", exchange, stack, task.layer);
+}
+
+std::vector<CapacityRow> CapacityRows(const device::StepRows& rows) {
+  std::vector<CapacityRow> capacity_rows;
+  for (int row = 0; row < rows.num_rows(); ++row) {
+    // Running sequences that share nothing have different first blocks.
+    const SequenceStep& sequence = rows.step()[rows.sequence(row)];
+    capacity_rows.push_back({.sequence = sequence.blocks.front(),
+                             .first = rows.position(row) == 0,
+                             .counts = rows.position(row) < sequence.prompt_length});
+  }
+  return capacity_rows;
 }
 
 }  // namespace
@@ -69,48 +75,71 @@ const StepRunner::Operator& StepRunner::OperatorOf(schedule::TaskKind kind) {
   return operators[static_cast<size_t>(kind)];
 }
 
-StepRunner::StepRunner(weights::WeightStore& weights, const kernels::KernelSet& kernels,
-                       hardware::ThreadPool& pool, const TransformerOptions& options, KvCache cache,
-                       StepMemory memory)
-    : options_(options),
+Result<std::unique_ptr<StepRunner>> StepRunner::Create(weights::WeightStore& weights,
+                                                       device::Device& device,
+                                                       const TransformerOptions& options,
+                                                       memory::Ledger& ledger) {
+  CHECK(ledger.tier().kind == device.memory(), "{} is not the memory of the {}",
+        ledger.tier().name(), device.name());
+  const model::ModelSpec& spec = weights.spec();
+  const ParallelOptions& parallel = options.parallel;
+  const device::StepShape shape = StepShapeOf(spec, options);
+  std::unique_ptr<StepRunner> runner(new StepRunner(weights, device, options));
+  auto cache = device.CreateKvCache(spec, options.kv, options.num_kv_blocks, ledger);
+  if (!cache) return cache.error();
+  runner->cache_ = *std::move(cache);
+  auto stream = device.CreateStream(
+      weights, *runner->cache_,
+      {.activations = options.activations,
+       .wire = WireRowsOf(spec, options),
+       .roles = parallel.roles,
+       .rank = parallel.rank(),
+       .whole_spec = parallel.WholeOf(spec),
+       .shape = shape,
+       .latent = {.expand_from_tokens = options.expand_from_tokens, .context = shape.context},
+       .dense_from_rows = options.dense_from_rows,
+       .comm_budget = parallel.comm_budget},
+      ledger);
+  if (!stream) return stream.error();
+  runner->stream_ = *std::move(stream);
+  for (const device::FrameShape& frame : shape.frames) {
+    auto memory = device.CreateFrameMemory(spec, options.activations, frame, ledger);
+    if (!memory) return memory.error();
+    const auto index = static_cast<int>(runner->frames_.size());
+    runner->frames_.push_back(std::make_unique<Frame>(spec, FrameOptions(spec, options, index),
+                                                      *std::move(memory), parallel.group));
+  }
+  return runner;
+}
+
+StepRunner::StepRunner(weights::WeightStore& weights, device::Device& device,
+                       const TransformerOptions& options)
+    : weights_(weights),
+      device_(device),
+      options_(options),
       rank_(options.parallel.rank()),
-      cache_(std::move(cache)),
-      workspace_(std::move(memory.workspace)),
-      context_{.weights = weights,
-               .kernels = kernels,
-               .pool = pool,
-               .workspace = workspace_,
-               .statistics = statistics_,
-               .dense_from_rows = options.dense_from_rows,
-               .comm_budget = options.parallel.comm_budget},
-      attender_(context_),
-      attention_(context_, cache_, attender_,
-                 {.expand_from_tokens = options.expand_from_tokens, .context = ContextOf(options)}),
-      cross_attention_(context_, cache_, attender_),
-      feed_forward_(context_, FeedForwardOptions(options)),
-      row_exchange_(context_, RowExchangeOptions(options), options.parallel.group),
-      head_(context_, row_exchange_, options.parallel.roles),
-      stacks_(weights),
-      expert_capacity_(options.expert_capacity) {
-  for (Activations& activations : memory.frames) {
-    const auto index = static_cast<int>(frames_.size());
-    frames_.push_back(std::make_unique<Frame>(weights.spec(),
-                                              FrameOptions(weights.spec(), options, index),
-                                              std::move(activations), options.parallel.group));
+      decoder_(LayersOf(spec().layers, /*is_encoder=*/false)),
+      encoder_(LayersOf(spec().encoder_layers, /*is_encoder=*/true)),
+      row_exchange_(options.parallel.roles, rank_, WireRowsOf(spec(), options),
+                    options.parallel.group),
+      head_(row_exchange_, options.parallel.roles),
+      expert_capacity_(options.expert_capacity),
+      fence_(device.CreateEvent()) {
+  for (const model::LayerSpec& layer : spec().layers) {
+    expert_counts_.emplace_back(layer.moe ? layer.moe->num_experts : 0);
   }
 }
 
-void StepRunner::BeginForward(std::span<const SequenceStep> step,
-                              const strategy::Pipeline& pipeline, const LogitsSink* sink) {
+void StepRunner::BeginForward(std::span<const SequenceStep> step, const Program& program,
+                              const LogitsSink* sink) {
   logits_sink_ = sink;
   states_sink_ = nullptr;
-  Begin(step, pipeline, /*encoder=*/false);
+  Begin(step, program, /*encoder=*/false);
 }
 
-void StepRunner::BeginEncode(std::span<const EncoderInput> inputs,
-                             const strategy::Pipeline& pipeline, bool with_states,
-                             const StatesSink* sink) {
-  CHECK(context_.spec().has_encoder(), "the model has no encoder");
+void StepRunner::BeginEncode(std::span<const EncoderInput> inputs, const Program& program,
+                             bool with_states, const StatesSink* sink) {
+  CHECK(spec().has_encoder(), "the model has no encoder");
   logits_sink_ = nullptr;
   states_sink_ = sink;
   std::vector<SequenceStep> step;
@@ -122,12 +151,12 @@ void StepRunner::BeginEncode(std::span<const EncoderInput> inputs,
                     .first_logits_token = with_states ? 0 : length,
                     .group = input.group});
   }
-  Begin(step, pipeline, /*encoder=*/true);
-  statistics_.logits_rows = 0;
+  Begin(step, program, /*encoder=*/true);
+  stream_->statistics().logits_rows = 0;
 }
 
-void StepRunner::Begin(std::span<const SequenceStep> step, const strategy::Pipeline& pipeline,
-                       bool encoder) {
+void StepRunner::Begin(std::span<const SequenceStep> step, const Program& program, bool encoder) {
+  const strategy::Pipeline& pipeline = program.key.pipeline;
   const strategy::Roles& roles = options_.parallel.roles;
   for (const SequenceStep& sequence : step) {
     CHECK(sequence.group >= 0 && sequence.group < roles.num_groups(), "group {} of {}",
@@ -142,18 +171,21 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const strategy::Pipel
   encodes_ = encoder;
   has_failed_.store(false);
   statuses_.assign(roles.num_ranks() > 1 ? static_cast<size_t>(roles.num_ranks()) : 0, 0);
-  statistics_ = {};
-  ++context_.step_number;
+  schedule_ = program.schedule.get();
+  while (events_.size() < schedule_->tasks.size()) events_.push_back(device_.CreateEvent());
+  ++step_number_;
+  device::StepStatistics& statistics = stream_->statistics();
+  statistics = {};
   int rows_before = 0;
   for (int i = 0; i < num_frames_; ++i) {
     Frame& frame = *frames_[i];
-    frame.Begin(CutStep(step, group, i, num_frames_), rows_before, context_.pool);
+    frame.Begin(CutStep(step, group, i, num_frames_), rows_before);
     frame.expert_rows.UsePipeline(pipeline);
-    if (expert_capacity_.is_limited()) frame.capacity_rows = CapacityRows(frame.rows);
+    stream_->Begin(frame);
     rows_before += frame.own().count;
-    statistics_.logits_rows += std::ssize(frame.rows.wanted());
+    statistics.logits_rows += std::ssize(frame.rows.wanted());
   }
-  for (const SequenceStep& sequence : step) statistics_.tokens += std::ssize(sequence.tokens);
+  for (const SequenceStep& sequence : step) statistics.tokens += std::ssize(sequence.tokens);
   if (recorder_ != nullptr) {
     recorder_->Begin();
     for (int i = 0; i < num_frames_; ++i) {
@@ -165,8 +197,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const strategy::Pipel
 
 bool StepRunner::OnlyWanted(const Task& task) const {
   // Rows that are not wanted may still take other rows' places.
-  return !task.encoder && task.layer + 1 == std::ssize(stacks_.decoder()) &&
-         !expert_capacity_.is_limited();
+  return !task.encoder && task.layer + 1 == std::ssize(decoder_) && !expert_capacity_.is_limited();
 }
 
 Status StepRunner::BeforeTask(const Task& task) const {
@@ -197,6 +228,7 @@ void StepRunner::Compute(const Task& task) {
     if (!done) Fail(task, done.error());
     is_done = done.ok();
   }
+  stream_->Record(EventOf(task));
   if (!is_done) {
     if (work.skip != nullptr) (this->*work.skip)(task, frame);
     return;
@@ -207,7 +239,37 @@ void StepRunner::Compute(const Task& task) {
   if (watches_rows_ && !not_finite_) LookAtRows(task);
 }
 
+// An exchange that begins when the device has come so far, and not before.
+class StepRunner::StartedOnceReady : public comm::Exchange {
+ public:
+  StartedOnceReady(StepRunner& runner, const Task& task) : runner_(runner), task_(task) {}
+
+  bool Test() override {
+    if (!is_started_) {
+      if (!runner_.IsReady(task_)) return false;
+      exchange_ = runner_.StartReady(task_);
+      is_started_ = true;
+    }
+    return exchange_ == nullptr || exchange_->Test();
+  }
+
+ private:
+  StepRunner& runner_;
+  const Task& task_;
+  bool is_started_ = false;
+  std::unique_ptr<comm::Exchange> exchange_;
+};
+
 std::unique_ptr<comm::Exchange> StepRunner::Start(const Task& task) {
+  return IsReady(task) ? StartReady(task) : std::make_unique<StartedOnceReady>(*this, task);
+}
+
+bool StepRunner::IsReady(const Task& task) const {
+  return std::all_of(task.after.begin(), task.after.end(),
+                     [&](schedule::TaskId before) { return events_[before]->IsDone(); });
+}
+
+std::unique_ptr<comm::Exchange> StepRunner::StartReady(const Task& task) {
   const Operator& work = OperatorOf(task.kind);
   CHECK(work.start != nullptr, "no exchange: {}", schedule::Name(task.kind));
   if (!has_failed()) {
@@ -222,7 +284,13 @@ std::unique_ptr<comm::Exchange> StepRunner::Start(const Task& task) {
   return exchange;
 }
 
+void StepRunner::AwaitStream() {
+  stream_->Record(*fence_);
+  fence_->Wait();
+}
+
 Status StepRunner::End() {
+  AwaitStream();
   Status mine;
   if (has_failed()) {
     const std::lock_guard lock(fault_mutex_);
@@ -234,127 +302,111 @@ Status StepRunner::End() {
 }
 
 Status StepRunner::Embed(const Task& task, Frame& frame) {
-  const auto embedding = context_.weights.LeaseEmbedding(task.encoder);
-  if (!embedding) return embedding.error();
-  const OwnRows own = frame.own();
-  context_.pool.ParallelFor(own.count, [&](int64_t i, int) {
-    const int64_t row = own.first + i;
-    float* hidden = frame.activations.hidden.floats(row);
-    kernels::UnpackRow(**embedding, frame.rows.token(row), hidden);
-    const float scale = context_.spec().embedding_scale;
-    if (scale == 1) return;
-    for (int column = 0; column < context_.spec().hidden_size; ++column) hidden[column] *= scale;
-  });
-  return {};
-}
-
-Status StepRunner::NormalizeRows(std::span<const float> weight, const Frame& frame,
-                                 bool also_float) {
-  context_.Normalize(weight, frame.own(), also_float, frame.activations);
-  return {};
+  return stream_->Embed(task.encoder, frame);
 }
 
 Status StepRunner::Normalize(const Task& task, Frame& frame) {
-  const weights::WeightStore& weights = context_.weights;
   if (task.layer >= 0) {
-    return NormalizeRows(weights.AttentionNorm(LayerOf(task).id(), task.cross), frame,
-                         /*also_float=*/false);
+    stream_->Normalize(LayerOf(task), task.cross, frame);
+    return {};
   }
-  if (!task.encoder && expert_capacity_.is_limited()) frame.KeepWanted();
-  return NormalizeRows(weights.FinalNorm(task.encoder), frame, /*also_float=*/task.encoder);
+  if (!task.encoder && expert_capacity_.is_limited()) KeepWanted(frame);
+  stream_->NormalizeFinal(task.encoder, frame);
+  return {};
+}
+
+void StepRunner::KeepWanted(Frame& frame) {
+  frame.DivideWanted();
+  stream_->KeepWanted(frame);
 }
 
 Status StepRunner::Project(const Task& task, Frame& frame) {
-  const Layer& layer = LayerOf(task);
-  if (Status projected = attention_.Project(layer, frame); !projected) return projected;
-  row_exchange_.SumSquares(frame, layer.spec.attention);
-  return {};
+  return stream_->Project(LayerOf(task), frame);
 }
 
 Status StepRunner::Attend(const Task& task, Frame& frame) {
-  const Layer& layer = LayerOf(task);
   const bool only_wanted = OnlyWanted(task);
-  const bool is_divided = options_.parallel.roles.attention_parts() > 1;
-  const model::AttentionSpec& local = layer.spec.attention;
-  const auto leased = context_.weights.LeaseLayer(
-      layer.id(), task.cross ? LayerPart::kCrossAttention : LayerPart::kAttention);
-  if (!leased) return leased.error();
-  const weights::LayerWeights& weights = **leased;
-  if (!is_divided) {
-    if (Status normalized = Normalize(task, frame); !normalized) return normalized;
-  }
-  if (task.cross) {
-    frame.num_out = cross_attention_.Run(layer, weights, frame, only_wanted);
-  } else if (is_divided && local.qk_norm == model::QkNorm::kWholeProjection) {
-    const model::AttentionSpec& whole =
-        options_.parallel.WholeOf(context_.spec()).layers[task.layer].attention;
-    row_exchange_.NormalizeWhole(frame, local, whole, weights.query_norm, weights.key_norm);
-    frame.num_out = attention_.Attend(layer, weights, frame, only_wanted, /*is_normed=*/true);
-  } else {
-    if (Status projected = attention_.Project(layer, frame); !projected) return projected;
-    frame.num_out = attention_.Attend(layer, weights, frame, only_wanted, /*is_normed=*/false);
-  }
-
-  const auto output = [&](Epilogue epilogue, float scale, const RowBuffer& out) {
-    const std::span<const float> no_bias;
-    context_.Multiply(task.cross ? weights.cross->output : weights.output,
-                      frame.activations.attention_out, frame.num_out, epilogue, out,
-                      task.cross ? no_bias : weights.output_bias, {.scale = scale});
-  };
-  if (is_divided) {
-    output(Epilogue::kStore, 1, frame.activations.partial_out);
-    if (only_wanted && !task.cross) frame.DivideWanted();
-    row_exchange_.PackPartials(frame);
-    return {};
-  }
-  if (only_wanted && !task.cross) frame.KeepWanted();
-  output(Epilogue::kAdd, context_.spec().residual_scale, frame.activations.hidden);
-  return {};
+  const Status attended =
+      stream_->Attend(LayerOf(task), {.cross = task.cross, .only_wanted = only_wanted}, frame);
+  if (attended && only_wanted && !task.cross) frame.DivideWanted();
+  return attended;
 }
 
 Status StepRunner::AddPartials(const Task& task, Frame& frame) {
-  if (OnlyWanted(task) && !task.cross) frame.KeepWanted();
-  row_exchange_.AddPartials(frame, context_.spec().residual_scale);
+  if (OnlyWanted(task) && !task.cross) KeepWanted(frame);
+  stream_->AddPartials(frame);
   return {};
 }
 
 Status StepRunner::Dense(const Task& task, Frame& frame) {
-  return feed_forward_.Dense(LayerOf(task), frame);
+  return stream_->Dense(LayerOf(task), frame);
 }
 
 Status StepRunner::Route(const Task& task, Frame& frame) {
-  return feed_forward_.Route(LayerOf(task), frame, Limit(LayerOf(task), frame));
+  const Layer& layer = LayerOf(task);
+  if (Status routed = stream_->Route(layer, frame); !routed) return routed;
+  AwaitStream();
+  stream_->FetchRouting(frame);
+  ChangeRouting(layer, frame);
+  if (!layer.is_encoder) {
+    for (const int32_t expert : frame.experts) ++expert_counts_[layer.index][expert];
+  }
+  const model::MoeSpec& moe = *layer.spec.moe;
+  frame.expert_rows.Begin(layer.index, moe.num_experts, moe.top_k, frame.experts,
+                          frame.expert_weights);
+  stream_->PackDispatch(frame);
+  return {};
+}
+
+void StepRunner::ChangeRouting(const Layer& layer, Frame& frame) {
+  const RouterOverride& made_up = options_.parallel.experiment.router;
+  const model::MoeSpec& moe = *layer.spec.moe;
+  const auto top_k = static_cast<size_t>(moe.top_k);
+  for (int row = 0; made_up.is_set() && row < frame.own().count; ++row) {
+    const uint64_t key = (step_number_ << 32) + (uint64_t(layer.index) << 24) +
+                         (uint64_t(rank_) << 16) + static_cast<uint64_t>(frame.first_own_row + row);
+    OverrideExperts(made_up, moe.num_experts, key,
+                    std::span(frame.experts).subspan(row * top_k, top_k));
+  }
+  if (!expert_capacity_.is_limited()) return;
+  // Both stacks count for themselves.
+  const int first = layer.is_encoder ? static_cast<int>(decoder_.size()) : 0;
+  expert_capacity_.Apply(first + layer.index, moe.num_experts, CapacityRows(frame.rows),
+                         frame.experts, frame.expert_weights);
 }
 
 Status StepRunner::Shared(const Task& task, Frame& frame) {
-  return feed_forward_.Shared(LayerOf(task), frame);
+  return stream_->Shared(LayerOf(task), frame);
 }
 
 Status StepRunner::Experts(const Task& task, Frame& frame) {
-  return feed_forward_.Experts(LayerOf(task), frame, task.chunk);
+  frame.expert_rows.Select(task.chunk);
+  return stream_->Experts(LayerOf(task), frame);
 }
 
 Status StepRunner::Reduce(const Task& task, Frame& frame) {
-  feed_forward_.Reduce(frame, task.chunk);
+  stream_->Reduce(frame.expert_rows.Returns(task.chunk), frame);
   return {};
 }
 
 Status StepRunner::Finish(const Task& task, Frame& frame) {
-  feed_forward_.Finish(LayerOf(task), frame);
+  stream_->Finish(LayerOf(task), frame);
   return {};
 }
 
 Status StepRunner::RunHead(const Task&, Frame&) {
   // Nobody is to see rows that are worth nothing.
-  return AnyHasFailed() ? Status() : head_.Run(frames(), *logits_sink_);
+  if (AnyHasFailed()) return {};
+  return head_.Run(frames(), spec().vocab_size, *stream_, *fence_, *logits_sink_);
 }
 
 Status StepRunner::CrossStore(const Task&, Frame& frame) {
-  for (const Layer& layer : stacks_.decoder()) {
-    if (Status stored = cross_attention_.Store(layer, frame); !stored) return stored;
+  for (const Layer& layer : decoder_) {
+    if (Status stored = stream_->StoreCross(layer, frame); !stored) return stored;
   }
   if (states_sink_ != nullptr && *states_sink_ && !AnyHasFailed()) {
-    head_.PassStates(frames(), *states_sink_);
+    AwaitStream();
+    head_.PassStates(frames(), spec().hidden_size, *states_sink_);
   }
   return {};
 }
@@ -405,44 +457,18 @@ std::unique_ptr<comm::Exchange> StepRunner::ScatterSums(const Task& task, Frame&
 }
 
 std::unique_ptr<comm::Exchange> StepRunner::GatherRows(const Task& task, Frame& frame) {
-  const Activations& from = frame.activations;
+  using enum device::TravellingRows;
   statuses_[rank_] = has_failed();
-  return row_exchange_.StartGatherRows(frame, task.encoder ? from.normed_float : from.normed,
-                                       statuses_);
-}
-
-std::vector<CapacityRow> StepRunner::CapacityRows(const StepRows& rows) const {
-  std::vector<CapacityRow> capacity_rows;
-  for (int row = 0; row < rows.num_rows(); ++row) {
-    // Running sequences that share nothing have different first blocks.
-    const SequenceStep& sequence = rows.step()[rows.sequence(row)];
-    capacity_rows.push_back({.sequence = sequence.blocks.front(),
-                             .first = rows.position(row) == 0,
-                             .counts = rows.position(row) < sequence.prompt_length});
-  }
-  return capacity_rows;
-}
-
-CapacityStep StepRunner::Limit(const Layer& layer, const Frame& frame) {
-  if (!expert_capacity_.is_limited()) return {};
-  // Both stacks count for themselves.
-  const int first = layer.is_encoder ? static_cast<int>(stacks_.decoder().size()) : 0;
-  return {&expert_capacity_, first + layer.index, frame.capacity_rows};
+  return row_exchange_.StartGatherRows(frame, task.encoder ? kStates : kNormed, statuses_);
 }
 
 void StepRunner::LookAtRows(const Task& task) {
   // Logits are the caller's matter.
   if (task.layer < 0 && task.kind != schedule::TaskKind::kEmbed) return;
-  const Frame& frame = FrameOf(task);
-  const OwnRows own = frame.own();
-  const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
-  for (int row = own.first; row < own.first + own.count; ++row) {
-    const float* hidden = frame.activations.hidden.floats(row);
-    if (tensor::AllFinite(std::span(hidden, hidden_size))) continue;
-    not_finite_ =
-        TaskAt{std::max(0, task.layer), task.encoder, std::string(schedule::Name(task.kind))};
-    return;
-  }
+  AwaitStream();
+  if (stream_->FetchAllFinite(FrameOf(task))) return;
+  not_finite_ =
+      TaskAt{std::max(0, task.layer), task.encoder, std::string(schedule::Name(task.kind))};
 }
 
 }  // namespace convene::runtime

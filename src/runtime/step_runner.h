@@ -1,5 +1,6 @@
-// What each task of a step does on this rank: the one place where tasks meet the parts of a forward
-// pass. When they run is executor.h, which tasks there are strategy/.
+// What each task of a step does on this rank: the one place where tasks meet the operators of a
+// device, and exchanges the events that they wait for. When tasks run is executor.h, which there
+// are strategy/.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/attend.h"
-#include "runtime/attention_layer.h"
-#include "runtime/cross_attention.h"
+#include "device/device.h"
+#include "device/frame.h"
 #include "runtime/executor.h"
 #include "runtime/expert_capacity.h"
-#include "runtime/feed_forward.h"
-#include "runtime/forward_context.h"
-#include "runtime/frame.h"
 #include "runtime/head.h"
-#include "runtime/kv_cache.h"
-#include "runtime/layer_stack.h"
+#include "runtime/program_cache.h"
 #include "runtime/row_exchange.h"
-#include "runtime/step_memory.h"
 #include "runtime/step_recorder.h"
 #include "runtime/transformer.h"
 
@@ -31,16 +26,19 @@ namespace convene::runtime {
 
 class StepRunner : public LaneWork {
  public:
-  StepRunner(weights::WeightStore& weights, const kernels::KernelSet& kernels,
-             hardware::ThreadPool& pool, const TransformerOptions& options, KvCache cache,
-             StepMemory memory);
+  // Reserves the memory of steps in `ledger`. Keeps references to weights and device. Errors:
+  // memory that cannot be had; what the device does not support.
+  static Result<std::unique_ptr<StepRunner>> Create(weights::WeightStore& weights,
+                                                    device::Device& device,
+                                                    const TransformerOptions& options,
+                                                    memory::Ledger& ledger);
 
-  // The next run is of these sequences, those of all groups, in so many micro-batches, each of
-  // whose layers is cut as `pipeline` has it; rank 0 gets their logits.
-  void BeginForward(std::span<const SequenceStep> step, const strategy::Pipeline& pipeline,
+  // The next run is of this program for these sequences, those of all groups; rank 0 gets their
+  // logits. What it points to stays until the run has ended.
+  void BeginForward(std::span<const device::SequenceStep> step, const Program& program,
                     const LogitsSink* sink);
   // The same of an encoder's inputs; `with_states`: rank 0 gets its output.
-  void BeginEncode(std::span<const EncoderInput> inputs, const strategy::Pipeline& pipeline,
+  void BeginEncode(std::span<const device::EncoderInput> inputs, const Program& program,
                    bool with_states, const StatesSink* sink);
 
   // Where a task has failed on this rank, those after it do nothing but what the rank's exchanges
@@ -54,14 +52,15 @@ class StepRunner : public LaneWork {
   // is told.
   Status End();
 
-  KvCache& kv_cache() { return cache_; }
-  const StepStatistics& statistics() const { return statistics_; }
-  const ForwardContext& context() const { return context_; }
-  const std::vector<std::vector<int64_t>>& expert_counts() const {
-    return feed_forward_.expert_counts();
-  }
+  device::KvCache& kv_cache() { return *cache_; }
+  const device::StepStatistics& statistics() const { return stream_->statistics(); }
+  const model::ModelSpec& spec() const { return weights_.spec(); }
+  // Tokens that chose each expert, per layer of the decoder, since the beginning.
+  const std::vector<std::vector<int64_t>>& expert_counts() const { return expert_counts_; }
   // Asked while products run: whether some threads should stay away from them.
-  void WatchExchanges(const Executor& executor) { context_.executor = &executor; }
+  void WatchExchanges(const Executor& executor) {
+    stream_->WatchExchanges([&executor] { return executor.exchanging(); });
+  }
   // Whether to look after each task for rows that are not finite, from here on; and the first task
   // that left some.
   void WatchRows(bool watch) {
@@ -73,6 +72,8 @@ class StepRunner : public LaneWork {
   void RecordSizes(StepRecorder& recorder) { recorder_ = &recorder; }
 
  private:
+  using Frame = device::Frame;
+  using Layer = device::Layer;
   using Task = schedule::Task;
   using Run = Status (StepRunner::*)(const Task& task, Frame& frame);
   using Skip = void (StepRunner::*)(const Task& task, Frame& frame);
@@ -87,11 +88,13 @@ class StepRunner : public LaneWork {
   };
   static const Operator& OperatorOf(schedule::TaskKind kind);
 
-  void Begin(std::span<const SequenceStep> step, const strategy::Pipeline& pipeline, bool encoder);
-  std::vector<CapacityRow> CapacityRows(const StepRows& rows) const;
+  StepRunner(weights::WeightStore& weights, device::Device& device,
+             const TransformerOptions& options);
+
+  void Begin(std::span<const device::SequenceStep> step, const Program& program, bool encoder);
   Frame& FrameOf(const Task& task) { return *frames_[std::max(0, task.micro_batch)]; }
   const Layer& LayerOf(const Task& task) const {
-    return (task.encoder ? stacks_.encoder() : stacks_.decoder())[task.layer];
+    return (task.encoder ? encoder_ : decoder_)[task.layer];
   }
   Frames frames() const { return {frames_.data(), static_cast<size_t>(num_frames_)}; }
   // The last layer goes on with the rows whose logits are wanted.
@@ -102,8 +105,20 @@ class StepRunner : public LaneWork {
   void Fail(const Task& task, const Error& error);
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
   bool AnyHasFailed() const;  // that the last exchange told of
-  CapacityStep Limit(const Layer& layer, const Frame& frame);
-  Status NormalizeRows(std::span<const float> weight, const Frame& frame, bool also_float);
+  // Recorded once the operators of a task have been enqueued.
+  device::Event& EventOf(const Task& task) const {
+    return *events_[static_cast<size_t>(&task - schedule_->tasks.data())];
+  }
+  // Until all is done that has been enqueued, so that it can be fetched.
+  void AwaitStream();
+  // Whether what the task waits for is done and not only enqueued.
+  bool IsReady(const Task& task) const;
+  std::unique_ptr<comm::Exchange> StartReady(const Task& task);
+  class StartedOnceReady;
+  // What experiments and the capacity of experts change of a routing that was fetched.
+  void ChangeRouting(const Layer& layer, Frame& frame);
+  // Divides the frame anew, and its rows with it.
+  void KeepWanted(Frame& frame);
 
   Status Embed(const Task& task, Frame& frame);
   Status Normalize(const Task& task, Frame& frame);
@@ -132,23 +147,25 @@ class StepRunner : public LaneWork {
   std::unique_ptr<comm::Exchange> ScatterSums(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> GatherRows(const Task& task, Frame& frame);
 
+  weights::WeightStore& weights_;
+  device::Device& device_;
   TransformerOptions options_;
   int rank_;
-  KvCache cache_;
-  Workspace workspace_;
-  StepStatistics statistics_;
-  ForwardContext context_;
-  Attender attender_;
-  AttentionLayer attention_;
-  CrossAttention cross_attention_;
-  FeedForward feed_forward_;
+  std::vector<Layer> decoder_;
+  std::vector<Layer> encoder_;
+  std::unique_ptr<device::KvCache> cache_;
+  std::unique_ptr<device::Stream> stream_;
   RowExchange row_exchange_;
   Head head_;
-  LayerStacks stacks_;
   ExpertCapacity expert_capacity_;
+  std::vector<std::vector<int64_t>> expert_counts_;
   std::vector<std::unique_ptr<Frame>> frames_;
+  std::vector<std::unique_ptr<device::Event>> events_;  // by TaskId
+  std::unique_ptr<device::Event> fence_;                // of AwaitStream
+  uint64_t step_number_ = 0;                            // since the beginning
 
   // Of the step in work.
+  const schedule::Schedule* schedule_ = nullptr;
   int num_frames_ = 0;
   const LogitsSink* logits_sink_ = nullptr;
   const StatesSink* states_sink_ = nullptr;

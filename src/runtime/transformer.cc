@@ -7,9 +7,9 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "device/cpu/cpu_device.h"
+#include "kernels/route.h"
 #include "runtime/executor.h"
-#include "runtime/kv_cache.h"
-#include "runtime/latent_attention.h"
 #include "runtime/program_cache.h"
 #include "runtime/step_memory.h"
 #include "runtime/step_message.h"
@@ -18,7 +18,8 @@
 
 namespace convene::runtime {
 
-static_assert(kKvBlockTokens == kernels::kKvBlockTokens);
+using device::EncoderInput;
+using device::SequenceStep;
 
 namespace {
 
@@ -46,11 +47,10 @@ strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFo
 }
 
 struct Transformer::State {
-  State(weights::WeightStore& weights, const kernels::KernelSet& kernels,
-        hardware::ThreadPool& pool, const TransformerOptions& options_in, KvCache cache,
-        StepMemory memory)
+  State(std::unique_ptr<StepRunner> runner_in, const weights::WeightStore& weights,
+        const device::Device& device, const TransformerOptions& options_in)
       : options(options_in),
-        runner(weights, kernels, pool, options, std::move(cache), std::move(memory)),
+        runner(std::move(runner_in)),
         programs(options.parallel.WholeOf(weights.spec()),
                  {.step = {.roles = options.parallel.roles,
                            .bytes = BytesOf({weights.formats(), options.activations, options.kv},
@@ -59,15 +59,15 @@ struct Transformer::State {
                   .rank = options.parallel.rank(),
                   .all_ranks = options.parallel.record}),
         last(&programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens))),
-        executor(options.parallel.pipeline.overlap, pool.cpus()) {
-    runner.WatchExchanges(executor);
+        executor(options.parallel.pipeline.overlap, device.host_cpus()) {
+    runner->WatchExchanges(executor);
     if (!options.parallel.record) return;
     recorder.emplace(options.parallel.roles.num_ranks() > 1 ? options.parallel.group : nullptr);
-    runner.RecordSizes(*recorder);
+    runner->RecordSizes(*recorder);
   }
 
   TransformerOptions options;
-  StepRunner runner;
+  std::unique_ptr<StepRunner> runner;
   ProgramCache programs;
   const Program* last;  // that was run
   Executor executor;
@@ -75,7 +75,7 @@ struct Transformer::State {
   StepObserver observer;
   bool has_ended = false;
 
-  const model::ModelSpec& spec() const { return runner.context().spec(); }
+  const model::ModelSpec& spec() const { return runner->spec(); }
   bool leads() const {
     return options.parallel.roles.num_ranks() > 1 && options.parallel.rank() == 0;
   }
@@ -92,14 +92,14 @@ struct Transformer::State {
   }
   Status Forward(std::span<const SequenceStep> step, const LogitsSink* sink) {
     last = &programs.Get(KeyOf(/*encoder=*/false, CountTokens(step)));
-    runner.BeginForward(step, last->key.pipeline, sink);
+    runner->BeginForward(step, *last, sink);
     const Status done = Run();
     Record(step);
     return done;
   }
   Status Encode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink) {
     last = &programs.Get(KeyOf(/*encoder=*/true, CountTokens(inputs)));
-    runner.BeginEncode(inputs, last->key.pipeline, with_states, sink);
+    runner->BeginEncode(inputs, *last, with_states, sink);
     const Status done = Run();
     Record(inputs);
     return done;
@@ -112,9 +112,9 @@ struct Transformer::State {
     return num_tokens;
   }
   Status Run() {
-    const Status done = executor.Run(last->lanes, runner, last->computes_beside);
+    const Status done = executor.Run(last->lanes, *runner, last->computes_beside);
     CHECK(done.ok(), "the runner keeps what fails: {}", done.error().message);
-    return runner.End();
+    return runner->End();
   }
   template <typename Sequence>
   void Record(std::span<const Sequence> step) {
@@ -122,7 +122,7 @@ struct Transformer::State {
     RecordedStep recorded = recorder->Gather({.schedule = last->schedule,
                                               .timeline = &executor.timeline(),
                                               .start = executor.start(),
-                                              .expert_counts = &runner.expert_counts()});
+                                              .expert_counts = &runner->expert_counts()});
     if (!observer || options.parallel.rank() != 0) return;
     recorded.encoder = std::is_same_v<Sequence, EncoderInput>;
     recorded.num_sequences = static_cast<int>(step.size());
@@ -132,18 +132,15 @@ struct Transformer::State {
 };
 
 uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
-  return KvCache::BlockBytes(spec, format);
+  return device::CpuKvBlockBytes(spec, format);
 }
 
 memory::Amounts Transformer::StepBytes(const model::ModelSpec& spec,
                                        const TransformerOptions& options, int num_threads) {
-  return StepMemory::SizeBytes(spec, options, num_threads);
+  return device::CpuStepBytes(spec, options.activations, StepShapeOf(spec, options), num_threads);
 }
 
 namespace {
-
-// Sums of products of bytes stay within 32 bits up to so many columns (kernels/packed_matrix.h).
-constexpr int kMostInt8Columns = 1 << 16;
 
 // Of both stacks.
 std::vector<model::LayerSpec> AllLayers(const model::ModelSpec& spec) {
@@ -152,18 +149,7 @@ std::vector<model::LayerSpec> AllLayers(const model::ModelSpec& spec) {
   return layers;
 }
 
-int MostColumns(const model::ModelSpec& spec) {
-  int most = spec.hidden_size;
-  for (const model::LayerSpec& layer : AllLayers(spec)) {
-    most = std::max({most, layer.attention.output_dim(), layer.dense_intermediate_size});
-    if (layer.attention.latent) most = std::max(most, layer.attention.latent->query_rank);
-    if (!layer.moe) continue;
-    most = std::max({most, layer.moe->intermediate_size, layer.moe->shared_intermediate_size});
-  }
-  return most;
-}
-
-// What ranks add up of one row (expert_rows.h), and what cannot be divided among them.
+// What ranks add up of one row (device/expert_rows.h), and what cannot be divided among them.
 Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& options) {
   const strategy::Roles& roles = options.parallel.roles;
   if (!roles.are_whole()) {
@@ -204,25 +190,10 @@ Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& option
 
 }  // namespace
 
-Result<Transformer> Transformer::Create(weights::WeightStore& weights,
-                                        const kernels::KernelSet& kernels,
-                                        hardware::ThreadPool& pool,
+Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::Device& device,
                                         const TransformerOptions& options, memory::Ledger& ledger) {
-  for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
-    if (layer.moe && std::max(layer.moe->top_k, layer.moe->top_expert_groups) > kernels::kMaxTopK) {
-      return Error{
-          fmt::format("the model activates {} experts of {} groups per token; at most {} are "
-                      "supported",
-                      layer.moe->top_k, layer.moe->top_expert_groups, kernels::kMaxTopK)};
-    }
-    const model::AttentionSpec& attention = layer.attention;
-    const int key_dim = attention.latent ? attention.latent->key_dim() : 0;
-    const int head_dim = std::max({attention.head_dim, attention.value_dim, key_dim});
-    if (head_dim > kernels::kMaxHeadDim) {
-      return Error{fmt::format("the model has heads of {} channels; at most {} are supported",
-                               head_dim, kernels::kMaxHeadDim)};
-    }
-  }
+  const Status supported = device.Supports(weights.spec(), options.activations);
+  if (!supported) return supported.error();
   if (const Status fits = CheckRoles(weights.spec(), options); !fits) return fits.error();
   for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
     if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
@@ -232,20 +203,9 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights,
                       layer.moe->top_k)};
     }
   }
-  if (options.activations == kernels::ActivationFormat::kInt8 &&
-      MostColumns(weights.spec()) > kMostInt8Columns) {
-    return Error{
-        fmt::format("a matrix of the model has {} columns; int8 activations are supported "
-                    "up to {}: use --activations bf16",
-                    MostColumns(weights.spec()), kMostInt8Columns)};
-  }
-  Result<KvCache> cache =
-      KvCache::Create(weights.spec(), options.kv, options.num_kv_blocks, ledger);
-  if (!cache) return cache.error();
-  Result<StepMemory> memory = StepMemory::Create(weights.spec(), options, pool.size(), ledger);
-  if (!memory) return memory.error();
-  auto state = std::make_unique<State>(weights, kernels, pool, options, std::move(*cache),
-                                       std::move(*memory));
+  Result<std::unique_ptr<StepRunner>> runner = StepRunner::Create(weights, device, options, ledger);
+  if (!runner) return runner.error();
+  auto state = std::make_unique<State>(*std::move(runner), weights, device, options);
   if (options.parallel.roles.num_ranks() > 1) {
     if (const Status started = state->executor.StartBackground(); !started) return started.error();
   }
@@ -259,13 +219,15 @@ Transformer::~Transformer() {
   if (state_ != nullptr) EndSteps();
 }
 
-KvCache& Transformer::kv_cache() { return state_->runner.kv_cache(); }
-const StepStatistics& Transformer::statistics() const { return state_->runner.statistics(); }
+device::KvCache& Transformer::kv_cache() { return state_->runner->kv_cache(); }
+const device::StepStatistics& Transformer::statistics() const {
+  return state_->runner->statistics();
+}
 const schedule::Schedule& Transformer::schedule() const { return *state_->last->schedule; }
 const schedule::Timeline& Transformer::timeline() const { return state_->executor.timeline(); }
 void Transformer::ObserveSteps(StepObserver observer) { state_->observer = std::move(observer); }
 const std::vector<std::vector<int64_t>>& Transformer::expert_counts() const {
-  return state_->runner.expert_counts();
+  return state_->runner->expert_counts();
 }
 
 int Transformer::SharingLimit(int prompt_length) const {
@@ -283,7 +245,7 @@ int Transformer::SharingLimit(int prompt_length) const {
   const auto has_latent = [](const model::LayerSpec& layer) { return layer.attention.latent; };
   if (std::any_of(spec.layers.begin(), spec.layers.end(), has_latent)) {
     // Two forms of attention, two roundings: long prompts share their prompts.
-    const LatentOptions forms{.expand_from_tokens = state_->options.expand_from_tokens};
+    const device::LatentOptions forms{.expand_from_tokens = state_->options.expand_from_tokens};
     limit = std::min(limit, forms.Expands(prompt_length) ? prompt_length : 0);
   }
   return limit;
@@ -303,11 +265,11 @@ Status Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSin
 std::optional<TaskAt> Transformer::FindNotFinite(std::span<const SequenceStep> step) {
   CHECK(state_->options.parallel.roles.num_ranks() == 1, "other ranks would wait");
   if (state_->options.expert_capacity > 0) return std::nullopt;
-  state_->runner.WatchRows(true);
+  state_->runner->WatchRows(true);
   const Status done = Forward(step, [](int, int, std::span<const float>) {});
-  state_->runner.WatchRows(false);
+  state_->runner->WatchRows(false);
   if (!done) return std::nullopt;
-  return state_->runner.not_finite();
+  return state_->runner->not_finite();
 }
 
 void Transformer::EndSteps() {

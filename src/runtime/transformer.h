@@ -11,21 +11,19 @@
 
 #include "base/result.h"
 #include "comm/wire_format.h"
-#include "hardware/thread_pool.h"
+#include "device/device.h"
+#include "device/step_inputs.h"
+#include "device/step_statistics.h"
 #include "kernels/kernel_set.h"
 #include "memory/ledger.h"
 #include "runtime/formats.h"
-#include "runtime/step_inputs.h"
 #include "runtime/step_outputs.h"
-#include "runtime/step_statistics.h"
 #include "runtime/transformer_options.h"
 #include "schedule/timeline.h"
 #include "strategy/step.h"
 #include "weights/weight_store.h"
 
 namespace convene::runtime {
-
-class KvCache;
 
 // Where in a step something was met.
 struct TaskAt {
@@ -36,7 +34,8 @@ struct TaskAt {
 
 class Transformer {
  public:
-  // For the memory plan: bytes of a KV block over all layers, and what steps work in.
+  // For the memory plan, where the device is a CPU: bytes of a KV block over all layers, and what
+  // steps work in.
   static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
   static memory::Amounts StepBytes(const model::ModelSpec& spec, const TransformerOptions& options,
                                    int num_threads);
@@ -44,11 +43,11 @@ class Transformer {
   // What elements of each kind take in memory and on their way between ranks.
   static strategy::ElementBytes BytesOf(const Formats& formats, comm::WireFormat wire);
 
-  // Keeps references to weights, kernels and pool, and its memory is reserved in `ledger` while it
-  // lives; the formats of `options` must go with the weights (formats.h). Errors: memory that
-  // cannot be had; shapes beyond the kernels' limits; roles that cannot be executed yet.
-  static Result<Transformer> Create(weights::WeightStore& weights,
-                                    const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
+  // Keeps references to weights and device, and its memory is reserved in `ledger` (of the device's
+  // memory, CHECKed) while it lives; the formats of `options` must go with the weights (formats.h).
+  // Errors: memory that cannot be had; what the device does not support; roles that cannot be
+  // executed yet.
+  static Result<Transformer> Create(weights::WeightStore& weights, device::Device& device,
                                     const TransformerOptions& options, memory::Ledger& ledger);
   Transformer(Transformer&&) noexcept;
   Transformer& operator=(Transformer&&) noexcept;
@@ -66,25 +65,25 @@ class Transformer {
   // vocabulary's size and the tokens of all sequences at most max_step_tokens in each group
   // (CHECKed). A sequence's logits are bitwise independent of the other sequences, of how its
   // tokens were cut into steps, and of the number of threads (docs/decisions/0001-numerics.md).
-  Status Forward(std::span<const SequenceStep> step, const LogitsSink& sink);
+  Status Forward(std::span<const device::SequenceStep> step, const LogitsSink& sink);
 
   // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and
   // keeps what the decoder needs of them in their blocks. `sink` may be empty. Error: as Forward.
-  Status Encode(std::span<const EncoderInput> inputs, const StatesSink& sink);
+  Status Encode(std::span<const device::EncoderInput> inputs, const StatesSink& sink);
 
   // Runs a step that Forward has run again, which changes nothing, and tells the first task after
   // which rows are NaN or infinite; nothing if none is, or experts have a capacity, whose counts
   // would change. On one rank only (CHECK).
-  std::optional<TaskAt> FindNotFinite(std::span<const SequenceStep> step);
+  std::optional<TaskAt> FindNotFinite(std::span<const device::SequenceStep> step);
 
   // The first position of a sequence with so many tokens of prompt whose keys and values are not
   // those of any other sequence with the same tokens up to there.
   int SharingLimit(int prompt_length) const;
 
   // This rank's: between steps its blocks may be moved.
-  KvCache& kv_cache();
+  device::KvCache& kv_cache();
 
-  const StepStatistics& statistics() const;
+  const device::StepStatistics& statistics() const;
 
   // What the last step ran, of this rank's tasks, and when.
   const schedule::Schedule& schedule() const;

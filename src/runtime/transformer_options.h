@@ -54,7 +54,7 @@ struct TransformerOptions {
   // no result.
   int dense_from_rows = 0;
   // Latent attention: prompts of so many tokens and more are computed with expanded keys and values
-  // (latent_attention.h); 0: none.
+  // (device::LatentOptions); 0: none.
   int expand_from_tokens = kExpandFromTokens;
   // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
   // share no blocks.

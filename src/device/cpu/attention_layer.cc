@@ -1,0 +1,152 @@
+#include "device/cpu/attention_layer.h"
+
+#include <algorithm>
+
+#include "device/cpu/store_kv.h"
+
+namespace convene::device {
+
+Status AttentionLayer::Project(const Layer& layer, const Frame& frame) {
+  const auto weights = context_.weights.LeaseLayer(layer.id(), weights::LayerPart::kProjection);
+  if (!weights) return weights.error();
+  const Activations& buffers = ActivationsOf(frame);
+  context_.Multiply((*weights)->qkv, buffers.normed, frame.rows.num_rows(),
+                    kernels::Epilogue::kStore, buffers.qkv, (*weights)->qkv_bias);
+  return {};
+}
+
+int AttentionLayer::Attend(const Layer& layer, const weights::LayerWeights& weights,
+                           const Frame& frame, bool only_wanted, bool is_normed) {
+  const model::AttentionSpec& shape = layer.spec.attention;
+  const Activations& buffers = ActivationsOf(frame);
+  const int num_out =
+      only_wanted ? static_cast<int>(frame.rows.wanted().size()) : frame.rows.num_rows();
+  if (shape.latent) {
+    latent_.Run(layer, weights, frame, only_wanted);
+  } else {
+    PrepareQkv(layer, weights, frame, is_normed);
+    if (num_out > 0) AttendRows(layer, weights, frame, only_wanted);
+  }
+  context_.Narrow(buffers.attention_wide, num_out, shape.output_dim(), buffers.attention_out);
+  return num_out;
+}
+
+void AttentionLayer::PrepareQkv(const Layer& layer, const weights::LayerWeights& weights,
+                                const Frame& frame, bool is_normed) {
+  const model::ModelSpec& spec = context_.spec();
+  const model::AttentionSpec& attention = layer.spec.attention;
+  const Activations& buffers = ActivationsOf(frame);
+  const RowBuffer& queries = context_.workspace.queries;
+  const kernels::QkvShape shape{.format = cache_.format(),
+                                .num_heads = attention.num_heads,
+                                .num_kv_heads = attention.num_kv_heads,
+                                .head_dim = attention.head_dim,
+                                .value_dim = attention.value_dim,
+                                .rotary_dim = spec.rope.rotary_dim,
+                                .norm = is_normed ? model::QkNorm::kNone : attention.qk_norm,
+                                .epsilon = spec.norm.epsilon,
+                                .query_norm = weights.query_norm.data(),
+                                .key_norm = weights.key_norm.data(),
+                                .clip = attention.clip_qkv.value_or(0.0f)};
+  context_.pool.ParallelFor(
+      frame.rows.num_rows(),
+      [&](int64_t row, int) {
+        context_.kernels.prepare_qkv(shape, {.qkv = buffers.qkv.floats(row),
+                                             .cosine = CpuFrameOf(frame).angles.cosine(row),
+                                             .sine = CpuFrameOf(frame).angles.sine(row),
+                                             .queries = queries.row(row)});
+      },
+      4);
+  StoreKv(context_, cache_, layer.cache_layer, frame.rows,
+          {.rows = buffers.qkv,
+           .first_key = attention.num_heads * attention.head_dim,
+           .num_heads = attention.num_kv_heads,
+           .key_dim = attention.head_dim,
+           .value_dim = attention.value_dim});
+}
+
+void AttentionLayer::DivideIntoUnits(const StepRows& rows, const model::AttentionSpec& attention,
+                                     bool only_wanted) {
+  units_.clear();
+  const int group = attention.num_heads / attention.num_kv_heads;
+  const int heads_per_unit = std::min(group, kernels::kAttentionRows);
+  const int tokens_per_unit = std::max(1, kernels::kAttentionRows / heads_per_unit);
+  int out_row = 0;
+  for (int sequence_idx = 0; sequence_idx < std::ssize(rows.step()); ++sequence_idx) {
+    const SequenceStep& sequence = rows.step()[sequence_idx];
+    const int num_tokens = static_cast<int>(sequence.tokens.size());
+    const int begin = only_wanted ? std::min(sequence.first_logits_token, num_tokens) : 0;
+    for (int kv_head = 0; kv_head < attention.num_kv_heads; ++kv_head) {
+      for (int head = 0; head < group; head += heads_per_unit) {
+        for (int token = begin; token < num_tokens; token += tokens_per_unit) {
+          units_.push_back({.sequence_idx = sequence_idx,
+                            .kv_head = kv_head,
+                            .first_head = kv_head * group + head,
+                            .num_heads = std::min(heads_per_unit, group - head),
+                            .first_token = token,
+                            .num_tokens = std::min(tokens_per_unit, num_tokens - token),
+                            .first_out_row = out_row + token - begin});
+        }
+      }
+    }
+    out_row += num_tokens - begin;
+  }
+}
+
+kernels::Attention AttentionLayer::Describe(const Layer& layer,
+                                            const weights::LayerWeights& weights,
+                                            const Frame& frame, const AttentionUnit& unit) const {
+  const model::AttentionSpec& shape = layer.spec.attention;
+  const Activations& buffers = ActivationsOf(frame);
+  const RowBuffer& queries = context_.workspace.queries;
+  const int64_t query_stride =
+      kernels::PaddedHead(shape.head_dim) * ElementBytes(kernels::QueryFormat(cache_.format()));
+  const int64_t out_stride = shape.value_dim * ElementBytes(context_.workspace.wide_format);
+  const SequenceStep& sequence = frame.rows.step()[unit.sequence_idx];
+  kernels::DistanceBias bias = biases_.Of(layer);
+  if (bias.table != nullptr) bias.table += unit.first_head * bias.head_stride;
+  // Rows of a sequence are consecutive and in the order of their positions.
+  const int first_row = frame.rows.first_row(unit.sequence_idx) + unit.first_token;
+  return {.format = cache_.format(),
+          .out_format = context_.workspace.wide_format,
+          .key_dim = shape.head_dim,
+          .value_dim = shape.value_dim,
+          .scale = shape.scale,
+          .window = shape.window,
+          .num_keys = shape.causal ? 0 : static_cast<int>(sequence.tokens.size()),
+          .sinks = shape.sinks ? &weights.sinks[unit.first_head] : nullptr,
+          .bias = bias,
+          .num_tokens = unit.num_tokens,
+          .num_heads = unit.num_heads,
+          .first_position = sequence.first_position + unit.first_token,
+          .queries = queries.row(first_row) + unit.first_head * query_stride,
+          .query_token_stride = queries.stride_bytes,
+          .query_head_stride = query_stride,
+          .kv_blocks = cache_.blocks(layer.cache_layer),
+          .blocks = sequence.blocks.data(),
+          .kv_offset = cache_.HeadOffset(layer.cache_layer, unit.kv_head),
+          .out = buffers.attention_wide.row(unit.first_out_row) + unit.first_head * out_stride,
+          .out_token_stride = buffers.attention_wide.stride_bytes,
+          .out_head_stride = out_stride};
+}
+
+void AttentionLayer::AttendRows(const Layer& layer, const weights::LayerWeights& weights,
+                                const Frame& frame, bool only_wanted) {
+  const model::AttentionSpec& shape = layer.spec.attention;
+  DivideIntoUnits(frame.rows, shape, only_wanted);
+  calls_.clear();
+  for (const AttentionUnit& unit : units_) calls_.push_back(Describe(layer, weights, frame, unit));
+  attender_.Run(calls_);
+
+  // For the statistics: keys read per sequence.
+  const auto seen = [&](int64_t position) {
+    return shape.window > 0 ? std::min<int64_t>(position + 1, shape.window) : position + 1;
+  };
+  for (const SequenceStep& sequence : frame.rows.step()) {
+    const int64_t last = sequence.first_position + std::ssize(sequence.tokens) - 1;
+    const int64_t keys = std::min<int64_t>(last + 1, seen(last) + std::ssize(sequence.tokens) - 1);
+    context_.statistics.kv_bytes += keys * cache_.TokenBytes(layer.cache_layer);
+  }
+}
+
+}  // namespace convene::device

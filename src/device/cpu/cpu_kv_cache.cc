@@ -1,0 +1,64 @@
+#include "device/cpu/cpu_kv_cache.h"
+
+#include <cstring>
+
+namespace convene::device {
+namespace {
+
+// What one block of one head holds; a latent is keys without values, for all heads.
+struct HeadShape {
+  int num_heads = 0;
+  int64_t key_bytes = 0;
+  int64_t value_bytes = 0;
+
+  int64_t size_bytes() const { return key_bytes + value_bytes; }
+};
+
+HeadShape ShapeOf(const model::AttentionSpec& attention, kernels::KvFormat format) {
+  if (attention.latent) {
+    return {1, kernels::KeyBlockBytes(format, attention.latent->key_dim()), 0};
+  }
+  return {attention.num_kv_heads, kernels::KeyBlockBytes(format, attention.head_dim),
+          kernels::ValueBlockBytes(format, attention.value_dim)};
+}
+
+}  // namespace
+
+uint64_t CpuKvCache::BlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
+  uint64_t size_bytes = 0;
+  for (const model::LayerSpec& layer : spec.layers) {
+    const HeadShape shape = ShapeOf(layer.attention, format);
+    size_bytes += static_cast<uint64_t>(shape.size_bytes() * shape.num_heads);
+  }
+  return size_bytes;
+}
+
+Result<CpuKvCache> CpuKvCache::Create(const model::ModelSpec& spec, kernels::KvFormat format,
+                                      int num_blocks, memory::Ledger& ledger) {
+  CpuKvCache cache;
+  cache.num_blocks_ = num_blocks;
+  cache.format_ = format;
+  Result<memory::Reservation> memory =
+      ledger.Allocate(memory::Use::kKvCache, BlockBytes(spec, format) * num_blocks);
+  if (!memory) return memory.error();
+  cache.memory_ = std::move(*memory);
+  std::byte* base = cache.memory_.data();
+  for (const model::LayerSpec& layer : spec.layers) {
+    const HeadShape shape = ShapeOf(layer.attention, format);
+    Layer& layer_at = cache.layers_.emplace_back();
+    layer_at.block_bytes = shape.size_bytes() * shape.num_heads;
+    layer_at.head_bytes = shape.size_bytes();
+    for (int block = 0; block < num_blocks; ++block, base += layer_at.block_bytes) {
+      layer_at.blocks.push_back(base);
+    }
+  }
+  return cache;
+}
+
+void CpuKvCache::Move(int layer, int block, std::byte* to) {
+  std::byte*& at = layers_[layer].blocks[block];
+  std::memmove(to, at, static_cast<size_t>(layers_[layer].block_bytes));
+  at = to;
+}
+
+}  // namespace convene::device

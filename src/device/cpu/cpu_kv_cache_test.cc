@@ -1,0 +1,103 @@
+#include "device/cpu/cpu_kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace convene::device {
+namespace {
+
+using kernels::KvFormat;
+
+model::ModelSpec TwoLayers() {
+  model::ModelSpec spec;
+  for (const int head_dim : {24, 80}) {
+    model::LayerSpec layer;
+    layer.attention = {
+        .num_heads = 4, .num_kv_heads = 2, .head_dim = head_dim, .value_dim = head_dim};
+    spec.layers.push_back(layer);
+  }
+  return spec;
+}
+
+TEST(CpuKvCache, HoldsKeysAndPaddedValuesOfEveryLayerAndHead) {
+  // Keys 64 x 24 and 64 x 80, values padded to 32 and 80 channels, two heads, two bytes.
+  EXPECT_EQ(CpuKvCache::BlockBytes(TwoLayers(), KvFormat::kBf16),
+            2u * 2 * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80));
+  EXPECT_EQ(CpuKvCache::BlockBytes(TwoLayers(), KvFormat::kF32),
+            2u * 4 * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80));
+  // A byte each, and a float for each key and each value.
+  EXPECT_EQ(CpuKvCache::BlockBytes(TwoLayers(), KvFormat::kInt8),
+            2u * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80 + 4 * 4 * 64));
+}
+
+model::ModelSpec Latent(int rank, int rope_dim) {
+  model::ModelSpec spec;
+  model::LayerSpec layer;
+  layer.attention = {
+      .num_heads = 16,
+      .num_kv_heads = 16,
+      .head_dim = 128 + rope_dim,
+      .value_dim = 128,
+      .latent = model::LatentSpec{.kv_rank = rank, .nope_dim = 128, .rope_dim = rope_dim}};
+  spec.layers.assign(27, layer);
+  return spec;
+}
+
+TEST(CpuKvCache, HoldsOfALatentNothingButItAndTheRotatedPart) {
+  // DeepSeek-V2-Lite: (512 + 64) numbers per token and layer, of whatever size, for all heads.
+  EXPECT_EQ(CpuKvCache::BlockBytes(Latent(512, 64), KvFormat::kBf16), 64u * 27 * (512 + 64) * 2);
+  EXPECT_EQ(CpuKvCache::BlockBytes(Latent(512, 64), KvFormat::kF32), 64u * 27 * (512 + 64) * 4);
+  // A byte each, and a float for all of them.
+  EXPECT_EQ(CpuKvCache::BlockBytes(Latent(512, 64), KvFormat::kInt8), 64u * 27 * (512 + 64 + 4));
+
+  memory::Ledger ledger;
+  const Result<CpuKvCache> cache = CpuKvCache::Create(Latent(512, 64), KvFormat::kBf16, 3, ledger);
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  EXPECT_EQ(cache->TokenBytes(26), (512 + 64) * 2);
+  EXPECT_EQ(cache->BlockBytes(0), 64 * (512 + 64) * 2);
+}
+
+TEST(CpuKvCache, BlocksOfAllLayersAndHeadsOverlapNowhere) {
+  constexpr int kBlocks = 3;
+  memory::Ledger ledger;
+  const Result<CpuKvCache> cache =
+      CpuKvCache::Create(TwoLayers(), KvFormat::kBf16, kBlocks, ledger);
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  std::vector<std::byte*> begins;
+  for (const int layer : {0, 1}) {
+    for (int block = 0; block < kBlocks; ++block) {
+      EXPECT_EQ(cache->blocks(layer)[block], cache->Block(layer, 0, block));
+      EXPECT_EQ(2 * cache->HeadOffset(layer, 1), cache->BlockBytes(layer));
+      for (const int head : {0, 1}) begins.push_back(cache->Block(layer, head, block));
+    }
+  }
+  std::ranges::sort(begins);
+  uint64_t least = UINT64_MAX;
+  for (size_t i = 1; i < begins.size(); ++i) {
+    least = std::min(least, static_cast<uint64_t>(begins[i] - begins[i - 1]));
+  }
+  EXPECT_EQ(least, 2u * (64 * 24 + 64 * 32));  // a head of the narrower layer
+}
+
+TEST(CpuKvCache, ABlockMovesWithItsBytesAndAlone) {
+  memory::Ledger ledger;
+  Result<CpuKvCache> cache = CpuKvCache::Create(TwoLayers(), KvFormat::kBf16, 2, ledger);
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  const auto size = static_cast<size_t>(cache->BlockBytes(1));
+  for (const int block : {0, 1}) std::memset(cache->Block(1, 0, block), 5 + block, size);
+  std::byte* const stays = cache->Block(1, 0, 0);
+  std::byte* const other_layer = cache->Block(0, 0, 1);
+  alignas(64) static std::byte elsewhere[2 * 2 * (64 * 80 + 64 * 80)];
+  ASSERT_EQ(size, sizeof(elsewhere));
+  cache->Move(1, 1, elsewhere);
+  EXPECT_EQ(cache->Block(1, 0, 1), elsewhere);
+  EXPECT_EQ(cache->Block(1, 1, 1), elsewhere + cache->HeadOffset(1, 1));
+  EXPECT_TRUE(std::ranges::all_of(elsewhere, [](std::byte b) { return b == std::byte{6}; }));
+  EXPECT_EQ(cache->Block(1, 0, 0), stays);
+  EXPECT_EQ(cache->Block(0, 0, 1), other_layer);
+}
+
+}  // namespace
+}  // namespace convene::device

@@ -1,0 +1,38 @@
+// The feed-forward half of a layer, part by part as schedules have them: dense; or router, shared
+// expert, experts chunk by chunk, the sums that go back to other ranks, and the sum of all.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "device/cpu/cpu_frame.h"
+#include "device/cpu/forward_context.h"
+#include "device/layer.h"
+
+namespace convene::device {
+
+class FeedForward {
+ public:
+  explicit FeedForward(ForwardContext& context) : context_(context) {}
+
+  // As in Stream. Those that return a status lease what they read.
+  Status Dense(const Layer& layer, Frame& frame);
+  Status Route(const Layer& layer, Frame& frame);
+  void PackDispatch(Frame& frame);
+  Status Shared(const Layer& layer, Frame& frame);
+  Status Experts(const Layer& layer, Frame& frame);
+  void Reduce(std::span<const ExpertRows::Returning> sums, Frame& frame);
+  void Finish(const Layer& layer, Frame& frame);
+
+ private:
+  void RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
+                Frame& frame, kernels::Epilogue epilogue, float scale, const RowBuffer& out);
+  void GatherRows(const ChunkSlots& slots, Frame& frame);
+  void UnpackRow(const std::byte* from, std::byte* to, int thread_idx);
+
+  ForwardContext& context_;
+  std::vector<int> active_experts_;         // of the task in work: those that have rows
+  std::vector<kernels::GemmGroup> groups_;  // of its product in work, otherwise empty
+};
+
+}  // namespace convene::device

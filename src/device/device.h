@@ -1,0 +1,70 @@
+// A device that computes the steps of a model: a set of CPU cores, later a GPU. The boundary is the
+// operator (stream.h): memory, streams and events are the device's, and nobody above it knows where
+// activations lie or what computes them. Which operators a step has is strategy/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "device/kv_cache.h"
+#include "device/layer.h"
+#include "device/step_shape.h"
+#include "device/stream.h"
+#include "memory/ledger.h"
+#include "model/model_spec.h"
+#include "weights/weight_store.h"
+
+namespace convene::device {
+
+// Rows of a frame that travel between ranks as they lie.
+enum class TravellingRows {
+  kNormed,  // (rows, hidden) activations
+  kStates,  // (rows, hidden) float32: an encoder's output
+};
+
+// What one micro-batch has in the memory of a device while it goes through the layers. What lies
+// there only the device knows.
+class FrameMemory {
+ public:
+  virtual ~FrameMemory() = default;
+
+  // The host memory of FrameShape::exchange_bytes, for all that operators pack and unpack.
+  virtual std::span<std::byte> exchange() const = 0;
+  // Host memory through which these rows travel, one RowStride after the other (wire_rows.h). Own
+  // rows are there once the operator that made them is done. Others' rows are received there, and
+  // the operators after that find them.
+  virtual std::span<std::byte> HostRows(TravellingRows kind, OwnRows rows) const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const char* name() const = 0;
+  // What its memory is: of the ledgers that it is given.
+  virtual memory::TierKind memory() const = 0;
+  // CPUs for the threads beside it: those that exchange, load and store.
+  virtual const std::vector<int>& host_cpus() const = 0;
+  // Error: what of the model the operators cannot compute, and what to change.
+  virtual Status Supports(const model::ModelSpec& spec,
+                          kernels::ActivationFormat activations) const = 0;
+
+  // All memory is reserved in `ledger` while it lives. Errors: as Ledger::Allocate.
+  virtual Result<std::unique_ptr<KvCache>> CreateKvCache(const model::ModelSpec& spec,
+                                                         kernels::KvFormat format, int num_blocks,
+                                                         memory::Ledger& ledger) = 0;
+  virtual Result<std::unique_ptr<FrameMemory>> CreateFrameMemory(
+      const model::ModelSpec& spec, kernels::ActivationFormat activations, const FrameShape& shape,
+      memory::Ledger& ledger) = 0;
+  // Keeps references to weights and cache, which is this device's.
+  virtual Result<std::unique_ptr<Stream>> CreateStream(weights::WeightStore& weights,
+                                                       KvCache& cache, const StreamOptions& options,
+                                                       memory::Ledger& ledger) = 0;
+  virtual std::unique_ptr<Event> CreateEvent() = 0;
+};
+
+}  // namespace convene::device

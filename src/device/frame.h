@@ -1,0 +1,63 @@
+// All that one micro-batch owns while it goes through the layers: its rows and where they belong,
+// routing, what it exchanges with other ranks, and, known to the device alone, its activations. As
+// many frames as a step has micro-batches; what works on them (stream.h) keeps nothing of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/group.h"
+#include "device/device.h"
+#include "device/exchange_memory.h"
+#include "device/expert_rows.h"
+#include "device/layer.h"
+#include "device/row_buffers.h"
+#include "device/step_rows.h"
+
+namespace convene::device {
+
+struct Frame {
+  // What all frames of a rank have in common.
+  struct Options {
+    strategy::AttentionRole attention = {};
+    ExpertRows::Options expert_rows = {};
+    RowBuffers::Options row_buffers = {};
+  };
+  // What FrameShape::exchange_bytes must be.
+  static int64_t ExchangeBytes(const Options& options);
+
+  // `group` may be null where there is one rank; `spec` outlives the frame.
+  Frame(const model::ModelSpec& spec, const Options& options,
+        std::unique_ptr<FrameMemory> memory_in, comm::Group* group);
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  // Starts the next micro-batch: `sequences` are this rank's part of it, and `rows_before` says how
+  // many own rows the step's earlier micro-batches have.
+  void Begin(std::vector<SequenceStep> sequences, int rows_before);
+
+  // The rows whose residual stream this rank has: one part of the rows of its group's sequences.
+  OwnRows own() const { return owners[part]; }
+  // From here on the frame has only the wanted rows; each rank owns those that it owned before.
+  void DivideWanted();
+
+  int part = 0;  // of the heads, which this rank has
+  std::vector<SequenceStep> step;
+  StepRows rows;  // of `step`
+  std::unique_ptr<FrameMemory> memory;
+  std::vector<OwnRows> owners;  // the rows of each rank that has a part of the heads
+  int first_own_row = 0;        // among this rank's rows of the whole step
+
+  // Of the layer in work, once they were fetched.
+  std::vector<int32_t> experts;       // (own rows, top_k)
+  std::vector<float> expert_weights;  // (own rows, top_k)
+
+  ExchangeMemory exchange_memory;
+  ExpertRows expert_rows;
+  RowBuffers row_buffers;
+  std::vector<int> wanted_counts;  // rank 0: by rank, rows whose output is wanted
+};
+
+}  // namespace convene::device
