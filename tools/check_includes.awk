@@ -19,9 +19,12 @@ BEGIN {
   backend_of["mpi.h"] = "comm/mpi/"
   backend_of["nccl.h"] = "comm/nccl/"
   backend_of["liburing.h"] = "memory/io_uring/"
-  backend_of["cuda"] = "(kernels|memory)/cuda/|comm/nccl/"
+  backend_of["cuda"] = "(device|kernels|memory)/cuda/|comm/nccl/"
   backend_of["cublas"] = "kernels/cuda/"
   backend_of["immintrin.h"] = "kernels/cpu/"
+
+  # What a device is made of is its own matter: of these folders others include one header alone.
+  public_header_of["device/cpu/"] = "device/cpu/cpu_device.h"
 
   split("schedule drawing cost simulate strategy plan planner", names, " ")
   for (i in names) pure[names[i]] = 1
@@ -114,7 +117,7 @@ FNR == 1 {
   complain("what is large is reserved: memory::Ledger::Allocate")
 }
 
-function check_own(header,    target) {
+function check_own(header,    target, part) {
   target = header
   sub(/\/.*/, "", target)
   if (!(target in is_folder) || index(header, "/") == 0)
@@ -123,6 +126,9 @@ function check_own(header,    target) {
     complain(header " is for tests")
   else if (!((folder, target) in uses))
     complain(folder " may not include " header "; its row in src/CMakeLists.txt has:" row_of[folder])
+  for (part in public_header_of)
+    if (index(header, part) == 1 && index(path, part) != 1 && header != public_header_of[part])
+      complain(header " belongs to " part "; include " public_header_of[part])
 }
 
 function check_foreign(header,    prefix) {

@@ -17,8 +17,9 @@ convene_folder(text USES base LIBRARIES PkgConfig::oniguruma)  # tokenizers
 convene_folder(kernels USES base)
 convene_folder(plan USES base)
 convene_folder(memory USES base)
+convene_folder(device USES base)
 convene_folder(engine USES base
-               plan text memory)
+               plan text memory device)
 END
   cat >"$tree/docs/architecture.md" <<'END'
 | folder | what it is | may include |
@@ -29,12 +30,14 @@ END
 | plan/ | decisions | |
 | memory/ | ledgers | |
 | server/ | not built yet | engine |
-| engine/ | the engine | plan, text, memory |
+| device/ | devices | |
+| engine/ | the engine | plan, text, memory, device |
 END
   echo 'const char* Home() { return std::getenv("HOME"); }' >"$tree/src/base/environment.cc"
   echo '#include <oniguruma.h>' >"$tree/src/text/pattern.cc"
   echo '#include <immintrin.h>' >"$tree/src/kernels/cpu/avx512/dot.cc"
   echo 'auto buffer = HugeBuffer::Allocate(1);' >"$tree/src/memory/ledger.cc"
+  echo '#include "device/cpu/cpu_device.h"' >"$tree/src/engine/load.cc"
   echo '#include "base/result.h"  // not getenv()' >"$tree/src/plan/plan.h"
   printf '#include <gtest/gtest.h>\n#include "engine/engine_test.h"\n' >"$tree/src/engine/engine_test.cc"
   printf '#include <gtest/gtest.h>\n#include "plan/plan.h"\n' >"$tree/src/engine/engine_test.h"
@@ -59,7 +62,7 @@ rejects() {
 }
 
 plant_good_tree
-expect 0 "7 sources include only"
+expect 0 "8 sources include only"
 
 rejects src/text/pattern.cc '#include "engine/engine.h"' \
   "src/text/pattern.cc:2: text may not include engine/engine.h"
@@ -69,6 +72,7 @@ rejects src/text/pattern.cc '#include "../base/result.h"' "from src/ on"
 rejects src/plan/plan.h '#include <oniguruma.h>' "<oniguruma.h> needs PkgConfig::oniguruma in the row"
 rejects src/engine/engine.cc '#include <mpi.h>' "<mpi.h> belongs below comm/mpi/"
 rejects src/engine/engine.cc '#include <cuda_runtime.h>' "<cuda_runtime.h> belongs below"
+rejects src/engine/engine.cc '#include "device/cpu/row_buffer.h"' "device/cpu/row_buffer.h belongs to device/cpu/"
 rejects src/text/fast.cc '#include <immintrin.h>' "<immintrin.h> belongs below kernels/cpu/"
 rejects src/text/pattern.cc '#include <gtest/gtest.h>' "belongs in a _test.cc"
 rejects src/engine/engine.cc '#include "engine/engine_test.h"' "engine/engine_test.h is for tests"
