@@ -83,22 +83,17 @@ ThreadPool::~ThreadPool() {
   if (!saved_mask_.empty()) static_cast<void>(SetAffinity(saved_mask_).ok());
 }
 
-void ThreadPool::RunOnAll(Task task, const void* context) {
-  CHECK(!busy_.exchange(true, std::memory_order_acquire), "a parallel call inside another");
-  if (workers_.empty()) {
-    task(context, 0);
-  } else {
-    task_ = task;
-    context_ = context;
-    num_running_.store(size() - 1, std::memory_order_relaxed);
-    // Sequentially consistent, as wait and notify need: a worker either sees the new epoch before
-    // it sleeps or is seen sleeping here.
-    epoch_.fetch_add(1);
-    epoch_.notify_all();
-    task(context, 0);
-    AwaitWorkers();
-  }
-  busy_.store(false, std::memory_order_release);
+void ThreadPool::RunTask(Task task, const void* context) {
+  if (workers_.empty()) return task(context, 0);
+  task_ = task;
+  context_ = context;
+  num_running_.store(size() - 1, std::memory_order_relaxed);
+  // Sequentially consistent, as wait and notify need: a worker either sees the new epoch before it
+  // sleeps or is seen sleeping here.
+  epoch_.fetch_add(1);
+  epoch_.notify_all();
+  task(context, 0);
+  AwaitWorkers();
 }
 
 void ThreadPool::AwaitWorkers() {

@@ -1,5 +1,6 @@
 // A fixed set of threads, one per core, that run one function together and then wait for the next.
-// It is not a task queue: a call returns when all threads are done, and calls do not nest.
+// It is not a task queue: a call returns when all threads are done, and a pool has one caller at a
+// time. Lanes that compute at the same time have a pool each, on cores of their own.
 #pragma once
 
 #include <algorithm>
@@ -39,14 +40,13 @@ class ThreadPool {
   int num_pinned() const { return num_pinned_.load(std::memory_order_relaxed); }
 
   // Calls f(thread_idx) once on each thread, thread_idx in [0, size()), and returns when all are
-  // done; what they wrote is then visible to the caller. Called from one thread at a time, best the
-  // constructing one, which is pinned; never from inside f (CHECK). f must not throw.
+  // done; what they wrote is then visible to the caller. Called best from the constructing thread,
+  // which is pinned. CHECKs that no other call is under way, of another thread or around this one.
+  // f must not throw.
   template <typename F>
   void Run(F&& f) {
-    using Function = std::remove_reference_t<F>;
-    RunOnAll(
-        [](const void* context, int thread_idx) { (*AsFunction<Function>(context))(thread_idx); },
-        std::addressof(f));
+    const Call call(busy_);
+    RunOnAll(f);
   }
 
   // Calls f(index, thread_idx) once for each index in [0, count). Indices are handed out in
@@ -55,13 +55,13 @@ class ThreadPool {
   template <typename F>
   void ParallelFor(int64_t count, F&& f, int64_t grain = 1) {
     CHECK(grain >= 1, "grain {}", grain);
-    CHECK(!busy_.load(std::memory_order_relaxed), "a parallel call inside another");
+    const Call call(busy_);
     if (count <= grain) {
       for (int64_t index = 0; index < count; ++index) f(index, 0);
       return;
     }
     next_index_.store(0, std::memory_order_relaxed);
-    Run([&](int thread_idx) {
+    RunOnAll([&](int thread_idx) {
       for (;;) {
         const int64_t begin = next_index_.fetch_add(grain, std::memory_order_relaxed);
         if (begin >= count) return;
@@ -74,12 +74,32 @@ class ThreadPool {
  private:
   using Task = void (*)(const void* context, int thread_idx);
 
-  template <typename Function>
-  static Function* AsFunction(const void* context) {
-    return static_cast<Function*>(const_cast<void*>(context));
-  }
+  // A caller, from when it has the pool to itself until its call returns.
+  class Call {
+   public:
+    explicit Call(std::atomic<bool>& busy) : busy_(busy) {
+      CHECK(!busy_.exchange(true, std::memory_order_acquire),
+            "a second parallel call while one is under way: a thread pool has one caller at a "
+            "time, and calls do not nest");
+    }
+    ~Call() { busy_.store(false, std::memory_order_release); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
 
-  void RunOnAll(Task task, const void* context);
+   private:
+    std::atomic<bool>& busy_;
+  };
+
+  template <typename F>
+  void RunOnAll(F&& f) {
+    using Function = std::remove_reference_t<F>;
+    RunTask(
+        [](const void* context, int thread_idx) {
+          (*static_cast<Function*>(const_cast<void*>(context)))(thread_idx);
+        },
+        std::addressof(f));
+  }
+  void RunTask(Task task, const void* context);
   void AwaitWorkers();
   void WorkerLoop(int thread_idx);
 

@@ -159,6 +159,46 @@ TEST(ThreadPoolDeathTest, HasFewerThreadsAndSaysWhyWhenTheSystemRefusesOne) {
               "cannot start thread 2 of 3: .*use fewer threads");
 }
 
+TEST(ThreadPoolDeathTest, RefusesASecondCallerAtTheSameTime) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  // The first caller stays in its call until the second one comes.
+  const auto call_beside = [](auto first, auto second) {
+    ThreadPool pool(Cpus(2));
+    std::atomic<bool> is_inside = false;
+    const std::jthread other([&] {
+      first(pool, [&] {
+        is_inside = true;
+        for (;;) std::this_thread::yield();
+      });
+    });
+    while (!is_inside) std::this_thread::yield();
+    second(pool);
+  };
+  const auto run = [](ThreadPool& pool, auto f) { pool.Run([&](int) { f(); }); };
+  const auto alone = [](ThreadPool& pool, auto f) {  // of one grain: the workers sleep
+    pool.ParallelFor(1, [&](int64_t, int) { f(); });
+  };
+  const auto for_all = [](ThreadPool& pool) { pool.ParallelFor(100, [](int64_t, int) {}); };
+  const auto for_one = [](ThreadPool& pool) { pool.ParallelFor(1, [](int64_t, int) {}); };
+  EXPECT_DEATH(call_beside(run, for_all), "one caller at a time");
+  EXPECT_DEATH(call_beside(run, for_one), "one caller at a time");
+  EXPECT_DEATH(call_beside(alone, for_all), "one caller at a time");
+}
+
+TEST(ThreadPool, TwoThreadsWithAPoolEachComputeAtTheSameTime) {
+  std::atomic<int> inside = 0;
+  const auto meet = [&] {
+    ThreadPool pool(Cpus(2));
+    pool.Run([&](int) {
+      ++inside;
+      while (inside < 4) std::this_thread::yield();
+    });
+  };
+  const std::jthread other(meet);
+  meet();
+  EXPECT_EQ(inside, 4);
+}
+
 TEST(ThreadPoolDeathTest, RefusesNestedCallsAndAnEmptyPool) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(ThreadPool({}), "at least one thread");
@@ -167,13 +207,13 @@ TEST(ThreadPoolDeathTest, RefusesNestedCallsAndAnEmptyPool) {
         ThreadPool pool(Cpus(2));
         pool.Run([&](int) { pool.Run([](int) {}); });
       },
-      "inside another");
+      "calls do not nest");
   EXPECT_DEATH(
       {
         ThreadPool pool(Cpus(2));
         pool.Run([&](int) { pool.ParallelFor(1, [](int64_t, int) {}); });
       },
-      "inside another");
+      "calls do not nest");
 }
 
 }  // namespace
