@@ -117,12 +117,13 @@ class Bench {
       if (!rates) return rates.error();
       rates_ = *rates;
       if (group_.rank() == 0) {
+        const planner::RankStepRates& own = rates_->of(0);
         fmt::print(
             "weights {:.1f} GB/s, {:.0f} GFLOP/s, {:.0f} rows per expert, link {:.1f} MB/s, "
             "exchange {:.0f} us, beside computing {:.0f} us and {:.2f} of a core\n",
-            rates_->weight_bytes_per_second / 1e9, rates_->flops_per_second / 1e9,
-            rates_->rows_per_expert, rates_->link_bytes_per_second / 1e6,
-            rates_->link_latency * 1e6, rates_->link_latency_beside * 1e6,
+            own.weight_bytes_per_second / 1e9, own.flops_per_second / 1e9, own.rows_per_expert,
+            rates_->link_bytes_per_second / 1e6, rates_->link_latency * 1e6,
+            rates_->link_latency_beside * 1e6,
             rates_->link_core_seconds_per_byte * rates_->link_bytes_per_second);
       }
     }

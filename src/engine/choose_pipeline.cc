@@ -28,28 +28,25 @@ comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks) {
 }
 namespace {
 
-// The step waits for the slowest rank.
-planner::StepRates Slowest(comm::Group& group, const runtime::RankMeasurement& mine, int cores) {
-  const auto bytes = std::as_bytes(std::span(&mine, 1));
-  planner::StepRates rates;
-  bool is_first = true;
-  for (const auto& other : group.AllGather(bytes, "gathering what was measured")) {
-    runtime::RankMeasurement theirs;
-    std::memcpy(&theirs, other.data(), sizeof(theirs));
-    const auto least = [&](double& value, double their) {
-      value = is_first ? their : std::min(value, their);
-    };
+// Each rank's own rates; of exchanges, which wait for the slowest rank, that one's.
+planner::StepRates Gather(comm::Group& group, const runtime::RankMeasurement& mine) {
+  planner::StepRates rates{.ranks = {}};
+  for (const auto& bytes :
+       group.AllGather(std::as_bytes(std::span(&mine, 1)), "gathering what was measured")) {
+    runtime::RankMeasurement found;
+    std::memcpy(&found, bytes.data(), sizeof(found));
     const auto most = [](double& value, double their) { value = std::max(value, their); };
-    least(rates.weight_bytes_per_second, theirs.weight_bytes_per_second);
-    least(rates.flops_per_second, theirs.flops_per_second);
-    least(rates.link_bytes_per_second, theirs.link_bytes_per_second);
-    most(rates.rows_per_expert, theirs.rows_per_expert);
-    most(rates.link_latency, theirs.exchange_seconds);
-    most(rates.link_latency_beside, theirs.exchange_seconds_beside);
-    most(rates.link_core_seconds_per_byte, theirs.link_core_seconds_per_byte);
-    is_first = false;
+    rates.link_bytes_per_second =
+        rates.ranks.empty() ? found.link_bytes_per_second
+                            : std::min(rates.link_bytes_per_second, found.link_bytes_per_second);
+    most(rates.link_latency, found.exchange_seconds);
+    most(rates.link_latency_beside, found.exchange_seconds_beside);
+    most(rates.link_core_seconds_per_byte, found.link_core_seconds_per_byte);
+    rates.ranks.push_back({.cores = found.cores,
+                           .flops_per_second = found.flops_per_second,
+                           .weight_bytes_per_second = found.weight_bytes_per_second,
+                           .rows_per_expert = found.rows_per_expert});
   }
-  rates.cores = cores;
   return rates;
 }
 
@@ -68,7 +65,7 @@ Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightS
   const Result<runtime::RankMeasurement> mine =
       runtime::MeasureRank(group, weights, kernels, pool, formats, ledger);
   if (!mine) return mine.error();
-  return Slowest(group, *mine, pool.size());
+  return Gather(group, *mine);
 }
 
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,

@@ -16,7 +16,7 @@ namespace convene::engine {
 // whose memory is fast enough; otherwise bf16.
 comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks);
 
-// *Collective*: measures all ranks and returns, on each of them, the rates of the slowest.
+// *Collective*: measures all ranks and returns, on each of them, the rates of all.
 // Error: as runtime::MeasureRank.
 Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
                                             const kernels::KernelSet& kernels,

@@ -70,25 +70,27 @@ class Pricer {
     return simulate::Simulate(Step(pipeline), RatesOf(pipeline), AsSizes(sizes)).seconds();
   }
 
-  // What the experts of a layer take of a rank, one task after the other: computing and exchanging.
+  // What the experts of a layer take, one task after the other: computing, of the rank that takes
+  // longest, and exchanging.
   std::pair<double, double> Alone(const Pipeline& pipeline) const {
     const cost::ExpectedSizes sizes =
         SizesOf(moe(), question_.roles, pipeline, question_.tokens_per_rank);
     const schedule::Schedule step = Step(pipeline);
     const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step);
     const cost::Prices prices = PriceSchedule(step, graph, RatesOf(pipeline), AsSizes(sizes));
-    double computation = 0;
+    std::vector<double> computation(static_cast<size_t>(question_.roles.num_ranks()));
     double communication = 0;
     for (int activity = 0; activity < graph.num_activities(); ++activity) {
       const schedule::Task& task = step.tasks[graph.tasks_of(activity).front()];
-      if (task.lane.rank != 0) continue;
       const double seconds = SecondsAlone(prices, activity);
-      if (task.kind == TaskKind::kExperts || task.kind == TaskKind::kReduce) computation += seconds;
+      if (task.kind == TaskKind::kExperts || task.kind == TaskKind::kReduce) {
+        computation[task.lane.rank] += seconds;
+      }
       if (task.kind == TaskKind::kDispatch || task.kind == TaskKind::kCombine) {
         communication += seconds;
       }
     }
-    return {computation, communication};
+    return {*std::max_element(computation.begin(), computation.end()), communication};
   }
 
  private:
@@ -104,7 +106,8 @@ class Pricer {
       const schedule::Term rows = task.work.flops.front();
       schedule::Size experts = rows.size;
       experts.kind = SizeKind::kExperts;
-      task.work.flops.push_back({rows.factor * question_.rates.rows_per_expert, experts});
+      task.work.flops.push_back(
+          {rows.factor * question_.rates.of(task.lane.rank).rows_per_expert, experts});
     }
     return step;
   }
@@ -112,13 +115,16 @@ class Pricer {
   cost::Rates RatesOf(const Pipeline& pipeline) const {
     const StepRates& from = question_.rates;
     cost::Rates rates{
-        .ranks = {{.cores = from.cores,
-                   .flops = cost::LinearRate(from.flops_per_second, from.cores),
-                   .memory = cost::LinearRate(from.weight_bytes_per_second, from.cores)}},
+        .ranks = {},
         .link = cost::LinkKind::kPerRank,
         .link_bytes_per_second = from.link_bytes_per_second,
         .link_latency = pipeline.chunks > 1 ? from.link_latency_beside : from.link_latency,
         .link_core_seconds_per_byte = from.link_core_seconds_per_byte};
+    for (const RankStepRates& rank : from.ranks) {
+      rates.ranks.push_back({.cores = rank.cores,
+                             .flops = cost::LinearRate(rank.flops_per_second, rank.cores),
+                             .memory = cost::LinearRate(rank.weight_bytes_per_second, rank.cores)});
+    }
     rates.fixed_seconds[static_cast<size_t>(TaskKind::kExperts)] = from.task_seconds;
     return rates;
   }

@@ -12,19 +12,27 @@
 
 namespace convene::planner {
 
-// The rates that decide how many chunks are best. Ranks are taken to be alike; where they are not,
-// these are the slowest one's.
-struct StepRates {
-  int cores = 1;                       // of a rank
-  double flops_per_second = 0;         // of a rank's products with many rows
+// The rates that decide how many chunks are best: what a rank has to itself,
+struct RankStepRates {
+  int cores = 1;
+  double flops_per_second = 0;         // of its products with many rows
   double weight_bytes_per_second = 0;  // at which products with few rows read their weights
   // Each expert of a chunk takes some time besides that of its rows: as long as so many rows more.
   double rows_per_expert = 0;
+
+  bool operator==(const RankStepRates&) const = default;
+};
+
+// and what all ranks share; an exchange is as fast as the slowest of them.
+struct StepRates {
+  std::vector<RankStepRates> ranks = {RankStepRates{}};  // by rank; only one: all are like it
   double link_bytes_per_second = 0;       // that a rank sends while all do, and receives as much
   double link_latency = 0;                // seconds of an exchange that is waited for
   double link_latency_beside = 0;         // of one while the rank computes
   double link_core_seconds_per_byte = 0;  // that sending and receiving take from computing
   double task_seconds = 0;                // of an experts task with nothing to do
+
+  const RankStepRates& of(int rank) const { return ranks[ranks.size() == 1 ? 0 : rank]; }
 };
 
 struct PipelineQuestion {
@@ -49,8 +57,8 @@ struct PricedPipeline {
 // (per_chunk N + once), which is largest at N = sqrt(min(communication, computation) / per_chunk).
 struct ClosedForm {
   double communication = 0;  // seconds of a layer's experts, not divided
-  double computation = 0;
-  double per_chunk = 0;  // fixed costs
+  double computation = 0;    // of the rank that computes longest
+  double per_chunk = 0;      // fixed costs
   double once = 0;
   int chunks = 1;  // within 1 and the experts of a rank
 

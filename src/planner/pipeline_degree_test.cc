@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace convene::planner {
@@ -32,10 +33,10 @@ model::ModelSpec Olmoe() {
 PipelineQuestion SlowLink(const model::ModelSpec& spec, double tokens) {
   return {.spec = spec,
           .roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2},
-          .rates = {.cores = 1,
-                    .flops_per_second = 6e11,
-                    .weight_bytes_per_second = 1.2e10,
-                    .rows_per_expert = 20,
+          .rates = {.ranks = {{.cores = 1,
+                               .flops_per_second = 6e11,
+                               .weight_bytes_per_second = 1.2e10,
+                               .rows_per_expert = 20}},
                     .link_bytes_per_second = 4e7,
                     .link_latency = 1e-5,
                     .link_latency_beside = 4e-4,
@@ -64,8 +65,8 @@ TEST(ChoosePipeline, APromptOnASlowLinkIsDividedAndGains) {
 TEST(ChoosePipeline, ChunksOfTokensPayWhereWeightsAreLittleBesideTheProducts) {
   const model::ModelSpec spec = Olmoe();
   PipelineQuestion question = SlowLink(spec, 8192);
-  question.rates.weight_bytes_per_second = 1e12;
-  question.rates.rows_per_expert = 0;
+  question.rates.ranks[0].weight_bytes_per_second = 1e12;
+  question.rates.ranks[0].rows_per_expert = 0;
   EXPECT_EQ(ChoosePipeline(question).pipeline.cut, ChunkCut::kTokens);
 }
 
@@ -92,6 +93,50 @@ TEST(ChoosePipeline, WhatHasNoExpertsOrOneRankHasNothingToChoose) {
   for (model::LayerSpec& layer : spec.layers) layer.moe.reset();
   EXPECT_EQ(ChoosePipeline(SlowLink(spec, 512)).pipeline, Pipeline{});
   EXPECT_THAT(PipelineCandidates(spec, SlowLink(spec, 512).roles), testing::SizeIs(1));
+}
+
+TEST(ChoosePipeline, RanksThatAreSaidToBeAlikeOneByOneAreAlike) {
+  const model::ModelSpec spec = Olmoe();
+  PipelineQuestion question = SlowLink(spec, 512);
+  const PipelineChoice at_once = ChoosePipeline(question);
+  question.rates.ranks.push_back(question.rates.ranks.front());
+  const PipelineChoice one_by_one = ChoosePipeline(question);
+  EXPECT_EQ(one_by_one.pipeline, at_once.pipeline);
+  EXPECT_EQ(one_by_one.seconds, at_once.seconds);
+  EXPECT_EQ(one_by_one.closed_form.computation, at_once.closed_form.computation);
+  EXPECT_EQ(one_by_one.closed_form.communication, at_once.closed_form.communication);
+  for (size_t i = 0; i < at_once.candidates.size(); ++i) {
+    EXPECT_EQ(one_by_one.candidates[i].seconds, at_once.candidates[i].seconds) << i;
+  }
+}
+
+TEST(PredictLayerSeconds, HasEachRanksOwnRatesAndShare) {
+  model::ModelSpec spec = Olmoe();
+  spec.hidden_size = 4;
+  for (model::LayerSpec& layer : spec.layers) {
+    layer.attention = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 2, .value_dim = 2};
+    layer.moe->num_experts = 4;
+    layer.moe->top_k = 2;
+    layer.moe->intermediate_size = 8;
+  }
+  // Rank 0 is twice as fast and has three of the four experts; exchanges and memory take no time.
+  PipelineQuestion question{
+      .spec = spec,
+      .roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2, .expert_weights = {3, 1}},
+      .rates = {.ranks = {{.flops_per_second = 2000}, {.flops_per_second = 1000}}}};
+  // 10 tokens of each rank: projections to and from 2 channels and the router.
+  const double attention = 10 * 2.0 * (4 * 2 * 4 + 4 * 4);
+  // 40 visits, of three matrices each.
+  const double visit = 2.0 * 3 * 4 * 8;
+  EXPECT_NEAR(PredictLayerSeconds(question, {}, 10),
+              attention / 1000 + std::max(30 * visit / 2000, 10 * visit / 1000), 1e-9);
+  question.roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
+  EXPECT_NEAR(PredictLayerSeconds(question, {}, 10), attention / 1000 + 20 * visit / 1000, 1e-9);
+  // Rank 1 alone has costs per expert: it has one, which nearly surely is visited.
+  question.roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2, .expert_weights = {3, 1}};
+  question.rates.ranks[1].rows_per_expert = 10;
+  const double rank_1 = (10 + 10) * visit / 1000;
+  EXPECT_NEAR(PredictLayerSeconds(question, {}, 10), attention / 1000 + rank_1, 1e-5);
 }
 
 TEST(ChoosePipeline, MoreLatencyGivesFewerChunks) {

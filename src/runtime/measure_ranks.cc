@@ -150,7 +150,7 @@ class ExpertProducts {
 class Trial : public LaneWork {
  public:
   Trial(comm::Group& group, hardware::ThreadPool& pool)
-      : group_(group), waiting_(false, pool.cpus()), beside_(true, pool.cpus()) {}
+      : group_(group), waiting_(false, {pool.cpus()}), beside_(true, {pool.cpus()}) {}
 
   // Before the first run. Errors: no memory; the thread beside computation cannot be started.
   Status Prepare(memory::Ledger& ledger) {
@@ -250,17 +250,8 @@ void MeasureProducts(comm::Group& group, ExpertProducts& products, ExpertSeconds
   }
 }
 
-// Of the slowest rank at each load.
-void FitProducts(comm::Group& group, const ExpertProducts& products, ExpertSeconds mine,
+void FitProducts(const ExpertProducts& products, const ExpertSeconds& seconds,
                  RankMeasurement& found) {
-  ExpertSeconds seconds = mine;
-  for (const auto& bytes :
-       group.AllGather(std::as_bytes(std::span(&mine, 1)), "gathering times of products")) {
-    ExpertSeconds theirs;
-    std::memcpy(&theirs, bytes.data(), sizeof(theirs));
-    seconds = {std::max(seconds.few, theirs.few), std::max(seconds.some, theirs.some),
-               std::max(seconds.many, theirs.many)};
-  }
   found.weight_bytes_per_second = products.weight_bytes() / seconds.few;
   const double per_row = std::max((seconds.many - seconds.some) / (kManyRows - kSomeRows),
                                   seconds.many / kManyRows / 4);
@@ -328,12 +319,12 @@ Result<RankMeasurement> MeasureRank(comm::Group& group, weights::WeightStore& we
   Trial trial(group, pool);
   const Status mine = products ? trial.Prepare(ledger) : Status(products.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();
-  RankMeasurement found;
+  RankMeasurement found{.cores = pool.size()};
   ExpertSeconds seconds;
   MeasureProducts(group, *products, seconds);
   MeasureExchanges(group, trial, *products, found);
   MeasureProducts(group, *products, seconds);
-  FitProducts(group, *products, seconds, found);
+  FitProducts(*products, seconds, found);
   return found;
 }
 

@@ -14,6 +14,7 @@
 namespace convene::runtime {
 
 struct RankMeasurement {
+  int cores = 1;
   double weight_bytes_per_second = 0;  // at which products of one row per expert read weights
   double flops_per_second = 0;         // of products with many rows per expert
   // The time that an expert takes beside that of its rows, as a number of rows that would take as
