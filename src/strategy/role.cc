@@ -6,6 +6,17 @@
 
 namespace convene::strategy {
 
+HeadParts AttentionRole::HeadsOf(int num_heads, int num_kv_heads) const {
+  if (num_kv_heads == 0) return {};
+  if (parts <= num_kv_heads) {
+    const int queries_per_kv = num_heads / num_kv_heads;
+    const Part kv = PartOf(num_kv_heads, part, parts);
+    return {.query = {kv.first * queries_per_kv, kv.size * queries_per_kv}, .kv = kv};
+  }
+  const int holders = parts / num_kv_heads;
+  return {.query = PartOf(num_heads, part, parts), .kv = {part / holders, 1}};
+}
+
 ExpertSplit::ExpertSplit(int num_shares, const std::vector<int>& weights) {
   CHECK(weights.empty() || std::ssize(weights) == num_shares, "{} weights of {} shares",
         weights.size(), num_shares);

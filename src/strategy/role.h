@@ -9,12 +9,23 @@
 
 namespace convene::strategy {
 
+// Heads of a layer's attention: KV heads, and the queries that read them.
+struct HeadParts {
+  Part query;
+  Part kv;
+};
+
 // Some heads of a group's sequences. Ranks with attention also embed and own rows: the residual
 // stream of a row lives on one of its group's ranks.
 struct AttentionRole {
   int group = 0;  // of the sequences
   int part = 0;   // of `parts`, of the heads
   int parts = 1;
+
+  // The rank's. Where there are more parts than KV heads, several hold the same KV head, each with
+  // its cache, and divide its queries. The latents of latent attention, and their cache, all parts
+  // have whole. Precondition: so many heads can be divided so (weights/share.h).
+  HeadParts HeadsOf(int num_heads, int num_kv_heads) const;
   bool operator==(const AttentionRole&) const = default;
 };
 

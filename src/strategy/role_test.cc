@@ -37,6 +37,21 @@ TEST(Roles, OfDisaggregatedExpertsHaveOneHalfEach) {
   EXPECT_EQ(roles.ExpertsOf(3, 9), (Part{3, 3}));
 }
 
+TEST(AttentionRole, PartsBeyondTheKvHeadsHoldCopiesOfThem) {
+  const auto heads = [](int part, int parts) {
+    return AttentionRole{.part = part, .parts = parts}.HeadsOf(/*num_heads=*/12,
+                                                               /*num_kv_heads=*/3);
+  };
+  for (int part = 0; part < 2; ++part) {
+    EXPECT_EQ(heads(part, 2).kv, PartOf(3, part, 2));
+    EXPECT_EQ(heads(part, 2).query, (Part{4 * part, 4 + 4 * part})) << "whole KV heads";
+  }
+  for (int part = 0; part < 6; ++part) {
+    EXPECT_EQ(heads(part, 6).kv, (Part{part / 2, 1}));
+    EXPECT_EQ(heads(part, 6).query, (Part{2 * part, 2}));
+  }
+}
+
 TEST(ExpertSplit, WithEqualWeightsIsPartOf) {
   for (const int shares : {1, 2, 3, 7}) {
     for (const int weight : {1, 5}) {

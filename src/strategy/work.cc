@@ -41,8 +41,17 @@ double ExpertElements(const model::ModelSpec& spec, const model::MoeSpec& moe) {
   return NumMatrices(moe.activation) * double(spec.hidden_size) * moe.intermediate_size;
 }
 
+model::AttentionSpec LayerWork::PartOfRank(model::AttentionSpec attention, int rank) const {
+  const std::optional<AttentionRole>& role = roles().of(rank).attention;
+  const HeadParts heads =
+      role ? role->HeadsOf(attention.num_heads, attention.num_kv_heads) : HeadParts();
+  attention.num_heads = heads.query.size;
+  attention.num_kv_heads = heads.kv.size;
+  return attention;
+}
+
 Work LayerWork::Project(int rank) const {
-  const double elements = QkvElements(hidden(), layer_.attention) / roles().attention_parts();
+  const double elements = QkvElements(hidden(), PartOfRank(layer_.attention, rank));
   return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
           .memory_bytes = {{elements * options_.bytes.weights}}};
 }
@@ -52,14 +61,12 @@ Work LayerWork::NormSums(int rank) const {
 }
 
 Work LayerWork::Attention(int rank, bool is_projected) const {
-  const model::AttentionSpec& attention = layer_.attention;
-  const double part = 1.0 / roles().attention_parts();
+  const model::AttentionSpec attention = PartOfRank(layer_.attention, rank);
   const double projected = is_projected ? QkvElements(hidden(), attention) : 0;
-  const double elements = (ProjectionElements(hidden(), attention) - projected) * part;
-  const double score_flops = 2.0 * (attention.query_dim() + attention.output_dim()) * part;
-  const double kv_elements = attention.latent
-                                 ? attention.latent->key_dim()
-                                 : (attention.kv_dim() + attention.value_width()) * part;
+  const double elements = ProjectionElements(hidden(), attention) - projected;
+  const double score_flops = 2.0 * (attention.query_dim() + attention.output_dim());
+  const double kv_elements =
+      attention.latent ? attention.latent->key_dim() : attention.kv_dim() + attention.value_width();
   return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)},
                     {score_flops, Of(SizeKind::kKeys, rank)}},
           .memory_bytes = {{elements * options_.bytes.weights},
@@ -67,9 +74,8 @@ Work LayerWork::Attention(int rank, bool is_projected) const {
 }
 
 Work LayerWork::CrossAttention(int rank) const {
-  const model::AttentionSpec& attention = *layer_.cross_attention;
-  const double elements =
-      hidden() * (attention.query_dim() + attention.output_dim()) / roles().attention_parts();
+  const model::AttentionSpec attention = PartOfRank(*layer_.cross_attention, rank);
+  const double elements = hidden() * (attention.query_dim() + attention.output_dim());
   return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
           .memory_bytes = {{elements * options_.bytes.weights}}};
 }

@@ -118,14 +118,8 @@ Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& s
 }
 
 HeadParts HeadsOf(const model::AttentionSpec& whole, const Share& share) {
-  const int queries_per_kv = whole.num_heads / whole.num_kv_heads;
-  if (share.attention_parts <= whole.num_kv_heads) {
-    const Part kv = PartOf(whole.num_kv_heads, share.attention_part, share.attention_parts);
-    return {.query = {kv.first * queries_per_kv, kv.size * queries_per_kv}, .kv = kv};
-  }
-  const int holders = share.attention_parts / whole.num_kv_heads;
-  return {.query = PartOf(whole.num_heads, share.attention_part, share.attention_parts),
-          .kv = {share.attention_part / holders, 1}};
+  const strategy::AttentionRole role{.part = share.attention_part, .parts = share.attention_parts};
+  return role.HeadsOf(whole.num_heads, whole.num_kv_heads);
 }
 
 Part ExpertsOf(const model::MoeSpec& whole, const Share& share) {

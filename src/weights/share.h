@@ -38,12 +38,7 @@ Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& s
 
 // The steps of LocalSpec, of a `whole` model that the share fits.
 
-struct HeadParts {
-  strategy::Part query;
-  strategy::Part kv;
-};
-// KV heads, one or more, with the queries that read them. Where there are more parts than KV heads,
-// several parts hold the same KV head and divide its queries.
+using strategy::HeadParts;
 HeadParts HeadsOf(const model::AttentionSpec& whole, const Share& share);
 
 strategy::Part ExpertsOf(const model::MoeSpec& whole, const Share& share);

@@ -1,0 +1,48 @@
+#include "strategy/work.h"
+
+#include <gtest/gtest.h>
+
+namespace convene::strategy {
+namespace {
+
+TEST(LayerWork, OfAttentionIsThatOfTheHeadsThatARankHas) {
+  model::ModelSpec spec;
+  spec.hidden_size = 16;
+  model::LayerSpec layer;
+  layer.attention = {.num_heads = 12, .num_kv_heads = 3, .head_dim = 8, .value_dim = 4};
+  // Projections of queries, keys and values and back; keys and values per token.
+  const auto expect = [&](int parts, int rank, int queries, int kv) {
+    const StepOptions options{.roles = Layout{.attention_tp = parts, .expert_tp = parts},
+                              .bytes = {.weights = 1, .kv = 1}};
+    const schedule::Work work = LayerWork(spec, layer, 0, options).Attention(rank, false);
+    const double elements = 16.0 * (queries * 8 + kv * (8 + 4) + queries * 4);
+    EXPECT_EQ(work.flops.front().factor, 2 * elements) << parts;
+    EXPECT_EQ(work.memory_bytes.front().factor, elements) << parts;
+    EXPECT_EQ(work.memory_bytes.back().factor, kv * (8 + 4)) << parts;
+  };
+  expect(1, 0, 12, 3);
+  expect(3, 1, 4, 1);
+  expect(2, 0, 4, 1);
+  expect(2, 1, 8, 2);
+  expect(6, 5, 2, 1);  // two parts have copies of a KV head
+  expect(12, 5, 1, 1);
+}
+
+TEST(LayerWork, OfLatentAttentionHasTheWholeLatentsOnEachPart) {
+  model::ModelSpec spec;
+  spec.hidden_size = 16;
+  model::LayerSpec layer;
+  layer.attention = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 6, .value_dim = 4};
+  layer.attention.latent =
+      model::LatentSpec{.query_rank = 5, .kv_rank = 3, .nope_dim = 4, .rope_dim = 2};
+  const StepOptions options{.roles = Layout{.attention_tp = 2, .expert_tp = 2},
+                            .bytes = {.weights = 1, .kv = 1}};
+  const schedule::Work work = LayerWork(spec, layer, 0, options).Attention(1, false);
+  const double latents = 5 * 16 + 16 * (3 + 2);
+  const double heads = 2 * (5 * 6 + 3 * (4 + 4) + 16 * 4);
+  EXPECT_EQ(work.memory_bytes.front().factor, latents + heads);
+  EXPECT_EQ(work.memory_bytes.back().factor, 3 + 2);
+}
+
+}  // namespace
+}  // namespace convene::strategy
