@@ -31,7 +31,7 @@ class NoWork : public runtime::LaneWork {
  public:
   void Compute(const Task&) override {}
   std::unique_ptr<comm::Exchange> Start(const Task&) override { return nullptr; }
-  Status RunOnLane(const Task&) override { return {}; }
+  Status RunOnLane(const Task&, hardware::ThreadPool*) override { return {}; }
 };
 
 // Median nanoseconds of `run`.
@@ -63,7 +63,7 @@ void Measure(std::string_view name, const Schedule& schedule) {
   const Result<std::vector<int>> cpus = hardware::CurrentAffinity();
   CHECK(cpus.ok() && Validate(schedule).ok());
   const runtime::RankProgram program(schedule, 0);
-  runtime::Executor executor(/*background=*/true, *cpus);
+  runtime::Executor executor(/*background=*/true, {*cpus});
   NoWork work;
   const double nanoseconds = Nanoseconds([&] { CHECK(executor.Run(program, work).ok()); });
   const auto num_tasks = std::count_if(schedule.tasks.begin(), schedule.tasks.end(),

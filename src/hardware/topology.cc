@@ -146,6 +146,17 @@ Result<std::vector<int>> CpusForRank(const Topology& topology, LocalRank local,
   return cpus;
 }
 
+Result<LaneCpus> SplitCpus(std::vector<int> cpus, int num_host) {
+  const auto num_cpus = static_cast<int>(cpus.size());
+  if (num_host < 0 || num_host >= num_cpus) {
+    return Error{fmt::format(
+        "{} of this rank's {} cannot be the host lane's: host_threads must be 0 to {}", num_host,
+        FormatCount(static_cast<uint64_t>(num_cpus), "thread"), num_cpus - 1)};
+  }
+  const auto host = cpus.end() - num_host;
+  return LaneCpus{.compute = {cpus.begin(), host}, .host = {host, cpus.end()}};
+}
+
 Result<std::vector<int>> CpusForThisRank(LocalRank local, std::optional<int> num_threads) {
   const Result<Topology> topology = ReadTopology();
   if (!topology) return topology.error();

@@ -50,6 +50,16 @@ Result<Topology> SyntheticTopology(const std::string& description,
 Result<std::vector<int>> CpusForRank(const Topology& topology, LocalRank local,
                                      std::optional<int> num_threads);
 
+// How a rank's CPUs are divided among what computes at the same time.
+struct LaneCpus {
+  std::vector<int> compute;    // of the compute lane, and of threads that seldom need a core
+  std::vector<int> host = {};  // none: the host lane runs wherever `compute` has a core to spare
+};
+
+// The last `num_host` of a rank's CPUs are the host lane's. Error: the compute lane would have
+// none.
+Result<LaneCpus> SplitCpus(std::vector<int> cpus, int num_host);
+
 // ReadTopology and CpusForRank together.
 Result<std::vector<int>> CpusForThisRank(LocalRank local, std::optional<int> num_threads);
 

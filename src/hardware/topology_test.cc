@@ -1,5 +1,6 @@
 #include "hardware/topology.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,6 +114,19 @@ TEST(Topology, ReadsThisMachine) {
   ASSERT_TRUE(cpus);
   EXPECT_GE(cpus->size(), 1u);
   for (const int cpu : *cpus) EXPECT_THAT(*CurrentAffinity(), ::testing::Contains(cpu));
+}
+
+TEST(SplitCpus, GivesTheHostLaneTheLastOnesOrNone) {
+  EXPECT_THAT(SplitCpus({0, 2, 4}, 1)->compute, ElementsAre(0, 2));
+  EXPECT_THAT(SplitCpus({0, 2, 4}, 1)->host, ElementsAre(4));
+  EXPECT_THAT(SplitCpus({0, 2, 4}, 0)->compute, ElementsAre(0, 2, 4));
+  EXPECT_TRUE(SplitCpus({0, 2, 4}, 0)->host.empty());
+  for (const int num_host : {-1, 3, 4}) {
+    EXPECT_EQ(SplitCpus({0, 2, 4}, num_host).error().message,
+              fmt::format("{} of this rank's 3 threads cannot be the host lane's: "
+                          "host_threads must be 0 to 2",
+                          num_host));
+  }
 }
 
 }  // namespace

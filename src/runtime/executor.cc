@@ -40,6 +40,8 @@ class Pause {
 
 bool IsExchange(LaneKind lane) { return lane == LaneKind::kSend || lane == LaneKind::kReceive; }
 
+bool IsAhead(LaneKind lane) { return lane == LaneKind::kLoad || lane == LaneKind::kStage; }
+
 constexpr uint8_t BitOf(LaneKind lane) {
   return static_cast<uint8_t>(1u << static_cast<unsigned>(lane));
 }
@@ -83,11 +85,12 @@ void RankProgram::FindWaiters(int rank) {
   }
 }
 
-Status LaneWork::RunOnLane(const schedule::Task& task) {
+Status LaneWork::RunOnLane(const schedule::Task& task, hardware::ThreadPool*) {
   CHECK(false, "nothing runs on lane {}: {}", schedule::Name(task.lane.kind), Label(task));
 }
 
 Executor::~Executor() {
+  DiscardPrefetched();
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -97,18 +100,43 @@ Executor::~Executor() {
   thread_.join();
 }
 
-Status Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
-  const auto num_tasks = static_cast<size_t>(program.num_tasks());
+void Executor::Prefetch(const RankProgram& next, LaneWork& work) {
+  if (prefetching_ && program_ == &next && work_ == &work) return;
+  DiscardPrefetched();
+  const auto num_tasks = static_cast<size_t>(next.num_tasks());
   if (done_.size() < num_tasks) done_ = std::vector<std::atomic<uint8_t>>(num_tasks);
   for (std::atomic<uint8_t>& done : done_) done.store(0, std::memory_order_relaxed);
   failed_.store(false, std::memory_order_relaxed);
-  timeline_.tasks.assign(num_tasks, {});
-  start_ = Clock::now();
+  times_.tasks.assign(num_tasks, {});
+  origin_ = Clock::now();
   {
     const std::lock_guard lock(mutex_);
-    program_ = &program;
+    program_ = &next;
     work_ = &work;
     status_ = {};
+  }
+  prefetching_ = true;
+  StartLanes(/*ahead=*/true);
+}
+
+void Executor::DiscardPrefetched() {
+  if (!prefetching_) return;
+  prefetching_ = false;
+  Stop();
+  for (const auto& lane : program_->thread_lanes()) {
+    lane_threads_[static_cast<size_t>(lane.kind)].Wait();
+    for (const TaskId id : lane.tasks) {
+      if (done_[id].load() != 0) work_->Discard(program_->task(id));
+    }
+  }
+}
+
+Status Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
+  start_ = Clock::now();
+  Prefetch(program, work);
+  prefetching_ = false;
+  {
+    const std::lock_guard lock(mutex_);
     lanes_.clear();
     for (const auto& tasks : program.exchange_lanes()) lanes_.push_back({.tasks = &tasks});
     running_ = background_ && beside && !lanes_.empty();
@@ -117,11 +145,7 @@ Status Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
     if (const Status started = StartBackground(); !started) FailWith(started.error());
     wake_.notify_all();
   }
-  for (const auto& lane : program.thread_lanes()) {
-    LaneThread& thread = lane_threads_[static_cast<size_t>(lane.kind)];
-    const Status started = thread.Start(cpus_, [this, &lane] { RunLane(lane); });
-    if (!started) FailWith(started.error());
-  }
+  StartLanes(/*ahead=*/false);
   for (const TaskId id : program.compute()) {
     if (!Await(id)) break;
     Begin(id);
@@ -133,9 +157,25 @@ Status Executor::Run(const RankProgram& program, LaneWork& work, bool beside) {
   for (const auto& lane : program.thread_lanes()) {
     lane_threads_[static_cast<size_t>(lane.kind)].Wait();
   }
+  const double ahead = std::chrono::duration<double>(start_ - origin_).count();
+  for (schedule::TaskTime& time : times_.tasks) {
+    if (time.end >= time.start) time = {time.start - ahead, time.end - ahead};
+  }
+  std::swap(timeline_, times_);
   const std::lock_guard lock(mutex_);
   running_ = false;
   return status_;
+}
+
+void Executor::StartLanes(bool ahead) {
+  for (const auto& lane : program_->thread_lanes()) {
+    if (IsAhead(lane.kind) != ahead) continue;
+    const bool with_pool = lane.kind == LaneKind::kHost && !cpus_.host.empty();
+    const Status started = lane_threads_[static_cast<size_t>(lane.kind)].Start(
+        with_pool ? cpus_.host : cpus_.compute, with_pool,
+        [this, &lane](hardware::ThreadPool* pool) { RunLane(lane, pool); });
+    if (!started) FailWith(started.error());
+  }
 }
 
 Status Executor::StartBackground() {
@@ -155,7 +195,7 @@ TaskId Executor::MissingFor(TaskId id) const {
 }
 
 void Executor::Finish(TaskId id) {
-  timeline_.tasks[id].end = Now();
+  times_.tasks[id].end = Now();
   const uint8_t waiters = program_->waiters(id);
   if (waiters == 0) {
     done_[id].store(1, std::memory_order_release);
@@ -190,12 +230,13 @@ bool Executor::Sleep(LaneKind lane, TaskId id) {
   return !has_failed();
 }
 
-void Executor::RunLane(const RankProgram::ThreadLane& lane) {
+void Executor::RunLane(const RankProgram::ThreadLane& lane, hardware::ThreadPool* pool) {
+  if (pool != nullptr && !pool->started()) return FailWith(pool->started().error());
   constexpr uint8_t kExchanges = BitOf(LaneKind::kSend) | BitOf(LaneKind::kReceive);
   for (const TaskId id : lane.tasks) {
     if (!Sleep(lane.kind, id)) return;
     Begin(id);
-    if (const Status status = work_->RunOnLane(program_->task(id)); !status) {
+    if (const Status status = work_->RunOnLane(program_->task(id), pool); !status) {
       return Fail(id, status.error());
     }
     Finish(id);
@@ -207,7 +248,7 @@ void Executor::RunLane(const RankProgram::ThreadLane& lane) {
 }
 
 void Executor::Fail(TaskId id, const Error& error) {
-  timeline_.tasks[id] = {};
+  times_.tasks[id] = {};
   FailWith(error.At(Label(program_->task(id))));
 }
 
@@ -216,6 +257,10 @@ void Executor::FailWith(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (status_.ok()) status_ = error;
   }
+  Stop();
+}
+
+void Executor::Stop() {
   failed_.store(true);
   for (Sleeper& sleeper : sleepers_) sleeper.WakeForAny();
 }
@@ -269,7 +314,7 @@ bool Executor::Progress() {
 }
 
 void Executor::BackgroundLoop() {
-  SpreadOver(cpus_);
+  SpreadOver(cpus_.compute);
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] { return running_ || ending_; });

@@ -15,6 +15,8 @@
 
 #include "base/result.h"
 #include "comm/group.h"
+#include "hardware/thread_pool.h"
+#include "hardware/topology.h"
 #include "runtime/lane_thread.h"
 #include "schedule/schedule.h"
 #include "schedule/timeline.h"
@@ -62,17 +64,21 @@ class LaneWork {
   virtual void Compute(const schedule::Task& task) = 0;
   // Null where there is nothing to exchange. On any thread, one at a time.
   virtual std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) = 0;
-  // A task of the host, load, store or stage lane, on the lane's own thread; it may block. An error
-  // ends the run. By default there are no such tasks (CHECK).
-  virtual Status RunOnLane(const schedule::Task& task);
+  // A task of the host, load, store or stage lane, on the lane's own thread; it may block. `pool`:
+  // that of the host lane where it has cores of its own, null otherwise. An error ends the run. By
+  // default there are no such tasks (CHECK).
+  virtual Status RunOnLane(const schedule::Task& task, hardware::ThreadPool* pool);
+  // A task that was done ahead (Executor::Prefetch) in vain, since its program does not come next.
+  virtual void Discard(const schedule::Task& task) { static_cast<void>(task); }
 };
 
 class Executor {
  public:
-  // `background`: whether exchanges go on while the calling thread computes. `cpus`: where the
-  // threads run that advance exchanges and run the other lanes. They are started when first needed;
+  // `background`: whether exchanges go on while the calling thread computes. `cpus`: the host lane
+  // has a pool on those of its own; the threads of other lanes, and the one that advances
+  // exchanges, run anywhere on those of compute. They are started when first needed;
   // StartBackground starts the one for exchanges earlier.
-  Executor(bool background, std::vector<int> cpus)
+  Executor(bool background, hardware::LaneCpus cpus)
       : background_(background), cpus_(std::move(cpus)) {}
   ~Executor();
 
@@ -83,6 +89,13 @@ class Executor {
   // refuses a thread.
   Status StartBackground();
 
+  // Starts the load and stage lanes of the program that the next Run will most likely run, with the
+  // same `work`, and returns at once: they do what waits for nothing but tasks of these two lanes,
+  // while the caller samples, say. If another Run or Prefetch comes instead, the task under way on
+  // each lane ends first and what was done is discarded (LaneWork::Discard), as by the destructor;
+  // program and work live until then. An error is that of the next Run.
+  void Prefetch(const RankProgram& next, LaneWork& work);
+
   // Returns when all tasks are done. `beside`: whether there is anything to compute beside an
   // exchange; otherwise the thread that would see to it only disturbs. Error: that of the first
   // RunOnLane that failed, or of a thread that could not be started. Nothing is begun after it,
@@ -90,7 +103,8 @@ class Executor {
   // as their peers may wait for the next ones.
   Status Run(const RankProgram& program, LaneWork& work, bool beside = true);
 
-  // The times of this rank's tasks in the last run; of a run that failed, of those that were done.
+  // The times of this rank's tasks in the last run, below 0 for what was done ahead of it; of a run
+  // that failed, of those that were done. Prefetch leaves them as they are.
   const schedule::Timeline& timeline() const { return timeline_; }
 
   std::chrono::steady_clock::time_point start() const { return start_; }
@@ -112,26 +126,34 @@ class Executor {
   bool Await(schedule::TaskId id);
   // Likewise, asleep all the time, on the thread of a lane.
   bool Sleep(schedule::LaneKind lane, schedule::TaskId id);
-  void RunLane(const RankProgram::ThreadLane& lane);
+  // Starts those that are done ahead, or the others; each runs its tasks as far as it can.
+  void StartLanes(bool ahead);
+  void RunLane(const RankProgram::ThreadLane& lane, hardware::ThreadPool* pool);
+  void DiscardPrefetched();
   void Fail(schedule::TaskId id, const Error& error);
   void FailWith(const Error& error);
+  // Nothing is begun after it.
+  void Stop();
   bool has_failed() const { return failed_.load(); }
   void AwaitExchanges();
   // Advances exchanges and, unless a task has failed, starts those that can be; whether anything
   // has changed. With mutex_.
   bool Progress();
   bool TryProgress();
-  void Begin(schedule::TaskId id) { timeline_.tasks[id].start = Now(); }
+  void Begin(schedule::TaskId id) { times_.tasks[id].start = Now(); }
   void Finish(schedule::TaskId id);
-  double Now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double Now() const { return std::chrono::duration<double>(Clock::now() - origin_).count(); }
   void BackgroundLoop();
 
   bool background_;
-  std::vector<int> cpus_;
+  hardware::LaneCpus cpus_;
+  Clock::time_point start_;               // of the last run, as the next
+  schedule::Timeline timeline_;           // swapped with times_ when it has ended
+  bool prefetching_ = false;              // the current run has not begun, but its load lanes have
   const RankProgram* program_ = nullptr;  // of the current run, as all below
   LaneWork* work_ = nullptr;
-  Clock::time_point start_;
-  schedule::Timeline timeline_;
+  Clock::time_point origin_;  // of times_
+  schedule::Timeline times_;
   std::vector<std::atomic<uint8_t>> done_;  // by TaskId
   std::vector<ExchangeLane> lanes_;
   std::atomic<int> num_active_{0};

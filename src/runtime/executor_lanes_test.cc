@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "comm/threads/thread_group.h"
+#include "hardware/affinity.h"
 #include "runtime/executor_test.h"
 
 namespace convene::runtime {
@@ -31,7 +32,7 @@ TEST(ExecutorLanes, AllRunAtTheSameTime) {
     for (const LaneKind lane : kThreadLanes) schedule.tasks.push_back(OnLane(lane));
   }
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   for (int run = 0; run < 3; ++run) {
     FunctionWork work(schedule);
     std::barrier meeting(1 + std::ssize(kThreadLanes));  // nobody passes it alone
@@ -49,7 +50,7 @@ TEST(ExecutorLanes, ALaneStaysOnItsThreadRunAfterRun) {
   const Schedule schedule{.tasks = {OnLane(LaneKind::kLoad), OnLane(LaneKind::kStage),
                                     OnLane(LaneKind::kLoad), Compute({0})}};
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/false, {0});
+  Executor executor(/*background=*/false, {{0}});
   std::array<std::thread::id, 3> ids;
   for (int run = 0; run < 20; ++run) {
     FunctionWork work(schedule);
@@ -77,7 +78,7 @@ TEST(ExecutorLanes, WhatATaskWroteIsThereForThoseThatWaitForIt) {
                                          : OnLane(kThreadLanes[id % 5 - 1], after));
   }
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/false, {0});
+  Executor executor(/*background=*/false, {{0}});
   for (int run = 0; run < 3; ++run) {
     FunctionWork work(schedule);
     int64_t value = 0;
@@ -103,7 +104,7 @@ TEST(ExecutorLanes, ATaskMayWaitForSeveralLanes) {
     schedule.tasks.push_back(Compute({first, first + 1, first + 2, first + 3}));
   }
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/false, {0});
+  Executor executor(/*background=*/false, {{0}});
   FunctionWork work(schedule);
   ASSERT_TRUE(executor.Run(program, work).ok());
   EXPECT_EQ(work.begun().size(), schedule.tasks.size());
@@ -113,7 +114,7 @@ TEST(ExecutorLanes, ATaskMayWaitForSeveralLanes) {
 TEST(ExecutorLanes, ALanesRunDoesNotNeedComputation) {
   const Schedule schedule{.tasks = {OnLane(LaneKind::kStage), OnLane(LaneKind::kLoad, {0})}};
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   FunctionWork work(schedule);
   ASSERT_TRUE(executor.Run(program, work).ok());
   EXPECT_EQ(work.begun(), (std::vector<TaskId>{0, 1}));
@@ -123,7 +124,7 @@ TEST(ExecutorLanes, AnExchangeThatWaitsForALoadStartsWhileOthersCompute) {
   const Schedule schedule{.tasks = {OnLane(LaneKind::kLoad), Exchange(LaneKind::kSend, {0}, 0),
                                     Compute(), Compute({1})}};
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   for (int run = 0; run < 10; ++run) {
     FunctionWork work(schedule);
     std::atomic<bool> computes = false;
@@ -173,7 +174,7 @@ TEST(ExecutorLanes, GoBesideExchangesOfRanks) {
   for (const bool background : {false, true}) {
     comm::RunOnThreads(2, [&](comm::Group& group) {
       const RankProgram program(schedule, 0);
-      Executor executor(background, {0});
+      Executor executor(background, {{0}});
       for (int run = 0; run < 10; ++run) {
         FunctionWork work(schedule);
         NumberExchange first(group);
@@ -203,7 +204,7 @@ TEST(ExecutorLanes, AFailedTaskEndsTheRunAndTheNextOneWorks) {
                                     OnLane(LaneKind::kLoad), OnLane(LaneKind::kHost, {2}),
                                     OnLane(LaneKind::kLoad), Compute({2}), Compute()}};
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   for (int run = 0; run < 40; ++run) {
     FunctionWork work(schedule);
     const bool fails = run % 2 == 0;
@@ -235,7 +236,7 @@ TEST(ExecutorLanes, WhatIsUnderWayWhenATaskFailsIsDoneFirst) {
   const Schedule schedule{.tasks = {Compute(), OnLane(LaneKind::kStore), OnLane(LaneKind::kLoad),
                                     Compute({2}), OnLane(LaneKind::kStore, {2})}};
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   FunctionWork work(schedule);
   std::barrier begun(3);
   std::atomic<bool> failing = false;
@@ -266,7 +267,7 @@ TEST(ExecutorLanes, OfSeveralThatFailOneIsTold) {
   for (const LaneKind lane : kThreadLanes) schedule.tasks.push_back(OnLane(lane));
   schedule.tasks.push_back(Compute({0, 1, 2, 3}));
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   for (int run = 0; run < 10; ++run) {
     FunctionWork work(schedule);
     work.on_lane = [&](TaskId) -> Status { return Error{"no page"}; };
@@ -283,7 +284,7 @@ TEST(ExecutorLanes, AFailedLoadEndsRunsOfRanksWithAnExchangeUnderWay) {
                                     Compute({0})}};
   comm::RunOnThreads(2, [&](comm::Group& group) {
     const RankProgram program(schedule, 0);
-    Executor executor(/*background=*/true, {0});
+    Executor executor(/*background=*/true, {{0}});
     for (int run = 0; run < 10; ++run) {
       FunctionWork work(schedule);
       NumberExchange first(group);
@@ -308,6 +309,54 @@ TEST(ExecutorLanes, AFailedLoadEndsRunsOfRanksWithAnExchangeUnderWay) {
   });
 }
 
+// Compute 0 and host task 1 at the same time, and load 2.
+Schedule HostBeside() {
+  return {.tasks = {Compute(), OnLane(LaneKind::kHost), OnLane(LaneKind::kLoad)}};
+}
+
+TEST(ExecutorLanes, TheHostLaneHasAPoolOnCoresOfItsOwn) {
+  const std::vector<int> allowed = *hardware::CurrentAffinity();
+  const std::vector<int> compute = {allowed.front()};
+  const std::vector<int> host = {allowed.back(), allowed.front()};
+  const Schedule schedule = HostBeside();
+  const RankProgram program(schedule, 0);
+  hardware::ThreadPool own(compute);
+  Executor executor(/*background=*/true, {compute, host});
+  for (int run = 0; run < 5; ++run) {
+    FunctionWork work(schedule);
+    std::barrier meeting(2 + 1);  // both pools are in a call
+    work.compute = [&](TaskId) { own.Run([&](int) { meeting.arrive_and_wait(); }); };
+    work.on_host = [&](hardware::ThreadPool* pool) {
+      EXPECT_TRUE(pool != nullptr && pool->cpus() == host);
+      pool->Run([&](int thread_idx) {
+        meeting.arrive_and_wait();
+        EXPECT_EQ(*hardware::CurrentAffinity(), std::vector{host[thread_idx]});
+      });
+      return Status();
+    };
+    work.on_lane = [&](TaskId) {
+      EXPECT_EQ(*hardware::CurrentAffinity(), compute);
+      return Status();
+    };
+    ASSERT_TRUE(executor.Run(program, work).ok());
+    ExpectInOrder(schedule, executor.timeline(), 0);
+  }
+}
+
+TEST(ExecutorLanes, WithoutCoresOfItsOwnTheHostLaneRunsOnThoseOfCompute) {
+  const std::vector<int> all = *hardware::CurrentAffinity();
+  const Schedule schedule = HostBeside();
+  const RankProgram program(schedule, 0);
+  Executor executor(/*background=*/false, {all});
+  FunctionWork work(schedule);
+  work.on_host = [&](hardware::ThreadPool* pool) {
+    EXPECT_EQ(pool, nullptr);
+    EXPECT_EQ(*hardware::CurrentAffinity(), all);
+    return Status();
+  };
+  ASSERT_TRUE(executor.Run(program, work).ok());
+}
+
 TEST(ExecutorLanesDeathTest, WorkWithoutLanesRefusesThem) {
   class OnlyComputes : public LaneWork {
     void Compute(const Task&) override {}
@@ -318,7 +367,7 @@ TEST(ExecutorLanesDeathTest, WorkWithoutLanesRefusesThem) {
       {
         const RankProgram program(schedule, 0);
         OnlyComputes work;
-        Executor executor(/*background=*/false, {0});
+        Executor executor(/*background=*/false, {{0}});
         static_cast<void>(executor.Run(program, work));
       },
       "nothing runs on lane load: load_page");

@@ -117,7 +117,7 @@ class OffloadWork : public LaneWork {
   }
   std::unique_ptr<comm::Exchange> Start(const Task&) override { return nullptr; }
 
-  Status RunOnLane(const Task& task) override {
+  Status RunOnLane(const Task& task, hardware::ThreadPool*) override {
     const int m = task.micro_batch;
     switch (task.kind) {
       case kSendQkv:
@@ -178,7 +178,7 @@ TEST(ExecutorOffload, UsesThePagesThatArrived) {
   const Schedule schedule = Build(kPipeline);
   const RankProgram program(schedule, 0);
   EXPECT_EQ(program.thread_lanes().size(), 4);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   for (int run = 0; run < 10; ++run) {
     OffloadWork work(kPipeline, file);
     const Status status = executor.Run(program, work);
@@ -200,9 +200,10 @@ TEST(ExecutorOffload, BuffersAreReusedWithinAndOverSteps) {
       const PageFile file(pipeline);
       const Schedule schedule = Build(pipeline);
       const RankProgram program(schedule, 0);
-      Executor executor(/*background=*/true, {0});
+      Executor executor(/*background=*/true, {{0}});
       OffloadWork work(pipeline, file);
-      for (int step = 1; step <= 3; ++step) {
+      for (int step = 1; step <= 6; ++step) {
+        if (step > 3) executor.Prefetch(program, work);
         const Status status = executor.Run(program, work);
         ASSERT_TRUE(status.ok()) << status.error().message;
         EXPECT_EQ(work.hidden(), Expected(pipeline, step));
@@ -216,7 +217,7 @@ TEST(ExecutorOffload, AFileThatEndsEarlyEndsTheRunAndTheNextOneWorks) {
   PageFile file(kPipeline);
   const Schedule schedule = Build(kPipeline);
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   for (int run = 0; run < 5; ++run) {
     for (int chunk = 0; chunk < kPipeline.micro_batches; ++chunk) {
       file.TruncateWithin(1, chunk);

@@ -14,7 +14,7 @@ TEST(Executor, RunsNothing) {
   const Schedule schedule;
   const RankProgram program(schedule, 0);
   FunctionWork work(schedule);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   EXPECT_TRUE(executor.Run(program, work).ok());
   EXPECT_TRUE(executor.timeline().tasks.empty());
   EXPECT_FALSE(executor.exchanging());
@@ -24,7 +24,7 @@ TEST(Executor, RunsALaneInItsOrder) {
   const Schedule schedule{.tasks = {Compute(), Compute(), Compute({0}), Compute()}};
   const RankProgram program(schedule, 0);
   FunctionWork work(schedule);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   EXPECT_TRUE(executor.Run(program, work).ok());
   EXPECT_EQ(work.begun(), (std::vector<TaskId>{0, 1, 2, 3}));
   ExpectInOrder(schedule, executor.timeline(), 0);
@@ -34,7 +34,7 @@ TEST(Executor, RunsOnlyWhatIsOfItsRank) {
   const Schedule schedule{.num_ranks = 2, .tasks = {Compute({}, 0), Compute({}, 1), Compute()}};
   const RankProgram program(schedule, 0);
   FunctionWork work(schedule);
-  Executor executor(/*background=*/false, {0});
+  Executor executor(/*background=*/false, {{0}});
   EXPECT_TRUE(executor.Run(program, work).ok());
   EXPECT_EQ(work.begun(), (std::vector<TaskId>{0, 2}));
   ExpectInOrder(schedule, executor.timeline(), 0);
@@ -49,7 +49,7 @@ Schedule OneExchangeBeside() {
 TEST(Executor, ExchangesGoOnWhileItComputes) {
   const Schedule schedule = OneExchangeBeside();
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   for (int run = 0; run < 20; ++run) {
     FunctionWork work(schedule);
     std::atomic<bool> is_done = false;
@@ -79,7 +79,7 @@ TEST(Executor, ExchangesGoOnBesideComputationWhereTheSystemRefusesTheCpus) {
   const RankProgram program(schedule, 0);
   testing::internal::CaptureStderr();
   for (int time = 0; time < 3; ++time) {
-    Executor executor(/*background=*/true, {kNoSuchCpu});
+    Executor executor(/*background=*/true, {{kNoSuchCpu}});
     FunctionWork work(schedule);
     std::atomic<bool> is_done = false;
     work.start = [&](TaskId) {
@@ -103,7 +103,7 @@ TEST(Executor, ExchangesGoOnBesideComputationWhereTheSystemRefusesTheCpus) {
 TEST(Executor, WithoutBackgroundOneThreadDoesEverything) {
   const Schedule schedule = OneExchangeBeside();
   const RankProgram program(schedule, 0);
-  Executor executor(/*background=*/false, {0});
+  Executor executor(/*background=*/false, {{0}});
   FunctionWork work(schedule);
   const std::thread::id here = std::this_thread::get_id();
   int num_looks = 0;
@@ -127,7 +127,7 @@ TEST(Executor, ExchangesOfOneLaneComeOneAfterTheOther) {
                                     Exchange(LaneKind::kReceive, {1}, 2), Compute()}};
   const RankProgram program(schedule, 0);
   for (const bool background : {false, true}) {
-    Executor executor(background, {0});
+    Executor executor(background, {{0}});
     FunctionWork work(schedule);
     std::vector<TaskId> done;  // one thread at a time
     work.start = [&](TaskId id) {
@@ -145,7 +145,7 @@ TEST(Executor, WhereNothingIsExchangedTasksFollowAtOnce) {
   const Schedule schedule = OneExchangeBeside();
   const RankProgram program(schedule, 0);
   for (const bool background : {false, true}) {
-    Executor executor(background, {0});
+    Executor executor(background, {{0}});
     FunctionWork work(schedule);  // every exchange is null
     for (int run = 0; run < 50; ++run) EXPECT_TRUE(executor.Run(program, work).ok());
     EXPECT_EQ(work.begun().size(), 50 * schedule.tasks.size());
@@ -158,7 +158,7 @@ TEST(Executor, RunsSchedulesOfDifferentLengths) {
   const Schedule shorter{.tasks = {Compute()}};
   const RankProgram long_program(longer, 0);
   const RankProgram short_program(shorter, 0);
-  Executor executor(/*background=*/true, {0});
+  Executor executor(/*background=*/true, {{0}});
   for (int run = 0; run < 20; ++run) {
     FunctionWork long_work(longer);
     EXPECT_TRUE(executor.Run(long_program, long_work).ok());

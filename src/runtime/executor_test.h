@@ -66,14 +66,19 @@ class FunctionWork : public LaneWork {
     return start ? start(IdOf(task)) : nullptr;
   }
 
-  Status RunOnLane(const Task& task) override {
+  Status RunOnLane(const Task& task, hardware::ThreadPool* pool) override {
     Note(task);
+    if (task.lane.kind == LaneKind::kHost && on_host) return on_host(pool);
     return on_lane ? on_lane(IdOf(task)) : Status();
   }
+
+  void Discard(const Task& task) override { discarded.push_back(IdOf(task)); }
 
   std::function<void(TaskId)> compute;
   std::function<std::unique_ptr<comm::Exchange>(TaskId)> start;
   std::function<Status(TaskId)> on_lane;
+  std::function<Status(hardware::ThreadPool*)> on_host;  // in place of on_lane
+  std::vector<TaskId> discarded;
 
   std::vector<TaskId> begun() {
     const std::scoped_lock lock(mutex_);
@@ -98,6 +103,9 @@ class FunctionWork : public LaneWork {
 inline void ExpectInOrder(const Schedule& schedule, const schedule::Timeline& timeline, int rank) {
   ASSERT_EQ(timeline.tasks.size(), schedule.tasks.size());
   double last_end[schedule::kNumLaneKinds] = {};
+  for (const LaneKind ahead : {LaneKind::kLoad, LaneKind::kStage}) {
+    last_end[static_cast<int>(ahead)] = -1e9;
+  }
   for (size_t id = 0; id < schedule.tasks.size(); ++id) {
     const Task& task = schedule.tasks[id];
     const schedule::TaskTime& time = timeline.tasks[id];

@@ -309,7 +309,7 @@ void ExpectEveryPairOnce(const Layout& layout, const Pipeline& pipeline,
   const auto run_rank = [&](comm::Group* group) {
     NumberWork work(layout, pipeline, layers, group);
     const RankProgram program(schedule, group != nullptr ? group->rank() : 0);
-    Executor executor(/*background=*/pipeline.overlap, {0});
+    Executor executor(/*background=*/pipeline.overlap, {{0}});
     for (int step = 0; step < 2; ++step) EXPECT_TRUE(executor.Run(program, work).ok());
     EXPECT_EQ(work.num_finished(), 2 * std::ssize(layers));
   };

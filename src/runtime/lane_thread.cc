@@ -1,5 +1,6 @@
 #include "runtime/lane_thread.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -31,16 +32,21 @@ LaneThread::~LaneThread() {
   thread_.join();
 }
 
-Status LaneThread::Start(const std::vector<int>& cpus, std::function<void()> work) {
+Status LaneThread::Start(const std::vector<int>& cpus, bool with_pool, Work work) {
   {
     const std::lock_guard lock(mutex_);
     CHECK(!work_, "a lane's thread is still at work");
     work_ = std::move(work);
   }
   if (!thread_.joinable()) {
-    Result<std::jthread> thread = StartThread("the thread of a lane", [this, cpus] {
-      SpreadOver(cpus);
-      Loop();
+    Result<std::jthread> thread = StartThread("the thread of a lane", [this, cpus, with_pool] {
+      std::optional<hardware::ThreadPool> pool;
+      if (with_pool) {
+        pool.emplace(cpus);
+      } else {
+        SpreadOver(cpus);
+      }
+      Loop(pool ? &*pool : nullptr);
     });
     if (!thread) {
       work_ = nullptr;
@@ -57,13 +63,13 @@ void LaneThread::Wait() {
   changed_.wait(lock, [&] { return !work_; });
 }
 
-void LaneThread::Loop() {
+void LaneThread::Loop(hardware::ThreadPool* pool) {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return work_ || ending_; });
     if (ending_) return;
     lock.unlock();
-    work_();  // nobody else touches it until it is cleared
+    work_(pool);  // nobody else touches it until it is cleared
     lock.lock();
     work_ = nullptr;
     changed_.notify_all();

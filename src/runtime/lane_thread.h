@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "hardware/thread_pool.h"
 #include "schedule/schedule.h"
 
 namespace convene::runtime {
@@ -22,22 +23,26 @@ void SpreadOver(const std::vector<int>& cpus);
 // Runs one function at a time on a thread of its own, which it starts with the first and keeps.
 class LaneThread {
  public:
+  // `pool`: that of the lane, whose first thread and only caller this one is; null: it has none.
+  using Work = std::function<void(hardware::ThreadPool* pool)>;
+
   LaneThread() = default;
   ~LaneThread();
   LaneThread(const LaneThread&) = delete;
   LaneThread& operator=(const LaneThread&) = delete;
 
-  // `cpus`: where the thread runs. Precondition: what was started before has been waited for.
-  // Error: the system refuses a thread; the work is not begun.
-  Status Start(const std::vector<int>& cpus, std::function<void()> work);
+  // `cpus`: where the thread runs, and `with_pool` whether it has a pool there (its started() is
+  // for the work to look at). Precondition: what was started before has been waited for. Error: the
+  // system refuses a thread; the work is not begun.
+  Status Start(const std::vector<int>& cpus, bool with_pool, Work work);
   void Wait();
 
  private:
-  void Loop();
+  void Loop(hardware::ThreadPool* pool);
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<void()> work_;  // until it is done
+  Work work_;  // until it is done
   bool ending_ = false;
   std::jthread thread_;
 };

@@ -30,6 +30,8 @@ struct ParallelOptions {
   comm::WireFormat wire = comm::WireFormat::kBf16;
   // Threads that stay away from products while an exchange is under way.
   int comm_budget = 0;
+  // CPUs of the host lane, beside those of the pool; none: it has none of its own.
+  std::vector<int> host_cpus = {};
   Experiment experiment = {};  // nothing in production
   // Whether rank 0 is told of each step when all ranks' tasks ran, and sizes (ObserveSteps).
   bool record = false;
