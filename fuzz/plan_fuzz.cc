@@ -42,6 +42,11 @@ void CheckPlan(const plan::Plan& read) {
   CheckLayout(read.layout);
   CHECK(read.pipeline.chunks >= 1 && read.pipeline.chunks <= 256, "{}", read.pipeline.chunks);
   CHECK(read.comm_budget >= 0 && read.comm_budget <= 1024, "{}", read.comm_budget);
+  CHECK(read.host_threads >= 0 && read.host_threads <= 1024, "{}", read.host_threads);
+  if (read.decode) {
+    CheckLayout(*read.decode);
+    CHECK(read.decode->num_ranks() == read.layout.num_ranks());
+  }
   const auto again = plan::PlanFromJson(plan::ToJson(read));
   CHECK(again.ok(), "{}", again.error().message);
   // Where chunks are chosen later their number is not written.

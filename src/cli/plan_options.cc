@@ -62,6 +62,7 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {
     const Result<strategy::Layout> layout = plan::ParseLayout(*options.layout);
     if (!layout) return layout.error();
     plan.layout = *layout;
+    plan.decode.reset();  // it is that of both phases
   }
   if (options.pipeline) {
     if (Status parsed = plan::ParsePipeline(*options.pipeline, &plan); !parsed) {

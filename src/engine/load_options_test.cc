@@ -28,6 +28,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.max_sequences = 5;
   options.expert_capacity = 7;
   options.plan.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
+  options.plan.decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2};
   options.plan.wire = plan::Wire::kFp8;
   options.experiment.router = {.skew = 0.25, .num_experts = 4};
   options.record = true;
@@ -50,6 +51,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.max_sequences, 5);
   EXPECT_EQ(read.expert_capacity, 7);
   EXPECT_EQ(read.plan.layout, options.plan.layout);
+  EXPECT_EQ(read.plan.decode, options.plan.decode);
   EXPECT_EQ(read.plan.wire, plan::Wire::kFp8);
   EXPECT_EQ(read.experiment.router.skew, 0.25);
   EXPECT_EQ(read.experiment.router.num_experts, 4);

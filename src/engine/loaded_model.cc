@@ -16,7 +16,6 @@
 #include "engine/rank_options.h"
 #include "engine/same_model.h"
 #include "hardware/profile.h"
-#include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "weights/share.h"
 #include "weights/tensor_digests.h"
@@ -114,7 +113,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   std::unique_ptr<LoadedModel> model(new LoadedModel);
   std::optional<ModelSource> source;
   LoadOptions resolved = options;  // with the formats of packed weights
-  std::vector<int> cpus;
+  hardware::LaneCpus cpus;
   if (const Status opened = agree(model->Open(directory, &source, &resolved, &cpus)); !opened) {
     return opened.error();
   }
@@ -124,14 +123,15 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   }
   const bool compare = several != nullptr && !options.verify_checkpoint &&
                        !HaveSameFiles(*several, source->file_identities());
-  const auto num_threads = static_cast<int>(cpus.size());
+  const auto num_threads = static_cast<int>(cpus.compute.size());
   memory::Ledger& ledger = *model->ledger_;
   const Result<ChosenFormats> chosen =
       AgreeOnFormats(PlanFormats(source->spec(), resolved, num_threads, ledger), source->spec(),
                      resolved, num_threads, ledger);
   if (!chosen) return chosen.error();
   if (observer.planned) observer.planned(*chosen);
-  model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus));
+  model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus.compute));
+  model->host_cpus_ = std::move(cpus.host);
   if (const Status started = agree(model->pool_->started()); !started) return started.error();
   if (options.verify_checkpoint) {
     if (const Status right = model->Verify(*source, options.group, observer); !right) {
@@ -156,7 +156,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
 }
 
 Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource>* source,
-                         LoadOptions* options, std::vector<int>* cpus) {
+                         LoadOptions* options, hardware::LaneCpus* cpus) {
   if (Status status = CheckOptions(*options); !status) return status;
   Result<ModelSource> opened = ModelSource::Open(directory);
   if (!opened) return opened.error();
@@ -177,7 +177,10 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   Result<std::vector<int>> found =
       hardware::CpusForThisRank(LocalRankFromLauncher(), options->num_threads);
   if (!found) return found.error();
-  *cpus = *std::move(found);
+  Result<hardware::LaneCpus> split =
+      hardware::SplitCpus(*std::move(found), options->plan.host_threads);
+  if (!split) return split.error();
+  *cpus = *std::move(split);
   Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count);
   if (!tier) return tier.error();
   ledger_.emplace(*std::move(tier));
@@ -254,6 +257,7 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.num_kv_blocks = memory_.num_kv_blocks;
   parts.parallel.pipeline = plan_.pipeline;
   parts.parallel.pipeline_from_tokens = pipeline_from_tokens_;
+  parts.parallel.host_cpus = host_cpus_;
   parts.parallel.whole_spec = &whole_spec_;
   parts.dense_from_rows = crossovers_.dense_from_rows;
   parts.expand_from_tokens = crossovers_.expand_from_tokens;

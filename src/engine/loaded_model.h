@@ -17,6 +17,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model_source.h"
 #include "hardware/thread_pool.h"
+#include "hardware/topology.h"
 #include "kernels/kernel_set.h"
 #include "memory/ledger.h"
 #include "model/model_spec.h"
@@ -67,7 +68,7 @@ class LoadedModel {
                                                         const LoadObserver& observer);
   // Where the weights are packed ahead, sets the formats in `options` to theirs.
   Status Open(const std::string& directory, std::optional<ModelSource>* source,
-              LoadOptions* options, std::vector<int>* cpus);
+              LoadOptions* options, hardware::LaneCpus* cpus);
   Status Verify(const ModelSource& source, comm::Group* group, const LoadObserver& observer);
   Status Fill(ModelSource source, const LoadOptions& options, const ChosenFormats& chosen,
               const LoadObserver& observer, std::vector<NamedDigest>* compared);
@@ -82,6 +83,7 @@ class LoadedModel {
   model::ModelSpec whole_spec_;
   const kernels::KernelSet* kernels_ = nullptr;
   std::unique_ptr<hardware::ThreadPool> pool_;
+  std::vector<int> host_cpus_;
   weights::ModelWeights weights_;
   weights::ResidentWeights store_{weights_};
   std::unique_ptr<device::Device> device_;

@@ -64,6 +64,18 @@ TEST(LoadedModel, GivesItsMemoryBack) {
   EXPECT_EQ(HugeBuffer::total_bytes(), before);
 }
 
+TEST(LoadedModel, ThreadsOfTheHostLaneAreTakenFromThoseThatCompute) {
+  LoadOptions options{.context = 256};
+  const std::vector<int> cpus = Load(kModels + "olmoe_plain", options)->pool().cpus();
+  options.plan.host_threads = static_cast<int>(cpus.size()) - 1;
+  const auto split = Load(kModels + "olmoe_plain", options);
+  EXPECT_EQ(split->pool().cpus(), std::vector{cpus.front()});
+  options.plan.host_threads = static_cast<int>(cpus.size());
+  const auto refused = LoadedModel::Load(kModels + "olmoe_plain", options, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("cannot be the host lane's"));
+}
+
 TEST(LoadedModel, AMappedDirectoryIsReservedToo) {
   const std::filesystem::path directory =
       std::filesystem::path(testing::TempDir()) / fmt::format("mapped_{}", getpid());

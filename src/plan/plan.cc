@@ -68,6 +68,22 @@ Status ReadPipeline(const json& object, Plan* plan) {
   return {};
 }
 
+// Once the layout is known, whose attention it has.
+Status ReadDecode(const json& object, Plan* plan) {
+  if (!object.is_object() || object.size() != 1 || !object.contains("experts") ||
+      !object["experts"].is_string()) {
+    return Error{
+        "decode is not an object with experts alone (a text as in layout): attention is the same "
+        "in both phases"};
+  }
+  const std::string layout = ToText(plan->layout);
+  const Result<strategy::Layout> decode = ParseLayout(fmt::format(
+      "{},experts={}", layout.substr(0, layout.find(',')), object["experts"].get<std::string>()));
+  if (!decode) return decode.error().At("decode");
+  plan->decode = *decode;
+  return {};
+}
+
 // Layout and pipeline say all of those that are executed.
 Status CheckStrategy(const std::string& name) {
   for (const std::string_view unready : {"disaggregated_experts", "offload_pipeline"}) {
@@ -83,18 +99,18 @@ Status CheckStrategy(const std::string& name) {
 
 Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "pipeline") return ReadPipeline(value, plan);
-  if (key == "comm_budget" && value.is_number_integer()) {
-    const auto budget = value.get<int64_t>();
-    if (budget < 0 || budget > kMostCommBudget) {
-      return Error{fmt::format("a comm_budget of {} threads is out of range; it must be 0 to {}",
+  if ((key == "comm_budget" || key == "host_threads") && value.is_number_integer()) {
+    const auto threads = value.get<int64_t>();
+    if (threads < 0 || threads > kMostCommBudget) {
+      return Error{fmt::format("{} of {} threads is out of range; it must be 0 to {}", key,
                                value.dump(), kMostCommBudget)};
     }
-    plan->comm_budget = static_cast<int>(budget);
+    (key == "comm_budget" ? plan->comm_budget : plan->host_threads) = static_cast<int>(threads);
     return {};
   }
   constexpr const char* kMembers =
-      "there are layout, wire and gemm (texts), pipeline (an object) and comm_budget (a whole "
-      "number)";
+      "there are layout, wire and gemm (texts), pipeline and decode (objects), comm_budget and "
+      "host_threads (whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
   }
@@ -195,9 +211,18 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
   pipeline["cut"] = Name(plan.pipeline.cut);
   pipeline["overlap"] = plan.pipeline.overlap;
   pipeline["micro_batches"] = plan.pipeline.micro_batches;
-  return {{"version", kVersion},     {"layout", ToText(plan.layout)},
-          {"pipeline", pipeline},    {"wire", Name(plan.wire)},
-          {"gemm", Name(plan.gemm)}, {"comm_budget", plan.comm_budget}};
+  nlohmann::ordered_json object = {{"version", kVersion},
+                                   {"layout", ToText(plan.layout)},
+                                   {"pipeline", pipeline},
+                                   {"wire", Name(plan.wire)},
+                                   {"gemm", Name(plan.gemm)},
+                                   {"comm_budget", plan.comm_budget},
+                                   {"host_threads", plan.host_threads}};
+  if (plan.decode) {
+    const std::string layout = ToText(*plan.decode);
+    object["decode"]["experts"] = layout.substr(layout.rfind('=') + 1);
+  }
+  return object;
 }
 
 Result<Plan> PlanFromJson(const json& object) {
@@ -210,8 +235,11 @@ Result<Plan> PlanFromJson(const json& object) {
   }
   Plan plan;
   for (const auto& [key, value] : object.items()) {
-    if (key == "version") continue;
+    if (key == "version" || key == "decode") continue;
     if (Status read = ReadMember(key, value, &plan); !read) return read.error();
+  }
+  if (object.contains("decode")) {
+    if (Status read = ReadDecode(object["decode"], &plan); !read) return read.error();
   }
   if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
   return plan;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,12 +23,16 @@ inline constexpr int kMostCommBudget = 1024;  // no machine has a core for each 
 
 struct Plan {
   strategy::Layout layout = {};
+  // Of steps of generated tokens alone, where these divide the experts otherwise; attention is the
+  // same in both phases, since the KV cache is.
+  std::optional<strategy::Layout> decode = {};
   strategy::Pipeline pipeline = {};
   // The number of chunks is chosen by what the simulator says of this machine.
   bool auto_pipeline = false;
   Wire wire = Wire::kAuto;
   GemmChoice gemm = GemmChoice::kAuto;
-  int comm_budget = 0;  // threads of each rank that products leave to exchanges under way
+  int comm_budget = 0;   // threads of each rank that products leave to exchanges under way
+  int host_threads = 0;  // of each rank, those of the host lane; 0: it has none of its own
 
   bool operator==(const Plan&) const = default;
 };

@@ -41,6 +41,7 @@ TEST(Plan, IsReadAsItIsWritten) {
           plan.wire = wire;
           plan.gemm = gemm;
           plan.comm_budget = kMostCommBudget;
+          plan.host_threads = is_auto ? 0 : 3;
           const std::string text = ToJson(plan).dump();
           const Result<Plan> read = PlanFromJson(nlohmann::json::parse(text));
           ASSERT_TRUE(read) << text << ": " << read.error().message;
@@ -56,7 +57,7 @@ TEST(Plan, IsWrittenForPeople) {
   EXPECT_EQ(ToJson(Plan()).dump(),
             R"({"version":1,"layout":"attention=tp1,experts=ep1",)"
             R"("pipeline":{"chunks":1,"cut":"tokens","overlap":true,"micro_batches":1},)"
-            R"("wire":"auto","gemm":"auto","comm_budget":0})");
+            R"("wire":"auto","gemm":"auto","comm_budget":0,"host_threads":0})");
 }
 
 TEST(Plan, RefusalsSayWhatIsWrong) {
@@ -76,9 +77,11 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
   EXPECT_EQ(Complaint(R"({"version": 1, "gemm": "sparse"})"),
             "gemm is auto, grouped or dense, not \"sparse\"");
   EXPECT_EQ(Complaint(R"({"version": 1, "comm_budget": 1025})"),
-            "a comm_budget of 1025 threads is out of range; it must be 0 to 1024");
+            "comm_budget of 1025 threads is out of range; it must be 0 to 1024");
   EXPECT_EQ(Complaint(R"({"version": 1, "comm_budget": 18446744073709551615})"),
-            "a comm_budget of 18446744073709551615 threads is out of range; it must be 0 to 1024");
+            "comm_budget of 18446744073709551615 threads is out of range; it must be 0 to 1024");
+  EXPECT_EQ(Complaint(R"({"version": 1, "host_threads": -1})"),
+            "host_threads of -1 threads is out of range; it must be 0 to 1024");
   EXPECT_THAT(Complaint(R"({"version": 1, "pipeline": {"chunks": 0}})"),
               StartsWith("a pipeline of 0 chunks is out of range; it must be 1 to "));
   EXPECT_EQ(Complaint(R"({"version": 1, "pipeline": {"cut": "rows"}})"),
@@ -136,6 +139,33 @@ TEST(Plan, RefusesByNameWhatCannotBeExecutedYet) {
     const Result<Plan> plan = PlanFromJson({{"version", 1}, {"strategy", strategy}});
     ASSERT_FALSE(plan.ok());
     EXPECT_NE(plan.error().message.find(strategy), std::string::npos) << plan.error().message;
+  }
+}
+
+TEST(Plan, DividesTheExpertsOtherwiseInDecode) {
+  const auto plan_with = [](const char* layout, const nlohmann::json& decode) {
+    return PlanFromJson({{"version", 1}, {"layout", layout}, {"decode", decode}});
+  };
+  for (const char* experts : {"ep2tp2", "ep3:1:1:2", "tp4"}) {
+    const Result<Plan> plan = plan_with("attention=tp2dp2,experts=ep4", {{"experts", experts}});
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    EXPECT_EQ(plan->layout, *ParseLayout("attention=tp2dp2,experts=ep4"));
+    EXPECT_EQ(*plan->decode, *ParseLayout(fmt::format("attention=tp2dp2,experts={}", experts)));
+    EXPECT_EQ(ToJson(*plan)["decode"].dump(), fmt::format(R"({{"experts":"{}"}})", experts));
+    EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
+  }
+  EXPECT_EQ(plan_with("attention=dp2,experts=ep2", {{"experts", "ep4"}}).error().message,
+            "decode: \"attention=dp2,experts=ep4\" gives attention 2 ranks and the experts 4; both "
+            "must have all of them");
+  EXPECT_THAT(
+      plan_with("attention=dp2,experts=ep2", {{"experts", "ep2,attention=tp2"}}).error().message,
+      HasSubstr("gives attention twice"));
+  for (const nlohmann::json& wrong :
+       {nlohmann::json("tp2"), nlohmann::json::object(), nlohmann::json{{"experts", 2}},
+        nlohmann::json{{"experts", "tp2"}, {"attention", "dp2"}}, nlohmann::json()}) {
+    EXPECT_THAT(plan_with("attention=dp2,experts=ep2", wrong).error().message,
+                StartsWith("decode is not an object with experts alone"))
+        << wrong.dump();
   }
 }
 

@@ -60,7 +60,9 @@ cmp -s "$work/one.npy" "$work/two.npy" || fail "logits of two ranks differ"
 
 refuses() { # MESSAGE N ARGUMENTS...
   local message=$1 n=$2; shift 2
-  if ranks "$n" "$@" >"$work/out" 2>"$work/err"; then fail "$* was accepted"; fi
+  status=0
+  ranks "$n" "$@" >"$work/out" 2>"$work/err" || status=$?
+  [ $status != 0 ] || fail "$* was accepted"
   grep -q -- "$message" "$work/err" || fail "$*: no '$message' in: $(grep convene: "$work/err")"
   [ ! -s "$work/out" ] || fail "$* wrote to standard output"
   [ "$(grep -c '^convene:' "$work/err")" = 1 ] || fail "$*: not one error"
@@ -75,6 +77,13 @@ refuses "there is no option" 2 run models/demo --bogus
 refuses "encode runs on one rank" 2 encode models/demo --text x --out "$work/states.npy"
 refuses "compare runs on one rank" 2 compare models/demo --text models/demo/validation.txt --formats int8
 refuses "measure runs on one rank" 2 measure --seconds 0.01
+
+# Phases whose experts differ.
+echo '{"version": 1, "layout": "attention=dp2,experts=ep2", "decode": {"experts": "tp2"}}' >"$work/phases.json"
+refuses "roles in decode differ" 2 run models/demo --prompt x --plan "$work/phases.json"
+[ "$status" = 1 ] || fail "a plan whose phases differ: status $status"
+ranks 2 run models/demo --prompt "Once" --max-tokens 2 --plan "$work/phases.json" --layout attention=dp2,experts=ep2 \
+  >"$work/out" 2>"$work/err" || fail "a layout beside a plan whose phases differ: $(tail -1 "$work/err")"
 
 # A command that has no use for several ranks: one of them does it, once, and says so.
 for command in "tokenize models/demo --text Once" "detokenize models/demo --ids 5" "completion bash"; do
