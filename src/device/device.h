@@ -48,7 +48,7 @@ class Device {
   // What its memory is: of the ledgers that it is given.
   virtual memory::TierKind memory() const = 0;
   // CPUs for the threads beside it: those that exchange, load and store.
-  virtual const std::vector<int>& host_cpus() const = 0;
+  virtual const std::vector<int>& lane_cpus() const = 0;
   // Error: what of the model the operators cannot compute, and what to change.
   virtual Status Supports(const model::ModelSpec& spec,
                           kernels::ActivationFormat activations) const = 0;

@@ -60,7 +60,7 @@ struct Transformer::State {
                   .all_ranks = options.parallel.record}),
         last(&programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens))),
         executor(options.parallel.pipeline.overlap,
-                 {device.host_cpus(), options.parallel.host_cpus}) {
+                 {device.lane_cpus(), options.parallel.host_cpus}) {
     runner->WatchExchanges(executor);
     if (!options.parallel.record) return;
     recorder.emplace(options.parallel.roles.num_ranks() > 1 ? options.parallel.group : nullptr);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "comm/group.h"
 #include "comm/wire_format.h"

@@ -57,7 +57,7 @@ class CpuDevice final : public Device {
 
   const char* name() const override { return "CPU"; }
   memory::TierKind memory() const override { return memory::TierKind::kHost; }
-  const std::vector<int>& host_cpus() const override { return pool_.cpus(); }
+  const std::vector<int>& lane_cpus() const override { return pool_.cpus(); }
 
   Status Supports(const model::ModelSpec& spec,
                   kernels::ActivationFormat activations) const override {
