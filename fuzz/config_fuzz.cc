@@ -95,7 +95,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(model::FlopsOfToken(*spec, last, true).total() > 0);
   CHECK(model::AbsorbedScoreFlops(*spec, last) > 0);
   CHECK(model::FlopsOfInput(*spec, last).total() >= 0);
-  CHECK(model::KvElementsPerToken(*spec) > 0);
   const auto frequencies = model::InverseFrequencies(spec->rope, spec->max_positions);
   CHECK(static_cast<int>(frequencies.size()) * 2 == spec->rope.rotary_dim);
   for (const float frequency : frequencies) CHECK(std::isfinite(frequency), "{}", frequency);

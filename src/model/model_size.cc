@@ -1,7 +1,6 @@
 #include "model/model_size.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "base/check.h"
@@ -191,16 +190,6 @@ StackParameters EncoderParameters(const ModelSpec& spec) {
   return parameters;
 }
 
-int64_t KvElementsPerToken(const ModelSpec& spec) {
-  int64_t elements = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& attention = layer.attention;
-    elements += attention.latent ? attention.latent->key_dim()
-                                 : attention.kv_dim() + attention.value_width();
-  }
-  return elements;
-}
-
 int64_t CrossElementsPerInputToken(const ModelSpec& spec) {
   int64_t elements = 0;
   for (const LayerSpec& layer : spec.layers) {
@@ -250,28 +239,6 @@ TokenFlops FlopsOfInput(const ModelSpec& spec, int length) {
   flops.cross_attention =
       2.0 * length * spec.hidden_size * static_cast<double>(CrossElementsPerInputToken(spec));
   return flops;
-}
-
-int64_t WeightElementsRead(const ModelSpec& spec, std::span<const int> activated_experts) {
-  CHECK(activated_experts.size() == spec.layers.size(), "{} layers", activated_experts.size());
-  int64_t elements = 0;
-  for (const TensorBinding& tensor : spec.tensors) {
-    const bool is_read = !tensor.encoder && tensor.role != TensorRole::kCrossKey &&
-                         tensor.role != TensorRole::kCrossValue &&
-                         (tensor.role != TensorRole::kEmbedding || spec.tied_embeddings);
-    if (is_read) elements += tensor.rows * tensor.cols;
-  }
-  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
-    const std::optional<MoeSpec>& moe = spec.layers[layer].moe;
-    if (!moe) continue;
-    elements -= (moe->num_experts - activated_experts[layer]) * ExpertParameters(spec, *moe);
-  }
-  return elements;
-}
-
-double ExpectedActivatedExperts(const MoeSpec& moe, int tokens) {
-  const double left_out = 1.0 - static_cast<double>(moe.top_k) / moe.num_experts;
-  return moe.num_experts * (1.0 - std::pow(left_out, tokens));
 }
 
 }  // namespace convene::model

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "model/model_spec.h"
@@ -50,11 +49,8 @@ struct StackParameters {
 };
 StackParameters EncoderParameters(const ModelSpec& spec);
 
-// Elements of keys and values that one token of the decoder leaves in the cache: 2 g per layer, or
-// the latent and the rotated part of the keys.
-int64_t KvElementsPerToken(const ModelSpec& spec);
-
-// What the decoder's cross attention keeps there of one token of the input: 2 g per layer.
+// Elements of keys and values that the decoder's cross attention keeps in the cache of one token of
+// the input: 2 g per layer.
 int64_t CrossElementsPerInputToken(const ModelSpec& spec);
 
 // Floating-point operations for one token, a multiply-add counting as two. Norms, RoPE, activations
@@ -93,15 +89,5 @@ double AbsorbedScoreFlops(const ModelSpec& spec, int position);
 // Of the encoder over an input of `length` tokens, with the keys and values (2 h 2 g per token and
 // layer, as cross_attention) that the decoder's layers make of its output.
 TokenFlops FlopsOfInput(const ModelSpec& spec, int length);
-
-// Elements of weights that one step of the decoder reads at least once: all of it but the embedding
-// (unless it is the head too), the experts that no token chose, and the matrices that make cross
-// attention's keys and values. `activated_experts`: distinct experts chosen, per layer (ignored in
-// dense layers).
-int64_t WeightElementsRead(const ModelSpec& spec, std::span<const int> activated_experts);
-
-// Distinct experts among E that `tokens` tokens choose, each k of them at random:
-// E (1 - (1 - k / E)^tokens).
-double ExpectedActivatedExperts(const MoeSpec& moe, int tokens);
 
 }  // namespace convene::model

@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "comm/agree.h"
-#include "comm/reduce.h"
 
 namespace convene::comm {
 namespace {
@@ -47,32 +46,6 @@ struct Messages {
 
   void Check() const { CHECK(in == expected); }
 };
-
-std::vector<float> Addends(int rank, size_t count) {
-  std::mt19937 random(static_cast<uint32_t>(rank + 1));
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random) * std::exp2(4 * normal(random));
-  return values;
-}
-
-// The tree as it is defined: over [first, first + width), width a power of two.
-float TreeSum(const std::vector<std::vector<float>>& addends, size_t i, size_t first,
-              size_t width) {
-  if (width == 1) return addends[first][i];
-  const float left = TreeSum(addends, i, first, width / 2);
-  const size_t middle = first + width / 2;
-  return middle < addends.size() ? left + TreeSum(addends, i, middle, width / 2) : left;
-}
-
-std::vector<float> ExpectedSums(int num_ranks, size_t count) {
-  std::vector<std::vector<float>> addends;
-  for (int rank = 0; rank < num_ranks; ++rank) addends.push_back(Addends(rank, count));
-  std::vector<float> sums(count);
-  for (size_t i = 0; i < count; ++i)
-    sums[i] = TreeSum(addends, i, 0, std::bit_ceil(addends.size()));
-  return sums;
-}
 
 }  // namespace
 
@@ -159,39 +132,6 @@ void CheckBlockingCalls(Group& group) {
   CHECK(std::ssize(gathered) == group.size());
   for (int peer = 0; peer < group.size(); ++peer)
     CHECK(gathered[peer] == Pattern(size_of(peer), peer, 0, 2));
-}
-
-void CheckReductions(Group& group) {
-  for (const size_t count : {size_t{0}, size_t{1}, size_t{3}, size_t{5000}, size_t{100'003}}) {
-    const std::vector<float> expected = ExpectedSums(group.size(), count);
-    std::vector<float> values = Addends(group.rank(), count);
-
-    // Everything to the last rank but one number to the first: others have nothing.
-    std::vector<size_t> counts(group.size());
-    counts.back() = count;
-    if (count > 0) --counts.back(), ++counts.front();
-    std::vector<float> sum(counts[group.rank()]);
-    ReduceScatter(group, 0, values, counts, sum, "a scattered sum");
-    const size_t first = group.rank() == 0 || counts[group.rank()] == 0 ? 0 : count - sum.size();
-    CHECK(std::equal(sum.begin(), sum.end(), expected.begin() + static_cast<ptrdiff_t>(first)));
-
-    AllReduce(group, 1, values, "a sum");
-    CHECK(values == expected);
-  }
-
-  std::vector<size_t> counts;
-  std::vector<std::byte> expected;
-  for (int peer = 0; peer < group.size(); ++peer) {
-    const std::vector<std::byte> part = Pattern(peer % 2 == 1 ? 0 : 1000, peer, 0, 3);
-    counts.push_back(part.size());
-    expected.insert(expected.end(), part.begin(), part.end());
-  }
-  std::vector<std::byte> gathered(expected.size());
-  size_t first = 0;
-  for (int peer = 0; peer < group.rank(); ++peer) first += counts[peer];
-  std::copy_n(expected.begin() + first, counts[group.rank()], gathered.begin() + first);
-  AllGatherInPlace(group, 0, counts, gathered, "a gathering");
-  CHECK(gathered == expected);
 }
 
 namespace {

@@ -8,14 +8,12 @@ namespace convene::comm {
 
 void CheckAllToAll(Group& group);       // uneven, empty and long messages; many under way at once
 void CheckBlockingCalls(Group& group);  // Barrier, Broadcast, AllGather
-void CheckReductions(Group& group);     // against sums made on one rank, bit by bit
 void CheckAgreement(Group& group);
 void CheckSentBytes(Group& group);  // what left for others, whatever call it was
 
 inline void CheckGroup(Group& group) {
   CheckAllToAll(group);
   CheckBlockingCalls(group);
-  CheckReductions(group);
   CheckAgreement(group);
   CheckSentBytes(group);
 }
