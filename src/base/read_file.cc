@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "base/open_file.h"
@@ -47,9 +46,7 @@ Result<std::string> ReadAll(const OpenFile& file, const std::string& path, uint6
   const Clock::time_point start = Clock::now();
   for (;;) {
     const ssize_t count = ReadSome(file.descriptor(), chunk, sizeof chunk);
-    if (count < 0)
-      return Error{fmt::format("cannot read {}: {}", path, std::strerror(errno)),
-                   KindOfErrno(errno)};
+    if (count < 0) return SystemError("cannot read " + path, errno);
     if (count == 0) {
       if (!bytes.empty() || !file.is_fifo()) return bytes;
       // A FIFO without a writer looks as if it had ended.

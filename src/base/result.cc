@@ -1,6 +1,7 @@
 #include "base/result.h"
 
 #include <cerrno>
+#include <cstring>
 
 namespace convene {
 
@@ -25,6 +26,10 @@ ErrorKind KindOfErrno(int error_number) {
     default:
       return ErrorKind::kInvalidArgument;
   }
+}
+
+Error SystemError(std::string_view what, int error_number) {
+  return Error{fmt::format("{}: {}", what, std::strerror(error_number)), KindOfErrno(error_number)};
 }
 
 }  // namespace convene

@@ -50,6 +50,9 @@ inline Error Internal(std::string message) { return {std::move(message), ErrorKi
 // The kind of a system call's error.
 ErrorKind KindOfErrno(int error_number);
 
+// "WHAT: why", of a system call that has failed with this error.
+Error SystemError(std::string_view what, int error_number);
+
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
 
@@ -37,9 +36,7 @@ bool IsHubName(std::string_view path) {
 
 Error Missing(const std::string& path, int error_number) {
   if (error_number != ENOENT && error_number != ENOTDIR) {
-    return Error{
-        fmt::format("cannot open the model {}: {}", Quote(path), std::strerror(error_number)),
-        KindOfErrno(error_number)};
+    return SystemError("cannot open the model " + Quote(path), error_number);
   }
   if (IsHubName(path)) {
     const std::string name = path.substr(path.find('/') + 1);

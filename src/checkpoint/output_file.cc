@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "base/units.h"
@@ -14,8 +13,7 @@ namespace convene::checkpoint {
 namespace {
 
 Error CannotWrite(const std::string& path, int reason) {
-  return Error{fmt::format("cannot write {}: {}", path, std::strerror(reason)),
-               KindOfErrno(reason)};
+  return SystemError("cannot write " + path, reason);
 }
 
 }  // namespace
@@ -29,9 +27,8 @@ Result<OutputFile> OutputFile::Create(const std::string& path, uint64_t size_byt
       errno != EOPNOTSUPP && errno != ENOSYS) {
     const int reason = errno;
     unlink(path.c_str());
-    return Error{fmt::format("cannot reserve {} for {}: {}", FormatBytes(size_bytes), path,
-                             std::strerror(reason)),
-                 KindOfErrno(reason)};
+    return SystemError(fmt::format("cannot reserve {} for {}", FormatBytes(size_bytes), path),
+                       reason);
   }
   return file;
 }

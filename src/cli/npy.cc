@@ -120,8 +120,7 @@ Result<NpyWriter> NpyWriter::Create(const std::string& path, int64_t rows, int64
             static_cast<char>(header.size() >> 8)};
   start += header;
   if (std::fwrite(start.data(), 1, start.size(), writer.file_.get()) != start.size()) {
-    return Error{fmt::format("cannot write {}: {}", path, std::strerror(errno)),
-                 KindOfErrno(errno)};
+    return SystemError("cannot write " + path, errno);
   }
   return writer;
 }
@@ -131,8 +130,7 @@ Status NpyWriter::WriteRow(std::span<const float> row) {
         row.size(), cols_);
   --rows_left_;
   if (std::fwrite(row.data(), sizeof(float), row.size(), file_.get()) != row.size()) {
-    return Error{fmt::format("cannot write {}: {}", path_, std::strerror(errno)),
-                 KindOfErrno(errno)};
+    return SystemError("cannot write " + path_, errno);
   }
   return {};
 }
@@ -140,8 +138,7 @@ Status NpyWriter::WriteRow(std::span<const float> row) {
 Status NpyWriter::Close() {
   CHECK(rows_left_ == 0, "{} rows are missing", rows_left_);
   if (std::fclose(file_.release()) == 0) return {};
-  const Error error{fmt::format("cannot write {}: {}", path_, std::strerror(errno)),
-                    KindOfErrno(errno)};
+  const Error error = SystemError("cannot write " + path_, errno);
   RemoveUnfinished(path_);
   return error;
 }

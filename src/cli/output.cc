@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -33,9 +32,7 @@ void EndIfNobodyReads() {
   raise(SIGPIPE);
 }
 
-Error CannotWrite(std::string_view what) {
-  return Error{fmt::format("cannot write {}: {}", what, std::strerror(errno)), KindOfErrno(errno)};
-}
+Error CannotWrite(const std::string& what) { return SystemError("cannot write " + what, errno); }
 
 }  // namespace
 
@@ -95,10 +92,7 @@ Result<std::string> ReadText(const std::string& path) {
                                FormatBytes(kMaxTextBytes))};
     }
   }
-  if (std::ferror(stdin) != 0) {
-    return Error{fmt::format("cannot read standard input: {}", std::strerror(errno)),
-                 KindOfErrno(errno)};
-  }
+  if (std::ferror(stdin) != 0) return SystemError("cannot read standard input", errno);
   return text;
 }
 

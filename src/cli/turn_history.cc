@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -31,7 +30,7 @@ std::string LineOf(const std::string& turn) {
 }
 
 Error CannotWrite(const std::string& path, int error) {
-  return Error{fmt::format("cannot write {}: {}", path, std::strerror(error)), KindOfErrno(error)};
+  return SystemError("cannot write " + path, error);
 }
 
 // In one piece, so that lines of several programs do not mix. Others shall not read it.

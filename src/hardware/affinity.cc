@@ -36,8 +36,7 @@ Result<std::vector<int>> CurrentAffinity() {
     }
     if (errno != EINVAL) break;
   }
-  return Error{fmt::format("cannot read the CPU affinity mask: {}", std::strerror(errno)),
-               KindOfErrno(errno)};
+  return SystemError("cannot read the CPU affinity mask", errno);
 }
 
 Status SetAffinity(const std::vector<int>& cpus) {
@@ -47,9 +46,7 @@ Status SetAffinity(const std::vector<int>& cpus) {
   CPU_ZERO_S(size_bytes, set.get());
   for (const int cpu : cpus) CPU_SET_S(cpu, size_bytes, set.get());
   if (sched_setaffinity(0, size_bytes, set.get()) == 0) return {};
-  return Error{fmt::format("cannot confine a thread to CPU {}: {}", fmt::join(cpus, ","),
-                           std::strerror(errno)),
-               KindOfErrno(errno)};
+  return SystemError(fmt::format("cannot confine a thread to CPU {}", fmt::join(cpus, ",")), errno);
 }
 
 }  // namespace convene::hardware

@@ -105,9 +105,9 @@ Result<uint64_t> WriteFile(TestFile& file, const std::string& directory, std::sp
     if (written_bytes >= kMinFileBytes && elapsed.count() > budget_s) break;
   }
   if (fsync(file.fd()) != 0) {
-    return Error{fmt::format("cannot write a test file of {} to {}: {}", FormatBytes(written_bytes),
-                             directory, std::strerror(errno)),
-                 KindOfErrno(errno)};
+    return SystemError(fmt::format("cannot write a test file of {} to {}",
+                                   FormatBytes(written_bytes), directory),
+                       errno);
   }
   return written_bytes;
 }
@@ -147,9 +147,7 @@ Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file
 
   struct statvfs space {};
   if (fstatvfs(file->fd(), &space) != 0) {
-    return Error{
-        fmt::format("cannot tell the free space of {}: {}", directory, std::strerror(errno)),
-        KindOfErrno(errno)};
+    return SystemError("cannot tell the free space of " + directory, errno);
   }
   const uint64_t free_bytes = uint64_t{space.f_bavail} * space.f_frsize;
   const uint64_t size_bytes = std::max(std::min(max_file_bytes, free_bytes / 2), kMinFileBytes) /
@@ -178,11 +176,7 @@ Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file
     return static_cast<double>(kRequestsPerPass * kRequestBytes);
   };
   const Rate rate = MeasureRate(budget_s, pass);
-  if (failure != 0) {
-    return Error{fmt::format("cannot read the test file back from {}: {}", directory,
-                             std::strerror(failure)),
-                 KindOfErrno(failure)};
-  }
+  if (failure != 0) return SystemError("cannot read the test file back from " + directory, failure);
   return DiskRate{.read = rate, .direct = file->direct(), .file_bytes = *file_bytes};
 }
 

@@ -121,9 +121,7 @@ Status BatchResults::ReadEarlier() {
   std::string buffer(size_t{1} << 16, '\0');
   for (;;) {
     const ssize_t count = read(file_, buffer.data(), buffer.size());
-    if (count < 0)
-      return Error{fmt::format("cannot read {}: {}", path_, std::strerror(errno)),
-                   KindOfErrno(errno)};
+    if (count < 0) return SystemError("cannot read " + path_, errno);
     if (count == 0) break;
     for (const char c : std::string_view(buffer.data(), static_cast<size_t>(count))) {
       line.push_back(c);
