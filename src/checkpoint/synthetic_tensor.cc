@@ -70,18 +70,8 @@ class Codes {
 }  // namespace
 
 int BitsOf(Encoding encoding) {
-  switch (encoding) {
-    case Encoding::kF32:
-      return 32;
-    case Encoding::kBf16:
-      return 16;
-    case Encoding::kE4m3:
-    case Encoding::kE8m0:
-      return 8;
-    case Encoding::kE2m1:
-      return 4;
-  }
-  return 0;
+  constexpr int kBits[] = {16, 32, 8, 4, 8};
+  return kBits[static_cast<size_t>(encoding)];
 }
 
 std::vector<SyntheticTensor> SyntheticTensors(const model::ModelSpec& spec,

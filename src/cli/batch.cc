@@ -1,5 +1,3 @@
-#include "cli/batch.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "base/message.h"
 #include "base/units.h"
 #include "cli/batch_progress.h"
+#include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/sampling_options.h"
@@ -297,7 +296,6 @@ class Batch : public Command {
   std::string OutputName() const { return output_path_ == "-" ? "standard output" : output_path_; }
 
   Status WriteFigures(double tokens_per_s, int64_t num_reused) const {
-    if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"answered", num_finished_},
                                   {"refused", num_refused_},
                                   {"already_there", num_skipped_},

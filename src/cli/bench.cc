@@ -1,5 +1,3 @@
-#include "cli/bench.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/units.h"
+#include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
@@ -91,8 +90,7 @@ class Bench : public Command {
     PrintNote("peak memory: {}\n", FormatBytes(memory_.peak_bytes()));
 
     const Status watched = model_options_.watch->Write();
-    if (!watched || json_path_.empty()) return watched;
-    return WriteJson(json_path_, Figures(**model, *machine, meter.typical()));
+    return watched ? WriteJson(json_path_, Figures(**model, *machine, meter.typical())) : watched;
   }
 
  private:

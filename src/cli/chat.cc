@@ -1,5 +1,3 @@
-#include "cli/chat.h"
-
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,6 +12,7 @@
 #include "cli/chat_input.h"
 #include "cli/chat_session.h"
 #include "cli/chat_terminal.h"
+#include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/model_options.h"
@@ -142,8 +141,7 @@ class Chat : public Command {
       PrintNoteText(text);
       return {};
     }
-    const Status written = WriteOutput(text);
-    return written ? FlushOutput() : written;
+    return ShowOutput(text);
   }
 
   ModelOptions model_options_;

@@ -191,8 +191,7 @@ Status ChatSession::Save(std::string path) {
 }
 
 Status ChatSession::Show(std::string_view text) {
-  Status shown = WriteOutput(text);
-  if (shown) shown = FlushOutput();
+  const Status shown = ShowOutput(text);
   output_failed_ = !shown;
   return shown;
 }

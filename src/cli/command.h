@@ -55,8 +55,8 @@ struct CommandEntry {
   std::unique_ptr<Command> (*make)();
 };
 
-// In the order in which `convene --help` lists them. A new subcommand is one file with its header
-// (`std::unique_ptr<Command> MakeInspect();`) and one line in commands.cc.
+// In the order in which `convene --help` lists them. A new subcommand is one file, and one line
+// each in commands.h and commands.cc.
 std::span<const CommandEntry> Commands();
 
 }  // namespace convene::cli

@@ -151,11 +151,6 @@ struct ParsedLine {
   Subcommand* chosen = nullptr;          // neither
 };
 
-int ShowHelp(const std::string& help) {
-  const Status written = WriteOutput(help);
-  return Report(written ? FlushOutput() : written);
-}
-
 int RunOnRanks(const ParsedLine& line) {
   Result<std::unique_ptr<comm::Group>> ranks = comm::Connect();
   if (!ranks && line.status) return Report(ranks.error());
@@ -169,7 +164,7 @@ int RunOnRanks(const ParsedLine& line) {
       comm::AgreeOnSame(**ranks, line.help ? "help" : line.chosen->parser->get_name(),
                         "what the command line asks for");
   if (!same) return speaks ? Refuse(same.error()) : kUsage;
-  if (line.help) return speaks ? ShowHelp(*line.help) : kSuccess;
+  if (line.help) return speaks ? Report(ShowOutput(*line.help)) : kSuccess;
   NoteOtherOptions(**ranks, *line.chosen->parser);
   std::unique_ptr<Command>& command = line.chosen->command;
   if (!speaks) return Follow(**ranks, command->model_directory());

@@ -1,20 +1,4 @@
-#include "cli/batch.h"
-#include "cli/bench.h"
-#include "cli/chat.h"
-#include "cli/command.h"
-#include "cli/compare.h"
-#include "cli/completion.h"
-#include "cli/encode.h"
-#include "cli/gantt.h"
-#include "cli/inspect.h"
-#include "cli/logits.h"
-#include "cli/measure.h"
-#include "cli/perplexity.h"
-#include "cli/quantize.h"
-#include "cli/report.h"
-#include "cli/run.h"
-#include "cli/synth.h"
-#include "cli/tokenize.h"
+#include "cli/commands.h"
 
 namespace convene::cli {
 namespace {

@@ -1,5 +1,3 @@
-#include "cli/compare.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "base/quote.h"
 #include "checkpoint/model_files.h"
+#include "cli/commands.h"
 #include "cli/compare_report.h"
 #include "cli/format_words.h"
 #include "cli/model_options.h"
@@ -97,7 +96,7 @@ class Compare : public Command {
         json["weight_errors"].push_back(ToJson(row));
       if (const Status told = WriteReport(json_path_, FormatErrors(*errors)); !told) return told;
     }
-    return json_path_.empty() ? Status() : WriteJson(json_path_, json);
+    return WriteJson(json_path_, json);
   }
 
  private:

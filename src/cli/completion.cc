@@ -1,8 +1,7 @@
-#include "cli/completion.h"
-
 #include <string>
 #include <vector>
 
+#include "cli/commands.h"
 #include "cli/completion_scripts.h"
 #include "cli/output.h"
 
@@ -28,10 +27,9 @@ class Completion : public Command {
   Status Run() override {
     const std::vector<CompletionCommand> commands = CompletionsOf(*program_);
     const std::string name = program_->get_name();
-    const Status written = WriteOutput(shell_ == "bash"  ? BashCompletion(name, commands)
-                                       : shell_ == "zsh" ? ZshCompletion(name, commands)
-                                                         : FishCompletion(name, commands));
-    return written ? FlushOutput() : written;
+    return ShowOutput(shell_ == "bash"  ? BashCompletion(name, commands)
+                      : shell_ == "zsh" ? ZshCompletion(name, commands)
+                                        : FishCompletion(name, commands));
   }
 
  private:

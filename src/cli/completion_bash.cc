@@ -55,13 +55,6 @@ std::string Complete(std::string_view program, const CompletionValue& value) {
   return "return";
 }
 
-std::vector<std::string> NamesOf(const CompletionOption& option) {
-  std::vector<std::string> names;
-  for (const std::string& name : option.long_names) names.push_back("--" + name);
-  for (const std::string& name : option.short_names) names.push_back("-" + name);
-  return names;
-}
-
 }  // namespace
 
 std::string BashCompletion(std::string_view program, std::span<const CompletionCommand> commands) {
@@ -70,7 +63,7 @@ std::string BashCompletion(std::string_view program, std::span<const CompletionC
     for (const CompletionOption& option : command.options) {
       if (!option.takes_value) continue;
       std::vector<std::string> patterns;
-      for (const std::string& name : NamesOf(option)) {
+      for (const std::string& name : option.Names()) {
         patterns.push_back(fmt::format("'{} {}'", command.name, name));
       }
       script += fmt::format("    {}) {} ;;\n", fmt::join(patterns, " | "),
@@ -86,7 +79,7 @@ std::string BashCompletion(std::string_view program, std::span<const CompletionC
       }
     }
     for (const CompletionOption& option : command.options) {
-      for (std::string& name : NamesOf(option)) words.push_back(std::move(name));
+      for (std::string& name : option.Names()) words.push_back(std::move(name));
     }
     script += fmt::format("    '{}')\n", command.name);
     if (!command.arguments.empty()) {

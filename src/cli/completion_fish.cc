@@ -22,20 +22,6 @@ std::string Quoted(std::string_view text) {
 std::string ValueArguments(const CompletionValue& value) {
   switch (value.kind) {
     case Kind::kWords:
-      return fmt::format(" -x -a {}", Quoted(fmt::format("{}", fmt::join(value.words, " "))));
-    case Kind::kFile:
-      return " -r -F";
-    case Kind::kDirectory:
-      return " -x -a '(__fish_complete_directories)'";
-    case Kind::kAny:
-      return " -x";
-  }
-  return "";
-}
-
-std::string ArgumentLine(const CompletionValue& value) {
-  switch (value.kind) {
-    case Kind::kWords:
       return fmt::format(" -a {}", Quoted(fmt::format("{}", fmt::join(value.words, " "))));
     case Kind::kFile:
       return " -F";
@@ -65,11 +51,13 @@ std::string FishCompletion(std::string_view program, std::span<const CompletionC
       script += fmt::format("complete -c {} -n {}", program, when);
       for (const std::string& name : option.long_names) script += " -l " + name;
       for (const std::string& name : option.short_names) script += " -s " + name;
-      if (option.takes_value) script += ValueArguments(option.value);
+      if (option.takes_value) {
+        script += (option.value.kind == Kind::kFile ? " -r" : " -x") + ValueArguments(option.value);
+      }
       script += fmt::format(" -d {}\n", Quoted(option.summary));
     }
     for (const CompletionValue& argument : command.arguments) {
-      script += fmt::format("complete -c {} -n {}{}\n", program, when, ArgumentLine(argument));
+      script += fmt::format("complete -c {} -n {}{}\n", program, when, ValueArguments(argument));
     }
   }
   return script;

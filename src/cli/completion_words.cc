@@ -66,6 +66,13 @@ CompletionCommand CommandOf(const CLI::App& app, std::string name) {
 
 }  // namespace
 
+std::vector<std::string> CompletionOption::Names() const {
+  std::vector<std::string> names;
+  for (const std::string& name : long_names) names.push_back("--" + name);
+  for (const std::string& name : short_names) names.push_back("-" + name);
+  return names;
+}
+
 std::vector<CompletionCommand> CompletionsOf(const CLI::App& app) {
   std::vector<CompletionCommand> commands = {CommandOf(app, "")};
   for (const CLI::App* command : app.get_subcommands(nullptr)) {

@@ -22,6 +22,8 @@ struct CompletionOption {
   bool takes_value = false;
   bool may_repeat = false;
   CompletionValue value = {};
+
+  std::vector<std::string> Names() const;  // with dashes, long ones first
 };
 
 struct CompletionCommand {

@@ -58,9 +58,7 @@ std::string ActionOf(const CompletionValue& value) {
 // What _arguments takes: '(-p --prompt)-p[The text]:value: ', one for each name.
 void AppendSpecifications(const CompletionOption& option,
                           std::vector<std::string>& specifications) {
-  std::vector<std::string> names;
-  for (const std::string& name : option.long_names) names.push_back("--" + name);
-  for (const std::string& name : option.short_names) names.push_back("-" + name);
+  const std::vector<std::string> names = option.Names();
   for (const std::string& name : names) {
     std::string specification = "'";
     specification += option.may_repeat ? "*" : fmt::format("({})", fmt::join(names, " "));

@@ -1,5 +1,3 @@
-#include "cli/encode.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "base/message.h"
 #include "base/units.h"
+#include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/npy.h"
 #include "cli/output.h"
@@ -121,7 +120,6 @@ class EncodeText : public Command {
               FormatCount(inputs_.size(), "input"),
               FormatCount(static_cast<uint64_t>(num_tokens), "token"), elapsed.count(), rate,
               out_path_);
-    if (json_path_.empty()) return {};
     std::vector<size_t> lengths;
     for (const std::vector<int32_t>& input : inputs_) lengths.push_back(input.size());
     return WriteJson(json_path_, {{"out", out_path_},

@@ -1,4 +1,4 @@
-#include "cli/gantt.h"
+#include "drawing/gantt.h"
 
 #include <fmt/format.h>
 
@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "base/quote.h"
+#include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/read_trace.h"
 #include "cli/value_options.h"
-#include "drawing/gantt.h"
 #include "drawing/select_layers.h"
 
 namespace convene::cli {

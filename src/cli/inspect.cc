@@ -1,5 +1,3 @@
-#include "cli/inspect.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "cli/commands.h"
 #include "cli/describe_model.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -225,7 +224,7 @@ class Inspect : public Command {
       const Status told = WriteReport(json_path_, FormatInspection(path_, *inspection));
       if (!told) return told;
     }
-    return json_path_.empty() ? Status() : WriteJson(json_path_, ToJson(*inspection));
+    return WriteJson(json_path_, ToJson(*inspection));
   }
 
  private:

@@ -1,5 +1,3 @@
-#include "cli/logits.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 
 #include "base/message.h"
 #include "base/units.h"
+#include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/npy.h"
 #include "cli/output.h"
@@ -78,7 +77,6 @@ class Logits : public Command {
               FormatCount(tokens.size(), "position"),
               FormatCount(static_cast<uint64_t>(vocab_size)), elapsed.count(), tokens_per_s,
               out_path_);
-    if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"positions", tokens.size()},
                                   {"vocab_size", vocab_size},
                                   {"seconds", elapsed.count()},

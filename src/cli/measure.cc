@@ -1,5 +1,3 @@
-#include "cli/measure.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +9,7 @@
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/units.h"
+#include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
@@ -97,7 +96,6 @@ class Measure : public Command {
     const std::string path = hardware::ProfilePath();
     if (const Status saved = hardware::SaveProfile(*profile, path); !saved) return saved;
     PrintNote("kept in {}\n", path);
-    if (json_path_.empty()) return {};
     return WriteJson(json_path_, hardware::ToJson(*profile));
   }
 

@@ -50,7 +50,13 @@ Status FlushOutput() {
   return CannotWrite("standard output");
 }
 
+Status ShowOutput(std::string_view text) {
+  const Status written = WriteOutput(text);
+  return written ? FlushOutput() : written;
+}
+
 Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
+  if (path.empty()) return {};
   const std::string text =
       json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   return WriteText(path, text);
@@ -72,8 +78,7 @@ Status WriteReport(const std::string& json_path, std::string_view text) {
     PrintNoteText(text);
     return {};
   }
-  const Status written = WriteOutput(Printable(text, "\n\t"));
-  return written ? FlushOutput() : written;
+  return ShowOutput(Printable(text, "\n\t"));
 }
 
 Result<std::string> ReadText(const std::string& path) {

@@ -16,7 +16,11 @@ namespace convene::cli {
 Status WriteOutput(std::string_view text);
 Status FlushOutput();
 
-// Writes `json`, indented, to the file `path`, or to standard output where `path` is "-".
+// Both: who reads standard output sees `text` at once.
+Status ShowOutput(std::string_view text);
+
+// Writes `json`, indented, to the file `path`, or to standard output where `path` is "-"; nothing
+// where it is empty, since --json was not given.
 Status WriteJson(const std::string& path, const nlohmann::ordered_json& json);
 
 // The same of text as it is.
@@ -24,8 +28,7 @@ Status WriteText(const std::string& path, std::string_view text);
 
 // Writes text for people to standard output at once, or to standard error where `json_path` is "-"
 // and standard output belongs to the JSON. Control characters, of a model's or a step's name,
-// become
-// '?'.
+// become '?'.
 Status WriteReport(const std::string& json_path, std::string_view text);
 
 // The whole of the file `path`, or of standard input where `path` is "-".

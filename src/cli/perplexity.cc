@@ -1,5 +1,3 @@
-#include "cli/perplexity.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/scored_text_options.h"
@@ -61,16 +60,14 @@ class Perplexity : public Command {
 
     const double mean = total / static_cast<double>(num_scored);
     const double tokens_per_s = static_cast<double>(text.tokens.size()) / elapsed.count();
-    if (!json_path_.empty()) {
-      const Status written = WriteJson(json_path_, {{"tokens", text.tokens.size()},
-                                                    {"scored_tokens", num_scored},
-                                                    {"window", text.window},
-                                                    {"nll", mean},
-                                                    {"perplexity", std::exp(mean)},
-                                                    {"seconds", elapsed.count()},
-                                                    {"tokens_per_s", tokens_per_s}});
-      if (!written) return written;
-    }
+    const Status written = WriteJson(json_path_, {{"tokens", text.tokens.size()},
+                                                  {"scored_tokens", num_scored},
+                                                  {"window", text.window},
+                                                  {"nll", mean},
+                                                  {"perplexity", std::exp(mean)},
+                                                  {"seconds", elapsed.count()},
+                                                  {"tokens_per_s", tokens_per_s}});
+    if (!written) return written;
     return WriteReport(
         json_path_,
         fmt::format(

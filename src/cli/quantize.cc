@@ -1,5 +1,3 @@
-#include "cli/quantize.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -9,6 +7,7 @@
 #include "base/message.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
+#include "cli/commands.h"
 #include "cli/load_messages.h"
 #include "cli/model_options.h"
 #include "cli/output.h"

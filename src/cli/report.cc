@@ -1,5 +1,3 @@
-#include "cli/report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/read_trace.h"
 #include "cli/text_table.h"
@@ -157,10 +156,8 @@ class Report : public Command {
       text += (i > 0 ? "\n" : "") + Text(trace->steps[i], i);
       steps.push_back(ToJson(trace->steps[i]));
     }
-    if (!json_path_.empty()) {
-      const Status written = WriteJson(json_path_, {{"steps", steps}});
-      if (!written || json_path_ == "-") return written;
-    }
+    const Status written = WriteJson(json_path_, {{"steps", steps}});
+    if (!written || json_path_ == "-") return written;
     return WriteReport(json_path_, text);
   }
 

@@ -1,5 +1,3 @@
-#include "cli/run.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -9,6 +7,7 @@
 
 #include "base/message.h"
 #include "base/units.h"
+#include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/sampling_options.h"
@@ -95,8 +94,7 @@ class RunPrompt : public Command {
         if (num_generated_++ == 0) first = Clock::now();
         text_ += update.text;
         if (json_path_ == "-") continue;  // standard output belongs to the JSON
-        if (const Status written = WriteOutput(update.text); !written) return written;
-        if (const Status flushed = FlushOutput(); !flushed) return flushed;
+        if (const Status shown = ShowOutput(update.text); !shown) return shown;
       }
     }
     if (const Status ended = EndLine(); !ended) return ended;
@@ -106,11 +104,7 @@ class RunPrompt : public Command {
   }
 
   // Of the text on standard output.
-  Status EndLine() const {
-    if (json_path_ == "-") return {};
-    const Status written = WriteOutput("\n");
-    return written ? FlushOutput() : written;
-  }
+  Status EndLine() const { return json_path_ == "-" ? Status() : ShowOutput("\n"); }
 
   Status Report() {
     const double prompt_rate = static_cast<double>(num_prompt_tokens_) / first_token_s_;
@@ -122,7 +116,6 @@ class RunPrompt : public Command {
         FormatCount(num_prompt_tokens_, "token"), first_token_s_, prompt_rate,
         FormatCount(static_cast<uint64_t>(num_generated_), "token"), decode_rate, seed_,
         FormatBytes(memory_.peak_bytes()));
-    if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"text", text_},
                                   {"prompt_tokens", num_prompt_tokens_},
                                   {"generated_tokens", num_generated_},

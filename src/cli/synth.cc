@@ -1,5 +1,3 @@
-#include "cli/synth.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -13,6 +11,7 @@
 #include "base/message.h"
 #include "base/units.h"
 #include "checkpoint/synthesize.h"
+#include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
@@ -57,7 +56,6 @@ class Synth : public Command {
               FormatBytes(summary->size_bytes),
               summary->num_shards == 1 ? "one file" : fmt::format("{} shards", summary->num_shards),
               elapsed_s, FormatBytes(static_cast<uint64_t>(rate)), directory_);
-    if (json_path_.empty()) return {};
     return WriteJson(json_path_, {{"tensors", summary->num_tensors},
                                   {"shards", summary->num_shards},
                                   {"bytes", summary->size_bytes},

@@ -1,5 +1,3 @@
-#include "cli/synth.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,7 +10,7 @@
 #include "base/read_file.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/command_line.h"
-#include "cli/inspect.h"
+#include "cli/commands.h"
 
 namespace convene::cli {
 namespace {

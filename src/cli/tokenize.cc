@@ -1,5 +1,3 @@
-#include "cli/tokenize.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "cli/commands.h"
 #include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/token_file.h"
@@ -82,7 +81,8 @@ class Tokenize : public Command {
       const Status written = WriteJson(json_path_, {{"count", ids->size()}, {"ids", *ids}});
       if (!written || json_path_ == "-") return written;
     }
-    return pieces_ ? WritePieces(*tokenizer, *ids) : WriteIds(*ids);
+    if (pieces_) return WritePieces(*tokenizer, *ids);
+    return ShowOutput(fmt::format("{}\n", fmt::join(*ids, " ")));
   }
 
  private:
@@ -111,18 +111,8 @@ class Tokenize : public Command {
                                      : fmt::format("{}\n", fmt::join(*ids, " ")));
     });
     if (!encoded) return encoded;
-    if (!json_path_.empty()) {
-      const Status written = WriteJson(json_path_, {{"count", count}, {"ids", all}});
-      if (!written) return written;
-    }
-    return FlushOutput();
-  }
-
-  static Status WriteIds(const std::vector<int32_t>& ids) {
-    if (const Status written = WriteOutput(fmt::format("{}\n", fmt::join(ids, " "))); !written) {
-      return written;
-    }
-    return FlushOutput();
+    const Status written = WriteJson(json_path_, {{"count", count}, {"ids", all}});
+    return written ? FlushOutput() : written;
   }
 
   static Status WritePieces(const text::Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
@@ -130,9 +120,7 @@ class Tokenize : public Command {
       const Result<std::string> bytes = tokenizer.BytesOf(id);
       if (!bytes) return bytes.error();
       const std::string line = fmt::format("{:>7} {}\n", id, JsonString(*bytes));
-      if (const Status written = WriteOutput(line); !written) {
-        return written;
-      }
+      if (const Status written = WriteOutput(line); !written) return written;
     }
     return FlushOutput();
   }
@@ -171,12 +159,9 @@ class Detokenize : public Command {
     if (!ids) return ids.error();
     const Result<std::string> text = tokenizer->Decode(*ids, skip_special_);
     if (!text) return text.error();
-    if (!json_path_.empty()) {
-      const Status written = WriteJson(json_path_, {{"count", ids->size()}, {"text", *text}});
-      if (!written || json_path_ == "-") return written;
-    }
-    if (const Status written = WriteOutput(*text + "\n"); !written) return written;
-    return FlushOutput();
+    const Status written = WriteJson(json_path_, {{"count", ids->size()}, {"text", *text}});
+    if (!written || json_path_ == "-") return written;
+    return ShowOutput(*text + "\n");
   }
 
  private:
@@ -200,11 +185,8 @@ class Detokenize : public Command {
       return WriteOutput((lines_.json ? JsonString(*text) : *text) + "\n");
     });
     if (!decoded) return decoded;
-    if (!json_path_.empty()) {
-      const Status written = WriteJson(json_path_, {{"count", count}, {"texts", all}});
-      if (!written) return written;
-    }
-    return FlushOutput();
+    const Status written = WriteJson(json_path_, {{"count", count}, {"texts", all}});
+    return written ? FlushOutput() : written;
   }
 
   std::string directory_;

@@ -31,12 +31,8 @@ void WatchOptions::AddOptions(CLI::App& app) {
 }
 
 Status WatchOptions::Write() const {
-  if (!routing_path_.empty()) {
-    if (const Status written = WriteJson(routing_path_, RoutingJson(watch_.expert_tokens()));
-        !written) {
-      return written;
-    }
-  }
+  const Status written = WriteJson(routing_path_, RoutingJson(watch_.expert_tokens()));
+  if (!written) return written;
   if (trace_path_.empty()) return {};
   return WriteText(trace_path_, drawing::TraceJson(watch_.MakeTrace()));
 }

@@ -199,12 +199,6 @@ std::string_view Name(WireFormat format) {
   return format == WireFormat::kF32 ? "f32" : format == WireFormat::kBf16 ? "bf16" : "fp8";
 }
 
-std::optional<WireFormat> WireFormatFromName(std::string_view name) {
-  for (const WireFormat format : {WireFormat::kF32, WireFormat::kBf16, WireFormat::kE4m3})
-    if (name == Name(format)) return format;
-  return std::nullopt;
-}
-
 void EncodeRow(WireFormat format, std::span<const float> row, std::byte* wire) {
   EncodeChosen(format, row, wire);
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -19,7 +18,6 @@ enum class WireFormat {
 
 // "f32", "bf16", "fp8".
 std::string_view Name(WireFormat format);
-std::optional<WireFormat> WireFormatFromName(std::string_view name);
 
 // Of a row of `cols` numbers, padded to a multiple of 4.
 constexpr size_t RowBytes(WireFormat format, size_t cols) {

@@ -58,11 +58,6 @@ TEST(WireFormat, RowsArePaddedToFourBytesWithZeros) {
   }
 }
 
-TEST(WireFormat, NamesAreReadAsTheyAreWritten) {
-  for (const WireFormat format : kFormats) EXPECT_EQ(WireFormatFromName(Name(format)), format);
-  EXPECT_EQ(WireFormatFromName("fp16"), std::nullopt);
-}
-
 // These tests run once more for each instruction set that may be forced (src/CMakeLists.txt).
 TEST(WireFormat, RowsHaveTheSameBitsOnEveryInstructionSet) {
   // Not the library's distribution, which differs between libraries.

@@ -105,9 +105,9 @@ Result<uint64_t> WriteFile(TestFile& file, const std::string& directory, std::sp
     if (written_bytes >= kMinFileBytes && elapsed.count() > budget_s) break;
   }
   if (fsync(file.fd()) != 0) {
-    return SystemError(fmt::format("cannot write a test file of {} to {}",
-                                   FormatBytes(written_bytes), directory),
-                       errno);
+    return SystemError(
+        fmt::format("cannot write a test file of {} to {}", FormatBytes(written_bytes), directory),
+        errno);
   }
   return written_bytes;
 }

@@ -9,29 +9,30 @@ namespace {
 
 struct CaseMapping {
   char32_t from;
-  std::string_view to;
+  std::string_view upper;
+  std::string_view title = {};  // empty: one character
 };
 struct CodePointRange {
   char32_t first, last;
 };
 
 // SpecialCasing.txt, without its conditions.
-constexpr CaseMapping kUpper[] = {
-    {0x00DF, "SS"},
-    {0x0149, "\xCA\xBCN"},
-    {0x01F0, "J\xCC\x8C"},
-    {0x0390, "\xCE\x99\xCC\x88\xCC\x81"},
-    {0x03B0, "\xCE\xA5\xCC\x88\xCC\x81"},
-    {0x0587, "\xD4\xB5\xD5\x92"},
-    {0x1E96, "H\xCC\xB1"},
-    {0x1E97, "T\xCC\x88"},
-    {0x1E98, "W\xCC\x8A"},
-    {0x1E99, "Y\xCC\x8A"},
-    {0x1E9A, "A\xCA\xBE"},
-    {0x1F50, "\xCE\xA5\xCC\x93"},
-    {0x1F52, "\xCE\xA5\xCC\x93\xCC\x80"},
-    {0x1F54, "\xCE\xA5\xCC\x93\xCC\x81"},
-    {0x1F56, "\xCE\xA5\xCC\x93\xCD\x82"},
+constexpr CaseMapping kSpecialCases[] = {
+    {0x00DF, "SS", "Ss"},
+    {0x0149, "\xCA\xBCN", "\xCA\xBCN"},
+    {0x01F0, "J\xCC\x8C", "J\xCC\x8C"},
+    {0x0390, "\xCE\x99\xCC\x88\xCC\x81", "\xCE\x99\xCC\x88\xCC\x81"},
+    {0x03B0, "\xCE\xA5\xCC\x88\xCC\x81", "\xCE\xA5\xCC\x88\xCC\x81"},
+    {0x0587, "\xD4\xB5\xD5\x92", "\xD4\xB5\xD6\x82"},
+    {0x1E96, "H\xCC\xB1", "H\xCC\xB1"},
+    {0x1E97, "T\xCC\x88", "T\xCC\x88"},
+    {0x1E98, "W\xCC\x8A", "W\xCC\x8A"},
+    {0x1E99, "Y\xCC\x8A", "Y\xCC\x8A"},
+    {0x1E9A, "A\xCA\xBE", "A\xCA\xBE"},
+    {0x1F50, "\xCE\xA5\xCC\x93", "\xCE\xA5\xCC\x93"},
+    {0x1F52, "\xCE\xA5\xCC\x93\xCC\x80", "\xCE\xA5\xCC\x93\xCC\x80"},
+    {0x1F54, "\xCE\xA5\xCC\x93\xCC\x81", "\xCE\xA5\xCC\x93\xCC\x81"},
+    {0x1F56, "\xCE\xA5\xCC\x93\xCD\x82", "\xCE\xA5\xCC\x93\xCD\x82"},
     {0x1F80, "\xE1\xBC\x88\xCE\x99"},
     {0x1F81, "\xE1\xBC\x89\xCE\x99"},
     {0x1F82, "\xE1\xBC\x8A\xCE\x99"},
@@ -80,96 +81,45 @@ constexpr CaseMapping kUpper[] = {
     {0x1FAD, "\xE1\xBD\xAD\xCE\x99"},
     {0x1FAE, "\xE1\xBD\xAE\xCE\x99"},
     {0x1FAF, "\xE1\xBD\xAF\xCE\x99"},
-    {0x1FB2, "\xE1\xBE\xBA\xCE\x99"},
+    {0x1FB2, "\xE1\xBE\xBA\xCE\x99", "\xE1\xBE\xBA\xCD\x85"},
     {0x1FB3, "\xCE\x91\xCE\x99"},
-    {0x1FB4, "\xCE\x86\xCE\x99"},
-    {0x1FB6, "\xCE\x91\xCD\x82"},
-    {0x1FB7, "\xCE\x91\xCD\x82\xCE\x99"},
+    {0x1FB4, "\xCE\x86\xCE\x99", "\xCE\x86\xCD\x85"},
+    {0x1FB6, "\xCE\x91\xCD\x82", "\xCE\x91\xCD\x82"},
+    {0x1FB7, "\xCE\x91\xCD\x82\xCE\x99", "\xCE\x91\xCD\x82\xCD\x85"},
     {0x1FBC, "\xCE\x91\xCE\x99"},
-    {0x1FC2, "\xE1\xBF\x8A\xCE\x99"},
+    {0x1FC2, "\xE1\xBF\x8A\xCE\x99", "\xE1\xBF\x8A\xCD\x85"},
     {0x1FC3, "\xCE\x97\xCE\x99"},
-    {0x1FC4, "\xCE\x89\xCE\x99"},
-    {0x1FC6, "\xCE\x97\xCD\x82"},
-    {0x1FC7, "\xCE\x97\xCD\x82\xCE\x99"},
+    {0x1FC4, "\xCE\x89\xCE\x99", "\xCE\x89\xCD\x85"},
+    {0x1FC6, "\xCE\x97\xCD\x82", "\xCE\x97\xCD\x82"},
+    {0x1FC7, "\xCE\x97\xCD\x82\xCE\x99", "\xCE\x97\xCD\x82\xCD\x85"},
     {0x1FCC, "\xCE\x97\xCE\x99"},
-    {0x1FD2, "\xCE\x99\xCC\x88\xCC\x80"},
-    {0x1FD3, "\xCE\x99\xCC\x88\xCC\x81"},
-    {0x1FD6, "\xCE\x99\xCD\x82"},
-    {0x1FD7, "\xCE\x99\xCC\x88\xCD\x82"},
-    {0x1FE2, "\xCE\xA5\xCC\x88\xCC\x80"},
-    {0x1FE3, "\xCE\xA5\xCC\x88\xCC\x81"},
-    {0x1FE4, "\xCE\xA1\xCC\x93"},
-    {0x1FE6, "\xCE\xA5\xCD\x82"},
-    {0x1FE7, "\xCE\xA5\xCC\x88\xCD\x82"},
-    {0x1FF2, "\xE1\xBF\xBA\xCE\x99"},
+    {0x1FD2, "\xCE\x99\xCC\x88\xCC\x80", "\xCE\x99\xCC\x88\xCC\x80"},
+    {0x1FD3, "\xCE\x99\xCC\x88\xCC\x81", "\xCE\x99\xCC\x88\xCC\x81"},
+    {0x1FD6, "\xCE\x99\xCD\x82", "\xCE\x99\xCD\x82"},
+    {0x1FD7, "\xCE\x99\xCC\x88\xCD\x82", "\xCE\x99\xCC\x88\xCD\x82"},
+    {0x1FE2, "\xCE\xA5\xCC\x88\xCC\x80", "\xCE\xA5\xCC\x88\xCC\x80"},
+    {0x1FE3, "\xCE\xA5\xCC\x88\xCC\x81", "\xCE\xA5\xCC\x88\xCC\x81"},
+    {0x1FE4, "\xCE\xA1\xCC\x93", "\xCE\xA1\xCC\x93"},
+    {0x1FE6, "\xCE\xA5\xCD\x82", "\xCE\xA5\xCD\x82"},
+    {0x1FE7, "\xCE\xA5\xCC\x88\xCD\x82", "\xCE\xA5\xCC\x88\xCD\x82"},
+    {0x1FF2, "\xE1\xBF\xBA\xCE\x99", "\xE1\xBF\xBA\xCD\x85"},
     {0x1FF3, "\xCE\xA9\xCE\x99"},
-    {0x1FF4, "\xCE\x8F\xCE\x99"},
-    {0x1FF6, "\xCE\xA9\xCD\x82"},
-    {0x1FF7, "\xCE\xA9\xCD\x82\xCE\x99"},
+    {0x1FF4, "\xCE\x8F\xCE\x99", "\xCE\x8F\xCD\x85"},
+    {0x1FF6, "\xCE\xA9\xCD\x82", "\xCE\xA9\xCD\x82"},
+    {0x1FF7, "\xCE\xA9\xCD\x82\xCE\x99", "\xCE\xA9\xCD\x82\xCD\x85"},
     {0x1FFC, "\xCE\xA9\xCE\x99"},
-    {0xFB00, "FF"},
-    {0xFB01, "FI"},
-    {0xFB02, "FL"},
-    {0xFB03, "FFI"},
-    {0xFB04, "FFL"},
-    {0xFB05, "ST"},
-    {0xFB06, "ST"},
-    {0xFB13, "\xD5\x84\xD5\x86"},
-    {0xFB14, "\xD5\x84\xD4\xB5"},
-    {0xFB15, "\xD5\x84\xD4\xBB"},
-    {0xFB16, "\xD5\x8E\xD5\x86"},
-    {0xFB17, "\xD5\x84\xD4\xBD"},
-};
-
-constexpr CaseMapping kTitle[] = {
-    {0x00DF, "Ss"},
-    {0x0149, "\xCA\xBCN"},
-    {0x01F0, "J\xCC\x8C"},
-    {0x0390, "\xCE\x99\xCC\x88\xCC\x81"},
-    {0x03B0, "\xCE\xA5\xCC\x88\xCC\x81"},
-    {0x0587, "\xD4\xB5\xD6\x82"},
-    {0x1E96, "H\xCC\xB1"},
-    {0x1E97, "T\xCC\x88"},
-    {0x1E98, "W\xCC\x8A"},
-    {0x1E99, "Y\xCC\x8A"},
-    {0x1E9A, "A\xCA\xBE"},
-    {0x1F50, "\xCE\xA5\xCC\x93"},
-    {0x1F52, "\xCE\xA5\xCC\x93\xCC\x80"},
-    {0x1F54, "\xCE\xA5\xCC\x93\xCC\x81"},
-    {0x1F56, "\xCE\xA5\xCC\x93\xCD\x82"},
-    {0x1FB2, "\xE1\xBE\xBA\xCD\x85"},
-    {0x1FB4, "\xCE\x86\xCD\x85"},
-    {0x1FB6, "\xCE\x91\xCD\x82"},
-    {0x1FB7, "\xCE\x91\xCD\x82\xCD\x85"},
-    {0x1FC2, "\xE1\xBF\x8A\xCD\x85"},
-    {0x1FC4, "\xCE\x89\xCD\x85"},
-    {0x1FC6, "\xCE\x97\xCD\x82"},
-    {0x1FC7, "\xCE\x97\xCD\x82\xCD\x85"},
-    {0x1FD2, "\xCE\x99\xCC\x88\xCC\x80"},
-    {0x1FD3, "\xCE\x99\xCC\x88\xCC\x81"},
-    {0x1FD6, "\xCE\x99\xCD\x82"},
-    {0x1FD7, "\xCE\x99\xCC\x88\xCD\x82"},
-    {0x1FE2, "\xCE\xA5\xCC\x88\xCC\x80"},
-    {0x1FE3, "\xCE\xA5\xCC\x88\xCC\x81"},
-    {0x1FE4, "\xCE\xA1\xCC\x93"},
-    {0x1FE6, "\xCE\xA5\xCD\x82"},
-    {0x1FE7, "\xCE\xA5\xCC\x88\xCD\x82"},
-    {0x1FF2, "\xE1\xBF\xBA\xCD\x85"},
-    {0x1FF4, "\xCE\x8F\xCD\x85"},
-    {0x1FF6, "\xCE\xA9\xCD\x82"},
-    {0x1FF7, "\xCE\xA9\xCD\x82\xCD\x85"},
-    {0xFB00, "Ff"},
-    {0xFB01, "Fi"},
-    {0xFB02, "Fl"},
-    {0xFB03, "Ffi"},
-    {0xFB04, "Ffl"},
-    {0xFB05, "St"},
-    {0xFB06, "St"},
-    {0xFB13, "\xD5\x84\xD5\xB6"},
-    {0xFB14, "\xD5\x84\xD5\xA5"},
-    {0xFB15, "\xD5\x84\xD5\xAB"},
-    {0xFB16, "\xD5\x8E\xD5\xB6"},
-    {0xFB17, "\xD5\x84\xD5\xAD"},
+    {0xFB00, "FF", "Ff"},
+    {0xFB01, "FI", "Fi"},
+    {0xFB02, "FL", "Fl"},
+    {0xFB03, "FFI", "Ffi"},
+    {0xFB04, "FFL", "Ffl"},
+    {0xFB05, "ST", "St"},
+    {0xFB06, "ST", "St"},
+    {0xFB13, "\xD5\x84\xD5\x86", "\xD5\x84\xD5\xB6"},
+    {0xFB14, "\xD5\x84\xD4\xB5", "\xD5\x84\xD5\xA5"},
+    {0xFB15, "\xD5\x84\xD4\xBB", "\xD5\x84\xD5\xAB"},
+    {0xFB16, "\xD5\x8E\xD5\x86", "\xD5\x8E\xD5\xB6"},
+    {0xFB17, "\xD5\x84\xD4\xBD", "\xD5\x84\xD5\xAD"},
 };
 
 // DerivedCoreProperties.txt: Lowercase but not Ll, Uppercase but not Lu.
@@ -195,12 +145,10 @@ constexpr CodePointRange kOtherDigit[] = {
     {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
 };
 
-template <size_t N>
-std::string_view Lookup(const CaseMapping (&table)[N], char32_t c) {
-  const auto found = std::lower_bound(
-      std::begin(table), std::end(table), c,
-      [](const CaseMapping& mapping, char32_t wanted) { return mapping.from < wanted; });
-  return found != std::end(table) && found->from == c ? found->to : std::string_view();
+const CaseMapping& Lookup(char32_t c) {
+  static constexpr CaseMapping kNone = {};
+  const auto found = std::ranges::lower_bound(kSpecialCases, c, {}, &CaseMapping::from);
+  return found != std::end(kSpecialCases) && found->from == c ? *found : kNone;
 }
 
 template <size_t N>
@@ -212,8 +160,8 @@ bool Contains(const CodePointRange (&table)[N], char32_t c) {
 
 }  // namespace
 
-std::string_view SpecialUpper(char32_t c) { return Lookup(kUpper, c); }
-std::string_view SpecialTitle(char32_t c) { return Lookup(kTitle, c); }
+std::string_view SpecialUpper(char32_t c) { return Lookup(c).upper; }
+std::string_view SpecialTitle(char32_t c) { return Lookup(c).title; }
 bool IsOtherLowercase(char32_t c) { return Contains(kOtherLowercase, c); }
 bool IsOtherUppercase(char32_t c) { return Contains(kOtherUppercase, c); }
 bool IsOtherDigit(char32_t c) { return Contains(kOtherDigit, c); }

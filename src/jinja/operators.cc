@@ -13,36 +13,15 @@
 namespace convene::jinja {
 namespace {
 
-std::string_view Symbol(BinaryOperator op) {
-  switch (op) {
-    case BinaryOperator::kAdd:
-      return "+";
-    case BinaryOperator::kSubtract:
-      return "-";
-    case BinaryOperator::kMultiply:
-      return "*";
-    case BinaryOperator::kDivide:
-      return "/";
-    case BinaryOperator::kFloorDivide:
-      return "//";
-    case BinaryOperator::kModulo:
-      return "%";
-    case BinaryOperator::kPower:
-      return "** or pow()";
-    case BinaryOperator::kAnd:
-    case BinaryOperator::kOr:
-      break;
-  }
-  CHECK(false, "operator {}", static_cast<int>(op));
-  return "";
-}
+// Of those that fail on types, which `and` and `or` never do.
+constexpr std::string_view kSymbols[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
 Value FailTypes(Run& run, BinaryOperator op, const Value& a, const Value& b) {
   for (const Value* operand : {&a, &b}) {
     if (operand->IsUndefined()) return run.Fail(operand->AsUndefined().message);
   }
-  return run.Fail(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", Symbol(op),
-                              TypeName(a), TypeName(b)));
+  return run.Fail(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'",
+                              kSymbols[static_cast<size_t>(op)], TypeName(a), TypeName(b)));
 }
 
 Value FailOverflow(Run& run) {

@@ -1,8 +1,8 @@
 #include "jinja/value.h"
 
 #include <algorithm>
+#include <iterator>
 
-#include "base/check.h"
 #include "jinja/compare.h"
 
 namespace convene::jinja {
@@ -110,58 +110,17 @@ bool IsTrue(const Value& value) {
 }
 
 std::string_view TypeName(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kMissing:
-      return "missing";
-    case Kind::kUndefined:
-      return "Undefined";
-    case Kind::kNone:
-      return "NoneType";
-    case Kind::kBool:
-      return "bool";
-    case Kind::kInt:
-      return "int";
-    case Kind::kFloat:
-      return "float";
-    case Kind::kString:
-      return value.String().safe ? "Markup" : "str";
-    case Kind::kList:
-      return "list";
-    case Kind::kTuple:
-      return "tuple";
-    case Kind::kDict:
-      return "dict";
-    case Kind::kDictView:
-      switch (value.Get<DictView>().part) {
-        case DictView::Part::kKeys:
-          return "dict_keys";
-        case DictView::Part::kValues:
-          return "dict_values";
-        case DictView::Part::kItems:
-          return "dict_items";
-      }
-      break;
-    case Kind::kRange:
-      return "range";
-    case Kind::kIterator:
-      return "generator";
-    case Kind::kNamespace:
-      return "Namespace";
-    case Kind::kLoop:
-      return "LoopContext";
-    case Kind::kMacro:
-      return "Macro";
-    case Kind::kCycler:
-      return "Cycler";
-    case Kind::kJoiner:
-      return "Joiner";
-    case Kind::kFunction:
-      return "function";
-    case Kind::kMethod:
-      return "builtin_function_or_method";
-  }
-  CHECK(false, "kind {}", static_cast<int>(value.kind()));
-  return "";
+  // By kind; a view of a dict has the name of its part.
+  constexpr std::string_view kNames[] = {
+      "missing", "Undefined", "NoneType",  "bool",      "int",
+      "float",   "str",       "list",      "tuple",     "dict",
+      "",        "range",     "generator", "Namespace", "LoopContext",
+      "Macro",   "Cycler",    "Joiner",    "function",  "builtin_function_or_method"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Kind::kMethod) + 1);
+  constexpr std::string_view kViewNames[] = {"dict_keys", "dict_values", "dict_items"};
+  if (value.IsString() && value.String().safe) return "Markup";
+  if (value.Is(Kind::kDictView)) return kViewNames[static_cast<size_t>(value.Get<DictView>().part)];
+  return kNames[static_cast<size_t>(value.kind())];
 }
 
 std::string ObjectName(const Value& value) {

@@ -79,27 +79,10 @@ void AddLayer(const ModelSpec& spec, const LayerSpec& layer, double tokens, doub
 }  // namespace
 
 std::string_view Name(TensorKind kind) {
-  switch (kind) {
-    case TensorKind::kEmbedding:
-      return "embedding";
-    case TensorKind::kAttention:
-      return "attention";
-    case TensorKind::kCrossAttention:
-      return "cross attention";
-    case TensorKind::kNorms:
-      return "norms";
-    case TensorKind::kRouter:
-      return "router";
-    case TensorKind::kExperts:
-      return "experts";
-    case TensorKind::kSharedExperts:
-      return "shared experts";
-    case TensorKind::kDenseFfn:
-      return "dense FFN";
-    case TensorKind::kHead:
-      return "head";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, kNumTensorKinds> kNames = {
+      "embedding", "attention",      "cross attention", "norms", "router",
+      "experts",   "shared experts", "dense FFN",       "head"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 TensorKind KindOf(TensorRole role) {

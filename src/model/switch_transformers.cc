@@ -80,13 +80,9 @@ class StackBinder {
     Matrix(kRouter, -1, ffn + "mlp.router.classifier.weight", layer.moe->num_experts,
            spec_.hidden_size);
     if (layer.moe->router_bias) {
-      spec_.tensors.push_back({.role = kRouterBias,
-                               .encoder = encoder_,
-                               .layer = layer_,
-                               .name = ffn + "mlp.router.classifier.bias",
-                               .stored_shape = {layer.moe->num_experts},
-                               .rows = layer.moe->num_experts,
-                               .cols = 1});
+      BindVector(spec_, kRouterBias, layer_, ffn + "mlp.router.classifier.bias",
+                 layer.moe->num_experts);
+      spec_.tensors.back().encoder = encoder_;
     }
     for (int expert = 0; expert < layer.moe->num_experts; ++expert) {
       BindFfn(expert, fmt::format("{}mlp.experts.expert_{}.", ffn, expert), kExpertUp, kExpertDown,

@@ -8,19 +8,8 @@
 namespace convene::tensor {
 
 std::string_view Name(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF16:
-      return "F16";
-    case DType::kBf16:
-      return "BF16";
-    case DType::kE4m3:
-      return "F8_E4M3";
-    case DType::kE2m1:
-      return "MXFP4";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"F32", "F16", "BF16", "F8_E4M3", "MXFP4"};
+  return kNames[static_cast<size_t>(dtype)];
 }
 
 std::optional<DType> DTypeFromName(std::string_view name) {

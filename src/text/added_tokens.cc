@@ -27,27 +27,6 @@ bool BeginsWithWord(std::string_view text) {
   return end > 0 && IsWordCharacter(text.substr(0, end));
 }
 
-// Where the white space before `end` begins.
-size_t SkipSpaceBackward(std::string_view text, size_t end) {
-  while (end > 0) {
-    const size_t begin = PreviousCharacter(text, end);
-    size_t at = begin;
-    if (!IsWhitespace(ReadCodePoint(text, &at))) break;
-    end = begin;
-  }
-  return end;
-}
-
-// Where the white space from `begin` on ends.
-size_t SkipSpaceForward(std::string_view text, size_t begin) {
-  while (begin < text.size()) {
-    size_t at = begin;
-    if (!IsWhitespace(ReadCodePoint(text, &at))) break;
-    begin = at;
-  }
-  return begin;
-}
-
 }  // namespace
 
 void AddedTokens::Trie::Insert(std::string_view key, int32_t value) {

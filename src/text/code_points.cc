@@ -54,6 +54,25 @@ bool IsMark(char32_t c) {
          IsInRanges(c, MoreMarks());
 }
 
+size_t SkipSpaceForward(std::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    size_t at = begin;
+    if (!IsWhitespace(ReadCodePoint(text, &at))) break;
+    begin = at;
+  }
+  return begin;
+}
+
+size_t SkipSpaceBackward(std::string_view text, size_t end) {
+  while (end > 0) {
+    const size_t begin = PreviousCharacter(text, end);
+    size_t at = begin;
+    if (!IsWhitespace(ReadCodePoint(text, &at))) break;
+    end = begin;
+  }
+  return end;
+}
+
 void AppendLowerCase(char32_t c, std::string* text) {
   if (c == 0x130) {  // the only letter whose lower case is two code points
     text->append("i\xcc\x87");

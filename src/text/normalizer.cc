@@ -139,20 +139,9 @@ void ApplyStep(StripAccents /*step*/, NormalizedText* text) {
 void ApplyStep(const Strip& step, NormalizedText* text) {
   Rewriter rewriter(text);
   const std::string_view source = rewriter.source();
-  size_t begin = 0;
-  size_t end = source.size();
-  while (step.left && begin < end) {
-    size_t next = begin;
-    if (!IsWhitespace(ReadCodePoint(source, &next))) break;
-    begin = next;
-  }
-  while (step.right && end > begin) {
-    const size_t last = PreviousCharacter(source, end);
-    size_t at = last;
-    if (!IsWhitespace(ReadCodePoint(source, &at))) break;
-    end = last;
-  }
-  rewriter.Keep(begin, end);
+  const size_t begin = step.left ? SkipSpaceForward(source, 0) : 0;
+  const size_t end = step.right ? SkipSpaceBackward(source, source.size()) : source.size();
+  rewriter.Keep(begin, std::max(begin, end));
 }
 
 Status ApplyStep(const Replace& step, size_t original_bytes, NormalizedText* text) {

@@ -1,0 +1,63 @@
+// The subcommands of convene, each in the file of its name. Their options and summaries are not
+// here (commands.cc).
+#pragma once
+
+#include <memory>
+
+#include "cli/command.h"
+
+namespace convene::cli {
+
+// One prompt, continued as the model would; the text streams to standard output.
+std::unique_ptr<Command> MakeRun();
+
+// A conversation in a terminal, or with one line of standard input per turn.
+std::unique_ptr<Command> MakeChat();
+
+// A file of OpenAI batch requests, many at a time, results appended as they finish; a rerun goes on
+// where the last one stopped.
+std::unique_ptr<Command> MakeBatch();
+
+// Writes an encoder's hidden states of given inputs to a file.
+std::unique_ptr<Command> MakeEncode();
+
+// A model's tokenizer by itself. They load no weights.
+std::unique_ptr<Command> MakeTokenize();
+std::unique_ptr<Command> MakeDetokenize();
+
+// What a model is, how big it is and what it would need here. Loads no weights.
+std::unique_ptr<Command> MakeInspect();
+
+// The model's raw output for given tokens, to compare with other engines. It needs no tokenizer.
+std::unique_ptr<Command> MakeLogits();
+
+// How well a model predicts a text, comparable with other engines: windows that do not overlap,
+// each scored from its second token on.
+std::unique_ptr<Command> MakePerplexity();
+
+// What a format of weights, activations or KV cache changes in a model's answers, and what rounding
+// does to its weights. Speed is bench's matter.
+std::unique_ptr<Command> MakeCompare();
+
+// How fast a model prefills and decodes here, beside what the machine could do.
+std::unique_ptr<Command> MakeBench();
+
+// The steps of a trace as figures, and one of them as a picture.
+std::unique_ptr<Command> MakeReport();
+std::unique_ptr<Command> MakeGantt();
+
+// This machine's peaks, printed and kept in the user's cache directory.
+std::unique_ptr<Command> MakeMeasure();
+
+// A model directory with its weights packed in a format, ready to be mapped.
+std::unique_ptr<Command> MakeQuantize();
+
+// A checkpoint of a real model's shape with random weights, for performance work. The weights
+// themselves are checkpoint/synthesize.h.
+std::unique_ptr<Command> MakeSynth();
+
+// Scripts that let a shell complete commands, options and their values, made from the commands'
+// definitions.
+std::unique_ptr<Command> MakeCompletion();
+
+}  // namespace convene::cli
