@@ -1,5 +1,5 @@
 // What can be said about a model without loading it: its spec, its size, what a run here would
-// need. How that is shown is cli/inspect.h.
+// need. How that is shown is cli/inspect.cc.
 #pragma once
 
 #include <cstdint>
