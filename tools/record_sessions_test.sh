@@ -23,8 +23,8 @@ document() {
   printf '%s\n' 'Before.' '' '<!-- session exact -->' '    $ build/release/convene text | cat' \
     "     $2" '' '    of lines' '<!-- end of session -->' 'Between.' '<!-- session figures -->' \
     '    $ build/release/convene figures 7.25' \
-    "    $3, steps of at most 512 tokens" '    pp8 1  9,999.0 KiB 1.5' '<!-- end of session -->' \
-    'After.' >"$work/$1"
+    "    $3, steps of at most 512 tokens" '    pp8 1  9,999.0 KiB 1.5' '    More than 100 % of a peak' \
+    '<!-- end of session -->' 'After.' >"$work/$1"
 }
 check() { "$record" --check "$work/convene" "$work/$1" >"$work/log" 2>&1; }
 
@@ -46,7 +46,7 @@ grep -q '^Before.$' "$work/written" && grep -q '^Between.$' "$work/written" &&
 sed 's/convene text/convene broken/' "$work/same" >"$work/broken"
 if check broken; then fail "a command that fails was accepted"; fi
 grep -q 'fails with status 3' "$work/log" || fail "no status: $(cat "$work/log")"
-for end in 8 14; do
+for end in 8 15; do
   sed "${end}d" "$work/same" >"$work/open"
   if check open; then fail "a session without its end in line $end was accepted"; fi
 done
