@@ -1,8 +1,8 @@
 // What libFuzzer and the address sanitizer ask of every target here: how inputs are changed, and
 // how much is remembered of memory that was freed.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "token_mutator.h"
@@ -18,7 +18,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   TokenMutator mutator(seed);
   const bool is_changed = mutator.Change(&text);
   if (!is_changed || text.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
-  std::memcpy(data, text.data(), text.size());
+  std::copy(text.begin(), text.end(), data);
   return text.size();
 }
 

@@ -53,13 +53,13 @@ void OnBusError(int, siginfo_t* info, void*) {
 
 // Every rank runs this before it maps anything.
 void WatchBusErrors() {
-  static const bool kIsWatched = [] {
+  static const bool is_watched = [] {
     struct sigaction action = {};
     action.sa_sigaction = OnBusError;
     action.sa_flags = SA_SIGINFO;
     return sigaction(SIGBUS, &action, &action_before) == 0;
   }();
-  CHECK(kIsWatched);
+  CHECK(is_watched);
 }
 
 void Register(const std::string& path, std::span<const std::byte> bytes) {
