@@ -10,7 +10,7 @@ size_t AttentionScratchBytes(int key_dim, int value_dim) {
   const auto unpacked = static_cast<size_t>(KeyBlockBytes(KvFormat::kBf16, key_dim) +
                                             ValueBlockBytes(KvFormat::kBf16, value_dim));
   const auto transposed = static_cast<size_t>(ValueBlockBytes(KvFormat::kF32, value_dim));
-  const auto queries = static_cast<size_t>(2 * kAttentionRows * PaddedHead(key_dim));
+  const size_t queries = size_t{2} * kAttentionRows * PaddedHead(key_dim);
   return scores + outputs + unpacked + transposed + queries;
 }
 

@@ -11,7 +11,7 @@
 namespace convene::schedule {
 
 // What tasks touch. All but the last group belongs to a frame, that is to one micro-batch on one
-// rank (runtime/frame.h).
+// rank (device/frame.h).
 enum class Thing {
   kHidden,   // the residual stream
   kNormed,   // rows after their norm
