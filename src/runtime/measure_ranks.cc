@@ -191,8 +191,8 @@ class Trial : public LaneWork {
     CHECK(done.ok(), "an exchange fails by ending the job");
     const auto& times = executor.timeline().tasks;
     Seconds seconds;
-    if (last >= 0) seconds.exchanging = times[static_cast<size_t>(last)].end;
-    if (compute) seconds.computing = times[static_cast<size_t>(last + 1)].end;
+    if (last >= 0) seconds.exchanging = times[last].end;
+    if (compute) seconds.computing = times[last + 1].end;
     return seconds;
   }
 

@@ -4,7 +4,6 @@
 
 namespace convene::runtime {
 
-using schedule::Size;
 using enum schedule::SizeKind;
 
 void RecordRows(const device::Frame& frame, int rank, int micro_batch, bool encoder,

@@ -96,10 +96,10 @@ class StepBuilder {
   bool (Role::*used_)() const = nullptr;  // null: all
   bool pauses_by_itself_ = true;
   int num_collectives_ = 0;
-  int micro_batch_ = -1;                // that is being built
-  std::vector<schedule::Task>* tasks_;  // where tasks go: the schedule's, or a part's
+  int micro_batch_ = -1;  // that is being built
   std::vector<size_t>* pauses_ = nullptr;
   schedule::Schedule schedule_;
+  std::vector<schedule::Task>* tasks_;  // where tasks go: the schedule's, or a part's
 };
 
 }  // namespace convene::strategy
