@@ -19,7 +19,6 @@ namespace {
 
 using kernels::PackedMatrix;
 using kernels::RowSource;
-using kernels::StoredMatrix;
 
 // Sources of so many bytes are packed together: enough work for all threads, and little enough that
 // the next batch can be read from disk meanwhile and the last one dropped.

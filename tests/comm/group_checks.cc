@@ -94,7 +94,7 @@ void CheckAllToAll(Group& group) {
 void CheckSentBytes(Group& group) {
   const auto others = static_cast<uint64_t>(group.size() - 1);
   uint64_t expected = group.sent_bytes();
-  const auto size_of = [](int from, int to) { return static_cast<size_t>(from * 100 + to * 3000); };
+  const auto size_of = [](int from, int to) { return size_t{100} * from + size_t{3000} * to; };
   for (int queue = 0; queue < kNumQueues; ++queue) {
     Messages messages(group, queue, 50 + queue, size_of);
     for (int to = 0; to < group.size(); ++to) {
