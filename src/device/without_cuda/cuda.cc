@@ -5,11 +5,10 @@
 namespace convene::device {
 
 Result<std::unique_ptr<Device>> MakeCudaDevice(int gpu) {
-  return Unavailable(
-      fmt::format("GPU {} was asked for, but this build of convene has no CUDA; leave that out: "
-                  "the CPU is used "
-                  "where no device is asked for",
-                  gpu));
+  return Unavailable(fmt::format(
+      "GPU {} was asked for, but this build of convene has no CUDA; leave that out: the "
+      "CPU is used where no device is asked for",
+      gpu));
 }
 
 }  // namespace convene::device
