@@ -39,7 +39,7 @@ fi
 say "Running the tests of build/$preset${select[*]:+ (${targets[*]})}"
 ctest --test-dir "build/$preset" --parallel "$(nproc)" --output-on-failure --no-tests=error "${select[@]}" \
   >"build/$preset/test.log" 2>&1 || {
-  grep -v ' Passed ' "build/$preset/test.log" | tail -n 300
+  grep -vE ' Passed |^ +Start ' "build/$preset/test.log" | sed -n '1,300p'
   fail "tests failed under the sanitizers" "One of them again: ctest --test-dir build/$preset -R NAME"
 }
 tail -n 4 "build/$preset/test.log"
