@@ -26,8 +26,9 @@ const ordered_json& Messages() {
   return messages;
 }
 
-const ordered_json& NoMessages() {
-  static const ordered_json messages = ordered_json::array();
+// A conversation without any is refused before a template is rendered.
+const ordered_json& OneMessage() {
+  static const ordered_json messages = ordered_json::parse(R"([{"role": "user", "content": "a"}])");
   return messages;
 }
 
@@ -57,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto chat_template = convene::text::ChatTemplate::Parse(source);
   if (!chat_template) return 0;
   // To convert what a template does not look at would take most of the time.
-  const ordered_json& messages = source.find("messages") == source.npos ? NoMessages() : Messages();
+  const ordered_json& messages = source.find("messages") == source.npos ? OneMessage() : Messages();
   const RenderOptions& options = source.find("tools") == source.npos ? without_tools : all_options;
   const auto first = chat_template->Render(messages, options);
   if (first) {
