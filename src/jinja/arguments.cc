@@ -2,43 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace convene::jinja {
-
-bool Bind(Run& run, std::string_view callee, const Arguments& arguments,
-          std::initializer_list<std::string_view> names, size_t num_required, Value* out) {
-  if (run.failed()) return false;
-  if (arguments.positional.size() > names.size()) {
-    run.Fail(fmt::format("{}() takes at most {} argument{} ({} given)", callee, names.size(),
-                         names.size() == 1 ? "" : "s", arguments.positional.size()));
-    return false;
-  }
-  std::copy(arguments.positional.begin(), arguments.positional.end(), out);
-  for (const auto& [name, value] : arguments.named) {
-    const auto* found = std::find(names.begin(), names.end(), name);
-    if (found == names.end() || name.empty()) {
-      run.Fail(fmt::format("{}() got an unexpected keyword argument '{}'", callee, name));
-      return false;
-    }
-    Value& place = out[found - names.begin()];
-    if (!place.IsMissing()) {
-      run.Fail(fmt::format("{}() got multiple values for argument '{}'", callee, name));
-      return false;
-    }
-    place = value;
-  }
-  for (size_t i = 0; i < num_required; ++i) {
-    if (!out[i].IsMissing()) continue;
-    run.Fail(fmt::format("{}() is missing its argument {} {}", callee, i + 1, names.begin()[i]));
-    return false;
-  }
-  return true;
-}
-
-bool BindNothing(Run& run, std::string_view callee, const Arguments& arguments) {
-  return Bind(run, callee, arguments, {}, 0, nullptr);
-}
 
 std::optional<int64_t> ToInteger(Run& run, const Value& value) {
   if (value.IsInteger()) return value.Int();
@@ -54,8 +18,18 @@ const std::string* ToText(Run& run, const Value& value) {
   return nullptr;
 }
 
+bool IsGiven(const Value& argument) { return !argument.IsMissing() && !argument.IsNone(); }
+
+Value NoneIfMissing(const Value& argument) {
+  return argument.IsMissing() ? Value(None{}) : argument;
+}
+
 bool IsTrueOr(const Value& argument, bool otherwise) {
   return argument.IsMissing() ? otherwise : IsTrue(argument);
+}
+
+int64_t IntegerOr(Run& run, const Value& argument, int64_t otherwise) {
+  return argument.IsMissing() ? otherwise : ToInteger(run, argument).value_or(0);
 }
 
 }  // namespace convene::jinja

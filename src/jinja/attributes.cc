@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "jinja/methods.h"
+#include "jinja/builtins.h"
 #include "jinja/repr.h"
 #include "jinja/sequence.h"
 #include "jinja/syntax.h"
@@ -109,8 +109,8 @@ Value UndefinedAttribute(Run& run, const Value& object, std::string_view name) {
 }
 
 Value OwnAttribute(Run& run, const Value& object, std::string_view name) {
-  if (const MethodEntry* method = FindMethod(object, name)) {
-    return method->changes_self ? Unsafe(run, object, name) : run.NewMethod(object, method);
+  if (const Builtin* method = FindMethod(object, name)) {
+    return method->changes_self() ? Unsafe(run, object, name) : run.NewMethod(object, method);
   }
   return DataAttribute(run, object, name);
 }

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 
-#include "jinja/functions.h"
+#include "jinja/builtins.h"
 #include "jinja/interpreter.h"
-#include "jinja/methods.h"
 #include "jinja/nested_evaluation.h"
 #include "jinja/repr.h"
 #include "jinja/sequence.h"
@@ -77,13 +76,10 @@ Value Interpreter::Invoke(const Value& callee, Arguments arguments) {
     case Kind::kMacro:
       return InvokeMacro(callee.Get<MacroValue>(), std::move(arguments));
     case Kind::kFunction:
-      return callee.Get<const FunctionEntry*>()->call(run_, arguments);
+      return callee.Get<const Builtin*>()->Call(run_, {}, arguments);
     case Kind::kMethod: {
       const Method& method = callee.Get<Method>();
-      const Value& self = method.self->values[0];
-      if (method.entry->call != nullptr) return method.entry->call(run_, self, arguments);
-      return run_.Fail(fmt::format("the method '{}' of '{}' is not supported", method.entry->name,
-                                   TypeName(self)));
+      return method.entry->Call(run_, method.self->values[0], arguments);
     }
     case Kind::kJoiner:
       return InvokeJoiner(run_, *callee.Get<std::shared_ptr<Joiner>>());

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <functional>
 
-#include "jinja/sequence.h"
-
 namespace convene::jinja {
 namespace {
 
@@ -48,7 +46,7 @@ const void* Identity(const Value& value) {
     case Kind::kMacro:
       return value.Get<MacroValue>().macro;
     case Kind::kFunction:
-      return value.Get<const FunctionEntry*>();
+      return value.Get<const Builtin*>();
     case Kind::kIterator:
       return value.Get<std::shared_ptr<Iterator>>().get();
     case Kind::kCycler:

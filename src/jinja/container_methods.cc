@@ -5,47 +5,36 @@
 #include <algorithm>
 
 #include "jinja/arguments.h"
+#include "jinja/builtins.h"
 #include "jinja/compare.h"
-#include "jinja/methods.h"
-#include "jinja/sequence.h"
 
 namespace convene::jinja {
 namespace {
 
 template <DictView::Part part>
-Value View(Run& run, const Value& self, const Arguments& arguments) {
-  if (!BindNothing(run, "dict method", arguments)) return None{};
+Value View(Run& /*run*/, const Value& self) {
   return DictView{.dict = self.Get<std::shared_ptr<const Dict>>(), .part = part};
 }
 
-Value Get(Run& run, const Value& self, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "get", arguments, {"", ""}, 1, bound)) return None{};
+Value Get(Run& run, const Value& self, Bound& bound) {
   if (!CheckHashable(run, bound[0])) return None{};
   if (const Value* found = self.AsDict().Find(run, bound[0])) return *found;
-  return bound[1].IsMissing() ? Value(None{}) : bound[1];
+  return NoneIfMissing(bound[1]);
 }
 
 // Values never change, so a copy is the thing itself.
-Value Copy(Run& run, const Value& self, const Arguments& arguments) {
-  if (!BindNothing(run, "copy", arguments)) return None{};
-  return self;
-}
+Value Copy(Run& /*run*/, const Value& self) { return self; }
 
-Value CountElement(Run& run, const Value& self, const Arguments& arguments) {
-  Value element;
-  if (!Bind(run, "count", arguments, {""}, 1, &element)) return None{};
+Value CountElement(Run& run, const Value& self, Bound& bound) {
   int64_t count = 0;
-  for (const Value& other : self.Elements()) count += Equal(run, other, element) ? 1 : 0;
+  for (const Value& other : self.Elements()) count += Equal(run, other, bound[0]) ? 1 : 0;
   return count;
 }
 
-Value IndexOfElement(Run& run, const Value& self, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "index", arguments, {"", "", ""}, 1, bound)) return None{};
+Value IndexOfElement(Run& run, const Value& self, Bound& bound) {
   const auto length = static_cast<int64_t>(self.Elements().size());
-  int64_t first = bound[1].IsMissing() ? 0 : ToInteger(run, bound[1]).value_or(0);
-  int64_t last = bound[2].IsMissing() ? length : ToInteger(run, bound[2]).value_or(0);
+  int64_t first = IntegerOr(run, bound[1], 0);
+  int64_t last = IntegerOr(run, bound[2], length);
   if (first < 0) first = std::max<int64_t>(first + length, 0);
   if (last < 0) last = std::max<int64_t>(last + length, 0);
   for (int64_t i = first; i < std::min(last, length) && !run.failed(); ++i) {
@@ -73,25 +62,23 @@ Value Changed(Run& run, const Value& self, const Arguments& arguments) {
   return has_changed;
 }
 
-Value NextOfCycler(Run& run, const Value& self, const Arguments& arguments) {
-  if (!BindNothing(run, "next", arguments)) return None{};
+Value NextOfCycler(Run& /*run*/, const Value& self) {
   Cycler& cycler = *self.Get<std::shared_ptr<Cycler>>();
   const Value current = cycler.items->values[cycler.position];
   cycler.position = (cycler.position + 1) % cycler.items->values.size();
   return current;
 }
 
-Value ResetCycler(Run& run, const Value& self, const Arguments& arguments) {
-  if (!BindNothing(run, "reset", arguments)) return None{};
+Value ResetCycler(Run& /*run*/, const Value& self) {
   self.Get<std::shared_ptr<Cycler>>()->position = 0;
   return None{};
 }
 
-constexpr MethodEntry kDictMethods[] = {
+constexpr Builtin kDictMethods[] = {
     {"clear", nullptr, true},
     {"copy", Copy},
     {"fromkeys", nullptr},
-    {"get", Get},
+    {"get", Get, {"", ""}, 1},
     {"items", View<DictView::Part::kItems>},
     {"keys", View<DictView::Part::kKeys>},
     {"pop", nullptr, true},
@@ -100,16 +87,24 @@ constexpr MethodEntry kDictMethods[] = {
     {"update", nullptr, true},
     {"values", View<DictView::Part::kValues>},
 };
-constexpr MethodEntry kListMethods[] = {
-    {"append", nullptr, true},  {"clear", nullptr, true},  {"copy", Copy},
-    {"count", CountElement},    {"extend", nullptr, true}, {"index", IndexOfElement},
-    {"insert", nullptr, true},  {"pop", nullptr, true},    {"remove", nullptr, true},
-    {"reverse", nullptr, true}, {"sort", nullptr, true},
+constexpr Builtin kListMethods[] = {
+    {"append", nullptr, true},
+    {"clear", nullptr, true},
+    {"copy", Copy},
+    {"count", CountElement, {""}, 1},
+    {"extend", nullptr, true},
+    {"index", IndexOfElement, {"", "", ""}, 1},
+    {"insert", nullptr, true},
+    {"pop", nullptr, true},
+    {"remove", nullptr, true},
+    {"reverse", nullptr, true},
+    {"sort", nullptr, true},
 };
-constexpr MethodEntry kTupleMethods[] = {{"count", CountElement}, {"index", IndexOfElement}};
-constexpr MethodEntry kLoopMethods[] = {{"cycle", Cycle}, {"changed", Changed}};
-constexpr MethodEntry kCyclerMethods[] = {{"next", NextOfCycler}, {"reset", ResetCycler}};
-constexpr MethodEntry kNumberMethods[] = {
+constexpr Builtin kTupleMethods[] = {{"count", CountElement, {""}, 1},
+                                     {"index", IndexOfElement, {"", "", ""}, 1}};
+constexpr Builtin kLoopMethods[] = {{"cycle", Cycle}, {"changed", Changed}};
+constexpr Builtin kCyclerMethods[] = {{"next", NextOfCycler}, {"reset", ResetCycler}};
+constexpr Builtin kNumberMethods[] = {
     {"as_integer_ratio", nullptr},
     {"bit_count", nullptr},
     {"bit_length", nullptr},
@@ -121,18 +116,12 @@ constexpr MethodEntry kNumberMethods[] = {
     {"to_bytes", nullptr},
 };
 
-const MethodEntry* FindIn(std::span<const MethodEntry> methods, std::string_view name) {
-  const auto found = std::find_if(methods.begin(), methods.end(),
-                                  [&](const MethodEntry& entry) { return entry.name == name; });
-  return found == methods.end() ? nullptr : &*found;
-}
-
 }  // namespace
 
-const MethodEntry* FindMethod(const Value& self, std::string_view name) {
+const Builtin* FindMethod(const Value& self, std::string_view name) {
   switch (self.kind()) {
     case Kind::kString: {
-      const MethodEntry* found = FindIn(StringMethods(), name);
+      const Builtin* found = FindIn(StringMethods(), name);
       return found != nullptr ? found : FindIn(StringQueries(), name);
     }
     case Kind::kList:

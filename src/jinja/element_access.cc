@@ -1,5 +1,6 @@
 #include "jinja/element_access.h"
 
+#include "jinja/arguments.h"
 #include "jinja/attributes.h"
 #include "jinja/number_text.h"
 #include "jinja/python_text.h"
@@ -40,7 +41,7 @@ Value AttributePath::Get(const Value& element, const Value& otherwise) const {
   for (const Value& part : parts_) {
     if (!run_.Spend()) return None{};
     value = GetItem(run_, value, part);
-    if (value.IsUndefined() && !otherwise.IsMissing() && !otherwise.IsNone()) value = otherwise;
+    if (value.IsUndefined() && IsGiven(otherwise)) value = otherwise;
   }
   return value;
 }

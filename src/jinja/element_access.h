@@ -2,7 +2,6 @@
 // and with strings compared regardless of case.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "jinja/run.h"

@@ -1,19 +1,14 @@
 // Filters that apply another filter or a test to each element: map, select, selectattr, reject, ...
-#include <fmt/format.h>
 
-#include "jinja/arguments.h"
+#include "jinja/builtins.h"
 #include "jinja/element_access.h"
-#include "jinja/filters.h"
 #include "jinja/repr.h"
 #include "jinja/sequence.h"
-#include "jinja/test_functions.h"
 
 namespace convene::jinja {
 namespace {
 
-Value MapAttribute(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "map", arguments, {"attribute", "default"}, 1, bound)) return None{};
+Value MapAttribute(Run& run, const Value& input, Bound& bound) {
   const AttributePath path(run, bound[0]);
   Values results;
   const auto items = Iterate(run, input);
@@ -24,14 +19,16 @@ Value MapAttribute(Run& run, const Value& input, const Arguments& arguments) {
   return run.NewIterator(std::move(results));
 }
 
+constexpr Builtin kMapAttribute = {"map", MapAttribute, {"attribute", "default"}, 1};
+
 Value Map(Run& run, const Value& input, const Arguments& arguments) {
   if (!IsTrue(input)) return run.NewIterator({});
   if (arguments.positional.empty()) {
-    if (!arguments.named.empty()) return MapAttribute(run, input, arguments);
+    if (!arguments.named.empty()) return kMapAttribute.Call(run, input, arguments);
     return run.Fail("map requires a filter argument");
   }
   const std::string name = Str(run, arguments.positional[0]);
-  const FilterEntry* filter = FindFilter(name);
+  const Builtin* filter = FindFilter(name);
   if (filter == nullptr) return run.Fail(DescribeMissingFilter(name));
   Arguments rest{.positional = {arguments.positional.begin() + 1, arguments.positional.end()},
                  .named = arguments.named};
@@ -39,7 +36,7 @@ Value Map(Run& run, const Value& input, const Arguments& arguments) {
   const auto items = Iterate(run, input);
   for (const Value& item : items->values) {
     if (!run.Spend()) return None{};
-    results.push_back(filter->call(run, item, rest));
+    results.push_back(filter->Call(run, item, rest));
   }
   return run.NewIterator(std::move(results));
 }
@@ -53,7 +50,7 @@ Value Choose(Run& run, const Value& input, const Arguments& arguments) {
   if (has_attribute && given.empty()) return run.Fail("Missing parameter for attribute name");
   const AttributePath path(run, has_attribute ? given[0] : Value(None{}));
   const size_t num_taken = has_attribute ? 1 : 0;
-  const TestEntry* test = nullptr;
+  const Builtin* test = nullptr;
   Arguments rest;
   if (given.size() > num_taken) {
     const std::string name = Str(run, given[num_taken]);
@@ -67,13 +64,13 @@ Value Choose(Run& run, const Value& input, const Arguments& arguments) {
   for (const Value& item : items->values) {
     if (!run.Spend()) return None{};
     const Value value = path.Get(item);
-    const bool passes = test == nullptr ? IsTrue(value) : test->call(run, value, rest);
+    const bool passes = test == nullptr ? IsTrue(value) : IsTrue(test->Call(run, value, rest));
     if (passes == is_kept) chosen.push_back(item);
   }
   return run.NewIterator(std::move(chosen));
 }
 
-constexpr FilterEntry kElementFilters[] = {
+constexpr Builtin kElementFilters[] = {
     {"map", Map},
     {"reject", Choose<false, false>},
     {"rejectattr", Choose<false, true>},
@@ -83,6 +80,6 @@ constexpr FilterEntry kElementFilters[] = {
 
 }  // namespace
 
-std::span<const FilterEntry> ElementFilters() { return kElementFilters; }
+std::span<const Builtin> ElementFilters() { return kElementFilters; }
 
 }  // namespace convene::jinja

@@ -2,14 +2,12 @@
 #include <fmt/format.h>
 
 #include "jinja/attributes.h"
-#include "jinja/compare.h"
-#include "jinja/filters.h"
+#include "jinja/builtins.h"
 #include "jinja/interpreter.h"
 #include "jinja/nested_evaluation.h"
 #include "jinja/operators.h"
 #include "jinja/repr.h"
 #include "jinja/sequence.h"
-#include "jinja/test_functions.h"
 
 namespace convene::jinja {
 
@@ -141,9 +139,9 @@ Value Interpreter::Evaluate(const ApplyFilter& node, int line) {
   const Arguments arguments = EvaluateArguments(node.arguments);
   if (run_.failed()) return None{};
   run_.set_line(line);
-  const FilterEntry* filter = FindFilter(node.name);
+  const Builtin* filter = FindFilter(node.name);
   if (filter == nullptr) return run_.Fail(DescribeMissingFilter(node.name));
-  return filter->call(run_, input, arguments);
+  return filter->Call(run_, input, arguments);
 }
 
 Value Interpreter::Evaluate(const ApplyTest& node, int line) {
@@ -151,9 +149,9 @@ Value Interpreter::Evaluate(const ApplyTest& node, int line) {
   const Arguments arguments = EvaluateArguments(node.arguments);
   if (run_.failed()) return None{};
   run_.set_line(line);
-  const TestEntry* test = FindTest(node.name);
+  const Builtin* test = FindTest(node.name);
   if (test == nullptr) return run_.Fail(DescribeMissingTest(node.name));
-  return test->call(run_, input, arguments);
+  return IsTrue(test->Call(run_, input, arguments));
 }
 
 }  // namespace convene::jinja

@@ -1,20 +1,18 @@
-#include "jinja/functions.h"
-
+// The global functions of a template: range, namespace, raise_exception and the others that Jinja
+// and transformers define.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <ctime>
 
 #include "jinja/arguments.h"
+#include "jinja/builtins.h"
 #include "jinja/repr.h"
 #include "jinja/sequence.h"
 
 namespace convene::jinja {
 namespace {
 
-Value MakeRange(Run& run, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "range", arguments, {"", "", ""}, 1, bound)) return None{};
+Value MakeRange(Run& run, const Value& /*input*/, Bound& bound) {
   int64_t parts[3] = {0, 0, 1};
   for (size_t i = 0; i < 3; ++i) {
     if (bound[i].IsMissing()) continue;
@@ -34,8 +32,7 @@ Value MakeRange(Run& run, const Arguments& arguments) {
   const uint64_t length = is_empty ? 0 : (distance - 1) / stride + 1;
   if (length > kMaxRangeLength) {
     return run.Fail(
-        fmt::format("Range too big. The sandbox blocks ranges larger than {} (this "
-                    "one has {})",
+        fmt::format("Range too big. The sandbox blocks ranges larger than {} (this one has {})",
                     kMaxRangeLength, length));
   }
   return std::make_shared<const Range>(
@@ -72,12 +69,12 @@ std::optional<std::vector<Dict::Entry>> EntriesFrom(Run& run, std::string_view c
   return entries;
 }
 
-Value MakeDict(Run& run, const Arguments& arguments) {
+Value MakeDict(Run& run, const Value& /*input*/, const Arguments& arguments) {
   auto entries = EntriesFrom(run, "dict", arguments);
   return entries ? run.NewDict(*std::move(entries)) : Value(None{});
 }
 
-Value MakeNamespace(Run& run, const Arguments& arguments) {
+Value MakeNamespace(Run& run, const Value& /*input*/, const Arguments& arguments) {
   const auto entries = EntriesFrom(run, "namespace", arguments);
   if (!entries) return None{};
   Namespace* space = run.NewNamespace();
@@ -94,17 +91,13 @@ Value MakeNamespace(Run& run, const Arguments& arguments) {
   return space;
 }
 
-Value RaiseException(Run& run, const Arguments& arguments) {
-  Value message;
-  if (!Bind(run, "raise_exception", arguments, {"message"}, 1, &message)) return None{};
-  return run.Fail(Str(run, message));
+Value RaiseException(Run& run, const Value& /*input*/, Bound& bound) {
+  return run.Fail(Str(run, bound[0]));
 }
 
 // The local time in the format of strftime, with Python's %f for microseconds.
-Value StrftimeNow(Run& run, const Arguments& arguments) {
-  Value argument;
-  if (!Bind(run, "strftime_now", arguments, {"format"}, 1, &argument)) return None{};
-  const std::string* text = ToText(run, argument);
+Value StrftimeNow(Run& run, const Value& /*input*/, Bound& bound) {
+  const std::string* text = ToText(run, bound[0]);
   if (text == nullptr) return None{};
   if (text->empty()) return run.String("");
   if (text->find('\0') != std::string::npos) return run.Fail("embedded null character");
@@ -134,37 +127,35 @@ Value StrftimeNow(Run& run, const Arguments& arguments) {
   return run.String(std::string(buffer, size - 1));
 }
 
-Value MakeCycler(Run& run, const Arguments& arguments) {
+Value MakeCycler(Run& run, const Value& /*input*/, const Arguments& arguments) {
   if (arguments.positional.empty() || !arguments.named.empty()) {
     return run.Fail("at least one item has to be provided");
   }
   return std::make_shared<Cycler>(Cycler{.items = run.Share(arguments.positional)});
 }
 
-Value MakeJoiner(Run& run, const Arguments& arguments) {
-  Value separator;
-  if (!Bind(run, "joiner", arguments, {"sep"}, 0, &separator)) return None{};
-  if (separator.IsMissing()) separator = run.String(", ");
-  return std::make_shared<Joiner>(Joiner{.separator = run.Share({separator})});
+Value MakeJoiner(Run& run, const Value& /*input*/, Bound& bound) {
+  if (bound[0].IsMissing()) bound[0] = run.String(", ");
+  return std::make_shared<Joiner>(Joiner{.separator = run.Share({bound[0]})});
 }
 
-Value Lipsum(Run& run, const Arguments&) {
+Value Lipsum(Run& run, const Value& /*input*/, const Arguments& /*arguments*/) {
   return run.Fail("the function 'lipsum' is not supported: its text is random");
 }
 
-constexpr FunctionEntry kFunctions[] = {
-    {"cycler", MakeCycler},       {"dict", MakeDict},
-    {"joiner", MakeJoiner},       {"lipsum", Lipsum},
-    {"namespace", MakeNamespace}, {"raise_exception", RaiseException},
-    {"range", MakeRange},         {"strftime_now", StrftimeNow},
+constexpr Builtin kFunctions[] = {
+    {"cycler", MakeCycler},
+    {"dict", MakeDict},
+    {"joiner", MakeJoiner, {"sep"}},
+    {"lipsum", Lipsum},
+    {"namespace", MakeNamespace},
+    {"raise_exception", RaiseException, {"message"}, 1},
+    {"range", MakeRange, {"", "", ""}, 1},
+    {"strftime_now", StrftimeNow, {"format"}, 1},
 };
 
 }  // namespace
 
-const FunctionEntry* FindFunction(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kFunctions), std::end(kFunctions),
-                                   [&](const FunctionEntry& entry) { return entry.name == name; });
-  return found == std::end(kFunctions) ? nullptr : found;
-}
+const Builtin* FindFunction(std::string_view name) { return FindIn(kFunctions, name); }
 
 }  // namespace convene::jinja

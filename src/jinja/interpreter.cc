@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "jinja/functions.h"
+#include "jinja/builtins.h"
 #include "jinja/nested_evaluation.h"
 #include "jinja/repr.h"
 #include "jinja/sequence.h"
@@ -50,7 +50,7 @@ void Interpreter::Enter(const Scope& scope) {
       case Load::Action::kResolve:
         if (const Value* given = context_.Find(load.name)) {
           variable = *given;
-        } else if (const FunctionEntry* function = FindFunction(load.name)) {
+        } else if (const Builtin* function = FindFunction(load.name)) {
           variable = function;
         } else {
           variable = Value();

@@ -5,22 +5,19 @@
 #include <cstdio>
 
 #include "jinja/arguments.h"
-#include "jinja/filters.h"
+#include "jinja/builtins.h"
 #include "jinja/number_text.h"
 
 namespace convene::jinja {
 namespace {
 
-Value Default(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "default", arguments, {"default_value", "boolean"}, 0, bound)) return None{};
+Value Default(Run& run, const Value& input, Bound& bound) {
   const bool is_replaced = input.IsUndefined() || (IsTrueOr(bound[1], false) && !IsTrue(input));
   if (!is_replaced) return input;
   return bound[0].IsMissing() ? run.String("") : bound[0];
 }
 
-Value Absolute(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "abs", arguments)) return None{};
+Value Absolute(Run& run, const Value& input) {
   if (input.Is(Kind::kFloat)) return std::fabs(input.Float());
   if (!input.IsInteger()) {
     return run.Fail(fmt::format("bad operand type for abs(): '{}'", TypeName(input)));
@@ -43,11 +40,9 @@ Value Truncate(Run& run, double value) {
   return static_cast<int64_t>(whole);
 }
 
-Value AsInteger(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "int", arguments, {"default", "base"}, 0, bound)) return None{};
+Value AsInteger(Run& run, const Value& input, Bound& bound) {
   const Value otherwise = bound[0].IsMissing() ? Value(int64_t{0}) : bound[0];
-  const int64_t base = bound[1].IsMissing() ? 10 : ToInteger(run, bound[1]).value_or(10);
+  const int64_t base = IntegerOr(run, bound[1], 10);
   if (run.failed()) return None{};
   if (input.IsUndefined()) return run.Fail(input.AsUndefined().message);
   if (input.IsInteger()) return input.Int();
@@ -65,15 +60,13 @@ Value AsInteger(Run& run, const Value& input, const Arguments& arguments) {
   return whole.IsMissing() ? otherwise : whole;
 }
 
-Value AsFloat(Run& run, const Value& input, const Arguments& arguments) {
-  Value otherwise;
-  if (!Bind(run, "float", arguments, {"default"}, 0, &otherwise)) return None{};
-  if (otherwise.IsMissing()) otherwise = 0.0;
+Value AsFloat(Run& run, const Value& input, Bound& bound) {
+  if (bound[0].IsMissing()) bound[0] = 0.0;
   if (input.IsUndefined()) return run.Fail(input.AsUndefined().message);
   if (input.IsNumber()) return input.Float();
-  if (!input.IsString() || !run.SpendText(input.Text().size())) return otherwise;
+  if (!input.IsString() || !run.SpendText(input.Text().size())) return bound[0];
   const auto parsed = ParseFloat(input.Text());
-  return parsed ? Value(*parsed) : otherwise;
+  return parsed ? Value(*parsed) : bound[0];
 }
 
 // Python's round(): half to even, decided on the exact value of the double.
@@ -91,9 +84,7 @@ Value RoundHalfEven(Run& run, const Value& input, int64_t precision) {
   return is_negative ? -magnitude : magnitude;
 }
 
-Value Round(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "round", arguments, {"precision", "method"}, 0, bound)) return None{};
+Value Round(Run& run, const Value& input, Bound& bound) {
   const std::string* method = bound[1].IsMissing() ? nullptr : ToText(run, bound[1]);
   const std::string name = method == nullptr ? "common" : *method;
   if (name != "common" && name != "ceil" && name != "floor") {
@@ -103,7 +94,7 @@ Value Round(Run& run, const Value& input, const Arguments& arguments) {
     return run.Fail(fmt::format("type {} doesn't define __round__ method", TypeName(input)));
   }
   if (bound[0].IsNone()) return run.Fail("round with a precision of none is not supported");
-  const int64_t precision = bound[0].IsMissing() ? 0 : ToInteger(run, bound[0]).value_or(0);
+  const int64_t precision = IntegerOr(run, bound[0], 0);
   if (run.failed()) return None{};
   if (name == "common") return RoundHalfEven(run, input, precision);
   const double scale = std::pow(10.0, static_cast<double>(precision));
@@ -112,13 +103,17 @@ Value Round(Run& run, const Value& input, const Arguments& arguments) {
   return (name == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale;
 }
 
-constexpr FilterEntry kNumberFilters[] = {
-    {"abs", Absolute},  {"d", Default},     {"default", Default},
-    {"float", AsFloat}, {"int", AsInteger}, {"round", Round},
+constexpr Builtin kNumberFilters[] = {
+    {"abs", Absolute},
+    {"d", Default, {"default_value", "boolean"}},
+    {"default", Default, {"default_value", "boolean"}},
+    {"float", AsFloat, {"default"}},
+    {"int", AsInteger, {"default", "base"}},
+    {"round", Round, {"precision", "method"}},
 };
 
 }  // namespace
 
-std::span<const FilterEntry> NumberFilters() { return kNumberFilters; }
+std::span<const Builtin> NumberFilters() { return kNumberFilters; }
 
 }  // namespace convene::jinja

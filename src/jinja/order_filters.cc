@@ -5,19 +5,14 @@
 #include <set>
 
 #include "jinja/arguments.h"
+#include "jinja/builtins.h"
 #include "jinja/compare.h"
 #include "jinja/element_access.h"
-#include "jinja/filters.h"
 #include "jinja/operators.h"
 #include "jinja/sequence.h"
 
 namespace convene::jinja {
 namespace {
-
-// A missing argument counts as none.
-Value NoneIfMissing(const Value& argument) {
-  return argument.IsMissing() ? Value(None{}) : argument;
-}
 
 struct Keyed {
   Value key, value;
@@ -38,11 +33,7 @@ Value ListOfValues(Run& run, std::vector<Keyed>& items) {
   return run.NewList(std::move(values));
 }
 
-Value Sort(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "sort", arguments, {"reverse", "case_sensitive", "attribute"}, 0, bound)) {
-    return None{};
-  }
+Value Sort(Run& run, const Value& input, Bound& bound) {
   const AttributePaths paths(run, NoneIfMissing(bound[2]));
   std::vector<Keyed> keyed;
   const auto items = Iterate(run, input);
@@ -53,11 +44,7 @@ Value Sort(Run& run, const Value& input, const Arguments& arguments) {
   return ListOfValues(run, keyed);
 }
 
-Value DictSort(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "dictsort", arguments, {"case_sensitive", "by", "reverse"}, 0, bound)) {
-    return None{};
-  }
+Value DictSort(Run& run, const Value& input, Bound& bound) {
   const std::string* by_text = bound[1].IsMissing() ? nullptr : ToText(run, bound[1]);
   const std::string by = by_text == nullptr ? "key" : *by_text;
   if (by != "key" && by != "value") {
@@ -76,9 +63,7 @@ Value DictSort(Run& run, const Value& input, const Arguments& arguments) {
   return ListOfValues(run, items);
 }
 
-Value Unique(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "unique", arguments, {"case_sensitive", "attribute"}, 0, bound)) return None{};
+Value Unique(Run& run, const Value& input, Bound& bound) {
   const AttributePath path(run, NoneIfMissing(bound[1]));
   const auto less = [&](const Value& a, const Value& b) { return KeyLess(run, a, b); };
   std::set<Value, decltype(less)> seen(less);
@@ -93,11 +78,7 @@ Value Unique(Run& run, const Value& input, const Arguments& arguments) {
 }
 
 template <bool is_max>
-Value Extreme(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, is_max ? "max" : "min", arguments, {"case_sensitive", "attribute"}, 0, bound)) {
-    return None{};
-  }
+Value Extreme(Run& run, const Value& input, Bound& bound) {
   const AttributePath path(run, NoneIfMissing(bound[1]));
   const auto items = Iterate(run, input);
   if (items->values.empty()) {
@@ -116,11 +97,7 @@ Value Extreme(Run& run, const Value& input, const Arguments& arguments) {
   return best;
 }
 
-Value GroupBy(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "groupby", arguments, {"attribute", "default", "case_sensitive"}, 1, bound)) {
-    return None{};
-  }
+Value GroupBy(Run& run, const Value& input, Bound& bound) {
   const AttributePath path(run, bound[0]);
   const bool is_case_sensitive = IsTrueOr(bound[2], false);
   std::vector<Keyed> keyed;
@@ -142,9 +119,7 @@ Value GroupBy(Run& run, const Value& input, const Arguments& arguments) {
   return run.NewList(std::move(groups));
 }
 
-Value Sum(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "sum", arguments, {"attribute", "start"}, 0, bound)) return None{};
+Value Sum(Run& run, const Value& input, Bound& bound) {
   const AttributePath path(run, NoneIfMissing(bound[0]));
   Value sum = bound[1].IsMissing() ? Value(int64_t{0}) : bound[1];
   if (sum.IsString()) return run.Fail("sum() can't sum strings [use ''.join(seq) instead]");
@@ -156,13 +131,18 @@ Value Sum(Run& run, const Value& input, const Arguments& arguments) {
   return sum;
 }
 
-constexpr FilterEntry kOrderFilters[] = {
-    {"dictsort", DictSort}, {"groupby", GroupBy}, {"max", Extreme<true>}, {"min", Extreme<false>},
-    {"sort", Sort},         {"sum", Sum},         {"unique", Unique},
+constexpr Builtin kOrderFilters[] = {
+    {"dictsort", DictSort, {"case_sensitive", "by", "reverse"}},
+    {"groupby", GroupBy, {"attribute", "default", "case_sensitive"}, 1},
+    {"max", Extreme<true>, {"case_sensitive", "attribute"}},
+    {"min", Extreme<false>, {"case_sensitive", "attribute"}},
+    {"sort", Sort, {"reverse", "case_sensitive", "attribute"}},
+    {"sum", Sum, {"attribute", "start"}},
+    {"unique", Unique, {"case_sensitive", "attribute"}},
 };
 
 }  // namespace
 
-std::span<const FilterEntry> OrderFilters() { return kOrderFilters; }
+std::span<const Builtin> OrderFilters() { return kOrderFilters; }
 
 }  // namespace convene::jinja

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/utf8.h"
-#include "jinja/functions.h"
+#include "jinja/builtins.h"
 #include "jinja/python_text.h"
 #include "jinja/syntax.h"
 

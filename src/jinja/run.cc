@@ -94,7 +94,7 @@ Value Run::NewIterator(Values values) {
   return std::make_shared<Iterator>(Iterator{.items = Share(std::move(values))});
 }
 
-Value Run::NewMethod(Value self, const MethodEntry* entry) {
+Value Run::NewMethod(Value self, const Builtin* entry) {
   return Method{.self = Share({std::move(self)}), .entry = entry};
 }
 

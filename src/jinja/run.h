@@ -59,7 +59,7 @@ class Run {
   Value NewList(Values values);
   Value NewTuple(Values values, bool is_group = false);
   Value NewIterator(Values values);
-  Value NewMethod(Value self, const MethodEntry* entry);
+  Value NewMethod(Value self, const Builtin* entry);
   // Keys must be hashable; a repeated key keeps its first place and gets its last value.
   Value NewDict(std::vector<Dict::Entry> entries);
   Value NewUndefined(std::string message);

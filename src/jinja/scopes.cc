@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "jinja/filters.h"
+#include "jinja/builtins.h"
 #include "jinja/name_mentions.h"
 #include "jinja/symbols.h"
 #include "jinja/syntax_walk.h"
-#include "jinja/test_functions.h"
 
 namespace convene::jinja {
 namespace {
@@ -166,17 +165,15 @@ class Placement {
   }
 
   void Place(SetBlock& node, Frame frame) {
-    Symbols inner(frame.symbols, frame.symbols->function());
-    Analysis analysis(inner);
-    analysis.Visit(node.body);
-    analysis.Visit(node.filter);
-    Place(node.body, {.symbols = &inner});
-    Place(node.filter, {.symbols = &inner});
+    PlaceFiltered(node, frame);
     Place(node.target, *frame.symbols);
-    node.scope = inner.MakeScope();
   }
 
-  void Place(FilterBlock& node, Frame frame) {
+  void Place(FilterBlock& node, Frame frame) { PlaceFiltered(node, frame); }
+
+  // What a block with a filter, or assigned to a variable, has within.
+  template <typename Node>
+  void PlaceFiltered(Node& node, Frame frame) {
     Symbols inner(frame.symbols, frame.symbols->function());
     Analysis analysis(inner);
     analysis.Visit(node.body);

@@ -142,20 +142,10 @@ bool ContainsText(Run& run, const StringData& text, const Value& part) {
 }  // namespace
 
 bool IsIterable(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-    case Kind::kString:
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kDict:
-    case Kind::kDictView:
-    case Kind::kRange:
-    case Kind::kIterator:
-    case Kind::kLoop:
-      return true;
-    default:
-      return false;
-  }
+  using enum Kind;
+  constexpr Kind kIterable[] = {kUndefined, kString, kList,     kTuple, kDict,
+                                kDictView,  kRange,  kIterator, kLoop};
+  return std::ranges::count(kIterable, value.kind()) > 0;
 }
 
 std::shared_ptr<const Items> Iterate(Run& run, const Value& value) {

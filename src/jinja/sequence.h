@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "jinja/run.h"
 #include "jinja/value.h"

@@ -5,15 +5,13 @@
 
 #include "jinja/arguments.h"
 #include "jinja/attributes.h"
-#include "jinja/filters.h"
-#include "jinja/python_text.h"
+#include "jinja/builtins.h"
 #include "jinja/sequence.h"
 
 namespace convene::jinja {
 namespace {
 
-Value First(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "first", arguments)) return None{};
+Value First(Run& run, const Value& input) {
   const auto none_found = [&]() { return run.NewUndefined("No first item, sequence was empty."); };
   if (input.Is(Kind::kIterator)) {  // takes one element only
     Iterator& iterator = *input.Get<std::shared_ptr<Iterator>>();
@@ -25,8 +23,7 @@ Value First(Run& run, const Value& input, const Arguments& arguments) {
   return items->values.empty() ? none_found() : items->values.front();
 }
 
-Value Last(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "last", arguments)) return None{};
+Value Last(Run& run, const Value& input) {
   if (input.Is(Kind::kIterator) || input.Is(Kind::kLoop)) {
     return run.Fail(fmt::format("'{}' object is not reversible", TypeName(input)));
   }
@@ -36,8 +33,7 @@ Value Last(Run& run, const Value& input, const Arguments& arguments) {
   return items->values.back();
 }
 
-Value Reverse(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "reverse", arguments)) return None{};
+Value Reverse(Run& run, const Value& input) {
   if (input.IsString()) return TakeSlice(run, input, None{}, None{}, int64_t{-1});
   if (!IsIterable(input)) return run.Fail("argument must be iterable");
   Values values = Iterate(run, input)->values;
@@ -46,18 +42,9 @@ Value Reverse(Run& run, const Value& input, const Arguments& arguments) {
                                    : run.NewIterator(std::move(values));
 }
 
-Value AsList(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "list", arguments)) return None{};
-  return List{Iterate(run, input)};
-}
+Value AsList(Run& run, const Value& input) { return List{Iterate(run, input)}; }
 
-Value CountItems(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "length", arguments)) return None{};
-  return Len(run, input);
-}
-
-Value Items(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "items", arguments)) return None{};
+Value Items(Run& run, const Value& input) {
   if (input.IsUndefined()) return run.NewIterator({});
   if (!input.Is(Kind::kDict)) return run.Fail("Can only get item pairs from a mapping.");
   Values pairs;
@@ -67,12 +54,10 @@ Value Items(Run& run, const Value& input, const Arguments& arguments) {
   return run.NewIterator(std::move(pairs));
 }
 
-Value Batch(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "batch", arguments, {"linecount", "fill_with"}, 1, bound)) return None{};
+Value Batch(Run& run, const Value& input, Bound& bound) {
   const auto size = ToInteger(run, bound[0]);
   if (!size) return None{};
-  const bool fills = !bound[1].IsMissing() && !bound[1].IsNone();
+  const bool fills = IsGiven(bound[1]);
   Values batches, batch;
   const auto items = Iterate(run, input);
   for (const Value& item : items->values) {
@@ -93,14 +78,12 @@ Value Batch(Run& run, const Value& input, const Arguments& arguments) {
   return run.NewIterator(std::move(batches));
 }
 
-Value SliceInto(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "slice", arguments, {"slices", "fill_with"}, 1, bound)) return None{};
+Value SliceInto(Run& run, const Value& input, Bound& bound) {
   const auto num_slices = ToInteger(run, bound[0]);
   if (!num_slices) return None{};
   const auto items = Iterate(run, input);
   if (*num_slices == 0) return run.Fail("integer division or modulo by zero");
-  const bool fills = !bound[1].IsMissing() && !bound[1].IsNone();
+  const bool fills = IsGiven(bound[1]);
   const auto length = static_cast<int64_t>(items->values.size());
   Values slices;
   auto next = items->values.begin();
@@ -115,24 +98,29 @@ Value SliceInto(Run& run, const Value& input, const Arguments& arguments) {
   return run.NewIterator(std::move(slices));
 }
 
-Value Attribute(Run& run, const Value& input, const Arguments& arguments) {
-  Value name;
-  if (!Bind(run, "attr", arguments, {"name"}, 1, &name)) return None{};
-  const std::string* text = ToText(run, name);
+Value Attribute(Run& run, const Value& input, Bound& bound) {
+  const std::string* text = ToText(run, bound[0]);
   if (text == nullptr) return None{};
   if (input.IsUndefined()) return run.Fail(input.AsUndefined().message);
   Value own = OwnAttribute(run, input, *text);
   return own.IsMissing() ? UndefinedAttribute(run, input, *text) : own;
 }
 
-constexpr FilterEntry kSequenceFilters[] = {
-    {"attr", Attribute},  {"batch", Batch},     {"count", CountItems},  {"first", First},
-    {"items", Items},     {"last", Last},       {"length", CountItems}, {"list", AsList},
-    {"reverse", Reverse}, {"slice", SliceInto},
+constexpr Builtin kSequenceFilters[] = {
+    {"attr", Attribute, {"name"}, 1},
+    {"batch", Batch, {"linecount", "fill_with"}, 1},
+    {"count", Len},
+    {"first", First},
+    {"items", Items},
+    {"last", Last},
+    {"length", Len},
+    {"list", AsList},
+    {"reverse", Reverse},
+    {"slice", SliceInto, {"slices", "fill_with"}, 1},
 };
 
 }  // namespace
 
-std::span<const FilterEntry> SequenceFilters() { return kSequenceFilters; }
+std::span<const Builtin> SequenceFilters() { return kSequenceFilters; }
 
 }  // namespace convene::jinja

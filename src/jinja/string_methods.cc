@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/utf8.h"
 #include "jinja/arguments.h"
 #include "jinja/brace_format.h"
+#include "jinja/builtins.h"
 #include "jinja/escape.h"
 #include "jinja/format_spec.h"
-#include "jinja/methods.h"
 #include "jinja/python_text.h"
 #include "jinja/replace.h"
 #include "jinja/sequence.h"
@@ -24,19 +23,17 @@ Value Like(Run& run, const Value& self, std::string_view text) {
 }
 
 template <std::string (*Transform)(std::string_view)>
-Value Transformed(Run& run, const Value& self, const Arguments& arguments) {
-  if (!BindNothing(run, "str method", arguments) || !run.SpendText(self.Text().size())) return {};
+Value Transformed(Run& run, const Value& self) {
+  if (!run.SpendText(self.Text().size())) return {};
   return Like(run, self, Transform(self.Text()));
 }
 
 enum class Side { kLeft, kRight, kBoth };
 
 template <Side side>
-Value Strip(Run& run, const Value& self, const Arguments& arguments) {
-  Value characters;
-  if (!Bind(run, "strip", arguments, {""}, 0, &characters)) return None{};
-  const bool has_set = !characters.IsMissing() && !characters.IsNone();
-  const std::string* set_text = has_set ? ToText(run, characters) : nullptr;
+Value Strip(Run& run, const Value& self, Bound& bound) {
+  const bool has_set = IsGiven(bound[0]);
+  const std::string* set_text = has_set ? ToText(run, bound[0]) : nullptr;
   if (run.failed() || !run.SpendText(self.Text().size() + (set_text ? set_text->size() : 0))) {
     return None{};
   }
@@ -126,11 +123,9 @@ void SplitAtFromRight(std::string_view text, std::string_view separator, Parts& 
 }
 
 template <bool from_right>
-Value Split(Run& run, const Value& self, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "split", arguments, {"sep", "maxsplit"}, 0, bound)) return None{};
-  const int64_t max_splits = bound[1].IsMissing() ? -1 : ToInteger(run, bound[1]).value_or(-1);
-  const bool has_separator = !bound[0].IsMissing() && !bound[0].IsNone();
+Value Split(Run& run, const Value& self, Bound& bound) {
+  const int64_t max_splits = IntegerOr(run, bound[1], -1);
+  const bool has_separator = IsGiven(bound[0]);
   const std::string* separator = has_separator ? ToText(run, bound[0]) : nullptr;
   if (run.failed() || !run.SpendText(self.Text().size())) return None{};
   Parts parts(run, self, max_splits);
@@ -145,22 +140,18 @@ Value Split(Run& run, const Value& self, const Arguments& arguments) {
   return parts.Take(/*is_reversed=*/from_right);
 }
 
-Value Lines(Run& run, const Value& self, const Arguments& arguments) {
-  Value keeps_ends;
-  if (!Bind(run, "splitlines", arguments, {"keepends"}, 0, &keeps_ends)) return None{};
+Value Lines(Run& run, const Value& self, Bound& bound) {
   if (!run.SpendText(self.Text().size())) return None{};
   Parts parts(run, self, -1);
   for (std::string_view rest = self.Text(); !rest.empty() && parts.MaySplit();) {
-    parts.Add(TakeLine(&rest, IsTrueOr(keeps_ends, false)));
+    parts.Add(TakeLine(&rest, IsTrueOr(bound[0], false)));
   }
   return parts.Take(/*is_reversed=*/false);
 }
 
 template <bool from_right>
-Value Partition(Run& run, const Value& self, const Arguments& arguments) {
-  Value separator;
-  if (!Bind(run, "partition", arguments, {""}, 1, &separator)) return None{};
-  const std::string* part = ToText(run, separator);
+Value Partition(Run& run, const Value& self, Bound& bound) {
+  const std::string* part = ToText(run, bound[0]);
   if (part == nullptr || !run.SpendText(self.Text().size())) return None{};
   if (part->empty()) return run.Fail("empty separator");
   const std::string_view text = self.Text();
@@ -173,23 +164,18 @@ Value Partition(Run& run, const Value& self, const Arguments& arguments) {
                        Like(run, self, text.substr(found + part->size()))});
 }
 
-Value Replace(Run& run, const Value& self, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "replace", arguments, {"", "", ""}, 2, bound)) return None{};
+Value Replace(Run& run, const Value& self, Bound& bound) {
   const std::string* old_part = ToText(run, bound[0]);
   if (self.String().safe) bound[1] = Escape(run, bound[1]);
   const std::string* new_part = ToText(run, bound[1]);
-  int64_t max_count = -1;
-  if (!bound[2].IsMissing()) max_count = ToInteger(run, bound[2]).value_or(-1);
+  const int64_t max_count = IntegerOr(run, bound[2], -1);
   if (run.failed()) return None{};
   return Like(run, self, ReplaceText(run, self.Text(), *old_part, *new_part, max_count));
 }
 
 template <bool is_prefix>
-Value RemoveAffix(Run& run, const Value& self, const Arguments& arguments) {
-  Value affix;
-  if (!Bind(run, "removeprefix", arguments, {""}, 1, &affix)) return None{};
-  const std::string* part = ToText(run, affix);
+Value RemoveAffix(Run& run, const Value& self, Bound& bound) {
+  const std::string* part = ToText(run, bound[0]);
   if (part == nullptr) return None{};
   std::string_view text = self.Text();
   if (is_prefix && text.starts_with(*part)) text.remove_prefix(part->size());
@@ -197,12 +183,10 @@ Value RemoveAffix(Run& run, const Value& self, const Arguments& arguments) {
   return Like(run, self, text);
 }
 
-Value Join(Run& run, const Value& self, const Arguments& arguments) {
-  Value iterable;
-  if (!Bind(run, "join", arguments, {""}, 1, &iterable)) return None{};
+Value Join(Run& run, const Value& self, Bound& bound) {
   const bool escapes = self.String().safe;
   std::string out;
-  const auto items = Iterate(run, iterable);
+  const auto items = Iterate(run, bound[0]);
   for (size_t i = 0; i < items->values.size(); ++i) {
     const Value& item = items->values[i];
     if (!item.IsString() && !escapes) {
@@ -221,9 +205,7 @@ Value Join(Run& run, const Value& self, const Arguments& arguments) {
 }
 
 template <char align>
-Value Justify(Run& run, const Value& self, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "justify", arguments, {"", ""}, 1, bound)) return None{};
+Value Justify(Run& run, const Value& self, Bound& bound) {
   FormatSpec spec;
   spec.width = ToInteger(run, bound[0]).value_or(0);
   spec.align = align;
@@ -253,11 +235,9 @@ Value Justify(Run& run, const Value& self, const Arguments& arguments) {
   return Like(run, self, Pad(run, self.Text(), spec, align));
 }
 
-Value ZeroFill(Run& run, const Value& self, const Arguments& arguments) {
-  Value width;
-  if (!Bind(run, "zfill", arguments, {""}, 1, &width)) return None{};
+Value ZeroFill(Run& run, const Value& self, Bound& bound) {
   FormatSpec spec;
-  spec.width = ToInteger(run, width).value_or(0);
+  spec.width = ToInteger(run, bound[0]).value_or(0);
   spec.fill = '0';
   const std::string& text = self.Text();
   const bool has_sign = text.starts_with('+') || text.starts_with('-');
@@ -266,10 +246,8 @@ Value ZeroFill(Run& run, const Value& self, const Arguments& arguments) {
   return Like(run, self, (has_sign ? text.substr(0, 1) : "") + Pad(run, digits, spec, '>'));
 }
 
-Value ExpandTabs(Run& run, const Value& self, const Arguments& arguments) {
-  Value tab_size;
-  if (!Bind(run, "expandtabs", arguments, {"tabsize"}, 0, &tab_size)) return None{};
-  const int64_t size = tab_size.IsMissing() ? 8 : ToInteger(run, tab_size).value_or(0);
+Value ExpandTabs(Run& run, const Value& self, Bound& bound) {
+  const int64_t size = IntegerOr(run, bound[0], 8);
   std::string out;
   int64_t column = 0;
   const std::string& text = self.Text();
@@ -292,50 +270,48 @@ Value ExpandTabs(Run& run, const Value& self, const Arguments& arguments) {
   return Like(run, self, out);
 }
 
-Value FormatMap(Run& run, const Value& self, const Arguments& arguments) {
-  Value mapping;
-  if (!Bind(run, "format_map", arguments, {""}, 1, &mapping)) return None{};
-  if (!mapping.Is(Kind::kDict)) return run.Fail("format_map() is supported for a dict only");
+Value FormatMap(Run& run, const Value& self, Bound& bound) {
+  if (!bound[0].Is(Kind::kDict)) return run.Fail("format_map() is supported for a dict only");
   Arguments named;
-  for (const auto& [key, value] : mapping.AsDict().entries) {
+  for (const auto& [key, value] : bound[0].AsDict().entries) {
     if (key.IsString()) named.named.emplace_back(key.Text(), value);
   }
   return BraceFormat(run, self, named);
 }
 
-constexpr MethodEntry kStringMethods[] = {
+constexpr Builtin kStringMethods[] = {
     {"capitalize", Transformed<Capitalize>},
     {"casefold", Transformed<CaseFold>},
-    {"center", Justify<'^'>},
+    {"center", Justify<'^'>, {"", ""}, 1},
     {"encode", nullptr},
-    {"expandtabs", ExpandTabs},
+    {"expandtabs", ExpandTabs, {"tabsize"}},
     {"format", BraceFormat},
-    {"format_map", FormatMap},
-    {"join", Join},
-    {"ljust", Justify<'<'>},
+    {"format_map", FormatMap, {""}, 1},
+    {"join", Join, {""}, 1},
+    {"ljust", Justify<'<'>, {"", ""}, 1},
     {"lower", Transformed<ToLower>},
-    {"lstrip", Strip<Side::kLeft>},
+    {"lstrip", Strip<Side::kLeft>, {""}},
     {"maketrans", nullptr},
-    {"partition", Partition<false>},
-    {"removeprefix", RemoveAffix<true>},
-    {"removesuffix", RemoveAffix<false>},
-    {"replace", Replace},
-    {"rjust", Justify<'>'>},
-    {"rpartition", Partition<true>},
-    {"rsplit", Split<true>},
-    {"rstrip", Strip<Side::kRight>},
-    {"split", Split<false>},
-    {"splitlines", Lines},
-    {"strip", Strip<Side::kBoth>},
+    {"partition", Partition<false>, {""}, 1},
+    {"removeprefix", RemoveAffix<true>, {""}, 1},
+    {"removesuffix", RemoveAffix<false>, {""}, 1},
+    {"replace", Replace, {"", "", ""}, 2},
+    {"rjust", Justify<'>'>, {"", ""}, 1},
+    {"rpartition", Partition<true>, {""}, 1},
+    {"rsplit", Split<true>, {"sep", "maxsplit"}},
+    {"rstrip", Strip<Side::kRight>, {""}},
+    {"split", Split<false>, {"sep", "maxsplit"}},
+    {"splitlines", Lines, {"keepends"}},
+    {"strip", Strip<Side::kBoth>, {""}},
     {"swapcase", Transformed<SwapCase>},
     {"title", Transformed<ToTitle>},
     {"translate", nullptr},
     {"upper", Transformed<ToUpper>},
-    {"zfill", ZeroFill},
+    {"zfill", ZeroFill, {""}, 1},
 };
 
 }  // namespace
 
-std::span<const MethodEntry> StringMethods() { return kStringMethods; }
+std::span<const Builtin> StringMethods() { return kStringMethods; }
 
 }  // namespace convene::jinja

@@ -3,10 +3,9 @@
 
 #include "base/utf8.h"
 #include "jinja/arguments.h"
+#include "jinja/builtins.h"
 #include "jinja/case_tables.h"
-#include "jinja/methods.h"
 #include "jinja/python_text.h"
-#include "jinja/sequence.h"
 
 namespace convene::jinja {
 namespace {
@@ -23,7 +22,7 @@ Window WindowOf(Run& run, const Value& self, const Value& start, const Value& st
   Window window{.text = self.Text()};
   const auto length = static_cast<int64_t>(Length(window.text));
   const auto bound = [&](const Value& part, int64_t otherwise) {
-    if (part.IsMissing() || part.IsNone()) return otherwise;
+    if (!IsGiven(part)) return otherwise;
     const int64_t i = ToInteger(run, part).value_or(0);
     return i < 0 ? std::max<int64_t>(i + length, 0) : i;
   };
@@ -38,9 +37,8 @@ Window WindowOf(Run& run, const Value& self, const Value& start, const Value& st
 }
 
 // The code point at which the argument is found, -1 where it is not.
-Value Search(Run& run, const Value& self, const Arguments& arguments, bool from_right) {
-  Value bound[3];
-  if (!Bind(run, "find", arguments, {"", "", ""}, 1, bound)) return None{};
+template <bool from_right>
+Value Find(Run& run, const Value& self, Bound& bound) {
   const std::string* part = ToText(run, bound[0]);
   if (part == nullptr || !run.SpendText(self.Text().size())) return None{};
   const Window window = WindowOf(run, self, bound[1], bound[2]);
@@ -51,19 +49,12 @@ Value Search(Run& run, const Value& self, const Arguments& arguments, bool from_
 }
 
 template <bool from_right>
-Value Find(Run& run, const Value& self, const Arguments& arguments) {
-  return Search(run, self, arguments, from_right);
-}
-
-template <bool from_right>
-Value Index(Run& run, const Value& self, const Arguments& arguments) {
-  const Value found = Search(run, self, arguments, from_right);
+Value Index(Run& run, const Value& self, Bound& bound) {
+  const Value found = Find<from_right>(run, self, bound);
   return found.IsInteger() && found.Int() < 0 ? run.Fail("substring not found") : found;
 }
 
-Value Count(Run& run, const Value& self, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "count", arguments, {"", "", ""}, 1, bound)) return None{};
+Value Count(Run& run, const Value& self, Bound& bound) {
   const std::string* part = ToText(run, bound[0]);
   if (part == nullptr || !run.SpendText(self.Text().size())) return None{};
   const Window window = WindowOf(run, self, bound[1], bound[2]);
@@ -79,11 +70,7 @@ Value Count(Run& run, const Value& self, const Arguments& arguments) {
 
 // The first argument is a text, or a tuple of texts of which one must match.
 template <bool at_end>
-Value HasAffix(Run& run, const Value& self, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, at_end ? "endswith" : "startswith", arguments, {"", "", ""}, 1, bound)) {
-    return None{};
-  }
+Value HasAffix(Run& run, const Value& self, Bound& bound) {
   const Window window = WindowOf(run, self, bound[1], bound[2]);
   const Values parts = bound[0].Is(Kind::kTuple) ? bound[0].Elements() : Values{bound[0]};
   for (const Value& part : parts) {
@@ -101,8 +88,8 @@ Value HasAffix(Run& run, const Value& self, const Arguments& arguments) {
 
 // Whether there are characters and all are of a kind.
 template <bool (*IsOfKind)(char32_t)>
-Value All(Run& run, const Value& self, const Arguments& arguments) {
-  if (!BindNothing(run, "str method", arguments) || !run.SpendText(self.Text().size())) return {};
+Value All(Run& run, const Value& self) {
+  if (!run.SpendText(self.Text().size())) return {};
   const std::string& text = self.Text();
   for (size_t pos = 0; pos < text.size();) {
     if (!IsOfKind(ReadCodePoint(text, &pos))) return false;
@@ -113,16 +100,16 @@ Value All(Run& run, const Value& self, const Arguments& arguments) {
 bool IsDigit(char32_t c) { return IsDecimal(c) || IsOtherDigit(c); }
 
 template <bool (*IsOfKind)(char32_t)>
-Value AllOrEmpty(Run& run, const Value& self, const Arguments& arguments) {
-  return self.Text().empty() ? Value(true) : All<IsOfKind>(run, self, arguments);
+Value AllOrEmpty(Run& run, const Value& self) {
+  return self.Text().empty() ? Value(true) : All<IsOfKind>(run, self);
 }
 
 bool IsAscii(char32_t c) { return c < 0x80; }
 
 // Whether there is a cased character and all cased ones are of a kind.
 template <bool (*IsOfKind)(char32_t), bool (*IsOfOther)(char32_t)>
-Value AllCased(Run& run, const Value& self, const Arguments& arguments) {
-  if (!BindNothing(run, "str method", arguments) || !run.SpendText(self.Text().size())) return {};
+Value AllCased(Run& run, const Value& self) {
+  if (!run.SpendText(self.Text().size())) return {};
   bool has_one = false;
   for (size_t pos = 0; pos < self.Text().size();) {
     const char32_t c = ReadCodePoint(self.Text(), &pos);
@@ -132,11 +119,11 @@ Value AllCased(Run& run, const Value& self, const Arguments& arguments) {
   return has_one;
 }
 
-constexpr MethodEntry kStringQueries[] = {
-    {"count", Count},
-    {"endswith", HasAffix<true>},
-    {"find", Find<false>},
-    {"index", Index<false>},
+constexpr Builtin kStringQueries[] = {
+    {"count", Count, {"", "", ""}, 1},
+    {"endswith", HasAffix<true>, {"", "", ""}, 1},
+    {"find", Find<false>, {"", "", ""}, 1},
+    {"index", Index<false>, {"", "", ""}, 1},
     {"isalnum", All<IsAlphaNumeric>},
     {"isalpha", All<IsAlpha>},
     {"isascii", AllOrEmpty<IsAscii>},
@@ -149,13 +136,13 @@ constexpr MethodEntry kStringQueries[] = {
     {"isspace", All<IsSpace>},
     {"istitle", nullptr},
     {"isupper", AllCased<IsUpper, IsLower>},
-    {"rfind", Find<true>},
-    {"rindex", Index<true>},
-    {"startswith", HasAffix<false>},
+    {"rfind", Find<true>, {"", "", ""}, 1},
+    {"rindex", Index<true>, {"", "", ""}, 1},
+    {"startswith", HasAffix<false>, {"", "", ""}, 1},
 };
 
 }  // namespace
 
-std::span<const MethodEntry> StringQueries() { return kStringQueries; }
+std::span<const Builtin> StringQueries() { return kStringQueries; }
 
 }  // namespace convene::jinja

@@ -1,13 +1,10 @@
-#include "jinja/test_functions.h"
-
+// The tests of Jinja: what stands behind `is`, as in `message.content is string`.
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "jinja/arguments.h"
+#include "jinja/builtins.h"
 #include "jinja/compare.h"
-#include "jinja/filters.h"
-#include "jinja/methods.h"
 #include "jinja/operators.h"
 #include "jinja/repr.h"
 #include "jinja/sequence.h"
@@ -17,8 +14,8 @@ namespace {
 
 // A test without arguments that only looks at the value.
 template <bool (*IsSo)(const Value&)>
-bool Check(Run& run, const Value& input, const Arguments& arguments) {
-  return BindNothing(run, "test", arguments) && IsSo(input);
+Value Check(Run& /*run*/, const Value& input) {
+  return IsSo(input);
 }
 
 bool IsDefined(const Value& value) { return !value.IsUndefined(); }
@@ -41,62 +38,41 @@ bool IsSequence(const Value& value) {
 }
 
 bool IsCallable(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-    case Kind::kLoop:
-    case Kind::kMacro:
-    case Kind::kJoiner:
-    case Kind::kFunction:
-    case Kind::kMethod:
-      return true;
-    default:
-      return false;
-  }
+  using enum Kind;
+  constexpr Kind kCallable[] = {kUndefined, kLoop, kMacro, kJoiner, kFunction, kMethod};
+  return std::ranges::count(kCallable, value.kind()) > 0;
 }
 
 template <Comparison comparison>
-bool Compare(Run& run, const Value& input, const Arguments& arguments) {
-  Value other;
-  return Bind(run, "test", arguments, {""}, 1, &other) &&
-         ApplyComparison(run, comparison, input, other);
+Value Compare(Run& run, const Value& input, Bound& bound) {
+  return ApplyComparison(run, comparison, input, bound[0]);
 }
 
-bool IsIn(Run& run, const Value& input, const Arguments& arguments) {
-  Value container;
-  return Bind(run, "in", arguments, {"seq"}, 1, &container) && Contains(run, container, input);
-}
+Value IsIn(Run& run, const Value& input, Bound& bound) { return Contains(run, bound[0], input); }
 
 bool HasRemainder(Run& run, const Value& input, const Value& divisor, int64_t remainder) {
   return Equal(run, ApplyBinary(run, BinaryOperator::kModulo, input, divisor), remainder);
 }
 
 template <int64_t remainder>
-bool HasParity(Run& run, const Value& input, const Arguments& arguments) {
-  return BindNothing(run, "test", arguments) && HasRemainder(run, input, int64_t{2}, remainder);
+Value HasParity(Run& run, const Value& input) {
+  return HasRemainder(run, input, int64_t{2}, remainder);
 }
 
-bool IsDivisibleBy(Run& run, const Value& input, const Arguments& arguments) {
-  Value divisor;
-  return Bind(run, "divisibleby", arguments, {"num"}, 1, &divisor) &&
-         HasRemainder(run, input, divisor, 0);
+Value IsDivisibleBy(Run& run, const Value& input, Bound& bound) {
+  return HasRemainder(run, input, bound[0], 0);
 }
 
-bool AskText(Run& run, std::string_view method, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "test", arguments)) return false;
+Value AskText(Run& run, std::string_view method, const Value& input) {
   const Value text = run.String(Str(run, input));
-  return IsTrue(FindMethod(text, method)->call(run, text, {}));
+  return FindMethod(text, method)->Call(run, text, {});
 }
-bool IsLowerText(Run& run, const Value& input, const Arguments& arguments) {
-  return AskText(run, "islower", input, arguments);
-}
-bool IsUpperText(Run& run, const Value& input, const Arguments& arguments) {
-  return AskText(run, "isupper", input, arguments);
-}
+Value IsLowerText(Run& run, const Value& input) { return AskText(run, "islower", input); }
+Value IsUpperText(Run& run, const Value& input) { return AskText(run, "isupper", input); }
 
 // Python's `is`, where the answer does not hang on how Python stores numbers and texts.
-bool IsSameAs(Run& run, const Value& input, const Arguments& arguments) {
-  Value other;
-  if (!Bind(run, "sameas", arguments, {"other"}, 1, &other)) return false;
+Value IsSameAs(Run& run, const Value& input, Bound& bound) {
+  const Value& other = bound[0];
   if (input.kind() != other.kind()) return false;
   switch (input.kind()) {
     case Kind::kNone:
@@ -111,57 +87,55 @@ bool IsSameAs(Run& run, const Value& input, const Arguments& arguments) {
     case Kind::kDict:
       return &input.AsDict() == &other.AsDict();
     default:
-      run.Fail(fmt::format("the test 'sameas' is not supported for values of type '{}'",
-                           TypeName(input)));
-      return false;
+      return run.Fail(fmt::format("the test 'sameas' is not supported for values of type '{}'",
+                                  TypeName(input)));
   }
 }
 
-bool IsFilter(Run& run, const Value& input, const Arguments& arguments) {
-  return BindNothing(run, "filter", arguments) && input.IsString() && IsFilterName(input.Text());
+Value IsFilter(Run& /*run*/, const Value& input) {
+  return input.IsString() && IsFilterName(input.Text());
 }
 
-bool IsTest(Run& run, const Value& input, const Arguments& arguments) {
-  return BindNothing(run, "test", arguments) && input.IsString() &&
-         FindTest(input.Text()) != nullptr;
+Value IsTest(Run& /*run*/, const Value& input) {
+  return input.IsString() && FindTest(input.Text()) != nullptr;
 }
 
 bool IsIterableValue(const Value& value) { return IsIterable(value); }
 
-constexpr TestEntry kTests[] = {
-    {"!=", Compare<Comparison::kNotEqual>},
-    {"<", Compare<Comparison::kLess>},
-    {"<=", Compare<Comparison::kLessEqual>},
-    {"==", Compare<Comparison::kEqual>},
-    {">", Compare<Comparison::kGreater>},
-    {">=", Compare<Comparison::kGreaterEqual>},
+constexpr Builtin kTests[] = {
+    {"!=", Compare<Comparison::kNotEqual>, {""}, 1},
+    {"<", Compare<Comparison::kLess>, {""}, 1},
+    {"<=", Compare<Comparison::kLessEqual>, {""}, 1},
+    {"==", Compare<Comparison::kEqual>, {""}, 1},
+    {">", Compare<Comparison::kGreater>, {""}, 1},
+    {">=", Compare<Comparison::kGreaterEqual>, {""}, 1},
     {"boolean", Check<IsBoolean>},
     {"callable", Check<IsCallable>},
     {"defined", Check<IsDefined>},
-    {"divisibleby", IsDivisibleBy},
-    {"eq", Compare<Comparison::kEqual>},
-    {"equalto", Compare<Comparison::kEqual>},
+    {"divisibleby", IsDivisibleBy, {"num"}, 1},
+    {"eq", Compare<Comparison::kEqual>, {""}, 1},
+    {"equalto", Compare<Comparison::kEqual>, {""}, 1},
     {"escaped", Check<IsEscaped>},
     {"even", HasParity<0>},
     {"false", Check<IsFalseConstant>},
     {"filter", IsFilter},
     {"float", Check<IsFloat>},
-    {"ge", Compare<Comparison::kGreaterEqual>},
-    {"greaterthan", Compare<Comparison::kGreater>},
-    {"gt", Compare<Comparison::kGreater>},
-    {"in", IsIn},
+    {"ge", Compare<Comparison::kGreaterEqual>, {""}, 1},
+    {"greaterthan", Compare<Comparison::kGreater>, {""}, 1},
+    {"gt", Compare<Comparison::kGreater>, {""}, 1},
+    {"in", IsIn, {"seq"}, 1},
     {"integer", Check<IsInteger>},
     {"iterable", Check<IsIterableValue>},
-    {"le", Compare<Comparison::kLessEqual>},
-    {"lessthan", Compare<Comparison::kLess>},
+    {"le", Compare<Comparison::kLessEqual>, {""}, 1},
+    {"lessthan", Compare<Comparison::kLess>, {""}, 1},
     {"lower", IsLowerText},
-    {"lt", Compare<Comparison::kLess>},
+    {"lt", Compare<Comparison::kLess>, {""}, 1},
     {"mapping", Check<IsMapping>},
-    {"ne", Compare<Comparison::kNotEqual>},
+    {"ne", Compare<Comparison::kNotEqual>, {""}, 1},
     {"none", Check<IsNone>},
     {"number", Check<IsNumber>},
     {"odd", HasParity<1>},
-    {"sameas", IsSameAs},
+    {"sameas", IsSameAs, {"other"}, 1},
     {"sequence", Check<IsSequence>},
     {"string", Check<IsString>},
     {"test", IsTest},
@@ -172,14 +146,6 @@ constexpr TestEntry kTests[] = {
 
 }  // namespace
 
-const TestEntry* FindTest(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kTests), std::end(kTests),
-                                   [&](const TestEntry& entry) { return entry.name == name; });
-  return found == std::end(kTests) ? nullptr : found;
-}
-
-std::string DescribeMissingTest(std::string_view name) {
-  return fmt::format("No test named '{}'.", name);
-}
+const Builtin* FindTest(std::string_view name) { return FindIn(kTests, name); }
 
 }  // namespace convene::jinja

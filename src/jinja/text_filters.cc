@@ -3,11 +3,10 @@
 
 #include "base/utf8.h"
 #include "jinja/arguments.h"
+#include "jinja/builtins.h"
 #include "jinja/element_access.h"
 #include "jinja/escape.h"
-#include "jinja/filters.h"
 #include "jinja/json_text.h"
-#include "jinja/methods.h"
 #include "jinja/percent_format.h"
 #include "jinja/python_text.h"
 #include "jinja/replace.h"
@@ -18,40 +17,30 @@ namespace convene::jinja {
 namespace {
 
 // The string method of the same name, on the value as text; safe text stays safe.
-Value CallStringMethod(Run& run, std::string_view name, const Value& input,
-                       const Arguments& arguments) {
+Value CallStringMethod(Run& run, std::string_view name, const Value& input, Values arguments = {}) {
   const Value text = ToString(run, input);
   if (run.failed()) return None{};
-  return FindMethod(text, name)->call(run, text, arguments);
+  return FindIn(StringMethods(), name)->Call(run, text, {.positional = std::move(arguments)});
 }
 
-Value Capitalized(Run& run, const Value& input, const Arguments& arguments) {
-  return CallStringMethod(run, "capitalize", input, arguments);
+Value Capitalized(Run& run, const Value& input) {
+  return CallStringMethod(run, "capitalize", input);
 }
-Value Lowered(Run& run, const Value& input, const Arguments& arguments) {
-  return CallStringMethod(run, "lower", input, arguments);
-}
-Value Uppered(Run& run, const Value& input, const Arguments& arguments) {
-  return CallStringMethod(run, "upper", input, arguments);
+Value Lowered(Run& run, const Value& input) { return CallStringMethod(run, "lower", input); }
+Value Uppered(Run& run, const Value& input) { return CallStringMethod(run, "upper", input); }
+
+Value Trim(Run& run, const Value& input, Bound& bound) {
+  if (bound[0].IsMissing()) bound[0] = None{};
+  return CallStringMethod(run, "strip", input, {bound[0]});
 }
 
-Value Trim(Run& run, const Value& input, const Arguments& arguments) {
-  Value characters;
-  if (!Bind(run, "trim", arguments, {"chars"}, 0, &characters)) return None{};
-  if (characters.IsMissing()) characters = None{};
-  return CallStringMethod(run, "strip", input, {.positional = {characters}, .named = {}});
-}
-
-Value Center(Run& run, const Value& input, const Arguments& arguments) {
-  Value width;
-  if (!Bind(run, "center", arguments, {"width"}, 0, &width)) return None{};
-  if (width.IsMissing()) width = int64_t{80};
-  return CallStringMethod(run, "center", input, {.positional = {width}, .named = {}});
+Value Center(Run& run, const Value& input, Bound& bound) {
+  if (bound[0].IsMissing()) bound[0] = int64_t{80};
+  return CallStringMethod(run, "center", input, {bound[0]});
 }
 
 // Unlike the method: words start after white space and opening brackets, not after any non-letter.
-Value Titled(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "title", arguments)) return None{};
+Value Titled(Run& run, const Value& input) {
   const std::string text = Str(run, input);
   if (!run.SpendText(text.size())) return None{};
   const auto separates = [](char32_t c) {
@@ -72,25 +61,17 @@ Value Titled(Run& run, const Value& input, const Arguments& arguments) {
   return run.String(std::move(out));
 }
 
-Value Replaced(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "replace", arguments, {"old", "new", "count"}, 2, bound)) return None{};
-  int64_t max_count = -1;
-  if (!bound[2].IsMissing() && !bound[2].IsNone()) {
-    max_count = ToInteger(run, bound[2]).value_or(-1);
-  }
+Value Replaced(Run& run, const Value& input, Bound& bound) {
+  const int64_t max_count = IsGiven(bound[2]) ? IntegerOr(run, bound[2], -1) : -1;
   const std::string text = Str(run, input);
   const std::string old_part = Str(run, bound[0]), new_part = Str(run, bound[1]);
   if (run.failed()) return None{};
   return run.String(ReplaceText(run, text, old_part, new_part, max_count));
 }
 
-Value Joined(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[2];
-  if (!Bind(run, "join", arguments, {"d", "attribute"}, 0, bound)) return None{};
+Value Joined(Run& run, const Value& input, Bound& bound) {
   const std::string separator = Str(run, bound[0]);
-  const bool has_attribute = !bound[1].IsMissing() && !bound[1].IsNone();
-  const AttributePath path(run, has_attribute ? bound[1] : Value(None{}));
+  const AttributePath path(run, NoneIfMissing(bound[1]));
   const auto items = Iterate(run, input);
   std::string out;
   for (size_t i = 0; i < items->values.size() && !run.failed(); ++i) {
@@ -105,9 +86,7 @@ Value Joined(Run& run, const Value& input, const Arguments& arguments) {
   return run.String(std::move(out));
 }
 
-Value Indented(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[3];
-  if (!Bind(run, "indent", arguments, {"width", "first", "blank"}, 0, bound)) return None{};
+Value Indented(Run& run, const Value& input, Bound& bound) {
   if (input.IsUndefined()) return run.Fail(input.AsUndefined().message);
   const std::string* text = ToText(run, input);
   if (text == nullptr) return None{};
@@ -115,7 +94,7 @@ Value Indented(Run& run, const Value& input, const Arguments& arguments) {
   if (bound[0].IsString()) {
     indent = bound[0].Text();
   } else {
-    const int64_t width = bound[0].IsMissing() ? 4 : ToInteger(run, bound[0]).value_or(0);
+    const int64_t width = IntegerOr(run, bound[0], 4);
     if (run.failed() || !run.MayAllocate(static_cast<size_t>(std::max<int64_t>(width, 0)))) {
       return None{};
     }
@@ -139,18 +118,13 @@ Value Indented(Run& run, const Value& input, const Arguments& arguments) {
   return run.String(std::move(out), input.String().safe);
 }
 
-Value Truncated(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[4];
-  if (!Bind(run, "truncate", arguments, {"length", "killwords", "end", "leeway"}, 0, bound)) {
-    return None{};
-  }
+Value Truncated(Run& run, const Value& input, Bound& bound) {
   if (input.IsUndefined()) return input;
   const std::string* text = ToText(run, input);
-  const int64_t length = bound[0].IsMissing() ? 255 : ToInteger(run, bound[0]).value_or(0);
+  const int64_t length = IntegerOr(run, bound[0], 255);
   const Value end = bound[2].IsMissing() ? run.String("...") : bound[2];
   const std::string* end_text = ToText(run, end);
-  const bool has_leeway = !bound[3].IsMissing() && !bound[3].IsNone();
-  const int64_t leeway = has_leeway ? ToInteger(run, bound[3]).value_or(0) : 5;
+  const int64_t leeway = IsGiven(bound[3]) ? IntegerOr(run, bound[3], 0) : 5;
   if (run.failed() || !run.SpendText(text->size())) return None{};
   const int64_t kept = length - static_cast<int64_t>(Length(*end_text));
   if (kept < 0) {
@@ -164,24 +138,19 @@ Value Truncated(Run& run, const Value& input, const Arguments& arguments) {
   return JoinTexts(run, run.String(std::string(start), input.String().safe), end);
 }
 
-Value ToJsonText(Run& run, const Value& input, const Arguments& arguments) {
-  Value bound[4];
-  if (!Bind(run, "tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"}, 0,
-            bound)) {
-    return None{};
-  }
+Value ToJsonText(Run& run, const Value& input, Bound& bound) {
   JsonStyle style{.ensure_ascii = IsTrueOr(bound[0], false),
                   .indent = std::nullopt,
                   .sort_keys = IsTrueOr(bound[3], false)};
   if (bound[1].IsString()) {
     style.indent = bound[1].Text();
-  } else if (!bound[1].IsMissing() && !bound[1].IsNone()) {
+  } else if (IsGiven(bound[1])) {
     const int64_t width = std::max<int64_t>(ToInteger(run, bound[1]).value_or(0), 0);
     if (!run.MayAllocate(static_cast<size_t>(width))) return None{};
     style.indent = std::string(static_cast<size_t>(width), ' ');
   }
   if (style.indent) style.item_separator = ",";
-  if (!bound[2].IsMissing() && !bound[2].IsNone()) {
+  if (IsGiven(bound[2])) {
     const auto separators = Iterate(run, bound[2]);
     if (run.failed()) return None{};
     if (separators->values.size() != 2 || !separators->values[0].IsString() ||
@@ -196,8 +165,7 @@ Value ToJsonText(Run& run, const Value& input, const Arguments& arguments) {
 
 // Not Jinja's: templates of DeepSeek's later models read arguments with it, and other engines have
 // it.
-Value ParsedJson(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "from_json", arguments)) return None{};
+Value ParsedJson(Run& run, const Value& input) {
   const std::string* text = ToText(run, input);
   return text == nullptr ? Value(None{}) : ParseJsonText(run, *text);
 }
@@ -213,28 +181,15 @@ Value Formatted(Run& run, const Value& input, const Arguments& arguments) {
       named.empty() ? run.NewTuple(arguments.positional) : run.NewDict(std::move(named)));
 }
 
-Value MarkedSafe(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "safe", arguments)) return None{};
+Value MarkedSafe(Run& run, const Value& input) {
   return run.String(Str(run, input), /*safe=*/true);
 }
 
-Value Escaped(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "escape", arguments)) return None{};
-  return Escape(run, input);
-}
-
-Value ForceEscaped(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "forceescape", arguments)) return None{};
+Value ForceEscaped(Run& run, const Value& input) {
   return run.String(EscapeHtml(Str(run, input)), /*safe=*/true);
 }
 
-Value AsString(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "string", arguments)) return None{};
-  return ToString(run, input);
-}
-
-Value WordCount(Run& run, const Value& input, const Arguments& arguments) {
-  if (!BindNothing(run, "wordcount", arguments)) return None{};
+Value WordCount(Run& run, const Value& input) {
   const std::string text = Str(run, input);
   if (!run.SpendText(text.size())) return None{};
   int64_t count = 0;
@@ -248,30 +203,30 @@ Value WordCount(Run& run, const Value& input, const Arguments& arguments) {
   return count;
 }
 
-constexpr FilterEntry kTextFilters[] = {
+constexpr Builtin kTextFilters[] = {
     {"capitalize", Capitalized},
-    {"center", Center},
-    {"e", Escaped},
-    {"escape", Escaped},
+    {"center", Center, {"width"}},
+    {"e", Escape},
+    {"escape", Escape},
     {"forceescape", ForceEscaped},
     {"from_json", ParsedJson},
     {"format", Formatted},
-    {"indent", Indented},
-    {"join", Joined},
+    {"indent", Indented, {"width", "first", "blank"}},
+    {"join", Joined, {"d", "attribute"}},
     {"lower", Lowered},
-    {"replace", Replaced},
+    {"replace", Replaced, {"old", "new", "count"}, 2},
     {"safe", MarkedSafe},
-    {"string", AsString},
+    {"string", ToString},
     {"title", Titled},
-    {"tojson", ToJsonText},
-    {"trim", Trim},
-    {"truncate", Truncated},
+    {"tojson", ToJsonText, {"ensure_ascii", "indent", "separators", "sort_keys"}},
+    {"trim", Trim, {"chars"}},
+    {"truncate", Truncated, {"length", "killwords", "end", "leeway"}},
     {"upper", Uppered},
     {"wordcount", WordCount},
 };
 
 }  // namespace
 
-std::span<const FilterEntry> TextFilters() { return kTextFilters; }
+std::span<const Builtin> TextFilters() { return kTextFilters; }
 
 }  // namespace convene::jinja

@@ -14,13 +14,12 @@
 
 namespace convene::jinja {
 
+class Builtin;
 class Run;
 class Value;
 struct Arguments;
 struct Macro;
 struct Activation;
-struct FunctionEntry;
-struct MethodEntry;
 using Values = std::vector<Value>;
 
 // How many bytes of values are alive in a rendering.
@@ -152,7 +151,7 @@ struct Joiner {
 // A method with the object it belongs to, as in `message.items`.
 struct Method {
   std::shared_ptr<const Items> self;  // one element
-  const MethodEntry* entry;
+  const Builtin* entry;
 };
 
 // In the order of Value's alternatives.
@@ -201,7 +200,7 @@ class Value {
   Value(MacroValue macro) : state_(macro) {}                                  // NOLINT
   Value(std::shared_ptr<Cycler> cycler) : state_(std::move(cycler)) {}        // NOLINT
   Value(std::shared_ptr<Joiner> joiner) : state_(std::move(joiner)) {}        // NOLINT
-  Value(const FunctionEntry* function) : state_(function) {}                  // NOLINT
+  Value(const Builtin* function) : state_(function) {}                        // NOLINT
   Value(Method method) : state_(std::move(method)) {}                         // NOLINT
   template <typename T>
   Value(T*) = delete;  // a pointer would become a bool
@@ -248,7 +247,7 @@ class Value {
                std::shared_ptr<const StringData>, List, Tuple, std::shared_ptr<const Dict>,
                DictView, std::shared_ptr<const Range>, std::shared_ptr<Iterator>, Namespace*,
                std::shared_ptr<Loop>, MacroValue, std::shared_ptr<Cycler>, std::shared_ptr<Joiner>,
-               const FunctionEntry*, Method>
+               const Builtin*, Method>
       state_;
 };
 
