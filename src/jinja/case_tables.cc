@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <iterator>
 
+#include "base/utf8.h"
+
 namespace convene::jinja {
 namespace {
 
@@ -16,7 +18,7 @@ struct CodePointRange {
   char32_t first, last;
 };
 
-// SpecialCasing.txt, without its conditions.
+// SpecialCasing.txt, without its conditions and what IsWithIota has.
 constexpr CaseMapping kSpecialCases[] = {
     {0x00DF, "SS", "Ss"},
     {0x0149, "\xCA\xBCN", "\xCA\xBCN"},
@@ -33,54 +35,6 @@ constexpr CaseMapping kSpecialCases[] = {
     {0x1F52, "\xCE\xA5\xCC\x93\xCC\x80", "\xCE\xA5\xCC\x93\xCC\x80"},
     {0x1F54, "\xCE\xA5\xCC\x93\xCC\x81", "\xCE\xA5\xCC\x93\xCC\x81"},
     {0x1F56, "\xCE\xA5\xCC\x93\xCD\x82", "\xCE\xA5\xCC\x93\xCD\x82"},
-    {0x1F80, "\xE1\xBC\x88\xCE\x99"},
-    {0x1F81, "\xE1\xBC\x89\xCE\x99"},
-    {0x1F82, "\xE1\xBC\x8A\xCE\x99"},
-    {0x1F83, "\xE1\xBC\x8B\xCE\x99"},
-    {0x1F84, "\xE1\xBC\x8C\xCE\x99"},
-    {0x1F85, "\xE1\xBC\x8D\xCE\x99"},
-    {0x1F86, "\xE1\xBC\x8E\xCE\x99"},
-    {0x1F87, "\xE1\xBC\x8F\xCE\x99"},
-    {0x1F88, "\xE1\xBC\x88\xCE\x99"},
-    {0x1F89, "\xE1\xBC\x89\xCE\x99"},
-    {0x1F8A, "\xE1\xBC\x8A\xCE\x99"},
-    {0x1F8B, "\xE1\xBC\x8B\xCE\x99"},
-    {0x1F8C, "\xE1\xBC\x8C\xCE\x99"},
-    {0x1F8D, "\xE1\xBC\x8D\xCE\x99"},
-    {0x1F8E, "\xE1\xBC\x8E\xCE\x99"},
-    {0x1F8F, "\xE1\xBC\x8F\xCE\x99"},
-    {0x1F90, "\xE1\xBC\xA8\xCE\x99"},
-    {0x1F91, "\xE1\xBC\xA9\xCE\x99"},
-    {0x1F92, "\xE1\xBC\xAA\xCE\x99"},
-    {0x1F93, "\xE1\xBC\xAB\xCE\x99"},
-    {0x1F94, "\xE1\xBC\xAC\xCE\x99"},
-    {0x1F95, "\xE1\xBC\xAD\xCE\x99"},
-    {0x1F96, "\xE1\xBC\xAE\xCE\x99"},
-    {0x1F97, "\xE1\xBC\xAF\xCE\x99"},
-    {0x1F98, "\xE1\xBC\xA8\xCE\x99"},
-    {0x1F99, "\xE1\xBC\xA9\xCE\x99"},
-    {0x1F9A, "\xE1\xBC\xAA\xCE\x99"},
-    {0x1F9B, "\xE1\xBC\xAB\xCE\x99"},
-    {0x1F9C, "\xE1\xBC\xAC\xCE\x99"},
-    {0x1F9D, "\xE1\xBC\xAD\xCE\x99"},
-    {0x1F9E, "\xE1\xBC\xAE\xCE\x99"},
-    {0x1F9F, "\xE1\xBC\xAF\xCE\x99"},
-    {0x1FA0, "\xE1\xBD\xA8\xCE\x99"},
-    {0x1FA1, "\xE1\xBD\xA9\xCE\x99"},
-    {0x1FA2, "\xE1\xBD\xAA\xCE\x99"},
-    {0x1FA3, "\xE1\xBD\xAB\xCE\x99"},
-    {0x1FA4, "\xE1\xBD\xAC\xCE\x99"},
-    {0x1FA5, "\xE1\xBD\xAD\xCE\x99"},
-    {0x1FA6, "\xE1\xBD\xAE\xCE\x99"},
-    {0x1FA7, "\xE1\xBD\xAF\xCE\x99"},
-    {0x1FA8, "\xE1\xBD\xA8\xCE\x99"},
-    {0x1FA9, "\xE1\xBD\xA9\xCE\x99"},
-    {0x1FAA, "\xE1\xBD\xAA\xCE\x99"},
-    {0x1FAB, "\xE1\xBD\xAB\xCE\x99"},
-    {0x1FAC, "\xE1\xBD\xAC\xCE\x99"},
-    {0x1FAD, "\xE1\xBD\xAD\xCE\x99"},
-    {0x1FAE, "\xE1\xBD\xAE\xCE\x99"},
-    {0x1FAF, "\xE1\xBD\xAF\xCE\x99"},
     {0x1FB2, "\xE1\xBE\xBA\xCE\x99", "\xE1\xBE\xBA\xCD\x85"},
     {0x1FB3, "\xCE\x91\xCE\x99"},
     {0x1FB4, "\xCE\x86\xCE\x99", "\xCE\x86\xCD\x85"},
@@ -145,6 +99,17 @@ constexpr CodePointRange kOtherDigit[] = {
     {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
 };
 
+// Alpha, eta or omega with a breathing and an iota below, small or capital.
+bool IsWithIota(char32_t c) { return c >= 0x1F80 && c <= 0x1FAF; }
+
+// The capital without the iota, and a capital iota behind it.
+std::string UpperWithIota(char32_t c) {
+  const char32_t first = c < 0x1F90 ? 0x1F08 : c < 0x1FA0 ? 0x1F28 : 0x1F68;
+  std::string upper;
+  AppendUtf8(first + (c & 7), &upper);
+  return upper + "\xCE\x99";
+}
+
 const CaseMapping& Lookup(char32_t c) {
   static constexpr CaseMapping kNone = {};
   const auto found = std::ranges::lower_bound(kSpecialCases, c, {}, &CaseMapping::from);
@@ -153,14 +118,15 @@ const CaseMapping& Lookup(char32_t c) {
 
 template <size_t N>
 bool Contains(const CodePointRange (&table)[N], char32_t c) {
-  return std::any_of(std::begin(table), std::end(table), [&](const CodePointRange& range) {
-    return range.first <= c && c <= range.last;
-  });
+  return std::ranges::any_of(
+      table, [&](const CodePointRange& range) { return range.first <= c && c <= range.last; });
 }
 
 }  // namespace
 
-std::string_view SpecialUpper(char32_t c) { return Lookup(c).upper; }
+std::string SpecialUpper(char32_t c) {
+  return IsWithIota(c) ? UpperWithIota(c) : std::string(Lookup(c).upper);
+}
 std::string_view SpecialTitle(char32_t c) { return Lookup(c).title; }
 bool IsOtherLowercase(char32_t c) { return Contains(kOtherLowercase, c); }
 bool IsOtherUppercase(char32_t c) { return Contains(kOtherUppercase, c); }

@@ -2,12 +2,13 @@
 // Simple case mappings and categories come from utf8proc.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace convene::jinja {
 
 // The mapping to several characters (as UTF-8), empty where there is none.
-std::string_view SpecialUpper(char32_t c);
+std::string SpecialUpper(char32_t c);
 std::string_view SpecialTitle(char32_t c);
 
 // Characters with the property Lowercase (Uppercase) outside the category Ll (Lu).

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "jinja/syntax.h"
 #include "jinja/token_stream.h"

@@ -113,30 +113,12 @@ std::string FormatInteger(Run& run, int64_t value, const FormatSpec& spec) {
   const bool is_negative = value < 0;
   const uint64_t magnitude =
       is_negative ? uint64_t{0} - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
-  std::string digits, prefix;
-  switch (spec.type) {
-    case 'x':
-      digits = fmt::format("{:x}", magnitude);
-      prefix = "0x";
-      break;
-    case 'X':
-      digits = fmt::format("{:X}", magnitude);
-      prefix = "0X";
-      break;
-    case 'o':
-      digits = fmt::format("{:o}", magnitude);
-      prefix = "0o";
-      break;
-    case 'b':
-      digits = fmt::format("{:b}", magnitude);
-      prefix = "0b";
-      break;
-    default:
-      digits = fmt::format("{}", magnitude);
-  }
-  if (!spec.alternate) prefix.clear();
+  const bool has_base = IsOneOf(spec.type, "xXob");
+  const std::string format = has_base ? std::string{'{', ':', spec.type, '}'} : "{}";
+  std::string digits = fmt::vformat(format, fmt::make_format_args(magnitude));
+  const std::string prefix = has_base && spec.alternate ? std::string{'0', spec.type} : "";
   if (spec.grouping != '\0') {
-    digits = Group(digits, spec.grouping, IsOneOf(spec.type, "xXob") ? 4 : 3);
+    digits = Group(digits, spec.grouping, has_base ? 4 : 3);
   }
   return PadNumber(run, SignOf(is_negative, spec.sign) + prefix, digits, spec);
 }

@@ -8,7 +8,6 @@
 
 #include "base/utf8.h"
 #include "jinja/compare.h"
-#include "jinja/python_text.h"
 #include "jinja/repr.h"
 
 namespace convene::jinja {
@@ -234,9 +233,8 @@ class JsonWriter {
     std::vector<const Dict::Entry*> entries;
     for (const Dict::Entry& entry : dict.entries) entries.push_back(&entry);
     if (style_.sort_keys) {
-      std::stable_sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
-        return Less(run_, a->first, b->first);
-      });
+      std::ranges::stable_sort(
+          entries, [&](const auto* a, const auto* b) { return Less(run_, a->first, b->first); });
     }
     WriteItems('{', '}', entries.size(), [&](size_t i) {
       WriteKey(entries[i]->first);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cmath>
 #include <optional>
 
 #include "base/utf8.h"
@@ -369,30 +368,21 @@ Result<std::vector<Token>> Tokenize(std::string_view source) {
 }
 
 std::string DescribeToken(const Token& token) {
-  switch (token.type) {
-    case Type::kData:
-      return "template data / text";
-    case Type::kBlockBegin:
-      return "begin of statement block";
-    case Type::kBlockEnd:
-      return "end of statement block";
-    case Type::kVariableBegin:
-      return "begin of print statement";
-    case Type::kVariableEnd:
-      return "end of print statement";
-    case Type::kString:
-      return "string";
-    case Type::kInteger:
-      return "integer";
-    case Type::kFloat:
-      return "float";
-    case Type::kEnd:
-      return "end of template";
-    case Type::kName:
-    case Type::kOperator:
-      break;
-  }
-  return token.text;
+  // By type; names and operators describe themselves.
+  constexpr std::string_view kDescriptions[] = {"template data / text",
+                                                "begin of statement block",
+                                                "end of statement block",
+                                                "begin of print statement",
+                                                "end of print statement",
+                                                "",
+                                                "string",
+                                                "integer",
+                                                "float",
+                                                "",
+                                                "end of template"};
+  static_assert(std::size(kDescriptions) == static_cast<size_t>(Type::kEnd) + 1);
+  const std::string_view description = kDescriptions[static_cast<size_t>(token.type)];
+  return description.empty() ? token.text : std::string(description);
 }
 
 }  // namespace convene::jinja

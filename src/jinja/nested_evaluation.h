@@ -12,10 +12,9 @@ class Interpreter::Nested {
  public:
   explicit Nested(Interpreter& interpreter) : interpreter_(interpreter) {
     if (++interpreter.depth_ > kMaxEvaluationDepth) {
-      interpreter.run_.Fail(
-          fmt::format("evaluation is nested deeper than {}; look for a macro that calls itself "
-                      "without end",
-                      kMaxEvaluationDepth));
+      interpreter.run_.Fail(fmt::format(
+          "evaluation is nested deeper than {}; look for a macro that calls itself without end",
+          kMaxEvaluationDepth));
     }
     ok = interpreter.run_.Spend();
   }

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "base/check.h"
 #include "jinja/compare.h"
 #include "jinja/escape.h"
 #include "jinja/percent_format.h"

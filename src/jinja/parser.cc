@@ -76,8 +76,7 @@ class Parser {
   }
 
   bool AtAny(EndTags tags) const {
-    return std::any_of(tags.begin(), tags.end(),
-                       [&](std::string_view tag) { return tokens_.AtName(tag); });
+    return std::ranges::any_of(tags, [&](std::string_view tag) { return tokens_.AtName(tag); });
   }
 
   static std::string LookingFor(EndTags tags) {
@@ -98,11 +97,9 @@ class Parser {
     if (tag.text == "print") return ParsePrint();
     if (tag.text == "with") return ParseWith();
     if (tag.text == "filter") return ParseFilterBlock();
-    if (tag.text == "call") return ParseCallBlock(tag.line);
-    if (tag.text == "generation") return ParseGeneration(tag.line);
+    if (tag.text == "call" || tag.text == "generation") return ParseCallBlock(tag);
     if (tag.text == "break" || tag.text == "continue") return ParseLoopControl(tag);
-    if (std::find(std::begin(kUnsupportedTags), std::end(kUnsupportedTags), tag.text) !=
-        std::end(kUnsupportedTags)) {
+    if (std::ranges::find(kUnsupportedTags, tag.text) != std::end(kUnsupportedTags)) {
       tokens_.Fail(fmt::format("the tag '{}' is not supported", tag.text), tag.line);
     } else if (end_tags.size() > 0) {
       tokens_.Fail(fmt::format("Encountered unknown tag '{}'. {}", tag.text, LookingFor(end_tags)),
@@ -203,19 +200,14 @@ class Parser {
     return {.macro = std::move(macro), .place = {}};
   }
 
-  CallBlock ParseCallBlock(int line) {
+  // A generation is a block that nothing is called with.
+  CallBlock ParseCallBlock(const Token& tag) {
+    const bool has_call = tag.text == "call";
     CallBlock result{.call = nullptr, .body = std::make_unique<Macro>()};
-    result.body->line = line;
-    if (tokens_.AtOperator("(")) ParseSignature(*result.body);
-    result.call = expressions_.ParseCallOnly();
-    result.body->body = ParseFunctionBody("endcall");
-    return result;
-  }
-
-  CallBlock ParseGeneration(int line) {
-    CallBlock result{.call = nullptr, .body = std::make_unique<Macro>()};
-    result.body->line = line;
-    result.body->body = ParseFunctionBody("endgeneration");
+    result.body->line = tag.line;
+    if (has_call && tokens_.AtOperator("(")) ParseSignature(*result.body);
+    if (has_call) result.call = expressions_.ParseCallOnly();
+    result.body->body = ParseFunctionBody("end" + tag.text);
     return result;
   }
 
@@ -224,8 +216,7 @@ class Parser {
     while (!tokens_.failed() && !tokens_.AtOperator(")")) {
       if (!macro.parameters.empty()) tokens_.ExpectOperator(",");
       const std::string name = ParseVariableName();
-      if (std::find(macro.parameters.begin(), macro.parameters.end(), name) !=
-          macro.parameters.end()) {
+      if (std::ranges::find(macro.parameters, name) != macro.parameters.end()) {
         tokens_.Fail(fmt::format("duplicate argument '{}' in a macro's definition", name));
       }
       macro.parameters.push_back(name);
@@ -248,8 +239,7 @@ class Parser {
     const Token token = tokens_.Expect(Type::kName, "a name");
     static constexpr std::string_view kConstants[] = {"true", "false", "none",
                                                       "True", "False", "None"};
-    if (std::find(std::begin(kConstants), std::end(kConstants), token.text) !=
-        std::end(kConstants)) {
+    if (std::ranges::find(kConstants, token.text) != std::end(kConstants)) {
       tokens_.Fail(fmt::format("can't assign to '{}'", token.text), token.line);
     }
     return token.text;

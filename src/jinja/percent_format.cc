@@ -9,7 +9,6 @@
 #include "jinja/format_spec.h"
 #include "jinja/python_text.h"
 #include "jinja/repr.h"
-#include "jinja/sequence.h"
 
 namespace convene::jinja {
 namespace {

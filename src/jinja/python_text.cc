@@ -20,8 +20,7 @@ bool IsLetter(utf8proc_category_t category) {
 }
 
 bool IsAscii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
 void AppendLower(std::string& out, char32_t c) {
@@ -33,7 +32,7 @@ void AppendLower(std::string& out, char32_t c) {
 }
 
 void AppendUpper(std::string& out, char32_t c) {
-  if (const std::string_view special = SpecialUpper(c); !special.empty()) {
+  if (const std::string special = SpecialUpper(c); !special.empty()) {
     out += special;
   } else {
     AppendUtf8(static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))), &out);
@@ -125,20 +124,9 @@ bool IsSpace(char32_t c) {
 }
 
 bool IsPrintable(char32_t c) {
-  if (c == ' ') return true;
-  switch (Category(c)) {
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS:
-      return false;
-    default:
-      return true;
-  }
+  // The categories of spaces, line breaks, controls and the like are the last ones.
+  const utf8proc_category_t category = Category(c);
+  return c == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
 }
 
 bool IsAlpha(char32_t c) { return IsLetter(Category(c)); }
@@ -236,9 +224,7 @@ CharacterSet::CharacterSet(std::string_view characters) {
   std::sort(sorted_.begin(), sorted_.end());
 }
 
-bool CharacterSet::Contains(char32_t c) const {
-  return std::binary_search(sorted_.begin(), sorted_.end(), c);
-}
+bool CharacterSet::Contains(char32_t c) const { return std::ranges::binary_search(sorted_, c); }
 
 std::string_view StripLeft(std::string_view text, const CharacterSet* set) {
   size_t start = 0;

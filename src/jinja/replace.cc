@@ -1,7 +1,5 @@
 #include "jinja/replace.h"
 
-#include <algorithm>
-
 #include "jinja/python_text.h"
 
 namespace convene::jinja {

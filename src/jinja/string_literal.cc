@@ -5,7 +5,6 @@
 #include <charconv>
 
 #include "base/utf8.h"
-#include "jinja/python_text.h"
 
 namespace convene::jinja {
 namespace {
