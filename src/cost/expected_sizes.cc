@@ -154,10 +154,9 @@ Result<std::vector<std::vector<double>>> RouterCountsFromJson(const nlohmann::js
     std::vector<double> of_layer;
     for (const nlohmann::json& count : *experts) {
       if (!count.is_number() || !(count.get<double>() >= 0)) {
-        return Error{
-            fmt::format("layer {} of the router statistics has a count that is not a "
-                        "number from 0 on",
-                        counts.size())};
+        return Error{fmt::format(
+            "layer {} of the router statistics has a count that is not a number from 0 on",
+            counts.size())};
       }
       of_layer.push_back(count.get<double>());
     }
