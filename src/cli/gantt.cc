@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <algorithm>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "base/quote.h"
@@ -20,28 +19,21 @@ namespace {
 
 // "3" or "0-7".
 Result<std::pair<int, int>> ParseLayers(const std::string& text) {
-  const auto number = [](std::string_view digits) {
-    int value = -1;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    const bool all = error == std::errc() && end == digits.data() + digits.size();
-    return all ? value : -1;
-  };
-  const size_t dash = text.find('-');
-  const int first = number(std::string_view(text).substr(0, dash));
-  const int last =
-      dash == std::string::npos ? first : number(std::string_view(text).substr(dash + 1));
-  if (first < 0 || last < first) {
+  constexpr Bounds<int> kLayers = {0, kPositive.max};
+  const size_t dash = std::min(text.find('-'), text.size());
+  const Result<int> first = ParseNumber(text.substr(0, dash), kLayers);
+  const Result<int> last =
+      dash == text.size() ? first : ParseNumber(text.substr(dash + 1), kLayers);
+  if (!first || !last || *last < *first) {
     return Error{fmt::format("{} are no layers; write one as 3, several as 0-7", Quote(text))};
   }
-  return std::pair(first, last);
+  return std::pair(*first, *last);
 }
 
 class Gantt : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    AddPath(app, "TRACE", trace_path_, "File that --trace has written ('-': stdin)")
-        ->type_name("")
-        ->required();
+    AddPath(app, "TRACE", trace_path_, "File that --trace has written ('-': stdin)");
     AddPath(app, "--out", out_path_, "Where to write the picture")
         ->type_name("FILE.svg")
         ->check(WritableFile())
@@ -50,8 +42,7 @@ class Gantt : public Command {
     AddText(app, "--layers", layers_, "Only these layers: 3, or 0-7 (default: the whole step)")
         ->type_name("A-B")
         ->check(ParsedBy(ParseLayers));
-    AddNumber(app, "--width", gantt_.width, {400, 100000},
-              "Of the picture, in pixels (default: 1600)");
+    AddNumber(app, "--width", width_, {400, 100000}, "Of the picture, in pixels (default: 1600)");
   }
 
   Status Run() override {
@@ -63,7 +54,7 @@ class Gantt : public Command {
           fmt::format("--step {} is not there; {} has {}", step_, trace_path_, ListSteps(*trace))};
     }
     const drawing::TracedStep& step = trace->steps[static_cast<size_t>(step_)];
-    if (!layers_) return WriteText(out_path_, GanttSvg(step, gantt_));
+    if (!layers_) return WriteText(out_path_, GanttSvg(step, width_));
     const auto layers = ParseLayers(*layers_);
     if (!layers) return layers.error();
     const int num_layers = drawing::NumLayers(step.schedule);
@@ -73,7 +64,7 @@ class Gantt : public Command {
     }
     drawing::TracedStep part = SelectLayers(step, layers->first, layers->second);
     part.name += ", layers " + *layers_;
-    return WriteText(out_path_, GanttSvg(part, gantt_));
+    return WriteText(out_path_, GanttSvg(part, width_));
   }
 
  private:
@@ -81,7 +72,7 @@ class Gantt : public Command {
   std::string out_path_;
   int step_ = 0;
   std::optional<std::string> layers_;
-  drawing::GanttOptions gantt_;
+  int width_ = drawing::kGanttWidth;
 };
 
 }  // namespace

@@ -57,19 +57,14 @@ constexpr int kLegendRow = 20;
 
 class Drawing {
  public:
-  Drawing(const TracedStep& step, const GanttOptions& options)
-      : step_(step), schedule_(step.schedule), options_(options) {
+  Drawing(const TracedStep& step, int width)
+      : step_(step), schedule_(step.schedule), width_(width) {
     for (const Timeline* timeline : {&step.predicted, &step.measured}) {
       CHECK(timeline->tasks.empty() || timeline->tasks.size() == schedule_.tasks.size());
       if (!timeline->tasks.empty()) timelines_.push_back(timeline);
     }
-    from_ = options.from_seconds;
-    to_ = options.to_seconds;
-    if (to_ <= from_) {
-      to_ = from_;
-      for (const Timeline* timeline : timelines_) to_ = std::max(to_, timeline->seconds());
-    }
-    if (to_ <= from_) to_ = from_ + 1e-6;
+    for (const Timeline* timeline : timelines_) end_ = std::max(end_, timeline->seconds());
+    if (end_ <= 0) end_ = 1e-6;
     half_height_ = (schedule_.num_ranks > 4 ? 11 : 17) + (timelines_.size() < 2 ? 6 : 0);
     for (const Task& task : schedule_.tasks) {
       used_kinds_[static_cast<size_t>(task.kind)] = true;
@@ -82,8 +77,8 @@ class Drawing {
     const int height = bottom_ + 40 + legend;
     Add(R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" )"
         R"(font-family="Helvetica, Arial, sans-serif" font-size="12">)",
-        options_.width, height);
-    Add(R"(<rect width="{}" height="{}" fill="#ffffff"/>)", options_.width, height);
+        width_, height);
+    Add(R"(<rect width="{}" height="{}" fill="#ffffff"/>)", width_, height);
     DrawTitle();
     DrawRows();
     DrawAxis();
@@ -108,10 +103,8 @@ class Drawing {
   int row_height() const {
     return half_height_ * std::max<int>(1, static_cast<int>(timelines_.size()));
   }
-  int right() const { return options_.width - kRight; }
-  double XOf(double seconds) const {
-    return kLeft + (seconds - from_) / (to_ - from_) * (right() - kLeft);
-  }
+  int right() const { return width_ - kRight; }
+  double XOf(double seconds) const { return kLeft + seconds / end_ * (right() - kLeft); }
 
   void PlaceRows() {
     std::vector<bool> used(static_cast<size_t>(schedule_.num_ranks) * kNumLaneKinds);
@@ -191,13 +184,13 @@ class Drawing {
   }
 
   void DrawAxis() {
-    const double step = TickStep(to_ - from_, 12);
-    const auto [unit, per_second] = to_ - from_ >= 5      ? std::pair("s", 1.0)
-                                    : to_ - from_ >= 1e-3 ? std::pair("ms", 1e3)
-                                                          : std::pair("µs", 1e6);
+    const double step = TickStep(end_, 12);
+    const auto [unit, per_second] = end_ >= 5      ? std::pair("s", 1.0)
+                                    : end_ >= 1e-3 ? std::pair("ms", 1e3)
+                                                   : std::pair("µs", 1e6);
     for (int i = 0; i <= 40; ++i) {
-      const double at = (std::ceil(from_ / step - 1e-9) + i) * step;
-      if (at > to_ * (1 + 1e-9)) break;
+      const double at = i * step;
+      if (at > end_ * (1 + 1e-9)) break;
       Add(R"(<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}" stroke="#94a3b8" stroke-width="0.5"/>)",
           XOf(at), kTop - 8, bottom_ + 4);
       for (const int y : {kTop - 12, bottom_ + 18}) {
@@ -246,13 +239,13 @@ class Drawing {
     const std::vector<double> last_starts = LastStarts(timeline);
     for (size_t id = 0; id < schedule_.tasks.size(); ++id) {
       const TaskTime& time = timeline.tasks[id];
-      if (time.end < time.start || time.end < from_ || time.start > to_) continue;
+      if (time.end < time.start || time.end < 0) continue;
       const Task& task = schedule_.tasks[id];
       const std::string_view colour = Colour(task.kind);
       const int top = rows_[row_of_lane_[RowIndex(task.lane)]].top + half * half_height_;
-      const double start = XOf(std::max(time.start, from_));
-      const double begin = XOf(std::clamp(last_starts[id], from_, to_));
-      const double end = XOf(std::min(time.end, to_));
+      const double start = XOf(std::max(time.start, 0.0));
+      const double begin = XOf(std::clamp(last_starts[id], 0.0, end_));
+      const double end = XOf(time.end);
       text_ += "<g><title>" + Tooltip(id) + "</title>";
       // Beside measured times, predicted ones are lighter.
       const double opacity = timelines_.size() > 1 && half == 0 ? 0.5 : 1;
@@ -293,9 +286,8 @@ class Drawing {
     for (int i = 0; i < schedule::kNumTaskKinds; ++i) {
       if (!used_kinds_[i]) continue;
       const auto kind = static_cast<schedule::TaskKind>(i);
-      const auto same = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) {
-        return entry.first == Colour(kind);
-      });
+      const auto same = std::ranges::find_if(
+          entries, [&](const auto& entry) { return entry.first == Colour(kind); });
       if (same == entries.end()) {
         entries.emplace_back(Colour(kind), Name(kind));
       } else {
@@ -307,7 +299,7 @@ class Drawing {
     if (HasCollectives()) entries.emplace_back("", "thin: waits for other ranks");
     for (const auto& [colour, kinds] : entries) {
       const int width = 34 + static_cast<int>(kinds.size()) * 7;
-      if (x > kLeft && x + width > options_.width - 8) {
+      if (x > kLeft && x + width > width_ - 8) {
         x = kLeft;
         y += kLegendRow;
       }
@@ -329,11 +321,10 @@ class Drawing {
 
   const TracedStep& step_;
   const schedule::Schedule& schedule_;
-  const GanttOptions& options_;
+  const int width_;
   std::vector<const Timeline*> timelines_;  // predicted first
-  double from_ = 0;
-  double to_ = 0;
-  int half_height_ = 0;  // of a row; the whole one if there is one timeline
+  double end_ = 0;                          // of the longest of them, in seconds
+  int half_height_ = 0;                     // of a row; the whole one if there is one timeline
   int bottom_ = 0;
   std::vector<Row> rows_;
   std::vector<int> row_of_lane_;  // by rank and lane; -1: none
@@ -344,8 +335,6 @@ class Drawing {
 
 }  // namespace
 
-std::string GanttSvg(const TracedStep& step, const GanttOptions& options) {
-  return Drawing(step, options).Draw();
-}
+std::string GanttSvg(const TracedStep& step, int width) { return Drawing(step, width).Draw(); }
 
 }  // namespace convene::drawing

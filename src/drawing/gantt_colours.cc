@@ -1,61 +1,39 @@
 #include "drawing/gantt_colours.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace convene::drawing {
 
-using schedule::TaskKind;
+namespace {
+
+using enum schedule::TaskKind;
+
+struct KindColour {
+  schedule::TaskKind kind;
+  std::string_view colour;
+};
 
 // Work in warm colours and blues, communication in greens and violets, copies in browns.
-std::string_view Colour(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::kEmbed:
-    case TaskKind::kHead:
-      return "#64748b";
-    case TaskKind::kAttention:
-    case TaskKind::kPreAttention:
-      return "#2563eb";
-    case TaskKind::kNormalize:
-    case TaskKind::kProject:
-    case TaskKind::kCrossStore:
-      return "#0ea5e9";
-    case TaskKind::kAttend:
-      return "#7dd3fc";
-    case TaskKind::kAddPartials:
-    case TaskKind::kFinish:
-      return "#1e3a8a";
-    case TaskKind::kPostAttention:
-    case TaskKind::kExperts:
-      return "#f97316";
-    case TaskKind::kDense:
-      return "#b91c1c";
-    case TaskKind::kShared:
-      return "#facc15";
-    case TaskKind::kRoute:
-      return "#db2777";
-    case TaskKind::kReduce:
-      return "#fda4af";
-    case TaskKind::kDispatch:
-    case TaskKind::kSendHidden:
-      return "#16a34a";
-    case TaskKind::kCombine:
-    case TaskKind::kSendQkv:
-      return "#9333ea";
-    case TaskKind::kCounts:
-      return "#111827";
-    case TaskKind::kGatherNormed:
-    case TaskKind::kGatherRows:
-      return "#0f766e";
-    case TaskKind::kScatterSums:
-    case TaskKind::kNormSums:
-      return "#c084fc";
-    case TaskKind::kMoveExperts:
-    case TaskKind::kLoadPage:
-      return "#92400e";
-    case TaskKind::kStagePage:
-      return "#d6a77a";
-  }
-  return "#000000";
+constexpr KindColour kColours[] = {
+    {kEmbed, "#64748b"},        {kHead, "#64748b"},          {kAttention, "#2563eb"},
+    {kPreAttention, "#2563eb"}, {kNormalize, "#0ea5e9"},     {kProject, "#0ea5e9"},
+    {kCrossStore, "#0ea5e9"},   {kAttend, "#7dd3fc"},        {kAddPartials, "#1e3a8a"},
+    {kFinish, "#1e3a8a"},       {kPostAttention, "#f97316"}, {kExperts, "#f97316"},
+    {kDense, "#b91c1c"},        {kShared, "#facc15"},        {kRoute, "#db2777"},
+    {kReduce, "#fda4af"},       {kDispatch, "#16a34a"},      {kSendHidden, "#16a34a"},
+    {kCombine, "#9333ea"},      {kSendQkv, "#9333ea"},       {kCounts, "#111827"},
+    {kGatherNormed, "#0f766e"}, {kGatherRows, "#0f766e"},    {kScatterSums, "#c084fc"},
+    {kNormSums, "#c084fc"},     {kMoveExperts, "#92400e"},   {kLoadPage, "#92400e"},
+    {kStagePage, "#d6a77a"},
+};
+static_assert(std::size(kColours) == schedule::kNumTaskKinds);
+
+}  // namespace
+
+std::string_view Colour(schedule::TaskKind kind) {
+  return std::ranges::find(kColours, kind, &KindColour::kind)->colour;
 }
 
 bool IsDark(std::string_view colour) {

@@ -74,10 +74,5 @@ TEST(Gantt, NothingCanBeDrawnToo) {
   EXPECT_THAT(GanttSvg(step), HasSubstr("</svg>"));
 }
 
-TEST(Gantt, AWindowShowsOnlyWhatIsInIt) {
-  const std::string svg = GanttSvg(Step(), {.from_seconds = 0.0021, .to_seconds = 0.003});
-  EXPECT_EQ(Count(svg, "<title>"), 2);
-}
-
 }  // namespace
 }  // namespace convene::drawing

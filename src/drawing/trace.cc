@@ -173,10 +173,9 @@ class Reader {
   Result<Trace> Read(const Json& document) && {
     const Json& other = Member(document, "otherData");
     if (Number(other, "convene_trace", 0) != kVersion) {
-      return Error{
-          fmt::format("not a trace of convene of version {}: otherData.convene_trace is "
-                      "missing or another one",
-                      kVersion)};
+      return Error{fmt::format(
+          "not a trace of convene of version {}: otherData.convene_trace is missing or another one",
+          kVersion)};
     }
     for (const Json& step : List(other, "steps")) ReadStep(step);
     for (const Json& event : List(document, "traceEvents")) {
