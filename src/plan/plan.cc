@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 
 #include "base/json.h"
 #include "base/quote.h"
@@ -31,14 +34,28 @@ Status CheckMicroBatches(int64_t micro_batches) {
                            kMostMicroBatches)};
 }
 
-Result<strategy::ChunkCut> CutFromName(std::string_view name) {
-  if (name == "tokens") return strategy::ChunkCut::kTokens;
-  if (name == "experts") return strategy::ChunkCut::kExperts;
-  return Error{fmt::format("chunks are cut by tokens or by experts, not by {}", Quote(name))};
+// By the values of the enumerations.
+constexpr std::string_view kCutNames[] = {"tokens", "experts"};
+constexpr std::string_view kWireNames[] = {"auto", "f32", "bf16", "fp8"};
+constexpr std::string_view kGemmNames[] = {"auto", "grouped", "dense"};
+
+template <typename Kind>
+std::optional<Kind> FromName(std::span<const std::string_view> names, std::string_view name) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Kind>(found - names.begin());
 }
 
-std::string_view Name(strategy::ChunkCut cut) {
-  return cut == strategy::ChunkCut::kTokens ? "tokens" : "experts";
+template <typename T>
+Status Assign(const Result<T>& parsed, T* value) {
+  if (!parsed) return parsed.error();
+  *value = *parsed;
+  return {};
+}
+
+Result<strategy::ChunkCut> CutFromName(std::string_view name) {
+  if (const auto cut = FromName<strategy::ChunkCut>(kCutNames, name)) return *cut;
+  return Error{fmt::format("chunks are cut by tokens or by experts, not by {}", Quote(name))};
 }
 
 Status ReadPipeline(const json& object, Plan* plan) {
@@ -54,8 +71,7 @@ Status ReadPipeline(const json& object, Plan* plan) {
       plan->pipeline.micro_batches = value.get<int>();
     } else if (key == "cut" && value.is_string()) {
       const auto cut = CutFromName(value.get<std::string>());
-      if (!cut) return cut.error();
-      plan->pipeline.cut = *cut;
+      if (Status set = Assign(cut, &plan->pipeline.cut); !set) return set;
     } else if (key == "overlap" && value.is_boolean()) {
       plan->pipeline.overlap = value.get<bool>();
     } else {
@@ -115,65 +131,25 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
   }
   const auto text = value.get<std::string>();
-  if (key == "layout") {
-    const Result<strategy::Layout> layout = ParseLayout(text);
-    if (!layout) return layout.error();
-    plan->layout = *layout;
-  } else if (key == "wire") {
-    const Result<Wire> wire = WireFromName(text);
-    if (!wire) return wire.error();
-    plan->wire = *wire;
-  } else if (key == "gemm") {
-    const Result<GemmChoice> gemm = GemmFromName(text);
-    if (!gemm) return gemm.error();
-    plan->gemm = *gemm;
-  } else if (key == "strategy") {
-    return CheckStrategy(text);
-  } else {
-    return Error{fmt::format("{} is not known; {}", Quote(key), kMembers)};
-  }
-  return {};
+  if (key == "layout") return Assign(ParseLayout(text), &plan->layout);
+  if (key == "wire") return Assign(WireFromName(text), &plan->wire);
+  if (key == "gemm") return Assign(GemmFromName(text), &plan->gemm);
+  if (key == "strategy") return CheckStrategy(text);
+  return Error{fmt::format("{} is not known; {}", Quote(key), kMembers)};
 }
 
 }  // namespace
 
-std::string_view Name(Wire wire) {
-  switch (wire) {
-    case Wire::kAuto:
-      return "auto";
-    case Wire::kF32:
-      return "f32";
-    case Wire::kBf16:
-      return "bf16";
-    case Wire::kFp8:
-      return "fp8";
-  }
-  return "";
-}
-
-std::string_view Name(GemmChoice gemm) {
-  switch (gemm) {
-    case GemmChoice::kAuto:
-      return "auto";
-    case GemmChoice::kGrouped:
-      return "grouped";
-    case GemmChoice::kDense:
-      return "dense";
-  }
-  return "";
-}
+std::string_view Name(Wire wire) { return kWireNames[static_cast<size_t>(wire)]; }
+std::string_view Name(GemmChoice gemm) { return kGemmNames[static_cast<size_t>(gemm)]; }
 
 Result<Wire> WireFromName(std::string_view name) {
-  for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8}) {
-    if (Name(wire) == name) return wire;
-  }
+  if (const auto wire = FromName<Wire>(kWireNames, name)) return *wire;
   return Error{fmt::format("the wire format is auto, f32, bf16 or fp8, not {}", Quote(name))};
 }
 
 Result<GemmChoice> GemmFromName(std::string_view name) {
-  for (const GemmChoice gemm : {GemmChoice::kAuto, GemmChoice::kGrouped, GemmChoice::kDense}) {
-    if (Name(gemm) == name) return gemm;
-  }
+  if (const auto gemm = FromName<GemmChoice>(kGemmNames, name)) return *gemm;
   return Error{fmt::format("gemm is auto, grouped or dense, not {}", Quote(name))};
 }
 
@@ -181,8 +157,7 @@ Status ParsePipeline(std::string_view text, Plan* plan) {
   const size_t colon = text.find(':');
   if (colon != std::string_view::npos) {
     const auto cut = CutFromName(text.substr(colon + 1));
-    if (!cut) return cut.error();
-    plan->pipeline.cut = *cut;
+    if (Status set = Assign(cut, &plan->pipeline.cut); !set) return set;
     text = text.substr(0, colon);
   }
   plan->auto_pipeline = text == "auto";
@@ -208,7 +183,7 @@ Status CheckPipeline(const strategy::Pipeline& pipeline) {
 nlohmann::ordered_json ToJson(const Plan& plan) {
   nlohmann::ordered_json pipeline = {{"chunks", plan.pipeline.chunks}};
   if (plan.auto_pipeline) pipeline["chunks"] = "auto";
-  pipeline["cut"] = Name(plan.pipeline.cut);
+  pipeline["cut"] = kCutNames[static_cast<size_t>(plan.pipeline.cut)];
   pipeline["overlap"] = plan.pipeline.overlap;
   pipeline["micro_batches"] = plan.pipeline.micro_batches;
   nlohmann::ordered_json object = {{"version", kVersion},
