@@ -44,6 +44,16 @@ std::string OpenFile::KindName() const {
   return S_ISSOCK(mode_) ? "a socket" : "a device";
 }
 
+int WriteAll(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return count < 0 ? errno : ENOSPC;
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  return 0;
+}
+
 Result<Stream> OpenToWrite(const std::string& path) {
   const auto cannot = [&](int error_number) {
     const char* why = error_number == ENXIO

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -41,6 +42,9 @@ struct CloseStream {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 using Stream = std::unique_ptr<std::FILE, CloseStream>;
+
+// Writes all of `bytes` to a descriptor; returns 0, or an errno where that fails.
+int WriteAll(int descriptor, std::string_view bytes);
 
 // Opens a file to be written from its beginning, which is created or emptied. A FIFO without a
 // reader is refused. Errors name the file.

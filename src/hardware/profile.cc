@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -17,6 +16,7 @@
 
 #include "base/environment.h"
 #include "base/json.h"
+#include "base/open_file.h"
 #include "base/read_file.h"
 
 namespace convene::hardware {
@@ -83,44 +83,40 @@ class Reader {
   std::optional<Error> error_;
 };
 
+// Calls `visit` with the key and the value of each member; Object is a profile, const or not.
+template <typename Object, typename Visit>
+void ForEachMember(Object& profile, const Visit& visit) {
+  visit("cpu_name", profile.cpu_name);
+  visit("cpus", profile.cpus);
+  visit("isa", profile.isa);
+  visit("f32_gflops", profile.f32_gflops);
+  visit("bf16_gflops", profile.bf16_gflops);
+  visit("int8_gops", profile.int8_gops);
+  visit("read_gbps", profile.read_gbps);
+  visit("disk_gbps", profile.disk_gbps);
+  visit("disk_directory", profile.disk_directory);
+  visit("disk_direct", profile.disk_direct);
+  visit("last_level_cache_bytes", profile.last_level_cache_bytes);
+  visit("num_numa_nodes", profile.num_numa_nodes);
+  visit("num_interleaved_nodes", profile.num_interleaved_nodes);
+  visit("dense_from_rows", profile.dense_from_rows);
+  visit("expand_from_tokens", profile.expand_from_tokens);
+  visit("huge_page_share", profile.huge_page_share);
+  visit("date", profile.date);
+}
+
 Error CannotSave(const std::string& path, int error) {
   return Error{fmt::format("cannot write {}: {}; CONVENE_CACHE_DIR names another directory", path,
                            std::strerror(error)),
                KindOfErrno(error)};
 }
 
-// Writes all of `text` and makes it durable; returns 0 or an errno.
-int WriteAll(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(fd, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return count < 0 ? errno : ENOSPC;
-    text.remove_prefix(static_cast<size_t>(count));
-  }
-  return fsync(fd) == 0 ? 0 : errno;
-}
-
 }  // namespace
 
 json ToJson(const Profile& profile) {
-  return {{"version", kVersion},
-          {"cpu_name", profile.cpu_name},
-          {"cpus", profile.cpus},
-          {"isa", profile.isa},
-          {"f32_gflops", profile.f32_gflops},
-          {"bf16_gflops", profile.bf16_gflops},
-          {"int8_gops", profile.int8_gops},
-          {"read_gbps", profile.read_gbps},
-          {"disk_gbps", profile.disk_gbps},
-          {"disk_directory", profile.disk_directory},
-          {"disk_direct", profile.disk_direct},
-          {"last_level_cache_bytes", profile.last_level_cache_bytes},
-          {"num_numa_nodes", profile.num_numa_nodes},
-          {"num_interleaved_nodes", profile.num_interleaved_nodes},
-          {"dense_from_rows", profile.dense_from_rows},
-          {"expand_from_tokens", profile.expand_from_tokens},
-          {"huge_page_share", profile.huge_page_share},
-          {"date", profile.date}};
+  json object = {{"version", kVersion}};
+  ForEachMember(profile, [&](const char* key, const auto& value) { object[key] = value; });
+  return object;
 }
 
 Result<Profile> ProfileFromJson(const json& object) {
@@ -132,23 +128,7 @@ Result<Profile> ProfileFromJson(const json& object) {
     return Error{fmt::format("its version is {}, this program reads {}", version, kVersion)};
   }
   Profile profile;
-  reader.Read("cpu_name", profile.cpu_name);
-  reader.Read("cpus", profile.cpus);
-  reader.Read("isa", profile.isa);
-  reader.Read("f32_gflops", profile.f32_gflops);
-  reader.Read("bf16_gflops", profile.bf16_gflops);
-  reader.Read("int8_gops", profile.int8_gops);
-  reader.Read("read_gbps", profile.read_gbps);
-  reader.Read("disk_gbps", profile.disk_gbps);
-  reader.Read("disk_directory", profile.disk_directory);
-  reader.Read("disk_direct", profile.disk_direct);
-  reader.Read("last_level_cache_bytes", profile.last_level_cache_bytes);
-  reader.Read("num_numa_nodes", profile.num_numa_nodes);
-  reader.Read("num_interleaved_nodes", profile.num_interleaved_nodes);
-  reader.Read("dense_from_rows", profile.dense_from_rows);
-  reader.Read("expand_from_tokens", profile.expand_from_tokens);
-  reader.Read("huge_page_share", profile.huge_page_share);
-  reader.Read("date", profile.date);
+  ForEachMember(profile, [&](const char* key, auto& value) { reader.Read(key, value); });
   if (reader.error()) return *reader.error();
   if (profile.huge_page_share > 1) return Error{"\"huge_page_share\" must be a number from 0 to 1"};
   return profile;
@@ -170,6 +150,7 @@ Status SaveProfile(const Profile& profile, const std::string& path) {
   const std::string text =
       ToJson(profile).dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   int error = WriteAll(fd, text);
+  if (error == 0 && fsync(fd) != 0) error = errno;
   if (fchmod(fd, 0644) != 0 && error == 0) error = errno;
   if (close(fd) != 0 && error == 0) error = errno;
   if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;

@@ -85,9 +85,8 @@ Status CheckBatchFields(const ordered_json& body, bool is_chat) {
   };
   for (const auto& [name, value] : body.items()) {
     if (is_among(known, name) || is_among(kFieldsWithoutEffect, name) || value.is_null()) continue;
-    const auto neutral =
-        std::find_if(NeutralFields().begin(), NeutralFields().end(),
-                     [&](const NeutralField& field) { return field.name == name; });
+    const auto neutral = std::ranges::find_if(
+        NeutralFields(), [&](const NeutralField& field) { return field.name == name; });
     if (neutral != NeutralFields().end()) {
       if (value == neutral->neutral) continue;
       return Error{fmt::format("body.{} is not supported; it must be absent or {}{}", name,

@@ -27,47 +27,31 @@ class Fields {
   }
 
   std::optional<std::string> String(const char* name) {
-    const ordered_json* value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_string()) {
-      Fail(fmt::format("{}{} must be a string", where_, name));
-      return std::nullopt;
-    }
-    return value->get<std::string>();
+    return Get<std::string>(
+        name, [](const auto& value) { return value.is_string(); }, "a string");
   }
 
   std::optional<double> Number(const char* name, engine::SamplingRange range) {
-    const ordered_json* value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number() || !(value->get<double>() >= range.min) ||
-        !(value->get<double>() <= range.max)) {
-      Fail(fmt::format("{}{} must be a number from {} to {}", where_, name, range.min, range.max));
-      return std::nullopt;
-    }
-    return value->get<double>();
+    const auto fits = [&](const ordered_json& value) {
+      return value.is_number() && value.get<double>() >= range.min &&
+             value.get<double>() <= range.max;
+    };
+    return Get<double>(name, fits, fmt::format("a number from {} to {}", range.min, range.max));
   }
 
   std::optional<int64_t> Integer(const char* name, int64_t lowest, int64_t highest) {
-    const ordered_json* value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    const bool is_beyond_64_bits =  // of a signed integer
-        value->is_number_unsigned() && value->get<uint64_t>() > uint64_t{INT64_MAX};
-    if (!value->is_number_integer() || is_beyond_64_bits || value->get<int64_t>() < lowest ||
-        value->get<int64_t>() > highest) {
-      Fail(fmt::format("{}{} must be an integer from {} to {}", where_, name, lowest, highest));
-      return std::nullopt;
-    }
-    return value->get<int64_t>();
+    const auto fits = [&](const ordered_json& value) {
+      const bool is_beyond_64_bits =  // of a signed integer
+          value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX};
+      return value.is_number_integer() && !is_beyond_64_bits && value.get<int64_t>() >= lowest &&
+             value.get<int64_t>() <= highest;
+    };
+    return Get<int64_t>(name, fits, fmt::format("an integer from {} to {}", lowest, highest));
   }
 
   std::optional<bool> Bool(const char* name) {
-    const ordered_json* value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_boolean()) {
-      Fail(fmt::format("{}{} must be true or false", where_, name));
-      return std::nullopt;
-    }
-    return value->get<bool>();
+    return Get<bool>(
+        name, [](const auto& value) { return value.is_boolean(); }, "true or false");
   }
 
   void Fail(std::string message) {
@@ -75,6 +59,15 @@ class Fields {
   }
 
  private:
+  template <typename T, typename Fits>
+  std::optional<T> Get(const char* name, Fits fits, std::string_view wanted) {
+    const ordered_json* value = Find(name);
+    if (value == nullptr) return std::nullopt;
+    if (fits(*value)) return value->get<T>();
+    Fail(fmt::format("{}{} must be {}", where_, name, wanted));
+    return std::nullopt;
+  }
+
   const ordered_json& object_;
   std::string_view where_;
   Status status_;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/open_file.h"
 
 namespace convene::openai {
 namespace {
@@ -43,17 +44,6 @@ bool Note(std::string_view line, int64_t begin, EarlierResults* earlier) {
   }
   earlier->refused.push_back(std::move(refused));
   return true;
-}
-
-// Writes all of `bytes`; the error number, or 0.
-int WriteAll(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(file, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return count < 0 ? errno : ENOSPC;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-  return 0;
 }
 
 // Two writers would overwrite each other. The lock ends with the process; where the file system
