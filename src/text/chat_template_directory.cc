@@ -69,10 +69,8 @@ Result<Sources> TemplatesOfConfig(const json& config, const std::string& path) {
                           entry["name"].is_string() && entry.contains("template") &&
                           entry["template"].is_string();
     if (!is_valid) {
-      return Error{
-          fmt::format("{}: an entry of chat_template must have the strings \"name\" and "
-                      "\"template\"",
-                      path)};
+      return Error{fmt::format(
+          "{}: an entry of chat_template must have the strings \"name\" and \"template\"", path)};
     }
     sources[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
   }
@@ -110,11 +108,10 @@ Result<ChatTemplate> ChatTemplate::Load(const std::string& directory) {
   if (!sources) return sources.error();
   const auto chosen = sources->find(kDefault);
   if (chosen == sources->end()) {
-    return NotFound(
-        fmt::format("{} holds no chat template{}: neither chat_template.jinja nor "
-                    "\"chat_template\" in tokenizer_config.json; prompts can be given "
-                    "as plain text only",
-                    directory, sources->empty() ? "" : " named \"default\""));
+    return NotFound(fmt::format(
+        "{} holds no chat template{}: neither chat_template.jinja nor \"chat_template\" in "
+        "tokenizer_config.json; prompts can be given as plain text only",
+        directory, sources->empty() ? "" : " named \"default\""));
   }
   Result<ChatTemplate> result = Parse(chosen->second, std::move(special_tokens));
   if (!result) return result.error().At(directory);

@@ -16,10 +16,9 @@ inline constexpr size_t kMaxSteps = 64;
 inline Status CheckGrowth(size_t original_bytes, size_t bytes) {
   const size_t max_bytes = 64 * original_bytes + (size_t{1} << 20);
   if (bytes <= max_bytes) return {};
-  return Error{
-      fmt::format("the tokenizer's steps make {} bytes of a text of {} bytes; at most {} "
-                  "are allowed",
-                  bytes, original_bytes, max_bytes)};
+  return Error{fmt::format(
+      "the tokenizer's steps make {} bytes of a text of {} bytes; at most {} are allowed", bytes,
+      original_bytes, max_bytes)};
 }
 
 }  // namespace convene::text

@@ -7,6 +7,25 @@
 namespace convene::text {
 namespace {
 
+// `ids` within the templates, applied one after the other; with `add_special_tokens` false only the
+// text's own tokens.
+std::vector<int32_t> ApplyTemplates(const std::vector<TokenTemplate>& templates,
+                                    std::vector<int32_t> ids, bool add_special_tokens) {
+  for (const TokenTemplate& token_template : templates) {
+    std::vector<int32_t> filled;
+    filled.reserve(ids.size() + token_template.parts.size());
+    for (const auto& part : token_template.parts) {
+      if (const auto* special = std::get_if<std::vector<int32_t>>(&part)) {
+        if (add_special_tokens) filled.insert(filled.end(), special->begin(), special->end());
+      } else {
+        filled.insert(filled.end(), ids.begin(), ids.end());
+      }
+    }
+    ids = std::move(filled);
+  }
+  return ids;
+}
+
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // regular expressions count in int
 
 }  // namespace
@@ -81,10 +100,8 @@ Result<const Tokenizer::DecodedToken*> Tokenizer::Find(int32_t id) const {
         fmt::format("there is no token {}; the tokenizer has ids 0 to {}", id, vocab_size() - 1)};
   }
   if (!tokens_[id].exists) {
-    return Error{
-        fmt::format("the tokenizer has no token with the id {}, which its vocabulary "
-                    "leaves out",
-                    id)};
+    return Error{fmt::format(
+        "the tokenizer has no token with the id {}, which its vocabulary leaves out", id)};
   }
   return &tokens_[id];
 }

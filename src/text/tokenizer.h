@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/result.h"
@@ -16,7 +17,6 @@
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/token_model.h"
-#include "text/token_template.h"
 
 namespace convene::text {
 
@@ -31,6 +31,14 @@ struct NamedTokens {
   std::optional<NamedToken> eos;
   std::optional<NamedToken> unk;
   std::optional<NamedToken> pad;
+};
+
+// The tokens that a tokenizer puts around a text, such as one for its beginning. Not the chat
+// template, which is text (chat_template.h).
+struct TextTokens {};  // where the text's own tokens go
+
+struct TokenTemplate {
+  std::vector<std::variant<TextTokens, std::vector<int32_t>>> parts;
 };
 
 // What a tokenizer is made of; tokenizer_json.h and vocabulary_files.h fill it.

@@ -10,7 +10,6 @@
 #include "base/json.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
-#include "text/tokenizer_file.h"
 #include "text/tokenizer_json.h"
 #include "text/vocabulary_files.h"
 
@@ -24,9 +23,7 @@ Result<Tokenizer> Tokenizer::FromJson(std::string_view tokenizer_json,
   if (!parts) return parts.error();
   if (tokenizer_config_json) {
     const auto config_document = ParseJson(*tokenizer_config_json);
-    if (!config_document) {
-      return config_document.error().At("tokenizer_config.json");
-    }
+    if (!config_document) return config_document.error().At("tokenizer_config.json");
     const auto config = ReadTokenizerConfig(*config_document);
     if (!config) return config.error();
     parts->named_tokens = RolesOf(*config);
@@ -38,13 +35,9 @@ Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
   if (IsThere(directory + "/tokenizer.json")) {
     const auto tokenizer_json = ReadTokenizerFile(directory + "/tokenizer.json");
     if (!tokenizer_json) return tokenizer_json.error();
-    std::optional<std::string> config_json;
-    if (IsThere(directory + "/tokenizer_config.json")) {
-      auto contents = ReadTokenizerFile(directory + "/tokenizer_config.json");
-      if (!contents) return contents.error();
-      config_json = *std::move(contents);
-    }
-    auto tokenizer = FromJson(*tokenizer_json, config_json);
+    const auto config_json = ReadTokenizerFileIfThere(directory + "/tokenizer_config.json");
+    if (!config_json) return config_json.error();
+    auto tokenizer = FromJson(*tokenizer_json, *config_json);
     if (!tokenizer) return tokenizer.error().At(directory);
     return tokenizer;
   }
@@ -63,10 +56,9 @@ Result<Tokenizer> Tokenizer::Load(const std::string& directory) {
   }
   return NotFound(fmt::format(
       "{} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt{}", directory,
-      IsThere(directory + "/tokenizer.model")
-          ? " (tokenizer.model alone is not read; save the tokenizer with transformers to get "
-            "tokenizer.json)"
-          : ""));
+      IsThere(directory + "/tokenizer.model") ? " (tokenizer.model alone is not read; save the "
+                                                "tokenizer with transformers to get tokenizer.json)"
+                                              : ""));
 }
 
 }  // namespace convene::text

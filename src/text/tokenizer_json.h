@@ -4,7 +4,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "base/result.h"
 #include "text/tokenizer.h"

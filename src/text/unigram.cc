@@ -42,8 +42,7 @@ Status Unigram::BuildTrie() {
   const std::vector<Token>& tokens = vocabulary_.tokens();
   std::vector<int32_t> order(tokens.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int32_t a, int32_t b) { return tokens[a].text < tokens[b].text; });
+  std::ranges::sort(order, [&](int32_t a, int32_t b) { return tokens[a].text < tokens[b].text; });
   for (size_t i = 0; i < order.size(); ++i) {
     const std::string& text = tokens[order[i]].text;
     if (text.size() > kMaxUnigramTokenBytes) {

@@ -10,10 +10,10 @@
 #include "base/is_there.h"
 #include "base/json.h"
 #include "base/quote.h"
+#include "base/read_file.h"
 #include "text/json_fields.h"
 #include "text/token_model_json.h"
 #include "text/tokenizer_config.h"
-#include "text/tokenizer_file.h"
 #include "text/tokenizer_json.h"
 #include "text/tokenizer_steps_json.h"
 
@@ -164,15 +164,19 @@ TokenTemplate MakeTemplate(const TokenizerConfig& config, const AddedTokens& add
   return token_template;
 }
 
-// Nothing where there is no such file.
-Result<std::optional<std::string>> ReadIfExists(const std::string& path) {
+}  // namespace
+
+Result<std::string> ReadTokenizerFile(const std::string& path) {
+  constexpr uint64_t kMaxBytes = 512 << 20;
+  return ReadFile(path, kMaxBytes);
+}
+
+Result<std::optional<std::string>> ReadTokenizerFileIfThere(const std::string& path) {
   if (!IsThere(path)) return std::optional<std::string>();
   auto contents = ReadTokenizerFile(path);
   if (!contents) return contents.error();
   return std::optional(*std::move(contents));
 }
-
-}  // namespace
 
 Result<TokenizerParts> ReadVocabularyFiles(const std::string& directory) {
   VocabularyTexts texts;
@@ -189,7 +193,7 @@ Result<TokenizerParts> ReadVocabularyFiles(const std::string& directory) {
       {"added_tokens.json", &texts.added_tokens},
       {"config.json", &texts.model_config}};
   for (const auto& [name, text] : optional) {
-    auto contents = ReadIfExists(directory + "/" + name);
+    auto contents = ReadTokenizerFileIfThere(directory + "/" + name);
     if (!contents) return contents.error();
     *text = *std::move(contents);
   }

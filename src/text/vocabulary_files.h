@@ -10,6 +10,11 @@
 
 namespace convene::text {
 
+// The contents of a file of a tokenizer. Errors: it cannot be read or is larger than 512 MiB.
+Result<std::string> ReadTokenizerFile(const std::string& path);
+// Nothing where there is no such file.
+Result<std::optional<std::string>> ReadTokenizerFileIfThere(const std::string& path);
+
 // From vocab.json, merges.txt and, where there are, tokenizer_config.json, special_tokens_map.json,
 // added_tokens.json and config.json (for the kind of model) in `directory`. Errors: missing or
 // malformed files, a class that convene does not know.
