@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "comm/agree.h"
 #include "runtime/cut_step.h"
-#include "runtime/layer_stack.h"
 #include "runtime/record_sizes.h"
 #include "runtime/step_memory.h"
 
@@ -39,6 +38,20 @@ std::vector<CapacityRow> CapacityRows(const device::StepRows& rows) {
                              .counts = rows.position(row) < sequence.prompt_length});
   }
   return capacity_rows;
+}
+
+// They keep references to the specs. The encoder's layers use the first decoder layer's part of the
+// cache, which gets the decoder's keys and values only afterwards.
+std::vector<device::Layer> LayersOf(const std::vector<model::LayerSpec>& specs, bool is_encoder) {
+  std::vector<device::Layer> layers;
+  for (const model::LayerSpec& spec : specs) {
+    const auto index = static_cast<int>(layers.size());
+    layers.push_back({.spec = spec,
+                      .index = index,
+                      .is_encoder = is_encoder,
+                      .cache_layer = is_encoder ? 0 : index});
+  }
+  return layers;
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ class Checker {
   int PartOf(const Task& task, Thing thing) const {
     switch (thing) {
       case Thing::kCache:
-        // An encoder's layers use the first layer's part (runtime/layer_stack.h).
+        // An encoder's layers use the first layer's part (runtime/step_runner.cc).
         return task.encoder ? 0 : task.layer;
       case Thing::kPages:
         return std::max(0, task.layer) % 2;

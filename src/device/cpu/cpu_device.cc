@@ -8,7 +8,6 @@
 #include "device/cpu/cpu_frame.h"
 #include "device/cpu/cpu_kv_cache.h"
 #include "device/cpu/cpu_stream.h"
-#include "kernels/route.h"
 
 namespace convene::device {
 
@@ -28,10 +27,9 @@ int MostColumns(const model::LayerSpec& layer) {
 
 Status CheckLayer(const model::LayerSpec& layer) {
   if (layer.moe && std::max(layer.moe->top_k, layer.moe->top_expert_groups) > kernels::kMaxTopK) {
-    return Error{
-        fmt::format("the model activates {} experts of {} groups per token; at most {} are "
-                    "supported",
-                    layer.moe->top_k, layer.moe->top_expert_groups, kernels::kMaxTopK)};
+    return Error{fmt::format(
+        "the model activates {} experts of {} groups per token; at most {} are supported",
+        layer.moe->top_k, layer.moe->top_expert_groups, kernels::kMaxTopK)};
   }
   const model::AttentionSpec& attention = layer.attention;
   const int key_dim = attention.latent ? attention.latent->key_dim() : 0;

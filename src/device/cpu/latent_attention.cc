@@ -1,7 +1,6 @@
 #include "device/cpu/latent_attention.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "device/cpu/store_kv.h"
