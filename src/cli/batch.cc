@@ -43,11 +43,10 @@ struct Running {
 class Batch : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.description(
-        app.get_description() +
-        "\nA request without seed gets one from its custom_id, so that equal prompts differ where "
-        "tokens are sampled, and a rerun gives the same answers. Exit status 3: a part of the "
-        "lines was refused; their results say why.");
+    app.description(app.get_description() +
+                    "\nA request without seed gets one from its custom_id, so that equal prompts "
+                    "differ where tokens are sampled, and a rerun gives the same answers. Exit "
+                    "status 3: a part of the lines was refused; their results say why.");
     AddPath(app, "--input", input_path_, "OpenAI batch requests, a JSON object per line")
         ->type_name("FILE.jsonl")
         ->required();
@@ -284,11 +283,10 @@ class Batch : public Command {
         FormatCount(static_cast<uint64_t>(engine_->num_reused_tokens()), "prompt token"),
         OutputName());
     if (num_refused_ > 0) {
-      PrintError(
-          fmt::format("{} of {} lines {} refused; {} says why, and the same command tries "
-                      "them again",
-                      num_refused_, num_refused_ + num_finished_ + num_skipped_,
-                      num_refused_ == 1 ? "was" : "were", OutputName()));
+      PrintError(fmt::format(
+          "{} of {} lines {} refused; {} says why, and the same command tries them again",
+          num_refused_, num_refused_ + num_finished_ + num_skipped_,
+          num_refused_ == 1 ? "was" : "were", OutputName()));
     }
     return WriteFigures(tokens_per_s, engine_->num_reused_tokens());
   }

@@ -2,7 +2,6 @@
 // summary at the end.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 

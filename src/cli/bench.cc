@@ -126,8 +126,7 @@ class Bench : public Command {
     if ((*model)->spec().has_encoder() && shape_.prompt_tokens > (*model)->max_step_tokens()) {
       return Error{
           fmt::format("an encoder sees its input of {} tokens in one step of at most {}; raise "
-                      "--chunk or lower "
-                      "--prompt-tokens",
+                      "--chunk or lower --prompt-tokens",
                       shape_.prompt_tokens, (*model)->max_step_tokens())};
     }
     return model;

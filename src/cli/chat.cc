@@ -46,8 +46,7 @@ std::optional<TurnHistory> LoadHistory() {
 class Chat : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.add_option("--system", system_, "What the model is told before the conversation")
-        ->type_name("TEXT");
+    app.add_option("--system", system_, "What the model is told before the conversation");
     AddSamplingOptions(app, sampling_, "what the context holds");
     AddContextOption(app, model_options_);
     AddModelOptions(app, model_options_);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iterator>
@@ -15,10 +14,8 @@
 #include <sstream>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "base/environment.h"
 #include "base/message.h"
 #include "base/quote.h"
 #include "checkpoint/model_path.h"

@@ -50,9 +50,7 @@ class Compare : public Command {
         "\nPerplexity of a text, KL divergence in nats per token, top-1 agreement and |difference| "
         "of logits, against a reference. A format is WEIGHTS[:GROUP][:act=F][:kv=F], as int8, "
         "int4:64 or int8:act=bf16:kv=int8. Models are loaded in turn.");
-    AddPath(app, "MODEL", model_.directory, "Directory of a Hugging Face checkpoint")
-        ->type_name("")
-        ->required();
+    AddPath(app, "MODEL", model_.directory, "Directory of a Hugging Face checkpoint");
     app.add_option("--reference", reference_, "A format (default: bf16)")
         ->check(ParsedBy(ParseFormatWord))
         ->type_name("FORMAT");

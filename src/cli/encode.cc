@@ -24,14 +24,12 @@ namespace {
 class EncodeText : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    CLI::Option* text = AddText(app, "--text", text_, "The text to encode")->type_name("TEXT");
+    CLI::Option* text = AddText(app, "--text", text_, "The text to encode");
     CLI::Option* file = AddPath(app, "--text-file", text_path_,
                                 "A file to encode, less its last line break ('-': stdin)")
-                            ->type_name("FILE")
                             ->excludes(text);
     AddPath(app, "--tokens", tokens_path_,
             "Token ids instead of text: text, or .npy of int32 or int64 ('-': stdin)")
-        ->type_name("FILE")
         ->excludes(text)
         ->excludes(file);
     app.add_flag("--lines", lines_, "Every line of the file is an input of its own");

@@ -2,7 +2,6 @@
 // What each means is runtime/formats.h.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "base/result.h"

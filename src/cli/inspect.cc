@@ -113,8 +113,7 @@ std::string WorkTable(const Inspection& inspection) {
   };
   add_row(fmt::format("work per token, {}", unit.name), [](const Column& at) { return at.name; });
   for (const evaluate::FlopsPart& part : evaluate::kFlopsParts) {
-    if (std::all_of(columns.begin(), columns.end(),
-                    [&](const Column& at) { return at.flops.*part.flops == 0; })) {
+    if (std::ranges::all_of(columns, [&](const Column& at) { return at.flops.*part.flops == 0; })) {
       continue;
     }
     add_row(part.name, [&](const Column& at) { return in_unit(at.flops.*part.flops / at.tokens); });
@@ -195,9 +194,7 @@ std::string FormatInspection(const std::string& path, const Inspection& inspecti
 class Inspect : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    AddPath(app, "MODEL", path_, "Model directory, or a bare config.json")
-        ->type_name("")
-        ->required();
+    AddPath(app, "MODEL", path_, "Model directory, or a bare config.json");
     AddNumber(app, "--context", context_, {2, engine::kMaxContext},
               fmt::format("Length for which memory is reckoned (default: the model's, at most {})",
                           engine::kDefaultContext))

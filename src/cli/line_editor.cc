@@ -1,6 +1,5 @@
 #include "cli/line_editor.h"
 
-#include <fmt/format.h>
 #include <histedit.h>
 #include <poll.h>
 #include <unistd.h>

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "base/units.h"
 
 namespace convene::cli {

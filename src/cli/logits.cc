@@ -25,7 +25,6 @@ class Logits : public Command {
   void AddOptions(CLI::App& app) override {
     AddPath(app, "--tokens", tokens_path_,
             "Token ids: text, or .npy of int32 or int64 ('-': stdin)")
-        ->type_name("FILE")
         ->required();
     AddPath(app, "--out", out_path_, "Where to write the logits: float32 (positions, vocab)")
         ->type_name("FILE.npy")

@@ -44,9 +44,7 @@ void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes) {
 }
 
 void AddModelOptions(CLI::App& app, ModelOptions& options) {
-  AddPath(app, "MODEL", options.directory, "Directory of a Hugging Face checkpoint")
-      ->type_name("")
-      ->required();
+  AddPath(app, "MODEL", options.directory, "Directory of a Hugging Face checkpoint");
   AddFormatOptions(app, options.load.formats);
   AddThreadsOption(app, options.load.num_threads);
   app.add_option_function<std::string>(

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <utility>
 

@@ -140,7 +140,6 @@ CLI::Validator NewDirectory() {
 
 void AddJsonOption(CLI::App& app, std::string& path) {
   AddPath(app, "--json", path, "Write the figures as JSON ('-': standard output)")
-      ->type_name("FILE")
       ->check(WritableFile());
 }
 

@@ -20,11 +20,10 @@ namespace {
 class Perplexity : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    app.description(
-        app.get_description() +
-        "\nPerplexity: exp of the mean negative log likelihood. The whole text is tokenized once, "
-        "without special tokens, and cut into windows that do not overlap; each is scored from its "
-        "second token on, and none sees another.");
+    app.description(app.get_description() +
+                    "\nPerplexity: exp of the mean negative log likelihood. The whole text is "
+                    "tokenized once, without special tokens, and cut into windows that do not "
+                    "overlap; each is scored from its second token on, and none sees another.");
     AddScoredTextOptions(app, text_options_);
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_);
@@ -70,11 +69,10 @@ class Perplexity : public Command {
     if (!written) return written;
     return WriteReport(
         json_path_,
-        fmt::format(
-            "perplexity {:.4f}  (nll {:.5f} per token; {} of {} tokens scored in windows of "
-            "{}; {:.1f} tokens/s)\n",
-            std::exp(mean), mean, FormatCount(static_cast<uint64_t>(num_scored)),
-            FormatCount(text.tokens.size()), text.window, tokens_per_s));
+        fmt::format("perplexity {:.4f}  (nll {:.5f} per token; {} of {} tokens scored in windows "
+                    "of {}; {:.1f} tokens/s)\n",
+                    std::exp(mean), mean, FormatCount(static_cast<uint64_t>(num_scored)),
+                    FormatCount(text.tokens.size()), text.window, tokens_per_s));
   }
 
   ModelOptions model_;

@@ -1,7 +1,5 @@
 #include "cli/plan_options.h"
 
-#include <fmt/format.h>
-
 #include "cli/command.h"
 #include "cli/value_options.h"
 
@@ -10,8 +8,7 @@ namespace convene::cli {
 void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   AddText(app, "--layout", options.layout,
           "How ranks share the work, for instance attention=dp2,experts=ep3:1 (docs/ranks.md)")
-      ->check(ParsedBy(plan::ParseLayout))
-      ->type_name("TEXT");
+      ->check(ParsedBy(plan::ParseLayout));
   const auto rare = [](CLI::Option* option, const char* type) {
     option->type_name(type)->group(kRareOptions);
   };

@@ -24,9 +24,7 @@ namespace {
 class Quantize : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    AddPath(app, "MODEL", source_, "Directory of a Hugging Face checkpoint")
-        ->type_name("")
-        ->required();
+    AddPath(app, "MODEL", source_, "Directory of a Hugging Face checkpoint");
     AddPath(app, "--out", target_, "Where to write; must not exist or be empty")
         ->type_name("DIR")
         ->check(NewDirectory())

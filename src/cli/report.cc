@@ -141,9 +141,7 @@ nlohmann::ordered_json ToJson(const drawing::TracedStep& step) {
 class Report : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    AddPath(app, "TRACE", trace_path_, "File that --trace has written ('-': stdin)")
-        ->type_name("")
-        ->required();
+    AddPath(app, "TRACE", trace_path_, "File that --trace has written ('-': stdin)");
     AddJsonOption(app, json_path_);
   }
 

@@ -25,10 +25,8 @@ class RunPrompt : public Command {
  public:
   void AddOptions(CLI::App& app) override {
     CLI::Option* prompt = AddText(app, "-p,--prompt", prompt_, "The text to continue");
-    prompt->type_name("TEXT");
     AddPath(app, "--prompt-file", prompt_path_,
             "Read it from a file, less its last line break (default '-': stdin)")
-        ->type_name("FILE")
         ->excludes(prompt);
     AddSamplingOptions(app, sampling_, fmt::to_string(kDefaultMaxTokens));
     AddJsonOption(app, json_path_);

@@ -34,10 +34,9 @@ Result<std::vector<int32_t>> ReadTokens(const std::string& model_directory,
 }  // namespace
 
 void AddScoredTextOptions(CLI::App& app, ScoredTextOptions& options) {
-  AddPath(app, "--text", options.text_path, "The text ('-': stdin)")->type_name("FILE");
+  AddPath(app, "--text", options.text_path, "The text ('-': stdin)");
   AddPath(app, "--tokens", options.tokens_path,
-          "Token ids instead: decimal, or .npy of int32 or int64")
-      ->type_name("FILE");
+          "Token ids instead: decimal, or .npy of int32 or int64");
   AddNumber(app, "--window", options.window, {2, engine::kMaxContext},
             "Tokens per window (default: the context, at most 512)");
 }

@@ -23,9 +23,7 @@ namespace {
 class Synth : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    AddPath(app, "CONFIG", config_path_, "A model's config.json, or its directory")
-        ->type_name("")
-        ->required();
+    AddPath(app, "CONFIG", config_path_, "A model's config.json, or its directory");
     AddPath(app, "--out", directory_, "Where to write; must not exist or be empty")
         ->type_name("DIR")
         ->check(NewDirectory())

@@ -52,10 +52,9 @@ Status ForEachLine(std::string_view text, Each each) {
 class Tokenize : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    AddPath(app, "MODEL", directory_, "Directory with a tokenizer")->type_name("")->required();
+    AddPath(app, "MODEL", directory_, "Directory with a tokenizer");
     CLI::Option* text = AddText(app, "--text", text_, "The text");
     AddPath(app, "--file", path_, "Read the text from a file ('-', the default: stdin)")
-        ->type_name("FILE")
         ->excludes(text);
     app.add_flag("--no-special", no_special_,
                  "Leave out the tokens that the tokenizer puts around a text, as <s>");
@@ -138,11 +137,10 @@ class Tokenize : public Command {
 class Detokenize : public Command {
  public:
   void AddOptions(CLI::App& app) override {
-    AddPath(app, "MODEL", directory_, "Directory with a tokenizer")->type_name("")->required();
+    AddPath(app, "MODEL", directory_, "Directory with a tokenizer");
     CLI::Option* ids = AddText(app, "--ids", ids_, "Token ids, separated by spaces or commas");
     AddPath(app, "--file", path_,
             "Read the ids from a file: text or .npy ('-', the default: stdin)")
-        ->type_name("FILE")
         ->excludes(ids);
     app.add_flag("--skip-special", skip_special_, "Leave special tokens out");
     AddLineFlags(app, lines_, "Each line has the ids of a text, and the text is a line",

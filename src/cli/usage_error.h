@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <span>
-#include <string>
 
 #include "base/result.h"
 

@@ -101,9 +101,9 @@ CLI::Option* AddPath(CLI::App& app, const std::string& names, std::string& path,
   const auto complaint = [](const std::string& text) {
     return text.empty() ? "the path is empty" : std::string();
   };
-  return app.add_option(names, path, description)
-      ->check(CLI::Validator(complaint, ""))
-      ->type_name("FILE");
+  CLI::Option* option =
+      app.add_option(names, path, description)->check(CLI::Validator(complaint, ""));
+  return names.starts_with('-') ? option->type_name("FILE") : option->type_name("")->required();
 }
 
 template Result<int> ParseNumber(std::string_view, Bounds<int>);

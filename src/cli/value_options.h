@@ -74,7 +74,8 @@ CLI::Validator ParsedBy(Parse parse) {
       "");
 }
 
-// The path of a file or directory; not empty, which would be taken for an absent one.
+// The path of a file or directory; not empty, which would be taken for an absent one. One without
+// dashes is an argument, and required.
 CLI::Option* AddPath(CLI::App& app, const std::string& names, std::string& path,
                      const std::string& description = "");
 
