@@ -187,8 +187,7 @@ Status Checkpoint::CheckTensors() {
   if (!extra.empty()) {
     std::sort(extra.begin(), extra.end());
     return Error{
-        fmt::format("{} holds tensors for which a {} model as in its config.json has no "
-                    "use: {}",
+        fmt::format("{} holds tensors for which a {} model as in its config.json has no use: {}",
                     directory_, spec_.family, FirstOf(extra))};
   }
   return {};
@@ -245,8 +244,7 @@ std::vector<NamedDigest> Checkpoint::Samples() const {
   constexpr size_t kSampleBytes = 64;
   std::vector<const std::pair<const std::string, Location>*> tensors;
   for (const auto& named : tensors_) tensors.push_back(&named);
-  std::sort(tensors.begin(), tensors.end(),
-            [](const auto* a, const auto* b) { return a->first < b->first; });
+  std::ranges::sort(tensors, [](const auto* a, const auto* b) { return a->first < b->first; });
   const size_t step = tensors.size() / kMostSampled + 1;
   std::vector<NamedDigest> digests;
   for (size_t i = 0; i < tensors.size(); ++i) {

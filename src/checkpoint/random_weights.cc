@@ -1,7 +1,6 @@
 #include "checkpoint/random_weights.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "base/check.h"

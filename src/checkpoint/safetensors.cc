@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/quote.h"
-#include "base/units.h"
 
 namespace convene::checkpoint {
 namespace {
@@ -187,11 +186,10 @@ Status CheckLayout(const std::vector<StoredTensor>& tensors, uint64_t data_size)
           Quote(tensor.name), tensor.offset + tensor.size_bytes, data_size));
     }
     if (tensor.offset != end) {
-      return DataLoss(
-          fmt::format("tensor {} starts at byte {} of the data, but the one before ends "
-                      "at {}: tensors {}",
-                      Quote(tensor.name), tensor.offset, end,
-                      tensor.offset < end ? "overlap" : "leave a hole"));
+      return DataLoss(fmt::format(
+          "tensor {} starts at byte {} of the data, but the one before ends at {}: tensors {}",
+          Quote(tensor.name), tensor.offset, end,
+          tensor.offset < end ? "overlap" : "leave a hole"));
     }
     end = tensor.offset + tensor.size_bytes;
     if (Status size = CheckSize(tensor); !size) return size;
@@ -219,10 +217,9 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> pr
   uint64_t header_size = 0;
   std::memcpy(&header_size, prefix.data(), kLengthBytes);
   if (header_size > kMaxHeaderBytes) {
-    return DataLoss(
-        fmt::format("the header should be {} bytes long; at most {} are read: is this a "
-                    "safetensors file?",
-                    header_size, kMaxHeaderBytes));
+    return DataLoss(fmt::format(
+        "the header should be {} bytes long; at most {} are read: is this a safetensors file?",
+        header_size, kMaxHeaderBytes));
   }
   if (header_size > file_size - kLengthBytes || header_size > prefix.size() - kLengthBytes) {
     return DataLoss(fmt::format("the header is {} bytes long, but the file ends after {}",
@@ -235,10 +232,9 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> pr
   if (!json::sax_parse(text, text + header_size, &reader)) return DataLoss(reader.error);
 
   std::vector<StoredTensor>& tensors = reader.tensors;
-  std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const StoredTensor& a, const StoredTensor& b) {
-                     return std::pair(a.offset, a.size_bytes) < std::pair(b.offset, b.size_bytes);
-                   });
+  std::ranges::stable_sort(tensors, [](const StoredTensor& a, const StoredTensor& b) {
+    return std::pair(a.offset, a.size_bytes) < std::pair(b.offset, b.size_bytes);
+  });
   const uint64_t data_start = kLengthBytes + header_size;
   if (Status layout = CheckLayout(tensors, file_size - data_start); !layout) return layout.error();
   if (Status names = CheckNames(tensors); !names) return names.error();

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include "base/start_thread.h"
-#include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "checkpoint/output_directory.h"
 #include "checkpoint/output_file.h"

@@ -90,18 +90,16 @@ struct Holders {
   std::vector<std::pair<int, uint64_t>> digests;  // by rank
 
   bool agree() const {
-    return std::all_of(digests.begin(), digests.end(), [&](const auto& of_rank) {
-      return of_rank.second == digests.front().second;
-    });
+    return std::ranges::all_of(
+        digests, [&](const auto& of_rank) { return of_rank.second == digests.front().second; });
   }
   // The digest that most have, of several the lowest rank's.
   uint64_t usual() const {
     uint64_t best = 0;
     int64_t most = 0;
     for (const auto& of_rank : digests) {
-      const int64_t count = std::count_if(digests.begin(), digests.end(), [&](const auto& other) {
-        return other.second == of_rank.second;
-      });
+      const int64_t count = std::ranges::count_if(
+          digests, [&](const auto& other) { return other.second == of_rank.second; });
       if (count > most) best = of_rank.second;
       most = std::max(most, count);
     }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "base/units.h"
-
 namespace convene::engine {
 namespace {
 

@@ -7,7 +7,6 @@
 #include <span>
 #include <utility>
 
-#include "base/check.h"
 #include "base/environment.h"
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"

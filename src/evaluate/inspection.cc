@@ -1,7 +1,5 @@
 #include "evaluate/inspection.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -148,8 +146,7 @@ ordered_json ExpertsToJson(const model::MoeSpec& moe) {
 }
 
 int64_t NumSparse(const std::vector<model::LayerSpec>& layers) {
-  return std::count_if(layers.begin(), layers.end(),
-                       [](const auto& layer) { return layer.moe.has_value(); });
+  return std::ranges::count_if(layers, [](const auto& layer) { return layer.moe.has_value(); });
 }
 
 ordered_json SpecToJson(const ModelSpec& spec) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 
 #include "cost/calibrate.h"
 #include "hardware/profile.h"
@@ -74,8 +73,7 @@ drawing::Trace StepWatch::MakeTrace() const {
     const Sample& from = kind == Kind::kDecode ? sample : largest_.at(kind);
     trace.steps.push_back(Traced(kind, Typical(from.steps)));
   }
-  std::sort(trace.steps.begin(), trace.steps.end(),
-            [](const auto& a, const auto& b) { return a.start < b.start; });
+  std::ranges::sort(trace.steps, [](const auto& a, const auto& b) { return a.start < b.start; });
   return trace;
 }
 

@@ -93,12 +93,11 @@ Result<uint64_t> WriteFile(TestFile& file, const std::string& directory, std::sp
         file.LeaveDirect();
         continue;
       }
-      return Error{
-          fmt::format("cannot write a test file of {} to {}, {} in: {}; free some space or "
-                      "name another directory",
-                      FormatBytes(size_bytes), directory, FormatBytes(written_bytes),
-                      std::strerror(error)),
-          KindOfErrno(error)};
+      return Error{fmt::format("cannot write a test file of {} to {}, {} in: {}; free some space "
+                               "or name another directory",
+                               FormatBytes(size_bytes), directory, FormatBytes(written_bytes),
+                               std::strerror(error)),
+                   KindOfErrno(error)};
     }
     written_bytes += block.size();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;

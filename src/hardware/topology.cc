@@ -4,7 +4,6 @@
 #include <hwloc.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "base/units.h"
 #include "hardware/affinity.h"

@@ -1,10 +1,8 @@
 #include "model/config_fields.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/quote.h"
-#include "base/units.h"
 
 namespace convene::model {
 namespace {

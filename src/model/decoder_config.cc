@@ -49,10 +49,9 @@ void FinishAttention(ConfigFields& config, AttentionSpec& attention) {
   }
   if (attention.head_dim < kHeadDim.min || attention.head_dim > kHeadDim.max ||
       attention.head_dim % 2 != 0) {
-    config.Fail(
-        fmt::format("a head dimension of {} is not supported; it must be an even number "
-                    "from {} to {}",
-                    attention.head_dim, kHeadDim.min, kHeadDim.max));
+    config.Fail(fmt::format(
+        "a head dimension of {} is not supported; it must be an even number from {} to {}",
+        attention.head_dim, kHeadDim.min, kHeadDim.max));
     return;
   }
   attention.value_dim = attention.head_dim;
@@ -80,10 +79,9 @@ void CheckExperts(ConfigFields& config, const MoeSpec& moe, int num_layers) {
                             moe.top_k, moe.num_experts));
   }
   if (int64_t{moe.num_experts} * num_layers > kMaxExpertsInModel) {
-    config.Fail(
-        fmt::format("{} experts in each of {} layers are more than the {} experts that a "
-                    "model may have",
-                    moe.num_experts, num_layers, kMaxExpertsInModel));
+    config.Fail(fmt::format(
+        "{} experts in each of {} layers are more than the {} experts that a model may have",
+        moe.num_experts, num_layers, kMaxExpertsInModel));
   }
 }
 

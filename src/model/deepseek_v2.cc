@@ -29,8 +29,7 @@ Result<ModelSpec> ReadDeepseekV2(ConfigFields& config) {
     ReadExpertGroups(config, 1, 1, moe);
   } else if (method != "greedy") {
     config.Fail(
-        fmt::format("topk_method {} is not supported; it must be greedy or "
-                    "group_limited_greedy",
+        fmt::format("topk_method {} is not supported; it must be greedy or group_limited_greedy",
                     Quote(method)));
   }
   return ReadDeepseek(config,

@@ -109,10 +109,9 @@ void ReadWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
     if (!types.empty()) {
       slides = types[layer] == "sliding_attention";
       if (!slides && types[layer] != "full_attention") {
-        config.Fail(
-            fmt::format("layer_types has an entry {}; it can be sliding_attention or "
-                        "full_attention",
-                        Quote(types[layer])));
+        config.Fail(fmt::format(
+            "layer_types has an entry {}; it can be sliding_attention or full_attention",
+            Quote(types[layer])));
       }
     }
     if (slides) layers[layer].attention.window = window;
@@ -154,10 +153,9 @@ Result<ModelSpec> ReadGptOss(ConfigFields& config) {
   const Storage storage = ReadStorage(config);
   if (storage == Storage::kMxfp4 &&
       (spec.hidden_size % kMxfp4Columns != 0 || moe.intermediate_size % kMxfp4Columns != 0)) {
-    config.Fail(
-        fmt::format("hidden_size {} and intermediate_size {} of an MXFP4 model must be "
-                    "multiples of {}",
-                    spec.hidden_size, moe.intermediate_size, kMxfp4Columns));
+    config.Fail(fmt::format(
+        "hidden_size {} and intermediate_size {} of an MXFP4 model must be multiples of {}",
+        spec.hidden_size, moe.intermediate_size, kMxfp4Columns));
   }
   spec.layers.assign(decoder.num_layers, {.attention = attention, .moe = moe});
   ReadWindows(config, spec.layers);

@@ -21,8 +21,7 @@ Result<ModelSpec> ReadOlmoe(ConfigFields& config) {
   attention.clip_qkv = config.OptionalNumber("clip_qkv", kClip);
   if (attention.query_dim() != decoder.spec.hidden_size) {
     config.Fail(fmt::format(
-        "olmoe needs heads that make up the hidden size: {} heads of {} are "
-        "{}, not {}",
+        "olmoe needs heads that make up the hidden size: {} heads of {} are {}, not {}",
         attention.num_heads, attention.head_dim, attention.query_dim(), decoder.spec.hidden_size));
   }
   const MoeSpec moe = {

@@ -35,14 +35,11 @@ void ReadWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
     if (types[layer] == "full_attention") continue;
     if (types[layer] != "sliding_attention") {
       config.Fail(
-          fmt::format("layer_types[{}] is {}, but must be full_attention or "
-                      "sliding_attention",
+          fmt::format("layer_types[{}] is {}, but must be full_attention or sliding_attention",
                       layer, Quote(types[layer])));
     } else if (!use_window) {
-      config.Fail(
-          fmt::format("layer_types[{}] is sliding_attention although use_sliding_window is "
-                      "false",
-                      layer));
+      config.Fail(fmt::format(
+          "layer_types[{}] is sliding_attention although use_sliding_window is false", layer));
     }
     layers[layer].attention.window = ReadWindow(config, 4096);
   }

@@ -67,10 +67,9 @@ void ReadLlama3(ConfigFields& parameters, RopeSpec& rope) {
   rope.low_frequency_factor = parameters.Number("low_freq_factor", 1, kFactor);
   rope.high_frequency_factor = parameters.Number("high_freq_factor", 4, kFactor);
   if (rope.high_frequency_factor <= rope.low_frequency_factor) {
-    parameters.Fail(
-        fmt::format("high_freq_factor {} of the llama3 RoPE scaling must be greater "
-                    "than low_freq_factor {}",
-                    rope.high_frequency_factor, rope.low_frequency_factor));
+    parameters.Fail(fmt::format(
+        "high_freq_factor {} of the llama3 RoPE scaling must be greater than low_freq_factor {}",
+        rope.high_frequency_factor, rope.low_frequency_factor));
   }
 }
 
@@ -99,10 +98,9 @@ RopeSpec ReadRope(ConfigFields& config, const RopeDefaults& defaults) {
   const std::string kind = parameters.Text(kind_field, "default");
   const std::optional<RopeScaling> known = ScalingFromName(kind);
   if (!known) {
-    config.Fail(
-        fmt::format("the RoPE scaling {} is not supported; it can be default, linear, "
-                    "dynamic, yarn or llama3",
-                    Quote(kind)));
+    config.Fail(fmt::format(
+        "the RoPE scaling {} is not supported; it can be default, linear, dynamic, yarn or llama3",
+        Quote(kind)));
   }
   if (parameters.Has("full_attention") || parameters.Has("sliding_attention")) {
     config.Fail("RoPE parameters that differ between layer types are not supported");

@@ -171,8 +171,7 @@ Result<ModelSpec> ReadSwitchTransformers(ConfigFields& config) {
       .max_distance = config.Integer("relative_attention_max_distance", 128, {2, 1 << 16})};
   if (spec.relative_bias->max_distance <= spec.relative_bias->num_buckets / 2) {
     config.Fail(
-        fmt::format("relative_attention_max_distance {} must be more than half of the {} "
-                    "buckets",
+        fmt::format("relative_attention_max_distance {} must be more than half of the {} buckets",
                     spec.relative_bias->max_distance, spec.relative_bias->num_buckets));
   }
   const std::string activation =

@@ -194,9 +194,8 @@ PipelineChoice ChoosePipeline(const PipelineQuestion& question) {
     choice.candidates.push_back({pipeline, seconds});
   }
   choice.plain_seconds = choice.candidates.front().seconds;
-  const auto best =
-      std::min_element(choice.candidates.begin(), choice.candidates.end(),
-                       [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  const auto best = std::ranges::min_element(
+      choice.candidates, [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
   const bool gains = best->seconds * kLeastGain <= choice.plain_seconds;
   const PricedPipeline& chosen = gains ? *best : choice.candidates.front();
   choice.pipeline = chosen.pipeline;

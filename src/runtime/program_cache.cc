@@ -1,7 +1,6 @@
 #include "runtime/program_cache.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace convene::runtime {
 namespace {

@@ -16,9 +16,8 @@ void RecordRows(const device::Frame& frame, int rank, int micro_batch, bool enco
     // An encoder's tokens see their whole input.
     keys += encoder ? static_cast<double>(sequence.tokens.size()) : rows.position(row) + 1;
   }
-  const auto wanted = std::count_if(rows.wanted().begin(), rows.wanted().end(), [&](int row) {
-    return row >= own.first && row < own.first + own.count;
-  });
+  const auto wanted = std::ranges::count_if(
+      rows.wanted(), [&](int row) { return row >= own.first && row < own.first + own.count; });
   const auto set = [&](schedule::SizeKind kind, double value) {
     recorder.Set({.kind = kind, .from = rank, .micro_batch = micro_batch}, value);
   };

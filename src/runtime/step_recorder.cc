@@ -7,7 +7,6 @@
 #include <string>
 #include <unordered_set>
 
-#include "base/check.h"
 #include "comm/agree.h"
 
 namespace convene::runtime {

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "device/cpu/cpu_device.h"
-#include "kernels/route.h"
 #include "runtime/executor.h"
 #include "runtime/program_cache.h"
 #include "runtime/step_memory.h"

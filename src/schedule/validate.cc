@@ -43,10 +43,9 @@ Status ValidateTasks(const Schedule& schedule) {
       }
     }
     if (IsCollective(task.kind) != (task.collective >= 0)) {
-      return Error{
-          fmt::format("{} has collective number {}: only collective kinds have one, and "
-                      "all of them",
-                      Describe(schedule, id), task.collective)};
+      return Error{fmt::format(
+          "{} has collective number {}: only collective kinds have one, and all of them",
+          Describe(schedule, id), task.collective)};
     }
   }
   return {};
@@ -91,8 +90,7 @@ Status ValidateOrder(const Schedule& schedule, const ActivityGraph& graph, int a
   }
   if (first_a < 0 || first_b < 0) return {};
   return Error{fmt::format(
-      "ranks {} and {} enter collectives {} ({}) and {} ({}) of lane {} in "
-      "different orders",
+      "ranks {} and {} enter collectives {} ({}) and {} ({}) of lane {} in different orders",
       schedule.tasks[first_a].lane.rank, schedule.tasks[first_b].lane.rank,
       schedule.tasks[first_a].collective, Label(schedule.tasks[first_a]),
       schedule.tasks[graph.tasks_of(b).front()].collective,

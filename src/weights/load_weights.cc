@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "hardware/memory_status.h"
 #include "kernels/pack.h"
 #include "weights/compared_bytes.h"
 #include "weights/finite_weights.h"

@@ -110,9 +110,8 @@ StoredMatrix* PackJobs::Describe(const Rows& rows, PackJob* job) {
     bytes = bytes.subspan(first_stored * row_bytes, num_stored * row_bytes);
   }
   // Gate and up may take turns in the same rows.
-  const bool is_known =
-      std::any_of(job->sources.begin(), job->sources.end(),
-                  [&](const PackSource& source) { return source.bytes.data() == bytes.data(); });
+  const bool is_known = std::ranges::any_of(
+      job->sources, [&](const PackSource& source) { return source.bytes.data() == bytes.data(); });
   job->matrices.push_back({&matrices_.back(), &binding});
   if (is_known) return &matrices_.back();
   const auto into = [&](std::span<const std::byte> part, std::span<const std::byte> whole) {

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/is_there.h"
 #include "base/quote.h"
 #include "checkpoint/model_files.h"

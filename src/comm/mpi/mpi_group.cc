@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "comm/sleeping_poll.h"
 #include "comm/under_way.h"
 
