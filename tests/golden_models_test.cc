@@ -67,11 +67,12 @@ class LoadedModel : public LoadedFixture {
  public:
   LoadedModel(const checkpoint::Checkpoint& checkpoint, const Formats& formats,
               const KernelSet& kernels, int num_threads,
-              int expand_from_tokens = runtime::kExpandFromTokens)
-      : LoadedFixture(checkpoint, formats, kernels, num_threads,
-                      {.max_step_tokens = kMaxLength * kNumSequences,
-                       .num_kv_blocks = kBlocksEach * kNumSequences,
-                       .expand_from_tokens = expand_from_tokens}) {
+              int expand_from_tokens = strategy::kExpandFromTokens)
+      : LoadedFixture(
+            checkpoint, formats, kernels, num_threads,
+            {.max_step_tokens = kMaxLength * kNumSequences,
+             .num_kv_blocks = kBlocksEach * kNumSequences,
+             .parallel = {.roles = strategy::Roles().ExpandingFrom(expand_from_tokens)}}) {
     for (int i = 0; i < kNumSequences; ++i) {
       // Interleaved, so that no sequence's blocks are neighbours.
       for (int block = 0; block < kBlocksEach; ++block) {
@@ -270,6 +271,8 @@ TEST_P(GoldenLatents, BothFormsOfAttentionEqualTransformers) {
     for (const KernelSet* kernels : kernels::SupportedKernels()) {
       LoadedModel model(*checkpoint_, DefaultFormats(WeightFormat::kF32), *kernels, 2,
                         expand_from_tokens);
+      EXPECT_EQ(model.transformer().SharingLimit(19), expand_from_tokens == 1 ? 19 : 0);
+      EXPECT_EQ(model.transformer().SharingLimit(20), expand_from_tokens == 0 ? 0 : 20);
       for (const Prompt& prompt : prompts_) {
         const auto logits = model.Logits(prompt.tokens, kMaxLength);
         EXPECT_LE(NormOfDifference(logits, prompt.logits), 1e-5 * NormOf(prompt.logits))

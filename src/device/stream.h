@@ -37,17 +37,6 @@ class Event {
   virtual void Wait() const = 0;
 };
 
-// Which of its two forms latent attention has, of the positions of a prompt of so many tokens;
-// their results round differently (docs/decisions/0005-latent-attention.md).
-struct LatentOptions {
-  int expand_from_tokens = 1;  // of the prompt; 0: never
-  int context = 0;             // of the longest sequence
-
-  bool Expands(int prompt_length) const {
-    return expand_from_tokens > 0 && prompt_length >= expand_from_tokens;
-  }
-};
-
 struct StreamOptions {
   kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
   WireRows wire = {};
@@ -56,7 +45,6 @@ struct StreamOptions {
   // The model as all ranks together have it, where the weights are a share of it.
   const model::ModelSpec& whole_spec;
   StepShape shape = {};
-  LatentOptions latent = {};
   // As TransformerOptions (runtime/transformer_options.h):
   int dense_from_rows = 0;
   int comm_budget = 0;

@@ -8,13 +8,13 @@
 
 #include "comm/group.h"
 #include "hardware/profile.h"
-#include "runtime/transformer_options.h"
+#include "strategy/role.h"
 
 namespace convene::engine {
 
 struct Crossovers {
-  int32_t dense_from_rows = 0;  // as runtime::TransformerOptions, as is the next one
-  int32_t expand_from_tokens = runtime::kExpandFromTokens;
+  int32_t dense_from_rows = 0;                               // as runtime::TransformerOptions
+  int32_t expand_from_tokens = strategy::kExpandFromTokens;  // as strategy::AttentionRole
 
   bool operator==(const Crossovers&) const = default;
 };

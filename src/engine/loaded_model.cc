@@ -259,7 +259,7 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.parallel.host_cpus = host_cpus_;
   parts.parallel.whole_spec = &whole_spec_;
   parts.dense_from_rows = crossovers_.dense_from_rows;
-  parts.expand_from_tokens = crossovers_.expand_from_tokens;
+  parts.parallel.ExpandFrom(crossovers_.expand_from_tokens);
   device_ = device::MakeCpuDevice(*kernels_, *pool_);
   Result<runtime::Transformer> transformer =
       runtime::Transformer::Create(store_, *device_, parts, *ledger_);

@@ -87,13 +87,13 @@ Result<int> MeasureExpandFromTokens(hardware::ThreadPool& pool, const kernels::K
   InventVectors(weights);
   weights::ResidentWeights store(weights);
   const std::unique_ptr<device::Device> device = device::MakeCpuDevice(kernels, pool);
-  const auto create = [&](int expand_from_tokens) {
+  const auto create = [&](int from) {
     return Transformer::Create(store, *device,
                                {.max_step_tokens = kLengths.back(),
                                 .num_kv_blocks = kBlocks,
                                 .activations = formats.activations,
                                 .kv = formats.kv,
-                                .expand_from_tokens = expand_from_tokens},
+                                .parallel = {.roles = strategy::Roles().ExpandingFrom(from)}},
                                ledger);
   };
   Result<Transformer> expanding = create(1);

@@ -101,18 +101,16 @@ Result<std::unique_ptr<StepRunner>> StepRunner::Create(weights::WeightStore& wei
   auto cache = device.CreateKvCache(spec, options.kv, options.num_kv_blocks, ledger);
   if (!cache) return cache.error();
   runner->cache_ = *std::move(cache);
-  auto stream = device.CreateStream(
-      weights, *runner->cache_,
-      {.activations = options.activations,
-       .wire = WireRowsOf(spec, options),
-       .roles = parallel.roles,
-       .rank = parallel.rank(),
-       .whole_spec = parallel.WholeOf(spec),
-       .shape = shape,
-       .latent = {.expand_from_tokens = options.expand_from_tokens, .context = shape.context},
-       .dense_from_rows = options.dense_from_rows,
-       .comm_budget = parallel.comm_budget},
-      ledger);
+  auto stream = device.CreateStream(weights, *runner->cache_,
+                                    {.activations = options.activations,
+                                     .wire = WireRowsOf(spec, options),
+                                     .roles = parallel.roles,
+                                     .rank = parallel.rank(),
+                                     .whole_spec = parallel.WholeOf(spec),
+                                     .shape = shape,
+                                     .dense_from_rows = options.dense_from_rows,
+                                     .comm_budget = parallel.comm_budget},
+                                    ledger);
   if (!stream) return stream.error();
   runner->stream_ = *std::move(stream);
   for (const device::FrameShape& frame : shape.frames) {

@@ -245,8 +245,9 @@ int Transformer::SharingLimit(int prompt_length) const {
   const auto has_latent = [](const model::LayerSpec& layer) { return layer.attention.latent; };
   if (std::any_of(spec.layers.begin(), spec.layers.end(), has_latent)) {
     // Two forms of attention, two roundings: long prompts share their prompts.
-    const device::LatentOptions forms{.expand_from_tokens = state_->options.expand_from_tokens};
-    limit = std::min(limit, forms.Expands(prompt_length) ? prompt_length : 0);
+    const ParallelOptions& parallel = state_->options.parallel;
+    const bool expands = parallel.roles.of(parallel.rank()).attention->Expands(prompt_length);
+    limit = std::min(limit, expands ? prompt_length : 0);
   }
   return limit;
 }

@@ -15,9 +15,6 @@
 
 namespace convene::runtime {
 
-// Where nothing was measured (docs/results/latent_attention.md).
-inline constexpr int kExpandFromTokens = 4;
-
 // How ranks share the work (strategy/), and what this one's part is.
 struct ParallelOptions {
   strategy::Roles roles = {};
@@ -41,6 +38,11 @@ struct ParallelOptions {
   // transformer.
   const model::ModelSpec* whole_spec = nullptr;
 
+  // In both phases: which form a position has may not depend on when it is computed.
+  void ExpandFrom(int tokens) {
+    roles = roles.ExpandingFrom(tokens);
+    if (decode_roles) decode_roles = decode_roles->ExpandingFrom(tokens);
+  }
   int rank() const { return group != nullptr ? group->rank() : 0; }
   const model::ModelSpec& WholeOf(const model::ModelSpec& share) const {
     return whole_spec != nullptr ? *whole_spec : share;
@@ -56,9 +58,6 @@ struct TransformerOptions {
   // Rows per expert from which on experts are computed one after the other; 0: never. It changes
   // no result.
   int dense_from_rows = 0;
-  // Latent attention: prompts of so many tokens and more are computed with expanded keys and values
-  // (device::LatentOptions); 0: none.
-  int expand_from_tokens = kExpandFromTokens;
   // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
   // share no blocks.
   int expert_capacity = 0;

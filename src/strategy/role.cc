@@ -6,15 +6,27 @@
 
 namespace convene::strategy {
 
-HeadParts AttentionRole::HeadsOf(int num_heads, int num_kv_heads) const {
-  if (num_kv_heads == 0) return {};
-  if (parts <= num_kv_heads) {
-    const int queries_per_kv = num_heads / num_kv_heads;
-    const Part kv = PartOf(num_kv_heads, part, parts);
-    return {.query = {kv.first * queries_per_kv, kv.size * queries_per_kv}, .kv = kv};
-  }
-  const int holders = parts / num_kv_heads;
-  return {.query = PartOf(num_heads, part, parts), .kv = {part / holders, 1}};
+namespace {
+
+CacheParts Divide(int num_heads, const AttentionRole& role) {
+  if (num_heads == 0) return {};
+  if (role.parts <= num_heads) return {.heads = PartOf(num_heads, role.part, role.parts)};
+  const int copies = role.parts / num_heads;
+  return {.heads = {role.part / copies, 1}, .copies = copies};
+}
+
+}  // namespace
+
+HeadParts AttentionRole::HeadsOf(const model::AttentionSpec& whole) const {
+  if (whole.num_kv_heads == 0) return {};
+  const Part kv = Divide(whole.num_kv_heads, *this).heads;
+  if (parts > whole.num_kv_heads) return {.query = PartOf(whole.num_heads, part, parts), .kv = kv};
+  const int queries_per_kv = whole.num_heads / whole.num_kv_heads;
+  return {.query = {kv.first * queries_per_kv, kv.size * queries_per_kv}, .kv = kv};
+}
+
+CacheParts AttentionRole::CacheOf(const model::AttentionSpec& whole) const {
+  return Divide(whole.latent ? 1 : whole.num_kv_heads, *this);
 }
 
 ExpertSplit::ExpertSplit(int num_shares, const std::vector<int>& weights) {
@@ -57,6 +69,14 @@ Roles::Roles(const Layout& layout, int num_ranks)
     if (place < 0) role.experts.reset();
     role.has_head = rank == 0;  // it samples, and the commands talk to it
   }
+}
+
+Roles Roles::ExpandingFrom(int tokens) const {
+  Roles roles = *this;
+  for (Role& role : roles.roles_) {
+    if (role.attention) role.attention->expand_from_tokens = tokens;
+  }
+  return roles;
 }
 
 Part Roles::ExpertsOf(int rank, int num_experts) const {

@@ -5,14 +5,26 @@
 #include <optional>
 #include <vector>
 
+#include "model/model_spec.h"
 #include "strategy/layout.h"
 
 namespace convene::strategy {
+
+// Where nothing was measured (docs/results/latent_attention.md).
+inline constexpr int kExpandFromTokens = 4;
 
 // Heads of a layer's attention: KV heads, and the queries that read them.
 struct HeadParts {
   Part query;
   Part kv;
+};
+
+// What is cached of a layer: of its KV heads, or of the one latent that stands for all heads.
+struct CacheParts {
+  Part heads;
+  int copies = 1;  // parts of the group that have the same ones
+
+  bool operator==(const CacheParts&) const = default;
 };
 
 // Some heads of a group's sequences. Ranks with attention also embed and own rows: the residual
@@ -22,10 +34,21 @@ struct AttentionRole {
   int part = 0;   // of `parts`, of the heads
   int parts = 1;
 
-  // The rank's. Where there are more parts than KV heads, several hold the same KV head, each with
-  // its cache, and divide its queries. The latents of latent attention, and their cache, all parts
-  // have whole. Precondition: so many heads can be divided so (weights/share.h).
-  HeadParts HeadsOf(int num_heads, int num_kv_heads) const;
+  // The form of latent attention: the positions of a prompt of so many tokens and more are computed
+  // with expanded keys and values, all others on the latents as they lie in the cache; 0: none are
+  // expanded. The two round differently (docs/decisions/0005-latent-attention.md), so all ranks
+  // have the same number.
+  int expand_from_tokens = kExpandFromTokens;
+
+  bool Expands(int prompt_length) const {
+    return expand_from_tokens > 0 && prompt_length >= expand_from_tokens;
+  }
+  // The rank's. Where there are more parts than KV heads, several hold the same KV head and divide
+  // its queries. Precondition: so many heads can be divided so (weights/share.h).
+  HeadParts HeadsOf(const model::AttentionSpec& whole) const;
+  // What the rank's cache holds. A KV head that several parts hold is in the cache of each, as are
+  // latents in that of all.
+  CacheParts CacheOf(const model::AttentionSpec& whole) const;
   bool operator==(const AttentionRole&) const = default;
 };
 
@@ -81,6 +104,8 @@ class Roles {
     return {{.attention_dp = attention_ranks, .expert_ep = expert_ranks},
             attention_ranks + expert_ranks};
   }
+  // The same, with this form of latent attention on all ranks.
+  Roles ExpandingFrom(int tokens) const;
 
   int num_ranks() const { return static_cast<int>(roles_.size()); }
   const Role& of(int rank) const { return roles_[rank]; }

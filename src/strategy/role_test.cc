@@ -37,10 +37,11 @@ TEST(Roles, OfDisaggregatedExpertsHaveOneHalfEach) {
   EXPECT_EQ(roles.ExpertsOf(3, 9), (Part{3, 3}));
 }
 
+const model::AttentionSpec kTwelveHeads{.num_heads = 12, .num_kv_heads = 3};
+
 TEST(AttentionRole, PartsBeyondTheKvHeadsHoldCopiesOfThem) {
   const auto heads = [](int part, int parts) {
-    return AttentionRole{.part = part, .parts = parts}.HeadsOf(/*num_heads=*/12,
-                                                               /*num_kv_heads=*/3);
+    return AttentionRole{.part = part, .parts = parts}.HeadsOf(kTwelveHeads);
   };
   for (int part = 0; part < 2; ++part) {
     EXPECT_EQ(heads(part, 2).kv, PartOf(3, part, 2));
@@ -49,6 +50,44 @@ TEST(AttentionRole, PartsBeyondTheKvHeadsHoldCopiesOfThem) {
   for (int part = 0; part < 6; ++part) {
     EXPECT_EQ(heads(part, 6).kv, (Part{part / 2, 1}));
     EXPECT_EQ(heads(part, 6).query, (Part{2 * part, 2}));
+  }
+}
+
+TEST(AttentionRole, TellsWhatItsCacheHoldsAndHowManyHoldTheSame) {
+  const auto cache = [](int part, int parts) {
+    return AttentionRole{.part = part, .parts = parts}.CacheOf(kTwelveHeads);
+  };
+  EXPECT_EQ(cache(0, 1), (CacheParts{.heads = {0, 3}, .copies = 1}));
+  EXPECT_EQ(cache(1, 2), (CacheParts{.heads = {1, 2}, .copies = 1}));
+  EXPECT_EQ(cache(3, 6), (CacheParts{.heads = {1, 1}, .copies = 2}));
+  EXPECT_EQ(AttentionRole().CacheOf({.num_heads = 12}), CacheParts());
+  model::AttentionSpec latent{.num_heads = 12, .num_kv_heads = 12};
+  latent.latent.emplace();
+  for (const int parts : {1, 4}) {
+    for (int part = 0; part < parts; ++part) {
+      EXPECT_EQ((AttentionRole{.part = part, .parts = parts}.CacheOf(latent)),
+                (CacheParts{.heads = {0, 1}, .copies = parts}));
+    }
+  }
+}
+
+TEST(AttentionRole, ExpandsThePromptsThatAreLongEnough) {
+  EXPECT_FALSE((AttentionRole{.expand_from_tokens = 7}.Expands(6)));
+  EXPECT_TRUE((AttentionRole{.expand_from_tokens = 7}.Expands(7)));
+  EXPECT_FALSE((AttentionRole{.expand_from_tokens = 0}.Expands(1000))) << "0: none";
+}
+
+TEST(Roles, HaveOneFormOfLatentAttentionOnAllRanks) {
+  for (const Roles& roles : {Roles({.attention_tp = 2, .attention_dp = 2, .expert_ep = 4}),
+                             Roles::Disaggregated(2, 3)}) {
+    const Roles changed = roles.ExpandingFrom(9);
+    EXPECT_NE(changed, roles);
+    EXPECT_EQ(changed.ExpandingFrom(kExpandFromTokens), roles) << "all else is the same";
+    for (int rank = 0; rank < roles.num_ranks(); ++rank) {
+      if (!roles.of(rank).owns_rows()) continue;
+      EXPECT_EQ(roles.of(rank).attention->expand_from_tokens, kExpandFromTokens);
+      EXPECT_EQ(changed.of(rank).attention->expand_from_tokens, 9);
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 #include "strategy/step.h"
 
+#include <optional>
+
 #include "base/check.h"
 #include "strategy/ends.h"
 #include "strategy/expert_parallel.h"
@@ -79,9 +81,10 @@ schedule::Schedule BuildEncoderStep(const model::ModelSpec& spec, const StepOpti
   std::vector<RankTasks> before_first = before;
   if (step.num_ranks() > 1) before_first.push_back(GatherWanted(step, hidden * 4, normalize));
   const model::AttentionSpec& cross = *spec.layers.front().cross_attention;
-  const double elements =
-      hidden * (cross.kv_dim() + cross.value_width()) * spec.num_layers() / roles.attention_parts();
   for (int rank = 0; rank < step.num_ranks(); ++rank) {
+    const std::optional<AttentionRole>& role = roles.of(rank).attention;
+    const int heads = role ? role->CacheOf(cross).heads.size : 0;
+    const double elements = hidden * heads * (cross.head_dim + cross.value_dim) * spec.num_layers();
     const auto work = [&] {
       return Work{.flops = {{2 * elements, {.kind = SizeKind::kTokens, .from = rank}}},
                   .memory_bytes = {{elements * options.bytes.weights}}};

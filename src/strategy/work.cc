@@ -43,11 +43,18 @@ double ExpertElements(const model::ModelSpec& spec, const model::MoeSpec& moe) {
 
 model::AttentionSpec LayerWork::PartOfRank(model::AttentionSpec attention, int rank) const {
   const std::optional<AttentionRole>& role = roles().of(rank).attention;
-  const HeadParts heads =
-      role ? role->HeadsOf(attention.num_heads, attention.num_kv_heads) : HeadParts();
+  const HeadParts heads = role ? role->HeadsOf(attention) : HeadParts();
   attention.num_heads = heads.query.size;
   attention.num_kv_heads = heads.kv.size;
   return attention;
+}
+
+double LayerWork::CachedElements(int rank) const {
+  const model::AttentionSpec& attention = layer_.attention;
+  const std::optional<AttentionRole>& role = roles().of(rank).attention;
+  const double head_elements =
+      attention.latent ? attention.latent->key_dim() : attention.head_dim + attention.value_dim;
+  return role ? head_elements * role->CacheOf(attention).heads.size : 0;
 }
 
 Work LayerWork::Project(int rank) const {
@@ -65,12 +72,11 @@ Work LayerWork::Attention(int rank, bool is_projected) const {
   const double projected = is_projected ? QkvElements(hidden(), attention) : 0;
   const double elements = ProjectionElements(hidden(), attention) - projected;
   const double score_flops = 2.0 * (attention.query_dim() + attention.output_dim());
-  const double kv_elements =
-      attention.latent ? attention.latent->key_dim() : attention.kv_dim() + attention.value_width();
-  return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)},
-                    {score_flops, Of(SizeKind::kKeys, rank)}},
-          .memory_bytes = {{elements * options_.bytes.weights},
-                           {kv_elements * options_.bytes.kv, Of(SizeKind::kTokens, rank)}}};
+  return {
+      .flops = {{2 * elements, Of(SizeKind::kTokens, rank)},
+                {score_flops, Of(SizeKind::kKeys, rank)}},
+      .memory_bytes = {{elements * options_.bytes.weights},
+                       {CachedElements(rank) * options_.bytes.kv, Of(SizeKind::kTokens, rank)}}};
 }
 
 Work LayerWork::CrossAttention(int rank) const {
@@ -90,19 +96,15 @@ Work LayerWork::PreAttention(int rank) const {
 
 Work LayerWork::SendQkv(int rank) const {
   const model::AttentionSpec& attention = layer_.attention;
-  const double keys =
-      attention.latent ? attention.latent->key_dim() : attention.kv_dim() + attention.value_width();
-  return {.link_bytes = {{(attention.query_dim() + keys) * options_.bytes.activations,
-                          Of(SizeKind::kTokens, rank)}}};
+  const double elements = attention.query_dim() + CachedElements(rank);
+  return {.link_bytes = {{elements * options_.bytes.activations, Of(SizeKind::kTokens, rank)}}};
 }
 
 Work LayerWork::Attend(int rank) const {
   const model::AttentionSpec& attention = layer_.attention;
-  const double keys =
-      attention.latent ? attention.latent->key_dim() : attention.kv_dim() + attention.value_width();
   return {.flops = {{2.0 * (attention.query_dim() + attention.output_dim()),
                      Of(SizeKind::kKeys, rank)}},
-          .memory_bytes = {{keys * options_.bytes.kv, Of(SizeKind::kKeys, rank)}}};
+          .memory_bytes = {{CachedElements(rank) * options_.bytes.kv, Of(SizeKind::kKeys, rank)}}};
 }
 
 Work LayerWork::SendHidden(int rank) const {

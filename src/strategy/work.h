@@ -52,6 +52,8 @@ class LayerWork {
   const Roles& roles() const { return options_.roles; }
   // With the heads of the rank's part, none without attention.
   model::AttentionSpec PartOfRank(model::AttentionSpec attention, int rank) const;
+  // Of one token, in the rank's cache.
+  double CachedElements(int rank) const;
   double hidden() const { return spec_.hidden_size; }
   // The share of each expert that a rank computes.
   double slice() const { return 1.0 / roles().expert_slices(); }

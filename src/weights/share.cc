@@ -119,7 +119,7 @@ Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& s
 
 HeadParts HeadsOf(const model::AttentionSpec& whole, const Share& share) {
   const strategy::AttentionRole role{.part = share.attention_part, .parts = share.attention_parts};
-  return role.HeadsOf(whole.num_heads, whole.num_kv_heads);
+  return role.HeadsOf(whole);
 }
 
 Part ExpertsOf(const model::MoeSpec& whole, const Share& share) {

@@ -29,11 +29,11 @@ struct AttentionUnit {
 class AttentionLayer {
  public:
   AttentionLayer(ForwardContext& context, CpuKvCache& cache, Attender& attender,
-                 const LatentOptions& latent_options)
+                 const StreamOptions& options)
       : context_(context),
         cache_(cache),
         attender_(attender),
-        latent_(context, cache, attender_, latent_options),
+        latent_(context, cache, attender_, options),
         biases_(context.weights) {}
 
   // Queries, keys and values of all rows, from normed to qkv. Leases what it reads.

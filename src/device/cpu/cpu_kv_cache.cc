@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "strategy/role.h"
+
 namespace convene::device {
 namespace {
 
@@ -15,10 +17,12 @@ struct HeadShape {
 };
 
 HeadShape ShapeOf(const model::AttentionSpec& attention, kernels::KvFormat format) {
+  // The attention is this rank's already, and it caches all of it.
+  const int num_heads = strategy::AttentionRole().CacheOf(attention).heads.size;
   if (attention.latent) {
-    return {1, kernels::KeyBlockBytes(format, attention.latent->key_dim()), 0};
+    return {num_heads, kernels::KeyBlockBytes(format, attention.latent->key_dim()), 0};
   }
-  return {attention.num_kv_heads, kernels::KeyBlockBytes(format, attention.head_dim),
+  return {num_heads, kernels::KeyBlockBytes(format, attention.head_dim),
           kernels::ValueBlockBytes(format, attention.value_dim)};
 }
 

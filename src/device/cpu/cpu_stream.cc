@@ -27,7 +27,7 @@ CpuStream::CpuStream(weights::WeightStore& weights, const kernels::KernelSet& ke
                .dense_from_rows = options.dense_from_rows,
                .comm_budget = options.comm_budget},
       attender_(context_),
-      attention_(context_, cache, attender_, options.latent),
+      attention_(context_, cache, attender_, options),
       cross_attention_(context_, cache, attender_),
       partial_sums_(context_, role_),
       feed_forward_(context_) {}

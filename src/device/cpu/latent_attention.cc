@@ -101,7 +101,7 @@ void LatentAttention::DivideRows(bool only_wanted) {
     const SequenceStep& sequence = rows().step()[sequence_idx];
     const int end = static_cast<int>(sequence.tokens.size());
     const int begin = only_wanted ? std::min(sequence.first_logits_token, end) : 0;
-    const bool expands = options_.Expands(sequence.prompt_length);
+    const bool expands = role_.Expands(sequence.prompt_length);
     const int prompt_end = expands ? sequence.prompt_length - sequence.first_position : 0;
     const int middle = std::clamp(prompt_end, begin, end);
     const int first_row = rows().first_row(sequence_idx);
@@ -120,8 +120,8 @@ void LatentAttention::RunExpanded(const RowRun& run) {
   const SequenceStep& sequence = rows().step()[run.sequence_idx];
   const int end = rows().position(run.first_row + run.num_rows - 1) + 1;
   const int num_heads = shape().num_heads;
-  CHECK(end <= options_.context, "position {} in a context of {}", end, options_.context);
-  const int at_once = Workspace::ExpandedHeads(shape(), compute_format(), options_.context);
+  CHECK(end <= longest_, "position {} in a context of {}", end, longest_);
+  const int at_once = Workspace::ExpandedHeads(shape(), compute_format(), longest_);
   for (int head = 0; head < num_heads; head += at_once) {
     const int count = std::min(at_once, num_heads - head);
     Expand(sequence, end, head, count);

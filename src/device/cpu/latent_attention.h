@@ -9,8 +9,8 @@
 // n H (p + t + v) for each; absorbed H r (p + v) + n H (2 r + t) for each.
 //
 // Which form a token has depends on its sequence alone: the positions of a prompt that is long
-// enough are expanded, all others absorbed. So a token's result does not depend on chunks, but what
-// a prompt leaves in the cache may be shared with such prompts only (engine/).
+// enough (strategy/role.h) are expanded, all others absorbed. So a token's result does not depend
+// on chunks, but what a prompt leaves in the cache may be shared with such prompts only (engine/).
 #pragma once
 
 #include <span>
@@ -28,8 +28,12 @@ namespace convene::device {
 class LatentAttention {
  public:
   LatentAttention(ForwardContext& context, CpuKvCache& cache, Attender& attender,
-                  const LatentOptions& options)
-      : context_(context), cache_(cache), attender_(attender), options_(options) {}
+                  const StreamOptions& options)
+      : context_(context),
+        cache_(cache),
+        attender_(attender),
+        role_(*options.roles.of(options.rank).attention),
+        longest_(options.shape.context) {}
 
   // From the projections in qkv to attention_wide, of all rows or of the wanted ones.
   void Run(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
@@ -54,7 +58,7 @@ class LatentAttention {
   void StoreExpanded(int first_position, int count, int num_heads);
   void AttendExpanded(const RowRun& run, int first_head, int num_heads);
   // In expanded_blocks.
-  int blocks_per_head() const { return (options_.context + kKvBlockTokens - 1) / kKvBlockTokens; }
+  int blocks_per_head() const { return (longest_ + kKvBlockTokens - 1) / kKvBlockTokens; }
 
   void RunAbsorbed();
   void AbsorbQueries(int num_rows);
@@ -77,7 +81,8 @@ class LatentAttention {
   ForwardContext& context_;
   CpuKvCache& cache_;
   Attender& attender_;
-  LatentOptions options_;
+  strategy::AttentionRole role_;
+  int longest_;  // sequence, in tokens
   // Of the run in work, null between runs.
   const Layer* layer_ = nullptr;
   const weights::LayerWeights* weights_ = nullptr;
