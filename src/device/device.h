@@ -40,6 +40,16 @@ class FrameMemory {
   virtual std::span<std::byte> HostRows(TravellingRows kind, OwnRows rows) const = 0;
 };
 
+// What a kind of device takes of its memory. The memory plan asks, which is made before there is a
+// device: so these are functions beside it, and whoever chooses the device chooses them with it.
+struct DeviceBytes {
+  // Of one KV block over all layers.
+  uint64_t (*of_kv_block)(const model::ModelSpec& spec, kernels::KvFormat format);
+  // Of what steps work in, frames and stream together, where so many threads compute.
+  memory::Amounts (*of_steps)(const model::ModelSpec& spec, kernels::ActivationFormat activations,
+                              const StepShape& shape, int num_threads);
+};
+
 class Device {
  public:
   virtual ~Device() = default;

@@ -53,7 +53,7 @@ Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOption
                                   int num_threads, memory::Ledger& ledger) {
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
   return ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
-    return PlanMemoryOf(spec, options, formats, num_threads, ledger);
+    return PlanMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
   });
 }
 

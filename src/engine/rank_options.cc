@@ -29,9 +29,9 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                        .group = options.group}};
 }
 
-Result<MemoryPlan> PlanMemoryOf(const model::ModelSpec& spec, const LoadOptions& options,
-                                const runtime::Formats& formats, int num_threads,
-                                memory::Ledger& ledger) {
+Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
+                                const LoadOptions& options, const runtime::Formats& formats,
+                                int num_threads, memory::Ledger& ledger) {
   const weights::Share share = ShareOf(options);
   const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
   if (!local) return local.error();
@@ -39,8 +39,8 @@ Result<MemoryPlan> PlanMemoryOf(const model::ModelSpec& spec, const LoadOptions&
   const int num_groups = options.plan.layout.attention_dp;
   MemoryNeeds needs{
       .fixed = runtime::Transformer::StepBytes(
-          *local, TransformerOptionsOf(options, formats, context), num_threads),
-      .kv_block_bytes = runtime::Transformer::KvBlockBytes(*local, formats.kv),
+          device, *local, TransformerOptionsOf(options, formats, context), num_threads),
+      .kv_block_bytes = device.of_kv_block(*local, formats.kv),
       .context = context,
       .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,
       .contexts_per_sequence = spec.has_encoder() ? 2 : 1,

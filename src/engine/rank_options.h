@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "device/device.h"
 #include "engine/load_options.h"
 #include "engine/memory_plan.h"
 #include "model/model_spec.h"
@@ -18,10 +19,10 @@ weights::Share ShareOf(const LoadOptions& options);
 runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                                                  const runtime::Formats& formats, int context);
 
-// What this rank's share of `spec`, the whole model, needs in `formats`, held against what `ledger`
-// has. Errors: as PlanMemory; a share that the model cannot be divided into.
-Result<MemoryPlan> PlanMemoryOf(const model::ModelSpec& spec, const LoadOptions& options,
-                                const runtime::Formats& formats, int num_threads,
-                                memory::Ledger& ledger);
+// What this rank's share of `spec`, the whole model, needs in `formats` on such a device, held
+// against what `ledger` has. Errors: as PlanMemory; a share that the model cannot be divided into.
+Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
+                                const LoadOptions& options, const runtime::Formats& formats,
+                                int num_threads, memory::Ledger& ledger);
 
 }  // namespace convene::engine

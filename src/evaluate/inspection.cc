@@ -9,9 +9,9 @@
 #include "base/is_there.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
+#include "device/cpu/cpu_device.h"
 #include "engine/rank_options.h"
 #include "hardware/topology.h"
-#include "runtime/transformer.h"
 #include "weights/load_weights.h"
 
 namespace convene::evaluate {
@@ -55,8 +55,9 @@ Status PlanMemory(std::optional<int> context, Inspection& inspection) {
   inspection.num_threads = static_cast<int>(cpus->size());
   // The question is what it needs, not whether it fits.
   memory::Ledger unlimited;
-  const Result<engine::MemoryPlan> plan = engine::PlanMemoryOf(
-      spec, {.context = context}, inspection.formats, inspection.num_threads, unlimited);
+  const Result<engine::MemoryPlan> plan =
+      engine::PlanMemoryOf(device::CpuBytes(), spec, {.context = context}, inspection.formats,
+                           inspection.num_threads, unlimited);
   if (!plan) return plan.error();
   inspection.memory = *plan;
   return {};
@@ -73,7 +74,7 @@ std::string JsonKey(TensorKind kind) {
 }  // namespace
 
 uint64_t Inspection::kv_token_bytes() const {
-  return runtime::Transformer::KvBlockBytes(spec, formats.kv) / device::kKvBlockTokens;
+  return device::CpuBytes().of_kv_block(spec, formats.kv) / device::kKvBlockTokens;
 }
 
 uint64_t Inspection::cross_token_bytes() const {

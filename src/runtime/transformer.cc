@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "device/cpu/cpu_device.h"
 #include "runtime/executor.h"
 #include "runtime/program_cache.h"
 #include "runtime/step_memory.h"
@@ -131,13 +130,10 @@ struct Transformer::State {
   }
 };
 
-uint64_t Transformer::KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
-  return device::CpuKvBlockBytes(spec, format);
-}
-
-memory::Amounts Transformer::StepBytes(const model::ModelSpec& spec,
+memory::Amounts Transformer::StepBytes(const device::DeviceBytes& device,
+                                       const model::ModelSpec& spec,
                                        const TransformerOptions& options, int num_threads) {
-  return device::CpuStepBytes(spec, options.activations, StepShapeOf(spec, options), num_threads);
+  return device.of_steps(spec, options.activations, StepShapeOf(spec, options), num_threads);
 }
 
 namespace {

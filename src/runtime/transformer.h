@@ -34,11 +34,9 @@ struct TaskAt {
 
 class Transformer {
  public:
-  // For the memory plan, where the device is a CPU: bytes of a KV block over all layers, and what
-  // steps work in.
-  static uint64_t KvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
-  static memory::Amounts StepBytes(const model::ModelSpec& spec, const TransformerOptions& options,
-                                   int num_threads);
+  // For the memory plan: what steps work in on such a device.
+  static memory::Amounts StepBytes(const device::DeviceBytes& device, const model::ModelSpec& spec,
+                                   const TransformerOptions& options, int num_threads);
 
   // What elements of each kind take in memory and on their way between ranks.
   static strategy::ElementBytes BytesOf(const Formats& formats, comm::WireFormat wire);

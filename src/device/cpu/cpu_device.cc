@@ -109,19 +109,8 @@ class CpuDevice final : public Device {
   hardware::ThreadPool& pool_;
 };
 
-}  // namespace
-
-std::unique_ptr<Device> MakeCpuDevice(const kernels::KernelSet& kernels,
-                                      hardware::ThreadPool& pool) {
-  return std::make_unique<CpuDevice>(kernels, pool);
-}
-
-uint64_t CpuKvBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
-  return CpuKvCache::BlockBytes(spec, format);
-}
-
-memory::Amounts CpuStepBytes(const model::ModelSpec& spec, kernels::ActivationFormat activations,
-                             const StepShape& shape, int num_threads) {
+memory::Amounts StepBytes(const model::ModelSpec& spec, kernels::ActivationFormat activations,
+                          const StepShape& shape, int num_threads) {
   memory::Amounts bytes;
   bytes[memory::Use::kWorking] = Workspace::SizeBytes(spec, activations, shape, num_threads);
   for (const FrameShape& frame : shape.frames) {
@@ -130,5 +119,14 @@ memory::Amounts CpuStepBytes(const model::ModelSpec& spec, kernels::ActivationFo
   }
   return bytes;
 }
+
+}  // namespace
+
+std::unique_ptr<Device> MakeCpuDevice(const kernels::KernelSet& kernels,
+                                      hardware::ThreadPool& pool) {
+  return std::make_unique<CpuDevice>(kernels, pool);
+}
+
+DeviceBytes CpuBytes() { return {.of_kv_block = CpuKvCache::BlockBytes, .of_steps = StepBytes}; }
 
 }  // namespace convene::device

@@ -4,11 +4,18 @@
 
 namespace convene::device {
 
-Result<std::unique_ptr<Device>> MakeCudaDevice(int gpu) {
+namespace {
+
+Error WithoutCuda(int gpu) {
   return Unavailable(fmt::format(
       "GPU {} was asked for, but this build of convene has no CUDA; leave that out: the "
       "CPU is used where no device is asked for",
       gpu));
 }
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> MakeCudaDevice(int gpu) { return WithoutCuda(gpu); }
+Result<DeviceBytes> CudaBytes(int gpu) { return WithoutCuda(gpu); }
 
 }  // namespace convene::device

@@ -14,6 +14,7 @@ TEST(WithoutCuda, SaysThatThisBuildHasNoneAndThatTheCpuNeedsNoAsking) {
   EXPECT_THAT(device.error().message, ::testing::HasSubstr("this build of convene has no CUDA"));
   EXPECT_THAT(device.error().message,
               ::testing::HasSubstr("the CPU is used where no device is asked for"));
+  EXPECT_EQ(CudaBytes(1).error().message, device.error().message);
 }
 
 }  // namespace
