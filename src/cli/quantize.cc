@@ -50,12 +50,12 @@ class Quantize : public Command {
     }
     const weights::WeightFormats formats{.matrices = *kernels::WeightFormatFromName(weights_),
                                          .group = group_.value_or(32)};
-    Result<memory::Tier> tier = memory::HostTier(/*num_ranks=*/1);
-    if (!tier) return tier.error();
-    memory::Ledger ledger(*std::move(tier));
     Result<std::vector<int>> cpus =
         hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads_);
     if (!cpus) return cpus.error();
+    Result<memory::Tier> tier = memory::HostTier(/*num_ranks=*/1, *cpus);
+    if (!tier) return tier.error();
+    memory::Ledger ledger(*std::move(tier));
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = pool.started(); !started) return started.error();
     LoadMessages messages;

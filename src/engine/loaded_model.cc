@@ -176,13 +176,13 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   Result<std::vector<int>> found =
       hardware::CpusForThisRank(LocalRankFromLauncher(), options->num_threads);
   if (!found) return found.error();
+  Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count, *found);
+  if (!tier) return tier.error();
+  ledger_.emplace(*std::move(tier));
   Result<hardware::LaneCpus> split =
       hardware::SplitCpus(*std::move(found), options->plan.host_threads);
   if (!split) return split.error();
   *cpus = *std::move(split);
-  Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count);
-  if (!tier) return tier.error();
-  ledger_.emplace(*std::move(tier));
   return {};
 }
 

@@ -34,9 +34,9 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs, memory::Ledger& ledger) 
     Result<memory::Reservation> reserved = ledger.Reserve(use, plan.bytes[use]);
     if (!reserved) {
       return ResourceExhausted(fmt::format(
-          "not enough memory: {} ({}), for a context of {} tokens; lower --context or --chunk, use "
+          "not enough {}: {} ({}), for a context of {} tokens; lower --context or --chunk, use "
           "--weights int8 or int4, or free memory",
-          plan.Describe(), ledger.tier().limited_by, needs.context));
+          ledger.tier().name(), plan.Describe(), ledger.tier().limited_by, needs.context));
     }
     reservations.push_back(*std::move(reserved));
   }

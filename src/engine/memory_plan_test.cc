@@ -70,6 +70,14 @@ TEST(PlanMemory, CountsWhatOthersHaveReserved) {
   EXPECT_LT(plan->num_kv_blocks, 32);
 }
 
+TEST(PlanMemory, NamesTheNodeWhoseMemoryIsTooLittle) {
+  memory::Tier tier = Host(5 * kGib);
+  tier.numa_node = 1;
+  memory::Ledger ledger(tier);
+  EXPECT_THAT(PlanMemory(Needs(), ledger).error().message,
+              ::testing::StartsWith("not enough memory of NUMA node 1: needed 12.0 GiB"));
+}
+
 TEST(PlanMemory, RefusesWhereNotEvenOneContextFits) {
   for (const uint64_t available_bytes : {uint64_t{0}, 5 * kGib, 11 * kGib, 12 * kGib}) {
     memory::Ledger ledger(Host(available_bytes));

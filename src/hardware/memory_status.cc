@@ -32,14 +32,31 @@ void LimitByResource(AvailableMemory& available, int resource, const std::string
         fmt::format("{} of {}", description, FormatBytes(limit.rlim_cur)));
 }
 
+// A node has no MemAvailable. Pages of files can be dropped, as the kernel has it for the machine.
+void LimitByNode(AvailableMemory& available, int node, const std::string& root) {
+  const std::string status =
+      ReadKernelFile(fmt::format("{}/sys/devices/system/node/node{}/meminfo", root, node))
+          .value_or("");
+  uint64_t free_kib = 0;
+  for (const char* key : {"MemFree", "Active(file)", "Inactive(file)"}) {
+    const auto kib = NumberAfter(status, fmt::format("Node {} {}", node, key));
+    if (!kib) return;
+    free_kib += *kib;
+  }
+  Limit(available, free_kib * kKiB,
+        fmt::format("the free memory of NUMA node {}, to which memory is bound", node));
+}
+
 }  // namespace
 
-Result<AvailableMemory> ReadAvailableMemory(const std::string& root) {
+Result<AvailableMemory> ReadAvailableMemory(const std::string& root,
+                                            std::optional<int> bound_node) {
   const std::string meminfo = ReadKernelFile(root + "/proc/meminfo").value_or("");
   const std::optional<uint64_t> available_kib = NumberAfter(meminfo, "MemAvailable");
   if (!available_kib) return Error{"/proc/meminfo has no MemAvailable: is /proc mounted?"};
   AvailableMemory available{*available_kib * kKiB, "the free memory of this machine"};
 
+  if (bound_node) LimitByNode(available, *bound_node, root);
   const std::string overcommit =
       ReadKernelFile(root + "/proc/sys/vm/overcommit_memory").value_or("");
   if (overcommit.starts_with('2')) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -14,9 +15,11 @@ struct AvailableMemory {
 };
 
 // The least of: the machine's MemAvailable (and its commit limit, where overcommitting is
-// forbidden), what the control groups leave, and what the limits on address space and data (ulimit
-// -v, -d) leave. `root` stands before /proc and /sys, for tests.
-Result<AvailableMemory> ReadAvailableMemory(const std::string& root = "");
+// forbidden), what is free on `bound_node`, the NUMA node outside of which no page may lie, what
+// the control groups leave, and what the limits on address space and data (ulimit -v, -d) leave.
+// `root` stands before /proc and /sys, for tests.
+Result<AvailableMemory> ReadAvailableMemory(const std::string& root = "",
+                                            std::optional<int> bound_node = {});
 
 struct ResidentMemory {
   uint64_t own_bytes = 0;   // anonymous and shared memory: what only this process's end gives back

@@ -54,6 +54,18 @@ TEST_F(MemoryStatus, ObeysTheCommitLimitOnlyWhereOvercommittingIsForbidden) {
   EXPECT_THAT(ReadAvailableMemory(root_)->limited_by, HasSubstr("overcommit_memory=2"));
 }
 
+TEST_F(MemoryStatus, ObeysTheNodeToWhichMemoryIsBound) {
+  Write("/sys/devices/system/node/node1/meminfo",
+        "Node 1 MemTotal: 2000 kB\nNode 1 MemFree: 100 kB\nNode 1 Active: 900 kB\n"
+        "Node 1 Active(file): 20 kB\nNode 1 Inactive(file): 3 kB\n");
+  EXPECT_EQ(ReadAvailableMemory(root_)->bytes, 3000u * 1024) << "nothing is bound";
+  const auto bound = ReadAvailableMemory(root_, 1);
+  ASSERT_TRUE(bound);
+  EXPECT_EQ(bound->bytes, 123u * 1024);
+  EXPECT_EQ(bound->limited_by, "the free memory of NUMA node 1, to which memory is bound");
+  EXPECT_EQ(ReadAvailableMemory(root_, 2)->bytes, 3000u * 1024) << "it does not tell";
+}
+
 TEST_F(MemoryStatus, ObeysTheControlGroup) {
   Write("/proc/self/cgroup", "0::/job\n");
   Write("/proc/self/mountinfo", "35 22 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");

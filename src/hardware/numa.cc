@@ -1,6 +1,9 @@
 #include "hardware/numa.h"
 
 #include <fmt/format.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -8,15 +11,62 @@
 #include "hardware/hwloc_topology.h"
 
 namespace convene::hardware {
+namespace {
+
+HwlocBitmap SetOf(const std::vector<int>& cpus) {
+  HwlocBitmap set(hwloc_bitmap_alloc());
+  for (const int cpu : cpus) hwloc_bitmap_set(set.get(), static_cast<unsigned>(cpu));
+  return set;
+}
+
+std::optional<int> OnlyOneOf(hwloc_const_nodeset_t nodes) {
+  if (hwloc_bitmap_weight(nodes) != 1) return std::nullopt;
+  return hwloc_bitmap_first(nodes);
+}
+
+PagePolicy ReadPagePolicy(hwloc_topology_t machine) {
+  if (const auto node = OnlyOneOf(hwloc_topology_get_allowed_nodeset(machine))) {
+    return {.is_local = false, .node = node, .is_strict = true};
+  }
+  const HwlocBitmap nodes(hwloc_bitmap_alloc());
+  hwloc_membind_policy_t policy = HWLOC_MEMBIND_DEFAULT;
+  const int told = hwloc_get_membind(machine, nodes.get(), &policy,
+                                     HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET);
+  if (told != 0 || policy == HWLOC_MEMBIND_DEFAULT || policy == HWLOC_MEMBIND_FIRSTTOUCH) return {};
+  // hwloc tells a node that is only preferred like one to which memory is bound.
+  int mode = MPOL_DEFAULT;
+  const bool is_known = syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0;
+  return {.is_local = false,
+          .node = OnlyOneOf(nodes.get()),
+          .is_strict = is_known && (mode & ~MPOL_MODE_FLAGS) == MPOL_BIND};
+}
+
+NumaHome HomeIn(hwloc_topology_t machine, const std::vector<int>& cpus, const PagePolicy& policy) {
+  // Nodes that this process may not use are still nodes.
+  if (OnlyOneOf(hwloc_topology_get_complete_nodeset(machine))) return {};
+  if (!policy.is_local) return {policy.node, policy.node && policy.is_strict};
+  const HwlocBitmap cpu_set = SetOf(cpus);
+  NumaHome home;
+  for (hwloc_obj_t node = nullptr;
+       (node = hwloc_get_next_obj_by_type(machine, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    if (node->attr->numanode.local_memory == 0) continue;
+    if (!hwloc_bitmap_intersects(node->cpuset, cpu_set.get())) continue;
+    if (home.node || !hwloc_bitmap_isincluded(cpu_set.get(), node->cpuset)) return {};
+    home.node = static_cast<int>(node->os_index);
+  }
+  return home;
+}
+
+}  // namespace
+
 Result<int> PlaceMemory(std::span<std::byte> memory, const std::vector<int>& cpus,
                         NumaPolicy policy) {
   if (policy == NumaPolicy::kLocal || memory.empty()) return 1;
   const Result<HwlocTopology> topology = LoadHwlocTopology(nullptr);
   if (!topology) return topology.error();
   hwloc_topology_t raw = topology->get();
-  const HwlocBitmap cpu_set(hwloc_bitmap_alloc());
+  const HwlocBitmap cpu_set = SetOf(cpus);
   const HwlocBitmap nodes(hwloc_bitmap_alloc());
-  for (const int cpu : cpus) hwloc_bitmap_set(cpu_set.get(), static_cast<unsigned>(cpu));
   hwloc_cpuset_to_nodeset(raw, cpu_set.get(), nodes.get());
   const int num_nodes = hwloc_bitmap_weight(nodes.get());
   if (num_nodes <= 1) return 1;
@@ -27,6 +77,19 @@ Result<int> PlaceMemory(std::span<std::byte> memory, const std::vector<int>& cpu
                  KindOfErrno(errno)};
   }
   return num_nodes;
+}
+
+Result<NumaHome> HomeOf(const std::vector<int>& cpus) {
+  const Result<HwlocTopology> machine = LoadHwlocTopology(nullptr);
+  if (!machine) return machine.error();
+  return HomeIn(machine->get(), cpus, ReadPagePolicy(machine->get()));
+}
+
+Result<NumaHome> SyntheticHome(const std::string& description, const std::vector<int>& cpus,
+                               const PagePolicy& policy) {
+  const Result<HwlocTopology> machine = LoadHwlocTopology(description.c_str());
+  if (!machine) return machine.error();
+  return HomeIn(machine->get(), cpus, policy);
 }
 
 }  // namespace convene::hardware

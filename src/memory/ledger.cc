@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "hardware/memory_status.h"
+#include "hardware/numa.h"
 
 namespace convene::memory {
 namespace {
@@ -23,13 +24,20 @@ const char* Name(Use use) {
 std::string Tier::name() const {
   constexpr std::array kNames = {"memory", "pinned memory", "device memory", "disk space"};
   const std::string name = kNames[static_cast<size_t>(kind)];
-  return numa_node ? fmt::format("{} of NUMA node {}", name, *numa_node) : name;
+  if (!numa_node) return name;
+  return spills ? fmt::format("{} (NUMA node {} first)", name, *numa_node)
+                : fmt::format("{} of NUMA node {}", name, *numa_node);
 }
 
-Result<Tier> HostTier(int num_ranks) {
-  const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
+Result<Tier> HostTier(int num_ranks, const std::vector<int>& cpus) {
+  const Result<hardware::NumaHome> home = hardware::HomeOf(cpus);
+  if (!home) return home.error();
+  const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory(
+      /*root=*/"", home->is_bound ? home->node : std::nullopt);
   if (!available) return available.error();
-  return Tier{.budget_bytes = available->bytes / static_cast<uint64_t>(std::max(1, num_ranks)),
+  return Tier{.numa_node = home->node,
+              .spills = home->node && !home->is_bound,
+              .budget_bytes = available->bytes / static_cast<uint64_t>(std::max(1, num_ranks)),
               .limited_by = available->limited_by};
 }
 

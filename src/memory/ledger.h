@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "hardware/huge_buffer.h"
@@ -20,16 +21,23 @@ enum class TierKind : uint8_t { kHost, kPinned, kDevice, kDisk };
 
 struct Tier {
   TierKind kind = TierKind::kHost;
-  // That all of it lies on; unset: pages are interleaved, or lie where they are first written.
+  // On which it lies; unset: pages are interleaved, or lie where they are first written, or the
+  // machine has one node alone.
   std::optional<int> numa_node = {};
+  // Pages go to other nodes once that one is full, since nobody has bound memory to it. Then what
+  // is free there limits nothing: a budget of it would refuse what the machine has.
+  bool spills = false;
   uint64_t budget_bytes = std::numeric_limits<uint64_t>::max();  // that a rank may have
   std::string limited_by = "nothing";  // what sets that, as in hardware::AvailableMemory
 
-  std::string name() const;  // "memory", "device memory of NUMA node 1"
+  std::string name()
+      const;  // "memory", "device memory of NUMA node 1", "memory (NUMA node 1 first)"
 };
 
-// What this process can still have, divided evenly among the `num_ranks` ranks of this host.
-Result<Tier> HostTier(int num_ranks);
+// What this process can still have, divided evenly among the `num_ranks` ranks of this host, whose
+// threads run on `cpus` in this one. Whoever has bound memory to a node has bound that of all ranks
+// of the host, as CpusForRank (hardware/topology.h) expects of an affinity mask.
+Result<Tier> HostTier(int num_ranks, const std::vector<int>& cpus);
 
 enum class Use : uint8_t {
   kWeights,

@@ -7,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "hardware/affinity.h"
+#include "hardware/numa.h"
+
 namespace convene::memory {
 namespace {
 
@@ -65,6 +68,7 @@ TEST(Ledger, WithoutALimitTakesEverythingOnce) {
 TEST(Ledger, NamesItsTier) {
   EXPECT_EQ(Tier().name(), "memory");
   EXPECT_EQ(Tier{.numa_node = 1}.name(), "memory of NUMA node 1");
+  EXPECT_EQ((Tier{.numa_node = 1, .spills = true}.name()), "memory (NUMA node 1 first)");
   Ledger device({.kind = TierKind::kDevice, .budget_bytes = 1, .limited_by = "the device"});
   EXPECT_THAT(device.Reserve(Use::kWeights, 2).error().message,
               HasSubstr("not enough device memory for the weights"));
@@ -165,13 +169,23 @@ TEST(LedgerDeathTest, OutlivesWhatIsReservedInIt) {
 }
 
 TEST(HostTier, IsAnEqualPartOfWhatThereIs) {
-  const Result<Tier> whole = HostTier(1);
-  const Result<Tier> half = HostTier(2);
+  const std::vector<int> cpus = *hardware::CurrentAffinity();
+  const Result<Tier> whole = HostTier(1, cpus);
+  const Result<Tier> half = HostTier(2, cpus);
   ASSERT_TRUE(whole && half);
   EXPECT_GT(half->budget_bytes, 0u);
   // The machine is not idle meanwhile.
   EXPECT_LT(half->budget_bytes, whole->budget_bytes * 3 / 4);
   EXPECT_EQ(whole->limited_by, half->limited_by);
+}
+
+TEST(HostTier, IsOnTheNodeOfTheThreadsIfTheMachineHasSeveral) {
+  const int cpu = hardware::CurrentAffinity()->front();
+  const Result<Tier> tier = HostTier(1, {cpu});
+  const Result<hardware::NumaHome> home = hardware::HomeOf({cpu});
+  ASSERT_TRUE(tier && home);
+  EXPECT_EQ(tier->numa_node, home->node);
+  EXPECT_EQ(tier->spills, home->node && !home->is_bound);
 }
 
 }  // namespace
