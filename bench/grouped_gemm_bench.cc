@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@
 #include "kernels/grouped_gemm.h"
 #include "kernels/measure_peaks.h"
 #include "kernels/pack.h"
+#include "kernels/streaming_choice.h"
 
 namespace convene {
 namespace {
@@ -56,6 +58,7 @@ struct Options {
   int intermediate = 1024;
   int repeats = 7;
   bool onednn = false;
+  bool walk = false;
   std::vector<int> rows = {1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128};
 };
 
@@ -167,8 +170,8 @@ class Bench {
     const bool int8 = formats_.activations == ActivationFormat::kInt8;
     const auto order =
         options_.order == "dense" ? kernels::GemmOrder::kDense : kernels::GemmOrder::kGrouped;
-    const auto experts = [&] {
-      kernels::RunGroupedGemm(kernels_, pool_,
+    const auto experts = [&](const kernels::KernelSet& kernels) {
+      kernels::RunGroupedGemm(kernels, pool_,
                               {.groups = first,
                                .activations = formats_.activations,
                                .rows = in.data(),
@@ -188,7 +191,7 @@ class Bench {
             },
             4);
       }
-      kernels::RunGroupedGemm(kernels_, pool_,
+      kernels::RunGroupedGemm(kernels, pool_,
                               {.groups = second,
                                .activations = formats_.activations,
                                .rows = int8 ? middle.data() : wide.data(),
@@ -204,13 +207,14 @@ class Bench {
                                            : formats_.activations == ActivationFormat::kBf16
                                                ? kernels::ActivationFormat::kBf16
                                                : kernels::ActivationFormat::kF32;
-    experts();
+    experts(kernels_);
+    if (options_.walk) return Walk(rows, ops, dots, experts);
     std::vector<double> rate, peak, read, share;
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       peak.push_back(kernels::MeasureDotPeak(pool_, isa_, dots, 0.05).best);
       read.push_back(hardware::MeasureReadBandwidth(pool_, weights_.bytes(), 0.1).best);
       const double start = Seconds();
-      experts();
+      experts(kernels_);
       const double seconds = Seconds() - start;
       rate.push_back(ops / seconds);
       share.push_back(std::max(ops / peak.back(), bytes / read.back()) / seconds);
@@ -226,6 +230,58 @@ class Bench {
                100 * typical / ops * bytes / Median(read), 100 * Median(share),
                100 * best_rate / best_bound);
     if (options_.onednn) CompareWithOneDnn(dots, rows, typical);
+    std::fflush(stdout);
+  }
+
+  // Ways of reading panels, all in turn in each round, against a plain reading loop just before and
+  // after each and the dot peak of the round.
+  void Walk(int rows, double ops, kernels::ActivationFormat dots,
+            const std::function<void(const kernels::KernelSet&)>& experts) {
+    struct Tried {
+      kernels::PanelStreaming way;
+      std::vector<double> of_read = {};
+      std::vector<double> of_bound = {};
+    };
+    std::vector<Tried> tried;
+    for (const int64_t run_bytes :
+         {int64_t{0}, int64_t{1} << 18, int64_t{1} << 20, int64_t{1} << 22}) {
+      for (const bool half_lines : {false, true}) {
+        for (const int ahead_bytes : {0, 1024, 2048, 8192}) {
+          tried.push_back({{ahead_bytes, ahead_bytes > 0, half_lines, run_bytes}});
+        }
+      }
+    }
+    const auto bytes = static_cast<double>(weights_.size_bytes());
+    const auto read_rate = [&] {
+      return hardware::MeasureReadBandwidth(pool_, weights_.bytes(), 0.02).median;
+    };
+    std::vector<double> read;
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      const double peak = kernels::MeasureDotPeak(pool_, isa_, dots, 0.05).best;
+      for (Tried& one : tried) {
+        const kernels::StreamingChoice choice(one.way);
+        kernels::KernelSet kernels = kernels_;
+        kernels.streaming = &choice;
+        const double before = read_rate();
+        const double start = Seconds();
+        experts(kernels);
+        const double seconds = Seconds() - start;
+        read.push_back((before + read_rate()) / 2);
+        one.of_read.push_back(bytes / seconds / read.back());
+        one.of_bound.push_back(std::max(ops / peak, bytes / read.back()) / seconds);
+      }
+    }
+    const auto [slowest, fastest] = std::minmax_element(read.begin(), read.end());
+    fmt::print("{} rows, read at {:.1f} GB/s ({:.1f} to {:.1f}):\n", rows, Median(read) / 1e9,
+               *slowest / 1e9, *fastest / 1e9);
+    fmt::print("{:>8} {:>8} {:>6} {:>6} {:>8} {:>8}\n", "run KiB", "ahead B", "next", "lines",
+               "of read", "of bound");
+    for (const Tried& one : tried) {
+      fmt::print("{:>8} {:>8} {:>6} {:>6} {:>7.1f}% {:>7.1f}%\n", one.way.run_bytes >> 10,
+                 one.way.ahead_bytes, one.way.fetches_next ? "yes" : "no",
+                 one.way.half_lines ? "half" : "whole", 100 * Median(one.of_read),
+                 100 * Median(one.of_bound));
+    }
     std::fflush(stdout);
   }
 
@@ -279,6 +335,7 @@ int main(int argc, char** argv) {
   app.add_option("--intermediate", options.intermediate)->capture_default_str();
   app.add_option("--rows", options.rows, "Rows per expert")->capture_default_str();
   app.add_option("--repeat", options.repeats)->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_flag("--walk", options.walk, "Try ways of reading panels, in turn with a reading loop");
   app.add_flag("--onednn", options.onednn, "Compare with oneDNN in the same run");
   CLI11_PARSE(app, argc, argv);
   convene::Bench(options).Run();

@@ -15,9 +15,23 @@
 #include "cli/value_options.h"
 #include "evaluate/measure_machine.h"
 #include "kernels/choose_kernels.h"
+#include "kernels/streaming_choice.h"
 
 namespace convene::cli {
 namespace {
+
+std::string DescribeStreaming(const std::vector<int>& measured) {
+  const auto choice = kernels::StreamingChoice::FromNumbers(measured);
+  if (!choice) return "not measured";
+  const auto usual = kernels::StreamingChoice::OfVendor().numbers();
+  int num_others = 0;
+  for (size_t i = 0; i < usual.size(); ++i) num_others += measured[i] != usual[i];
+  return num_others == 0 ? "read as is usual on this vendor's CPUs"
+                         : fmt::format(
+                               "read otherwise than is usual on this vendor's CPUs in {} of "
+                               "{} combinations of format and rows",
+                               num_others, usual.size());
+}
 
 std::string Describe(const hardware::Profile& profile) {
   std::string text = fmt::format(
@@ -45,6 +59,7 @@ std::string Describe(const hardware::Profile& profile) {
           ? "the absorbed form is the faster one for prompts of every length"
           : fmt::format("expanded for prompts of {} and more",
                         FormatCount(static_cast<uint64_t>(profile.expand_from_tokens), "token")));
+  text += fmt::format("panels        {}\n", DescribeStreaming(profile.panel_streaming));
   text +=
       fmt::format("last-level cache {}, NUMA nodes {}{}\n",
                   FormatBytes(profile.last_level_cache_bytes), profile.num_numa_nodes,
@@ -59,7 +74,7 @@ class Measure : public Command {
   void AddOptions(CLI::App& app) override {
     AddThreadsOption(app, num_threads_);
     AddNumber(app, "--seconds", options_.budget_s, {0.01, 60.0},
-              "Time for each of the seven measurements, 0.01 to 60 (default: 1)")
+              "Time for each of the eight measurements, 0.01 to 60 (default: 1)")
         ->type_name("S");
     AddPath(app, "--disk", options_.disk_directory,
             "Directory whose disk is measured; must exist (default: where the profile is kept)")

@@ -8,16 +8,30 @@
 
 namespace convene::engine {
 
-Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const char* isa,
-                        const std::vector<int>& cpus) {
-  if (!profile || profile->isa != isa) return {};
+namespace {
+
+bool IsOf(const std::optional<hardware::Profile>& profile, const char* isa,
+          const std::vector<int>& cpus) {
+  if (!profile || profile->isa != isa) return false;
   const std::vector<int>& measured = profile->cpus;
-  const bool all_measured = std::all_of(cpus.begin(), cpus.end(), [&](int cpu) {
+  return std::all_of(cpus.begin(), cpus.end(), [&](int cpu) {
     return std::find(measured.begin(), measured.end(), cpu) != measured.end();
   });
-  if (!all_measured) return {};
+}
+
+}  // namespace
+
+Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const char* isa,
+                        const std::vector<int>& cpus) {
+  if (!IsOf(profile, isa, cpus)) return {};
   return {.dense_from_rows = profile->dense_from_rows,
           .expand_from_tokens = profile->expand_from_tokens};
+}
+
+std::optional<kernels::StreamingChoice> StreamingOf(const std::optional<hardware::Profile>& profile,
+                                                    const char* isa, const std::vector<int>& cpus) {
+  if (!IsOf(profile, isa, cpus)) return std::nullopt;
+  return kernels::StreamingChoice::FromNumbers(profile->panel_streaming);
 }
 
 Crossovers AgreeOnCrossovers(comm::Group* group, Crossovers mine) {

@@ -8,6 +8,7 @@
 
 #include "comm/group.h"
 #include "hardware/profile.h"
+#include "kernels/streaming_choice.h"
 #include "strategy/role.h"
 
 namespace convene::engine {
@@ -26,6 +27,11 @@ struct Crossovers {
 // depend on it at all.
 Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const char* isa,
                         const std::vector<int>& cpus);
+
+// How panels of weights are read, as it was measured on this machine; unset where it was not. Ranks
+// need not agree: it changes no result.
+std::optional<kernels::StreamingChoice> StreamingOf(const std::optional<hardware::Profile>& profile,
+                                                    const char* isa, const std::vector<int>& cpus);
 
 // *Collective.* Rank 0's on all ranks: the two forms of latent attention round differently, so a
 // sequence's logits would depend on the rank that computes it. `group` may be null.

@@ -31,6 +31,17 @@ TEST(Crossovers, AreTheDefaultsWhereSomethingElseWasMeasured) {
   EXPECT_EQ(CrossoversOf(Measured(), "avx2", {0, 2}), Crossovers());
 }
 
+TEST(Crossovers, PanelsAreReadAsWasMeasuredOnTheSameCpusOrMore) {
+  hardware::Profile profile = Measured();
+  EXPECT_FALSE(StreamingOf(profile, "avx2", {0, 4}).has_value());  // not measured
+  const kernels::StreamingChoice measured(kernels::kStreamingWays[2]);
+  profile.panel_streaming = measured.numbers();
+  EXPECT_EQ(StreamingOf(profile, "avx2", {0, 4})->numbers(), measured.numbers());
+  EXPECT_FALSE(StreamingOf(profile, "amx", {0}).has_value());
+  EXPECT_FALSE(StreamingOf(profile, "avx2", {0, 2}).has_value());
+  EXPECT_FALSE(StreamingOf(std::nullopt, "avx2", {0}).has_value());
+}
+
 TEST(Crossovers, AreRankZerosOnAllRanks) {
   comm::RunOnThreads(3, [](comm::Group& group) {
     const Crossovers mine{.dense_from_rows = 8 * group.rank(),

@@ -172,7 +172,7 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   *source = *std::move(opened);
   const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
   if (!kernels) return kernels.error();
-  kernels_ = *kernels;
+  kernels_ = std::make_unique<MeasuredKernels>(MeasuredKernels{.set = **kernels});
   Result<std::vector<int>> found =
       hardware::CpusForThisRank(LocalRankFromLauncher(), options->num_threads);
   if (!found) return found.error();
@@ -233,7 +233,7 @@ Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserv
   if (!plan_.auto_pipeline) return {};
   const Result<ChosenPipeline> chosen = ChoosePipeline(
       options, whole_spec_, store_, formats_, WireFormatOf(plan_.wire, plan_.layout.num_ranks()),
-      *kernels_, *pool_, *ledger_);
+      kernels_->set, *pool_, *ledger_);
   if (!chosen) return chosen.error();
   plan_.pipeline = chosen->pipeline;
   pipeline_from_tokens_ = chosen->from_tokens;
@@ -243,9 +243,11 @@ Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserv
 
 // *Collective.*
 void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
-  Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
-  const Crossovers mine = CrossoversOf(profile ? std::optional(*std::move(profile)) : std::nullopt,
-                                       kernels_->name, pool_->cpus());
+  Result<hardware::Profile> kept = hardware::LoadProfile(hardware::ProfilePath());
+  const auto profile = kept ? std::optional(*std::move(kept)) : std::nullopt;
+  kernels_->streaming = StreamingOf(profile, kernels_->set.name, pool_->cpus());
+  if (kernels_->streaming) kernels_->set.streaming = &*kernels_->streaming;
+  const Crossovers mine = CrossoversOf(profile, kernels_->set.name, pool_->cpus());
   crossovers_ = AgreeOnCrossovers(options.group, mine);
   if (options.plan.gemm == plan::GemmChoice::kAuto) return;
   crossovers_.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
@@ -260,7 +262,7 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.parallel.whole_spec = &whole_spec_;
   parts.dense_from_rows = crossovers_.dense_from_rows;
   parts.parallel.ExpandFrom(crossovers_.expand_from_tokens);
-  device_ = device::MakeCpuDevice(*kernels_, *pool_);
+  device_ = device::MakeCpuDevice(kernels_->set, *pool_);
   Result<runtime::Transformer> transformer =
       runtime::Transformer::Create(store_, *device_, parts, *ledger_);
   if (!transformer) return transformer.error();

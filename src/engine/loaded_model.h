@@ -56,7 +56,7 @@ class LoadedModel {
   const plan::Plan& plan() const { return plan_; }
   int num_kv_blocks() const { return memory_.num_kv_blocks; }
   int max_step_tokens() const { return max_step_tokens_; }
-  const kernels::KernelSet& kernels() const { return *kernels_; }
+  const kernels::KernelSet& kernels() const { return kernels_->set; }
   hardware::ThreadPool& pool() { return *pool_; }
   runtime::Transformer& transformer() { return *transformer_; }
 
@@ -81,7 +81,12 @@ class LoadedModel {
   memory::Reservation program_;
   plan::Plan plan_;
   model::ModelSpec whole_spec_;
-  const kernels::KernelSet* kernels_ = nullptr;
+  // With what was measured of them. At an address for ever: the device refers to it.
+  struct MeasuredKernels {
+    kernels::KernelSet set;
+    std::optional<kernels::StreamingChoice> streaming;
+  };
+  std::unique_ptr<MeasuredKernels> kernels_;
   std::unique_ptr<hardware::ThreadPool> pool_;
   std::vector<int> host_cpus_;
   weights::ModelWeights weights_;

@@ -11,6 +11,7 @@
 #include "hardware/numa.h"
 #include "kernels/measure_order.h"
 #include "kernels/measure_peaks.h"
+#include "kernels/measure_streaming.h"
 #include "runtime/measure_forms.h"
 
 namespace convene::evaluate {
@@ -88,6 +89,10 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
         runtime::MeasureExpandFromTokens(pool, *options.choices_of, options.budget_s);
     if (!expand_from) return expand_from.error();
     profile.expand_from_tokens = *expand_from;
+    const Result<kernels::StreamingChoice> streaming =
+        kernels::MeasureStreaming(pool, *options.choices_of, options.budget_s);
+    if (!streaming) return streaming.error();
+    profile.panel_streaming = streaming->numbers();
   }
   return profile;
 }

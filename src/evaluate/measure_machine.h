@@ -20,7 +20,8 @@ struct MeasureOptions {
   // created, and a disk that cannot be measured has the rate 0, with a note.
   bool disk_is_required = false;
 
-  // Whose order of experts and form of latent attention are measured; null: they are not.
+  // Whose order of experts, form of latent attention and way of reading panels are measured; null:
+  // they are not.
   const kernels::KernelSet* choices_of = nullptr;
 };
 

@@ -153,4 +153,12 @@ std::vector<std::string> UnsupportedIsas() {
   return reasons;
 }
 
+bool CpuIsAmd() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace convene::hardware

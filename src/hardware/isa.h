@@ -52,6 +52,9 @@ Function VersionForIsa(Function portable, Function avx2, Function avx512) {
   return isa >= Isa::kAvx512 ? avx512 : isa >= Isa::kAvx2 ? avx2 : portable;
 }
 
+// Whether AMD made this CPU: its caches and prefetchers want to be asked otherwise than Intel's.
+bool CpuIsAmd();
+
 // One line for each candidate that this machine cannot run: "avx512_bf16: <reason>".
 std::vector<std::string> UnsupportedIsas();
 

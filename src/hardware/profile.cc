@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
 constexpr double kMostRate = 1e12;        // in GFLOP/s and GB/s: what no machine has
 constexpr uint64_t kMostCount = 1 << 24;  // of CPUs, nodes, rows and tokens
@@ -51,9 +51,9 @@ const char* Mismatch(const json& member, int) {
   return member.get<uint64_t>() <= kMostCount ? nullptr : "a whole number from 0 to 2^24";
 }
 const char* Mismatch(const json& member, const std::vector<int>&) {
-  if (!member.is_array()) return "a list of CPU numbers";
+  if (!member.is_array()) return "a list of whole numbers from 0 to 2^24";
   for (const auto& item : member) {
-    if (Mismatch(item, 0) != nullptr) return "a list of CPU numbers";
+    if (Mismatch(item, 0) != nullptr) return "a list of whole numbers from 0 to 2^24";
   }
   return nullptr;
 }
@@ -101,6 +101,7 @@ void ForEachMember(Object& profile, const Visit& visit) {
   visit("num_interleaved_nodes", profile.num_interleaved_nodes);
   visit("dense_from_rows", profile.dense_from_rows);
   visit("expand_from_tokens", profile.expand_from_tokens);
+  visit("panel_streaming", profile.panel_streaming);
   visit("huge_page_share", profile.huge_page_share);
   visit("date", profile.date);
 }

@@ -31,11 +31,14 @@ struct Profile {
   int dense_from_rows = 0;
   // Tokens of a prompt from which on latent attention expands keys and values; 0: never.
   int expand_from_tokens = 0;
+  // How panels of weights are best read, by format and rows, as kernels::StreamingChoice numbers
+  // it; empty: not measured.
+  std::vector<int> panel_streaming;
   double huge_page_share = 0;  // of the memory that read_gbps was measured on
   std::string date;            // UTC, "2025-01-31T12:00:00Z"
 };
 
-// One object, keys as the members, with "version": 3.
+// One object, keys as the members, with "version": 4.
 nlohmann::json ToJson(const Profile& profile);
 
 // Errors: another version, a key that is missing or of the wrong kind, a rate that is negative or

@@ -29,6 +29,7 @@ Profile Example() {
           .num_numa_nodes = 2,
           .dense_from_rows = 48,
           .expand_from_tokens = 8,
+          .panel_streaming = {0, 1, 2},
           .huge_page_share = 0.99,
           .date = "2025-01-31T12:00:00Z"};
 }
@@ -96,7 +97,9 @@ TEST_F(ProfileFile, MissingOrCorruptIsAnErrorWithTheFileAndTheRemedy) {
     return json.dump();
   };
   broken.push_back(with("version", 1));
-  broken.push_back(with("version", "2"));
+  broken.push_back(with("version", "4"));
+  broken.push_back(with("panel_streaming", {0, -1}));
+  broken.push_back(with("panel_streaming", 3));
   broken.push_back(with("cpus", {0, -1}));
   broken.push_back(with("cpus", {0, 4294967296}));
   broken.push_back(with("cpus", "0"));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/streaming_choice.h"
 
 namespace convene::kernels {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 // where there are too few panels to keep all threads busy.
 class WorkList {
  public:
-  WorkList(const GroupedGemm& gemm, int num_threads) : gemm_(gemm) {
+  WorkList(const GroupedGemm& gemm, const StreamingChoice* streaming, int num_threads)
+      : gemm_(gemm) {
     const PackedMatrix& first = *gemm.groups.front().weights;
     num_panels_ = first.num_panels();
     const int64_t panels = int64_t{num_panels_} * std::ssize(gemm.groups);
@@ -31,6 +33,17 @@ class WorkList {
     const int64_t cut = (most_rows + wanted - 1) / wanted;
     rows_per_unit_ = static_cast<int>(std::max<int64_t>(kMinRowsPerUnit, cut));
     row_units_ = (most_rows + rows_per_unit_ - 1) / rows_per_unit_;
+    static const StreamingChoice of_vendor = StreamingChoice::OfVendor();
+    streaming_ = (streaming != nullptr ? *streaming : of_vendor).For(first.format, most_rows);
+    const int64_t run_panels =
+        streaming_.run_bytes / static_cast<int64_t>(first.panel(0).size_bytes());
+    run_units_ = std::max<int64_t>(1, run_panels) * row_units_;
+  }
+
+  // How many units, of `left`, a thread takes at once: those of a run, fewer towards the end, so
+  // that all end together.
+  int64_t RunOf(int64_t left, int num_threads) const {
+    return std::clamp<int64_t>(left / (4 * num_threads), 1, run_units_);
   }
 
   int64_t size() const { return int64_t{num_panels_} * row_units_ * std::ssize(gemm_.groups); }
@@ -48,6 +61,7 @@ class WorkList {
     const int panel_columns = gated ? kPanelRows / 2 : kPanelRows;
     const int width = weights.panel_width(panel);
     unit->weights = weights.panel(panel);
+    unit->streaming = streaming_;
     unit->activations = gemm_.activations;
     unit->rows = gemm_.rows + first_row * gemm_.row_stride;
     unit->row_stride = gemm_.row_stride;
@@ -78,20 +92,33 @@ class WorkList {
   int rows_per_unit_ = 0;
   int row_units_ = 0;
   bool streams_out_ = false;
+  PanelStreaming streaming_;
+  int64_t run_units_ = 1;
 };
 
 void RunGroups(const KernelSet& kernels, hardware::ThreadPool& pool, const GroupedGemm& gemm) {
-  const WorkList work(gemm, pool.size());
+  const WorkList work(gemm, kernels.streaming, pool.size());
   std::atomic<int64_t> next_index{0};
-  const auto claim = [&](PanelGemm* unit) {
-    for (;;) {
-      const int64_t index = next_index.fetch_add(1, std::memory_order_relaxed);
-      if (index >= work.size()) return false;
-      if (work.Unit(index, unit)) return true;
-    }
+  struct Run {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  const auto claim_run = [&](Run* run) {
+    run->begin = next_index.load(std::memory_order_relaxed);
+    do {
+      run->end = run->begin + work.RunOf(work.size() - run->begin, pool.size());
+    } while (!next_index.compare_exchange_weak(run->begin, run->end, std::memory_order_relaxed));
+    return run->begin < work.size();
   };
   pool.Run([&](int thread_idx) {
     if (gemm.num_threads > 0 && thread_idx >= gemm.num_threads) return;
+    Run run;
+    const auto claim = [&](PanelGemm* unit) {
+      for (;;) {
+        if (run.begin == run.end && !claim_run(&run)) return false;
+        if (work.Unit(run.begin++, unit)) return true;
+      }
+    };
     // Two of them in turn: copying one just written would wait for all the stores before it.
     PanelGemm units[2];
     units[0].scratch = units[1].scratch = gemm.scratch + thread_idx * kGemmScratchBytes;

@@ -11,6 +11,7 @@
 
 #include "hardware/thread_pool.h"
 #include "kernels/kernels_test.h"
+#include "kernels/streaming_choice.h"
 
 namespace convene::kernels {
 namespace {
@@ -126,6 +127,47 @@ TEST_P(GroupedGemmTest, LargeOutputsAreTheSamePastTheCachesAndThroughThem) {
       return std::vector<std::byte>(out, out + size_t(kTokens) * kRows * 4);
     };
     EXPECT_TRUE(run(0) == run(4)) << formats.Describe();
+  }
+}
+
+TEST_P(GroupedGemmTest, EveryWayOfReadingPanelsGivesTheSameBits) {
+  // Panels deeper and less deep than what is fetched ahead, and a last one that is not whole.
+  for (const GemmShape& shape :
+       {GemmShape{1, 300, 70}, GemmShape{2, 64, 700}, GemmShape{4, 300, 700}, GemmShape{6, 64, 700},
+        GemmShape{8, 300, 130}, GemmShape{17, 200, 700}, GemmShape{64, 100, 130}}) {
+    for (const Formats& formats : kFormats) {
+      const Packed packed =
+          Pack(formats, RandomFloats(size_t(shape.rows) * shape.cols, 5), shape.rows, shape.cols);
+      const Rows rows =
+          MakeRows(formats.activations, RandomFloats(size_t(shape.tokens) * shape.cols, 6),
+                   shape.tokens, shape.cols);
+      const auto run = [&](const StreamingChoice* streaming) {
+        KernelSet set = kernels();
+        set.streaming = streaming;
+        hardware::ThreadPool pool({0, 0});
+        std::vector<float> out(size_t(shape.tokens) * shape.rows);
+        // The same matrix twice, so that a run goes on into the next group.
+        const GemmGroup groups[] = {{.weights = &packed.matrix, .num_rows = shape.tokens / 2},
+                                    {.weights = &packed.matrix,
+                                     .first_row = shape.tokens / 2,
+                                     .num_rows = shape.tokens - shape.tokens / 2}};
+        RunGroupedGemm(set, pool,
+                       {.groups = groups,
+                        .activations = formats.activations,
+                        .rows = rows.storage.data(),
+                        .row_stride = rows.stride,
+                        .out = reinterpret_cast<std::byte*>(out.data()),
+                        .out_stride = int64_t{4} * shape.rows,
+                        .scratch = Scratch()});
+        return out;
+      };
+      const std::vector<float> expected = run(nullptr);
+      for (const PanelStreaming& way : kStreamingWays) {
+        const StreamingChoice choice(way);
+        EXPECT_EQ(run(&choice), expected) << formats.Describe() << " " << shape.tokens << " rows, "
+                                          << way.ahead_bytes << " ahead, runs of " << way.run_bytes;
+      }
+    }
   }
 }
 

@@ -16,6 +16,7 @@
 
 #include "kernels/activation_row.h"
 #include "kernels/packed_matrix.h"
+#include "kernels/panel_streaming.h"
 #include "tensor/operator_kinds.h"
 
 namespace convene::kernels {
@@ -68,6 +69,7 @@ struct PanelGemm {
   // Memory that the calling thread will read next, pulled into its cache meanwhile; or null.
   const std::byte* next = nullptr;
   size_t next_bytes = 0;
+  PanelStreaming streaming = {};
   std::byte* scratch = nullptr;  // kGemmScratchBytes, 64-byte aligned, of the calling thread
 };
 
@@ -282,8 +284,13 @@ struct Combine {
   int size = 0;
 };
 
+class StreamingChoice;
+
 struct KernelSet {
   const char* name;  // as hardware::IsaName
+  // How panels are read (streaming_choice.h), kept alive by whoever sets it; null: as is best on
+  // CPUs of this one's vendor.
+  const StreamingChoice* streaming = nullptr;
   void (*gemm)(const PanelGemm&);
   // x (size) float, as an int8 row: symmetric, the largest magnitude becomes 127.
   void (*quantize)(const float* x, int size, void* out);

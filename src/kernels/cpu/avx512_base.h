@@ -19,6 +19,7 @@ struct Avx512Base {
   static constexpr int kRegisterTiles = kTileRows * 4;  // sums of a tile that fit the registers
   template <DotKind>
   static constexpr bool kMatrixTiles = false;
+  static constexpr bool kLoadsHalfLines = false;
 
   static Floats Zero() { return _mm512_setzero_ps(); }
   static Floats Broadcast(float value) { return _mm512_set1_ps(value); }

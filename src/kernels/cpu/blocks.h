@@ -18,7 +18,8 @@ struct Block {
   int64_t steps = 0;
   std::byte* sums = nullptr;  // (num_rows)
   int64_t sum_stride = kSumStride;
-  bool accumulate = false;  // as Tile
+  bool accumulate = false;  // as Tile, as is the next one
+  bool half_lines = false;
 };
 
 // What is left to pull into the cache while blocks are computed.
@@ -69,7 +70,8 @@ inline void RunBlock(const Block& block, Prefetching& prefetching, int blocks_le
                           .out = block.sums,
                           .out_stride = block.sum_stride,
                           .accumulate = block.accumulate,
-                          .prefetch = prefetching.from},
+                          .prefetch = prefetching.from,
+                          .half_lines = block.half_lines},
                          block.num_rows, block.width / kLanes, lines);
     const int64_t fetched = block.steps / kPrefetchSteps * lines * 64;
     const int64_t bytes = static_cast<int64_t>(prefetching.bytes);

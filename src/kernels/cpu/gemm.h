@@ -26,15 +26,14 @@ constexpr int MostStreamedRows() {
   }
 }
 
-// A block that is the only one streams its panel from memory: so many bytes ahead of what is read
-// are fetched, behind the panel's end those of the one that the thread takes next. (2 KiB, as long
-// as latencies were short, lost a fifth when they were not: docs/results/int_gemm.md.)
+// A block that is the only one streams its panel from memory: PanelStreaming::ahead_bytes ahead of
+// what is read are fetched, behind the panel's end those of the one that the thread takes next.
 template <class Isa, DotKind kKind>
 void GemmStreamed(const PanelGemm& gemm) {
   const int64_t step_bytes = 4 * gemm.weights.width;
   const int64_t steps = gemm.weights.padded() / ElementsPerStep(kKind);
   constexpr int64_t kWholeTiles = 16;  // steps of a tile of a matrix unit
-  const int64_t ahead_steps = kAheadBytes / step_bytes / kWholeTiles * kWholeTiles;
+  const int64_t ahead_steps = gemm.streaming.ahead_bytes / step_bytes / kWholeTiles * kWholeTiles;
   const int64_t last_steps = ahead_steps < steps ? ahead_steps : steps;
   const int64_t last_bytes = last_steps * step_bytes;
   alignas(64) std::byte sums[MostStreamedRows<Isa, kKind>() * kSumStride];
@@ -44,41 +43,54 @@ void GemmStreamed(const PanelGemm& gemm) {
               .panel = gemm.weights.data,
               .width = gemm.weights.width,
               .steps = steps - last_steps,
-              .sums = sums};
+              .sums = sums,
+              .half_lines = gemm.streaming.half_lines};
   if (block.steps > 0) {
     const int64_t bytes = block.steps * step_bytes;
-    Prefetching own{gemm.weights.data + last_bytes, static_cast<size_t>(bytes)};
+    Prefetching own{gemm.weights.data + last_bytes,
+                    last_steps > 0 ? static_cast<size_t>(bytes) : 0};
     RunBlock<Isa, kKind>(block, own, 1);
     block.rows += 4 * block.steps;
     block.panel += bytes;
     block.accumulate = true;
   }
-  block.steps = last_steps;
-  Prefetching next{gemm.next, gemm.next != nullptr ? static_cast<size_t>(last_bytes) : 0};
-  RunBlock<Isa, kKind>(block, next, 1);
+  if (last_steps > 0) {
+    block.steps = last_steps;
+    Prefetching next{gemm.next, gemm.next != nullptr ? static_cast<size_t>(last_bytes) : 0};
+    RunBlock<Isa, kKind>(block, next, 1);
+  }
   Finish<Isa, kKind>(gemm, sums, 0, gemm.num_rows);
 }
 
+inline Prefetching NextPanel(const PanelGemm& gemm) {
+  return {gemm.next, gemm.streaming.fetches_next ? gemm.next_bytes : 0};
+}
+
 // Weights that are multiplied as they lie in memory, each block of rows along the whole depth. With
-// several blocks the panel stays in the caches, and the next one is fetched bit by bit.
+// several blocks the panel stays in the caches, and the next one is fetched bit by bit. Where it is
+// not, the first block has as many rows as can be: it computes while the panel comes from memory.
 template <class Isa, DotKind kKind>
 void GemmNative(const PanelGemm& gemm) {
   constexpr int kRows = BlockRows<Isa, kKind>();
   const int64_t steps = gemm.weights.padded() / ElementsPerStep(kKind);
   const int num_blocks = (gemm.num_rows + kRows - 1) / kRows;
   if (gemm.num_rows <= MostStreamedRows<Isa, kKind>()) return GemmStreamed<Isa, kKind>(gemm);
-  Prefetching prefetching{gemm.next, gemm.next_bytes};
+  Prefetching prefetching = NextPanel(gemm);
   alignas(64) std::byte sums[kRows * kSumStride];
   int done = 0;
   for (int index = 0; index < num_blocks; ++index) {
-    const int num_rows = EvenShare<Isa, kKind>(gemm.num_rows - done, num_blocks - index);
+    const bool is_first = index == 0;
+    const bool is_full = is_first && !gemm.streaming.fetches_next && gemm.num_rows > kRows;
+    const int num_rows =
+        is_full ? kRows : EvenShare<Isa, kKind>(gemm.num_rows - done, num_blocks - index);
     RunBlock<Isa, kKind>({.rows = gemm.rows + done * gemm.row_stride,
                           .row_stride = gemm.row_stride,
                           .num_rows = num_rows,
                           .panel = gemm.weights.data,
                           .width = gemm.weights.width,
                           .steps = steps,
-                          .sums = sums},
+                          .sums = sums,
+                          .half_lines = is_first && gemm.streaming.half_lines},
                          prefetching, num_blocks - index);
     Finish<Isa, kKind>(gemm, sums, done, num_rows);
     done += num_rows;
@@ -94,7 +106,7 @@ void GemmUnpacked(const PanelGemm& gemm) {
   constexpr int kDepth = kUnpackedDepth;
   std::byte* unpacked = gemm.scratch;
   std::byte* sums = gemm.scratch + int64_t{2} * kUnpackedDepth * kPanelRows;
-  Prefetching prefetching{gemm.next, gemm.next_bytes};
+  Prefetching prefetching = NextPanel(gemm);
   const int padded = gemm.weights.padded();
   const int pieces = (padded + kDepth - 1) / kDepth;
   for (int first = 0; first < gemm.num_rows; first += kUnpackedRows) {

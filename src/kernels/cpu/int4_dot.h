@@ -11,7 +11,7 @@
 
 namespace convene::kernels::cpu {
 
-template <class Isa, int kRows, int kVectors>
+template <class Isa, int kRows, int kVectors, bool kAhead>
 [[gnu::noinline]] void RunInt4Tile(const PanelGemm& gemm, int first_row, int first_vector,
                                    std::byte* sums) {
   const PackedPanel& panel = gemm.weights;
@@ -33,12 +33,12 @@ template <class Isa, int kRows, int kVectors>
   const int block_bytes = kInt4Block / 2 * panel.width;
   for (int group = 0; group < padded; group += panel.group) {
     const std::byte* scales = at + first_vector * kLanes;
-    Isa::Prefetch(AheadOf(gemm, at));
+    if constexpr (kAhead) Isa::Prefetch(AheadOf(gemm, at));
     at += kPanelRows;
     const int end = group + panel.group < padded ? group + panel.group : padded;
     for (int col = group; col < end; col += kInt4Block) {
       const std::byte* block = at + first_vector * 256;
-      const std::byte* ahead = AheadOf(gemm, block);
+      const std::byte* ahead = kAhead ? AheadOf(gemm, block) : nullptr;
       at += block_bytes;
 #pragma GCC unroll 8
       for (int vector = 0; vector < kVectors; ++vector) {
@@ -51,7 +51,7 @@ template <class Isa, int kRows, int kVectors>
 #pragma GCC unroll 8
         for (int line = 0; line < 4; ++line) {
           const std::byte* from = block + vector * 256 + line * 64;
-          Isa::Prefetch(ahead + vector * 256 + line * 64);
+          if constexpr (kAhead) Isa::Prefetch(ahead + vector * 256 + line * 64);
           const auto packed = Isa::LoadInts(from);
           const auto low = Isa::LowHalves(packed);
           const auto high = Isa::HighHalves(packed);
@@ -84,9 +84,13 @@ template <class Isa>
 void RunInt4Rows(const PanelGemm& gemm, int first_row, int num_rows, std::byte* sums) {
   const int num_vectors = gemm.weights.width / kLanes;
   const auto run = [&]<int kRows>(std::integral_constant<int, kRows>) {
-    if (num_vectors == 4) return RunInt4Tile<Isa, kRows, 4>(gemm, first_row, 0, sums);
+    if (num_vectors == 4) {
+      return gemm.streaming.ahead_bytes > 0
+                 ? RunInt4Tile<Isa, kRows, 4, true>(gemm, first_row, 0, sums)
+                 : RunInt4Tile<Isa, kRows, 4, false>(gemm, first_row, 0, sums);
+    }
     for (int vector = 0; vector < num_vectors; ++vector) {
-      RunInt4Tile<Isa, kRows, 1>(gemm, first_row, vector, sums);
+      RunInt4Tile<Isa, kRows, 1, true>(gemm, first_row, vector, sums);
     }
   };
   switch (num_rows) {

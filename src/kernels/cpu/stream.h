@@ -8,13 +8,11 @@
 
 namespace convene::kernels::cpu {
 
-inline constexpr int kAheadBytes = 8192;
-
 // What is fetched when the panel's bytes at `at` are read: what follows in memory belongs to other
 // threads.
 [[gnu::always_inline]] inline const std::byte* AheadOf(const PanelGemm& gemm, const std::byte* at) {
   const std::byte* end = gemm.weights.data + gemm.weights.values_bytes();
-  const std::byte* ahead = at + kAheadBytes;
+  const std::byte* ahead = at + gemm.streaming.ahead_bytes;
   if (ahead < end) return ahead;
   return gemm.next != nullptr ? gemm.next + (ahead - end) : at;
 }

@@ -34,13 +34,15 @@ struct Tile {
   int64_t out_stride = 0;            // bytes from row to row
   bool accumulate = false;           // add to what `out` holds, as if the depth went on
   const std::byte* prefetch = nullptr;
+  bool half_lines = false;  // as PanelStreaming
 };
 
-// kLines: cache lines prefetched in every kPrefetchSteps steps. Only with every loop over them
+// kLines: cache lines prefetched in every kPrefetchSteps steps. kHalfLines: where the instruction
+// set has lines in one register, each is loaded as two halves. Only with every loop over them
 // unrolled early do the sums live in registers.
 inline constexpr int64_t kPrefetchSteps = 4;
 
-template <class Isa, DotKind kKind, int kRows, int kVectors, int kLines>
+template <class Isa, DotKind kKind, int kRows, int kVectors, int kLines, bool kHalfLines>
 [[gnu::noinline]] void RunTile(const Tile& tile) {
   typename Isa::template Sums<kKind> sums[kRows][kVectors];
   const void* rows[kRows];
@@ -68,7 +70,11 @@ template <class Isa, DotKind kKind, int kRows, int kVectors, int kLines>
       typename Isa::template Weights<kKind> weights[kVectors];
 #pragma GCC unroll 8
       for (int vector = 0; vector < kVectors; ++vector) {
-        weights[vector] = Isa::template LoadWeights<kKind>(panel + vector * 64);
+        if constexpr (kHalfLines) {
+          weights[vector] = Isa::LoadHalfLines(panel + vector * 64);
+        } else {
+          weights[vector] = Isa::template LoadWeights<kKind>(panel + vector * 64);
+        }
       }
       panel += panel_stride;
 #pragma GCC unroll 8
@@ -95,19 +101,25 @@ template <class Isa, DotKind kKind, int kRows, int kVectors, int kLines>
 using TileFunction = void (*)(const Tile&);
 
 // The function for `num_rows` (1 to 6) rows and `num_vectors` (1 to 4) vectors of 16 columns.
-template <class Isa, DotKind kKind, int kLines = 0>
+template <class Isa, DotKind kKind, int kLines = 0, bool kHalfLines = false>
 TileFunction ChooseTile(int num_rows, int num_vectors) {
   static constexpr auto kTable = []<int... kIndex>(std::integer_sequence<int, kIndex...>) {
     struct Table {
       TileFunction functions[sizeof...(kIndex)];
     };
-    return Table{{RunTile<Isa, kKind, kIndex / 4 + 1, kIndex % 4 + 1, kLines>...}};
+    return Table{{RunTile<Isa, kKind, kIndex / 4 + 1, kIndex % 4 + 1, kLines, kHalfLines>...}};
   }(std::make_integer_sequence<int, kTileRows * 4>());
   return kTable.functions[(num_rows - 1) * 4 + num_vectors - 1];
 }
 
 template <class Isa, DotKind kKind>
-TileFunction ChoosePrefetchingTile(int num_rows, int num_vectors, int lines) {
+TileFunction ChoosePrefetchingTile(int num_rows, int num_vectors, int lines, bool half_lines) {
+  if constexpr (Isa::kLoadsHalfLines) {
+    if (half_lines && num_vectors == 4) {
+      if (lines == 0) return ChooseTile<Isa, kKind, 0, true>(num_rows, 4);
+      if (lines == 16) return ChooseTile<Isa, kKind, 16, true>(num_rows, 4);
+    }
+  }
   if (num_vectors < 4 || lines == 0) return ChooseTile<Isa, kKind>(num_rows, num_vectors);
   switch (lines) {
     case 1:
@@ -148,7 +160,7 @@ inline void RunTiles(Tile tile, int num_rows, int num_vectors, int lines) {
       ChooseTile<Isa, kKind>(num_rows, count)(tile);
     }
   } else {
-    ChoosePrefetchingTile<Isa, kKind>(num_rows, num_vectors, lines)(tile);
+    ChoosePrefetchingTile<Isa, kKind>(num_rows, num_vectors, lines, tile.half_lines)(tile);
   }
 }
 

@@ -40,6 +40,7 @@ struct Isa {
   static constexpr int kMostInt4DotRows = 0;
   template <cpu::DotKind>
   static constexpr bool kMatrixTiles = false;
+  static constexpr bool kLoadsHalfLines = false;  // all its loads are
 
   static Floats Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static Floats Broadcast(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }

@@ -32,6 +32,16 @@ struct Avx512DotBase : cpu::Avx512Base<Tag> {
   static __m512i LoadWeights(const std::byte* from) {
     return _mm512_loadu_si512(from);
   }
+  // Written out, since compilers make one load of two.
+  static constexpr bool kLoadsHalfLines = true;
+  static __m512i LoadHalfLines(const std::byte* from) {
+    __m512i line;
+    asm("vmovdqu64 %1, %t0\n\tvinserti64x4 $1, %2, %g0, %g0"
+        : "=&v"(line)
+        : "m"(*reinterpret_cast<const __m256i*>(from)),
+          "m"(*reinterpret_cast<const __m256i*>(from + 32)));
+    return line;
+  }
   template <cpu::DotKind>
   static __m512i BroadcastStep(const void* row, int64_t step) {
     return _mm512_set1_epi32(static_cast<const int32_t*>(row)[step]);

@@ -1,0 +1,138 @@
+#include "kernels/measure_streaming.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "hardware/huge_buffer.h"
+#include "kernels/grouped_gemm.h"
+
+namespace convene::kernels {
+namespace {
+
+constexpr int kCols = 2048;
+constexpr int kRowsOfExpert = 2048;
+// More than caches hold of a thread's share.
+constexpr size_t kWeightBytes = size_t{128} << 20;
+constexpr int kInt4Group = 32;
+constexpr int kLeastRounds = 3;
+constexpr double kFaster = 0.98;  // of the time
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+ActivationFormat ActivationsOf(WeightFormat format) {
+  return format == WeightFormat::kF32    ? ActivationFormat::kF32
+         : format == WeightFormat::kBf16 ? ActivationFormat::kBf16
+                                         : ActivationFormat::kInt8;
+}
+
+// Products of one format with so many rows of each expert, on memory that its owner keeps.
+class Products {
+ public:
+  Products(WeightFormat format, int rows, std::span<std::byte> memory)
+      : activations_(ActivationsOf(format)), expert_{.format = format, .group = kInt4Group} {
+    expert_.rows = kRowsOfExpert;
+    expert_.cols = kCols;
+    const size_t num_experts = kWeightBytes / expert_.size_bytes();
+    experts_.assign(num_experts, expert_);
+    for (size_t i = 0; i < num_experts; ++i) {
+      experts_[i].data = memory.data() + i * expert_.size_bytes();
+      groups_.push_back({&experts_[i], static_cast<int>(i) * rows, rows});
+    }
+    std::byte* behind_weights = memory.data() + kWeightBytes;
+    rows_ = behind_weights;
+    out_ = behind_weights + RowBytes(rows, num_experts);
+    scratch_ = out_ + OutBytes(rows, num_experts);
+  }
+
+  static size_t MemoryBytes(int num_threads) {
+    // int4 has the most experts.
+    const PackedMatrix smallest{
+        .format = WeightFormat::kInt4, .group = kInt4Group, .rows = kRowsOfExpert, .cols = kCols};
+    const size_t num_experts = kWeightBytes / smallest.size_bytes();
+    return kWeightBytes + RowBytes(kStreamingRows.back(), num_experts) +
+           OutBytes(kStreamingRows.back(), num_experts) +
+           static_cast<size_t>(kGemmScratchBytes) * static_cast<size_t>(num_threads);
+  }
+
+  double Seconds(hardware::ThreadPool& pool, KernelSet kernels,
+                 const StreamingChoice& streaming) const {
+    kernels.streaming = &streaming;
+    const auto start = std::chrono::steady_clock::now();
+    RunGroupedGemm(kernels, pool,
+                   {.groups = groups_,
+                    .activations = activations_,
+                    .rows = rows_,
+                    .row_stride = ActivationRowBytes(activations_, kCols),
+                    .out = out_,
+                    .out_stride = int64_t{4} * kRowsOfExpert,
+                    .scratch = scratch_});
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+ private:
+  static size_t RowBytes(int rows, size_t num_experts) {
+    return static_cast<size_t>(ActivationRowBytes(ActivationFormat::kF32, kCols)) *
+           static_cast<size_t>(rows) * num_experts;
+  }
+  static size_t OutBytes(int rows, size_t num_experts) {
+    return size_t{4} * kRowsOfExpert * static_cast<size_t>(rows) * num_experts;
+  }
+
+  ActivationFormat activations_;
+  PackedMatrix expert_;
+  std::vector<PackedMatrix> experts_;
+  std::vector<GemmGroup> groups_;
+  const std::byte* rows_ = nullptr;
+  std::byte* out_ = nullptr;
+  std::byte* scratch_ = nullptr;
+};
+
+}  // namespace
+
+Result<StreamingChoice> MeasureStreaming(hardware::ThreadPool& pool, const KernelSet& kernels,
+                                         double budget_s) {
+  Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
+      Products::MemoryBytes(pool.size()), "measuring how panels are best read");
+  if (!memory) return memory.error();
+  // Small numbers in all formats, so that nothing becomes a denormal product.
+  std::memset(memory->data(), 0x3c, memory->size_bytes());
+
+  StreamingChoice best = StreamingChoice::OfVendor();
+  const double budget_of_each_s =
+      budget_s / static_cast<double>(kStreamingFormats.size() * kStreamingRows.size());
+  for (const WeightFormat format : kStreamingFormats) {
+    for (size_t rows_idx = 0; rows_idx < kStreamingRows.size(); ++rows_idx) {
+      const Products products(format, kStreamingRows[rows_idx], memory->bytes());
+      const StreamingChoice usual = best;
+      products.Seconds(pool, kernels, usual);
+      std::array<std::vector<double>, kStreamingWays.size()> ratios;
+      double spent_s = 0;
+      while (std::ssize(ratios.back()) < kLeastRounds || spent_s < budget_of_each_s) {
+        const double usual_s = products.Seconds(pool, kernels, usual);
+        spent_s += usual_s;
+        for (size_t way = 0; way < kStreamingWays.size(); ++way) {
+          const double seconds =
+              products.Seconds(pool, kernels, StreamingChoice(kStreamingWays[way]));
+          ratios[way].push_back(seconds / usual_s);
+          spent_s += seconds;
+        }
+      }
+      double least = kFaster;
+      for (size_t way = 0; way < kStreamingWays.size(); ++way) {
+        const double ratio = Median(ratios[way]);
+        if (ratio >= least) continue;
+        least = ratio;
+        best.Set(format, rows_idx, kStreamingWays[way]);
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace convene::kernels

@@ -1,0 +1,18 @@
+// Which way of asking memory for panels (panel_streaming.h) is the fastest on this machine.
+#pragma once
+
+#include "base/result.h"
+#include "hardware/thread_pool.h"
+#include "kernels/kernel_set.h"
+#include "kernels/streaming_choice.h"
+
+namespace convene::kernels {
+
+// Times all ways in turn on invented experts that are read from memory, in each format and with
+// each number of rows, for about `budget_s` in all, and chooses the fastest where it is faster by 2
+// % at least than what the vendor's CPUs get without a measurement. Error: no memory to measure
+// with.
+Result<StreamingChoice> MeasureStreaming(hardware::ThreadPool& pool, const KernelSet& kernels,
+                                         double budget_s);
+
+}  // namespace convene::kernels

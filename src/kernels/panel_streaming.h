@@ -1,0 +1,23 @@
+// How a GEMM asks memory for the panels that it reads. Results are the same whatever it says; which
+// way is the fastest differs between kinds of CPU, formats and numbers of rows: streaming_choice.h.
+#pragma once
+
+#include <cstdint>
+
+namespace convene::kernels {
+
+struct PanelStreaming {
+  // Few rows, which read a panel once: lines are fetched into the second-level cache so far ahead
+  // of what is read; 0: not at all, and the CPU alone foresees what comes.
+  int ahead_bytes = 8192;
+  // More rows, which read a panel several times: the next one is fetched meanwhile.
+  bool fetches_next = true;
+  // A line that comes from memory is loaded as two halves, where registers are as wide as a line.
+  bool half_lines = false;
+  // A thread takes so many bytes of panels at once, which follow each other in memory; 0: a panel.
+  int64_t run_bytes = 0;
+
+  bool operator==(const PanelStreaming&) const = default;
+};
+
+}  // namespace convene::kernels

@@ -1,0 +1,52 @@
+// Which way of asking memory for panels is taken for which format and number of rows
+// (panel_streaming.h): by the vendor of the CPU, or as `convene measure` found it
+// (measure_streaming.h). What was found on which CPU, and why: docs/results/few_rows.md.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/packed_matrix.h"
+#include "kernels/panel_streaming.h"
+
+namespace convene::kernels {
+
+// What is worth trying. The first was found on a Xeon; the others on Zen 4, whose own prefetchers
+// follow a long run by themselves, and drop what software asks of them or are held up by it.
+inline constexpr std::array<PanelStreaming, 5> kStreamingWays = {{
+    {},
+    {.ahead_bytes = 0, .fetches_next = false, .half_lines = true, .run_bytes = 1 << 20},
+    {.ahead_bytes = 0, .fetches_next = false, .half_lines = false, .run_bytes = 1 << 20},
+    {.ahead_bytes = 8192, .fetches_next = true, .half_lines = false, .run_bytes = 1 << 20},
+    {.ahead_bytes = 1024, .fetches_next = true, .half_lines = true, .run_bytes = 1 << 20},
+}};
+
+// Each number of rows stands for those up to the next.
+inline constexpr std::array<int, 6> kStreamingRows = {1, 2, 4, 8, 16, 32};
+inline constexpr std::array kStreamingFormats = {WeightFormat::kF32, WeightFormat::kBf16,
+                                                 WeightFormat::kInt8, WeightFormat::kInt4};
+
+class StreamingChoice {
+ public:
+  // The same way for everything.
+  explicit StreamingChoice(const PanelStreaming& way);
+  // What was best on CPUs of this one's vendor.
+  static StreamingChoice OfVendor();
+  // What `numbers` gave. Unset: they are of another number of formats, rows or ways.
+  static std::optional<StreamingChoice> FromNumbers(std::span<const int> numbers);
+  // Of each way in kStreamingWays (CHECKed), by format, then by rows.
+  std::vector<int> numbers() const;
+
+  // Of a product with so many rows of each matrix, at most.
+  const PanelStreaming& For(WeightFormat format, int rows) const;
+  // For kStreamingRows[rows_idx] and those up to the next.
+  void Set(WeightFormat format, size_t rows_idx, const PanelStreaming& way);
+
+ private:
+  using ByRows = std::array<PanelStreaming, kStreamingRows.size()>;
+  std::array<ByRows, kStreamingFormats.size()> ways_;  // by WeightFormat
+};
+
+}  // namespace convene::kernels
