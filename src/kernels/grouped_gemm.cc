@@ -48,13 +48,16 @@ class WorkList {
 
   int64_t size() const { return int64_t{num_panels_} * row_units_ * std::ssize(gemm_.groups); }
 
-  // False where the group has no rows there.
-  bool Unit(int64_t index, PanelGemm* unit) const {
+  // The unit of that index and, where they are panels that follow it, those up to `end`: as many as
+  // a kernel takes at once. Returns how many units that are. They have no rows where the group has
+  // none.
+  int64_t Units(int64_t index, int64_t end, PanelGemm* unit) const {
     const int row_unit = static_cast<int>(index % row_units_);
     const int panel = static_cast<int>(index / row_units_ % num_panels_);
     const GemmGroup& group = gemm_.groups[index / row_units_ / num_panels_];
     const int skipped = row_unit * rows_per_unit_;
-    if (skipped >= group.num_rows) return false;
+    unit->num_rows = std::min(rows_per_unit_, group.num_rows - skipped);
+    if (unit->num_rows <= 0) return 1;
     const PackedMatrix& weights = *group.weights;
     const int first_row = group.first_row + skipped;
     const bool gated = IsGated(gemm_.epilogue);
@@ -65,7 +68,6 @@ class WorkList {
     unit->activations = gemm_.activations;
     unit->rows = gemm_.rows + first_row * gemm_.row_stride;
     unit->row_stride = gemm_.row_stride;
-    unit->num_rows = std::min(rows_per_unit_, group.num_rows - skipped);
     unit->epilogue = gemm_.epilogue;
     unit->parameters = gemm_.parameters;
     unit->out_format = gemm_.out_format;
@@ -76,7 +78,11 @@ class WorkList {
     unit->out_stride = gemm_.out_stride;
     unit->streams_out = streams_out_ && group.bias == nullptr && unit->columns == kPanelRows;
     unit->bias = group.bias != nullptr ? group.bias + panel * kPanelRows : nullptr;
-    return true;
+    // Only whole panels are alike.
+    const int64_t alike = std::min<int64_t>(end - index, weights.rows / kPanelRows - panel);
+    unit->num_panels =
+        row_units_ > 1 ? 1 : static_cast<int>(std::clamp<int64_t>(alike, 1, kMostPanels));
+    return unit->num_panels;
   }
 
  private:
@@ -116,7 +122,8 @@ void RunGroups(const KernelSet& kernels, hardware::ThreadPool& pool, const Group
     const auto claim = [&](PanelGemm* unit) {
       for (;;) {
         if (run.begin == run.end && !claim_run(&run)) return false;
-        if (work.Unit(run.begin++, unit)) return true;
+        run.begin += work.Units(run.begin, run.end, unit);
+        if (unit->num_rows > 0) return true;
       }
     };
     // Two of them in turn: copying one just written would wait for all the stores before it.

@@ -50,6 +50,9 @@ struct EpilogueParameters {
 // whole numbers (int8 activations: then they are the same on all instruction sets, too).
 struct PanelGemm {
   PackedPanel weights;
+  // So many panels of this width, one behind the other in memory, the first of which the rest of
+  // this describes; at most kMostPanels.
+  int num_panels = 1;
   ActivationFormat activations = ActivationFormat::kBf16;
   const std::byte* rows = nullptr;  // (num_rows) activations
   int64_t row_stride = 0;           // bytes from row to row
@@ -72,6 +75,25 @@ struct PanelGemm {
   PanelStreaming streaming = {};
   std::byte* scratch = nullptr;  // kGemmScratchBytes, 64-byte aligned, of the calling thread
 };
+
+inline constexpr int kMostPanels = 16;
+
+// The panel of that index, alone, and the one behind it as the next.
+[[gnu::always_inline]] inline PanelGemm PanelOf(const PanelGemm& gemm, int index) {
+  PanelGemm panel = gemm;
+  const auto bytes = static_cast<int64_t>(gemm.weights.size_bytes());
+  const int64_t element =
+      MakesActivations(gemm.epilogue) ? ElementBytes(gemm.out_format) : int64_t{sizeof(float)};
+  panel.num_panels = 1;
+  panel.weights.data += index * bytes;
+  panel.out += index * gemm.columns * element;
+  if (gemm.bias != nullptr) panel.bias += index * gemm.weights.width;
+  if (index + 1 < gemm.num_panels) {
+    panel.next = panel.weights.data + bytes;
+    panel.next_bytes = gemm.weights.size_bytes();
+  }
+  return panel;
+}
 
 // Compressed weights are unpacked so many columns at a time, for so many rows at a time.
 inline constexpr int kUnpackedDepth = 512;

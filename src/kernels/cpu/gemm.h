@@ -29,14 +29,13 @@ constexpr int MostStreamedRows() {
 // A block that is the only one streams its panel from memory: PanelStreaming::ahead_bytes ahead of
 // what is read are fetched, behind the panel's end those of the one that the thread takes next.
 template <class Isa, DotKind kKind>
-void GemmStreamed(const PanelGemm& gemm) {
+void StreamPanel(const PanelGemm& gemm, std::byte* sums) {
   const int64_t step_bytes = 4 * gemm.weights.width;
   const int64_t steps = gemm.weights.padded() / ElementsPerStep(kKind);
   constexpr int64_t kWholeTiles = 16;  // steps of a tile of a matrix unit
   const int64_t ahead_steps = gemm.streaming.ahead_bytes / step_bytes / kWholeTiles * kWholeTiles;
   const int64_t last_steps = ahead_steps < steps ? ahead_steps : steps;
   const int64_t last_bytes = last_steps * step_bytes;
-  alignas(64) std::byte sums[MostStreamedRows<Isa, kKind>() * kSumStride];
   Block block{.rows = gemm.rows,
               .row_stride = gemm.row_stride,
               .num_rows = gemm.num_rows,
@@ -59,7 +58,25 @@ void GemmStreamed(const PanelGemm& gemm) {
     Prefetching next{gemm.next, gemm.next != nullptr ? static_cast<size_t>(last_bytes) : 0};
     RunBlock<Isa, kKind>(block, next, 1);
   }
-  Finish<Isa, kKind>(gemm, sums, 0, gemm.num_rows);
+}
+
+// Panels one after the other, and what follows their sums after the last one: it waits for the last
+// loads of its panel, and as long as it waits no load of the next one can begin.
+template <class Isa, DotKind kKind, class SumPanel>
+void GemmPanels(const PanelGemm& gemm, SumPanel sum_panel) {
+  const int64_t sums_bytes = gemm.num_rows * kSumStride;
+  for (int index = 0; index < gemm.num_panels; ++index) {
+    sum_panel(PanelOf(gemm, index), gemm.scratch + index * sums_bytes);
+  }
+  for (int index = 0; index < gemm.num_panels; ++index) {
+    Finish<Isa, kKind>(PanelOf(gemm, index), gemm.scratch + index * sums_bytes, 0, gemm.num_rows);
+  }
+}
+static_assert(kMostPanels * 16 * kSumStride <= kGemmScratchBytes);  // of rows that are streamed
+
+template <class Isa, DotKind kKind>
+void GemmStreamed(const PanelGemm& gemm) {
+  GemmPanels<Isa, kKind>(gemm, StreamPanel<Isa, kKind>);
 }
 
 inline Prefetching NextPanel(const PanelGemm& gemm) {
@@ -74,7 +91,6 @@ void GemmNative(const PanelGemm& gemm) {
   constexpr int kRows = BlockRows<Isa, kKind>();
   const int64_t steps = gemm.weights.padded() / ElementsPerStep(kKind);
   const int num_blocks = (gemm.num_rows + kRows - 1) / kRows;
-  if (gemm.num_rows <= MostStreamedRows<Isa, kKind>()) return GemmStreamed<Isa, kKind>(gemm);
   Prefetching prefetching = NextPanel(gemm);
   alignas(64) std::byte sums[kRows * kSumStride];
   int done = 0;
@@ -140,6 +156,38 @@ void GemmUnpacked(const PanelGemm& gemm) {
   }
 }
 
+// False: it has more rows than are streamed, or its weights are unpacked first.
+template <class Isa>
+bool StreamsPanels(const PanelGemm& gemm) {
+  const bool int8_rows = gemm.activations == ActivationFormat::kInt8;
+  switch (gemm.weights.format) {
+    case WeightFormat::kF32:
+      if (gemm.num_rows > MostStreamedRows<Isa, DotKind::kF32>()) return false;
+      GemmStreamed<Isa, DotKind::kF32>(gemm);
+      return true;
+    case WeightFormat::kBf16:
+      if (gemm.num_rows > MostStreamedRows<Isa, DotKind::kBf16>()) return false;
+      GemmStreamed<Isa, DotKind::kBf16>(gemm);
+      return true;
+    case WeightFormat::kInt8:
+      if (!int8_rows || gemm.num_rows > MostStreamedRows<Isa, DotKind::kInt8>()) return false;
+      GemmStreamed<Isa, DotKind::kInt8>(gemm);
+      return true;
+    case WeightFormat::kInt4:
+      if constexpr (Isa::kMostInt4DotRows > 0) {
+        constexpr int kMost =
+            Isa::kMostInt4DotRows < kInt4DotRows ? Isa::kMostInt4DotRows : kInt4DotRows;
+        if (!int8_rows || gemm.num_rows > kMost) return false;
+        GemmPanels<Isa, DotKind::kInt8>(gemm, [](const PanelGemm& panel, std::byte* sums) {
+          RunInt4Rows<Isa>(panel, 0, panel.num_rows, sums);
+        });
+        return true;
+      }
+      return false;
+  }
+  return false;
+}
+
 template <class Isa>
 void GemmOfFormats(const PanelGemm& gemm) {
   const bool int8_rows = gemm.activations == ActivationFormat::kInt8;
@@ -153,7 +201,7 @@ void GemmOfFormats(const PanelGemm& gemm) {
                        : GemmUnpacked<Isa, DotKind::kBf16>(gemm);
     case WeightFormat::kInt4:
       if (!int8_rows) return GemmUnpacked<Isa, DotKind::kBf16>(gemm);
-      if constexpr (Isa::kMostInt4DotRows > 0) {
+      if constexpr (Isa::kMostInt4DotRows > kInt4DotRows) {
         if (gemm.num_rows <= Isa::kMostInt4DotRows) return GemmInt4Dot<Isa>(gemm);
       }
       if constexpr (Isa::template kMatrixTiles<DotKind::kInt8>) {
@@ -166,7 +214,11 @@ void GemmOfFormats(const PanelGemm& gemm) {
 
 template <class Isa>
 void Gemm(const PanelGemm& gemm) {
-  GemmOfFormats<Isa>(gemm);
+  if (!StreamsPanels<Isa>(gemm)) {
+    for (int index = 0; index < gemm.num_panels; ++index) {
+      GemmOfFormats<Isa>(PanelOf(gemm, index));
+    }
+  }
   if (gemm.streams_out) Isa::FenceStreamed();
   if constexpr (Isa::template kMatrixTiles<DotKind::kBf16>) Isa::EndMatrixTiles();
 }

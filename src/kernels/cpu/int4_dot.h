@@ -80,6 +80,10 @@ template <class Isa, int kRows, int kVectors, bool kAhead>
   }
 }
 
+// Rows of a tile: with more, sums do not fit the registers.
+inline constexpr int kInt4DotRows = 4;
+
+// Rows [first_row, first_row + num_rows), at most kInt4DotRows.
 template <class Isa>
 void RunInt4Rows(const PanelGemm& gemm, int first_row, int num_rows, std::byte* sums) {
   const int num_vectors = gemm.weights.width / kLanes;
@@ -107,10 +111,9 @@ void RunInt4Rows(const PanelGemm& gemm, int first_row, int num_rows, std::byte* 
 
 template <class Isa>
 void GemmInt4Dot(const PanelGemm& gemm) {
-  constexpr int kRows = 4;
-  alignas(64) std::byte sums[kRows * kSumStride];
-  for (int done = 0; done < gemm.num_rows; done += kRows) {
-    const int num_rows = gemm.num_rows - done < kRows ? gemm.num_rows - done : kRows;
+  alignas(64) std::byte sums[kInt4DotRows * kSumStride];
+  for (int done = 0; done < gemm.num_rows; done += kInt4DotRows) {
+    const int num_rows = gemm.num_rows - done < kInt4DotRows ? gemm.num_rows - done : kInt4DotRows;
     RunInt4Rows<Isa>(gemm, done, num_rows, sums);
     Finish<Isa, DotKind::kInt8>(gemm, sums, done, num_rows);
   }

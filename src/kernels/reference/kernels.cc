@@ -98,7 +98,7 @@ double Gated(const PanelGemm& gemm, double gate, double up) {
   return gate * Sigmoid(gemm.parameters.alpha * gate) * (up + 1);
 }
 
-void Gemm(const PanelGemm& gemm) {
+void MultiplyPanel(const PanelGemm& gemm) {
   for (int i = 0; i < gemm.num_rows; ++i) {
     const std::byte* row = gemm.rows + i * gemm.row_stride;
     std::byte* out = gemm.out + i * gemm.out_stride;
@@ -118,6 +118,10 @@ void Gemm(const PanelGemm& gemm) {
       target = static_cast<float>(gemm.epilogue == Epilogue::kAdd ? target + value : value);
     }
   }
+}
+
+void Gemm(const PanelGemm& gemm) {
+  for (int index = 0; index < gemm.num_panels; ++index) MultiplyPanel(PanelOf(gemm, index));
 }
 
 // NaN if x holds one, otherwise infinity if it holds that: so a scale tells of either.
