@@ -51,7 +51,7 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {
   plan::Plan plan;
   plan.layout = plan::DefaultLayout(num_ranks);
   if (!options.path.empty()) {
-    const Result<plan::Plan> read = plan::ReadPlan(options.path);
+    const Result<plan::Plan> read = plan::ReadPlan(options.path, plan.layout);
     if (!read) return read.error();
     plan = *read;
   }

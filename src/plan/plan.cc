@@ -22,16 +22,22 @@ using strategy::kMostChunks;
 using strategy::kMostMicroBatches;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
 
-Status CheckChunks(int64_t chunks) {
-  if (chunks >= 1 && chunks <= kMostChunks) return {};
-  return Error{fmt::format("a pipeline of {} chunks is out of range; it must be 1 to {}, or auto",
-                           chunks, kMostChunks)};
+// Of a whole number; one beyond int64_t, which would be shown as another, is shown as it is
+// written.
+bool IsBetween(const json& number, int64_t min, int64_t max) {
+  return number.get<int64_t>() >= min && number.get<int64_t>() <= max;
 }
 
-Status CheckMicroBatches(int64_t micro_batches) {
-  if (micro_batches >= 1 && micro_batches <= kMostMicroBatches) return {};
-  return Error{fmt::format("{} micro-batches are out of range; they must be 1 to {}", micro_batches,
-                           kMostMicroBatches)};
+Status CheckChunks(const json& chunks) {
+  if (IsBetween(chunks, 1, kMostChunks)) return {};
+  return Error{fmt::format("a pipeline of {} chunks is out of range; it must be 1 to {}, or auto",
+                           chunks.dump(), kMostChunks)};
+}
+
+Status CheckMicroBatches(const json& micro_batches) {
+  if (IsBetween(micro_batches, 1, kMostMicroBatches)) return {};
+  return Error{fmt::format("{} micro-batches are out of range; they must be 1 to {}",
+                           micro_batches.dump(), kMostMicroBatches)};
 }
 
 // By the values of the enumerations.
@@ -64,10 +70,10 @@ Status ReadPipeline(const json& object, Plan* plan) {
     if (key == "chunks" && value == "auto") {
       plan->auto_pipeline = true;
     } else if (key == "chunks" && value.is_number_integer()) {
-      if (Status checked = CheckChunks(value.get<int64_t>()); !checked) return checked;
+      if (Status checked = CheckChunks(value); !checked) return checked;
       plan->pipeline.chunks = value.get<int>();
     } else if (key == "micro_batches" && value.is_number_integer()) {
-      if (Status checked = CheckMicroBatches(value.get<int64_t>()); !checked) return checked;
+      if (Status checked = CheckMicroBatches(value); !checked) return checked;
       plan->pipeline.micro_batches = value.get<int>();
     } else if (key == "cut" && value.is_string()) {
       const auto cut = CutFromName(value.get<std::string>());
@@ -116,12 +122,11 @@ Status CheckStrategy(const std::string& name) {
 Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "pipeline") return ReadPipeline(value, plan);
   if ((key == "comm_budget" || key == "host_threads") && value.is_number_integer()) {
-    const auto threads = value.get<int64_t>();
-    if (threads < 0 || threads > kMostCommBudget) {
+    if (!IsBetween(value, 0, kMostCommBudget)) {
       return Error{fmt::format("{} of {} threads is out of range; it must be 0 to {}", key,
                                value.dump(), kMostCommBudget)};
     }
-    (key == "comm_budget" ? plan->comm_budget : plan->host_threads) = static_cast<int>(threads);
+    (key == "comm_budget" ? plan->comm_budget : plan->host_threads) = value.get<int>();
     return {};
   }
   constexpr const char* kMembers =
@@ -200,7 +205,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
   return object;
 }
 
-Result<Plan> PlanFromJson(const json& object) {
+Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_layout) {
   if (!object.is_object() || !object.contains("version")) {
     return Error{"not a plan: it has no version"};
   }
@@ -208,7 +213,7 @@ Result<Plan> PlanFromJson(const json& object) {
     return Error{fmt::format("a plan of version {}; this program reads version {}",
                              object["version"].dump(), kVersion)};
   }
-  Plan plan;
+  Plan plan = {.layout = default_layout};
   for (const auto& [key, value] : object.items()) {
     if (key == "version" || key == "decode") continue;
     if (Status read = ReadMember(key, value, &plan); !read) return read.error();
@@ -220,12 +225,12 @@ Result<Plan> PlanFromJson(const json& object) {
   return plan;
 }
 
-Result<Plan> ReadPlan(const std::string& path) {
+Result<Plan> ReadPlan(const std::string& path, const strategy::Layout& default_layout) {
   const Result<std::string> text = ReadFileOrStream(path, kMaxFileBytes);
   if (!text) return text.error();
   const Result<json> object = ParseJson(*text);
   if (!object) return object.error().At(path);
-  Result<Plan> plan = PlanFromJson(*object);
+  Result<Plan> plan = PlanFromJson(*object, default_layout);
   if (!plan) return plan.error().At(path);
   return plan;
 }

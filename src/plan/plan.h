@@ -62,8 +62,10 @@ Status CheckPipeline(const strategy::Pipeline& pipeline);
 
 // One object, with "version": 1.
 nlohmann::ordered_json ToJson(const Plan& plan);
-// Errors: another version, values out of range, keys that are not known.
-Result<Plan> PlanFromJson(const nlohmann::json& object);
-Result<Plan> ReadPlan(const std::string& path);
+// What the object leaves out is as in Plan, and the layout `default_layout`. Errors: another
+// version, values out of range, keys that are not known.
+Result<Plan> PlanFromJson(const nlohmann::json& object,
+                          const strategy::Layout& default_layout = {});
+Result<Plan> ReadPlan(const std::string& path, const strategy::Layout& default_layout = {});
 
 }  // namespace convene::plan

@@ -28,6 +28,18 @@ TEST(Plan, WithoutFieldsIsTheDefault) {
   EXPECT_EQ(plan->comm_budget, 0);
 }
 
+TEST(Plan, WithoutALayoutHasTheOneOfTheRanksThatRunIt) {
+  const auto read = [](const char* text) {
+    return PlanFromJson(nlohmann::json::parse(text), DefaultLayout(2));
+  };
+  EXPECT_EQ(read(R"({"version": 1, "wire": "f32"})")->layout, DefaultLayout(2));
+  EXPECT_EQ(read(R"({"version": 1, "layout": "attention=dp4,experts=ep4"})")->layout,
+            DefaultLayout(4));
+  const Result<Plan> decode = read(R"({"version": 1, "decode": {"experts": "tp2"}})");
+  ASSERT_TRUE(decode) << decode.error().message;
+  EXPECT_EQ(decode->decode->expert_tp, 2);
+}
+
 TEST(Plan, IsReadAsItIsWritten) {
   for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8}) {
     for (const GemmChoice gemm : {GemmChoice::kAuto, GemmChoice::kGrouped, GemmChoice::kDense}) {
@@ -84,6 +96,10 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
             "host_threads of -1 threads is out of range; it must be 0 to 1024");
   EXPECT_THAT(Complaint(R"({"version": 1, "pipeline": {"chunks": 0}})"),
               StartsWith("a pipeline of 0 chunks is out of range; it must be 1 to "));
+  EXPECT_THAT(Complaint(R"({"version": 1, "pipeline": {"chunks": 18446744073709551615}})"),
+              StartsWith("a pipeline of 18446744073709551615 chunks is out of range"));
+  EXPECT_THAT(Complaint(R"({"version": 1, "pipeline": {"micro_batches": 9223372036854775808}})"),
+              StartsWith("9223372036854775808 micro-batches are out of range"));
   EXPECT_EQ(Complaint(R"({"version": 1, "pipeline": {"cut": "rows"}})"),
             "chunks are cut by tokens or by experts, not by \"rows\"");
   EXPECT_THAT(
