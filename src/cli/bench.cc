@@ -64,6 +64,7 @@ class Bench : public Command {
   std::string model_directory() const override { return model_options_.directory; }
 
   Status Run() override {
+    if (const Status sense = SetLoadOptions(); !sense) return sense;
     const Result<hardware::Isa> isa = hardware::ChooseIsa();
     if (!isa) return isa.error();
     const Result<hardware::Profile> machine = MeasureBefore(*isa);
@@ -94,6 +95,18 @@ class Bench : public Command {
   }
 
  private:
+  // Seen before the machine is measured, which takes seconds.
+  Status SetLoadOptions() {
+    engine::LoadOptions& load = model_options_.load;
+    load.context = shape_.prompt_tokens + shape_.gen_tokens;
+    load.max_sequences = largest_batch();
+    if (const Status sense = engine::CheckLoadOptions(load); !sense) return sense;
+    const Result<model::ModelSpec> spec = ReadSpec(model_options_.directory);
+    return spec ? engine::CheckContext(*spec, load) : Status(spec.error());
+  }
+
+  int largest_batch() const { return *std::max_element(batches_.begin(), batches_.end()); }
+
   // Before the model is loaded, since a model pins this thread and takes the memory.
   Result<hardware::Profile> MeasureBefore(hardware::Isa isa) {
     const Result<hardware::Topology> topology = hardware::ReadTopology();
@@ -108,20 +121,17 @@ class Bench : public Command {
   }
 
   Result<std::unique_ptr<engine::LoadedModel>> Load() {
-    const int largest_batch = *std::max_element(batches_.begin(), batches_.end());
-    model_options_.load.context = shape_.prompt_tokens + shape_.gen_tokens;
-    model_options_.load.max_sequences = largest_batch;
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_options_, ranks());
     if (!model) return model;
     WorkloadShape largest = shape_;
-    largest.batch = largest_batch;
+    largest.batch = largest_batch();
     const int64_t num_blocks =
         evaluate::BenchWorkload::BlocksFor((*model)->spec(), largest, (*model)->num_groups());
     if (num_blocks > (*model)->num_kv_blocks()) {
       return Error{fmt::format(
           "batch {} needs {} blocks of KV cache and memory has room for {}; lower --batch, "
           "--prompt-tokens or --gen-tokens",
-          largest_batch, num_blocks, (*model)->num_kv_blocks())};
+          largest_batch(), num_blocks, (*model)->num_kv_blocks())};
     }
     if ((*model)->spec().has_encoder() && shape_.prompt_tokens > (*model)->max_step_tokens()) {
       return Error{

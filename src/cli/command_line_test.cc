@@ -60,6 +60,18 @@ TEST_F(CommandLineTest, TwoOptionsCannotNameTheSameFile) {
   }
 }
 
+// Measuring the machine takes seconds.
+TEST_F(CommandLineTest, ABenchThatDoesNotFitTheModelIsRefusedBeforeTheMachineIsMeasured) {
+  const auto error = [&](const char* option, const char* value) {
+    const Outcome outcome = Run({"bench", model_, option, value});
+    EXPECT_EQ(outcome.status, kFailure);
+    EXPECT_THAT(outcome.err, Not(HasSubstr("measur")));
+    return outcome.err;
+  };
+  EXPECT_THAT(error("--prompt-tokens", "1000000"), HasSubstr("is longer than the"));
+  EXPECT_THAT(error("--batch", "513"), HasSubstr("raise --chunk, or batch fewer"));
+}
+
 TEST_F(CommandLineTest, GroupsOfColumnsGoWithInt4WeightsAlone) {
   const auto words = [&](const char* weights) {
     return std::vector<std::string>{"run",       model_,  "--prompt",     "x", "--max-tokens", "2",

@@ -1,5 +1,7 @@
 #include "engine/load_options.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -80,6 +82,32 @@ LoadOptions LoadOptionsFromJson(const json& message) {
   LoadOptions options;
   ForEachField(options, [&](const char* name, auto& field) { ReadField(message.at(name), field); });
   return options;
+}
+
+Status CheckLoadOptions(const LoadOptions& options) {
+  if (options.context && (*options.context < 2 || *options.context > kMaxContext)) {
+    return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",
+                             *options.context, kMaxContext)};
+  }
+  if (options.max_step_tokens < 1 || options.max_step_tokens > kMaxStepTokens) {
+    return Error{fmt::format("chunks of {} tokens are out of range; they must be 1 to {}",
+                             options.max_step_tokens, kMaxStepTokens)};
+  }
+  if (options.max_sequences < 1 || options.max_sequences > options.max_step_tokens) {
+    return Error{fmt::format(
+        "a batch of {} sequences is out of range; it must be 1 to the {} tokens of a chunk: raise "
+        "--chunk, or batch fewer",
+        options.max_sequences, options.max_step_tokens)};
+  }
+  return {};
+}
+
+Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options) {
+  if (!options.context || *options.context <= spec.max_positions) return {};
+  return Error{
+      fmt::format("a context of {} tokens is longer than the {} positions that this model has "
+                  "(max_position_embeddings in its config.json); use at most that many",
+                  *options.context, spec.max_positions)};
 }
 
 }  // namespace convene::engine

@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
 #include "comm/group.h"
 #include "engine/choose_formats.h"
 #include "hardware/numa.h"
+#include "model/model_spec.h"
 #include "plan/plan.h"
 #include "runtime/experiment.h"
 #include "weights/load_weights.h"
@@ -46,6 +48,13 @@ struct LoadObserver {
   weights::LoadProgress progress;
   std::function<void(const std::string&)> decided = {};  // gets a line about what `auto` has chosen
 };
+
+// What LoadedModel::Load refuses whatever the weights and the machine, for those who have long work
+// to do before they load. Error: an option out of range.
+Status CheckLoadOptions(const LoadOptions& options);
+// Error: a context beyond the positions that the model was trained for, whose text would look like
+// an answer and be none.
+Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options);
 
 // The options as rank 0 sends them to the others, without `edit`, `group` and functions.
 // LoadOptionsFromJson reads what ToJson has written; anything else is a bug (CHECK).

@@ -22,33 +22,6 @@
 namespace convene::engine {
 namespace {
 
-Status CheckOptions(const LoadOptions& options) {
-  if (options.context && (*options.context < 2 || *options.context > kMaxContext)) {
-    return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",
-                             *options.context, kMaxContext)};
-  }
-  if (options.max_step_tokens < 1 || options.max_step_tokens > kMaxStepTokens) {
-    return Error{fmt::format("chunks of {} tokens are out of range; they must be 1 to {}",
-                             options.max_step_tokens, kMaxStepTokens)};
-  }
-  if (options.max_sequences < 1 || options.max_sequences > options.max_step_tokens) {
-    return Error{fmt::format(
-        "a batch of {} sequences is out of range; it must be 1 to the {} tokens of a chunk: raise "
-        "--chunk, or batch fewer",
-        options.max_sequences, options.max_step_tokens)};
-  }
-  return {};
-}
-
-// Positions beyond the trained ones would give text that looks like an answer and is none.
-Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options) {
-  if (!options.context || *options.context <= spec.max_positions) return {};
-  return Error{
-      fmt::format("a context of {} tokens is longer than the {} positions that this model has "
-                  "(max_position_embeddings in its config.json); use at most that many",
-                  *options.context, spec.max_positions)};
-}
-
 Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
                                   int num_threads, memory::Ledger& ledger) {
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
@@ -156,7 +129,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
 
 Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource>* source,
                          LoadOptions* options, hardware::LaneCpus* cpus) {
-  if (Status status = CheckOptions(*options); !status) return status;
+  if (Status status = CheckLoadOptions(*options); !status) return status;
   Result<ModelSource> opened = ModelSource::Open(directory);
   if (!opened) return opened.error();
   if (Status wishes = opened->SetFormats(&options->formats); !wishes) return wishes;
