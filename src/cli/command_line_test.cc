@@ -60,6 +60,18 @@ TEST_F(CommandLineTest, TwoOptionsCannotNameTheSameFile) {
   }
 }
 
+TEST_F(CommandLineTest, WordsOfAComparisonAreReadBeforeAnythingElse) {
+  const auto error = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"compare", model_, "--text", "x"};
+    words.insert(words.end(), more.begin(), more.end());
+    return ErrorOf(Run(words));
+  };
+  EXPECT_THAT(error({"--formats", "int8,int5"}), HasSubstr("--formats: \"int5\" is no format"));
+  EXPECT_THAT(error({"--formats", "int4:7"}), HasSubstr("\"7\" cannot be in"));
+  EXPECT_THAT(error({"--schemes", "all,bogus"}), HasSubstr("--schemes: \"bogus\" is no scheme"));
+  EXPECT_THAT(error({"--tokens", "y"}), HasSubstr("--text excludes --tokens"));
+}
+
 // Measuring the machine takes seconds.
 TEST_F(CommandLineTest, ABenchThatDoesNotFitTheModelIsRefusedBeforeTheMachineIsMeasured) {
   const auto error = [&](const char* option, const char* value) {

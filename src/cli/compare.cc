@@ -42,6 +42,47 @@ weights::MatrixEdit EditFor(const RoundingScheme& scheme) {
   };
 }
 
+Result<std::vector<RoundingScheme>> ParseSchemes(const std::vector<std::string>& names) {
+  std::vector<RoundingScheme> schemes;
+  for (const std::string& name : names) {
+    if (name == "all") {
+      schemes.assign(RoundingSchemes().begin(), RoundingSchemes().end());
+      continue;
+    }
+    const std::optional<RoundingScheme> scheme = evaluate::RoundingSchemeFromName(name);
+    if (!scheme) {
+      std::string known_names = "all";
+      for (const RoundingScheme& known : RoundingSchemes()) {
+        known_names += fmt::format(", {}", known.name);
+      }
+      return Error{fmt::format("{} is no scheme; there are {}", Quote(name), known_names)};
+    }
+    schemes.push_back(*scheme);
+  }
+  return schemes;
+}
+
+Result<std::vector<engine::FormatWishes>> ParseFormats(const std::vector<std::string>& words) {
+  std::vector<engine::FormatWishes> formats;
+  for (const std::string& word : words) {
+    const Result<engine::FormatWishes> read = ParseFormatWord(word);
+    if (!read) return read.error();
+    formats.push_back(*read);
+  }
+  return formats;
+}
+
+// A check that complains of a list as `parse` does of its parts.
+template <typename Parse>
+CLI::Validator PartsParsedBy(Parse parse) {
+  return ParsedBy([parse](const std::string& text) -> Status {
+    const Result<std::vector<std::string>> parts = ParseList(text);
+    if (!parts) return parts.error();
+    const auto parsed = parse(*parts);
+    return parsed ? Status() : Status(parsed.error());
+  });
+}
+
 class Compare : public Command {
  public:
   void AddOptions(CLI::App& app) override {
@@ -55,10 +96,12 @@ class Compare : public Command {
         ->check(ParsedBy(ParseFormatWord))
         ->type_name("FORMAT");
     AddWords(app, "--formats", formats_, "To compare with it (default: int8,int4)")
+        ->check(PartsParsedBy(ParseFormats))
         ->type_name("FORMAT,...");
     AddWords(app, "--schemes", schemes_,
              "Also the reference with the layers' weights rounded: int8-tensor, int4-channel, "
              "int4-group32-zero, ... or all")
+        ->check(PartsParsedBy(ParseSchemes))
         ->type_name("NAME,...");
     app.add_flag("--weight-errors", weight_errors_,
                  "Cosine and relative error of the weights for each scheme; needs no text");
@@ -78,7 +121,7 @@ class Compare : public Command {
           "{} holds weights that are packed in one format; give the checkpoint they were made from",
           model_.directory)};
     }
-    const Result<std::vector<RoundingScheme>> schemes = Schemes();
+    const Result<std::vector<RoundingScheme>> schemes = ParseSchemes(schemes_);
     if (!schemes) return schemes.error();
     nlohmann::ordered_json json = {{"model", model_.directory}};
     const bool has_text = !text_options_.text_path.empty() || !text_options_.tokens_path.empty();
@@ -98,33 +141,13 @@ class Compare : public Command {
   }
 
  private:
-  Result<std::vector<RoundingScheme>> Schemes() const {
-    std::vector<RoundingScheme> schemes;
-    for (const std::string& name : schemes_) {
-      if (name == "all") {
-        schemes.assign(RoundingSchemes().begin(), RoundingSchemes().end());
-        continue;
-      }
-      const std::optional<RoundingScheme> scheme = evaluate::RoundingSchemeFromName(name);
-      if (!scheme) {
-        std::string names = "all";
-        for (const RoundingScheme& known : RoundingSchemes()) {
-          names += fmt::format(", {}", known.name);
-        }
-        return Error{fmt::format("{} is no scheme; there are {}", Quote(name), names)};
-      }
-      schemes.push_back(*scheme);
-    }
-    return schemes;
-  }
-
   Result<std::vector<Candidate>> Candidates(const std::vector<RoundingScheme>& schemes,
                                             const engine::FormatWishes& reference) const {
     std::vector<Candidate> candidates;
-    for (const std::string& word : formats_) {
-      const Result<engine::FormatWishes> formats = ParseFormatWord(word);
-      if (!formats) return formats.error();
-      candidates.push_back({.name = word, .formats = *formats});
+    const Result<std::vector<engine::FormatWishes>> formats = ParseFormats(formats_);
+    if (!formats) return formats.error();
+    for (size_t i = 0; i < formats->size(); ++i) {
+      candidates.push_back({.name = formats_[i], .formats = (*formats)[i]});
     }
     if (!schemes.empty() && kernels::IsInteger(*reference.weights)) {
       return Error{fmt::format(

@@ -36,7 +36,11 @@ void AddSamplingOptions(CLI::App& app, SamplingFlags& flags, std::string_view de
       ->type_name("R");
   AddNumber(app, "--seed", flags.seed, kAnySeed,
             "The same seed gives the same text (default: another each time)");
+  const auto check_stop = [](const std::string& text) {
+    return engine::CheckRequestOptions({.stop = {text}});
+  };
   app.add_option("--stop", flags.stop, "End before this text; may be repeated")
+      ->check(ParsedBy(check_stop))
       ->type_name("TEXT")
       ->allow_extra_args(false);  // or it would take MODEL, too
   app.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the end-of-text token");

@@ -19,9 +19,6 @@ constexpr int kDefaultWindow = 512;
 
 Result<std::vector<int32_t>> ReadTokens(const std::string& model_directory,
                                         const ScoredTextOptions& options) {
-  if (!options.tokens_path.empty() && !options.text_path.empty()) {
-    return Error{"--text and --tokens are both given; leave one out"};
-  }
   if (!options.tokens_path.empty()) return ReadTokenFile(options.tokens_path);
   if (options.text_path.empty()) return Error{"there is nothing to score; give --text or --tokens"};
   const Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_directory);
@@ -34,9 +31,10 @@ Result<std::vector<int32_t>> ReadTokens(const std::string& model_directory,
 }  // namespace
 
 void AddScoredTextOptions(CLI::App& app, ScoredTextOptions& options) {
-  AddPath(app, "--text", options.text_path, "The text ('-': stdin)");
+  CLI::Option* text = AddPath(app, "--text", options.text_path, "The text ('-': stdin)");
   AddPath(app, "--tokens", options.tokens_path,
-          "Token ids instead: decimal, or .npy of int32 or int64");
+          "Token ids instead: decimal, or .npy of int32 or int64")
+      ->excludes(text);
   AddNumber(app, "--window", options.window, {2, engine::kMaxContext},
             "Tokens per window (default: the context, at most 512)");
 }
