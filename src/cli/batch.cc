@@ -70,9 +70,6 @@ class Batch : public Command {
   bool left_out_a_part() const override { return num_refused_ > 0; }
 
   Status Run() override {
-    if (output_path_ == "-" && json_path_ == "-") {
-      return Error{"--output and --json cannot both be standard output; give one of them a file"};
-    }
     const Result<std::string> input = ReadText(input_path_);
     if (!input) return input.error();
     Result<BatchResults> results = BatchResults::Open(output_path_);

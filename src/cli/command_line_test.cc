@@ -1,6 +1,8 @@
 // What all commands have in common: their options, their help and what is said of a wrong line.
 #include "cli/command_line.h"
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -11,6 +13,8 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+namespace fs = std::filesystem;
 
 using CommandLineTest = CommandsTest;
 
@@ -55,8 +59,34 @@ TEST_F(CommandLineTest, TwoOptionsCannotNameTheSameFile) {
            {"batch", model_, "--input", file, "--output", file},
            {"run", model_, "--prompt", "x", "--trace", file, "--record-routing", file},
            {"logits", model_, "--tokens", file, "--out", file},
-           {"gantt", file, "--out", file}}) {
+           {"gantt", file, "--out", file},
+           {"perplexity", model_, "--text", file, "--json", same_file},
+           {"compare", model_, "--text", file, "--json", file},
+           {"encode", model_, "--text-file", file, "--out", file},
+           {"tokenize", model_, "--file", file, "--json", file}}) {
     EXPECT_THAT(ErrorOf(Run(words)), HasSubstr("same; give each a file of its own"));
+  }
+  // A text that spells the name of a file is none.
+  EXPECT_EQ(Run({"tokenize", model_, "--text", file, "--json", file}).status, kSuccess);
+}
+
+TEST_F(CommandLineTest, LinksToOneFileAreFoundOut) {
+  fs::create_symlink("new", Path("link"));
+  EXPECT_THAT(ErrorOf(Run({"run", model_, "--prompt", "x", "--trace", Path("new"), "--json",
+                           Path("link")})),
+              HasSubstr("both name"));
+  std::ofstream(Path("text")) << "some text";
+  fs::create_hard_link(Path("text"), Path("other"));
+  EXPECT_THAT(ErrorOf(Run({"tokenize", model_, "--file", Path("text"), "--json", Path("other")})),
+              HasSubstr("both name"));
+}
+
+TEST_F(CommandLineTest, StandardOutputTakesOneResult) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"batch", model_, "--input", "x", "--output", "-", "--json", "-"},
+           {"run", model_, "--prompt", "x", "--json", "-", "--trace", "-"},
+           {"run", model_, "--prompt", "x", "--trace", "-", "--record-routing", "-"}}) {
+    EXPECT_THAT(ErrorOf(Run(words)), HasSubstr("cannot both be standard output"));
   }
 }
 

@@ -151,7 +151,7 @@ TEST_F(BatchCommandTest, WritesToStandardOutput) {
   EXPECT_FALSE(fs::exists("-"));
   const Outcome both =
       Run({"batch", model_, "--input", Path("in.jsonl"), "--output", "-", "--json", "-"});
-  EXPECT_EQ(both.status, kFailure);
+  EXPECT_EQ(both.status, kUsage);
   EXPECT_THAT(both.err, HasSubstr("standard output"));
 }
 
@@ -214,10 +214,14 @@ TEST_F(BatchCommandTest, LeavesItsInputAloneWhereItIsTheOutput) {
     // By a name that does not show it.
     fs::remove(Path("link.jsonl"));
     fs::create_hard_link(Path("in.jsonl"), Path("link.jsonl"));
-    const Outcome outcome = RunBatch("link.jsonl");
+    EXPECT_EQ(RunBatch("link.jsonl").status, kUsage);
+    EXPECT_EQ(Read("in.jsonl"), input);
+    // The requests of another run are no results either.
+    fs::copy_file(Path("in.jsonl"), Path("copy.jsonl"), fs::copy_options::overwrite_existing);
+    const Outcome outcome = RunBatch("copy.jsonl");
     EXPECT_EQ(outcome.status, kFailure);
     EXPECT_THAT(outcome.err, HasSubstr("something else than batch results"));
-    EXPECT_EQ(Read("in.jsonl"), input);
+    EXPECT_EQ(Read("copy.jsonl"), input);
   }
 }
 

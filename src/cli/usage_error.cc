@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/closest_name.h"
@@ -93,28 +93,74 @@ std::string DescribeParseError(const CLI::ParseError& error) {
   return std::string(what);
 }
 
-Status CheckFiles(const CLI::App& command) {
-  static constexpr const char* kWritten[] = {"--out", "--output", "--json", "--trace",
-                                             "--record-routing"};
-  static constexpr const char* kRead[] = {"--input", "--plan", "--prompt-file", "--tokens",
-                                          "TRACE"};
-  std::map<std::filesystem::path, const char*> seen;
-  Status status;
-  const auto see = [&](const char* name, bool is_written) {
-    const CLI::Option* option = command.get_option_no_throw(name);
-    if (option == nullptr || option->count() == 0 || option->results().front() == "-") return;
+// Where writing to `path` ends: links are followed, also one to a file that is not there yet.
+std::filesystem::path WrittenPlace(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as the system follows
+  std::error_code error;
+  for (int links = 0; links < kMostLinks && is_symlink(path, error); ++links) {
+    path = path.parent_path() / read_symlink(path, error);
+  }
+  std::filesystem::path place = weakly_canonical(path, error);
+  return error ? path : place;
+}
+
+// --text is the path of a text where it takes a FILE, and the text itself elsewhere; --out may be a
+// directory.
+bool NamesFile(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type.empty() || type.starts_with("FILE");
+}
+
+class NamedFiles {
+ public:
+  explicit NamedFiles(const CLI::App& command) : command_(command) {}
+
+  // Error: another option that has been seen names the same file, and this one is written.
+  Status See(const char* name, bool is_written) {
+    const CLI::Option* option = command_.get_option_no_throw(name);
+    if (option == nullptr || option->count() == 0 || !NamesFile(*option)) return {};
+    const std::string& given = option->results().front();
+    if (given == "-") return is_written ? SeeOutput(name) : Status();
+    const std::filesystem::path path = WrittenPlace(given);
     std::error_code error;
-    const auto path = std::filesystem::weakly_canonical(option->results().front(), error);
     // Streams and devices may have several users.
-    if (error || (exists(path, error) && !is_regular_file(path, error))) return;
-    const auto [other, is_new] = seen.emplace(path, name);
-    if (is_new || !is_written) return;
-    status = Error{fmt::format("{} and {} both name {}; give each a file of its own", other->second,
-                               name, Printable(option->results().front()))};
-  };
-  for (const char* name : kRead) see(name, false);
-  for (const char* name : kWritten) see(name, true);
-  return status;
+    if (exists(path, error) && !is_regular_file(path, error)) return {};
+    for (const auto& [other, other_path] : seen_) {
+      // Two names of one file are found by the second question, which only files that are there
+      // answer.
+      if (!is_written || (path != other_path && !equivalent(path, other_path, error))) continue;
+      return Error{fmt::format("{} and {} both name {}; give each a file of its own", other, name,
+                               Printable(given))};
+    }
+    seen_.emplace_back(name, path);
+    return {};
+  }
+
+ private:
+  Status SeeOutput(const char* name) {
+    if (output_ != nullptr) {
+      return Error{fmt::format("{} and {} cannot both be standard output; give one of them a file",
+                               output_, name)};
+    }
+    output_ = name;
+    return {};
+  }
+
+  const CLI::App& command_;
+  std::vector<std::pair<const char*, std::filesystem::path>> seen_;
+  const char* output_ = nullptr;  // the option that writes to standard output
+};
+
+Status CheckFiles(const CLI::App& command) {
+  NamedFiles files(command);
+  for (const char* name : {"--input", "--plan", "--prompt-file", "--text", "--text-file", "--file",
+                           "--tokens", "TRACE"}) {
+    if (Status seen = files.See(name, false); !seen) return seen;
+  }
+  for (const char* name : {"--out", "--output", "--json", "--trace", "--record-routing"}) {
+    if (Status seen = files.See(name, true); !seen) return seen;
+  }
+  return {};
 }
 
 // Groups of columns that the chosen weights do not have.

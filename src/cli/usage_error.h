@@ -15,7 +15,7 @@ namespace convene::cli {
 Status CheckWords(const CLI::App& app, std::span<const char* const> words);
 
 // Error: options of `command`, parsed, that do not go together: two that name one file to write, or
-// one to write and to read; groups of int4 beside other weights.
+// one to write and to read; two that write to standard output; groups of int4 beside other weights.
 Status CheckTogether(const CLI::App& command);
 
 // What to say of `error`, which `app.parse` threw.
