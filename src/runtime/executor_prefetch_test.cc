@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "runtime/executor_test.h"
 
@@ -130,7 +131,8 @@ TEST(ExecutorPrefetch, AnotherProgramDiscardsWhatWasDoneAhead) {
   Executor executor(/*background=*/true, {{0}});
   std::atomic<bool> is_slow = true;
   work.on_lane = [&](TaskId id) {
-    // Under way when the other program comes: it is waited for.
+    // Most of the time under way when the other program comes: it is waited for. On a busy machine
+    // it has ended, and the one behind it has begun.
     if (id == 2 && is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(3));
     return Status();
   };
@@ -138,22 +140,24 @@ TEST(ExecutorPrefetch, AnotherProgramDiscardsWhatWasDoneAhead) {
   WaitUntil(work.num_ended, 2);  // both are staged
   while (work.begun().size() < 3) std::this_thread::yield();
   ASSERT_TRUE(executor.Run(other_program, other_work).ok());
-  EXPECT_THAT(work.begun(), testing::UnorderedElementsAre(0, 1, 2));
-  EXPECT_THAT(work.discarded, testing::UnorderedElementsAre(0, 1, 2));
+  const std::vector<TaskId> ahead = work.begun();
+  const int64_t num_ahead = std::ssize(ahead);
+  EXPECT_THAT(ahead, testing::IsSupersetOf({0, 1, 2}));
+  EXPECT_THAT(work.discarded, testing::UnorderedElementsAreArray(ahead));
   EXPECT_THAT(other_work.discarded, IsEmpty());
   EXPECT_EQ(std::ssize(other_work.begun()), 2);
   ExpectInOrder(another, executor.timeline(), 0);
 
   is_slow = false;
   ASSERT_TRUE(executor.Run(program, work).ok());
-  EXPECT_EQ(std::ssize(work.begun()), 3 + 8) << "all of it again";
+  EXPECT_EQ(std::ssize(work.begun()), num_ahead + 8) << "all of it again";
   // Of other work the same program is another step.
   executor.Prefetch(program, work);
-  WaitUntil(work.num_ended, 3 + 6 + 4);
+  WaitUntil(work.num_ended, static_cast<int>(num_ahead) + 6 + 4);
   CountingWork new_work(schedule);
   ASSERT_TRUE(executor.Run(program, new_work).ok());
   EXPECT_EQ(std::ssize(new_work.begun()), 8);
-  EXPECT_EQ(std::ssize(work.discarded), 3 + 4);
+  EXPECT_EQ(std::ssize(work.discarded), num_ahead + 4);
 }
 
 TEST(ExecutorPrefetch, WhatFailedAheadOfAnotherProgramIsForgotten) {
