@@ -24,37 +24,21 @@ std::optional<int> OnlyOneOf(hwloc_const_nodeset_t nodes) {
   return hwloc_bitmap_first(nodes);
 }
 
-PagePolicy ReadPagePolicy(hwloc_topology_t machine) {
-  if (const auto node = OnlyOneOf(hwloc_topology_get_allowed_nodeset(machine))) {
-    return {.is_local = false, .node = node, .is_strict = true};
-  }
+// Unset: each page lies on the node of the thread that first writes it.
+std::optional<NumaHome> ReadPagePolicy(hwloc_topology_t machine) {
+  const auto allowed = OnlyOneOf(hwloc_topology_get_allowed_nodeset(machine));
+  if (allowed) return NumaHome{allowed, true};
   const HwlocBitmap nodes(hwloc_bitmap_alloc());
-  hwloc_membind_policy_t policy = HWLOC_MEMBIND_DEFAULT;
+  hwloc_membind_policy_t policy = HWLOC_MEMBIND_FIRSTTOUCH;
   const int told = hwloc_get_membind(machine, nodes.get(), &policy,
                                      HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET);
-  if (told != 0 || policy == HWLOC_MEMBIND_DEFAULT || policy == HWLOC_MEMBIND_FIRSTTOUCH) return {};
+  if (told != 0 || policy == HWLOC_MEMBIND_FIRSTTOUCH) return std::nullopt;
   // hwloc tells a node that is only preferred like one to which memory is bound.
   int mode = MPOL_DEFAULT;
-  const bool is_known = syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0;
-  return {.is_local = false,
-          .node = OnlyOneOf(nodes.get()),
-          .is_strict = is_known && (mode & ~MPOL_MODE_FLAGS) == MPOL_BIND};
-}
-
-NumaHome HomeIn(hwloc_topology_t machine, const std::vector<int>& cpus, const PagePolicy& policy) {
-  // Nodes that this process may not use are still nodes.
-  if (OnlyOneOf(hwloc_topology_get_complete_nodeset(machine))) return {};
-  if (!policy.is_local) return {policy.node, policy.node && policy.is_strict};
-  const HwlocBitmap cpu_set = SetOf(cpus);
-  NumaHome home;
-  for (hwloc_obj_t node = nullptr;
-       (node = hwloc_get_next_obj_by_type(machine, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
-    if (node->attr->numanode.local_memory == 0) continue;
-    if (!hwloc_bitmap_intersects(node->cpuset, cpu_set.get())) continue;
-    if (home.node || !hwloc_bitmap_isincluded(cpu_set.get(), node->cpuset)) return {};
-    home.node = static_cast<int>(node->os_index);
-  }
-  return home;
+  const bool is_strict = syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0 &&
+                         (mode & ~MPOL_MODE_FLAGS) == MPOL_BIND;
+  const std::optional<int> node = OnlyOneOf(nodes.get());
+  return NumaHome{node, node && is_strict};
 }
 
 }  // namespace
@@ -79,17 +63,24 @@ Result<int> PlaceMemory(std::span<std::byte> memory, const std::vector<int>& cpu
   return num_nodes;
 }
 
-Result<NumaHome> HomeOf(const std::vector<int>& cpus) {
-  const Result<HwlocTopology> machine = LoadHwlocTopology(nullptr);
+Result<NumaHome> HomeOf(const std::vector<int>& cpus, const char* synthetic) {
+  const Result<HwlocTopology> machine = LoadHwlocTopology(synthetic);
   if (!machine) return machine.error();
-  return HomeIn(machine->get(), cpus, ReadPagePolicy(machine->get()));
-}
-
-Result<NumaHome> SyntheticHome(const std::string& description, const std::vector<int>& cpus,
-                               const PagePolicy& policy) {
-  const Result<HwlocTopology> machine = LoadHwlocTopology(description.c_str());
-  if (!machine) return machine.error();
-  return HomeIn(machine->get(), cpus, policy);
+  // Nodes that this process may not use are still nodes.
+  if (OnlyOneOf(hwloc_topology_get_complete_nodeset(machine->get()))) return NumaHome{};
+  if (synthetic == nullptr) {
+    if (const auto told = ReadPagePolicy(machine->get())) return *told;
+  }
+  const HwlocBitmap cpu_set = SetOf(cpus);
+  NumaHome home;
+  for (hwloc_obj_t node = nullptr;
+       (node = hwloc_get_next_obj_by_type(machine->get(), HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    if (node->attr->numanode.local_memory == 0) continue;
+    if (!hwloc_bitmap_intersects(node->cpuset, cpu_set.get())) continue;
+    if (home.node || !hwloc_bitmap_isincluded(cpu_set.get(), node->cpuset)) return NumaHome{};
+    home.node = static_cast<int>(node->os_index);
+  }
+  return home;
 }
 
 }  // namespace convene::hardware

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -24,24 +23,15 @@ enum class NumaPolicy {
 Result<int> PlaceMemory(std::span<std::byte> memory, const std::vector<int>& cpus,
                         NumaPolicy policy);
 
-// What the system was told of the pages of this process, by numactl, a launcher or a control group.
-struct PagePolicy {
-  bool is_local = true;          // each lies on the node of the thread that first writes it
-  std::optional<int> node = {};  // otherwise: the one on which they lie; unset: there are several
-  bool is_strict = false;        // never on another, also when that one is full
-};
-
 // The node on which the pages lie that threads on some CPUs write.
 struct NumaHome {
   std::optional<int> node = {};  // unset: on several, or the machine has one alone
   bool is_bound = false;         // otherwise pages spill over to other nodes once that one is full
 };
 
-// Of pages without a policy of their own. Error: hwloc cannot read the machine.
-Result<NumaHome> HomeOf(const std::vector<int>& cpus);
-
-// On an invented machine (SyntheticTopology of topology.h), for tests.
-Result<NumaHome> SyntheticHome(const std::string& description, const std::vector<int>& cpus,
-                               const PagePolicy& policy);
+// Of pages without a policy of their own: where numactl, a launcher or a control group has bound
+// them, otherwise on the node of all `cpus`. `synthetic`: on an invented machine (topology.h),
+// where nothing is bound. Error: hwloc cannot read the machine.
+Result<NumaHome> HomeOf(const std::vector<int>& cpus, const char* synthetic = nullptr);
 
 }  // namespace convene::hardware

@@ -39,7 +39,7 @@ TEST(PlaceMemory, ThreadsOfOneNodeNeedNoInterleaving) {
 constexpr const char* kTwoNodes = "numa:2 core:2 pu:1";
 
 std::optional<int> NodeOf(const char* machine, const std::vector<int>& cpus) {
-  const Result<NumaHome> home = SyntheticHome(machine, cpus, {});
+  const Result<NumaHome> home = HomeOf(cpus, machine);
   EXPECT_TRUE(home) << home.error().message;
   EXPECT_FALSE(home->is_bound) << "nobody has bound memory";
   return home->node;
@@ -51,22 +51,7 @@ TEST(HomeOf, IsTheOneNodeOfAllThreads) {
   EXPECT_EQ(NodeOf(kTwoNodes, {1, 2}), std::nullopt) << "pages lie where they are first written";
   EXPECT_EQ(NodeOf("numa:1 core:4 pu:1", {0}), std::nullopt) << "there is nothing to tell";
   EXPECT_EQ(NodeOf("pack:2 [numa] [numa] core:2 pu:1", {0}), std::nullopt) << "two are as near";
-  EXPECT_FALSE(SyntheticHome("no machine", {0}, {}));
-}
-
-TEST(HomeOf, IsWhereAPolicyPutsPages) {
-  const auto home = [](const PagePolicy& policy) { return *SyntheticHome(kTwoNodes, {0}, policy); };
-  const NumaHome bound = home({.is_local = false, .node = 1, .is_strict = true});
-  EXPECT_EQ(bound.node, 1);
-  EXPECT_TRUE(bound.is_bound);
-  const NumaHome preferred = home({.is_local = false, .node = 1});
-  EXPECT_EQ(preferred.node, 1);
-  EXPECT_FALSE(preferred.is_bound);
-  for (const bool is_strict : {false, true}) {
-    const NumaHome several = home({.is_local = false, .is_strict = is_strict});
-    EXPECT_EQ(several.node, std::nullopt);
-    EXPECT_FALSE(several.is_bound);
-  }
+  EXPECT_FALSE(HomeOf({0}, "no machine"));
 }
 
 TEST(HomeOf, OfThisMachineIsOneOfItsNodes) {

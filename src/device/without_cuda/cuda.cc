@@ -4,18 +4,13 @@
 
 namespace convene::device {
 
-namespace {
-
-Error WithoutCuda(int gpu) {
+Result<std::unique_ptr<Device>> MakeCudaDevice(int gpu) {
   return Unavailable(fmt::format(
       "GPU {} was asked for, but this build of convene has no CUDA; leave that out: the "
       "CPU is used where no device is asked for",
       gpu));
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Device>> MakeCudaDevice(int gpu) { return WithoutCuda(gpu); }
-Result<DeviceBytes> CudaBytes(int gpu) { return WithoutCuda(gpu); }
+Result<DeviceBytes> CudaBytes(int gpu) { return MakeCudaDevice(gpu).error(); }
 
 }  // namespace convene::device
