@@ -14,13 +14,13 @@
 
 #include "base/check.h"
 #include "base/environment.h"
-#include "bench/invented_model.h"
 #include "bench/scenario_figures.h"
 #include "bench/scenario_variant.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
+#include "evaluate/invented_model.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
@@ -33,7 +33,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  ModelShape shape;
+  evaluate::ModelShape shape;
   std::string layout = "attention=dp2,experts=ep2";
   std::vector<std::string> plans;
   std::vector<int> tokens = {512};  // of each group of ranks
@@ -74,16 +74,17 @@ class Bench {
   }
 
  private:
-  Result<InventedModel*> ModelOf(const strategy::Layout& layout) {
+  Result<evaluate::InventedModel*> ModelOf(const strategy::Layout& layout) {
     const std::string key = plan::ToText(layout);
     if (const auto found = models_.find(key); found != models_.end()) return found->second.get();
-    auto model = InventedModel::Create(options_.shape, layout, group_.rank());
+    auto model = evaluate::InventedModel::Create(evaluate::InventSpec(options_.shape), {},
+                                                 layout, group_.rank(), ledger_);
     const Status mine = model ? Status() : Status(model.error());
     if (const Status all = comm::AgreeOnSuccess(group_, mine); !all) return all.error();
     return models_.emplace(key, *std::move(model)).first->second.get();
   }
 
-  Result<runtime::Transformer> Transformer(InventedModel& model, const Variant& variant, int tokens,
+  Result<runtime::Transformer> Transformer(evaluate::InventedModel& model, const Variant& variant, int tokens,
                                            double skew) {
     runtime::TransformerOptions options{
         .max_step_tokens = tokens,
@@ -108,7 +109,7 @@ class Bench {
   }
 
   // What the planner says of a plan, on rates measured once; and its choice, where it is asked for.
-  Status Predict(InventedModel& model, int tokens, Variant& variant) {
+  Status Predict(evaluate::InventedModel& model, int tokens, Variant& variant) {
     if (!options_.predict || group_.size() == 1) return {};
     if (!rates_) {
       const Result<planner::StepRates> rates = engine::MeasureStepRates(
@@ -166,7 +167,7 @@ class Bench {
     std::vector<Series> all;
     for (const double skew : options_.skews) {
       for (Variant variant : variants) {
-        const Result<InventedModel*> model = ModelOf(variant.plan.layout);
+        const Result<evaluate::InventedModel*> model = ModelOf(variant.plan.layout);
         if (!model) return model.error();
         if (Status predicted = Predict(**model, tokens, variant); !predicted) return predicted;
         Result<runtime::Transformer> transformer = Transformer(**model, variant, tokens, skew);
@@ -267,7 +268,7 @@ class Bench {
   const kernels::KernelSet& kernels_;
   std::unique_ptr<device::Device> device_;
   memory::Ledger ledger_;  // without a limit
-  std::map<std::string, std::unique_ptr<InventedModel>> models_;
+  std::map<std::string, std::unique_ptr<evaluate::InventedModel>> models_;
   std::optional<planner::StepRates> rates_;
   Json points_ = Json::array();
   uint64_t state_ = 88172645463325252;

@@ -38,6 +38,9 @@ class Command {
   // the machine alone: for commands that measure or compute long.
   virtual bool refuses_ranks() const { return false; }
 
+  // Whether every rank Runs it: those but rank 0 write nothing, and errors are the same on all.
+  virtual bool runs_on_all_ranks() const { return false; }
+
   // The ranks that this process was started with, itself rank 0; before Run.
   void UseRanks(comm::Group* ranks) { ranks_ = ranks; }
 

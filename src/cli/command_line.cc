@@ -164,8 +164,14 @@ int RunOnRanks(const ParsedLine& line) {
   if (line.help) return speaks ? Report(ShowOutput(*line.help)) : kSuccess;
   NoteOtherOptions(**ranks, *line.chosen->parser);
   std::unique_ptr<Command>& command = line.chosen->command;
-  if (!speaks) return Follow(**ranks, command->model_directory());
   command->UseRanks(ranks->get());
+  if (command->runs_on_all_ranks()) {
+    const Status status = command->Run();
+    const Status flushed = FlushOutput();
+    if (!speaks) return status ? kSuccess : kFailure;
+    return Report(status ? flushed : status);
+  }
+  if (!speaks) return Follow(**ranks, command->model_directory());
   Status status = CheckModel(*line.chosen->parser);
   if (status) status = CheckRanks(*line.chosen, (*ranks)->size());
   if (status) status = command->Run();

@@ -9,11 +9,17 @@
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/units.h"
+#include "base/quote.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/text_table.h"
 #include "cli/value_options.h"
+#include "comm/agree.h"
+#include "cost/machine_profile.h"
+#include "evaluate/machine_profile_file.h"
 #include "evaluate/measure_machine.h"
+#include "evaluate/measure_steps.h"
 #include "kernels/choose_kernels.h"
 #include "kernels/streaming_choice.h"
 
@@ -69,6 +75,39 @@ std::string Describe(const hardware::Profile& profile) {
   return text;
 }
 
+std::string DescribeCosts(const cost::StepCosts& costs) {
+  TextTable table;
+  table.AddRow({"kind of task", "points", "held out: median error", "95 %", "bias", "R²"});
+  table.AddRule();
+  const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
+  const auto add = [&](std::string name, const cost::HeldOut& held_out) {
+    table.AddRow({std::move(name), fmt::to_string(held_out.num_points),
+                  percent(held_out.median_error), percent(held_out.p95_error),
+                  fmt::format("{:+.1f} %", 100 * held_out.bias),
+                  fmt::format("{:.4f}", held_out.r2)});
+  };
+  for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
+    if (!costs.held_out[kind]) continue;
+    add(std::string(schedule::Name(static_cast<schedule::TaskKind>(kind))),
+        *costs.held_out[kind]);
+  }
+  std::string text = fmt::format(
+      "\nsteps on {} of {} with weights in {}, memory {:.1f} GB/s each, {:.2f} ms besides tasks\n{}",
+      FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
+      FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
+      costs.reference.read_bytes_per_second / 1e9, 1e3 * costs.step_once, table.Format());
+  if (costs.num_ranks > 1) {
+    const cost::ExchangeCost& exchange = costs.exchange;
+    const double per_byte = exchange.per_most_byte + exchange.per_total_byte;
+    text += fmt::format(
+        "exchanges     {:.0f} µs and {:.1f} MB/s alone; beside computation {:.0f} µs later, and "
+        "{:.2f} ns of a core for each byte\n",
+        1e6 * exchange.once, per_byte > 0 ? 1e-6 / per_byte : 0, 1e6 * exchange.once_beside,
+        1e9 * exchange.core_seconds_per_byte);
+  }
+  return text;
+}
+
 class Measure : public Command {
  public:
   void AddOptions(CLI::App& app) override {
@@ -79,15 +118,24 @@ class Measure : public Command {
     AddPath(app, "--disk", options_.disk_directory,
             "Directory whose disk is measured; must exist (default: where the profile is kept)")
         ->type_name("DIR");
+    AddPath(app, "-o,--out", out_path_,
+            "Write the profile to this file, and leave the kept one alone")
+        ->type_name("FILE");
+    app.add_option("--steps", step_formats_,
+                   "Formats of weights whose steps are measured: f32, bf16, int8, int4, or none "
+                   "(default: bf16,int8,int4)")
+        ->delimiter(',')
+        ->type_name("FORMATS");
     AddJsonOption(app, json_path_);
   }
 
-  bool refuses_ranks() const override { return true; }
+  bool runs_on_all_ranks() const override { return true; }
 
   Status Run() override {
     options_.disk_is_required = !options_.disk_directory.empty();
     if (!options_.disk_is_required) options_.disk_directory = CacheDirectory();
-
+    std::vector<kernels::WeightFormat> formats;
+    if (Status known = ParseFormats(&formats); !known) return known;
     const Result<hardware::Topology> topology = hardware::ReadTopology();
     if (!topology) return topology.error();
     const Result<hardware::Isa> isa = hardware::ChooseIsa();
@@ -99,25 +147,86 @@ class Measure : public Command {
     if (!kernels) return kernels.error();
     options_.choices_of = *kernels;
     hardware::ThreadPool pool(*std::move(cpus));
-    if (const Status started = pool.started(); !started) return started.error();
-    const Result<hardware::Profile> profile =
-        evaluate::MeasureMachine(*topology, pool, *isa, options_);
-    if (!profile) return profile.error();
-
-    if (const Status told = WriteReport(json_path_, Describe(*profile)); !told) return told;
-    for (const std::string& reason : hardware::UnsupportedIsas()) {
-      PrintNote("not usable here: {}\n", reason);
+    if (const Status started = comm::AgreeOnSuccess(*ranks(), pool.started()); !started) {
+      return started;
     }
-    const std::string path = hardware::ProfilePath();
-    if (const Status saved = hardware::SaveProfile(*profile, path); !saved) return saved;
-    PrintNote("kept in {}\n", path);
-    return WriteJson(json_path_, hardware::ToJson(*profile));
+    cost::MachineProfile profile;
+    if (Status measured = MeasureRankZero(*topology, pool, *isa, &profile); !measured) {
+      return measured;
+    }
+    for (const kernels::WeightFormat format : formats) {
+      if (Status done = MeasureFormat(format, pool, **kernels, *isa, &profile); !done) return done;
+    }
+    return speaks() ? Keep(std::move(profile)) : Status();
   }
 
  private:
+  bool speaks() const { return ranks()->rank() == 0; }
+
+  Status ParseFormats(std::vector<kernels::WeightFormat>* formats) const {
+    if (step_formats_ == std::vector<std::string>{"none"}) return {};
+    for (const std::string& name : step_formats_) {
+      const auto format = kernels::WeightFormatFromName(name);
+      if (!format) {
+        return Error{fmt::format("--steps: {} is no format of weights; write some of f32, bf16, "
+                                 "int8 and int4 with commas, or none",
+                                 Printable(name))};
+      }
+      formats->push_back(*format);
+    }
+    return {};
+  }
+
+  // The machine as one rank has it; the others wait, so that it is alone.
+  Status MeasureRankZero(const hardware::Topology& topology, hardware::ThreadPool& pool,
+                         hardware::Isa isa, cost::MachineProfile* profile) {
+    Status measured;
+    if (speaks()) {
+      Result<hardware::Profile> machine =
+          evaluate::MeasureMachine(topology, pool, isa, options_);
+      measured = machine ? Status() : Status(machine.error());
+      if (machine) {
+        profile->machine = *std::move(machine);
+        measured = WriteReport(json_path_, Describe(profile->machine));
+      }
+    }
+    return comm::AgreeOnSuccess(*ranks(), measured);
+  }
+
+  Status MeasureFormat(kernels::WeightFormat format, hardware::ThreadPool& pool,
+                       const kernels::KernelSet& kernels, hardware::Isa isa,
+                       cost::MachineProfile* profile) {
+    if (speaks()) {
+      PrintNote("steps with weights in {}: about half a minute\n", kernels::Name(format));
+    }
+    const bool one_host = LocalRankFromLauncher().count == ranks()->size();
+    const Result<cost::StepCosts> costs = evaluate::MeasureSteps(
+        *ranks(), pool, kernels, isa,
+        {.weights = format,
+         .wire = one_host ? comm::WireFormat::kF32 : comm::WireFormat::kBf16});
+    if (!costs) return costs.error();
+    if (!speaks()) return {};
+    profile->steps.push_back(*costs);
+    return WriteReport(json_path_, DescribeCosts(*costs));
+  }
+
+  Status Keep(cost::MachineProfile profile) const {
+    for (const std::string& reason : hardware::UnsupportedIsas()) {
+      PrintNote("not usable here: {}\n", reason);
+    }
+    const std::string path = out_path_.empty() ? hardware::ProfilePath() : out_path_;
+    if (out_path_.empty()) profile = evaluate::WithKept(std::move(profile), path);
+    const nlohmann::ordered_json json = cost::ToJson(profile);
+    if (const Status saved = hardware::SaveProfileJson(json, path); !saved) return saved;
+    PrintNote("kept in {}\n", path);
+    return WriteJson(json_path_, json);
+  }
+
   std::optional<int> num_threads_;
   evaluate::MeasureOptions options_;
   std::string json_path_;
+  std::string out_path_;
+  std::vector<std::string> step_formats_ = {"bf16", "int8", "int4"};
 };
 
 }  // namespace

@@ -181,7 +181,6 @@ std::vector<std::vector<int>> CutIntoChunks(int first, int count, int num_chunks
 
 ExpectedSizes::ExpectedSizes(ExpectedRouting routing) : routing_(std::move(routing)) {
   if (routing_.tokens.empty()) routing_.tokens = routing_.rows;
-  all_rows_ = std::accumulate(routing_.rows.begin(), routing_.rows.end(), 0.0);
   for (const ExpertShares& shares : routing_.shares) {
     if (shares.empty()) {
       odds_.emplace_back();  // a layer without experts
@@ -212,9 +211,15 @@ double ExpectedSizes::at(const Size& size) const {
     case SizeKind::kRows:
       return Part(routing_.rows, size.from, size);
     case SizeKind::kTokens:
-      return Part(routing_.tokens, size.from, size);
+      return size.wanted ? AttentionAt(size) : Part(routing_.tokens, size.from, size);
     case SizeKind::kKeys:
-      return Part(routing_.keys, size.from, size);
+    case SizeKind::kCached:
+    case SizeKind::kExpandedTokens:
+    case SizeKind::kExpandedKeys:
+    case SizeKind::kExpandedCached:
+    case SizeKind::kInputKeys:
+    case SizeKind::kInputCached:
+      return AttentionAt(size);
     case SizeKind::kWanted:
       return Part(routing_.wanted, size.from, size);
     case SizeKind::kSent:
@@ -234,12 +239,29 @@ double ExpectedSizes::Part(const std::vector<double>& by_rank, int rank, const S
   return size.micro_batch < 0 ? all : all / routing_.micro_batches;
 }
 
+double ExpectedSizes::AttentionAt(const Size& size) const {
+  if (!routing_.attention) return 0;
+  Size whole = size;
+  whole.micro_batch = -1;
+  const double all = routing_.attention(whole);
+  return size.micro_batch < 0 ? all : all / routing_.micro_batches;
+}
+
+double ExpectedSizes::RoutedRows(int rank, const Size& size) const {
+  const bool is_pruned = size.layer >= 0 && size.layer == routing_.pruned_layer;
+  const std::vector<double>& rows = is_pruned ? routing_.wanted : routing_.rows;
+  if (rank >= 0) return Part(rows, rank, size);
+  double sum = 0;
+  for (int each = 0; each < static_cast<int>(rows.size()); ++each) sum += Part(rows, each, size);
+  return sum;
+}
+
 double ExpectedSizes::Returned(const Size& size, bool sent) const {
   const int owner = sent ? size.from : size.to;
   const int visited = sent ? size.to : size.from;
   const size_t entry = routing_.shares.size() == 1 ? 0 : static_cast<size_t>(size.layer);
   const RankOdds& odds = odds_.at(entry).at(visited);
-  const double rows = Part(routing_.rows, owner, size);
+  const double rows = RoutedRows(owner, size);
   if (size.chunk < 0) return rows * odds.any;
   if (routing_.token_chunks > 1) return rows * odds.any / routing_.token_chunks;
   return rows * (sent ? odds.first : odds.last).at(size.chunk);
@@ -247,9 +269,9 @@ double ExpectedSizes::Returned(const Size& size, bool sent) const {
 
 // The rows whose visits to rank `size.from` are computed in the chunk.
 double ExpectedSizes::RowsAt(const Size& size) const {
-  const double all = size.micro_batch < 0 ? all_rows_ : all_rows_ / routing_.micro_batches;
+  const double all = RoutedRows(-1, size);
   if (size.chunk < 0 || routing_.token_chunks <= 1) return all;
-  const double own = Part(routing_.rows, size.from, size);
+  const double own = RoutedRows(size.from, size);
   return size.chunk < routing_.token_chunks ? (all - own) / routing_.token_chunks : own / 2;
 }
 

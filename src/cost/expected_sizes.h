@@ -36,8 +36,12 @@ struct ExpectedRouting {
   int micro_batches = 1;
   std::vector<double> rows = {};    // by rank, as are the next; none: 0
   std::vector<double> tokens = {};  // none: as rows
-  std::vector<double> keys = {};
   std::vector<double> wanted = {};
+  // Of this layer only wanted rows are routed (strategy::StepOptions::prunes_last_layer).
+  int pruned_layer = -1;
+  // Of what attention sees (SizeKind::kKeys and those after it), where somebody asks for it; of a
+  // whole step.
+  Sizes attention = {};
 };
 
 // A rank's experts, `count` from `first` on, evenly over chunks.
@@ -62,13 +66,15 @@ class ExpectedSizes {
   const ExpertShares& shares(int layer) const;
   // Of a rank's rows, tokens, keys or wanted rows, those of the size's micro-batch.
   double Part(const std::vector<double>& by_rank, int rank, const schedule::Size& size) const;
+  // Own rows of a rank that are routed in the size's layer and micro-batch; of -1: of all ranks.
+  double RoutedRows(int rank, const schedule::Size& size) const;
   double RowsAt(const schedule::Size& size) const;
+  double AttentionAt(const schedule::Size& size) const;
   double Returned(const schedule::Size& size, bool sent) const;
   double Slots(const schedule::Size& size) const;
   double Experts(const schedule::Size& size) const;
 
   ExpectedRouting routing_;
-  double all_rows_ = 0;
   std::vector<std::vector<RankOdds>> odds_;  // by entry of shares, and rank
 };
 

@@ -73,13 +73,26 @@ TEST(ExpectedSizes, CutByTokensChunksFromOtherRanksAreAlike) {
 
 TEST(ExpectedSizes, RowsTokensKeysAndWantedAreThoseGiven) {
   ExpectedRouting routing = Uniform(4, 1, 2, 1, 5);
-  routing.keys = {100, 200};
+  routing.attention = [](const schedule::Size& size) { return size.from == 1 ? 200.0 : 100.0; };
   routing.wanted = {1, 0};
   const ExpectedSizes sizes(routing);
   EXPECT_EQ(sizes.at({SizeKind::kRows, -1, -1, 1}), 5);
   EXPECT_EQ(sizes.at({SizeKind::kTokens, -1, -1, 1}), 5);
   EXPECT_EQ(sizes.at({SizeKind::kKeys, -1, -1, 1}), 200);
   EXPECT_EQ(sizes.at({SizeKind::kWanted, -1, -1, 0}), 1);
+}
+
+TEST(ExpectedSizes, APrunedLayerRoutesWantedRowsOnly) {
+  ExpectedRouting routing = Uniform(4, 1, 2, 1, 8);
+  routing.wanted = {2, 0};
+  routing.pruned_layer = 1;
+  const ExpectedSizes sizes(routing);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 0, -1, 1, 0}), 4, 1e-12);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 1, -1, 1, 0}), 0, 1e-12);
+  EXPECT_NEAR(sizes.at({SizeKind::kSent, 1, -1, 0, 1}), 1, 1e-12);
+  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 0, -1, 0}), 8, 1e-12);
+  EXPECT_NEAR(sizes.at({SizeKind::kSlots, 1, -1, 0}), 1, 1e-12);
+  EXPECT_NEAR(sizes.at({SizeKind::kExperts, 1, -1, 0}), 2 * (1 - std::pow(0.75, 2)), 1e-12);
 }
 
 TEST(ExpectedSizes, AllTokensToOneExpertGoToItsRank) {

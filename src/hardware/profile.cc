@@ -138,6 +138,10 @@ Result<Profile> ProfileFromJson(const json& object) {
 std::string ProfilePath() { return CacheDirectory() + "/profile.json"; }
 
 Status SaveProfile(const Profile& profile, const std::string& path) {
+  return SaveProfileJson(ToJson(profile), path);
+}
+
+Status SaveProfileJson(const json& profile, const std::string& path) {
   std::error_code failure;
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();
   if (!directory.empty()) std::filesystem::create_directories(directory, failure);
@@ -149,7 +153,7 @@ Status SaveProfile(const Profile& profile, const std::string& path) {
   if (fd < 0) return CannotSave(path, errno);
   // Names of CPUs and directories need not be UTF-8.
   const std::string text =
-      ToJson(profile).dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+      profile.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   int error = WriteAll(fd, text);
   if (error == 0 && fsync(fd) != 0) error = errno;
   if (fchmod(fd, 0644) != 0 && error == 0) error = errno;

@@ -1,30 +1,68 @@
 #include "runtime/record_sizes.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <vector>
+
+#include "strategy/attention_sizes.h"
 
 namespace convene::runtime {
 
 using enum schedule::SizeKind;
 
-void RecordRows(const device::Frame& frame, int rank, int micro_batch, bool encoder,
+namespace {
+
+std::vector<strategy::SequenceRows> SequencesOf(const device::StepRows& rows,
+                                                const strategy::AttentionRole& role) {
+  std::vector<strategy::SequenceRows> sequences;
+  for (const device::SequenceStep& sequence : rows.step()) {
+    const int64_t num_tokens = std::ssize(sequence.tokens);
+    sequences.push_back(
+        {.first_position = sequence.first_position,
+         .num_tokens = num_tokens,
+         .num_wanted = std::max<int64_t>(0, num_tokens - sequence.first_logits_token),
+         .is_expanded = role.Expands(sequence.prompt_length),
+         .prompt_length = sequence.prompt_length,
+         .input_length = sequence.encoder_length});
+  }
+  return sequences;
+}
+
+}  // namespace
+
+void RecordRows(const device::Frame& frame, std::span<const device::Layer> layers,
+                const strategy::AttentionRole& role, int rank, int micro_batch,
                 StepRecorder& recorder) {
   const device::OwnRows own = frame.own();
-  const device::StepRows& rows = frame.rows;
-  double keys = 0;
-  for (int row = 0; row < rows.num_rows(); ++row) {
-    const device::SequenceStep& sequence = rows.step()[rows.sequence(row)];
-    // An encoder's tokens see their whole input.
-    keys += encoder ? static_cast<double>(sequence.tokens.size()) : rows.position(row) + 1;
-  }
-  const auto wanted = std::ranges::count_if(
-      rows.wanted(), [&](int row) { return row >= own.first && row < own.first + own.count; });
-  const auto set = [&](schedule::SizeKind kind, double value) {
-    recorder.Set({.kind = kind, .from = rank, .micro_batch = micro_batch}, value);
+  const auto wanted = std::ranges::count_if(frame.rows.wanted(), [&](int row) {
+    return row >= own.first && row < own.first + own.count;
+  });
+  const auto set = [&](schedule::Size size, double value) {
+    size.from = rank;
+    size.micro_batch = micro_batch;
+    recorder.Set(size, value);
   };
-  set(kRows, own.count);
-  set(kTokens, rows.num_rows());
-  set(kKeys, keys);
-  set(kWanted, static_cast<double>(wanted));
+  set({.kind = kRows}, own.count);
+  set({.kind = kWanted}, static_cast<double>(wanted));
+  const std::vector<strategy::SequenceRows> sequences = SequencesOf(frame.rows, role);
+  const auto set_attention = [&](std::initializer_list<schedule::SizeKind> kinds,
+                                 const strategy::AttentionShape& shape, int layer) {
+    for (const schedule::SizeKind kind : kinds) {
+      for (const bool only_wanted : {false, true}) {
+        set({.kind = kind, .layer = layer, .wanted = only_wanted},
+            strategy::CountAttention(kind, only_wanted, shape, sequences));
+      }
+    }
+  };
+  // An encoder's tokens see their whole input.
+  const bool causal = layers.empty() || layers.front().spec.attention.causal;
+  set_attention({kTokens, kKeys, kCached, kExpandedTokens, kExpandedKeys, kExpandedCached,
+                 kInputKeys, kInputCached},
+                {.causal = causal}, -1);
+  for (const device::Layer& layer : layers) {
+    const int window = layer.spec.attention.window;
+    if (window > 0) set_attention({kKeys, kCached}, {.window = window}, layer.index);
+  }
 }
 
 void RecordTask(const device::Frame& frame, const schedule::Task& task, int num_ranks,

@@ -1,13 +1,17 @@
 // Tells a recorder the sizes of a step that only its running makes known.
 #pragma once
 
+#include <span>
+
 #include "device/frame.h"
 #include "runtime/step_recorder.h"
 
 namespace convene::runtime {
 
-// Of a frame's rows, before its first task. `micro_batch` as in the schedule's tasks.
-void RecordRows(const device::Frame& frame, int rank, int micro_batch, bool encoder,
+// Of a frame's rows, before its first task. `micro_batch` as in the schedule's tasks; `layers` are
+// those of the stack that runs.
+void RecordRows(const device::Frame& frame, std::span<const device::Layer> layers,
+                const strategy::AttentionRole& role, int rank, int micro_batch,
                 StepRecorder& recorder);
 
 // What a task that is done has decided, of `num_ranks` ranks.

@@ -53,7 +53,8 @@ Look LookAtClock(comm::Group& group, int other) {
 
 size_t StepRecorder::SizeHash::operator()(const schedule::Size& size) const {
   uint64_t hash = static_cast<uint64_t>(size.kind);
-  for (const int part : {size.layer, size.chunk, size.from, size.to, size.micro_batch}) {
+  for (const int part :
+       {size.layer, size.chunk, size.from, size.to, size.micro_batch, int{size.wanted}}) {
     hash = (hash ^ static_cast<uint32_t>(part)) * 0x9e3779b97f4a7c15u;
   }
   return hash ^ (hash >> 32);

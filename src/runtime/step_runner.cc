@@ -200,7 +200,8 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   if (recorder_ != nullptr) {
     recorder_->Begin();
     for (int i = 0; i < num_frames_; ++i) {
-      RecordRows(*frames_[i], rank_, num_frames_ > 1 ? i : -1, encoder, *recorder_);
+      RecordRows(*frames_[i], encoder ? encoder_ : decoder_, *roles.of(rank_).attention, rank_,
+                 num_frames_ > 1 ? i : -1, *recorder_);
     }
   }
   if (rank_ == 0) head_.Begin(step, frames());

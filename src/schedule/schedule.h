@@ -74,7 +74,14 @@ enum class SizeKind {
   kOne,       // 1
   kRows,      // of rank `from`: tokens of its own in this step
   kTokens,    // of rank `from`: tokens whose attention it computes (a part of)
-  kKeys,      // of rank `from`: sum over its tokens of the keys that each sees
+  // Of rank `from`, over its tokens; `layer` is set where a window limits what they see.
+  kKeys,            // the keys that each sees, summed up
+  kCached,          // those that their sequences have in the cache, each once
+  kExpandedTokens,  // with latent attention: tokens for which keys and values are expanded,
+  kExpandedKeys,    // the keys that these see,
+  kExpandedCached,  // and those that are expanded, for each sequence once
+  kInputKeys,       // of an encoder's output, as kKeys
+  kInputCached,     // and as kCached
   kWanted,    // of rank `from`: own tokens whose logits are wanted
   kSent,      // tokens that rank `from` sends to rank `to` in dispatch `chunk` of `layer`
   kReturned,  // sums that rank `from` returns to rank `to` in combine `chunk` of `layer`
@@ -90,6 +97,8 @@ struct Size {
   int from = -1;
   int to = -1;
   int micro_batch = -1;  // as Task's
+  // Of kTokens and those after it: only of tokens whose logits are wanted, on any rank.
+  bool wanted = false;
 
   bool operator==(const Size&) const = default;
 };

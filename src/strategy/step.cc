@@ -30,7 +30,9 @@ void AddExperts(StepBuilder& step, const LayerWork& work, int layer) {
 void AddLayers(StepBuilder& step) {
   for (int layer = 0; layer < std::ssize(step.layers()); ++layer) {
     const model::LayerSpec& spec = step.layers()[layer];
-    const LayerWork work(step.spec(), spec, layer, step.options());
+    const bool prunes = step.options().prunes_last_layer && !step.is_encoder() &&
+                        layer + 1 == std::ssize(step.layers());
+    const LayerWork work(step.spec(), spec, layer, step.options(), prunes);
     AddAttention(step, work, layer, /*cross=*/false);
     if (spec.cross_attention) AddAttention(step, work, layer, /*cross=*/true);
     if (spec.moe) {
@@ -74,7 +76,7 @@ schedule::Schedule BuildEncoderStep(const model::ModelSpec& spec, const StepOpti
     const LayerWork work(spec, spec.encoder_layers.front(), -1, options);
     before.push_back(step.Collective(
         kGatherNormed, LaneKind::kSend, {},
-        [&](int rank) { return work.ExchangeOfRows(rank, options.bytes.activations); }, {normalize},
+        [&](int rank) { return work.GatherNormed(rank, options.bytes.activations); }, {normalize},
         [&](int rank) { return roles.of(rank).attention->group; }));
   }
   // Its output where somebody wants to see it; always as float.

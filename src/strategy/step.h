@@ -49,6 +49,9 @@ struct StepOptions {
   Roles roles = {};
   Pipeline pipeline = {};
   ElementBytes bytes = {};
+  // Whether the decoder's last layer goes on, after its keys and values, with the rows whose logits
+  // are wanted alone.
+  bool prunes_last_layer = true;
   // Tasks of this rank alone: what it executes. -1: of all ranks, as the simulator wants them.
   int only_rank = -1;
 };

@@ -23,6 +23,7 @@ class StepBuilder {
   const model::ModelSpec& spec() const { return spec_; }
   const StepOptions& options() const { return options_; }
   const Roles& roles() const { return options_.roles; }
+  bool is_encoder() const { return encoder_; }
   int num_ranks() const { return schedule_.num_ranks; }
   // Whether this rank's tasks are built.
   bool builds(int rank) const { return rank >= first_rank_ && rank < end_rank_; }

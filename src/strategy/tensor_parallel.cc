@@ -21,10 +21,10 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
   const double hidden = step.spec().hidden_size;
   const ElementBytes& bytes = step.options().bytes;
   const RankTasks normalize =
-      step.Compute(kNormalize, at, [&](int rank) { return work.Rows(rank, hidden * 6); });
+      step.Compute(kNormalize, at, [&](int rank) { return work.RowsBefore(rank, hidden * 6); });
   RankTasks gathered = step.Collective(
       kGatherNormed, LaneKind::kSend, at,
-      [&](int rank) { return work.ExchangeOfRows(rank, bytes.activations); }, {normalize},
+      [&](int rank) { return work.GatherNormed(rank, bytes.activations); }, {normalize},
       group_of);
   if (is_projected) {
     const RankTasks project =
@@ -36,7 +36,7 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
   const RankTasks partial = step.Compute(kAttention, at, attention, {gathered});
   const RankTasks scatter = step.Collective(
       kScatterSums, LaneKind::kSend, at,
-      [&](int rank) { return work.ExchangeOfRows(rank, bytes.returned); }, {partial}, group_of);
+      [&](int rank) { return work.ScatterSums(rank, bytes.returned); }, {partial}, group_of);
   step.Compute(kAddPartials, at,
                [&](int rank) { return work.Rows(rank, hidden * 4 * (num_parts + 1)); }, {scatter});
 }

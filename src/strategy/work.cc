@@ -1,5 +1,6 @@
 #include "strategy/work.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace convene::strategy {
@@ -22,17 +23,27 @@ double QkvElements(double hidden, const model::AttentionSpec& attention) {
   return hidden * (attention.query_dim() + attention.kv_dim() + attention.value_width());
 }
 
+// Passes over a row beside products: the norm before them, sums in float, the format that the next
+// product reads, and what it adds to the residual stream.
+double PassBytes(double in, double made, double out) { return 10 * in + 10 * made + 8 * out; }
+
+double LatentQueryElements(double hidden, const model::AttentionSpec& attention) {
+  const double rank = attention.latent->query_rank;
+  return rank > 0 ? rank * (hidden + attention.query_dim()) : hidden * attention.query_dim();
+}
+
+// Makes keys and values of all heads of a latent.
+double ExpansionElements(const model::AttentionSpec& attention) {
+  return double(attention.num_heads) * attention.latent->kv_rank *
+         (attention.latent->nope_dim + attention.value_dim);
+}
+
 double ProjectionElements(double hidden, const model::AttentionSpec& attention) {
   if (!attention.latent) {
     return QkvElements(hidden, attention) + hidden * attention.output_dim();
   }
-  const model::LatentSpec& latent = *attention.latent;
-  const double queries = latent.query_rank > 0
-                             ? latent.query_rank * (hidden + attention.query_dim())
-                             : hidden * attention.query_dim();
-  return queries + hidden * latent.key_dim() +
-         double(attention.num_heads) * latent.kv_rank * (latent.nope_dim + attention.value_dim) +
-         hidden * attention.output_dim();
+  return LatentQueryElements(hidden, attention) + hidden * attention.latent->key_dim() +
+         ExpansionElements(attention) + hidden * attention.output_dim();
 }
 
 }  // namespace
@@ -67,23 +78,80 @@ Work LayerWork::NormSums(int rank) const {
   return {.link_bytes = {{8.0 * (roles().attention_parts() - 1), Of(SizeKind::kTokens, rank)}}};
 }
 
+Size LayerWork::RowsOf(int rank) const {
+  return Of(prunes_ ? SizeKind::kWanted : SizeKind::kRows, rank);
+}
+
+Size LayerWork::Attended(SizeKind kind, int rank) const {
+  Size size = Of(kind, rank);
+  size.wanted = prunes_;
+  const bool is_limited = layer_.attention.window > 0 && !layer_.attention.latent;
+  if (is_limited && (kind == SizeKind::kKeys || kind == SizeKind::kCached)) size.layer = layer_idx_;
+  return size;
+}
+
 Work LayerWork::Attention(int rank, bool is_projected) const {
+  if (layer_.attention.latent) return LatentAttention(rank);
   const model::AttentionSpec attention = PartOfRank(layer_.attention, rank);
-  const double projected = is_projected ? QkvElements(hidden(), attention) : 0;
-  const double elements = ProjectionElements(hidden(), attention) - projected;
-  const double score_flops = 2.0 * (attention.query_dim() + attention.output_dim());
-  return {
-      .flops = {{2 * elements, Of(SizeKind::kTokens, rank)},
-                {score_flops, Of(SizeKind::kKeys, rank)}},
-      .memory_bytes = {{elements * options_.bytes.weights},
-                       {CachedElements(rank) * options_.bytes.kv, Of(SizeKind::kTokens, rank)}}};
+  const double made =
+      attention.query_dim() + attention.kv_dim() + double(attention.value_width());
+  const double in = is_projected ? 0 : QkvElements(hidden(), attention);
+  const double out = hidden() * attention.output_dim();
+  const double cached = CachedElements(rank) * options_.bytes.kv;
+  return {.flops = {{2 * in, Of(SizeKind::kTokens, rank)},
+                    {2 * out, Attended(SizeKind::kTokens, rank)},
+                    {2.0 * (attention.query_dim() + attention.output_dim()),
+                     Attended(SizeKind::kKeys, rank)}},
+          .memory_bytes = {
+              {(in + out) * options_.bytes.weights},
+              {cached + PassBytes(is_projected ? 0 : hidden(), made, 0),
+               Of(SizeKind::kTokens, rank)},
+              {PassBytes(0, attention.output_dim(), hidden()), Attended(SizeKind::kTokens, rank)},
+              {cached, Attended(SizeKind::kCached, rank)}}};
+}
+
+// Of tokens in the expanded form keys and values of all heads are made from what is cached; others
+// have those products applied to their queries and outputs instead (absorbed).
+Work LayerWork::LatentAttention(int rank) const {
+  const model::AttentionSpec attention = PartOfRank(layer_.attention, rank);
+  const model::LatentSpec& latent = *attention.latent;
+  const double in = LatentQueryElements(hidden(), attention) + hidden() * latent.key_dim();
+  const double expansion = ExpansionElements(attention);
+  const double out = hidden() * attention.output_dim();
+  const double cached = CachedElements(rank) * options_.bytes.kv;
+  const double heads = attention.num_heads;
+  const double absorbed_score = 2 * heads * (latent.key_dim() + latent.kv_rank);
+  const double expanded_score = 2.0 * (attention.query_dim() + attention.output_dim());
+  const double expanded = heads * (attention.head_dim + attention.value_dim);
+  const auto attended = [&](SizeKind kind) { return Attended(kind, rank); };
+  return {.flops = {{2 * in, Of(SizeKind::kTokens, rank)},
+                    {2 * (expansion + out), attended(SizeKind::kTokens)},
+                    {-2 * expansion, attended(SizeKind::kExpandedTokens)},
+                    {2 * expansion, attended(SizeKind::kExpandedCached)},
+                    {absorbed_score, attended(SizeKind::kKeys)},
+                    {expanded_score - absorbed_score, attended(SizeKind::kExpandedKeys)}},
+          .memory_bytes = {
+              {(in + expansion + out) * options_.bytes.weights},
+              {cached + PassBytes(hidden(), attention.query_dim() + latent.key_dim(), 0),
+               Of(SizeKind::kTokens, rank)},
+              {PassBytes(0, attention.output_dim(), hidden()), attended(SizeKind::kTokens)},
+              {cached, attended(SizeKind::kCached)},
+              {expanded * (8 + options_.bytes.activations), attended(SizeKind::kExpandedCached)}}};
 }
 
 Work LayerWork::CrossAttention(int rank) const {
   const model::AttentionSpec attention = PartOfRank(*layer_.cross_attention, rank);
   const double elements = hidden() * (attention.query_dim() + attention.output_dim());
-  return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
-          .memory_bytes = {{elements * options_.bytes.weights}}};
+  const double cached =
+      double(attention.num_kv_heads) * (attention.head_dim + attention.value_dim);
+  return {.flops = {{2 * elements, Attended(SizeKind::kTokens, rank)},
+                    {2.0 * (attention.query_dim() + attention.output_dim()),
+                     Attended(SizeKind::kInputKeys, rank)}},
+          .memory_bytes = {
+              {elements * options_.bytes.weights},
+              {PassBytes(hidden(), attention.query_dim() + attention.output_dim(), hidden()),
+               Attended(SizeKind::kTokens, rank)},
+              {cached * options_.bytes.kv, Attended(SizeKind::kInputCached, rank)}}};
 }
 
 Work LayerWork::PreAttention(int rank) const {
@@ -136,20 +204,31 @@ Work LayerWork::LoadPage(int num_pages) const {
   return {.link_bytes = Constant(StreamedBytes() / num_pages)};
 }
 
-Work LayerWork::ExchangeOfRows(int rank, double element_bytes) const {
+Work LayerWork::GatherNormed(int rank, double element_bytes) const {
   return {.link_bytes = {{hidden() * element_bytes * (roles().attention_parts() - 1),
                           Of(SizeKind::kRows, rank)}}};
 }
 
-Work LayerWork::Rows(int rank, double bytes_per_row) const {
+// A rank has partial sums of all tokens of its group, and keeps those of its own rows.
+Work LayerWork::ScatterSums(int rank, double element_bytes) const {
+  return {.link_bytes = {{hidden() * element_bytes, Attended(SizeKind::kTokens, rank)},
+                         {-hidden() * element_bytes, RowsOf(rank)}}};
+}
+
+Work LayerWork::RowsBefore(int rank, double bytes_per_row) const {
   return {.memory_bytes = {{bytes_per_row, Of(SizeKind::kRows, rank)}}};
+}
+
+Work LayerWork::Rows(int rank, double bytes_per_row) const {
+  return {.memory_bytes = {{bytes_per_row, RowsOf(rank)}}};
 }
 
 Work LayerWork::FeedForward(const model::ActivationSpec& activation, double intermediate,
                             int rank) const {
   const double elements = NumMatrices(activation) * hidden() * intermediate;
-  return {.flops = {{2 * elements, Of(SizeKind::kRows, rank)}},
-          .memory_bytes = {{elements * options_.bytes.weights}}};
+  return {.flops = {{2 * elements, RowsOf(rank)}},
+          .memory_bytes = {{elements * options_.bytes.weights},
+                           {PassBytes(hidden(), intermediate, hidden()), RowsOf(rank)}}};
 }
 
 Work LayerWork::Dense(int rank) const {
@@ -162,8 +241,10 @@ Work LayerWork::Shared(int rank) const {
 
 Work LayerWork::Route(int rank) const {
   const double elements = hidden() * layer_.moe->num_experts;
-  return {.flops = {{2 * elements, Of(SizeKind::kRows, rank)}},
-          .memory_bytes = {{4 * elements}, {hidden() * 8, Of(SizeKind::kRows, rank)}}};
+  return {.flops = {{2 * elements, RowsOf(rank)}},
+          .memory_bytes = {
+              {4 * elements},
+              {PassBytes(hidden(), layer_.moe->num_experts, 0) + hidden() * (options_.bytes.activations + options_.bytes.dispatched) * PeersOfRow(rank), RowsOf(rank)}}};
 }
 
 double LayerWork::VisitsOf(int rank) const {
@@ -171,6 +252,14 @@ double LayerWork::VisitsOf(int rank) const {
   const std::optional<ExpertRole>& experts = roles().of(rank).experts;
   const double visits = layer_.moe->top_k;
   return experts ? split.PartOfAmount(experts->share, visits) : visits / split.num_shares();
+}
+
+double LayerWork::PeersOfRow(int rank) const {
+  double peers = 0;
+  for (int to = 0; to < roles().num_ranks(); ++to) {
+    if (to != rank && roles().of(to).has_experts()) peers += std::min(1.0, VisitsOf(to));
+  }
+  return peers;
 }
 
 Work LayerWork::Counts(int rank) const {
@@ -198,7 +287,7 @@ Work LayerWork::Experts(int rank, int chunk) const {
   const Size experts{SizeKind::kExperts, layer_idx_, chunk, rank};
   return {.flops = {{2 * elements, slots}},
           .memory_bytes = {{elements * options_.bytes.weights, experts},
-                           {hidden() * (options_.bytes.activations + 4), slots}}};
+                           {PassBytes(hidden(), moe.intermediate_size * slice(), 0), slots}}};
 }
 
 Work LayerWork::Reduce(int rank, int chunk) const {

@@ -1,5 +1,6 @@
 // How much work a layer's parts are, per rank, as amounts over sizes that are known later. Counted
-// from shapes alone; norms, activations and softmax (below one percent) are left out.
+// from shapes alone. FLOPs are those of products and scores; memory are weights, the cache, and the
+// passes over rows that come with them (norms, formats, sums), as if no cache kept anything.
 #pragma once
 
 #include "model/model_spec.h"
@@ -13,9 +14,10 @@ double ExpertElements(const model::ModelSpec& spec, const model::MoeSpec& moe);
 
 class LayerWork {
  public:
+  // `prunes`: the layer goes on, after its keys and values, with the rows whose logits are wanted.
   LayerWork(const model::ModelSpec& spec, const model::LayerSpec& layer, int layer_idx,
-            const StepOptions& options)
-      : spec_(spec), layer_(layer), layer_idx_(layer_idx), options_(options) {}
+            const StepOptions& options, bool prunes = false)
+      : spec_(spec), layer_(layer), layer_idx_(layer_idx), options_(options), prunes_(prunes) {}
 
   // A rank's part of the heads, for all tokens of its group; `is_projected`: after Project, which
   // makes queries, keys and values where their norm needs all heads' sums (NormSums).
@@ -35,8 +37,11 @@ class LayerWork {
   schedule::Work StagePage(int num_pages) const;
   schedule::Work LoadPage(int num_pages) const;
   // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
-  schedule::Work ExchangeOfRows(int rank, double element_bytes) const;
-  schedule::Work Rows(int rank, double bytes_per_row) const;  // something done to each own row
+  schedule::Work GatherNormed(int rank, double element_bytes) const;
+  schedule::Work ScatterSums(int rank, double element_bytes) const;
+  // Something done to each own row, before attention and after it.
+  schedule::Work RowsBefore(int rank, double bytes_per_row) const;
+  schedule::Work Rows(int rank, double bytes_per_row) const;
 
   schedule::Work Dense(int rank) const;
   schedule::Work Route(int rank) const;
@@ -50,6 +55,10 @@ class LayerWork {
 
  private:
   const Roles& roles() const { return options_.roles; }
+  // Own rows behind attention; and of its tokens those whose attention is computed.
+  schedule::Size RowsOf(int rank) const;
+  schedule::Size Attended(schedule::SizeKind kind, int rank) const;
+  schedule::Work LatentAttention(int rank) const;
   // With the heads of the rank's part, none without attention.
   model::AttentionSpec PartOfRank(model::AttentionSpec attention, int rank) const;
   // Of one token, in the rank's cache.
@@ -59,6 +68,8 @@ class LayerWork {
   double slice() const { return 1.0 / roles().expert_slices(); }
   // Experts of a rank that a row is expected to visit; of a rank without experts: of any that has.
   double VisitsOf(int rank) const;
+  // Other ranks that a row is expected to go to.
+  double PeersOfRow(int rank) const;
   schedule::Work FeedForward(const model::ActivationSpec& activation, double intermediate,
                              int rank) const;
   double StreamedBytes() const;
@@ -67,6 +78,7 @@ class LayerWork {
   const model::LayerSpec& layer_;
   int layer_idx_;
   const StepOptions& options_;
+  bool prunes_;
 };
 
 }  // namespace convene::strategy

@@ -1,0 +1,358 @@
+#include "cost/step_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cost/non_negative_fit.h"
+#include "schedule/activity_graph.h"
+
+namespace convene::cost {
+namespace {
+
+using schedule::TaskId;
+using schedule::TaskKind;
+
+// Shorter tasks have nothing to do: reading the clock takes longer.
+constexpr double kLeastSeconds = 2e-7;
+// Beyond these it was noise: no core moves less than 250 MB/s, and a background thread looks twice
+// within a millisecond.
+constexpr double kMostCoreSecondsPerByte = 4e-9;
+constexpr double kMostSecondsLater = 1e-3;
+
+// The round whose value is the median.
+size_t MedianRound(const std::vector<double>& values) {
+  std::vector<size_t> order(values.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
+  return order[order.size() / 2];
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct LinkBytes {
+  double most = 0;   // of the rank that sends most
+  double total = 0;  // of all
+};
+
+LinkBytes LinkBytesOf(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
+                      const Sizes& sizes) {
+  return {.most = RegressorValue(schedule, tasks, Regressor::kLink, sizes),
+          .total = RegressorValue(schedule, tasks, Regressor::kLinkTotal, sizes)};
+}
+
+struct ExchangeSample {
+  LinkBytes bytes;
+  double seconds = 0;
+};
+
+ExchangeCost FitExchanges(std::span<const ExchangeSample> samples) {
+  ExchangeCost cost;
+  std::vector<Row> rows;
+  for (const ExchangeSample& sample : samples) {
+    rows.push_back({{1, sample.bytes.most, sample.bytes.total}, sample.seconds});
+    cost.most_bytes = std::max(cost.most_bytes, sample.bytes.total);
+  }
+  const std::vector<double> found = FitNonNegative(rows);
+  if (found.empty()) return cost;
+  cost.once = found[0];
+  cost.per_most_byte = found[1];
+  cost.per_total_byte = found[2];
+  return cost;
+}
+
+double SecondsOf(const ExchangeCost& cost, const LinkBytes& bytes) {
+  return cost.once + cost.per_most_byte * bytes.most + cost.per_total_byte * bytes.total;
+}
+
+// What was seen of the steps, by what it is.
+struct Samples {
+  std::array<std::vector<TaskSample>, schedule::kNumTaskKinds> tasks;
+  std::vector<ExchangeSample> exchanges;
+};
+
+void AddStep(const SampledStep& step, Samples& samples) {
+  const schedule::Schedule& schedule = *step.schedule;
+  const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+  for (int activity = 0; activity < graph.num_activities(); ++activity) {
+    const std::span<const TaskId> tasks = graph.tasks_of(activity);
+    const schedule::Task& task = schedule.tasks[tasks.front()];
+    std::vector<double> seconds;
+    for (const schedule::Timeline& timeline : step.timelines) {
+      seconds.push_back(CollectiveSeconds(timeline, tasks));
+    }
+    const size_t round = MedianRound(seconds);
+    if (seconds[round] < kLeastSeconds) continue;
+    if (IsCollective(task.kind)) {
+      samples.exchanges.push_back({LinkBytesOf(schedule, tasks, step.sizes), seconds[round]});
+      continue;
+    }
+    samples.tasks[static_cast<size_t>(task.kind)].push_back({.parts = PartsOf(task, step.sizes),
+                                                             .state = step.states[round],
+                                                             .seconds = seconds[round],
+                                                             .fold = step.fold});
+  }
+}
+
+// Of a step with overlap: what computing took longer than alone, for each byte that the rank sent or
+// received meanwhile; and what its exchanges took longer, each.
+struct Beside {
+  std::vector<double> core_seconds_per_byte;
+  std::vector<double> later;
+};
+
+void AddOverlap(const SampledStep& step, const StepCosts& costs, Beside& beside) {
+  const schedule::Schedule& schedule = *step.schedule;
+  const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+  for (size_t round = 0; round < step.timelines.size(); ++round) {
+    double longer = 0;
+    double bytes = 0;
+    for (int activity = 0; activity < graph.num_activities(); ++activity) {
+      const std::span<const TaskId> tasks = graph.tasks_of(activity);
+      const schedule::Task& task = schedule.tasks[tasks.front()];
+      const double seconds = CollectiveSeconds(step.timelines[round], tasks);
+      if (seconds < 0) continue;
+      if (IsCollective(task.kind)) {
+        const LinkBytes sent = LinkBytesOf(schedule, tasks, step.sizes);
+        bytes += 2 * sent.total;
+        if (sent.total > 0) beside.later.push_back(seconds - SecondsOf(costs.exchange, sent));
+      } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
+        longer += seconds - cost->Seconds(PartsOf(task, step.sizes), step.states[round]);
+      }
+    }
+    if (bytes > 0) beside.core_seconds_per_byte.push_back(longer / bytes);
+  }
+}
+
+}  // namespace
+
+double CollectiveSeconds(const schedule::Timeline& timeline, std::span<const TaskId> tasks) {
+  double start = timeline.tasks[tasks.front()].start;
+  double end = timeline.tasks[tasks.front()].end;
+  for (const TaskId id : tasks) {
+    const schedule::TaskTime& time = timeline.tasks[id];
+    if (time.end < time.start) return -1;
+    start = std::max(start, time.start);
+    end = std::max(end, time.end);
+  }
+  return end - start;
+}
+
+StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference) {
+  Samples samples;
+  for (const SampledStep& step : steps) {
+    if (!step.overlaps) AddStep(step, samples);
+  }
+  StepCosts costs;
+  costs.reference = reference;
+  const double balance = reference.balance();
+  for (size_t kind = 0; kind < samples.tasks.size(); ++kind) {
+    const std::vector<TaskSample>& of_kind = samples.tasks[kind];
+    if (of_kind.empty()) continue;
+    costs.tasks[kind] = TaskCost::Fit(of_kind, balance);
+    costs.held_out[kind] = TaskCost::Validate(of_kind, balance);
+  }
+  costs.exchange = FitExchanges(samples.exchanges);
+  Beside beside;
+  for (const SampledStep& step : steps) {
+    if (step.overlaps) AddOverlap(step, costs, beside);
+  }
+  costs.exchange.once_beside = std::clamp(Median(beside.later), 0.0, kMostSecondsLater);
+  costs.exchange.core_seconds_per_byte =
+      std::clamp(Median(beside.core_seconds_per_byte), 0.0, kMostCoreSecondsPerByte);
+  return costs;
+}
+
+namespace {
+
+// Whether exchanges of the schedule have computation beside them: some task neither is before the
+// collective's neighbours nor waits for it. Told by lanes: with one chunk and one micro-batch every
+// exchange is waited for.
+bool HasOverlap(const schedule::Schedule& schedule) {
+  return std::any_of(schedule.tasks.begin(), schedule.tasks.end(), [](const schedule::Task& task) {
+    return IsCollective(task.kind) && (task.chunk > 0 || task.micro_batch > 0);
+  });
+}
+
+}  // namespace
+
+Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
+                     const StepCosts& costs, const Sizes& sizes, const MachineState& state) {
+  Prices prices;
+  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
+    prices.resources.push_back(
+        {fmt::format("r{} cores", rank), ResourceKind::kCores, ConstantRate(1)});
+  }
+  const int32_t link = schedule.num_ranks;
+  prices.resources.push_back({"link", ResourceKind::kLink, ConstantRate(1)});
+  const bool beside = HasOverlap(schedule);
+  prices.first_demand.push_back(0);
+  for (int activity = 0; activity < graph.num_activities(); ++activity) {
+    const std::span<const TaskId> tasks = graph.tasks_of(activity);
+    const schedule::Task& task = schedule.tasks[tasks.front()];
+    double fixed = 0;
+    const auto ask = [&](int32_t resource, double amount) {
+      if (amount > 0) prices.demands.push_back({.resource = resource, .amount = amount});
+    };
+    if (IsCollective(task.kind)) {
+      const LinkBytes bytes = LinkBytesOf(schedule, tasks, sizes);
+      fixed = costs.exchange.once + (beside ? costs.exchange.once_beside : 0);
+      ask(link, costs.exchange.per_most_byte * bytes.most +
+                    costs.exchange.per_total_byte * bytes.total);
+      const double core_seconds = bytes.total * costs.exchange.core_seconds_per_byte * 2 /
+                                  static_cast<double>(tasks.size());
+      for (const TaskId id : tasks) ask(schedule.tasks[id].lane.rank, core_seconds);
+    } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
+      ask(task.lane.rank, cost->Seconds(PartsOf(task, sizes), state));
+    }
+    prices.fixed_seconds.push_back(fixed);
+    prices.first_demand.push_back(static_cast<int32_t>(prices.demands.size()));
+  }
+  return prices;
+}
+
+std::optional<TaskKind> KindWithoutCost(const schedule::Schedule& schedule,
+                                        const StepCosts& costs) {
+  for (const schedule::Task& task : schedule.tasks) {
+    const bool has_work = !task.work.flops.empty() || !task.work.memory_bytes.empty();
+    if (has_work && !IsCollective(task.kind) && !costs.tasks[static_cast<size_t>(task.kind)]) {
+      return task.kind;
+    }
+  }
+  return std::nullopt;
+}
+
+double ExtrapolatedShare(const schedule::Schedule& schedule, const StepCosts& costs,
+                         const Sizes& sizes) {
+  double all = 0;
+  double beyond = 0;
+  for (const schedule::Task& task : schedule.tasks) {
+    const auto& cost = costs.tasks[static_cast<size_t>(task.kind)];
+    if (!cost) continue;
+    const TaskParts parts = PartsOf(task, sizes);
+    const double seconds = cost->Seconds(parts);
+    all += seconds;
+    if (cost->Extrapolates(parts)) beyond += seconds;
+  }
+  return all > 0 ? beyond / all : 0;
+}
+
+bool StepCosts::operator==(const StepCosts& other) const {
+  return ToJson(*this) == ToJson(other);
+}
+
+namespace {
+
+struct ExchangeMember {
+  const char* key;
+  double ExchangeCost::* value;
+};
+constexpr ExchangeMember kExchangeMembers[] = {
+    {"once_s", &ExchangeCost::once},
+    {"per_most_byte_s", &ExchangeCost::per_most_byte},
+    {"per_total_byte_s", &ExchangeCost::per_total_byte},
+    {"once_beside_s", &ExchangeCost::once_beside},
+    {"core_s_per_byte", &ExchangeCost::core_seconds_per_byte},
+    {"most_bytes", &ExchangeCost::most_bytes},
+};
+
+std::optional<size_t> KindNamed(const std::string& name) {
+  for (size_t kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
+    if (schedule::Name(static_cast<TaskKind>(kind)) == name) return kind;
+  }
+  return std::nullopt;
+}
+
+bool IsCost(const nlohmann::json& json, const char* key) {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found != json.end() && found->is_number() && std::isfinite(found->get<double>()) &&
+         found->get<double>() >= 0;
+}
+
+}  // namespace
+
+nlohmann::ordered_json ToJson(const StepCosts& costs) {
+  nlohmann::ordered_json json = {{"ranks", costs.num_ranks},
+                                 {"threads", costs.num_threads},
+                                 {"weights", costs.weights},
+                                 {"read_bytes_per_s", costs.reference.read_bytes_per_second},
+                                 {"dot_operations_per_s", costs.reference.dot_operations_per_second},
+                                 {"step_once_s", costs.step_once}};
+  for (const ExchangeMember& member : kExchangeMembers) {
+    json["exchange"][member.key] = costs.exchange.*member.value;
+  }
+  json["tasks"] = nlohmann::ordered_json::object();
+  for (size_t kind = 0; kind < costs.tasks.size(); ++kind) {
+    if (!costs.tasks[kind]) continue;
+    nlohmann::ordered_json task = ToJson(*costs.tasks[kind]);
+    if (const auto& held_out = costs.held_out[kind]) {
+      task["held_out"] = {{"points", held_out->num_points},
+                          {"median_error", held_out->median_error},
+                          {"p95_error", held_out->p95_error},
+                          {"bias", held_out->bias},
+                          {"r2", held_out->r2}};
+    }
+    json["tasks"][std::string(schedule::Name(static_cast<TaskKind>(kind)))] = std::move(task);
+  }
+  return json;
+}
+
+Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
+  StepCosts costs;
+  for (const char* key :
+       {"ranks", "threads", "read_bytes_per_s", "dot_operations_per_s", "step_once_s"}) {
+    if (!IsCost(json, key)) return Error{fmt::format("costs of steps have no number \"{}\"", key)};
+  }
+  if (!json.contains("weights") || !json["weights"].is_string()) {
+    return Error{"costs of steps have no name of a format \"weights\""};
+  }
+  if (json["ranks"].get<double>() > 1e6 || json["threads"].get<double>() > 1e6) {
+    return Error{"costs of steps have more than a million ranks or threads"};
+  }
+  costs.num_ranks = json["ranks"].get<int>();
+  costs.num_threads = json["threads"].get<int>();
+  costs.weights = json["weights"].get<std::string>();
+  costs.reference = {.read_bytes_per_second = json["read_bytes_per_s"].get<double>(),
+                     .dot_operations_per_second = json["dot_operations_per_s"].get<double>()};
+  costs.step_once = json["step_once_s"].get<double>();
+  if (!json.contains("exchange") || !json.contains("tasks") || !json["tasks"].is_object()) {
+    return Error{"costs of steps lack \"exchange\" or \"tasks\""};
+  }
+  for (const ExchangeMember& member : kExchangeMembers) {
+    if (!IsCost(json["exchange"], member.key)) {
+      return Error{fmt::format("costs of exchanges have no number \"{}\"", member.key)};
+    }
+    costs.exchange.*member.value = json["exchange"][member.key].get<double>();
+  }
+  for (const auto& [name, task] : json["tasks"].items()) {
+    const std::optional<size_t> kind = KindNamed(name);
+    if (!kind) return Error{fmt::format("\"{}\" is no kind of task", name)};
+    const Result<TaskCost> cost = TaskCostFromJson(task);
+    if (!cost) return Error{fmt::format("{}: {}", name, cost.error().message)};
+    costs.tasks[*kind] = *cost;
+    if (!task.contains("held_out")) continue;
+    const nlohmann::json& held_out = task["held_out"];
+    for (const char* key : {"points", "median_error", "p95_error"}) {
+      if (!IsCost(held_out, key)) {
+        return Error{fmt::format("{}: what was held out has no number \"{}\"", name, key)};
+      }
+    }
+    const auto number = [&](const char* key) {
+      return held_out.contains(key) && held_out[key].is_number() ? held_out[key].get<double>() : 0;
+    };
+    costs.held_out[*kind] = {.num_points = static_cast<int>(std::min(number("points"), 1e9)),
+                             .median_error = number("median_error"),
+                             .p95_error = number("p95_error"),
+                             .bias = number("bias"),
+                             .r2 = number("r2")};
+  }
+  return costs;
+}
+
+}  // namespace convene::cost

@@ -1,0 +1,87 @@
+// What the tasks of steps cost on a machine and its links, fitted to steps that ran there, and prices
+// of a schedule by that. Steps of models that were invented for measuring give the costs; the models
+// that are then predicted had no part in it.
+#pragma once
+
+#include <array>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cost/prices.h"
+#include "cost/sizes.h"
+#include "cost/task_cost.h"
+#include "schedule/timeline.h"
+
+namespace convene::cost {
+
+// An exchange takes `once`, and then for its bytes: those of the rank that sends most, and those of
+// all together, where ranks share a medium.
+struct ExchangeCost {
+  double once = 0;            // seconds
+  double per_most_byte = 0;   // seconds
+  double per_total_byte = 0;  // seconds
+  // Of one that computation runs beside: so much longer, since its end is noticed later; and what
+  // sending and receiving take from the cores of a rank, for each byte that it sends or receives.
+  double once_beside = 0;
+  double core_seconds_per_byte = 0;
+  double most_bytes = 0;  // that a sample had, of all ranks
+
+  bool operator==(const ExchangeCost&) const = default;
+};
+
+// Of one number of ranks, each with so many threads, and one format of weights.
+struct StepCosts {
+  int num_ranks = 1;
+  int num_threads = 1;  // of a rank
+  std::string weights;  // kernels::Name of the format
+  ReferenceSpeed reference;  // when it was measured: costs are those of MachineState 1, 1
+  std::array<std::optional<TaskCost>, schedule::kNumTaskKinds> tasks = {};
+  ExchangeCost exchange;
+  double step_once = 0;  // seconds of a step besides its tasks: telling other ranks of it
+  // How well each kind of task, and exchanges, were predicted while they were held out.
+  std::array<std::optional<HeldOut>, schedule::kNumTaskKinds> held_out = {};
+
+  bool operator==(const StepCosts& other) const;
+};
+
+nlohmann::ordered_json ToJson(const StepCosts& costs);
+// Errors: as TaskCostFromJson; a kind of task or a number that is not known.
+Result<StepCosts> StepCostsFromJson(const nlohmann::json& json);
+
+// A step that ran to be measured, several times. What it points to outlives it.
+struct SampledStep {
+  const schedule::Schedule* schedule = nullptr;
+  Sizes sizes;
+  std::vector<schedule::Timeline> timelines;  // by round
+  std::vector<MachineState> states;           // likewise
+  bool overlaps = false;                      // exchanges ran beside computation
+  int fold = 0;                               // as TaskSample's
+};
+
+// A collective lasts from when its last rank has come to it until all ranks are through with it.
+// This is so when it is measured, when it is simulated, and in tables. Below 0: a task did not run.
+double CollectiveSeconds(const schedule::Timeline& timeline,
+                         std::span<const schedule::TaskId> tasks);
+
+// Kinds that did not run have no cost. The number of ranks, of threads and the format are the
+// caller's to set.
+StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference);
+
+// Each task takes all its rank's cores for its seconds; exchanges share a link, and take a part of
+// the cores. Precondition: all kinds of the schedule's tasks have costs, or nothing to do.
+Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
+                     const StepCosts& costs, const Sizes& sizes, const MachineState& state = {});
+
+// The first kind of task in it that has something to do and no cost; none: it can be priced.
+std::optional<schedule::TaskKind> KindWithoutCost(const schedule::Schedule& schedule,
+                                                  const StepCosts& costs);
+
+// The tasks, as shares of all computing seconds, whose sizes are beyond those that were measured.
+double ExtrapolatedShare(const schedule::Schedule& schedule, const StepCosts& costs,
+                         const Sizes& sizes);
+
+}  // namespace convene::cost

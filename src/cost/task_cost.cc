@@ -1,0 +1,267 @@
+#include "cost/task_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cost/non_negative_fit.h"
+
+namespace convene::cost {
+namespace {
+
+// Points of a curve are at least this factor apart, so that each has samples of its own.
+constexpr double kLeastStep = 1.6;
+constexpr size_t kMostPoints = 12;
+// By so much more than any sample had a prediction may go without being marked.
+constexpr double kMargin = 1.5;
+
+// What a curve's points count at `x`: their weights sum to 1, but for those beyond the last one.
+std::vector<double> WeightsAt(const std::vector<double>& at, double x) {
+  std::vector<double> weights(at.size(), 0);
+  if (at.empty()) return weights;
+  if (x <= at.front()) {
+    weights.front() = 1;
+  } else if (x >= at.back()) {
+    weights.back() = x / at.back();
+  } else {
+    const auto above = std::upper_bound(at.begin(), at.end(), x);
+    const auto i = static_cast<size_t>(above - at.begin());
+    const double part = (x - at[i - 1]) / (at[i] - at[i - 1]);
+    weights[i - 1] = 1 - part;
+    weights[i] = part;
+  }
+  return weights;
+}
+
+// Of intensities that occur, some that are far enough from each other, the first and the last too.
+std::vector<double> PointsOf(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return !(value > 0); });
+  std::sort(values.begin(), values.end());
+  double step = kLeastStep;
+  for (;;) {
+    std::vector<double> points;
+    for (const double value : values) {
+      if (points.empty() || value >= points.back() * step) points.push_back(value);
+    }
+    if (points.size() > 1 && values.back() > points.back()) points.back() = values.back();
+    if (points.size() <= kMostPoints) return points;
+    step *= 1.2;
+  }
+}
+
+// How much of a product's time at this intensity is waiting for memory.
+double MemoryShare(double intensity, double balance) {
+  return intensity <= balance ? 1 : balance / intensity;
+}
+
+// What each coefficient of a cost is multiplied with, in the order: once, per_group, per_row_byte,
+// per_weight_byte, per_score.
+std::vector<double> ColumnsOf(const TaskCost& cost, const TaskParts& parts,
+                              const MachineState& state) {
+  std::vector<double> columns = {state.compute, parts.groups * state.compute,
+                                 parts.row_bytes * state.compute};
+  const double share = MemoryShare(parts.product_intensity(), cost.balance);
+  const double drift = share * state.memory + (1 - share) * state.compute;
+  for (const double weight : WeightsAt(cost.per_weight_byte.at, parts.product_intensity())) {
+    columns.push_back(weight * parts.weight_bytes * drift);
+  }
+  const double score_share = MemoryShare(parts.score_intensity(), cost.balance);
+  const double score_drift = score_share * state.memory + (1 - score_share) * state.compute;
+  // Beyond the last point a score takes as long as there.
+  std::vector<double> weights = WeightsAt(cost.per_score.at, parts.score_intensity());
+  if (!weights.empty()) weights.back() = std::min(weights.back(), 1.0);
+  for (const double weight : weights) columns.push_back(weight * parts.score_flops * score_drift);
+  return columns;
+}
+
+double Quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const auto at = static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
+  return values[at];
+}
+
+}  // namespace
+
+TaskCost TaskCost::Fit(std::span<const TaskSample> samples, double balance) {
+  TaskCost cost;
+  cost.balance = balance;
+  std::vector<double> products;
+  std::vector<double> scores;
+  for (const TaskSample& sample : samples) {
+    const TaskParts& parts = sample.parts;
+    products.push_back(parts.product_intensity());
+    scores.push_back(parts.score_intensity());
+    cost.most_flops = std::max(cost.most_flops, parts.product_flops);
+    cost.most_row_bytes = std::max(cost.most_row_bytes, parts.row_bytes);
+    cost.most_groups = std::max(cost.most_groups, parts.groups);
+    cost.most_score_flops = std::max(cost.most_score_flops, parts.score_flops);
+  }
+  cost.per_weight_byte.at = PointsOf(std::move(products));
+  cost.per_score.at = PointsOf(std::move(scores));
+  std::vector<Row> rows;
+  rows.reserve(samples.size());
+  for (const TaskSample& sample : samples) {
+    rows.push_back({ColumnsOf(cost, sample.parts, sample.state), sample.seconds});
+  }
+  const std::vector<double> found = FitNonNegative(rows);
+  auto next = found.begin();
+  if (!found.empty()) {
+    cost.once = *next++;
+    cost.per_group = *next++;
+    cost.per_row_byte = *next++;
+  }
+  for (size_t i = 0; i < cost.per_weight_byte.at.size(); ++i) {
+    cost.per_weight_byte.value.push_back(*next++);
+  }
+  for (size_t i = 0; i < cost.per_score.at.size(); ++i) cost.per_score.value.push_back(*next++);
+  return cost;
+}
+
+HeldOut TaskCost::Validate(std::span<const TaskSample> samples, double balance) {
+  std::set<int> folds;
+  for (const TaskSample& sample : samples) folds.insert(sample.fold);
+  std::vector<double> errors;
+  HeldOut held_out;
+  double mean = 0;
+  double residuals = 0;
+  for (const int fold : folds) {
+    std::vector<TaskSample> others;
+    for (const TaskSample& sample : samples) {
+      if (sample.fold != fold) others.push_back(sample);
+    }
+    if (others.empty()) continue;
+    const TaskCost cost = Fit(others, balance);
+    for (const TaskSample& sample : samples) {
+      if (sample.fold != fold) continue;
+      const double predicted = cost.Seconds(sample.parts, sample.state);
+      errors.push_back(std::abs(predicted / sample.seconds - 1));
+      held_out.bias += predicted / sample.seconds - 1;
+      residuals += std::pow(predicted - sample.seconds, 2);
+      mean += sample.seconds;
+    }
+  }
+  held_out.num_points = static_cast<int>(errors.size());
+  if (errors.empty()) return held_out;
+  held_out.bias /= static_cast<double>(errors.size());
+  mean /= static_cast<double>(errors.size());
+  double variance = 0;
+  for (const TaskSample& sample : samples) variance += std::pow(sample.seconds - mean, 2);
+  held_out.r2 = variance > 0 ? 1 - residuals / variance : 1;
+  held_out.median_error = Quantile(errors, 0.5);
+  held_out.p95_error = Quantile(errors, 0.95);
+  return held_out;
+}
+
+double TaskCost::Seconds(const TaskParts& parts, const MachineState& state) const {
+  const std::vector<double> columns = ColumnsOf(*this, parts, state);
+  double seconds = columns[0] * once + columns[1] * per_group + columns[2] * per_row_byte;
+  size_t next = 3;
+  for (const double value : per_weight_byte.value) seconds += columns[next++] * value;
+  for (const double value : per_score.value) seconds += columns[next++] * value;
+  return seconds;
+}
+
+double TaskCost::MemorySeconds(const TaskParts& parts) const {
+  return Seconds(parts, {.memory = 1, .compute = 0});
+}
+
+bool TaskCost::Extrapolates(const TaskParts& parts) const {
+  const auto beyond = [](double value, double most) { return value > kMargin * most; };
+  const bool steeper = !per_weight_byte.at.empty() &&
+                       beyond(parts.product_intensity(), per_weight_byte.at.back());
+  return steeper || beyond(parts.product_flops, most_flops) ||
+         beyond(parts.row_bytes, most_row_bytes) || beyond(parts.groups, most_groups) ||
+         beyond(parts.score_flops, most_score_flops);
+}
+
+namespace {
+
+nlohmann::ordered_json CurveToJson(const Curve& curve) {
+  return {{"at", curve.at}, {"value", curve.value}};
+}
+
+Result<double> NumberOf(const nlohmann::json& json, const char* key) {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  if (found == json.end() || !found->is_number()) {
+    return Error{fmt::format("a task's cost has no number \"{}\"", key)};
+  }
+  const double value = found->get<double>();
+  if (!std::isfinite(value) || value < 0) {
+    return Error{fmt::format("a task's cost has a \"{}\" that is negative or not finite", key)};
+  }
+  return value;
+}
+
+Result<Curve> CurveFromJson(const nlohmann::json& json, const char* key) {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  const Error wrong{fmt::format(
+      "a task's cost has no \"{}\" with as many numbers \"at\", increasing from above 0, as "
+      "numbers \"value\" from 0 on",
+      key)};
+  if (found == json.end() || !found->is_object()) return wrong;
+  Curve curve;
+  for (const auto& [name, numbers] :
+       {std::pair{"at", &curve.at}, std::pair{"value", &curve.value}}) {
+    const auto list = found->find(name);
+    if (list == found->end() || !list->is_array() || list->size() > 1000) return wrong;
+    for (const nlohmann::json& number : *list) {
+      if (!number.is_number()) return wrong;
+      const double value = number.get<double>();
+      if (!std::isfinite(value) || value < 0) return wrong;
+      numbers->push_back(value);
+    }
+  }
+  const bool increases =
+      std::adjacent_find(curve.at.begin(), curve.at.end(), std::greater_equal<>()) ==
+      curve.at.end();
+  if (curve.at.size() != curve.value.size() || !increases) return wrong;
+  if (!curve.at.empty() && !(curve.at.front() > 0)) return wrong;
+  return curve;
+}
+
+struct Member {
+  const char* key;
+  double TaskCost::* value;
+};
+constexpr Member kMembers[] = {
+    {"once_s", &TaskCost::once},
+    {"per_group_s", &TaskCost::per_group},
+    {"per_row_byte_s", &TaskCost::per_row_byte},
+    {"balance_flops_per_byte", &TaskCost::balance},
+    {"most_flops", &TaskCost::most_flops},
+    {"most_row_bytes", &TaskCost::most_row_bytes},
+    {"most_groups", &TaskCost::most_groups},
+    {"most_score_flops", &TaskCost::most_score_flops},
+};
+
+}  // namespace
+
+nlohmann::ordered_json ToJson(const TaskCost& cost) {
+  nlohmann::ordered_json json;
+  for (const Member& member : kMembers) json[member.key] = cost.*member.value;
+  json["per_weight_byte_s"] = CurveToJson(cost.per_weight_byte);
+  json["per_score_flop_s"] = CurveToJson(cost.per_score);
+  return json;
+}
+
+Result<TaskCost> TaskCostFromJson(const nlohmann::json& json) {
+  TaskCost cost;
+  for (const Member& member : kMembers) {
+    const Result<double> value = NumberOf(json, member.key);
+    if (!value) return value.error();
+    cost.*member.value = *value;
+  }
+  Result<Curve> weights = CurveFromJson(json, "per_weight_byte_s");
+  if (!weights) return weights.error();
+  cost.per_weight_byte = *std::move(weights);
+  Result<Curve> scores = CurveFromJson(json, "per_score_flop_s");
+  if (!scores) return scores.error();
+  cost.per_score = *std::move(scores);
+  return cost;
+}
+
+}  // namespace convene::cost

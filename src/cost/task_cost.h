@@ -1,0 +1,105 @@
+// Seconds of a kind of task as a sum over its parts, fitted to tasks that were measured: so much per
+// task, per group of weights, per byte of rows, per byte of weights at an intensity of products, and
+// per FLOP of scores at an intensity of those.
+//
+// A product with few rows takes as long as its weights are read, one with many as long as it is
+// computed. In between neither bound is reached, and how far below it stays depends on kernels and
+// machine. So the seconds per byte of weights are a curve over the intensity (FLOPs for each byte),
+// straight between the intensities that were measured. Curves and all else are linear in what is
+// fitted, so that one least-squares problem finds all of it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cost/task_parts.h"
+
+namespace convene::cost {
+
+// How slow a machine is just now: seconds of the reference kernels by those when the profile was
+// measured. A machine's speed wanders, and its memory's not with its cores'.
+struct MachineState {
+  double memory = 1;
+  double compute = 1;
+};
+
+// The reference kernels: how fast memory is read and dot products are computed, by all threads of a
+// rank while those of all ranks do the same.
+struct ReferenceSpeed {
+  double read_bytes_per_second = 0;
+  double dot_operations_per_second = 0;  // in the format of the activations
+
+  // How slow the machine is `now`, where this is the profile's.
+  MachineState StateAt(const ReferenceSpeed& now) const {
+    return {.memory = read_bytes_per_second / now.read_bytes_per_second,
+            .compute = dot_operations_per_second / now.dot_operations_per_second};
+  }
+  // Where products take as long for their weights as for their FLOPs.
+  double balance() const { return dot_operations_per_second / read_bytes_per_second; }
+  bool operator==(const ReferenceSpeed&) const = default;
+};
+
+struct TaskSample {
+  TaskParts parts;
+  MachineState state;  // when it ran
+  double seconds = 0;  // above 0
+  int fold = 0;        // samples of one step have the same: they are held out together
+};
+
+// Of points that were held out from fitting, in turn; errors are shares of what was measured.
+struct HeldOut {
+  int num_points = 0;
+  double median_error = 0;
+  double p95_error = 0;
+  double bias = 0;  // the mean of signed errors; above 0: predicted too long
+  double r2 = 0;    // of the seconds that the held-out predictions explain
+};
+
+// Straight between points; below the first one as that, beyond the last one in proportion.
+struct Curve {
+  std::vector<double> at;     // increasing, above 0
+  std::vector<double> value;  // as many
+
+  bool operator==(const Curve&) const = default;
+};
+
+class TaskCost {
+ public:
+  TaskCost() = default;
+  // `balance`: the intensity at which products take as long for weights as for FLOPs; below it they
+  // wait for memory. Precondition: samples.
+  static TaskCost Fit(std::span<const TaskSample> samples, double balance);
+  // The same of all folds but one, in turn.
+  static HeldOut Validate(std::span<const TaskSample> samples, double balance);
+
+  double Seconds(const TaskParts& parts, const MachineState& state = {}) const;
+  // Of that, the part that goes with the memory's state.
+  double MemorySeconds(const TaskParts& parts) const;
+  // More FLOPs, bytes or groups than any sample had, by more than half; or a higher intensity.
+  bool Extrapolates(const TaskParts& parts) const;
+
+  bool operator==(const TaskCost&) const = default;
+
+  // Plain data, as the profile keeps it.
+  double once = 0;
+  double per_group = 0;
+  double per_row_byte = 0;
+  Curve per_weight_byte;  // over the intensity of products
+  Curve per_score;        // seconds per FLOP, over the intensity of scores
+  double balance = 1;
+  // The most that a sample had.
+  double most_flops = 0;
+  double most_row_bytes = 0;
+  double most_groups = 0;
+  double most_score_flops = 0;
+};
+
+nlohmann::ordered_json ToJson(const TaskCost& cost);
+// Errors: a key that is missing or of the wrong kind, numbers that are negative or not finite,
+// curves that do not increase.
+Result<TaskCost> TaskCostFromJson(const nlohmann::json& json);
+
+}  // namespace convene::cost

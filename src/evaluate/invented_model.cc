@@ -1,0 +1,124 @@
+#include "evaluate/invented_model.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "weights/share.h"
+#include "weights/weight_layout.h"
+
+namespace convene::evaluate {
+namespace {
+
+constexpr int kPositions = 8192;
+constexpr int kRotatedOfLatent = 64;
+
+model::AttentionSpec InventAttention(const ModelShape& shape) {
+  const int head_dim = shape.head_dim > 0 ? shape.head_dim : shape.hidden / shape.heads;
+  model::AttentionSpec attention{
+      .num_heads = shape.heads,
+      .num_kv_heads = shape.kv_heads > 0 ? shape.kv_heads : shape.heads,
+      .head_dim = head_dim,
+      .value_dim = head_dim};
+  if (shape.latent > 0) {
+    attention.num_kv_heads = shape.heads;
+    attention.head_dim = head_dim + kRotatedOfLatent;
+    attention.latent = model::LatentSpec{
+        .kv_rank = shape.latent, .nope_dim = head_dim, .rope_dim = kRotatedOfLatent};
+  }
+  attention.scale = 1 / std::sqrt(static_cast<float>(attention.head_dim));
+  return attention;
+}
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 2 + 1) {}
+  uint64_t Next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// Of about the size 1/64: four bf16 numbers of random sign and mantissa.
+void FillBf16(std::byte* data, size_t size_bytes, Random& random) {
+  for (size_t i = 0; i + 8 <= size_bytes; i += 8) {
+    const uint64_t bits = (random.Next() & 0x807f807f807f807f) | 0x3c003c003c003c00;
+    std::memcpy(data + i, &bits, sizeof(bits));
+  }
+}
+
+void FillFloat(const kernels::PackedMatrix& matrix, float size, Random& random) {
+  auto* values = reinterpret_cast<float*>(const_cast<std::byte*>(matrix.data));
+  for (size_t i = 0; i < matrix.size_bytes() / sizeof(float); ++i) {
+    values[i] = size * (static_cast<float>(random.Next() >> 40) * 0x1p-23f - 1);
+  }
+}
+
+}  // namespace
+
+model::ModelSpec InventSpec(const ModelShape& shape) {
+  model::LayerSpec layer;
+  layer.attention = InventAttention(shape);
+  const auto activation = shape.gated ? model::Activation::kSiluMul : model::Activation::kRelu;
+  layer.moe = model::MoeSpec{.num_experts = shape.experts,
+                             .top_k = shape.top_k,
+                             .intermediate_size = shape.intermediate,
+                             .activation = {.kind = activation},
+                             .shared_intermediate_size = shape.shared_intermediate};
+  model::ModelSpec spec;
+  spec.family = "invented";
+  spec.vocab_size = shape.vocab;
+  spec.hidden_size = shape.hidden;
+  spec.max_positions = kPositions;
+  spec.rope.rotary_dim = shape.latent > 0 ? kRotatedOfLatent : layer.attention.head_dim;
+  spec.layers.assign(static_cast<size_t>(shape.layers), layer);
+  if (shape.dense_intermediate > 0) {
+    spec.layers.front().moe.reset();
+    spec.layers.front().dense_intermediate_size = shape.dense_intermediate;
+    spec.layers.front().dense_activation = {.kind = activation};
+  }
+  return spec;
+}
+
+Result<std::unique_ptr<InventedModel>> InventedModel::Create(const model::ModelSpec& whole,
+                                                             const weights::WeightFormats& formats,
+                                                             const strategy::Layout& layout,
+                                                             int rank, memory::Ledger& ledger) {
+  std::unique_ptr<InventedModel> model(new InventedModel);
+  model->whole_ = whole;
+  const weights::Share share = weights::ShareOf(layout, rank);
+  const Result<model::ModelSpec> local = weights::LocalSpec(model->whole_, share, formats);
+  if (!local) return local.error();
+  Result<memory::Reservation> memory =
+      ledger.Allocate(memory::Use::kWeights,
+                      weights::LayOut(*local, formats, nullptr, &model->weights_, share));
+  if (!memory) return memory.error();
+  model->memory_ = *std::move(memory);
+  weights::LayOut(*local, formats, model->memory_.data(), &model->weights_, share);
+  model->Fill(static_cast<uint64_t>(rank) + 1);
+  return model;
+}
+
+void InventedModel::Fill(uint64_t seed) {
+  Random random(seed);
+  FillBf16(memory_.data(), memory_.size_bytes(), random);
+  const auto ones = [&](std::vector<float>& vector) {
+    vector.assign(static_cast<size_t>(whole_.hidden_size), 1.0f);
+  };
+  ones(weights_.final_norm);
+  // Routers decide alike on all ranks only if they are alike.
+  Random of_routers(7);
+  for (weights::LayerWeights& layer : weights_.layers) {
+    ones(layer.attention_norm);
+    ones(layer.ffn_norm);
+    const auto& latent = whole_.layers[&layer - weights_.layers.data()].attention.latent;
+    if (latent) layer.key_norm.assign(static_cast<size_t>(latent->kv_rank), 1.0f);
+    if (layer.moe) FillFloat(layer.moe->router, 0.05f, of_routers);
+  }
+}
+
+}  // namespace convene::evaluate

@@ -1,0 +1,321 @@
+#include "evaluate/measure_steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "comm/agree.h"
+#include "device/cpu/cpu_device.h"
+#include "evaluate/invented_model.h"
+#include "evaluate/step_case.h"
+#include "hardware/measure_memory.h"
+#include "kernels/measure_peaks.h"
+#include "memory/ledger.h"
+#include "runtime/recorded_step.h"
+#include "runtime/transformer.h"
+
+namespace convene::evaluate {
+namespace {
+
+constexpr double kReferenceSeconds = 0.02;  // for each of the two kernels
+
+// Shapes that differ in what decides about efficiency: rows and columns, heads that share keys or
+// none, a latent, few large experts or many small ones. None is that of a published model.
+const std::vector<ModelShape>& Shapes() {
+  static const std::vector<ModelShape> shapes = {
+      {.hidden = 1536,
+       .heads = 12,
+       .layers = 3,
+       .experts = 40,
+       .top_k = 4,
+       .intermediate = 768,
+       .vocab = 16384},
+      {.hidden = 2560,
+       .heads = 20,
+       .kv_heads = 4,
+       .layers = 3,
+       .experts = 12,
+       .top_k = 2,
+       .intermediate = 1536,
+       .shared_intermediate = 1024,
+       .vocab = 8192},
+      {.hidden = 1792,
+       .heads = 14,
+       .head_dim = 128,
+       .latent = 512,
+       .layers = 4,
+       .experts = 96,
+       .top_k = 8,
+       .intermediate = 384,
+       .shared_intermediate = 2048,
+       .vocab = 32768,
+       .dense_intermediate = 5120},
+  };
+  return shapes;
+}
+
+// Loads from one row to many, with short contexts and long ones.
+std::vector<StepCase> CasesOfOneRank() {
+  return {{1, 16, 0},   {1, 64, 0},    {1, 200, 0},  {1, 512, 0},   {1, 128, 640}, {1, 512, 1536},
+          {8, 64, 0},   {1, 1, 64},    {1, 1, 1000}, {1, 1, 3000},  {2, 1, 300},   {4, 1, 100},
+          {8, 1, 600},  {16, 1, 64},   {32, 1, 200}, {24, 1, 1000}, {64, 1, 40}};
+}
+
+std::vector<StepCase> CasesOfSeveralRanks(int num_ranks) {
+  std::vector<StepCase> cases = {{1, 16, 0},   {1, 64, 0},  {1, 200, 0},
+                                 {1, 512, 0},  {1, 128, 640}, {1, 512, 1536},
+                                 {1, 1, 64},   {1, 1, 2000}, {2, 1, 300},
+                                 {4, 1, 600},  {16, 1, 200}, {16, 1, 1000}};
+  for (StepCase& each : cases) each.batch *= num_ranks;
+  return cases;
+}
+
+// A model under one plan, and the steps that are measured of it.
+struct Trial {
+  ModelShape shape;
+  strategy::Layout layout = {};
+  strategy::Pipeline pipeline = {};
+  std::vector<StepCase> cases;
+};
+
+std::vector<Trial> TrialsOf(int num_ranks) {
+  std::vector<Trial> trials;
+  if (num_ranks == 1) {
+    for (const ModelShape& shape : Shapes()) trials.push_back({shape, {}, {}, CasesOfOneRank()});
+    return trials;
+  }
+  const std::vector<StepCase> cases = CasesOfSeveralRanks(num_ranks);
+  const strategy::Layout experts{.attention_dp = num_ranks, .expert_ep = num_ranks};
+  const strategy::Layout heads{.attention_tp = num_ranks, .expert_ep = num_ranks};
+  const strategy::Layout slices{.attention_dp = num_ranks, .expert_tp = num_ranks};
+  const strategy::Layout all{.attention_tp = num_ranks, .expert_tp = num_ranks};
+  const std::vector<ModelShape>& shapes = Shapes();
+  for (const ModelShape& shape : shapes) trials.push_back({shape, experts, {}, cases});
+  trials.push_back({shapes[0], all, {}, cases});
+  trials.push_back({shapes[1], slices, {}, cases});
+  trials.push_back({shapes[2], heads, {}, cases});
+  // What overlap costs. Few steps tell.
+  const std::vector<StepCase> large = {{num_ranks, 200, 0}, {num_ranks, 512, 0}};
+  trials.push_back({shapes[0], experts, {.chunks = 4}, large});
+  trials.push_back({shapes[1], experts, {.chunks = 8}, large});
+  trials.push_back({shapes[0], experts, {.micro_batches = 2}, large});
+  return trials;
+}
+
+bool Overlaps(const strategy::Pipeline& pipeline) {
+  return pipeline.chunks > 1 || pipeline.micro_batches > 1;
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// A step of a trial in all rounds.
+struct CaseRuns {
+  std::vector<runtime::RecordedStep> steps;
+  std::vector<cost::ReferenceSpeed> speeds;
+  std::vector<double> wall_seconds;  // of Forward
+  bool overlaps = false;
+};
+
+class Runner {
+ public:
+  Runner(comm::Group& group, hardware::ThreadPool& pool, const kernels::KernelSet& kernels,
+         hardware::Isa isa, const MeasureStepsOptions& options)
+      : group_(group),
+        pool_(pool),
+        kernels_(kernels),
+        isa_(isa),
+        options_(options),
+        formats_(runtime::DefaultFormats(options.weights)),
+        device_(device::MakeCpuDevice(kernels, pool)) {}
+
+  Status RunTrial(const Trial& trial) {
+    memory::Ledger ledger;  // without a limit: what cannot be had is an error of its own
+    const auto agree = [&](const auto& mine) {
+      return comm::AgreeOnSuccess(group_, mine ? Status() : Status(mine.error()));
+    };
+    auto model = InventedModel::Create(InventSpec(trial.shape), formats_.weights, trial.layout,
+                                       group_.rank(), ledger);
+    if (const Status all = agree(model); !all) return all;
+    runtime::TransformerOptions options = OptionsOf(trial, (*model)->whole_spec());
+    options.parallel.record = true;
+    Result<runtime::Transformer> transformer =
+        runtime::Transformer::Create((*model)->weights(), *device_, options, ledger);
+    if (const Status all = agree(transformer); !all) return all;
+    // Once more without a record of the tasks, for what a step takes besides them.
+    options.parallel.record = false;
+    options.num_kv_blocks = group_.size() + 1;
+    Result<runtime::Transformer> unrecorded =
+        runtime::Transformer::Create((*model)->weights(), *device_, options, ledger);
+    if (const Status all = agree(unrecorded); !all) return all;
+    WriteCache(transformer->kv_cache());
+    WriteCache(unrecorded->kv_cache());
+    Measure(trial, **model, *transformer);
+    if (!Overlaps(trial.pipeline)) MeasureOverhead(trial, *transformer, *unrecorded);
+    for (runtime::Transformer* each : {&*transformer, &*unrecorded}) {
+      if (group_.rank() == 0) {
+        each->EndSteps();
+      } else {
+        each->FollowSteps();
+      }
+    }
+    return {};
+  }
+
+  cost::StepCosts Fit() const {
+    if (group_.rank() != 0) return {};
+    std::vector<double> reads;
+    std::vector<double> dots;
+    for (const CaseRuns& runs : runs_) {
+      for (const cost::ReferenceSpeed& speed : runs.speeds) {
+        reads.push_back(speed.read_bytes_per_second);
+        dots.push_back(speed.dot_operations_per_second);
+      }
+    }
+    const cost::ReferenceSpeed reference = {Median(reads), Median(dots)};
+    std::vector<cost::RecordedSizes> sizes(runs_.size());
+    std::vector<cost::SampledStep> steps;
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const CaseRuns& runs = runs_[i];
+      for (const auto& [size, value] : runs.steps.front().sizes) sizes[i].Set(size, value);
+      cost::SampledStep& step = steps.emplace_back();
+      step.schedule = runs.steps.front().schedule.get();
+      step.sizes = [&own = sizes[i]](const schedule::Size& size) { return own.at(size); };
+      for (const runtime::RecordedStep& each : runs.steps) {
+        step.timelines.push_back(each.timeline);
+      }
+      for (const cost::ReferenceSpeed& speed : runs.speeds) {
+        step.states.push_back(reference.StateAt(speed));
+      }
+      step.overlaps = runs.overlaps;
+      step.fold = static_cast<int>(i);
+    }
+    cost::StepCosts costs = cost::FitStepCosts(steps, reference);
+    costs.num_ranks = group_.size();
+    costs.num_threads = pool_.size();
+    costs.weights = kernels::Name(options_.weights);
+    costs.step_once = std::max(0.0, Median(overheads_));
+    return costs;
+  }
+
+ private:
+  runtime::TransformerOptions OptionsOf(const Trial& trial, const model::ModelSpec& whole) const {
+    const int groups = trial.layout.attention_dp;
+    runtime::TransformerOptions options{.activations = formats_.activations, .kv = formats_.kv};
+    options.max_step_tokens = 1;
+    for (const StepCase& each : trial.cases) {
+      options.max_step_tokens = std::max(options.max_step_tokens, TokensOfGroup(each, groups));
+      options.num_kv_blocks = std::max(options.num_kv_blocks, NumKvBlocks(each, groups));
+      options.context = std::max(options.context, each.context + each.tokens);
+    }
+    options.parallel.roles = trial.layout;
+    options.parallel.pipeline = trial.pipeline;
+    options.parallel.wire = options_.wire;
+    options.parallel.group = group_.size() > 1 ? &group_ : nullptr;
+    options.parallel.whole_spec = &whole;
+    return options;
+  }
+
+  double Run(runtime::Transformer& transformer, const CaseSequences& sequences) {
+    if (group_.rank() != 0) {
+      transformer.FollowStep();
+      return 0;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const Status done = transformer.Forward(sequences.step(), [](int, int, std::span<const float>) {});
+    CHECK(done.ok(), "{}", done.error().message);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  void Measure(const Trial& trial, const InventedModel& model, runtime::Transformer& transformer) {
+    runtime::RecordedStep last;
+    transformer.ObserveSteps([&last](const runtime::RecordedStep& step) { last = step; });
+    const size_t first = runs_.size();
+    runs_.resize(first + trial.cases.size());
+    std::vector<CaseSequences> sequences;
+    for (size_t i = 0; i < trial.cases.size(); ++i) {
+      sequences.emplace_back(trial.cases[i], trial.layout.attention_dp, trial.shape.vocab, i + 1);
+      Run(transformer, sequences.back());
+    }
+    for (int round = 0; round < options_.rounds; ++round) {
+      const cost::ReferenceSpeed speed =
+          MeasureReference(group_, pool_, isa_, formats_.activations, model.memory());
+      for (size_t i = 0; i < trial.cases.size(); ++i) {
+        CaseRuns& runs = runs_[first + i];
+        runs.wall_seconds.push_back(Run(transformer, sequences[i]));
+        runs.steps.push_back(last);
+        runs.speeds.push_back(speed);
+        runs.overlaps = Overlaps(trial.pipeline);
+      }
+    }
+    transformer.ObserveSteps({});
+  }
+
+  // The whole of small steps that nobody records, and the tasks of the same steps in turn.
+  void MeasureOverhead(const Trial& trial, runtime::Transformer& recorded,
+                       runtime::Transformer& unrecorded) {
+    constexpr int kTurns = 10;
+    const StepCase small{.batch = trial.layout.attention_dp, .tokens = 1, .context = 30};
+    const CaseSequences sequences(small, trial.layout.attention_dp, trial.shape.vocab, 99);
+    double tasks = 0;
+    recorded.ObserveSteps(
+        [&tasks](const runtime::RecordedStep& step) { tasks = step.timeline.seconds(); });
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const double whole = Run(unrecorded, sequences);
+      Run(recorded, sequences);
+      if (group_.rank() == 0) overheads_.push_back(whole - tasks);
+    }
+    recorded.ObserveSteps({});
+  }
+
+  comm::Group& group_;
+  hardware::ThreadPool& pool_;
+  const kernels::KernelSet& kernels_;
+  hardware::Isa isa_;
+  const MeasureStepsOptions& options_;
+  runtime::Formats formats_;
+  std::unique_ptr<device::Device> device_;
+  std::vector<CaseRuns> runs_;
+  std::vector<double> overheads_;
+};
+
+std::string Describe(const Trial& trial) {
+  return fmt::format("{} experts of {} x {}{}, {} kinds of steps", trial.shape.experts,
+                     trial.shape.hidden, trial.shape.intermediate,
+                     Overlaps(trial.pipeline) ? ", overlapped" : "", trial.cases.size());
+}
+
+}  // namespace
+
+cost::ReferenceSpeed MeasureReference(comm::Group& group, hardware::ThreadPool& pool, hardware::Isa isa,
+                                kernels::ActivationFormat format,
+                                std::span<const std::byte> memory) {
+  cost::ReferenceSpeed speed;
+  group.Barrier("reference kernels");
+  speed.read_bytes_per_second =
+      hardware::MeasureReadBandwidth(pool, memory, kReferenceSeconds).median;
+  group.Barrier("reference kernels");
+  speed.dot_operations_per_second =
+      kernels::MeasureDotPeak(pool, isa, format, kReferenceSeconds).median;
+  return speed;
+}
+
+Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& pool,
+                                   const kernels::KernelSet& kernels, hardware::Isa isa,
+                                   const MeasureStepsOptions& options) {
+  Runner runner(group, pool, kernels, isa, options);
+  for (const Trial& trial : TrialsOf(group.size())) {
+    if (options.progress && group.rank() == 0) options.progress(Describe(trial));
+    if (const Status done = runner.RunTrial(trial); !done) return done.error();
+  }
+  return runner.Fit();
+}
+
+}  // namespace convene::evaluate

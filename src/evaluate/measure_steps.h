@@ -1,0 +1,41 @@
+// Measures what tasks of steps cost on this machine, and on the links between ranks: real steps of
+// models invented for it run in interleaved rounds, each round with the reference kernels, and costs
+// are fitted to their tasks (cost/step_costs.h). So whatever a task does is in its cost.
+//
+// All ranks run at once, as they do when a model runs: what they take from each other's memory
+// bandwidth is in the costs, too.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "comm/group.h"
+#include "comm/wire_format.h"
+#include "cost/step_costs.h"
+#include "hardware/isa.h"
+#include "hardware/thread_pool.h"
+#include "kernels/kernel_set.h"
+
+namespace convene::evaluate {
+
+// *Collective*, about 50 ms: the reference kernels, on all ranks at once. Reads `memory`, which must be several times the last-level cache.
+cost::ReferenceSpeed MeasureReference(comm::Group& group, hardware::ThreadPool& pool, hardware::Isa isa,
+                                kernels::ActivationFormat format,
+                                std::span<const std::byte> memory);
+
+struct MeasureStepsOptions {
+  kernels::WeightFormat weights = kernels::WeightFormat::kInt8;
+  comm::WireFormat wire = comm::WireFormat::kF32;
+  int rounds = 3;
+  // Told what is measured next, on rank 0.
+  std::function<void(const std::string& what)> progress = {};
+};
+
+// *Collective*; the costs are rank 0's. Errors: no memory for the models.
+Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& pool,
+                                   const kernels::KernelSet& kernels, hardware::Isa isa,
+                                   const MeasureStepsOptions& options);
+
+}  // namespace convene::evaluate

@@ -1,0 +1,119 @@
+#include "planner/predict_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "schedule/activity_graph.h"
+#include "simulate/simulate.h"
+
+namespace convene::planner {
+namespace {
+
+using schedule::Size;
+using strategy::SequenceRows;
+
+// Rows of a group's sequences, and which of them are wanted, as parts of the group own them.
+struct OwnedRows {
+  double rows = 0;
+  double wanted = 0;
+};
+
+OwnedRows RowsOfPart(const std::vector<SequenceRows>& sequences, int part, int parts) {
+  int64_t all = 0;
+  for (const SequenceRows& sequence : sequences) all += sequence.num_tokens;
+  const strategy::Part own = strategy::PartOf(static_cast<int>(all), part, parts);
+  OwnedRows owned{.rows = static_cast<double>(own.size)};
+  int64_t end = 0;
+  for (const SequenceRows& sequence : sequences) {
+    end += sequence.num_tokens;
+    const int64_t begin = end - std::min(sequence.num_wanted, sequence.num_tokens);
+    const int64_t first = std::max<int64_t>(begin, own.first);
+    const int64_t last = std::min<int64_t>(end, own.first + own.size);
+    owned.wanted += static_cast<double>(std::max<int64_t>(0, last - first));
+  }
+  return owned;
+}
+
+const model::MoeSpec* MoeOf(const model::ModelSpec& spec) {
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (layer.moe) return &*layer.moe;
+  }
+  return nullptr;
+}
+
+void SetExperts(const StepQuestion& question, cost::ExpectedRouting& routing) {
+  const model::MoeSpec* moe = MoeOf(question.spec);
+  if (moe == nullptr) return;
+  routing.top_k = moe->top_k;
+  routing.shares = question.shares;
+  if (routing.shares.empty()) routing.shares = {cost::UniformShares(moe->num_experts, moe->top_k)};
+  const strategy::Pipeline& pipeline = question.options.pipeline;
+  const bool by_experts = pipeline.chunks > 1 && pipeline.cut == strategy::ChunkCut::kExperts;
+  routing.token_chunks = by_experts ? 1 : pipeline.chunks;
+  const strategy::Roles& roles = question.options.roles;
+  for (int rank = 0; rank < roles.num_ranks(); ++rank) {
+    const strategy::Part experts = roles.ExpertsOf(rank, moe->num_experts);
+    routing.experts.push_back(
+        cost::CutIntoChunks(experts.first, experts.size, by_experts ? pipeline.chunks : 1));
+  }
+}
+
+}  // namespace
+
+cost::ExpectedSizes ExpectSizes(const StepQuestion& question) {
+  const strategy::Roles& roles = question.options.roles;
+  cost::ExpectedRouting routing;
+  routing.micro_batches = question.options.pipeline.micro_batches;
+  SetExperts(question, routing);
+  for (int rank = 0; rank < roles.num_ranks(); ++rank) {
+    const auto& attention = roles.of(rank).attention;
+    if (!attention) {
+      for (auto* values : {&routing.rows, &routing.tokens, &routing.wanted}) values->push_back(0);
+      continue;
+    }
+    const std::vector<SequenceRows>& sequences = question.groups[attention->group];
+    const OwnedRows own = RowsOfPart(sequences, attention->part, attention->parts);
+    routing.rows.push_back(own.rows);
+    routing.wanted.push_back(own.wanted);
+    routing.tokens.push_back(
+        strategy::CountAttention(schedule::SizeKind::kTokens, false, {}, sequences));
+  }
+  if (question.options.prunes_last_layer) routing.pruned_layer = question.spec.num_layers() - 1;
+  routing.attention = [roles, groups = question.groups, &spec = question.spec](const Size& size) {
+    const auto& attention = roles.of(size.from).attention;
+    if (!attention) return 0.0;
+    const strategy::AttentionShape shape{
+        .window = size.layer >= 0 ? spec.layers[size.layer].attention.window : 0};
+    return strategy::CountAttention(size.kind, size.wanted, shape, groups[attention->group]);
+  };
+  return cost::ExpectedSizes(std::move(routing));
+}
+
+Result<PredictedStep> PredictStep(const StepQuestion& question, const cost::MachineState& state) {
+  if (std::ssize(question.groups) != question.options.roles.num_groups()) {
+    return Error{fmt::format("a step for {} groups of ranks has the sequences of {}",
+                             question.options.roles.num_groups(), question.groups.size())};
+  }
+  PredictedStep step;
+  step.schedule = strategy::BuildStep(question.spec, question.options);
+  if (const auto kind = KindWithoutCost(step.schedule, question.costs)) {
+    return Error{
+        fmt::format("the profile has no cost of {} on {} ranks with weights in {}: measure it with "
+                    "convene measure, under mpirun where there are several ranks",
+                    schedule::Name(*kind), question.costs.num_ranks, question.costs.weights)};
+  }
+  const cost::ExpectedSizes expected = ExpectSizes(question);
+  const cost::Sizes sizes = [&](const Size& size) { return expected.at(size); };
+  const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step.schedule);
+  const cost::Prices prices =
+      cost::PriceSchedule(step.schedule, graph, question.costs, sizes, state);
+  step.timeline = simulate::Simulate(step.schedule, graph, prices);
+  step.seconds = step.timeline.seconds() + question.costs.step_once;
+  step.extrapolated_share = cost::ExtrapolatedShare(step.schedule, question.costs, sizes);
+  return step;
+}
+
+}  // namespace convene::planner

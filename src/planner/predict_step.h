@@ -1,0 +1,41 @@
+// How long a step will take, from costs that were measured elsewhere: its schedule at expected sizes,
+// priced and simulated. Pure.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "cost/expected_sizes.h"
+#include "cost/step_costs.h"
+#include "model/model_spec.h"
+#include "schedule/timeline.h"
+#include "strategy/attention_sizes.h"
+#include "strategy/step.h"
+
+namespace convene::planner {
+
+struct StepQuestion {
+  const model::ModelSpec& spec;  // as all ranks together have it
+  strategy::StepOptions options = {};
+  const cost::StepCosts& costs;
+  // The sequences of each group of ranks (Roles::num_groups), in the order of the step.
+  std::vector<std::vector<strategy::SequenceRows>> groups = {};
+  // How likely a token visits each expert, by layer (or one entry for all); none: all alike.
+  std::vector<cost::ExpertShares> shares = {};
+};
+
+struct PredictedStep {
+  double seconds = 0;
+  double extrapolated_share = 0;  // of computing seconds, at sizes beyond those measured
+  schedule::Schedule schedule;
+  schedule::Timeline timeline;
+};
+
+// Errors: a kind of task whose cost was not measured; groups that are not as many as the roles'.
+Result<PredictedStep> PredictStep(const StepQuestion& question,
+                                  const cost::MachineState& state = {});
+
+// What is expected of the question's step: for prices, and for those who compare with a run.
+cost::ExpectedSizes ExpectSizes(const StepQuestion& question);
+
+}  // namespace convene::planner
