@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -26,7 +27,7 @@
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
 #include "engine/model_source.h"
-#include "evaluate/measure_steps.h"
+#include "evaluate/reference_kernel.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "planner/predict_step.h"
@@ -58,6 +59,11 @@ Result<std::vector<nlohmann::json>> ReadLines(const std::string& path) {
     lines.push_back(std::move(json));
   }
   return lines;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 Result<model::ModelSpec> SpecOf(const std::string& directory) {
@@ -136,12 +142,11 @@ Status Predict(const Options& options) {
 class Run {
  public:
   Run(const Options& options, comm::Group& group, hardware::ThreadPool& pool,
-      const kernels::KernelSet& kernels, hardware::Isa isa)
+      const kernels::KernelSet& kernels)
       : options_(options),
         group_(group),
         pool_(pool),
         kernels_(kernels),
-        isa_(isa),
         device_(device::MakeCpuDevice(kernels, pool)) {}
 
   Status All() {
@@ -269,16 +274,24 @@ class Run {
       const Status prepared = comm::AgreeOnSuccess(group_, Prepare(points[i], plans[i]));
       if (!prepared) return prepared;
     }
-    const Result<hardware::HugeBuffer> memory = ReferenceMemory();
-    const Status had = comm::AgreeOnSuccess(group_, memory ? Status() : Status(memory.error()));
-    if (!had) return had;
     const Result<runtime::Formats> formats = FormatsOf(points.front().weights);
+    Result<evaluate::ReferenceKernel> reference =
+        evaluate::ReferenceKernel::Create(kernels_, pool_, *formats, ledger_);
+    const Status had =
+        comm::AgreeOnSuccess(group_, reference ? Status() : Status(reference.error()));
+    if (!had) return had;
     std::vector<cost::ReferenceSpeed> speeds;
     for (Plan& plan : plans) Step(plan);
     for (int round = 0; round < options_.rounds; ++round) {
-      speeds.push_back(evaluate::MeasureReference(group_, pool_, isa_, formats->activations,
-                                                  memory_.bytes()));
-      for (Plan& plan : plans) plan.seconds.push_back(Step(plan));
+      std::vector<double> reads;
+      std::vector<double> dots;
+      for (Plan& plan : plans) {
+        const cost::ReferenceSpeed speed = reference->Measure(group_);
+        reads.push_back(speed.read_bytes_per_second);
+        dots.push_back(speed.dot_operations_per_second);
+        plan.seconds.push_back(Step(plan));
+      }
+      speeds.push_back({Median(reads), Median(dots)});
     }
     for (Plan& plan : plans) {
       if (group_.rank() == 0) {
@@ -288,16 +301,6 @@ class Run {
       }
     }
     return group_.rank() == 0 ? Write(plans, speeds) : Status();
-  }
-
-  Result<hardware::HugeBuffer> ReferenceMemory() {
-    if (memory_.size_bytes() > 0) return hardware::HugeBuffer();
-    Result<hardware::HugeBuffer> memory =
-        hardware::HugeBuffer::Allocate(size_t{512} << 20, "the reference kernel");
-    if (!memory) return memory.error();
-    memory_ = *std::move(memory);
-    std::memset(memory_.data(), 1, memory_.size_bytes());
-    return hardware::HugeBuffer();
   }
 
   Status Write(const std::vector<Plan>& plans, const std::vector<cost::ReferenceSpeed>& speeds) {
@@ -320,10 +323,8 @@ class Run {
   comm::Group& group_;
   hardware::ThreadPool& pool_;
   const kernels::KernelSet& kernels_;
-  hardware::Isa isa_;
   std::unique_ptr<device::Device> device_;
   memory::Ledger ledger_;  // without a limit
-  hardware::HugeBuffer memory_;
   std::map<std::string, std::unique_ptr<Model>> models_;
   std::set<std::string> finished_;
 };
@@ -333,14 +334,12 @@ Status RunGrid(const Options& options) {
   if (!group) return group.error();
   const auto kernels = kernels::ChooseKernels();
   if (!kernels) return kernels.error();
-  const Result<hardware::Isa> isa = hardware::ChooseIsa();
-  if (!isa) return isa.error();
   Result<std::vector<int>> cpus =
       hardware::CpusForThisRank(LocalRankFromLauncher(), options.threads);
   if (!cpus) return cpus.error();
   hardware::ThreadPool pool(*std::move(cpus));
   if (const Status started = pool.started(); !started) return started;
-  return Run(options, **group, pool, **kernels, *isa).All();
+  return Run(options, **group, pool, **kernels).All();
 }
 
 int Main(int argc, char** argv) {

@@ -100,9 +100,9 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
     const cost::ExchangeCost& exchange = costs.exchange;
     const double per_byte = exchange.per_most_byte + exchange.per_total_byte;
     text += fmt::format(
-        "exchanges     {:.0f} µs and {:.1f} MB/s alone; beside computation {:.0f} µs later, and "
-        "{:.2f} ns of a core for each byte\n",
-        1e6 * exchange.once, per_byte > 0 ? 1e-6 / per_byte : 0, 1e6 * exchange.once_beside,
+        "exchanges     {:.0f} µs and {:.1f} MB/s; beside computation {:.2f} ns of a core for each "
+        "byte\n",
+        1e6 * exchange.once, per_byte > 0 ? 1e-6 / per_byte : 0,
         1e9 * exchange.core_seconds_per_byte);
   }
   return text;
@@ -146,6 +146,7 @@ class Measure : public Command {
     const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
     if (!kernels) return kernels.error();
     options_.choices_of = *kernels;
+    last_level_cache_bytes_ = topology->last_level_cache_bytes();
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = comm::AgreeOnSuccess(*ranks(), pool.started()); !started) {
       return started;
@@ -155,7 +156,7 @@ class Measure : public Command {
       return measured;
     }
     for (const kernels::WeightFormat format : formats) {
-      if (Status done = MeasureFormat(format, pool, **kernels, *isa, &profile); !done) return done;
+      if (Status done = MeasureFormat(format, pool, **kernels, &profile); !done) return done;
     }
     return speaks() ? Keep(std::move(profile)) : Status();
   }
@@ -194,16 +195,16 @@ class Measure : public Command {
   }
 
   Status MeasureFormat(kernels::WeightFormat format, hardware::ThreadPool& pool,
-                       const kernels::KernelSet& kernels, hardware::Isa isa,
-                       cost::MachineProfile* profile) {
+                       const kernels::KernelSet& kernels, cost::MachineProfile* profile) {
     if (speaks()) {
       PrintNote("steps with weights in {}: about half a minute\n", kernels::Name(format));
     }
     const bool one_host = LocalRankFromLauncher().count == ranks()->size();
     const Result<cost::StepCosts> costs = evaluate::MeasureSteps(
-        *ranks(), pool, kernels, isa,
+        *ranks(), pool, kernels,
         {.weights = format,
-         .wire = one_host ? comm::WireFormat::kF32 : comm::WireFormat::kBf16});
+         .wire = one_host ? comm::WireFormat::kF32 : comm::WireFormat::kBf16,
+         .last_level_cache_bytes = last_level_cache_bytes_});
     if (!costs) return costs.error();
     if (!speaks()) return {};
     profile->steps.push_back(*costs);
@@ -226,6 +227,7 @@ class Measure : public Command {
   evaluate::MeasureOptions options_;
   std::string json_path_;
   std::string out_path_;
+  uint64_t last_level_cache_bytes_ = 0;
   std::vector<std::string> step_formats_ = {"bf16", "int8", "int4"};
 };
 

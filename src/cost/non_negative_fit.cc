@@ -7,8 +7,10 @@
 
 namespace convene::cost {
 
-std::vector<double> FitNonNegative(std::span<const Row> rows) {
-  if (rows.empty()) return {};
+namespace {
+
+// With weights by row, whose errors count so much.
+std::vector<double> FitWeighted(std::span<const Row> rows, std::span<const double> weights) {
   const size_t n = rows.front().columns.size();
   // Columns are scaled to length 1, so that one tolerance serves all.
   std::vector<double> scale(n, 0);
@@ -21,18 +23,19 @@ std::vector<double> FitNonNegative(std::span<const Row> rows) {
   std::vector<double> gram(n * n, 0);
   std::vector<double> target(n, 0);
   std::vector<double> scaled(n, 0);
-  for (const Row& row : rows) {
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const Row& row = rows[r];
     for (size_t i = 0; i < n; ++i) {
       scaled[i] = scale[i] > 0 ? row.columns[i] / row.sum / scale[i] : 0;
     }
     for (size_t i = 0; i < n; ++i) {
-      target[i] += scaled[i];
-      for (size_t j = 0; j < n; ++j) gram[i * n + j] += scaled[i] * scaled[j];
+      target[i] += weights[r] * scaled[i];
+      for (size_t j = 0; j < n; ++j) gram[i * n + j] += weights[r] * scaled[i] * scaled[j];
     }
   }
   // Coordinate by coordinate, which ends at the one minimum since the problem is convex.
-  constexpr int kMostTurns = 20'000;
-  constexpr double kSmallStep = 1e-10;
+  constexpr int kMostTurns = 3'000;
+  constexpr double kSmallStep = 1e-8;
   std::vector<double> x(n, 0);
   for (int turn = 0; turn < kMostTurns; ++turn) {
     double largest = 0;
@@ -48,6 +51,29 @@ std::vector<double> FitNonNegative(std::span<const Row> rows) {
   }
   for (size_t i = 0; i < n; ++i) x[i] = scale[i] > 0 ? x[i] / scale[i] : 0;
   return x;
+}
+
+}  // namespace
+
+std::vector<double> FitNonNegative(std::span<const Row> rows) {
+  if (rows.empty()) return {};
+  // Points that others disturbed are far from all curves. Those beyond this error count in
+  // proportion to it and no more with its square (Huber), so that they do not bend the curve.
+  constexpr double kOutlier = 0.1;
+  constexpr int kTurns = 5;
+  std::vector<double> weights(rows.size(), 1);
+  std::vector<double> found;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    found = FitWeighted(rows, weights);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      double sum = 0;
+      for (size_t i = 0; i < found.size(); ++i) sum += rows[r].columns[i] * found[i];
+      // As far off by half as by twice.
+      const double error = sum > 0 ? std::abs(std::log(sum / rows[r].sum)) : 1;
+      weights[r] = error > kOutlier ? kOutlier / error : 1;
+    }
+  }
+  return found;
 }
 
 }  // namespace convene::cost

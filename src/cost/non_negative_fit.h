@@ -13,7 +13,8 @@ struct Row {
 };
 
 // The coefficients for which the sum of ((columns · coefficients - sum) / sum)² is least: errors
-// count by what share of the measured value they are. A column that is 0 throughout has the
+// count by what share of the measured value they are, and large ones less than by their square. A
+// column that is 0 throughout has the
 // coefficient 0. All rows have equally many columns.
 std::vector<double> FitNonNegative(std::span<const Row> rows);
 

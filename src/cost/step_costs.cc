@@ -17,10 +17,8 @@ using schedule::TaskKind;
 
 // Shorter tasks have nothing to do: reading the clock takes longer.
 constexpr double kLeastSeconds = 2e-7;
-// Beyond these it was noise: no core moves less than 250 MB/s, and a background thread looks twice
-// within a millisecond.
+// Beyond this it was noise: no core moves less than 250 MB/s.
 constexpr double kMostCoreSecondsPerByte = 4e-9;
-constexpr double kMostSecondsLater = 1e-3;
 
 // The round whose value is the median.
 size_t MedianRound(const std::vector<double>& values) {
@@ -67,10 +65,6 @@ ExchangeCost FitExchanges(std::span<const ExchangeSample> samples) {
   return cost;
 }
 
-double SecondsOf(const ExchangeCost& cost, const LinkBytes& bytes) {
-  return cost.once + cost.per_most_byte * bytes.most + cost.per_total_byte * bytes.total;
-}
-
 // What was seen of the steps, by what it is.
 struct Samples {
   std::array<std::vector<TaskSample>, schedule::kNumTaskKinds> tasks;
@@ -87,7 +81,9 @@ void AddStep(const SampledStep& step, Samples& samples) {
     for (const schedule::Timeline& timeline : step.timelines) {
       seconds.push_back(CollectiveSeconds(timeline, tasks));
     }
-    const size_t round = MedianRound(seconds);
+    std::vector<double> normalised = seconds;
+    for (size_t i = 0; i < seconds.size(); ++i) normalised[i] /= step.states[i].memory;
+    const size_t round = MedianRound(IsCollective(task.kind) ? seconds : normalised);
     if (seconds[round] < kLeastSeconds) continue;
     if (IsCollective(task.kind)) {
       samples.exchanges.push_back({LinkBytesOf(schedule, tasks, step.sizes), seconds[round]});
@@ -100,14 +96,9 @@ void AddStep(const SampledStep& step, Samples& samples) {
   }
 }
 
-// Of a step with overlap: what computing took longer than alone, for each byte that the rank sent or
-// received meanwhile; and what its exchanges took longer, each.
-struct Beside {
-  std::vector<double> core_seconds_per_byte;
-  std::vector<double> later;
-};
-
-void AddOverlap(const SampledStep& step, const StepCosts& costs, Beside& beside) {
+// Of each round of a step with overlap: what computing took longer than alone, for each byte that
+// the ranks sent or received meanwhile.
+void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<double>& per_byte) {
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
   for (size_t round = 0; round < step.timelines.size(); ++round) {
@@ -119,14 +110,12 @@ void AddOverlap(const SampledStep& step, const StepCosts& costs, Beside& beside)
       const double seconds = CollectiveSeconds(step.timelines[round], tasks);
       if (seconds < 0) continue;
       if (IsCollective(task.kind)) {
-        const LinkBytes sent = LinkBytesOf(schedule, tasks, step.sizes);
-        bytes += 2 * sent.total;
-        if (sent.total > 0) beside.later.push_back(seconds - SecondsOf(costs.exchange, sent));
+        bytes += 2 * LinkBytesOf(schedule, tasks, step.sizes).total;
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
         longer += seconds - cost->Seconds(PartsOf(task, step.sizes), step.states[round]);
       }
     }
-    if (bytes > 0) beside.core_seconds_per_byte.push_back(longer / bytes);
+    if (bytes > 0) per_byte.push_back(longer / bytes);
   }
 }
 
@@ -155,32 +144,19 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
   for (size_t kind = 0; kind < samples.tasks.size(); ++kind) {
     const std::vector<TaskSample>& of_kind = samples.tasks[kind];
     if (of_kind.empty()) continue;
-    costs.tasks[kind] = TaskCost::Fit(of_kind, balance);
-    costs.held_out[kind] = TaskCost::Validate(of_kind, balance);
+    const double sensitivity = TaskCost::BestSensitivity(of_kind, balance);
+    costs.tasks[kind] = TaskCost::Fit(of_kind, balance, sensitivity);
+    costs.held_out[kind] = TaskCost::Validate(of_kind, balance, sensitivity);
   }
   costs.exchange = FitExchanges(samples.exchanges);
-  Beside beside;
+  std::vector<double> per_byte;
   for (const SampledStep& step : steps) {
-    if (step.overlaps) AddOverlap(step, costs, beside);
+    if (step.overlaps) AddOverlap(step, costs, per_byte);
   }
-  costs.exchange.once_beside = std::clamp(Median(beside.later), 0.0, kMostSecondsLater);
   costs.exchange.core_seconds_per_byte =
-      std::clamp(Median(beside.core_seconds_per_byte), 0.0, kMostCoreSecondsPerByte);
+      std::clamp(Median(per_byte), 0.0, kMostCoreSecondsPerByte);
   return costs;
 }
-
-namespace {
-
-// Whether exchanges of the schedule have computation beside them: some task neither is before the
-// collective's neighbours nor waits for it. Told by lanes: with one chunk and one micro-batch every
-// exchange is waited for.
-bool HasOverlap(const schedule::Schedule& schedule) {
-  return std::any_of(schedule.tasks.begin(), schedule.tasks.end(), [](const schedule::Task& task) {
-    return IsCollective(task.kind) && (task.chunk > 0 || task.micro_batch > 0);
-  });
-}
-
-}  // namespace
 
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const StepCosts& costs, const Sizes& sizes, const MachineState& state) {
@@ -191,7 +167,6 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
   }
   const int32_t link = schedule.num_ranks;
   prices.resources.push_back({"link", ResourceKind::kLink, ConstantRate(1)});
-  const bool beside = HasOverlap(schedule);
   prices.first_demand.push_back(0);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
@@ -202,7 +177,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
     };
     if (IsCollective(task.kind)) {
       const LinkBytes bytes = LinkBytesOf(schedule, tasks, sizes);
-      fixed = costs.exchange.once + (beside ? costs.exchange.once_beside : 0);
+      fixed = costs.exchange.once;
       ask(link, costs.exchange.per_most_byte * bytes.most +
                     costs.exchange.per_total_byte * bytes.total);
       const double core_seconds = bytes.total * costs.exchange.core_seconds_per_byte * 2 /
@@ -257,7 +232,6 @@ constexpr ExchangeMember kExchangeMembers[] = {
     {"once_s", &ExchangeCost::once},
     {"per_most_byte_s", &ExchangeCost::per_most_byte},
     {"per_total_byte_s", &ExchangeCost::per_total_byte},
-    {"once_beside_s", &ExchangeCost::once_beside},
     {"core_s_per_byte", &ExchangeCost::core_seconds_per_byte},
     {"most_bytes", &ExchangeCost::most_bytes},
 };
@@ -293,6 +267,7 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
     nlohmann::ordered_json task = ToJson(*costs.tasks[kind]);
     if (const auto& held_out = costs.held_out[kind]) {
       task["held_out"] = {{"points", held_out->num_points},
+                          {"mean_error", held_out->mean_error},
                           {"median_error", held_out->median_error},
                           {"p95_error", held_out->p95_error},
                           {"bias", held_out->bias},
@@ -347,6 +322,7 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
       return held_out.contains(key) && held_out[key].is_number() ? held_out[key].get<double>() : 0;
     };
     costs.held_out[*kind] = {.num_points = static_cast<int>(std::min(number("points"), 1e9)),
+                             .mean_error = number("mean_error"),
                              .median_error = number("median_error"),
                              .p95_error = number("p95_error"),
                              .bias = number("bias"),

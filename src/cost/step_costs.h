@@ -24,9 +24,8 @@ struct ExchangeCost {
   double once = 0;            // seconds
   double per_most_byte = 0;   // seconds
   double per_total_byte = 0;  // seconds
-  // Of one that computation runs beside: so much longer, since its end is noticed later; and what
-  // sending and receiving take from the cores of a rank, for each byte that it sends or receives.
-  double once_beside = 0;
+  // What sending and receiving take from the cores of a rank that computes meanwhile, for each byte
+  // that it sends or receives.
   double core_seconds_per_byte = 0;
   double most_bytes = 0;  // that a sample had, of all ranks
 

@@ -52,6 +52,7 @@ struct TaskSample {
 // Of points that were held out from fitting, in turn; errors are shares of what was measured.
 struct HeldOut {
   int num_points = 0;
+  double mean_error = 0;
   double median_error = 0;
   double p95_error = 0;
   double bias = 0;  // the mean of signed errors; above 0: predicted too long
@@ -70,14 +71,14 @@ class TaskCost {
  public:
   TaskCost() = default;
   // `balance`: the intensity at which products take as long for weights as for FLOPs; below it they
-  // wait for memory. Precondition: samples.
-  static TaskCost Fit(std::span<const TaskSample> samples, double balance);
-  // The same of all folds but one, in turn.
-  static HeldOut Validate(std::span<const TaskSample> samples, double balance);
+  // wait for memory. `sensitivity`: as the member. Precondition: samples.
+  static TaskCost Fit(std::span<const TaskSample> samples, double balance, double sensitivity);
+  // The same of a part of the folds, tried on the others, in turn.
+  static HeldOut Validate(std::span<const TaskSample> samples, double balance, double sensitivity);
+  // Of some the one with the least error at held-out points.
+  static double BestSensitivity(std::span<const TaskSample> samples, double balance);
 
   double Seconds(const TaskParts& parts, const MachineState& state = {}) const;
-  // Of that, the part that goes with the memory's state.
-  double MemorySeconds(const TaskParts& parts) const;
   // More FLOPs, bytes or groups than any sample had, by more than half; or a higher intensity.
   bool Extrapolates(const TaskParts& parts) const;
 
@@ -90,6 +91,9 @@ class TaskCost {
   Curve per_weight_byte;  // over the intensity of products
   Curve per_score;        // seconds per FLOP, over the intensity of scores
   double balance = 1;
+  // What waits for memory takes state.memory to the power of this: less than 1 where tasks get from
+  // a faster memory less than the reference kernel does.
+  double sensitivity = 1;
   // The most that a sample had.
   double most_flops = 0;
   double most_row_bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "weights/share.h"
 #include "weights/weight_layout.h"
@@ -18,7 +19,8 @@ model::AttentionSpec InventAttention(const ModelShape& shape) {
       .num_heads = shape.heads,
       .num_kv_heads = shape.kv_heads > 0 ? shape.kv_heads : shape.heads,
       .head_dim = head_dim,
-      .value_dim = head_dim};
+      .value_dim = head_dim,
+      .qk_norm = shape.qk_norm};
   if (shape.latent > 0) {
     attention.num_kv_heads = shape.heads;
     attention.head_dim = head_dim + kRotatedOfLatent;
@@ -56,6 +58,16 @@ void FillFloat(const kernels::PackedMatrix& matrix, float size, Random& random) 
   for (size_t i = 0; i < matrix.size_bytes() / sizeof(float); ++i) {
     values[i] = size * (static_cast<float>(random.Next() >> 40) * 0x1p-23f - 1);
   }
+}
+
+// Elements of the norms of queries and keys.
+std::pair<int, int> NormSizes(const model::AttentionSpec& attention) {
+  if (attention.latent) return {0, attention.latent->kv_rank};
+  if (attention.qk_norm == model::QkNorm::kPerHead) return {attention.head_dim, attention.head_dim};
+  if (attention.qk_norm == model::QkNorm::kWholeProjection) {
+    return {attention.query_dim(), attention.kv_dim()};
+  }
+  return {0, 0};
 }
 
 }  // namespace
@@ -115,8 +127,11 @@ void InventedModel::Fill(uint64_t seed) {
   for (weights::LayerWeights& layer : weights_.layers) {
     ones(layer.attention_norm);
     ones(layer.ffn_norm);
-    const auto& latent = whole_.layers[&layer - weights_.layers.data()].attention.latent;
-    if (latent) layer.key_norm.assign(static_cast<size_t>(latent->kv_rank), 1.0f);
+    const model::AttentionSpec& attention =
+        weights_.spec.layers[&layer - weights_.layers.data()].attention;
+    const auto [queries, keys] = NormSizes(attention);
+    layer.query_norm.assign(static_cast<size_t>(queries), 1.0f);
+    layer.key_norm.assign(static_cast<size_t>(keys), 1.0f);
     if (layer.moe) FillFloat(layer.moe->router, 0.05f, of_routers);
   }
 }

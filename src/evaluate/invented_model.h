@@ -2,9 +2,7 @@
 // needed. Each rank has its share.
 #pragma once
 
-#include <cstddef>
 #include <memory>
-#include <span>
 
 #include "base/result.h"
 #include "memory/ledger.h"
@@ -22,6 +20,7 @@ struct ModelShape {
   int head_dim = 0;  // 0: hidden / heads
   // Above 0: latent attention, whose keys have head_dim elements without position and 64 with.
   int latent = 0;
+  model::QkNorm qk_norm = model::QkNorm::kNone;
   int layers = 2;
   int experts = 64;
   int top_k = 8;
@@ -46,7 +45,6 @@ class InventedModel {
 
   const model::ModelSpec& whole_spec() const { return whole_; }
   weights::WeightStore& weights() { return store_; }
-  std::span<const std::byte> memory() const { return {memory_.data(), memory_.size_bytes()}; }
 
  private:
   InventedModel() = default;

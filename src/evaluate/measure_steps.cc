@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -12,8 +14,7 @@
 #include "device/cpu/cpu_device.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/step_case.h"
-#include "hardware/measure_memory.h"
-#include "kernels/measure_peaks.h"
+#include "evaluate/reference_kernel.h"
 #include "memory/ledger.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
@@ -21,7 +22,10 @@
 namespace convene::evaluate {
 namespace {
 
-constexpr double kReferenceSeconds = 0.02;  // for each of the two kernels
+// Change of the logarithm of the memory's speed during a step from which on it is not used.
+constexpr double kMostChange = 0.12;
+// Written before each step, at least: twice the last cache of most machines.
+constexpr uint64_t kLeastFlushed = uint64_t{64} << 20;
 
 // Shapes that differ in what decides about efficiency: rows and columns, heads that share keys or
 // none, a latent, few large experts or many small ones. None is that of a published model.
@@ -29,6 +33,7 @@ const std::vector<ModelShape>& Shapes() {
   static const std::vector<ModelShape> shapes = {
       {.hidden = 1536,
        .heads = 12,
+       .qk_norm = model::QkNorm::kWholeProjection,
        .layers = 3,
        .experts = 40,
        .top_k = 4,
@@ -37,6 +42,7 @@ const std::vector<ModelShape>& Shapes() {
       {.hidden = 2560,
        .heads = 20,
        .kv_heads = 4,
+       .qk_norm = model::QkNorm::kPerHead,
        .layers = 3,
        .experts = 12,
        .top_k = 2,
@@ -116,28 +122,44 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+cost::ReferenceSpeed Between(const cost::ReferenceSpeed& a, const cost::ReferenceSpeed& b) {
+  return {std::sqrt(a.read_bytes_per_second * b.read_bytes_per_second),
+          std::sqrt(a.dot_operations_per_second * b.dot_operations_per_second)};
+}
+
 // A step of a trial in all rounds.
 struct CaseRuns {
   std::vector<runtime::RecordedStep> steps;
   std::vector<cost::ReferenceSpeed> speeds;
-  std::vector<double> wall_seconds;  // of Forward
+  std::vector<double> changes;  // of the memory's speed from before the step to after it
   bool overlaps = false;
 };
 
 class Runner {
  public:
   Runner(comm::Group& group, hardware::ThreadPool& pool, const kernels::KernelSet& kernels,
-         hardware::Isa isa, const MeasureStepsOptions& options)
+         const MeasureStepsOptions& options)
       : group_(group),
         pool_(pool),
         kernels_(kernels),
-        isa_(isa),
         options_(options),
         formats_(runtime::DefaultFormats(options.weights)),
         device_(device::MakeCpuDevice(kernels, pool)) {}
 
+  // Before the first trial. Error: no memory.
+  Status Prepare(uint64_t last_level_cache_bytes) {
+    Result<memory::Reservation> memory = ledger_.Allocate(
+        memory::Use::kStaging, std::max<uint64_t>(2 * last_level_cache_bytes, kLeastFlushed));
+    Result<ReferenceKernel> reference =
+        memory ? ReferenceKernel::Create(kernels_, pool_, formats_, ledger_)
+               : Result<ReferenceKernel>(memory.error());
+    if (memory) flushed_ = *std::move(memory);
+    if (reference) reference_.emplace(*std::move(reference));
+    return comm::AgreeOnSuccess(group_, reference ? Status() : Status(reference.error()));
+  }
+
   Status RunTrial(const Trial& trial) {
-    memory::Ledger ledger;  // without a limit: what cannot be had is an error of its own
+    memory::Ledger& ledger = ledger_;
     const auto agree = [&](const auto& mine) {
       return comm::AgreeOnSuccess(group_, mine ? Status() : Status(mine.error()));
     };
@@ -157,7 +179,7 @@ class Runner {
     if (const Status all = agree(unrecorded); !all) return all;
     WriteCache(transformer->kv_cache());
     WriteCache(unrecorded->kv_cache());
-    Measure(trial, **model, *transformer);
+    Measure(trial, *transformer);
     if (!Overlaps(trial.pipeline)) MeasureOverhead(trial, *transformer, *unrecorded);
     for (runtime::Transformer* each : {&*transformer, &*unrecorded}) {
       if (group_.rank() == 0) {
@@ -188,11 +210,12 @@ class Runner {
       cost::SampledStep& step = steps.emplace_back();
       step.schedule = runs.steps.front().schedule.get();
       step.sizes = [&own = sizes[i]](const schedule::Size& size) { return own.at(size); };
-      for (const runtime::RecordedStep& each : runs.steps) {
-        step.timelines.push_back(each.timeline);
-      }
-      for (const cost::ReferenceSpeed& speed : runs.speeds) {
-        step.states.push_back(reference.StateAt(speed));
+      const double least = *std::min_element(runs.changes.begin(), runs.changes.end());
+      for (size_t round = 0; round < runs.steps.size(); ++round) {
+        // How fast the machine was in between is not known where that changed.
+        if (runs.changes[round] > std::max(kMostChange, least)) continue;
+        step.timelines.push_back(runs.steps[round].timeline);
+        step.states.push_back(reference.StateAt(runs.speeds[round]));
       }
       step.overlaps = runs.overlaps;
       step.fold = static_cast<int>(i);
@@ -223,7 +246,19 @@ class Runner {
     return options;
   }
 
+  // What a step reads is in no cache before it, as in models that are much larger than caches.
+  void EmptyCaches() {
+    constexpr size_t kPiece = size_t{1} << 18;
+    const auto pieces = static_cast<int64_t>(flushed_.size_bytes() / kPiece);
+    pool_.ParallelFor(pieces, [&](int64_t piece, int) {
+      auto* line = reinterpret_cast<uint64_t*>(flushed_.data() + piece * kPiece);
+      for (size_t i = 0; i < kPiece / sizeof(uint64_t); i += 8) ++line[i];
+    });
+  }
+
   double Run(runtime::Transformer& transformer, const CaseSequences& sequences) {
+    EmptyCaches();
+    group_.Barrier("measuring steps");
     if (group_.rank() != 0) {
       transformer.FollowStep();
       return 0;
@@ -234,7 +269,7 @@ class Runner {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  void Measure(const Trial& trial, const InventedModel& model, runtime::Transformer& transformer) {
+  void Measure(const Trial& trial, runtime::Transformer& transformer) {
     runtime::RecordedStep last;
     transformer.ObserveSteps([&last](const runtime::RecordedStep& step) { last = step; });
     const size_t first = runs_.size();
@@ -245,14 +280,17 @@ class Runner {
       Run(transformer, sequences.back());
     }
     for (int round = 0; round < options_.rounds; ++round) {
-      const cost::ReferenceSpeed speed =
-          MeasureReference(group_, pool_, isa_, formats_.activations, model.memory());
+      cost::ReferenceSpeed before = reference_->Measure(group_);
       for (size_t i = 0; i < trial.cases.size(); ++i) {
+        Run(transformer, sequences[i]);
+        const cost::ReferenceSpeed after = reference_->Measure(group_);
         CaseRuns& runs = runs_[first + i];
-        runs.wall_seconds.push_back(Run(transformer, sequences[i]));
         runs.steps.push_back(last);
-        runs.speeds.push_back(speed);
+        runs.speeds.push_back(Between(before, after));
+        runs.changes.push_back(
+            std::abs(std::log(after.read_bytes_per_second / before.read_bytes_per_second)));
         runs.overlaps = Overlaps(trial.pipeline);
+        before = after;
       }
     }
     transformer.ObserveSteps({});
@@ -278,10 +316,12 @@ class Runner {
   comm::Group& group_;
   hardware::ThreadPool& pool_;
   const kernels::KernelSet& kernels_;
-  hardware::Isa isa_;
   const MeasureStepsOptions& options_;
   runtime::Formats formats_;
   std::unique_ptr<device::Device> device_;
+  memory::Ledger ledger_;  // without a limit: what cannot be had is an error of its own
+  memory::Reservation flushed_;
+  std::optional<ReferenceKernel> reference_;
   std::vector<CaseRuns> runs_;
   std::vector<double> overheads_;
 };
@@ -294,23 +334,13 @@ std::string Describe(const Trial& trial) {
 
 }  // namespace
 
-cost::ReferenceSpeed MeasureReference(comm::Group& group, hardware::ThreadPool& pool, hardware::Isa isa,
-                                kernels::ActivationFormat format,
-                                std::span<const std::byte> memory) {
-  cost::ReferenceSpeed speed;
-  group.Barrier("reference kernels");
-  speed.read_bytes_per_second =
-      hardware::MeasureReadBandwidth(pool, memory, kReferenceSeconds).median;
-  group.Barrier("reference kernels");
-  speed.dot_operations_per_second =
-      kernels::MeasureDotPeak(pool, isa, format, kReferenceSeconds).median;
-  return speed;
-}
-
 Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& pool,
-                                   const kernels::KernelSet& kernels, hardware::Isa isa,
+                                   const kernels::KernelSet& kernels,
                                    const MeasureStepsOptions& options) {
-  Runner runner(group, pool, kernels, isa, options);
+  Runner runner(group, pool, kernels, options);
+  if (const Status ready = runner.Prepare(options.last_level_cache_bytes); !ready) {
+    return ready.error();
+  }
   for (const Trial& trial : TrialsOf(group.size())) {
     if (options.progress && group.rank() == 0) options.progress(Describe(trial));
     if (const Status done = runner.RunTrial(trial); !done) return done.error();

@@ -6,36 +6,31 @@
 // bandwidth is in the costs, too.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
 #include "comm/group.h"
 #include "comm/wire_format.h"
 #include "cost/step_costs.h"
-#include "hardware/isa.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 
 namespace convene::evaluate {
 
-// *Collective*, about 50 ms: the reference kernels, on all ranks at once. Reads `memory`, which must be several times the last-level cache.
-cost::ReferenceSpeed MeasureReference(comm::Group& group, hardware::ThreadPool& pool, hardware::Isa isa,
-                                kernels::ActivationFormat format,
-                                std::span<const std::byte> memory);
-
 struct MeasureStepsOptions {
   kernels::WeightFormat weights = kernels::WeightFormat::kInt8;
   comm::WireFormat wire = comm::WireFormat::kF32;
-  int rounds = 3;
+  uint64_t last_level_cache_bytes = 0;  // 0: not known
+  int rounds = 4;
   // Told what is measured next, on rank 0.
   std::function<void(const std::string& what)> progress = {};
 };
 
 // *Collective*; the costs are rank 0's. Errors: no memory for the models.
 Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& pool,
-                                   const kernels::KernelSet& kernels, hardware::Isa isa,
+                                   const kernels::KernelSet& kernels,
                                    const MeasureStepsOptions& options);
 
 }  // namespace convene::evaluate
