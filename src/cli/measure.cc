@@ -91,19 +91,17 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
     add(std::string(schedule::Name(static_cast<schedule::TaskKind>(kind))),
         *costs.held_out[kind]);
   }
+  if (costs.exchange_held_out) add("exchange", *costs.exchange_held_out);
   std::string text = fmt::format(
       "\nsteps on {} of {} with weights in {}, memory {:.1f} GB/s each, {:.2f} ms besides tasks\n{}",
       FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
       FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
       costs.reference.read_bytes_per_second / 1e9, 1e3 * costs.step_once, table.Format());
   if (costs.num_ranks > 1) {
-    const cost::ExchangeCost& exchange = costs.exchange;
-    const double per_byte = exchange.per_most_byte + exchange.per_total_byte;
-    text += fmt::format(
-        "exchanges     {:.0f} µs and {:.1f} MB/s; beside computation {:.2f} ns of a core for each "
-        "byte\n",
-        1e6 * exchange.once, per_byte > 0 ? 1e-6 / per_byte : 0,
-        1e9 * exchange.core_seconds_per_byte);
+    const double per_byte = costs.exchange.lasting_seconds_per_byte();
+    text += fmt::format("exchanges     {:.0f} µs and {:.1f} MB/s; {:.2f} ns of a core for each byte\n",
+                        1e6 * costs.exchange.once(), per_byte > 0 ? 1e-6 / per_byte : 0,
+                        1e9 * costs.exchange.core_seconds_per_byte);
   }
   return text;
 }

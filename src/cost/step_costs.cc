@@ -34,35 +34,47 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-struct LinkBytes {
-  double most = 0;   // of the rank that sends most
-  double total = 0;  // of all
-};
-
-LinkBytes LinkBytesOf(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
-                      const Sizes& sizes) {
-  return {.most = RegressorValue(schedule, tasks, Regressor::kLink, sizes),
-          .total = RegressorValue(schedule, tasks, Regressor::kLinkTotal, sizes)};
+// Sent by all ranks.
+double LinkBytesOf(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
+                   const Sizes& sizes) {
+  return RegressorValue(schedule, tasks, Regressor::kLinkTotal, sizes);
 }
 
 struct ExchangeSample {
-  LinkBytes bytes;
+  double bytes = 0;
   double seconds = 0;
+  int fold = 0;
 };
 
 ExchangeCost FitExchanges(std::span<const ExchangeSample> samples) {
   ExchangeCost cost;
+  std::vector<double> bytes;
+  for (const ExchangeSample& sample : samples) bytes.push_back(sample.bytes);
+  cost.seconds.at = CurvePoints(std::move(bytes));
   std::vector<Row> rows;
   for (const ExchangeSample& sample : samples) {
-    rows.push_back({{1, sample.bytes.most, sample.bytes.total}, sample.seconds});
-    cost.most_bytes = std::max(cost.most_bytes, sample.bytes.total);
+    rows.push_back({WeightsAt(cost.seconds.at, sample.bytes), sample.seconds});
   }
-  const std::vector<double> found = FitNonNegative(rows);
-  if (found.empty()) return cost;
-  cost.once = found[0];
-  cost.per_most_byte = found[1];
-  cost.per_total_byte = found[2];
+  cost.seconds.value = FitNonNegative(rows);
   return cost;
+}
+
+// Each part of the folds predicted by the others.
+HeldOut ValidateExchanges(std::span<const ExchangeSample> samples) {
+  constexpr int kParts = 7;
+  std::vector<PredictedSample> predicted;
+  for (int part = 0; part < kParts; ++part) {
+    std::vector<ExchangeSample> others;
+    for (const ExchangeSample& sample : samples) {
+      if (sample.fold % kParts != part) others.push_back(sample);
+    }
+    const ExchangeCost cost = FitExchanges(others);
+    for (const ExchangeSample& sample : samples) {
+      if (sample.fold % kParts != part || sample.bytes <= 0) continue;
+      predicted.push_back({cost.SecondsOf(sample.bytes), sample.seconds});
+    }
+  }
+  return HeldOutOf(predicted);
 }
 
 // What was seen of the steps, by what it is.
@@ -86,7 +98,8 @@ void AddStep(const SampledStep& step, Samples& samples) {
     const size_t round = MedianRound(IsCollective(task.kind) ? seconds : normalised);
     if (seconds[round] < kLeastSeconds) continue;
     if (IsCollective(task.kind)) {
-      samples.exchanges.push_back({LinkBytesOf(schedule, tasks, step.sizes), seconds[round]});
+      samples.exchanges.push_back(
+          {LinkBytesOf(schedule, tasks, step.sizes), seconds[round], step.fold});
       continue;
     }
     samples.tasks[static_cast<size_t>(task.kind)].push_back({.parts = PartsOf(task, step.sizes),
@@ -110,7 +123,7 @@ void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<dou
       const double seconds = CollectiveSeconds(step.timelines[round], tasks);
       if (seconds < 0) continue;
       if (IsCollective(task.kind)) {
-        bytes += 2 * LinkBytesOf(schedule, tasks, step.sizes).total;
+        bytes += 2 * LinkBytesOf(schedule, tasks, step.sizes);
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
         longer += seconds - cost->Seconds(PartsOf(task, step.sizes), step.states[round]);
       }
@@ -149,6 +162,9 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
     costs.held_out[kind] = TaskCost::Validate(of_kind, balance, sensitivity);
   }
   costs.exchange = FitExchanges(samples.exchanges);
+  if (!samples.exchanges.empty()) {
+    costs.exchange_held_out = ValidateExchanges(samples.exchanges);
+  }
   std::vector<double> per_byte;
   for (const SampledStep& step : steps) {
     if (step.overlaps) AddOverlap(step, costs, per_byte);
@@ -157,6 +173,34 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
       std::clamp(Median(per_byte), 0.0, kMostCoreSecondsPerByte);
   return costs;
 }
+
+double ExchangeCost::SecondsOf(double bytes) const {
+  if (seconds.at.empty()) return 0;
+  const double beyond = bytes - seconds.at.back();
+  if (beyond > 0) return seconds.value.back() + beyond * lasting_seconds_per_byte();
+  const std::vector<double> weights = WeightsAt(seconds.at, bytes);
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * seconds.value[i];
+  return sum;
+}
+
+double ExchangeCost::lasting_seconds_per_byte() const {
+  const size_t count = seconds.at.size();
+  if (count < 2) return 0;
+  return std::max(0.0, (seconds.value[count - 1] - seconds.value[count - 2]) /
+                           (seconds.at[count - 1] - seconds.at[count - 2]));
+}
+
+namespace {
+
+// Whether exchanges of the schedule come one right after the other, while computation goes on.
+bool HasOverlap(const schedule::Schedule& schedule) {
+  return std::any_of(schedule.tasks.begin(), schedule.tasks.end(), [](const schedule::Task& task) {
+    return IsCollective(task.kind) && (task.chunk > 0 || task.micro_batch > 0);
+  });
+}
+
+}  // namespace
 
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const StepCosts& costs, const Sizes& sizes, const MachineState& state) {
@@ -167,6 +211,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
   }
   const int32_t link = schedule.num_ranks;
   prices.resources.push_back({"link", ResourceKind::kLink, ConstantRate(1)});
+  const bool overlaps = HasOverlap(schedule);
   prices.first_demand.push_back(0);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
@@ -176,12 +221,12 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
       if (amount > 0) prices.demands.push_back({.resource = resource, .amount = amount});
     };
     if (IsCollective(task.kind)) {
-      const LinkBytes bytes = LinkBytesOf(schedule, tasks, sizes);
-      fixed = costs.exchange.once;
-      ask(link, costs.exchange.per_most_byte * bytes.most +
-                    costs.exchange.per_total_byte * bytes.total);
-      const double core_seconds = bytes.total * costs.exchange.core_seconds_per_byte * 2 /
-                                  static_cast<double>(tasks.size());
+      const double bytes = LinkBytesOf(schedule, tasks, sizes);
+      fixed = costs.exchange.once();
+      ask(link, overlaps ? bytes * costs.exchange.lasting_seconds_per_byte()
+                         : costs.exchange.SecondsOf(bytes) - fixed);
+      const double core_seconds =
+          bytes * costs.exchange.core_seconds_per_byte * 2 / static_cast<double>(tasks.size());
       for (const TaskId id : tasks) ask(schedule.tasks[id].lane.rank, core_seconds);
     } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
       ask(task.lane.rank, cost->Seconds(PartsOf(task, sizes), state));
@@ -224,17 +269,28 @@ bool StepCosts::operator==(const StepCosts& other) const {
 
 namespace {
 
-struct ExchangeMember {
-  const char* key;
-  double ExchangeCost::* value;
-};
-constexpr ExchangeMember kExchangeMembers[] = {
-    {"once_s", &ExchangeCost::once},
-    {"per_most_byte_s", &ExchangeCost::per_most_byte},
-    {"per_total_byte_s", &ExchangeCost::per_total_byte},
-    {"core_s_per_byte", &ExchangeCost::core_seconds_per_byte},
-    {"most_bytes", &ExchangeCost::most_bytes},
-};
+nlohmann::ordered_json HeldOutToJson(const HeldOut& held_out) {
+  return {{"points", held_out.num_points},
+          {"mean_error", held_out.mean_error},
+          {"median_error", held_out.median_error},
+          {"p95_error", held_out.p95_error},
+          {"bias", held_out.bias},
+          {"r2", held_out.r2}};
+}
+
+// What is missing is 0: it is told to people and decides nothing.
+HeldOut HeldOutFromJson(const nlohmann::json& json) {
+  const auto number = [&](const char* key) {
+    const auto found = json.is_object() ? json.find(key) : json.end();
+    return found != json.end() && found->is_number() ? found->get<double>() : 0;
+  };
+  return {.num_points = static_cast<int>(std::clamp(number("points"), 0.0, 1e9)),
+          .mean_error = number("mean_error"),
+          .median_error = number("median_error"),
+          .p95_error = number("p95_error"),
+          .bias = number("bias"),
+          .r2 = number("r2")};
+}
 
 std::optional<size_t> KindNamed(const std::string& name) {
   for (size_t kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
@@ -258,21 +314,16 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
                                  {"read_bytes_per_s", costs.reference.read_bytes_per_second},
                                  {"dot_operations_per_s", costs.reference.dot_operations_per_second},
                                  {"step_once_s", costs.step_once}};
-  for (const ExchangeMember& member : kExchangeMembers) {
-    json["exchange"][member.key] = costs.exchange.*member.value;
+  json["exchange"] = {{"seconds_over_bytes", ToJson(costs.exchange.seconds)},
+                      {"core_s_per_byte", costs.exchange.core_seconds_per_byte}};
+  if (costs.exchange_held_out) {
+    json["exchange"]["held_out"] = HeldOutToJson(*costs.exchange_held_out);
   }
   json["tasks"] = nlohmann::ordered_json::object();
   for (size_t kind = 0; kind < costs.tasks.size(); ++kind) {
     if (!costs.tasks[kind]) continue;
     nlohmann::ordered_json task = ToJson(*costs.tasks[kind]);
-    if (const auto& held_out = costs.held_out[kind]) {
-      task["held_out"] = {{"points", held_out->num_points},
-                          {"mean_error", held_out->mean_error},
-                          {"median_error", held_out->median_error},
-                          {"p95_error", held_out->p95_error},
-                          {"bias", held_out->bias},
-                          {"r2", held_out->r2}};
-    }
+    if (costs.held_out[kind]) task["held_out"] = HeldOutToJson(*costs.held_out[kind]);
     json["tasks"][std::string(schedule::Name(static_cast<TaskKind>(kind)))] = std::move(task);
   }
   return json;
@@ -299,11 +350,16 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   if (!json.contains("exchange") || !json.contains("tasks") || !json["tasks"].is_object()) {
     return Error{"costs of steps lack \"exchange\" or \"tasks\""};
   }
-  for (const ExchangeMember& member : kExchangeMembers) {
-    if (!IsCost(json["exchange"], member.key)) {
-      return Error{fmt::format("costs of exchanges have no number \"{}\"", member.key)};
-    }
-    costs.exchange.*member.value = json["exchange"][member.key].get<double>();
+  const nlohmann::json& exchange = json["exchange"];
+  Result<Curve> seconds = CurveFromJson(exchange, "seconds_over_bytes");
+  if (!seconds) return Error{fmt::format("exchanges: {}", seconds.error().message)};
+  costs.exchange.seconds = *std::move(seconds);
+  if (!IsCost(exchange, "core_s_per_byte")) {
+    return Error{"costs of exchanges have no number \"core_s_per_byte\""};
+  }
+  costs.exchange.core_seconds_per_byte = exchange["core_s_per_byte"].get<double>();
+  if (exchange.contains("held_out")) {
+    costs.exchange_held_out = HeldOutFromJson(exchange["held_out"]);
   }
   for (const auto& [name, task] : json["tasks"].items()) {
     const std::optional<size_t> kind = KindNamed(name);
@@ -311,22 +367,7 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
     const Result<TaskCost> cost = TaskCostFromJson(task);
     if (!cost) return Error{fmt::format("{}: {}", name, cost.error().message)};
     costs.tasks[*kind] = *cost;
-    if (!task.contains("held_out")) continue;
-    const nlohmann::json& held_out = task["held_out"];
-    for (const char* key : {"points", "median_error", "p95_error"}) {
-      if (!IsCost(held_out, key)) {
-        return Error{fmt::format("{}: what was held out has no number \"{}\"", name, key)};
-      }
-    }
-    const auto number = [&](const char* key) {
-      return held_out.contains(key) && held_out[key].is_number() ? held_out[key].get<double>() : 0;
-    };
-    costs.held_out[*kind] = {.num_points = static_cast<int>(std::min(number("points"), 1e9)),
-                             .mean_error = number("mean_error"),
-                             .median_error = number("median_error"),
-                             .p95_error = number("p95_error"),
-                             .bias = number("bias"),
-                             .r2 = number("r2")};
+    if (task.contains("held_out")) costs.held_out[*kind] = HeldOutFromJson(task["held_out"]);
   }
   return costs;
 }

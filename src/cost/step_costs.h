@@ -18,18 +18,21 @@
 
 namespace convene::cost {
 
-// An exchange takes `once`, and then for its bytes: those of the rank that sends most, and those of
-// all together, where ranks share a medium.
+// What an exchange takes, alone on the link, by its bytes: those of all ranks together. Networks let
+// a burst through faster than they go on, so this is a curve.
 struct ExchangeCost {
-  double once = 0;            // seconds
-  double per_most_byte = 0;   // seconds
-  double per_total_byte = 0;  // seconds
+  Curve seconds;  // below its first point as there; beyond the last one with the last slope
   // What sending and receiving take from the cores of a rank that computes meanwhile, for each byte
   // that it sends or receives.
   double core_seconds_per_byte = 0;
-  double most_bytes = 0;  // that a sample had, of all ranks
 
   bool operator==(const ExchangeCost&) const = default;
+
+  // Of one that moves next to nothing; 0 without a curve, as are the next ones.
+  double once() const { return seconds.value.empty() ? 0 : seconds.value.front(); }
+  double SecondsOf(double bytes) const;
+  // Of exchanges one right after the other: at the rate at which the link goes on.
+  double lasting_seconds_per_byte() const;
 };
 
 // Of one number of ranks, each with so many threads, and one format of weights.
@@ -43,6 +46,7 @@ struct StepCosts {
   double step_once = 0;  // seconds of a step besides its tasks: telling other ranks of it
   // How well each kind of task, and exchanges, were predicted while they were held out.
   std::array<std::optional<HeldOut>, schedule::kNumTaskKinds> held_out = {};
+  std::optional<HeldOut> exchange_held_out = {};
 
   bool operator==(const StepCosts& other) const;
 };

@@ -12,45 +12,8 @@
 namespace convene::cost {
 namespace {
 
-// Points of a curve are at least this factor apart, so that each has samples of its own.
-constexpr double kLeastStep = 1.6;
-constexpr size_t kMostPoints = 12;
 // By so much more than any sample had a prediction may go without being marked.
 constexpr double kMargin = 1.5;
-
-// What a curve's points count at `x`: their weights sum to 1, but for those beyond the last one.
-std::vector<double> WeightsAt(const std::vector<double>& at, double x) {
-  std::vector<double> weights(at.size(), 0);
-  if (at.empty()) return weights;
-  if (x <= at.front()) {
-    weights.front() = 1;
-  } else if (x >= at.back()) {
-    weights.back() = x / at.back();
-  } else {
-    const auto above = std::upper_bound(at.begin(), at.end(), x);
-    const auto i = static_cast<size_t>(above - at.begin());
-    const double part = (x - at[i - 1]) / (at[i] - at[i - 1]);
-    weights[i - 1] = 1 - part;
-    weights[i] = part;
-  }
-  return weights;
-}
-
-// Of intensities that occur, some that are far enough from each other, the first and the last too.
-std::vector<double> PointsOf(std::vector<double> values) {
-  std::erase_if(values, [](double value) { return !(value > 0); });
-  std::sort(values.begin(), values.end());
-  double step = kLeastStep;
-  for (;;) {
-    std::vector<double> points;
-    for (const double value : values) {
-      if (points.empty() || value >= points.back() * step) points.push_back(value);
-    }
-    if (points.size() > 1 && values.back() > points.back()) points.back() = values.back();
-    if (points.size() <= kMostPoints) return points;
-    step *= 1.2;
-  }
-}
 
 // How much of a product's time at this intensity is waiting for memory.
 double MemoryShare(double intensity, double balance) {
@@ -102,8 +65,8 @@ TaskCost TaskCost::Fit(std::span<const TaskSample> samples, double balance, doub
     cost.most_groups = std::max(cost.most_groups, parts.groups);
     cost.most_score_flops = std::max(cost.most_score_flops, parts.score_flops);
   }
-  cost.per_weight_byte.at = PointsOf(std::move(products));
-  cost.per_score.at = PointsOf(std::move(scores));
+  cost.per_weight_byte.at = CurvePoints(std::move(products));
+  cost.per_score.at = CurvePoints(std::move(scores));
   std::vector<Row> rows;
   rows.reserve(samples.size());
   for (const TaskSample& sample : samples) {
@@ -142,10 +105,7 @@ HeldOut TaskCost::Validate(std::span<const TaskSample> samples, double balance,
   const auto part_of = [](const TaskSample& sample) { return sample.fold % kParts; };
   std::set<int> folds;
   for (const TaskSample& sample : samples) folds.insert(part_of(sample));
-  std::vector<double> errors;
-  HeldOut held_out;
-  double mean = 0;
-  double residuals = 0;
+  std::vector<PredictedSample> predicted;
   for (const int fold : folds) {
     std::vector<TaskSample> others;
     for (const TaskSample& sample : samples) {
@@ -155,23 +115,32 @@ HeldOut TaskCost::Validate(std::span<const TaskSample> samples, double balance,
     const TaskCost cost = Fit(others, balance, sensitivity);
     for (const TaskSample& sample : samples) {
       if (part_of(sample) != fold) continue;
-      const double predicted = cost.Seconds(sample.parts, sample.state);
-      errors.push_back(std::abs(predicted / sample.seconds - 1));
-      held_out.bias += predicted / sample.seconds - 1;
-      residuals += std::pow(predicted - sample.seconds, 2);
-      mean += sample.seconds;
+      predicted.push_back({cost.Seconds(sample.parts, sample.state), sample.seconds});
     }
   }
-  held_out.num_points = static_cast<int>(errors.size());
-  if (errors.empty()) return held_out;
-  held_out.bias /= static_cast<double>(errors.size());
-  mean /= static_cast<double>(errors.size());
-  double variance = 0;
-  for (const TaskSample& sample : samples) variance += std::pow(sample.seconds - mean, 2);
-  held_out.r2 = variance > 0 ? 1 - residuals / variance : 1;
-  for (const double error : errors) {
-    held_out.mean_error += error / static_cast<double>(errors.size());
+  return HeldOutOf(predicted);
+}
+
+HeldOut HeldOutOf(std::span<const PredictedSample> samples) {
+  HeldOut held_out{.num_points = static_cast<int>(samples.size())};
+  if (samples.empty()) return held_out;
+  const auto count = static_cast<double>(samples.size());
+  std::vector<double> errors;
+  double mean = 0;
+  for (const PredictedSample& sample : samples) {
+    const double error = sample.predicted / sample.measured - 1;
+    errors.push_back(std::abs(error));
+    held_out.mean_error += std::abs(error) / count;
+    held_out.bias += error / count;
+    mean += sample.measured / count;
   }
+  double residuals = 0;
+  double variance = 0;
+  for (const PredictedSample& sample : samples) {
+    residuals += std::pow(sample.predicted - sample.measured, 2);
+    variance += std::pow(sample.measured - mean, 2);
+  }
+  held_out.r2 = variance > 0 ? 1 - residuals / variance : 1;
   held_out.median_error = Quantile(errors, 0.5);
   held_out.p95_error = Quantile(errors, 0.95);
   return held_out;
@@ -197,10 +166,6 @@ bool TaskCost::Extrapolates(const TaskParts& parts) const {
 
 namespace {
 
-nlohmann::ordered_json CurveToJson(const Curve& curve) {
-  return {{"at", curve.at}, {"value", curve.value}};
-}
-
 Result<double> NumberOf(const nlohmann::json& json, const char* key) {
   const auto found = json.is_object() ? json.find(key) : json.end();
   if (found == json.end() || !found->is_number()) {
@@ -211,33 +176,6 @@ Result<double> NumberOf(const nlohmann::json& json, const char* key) {
     return Error{fmt::format("a task's cost has a \"{}\" that is negative or not finite", key)};
   }
   return value;
-}
-
-Result<Curve> CurveFromJson(const nlohmann::json& json, const char* key) {
-  const auto found = json.is_object() ? json.find(key) : json.end();
-  const Error wrong{fmt::format(
-      "a task's cost has no \"{}\" with as many numbers \"at\", increasing from above 0, as "
-      "numbers \"value\" from 0 on",
-      key)};
-  if (found == json.end() || !found->is_object()) return wrong;
-  Curve curve;
-  for (const auto& [name, numbers] :
-       {std::pair{"at", &curve.at}, std::pair{"value", &curve.value}}) {
-    const auto list = found->find(name);
-    if (list == found->end() || !list->is_array() || list->size() > 1000) return wrong;
-    for (const nlohmann::json& number : *list) {
-      if (!number.is_number()) return wrong;
-      const double value = number.get<double>();
-      if (!std::isfinite(value) || value < 0) return wrong;
-      numbers->push_back(value);
-    }
-  }
-  const bool increases =
-      std::adjacent_find(curve.at.begin(), curve.at.end(), std::greater_equal<>()) ==
-      curve.at.end();
-  if (curve.at.size() != curve.value.size() || !increases) return wrong;
-  if (!curve.at.empty() && !(curve.at.front() > 0)) return wrong;
-  return curve;
 }
 
 struct Member {
@@ -261,8 +199,8 @@ constexpr Member kMembers[] = {
 nlohmann::ordered_json ToJson(const TaskCost& cost) {
   nlohmann::ordered_json json;
   for (const Member& member : kMembers) json[member.key] = cost.*member.value;
-  json["per_weight_byte_s"] = CurveToJson(cost.per_weight_byte);
-  json["per_score_flop_s"] = CurveToJson(cost.per_score);
+  json["per_weight_byte_s"] = ToJson(cost.per_weight_byte);
+  json["per_score_flop_s"] = ToJson(cost.per_score);
   return json;
 }
 

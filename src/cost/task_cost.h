@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cost/curve.h"
 #include "cost/task_parts.h"
 
 namespace convene::cost {
@@ -59,13 +60,11 @@ struct HeldOut {
   double r2 = 0;    // of the seconds that the held-out predictions explain
 };
 
-// Straight between points; below the first one as that, beyond the last one in proportion.
-struct Curve {
-  std::vector<double> at;     // increasing, above 0
-  std::vector<double> value;  // as many
-
-  bool operator==(const Curve&) const = default;
+struct PredictedSample {
+  double predicted = 0;
+  double measured = 0;
 };
+HeldOut HeldOutOf(std::span<const PredictedSample> samples);
 
 class TaskCost {
  public:
