@@ -6,15 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <fstream>
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "base/units.h"
-#include "hardware/kernel_files.h"
+#include "hardware/huge_pages.h"
 #include "hardware/memory_status.h"
 
 namespace convene::hardware {
@@ -34,16 +31,6 @@ Error Refused(size_t size_bytes, std::string_view purpose, const char* reason) {
                            available->limited_by);
   }
   return ResourceExhausted(message);
-}
-
-// The address that a line of smaps "7f12-7f34 rw-p ..." starts a mapping at; nothing on other
-// lines.
-std::optional<uintptr_t> MappingStart(const std::string& line) {
-  uintptr_t start = 0;
-  const char* end = line.data() + line.size();
-  const auto [stop, error] = std::from_chars(line.data(), end, start, 16);
-  if (error != std::errc() || stop == end || *stop != '-') return std::nullopt;
-  return start;
 }
 
 }  // namespace
@@ -88,16 +75,7 @@ void HugeBuffer::Free() {
 
 size_t HugeBuffer::huge_page_bytes() const {
   if (data_ == nullptr) return 0;
-  const auto begin = reinterpret_cast<uintptr_t>(data_);
-  const uintptr_t end = begin + UpToHugePages(size_bytes_);
-  size_t huge_bytes = 0;
-  bool ours = false;
-  std::ifstream smaps("/proc/self/smaps");
-  for (std::string line; std::getline(smaps, line);) {
-    if (const auto start = MappingStart(line)) ours = *start >= begin && *start < end;
-    if (ours) huge_bytes += NumberAfter(line, "AnonHugePages").value_or(0) * 1024;
-  }
-  return std::min(huge_bytes, size_bytes_);
+  return std::min<size_t>(HugePageBytes(bytes()), size_bytes_);
 }
 
 }  // namespace convene::hardware
