@@ -87,6 +87,18 @@ void Unregister(std::span<const std::byte> bytes) {
   }
 }
 
+// Newer than the headers of some systems on which convene is built.
+#ifdef MADV_POPULATE_READ
+constexpr int kPopulateRead = MADV_POPULATE_READ;
+#else
+constexpr int kPopulateRead = 22;  // Linux 5.14
+#endif
+#ifdef MADV_COLLAPSE
+constexpr int kCollapse = MADV_COLLAPSE;
+#else
+constexpr int kCollapse = 25;      // Linux 6.1
+#endif
+
 size_t PageSize() {
   static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return size;
@@ -114,6 +126,22 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   return mapped;
 }
 
+Status MappedFile::Populate(std::span<const std::byte> part) const {
+  if (part.empty()) return {};
+  const auto begin = reinterpret_cast<uintptr_t>(part.data()) / PageSize() * PageSize();
+  const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size());
+  int result = 0;
+  do {
+    result = madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateRead);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  // EFAULT and EHWPOISON are what a touch would end the process for.
+  if (result == 0 || (errno != EFAULT && errno != EHWPOISON)) return {};
+  return DataLoss(fmt::format(
+      "{} was cut, or its disk failed, while it was read; leave the files of a model alone while "
+      "it is loaded, and start again when the file is whole",
+      path_));
+}
+
 std::optional<MappedFile::Version> MappedFile::VersionOf(const std::string& path) {
   struct stat status = {};
   if (stat(path.c_str(), &status) != 0) return std::nullopt;
@@ -125,6 +153,12 @@ std::string MappedFile::identity() const {
   if (!version_) return path_;
   return fmt::format("device {} inode {}, {} bytes, changed at {}.{:09}", version_->device,
                      version_->inode, version_->size, version_->seconds, version_->nanoseconds);
+}
+
+bool MappedFile::IsSameFile(int descriptor) const {
+  struct stat status = {};
+  return version_ && fstat(descriptor, &status) == 0 && status.st_dev == version_->device &&
+         status.st_ino == version_->inode;
 }
 
 Status MappedFile::CheckUnchanged() const {
@@ -171,6 +205,20 @@ void DontNeed(std::span<const std::byte> bytes) {
   const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
   const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size()) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void AskForHugePages(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / PageSize() * PageSize();
+  const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+bool CollapseToHugePages(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return true;
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / PageSize() * PageSize();
+  const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
+  return madvise(reinterpret_cast<void*>(begin), end - begin, kCollapse) == 0;
 }
 
 }  // namespace convene::checkpoint

@@ -28,6 +28,13 @@ class MappedFile {
   // The same text for the same file, whatever its path, in all processes of a machine; another one
   // once it was replaced or written to.
   std::string identity() const;
+  // Whether an open file is the mapped one, whatever was written to it since.
+  bool IsSameFile(int descriptor) const;
+
+  // Reads `part` of bytes() into memory now, as a first touch of its pages would, and waits for it.
+  // Any thread. Kernels before Linux 5.14 cannot: then the pages come when they are touched. Error:
+  // the file was cut, or its disk failed.
+  Status Populate(std::span<const std::byte> part) const;
 
   // Error: the file was written to since it was opened, so that what was read may be a mixture.
   Status CheckUnchanged() const;
@@ -53,5 +60,12 @@ class MappedFile {
 // never change what is read.
 void WillNeed(std::span<const std::byte> bytes);  // start reading them from disk now
 void DontNeed(std::span<const std::byte> bytes);  // drop whole pages inside from this process
+// Read what is not in memory yet in huge pages, where the file system has such (large folios).
+void AskForHugePages(std::span<const std::byte> bytes);
+
+// Moves the pages of a file that are in memory already into huge pages, where the kernel does that:
+// on tmpfs, and with CONFIG_READ_ONLY_THP_FOR_FS (MADV_COLLAPSE, Linux 6.1). It copies as many
+// bytes. Returns false where the kernel refuses.
+bool CollapseToHugePages(std::span<const std::byte> bytes);
 
 }  // namespace convene::checkpoint

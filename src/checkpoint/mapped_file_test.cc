@@ -40,6 +40,11 @@ TEST(MappedFile, ShowsTheBytesAlsoAfterHints) {
   DontNeed(moved.bytes().subspan(1, 9000));
   DontNeed(moved.bytes().subspan(1, 20));
   WillNeed({});
+  AskForHugePages(moved.bytes().subspan(5, 9000));
+  AskForHugePages({});
+  EXPECT_TRUE(moved.Populate(moved.bytes().subspan(4000, 300)));
+  EXPECT_TRUE(moved.Populate({}));
+  CollapseToHugePages(moved.bytes());  // granted or not
   EXPECT_EQ(text(), content);
 }
 
@@ -70,6 +75,19 @@ TEST(MappedFile, ThatIsCutEndsTheProcessWithAMessage) {
   std::filesystem::resize_file(temporary.path(), 3 * 4096);
   EXPECT_EXIT(ended([&](const MappedFile& file) { std::jthread([&] { read(file); }); }),
               testing::ExitedWithCode(1), message);
+}
+
+TEST(MappedFile, ThatIsCutIsAnErrorWhereItIsPopulated) {
+  const TemporaryFile temporary(std::string(3 * 4096, 'x'));
+  const auto file = MappedFile::Open(temporary.path());
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_TRUE(file->Populate(file->bytes()));
+  std::filesystem::resize_file(temporary.path(), 4096);
+  EXPECT_TRUE(file->Populate(file->bytes().first(4096)));
+  const Status cut = file->Populate(file->bytes());
+  ASSERT_FALSE(cut) << "this kernel is older than Linux 5.14";
+  EXPECT_EQ(cut.error().kind, ErrorKind::kDataLoss);
+  EXPECT_NE(cut.error().message.find(temporary.path() + " was cut"), std::string::npos);
 }
 
 TEST(MappedFile, ABusErrorElsewhereStaysOne) {
