@@ -27,6 +27,12 @@ engine::LoadObserver LoadMessages::observer() {
             line_.Close();
             PrintNote("{}\n", line);
           },
+      .placed =
+          [this](const std::string& line) {
+            line_.Close();
+            PrintNote("loaded: {}\n", line);
+            loaded_bytes_ = 0;  // said
+          },
   };
 }
 

@@ -47,6 +47,8 @@ struct LoadObserver {
   std::function<void(const ChosenFormats&)> planned;  // before anything is reserved
   weights::LoadProgress progress;
   std::function<void(const std::string&)> decided = {};  // gets a line about what `auto` has chosen
+  // Gets a line about where weights lie that were packed ahead.
+  std::function<void(const std::string&)> placed = {};
 };
 
 // What LoadedModel::Load refuses whatever the weights and the machine, for those who have long work

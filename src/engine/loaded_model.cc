@@ -189,15 +189,18 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
       ledger_->Reserve(memory::Use::kProgram, memory_.bytes[memory::Use::kProgram]);
   if (!program) return program.error();
   program_ = *std::move(program);
+  std::optional<weights::PackedPlacement> placement;
   Result<weights::ModelWeights> weights =
       std::move(source).Load({.formats = chosen.formats.weights,
                               .share = ShareOf(options),
                               .numa = options.numa,
                               .edit = options.edit,
-                              .compared = compared},
+                              .compared = compared,
+                              .placement = &placement},
                              *pool_, *ledger_, observer.progress);
   if (!weights) return weights.error();
   weights_ = *std::move(weights);
+  if (placement && observer.placed) observer.placed(placement->Describe());
   return {};
 }
 

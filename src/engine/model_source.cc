@@ -62,13 +62,19 @@ Result<weights::ModelWeights> ModelSource::Load(const LoadRequest& request,
     return weights::LoadWeights(*whole, request.formats, request.share, request.numa, pool, ledger,
                                 progress, request.edit, request.compared);
   }
-  CHECK(!request.edit, "packed weights are mapped and cannot be edited");
+  CHECK(!request.edit, "weights that are packed ahead cannot be edited");
   if (request.compared != nullptr) {
     const Status right = weights::VerifyPacked(*packed(), request.share, pool, {});
     if (!right) return right.error();
   }
-  return weights::MapWeights(std::get<weights::PackedDirectory>(std::move(source_)), ledger,
-                             request.share);
+  Result<weights::ModelWeights> mapped = weights::MapWeights(
+      std::get<weights::PackedDirectory>(std::move(source_)), ledger, request.share);
+  if (!mapped) return mapped.error();
+  Result<weights::PlacedWeights> placed =
+      weights::PlacePacked(*std::move(mapped), request.numa, pool, ledger, progress);
+  if (!placed) return placed.error();
+  if (request.placement != nullptr) *request.placement = std::move(placed->placement);
+  return std::move(placed->weights);
 }
 
 }  // namespace convene::engine

@@ -1,8 +1,9 @@
 // Where a model comes from: a Hugging Face directory, whose weights are read and packed, or a
-// packed directory, whose weights are mapped as they are. Opened and checked; no weights are read
-// before Load. The tokenizer is the same files in both (text/tokenizer.h).
+// packed directory, whose weights are mapped or copied as they are. Opened and checked; no weights
+// are read before Load. The tokenizer is the same files in both (text/tokenizer.h).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "memory/ledger.h"
 #include "weights/load_weights.h"
 #include "weights/packed_directory.h"
+#include "weights/place_packed.h"
 
 namespace convene::engine {
 
@@ -52,9 +54,12 @@ class ModelSource {
     // Null, or gets the digests of what other ranks' copies must have, too. The checksums of packed
     // weights are the same on all ranks: they are compared with this copy at once.
     std::vector<NamedDigest>* compared = nullptr;
+    // Null, or gets where weights lie that were packed ahead, and why.
+    std::optional<weights::PackedPlacement>* placement = nullptr;
   };
 
-  // Leaves the source empty. Errors: as weights::LoadWeights, or VerifyPacked and MapWeights.
+  // Leaves the source empty. Errors: as weights::LoadWeights, or VerifyPacked, MapWeights and
+  // PlacePacked.
   Result<weights::ModelWeights> Load(const LoadRequest& request, hardware::ThreadPool& pool,
                                      memory::Ledger& ledger,
                                      const weights::LoadProgress& progress) &&;

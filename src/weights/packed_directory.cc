@@ -130,21 +130,6 @@ void KeepShare(const Share& share, ModelWeights& weights) {
   if (!share.with_head) weights.head = {};
 }
 
-// Matrices that lie one behind the other at once.
-void ReadAhead(const ModelWeights& weights) {
-  const std::byte* begin = nullptr;
-  const std::byte* end = nullptr;
-  for (const NamedMatrix& named : Matrices(weights)) {
-    const kernels::PackedMatrix& matrix = *named.matrix;
-    if (matrix.data != end) {
-      if (begin != end) checkpoint::WillNeed({begin, end});
-      begin = matrix.data;
-    }
-    end = matrix.data + matrix.size_bytes();
-  }
-  if (begin != end) checkpoint::WillNeed({begin, end});
-}
-
 }  // namespace
 
 bool IsPackedDirectory(const std::string& directory) {
@@ -225,6 +210,7 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
   Result<checkpoint::MappedFile> file =
       checkpoint::MappedFile::Open(PathIn(directory, kWeightsName));
   if (!file) return file.error();
+  checkpoint::AskForHugePages(file->bytes());  // before any page of it is read
   Result<std::vector<StoredTensor>> tensors =
       FindPackedWeights(configuration->spec, *formats, file->bytes(), file->bytes().size());
   if (!tensors) return tensors.error().At(file->path());
@@ -299,7 +285,6 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   }
   if (const Status finite = CheckVectors(weights); !finite) return finite.error();
   KeepShare(share, weights);
-  ReadAhead(weights);
   return weights;
 }
 

@@ -1,6 +1,7 @@
 // A model directory whose weights are already packed: config.json, tokenizer and so on as they
 // were, `convene.json` with the formats and `convene.safetensors` with the matrices as they lie in
-// memory, so that it is mapped instead of read, converted and packed. Made by `convene quantize`.
+// memory, so that it is mapped, or copied, instead of read, converted and packed. Made by `convene
+// quantize`.
 //
 // convene.json: {"version": 3, "weights": "int4", "group": 32, "tied_embeddings": false}.
 // convene.safetensors: a U8 tensor for each packed matrix, in the order and without the holes of
@@ -60,9 +61,10 @@ Result<std::vector<checkpoint::StoredTensor>> FindPackedWeights(const model::Mod
                                                                 std::span<const std::byte> prefix,
                                                                 uint64_t file_size);
 
-// The weights, which keep the file mapped and what `share` is of it reserved in `ledger`. Tells the
-// kernel to read that ahead. Errors: shares with parts of matrices, which are packed whole there;
-// those of LocalSpec; memory that cannot be had; norms and biases that are NaN or infinite.
+// The weights, which keep the file mapped and what `share` is of it reserved in `ledger`. Reads the
+// norms and biases alone; place_packed.h brings the matrices into memory. Errors: shares with parts
+// of matrices, which are packed whole there; those of LocalSpec; memory that cannot be had; norms
+// and biases that are NaN or infinite.
 Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledger,
                                 const Share& share = {});
 

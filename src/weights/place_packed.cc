@@ -1,0 +1,265 @@
+#include "weights/place_packed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "checkpoint/file_reader.h"
+#include "hardware/huge_buffer.h"
+#include "hardware/huge_pages.h"
+#include "weights/named_weights.h"
+
+namespace convene::weights {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+using hardware::kHugePageBytes;
+
+// A request to the disk: large enough for its full rate, and many per thread even of small models.
+constexpr uint64_t kRequestBytes = uint64_t{4} << 20;
+// Between two calls of the progress function.
+constexpr uint64_t kBatchBytes = uint64_t{256} << 20;
+// Huge pages that are tried before a whole file is read in such.
+constexpr size_t kNumSamples = 16;
+
+// If 3 % of the bytes are read at half the rate, decode is slower by 3 %; less is within the noise
+// of any measurement of it.
+bool IsEnough(uint64_t huge_bytes, uint64_t size_bytes) {
+  return huge_bytes >= size_bytes - size_bytes / 33;
+}
+
+uint64_t SizeOf(std::span<const Bytes> runs) {
+  uint64_t size_bytes = 0;
+  for (const Bytes& run : runs) size_bytes += run.size();
+  return size_bytes;
+}
+
+// The runs in requests that end where huge pages do, so that no two threads read into one.
+std::vector<Bytes> Requests(std::span<const Bytes> runs) {
+  std::vector<Bytes> requests;
+  for (Bytes rest : runs) {
+    while (!rest.empty()) {
+      const uint64_t past_huge_page = reinterpret_cast<uintptr_t>(rest.data()) % kHugePageBytes;
+      const uint64_t size = std::min<uint64_t>(rest.size(), kRequestBytes - past_huge_page);
+      requests.push_back(rest.first(size));
+      rest = rest.subspan(size);
+    }
+  }
+  return requests;
+}
+
+// Huge pages that lie within the runs, evenly spread over them; at most kNumSamples.
+std::vector<Bytes> Samples(std::span<const Bytes> runs) {
+  std::vector<Bytes> whole_pages;
+  for (const Bytes& run : runs) {
+    const uint64_t past = reinterpret_cast<uintptr_t>(run.data()) % kHugePageBytes;
+    for (uint64_t at = past == 0 ? 0 : kHugePageBytes - past; at + kHugePageBytes <= run.size();
+         at += kHugePageBytes) {
+      whole_pages.push_back(run.subspan(at, kHugePageBytes));
+    }
+  }
+  const size_t count = std::min(whole_pages.size(), kNumSamples);
+  std::vector<Bytes> samples;
+  for (size_t i = 0; i < count; ++i) samples.push_back(whole_pages[i * whole_pages.size() / count]);
+  return samples;
+}
+
+// Calls `read` with the index of each request and that of the thread, on all threads; the first
+// error ends it.
+Status ReadAll(std::span<const Bytes> requests, hardware::ThreadPool& pool,
+               const LoadProgress& progress, const std::function<Status(size_t, int)>& read) {
+  const uint64_t total_bytes = SizeOf(requests);
+  uint64_t done_bytes = 0;
+  std::mutex mutex;
+  std::optional<Error> failure;
+  std::atomic<bool> has_failed = false;
+  for (size_t first = 0; first < requests.size();) {
+    size_t end = first;
+    uint64_t batch_bytes = 0;
+    while (end < requests.size() && batch_bytes < kBatchBytes)
+      batch_bytes += requests[end++].size();
+    pool.ParallelFor(static_cast<int64_t>(end - first), [&](int64_t index, int thread_idx) {
+      if (has_failed) return;
+      const size_t request = first + static_cast<size_t>(index);
+      const Status done = read(request, thread_idx);
+      if (done) return;
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = done.error();
+      has_failed = true;
+    });
+    if (failure) return *failure;
+    first = end;
+    done_bytes += batch_bytes;
+    if (progress) progress(done_bytes, total_bytes);
+  }
+  return {};
+}
+
+// Reads the runs of a mapped file one behind the other into `target`.
+Status ReadRuns(const checkpoint::MappedFile& file, const checkpoint::FileReader& reader,
+                std::span<const Bytes> runs, std::span<std::byte> target,
+                hardware::ThreadPool& pool, memory::Ledger& ledger, const LoadProgress& progress) {
+  const std::vector<Bytes> requests = Requests(runs);
+  std::vector<uint64_t> target_offsets;
+  uint64_t next_offset = 0;
+  for (const Bytes& request : requests) {
+    target_offsets.push_back(next_offset);
+    next_offset += request.size();
+  }
+  constexpr uint64_t kStagingBytes = kRequestBytes + checkpoint::FileReader::kStagingBytes;
+  const Result<memory::Reservation> staging =
+      ledger.Allocate(memory::Use::kStaging, kStagingBytes * static_cast<uint64_t>(pool.size()));
+  return ReadAll(requests, pool, progress, [&](size_t index, int thread_idx) {
+    const Bytes request = requests[index];
+    const auto offset = static_cast<uint64_t>(request.data() - file.bytes().data());
+    const std::span<std::byte> place = target.subspan(target_offsets[index], request.size());
+    const bool is_cached = checkpoint::CachedBytes(request) >= request.size() / 2;
+    if (is_cached || !staging) return reader.ReadAt(offset, place);
+    return reader.ReadPastCache(
+        offset, place,
+        staging->bytes().subspan(kStagingBytes * static_cast<uint64_t>(thread_idx), kStagingBytes));
+  });
+}
+
+}  // namespace
+
+std::string PackedPlacement::Describe() const {
+  const char* how = is_copied ? "read into" : "mapped in";
+  const char* pages = IsEnough(huge_bytes, size_bytes) ? "huge pages" : "small pages";
+  std::string text = fmt::format("{} of weights {} {}", FormatBytes(size_bytes), how, pages);
+  text += fmt::format(" in {:.1f} s", elapsed_s);
+  // Of a time that is shown as nothing a rate would be noise.
+  if (elapsed_s >= 0.05) {
+    const double rate = static_cast<double>(size_bytes) / elapsed_s;
+    text += fmt::format(" ({}/s)", FormatBytes(static_cast<uint64_t>(rate)));
+  }
+  if (!reason.empty()) text += ", because " + reason;
+  return text;
+}
+
+std::vector<Bytes> MappedRuns(const ModelWeights& weights) {
+  std::vector<Bytes> runs;
+  for (const NamedMatrix& named : Matrices(weights)) {
+    const Bytes matrix(named.matrix->data, named.matrix->size_bytes());
+    if (!runs.empty() && runs.back().data() + runs.back().size() == matrix.data()) {
+      runs.back() = Bytes(runs.back().data(), runs.back().size() + matrix.size());
+    } else {
+      runs.push_back(matrix);
+    }
+  }
+  return runs;
+}
+
+Result<uint64_t> PopulateInHugePages(const checkpoint::MappedFile& file,
+                                     std::span<const Bytes> runs, hardware::ThreadPool& pool,
+                                     const LoadProgress& progress) {
+  checkpoint::AskForHugePages(file.bytes());
+  // What was touched before in small pages is mapped anew.
+  for (const Bytes& run : runs) checkpoint::DontNeed(run);
+  const uint64_t before_bytes = hardware::HugePageBytes(file.bytes());
+  const std::vector<Bytes> samples = Samples(runs);
+  const uint64_t wanted_bytes = before_bytes + SizeOf(samples);
+  for (const Bytes& sample : samples) {
+    if (const Status read = file.Populate(sample); !read) return read.error();
+  }
+  bool collapse = false;
+  uint64_t huge_bytes = hardware::HugePageBytes(file.bytes());
+  if (huge_bytes < wanted_bytes) {
+    collapse = std::ranges::all_of(samples, checkpoint::CollapseToHugePages);
+    huge_bytes = hardware::HugePageBytes(file.bytes());
+  }
+  if (samples.empty() || huge_bytes < wanted_bytes) return huge_bytes;
+  const std::vector<Bytes> requests = Requests(runs);
+  const Status read = ReadAll(requests, pool, progress, [&](size_t index, int) -> Status {
+    if (Status populated = file.Populate(requests[index]); !populated) return populated;
+    if (collapse) checkpoint::CollapseToHugePages(requests[index]);
+    return {};
+  });
+  if (!read) return read.error();
+  return hardware::HugePageBytes(file.bytes());
+}
+
+Status CopyToMemory(ModelWeights& mapped, hardware::NumaPolicy numa, hardware::ThreadPool& pool,
+                    memory::Ledger& ledger, const LoadProgress& progress) {
+  const std::vector<Bytes> runs = MappedRuns(mapped);
+  Result<memory::Reservation> storage = ledger.Allocate(memory::Use::kWeights, SizeOf(runs));
+  if (!storage) return storage.error();
+  const Result<int> placed = hardware::PlaceMemory(storage->bytes(), pool.cpus(), numa);
+  if (!placed) return placed.error();
+  const Result<checkpoint::FileReader> reader = checkpoint::FileReader::Open(*mapped.mapped);
+  if (!reader) return reader.error();
+
+  const Status read =
+      ReadRuns(*mapped.mapped, *reader, runs, storage->bytes(), pool, ledger, progress);
+  if (!read) return read;
+  if (Status unchanged = mapped.mapped->CheckUnchanged(); !unchanged) return unchanged;
+
+  // The copy has the matrices one behind the other, in their order.
+  const std::byte* next = storage->data();
+  for (const NamedMatrix& named : Matrices(mapped)) {
+    const_cast<kernels::PackedMatrix*>(named.matrix)->data = next;
+    next += named.matrix->size_bytes();
+  }
+  // Of two that are one matrix, the list has the first.
+  if (mapped.head.rows > 0 && mapped.embedding_is_head()) mapped.embedding = mapped.head;
+  if (mapped.encoder && mapped.spec.tied_embeddings) mapped.encoder->embedding = mapped.embedding;
+  mapped.storage = *std::move(storage);
+  mapped.bytes = mapped.storage.bytes();
+  mapped.mapped.reset();
+  return {};
+}
+
+Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa,
+                                  hardware::ThreadPool& pool, memory::Ledger& ledger,
+                                  const LoadProgress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<Bytes> runs = MappedRuns(mapped);
+  PackedPlacement placement{.size_bytes = SizeOf(runs)};
+  const auto placed = [&](ModelWeights weights) -> PlacedWeights {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    placement.elapsed_s = elapsed.count();
+    return {std::move(weights), std::move(placement)};
+  };
+  const Result<uint64_t> huge_bytes = PopulateInHugePages(*mapped.mapped, runs, pool, progress);
+  if (!huge_bytes) return huge_bytes.error();
+  if (const Status unchanged = mapped.mapped->CheckUnchanged(); !unchanged) {
+    return unchanged.error();
+  }
+  placement.huge_bytes = std::min(*huge_bytes, placement.size_bytes);
+  if (IsEnough(placement.huge_bytes, placement.size_bytes)) return placed(std::move(mapped));
+  if (placement.size_bytes < kHugePageBytes) {
+    placement.reason = "they are smaller than a huge page";
+    return placed(std::move(mapped));
+  }
+
+  const uint64_t reserved_bytes = mapped.storage.size_bytes();
+  mapped.storage = {};
+  const Status copied = CopyToMemory(mapped, numa, pool, ledger, progress);
+  if (!copied && copied.error().kind != ErrorKind::kResourceExhausted) return copied.error();
+  if (copied) {
+    placement.is_copied = true;
+    placement.reason = "the system does not map this file in huge pages";
+    placement.huge_bytes = std::min(hardware::HugePageBytes(mapped.bytes), placement.size_bytes);
+    return placed(std::move(mapped));
+  }
+  Result<memory::Reservation> again = ledger.Reserve(memory::Use::kWeights, reserved_bytes);
+  if (!again) return again.error();
+  mapped.storage = *std::move(again);
+  placement.reason =
+      "the system does not map this file in huge pages, and a copy of them in huge pages cannot be "
+      "had: " +
+      copied.error().message;
+  // Nothing of the file is in memory but samples.
+  for (const Bytes& run : runs) checkpoint::WillNeed(run);
+  return placed(std::move(mapped));
+}
+
+}  // namespace convene::weights
