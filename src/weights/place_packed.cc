@@ -30,8 +30,8 @@ constexpr uint64_t kBatchBytes = uint64_t{256} << 20;
 // Huge pages that are tried before a whole file is read in such.
 constexpr size_t kNumSamples = 16;
 
-// If 3 % of the bytes were read at half the rate, decode would be slower by 3 %; less is in the noise
-// of any measurement of it.
+// If 3 % of the bytes were read at half the rate, decode would be slower by 3 %; less is in the
+// noise of any measurement of it.
 bool IsEnough(uint64_t huge_bytes, uint64_t size_bytes) {
   return huge_bytes >= size_bytes - size_bytes / 33;
 }
