@@ -14,6 +14,7 @@
 #include "device/layer.h"
 #include "device/step_shape.h"
 #include "device/stream.h"
+#include "hardware/thread_pool.h"
 #include "memory/ledger.h"
 #include "model/model_spec.h"
 #include "weights/weight_store.h"
@@ -59,6 +60,9 @@ class Device {
   virtual memory::TierKind memory() const = 0;
   // CPUs for the threads beside it: those that exchange, load and store.
   virtual const std::vector<int>& lane_cpus() const = 0;
+  // Threads of the host that help the one that enqueues operators, while none is at work on them;
+  // null: none.
+  virtual hardware::ThreadPool* host_threads() const = 0;
   // Error: what of the model the operators cannot compute, and what to change.
   virtual Status Supports(const model::ModelSpec& spec,
                           kernels::ActivationFormat activations) const = 0;

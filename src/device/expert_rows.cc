@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "strategy/expert_pipeline.h"
@@ -28,6 +29,22 @@ T Read(const std::byte* from) {
   T value;
   std::memcpy(&value, from, sizeof(T));
   return value;
+}
+
+// Of a pair in a block.
+constexpr int64_t kNumberBytes = sizeof(uint16_t);
+constexpr int64_t kWeightBytes = sizeof(float);
+
+using Lists = std::vector<std::vector<int32_t>>;
+
+// So many, all empty.
+void ClearLists(size_t count, Lists& lists) {
+  if (lists.size() < count) lists.resize(count);
+  for (std::vector<int32_t>& list : lists) list.clear();
+}
+
+void AppendLists(const Lists& from, Lists& to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i].insert(to[i].end(), from[i].begin(), from[i].end());
 }
 
 }  // namespace
@@ -54,7 +71,7 @@ int64_t ExpertRows::MemoryBytes(const Options& options) {
 }
 
 ExpertRows::ExpertRows(const Options& options, comm::Group* group, ExchangeMemory& memory)
-    : options_(options), group_(group) {
+    : options_(options), group_(group), parts_(options.pool) {
   const int num_ranks = options.roles.num_ranks();
   CHECK(num_ranks == 1 || (group != nullptr && group->size() == num_ranks), "{} ranks", num_ranks);
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -67,109 +84,205 @@ ExpertRows::ExpertRows(const Options& options, comm::Group* group, ExchangeMemor
   UsePipeline(options.pipeline);
 }
 
+void ExpertRows::UsePipeline(const strategy::Pipeline& pipeline) {
+  // One rank's schedule has one chunk, whatever the plan says.
+  options_.pipeline = peers_.empty() ? strategy::Pipeline{} : pipeline;
+  is_cut_ = false;
+}
+
+// Which share has each expert, and which chunk.
+void ExpertRows::CutLayer(int num_experts) {
+  if (is_cut_ && num_experts == num_experts_) return;
+  is_cut_ = true;
+  num_experts_ = num_experts;
+  const strategy::Roles& roles = options_.roles;
+  share_of_.assign(static_cast<size_t>(num_experts), 0);
+  for (int share = 0; share < roles.expert_split().num_shares(); ++share) {
+    const strategy::Part part = roles.expert_split().experts(share, num_experts);
+    std::fill_n(share_of_.begin() + part.first, part.size, share);
+  }
+  own_experts_ = roles.ExpertsOf(options_.rank, num_experts);
+  CutExperts(own_experts_, chunk_of_);
+  for (Peer& peer : peers_) {
+    peer.experts = roles.ExpertsOf(peer.rank, num_experts);
+    CutExperts(peer.experts, peer.chunk_of);
+  }
+}
+
+void ExpertRows::CutExperts(const strategy::Part& experts, std::vector<int32_t>& chunk_of) const {
+  chunk_of.clear();
+  if (!by_experts()) return;
+  for (int64_t i = 0; i < experts.size; ++i) {
+    chunk_of.push_back(static_cast<int32_t>(i * num_chunks() / experts.size));
+  }
+}
+
 void ExpertRows::Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,
                        std::span<const float> weights) {
   layer_ = layer;
   top_k_ = top_k;
   experts_ = experts;
   weights_ = weights;
-  const strategy::Roles& roles = options_.roles;
-  if (num_experts != num_experts_) {
-    num_experts_ = num_experts;
-    share_of_.assign(static_cast<size_t>(num_experts), 0);
-    for (int share = 0; share < roles.expert_split().num_shares(); ++share) {
-      const strategy::Part part = roles.expert_split().experts(share, num_experts);
-      std::fill_n(share_of_.begin() + part.first, part.size, share);
-    }
-    own_experts_ = roles.ExpertsOf(options_.rank, num_experts);
-    for (Peer& peer : peers_) peer.experts = roles.ExpertsOf(peer.rank, num_experts);
-  }
-  work_rows_.clear();
-  pairs_.clear();
-  own_rows_.clear();
-  outgoing_.clear();
+  num_rows_ = static_cast<int>(std::ssize(experts) / top_k);
   num_slots_ = 0;
   selected_chunk_ = -1;
   in_buffers_ready_ = false;
+  CutLayer(num_experts);
+  const auto num_chunks = static_cast<size_t>(this->num_chunks());
+  ClearLists(num_chunks, pairs_of_chunk_);
   for (Peer& peer : peers_) {
-    peer.sent.clear();
-    peer.arrived.clear();
+    ClearLists(num_chunks, peer.returning);
     peer.num_returned = 0;
   }
-
-  const auto num_rows = static_cast<int>(std::ssize(experts) / top_k);
-  num_rows_ = num_rows;
-  own_work_.assign(static_cast<size_t>(num_rows), -1);
-  for (int32_t row = 0; row < num_rows; ++row) {
-    const int32_t end = (row + 1) * top_k;
-    for (int32_t first = row * top_k; first < end;) {
-      const int share = share_of_[experts[first]];
-      int32_t last = first + 1;
-      while (last < end && share_of_[experts[last]] == share) ++last;
-      bool is_own = false;
-      for (int slice = 0; slice < roles.expert_slices(); ++slice) {
-        const int rank = roles.RankOfSlice(share, slice);
-        if (rank == options_.rank) {
-          is_own = true;
-        } else {
-          peers_[peer_of_[rank]].sent.push_back({row, first, last - first, 0, 0});
-        }
-      }
-      if (is_own) {
-        own_work_[row] = static_cast<int32_t>(work_rows_.size());
-        own_rows_.push_back(own_work_[row]);
-        work_rows_.push_back({.row = row,
-                              .first_pair = static_cast<int32_t>(pairs_.size()),
-                              .num_pairs = last - first});
-        for (int32_t i = first; i < last; ++i) {
-          pairs_.push_back({static_cast<uint16_t>(experts[i]), weights[i]});
-        }
-      }
-      first = last;
-    }
-  }
+  const int num_parts = parts_.NumberFor(std::ssize(experts));
+  if (std::ssize(begin_parts_) < num_parts) begin_parts_.resize(static_cast<size_t>(num_parts));
+  CountRows(num_parts);
+  DivideRows(num_parts);
   if (peers_.empty()) return;
-  partial_at_.assign(static_cast<size_t>(num_rows) * peers_.size(), -1);
-  for (Peer& peer : peers_) {
-    CutIntoChunks(peer);
-    WriteBlocks(peer);
+  for (Peer& peer : peers_) CountBlocks(num_parts, peer);
+  WriteBlocks(num_parts);
+  parts_.Run(std::ssize(peers_), std::min(num_parts, static_cast<int>(peers_.size())),
+             [&](int, int32_t first, int32_t end) {
+               for (int32_t i = first; i < end; ++i) PlaceSums(peers_[i]);
+             });
+}
+
+template <typename F>
+void ExpertRows::ForEachDestination(int32_t row, F&& f) {
+  const strategy::Roles& roles = options_.roles;
+  const int32_t end = (row + 1) * top_k_;
+  for (int32_t first = row * top_k_; first < end;) {
+    const int share = share_of_[experts_[first]];
+    int32_t last = first + 1;
+    while (last < end && share_of_[experts_[last]] == share) ++last;
+    for (int slice = 0; slice < roles.expert_slices(); ++slice) {
+      const int peer = peer_of_[roles.RankOfSlice(share, slice)];
+      f(peer < 0 ? nullptr : &peers_[peer], first, last);
+    }
+    first = last;
   }
 }
 
-// Which chunk takes each row and which one returns it; the rows then in the order of the first.
-void ExpertRows::CutIntoChunks(Peer& peer) {
-  const auto num_sent = static_cast<int64_t>(peer.sent.size());
-  for (int64_t i = 0; i < num_sent; ++i) {
-    SentRow& sent = peer.sent[i];
-    if (by_experts()) {
-      sent.dispatch_chunk = GroupOf(experts_[sent.first], peer.experts);
-      sent.return_chunk = GroupOf(experts_[sent.first + sent.count - 1], peer.experts);
-    } else {
-      sent.dispatch_chunk = sent.return_chunk = static_cast<int32_t>(i * num_chunks() / num_sent);
+// How much each part has of this rank's work and of what goes to each peer; then where it begins.
+void ExpertRows::CountRows(int num_parts) {
+  parts_.Run(num_rows_, num_parts, [&](int part_idx, int32_t begin, int32_t end) {
+    BeginPart& part = begin_parts_[part_idx];
+    part.own_rows = part.own_pairs = 0;
+    part.sent.assign(peers_.size(), 0);
+    for (int32_t row = begin; row < end; ++row) {
+      ForEachDestination(row, [&](const Peer* peer, int32_t first, int32_t last) {
+        if (peer != nullptr) {
+          ++part.sent[PeerIndex(*peer)];
+        } else {
+          ++part.own_rows;
+          part.own_pairs += last - first;
+        }
+      });
     }
-  }
-  std::stable_sort(peer.sent.begin(), peer.sent.end(), [](const SentRow& a, const SentRow& b) {
-    return a.dispatch_chunk < b.dispatch_chunk;
   });
+  int32_t num_pairs = 0;
+  num_own_work_ = 0;
+  for (int i = 0; i < num_parts; ++i) {
+    num_own_work_ += std::exchange(begin_parts_[i].own_rows, num_own_work_);
+    num_pairs += std::exchange(begin_parts_[i].own_pairs, num_pairs);
+  }
+  num_own_pairs_ = num_pairs;
+  work_rows_.resize(static_cast<size_t>(num_own_work_));
+  pairs_.resize(static_cast<size_t>(num_pairs));
+  own_work_.resize(static_cast<size_t>(num_rows_));
+  partial_at_.resize(static_cast<size_t>(num_rows_) * peers_.size());
+  int64_t all_sent = 0;
+  for (size_t peer = 0; peer < peers_.size(); ++peer) {
+    int32_t num_sent = 0;
+    for (int i = 0; i < num_parts; ++i) {
+      num_sent += std::exchange(begin_parts_[i].sent[peer], num_sent);
+    }
+    peers_[peer].sent.resize(static_cast<size_t>(num_sent));
+    peers_[peer].order.resize(static_cast<size_t>(num_sent));
+    all_sent += num_sent;
+  }
+  outgoing_.resize(static_cast<size_t>(all_sent));
+}
+
+// Work on own rows, and which chunk takes each row that is sent and which one returns it.
+void ExpertRows::DivideRows(int num_parts) {
+  parts_.Run(num_rows_, num_parts, [&](int part_idx, int32_t begin, int32_t end) {
+    BeginPart& part = begin_parts_[part_idx];
+    const size_t num_blocks = peers_.size() * static_cast<size_t>(num_chunks());
+    part.blocks.assign(num_blocks, {});
+    part.return_rows.assign(num_blocks, 0);
+    Lists& pairs = num_parts == 1 ? pairs_of_chunk_ : part.pairs;
+    if (num_parts > 1) ClearLists(pairs_of_chunk_.size(), pairs);
+    std::fill(own_work_.begin() + begin, own_work_.begin() + end, -1);
+    std::fill(partial_at_.begin() + begin * std::ssize(peers_),
+              partial_at_.begin() + end * std::ssize(peers_), -1);
+    std::vector<int32_t> next = part.sent;
+    for (int32_t row = begin; row < end; ++row) {
+      ForEachDestination(row, [&](Peer* peer, int32_t first, int32_t last) {
+        if (peer == nullptr) return AddOwn(row, first, last, part, pairs);
+        AddSent({row, first, last - first, 0, 0}, next[PeerIndex(*peer)]++, *peer, part);
+      });
+    }
+  });
+  for (int i = 0; num_parts > 1 && i < num_parts; ++i) {
+    AppendLists(begin_parts_[i].pairs, pairs_of_chunk_);
+  }
+}
+
+void ExpertRows::AddOwn(int32_t row, int32_t first, int32_t end, BeginPart& part, Lists& pairs) {
+  const int32_t work_row = part.own_rows++;
+  own_work_[row] = work_row;
+  work_rows_[work_row] = {.row = row, .first_pair = part.own_pairs, .num_pairs = end - first};
+  for (int32_t i = first; i < end; ++i) {
+    const int32_t pair = part.own_pairs++;
+    pairs_[pair] = {static_cast<uint16_t>(experts_[i]), weights_[i], work_row};
+    if (by_experts()) pairs[chunk_of_[experts_[i] - own_experts_.first]].push_back(pair);
+  }
+}
+
+void ExpertRows::AddSent(SentRow row, int32_t place, Peer& peer, BeginPart& part) {
+  if (by_experts()) {
+    const auto chunk_of = [&](int32_t i) {
+      return peer.chunk_of[experts_[i] - peer.experts.first];
+    };
+    row.dispatch_chunk = chunk_of(row.first);
+    row.return_chunk = chunk_of(row.first + row.count - 1);
+  } else {
+    row.dispatch_chunk = row.return_chunk =
+        static_cast<int32_t>(int64_t{place} * num_chunks() / std::ssize(peer.sent));
+  }
+  peer.sent[place] = row;
+  const int64_t blocks = PeerIndex(peer) * num_chunks();
+  Counts& counts = part.blocks[blocks + row.dispatch_chunk];
+  ++counts.rows;
+  counts.pairs += row.count;
+  ++part.return_rows[blocks + row.return_chunk];
+}
+
+// What the parts have of each block becomes where they begin in it.
+void ExpertRows::CountBlocks(int num_parts, Peer& peer) {
   peer.out_counts.assign(static_cast<size_t>(num_chunks()), {});
   peer.sums_in_rows.assign(static_cast<size_t>(num_chunks()), 0);
-  for (const SentRow& sent : peer.sent) {
-    ++peer.out_counts[sent.dispatch_chunk].rows;
-    peer.out_counts[sent.dispatch_chunk].pairs += sent.count;
-    ++peer.sums_in_rows[sent.return_chunk];
+  for (int i = 0; i < num_parts; ++i) {
+    for (int chunk = 0; chunk < num_chunks(); ++chunk) {
+      const int64_t block = PeerIndex(peer) * num_chunks() + chunk;
+      Counts& all = peer.out_counts[chunk];
+      Counts& of_part = begin_parts_[i].blocks[block];
+      all.rows += std::exchange(of_part.rows, all.rows);
+      all.pairs += std::exchange(of_part.pairs, all.pairs);
+      peer.sums_in_rows[chunk] += begin_parts_[i].return_rows[block];
+    }
   }
   Pad(peer);
-  // Where each sum will be.
-  std::vector<int32_t> next(static_cast<size_t>(num_chunks()), 0);
-  for (int chunk = 1; chunk < num_chunks(); ++chunk) {
-    next[chunk] = next[chunk - 1] + peer.sums_in_rows[chunk - 1];
-  }
-  const int64_t peer_idx = &peer - peers_.data();
-  for (const SentRow& sent : peer.sent) {
-    partial_at_[sent.row * std::ssize(peers_) + peer_idx] = next[sent.return_chunk]++;
-  }
-  const int64_t num_sums = std::max<int64_t>(num_sent, peer.sums_in_rows.back());
+  const int64_t num_sums = std::max<int64_t>(std::ssize(peer.sent), peer.sums_in_rows.back());
   CheckSize(peer.sums_in, num_sums * options_.return_row_bytes);
+  peer.out_begin.assign(1, 0);
+  peer.first_sent.assign(1, 0);
+  for (const Counts& counts : peer.out_counts) {
+    peer.out_begin.push_back(peer.out_begin.back() + BlockBytes(counts));
+    peer.first_sent.push_back(peer.first_sent.back() + counts.rows);
+  }
+  CheckSize(peer.out, peer.out_begin.back());
 }
 
 int ExpertRows::Capacity() const {
@@ -185,28 +298,54 @@ void ExpertRows::Pad(Peer& peer) const {
 }
 
 // All of the blocks but the rows themselves.
-void ExpertRows::WriteBlocks(Peer& peer) {
-  peer.out_begin.assign(1, 0);
-  for (const Counts& counts : peer.out_counts) {
-    peer.out_begin.push_back(peer.out_begin.back() + BlockBytes(counts));
-  }
-  CheckSize(peer.out, peer.out_begin.back());
-  auto sent = peer.sent.begin();
-  for (int chunk = 0; chunk < num_chunks(); ++chunk) {
-    const Counts& counts = peer.out_counts[chunk];
-    std::byte* row = peer.out.data() + peer.out_begin[chunk];
-    std::byte* sizes = row + counts.padded_rows * options_.dispatch_row_bytes;
-    std::byte* numbers = sizes + counts.rows;
-    std::byte* weights = numbers + int64_t{2} * counts.pairs;
-    for (int32_t i = 0; i < counts.rows; ++i, ++sent) {
-      outgoing_.push_back({sent->row, row});
-      row += options_.dispatch_row_bytes;
-      Write(sizes, static_cast<uint8_t>(sent->count));
-      for (int32_t pair = sent->first; pair < sent->first + sent->count; ++pair) {
-        Write(numbers, static_cast<uint16_t>(experts_[pair]));
-        Write(weights, weights_[pair]);
+void ExpertRows::WriteBlocks(int num_parts) {
+  parts_.Run(num_parts, num_parts, [&](int part, int32_t, int32_t) {
+    int64_t first_outgoing = 0;
+    for (Peer& peer : peers_) {
+      const int64_t peer_idx = PeerIndex(peer);
+      const auto num_sent = static_cast<int32_t>(peer.sent.size());
+      const int32_t end = part + 1 < num_parts ? begin_parts_[part + 1].sent[peer_idx] : num_sent;
+      Counts* blocks = begin_parts_[part].blocks.data() + peer_idx * num_chunks();
+      for (int32_t i = begin_parts_[part].sent[peer_idx]; i < end; ++i) {
+        Counts& before = blocks[peer.sent[i].dispatch_chunk];
+        const int32_t place = peer.first_sent[peer.sent[i].dispatch_chunk] + before.rows;
+        peer.order[place] = i;
+        outgoing_[first_outgoing + place] = WriteRow(peer.sent[i], before, peer);
+        ++before.rows;
+        before.pairs += peer.sent[i].count;
       }
+      first_outgoing += num_sent;
     }
+  });
+}
+
+// Behind `before` in the row's block; returns where the row itself must go.
+ExpertRows::Outgoing ExpertRows::WriteRow(const SentRow& row, const Counts& before, Peer& peer) {
+  const Counts& counts = peer.out_counts[row.dispatch_chunk];
+  std::byte* rows = peer.out.data() + peer.out_begin[row.dispatch_chunk];
+  std::byte* sizes = rows + counts.padded_rows * options_.dispatch_row_bytes;
+  std::byte* pairs = sizes + counts.rows;
+  std::byte* size = sizes + before.rows;
+  std::byte* number = pairs + before.pairs * kNumberBytes;
+  std::byte* weight = pairs + counts.pairs * kNumberBytes + before.pairs * kWeightBytes;
+  Write(size, static_cast<uint8_t>(row.count));
+  for (int32_t pair = row.first; pair < row.first + row.count; ++pair) {
+    Write(number, static_cast<uint16_t>(experts_[pair]));
+    Write(weight, weights_[pair]);
+  }
+  return {row.row, rows + before.rows * options_.dispatch_row_bytes};
+}
+
+// Where each sum will be: those of a combine in the order in which their rows were sent.
+void ExpertRows::PlaceSums(Peer& peer) {
+  std::vector<int32_t> next(static_cast<size_t>(num_chunks()), 0);
+  for (int chunk = 1; chunk < num_chunks(); ++chunk) {
+    next[chunk] = next[chunk - 1] + peer.sums_in_rows[chunk - 1];
+  }
+  const int64_t peer_idx = PeerIndex(peer);
+  for (const int32_t place : peer.order) {
+    const SentRow& sent = peer.sent[place];
+    partial_at_[sent.row * std::ssize(peers_) + peer_idx] = next[sent.return_chunk]++;
   }
 }
 
@@ -256,106 +395,151 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartDispatch(int chunk) {
 
 // Reads the blocks of a dispatch.
 void ExpertRows::Arrive(int chunk) {
-  for (Peer& peer : peers_) {
-    const Counts& counts = peer.in_counts[chunk];
-    const std::byte* row = peer.in.data() + peer.in_begin[chunk];
-    const std::byte* sizes = row + counts.padded_rows * options_.dispatch_row_bytes;
-    const std::byte* numbers = sizes + counts.rows;
-    const std::byte* weights = numbers + int64_t{2} * counts.pairs;
-    int32_t num_pairs = 0;
-    for (int32_t i = 0; i < counts.rows; ++i) {
-      const auto size = Read<uint8_t>(sizes + i);
-      num_pairs += size;
-      CHECK(num_pairs <= counts.pairs, "rank {} sent {} pairs as {}", peer.rank, num_pairs,
-            counts.pairs);
-      peer.arrived.push_back(static_cast<int32_t>(work_rows_.size()));
-      WorkRow& work = work_rows_.emplace_back();
-      work = {.data = row,
-              .first_pair = static_cast<int32_t>(pairs_.size()),
-              .num_pairs = size,
-              .return_chunk = chunk};
-      row += options_.dispatch_row_bytes;
-      for (int pair = 0; pair < size; ++pair) {
-        const auto expert = Read<uint16_t>(numbers);
-        const int local = expert - own_experts_.first;
-        CHECK(local >= 0 && local < own_experts_.size, "rank {} sent a row for expert {}",
-              peer.rank, expert);
-        pairs_.push_back({expert, Read<float>(weights)});
-        numbers += sizeof(uint16_t);
-        weights += sizeof(float);
-      }
-      if (by_experts()) {
-        work.return_chunk = GroupOf(pairs_.back().expert, own_experts_);
-      }
-      ++peer.sums_out_rows[work.return_chunk];
+  for (Peer& peer : peers_) ArriveFrom(peer, chunk);
+}
+
+void ExpertRows::ArriveFrom(Peer& peer, int chunk) {
+  const Counts& counts = peer.in_counts[chunk];
+  const std::byte* rows = peer.in.data() + peer.in_begin[chunk];
+  const std::byte* sizes = rows + counts.padded_rows * options_.dispatch_row_bytes;
+  const std::byte* numbers = sizes + counts.rows;
+  const int num_parts = parts_.NumberFor(counts.pairs);
+  if (std::ssize(arrived_parts_) < num_parts) {
+    arrived_parts_.resize(static_cast<size_t>(num_parts));
+  }
+  // Each part's pairs begin behind those of the rows before it.
+  int32_t num_pairs = 0;
+  parts_.ForEach(counts.rows, num_parts, [&](int part, int32_t first, int32_t end) {
+    arrived_parts_[part].first_pair = num_pairs;
+    for (int32_t i = first; i < end; ++i) num_pairs += Read<uint8_t>(sizes + i);
+  });
+  CHECK(num_pairs == counts.pairs, "rank {} sent {} pairs as {}", peer.rank, num_pairs,
+        counts.pairs);
+  const ArrivedBlock block{.rows = rows,
+                           .sizes = sizes,
+                           .numbers = numbers,
+                           .weights = numbers + num_pairs * kNumberBytes,
+                           .first_work_row = static_cast<int32_t>(work_rows_.size()),
+                           .first_pair = static_cast<int32_t>(pairs_.size()),
+                           .chunk = chunk};
+  work_rows_.resize(work_rows_.size() + static_cast<size_t>(counts.rows));
+  pairs_.resize(pairs_.size() + static_cast<size_t>(counts.pairs));
+  parts_.Run(counts.rows, num_parts, [&](int part_idx, int32_t first, int32_t end) {
+    ArrivedPart& part = arrived_parts_[part_idx];
+    if (num_parts == 1) {
+      return ReadRows(block, first, end, part.first_pair, peer, pairs_of_chunk_, peer.returning);
     }
-    if (options_.capacity_factor > 0) peer.sums_out_rows.front() = counts.padded_rows;
+    ClearLists(pairs_of_chunk_.size(), part.pairs);
+    ClearLists(pairs_of_chunk_.size(), part.returning);
+    ReadRows(block, first, end, part.first_pair, peer, part.pairs, part.returning);
+  });
+  for (int i = 0; num_parts > 1 && i < num_parts; ++i) {
+    AppendLists(arrived_parts_[i].pairs, pairs_of_chunk_);
+    AppendLists(arrived_parts_[i].returning, peer.returning);
+  }
+  for (int i = 0; i < num_chunks(); ++i) {
+    peer.sums_out_rows[i] = static_cast<int32_t>(peer.returning[i].size());
+  }
+  if (options_.capacity_factor > 0) peer.sums_out_rows.front() = counts.padded_rows;
+}
+
+// Rows [first, end) of a block, whose pairs begin with `pair`.
+void ExpertRows::ReadRows(const ArrivedBlock& block, int32_t first, int32_t end, int32_t pair,
+                          const Peer& peer, Lists& pairs, Lists& returning) {
+  for (int32_t i = first; i < end; ++i) {
+    const int32_t work_row = block.first_work_row + i;
+    WorkRow& work = work_rows_[work_row];
+    work = {.data = block.rows + i * options_.dispatch_row_bytes,
+            .first_pair = block.first_pair + pair,
+            .num_pairs = Read<uint8_t>(block.sizes + i)};
+    int32_t return_chunk = block.chunk;
+    for (const int32_t last = pair + work.num_pairs; pair < last; ++pair) {
+      const auto expert = Read<uint16_t>(block.numbers + pair * kNumberBytes);
+      const int local = expert - own_experts_.first;
+      CHECK(local >= 0 && local < own_experts_.size, "rank {} sent a row for expert {}", peer.rank,
+            expert);
+      const int32_t place = block.first_pair + pair;
+      pairs_[place] = {expert, Read<float>(block.weights + pair * kWeightBytes), work_row};
+      if (!by_experts()) continue;
+      return_chunk = chunk_of_[local];
+      pairs[return_chunk].push_back(place);
+    }
+    returning[return_chunk].push_back(work_row);
   }
 }
 
 const ChunkSlots& ExpertRows::Select(int chunk) {
   if (chunk == selected_chunk_) return slots_;
   selected_chunk_ = chunk;
-  const auto num_before = static_cast<int32_t>(work_rows_.size());
+  auto first = static_cast<int32_t>(pairs_.size());
   const bool comes_in = chunk < num_chunks() && !peers_.empty();
   if (comes_in) Arrive(chunk);
-  selected_.clear();
-  if (num_chunks() == 1 || by_experts()) {
-    // Everything that is here; cut by experts, those pairs of it that are of this group.
-    for (int32_t i = 0; i < std::ssize(work_rows_); ++i) selected_.push_back(i);
-  } else if (comes_in) {
-    for (int32_t i = num_before; i < std::ssize(work_rows_); ++i) selected_.push_back(i);
-  } else {
-    const int part = chunk - strategy::OwnChunk(options_.pipeline, 0);
-    const strategy::Part rows = strategy::PartOf(static_cast<int>(own_rows_.size()), part, 2);
-    selected_.assign(own_rows_.begin() + rows.first, own_rows_.begin() + rows.first + rows.size);
+  auto end = static_cast<int32_t>(pairs_.size());
+  if (by_experts()) {
+    // What is here for this group.
+    const std::vector<int32_t>& pairs = pairs_of_chunk_[chunk];
+    Assign(std::ssize(pairs), [&](int64_t i) { return pairs[i]; });
+    return slots_;
   }
-  Assign(selected_, by_experts() ? chunk : -1);
+  if (num_chunks() == 1) {
+    first = 0;
+  } else if (!comes_in) {
+    const int part = chunk - strategy::OwnChunk(options_.pipeline, 0);
+    const strategy::Part rows = strategy::PartOf(num_own_work_, part, 2);
+    const auto pair_of = [&](int row) {
+      return row < num_own_work_ ? work_rows_[row].first_pair : num_own_pairs_;
+    };
+    first = pair_of(rows.first);
+    end = pair_of(rows.first + rows.size);
+  }
+  Assign(end - first, [first](int64_t i) { return first + i; });
   return slots_;
 }
 
-// Gives the pairs of these rows (of a group, or all of them) their slots, sorted by expert.
-void ExpertRows::Assign(const std::vector<int32_t>& work_rows, int group) {
-  const auto for_each_pair = [&](auto&& f) {
-    for (const int32_t work_row : work_rows) {
-      const WorkRow& work = work_rows_[work_row];
-      for (int32_t i = work.first_pair; i < work.first_pair + work.num_pairs; ++i) {
-        if (group >= 0 && GroupOf(pairs_[i].expert, own_experts_) != group) continue;
-        f(work_row, pairs_[i]);
-      }
-    }
-  };
-  const int num_local = own_experts_.size;
-  std::vector<int32_t>& first = slots_.first_slot;
-  first.assign(static_cast<size_t>(num_local) + 1, 0);
-  for_each_pair(
-      [&](int32_t, const ExpertPair& pair) { ++first[pair.expert - own_experts_.first + 1]; });
-  if (options_.capacity_factor > 0) {
-    int capacity = Capacity();
-    for (const Peer& peer : peers_) {
-      if (num_local > 0) capacity += peer.in_counts.front().padded_rows / num_local;
-    }
-    for (int expert = 1; expert <= num_local; ++expert) {
-      first[expert] = std::max(first[expert], capacity);
-    }
-  }
-  first[0] = num_slots_;
-  for (int expert = 0; expert < num_local; ++expert) first[expert + 1] += first[expert];
-  slots_.work_row.assign(static_cast<size_t>(first.back() - num_slots_), -1);
-  std::vector<int32_t>& next = next_slot_;
-  next.assign(first.begin(), first.end() - 1);
-  for_each_pair([&](int32_t work_row, ExpertPair& pair) {
-    pair.slot = next[pair.expert - own_experts_.first]++;
-    slots_.work_row[pair.slot - num_slots_] = work_row;
+template <typename F>
+void ExpertRows::Assign(int64_t num_pairs, F&& pair_at) {
+  const auto num_local = static_cast<size_t>(own_experts_.size);
+  const int num_parts = parts_.NumberFor(num_pairs);
+  if (std::ssize(next_slot_) < num_parts) next_slot_.resize(static_cast<size_t>(num_parts));
+  const auto expert_of = [&](const ExpertPair& pair) { return pair.expert - own_experts_.first; };
+  parts_.Run(num_pairs, num_parts, [&](int part, int32_t first, int32_t end) {
+    next_slot_[part].assign(num_local, 0);
+    for (int32_t i = first; i < end; ++i) ++next_slot_[part][expert_of(pairs_[pair_at(i)])];
   });
-  num_slots_ = first.back();
+  const int first_slot = num_slots_;
+  slots_.first_slot.assign(1, first_slot);
+  for (size_t expert = 0; expert < num_local; ++expert) {
+    for (int part = 0; part < num_parts; ++part) {
+      num_slots_ += std::exchange(next_slot_[part][expert], num_slots_);
+    }
+    num_slots_ = std::max(num_slots_, slots_.first_slot.back() + PaddedRows());
+    slots_.first_slot.push_back(num_slots_);
+  }
+  slots_.work_row.resize(static_cast<size_t>(num_slots_ - first_slot));
+  if (PaddedRows() > 0) std::ranges::fill(slots_.work_row, -1);
+  parts_.Run(num_pairs, num_parts, [&](int part, int32_t first, int32_t end) {
+    for (int32_t i = first; i < end; ++i) {
+      ExpertPair& pair = pairs_[pair_at(i)];
+      pair.slot = next_slot_[part][expert_of(pair)]++;
+      slots_.work_row[pair.slot - first_slot] = pair.work_row;
+    }
+  });
+}
+
+// Slots that each own expert has at least.
+int ExpertRows::PaddedRows() const {
+  if (options_.capacity_factor <= 0 || own_experts_.size == 0) return 0;
+  int capacity = Capacity();
+  for (const Peer& peer : peers_) {
+    capacity += peer.in_counts.front().padded_rows / own_experts_.size;
+  }
+  return capacity;
 }
 
 std::span<const ExpertRows::Returning> ExpertRows::Returns(int chunk) {
   returning_.clear();
   for (Peer& peer : peers_) {
-    for (const int32_t work_row : peer.arrived) {
-      if (work_rows_[work_row].return_chunk != chunk) continue;
+    for (const int32_t work_row : peer.returning[chunk]) {
       returning_.push_back(
           {work_row, peer.sums_out.data() + peer.num_returned++ * options_.return_row_bytes});
     }

@@ -2,6 +2,13 @@
 // own rows, and those that other ranks dispatch. Bookkeeping and exchange; the arithmetic is
 // feed_forward.h.
 //
+// Grouping is a counting sort, linear in the pairs of row and expert, however many chunks there
+// are: where a row is routed, its pairs are counted and then written to the block of their
+// destination and chunk; where they are computed, read and noted under their chunk as they arrive,
+// and counted and placed by expert once the chunk is selected. The threads of a pool share this
+// where there are many pairs; the order of rows and slots does not depend on that
+// (docs/results/grouping.md).
+//
 // What goes to a peer in one dispatch is a block: the rows as the wire has them, then a byte per
 // row, how many of the receiver's experts it wants, then their numbers (uint16) and weights
 // (float). What returns is a sum per row, in the order in which the rows of that combine were sent.
@@ -16,6 +23,8 @@
 
 #include "comm/group.h"
 #include "device/exchange_memory.h"
+#include "device/row_parts.h"
+#include "hardware/thread_pool.h"
 #include "strategy/role.h"
 #include "strategy/step.h"
 
@@ -37,6 +46,7 @@ struct WorkRow {
 struct ExpertPair {
   uint16_t expert = 0;  // its number in the whole layer
   float weight = 0;
+  int32_t work_row = -1;
   int32_t slot = -1;  // where its output is, once its chunk is selected
 };
 
@@ -64,6 +74,9 @@ class ExpertRows {
     int64_t most_rows = 0;
     int64_t most_padded_rows = 0;
     int64_t most_pairs = 0;
+    // Shares the grouping of many pairs, and is free where Begin and Select are called; null: the
+    // caller does all of it.
+    hardware::ThreadPool* pool = nullptr;
   };
   // `group` may be null where there is one rank. Takes MemoryBytes of `memory`.
   ExpertRows(const Options& options, comm::Group* group, ExchangeMemory& memory);
@@ -72,10 +85,7 @@ class ExpertRows {
   static int64_t MemoryBytes(const Options& options);
 
   // How the layers from here on are cut; the same on all ranks.
-  void UsePipeline(const strategy::Pipeline& pipeline) {
-    // One rank's schedule has one chunk, whatever the plan says.
-    options_.pipeline = peers_.empty() ? strategy::Pipeline{} : pipeline;
-  }
+  void UsePipeline(const strategy::Pipeline& pipeline);
 
   // The routing of a layer's own rows: (num_rows, top_k), experts in increasing order per row.
   void Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,
@@ -139,13 +149,17 @@ class ExpertRows {
     int32_t padded_rows = 0;  // at least rows
   };
   static_assert(sizeof(Counts) == strategy::kCountsBytes);
+  using Lists = std::vector<std::vector<int32_t>>;  // by chunk
   struct Peer {
     int rank = 0;
-    strategy::Part experts = {};  // of the layer in work
-    std::vector<SentRow> sent;
+    strategy::Part experts = {};     // of the layer in work
+    std::vector<int32_t> chunk_of;   // of each of them, where chunks are cut by experts
+    std::vector<SentRow> sent;       // in the order of rows
+    std::vector<int32_t> order;      // places in `sent`, in the order in which they go out
     std::vector<Counts> out_counts;  // per dispatch chunk, as in_counts
     std::vector<Counts> in_counts;
-    std::vector<int64_t> out_begin;  // of each chunk's block in `out`, and the end
+    std::vector<int32_t> first_sent;  // of each chunk in `order`, and the end
+    std::vector<int64_t> out_begin;   // of each chunk's block in `out`, and the end
     std::vector<int64_t> in_begin;
     std::span<std::byte> out;
     std::span<std::byte> in;
@@ -153,8 +167,33 @@ class ExpertRows {
     std::span<std::byte> sums_in;       // what returns from it
     std::vector<int32_t> sums_in_rows;  // per combine chunk
     std::vector<int32_t> sums_out_rows;
-    std::vector<int32_t> arrived;  // work rows, in the order of arrival
-    int32_t num_returned = 0;      // sums given out by Returns
+    Lists returning;           // by combine chunk the work rows, in the order of arrival
+    int32_t num_returned = 0;  // sums given out by Returns
+  };
+  // What a part of the rows has, and then where it begins.
+  struct BeginPart {
+    int32_t own_rows = 0;
+    int32_t own_pairs = 0;
+    std::vector<int32_t> sent;         // by peer
+    std::vector<Counts> blocks;        // by peer and dispatch chunk
+    std::vector<int32_t> return_rows;  // by peer and combine chunk
+    Lists pairs;                       // own ones by chunk, as pairs_of_chunk_
+  };
+  struct ArrivedPart {
+    int32_t first_pair = 0;
+    Lists pairs;
+    Lists returning;  // as Peer::returning
+  };
+
+  // What a peer's dispatch has brought, and where it goes.
+  struct ArrivedBlock {
+    const std::byte* rows;
+    const std::byte* sizes;
+    const std::byte* numbers;
+    const std::byte* weights;
+    int32_t first_work_row;
+    int32_t first_pair;
+    int chunk;
   };
 
   static void TakeBuffers(const Options& options, ExchangeMemory& memory, Peer& peer);
@@ -166,16 +205,31 @@ class ExpertRows {
   bool by_experts() const {
     return num_chunks() > 1 && options_.pipeline.cut == strategy::ChunkCut::kExperts;
   }
-  // Where chunks are cut by experts.
-  int GroupOf(int expert, const strategy::Part& experts) const {
-    return static_cast<int>(int64_t{expert - experts.first} * num_chunks() / experts.size);
-  }
-  void CutIntoChunks(Peer& peer);
-  void WriteBlocks(Peer& peer);
+  // Calls f(rank's peer or null for this rank, first, end) for each rank that the row goes to; the
+  // rank's experts among those that it chose are places [first, end) of the routing.
+  template <typename F>
+  void ForEachDestination(int32_t row, F&& f);
+  void CutLayer(int num_experts);
+  void CutExperts(const strategy::Part& experts, std::vector<int32_t>& chunk_of) const;
+  void CountRows(int num_parts);
+  void DivideRows(int num_parts);
+  void AddOwn(int32_t row, int32_t first, int32_t end, BeginPart& part, Lists& pairs);
+  void AddSent(SentRow row, int32_t place, Peer& peer, BeginPart& part);
+  void CountBlocks(int num_parts, Peer& peer);
+  void WriteBlocks(int num_parts);
+  Outgoing WriteRow(const SentRow& row, const Counts& before, Peer& peer);
+  void PlaceSums(Peer& peer);
+  int64_t PeerIndex(const Peer& peer) const { return &peer - peers_.data(); }
   void Pad(Peer& peer) const;
   int Capacity() const;  // rows of each expert from this rank
   void Arrive(int chunk);
-  void Assign(const std::vector<int32_t>& work_rows, int chunk);
+  void ArriveFrom(Peer& peer, int chunk);
+  void ReadRows(const ArrivedBlock& block, int32_t first, int32_t end, int32_t pair,
+                const Peer& peer, Lists& pairs, Lists& returning);
+  // Gives `num_pairs` pairs their slots, sorted by expert; the i-th of them is pair_at(i).
+  template <typename F>
+  void Assign(int64_t num_pairs, F&& pair_at);
+  int PaddedRows() const;
   std::string NameOf(const char* exchange, int chunk) const;
 
   Options options_;
@@ -188,21 +242,27 @@ class ExpertRows {
   int num_rows_ = 0;
   strategy::Part own_experts_;
   std::vector<int32_t> share_of_;  // by expert
+  std::vector<int32_t> chunk_of_;  // of each own expert, where chunks are cut by experts
+  bool is_cut_ = false;            // the tables above are those of the pipeline
   std::span<const int32_t> experts_;
   std::span<const float> weights_;
   std::vector<Outgoing> outgoing_;
   std::vector<WorkRow> work_rows_;
   std::vector<ExpertPair> pairs_;
-  std::vector<int32_t> own_work_;    // by own row
-  std::vector<int32_t> own_rows_;    // work rows of own tokens
+  std::vector<int32_t> own_work_;  // by own row
+  int32_t num_own_work_ = 0;       // own tokens among work_rows_, the first of them
+  int32_t num_own_pairs_ = 0;
   std::vector<int32_t> partial_at_;  // (own rows, peers): place in sums_in, or -1
-  std::vector<int32_t> selected_;
-  int selected_chunk_ = -1;  // -1: none yet
+  Lists pairs_of_chunk_;             // places in pairs_, where chunks are cut by experts
+  int selected_chunk_ = -1;          // -1: none yet
   std::vector<Returning> returning_;
   ChunkSlots slots_;
-  std::vector<int32_t> next_slot_;
   int num_slots_ = 0;
   bool in_buffers_ready_ = false;
+  RowParts parts_;
+  std::vector<BeginPart> begin_parts_;
+  std::vector<ArrivedPart> arrived_parts_;
+  Lists next_slot_;  // by part and own expert
 };
 
 }  // namespace convene::device

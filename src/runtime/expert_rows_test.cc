@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <tuple>
 
 #include "comm/threads/thread_group.h"
+#include "hardware/thread_pool.h"
 #include "runtime/executor.h"
 #include "strategy/step.h"
 
@@ -84,8 +86,9 @@ struct RowName {
 class NumberWork : public LaneWork {
  public:
   NumberWork(const Layout& layout, const Pipeline& pipeline, const std::vector<Routing>& layers,
-             comm::Group* group)
+             comm::Group* group, hardware::ThreadPool* pool)
       : layout_(layout),
+        pool_(pool),
         rank_(group != nullptr ? group->rank() : 0),
         layers_(layers),
         num_chunks_(pipeline.chunks),
@@ -113,6 +116,7 @@ class NumberWork : public LaneWork {
       }
     }
     options.most_padded_rows = options.most_rows;
+    options.pool = pool_;
     return options;
   }
 
@@ -151,6 +155,10 @@ class NumberWork : public LaneWork {
   }
 
   int num_finished() const { return num_finished_; }
+  // Rank, row and expert of each slot, in the order of slots, and ranks and rows as they went out;
+  // of all steps.
+  const std::vector<std::tuple<int, int, int>>& slots() const { return all_slots_; }
+  const std::vector<int>& outgoing() const { return all_outgoing_; }
 
  private:
   void Route(int layer, const Routing& routing) {
@@ -165,6 +173,7 @@ class NumberWork : public LaneWork {
     for (const ExpertRows::Outgoing& outgoing : rows_.outgoing()) {
       const RowName name{rank_, outgoing.row};
       std::memcpy(outgoing.to, &name, sizeof(name));
+      all_outgoing_.push_back(outgoing.row);
     }
   }
 
@@ -190,6 +199,7 @@ class NumberWork : public LaneWork {
         const bool is_new = computed_.emplace(name.rank, name.row, expert).second;
         EXPECT_TRUE(is_new) << "twice: expert " << expert << " of row " << name.row;
         CheckPair(work, name, expert, slot);
+        all_slots_.emplace_back(name.rank, name.row, expert);
         outputs_.push_back(OutputOf(name.rank, name.row, expert, slice));
       }
     }
@@ -269,6 +279,7 @@ class NumberWork : public LaneWork {
   }
 
   Layout layout_;
+  hardware::ThreadPool* pool_;
   int rank_;
   const std::vector<Routing>& layers_;
   int num_chunks_;
@@ -279,6 +290,8 @@ class NumberWork : public LaneWork {
   std::vector<int64_t> outputs_;                  // by slot
   std::set<std::tuple<int, int, int>> computed_;  // rank, row, expert
   int num_finished_ = 0;
+  std::vector<std::tuple<int, int, int>> all_slots_;
+  std::vector<int> all_outgoing_;
 };
 
 model::ModelSpec SpecOf(const std::vector<Routing>& layers) {
@@ -297,24 +310,41 @@ model::ModelSpec SpecOf(const std::vector<Routing>& layers) {
   return spec;
 }
 
-// Two steps over these layers.
-void ExpectEveryPairOnce(const Layout& layout, const Pipeline& pipeline,
-                         const std::vector<Routing>& layers) {
+// What a rank did, in its order.
+struct Order {
+  std::vector<std::tuple<int, int, int>> slots;
+  std::vector<int> outgoing;
+
+  bool operator==(const Order&) const = default;
+};
+
+// Two steps over these layers, the grouping by so many threads of each rank (0: no pool). By rank.
+std::vector<Order> ExpectEveryPairOnce(const Layout& layout, const Pipeline& pipeline,
+                                       const std::vector<Routing>& layers, int num_threads = 0) {
   SCOPED_TRACE(fmt::format("tp {} dp {} ep {} slices {}, {} chunks of {}", layout.attention_tp,
                            layout.attention_dp, layout.expert_ep, layout.expert_tp, pipeline.chunks,
                            pipeline.cut == ChunkCut::kTokens ? "tokens" : "experts"));
   const model::ModelSpec spec = SpecOf(layers);
   const schedule::Schedule schedule =
       strategy::BuildStep(spec, {.roles = layout, .pipeline = pipeline});
+  std::vector<Order> orders(static_cast<size_t>(layout.num_ranks()));
   const auto run_rank = [&](comm::Group* group) {
-    NumberWork work(layout, pipeline, layers, group);
-    const RankProgram program(schedule, group != nullptr ? group->rank() : 0);
+    const int rank = group != nullptr ? group->rank() : 0;
+    std::optional<hardware::ThreadPool> pool;
+    if (num_threads > 0) pool.emplace(std::vector<int>(static_cast<size_t>(num_threads), 0));
+    NumberWork work(layout, pipeline, layers, group, pool ? &*pool : nullptr);
+    const RankProgram program(schedule, rank);
     Executor executor(/*background=*/pipeline.overlap, {{0}});
     for (int step = 0; step < 2; ++step) EXPECT_TRUE(executor.Run(program, work).ok());
     EXPECT_EQ(work.num_finished(), 2 * std::ssize(layers));
+    orders[rank] = {work.slots(), work.outgoing()};
   };
-  if (layout.num_ranks() == 1) return run_rank(nullptr);
-  comm::RunOnThreads(layout.num_ranks(), [&](comm::Group& group) { run_rank(&group); });
+  if (layout.num_ranks() == 1) {
+    run_rank(nullptr);
+  } else {
+    comm::RunOnThreads(layout.num_ranks(), [&](comm::Group& group) { run_rank(&group); });
+  }
+  return orders;
 }
 
 std::vector<Layout> Layouts() {
@@ -349,6 +379,25 @@ TEST(ExpertRows, ComputeEveryPairOnceAndReturnItsSumToItsRow) {
           layout, pipeline,
           {RandomRouting(7, 3, rows(20), random), RandomRouting(16, 4, rows(9), random),
            RandomRouting(6, 6, rows(30), random)});
+    }
+  }
+}
+
+TEST(ExpertRows, HaveTheSameOrderHoweverManyThreadsGroupThem) {
+  std::mt19937 random(9);
+  for (const Layout& layout : {Layout{1, 1, 1, 1}, Layout{1, 2, 2, 1}, Layout{1, 4, 2, 2}}) {
+    // So many pairs that each thread has some, the last ones fewer.
+    const std::vector<int> rows(static_cast<size_t>(layout.num_ranks()), 3001);
+    const std::vector<Routing> layers = {RandomRouting(9, 5, rows, random),
+                                         RandomRouting(7, 7, rows, random)};
+    for (const Pipeline& pipeline :
+         {Pipeline{}, Pipeline{2, ChunkCut::kTokens}, Pipeline{2, ChunkCut::kExperts}}) {
+      const std::vector<Order> alone = ExpectEveryPairOnce(layout, pipeline, layers);
+      EXPECT_FALSE(alone.front().slots.empty());
+      for (const int num_threads : {1, 2, 3}) {
+        EXPECT_EQ(ExpectEveryPairOnce(layout, pipeline, layers, num_threads), alone)
+            << num_threads << " threads";
+      }
     }
   }
 }

@@ -117,8 +117,10 @@ Result<std::unique_ptr<StepRunner>> StepRunner::Create(weights::WeightStore& wei
     auto memory = device.CreateFrameMemory(spec, options.activations, frame, ledger);
     if (!memory) return memory.error();
     const auto index = static_cast<int>(runner->frames_.size());
-    runner->frames_.push_back(std::make_unique<Frame>(spec, FrameOptions(spec, options, index),
-                                                      *std::move(memory), parallel.group));
+    Frame::Options frame_options = FrameOptions(spec, options, index);
+    frame_options.expert_rows.pool = device.host_threads();
+    runner->frames_.push_back(
+        std::make_unique<Frame>(spec, frame_options, *std::move(memory), parallel.group));
   }
   return runner;
 }

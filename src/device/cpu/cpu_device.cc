@@ -56,6 +56,7 @@ class CpuDevice final : public Device {
   const char* name() const override { return "CPU"; }
   memory::TierKind memory() const override { return memory::TierKind::kHost; }
   const std::vector<int>& lane_cpus() const override { return pool_.cpus(); }
+  hardware::ThreadPool* host_threads() const override { return &pool_; }
 
   Status Supports(const model::ModelSpec& spec,
                   kernels::ActivationFormat activations) const override {
