@@ -3,8 +3,152 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/quote.h"
+#include "cost/json_reader.h"
 
 namespace convene::cost {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
+constexpr size_t kMostOperators = 256;
+constexpr size_t kMostFormats = 16;
+constexpr size_t kMostLinks = 16;
+constexpr size_t kMostSteps = 256;
+constexpr double kMostRate = 1e21;  // FLOP/s and bytes/s: what no machine has
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+constexpr int64_t kMostCount = 1 << 24;
+constexpr double kMostLatency = 1e3;  // seconds
+constexpr LinkSharing kSharings[] = {LinkSharing::kNobody, LinkSharing::kHost,
+                                     LinkSharing::kMedium};
+
+ordered_json ToJson(const DeviceFigures& device) {
+  return {{"name", device.name},
+          {"flops", device.flops},
+          {"memory_bytes_per_second", device.memory_bytes_per_second},
+          {"memory_bytes", device.memory_bytes},
+          {"num_multiprocessors", device.num_multiprocessors},
+          {"source", device.source},
+          {"assumptions", device.assumptions}};
+}
+
+Result<DeviceFigures> DeviceFromJson(const json& object) {
+  JsonReader reader(object);
+  DeviceFigures device;
+  reader.Text("name", device.name);
+  if (const json* flops = reader.Object("flops", kMostFormats)) {
+    JsonReader rates(*flops);
+    for (const auto& [format, rate] : flops->items()) {
+      rates.Number(format.c_str(), 0, kMostRate, device.flops[format]);
+    }
+    if (const Status read = rates.status(); !read) return read.error().At("\"flops\"");
+  }
+  reader.Number("memory_bytes_per_second", 0, kMostRate, device.memory_bytes_per_second);
+  reader.Whole("memory_bytes", 0, kMostBytes, device.memory_bytes);
+  reader.Whole("num_multiprocessors", 0, kMostCount, device.num_multiprocessors);
+  reader.Text("source", device.source);
+  reader.Text("assumptions", device.assumptions);
+  if (const Status read = reader.status(); !read) return read.error();
+  return device;
+}
+
+ordered_json ToJson(const LinkLevel& link) {
+  return {{"name", link.name},
+          {"num_ranks", link.num_ranks},
+          {"bytes_per_second", link.bytes_per_second},
+          {"latency_seconds", link.latency_seconds},
+          {"shared_by", NameOf(link.shared_by)},
+          {"source", link.source},
+          {"assumptions", link.assumptions}};
+}
+
+Result<LinkLevel> LinkFromJson(const json& object) {
+  JsonReader reader(object);
+  LinkLevel link;
+  std::string shared_by;
+  reader.Text("name", link.name);
+  reader.Whole("num_ranks", 0, kMostCount, link.num_ranks);
+  reader.Number("bytes_per_second", 0, kMostRate, link.bytes_per_second);
+  reader.Number("latency_seconds", 0, kMostLatency, link.latency_seconds);
+  reader.Text("shared_by", shared_by);
+  reader.Text("source", link.source);
+  reader.Text("assumptions", link.assumptions);
+  if (const Status read = reader.status(); !read) return read.error();
+  for (const LinkSharing sharing : kSharings) {
+    if (NameOf(sharing) != shared_by) continue;
+    link.shared_by = sharing;
+    return link;
+  }
+  return Error{
+      fmt::format("\"shared_by\" is {}; it must be nobody, host or medium", Quote(shared_by))};
+}
+
+Status ReadOperators(const json& object, MachineProfile& profile) {
+  for (const auto& [name, item] : object.items()) {
+    Result<OperatorModel> model = OperatorModelFromJson(item);
+    if (!model) return model.error().At(fmt::format("operator {}", Quote(name)));
+    profile.operators.emplace(name, *std::move(model));
+  }
+  return {};
+}
+
+Status ReadSteps(const json& object, MachineProfile& profile) {
+  const auto list = object.find("steps");
+  if (list == object.end()) return {};
+  if (!list->is_array() || list->size() > kMostSteps) {
+    return Error{fmt::format("\"steps\" is no list of at most {} costs of steps", kMostSteps)};
+  }
+  for (const json& item : *list) {
+    Result<StepCosts> costs = StepCostsFromJson(item);
+    if (!costs) return costs.error().At(fmt::format("costs of steps {}", profile.steps.size()));
+    if (profile.CostsOf(costs->num_ranks, costs->num_threads, costs->weights) != nullptr) {
+      return Error{fmt::format("the costs of {} ranks with {} threads and weights in {} are there "
+                               "twice",
+                               costs->num_ranks, costs->num_threads, Quote(costs->weights))};
+    }
+    profile.steps.push_back(*std::move(costs));
+  }
+  return {};
+}
+
+Status ReadLinks(const json& list, MachineProfile& profile) {
+  for (const json& item : list) {
+    Result<LinkLevel> link = LinkFromJson(item);
+    if (!link) return link.error().At(fmt::format("link {}", profile.links.size()));
+    profile.links.push_back(*std::move(link));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view NameOf(LinkSharing sharing) {
+  switch (sharing) {
+    case LinkSharing::kNobody:
+      return "nobody";
+    case LinkSharing::kHost:
+      return "host";
+    case LinkSharing::kMedium:
+      return "medium";
+  }
+  return "";
+}
+
+ordered_json ToJson(const MachineProfile& profile) {
+  ordered_json object = {{"version", kVersion}, {"machine", hardware::ToJson(profile.machine)}};
+  if (profile.device) object["device"] = ToJson(*profile.device);
+  ordered_json& links = object["links"] = ordered_json::array();
+  for (const LinkLevel& link : profile.links) links.push_back(ToJson(link));
+  ordered_json& operators = object["operators"] = ordered_json::object();
+  for (const auto& [name, model] : profile.operators) operators[name] = ToJson(model);
+  ordered_json& steps = object["steps"] = ordered_json::array();
+  for (const StepCosts& costs : profile.steps) steps.push_back(ToJson(costs));
+  return object;
+}
 
 const StepCosts* MachineProfile::CostsOf(int num_ranks, int num_threads,
                                          std::string_view weights) const {
@@ -15,31 +159,31 @@ const StepCosts* MachineProfile::CostsOf(int num_ranks, int num_threads,
   return nullptr;
 }
 
-nlohmann::ordered_json ToJson(const MachineProfile& profile) {
-  nlohmann::ordered_json json = hardware::ToJson(profile.machine);
-  json["steps"] = nlohmann::ordered_json::array();
-  for (const StepCosts& costs : profile.steps) json["steps"].push_back(ToJson(costs));
-  return json;
-}
-
-Result<MachineProfile> MachineProfileFromJson(const nlohmann::json& json) {
-  MachineProfile profile;
-  Result<hardware::Profile> machine = hardware::ProfileFromJson(json);
-  if (!machine) return machine.error();
-  profile.machine = *std::move(machine);
-  const auto steps = json.find("steps");
-  if (steps == json.end()) return profile;
-  if (!steps->is_array()) return Error{"a profile's \"steps\" are no list"};
-  for (const nlohmann::json& each : *steps) {
-    Result<StepCosts> costs = StepCostsFromJson(each);
-    if (!costs) return costs.error();
-    if (profile.CostsOf(costs->num_ranks, costs->num_threads, costs->weights) != nullptr) {
-      return Error{fmt::format("a profile has the costs of {} ranks with {} threads and weights in "
-                               "{} twice",
-                               costs->num_ranks, costs->num_threads, costs->weights)};
-    }
-    profile.steps.push_back(*std::move(costs));
+Result<MachineProfile> MachineProfileFromJson(const json& object) {
+  JsonReader reader(object);
+  int version = 0;
+  reader.Whole("version", 0, kMostCount, version);
+  if (const Status read = reader.status(); !read) return read.error();
+  if (version != kVersion) {
+    return Error{fmt::format("its version is {}, this program reads {}", version, kVersion)};
   }
+  const json* links = reader.Array("links", kMostLinks);
+  const json* operators = reader.Object("operators", kMostOperators);
+  const json* machine = reader.Object("machine", kMostCount);
+  if (const Status read = reader.status(); !read) return read.error();
+
+  MachineProfile profile;
+  Result<hardware::Profile> host = hardware::ProfileFromJson(*machine);
+  if (!host) return host.error().At("\"machine\"");
+  profile.machine = *std::move(host);
+  if (const auto device = object.find("device"); device != object.end()) {
+    Result<DeviceFigures> figures = DeviceFromJson(*device);
+    if (!figures) return figures.error().At("\"device\"");
+    profile.device = *std::move(figures);
+  }
+  if (const Status read = ReadLinks(*links, profile); !read) return read.error();
+  if (const Status read = ReadOperators(*operators, profile); !read) return read.error();
+  if (const Status read = ReadSteps(object, profile); !read) return read.error();
   return profile;
 }
 

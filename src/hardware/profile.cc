@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kVersion = 4;
-constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxFileBytes = uint64_t{16} << 20;
 constexpr double kMostRate = 1e12;        // in GFLOP/s and GB/s: what no machine has
 constexpr uint64_t kMostCount = 1 << 24;  // of CPUs, nodes, rows and tokens
 constexpr const char* kRemedy = "run `convene measure` to write it anew";
@@ -168,7 +168,10 @@ Result<Profile> LoadProfile(const std::string& path) {
   const Result<std::string> text = ReadFile(path, kMaxFileBytes);
   if (!text) return Error{fmt::format("{}: {}", text.error().message, kRemedy), text.error().kind};
   const Result<json> parsed = ParseJson(*text);
-  Result<Profile> profile = parsed ? ProfileFromJson(*parsed) : parsed.error();
+  // What else is known of a machine stands beside it.
+  const bool is_part = parsed && parsed->is_object() && parsed->contains("machine");
+  Result<Profile> profile =
+      parsed ? ProfileFromJson(is_part ? (*parsed)["machine"] : *parsed) : parsed.error();
   if (profile) return profile;
   return Error{fmt::format("{} is not a profile of this machine ({}): {}", path,
                            profile.error().message, kRemedy)};

@@ -51,9 +51,10 @@ std::string ProfilePath();
 // Writes the file whole or not at all, and makes its directory.
 Status SaveProfile(const Profile& profile, const std::string& path);
 
-// The same of what ToJson gave, with whatever stands beside it.
+// The same of what ToJson gave, or of an object with that in it.
 Status SaveProfileJson(const nlohmann::json& profile, const std::string& path);
 
+// Also of a file whose member "machine" is the profile (cost/machine_profile.h).
 // Errors: no such file, not a profile; the message names the file and the command to run.
 Result<Profile> LoadProfile(const std::string& path);
 
