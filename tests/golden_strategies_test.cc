@@ -279,7 +279,7 @@ struct Volumes {
         pipeline(pipeline_in),
         schedule(
             BuildStep(SpecOf({.hidden_size = kHidden, .num_experts = num_experts, .top_k = top_k}),
-                      {.roles = layout, .pipeline = pipeline})),
+                      {.roles = layout, .pipeline = pipeline, .prunes_last_layer = false})),
         sizes(Expected(num_experts, top_k)) {}
 
   double LinkBytes(std::initializer_list<TaskKind> kinds) const {

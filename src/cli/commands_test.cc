@@ -123,6 +123,18 @@ TEST_F(CommandsTest, MeasureNeedsTheDiskThatItIsGiven) {
   EXPECT_FALSE(fs::exists(Path("nowhere")));
 }
 
+TEST_F(CommandsTest, MeasureWritesTheProfileWhereItIsTold) {
+  const std::string path = Path("profile.json");
+  const Outcome outcome = Run({"measure", "--disk", Path("."), "--seconds", "0.01", "--steps",
+                               "none", "--threads", "1", "--out", path});
+  EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("kept in " + path));
+  EXPECT_TRUE(fs::exists(path));
+  const Outcome wrong = Run({"measure", "--steps", "int8,int9", "--out", path});
+  EXPECT_EQ(wrong.status, kFailure);
+  EXPECT_THAT(wrong.err, HasSubstr("int9 is no format of weights"));
+}
+
 TEST_F(CommandsTest, DirectoriesThatCannotBeWrittenAreSeenBeforeTheWork) {
   Write("empty_file", "");
   for (const auto& [path, message] :

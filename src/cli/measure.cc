@@ -118,11 +118,10 @@ class Measure : public Command {
         ->type_name("DIR");
     AddPath(app, "-o,--out", out_path_,
             "Write the profile to this file, and leave the kept one alone")
-        ->type_name("FILE");
-    app.add_option("--steps", step_formats_,
-                   "Formats of weights whose steps are measured: f32, bf16, int8, int4, or none "
-                   "(default: bf16,int8,int4)")
-        ->delimiter(',')
+        ->check(WritableFile());
+    AddWords(app, "--steps", step_formats_,
+             "Formats of weights whose steps are measured: some of f32, bf16, int8 and int4, or "
+             "none (default: bf16,int8,int4)")
         ->type_name("FORMATS");
     AddJsonOption(app, json_path_);
   }
@@ -132,6 +131,9 @@ class Measure : public Command {
   Status Run() override {
     options_.disk_is_required = !options_.disk_directory.empty();
     if (!options_.disk_is_required) options_.disk_directory = CacheDirectory();
+    if (out_path_ == "-") {
+      return Error{"--out: a profile is a file; --json - writes its figures to standard output"};
+    }
     std::vector<kernels::WeightFormat> formats;
     if (Status known = ParseFormats(&formats); !known) return known;
     const Result<hardware::Topology> topology = hardware::ReadTopology();

@@ -204,9 +204,9 @@ Work LayerWork::LoadPage(int num_pages) const {
   return {.link_bytes = Constant(StreamedBytes() / num_pages)};
 }
 
-Work LayerWork::GatherNormed(int rank, double element_bytes) const {
+Work LayerWork::GatherNormed(int rank, double element_bytes, bool cross) const {
   return {.link_bytes = {{hidden() * element_bytes * (roles().attention_parts() - 1),
-                          Of(SizeKind::kRows, rank)}}};
+                          cross ? RowsOf(rank) : Of(SizeKind::kRows, rank)}}};
 }
 
 // A rank has partial sums of all tokens of its group, and keeps those of its own rows.

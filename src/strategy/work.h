@@ -37,7 +37,8 @@ class LayerWork {
   schedule::Work StagePage(int num_pages) const;
   schedule::Work LoadPage(int num_pages) const;
   // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
-  schedule::Work GatherNormed(int rank, double element_bytes) const;
+  // `cross`: before attention to the encoder's output, which comes after a layer's own attention.
+  schedule::Work GatherNormed(int rank, double element_bytes, bool cross = false) const;
   schedule::Work ScatterSums(int rank, double element_bytes) const;
   // Something done to each own row, before attention and after it.
   schedule::Work RowsBefore(int rank, double bytes_per_row) const;

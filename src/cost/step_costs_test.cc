@@ -1,0 +1,153 @@
+#include "cost/step_costs.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace convene::cost {
+namespace {
+
+using schedule::LaneKind;
+using schedule::Schedule;
+using schedule::TaskKind;
+
+StepCosts Costs() {
+  StepCosts costs{.num_ranks = 2, .weights = "bf16"};
+  auto& task = costs.tasks[static_cast<size_t>(TaskKind::kExperts)].emplace();
+  task.once = 1e-3;
+  task.per_weight_byte = {.at = {1e9}, .value = {1e-9}};
+  costs.exchange.seconds = {.at = {1e3, 1e6}, .value = {1e-4, 1e-2}};
+  costs.exchange.core_seconds_per_byte = 1e-9;
+  costs.step_once = 1e-4;
+  return costs;
+}
+
+// On each of two ranks experts, and an exchange of 500 kB each beside them or behind them.
+Schedule TwoRanks(bool overlaps) {
+  Schedule schedule{.num_ranks = 2};
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto experts = static_cast<schedule::TaskId>(schedule.tasks.size());
+    schedule.tasks.push_back({.kind = TaskKind::kExperts,
+                              .lane = {rank, LaneKind::kCompute},
+                              .layer = 0,
+                              .work = {.flops = schedule::Constant(1),
+                                       .memory_bytes = schedule::Constant(4e6)}});
+    schedule::Task exchange{.kind = TaskKind::kDispatch,
+                            .lane = {rank, LaneKind::kSend},
+                            .layer = 0,
+                            .chunk = overlaps ? 1 : -1,
+                            .collective = 0,
+                            .work = {.link_bytes = schedule::Constant(5e5)}};
+    if (!overlaps) exchange.after = {experts};
+    schedule.tasks.push_back(exchange);
+  }
+  return schedule;
+}
+
+double NoSizes(const schedule::Size&) { return 0; }
+
+Prices PricesOf(const Schedule& schedule, const StepCosts& costs) {
+  return PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), costs, NoSizes);
+}
+
+TEST(StepCosts, PriceTasksByTheirCostsAndExchangesByTheBytesOfAllRanks) {
+  const Prices prices = PricesOf(TwoRanks(/*overlaps=*/false), Costs());
+  ASSERT_EQ(prices.fixed_seconds.size(), 3u);  // experts, the exchange, experts
+  EXPECT_NEAR(SecondsAlone(prices, 0), 5e-3, 1e-12);
+  EXPECT_NEAR(SecondsAlone(prices, 1), 1e-2, 1e-12);
+  EXPECT_NEAR(SecondsAlone(prices, 2), 5e-3, 1e-12);
+}
+
+TEST(StepCosts, ExchangesBesideComputationGoAtTheLastingRateAndTakeOfTheCores) {
+  StepCosts costs = Costs();
+  // The first 100 kB pass as a burst.
+  costs.exchange.seconds = {.at = {1e3, 1e5, 1e6}, .value = {1e-4, 2e-4, 9.2e-3}};
+  EXPECT_NEAR(costs.exchange.lasting_seconds_per_byte(), 1e-8, 1e-14);
+  EXPECT_NEAR(costs.exchange.SecondsOf(2e6), 1.92e-2, 1e-12);
+  const Prices prices = PricesOf(TwoRanks(/*overlaps=*/true), costs);
+  EXPECT_NEAR(SecondsAlone(prices, 1), 1e-4 + 1e-2, 1e-12);
+  // Each rank sends 500 kB and receives as much.
+  double core_seconds = 0;
+  for (const Demand& demand : prices.demands_of(1)) {
+    if (prices.resources[demand.resource].kind == ResourceKind::kCores) {
+      core_seconds += demand.amount;
+    }
+  }
+  EXPECT_NEAR(core_seconds, 2 * 1e6 * 1e-9, 1e-12);
+}
+
+TEST(StepCosts, ACollectiveLastsFromTheLastToComeToTheLastToGo) {
+  schedule::Timeline timeline{.tasks = {{1, 5}, {2, 4}, {3, -1}}};
+  EXPECT_EQ(CollectiveSeconds(timeline, std::vector<schedule::TaskId>{0, 1}), 3);
+  EXPECT_LT(CollectiveSeconds(timeline, std::vector<schedule::TaskId>{0, 2}), 0) << "did not run";
+}
+
+TEST(StepCosts, AreFittedToStepsThatRan) {
+  // Three loads, each in three rounds of which one was disturbed.
+  std::vector<Schedule> schedules;
+  for (const double bytes : {1e6, 4e6, 16e6}) {
+    Schedule schedule = TwoRanks(/*overlaps=*/false);
+    for (schedule::Task& task : schedule.tasks) {
+      if (task.kind == TaskKind::kExperts) {
+        task.work = {.flops = schedule::Constant(2 * bytes),
+                     .memory_bytes = schedule::Constant(bytes)};
+      } else {
+        task.work = {.link_bytes = schedule::Constant(bytes / 10)};
+      }
+    }
+    schedules.push_back(schedule);
+  }
+  std::vector<SampledStep> steps;
+  for (size_t i = 0; i < schedules.size(); ++i) {
+    const double bytes = schedules[i].tasks[0].work.memory_bytes[0].factor;
+    const double compute = 1e-4 + bytes * 1e-10;
+    const double exchange = bytes / 5 * 1e-9;
+    schedule::Timeline timeline;
+    for (int rank = 0; rank < 2; ++rank) {
+      timeline.tasks.push_back({0, compute});
+      timeline.tasks.push_back({compute, compute + exchange});
+    }
+    schedule::Timeline disturbed = timeline;
+    for (schedule::TaskTime& time : disturbed.tasks) time.end += 1;
+    steps.push_back({.schedule = &schedules[i],
+                     .sizes = NoSizes,
+                     .timelines = {timeline, disturbed, timeline},
+                     .states = {{}, {}, {}},
+                     .fold = static_cast<int>(i)});
+  }
+  const StepCosts costs = FitStepCosts(steps, {4e10, 1e12});
+  const auto& experts = costs.tasks[static_cast<size_t>(TaskKind::kExperts)];
+  ASSERT_TRUE(experts.has_value());
+  const TaskParts parts = PartsOf(schedules[1].tasks[0], NoSizes);
+  EXPECT_NEAR(experts->Seconds(parts) / (1e-4 + 4e6 * 1e-10), 1, 0.02);
+  EXPECT_NEAR(costs.exchange.SecondsOf(8e5) / 8e-4, 1, 0.02);
+  EXPECT_EQ(KindWithoutCost(schedules[0], costs), std::nullopt);
+  EXPECT_EQ(KindWithoutCost(schedules[0], StepCosts()), TaskKind::kExperts);
+}
+
+TEST(StepCosts, AreTheSameAfterJson) {
+  StepCosts costs = Costs();
+  costs.num_threads = 3;
+  costs.reference = {.read_bytes_per_second = 2e10, .dot_operations_per_second = 1e12};
+  costs.held_out[3] = {.num_points = 4, .median_error = 0.1, .p95_error = 0.2};
+  const auto read = StepCostsFromJson(nlohmann::json::parse(ToJson(costs).dump()));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(*read, costs);
+}
+
+TEST(StepCosts, RefuseJsonThatIsNone) {
+  const nlohmann::json good = ToJson(Costs());
+  for (const auto& [key, value] : good.items()) {
+    nlohmann::json without = good;
+    without.erase(key);
+    EXPECT_FALSE(StepCostsFromJson(without)) << key;
+  }
+  nlohmann::json strange = good;
+  strange["tasks"]["cooking"] = good["tasks"]["experts"];
+  EXPECT_FALSE(StepCostsFromJson(strange));
+  EXPECT_FALSE(StepCostsFromJson(nlohmann::json()));
+}
+
+}  // namespace
+}  // namespace convene::cost
