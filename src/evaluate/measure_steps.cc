@@ -88,27 +88,30 @@ struct Trial {
   std::vector<StepCase> cases;
 };
 
-std::vector<Trial> TrialsOf(int num_ranks) {
+std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
+  const std::vector<ModelShape>& shapes = options.shapes.empty() ? Shapes() : options.shapes;
+  const auto shape = [&](size_t index) { return shapes[index % shapes.size()]; };
+  std::vector<StepCase> cases = options.cases;
+  if (cases.empty()) cases = num_ranks == 1 ? CasesOfOneRank() : CasesOfSeveralRanks(num_ranks);
   std::vector<Trial> trials;
   if (num_ranks == 1) {
-    for (const ModelShape& shape : Shapes()) trials.push_back({shape, {}, {}, CasesOfOneRank()});
+    for (const ModelShape& each : shapes) trials.push_back({each, {}, {}, cases});
     return trials;
   }
-  const std::vector<StepCase> cases = CasesOfSeveralRanks(num_ranks);
   const strategy::Layout experts{.attention_dp = num_ranks, .expert_ep = num_ranks};
   const strategy::Layout heads{.attention_tp = num_ranks, .expert_ep = num_ranks};
   const strategy::Layout slices{.attention_dp = num_ranks, .expert_tp = num_ranks};
   const strategy::Layout all{.attention_tp = num_ranks, .expert_tp = num_ranks};
-  const std::vector<ModelShape>& shapes = Shapes();
-  for (const ModelShape& shape : shapes) trials.push_back({shape, experts, {}, cases});
-  trials.push_back({shapes[0], all, {}, cases});
-  trials.push_back({shapes[1], slices, {}, cases});
-  trials.push_back({shapes[2], heads, {}, cases});
+  for (const ModelShape& each : shapes) trials.push_back({each, experts, {}, cases});
+  trials.push_back({shape(0), all, {}, cases});
+  trials.push_back({shape(1), slices, {}, cases});
+  trials.push_back({shape(2), heads, {}, cases});
   // What overlap costs. Few steps tell.
-  const std::vector<StepCase> large = {{num_ranks, 200, 0}, {num_ranks, 512, 0}};
-  trials.push_back({shapes[0], experts, {.chunks = 4}, large});
-  trials.push_back({shapes[1], experts, {.chunks = 8}, large});
-  trials.push_back({shapes[0], experts, {.micro_batches = 2}, large});
+  std::vector<StepCase> large = {{num_ranks, 200, 0}, {num_ranks, 512, 0}};
+  if (!options.cases.empty()) large = {options.cases.front()};
+  trials.push_back({shape(0), experts, {.chunks = 4}, large});
+  trials.push_back({shape(1), experts, {.chunks = 8}, large});
+  trials.push_back({shape(0), experts, {.micro_batches = 2}, large});
   return trials;
 }
 
@@ -300,7 +303,7 @@ class Runner {
   void MeasureOverhead(const Trial& trial, runtime::Transformer& recorded,
                        runtime::Transformer& unrecorded) {
     constexpr int kTurns = 10;
-    const StepCase small{.batch = trial.layout.attention_dp, .tokens = 1, .context = 30};
+    const StepCase small{.batch = trial.layout.attention_dp, .tokens = 1, .context = 3};
     const CaseSequences sequences(small, trial.layout.attention_dp, trial.shape.vocab, 99);
     double tasks = 0;
     recorded.ObserveSteps(
@@ -341,7 +344,7 @@ Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& p
   if (const Status ready = runner.Prepare(options.last_level_cache_bytes); !ready) {
     return ready.error();
   }
-  for (const Trial& trial : TrialsOf(group.size())) {
+  for (const Trial& trial : TrialsOf(group.size(), options)) {
     if (options.progress && group.rank() == 0) options.progress(Describe(trial));
     if (const Status done = runner.RunTrial(trial); !done) return done.error();
   }

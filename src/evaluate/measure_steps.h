@@ -9,11 +9,14 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "comm/group.h"
 #include "comm/wire_format.h"
 #include "cost/step_costs.h"
+#include "evaluate/invented_model.h"
+#include "evaluate/step_case.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 
@@ -24,6 +27,9 @@ struct MeasureStepsOptions {
   comm::WireFormat wire = comm::WireFormat::kF32;
   uint64_t last_level_cache_bytes = 0;  // 0: not known
   int rounds = 4;
+  // Models and steps in place of those that measurements take, for tests; none: those.
+  std::vector<ModelShape> shapes = {};
+  std::vector<StepCase> cases = {};
   // Told what is measured next, on rank 0.
   std::function<void(const std::string& what)> progress = {};
 };

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Tables of what was predicted and what was measured: every point, errors, ranks of plans, regret.
+
+    bench/prediction_table.py [--all FILE] PREDICTIONS RUNS [PREDICTIONS RUNS ...]
+
+Files are those of prediction_bench. An error is predicted / measured - 1, its median over rounds. After drift:
+with what the round's reference kernels say of memory and cores, and nothing else. --all writes every point there as
+a Markdown table; the summary goes to standard output.
+"""
+import argparse
+import collections
+import json
+import statistics
+import sys
+
+
+def read_lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def quantile(values, share):
+    ordered = sorted(values)
+    return ordered[int(share * (len(ordered) - 1) + 0.5)]
+
+
+def corrected(prediction, read, dot):
+    """The prediction for a machine whose reference kernels ran at these speeds."""
+    memory = prediction["read_bytes_per_s"] / read - 1
+    compute = prediction["dot_operations_per_s"] / dot - 1
+    seconds = prediction["predicted_s"]
+    return seconds + prediction["memory_s"] * memory + prediction["compute_s"] * compute
+
+
+def points_of(predictions_path, runs_path):
+    predictions = {line["key"]: line for line in read_lines(predictions_path)}
+    points = []
+    for run in read_lines(runs_path):
+        prediction = predictions.get(run["key"])
+        if prediction is None:
+            sys.exit(f"{runs_path} has a point that {predictions_path} does not predict: {run['key']}")
+        rounds = list(zip(run["seconds"], run["read_bytes_per_s"], run["dot_operations_per_s"]))
+        predicted = prediction["predicted_s"]
+        points.append({
+            **prediction,
+            "seconds": run["seconds"],
+            "measured_s": statistics.median(run["seconds"]),
+            "raw": statistics.median(predicted / seconds - 1 for seconds, _, _ in rounds),
+            "drift": statistics.median(corrected(prediction, read, dot) / seconds - 1 for seconds, read, dot in rounds),
+        })
+    return points
+
+
+def summary(name, points):
+    """One row: median, 90th percentile and worst of absolute errors, and the mean of signed ones."""
+    row = f"| {name} | {len(points)}"
+    for which in ("raw", "drift"):
+        errors = [abs(point[which]) for point in points]
+        bias = statistics.mean(point[which] for point in points)
+        row += " | " + " | ".join(f"{100 * value:.1f} %" for value in (
+            statistics.median(errors), quantile(errors, 0.9), max(errors)))
+        row += f" | {100 * bias:+.1f} %"
+    return row + " |"
+
+
+def rank_correlation(first, second):
+    """Spearman's."""
+    def ranks(values):
+        order = sorted(range(len(values)), key=lambda i: values[i])
+        placed = [0] * len(values)
+        for place, index in enumerate(order):
+            placed[index] = place
+        return placed
+    a, b = ranks(first), ranks(second)
+    n = len(a)
+    return 1 - 6 * sum((x - y) ** 2 for x, y in zip(a, b)) / (n * (n * n - 1))
+
+
+def regrets(points):
+    """By group of plans that took turns: regret, the noise beside it, and the correlation of ranks."""
+    groups = collections.defaultdict(list)
+    for point in points:
+        groups[tuple(point[key] for key in ("model", "weights", "link", "ranks", "batch", "tokens", "context"))].append(
+            point)
+    rows = []
+    for plans in groups.values():
+        if len(plans) < 2:
+            continue
+        odd = lambda plan: statistics.median(plan["seconds"][0::2])
+        even = lambda plan: statistics.median(plan["seconds"][1::2])
+        chosen = min(plans, key=lambda plan: plan["predicted_s"])
+        best = min(plans, key=odd)
+        rows.append({
+            "regret": even(chosen) / even(best) - 1,
+            "noise": abs(odd(best) / even(best) - 1),
+            "correlation": rank_correlation([plan["predicted_s"] for plan in plans],
+                                            [plan["measured_s"] for plan in plans]),
+        })
+    return rows
+
+
+def write_all(path, points):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("| model | weights | link | ranks | plan | step (batch x tokens @ context) | predicted ms "
+                   "| measured ms | raw | after drift | beyond what was measured |\n")
+        file.write("|" + "---|" * 11 + "\n")
+        for point in points:
+            model = point["model"].rstrip("/").split("/")[-1]
+            step = f"{point['batch']}x{point['tokens']}@{point['context']}"
+            file.write(f"| {model} | {point['weights']} | {point['link']} | {point['ranks']} | {point['plan']} | {step} "
+                       f"| {1e3 * point['predicted_s']:.2f} | {1e3 * point['measured_s']:.2f} "
+                       f"| {100 * point['raw']:+.1f} % | {100 * point['drift']:+.1f} % "
+                       f"| {100 * point['extrapolated']:.0f} % |\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Tables of predicted and measured steps")
+    parser.add_argument("--all", help="write every point to this file")
+    parser.add_argument("files", nargs="+", help="pairs of a file of predictions and one of runs")
+    options = parser.parse_args()
+    if len(options.files) % 2:
+        parser.error("a file of predictions has no file of runs")
+    points = []
+    for predictions, runs in zip(options.files[0::2], options.files[1::2]):
+        points += points_of(predictions, runs)
+    if not points:
+        sys.exit("nothing has run")
+    if options.all:
+        write_all(options.all, points)
+    print("| | points | raw: median | 90 % | worst | bias | after drift: median | 90 % | worst | bias |")
+    print("|" + "---|" * 10)
+    print(summary("all", points))
+    for title, key in (("link", "link"), ("ranks", "ranks"), ("weights", "weights"), ("plan", "plan")):
+        values = sorted({str(point[key]) for point in points})
+        for value in values if len(values) > 1 else []:
+            print(summary(f"{title} {value}", [point for point in points if str(point[key]) == value]))
+    for name in sorted({point["model"].rstrip("/").split("/")[-1] for point in points}):
+        print(summary(name, [point for point in points if point["model"].rstrip("/").split("/")[-1] == name]))
+    rows = regrets(points)
+    if rows:
+        print()
+        for key in ("regret", "noise"):
+            values = [row[key] for row in rows]
+            print(f"{key}: {100 * statistics.median(values):.1f} % in the median, {100 * quantile(values, 0.9):.1f} % at "
+                  f"the 90th percentile, {100 * max(values):.1f} % at worst, of {len(values)} choices")
+        correlations = [row["correlation"] for row in rows]
+        print(f"rank correlation of plans: {statistics.median(correlations):.2f} in the median, "
+              f"{min(correlations):.2f} at worst")
+
+
+if __name__ == "__main__":
+    main()
