@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
+#include "planner/expert_cuts.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
 
@@ -144,10 +146,25 @@ class Bench {
                       choice.pipeline.cut == strategy::ChunkCut::kExperts ? ":experts" : "",
                       choice.closed_form.chunks);
     }
+    if (variant.fit_cuts) {
+      variant.plan.pipeline = TellCuts(planner::FitCuts(question, variant.plan.pipeline).pipeline);
+      for (const double cut : variant.plan.pipeline.cuts)
+        variant.name += fmt::format(" {:.3g}", cut);
+    }
     variant.predicted_seconds =
         planner::PredictLayerSeconds(question, variant.plan.pipeline, tokens) *
         (model.whole_spec().num_layers() - 1);  // the last one goes on with few rows
     return {};
+  }
+
+  // Rank 0's: its rates are those of all ranks, but numbers may differ in the last place.
+  strategy::Pipeline TellCuts(strategy::Pipeline pipeline) {
+    const auto bytes = std::as_bytes(std::span(pipeline.cuts));
+    std::vector<std::byte> told(bytes.begin(), bytes.end());
+    group_.Broadcast(0, &told, "telling the cuts");
+    pipeline.cuts.resize(told.size() / sizeof(double));
+    std::memcpy(pipeline.cuts.data(), told.data(), told.size());
+    return pipeline;
   }
 
   int NumSequences(int tokens) const {

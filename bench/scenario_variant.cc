@@ -17,6 +17,8 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
       variant.plan.pipeline.overlap = false;
     } else if (word.starts_with("pipeline=")) {
       if (Status parsed = plan::ParsePipeline(value, &variant.plan); !parsed) return parsed.error();
+    } else if (word == "cuts=fit") {
+      variant.fit_cuts = true;
     } else if (word.starts_with("micro_batches=")) {
       variant.plan.pipeline.micro_batches = std::max(1, std::atoi(value.c_str()));
     } else if (word.starts_with("wire=")) {

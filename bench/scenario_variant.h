@@ -12,12 +12,13 @@ struct Variant {
   std::string name;
   plan::Plan plan = {};
   double capacity_factor = 0;
+  bool fit_cuts = false;         // chunks of experts end where the planner says
   double predicted_seconds = 0;  // 0: not asked for
 };
 
-// Words with commas: base (no overlap), pipeline=N[:experts] or auto, micro_batches=N, wire=fp8
-// (otherwise bf16), gemm=dense, budget=N, capacity=F, layout=... with '+' in place of ','.
-// `layout`: where no word names one.
+// Words with commas: base (no overlap), pipeline=N[:experts] or auto, cuts=fit (with --predict),
+// micro_batches=N, wire=fp8 (otherwise bf16), gemm=dense, budget=N, capacity=F, layout=... with '+'
+// in place of ','. `layout`: where no word names one.
 Result<Variant> ParseVariant(const std::string& text, std::string layout);
 
 }  // namespace convene::bench

@@ -11,6 +11,7 @@
 #include "base/read_file.h"
 #include "cost/expected_sizes.h"
 #include "schedule/hazards_test.h"
+#include "strategy/expert_cuts.h"
 #include "strategy/step.h"
 
 namespace convene {
@@ -328,8 +329,9 @@ struct Volumes {
         .tokens = std::vector<double>(ranks, kTokens / layout.attention_dp)};
     for (int rank = 0; rank < ranks; ++rank) {
       const strategy::Part experts = roles.ExpertsOf(rank, num_experts);
-      routing.experts.push_back(
-          cost::CutIntoChunks(experts.first, experts.size, by_experts ? pipeline.chunks : 1));
+      routing.experts.push_back(cost::CutIntoChunks(
+          experts.first, by_experts ? strategy::ExpertEnds(pipeline, experts.size)
+                                    : std::vector<int>{experts.size}));
     }
     return cost::ExpectedSizes(routing);
   }

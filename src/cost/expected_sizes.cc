@@ -169,12 +169,12 @@ Result<std::vector<std::vector<double>>> RouterCountsFromJson(const nlohmann::js
   return counts;
 }
 
-std::vector<std::vector<int>> CutIntoChunks(int first, int count, int num_chunks) {
-  std::vector<std::vector<int>> experts(num_chunks);
-  for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    for (int i = count * chunk / num_chunks; i < count * (chunk + 1) / num_chunks; ++i) {
-      experts[chunk].push_back(first + i);
-    }
+std::vector<std::vector<int>> CutIntoChunks(int first, const std::vector<int>& ends) {
+  std::vector<std::vector<int>> experts;
+  int next = 0;
+  for (const int end : ends) {
+    std::vector<int>& chunk = experts.emplace_back();
+    for (; next < end; ++next) chunk.push_back(first + next);
   }
   return experts;
 }

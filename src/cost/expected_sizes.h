@@ -44,8 +44,9 @@ struct ExpectedRouting {
   Sizes attention = {};
 };
 
-// A rank's experts, `count` from `first` on, evenly over chunks.
-std::vector<std::vector<int>> CutIntoChunks(int first, int count, int num_chunks);
+// A rank's experts from `first` on, by chunk; `ends`: of each chunk among the rank's experts
+// (strategy/expert_cuts.h).
+std::vector<std::vector<int>> CutIntoChunks(int first, const std::vector<int>& ends);
 
 // A row goes to a rank once, with the first chunk of whose experts it visits one, and returns with
 // the last. Visits of a token are drawn without repetition, with odds that give the shares;

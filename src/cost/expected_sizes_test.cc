@@ -25,7 +25,11 @@ ExpectedRouting Uniform(int num_experts, int top_k, int num_ranks, int num_chunk
   for (int rank = 0; rank < num_ranks; ++rank) {
     const int first = num_experts * rank / num_ranks;
     const int end = num_experts * (rank + 1) / num_ranks;
-    routing.experts.push_back(CutIntoChunks(first, end - first, num_chunks));
+    std::vector<int> ends;
+    for (int chunk = 1; chunk <= num_chunks; ++chunk) {
+      ends.push_back((end - first) * chunk / num_chunks);
+    }
+    routing.experts.push_back(CutIntoChunks(first, ends));
   }
   return routing;
 }
@@ -138,8 +142,8 @@ TEST(ExpectedSizes, AShareIsAtMostOne) {
 }
 
 TEST(ExpectedSizes, ExpertsOfARankAreEvenlyCutWithRaggedTails) {
-  EXPECT_THAT(CutIntoChunks(2, 3, 2), ElementsAre(ElementsAre(2), ElementsAre(3, 4)));
-  EXPECT_THAT(CutIntoChunks(4, 1, 2), ElementsAre(ElementsAre(), ElementsAre(4)));
+  EXPECT_THAT(CutIntoChunks(2, {1, 3}), ElementsAre(ElementsAre(2), ElementsAre(3, 4)));
+  EXPECT_THAT(CutIntoChunks(4, {1, 1}), ElementsAre(ElementsAre(4), ElementsAre()));
 }
 
 TEST(ExpectedSizes, RouterStatisticsAreReadByLayer) {
@@ -147,7 +151,7 @@ TEST(ExpectedSizes, RouterStatisticsAreReadByLayer) {
       nlohmann::json::parse(R"({"layers": [{"experts": []}, {"experts": [1, 2.5]}]})"));
   ASSERT_TRUE(counts.ok());
   EXPECT_THAT(*counts, ElementsAre(ElementsAre(), ElementsAre(1, 2.5)));
-  ExpectedRouting routing = {.shares = {}, .experts = {CutIntoChunks(0, 2, 1)}, .rows = {10}};
+  ExpectedRouting routing = {.shares = {}, .experts = {CutIntoChunks(0, {2})}, .rows = {10}};
   for (const auto& layer : *counts) routing.shares.push_back(SharesFromCounts(layer, 1));
   EXPECT_NEAR(ExpectedSizes(routing).at({SizeKind::kSlots, 1, 0, 0}), 10, 1e-9);
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "strategy/expert_cuts.h"
 #include "strategy/expert_pipeline.h"
 
 namespace convene::device {
@@ -111,9 +112,10 @@ void ExpertRows::CutLayer(int num_experts) {
 
 void ExpertRows::CutExperts(const strategy::Part& experts, std::vector<int32_t>& chunk_of) const {
   chunk_of.clear();
+  int32_t chunk = 0;
   if (!by_experts()) return;
-  for (int64_t i = 0; i < experts.size; ++i) {
-    chunk_of.push_back(static_cast<int32_t>(i * num_chunks() / experts.size));
+  for (const int end : strategy::ExpertEnds(options_.pipeline, experts.size)) {
+    chunk_of.resize(static_cast<size_t>(end), chunk++);
   }
 }
 

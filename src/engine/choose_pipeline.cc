@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "planner/expert_cuts.h"
 #include "runtime/measure_ranks.h"
 #include "runtime/transformer.h"
 
@@ -91,7 +92,9 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
   ChosenPipeline chosen;
   std::array<int32_t, 3> decision = {1, 0, 0};
   if (group.rank() == 0) {
-    const planner::PipelineChoice choice = planner::ChoosePipeline(question);
+    planner::PipelineChoice choice = planner::ChoosePipeline(question);
+    planner::FitCandidates(question, choice);
+    chosen.pipeline.cuts = choice.pipeline.cuts;
     const int from_tokens =
         planner::FasterFromTokens(question, choice.pipeline) * layout.num_ranks();
     decision = {choice.pipeline.chunks, static_cast<int32_t>(choice.pipeline.cut), from_tokens};
@@ -101,10 +104,15 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
   std::vector<std::byte> told(as_bytes.begin(), as_bytes.end());
   group.Broadcast(0, &told, "telling the pipeline");
   std::memcpy(decision.data(), told.data(), told.size());
+  const auto cut_bytes = std::as_bytes(std::span(chosen.pipeline.cuts));
+  std::vector<std::byte> cuts(cut_bytes.begin(), cut_bytes.end());
+  group.Broadcast(0, &cuts, "telling the cuts of the pipeline");
   chosen.pipeline = {.chunks = decision[0],
                      .cut = static_cast<strategy::ChunkCut>(decision[1]),
                      .overlap = options.plan.pipeline.overlap,
-                     .micro_batches = micro_batches};
+                     .micro_batches = micro_batches,
+                     .cuts = std::vector<double>(cuts.size() / sizeof(double))};
+  std::memcpy(chosen.pipeline.cuts.data(), cuts.data(), cuts.size());
   chosen.from_tokens = decision[2];
   return chosen;
 }

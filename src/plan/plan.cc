@@ -64,6 +64,33 @@ Result<strategy::ChunkCut> CutFromName(std::string_view name) {
   return Error{fmt::format("chunks are cut by tokens or by experts, not by {}", Quote(name))};
 }
 
+bool IsListOfNumbers(const json& value) {
+  return value.is_array() &&
+         std::all_of(value.begin(), value.end(), [](const json& one) { return one.is_number(); });
+}
+
+// Of a pipeline that has some.
+Status CheckCuts(const strategy::Pipeline& pipeline) {
+  if (pipeline.cut != strategy::ChunkCut::kExperts) {
+    return Error{"cuts say where chunks of experts end: they need \"cut\": \"experts\""};
+  }
+  if (std::ssize(pipeline.cuts) != pipeline.chunks - 1) {
+    return Error{fmt::format("{} cuts for {} chunks: there must be one less than chunks",
+                             pipeline.cuts.size(), pipeline.chunks)};
+  }
+  double before = 0;
+  for (const double cut : pipeline.cuts) {
+    if (!(cut > before && cut < 1)) {
+      return Error{
+          fmt::format("a cut at {} is out of place: cuts are parts of a rank's experts, "
+                      "above 0 and below 1, each greater than the one before",
+                      cut)};
+    }
+    before = cut;
+  }
+  return {};
+}
+
 Status ReadPipeline(const json& object, Plan* plan) {
   if (!object.is_object()) return Error{"pipeline is not an object"};
   for (const auto& [key, value] : object.items()) {
@@ -78,12 +105,15 @@ Status ReadPipeline(const json& object, Plan* plan) {
     } else if (key == "cut" && value.is_string()) {
       const auto cut = CutFromName(value.get<std::string>());
       if (Status set = Assign(cut, &plan->pipeline.cut); !set) return set;
+    } else if (key == "cuts" && IsListOfNumbers(value)) {
+      plan->pipeline.cuts = value.get<std::vector<double>>();
     } else if (key == "overlap" && value.is_boolean()) {
       plan->pipeline.overlap = value.get<bool>();
     } else {
       return Error{fmt::format(
           "pipeline.{} is not known or of the wrong kind; there are chunks (a whole number or "
-          "\"auto\"), cut (a text), overlap (true or false) and micro_batches (a whole number)",
+          "\"auto\"), cut (a text), cuts (a list of numbers), overlap (true or false) and "
+          "micro_batches (a whole number)",
           Quote(key))};
     }
   }
@@ -159,6 +189,7 @@ Result<GemmChoice> GemmFromName(std::string_view name) {
 }
 
 Status ParsePipeline(std::string_view text, Plan* plan) {
+  plan->pipeline.cuts.clear();
   const size_t colon = text.find(':');
   if (colon != std::string_view::npos) {
     const auto cut = CutFromName(text.substr(colon + 1));
@@ -178,6 +209,9 @@ Status ParsePipeline(std::string_view text, Plan* plan) {
 }
 
 Status CheckPipeline(const strategy::Pipeline& pipeline) {
+  if (!pipeline.cuts.empty()) {
+    if (Status fit = CheckCuts(pipeline); !fit) return fit;
+  }
   if (pipeline.overlap || pipeline.micro_batches == 1) return {};
   return Error{
       fmt::format("{} micro-batches without overlap only cost time: one computes while "
@@ -189,6 +223,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
   nlohmann::ordered_json pipeline = {{"chunks", plan.pipeline.chunks}};
   if (plan.auto_pipeline) pipeline["chunks"] = "auto";
   pipeline["cut"] = kCutNames[static_cast<size_t>(plan.pipeline.cut)];
+  if (!plan.pipeline.cuts.empty()) pipeline["cuts"] = plan.pipeline.cuts;
   pipeline["overlap"] = plan.pipeline.overlap;
   pipeline["micro_batches"] = plan.pipeline.micro_batches;
   nlohmann::ordered_json object = {{"version", kVersion},

@@ -57,7 +57,7 @@ Result<GemmChoice> GemmFromName(std::string_view name);
 // "4", "auto", "4:experts": chunks and what is cut.
 Status ParsePipeline(std::string_view text, Plan* plan);
 
-// Error: micro-batches that may not overlap.
+// Errors: micro-batches that may not overlap; cuts that are not those of its chunks.
 Status CheckPipeline(const strategy::Pipeline& pipeline);
 
 // One object, with "version": 1.

@@ -40,6 +40,31 @@ TEST(Plan, WithoutALayoutHasTheOneOfTheRanksThatRunIt) {
   EXPECT_EQ(decode->decode->expert_tp, 2);
 }
 
+TEST(Plan, SaysWhereChunksOfExpertsEnd) {
+  const auto read = [](const std::string& pipeline) {
+    return PlanFromJson(nlohmann::json::parse(R"({"version": 1, "pipeline": {)" + pipeline + "}}"));
+  };
+  const Result<Plan> plan = read(R"("chunks": 3, "cut": "experts", "cuts": [0.125, 0.5])");
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->pipeline.cuts, (std::vector<double>{0.125, 0.5}));
+  const Result<Plan> again = PlanFromJson(nlohmann::json::parse(ToJson(*plan).dump()));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(*again, *plan);
+  const auto complaint = [&](const std::string& pipeline) {
+    const Result<Plan> refused = read(pipeline);
+    return refused ? "nothing" : refused.error().message;
+  };
+  EXPECT_THAT(complaint(R"("chunks": 3, "cuts": [0.1, 0.5])"), HasSubstr("\"cut\": \"experts\""));
+  EXPECT_THAT(complaint(R"("chunks": 3, "cut": "experts", "cuts": [0.1])"),
+              StartsWith("1 cuts for 3 chunks"));
+  for (const char* cuts : {"[0.5, 0.5]", "[0, 0.5]", "[0.5, 1]", "[0.6, 0.2]"}) {
+    EXPECT_THAT(complaint(std::string(R"("chunks": 3, "cut": "experts", "cuts": )") + cuts),
+                HasSubstr("is out of place"));
+  }
+  EXPECT_THAT(complaint(R"("chunks": 3, "cut": "experts", "cuts": ["a", "b"])"),
+              HasSubstr("cuts (a list of numbers)"));
+}
+
 TEST(Plan, IsReadAsItIsWritten) {
   for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8}) {
     for (const GemmChoice gemm : {GemmChoice::kAuto, GemmChoice::kGrouped, GemmChoice::kDense}) {

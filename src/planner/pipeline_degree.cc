@@ -13,6 +13,7 @@
 #include "cost/prices.h"
 #include "schedule/activity_graph.h"
 #include "simulate/simulate.h"
+#include "strategy/expert_cuts.h"
 
 namespace convene::planner {
 namespace {
@@ -39,19 +40,20 @@ model::ModelSpec OneLayer(const model::ModelSpec& spec) {
 }
 
 cost::ExpectedSizes SizesOf(const model::MoeSpec& moe, const strategy::Roles& roles,
-                            const Pipeline& pipeline, double tokens) {
+                            const cost::ExpertShares& recorded, const Pipeline& pipeline,
+                            double tokens) {
   const bool by_experts = pipeline.chunks > 1 && pipeline.cut == ChunkCut::kExperts;
-  const int num_chunks = by_experts ? pipeline.chunks : 1;
   cost::ExpectedRouting routing{
       .top_k = moe.top_k,
-      .shares = {cost::UniformShares(moe.num_experts, moe.top_k)},
+      .shares = {recorded.empty() ? cost::UniformShares(moe.num_experts, moe.top_k) : recorded},
       .experts = {},
       .token_chunks = by_experts ? 1 : pipeline.chunks,
       .micro_batches = pipeline.micro_batches,
       .rows = std::vector<double>(static_cast<size_t>(roles.num_ranks()), tokens)};
   for (int rank = 0; rank < roles.num_ranks(); ++rank) {
     const strategy::Part experts = roles.ExpertsOf(rank, moe.num_experts);
-    routing.experts.push_back(cost::CutIntoChunks(experts.first, experts.size, num_chunks));
+    routing.experts.push_back(cost::CutIntoChunks(
+        experts.first, strategy::ExpertEnds(by_experts ? pipeline : Pipeline{}, experts.size)));
     routing.tokens.push_back(tokens * roles.attention_parts());
   }
   return cost::ExpectedSizes(std::move(routing));
@@ -66,7 +68,8 @@ class Pricer {
   const model::MoeSpec& moe() const { return *spec_.layers.front().moe; }
 
   double Seconds(const Pipeline& pipeline, double tokens) const {
-    const cost::ExpectedSizes sizes = SizesOf(moe(), question_.roles, pipeline, tokens);
+    const cost::ExpectedSizes sizes =
+        SizesOf(moe(), question_.roles, question_.shares, pipeline, tokens);
     return simulate::Simulate(Step(pipeline), RatesOf(pipeline), AsSizes(sizes)).seconds();
   }
 
@@ -74,7 +77,7 @@ class Pricer {
   // longest, and exchanging.
   std::pair<double, double> Alone(const Pipeline& pipeline) const {
     const cost::ExpectedSizes sizes =
-        SizesOf(moe(), question_.roles, pipeline, question_.tokens_per_rank);
+        SizesOf(moe(), question_.roles, question_.shares, pipeline, question_.tokens_per_rank);
     const schedule::Schedule step = Step(pipeline);
     const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step);
     const cost::Prices prices = PriceSchedule(step, graph, RatesOf(pipeline), AsSizes(sizes));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cost/expected_sizes.h"
 #include "cost/rates.h"
 #include "model/model_spec.h"
 #include "strategy/step.h"
@@ -41,6 +42,8 @@ struct PipelineQuestion {
   strategy::ElementBytes bytes = {};
   StepRates rates = {};
   double tokens_per_rank = 0;  // of the step that counts
+  // How often tokens visit the experts, as it was recorded; empty: all alike.
+  cost::ExpertShares shares = {};
 };
 
 // All pipelines that are compared: no chunks; then powers of two and numbers between them, up to

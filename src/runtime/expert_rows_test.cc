@@ -360,6 +360,8 @@ std::vector<Pipeline> Pipelines() {
     pipelines.push_back({chunks, ChunkCut::kTokens, true});
     pipelines.push_back({chunks, ChunkCut::kExperts, true});
   }
+  pipelines.push_back({.chunks = 3, .cut = ChunkCut::kExperts, .cuts = {0.1, 0.9}});
+  pipelines.push_back({.chunks = 4, .cut = ChunkCut::kExperts, .cuts = {0.5, 0.75, 0.8}});
   return pipelines;
 }
 

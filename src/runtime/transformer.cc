@@ -51,6 +51,7 @@ struct Transformer::State {
         runner(std::move(runner_in)),
         programs(options.parallel.WholeOf(weights.spec()),
                  {.step = {.roles = options.parallel.roles,
+                           .pipeline = options.parallel.pipeline,
                            .bytes = BytesOf({weights.formats(), options.activations, options.kv},
                                             options.parallel.wire),
                            .prunes_last_layer = options.expert_capacity == 0},
@@ -85,7 +86,10 @@ struct Transformer::State {
   // Of a step of so many tokens over all groups: as the plan has it, or in one piece.
   ProgramKey KeyOf(bool encoder, int64_t num_tokens) const {
     ProgramKey key{.encoder = encoder, .pipeline = options.parallel.pipeline};
-    if (num_tokens < options.parallel.pipeline_from_tokens) key.pipeline.chunks = 1;
+    if (num_tokens < options.parallel.pipeline_from_tokens) {
+      key.pipeline.chunks = 1;
+      key.pipeline.cuts.clear();
+    }
     // An encoder's inputs stay whole.
     if (encoder || num_tokens < FewestTokensToCut(options)) key.pipeline.micro_batches = 1;
     return key;

@@ -2,6 +2,8 @@
 // experts as the chosen one has them. It decides nothing: the parameters come from a plan.
 #pragma once
 
+#include <vector>
+
 #include "model/model_spec.h"
 #include "schedule/schedule.h"
 #include "strategy/role.h"
@@ -23,6 +25,9 @@ struct Pipeline {
   // False: nothing runs beside an exchange, as a baseline.
   bool overlap = true;
   int micro_batches = 1;  // 1: all rows go through the layers together
+  // Where chunks of experts end, all but the last, as parts of a rank's experts: chunks - 1 numbers
+  // between 0 and 1 that increase (expert_cuts.h). Empty: as many experts in each.
+  std::vector<double> cuts = {};
 
   bool operator==(const Pipeline&) const = default;
 };
