@@ -23,10 +23,10 @@
 #include "bench/scenario_variant.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
-#include "evaluate/machine_profile_file.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
 #include "engine/model_source.h"
+#include "evaluate/machine_profile_file.h"
 #include "evaluate/reference_kernel.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
@@ -207,10 +207,9 @@ class Run {
     if (!formats) return formats.error();
     auto model = std::make_unique<Model>();
     model->whole = source->spec();
-    Result<weights::ModelWeights> loaded =
-        std::move(*source).Load({.formats = formats->weights,
-                                 .share = weights::ShareOf(layout, group_.rank())},
-                                pool_, ledger_, {});
+    Result<weights::ModelWeights> loaded = std::move(*source).Load(
+        {.formats = formats->weights, .share = weights::ShareOf(layout, group_.rank())}, pool_,
+        ledger_, {});
     if (!loaded) return loaded.error();
     model->weights = *std::move(loaded);
     model->store = std::make_unique<weights::ResidentWeights>(model->weights);
@@ -251,8 +250,8 @@ class Run {
     evaluate::WriteCache(transformer->kv_cache());
     plan.point = point;
     plan.transformer = std::make_unique<runtime::Transformer>(*std::move(transformer));
-    plan.sequences = std::make_unique<evaluate::CaseSequences>(
-        point.step, groups, (*model)->whole.vocab_size, 1);
+    plan.sequences = std::make_unique<evaluate::CaseSequences>(point.step, groups,
+                                                               (*model)->whole.vocab_size, 1);
     return {};
   }
 

@@ -43,11 +43,10 @@ Result<std::vector<GridPoint>> MakeGrid(const GridOptions& options) {
 }
 
 nlohmann::ordered_json ToJson(const GridPoint& point) {
-  return {{"key", point.Key()},          {"model", point.model},
-          {"weights", point.weights},    {"plan", point.plan},
-          {"link", point.link},          {"ranks", point.num_ranks},
-          {"batch", point.step.batch},   {"tokens", point.step.tokens},
-          {"context", point.step.context}};
+  return {
+      {"key", point.Key()},        {"model", point.model},        {"weights", point.weights},
+      {"plan", point.plan},        {"link", point.link},          {"ranks", point.num_ranks},
+      {"batch", point.step.batch}, {"tokens", point.step.tokens}, {"context", point.step.context}};
 }
 
 Result<GridPoint> PointFromJson(const nlohmann::json& json) {
@@ -61,14 +60,13 @@ Result<GridPoint> PointFromJson(const nlohmann::json& json) {
       return Error{fmt::format("a point of the grid has no number \"{}\"", key)};
     }
   }
-  return GridPoint{.model = json["model"],
-                   .weights = json["weights"],
-                   .plan = json["plan"],
-                   .link = json["link"],
-                   .num_ranks = json["ranks"],
-                   .step = {.batch = json["batch"],
-                            .tokens = json["tokens"],
-                            .context = json["context"]}};
+  return GridPoint{
+      .model = json["model"],
+      .weights = json["weights"],
+      .plan = json["plan"],
+      .link = json["link"],
+      .num_ranks = json["ranks"],
+      .step = {.batch = json["batch"], .tokens = json["tokens"], .context = json["context"]}};
 }
 
 }  // namespace convene::bench

@@ -79,15 +79,15 @@ class Bench {
   Result<evaluate::InventedModel*> ModelOf(const strategy::Layout& layout) {
     const std::string key = plan::ToText(layout);
     if (const auto found = models_.find(key); found != models_.end()) return found->second.get();
-    auto model = evaluate::InventedModel::Create(evaluate::InventSpec(options_.shape), {},
-                                                 layout, group_.rank(), ledger_);
+    auto model = evaluate::InventedModel::Create(evaluate::InventSpec(options_.shape), {}, layout,
+                                                 group_.rank(), ledger_);
     const Status mine = model ? Status() : Status(model.error());
     if (const Status all = comm::AgreeOnSuccess(group_, mine); !all) return all.error();
     return models_.emplace(key, *std::move(model)).first->second.get();
   }
 
-  Result<runtime::Transformer> Transformer(evaluate::InventedModel& model, const Variant& variant, int tokens,
-                                           double skew) {
+  Result<runtime::Transformer> Transformer(evaluate::InventedModel& model, const Variant& variant,
+                                           int tokens, double skew) {
     runtime::TransformerOptions options{
         .max_step_tokens = tokens,
         .num_kv_blocks = tokens / device::kKvBlockTokens + NumSequences(tokens) + 1,

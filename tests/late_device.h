@@ -236,6 +236,7 @@ class LateDevice : public device::Device {
   const char* name() const override { return "late CPU"; }
   memory::TierKind memory() const override { return cpu_->memory(); }
   const std::vector<int>& lane_cpus() const override { return cpu_->lane_cpus(); }
+  hardware::ThreadPool* host_threads() const override { return cpu_->host_threads(); }
   Status Supports(const model::ModelSpec& spec,
                   kernels::ActivationFormat activations) const override {
     return cpu_->Supports(spec, activations);

@@ -8,8 +8,8 @@
 
 #include "base/environment.h"
 #include "base/message.h"
-#include "base/units.h"
 #include "base/quote.h"
+#include "base/units.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -88,20 +88,21 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
   };
   for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
     if (!costs.held_out[kind]) continue;
-    add(std::string(schedule::Name(static_cast<schedule::TaskKind>(kind))),
-        *costs.held_out[kind]);
+    add(std::string(schedule::Name(static_cast<schedule::TaskKind>(kind))), *costs.held_out[kind]);
   }
   if (costs.exchange_held_out) add("exchange", *costs.exchange_held_out);
   std::string text = fmt::format(
-      "\nsteps on {} of {} with weights in {}, memory {:.1f} GB/s each, {:.2f} ms besides tasks\n{}",
+      "\nsteps on {} of {} with weights in {}, memory {:.1f} GB/s each, {:.2f} ms besides "
+      "tasks\n{}",
       FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
       FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
       costs.reference.read_bytes_per_second / 1e9, 1e3 * costs.step_once, table.Format());
   if (costs.num_ranks > 1) {
     const double per_byte = costs.exchange.lasting_seconds_per_byte();
-    text += fmt::format("exchanges     {:.0f} µs and {:.1f} MB/s; {:.2f} ns of a core for each byte\n",
-                        1e6 * costs.exchange.once(), per_byte > 0 ? 1e-6 / per_byte : 0,
-                        1e9 * costs.exchange.core_seconds_per_byte);
+    text +=
+        fmt::format("exchanges     {:.0f} µs and {:.1f} MB/s; {:.2f} ns of a core for each byte\n",
+                    1e6 * costs.exchange.once(), per_byte > 0 ? 1e-6 / per_byte : 0,
+                    1e9 * costs.exchange.core_seconds_per_byte);
   }
   return text;
 }
@@ -169,9 +170,10 @@ class Measure : public Command {
     for (const std::string& name : step_formats_) {
       const auto format = kernels::WeightFormatFromName(name);
       if (!format) {
-        return Error{fmt::format("--steps: {} is no format of weights; write some of f32, bf16, "
-                                 "int8 and int4 with commas, or none",
-                                 Printable(name))};
+        return Error{
+            fmt::format("--steps: {} is no format of weights; write some of f32, bf16, "
+                        "int8 and int4 with commas, or none",
+                        Printable(name))};
       }
       formats->push_back(*format);
     }
@@ -183,8 +185,7 @@ class Measure : public Command {
                          hardware::Isa isa, cost::MachineProfile* profile) {
     Status measured;
     if (speaks()) {
-      Result<hardware::Profile> machine =
-          evaluate::MeasureMachine(topology, pool, isa, options_);
+      Result<hardware::Profile> machine = evaluate::MeasureMachine(topology, pool, isa, options_);
       measured = machine ? Status() : Status(machine.error());
       if (machine) {
         profile->machine = *std::move(machine);
@@ -200,11 +201,11 @@ class Measure : public Command {
       PrintNote("steps with weights in {}: about half a minute\n", kernels::Name(format));
     }
     const bool one_host = LocalRankFromLauncher().count == ranks()->size();
-    const Result<cost::StepCosts> costs = evaluate::MeasureSteps(
-        *ranks(), pool, kernels,
-        {.weights = format,
-         .wire = one_host ? comm::WireFormat::kF32 : comm::WireFormat::kBf16,
-         .last_level_cache_bytes = last_level_cache_bytes_});
+    const Result<cost::StepCosts> costs =
+        evaluate::MeasureSteps(*ranks(), pool, kernels,
+                               {.weights = format,
+                                .wire = one_host ? comm::WireFormat::kF32 : comm::WireFormat::kBf16,
+                                .last_level_cache_bytes = last_level_cache_bytes_});
     if (!costs) return costs.error();
     if (!speaks()) return {};
     profile->steps.push_back(*costs);

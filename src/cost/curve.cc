@@ -55,10 +55,10 @@ nlohmann::ordered_json ToJson(const Curve& curve) {
 
 Result<Curve> CurveFromJson(const nlohmann::json& json, std::string_view key) {
   const auto found = json.is_object() ? json.find(std::string(key)) : json.end();
-  const Error wrong{fmt::format(
-      "there is no \"{}\" with as many numbers \"at\", increasing from above 0, as "
-      "numbers \"value\" from 0 on",
-      key)};
+  const Error wrong{
+      fmt::format("there is no \"{}\" with as many numbers \"at\", increasing from above 0, as "
+                  "numbers \"value\" from 0 on",
+                  key)};
   if (found == json.end() || !found->is_object()) return wrong;
   Curve curve;
   for (const auto& [name, numbers] :
@@ -72,9 +72,8 @@ Result<Curve> CurveFromJson(const nlohmann::json& json, std::string_view key) {
       numbers->push_back(value);
     }
   }
-  const bool increases =
-      std::adjacent_find(curve.at.begin(), curve.at.end(), std::greater_equal<>()) ==
-      curve.at.end();
+  const bool increases = std::adjacent_find(curve.at.begin(), curve.at.end(),
+                                            std::greater_equal<>()) == curve.at.end();
   if (curve.at.size() != curve.value.size() || !increases) return wrong;
   if (!curve.at.empty() && !(curve.at.front() > 0)) return wrong;
   return curve;

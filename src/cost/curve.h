@@ -21,8 +21,8 @@ struct Curve {
 // first point that one alone; beyond the last one that one in proportion to x.
 std::vector<double> WeightsAt(const std::vector<double>& at, double x);
 
-// Of values that occur, some that are far enough from each other for a point of a curve, at most 12;
-// the smallest and the largest among them. Values that are not above 0 do not count.
+// Of values that occur, some that are far enough from each other for a point of a curve, at most
+// 12; the smallest and the largest among them. Values that are not above 0 do not count.
 std::vector<double> CurvePoints(std::vector<double> values);
 
 nlohmann::ordered_json ToJson(const Curve& curve);

@@ -106,9 +106,10 @@ Status ReadSteps(const json& object, MachineProfile& profile) {
     Result<StepCosts> costs = StepCostsFromJson(item);
     if (!costs) return costs.error().At(fmt::format("costs of steps {}", profile.steps.size()));
     if (profile.CostsOf(costs->num_ranks, costs->num_threads, costs->weights) != nullptr) {
-      return Error{fmt::format("the costs of {} ranks with {} threads and weights in {} are there "
-                               "twice",
-                               costs->num_ranks, costs->num_threads, Quote(costs->weights))};
+      return Error{
+          fmt::format("the costs of {} ranks with {} threads and weights in {} are there "
+                      "twice",
+                      costs->num_ranks, costs->num_threads, Quote(costs->weights))};
     }
     profile.steps.push_back(*std::move(costs));
   }

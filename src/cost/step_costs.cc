@@ -169,8 +169,7 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
   for (const SampledStep& step : steps) {
     if (step.overlaps) AddOverlap(step, costs, per_byte);
   }
-  costs.exchange.core_seconds_per_byte =
-      std::clamp(Median(per_byte), 0.0, kMostCoreSecondsPerByte);
+  costs.exchange.core_seconds_per_byte = std::clamp(Median(per_byte), 0.0, kMostCoreSecondsPerByte);
   return costs;
 }
 
@@ -263,9 +262,7 @@ double ExtrapolatedShare(const schedule::Schedule& schedule, const StepCosts& co
   return all > 0 ? beyond / all : 0;
 }
 
-bool StepCosts::operator==(const StepCosts& other) const {
-  return ToJson(*this) == ToJson(other);
-}
+bool StepCosts::operator==(const StepCosts& other) const { return ToJson(*this) == ToJson(other); }
 
 namespace {
 
@@ -308,12 +305,13 @@ bool IsCost(const nlohmann::json& json, const char* key) {
 }  // namespace
 
 nlohmann::ordered_json ToJson(const StepCosts& costs) {
-  nlohmann::ordered_json json = {{"ranks", costs.num_ranks},
-                                 {"threads", costs.num_threads},
-                                 {"weights", costs.weights},
-                                 {"read_bytes_per_s", costs.reference.read_bytes_per_second},
-                                 {"dot_operations_per_s", costs.reference.dot_operations_per_second},
-                                 {"step_once_s", costs.step_once}};
+  nlohmann::ordered_json json = {
+      {"ranks", costs.num_ranks},
+      {"threads", costs.num_threads},
+      {"weights", costs.weights},
+      {"read_bytes_per_s", costs.reference.read_bytes_per_second},
+      {"dot_operations_per_s", costs.reference.dot_operations_per_second},
+      {"step_once_s", costs.step_once}};
   json["exchange"] = {{"seconds_over_bytes", ToJson(costs.exchange.seconds)},
                       {"core_s_per_byte", costs.exchange.core_seconds_per_byte}};
   if (costs.exchange_held_out) {

@@ -1,6 +1,6 @@
-// What the tasks of steps cost on a machine and its links, fitted to steps that ran there, and prices
-// of a schedule by that. Steps of models that were invented for measuring give the costs; the models
-// that are then predicted had no part in it.
+// What the tasks of steps cost on a machine and its links, fitted to steps that ran there, and
+// prices of a schedule by that. Steps of models that were invented for measuring give the costs;
+// the models that are then predicted had no part in it.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace convene::cost {
 
-// What an exchange takes, alone on the link, by its bytes: those of all ranks together. Networks let
-// a burst through faster than they go on, so this is a curve.
+// What an exchange takes, alone on the link, by its bytes: those of all ranks together. Networks
+// let a burst through faster than they go on, so this is a curve.
 struct ExchangeCost {
   Curve seconds;  // below its first point as there; beyond the last one with the last slope
   // What sending and receiving take from the cores of a rank that computes meanwhile, for each byte
@@ -38,8 +38,8 @@ struct ExchangeCost {
 // Of one number of ranks, each with so many threads, and one format of weights.
 struct StepCosts {
   int num_ranks = 1;
-  int num_threads = 1;  // of a rank
-  std::string weights;  // kernels::Name of the format
+  int num_threads = 1;       // of a rank
+  std::string weights;       // kernels::Name of the format
   ReferenceSpeed reference;  // when it was measured: costs are those of MachineState 1, 1
   std::array<std::optional<TaskCost>, schedule::kNumTaskKinds> tasks = {};
   ExchangeCost exchange;

@@ -28,11 +28,11 @@ Schedule TwoRanks(bool overlaps) {
   Schedule schedule{.num_ranks = 2};
   for (int rank = 0; rank < 2; ++rank) {
     const auto experts = static_cast<schedule::TaskId>(schedule.tasks.size());
-    schedule.tasks.push_back({.kind = TaskKind::kExperts,
-                              .lane = {rank, LaneKind::kCompute},
-                              .layer = 0,
-                              .work = {.flops = schedule::Constant(1),
-                                       .memory_bytes = schedule::Constant(4e6)}});
+    schedule.tasks.push_back(
+        {.kind = TaskKind::kExperts,
+         .lane = {rank, LaneKind::kCompute},
+         .layer = 0,
+         .work = {.flops = schedule::Constant(1), .memory_bytes = schedule::Constant(4e6)}});
     schedule::Task exchange{.kind = TaskKind::kDispatch,
                             .lane = {rank, LaneKind::kSend},
                             .layer = 0,

@@ -157,8 +157,8 @@ double TaskCost::Seconds(const TaskParts& parts, const MachineState& state) cons
 
 bool TaskCost::Extrapolates(const TaskParts& parts) const {
   const auto beyond = [](double value, double most) { return value > kMargin * most; };
-  const bool steeper = !per_weight_byte.at.empty() &&
-                       beyond(parts.product_intensity(), per_weight_byte.at.back());
+  const bool steeper =
+      !per_weight_byte.at.empty() && beyond(parts.product_intensity(), per_weight_byte.at.back());
   return steeper || beyond(parts.product_flops, most_flops) ||
          beyond(parts.row_bytes, most_row_bytes) || beyond(parts.groups, most_groups) ||
          beyond(parts.score_flops, most_score_flops);
@@ -180,7 +180,7 @@ Result<double> NumberOf(const nlohmann::json& json, const char* key) {
 
 struct Member {
   const char* key;
-  double TaskCost::* value;
+  double TaskCost::*value;
 };
 constexpr Member kMembers[] = {
     {"once_s", &TaskCost::once},

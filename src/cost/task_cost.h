@@ -1,6 +1,6 @@
-// Seconds of a kind of task as a sum over its parts, fitted to tasks that were measured: so much per
-// task, per group of weights, per byte of rows, per byte of weights at an intensity of products, and
-// per FLOP of scores at an intensity of those.
+// Seconds of a kind of task as a sum over its parts, fitted to tasks that were measured: so much
+// per task, per group of weights, per byte of rows, per byte of weights at an intensity of
+// products, and per FLOP of scores at an intensity of those.
 //
 // A product with few rows takes as long as its weights are read, one with many as long as it is
 // computed. In between neither bound is reached, and how far below it stays depends on kernels and

@@ -36,8 +36,8 @@ std::vector<TaskSample> Samples(int count, double noise, bool drifts) {
     sample.parts.product_flops = 2 * rows * sample.parts.weight_bytes;
     sample.parts.row_bytes = rows * sample.parts.groups * 20'000;
     if (drifts) sample.state = {.memory = 0.6 + uniform(random), .compute = 1};
-    sample.seconds = TrueSeconds(sample.parts, sample.state) *
-                     (1 + noise * (2 * uniform(random) - 1));
+    sample.seconds =
+        TrueSeconds(sample.parts, sample.state) * (1 + noise * (2 * uniform(random) - 1));
     sample.fold = i;
     samples.push_back(sample);
   }

@@ -12,8 +12,7 @@ double ValueOf(const schedule::Term& term, const Sizes& sizes) {
 }
 
 bool IsScore(SizeKind kind) {
-  return kind == SizeKind::kKeys || kind == SizeKind::kExpandedKeys ||
-         kind == SizeKind::kInputKeys;
+  return kind == SizeKind::kKeys || kind == SizeKind::kExpandedKeys || kind == SizeKind::kInputKeys;
 }
 
 bool IsCache(SizeKind kind) { return kind == SizeKind::kCached || kind == SizeKind::kInputCached; }

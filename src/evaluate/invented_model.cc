@@ -15,12 +15,11 @@ constexpr int kRotatedOfLatent = 64;
 
 model::AttentionSpec InventAttention(const ModelShape& shape) {
   const int head_dim = shape.head_dim > 0 ? shape.head_dim : shape.hidden / shape.heads;
-  model::AttentionSpec attention{
-      .num_heads = shape.heads,
-      .num_kv_heads = shape.kv_heads > 0 ? shape.kv_heads : shape.heads,
-      .head_dim = head_dim,
-      .value_dim = head_dim,
-      .qk_norm = shape.qk_norm};
+  model::AttentionSpec attention{.num_heads = shape.heads,
+                                 .num_kv_heads = shape.kv_heads > 0 ? shape.kv_heads : shape.heads,
+                                 .head_dim = head_dim,
+                                 .value_dim = head_dim,
+                                 .qk_norm = shape.qk_norm};
   if (shape.latent > 0) {
     attention.num_kv_heads = shape.heads;
     attention.head_dim = head_dim + kRotatedOfLatent;
@@ -105,9 +104,8 @@ Result<std::unique_ptr<InventedModel>> InventedModel::Create(const model::ModelS
   const weights::Share share = weights::ShareOf(layout, rank);
   const Result<model::ModelSpec> local = weights::LocalSpec(model->whole_, share, formats);
   if (!local) return local.error();
-  Result<memory::Reservation> memory =
-      ledger.Allocate(memory::Use::kWeights,
-                      weights::LayOut(*local, formats, nullptr, &model->weights_, share));
+  Result<memory::Reservation> memory = ledger.Allocate(
+      memory::Use::kWeights, weights::LayOut(*local, formats, nullptr, &model->weights_, share));
   if (!memory) return memory.error();
   model->memory_ = *std::move(memory);
   weights::LayOut(*local, formats, model->memory_.data(), &model->weights_, share);

@@ -1,5 +1,5 @@
-// A model of a given shape with random weights, in memory only: what is timed where no checkpoint is
-// needed. Each rank has its share.
+// A model of a given shape with random weights, in memory only: what is timed where no checkpoint
+// is needed. Each rank has its share.
 #pragma once
 
 #include <memory>
@@ -36,8 +36,8 @@ model::ModelSpec InventSpec(const ModelShape& shape);
 class InventedModel {
  public:
   // With the head on rank 0 only. Weights are small numbers, and each router sends tokens about
-  // evenly. Its memory is reserved in `ledger` while it lives. Errors: no memory; a layout that does
-  // not fit.
+  // evenly. Its memory is reserved in `ledger` while it lives. Errors: no memory; a layout that
+  // does not fit.
   static Result<std::unique_ptr<InventedModel>> Create(const model::ModelSpec& whole,
                                                        const weights::WeightFormats& formats,
                                                        const strategy::Layout& layout, int rank,

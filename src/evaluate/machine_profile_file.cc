@@ -20,8 +20,7 @@ Result<cost::MachineProfile> LoadMachineProfile(const std::string& path) {
   if (!text) return Error{fmt::format("{}: {}", text.error().message, kRemedy), text.error().kind};
   const Result<nlohmann::json> parsed = ParseJson(*text);
   Result<cost::MachineProfile> profile =
-      parsed ? cost::MachineProfileFromJson(*parsed)
-             : Result<cost::MachineProfile>(parsed.error());
+      parsed ? cost::MachineProfileFromJson(*parsed) : Result<cost::MachineProfile>(parsed.error());
   if (profile) return profile;
   return Error{fmt::format("{} is not a profile of a machine ({}): {}", path,
                            profile.error().message, kRemedy)};

@@ -13,8 +13,8 @@
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
 #include "evaluate/invented_model.h"
-#include "evaluate/step_case.h"
 #include "evaluate/reference_kernel.h"
+#include "evaluate/step_case.h"
 #include "memory/ledger.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
@@ -66,16 +66,15 @@ const std::vector<ModelShape>& Shapes() {
 
 // Loads from one row to many, with short contexts and long ones.
 std::vector<StepCase> CasesOfOneRank() {
-  return {{1, 16, 0},   {1, 64, 0},    {1, 200, 0},  {1, 512, 0},   {1, 128, 640}, {1, 512, 1536},
-          {8, 64, 0},   {1, 1, 64},    {1, 1, 1000}, {1, 1, 3000},  {2, 1, 300},   {4, 1, 100},
-          {8, 1, 600},  {16, 1, 64},   {32, 1, 200}, {24, 1, 1000}, {64, 1, 40}};
+  return {{1, 16, 0},  {1, 64, 0},  {1, 200, 0},  {1, 512, 0},   {1, 128, 640}, {1, 512, 1536},
+          {8, 64, 0},  {1, 1, 64},  {1, 1, 1000}, {1, 1, 3000},  {2, 1, 300},   {4, 1, 100},
+          {8, 1, 600}, {16, 1, 64}, {32, 1, 200}, {24, 1, 1000}, {64, 1, 40}};
 }
 
 std::vector<StepCase> CasesOfSeveralRanks(int num_ranks) {
-  std::vector<StepCase> cases = {{1, 16, 0},   {1, 64, 0},  {1, 200, 0},
-                                 {1, 512, 0},  {1, 128, 640}, {1, 512, 1536},
-                                 {1, 1, 64},   {1, 1, 2000}, {2, 1, 300},
-                                 {4, 1, 600},  {16, 1, 200}, {16, 1, 1000}};
+  std::vector<StepCase> cases = {{1, 16, 0},    {1, 64, 0},     {1, 200, 0},  {1, 512, 0},
+                                 {1, 128, 640}, {1, 512, 1536}, {1, 1, 64},   {1, 1, 2000},
+                                 {2, 1, 300},   {4, 1, 600},    {16, 1, 200}, {16, 1, 1000}};
   for (StepCase& each : cases) each.batch *= num_ranks;
   return cases;
 }
@@ -267,7 +266,8 @@ class Runner {
       return 0;
     }
     const auto start = std::chrono::steady_clock::now();
-    const Status done = transformer.Forward(sequences.step(), [](int, int, std::span<const float>) {});
+    const Status done =
+        transformer.Forward(sequences.step(), [](int, int, std::span<const float>) {});
     CHECK(done.ok(), "{}", done.error().message);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
@@ -338,8 +338,8 @@ std::string Describe(const Trial& trial) {
 }  // namespace
 
 Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& pool,
-                                   const kernels::KernelSet& kernels,
-                                   const MeasureStepsOptions& options) {
+                                     const kernels::KernelSet& kernels,
+                                     const MeasureStepsOptions& options) {
   Runner runner(group, pool, kernels, options);
   if (const Status ready = runner.Prepare(options.last_level_cache_bytes); !ready) {
     return ready.error();

@@ -1,6 +1,6 @@
 // Measures what tasks of steps cost on this machine, and on the links between ranks: real steps of
-// models invented for it run in interleaved rounds, each round with the reference kernels, and costs
-// are fitted to their tasks (cost/step_costs.h). So whatever a task does is in its cost.
+// models invented for it run in interleaved rounds, each round with the reference kernels, and
+// costs are fitted to their tasks (cost/step_costs.h). So whatever a task does is in its cost.
 //
 // All ranks run at once, as they do when a model runs: what they take from each other's memory
 // bandwidth is in the costs, too.
@@ -36,7 +36,7 @@ struct MeasureStepsOptions {
 
 // *Collective*; the costs are rank 0's. Errors: no memory for the models.
 Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& pool,
-                                   const kernels::KernelSet& kernels,
-                                   const MeasureStepsOptions& options);
+                                     const kernels::KernelSet& kernels,
+                                     const MeasureStepsOptions& options);
 
 }  // namespace convene::evaluate

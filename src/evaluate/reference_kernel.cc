@@ -32,8 +32,7 @@ Result<ReferenceKernel> ReferenceKernel::Create(const kernels::KernelSet& kernel
                                                 const runtime::Formats& formats,
                                                 memory::Ledger& ledger) {
   ReferenceKernel reference(kernels, pool, formats);
-  kernels::PackedMatrix matrix{
-      .format = formats.weights.matrices, .rows = kSide, .cols = kSide};
+  kernels::PackedMatrix matrix{.format = formats.weights.matrices, .rows = kSide, .cols = kSide};
   if (matrix.format == kernels::WeightFormat::kInt4) matrix.group = formats.weights.group;
   const uint64_t matrix_bytes = (matrix.size_bytes() + 63) / 64 * 64;
   const uint64_t count = kStreamedBytes / matrix_bytes + 1;
@@ -64,15 +63,14 @@ double ReferenceKernel::Seconds(int first, int count, int rows_each) {
     groups.push_back({&matrices_[static_cast<size_t>(first + i)], i * rows_each, rows_each});
   }
   const auto start = std::chrono::steady_clock::now();
-  kernels::RunGroupedGemm(
-      *kernels_, *pool_,
-      {.groups = groups,
-       .activations = formats_.activations,
-       .rows = rows_,
-       .row_stride = kernels::ActivationRowBytes(formats_.activations, kSide),
-       .out = out_,
-       .out_stride = int64_t{4} * kSide,
-       .scratch = scratch_});
+  kernels::RunGroupedGemm(*kernels_, *pool_,
+                          {.groups = groups,
+                           .activations = formats_.activations,
+                           .rows = rows_,
+                           .row_stride = kernels::ActivationRowBytes(formats_.activations, kSide),
+                           .out = out_,
+                           .out_stride = int64_t{4} * kSide,
+                           .scratch = scratch_});
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -84,8 +82,7 @@ cost::ReferenceSpeed ReferenceKernel::Measure(comm::Group& group) {
   for (int i = 0; i < kCachedPasses; ++i) cached.push_back(Seconds(0, kCached, kManyRows));
   const double bytes = static_cast<double>(matrices_.front().size_bytes()) * count;
   return {.read_bytes_per_second = bytes / streamed,
-          .dot_operations_per_second =
-              2.0 * kSide * kSide * kCached * kManyRows / Median(cached)};
+          .dot_operations_per_second = 2.0 * kSide * kSide * kCached * kManyRows / Median(cached)};
 }
 
 }  // namespace convene::evaluate

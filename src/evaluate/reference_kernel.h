@@ -1,7 +1,7 @@
-// The reference kernels of a machine whose speed wanders: two products with invented weights, one so
-// large that it waits for memory, with few rows, and one in the caches, with many. They run beside
-// whatever is measured, and tell how fast the machine was meanwhile. Products, and no reading loop:
-// where memory is fast a loop gains more from it than products do.
+// The reference kernels of a machine whose speed wanders: two products with invented weights, one
+// so large that it waits for memory, with few rows, and one in the caches, with many. They run
+// beside whatever is measured, and tell how fast the machine was meanwhile. Products, and no
+// reading loop: where memory is fast a loop gains more from it than products do.
 #pragma once
 
 #include <vector>

@@ -41,8 +41,7 @@ int TokensOfGroup(const StepCase& step_case, int num_groups) {
 
 std::vector<std::vector<strategy::SequenceRows>> RowsOf(const StepCase& step_case,
                                                         const strategy::Roles& roles) {
-  std::vector<std::vector<strategy::SequenceRows>> groups(
-      static_cast<size_t>(roles.num_groups()));
+  std::vector<std::vector<strategy::SequenceRows>> groups(static_cast<size_t>(roles.num_groups()));
   for (int i = 0; i < step_case.batch; ++i) {
     const int group = i % roles.num_groups();
     const int rank = roles.RankOfPart(group, 0);
@@ -83,8 +82,7 @@ void WriteCache(device::KvCache& cache) {
   for (int layer = 0; layer < cache.num_layers(); ++layer) {
     for (int block = 0; block < cache.num_blocks(); ++block) {
       // Small numbers as bf16 and as float, and scales of them as int8.
-      std::memset(cache.Address(layer, block), 0x3c,
-                  static_cast<size_t>(cache.BlockBytes(layer)));
+      std::memset(cache.Address(layer, block), 0x3c, static_cast<size_t>(cache.BlockBytes(layer)));
     }
   }
 }

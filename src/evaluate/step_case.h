@@ -1,5 +1,5 @@
-// A step as it is timed and predicted: so many sequences, each with some new tokens behind a context
-// that lies in the cache already.
+// A step as it is timed and predicted: so many sequences, each with some new tokens behind a
+// context that lies in the cache already.
 #pragma once
 
 #include <cstdint>

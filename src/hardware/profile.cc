@@ -152,8 +152,7 @@ Status SaveProfileJson(const json& profile, const std::string& path) {
   const int fd = mkostemp(temporary.data(), O_CLOEXEC);
   if (fd < 0) return CannotSave(path, errno);
   // Names of CPUs and directories need not be UTF-8.
-  const std::string text =
-      profile.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  const std::string text = profile.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   int error = WriteAll(fd, text);
   if (error == 0 && fsync(fd) != 0) error = errno;
   if (fchmod(fd, 0644) != 0 && error == 0) error = errno;

@@ -102,11 +102,10 @@ class Pricer {
   }
 
   schedule::Schedule Step(const Pipeline& pipeline) const {
-    schedule::Schedule step = strategy::BuildStep(
-        spec_, {.roles = question_.roles,
-                .pipeline = pipeline,
-                .bytes = question_.bytes,
-                .prunes_last_layer = false});
+    schedule::Schedule step = strategy::BuildStep(spec_, {.roles = question_.roles,
+                                                          .pipeline = pipeline,
+                                                          .bytes = question_.bytes,
+                                                          .prunes_last_layer = false});
     for (schedule::Task& task : step.tasks) {
       if (task.kind != TaskKind::kExperts) continue;
       const schedule::Term rows = task.work.flops.front();

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "schedule/activity_graph.h"
 #include "simulate/simulate.h"
+#include "strategy/expert_cuts.h"
 
 namespace convene::planner {
 namespace {
@@ -56,8 +57,9 @@ void SetExperts(const StepQuestion& question, cost::ExpectedRouting& routing) {
   const strategy::Roles& roles = question.options.roles;
   for (int rank = 0; rank < roles.num_ranks(); ++rank) {
     const strategy::Part experts = roles.ExpertsOf(rank, moe->num_experts);
-    routing.experts.push_back(
-        cost::CutIntoChunks(experts.first, experts.size, by_experts ? pipeline.chunks : 1));
+    routing.experts.push_back(cost::CutIntoChunks(
+        experts.first,
+        strategy::ExpertEnds(by_experts ? pipeline : strategy::Pipeline{}, experts.size)));
   }
 }
 

@@ -1,5 +1,5 @@
-// How long a step will take, from costs that were measured elsewhere: its schedule at expected sizes,
-// priced and simulated. Pure.
+// How long a step will take, from costs that were measured elsewhere: its schedule at expected
+// sizes, priced and simulated. Pure.
 #pragma once
 
 #include <vector>

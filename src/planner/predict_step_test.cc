@@ -61,8 +61,7 @@ TEST(PredictStep, OneRankTakesTheSumOfItsTasks) {
 TEST(PredictStep, RanksExchangeWhatTheyHaveNot) {
   const model::ModelSpec spec = Spec();
   const cost::StepCosts costs = Costs(2);
-  const auto both = PredictStep(
-      Question(spec, costs, {.attention_dp = 2, .expert_ep = 2}));
+  const auto both = PredictStep(Question(spec, costs, {.attention_dp = 2, .expert_ep = 2}));
   ASSERT_TRUE(both.ok()) << both.error().message;
   double exchanged = 0;
   for (size_t id = 0; id < both->schedule.tasks.size(); ++id) {

@@ -12,9 +12,14 @@ constexpr std::array<std::string_view, kNumLaneKinds> kLaneNames = {
     "compute", "host", "send", "receive", "load", "store", "stage"};
 
 constexpr std::array<std::string_view, kNumSizeKinds> kSizeNames = {
-    "one",           "rows",            "tokens",     "keys",         "cached", "expanded_tokens",
-    "expanded_keys", "expanded_cached", "input_keys", "input_cached", "wanted", "sent",
-    "returned",      "slots",           "experts"};
+    "one",           "rows",
+    "tokens",        "keys",
+    "cached",        "expanded_tokens",
+    "expanded_keys", "expanded_cached",
+    "input_keys",    "input_cached",
+    "wanted",        "sent",
+    "returned",      "slots",
+    "experts"};
 
 void AppendSize(const Size& size, std::string& text) {
   fmt::format_to(std::back_inserter(text), "{}", Name(size.kind));

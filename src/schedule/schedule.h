@@ -71,9 +71,9 @@ inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kStagePage) + 1;
 
 // A size that is not known when a schedule is made.
 enum class SizeKind {
-  kOne,       // 1
-  kRows,      // of rank `from`: tokens of its own in this step
-  kTokens,    // of rank `from`: tokens whose attention it computes (a part of)
+  kOne,     // 1
+  kRows,    // of rank `from`: tokens of its own in this step
+  kTokens,  // of rank `from`: tokens whose attention it computes (a part of)
   // Of rank `from`, over its tokens; `layer` is set where a window limits what they see.
   kKeys,            // the keys that each sees, summed up
   kCached,          // those that their sequences have in the cache, each once
@@ -82,11 +82,11 @@ enum class SizeKind {
   kExpandedCached,  // and those that are expanded, for each sequence once
   kInputKeys,       // of an encoder's output, as kKeys
   kInputCached,     // and as kCached
-  kWanted,    // of rank `from`: own tokens whose logits are wanted
-  kSent,      // tokens that rank `from` sends to rank `to` in dispatch `chunk` of `layer`
-  kReturned,  // sums that rank `from` returns to rank `to` in combine `chunk` of `layer`
-  kSlots,     // (token, expert) pairs that rank `from` computes in experts `chunk` of `layer`
-  kExperts,   // distinct experts among them
+  kWanted,          // of rank `from`: own tokens whose logits are wanted
+  kSent,            // tokens that rank `from` sends to rank `to` in dispatch `chunk` of `layer`
+  kReturned,        // sums that rank `from` returns to rank `to` in combine `chunk` of `layer`
+  kSlots,           // (token, expert) pairs that rank `from` computes in experts `chunk` of `layer`
+  kExperts,         // distinct experts among them
 };
 inline constexpr int kNumSizeKinds = static_cast<int>(SizeKind::kExperts) + 1;
 

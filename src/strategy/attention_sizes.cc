@@ -34,7 +34,8 @@ double Keys(const AttentionShape& shape, const SequenceRows& sequence, Positions
 double Cached(const AttentionShape& shape, const SequenceRows& sequence, Positions tokens) {
   if (tokens.empty()) return 0;
   if (!shape.causal) return static_cast<double>(sequence.num_tokens);
-  const int64_t first = shape.window > 0 ? std::max<int64_t>(0, tokens.begin - shape.window + 1) : 0;
+  const int64_t first =
+      shape.window > 0 ? std::max<int64_t>(0, tokens.begin - shape.window + 1) : 0;
   return static_cast<double>(tokens.end - first);
 }
 

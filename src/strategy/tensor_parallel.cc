@@ -20,10 +20,9 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
   const auto group_of = [&](int rank) { return step.roles().of(rank).attention->group; };
   const double hidden = step.spec().hidden_size;
   const ElementBytes& bytes = step.options().bytes;
-  const RankTasks normalize =
-      step.Compute(kNormalize, at, [&](int rank) {
-                     return cross ? work.Rows(rank, hidden * 6) : work.RowsBefore(rank, hidden * 6);
-                   });
+  const RankTasks normalize = step.Compute(kNormalize, at, [&](int rank) {
+    return cross ? work.Rows(rank, hidden * 6) : work.RowsBefore(rank, hidden * 6);
+  });
   RankTasks gathered = step.Collective(
       kGatherNormed, LaneKind::kSend, at,
       [&](int rank) { return work.GatherNormed(rank, bytes.activations, cross); }, {normalize},

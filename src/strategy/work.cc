@@ -93,21 +93,20 @@ Size LayerWork::Attended(SizeKind kind, int rank) const {
 Work LayerWork::Attention(int rank, bool is_projected) const {
   if (layer_.attention.latent) return LatentAttention(rank);
   const model::AttentionSpec attention = PartOfRank(layer_.attention, rank);
-  const double made =
-      attention.query_dim() + attention.kv_dim() + double(attention.value_width());
+  const double made = attention.query_dim() + attention.kv_dim() + double(attention.value_width());
   const double in = is_projected ? 0 : QkvElements(hidden(), attention);
   const double out = hidden() * attention.output_dim();
   const double cached = CachedElements(rank) * options_.bytes.kv;
-  return {.flops = {{2 * in, Of(SizeKind::kTokens, rank)},
-                    {2 * out, Attended(SizeKind::kTokens, rank)},
-                    {2.0 * (attention.query_dim() + attention.output_dim()),
-                     Attended(SizeKind::kKeys, rank)}},
-          .memory_bytes = {
-              {(in + out) * options_.bytes.weights},
-              {cached + PassBytes(is_projected ? 0 : hidden(), made, 0),
-               Of(SizeKind::kTokens, rank)},
-              {PassBytes(0, attention.output_dim(), hidden()), Attended(SizeKind::kTokens, rank)},
-              {cached, Attended(SizeKind::kCached, rank)}}};
+  return {
+      .flops = {{2 * in, Of(SizeKind::kTokens, rank)},
+                {2 * out, Attended(SizeKind::kTokens, rank)},
+                {2.0 * (attention.query_dim() + attention.output_dim()),
+                 Attended(SizeKind::kKeys, rank)}},
+      .memory_bytes = {
+          {(in + out) * options_.bytes.weights},
+          {cached + PassBytes(is_projected ? 0 : hidden(), made, 0), Of(SizeKind::kTokens, rank)},
+          {PassBytes(0, attention.output_dim(), hidden()), Attended(SizeKind::kTokens, rank)},
+          {cached, Attended(SizeKind::kCached, rank)}}};
 }
 
 // Of tokens in the expanded form keys and values of all heads are made from what is cached; others
@@ -142,8 +141,7 @@ Work LayerWork::LatentAttention(int rank) const {
 Work LayerWork::CrossAttention(int rank) const {
   const model::AttentionSpec attention = PartOfRank(*layer_.cross_attention, rank);
   const double elements = hidden() * (attention.query_dim() + attention.output_dim());
-  const double cached =
-      double(attention.num_kv_heads) * (attention.head_dim + attention.value_dim);
+  const double cached = double(attention.num_kv_heads) * (attention.head_dim + attention.value_dim);
   return {.flops = {{2 * elements, Attended(SizeKind::kTokens, rank)},
                     {2.0 * (attention.query_dim() + attention.output_dim()),
                      Attended(SizeKind::kInputKeys, rank)}},
@@ -241,10 +239,13 @@ Work LayerWork::Shared(int rank) const {
 
 Work LayerWork::Route(int rank) const {
   const double elements = hidden() * layer_.moe->num_experts;
-  return {.flops = {{2 * elements, RowsOf(rank)}},
-          .memory_bytes = {
-              {4 * elements},
-              {PassBytes(hidden(), layer_.moe->num_experts, 0) + hidden() * (options_.bytes.activations + options_.bytes.dispatched) * PeersOfRow(rank), RowsOf(rank)}}};
+  return {
+      .flops = {{2 * elements, RowsOf(rank)}},
+      .memory_bytes = {{4 * elements},
+                       {PassBytes(hidden(), layer_.moe->num_experts, 0) +
+                            hidden() * (options_.bytes.activations + options_.bytes.dispatched) *
+                                PeersOfRow(rank),
+                        RowsOf(rank)}}};
 }
 
 double LayerWork::VisitsOf(int rank) const {

@@ -62,8 +62,7 @@ TEST(LayerWork, APrunedLayerGoesOnWithTheRowsThatAreWanted) {
   model::ModelSpec spec;
   spec.hidden_size = 16;
   model::LayerSpec layer;
-  layer.attention = {
-      .num_heads = 4, .num_kv_heads = 4, .head_dim = 4, .value_dim = 4, .window = 9};
+  layer.attention = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 4, .value_dim = 4, .window = 9};
   layer.dense_intermediate_size = 32;
   const StepOptions options{.bytes = {.weights = 1, .kv = 1}};
   const LayerWork whole(spec, layer, 1, options);
