@@ -1,19 +1,51 @@
 // Any bytes as a machine's profile: an error, or rates in range that are written and read as the
-// same again and from which any number of ranks can be priced.
+// same again and from which any number of ranks can be priced. The same with a device, links and
+// models of operators around it, whose predictions are finite wherever they are asked.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "base/json.h"
+#include "cost/machine_profile.h"
 #include "cost/rates.h"
 #include "hardware/profile.h"
+
+namespace {
+
+namespace cost = convene::cost;
+
+void PredictWith(const cost::OperatorModel& model) {
+  for (const double value : {cost::kLeastValue, 1e-6, 1.0, 4096.0, cost::kMostValue}) {
+    const std::vector<double> features(model.ranges.size(), value);
+    const cost::OperatorPrediction prediction = model.Predict(features, value);
+    for (const double seconds : {prediction.seconds, prediction.low, prediction.high}) {
+      CHECK(std::isfinite(seconds) && seconds >= 0, "{}", seconds);
+    }
+  }
+  CHECK(!cost::Describe(model).empty());
+}
+
+void ReadMachine(const nlohmann::json& json) {
+  const auto machine = cost::MachineProfileFromJson(json);
+  if (!machine) return;
+  for (const auto& [name, model] : machine->operators) PredictWith(model);
+  const auto again = cost::MachineProfileFromJson(cost::ToJson(*machine));
+  CHECK(again.ok(), "{}", again.error().message);
+  CHECK(again->operators == machine->operators && again->links == machine->links &&
+        again->device == machine->device);
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace hardware = convene::hardware;
   const auto json = convene::ParseJson({reinterpret_cast<const char*>(data), size});
   if (!json) return 0;
+  ReadMachine(*json);
   const auto profile = hardware::ProfileFromJson(*json);
   if (!profile) return 0;
   for (const double rate : {profile->f32_gflops, profile->bf16_gflops, profile->int8_gops,

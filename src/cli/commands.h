@@ -49,6 +49,9 @@ std::unique_ptr<Command> MakeGantt();
 // This machine's peaks, printed and kept in the user's cache directory.
 std::unique_ptr<Command> MakeMeasure();
 
+// The profile of a machine that is not this one, from data sheets and tables of measured operators.
+std::unique_ptr<Command> MakeImportProfile();
+
 // A model directory with its weights packed in a format, ready to be mapped.
 std::unique_ptr<Command> MakeQuantize();
 

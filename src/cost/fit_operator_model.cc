@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kNumParts = 5;
 constexpr size_t kLeaveOneOutBelow = 20;  // distinct features
-// A curve that is less simple must have at most so much of a simpler one's mean error, and be
-// better by a tenth of a percent, which no measurement resolves.
+// Another curve must have at most so much of the line's mean error, and be better by a tenth of a
+// percent, which no measurement resolves.
 constexpr double kWorthMore = 0.9;
 constexpr double kWorthAtLeast = 1e-3;
 
@@ -157,6 +157,11 @@ HeldOut HoldOut(CurveKind kind, bool higher_order, const Parts& parts) {
   return Summarise(kind, std::move(factors));
 }
 
+bool IsWorthMore(const HeldOutErrors& errors, const HeldOutErrors& than) {
+  if (than.kind != CurveKind::kLinear) return errors.mean < than.mean;
+  return errors.mean < kWorthMore * than.mean && errors.mean < than.mean - kWorthAtLeast;
+}
+
 double MedianOfLine(const RelativeLine& line, std::span<const OperatorSample> samples) {
   std::vector<double> errors;
   for (const OperatorSample& sample : samples) {
@@ -198,10 +203,7 @@ Result<OperatorModel> FitOperatorModel(OperatorModelSpec spec,
     HeldOut tried = HoldOut(kind, model.spec.higher_order, parts);
     model.candidates.push_back(tried.errors);
     if (!tried.errors.not_fitted.empty()) continue;
-    if (!best || (tried.errors.mean < kWorthMore * best->errors.mean &&
-                  tried.errors.mean < best->errors.mean - kWorthAtLeast)) {
-      best = std::move(tried);
-    }
+    if (!best || IsWorthMore(tried.errors, best->errors)) best = std::move(tried);
   }
   CHECK(best.has_value());  // a line can always be fitted
   Result<OperatorCurve> curve =

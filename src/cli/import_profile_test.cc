@@ -1,0 +1,77 @@
+#include <nlohmann/json.hpp>
+
+#include "cli/commands_test.h"
+
+namespace convene::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ImportProfileTest : public CommandsTest {
+ protected:
+  // Products of 1 to 32 rows, on an A100.
+  void WriteTable(const std::string& name) const {
+    std::string text = "framework,version,device,op_name,kernel_source,gemm_dtype,m,n,k,latency\n";
+    for (int m = 1; m <= 32; ++m) {
+      text += fmt::format("X,1,NVIDIA A100-SXM4-80GB,gemm,k,bfloat16,{},4096,4096,{}\n", m,
+                          0.02 + 0.0001 * m);
+    }
+    Write(name, text);
+  }
+};
+
+TEST_F(ImportProfileTest, WritesAProfileWithModelsAndPrintsTheirErrors) {
+  WriteTable("a.csv");
+  const Outcome outcome =
+      Run({"import-profile", Path("a.csv"), "--preset", "a100-nvlink", "--out", Path("a100.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("NVIDIA A100 Tensor Core GPU data sheet"));
+  EXPECT_THAT(outcome.out, HasSubstr("product bf16"));
+  const auto profile = nlohmann::json::parse(Read("a100.json"));
+  EXPECT_EQ(profile["device"]["num_multiprocessors"], 108);
+  EXPECT_EQ(profile["operators"]["product bf16"]["num_points"], 32);
+  EXPECT_EQ(profile["links"].size(), 2u);
+}
+
+TEST_F(ImportProfileTest, ReadsTheTablesOfADirectory) {
+  fs::create_directories(Path("tables"));
+  WriteTable("tables/a.csv");
+  Write("tables/README.md", "no table");
+  const Outcome outcome =
+      Run({"import-profile", Path("tables"), "--preset", "a10-pcie4", "--out", "-"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const auto profile = nlohmann::json::parse(outcome.out);
+  EXPECT_THAT(profile["operators"]["product bf16"]["source"].get<std::string>(),
+              HasSubstr("nearest relative"));
+}
+
+TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
+  const Outcome outcome = Run({"import-profile", "--list"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  for (const char* name : {"a6000-pcie4", "a6000-nvlink", "h20-nvlink", "t4-pcie3", "epyc-9654"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(name));
+  }
+  EXPECT_THAT(outcome.out, HasSubstr("assumed:"));
+}
+
+TEST_F(ImportProfileTest, WhatItDoesNotUnderstandIsAnErrorThatNamesIt) {
+  Write("other.csv", "a,b\n1,2\n");
+  Outcome outcome = Run({"import-profile", Path("other.csv"), "--preset", "a100-nvlink"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("other.csv: its columns are those of no table"));
+  outcome = Run({"import-profile", Path("nowhere.csv"), "--preset", "a100-nvlink"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("nowhere.csv"));
+  outcome = Run({"import-profile", "--preset", "a100-nvlnk"});
+  EXPECT_EQ(outcome.status, kUsage);
+  EXPECT_THAT(outcome.err, HasSubstr("did you mean a100-nvlink?"));
+  outcome = Run({"import-profile"});
+  EXPECT_EQ(outcome.status, kUsage);
+  EXPECT_THAT(outcome.err, HasSubstr("--preset"));
+  outcome = Run({"import-profile", Path("other.csv"), "--preset", "epyc-9654"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("has no GPU"));
+}
+
+}  // namespace
+}  // namespace convene::cli

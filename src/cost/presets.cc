@@ -1,0 +1,290 @@
+#include "cost/presets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "base/closest_name.h"
+#include "base/quote.h"
+
+namespace convene::cost {
+namespace {
+
+constexpr double kTera = 1e12;
+constexpr double kGiga = 1e9;
+constexpr uint64_t kGib = uint64_t{1} << 30;
+constexpr int kHostGpus = 8;
+// No data sheet gives latencies: these are of the order that collectives show.
+constexpr double kLinkLatency = 10e-6;
+constexpr double kNetworkLatency = 20e-6;
+
+// Dense rates of tensor cores. Data sheets of Ampere and later also print those with structured
+// sparsity, which are twice these.
+struct GpuRow {
+  const char* key;
+  const char* name;
+  const char* name_in_tables;
+  int architecture;
+  double bf16_tflops;
+  double fp8_tflops;  // 0: it has none, as is the next
+  double int8_tops;
+  double memory_gbps;
+  uint64_t memory_gib;
+  int multiprocessors;
+  double nvlink_gbps;  // in one direction: half of what data sheets print
+  int nvlink_ranks;
+  const char* source;
+  const char* assumptions;
+};
+constexpr const char* kNoBf16 =
+    "it has no bf16: the rate is that of fp16, in which 16-bit products run on it";
+constexpr GpuRow kGpus[] = {
+    {"v100", "NVIDIA V100 SXM2 32GB", "V100", 0, 125, 0, 0, 900, 32, 80, 150, 8,
+     "NVIDIA V100 Tensor Core GPU data sheet, SXM2", kNoBf16},
+    {"v100-pcie", "NVIDIA V100 PCIe 32GB", "V100-PCIE", 0, 112, 0, 0, 900, 32, 80, 0, 0,
+     "NVIDIA V100 Tensor Core GPU data sheet, PCIe", kNoBf16},
+    {"t4", "NVIDIA T4", "T4", 1, 65, 0, 130, 300, 16, 40, 0, 0,
+     "NVIDIA T4 Tensor Core GPU data sheet", kNoBf16},
+    {"a100", "NVIDIA A100 SXM4 80GB", "A100", 2, 312, 0, 624, 2039, 80, 108, 300, 8,
+     "NVIDIA A100 Tensor Core GPU data sheet, 80GB SXM", ""},
+    {"a100-pcie", "NVIDIA A100 PCIe 80GB", "A100-PCIE", 2, 312, 0, 624, 1935, 80, 108, 0, 0,
+     "NVIDIA A100 Tensor Core GPU data sheet, 80GB PCIe", "used without the bridge of NVLink"},
+    {"a6000", "NVIDIA RTX A6000", "A6000", 2, 154.8, 0, 309.7, 768, 48, 84, 56.25, 2,
+     "NVIDIA RTX A6000 data sheet",
+     "dense rates are half of the 309.7 TFLOPS that the sheet prints with sparsity"},
+    {"a10", "NVIDIA A10", "A10", 2, 125, 0, 250, 600, 24, 72, 0, 0,
+     "NVIDIA A10 Tensor Core GPU data sheet", ""},
+    {"l4", "NVIDIA L4", "L4", 3, 121, 242.5, 242.5, 300, 24, 58, 0, 0,
+     "NVIDIA L4 Tensor Core GPU data sheet",
+     "dense rates are half of those that the sheet prints with sparsity"},
+    {"l40s", "NVIDIA L40S", "L40S", 3, 362.05, 733, 733, 864, 48, 142, 0, 0,
+     "NVIDIA L40S data sheet", ""},
+    {"h100", "NVIDIA H100 SXM5 80GB", "H100", 4, 989, 1978, 1978, 3350, 80, 132, 450, 8,
+     "NVIDIA H100 Tensor Core GPU data sheet, SXM",
+     "dense rates are half of those that the sheet prints with sparsity"},
+    {"h100-pcie", "NVIDIA H100 PCIe 80GB", "H100 PCIe", 4, 756, 1513, 1513, 2000, 80, 114, 0, 0,
+     "NVIDIA H100 Tensor Core GPU data sheet, PCIe",
+     "dense rates are half of those that the sheet prints with sparsity; used without the bridge "
+     "of NVLink"},
+    {"h800", "NVIDIA H800 SXM5 80GB", "H800", 4, 989, 1978, 1978, 3350, 80, 132, 200, 8,
+     "NVIDIA H100 Tensor Core GPU data sheet, SXM",
+     "no public data sheet: as H100, with 400 GB/s of NVLink in both directions together, as is "
+     "commonly reported"},
+    {"h20", "NVIDIA H20 96GB", "H20", 4, 148, 296, 296, 4000, 96, 78, 450, 8,
+     "commonly reported figures", "no public data sheet: all figures are as commonly reported"},
+    {"h200", "NVIDIA H200 SXM 141GB", "H200", 4, 989, 1978, 1978, 4800, 141, 132, 450, 8,
+     "NVIDIA H200 Tensor Core GPU data sheet, SXM",
+     "dense rates are half of those that the sheet prints with sparsity; its number of "
+     "multiprocessors is that of H100"},
+};
+
+// What joins the GPUs of a host. Data sheets print both directions of PCI Express together.
+struct HostLinkRow {
+  const char* key;
+  const char* name;
+  double gbps;
+};
+constexpr HostLinkRow kPcie[] = {{"pcie3", "PCI Express 3.0 x16", 16},
+                                 {"pcie4", "PCI Express 4.0 x16", 32},
+                                 {"pcie5", "PCI Express 5.0 x16", 64}};
+
+struct GpuMachineRow {
+  const char* name;
+  const char* gpu;
+  const char* link;   // "nvlink", or a key of kPcie
+  int network_gbits;  // that such hosts are sold with
+};
+constexpr GpuMachineRow kGpuMachines[] = {
+    {"v100-nvlink", "v100", "nvlink", 200},    {"v100-pcie3", "v100-pcie", "pcie3", 200},
+    {"t4-pcie3", "t4", "pcie3", 200},          {"a100-nvlink", "a100", "nvlink", 200},
+    {"a100-pcie4", "a100-pcie", "pcie4", 200}, {"a6000-nvlink", "a6000", "nvlink", 200},
+    {"a6000-pcie4", "a6000", "pcie4", 200},    {"a10-pcie4", "a10", "pcie4", 200},
+    {"l4-pcie4", "l4", "pcie4", 200},          {"l40s-pcie4", "l40s", "pcie4", 200},
+    {"h100-nvlink", "h100", "nvlink", 400},    {"h100-pcie5", "h100-pcie", "pcie5", 400},
+    {"h800-nvlink", "h800", "nvlink", 400},    {"h20-nvlink", "h20", "nvlink", 400},
+    {"h200-nvlink", "h200", "nvlink", 400},
+};
+constexpr int kNetworks[] = {200, 400};
+
+struct HostRow {
+  const char* key;
+  const char* name;
+  const char* isa;
+  int cores;
+  double base_ghz;
+  double f32_flops_per_cycle;  // of a core
+  double bf16_flops_per_cycle;
+  double int8_ops_per_cycle;
+  double memory_gbps;
+  uint64_t last_level_cache_mib;
+};
+// One socket: its data sheet's cores, base clock and memory channels, times what its vector and
+// matrix units do in a cycle.
+constexpr HostRow kHosts[] = {
+    // 2 FMA units of 256 bits; 8 channels of DDR4-3200.
+    {"epyc-7763", "AMD EPYC 7763", "avx2", 64, 2.45, 32, 0, 0, 204.8, 256},
+    // 2 FMA units of 256 bits, VDPBF16PS and VPDPBUSD on them; 12 channels of DDR5-4800.
+    {"epyc-9654", "AMD EPYC 9654", "avx512_bf16", 96, 2.4, 32, 64, 128, 460.8, 384},
+    // 2 FMA units of 512 bits, AMX; 8 channels of DDR5-4800.
+    {"xeon-8480", "Intel Xeon Platinum 8480+", "amx", 56, 2.0, 64, 2048, 4096, 307.2, 105},
+    // 2 FMA units of 512 bits; 8 channels of DDR4-3200.
+    {"xeon-8380", "Intel Xeon Platinum 8380", "avx512", 40, 2.3, 64, 0, 0, 204.8, 60},
+};
+
+const HostLinkRow* FindPcie(std::string_view key) {
+  const auto found = std::find_if(std::begin(kPcie), std::end(kPcie),
+                                  [&](const HostLinkRow& row) { return row.key == key; });
+  return found == std::end(kPcie) ? nullptr : found;
+}
+
+GpuPreset FromRow(const GpuRow& row) {
+  GpuPreset gpu = {.key = row.key,
+                   .name_in_tables = row.name_in_tables,
+                   .architecture = row.architecture,
+                   .nvlink_bytes_per_second = row.nvlink_gbps * kGiga,
+                   .nvlink_ranks = row.nvlink_ranks};
+  DeviceFigures& figures = gpu.figures;
+  figures.name = row.name;
+  figures.flops["bf16"] = row.bf16_tflops * kTera;
+  figures.flops["fp16"] = row.bf16_tflops * kTera;
+  if (row.fp8_tflops > 0) figures.flops["fp8"] = row.fp8_tflops * kTera;
+  if (row.int8_tops > 0) figures.flops["int8"] = row.int8_tops * kTera;
+  figures.memory_bytes_per_second = row.memory_gbps * kGiga;
+  figures.memory_bytes = row.memory_gib * kGib;
+  figures.num_multiprocessors = row.multiprocessors;
+  figures.source = row.source;
+  figures.assumptions = row.assumptions;
+  return gpu;
+}
+
+// What joins ranks within a host of 8 GPUs: NVLink alone, or pairs of it above PCI Express.
+std::vector<LinkLevel> LinksWithinHost(const GpuPreset& gpu, std::string_view link) {
+  const bool has_nvlink = link == "nvlink";
+  std::vector<LinkLevel> links;
+  if (has_nvlink) {
+    links.push_back({.name = "NVLink",
+                     .num_ranks = gpu.nvlink_ranks,
+                     .bytes_per_second = gpu.nvlink_bytes_per_second,
+                     .latency_seconds = kLinkLatency,
+                     .shared_by = LinkSharing::kNobody,
+                     .source = gpu.figures.source,
+                     .assumptions = "the latency; ranks of a host all see each other"});
+    if (gpu.nvlink_ranks >= kHostGpus) return links;
+  }
+  const HostLinkRow& pcie = *FindPcie(has_nvlink ? "pcie4" : link);
+  links.push_back({.name = pcie.name,
+                   .num_ranks = kHostGpus,
+                   .bytes_per_second = pcie.gbps * kGiga,
+                   .latency_seconds = kLinkLatency,
+                   .shared_by = LinkSharing::kNobody,
+                   .source = "PCI Express Base Specification, rate of 16 lanes before encoding",
+                   .assumptions =
+                       "the latency; 8 GPUs in a host, each with 16 lanes of its own and "
+                       "no switch that several share"});
+  return links;
+}
+
+LinkLevel Network(int gbits, bool per_gpu) {
+  return {.name = fmt::format("{} Gbit/s network", gbits),
+          .num_ranks = 0,
+          .bytes_per_second = gbits / 8.0 * kGiga,
+          .latency_seconds = kNetworkLatency,
+          .shared_by = per_gpu ? LinkSharing::kNobody : LinkSharing::kHost,
+          .source = "rate of one port",
+          .assumptions = per_gpu ? "the latency; one port for each GPU, and no contention between "
+                                   "switches"
+                                 : "the latency; one port for each host, and no contention "
+                                   "between switches"};
+}
+
+MachineProfile FromHost(const HostRow& row) {
+  MachineProfile profile;
+  hardware::Profile& machine = profile.machine;
+  const double giga_cycles = row.cores * row.base_ghz;
+  machine.cpu_name = row.name;
+  machine.cpus.resize(row.cores);
+  std::iota(machine.cpus.begin(), machine.cpus.end(), 0);
+  machine.isa = row.isa;
+  machine.f32_gflops = giga_cycles * row.f32_flops_per_cycle;
+  machine.bf16_gflops = giga_cycles * row.bf16_flops_per_cycle;
+  machine.int8_gops = giga_cycles * row.int8_ops_per_cycle;
+  machine.read_gbps = row.memory_gbps;
+  machine.last_level_cache_bytes = row.last_level_cache_mib << 20;
+  profile.links = {Network(200, false)};
+  return profile;
+}
+
+// The preset's name without "-200g" or "-400g", and what that says.
+std::pair<std::string, std::optional<int>> WithoutNetwork(std::string_view name) {
+  for (const int gbits : kNetworks) {
+    const std::string suffix = fmt::format("-{}g", gbits);
+    if (!name.ends_with(suffix)) continue;
+    name.remove_suffix(suffix.size());
+    return {std::string(name), gbits};
+  }
+  return {std::string(name), std::nullopt};
+}
+
+}  // namespace
+
+const std::vector<GpuPreset>& GpuPresets() {
+  static const std::vector<GpuPreset> presets = [] {
+    std::vector<GpuPreset> all;
+    for (const GpuRow& row : kGpus) all.push_back(FromRow(row));
+    return all;
+  }();
+  return presets;
+}
+
+Result<GpuPreset> FindGpu(std::string_view name) {
+  const GpuPreset* best = nullptr;
+  std::string known;
+  for (const GpuPreset& gpu : GpuPresets()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", gpu.key);
+    if (gpu.key == name || gpu.figures.name == name) return gpu;
+    // The longest part counts: "L4" is in the name of an L40S, "A10" in that of an A100.
+    const bool is_named = name.find(gpu.name_in_tables) != std::string_view::npos;
+    if (is_named && (best == nullptr || gpu.name_in_tables.size() > best->name_in_tables.size())) {
+      best = &gpu;
+    }
+  }
+  if (best != nullptr) return *best;
+  return Error{fmt::format("the device {} has no preset; there are {}", Quote(name), known)};
+}
+
+std::vector<std::string> PresetNames() {
+  std::vector<std::string> names;
+  for (const GpuMachineRow& row : kGpuMachines) {
+    names.emplace_back(row.name);
+    for (const int gbits : kNetworks) {
+      if (gbits != row.network_gbits) names.push_back(fmt::format("{}-{}g", row.name, gbits));
+    }
+  }
+  for (const HostRow& row : kHosts) names.emplace_back(row.key);
+  return names;
+}
+
+Result<MachineProfile> Preset(std::string_view name) {
+  for (const HostRow& row : kHosts) {
+    if (name == row.key) return FromHost(row);
+  }
+  const auto [machine, network_gbits] = WithoutNetwork(name);
+  for (const GpuMachineRow& row : kGpuMachines) {
+    if (row.name != machine) continue;
+    const Result<GpuPreset> gpu = FindGpu(row.gpu);
+    if (!gpu) return gpu.error();
+    MachineProfile profile;
+    profile.device = gpu->figures;
+    profile.links = LinksWithinHost(*gpu, row.link);
+    profile.links.push_back(
+        Network(network_gbits.value_or(row.network_gbits), gpu->nvlink_ranks >= kHostGpus));
+    return profile;
+  }
+  const std::vector<std::string> names = PresetNames();
+  return Error{fmt::format("there is no preset {}{}", Quote(name), DidYouMean(name, names))};
+}
+
+}  // namespace convene::cost

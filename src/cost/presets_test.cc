@@ -1,0 +1,75 @@
+#include "cost/presets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace convene::cost {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Presets, EachIsAProfileWithRatesLinksAndSources) {
+  const std::vector<std::string> names = PresetNames();
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  for (const std::string& name : names) {
+    const auto machine = Preset(name);
+    ASSERT_TRUE(machine) << machine.error().message;
+    const auto read = MachineProfileFromJson(ToJson(*machine));
+    ASSERT_TRUE(read) << name << ": " << read.error().message;
+    EXPECT_EQ(ToJson(*read), ToJson(*machine)) << name;
+    ASSERT_FALSE(machine->links.empty()) << name;
+    for (const LinkLevel& link : machine->links) {
+      EXPECT_GT(link.bytes_per_second, 0) << name;
+      EXPECT_GT(link.latency_seconds, 0) << name;
+      EXPECT_FALSE(link.source.empty()) << name;
+    }
+    // Any number of ranks is joined.
+    EXPECT_EQ(machine->links.back().num_ranks, 0) << name;
+    if (!machine->device) {
+      EXPECT_GT(machine->machine.f32_gflops, 0) << name;
+      EXPECT_GT(machine->machine.read_gbps, 0) << name;
+      continue;
+    }
+    EXPECT_GT(machine->device->flops.at("bf16"), 1e13) << name;
+    EXPECT_GT(machine->device->memory_bytes_per_second, 1e11) << name;
+    EXPECT_GT(machine->device->num_multiprocessors, 0) << name;
+    EXPECT_FALSE(machine->device->source.empty()) << name;
+  }
+}
+
+TEST(Presets, LevelsOfLinksWidenOutwards) {
+  const auto machine = Preset("a6000-nvlink");
+  ASSERT_TRUE(machine);
+  ASSERT_EQ(machine->links.size(), 3u);  // pairs, the host, the network
+  EXPECT_EQ(machine->links[0].num_ranks, 2);
+  EXPECT_EQ(machine->links[1].num_ranks, 8);
+  EXPECT_EQ(machine->links[2].num_ranks, 0);
+  EXPECT_EQ(Preset("a6000-pcie4")->links.size(), 2u);
+  EXPECT_EQ(Preset("a100-nvlink-400g")->links.back().bytes_per_second, 50e9);
+  EXPECT_EQ(Preset("a100-nvlink")->links.back().bytes_per_second, 25e9);
+}
+
+TEST(Presets, GpusAreFoundByTheNamesThatTablesWrite) {
+  EXPECT_EQ(FindGpu("NVIDIA A100-SXM4-80GB")->key, "a100");
+  EXPECT_EQ(FindGpu("NVIDIA A100-PCIE-40GB")->key, "a100-pcie");
+  EXPECT_EQ(FindGpu("NVIDIA A10")->key, "a10");
+  EXPECT_EQ(FindGpu("NVIDIA L40S")->key, "l40s");
+  EXPECT_EQ(FindGpu("NVIDIA L4")->key, "l4");
+  EXPECT_EQ(FindGpu("NVIDIA H100 80GB HBM3")->key, "h100");
+  EXPECT_EQ(FindGpu("NVIDIA H200")->key, "h200");
+  EXPECT_EQ(FindGpu("h20")->key, "h20");
+  for (const GpuPreset& gpu : GpuPresets()) EXPECT_EQ(FindGpu(gpu.figures.name)->key, gpu.key);
+  EXPECT_THAT(FindGpu("Example GPU").error().message, HasSubstr("a100"));
+}
+
+TEST(Presets, AMistypedOneIsNamedWithItsClosest) {
+  const auto machine = Preset("a100-nvlnk");
+  ASSERT_FALSE(machine);
+  EXPECT_THAT(machine.error().message, HasSubstr("did you mean a100-nvlink?"));
+}
+
+}  // namespace
+}  // namespace convene::cost
