@@ -97,7 +97,12 @@ class ImportProfile : public Command {
     app.add_option("TABLES", table_paths_,
                    "Tables of measured latencies (.csv, .csv.gz), or directories of them")
         ->type_name("FILE")
-        ->expected(0, 1000);
+        ->expected(1, 1000)
+        ->check(CLI::Validator(
+            [](const std::string& path) {
+              return path.empty() ? "the path of a table is empty: TABLES" : std::string();
+            },
+            ""));
     AddText(app, "--preset", preset_, "The machine: a GPU and its links, or a host; see --list")
         ->type_name("NAME")
         ->check(ParsedBy([](const std::string& name) { return cost::Preset(name); }));

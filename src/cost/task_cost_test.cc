@@ -61,7 +61,7 @@ TEST(TaskCost, PredictsWhatADriftingMachineTakesInEachState) {
   const TaskParts few{.product_flops = 4e8, .weight_bytes = 2e8, .groups = 60, .row_bytes = 4e6};
   for (const double memory : {0.7, 1.0, 1.5}) {
     const MachineState state{.memory = memory};
-    EXPECT_NEAR(cost.Seconds(few, state) / TrueSeconds(few, state), 1, 0.12) << memory;
+    EXPECT_NEAR(cost.Seconds(few, state) / TrueSeconds(few, state), 1, 0.2) << memory;
   }
   EXPECT_GT(cost.Seconds(few, {.memory = 1.5}), 1.3 * cost.Seconds(few, {.memory = 1}));
   EXPECT_EQ(TaskCost::BestSensitivity(samples, kBalance), 1);

@@ -76,7 +76,11 @@ refuses "there is no command" 2 rnu models/demo
 refuses "there is no option" 2 run models/demo --bogus
 refuses "encode runs on one rank" 2 encode models/demo --text x --out "$work/states.npy"
 refuses "compare runs on one rank" 2 compare models/demo --text models/demo/validation.txt --formats int8
-refuses "measure runs on one rank" 2 measure --seconds 0.01
+refuses "int9 is no format of weights" 2 measure --steps int9 --out "$work/profile.json"
+[ ! -e "$work/profile.json" ] || fail "measure without a format to measure left a profile"
+ranks 2 measure --steps none --seconds 0.01 --disk "$work" --out "$work/profile.json" >"$work/out" 2>"$work/err" ||
+  fail "measure: $(tail -1 "$work/err")"
+[ -s "$work/profile.json" ] || fail "measure on two ranks left no profile"
 
 # Phases whose experts differ.
 echo '{"version": 1, "layout": "attention=dp2,experts=ep2", "decode": {"experts": "tp2"}}' >"$work/phases.json"
