@@ -44,8 +44,8 @@ std::vector<double> ColumnsOf(const TaskCost& cost, const TaskParts& parts,
 double Quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  const auto at = static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
-  return values[at];
+  const long at = std::lround(share * static_cast<double>(values.size() - 1));
+  return values[static_cast<size_t>(at)];
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ Result<ReferenceKernel> ReferenceKernel::Create(const kernels::KernelSet& kernel
 double ReferenceKernel::Seconds(int first, int count, int rows_each) {
   std::vector<kernels::GemmGroup> groups;
   for (int i = 0; i < count; ++i) {
-    groups.push_back({&matrices_[static_cast<size_t>(first + i)], i * rows_each, rows_each});
+    groups.push_back({&matrices_[first + i], i * rows_each, rows_each});
   }
   const auto start = std::chrono::steady_clock::now();
   kernels::RunGroupedGemm(*kernels_, *pool_,
