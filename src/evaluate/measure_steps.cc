@@ -152,11 +152,13 @@ class Runner {
   Status Prepare(uint64_t last_level_cache_bytes) {
     Result<memory::Reservation> memory = ledger_.Allocate(
         memory::Use::kStaging, std::max<uint64_t>(2 * last_level_cache_bytes, kLeastFlushed));
-    if (memory) flushed_ = *std::move(memory);
     Result<ReferenceKernel> reference = ReferenceKernel::Create(kernels_, pool_, formats_, ledger_);
     Status had = memory ? Status() : Status(memory.error());
     if (had && !reference) had = reference.error();
-    if (reference) reference_.emplace(*std::move(reference));
+    if (had) {
+      flushed_ = *std::move(memory);
+      reference_.emplace(*std::move(reference));
+    }
     return comm::AgreeOnSuccess(group_, had);
   }
 
