@@ -439,7 +439,9 @@ void ExpertRows::ArriveFrom(Peer& peer, int chunk) {
     AppendLists(arrived_parts_[i].pairs, pairs_of_chunk_);
     AppendLists(arrived_parts_[i].returning, peer.returning);
   }
-  for (int i = 0; i < num_chunks(); ++i) {
+  // What arrives now returns with this chunk or a later one. The combines of earlier ones may be
+  // started meanwhile, by another thread.
+  for (int i = chunk; i < num_chunks(); ++i) {
     peer.sums_out_rows[i] = static_cast<int32_t>(peer.returning[i].size());
   }
   if (options_.capacity_factor > 0) peer.sums_out_rows.front() = counts.padded_rows;
