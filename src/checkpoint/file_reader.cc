@@ -78,7 +78,7 @@ Status FileReader::ReadPastCache(uint64_t offset, std::span<std::byte> target,
   static_assert(kStagingBytes == 2 * kBlockBytes);
   CHECK(staging.size() >= target.size() + kStagingBytes, "{} bytes of staging for {}",
         staging.size(), target.size());
-  if (!direct_) return ReadAt(offset, target);
+  if (!direct_ || target.empty()) return ReadAt(offset, target);
   const uint64_t first = offset / kBlockBytes * kBlockBytes;
   const uint64_t wanted_bytes = offset - first + target.size();
   const uint64_t block_bytes = (wanted_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
