@@ -29,12 +29,12 @@ namespace {
 std::string DescribeStreaming(const std::vector<int>& measured) {
   const auto choice = kernels::StreamingChoice::FromNumbers(measured);
   if (!choice) return "not measured";
-  const auto usual = kernels::StreamingChoice::OfVendor().numbers();
+  const auto usual = kernels::StreamingChoice::OfCpu().numbers();
   int num_others = 0;
   for (size_t i = 0; i < usual.size(); ++i) num_others += measured[i] != usual[i];
-  return num_others == 0 ? "read as is usual on this vendor's CPUs"
+  return num_others == 0 ? "read as is usual on CPUs of this kind"
                          : fmt::format(
-                               "read otherwise than is usual on this vendor's CPUs in {} of "
+                               "read otherwise than is usual on CPUs of this kind in {} of "
                                "{} combinations of format and rows",
                                num_others, usual.size());
 }

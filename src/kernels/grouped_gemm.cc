@@ -33,8 +33,8 @@ class WorkList {
     const int64_t cut = (most_rows + wanted - 1) / wanted;
     rows_per_unit_ = static_cast<int>(std::max<int64_t>(kMinRowsPerUnit, cut));
     row_units_ = (most_rows + rows_per_unit_ - 1) / rows_per_unit_;
-    static const StreamingChoice of_vendor = StreamingChoice::OfVendor();
-    streaming_ = (streaming != nullptr ? *streaming : of_vendor).For(first.format, most_rows);
+    static const StreamingChoice of_cpu = StreamingChoice::OfCpu();
+    streaming_ = (streaming != nullptr ? *streaming : of_cpu).For(first.format, most_rows);
     const int64_t run_panels =
         streaming_.run_bytes / static_cast<int64_t>(first.panel(0).size_bytes());
     run_units_ = std::max<int64_t>(1, run_panels) * row_units_;

@@ -103,7 +103,7 @@ Result<StreamingChoice> MeasureStreaming(hardware::ThreadPool& pool, const Kerne
   // Small numbers in all formats, so that nothing becomes a denormal product.
   std::memset(memory->data(), 0x3c, memory->size_bytes());
 
-  StreamingChoice best = StreamingChoice::OfVendor();
+  StreamingChoice best = StreamingChoice::OfCpu();
   const double budget_of_each_s =
       budget_s / static_cast<double>(kStreamingFormats.size() * kStreamingRows.size());
   for (const WeightFormat format : kStreamingFormats) {

@@ -10,7 +10,7 @@ namespace convene::kernels {
 
 // Times all ways in turn on invented experts that are read from memory, in each format and with
 // each number of rows, for about `budget_s` in all, and chooses the fastest where it is faster by 2
-// % at least than what the vendor's CPUs get without a measurement. Error: no memory to measure
+// % at least than what CPUs of this kind get without a measurement. Error: no memory to measure
 // with.
 Result<StreamingChoice> MeasureStreaming(hardware::ThreadPool& pool, const KernelSet& kernels,
                                          double budget_s);

@@ -16,6 +16,9 @@ struct PanelStreaming {
   bool half_lines = false;
   // A thread takes so many bytes of panels at once, which follow each other in memory; 0: a panel.
   int64_t run_bytes = 0;
+  // Few rows: so many panels of a run are read in turn, piece by piece, where they are alike.
+  int streams = 1;
+  int piece_bytes = 1024;  // of a panel, before the next one's turn
 
   bool operator==(const PanelStreaming&) const = default;
 };

@@ -11,9 +11,13 @@ namespace {
 constexpr size_t kNumNumbers = kStreamingFormats.size() * kStreamingRows.size();
 
 // By kStreamingRows (docs/results/few_rows.md).
-constexpr std::array kFloatsOnAmd = {1, 1, 2, 2, 4, 3};
-constexpr std::array kInt8OnAmd = {1, 1, 2, 1, 3, 3};
-constexpr std::array kInt4OnAmd = {2, 3, 3, 3, 3, 3};
+struct Ways {
+  std::array<int, kStreamingRows.size()> floats, int8, int4;
+};
+constexpr Ways kOnZen4 = {
+    .floats = {1, 1, 2, 2, 4, 3}, .int8 = {1, 1, 2, 1, 3, 3}, .int4 = {2, 3, 3, 3, 3, 3}};
+constexpr Ways kOnZen3 = {
+    .floats = {5, 5, 5, 3, 3, 3}, .int8 = {5, 5, 5, 3, 3, 3}, .int4 = {5, 5, 6, 2, 2, 2}};
 
 }  // namespace
 
@@ -21,13 +25,14 @@ StreamingChoice::StreamingChoice(const PanelStreaming& way) {
   for (ByRows& by_rows : ways_) by_rows.fill(way);
 }
 
-StreamingChoice StreamingChoice::OfVendor() {
+StreamingChoice StreamingChoice::OfCpu() {
   if (!hardware::CpuIsAmd()) return StreamingChoice(kStreamingWays[0]);
+  const Ways& ways = hardware::IsaOfProcess() == hardware::Isa::kAvx2 ? kOnZen3 : kOnZen4;
   std::vector<int> numbers;
   for (const WeightFormat format : kStreamingFormats) {
-    const auto& of_format = format == WeightFormat::kInt4   ? kInt4OnAmd
-                            : format == WeightFormat::kInt8 ? kInt8OnAmd
-                                                            : kFloatsOnAmd;
+    const auto& of_format = format == WeightFormat::kInt4   ? ways.int4
+                            : format == WeightFormat::kInt8 ? ways.int8
+                                                            : ways.floats;
     numbers.insert(numbers.end(), of_format.begin(), of_format.end());
   }
   return *FromNumbers(numbers);

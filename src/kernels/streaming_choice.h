@@ -1,5 +1,5 @@
 // Which way of asking memory for panels is taken for which format and number of rows
-// (panel_streaming.h): by the vendor of the CPU, or as `convene measure` found it
+// (panel_streaming.h): by the kind of CPU, or as `convene measure` found it
 // (measure_streaming.h). What was found on which CPU, and why: docs/results/few_rows.md.
 #pragma once
 
@@ -13,14 +13,25 @@
 
 namespace convene::kernels {
 
-// What is worth trying. The first was found on a Xeon; the others on Zen 4, whose own prefetchers
-// follow a long run by themselves, and drop what software asks of them or are held up by it.
-inline constexpr std::array<PanelStreaming, 5> kStreamingWays = {{
+// What is worth trying. The first was found on a Xeon; the next four on Zen 4, whose own
+// prefetchers follow a long run by themselves, and drop what software asks of them or are held up
+// by it; the last two on Zen 3, one stream of which gets five sixths of what the memory gives.
+inline constexpr std::array<PanelStreaming, 7> kStreamingWays = {{
     {},
     {.ahead_bytes = 0, .fetches_next = false, .half_lines = true, .run_bytes = 1 << 20},
     {.ahead_bytes = 0, .fetches_next = false, .half_lines = false, .run_bytes = 1 << 20},
     {.ahead_bytes = 8192, .fetches_next = true, .half_lines = false, .run_bytes = 1 << 20},
     {.ahead_bytes = 1024, .fetches_next = true, .half_lines = true, .run_bytes = 1 << 20},
+    {.ahead_bytes = 0,
+     .fetches_next = false,
+     .run_bytes = 1 << 20,
+     .streams = 4,
+     .piece_bytes = 512},
+    {.ahead_bytes = 0,
+     .fetches_next = false,
+     .run_bytes = 1 << 20,
+     .streams = 2,
+     .piece_bytes = 1024},
 }};
 
 // Each number of rows stands for those up to the next.
@@ -32,8 +43,8 @@ class StreamingChoice {
  public:
   // The same way for everything.
   explicit StreamingChoice(const PanelStreaming& way);
-  // What was best on CPUs of this one's vendor.
-  static StreamingChoice OfVendor();
+  // What was best on CPUs of this one's kind: its vendor, and of AMD's whether it has AVX-512.
+  static StreamingChoice OfCpu();
   // What `numbers` gave. Unset: they are of another number of formats, rows or ways.
   static std::optional<StreamingChoice> FromNumbers(std::span<const int> numbers);
   // Of each way in kStreamingWays (CHECKed), by format, then by rows.

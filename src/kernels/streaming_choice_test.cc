@@ -19,7 +19,7 @@ TEST(StreamingChoice, EachNumberOfRowsStandsForThoseUpToTheNext) {
 }
 
 TEST(StreamingChoice, NumbersGiveTheSameChoice) {
-  StreamingChoice choice = StreamingChoice::OfVendor();
+  StreamingChoice choice = StreamingChoice::OfCpu();
   choice.Set(WeightFormat::kF32, 0, kStreamingWays[2]);
   choice.Set(WeightFormat::kInt4, kStreamingRows.size() - 1, kStreamingWays[4]);
   const auto again = StreamingChoice::FromNumbers(choice.numbers());

@@ -20,6 +20,8 @@ struct Avx512Base {
   template <DotKind>
   static constexpr bool kMatrixTiles = false;
   static constexpr bool kLoadsHalfLines = false;
+  template <DotKind>
+  static constexpr bool kTakesApart = false;
 
   static Floats Zero() { return _mm512_setzero_ps(); }
   static Floats Broadcast(float value) { return _mm512_set1_ps(value); }

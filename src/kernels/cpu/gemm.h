@@ -11,6 +11,7 @@
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/int4_dot.h"
 #include "kernels/cpu/int4_tiles.h"
+#include "kernels/cpu/panels_in_turn.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/unpack.h"
 
@@ -60,13 +61,36 @@ void StreamPanel(const PanelGemm& gemm, std::byte* sums) {
   }
 }
 
-// Panels one after the other, and what follows their sums after the last one: it waits for the last
-// loads of its panel, and as long as it waits no load of the next one can begin.
-template <class Isa, DotKind kKind, class SumPanel>
-void GemmPanels(const PanelGemm& gemm, SumPanel sum_panel) {
+template <class Isa, DotKind kKind>
+void SumPanels(const PanelGemm& gemm, int num_panels, std::byte* sums) {
+  if constexpr (!Isa::template kMatrixTiles<kKind>) {
+    if (num_panels > 1) {
+      return RunPanelsInTurn<Isa, kKind>(
+          {.rows = gemm.rows,
+           .row_stride = gemm.row_stride,
+           .num_rows = gemm.num_rows,
+           .panel = gemm.weights.data,
+           .panel_bytes = static_cast<int64_t>(gemm.weights.size_bytes()),
+           .num_panels = num_panels,
+           .steps = gemm.weights.padded() / ElementsPerStep(kKind),
+           .piece_steps = gemm.streaming.piece_bytes / (4 * kPanelRows),
+           .sums = sums});
+    }
+  }
+  StreamPanel<Isa, kKind>(gemm, sums);
+}
+
+// Panels one after the other, or so many of them in turn, and what follows their sums after the
+// last one: it waits for the last loads of its panel, and as long as it waits no load of the next
+// one can begin.
+template <class Isa, DotKind kKind, class Sum>
+void GemmPanels(const PanelGemm& gemm, int num_in_turn, Sum sum_panels) {
   const int64_t sums_bytes = gemm.num_rows * kSumStride;
-  for (int index = 0; index < gemm.num_panels; ++index) {
-    sum_panel(PanelOf(gemm, index), gemm.scratch + index * sums_bytes);
+  for (int index = 0; index < gemm.num_panels;) {
+    const int left = gemm.num_panels - index;
+    const int count = left < num_in_turn ? left : num_in_turn;
+    sum_panels(PanelOf(gemm, index), count, gemm.scratch + index * sums_bytes);
+    index += count;
   }
   for (int index = 0; index < gemm.num_panels; ++index) {
     Finish<Isa, kKind>(PanelOf(gemm, index), gemm.scratch + index * sums_bytes, 0, gemm.num_rows);
@@ -74,9 +98,16 @@ void GemmPanels(const PanelGemm& gemm, SumPanel sum_panel) {
 }
 static_assert(kMostPanels * 16 * kSumStride <= kGemmScratchBytes);  // of rows that are streamed
 
+inline int NumInTurn(const PanelGemm& gemm) {
+  return gemm.weights.width == kPanelRows ? gemm.streaming.streams : 1;
+}
+
 template <class Isa, DotKind kKind>
-void GemmStreamed(const PanelGemm& gemm) {
-  GemmPanels<Isa, kKind>(gemm, StreamPanel<Isa, kKind>);
+bool GemmStreamed(const PanelGemm& gemm) {
+  if (gemm.num_rows > MostStreamedRows<Isa, kKind>()) return false;
+  const int num_in_turn = Isa::template kMatrixTiles<kKind> ? 1 : NumInTurn(gemm);
+  GemmPanels<Isa, kKind>(gemm, num_in_turn, SumPanels<Isa, kKind>);
+  return true;
 }
 
 inline Prefetching NextPanel(const PanelGemm& gemm) {
@@ -162,25 +193,20 @@ bool StreamsPanels(const PanelGemm& gemm) {
   const bool int8_rows = gemm.activations == ActivationFormat::kInt8;
   switch (gemm.weights.format) {
     case WeightFormat::kF32:
-      if (gemm.num_rows > MostStreamedRows<Isa, DotKind::kF32>()) return false;
-      GemmStreamed<Isa, DotKind::kF32>(gemm);
-      return true;
+      return GemmStreamed<Isa, DotKind::kF32>(gemm);
     case WeightFormat::kBf16:
-      if (gemm.num_rows > MostStreamedRows<Isa, DotKind::kBf16>()) return false;
-      GemmStreamed<Isa, DotKind::kBf16>(gemm);
-      return true;
+      return GemmStreamed<Isa, DotKind::kBf16>(gemm);
     case WeightFormat::kInt8:
-      if (!int8_rows || gemm.num_rows > MostStreamedRows<Isa, DotKind::kInt8>()) return false;
-      GemmStreamed<Isa, DotKind::kInt8>(gemm);
-      return true;
+      return int8_rows && GemmStreamed<Isa, DotKind::kInt8>(gemm);
     case WeightFormat::kInt4:
       if constexpr (Isa::kMostInt4DotRows > 0) {
         constexpr int kMost =
             Isa::kMostInt4DotRows < kInt4DotRows ? Isa::kMostInt4DotRows : kInt4DotRows;
         if (!int8_rows || gemm.num_rows > kMost) return false;
-        GemmPanels<Isa, DotKind::kInt8>(gemm, [](const PanelGemm& panel, std::byte* sums) {
-          RunInt4Rows<Isa>(panel, 0, panel.num_rows, sums);
-        });
+        GemmPanels<Isa, DotKind::kInt8>(
+            gemm, NumInTurn(gemm), [](const PanelGemm& panel, int num_panels, std::byte* sums) {
+              RunInt4Rows<Isa>(panel, num_panels, 0, panel.num_rows, sums);
+            });
         return true;
       }
       return false;

@@ -4,6 +4,10 @@
 // Each output is one chain of multiply-adds in the order of the depth, whatever the number of rows.
 // Operations: one dot instruction per 16 outputs and step, for 4 weight loads and a broadcast per
 // row and step: with 6 rows x 64 columns 24 to 10.
+//
+// An instruction set without dot products of bf16 or bytes multiplies the even and the odd elements
+// of a step one after the other (kTakesApart). Taking activations apart costs as much as two
+// products, so rows are spread once for all columns of a panel: each half is then a broadcast.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +46,48 @@ struct Tile {
 // unrolled early do the sums live in registers.
 inline constexpr int64_t kPrefetchSteps = 4;
 
+template <class Isa, DotKind kKind, int kRows, int kVectors, bool kHalfLines>
+[[gnu::always_inline]] inline void AddStep(
+    const void* const (&rows)[kRows], const std::byte* panel, int64_t step,
+    typename Isa::template Sums<kKind> (&sums)[kRows][kVectors]) {
+  typename Isa::template Weights<kKind> weights[kVectors];
+#pragma GCC unroll 8
+  for (int vector = 0; vector < kVectors; ++vector) {
+    if constexpr (kHalfLines) {
+      weights[vector] = Isa::LoadHalfLines(panel + vector * 64);
+    } else {
+      weights[vector] = Isa::template LoadWeights<kKind>(panel + vector * 64);
+    }
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+    const auto activations = Isa::template BroadcastStep<kKind>(rows[row], step);
+#pragma GCC unroll 8
+    for (int vector = 0; vector < kVectors; ++vector) {
+      sums[row][vector] = Isa::template Dot<kKind>(sums[row][vector], activations, weights[vector]);
+    }
+  }
+}
+
+// A step's products with even and odd elements taken apart. `rows` are spread.
+template <class Isa, DotKind kKind, int kRows, int kVectors>
+[[gnu::always_inline]] inline void AddPartsOfStep(
+    const void* const (&rows)[kRows], const std::byte* panel, int64_t step,
+    typename Isa::template Sums<kKind> (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 2
+  for (int part = 0; part < 2; ++part) {
+#pragma GCC unroll 8
+    for (int vector = 0; vector < kVectors; ++vector) {
+      const auto weights = Isa::template LoadPart<kKind>(panel + vector * 64, part);
+#pragma GCC unroll 8
+      for (int row = 0; row < kRows; ++row) {
+        sums[row][vector] = Isa::template DotPart<kKind>(
+            sums[row][vector], Isa::BroadcastPart(rows[row], 2 * step + part), weights);
+      }
+    }
+  }
+}
+
 template <class Isa, DotKind kKind, int kRows, int kVectors, int kLines, bool kHalfLines>
 [[gnu::noinline]] void RunTile(const Tile& tile) {
   typename Isa::template Sums<kKind> sums[kRows][kVectors];
@@ -67,25 +113,12 @@ template <class Isa, DotKind kKind, int kRows, int kVectors, int kLines, bool kH
     const int64_t end =
         kLines == 0 || steps - step < kPrefetchSteps ? steps : step + kPrefetchSteps;
     for (; step < end; ++step) {
-      typename Isa::template Weights<kKind> weights[kVectors];
-#pragma GCC unroll 8
-      for (int vector = 0; vector < kVectors; ++vector) {
-        if constexpr (kHalfLines) {
-          weights[vector] = Isa::LoadHalfLines(panel + vector * 64);
-        } else {
-          weights[vector] = Isa::template LoadWeights<kKind>(panel + vector * 64);
-        }
+      if constexpr (Isa::template kTakesApart<kKind>) {
+        AddPartsOfStep<Isa, kKind, kRows, kVectors>(rows, panel, step, sums);
+      } else {
+        AddStep<Isa, kKind, kRows, kVectors, kHalfLines>(rows, panel, step, sums);
       }
       panel += panel_stride;
-#pragma GCC unroll 8
-      for (int row = 0; row < kRows; ++row) {
-        const auto activations = Isa::template BroadcastStep<kKind>(rows[row], step);
-#pragma GCC unroll 8
-        for (int vector = 0; vector < kVectors; ++vector) {
-          sums[row][vector] =
-              Isa::template Dot<kKind>(sums[row][vector], activations, weights[vector]);
-        }
-      }
     }
   }
 #pragma GCC unroll 8
@@ -144,21 +177,66 @@ constexpr int PrefetchedLines(int64_t lines, int64_t steps) {
   return each;
 }
 
+// The function that prefetches `lines` (of a whole panel) in every kPrefetchSteps steps, as many of
+// them as its columns are of the panel's.
+template <class Isa, DotKind kKind>
+TileFunction ChoosePartTile(int num_rows, int num_vectors, int lines) {
+  static constexpr auto kTables = []<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    struct Tables {
+      TileFunction of_lines[3][sizeof...(kIndex)];
+    };
+    return Tables{
+        {{RunTile<Isa, kKind, kIndex / 4 + 1, kIndex % 4 + 1, kIndex % 4 + 1, false>...},
+         {RunTile<Isa, kKind, kIndex / 4 + 1, kIndex % 4 + 1, 2 * (kIndex % 4 + 1), false>...},
+         {RunTile<Isa, kKind, kIndex / 4 + 1, kIndex % 4 + 1, 4 * (kIndex % 4 + 1), false>...}}};
+  }(std::make_integer_sequence<int, kTileRows * 4>());
+  if (lines < 4) return ChooseTile<Isa, kKind>(num_rows, num_vectors);
+  return kTables.of_lines[lines < 8 ? 0 : lines < 16 ? 1 : 2][(num_rows - 1) * 4 + num_vectors - 1];
+}
+
+// Where registers hold a part of the columns' sums, a piece of the depth is read for one part after
+// the other, and stays in the first-level cache meanwhile.
+inline constexpr int64_t kPieceSteps = 64;
+inline constexpr int64_t kSpreadBytes = 8;  // of a step of a row whose halves are apart
+
+template <class Isa, DotKind kKind>
+inline void RunTilesInPieces(const Tile& whole, int num_rows, int num_vectors, int lines) {
+  constexpr bool kSpreads = Isa::template kTakesApart<kKind>;
+  const int most = Isa::kRegisterTiles / num_rows < 1 ? 1 : Isa::kRegisterTiles / num_rows;
+  const int num_parts = (num_vectors + most - 1) / most;
+  const int part_vectors = (num_vectors + num_parts - 1) / num_parts;
+  alignas(64) std::byte spread[kSpreads ? kTileRows * kPieceSteps * kSpreadBytes : 64];
+  const void* rows[kTileRows];
+  Tile tile = whole;
+  tile.rows = rows;
+  for (int64_t done = 0; done < whole.steps; done += kPieceSteps) {
+    tile.steps = whole.steps - done < kPieceSteps ? whole.steps - done : kPieceSteps;
+    tile.accumulate = whole.accumulate || done > 0;
+    for (int row = 0; row < num_rows; ++row) {
+      rows[row] = static_cast<const std::byte*>(whole.rows[row]) + 4 * done;
+      if constexpr (kSpreads) {
+        std::byte* halves = spread + row * kPieceSteps * kSpreadBytes;
+        Isa::template SpreadSteps<kKind>(rows[row], tile.steps, halves);
+        rows[row] = halves;
+      }
+    }
+    for (int vector = 0; vector < num_vectors; vector += part_vectors) {
+      const int left = num_vectors - vector;
+      const int count = left < part_vectors ? left : part_vectors;
+      tile.panel = whole.panel + done * whole.panel_stride + vector * 64;
+      tile.out = whole.out + vector * 64;
+      ChoosePartTile<Isa, kKind>(num_rows, count, lines)(tile);
+      if (lines >= 4) tile.prefetch += tile.steps / kPrefetchSteps * lines / 4 * count * 64;
+    }
+  }
+}
+
 // Up to kTileRows rows against all columns of a panel, in as many tiles as the registers of the
 // instruction set want.
 template <class Isa, DotKind kKind>
-inline void RunTiles(Tile tile, int num_rows, int num_vectors, int lines) {
-  if constexpr (Isa::kRegisterTiles < kTileRows * 4) {
-    const int most = Isa::kRegisterTiles / num_rows;
-    const int step = most < 1 ? 1 : most > 4 ? 4 : most;
-    const std::byte* panel = tile.panel;
-    std::byte* out = tile.out;
-    for (int vector = 0; vector < num_vectors; vector += step) {
-      const int count = num_vectors - vector < step ? num_vectors - vector : step;
-      tile.panel = panel + vector * 64;
-      tile.out = out + vector * 64;
-      ChooseTile<Isa, kKind>(num_rows, count)(tile);
-    }
+inline void RunTiles(const Tile& tile, int num_rows, int num_vectors, int lines) {
+  if constexpr (Isa::kRegisterTiles < kTileRows * 4 || Isa::template kTakesApart<kKind>) {
+    RunTilesInPieces<Isa, kKind>(tile, num_rows, num_vectors, lines);
   } else {
     ChoosePrefetchingTile<Isa, kKind>(num_rows, num_vectors, lines, tile.half_lines)(tile);
   }

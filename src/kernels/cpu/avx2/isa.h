@@ -5,8 +5,10 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
+#include "kernels/cpu/spread_steps.h"
 #include "kernels/cpu/tile.h"
 #include "tensor/dtype.h"
 
@@ -37,7 +39,9 @@ struct Isa {
   using Floats = avx2::Floats;
   using Ints = avx2::Ints;
   static constexpr int kRegisterTiles = 6;  // 12 of 16 registers hold sums
-  static constexpr int kMostInt4DotRows = 0;
+  // Whatever their number: products of halves take half as many instructions as those of the bytes
+  // that unpacking makes.
+  static constexpr int kMostInt4DotRows = std::numeric_limits<int>::max();
   template <cpu::DotKind>
   static constexpr bool kMatrixTiles = false;
   static constexpr bool kLoadsHalfLines = false;  // all its loads are
@@ -137,6 +141,14 @@ struct Isa {
   }
 
   // Whole numbers.
+  static Ints LoadInts(const std::byte* from) { return {LoadHalf(from), LoadHalf(from + 32)}; }
+  static void StoreInts(std::byte* to, Ints value) {
+    StoreHalf(to, value.low);
+    StoreHalf(to + 32, value.high);
+  }
+  static Ints BroadcastInt(int32_t value) {
+    return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)};
+  }
   static Ints ZeroInts() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static Ints AddInts(Ints a, Ints b) {
     return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
@@ -250,24 +262,112 @@ struct Isa {
     }
   }
 
-  // A step of 16 packed rows. The even and the odd elements are taken apart at their use: there are
-  // too few registers to keep them.
+  // A step of 16 packed rows.
   template <cpu::DotKind>
   using Weights = Ints;
   template <cpu::DotKind>
   static Ints LoadWeights(const std::byte* from) {
-    return {LoadHalf(from), LoadHalf(from + 32)};
+    return LoadInts(from);
   }
   template <cpu::DotKind>
   static __m256i BroadcastStep(const void* row, int64_t step) {
     return _mm256_set1_epi32(static_cast<const int32_t*>(row)[step]);
   }
+  template <cpu::DotKind>
+  static Floats Dot(Floats sum, __m256i a, const Ints& w) {
+    return {_mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(w.low), sum.low),
+            _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(w.high), sum.high)};
+  }
+
+  // Elements taken apart: bf16 as floats, bytes as words of 16 bits, of which a register has pairs.
   template <cpu::DotKind kKind>
-  static Sums<kKind> Dot(Sums<kKind> sum, __m256i a, const Ints& w) {
-    return {DotHalf<kKind>(sum.low, a, w.low), DotHalf<kKind>(sum.high, a, w.high)};
+  static constexpr bool kTakesApart = kKind != cpu::DotKind::kF32;
+  // The even elements (part 0) or the odd ones of a step of 16 packed rows.
+  template <cpu::DotKind kKind>
+  static Ints LoadPart(const std::byte* from, int part) {
+    const Ints both = LoadInts(from);
+    if constexpr (kKind == cpu::DotKind::kBf16) {
+      const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+      if (part == 1) return {_mm256_and_si256(both.low, high), _mm256_and_si256(both.high, high)};
+      return {_mm256_slli_epi32(both.low, 16), _mm256_slli_epi32(both.high, 16)};
+    } else {
+      const __m256i byte = _mm256_set1_epi16(0xff);
+      if (part == 0) return {_mm256_and_si256(both.low, byte), _mm256_and_si256(both.high, byte)};
+      return {_mm256_srli_epi16(both.low, 8), _mm256_srli_epi16(both.high, 8)};
+    }
+  }
+  static __m256i BroadcastPart(const void* spread, int64_t index) {
+    return _mm256_set1_epi32(static_cast<const int32_t*>(spread)[index]);
+  }
+  template <cpu::DotKind kKind>
+  static Sums<kKind> DotPart(Sums<kKind> sum, __m256i a, const Ints& w) {
+    if constexpr (kKind == cpu::DotKind::kBf16) {
+      return Dot<cpu::DotKind::kF32>(sum, a, w);
+    } else {
+      // Signed activations, unsigned weights: sums of two products fit 32 bits.
+      return {AddProductsOfWords(sum.low, w.low, a), AddProductsOfWords(sum.high, w.high, a)};
+    }
+  }
+  template <cpu::DotKind kKind>
+  static void SpreadSteps(const void* row, int64_t steps, std::byte* out) {
+    cpu::SpreadStepsOfRow<kKind>(row, steps, out);
+  }
+
+  // What int4_dot.h needs. A lane's sums are two of 16 bits: 32 products of a half (at most 15) and
+  // an activation, less 8 times the activations, are at most 32,512.
+  struct Int4Scales {
+    Ints magnitude;  // twice in each lane
+    Ints zero;       // -8 or -7, in the lower half of each lane
+  };
+  static Int4Scales LoadInt4Scales(const std::byte* scales) {
+    Int4Scales loaded;
+    for (int half = 0; half < 2; ++half) {
+      const __m256i signed_scale = _mm256_cvtepi8_epi32(
+          _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + 8 * half)));
+      const __m256i magnitude = _mm256_abs_epi32(signed_scale);
+      const __m256i zero =
+          _mm256_sub_epi32(_mm256_set1_epi32(-kInt4Zero), _mm256_srai_epi32(signed_scale, 31));
+      (half == 0 ? loaded.magnitude.low : loaded.magnitude.high) =
+          _mm256_or_si256(magnitude, _mm256_slli_epi32(magnitude, 16));
+      (half == 0 ? loaded.zero.low : loaded.zero.high) =
+          _mm256_and_si256(zero, _mm256_set1_epi32(0xffff));
+    }
+    return loaded;
+  }
+  static Ints BeginInt4Dot(const Int4Scales& scales, int32_t sum) {
+    const __m256i all = _mm256_set1_epi32(sum);
+    return {_mm256_mullo_epi16(all, scales.zero.low), _mm256_mullo_epi16(all, scales.zero.high)};
+  }
+  static Ints LowHalves(Ints a) {
+    const __m256i mask = _mm256_set1_epi8(0x0f);
+    return {_mm256_and_si256(a.low, mask), _mm256_and_si256(a.high, mask)};
+  }
+  static Ints HighHalves(Ints a) {
+    return LowHalves({_mm256_srli_epi16(a.low, 4), _mm256_srli_epi16(a.high, 4)});
+  }
+  static Ints DotBytes(Ints sum, Ints weights, const std::byte* activations) {
+    const __m256i a = _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(activations));
+    return {AddProductsOfBytes(sum.low, weights.low, a),
+            AddProductsOfBytes(sum.high, weights.high, a)};
+  }
+  static Ints DotWords(Ints sum, Ints a, const Int4Scales& scales) {
+    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(a.low, scales.magnitude.low)),
+            _mm256_add_epi32(sum.high, _mm256_madd_epi16(a.high, scales.magnitude.high))};
   }
 
  private:
+  // Written out: around the intrinsics g++ 12 adds products first, and then sums do not fit the
+  // registers.
+  static __m256i AddProductsOfWords(__m256i sum, __m256i w, __m256i a) {
+    __m256i products;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(products) : "x"(w), "x"(a));
+    return sum;
+  }
+  static __m256i AddProductsOfBytes(__m256i sum, __m256i w, __m256i a) {
+    __m256i products;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(products) : "x"(w), "x"(a));
+    return sum;
+  }
   static __m256i Mask(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
@@ -298,26 +398,6 @@ struct Isa {
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
-  }
-
-  template <cpu::DotKind kKind, class Register>
-  static Register DotHalf(Register sum, __m256i a, __m256i w) {
-    if constexpr (kKind == cpu::DotKind::kF32) {
-      return _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(w), sum);
-    } else if constexpr (kKind == cpu::DotKind::kBf16) {
-      const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000));
-      const auto even = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };
-      const auto odd = [&](__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, high)); };
-      sum = _mm256_fmadd_ps(even(a), even(w), sum);
-      return _mm256_fmadd_ps(odd(a), odd(w), sum);
-    } else {
-      // Signed activations, unsigned weights, in 16 bits: sums of two products fit 32.
-      const __m256i a_even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8);
-      const __m256i w_even = _mm256_and_si256(w, _mm256_set1_epi16(0xff));
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a_even, w_even));
-      return _mm256_add_epi32(sum,
-                              _mm256_madd_epi16(_mm256_srai_epi16(a, 8), _mm256_srli_epi16(w, 8)));
-    }
   }
 };
 

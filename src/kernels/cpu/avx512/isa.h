@@ -3,13 +3,13 @@
 #pragma once
 
 #include "kernels/cpu/avx512_base.h"
+#include "kernels/cpu/spread_steps.h"
 
 namespace convene::kernels::avx512 {
 
 struct Isa : cpu::Avx512Base<Isa> {
   static constexpr const char* kName = "avx512";
   static constexpr int kMostInt4DotRows = 0;
-  // Weights and activations taken in halves want registers of their own.
   static constexpr int kRegisterTiles = 2 * cpu::kTileRows;
 
   // Rounds to nearest even; NaN stays NaN.
@@ -29,52 +29,49 @@ struct Isa : cpu::Avx512Base<Isa> {
     _mm256_mask_storeu_epi16(to, Mask(count), Bf16Of(value));
   }
 
-  // The even and the odd elements of a step apart: bf16 as floats, bytes in 16 bits.
-  struct Halves {
-    __m512i even, odd;
-  };
-  template <cpu::DotKind kKind>
-  using Weights = std::conditional_t<kKind == cpu::DotKind::kF32, __m512i, Halves>;
+  template <cpu::DotKind>
+  using Weights = __m512i;
+  template <cpu::DotKind>
+  static __m512i LoadWeights(const std::byte* from) {
+    return _mm512_loadu_si512(from);
+  }
+  template <cpu::DotKind>
+  static __m512i BroadcastStep(const void* row, int64_t step) {
+    return _mm512_set1_epi32(static_cast<const int32_t*>(row)[step]);
+  }
+  template <cpu::DotKind>
+  static Floats Dot(Floats sum, __m512i a, __m512i w) {
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(w), sum);
+  }
 
+  // As in avx2/isa.h.
   template <cpu::DotKind kKind>
-  static Weights<kKind> LoadWeights(const std::byte* from) {
+  static constexpr bool kTakesApart = kKind != cpu::DotKind::kF32;
+  template <cpu::DotKind kKind>
+  static __m512i LoadPart(const std::byte* from, int part) {
     const __m512i both = _mm512_loadu_si512(from);
-    if constexpr (kKind == cpu::DotKind::kF32) {
-      return both;
-    } else if constexpr (kKind == cpu::DotKind::kBf16) {
-      return FloatHalves(both);
-    } else {  // unsigned
-      return {_mm512_and_si512(both, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(both, 8)};
-    }
-  }
-  template <cpu::DotKind kKind>
-  static Weights<kKind> BroadcastStep(const void* row, int64_t step) {
-    const __m512i both = _mm512_set1_epi32(static_cast<const int32_t*>(row)[step]);
-    if constexpr (kKind == cpu::DotKind::kF32) {
-      return both;
-    } else if constexpr (kKind == cpu::DotKind::kBf16) {
-      return FloatHalves(both);
-    } else {  // signed
-      return {_mm512_srai_epi16(_mm512_slli_epi16(both, 8), 8), _mm512_srai_epi16(both, 8)};
-    }
-  }
-  template <cpu::DotKind kKind>
-  static Sums<kKind> Dot(Sums<kKind> sum, const Weights<kKind>& a, const Weights<kKind>& w) {
-    if constexpr (kKind == cpu::DotKind::kF32) {
-      return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(w), sum);
-    } else if constexpr (kKind == cpu::DotKind::kBf16) {
-      sum = _mm512_fmadd_ps(_mm512_castsi512_ps(a.even), _mm512_castsi512_ps(w.even), sum);
-      return _mm512_fmadd_ps(_mm512_castsi512_ps(a.odd), _mm512_castsi512_ps(w.odd), sum);
+    if constexpr (kKind == cpu::DotKind::kBf16) {
+      return part == 0 ? _mm512_slli_epi32(both, 16)
+                       : _mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
     } else {
-      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(a.even, w.even));
-      return _mm512_add_epi32(sum, _mm512_madd_epi16(a.odd, w.odd));
+      return part == 0 ? _mm512_and_si512(both, _mm512_set1_epi16(0xff))
+                       : _mm512_srli_epi16(both, 8);
     }
   }
-
- private:
-  static Halves FloatHalves(__m512i pairs) {
-    return {_mm512_slli_epi32(pairs, 16),
-            _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000)))};
+  static __m512i BroadcastPart(const void* spread, int64_t index) {
+    return _mm512_set1_epi32(static_cast<const int32_t*>(spread)[index]);
+  }
+  template <cpu::DotKind kKind>
+  static Sums<kKind> DotPart(Sums<kKind> sum, __m512i a, __m512i w) {
+    if constexpr (kKind == cpu::DotKind::kBf16) {
+      return Dot<cpu::DotKind::kF32>(sum, a, w);
+    } else {
+      return _mm512_add_epi32(sum, _mm512_madd_epi16(w, a));
+    }
+  }
+  template <cpu::DotKind kKind>
+  static void SpreadSteps(const void* row, int64_t steps, std::byte* out) {
+    cpu::SpreadStepsOfRow<kKind>(row, steps, out);
   }
 };
 

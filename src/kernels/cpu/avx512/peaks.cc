@@ -37,9 +37,11 @@ struct Int8 {
     return {_mm512_set1_epi32(0x0033000f), _mm512_set1_epi32(0x001d009b)};
   }
   static void Dot(__m512i& sum, const Operands& operands) {
+    // One statement: of two the compiler keeps a single product for all sums.
     __m512i products;
-    asm("vpmaddwd %2, %1, %0" : "=v"(products) : "v"(operands.a), "v"(operands.b));
-    asm("vpaddd %1, %0, %0" : "+v"(sum) : "v"(products));
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
+        : "+v"(sum), "=&v"(products)
+        : "v"(operands.a), "v"(operands.b));
   }
 };
 
