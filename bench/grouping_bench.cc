@@ -74,7 +74,7 @@ class Layer {
 
   Times Run() {
     Times times;
-    rows_.UsePipeline(pipeline_);
+    rows_.Use(rows_options_.roles, pipeline_);
     Add(times.begin, [&] { rows_.Begin(0, num_experts_, top_k_, experts_, weights_); });
     Complete(rows_.StartCounts());
     const bool by_tokens = pipeline_.chunks > 1 && pipeline_.cut == ChunkCut::kTokens;

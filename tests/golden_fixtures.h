@@ -22,6 +22,7 @@
 #include "runtime/formats.h"
 #include "runtime/transformer.h"
 #include "weights/load_weights.h"
+#include "weights/phased_weights.h"
 #include "weights/share.h"
 #include "weights/weight_store.h"
 
@@ -109,7 +110,9 @@ class LoadedFixture {
                                         hardware::NumaPolicy::kAuto, pool_, ledger_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
     weights_ = std::make_unique<weights::ModelWeights>(std::move(*weights));
-    if (store_of) {
+    if (share.decode) {
+      store_ = std::make_unique<weights::PhasedWeights>(*weights_, checkpoint.spec(), share);
+    } else if (store_of) {
       store_ = store_of(*weights_);
     } else {
       store_ = std::make_unique<weights::ResidentWeights>(*weights_);

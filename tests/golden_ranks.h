@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,8 @@ inline std::vector<Division> Divisions() {
 struct DividedOptions {
   runtime::Formats formats = runtime::DefaultFormats(kernels::WeightFormat::kF32);
   Division division = OneRank();
+  std::optional<strategy::Layout> decode = {};  // in steps of generated tokens alone
+  bool keeps_both = false;                      // divisions, in memory
   comm::WireFormat wire = comm::WireFormat::kF32;
   int num_threads = 1;  // of each rank
   bool record = false;  // rank 0 is told of each step
@@ -72,6 +75,12 @@ struct DividedOptions {
       store = {};  // none: resident
   DeviceOf device = device::MakeCpuDevice;
 };
+
+inline weights::Share ShareOf(const DividedOptions& divided, int rank) {
+  const strategy::Layout& layout = divided.division.layout;
+  if (!divided.decode) return weights::ShareOf(layout, rank);
+  return weights::ShareOf(layout, *divided.decode, divided.keeps_both, rank);
+}
 
 // Loads the fixture on every rank and has rank 0 call `lead`, which the others follow.
 inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOptions& divided,
@@ -88,11 +97,12 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
                     .group = group,
                     .whole_spec = &checkpoint.spec()};
     const int rank = own.parallel.rank();
+    if (divided.decode) own.parallel.decode_roles = *divided.decode;
     if (divided.experiment) own.parallel.experiment = divided.experiment(rank);
     StoreOf store_of;
     if (divided.store) store_of = std::bind_front(divided.store, rank);
     LoadedFixture model(checkpoint, divided.formats, kernels, divided.num_threads, own,
-                        weights::ShareOf(divided.division.layout, rank), store_of, divided.device);
+                        ShareOf(divided, rank), store_of, divided.device);
     if (rank != 0) return model.transformer().FollowSteps();
     lead(model.transformer());
     model.transformer().EndSteps();
@@ -103,9 +113,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
 }
 
 inline bool Fits(const checkpoint::Checkpoint& checkpoint, const DividedOptions& divided) {
-  return weights::LocalSpec(checkpoint.spec(), weights::ShareOf(divided.division.layout, 0),
-                            divided.formats.weights)
-      .ok();
+  return weights::WidestSpec(checkpoint.spec(), ShareOf(divided, 0), divided.formats.weights).ok();
 }
 
 // Whether a rank's sums are whole branches of the tree that one rank sums along.

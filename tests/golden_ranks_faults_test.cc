@@ -47,8 +47,8 @@ class FaultyWeights final : public weights::WeightStore {
   Result<weights::LayerLease> LeaseLayer(weights::LayerId id, weights::LayerPart part) override {
     return Unless([&] { return resident_.LeaseLayer(id, part); });
   }
-  Result<weights::LayerLease> LeaseExperts(weights::LayerId id,
-                                           std::span<const int> experts) override {
+  Result<weights::ExpertsLease> LeaseExperts(weights::LayerId id,
+                                             std::span<const int> experts) override {
     return Unless([&] { return resident_.LeaseExperts(id, experts); });
   }
   Result<weights::MatrixLease> LeaseEmbedding(bool encoder) override {

@@ -35,8 +35,8 @@ class PagedWeights final : public weights::WeightStore, public weights::Lender {
     return weights::LayerLease(page.layer, *this, num_leases_);
   }
 
-  Result<weights::LayerLease> LeaseExperts(weights::LayerId id,
-                                           std::span<const int> experts) override {
+  Result<weights::ExpertsLease> LeaseExperts(weights::LayerId id,
+                                             std::span<const int> experts) override {
     EXPECT_FALSE(experts.empty());
     const auto of = [&](const weights::LayerWeights& layer) {
       std::vector<const kernels::PackedMatrix*> matrices;
@@ -48,7 +48,7 @@ class PagedWeights final : public weights::WeightStore, public weights::Lender {
     };
     Page& page = NewPage(id);
     Fill(page, of(LayerOf(id)), of(page.layer));
-    return weights::LayerLease(page.layer, *this, num_leases_);
+    return weights::ExpertsLease(page.layer.moe->experts, *this, num_leases_);
   }
 
   Result<weights::MatrixLease> LeaseEmbedding(bool encoder) override {

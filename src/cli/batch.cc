@@ -161,7 +161,21 @@ class Batch : public Command {
     defaults_ = engine::DefaultSampling((*model)->generation_config());
     engine_ = std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer),
                                                model_.load.max_sequences);
+    ExpectRequests();
     return {};
+  }
+
+  // Requests that fit at once are there at once; more of them are a stream.
+  void ExpectRequests() {
+    const plan::Plan& plan = engine_->model().plan();
+    if (std::ssize(pending_) <= model_.load.max_sequences) {
+      engine_->Expect(engine::Arrivals::kAtOnce);
+    } else if (plan.changes_layout() && plan.phase_change.epoch_steps == 0) {
+      PrintNote(
+          "note: experts stay divided as in prefill, since {} requests are more than the {} that "
+          "run together (--max-batch) and the plan has no epochs (--epoch-steps)\n",
+          pending_.size(), model_.load.max_sequences);
+    }
   }
 
   // What the longest of an encoder's inputs needs, as `encode` does.
@@ -279,6 +293,7 @@ class Batch : public Command {
         FormatCount(static_cast<uint64_t>(num_generated_), "token"), elapsed_s_, tokens_per_s,
         FormatCount(static_cast<uint64_t>(engine_->num_reused_tokens()), "prompt token"),
         OutputName());
+    PrintNote("{}", DescribeChanges(engine_->phase_changes()));
     if (num_refused_ > 0) {
       PrintError(fmt::format(
           "{} of {} lines {} refused; {} says why, and the same command tries them again",

@@ -88,7 +88,8 @@ class Bench : public Command {
         return remarked;
       }
     }
-    PrintNote("peak memory: {}\n", FormatBytes(memory_.peak_bytes()));
+    PrintNote("peak memory: {}\n{}", FormatBytes(memory_.peak_bytes()),
+              DescribeChanges((*model)->transformer().phase_changes()));
 
     const Status watched = model_options_.watch->Write();
     return watched ? WriteJson(json_path_, Figures(**model, *machine, meter.typical())) : watched;
@@ -196,7 +197,7 @@ class Bench : public Command {
         FormatCount(static_cast<uint64_t>(model.max_step_tokens()), "token"));
   }
 
-  nlohmann::ordered_json Figures(const engine::LoadedModel& model, const hardware::Profile& machine,
+  nlohmann::ordered_json Figures(engine::LoadedModel& model, const hardware::Profile& machine,
                                  const Peaks& typical) const {
     nlohmann::ordered_json prefill = nlohmann::ordered_json::array();
     for (const BenchPoint& point : prefill_) prefill.push_back(ToJson(point));
@@ -222,6 +223,7 @@ class Bench : public Command {
         {"weights_bytes", model.memory().weights_bytes()},
         {"kv_bytes", model.memory().kv_bytes()},
         {"peak_resident_bytes", memory_.peak_bytes()},
+        {"experts_moved", ToJson(model.transformer().phase_changes())},
         {"machine",
          {{"cpu", machine.cpu_name},
           {"isa", machine.isa},

@@ -1,5 +1,10 @@
 #include "cli/plan_options.h"
 
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/units.h"
 #include "cli/command.h"
 #include "cli/value_options.h"
 
@@ -12,6 +17,12 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   const auto rare = [](CLI::Option* option, const char* type) {
     option->type_name(type)->group(kRareOptions);
   };
+  rare(AddText(app, "--decode-experts", options.decode_experts,
+               "Experts in steps of generated tokens alone, as in a layout: tp2 (docs/ranks.md)"),
+       "DIVISION");
+  rare(AddNumber(app, "--epoch-steps", options.epoch_steps, {0, plan::kMostEpochSteps},
+                 "Decode steps with these before later prompts get their turn (default: 0)"),
+       "N");
   rare(AddPath(app, "--plan", options.path, "Read a plan; the options beside it override it"),
        "FILE.json");
   rare(AddText(app, "--pipeline", options.pipeline,
@@ -47,6 +58,18 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   rare(experts, "N");
 }
 
+std::string DescribeChanges(const runtime::PhaseChanges& changes) {
+  if (changes.count == 0) return "";
+  return fmt::format("experts moved {} time{} in {:.3f} s, {} sent by rank 0\n", changes.count,
+                     changes.count == 1 ? "" : "s", changes.seconds,
+                     FormatBytes(static_cast<uint64_t>(changes.sent_bytes)));
+}
+
+nlohmann::ordered_json ToJson(const runtime::PhaseChanges& changes) {
+  return {
+      {"count", changes.count}, {"seconds", changes.seconds}, {"sent_bytes", changes.sent_bytes}};
+}
+
 Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {
   plan::Plan plan;
   plan.layout = plan::DefaultLayout(num_ranks);
@@ -60,6 +83,19 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {
     if (!layout) return layout.error();
     plan.layout = *layout;
     plan.decode.reset();  // it is that of both phases
+  }
+  if (options.decode_experts) {
+    if (Status parsed = plan::ParseDecodeExperts(*options.decode_experts, &plan); !parsed) {
+      return parsed.error().At("--decode-experts");
+    }
+  }
+  if (options.epoch_steps) {
+    if (!plan.decode) {
+      return Error{
+          "--epoch-steps is of plans that divide the experts otherwise in decode: give "
+          "--decode-experts, too, or leave it out"};
+    }
+    plan.phase_change.epoch_steps = *options.epoch_steps;
   }
   if (options.pipeline) {
     if (Status parsed = plan::ParsePipeline(*options.pipeline, &plan); !parsed) {

@@ -55,6 +55,7 @@ class RunPrompt : public Command {
     if (!model) return model.error();
     NoteUnknownFields((*model)->generation_config());
     engine::Engine engine(*std::move(model), *std::move(tokenizer), /*max_sequences=*/1);
+    engine.Expect(engine::Arrivals::kAtOnce);
     memory_.Sample();
     engine::Request request =
         RequestOf(sampling_, engine.model().generation_config(), kDefaultMaxTokens);
@@ -64,7 +65,7 @@ class RunPrompt : public Command {
     const Status generated = Generate(engine, std::move(request));
     if (!generated) return generated;
     memory_.Sample();
-    return model_.watch->WriteAfter(Report());
+    return model_.watch->WriteAfter(Report(engine.phase_changes()));
   }
 
  private:
@@ -104,16 +105,16 @@ class RunPrompt : public Command {
   // Of the text on standard output.
   Status EndLine() const { return json_path_ == "-" ? Status() : ShowOutput("\n"); }
 
-  Status Report() {
+  Status Report(const runtime::PhaseChanges& changes) {
     const double prompt_rate = static_cast<double>(num_prompt_tokens_) / first_token_s_;
     const double decode_rate =
         num_generated_ > 1 ? static_cast<double>(num_generated_ - 1) / decode_s_ : 0.0;
     PrintNote(
         "prompt: {}, first token after {:.3f} s ({:.1f} tokens/s)\n"
-        "generated: {}, {:.1f} tokens/s; seed {}; peak memory {}\n",
+        "generated: {}, {:.1f} tokens/s; seed {}; peak memory {}\n{}",
         FormatCount(num_prompt_tokens_, "token"), first_token_s_, prompt_rate,
         FormatCount(static_cast<uint64_t>(num_generated_), "token"), decode_rate, seed_,
-        FormatBytes(memory_.peak_bytes()));
+        FormatBytes(memory_.peak_bytes()), DescribeChanges(changes));
     return WriteJson(json_path_, {{"text", text_},
                                   {"prompt_tokens", num_prompt_tokens_},
                                   {"generated_tokens", num_generated_},
@@ -121,6 +122,7 @@ class RunPrompt : public Command {
                                   {"prompt_tokens_per_s", prompt_rate},
                                   {"tokens_per_s", decode_rate},
                                   {"seed", seed_},
+                                  {"experts_moved", ToJson(changes)},
                                   {"peak_resident_bytes", memory_.peak_bytes()}});
   }
 

@@ -82,10 +82,11 @@ ExpertRows::ExpertRows(const Options& options, comm::Group* group, ExchangeMemor
     peer.rank = rank;
     TakeBuffers(options, memory, peer);
   }
-  UsePipeline(options.pipeline);
+  Use(options.roles, options.pipeline);
 }
 
-void ExpertRows::UsePipeline(const strategy::Pipeline& pipeline) {
+void ExpertRows::Use(const strategy::Roles& roles, const strategy::Pipeline& pipeline) {
+  options_.roles = roles;
   // One rank's schedule has one chunk, whatever the plan says.
   options_.pipeline = peers_.empty() ? strategy::Pipeline{} : pipeline;
   is_cut_ = false;

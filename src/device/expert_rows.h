@@ -84,8 +84,9 @@ class ExpertRows {
   // What rows to and from all other ranks take at most.
   static int64_t MemoryBytes(const Options& options);
 
-  // How the layers from here on are cut; the same on all ranks.
-  void UsePipeline(const strategy::Pipeline& pipeline);
+  // How the layers from here on are divided and cut; the same on all ranks. The buffers have room
+  // for what these roles need.
+  void Use(const strategy::Roles& roles, const strategy::Pipeline& pipeline);
 
   // The routing of a layer's own rows: (num_rows, top_k), experts in increasing order per row.
   void Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,

@@ -39,6 +39,9 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer
   if (eos.empty() && tokenizer_ && tokenizer_->named_tokens().eos) {
     eos.push_back(tokenizer_->named_tokens().eos->id.value_or(model_->spec().vocab_size));
   }
+  if (model_->plan().changes_layout()) {
+    phase_order_.emplace(model_->plan().phase_change, Arrivals::kStream);
+  }
   for (const int token : eos) {
     if (token < model_->spec().vocab_size) is_eos_[static_cast<size_t>(token)] = true;
   }
@@ -89,10 +92,22 @@ void Engine::Cancel(RequestId id) {
   requests_.erase(found);
 }
 
+void Engine::Expect(Arrivals arrivals) {
+  if (phase_order_) phase_order_.emplace(model_->plan().phase_change, arrivals);
+}
+
 std::vector<Update> Engine::Step() {
-  const std::vector<ScheduledTokens> scheduled = scheduler_.Schedule();
+  std::vector<ScheduledTokens> scheduled;
+  std::optional<strategy::Phase> phase;
+  if (phase_order_) {
+    PhaseOrder::Step next = phase_order_->Next(scheduler_);
+    scheduled = std::move(next.tokens);
+    phase = next.phase;
+  } else {
+    scheduled = scheduler_.Schedule();
+  }
   if (scheduled.empty()) return {};
-  std::vector<Update> updates = Execute(scheduled);
+  std::vector<Update> updates = Execute(scheduled, phase);
   for (const Update& update : updates) {
     if (update.finish || update.error) Cancel(update.request);
   }
@@ -114,7 +129,8 @@ std::vector<Update> FailAll(const std::vector<ScheduledTokens>& scheduled, const
 
 }  // namespace
 
-std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& scheduled) {
+std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& scheduled,
+                                    std::optional<strategy::Phase> phase) {
   std::vector<device::SequenceStep> step;
   std::vector<device::EncoderInput> inputs;
   for (const auto& [sequence, num_tokens] : scheduled) {
@@ -150,7 +166,7 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
     sampled.emplace_back(&request,
                          is_finite ? std::optional(request.Sample(logits)) : std::nullopt);
   };
-  if (const Status done = model_->transformer().Forward(step, sample); !done) {
+  if (const Status done = model_->transformer().Forward(step, sample, phase); !done) {
     return FailAll(scheduled, done.error());
   }
   std::string reason;

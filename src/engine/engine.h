@@ -14,6 +14,7 @@
 #include "engine/block_manager.h"
 #include "engine/loaded_model.h"
 #include "engine/not_finite.h"
+#include "engine/phase_order.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "text/tokenizer.h"
@@ -38,24 +39,33 @@ class Engine {
   // Ends a request: no more updates. Its KV cache stays available as a prefix.
   void Cancel(RequestId id);
 
+  // How requests will come, from the next step on; kStream, unless this was called. It matters
+  // where decode divides the experts in its own way.
+  void Expect(Arrivals arrivals);
+
   // Computes one step. Updates are in order of arrival; of a request still in prefill there is
   // none. Empty if there is no request. A request whose logits are NaN or infinite ends with an
   // error; the others go on.
   std::vector<Update> Step();
 
+  const runtime::PhaseChanges& phase_changes() const {
+    return model_->transformer().phase_changes();
+  }
   int num_requests() const { return scheduler_.num_sequences(); }
   int64_t num_reused_tokens() const { return scheduler_.num_reused_tokens(); }
   int64_t num_preemptions() const { return scheduler_.num_preemptions(); }
 
  private:
   Status CheckRequest(const Request& request) const;
-  std::vector<Update> Execute(const std::vector<ScheduledTokens>& scheduled);
+  std::vector<Update> Execute(const std::vector<ScheduledTokens>& scheduled,
+                              std::optional<strategy::Phase> phase);
 
   std::unique_ptr<LoadedModel> model_;
   std::optional<text::Tokenizer> tokenizer_;
   std::vector<bool> is_eos_;          // by token id
   std::vector<BlockManager> blocks_;  // of each group
   Scheduler scheduler_;
+  std::optional<PhaseOrder> phase_order_;  // where experts move between phases
   std::map<RequestId, ActiveRequest> requests_;
   NotFiniteReason not_finite_;
   RequestId last_id_ = 0;

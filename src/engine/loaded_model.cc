@@ -16,6 +16,7 @@
 #include "engine/same_model.h"
 #include "hardware/profile.h"
 #include "kernels/choose_kernels.h"
+#include "weights/phased_weights.h"
 #include "weights/share.h"
 #include "weights/tensor_digests.h"
 
@@ -124,7 +125,24 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   }
   model->ResolveCrossovers(resolved);
   if (const Status ready = agree(model->CreateTransformer(resolved)); !ready) return ready.error();
+  if (model->plan_.changes_layout() && model->plan_.phase_change.keeps_both) {
+    if (const Status placed = model->PlaceBothPhases(several->rank()); !placed)
+      return placed.error();
+  }
   return model;
+}
+
+// *Collective.* So that no step has to wait for it.
+Status LoadedModel::PlaceBothPhases(int rank) {
+  using enum strategy::Phase;
+  for (const strategy::Phase phase : {kDecode, kPrefill}) {
+    if (rank == 0) {
+      if (Status moved = transformer_->ChangePhase(phase); !moved) return moved;
+    } else {
+      transformer_->FollowStep();
+    }
+  }
+  return {};
 }
 
 Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource>* source,
@@ -200,6 +218,12 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
                              *pool_, *ledger_, observer.progress);
   if (!weights) return weights.error();
   weights_ = *std::move(weights);
+  const weights::Share share = ShareOf(options);
+  if (share.decode) {
+    store_ = std::make_unique<weights::PhasedWeights>(weights_, whole_spec_, share);
+  } else {
+    store_ = std::make_unique<weights::ResidentWeights>(weights_);
+  }
   if (placement && observer.placed) observer.placed(placement->Describe());
   return {};
 }
@@ -208,7 +232,7 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
 Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserver& observer) {
   if (!plan_.auto_pipeline) return {};
   const Result<ChosenPipeline> chosen = ChoosePipeline(
-      options, whole_spec_, store_, formats_, WireFormatOf(plan_.wire, plan_.layout.num_ranks()),
+      options, whole_spec_, *store_, formats_, WireFormatOf(plan_.wire, plan_.layout.num_ranks()),
       kernels_->set, *pool_, *ledger_);
   if (!chosen) return chosen.error();
   plan_.pipeline = chosen->pipeline;
@@ -240,7 +264,7 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.parallel.ExpandFrom(crossovers_.expand_from_tokens);
   device_ = device::MakeCpuDevice(kernels_->set, *pool_);
   Result<runtime::Transformer> transformer =
-      runtime::Transformer::Create(store_, *device_, parts, *ledger_);
+      runtime::Transformer::Create(*store_, *device_, parts, *ledger_);
   if (!transformer) return transformer.error();
   transformer_ = *std::move(transformer);
   return {};

@@ -75,6 +75,7 @@ class LoadedModel {
   Status ResolvePipeline(const LoadOptions& options, const LoadObserver& observer);
   void ResolveCrossovers(const LoadOptions& options);
   Status CreateTransformer(const LoadOptions& options);
+  Status PlaceBothPhases(int rank);
 
   // In the order in which they depend on each other.
   std::optional<memory::Ledger> ledger_;
@@ -90,7 +91,7 @@ class LoadedModel {
   std::unique_ptr<hardware::ThreadPool> pool_;
   std::vector<int> host_cpus_;
   weights::ModelWeights weights_;
-  weights::ResidentWeights store_{weights_};
+  std::unique_ptr<weights::WeightStore> store_;
   std::unique_ptr<device::Device> device_;
   std::optional<runtime::Transformer> transformer_;
   checkpoint::GenerationConfig generation_config_;

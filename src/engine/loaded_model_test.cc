@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "comm/threads/thread_group.h"
@@ -115,6 +117,65 @@ TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
     model->transformer().EndSteps();
     Dismiss(group);
   });
+}
+
+// A prompt of tokens 0 to 16 and a token behind it, on two ranks; their logits.
+std::vector<float> LogitsOfTwoRanks(const std::string& directory, const LoadOptions& options) {
+  std::vector<float> logits;
+  comm::RunOnThreads(2, [&](comm::Group& group) {
+    if (group.rank() != 0) {
+      const Status followed = FollowRankZero(group);
+      EXPECT_TRUE(followed) << followed.error().message;
+      return;
+    }
+    LoadOptions own = options;
+    own.group = &group;
+    auto model = Load(directory, own);
+    EXPECT_EQ(model->ledger().reserved(), model->memory().bytes);
+    std::vector<int32_t> tokens(18);
+    std::iota(tokens.begin(), tokens.end(), 0);
+    const std::vector<int32_t> blocks = {0};
+    const auto run = [&](int first, int count) {
+      const device::SequenceStep step{.tokens = std::span(tokens).subspan(
+                                          static_cast<size_t>(first), static_cast<size_t>(count)),
+                                      .first_position = first,
+                                      .blocks = blocks,
+                                      .prompt_length = 17};
+      EXPECT_TRUE(
+          model->transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+            logits.insert(logits.end(), row.begin(), row.end());
+          }));
+    };
+    run(0, 17);
+    run(17, 1);
+    EXPECT_EQ(model->transformer().phase_changes().count, options.plan.decode ? 1 : 0);
+    model->transformer().EndSteps();
+    Dismiss(group);
+  });
+  return logits;
+}
+
+TEST(LoadedModel, RanksReserveBothDivisionsOfTheExperts) {
+  const std::filesystem::path directory =
+      std::filesystem::path(testing::TempDir()) / fmt::format("phases_{}", getpid());
+  for (const char* name : {"olmoe_plain", "gpt_oss_plain"}) {
+    LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
+    std::filesystem::remove_all(directory);
+    {
+      const auto packed = Load(kModels + name, options);
+      const Status written = weights::WritePackedDirectory(packed->weights(), kModels + name,
+                                                           directory.string(), packed->pool());
+      ASSERT_TRUE(written) << written.error().message;
+    }
+    options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
+    options.plan.decode = {.attention_dp = 2, .expert_tp = 2};
+    const std::vector<float> expected = LogitsOfTwoRanks(kModels + name, options);
+    EXPECT_EQ(LogitsOfTwoRanks(directory.string(), options), expected);
+    options.plan.phase_change.keeps_both = true;
+    EXPECT_EQ(LogitsOfTwoRanks(kModels + name, options), expected);
+    EXPECT_EQ(LogitsOfTwoRanks(directory.string(), options), expected);
+  }
+  std::filesystem::remove_all(directory);
 }
 
 #ifndef CONVENE_SANITIZED  // sanitizers reserve much themselves

@@ -35,8 +35,9 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs, memory::Ledger& ledger) 
     if (!reserved) {
       return ResourceExhausted(fmt::format(
           "not enough {}: {} ({}), for a context of {} tokens; lower --context or --chunk, use "
-          "--weights int8 or int4, or free memory",
-          ledger.tier().name(), plan.Describe(), ledger.tier().limited_by, needs.context));
+          "--weights int8 or int4, or free memory{}{}",
+          ledger.tier().name(), plan.Describe(), ledger.tier().limited_by, needs.context,
+          needs.besides.empty() ? "" : "; ", needs.besides));
     }
     reservations.push_back(*std::move(reserved));
   }

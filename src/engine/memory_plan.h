@@ -16,6 +16,7 @@ struct MemoryNeeds {
   int context = 0;                // the longest sequence, in tokens
   int max_sequences = 1;          // that run at the same time
   int contexts_per_sequence = 1;  // 2: an encoder's input beside the answer
+  std::string besides = {};       // what else could be left out, as words for people
 };
 
 struct MemoryPlan {

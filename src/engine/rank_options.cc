@@ -1,16 +1,32 @@
 #include "engine/rank_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "base/units.h"
 #include "engine/choose_pipeline.h"
+#include "runtime/expert_mover.h"
 #include "weights/load_weights.h"
+#include "weights/weight_layout.h"
 
 namespace convene::engine {
 
 weights::Share ShareOf(const LoadOptions& options) {
-  return weights::ShareOf(options.plan.layout,
-                          options.group != nullptr ? options.group->rank() : 0);
+  const plan::Plan& plan = options.plan;
+  const int rank = options.group != nullptr ? options.group->rank() : 0;
+  if (!plan.changes_layout()) return weights::ShareOf(plan.layout, rank);
+  return weights::ShareOf(plan.layout, *plan.decode, plan.phase_change.keeps_both, rank);
 }
+
+namespace {
+
+std::optional<strategy::Roles> DecodeRolesOf(const plan::Plan& plan) {
+  if (!plan.changes_layout()) return std::nullopt;
+  return *plan.decode;
+}
+
+}  // namespace
 
 runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                                                  const runtime::Formats& formats, int context) {
@@ -20,7 +36,7 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
           .kv = formats.kv,
           .expert_capacity = options.expert_capacity,
           .parallel = {.roles = options.plan.layout,
-                       .decode_roles = options.plan.decode,
+                       .decode_roles = DecodeRolesOf(options.plan),
                        .pipeline = options.plan.pipeline,
                        .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
                        .comm_budget = options.plan.comm_budget,
@@ -35,17 +51,31 @@ Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::
   const weights::Share share = ShareOf(options);
   const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
   if (!local) return local.error();
+  const Result<model::ModelSpec> widest = weights::WidestSpec(spec, share, formats.weights);
+  if (!widest) return widest.error();
   const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
   const int num_groups = options.plan.layout.attention_dp;
   MemoryNeeds needs{
       .fixed = runtime::Transformer::StepBytes(
-          device, *local, TransformerOptionsOf(options, formats, context), num_threads),
+          device, *widest, TransformerOptionsOf(options, formats, context), num_threads),
       .kv_block_bytes = device.of_kv_block(*local, formats.kv),
       .context = context,
       .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,
       .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
   };
-  needs.fixed[memory::Use::kWeights] = weights::PackedSizeBytes(*local, formats.weights, share);
+  const weights::ExpertRooms rooms = weights::RoomsOf(spec, formats.weights, share);
+  needs.fixed[memory::Use::kWeights] =
+      weights::PackedSizeBytes(*local, formats.weights, share, rooms);
+  if (options.plan.changes_layout()) {
+    const uint64_t staging = runtime::ExpertMover::StagingBytes(
+        spec, formats.weights, {options.plan.layout, *options.plan.decode});
+    needs.fixed[memory::Use::kExchange] += staging;
+    const uint64_t alone = weights::PackedSizeBytes(*local, formats.weights, share);
+    needs.besides = fmt::format(
+        "the experts' other division in decode takes {} of room and {} for moving: without "
+        "--decode-experts (decode in the plan), or with \"keep\": \"one\", less is needed",
+        FormatBytes(needs.fixed[memory::Use::kWeights] - alone), FormatBytes(staging));
+  }
   return PlanMemory(needs, ledger);
 }
 

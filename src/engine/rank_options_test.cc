@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/model_files.h"
+#include "device/cpu/cpu_device.h"
 
 namespace convene::engine {
 namespace {
@@ -31,6 +32,37 @@ TEST(PlanMemoryOf, AsksTheDeviceThatItIsGiven) {
   EXPECT_EQ(plan->kv_bytes(), 4 * 3 * kMib);
   EXPECT_EQ(plan->bytes[memory::Use::kWorking], 128 * kMib);
   EXPECT_EQ(plan->bytes[memory::Use::kExchange], 7u);
+}
+
+TEST(PlanMemoryOf, CountsTheOtherDivisionOfTheExpertsInDecodeAndSaysWhatItTakes) {
+  const auto spec = checkpoint::OpenConfig(CONVENE_SOURCE_DIR "/models/demo");
+  ASSERT_TRUE(spec) << spec.error().message;
+  const auto plan_in = [&](const LoadOptions& options, uint64_t budget_bytes) {
+    memory::Ledger ledger(memory::Tier{.budget_bytes = budget_bytes, .limited_by = "a test"});
+    return PlanMemoryOf(device::CpuBytes(), *spec, options, {}, /*num_threads=*/1, ledger);
+  };
+  constexpr uint64_t kMuch = 1024 * kMib;
+  LoadOptions options{.context = 128};
+  options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
+  const auto one = plan_in(options, kMuch);
+  ASSERT_TRUE(one) << one.error().message;
+  options.plan.decode = {.attention_dp = 2, .expert_tp = 2};
+  const auto moving = plan_in(options, kMuch);
+  ASSERT_TRUE(moving) << moving.error().message;
+  options.plan.phase_change.keeps_both = true;
+  const auto both = plan_in(options, kMuch);
+  ASSERT_TRUE(both) << both.error().message;
+  EXPECT_GT(moving->weights_bytes(), one->weights_bytes());
+  EXPECT_GT(both->weights_bytes(), moving->weights_bytes());
+  EXPECT_GT(moving->bytes[memory::Use::kExchange], one->bytes[memory::Use::kExchange]);
+  EXPECT_EQ(both->bytes[memory::Use::kExchange], moving->bytes[memory::Use::kExchange]);
+  const auto refused = plan_in(options, one->needed_bytes());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kResourceExhausted);
+  for (const char* words : {"the experts' other division in decode takes", "for moving",
+                            "--decode-experts", "\"keep\": \"one\""}) {
+    EXPECT_NE(refused.error().message.find(words), std::string::npos) << refused.error().message;
+  }
 }
 
 }  // namespace

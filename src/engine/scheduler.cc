@@ -54,20 +54,36 @@ void Scheduler::Remove(Sequence* sequence) {
   std::erase(waiting_, sequence);
 }
 
-std::vector<ScheduledTokens> Scheduler::Schedule() {
+std::vector<ScheduledTokens> Scheduler::Schedule(StepTokens which) {
+  which_ = which;
   std::vector<ScheduledTokens> step;
   for (Group& group : groups_) ScheduleRunning(group, &step);
-  while (!waiting_.empty() && AdmitOldest(&step)) {
+  while (which != StepTokens::kGenerated && !waiting_.empty() && AdmitOldest(&step)) {
   }
-  CHECK(!step.empty() || num_sequences() == 0, "nothing to run for {} sequences", num_sequences());
+  CHECK(!step.empty() || num_sequences() == 0 || which != StepTokens::kAny,
+        "nothing to run for {} sequences", num_sequences());
   std::ranges::sort(step, {}, [](const ScheduledTokens& s) { return s.sequence->arrival; });
   return step;
 }
 
+int Scheduler::NumAllowed(const Sequence& sequence) const {
+  const int num_of_prompt = std::max(0, sequence.prompt_length - sequence.num_computed);
+  switch (which_) {
+    case StepTokens::kAny:
+      return sequence.num_pending();
+    case StepTokens::kPrompts:
+      return num_of_prompt;
+    case StepTokens::kGenerated:
+      return num_of_prompt > 0 ? 0 : sequence.num_pending();
+  }
+  return 0;
+}
+
 void Scheduler::ScheduleRunning(Group& group, std::vector<ScheduledTokens>* step) {
   // A token for every sequence that generates comes before any prompt.
-  const auto num_generating =
-      std::ranges::count_if(group.running, [](const Sequence* s) { return s->num_pending() == 1; });
+  const auto num_generating = std::ranges::count_if(group.running, [&](const Sequence* s) {
+    return s->num_pending() == 1 && NumAllowed(*s) == 1;
+  });
   group.budget = options_.max_step_tokens - static_cast<int>(num_generating);
   group.input_budget = options_.max_step_tokens;
 
@@ -75,8 +91,9 @@ void Scheduler::ScheduleRunning(Group& group, std::vector<ScheduledTokens>* step
   const int64_t num_preemptions_before = num_preemptions_;
   for (size_t i = 0; i < group.running.size(); ++i) {
     Sequence& sequence = *group.running[i];
-    const bool is_generating = sequence.num_pending() == 1;
-    const int num_tokens = is_generating ? 1 : std::min(sequence.num_pending(), group.budget);
+    const int num_allowed = NumAllowed(sequence);
+    const bool is_generating = sequence.num_pending() == 1 && num_allowed == 1;
+    const int num_tokens = is_generating ? 1 : std::min(num_allowed, group.budget);
     if (num_tokens == 0 || !Reserve(sequence, num_tokens)) continue;
     step->push_back({&sequence, num_tokens});
     if (!is_generating) group.budget -= num_tokens;
@@ -108,8 +125,9 @@ bool Scheduler::AdmitOldest(std::vector<ScheduledTokens>* step) {
     Group& group = GroupOf(sequence);
     group.input_budget -= static_cast<int>(sequence.input.size());
     group.running.push_back(&sequence);
-    const int num_tokens = std::min(sequence.num_pending(), group.budget);
-    step->push_back({&sequence, num_tokens});
+    // Of one that was preempted, all of the prompt may have been found.
+    const int num_tokens = std::min(NumAllowed(sequence), group.budget);
+    if (num_tokens > 0) step->push_back({&sequence, num_tokens});
     group.budget -= num_tokens;
     return true;
   }

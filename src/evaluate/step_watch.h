@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "drawing/trace.h"
@@ -31,9 +32,10 @@ class StepWatch {
 
     void Add(const runtime::RecordedStep& step);
   };
-  enum class Kind { kEncode, kPrefill, kDecode };
+  enum class Kind { kEncode, kPrefill, kDecode, kToPrefill, kToDecode };
 
   static const runtime::RecordedStep& Typical(const std::vector<runtime::RecordedStep>& steps);
+  static std::string NameOf(Kind kind, const runtime::RecordedStep& step);
   drawing::TracedStep Traced(Kind kind, const runtime::RecordedStep& chosen) const;
   void Predict(Kind kind, const runtime::RecordedStep& chosen, drawing::TracedStep& traced) const;
 

@@ -122,18 +122,29 @@ Status ReadPipeline(const json& object, Plan* plan) {
 
 // Once the layout is known, whose attention it has.
 Status ReadDecode(const json& object, Plan* plan) {
-  if (!object.is_object() || object.size() != 1 || !object.contains("experts") ||
-      !object["experts"].is_string()) {
+  if (!object.is_object() || !object.contains("experts") || !object["experts"].is_string()) {
     return Error{
-        "decode is not an object with experts alone (a text as in layout): attention is the same "
-        "in both phases"};
+        "decode is not an object with experts (a text as in layout): attention is the same in both "
+        "phases"};
   }
-  const std::string layout = ToText(plan->layout);
-  const Result<strategy::Layout> decode = ParseLayout(fmt::format(
-      "{},experts={}", layout.substr(0, layout.find(',')), object["experts"].get<std::string>()));
-  if (!decode) return decode.error().At("decode");
-  plan->decode = *decode;
-  return {};
+  for (const auto& [key, value] : object.items()) {
+    if (key == "experts") continue;
+    if (key == "keep" && (value == "one" || value == "both")) {
+      plan->phase_change.keeps_both = value == "both";
+    } else if (key == "prompts" && (value == "wait" || value == "join")) {
+      plan->phase_change.prompts_join = value == "join";
+    } else if (key == "epoch_steps" && value.is_number_integer() &&
+               IsBetween(value, 0, kMostEpochSteps)) {
+      plan->phase_change.epoch_steps = value.get<int>();
+    } else {
+      return Error{fmt::format(
+          "decode.{} is not known or out of range; there are experts (a text as in layout: "
+          "attention is the same in both phases), keep (\"one\" or \"both\"), epoch_steps (0 to "
+          "{}) and prompts (\"wait\" or \"join\")",
+          Quote(key), kMostEpochSteps)};
+    }
+  }
+  return ParseDecodeExperts(object["experts"].get<std::string>(), plan);
 }
 
 // Layout and pipeline say all of those that are executed.
@@ -188,6 +199,15 @@ Result<GemmChoice> GemmFromName(std::string_view name) {
   return Error{fmt::format("gemm is auto, grouped or dense, not {}", Quote(name))};
 }
 
+Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
+  const std::string layout = ToText(plan->layout);
+  const Result<strategy::Layout> decode =
+      ParseLayout(fmt::format("{},experts={}", layout.substr(0, layout.find(',')), experts));
+  if (!decode) return decode.error().At("decode");
+  plan->decode = *decode;
+  return {};
+}
+
 Status ParsePipeline(std::string_view text, Plan* plan) {
   plan->pipeline.cuts.clear();
   const size_t colon = text.find(':');
@@ -235,7 +255,10 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
                                    {"host_threads", plan.host_threads}};
   if (plan.decode) {
     const std::string layout = ToText(*plan.decode);
-    object["decode"]["experts"] = layout.substr(layout.rfind('=') + 1);
+    object["decode"] = {{"experts", layout.substr(layout.rfind('=') + 1)},
+                        {"keep", plan.phase_change.keeps_both ? "both" : "one"},
+                        {"epoch_steps", plan.phase_change.epoch_steps},
+                        {"prompts", plan.phase_change.prompts_join ? "join" : "wait"}};
   }
   return object;
 }

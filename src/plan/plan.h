@@ -20,12 +20,29 @@ enum class Wire { kAuto, kF32, kBf16, kFp8 };
 enum class GemmChoice { kAuto, kGrouped, kDense };
 
 inline constexpr int kMostCommBudget = 1024;  // no machine has a core for each of more
+inline constexpr int kMostEpochSteps = 1 << 20;
+
+// How decode comes to its own division of the experts.
+struct PhaseChange {
+  // Both divisions stay in memory, and only the first change moves anything.
+  bool keeps_both = false;
+  // Steps of decode until prompts that have arrived meanwhile get their own division again; 0: a
+  // stream to which requests come while others run has that of prefill always. Where all requests
+  // are there at once, all prompts come first, then all generation, whatever this says.
+  int epoch_steps = 0;
+  // What prompts do that arrive within an epoch: wait for its end, or join its steps, with the
+  // experts divided as in decode.
+  bool prompts_join = false;
+
+  bool operator==(const PhaseChange&) const = default;
+};
 
 struct Plan {
   strategy::Layout layout = {};
   // Of steps of generated tokens alone, where these divide the experts otherwise; attention is the
   // same in both phases, since the KV cache is.
   std::optional<strategy::Layout> decode = {};
+  PhaseChange phase_change = {};  // of a plan with decode
   strategy::Pipeline pipeline = {};
   // The number of chunks is chosen by what the simulator says of this machine.
   bool auto_pipeline = false;
@@ -34,8 +51,14 @@ struct Plan {
   int comm_budget = 0;   // threads of each rank that products leave to exchanges under way
   int host_threads = 0;  // of each rank, those of the host lane; 0: it has none of its own
 
+  // Whether experts move between the phases.
+  bool changes_layout() const { return decode && *decode != layout; }
   bool operator==(const Plan&) const = default;
 };
+
+// Sets plan->decode: `experts` as in a layout, attention as in plan->layout. Errors: as
+// ParseLayout.
+Status ParseDecodeExperts(std::string_view experts, Plan* plan);
 
 // "attention=tp2dp2,experts=ep4"; experts may be epN, tpN, sliceN (as tpN) or epNtpN, and in the
 // place of N shares that are alike the weights of each, ep3:1. What is left out is whole. Errors:

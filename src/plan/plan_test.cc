@@ -192,7 +192,10 @@ TEST(Plan, DividesTheExpertsOtherwiseInDecode) {
     ASSERT_TRUE(plan.ok()) << plan.error().message;
     EXPECT_EQ(plan->layout, *ParseLayout("attention=tp2dp2,experts=ep4"));
     EXPECT_EQ(*plan->decode, *ParseLayout(fmt::format("attention=tp2dp2,experts={}", experts)));
-    EXPECT_EQ(ToJson(*plan)["decode"].dump(), fmt::format(R"({{"experts":"{}"}})", experts));
+    EXPECT_EQ(ToJson(*plan)["decode"].dump(),
+              fmt::format(R"({{"experts":"{}","keep":"one","epoch_steps":0,"prompts":"wait"}})",
+                          experts));
+    EXPECT_TRUE(plan->changes_layout());
     EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
   }
   EXPECT_EQ(plan_with("attention=dp2,experts=ep2", {{"experts", "ep4"}}).error().message,
@@ -201,12 +204,27 @@ TEST(Plan, DividesTheExpertsOtherwiseInDecode) {
   EXPECT_THAT(
       plan_with("attention=dp2,experts=ep2", {{"experts", "ep2,attention=tp2"}}).error().message,
       HasSubstr("gives attention twice"));
-  for (const nlohmann::json& wrong :
-       {nlohmann::json("tp2"), nlohmann::json::object(), nlohmann::json{{"experts", 2}},
-        nlohmann::json{{"experts", "tp2"}, {"attention", "dp2"}}, nlohmann::json()}) {
+  for (const nlohmann::json& wrong : {nlohmann::json("tp2"), nlohmann::json::object(),
+                                      nlohmann::json{{"experts", 2}}, nlohmann::json()}) {
     EXPECT_THAT(plan_with("attention=dp2,experts=ep2", wrong).error().message,
-                StartsWith("decode is not an object with experts alone"))
+                StartsWith("decode is not an object with experts"))
         << wrong.dump();
+  }
+  const Result<Plan> all =
+      plan_with("attention=dp2,experts=ep2",
+                {{"experts", "tp2"}, {"keep", "both"}, {"epoch_steps", 64}, {"prompts", "join"}});
+  ASSERT_TRUE(all.ok()) << all.error().message;
+  EXPECT_EQ(all->phase_change,
+            (PhaseChange{.keeps_both = true, .epoch_steps = 64, .prompts_join = true}));
+  EXPECT_EQ(*PlanFromJson(ToJson(*all)), *all);
+  EXPECT_FALSE(plan_with("attention=dp2,experts=ep2", {{"experts", "ep2"}})->changes_layout());
+  const std::vector<std::pair<std::string, nlohmann::json>> others = {
+      {"attention", "dp2"},     {"keep", "none"},     {"keep", 1},         {"epoch_steps", -1},
+      {"epoch_steps", 1 << 21}, {"epoch_steps", "8"}, {"prompts", "hurry"}};
+  for (const auto& [key, value] : others) {
+    EXPECT_THAT(
+        plan_with("attention=dp2,experts=ep2", {{"experts", "tp2"}, {key, value}}).error().message,
+        StartsWith("decode.\"" + key + "\" is not known or out of range"));
   }
 }
 

@@ -57,12 +57,12 @@ double SecondsSince(Clock::time_point start) {
 class ExpertProducts {
  public:
   static Result<ExpertProducts> Create(const model::LayerSpec& layer,
-                                       const weights::MoeWeights& weights,
+                                       const std::vector<weights::FfnWeights>& experts,
                                        const kernels::KernelSet& kernels,
                                        hardware::ThreadPool& pool, kernels::ActivationFormat format,
                                        memory::Ledger& ledger) {
-    ExpertProducts products(layer, weights, kernels, pool, format);
-    const weights::FfnWeights& expert = weights.experts.front();
+    ExpertProducts products(layer, experts, kernels, pool, format);
+    const weights::FfnWeights& expert = experts.front();
     const int64_t num_rows = std::max(kManyRows * kExpertsOfMany, kFewRows * kMostExperts);
     const int64_t in_bytes =
         num_rows * kernels::ActivationRowBytes(format, std::max(expert.up.cols, expert.down.cols));
@@ -79,13 +79,13 @@ class ExpertProducts {
     return products;
   }
 
-  int num_experts() const { return static_cast<int>(weights_.experts.size()); }
+  int num_experts() const { return static_cast<int>(experts_.size()); }
   double weight_bytes() const {
-    const weights::FfnWeights& expert = weights_.experts.front();
+    const weights::FfnWeights& expert = experts_.front();
     return static_cast<double>(expert.up.size_bytes() + expert.down.size_bytes());
   }
   double flops_per_row() const {
-    const weights::FfnWeights& expert = weights_.experts.front();
+    const weights::FfnWeights& expert = experts_.front();
     return 2.0 * expert.up.rows * expert.up.cols + 2.0 * expert.down.rows * expert.down.cols;
   }
 
@@ -97,7 +97,7 @@ class ExpertProducts {
         : layer_.moe->activation.kind == model::Activation::kClampedSwiglu
             ? kernels::Epilogue::kClampedSwiglu
             : kernels::Epilogue::kSiluMul;
-    const weights::FfnWeights& expert = weights_.experts.front();
+    const weights::FfnWeights& expert = experts_.front();
     const auto made = format_ == kernels::ActivationFormat::kBf16 ? kernels::ActivationFormat::kBf16
                                                                   : kernels::ActivationFormat::kF32;
     Run(first, count, rows_each, &weights::FfnWeights::up, epilogue, made,
@@ -108,35 +108,35 @@ class ExpertProducts {
   }
 
  private:
-  ExpertProducts(const model::LayerSpec& layer, const weights::MoeWeights& weights,
+  ExpertProducts(const model::LayerSpec& layer, const std::vector<weights::FfnWeights>& experts,
                  const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                  kernels::ActivationFormat format)
-      : layer_(layer), weights_(weights), kernels_(kernels), pool_(pool), format_(format) {}
+      : layer_(layer), experts_(experts), kernels_(kernels), pool_(pool), format_(format) {}
 
   void Run(int first, int count, int rows_each, kernels::PackedMatrix weights::FfnWeights::*matrix,
            kernels::Epilogue epilogue, kernels::ActivationFormat made, int64_t out_stride) {
     std::vector<kernels::GemmGroup> groups;
     for (int i = 0; i < count; ++i) {
       const weights::FfnWeights& expert =
-          weights_.experts[static_cast<size_t>((first + i) % num_experts())];
+          experts_[static_cast<size_t>((first + i) % num_experts())];
       groups.push_back(
           {.weights = &(expert.*matrix), .first_row = i * rows_each, .num_rows = rows_each});
     }
-    kernels::RunGroupedGemm(kernels_, pool_,
-                            {.groups = groups,
-                             .activations = format_,
-                             .rows = memory_.data(),
-                             .row_stride = kernels::ActivationRowBytes(
-                                 format_, (weights_.experts.front().*matrix).cols),
-                             .epilogue = epilogue,
-                             .out_format = made,
-                             .out = out_,
-                             .out_stride = out_stride,
-                             .scratch = scratch_});
+    kernels::RunGroupedGemm(
+        kernels_, pool_,
+        {.groups = groups,
+         .activations = format_,
+         .rows = memory_.data(),
+         .row_stride = kernels::ActivationRowBytes(format_, (experts_.front().*matrix).cols),
+         .epilogue = epilogue,
+         .out_format = made,
+         .out = out_,
+         .out_stride = out_stride,
+         .scratch = scratch_});
   }
 
   const model::LayerSpec& layer_;
-  const weights::MoeWeights& weights_;
+  const std::vector<weights::FfnWeights>& experts_;
   const kernels::KernelSet& kernels_;
   hardware::ThreadPool& pool_;
   kernels::ActivationFormat format_;
@@ -311,10 +311,9 @@ Result<RankMeasurement> MeasureRank(comm::Group& group, weights::WeightStore& we
   std::vector<int> experts(static_cast<size_t>(weights.Experts(id).size));
   std::iota(experts.begin(), experts.end(), 0);
   const auto leased = weights.LeaseExperts(id, experts);
-  Result<ExpertProducts> products = leased
-                                        ? ExpertProducts::Create(*layer, *(*leased)->moe, kernels,
-                                                                 pool, formats.activations, ledger)
-                                        : Result<ExpertProducts>(leased.error());
+  Result<ExpertProducts> products =
+      leased ? ExpertProducts::Create(*layer, **leased, kernels, pool, formats.activations, ledger)
+             : Result<ExpertProducts>(leased.error());
   Trial trial(group, pool);
   const Status mine = products ? trial.Prepare(ledger) : Status(products.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();

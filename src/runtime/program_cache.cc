@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "strategy/transition.h"
+
 namespace convene::runtime {
 namespace {
 
@@ -23,6 +26,22 @@ const Program& ProgramCache::Get(const ProgramKey& key) {
   if (programs_.size() == kMostPrograms) programs_.pop_back();
   programs_.push_front(Build(key));
   return *programs_.front();
+}
+
+const Program& ProgramCache::ChangeTo(strategy::Phase phase) {
+  std::unique_ptr<Program>& change = changes_[static_cast<size_t>(phase)];
+  if (change != nullptr) return *change;
+  CHECK(options_.decode_roles, "all phases have the same experts");
+  const bool to_decode = phase == strategy::Phase::kDecode;
+  const strategy::Roles& prefill = options_.step.roles;
+  const strategy::Roles& decode = *options_.decode_roles;
+  auto schedule = std::make_shared<const schedule::Schedule>(
+      strategy::BuildTransition(spec_, to_decode ? prefill : decode, to_decode ? decode : prefill,
+                                options_.step.bytes.weights));
+  change = std::make_unique<Program>(Program{.key = {.phase = phase},
+                                             .schedule = schedule,
+                                             .lanes = RankProgram(*schedule, options_.rank)});
+  return *change;
 }
 
 std::unique_ptr<Program> ProgramCache::Build(const ProgramKey& key) const {

@@ -2,6 +2,7 @@
 // of them.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -48,12 +49,16 @@ class ProgramCache {
   // Valid until kMostPrograms others have been asked for.
   const Program& Get(const ProgramKey& key);
 
+  // What moves the experts to the division of a phase; no step. There are decode_roles (CHECKed).
+  const Program& ChangeTo(strategy::Phase phase);
+
  private:
   std::unique_ptr<Program> Build(const ProgramKey& key) const;
 
   const model::ModelSpec& spec_;
   Options options_;
-  std::deque<std::unique_ptr<Program>> programs_;  // that was used last: in front
+  std::deque<std::unique_ptr<Program>> programs_;    // that was used last: in front
+  std::array<std::unique_ptr<Program>, 2> changes_;  // by phase
 };
 
 }  // namespace convene::runtime

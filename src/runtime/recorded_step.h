@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "schedule/schedule.h"
 #include "schedule/timeline.h"
+#include "strategy/role.h"
 
 namespace convene::runtime {
 
@@ -24,6 +26,8 @@ struct RecordedStep {
   // By task: what it sent to other ranks, as the group counted it.
   std::vector<int64_t> sent_bytes = {};
   bool encoder = false;
+  // Set: no step, but the experts' move to their division in this phase.
+  std::optional<strategy::Phase> changes_to = {};
   int64_t num_tokens = 0;  // of all groups, as are the sequences
   int num_sequences = 0;
 };

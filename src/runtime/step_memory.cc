@@ -23,8 +23,9 @@ int MostOwnRows(int tokens, const strategy::Roles& roles) {
 }
 
 // (token, expert) pairs that the experts of a rank may get: all that there are.
-int MostSlots(const model::ModelSpec& spec, const TransformerOptions& options, int tokens) {
-  const strategy::Roles& roles = options.parallel.roles;
+int MostSlotsIn(strategy::Phase phase, const model::ModelSpec& spec,
+                const TransformerOptions& options, int tokens) {
+  const strategy::Roles& roles = options.parallel.RolesIn(phase);
   const auto rows = static_cast<int64_t>(
       tokens * roles.num_groups() * std::max(1.0, options.parallel.experiment.capacity_factor + 1));
   int64_t per_token = 1;
@@ -38,9 +39,15 @@ int MostSlots(const model::ModelSpec& spec, const TransformerOptions& options, i
   return static_cast<int>(std::max<int64_t>(tokens, rows * per_token));
 }
 
-// For the buffers of a layer with such experts.
-void WidenFor(const model::MoeSpec& moe, int64_t most_rows, device::ExpertRows::Options& rows) {
-  const int64_t share_experts = rows.roles.expert_split().MostExperts(moe.num_experts);
+int MostSlots(const model::ModelSpec& spec, const TransformerOptions& options, int tokens) {
+  return std::max(MostSlotsIn(strategy::Phase::kPrefill, spec, options, tokens),
+                  MostSlotsIn(strategy::Phase::kDecode, spec, options, tokens));
+}
+
+// For the buffers of a layer with such experts, divided so.
+void WidenFor(const model::MoeSpec& moe, const strategy::Roles& roles, int64_t most_rows,
+              device::ExpertRows::Options& rows) {
+  const int64_t share_experts = roles.expert_split().MostExperts(moe.num_experts);
   const auto capacity = static_cast<int64_t>(std::ceil(
       rows.capacity_factor * static_cast<double>(most_rows * moe.top_k) / moe.num_experts));
   const auto widen = [](int64_t& most, int64_t wanted) { most = std::max(most, wanted); };
@@ -61,7 +68,10 @@ device::ExpertRows::Options ExpertRowsOptions(const model::ModelSpec& spec,
                                    .capacity_factor = parallel.experiment.capacity_factor};
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
-      if (layer.moe) WidenFor(*layer.moe, most_rows, rows);
+      if (!layer.moe) continue;
+      for (const auto phase : {strategy::Phase::kPrefill, strategy::Phase::kDecode}) {
+        WidenFor(*layer.moe, parallel.RolesIn(phase), most_rows, rows);
+      }
     }
   }
   return rows;

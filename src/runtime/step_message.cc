@@ -51,8 +51,16 @@ class Reader {
 
 std::vector<std::byte> EndMessage() { return Writer(StepKind::kEnd).Take(); }
 
-std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step) {
+std::vector<std::byte> ChangePhaseMessage(strategy::Phase phase) {
+  Writer writer(StepKind::kChangePhase);
+  writer.Number(static_cast<int>(phase));
+  return writer.Take();
+}
+
+std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step,
+                                      strategy::Phase phase) {
   Writer writer(StepKind::kForward);
+  writer.Number(static_cast<int>(phase));
   writer.Number(static_cast<int>(step.size()));
   for (const device::SequenceStep& sequence : step) {
     writer.Number(sequence.group);
@@ -87,7 +95,12 @@ StepMessage ReadStepMessage(std::span<const std::byte> bytes) {
   Reader reader(message.numbers);
   message.kind = static_cast<StepKind>(reader.Number());
   if (message.kind == StepKind::kEnd) return message;
-  if (message.kind == StepKind::kEncode) message.with_states = reader.Number() != 0;
+  if (message.kind == StepKind::kEncode) {
+    message.with_states = reader.Number() != 0;
+  } else {
+    message.phase = static_cast<strategy::Phase>(reader.Number());
+  }
+  if (message.kind == StepKind::kChangePhase) return message;
   const int count = reader.Number();
   for (int i = 0; i < count; ++i) {
     const int group = reader.Number();

@@ -28,8 +28,9 @@ TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
        .encoder_length = 44,
        .group = 3},
       {.tokens = std::span(kTokens).last(1), .blocks = {}}};
-  const StepMessage message = ReadStepMessage(ForwardMessage(step));
+  const StepMessage message = ReadStepMessage(ForwardMessage(step, strategy::Phase::kDecode));
   EXPECT_EQ(message.kind, StepKind::kForward);
+  EXPECT_EQ(message.phase, strategy::Phase::kDecode);
   EXPECT_THAT(message.inputs, IsEmpty());
   ASSERT_EQ(message.step.size(), 2);
   const device::SequenceStep& first = message.step[0];
@@ -65,24 +66,27 @@ TEST(StepMessage, TellsOtherRanksTheInputsOfAnEncoder) {
 
 TEST(StepMessage, StaysWhatItIsWhenMoved) {
   const std::vector<device::SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
-  StepMessage message = ReadStepMessage(ForwardMessage(step));
+  StepMessage message = ReadStepMessage(ForwardMessage(step, strategy::Phase::kPrefill));
   const StepMessage moved = std::move(message);
   EXPECT_THAT(moved.step[0].tokens, ElementsAreArray(kTokens));
 }
 
 TEST(StepMessage, MayBeOfNothingOrTheEnd) {
   EXPECT_EQ(ReadStepMessage(EndMessage()).kind, StepKind::kEnd);
-  const StepMessage nothing = ReadStepMessage(ForwardMessage({}));
+  const StepMessage nothing = ReadStepMessage(ForwardMessage({}, strategy::Phase::kPrefill));
   EXPECT_EQ(nothing.kind, StepKind::kForward);
   EXPECT_THAT(nothing.step, IsEmpty());
+  const StepMessage change = ReadStepMessage(ChangePhaseMessage(strategy::Phase::kDecode));
+  EXPECT_EQ(change.kind, StepKind::kChangePhase);
+  EXPECT_EQ(change.phase, strategy::Phase::kDecode);
 }
 
 TEST(StepMessageDeathTest, IsNotCutShort) {
   const std::vector<device::SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
-  const std::vector<std::byte> bytes = ForwardMessage(step);
+  const std::vector<std::byte> bytes = ForwardMessage(step, strategy::Phase::kPrefill);
   EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(8)), "ends early");
   // Its first list has three numbers.
-  EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(36)), "a list of 3 numbers");
+  EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(40)), "a list of 3 numbers");
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ const StepRunner::Operator& StepRunner::OperatorOf(schedule::TaskKind kind) {
     at(kGatherRows).start = &StepRunner::GatherRows;
     at(kHead).run = &StepRunner::RunHead;
     at(kCrossStore).run = &StepRunner::CrossStore;
+    at(kMoveExperts).start = &StepRunner::MoveExperts;
     return table;
   }();
   return operators[static_cast<size_t>(kind)];
@@ -113,6 +114,13 @@ Result<std::unique_ptr<StepRunner>> StepRunner::Create(weights::WeightStore& wei
                                     ledger);
   if (!stream) return stream.error();
   runner->stream_ = *std::move(stream);
+  if (parallel.decode_roles) {
+    auto mover = ExpertMover::Create(*weights.phased(),
+                                     {.prefill = parallel.roles, .decode = *parallel.decode_roles},
+                                     *parallel.group, device.host_threads(), ledger);
+    if (!mover) return mover.error();
+    runner->mover_ = *std::move(mover);
+  }
   for (const device::FrameShape& frame : shape.frames) {
     auto memory = device.CreateFrameMemory(spec, options.activations, frame, ledger);
     if (!memory) return memory.error();
@@ -168,6 +176,25 @@ void StepRunner::BeginEncode(std::span<const EncoderInput> inputs, const Program
   stream_->statistics().logits_rows = 0;
 }
 
+void StepRunner::BeginChange(const Program& program, strategy::Phase phase) {
+  moves_to_ = phase;
+  has_failed_.store(false);
+  follows_change_ = true;
+  schedule_ = program.schedule.get();
+  while (events_.size() < schedule_->tasks.size()) events_.push_back(device_.CreateEvent());
+  if (recorder_ != nullptr) recorder_->Begin();
+}
+
+Status StepRunner::EndChange() {
+  follows_change_ = false;
+  Status mine;
+  if (has_failed()) {
+    const std::lock_guard lock(fault_mutex_);
+    mine = fault_;
+  }
+  return comm::AgreeOnSuccess(*options_.parallel.group, mine);
+}
+
 void StepRunner::Begin(std::span<const SequenceStep> step, const Program& program, bool encoder) {
   const strategy::Pipeline& pipeline = program.key.pipeline;
   const strategy::Roles& roles = options_.parallel.roles;
@@ -182,7 +209,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
         pipeline.micro_batches, frames_.size());
   num_frames_ = pipeline.micro_batches;
   encodes_ = encoder;
-  has_failed_.store(false);
+  if (!std::exchange(follows_change_, false)) has_failed_.store(false);
   statuses_.assign(roles.num_ranks() > 1 ? static_cast<size_t>(roles.num_ranks()) : 0, 0);
   schedule_ = program.schedule.get();
   while (events_.size() < schedule_->tasks.size()) events_.push_back(device_.CreateEvent());
@@ -193,7 +220,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   for (int i = 0; i < num_frames_; ++i) {
     Frame& frame = *frames_[i];
     frame.Begin(CutStep(step, group, i, num_frames_), rows_before);
-    frame.expert_rows.UsePipeline(pipeline);
+    frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline);
     stream_->Begin(frame);
     rows_before += frame.own().count;
     statistics.logits_rows += std::ssize(frame.rows.wanted());
@@ -294,7 +321,10 @@ std::unique_ptr<comm::Exchange> StepRunner::StartReady(const Task& task) {
   const comm::Group& group = *options_.parallel.group;
   const uint64_t before = group.sent_bytes();
   std::unique_ptr<comm::Exchange> exchange = (this->*work.start)(task, FrameOf(task));
-  recorder_->SetSent(task, group.sent_bytes() - before);
+  // Of experts only the first round has been sent by now.
+  const bool moves = task.kind == schedule::TaskKind::kMoveExperts;
+  recorder_->SetSent(
+      task, moves ? mover_->SentBytes(task.layer, moves_to_) : group.sent_bytes() - before);
   return exchange;
 }
 
@@ -474,6 +504,10 @@ std::unique_ptr<comm::Exchange> StepRunner::GatherRows(const Task& task, Frame& 
   using enum device::TravellingRows;
   statuses_[rank_] = has_failed();
   return row_exchange_.StartGatherRows(frame, task.encoder ? kStates : kNormed, statuses_);
+}
+
+std::unique_ptr<comm::Exchange> StepRunner::MoveExperts(const Task& task, Frame&) {
+  return mover_->Start(task.layer, moves_to_);
 }
 
 void StepRunner::LookAtRows(const Task& task) {

@@ -16,6 +16,7 @@
 #include "device/frame.h"
 #include "runtime/executor.h"
 #include "runtime/expert_capacity.h"
+#include "runtime/expert_mover.h"
 #include "runtime/head.h"
 #include "runtime/program_cache.h"
 #include "runtime/row_exchange.h"
@@ -40,6 +41,12 @@ class StepRunner : public LaneWork {
   // The same of an encoder's inputs; `with_states`: rank 0 gets its output.
   void BeginEncode(std::span<const device::EncoderInput> inputs, const Program& program,
                    bool with_states, const StatesSink* sink);
+
+  // The next run is this program, which moves the experts to their division in `phase`. If a task
+  // of it fails, the step that begins next fails with it; all experts move all the same.
+  void BeginChange(const Program& program, strategy::Phase phase);
+  // *Collective*, where no step follows: as End.
+  Status EndChange();
 
   // Where a task has failed on this rank, those after it do nothing but what the rank's exchanges
   // need, which it goes on entering: with rows of its experts that are none, and others as they
@@ -146,6 +153,7 @@ class StepRunner : public LaneWork {
   std::unique_ptr<comm::Exchange> NormSums(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> ScatterSums(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> GatherRows(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> MoveExperts(const Task& task, Frame& frame);
 
   weights::WeightStore& weights_;
   device::Device& device_;
@@ -157,6 +165,7 @@ class StepRunner : public LaneWork {
   std::unique_ptr<device::Stream> stream_;
   RowExchange row_exchange_;
   Head head_;
+  std::unique_ptr<ExpertMover> mover_;  // null: the experts stay where they are
   ExpertCapacity expert_capacity_;
   std::vector<std::vector<int64_t>> expert_counts_;
   std::vector<std::unique_ptr<Frame>> frames_;
@@ -175,6 +184,8 @@ class StepRunner : public LaneWork {
 
   // Of what failed in the step in work.
   bool encodes_ = false;
+  bool follows_change_ = false;  // of the experts' division, which may have failed
+  strategy::Phase moves_to_ = strategy::Phase::kPrefill;
   std::atomic<bool> has_failed_{false};
   std::mutex fault_mutex_;
   Error fault_;                     // with fault_mutex_, if has_failed_

@@ -1,6 +1,7 @@
 #include "runtime/transformer.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -13,11 +14,13 @@
 #include "runtime/step_message.h"
 #include "runtime/step_recorder.h"
 #include "runtime/step_runner.h"
+#include "weights/phased_weights.h"
 
 namespace convene::runtime {
 
 using device::EncoderInput;
 using device::SequenceStep;
+using strategy::Phase;
 
 namespace {
 
@@ -58,7 +61,7 @@ struct Transformer::State {
                   .decode_roles = options.parallel.decode_roles,
                   .rank = options.parallel.rank(),
                   .all_ranks = options.parallel.record}),
-        last(&programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens))),
+        last(&programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens, Phase::kPrefill))),
         executor(options.parallel.pipeline.overlap,
                  {device.lane_cpus(), options.parallel.host_cpus}) {
     runner->WatchExchanges(executor);
@@ -75,6 +78,9 @@ struct Transformer::State {
   std::optional<StepRecorder> recorder;
   StepObserver observer;
   bool has_ended = false;
+  weights::PhasedWeights* phased = nullptr;       // where decode has experts of its own
+  std::array<bool, 2> in_memory = {true, false};  // by phase, whose experts are
+  PhaseChanges changes;
 
   const model::ModelSpec& spec() const { return runner->spec(); }
   bool leads() const {
@@ -84,8 +90,8 @@ struct Transformer::State {
     options.parallel.group->Broadcast(0, &message, "announcing a step");
   }
   // Of a step of so many tokens over all groups: as the plan has it, or in one piece.
-  ProgramKey KeyOf(bool encoder, int64_t num_tokens) const {
-    ProgramKey key{.encoder = encoder, .pipeline = options.parallel.pipeline};
+  ProgramKey KeyOf(bool encoder, int64_t num_tokens, Phase phase) const {
+    ProgramKey key{.encoder = encoder, .phase = phase, .pipeline = options.parallel.pipeline};
     if (num_tokens < options.parallel.pipeline_from_tokens) {
       key.pipeline.chunks = 1;
       key.pipeline.cuts.clear();
@@ -94,15 +100,58 @@ struct Transformer::State {
     if (encoder || num_tokens < FewestTokensToCut(options)) key.pipeline.micro_batches = 1;
     return key;
   }
-  Status Forward(std::span<const SequenceStep> step, const LogitsSink* sink) {
-    last = &programs.Get(KeyOf(/*encoder=*/false, CountTokens(step)));
+  // The phase of a step that says nothing else.
+  Phase PhaseOf(std::span<const SequenceStep> step) const {
+    const bool generates = std::ranges::all_of(step, [](const SequenceStep& sequence) {
+      return sequence.first_position >= sequence.prompt_length;
+    });
+    return generates && phased != nullptr ? Phase::kDecode : Phase::kPrefill;
+  }
+  // Whether experts were moved, so that EndChange or a step must follow.
+  bool ChangePhase(Phase phase) {
+    if (phased == nullptr || phased->phase() == phase) return false;
+    const Program& program = programs.ChangeTo(phase);
+    bool& is_there = in_memory[static_cast<size_t>(phase)];
+    const bool moves = !is_there && !program.schedule->tasks.empty();
+    if (moves) {
+      const uint64_t sent_before = options.parallel.group->sent_bytes();
+      runner->BeginChange(program, phase);
+      const Status done = executor.Run(program.lanes, *runner, /*beside=*/false);
+      CHECK(done.ok(), "the runner keeps what fails: {}", done.error().message);
+      ++changes.count;
+      changes.seconds += executor.timeline().seconds();
+      changes.sent_bytes +=
+          static_cast<int64_t>(options.parallel.group->sent_bytes() - sent_before);
+      RecordChange(program);
+      in_memory.fill(phased->keeps_both());
+    }
+    is_there = true;
+    phased->Use(phase);
+    return moves;
+  }
+  Status ChangePhaseAlone(Phase phase) {
+    return ChangePhase(phase) ? runner->EndChange() : Status();
+  }
+  void RecordChange(const Program& program) {
+    if (!recorder) return;
+    RecordedStep recorded = recorder->Gather({.schedule = program.schedule,
+                                              .timeline = &executor.timeline(),
+                                              .start = executor.start(),
+                                              .expert_counts = &runner->expert_counts()});
+    if (!observer || options.parallel.rank() != 0) return;
+    recorded.changes_to = program.key.phase;
+    observer(recorded);
+  }
+  Status Forward(std::span<const SequenceStep> step, const LogitsSink* sink, Phase phase) {
+    ChangePhase(phase);
+    last = &programs.Get(KeyOf(/*encoder=*/false, CountTokens(step), phase));
     runner->BeginForward(step, *last, sink);
     const Status done = Run();
     Record(step);
     return done;
   }
   Status Encode(std::span<const EncoderInput> inputs, bool with_states, const StatesSink* sink) {
-    last = &programs.Get(KeyOf(/*encoder=*/true, CountTokens(inputs)));
+    last = &programs.Get(KeyOf(/*encoder=*/true, CountTokens(inputs), Phase::kPrefill));
     runner->BeginEncode(inputs, *last, with_states, sink);
     const Status done = Run();
     Record(inputs);
@@ -151,17 +200,12 @@ std::vector<model::LayerSpec> AllLayers(const model::ModelSpec& spec) {
 }
 
 // What ranks add up of one row (device/expert_rows.h), and what cannot be divided among them.
-Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& options) {
-  const strategy::Roles& roles = options.parallel.roles;
+Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& options, Phase phase) {
+  const strategy::Roles& roles = options.parallel.RolesIn(phase);
   if (!roles.are_whole()) {
     return Error{
         "ranks with attention alone or experts alone (disaggregated experts) can be simulated but "
         "not be executed yet: give each rank a part of both"};
-  }
-  if (options.parallel.decode_roles.value_or(roles) != roles) {
-    return Error{
-        "ranks whose roles in decode differ from those in prefill can be simulated but not be "
-        "executed yet: give both phases the same"};
   }
   if (roles.attention_parts() > kernels::kMaxTopK) {
     return Error{
@@ -189,13 +233,36 @@ Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& option
   return {};
 }
 
+// Whether all ranks have the same attention in both.
+bool HaveSameAttention(const strategy::Roles& a, const strategy::Roles& b) {
+  if (a.num_ranks() != b.num_ranks()) return false;
+  for (int rank = 0; rank < a.num_ranks(); ++rank) {
+    if (a.of(rank).attention != b.of(rank).attention) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::Device& device,
-                                        const TransformerOptions& options, memory::Ledger& ledger) {
+                                        const TransformerOptions& asked_options,
+                                        memory::Ledger& ledger) {
+  TransformerOptions options = asked_options;
+  std::optional<strategy::Roles>& decode = options.parallel.decode_roles;
+  if (decode == options.parallel.roles) decode.reset();
   const Status supported = device.Supports(weights.spec(), options.activations);
   if (!supported) return supported.error();
-  if (const Status fits = CheckRoles(weights.spec(), options); !fits) return fits.error();
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    const Status fits = CheckRoles(weights.spec(), options, phase);
+    if (!fits) return fits.error();
+  }
+  if (decode && !HaveSameAttention(options.parallel.roles, *decode)) {
+    return Error{
+        "ranks whose attention in decode differs from that in prefill cannot be executed, since "
+        "the "
+        "KV cache stays where it is: let decode divide the experts alone otherwise"};
+  }
+  CHECK(!decode || weights.phased() != nullptr, "these weights are of one phase");
   for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
     if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
       return Error{
@@ -207,6 +274,7 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::D
   Result<std::unique_ptr<StepRunner>> runner = StepRunner::Create(weights, device, options, ledger);
   if (!runner) return runner.error();
   auto state = std::make_unique<State>(*std::move(runner), weights, device, options);
+  if (decode) state->phased = weights.phased();
   if (options.parallel.roles.num_ranks() > 1) {
     if (const Status started = state->executor.StartBackground(); !started) return started.error();
   }
@@ -250,13 +318,24 @@ int Transformer::SharingLimit(int prompt_length) const {
     const bool expands = parallel.roles.of(parallel.rank()).attention->Expands(prompt_length);
     limit = std::min(limit, expands ? prompt_length : 0);
   }
+  // Positions of generated tokens have passed other slices of the experts than those of prompts.
+  if (state_->phased != nullptr) limit = std::min(limit, prompt_length);
   return limit;
 }
 
-Status Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& sink) {
-  if (state_->leads()) state_->Tell(ForwardMessage(step));
-  return state_->Forward(step, &sink);
+Status Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& sink,
+                            std::optional<Phase> phase) {
+  const Phase whose = phase ? *phase : state_->PhaseOf(step);
+  if (state_->leads()) state_->Tell(ForwardMessage(step, whose));
+  return state_->Forward(step, &sink, whose);
 }
+
+Status Transformer::ChangePhase(Phase phase) {
+  if (state_->leads()) state_->Tell(ChangePhaseMessage(phase));
+  return state_->ChangePhaseAlone(phase);
+}
+
+const PhaseChanges& Transformer::phase_changes() const { return state_->changes; }
 
 Status Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSink& sink) {
   const bool with_states = static_cast<bool>(sink);
@@ -295,7 +374,10 @@ bool Transformer::FollowStep() {
       return false;
     case StepKind::kForward:
       // What failed is rank 0's to tell.
-      (void)state_->Forward(message.step, nullptr);
+      (void)state_->Forward(message.step, nullptr, message.phase);
+      break;
+    case StepKind::kChangePhase:
+      (void)state_->ChangePhaseAlone(message.phase);
       break;
     case StepKind::kEncode:
       (void)state_->Encode(message.inputs, message.with_states, nullptr);

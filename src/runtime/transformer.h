@@ -32,6 +32,14 @@ struct TaskAt {
   std::string task;  // its name (schedule/schedule.h)
 };
 
+// How often experts were moved to their division in another phase, how long that took, and what
+// this rank sent.
+struct PhaseChanges {
+  int64_t count = 0;
+  double seconds = 0;
+  int64_t sent_bytes = 0;
+};
+
 class Transformer {
  public:
   // For the memory plan: what steps work in on such a device.
@@ -63,7 +71,17 @@ class Transformer {
   // vocabulary's size and the tokens of all sequences at most max_step_tokens in each group
   // (CHECKed). A sequence's logits are bitwise independent of the other sequences, of how its
   // tokens were cut into steps, and of the number of threads (docs/decisions/0001-numerics.md).
-  Status Forward(std::span<const device::SequenceStep> step, const LogitsSink& sink);
+  //
+  // Where decode has experts of its own, `phase` says whose the step has; unset: those of decode
+  // where it has generated tokens alone. If they are divided otherwise now, they are moved before
+  // the step, and an error in that is the step's.
+  Status Forward(std::span<const device::SequenceStep> step, const LogitsSink& sink,
+                 std::optional<strategy::Phase> phase = {});
+
+  // Divides the experts as in `phase`, ahead of a step (*collective*, as Forward).
+  Status ChangePhase(strategy::Phase phase);
+  // Since the beginning, on this rank.
+  const PhaseChanges& phase_changes() const;
 
   // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and
   // keeps what the decoder needs of them in their blocks. `sink` may be empty. Error: as Forward.

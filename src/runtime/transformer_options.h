@@ -18,7 +18,8 @@ namespace convene::runtime {
 // How ranks share the work (strategy/), and what this one's part is.
 struct ParallelOptions {
   strategy::Roles roles = {};
-  // Of steps of generated tokens alone, where experts are divided otherwise in these.
+  // Of steps of generated tokens alone, where experts are divided otherwise in these; the weights
+  // are then weights::PhasedWeights.
   std::optional<strategy::Roles> decode_roles = {};
   strategy::Pipeline pipeline = {};
   // Steps of fewer tokens, over all groups, are not cut into chunks: what a chunk costs by itself
@@ -42,6 +43,9 @@ struct ParallelOptions {
   void ExpandFrom(int tokens) {
     roles = roles.ExpandingFrom(tokens);
     if (decode_roles) decode_roles = decode_roles->ExpandingFrom(tokens);
+  }
+  const strategy::Roles& RolesIn(strategy::Phase phase) const {
+    return phase == strategy::Phase::kDecode && decode_roles ? *decode_roles : roles;
   }
   int rank() const { return group != nullptr ? group->rank() : 0; }
   const model::ModelSpec& WholeOf(const model::ModelSpec& share) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "strategy/work.h"
@@ -32,32 +33,30 @@ schedule::Schedule BuildTransition(const model::ModelSpec& spec, const Roles& fr
   CHECK(to.num_ranks() == num_ranks, "{} ranks become {}", num_ranks, to.num_ranks());
   schedule::Schedule moves{.num_ranks = num_ranks};
   int num_collectives = 0;
-  const auto add_layer = [&](const model::MoeSpec& moe, int layer, bool encoder) {
-    const size_t num_before = moves.tasks.size();
+  const auto add_layer = [&](const model::MoeSpec& moe, int layer) {
     const double expert_bytes = ExpertElements(spec, moe) * bytes;
+    std::vector<schedule::Work> works(static_cast<size_t>(num_ranks));
+    bool moves_something = false;
     for (int rank = 0; rank < num_ranks; ++rank) {
-      schedule::Work work;
-      bool receives = false;
       for (int other = 0; other < num_ranks; ++other) {
         const double sent = Moved(from, rank, to, other, moe.num_experts);
-        if (sent > 0) work.link_bytes.push_back({sent * expert_bytes, {.to = other}});
-        receives = receives || Moved(from, other, to, rank, moe.num_experts) > 0;
+        if (sent > 0) works[rank].link_bytes.push_back({sent * expert_bytes, {.to = other}});
       }
-      if (work.link_bytes.empty() && !receives) continue;
+      moves_something = moves_something || !works[rank].link_bytes.empty();
+    }
+    if (!moves_something) return;
+    for (int rank = 0; rank < num_ranks; ++rank) {
       moves.tasks.push_back({.kind = schedule::TaskKind::kMoveExperts,
                              .lane = {rank, schedule::LaneKind::kSend},
                              .layer = layer,
-                             .encoder = encoder,
                              .collective = num_collectives,
-                             .work = std::move(work)});
+                             .work = std::move(works[rank])});
     }
-    if (moves.tasks.size() > num_before) ++num_collectives;
+    ++num_collectives;
   };
-  for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
-    for (int layer = 0; layer < std::ssize(*stack); ++layer) {
-      const std::optional<model::MoeSpec>& moe = (*stack)[layer].moe;
-      if (moe) add_layer(*moe, layer, stack == &spec.encoder_layers);
-    }
+  for (int layer = 0; layer < spec.num_layers(); ++layer) {
+    const std::optional<model::MoeSpec>& moe = spec.layers[layer].moe;
+    if (moe) add_layer(*moe, layer);
   }
   const Status valid = Validate(moves);
   CHECK(valid.ok(), "{}", valid.error().message);

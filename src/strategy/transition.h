@@ -8,10 +8,10 @@
 
 namespace convene::strategy {
 
-// A kMoveExperts for each layer of which something moves, on the send lanes of the ranks that send
-// or receive: each gets those of its experts (or slices of them) of `to` that it has not in `from`,
-// from the one rank that has them there. `bytes`: of an element of weights. Both have as many
-// ranks, whose attention stays.
+// A kMoveExperts for each layer of the decoder of which something moves, on the send lanes of all
+// ranks: each gets those of its experts (or slices of them) of `to` that it has not in `from`, from
+// the one rank that has them there. An encoder works in prefill alone, so its experts stay.
+// `bytes`: of an element of weights. Both have as many ranks, whose attention stays.
 schedule::Schedule BuildTransition(const model::ModelSpec& spec, const Roles& from, const Roles& to,
                                    double bytes);
 

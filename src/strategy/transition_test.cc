@@ -95,17 +95,25 @@ TEST(Transition, OfRolesThatStayIsNothing) {
   }
 }
 
-TEST(Transition, LeavesOutLayersAndRanksThatStay) {
+TEST(Transition, LeavesOutLayersThatStay) {
   // Of three experts each rank has one before and after; of eight the seventh changes its rank.
   const auto moved = BuildTransition(SpecOf({3, 8}), Layout{1, 3, 3, 1, {4, 3, 1}},
                                      Layout{1, 3, 3, 1, {4, 2, 2}}, 2);
-  ASSERT_EQ(moved.tasks.size(), 2);
-  EXPECT_EQ(moved.tasks[0].layer, 2);
-  EXPECT_EQ(moved.tasks[0].lane.rank, 1);
-  EXPECT_EQ(moved.tasks[1].lane.rank, 2);
-  ASSERT_EQ(moved.tasks[0].work.link_bytes.size(), 1);
-  EXPECT_EQ(moved.tasks[0].work.link_bytes[0].factor, kExpertBytes);
-  EXPECT_TRUE(moved.tasks[1].work.link_bytes.empty());
+  ASSERT_EQ(moved.tasks.size(), 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(moved.tasks[rank].layer, 2);
+    EXPECT_EQ(moved.tasks[rank].lane.rank, rank);
+  }
+  ASSERT_EQ(moved.tasks[1].work.link_bytes.size(), 1);
+  EXPECT_EQ(moved.tasks[1].work.link_bytes[0].factor, kExpertBytes);
+  EXPECT_TRUE(moved.tasks[0].work.link_bytes.empty());
+  EXPECT_TRUE(moved.tasks[2].work.link_bytes.empty());
+}
+
+TEST(Transition, LeavesAnEncoderAsItIs) {
+  model::ModelSpec spec = SpecOf({8});
+  std::swap(spec.encoder_layers, spec.layers);
+  EXPECT_TRUE(BuildTransition(spec, Layout{1, 2, 2, 1}, Layout{1, 2, 1, 2}, 2).tasks.empty());
 }
 
 }  // namespace

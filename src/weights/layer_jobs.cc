@@ -153,6 +153,14 @@ void CrossJobs(const Reading& reading, const model::AttentionSpec& attention, in
                    heads.query.first * attention.value_dim);
 }
 
+void ExpertBiases(const StoredTensors& tensors, const Share& share, Part slice, int layer,
+                  int expert, FfnWeights* ffn) {
+  using enum TensorRole;
+  ffn->up_bias = GateAndUpBias(Cut(tensors.Vector(kExpertGateBias, layer, expert), slice),
+                               Cut(tensors.Vector(kExpertUpBias, layer, expert), slice));
+  ffn->down_bias = InFirst(share.expert_slice, tensors.Vector(kExpertDownBias, layer, expert));
+}
+
 void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeWeights* moe) {
   using enum TensorRole;
   const auto& [tensors, share, formats, jobs] = reading;
@@ -168,9 +176,7 @@ void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeW
     FfnWeights& ffn = moe->experts[local];
     const int expert = moe->first_expert + local;
     jobs.Ffn(ffn, layer, expert, {kExpertGate, kExpertUp, kExpertDown}, slice);
-    ffn.up_bias = GateAndUpBias(Cut(tensors.Vector(kExpertGateBias, layer, expert), slice),
-                                Cut(tensors.Vector(kExpertUpBias, layer, expert), slice));
-    ffn.down_bias = InFirst(share.expert_slice, tensors.Vector(kExpertDownBias, layer, expert));
+    ExpertBiases(tensors, share, slice, layer, expert, &ffn);
   }
   if (moe->shared) {
     jobs.Ffn(*moe->shared, layer, -1, {kSharedGate, kSharedUp, kSharedDown},
@@ -234,6 +240,20 @@ void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, co
   }
   for (int layer = 0; layer < whole.num_layers(); ++layer) {
     LayerJobs(reading, whole.layers[layer], layer, &weights->layers[layer]);
+  }
+}
+
+void ReadDecodeBiases(const StoredTensors& tensors, const model::ModelSpec& whole,
+                      const Share& share, ModelWeights* weights) {
+  const Share decode = InDecode(share);
+  for (int layer = 0; layer < whole.num_layers(); ++layer) {
+    if (!whole.layers[layer].moe) continue;
+    MoeWeights& moe = *weights->layers[layer].moe;
+    const Part slice = SliceOf(*whole.layers[layer].moe, decode, weights->formats);
+    for (int local = 0; local < std::ssize(moe.decode_experts); ++local) {
+      ExpertBiases(tensors, decode, slice, layer, moe.first_decode_expert + local,
+                   &moe.decode_experts[local]);
+    }
   }
 }
 

@@ -106,9 +106,9 @@ Status PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
 }  // namespace
 
 uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
-                         const Share& share) {
+                         const Share& share, const ExpertRooms& rooms) {
   ModelWeights unplaced;
-  return LayOut(spec, formats, nullptr, &unplaced, share);
+  return LayOut(spec, formats, nullptr, &unplaced, share, rooms);
 }
 
 uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
@@ -148,15 +148,19 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const MatrixEdit& edit, std::vector<NamedDigest>* compared) {
   const Result<model::ModelSpec> spec = LocalSpec(checkpoint.spec(), share, formats);
   if (!spec) return spec.error();
+  const Result<model::ModelSpec> widest = WidestSpec(checkpoint.spec(), share, formats);
+  if (!widest) return widest.error();
   ModelWeights weights;
-  const uint64_t size_bytes = PackedSizeBytes(*spec, formats, share);
+  const ExpertRooms rooms = RoomsOf(checkpoint.spec(), formats, share);
+  const uint64_t size_bytes = PackedSizeBytes(*spec, formats, share, rooms);
   Result<memory::Reservation> storage = ledger.Allocate(memory::Use::kWeights, size_bytes);
   if (!storage) return storage.error();
   weights.storage = std::move(*storage);
   weights.bytes = weights.storage.bytes();
   const Result<int> placed = hardware::PlaceMemory(weights.storage.bytes(), pool.cpus(), numa);
   if (!placed) return placed.error();
-  LayOut(*spec, formats, weights.storage.data(), &weights, share);
+  LayOut(*spec, formats, weights.storage.data(), &weights, share, rooms);
+  weights.spec = *widest;
 
   if (const Status finite = CheckVectors(checkpoint); !finite) return finite.error();
   const StoredTensors tensors(checkpoint, /*encoder=*/false);
@@ -191,6 +195,10 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
       done_bytes += job.source_bytes();
     }
     if (progress) progress(done_bytes, total_bytes);
+  }
+  if (share.decode) {
+    LayOutDecode(checkpoint.spec(), share, &weights);
+    ReadDecodeBiases(tensors, checkpoint.spec(), share, &weights);
   }
   if (comparison) *compared = comparison->Finish(pool);
   if (const Status unchanged = checkpoint.CheckUnchanged(); !unchanged) return unchanged.error();

@@ -17,9 +17,9 @@
 namespace convene::weights {
 
 // Bytes that LoadWeights, or MapWeights, will reserve for this model in these formats, of a rank
-// that holds `share` of it. `spec` is LocalSpec of the share.
+// that holds `share` of it. `spec` is LocalSpec of the share, `rooms` are its RoomsOf.
 uint64_t PackedSizeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
-                         const Share& share = {});
+                         const Share& share = {}, const ExpertRooms& rooms = {});
 
 // Bytes of weights that a decode step of one sequence reads there: of each layer the attention,
 // router, dense or shared feed-forward and top_k experts, and the head. Of the experts of a share
@@ -30,7 +30,8 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
 // Reads what `share` is of the checkpoint, no other rows of its matrices. Packs with all threads of
 // `pool`; source pages are dropped behind the packing, so that the peak stays near PackedSizeBytes.
 // `edit`, where given, sees every matrix first, whole ones. `compared`, where given, gets the
-// digests of what other ranks read, too (compared_bytes.h). The weights are reserved in `ledger`,
+// digests of what other ranks read, too (compared_bytes.h). Of experts that change their division
+// those of prefill are loaded, and the biases of both. The weights are reserved in `ledger`,
 // and the copies that are edited meanwhile. Errors: those of LocalSpec; memory that cannot be had;
 // weights that are NaN or infinite (names the tensor); files that were written to meanwhile.
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,

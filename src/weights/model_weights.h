@@ -30,6 +30,10 @@ struct MoeWeights {
   std::vector<float> correction_bias;  // (num_experts) or empty
   std::vector<FfnWeights> experts;     // first_expert and following ones: all, or a rank's share
   int first_expert = 0;
+  // The experts as the rank has them in decode, where that is another part of them; none otherwise.
+  // Of the two only those have data that lie in memory (phased_weights.h).
+  std::vector<FfnWeights> decode_experts = {};
+  int first_decode_expert = 0;
   std::optional<FfnWeights> shared;
 };
 
@@ -103,6 +107,14 @@ struct EncoderWeights {
   std::vector<float> final_norm;  // (hidden)
 };
 
+// Where the experts of a layer change their division between two phases, they lie in a room that is
+// large enough for either; besides the rooms of all layers there are some that are free.
+struct ExpertRooms {
+  uint64_t room_bytes = 0;  // 0: experts stay as they are
+  int num_free = 0;
+  const std::byte* free = nullptr;  // one behind the other
+};
+
 struct ModelWeights {
   model::ModelSpec spec;  // as the rank sees it (share.h)
   WeightFormats formats;
@@ -112,6 +124,7 @@ struct ModelWeights {
   std::vector<float> relative_bias;  // of the decoder: (num_buckets, num_heads) or empty
   std::vector<float> final_norm;     // (hidden)
   std::vector<LayerWeights> layers;  // of the decoder
+  ExpertRooms rooms;
   // What the packed matrices point into is one of these.
   memory::Reservation storage;  // of mapped weights without memory: what is read of the file
   std::optional<checkpoint::MappedFile> mapped;

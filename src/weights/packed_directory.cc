@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "checkpoint/output_directory.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
+#include "kernels/pack.h"
 #include "weights/finite_weights.h"
 #include "weights/load_weights.h"
 #include "weights/named_weights.h"
@@ -110,6 +112,43 @@ Status WriteWeights(const ModelWeights& weights, const std::string& path,
   }
   if (Status written = write(std::as_bytes(std::span(checksums))); !written) return written;
   return file->Finish();
+}
+
+// Columns `slice` of an expert's up_bias, which is in the order of packed rows.
+std::vector<float> SliceOfUpBias(const std::vector<float>& whole, const model::MoeSpec& moe,
+                                 strategy::Part slice) {
+  if (whole.empty()) return {};
+  if (!moe.activation.gated()) {
+    return {whole.begin() + slice.first, whole.begin() + slice.first + slice.size};
+  }
+  std::vector<float> bias(static_cast<size_t>(kernels::GateUpRows(slice.size)));
+  std::map<std::pair<bool, int>, float> values;
+  for (int row = 0; row < std::ssize(whole); ++row) {
+    const kernels::GateUpRow at = kernels::GateUpRowAt(moe.intermediate_size, row);
+    values[{at.is_up, at.row}] = whole[static_cast<size_t>(row)];
+  }
+  for (int row = 0; row < std::ssize(bias); ++row) {
+    const kernels::GateUpRow at = kernels::GateUpRowAt(slice.size, row);
+    if (at.row < slice.size) bias[row] = values.at({at.is_up, slice.first + at.row});
+  }
+  return bias;
+}
+
+// Of whole weights, which still have all experts, what the share has in decode, but for its data.
+void SetDecodeExperts(const Share& share, ModelWeights& weights) {
+  const Share decode = InDecode(share);
+  LayOutDecode(weights.spec, share, &weights);
+  for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
+    if (!weights.layers[layer].moe) continue;
+    const model::MoeSpec& spec = *weights.spec.layers[layer].moe;
+    MoeWeights& moe = *weights.layers[layer].moe;
+    const strategy::Part slice = SliceOf(spec, decode, weights.formats);
+    for (size_t i = 0; i < moe.decode_experts.size(); ++i) {
+      const FfnWeights& whole = moe.experts[static_cast<size_t>(moe.first_decode_expert) + i];
+      moe.decode_experts[i].up_bias = SliceOfUpBias(whole.up_bias, spec, slice);
+      if (decode.expert_slice == 0) moe.decode_experts[i].down_bias = whole.down_bias;
+    }
+  }
 }
 
 // Of whole weights only the experts of a share, and its head.
@@ -268,8 +307,13 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   const Result<model::ModelSpec> spec =
       LocalSpec(directory.configuration.spec, share, directory.formats);
   if (!spec) return spec.error();
-  Result<memory::Reservation> reserved =
-      ledger.Reserve(memory::Use::kWeights, PackedSizeBytes(*spec, directory.formats, share));
+  if (const auto widest = WidestSpec(directory.configuration.spec, share, directory.formats);
+      !widest) {
+    return widest.error();
+  }
+  const ExpertRooms rooms = RoomsOf(directory.configuration.spec, directory.formats, share);
+  Result<memory::Reservation> reserved = ledger.Reserve(
+      memory::Use::kWeights, PackedSizeBytes(*spec, directory.formats, share, rooms));
   if (!reserved) return reserved.error();
   ModelWeights weights;
   weights.storage = *std::move(reserved);
@@ -284,7 +328,9 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
     next += named.size * sizeof(float);
   }
   if (const Status finite = CheckVectors(weights); !finite) return finite.error();
+  if (share.decode) SetDecodeExperts(share, weights);
   KeepShare(share, weights);
+  weights.rooms = rooms;
   return weights;
 }
 

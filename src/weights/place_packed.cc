@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -103,16 +104,66 @@ Status ReadAll(std::span<const Bytes> requests, hardware::ThreadPool& pool,
   return {};
 }
 
-// Reads the runs of a mapped file one behind the other into `target`.
+// A part of a mapped file, and where its copy lies.
+struct Run {
+  Bytes source;
+  std::byte* target = nullptr;
+};
+
+// Where in a copy each matrix lies: one behind the other in their order, but for the rooms of
+// experts, which are as large as they are.
+struct Places {
+  std::vector<uint64_t> offsets;
+  uint64_t end = 0;  // of all that is copied
+};
+Places PlacesOf(const ModelWeights& weights) {
+  std::set<const kernels::PackedMatrix*> first_of_room;
+  std::set<const kernels::PackedMatrix*> last_of_room;
+  for (const LayerWeights& layer : weights.layers) {
+    if (!layer.moe || weights.rooms.room_bytes == 0) continue;
+    first_of_room.insert(&layer.moe->experts.front().up);
+    last_of_room.insert(&layer.moe->experts.back().down);
+  }
+  Places places;
+  uint64_t room = 0;
+  for (const NamedMatrix& named : Matrices(weights)) {
+    if (first_of_room.contains(named.matrix)) room = places.end;
+    places.offsets.push_back(places.end);
+    places.end += named.matrix->size_bytes();
+    if (last_of_room.contains(named.matrix)) places.end = room + weights.rooms.room_bytes;
+  }
+  return places;
+}
+
+// Those of all matrices; what is one behind the other in both is one run.
+std::vector<Run> RunsTo(std::byte* copy, const Places& places, const ModelWeights& mapped) {
+  const std::vector<NamedMatrix> from = Matrices(mapped);
+  std::vector<Run> runs;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Bytes source(from[i].matrix->data, from[i].matrix->size_bytes());
+    std::byte* target = copy + places.offsets[i];
+    if (!runs.empty() && runs.back().source.data() + runs.back().source.size() == source.data() &&
+        runs.back().target + runs.back().source.size() == target) {
+      runs.back().source =
+          Bytes(runs.back().source.data(), runs.back().source.size() + source.size());
+    } else {
+      runs.push_back({source, target});
+    }
+  }
+  return runs;
+}
+
+// Reads runs of a mapped file to where their copies lie.
 Status ReadRuns(const checkpoint::MappedFile& file, const checkpoint::FileReader& reader,
-                std::span<const Bytes> runs, std::span<std::byte> target,
-                hardware::ThreadPool& pool, memory::Ledger& ledger, const LoadProgress& progress) {
-  const std::vector<Bytes> requests = Requests(runs);
-  std::vector<uint64_t> target_offsets;
-  uint64_t next_offset = 0;
-  for (const Bytes& request : requests) {
-    target_offsets.push_back(next_offset);
-    next_offset += request.size();
+                std::span<const Run> runs, hardware::ThreadPool& pool, memory::Ledger& ledger,
+                const LoadProgress& progress) {
+  std::vector<Bytes> requests;
+  std::vector<std::byte*> targets;
+  for (const Run& run : runs) {
+    for (const Bytes& request : Requests({&run.source, 1})) {
+      requests.push_back(request);
+      targets.push_back(run.target + (request.data() - run.source.data()));
+    }
   }
   constexpr uint64_t kStagingBytes = kRequestBytes + checkpoint::FileReader::kStagingBytes;
   const Result<memory::Reservation> staging =
@@ -120,7 +171,7 @@ Status ReadRuns(const checkpoint::MappedFile& file, const checkpoint::FileReader
   return ReadAll(requests, pool, progress, [&](size_t index, int thread_idx) {
     const Bytes request = requests[index];
     const auto offset = static_cast<uint64_t>(request.data() - file.bytes().data());
-    const std::span<std::byte> place = target.subspan(target_offsets[index], request.size());
+    const std::span<std::byte> place(targets[index], request.size());
     const bool is_cached = checkpoint::CachedBytes(request) >= request.size() / 2;
     if (is_cached || !staging) return reader.ReadAt(offset, place);
     return reader.ReadPastCache(
@@ -189,25 +240,28 @@ Result<uint64_t> PopulateInHugePages(const checkpoint::MappedFile& file,
 
 Status CopyToMemory(ModelWeights& mapped, hardware::NumaPolicy numa, hardware::ThreadPool& pool,
                     memory::Ledger& ledger, const LoadProgress& progress) {
-  const std::vector<Bytes> runs = MappedRuns(mapped);
-  Result<memory::Reservation> storage = ledger.Allocate(memory::Use::kWeights, SizeOf(runs));
+  const Places places = PlacesOf(mapped);
+  const uint64_t free_bytes =
+      mapped.rooms.room_bytes * static_cast<uint64_t>(mapped.rooms.num_free);
+  Result<memory::Reservation> storage =
+      ledger.Allocate(memory::Use::kWeights, places.end + free_bytes);
   if (!storage) return storage.error();
   const Result<int> placed = hardware::PlaceMemory(storage->bytes(), pool.cpus(), numa);
   if (!placed) return placed.error();
   const Result<checkpoint::FileReader> reader = checkpoint::FileReader::Open(*mapped.mapped);
   if (!reader) return reader.error();
 
-  const Status read =
-      ReadRuns(*mapped.mapped, *reader, runs, storage->bytes(), pool, ledger, progress);
+  const std::vector<Run> runs = RunsTo(storage->data(), places, mapped);
+  const Status read = ReadRuns(*mapped.mapped, *reader, runs, pool, ledger, progress);
   if (!read) return read;
   if (Status unchanged = mapped.mapped->CheckUnchanged(); !unchanged) return unchanged;
 
-  // The copy has the matrices one behind the other, in their order.
-  const std::byte* next = storage->data();
-  for (const NamedMatrix& named : Matrices(mapped)) {
-    const_cast<kernels::PackedMatrix*>(named.matrix)->data = next;
-    next += named.matrix->size_bytes();
+  const std::vector<NamedMatrix> matrices = Matrices(mapped);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const_cast<kernels::PackedMatrix*>(matrices[i].matrix)->data =
+        storage->data() + places.offsets[i];
   }
+  mapped.rooms.free = storage->data() + places.end;
   // Of two that are one matrix, the list has the first.
   if (mapped.head.rows > 0 && mapped.embedding_is_head()) mapped.embedding = mapped.head;
   if (mapped.encoder && mapped.spec.tied_embeddings) mapped.encoder->embedding = mapped.embedding;
@@ -228,6 +282,16 @@ Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa
     placement.elapsed_s = elapsed.count();
     return {std::move(weights), std::move(placement)};
   };
+  if (mapped.rooms.room_bytes > 0) {
+    mapped.storage = {};
+    if (const Status copied = CopyToMemory(mapped, numa, pool, ledger, progress); !copied) {
+      return copied.error();
+    }
+    placement.is_copied = true;
+    placement.reason = "experts move within it between prefill and decode";
+    placement.huge_bytes = std::min(hardware::HugePageBytes(mapped.bytes), placement.size_bytes);
+    return placed(std::move(mapped));
+  }
   const Result<uint64_t> huge_bytes = PopulateInHugePages(*mapped.mapped, runs, pool, progress);
   if (!huge_bytes) return huge_bytes.error();
   if (const Status unchanged = mapped.mapped->CheckUnchanged(); !unchanged) {

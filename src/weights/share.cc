@@ -109,6 +109,43 @@ Share ShareOf(const strategy::Roles& roles, int rank) {
           .with_head = role.has_head};
 }
 
+Share ShareOf(const strategy::Roles& roles, const strategy::Roles& decode_roles, bool beside,
+              int rank) {
+  Share share = ShareOf(roles, rank);
+  const Share decode = ShareOf(decode_roles, rank);
+  share.decode = {.share = decode.expert_share,
+                  .shares = decode.expert_shares,
+                  .slice = decode.expert_slice,
+                  .slices = decode.expert_slices,
+                  .beside = beside};
+  return share;
+}
+
+Share InDecode(const Share& share) {
+  Share decode = share;
+  decode.decode.reset();
+  if (!share.decode) return decode;
+  decode.expert_share = share.decode->share;
+  decode.expert_shares = share.decode->shares;
+  decode.expert_slice = share.decode->slice;
+  decode.expert_slices = share.decode->slices;
+  return decode;
+}
+
+Result<model::ModelSpec> WidestSpec(const model::ModelSpec& whole, const Share& share,
+                                    const WeightFormats& formats) {
+  Result<model::ModelSpec> widest = LocalSpec(whole, share, formats);
+  if (!widest || !share.decode) return widest;
+  const Result<model::ModelSpec> decode = LocalSpec(whole, InDecode(share), formats);
+  if (!decode) return decode.error().At("decode");
+  for (size_t layer = 0; layer < widest->layers.size(); ++layer) {
+    if (!widest->layers[layer].moe) continue;
+    int& size = widest->layers[layer].moe->intermediate_size;
+    size = std::max(size, decode->layers[layer].moe->intermediate_size);
+  }
+  return widest;
+}
+
 Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
                                    const WeightFormats& formats) {
   model::ModelSpec local = whole;

@@ -6,6 +6,8 @@
 // latents of latent attention. A bias of a sum over ranks is part 0's alone.
 #pragma once
 
+#include <optional>
+
 #include "base/result.h"
 #include "model/model_spec.h"
 #include "strategy/role.h"
@@ -23,11 +25,35 @@ struct Share {
   int expert_slices = 1;
   bool with_head = true;  // the matrix that makes logits
 
+  // Of the decoder's experts in steps of generated tokens alone, where it is another part
+  // (phased_weights.h). All above is of prefill.
+  struct DecodeExperts {
+    int share = 0;
+    strategy::ExpertSplit shares = {};
+    int slice = 0;
+    int slices = 1;
+    bool beside = false;  // those of prefill stay in memory meanwhile
+
+    bool operator==(const DecodeExperts&) const = default;
+  };
+  std::optional<DecodeExperts> decode = {};
+
   bool operator==(const Share&) const = default;
 };
 
 // Precondition: the rank has both attention and experts.
 Share ShareOf(const strategy::Roles& roles, int rank);
+// The same, of a rank that has other experts in decode.
+Share ShareOf(const strategy::Roles& roles, const strategy::Roles& decode_roles, bool beside,
+              int rank);
+
+// As it is in decode.
+Share InDecode(const Share& share);
+
+// LocalSpec of both phases; each MoeSpec has the wider of its two slices, for those who need room
+// for either.
+Result<model::ModelSpec> WidestSpec(const model::ModelSpec& whole, const Share& share,
+                                    const WeightFormats& formats);
 
 // The model as a rank sees it whose weights are `share`: of each attention its own heads
 // (HeadsOf), of each expert its slice (SliceOf); num_experts stays that of the router. `tensors`

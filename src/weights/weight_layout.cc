@@ -1,6 +1,9 @@
 #include "weights/weight_layout.h"
 
-#include "kernels/pack.h"
+#include <algorithm>
+
+#include "base/check.h"
+#include "weights/expert_parts.h"
 
 namespace convene::weights {
 namespace {
@@ -23,12 +26,18 @@ class Placer {
 
   FfnWeights PlaceFfn(WeightFormat format, const model::ActivationSpec& activation, int hidden,
                       int intermediate) {
-    FfnWeights ffn;
-    const int up_rows = activation.gated() ? kernels::GateUpRows(intermediate) : intermediate;
-    ffn.up = Place(format, up_rows, hidden);
-    ffn.down = Place(format, hidden, intermediate);
+    FfnWeights ffn = FfnOf({.matrices = format, .group = group_}, activation, hidden, intermediate);
+    used_bytes_ += PlaceFfnAt(base_ != nullptr ? base_ + used_bytes_ : nullptr, &ffn);
     return ffn;
   }
+
+  // From `begin` on at least so many.
+  void FillUp(uint64_t begin, uint64_t size_bytes) {
+    CHECK(used_bytes_ - begin <= size_bytes || size_bytes == 0, "{} bytes in a room of {}",
+          used_bytes_ - begin, size_bytes);
+    used_bytes_ = std::max(used_bytes_, begin + size_bytes);
+  }
+  const std::byte* here() const { return base_ != nullptr ? base_ + used_bytes_ : nullptr; }
 
  private:
   const std::byte* base_;
@@ -57,16 +66,18 @@ void PlaceLatent(const model::AttentionSpec& attention, WeightFormat format, int
 }
 
 MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, const Share& share,
-                    Placer* placer) {
+                    uint64_t room_bytes, Placer* placer) {
   MoeWeights weights;
   const strategy::Part experts = ExpertsOf(moe, share);
   weights.first_expert = experts.first;
   const int gate_rows = moe.shared_expert_gate ? 1 : 0;
   weights.router = placer->Place(WeightFormat::kF32, moe.num_experts + gate_rows, hidden);
+  const uint64_t begin = placer->used_bytes();
   for (int expert = 0; expert < experts.size; ++expert) {
     weights.experts.push_back(
         placer->PlaceFfn(format, moe.activation, hidden, moe.intermediate_size));
   }
+  placer->FillUp(begin, room_bytes);
   if (moe.shared_intermediate_size > 0) {
     weights.shared = placer->PlaceFfn(format, moe.activation, hidden, moe.shared_intermediate_size);
   }
@@ -74,7 +85,7 @@ MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, 
 }
 
 void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpec>& layers,
-                 WeightFormat format, const Share& share, Placer* placer,
+                 WeightFormat format, const Share& share, uint64_t room_bytes, Placer* placer,
                  std::vector<LayerWeights>* weights) {
   const int hidden = spec.hidden_size;
   for (const model::LayerSpec& layer : layers) {
@@ -95,7 +106,7 @@ void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpe
       cross_weights.output = placer->Place(format, hidden, cross.output_dim());
     }
     if (layer.moe) {
-      placed.moe = PlaceMoe(*layer.moe, format, hidden, share, placer);
+      placed.moe = PlaceMoe(*layer.moe, format, hidden, share, room_bytes, placer);
     } else {
       placed.dense =
           placer->PlaceFfn(format, layer.dense_activation, hidden, layer.dense_intermediate_size);
@@ -105,8 +116,30 @@ void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpe
 
 }  // namespace
 
+ExpertRooms RoomsOf(const model::ModelSpec& whole, const WeightFormats& formats,
+                    const Share& share) {
+  ExpertRooms rooms;
+  if (!share.decode) return rooms;
+  int num_changing = 0;
+  for (const model::LayerSpec& layer : whole.layers) {
+    if (!layer.moe) continue;
+    const ExpertPart parts[] = {ExpertPartOf(*layer.moe, share, formats),
+                                ExpertPartOf(*layer.moe, InDecode(share), formats)};
+    for (const ExpertPart& part : parts) {
+      const FfnWeights one =
+          FfnOf(formats, layer.moe->activation, whole.hidden_size, part.slice.size);
+      rooms.room_bytes =
+          std::max(rooms.room_bytes, SizeBytes(one) * static_cast<uint64_t>(part.experts.size));
+    }
+    num_changing += parts[0] == parts[1] ? 0 : 1;
+  }
+  if (num_changing == 0) return {};
+  rooms.num_free = share.decode->beside ? num_changing : 1;
+  return rooms;
+}
+
 uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, const std::byte* base,
-                ModelWeights* weights, const Share& share) {
+                ModelWeights* weights, const Share& share, const ExpertRooms& rooms) {
   Placer placer(base, formats.group);
   weights->spec = spec;
   weights->formats = formats;
@@ -125,10 +158,27 @@ uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, cons
     encoder.embedding = spec.tied_embeddings
                             ? weights->embedding
                             : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
-    PlaceLayers(spec, spec.encoder_layers, formats.matrices, share, &placer, &encoder.layers);
+    PlaceLayers(spec, spec.encoder_layers, formats.matrices, share, /*room_bytes=*/0, &placer,
+                &encoder.layers);
   }
-  PlaceLayers(spec, spec.layers, formats.matrices, share, &placer, &weights->layers);
-  return placer.used_bytes();
+  PlaceLayers(spec, spec.layers, formats.matrices, share, rooms.room_bytes, &placer,
+              &weights->layers);
+  weights->rooms = rooms;
+  weights->rooms.free = placer.here();
+  return placer.used_bytes() + rooms.room_bytes * static_cast<uint64_t>(rooms.num_free);
+}
+
+void LayOutDecode(const model::ModelSpec& whole, const Share& share, ModelWeights* weights) {
+  for (size_t layer = 0; layer < whole.layers.size(); ++layer) {
+    if (!whole.layers[layer].moe) continue;
+    const model::MoeSpec& spec = *whole.layers[layer].moe;
+    MoeWeights& moe = *weights->layers[layer].moe;
+    const ExpertPart part = ExpertPartOf(spec, InDecode(share), weights->formats);
+    moe.first_decode_expert = part.experts.first;
+    moe.decode_experts.assign(
+        static_cast<size_t>(part.experts.size),
+        FfnOf(weights->formats, spec.activation, whole.hidden_size, part.slice.size));
+  }
 }
 
 }  // namespace convene::weights

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "strategy/layout.h"
@@ -66,10 +67,13 @@ class [[nodiscard]] Lease {
 };
 
 using LayerLease = Lease<LayerWeights>;
+using ExpertsLease = Lease<std::vector<FfnWeights>>;
 using MatrixLease = Lease<kernels::PackedMatrix>;
 
-// A rank's weights. What a lease of a layer gives are the matrices of the part, or of the experts,
-// and whatever the part, the layer's vectors (biases, sinks, norms of queries and keys). A task
+class PhasedWeights;
+
+// A rank's weights. What a lease of a layer gives are the matrices of the part, and whatever the
+// part, the layer's vectors (biases, sinks, norms of queries and keys). A task
 // holds two leases at most. Errors: what the memory or the disk behind the store says; the task
 // then fails.
 class WeightStore {
@@ -78,8 +82,8 @@ class WeightStore {
 
   const model::ModelSpec& spec() const { return weights_.spec; }
   const WeightFormats& formats() const { return weights_.formats; }
-  // The routed experts that are this rank's.
-  strategy::Part Experts(LayerId id) const {
+  // The routed experts that are this rank's, now.
+  virtual strategy::Part Experts(LayerId id) const {
     const MoeWeights& moe = *LayerOf(id).moe;
     return {moe.first_expert, static_cast<int>(moe.experts.size())};
   }
@@ -98,10 +102,14 @@ class WeightStore {
   }
 
   virtual Result<LayerLease> LeaseLayer(LayerId id, LayerPart part) = 0;
-  // Of the experts that a task has rows for: their places in MoeWeights::experts.
-  virtual Result<LayerLease> LeaseExperts(LayerId id, std::span<const int> experts) = 0;
+  // Of the rank's experts those that a task has rows for: their places among Experts(id), as in
+  // what the lease gives.
+  virtual Result<ExpertsLease> LeaseExperts(LayerId id, std::span<const int> experts) = 0;
   virtual Result<MatrixLease> LeaseEmbedding(bool encoder) = 0;
   virtual Result<MatrixLease> LeaseHead() = 0;
+
+  // Where the experts of two phases are not the same: who changes them. Null: they are.
+  virtual PhasedWeights* phased() { return nullptr; }
 
  protected:
   // Keeps a reference. It has the shapes of all matrices and all vectors.
@@ -115,13 +123,13 @@ class WeightStore {
 };
 
 // All of them stay where they are, and a lease is their address.
-class ResidentWeights final : public WeightStore {
+class ResidentWeights : public WeightStore {
  public:
   explicit ResidentWeights(const ModelWeights& weights) : WeightStore(weights) {}
 
   Result<LayerLease> LeaseLayer(LayerId id, LayerPart) override { return LayerLease(LayerOf(id)); }
-  Result<LayerLease> LeaseExperts(LayerId id, std::span<const int>) override {
-    return LayerLease(LayerOf(id));
+  Result<ExpertsLease> LeaseExperts(LayerId id, std::span<const int>) override {
+    return ExpertsLease(LayerOf(id).moe->experts);
   }
   Result<MatrixLease> LeaseEmbedding(bool encoder) override {
     return MatrixLease(encoder ? weights_.encoder->embedding : weights_.embedding);

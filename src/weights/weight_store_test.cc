@@ -60,7 +60,7 @@ TEST(ResidentWeights, LeaseTheWeightsThemselves) {
 
   const std::vector<int> experts = {2};
   EXPECT_EQ(&**store.LeaseLayer(second, LayerPart::kRouter), &weights.layers[1]);
-  EXPECT_EQ(&**store.LeaseExperts(second, experts), &weights.layers[1]);
+  EXPECT_EQ(&**store.LeaseExperts(second, experts), &moe.experts);
   EXPECT_EQ(&**store.LeaseLayer({.layer = 0, .encoder = true}, LayerPart::kDense),
             &weights.encoder->layers[0]);
   EXPECT_EQ(&**store.LeaseHead(), &weights.head);

@@ -213,7 +213,7 @@ Status FeedForward::Experts(const Layer& layer, Frame& frame) {
   if (active_experts_.empty()) return {};
   const auto leased = context_.weights.LeaseExperts(layer.id(), active_experts_);
   if (!leased) return leased.error();
-  const std::vector<weights::FfnWeights>& experts = (*leased)->moe->experts;
+  const std::vector<weights::FfnWeights>& experts = **leased;
   const auto gather_groups = [&](kernels::PackedMatrix weights::FfnWeights::*matrix,
                                  std::vector<float> weights::FfnWeights::*bias) {
     groups_.clear();
