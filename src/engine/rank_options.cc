@@ -32,14 +32,23 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
 Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
                                 const LoadOptions& options, const runtime::Formats& formats,
                                 int num_threads, memory::Ledger& ledger) {
-  const weights::Share share = ShareOf(options);
+  return PlanMemoryOfRank(options.group != nullptr ? options.group->rank() : 0, device, spec,
+                          options, formats, num_threads, ledger);
+}
+
+Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
+                                    const model::ModelSpec& spec, const LoadOptions& options,
+                                    const runtime::Formats& formats, int num_threads,
+                                    memory::Ledger& ledger) {
+  const weights::Share share = weights::ShareOf(options.plan.layout, rank);
   const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
   if (!local) return local.error();
   const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
   const int num_groups = options.plan.layout.attention_dp;
+  runtime::TransformerOptions parts = TransformerOptionsOf(options, formats, context);
+  parts.parallel.rank_without_group = rank;
   MemoryNeeds needs{
-      .fixed = runtime::Transformer::StepBytes(
-          device, *local, TransformerOptionsOf(options, formats, context), num_threads),
+      .fixed = runtime::Transformer::StepBytes(device, *local, parts, num_threads),
       .kv_block_bytes = device.of_kv_block(*local, formats.kv),
       .context = context,
       .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,
