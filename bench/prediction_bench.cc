@@ -114,10 +114,9 @@ Status Predict(const Options& options) {
                     .pipeline = variant->plan.pipeline,
                     .bytes = runtime::Transformer::BytesOf(
                         *formats, engine::WireFormatOf(variant->plan.wire, point.num_ranks))},
-        .costs = *costs,
         .groups = evaluate::RowsOf(point.step, roles)};
     const auto predict = [&](const cost::MachineState& state) {
-      return planner::PredictStep(question, state);
+      return planner::PredictStep(question, planner::MeasuredPricer(*costs, state));
     };
     const Result<planner::PredictedStep> predicted = predict({});
     if (!predicted) return predicted.error();

@@ -1,7 +1,9 @@
-// Any bytes as a plan: an error, or decisions in range that are written and read as the same again.
+// Any bytes as a plan, or as the workload that one is made for: an error, or decisions in range
+// that are written and read as the same again, and lengths in range.
 //
-// An input that begins with '{' is a plan's JSON; any other is a layout and, behind a space, a
-// pipeline, as on a command line.
+// An input that begins with '{' is the JSON of both; one with a comma before its first line break
+// is a trace of requests; any other is a layout and, behind a space, a pipeline, as on a command
+// line.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -9,10 +11,12 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "plan/plan.h"
+#include "planner/workload.h"
 
 namespace {
 
 namespace plan = convene::plan;
+namespace planner = convene::planner;
 namespace strategy = convene::strategy;
 
 constexpr int kMostRanks = 4096;
@@ -55,6 +59,19 @@ void CheckPlan(const plan::Plan& read) {
   CHECK(*again == written);
 }
 
+void CheckWorkload(const planner::Workload& workload) {
+  CHECK(workload.batch >= 1 && workload.batch <= planner::kMostSequences, "{}", workload.batch);
+  CHECK(!workload.requests.empty());
+  for (const planner::RequestLengths& request : workload.requests) {
+    CHECK(request.prompt_tokens >= 1 && request.prompt_tokens <= planner::kMostTokens);
+    CHECK(request.gen_tokens >= 1 && request.gen_tokens <= planner::kMostTokens);
+  }
+  for (const planner::RequestLengths& request : planner::TypicalSequences(workload, 3)) {
+    CHECK(request.prompt_tokens >= 1 && request.gen_tokens >= 1);
+  }
+  CHECK(workload.mean_context() >= 1);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -64,6 +81,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!json) return 0;
     const auto read = plan::PlanFromJson(*json);
     if (read) CheckPlan(*read);
+    const auto workload = planner::WorkloadFromJson(*json);
+    if (workload && workload->trace_path.empty()) CheckWorkload(workload->workload);
+    return 0;
+  }
+  if (text.substr(0, text.find('\n')).find(',') != text.npos && text.find('\n') != text.npos) {
+    const auto requests = planner::RequestsFromTrace(text);
+    if (requests) CheckWorkload({.requests = *requests});
     return 0;
   }
   const size_t space = text.find(' ');

@@ -101,6 +101,7 @@ class Bench : public Command {
     engine::LoadOptions& load = model_options_.load;
     load.context = shape_.prompt_tokens + shape_.gen_tokens;
     load.max_sequences = largest_batch();
+    model_options_.workload.requests = {{shape_.prompt_tokens, shape_.gen_tokens}};
     if (const Status sense = engine::CheckLoadOptions(load); !sense) return sense;
     const Result<model::ModelSpec> spec = ReadSpec(model_options_.directory);
     return spec ? engine::CheckContext(*spec, load) : Status(spec.error());

@@ -31,6 +31,8 @@ constexpr CommandEntry kCommands[] = {
      "convene report trace.json --json report.json", MakeReport},
     {"gantt", "Draw a traced step: lanes as rows, predicted above measured",
      "convene gantt trace.json --out step.svg --layers 0-1", MakeGantt},
+    {"plan", "Find the best way to run a model on ranks, and say why it is",
+     "convene plan models/demo --ranks 2 --prompt-tokens 512 --gen-tokens 64 --batch 8", MakePlan},
     {"measure", "Measure this machine's peaks and keep them", "convene measure --seconds 0.5",
      MakeMeasure},
     {"import-profile", "Make the profile of a machine from data sheets and measured tables",

@@ -46,6 +46,9 @@ std::unique_ptr<Command> MakeBench();
 std::unique_ptr<Command> MakeReport();
 std::unique_ptr<Command> MakeGantt();
 
+// The best plan for a model, a workload and ranks that need not be there, and why it is.
+std::unique_ptr<Command> MakePlan();
+
 // This machine's peaks, printed and kept in the user's cache directory.
 std::unique_ptr<Command> MakeMeasure();
 

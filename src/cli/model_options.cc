@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/message.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/command.h"
 #include "cli/load_messages.h"
+#include "cli/plan_by_default.h"
 #include "cli/value_options.h"
 #include "engine/score_tokens.h"
 
@@ -145,9 +147,19 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& optio
   const Result<model::ModelSpec> spec = ReadSpec(options.directory);
   if (!spec) return spec.error();
   engine::LoadOptions load = options.load;
-  const Result<plan::Plan> plan = ResolvePlan(options.plan, num_ranks);
+  const Result<plan::Plan> plan = ResolvePlan(options.plan, options.directory, num_ranks);
   if (!plan) return plan.error();
   load.plan = *plan;
+  if (num_ranks > 1 && options.plan.path.empty() && !options.plan.no_plan) {
+    if (const auto found = PlanByDefault(options, *spec, *plan)) {
+      load.plan = found->plan;
+      PrintNote("{}\n", found->words);
+    }
+  }
+  if (!load.formats.weights && !plan->weights.empty()) {
+    load.formats.weights = kernels::WeightFormatFromName(plan->weights);
+  }
+  if (!load.num_threads && plan->num_threads > 0) load.num_threads = plan->num_threads;
   load.experiment.router = options.plan.router;
   if (const Status fits = CheckRouter(*spec, load.experiment.router); !fits) return fits.error();
   if (num_ranks > 1) load.group = ranks;

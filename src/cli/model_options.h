@@ -11,6 +11,7 @@
 #include "cli/watch_options.h"
 #include "comm/group.h"
 #include "engine/loaded_model.h"
+#include "planner/workload.h"
 
 namespace convene::cli {
 
@@ -18,6 +19,8 @@ struct ModelOptions {
   std::string directory;
   engine::LoadOptions load;
   PlanOptions plan = {};
+  // What the model is loaded for, as far as the command knows; `batch` is load.max_sequences.
+  planner::Workload workload = {};
   CLI::Option* chunk = nullptr;  // --chunk
   // Of the steps of the model that LoadModel gives; Write is the command's matter.
   std::shared_ptr<WatchOptions> watch = std::make_shared<WatchOptions>();

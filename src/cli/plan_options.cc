@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
+#include "checkpoint/model_files.h"
 #include "cli/command.h"
 #include "cli/value_options.h"
 
@@ -44,6 +45,9 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   rare(AddNumber(app, "--comm-budget", options.comm_budget, {0, plan::kMostCommBudget},
                  "Threads of each rank that products leave to exchanges under way"),
        "N");
+  app.add_flag("--no-plan", options.no_plan,
+               "Ranks share the work as is usual, whatever the kept profile knows")
+      ->group(kRareOptions);
   app.add_flag("--no-overlap", options.no_overlap,
                "Exchanges wait for the computation and it for them")
       ->group(kRareOptions);
@@ -70,12 +74,17 @@ nlohmann::ordered_json ToJson(const runtime::PhaseChanges& changes) {
       {"count", changes.count}, {"seconds", changes.seconds}, {"sent_bytes", changes.sent_bytes}};
 }
 
-Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks) {
+Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& model_directory,
+                               int num_ranks) {
   plan::Plan plan;
   plan.layout = plan::DefaultLayout(num_ranks);
   if (!options.path.empty()) {
     const Result<plan::Plan> read = plan::ReadPlan(options.path, plan.layout);
     if (!read) return read.error();
+    const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_directory);
+    if (!config) return config.error();
+    const Status meant = plan::CheckMadeFor(*read, plan::ModelHash(config->json), num_ranks);
+    if (!meant) return meant.error().At(options.path);
     plan = *read;
   }
   if (options.layout) {

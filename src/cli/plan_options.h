@@ -25,10 +25,11 @@ struct PlanOptions {
   std::optional<std::string> gemm = {};
   std::optional<int> comm_budget = {};
   bool no_overlap = false;
+  bool no_plan = false;
   runtime::RouterOverride router = {};
 };
 
-// --layout, and as rare options --decode-experts, --epoch-steps, --plan, --pipeline,
+// --layout, and as rare options --decode-experts, --epoch-steps, --plan, --no-plan, --pipeline,
 // --micro-batches, --no-overlap, --wire, --gemm,
 // --comm-budget,
 // --router-skew and --num-experts-skew.
@@ -38,7 +39,9 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options);
 std::string DescribeChanges(const runtime::PhaseChanges& changes);
 nlohmann::ordered_json ToJson(const runtime::PhaseChanges& changes);
 
-// Of so many ranks. Errors: words that are not known, a layout for another number of ranks.
-Result<plan::Plan> ResolvePlan(const PlanOptions& options, int num_ranks);
+// Of so many ranks, for the model in a directory. Errors: words that are not known, a layout for
+// another number of ranks, a plan that was made for another model or number of ranks.
+Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& model_directory,
+                               int num_ranks);
 
 }  // namespace convene::cli

@@ -50,6 +50,8 @@ class RunPrompt : public Command {
     const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
     if (!spec) return spec.error();
     if (spec->has_encoder()) FitInputs(model_, tokens->size());
+    model_.workload.requests = {
+        {static_cast<int>(tokens->size()), sampling_.max_tokens.value_or(kDefaultMaxTokens)}};
 
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();

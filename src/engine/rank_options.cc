@@ -12,14 +12,12 @@
 
 namespace convene::engine {
 
-weights::Share ShareOf(const LoadOptions& options) {
-  const plan::Plan& plan = options.plan;
-  const int rank = options.group != nullptr ? options.group->rank() : 0;
+namespace {
+
+weights::Share ShareOfRank(const plan::Plan& plan, int rank) {
   if (!plan.changes_layout()) return weights::ShareOf(plan.layout, rank);
   return weights::ShareOf(plan.layout, *plan.decode, plan.phase_change.keeps_both, rank);
 }
-
-namespace {
 
 std::optional<strategy::Roles> DecodeRolesOf(const plan::Plan& plan) {
   if (!plan.changes_layout()) return std::nullopt;
@@ -27,6 +25,10 @@ std::optional<strategy::Roles> DecodeRolesOf(const plan::Plan& plan) {
 }
 
 }  // namespace
+
+weights::Share ShareOf(const LoadOptions& options) {
+  return ShareOfRank(options.plan, options.group != nullptr ? options.group->rank() : 0);
+}
 
 runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                                                  const runtime::Formats& formats, int context) {
@@ -48,16 +50,25 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
 Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
                                 const LoadOptions& options, const runtime::Formats& formats,
                                 int num_threads, memory::Ledger& ledger) {
-  const weights::Share share = ShareOf(options);
+  return PlanMemoryOfRank(options.group != nullptr ? options.group->rank() : 0, device, spec,
+                          options, formats, num_threads, ledger);
+}
+
+Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
+                                    const model::ModelSpec& spec, const LoadOptions& options,
+                                    const runtime::Formats& formats, int num_threads,
+                                    memory::Ledger& ledger) {
+  const weights::Share share = ShareOfRank(options.plan, rank);
   const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
   if (!local) return local.error();
   const Result<model::ModelSpec> widest = weights::WidestSpec(spec, share, formats.weights);
   if (!widest) return widest.error();
   const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
   const int num_groups = options.plan.layout.attention_dp;
+  runtime::TransformerOptions parts = TransformerOptionsOf(options, formats, context);
+  parts.parallel.rank_without_group = rank;
   MemoryNeeds needs{
-      .fixed = runtime::Transformer::StepBytes(
-          device, *widest, TransformerOptionsOf(options, formats, context), num_threads),
+      .fixed = runtime::Transformer::StepBytes(device, *widest, parts, num_threads),
       .kv_block_bytes = device.of_kv_block(*local, formats.kv),
       .context = context,
       .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,

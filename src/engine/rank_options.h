@@ -24,5 +24,10 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
 Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
                                 const LoadOptions& options, const runtime::Formats& formats,
                                 int num_threads, memory::Ledger& ledger);
+// The same of another rank, for plans of ranks that were not started.
+Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
+                                    const model::ModelSpec& spec, const LoadOptions& options,
+                                    const runtime::Formats& formats, int num_threads,
+                                    memory::Ledger& ledger);
 
 }  // namespace convene::engine

@@ -48,9 +48,9 @@ TEST(MeasureSteps, GivesCostsByWhichAnotherModelIsPredicted) {
     EXPECT_TRUE(costs->tasks[static_cast<size_t>(kind)].has_value()) << schedule::Name(kind);
   }
   const model::ModelSpec spec = InventSpec({.hidden = 128, .heads = 4, .experts = 4, .top_k = 1});
-  planner::StepQuestion question{.spec = spec, .costs = *costs};
+  planner::StepQuestion question{.spec = spec};
   question.groups = {{{.num_tokens = 10}}};
-  const auto step = planner::PredictStep(question);
+  const auto step = planner::PredictStep(question, planner::MeasuredPricer(*costs));
   ASSERT_TRUE(step.ok()) << step.error().message;
   EXPECT_GT(step->seconds, 0);
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "base/digest.h"
 #include "base/json.h"
 #include "base/quote.h"
 #include "base/read_file.h"
@@ -18,6 +19,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kVersion = 1;
+constexpr int kMostRanks = 1 << 16;
+constexpr int kMostThreads = 1 << 16;
 using strategy::kMostChunks;
 using strategy::kMostMicroBatches;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
@@ -160,8 +163,46 @@ Status CheckStrategy(const std::string& name) {
                            Quote(name))};
 }
 
+Status ReadMadeFor(const json& object, Plan* plan) {
+  constexpr size_t kHashDigits = 16;
+  const auto is_text = [&](const char* key) {
+    return object.contains(key) && object[key].is_string();
+  };
+  if (!object.is_object() || !is_text("model") ||
+      object["model"].get<std::string>().size() != kHashDigits || !object.contains("ranks") ||
+      !object["ranks"].is_number_integer() || !IsBetween(object["ranks"], 1, kMostRanks)) {
+    return Error{
+        fmt::format("made_for is not an object with model (a hash of {} digits) and ranks (a whole "
+                    "number from 1 to {})",
+                    kHashDigits, kMostRanks)};
+  }
+  plan->made_for =
+      MadeFor{.model = object["model"].get<std::string>(), .num_ranks = object["ranks"].get<int>()};
+  return {};
+}
+
+Status ReadWeights(const std::string& name, Plan* plan) {
+  for (const std::string_view known : {"bf16", "int8", "int4", "f32"}) {
+    if (name == known) plan->weights = name;
+  }
+  if (plan->weights == name && !name.empty()) return {};
+  return Error{fmt::format("weights are bf16, int8, int4 or f32, not {}", Quote(name))};
+}
+
 Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "pipeline") return ReadPipeline(value, plan);
+  if (key == "made_for") return ReadMadeFor(value, plan);
+  if ((key == "predicted" && value.is_object()) || (key == "alternatives" && value.is_array())) {
+    return {};
+  }
+  if (key == "threads" && value.is_number_integer()) {
+    if (!IsBetween(value, 1, kMostThreads)) {
+      return Error{fmt::format("threads of {} are out of range; they must be 1 to {}", value.dump(),
+                               kMostThreads)};
+    }
+    plan->num_threads = value.get<int>();
+    return {};
+  }
   if ((key == "comm_budget" || key == "host_threads") && value.is_number_integer()) {
     if (!IsBetween(value, 0, kMostCommBudget)) {
       return Error{fmt::format("{} of {} threads is out of range; it must be 0 to {}", key,
@@ -171,13 +212,14 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     return {};
   }
   constexpr const char* kMembers =
-      "there are layout, wire and gemm (texts), pipeline and decode (objects), comm_budget and "
-      "host_threads (whole numbers)";
+      "there are layout, weights, wire and gemm (texts), pipeline, decode, made_for and predicted "
+      "(objects), alternatives (a list), threads, comm_budget and host_threads (whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
   }
   const auto text = value.get<std::string>();
   if (key == "layout") return Assign(ParseLayout(text), &plan->layout);
+  if (key == "weights") return ReadWeights(text, plan);
   if (key == "wire") return Assign(WireFromName(text), &plan->wire);
   if (key == "gemm") return Assign(GemmFromName(text), &plan->gemm);
   if (key == "strategy") return CheckStrategy(text);
@@ -239,6 +281,29 @@ Status CheckPipeline(const strategy::Pipeline& pipeline) {
                   pipeline.micro_batches)};
 }
 
+std::string ModelHash(const json& configuration) {
+  const std::string text = configuration.dump();  // keys in order
+  return fmt::format("{:016x}", DigestOf(std::as_bytes(std::span(text))));
+}
+
+Status CheckMadeFor(const Plan& plan, const std::string& model_hash, int num_ranks) {
+  if (!plan.made_for) return {};
+  const MadeFor& made_for = *plan.made_for;
+  if (made_for.model != model_hash) {
+    return Error{
+        fmt::format("the plan was made for another model (its configuration has the hash {}, this "
+                    "one's {}): make one for this model with convene plan",
+                    made_for.model, model_hash)};
+  }
+  if (made_for.num_ranks != num_ranks) {
+    return Error{fmt::format(
+        "the plan was made for {} ranks, and {} were started: start {}, or make another plan with "
+        "convene plan",
+        made_for.num_ranks, num_ranks, made_for.num_ranks)};
+  }
+  return {};
+}
+
 nlohmann::ordered_json ToJson(const Plan& plan) {
   nlohmann::ordered_json pipeline = {{"chunks", plan.pipeline.chunks}};
   if (plan.auto_pipeline) pipeline["chunks"] = "auto";
@@ -253,6 +318,11 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
                                    {"gemm", Name(plan.gemm)},
                                    {"comm_budget", plan.comm_budget},
                                    {"host_threads", plan.host_threads}};
+  if (!plan.weights.empty()) object["weights"] = plan.weights;
+  if (plan.num_threads > 0) object["threads"] = plan.num_threads;
+  if (plan.made_for) {
+    object["made_for"] = {{"model", plan.made_for->model}, {"ranks", plan.made_for->num_ranks}};
+  }
   if (plan.decode) {
     const std::string layout = ToText(*plan.decode);
     object["decode"] = {{"experts", layout.substr(layout.rfind('=') + 1)},

@@ -37,6 +37,14 @@ struct PhaseChange {
   bool operator==(const PhaseChange&) const = default;
 };
 
+// What a plan was made for. Whoever executes it compares, and refuses a plan for something else.
+struct MadeFor {
+  std::string model;  // ModelHash of its configuration
+  int num_ranks = 1;
+
+  bool operator==(const MadeFor&) const = default;
+};
+
 struct Plan {
   strategy::Layout layout = {};
   // Of steps of generated tokens alone, where these divide the experts otherwise; attention is the
@@ -48,8 +56,11 @@ struct Plan {
   bool auto_pipeline = false;
   Wire wire = Wire::kAuto;
   GemmChoice gemm = GemmChoice::kAuto;
-  int comm_budget = 0;   // threads of each rank that products leave to exchanges under way
-  int host_threads = 0;  // of each rank, those of the host lane; 0: it has none of its own
+  int comm_budget = 0;       // threads of each rank that products leave to exchanges under way
+  int host_threads = 0;      // of each rank, those of the host lane; 0: it has none of its own
+  std::string weights = {};  // their format, bf16, int8, int4 or f32; empty: as it is asked for
+  int num_threads = 0;       // of each rank; 0: its share of the cores
+  std::optional<MadeFor> made_for = {};
 
   // Whether experts move between the phases.
   bool changes_layout() const { return decode && *decode != layout; }
@@ -83,10 +94,19 @@ Status ParsePipeline(std::string_view text, Plan* plan);
 // Errors: micro-batches that may not overlap; cuts that are not those of its chunks.
 Status CheckPipeline(const strategy::Pipeline& pipeline);
 
+// 16 hexadecimal digits that tell models apart by their config.json, whatever its blanks and the
+// order of its keys.
+std::string ModelHash(const nlohmann::json& configuration);
+
+// Errors: the plan was made for another model, or for another number of ranks. Of a plan that does
+// not say what it was made for: none.
+Status CheckMadeFor(const Plan& plan, const std::string& model_hash, int num_ranks);
+
 // One object, with "version": 1.
 nlohmann::ordered_json ToJson(const Plan& plan);
-// What the object leaves out is as in Plan, and the layout `default_layout`. Errors: another
-// version, values out of range, keys that are not known.
+// What the object leaves out is as in Plan, and the layout `default_layout`. "predicted" (an
+// object) and "alternatives" (a list) are what was foreseen when the plan was made; they decide
+// nothing. Errors: another version, values out of range, keys that are not known.
 Result<Plan> PlanFromJson(const nlohmann::json& object,
                           const strategy::Layout& default_layout = {});
 Result<Plan> ReadPlan(const std::string& path, const strategy::Layout& default_layout = {});

@@ -94,27 +94,22 @@ cost::ExpectedSizes ExpectSizes(const StepQuestion& question) {
   return cost::ExpectedSizes(std::move(routing));
 }
 
-Result<PredictedStep> PredictStep(const StepQuestion& question, const cost::MachineState& state) {
+Result<PredictedStep> PredictStep(const StepQuestion& question, const StepPricer& pricer) {
   if (std::ssize(question.groups) != question.options.roles.num_groups()) {
     return Error{fmt::format("a step for {} groups of ranks has the sequences of {}",
                              question.options.roles.num_groups(), question.groups.size())};
   }
   PredictedStep step;
   step.schedule = strategy::BuildStep(question.spec, question.options);
-  if (const auto kind = KindWithoutCost(step.schedule, question.costs)) {
-    return Error{
-        fmt::format("the profile has no cost of {} on {} ranks with weights in {}: measure it with "
-                    "convene measure, under mpirun where there are several ranks",
-                    schedule::Name(*kind), question.costs.num_ranks, question.costs.weights)};
-  }
   const cost::ExpectedSizes expected = ExpectSizes(question);
   const cost::Sizes sizes = [&](const Size& size) { return expected.at(size); };
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step.schedule);
-  const cost::Prices prices =
-      cost::PriceSchedule(step.schedule, graph, question.costs, sizes, state);
-  step.timeline = simulate::Simulate(step.schedule, graph, prices);
-  step.seconds = step.timeline.seconds() + question.costs.step_once;
-  step.extrapolated_share = cost::ExtrapolatedShare(step.schedule, question.costs, sizes);
+  const Result<SchedulePrices> priced = pricer.Price(question.spec, step.schedule, graph, sizes);
+  if (!priced) return priced.error();
+  step.timeline = simulate::Simulate(step.schedule, graph, priced->prices);
+  step.once_seconds = priced->once_seconds;
+  step.seconds = step.timeline.seconds() + priced->once_seconds;
+  step.extrapolated_share = priced->extrapolated_share;
   return step;
 }
 

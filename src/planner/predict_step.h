@@ -1,13 +1,13 @@
-// How long a step will take, from costs that were measured elsewhere: its schedule at expected
-// sizes, priced and simulated. Pure.
+// How long a step will take, by what a pricer knows of a machine: its schedule at expected sizes,
+// priced and simulated. Which steps a workload has is not here (workload_steps.h). Pure.
 #pragma once
 
 #include <vector>
 
 #include "base/result.h"
 #include "cost/expected_sizes.h"
-#include "cost/step_costs.h"
 #include "model/model_spec.h"
+#include "planner/step_pricer.h"
 #include "schedule/timeline.h"
 #include "strategy/attention_sizes.h"
 #include "strategy/step.h"
@@ -17,7 +17,6 @@ namespace convene::planner {
 struct StepQuestion {
   const model::ModelSpec& spec;  // as all ranks together have it
   strategy::StepOptions options = {};
-  const cost::StepCosts& costs;
   // The sequences of each group of ranks (Roles::num_groups), in the order of the step.
   std::vector<std::vector<strategy::SequenceRows>> groups = {};
   // How likely a token visits each expert, by layer (or one entry for all); none: all alike.
@@ -26,14 +25,15 @@ struct StepQuestion {
 
 struct PredictedStep {
   double seconds = 0;
-  double extrapolated_share = 0;  // of computing seconds, at sizes beyond those measured
+  double once_seconds = 0;        // of them, what a step takes besides its tasks
+  double extrapolated_share = 0;  // of computing seconds, at sizes beyond what is known
   schedule::Schedule schedule;
   schedule::Timeline timeline;
 };
 
-// Errors: a kind of task whose cost was not measured; groups that are not as many as the roles'.
-Result<PredictedStep> PredictStep(const StepQuestion& question,
-                                  const cost::MachineState& state = {});
+// Errors: a kind of task of which the pricer knows nothing; groups that are not as many as the
+// roles'.
+Result<PredictedStep> PredictStep(const StepQuestion& question, const StepPricer& pricer);
 
 // What is expected of the question's step: for prices, and for those who compare with a run.
 cost::ExpectedSizes ExpectSizes(const StepQuestion& question);

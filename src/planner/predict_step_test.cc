@@ -35,9 +35,8 @@ cost::StepCosts Costs(int num_ranks) {
   return costs;
 }
 
-StepQuestion Question(const model::ModelSpec& spec, const cost::StepCosts& costs,
-                      const strategy::Layout& layout) {
-  StepQuestion question{.spec = spec, .options = {.roles = layout}, .costs = costs};
+StepQuestion Question(const model::ModelSpec& spec, const strategy::Layout& layout) {
+  StepQuestion question{.spec = spec, .options = {.roles = layout}};
   question.groups.resize(static_cast<size_t>(layout.attention_dp), {{.num_tokens = 100}});
   return question;
 }
@@ -45,7 +44,7 @@ StepQuestion Question(const model::ModelSpec& spec, const cost::StepCosts& costs
 TEST(PredictStep, OneRankTakesTheSumOfItsTasks) {
   const model::ModelSpec spec = Spec();
   const cost::StepCosts costs = Costs(1);
-  const auto step = PredictStep(Question(spec, costs, {}));
+  const auto step = PredictStep(Question(spec, {}), MeasuredPricer(costs));
   ASSERT_TRUE(step.ok()) << step.error().message;
   const double attention = 4.0 * 128 * 128 * 2;
   const double router = 4.0 * 128 * 8;
@@ -61,7 +60,8 @@ TEST(PredictStep, OneRankTakesTheSumOfItsTasks) {
 TEST(PredictStep, RanksExchangeWhatTheyHaveNot) {
   const model::ModelSpec spec = Spec();
   const cost::StepCosts costs = Costs(2);
-  const auto both = PredictStep(Question(spec, costs, {.attention_dp = 2, .expert_ep = 2}));
+  const auto both =
+      PredictStep(Question(spec, {.attention_dp = 2, .expert_ep = 2}), MeasuredPricer(costs));
   ASSERT_TRUE(both.ok()) << both.error().message;
   double exchanged = 0;
   for (size_t id = 0; id < both->schedule.tasks.size(); ++id) {
@@ -81,19 +81,18 @@ TEST(PredictStep, SaysWhatWasNotMeasured) {
   const model::ModelSpec spec = Spec();
   cost::StepCosts costs = Costs(1);
   costs.tasks[static_cast<size_t>(TaskKind::kExperts)].reset();
-  const auto step = PredictStep(Question(spec, costs, {}));
+  const auto step = PredictStep(Question(spec, {}), MeasuredPricer(costs));
   ASSERT_FALSE(step.ok());
   EXPECT_NE(step.error().message.find("experts"), std::string::npos) << step.error().message;
-  StepQuestion uneven = Question(spec, costs, {});
+  StepQuestion uneven = Question(spec, {});
   uneven.groups.emplace_back();
-  EXPECT_FALSE(PredictStep(uneven).ok());
+  EXPECT_FALSE(PredictStep(uneven, MeasuredPricer(costs)).ok());
 }
 
 TEST(PredictStep, WantedRowsAreThoseOfTheRankThatOwnsThem) {
   const model::ModelSpec spec = Spec();
-  const cost::StepCosts costs = Costs(2);
   const cost::ExpectedSizes sizes =
-      ExpectSizes(Question(spec, costs, {.attention_tp = 2, .expert_tp = 2}));
+      ExpectSizes(Question(spec, {.attention_tp = 2, .expert_tp = 2}));
   EXPECT_EQ(sizes.at({.kind = SizeKind::kRows, .from = 0}), 50);
   EXPECT_EQ(sizes.at({.kind = SizeKind::kTokens, .from = 0}), 100);
   EXPECT_EQ(sizes.at({.kind = SizeKind::kWanted, .from = 0}), 0);

@@ -35,6 +35,8 @@ struct ParallelOptions {
   // Whether rank 0 is told of each step when all ranks' tasks ran, and sizes (ObserveSteps).
   bool record = false;
   comm::Group* group = nullptr;  // of roles.num_ranks() ranks; null: this process alone
+  // Which rank this is where there is no group: of memory that is planned before ranks start.
+  int rank_without_group = 0;
   // The model as all ranks together have it, where the weights are a share of it; outlives the
   // transformer.
   const model::ModelSpec* whole_spec = nullptr;
@@ -47,7 +49,7 @@ struct ParallelOptions {
   const strategy::Roles& RolesIn(strategy::Phase phase) const {
     return phase == strategy::Phase::kDecode && decode_roles ? *decode_roles : roles;
   }
-  int rank() const { return group != nullptr ? group->rank() : 0; }
+  int rank() const { return group != nullptr ? group->rank() : rank_without_group; }
   const model::ModelSpec& WholeOf(const model::ModelSpec& share) const {
     return whole_spec != nullptr ? *whole_spec : share;
   }

@@ -1,0 +1,386 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/message.h"
+#include "base/quote.h"
+#include "checkpoint/model_files.h"
+#include "cli/commands.h"
+#include "cli/model_options.h"
+#include "cli/output.h"
+#include "cli/plan_page.h"
+#include "cli/plan_report.h"
+#include "cli/value_options.h"
+#include "cost/presets.h"
+#include "drawing/gantt.h"
+#include "engine/plan_question.h"
+#include "evaluate/machine_profile_file.h"
+#include "hardware/memory_status.h"
+#include "hardware/profile.h"
+#include "hardware/topology.h"
+#include "planner/explain_plan.h"
+#include "planner/plan_search.h"
+#include "weights/packed_directory.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr int kMostPlannedRanks = 64;
+constexpr double kGibibyte = double{1 << 30};
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class MakePlanCommand : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    AddPath(app, "MODEL", model_, "Model directory, or a bare config.json");
+    AddPath(app, "--profile", profile_,
+            "Costs: a file of convene measure, or a preset (default: what was kept)")
+        ->type_name("FILE|PRESET");
+    AddNumber(
+        app, "--ranks", num_ranks_, {1, kMostPlannedRanks},
+        "Ranks that there are; fewer may be used (default: the most that costs are known of)");
+    AddNumber(app, "--prompt-tokens", prompt_tokens_, {0, planner::kMostTokens},
+              "Of each prompt (default: 512)");
+    AddNumber(app, "--gen-tokens", gen_tokens_, {0, planner::kMostTokens},
+              "Of each answer (default: 64)");
+    AddNumber(app, "--batch", batch_, {1, planner::kMostSequences},
+              "Sequences that run together (default: 1)");
+    AddPath(app, "--workload", workload_path_,
+            "All that from a file, and traces, arrival rates, routing (docs/planning.md)")
+        ->type_name("FILE");
+    AddText(app, "--objective", objective_, "throughput (default), ttft, time_per_token or goodput")
+        ->check(ParsedBy(planner::ObjectiveFromName));
+    AddNumber(app, "--ttft-limit", ttft_limit_, {1e-9, 1e6}, "Of goodput, in seconds")
+        ->type_name("S");
+    AddNumber(app, "--time-per-token-limit", time_per_token_limit_, {1e-9, 1e6},
+              "Of goodput, in seconds")
+        ->type_name("S");
+    AddWords(app, "--allow", allowed_,
+             "What may change the numbers computed: layout, wire, weights, transition")
+        ->type_name("WORDS");
+    AddNumber(app, "--memory-per-rank", memory_per_rank_, {1e-3, 1e6},
+              "In GiB (default: an equal part of this machine's, or the device's)")
+        ->type_name("GIB");
+    AddPath(app, "-o,--out", out_path_, "Write the plan, which --plan reads")
+        ->type_name("FILE.json")
+        ->check(WritableFile());
+    AddPath(app, "--svg", svg_path_, "Draw a step")->type_name("FILE.svg")->check(WritableFile());
+    AddPath(app, "--html", html_path_, "Write a page with tables and pictures")
+        ->type_name("FILE.html")
+        ->check(WritableFile());
+    app.add_flag("--explain", explain_, "Show what each pass did, and every rejected plan");
+    AddJsonOption(app, json_path_);
+    AddConstraints(app);
+  }
+
+  Status Run() override {
+    const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_);
+    if (!spec) return spec.error();
+    const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
+    if (!config) return config.error();
+    if (spec->has_encoder()) {
+      return Error{
+          "models with an encoder cannot be planned yet: steps of the encoder have no prices"};
+    }
+    if (Status read = ReadWorkload(); !read) return read;
+    const Result<cost::MachineProfile> profile = LoadProfile();
+    if (!profile) return profile.error();
+    const planner::MeasuredSource source(*profile);
+    planner::PlanQuestion question{.spec = *spec, .workload = workload_, .source = source};
+    if (Status asked = Ask(*profile, &question); !asked) return asked;
+    planner::PlanSearch search(question);
+    const Result<planner::PlanAnswer> answer = SearchPlan(search);
+    if (!answer) return answer.error();
+    const planner::Explanation explanation = ExplainPlan(search, *answer);
+    const PlanReport report{.question = question,
+                            .answer = *answer,
+                            .explanation = explanation,
+                            .model = model_,
+                            .model_hash = plan::ModelHash(config->json),
+                            .profile = profile_.empty() ? hardware::ProfilePath() : profile_,
+                            .plan_path = out_path_ == "-" ? "" : out_path_};
+    return Write(report, search);
+  }
+
+ private:
+  void AddConstraints(CLI::App& app) {
+    const auto rare = [](CLI::Option* option) { option->group(kRareOptions); };
+    rare(AddNumber(app, "--chunk", step_tokens_, {1, engine::kMaxStepTokens},
+                   "Most tokens of a step of a group of ranks (default: 512)"));
+    rare(app.add_option("--weights", weights_, "Only this format (default: the first that fits)")
+             ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "f32"}))
+             ->type_name("FORMAT"));
+    rare(AddNumber(app, "--threads", num_threads_, kPositive, "Only so many threads of each rank"));
+    rare(AddText(app, "--layout", layout_, "Only this layout")->check(ParsedBy(plan::ParseLayout)));
+    rare(AddText(app, "--pipeline", pipeline_, "Only so many chunks: N or N:experts")
+             ->check(ParsedBy([](std::string_view text) {
+               plan::Plan unused;
+               return plan::ParsePipeline(text, &unused);
+             })));
+    rare(AddNumber(app, "--micro-batches", micro_batches_, {1, strategy::kMostMicroBatches},
+                   "Only so many parts of a step"));
+    rare(AddText(app, "--wire", wire_, "Only this format between ranks: f32, bf16 or fp8")
+             ->check(CLI::IsMember({"f32", "bf16", "fp8"})));
+    rare(AddPath(app, "--present", present_path_,
+                 "A plan that is in use: it stays where a gain is not certain")
+             ->type_name("FILE.json"));
+    rare(AddWords(app, "--without", passes_off_, "Passes of the search to leave out (--explain)")
+             ->type_name("PASSES"));
+    CLI::Option* experts = AddNumber(app, "--num-experts-skew", skew_experts_, kPositive,
+                                     "Routing: the number of experts preferred");
+    CLI::Option* skew = AddNumber(app, "--router-skew", skew_, {0.0, 1.0},
+                                  "Routing: the share of tokens that go to them");
+    skew->needs(experts);
+    experts->needs(skew);
+    rare(experts);
+    rare(skew);
+  }
+
+  // A path beside the workload's file.
+  std::string Beside(const std::string& path) const {
+    return (std::filesystem::path(workload_path_).parent_path() / path).string();
+  }
+
+  Status ReadWorkload() {
+    if (!workload_path_.empty()) {
+      if (prompt_tokens_ || gen_tokens_ || batch_ || skew_) {
+        return Error{
+            "--workload says what prompts, answers, batch and routing are: leave --prompt-tokens, "
+            "--gen-tokens, --batch and --router-skew out"};
+      }
+      if (Status read = ReadWorkloadFile(); !read) return read;
+    } else {
+      workload_.requests = {{prompt_tokens_.value_or(512), gen_tokens_.value_or(64)}};
+      workload_.batch = batch_.value_or(1);
+      if (skew_) {
+        workload_.routing.skew = *skew_;
+        workload_.routing.num_experts_skew = *skew_experts_;
+      }
+    }
+    if (objective_) workload_.objective = *planner::ObjectiveFromName(*objective_);
+    if (ttft_limit_) workload_.limits.ttft = *ttft_limit_;
+    if (time_per_token_limit_) workload_.limits.time_per_token = *time_per_token_limit_;
+    return {};
+  }
+
+  Status ReadWorkloadFile() {
+    const Result<std::string> text = ReadText(workload_path_);
+    if (!text) return text.error();
+    const Result<nlohmann::json> json = ParseJson(*text);
+    if (!json) return json.error().At(workload_path_);
+    Result<planner::WorkloadFile> file = planner::WorkloadFromJson(*json);
+    if (!file) return file.error().At(workload_path_);
+    workload_ = std::move(file->workload);
+    if (!file->trace_path.empty()) {
+      const std::string path = Beside(file->trace_path);
+      const Result<std::string> csv = ReadText(path);
+      if (!csv) return csv.error();
+      Result<std::vector<planner::RequestLengths>> requests = planner::RequestsFromTrace(*csv);
+      if (!requests) return requests.error().At(path);
+      workload_.requests = *std::move(requests);
+    }
+    if (file->routing_path.empty()) return {};
+    const std::string path = Beside(file->routing_path);
+    const Result<std::string> counts_text = ReadText(path);
+    if (!counts_text) return counts_text.error();
+    const Result<nlohmann::json> counts_json = ParseJson(*counts_text);
+    if (!counts_json) return counts_json.error().At(path);
+    auto counts = cost::RouterCountsFromJson(*counts_json);
+    if (!counts) return counts.error().At(path);
+    workload_.routing.counts = *std::move(counts);
+    return {};
+  }
+
+  Result<cost::MachineProfile> LoadProfile() const {
+    const std::vector<std::string> presets = cost::PresetNames();
+    if (std::find(presets.begin(), presets.end(), profile_) != presets.end()) {
+      return Error{fmt::format(
+          "the preset {} has no costs of steps: name a profile that convene measure has written",
+          profile_)};
+    }
+    const std::string path = profile_.empty() ? hardware::ProfilePath() : profile_;
+    const std::string how =
+        fmt::format("measure one with: {}convene measure{}",
+                    num_ranks_.value_or(1) > 1 ? fmt::format("mpirun -n {} ", *num_ranks_) : "",
+                    profile_.empty() ? "" : " --out " + path);
+    Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(path);
+    if (!profile && profile.error().kind == ErrorKind::kNotFound) {
+      return NotFound(
+          fmt::format("there is no profile {}, and no preset of that name: {}", path, how));
+    }
+    if (profile && profile->steps.empty()) {
+      return Error{fmt::format("{} has no costs of steps: {}", path, how)};
+    }
+    return profile;
+  }
+
+  Status Ask(const cost::MachineProfile& profile, planner::PlanQuestion* question) {
+    int most = 1;
+    for (const cost::StepCosts& costs : profile.steps) most = std::max(most, costs.num_ranks);
+    question->num_ranks = num_ranks_.value_or(most);
+    if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
+      question->expand_from_tokens = from;
+    }
+    if (Status formats = AskFormats(question); !formats) return formats;
+    if (Status allowed = AskAllowed(&question->allowed); !allowed) return allowed;
+    if (Status constraints = AskConstraints(question); !constraints) return constraints;
+    engine::PlanSetting setting{.step_tokens = step_tokens_};
+    if (memory_per_rank_) {
+      setting.memory_per_rank = static_cast<uint64_t>(*memory_per_rank_ * kGibibyte);
+    } else if (profile.device) {
+      setting.memory_per_rank = profile.device->memory_bytes;
+    } else {
+      const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
+      if (!available) return available.error();
+      setting.memory_of_host = available->bytes;
+    }
+    engine::AnswerPlanQuestion(setting, *question);
+    question->clock = Now;
+    return {};
+  }
+
+  Status AskFormats(planner::PlanQuestion* question) const {
+    question->formats = engine::AutomaticFormats();
+    if (!weights_.empty() && weights_ != "auto") question->formats = {weights_};
+    if (!weights::IsPackedDirectory(model_)) return {};
+    const Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(model_);
+    if (!packed) return packed.error();
+    const std::string format(kernels::Name(packed->formats.matrices));
+    if (!weights_.empty() && weights_ != "auto" && weights_ != format) {
+      return Error{
+          fmt::format("the weights of {} are packed as {}: leave --weights out", model_, format)};
+    }
+    question->formats = {format};
+    return {};
+  }
+
+  Status AskAllowed(planner::Allowed* allowed) const {
+    for (const std::string& word : allowed_) {
+      if (word == "layout") {
+        allowed->layout = true;
+      } else if (word == "wire") {
+        allowed->wire = true;
+      } else if (word == "weights") {
+        allowed->weights = true;
+      } else if (word == "transition") {
+        allowed->transition = true;
+      } else {
+        return Error{
+            fmt::format("--allow: {} is not known; there are layout, wire, weights and "
+                        "transition",
+                        Quote(word))};
+      }
+    }
+    return {};
+  }
+
+  Status AskConstraints(planner::PlanQuestion* question) const {
+    planner::Constraints& constraints = question->constraints;
+    constraints.num_threads = num_threads_;
+    constraints.micro_batches = micro_batches_;
+    if (layout_) constraints.layout = *plan::ParseLayout(*layout_);
+    if (wire_) constraints.wire = *plan::WireFromName(*wire_);
+    if (pipeline_ && *pipeline_ != "auto") {
+      plan::Plan parsed;
+      if (Status status = plan::ParsePipeline(*pipeline_, &parsed); !status) return status;
+      constraints.pipeline = parsed.pipeline;
+    }
+    question->passes_off = passes_off_;
+    if (present_path_.empty()) return {};
+    Result<plan::Plan> present =
+        plan::ReadPlan(present_path_, plan::DefaultLayout(question->num_ranks));
+    if (!present) return present.error();
+    // Decisions alone: these are compared.
+    present->weights.clear();
+    present->num_threads = 0;
+    present->made_for.reset();
+    question->present = *present;
+    return {};
+  }
+
+  Status Write(const PlanReport& report, planner::PlanSearch& search) const {
+    std::string text = ToText(report);
+    if (explain_) text += ExplainSearch(report);
+    if (json_path_ != "-" && out_path_ != "-") {
+      if (Status told = WriteReport(json_path_, text); !told) return told;
+    }
+    if (Status written = WriteJson(out_path_, PlanFile(report)); !written) return written;
+    if (!svg_path_.empty() || !html_path_.empty()) {
+      Result<drawing::TracedStep> prefill = Draw(report, search, strategy::Phase::kPrefill);
+      if (!prefill) return prefill.error();
+      if (!svg_path_.empty()) {
+        if (Status drawn = WriteText(svg_path_, GanttSvg(*prefill)); !drawn) return drawn;
+      }
+      const Result<drawing::TracedStep> decode = Draw(report, search, strategy::Phase::kDecode);
+      if (!decode) return decode.error();
+      if (!html_path_.empty()) {
+        const std::string page = PlanPage(report, {*prefill, *decode});
+        if (Status written = WriteText(html_path_, page); !written) return written;
+      }
+    }
+    return WriteJson(json_path_, ToJson(report));
+  }
+
+  static Result<drawing::TracedStep> Draw(const PlanReport& report, planner::PlanSearch& search,
+                                          strategy::Phase phase) {
+    const planner::Candidate& chosen = report.chosen();
+    Result<planner::PredictedStep> step = search.DrawStep(chosen.setup, chosen.plan, phase);
+    if (!step) return step.error();
+    drawing::TracedStep traced;
+    traced.name =
+        fmt::format("{}, few of {} layers",
+                    phase == strategy::Phase::kPrefill ? "a step of prefill" : "a step of decode",
+                    report.question.spec.num_layers());
+    traced.schedule = std::move(step->schedule);
+    traced.predicted = std::move(step->timeline);
+    traced.predicted_by = report.profile;
+    return traced;
+  }
+
+  std::string model_;
+  std::string profile_;
+  std::optional<int> num_ranks_;
+  std::optional<int> prompt_tokens_;
+  std::optional<int> gen_tokens_;
+  std::optional<int> batch_;
+  std::string workload_path_;
+  std::optional<std::string> objective_;
+  std::optional<double> ttft_limit_;
+  std::optional<double> time_per_token_limit_;
+  std::vector<std::string> allowed_;
+  std::optional<double> memory_per_rank_;
+  std::string out_path_;
+  std::string svg_path_;
+  std::string html_path_;
+  bool explain_ = false;
+  std::string json_path_;
+  int step_tokens_ = 512;
+  std::string weights_;
+  std::optional<int> num_threads_;
+  std::optional<std::string> layout_;
+  std::optional<std::string> pipeline_;
+  std::optional<int> micro_batches_;
+  std::optional<std::string> wire_;
+  std::string present_path_;
+  std::vector<std::string> passes_off_;
+  std::optional<int> skew_experts_;
+  std::optional<double> skew_;
+
+  planner::Workload workload_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakePlan() { return std::make_unique<MakePlanCommand>(); }
+
+}  // namespace convene::cli

@@ -1,0 +1,298 @@
+#include "cli/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
+#include "cli/text_table.h"
+
+namespace convene::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using planner::Candidate;
+using planner::Interval;
+using planner::PlanFigures;
+
+std::string Percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+
+std::string SecondsWithin(double seconds, const Interval& interval) {
+  return fmt::format("{}  ({} - {})", FormatSeconds(seconds), FormatSeconds(interval.low),
+                     FormatSeconds(interval.high));
+}
+
+std::string MemoryWords(const Candidate& candidate) {
+  const planner::RankMemory& memory = candidate.memory;
+  return fmt::format("{} of {}  (weights {}, KV cache {}, working memory {})",
+                     FormatBytes(memory.total()), FormatBytes(candidate.memory_limit),
+                     FormatBytes(memory.weights_bytes), FormatBytes(memory.kv_bytes),
+                     FormatBytes(memory.working_bytes));
+}
+
+std::string WorkloadWords(const planner::Workload& workload) {
+  std::string text =
+      fmt::format("prompts of {} and answers of {}",
+                  FormatCount(static_cast<uint64_t>(workload.mean_prompt_tokens()), "token"),
+                  FormatCount(static_cast<uint64_t>(workload.mean_gen_tokens()), "token"));
+  if (workload.requests.size() > 1) {
+    text += fmt::format(" on average of {}", FormatCount(workload.requests.size(), "request"));
+  }
+  text += workload.arrival_rate > 0
+              ? fmt::format(", {:.4g} requests per second", workload.arrival_rate)
+              : fmt::format(", batches of {}", FormatCount(static_cast<uint64_t>(workload.batch)));
+  if (!workload.routing.counts.empty()) text += ", routing as it was recorded";
+  if (workload.routing.skew >= 0) {
+    text += fmt::format(", {:.0f} % of the tokens to {} of the experts",
+                        100 * workload.routing.skew, workload.routing.num_experts_skew);
+  }
+  return text + fmt::format("; best {}", planner::Name(workload.objective));
+}
+
+void AddLine(std::string_view name, std::string_view value, std::string* text) {
+  *text += fmt::format("  {:<22}{}\n", name, value);
+}
+
+ordered_json ToJson(const Interval& interval) { return {interval.low, interval.high}; }
+
+ordered_json ToJson(const Candidate& candidate) {
+  ordered_json json;
+  if (candidate.figures) {
+    const PlanFigures& figures = *candidate.figures;
+    json = {{"batch", figures.batch},
+            {"ttft_s", figures.ttft},
+            {"ttft_s_interval", ToJson(figures.ttft_interval)},
+            {"time_per_token_s", figures.time_per_token},
+            {"time_per_token_s_interval", ToJson(figures.time_per_token_interval)},
+            {"throughput_tokens_per_s", figures.throughput},
+            {"throughput_tokens_per_s_interval", ToJson(figures.throughput_interval)},
+            {"extrapolated_share", figures.extrapolated_share},
+            {"expert_imbalance", figures.imbalance}};
+  }
+  json["memory_per_rank"] = {{"bytes", candidate.memory.total()},
+                             {"limit_bytes", candidate.memory_limit},
+                             {"weights_bytes", candidate.memory.weights_bytes},
+                             {"kv_bytes", candidate.memory.kv_bytes},
+                             {"working_bytes", candidate.memory.working_bytes}};
+  return json;
+}
+
+plan::Plan WholePlan(const Candidate& candidate) {
+  plan::Plan plan = candidate.plan;
+  plan.weights = candidate.setup.weights;
+  plan.num_threads = candidate.setup.num_threads;
+  return plan;
+}
+
+ordered_json AlternativesJson(const PlanReport& report) {
+  ordered_json list = ordered_json::array();
+  for (const planner::Alternative& alternative : report.explanation.alternatives) {
+    const Candidate& candidate = report.of(alternative);
+    list.push_back({{"name", Describe(candidate)},
+                    {"ranks", candidate.setup.num_ranks},
+                    {"plan", plan::ToJson(WholePlan(candidate))},
+                    {"slower", alternative.slower},
+                    {"reason", alternative.reason},
+                    {"would_win", alternative.would_win},
+                    {"needs", candidate.needs},
+                    {"predicted", ToJson(candidate)}});
+  }
+  return list;
+}
+
+ordered_json WorkloadJson(const planner::Workload& workload) {
+  ordered_json json = {{"requests", workload.requests.size()},
+                       {"mean_prompt_tokens", workload.mean_prompt_tokens()},
+                       {"mean_gen_tokens", workload.mean_gen_tokens()},
+                       {"batch", workload.batch},
+                       {"objective", planner::Name(workload.objective)}};
+  if (workload.arrival_rate > 0) json["arrival_rate"] = workload.arrival_rate;
+  if (workload.routing.skew >= 0) {
+    json["routing"] = {{"skew", workload.routing.skew},
+                       {"experts", workload.routing.num_experts_skew}};
+  }
+  if (!workload.routing.counts.empty()) json["routing"] = "recorded";
+  return json;
+}
+
+}  // namespace
+
+std::string FormatSeconds(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
+  if (seconds >= 1e-3) return fmt::format("{:.3g} ms", 1e3 * seconds);
+  return fmt::format("{:.3g} us", 1e6 * seconds);
+}
+
+std::string CommandOf(const PlanReport& report) {
+  const Candidate& chosen = report.chosen();
+  const int num_ranks = chosen.setup.num_ranks;
+  // convene divides a host's cores among its ranks itself; one process lays its weights on all
+  // memory nodes in turn.
+  std::string line =
+      num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none convene", num_ranks) : "convene";
+  line += fmt::format(" batch {}", report.model);
+  if (!report.plan_path.empty()) {
+    line += fmt::format(" --plan {}", report.plan_path);
+  } else {
+    line +=
+        fmt::format(" --weights {} --threads {}", chosen.setup.weights, chosen.setup.num_threads);
+    if (num_ranks > 1) {
+      const strategy::Pipeline& pipeline = chosen.plan.pipeline;
+      line += fmt::format(" --layout {} --wire {}", plan::ToText(chosen.plan.layout),
+                          plan::Name(chosen.plan.wire));
+      if (pipeline.chunks > 1) {
+        line += fmt::format(" --pipeline {}:{}", pipeline.chunks,
+                            pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");
+      }
+      if (pipeline.micro_batches > 1)
+        line += fmt::format(" --micro-batches {}", pipeline.micro_batches);
+    }
+  }
+  if (num_ranks == 1) line += " --numa interleave";
+  return line + " --input requests.jsonl --output answers.jsonl";
+}
+
+std::string ToText(const PlanReport& report) {
+  const Candidate& chosen = report.chosen();
+  const PlanFigures& figures = *chosen.figures;
+  const planner::Workload& workload = report.question.workload;
+  std::string text = fmt::format("{}: {}\n", report.model, WorkloadWords(workload));
+  AddLine("plan", Describe(chosen), &text);
+  if (!report.answer.why_chosen.empty()) AddLine("", report.answer.why_chosen, &text);
+  if (figures.batch != workload.batch) {
+    AddLine("sequences together", FormatCount(static_cast<uint64_t>(figures.batch)), &text);
+  }
+  AddLine("time to first token", SecondsWithin(figures.ttft, figures.ttft_interval), &text);
+  if (figures.time_per_token > 0) {
+    AddLine("time per token",
+            SecondsWithin(figures.time_per_token, figures.time_per_token_interval), &text);
+  }
+  AddLine("throughput",
+          fmt::format("{:.4g} tokens/s  ({:.4g} - {:.4g})", figures.throughput,
+                      figures.throughput_interval.low, figures.throughput_interval.high),
+          &text);
+  AddLine("memory per rank", MemoryWords(chosen), &text);
+  if (figures.extrapolated_share > 0.005) {
+    AddLine("extrapolated",
+            fmt::format("{:.0f} % of the computing time is at sizes beyond those measured",
+                        100 * figures.extrapolated_share),
+            &text);
+  }
+  AddLine("costs from", report.profile, &text);
+  AddLine("run it with", CommandOf(report), &text);
+  if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
+  for (const planner::Alternative& alternative : report.explanation.alternatives) {
+    text +=
+        fmt::format("  {:>8}  {}\n            {}\n            {}\n", Percent(alternative.slower),
+                    Describe(report.of(alternative)), alternative.reason, alternative.would_win);
+  }
+  if (!report.explanation.flips.empty()) text += "\nwhat would change the choice\n";
+  for (const planner::Flip& flip : report.explanation.flips) {
+    text += fmt::format("  {}\n", flip.words);
+  }
+  return text + fmt::format("\nsearched {} with {} simulated in {:.2f} s, explained in {:.2f} s\n",
+                            FormatCount(report.answer.candidates.size(), "plan"),
+                            FormatCount(static_cast<uint64_t>(report.answer.num_simulated), "step"),
+                            report.answer.seconds, report.explanation.seconds);
+}
+
+std::string ExplainSearch(const PlanReport& report) {
+  TextTable table;
+  table.AddRow({"pass", "added", "rejected", "steps", "seconds", "gain"});
+  table.AddRule();
+  std::string purposes;
+  for (const planner::PassReport& pass : report.answer.passes) {
+    if (pass.is_off) {
+      table.AddRow({pass.name, "switched off"});
+      continue;
+    }
+    const bool has_gain = pass.best_before > 0 && pass.best_after < pass.best_before;
+    table.AddRow(
+        {pass.name, fmt::to_string(pass.num_added), fmt::to_string(pass.num_rejected),
+         fmt::to_string(pass.num_simulated), fmt::format("{:.3f}", pass.seconds),
+         has_gain ? fmt::format("{:.1f} %", 100 * (pass.best_before / pass.best_after - 1)) : ""});
+    purposes += fmt::format("  {}: {}\n", pass.name, pass.purpose);
+  }
+  std::string text = "\npasses\n" + table.Format() + purposes;
+  text += "\nrejected\n";
+  for (const Candidate& candidate : report.answer.candidates) {
+    if (candidate.rejected_by.empty()) continue;
+    text += fmt::format("  {}: {} ({})\n", Describe(candidate), candidate.reason,
+                        candidate.rejected_by);
+  }
+  text += "\npriced, but no pipelines were searched for them\n";
+  for (const Candidate& candidate : report.answer.candidates) {
+    if (candidate.not_refined.empty()) continue;
+    text += fmt::format("  {}: {}\n", Describe(candidate), candidate.not_refined);
+  }
+  return text;
+}
+
+ordered_json PlanFile(const PlanReport& report) {
+  const Candidate& chosen = report.chosen();
+  plan::Plan plan = WholePlan(chosen);
+  plan.made_for = plan::MadeFor{.model = report.model_hash, .num_ranks = chosen.setup.num_ranks};
+  ordered_json json = plan::ToJson(plan);
+  json["predicted"] = ToJson(chosen);
+  json["predicted"]["workload"] = WorkloadJson(report.question.workload);
+  json["predicted"]["profile"] = report.profile;
+  json["alternatives"] = AlternativesJson(report);
+  return json;
+}
+
+ordered_json ToJson(const PlanReport& report) {
+  const planner::PlanAnswer& answer = report.answer;
+  ordered_json json = {{"model", report.model},
+                       {"search_seconds", answer.seconds},
+                       {"explain_seconds", report.explanation.seconds},
+                       {"simulated_steps", answer.num_simulated},
+                       {"workload", WorkloadJson(report.question.workload)}};
+  const ordered_json file = PlanFile(report);
+  json["plan"] = file;
+  json["plan"].erase("predicted");
+  json["plan"].erase("alternatives");
+  json["name"] = Describe(report.chosen());
+  json["why_chosen"] = answer.why_chosen;
+  json["command"] = CommandOf(report);
+  json["predicted"] = ToJson(report.chosen());
+  json["alternatives"] = file["alternatives"];
+  json["flips"] = ordered_json::array();
+  for (const planner::Flip& flip : report.explanation.flips) {
+    ordered_json one = {{"figure", flip.figure}, {"factor", nullptr}, {"words", flip.words}};
+    if (flip.candidate >= 0) {
+      one["factor"] = flip.factor;
+      one["per_s"] = flip.rate;
+      one["choice"] = Describe(answer.candidates[flip.candidate]);
+    }
+    json["flips"].push_back(std::move(one));
+  }
+  json["regret_by_batch"] = {{"batches", report.explanation.batches},
+                             {"plans", ordered_json::array()}};
+  for (const planner::RegretCurve& curve : report.explanation.curves) {
+    json["regret_by_batch"]["plans"].push_back(
+        {{"name", Describe(answer.candidates[curve.candidate])}, {"regret", curve.regret}});
+  }
+  json["passes"] = ordered_json::array();
+  for (const planner::PassReport& pass : answer.passes) {
+    json["passes"].push_back({{"name", pass.name},
+                              {"off", pass.is_off},
+                              {"seconds", pass.seconds},
+                              {"added", pass.num_added},
+                              {"rejected", pass.num_rejected},
+                              {"simulated_steps", pass.num_simulated},
+                              {"best_before", pass.best_before},
+                              {"best_after", pass.best_after}});
+  }
+  json["rejected"] = ordered_json::array();
+  for (const Candidate& candidate : answer.candidates) {
+    if (candidate.rejected_by.empty()) continue;
+    json["rejected"].push_back({{"name", Describe(candidate)},
+                                {"pass", candidate.rejected_by},
+                                {"reason", candidate.reason}});
+  }
+  return json;
+}
+
+}  // namespace convene::cli

@@ -1,0 +1,42 @@
+// A plan and why it was chosen, for people, for programs, and as the file that --plan reads. What
+// it shows comes from planner/; the page with pictures is plan_page.h.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "planner/explain_plan.h"
+#include "planner/plan_search.h"
+
+namespace convene::cli {
+
+struct PlanReport {
+  const planner::PlanQuestion& question;
+  const planner::PlanAnswer& answer;
+  const planner::Explanation& explanation;
+  std::string model;       // as it was given
+  std::string model_hash;  // plan::ModelHash
+  std::string profile;     // where the costs are from
+  std::string plan_path;   // of --out; empty: there is none
+
+  const planner::Candidate& chosen() const { return answer.candidates[answer.chosen]; }
+  const planner::Candidate& of(const planner::Alternative& alternative) const {
+    return answer.candidates[alternative.candidate];
+  }
+};
+
+// The command line that runs the chosen plan.
+std::string CommandOf(const PlanReport& report);
+
+std::string ToText(const PlanReport& report);
+// Passes with what each contributed, and every rejected candidate with its reason.
+std::string ExplainSearch(const PlanReport& report);
+
+// What plan::PlanFromJson reads, with what was foreseen beside it.
+nlohmann::ordered_json PlanFile(const PlanReport& report);
+nlohmann::ordered_json ToJson(const PlanReport& report);
+
+// "1.23 s", "45.1 ms", "310 us"
+std::string FormatSeconds(double seconds);
+
+}  // namespace convene::cli

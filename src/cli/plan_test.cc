@@ -1,0 +1,136 @@
+#include <nlohmann/json.hpp>
+
+#include "cli/commands_test.h"
+#include "cost/machine_profile.h"
+#include "planner/invented_costs_test.h"
+
+namespace convene::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PlanTest : public CommandsTest {
+ protected:
+  void SetUp() override {
+    CommandsTest::SetUp();
+    cost::MachineProfile profile;
+    for (const int ranks : {1, 2}) {
+      profile.steps.push_back(planner::InventedCosts(ranks, 1e9, "bf16"));
+    }
+    Write("profile.json", cost::ToJson(profile).dump());
+  }
+
+  Outcome Plan(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"plan", model_, "--profile", Path("profile.json")});
+    return Run(words);
+  }
+};
+
+TEST_F(PlanTest, SaysWhatIsBestAndWhyAndWritesAPlanThatRuns) {
+  const Outcome outcome = Plan({"--ranks", "2", "--prompt-tokens", "48", "--gen-tokens", "8",
+                                "--batch", "4", "--out", Path("plan.json"), "--explain"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  for (const char* part :
+       {"time to first token", "time per token", "tokens/s", "memory per rank", "run it with",
+        "alternatives", "what would change the choice", "passes", "rejected"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+  const auto plan = nlohmann::json::parse(Read("plan.json"));
+  EXPECT_EQ(plan["version"], 1);
+  EXPECT_EQ(plan["weights"], "bf16");
+  EXPECT_GT(plan["predicted"]["throughput_tokens_per_s"].get<double>(), 0);
+  EXPECT_EQ(plan["predicted"]["ttft_s_interval"].size(), 2u);
+  EXPECT_FALSE(plan["alternatives"].empty());
+  // One rank can run it where it is for one.
+  const Outcome single = Plan(
+      {"--ranks", "1", "--prompt-tokens", "48", "--gen-tokens", "8", "--out", Path("single.json")});
+  ASSERT_EQ(single.status, kSuccess) << single.err;
+  const Outcome ran = Run({"run", model_, "--prompt", "abc", "-n", "2", "--temperature", "0",
+                           "--plan", Path("single.json")});
+  EXPECT_EQ(ran.status, kSuccess) << ran.err;
+}
+
+TEST_F(PlanTest, FiguresForProgramsAreWhole) {
+  const Outcome outcome = Plan({"--ranks", "2", "--prompt-tokens", "48", "--gen-tokens", "8",
+                                "--allow", "layout,wire", "--json", "-"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_TRUE(json["search_seconds"].is_number());
+  EXPECT_TRUE(json["plan"].contains("layout"));
+  EXPECT_GT(json["predicted"]["ttft_s"].get<double>(), 0);
+  ASSERT_FALSE(json["alternatives"].empty());
+  for (const auto& alternative : json["alternatives"]) {
+    EXPECT_FALSE(alternative["reason"].get<std::string>().empty());
+    EXPECT_THAT(alternative["would_win"].get<std::string>(), HasSubstr("wins"));
+  }
+  EXPECT_EQ(json["passes"].size(), 9u);
+}
+
+TEST_F(PlanTest, DrawsAPageThatStandsAlone) {
+  const Outcome outcome = Plan({"--ranks", "2", "--prompt-tokens", "48", "--gen-tokens", "8",
+                                "--svg", Path("step.svg"), "--html", Path("plan.html")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(Read("step.svg"), HasSubstr("<svg"));
+  const std::string page = Read("plan.html");
+  EXPECT_THAT(page, HasSubstr("</html>"));
+  EXPECT_THAT(page, HasSubstr("where it would win"));
+  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, Not(HasSubstr("src=")));
+}
+
+TEST_F(PlanTest, ReadsWorkloadsWithTracesAndRoutingBesideThem) {
+  Write("trace.csv", "num_prefill_tokens,num_decode_tokens\n40,4\n20,8\n");
+  Write("workload.json", R"({"version": 1, "trace": "trace.csv", "batch": 2})");
+  const Outcome outcome = Plan({"--workload", Path("workload.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 requests"));
+  Write("routing.json", R"({"layers": [{"experts": [1]}]})");
+  Write("workload.json",
+        R"({"version": 1, "trace": "trace.csv", "routing": {"recorded": "routing.json"}})");
+  const Outcome wrong = Plan({"--workload", Path("workload.json")});
+  EXPECT_EQ(wrong.status, kFailure);
+  EXPECT_THAT(wrong.err, HasSubstr("recorded routing"));
+}
+
+TEST_F(PlanTest, PlansForOtherModelsOrRanksAreRefused) {
+  ASSERT_EQ(Plan({"--ranks", "1", "--prompt-tokens", "8", "--out", Path("plan.json")}).status,
+            kSuccess);
+  auto plan = nlohmann::json::parse(Read("plan.json"));
+  const auto run = [&] {
+    Write("other.json", plan.dump());
+    return Run({"run", model_, "--prompt", "abc", "-n", "1", "--plan", Path("other.json")});
+  };
+  plan["made_for"]["ranks"] = 3;
+  EXPECT_THAT(run().err, HasSubstr("was made for 3 ranks, and 1 were started"));
+  plan["made_for"] = {{"ranks", 1}, {"model", "0123456789abcdef"}};
+  EXPECT_THAT(run().err, HasSubstr("was made for another model"));
+  plan["made_for"] = {{"ranks", 1}};
+  EXPECT_THAT(run().err, HasSubstr("made_for"));
+}
+
+TEST_F(PlanTest, WhatCannotBePlannedIsAnErrorThatSaysWhatToChange) {
+  const auto error = [&](const std::vector<std::string>& words) {
+    const Outcome outcome = Plan(words);
+    EXPECT_NE(outcome.status, kSuccess);
+    return outcome.err;
+  };
+  EXPECT_THAT(error({"--prompt-tokens", "0"}), HasSubstr("at least 1"));
+  EXPECT_THAT(error({"--prompt-tokens", "8", "--memory-per-rank", "0.001"}),
+              HasSubstr("fits nowhere"));
+  EXPECT_THAT(error({"--prompt-tokens", "8", "--weights", "int8"}),
+              HasSubstr("convene measure --steps int8"));
+  EXPECT_THAT(error({"--prompt-tokens", "8", "--allow", "anything"}), HasSubstr("layout, wire"));
+  EXPECT_THAT(error({"--prompt-tokens", "8", "--without", "nothing"}), HasSubstr("layouts"));
+  EXPECT_THAT(error({"--ranks", "0"}), HasSubstr("--ranks"));
+  const Outcome missing = Run({"plan", model_, "--profile", Path("nowhere.json")});
+  EXPECT_EQ(missing.status, kFailure);
+  EXPECT_THAT(missing.err, HasSubstr("convene measure --out"));
+  Write("old.json", R"({"version": 7, "machine": {}, "links": [], "operators": {}})");
+  const Outcome old = Run({"plan", model_, "--profile", Path("old.json")});
+  EXPECT_EQ(old.status, kFailure);
+  EXPECT_THAT(old.err, HasSubstr("version is 7"));
+}
+
+}  // namespace
+}  // namespace convene::cli

@@ -1,0 +1,69 @@
+#include "engine/plan_question.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "device/cpu/cpu_device.h"
+#include "engine/choose_pipeline.h"
+#include "engine/rank_options.h"
+#include "runtime/transformer.h"
+
+namespace convene::engine {
+namespace {
+
+runtime::Formats FormatsOf(const std::string& weights) {
+  const auto format = kernels::WeightFormatFromName(weights);
+  CHECK(format.has_value(), "{} is no format", weights);
+  return runtime::DefaultFormats(*format);
+}
+
+planner::RankMemory RankMemoryOf(const MemoryPlan& plan) {
+  return {.weights_bytes = plan.weights_bytes(),
+          .kv_bytes = plan.kv_bytes(),
+          .working_bytes = plan.working_bytes()};
+}
+
+}  // namespace
+
+void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question) {
+  // Shapes alone: the names of ten thousands of tensors would be copied for each candidate.
+  auto spec = std::make_shared<model::ModelSpec>(question.spec);
+  spec->tensors.clear();
+  const int context = question.workload.longest_request();
+  question.step_tokens = setting.step_tokens;
+  question.memory_of = [spec, context, step_tokens = setting.step_tokens](
+                           const planner::RankSetup& setup, const plan::Plan& plan,
+                           int batch) -> Result<planner::RankMemory> {
+    const LoadOptions options{.context = std::max(2, context),
+                              .max_step_tokens = std::max(step_tokens, batch),
+                              .max_sequences = batch,
+                              .plan = plan};
+    // Rank 0 has the head, the last one the largest of shares that differ by one.
+    planner::RankMemory most;
+    for (const int rank : {0, plan.layout.num_ranks() - 1}) {
+      memory::Ledger unlimited;
+      const Result<MemoryPlan> memory =
+          PlanMemoryOfRank(rank, device::CpuBytes(), *spec, options, FormatsOf(setup.weights),
+                           std::max(1, setup.num_threads), unlimited);
+      if (!memory) return memory.error();
+      const planner::RankMemory of_rank = RankMemoryOf(*memory);
+      if (of_rank.total() > most.total()) most = of_rank;
+    }
+    return most;
+  };
+  question.memory_per_rank = [setting](int num_ranks) {
+    return setting.memory_per_rank.value_or(setting.memory_of_host /
+                                            static_cast<uint64_t>(num_ranks));
+  };
+  question.bytes_of = [one_host = question.one_host](const std::string& weights, plan::Wire wire) {
+    if (wire == plan::Wire::kAuto) wire = one_host ? plan::Wire::kF32 : plan::Wire::kBf16;
+    // The number of ranks decides about kAuto alone.
+    return runtime::Transformer::BytesOf(FormatsOf(weights), WireFormatOf(wire, /*num_ranks=*/1));
+  };
+}
+
+std::vector<std::string> AutomaticFormats() { return {"bf16", "int8", "int4"}; }
+
+}  // namespace convene::engine

@@ -1,0 +1,27 @@
+// What a search for a plan asks of the layers above planner/: how much memory a rank takes, how
+// many bytes elements have, which formats go with weights. It searches nothing and opens nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/plan_question.h"
+
+namespace convene::engine {
+
+struct PlanSetting {
+  std::optional<uint64_t> memory_per_rank = {};  // unset: an equal part of `memory_of_host`
+  uint64_t memory_of_host = 0;                   // of all ranks together
+  int step_tokens = 512;
+};
+
+// Sets memory_of, memory_per_rank, bytes_of and step_tokens. The question's spec and workload
+// outlive what is set.
+void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question);
+
+// Names of the formats that `auto` tries, in its order.
+std::vector<std::string> AutomaticFormats();
+
+}  // namespace convene::engine

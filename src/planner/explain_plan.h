@@ -1,0 +1,51 @@
+// Why a plan was chosen, in words that follow from figures: what each alternative takes more and
+// where it would win, found by moving one parameter and asking again; and which figure of the
+// machine would change the choice. It chooses nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/plan_search.h"
+
+namespace convene::planner {
+
+struct Alternative {
+  int candidate = -1;       // of the answer's candidates
+  double slower = 0;        // 0.18: it takes 18 % more than the chosen plan
+  std::string reason = {};  // "experts +12.3 ms (the busiest rank has 1.62 x the mean), ..."
+  std::string would_win =
+      {};  // "with batches of 64 and more"; or that it does nowhere, and in what range
+};
+
+// A figure of the machine with which another plan would be the best.
+struct Flip {
+  std::string figure;  // "memory", "cores", "link"
+  double factor = 0;   // of its rate beside the profile's; 0: nowhere in the range
+  double rate = 0;     // bytes or operations per second, where the profile knows it; 0: not
+  int candidate = -1;  // that would be best then
+  std::string words = {};
+};
+
+// How much longer than the best one each plan takes, by batch.
+struct RegretCurve {
+  int candidate = -1;
+  std::vector<double> regret = {};  // by batch; below 0: it cannot run there
+};
+
+struct Explanation {
+  std::vector<Alternative> alternatives;  // the closest first
+  std::vector<Flip> flips;
+  std::vector<int> batches;
+  std::vector<RegretCurve> curves;  // of the chosen plan, then of the alternatives
+  double seconds = 0;
+};
+
+// The best candidate of each setup and layout besides the chosen one, at most `most` of them.
+Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t most = 6);
+
+// What one plan takes more than another, by groups of tasks, the largest difference first. Where
+// exchanges differ, it says how much longer the busiest rank computes experts.
+std::string WhySlower(const PlanFigures& slower, const PlanFigures& faster);
+
+}  // namespace convene::planner

@@ -1,0 +1,141 @@
+// What a search for a plan is asked, and what it answers. How it searches is plan_search.h; what
+// becomes of the answer in words is explain_plan.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/model_spec.h"
+#include "plan/plan.h"
+#include "planner/step_pricer.h"
+#include "planner/whole_step.h"
+#include "planner/workload.h"
+
+namespace convene::planner {
+
+// What may change the numbers that a model computes. By default a plan's logits are bitwise those
+// of one rank with the weights that were asked for.
+struct Allowed {
+  bool layout = false;   // heads and experts in slices: sums are divided in other places
+  bool wire = false;     // rows rounded on their way between ranks
+  bool weights = false;  // other formats than the first one
+  bool transition = false;
+};
+
+// What a rank of a plan takes of memory.
+struct RankMemory {
+  uint64_t weights_bytes = 0;
+  uint64_t kv_bytes = 0;       // for all sequences of the workload at their full length
+  uint64_t working_bytes = 0;  // of steps and exchanges, and the program
+
+  uint64_t total() const { return weights_bytes + kv_bytes + working_bytes; }
+};
+
+// What somebody has decided already. Unset: the search's to decide.
+struct Constraints {
+  std::optional<int> num_ranks = {};
+  std::optional<int> num_threads = {};
+  std::optional<strategy::Layout> layout = {};
+  std::optional<strategy::Pipeline> pipeline = {};  // chunks, cut and overlap, with micro-batches
+  std::optional<int> micro_batches = {};
+  std::optional<plan::Wire> wire = {};
+};
+
+struct PlanQuestion {
+  const model::ModelSpec& spec;
+  const Workload& workload;
+  const PricerSource& source;
+  int num_ranks = 1;      // that there are; fewer may be used
+  int step_tokens = 512;  // most tokens of a step of one group of ranks
+  // Formats of weights that may be used, the most precise first. The first that fits memory is
+  // taken, or with `allowed.weights` the one that is fastest.
+  std::vector<std::string> formats = {"bf16"};
+  int expand_from_tokens = strategy::kExpandFromTokens;  // as AttentionRole's
+  bool one_host = true;                                  // all ranks share one
+  Allowed allowed = {};
+  Constraints constraints = {};
+  std::optional<plan::Plan> present = {};  // that is run now: it wins where a gain is not certain
+
+  // Asked of what lies above this folder. The most that a rank takes; errors: the model cannot be
+  // divided so.
+  std::function<Result<RankMemory>(const RankSetup&, const plan::Plan&, int batch)> memory_of = {};
+  std::function<uint64_t(int num_ranks)> memory_per_rank = {};  // that each of so many has
+  std::function<strategy::ElementBytes(const std::string& weights, plan::Wire)> bytes_of = {};
+  std::function<double()> clock = {};  // seconds, for the time of the search itself
+
+  std::vector<std::string> passes_off = {};  // names of passes
+};
+
+// Predicted of a plan for the workload.
+struct PlanFigures {
+  int batch = 1;              // sequences that run together
+  double ttft = 0;            // seconds until all their prompts are computed
+  double time_per_token = 0;  // seconds of a step of generated tokens
+  double throughput = 0;      // generated tokens per second, prompts counted into the time
+  Interval ttft_interval = {};
+  Interval time_per_token_interval = {};
+  Interval throughput_interval = {};
+  double extrapolated_share = 0;
+  double imbalance = 1;  // as WholeStep's, over prefill and decode
+
+  // What is to be small: seconds per generated token, or of the objective's own time; and of which
+  // kinds of task it is made.
+  double score = 0;
+  KindSeconds path = {};
+};
+
+struct Candidate {
+  RankSetup setup;
+  plan::Plan plan;
+  RankMemory memory = {};
+  uint64_t memory_limit = 0;
+  std::optional<PlanFigures> figures = {};
+  std::vector<std::string> needs = {};  // words of --allow without which it is not chosen
+  std::string added_by = {};            // names of passes
+  std::string rejected_by = {};         // empty: it is ranked
+  std::string reason = {};              // why it was rejected
+  std::string not_refined = {};         // why no pass looked for pipelines of it; empty: they did
+
+  bool is_ranked() const { return rejected_by.empty() && figures.has_value(); }
+  bool is_allowed() const { return needs.empty(); }
+};
+
+// "4 ranks x 2 threads, int8, attention=dp4,experts=ep4, 8 chunks of tokens"
+std::string Describe(const Candidate& candidate);
+
+// What a pass did.
+struct PassReport {
+  std::string name;
+  std::string purpose;
+  bool is_off = false;
+  double seconds = 0;
+  int num_added = 0;
+  int num_rejected = 0;
+  int num_simulated = 0;   // steps
+  double best_before = 0;  // score of the best allowed candidate; 0: none yet
+  double best_after = 0;
+};
+
+struct PlanAnswer {
+  std::vector<Candidate> candidates;  // all of them; those that are ranked first, the best before
+  int chosen = -1;                    // of candidates
+  int fastest = -1;                   // allowed one with the least score
+  std::string why_chosen;             // where it is not the fastest
+  std::vector<PassReport> passes;
+  double seconds = 0;
+  int num_simulated = 0;
+};
+
+// Whether the plan's logits are bitwise those of one rank: no head and no expert is cut, shares of
+// experts are whole branches of the tree of sums (docs/decisions/0001-numerics.md), and what
+// travels is exact.
+bool KeepsLogits(const model::ModelSpec& spec, const plan::Plan& plan, bool one_host);
+// The layout's part of that.
+bool CutsNothing(const model::ModelSpec& spec, const strategy::Layout& layout);
+
+}  // namespace convene::planner

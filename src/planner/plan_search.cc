@@ -1,0 +1,286 @@
+#include "planner/plan_search.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/units.h"
+#include "planner/workload_figures.h"
+#include "planner/workload_steps.h"
+
+namespace convene::planner {
+namespace {
+
+// A gain of so much is taken even where its interval contains none: among measured plans the one
+// that was predicted best lost 0 % in the median and 10.5 % at worst
+// (docs/results/predictions.md).
+constexpr double kCertainGain = 1.1;
+
+// What is preferred where gains are not certain: the smaller, the simpler.
+auto Complexity(const PlanSearch& search, const Candidate& candidate) {
+  const plan::Plan& plan = candidate.plan;
+  const bool is_present = search.question().present == plan;
+  const bool is_usual = plan.layout == plan::DefaultLayout(candidate.setup.num_ranks);
+  const bool has_decode = plan.decode.has_value();
+  return std::tuple(!is_present, candidate.setup.num_ranks > 1, !is_usual, has_decode,
+                    plan.pipeline.chunks > 1, plan.pipeline.micro_batches > 1,
+                    candidate.needs.size(), candidate.setup.num_ranks);
+}
+
+// Ranked ones first, the best before; then those that were rejected, in the order in which they
+// were.
+void Sort(std::vector<Candidate>& candidates) {
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     if (a.is_ranked() != b.is_ranked()) return a.is_ranked();
+                     return a.is_ranked() && a.figures->score < b.figures->score;
+                   });
+}
+
+void Choose(PlanSearch& search, PlanAnswer& answer) {
+  const std::vector<Candidate>& candidates = answer.candidates;
+  const auto is_choice = [](const Candidate& one) { return one.is_ranked() && one.is_allowed(); };
+  const auto fastest = std::find_if(candidates.begin(), candidates.end(), is_choice);
+  CHECK(fastest != candidates.end(), "a search without a choice");
+  answer.fastest = static_cast<int>(fastest - candidates.begin());
+  auto chosen = fastest;
+  for (auto one = candidates.begin(); one != candidates.end(); ++one) {
+    if (!is_choice(*one) || !(Complexity(search, *one) < Complexity(search, *chosen))) continue;
+    const double difference = one->figures->score - fastest->figures->score;
+    const Interval interval = IntervalOfDifference(one->figures->path, fastest->figures->path,
+                                                   difference, search.PricerOf(fastest->setup));
+    const bool is_close = one->figures->score < fastest->figures->score * kCertainGain;
+    if (is_close && interval.low <= 0) chosen = one;
+  }
+  answer.chosen = static_cast<int>(chosen - candidates.begin());
+  if (chosen == fastest) return;
+  answer.why_chosen = fmt::format(
+      "{} is predicted {:.1f} % faster, which is within the interval of the difference: {}",
+      Describe(*fastest), 100 * (chosen->figures->score / fastest->figures->score - 1),
+      search.question().present == chosen->plan ? "the plan that runs now stays"
+                                                : "the simpler plan is taken");
+}
+
+double BestScore(const PlanSearch& search) {
+  const Candidate* best = search.Best();
+  return best != nullptr ? best->figures->score : 0;
+}
+
+Status CheckPasses(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    std::vector<std::string_view> known;
+    bool is_known = false;
+    for (const SearchPass& pass : SearchPasses()) {
+      if (pass.can_be_off) known.push_back(pass.name);
+      is_known = is_known || (pass.can_be_off && pass.name == name);
+    }
+    if (is_known) continue;
+    return Error{fmt::format("there is no pass {} that could be switched off; there are {}", name,
+                             fmt::join(known, ", "))};
+  }
+  return {};
+}
+
+}  // namespace
+
+PlanSearch::PlanSearch(const PlanQuestion& question)
+    : question_(question), short_models_(ShortenFor(question.workload.routing)) {}
+
+PlanSearch::ShortModels PlanSearch::ShortenFor(const Routing& routing) const {
+  const auto shares = SharesOf(routing, question_.spec);
+  return {.plain = Shorten(question_.spec, shares),
+          .overlapping = Shorten(question_.spec, shares, /*is_overlapping=*/true)};
+}
+
+void PlanSearch::Add(Candidate candidate) {
+  for (const Candidate& other : candidates_) {
+    if (other.setup == candidate.setup && other.plan == candidate.plan) return;
+  }
+  candidate.added_by = pass_;
+  candidates_.push_back(std::move(candidate));
+}
+
+void PlanSearch::Reject(Candidate& candidate, std::string reason) {
+  candidate.rejected_by = pass_;
+  candidate.reason = std::move(reason);
+}
+
+const Candidate* PlanSearch::Best() const {
+  const Candidate* best = nullptr;
+  for (const Candidate& candidate : candidates_) {
+    if (!candidate.is_ranked() || !candidate.is_allowed()) continue;
+    if (best == nullptr || candidate.figures->score < best->figures->score) best = &candidate;
+  }
+  return best;
+}
+
+void PlanSearch::Price(Candidate& candidate) {
+  Result<PlanFigures> figures = FiguresOf(candidate.setup, candidate.plan, question_.workload);
+  if (!figures) return Reject(candidate, figures.error().message);
+  if (figures->batch != question_.workload.batch && question_.memory_of) {
+    const auto memory = question_.memory_of(candidate.setup, candidate.plan, figures->batch);
+    if (!memory) return Reject(candidate, memory.error().message);
+    candidate.memory = *memory;
+    if (candidate.memory_limit > 0 && memory->total() > candidate.memory_limit) {
+      return Reject(candidate,
+                    fmt::format("{} that run together need {} per rank, of {}",
+                                FormatCount(static_cast<uint64_t>(figures->batch), "sequence"),
+                                FormatBytes(memory->total()), FormatBytes(candidate.memory_limit)));
+    }
+  }
+  candidate.figures = *std::move(figures);
+}
+
+Result<const StepPricer*> PlanSearch::FindPricer(const RankSetup& setup,
+                                                 const Conditions& conditions) {
+  if (conditions == Conditions{}) {
+    const auto found = pricers_.find(setup);
+    if (found != pricers_.end()) return found->second.get();
+    Result<std::unique_ptr<StepPricer>> pricer = question_.source.PricerOf(setup, conditions);
+    if (!pricer) return pricer.error();
+    return pricers_.emplace(setup, *std::move(pricer)).first->second.get();
+  }
+  if (last_pricer_ == nullptr || last_pricer_of_.first != setup ||
+      !(last_pricer_of_.second == conditions)) {
+    Result<std::unique_ptr<StepPricer>> pricer = question_.source.PricerOf(setup, conditions);
+    if (!pricer) return pricer.error();
+    last_pricer_ = *std::move(pricer);
+    last_pricer_of_ = {setup, conditions};
+  }
+  return last_pricer_.get();
+}
+
+Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Plan& plan,
+                                          const Workload& workload, const Conditions& conditions) {
+  const Result<const StepPricer*> pricer = FindPricer(setup, conditions);
+  if (!pricer) return pricer.error();
+  const bool same_routing = workload.routing == question_.workload.routing;
+  ShortModels other;
+  if (!same_routing) other = ShortenFor(workload.routing);
+  const ShortModels& models = same_routing ? short_models_ : other;
+  const PhaseStepOptions steps{
+      .model = models.plain,
+      .overlapping_model = models.overlapping,
+      .roles = strategy::Roles(plan.layout).ExpandingFrom(question_.expand_from_tokens),
+      .decode_roles = strategy::Roles(plan.decode.value_or(plan.layout))
+                          .ExpandingFrom(question_.expand_from_tokens),
+      .pipeline = plan.pipeline,
+      .bytes = question_.bytes_of(setup.weights, plan.wire),
+      .step_tokens = question_.step_tokens};
+  return PredictWorkload(workload, steps, **pricer, &num_simulated_);
+}
+
+Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::Plan& plan,
+                                           strategy::Phase phase) {
+  const Result<const StepPricer*> pricer = FindPricer(setup, {});
+  if (!pricer) return pricer.error();
+  const bool is_decode = phase == strategy::Phase::kDecode;
+  const strategy::Roles roles =
+      strategy::Roles(is_decode ? plan.decode.value_or(plan.layout) : plan.layout)
+          .ExpandingFrom(question_.expand_from_tokens);
+  const Workload& workload = question_.workload;
+  StepSequences groups =
+      DecodeStep(workload.batch, std::max(1, static_cast<int>(workload.mean_context())),
+                 static_cast<int>(workload.mean_prompt_tokens()), roles);
+  if (!is_decode) {
+    // Sorted by rows: the last one has the most.
+    groups = PrefillSteps(TypicalSequences(workload, workload.batch), roles, question_.step_tokens)
+                 .back()
+                 .groups;
+  }
+  strategy::StepOptions options{.roles = roles,
+                                .pipeline = plan.pipeline,
+                                .bytes = question_.bytes_of(setup.weights, plan.wire)};
+  if (NumTokens(groups) < int64_t{1} * plan.pipeline.micro_batches * roles.num_groups()) {
+    options.pipeline.micro_batches = 1;
+  }
+  return PredictStep({.spec = short_models_.plain.spec,
+                      .options = std::move(options),
+                      .groups = std::move(groups),
+                      .shares = short_models_.plain.shares},
+                     **pricer);
+}
+
+Result<PlanAnswer> SearchPlan(const PlanQuestion& question) {
+  PlanSearch search(question);
+  return SearchPlan(search);
+}
+
+Result<PlanAnswer> SearchPlan(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  if (Status checked = CheckPasses(question.passes_off); !checked) return checked.error();
+  if (Status sense = CheckWorkload(question.workload, question.spec); !sense) return sense.error();
+  PlanAnswer answer;
+  const double start = question.clock();
+  for (const SearchPass& pass : SearchPasses()) {
+    const auto& off = question.passes_off;
+    PassReport report{.name = std::string(pass.name),
+                      .purpose = std::string(pass.purpose),
+                      .is_off = std::find(off.begin(), off.end(), pass.name) != off.end()};
+    if (!report.is_off) {
+      const auto count_rejected = [&] {
+        return std::count_if(search.candidates().begin(), search.candidates().end(),
+                             [](const Candidate& one) { return !one.rejected_by.empty(); });
+      };
+      const double began = question.clock();
+      const auto num_before = std::ssize(search.candidates());
+      const auto num_rejected = count_rejected();
+      const int num_simulated = search.num_simulated();
+      report.best_before = BestScore(search);
+      search.UsePass(report.name);
+      pass.run(search);
+      report.num_added = static_cast<int>(std::ssize(search.candidates()) - num_before);
+      report.num_rejected = static_cast<int>(count_rejected() - num_rejected);
+      report.num_simulated = search.num_simulated() - num_simulated;
+      report.best_after = BestScore(search);
+      report.seconds = question.clock() - began;
+    }
+    answer.passes.push_back(std::move(report));
+  }
+  answer.candidates = search.candidates();
+  if (search.Best() == nullptr) return WhyNothing(search);
+  Sort(answer.candidates);
+  Choose(search, answer);
+  answer.seconds = question.clock() - start;
+  answer.num_simulated = search.num_simulated();
+  return answer;
+}
+
+std::string Describe(const Candidate& candidate) {
+  const RankSetup& setup = candidate.setup;
+  const plan::Plan& plan = candidate.plan;
+  std::string text =
+      fmt::format("{} x {}, {}", FormatCount(static_cast<uint64_t>(setup.num_ranks), "rank"),
+                  FormatCount(static_cast<uint64_t>(setup.num_threads), "thread"), setup.weights);
+  if (setup.num_ranks == 1) return text;
+  text += ", " + plan::ToText(plan.layout);
+  if (plan.decode) {
+    const std::string decode = plan::ToText(*plan.decode);
+    text += ", decode " + decode.substr(decode.find(',') + 1);
+  }
+  if (plan.pipeline.chunks > 1) {
+    text += fmt::format(", {} chunks of {}", plan.pipeline.chunks,
+                        plan.pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");
+  }
+  if (plan.pipeline.micro_batches > 1) {
+    text += fmt::format(", {} micro-batches", plan.pipeline.micro_batches);
+  }
+  if (!plan.pipeline.overlap) text += ", no overlap";
+  if (plan.wire == plan::Wire::kBf16 || plan.wire == plan::Wire::kFp8) {
+    text += fmt::format(", {} between ranks", plan::Name(plan.wire));
+  }
+  return text;
+}
+
+bool KeepsLogits(const model::ModelSpec& spec, const plan::Plan& plan, bool one_host) {
+  if (plan.layout.num_ranks() == 1) return true;
+  const bool is_exact =
+      plan.wire == plan::Wire::kF32 || (plan.wire == plan::Wire::kAuto && one_host);
+  return is_exact && CutsNothing(spec, plan.layout) &&
+         (!plan.decode || CutsNothing(spec, *plan.decode));
+}
+
+}  // namespace convene::planner

@@ -1,0 +1,87 @@
+// The one search over everything that can be executed: passes that add candidates, price them and
+// reject them, each with its name, its time and its reasons. It executes nothing and reads nothing.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "planner/plan_question.h"
+
+namespace convene::planner {
+
+// What passes work on.
+class PlanSearch {
+ public:
+  // Keeps the reference.
+  explicit PlanSearch(const PlanQuestion& question);
+
+  const PlanQuestion& question() const { return question_; }
+  std::vector<Candidate>& candidates() { return candidates_; }
+
+  // A candidate that is not there yet; otherwise nothing.
+  void Add(Candidate candidate);
+  void Reject(Candidate& candidate, std::string reason);
+  // Sets figures and needs. A candidate that cannot be priced, or does not meet the workload's
+  // limits, is rejected.
+  void Price(Candidate& candidate);
+  // The allowed one with the least score; null: none is priced yet. Valid until the next Add.
+  const Candidate* Best() const;
+
+  // For those who ask what would be if: a plan under other conditions.
+  Result<PlanFigures> FiguresOf(const RankSetup& setup, const plan::Plan& plan,
+                                const Workload& workload, const Conditions& conditions = {});
+  // A step of few of the model's layers, the first, the last and those that stand for the others:
+  // of prefill the one with the most rows, of decode any. Errors: as FiguresOf.
+  Result<PredictedStep> DrawStep(const RankSetup& setup, const plan::Plan& plan,
+                                 strategy::Phase phase);
+  // Of the pricer that FiguresOf takes under usual conditions. Precondition: it has been there.
+  const StepPricer& PricerOf(const RankSetup& setup) const { return *pricers_.at(setup); }
+
+  int num_simulated() const { return num_simulated_; }
+  void UsePass(std::string name) { pass_ = std::move(name); }
+
+ private:
+  Result<const StepPricer*> FindPricer(const RankSetup& setup, const Conditions& conditions);
+
+  const PlanQuestion& question_;
+  // A model that stands for the whole one, and one for steps in which layers overlap.
+  struct ShortModels {
+    ShortModel plain;
+    ShortModel overlapping;
+  };
+  ShortModels ShortenFor(const Routing& routing) const;
+
+  ShortModels short_models_;
+  std::vector<Candidate> candidates_;
+  std::map<RankSetup, std::unique_ptr<StepPricer>> pricers_;  // under usual conditions
+  std::unique_ptr<StepPricer> last_pricer_;                   // under others
+  std::pair<RankSetup, Conditions> last_pricer_of_;
+  int num_simulated_ = 0;
+  std::string pass_;
+};
+
+// A pass of the search, in the order of the list. A new system adds a line there.
+struct SearchPass {
+  std::string_view name;
+  std::string_view purpose;
+  void (*run)(PlanSearch& search);
+  bool can_be_off = true;
+};
+std::span<const SearchPass> SearchPasses();
+
+// Why a search has nothing to choose: not enough memory, with what would do; costs that were not
+// measured; limits that nothing meets. Precondition: it has nothing.
+Error WhyNothing(PlanSearch& search);
+
+// Errors: a pass to be switched off that there is not; nothing is known of the machine for any
+// number of ranks; no plan fits memory, with what would do; no plan meets the workload's limits.
+Result<PlanAnswer> SearchPlan(const PlanQuestion& question);
+// The same with a search that can be asked further.
+Result<PlanAnswer> SearchPlan(PlanSearch& search);
+
+}  // namespace convene::planner

@@ -1,0 +1,375 @@
+#include "planner/plan_search.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "planner/explain_plan.h"
+#include "planner/invented_costs_test.h"
+
+namespace convene::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A question whose parts live as long as it.
+struct Asked {
+  explicit Asked(double link_bytes_per_second, const std::vector<int>& ranks = {1, 2, 4},
+                 const std::vector<std::string>& formats = {"bf16"})
+      : spec(InventedSpec(24)) {
+    for (const int count : ranks) {
+      for (const std::string& format : formats) {
+        profile.steps.push_back(InventedCosts(count, link_bytes_per_second, format));
+      }
+    }
+    question.formats = formats;
+    question.num_ranks = ranks.back();
+    question.memory_of = [](const RankSetup& setup, const plan::Plan& plan,
+                            int batch) -> Result<RankMemory> {
+      const uint64_t bits = setup.weights == "bf16" ? 16 : setup.weights == "int8" ? 8 : 4;
+      const auto parts = static_cast<uint64_t>(plan.layout.num_ranks());
+      return RankMemory{.weights_bytes = (bits << 20) / parts,
+                        .kv_bytes = static_cast<uint64_t>(batch) << 10};
+    };
+    question.memory_per_rank = [](int) { return uint64_t{1} << 30; };
+    question.bytes_of = [](const std::string&, plan::Wire wire) {
+      strategy::ElementBytes bytes;
+      bytes.returned = wire == plan::Wire::kF32 ? 4 : 2;
+      bytes.dispatched = wire == plan::Wire::kFp8 ? 1 : 2;
+      return bytes;
+    };
+    question.clock = [] { return 0.0; };
+  }
+
+  model::ModelSpec spec;
+  cost::MachineProfile profile;
+  Workload workload = {.requests = {{512, 64}}, .batch = 8};
+  MeasuredSource source{profile};
+  PlanQuestion question{.spec = spec, .workload = workload, .source = source};
+};
+
+PlanAnswer Search(const Asked& asked) {
+  const Result<PlanAnswer> answer = SearchPlan(asked.question);
+  EXPECT_TRUE(answer.ok()) << answer.error().message;
+  return answer ? *answer : PlanAnswer{};
+}
+
+const Candidate& ChosenOf(const PlanAnswer& answer) { return answer.candidates[answer.chosen]; }
+
+std::string ErrorOf(const Asked& asked) {
+  const Result<PlanAnswer> answer = SearchPlan(asked.question);
+  return answer ? "" : answer.error().message;
+}
+
+TEST(PlanSearch, TakesOnlyPlansWithTheLogitsOfOneRankUnlessMoreIsAllowed) {
+  Asked asked(1e10);
+  asked.workload.batch = 1;
+  const PlanAnswer careful = Search(asked);
+  EXPECT_TRUE(KeepsLogits(asked.spec, ChosenOf(careful).plan, true));
+  // One sequence: only ranks that divide heads and experts have less to read.
+  asked.question.allowed.layout = true;
+  const PlanAnswer free = Search(asked);
+  EXPECT_EQ(ChosenOf(free).plan.layout.attention_tp, 4) << Describe(ChosenOf(free));
+  EXPECT_LT(ChosenOf(free).figures->score, ChosenOf(careful).figures->score);
+  for (const Candidate& candidate : careful.candidates) {
+    if (!candidate.is_ranked() || candidate.plan.layout.attention_tp == 1) continue;
+    EXPECT_EQ(candidate.needs, std::vector<std::string>{"layout"}) << Describe(candidate);
+  }
+}
+
+TEST(PlanSearch, FindsTheBestOfAllThatCouldBeEnumerated) {
+  for (const double link : {1e8, 1e9, 1e10}) {
+    Asked asked(link);
+    asked.question.allowed.layout = true;
+    PlanSearch search(asked.question);
+    const Result<PlanAnswer> answer = SearchPlan(search);
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    double best = answer->candidates[answer->fastest].figures->score;
+    // Any layout of any number of ranks with any of these pipelines.
+    for (const Candidate& candidate : answer->candidates) {
+      if (!candidate.is_ranked() || candidate.plan.pipeline != strategy::Pipeline{}) continue;
+      if (candidate.setup.num_ranks == 1) continue;
+      for (const int chunks : {1, 4}) {
+        for (const int micro_batches : {1, 2}) {
+          for (const auto cut : {strategy::ChunkCut::kTokens, strategy::ChunkCut::kExperts}) {
+            plan::Plan plan = candidate.plan;
+            plan.pipeline = {.chunks = chunks, .cut = cut, .micro_batches = micro_batches};
+            const auto figures = search.FiguresOf(candidate.setup, plan, asked.workload);
+            ASSERT_TRUE(figures.ok());
+            EXPECT_GE(figures->score, best * (1 - 1e-9)) << plan::ToText(plan.layout);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanSearch, UsesFewerRanksWhereLinksAreSlow) {
+  Asked slow(1e6);
+  EXPECT_EQ(ChosenOf(Search(slow)).setup.num_ranks, 1);
+  Asked fast(1e10);
+  EXPECT_EQ(ChosenOf(Search(fast)).setup.num_ranks, 4);
+}
+
+TEST(PlanSearch, OverlapsWhereExchangesTakeAsLongAsComputing) {
+  Asked asked(2e8, {4});
+  const strategy::Pipeline& pipeline = ChosenOf(Search(asked)).plan.pipeline;
+  EXPECT_GT(pipeline.chunks * pipeline.micro_batches, 1);
+  asked.question.passes_off = {"pipelines", "micro_batches"};
+  const PlanAnswer plain = Search(asked);
+  EXPECT_EQ(ChosenOf(plain).plan.pipeline, strategy::Pipeline{});
+  const auto off = std::ranges::count_if(plain.passes, &PassReport::is_off);
+  EXPECT_EQ(off, 2);
+}
+
+TEST(PlanSearch, SaysOfEachPassWhatItDid) {
+  Asked asked(1e9);
+  const PlanAnswer answer = Search(asked);
+  int added = 0;
+  int simulated = 0;
+  for (const PassReport& pass : answer.passes) {
+    added += pass.num_added;
+    simulated += pass.num_simulated;
+    EXPECT_FALSE(pass.purpose.empty());
+  }
+  EXPECT_EQ(added, std::ssize(answer.candidates));
+  EXPECT_EQ(simulated, answer.num_simulated);
+  // Ranked ones come first, the best before.
+  for (size_t i = 1; i < answer.candidates.size(); ++i) {
+    const Candidate& before = answer.candidates[i - 1];
+    const Candidate& one = answer.candidates[i];
+    EXPECT_TRUE(before.is_ranked() || !one.is_ranked());
+    if (one.is_ranked()) {
+      EXPECT_LE(before.figures->score, one.figures->score);
+    }
+    if (!one.is_ranked()) {
+      EXPECT_FALSE(one.reason.empty()) << Describe(one);
+    }
+  }
+  asked.question.passes_off = {"prices"};
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("no pass prices that could be switched off"));
+}
+
+TEST(PlanSearch, WhatIsNotKnownNamesTheCommandThatMeasuresIt) {
+  Asked asked(1e9, {1, 2});
+  asked.question.num_ranks = 4;
+  const PlanAnswer answer = Search(asked);
+  const auto unknown = std::ranges::find_if(
+      answer.candidates, [](const Candidate& one) { return one.setup.num_ranks == 4; });
+  ASSERT_NE(unknown, answer.candidates.end());
+  EXPECT_THAT(unknown->reason, HasSubstr("mpirun -n 4 convene measure --steps bf16"));
+  asked.question.formats = {"int8"};
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("convene measure --steps int8"));
+}
+
+TEST(PlanSearch, AModelThatFitsNowhereNamesWhatWouldDo) {
+  Asked asked(1e9, {1, 2});
+  asked.question.memory_per_rank = [](int) { return uint64_t{5} << 20; };
+  const std::string error = ErrorOf(asked);
+  EXPECT_THAT(error, HasSubstr("8.01 MiB of memory per rank"));
+  EXPECT_THAT(error, HasSubstr("4 ranks"));
+  EXPECT_THAT(error, HasSubstr("--weights int8"));
+  asked.question.memory_per_rank = [](int) { return uint64_t{12} << 20; };
+  for (const Candidate& candidate : Search(asked).candidates) {
+    EXPECT_EQ(candidate.is_ranked(), candidate.setup.num_ranks == 2) << Describe(candidate);
+  }
+}
+
+TEST(PlanSearch, OtherFormatsAreTakenWhereTheFirstDoesNotFitOrTheyAreAllowed) {
+  Asked asked(1e9, {1}, {"bf16", "int8"});
+  // Here int8 is faster.
+  for (auto& task : asked.profile.steps[1].tasks) task->per_weight_byte.value = {1e-11, 1e-6};
+  EXPECT_EQ(ChosenOf(Search(asked)).setup.weights, "bf16");
+  asked.question.allowed.weights = true;
+  EXPECT_EQ(ChosenOf(Search(asked)).setup.weights, "int8");
+  asked.question.allowed.weights = false;
+  asked.question.memory_per_rank = [](int) { return uint64_t{10} << 20; };
+  EXPECT_EQ(ChosenOf(Search(asked)).setup.weights, "int8");
+}
+
+TEST(PlanSearch, ThePresentPlanStaysWhereAGainIsNotCertain) {
+  Asked asked(1e9, {4});
+  for (cost::StepCosts& costs : asked.profile.steps) {
+    for (auto& held_out : costs.held_out) held_out = cost::HeldOut{.p95_error = 1};
+    costs.exchange_held_out = cost::HeldOut{.p95_error = 1};
+  }
+  asked.question.allowed.layout = true;
+  const PlanAnswer answer = Search(asked);
+  // Any plan that is slower by less than a tenth, with other exchanges, may be as good.
+  int stayed = 0;
+  for (const int i : {0, 1, 2, 4, 8, 16}) {
+    const Candidate& candidate = answer.candidates[i];
+    ASSERT_TRUE(candidate.is_ranked());
+    asked.question.present = candidate.plan;
+    const PlanAnswer again = Search(asked);
+    const bool stays = ChosenOf(again).plan == candidate.plan;
+    stayed += stays ? 1 : 0;
+    if (stays) {
+      EXPECT_LT(candidate.figures->score, 1.1 * again.candidates[again.fastest].figures->score);
+    }
+    if (i == answer.fastest) {
+      EXPECT_TRUE(stays);
+    }
+  }
+  EXPECT_GT(stayed, 1);
+}
+
+TEST(PlanSearch, ObjectivesAreWhatIsSmall) {
+  Asked asked(1e9);
+  asked.question.allowed.layout = true;
+  double throughput = 0;
+  for (const Objective objective :
+       {Objective::kThroughput, Objective::kTtft, Objective::kTimePerToken}) {
+    asked.workload.objective = objective;
+    const PlanAnswer answer = Search(asked);
+    const PlanFigures& best = *answer.candidates[answer.fastest].figures;
+    for (const Candidate& candidate : answer.candidates) {
+      if (!candidate.is_ranked() || !candidate.is_allowed()) continue;
+      const PlanFigures& figures = *candidate.figures;
+      if (objective == Objective::kThroughput) {
+        EXPECT_LE(figures.throughput, best.throughput);
+      }
+      if (objective == Objective::kTtft) {
+        EXPECT_GE(figures.ttft, best.ttft);
+      }
+      if (objective == Objective::kTimePerToken) {
+        EXPECT_GE(figures.time_per_token, best.time_per_token);
+      }
+    }
+    throughput = std::max(throughput, best.throughput);
+  }
+  EXPECT_GT(throughput, 0);
+}
+
+TEST(PlanSearch, GoodputTakesTheLargestBatchThatMeetsTheLimits) {
+  Asked asked(1e9, {1});
+  asked.workload.batch = 32;
+  const PlanFigures all = *ChosenOf(Search(asked)).figures;
+  asked.workload.objective = Objective::kGoodput;
+  asked.workload.limits.ttft = all.ttft / 3;
+  const PlanFigures some = *ChosenOf(Search(asked)).figures;
+  EXPECT_EQ(some.batch, 8);
+  EXPECT_LE(some.ttft, asked.workload.limits.ttft);
+  asked.workload.limits.ttft = 1e-9;
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("to the first token"));
+}
+
+TEST(PlanSearch, AnArrivalRateDecidesHowManyRunTogether) {
+  Asked asked(1e9, {1});
+  asked.workload.batch = 1;
+  asked.workload.arrival_rate = 0.01;
+  const PlanFigures few = *ChosenOf(Search(asked)).figures;
+  EXPECT_EQ(few.batch, 1);
+  EXPECT_NEAR(few.throughput, 0.01 * 64, 1e-12);
+  asked.workload.arrival_rate = 0.5 / few.ttft;
+  const PlanFigures many = *ChosenOf(Search(asked)).figures;
+  EXPECT_GT(many.batch, 1);
+  EXPECT_GT(many.ttft, few.ttft);
+  asked.workload.arrival_rate = 2 / few.ttft;
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("prompts alone take"));
+}
+
+TEST(PlanSearch, OptionsGivenAreConstraints) {
+  Asked asked(1e9);
+  asked.question.constraints.layout = strategy::Layout{.attention_tp = 2, .expert_ep = 2};
+  EXPECT_EQ(ChosenOf(Search(asked)).plan.layout, *asked.question.constraints.layout);
+  asked.question.constraints = {.pipeline = strategy::Pipeline{.chunks = 3}, .micro_batches = 1};
+  for (const Candidate& candidate : Search(asked).candidates) {
+    if (candidate.setup.num_ranks > 1) {
+      EXPECT_EQ(candidate.plan.pipeline.chunks, 3);
+    }
+  }
+  asked.question.constraints = {.num_ranks = 2};
+  EXPECT_EQ(ChosenOf(Search(asked)).setup.num_ranks, 2);
+}
+
+TEST(PlanSearch, BranchesOfTheTreeOfSumsKeepLogits) {
+  const model::ModelSpec spec = InventedSpec(1, /*num_experts=*/60);
+  const auto keeps = [&](const strategy::Layout& layout) { return CutsNothing(spec, layout); };
+  EXPECT_TRUE(keeps({}));
+  EXPECT_FALSE(keeps({.attention_dp = 2, .expert_ep = 2}));  // 30 experts are no branch
+  EXPECT_TRUE(CutsNothing(InventedSpec(1, 64), {.attention_dp = 4, .expert_ep = 4}));
+  EXPECT_FALSE(CutsNothing(InventedSpec(1, 64), {.attention_dp = 3, .expert_ep = 3}));
+  EXPECT_FALSE(CutsNothing(InventedSpec(1, 64), {.attention_dp = 2, .expert_tp = 2}));
+}
+
+// Wherever it says that another plan wins, it does when it is asked there, and not before.
+TEST(ExplainPlan, PlacesWhereOthersWinAreFoundByAsking) {
+  Asked asked(3e8);
+  asked.question.allowed.layout = true;
+  asked.workload = {.requests = {{64, 64}}, .batch = 2};
+  PlanSearch search(asked.question);
+  const Result<PlanAnswer> answer = SearchPlan(search);
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  const Explanation explanation = ExplainPlan(search, *answer);
+  ASSERT_FALSE(explanation.alternatives.empty());
+  int places = 0;
+  for (const Alternative& alternative : explanation.alternatives) {
+    EXPECT_FALSE(alternative.reason.empty());
+    int from = 0;
+    const size_t at = alternative.would_win.find("with batches of ");
+    if (at == std::string::npos) continue;
+    ASSERT_EQ(std::sscanf(alternative.would_win.c_str() + at, "with batches of %d and more", &from),
+              1);
+    if (from < asked.workload.batch) continue;
+    ++places;
+    const Candidate& other = answer->candidates[alternative.candidate];
+    const Candidate& chosen = answer->candidates[answer->chosen];
+    const auto other_wins = [&](int batch) {
+      Workload workload = asked.workload;
+      workload.batch = batch;
+      return search.FiguresOf(other.setup, other.plan, workload)->score <
+             search.FiguresOf(chosen.setup, chosen.plan, workload)->score;
+    };
+    EXPECT_TRUE(other_wins(from)) << alternative.would_win;
+    EXPECT_FALSE(other_wins(from - 1)) << alternative.would_win;
+  }
+  EXPECT_GT(places, 0);
+  ASSERT_FALSE(explanation.curves.empty());
+  for (size_t i = 0; i < explanation.batches.size(); ++i) {
+    double least = 1e9;
+    for (const RegretCurve& curve : explanation.curves) least = std::min(least, curve.regret[i]);
+    EXPECT_NEAR(least, 0, 1e-12);
+  }
+}
+
+TEST(ExplainPlan, AFigureFlipsTheChoiceWhereItSays) {
+  Asked asked(1e9);
+  asked.question.allowed.layout = true;
+  PlanSearch search(asked.question);
+  const Result<PlanAnswer> answer = SearchPlan(search);
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  const Explanation explanation = ExplainPlan(search, *answer);
+  ASSERT_EQ(explanation.flips.size(), 3u);
+  int found = 0;
+  for (const Flip& flip : explanation.flips) {
+    EXPECT_THAT(flip.words, HasSubstr(flip.figure));
+    if (flip.candidate < 0) continue;
+    ++found;
+    Conditions conditions;
+    (flip.figure == "memory"  ? conditions.machine.memory
+     : flip.figure == "cores" ? conditions.machine.compute
+                              : conditions.link) = 1 / flip.factor;
+    const Candidate& other = answer->candidates[flip.candidate];
+    const Candidate& chosen = answer->candidates[answer->chosen];
+    EXPECT_LT(search.FiguresOf(other.setup, other.plan, asked.workload, conditions)->score,
+              search.FiguresOf(chosen.setup, chosen.plan, asked.workload, conditions)->score)
+        << flip.words;
+  }
+  EXPECT_GT(found, 0);
+}
+
+TEST(ExplainPlan, ReasonsAreDifferencesOfTasks) {
+  PlanFigures fast{.score = 1};
+  fast.path[static_cast<size_t>(schedule::TaskKind::kExperts)] = 0.6;
+  fast.path[static_cast<size_t>(schedule::TaskKind::kDispatch)] = 0.4;
+  PlanFigures slow{.imbalance = 2.1, .score = 1.2};
+  slow.path[static_cast<size_t>(schedule::TaskKind::kExperts)] = 0.9;
+  slow.path[static_cast<size_t>(schedule::TaskKind::kCombine)] = 0.3;
+  EXPECT_EQ(WhySlower(slow, fast), "experts +30.0 % (imbalance 2.10), exchanges -10.0 %");
+}
+
+}  // namespace
+}  // namespace convene::planner

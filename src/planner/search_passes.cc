@@ -1,0 +1,456 @@
+// The passes of the search, in their order. What they work on is plan_search.h.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "base/units.h"
+#include "planner/plan_search.h"
+
+namespace convene::planner {
+namespace {
+
+using strategy::ChunkCut;
+using strategy::Layout;
+using strategy::Pipeline;
+
+// Candidates whose pipelines are searched: those that could gain most by them.
+constexpr size_t kMostRefined = 8;
+// Numbers of chunks grow until so many in a row are no better.
+constexpr int kMostWorse = 2;
+constexpr int kMostSearchedChunks = 64;
+
+bool HasExperts(const model::ModelSpec& spec) {
+  return std::any_of(spec.layers.begin(), spec.layers.end(),
+                     [](const model::LayerSpec& layer) { return layer.moe.has_value(); });
+}
+
+plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks) {
+  plan::Plan plan{.layout = plan::DefaultLayout(num_ranks)};
+  if (num_ranks == 1) return plan;
+  plan.wire = question.constraints.wire.value_or(plan::Wire::kF32);
+  if (question.constraints.pipeline) plan.pipeline = *question.constraints.pipeline;
+  plan.pipeline.micro_batches = question.constraints.micro_batches.value_or(1);
+  return plan;
+}
+
+// --- Who could do the work.
+
+bool IsWanted(const std::optional<int>& constraint, int value) {
+  return constraint.value_or(value) == value;
+}
+
+void AddSetups(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  for (const std::string& format : question.formats) {
+    for (int ranks = 1; ranks <= question.num_ranks; ++ranks) {
+      if (!IsWanted(question.constraints.num_ranks, ranks)) continue;
+      if (question.constraints.layout && question.constraints.layout->num_ranks() != ranks)
+        continue;
+      std::vector<int> threads = question.source.ThreadsOf(ranks, format);
+      std::erase_if(threads,
+                    [&](int count) { return !IsWanted(question.constraints.num_threads, count); });
+      const plan::Plan plan = UsualPlan(question, ranks);
+      for (const int count : threads) search.Add({.setup = {ranks, count, format}, .plan = plan});
+      if (!threads.empty()) continue;
+      search.Add(
+          {.setup = {ranks, question.constraints.num_threads.value_or(0), format}, .plan = plan});
+      search.Reject(
+          search.candidates().back(),
+          fmt::format("nothing is known of {}{} with weights in {}; {}",
+                      FormatCount(static_cast<uint64_t>(ranks), "rank"),
+                      question.constraints.num_threads
+                          ? fmt::format(" of {} threads", *question.constraints.num_threads)
+                          : "",
+                      format, HowToMeasure(ranks, format)));
+    }
+  }
+}
+
+// --- Which part of the work each rank could have.
+
+std::vector<Layout> LayoutsOf(int num_ranks) {
+  std::vector<Layout> layouts = {plan::DefaultLayout(num_ranks)};
+  for (int attention = 1; attention <= num_ranks; ++attention) {
+    if (num_ranks % attention != 0) continue;
+    for (int slices = 1; slices <= num_ranks; ++slices) {
+      if (num_ranks % slices != 0) continue;
+      const Layout layout{.attention_tp = attention,
+                          .attention_dp = num_ranks / attention,
+                          .expert_ep = num_ranks / slices,
+                          .expert_tp = slices};
+      if (layout != layouts.front()) layouts.push_back(layout);
+    }
+  }
+  return layouts;
+}
+
+void AddLayouts(PlanSearch& search) {
+  const size_t num_setups = search.candidates().size();
+  for (size_t i = 0; i < num_setups; ++i) {
+    if (!search.candidates()[i].rejected_by.empty()) continue;
+    const Candidate usual = search.candidates()[i];
+    const std::optional<Layout>& wanted = search.question().constraints.layout;
+    if (wanted) {
+      if (*wanted == usual.plan.layout) continue;
+      search.Reject(search.candidates()[i], "another layout was asked for");
+    }
+    for (const Layout& layout : wanted ? std::vector{*wanted} : LayoutsOf(usual.setup.num_ranks)) {
+      Candidate candidate = usual;
+      candidate.plan.layout = layout;
+      search.Add(std::move(candidate));
+    }
+  }
+}
+
+// --- Memory.
+
+void CheckMemory(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  for (Candidate& candidate : search.candidates()) {
+    if (!candidate.rejected_by.empty()) continue;
+    const Result<RankMemory> memory =
+        question.memory_of(candidate.setup, candidate.plan, question.workload.batch);
+    if (!memory) {
+      search.Reject(candidate, memory.error().message);
+      continue;
+    }
+    candidate.memory = *memory;
+    candidate.memory_limit = question.memory_per_rank(candidate.setup.num_ranks);
+    if (memory->total() <= candidate.memory_limit) continue;
+    search.Reject(candidate,
+                  fmt::format("a rank needs {} (weights {}, KV cache {}, working memory {}), and "
+                              "has {}",
+                              FormatBytes(memory->total()), FormatBytes(memory->weights_bytes),
+                              FormatBytes(memory->kv_bytes), FormatBytes(memory->working_bytes),
+                              FormatBytes(candidate.memory_limit)));
+  }
+}
+
+// Whether the weights fit in the format, whatever is known of its costs.
+bool Fits(const PlanQuestion& question, const std::string& format) {
+  for (int ranks = 1; ranks <= question.num_ranks; ++ranks) {
+    if (!IsWanted(question.constraints.num_ranks, ranks)) continue;
+    for (const Layout& layout : LayoutsOf(ranks)) {
+      plan::Plan plan = UsualPlan(question, ranks);
+      plan.layout = layout;
+      const auto memory =
+          question.memory_of({ranks, question.constraints.num_threads.value_or(1), format}, plan,
+                             question.workload.batch);
+      if (memory && memory->total() <= question.memory_per_rank(ranks)) return true;
+    }
+  }
+  return false;
+}
+
+// What would change the numbers that are computed, and so must be allowed.
+void MarkChanges(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  std::string first_format = question.formats.front();
+  for (const std::string& format : question.formats) {
+    first_format = format;
+    if (question.formats.size() == 1 || Fits(question, format)) break;
+  }
+  const auto given = [&](bool allowed, bool is_constraint) { return allowed || is_constraint; };
+  for (Candidate& candidate : search.candidates()) {
+    candidate.needs.clear();
+    const plan::Plan& plan = candidate.plan;
+    const bool several = plan.layout.num_ranks() > 1;
+    plan::Plan exact = plan;
+    exact.wire = plan::Wire::kF32;
+    if (several && !KeepsLogits(question.spec, exact, question.one_host) &&
+        !given(question.allowed.layout, question.constraints.layout.has_value())) {
+      candidate.needs.emplace_back("layout");
+    }
+    const bool rounds = plan.wire == plan::Wire::kBf16 || plan.wire == plan::Wire::kFp8 ||
+                        (plan.wire == plan::Wire::kAuto && !question.one_host);
+    if (several && rounds && !given(question.allowed.wire, question.constraints.wire.has_value())) {
+      candidate.needs.emplace_back("wire");
+    }
+    if (candidate.setup.weights != first_format && !question.allowed.weights) {
+      candidate.needs.emplace_back("weights");
+    }
+  }
+}
+
+// --- Prices.
+
+void PriceAll(PlanSearch& search) {
+  for (Candidate& candidate : search.candidates()) {
+    if (candidate.rejected_by.empty() && !candidate.figures) search.Price(candidate);
+  }
+}
+
+// Rows in fewer bytes, where that is allowed.
+void AddWires(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  if (!question.allowed.wire || question.constraints.wire) return;
+  const size_t count = search.candidates().size();
+  for (size_t i = 0; i < count; ++i) {
+    const Candidate exact = search.candidates()[i];
+    if (!exact.is_ranked() || exact.setup.num_ranks == 1) continue;
+    for (const plan::Wire wire : {plan::Wire::kBf16, plan::Wire::kFp8}) {
+      Candidate candidate = exact;
+      candidate.plan.wire = wire;
+      candidate.figures.reset();
+      search.Add(std::move(candidate));
+    }
+  }
+  MarkChanges(search);
+  PriceAll(search);
+}
+
+// --- Pipelines.
+
+// What it would take at least, were all exchanges hidden: tasks that wait for each other remain.
+double Bound(const Candidate& candidate) {
+  double bound = candidate.figures->score;
+  for (size_t kind = 0; kind < candidate.figures->path.size(); ++kind) {
+    if (IsCollective(static_cast<schedule::TaskKind>(kind))) bound -= candidate.figures->path[kind];
+  }
+  return bound;
+}
+
+bool CanOverlap(const PlanSearch& search, const Candidate& candidate) {
+  return candidate.is_ranked() && candidate.setup.num_ranks > 1 &&
+         HasExperts(search.question().spec);
+}
+
+// Leaves those whose pipelines are worth a search.
+void PruneByBound(PlanSearch& search) {
+  const Candidate* best = search.Best();
+  if (best == nullptr) return;
+  const double least = best->figures->score;
+  std::vector<Candidate*> open;
+  for (Candidate& candidate : search.candidates()) {
+    if (!CanOverlap(search, candidate)) continue;
+    if (Bound(candidate) < least) {
+      open.push_back(&candidate);
+      continue;
+    }
+    candidate.not_refined =
+        fmt::format("even with all exchanges hidden it would be {:.1f} % slower than {}",
+                    100 * (Bound(candidate) / least - 1), Describe(*best));
+  }
+  // Allowed ones first, since only they can be chosen.
+  std::stable_sort(open.begin(), open.end(), [](const Candidate* a, const Candidate* b) {
+    if (a->is_allowed() != b->is_allowed()) return a->is_allowed();
+    return Bound(*a) < Bound(*b);
+  });
+  for (size_t i = kMostRefined; i < open.size(); ++i) {
+    open[i]->not_refined =
+        fmt::format("{} others could gain more by hiding exchanges", kMostRefined);
+  }
+}
+
+std::vector<Candidate> ToRefine(PlanSearch& search) {
+  std::vector<Candidate> refined;
+  for (const Candidate& candidate : search.candidates()) {
+    if (CanOverlap(search, candidate) && candidate.not_refined.empty()) {
+      refined.push_back(candidate);
+    }
+  }
+  return refined;
+}
+
+// Adds `base` with more and more of something, until that is no better any more.
+void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const int> counts,
+                    const std::function<void(int, Pipeline&)>& set) {
+  double best = base.figures->score;
+  int worse = 0;
+  for (const int count : counts) {
+    Candidate candidate = base;
+    candidate.figures.reset();
+    set(count, candidate.plan.pipeline);
+    const size_t before = search.candidates().size();
+    search.Add(std::move(candidate));
+    if (search.candidates().size() == before) continue;  // it is there
+    Candidate& added = search.candidates().back();
+    search.Price(added);
+    const bool is_better = added.figures && added.figures->score < best;
+    if (is_better) best = added.figures->score;
+    worse = is_better ? 0 : worse + 1;
+    if (worse == kMostWorse) break;
+  }
+}
+
+void AddPipelines(PlanSearch& search) {
+  if (search.question().constraints.pipeline) return;
+  for (const Candidate& base : ToRefine(search)) {
+    const strategy::Roles roles = base.plan.layout;
+    int fewest = kMostSearchedChunks;
+    for (const model::LayerSpec& layer : search.question().spec.layers) {
+      if (!layer.moe) continue;
+      fewest = std::min(fewest, roles.expert_split().FewestExperts(layer.moe->num_experts));
+    }
+    for (const ChunkCut cut : {ChunkCut::kTokens, ChunkCut::kExperts}) {
+      std::vector<int> counts;
+      const int most = cut == ChunkCut::kExperts ? fewest : kMostSearchedChunks;
+      for (int chunks = 2; chunks <= most; chunks *= 2) counts.push_back(chunks);
+      AddWhileBetter(search, base, counts, [cut](int chunks, Pipeline& pipeline) {
+        pipeline.chunks = chunks;
+        pipeline.cut = cut;
+      });
+    }
+  }
+}
+
+// Of each layout with its best pipeline and with none.
+void AddMicroBatches(PlanSearch& search) {
+  const Constraints& constraints = search.question().constraints;
+  if (constraints.micro_batches || (constraints.pipeline && !constraints.pipeline->overlap)) return;
+  std::vector<Candidate> bases;
+  for (const Candidate& base : ToRefine(search)) {
+    if (base.plan.pipeline.chunks == 1) {
+      bases.push_back(base);
+      continue;
+    }
+    const auto same = std::find_if(bases.begin(), bases.end(), [&](const Candidate& other) {
+      return other.plan.pipeline.chunks > 1 && other.setup == base.setup &&
+             other.plan.layout == base.plan.layout && other.plan.wire == base.plan.wire;
+    });
+    if (same == bases.end()) {
+      bases.push_back(base);
+    } else if (base.figures->score < same->figures->score) {
+      *same = base;
+    }
+  }
+  constexpr std::array kCounts = {2, 3, 4, 8};
+  for (const Candidate& base : bases) {
+    AddWhileBetter(search, base, kCounts,
+                   [](int count, Pipeline& pipeline) { pipeline.micro_batches = count; });
+  }
+}
+
+constexpr SearchPass kPasses[] = {
+    {"setups", "numbers of ranks, threads and formats of weights that costs are known of",
+     AddSetups, /*can_be_off=*/false},
+    {"layouts", "how ranks divide heads, sequences and experts", AddLayouts},
+    {"memory", "rejects what does not fit the memory of a rank", CheckMemory},
+    {"changes", "marks what would change the numbers that are computed", MarkChanges,
+     /*can_be_off=*/false},
+    {"prices", "simulates prefill and decode of each", PriceAll, /*can_be_off=*/false},
+    {"wires", "rows between ranks in fewer bytes (--allow wire)", AddWires},
+    {"bound", "spares the search for pipelines what could not win by one", PruneByBound},
+    {"pipelines", "the experts' work in chunks of tokens or experts", AddPipelines},
+    {"micro_batches", "steps in parts, one of which computes while another exchanges",
+     AddMicroBatches},
+};
+
+// --- When nothing is left.
+
+// The least that any rank takes in a format, over the layouts of so many ranks.
+std::optional<uint64_t> LeastMemory(const PlanQuestion& question, int num_ranks,
+                                    const std::string& format) {
+  std::optional<uint64_t> least;
+  for (const Layout& layout : LayoutsOf(num_ranks)) {
+    plan::Plan plan = UsualPlan(question, num_ranks);
+    plan.layout = layout;
+    const auto memory =
+        question.memory_of({num_ranks, question.constraints.num_threads.value_or(1), format}, plan,
+                           question.workload.batch);
+    if (memory) least = std::min(least.value_or(memory->total()), memory->total());
+  }
+  return least;
+}
+
+Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest) {
+  const std::string& format = question.formats.back();
+  std::string message = fmt::format("the model fits nowhere: {} needs {} per rank, and each has {}",
+                                    Describe(closest), FormatBytes(closest.memory.total()),
+                                    FormatBytes(closest.memory_limit));
+  std::vector<std::string> remedies;
+  if (const auto least = LeastMemory(question, question.num_ranks, format)) {
+    remedies.push_back(
+        fmt::format("{} of memory per rank (--memory-per-rank)", FormatBytes(*least)));
+  }
+  for (int ranks = question.num_ranks + 1; ranks <= 256; ++ranks) {
+    const bool is_round = (ranks & (ranks - 1)) == 0 || ranks <= 16;
+    if (!is_round) continue;
+    const auto least = LeastMemory(question, ranks, format);
+    if (!least || *least > question.memory_per_rank(ranks)) continue;
+    remedies.push_back(FormatCount(static_cast<uint64_t>(ranks), "rank"));
+    break;
+  }
+  for (const char* fewer : {"int8", "int4"}) {
+    const auto& tried = question.formats;
+    if (std::find(tried.begin(), tried.end(), fewer) != tried.end()) continue;
+    const auto least = LeastMemory(question, question.num_ranks, fewer);
+    if (!least || *least > question.memory_per_rank(question.num_ranks)) continue;
+    remedies.push_back(fmt::format("--weights {}", fewer));
+    break;
+  }
+  for (size_t i = 0; i < remedies.size(); ++i) {
+    message += (i == 0                    ? "; it would with "
+                : i + 1 < remedies.size() ? ", "
+                                          : " or ") +
+               remedies[i];
+  }
+  if (remedies.empty()) message += "; neither more ranks, up to 256, nor int4 weights would do";
+  return ResourceExhausted(message);
+}
+
+}  // namespace
+
+std::span<const SearchPass> SearchPasses() { return kPasses; }
+
+Error WhyNothing(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  const Candidate* closest = nullptr;  // of those that do not fit
+  const Candidate* unknown = nullptr;  // of those of which nothing is known
+  const Candidate* other = nullptr;    // rejected for another reason
+  const Candidate* changes = nullptr;  // would be one, were it allowed
+  for (const Candidate& candidate : search.candidates()) {
+    const uint64_t needed = candidate.memory.total();
+    if (candidate.is_ranked()) {
+      if (changes == nullptr || candidate.figures->score < changes->figures->score) {
+        changes = &candidate;
+      }
+    } else if (candidate.rejected_by == "memory" && needed > candidate.memory_limit) {
+      const auto excess = [](const Candidate& one) {
+        return static_cast<double>(one.memory.total()) / static_cast<double>(one.memory_limit + 1);
+      };
+      if (closest == nullptr || excess(candidate) < excess(*closest)) closest = &candidate;
+    } else if (candidate.rejected_by == "setups") {
+      unknown = &candidate;
+    } else {
+      other = &candidate;
+    }
+  }
+  if (changes != nullptr) {
+    std::string message = fmt::format(
+        "the best plan there is, {}, would change what is computed, "
+        "and is chosen only with --allow {}",
+        Describe(*changes), fmt::join(changes->needs, ","));
+    if (unknown != nullptr) message += fmt::format("; otherwise {}", unknown->reason);
+    return {message};
+  }
+  if (closest != nullptr) return NotEnoughMemory(question, *closest);
+  if (other != nullptr) {
+    return {fmt::format("no plan is left; {}: {}", Describe(*other), other->reason)};
+  }
+  if (unknown != nullptr) return NotFound(unknown->reason);
+  return {"no plan is left: options ask for what does not go together"};
+}
+
+bool CutsNothing(const model::ModelSpec& spec, const Layout& layout) {
+  if (layout.attention_tp > 1 || layout.expert_tp > 1) return false;
+  const strategy::Roles roles = layout;
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (!layer.moe) continue;
+    for (int share = 0; share < roles.expert_split().num_shares(); ++share) {
+      const strategy::Part part = roles.expert_split().experts(share, layer.moe->num_experts);
+      const bool is_branch =
+          part.size > 0 && (part.size & (part.size - 1)) == 0 && part.first % part.size == 0;
+      const bool is_whole = part.size == layer.moe->num_experts;
+      if (!is_branch && !is_whole) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace convene::planner

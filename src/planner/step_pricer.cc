@@ -1,0 +1,112 @@
+#include "planner/step_pricer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace convene::planner {
+namespace {
+
+// With costs of its own, for conditions that the profile's are not of.
+class OwningPricer : public StepPricer {
+ public:
+  OwningPricer(cost::StepCosts costs, const cost::MachineState& state)
+      : costs_(std::move(costs)), pricer_(costs_, state) {}
+
+  Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
+                               const schedule::ActivityGraph& graph,
+                               const cost::Sizes& sizes) const override {
+    return pricer_.Price(spec, schedule, graph, sizes);
+  }
+  ErrorRange ErrorOf(schedule::TaskKind kind) const override { return pricer_.ErrorOf(kind); }
+
+ private:
+  cost::StepCosts costs_;
+  MeasuredPricer pricer_;
+};
+
+// What bytes take grows; what an exchange of next to nothing takes stays.
+void SlowLink(double factor, cost::ExchangeCost& exchange) {
+  const double once = exchange.once();
+  for (double& seconds : exchange.seconds.value) {
+    seconds = once + std::max(0.0, seconds - once) * factor;
+  }
+}
+
+}  // namespace
+
+Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
+                                             const schedule::Schedule& schedule,
+                                             const schedule::ActivityGraph& graph,
+                                             const cost::Sizes& sizes) const {
+  if (const auto kind = KindWithoutCost(schedule, costs_)) {
+    return Error{fmt::format("the profile has no cost of {} on {} ranks with weights in {}: {}",
+                             schedule::Name(*kind), costs_.num_ranks, costs_.weights,
+                             HowToMeasure(costs_.num_ranks, costs_.weights))};
+  }
+  return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_),
+                        .once_seconds = costs_.step_once,
+                        .extrapolated_share = cost::ExtrapolatedShare(schedule, costs_, sizes)};
+}
+
+ErrorRange MeasuredPricer::ErrorOf(schedule::TaskKind kind) const {
+  const auto& held_out =
+      IsCollective(kind) ? costs_.exchange_held_out : costs_.held_out[static_cast<size_t>(kind)];
+  if (!held_out) return {};
+  // Predicted times that are too long by all of themselves are 0.
+  return {.low = -std::min(1.0, held_out->p95_error), .high = held_out->p95_error};
+}
+
+std::vector<int> MeasuredSource::ThreadsOf(int num_ranks, std::string_view weights) const {
+  std::vector<int> threads;
+  for (const cost::StepCosts& costs : profile_.steps) {
+    if (costs.num_ranks == num_ranks && costs.weights == weights) {
+      threads.push_back(costs.num_threads);
+    }
+  }
+  std::sort(threads.begin(), threads.end());
+  return threads;
+}
+
+std::vector<std::string> MeasuredSource::Formats() const {
+  std::vector<std::string> formats;
+  for (const cost::StepCosts& costs : profile_.steps) formats.push_back(costs.weights);
+  std::sort(formats.begin(), formats.end());
+  formats.erase(std::unique(formats.begin(), formats.end()), formats.end());
+  return formats;
+}
+
+Result<std::unique_ptr<StepPricer>> MeasuredSource::PricerOf(const RankSetup& setup,
+                                                             const Conditions& conditions) const {
+  const cost::StepCosts* costs =
+      profile_.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
+  if (costs == nullptr) {
+    return Error{fmt::format(
+        "the profile has no costs of steps on {} ranks with {} threads and weights in {}: {}",
+        setup.num_ranks, setup.num_threads, setup.weights,
+        HowToMeasure(setup.num_ranks, setup.weights))};
+  }
+  cost::StepCosts changed = *costs;
+  SlowLink(conditions.link, changed.exchange);
+  return std::unique_ptr<StepPricer>(
+      std::make_unique<OwningPricer>(std::move(changed), conditions.machine));
+}
+
+MachineFigures MeasuredSource::FiguresOf(const RankSetup& setup) const {
+  const cost::StepCosts* costs =
+      profile_.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
+  if (costs == nullptr) return {};
+  const double per_byte = costs->exchange.lasting_seconds_per_byte();
+  return {.memory_bytes_per_second = costs->reference.read_bytes_per_second,
+          .operations_per_second = costs->reference.dot_operations_per_second,
+          .link_bytes_per_second = per_byte > 0 ? 1 / per_byte : 0};
+}
+
+std::string HowToMeasure(int num_ranks, std::string_view weights) {
+  const std::string measure = fmt::format("convene measure --steps {}", weights);
+  return fmt::format("measure them with: {}{}",
+                     num_ranks > 1 ? fmt::format("mpirun -n {} ", num_ranks) : "", measure);
+}
+
+}  // namespace convene::planner

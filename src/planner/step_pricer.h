@@ -1,0 +1,126 @@
+// The border between the search and what is known of a machine: who can say what the tasks of a
+// schedule cost there implements it, whether steps were measured, or data sheets and tables of
+// operators are all there is. It builds no schedule and simulates none.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "cost/machine_profile.h"
+#include "cost/prices.h"
+#include "cost/sizes.h"
+#include "cost/step_costs.h"
+#include "model/model_spec.h"
+#include "schedule/activity_graph.h"
+#include "schedule/schedule.h"
+
+namespace convene::planner {
+
+// How slow a machine is beside what is known of it: 2 takes twice the time. For asking what would
+// be if.
+struct Conditions {
+  cost::MachineState machine = {};  // memory and cores
+  double link = 1;                  // the time that bytes take, not what an exchange takes at least
+
+  bool operator==(const Conditions& other) const {
+    return machine.memory == other.machine.memory && machine.compute == other.machine.compute &&
+           link == other.link;
+  }
+};
+
+// Who does the work: so many ranks with so many threads each, their weights in a format.
+struct RankSetup {
+  int num_ranks = 1;
+  int num_threads = 1;
+  std::string weights;  // kernels::Name of the format
+
+  auto operator<=>(const RankSetup&) const = default;
+};
+
+struct SchedulePrices {
+  cost::Prices prices;
+  double once_seconds = 0;        // of a step besides its tasks
+  double extrapolated_share = 0;  // of computing seconds, at sizes beyond what is known
+};
+
+// Of nine tasks in ten, what was measured / what was predicted - 1 lay between these.
+struct ErrorRange {
+  double low = 0;
+  double high = 0;
+};
+
+class StepPricer {
+ public:
+  virtual ~StepPricer() = default;
+
+  // Of a schedule of `spec`, as all ranks together have it. Error: a kind of task of which nothing
+  // is known; says what to measure.
+  virtual Result<SchedulePrices> Price(const model::ModelSpec& spec,
+                                       const schedule::Schedule& schedule,
+                                       const schedule::ActivityGraph& graph,
+                                       const cost::Sizes& sizes) const = 0;
+  virtual ErrorRange ErrorOf(schedule::TaskKind kind) const = 0;
+};
+
+// Of one rank; 0: not known.
+struct MachineFigures {
+  double memory_bytes_per_second = 0;
+  double operations_per_second = 0;
+  double link_bytes_per_second = 0;  // of all ranks together, lasting
+};
+
+class PricerSource {
+ public:
+  virtual ~PricerSource() = default;
+
+  // Numbers of threads of which something is known for so many ranks and this format; none: nothing
+  // is.
+  virtual std::vector<int> ThreadsOf(int num_ranks, std::string_view weights) const = 0;
+  // Formats of which anything is known, for any number of ranks.
+  virtual std::vector<std::string> Formats() const = 0;
+  // Error: nothing is known of this setup; says what to measure.
+  virtual Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
+                                                       const Conditions& conditions) const = 0;
+  // What the prices stand on. Precondition: something is known of the setup.
+  virtual MachineFigures FiguresOf(const RankSetup& setup) const = 0;
+};
+
+// By costs of steps that were measured (cost/step_costs.h). Keeps the reference.
+class MeasuredPricer : public StepPricer {
+ public:
+  explicit MeasuredPricer(const cost::StepCosts& costs, const cost::MachineState& state = {})
+      : costs_(costs), state_(state) {}
+
+  Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
+                               const schedule::ActivityGraph& graph,
+                               const cost::Sizes& sizes) const override;
+  // The 95th percentile of the errors at held-out points, to either side; of a kind without: 0.
+  ErrorRange ErrorOf(schedule::TaskKind kind) const override;
+
+ private:
+  const cost::StepCosts& costs_;
+  cost::MachineState state_;
+};
+
+// By the costs of steps in a profile. Keeps the reference.
+class MeasuredSource : public PricerSource {
+ public:
+  explicit MeasuredSource(const cost::MachineProfile& profile) : profile_(profile) {}
+
+  std::vector<int> ThreadsOf(int num_ranks, std::string_view weights) const override;
+  std::vector<std::string> Formats() const override;
+  Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
+                                               const Conditions& conditions) const override;
+  MachineFigures FiguresOf(const RankSetup& setup) const override;
+
+ private:
+  const cost::MachineProfile& profile_;
+};
+
+// The command that measures the costs of so many ranks, to end a sentence.
+std::string HowToMeasure(int num_ranks, std::string_view weights);
+
+}  // namespace convene::planner

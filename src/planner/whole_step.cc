@@ -1,0 +1,225 @@
+#include "planner/whole_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <string>
+
+namespace convene::planner {
+namespace {
+
+constexpr size_t kMostLikeShape = 6;  // parts of the layers of one shape, by their shares
+constexpr size_t kCopies = 4;         // layers of such a part, where layers overlap
+
+std::string ShapeOf(const model::AttentionSpec& attention) {
+  std::string shape = fmt::format(
+      "{} {} {} {} {} {} {}", attention.num_heads, attention.num_kv_heads, attention.head_dim,
+      attention.value_dim, attention.window, attention.causal, static_cast<int>(attention.qk_norm));
+  if (attention.latent) {
+    shape +=
+        fmt::format(" latent {} {} {} {}", attention.latent->query_rank, attention.latent->kv_rank,
+                    attention.latent->nope_dim, attention.latent->rope_dim);
+  }
+  return shape;
+}
+
+// Whatever the work of a layer depends on.
+std::string ShapeOf(const model::LayerSpec& layer) {
+  std::string shape = ShapeOf(layer.attention);
+  if (layer.cross_attention) shape += " cross " + ShapeOf(*layer.cross_attention);
+  if (layer.moe) {
+    return shape + fmt::format(" experts {} {} {} {} {}", layer.moe->num_experts, layer.moe->top_k,
+                               layer.moe->intermediate_size, layer.moe->shared_intermediate_size,
+                               layer.moe->activation.gated());
+  }
+  return shape +
+         fmt::format(" dense {} {}", layer.dense_intermediate_size, layer.dense_activation.gated());
+}
+
+// The probability that two visits are to one expert, up to a factor: how concentrated they are.
+double Concentration(const cost::ExpertShares& shares) {
+  return std::inner_product(shares.begin(), shares.end(), shares.begin(), 0.0);
+}
+
+// Which of some layers, in order, stand for all of them, with how many each does. Where layers
+// overlap, those in the middle do: the first ones of a step fill what overlaps, and the last ones
+// drain it.
+void AddRepresentatives(const std::vector<int>& layers, size_t copies,
+                        std::map<int, double>& counts) {
+  const size_t chosen = std::min(copies, layers.size());
+  const size_t first = (layers.size() - chosen) / 2;
+  const size_t ends = copies < 3 || chosen < copies ? 0 : 2;
+  for (size_t i = 0; i < chosen; ++i) {
+    const bool is_end = ends > 0 && (i == 0 || i + 1 == chosen);
+    counts[layers[first + i]] =
+        is_end ? 1 : static_cast<double>(layers.size() - ends) / static_cast<double>(chosen - ends);
+  }
+}
+
+// By layer that stands for others: how many.
+std::map<int, double> Representatives(const model::ModelSpec& spec,
+                                      const std::vector<cost::ExpertShares>& shares,
+                                      bool is_overlapping) {
+  const int last = spec.num_layers() - 1;
+  std::map<int, double> counts = {{0, 1}};
+  counts[last] = 1;
+  std::map<std::string, std::vector<int>> by_shape;
+  for (int layer = 1; layer < last; ++layer) by_shape[ShapeOf(spec.layers[layer])].push_back(layer);
+  for (auto& [shape, layers] : by_shape) {
+    const size_t parts = shares.size() > 1 ? std::min(kMostLikeShape, layers.size()) : 1;
+    if (parts > 1) {
+      std::stable_sort(layers.begin(), layers.end(), [&](int a, int b) {
+        return Concentration(shares[a]) < Concentration(shares[b]);
+      });
+    }
+    for (size_t part = 0; part < parts; ++part) {
+      const auto begin = layers.begin() + static_cast<ptrdiff_t>(layers.size() * part / parts);
+      const auto end = layers.begin() + static_cast<ptrdiff_t>(layers.size() * (part + 1) / parts);
+      AddRepresentatives({begin, end}, is_overlapping ? kCopies : 1, counts);
+    }
+  }
+  return counts;
+}
+
+// By layer of the short model, when all tasks of it and of those before it are done.
+std::vector<double> EndsOfLayers(const ShortModel& model, const PredictedStep& step) {
+  std::vector<double> ends(model.counts.size(), 0);
+  for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+    const schedule::Task& task = step.schedule.tasks[id];
+    if (task.layer < 0 || task.encoder) continue;
+    ends[task.layer] = std::max(ends[task.layer], step.timeline.tasks[id].end);
+  }
+  for (size_t layer = 1; layer < ends.size(); ++layer) {
+    ends[layer] = std::max(ends[layer], ends[layer - 1]);
+  }
+  return ends;
+}
+
+double ImbalanceOf(const ShortModel& model, const PredictedStep& step) {
+  std::vector<double> seconds(static_cast<size_t>(step.schedule.num_ranks), 0);
+  for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+    const schedule::Task& task = step.schedule.tasks[id];
+    if (task.kind != schedule::TaskKind::kExperts) continue;
+    seconds[task.lane.rank] += model.counts[task.layer] * step.timeline.tasks[id].seconds();
+  }
+  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  const double most = *std::max_element(seconds.begin(), seconds.end());
+  return sum > 0 ? most * static_cast<double>(seconds.size()) / sum : 1;
+}
+
+struct Spread {
+  double middle = 0;  // of what is measured beyond what is predicted
+  double half = 0;    // from there to either end
+};
+
+Spread SpreadOf(const KindSeconds& seconds, const StepPricer& pricer) {
+  // All exchanges are of one kind here: one curve prices them.
+  Spread spread;
+  double squares = 0;
+  double exchanging = 0;
+  const auto add = [&](double amount, const ErrorRange& error) {
+    spread.middle += amount * (error.low + error.high) / 2;
+    squares += std::pow(amount * (error.high - error.low) / 2, 2);
+  };
+  for (size_t kind = 0; kind < seconds.size(); ++kind) {
+    const auto task = static_cast<schedule::TaskKind>(kind);
+    if (IsCollective(task)) {
+      exchanging += seconds[kind];
+    } else {
+      add(seconds[kind], pricer.ErrorOf(task));
+    }
+  }
+  add(exchanging, pricer.ErrorOf(schedule::TaskKind::kDispatch));
+  spread.half = std::sqrt(squares);
+  return spread;
+}
+
+}  // namespace
+
+ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares,
+                   bool is_overlapping) {
+  ShortModel model;
+  model.spec.family = spec.family;
+  model.spec.vocab_size = spec.vocab_size;
+  model.spec.hidden_size = spec.hidden_size;
+  model.spec.max_positions = spec.max_positions;
+  model.spec.tied_embeddings = spec.tied_embeddings;
+  if (shares.size() == 1) model.shares = shares;
+  for (const auto& [layer, count] : Representatives(spec, shares, is_overlapping)) {
+    model.spec.layers.push_back(spec.layers[layer]);
+    model.counts.push_back(count);
+    if (shares.size() > 1) model.shares.push_back(shares[layer]);
+  }
+  return model;
+}
+
+WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
+  WholeStep whole{.seconds = step.seconds,
+                  .once_seconds = step.once_seconds,
+                  .extrapolated_share = step.extrapolated_share,
+                  .imbalance = ImbalanceOf(model, step)};
+  if (step.schedule.num_ranks == 1) {
+    // One task after the other: what is repeated is added.
+    for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+      const schedule::Task& task = step.schedule.tasks[id];
+      const double seconds = step.timeline.tasks[id].seconds();
+      const double times = task.layer >= 0 ? model.counts[task.layer] : 1;
+      whole.seconds += (times - 1) * seconds;
+      whole.path[static_cast<size_t>(task.kind)] += times * seconds;
+    }
+    return whole;
+  }
+  const std::vector<double> ends = EndsOfLayers(model, step);
+  double before = 0;  // the embedding
+  for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+    if (step.schedule.tasks[id].kind != schedule::TaskKind::kEmbed) continue;
+    before = std::max(before, step.timeline.tasks[id].end);
+  }
+  for (size_t layer = 0; layer < ends.size(); ++layer) {
+    whole.seconds += (model.counts[layer] - 1) * std::max(0.0, ends[layer] - before);
+    before = std::max(before, ends[layer]);
+  }
+  double sum = 0;
+  for (const schedule::TaskId id : CriticalPath(step.schedule, step.timeline)) {
+    const schedule::Task& task = step.schedule.tasks[id];
+    const double times = task.layer >= 0 ? model.counts[task.layer] : 1;
+    const double seconds = times * step.timeline.tasks[id].seconds();
+    whole.path[static_cast<size_t>(task.kind)] += seconds;
+    sum += seconds;
+  }
+  const double scale = sum > 0 ? (whole.seconds - whole.once_seconds) / sum : 1;
+  for (double& seconds : whole.path) seconds *= scale;
+  return whole;
+}
+
+Result<WholeStep> PredictWholeStep(const ShortModel& model, const strategy::StepOptions& options,
+                                   const std::vector<std::vector<strategy::SequenceRows>>& groups,
+                                   const StepPricer& pricer) {
+  const Result<PredictedStep> step = PredictStep(
+      {.spec = model.spec, .options = options, .groups = groups, .shares = model.shares}, pricer);
+  if (!step) return step.error();
+  return ExtendStep(model, *step);
+}
+
+Interval IntervalOf(const KindSeconds& path, double seconds, double extrapolated_share,
+                    const StepPricer& pricer) {
+  const Spread spread = SpreadOf(path, pricer);
+  const double middle = seconds + spread.middle;
+  const double half = spread.half * (1 + extrapolated_share);
+  return {.low = std::max(0.0, std::min(seconds, middle - half)),
+          .high = std::max(seconds, middle + half)};
+}
+
+Interval IntervalOfDifference(const KindSeconds& first, const KindSeconds& second, double seconds,
+                              const StepPricer& pricer) {
+  KindSeconds difference = first;
+  for (size_t kind = 0; kind < difference.size(); ++kind) difference[kind] -= second[kind];
+  const Spread spread = SpreadOf(difference, pricer);
+  const double middle = seconds + spread.middle;
+  return {.low = middle - spread.half, .high = middle + spread.half};
+}
+
+}  // namespace convene::planner

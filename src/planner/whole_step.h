@@ -1,0 +1,65 @@
+// The time of a step of a whole model from the simulation of few of its layers: layers of one shape
+// repeat, so one of them stands for all. Where a step's sequences come from is workload_steps.h.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "base/result.h"
+#include "planner/predict_step.h"
+#include "planner/step_pricer.h"
+
+namespace convene::planner {
+
+// A model of few layers that stands for one of many.
+struct ShortModel {
+  model::ModelSpec spec;       // without tensors
+  std::vector<double> counts;  // by its layer: the layers of the whole model that it stands for
+  std::vector<cost::ExpertShares> shares = {};  // by its layer; one: of all; none: all alike
+};
+
+// The first layer and the last one stand for themselves. Of those between, one stands for all of
+// its shape; where shares differ by layer, up to six of each shape do, for layers that concentrate
+// their tokens alike. `is_overlapping`: for steps in which layers overlap, since micro-batches go
+// through them; four take the place of each of these.
+ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares,
+                   bool is_overlapping = false);
+
+// Seconds by TaskKind of tasks that one after the other make a length of time.
+using KindSeconds = std::array<double, schedule::kNumTaskKinds>;
+
+struct WholeStep {
+  double seconds = 0;
+  KindSeconds path = {};  // of the tasks that are waited for; with once_seconds they sum to seconds
+  double once_seconds = 0;
+  double extrapolated_share = 0;
+  // Of the rank that computes experts longest, over the mean; 1: all alike, or no experts.
+  double imbalance = 1;
+};
+
+// What a simulated step of the short model says of the whole one: each layer adds what passes from
+// the end of the one before it to its own, as often as it stands for a layer.
+WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step);
+
+// PredictStep of the short model, extended. `groups` and errors as there.
+Result<WholeStep> PredictWholeStep(const ShortModel& model, const strategy::StepOptions& options,
+                                   const std::vector<std::vector<strategy::SequenceRows>>& groups,
+                                   const StepPricer& pricer);
+
+struct Interval {
+  double low = 0;
+  double high = 0;
+};
+
+// Nine times in ten the seconds should lie in it: tasks of one kind are wrong in the same way,
+// kinds independently of each other; what is extrapolated widens it in proportion. It contains
+// `seconds`, what is predicted.
+Interval IntervalOf(const KindSeconds& path, double seconds, double extrapolated_share,
+                    const StepPricer& pricer);
+
+// Of how many seconds longer the first takes than the second. What both have of a kind of task is
+// wrong in both, and counts for nothing.
+Interval IntervalOfDifference(const KindSeconds& first, const KindSeconds& second, double seconds,
+                              const StepPricer& pricer);
+
+}  // namespace convene::planner

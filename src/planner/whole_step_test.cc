@@ -1,0 +1,135 @@
+#include "planner/whole_step.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "planner/invented_costs_test.h"
+#include "planner/workload_steps.h"
+
+namespace convene::planner {
+namespace {
+
+// The first layers are dense, and every third one sees a window.
+model::ModelSpec MixedSpec(int num_layers) {
+  model::ModelSpec spec = InventedSpec(num_layers);
+  for (int layer = 0; layer < num_layers; ++layer) {
+    if (layer % 3 == 2) spec.layers[layer].attention.window = 128;
+    if (layer >= 3) continue;
+    spec.layers[layer].moe.reset();
+    spec.layers[layer].dense_intermediate_size = 4096;
+  }
+  return spec;
+}
+
+struct Case {
+  strategy::Layout layout;
+  strategy::Pipeline pipeline;
+};
+
+std::vector<Case> Cases() {
+  const strategy::Layout expert{.attention_dp = 4, .expert_ep = 4};
+  const strategy::Layout tensor{.attention_tp = 4, .expert_tp = 4};
+  const strategy::Layout mixed{
+      .attention_tp = 2, .attention_dp = 2, .expert_ep = 2, .expert_tp = 2};
+  return {{{}, {}},
+          {expert, {}},
+          {tensor, {}},
+          {mixed, {}},
+          {expert, {.chunks = 4}},
+          {expert, {.chunks = 4, .cut = strategy::ChunkCut::kExperts}},
+          {expert, {.micro_batches = 2}},
+          {expert, {.micro_batches = 4}},
+          {tensor, {.micro_batches = 2}},
+          {mixed, {.chunks = 2, .micro_batches = 3}}};
+}
+
+// The error of the extension, as a share of what the simulation of all layers says.
+double ErrorOf(const model::ModelSpec& spec, const Case& one, const StepSequences& groups,
+               const std::vector<cost::ExpertShares>& shares = {}) {
+  const cost::StepCosts costs = InventedCosts(one.layout.num_ranks(), 1e9);
+  const MeasuredPricer pricer(costs);
+  const strategy::StepOptions options{.roles = one.layout, .pipeline = one.pipeline};
+  const auto whole =
+      PredictStep({.spec = spec, .options = options, .groups = groups, .shares = shares}, pricer);
+  const auto extended = PredictWholeStep(Shorten(spec, shares, one.pipeline.micro_batches > 1),
+                                         options, groups, pricer);
+  EXPECT_TRUE(whole.ok() && extended.ok());
+  const double sum = std::accumulate(extended->path.begin(), extended->path.end(), 0.0);
+  EXPECT_NEAR(sum + extended->once_seconds, extended->seconds, 1e-9);
+  return extended->seconds / whole->seconds - 1;
+}
+
+TEST(WholeStep, FewLayersSayWhatAllOfThemDo) {
+  for (const int num_layers : {1, 2, 3, 60}) {
+    for (const model::ModelSpec& spec : {InventedSpec(num_layers), MixedSpec(num_layers)}) {
+      for (const Case& one : Cases()) {
+        const strategy::Roles roles = one.layout;
+        const StepSequences prefill =
+            PrefillSteps(std::vector<RequestLengths>(8, {256, 1}), roles, 512).front().groups;
+        // With micro-batches layers overlap, and one simulated layer is not exactly the mean one.
+        const double bound = one.pipeline.micro_batches > 1 ? 0.02 : 1e-6;
+        EXPECT_NEAR(ErrorOf(spec, one, prefill), 0, bound)
+            << num_layers << " layers, " << one.pipeline.micro_batches << " micro-batches, "
+            << one.pipeline.chunks << " chunks";
+        EXPECT_NEAR(ErrorOf(spec, one, DecodeStep(16, 300, 256, roles)), 0, bound)
+            << num_layers << " layers, decode";
+      }
+    }
+  }
+}
+
+TEST(WholeStep, LayersThatConcentrateTheirTokensDifferentlyAreSixOfThem) {
+  const model::ModelSpec spec = InventedSpec(48);
+  std::vector<cost::ExpertShares> shares;
+  for (int layer = 0; layer < 48; ++layer) {
+    std::vector<double> counts(16, 1);
+    counts[layer % 16] = 1 + (layer * 7) % 12;
+    shares.push_back(cost::SharesFromCounts(counts, 2));
+  }
+  EXPECT_LE(Shorten(spec, shares).spec.num_layers(), 8);
+  for (const Case& one : Cases()) {
+    const StepSequences prefill =
+        PrefillSteps(std::vector<RequestLengths>(8, {256, 1}), one.layout, 512).front().groups;
+    EXPECT_NEAR(ErrorOf(spec, one, prefill, shares), 0, 0.05);
+  }
+}
+
+TEST(WholeStep, ImbalanceIsThatOfTheBusiestRank) {
+  const model::ModelSpec spec = InventedSpec(8);
+  std::vector<double> counts(16, 1);
+  for (int expert = 0; expert < 4; ++expert) counts[expert] = 5;
+  const cost::StepCosts costs = InventedCosts(4, 1e9);
+  const strategy::Layout layout{.attention_dp = 4, .expert_ep = 4};
+  const auto step = PredictWholeStep(
+      Shorten(spec, {cost::SharesFromCounts(counts, 2)}), {.roles = layout},
+      PrefillSteps(std::vector<RequestLengths>(4, {512, 1}), layout, 512).front().groups,
+      MeasuredPricer(costs));
+  ASSERT_TRUE(step.ok()) << step.error().message;
+  EXPECT_NEAR(step->imbalance, 4 * 20.0 / 32, 0.1);
+}
+
+TEST(WholeStep, IntervalsComeFromHeldOutErrors) {
+  cost::StepCosts costs = InventedCosts(1, 1e9);
+  KindSeconds path = {};
+  const auto experts = static_cast<size_t>(schedule::TaskKind::kExperts);
+  const auto attention = static_cast<size_t>(schedule::TaskKind::kAttention);
+  costs.held_out[experts] = cost::HeldOut{.p95_error = 0.3};
+  costs.held_out[attention] = cost::HeldOut{.p95_error = 0.4};
+  path[experts] = 1;
+  path[attention] = 1;
+  const MeasuredPricer pricer(costs);
+  const Interval interval = IntervalOf(path, 2, 0, pricer);
+  EXPECT_NEAR(interval.low, 1.5, 1e-12);
+  EXPECT_NEAR(interval.high, 2.5, 1e-12);
+  EXPECT_NEAR(IntervalOf(path, 2, 1, pricer).high, 3, 1e-12);
+  // What both have is wrong in both.
+  KindSeconds more = path;
+  more[experts] += 0.1;
+  const Interval difference = IntervalOfDifference(more, path, 0.1, pricer);
+  EXPECT_NEAR(difference.low, 0.07, 1e-12);
+  EXPECT_NEAR(difference.high, 0.13, 1e-12);
+}
+
+}  // namespace
+}  // namespace convene::planner

@@ -1,0 +1,210 @@
+#include "planner/workload_figures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/units.h"
+#include "planner/workload_steps.h"
+
+namespace convene::planner {
+namespace {
+
+void Add(const WholeStep& step, double times, WholeStep& sum) {
+  const double before = sum.seconds;
+  sum.seconds += times * step.seconds;
+  sum.once_seconds += times * step.once_seconds;
+  for (size_t kind = 0; kind < sum.path.size(); ++kind) sum.path[kind] += times * step.path[kind];
+  if (!(sum.seconds > 0)) return;
+  const auto mean = [&](double first, double second) {
+    return (before * first + times * step.seconds * second) / sum.seconds;
+  };
+  sum.extrapolated_share = mean(sum.extrapolated_share, step.extrapolated_share);
+  sum.imbalance = mean(sum.imbalance, step.imbalance);
+}
+
+class Predictor {
+ public:
+  Predictor(const Workload& workload, const PhaseStepOptions& options, const StepPricer& pricer,
+            int* num_simulated)
+      : workload_(workload), options_(options), pricer_(pricer), num_simulated_(num_simulated) {}
+
+  Result<PlanFigures> AtBatch(int batch) {
+    const Result<WholeStep> prefill = Prefill(batch);
+    if (!prefill) return prefill.error();
+    const Result<WholeStep> decode = Decode(batch);
+    if (!decode) return decode.error();
+    return Figures(batch, *prefill, *decode);
+  }
+
+  Result<PlanFigures> Goodput() {
+    PlanFigures figures;
+    for (int batch = workload_.batch; batch >= 1; batch /= 2) {
+      const Result<PlanFigures> found = AtBatch(batch);
+      if (!found) return found.error();
+      figures = *found;
+      if (MeetsLimits(figures)) return figures;
+    }
+    return Error{fmt::format(
+        "a batch of 1 has {:.4g} s to the first token (limit {:.4g}) and {:.4g} s per token (limit "
+        "{:.4g}; 0: none)",
+        figures.ttft, workload_.limits.ttft, figures.time_per_token,
+        workload_.limits.time_per_token)};
+  }
+
+  Result<PlanFigures> AtArrivalRate() {
+    const Result<WholeStep> prompt = Prefill(1);
+    if (!prompt) return prompt.error();
+    const double busy = workload_.arrival_rate * prompt->seconds;  // with prompts
+    if (busy >= 1) {
+      return Error{fmt::format("prompts alone take {:.4g} s each, and {:.4g} arrive in a second",
+                               prompt->seconds, workload_.arrival_rate)};
+    }
+    // Tokens that must be generated in a second, but for the first ones.
+    const double wanted = workload_.arrival_rate * (workload_.mean_gen_tokens() - 1) / (1 - busy);
+    Result<int> batch = BatchThatGives(wanted);
+    if (!batch) return batch.error();
+    const Result<WholeStep> decode = Decode(*batch);
+    if (!decode) return decode.error();
+    // Of each request: its prompt, and its part of the steps that generate.
+    WholeStep prompts;
+    Add(*prompt, *batch, prompts);
+    PlanFigures figures = Figures(*batch, prompts, *decode);
+    const double waiting = busy * prompt->seconds / (2 * (1 - busy));
+    const auto stretch = [](Interval& interval, double& value, double changed) {
+      const double factor = value > 0 ? changed / value : 1;
+      interval = {interval.low * factor, interval.high * factor};
+      value = changed;
+    };
+    stretch(figures.ttft_interval, figures.ttft, prompt->seconds + waiting);
+    stretch(figures.time_per_token_interval, figures.time_per_token, decode->seconds / (1 - busy));
+    stretch(figures.throughput_interval, figures.throughput,
+            workload_.arrival_rate * workload_.mean_gen_tokens());
+    if (workload_.objective == Objective::kTtft) figures.score = figures.ttft;
+    if (workload_.objective == Objective::kTimePerToken) figures.score = figures.time_per_token;
+    if (workload_.objective == Objective::kGoodput && !MeetsLimits(figures)) {
+      return Error{fmt::format(
+          "at this rate of requests there are {:.4g} s to the first token and {:.4g} s per token, "
+          "beyond the limits",
+          figures.ttft, figures.time_per_token)};
+    }
+    return figures;
+  }
+
+ private:
+  bool MeetsLimits(const PlanFigures& figures) const {
+    const ServiceLimits& limits = workload_.limits;
+    return (limits.ttft <= 0 || figures.ttft <= limits.ttft) &&
+           (limits.time_per_token <= 0 || figures.time_per_token <= limits.time_per_token);
+  }
+
+  Result<WholeStep> Predict(const StepSequences& groups, const strategy::Roles& roles) {
+    strategy::StepOptions step{
+        .roles = roles, .pipeline = options_.pipeline, .bytes = options_.bytes};
+    // Steps of fewer rows stay whole (runtime/step_memory.h).
+    if (NumTokens(groups) < int64_t{1} * step.pipeline.micro_batches * roles.num_groups()) {
+      step.pipeline.micro_batches = 1;
+    }
+    ++*num_simulated_;
+    const bool overlaps = step.pipeline.micro_batches > 1;
+    return PredictWholeStep(overlaps ? options_.overlapping_model : options_.model, step, groups,
+                            pricer_);
+  }
+
+  Result<WholeStep> Prefill(int batch) {
+    WholeStep sum;
+    for (const TypicalStep& typical :
+         PrefillSteps(TypicalSequences(workload_, batch), options_.roles, options_.step_tokens)) {
+      const Result<WholeStep> step = Predict(typical.groups, options_.roles);
+      if (!step) return step.error();
+      Add(*step, typical.count, sum);
+    }
+    return sum;
+  }
+
+  // A step.
+  Result<WholeStep> Decode(int batch) {
+    if (!(workload_.mean_gen_tokens() > 1)) return WholeStep{};
+    return Predict(
+        DecodeStep(batch, std::max(1, static_cast<int>(workload_.mean_context())),
+                   static_cast<int>(workload_.mean_prompt_tokens()), options_.decode_roles),
+        options_.decode_roles);
+  }
+
+  // The smallest that generates so many tokens in a second; larger ones generate more.
+  Result<int> BatchThatGives(double tokens_per_second) {
+    const auto gives = [&](int batch) -> Result<bool> {
+      const Result<WholeStep> step = Decode(batch);
+      if (!step) return step.error();
+      return batch >= tokens_per_second * step->seconds;
+    };
+    int too_few = 0;
+    int enough = 1;
+    for (;; enough *= 2) {
+      const Result<bool> suffices = gives(enough);
+      if (!suffices) return suffices.error();
+      if (*suffices) break;
+      too_few = enough;
+      if (enough * 2 > options_.step_tokens) {
+        return Error{fmt::format(
+            "{} that run together do not generate the {:.4g} tokens per second that are asked for",
+            FormatCount(static_cast<uint64_t>(enough), "sequence"), tokens_per_second)};
+      }
+    }
+    while (enough - too_few > 1) {
+      const int middle = too_few + (enough - too_few) / 2;
+      const Result<bool> suffices = gives(middle);
+      if (!suffices) return suffices.error();
+      (*suffices ? enough : too_few) = middle;
+    }
+    return enough;
+  }
+
+  PlanFigures Figures(int batch, const WholeStep& prefill, const WholeStep& decode) const {
+    const double gen_tokens = workload_.mean_gen_tokens();
+    WholeStep all = prefill;
+    Add(decode, gen_tokens - 1, all);
+    const double tokens = batch * gen_tokens;
+    const auto interval = [&](const WholeStep& of) {
+      return IntervalOf(of.path, of.seconds, of.extrapolated_share, pricer_);
+    };
+    const Interval total = interval(all);
+    PlanFigures figures{
+        .batch = batch,
+        .ttft = prefill.seconds,
+        .time_per_token = decode.seconds,
+        .throughput = tokens / all.seconds,
+        .ttft_interval = interval(prefill),
+        .time_per_token_interval = interval(decode),
+        .throughput_interval = {tokens / total.high, tokens / std::max(total.low, 1e-12)},
+        .extrapolated_share = all.extrapolated_share,
+        .imbalance = all.imbalance};
+    const bool is_ttft = workload_.objective == Objective::kTtft;
+    const bool is_step = workload_.objective == Objective::kTimePerToken;
+    const WholeStep& scored = is_ttft ? prefill : is_step ? decode : all;
+    const double per = is_ttft || is_step ? 1 : tokens;
+    figures.score = scored.seconds / per;
+    for (size_t kind = 0; kind < figures.path.size(); ++kind) {
+      figures.path[kind] = scored.path[kind] / per;
+    }
+    return figures;
+  }
+
+  const Workload& workload_;
+  const PhaseStepOptions& options_;
+  const StepPricer& pricer_;
+  int* num_simulated_;
+};
+
+}  // namespace
+
+Result<PlanFigures> PredictWorkload(const Workload& workload, const PhaseStepOptions& options,
+                                    const StepPricer& pricer, int* num_simulated) {
+  Predictor predictor(workload, options, pricer, num_simulated);
+  if (workload.arrival_rate > 0) return predictor.AtArrivalRate();
+  if (workload.objective == Objective::kGoodput) return predictor.Goodput();
+  return predictor.AtBatch(workload.batch);
+}
+
+}  // namespace convene::planner

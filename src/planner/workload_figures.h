@@ -1,0 +1,35 @@
+// What a workload takes when it is run in some way: time to first token, time per token and
+// throughput, from the few steps that stand for all. What else could be run is plan_search.h.
+#pragma once
+
+#include "base/result.h"
+#include "planner/plan_question.h"
+#include "planner/whole_step.h"
+#include "planner/workload.h"
+
+namespace convene::planner {
+
+// How steps are built, in both phases.
+struct PhaseStepOptions {
+  const ShortModel& model;
+  const ShortModel& overlapping_model;  // for steps of several micro-batches
+  strategy::Roles roles = {};
+  strategy::Roles decode_roles = {};
+  strategy::Pipeline pipeline = {};
+  strategy::ElementBytes bytes = {};
+  int step_tokens = 512;
+};
+
+// All prompts first, then all answers, a token of each sequence per step. The first token of an
+// answer comes with its prompt.
+// - With a batch, so many sequences begin together. Goodput: the largest of the batch, its half and
+//   so on that meets the limits.
+// - With an arrival rate prompts come one by one and are computed before answers go on, which takes
+//   the share rate x (seconds of a prompt) of the time. As many sequences run together as give the
+//   rate in the rest of it, and a prompt waits as in a queue with regular service (M/D/1).
+// `num_simulated` is raised by the steps that were simulated. Errors: those of PredictStep; limits
+// that no batch meets; more requests than can be answered.
+Result<PlanFigures> PredictWorkload(const Workload& workload, const PhaseStepOptions& options,
+                                    const StepPricer& pricer, int* num_simulated);
+
+}  // namespace convene::planner

@@ -1,0 +1,34 @@
+// The steps that a workload is run in, as few as stand for all: what the engine's scheduler would
+// cut, by kind of step one or two with how often they occur. It prices nothing.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/workload.h"
+#include "strategy/attention_sizes.h"
+#include "strategy/role.h"
+
+namespace convene::planner {
+
+// By group of ranks, in the order of the step.
+using StepSequences = std::vector<std::vector<strategy::SequenceRows>>;
+
+int64_t NumTokens(const StepSequences& groups);
+
+struct TypicalStep {
+  StepSequences groups;
+  double count = 1;  // steps that it stands for
+};
+
+// All prompts from first to last, in steps of at most `step_tokens` tokens of each group of ranks,
+// as engine/scheduler.h cuts them; a sequence goes to the group with the fewest tokens so far. Of
+// steps with the same numbers of rows the one with the fewest keys before them and the one with the
+// most stand for all, so that the mean of the keys is right.
+std::vector<TypicalStep> PrefillSteps(const std::vector<RequestLengths>& sequences,
+                                      const strategy::Roles& roles, int step_tokens);
+
+// One new token of each of `batch` sequences behind so many others.
+StepSequences DecodeStep(int batch, int context, int prompt_tokens, const strategy::Roles& roles);
+
+}  // namespace convene::planner
