@@ -24,9 +24,9 @@ struct HybridTriple {
 // What a rank has to hold at some time, by strategy: attention + prefill + decode <= capacity.
 struct MemoryRow {
   std::string name;  // "prefill"
-  std::vector<double> attention;
-  std::vector<double> prefill;
-  std::vector<double> decode;
+  std::vector<double> attention = {};
+  std::vector<double> prefill = {};
+  std::vector<double> decode = {};
   double capacity = 0;
 
   double BytesOf(const HybridTriple& triple) const {
