@@ -18,6 +18,7 @@ using schedule::TaskId;
 using schedule::TaskKind;
 
 constexpr double kGiga = 1e9;
+constexpr double kElementBytes = 2;  // of rows between products
 
 // A host as a device: what its cores do together.
 DeviceFigures FiguresOfHost(const hardware::Profile& host) {
@@ -56,8 +57,18 @@ double FixedSeconds(const OperatorModel& model, double seconds) {
 }  // namespace
 
 OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSpec& spec,
-                             DeviceFigures device, ProductFormat format)
-    : machine_(&machine), spec_(&spec), device_(std::move(device)), format_(std::move(format)) {
+                             DeviceFigures device, ProductFormat format,
+                             const OperatorCostsOptions& options)
+    : machine_(&machine),
+      spec_(&spec),
+      device_(std::move(device)),
+      for_experts_(device_),
+      format_(std::move(format)),
+      order_(options.order) {
+  if (options.comm_budget > 0) {
+    const double left = 1 - double(options.comm_budget) / device_.num_multiprocessors;
+    for (auto& [name, flops] : for_experts_.flops) flops *= left;
+  }
   line_ = {.alpha = 0, .beta = 1};
   product_ = FindProduct("product");
   experts_ = FindProduct("grouped_product");
@@ -80,12 +91,16 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
 
 Result<OperatorCosts> OperatorCosts::Create(const MachineProfile& machine,
                                             const model::ModelSpec& spec,
-                                            std::string_view format_name) {
-  const Result<ProductFormat> format = ProductFormatOf(format_name);
+                                            const OperatorCostsOptions& options) {
+  const Result<ProductFormat> format = ProductFormatOf(options.format);
   if (!format) return format.error();
   DeviceFigures device = machine.device.value_or(FiguresOfHost(machine.machine));
   for (const ProductFormat& needed : {*format, *ProductFormatOf("bf16")}) {
     if (const Status known = CheckFigures(device, needed); !known) return known.error();
+  }
+  if (options.comm_budget > 0 && options.comm_budget >= device.num_multiprocessors) {
+    return Error{fmt::format("{} of {} multiprocessors for exchanges leave none for experts",
+                             options.comm_budget, device.num_multiprocessors)};
   }
   if (machine.links.empty() || machine.links.back().num_ranks != 0) {
     return Error{
@@ -98,7 +113,7 @@ Result<OperatorCosts> OperatorCosts::Create(const MachineProfile& machine,
     return Error{
         fmt::format("the link {} of {} has no rate", Quote(link.name), Quote(device.name))};
   }
-  return OperatorCosts(machine, spec, std::move(device), *format);
+  return OperatorCosts(machine, spec, std::move(device), *format, options);
 }
 
 OperatorCosts::Source OperatorCosts::Find(const std::string& name,
@@ -137,8 +152,9 @@ void OperatorCosts::Note(const char* what, const Source& source, const std::stri
 }
 
 template <class Shape>
-double OperatorCosts::SecondsOf(const Source& source, const Shape& shape) const {
-  const double ideal = WorkOf(shape, format_, device_).ideal_seconds;
+double OperatorCosts::SecondsOf(const Source& source, const Shape& shape,
+                                const DeviceFigures& device) const {
+  const double ideal = WorkOf(shape, format_, device).ideal_seconds;
   if (source.model == nullptr) return line_.at(ideal);
   const OperatorWork measured = WorkOf(shape, source.format, source.device);
   const double seconds = source.model->Predict(measured.features, measured.ideal_seconds).seconds;
@@ -147,21 +163,51 @@ double OperatorCosts::SecondsOf(const Source& source, const Shape& shape) const 
 }
 
 double OperatorCosts::ProductSeconds(const ProductShape& shape) const {
-  return SecondsOf(product_, shape);
+  return SecondsOf(product_, shape, device_);
 }
 
 double OperatorCosts::ExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
                                      double elements) const {
   if (!(slots > 0) || !(visited > 0)) return 0;
+  switch (order_) {
+    case ExpertsOrder::kGrouped:
+      return GroupedExpertsSeconds(moe, slots, visited, elements);
+    case ExpertsOrder::kDense:
+      return DenseExpertsSeconds(moe, slots, visited, elements);
+    case ExpertsOrder::kFaster:
+      return std::min(GroupedExpertsSeconds(moe, slots, visited, elements),
+                      DenseExpertsSeconds(moe, slots, visited, elements));
+  }
+  return 0;
+}
+
+double OperatorCosts::GroupedExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                                            double elements) const {
   const double tokens = TokensOfLayer(moe, slots, visited);
   // Experts of two matrices count as if they had three, each of two thirds of the width.
-  return SecondsOf(experts_,
-                   ExpertsShape{.num_tokens = tokens,
-                                .hidden = double(spec_->hidden_size),
-                                .intermediate = elements / (3.0 * spec_->hidden_size),
-                                .top_k = double(moe.top_k),
-                                .num_experts = double(moe.num_experts),
-                                .expert_degree = std::max(1.0, tokens * moe.top_k / slots)});
+  const ExpertsShape shape{.num_tokens = tokens,
+                           .hidden = double(spec_->hidden_size),
+                           .intermediate = elements / (3.0 * spec_->hidden_size),
+                           .top_k = double(moe.top_k),
+                           .num_experts = double(moe.num_experts),
+                           .expert_degree = std::max(1.0, tokens * moe.top_k / slots)};
+  return SecondsOf(experts_, shape, for_experts_);
+}
+
+double OperatorCosts::DenseExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                                          double elements) const {
+  const double rows = slots / visited;
+  const double hidden = spec_->hidden_size;
+  const double first = moe.activation.gated() ? 2 : 1;  // matrices, of those before the last
+  const double width = elements / ((first + 1) * hidden);
+  const double of_expert =
+      SecondsOf(product_, ProductShape{.rows = rows, .columns = first * width, .inner = hidden},
+                for_experts_) +
+      SecondsOf(product_, ProductShape{.rows = rows, .columns = hidden, .inner = width},
+                for_experts_) +
+      OtherSeconds(0, rows * (first + 1) * width * kElementBytes);
+  // Rows are gathered and scattered for all experts together.
+  return visited * of_expert + 2 * OtherSeconds(0, 2 * slots * hidden * kElementBytes);
 }
 
 double OperatorCosts::OtherSeconds(double flops, double bytes) const {

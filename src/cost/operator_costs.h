@@ -25,13 +25,28 @@
 
 namespace convene::cost {
 
+// How the routed experts of a device are computed (plan::GemmChoice).
+enum class ExpertsOrder {
+  kFaster,   // whichever is, by load
+  kGrouped,  // all in one operator
+  kDense,    // one after the other, each with the products of a dense block
+};
+
+struct OperatorCostsOptions {
+  std::string format = "bf16";  // of the weights, as ProductFormatOf names it
+  ExpertsOrder order = ExpertsOrder::kFaster;
+  // Multiprocessors that experts leave to exchanges (plan::Plan::comm_budget). What waits for
+  // memory loses nothing by it.
+  int comm_budget = 0;
+};
+
 class OperatorCosts {
  public:
-  // `format`: of the weights, as ProductFormatOf names it; a schedule's work has
-  // ElementBytes::weights accordingly. Refers to both, which outlive it. Errors: a format that the
-  // machine does not compute in, or that is not known; no figures of a device or a host; no links.
+  // A schedule's work has ElementBytes::weights as the format has them. Refers to both, which
+  // outlive it. Errors: a format that the machine does not compute in, or that is not known; no
+  // figures of a device or a host; no links; a budget that leaves nothing.
   static Result<OperatorCosts> Create(const MachineProfile& machine, const model::ModelSpec& spec,
-                                      std::string_view format);
+                                      const OperatorCostsOptions& options = {});
 
   // What stands behind each figure: "products: A100 SXM4 80GB, ..."; for people.
   const std::vector<std::string>& notes() const { return notes_; }
@@ -43,9 +58,14 @@ class OperatorCosts {
   double TaskSeconds(const schedule::Task& task, const Sizes& sizes, bool is_projected) const;
 
   double ProductSeconds(const ProductShape& shape) const;
-  // `slots` rows of `visited` experts, of each of which the device has `elements` weights.
+  // `slots` rows of `visited` experts, of each of which the device has `elements` weights; in the
+  // order of the options, as the two after it by themselves.
   double ExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
                         double elements) const;
+  double GroupedExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                               double elements) const;
+  double DenseExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                             double elements) const;
   // Of scores or a pass over rows: the longer of both at the device's limits, on the line.
   double OtherSeconds(double flops, double bytes) const;
 
@@ -65,19 +85,22 @@ class OperatorCosts {
   };
 
   OperatorCosts(const MachineProfile& machine, const model::ModelSpec& spec, DeviceFigures device,
-                ProductFormat format);
+                ProductFormat format, const OperatorCostsOptions& options);
   Source Find(const std::string& name, const ProductFormat& format) const;
   // The operator in the costs' format, or else in bf16, whose efficiency it then takes.
   Source FindProduct(const std::string& name);
   void Note(const char* what, const Source& source, const std::string& instead);
   const Source& OfCollective(schedule::TaskKind kind) const;
+  // On the device, or on the part of it that the budget leaves.
   template <class Shape>
-  double SecondsOf(const Source& source, const Shape& shape) const;
+  double SecondsOf(const Source& source, const Shape& shape, const DeviceFigures& device) const;
 
   const MachineProfile* machine_;
   const model::ModelSpec* spec_;
   DeviceFigures device_;
+  DeviceFigures for_experts_;  // without the multiprocessors of the budget
   ProductFormat format_;
+  ExpertsOrder order_;
   RelativeLine line_;  // of products, for what has no model
   Source product_;
   Source experts_;

@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cost/exchange_levels.h"
+#include <algorithm>
+
 #include "cost/presets.h"
 
 namespace convene::cost {
@@ -53,7 +54,7 @@ Schedule Evenly(int num_ranks, double bytes) {
 
 double ExchangeSeconds(const MachineProfile& machine, const Schedule& schedule) {
   const model::ModelSpec spec = Spec();
-  const auto costs = OperatorCosts::Create(machine, spec, "bf16");
+  const auto costs = OperatorCosts::Create(machine, spec, {.format = "bf16"});
   CHECK(costs.ok(), "{}", costs.error().message);
   return SecondsAlone(
       PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes), 0);
@@ -65,7 +66,7 @@ TEST(OperatorCosts, MoreWorkTakesLonger) {
                            "epyc-9654", "xeon-8480"}) {
     const auto machine = Preset(name);
     ASSERT_TRUE(machine.ok());
-    const auto costs = OperatorCosts::Create(*machine, spec, "bf16");
+    const auto costs = OperatorCosts::Create(*machine, spec, {.format = "bf16"});
     ASSERT_TRUE(costs.ok()) << costs.error().message;
     double product = 0;
     double experts = 0;
@@ -100,13 +101,44 @@ TEST(OperatorCosts, ARelativeHasTheShareOfItsLimitsThatTheMeasuredDeviceHas) {
   for (auto& [format, flops] : half.device->flops) flops /= 2;
   half.device->memory_bytes_per_second /= 2;
   half.device->name = "half a GPU";
-  const auto whole_costs = OperatorCosts::Create(*a100, spec, "bf16");
-  const auto half_costs = OperatorCosts::Create(half, spec, "bf16");
+  const auto whole_costs = OperatorCosts::Create(*a100, spec, {.format = "bf16"});
+  const auto half_costs = OperatorCosts::Create(half, spec, {.format = "bf16"});
   const ProductShape shape{.rows = 8192, .columns = 8192, .inner = 8192};
   const double fixed = a100->operators.at("product bf16").curve.line.alpha;
   EXPECT_NEAR(half_costs->ProductSeconds(shape) - fixed,
               2 * (whole_costs->ProductSeconds(shape) - fixed), 1e-9);
   EXPECT_THAT(half_costs->notes(), Contains(HasSubstr("half a GPU reaches the share")));
+}
+
+TEST(OperatorCosts, ExpertsAreComputedInTheFasterOrder) {
+  const model::ModelSpec spec = Spec();
+  const model::MoeSpec& moe = *spec.layers[0].moe;
+  const auto machine = Preset("h800-nvlink");
+  const auto costs = OperatorCosts::Create(*machine, spec);
+  for (const double slots : {8.0, 256.0, 65536.0}) {
+    const double elements = 3.0 * 4096 * 14336;
+    EXPECT_EQ(costs->ExpertsSeconds(moe, slots, 8, elements),
+              std::min(costs->GroupedExpertsSeconds(moe, slots, 8, elements),
+                       costs->DenseExpertsSeconds(moe, slots, 8, elements)));
+    const auto dense = OperatorCosts::Create(*machine, spec, {.order = ExpertsOrder::kDense});
+    EXPECT_EQ(dense->ExpertsSeconds(moe, slots, 8, elements),
+              costs->DenseExpertsSeconds(moe, slots, 8, elements));
+  }
+}
+
+TEST(OperatorCosts, MultiprocessorsForExchangesAreTakenFromWhatComputes) {
+  const model::ModelSpec spec = Spec();
+  const model::MoeSpec& moe = *spec.layers[0].moe;
+  const auto machine = Preset("h800-nvlink");
+  const auto all = OperatorCosts::Create(*machine, spec);
+  const auto half = OperatorCosts::Create(*machine, spec, {.comm_budget = 66});
+  const double elements = 3.0 * 4096 * 14336;
+  // Many rows wait for products, few for memory.
+  EXPECT_GT(half->GroupedExpertsSeconds(moe, 65536, 8, elements),
+            1.9 * all->GroupedExpertsSeconds(moe, 65536, 8, elements));
+  EXPECT_LT(half->GroupedExpertsSeconds(moe, 8, 8, elements),
+            1.01 * all->GroupedExpertsSeconds(moe, 8, 8, elements));
+  EXPECT_FALSE(OperatorCosts::Create(*machine, spec, {.comm_budget = 132}).ok());
 }
 
 TEST(OperatorCosts, WhatNamesNoReceiverIsWhatNamesAll) {
@@ -159,11 +191,14 @@ TEST(OperatorCosts, RanksOfAHostTakeTurnsAtItsPort) {
 TEST(OperatorCosts, WhatTheMachineCannotDoIsRefused) {
   const model::ModelSpec spec = Spec();
   const auto a100 = Preset("a100-nvlink");
-  EXPECT_THAT(OperatorCosts::Create(*a100, spec, "fp8").error().message, HasSubstr("fp8"));
-  EXPECT_THAT(OperatorCosts::Create(*a100, spec, "int3").error().message, HasSubstr("int3"));
+  EXPECT_THAT(OperatorCosts::Create(*a100, spec, {.format = "fp8"}).error().message,
+              HasSubstr("fp8"));
+  EXPECT_THAT(OperatorCosts::Create(*a100, spec, {.format = "int3"}).error().message,
+              HasSubstr("int3"));
   MachineProfile alone = *a100;
   alone.links.clear();
-  EXPECT_THAT(OperatorCosts::Create(alone, spec, "bf16").error().message, HasSubstr("links"));
+  EXPECT_THAT(OperatorCosts::Create(alone, spec, {.format = "bf16"}).error().message,
+              HasSubstr("links"));
 }
 
 }  // namespace

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
-#include "cost/operator_costs.h"
+#include "planner/drawn_sizes.h"
 #include "planner/predict_step.h"
 #include "schedule/activity_graph.h"
 #include "simulate/simulate.h"
@@ -14,6 +15,13 @@ namespace convene::planner {
 namespace {
 
 using schedule::TaskKind;
+
+// Routings that a layer is simulated with, whose mean counts; with so many tokens that ranks are
+// busy nearly alike, one as it is expected.
+constexpr int kDraws = 16;
+constexpr int kDrawsOfManyRanks = 4;
+constexpr int kManyRanks = 16;
+constexpr double kMostDrawnTokens = 2048;
 
 // Two layers of one shape in a row, of which the second shows what a layer takes between others.
 struct LayerShape {
@@ -110,20 +118,43 @@ Result<SimulatedLayer> SimulateLayer(const LayerCostsQuestion& question,
   const schedule::Schedule schedule = strategy::BuildStep(spec, of_step.options);
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
   const cost::ExpectedSizes expected = ExpectSizes(of_step);
-  const Result<cost::Prices> prices = question.price(
-      spec, schedule, graph, [&](const schedule::Size& size) { return expected.at(size); });
-  if (!prices) return prices.error();
-  return Simulate(spec, schedule, graph, *prices);
+  const auto simulate = [&](const cost::Sizes& sizes) -> Result<SimulatedLayer> {
+    const Result<cost::Prices> prices = question.price(spec, schedule, graph, sizes);
+    if (!prices) return prices.error();
+    return Simulate(spec, schedule, graph, *prices);
+  };
+  const std::optional<model::MoeSpec>& moe = spec.layers.front().moe;
+  // Slices of all experts are alike on all ranks, whatever the routing.
+  if (!moe || layout.expert_ep == 1 || step.batch * step.tokens > kMostDrawnTokens) {
+    return simulate([&](const schedule::Size& size) { return expected.at(size); });
+  }
+  const cost::ExpertShares shares = question.shares.empty()
+                                        ? cost::UniformShares(moe->num_experts, moe->top_k)
+                                        : question.shares.front();
+  const int num_draws = layout.num_ranks() > kManyRanks ? kDrawsOfManyRanks : kDraws;
+  SimulatedLayer mean;
+  for (int draw = 0; draw < num_draws; ++draw) {
+    const DrawnSizes drawn(expected, of_step.options.roles, shares, moe->top_k,
+                           static_cast<uint32_t>(draw));
+    const Result<SimulatedLayer> layer =
+        simulate([&](const schedule::Size& size) { return drawn.at(size); });
+    if (!layer) return layer.error();
+    mean.seconds += layer->seconds / num_draws;
+    mean.attention += layer->attention / num_draws;
+    mean.experts += layer->experts / num_draws;
+    mean.ends += layer->ends / num_draws;
+  }
+  return mean;
 }
 
 }  // namespace
 
-PriceStep PriceOn(const cost::MachineProfile& machine, std::string format) {
-  return [&machine, format = std::move(format)](const model::ModelSpec& spec,
-                                                const schedule::Schedule& schedule,
-                                                const schedule::ActivityGraph& graph,
-                                                const cost::Sizes& sizes) -> Result<cost::Prices> {
-    const Result<cost::OperatorCosts> costs = cost::OperatorCosts::Create(machine, spec, format);
+PriceStep PriceOn(const cost::MachineProfile& machine, cost::OperatorCostsOptions options) {
+  return [&machine, options = std::move(options)](
+             const model::ModelSpec& spec, const schedule::Schedule& schedule,
+             const schedule::ActivityGraph& graph,
+             const cost::Sizes& sizes) -> Result<cost::Prices> {
+    const Result<cost::OperatorCosts> costs = cost::OperatorCosts::Create(machine, spec, options);
     if (!costs) return costs.error();
     return cost::PriceSchedule(schedule, graph, *costs, sizes);
   };

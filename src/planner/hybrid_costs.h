@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "cost/expected_sizes.h"
 #include "cost/machine_profile.h"
+#include "cost/operator_costs.h"
 #include "cost/prices.h"
 #include "model/model_spec.h"
 #include "planner/hybrid_program.h"
@@ -24,7 +25,7 @@ using PriceStep =
                                        const schedule::ActivityGraph&, const cost::Sizes&)>;
 
 // By models of operators; keeps the reference.
-PriceStep PriceOn(const cost::MachineProfile& machine, std::string format);
+PriceStep PriceOn(const cost::MachineProfile& machine, cost::OperatorCostsOptions options);
 
 // Some sequences of a batch, which all have as many tokens in the step.
 struct PhaseStep {

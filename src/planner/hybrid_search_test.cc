@@ -54,7 +54,7 @@ class HybridSearch : public ::testing::Test {
     question.gen_tokens = 64;
     question.memory_bytes = static_cast<double>(machine_.device->memory_bytes);
     question.upload_bytes_per_second = machine_.device->host_bytes_per_second;
-    question.price = PriceOn(machine_, "bf16");
+    question.price = PriceOn(machine_, {});
     question.pass_seconds = [this](double bytes) {
       return bytes / machine_.device->memory_bytes_per_second;
     };
