@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -217,9 +219,8 @@ double OperatorCosts::OtherSeconds(double flops, double bytes) const {
       std::max(flops / device_.flops.at("bf16"), bytes / device_.memory_bytes_per_second));
 }
 
-double OperatorCosts::TaskSeconds(const schedule::Task& task, const Sizes& sizes,
+double OperatorCosts::TaskSeconds(const schedule::Task& task, const TaskParts& parts,
                                   bool is_projected) const {
-  const TaskParts parts = PartsOf(task, sizes);
   double seconds = OtherSeconds(parts.score_flops, parts.cache_bytes);
   if (task.kind == TaskKind::kExperts) {
     if (!(parts.groups > 0)) return seconds;
@@ -293,6 +294,41 @@ std::set<std::pair<bool, int>> ProjectedLayers(const schedule::Schedule& schedul
   return layers;
 }
 
+// Seconds of tasks; ranks that are alike have many of the same.
+class SecondsOfTasks {
+ public:
+  SecondsOfTasks(const schedule::Schedule& schedule, const OperatorCosts& costs, const Sizes& sizes)
+      : costs_(costs), sizes_(sizes), projected_(ProjectedLayers(schedule)) {}
+
+  double of(const schedule::Task& task) {
+    const TaskParts parts = PartsOf(task, sizes_);
+    const Key key = {static_cast<double>(task.kind),
+                     static_cast<double>(task.layer),
+                     task.encoder ? 1.0 : 0.0,
+                     task.cross ? 1.0 : 0.0,
+                     parts.product_flops,
+                     parts.weight_bytes,
+                     parts.groups,
+                     parts.score_flops,
+                     parts.cache_bytes,
+                     parts.row_bytes};
+    const auto [found, is_new] = seconds_.try_emplace(key);
+    if (is_new) {
+      const bool is_projected = projected_.contains({task.encoder, task.layer});
+      found->second = costs_.TaskSeconds(task, parts, is_projected);
+    }
+    return found->second;
+  }
+
+ private:
+  using Key = std::array<double, 10>;
+
+  const OperatorCosts& costs_;
+  const Sizes& sizes_;
+  std::set<std::pair<bool, int>> projected_;
+  std::map<Key, double> seconds_;
+};
+
 }  // namespace
 
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
@@ -304,15 +340,15 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
   }
   ExchangeLevels levels(costs.machine().links, schedule.num_ranks);
   levels.AddResources(prices.resources);
-  const std::set<std::pair<bool, int>> projected = ProjectedLayers(schedule);
+  SecondsOfTasks seconds_of_tasks(schedule, costs, sizes);
   prices.first_demand.push_back(0);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
     const schedule::Task& task = schedule.tasks[tasks.front()];
     double fixed = 0;
     if (IsCollective(task.kind)) {
-      if (tasks.size() > 1)
-        fixed = costs.ExchangeOnce(task.kind, static_cast<double>(tasks.size()));
+      const auto num_ranks = static_cast<double>(tasks.size());
+      if (num_ranks > 1) fixed = costs.ExchangeOnce(task.kind, num_ranks);
       const auto loads = levels.LoadsOf(schedule, tasks, sizes);
       for (int index = 0; index < levels.num_levels(); ++index) {
         const ExchangeLevels::LevelLoads& of_level = loads[index];
@@ -325,9 +361,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
           prices.demands.push_back({.resource = load.resource, .amount = load.bytes / efficiency});
         }
       }
-    } else if (const double seconds =
-                   costs.TaskSeconds(task, sizes, projected.contains({task.encoder, task.layer}));
-               seconds > 0) {
+    } else if (const double seconds = seconds_of_tasks.of(task); seconds > 0) {
       prices.demands.push_back({.resource = task.lane.rank, .amount = seconds});
     }
     prices.fixed_seconds.push_back(fixed);

@@ -54,8 +54,8 @@ class OperatorCosts {
   const DeviceFigures& device() const { return device_; }
   const ProductFormat& format() const { return format_; }
 
-  // Of a task that is no collective. `is_projected`: as WholeMatricesOf.
-  double TaskSeconds(const schedule::Task& task, const Sizes& sizes, bool is_projected) const;
+  // Of a task that is no collective, with these parts. `is_projected`: as WholeMatricesOf.
+  double TaskSeconds(const schedule::Task& task, const TaskParts& parts, bool is_projected) const;
 
   double ProductSeconds(const ProductShape& shape) const;
   // `slots` rows of `visited` experts, of each of which the device has `elements` weights; in the
