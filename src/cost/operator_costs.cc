@@ -185,14 +185,19 @@ double OperatorCosts::ExpertsSeconds(const model::MoeSpec& moe, double slots, do
 
 double OperatorCosts::GroupedExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
                                             double elements) const {
+  // To the device it is a layer of its own experts alone, whose tokens are the rows that arrive:
+  // each visits as many of them as there are rows in all. Tables that have a degree of expert
+  // parallelism give every rank all tokens, which it then has to sort; here a rank gets its own.
   const double tokens = TokensOfLayer(moe, slots, visited);
+  const double experts = std::max(visited, slots * moe.num_experts / (tokens * moe.top_k));
+  const double arrive =
+      tokens * (1 - std::pow(1 - std::min(1.0, experts / moe.num_experts), moe.top_k));
   // Experts of two matrices count as if they had three, each of two thirds of the width.
-  const ExpertsShape shape{.num_tokens = tokens,
+  const ExpertsShape shape{.num_tokens = std::max(1.0, arrive),
                            .hidden = double(spec_->hidden_size),
                            .intermediate = elements / (3.0 * spec_->hidden_size),
-                           .top_k = double(moe.top_k),
-                           .num_experts = double(moe.num_experts),
-                           .expert_degree = std::max(1.0, tokens * moe.top_k / slots)};
+                           .top_k = std::min(experts, std::max(1.0, slots / arrive)),
+                           .num_experts = experts};
   return SecondsOf(experts_, shape, for_experts_);
 }
 

@@ -109,6 +109,7 @@ Result<SimulatedLayer> SimulateLayer(const LayerCostsQuestion& question,
   strategy::StepOptions options;
   options.roles = layout;
   options.bytes = question.bytes;
+  options.pipeline = question.pipeline;
   options.prunes_last_layer = false;
   const StepQuestion of_step{.spec = spec,
                              .options = options,
@@ -125,7 +126,9 @@ Result<SimulatedLayer> SimulateLayer(const LayerCostsQuestion& question,
   };
   const std::optional<model::MoeSpec>& moe = spec.layers.front().moe;
   // Slices of all experts are alike on all ranks, whatever the routing.
-  if (!moe || layout.expert_ep == 1 || step.batch * step.tokens > kMostDrawnTokens) {
+  const bool is_even = !moe || layout.expert_ep == 1;
+  const bool is_cut = question.pipeline.chunks > 1 || question.pipeline.micro_batches > 1;
+  if (is_even || is_cut || step.batch * step.tokens > kMostDrawnTokens) {
     return simulate([&](const schedule::Size& size) { return expected.at(size); });
   }
   const cost::ExpertShares shares = question.shares.empty()

@@ -55,6 +55,7 @@ struct LayerCostsQuestion {
   const std::vector<AttentionStrategy>& attention;
   const std::vector<ExpertStrategy>& experts;
   strategy::ElementBytes bytes = {};
+  strategy::Pipeline pipeline = {};
   std::vector<cost::ExpertShares> shares = {};  // one for all layers; none: all experts alike
   const PriceStep& price;
 };

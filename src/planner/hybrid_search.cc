@@ -169,6 +169,7 @@ class Search {
                                     .attention = answer_.attention,
                                     .experts = answer_.experts,
                                     .bytes = question_.bytes,
+                                    .pipeline = strategy::Pipeline(),
                                     .shares = question_.shares,
                                     .price = question_.price};
     for (const auto& [step, costs] : {std::pair(&prefill_, &answer_.program.prefill),
