@@ -44,10 +44,12 @@ OPERATORS = [
     "all_to_all",
 ]
 
-HEADER = '''// Curves of measured operators, for presets. Written by tools/make_preset_curves.py; not to be edited.
+HEADER = '''// Curves of measured operators, for presets. Written by tools/make_preset_curves.py, and not to be
+// edited.
 //
-// Fitted to points of tables of ai-dynamo/aiconfigurator, Copyright (c) 2025-2026 NVIDIA CORPORATION &
-// AFFILIATES, licensed under the Apache License 2.0; each model's "source" names its table.
+// Fitted to points of tables of ai-dynamo/aiconfigurator, Copyright (c) 2025-2026 NVIDIA
+// CORPORATION & AFFILIATES, licensed under the Apache License 2.0; each model's "source" names its
+// table.
 // clang-format off
 #include "cost/preset_curves.h"
 
