@@ -171,6 +171,7 @@ class ImportProfile : public Command {
       PrintNote("{}\n  {}\n", Describe(imported->model), one.source);
       AddRow(*imported, table);
       machine.operators[one.name] = imported->model;
+      machine.measured_on.erase(one.name);
     }
     return WriteReport(out_path_, table.Format());
   }

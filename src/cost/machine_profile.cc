@@ -32,6 +32,7 @@ ordered_json ToJson(const DeviceFigures& device) {
           {"memory_bytes_per_second", device.memory_bytes_per_second},
           {"memory_bytes", device.memory_bytes},
           {"num_multiprocessors", device.num_multiprocessors},
+          {"host_bytes_per_second", device.host_bytes_per_second},
           {"source", device.source},
           {"assumptions", device.assumptions}};
 }
@@ -50,6 +51,9 @@ Result<DeviceFigures> DeviceFromJson(const json& object) {
   reader.Number("memory_bytes_per_second", 0, kMostRate, device.memory_bytes_per_second);
   reader.Whole("memory_bytes", 0, kMostBytes, device.memory_bytes);
   reader.Whole("num_multiprocessors", 0, kMostCount, device.num_multiprocessors);
+  if (object.contains("host_bytes_per_second")) {
+    reader.Number("host_bytes_per_second", 0, kMostRate, device.host_bytes_per_second);
+  }
   reader.Text("source", device.source);
   reader.Text("assumptions", device.assumptions);
   if (const Status read = reader.status(); !read) return read.error();
@@ -92,6 +96,30 @@ Status ReadOperators(const json& object, MachineProfile& profile) {
     Result<OperatorModel> model = OperatorModelFromJson(item);
     if (!model) return model.error().At(fmt::format("operator {}", Quote(name)));
     profile.operators.emplace(name, *std::move(model));
+  }
+  return {};
+}
+
+Status ReadMeasuredOn(const json& object, MachineProfile& profile) {
+  const auto found = object.find("measured_on");
+  if (found == object.end()) return {};
+  if (!found->is_object() || found->size() > kMostOperators) {
+    return Error{
+        fmt::format("\"measured_on\" is no object of at most {} operators", kMostOperators)};
+  }
+  for (const auto& [name, item] : found->items()) {
+    if (!profile.operators.contains(name)) {
+      return Error{fmt::format("\"measured_on\" names {}, which is no operator", Quote(name))};
+    }
+    JsonReader reader(item);
+    OtherMachine other;
+    reader.Number("link_bytes_per_second", 0, kMostRate, other.link_bytes_per_second);
+    const json* device = reader.Object("device", kMostCount);
+    if (const Status read = reader.status(); !read) return read.error().At("\"measured_on\"");
+    Result<DeviceFigures> figures = DeviceFromJson(*device);
+    if (!figures) return figures.error().At("\"measured_on\"");
+    other.device = *std::move(figures);
+    profile.measured_on.emplace(name, std::move(other));
   }
   return {};
 }
@@ -146,6 +174,13 @@ ordered_json ToJson(const MachineProfile& profile) {
   for (const LinkLevel& link : profile.links) links.push_back(ToJson(link));
   ordered_json& operators = object["operators"] = ordered_json::object();
   for (const auto& [name, model] : profile.operators) operators[name] = ToJson(model);
+  if (!profile.measured_on.empty()) {
+    ordered_json& others = object["measured_on"] = ordered_json::object();
+    for (const auto& [name, other] : profile.measured_on) {
+      others[name] = {{"device", ToJson(other.device)},
+                      {"link_bytes_per_second", other.link_bytes_per_second}};
+    }
+  }
   ordered_json& steps = object["steps"] = ordered_json::array();
   for (const StepCosts& costs : profile.steps) steps.push_back(ToJson(costs));
   return object;
@@ -184,6 +219,7 @@ Result<MachineProfile> MachineProfileFromJson(const json& object) {
   }
   if (const Status read = ReadLinks(*links, profile); !read) return read.error();
   if (const Status read = ReadOperators(*operators, profile); !read) return read.error();
+  if (const Status read = ReadMeasuredOn(object, profile); !read) return read.error();
   if (const Status read = ReadSteps(object, profile); !read) return read.error();
   return profile;
 }

@@ -25,10 +25,19 @@ struct DeviceFigures {
   double memory_bytes_per_second = 0;
   uint64_t memory_bytes = 0;
   int num_multiprocessors = 0;
-  std::string source = {};       // the data sheet, or who measured
-  std::string assumptions = {};  // what of it no source says; empty: nothing
+  double host_bytes_per_second = 0;  // from its host's memory, in one direction
+  std::string source = {};           // the data sheet, or who measured
+  std::string assumptions = {};      // what of it no source says; empty: nothing
 
   bool operator==(const DeviceFigures&) const = default;
+};
+
+// Another machine on which an operator was measured: whose limits its ideal seconds are.
+struct OtherMachine {
+  DeviceFigures device;
+  double link_bytes_per_second = 0;  // that joins its ranks
+
+  bool operator==(const OtherMachine&) const = default;
 };
 
 // Who shares the rate of a link.
@@ -58,6 +67,9 @@ struct MachineProfile {
   // By name; a model's spec.source says where its points are from, and if they are another
   // machine's, that they are.
   std::map<std::string, OperatorModel> operators = {};
+  // Of operators whose ideal seconds are those of another machine: which one. This machine is
+  // expected to reach the same share of its own limits (cost/operator_costs.h).
+  std::map<std::string, OtherMachine> measured_on = {};
   std::vector<LinkLevel> links = {};  // from within a host outwards
   // What tasks of steps cost here, by ranks, threads and format; none twice.
   std::vector<StepCosts> steps = {};

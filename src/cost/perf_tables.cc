@@ -357,12 +357,4 @@ std::vector<OperatorSample> SamplesOnTarget(const MeasuredOperator& measured) {
   return samples;
 }
 
-double Distance(const GpuPreset& a, const GpuPreset& b) {
-  const auto flops_per_byte = [](const GpuPreset& gpu) {
-    return gpu.figures.flops.at("bf16") / gpu.figures.memory_bytes_per_second;
-  };
-  return std::abs(a.architecture - b.architecture) +
-         std::abs(std::log2(flops_per_byte(a) / flops_per_byte(b)));
-}
-
 }  // namespace convene::cost

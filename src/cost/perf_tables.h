@@ -44,8 +44,4 @@ Result<std::vector<MeasuredOperator>> ReadPerfTable(std::string_view csv,
 // Precondition: target_ideal_seconds is not empty.
 std::vector<OperatorSample> SamplesOnTarget(const MeasuredOperator& measured);
 
-// How far apart two GPUs are when one has to stand for the other: generations, and by how much the
-// FLOPs that they compute per byte of memory differ.
-double Distance(const GpuPreset& a, const GpuPreset& b);
-
 }  // namespace convene::cost

@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "base/closest_name.h"
+#include "base/json.h"
 #include "base/quote.h"
+#include "cost/preset_curves.h"
 
 namespace convene::cost {
 namespace {
@@ -90,6 +94,8 @@ struct HostLinkRow {
 constexpr HostLinkRow kPcie[] = {{"pcie3", "PCI Express 3.0 x16", 16},
                                  {"pcie4", "PCI Express 4.0 x16", 32},
                                  {"pcie5", "PCI Express 5.0 x16", 64}};
+// By generation of GPUs: what joins them to their host.
+constexpr const char* kPcieOf[] = {"pcie3", "pcie3", "pcie4", "pcie4", "pcie5"};
 
 struct GpuMachineRow {
   const char* name;
@@ -155,6 +161,7 @@ GpuPreset FromRow(const GpuRow& row) {
   figures.memory_bytes_per_second = row.memory_gbps * kGiga;
   figures.memory_bytes = row.memory_gib * kGib;
   figures.num_multiprocessors = row.multiprocessors;
+  figures.host_bytes_per_second = FindPcie(kPcieOf[row.architecture])->gbps * kGiga;
   figures.source = row.source;
   figures.assumptions = row.assumptions;
   return gpu;
@@ -217,6 +224,28 @@ MachineProfile FromHost(const HostRow& row) {
   return profile;
 }
 
+// The curves of the nearest GPU that has some.
+Status AddOperators(const GpuPreset& gpu, MachineProfile& profile) {
+  std::optional<GpuPreset> nearest;
+  for (const PresetCurve& curve : PresetCurves()) {
+    const Result<GpuPreset> measured = FindGpu(curve.gpu);
+    if (!measured) return measured.error();
+    if (!nearest || Distance(gpu, *measured) < Distance(gpu, *nearest)) nearest = *measured;
+  }
+  for (const PresetCurve& curve : PresetCurves()) {
+    if (curve.gpu != nearest->key) continue;
+    const Result<nlohmann::json> json = ParseJson(curve.json);
+    if (!json) return json.error();
+    Result<OperatorModel> model = OperatorModelFromJson(*json);
+    if (!model) return model.error();
+    const std::string name = model->spec.name;
+    profile.operators.emplace(name, *std::move(model));
+    if (nearest->key == gpu.key) continue;
+    profile.measured_on[name] = {nearest->figures, nearest->nvlink_bytes_per_second};
+  }
+  return {};
+}
+
 // The preset's name without "-200g" or "-400g", and what that says.
 std::pair<std::string, std::optional<int>> WithoutNetwork(std::string_view name) {
   for (const int gbits : kNetworks) {
@@ -255,6 +284,14 @@ Result<GpuPreset> FindGpu(std::string_view name) {
   return Error{fmt::format("the device {} has no preset; there are {}", Quote(name), known)};
 }
 
+double Distance(const GpuPreset& a, const GpuPreset& b) {
+  const auto flops_per_byte = [](const GpuPreset& gpu) {
+    return gpu.figures.flops.at("bf16") / gpu.figures.memory_bytes_per_second;
+  };
+  return std::abs(a.architecture - b.architecture) +
+         std::abs(std::log2(flops_per_byte(a) / flops_per_byte(b)));
+}
+
 std::vector<std::string> PresetNames() {
   std::vector<std::string> names;
   for (const GpuMachineRow& row : kGpuMachines) {
@@ -281,6 +318,7 @@ Result<MachineProfile> Preset(std::string_view name) {
     profile.links = LinksWithinHost(*gpu, row.link);
     profile.links.push_back(
         Network(network_gbits.value_or(row.network_gbits), gpu->nvlink_ranks >= kHostGpus));
+    if (const Status added = AddOperators(*gpu, profile); !added) return added.error();
     return profile;
   }
   const std::vector<std::string> names = PresetNames();

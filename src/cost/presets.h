@@ -1,5 +1,6 @@
 // Machines that one does not own, as data sheets describe them: figures of GPUs, of hosts, and the
-// links between ranks. No preset has measured operators; cost/perf_tables.h adds those of tables.
+// links between ranks. The operators of a GPU are those of cost/preset_curves.h, of itself or of
+// its nearest relative; whole tables are for cost/import_tables.h.
 #pragma once
 
 #include <string>
@@ -24,6 +25,10 @@ const std::vector<GpuPreset>& GpuPresets();
 // The GPU that tables call so ("NVIDIA A100-SXM4-80GB"), or whose key or name it is. Errors: none;
 // the message lists what is known.
 Result<GpuPreset> FindGpu(std::string_view name);
+
+// How far apart two GPUs are when one has to stand for the other: generations, and by how much the
+// FLOPs that they compute per byte of memory differ.
+double Distance(const GpuPreset& a, const GpuPreset& b);
 
 // "a100-nvlink", "a6000-pcie4", "epyc-7763": a GPU with what joins those of a host, or a host.
 // Hosts with GPUs are joined by 200 or 400 gigabit networks: name + "-400g" or "-200g" says which,

@@ -1,0 +1,124 @@
+#include "cost/exchange_levels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/check.h"
+
+namespace convene::cost {
+
+using schedule::TaskId;
+
+ExchangeLevels::ExchangeLevels(const std::vector<LinkLevel>& levels, int num_ranks)
+    : levels_(levels), num_ranks_(num_ranks) {
+  CHECK(!levels.empty() && levels.back().num_ranks == 0, "no level joins all ranks");
+}
+
+int ExchangeLevels::BlockOf(int rank, int level) const {
+  if (level < 0) return rank;
+  return levels_[level].num_ranks == 0 ? 0 : rank / levels_[level].num_ranks;
+}
+
+int ExchangeLevels::LevelOf(int a, int b) const {
+  int level = 0;
+  while (BlockOf(a, level) != BlockOf(b, level)) ++level;
+  return level;
+}
+
+void ExchangeLevels::AddResources(std::vector<Resource>& resources) {
+  places_.assign(levels_.size(), std::vector<Places>(num_ranks_));
+  const auto add = [&](std::string name, double rate) {
+    resources.push_back({std::move(name), ResourceKind::kLink, ConstantRate(rate)});
+    return static_cast<int32_t>(resources.size()) - 1;
+  };
+  for (int index = 0; index < num_levels(); ++index) {
+    const LinkLevel& level = levels_[index];
+    std::unordered_map<int, Places> of_sharers;
+    for (int rank = 0; rank < num_ranks_; ++rank) {
+      const int sharer = level.shared_by == LinkSharing::kNobody ? rank
+                         : level.shared_by == LinkSharing::kHost ? BlockOf(rank, index - 1)
+                                                                 : BlockOf(rank, index);
+      const auto [found, is_new] = of_sharers.try_emplace(sharer);
+      if (is_new && level.shared_by == LinkSharing::kMedium) {
+        found->second.out = found->second.in =
+            add(fmt::format("{} {}", level.name, sharer), level.bytes_per_second);
+      } else if (is_new) {
+        const char* who = level.shared_by == LinkSharing::kNobody ? "r" : "host ";
+        found->second.out =
+            add(fmt::format("{}{} {} out", who, sharer, level.name), level.bytes_per_second);
+        found->second.in =
+            add(fmt::format("{}{} {} in", who, sharer, level.name), level.bytes_per_second);
+      }
+      places_[index][rank] = found->second;
+    }
+  }
+}
+
+std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::Schedule& schedule,
+                                                                std::span<const TaskId> tasks,
+                                                                const Sizes& sizes) const {
+  const size_t num_levels = levels_.size();
+  const auto num_others = static_cast<double>(tasks.size()) - 1;
+  // By level and block: ranks of the exchange, and bytes that go evenly to all others.
+  struct Block {
+    int ranks = 0;
+    double even = 0;
+  };
+  std::vector<std::unordered_map<int, Block>> blocks(num_levels);
+  std::vector<double> even(tasks.size());
+  std::vector<std::unordered_map<int32_t, double>> bytes(num_levels);  // by resource
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const schedule::Task& task = schedule.tasks[tasks[i]];
+    const int from = task.lane.rank;
+    for (const schedule::Term& term : task.work.link_bytes) {
+      const double value =
+          term.size.kind == schedule::SizeKind::kOne ? term.factor : term.factor * sizes(term.size);
+      if (term.size.to < 0 || term.size.to == from) {
+        even[i] += value;
+        continue;
+      }
+      const int level = LevelOf(from, term.size.to);
+      bytes[level][places_[level][from].out] += value;
+      if (levels_[level].shared_by != LinkSharing::kMedium) {
+        bytes[level][places_[level][term.size.to].in] += value;
+      }
+    }
+    for (size_t level = 0; level < num_levels; ++level) {
+      Block& block = blocks[level][BlockOf(from, static_cast<int>(level))];
+      ++block.ranks;
+      block.even += even[i];
+    }
+  }
+  for (size_t i = 0; i < tasks.size() && num_others > 0; ++i) {
+    const int rank = schedule.tasks[tasks[i]].lane.rank;
+    Block inner = {.ranks = 1, .even = even[i]};
+    for (size_t level = 0; level < num_levels; ++level) {
+      const Block& block = blocks[level][BlockOf(rank, static_cast<int>(level))];
+      const double sent = even[i] * (block.ranks - inner.ranks) / num_others;
+      const double received = (block.even - inner.even) / num_others;
+      if (sent > 0) bytes[level][places_[level][rank].out] += sent;
+      if (received > 0 && levels_[level].shared_by != LinkSharing::kMedium) {
+        bytes[level][places_[level][rank].in] += received;
+      }
+      inner = block;
+    }
+  }
+  std::vector<LevelLoads> loads(num_levels);
+  for (size_t level = 0; level < num_levels; ++level) {
+    for (const auto& [number, block] : blocks[level]) {
+      loads[level].num_ranks = std::max(loads[level].num_ranks, block.ranks);
+    }
+    for (const auto& [resource, value] : bytes[level]) {
+      if (value <= 0) continue;
+      loads[level].loads.push_back({resource, value});
+      loads[level].most_bytes = std::max(loads[level].most_bytes, value);
+    }
+    std::sort(loads[level].loads.begin(), loads[level].loads.end(),
+              [](const Load& a, const Load& b) { return a.resource < b.resource; });
+  }
+  return loads;
+}
+
+}  // namespace convene::cost

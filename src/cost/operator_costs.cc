@@ -1,0 +1,378 @@
+#include "cost/operator_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/quote.h"
+#include "cost/exchange_levels.h"
+#include "cost/import_tables.h"
+
+namespace convene::cost {
+namespace {
+
+using schedule::TaskId;
+using schedule::TaskKind;
+
+constexpr double kGiga = 1e9;
+constexpr double kElementBytes = 2;  // of rows between products
+
+// A host as a device: what its cores do together.
+DeviceFigures FiguresOfHost(const hardware::Profile& host) {
+  DeviceFigures figures{.name = host.cpu_name};
+  const double f32 = host.f32_gflops * kGiga;
+  figures.flops["bf16"] = std::max(f32, host.bf16_gflops * kGiga);
+  figures.flops["fp16"] = f32;
+  if (host.int8_gops > 0) figures.flops["int8"] = host.int8_gops * kGiga;
+  figures.memory_bytes_per_second = host.read_gbps * kGiga;
+  figures.source = "data sheet of the host";
+  return figures;
+}
+
+// Tokens of the layer of which a device that has some of the experts gets `slots` rows, `visited`
+// of its experts any of them: of rank_experts = slots * experts / (tokens * top_k) experts each is
+// visited with 1 - (1 - top_k / experts)^tokens. The right side falls as tokens grow.
+double TokensOfLayer(const model::MoeSpec& moe, double slots, double visited) {
+  const double share = double(moe.top_k) / moe.num_experts;
+  const auto visited_of = [&](double tokens) {
+    return slots / (tokens * share) * (1 - std::pow(1 - std::min(1.0, share), tokens));
+  };
+  double low = 1;
+  double high = 2;
+  while (visited_of(high) > visited && high < 1e12) high *= 2;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = std::sqrt(low * high);
+    (visited_of(middle) > visited ? low : high) = middle;
+  }
+  return high;
+}
+
+double FixedSeconds(const OperatorModel& model, double seconds) {
+  return std::min(model.curve.line.alpha, seconds);
+}
+
+}  // namespace
+
+OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSpec& spec,
+                             DeviceFigures device, ProductFormat format,
+                             const OperatorCostsOptions& options)
+    : machine_(&machine),
+      spec_(&spec),
+      device_(std::move(device)),
+      for_experts_(device_),
+      format_(std::move(format)),
+      order_(options.order) {
+  if (options.comm_budget > 0) {
+    const double left = 1 - double(options.comm_budget) / device_.num_multiprocessors;
+    for (auto& [name, flops] : for_experts_.flops) flops *= left;
+  }
+  line_ = {.alpha = 0, .beta = 1};
+  product_ = FindProduct("product");
+  experts_ = FindProduct("grouped_product");
+  all_gather_ = Find("all_gather", format_);
+  reduce_scatter_ = Find("reduce_scatter", format_);
+  all_to_all_ = Find("all_to_all", format_);
+  if (product_.model != nullptr) line_ = product_.model->curve.line;
+  const std::string limits =
+      product_.model == nullptr
+          ? "the limits of the data sheet, whose share nobody has measured"
+          : fmt::format("the line of products: {:.1f} us and {:.2f} times the limits' seconds",
+                        1e6 * line_.alpha, line_.beta);
+  Note("products", product_, limits);
+  Note("routed experts", experts_, limits);
+  notes_.push_back(fmt::format("scores of attention and passes over rows: {}", limits));
+  Note("all-gather", all_gather_, "latency and rate of the link");
+  Note("reduce-scatter", reduce_scatter_, "latency and rate of the link");
+  Note("all-to-all", all_to_all_, "latency and rate of the link");
+}
+
+Result<OperatorCosts> OperatorCosts::Create(const MachineProfile& machine,
+                                            const model::ModelSpec& spec,
+                                            const OperatorCostsOptions& options) {
+  const Result<ProductFormat> format = ProductFormatOf(options.format);
+  if (!format) return format.error();
+  DeviceFigures device = machine.device.value_or(FiguresOfHost(machine.machine));
+  for (const ProductFormat& needed : {*format, *ProductFormatOf("bf16")}) {
+    if (const Status known = CheckFigures(device, needed); !known) return known.error();
+  }
+  if (options.comm_budget > 0 && options.comm_budget >= device.num_multiprocessors) {
+    return Error{fmt::format("{} of {} multiprocessors for exchanges leave none for experts",
+                             options.comm_budget, device.num_multiprocessors)};
+  }
+  if (machine.links.empty() || machine.links.back().num_ranks != 0) {
+    return Error{
+        fmt::format("the profile of {} has no link that joins all ranks; take a preset, or "
+                    "add one to \"links\"",
+                    Quote(device.name))};
+  }
+  for (const LinkLevel& link : machine.links) {
+    if (link.bytes_per_second > 0) continue;
+    return Error{
+        fmt::format("the link {} of {} has no rate", Quote(link.name), Quote(device.name))};
+  }
+  return OperatorCosts(machine, spec, std::move(device), *format, options);
+}
+
+OperatorCosts::Source OperatorCosts::Find(const std::string& name,
+                                          const ProductFormat& format) const {
+  const auto found = machine_->operators.find(name);
+  if (found == machine_->operators.end()) return {};
+  Source source{.model = &found->second,
+                .device = device_,
+                .format = format,
+                .link_bytes_per_second = LinkOfHost(*machine_)};
+  if (const auto other = machine_->measured_on.find(name); other != machine_->measured_on.end()) {
+    source.device = other->second.device;
+    source.link_bytes_per_second = other->second.link_bytes_per_second;
+  }
+  return source;
+}
+
+OperatorCosts::Source OperatorCosts::FindProduct(const std::string& name) {
+  Source source = Find(fmt::format("{} {}", name, format_.name), format_);
+  if (source.model == nullptr) source = Find(name + " bf16", *ProductFormatOf("bf16"));
+  return source;
+}
+
+void OperatorCosts::Note(const char* what, const Source& source, const std::string& instead) {
+  if (source.model == nullptr) {
+    notes_.push_back(fmt::format("{}: {}", what, instead));
+    return;
+  }
+  const bool is_other = source.device.name != device_.name;
+  notes_.push_back(fmt::format(
+      "{}: {} ({}), {:.1f} % from held-out points in the median{}", what, source.model->spec.name,
+      source.model->spec.source, 100 * source.model->chosen().median,
+      is_other ? fmt::format("; {} reaches the share of its limits that {} does", device_.name,
+                             source.device.name)
+               : ""));
+}
+
+template <class Shape>
+double OperatorCosts::SecondsOf(const Source& source, const Shape& shape,
+                                const DeviceFigures& device) const {
+  const double ideal = WorkOf(shape, format_, device).ideal_seconds;
+  if (source.model == nullptr) return line_.at(ideal);
+  const OperatorWork measured = WorkOf(shape, source.format, source.device);
+  const double seconds = source.model->Predict(measured.features, measured.ideal_seconds).seconds;
+  const double fixed = FixedSeconds(*source.model, seconds);
+  return fixed + (seconds - fixed) * ideal / measured.ideal_seconds;
+}
+
+double OperatorCosts::ProductSeconds(const ProductShape& shape) const {
+  return SecondsOf(product_, shape, device_);
+}
+
+double OperatorCosts::ExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                                     double elements) const {
+  if (!(slots > 0) || !(visited > 0)) return 0;
+  switch (order_) {
+    case ExpertsOrder::kGrouped:
+      return GroupedExpertsSeconds(moe, slots, visited, elements);
+    case ExpertsOrder::kDense:
+      return DenseExpertsSeconds(moe, slots, visited, elements);
+    case ExpertsOrder::kFaster:
+      return std::min(GroupedExpertsSeconds(moe, slots, visited, elements),
+                      DenseExpertsSeconds(moe, slots, visited, elements));
+  }
+  return 0;
+}
+
+double OperatorCosts::GroupedExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                                            double elements) const {
+  // To the device it is a layer of its own experts alone, whose tokens are the rows that arrive:
+  // each visits as many of them as there are rows in all. Tables that have a degree of expert
+  // parallelism give every rank all tokens, which it then has to sort; here a rank gets its own.
+  const double tokens = TokensOfLayer(moe, slots, visited);
+  const double experts = std::max(visited, slots * moe.num_experts / (tokens * moe.top_k));
+  const double arrive =
+      tokens * (1 - std::pow(1 - std::min(1.0, experts / moe.num_experts), moe.top_k));
+  // Experts of two matrices count as if they had three, each of two thirds of the width.
+  const ExpertsShape shape{.num_tokens = std::max(1.0, arrive),
+                           .hidden = double(spec_->hidden_size),
+                           .intermediate = elements / (3.0 * spec_->hidden_size),
+                           .top_k = std::min(experts, std::max(1.0, slots / arrive)),
+                           .num_experts = experts};
+  return SecondsOf(experts_, shape, for_experts_);
+}
+
+double OperatorCosts::DenseExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                                          double elements) const {
+  const double rows = slots / visited;
+  const double hidden = spec_->hidden_size;
+  const double first = moe.activation.gated() ? 2 : 1;  // matrices, of those before the last
+  const double width = elements / ((first + 1) * hidden);
+  const double of_expert =
+      SecondsOf(product_, ProductShape{.rows = rows, .columns = first * width, .inner = hidden},
+                for_experts_) +
+      SecondsOf(product_, ProductShape{.rows = rows, .columns = hidden, .inner = width},
+                for_experts_) +
+      OtherSeconds(0, rows * (first + 1) * width * kElementBytes);
+  // Rows are gathered and scattered for all experts together.
+  return visited * of_expert + 2 * OtherSeconds(0, 2 * slots * hidden * kElementBytes);
+}
+
+double OperatorCosts::OtherSeconds(double flops, double bytes) const {
+  if (!(flops > 0) && !(bytes > 0)) return 0;
+  // Whatever the weights' format, scores are computed in bf16.
+  return line_.at(
+      std::max(flops / device_.flops.at("bf16"), bytes / device_.memory_bytes_per_second));
+}
+
+double OperatorCosts::TaskSeconds(const schedule::Task& task, const TaskParts& parts,
+                                  bool is_projected) const {
+  double seconds = OtherSeconds(parts.score_flops, parts.cache_bytes);
+  if (task.kind == TaskKind::kExperts) {
+    if (!(parts.groups > 0)) return seconds;
+    const double elements = parts.weight_bytes / parts.groups / format_.weight_bytes;
+    const auto& layers = task.encoder ? spec_->encoder_layers : spec_->layers;
+    return seconds + ExpertsSeconds(*layers[task.layer].moe, parts.product_flops / (2 * elements),
+                                    parts.groups, elements);
+  }
+  seconds += OtherSeconds(0, parts.row_bytes);
+  if (!(parts.weight_bytes > 0)) return seconds;
+  const double elements = parts.weight_bytes / format_.weight_bytes;
+  const double rows = parts.product_flops / (2 * elements);
+  for (const Matrix& matrix : MatricesOfPart(WholeMatricesOf(task, *spec_, is_projected), elements,
+                                             double(spec_->hidden_size))) {
+    seconds += ProductSeconds({.rows = rows, .columns = matrix.columns, .inner = matrix.inner});
+  }
+  return seconds;
+}
+
+const OperatorCosts::Source& OperatorCosts::OfCollective(TaskKind kind) const {
+  if (kind == TaskKind::kGatherNormed) return all_gather_;
+  if (kind == TaskKind::kScatterSums) return reduce_scatter_;
+  return all_to_all_;
+}
+
+namespace {
+
+double RanksInRange(const OperatorModel& model, double num_ranks) {
+  return std::clamp(num_ranks, model.ranges[1].min, model.ranges[1].max);
+}
+
+double CollectiveSeconds(const OperatorModel& model, double link_bytes_per_second, double num_ranks,
+                         double bytes) {
+  const OperatorWork work =
+      WorkOf(CollectiveShape{.bytes = bytes, .num_ranks = num_ranks}, link_bytes_per_second);
+  return model.Predict(work.features, work.ideal_seconds).seconds;
+}
+
+}  // namespace
+
+double OperatorCosts::ExchangeOnce(TaskKind kind, double num_ranks) const {
+  const Source& source = OfCollective(kind);
+  if (source.model == nullptr) return machine_->links.front().latency_seconds;
+  return CollectiveSeconds(*source.model, source.link_bytes_per_second,
+                           RanksInRange(*source.model, num_ranks), source.model->ranges[0].min);
+}
+
+double OperatorCosts::LinkEfficiency(TaskKind kind, double num_ranks, double bytes,
+                                     double link_bytes_per_second) const {
+  const Source& source = OfCollective(kind);
+  if (source.model == nullptr || !(bytes > 0)) return 1;
+  // At the same ideal seconds: what a protocol loses, it loses by how long the link is busy.
+  const double ranks = RanksInRange(*source.model, num_ranks);
+  const double ideal = bytes / link_bytes_per_second;
+  const double buffer = ideal * source.link_bytes_per_second * ranks / (ranks - 1);
+  const double once = CollectiveSeconds(*source.model, source.link_bytes_per_second, ranks,
+                                        source.model->ranges[0].min);
+  const double seconds = CollectiveSeconds(*source.model, source.link_bytes_per_second, ranks,
+                                           std::max(buffer, source.model->ranges[0].min));
+  return ideal / std::max(ideal, seconds - once);
+}
+
+namespace {
+
+// By layer, whether queries, keys and values are tasks of their own.
+std::set<std::pair<bool, int>> ProjectedLayers(const schedule::Schedule& schedule) {
+  std::set<std::pair<bool, int>> layers;
+  for (const schedule::Task& task : schedule.tasks) {
+    if (task.kind == TaskKind::kProject) layers.insert({task.encoder, task.layer});
+  }
+  return layers;
+}
+
+// Seconds of tasks; ranks that are alike have many of the same.
+class SecondsOfTasks {
+ public:
+  SecondsOfTasks(const schedule::Schedule& schedule, const OperatorCosts& costs, const Sizes& sizes)
+      : costs_(costs), sizes_(sizes), projected_(ProjectedLayers(schedule)) {}
+
+  double of(const schedule::Task& task) {
+    const TaskParts parts = PartsOf(task, sizes_);
+    const Key key = {static_cast<double>(task.kind),
+                     static_cast<double>(task.layer),
+                     task.encoder ? 1.0 : 0.0,
+                     task.cross ? 1.0 : 0.0,
+                     parts.product_flops,
+                     parts.weight_bytes,
+                     parts.groups,
+                     parts.score_flops,
+                     parts.cache_bytes,
+                     parts.row_bytes};
+    const auto [found, is_new] = seconds_.try_emplace(key);
+    if (is_new) {
+      const bool is_projected = projected_.contains({task.encoder, task.layer});
+      found->second = costs_.TaskSeconds(task, parts, is_projected);
+    }
+    return found->second;
+  }
+
+ private:
+  using Key = std::array<double, 10>;
+
+  const OperatorCosts& costs_;
+  const Sizes& sizes_;
+  std::set<std::pair<bool, int>> projected_;
+  std::map<Key, double> seconds_;
+};
+
+}  // namespace
+
+Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
+                     const OperatorCosts& costs, const Sizes& sizes) {
+  Prices prices;
+  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
+    prices.resources.push_back(
+        {fmt::format("r{} device", rank), ResourceKind::kCores, ConstantRate(1)});
+  }
+  ExchangeLevels levels(costs.machine().links, schedule.num_ranks);
+  levels.AddResources(prices.resources);
+  SecondsOfTasks seconds_of_tasks(schedule, costs, sizes);
+  prices.first_demand.push_back(0);
+  for (int activity = 0; activity < graph.num_activities(); ++activity) {
+    const std::span<const TaskId> tasks = graph.tasks_of(activity);
+    const schedule::Task& task = schedule.tasks[tasks.front()];
+    double fixed = 0;
+    if (IsCollective(task.kind)) {
+      const auto num_ranks = static_cast<double>(tasks.size());
+      if (num_ranks > 1) fixed = costs.ExchangeOnce(task.kind, num_ranks);
+      const auto loads = levels.LoadsOf(schedule, tasks, sizes);
+      for (int index = 0; index < levels.num_levels(); ++index) {
+        const ExchangeLevels::LevelLoads& of_level = loads[index];
+        if (of_level.loads.empty()) continue;
+        const LinkLevel& link = levels.level(index);
+        if (index > 0) fixed += link.latency_seconds;
+        const double efficiency = costs.LinkEfficiency(task.kind, of_level.num_ranks,
+                                                       of_level.most_bytes, link.bytes_per_second);
+        for (const ExchangeLevels::Load& load : of_level.loads) {
+          prices.demands.push_back({.resource = load.resource, .amount = load.bytes / efficiency});
+        }
+      }
+    } else if (const double seconds = seconds_of_tasks.of(task); seconds > 0) {
+      prices.demands.push_back({.resource = task.lane.rank, .amount = seconds});
+    }
+    prices.fixed_seconds.push_back(fixed);
+    prices.first_demand.push_back(static_cast<int32_t>(prices.demands.size()));
+  }
+  return prices;
+}
+
+}  // namespace convene::cost

@@ -1,0 +1,205 @@
+#include "cost/operator_costs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cost/presets.h"
+
+namespace convene::cost {
+namespace {
+
+using schedule::LaneKind;
+using schedule::Schedule;
+using schedule::TaskKind;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+model::ModelSpec Spec() {
+  model::LayerSpec layer;
+  layer.attention = {.num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .value_dim = 128};
+  layer.moe = model::MoeSpec{.num_experts = 8, .top_k = 2, .intermediate_size = 14336};
+  model::ModelSpec spec;
+  spec.hidden_size = 4096;
+  spec.vocab_size = 32000;
+  spec.layers = {layer};
+  return spec;
+}
+
+double NoSizes(const schedule::Size&) { return 0; }
+
+// Every rank sends each other one so many bytes.
+Schedule AllToAll(int num_ranks, double bytes) {
+  Schedule schedule{.num_ranks = num_ranks};
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    schedule::Task task{
+        .kind = TaskKind::kDispatch, .lane = {rank, LaneKind::kSend}, .layer = 0, .collective = 0};
+    for (int to = 0; to < num_ranks; ++to) {
+      if (to != rank) task.work.link_bytes.push_back({bytes, {.to = to}});
+    }
+    schedule.tasks.push_back(task);
+  }
+  return schedule;
+}
+
+// The same, where the receivers are not named.
+Schedule Evenly(int num_ranks, double bytes) {
+  Schedule schedule = AllToAll(num_ranks, 0);
+  for (schedule::Task& task : schedule.tasks) {
+    task.work.link_bytes = schedule::Constant(bytes * (num_ranks - 1));
+  }
+  return schedule;
+}
+
+double ExchangeSeconds(const MachineProfile& machine, const Schedule& schedule) {
+  const model::ModelSpec spec = Spec();
+  const auto costs = OperatorCosts::Create(machine, spec, {.format = "bf16"});
+  CHECK(costs.ok(), "{}", costs.error().message);
+  return SecondsAlone(
+      PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes), 0);
+}
+
+TEST(OperatorCosts, MoreWorkTakesLonger) {
+  const model::ModelSpec spec = Spec();
+  for (const char* name : {"a100-nvlink", "h800-nvlink", "a6000-pcie4", "v100-pcie3", "l40s-pcie4",
+                           "epyc-9654", "xeon-8480"}) {
+    const auto machine = Preset(name);
+    ASSERT_TRUE(machine.ok());
+    const auto costs = OperatorCosts::Create(*machine, spec, {.format = "bf16"});
+    ASSERT_TRUE(costs.ok()) << costs.error().message;
+    double product = 0;
+    double experts = 0;
+    double scores = 0;
+    for (double rows = 64; rows <= 16384; rows *= 4) {
+      const double more_product =
+          costs->ProductSeconds({.rows = rows, .columns = 6144, .inner = 4096});
+      const double more_experts =
+          costs->ExpertsSeconds(*spec.layers[0].moe, 2 * rows, 8, 3.0 * 4096 * 14336);
+      const double more_scores = costs->OtherSeconds(1e6 * rows, 1e3 * rows);
+      EXPECT_GT(more_product, product) << name << " " << rows;
+      EXPECT_GT(more_experts, experts) << name << " " << rows;
+      EXPECT_GT(more_scores, scores) << name << " " << rows;
+      // No faster than the limits of the device.
+      const double peak = costs->device().flops.at("bf16");
+      EXPECT_GE(more_product, 0.999 * 2 * rows * 6144 * 4096 / peak) << name;
+      EXPECT_GE(more_experts, 0.999 * 6 * 2 * rows * 4096 * 14336 / peak) << name;
+      product = more_product;
+      experts = more_experts;
+      scores = more_scores;
+    }
+  }
+}
+
+TEST(OperatorCosts, ARelativeHasTheShareOfItsLimitsThatTheMeasuredDeviceHas) {
+  const model::ModelSpec spec = Spec();
+  const auto a100 = Preset("a100-nvlink");
+  MachineProfile half = *a100;
+  for (const auto& [name, model] : half.operators) {
+    half.measured_on[name] = {*a100->device, a100->links[0].bytes_per_second};
+  }
+  for (auto& [format, flops] : half.device->flops) flops /= 2;
+  half.device->memory_bytes_per_second /= 2;
+  half.device->name = "half a GPU";
+  const auto whole_costs = OperatorCosts::Create(*a100, spec, {.format = "bf16"});
+  const auto half_costs = OperatorCosts::Create(half, spec, {.format = "bf16"});
+  const ProductShape shape{.rows = 8192, .columns = 8192, .inner = 8192};
+  const double fixed = a100->operators.at("product bf16").curve.line.alpha;
+  EXPECT_NEAR(half_costs->ProductSeconds(shape) - fixed,
+              2 * (whole_costs->ProductSeconds(shape) - fixed), 1e-9);
+  EXPECT_THAT(half_costs->notes(), Contains(HasSubstr("half a GPU reaches the share")));
+}
+
+TEST(OperatorCosts, ExpertsAreComputedInTheFasterOrder) {
+  const model::ModelSpec spec = Spec();
+  const model::MoeSpec& moe = *spec.layers[0].moe;
+  const auto machine = Preset("h800-nvlink");
+  const auto costs = OperatorCosts::Create(*machine, spec);
+  for (const double slots : {8.0, 256.0, 65536.0}) {
+    const double elements = 3.0 * 4096 * 14336;
+    EXPECT_EQ(costs->ExpertsSeconds(moe, slots, 8, elements),
+              std::min(costs->GroupedExpertsSeconds(moe, slots, 8, elements),
+                       costs->DenseExpertsSeconds(moe, slots, 8, elements)));
+    const auto dense = OperatorCosts::Create(*machine, spec, {.order = ExpertsOrder::kDense});
+    EXPECT_EQ(dense->ExpertsSeconds(moe, slots, 8, elements),
+              costs->DenseExpertsSeconds(moe, slots, 8, elements));
+  }
+}
+
+TEST(OperatorCosts, MultiprocessorsForExchangesAreTakenFromWhatComputes) {
+  const model::ModelSpec spec = Spec();
+  const model::MoeSpec& moe = *spec.layers[0].moe;
+  const auto machine = Preset("h800-nvlink");
+  const auto all = OperatorCosts::Create(*machine, spec);
+  const auto half = OperatorCosts::Create(*machine, spec, {.comm_budget = 66});
+  const double elements = 3.0 * 4096 * 14336;
+  // Many rows wait for products, few for memory.
+  EXPECT_GT(half->GroupedExpertsSeconds(moe, 65536, 8, elements),
+            1.9 * all->GroupedExpertsSeconds(moe, 65536, 8, elements));
+  EXPECT_LT(half->GroupedExpertsSeconds(moe, 8, 8, elements),
+            1.01 * all->GroupedExpertsSeconds(moe, 8, 8, elements));
+  EXPECT_FALSE(OperatorCosts::Create(*machine, spec, {.comm_budget = 132}).ok());
+}
+
+TEST(OperatorCosts, WhatNamesNoReceiverIsWhatNamesAll) {
+  const auto machine = Preset("a100-nvlink");
+  for (const int ranks : {2, 8, 16, 24}) {
+    EXPECT_NEAR(ExchangeSeconds(*machine, AllToAll(ranks, 1e6)),
+                ExchangeSeconds(*machine, Evenly(ranks, 1e6)), 1e-9)
+        << ranks;
+  }
+}
+
+TEST(OperatorCosts, AnExchangeIsNoFasterThanEachLevelAllows) {
+  for (const char* name :
+       {"a100-nvlink", "a6000-nvlink", "h800-nvlink", "a10-pcie4", "epyc-7763"}) {
+    const auto machine = Preset(name);
+    const size_t num_levels = machine->links.size();
+    double before = 0;
+    for (const double bytes : {1e4, 1e5, 1e6, 1e7}) {
+      constexpr int kRanks = 64;
+      const double seconds = ExchangeSeconds(*machine, AllToAll(kRanks, bytes));
+      EXPECT_GT(seconds, before) << name;
+      before = seconds;
+      int inside = 1;
+      for (size_t level = 0; level < num_levels; ++level) {
+        const LinkLevel& link = machine->links[level];
+        const int joined = link.num_ranks == 0 ? kRanks : link.num_ranks;
+        const double sharers = link.shared_by == LinkSharing::kHost ? inside : 1;
+        EXPECT_GE(seconds, bytes * (joined - inside) * sharers / link.bytes_per_second)
+            << name << " " << link.name;
+        inside = joined;
+      }
+    }
+    // More ranks that get as many bytes each do not make it faster.
+    EXPECT_GE(ExchangeSeconds(*machine, AllToAll(128, 1e6)),
+              ExchangeSeconds(*machine, AllToAll(64, 1e6)));
+  }
+}
+
+TEST(OperatorCosts, RanksOfAHostTakeTurnsAtItsPort) {
+  MachineProfile machine = *Preset("a10-pcie4");
+  ASSERT_EQ(machine.links.back().shared_by, LinkSharing::kHost);
+  const Schedule exchange = AllToAll(16, 1e6);
+  const double shared = ExchangeSeconds(machine, exchange);
+  machine.links.back().shared_by = LinkSharing::kNobody;
+  EXPECT_GT(shared, 4 * ExchangeSeconds(machine, exchange));
+  machine.links.back().shared_by = LinkSharing::kMedium;
+  EXPECT_GT(ExchangeSeconds(machine, exchange), 1.5 * shared);
+}
+
+TEST(OperatorCosts, WhatTheMachineCannotDoIsRefused) {
+  const model::ModelSpec spec = Spec();
+  const auto a100 = Preset("a100-nvlink");
+  EXPECT_THAT(OperatorCosts::Create(*a100, spec, {.format = "fp8"}).error().message,
+              HasSubstr("fp8"));
+  EXPECT_THAT(OperatorCosts::Create(*a100, spec, {.format = "int3"}).error().message,
+              HasSubstr("int3"));
+  MachineProfile alone = *a100;
+  alone.links.clear();
+  EXPECT_THAT(OperatorCosts::Create(alone, spec, {.format = "bf16"}).error().message,
+              HasSubstr("links"));
+}
+
+}  // namespace
+}  // namespace convene::cost
