@@ -113,7 +113,6 @@ Result<SimulatedLayer> SimulateLayer(const LayerCostsQuestion& question,
   options.prunes_last_layer = false;
   const StepQuestion of_step{.spec = spec,
                              .options = options,
-                             .costs = {},
                              .groups = Divide(step, layout.attention_dp),
                              .shares = question.shares};
   const schedule::Schedule schedule = strategy::BuildStep(spec, of_step.options);
