@@ -1,0 +1,100 @@
+#include "planner/operator_pricer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/quote.h"
+#include "cost/import_tables.h"
+
+namespace convene::planner {
+namespace {
+
+// As it would be: what was measured on it as it is then stands for another machine's.
+cost::MachineProfile Under(const Conditions& conditions, cost::MachineProfile machine) {
+  if (machine.device) {
+    for (const auto& [name, model] : machine.operators) {
+      machine.measured_on.try_emplace(
+          name, cost::OtherMachine{*machine.device, cost::LinkOfHost(machine)});
+    }
+    for (auto& [format, flops] : machine.device->flops) flops /= conditions.machine.compute;
+    machine.device->memory_bytes_per_second /= conditions.machine.memory;
+  }
+  machine.machine.f32_gflops /= conditions.machine.compute;
+  machine.machine.bf16_gflops /= conditions.machine.compute;
+  machine.machine.int8_gops /= conditions.machine.compute;
+  machine.machine.read_gbps /= conditions.machine.memory;
+  for (cost::LinkLevel& link : machine.links) link.bytes_per_second /= conditions.link;
+  return machine;
+}
+
+}  // namespace
+
+Result<cost::OperatorCostsOptions> OperatorOptions(std::string_view weights) {
+  if (weights == "bf16" || weights == "int8") {
+    return cost::OperatorCostsOptions{.format = std::string(weights)};
+  }
+  if (weights == "int4") return cost::OperatorCostsOptions{.format = "int4_wo"};
+  return Error{
+      fmt::format("weights in {} have no prices on machines that are not here: take bf16, "
+                  "int8 or int4",
+                  Quote(weights))};
+}
+
+Result<SchedulePrices> OperatorPricer::Price(const model::ModelSpec& spec,
+                                             const schedule::Schedule& schedule,
+                                             const schedule::ActivityGraph& graph,
+                                             const cost::Sizes& sizes) const {
+  const Result<cost::OperatorCosts> costs = cost::OperatorCosts::Create(machine_, spec, options_);
+  if (!costs) return costs.error();
+  return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, *costs, sizes)};
+}
+
+ErrorRange OperatorPricer::ErrorOf(schedule::TaskKind kind) const {
+  const std::string name = kind == schedule::TaskKind::kExperts ? "grouped_product bf16"
+                           : IsCollective(kind)                 ? "all_to_all"
+                                                                : "product bf16";
+  const auto found = machine_.operators.find(name);
+  if (found == machine_.operators.end()) return {};
+  return {.low = found->second.low_factor - 1, .high = found->second.high_factor - 1};
+}
+
+std::vector<int> OperatorSource::ThreadsOf(int /*num_ranks*/, std::string_view weights) const {
+  const std::vector<std::string> formats = Formats();
+  if (std::find(formats.begin(), formats.end(), weights) == formats.end()) return {};
+  return {machine_.device ? 1 : std::max(1, static_cast<int>(machine_.machine.cpus.size()))};
+}
+
+std::vector<std::string> OperatorSource::Formats() const {
+  const bool has_int8 =
+      machine_.device ? machine_.device->flops.contains("int8") : machine_.machine.int8_gops > 0;
+  return has_int8 ? std::vector<std::string>{"bf16", "int4", "int8"}
+                  : std::vector<std::string>{"bf16", "int4"};
+}
+
+Result<std::unique_ptr<StepPricer>> OperatorSource::PricerOf(const RankSetup& setup,
+                                                             const Conditions& conditions) const {
+  Result<cost::OperatorCostsOptions> options = OperatorOptions(setup.weights);
+  if (!options) return options.error();
+  const bool is_usual = conditions == Conditions();
+  return std::unique_ptr<StepPricer>(std::make_unique<OperatorPricer>(
+      is_usual ? machine_ : Under(conditions, machine_), *std::move(options)));
+}
+
+MachineFigures OperatorSource::FiguresOf(const RankSetup& setup) const {
+  const double link = machine_.links.empty() ? 0 : machine_.links.front().bytes_per_second;
+  MachineFigures figures{.link_bytes_per_second = link * setup.num_ranks};
+  if (machine_.device) {
+    figures.memory_bytes_per_second = machine_.device->memory_bytes_per_second;
+    const auto found = machine_.device->flops.find(setup.weights == "int8" ? "int8" : "bf16");
+    if (found != machine_.device->flops.end()) figures.operations_per_second = found->second;
+  } else {
+    figures.memory_bytes_per_second = 1e9 * machine_.machine.read_gbps;
+    figures.operations_per_second =
+        1e9 * std::max(machine_.machine.f32_gflops, machine_.machine.bf16_gflops);
+  }
+  return figures;
+}
+
+}  // namespace convene::planner
