@@ -26,6 +26,7 @@
 #include "hardware/profile.h"
 #include "hardware/topology.h"
 #include "planner/explain_plan.h"
+#include "planner/operator_pricer.h"
 #include "planner/plan_search.h"
 #include "weights/packed_directory.h"
 
@@ -95,7 +96,10 @@ class MakePlanCommand : public Command {
     if (Status read = ReadWorkload(); !read) return read;
     const Result<cost::MachineProfile> profile = LoadProfile();
     if (!profile) return profile.error();
-    const planner::MeasuredSource source(*profile);
+    const planner::MeasuredSource measured(*profile);
+    const planner::OperatorSource by_operators(*profile);
+    const planner::PricerSource& source =
+        IsPreset() ? static_cast<const planner::PricerSource&>(by_operators) : measured;
     planner::PlanQuestion question{.spec = *spec, .workload = workload_, .source = source};
     if (Status asked = Ask(*profile, &question); !asked) return asked;
     planner::PlanSearch search(question);
@@ -201,13 +205,13 @@ class MakePlanCommand : public Command {
     return {};
   }
 
-  Result<cost::MachineProfile> LoadProfile() const {
+  bool IsPreset() const {
     const std::vector<std::string> presets = cost::PresetNames();
-    if (std::find(presets.begin(), presets.end(), profile_) != presets.end()) {
-      return Error{fmt::format(
-          "the preset {} has no costs of steps: name a profile that convene measure has written",
-          profile_)};
-    }
+    return std::find(presets.begin(), presets.end(), profile_) != presets.end();
+  }
+
+  Result<cost::MachineProfile> LoadProfile() const {
+    if (IsPreset()) return cost::Preset(profile_);
     const std::string path = profile_.empty() ? hardware::ProfilePath() : profile_;
     const std::string how =
         fmt::format("measure one with: {}convene measure{}",
