@@ -9,6 +9,7 @@
 #include "base/environment.h"
 #include "comm/agree.h"
 #include "engine/known_costs.h"
+#include "planner/one_process.h"
 #include "planner/pipeline_degree.h"
 #include "runtime/transformer.h"
 
@@ -59,8 +60,26 @@ ChosenPipeline Tell(comm::Group& group, const ChosenPipeline& mine) {
           .words = mine.words};
 }
 
+// A line that begins a new one, or nothing: one process is not known, or not surely faster.
+std::string SayOneProcess(const planner::PipelineQuestion& question,
+                          const strategy::Pipeline& chosen, const KnownCosts& known,
+                          int num_sequences) {
+  if (!known.one_process) return {};
+  const planner::OneProcessQuestion compared{
+      .spec = question.spec,
+      .options = {.roles = question.roles, .pipeline = chosen, .bytes = question.bytes},
+      .costs = question.costs,
+      .one_process = *known.one_process,
+      .prompt_tokens = question.tokens_per_group,
+      .num_sequences = std::max(num_sequences, question.roles.num_groups())};
+  const Result<planner::OneProcess> found = planner::CompareWithOneProcess(compared);
+  if (!found || !found->is_worth_a_word()) return {};
+  return "\n" + planner::Describe(*found, compared);
+}
+
 // On rank 0.
-Result<ChosenPipeline> Choose(const planner::PipelineQuestion& question, const KnownCosts& known) {
+Result<ChosenPipeline> Choose(const planner::PipelineQuestion& question, const KnownCosts& known,
+                              int num_sequences) {
   const Result<planner::PipelineChoice> choice = planner::ChoosePipeline(question);
   if (!choice) return choice.error();
   ChosenPipeline chosen{.pipeline = choice->chosen.pipeline};
@@ -71,7 +90,8 @@ Result<ChosenPipeline> Choose(const planner::PipelineQuestion& question, const K
   chosen.chunks_from_tokens = from_tokens;
   // One number of micro-batches that was asked for holds for all steps.
   if (question.micro_batches == 1) chosen.micro_batches_from_tokens = from_tokens;
-  chosen.words = planner::Describe(*choice, from_tokens) + "; " + known.source;
+  chosen.words = planner::Describe(*choice, from_tokens) + "; " + known.source +
+                 SayOneProcess(question, chosen.pipeline, known, num_sequences);
   return chosen;
 }
 
@@ -105,7 +125,7 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
                      .costs = known->ranks,
                      .tokens_per_group = options.max_step_tokens,
                      .micro_batches = given.micro_batches},
-                    *known);
+                    *known, options.max_sequences);
   }
   const Status mine = chosen ? Status() : Status(chosen.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();

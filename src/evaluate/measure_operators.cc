@@ -88,9 +88,9 @@ Status MeasureMemory(hardware::ThreadPool& pool, const MeasureOperatorsOptions& 
   std::vector<Point> copies;
   std::vector<Point> writes;
   for (const int threads : ThreadCounts(pool.size())) {
-    for (const uint64_t bytes : {most / 64, most / 8, most}) {
+    for (uint64_t bytes = most; bytes >= most / 512; bytes /= 2) {
       const auto share = bytes / static_cast<uint64_t>(threads) / 4096 * 4096;
-      for (const uint64_t piece : {uint64_t{256}, uint64_t{2048}, uint64_t{1} << 14, share}) {
+      for (const uint64_t piece : {uint64_t{256}, uint64_t{2048}, uint64_t{1} << 13, share}) {
         copies.push_back({.features = {double(threads), double(bytes), double(piece)},
                           .ideal_seconds = 2.0 * double(bytes) / options.read_bytes_per_second,
                           .run = [&pool, &from, &to, threads, share, piece] {
