@@ -7,24 +7,18 @@
 namespace convene::cost {
 namespace {
 
-struct Spread {
-  double middle = 0;  // of what is measured beyond what is predicted
-  double half = 0;    // from there to either end
-};
-
-// `overlapped`: seconds of steps whose exchanges run beside computation.
-Spread SpreadOf(const KindSeconds& seconds, double overlapped, const StepCosts& costs) {
-  Spread spread;
+// How far seconds may be from what is predicted, in either direction: an error that was nearly
+// always of one sign is not taken for a gain. `overlapped`: seconds of steps whose exchanges run
+// beside computation.
+double SpreadOf(const KindSeconds& seconds, double overlapped, const StepCosts& costs) {
   double squares = 0;
   const auto add = [&](double part, const std::optional<HeldOut>& held_out) {
     if (!held_out) return;
-    spread.middle += part * (held_out->low + held_out->high) / 2;
-    squares += std::pow(part * (held_out->high - held_out->low) / 2, 2);
+    squares += std::pow(part * std::max(std::abs(held_out->low), std::abs(held_out->high)), 2);
   };
   for (size_t kind = 0; kind < seconds.size(); ++kind) add(seconds[kind], costs.held_out[kind]);
   add(overlapped, costs.overlapped_held_out);
-  spread.half = std::sqrt(squares);
-  return spread;
+  return std::sqrt(squares);
 }
 
 }  // namespace
@@ -38,10 +32,8 @@ KindSeconds SecondsOnPath(const schedule::Schedule& schedule, const schedule::Ti
 }
 
 Interval IntervalOf(const Outline& step, const StepCosts& costs) {
-  const Spread spread = SpreadOf(step.by_kind, step.overlaps ? step.seconds : 0, costs);
-  const double middle = step.seconds + spread.middle;
-  return {.low = std::max(0.0, std::min(step.seconds, middle - spread.half)),
-          .high = std::max(step.seconds, middle + spread.half)};
+  const double spread = SpreadOf(step.by_kind, step.overlaps ? step.seconds : 0, costs);
+  return {.low = std::max(0.0, step.seconds - spread), .high = step.seconds + spread};
 }
 
 Interval IntervalOfDifference(const Outline& first, const Outline& second, const StepCosts& costs) {
@@ -49,9 +41,9 @@ Interval IntervalOfDifference(const Outline& first, const Outline& second, const
   for (size_t kind = 0; kind < difference.size(); ++kind) difference[kind] -= second.by_kind[kind];
   const double overlapped =
       (first.overlaps ? first.seconds : 0) - (second.overlaps ? second.seconds : 0);
-  const Spread spread = SpreadOf(difference, overlapped, costs);
-  const double middle = first.seconds - second.seconds + spread.middle;
-  return {.low = middle - spread.half, .high = middle + spread.half};
+  const double spread = SpreadOf(difference, overlapped, costs);
+  const double seconds = first.seconds - second.seconds;
+  return {.low = seconds - spread, .high = seconds + spread};
 }
 
 }  // namespace convene::cost

@@ -152,7 +152,7 @@ HeldOut HeldOutOf(std::span<const PredictedSample> samples) {
     const double error = sample.predicted / sample.measured - 1;
     errors.push_back(std::abs(error));
     if (sample.predicted > 0) {
-      longer.push_back({sample.measured / sample.predicted - 1, sample.measured});
+      longer.push_back({sample.measured / sample.predicted - 1, sample.predicted});
     }
     held_out.mean_error += std::abs(error) / count;
     held_out.bias += error / count;

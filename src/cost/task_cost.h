@@ -59,7 +59,8 @@ struct HeldOut {
   double p95_error = 0;
   double bias = 0;  // the mean of signed errors; above 0: predicted too long
   // Where measured / predicted - 1 lay, but for the twentieth at either end. A point counts as long
-  // as it took: of tasks that fill a step the error matters more than of those of microseconds.
+  // as it should take: of tasks that fill a step the error matters more than of those of
+  // microseconds, and one that somebody disturbed counts no more than others.
   double low = 0;
   double high = 0;
   double r2 = 0;  // of the seconds that the held-out predictions explain

@@ -102,20 +102,20 @@ bool Agreed(comm::Group& group, bool value) {
 // Few experts of a usual size: how many there are says little about what one of them costs.
 MeasureStepsOptions QuickOptions(const engine::CostsRequest& request) {
   const int experts = std::max(16, 2 * request.group.size());
-  const ModelShape many_heads{.hidden = 2048,
-                              .heads = 16,
+  const ModelShape many_heads{.hidden = 1024,
+                              .heads = 8,
                               .layers = 2,
                               .experts = experts,
                               .top_k = 4,
-                              .intermediate = 768,
-                              .shared_intermediate = 512};
+                              .intermediate = 512,
+                              .shared_intermediate = 256};
   ModelShape shared_keys = many_heads;
-  shared_keys.hidden = 1536;
-  shared_keys.heads = 24;
+  shared_keys.hidden = 768;
+  shared_keys.heads = 12;
   shared_keys.kv_heads = 4;
   shared_keys.head_dim = 64;
-  shared_keys.intermediate = 1024;
-  std::vector<StepCase> cases = {{1, 512, 0}, {1, 128, 0}, {1, 32, 0}, {1, 8, 0}, {1, 1, 300}};
+  shared_keys.intermediate = 768;
+  std::vector<StepCase> cases = {{1, 512, 0}, {1, 128, 0}, {1, 16, 0}, {1, 1, 300}};
   for (StepCase& each : cases) each.batch *= request.layout.attention_dp;
   return {.weights = request.weights,
           .wire = request.wire,
