@@ -127,6 +127,8 @@ Status Predict(const Options& options) {
     Json line = ToJson(point);
     line["profile"] = hash;
     line["predicted_s"] = predicted->seconds;
+    line["low_s"] = predicted->interval.low;
+    line["high_s"] = predicted->interval.high;
     line["memory_s"] = (memory->seconds - predicted->seconds) / 0.1;
     line["compute_s"] = (compute->seconds - predicted->seconds) / 0.1;
     line["extrapolated"] = predicted->extrapolated_share;

@@ -4,7 +4,8 @@
     bench/prediction_table.py [--all FILE] PREDICTIONS RUNS [PREDICTIONS RUNS ...]
 
 Files are those of prediction_bench. An error is predicted / measured - 1, its median over rounds. After drift:
-with what the round's reference kernels say of memory and cores, and nothing else. --all writes every point there as
+with what the round's reference kernels say of memory and cores, and nothing else. Inside: the share of points that lay
+in their interval, which should be nine in ten after drift. --all writes every point there as
 a Markdown table; the summary goes to standard output.
 """
 import argparse
@@ -41,13 +42,17 @@ def points_of(predictions_path, runs_path):
             sys.exit(f"{runs_path} has a point that {predictions_path} does not predict: {run['key']}")
         rounds = list(zip(run["seconds"], run["read_bytes_per_s"], run["dot_operations_per_s"]))
         predicted = prediction["predicted_s"]
-        points.append({
+        point = {
             **prediction,
             "seconds": run["seconds"],
             "measured_s": statistics.median(run["seconds"]),
             "raw": statistics.median(predicted / seconds - 1 for seconds, _, _ in rounds),
             "drift": statistics.median(corrected(prediction, read, dot) / seconds - 1 for seconds, read, dot in rounds),
-        })
+        }
+        for which in ("raw", "drift"):
+            longer = 1 / (1 + point[which])
+            point["inside_" + which] = (prediction["low_s"] <= longer * predicted <= prediction["high_s"])
+        points.append(point)
     return points
 
 
@@ -59,7 +64,8 @@ def summary(name, points):
         bias = statistics.mean(point[which] for point in points)
         row += " | " + " | ".join(f"{100 * value:.1f} %" for value in (
             statistics.median(errors), quantile(errors, 0.9), max(errors)))
-        row += f" | {100 * bias:+.1f} %"
+        inside = statistics.mean(point["inside_" + which] for point in points)
+        row += f" | {100 * bias:+.1f} % | {100 * inside:.0f} %"
     return row + " |"
 
 
@@ -101,14 +107,15 @@ def regrets(points):
 
 def write_all(path, points):
     with open(path, "w", encoding="utf-8") as file:
-        file.write("| model | weights | link | ranks | plan | step (batch x tokens @ context) | predicted ms "
+        file.write("| model | weights | link | ranks | plan | step (batch x tokens @ context) | predicted ms | interval "
                    "| measured ms | raw | after drift | beyond what was measured |\n")
-        file.write("|" + "---|" * 11 + "\n")
+        file.write("|" + "---|" * 12 + "\n")
         for point in points:
             model = point["model"].rstrip("/").split("/")[-1]
             step = f"{point['batch']}x{point['tokens']}@{point['context']}"
             file.write(f"| {model} | {point['weights']} | {point['link']} | {point['ranks']} | {point['plan']} | {step} "
-                       f"| {1e3 * point['predicted_s']:.2f} | {1e3 * point['measured_s']:.2f} "
+                       f"| {1e3 * point['predicted_s']:.2f} | {1e3 * point['low_s']:.2f} - {1e3 * point['high_s']:.2f} "
+                       f"| {1e3 * point['measured_s']:.2f} "
                        f"| {100 * point['raw']:+.1f} % | {100 * point['drift']:+.1f} % "
                        f"| {100 * point['extrapolated']:.0f} % |\n")
 
@@ -127,8 +134,8 @@ def main():
         sys.exit("nothing has run")
     if options.all:
         write_all(options.all, points)
-    print("| | points | raw: median | 90 % | worst | bias | after drift: median | 90 % | worst | bias |")
-    print("|" + "---|" * 10)
+    print("| | points | raw: median | 90 % | worst | bias | inside | after drift: median | 90 % | worst | bias | inside |")
+    print("|" + "---|" * 12)
     print(summary("all", points))
     for title, key in (("link", "link"), ("ranks", "ranks"), ("weights", "weights"), ("plan", "plan")):
         values = sorted({str(point[key]) for point in points})

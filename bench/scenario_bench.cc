@@ -11,7 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <optional>
+#include <span>
 
 #include "base/check.h"
 #include "base/environment.h"
@@ -22,6 +22,7 @@
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
 #include "evaluate/invented_model.h"
+#include "evaluate/known_costs.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
@@ -110,61 +111,74 @@ class Bench {
     return transformer;
   }
 
-  // What the planner says of a plan, on rates measured once; and its choice, where it is asked for.
+  // What the planner says of a plan, by costs of other models; and its choice, where it is asked
+  // for.
   Status Predict(evaluate::InventedModel& model, int tokens, Variant& variant) {
     if (!options_.predict || group_.size() == 1) return {};
-    if (!rates_) {
-      const Result<planner::StepRates> rates = engine::MeasureStepRates(
-          group_, model.weights(), kernels_, pool_,
-          runtime::DefaultFormats(model.weights().formats().matrices), ledger_);
-      if (!rates) return rates.error();
-      rates_ = *rates;
-      if (group_.rank() == 0) {
-        const planner::RankStepRates& own = rates_->of(0);
-        fmt::print(
-            "weights {:.1f} GB/s, {:.0f} GFLOP/s, {:.0f} rows per expert, link {:.1f} MB/s, "
-            "exchange {:.0f} us, beside computing {:.0f} us and {:.2f} of a core\n",
-            own.weight_bytes_per_second / 1e9, own.flops_per_second / 1e9, own.rows_per_expert,
-            rates_->link_bytes_per_second / 1e6, rates_->link_latency * 1e6,
-            rates_->link_latency_beside * 1e6,
-            rates_->link_core_seconds_per_byte * rates_->link_bytes_per_second);
-      }
+    const Result<const engine::KnownCosts*> known = CostsOf(variant.plan);
+    if (!known) return known.error();
+    if (group_.rank() == 0) {
+      const planner::PipelineQuestion question{
+          .spec = model.whole_spec(),
+          .roles = variant.plan.layout,
+          .bytes = runtime::Transformer::BytesOf(
+              runtime::DefaultFormats(model.weights().formats().matrices),
+              engine::WireFormatOf(variant.plan.wire, group_.size())),
+          .costs = (*known)->ranks,
+          .tokens_per_group = tokens * variant.plan.layout.attention_tp,
+          .micro_batches = variant.plan.pipeline.micro_batches};
+      if (Status planned = Plan(question, variant); !planned) return planned;
     }
-    const planner::PipelineQuestion question{
-        .spec = model.whole_spec(),
-        .roles = variant.plan.layout,
-        .bytes = runtime::Transformer::BytesOf(
-            runtime::DefaultFormats(model.weights().formats().matrices),
-            engine::WireFormatOf(variant.plan.wire, group_.size())),
-        .rates = *rates_,
-        .tokens_per_rank = double(tokens)};
+    // Rank 0 alone has costs.
+    const std::string text = plan::ToJson(variant.plan).dump();
+    const auto bytes = std::as_bytes(std::span(text));
+    std::vector<std::byte> told(bytes.begin(), bytes.end());
+    group_.Broadcast(0, &told, "telling the plan");
+    const Result<plan::Plan> plan = plan::PlanFromJson(nlohmann::json::parse(
+        std::string(reinterpret_cast<const char*>(told.data()), told.size())));
+    if (!plan) return plan.error();
+    variant.plan = *plan;
+    return {};
+  }
+
+  // On rank 0. The same errors are those of all plans, so that other ranks need not be told.
+  Status Plan(const planner::PipelineQuestion& question, Variant& variant) {
     if (variant.plan.auto_pipeline) {
-      const planner::PipelineChoice choice = planner::ChoosePipeline(question);
-      variant.plan.pipeline = choice.pipeline;
-      variant.name +=
-          fmt::format(" ({}{}; closed form {})", choice.pipeline.chunks,
-                      choice.pipeline.cut == strategy::ChunkCut::kExperts ? ":experts" : "",
-                      choice.closed_form.chunks);
+      const Result<planner::PipelineChoice> choice = planner::ChoosePipeline(question);
+      CHECK(choice.ok(), "{}", choice.error().message);
+      fmt::print("{}\n", planner::Describe(*choice, 0));
+      variant.plan.pipeline = choice->chosen.pipeline;
+      variant.plan.auto_pipeline = false;
+      variant.name += fmt::format(" ({})", planner::Words(variant.plan.pipeline));
     }
     if (variant.fit_cuts) {
-      variant.plan.pipeline = TellCuts(planner::FitCuts(question, variant.plan.pipeline).pipeline);
+      variant.plan.pipeline = planner::FitCuts(question, variant.plan.pipeline).pipeline;
       for (const double cut : variant.plan.pipeline.cuts)
         variant.name += fmt::format(" {:.3g}", cut);
     }
     variant.predicted_seconds =
-        planner::PredictLayerSeconds(question, variant.plan.pipeline, tokens) *
-        (model.whole_spec().num_layers() - 1);  // the last one goes on with few rows
+        planner::PricePipeline(question, variant.plan.pipeline, question.tokens_per_group)
+            .seconds() *
+        (question.spec.num_layers() - 1);  // the last one goes on with few rows
     return {};
   }
 
-  // Rank 0's: its rates are those of all ranks, but numbers may differ in the last place.
-  strategy::Pipeline TellCuts(strategy::Pipeline pipeline) {
-    const auto bytes = std::as_bytes(std::span(pipeline.cuts));
-    std::vector<std::byte> told(bytes.begin(), bytes.end());
-    group_.Broadcast(0, &told, "telling the cuts");
-    pipeline.cuts.resize(told.size() / sizeof(double));
-    std::memcpy(pipeline.cuts.data(), told.data(), told.size());
-    return pipeline;
+  // By layout, measured once.
+  Result<const engine::KnownCosts*> CostsOf(const plan::Plan& plan) {
+    const std::string key = plan::ToText(plan.layout);
+    if (const auto found = costs_.find(key); found != costs_.end()) return &found->second;
+    const comm::WireFormat wire = engine::WireFormatOf(plan.wire, group_.size());
+    Result<engine::KnownCosts> known =
+        evaluate::KeptOrMeasuredCosts()({.group = group_,
+                                         .pool = pool_,
+                                         .kernels = kernels_,
+                                         .ledger = ledger_,
+                                         .weights = kernels::WeightFormat::kBf16,
+                                         .wire = wire,
+                                         .layout = plan.layout});
+    if (!known) return known.error();
+    if (group_.rank() == 0) fmt::print("{}\n", known->source);
+    return &costs_.emplace(key, *std::move(known)).first->second;
   }
 
   int NumSequences(int tokens) const {
@@ -286,7 +300,7 @@ class Bench {
   std::unique_ptr<device::Device> device_;
   memory::Ledger ledger_;  // without a limit
   std::map<std::string, std::unique_ptr<evaluate::InventedModel>> models_;
-  std::optional<planner::StepRates> rates_;
+  std::map<std::string, engine::KnownCosts> costs_;  // by layout
   Json points_ = Json::array();
   uint64_t state_ = 88172645463325252;
   runtime::RecordedStep last_step_;
@@ -309,7 +323,8 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--num-experts-skew", options.num_experts_skew);
   app.add_option("--repeat", options.repeats);
   app.add_option("--threads", options.threads);
-  app.add_flag("--predict", options.predict, "Measure rates and say what the planner expects");
+  app.add_flag("--predict", options.predict,
+               "Say what the planner expects, by costs of other models");
   app.add_option("--json", options.json_path);
 }
 

@@ -22,7 +22,7 @@ struct Division {
   std::string name;
   strategy::Layout layout;
   strategy::Pipeline pipeline = {};
-  int pipeline_from_tokens = 0;
+  int chunks_from_tokens = 0;
 };
 
 inline Division OneRank() { return {"one", {}}; }
@@ -91,7 +91,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
     runtime::TransformerOptions own = options;
     own.parallel = {.roles = divided.division.layout,
                     .pipeline = divided.division.pipeline,
-                    .pipeline_from_tokens = divided.division.pipeline_from_tokens,
+                    .chunks_from_tokens = divided.division.chunks_from_tokens,
                     .wire = divided.wire,
                     .record = divided.record,
                     .group = group,

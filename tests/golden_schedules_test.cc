@@ -59,11 +59,10 @@ DisaggregatedExperts Disaggregated(int micro_batches, int chunks, AttentionOrder
 
 cost::Rates UnitCosts(const DisaggregatedExperts& parameters) {
   cost::Rates rates;
-  rates.measured.fill(cost::LinearCost{});
   const double part = 2.0 / parameters.micro_batches;
   const double chunk = part / parameters.chunks;
   const auto set = [&](TaskKind kind, double seconds) {
-    rates.measured[static_cast<size_t>(kind)] = {.alpha = seconds};
+    rates.fixed_seconds[static_cast<size_t>(kind)] = seconds;
   };
   set(TaskKind::kAttention, 4 * part);
   set(TaskKind::kShared, 2 * part);
@@ -139,9 +138,8 @@ struct OffloadSeconds {
 Timeline Simulated(const Schedule& schedule, const OffloadSeconds& seconds) {
   cost::Rates rates;
   const auto set = [&](TaskKind kind, double value) {
-    rates.measured[static_cast<size_t>(kind)] = {.alpha = value};
+    rates.fixed_seconds[static_cast<size_t>(kind)] = value;
   };
-  rates.measured.fill(cost::LinearCost{});
   set(TaskKind::kPreAttention, seconds.pre);
   set(TaskKind::kSendQkv, seconds.qkv);
   set(TaskKind::kAttend, seconds.attend);

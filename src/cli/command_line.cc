@@ -27,6 +27,7 @@
 #include "comm/connect.h"
 #include "engine/announce_load.h"
 #include "engine/ranks.h"
+#include "evaluate/known_costs.h"
 
 namespace convene::cli {
 namespace {
@@ -138,7 +139,9 @@ Status CheckRanks(const Subcommand& chosen, int num_ranks) {
 // What the other ranks do: whatever rank 0's command tells them.
 int Follow(comm::Group& ranks, const std::string& model_directory) {
   // Rank 0 has told the error.
-  return engine::FollowRankZero(ranks, model_directory) ? kSuccess : kFailure;
+  const Status followed =
+      engine::FollowRankZero(ranks, model_directory, evaluate::KeptOrMeasuredCosts());
+  return followed ? kSuccess : kFailure;
 }
 
 // What became of a command line.

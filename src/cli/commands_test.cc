@@ -130,6 +130,10 @@ TEST_F(CommandsTest, MeasureWritesTheProfileWhereItIsTold) {
   EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("kept in " + path));
   EXPECT_TRUE(fs::exists(path));
+  for (const char* name : {"memory copy: ", "memory write: ", "disk read: ", "sample: "}) {
+    EXPECT_THAT(outcome.out, HasSubstr(name));
+  }
+  EXPECT_EQ(nlohmann::json::parse(Read("profile.json"))["operators"].size(), 5u);
   const Outcome wrong = Run({"measure", "--steps", "int8,int9", "--out", path});
   EXPECT_EQ(wrong.status, kFailure);
   EXPECT_THAT(wrong.err, HasSubstr("int9 is no format of weights"));

@@ -1,6 +1,7 @@
 // --trace, --record-routing and the commands that show what they wrote, as a user calls them.
 #include "cli/commands_test.h"
 #include "cost/expected_sizes.h"
+#include "cost/machine_profile.h"
 #include "drawing/trace.h"
 
 namespace convene::cli {
@@ -130,6 +131,42 @@ TEST_F(TraceTest, RecordedRoutingIsWhatTheSimulatorReads) {
   for (const double count : counts->at(0)) tokens += count;
   // The prompt's and all generated ones but the last.
   EXPECT_EQ(tokens, 11 * config["num_experts_per_tok"].get<int>());
+}
+
+TEST_F(TraceTest, ATraceRefinesAProfile) {
+  const std::string trace = Traced();
+  cost::MachineProfile profile;
+  profile.machine.cpu_name = "a machine";
+  profile.machine.cpus = {0};
+  cost::StepCosts costs{.weights = "bf16"};
+  // A second for each task: nothing here takes so long.
+  for (auto& task : costs.tasks) task.emplace().once = 1;
+  profile.steps = {costs};
+  Write("profile.json", cost::ToJson(profile).dump());
+  const std::vector<std::string> words = {"measure",           "--from-trace",       trace,
+                                          "--profile",         Path("profile.json"), "--out",
+                                          Path("refined.json")};
+  const Outcome outcome = Run(words);
+  EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("refined by 2 steps that ran"));
+  EXPECT_THAT(outcome.out, HasSubstr("experts"));
+  const auto refined = cost::MachineProfileFromJson(nlohmann::json::parse(Read("refined.json")));
+  ASSERT_TRUE(refined.ok()) << refined.error().message;
+  const auto& experts =
+      refined->steps.at(0).tasks[static_cast<size_t>(schedule::TaskKind::kExperts)];
+  EXPECT_LT(experts->once, 0.5);
+
+  costs.num_threads = 7;
+  profile.steps = {costs};
+  Write("profile.json", cost::ToJson(profile).dump());
+  const Outcome other = Run(words);
+  EXPECT_EQ(other.status, kFailure);
+  EXPECT_THAT(other.err, HasSubstr("no costs of steps on 1 ranks of 1 threads"));
+  auto old = nlohmann::json::parse(*ReadFile(trace, kMaxBytes));
+  old["otherData"].erase("weights");
+  Write("trace.json", old.dump());
+  EXPECT_THAT(Run(words).err, HasSubstr("record it again"));
+  EXPECT_THAT(Run({"measure", "--profile", Path("profile.json")}).err, HasSubstr("--from-trace"));
 }
 
 }  // namespace

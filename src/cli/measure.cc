@@ -13,13 +13,16 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/read_trace.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"
 #include "comm/agree.h"
 #include "cost/machine_profile.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/measure_machine.h"
+#include "evaluate/measure_operators.h"
 #include "evaluate/measure_steps.h"
+#include "evaluate/refine_profile.h"
 #include "kernels/choose_kernels.h"
 #include "kernels/streaming_choice.h"
 
@@ -77,20 +80,23 @@ std::string Describe(const hardware::Profile& profile) {
 
 std::string DescribeCosts(const cost::StepCosts& costs) {
   TextTable table;
-  table.AddRow({"kind of task", "points", "held out: median error", "95 %", "bias", "R²"});
+  table.AddRow({"kind of task", "points", "held out: median error", "95 %", "bias", "R²",
+                "90 % within", "a line: R²", "median error"});
   table.AddRule();
   const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
   const auto add = [&](std::string name, const cost::HeldOut& held_out) {
     table.AddRow({std::move(name), fmt::to_string(held_out.num_points),
                   percent(held_out.median_error), percent(held_out.p95_error),
-                  fmt::format("{:+.1f} %", 100 * held_out.bias),
-                  fmt::format("{:.4f}", held_out.r2)});
+                  fmt::format("{:+.1f} %", 100 * held_out.bias), fmt::format("{:.4f}", held_out.r2),
+                  fmt::format("{:+.1f} to {:+.1f} %", 100 * held_out.low, 100 * held_out.high),
+                  fmt::format("{:.4f}", held_out.line_r2), percent(held_out.line_median_error)});
   };
   for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
     if (!costs.held_out[kind]) continue;
     add(std::string(schedule::Name(static_cast<schedule::TaskKind>(kind))), *costs.held_out[kind]);
   }
-  if (costs.exchange_held_out) add("exchange", *costs.exchange_held_out);
+  if (costs.exchange_held_out) add("all exchanges", *costs.exchange_held_out);
+  if (costs.overlapped_held_out) add("steps with overlap", *costs.overlapped_held_out);
   std::string text = fmt::format(
       "\nsteps on {} of {} with weights in {}, memory {:.1f} GB/s each, {:.2f} ms besides "
       "tasks\n{}",
@@ -105,6 +111,29 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
                     1e9 * costs.exchange.core_seconds_per_byte);
   }
   return text;
+}
+
+std::string DescribeRefinement(const evaluate::RefinedCosts& refined) {
+  TextTable table;
+  table.AddRow({"kind of task", "tasks", "measured / predicted", "error before", "after"});
+  table.AddRule();
+  const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
+  const auto add = [&](std::string_view name, const std::optional<cost::KindRefinement>& found) {
+    if (!found) return;
+    table.AddRow({std::string(name), fmt::to_string(found->num_tasks),
+                  fmt::format("{:.3f}", found->factor), percent(found->error_before),
+                  found->is_used ? percent(found->error_after) : "left as it was"});
+  };
+  const cost::Refinement& refinement = refined.refinement;
+  for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
+    add(schedule::Name(static_cast<schedule::TaskKind>(kind)), refinement.tasks[kind]);
+  }
+  add("exchange", refinement.exchange);
+  const cost::StepCosts& costs = refinement.costs;
+  return fmt::format("\nsteps on {} of {} with weights in {}, refined by {} that ran\n{}",
+                     FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
+                     FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
+                     FormatCount(static_cast<uint64_t>(refined.num_steps), "step"), table.Format());
 }
 
 class Measure : public Command {
@@ -124,6 +153,12 @@ class Measure : public Command {
              "Formats of weights whose steps are measured: some of f32, bf16, int8 and int4, or "
              "none (default: bf16,int8,int4)")
         ->type_name("FORMATS");
+    app.add_option("--from-trace", traces_,
+                   "Measure nothing: refine the profile by traces of steps that ran here (--trace)")
+        ->type_name("FILE.json ...");
+    AddPath(app, "--profile", profile_path_,
+            "The profile to refine with --from-trace (default: the kept one)")
+        ->type_name("FILE");
     AddJsonOption(app, json_path_);
   }
 
@@ -134,6 +169,10 @@ class Measure : public Command {
     if (!options_.disk_is_required) options_.disk_directory = CacheDirectory();
     if (out_path_ == "-") {
       return Error{"--out: a profile is a file; --json - writes its figures to standard output"};
+    }
+    if (!traces_.empty()) return speaks() ? Refine() : Status();
+    if (!profile_path_.empty()) {
+      return Error{"--profile names what --from-trace refines: give a trace, or leave it out"};
     }
     std::vector<kernels::WeightFormat> formats;
     if (Status known = ParseFormats(&formats); !known) return known;
@@ -156,6 +195,7 @@ class Measure : public Command {
     if (Status measured = MeasureRankZero(*topology, pool, *isa, &profile); !measured) {
       return measured;
     }
+    if (Status done = MeasureOperators(pool, &profile); !done) return done;
     for (const kernels::WeightFormat format : formats) {
       if (Status done = MeasureFormat(format, pool, **kernels, &profile); !done) return done;
     }
@@ -163,6 +203,25 @@ class Measure : public Command {
   }
 
  private:
+  // On rank 0 alone: nothing runs.
+  Status Refine() const {
+    const std::string from = profile_path_.empty() ? hardware::ProfilePath() : profile_path_;
+    Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(from);
+    if (!profile) return profile.error();
+    std::vector<drawing::Trace> traces;
+    for (const std::string& path : traces_) {
+      Result<drawing::Trace> trace = ReadTrace(path);
+      if (!trace) return trace.error();
+      traces.push_back(*std::move(trace));
+    }
+    const auto refined = evaluate::RefineProfile(traces, &*profile);
+    if (!refined) return refined.error();
+    for (const evaluate::RefinedCosts& each : *refined) {
+      if (Status told = WriteReport(json_path_, DescribeRefinement(each)); !told) return told;
+    }
+    return Save(*profile, out_path_.empty() ? from : out_path_);
+  }
+
   bool speaks() const { return ranks()->rank() == 0; }
 
   Status ParseFormats(std::vector<kernels::WeightFormat>* formats) const {
@@ -195,6 +254,32 @@ class Measure : public Command {
     return comm::AgreeOnSuccess(*ranks(), measured);
   }
 
+  Status MeasureOperators(hardware::ThreadPool& pool, cost::MachineProfile* profile) {
+    Status measured;
+    if (speaks()) {
+      const hardware::Profile& machine = profile->machine;
+      auto models =
+          evaluate::MeasureOperators(pool, {.budget_s = options_.budget_s,
+                                            .disk_directory = options_.disk_directory,
+                                            .read_bytes_per_second = 1e9 * machine.read_gbps,
+                                            .disk_bytes_per_second = 1e9 * machine.disk_gbps,
+                                            .last_level_cache_bytes = last_level_cache_bytes_});
+      measured = models ? Status() : Status(models.error());
+      if (models) profile->operators = *std::move(models);
+    }
+    if (Status all = comm::AgreeOnSuccess(*ranks(), measured); !all) return all;
+    if (ranks()->size() > 1) {
+      auto messages = evaluate::MeasureMessages(*ranks(), options_.budget_s);
+      measured = messages ? Status() : Status(messages.error());
+      if (messages) profile->operators.merge(*messages);
+      if (Status all = comm::AgreeOnSuccess(*ranks(), measured); !all) return all;
+    }
+    if (!speaks()) return {};
+    std::string text = "\n";
+    for (const auto& [name, model] : profile->operators) text += cost::Describe(model) + "\n";
+    return WriteReport(json_path_, text);
+  }
+
   Status MeasureFormat(kernels::WeightFormat format, hardware::ThreadPool& pool,
                        const kernels::KernelSet& kernels, cost::MachineProfile* profile) {
     if (speaks()) {
@@ -218,6 +303,10 @@ class Measure : public Command {
     }
     const std::string path = out_path_.empty() ? hardware::ProfilePath() : out_path_;
     if (out_path_.empty()) profile = evaluate::WithKept(std::move(profile), path);
+    return Save(profile, path);
+  }
+
+  Status Save(const cost::MachineProfile& profile, const std::string& path) const {
     const nlohmann::ordered_json json = cost::ToJson(profile);
     if (const Status saved = hardware::SaveProfileJson(json, path); !saved) return saved;
     PrintNote("kept in {}\n", path);
@@ -228,6 +317,8 @@ class Measure : public Command {
   evaluate::MeasureOptions options_;
   std::string json_path_;
   std::string out_path_;
+  std::vector<std::string> traces_;
+  std::string profile_path_;
   uint64_t last_level_cache_bytes_ = 0;
   std::vector<std::string> step_formats_ = {"bf16", "int8", "int4"};
 };

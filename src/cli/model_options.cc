@@ -12,6 +12,7 @@
 #include "cli/plan_by_default.h"
 #include "cli/value_options.h"
 #include "engine/score_tokens.h"
+#include "evaluate/known_costs.h"
 
 namespace convene::cli {
 
@@ -163,12 +164,15 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& optio
   load.experiment.router = options.plan.router;
   if (const Status fits = CheckRouter(*spec, load.experiment.router); !fits) return fits.error();
   if (num_ranks > 1) load.group = ranks;
+  load.step_costs = evaluate::KeptOrMeasuredCosts();
   load.record = options.watch->is_wanted();
   LoadMessages messages;
   Result<std::unique_ptr<engine::LoadedModel>> model =
       engine::LoadedModel::Load(options.directory, load, messages.observer());
   messages.Finish();
   if (model && load.record) {
+    options.watch->SetRun(std::string(kernels::Name((*model)->formats().weights.matrices)),
+                          (*model)->pool().size());
     (*model)->transformer().ObserveSteps(
         [watch = options.watch](const runtime::RecordedStep& step) { watch->See(step); });
   }

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
 #include "evaluate/step_watch.h"
@@ -16,6 +17,10 @@ class WatchOptions {
   bool is_wanted() const { return !trace_path_.empty() || !routing_path_.empty(); }
 
   void See(const runtime::RecordedStep& step) { watch_.See(step, !trace_path_.empty()); }
+
+  void SetRun(std::string weights, int num_threads) {
+    watch_.SetRun(std::move(weights), num_threads);
+  }
 
   // After the last step. Nothing where nothing was asked for.
   Status Write() const;

@@ -34,7 +34,7 @@ std::vector<double> WeightsAt(const std::vector<double>& at, double x) {
   return weights;
 }
 
-std::vector<double> CurvePoints(std::vector<double> values) {
+std::vector<double> PointsOfCurve(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !(value > 0); });
   std::sort(values.begin(), values.end());
   double step = kLeastStep;

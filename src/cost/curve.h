@@ -23,7 +23,7 @@ std::vector<double> WeightsAt(const std::vector<double>& at, double x);
 
 // Of values that occur, some that are far enough from each other for a point of a curve, at most
 // 12; the smallest and the largest among them. Values that are not above 0 do not count.
-std::vector<double> CurvePoints(std::vector<double> values);
+std::vector<double> PointsOfCurve(std::vector<double> values);
 
 nlohmann::ordered_json ToJson(const Curve& curve);
 // The member `key` of an object. Errors: no such curve, points that do not increase, numbers that

@@ -182,45 +182,7 @@ class Pricer {
       AskReceived(tasks);
       fixed += rates_.link_latency;
     }
-    const std::optional<LinearCost>& measured = rates_.measured[static_cast<size_t>(first.kind)];
-    if (measured) {
-      fixed = measured->alpha +
-              Rescale(measured->beta * RegressorValue(schedule_, tasks, measured->over, sizes_),
-                      measured->over);
-    }
     prices_.fixed_seconds.push_back(fixed);
-  }
-
-  // Makes the slowest demand of the measured kind take `seconds`, and others no longer than that.
-  // Returns the seconds for which there is no such demand.
-  double Rescale(double seconds, Regressor over) {
-    const ResourceKind kind = over == Regressor::kFlops    ? ResourceKind::kCores
-                              : over == Regressor::kMemory ? ResourceKind::kMemory
-                              : over == Regressor::kDisk   ? ResourceKind::kDisk
-                                                           : ResourceKind::kLink;
-    const std::span<Demand> demands =
-        std::span(prices_.demands).subspan(prices_.first_demand.back());
-    const auto rate = [&](const Demand& demand) {
-      return prices_.resources[demand.resource].rate.at(demand.streams);
-    };
-    double slowest = 0;
-    for (const Demand& demand : demands) {
-      if (prices_.resources[demand.resource].kind != kind) continue;
-      slowest = std::max(slowest, demand.amount / rate(demand));
-    }
-    if (slowest <= 0 || seconds <= 0) {
-      for (const Demand& demand : demands) demand_of_resource_[demand.resource] = -1;
-      prices_.demands.resize(prices_.first_demand.back());
-      return seconds;
-    }
-    for (Demand& demand : demands) {
-      if (prices_.resources[demand.resource].kind == kind) {
-        demand.amount *= seconds / slowest;
-      } else {
-        demand.amount = std::min(demand.amount, seconds * rate(demand));
-      }
-    }
-    return 0;
   }
 
   const schedule::Schedule& schedule_;
@@ -247,23 +209,6 @@ double SecondsAlone(const Prices& prices, int activity) {
     slowest = std::max(slowest, demand.amount / resource.rate.at(demand.streams));
   }
   return prices.fixed_seconds[activity] + slowest;
-}
-
-double RegressorValue(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
-                      Regressor regressor, const Sizes& sizes) {
-  double most = 0;
-  double sum = 0;
-  for (const TaskId id : tasks) {
-    const schedule::Work& work = schedule.tasks[id].work;
-    const schedule::Amount& amount = regressor == Regressor::kFlops    ? work.flops
-                                     : regressor == Regressor::kMemory ? work.memory_bytes
-                                     : regressor == Regressor::kDisk   ? work.disk_bytes
-                                                                       : work.link_bytes;
-    const double value = Value(amount, sizes);
-    most = std::max(most, value);
-    sum += value;
-  }
-  return regressor == Regressor::kLinkTotal ? sum : most;
 }
 
 }  // namespace convene::cost

@@ -47,8 +47,4 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
 // Of an activity that shares nothing.
 double SecondsAlone(const Prices& prices, int activity);
 
-// What a measured cost of the activity is linear in.
-double RegressorValue(const schedule::Schedule& schedule, std::span<const schedule::TaskId> tasks,
-                      Regressor regressor, const Sizes& sizes);
-
 }  // namespace convene::cost

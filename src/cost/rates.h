@@ -1,9 +1,8 @@
 // How fast the machines are on which a schedule is priced: rates of cores, memory, links and disk
-// by how many use them, fixed seconds per task, and measured costs where there are some.
+// by how many use them, and fixed seconds per task. Measured costs are step_costs.h.
 #pragma once
 
 #include <array>
-#include <optional>
 #include <vector>
 
 #include "hardware/profile.h"
@@ -26,22 +25,6 @@ struct RateCurve {
 inline RateCurve ConstantRate(double rate) { return {{rate}}; }
 // `all` with `streams` of them, and a part of it with fewer.
 RateCurve LinearRate(double all, int streams);
-
-// What a measured cost is linear in.
-enum class Regressor {
-  kFlops,      // of a collective: of the rank that has most of it, as is the next
-  kMemory,     // bytes
-  kLink,       // bytes sent by the rank that sends most
-  kLinkTotal,  // bytes sent by all ranks
-  kDisk,       // bytes
-};
-inline constexpr int kNumRegressors = 5;
-
-struct LinearCost {
-  double alpha = 0;  // seconds
-  double beta = 0;   // seconds per unit
-  Regressor over = Regressor::kFlops;
-};
 
 enum class LinkKind {
   kSharedMedium,  // all transfers share one rate: a loopback that is limited
@@ -71,8 +54,6 @@ struct Rates {
   double link_latency = 0;                // seconds, of each collective
   double link_core_seconds_per_byte = 0;  // of one core of the rank that sends
   std::array<double, schedule::kNumTaskKinds> fixed_seconds = {};
-  // Instead of fixed seconds and roofline. What it takes of shared resources is scaled with it.
-  std::array<std::optional<LinearCost>, schedule::kNumTaskKinds> measured = {};
 
   const RankRates& of(int rank) const { return ranks[ranks.size() == 1 ? 0 : rank]; }
 };

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "cost/non_negative_fit.h"
+#include "cost/relative_line.h"
 #include "schedule/activity_graph.h"
 
 namespace convene::cost {
@@ -17,6 +17,8 @@ using schedule::TaskKind;
 
 // Shorter tasks have nothing to do: reading the clock takes longer.
 constexpr double kLeastSeconds = 2e-7;
+// Ranks that differ by less than this are alike: so much a machine wanders.
+constexpr double kAlike = 0.1;
 // Beyond this it was noise: no core moves less than 250 MB/s.
 constexpr double kMostCoreSecondsPerByte = 4e-9;
 
@@ -34,13 +36,39 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Ideal seconds, or bytes, and measured seconds.
+struct LinePoints {
+  std::vector<double> ideal;
+  std::vector<double> seconds;
+
+  void Add(double of_ideal, double of_seconds) {
+    if (!(of_ideal > 0)) return;  // nothing that the line could be over
+    ideal.push_back(of_ideal);
+    seconds.push_back(of_seconds);
+  }
+};
+
+void AddLine(const LinePoints& points, HeldOut& held_out) {
+  if (points.ideal.empty()) return;
+  const RelativeLine line = FitRelativeLine(points.ideal, points.seconds);
+  std::vector<double> errors;
+  for (size_t i = 0; i < points.ideal.size(); ++i) {
+    errors.push_back(std::abs(line.at(points.ideal[i]) / points.seconds[i] - 1));
+  }
+  held_out.line_r2 = line.r2;
+  held_out.line_median_error = Median(std::move(errors));
+}
+
 // Sent by all ranks.
 double LinkBytesOf(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
                    const Sizes& sizes) {
-  return RegressorValue(schedule, tasks, Regressor::kLinkTotal, sizes);
+  double bytes = 0;
+  for (const TaskId id : tasks) bytes += Value(schedule.tasks[id].work.link_bytes, sizes);
+  return bytes;
 }
 
 struct ExchangeSample {
+  TaskKind kind = TaskKind::kCounts;
   double bytes = 0;
   double seconds = 0;
   int fold = 0;
@@ -50,7 +78,7 @@ ExchangeCost FitExchanges(std::span<const ExchangeSample> samples) {
   ExchangeCost cost;
   std::vector<double> bytes;
   for (const ExchangeSample& sample : samples) bytes.push_back(sample.bytes);
-  cost.seconds.at = CurvePoints(std::move(bytes));
+  cost.seconds.at = PointsOfCurve(std::move(bytes));
   std::vector<Row> rows;
   for (const ExchangeSample& sample : samples) {
     rows.push_back({WeightsAt(cost.seconds.at, sample.bytes), sample.seconds});
@@ -59,10 +87,11 @@ ExchangeCost FitExchanges(std::span<const ExchangeSample> samples) {
   return cost;
 }
 
-// Each part of the folds predicted by the others.
-HeldOut ValidateExchanges(std::span<const ExchangeSample> samples) {
+// Each part of the folds predicted by the others: of all exchanges, and of each kind.
+void ValidateExchanges(std::span<const ExchangeSample> samples, StepCosts& costs) {
   constexpr int kParts = 7;
-  std::vector<PredictedSample> predicted;
+  std::vector<PredictedSample> all;
+  std::array<std::vector<PredictedSample>, schedule::kNumTaskKinds> by_kind;
   for (int part = 0; part < kParts; ++part) {
     std::vector<ExchangeSample> others;
     for (const ExchangeSample& sample : samples) {
@@ -71,10 +100,17 @@ HeldOut ValidateExchanges(std::span<const ExchangeSample> samples) {
     const ExchangeCost cost = FitExchanges(others);
     for (const ExchangeSample& sample : samples) {
       if (sample.fold % kParts != part || sample.bytes <= 0) continue;
-      predicted.push_back({cost.SecondsOf(sample.bytes), sample.seconds});
+      all.push_back({cost.SecondsOf(sample.bytes), sample.seconds});
+      by_kind[static_cast<size_t>(sample.kind)].push_back(all.back());
     }
   }
-  return HeldOutOf(predicted);
+  costs.exchange_held_out = HeldOutOf(all);
+  LinePoints points;
+  for (const ExchangeSample& sample : samples) points.Add(sample.bytes, sample.seconds);
+  AddLine(points, *costs.exchange_held_out);
+  for (size_t kind = 0; kind < by_kind.size(); ++kind) {
+    if (!by_kind[kind].empty()) costs.held_out[kind] = HeldOutOf(by_kind[kind]);
+  }
 }
 
 // What was seen of the steps, by what it is.
@@ -99,14 +135,38 @@ void AddStep(const SampledStep& step, Samples& samples) {
     if (seconds[round] < kLeastSeconds) continue;
     if (IsCollective(task.kind)) {
       samples.exchanges.push_back(
-          {LinkBytesOf(schedule, tasks, step.sizes), seconds[round], step.fold});
+          {task.kind, LinkBytesOf(schedule, tasks, step.sizes), seconds[round], step.fold});
       continue;
     }
     samples.tasks[static_cast<size_t>(task.kind)].push_back({.parts = PartsOf(task, step.sizes),
                                                              .state = step.states[round],
                                                              .seconds = seconds[round],
-                                                             .fold = step.fold});
+                                                             .fold = step.fold,
+                                                             .rank = task.lane.rank});
   }
+}
+
+// Of each rank the seconds of its tasks by those that they cost on all ranks; none where these are
+// alike.
+std::vector<double> FitRankFactors(const Samples& samples, const StepCosts& costs) {
+  std::vector<double> measured;
+  std::vector<double> predicted;
+  for (size_t kind = 0; kind < samples.tasks.size(); ++kind) {
+    for (const TaskSample& sample : samples.tasks[kind]) {
+      const auto rank = static_cast<size_t>(sample.rank);
+      measured.resize(std::max(measured.size(), rank + 1));
+      predicted.resize(measured.size());
+      measured[rank] += sample.seconds;
+      predicted[rank] += costs.tasks[kind]->Seconds(sample.parts, sample.state);
+    }
+  }
+  std::vector<double> factors;
+  for (size_t rank = 0; rank < measured.size(); ++rank) {
+    factors.push_back(predicted[rank] > 0 ? measured[rank] / predicted[rank] : 1);
+  }
+  const auto differs = [](double factor) { return std::abs(factor - 1) > kAlike; };
+  if (!std::any_of(factors.begin(), factors.end(), differs)) factors.clear();
+  return factors;
 }
 
 // Of each round of a step with overlap: what computing took longer than alone, for each byte that
@@ -125,7 +185,8 @@ void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<dou
       if (IsCollective(task.kind)) {
         bytes += 2 * LinkBytesOf(schedule, tasks, step.sizes);
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
-        longer += seconds - cost->Seconds(PartsOf(task, step.sizes), step.states[round]);
+        longer += seconds - costs.FactorOf(task.lane.rank) *
+                                cost->Seconds(PartsOf(task, step.sizes), step.states[round]);
       }
     }
     if (bytes > 0) per_byte.push_back(longer / bytes);
@@ -146,7 +207,8 @@ double CollectiveSeconds(const schedule::Timeline& timeline, std::span<const Tas
   return end - start;
 }
 
-StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference) {
+StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
+                       bool validates) {
   Samples samples;
   for (const SampledStep& step : steps) {
     if (!step.overlaps) AddStep(step, samples);
@@ -157,14 +219,24 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
   for (size_t kind = 0; kind < samples.tasks.size(); ++kind) {
     const std::vector<TaskSample>& of_kind = samples.tasks[kind];
     if (of_kind.empty()) continue;
-    const double sensitivity = TaskCost::BestSensitivity(of_kind, balance);
+    const double sensitivity = validates ? TaskCost::BestSensitivity(of_kind, balance) : 1;
     costs.tasks[kind] = TaskCost::Fit(of_kind, balance, sensitivity);
+    if (!validates) continue;
     costs.held_out[kind] = TaskCost::Validate(of_kind, balance, sensitivity);
+    LinePoints points;
+    for (const TaskSample& sample : of_kind) {
+      const TaskParts& parts = sample.parts;
+      points.Add(
+          std::max((parts.product_flops + parts.score_flops) / reference.dot_operations_per_second,
+                   (parts.weight_bytes + parts.cache_bytes + parts.row_bytes) /
+                       reference.read_bytes_per_second),
+          sample.seconds);
+    }
+    AddLine(points, *costs.held_out[kind]);
   }
+  costs.rank_factors = FitRankFactors(samples, costs);
   costs.exchange = FitExchanges(samples.exchanges);
-  if (!samples.exchanges.empty()) {
-    costs.exchange_held_out = ValidateExchanges(samples.exchanges);
-  }
+  if (validates && !samples.exchanges.empty()) ValidateExchanges(samples.exchanges, costs);
   std::vector<double> per_byte;
   for (const SampledStep& step : steps) {
     if (step.overlaps) AddOverlap(step, costs, per_byte);
@@ -190,19 +262,15 @@ double ExchangeCost::lasting_seconds_per_byte() const {
                            (seconds.at[count - 1] - seconds.at[count - 2]));
 }
 
-namespace {
-
-// Whether exchanges of the schedule come one right after the other, while computation goes on.
-bool HasOverlap(const schedule::Schedule& schedule) {
+bool Overlaps(const schedule::Schedule& schedule) {
   return std::any_of(schedule.tasks.begin(), schedule.tasks.end(), [](const schedule::Task& task) {
     return IsCollective(task.kind) && (task.chunk > 0 || task.micro_batch > 0);
   });
 }
 
-}  // namespace
-
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const StepCosts& costs, const Sizes& sizes, const MachineState& state) {
+  CHECK(costs.rank_factors.empty() || std::ssize(costs.rank_factors) == schedule.num_ranks);
   Prices prices;
   for (int rank = 0; rank < schedule.num_ranks; ++rank) {
     prices.resources.push_back(
@@ -210,7 +278,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
   }
   const int32_t link = schedule.num_ranks;
   prices.resources.push_back({"link", ResourceKind::kLink, ConstantRate(1)});
-  const bool overlaps = HasOverlap(schedule);
+  const bool overlaps = Overlaps(schedule) && !costs.exchange.is_of_plan;
   prices.first_demand.push_back(0);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
@@ -228,7 +296,8 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
           bytes * costs.exchange.core_seconds_per_byte * 2 / static_cast<double>(tasks.size());
       for (const TaskId id : tasks) ask(schedule.tasks[id].lane.rank, core_seconds);
     } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
-      ask(task.lane.rank, cost->Seconds(PartsOf(task, sizes), state));
+      ask(task.lane.rank,
+          costs.FactorOf(task.lane.rank) * cost->Seconds(PartsOf(task, sizes), state));
     }
     prices.fixed_seconds.push_back(fixed);
     prices.first_demand.push_back(static_cast<int32_t>(prices.demands.size()));
@@ -260,114 +329,6 @@ double ExtrapolatedShare(const schedule::Schedule& schedule, const StepCosts& co
     if (cost->Extrapolates(parts)) beyond += seconds;
   }
   return all > 0 ? beyond / all : 0;
-}
-
-bool StepCosts::operator==(const StepCosts& other) const { return ToJson(*this) == ToJson(other); }
-
-namespace {
-
-nlohmann::ordered_json HeldOutToJson(const HeldOut& held_out) {
-  return {{"points", held_out.num_points},
-          {"mean_error", held_out.mean_error},
-          {"median_error", held_out.median_error},
-          {"p95_error", held_out.p95_error},
-          {"bias", held_out.bias},
-          {"r2", held_out.r2}};
-}
-
-// What is missing is 0: it is told to people and decides nothing.
-HeldOut HeldOutFromJson(const nlohmann::json& json) {
-  const auto number = [&](const char* key) {
-    const auto found = json.is_object() ? json.find(key) : json.end();
-    return found != json.end() && found->is_number() ? found->get<double>() : 0;
-  };
-  return {.num_points = static_cast<int>(std::clamp(number("points"), 0.0, 1e9)),
-          .mean_error = number("mean_error"),
-          .median_error = number("median_error"),
-          .p95_error = number("p95_error"),
-          .bias = number("bias"),
-          .r2 = number("r2")};
-}
-
-std::optional<size_t> KindNamed(const std::string& name) {
-  for (size_t kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
-    if (schedule::Name(static_cast<TaskKind>(kind)) == name) return kind;
-  }
-  return std::nullopt;
-}
-
-bool IsCost(const nlohmann::json& json, const char* key) {
-  const auto found = json.is_object() ? json.find(key) : json.end();
-  return found != json.end() && found->is_number() && std::isfinite(found->get<double>()) &&
-         found->get<double>() >= 0;
-}
-
-}  // namespace
-
-nlohmann::ordered_json ToJson(const StepCosts& costs) {
-  nlohmann::ordered_json json = {
-      {"ranks", costs.num_ranks},
-      {"threads", costs.num_threads},
-      {"weights", costs.weights},
-      {"read_bytes_per_s", costs.reference.read_bytes_per_second},
-      {"dot_operations_per_s", costs.reference.dot_operations_per_second},
-      {"step_once_s", costs.step_once}};
-  json["exchange"] = {{"seconds_over_bytes", ToJson(costs.exchange.seconds)},
-                      {"core_s_per_byte", costs.exchange.core_seconds_per_byte}};
-  if (costs.exchange_held_out) {
-    json["exchange"]["held_out"] = HeldOutToJson(*costs.exchange_held_out);
-  }
-  json["tasks"] = nlohmann::ordered_json::object();
-  for (size_t kind = 0; kind < costs.tasks.size(); ++kind) {
-    if (!costs.tasks[kind]) continue;
-    nlohmann::ordered_json task = ToJson(*costs.tasks[kind]);
-    if (costs.held_out[kind]) task["held_out"] = HeldOutToJson(*costs.held_out[kind]);
-    json["tasks"][std::string(schedule::Name(static_cast<TaskKind>(kind)))] = std::move(task);
-  }
-  return json;
-}
-
-Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
-  StepCosts costs;
-  for (const char* key :
-       {"ranks", "threads", "read_bytes_per_s", "dot_operations_per_s", "step_once_s"}) {
-    if (!IsCost(json, key)) return Error{fmt::format("costs of steps have no number \"{}\"", key)};
-  }
-  if (!json.contains("weights") || !json["weights"].is_string()) {
-    return Error{"costs of steps have no name of a format \"weights\""};
-  }
-  if (json["ranks"].get<double>() > 1e6 || json["threads"].get<double>() > 1e6) {
-    return Error{"costs of steps have more than a million ranks or threads"};
-  }
-  costs.num_ranks = json["ranks"].get<int>();
-  costs.num_threads = json["threads"].get<int>();
-  costs.weights = json["weights"].get<std::string>();
-  costs.reference = {.read_bytes_per_second = json["read_bytes_per_s"].get<double>(),
-                     .dot_operations_per_second = json["dot_operations_per_s"].get<double>()};
-  costs.step_once = json["step_once_s"].get<double>();
-  if (!json.contains("exchange") || !json.contains("tasks") || !json["tasks"].is_object()) {
-    return Error{"costs of steps lack \"exchange\" or \"tasks\""};
-  }
-  const nlohmann::json& exchange = json["exchange"];
-  Result<Curve> seconds = CurveFromJson(exchange, "seconds_over_bytes");
-  if (!seconds) return Error{fmt::format("exchanges: {}", seconds.error().message)};
-  costs.exchange.seconds = *std::move(seconds);
-  if (!IsCost(exchange, "core_s_per_byte")) {
-    return Error{"costs of exchanges have no number \"core_s_per_byte\""};
-  }
-  costs.exchange.core_seconds_per_byte = exchange["core_s_per_byte"].get<double>();
-  if (exchange.contains("held_out")) {
-    costs.exchange_held_out = HeldOutFromJson(exchange["held_out"]);
-  }
-  for (const auto& [name, task] : json["tasks"].items()) {
-    const std::optional<size_t> kind = KindNamed(name);
-    if (!kind) return Error{fmt::format("\"{}\" is no kind of task", name)};
-    const Result<TaskCost> cost = TaskCostFromJson(task);
-    if (!cost) return Error{fmt::format("{}: {}", name, cost.error().message)};
-    costs.tasks[*kind] = *cost;
-    if (task.contains("held_out")) costs.held_out[*kind] = HeldOutFromJson(task["held_out"]);
-  }
-  return costs;
 }
 
 }  // namespace convene::cost

@@ -21,10 +21,13 @@ namespace convene::cost {
 // What an exchange takes, alone on the link, by its bytes: those of all ranks together. Networks
 // let a burst through faster than they go on, so this is a curve.
 struct ExchangeCost {
-  Curve seconds;  // below its first point as there; beyond the last one with the last slope
+  Curve seconds = {};  // below its first point as there; beyond the last one with the last slope
   // What sending and receiving take from the cores of a rank that computes meanwhile, for each byte
   // that it sends or receives.
   double core_seconds_per_byte = 0;
+  // The curve is of exchanges of the very plan, with whatever ran beside them; it holds for all. Of
+  // costs that are fitted to a run for its own pictures; no profile has it.
+  bool is_of_plan = false;
 
   bool operator==(const ExchangeCost&) const = default;
 
@@ -38,17 +41,25 @@ struct ExchangeCost {
 // Of one number of ranks, each with so many threads, and one format of weights.
 struct StepCosts {
   int num_ranks = 1;
-  int num_threads = 1;       // of a rank
-  std::string weights;       // kernels::Name of the format
-  ReferenceSpeed reference;  // when it was measured: costs are those of MachineState 1, 1
+  int num_threads = 1;            // of a rank
+  std::string weights;            // kernels::Name of the format
+  ReferenceSpeed reference = {};  // when it was measured: costs are those of MachineState 1, 1
   std::array<std::optional<TaskCost>, schedule::kNumTaskKinds> tasks = {};
-  ExchangeCost exchange;
+  ExchangeCost exchange = {};
   double step_once = 0;  // seconds of a step besides its tasks: telling other ranks of it
+  // By rank, how much longer than these costs its tasks take; none: ranks are alike.
+  std::vector<double> rank_factors = {};
   // How well each kind of task, and exchanges, were predicted while they were held out.
   std::array<std::optional<HeldOut>, schedule::kNumTaskKinds> held_out = {};
   std::optional<HeldOut> exchange_held_out = {};
+  // Of whole steps whose exchanges run beside computation; they had no part in the costs of tasks.
+  std::optional<HeldOut> overlapped_held_out = {};
 
   bool operator==(const StepCosts& other) const;
+
+  double FactorOf(int rank) const {
+    return rank_factors.empty() ? 1 : rank_factors[static_cast<size_t>(rank)];
+  }
 };
 
 nlohmann::ordered_json ToJson(const StepCosts& costs);
@@ -71,13 +82,18 @@ double CollectiveSeconds(const schedule::Timeline& timeline,
                          std::span<const schedule::TaskId> tasks);
 
 // Kinds that did not run have no cost. The number of ranks, of threads and the format are the
-// caller's to set.
-StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference);
+// caller's to set. `validates`: with errors at held-out points, which take most of the time.
+StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
+                       bool validates = true);
 
 // Each task takes all its rank's cores for its seconds; exchanges share a link, and take a part of
-// the cores. Precondition: all kinds of the schedule's tasks have costs, or nothing to do.
+// the cores. Precondition: all kinds of the schedule's tasks have costs, or nothing to do; where
+// ranks are not alike, it has as many as the costs.
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const StepCosts& costs, const Sizes& sizes, const MachineState& state = {});
+
+// Whether exchanges of the schedule come one right after the other, while computation goes on.
+bool Overlaps(const schedule::Schedule& schedule);
 
 // The first kind of task in it that has something to do and no cost; none: it can be priced.
 std::optional<schedule::TaskKind> KindWithoutCost(const schedule::Schedule& schedule,

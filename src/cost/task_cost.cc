@@ -48,6 +48,26 @@ double Quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(at)];
 }
 
+struct Weighted {
+  double value = 0;
+  double weight = 0;
+};
+
+// The least value below which so much of all weight lies.
+double QuantileOf(std::vector<Weighted> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end(),
+            [](const Weighted& a, const Weighted& b) { return a.value < b.value; });
+  double all = 0;
+  for (const Weighted& each : values) all += each.weight;
+  double below = 0;
+  for (const Weighted& each : values) {
+    below += each.weight;
+    if (below >= share * all) return each.value;
+  }
+  return values.back().value;
+}
+
 }  // namespace
 
 TaskCost TaskCost::Fit(std::span<const TaskSample> samples, double balance, double sensitivity) {
@@ -65,8 +85,8 @@ TaskCost TaskCost::Fit(std::span<const TaskSample> samples, double balance, doub
     cost.most_groups = std::max(cost.most_groups, parts.groups);
     cost.most_score_flops = std::max(cost.most_score_flops, parts.score_flops);
   }
-  cost.per_weight_byte.at = CurvePoints(std::move(products));
-  cost.per_score.at = CurvePoints(std::move(scores));
+  cost.per_weight_byte.at = PointsOfCurve(std::move(products));
+  cost.per_score.at = PointsOfCurve(std::move(scores));
   std::vector<Row> rows;
   rows.reserve(samples.size());
   for (const TaskSample& sample : samples) {
@@ -126,10 +146,14 @@ HeldOut HeldOutOf(std::span<const PredictedSample> samples) {
   if (samples.empty()) return held_out;
   const auto count = static_cast<double>(samples.size());
   std::vector<double> errors;
+  std::vector<Weighted> longer;
   double mean = 0;
   for (const PredictedSample& sample : samples) {
     const double error = sample.predicted / sample.measured - 1;
     errors.push_back(std::abs(error));
+    if (sample.predicted > 0) {
+      longer.push_back({sample.measured / sample.predicted - 1, sample.predicted});
+    }
     held_out.mean_error += std::abs(error) / count;
     held_out.bias += error / count;
     mean += sample.measured / count;
@@ -143,6 +167,8 @@ HeldOut HeldOutOf(std::span<const PredictedSample> samples) {
   held_out.r2 = variance > 0 ? 1 - residuals / variance : 1;
   held_out.median_error = Quantile(errors, 0.5);
   held_out.p95_error = Quantile(errors, 0.95);
+  held_out.low = QuantileOf(longer, 0.05);
+  held_out.high = QuantileOf(longer, 0.95);
   return held_out;
 }
 

@@ -48,6 +48,7 @@ struct TaskSample {
   MachineState state;  // when it ran
   double seconds = 0;  // above 0
   int fold = 0;        // samples of one step have the same: they are held out together
+  int rank = 0;        // that ran it
 };
 
 // Of points that were held out from fitting, in turn; errors are shares of what was measured.
@@ -57,7 +58,16 @@ struct HeldOut {
   double median_error = 0;
   double p95_error = 0;
   double bias = 0;  // the mean of signed errors; above 0: predicted too long
-  double r2 = 0;    // of the seconds that the held-out predictions explain
+  // Where measured / predicted - 1 lay, but for the twentieth at either end. A point counts as long
+  // as it should take: of tasks that fill a step the error matters more than of those of
+  // microseconds, and one that somebody disturbed counts no more than others.
+  double low = 0;
+  double high = 0;
+  double r2 = 0;  // of the seconds that the held-out predictions explain
+  // Beside it, of a straight line alpha + beta · ideal seconds through all points: those that the
+  // reference kernels' rates allow; of exchanges over their bytes.
+  double line_r2 = 0;
+  double line_median_error = 0;
 };
 
 struct PredictedSample {

@@ -121,11 +121,11 @@ TEST(Curve, IsStraightBetweenItsPoints) {
 TEST(Curve, PointsAreFewAndReachFromTheSmallestToTheLargestValue) {
   std::vector<double> values = {0, -1};
   for (int i = 1; i <= 10'000; ++i) values.push_back(i);
-  const std::vector<double> points = CurvePoints(values);
+  const std::vector<double> points = PointsOfCurve(values);
   EXPECT_LE(points.size(), 12u);
   EXPECT_EQ(points.front(), 1);
   EXPECT_EQ(points.back(), 10'000);
-  EXPECT_TRUE(CurvePoints({}).empty());
+  EXPECT_TRUE(PointsOfCurve({}).empty());
 }
 
 TEST(NonNegativeFit, GivesNoNegativeCoefficients) {

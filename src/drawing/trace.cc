@@ -60,6 +60,15 @@ Json ToJson(const Task& task) {
   return object;
 }
 
+struct NamedPart {
+  const char* name;
+  double TracedParts::*part;
+};
+constexpr NamedPart kParts[] = {{"weight_bytes", &TracedParts::weight_bytes},
+                                {"groups", &TracedParts::groups},
+                                {"score_flops", &TracedParts::score_flops},
+                                {"cache_bytes", &TracedParts::cache_bytes}};
+
 // Events of one line each, so that a trace can be read and compared as text.
 class Writer {
  public:
@@ -71,7 +80,10 @@ class Writer {
       AddEvents(traced, step, traced.measured, 0);
       AddEvents(traced, step, traced.predicted, kFirstPredicted);
     }
-    text_ += fmt::format("\n], \"otherData\": {{\"convene_trace\": {}, \"steps\": [", kVersion);
+    text_ += fmt::format("\n], \"otherData\": {{\"convene_trace\": {}, ", kVersion);
+    if (!trace.weights.empty()) text_ += fmt::format("\"weights\": {}, ", Quoted(trace.weights));
+    if (trace.num_threads > 0) text_ += fmt::format("\"threads\": {}, ", trace.num_threads);
+    text_ += "\"steps\": [";
     std::string_view separator = "\n";
     for (const TracedStep& step : trace.steps) {
       text_ += separator;
@@ -134,21 +146,23 @@ class Writer {
     }
   }
 
+  static std::string Quoted(const std::string& text) {
+    return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+  }
+
   void AddStep(const TracedStep& step) {
-    const auto quoted = [](const std::string& text) {
-      return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
-    };
     fmt::format_to(std::back_inserter(text_), R"({{"name": {}, "start": {}, "ranks": {}, )",
-                   quoted(step.name), step.start, step.schedule.num_ranks);
+                   Quoted(step.name), step.start, step.schedule.num_ranks);
     if (!step.predicted_by.empty()) {
       fmt::format_to(std::back_inserter(text_), R"("predicted_by": {}, )",
-                     quoted(step.predicted_by));
+                     Quoted(step.predicted_by));
     }
     if (!step.expert_tokens.empty()) {
       text_ += "\"expert_tokens\": " + Json(step.expert_tokens).dump() + ", ";
     }
     text_ += "\"tasks\": [";
     CHECK(step.sent_bytes.empty() || step.sent_bytes.size() == step.schedule.tasks.size());
+    CHECK(step.parts.empty() || step.parts.size() == step.schedule.tasks.size());
     std::string_view separator = "\n";
     for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
       const Task& task = step.schedule.tasks[id];
@@ -157,6 +171,10 @@ class Writer {
       Json object = ToJson(task);
       if (!step.sent_bytes.empty() && IsCollective(task.kind)) {
         object["sent_bytes"] = step.sent_bytes[id];
+      }
+      for (const NamedPart& named : kParts) {
+        const double value = step.parts.empty() ? 0 : step.parts[id].*named.part;
+        if (value > 0) object[named.name] = value;
       }
       text_ += object.dump();
     }
@@ -177,6 +195,10 @@ class Reader {
           "not a trace of convene of version {}: otherData.convene_trace is missing or another one",
           kVersion)};
     }
+    if (Member(other, "weights").is_string()) {
+      trace_.weights = Member(other, "weights").get<std::string>();
+    }
+    trace_.num_threads = Integer(other, "threads", 0, kMaxCoordinate);
     for (const Json& step : List(other, "steps")) ReadStep(step);
     for (const Json& event : List(document, "traceEvents")) {
       if (error_.empty()) ReadEvent(event);
@@ -262,8 +284,10 @@ class Reader {
     for (const Json& task : List(object, "tasks")) {
       if (error_.empty()) step.schedule.tasks.push_back(ReadTask(task));
       ReadSentBytes(task, step);
+      ReadParts(task, step);
     }
     if (!step.sent_bytes.empty()) step.sent_bytes.resize(step.schedule.tasks.size());
+    if (!step.parts.empty()) step.parts.resize(step.schedule.tasks.size());
   }
 
   // Of the task that was read last; without such members nobody has counted.
@@ -273,6 +297,20 @@ class Reader {
     if (bytes < 0 || bytes > 1e18) return Fail("\"sent_bytes\" is no number of bytes");
     step.sent_bytes.resize(step.schedule.tasks.size());
     step.sent_bytes.back() = static_cast<int64_t>(bytes);
+  }
+
+  // Likewise.
+  void ReadParts(const Json& task, TracedStep& step) {
+    if (!error_.empty()) return;
+    TracedParts parts;
+    for (const NamedPart& named : kParts) {
+      const double value = Number(task, named.name, 0);
+      if (value < 0) Fail(fmt::format("\"{}\" is less than nothing: {}", named.name, value));
+      parts.*named.part = value;
+    }
+    if (parts == TracedParts{}) return;
+    step.parts.resize(step.schedule.tasks.size());
+    step.parts.back() = parts;
   }
 
   void ReadExpertTokens(const Json& object, TracedStep& step) {

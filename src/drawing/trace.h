@@ -14,6 +14,16 @@
 
 namespace convene::drawing {
 
+// Of a task's work what costs are over (cost/task_parts.h), beside its sums.
+struct TracedParts {
+  double weight_bytes = 0;
+  double groups = 0;
+  double score_flops = 0;
+  double cache_bytes = 0;
+
+  bool operator==(const TracedParts&) const = default;
+};
+
 struct TracedStep {
   std::string name;  // "prefill, 512 tokens"
   double start = 0;  // seconds since the trace began
@@ -25,12 +35,16 @@ struct TracedStep {
   // By task: bytes to other ranks that were counted where they were sent; empty where nobody
   // counted.
   std::vector<int64_t> sent_bytes = {};
+  std::vector<TracedParts> parts = {};  // by task; empty where nobody told them
   // Tokens of all ranks that chose each expert, by layer; empty where nobody counted.
   std::vector<std::vector<int64_t>> expert_tokens = {};
 };
 
 struct Trace {
   std::vector<TracedStep> steps;
+  // How it ran, so that costs can be refined by it; empty and 0 where nobody told.
+  std::string weights = {};  // the format
+  int num_threads = 0;       // of a rank
 };
 
 // {"traceEvents": [...], "otherData": {"convene_trace": 1, "steps": [...]}}: times are in the

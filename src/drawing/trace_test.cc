@@ -34,6 +34,7 @@ TracedStep Step() {
   step.predicted_by = "guessed";
   step.expert_tokens = {{}, {3, 0, 5}};
   step.sent_bytes = {0, 2048, int64_t{3} << 40};
+  step.parts = {{.weight_bytes = 1e6, .groups = 3}, {}, {.score_flops = 5, .cache_bytes = 6}};
   return step;
 }
 
@@ -45,7 +46,9 @@ Trace Reread(const Trace& trace) {
 
 TEST(Trace, IsReadAsItWasWritten) {
   const TracedStep step = Step();
-  const Trace read = Reread({{step, step}});
+  const Trace read = Reread({.steps = {step, step}, .weights = "int8", .num_threads = 3});
+  EXPECT_EQ(read.weights, "int8");
+  EXPECT_EQ(read.num_threads, 3);
   ASSERT_EQ(read.steps.size(), 2);
   EXPECT_EQ(read.steps[1].name, step.name);
   EXPECT_EQ(read.steps[1].start, step.start);
@@ -53,6 +56,7 @@ TEST(Trace, IsReadAsItWasWritten) {
   EXPECT_EQ(read.steps[1].predicted_by, step.predicted_by);
   EXPECT_EQ(read.steps[1].expert_tokens, step.expert_tokens);
   EXPECT_EQ(read.steps[1].sent_bytes, step.sent_bytes);
+  EXPECT_EQ(read.steps[1].parts, step.parts);
   EXPECT_EQ(ToText(read.steps[1].schedule, false), ToText(step.schedule, false));
   for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
     EXPECT_NEAR(read.steps[1].measured.tasks[id].end, step.measured.tasks[id].end, 1e-9);

@@ -1,14 +1,16 @@
 #include "engine/choose_pipeline.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <span>
+#include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "base/environment.h"
-#include "planner/expert_cuts.h"
-#include "runtime/measure_ranks.h"
+#include "comm/agree.h"
+#include "engine/known_costs.h"
+#include "planner/one_process.h"
+#include "planner/pipeline_degree.h"
 #include "runtime/transformer.h"
 
 namespace convene::engine {
@@ -29,92 +31,105 @@ comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks) {
 }
 namespace {
 
-// Each rank's own rates; of exchanges, which wait for the slowest rank, that one's.
-planner::StepRates Gather(comm::Group& group, const runtime::RankMeasurement& mine) {
-  planner::StepRates rates{.ranks = {}};
-  for (const auto& bytes :
-       group.AllGather(std::as_bytes(std::span(&mine, 1)), "gathering what was measured")) {
-    runtime::RankMeasurement found;
-    std::memcpy(&found, bytes.data(), sizeof(found));
-    const auto most = [](double& value, double their) { value = std::max(value, their); };
-    rates.link_bytes_per_second =
-        rates.ranks.empty() ? found.link_bytes_per_second
-                            : std::min(rates.link_bytes_per_second, found.link_bytes_per_second);
-    most(rates.link_latency, found.exchange_seconds);
-    most(rates.link_latency_beside, found.exchange_seconds_beside);
-    most(rates.link_core_seconds_per_byte, found.link_core_seconds_per_byte);
-    rates.ranks.push_back({.cores = found.cores,
-                           .flops_per_second = found.flops_per_second,
-                           .weight_bytes_per_second = found.weight_bytes_per_second,
-                           .rows_per_expert = found.rows_per_expert});
-  }
-  return rates;
-}
-
 bool HasExperts(const model::ModelSpec& spec) {
   return std::any_of(spec.layers.begin(), spec.layers.end(),
                      [](const model::LayerSpec& layer) { return layer.moe.has_value(); });
 }
 
-}  // namespace
-
-Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
-                                            const kernels::KernelSet& kernels,
-                                            hardware::ThreadPool& pool,
-                                            const runtime::Formats& formats,
-                                            memory::Ledger& ledger) {
-  const Result<runtime::RankMeasurement> mine =
-      runtime::MeasureRank(group, weights, kernels, pool, formats, ledger);
-  if (!mine) return mine.error();
-  return Gather(group, *mine);
+// What rank 0 says. *Collective.*
+ChosenPipeline Tell(comm::Group& group, const ChosenPipeline& mine) {
+  const nlohmann::json told = {{"chunks", mine.pipeline.chunks},
+                               {"cut", static_cast<int>(mine.pipeline.cut)},
+                               {"cuts", mine.pipeline.cuts},
+                               {"micro_batches", mine.pipeline.micro_batches},
+                               {"chunks_from", mine.chunks_from_tokens},
+                               {"micro_batches_from", mine.micro_batches_from_tokens}};
+  const std::string text = told.dump();
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  group.Broadcast(0, &bytes, "telling the pipeline");
+  const nlohmann::json heard =
+      nlohmann::json::parse(reinterpret_cast<const char*>(bytes.data()),
+                            reinterpret_cast<const char*>(bytes.data() + bytes.size()));
+  return {.pipeline = {.chunks = heard["chunks"].get<int>(),
+                       .cut = static_cast<strategy::ChunkCut>(heard["cut"].get<int>()),
+                       .micro_batches = heard["micro_batches"].get<int>(),
+                       .cuts = heard["cuts"].get<std::vector<double>>()},
+          .chunks_from_tokens = heard["chunks_from"].get<int>(),
+          .micro_batches_from_tokens = heard["micro_batches_from"].get<int>(),
+          .words = mine.words};
 }
 
+// A line that begins a new one, or nothing: one process is not known, or not surely faster.
+std::string SayOneProcess(const planner::PipelineQuestion& question,
+                          const strategy::Pipeline& chosen, const KnownCosts& known,
+                          int num_sequences) {
+  if (!known.one_process) return {};
+  const planner::OneProcessQuestion compared{
+      .spec = question.spec,
+      .options = {.roles = question.roles, .pipeline = chosen, .bytes = question.bytes},
+      .costs = question.costs,
+      .one_process = *known.one_process,
+      .prompt_tokens = question.tokens_per_group,
+      .num_sequences = std::max(num_sequences, question.roles.num_groups())};
+  const Result<planner::OneProcess> found = planner::CompareWithOneProcess(compared);
+  if (!found || !found->is_worth_a_word()) return {};
+  return "\n" + planner::Describe(*found, compared);
+}
+
+// On rank 0.
+Result<ChosenPipeline> Choose(const planner::PipelineQuestion& question, const KnownCosts& known,
+                              int num_sequences) {
+  const Result<planner::PipelineChoice> choice = planner::ChoosePipeline(question);
+  if (!choice) return choice.error();
+  ChosenPipeline chosen{.pipeline = choice->chosen.pipeline};
+  const bool is_plain = chosen.pipeline == choice->plain.pipeline;
+  const int from_tokens =
+      is_plain ? 0
+               : planner::FasterFromTokens(question, chosen.pipeline) * question.roles.num_groups();
+  chosen.chunks_from_tokens = from_tokens;
+  // One number of micro-batches that was asked for holds for all steps.
+  if (question.micro_batches == 1) chosen.micro_batches_from_tokens = from_tokens;
+  chosen.words = planner::Describe(*choice, from_tokens) + "; " + known.source +
+                 SayOneProcess(question, chosen.pipeline, known, num_sequences);
+  return chosen;
+}
+
+}  // namespace
+
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
-                                      weights::WeightStore& weights,
-                                      const runtime::Formats& formats, comm::WireFormat wire,
+                                      const runtime::Formats& formats,
                                       const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                                       memory::Ledger& ledger) {
   const strategy::Layout& layout = options.plan.layout;
-  const int micro_batches = options.plan.pipeline.micro_batches;
-  if (layout.num_ranks() == 1 || !HasExperts(spec)) {
-    return ChosenPipeline{.pipeline = {.micro_batches = micro_batches}, .words = {}};
+  const strategy::Pipeline& given = options.plan.pipeline;
+  if (layout.num_ranks() == 1 || !HasExperts(spec) || !options.step_costs || !given.overlap) {
+    return ChosenPipeline{
+        .pipeline = {.overlap = given.overlap, .micro_batches = given.micro_batches}, .words = {}};
   }
   comm::Group& group = *options.group;
-  const Result<planner::StepRates> rates =
-      MeasureStepRates(group, weights, kernels, pool, formats, ledger);
-  if (!rates) return rates.error();
-  const planner::PipelineQuestion question{
-      .spec = spec,
-      .roles = layout,
-      .bytes = runtime::Transformer::BytesOf(formats, wire),
-      .rates = *rates,
-      .tokens_per_rank = double{1} * options.max_step_tokens / layout.attention_tp};
-  ChosenPipeline chosen;
-  std::array<int32_t, 3> decision = {1, 0, 0};
+  const comm::WireFormat wire = WireFormatOf(options.plan.wire, layout.num_ranks());
+  const Result<KnownCosts> known = options.step_costs({.group = group,
+                                                       .pool = pool,
+                                                       .kernels = kernels,
+                                                       .ledger = ledger,
+                                                       .weights = formats.weights.matrices,
+                                                       .wire = wire,
+                                                       .layout = layout});
+  if (!known) return known.error();
+  Result<ChosenPipeline> chosen = ChosenPipeline{};
   if (group.rank() == 0) {
-    planner::PipelineChoice choice = planner::ChoosePipeline(question);
-    planner::FitCandidates(question, choice);
-    chosen.pipeline.cuts = choice.pipeline.cuts;
-    const int from_tokens =
-        planner::FasterFromTokens(question, choice.pipeline) * layout.num_ranks();
-    decision = {choice.pipeline.chunks, static_cast<int32_t>(choice.pipeline.cut), from_tokens};
-    chosen.words = planner::Describe(choice, from_tokens);
+    chosen = Choose({.spec = spec,
+                     .roles = layout,
+                     .bytes = runtime::Transformer::BytesOf(formats, wire),
+                     .costs = known->ranks,
+                     .tokens_per_group = options.max_step_tokens,
+                     .micro_batches = given.micro_batches},
+                    *known, options.max_sequences);
   }
-  const auto as_bytes = std::as_bytes(std::span(decision));
-  std::vector<std::byte> told(as_bytes.begin(), as_bytes.end());
-  group.Broadcast(0, &told, "telling the pipeline");
-  std::memcpy(decision.data(), told.data(), told.size());
-  const auto cut_bytes = std::as_bytes(std::span(chosen.pipeline.cuts));
-  std::vector<std::byte> cuts(cut_bytes.begin(), cut_bytes.end());
-  group.Broadcast(0, &cuts, "telling the cuts of the pipeline");
-  chosen.pipeline = {.chunks = decision[0],
-                     .cut = static_cast<strategy::ChunkCut>(decision[1]),
-                     .overlap = options.plan.pipeline.overlap,
-                     .micro_batches = micro_batches,
-                     .cuts = std::vector<double>(cuts.size() / sizeof(double))};
-  std::memcpy(chosen.pipeline.cuts.data(), cuts.data(), cuts.size());
-  chosen.from_tokens = decision[2];
-  return chosen;
+  const Status mine = chosen ? Status() : Status(chosen.error());
+  if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();
+  return Tell(group, *chosen);
 }
 
 }  // namespace convene::engine

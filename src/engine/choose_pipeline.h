@@ -1,4 +1,5 @@
-// `auto` as the number of chunks: measured on the ranks, decided by planner/pipeline_degree.h.
+// `auto` as the number of chunks: decided on all ranks by what steps cost on them
+// (planner/pipeline_degree.h). It measures nothing itself.
 #pragma once
 
 #include <string>
@@ -6,9 +7,11 @@
 #include "base/result.h"
 #include "comm/wire_format.h"
 #include "engine/load_options.h"
-#include "planner/pipeline_degree.h"
+#include "hardware/thread_pool.h"
+#include "kernels/kernel_set.h"
+#include "memory/ledger.h"
+#include "model/model_spec.h"
 #include "runtime/formats.h"
-#include "weights/weight_store.h"
 
 namespace convene::engine {
 
@@ -16,25 +19,17 @@ namespace convene::engine {
 // whose memory is fast enough; otherwise bf16.
 comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks);
 
-// *Collective*: measures all ranks and returns, on each of them, the rates of all.
-// Error: as runtime::MeasureRank.
-Result<planner::StepRates> MeasureStepRates(comm::Group& group, weights::WeightStore& weights,
-                                            const kernels::KernelSet& kernels,
-                                            hardware::ThreadPool& pool,
-                                            const runtime::Formats& formats,
-                                            memory::Ledger& ledger);
-
 struct ChosenPipeline {
   strategy::Pipeline pipeline = {};
-  int from_tokens = 0;  // as runtime::ParallelOptions::pipeline_from_tokens
-  std::string words;    // the choice and its reason, as a line for people
+  int chunks_from_tokens = 0;         // as runtime::ParallelOptions has it
+  int micro_batches_from_tokens = 0;  // likewise
+  std::string words;                  // the choice and its reason, as lines for people; rank 0's
 };
 
-// *Collective*: all ranks choose the same. `spec` is that of the whole model, `weights` this rank's
-// share. Error: no memory to measure with.
+// *Collective*: all ranks choose the same. `spec` is that of the whole model. Errors: of
+// LoadOptions::step_costs; a kind of task without a cost.
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
-                                      weights::WeightStore& weights,
-                                      const runtime::Formats& formats, comm::WireFormat wire,
+                                      const runtime::Formats& formats,
                                       const kernels::KernelSet& kernels, hardware::ThreadPool& pool,
                                       memory::Ledger& ledger);
 

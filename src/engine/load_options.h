@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "comm/group.h"
 #include "engine/choose_formats.h"
+#include "engine/step_costs_source.h"
 #include "hardware/numa.h"
 #include "model/model_spec.h"
 #include "plan/plan.h"
@@ -39,6 +40,8 @@ struct LoadOptions {
   // Reads all weights once more and compares them: those of a checkpoint between the ranks' copies,
   // those of a packed directory with its checksums.
   bool verify_checkpoint = false;
+  // Asked where the plan leaves the pipeline to be chosen; without one it is plain.
+  StepCostsSource step_costs = {};
   comm::Group* group = nullptr;
 };
 
@@ -58,7 +61,7 @@ Status CheckLoadOptions(const LoadOptions& options);
 // an answer and be none.
 Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options);
 
-// The options as rank 0 sends them to the others, without `edit`, `group` and functions.
+// The options as rank 0 sends them to the others, without `group` and functions.
 // LoadOptionsFromJson reads what ToJson has written; anything else is a bug (CHECK).
 nlohmann::json ToJson(const LoadOptions& options);
 LoadOptions LoadOptionsFromJson(const nlohmann::json& message);

@@ -231,12 +231,27 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
 // *Collective.*
 Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserver& observer) {
   if (!plan_.auto_pipeline) return {};
-  const Result<ChosenPipeline> chosen = ChoosePipeline(
-      options, whole_spec_, *store_, formats_, WireFormatOf(plan_.wire, plan_.layout.num_ranks()),
-      kernels_->set, *pool_, *ledger_);
+  const Result<ChosenPipeline> chosen =
+      ChoosePipeline(options, whole_spec_, formats_, kernels_->set, *pool_, *ledger_);
   if (!chosen) return chosen.error();
+  // The memory was planned for whatever may be chosen; what is not needed is given back.
+  const Result<model::ModelSpec> widest =
+      weights::WidestSpec(whole_spec_, ShareOf(options), formats_.weights);
+  if (!widest) return widest.error();
+  runtime::TransformerOptions parts = TransformerOptionsOf(options, formats_, memory_.context);
+  const memory::Amounts planned =
+      StepBytesOf(device::CpuBytes(), *widest, parts, options.plan, pool_->size());
   plan_.pipeline = chosen->pipeline;
-  pipeline_from_tokens_ = chosen->from_tokens;
+  plan_.auto_pipeline = false;
+  chunks_from_tokens_ = chosen->chunks_from_tokens;
+  micro_batches_from_tokens_ = chosen->micro_batches_from_tokens;
+  parts.parallel.pipeline = plan_.pipeline;
+  parts.parallel.micro_batches_from_tokens = micro_batches_from_tokens_;
+  const memory::Amounts needed =
+      runtime::Transformer::StepBytes(device::CpuBytes(), *widest, parts, pool_->size());
+  for (const memory::Use use : {memory::Use::kWorking, memory::Use::kExchange}) {
+    memory_.bytes[use] -= planned[use] - needed[use];
+  }
   if (observer.decided && !chosen->words.empty()) observer.decided(chosen->words);
   return {};
 }
@@ -257,7 +272,8 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   runtime::TransformerOptions parts = TransformerOptionsOf(options, formats_, memory_.context);
   parts.num_kv_blocks = memory_.num_kv_blocks;
   parts.parallel.pipeline = plan_.pipeline;
-  parts.parallel.pipeline_from_tokens = pipeline_from_tokens_;
+  parts.parallel.chunks_from_tokens = chunks_from_tokens_;
+  parts.parallel.micro_batches_from_tokens = micro_batches_from_tokens_;
   parts.parallel.host_cpus = host_cpus_;
   parts.parallel.whole_spec = &whole_spec_;
   parts.dense_from_rows = crossovers_.dense_from_rows;

@@ -98,7 +98,8 @@ class LoadedModel {
   MemoryPlan memory_;
   runtime::Formats formats_;
   int max_step_tokens_ = 0;
-  int pipeline_from_tokens_ = 0;
+  int chunks_from_tokens_ = 0;
+  int micro_batches_from_tokens_ = 0;
   Crossovers crossovers_;
 };
 

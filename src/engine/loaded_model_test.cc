@@ -13,6 +13,7 @@
 
 #include "comm/threads/thread_group.h"
 #include "engine/announce_load.h"
+#include "engine/known_costs.h"
 #include "engine/ranks.h"
 #include "hardware/huge_buffer.h"
 #include "hardware/kernel_files.h"
@@ -100,10 +101,20 @@ TEST(LoadedModel, AMappedDirectoryIsReservedToo) {
 TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
   LoadOptions options{.context = 256};
   options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
-  options.plan.auto_pipeline = true;  // measures products and exchanges
+  options.plan.auto_pipeline = true;  // enough is planned for whatever is chosen
+  const StepCostsSource source = [](const CostsRequest& request) -> Result<KnownCosts> {
+    EXPECT_EQ(request.pool.size(), 1);
+    KnownCosts known{.ranks = {.num_ranks = 2, .weights = "bf16"}, .source = "made up"};
+    for (auto& task : known.ranks.tasks) task.emplace().once = 1e-3;
+    // So slow that micro-batches pay.
+    known.ranks.exchange.seconds = {.at = {1, 1e6}, .value = {1e-5, 10}};
+    return known;
+  };
+  options.num_threads = 1;
+  options.step_costs = source;
   comm::RunOnThreads(2, [&](comm::Group& group) {
     if (group.rank() != 0) {
-      const Status followed = FollowRankZero(group);
+      const Status followed = FollowRankZero(group, "", source);
       EXPECT_TRUE(followed) << followed.error().message;
       return;
     }

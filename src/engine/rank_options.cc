@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "base/units.h"
 #include "engine/choose_pipeline.h"
+#include "planner/pipeline_degree.h"
 #include "runtime/expert_mover.h"
 #include "weights/load_weights.h"
 #include "weights/weight_layout.h"
@@ -47,6 +50,21 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                        .group = options.group}};
 }
 
+memory::Amounts StepBytesOf(const device::DeviceBytes& device, const model::ModelSpec& share,
+                            runtime::TransformerOptions parts, const plan::Plan& plan,
+                            int num_threads) {
+  memory::Amounts most = runtime::Transformer::StepBytes(device, share, parts, num_threads);
+  if (!plan.auto_pipeline || plan.pipeline.micro_batches > 1) return most;
+  parts.parallel.pipeline.micro_batches = planner::kMicroBatchesToChoose;
+  parts.parallel.micro_batches_from_tokens = std::numeric_limits<int>::max();
+  const memory::Amounts cut = runtime::Transformer::StepBytes(device, share, parts, num_threads);
+  for (int i = 0; i < memory::kNumUses; ++i) {
+    const auto use = static_cast<memory::Use>(i);
+    most[use] = std::max(most[use], cut[use]);
+  }
+  return most;
+}
+
 Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
                                 const LoadOptions& options, const runtime::Formats& formats,
                                 int num_threads, memory::Ledger& ledger) {
@@ -68,7 +86,7 @@ Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
   runtime::TransformerOptions parts = TransformerOptionsOf(options, formats, context);
   parts.parallel.rank_without_group = rank;
   MemoryNeeds needs{
-      .fixed = runtime::Transformer::StepBytes(device, *widest, parts, num_threads),
+      .fixed = StepBytesOf(device, *widest, std::move(parts), options.plan, num_threads),
       .kv_block_bytes = device.of_kv_block(*local, formats.kv),
       .context = context,
       .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,

@@ -19,6 +19,12 @@ weights::Share ShareOf(const LoadOptions& options);
 runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                                                  const runtime::Formats& formats, int context);
 
+// What steps of a share of a model take; where the pipeline is still to be chosen, enough for
+// whatever is chosen.
+memory::Amounts StepBytesOf(const device::DeviceBytes& device, const model::ModelSpec& share,
+                            runtime::TransformerOptions parts, const plan::Plan& plan,
+                            int num_threads);
+
 // What this rank's share of `spec`, the whole model, needs in `formats` on such a device, held
 // against what `ledger` has. Errors: as PlanMemory; a share that the model cannot be divided into.
 Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,

@@ -8,9 +8,11 @@
 
 namespace convene::engine {
 
-Status FollowRankZero(comm::Group& group, const std::string& directory) {
+Status FollowRankZero(comm::Group& group, const std::string& directory,
+                      const StepCostsSource& step_costs) {
   Status last;
-  while (const std::optional<AnnouncedLoad> load = WaitForLoad(group)) {
+  while (std::optional<AnnouncedLoad> load = WaitForLoad(group)) {
+    load->options.step_costs = step_costs;
     const Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(
         directory.empty() ? load->directory : directory, load->options, /*observer=*/{});
     if (!model) {

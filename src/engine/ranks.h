@@ -6,11 +6,14 @@
 
 #include "base/result.h"
 #include "comm/group.h"
+#include "engine/step_costs_source.h"
 
 namespace convene::engine {
 
 // On all ranks but rank 0: loads and follows until dismissed. An error has been told on rank 0 by
-// then. `directory`: where this rank has the model; empty: where rank 0 has it.
-Status FollowRankZero(comm::Group& group, const std::string& directory = "");
+// then. `directory`: where this rank has the model; empty: where rank 0 has it. `step_costs`: as in
+// LoadOptions, on all ranks or on none.
+Status FollowRankZero(comm::Group& group, const std::string& directory = "",
+                      const StepCostsSource& step_costs = {});
 
 }  // namespace convene::engine

@@ -37,6 +37,7 @@ cost::MachineProfile WithKept(cost::MachineProfile profile, const std::string& p
     if (!is_new) profile.steps.push_back(std::move(costs));
   }
   if (several) profile.machine = std::move(kept->machine);
+  profile.operators.merge(kept->operators);
   return profile;
 }
 

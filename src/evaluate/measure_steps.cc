@@ -18,6 +18,8 @@
 #include "memory/ledger.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
+#include "schedule/activity_graph.h"
+#include "simulate/simulate.h"
 
 namespace convene::evaluate {
 namespace {
@@ -92,9 +94,23 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   const auto shape = [&](size_t index) { return shapes[index % shapes.size()]; };
   std::vector<StepCase> cases = options.cases;
   if (cases.empty()) cases = num_ranks == 1 ? CasesOfOneRank() : CasesOfSeveralRanks(num_ranks);
+  const auto num_cases = static_cast<int>(cases.size());
   std::vector<Trial> trials;
   if (num_ranks == 1) {
     for (const ModelShape& each : shapes) trials.push_back({each, {}, {}, cases});
+    return trials;
+  }
+  // What overlap costs, and how well it is predicted. Few steps tell.
+  std::vector<StepCase> large = {{num_ranks, 64, 0}, {num_ranks, 200, 0}, {num_ranks, 512, 0}};
+  if (!options.cases.empty()) large.assign(cases.begin(), cases.begin() + std::min(2, num_cases));
+  const strategy::Pipeline of_tokens{.chunks = 4};
+  const strategy::Pipeline of_experts{.chunks = 8, .cut = strategy::ChunkCut::kExperts};
+  const strategy::Pipeline halves{.micro_batches = 2};
+  if (options.layout) {
+    for (const ModelShape& each : shapes) trials.push_back({each, *options.layout, {}, cases});
+    for (const auto& each : {of_tokens, of_experts, halves}) {
+      trials.push_back({shape(0), *options.layout, each, large});
+    }
     return trials;
   }
   const strategy::Layout experts{.attention_dp = num_ranks, .expert_ep = num_ranks};
@@ -105,12 +121,11 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   trials.push_back({shape(0), all, {}, cases});
   trials.push_back({shape(1), slices, {}, cases});
   trials.push_back({shape(2), heads, {}, cases});
-  // What overlap costs. Few steps tell.
-  std::vector<StepCase> large = {{num_ranks, 200, 0}, {num_ranks, 512, 0}};
-  if (!options.cases.empty()) large = {options.cases.front()};
-  trials.push_back({shape(0), experts, {.chunks = 4}, large});
+  trials.push_back({shape(0), experts, of_tokens, large});
   trials.push_back({shape(1), experts, {.chunks = 8}, large});
-  trials.push_back({shape(0), experts, {.micro_batches = 2}, large});
+  trials.push_back({shape(0), experts, of_experts, large});
+  trials.push_back({shape(2), experts, halves, large});
+  trials.push_back({shape(0), experts, halves, large});
   return trials;
 }
 
@@ -146,7 +161,8 @@ class Runner {
         kernels_(kernels),
         options_(options),
         formats_(runtime::DefaultFormats(options.weights)),
-        device_(device::MakeCpuDevice(kernels, pool)) {}
+        device_(device::MakeCpuDevice(kernels, pool)),
+        ledger_(options.ledger != nullptr ? *options.ledger : unlimited_) {}
 
   // Before the first trial. Error: no memory.
   Status Prepare(uint64_t last_level_cache_bytes) {
@@ -163,23 +179,22 @@ class Runner {
   }
 
   Status RunTrial(const Trial& trial) {
-    memory::Ledger& ledger = ledger_;
     const auto agree = [&](const auto& mine) {
       return comm::AgreeOnSuccess(group_, mine ? Status() : Status(mine.error()));
     };
     auto model = InventedModel::Create(InventSpec(trial.shape), formats_.weights, trial.layout,
-                                       group_.rank(), ledger);
+                                       group_.rank(), ledger_);
     if (const Status all = agree(model); !all) return all;
     runtime::TransformerOptions options = OptionsOf(trial, (*model)->whole_spec());
     options.parallel.record = true;
     Result<runtime::Transformer> transformer =
-        runtime::Transformer::Create((*model)->weights(), *device_, options, ledger);
+        runtime::Transformer::Create((*model)->weights(), *device_, options, ledger_);
     if (const Status all = agree(transformer); !all) return all;
     // Once more without a record of the tasks, for what a step takes besides them.
     options.parallel.record = false;
     options.num_kv_blocks = group_.size() + 1;
     Result<runtime::Transformer> unrecorded =
-        runtime::Transformer::Create((*model)->weights(), *device_, options, ledger);
+        runtime::Transformer::Create((*model)->weights(), *device_, options, ledger_);
     if (const Status all = agree(unrecorded); !all) return all;
     WriteCache(transformer->kv_cache());
     WriteCache(unrecorded->kv_cache());
@@ -229,7 +244,31 @@ class Runner {
     costs.num_threads = pool_.size();
     costs.weights = kernels::Name(options_.weights);
     costs.step_once = std::max(0.0, Median(overheads_));
+    costs.overlapped_held_out = TryOnOverlapped(steps, costs);
     return costs;
+  }
+
+  // Whole steps with overlap, simulated at these costs: of each the round with the median error.
+  static std::optional<cost::HeldOut> TryOnOverlapped(std::span<const cost::SampledStep> steps,
+                                                      const cost::StepCosts& costs) {
+    std::vector<cost::PredictedSample> samples;
+    for (const cost::SampledStep& step : steps) {
+      if (!step.overlaps) continue;
+      const schedule::ActivityGraph graph = schedule::BuildActivityGraph(*step.schedule);
+      std::vector<cost::PredictedSample> rounds;
+      for (size_t round = 0; round < step.timelines.size(); ++round) {
+        const cost::Prices prices =
+            cost::PriceSchedule(*step.schedule, graph, costs, step.sizes, step.states[round]);
+        rounds.push_back({simulate::Simulate(*step.schedule, graph, prices).seconds(),
+                          step.timelines[round].seconds()});
+      }
+      std::ranges::sort(rounds, {}, [](const cost::PredictedSample& each) {
+        return each.measured / each.predicted;
+      });
+      samples.push_back(rounds[rounds.size() / 2]);
+    }
+    if (samples.empty()) return std::nullopt;
+    return cost::HeldOutOf(samples);
   }
 
  private:
@@ -324,7 +363,8 @@ class Runner {
   const MeasureStepsOptions& options_;
   runtime::Formats formats_;
   std::unique_ptr<device::Device> device_;
-  memory::Ledger ledger_;  // without a limit: what cannot be had is an error of its own
+  memory::Ledger unlimited_;  // what cannot be had is an error of its own
+  memory::Ledger& ledger_;
   memory::Reservation flushed_;
   std::optional<ReferenceKernel> reference_;
   std::vector<CaseRuns> runs_;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@
 #include "evaluate/step_case.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
+#include "memory/ledger.h"
+#include "strategy/layout.h"
 
 namespace convene::evaluate {
 
@@ -30,6 +33,11 @@ struct MeasureStepsOptions {
   // Models and steps in place of those that measurements take, for tests; none: those.
   std::vector<ModelShape> shapes = {};
   std::vector<StepCase> cases = {};
+  // Of several ranks: this way of dividing a model alone, in place of all that differ in their
+  // tasks.
+  std::optional<strategy::Layout> layout = {};
+  // Where memory is reserved; null: it is limited by nothing but the machine.
+  memory::Ledger* ledger = nullptr;
   // Told what is measured next, on rank 0.
   std::function<void(const std::string& what)> progress = {};
 };

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
-#include "cost/calibrate.h"
+#include "cost/task_parts.h"
+#include "evaluate/machine_profile_file.h"
 #include "hardware/profile.h"
+#include "schedule/activity_graph.h"
 #include "simulate/simulate.h"
 
 namespace convene::evaluate {
@@ -80,7 +83,7 @@ const RecordedStep& StepWatch::Typical(const std::vector<RecordedStep>& steps) {
 }
 
 drawing::Trace StepWatch::MakeTrace() const {
-  drawing::Trace trace;
+  drawing::Trace trace{.steps = {}, .weights = weights_, .num_threads = num_threads_};
   for (const auto& [kind, sample] : samples_) {
     // Of decoding the usual step, of prefill and encoding one of the largest.
     const Sample& from = kind == Kind::kDecode ? sample : largest_.at(kind);
@@ -99,9 +102,35 @@ drawing::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) con
                                        [&](const schedule::Size& size) { return sizes.at(size); }),
       .measured = chosen.timeline,
       .sent_bytes = chosen.sent_bytes};
+  for (const schedule::Task& task : chosen.schedule->tasks) {
+    const cost::TaskParts parts =
+        cost::PartsOf(task, [&](const schedule::Size& size) { return sizes.at(size); });
+    traced.parts.push_back({.weight_bytes = parts.weight_bytes,
+                            .groups = parts.groups,
+                            .score_flops = parts.score_flops,
+                            .cache_bytes = parts.cache_bytes});
+  }
   if (kind == Kind::kPrefill || kind == Kind::kDecode) traced.expert_tokens = chosen.expert_tokens;
   Predict(kind, chosen, traced);
   return traced;
+}
+
+// Of the plan itself, with whatever its tasks share and run beside.
+cost::StepCosts StepWatch::FitTo(const std::vector<const RecordedStep*>& steps) {
+  std::vector<cost::RecordedSizes> recorded;
+  for (const RecordedStep* seen : steps) recorded.push_back(SizesOf(*seen));
+  std::vector<cost::SampledStep> sampled;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    sampled.push_back(
+        {.schedule = steps[i]->schedule.get(),
+         .sizes = [&recorded, i](const schedule::Size& size) { return recorded[i].at(size); },
+         .timelines = {steps[i]->timeline},
+         .states = {{}}});
+  }
+  cost::StepCosts costs = cost::FitStepCosts(
+      sampled, {.read_bytes_per_second = 1, .dot_operations_per_second = 1}, /*validates=*/false);
+  costs.exchange.is_of_plan = true;
+  return costs;
 }
 
 // The same tasks with the same sizes, simulated with costs that this step had no part in.
@@ -123,30 +152,28 @@ void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedSt
     });
   }
   const cost::RecordedSizes sizes = SizesOf(chosen);
-  cost::Rates rates;
+  const cost::Sizes values = [&](const schedule::Size& size) { return sizes.at(size); };
+  const schedule::Schedule& schedule = *chosen.schedule;
+  const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+  const auto predict = [&](const cost::StepCosts& costs, std::string words) {
+    traced.predicted =
+        simulate::Simulate(schedule, graph, cost::PriceSchedule(schedule, graph, costs, values));
+    traced.predicted_by = std::move(words);
+  };
   if (others.size() >= kEnoughSteps) {
-    // What tasks shared is in their times already: resources get no rates.
-    std::vector<cost::RecordedSizes> recorded;
-    for (const RecordedStep* seen : others) recorded.push_back(SizesOf(*seen));
-    std::vector<cost::MeasuredStep> steps;
-    for (size_t i = 0; i < others.size(); ++i) {
-      steps.push_back(
-          {.schedule = others[i]->schedule.get(),
-           .timeline = &others[i]->timeline,
-           .sizes = [&recorded, i](const schedule::Size& size) { return recorded[i].at(size); }});
-    }
-    cost::UseFits(cost::Calibrate(steps), rates);
-    traced.predicted_by =
-        fmt::format("linear costs fitted on {} other steps of this run", others.size());
-  } else {
-    const Result<hardware::Profile> profile = hardware::LoadProfile(hardware::ProfilePath());
-    if (!profile) return;
-    rates = cost::RatesFromProfile(*profile, chosen.schedule->num_ranks);
-    traced.predicted_by =
-        fmt::format("peaks of {} (convene measure); exchanges cost nothing", profile->cpu_name);
+    return predict(FitTo(others), fmt::format("costs of tasks fitted on {} other steps of this run",
+                                              others.size()));
   }
-  traced.predicted = simulate::Simulate(*chosen.schedule, rates,
-                                        [&](const schedule::Size& size) { return sizes.at(size); });
+  const Result<cost::MachineProfile> profile = LoadMachineProfile(hardware::ProfilePath());
+  if (!profile) return;
+  const cost::StepCosts* costs = profile->CostsOf(schedule.num_ranks, num_threads_, weights_);
+  if (costs != nullptr && !cost::KindWithoutCost(schedule, *costs)) {
+    return predict(*costs, fmt::format("costs of {} (convene measure)", profile->machine.cpu_name));
+  }
+  const cost::Rates rates = cost::RatesFromProfile(profile->machine, schedule.num_ranks);
+  traced.predicted = simulate::Simulate(schedule, rates, values);
+  traced.predicted_by = fmt::format("peaks of {} (convene measure); exchanges cost nothing",
+                                    profile->machine.cpu_name);
 }
 
 }  // namespace convene::evaluate

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cost/step_costs.h"
 #include "drawing/trace.h"
 #include "runtime/recorded_step.h"
 
@@ -14,6 +16,12 @@ namespace convene::evaluate {
 
 class StepWatch {
  public:
+  // Whose steps they are: the format of the weights, and the threads of a rank.
+  void SetRun(std::string weights, int num_threads) {
+    weights_ = std::move(weights);
+    num_threads_ = num_threads;
+  }
+
   // `keeps_steps` false: only counts what experts got, and the trace is empty.
   void See(const runtime::RecordedStep& step, bool keeps_steps);
 
@@ -34,6 +42,7 @@ class StepWatch {
   };
   enum class Kind { kEncode, kPrefill, kDecode, kToPrefill, kToDecode };
 
+  static cost::StepCosts FitTo(const std::vector<const runtime::RecordedStep*>& steps);
   static const runtime::RecordedStep& Typical(const std::vector<runtime::RecordedStep>& steps);
   static std::string NameOf(Kind kind, const runtime::RecordedStep& step);
   drawing::TracedStep Traced(Kind kind, const runtime::RecordedStep& chosen) const;
@@ -43,6 +52,8 @@ class StepWatch {
   std::map<Kind, Sample> largest_;  // those with the most tokens
   std::vector<std::vector<int64_t>> expert_tokens_;
   double first_start_ = -1;
+  std::string weights_;
+  int num_threads_ = 0;
 };
 
 }  // namespace convene::evaluate

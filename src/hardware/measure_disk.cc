@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -111,24 +112,34 @@ Result<uint64_t> WriteFile(TestFile& file, const std::string& directory, std::sp
   return written_bytes;
 }
 
-// Reads `num_requests` requests from `first_request` on, round the file; returns 0 or an errno.
-int ReadRequests(const TestFile& file, uint64_t file_bytes, uint64_t first_request,
-                 uint64_t num_requests, std::span<std::byte> buffers) {
-  const uint64_t requests_in_file = file_bytes / kRequestBytes;
+struct Requests {
+  uint64_t bytes = kRequestBytes;  // of each
+  uint64_t first = 0;
+  uint64_t count = kRequestsPerPass;
+  // Above 1: each is so many places behind the one before it.
+  uint64_t stride = 1;
+  int depth = kRequestsInFlight;
+};
+
+// Reads requests round the file; returns 0 or an errno.
+int ReadRequests(const TestFile& file, uint64_t file_bytes, const Requests& requests,
+                 std::span<std::byte> buffers) {
+  const uint64_t requests_in_file = file_bytes / requests.bytes;
   std::atomic<uint64_t> next{0};
   std::atomic<int> failure{0};
   const auto read = [&](int reader) {
-    std::byte* buffer = buffers.data() + static_cast<uint64_t>(reader) * kRequestBytes;
-    for (uint64_t i; failure == 0 && (i = next++) < num_requests;) {
-      const uint64_t offset = (first_request + i) % requests_in_file * kRequestBytes;
-      const ssize_t count = pread(file.fd(), buffer, kRequestBytes, static_cast<off_t>(offset));
-      if (count != static_cast<ssize_t>(kRequestBytes)) failure = count < 0 ? errno : EIO;
+    std::byte* buffer = buffers.data() + static_cast<uint64_t>(reader) * requests.bytes;
+    for (uint64_t i; failure == 0 && (i = next++) < requests.count;) {
+      const uint64_t place = (requests.first + i) * requests.stride % requests_in_file;
+      const ssize_t count =
+          pread(file.fd(), buffer, requests.bytes, static_cast<off_t>(place * requests.bytes));
+      if (count != static_cast<ssize_t>(requests.bytes)) failure = count < 0 ? errno : EIO;
     }
   };
   {
     std::vector<std::jthread> readers;
     try {
-      for (int reader = 1; reader < kRequestsInFlight; ++reader) readers.emplace_back(read, reader);
+      for (int reader = 1; reader < requests.depth; ++reader) readers.emplace_back(read, reader);
     } catch (const std::system_error&) {
       // The system grants no more threads: fewer requests in flight then.
     }
@@ -137,13 +148,17 @@ int ReadRequests(const TestFile& file, uint64_t file_bytes, uint64_t first_reque
   return failure;
 }
 
-}  // namespace
+// A file for a measurement, and buffers to read it into.
+struct Prepared {
+  TestFile file;
+  HugeBuffer buffers;
+  uint64_t file_bytes = 0;
+};
 
-Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file_bytes,
-                                 double budget_s) {
+Result<Prepared> Prepare(const std::string& directory, uint64_t max_file_bytes,
+                         uint64_t buffer_bytes, double budget_s) {
   Result<TestFile> file = TestFile::Create(directory);
   if (!file) return file.error();
-
   struct statvfs space {};
   if (fstatvfs(file->fd(), &space) != 0) {
     return SystemError("cannot tell the free space of " + directory, errno);
@@ -157,26 +172,77 @@ Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file
                     "name another directory",
                     directory, FormatBytes(free_bytes), FormatBytes(2 * kMinFileBytes)));
   }
-
-  const Result<HugeBuffer> buffers =
-      HugeBuffer::Allocate(kRequestsInFlight * kRequestBytes, "measuring the disk");
+  Result<HugeBuffer> buffers = HugeBuffer::Allocate(buffer_bytes, "measuring the disk");
   if (!buffers) return buffers.error();
   const Result<uint64_t> file_bytes =
       WriteFile(*file, directory, buffers->bytes().first(kRequestBytes), size_bytes, budget_s);
   if (!file_bytes) return file_bytes.error();
+  return Prepared{*std::move(file), *std::move(buffers), *file_bytes};
+}
 
+void DropCached(const TestFile& file) {
+  if (!file.direct()) posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
+}
+
+}  // namespace
+
+Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file_bytes,
+                                 double budget_s) {
+  const Result<Prepared> prepared =
+      Prepare(directory, max_file_bytes, kRequestsInFlight * kRequestBytes, budget_s);
+  if (!prepared) return prepared.error();
   int failure = 0;
-  uint64_t first_request = 0;
+  uint64_t first = 0;
   const auto pass = [&]() -> double {
-    if (!file->direct()) posix_fadvise(file->fd(), 0, 0, POSIX_FADV_DONTNEED);
-    failure = ReadRequests(*file, *file_bytes, first_request, kRequestsPerPass, buffers->bytes());
+    DropCached(prepared->file);
+    failure = ReadRequests(prepared->file, prepared->file_bytes, {.first = first},
+                           prepared->buffers.bytes());
     if (failure != 0) return 0;
-    first_request += kRequestsPerPass;
+    first += kRequestsPerPass;
     return static_cast<double>(kRequestsPerPass * kRequestBytes);
   };
   const Rate rate = MeasureRate(budget_s, pass);
   if (failure != 0) return SystemError("cannot read the test file back from " + directory, failure);
-  return DiskRate{.read = rate, .direct = file->direct(), .file_bytes = *file_bytes};
+  return DiskRate{
+      .read = rate, .direct = prepared->file.direct(), .file_bytes = prepared->file_bytes};
+}
+
+Result<DiskRequests> MeasureDiskRequests(const std::string& directory, double budget_s) {
+  constexpr uint64_t kMostFileBytes = uint64_t{256} << 20;
+  constexpr uint64_t kSizes[] = {uint64_t{1} << 12, uint64_t{1} << 14, uint64_t{1} << 16,
+                                 uint64_t{1} << 18, uint64_t{1} << 20, uint64_t{1} << 22};
+  constexpr int kDepths[] = {1, 2, 4, 8, 16};
+  constexpr uint64_t kMostPassBytes = uint64_t{32} << 20;
+  constexpr uint64_t kMostPassRequests = 64;
+  constexpr uint64_t kStride = 7919;  // a prime, so that all places are met in no order
+  const Result<Prepared> prepared =
+      Prepare(directory, kMostFileBytes, std::end(kDepths)[-1] * std::end(kSizes)[-1], budget_s);
+  if (!prepared) return prepared.error();
+  DiskRequests found{.points = {}, .direct = prepared->file.direct()};
+  uint64_t first = 0;
+  for (const uint64_t bytes : kSizes) {
+    for (const int depth : kDepths) {
+      const uint64_t count = std::clamp(kMostPassBytes / bytes, uint64_t{1} * depth,
+                                        std::max(kMostPassRequests, uint64_t{2} * depth));
+      int failure = 0;
+      const auto pass = [&]() -> double {
+        DropCached(prepared->file);
+        failure = ReadRequests(
+            prepared->file, prepared->file_bytes,
+            {.bytes = bytes, .first = first, .count = count, .stride = kStride, .depth = depth},
+            prepared->buffers.bytes());
+        first += count;
+        return failure != 0 ? 0 : static_cast<double>(count);
+      };
+      const double budget = budget_s / (std::size(kSizes) * std::size(kDepths));
+      const Rate rate = MeasureRate(budget, pass);
+      if (failure != 0) {
+        return SystemError("cannot read the test file back from " + directory, failure);
+      }
+      found.points.push_back({.request_bytes = bytes, .depth = depth, .seconds = 1 / rate.median});
+    }
+  }
+  return found;
 }
 
 }  // namespace convene::hardware

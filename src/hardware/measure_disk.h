@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "hardware/measure_rate.h"
@@ -23,5 +24,21 @@ struct DiskRate {
 // needed), the directory cannot be written, a read fails.
 Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file_bytes,
                                  double budget_s);
+
+// Reads of so many bytes at places all over a file, so many of them in flight.
+struct DiskPoint {
+  uint64_t request_bytes = 0;
+  int depth = 1;
+  double seconds = 0;  // of all of them together, by request
+};
+
+struct DiskRequests {
+  std::vector<DiskPoint> points;  // sizes from 4 KiB to 4 MiB, depths from 1 to 16
+  bool direct = false;            // as DiskRate's
+};
+
+// Like MeasureDiskRead, with a file of up to 256 MiB; reading takes about `budget_s`. Errors: as
+// there.
+Result<DiskRequests> MeasureDiskRequests(const std::string& directory, double budget_s);
 
 }  // namespace convene::hardware

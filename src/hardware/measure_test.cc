@@ -95,6 +95,15 @@ TEST_F(MeasureDisk, ReadsWhatItWroteAndLeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
 }
 
+TEST_F(MeasureDisk, RequestsOfAllSizesAreReadAtAllDepths) {
+  const auto found = MeasureDiskRequests(directory_, 0.01);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->points.size(), 30u);
+  for (const DiskPoint& point : found->points) EXPECT_GT(point.seconds, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+  EXPECT_FALSE(MeasureDiskRequests("/nonexistent/place", 0.01));
+}
+
 TEST_F(MeasureDisk, DirectoryThatCannotBeWrittenIsAnErrorThatNamesIt) {
   for (const char* directory : {"/nonexistent/place", "/proc"}) {
     const auto rate = MeasureDiskRead(directory, 20 << 20, 0.01);

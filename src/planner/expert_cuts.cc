@@ -49,7 +49,8 @@ Curves CurvesOf(const PipelineQuestion& question, const model::MoeSpec& moe) {
       .shares = {question.shares.empty() ? cost::UniformShares(moe.num_experts, moe.top_k)
                                          : question.shares},
       .experts = {},
-      .rows = std::vector<double>(num_ranks, question.tokens_per_rank)};
+      .rows = std::vector<double>(
+          num_ranks, double{1} * question.tokens_per_group / question.roles.attention_parts())};
   for (int rank = 0; rank < roles.num_ranks(); ++rank) {
     const strategy::Part experts = roles.ExpertsOf(rank, moe.num_experts);
     const Pipeline each{.chunks = std::max(1, experts.size)};
@@ -111,7 +112,7 @@ const model::MoeSpec& MoeOf(const model::ModelSpec& spec) {
 PricedPipeline FitCuts(const PipelineQuestion& question, Pipeline pipeline) {
   constexpr int kSteps = 4;
   pipeline.cuts.clear();
-  PricedPipeline best{pipeline, PredictLayerSeconds(question, pipeline, question.tokens_per_rank)};
+  PricedPipeline best = PricePipeline(question, pipeline, question.tokens_per_group);
   const model::MoeSpec& moe = MoeOf(question.spec);
   const int num_experts = question.roles.expert_split().MostExperts(moe.num_experts);
   const int fewest = question.roles.expert_split().FewestExperts(moe.num_experts);
@@ -131,27 +132,11 @@ PricedPipeline FitCuts(const PipelineQuestion& question, Pipeline pipeline) {
       pipeline.cuts = Rounded(pipeline, EqualParts(mixture, pipeline.chunks), num_experts);
       if (std::ranges::find(tried, pipeline.cuts) != tried.end()) continue;
       tried.push_back(pipeline.cuts);
-      const double seconds = PredictLayerSeconds(question, pipeline, question.tokens_per_rank);
-      if (seconds < best.seconds) best = {pipeline, seconds};
+      const PricedPipeline priced = PricePipeline(question, pipeline, question.tokens_per_group);
+      if (priced.seconds() < best.seconds()) best = priced;
     }
   }
   return best;
-}
-
-void FitCandidates(const PipelineQuestion& question, PipelineChoice& choice) {
-  // What cuts gain at most: more than that nobody has seen them gain.
-  constexpr double kWithin = 1.25;
-  const double limit = choice.seconds * kWithin;
-  for (PricedPipeline& candidate : choice.candidates) {
-    const bool by_experts =
-        candidate.pipeline.chunks > 1 && candidate.pipeline.cut == ChunkCut::kExperts;
-    if (!by_experts || candidate.seconds > limit) continue;
-    candidate = FitCuts(question, candidate.pipeline);
-    if (candidate.seconds < choice.seconds && choice.pipeline.chunks > 1) {
-      choice.pipeline = candidate.pipeline;
-      choice.seconds = candidate.seconds;
-    }
-  }
 }
 
 }  // namespace convene::planner

@@ -13,7 +13,4 @@ namespace convene::planner {
 // into equal parts a mixture of three: expected FLOPs, rows dispatched and rows returned.
 PricedPipeline FitCuts(const PipelineQuestion& question, strategy::Pipeline pipeline);
 
-// Fits the candidates that are cut by experts and not much slower than the best, and chooses anew.
-void FitCandidates(const PipelineQuestion& question, PipelineChoice& choice);
-
 }  // namespace convene::planner

@@ -5,82 +5,78 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <tuple>
 #include <utility>
 
-#include "cost/expected_sizes.h"
 #include "cost/linear_fit.h"
 #include "cost/prices.h"
+#include "planner/expert_cuts.h"
+#include "planner/predict_step.h"
 #include "schedule/activity_graph.h"
-#include "simulate/simulate.h"
-#include "strategy/expert_cuts.h"
 
 namespace convene::planner {
 namespace {
 
-using schedule::SizeKind;
 using schedule::TaskKind;
 using strategy::ChunkCut;
 using strategy::Pipeline;
 
-constexpr double kLeastGain = 1.1;
 // Between powers of two what lies halfway.
 constexpr std::array kChunks = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+// What cuts gain at most: more than that nobody has seen them gain.
+constexpr double kMostOfCuts = 1.25;
+// Tokens of a prompt, at most, in the step that is imagined.
+constexpr int kPromptTokens = 512;
 
-// One layer with experts stands for all of them: layers do not overlap.
-model::ModelSpec OneLayer(const model::ModelSpec& spec) {
-  model::ModelSpec one = spec;
-  one.encoder_layers.clear();
-  one.vocab_size = 0;
+const model::LayerSpec* LayerWithExperts(const model::ModelSpec& spec) {
   const auto is_moe = [](const model::LayerSpec& layer) { return layer.moe.has_value(); };
   const auto layer = std::find_if(spec.layers.begin(), spec.layers.end(), is_moe);
-  one.layers.clear();
-  if (layer != spec.layers.end()) one.layers.push_back(*layer);
-  return one;
+  return layer == spec.layers.end() ? nullptr : &*layer;
 }
 
-cost::ExpectedSizes SizesOf(const model::MoeSpec& moe, const strategy::Roles& roles,
-                            const cost::ExpertShares& recorded, const Pipeline& pipeline,
-                            double tokens) {
-  const bool by_experts = pipeline.chunks > 1 && pipeline.cut == ChunkCut::kExperts;
-  cost::ExpectedRouting routing{
-      .top_k = moe.top_k,
-      .shares = {recorded.empty() ? cost::UniformShares(moe.num_experts, moe.top_k) : recorded},
-      .experts = {},
-      .token_chunks = by_experts ? 1 : pipeline.chunks,
-      .micro_batches = pipeline.micro_batches,
-      .rows = std::vector<double>(static_cast<size_t>(roles.num_ranks()), tokens)};
-  for (int rank = 0; rank < roles.num_ranks(); ++rank) {
-    const strategy::Part experts = roles.ExpertsOf(rank, moe.num_experts);
-    routing.experts.push_back(cost::CutIntoChunks(
-        experts.first, strategy::ExpertEnds(by_experts ? pipeline : Pipeline{}, experts.size)));
-    routing.tokens.push_back(tokens * roles.attention_parts());
+// So many layers with experts, and nothing else of the model.
+model::ModelSpec LayersOf(const model::ModelSpec& spec, int count) {
+  model::ModelSpec some = spec;
+  some.encoder_layers.clear();
+  some.vocab_size = 0;
+  some.layers.assign(static_cast<size_t>(count), *LayerWithExperts(spec));
+  return some;
+}
+
+PricedPipeline Difference(PricedPipeline from, const PricedPipeline& what) {
+  from.layer.seconds -= what.layer.seconds;
+  for (size_t kind = 0; kind < from.layer.by_kind.size(); ++kind) {
+    from.layer.by_kind[kind] -= what.layer.by_kind[kind];
   }
-  return cost::ExpectedSizes(std::move(routing));
+  return from;
 }
 
 // Prices pipelines for one question.
 class Pricer {
  public:
   explicit Pricer(const PipelineQuestion& question)
-      : question_(question), spec_(OneLayer(question.spec)) {}
+      : question_(question), one_(LayersOf(question.spec, 1)), two_(LayersOf(question.spec, 2)) {}
 
-  const model::MoeSpec& moe() const { return *spec_.layers.front().moe; }
-
-  double Seconds(const Pipeline& pipeline, double tokens) const {
-    const cost::ExpectedSizes sizes =
-        SizesOf(moe(), question_.roles, question_.shares, pipeline, tokens);
-    return simulate::Simulate(Step(pipeline), RatesOf(pipeline), AsSizes(sizes)).seconds();
+  Result<PricedPipeline> Layer(const Pipeline& pipeline, int tokens) {
+    // Micro-batches overlap the end of a layer with the beginning of the next.
+    if (pipeline.micro_batches > 1) return Second(pipeline, tokens);
+    const Result<PricedPipeline> ends = Ends(tokens);
+    if (!ends) return ends.error();
+    const Result<PricedPipeline> layer = Step(one_, pipeline, tokens);
+    return layer ? Difference(*layer, *ends) : layer;
   }
 
   // What the experts of a layer take, one task after the other: computing, of the rank that takes
-  // longest, and exchanging.
+  // longest, and exchanging. Precondition: costs of all kinds of tasks.
   std::pair<double, double> Alone(const Pipeline& pipeline) const {
-    const cost::ExpectedSizes sizes =
-        SizesOf(moe(), question_.roles, question_.shares, pipeline, question_.tokens_per_rank);
-    const schedule::Schedule step = Step(pipeline);
+    const StepQuestion question = QuestionOf(one_, pipeline, question_.tokens_per_group);
+    const schedule::Schedule step = strategy::BuildStep(one_, question.options);
     const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step);
-    const cost::Prices prices = PriceSchedule(step, graph, RatesOf(pipeline), AsSizes(sizes));
+    const cost::ExpectedSizes sizes = ExpectSizes(question);
+    const cost::Prices prices =
+        PriceSchedule(step, graph, question_.costs,
+                      [&sizes](const schedule::Size& size) { return sizes.at(size); });
     std::vector<double> computation(static_cast<size_t>(question_.roles.num_ranks()));
     double communication = 0;
     for (int activity = 0; activity < graph.num_activities(); ++activity) {
@@ -97,62 +93,66 @@ class Pricer {
   }
 
  private:
-  static cost::Sizes AsSizes(const cost::ExpectedSizes& sizes) {
-    return [&sizes](const schedule::Size& size) { return sizes.at(size); };
+  StepQuestion QuestionOf(const model::ModelSpec& spec, const Pipeline& pipeline,
+                          int tokens) const {
+    StepQuestion question{.spec = spec,
+                          .options = {.roles = question_.roles,
+                                      .pipeline = pipeline,
+                                      .bytes = question_.bytes,
+                                      .prunes_last_layer = false}};
+    if (!question_.shares.empty()) question.shares = {question_.shares};
+    std::vector<strategy::SequenceRows> sequences;
+    for (int left = tokens; left > 0; left -= kPromptTokens) {
+      const int length = std::min(left, kPromptTokens);
+      sequences.push_back({.num_tokens = length, .prompt_length = length});
+    }
+    question.groups.assign(static_cast<size_t>(question_.roles.num_groups()), sequences);
+    return question;
   }
 
-  schedule::Schedule Step(const Pipeline& pipeline) const {
-    schedule::Schedule step = strategy::BuildStep(spec_, {.roles = question_.roles,
-                                                          .pipeline = pipeline,
-                                                          .bytes = question_.bytes,
-                                                          .prunes_last_layer = false});
-    for (schedule::Task& task : step.tasks) {
-      if (task.kind != TaskKind::kExperts) continue;
-      const schedule::Term rows = task.work.flops.front();
-      schedule::Size experts = rows.size;
-      experts.kind = SizeKind::kExperts;
-      task.work.flops.push_back(
-          {rows.factor * question_.rates.of(task.lane.rank).rows_per_expert, experts});
-    }
-    return step;
+  Result<PricedPipeline> Step(const model::ModelSpec& spec, const Pipeline& pipeline,
+                              int tokens) const {
+    const Result<PredictedStep> step =
+        PredictStep(QuestionOf(spec, pipeline, tokens), MeasuredPricer(question_.costs));
+    if (!step) return step.error();
+    return PricedPipeline{pipeline, OutlineOf(*step)};
   }
 
-  cost::Rates RatesOf(const Pipeline& pipeline) const {
-    const StepRates& from = question_.rates;
-    cost::Rates rates{
-        .ranks = {},
-        .link = cost::LinkKind::kPerRank,
-        .link_bytes_per_second = from.link_bytes_per_second,
-        .link_latency = pipeline.chunks > 1 ? from.link_latency_beside : from.link_latency,
-        .link_core_seconds_per_byte = from.link_core_seconds_per_byte};
-    for (const RankStepRates& rank : from.ranks) {
-      rates.ranks.push_back({.cores = rank.cores,
-                             .flops = cost::LinearRate(rank.flops_per_second, rank.cores),
-                             .memory = cost::LinearRate(rank.weight_bytes_per_second, rank.cores)});
-    }
-    rates.fixed_seconds[static_cast<size_t>(TaskKind::kExperts)] = from.task_seconds;
-    return rates;
+  Result<PricedPipeline> Second(const Pipeline& pipeline, int tokens) const {
+    const Result<PricedPipeline> both = Step(two_, pipeline, tokens);
+    if (!both) return both;
+    const Result<PricedPipeline> first = Step(one_, pipeline, tokens);
+    return first ? Difference(*both, *first) : first;
+  }
+
+  // What a step takes besides layers. Chunks do not change it.
+  Result<PricedPipeline> Ends(int tokens) {
+    if (const auto found = ends_.find(tokens); found != ends_.end()) return found->second;
+    const Result<PricedPipeline> step = Step(one_, {}, tokens);
+    if (!step) return step;
+    const Result<PricedPipeline> layer = Second({}, tokens);
+    if (!layer) return layer;
+    return ends_[tokens] = Difference(*step, *layer);
   }
 
   const PipelineQuestion& question_;
-  model::ModelSpec spec_;
+  model::ModelSpec one_;
+  model::ModelSpec two_;
+  std::map<int, PricedPipeline> ends_;
 };
 
-bool HasExperts(const PipelineQuestion& question) {
-  return question.roles.num_ranks() > 1 && !OneLayer(question.spec).layers.empty();
-}
-
-int ExpertsPerRank(const model::ModelSpec& spec, const strategy::Roles& roles) {
-  const int num_experts = OneLayer(spec).layers.front().moe->num_experts;
-  return std::max(1, roles.expert_split().FewestExperts(num_experts));
+int ExpertsPerRank(const PipelineQuestion& question) {
+  const int num_experts = LayerWithExperts(question.spec)->moe->num_experts;
+  return std::max(1, question.roles.expert_split().FewestExperts(num_experts));
 }
 
 ClosedForm FitClosedForm(const Pricer& pricer, const PipelineQuestion& question, ChunkCut cut) {
   ClosedForm form;
-  std::tie(form.computation, form.communication) = pricer.Alone({});
+  std::tie(form.computation, form.communication) =
+      pricer.Alone({.micro_batches = question.micro_batches});
   const double plain = form.computation + form.communication;
   std::vector<cost::Point> points;
-  for (const Pipeline& pipeline : PipelineCandidates(question.spec, question.roles)) {
+  for (const Pipeline& pipeline : PipelineCandidates(question)) {
     if (pipeline.chunks == 1 || pipeline.cut != cut) continue;
     const auto [computation, communication] = pricer.Alone(pipeline);
     const double extra = std::max(0.0, computation + communication - plain);
@@ -162,25 +162,54 @@ ClosedForm FitClosedForm(const Pricer& pricer, const PipelineQuestion& question,
   const cost::LinearFit fit = cost::FitLinear(points);
   form.once = fit.alpha;
   form.per_chunk = fit.beta;
-  const double most = ExpertsPerRank(question.spec, question.roles);
+  const double most = ExpertsPerRank(question);
   const double hidden = std::min(form.communication, form.computation);
   const double best = form.per_chunk > 0 ? std::sqrt(hidden / form.per_chunk) : most;
   form.chunks = static_cast<int>(std::lround(std::clamp(best, 1.0, most)));
   return form;
 }
 
+// What is simpler compares less.
+auto Complexity(const Pipeline& pipeline) {
+  return std::tuple(pipeline.micro_batches, !pipeline.cuts.empty(), pipeline.chunks);
+}
+
+bool IsFaster(const PricedPipeline& a, const PricedPipeline& b) {
+  return a.seconds() < b.seconds();
+}
+
+// Beside each candidate that comes near the fastest one the same chunks with better ends.
+void AddCuts(const PipelineQuestion& question, std::vector<PricedPipeline>& candidates) {
+  const double limit = std::ranges::min_element(candidates, IsFaster)->seconds() * kMostOfCuts;
+  std::vector<PricedPipeline> all;
+  for (const PricedPipeline& candidate : candidates) {
+    all.push_back(candidate);
+    const bool is_cut = candidate.pipeline.chunks > 1 &&
+                        candidate.pipeline.cut == ChunkCut::kExperts &&
+                        candidate.seconds() <= limit;
+    if (!is_cut) continue;
+    PricedPipeline fitted = FitCuts(question, candidate.pipeline);
+    if (!fitted.pipeline.cuts.empty()) all.push_back(std::move(fitted));
+  }
+  candidates = std::move(all);
+}
+
 }  // namespace
 
-std::vector<Pipeline> PipelineCandidates(const model::ModelSpec& spec,
-                                         const strategy::Roles& roles) {
-  std::vector<Pipeline> candidates = {{}};
-  if (roles.num_ranks() == 1 || OneLayer(spec).layers.empty()) return candidates;
-  const int num_experts = ExpertsPerRank(spec, roles);
+std::vector<Pipeline> PipelineCandidates(const PipelineQuestion& question) {
+  std::vector<Pipeline> candidates = {{.micro_batches = question.micro_batches}};
+  if (question.roles.num_ranks() == 1 || LayerWithExperts(question.spec) == nullptr) {
+    return candidates;
+  }
+  const int num_experts = ExpertsPerRank(question);
   for (const ChunkCut cut : {ChunkCut::kTokens, ChunkCut::kExperts}) {
     for (const int chunks : kChunks) {
       if (cut == ChunkCut::kExperts && chunks > num_experts) break;
-      candidates.push_back({.chunks = chunks, .cut = cut});
+      candidates.push_back({.chunks = chunks, .cut = cut, .micro_batches = question.micro_batches});
     }
+  }
+  if (question.micro_batches == 1 && question.tokens_per_group >= kMicroBatchesToChoose) {
+    candidates.push_back({.micro_batches = kMicroBatchesToChoose});
   }
   return candidates;
 }
@@ -190,51 +219,80 @@ double ClosedForm::Gain(double num_chunks) const {
          (per_chunk * num_chunks + once);
 }
 
-PipelineChoice ChoosePipeline(const PipelineQuestion& question) {
+bool SurelyBeats(const PricedPipeline& first, const PricedPipeline& second,
+                 const cost::StepCosts& costs) {
+  return cost::IntervalOfDifference(second.layer, first.layer, costs).low > 0;
+}
+
+Result<PipelineChoice> ChoosePipeline(const PipelineQuestion& question) {
   PipelineChoice choice;
-  if (!HasExperts(question)) return choice;
-  const Pricer pricer(question);
-  for (const Pipeline& pipeline : PipelineCandidates(question.spec, question.roles)) {
-    const double seconds = pricer.Seconds(pipeline, question.tokens_per_rank);
-    choice.candidates.push_back({pipeline, seconds});
+  const bool has_choice =
+      question.roles.num_ranks() > 1 && LayerWithExperts(question.spec) != nullptr;
+  if (!has_choice) return choice;
+  Pricer pricer(question);
+  for (const Pipeline& pipeline : PipelineCandidates(question)) {
+    const Result<PricedPipeline> priced = pricer.Layer(pipeline, question.tokens_per_group);
+    if (!priced) return priced.error();
+    choice.candidates.push_back(*priced);
   }
-  choice.plain_seconds = choice.candidates.front().seconds;
-  const auto best = std::ranges::min_element(
-      choice.candidates, [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
-  const bool gains = best->seconds * kLeastGain <= choice.plain_seconds;
-  const PricedPipeline& chosen = gains ? *best : choice.candidates.front();
-  choice.pipeline = chosen.pipeline;
-  choice.seconds = chosen.seconds;
-  choice.closed_form = FitClosedForm(pricer, question, best->pipeline.cut);
+  AddCuts(question, choice.candidates);
+  choice.plain = choice.candidates.front();
+  choice.fastest = *std::ranges::min_element(choice.candidates, IsFaster);
+  choice.chosen = choice.fastest;
+  for (const PricedPipeline& other : choice.candidates) {
+    const bool is_simpler = Complexity(other.pipeline) < Complexity(choice.chosen.pipeline);
+    if (is_simpler && !SurelyBeats(choice.fastest, other, question.costs)) choice.chosen = other;
+  }
+  choice.gain =
+      cost::IntervalOfDifference(choice.plain.layer, choice.fastest.layer, question.costs);
+  choice.closed_form = FitClosedForm(pricer, question, choice.fastest.pipeline.cut);
   return choice;
 }
 
-double PredictLayerSeconds(const PipelineQuestion& question, const Pipeline& pipeline,
-                           double tokens_per_rank) {
-  return Pricer(question).Seconds(pipeline, tokens_per_rank);
+PricedPipeline PricePipeline(const PipelineQuestion& question, const Pipeline& pipeline,
+                             int tokens_per_group) {
+  return *Pricer(question).Layer(pipeline, tokens_per_group);
 }
 
 int FasterFromTokens(const PipelineQuestion& question, const Pipeline& pipeline) {
-  const Pricer pricer(question);
-  int from = static_cast<int>(question.tokens_per_rank) + 1;
-  for (int tokens = from - 1; tokens >= 1; tokens /= 2) {
-    if (pricer.Seconds(pipeline, tokens) * kLeastGain > pricer.Seconds({}, tokens)) break;
+  Pricer pricer(question);
+  const Pipeline plain{.micro_batches = question.micro_batches};
+  int from = question.tokens_per_group + 1;
+  for (int tokens = from - 1; tokens >= pipeline.micro_batches; tokens /= 2) {
+    if (!SurelyBeats(*pricer.Layer(pipeline, tokens), *pricer.Layer(plain, tokens),
+                     question.costs)) {
+      break;
+    }
     from = tokens;
   }
   return from;
 }
 
+std::string Words(const Pipeline& pipeline) {
+  if (pipeline.chunks == 1 && pipeline.micro_batches == 1) return "none";
+  if (pipeline.chunks == 1) return fmt::format("{} micro-batches", pipeline.micro_batches);
+  return fmt::format("{} chunks of {}{}", pipeline.chunks,
+                     pipeline.cut == ChunkCut::kTokens ? "tokens" : "experts",
+                     pipeline.cuts.empty() ? "" : " of unlike size");
+}
+
 std::string Describe(const PipelineChoice& choice, int from_tokens) {
   const ClosedForm& form = choice.closed_form;
-  if (choice.pipeline.chunks == 1) {
-    return fmt::format("pipeline: none, since no number of chunks gains 10 %; closed form {}",
-                       form.chunks);
+  if (choice.chosen.pipeline == choice.plain.pipeline) {
+    if (choice.fastest.pipeline == choice.plain.pipeline) {
+      return fmt::format("pipeline: none, which is predicted to be fastest; closed form {}",
+                         form.chunks);
+    }
+    return fmt::format(
+        "pipeline: none, since no other is surely faster; {} would be {:.2f} x plain, and gain "
+        "{:.2f} to {:.2f} ms of {:.2f} ms a layer; closed form {}",
+        Words(choice.fastest.pipeline), choice.Speedup(choice.fastest), 1e3 * choice.gain.low,
+        1e3 * choice.gain.high, 1e3 * choice.plain.seconds(), form.chunks);
   }
   return fmt::format(
-      "pipeline: {} chunks of {} from {} tokens per step (predicted {:.2f} x plain; closed form "
+      "pipeline: {} from {} tokens per step (predicted {:.2f} x plain; closed form "
       "{})",
-      choice.pipeline.chunks, choice.pipeline.cut == ChunkCut::kTokens ? "tokens" : "experts",
-      from_tokens, choice.speedup(), form.chunks);
+      Words(choice.chosen.pipeline), from_tokens, choice.Speedup(choice.chosen), form.chunks);
 }
 
 }  // namespace convene::planner

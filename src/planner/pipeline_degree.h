@@ -1,59 +1,45 @@
-// How many chunks an expert pipeline should have, and of what (tokens or experts): what the
-// simulator says of each candidate on rates that were measured, beside the closed form of EPS-MoE
-// (section 3.3). Pure; measuring is runtime/measure_ranks.h.
+// How an expert pipeline should divide a step: into how many chunks, of what (tokens or experts),
+// or into two micro-batches, or not at all. Each candidate is priced with costs that were measured
+// on other models (cost/step_costs.h) and simulated; beside it is the closed form of EPS-MoE
+// (section 3.3). Pure; who measures is evaluate/.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "cost/expected_sizes.h"
-#include "cost/rates.h"
+#include "cost/step_costs.h"
+#include "cost/step_interval.h"
 #include "model/model_spec.h"
 #include "strategy/step.h"
 
 namespace convene::planner {
 
-// The rates that decide how many chunks are best: what a rank has to itself,
-struct RankStepRates {
-  int cores = 1;
-  double flops_per_second = 0;         // of its products with many rows
-  double weight_bytes_per_second = 0;  // at which products with few rows read their weights
-  // Each expert of a chunk takes some time besides that of its rows: as long as so many rows more.
-  double rows_per_expert = 0;
-
-  bool operator==(const RankStepRates&) const = default;
-};
-
-// and what all ranks share; an exchange is as fast as the slowest of them.
-struct StepRates {
-  std::vector<RankStepRates> ranks = {RankStepRates{}};  // by rank; only one: all are like it
-  double link_bytes_per_second = 0;       // that a rank sends while all do, and receives as much
-  double link_latency = 0;                // seconds of an exchange that is waited for
-  double link_latency_beside = 0;         // of one while the rank computes
-  double link_core_seconds_per_byte = 0;  // that sending and receiving take from computing
-  double task_seconds = 0;                // of an experts task with nothing to do
-
-  const RankStepRates& of(int rank) const { return ranks[ranks.size() == 1 ? 0 : rank]; }
-};
+// A step may be cut into so many where nobody has said into how many.
+inline constexpr int kMicroBatchesToChoose = 2;
 
 struct PipelineQuestion {
-  const model::ModelSpec& spec;
+  const model::ModelSpec& spec;  // with experts
   strategy::Roles roles = {};
   strategy::ElementBytes bytes = {};
-  StepRates rates = {};
-  double tokens_per_rank = 0;  // of the step that counts
+  const cost::StepCosts& costs;
+  int tokens_per_group = 0;  // of the step that counts: new tokens of each group of ranks
   // How often tokens visit the experts, as it was recorded; empty: all alike.
   cost::ExpertShares shares = {};
+  // Into which the step is cut whatever is chosen; 1: it may be cut into two.
+  int micro_batches = 1;
 };
 
 // All pipelines that are compared: no chunks; then powers of two and numbers between them, up to
-// the number of experts of the rank with the fewest, each cut by tokens and by experts.
-std::vector<strategy::Pipeline> PipelineCandidates(const model::ModelSpec& spec,
-                                                   const strategy::Roles& roles);
+// the number of experts of the rank with the fewest, each cut by tokens and by experts; then two
+// micro-batches.
+std::vector<strategy::Pipeline> PipelineCandidates(const PipelineQuestion& question);
 
 struct PricedPipeline {
   strategy::Pipeline pipeline = {};
-  double seconds = 0;  // of a layer with experts
+  cost::Outline layer = {};  // with experts
+
+  double seconds() const { return layer.seconds; }
 };
 
 // The seconds that N chunks save: gain(N) = min(communication, computation) (N - 1) / N -
@@ -69,26 +55,39 @@ struct ClosedForm {
 };
 
 struct PipelineChoice {
-  strategy::Pipeline pipeline = {};        // chunks 1: plain
-  double seconds = 0;                      // predicted of a layer
-  double plain_seconds = 0;                // and without chunks
-  std::vector<PricedPipeline> candidates;  // in the order of PipelineCandidates
-  ClosedForm closed_form;                  // for the chosen cut
+  PricedPipeline chosen;  // as candidates.front(): plain
+  PricedPipeline plain;
+  PricedPipeline fastest;  // of all candidates, by what is predicted
+  // In the order of PipelineCandidates; after it, where cuts make a candidate faster, that one.
+  std::vector<PricedPipeline> candidates;
+  ClosedForm closed_form;  // for the cut of the fastest one
+  cost::Interval gain;     // seconds that the fastest one gains over plain
 
-  double speedup() const { return seconds > 0 ? plain_seconds / seconds : 1; }
+  double Speedup(const PricedPipeline& of) const {
+    return of.seconds() > 0 ? plain.seconds() / of.seconds() : 1;
+  }
 };
 
-// A choice that is faster than plain by less than 10 % is plain: predictions are not that good (32
-// tokens per rank: 8 % foreseen, 6 % lost, docs/results/ranks.md).
-PipelineChoice ChoosePipeline(const PipelineQuestion& question);
+// The fastest candidate, or the simplest of those that it does not surely beat: what the costs'
+// errors at held-out points leave open is not worth chunks. Simpler are fewer micro-batches, then
+// even chunks, then fewer of them. Error: a kind of task whose cost was not measured.
+Result<PipelineChoice> ChoosePipeline(const PipelineQuestion& question);
 
-// Predicted seconds of a layer with experts, with so many tokens per rank.
-double PredictLayerSeconds(const PipelineQuestion& question, const strategy::Pipeline& pipeline,
-                           double tokens_per_rank);
+// Predicted of a layer with experts, with so many tokens per group. Precondition: the question has
+// ranks, experts, and costs of all kinds of tasks.
+PricedPipeline PricePipeline(const PipelineQuestion& question, const strategy::Pipeline& pipeline,
+                             int tokens_per_group);
 
-// The number of tokens per rank from which on the pipeline is faster than plain; above
-// tokens_per_rank if nowhere below it.
+// Whether the first is faster whatever the costs' errors at held-out points leave open.
+bool SurelyBeats(const PricedPipeline& first, const PricedPipeline& second,
+                 const cost::StepCosts& costs);
+
+// The number of tokens per group from which on the pipeline surely beats plain; above
+// tokens_per_group if nowhere below it.
 int FasterFromTokens(const PipelineQuestion& question, const strategy::Pipeline& pipeline);
+
+// "6 chunks of experts", "2 micro-batches", "none"
+std::string Words(const strategy::Pipeline& pipeline);
 
 // "pipeline: 6 chunks of tokens from 128 tokens per step (predicted 1.31 x plain; closed form 7)"
 std::string Describe(const PipelineChoice& choice, int from_tokens);

@@ -113,4 +113,10 @@ Result<PredictedStep> PredictStep(const StepQuestion& question, const StepPricer
   return step;
 }
 
+cost::Outline OutlineOf(const PredictedStep& step) {
+  return {.seconds = step.seconds,
+          .by_kind = cost::SecondsOnPath(step.schedule, step.timeline),
+          .overlaps = cost::Overlaps(step.schedule)};
+}
+
 }  // namespace convene::planner

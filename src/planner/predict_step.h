@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "cost/expected_sizes.h"
+#include "cost/step_interval.h"
 #include "model/model_spec.h"
 #include "planner/step_pricer.h"
 #include "schedule/timeline.h"
@@ -34,6 +35,9 @@ struct PredictedStep {
 // Errors: a kind of task of which the pricer knows nothing; groups that are not as many as the
 // roles'.
 Result<PredictedStep> PredictStep(const StepQuestion& question, const StepPricer& pricer);
+
+// What the interval of the step is made of (cost/step_interval.h).
+cost::Outline OutlineOf(const PredictedStep& step);
 
 // What is expected of the question's step: for prices, and for those who compare with a run.
 cost::ExpectedSizes ExpectSizes(const StepQuestion& question);

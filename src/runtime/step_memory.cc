@@ -14,7 +14,9 @@ int MostTokens(const model::ModelSpec& spec, const TransformerOptions& options, 
   const int cut = (options.max_step_tokens + micro_batches - 1) / micro_batches;
   if (index > 0) return cut;
   if (spec.has_encoder()) return options.max_step_tokens;
-  return std::max(cut, std::min(options.max_step_tokens, FewestTokensToCut(options) - 1));
+  if (micro_batches == 1) return cut;
+  const int uncut = std::max(FewestTokensToCut(options), parallel.micro_batches_from_tokens) - 1;
+  return std::max(cut, std::min(options.max_step_tokens, uncut));
 }
 
 // Of those: what a rank owns where others have parts of the same sequences' heads.

@@ -92,12 +92,15 @@ struct Transformer::State {
   // Of a step of so many tokens over all groups: as the plan has it, or in one piece.
   ProgramKey KeyOf(bool encoder, int64_t num_tokens, Phase phase) const {
     ProgramKey key{.encoder = encoder, .phase = phase, .pipeline = options.parallel.pipeline};
-    if (num_tokens < options.parallel.pipeline_from_tokens) {
+    if (num_tokens < options.parallel.chunks_from_tokens) {
       key.pipeline.chunks = 1;
       key.pipeline.cuts.clear();
     }
     // An encoder's inputs stay whole.
-    if (encoder || num_tokens < FewestTokensToCut(options)) key.pipeline.micro_batches = 1;
+    if (encoder || num_tokens < FewestTokensToCut(options) ||
+        num_tokens < options.parallel.micro_batches_from_tokens) {
+      key.pipeline.micro_batches = 1;
+    }
     return key;
   }
   // The phase of a step that says nothing else.

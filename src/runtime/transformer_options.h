@@ -24,7 +24,8 @@ struct ParallelOptions {
   strategy::Pipeline pipeline = {};
   // Steps of fewer tokens, over all groups, are not cut into chunks: what a chunk costs by itself
   // is more than it hides.
-  int pipeline_from_tokens = 0;
+  int chunks_from_tokens = 0;
+  int micro_batches_from_tokens = 0;  // nor those of fewer than these into micro-batches
   // Of rows on their way between ranks; float32 loses nothing.
   comm::WireFormat wire = comm::WireFormat::kBf16;
   // Threads that stay away from products while an exchange is under way.

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <random>
 
-#include "cost/calibrate.h"
-
 namespace convene::simulate {
 namespace {
 
@@ -203,50 +201,6 @@ TEST(Simulate, TwoCollectivesOnOneLinkShareIt) {
   }
   const Rates rates = {.link = cost::LinkKind::kSharedMedium, .link_bytes_per_second = 1};
   ExpectTimes(Simulated(schedule, rates), {{0, 4}, {0, 6}, {0, 4}, {0, 6}});
-}
-
-TEST(Simulate, MeasuredCostsReplaceTheRooflineAndStillShare) {
-  // 2 + 3 * 1 s for each, by measurement; the memory is shared while they work.
-  Rates rates = {.ranks = {{.memory = cost::ConstantRate(1000)}}};
-  rates.measured[static_cast<size_t>(TaskKind::kLoadPage)] = {
-      .alpha = 2, .beta = 3, .over = cost::Regressor::kMemory};
-  Task stage = Load(1);
-  stage.lane.kind = LaneKind::kStage;
-  ExpectTimes(Simulated({.tasks = {Load(1)}}, rates), {{0, 5}});
-  ExpectTimes(Simulated({.tasks = {Load(1), stage}}, rates), {{0, 8}, {0, 8}});
-}
-
-TEST(Simulate, AMeasuredCostWithoutItsResourceIsJustATime) {
-  Rates rates;
-  rates.measured[static_cast<size_t>(TaskKind::kExperts)] = {.alpha = 1, .beta = 0.5};
-  ExpectTimes(Simulated({.tasks = {Compute(0, 4), Compute(0, 0)}}, rates), {{0, 3}, {3, 4}});
-}
-
-TEST(Simulate, CostsCalibratedOnATimelineGiveThatTimelineAgain) {
-  // A step without overlap on a machine with fixed seconds, rates and latency.
-  Schedule schedule = {.num_ranks = 2};
-  for (int layer = 0; layer < 6; ++layer) {
-    for (int rank = 0; rank < 2; ++rank) {
-      const auto last = static_cast<TaskId>(schedule.tasks.size()) - 3;
-      schedule.tasks.push_back(Compute(rank, 1 + layer * layer));
-      if (layer > 0) schedule.tasks.back().after = {last};
-      schedule.tasks.push_back(
-          Dispatch(rank, layer, 2 + layer % 3, {static_cast<TaskId>(schedule.tasks.size()) - 1}));
-    }
-  }
-  Rates rates = {.ranks = {{.flops = cost::ConstantRate(2)}},
-                 .link = cost::LinkKind::kSharedMedium,
-                 .link_bytes_per_second = 3,
-                 .link_latency = 0.25};
-  rates.fixed_seconds[static_cast<size_t>(TaskKind::kExperts)] = 0.125;
-  const Timeline timeline = Simulated(schedule, rates);
-  const std::vector<cost::MeasuredStep> steps = {{&schedule, &timeline, NoSizes}};
-  Rates calibrated;
-  UseFits(Calibrate(steps), calibrated);
-  const Timeline again = Simulated(schedule, calibrated);
-  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
-    EXPECT_NEAR(again.tasks[id].end, timeline.tasks[id].end, 1e-9) << "task " << id;
-  }
 }
 
 // Random schedules, on which properties hold.

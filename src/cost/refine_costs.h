@@ -1,0 +1,45 @@
+// Costs of steps that are refined by steps of models that ran later: of each kind of task by how
+// much longer it took than was predicted. Of which plans they are does not matter: a factor of a
+// kind holds for all plans.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cost/step_costs.h"
+#include "cost/task_parts.h"
+
+namespace convene::cost {
+
+// A step that ran. What it points to outlives it.
+struct TracedCosts {
+  const schedule::Schedule* schedule = nullptr;
+  const schedule::Timeline* timeline = nullptr;  // of all tasks
+  std::span<const TaskParts> parts = {};         // by task
+};
+
+// What was found of a kind of task.
+struct KindRefinement {
+  int num_tasks = 0;
+  double factor = 1;        // of its seconds
+  double error_before = 0;  // the mean, over seconds, of |predicted / measured - 1|
+  double error_after =
+      0;  // each step predicted with what the other steps say, if there are several
+  bool is_used = false;
+};
+
+struct Refinement {
+  StepCosts costs;
+  std::array<std::optional<KindRefinement>, schedule::kNumTaskKinds> tasks = {};
+  std::optional<KindRefinement> exchange = {};
+};
+
+// A factor is used where it lowers the errors of steps that had no part in it, and where there is
+// one step alone if there are enough tasks. Exchanges with computation beside them are left out:
+// their time is not theirs alone. Tasks whose kind has no cost are, too. Precondition: schedules of
+// as many ranks as the costs are of.
+Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps);
+
+}  // namespace convene::cost

@@ -1,0 +1,161 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cost/step_costs.h"
+
+namespace convene::cost {
+
+using schedule::TaskKind;
+
+bool StepCosts::operator==(const StepCosts& other) const { return ToJson(*this) == ToJson(other); }
+
+namespace {
+
+nlohmann::ordered_json HeldOutToJson(const HeldOut& held_out) {
+  return {{"points", held_out.num_points},
+          {"mean_error", held_out.mean_error},
+          {"median_error", held_out.median_error},
+          {"p95_error", held_out.p95_error},
+          {"bias", held_out.bias},
+          {"low", held_out.low},
+          {"high", held_out.high},
+          {"r2", held_out.r2},
+          {"line_r2", held_out.line_r2},
+          {"line_median_error", held_out.line_median_error}};
+}
+
+// What is missing is 0, as in profiles of earlier versions: predictions then have no interval.
+HeldOut HeldOutFromJson(const nlohmann::json& json) {
+  const auto number = [&](const char* key) {
+    const auto found = json.is_object() ? json.find(key) : json.end();
+    return found != json.end() && found->is_number() ? found->get<double>() : 0;
+  };
+  return {.num_points = static_cast<int>(std::clamp(number("points"), 0.0, 1e9)),
+          .mean_error = number("mean_error"),
+          .median_error = number("median_error"),
+          .p95_error = number("p95_error"),
+          .bias = number("bias"),
+          .low = number("low"),
+          .high = number("high"),
+          .r2 = number("r2"),
+          .line_r2 = number("line_r2"),
+          .line_median_error = number("line_median_error")};
+}
+
+std::optional<size_t> KindNamed(const std::string& name) {
+  for (size_t kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
+    if (schedule::Name(static_cast<TaskKind>(kind)) == name) return kind;
+  }
+  return std::nullopt;
+}
+
+bool IsCost(const nlohmann::json& json, const char* key) {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found != json.end() && found->is_number() && std::isfinite(found->get<double>()) &&
+         found->get<double>() >= 0;
+}
+
+}  // namespace
+
+nlohmann::ordered_json ToJson(const StepCosts& costs) {
+  nlohmann::ordered_json json = {
+      {"ranks", costs.num_ranks},
+      {"threads", costs.num_threads},
+      {"weights", costs.weights},
+      {"read_bytes_per_s", costs.reference.read_bytes_per_second},
+      {"dot_operations_per_s", costs.reference.dot_operations_per_second},
+      {"step_once_s", costs.step_once}};
+  if (!costs.rank_factors.empty()) json["rank_factors"] = costs.rank_factors;
+  json["exchange"] = {{"seconds_over_bytes", ToJson(costs.exchange.seconds)},
+                      {"core_s_per_byte", costs.exchange.core_seconds_per_byte}};
+  if (costs.exchange_held_out) {
+    json["exchange"]["held_out"] = HeldOutToJson(*costs.exchange_held_out);
+  }
+  if (costs.overlapped_held_out) {
+    json["overlapped_steps"] = HeldOutToJson(*costs.overlapped_held_out);
+  }
+  nlohmann::ordered_json exchanges = nlohmann::ordered_json::object();
+  for (size_t kind = 0; kind < costs.held_out.size(); ++kind) {
+    const auto name = static_cast<TaskKind>(kind);
+    if (!IsCollective(name) || !costs.held_out[kind]) continue;
+    exchanges[std::string(schedule::Name(name))] = HeldOutToJson(*costs.held_out[kind]);
+  }
+  json["exchange"]["kinds"] = std::move(exchanges);
+  json["tasks"] = nlohmann::ordered_json::object();
+  for (size_t kind = 0; kind < costs.tasks.size(); ++kind) {
+    if (!costs.tasks[kind]) continue;
+    nlohmann::ordered_json task = ToJson(*costs.tasks[kind]);
+    if (costs.held_out[kind]) task["held_out"] = HeldOutToJson(*costs.held_out[kind]);
+    json["tasks"][std::string(schedule::Name(static_cast<TaskKind>(kind)))] = std::move(task);
+  }
+  return json;
+}
+
+Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
+  StepCosts costs;
+  for (const char* key :
+       {"ranks", "threads", "read_bytes_per_s", "dot_operations_per_s", "step_once_s"}) {
+    if (!IsCost(json, key)) return Error{fmt::format("costs of steps have no number \"{}\"", key)};
+  }
+  if (!json.contains("weights") || !json["weights"].is_string()) {
+    return Error{"costs of steps have no name of a format \"weights\""};
+  }
+  if (json["ranks"].get<double>() > 1e6 || json["threads"].get<double>() > 1e6) {
+    return Error{"costs of steps have more than a million ranks or threads"};
+  }
+  costs.num_ranks = json["ranks"].get<int>();
+  costs.num_threads = json["threads"].get<int>();
+  costs.weights = json["weights"].get<std::string>();
+  costs.reference = {.read_bytes_per_second = json["read_bytes_per_s"].get<double>(),
+                     .dot_operations_per_second = json["dot_operations_per_s"].get<double>()};
+  costs.step_once = json["step_once_s"].get<double>();
+  if (const auto factors = json.find("rank_factors"); factors != json.end()) {
+    const auto fits = [](const nlohmann::json& each) {
+      return each.is_number() && each.get<double>() > 0 && each.get<double>() < 1e6;
+    };
+    if (!factors->is_array() || std::ssize(*factors) != costs.num_ranks ||
+        !std::all_of(factors->begin(), factors->end(), fits)) {
+      return Error{
+          "costs of steps have \"rank_factors\" that are not a number above 0 for each rank"};
+    }
+    costs.rank_factors = factors->get<std::vector<double>>();
+  }
+  if (!json.contains("exchange") || !json.contains("tasks") || !json["tasks"].is_object()) {
+    return Error{"costs of steps lack \"exchange\" or \"tasks\""};
+  }
+  const nlohmann::json& exchange = json["exchange"];
+  Result<Curve> seconds = CurveFromJson(exchange, "seconds_over_bytes");
+  if (!seconds) return Error{fmt::format("exchanges: {}", seconds.error().message)};
+  costs.exchange.seconds = *std::move(seconds);
+  if (!IsCost(exchange, "core_s_per_byte")) {
+    return Error{"costs of exchanges have no number \"core_s_per_byte\""};
+  }
+  costs.exchange.core_seconds_per_byte = exchange["core_s_per_byte"].get<double>();
+  if (exchange.contains("held_out")) {
+    costs.exchange_held_out = HeldOutFromJson(exchange["held_out"]);
+  }
+  if (json.contains("overlapped_steps")) {
+    costs.overlapped_held_out = HeldOutFromJson(json["overlapped_steps"]);
+  }
+  if (exchange.contains("kinds") && exchange["kinds"].is_object()) {
+    for (const auto& [name, held_out] : exchange["kinds"].items()) {
+      const std::optional<size_t> kind = KindNamed(name);
+      if (!kind) return Error{fmt::format("\"{}\" is no kind of exchange", name)};
+      costs.held_out[*kind] = HeldOutFromJson(held_out);
+    }
+  }
+  for (const auto& [name, task] : json["tasks"].items()) {
+    const std::optional<size_t> kind = KindNamed(name);
+    if (!kind) return Error{fmt::format("\"{}\" is no kind of task", name)};
+    const Result<TaskCost> cost = TaskCostFromJson(task);
+    if (!cost) return Error{fmt::format("{}: {}", name, cost.error().message)};
+    costs.tasks[*kind] = *cost;
+    if (task.contains("held_out")) costs.held_out[*kind] = HeldOutFromJson(task["held_out"]);
+  }
+  return costs;
+}
+
+}  // namespace convene::cost

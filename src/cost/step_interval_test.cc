@@ -1,0 +1,64 @@
+#include "cost/step_interval.h"
+
+#include <gtest/gtest.h>
+
+namespace convene::cost {
+namespace {
+
+using schedule::TaskKind;
+
+StepCosts Costs() {
+  StepCosts costs;
+  costs.held_out[static_cast<size_t>(TaskKind::kExperts)] = {.low = -0.1, .high = 0.1};
+  costs.held_out[static_cast<size_t>(TaskKind::kAttention)] = {.low = 0, .high = 0.2};
+  costs.overlapped_held_out = {.low = -0.3, .high = 0.3};
+  return costs;
+}
+
+Outline Step(double experts, double attention, bool overlaps) {
+  Outline step{.seconds = experts + attention, .overlaps = overlaps};
+  step.by_kind[static_cast<size_t>(TaskKind::kExperts)] = experts;
+  step.by_kind[static_cast<size_t>(TaskKind::kAttention)] = attention;
+  return step;
+}
+
+TEST(StepInterval, KindsAreWrongIndependentlyOfEachOther) {
+  const Interval one = IntervalOf(Step(10, 0, false), Costs());
+  EXPECT_NEAR(one.low, 9, 1e-12);
+  EXPECT_NEAR(one.high, 11, 1e-12);
+  const Interval both = IntervalOf(Step(4, 1.5, false), Costs());
+  EXPECT_NEAR(both.low, 5.5 - 0.5, 1e-12);
+  EXPECT_NEAR(both.high, 5.5 + 0.5, 1e-12);
+}
+
+TEST(StepInterval, AnErrorOfOneSignIsNotTakenForAGain) {
+  StepCosts costs = Costs();
+  costs.held_out[static_cast<size_t>(TaskKind::kExperts)] = {.low = 0.2, .high = 0.4};
+  EXPECT_NEAR(IntervalOf(Step(10, 0, false), costs).low, 6, 1e-12);
+  costs.held_out = {};
+  EXPECT_EQ(IntervalOf(Step(10, 0, false), costs).high, 10);
+}
+
+TEST(StepInterval, OfADifferenceLeavesOutWhatBothHave) {
+  const Interval same = IntervalOfDifference(Step(10, 5, false), Step(10, 4, false), Costs());
+  EXPECT_NEAR(same.low, 1 - 0.2, 1e-12);
+  EXPECT_NEAR(same.high, 1 + 0.2, 1e-12);
+  const Interval overlapped = IntervalOfDifference(Step(10, 0, false), Step(9, 0, true), Costs());
+  EXPECT_LT(overlapped.low, 1 - 0.3 * 9);
+  EXPECT_GT(overlapped.high, 1 + 0.3 * 9);
+}
+
+TEST(StepInterval, TheSecondsOnThePathAreThoseThatMakeTheLength) {
+  schedule::Schedule schedule;
+  schedule.tasks = {{.kind = TaskKind::kAttention},
+                    {.kind = TaskKind::kExperts},
+                    {.kind = TaskKind::kShared, .lane = {0, schedule::LaneKind::kHost}}};
+  const schedule::Timeline timeline{.tasks = {{0, 2}, {2, 5}, {0, 1}}};
+  const KindSeconds seconds = SecondsOnPath(schedule, timeline);
+  EXPECT_EQ(seconds[static_cast<size_t>(TaskKind::kAttention)], 2);
+  EXPECT_EQ(seconds[static_cast<size_t>(TaskKind::kExperts)], 3);
+  EXPECT_EQ(seconds[static_cast<size_t>(TaskKind::kShared)], 0);
+}
+
+}  // namespace
+}  // namespace convene::cost

@@ -1,0 +1,29 @@
+// What steps cost on the ranks of this run: from the kept profile of the machine, if it has costs
+// of as many ranks and threads over a link as fast as theirs, and otherwise from a quick
+// measurement. What is decided by them is engine/choose_pipeline.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/known_costs.h"
+#include "evaluate/invented_model.h"
+#include "evaluate/step_case.h"
+
+namespace convene::evaluate {
+
+struct KnownCostsOptions {
+  std::string profile_path;  // of the kept profile; it need not be there
+  // Models and steps in place of those that a quick measurement takes, for tests; none: those.
+  std::vector<ModelShape> shapes = {};
+  std::vector<StepCase> cases = {};
+};
+
+// *Collective*; what rank 0 finds counts. Error: no memory to measure with.
+Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
+                                          const KnownCostsOptions& options);
+
+// LoadOptions::step_costs with the kept profile.
+engine::StepCostsSource KeptOrMeasuredCosts();
+
+}  // namespace convene::evaluate

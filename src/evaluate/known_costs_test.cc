@@ -1,0 +1,136 @@
+#include "evaluate/known_costs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "comm/threads/thread_group.h"
+#include "cost/machine_profile.h"
+#include "hardware/topology.h"
+#include "kernels/choose_kernels.h"
+
+namespace convene::evaluate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using testing::HasSubstr;
+
+// A group whose exchanges end no sooner than a link of this rate lets them.
+class SlowGroup : public comm::Group {
+ public:
+  SlowGroup(comm::Group& group, double bytes_per_second)
+      : group_(group), bytes_per_second_(bytes_per_second) {}
+
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+
+ private:
+  class SlowExchange : public comm::Exchange {
+   public:
+    SlowExchange(std::unique_ptr<comm::Exchange> exchange, Clock::time_point end)
+        : exchange_(std::move(exchange)), end_(end) {}
+    bool Test() override { return exchange_->Test() && Clock::now() >= end_; }
+
+   private:
+    std::unique_ptr<comm::Exchange> exchange_;
+    Clock::time_point end_;
+  };
+
+  std::unique_ptr<comm::Exchange> StartMessages(int queue,
+                                                std::span<const std::span<const std::byte>> send,
+                                                std::span<const std::span<std::byte>> receive,
+                                                std::string what) override {
+    size_t bytes = 0;
+    for (int to = 0; to < size(); ++to) bytes += to == rank() ? 0 : send[to].size();
+    const std::chrono::duration<double> seconds(static_cast<double>(bytes) / bytes_per_second_);
+    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds);
+    return std::make_unique<SlowExchange>(
+        group_.StartAllToAll(queue, send, receive, std::move(what)), end);
+  }
+
+  comm::Group& group_;
+  double bytes_per_second_;
+};
+
+// Of all ranks together; far slower than memory.
+constexpr double kLinkBytesPerSecond = 4e8;
+
+cost::StepCosts CostsOfLink(int num_ranks, double bytes_per_second) {
+  cost::StepCosts costs{.num_ranks = num_ranks, .weights = "int8"};
+  costs.exchange.seconds = {.at = {1, 1e9}, .value = {1e-5, 1e-5 + 1e9 / bytes_per_second}};
+  return costs;
+}
+
+std::string WriteProfile(const std::string& name, const cost::StepCosts& costs) {
+  cost::MachineProfile profile;
+  const auto topology = hardware::ReadTopology();
+  CHECK(topology.ok());
+  profile.machine.cpu_name = topology->cpu_name;
+  profile.machine.isa = (*kernels::ChooseKernels())->name;
+  profile.machine.cpus = {0};
+  profile.machine.date = "2026-01-02T03:04:05Z";
+  profile.steps = {costs};
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path) << cost::ToJson(profile).dump();
+  return path;
+}
+
+// Rank 0's, of two ranks on a link of kLinkBytesPerSecond.
+engine::KnownCosts Known(const std::string& path) {
+  const ModelShape small{.hidden = 64,
+                         .heads = 4,
+                         .layers = 2,
+                         .experts = 4,
+                         .top_k = 2,
+                         .intermediate = 64,
+                         .vocab = 96};
+  engine::KnownCosts found;
+  comm::RunOnThreads(2, [&](comm::Group& group) {
+    SlowGroup slow(group, kLinkBytesPerSecond / 2);
+    hardware::ThreadPool pool({0});
+    memory::Ledger ledger;
+    const auto known = KnownStepCosts(
+        {.group = slow,
+         .pool = pool,
+         .kernels = **kernels::ChooseKernels(),
+         .ledger = ledger,
+         .layout = {.attention_dp = 2, .expert_ep = 2}},
+        {.profile_path = path, .shapes = {small}, .cases = {{2, 16, 0}, {4, 1, 30}}});
+    CHECK(known.ok(), "{}", known.error().message);
+    EXPECT_EQ(ledger.reserved()[memory::Use::kStaging], 0u) << "kept after measuring";
+    if (group.rank() == 0) found = *known;
+  });
+  return found;
+}
+
+TEST(KnownCosts, AreTheKeptOnesOfTheSameMachineAndLink) {
+  // Within what a machine that others use may make of the link.
+  const cost::StepCosts kept = CostsOfLink(2, kLinkBytesPerSecond);
+  const engine::KnownCosts known = Known(WriteProfile("same_link.json", kept));
+  if (known.ranks == kept) {
+    EXPECT_THAT(known.source, HasSubstr("2026-01-02"));
+  } else {
+    EXPECT_THAT(known.source, HasSubstr("of a link of 400 MB/s"));  // the machine was busy
+  }
+}
+
+TEST(KnownCosts, AreMeasuredWhereTheLinkIsAnother) {
+  const cost::StepCosts kept = CostsOfLink(2, 1e12);
+  const engine::KnownCosts known = Known(WriteProfile("other_link.json", kept));
+  EXPECT_THAT(known.source, HasSubstr("the kept costs are of a link of 1000000 MB/s"));
+  EXPECT_EQ(known.ranks.num_ranks, 2);
+  EXPECT_TRUE(known.ranks.tasks[static_cast<size_t>(schedule::TaskKind::kExperts)].has_value());
+}
+
+TEST(KnownCosts, AreMeasuredWhereNothingIsKept) {
+  EXPECT_THAT(Known(testing::TempDir() + "no_such.json").source,
+              HasSubstr("since no profile is kept"));
+  EXPECT_THAT(Known(WriteProfile("other_ranks.json", CostsOfLink(3, 1e9))).source,
+              HasSubstr("no costs of 2 ranks of 1 with int8"));
+}
+
+}  // namespace
+}  // namespace convene::evaluate

@@ -1,0 +1,85 @@
+#include "evaluate/refine_profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace convene::evaluate {
+namespace {
+
+double Sum(const schedule::Amount& amount) {
+  double sum = 0;
+  for (const schedule::Term& term : amount) sum += term.factor;  // a trace has values alone
+  return sum;
+}
+
+std::vector<cost::TaskParts> PartsOf(const drawing::TracedStep& step) {
+  std::vector<cost::TaskParts> parts;
+  for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
+    const schedule::Work& work = step.schedule.tasks[id].work;
+    const drawing::TracedParts& told = step.parts[id];
+    const double memory = Sum(work.memory_bytes);
+    parts.push_back({.product_flops = std::max(0.0, Sum(work.flops) - told.score_flops),
+                     .weight_bytes = told.weight_bytes,
+                     .groups = told.groups,
+                     .score_flops = told.score_flops,
+                     .cache_bytes = told.cache_bytes,
+                     .row_bytes = std::max(0.0, memory - told.weight_bytes - told.cache_bytes),
+                     .link_bytes = Sum(work.link_bytes)});
+  }
+  return parts;
+}
+
+// Steps that the same costs are of.
+struct Steps {
+  cost::StepCosts* costs = nullptr;
+  std::vector<const drawing::TracedStep*> steps;
+};
+
+}  // namespace
+
+Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> traces,
+                                                cost::MachineProfile* profile) {
+  std::vector<Steps> groups;
+  for (const drawing::Trace& trace : traces) {
+    for (const drawing::TracedStep& step : trace.steps) {
+      if (step.measured.tasks.size() != step.schedule.tasks.size()) continue;  // only predicted
+      if (trace.weights.empty() || trace.num_threads == 0 || step.parts.empty()) {
+        return Error{
+            "a trace does not tell of which weights, threads and parts of tasks it is: record it "
+            "again with --trace of this version"};
+      }
+      const auto found = std::ranges::find_if(profile->steps, [&](const cost::StepCosts& costs) {
+        return costs.num_ranks == step.schedule.num_ranks &&
+               costs.num_threads == trace.num_threads && costs.weights == trace.weights;
+      });
+      if (found == profile->steps.end()) {
+        return Error{fmt::format(
+            "the profile has no costs of steps on {} ranks of {} threads with weights in {}, which "
+            "a trace is of: measure them first with convene measure, under mpirun where there are "
+            "several ranks",
+            step.schedule.num_ranks, trace.num_threads, trace.weights)};
+      }
+      auto group = std::ranges::find(groups, &*found, &Steps::costs);
+      if (group == groups.end()) group = groups.insert(group, {.costs = &*found, .steps = {}});
+      group->steps.push_back(&step);
+    }
+  }
+  if (groups.empty()) return Error{"the traces have no step that ran"};
+  std::vector<RefinedCosts> refined;
+  for (const Steps& group : groups) {
+    std::vector<std::vector<cost::TaskParts>> parts;
+    for (const drawing::TracedStep* step : group.steps) parts.push_back(PartsOf(*step));
+    std::vector<cost::TracedCosts> traced;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      traced.push_back({&group.steps[i]->schedule, &group.steps[i]->measured, parts[i]});
+    }
+    refined.push_back({.num_steps = static_cast<int>(traced.size()),
+                       .refinement = cost::RefineStepCosts(*group.costs, traced)});
+    *group.costs = refined.back().refinement.costs;
+  }
+  return refined;
+}
+
+}  // namespace convene::evaluate
