@@ -19,7 +19,8 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
     option->type_name(type)->group(kRareOptions);
   };
   rare(AddText(app, "--decode-experts", options.decode_experts,
-               "Experts in steps of generated tokens alone, as in a layout: tp2 (docs/ranks.md)"),
+               "Experts in steps of generated tokens alone, as in a layout: tp2 (docs/ranks.md)")
+           ->check(ParsedBy(plan::CheckExperts)),
        "DIVISION");
   rare(AddNumber(app, "--epoch-steps", options.epoch_steps, {0, plan::kMostEpochSteps},
                  "Decode steps with these before later prompts get their turn (default: 0)"),

@@ -70,7 +70,19 @@ Status ParseDegrees(std::string_view what, std::string_view text, std::vector<De
   return {};
 }
 
+Status ParseExperts(std::string_view text, Layout* layout) {
+  return ParseDegrees("experts", text,
+                      {{"ep", &layout->expert_ep, &layout->expert_weights},
+                       {"tp", &layout->expert_tp},
+                       {"slice", &layout->expert_tp}});
+}
+
 }  // namespace
+
+Status CheckExperts(std::string_view experts) {
+  Layout unused;
+  return ParseExperts(experts, &unused);
+}
 
 Result<Layout> ParseLayout(std::string_view text) {
   Layout layout;
@@ -90,10 +102,7 @@ Result<Layout> ParseLayout(std::string_view text) {
       parsed = ParseDegrees("attention", part.substr(10),
                             {{"tp", &layout.attention_tp}, {"dp", &layout.attention_dp}});
     } else if (part.starts_with("experts=")) {
-      parsed = ParseDegrees("experts", part.substr(8),
-                            {{"ep", &layout.expert_ep, &layout.expert_weights},
-                             {"tp", &layout.expert_tp},
-                             {"slice", &layout.expert_tp}});
+      parsed = ParseExperts(part.substr(8), &layout);
     } else {
       parsed = Error{fmt::format("{} is no layout; {}", Quote(text), kExample)};
     }

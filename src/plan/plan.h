@@ -67,6 +67,10 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+// What a layout says of the experts, alone: "ep3:1", "tp2". Errors: as ParseLayout, which also
+// wants as many ranks for both.
+Status CheckExperts(std::string_view experts);
+
 // Sets plan->decode: `experts` as in a layout, attention as in plan->layout. Errors: as
 // ParseLayout.
 Status ParseDecodeExperts(std::string_view experts, Plan* plan);

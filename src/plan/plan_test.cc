@@ -210,6 +210,12 @@ TEST(Plan, DividesTheExpertsOtherwiseInDecode) {
                 StartsWith("decode is not an object with experts"))
         << wrong.dump();
   }
+  for (const char* experts : {"tp2", "ep3:1", "ep2tp2", "slice4"}) {
+    EXPECT_TRUE(CheckExperts(experts)) << experts;
+  }
+  for (const char* experts : {"", "2", "dp2", "tp2,", "tp2tp2", "experts=tp2"}) {
+    EXPECT_FALSE(CheckExperts(experts)) << experts;
+  }
   const Result<Plan> all =
       plan_with("attention=dp2,experts=ep2",
                 {{"experts", "tp2"}, {"keep", "both"}, {"epoch_steps", 64}, {"prompts", "join"}});
