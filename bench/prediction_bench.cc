@@ -127,8 +127,9 @@ Status Predict(const Options& options) {
     Json line = ToJson(point);
     line["profile"] = hash;
     line["predicted_s"] = predicted->seconds;
-    line["low_s"] = predicted->interval.low;
-    line["high_s"] = predicted->interval.high;
+    const cost::Interval interval = cost::IntervalOf(planner::OutlineOf(*predicted), *costs);
+    line["low_s"] = interval.low;
+    line["high_s"] = interval.high;
     line["memory_s"] = (memory->seconds - predicted->seconds) / 0.1;
     line["compute_s"] = (compute->seconds - predicted->seconds) / 0.1;
     line["extrapolated"] = predicted->extrapolated_share;

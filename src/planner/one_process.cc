@@ -9,9 +9,8 @@ namespace {
 
 // So many sequences over all groups in turn.
 StepQuestion QuestionOf(const model::ModelSpec& spec, const strategy::StepOptions& options,
-                        const cost::StepCosts& costs, int count,
-                        const strategy::SequenceRows& sequence) {
-  StepQuestion question{.spec = spec, .options = options, .costs = costs};
+                        int count, const strategy::SequenceRows& sequence) {
+  StepQuestion question{.spec = spec, .options = options};
   const int num_groups = options.roles.num_groups();
   question.groups.resize(static_cast<size_t>(num_groups));
   for (int i = 0; i < count; ++i) question.groups[i % num_groups].push_back(sequence);
@@ -20,15 +19,18 @@ StepQuestion QuestionOf(const model::ModelSpec& spec, const strategy::StepOption
 
 Result<ComparedStep> Compare(const OneProcessQuestion& question, int count,
                              const strategy::SequenceRows& sequence) {
-  const Result<PredictedStep> ranks =
-      PredictStep(QuestionOf(question.spec, question.options, question.costs, count, sequence));
+  const Result<PredictedStep> ranks = PredictStep(
+      QuestionOf(question.spec, question.options, count, sequence), MeasuredPricer(question.costs));
   if (!ranks) return ranks.error();
-  const Result<PredictedStep> alone = PredictStep(QuestionOf(
-      question.spec, {.bytes = question.options.bytes}, question.one_process, count, sequence));
+  const Result<PredictedStep> alone =
+      PredictStep(QuestionOf(question.spec, {.bytes = question.options.bytes}, count, sequence),
+                  MeasuredPricer(question.one_process));
   if (!alone) return alone.error();
-  return ComparedStep{.ranks = ranks->seconds,
-                      .one_process = alone->seconds,
-                      .is_surely_faster = alone->interval.high < ranks->interval.low};
+  return ComparedStep{
+      .ranks = ranks->seconds,
+      .one_process = alone->seconds,
+      .is_surely_faster = cost::IntervalOf(OutlineOf(*alone), question.one_process).high <
+                          cost::IntervalOf(OutlineOf(*ranks), question.costs).low};
 }
 
 }  // namespace
