@@ -147,8 +147,11 @@ void TellStep(std::span<const uint8_t> input) {
     inputs.push_back(
         {.tokens = sequence.tokens, .blocks = sequence.blocks, .group = sequence.group});
   }
-  const runtime::StepMessage forward = runtime::ReadStepMessage(runtime::ForwardMessage(step));
-  CHECK(forward.kind == runtime::StepKind::kForward && forward.step.size() == step.size());
+  const auto phase = step.size() % 2 == 0 ? strategy::Phase::kPrefill : strategy::Phase::kDecode;
+  const runtime::StepMessage forward =
+      runtime::ReadStepMessage(runtime::ForwardMessage(step, phase));
+  CHECK(forward.kind == runtime::StepKind::kForward && forward.phase == phase);
+  CHECK(forward.step.size() == step.size());
   for (size_t i = 0; i < step.size(); ++i) {
     const device::SequenceStep& told = forward.step[i];
     CHECK(told.group == step[i].group && told.first_position == step[i].first_position &&
