@@ -147,7 +147,8 @@ void TellStep(std::span<const uint8_t> input) {
     inputs.push_back(
         {.tokens = sequence.tokens, .blocks = sequence.blocks, .group = sequence.group});
   }
-  const auto phase = step.size() % 2 == 0 ? strategy::Phase::kPrefill : strategy::Phase::kDecode;
+  using convene::strategy::Phase;
+  const Phase phase = step.size() % 2 == 0 ? Phase::kPrefill : Phase::kDecode;
   const runtime::StepMessage forward =
       runtime::ReadStepMessage(runtime::ForwardMessage(step, phase));
   CHECK(forward.kind == runtime::StepKind::kForward && forward.phase == phase);
