@@ -233,7 +233,8 @@ class ExpertMover::Move : public comm::Exchange {
       }
       size_t received = 0;
       for (const ExpertPiece& piece : InRound(peer.receives)) {
-        received += weights::SizeBytes(PieceAt(piece, nullptr));
+        received += static_cast<size_t>(
+            BytesOf(mover_.weights_.whole(), moe_, formats(), piece.slice.size));
       }
       send[other] = peer.out.first(sent);
       receive[other] = peer.in.first(received);
