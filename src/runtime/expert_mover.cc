@@ -21,9 +21,6 @@ using weights::FfnWeights;
 // Pieces have a multiple of these columns: whole groups of int4, whole lines of a panel.
 constexpr int kPieceColumns = 128;
 
-// Buffers of pieces begin where matrices do.
-constexpr int64_t kAlignment = 64;
-
 int64_t BytesOf(const model::ModelSpec& whole, const model::MoeSpec& moe,
                 const weights::WeightFormats& formats, int columns) {
   return static_cast<int64_t>(
