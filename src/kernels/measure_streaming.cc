@@ -46,6 +46,9 @@ class Products {
     }
     std::byte* behind_weights = memory.data() + kWeightBytes;
     rows_ = behind_weights;
+    if (activations_ == ActivationFormat::kInt8) {
+      EndRows(behind_weights, num_experts * static_cast<size_t>(rows));
+    }
     out_ = behind_weights + RowBytes(rows, num_experts);
     scratch_ = out_ + OutBytes(rows, num_experts);
   }
@@ -76,6 +79,16 @@ class Products {
   }
 
  private:
+  // What stands behind the values of int8 rows, of which sums are made.
+  static void EndRows(std::byte* rows, size_t num_rows) {
+    const auto stride = static_cast<size_t>(ActivationRowBytes(ActivationFormat::kInt8, kCols));
+    for (size_t row = 0; row < num_rows; ++row) {
+      std::byte* at = rows + row * stride;
+      std::fill_n(BlockSums(at, PaddedDepth(kCols)), PaddedDepth(kCols) / kInt4Block, 0);
+      *RowEnd(at, PaddedDepth(kCols)) = {.scale = 1e-3F, .sum = 0};
+    }
+  }
+
   static size_t RowBytes(int rows, size_t num_experts) {
     return static_cast<size_t>(ActivationRowBytes(ActivationFormat::kF32, kCols)) *
            static_cast<size_t>(rows) * num_experts;
