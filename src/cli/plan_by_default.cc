@@ -73,7 +73,11 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
        .step_tokens = options.load.max_step_tokens},
       question);
   const Result<planner::PlanAnswer> answer = SearchPlan(question);
-  if (!answer) return {};
+  if (!answer) {
+    return DefaultPlan{
+        .plan = resolved,
+        .words = fmt::format("plan: as without a profile, since {}", answer.error().message)};
+  }
   const planner::Candidate& chosen = answer->candidates[answer->chosen];
   DefaultPlan found{.plan = chosen.plan, .words = {}};
   found.plan.gemm = resolved.gemm;

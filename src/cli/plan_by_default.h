@@ -18,8 +18,8 @@ struct DefaultPlan {
 };
 
 // `resolved`: what options say, and otherwise what is usual; options that were given are
-// constraints. Nothing where nobody has measured these ranks with so many threads and the weights'
-// format, and where options ask for what the profile's costs are not of.
+// constraints. Nothing where no profile is kept, and where options ask for what its costs are not
+// of. Where the search finds no plan (nobody has measured so many ranks, say), `resolved` and why.
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved);
 
