@@ -174,8 +174,7 @@ class Bench {
                                          .kernels = kernels_,
                                          .ledger = ledger_,
                                          .weights = kernels::WeightFormat::kBf16,
-                                         .wire = wire,
-                                         .layout = plan.layout});
+                                         .wire = wire});
     if (!known) return known.error();
     if (group_.rank() == 0) fmt::print("{}\n", known->source);
     return &costs_.emplace(key, *std::move(known)).first->second;

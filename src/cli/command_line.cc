@@ -18,6 +18,7 @@
 
 #include "base/message.h"
 #include "base/quote.h"
+#include "base/version.h"
 #include "checkpoint/model_path.h"
 #include "cli/chat_terminal.h"
 #include "cli/help_formatter.h"
@@ -31,8 +32,6 @@
 
 namespace convene::cli {
 namespace {
-
-constexpr const char* kVersion = "convene 0.1.0";
 
 constexpr const char* kOutOfMemory =
     "out of memory; free some, raise the limit (ulimit -v), or use a smaller --context or --batch";
@@ -61,7 +60,7 @@ void AddGeneralOptions(CLI::App& app) {
 std::unique_ptr<CLI::App> MakeParser() {
   auto app = std::make_unique<CLI::App>("A Mixture-of-Experts inference engine.", "convene");
   app->require_subcommand(1);
-  app->set_version_flag("--version", kVersion, "Print the version");
+  app->set_version_flag("--version", fmt::format("convene {}", kVersion), "Print the version");
   app->set_help_flag("-h,--help", "Print this help; --help-all: with the rare options");
   AddGeneralOptions(*app);
   const auto formatter = std::make_shared<HelpFormatter>();

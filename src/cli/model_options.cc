@@ -1,6 +1,7 @@
 #include "cli/model_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -151,8 +152,12 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& optio
   const Result<plan::Plan> plan = ResolvePlan(options.plan, options.directory, num_ranks);
   if (!plan) return plan.error();
   load.plan = *plan;
+  if (const auto names = OptionsBesidePlan(options.plan); !names.empty()) {
+    PrintNote("plan: {}, but for what was given beside it ({})\n", options.plan.path,
+              fmt::join(names, ", "));
+  }
   if (num_ranks > 1 && options.plan.path.empty() && !options.plan.no_plan) {
-    if (const auto found = PlanByDefault(options, *spec, *plan)) {
+    if (const auto found = PlanByDefault(options, *spec, *plan, *ranks)) {
       load.plan = found->plan;
       PrintNote("{}\n", found->words);
     }

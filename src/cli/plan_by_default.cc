@@ -1,12 +1,16 @@
 #include "cli/plan_by_default.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <vector>
 
 #include "base/environment.h"
+#include "engine/ask_for_costs.h"
+#include "engine/choose_pipeline.h"
 #include "engine/plan_question.h"
+#include "evaluate/known_costs.h"
 #include "evaluate/machine_profile_file.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
@@ -44,51 +48,98 @@ planner::Constraints ConstraintsOf(const PlanOptions& options, const plan::Plan&
   return constraints;
 }
 
+// The first format that fits memory as `resolved` divides the model; none does: the last one, whose
+// refusal says what would.
+std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Plan& resolved,
+                           int num_threads) {
+  const int num_ranks = resolved.layout.num_ranks();
+  for (const std::string& format : question.formats) {
+    const planner::RankSetup setup = {num_ranks, num_threads, format};
+    const auto needed = question.memory_of(setup, resolved, question.workload.batch);
+    if (needed && needed->total() <= question.memory_per_rank(num_ranks)) return format;
+  }
+  return question.formats.back();
+}
+
+bool RanksShareCores() {
+  const long num_cores = sysconf(_SC_NPROCESSORS_ONLN);  // whatever a launcher left to this rank
+  return num_cores > 0 && LocalRankFromLauncher().count > num_cores;
+}
+
+// What is known of the machine, kept or measured now.
+Result<cost::MachineProfile> FindProfile(const ModelOptions& options, const plan::Plan& resolved,
+                                         const std::string& format, comm::Group& ranks) {
+  Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
+  if (options.plan.layout || RanksShareCores()) return kept;
+  const Result<engine::KnownCosts> known =
+      engine::AskForCosts(ranks,
+                          {.weights = *kernels::WeightFormatFromName(format),
+                           .wire = engine::WireFormatOf(resolved.wire, ranks.size()),
+                           .num_threads = options.load.num_threads},
+                          evaluate::KeptOrMeasuredCosts());
+  if (!known) return known.error();
+  cost::MachineProfile profile = kept ? *std::move(kept) : cost::MachineProfile();
+  std::erase_if(profile.steps, [&](const cost::StepCosts& costs) {
+    return costs.num_ranks == known->ranks.num_ranks &&
+           costs.num_threads == known->ranks.num_threads && costs.weights == known->ranks.weights;
+  });
+  profile.steps.push_back(known->ranks);
+  return profile;
+}
+
+DefaultPlan Instead(const plan::Plan& resolved, const std::string& why) {
+  return {.plan = resolved, .words = fmt::format("plan: as without a profile, since {}", why)};
+}
+
 }  // namespace
 
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
-                                         const plan::Plan& resolved) {
+                                         const plan::Plan& resolved, comm::Group& ranks) {
   const int num_ranks = resolved.layout.num_ranks();
   // Costs are those of the formats that go with weights by default, and of a decoder's steps.
-  if (options.load.formats.activations || spec.has_encoder() || resolved.auto_pipeline) return {};
-  const Result<cost::MachineProfile> profile =
-      evaluate::LoadMachineProfile(hardware::ProfilePath());
-  if (!profile) return {};
+  if (options.load.formats.activations || spec.has_encoder() || resolved.auto_pipeline ||
+      resolved.decode) {
+    return {};
+  }
   const Result<std::vector<int>> cpus =
       hardware::CpusForThisRank(LocalRankFromLauncher(), options.load.num_threads);
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
   if (!cpus || !available) return {};
+  const auto num_threads = static_cast<int>(std::ssize(*cpus));
   planner::Workload workload = options.workload;
   workload.batch = options.load.max_sequences;
-  const planner::MeasuredSource source(*profile);
+  cost::MachineProfile profile;
+  const planner::MeasuredSource source(profile);
   planner::PlanQuestion question{.spec = spec, .workload = workload, .source = source};
   question.num_ranks = num_ranks;
   question.formats = FormatsOf(options);
   question.one_host = LocalRankFromLauncher().count == num_ranks;
-  question.constraints = ConstraintsOf(options.plan, resolved, static_cast<int>(std::ssize(*cpus)));
+  question.constraints = ConstraintsOf(options.plan, resolved, num_threads);
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
   question.clock = Now;
   engine::AnswerPlanQuestion(
       {.memory_of_host = available->bytes * num_ranks / LocalRankFromLauncher().count,
        .step_tokens = options.load.max_step_tokens},
       question);
+  Result<cost::MachineProfile> found =
+      FindProfile(options, resolved, FormatThatFits(question, resolved, num_threads), ranks);
+  if (!found && RanksShareCores()) return Instead(resolved, "ranks share cores");
+  if (!found && options.plan.layout) return {};
+  if (!found) return Instead(resolved, found.error().message);
+  profile = *std::move(found);
   const Result<planner::PlanAnswer> answer = SearchPlan(question);
-  if (!answer) {
-    return DefaultPlan{
-        .plan = resolved,
-        .words = fmt::format("plan: as without a profile, since {}", answer.error().message)};
-  }
+  if (!answer) return Instead(resolved, answer.error().message);
   const planner::Candidate& chosen = answer->candidates[answer->chosen];
-  DefaultPlan found{.plan = chosen.plan, .words = {}};
-  found.plan.gemm = resolved.gemm;
-  found.plan.comm_budget = resolved.comm_budget;
-  found.plan.host_threads = resolved.host_threads;
-  if (question.one_host && !options.plan.wire) found.plan.wire = resolved.wire;
-  found.words = fmt::format(
+  DefaultPlan plan{.plan = chosen.plan, .words = {}};
+  plan.plan.gemm = resolved.gemm;
+  plan.plan.comm_budget = resolved.comm_budget;
+  plan.plan.host_threads = resolved.host_threads;
+  if (question.one_host && !options.plan.wire) plan.plan.wire = resolved.wire;
+  plan.words = fmt::format(
       "plan: {}, predicted {:.4g} tokens/s, the best of {} plans that compute "
       "what one rank would (--no-plan: as without a profile)",
       Describe(chosen), chosen.figures->throughput, answer->candidates.size());
-  return found;
+  return plan;
 }
 
 }  // namespace convene::cli

@@ -47,7 +47,7 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
                  "Threads of each rank that products leave to exchanges under way"),
        "N");
   app.add_flag("--no-plan", options.no_plan,
-               "Ranks share the work as is usual, whatever the kept profile knows")
+               "Ranks share the work as is usual: measure nothing first, and choose nothing")
       ->group(kRareOptions);
   app.add_flag("--no-overlap", options.no_overlap,
                "Exchanges wait for the computation and it for them")
@@ -73,6 +73,24 @@ std::string DescribeChanges(const runtime::PhaseChanges& changes) {
 nlohmann::ordered_json ToJson(const runtime::PhaseChanges& changes) {
   return {
       {"count", changes.count}, {"seconds", changes.seconds}, {"sent_bytes", changes.sent_bytes}};
+}
+
+std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
+  std::vector<std::string> names;
+  if (options.path.empty()) return names;
+  const auto add = [&names](bool is_given, const char* name) {
+    if (is_given) names.emplace_back(name);
+  };
+  add(options.layout.has_value(), "--layout");
+  add(options.decode_experts.has_value(), "--decode-experts");
+  add(options.epoch_steps.has_value(), "--epoch-steps");
+  add(options.pipeline.has_value(), "--pipeline");
+  add(options.micro_batches.has_value(), "--micro-batches");
+  add(options.wire.has_value(), "--wire");
+  add(options.gemm.has_value(), "--gemm");
+  add(options.comm_budget.has_value(), "--comm-budget");
+  add(options.no_overlap, "--no-overlap");
+  return names;
 }
 
 Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& model_directory,

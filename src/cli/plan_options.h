@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "plan/plan.h"
@@ -38,6 +39,9 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options);
 // "experts moved 2 times in 0.120 s, 33.5 MiB sent by rank 0\n"; empty if they never did.
 std::string DescribeChanges(const runtime::PhaseChanges& changes);
 nlohmann::ordered_json ToJson(const runtime::PhaseChanges& changes);
+
+// Names of the options that override parts of the plan's file; none where no file was given.
+std::vector<std::string> OptionsBesidePlan(const PlanOptions& options);
 
 // Of so many ranks, for the model in a directory. Errors: words that are not known, a layout for
 // another number of ranks, a plan that was made for another model or number of ranks.

@@ -43,6 +43,7 @@ struct StepCosts {
   int num_ranks = 1;
   int num_threads = 1;            // of a rank
   std::string weights;            // kernels::Name of the format
+  std::string version = {};       // of convene, that measured it; empty: not known
   ReferenceSpeed reference = {};  // when it was measured: costs are those of MachineState 1, 1
   std::array<std::optional<TaskCost>, schedule::kNumTaskKinds> tasks = {};
   ExchangeCost exchange = {};

@@ -65,6 +65,7 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
       {"ranks", costs.num_ranks},
       {"threads", costs.num_threads},
       {"weights", costs.weights},
+      {"version", costs.version},
       {"read_bytes_per_s", costs.reference.read_bytes_per_second},
       {"dot_operations_per_s", costs.reference.dot_operations_per_second},
       {"step_once_s", costs.step_once}};
@@ -109,6 +110,10 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   costs.num_ranks = json["ranks"].get<int>();
   costs.num_threads = json["threads"].get<int>();
   costs.weights = json["weights"].get<std::string>();
+  const auto version = json.find("version");
+  if (version != json.end() && version->is_string()) {
+    costs.version = version->get<std::string>();
+  }
   costs.reference = {.read_bytes_per_second = json["read_bytes_per_s"].get<double>(),
                      .dot_operations_per_second = json["dot_operations_per_s"].get<double>()};
   costs.step_once = json["step_once_s"].get<double>();

@@ -139,6 +139,7 @@ TEST(StepCosts, AreTheSameAfterJson) {
 TEST(StepCosts, RefuseJsonThatIsNone) {
   const nlohmann::json good = ToJson(Costs());
   for (const auto& [key, value] : good.items()) {
+    if (key == "version") continue;  // files of older programs have none
     nlohmann::json without = good;
     without.erase(key);
     EXPECT_FALSE(StepCostsFromJson(without)) << key;

@@ -12,12 +12,13 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kDirectory = "directory";
+constexpr const char* kCosts = "costs";
 
 void Tell(comm::Group& group, const json& message) {
   const std::string text = message.dump();
   std::vector<std::byte> bytes(text.size());
   std::memcpy(bytes.data(), text.data(), text.size());
-  group.Broadcast(0, &bytes, "announcing what to load");
+  group.Broadcast(0, &bytes, "announcing what to do");
 }
 
 }  // namespace
@@ -28,11 +29,18 @@ void AnnounceLoad(comm::Group& group, const std::string& directory, const LoadOp
   Tell(group, message);
 }
 
+void AnnounceCosts(comm::Group& group, const CostsWish& wish) {
+  Tell(group, {{kCosts,
+                {{"weights", static_cast<int>(wish.weights)},
+                 {"wire", static_cast<int>(wish.wire)},
+                 {"num_threads", wish.num_threads ? json(*wish.num_threads) : json()}}}});
+}
+
 void Dismiss(comm::Group& group) {
   if (group.size() > 1) Tell(group, json::object());
 }
 
-std::optional<AnnouncedLoad> WaitForLoad(comm::Group& group) {
+std::optional<std::variant<AnnouncedLoad, CostsWish>> WaitForWork(comm::Group& group) {
   std::vector<std::byte> bytes;
   group.Broadcast(0, &bytes, "waiting for rank 0");
   const json message =
@@ -40,6 +48,13 @@ std::optional<AnnouncedLoad> WaitForLoad(comm::Group& group) {
                   reinterpret_cast<const char*>(bytes.data() + bytes.size()), nullptr, false);
   CHECK(message.is_object(), "a message of {} bytes from rank 0", bytes.size());
   if (message.empty()) return std::nullopt;
+  if (message.contains(kCosts)) {
+    const json& costs = message[kCosts];
+    CostsWish wish{.weights = static_cast<kernels::WeightFormat>(costs["weights"].get<int>()),
+                   .wire = static_cast<comm::WireFormat>(costs["wire"].get<int>())};
+    if (costs["num_threads"].is_number()) wish.num_threads = costs["num_threads"].get<int>();
+    return wish;
+  }
   AnnouncedLoad load{.directory = message[kDirectory].get<std::string>(),
                      .options = LoadOptionsFromJson(message)};
   load.options.group = &group;

@@ -1,18 +1,31 @@
-// What rank 0 tells the others of its job: which models to load, and when to leave. What they do
-// then is ranks.h.
+// What rank 0 tells the others of its job: which models to load, what costs to find, and when to
+// leave. What they do then is ranks.h.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "comm/group.h"
+#include "comm/wire_format.h"
 #include "engine/load_options.h"
+#include "kernels/packed_matrix.h"
 
 namespace convene::engine {
 
 // Rank 0 calls this before it loads a model: the other ranks load the same one with the same
-// options (all but `edit`, which does not travel). *Collective* with WaitForLoad.
+// options (all but `edit`, which does not travel). *Collective* with WaitForWork.
 void AnnounceLoad(comm::Group& group, const std::string& directory, const LoadOptions& options);
+
+// Of which steps costs are wanted.
+struct CostsWish {
+  kernels::WeightFormat weights = kernels::WeightFormat::kInt8;
+  comm::WireFormat wire = comm::WireFormat::kF32;
+  std::optional<int> num_threads = {};  // as LoadOptions'
+};
+
+// Rank 0 calls this before it finds costs (ask_for_costs.h). *Collective* with WaitForWork.
+void AnnounceCosts(comm::Group& group, const CostsWish& wish);
 
 // Rank 0 calls this at the end of every command, also of one that loads nothing: the others then
 // leave FollowRankZero.
@@ -23,8 +36,8 @@ struct AnnouncedLoad {
   LoadOptions options;    // with `group`
 };
 
-// All other ranks call this to learn what rank 0 loads next; nothing once it has dismissed them.
+// All other ranks call this to learn what rank 0 does next; nothing once it has dismissed them.
 // *Collective.*
-std::optional<AnnouncedLoad> WaitForLoad(comm::Group& group);
+std::optional<std::variant<AnnouncedLoad, CostsWish>> WaitForWork(comm::Group& group);
 
 }  // namespace convene::engine

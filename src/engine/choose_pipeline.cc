@@ -114,8 +114,7 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
                                                        .kernels = kernels,
                                                        .ledger = ledger,
                                                        .weights = formats.weights.matrices,
-                                                       .wire = wire,
-                                                       .layout = layout});
+                                                       .wire = wire});
   if (!known) return known.error();
   Result<ChosenPipeline> chosen = ChosenPipeline{};
   if (group.rank() == 0) {

@@ -1,5 +1,6 @@
 // What the engine asks who knows or measures what steps cost on its ranks (step_costs_source.h),
-// and the answer. What is decided by it is choose_pipeline.h.
+// and the answer. What is decided by it is choose_pipeline.h; asking outside of a load is
+// ask_for_costs.h.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,6 @@
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 #include "memory/ledger.h"
-#include "strategy/layout.h"
 
 namespace convene::engine {
 
@@ -23,7 +23,6 @@ struct CostsRequest {
   memory::Ledger& ledger;  // for what measuring needs
   kernels::WeightFormat weights = kernels::WeightFormat::kInt8;
   comm::WireFormat wire = comm::WireFormat::kF32;
-  strategy::Layout layout = {};
 };
 
 struct KnownCosts {

@@ -1,9 +1,10 @@
 #include "engine/ranks.h"
 
 #include <memory>
-#include <optional>
+#include <variant>
 
 #include "engine/announce_load.h"
+#include "engine/ask_for_costs.h"
 #include "engine/loaded_model.h"
 
 namespace convene::engine {
@@ -11,7 +12,12 @@ namespace convene::engine {
 Status FollowRankZero(comm::Group& group, const std::string& directory,
                       const StepCostsSource& step_costs) {
   Status last;
-  while (std::optional<AnnouncedLoad> load = WaitForLoad(group)) {
+  while (auto work = WaitForWork(group)) {
+    if (const auto* wish = std::get_if<CostsWish>(&*work)) {
+      AnswerCosts(group, *wish, step_costs);
+      continue;
+    }
+    auto* load = std::get_if<AnnouncedLoad>(&*work);
     load->options.step_costs = step_costs;
     const Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(
         directory.empty() ? load->directory : directory, load->options, /*observer=*/{});

@@ -1,5 +1,5 @@
 // What the ranks but rank 0, which runs the command, do besides computing: they load what rank 0
-// announces (announce_load.h) and follow its steps.
+// announces (announce_load.h), follow its steps, and measure with it.
 #pragma once
 
 #include <string>

@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "base/environment.h"
+#include "base/message.h"
+#include "base/units.h"
+#include "base/version.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/measure_steps.h"
 #include "hardware/profile.h"
@@ -21,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 // A link that is faster or slower than this many times is another one: less it wanders.
 constexpr double kOtherLink = 2;
+// For a quick measurement, which exceeds it a little: 20 s are what people wait.
+constexpr double kQuickSeconds = 12;
 constexpr size_t kProbeBytes = size_t{1} << 18;  // of a message
 // In a row: a network may let a burst through faster than it goes on.
 constexpr int kProbes = 16;
@@ -74,8 +80,17 @@ Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
   const std::string_view weights = kernels::Name(request.weights);
   const cost::StepCosts* costs = profile->CostsOf(num_ranks, num_threads, weights);
   if (costs == nullptr) {
-    return {.why_not = fmt::format("the kept profile has no costs of {} ranks of {} with {}",
-                                   num_ranks, num_threads, weights)};
+    return {.why_not =
+                fmt::format("the kept profile has no costs of {} with {} each and weights "
+                            "in {}",
+                            FormatCount(static_cast<uint64_t>(num_ranks), "rank"),
+                            FormatCount(static_cast<uint64_t>(num_threads), "thread"), weights)};
+  }
+  if (costs->version != kVersion) {
+    return {.why_not = fmt::format("the kept costs were measured by {}, and this is {}",
+                                   costs->version.empty() ? "an unknown version of convene"
+                                                          : "convene " + costs->version,
+                                   kVersion)};
   }
   const double kept = costs->exchange.lasting_seconds_per_byte();
   if (kept > kOtherLink * seconds_per_byte || seconds_per_byte > kOtherLink * kept) {
@@ -99,31 +114,65 @@ bool Agreed(comm::Group& group, bool value) {
   return told[0] == std::byte{1};
 }
 
-// Few experts of a usual size: how many there are says little about what one of them costs.
+// Few experts of a usual size: how many there are says little about what one of them costs. All
+// kinds of tasks are in it, whatever model comes next.
 MeasureStepsOptions QuickOptions(const engine::CostsRequest& request) {
-  const int experts = std::max(16, 2 * request.group.size());
-  const ModelShape many_heads{.hidden = 1024,
-                              .heads = 8,
-                              .layers = 2,
-                              .experts = experts,
-                              .top_k = 4,
-                              .intermediate = 512,
-                              .shared_intermediate = 256};
-  ModelShape shared_keys = many_heads;
-  shared_keys.hidden = 768;
-  shared_keys.heads = 12;
-  shared_keys.kv_heads = 4;
-  shared_keys.head_dim = 64;
-  shared_keys.intermediate = 768;
-  std::vector<StepCase> cases = {{1, 512, 0}, {1, 128, 0}, {1, 16, 0}, {1, 1, 300}};
-  for (StepCase& each : cases) each.batch *= request.layout.attention_dp;
+  const int num_ranks = request.group.size();
+  const ModelShape plain{.hidden = 1024,
+                         .heads = 4 * num_ranks,
+                         .head_dim = 128,
+                         .layers = 2,
+                         .experts = std::max(16, 2 * num_ranks),
+                         .top_k = 4,
+                         .intermediate = 128 * std::max(4, num_ranks),
+                         .shared_intermediate = 128 * num_ranks,
+                         .vocab = 8192};
+  ModelShape latent = plain;
+  latent.hidden = 1536;
+  latent.heads = 6 * num_ranks;
+  latent.latent = 512;
+  latent.dense_intermediate = 1024 * num_ranks;
+  std::vector<StepCase> cases = {{1, 512, 0}, {1, 128, 0}, {1, 16, 0},  {1, 128, 640},
+                                 {1, 1, 300}, {4, 1, 600}, {16, 1, 200}};
+  for (StepCase& each : cases) each.batch *= num_ranks;
+  const Result<hardware::Topology> topology = hardware::ReadTopology();
   return {.weights = request.weights,
           .wire = request.wire,
+          .last_level_cache_bytes = topology ? topology->last_level_cache_bytes() : 0,
           .rounds = 2,
-          .shapes = {many_heads, shared_keys},
+          .seconds = kQuickSeconds,
+          .shapes = {plain, latent},
           .cases = std::move(cases),
-          .layout = request.layout,
           .ledger = &request.ledger};
+}
+
+// Of the machine itself nothing was measured, so it has no CPUs whose figures others would take.
+// Not kept beside costs of another instruction set, which somebody tries here: the profile would be
+// of both.
+Status Keep(const cost::StepCosts& costs, const engine::CostsRequest& request,
+            const std::string& path) {
+  const Result<hardware::Topology> topology = hardware::ReadTopology();
+  if (!topology) return topology.error();
+  cost::MachineProfile profile;
+  profile.machine.cpu_name = topology->cpu_name;
+  profile.machine.isa = request.kernels.name;
+  profile.machine.last_level_cache_bytes = topology->last_level_cache_bytes();
+  profile.machine.date = hardware::CurrentDate();
+  profile.steps = {costs};
+  const Result<cost::MachineProfile> kept = LoadMachineProfile(path);
+  if (kept && kept->machine.cpu_name == topology->cpu_name &&
+      kept->machine.isa != profile.machine.isa) {
+    return Error{
+        fmt::format("{} is of {}, and these of {}", path, kept->machine.isa, profile.machine.isa)};
+  }
+  return hardware::SaveProfileJson(cost::ToJson(WithKept(std::move(profile), path)), path);
+}
+
+void KeepOrSay(const cost::StepCosts& costs, const engine::CostsRequest& request,
+               const std::string& path) {
+  if (const Status saved = Keep(costs, request, path); !saved) {
+    PrintNote("costs are not kept, and will be measured again: {}\n", saved.error().message);
+  }
 }
 
 }  // namespace
@@ -136,6 +185,8 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   if (Agreed(request.group, kept.costs.has_value())) {
     return kept.costs ? *std::move(kept.costs) : engine::KnownCosts{};
   }
+  const bool speaks = request.group.rank() == 0;
+  if (speaks) PrintNote("measuring what steps cost here, once, since {}\n", kept.why_not);
   const auto start = Clock::now();
   MeasureStepsOptions quick = QuickOptions(request);
   if (!options.shapes.empty()) quick.shapes = options.shapes;
@@ -143,10 +194,11 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   Result<cost::StepCosts> measured =
       MeasureSteps(request.group, request.pool, request.kernels, quick);
   if (!measured) return measured.error();
+  if (speaks) KeepOrSay(*measured, request, options.profile_path);
   return engine::KnownCosts{
       .ranks = *std::move(measured),
       .source = fmt::format("costs measured just now in {:.1f} s, since {}; mpirun convene measure "
-                            "keeps better ones",
+                            "measures better ones",
                             SecondsSince(start), kept.why_not)};
 }
 

@@ -1,6 +1,7 @@
 // What steps cost on the ranks of this run: from the kept profile of the machine, if it has costs
-// of as many ranks and threads over a link as fast as theirs, and otherwise from a quick
-// measurement. What is decided by them is engine/choose_pipeline.h.
+// of as many ranks and threads over a link as fast as theirs that this version measured, and
+// otherwise from a quick measurement, which is kept. What is decided by them is
+// cli/plan_by_default.h and engine/choose_pipeline.h.
 #pragma once
 
 #include <string>
@@ -19,7 +20,9 @@ struct KnownCostsOptions {
   std::vector<StepCase> cases = {};
 };
 
-// *Collective*; what rank 0 finds counts. Error: no memory to measure with.
+// *Collective*; what rank 0 finds counts. A quick measurement takes some ten seconds; it says so
+// before, and is kept beside what the profile has of this machine (a profile of another machine is
+// replaced). Error: no memory to measure with.
 Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
                                           const KnownCostsOptions& options);
 

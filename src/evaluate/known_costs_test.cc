@@ -7,8 +7,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/version.h"
 #include "comm/threads/thread_group.h"
 #include "cost/machine_profile.h"
+#include "evaluate/machine_profile_file.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 
@@ -59,7 +61,8 @@ class SlowGroup : public comm::Group {
 constexpr double kLinkBytesPerSecond = 4e8;
 
 cost::StepCosts CostsOfLink(int num_ranks, double bytes_per_second) {
-  cost::StepCosts costs{.num_ranks = num_ranks, .weights = "int8"};
+  cost::StepCosts costs{
+      .num_ranks = num_ranks, .weights = "int8", .version = std::string(kVersion)};
   costs.exchange.seconds = {.at = {1, 1e9}, .value = {1e-5, 1e-5 + 1e9 / bytes_per_second}};
   return costs;
 }
@@ -93,11 +96,7 @@ engine::KnownCosts Known(const std::string& path) {
     hardware::ThreadPool pool({0});
     memory::Ledger ledger;
     const auto known = KnownStepCosts(
-        {.group = slow,
-         .pool = pool,
-         .kernels = **kernels::ChooseKernels(),
-         .ledger = ledger,
-         .layout = {.attention_dp = 2, .expert_ep = 2}},
+        {.group = slow, .pool = pool, .kernels = **kernels::ChooseKernels(), .ledger = ledger},
         {.profile_path = path, .shapes = {small}, .cases = {{2, 16, 0}, {4, 1, 30}}});
     CHECK(known.ok(), "{}", known.error().message);
     EXPECT_EQ(ledger.reserved()[memory::Use::kStaging], 0u) << "kept after measuring";
@@ -129,7 +128,45 @@ TEST(KnownCosts, AreMeasuredWhereNothingIsKept) {
   EXPECT_THAT(Known(testing::TempDir() + "no_such.json").source,
               HasSubstr("since no profile is kept"));
   EXPECT_THAT(Known(WriteProfile("other_ranks.json", CostsOfLink(3, 1e9))).source,
-              HasSubstr("no costs of 2 ranks of 1 with int8"));
+              HasSubstr("no costs of 2 ranks with 1 thread each and weights in int8"));
+}
+
+cost::MachineProfile Read(const std::string& path) {
+  const auto profile = LoadMachineProfile(path);
+  CHECK(profile.ok(), "{}", profile.error().message);
+  return *profile;
+}
+
+TEST(KnownCosts, AreKeptBesideWhatTheProfileHas) {
+  const std::string path = WriteProfile("to_be_completed.json", CostsOfLink(3, 1e9));
+  const engine::KnownCosts measured = Known(path);
+  const cost::MachineProfile kept = Read(path);
+  EXPECT_NE(kept.CostsOf(3, 1, "int8"), nullptr);
+  const cost::StepCosts* costs = kept.CostsOf(2, 1, "int8");
+  ASSERT_NE(costs, nullptr);
+  EXPECT_EQ(*costs, measured.ranks);
+  EXPECT_EQ(costs->version, kVersion);
+  EXPECT_EQ(kept.machine.cpus, std::vector<int>({0})) << "what was known of the machine is lost";
+}
+
+TEST(KnownCosts, AreMeasuredAnewByAnotherVersion) {
+  cost::StepCosts old = CostsOfLink(2, kLinkBytesPerSecond);
+  old.version = "0.0.9";
+  const std::string path = WriteProfile("old_version.json", old);
+  const engine::KnownCosts known = Known(path);
+  // A busy machine may make another link of it, which is looked at afterwards.
+  EXPECT_THAT(known.source,
+              HasSubstr("the kept costs were measured by convene 0.0.9, and this is"));
+  EXPECT_EQ(Read(path).CostsOf(2, 1, "int8")->version, kVersion);
+}
+
+TEST(KnownCosts, OfAnotherInstructionSetAreNotMixedWithTheKeptOnes) {
+  const std::string path = WriteProfile("other_isa.json", CostsOfLink(2, kLinkBytesPerSecond));
+  cost::MachineProfile other = Read(path);
+  other.machine.isa = "another";
+  std::ofstream(path) << cost::ToJson(other).dump();
+  EXPECT_THAT(Known(path).source, HasSubstr("another machine or instruction set"));
+  EXPECT_EQ(Read(path).machine.isa, "another");
 }
 
 }  // namespace

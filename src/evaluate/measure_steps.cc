@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "base/version.h"
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
 #include "evaluate/invented_model.h"
@@ -23,6 +24,8 @@
 
 namespace convene::evaluate {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // Change of the logarithm of the memory's speed during a step from which on it is not used.
 constexpr double kMostChange = 0.12;
@@ -106,13 +109,6 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   const strategy::Pipeline of_tokens{.chunks = 4};
   const strategy::Pipeline of_experts{.chunks = 8, .cut = strategy::ChunkCut::kExperts};
   const strategy::Pipeline halves{.micro_batches = 2};
-  if (options.layout) {
-    for (const ModelShape& each : shapes) trials.push_back({each, *options.layout, {}, cases});
-    for (const auto& each : {of_tokens, of_experts, halves}) {
-      trials.push_back({shape(0), *options.layout, each, large});
-    }
-    return trials;
-  }
   const strategy::Layout experts{.attention_dp = num_ranks, .expert_ep = num_ranks};
   const strategy::Layout heads{.attention_tp = num_ranks, .expert_ep = num_ranks};
   const strategy::Layout slices{.attention_dp = num_ranks, .expert_tp = num_ranks};
@@ -178,7 +174,9 @@ class Runner {
     return comm::AgreeOnSuccess(group_, had);
   }
 
-  Status RunTrial(const Trial& trial) {
+  // `share`: of the time there is, up to the end of this trial.
+  Status RunTrial(const Trial& trial, double share) {
+    trial_ends_ = start_ + std::chrono::duration<double>(share * options_.seconds);
     const auto agree = [&](const auto& mine) {
       return comm::AgreeOnSuccess(group_, mine ? Status() : Status(mine.error()));
     };
@@ -243,6 +241,7 @@ class Runner {
     costs.num_ranks = group_.size();
     costs.num_threads = pool_.size();
     costs.weights = kernels::Name(options_.weights);
+    costs.version = kVersion;
     costs.step_once = std::max(0.0, Median(overheads_));
     costs.overlapped_held_out = TryOnOverlapped(steps, costs);
     return costs;
@@ -306,11 +305,11 @@ class Runner {
       transformer.FollowStep();
       return 0;
     }
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     const Status done =
         transformer.Forward(sequences.step(), [](int, int, std::span<const float>) {});
     CHECK(done.ok(), "{}", done.error().message);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
   void Measure(const Trial& trial, runtime::Transformer& transformer) {
@@ -323,7 +322,7 @@ class Runner {
       sequences.emplace_back(trial.cases[i], trial.layout.attention_dp, trial.shape.vocab, i + 1);
       Run(transformer, sequences.back());
     }
-    for (int round = 0; round < options_.rounds; ++round) {
+    for (int round = 0; round < options_.rounds && (round == 0 || HasTime()); ++round) {
       cost::ReferenceSpeed before = reference_->Measure(group_);
       for (size_t i = 0; i < trial.cases.size(); ++i) {
         Run(transformer, sequences[i]);
@@ -338,6 +337,14 @@ class Runner {
       }
     }
     transformer.ObserveSteps({});
+  }
+
+  // Rank 0's clock decides.
+  bool HasTime() {
+    if (options_.seconds <= 0) return true;
+    std::vector<std::byte> told(1, std::byte{Clock::now() < trial_ends_});
+    group_.Broadcast(0, &told, "asking for time");
+    return told.front() == std::byte{1};
   }
 
   // The whole of small steps that nobody records, and the tasks of the same steps in turn.
@@ -367,6 +374,8 @@ class Runner {
   memory::Ledger& ledger_;
   memory::Reservation flushed_;
   std::optional<ReferenceKernel> reference_;
+  std::chrono::time_point<Clock, std::chrono::duration<double>> start_ = Clock::now();
+  std::chrono::time_point<Clock, std::chrono::duration<double>> trial_ends_ = {};
   std::vector<CaseRuns> runs_;
   std::vector<double> overheads_;
 };
@@ -386,9 +395,11 @@ Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& p
   if (const Status ready = runner.Prepare(options.last_level_cache_bytes); !ready) {
     return ready.error();
   }
-  for (const Trial& trial : TrialsOf(group.size(), options)) {
-    if (options.progress && group.rank() == 0) options.progress(Describe(trial));
-    if (const Status done = runner.RunTrial(trial); !done) return done.error();
+  const std::vector<Trial> trials = TrialsOf(group.size(), options);
+  for (size_t i = 0; i < trials.size(); ++i) {
+    if (options.progress && group.rank() == 0) options.progress(Describe(trials[i]));
+    const double share = static_cast<double>(i + 1) / static_cast<double>(trials.size());
+    if (const Status done = runner.RunTrial(trials[i], share); !done) return done.error();
   }
   return runner.Fit();
 }

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +20,6 @@
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
 #include "memory/ledger.h"
-#include "strategy/layout.h"
 
 namespace convene::evaluate {
 
@@ -30,12 +28,11 @@ struct MeasureStepsOptions {
   comm::WireFormat wire = comm::WireFormat::kF32;
   uint64_t last_level_cache_bytes = 0;  // 0: not known
   int rounds = 4;
+  // Above 0: where this time would be exceeded, of each model only one round.
+  double seconds = 0;
   // Models and steps in place of those that measurements take, for tests; none: those.
   std::vector<ModelShape> shapes = {};
   std::vector<StepCase> cases = {};
-  // Of several ranks: this way of dividing a model alone, in place of all that differ in their
-  // tasks.
-  std::optional<strategy::Layout> layout = {};
   // Where memory is reserved; null: it is limited by nothing but the machine.
   memory::Ledger* ledger = nullptr;
   // Told what is measured next, on rank 0.

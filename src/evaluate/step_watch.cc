@@ -170,6 +170,7 @@ void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedSt
   if (costs != nullptr && !cost::KindWithoutCost(schedule, *costs)) {
     return predict(*costs, fmt::format("costs of {} (convene measure)", profile->machine.cpu_name));
   }
+  if (profile->machine.read_gbps <= 0) return;  // only steps were measured
   const cost::Rates rates = cost::RatesFromProfile(profile->machine, schedule.num_ranks);
   traced.predicted = simulate::Simulate(schedule, rates, values);
   traced.predicted_by = fmt::format("peaks of {} (convene measure); exchanges cost nothing",

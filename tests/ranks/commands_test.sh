@@ -6,6 +6,7 @@ mpiexec=$1 convene=$2 root=$3
 cd "$root"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export CONVENE_CACHE_DIR=$work/cache # what ranks cost here is measured once, below
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 ranks() { local n=$1; shift; timeout 60 "$mpiexec" -n "$n" --oversubscribe "$convene" "$@"; }
@@ -27,6 +28,26 @@ for line in "2 attention=dp2,experts=ep2" "2 attention=tp2,experts=tp2" "2 atten
   cmp -s "$work/one" "$work/out" || fail "$line gave another text"
 done
 
+# At the first use costs are measured and kept, and what is chosen by them is said. Not for ranks that
+# share cores, nor with a layout or --no-plan.
+first_use() { # WORDS N ARGUMENTS...: WORDS are said of the measurement, or nothing
+  local words=$1 n=$2; shift 2
+  ranks "$n" run models/demo --prompt Once --max-tokens 2 "$@" >"$work/out" 2>"$work/err" || fail "$*: $(tail -1 "$work/err")"
+  [ "$(grep -o 'measuring what steps cost here.*' "$work/err")" = "$words" ] || fail "first use: $(cat "$work/err")"
+}
+first_use "" 2 --no-plan
+if grep -q '^plan:' "$work/err"; then fail "--no-plan: $(cat "$work/err")"; fi
+first_use "" 2 --layout attention=dp2,experts=ep2
+if [ "$(nproc)" -le 3 ]; then
+  first_use "" 4
+  grep -q '^plan: as without a profile, since ranks share cores' "$work/err" || fail "four ranks: $(cat "$work/err")"
+fi
+if [ "$(nproc)" -ge 2 ]; then
+  first_use "measuring what steps cost here, once, since no profile is kept" 2
+  first_use "" 2
+  grep -q '^plan: 2 ranks .*predicted' "$work/err" || fail "no plan: $(cat "$work/err")"
+fi
+
 # By default ranks of one host lose nothing on the way, whatever the text.
 for text in Once "The cat" "In the year"; do
   "$convene" run models/demo --prompt "$text" --max-tokens 64 --temperature 0 >"$work/one" 2>/dev/null
@@ -35,7 +56,7 @@ for text in Once "The cat" "In the year"; do
   # Two hosts: bf16 is the default between them.
   status=0
   timeout 60 tests/comm/two_hosts.sh "$mpiexec" -n 2 "$convene" run models/demo --prompt "$text" --max-tokens 64 \
-    --temperature 0 --wire f32 >"$work/out" 2>"$work/err" || status=$?
+    --temperature 0 --wire f32 --no-plan >"$work/out" 2>"$work/err" || status=$?
   [ $status = 77 ] || cmp -s "$work/one" "$work/out" || fail "'$text' on two hosts ($status): $(tail -1 "$work/err")"
 done
 

@@ -1,0 +1,61 @@
+#include "engine/ask_for_costs.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/environment.h"
+#include "comm/agree.h"
+#include "hardware/topology.h"
+#include "kernels/choose_kernels.h"
+#include "memory/ledger.h"
+
+namespace convene::engine {
+namespace {
+
+// What a rank measures with.
+struct Means {
+  const kernels::KernelSet* kernels = nullptr;
+  std::vector<int> cpus;
+  memory::Tier memory;
+};
+
+Result<Means> FindMeans(const CostsWish& wish) {
+  const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
+  if (!kernels) return kernels.error();
+  Result<std::vector<int>> cpus =
+      hardware::CpusForThisRank(LocalRankFromLauncher(), wish.num_threads);
+  if (!cpus) return cpus.error();
+  Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count, *cpus);
+  if (!tier) return tier.error();
+  return Means{.kernels = *kernels, .cpus = *std::move(cpus), .memory = *std::move(tier)};
+}
+
+Result<KnownCosts> FindCosts(comm::Group& group, const CostsWish& wish,
+                             const StepCostsSource& source) {
+  Result<Means> means = FindMeans(wish);
+  const Status mine = means ? Status() : Status(means.error());
+  if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();
+  hardware::ThreadPool pool(std::move(means->cpus));
+  if (const Status all = comm::AgreeOnSuccess(group, pool.started()); !all) return all.error();
+  memory::Ledger ledger(std::move(means->memory));
+  return source({.group = group,
+                 .pool = pool,
+                 .kernels = *means->kernels,
+                 .ledger = ledger,
+                 .weights = wish.weights,
+                 .wire = wish.wire});
+}
+
+}  // namespace
+
+Result<KnownCosts> AskForCosts(comm::Group& group, const CostsWish& wish,
+                               const StepCostsSource& source) {
+  AnnounceCosts(group, wish);
+  return FindCosts(group, wish, source);
+}
+
+void AnswerCosts(comm::Group& group, const CostsWish& wish, const StepCostsSource& source) {
+  static_cast<void>(FindCosts(group, wish, source));
+}
+
+}  // namespace convene::engine
