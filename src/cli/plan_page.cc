@@ -13,8 +13,8 @@
 namespace convene::cli {
 namespace {
 
+using cost::Interval;
 using planner::Candidate;
-using planner::Interval;
 using planner::RegretCurve;
 
 constexpr int kWidth = 900;

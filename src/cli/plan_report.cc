@@ -12,9 +12,9 @@
 namespace convene::cli {
 namespace {
 
+using cost::Interval;
 using nlohmann::ordered_json;
 using planner::Candidate;
-using planner::Interval;
 using planner::PlanFigures;
 
 std::string Percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }

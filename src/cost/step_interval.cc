@@ -7,18 +7,22 @@
 namespace convene::cost {
 namespace {
 
-// How far seconds may be from what is predicted, in either direction: an error that was nearly
-// always of one sign is not taken for a gain. `overlapped`: seconds of steps whose exchanges run
-// beside computation.
-double SpreadOf(const KindSeconds& seconds, double overlapped, const StepCosts& costs) {
-  double squares = 0;
-  const auto add = [&](double part, const std::optional<HeldOut>& held_out) {
-    if (!held_out) return;
-    squares += std::pow(part * std::max(std::abs(held_out->low), std::abs(held_out->high)), 2);
-  };
-  for (size_t kind = 0; kind < seconds.size(); ++kind) add(seconds[kind], costs.held_out[kind]);
-  add(overlapped, costs.overlapped_held_out);
-  return std::sqrt(squares);
+double Widest(const ErrorRange& error) {
+  return std::max(std::abs(error.low), std::abs(error.high));
+}
+
+// How far the seconds may be from what is predicted, in either direction.
+double SpreadOf(const KindSeconds& seconds, double overlapped, const StepErrors& errors) {
+  double squares = std::pow(overlapped * Widest(errors.overlapped), 2);
+  double exchanging = 0;
+  for (size_t kind = 0; kind < seconds.size(); ++kind) {
+    if (IsCollective(static_cast<schedule::TaskKind>(kind))) {
+      exchanging += seconds[kind];
+    } else {
+      squares += std::pow(seconds[kind] * Widest(errors.by_kind[kind]), 2);
+    }
+  }
+  return std::sqrt(squares + std::pow(exchanging * Widest(errors.exchanges), 2));
 }
 
 }  // namespace
@@ -31,17 +35,30 @@ KindSeconds SecondsOnPath(const schedule::Schedule& schedule, const schedule::Ti
   return seconds;
 }
 
-Interval IntervalOf(const Outline& step, const StepCosts& costs) {
-  const double spread = SpreadOf(step.by_kind, step.overlaps ? step.seconds : 0, costs);
+StepErrors ErrorsOf(const StepCosts& costs) {
+  const auto range = [](const std::optional<HeldOut>& held_out) {
+    return held_out ? ErrorRange{.low = held_out->low, .high = held_out->high} : ErrorRange{};
+  };
+  StepErrors errors{.exchanges = range(costs.exchange_held_out),
+                    .overlapped = range(costs.overlapped_held_out)};
+  for (size_t kind = 0; kind < errors.by_kind.size(); ++kind) {
+    errors.by_kind[kind] = range(costs.held_out[kind]);
+  }
+  return errors;
+}
+
+Interval IntervalOf(const Outline& step, const StepErrors& errors) {
+  const double spread =
+      SpreadOf(step.by_kind, step.overlapped_seconds, errors) * (1 + step.extrapolated_share);
   return {.low = std::max(0.0, step.seconds - spread), .high = step.seconds + spread};
 }
 
-Interval IntervalOfDifference(const Outline& first, const Outline& second, const StepCosts& costs) {
+Interval IntervalOfDifference(const Outline& first, const Outline& second,
+                              const StepErrors& errors) {
   KindSeconds difference = first.by_kind;
   for (size_t kind = 0; kind < difference.size(); ++kind) difference[kind] -= second.by_kind[kind];
-  const double overlapped =
-      (first.overlaps ? first.seconds : 0) - (second.overlaps ? second.seconds : 0);
-  const double spread = SpreadOf(difference, overlapped, costs);
+  const double spread =
+      SpreadOf(difference, first.overlapped_seconds - second.overlapped_seconds, errors);
   const double seconds = first.seconds - second.seconds;
   return {.low = seconds - spread, .high = seconds + spread};
 }

@@ -21,21 +21,39 @@ struct Interval {
   double high = 0;
 };
 
-// What is predicted of a step, or of a part of it.
+// Of nine tasks in ten, what was measured / what was predicted - 1 lay between these.
+struct ErrorRange {
+  double low = 0;
+  double high = 0;
+};
+
+struct StepErrors {
+  std::array<ErrorRange, schedule::kNumTaskKinds> by_kind = {};  // of exchanges: by `exchanges`
+  ErrorRange exchanges = {};   // of all kinds: one curve prices them
+  ErrorRange overlapped = {};  // of whole steps whose exchanges run beside computation
+};
+
+// Those at points that were held out. What was not measured is taken to be right.
+StepErrors ErrorsOf(const StepCosts& costs);
+
+// What is predicted of a step, of several, or of a part of one.
 struct Outline {
   double seconds = 0;
-  KindSeconds by_kind = {};  // what they consist of
-  bool overlaps = false;     // exchanges run beside computation (Overlaps)
+  KindSeconds by_kind = {};       // what they consist of
+  double overlapped_seconds = 0;  // of steps whose exchanges run beside computation (Overlaps)
+  double extrapolated_share = 0;  // of computing seconds, at sizes beyond those measured
 };
 
 // Nine steps in ten should lie in it, on a machine as fast as when it was measured. Tasks of one
 // kind are wrong in the same way, kinds are wrong independently of each other, and where exchanges
-// run beside computation whole steps are as wrong as such steps were. It contains what is
-// predicted.
-Interval IntervalOf(const Outline& step, const StepCosts& costs);
+// run beside computation whole steps are as wrong as such steps were. What is extrapolated widens
+// it in proportion. It contains what is predicted: an error that was nearly always of one sign is
+// not taken for a gain.
+Interval IntervalOf(const Outline& step, const StepErrors& errors);
 
 // Of how many seconds longer the first takes than the second. What both have in common is wrong in
 // both, and counts for nothing.
-Interval IntervalOfDifference(const Outline& first, const Outline& second, const StepCosts& costs);
+Interval IntervalOfDifference(const Outline& first, const Outline& second,
+                              const StepErrors& errors);
 
 }  // namespace convene::cost

@@ -7,7 +7,7 @@ namespace {
 
 using schedule::TaskKind;
 
-StepCosts Costs() {
+StepCosts Measured() {
   StepCosts costs;
   costs.held_out[static_cast<size_t>(TaskKind::kExperts)] = {.low = -0.1, .high = 0.1};
   costs.held_out[static_cast<size_t>(TaskKind::kAttention)] = {.low = 0, .high = 0.2};
@@ -15,37 +15,51 @@ StepCosts Costs() {
   return costs;
 }
 
+StepErrors Errors() { return ErrorsOf(Measured()); }
+
 Outline Step(double experts, double attention, bool overlaps) {
-  Outline step{.seconds = experts + attention, .overlaps = overlaps};
+  Outline step{.seconds = experts + attention,
+               .overlapped_seconds = overlaps ? experts + attention : 0};
   step.by_kind[static_cast<size_t>(TaskKind::kExperts)] = experts;
   step.by_kind[static_cast<size_t>(TaskKind::kAttention)] = attention;
   return step;
 }
 
 TEST(StepInterval, KindsAreWrongIndependentlyOfEachOther) {
-  const Interval one = IntervalOf(Step(10, 0, false), Costs());
+  const Interval one = IntervalOf(Step(10, 0, false), Errors());
   EXPECT_NEAR(one.low, 9, 1e-12);
   EXPECT_NEAR(one.high, 11, 1e-12);
-  const Interval both = IntervalOf(Step(4, 1.5, false), Costs());
+  const Interval both = IntervalOf(Step(4, 1.5, false), Errors());
   EXPECT_NEAR(both.low, 5.5 - 0.5, 1e-12);
   EXPECT_NEAR(both.high, 5.5 + 0.5, 1e-12);
 }
 
 TEST(StepInterval, AnErrorOfOneSignIsNotTakenForAGain) {
-  StepCosts costs = Costs();
+  StepCosts costs = Measured();
   costs.held_out[static_cast<size_t>(TaskKind::kExperts)] = {.low = 0.2, .high = 0.4};
-  EXPECT_NEAR(IntervalOf(Step(10, 0, false), costs).low, 6, 1e-12);
+  EXPECT_NEAR(IntervalOf(Step(10, 0, false), ErrorsOf(costs)).low, 6, 1e-12);
   costs.held_out = {};
-  EXPECT_EQ(IntervalOf(Step(10, 0, false), costs).high, 10);
+  EXPECT_EQ(IntervalOf(Step(10, 0, false), ErrorsOf(costs)).high, 10);
 }
 
 TEST(StepInterval, OfADifferenceLeavesOutWhatBothHave) {
-  const Interval same = IntervalOfDifference(Step(10, 5, false), Step(10, 4, false), Costs());
+  const Interval same = IntervalOfDifference(Step(10, 5, false), Step(10, 4, false), Errors());
   EXPECT_NEAR(same.low, 1 - 0.2, 1e-12);
   EXPECT_NEAR(same.high, 1 + 0.2, 1e-12);
-  const Interval overlapped = IntervalOfDifference(Step(10, 0, false), Step(9, 0, true), Costs());
+  const Interval overlapped = IntervalOfDifference(Step(10, 0, false), Step(9, 0, true), Errors());
   EXPECT_LT(overlapped.low, 1 - 0.3 * 9);
   EXPECT_GT(overlapped.high, 1 + 0.3 * 9);
+}
+
+TEST(StepInterval, ExchangesAreWrongTogetherAndWhatIsExtrapolatedWidens) {
+  StepCosts costs;
+  costs.exchange_held_out = HeldOut{.low = -0.1, .high = 0.05};
+  Outline step{.seconds = 10};
+  step.by_kind[static_cast<size_t>(TaskKind::kDispatch)] = 4;
+  step.by_kind[static_cast<size_t>(TaskKind::kCombine)] = 6;
+  EXPECT_NEAR(IntervalOf(step, ErrorsOf(costs)).high, 11, 1e-12);
+  step.extrapolated_share = 0.5;
+  EXPECT_NEAR(IntervalOf(step, ErrorsOf(costs)).high, 11.5, 1e-12);
 }
 
 TEST(StepInterval, TheSecondsOnThePathAreThoseThatMakeTheLength) {

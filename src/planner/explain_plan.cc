@@ -49,7 +49,7 @@ Section SectionOf(TaskKind kind) {
   }
 }
 
-std::array<double, kNumSections> SectionSeconds(const KindSeconds& path) {
+std::array<double, kNumSections> SectionSeconds(const cost::KindSeconds& path) {
   std::array<double, kNumSections> seconds = {};
   for (size_t kind = 0; kind < path.size(); ++kind) {
     seconds[SectionOf(static_cast<TaskKind>(kind))] += path[kind];

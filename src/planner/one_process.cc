@@ -29,8 +29,9 @@ Result<ComparedStep> Compare(const OneProcessQuestion& question, int count,
   return ComparedStep{
       .ranks = ranks->seconds,
       .one_process = alone->seconds,
-      .is_surely_faster = cost::IntervalOf(OutlineOf(*alone), question.one_process).high <
-                          cost::IntervalOf(OutlineOf(*ranks), question.costs).low};
+      .is_surely_faster =
+          cost::IntervalOf(OutlineOf(*alone), cost::ErrorsOf(question.one_process)).high <
+          cost::IntervalOf(OutlineOf(*ranks), cost::ErrorsOf(question.costs)).low};
 }
 
 }  // namespace

@@ -51,13 +51,16 @@ Result<SchedulePrices> OperatorPricer::Price(const model::ModelSpec& spec,
   return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, *costs, sizes)};
 }
 
-ErrorRange OperatorPricer::ErrorOf(schedule::TaskKind kind) const {
-  const std::string name = kind == schedule::TaskKind::kExperts ? "grouped_product bf16"
-                           : IsCollective(kind)                 ? "all_to_all"
-                                                                : "product bf16";
-  const auto found = machine_.operators.find(name);
-  if (found == machine_.operators.end()) return {};
-  return {.low = found->second.low_factor - 1, .high = found->second.high_factor - 1};
+cost::StepErrors OperatorPricer::Errors() const {
+  const auto of = [&](const std::string& name) -> cost::ErrorRange {
+    const auto found = machine_.operators.find(name);
+    if (found == machine_.operators.end()) return {};
+    return {.low = found->second.low_factor - 1, .high = found->second.high_factor - 1};
+  };
+  cost::StepErrors errors{.exchanges = of("all_to_all")};
+  errors.by_kind.fill(of("product bf16"));
+  errors.by_kind[static_cast<size_t>(schedule::TaskKind::kExperts)] = of("grouped_product bf16");
+  return errors;
 }
 
 std::vector<int> OperatorSource::ThreadsOf(int /*num_ranks*/, std::string_view weights) const {

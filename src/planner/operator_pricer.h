@@ -26,7 +26,7 @@ class OperatorPricer : public StepPricer {
                                const cost::Sizes& sizes) const override;
   // Of the operator that most of such a task is, at points that were held out; of machines without
   // any: 0.
-  ErrorRange ErrorOf(schedule::TaskKind kind) const override;
+  cost::StepErrors Errors() const override;
 
  private:
   cost::MachineProfile machine_;

@@ -221,7 +221,7 @@ double ClosedForm::Gain(double num_chunks) const {
 
 bool SurelyBeats(const PricedPipeline& first, const PricedPipeline& second,
                  const cost::StepCosts& costs) {
-  return cost::IntervalOfDifference(second.layer, first.layer, costs).low > 0;
+  return cost::IntervalOfDifference(second.layer, first.layer, cost::ErrorsOf(costs)).low > 0;
 }
 
 Result<PipelineChoice> ChoosePipeline(const PipelineQuestion& question) {
@@ -243,8 +243,8 @@ Result<PipelineChoice> ChoosePipeline(const PipelineQuestion& question) {
     const bool is_simpler = Complexity(other.pipeline) < Complexity(choice.chosen.pipeline);
     if (is_simpler && !SurelyBeats(choice.fastest, other, question.costs)) choice.chosen = other;
   }
-  choice.gain =
-      cost::IntervalOfDifference(choice.plain.layer, choice.fastest.layer, question.costs);
+  choice.gain = cost::IntervalOfDifference(choice.plain.layer, choice.fastest.layer,
+                                           cost::ErrorsOf(question.costs));
   choice.closed_form = FitClosedForm(pricer, question, choice.fastest.pipeline.cut);
   return choice;
 }

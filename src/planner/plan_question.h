@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cost/step_interval.h"
 #include "model/model_spec.h"
 #include "plan/plan.h"
 #include "planner/step_pricer.h"
@@ -77,16 +78,17 @@ struct PlanFigures {
   double ttft = 0;            // seconds until all their prompts are computed
   double time_per_token = 0;  // seconds of a step of generated tokens
   double throughput = 0;      // generated tokens per second, prompts counted into the time
-  Interval ttft_interval = {};
-  Interval time_per_token_interval = {};
-  Interval throughput_interval = {};
+  cost::Interval ttft_interval = {};
+  cost::Interval time_per_token_interval = {};
+  cost::Interval throughput_interval = {};
   double extrapolated_share = 0;
   double imbalance = 1;  // as WholeStep's, over prefill and decode
 
   // What is to be small: seconds per generated token, or of the objective's own time; and of which
-  // kinds of task it is made.
+  // kinds of task, and of steps with overlap, it is made.
   double score = 0;
-  KindSeconds path = {};
+  cost::KindSeconds path = {};
+  double overlapped_seconds = 0;
 };
 
 struct Candidate {

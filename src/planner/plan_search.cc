@@ -40,6 +40,12 @@ void Sort(std::vector<Candidate>& candidates) {
                    });
 }
 
+cost::Outline ScoredOf(const Candidate& one) {
+  return {.seconds = one.figures->score,
+          .by_kind = one.figures->path,
+          .overlapped_seconds = one.figures->overlapped_seconds};
+}
+
 void Choose(PlanSearch& search, PlanAnswer& answer) {
   const std::vector<Candidate>& candidates = answer.candidates;
   const auto is_choice = [](const Candidate& one) { return one.is_ranked() && one.is_allowed(); };
@@ -49,9 +55,8 @@ void Choose(PlanSearch& search, PlanAnswer& answer) {
   auto chosen = fastest;
   for (auto one = candidates.begin(); one != candidates.end(); ++one) {
     if (!is_choice(*one) || !(Complexity(search, *one) < Complexity(search, *chosen))) continue;
-    const double difference = one->figures->score - fastest->figures->score;
-    const Interval interval = IntervalOfDifference(one->figures->path, fastest->figures->path,
-                                                   difference, search.PricerOf(fastest->setup));
+    const cost::Interval interval = cost::IntervalOfDifference(
+        ScoredOf(*one), ScoredOf(*fastest), search.PricerOf(fastest->setup).Errors());
     const bool is_close = one->figures->score < fastest->figures->score * kCertainGain;
     if (is_close && interval.low <= 0) chosen = one;
   }

@@ -192,8 +192,8 @@ TEST(PlanSearch, OtherFormatsAreTakenWhereTheFirstDoesNotFitOrTheyAreAllowed) {
 TEST(PlanSearch, ThePresentPlanStaysWhereAGainIsNotCertain) {
   Asked asked(1e9, {4});
   for (cost::StepCosts& costs : asked.profile.steps) {
-    for (auto& held_out : costs.held_out) held_out = cost::HeldOut{.p95_error = 1};
-    costs.exchange_held_out = cost::HeldOut{.p95_error = 1};
+    for (auto& held_out : costs.held_out) held_out = cost::HeldOut{.low = -1, .high = 1};
+    costs.exchange_held_out = cost::HeldOut{.low = -1, .high = 1};
   }
   asked.question.allowed.layout = true;
   const PlanAnswer answer = Search(asked);

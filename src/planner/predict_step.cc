@@ -116,7 +116,8 @@ Result<PredictedStep> PredictStep(const StepQuestion& question, const StepPricer
 cost::Outline OutlineOf(const PredictedStep& step) {
   return {.seconds = step.seconds,
           .by_kind = cost::SecondsOnPath(step.schedule, step.timeline),
-          .overlaps = cost::Overlaps(step.schedule)};
+          .overlapped_seconds = cost::Overlaps(step.schedule) ? step.seconds : 0,
+          .extrapolated_share = step.extrapolated_share};
 }
 
 }  // namespace convene::planner

@@ -19,7 +19,7 @@ class OwningPricer : public StepPricer {
                                const cost::Sizes& sizes) const override {
     return pricer_.Price(spec, schedule, graph, sizes);
   }
-  ErrorRange ErrorOf(schedule::TaskKind kind) const override { return pricer_.ErrorOf(kind); }
+  cost::StepErrors Errors() const override { return pricer_.Errors(); }
 
  private:
   cost::StepCosts costs_;
@@ -48,14 +48,6 @@ Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
   return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_),
                         .once_seconds = costs_.step_once,
                         .extrapolated_share = cost::ExtrapolatedShare(schedule, costs_, sizes)};
-}
-
-ErrorRange MeasuredPricer::ErrorOf(schedule::TaskKind kind) const {
-  const auto& held_out =
-      IsCollective(kind) ? costs_.exchange_held_out : costs_.held_out[static_cast<size_t>(kind)];
-  if (!held_out) return {};
-  // Predicted times that are too long by all of themselves are 0.
-  return {.low = -std::min(1.0, held_out->p95_error), .high = held_out->p95_error};
 }
 
 std::vector<int> MeasuredSource::ThreadsOf(int num_ranks, std::string_view weights) const {

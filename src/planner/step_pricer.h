@@ -13,6 +13,7 @@
 #include "cost/prices.h"
 #include "cost/sizes.h"
 #include "cost/step_costs.h"
+#include "cost/step_interval.h"
 #include "model/model_spec.h"
 #include "schedule/activity_graph.h"
 #include "schedule/schedule.h"
@@ -46,12 +47,6 @@ struct SchedulePrices {
   double extrapolated_share = 0;  // of computing seconds, at sizes beyond what is known
 };
 
-// Of nine tasks in ten, what was measured / what was predicted - 1 lay between these.
-struct ErrorRange {
-  double low = 0;
-  double high = 0;
-};
-
 class StepPricer {
  public:
   virtual ~StepPricer() = default;
@@ -62,7 +57,7 @@ class StepPricer {
                                        const schedule::Schedule& schedule,
                                        const schedule::ActivityGraph& graph,
                                        const cost::Sizes& sizes) const = 0;
-  virtual ErrorRange ErrorOf(schedule::TaskKind kind) const = 0;
+  virtual cost::StepErrors Errors() const = 0;
 };
 
 // Of one rank; 0: not known.
@@ -97,8 +92,7 @@ class MeasuredPricer : public StepPricer {
   Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
                                const schedule::ActivityGraph& graph,
                                const cost::Sizes& sizes) const override;
-  // The 95th percentile of the errors at held-out points, to either side; of a kind without: 0.
-  ErrorRange ErrorOf(schedule::TaskKind kind) const override;
+  cost::StepErrors Errors() const override { return cost::ErrorsOf(costs_); }
 
  private:
   const cost::StepCosts& costs_;

@@ -110,33 +110,6 @@ double ImbalanceOf(const ShortModel& model, const PredictedStep& step) {
   return sum > 0 ? most * static_cast<double>(seconds.size()) / sum : 1;
 }
 
-struct Spread {
-  double middle = 0;  // of what is measured beyond what is predicted
-  double half = 0;    // from there to either end
-};
-
-Spread SpreadOf(const KindSeconds& seconds, const StepPricer& pricer) {
-  // All exchanges are of one kind here: one curve prices them.
-  Spread spread;
-  double squares = 0;
-  double exchanging = 0;
-  const auto add = [&](double amount, const ErrorRange& error) {
-    spread.middle += amount * (error.low + error.high) / 2;
-    squares += std::pow(amount * (error.high - error.low) / 2, 2);
-  };
-  for (size_t kind = 0; kind < seconds.size(); ++kind) {
-    const auto task = static_cast<schedule::TaskKind>(kind);
-    if (IsCollective(task)) {
-      exchanging += seconds[kind];
-    } else {
-      add(seconds[kind], pricer.ErrorOf(task));
-    }
-  }
-  add(exchanging, pricer.ErrorOf(schedule::TaskKind::kDispatch));
-  spread.half = std::sqrt(squares);
-  return spread;
-}
-
 }  // namespace
 
 ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares,
@@ -192,6 +165,7 @@ WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
   }
   const double scale = sum > 0 ? (whole.seconds - whole.once_seconds) / sum : 1;
   for (double& seconds : whole.path) seconds *= scale;
+  if (cost::Overlaps(step.schedule)) whole.overlapped_seconds = whole.seconds;
   return whole;
 }
 
@@ -204,22 +178,11 @@ Result<WholeStep> PredictWholeStep(const ShortModel& model, const strategy::Step
   return ExtendStep(model, *step);
 }
 
-Interval IntervalOf(const KindSeconds& path, double seconds, double extrapolated_share,
-                    const StepPricer& pricer) {
-  const Spread spread = SpreadOf(path, pricer);
-  const double middle = seconds + spread.middle;
-  const double half = spread.half * (1 + extrapolated_share);
-  return {.low = std::max(0.0, std::min(seconds, middle - half)),
-          .high = std::max(seconds, middle + half)};
-}
-
-Interval IntervalOfDifference(const KindSeconds& first, const KindSeconds& second, double seconds,
-                              const StepPricer& pricer) {
-  KindSeconds difference = first;
-  for (size_t kind = 0; kind < difference.size(); ++kind) difference[kind] -= second[kind];
-  const Spread spread = SpreadOf(difference, pricer);
-  const double middle = seconds + spread.middle;
-  return {.low = middle - spread.half, .high = middle + spread.half};
+cost::Outline OutlineOf(const WholeStep& step) {
+  return {.seconds = step.seconds,
+          .by_kind = step.path,
+          .overlapped_seconds = step.overlapped_seconds,
+          .extrapolated_share = step.extrapolated_share};
 }
 
 }  // namespace convene::planner

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cost/step_interval.h"
 #include "planner/predict_step.h"
 #include "planner/step_pricer.h"
 
@@ -25,12 +26,11 @@ struct ShortModel {
 ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares,
                    bool is_overlapping = false);
 
-// Seconds by TaskKind of tasks that one after the other make a length of time.
-using KindSeconds = std::array<double, schedule::kNumTaskKinds>;
-
 struct WholeStep {
   double seconds = 0;
-  KindSeconds path = {};  // of the tasks that are waited for; with once_seconds they sum to seconds
+  // Of the tasks that are waited for; with once_seconds they sum to seconds.
+  cost::KindSeconds path = {};
+  double overlapped_seconds = 0;  // of steps whose exchanges run beside computation
   double once_seconds = 0;
   double extrapolated_share = 0;
   // Of the rank that computes experts longest, over the mean; 1: all alike, or no experts.
@@ -46,20 +46,7 @@ Result<WholeStep> PredictWholeStep(const ShortModel& model, const strategy::Step
                                    const std::vector<std::vector<strategy::SequenceRows>>& groups,
                                    const StepPricer& pricer);
 
-struct Interval {
-  double low = 0;
-  double high = 0;
-};
-
-// Nine times in ten the seconds should lie in it: tasks of one kind are wrong in the same way,
-// kinds independently of each other; what is extrapolated widens it in proportion. It contains
-// `seconds`, what is predicted.
-Interval IntervalOf(const KindSeconds& path, double seconds, double extrapolated_share,
-                    const StepPricer& pricer);
-
-// Of how many seconds longer the first takes than the second. What both have of a kind of task is
-// wrong in both, and counts for nothing.
-Interval IntervalOfDifference(const KindSeconds& first, const KindSeconds& second, double seconds,
-                              const StepPricer& pricer);
+// For the interval of its seconds (cost/step_interval.h).
+cost::Outline OutlineOf(const WholeStep& step);
 
 }  // namespace convene::planner

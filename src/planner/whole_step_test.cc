@@ -109,27 +109,5 @@ TEST(WholeStep, ImbalanceIsThatOfTheBusiestRank) {
   EXPECT_NEAR(step->imbalance, 4 * 20.0 / 32, 0.1);
 }
 
-TEST(WholeStep, IntervalsComeFromHeldOutErrors) {
-  cost::StepCosts costs = InventedCosts(1, 1e9);
-  KindSeconds path = {};
-  const auto experts = static_cast<size_t>(schedule::TaskKind::kExperts);
-  const auto attention = static_cast<size_t>(schedule::TaskKind::kAttention);
-  costs.held_out[experts] = cost::HeldOut{.p95_error = 0.3};
-  costs.held_out[attention] = cost::HeldOut{.p95_error = 0.4};
-  path[experts] = 1;
-  path[attention] = 1;
-  const MeasuredPricer pricer(costs);
-  const Interval interval = IntervalOf(path, 2, 0, pricer);
-  EXPECT_NEAR(interval.low, 1.5, 1e-12);
-  EXPECT_NEAR(interval.high, 2.5, 1e-12);
-  EXPECT_NEAR(IntervalOf(path, 2, 1, pricer).high, 3, 1e-12);
-  // What both have is wrong in both.
-  KindSeconds more = path;
-  more[experts] += 0.1;
-  const Interval difference = IntervalOfDifference(more, path, 0.1, pricer);
-  EXPECT_NEAR(difference.low, 0.07, 1e-12);
-  EXPECT_NEAR(difference.high, 0.13, 1e-12);
-}
-
 }  // namespace
 }  // namespace convene::planner

@@ -15,6 +15,7 @@ void Add(const WholeStep& step, double times, WholeStep& sum) {
   const double before = sum.seconds;
   sum.seconds += times * step.seconds;
   sum.once_seconds += times * step.once_seconds;
+  sum.overlapped_seconds += times * step.overlapped_seconds;
   for (size_t kind = 0; kind < sum.path.size(); ++kind) sum.path[kind] += times * step.path[kind];
   if (!(sum.seconds > 0)) return;
   const auto mean = [&](double first, double second) {
@@ -72,7 +73,7 @@ class Predictor {
     Add(*prompt, *batch, prompts);
     PlanFigures figures = Figures(*batch, prompts, *decode);
     const double waiting = busy * prompt->seconds / (2 * (1 - busy));
-    const auto stretch = [](Interval& interval, double& value, double changed) {
+    const auto stretch = [](cost::Interval& interval, double& value, double changed) {
       const double factor = value > 0 ? changed / value : 1;
       interval = {interval.low * factor, interval.high * factor};
       value = changed;
@@ -166,10 +167,10 @@ class Predictor {
     WholeStep all = prefill;
     Add(decode, gen_tokens - 1, all);
     const double tokens = batch * gen_tokens;
-    const auto interval = [&](const WholeStep& of) {
-      return IntervalOf(of.path, of.seconds, of.extrapolated_share, pricer_);
+    const auto interval = [errors = pricer_.Errors()](const WholeStep& of) {
+      return cost::IntervalOf(OutlineOf(of), errors);
     };
-    const Interval total = interval(all);
+    const cost::Interval total = interval(all);
     PlanFigures figures{
         .batch = batch,
         .ttft = prefill.seconds,
@@ -188,6 +189,7 @@ class Predictor {
     for (size_t kind = 0; kind < figures.path.size(); ++kind) {
       figures.path[kind] = scored.path[kind] / per;
     }
+    figures.overlapped_seconds = scored.overlapped_seconds / per;
     return figures;
   }
 
