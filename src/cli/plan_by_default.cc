@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/units.h"
 #include "engine/ask_for_costs.h"
 #include "engine/choose_pipeline.h"
 #include "engine/plan_question.h"
@@ -87,6 +88,23 @@ Result<cost::MachineProfile> FindProfile(const ModelOptions& options, const plan
   return profile;
 }
 
+// Whether all cores of the host in one process would be faster, where this is known: people start
+// ranks to gain something.
+std::string SayOneProcess(planner::PlanQuestion question, const planner::Candidate& chosen) {
+  question.constraints = {.num_ranks = 1,
+                          .num_threads = chosen.setup.num_ranks * chosen.setup.num_threads};
+  question.formats = {chosen.setup.weights};
+  question.present.reset();
+  const Result<planner::PlanAnswer> answer = SearchPlan(question);
+  if (!question.one_host || !answer) return "";
+  const planner::PlanFigures& alone = *answer->candidates[answer->chosen].figures;
+  if (alone.throughput_interval.low <= chosen.figures->throughput_interval.high) return "";
+  return fmt::format(
+      "; one process of {} would reach {:.4g}: leave mpirun out",
+      FormatCount(static_cast<uint64_t>(*question.constraints.num_threads), "thread"),
+      alone.throughput);
+}
+
 DefaultPlan Instead(const plan::Plan& resolved, const std::string& why) {
   return {.plan = resolved, .words = fmt::format("plan: as without a profile, since {}", why)};
 }
@@ -137,8 +155,9 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
   if (question.one_host && !options.plan.wire) plan.plan.wire = resolved.wire;
   plan.words = fmt::format(
       "plan: {}, predicted {:.4g} tokens/s, the best of {} plans that compute "
-      "what one rank would (--no-plan: as without a profile)",
-      Describe(chosen), chosen.figures->throughput, answer->candidates.size());
+      "what one rank would (--no-plan: as without a profile){}",
+      Describe(chosen), chosen.figures->throughput, answer->candidates.size(),
+      SayOneProcess(question, chosen));
   return plan;
 }
 

@@ -61,12 +61,14 @@ void AddSetups(PlanSearch& search) {
           {.setup = {ranks, question.constraints.num_threads.value_or(0), format}, .plan = plan});
       search.Reject(
           search.candidates().back(),
-          fmt::format("nothing is known of {}{} with weights in {}; {}",
-                      FormatCount(static_cast<uint64_t>(ranks), "rank"),
-                      question.constraints.num_threads
-                          ? fmt::format(" of {} threads", *question.constraints.num_threads)
-                          : "",
-                      format, HowToMeasure(ranks, format)));
+          fmt::format(
+              "nothing is known of {}{} with weights in {}; {}",
+              FormatCount(static_cast<uint64_t>(ranks), "rank"),
+              question.constraints.num_threads
+                  ? " of " + FormatCount(static_cast<uint64_t>(*question.constraints.num_threads),
+                                         "thread")
+                  : "",
+              format, HowToMeasure(ranks, format)));
     }
   }
 }
@@ -416,7 +418,10 @@ Error WhyNothing(PlanSearch& search) {
       };
       if (closest == nullptr || excess(candidate) < excess(*closest)) closest = &candidate;
     } else if (candidate.rejected_by == "setups") {
-      unknown = &candidate;
+      // The most precise format and the most ranks are what is likely meant.
+      const bool is_first_format =
+          unknown == nullptr || candidate.setup.weights == unknown->setup.weights;
+      if (is_first_format) unknown = &candidate;
     } else {
       other = &candidate;
     }
