@@ -127,7 +127,8 @@ Status Predict(const Options& options) {
     Json line = ToJson(point);
     line["profile"] = hash;
     line["predicted_s"] = predicted->seconds;
-    const cost::Interval interval = cost::IntervalOf(planner::OutlineOf(*predicted), *costs);
+    const cost::Interval interval =
+        cost::IntervalOf(planner::OutlineOf(*predicted), cost::ErrorsOf(*costs));
     line["low_s"] = interval.low;
     line["high_s"] = interval.high;
     line["memory_s"] = (memory->seconds - predicted->seconds) / 0.1;
