@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "cost/non_negative_fit.h"
@@ -18,6 +19,17 @@ constexpr double kMargin = 1.5;
 // How much of a product's time at this intensity is waiting for memory.
 double MemoryShare(double intensity, double balance) {
   return intensity <= balance ? 1 : balance / intensity;
+}
+
+// Of once, per_group and per_row_byte.
+constexpr int kNumSingleColumns = 3;
+
+// Each number becomes the sum of itself and all before it, or behind it.
+void SumFromFront(std::span<double> numbers) {
+  std::partial_sum(numbers.begin(), numbers.end(), numbers.begin());
+}
+void SumFromBehind(std::span<double> numbers) {
+  std::partial_sum(numbers.rbegin(), numbers.rend(), numbers.rbegin());
 }
 
 // What each coefficient of a cost is multiplied with, in the order: once, per_group, per_row_byte,
@@ -87,22 +99,32 @@ TaskCost TaskCost::Fit(std::span<const TaskSample> samples, double balance, doub
   }
   cost.per_weight_byte.at = PointsOfCurve(std::move(products));
   cost.per_score.at = PointsOfCurve(std::move(scores));
+  // Curves are fitted as their steps from point to point, none of them below 0: a byte of weights
+  // takes no less time with more FLOPs for it, and a FLOP of scores no more with more FLOPs for
+  // each byte. Without that a point of few samples takes whatever its neighbours leave over.
+  const size_t num_products = cost.per_weight_byte.at.size();
+  const size_t num_scores = cost.per_score.at.size();
   std::vector<Row> rows;
   rows.reserve(samples.size());
   for (const TaskSample& sample : samples) {
-    rows.push_back({ColumnsOf(cost, sample.parts, sample.state), sample.seconds});
+    std::vector<double> columns = ColumnsOf(cost, sample.parts, sample.state);
+    const auto curves = columns.begin() + kNumSingleColumns;
+    const auto of_scores = curves + static_cast<long>(num_products);
+    SumFromBehind(std::span(curves, num_products));
+    SumFromFront(std::span(of_scores, num_scores));
+    rows.push_back({std::move(columns), sample.seconds});
   }
-  const std::vector<double> found = FitNonNegative(rows);
-  auto next = found.begin();
-  if (!found.empty()) {
-    cost.once = *next++;
-    cost.per_group = *next++;
-    cost.per_row_byte = *next++;
-  }
-  for (size_t i = 0; i < cost.per_weight_byte.at.size(); ++i) {
-    cost.per_weight_byte.value.push_back(*next++);
-  }
-  for (size_t i = 0; i < cost.per_score.at.size(); ++i) cost.per_score.value.push_back(*next++);
+  std::vector<double> found = FitNonNegative(rows);
+  found.resize(kNumSingleColumns + num_products + num_scores);  // none: no samples
+  cost.once = found[0];
+  cost.per_group = found[1];
+  cost.per_row_byte = found[2];
+  const auto curves = found.begin() + kNumSingleColumns;
+  const auto of_scores = curves + static_cast<long>(num_products);
+  SumFromFront(std::span(curves, num_products));
+  SumFromBehind(std::span(of_scores, num_scores));
+  cost.per_weight_byte.value.assign(curves, of_scores);
+  cost.per_score.value.assign(of_scores, found.end());
   return cost;
 }
 

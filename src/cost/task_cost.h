@@ -5,8 +5,9 @@
 // A product with few rows takes as long as its weights are read, one with many as long as it is
 // computed. In between neither bound is reached, and how far below it stays depends on kernels and
 // machine. So the seconds per byte of weights are a curve over the intensity (FLOPs for each byte),
-// straight between the intensities that were measured. Curves and all else are linear in what is
-// fitted, so that one least-squares problem finds all of it.
+// straight between the intensities that were measured: seconds per byte of weights that never fall
+// where intensity grows, seconds per FLOP of scores that never rise. Curves and all else are linear
+// in what is fitted, so that one least-squares problem finds all of it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -82,6 +83,25 @@ TEST(TaskCost, MarksWhatIsBeyondItsSamples) {
   TaskParts larger = samples[3].parts;
   larger.groups = 10 * cost.most_groups;
   EXPECT_TRUE(cost.Extrapolates(larger));
+}
+
+TEST(TaskCost, CurvesDoNotSwingWhereSamplesAreFewAndDisturbed) {
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  std::vector<TaskSample> samples = Samples(60, 0.5, /*drifts=*/false);
+  for (TaskSample& sample : samples) {
+    // 50 GB/s of keys and values, or 1 TFLOP/s of scores.
+    sample.parts.cache_bytes = 1e6 * (1 + uniform(random));
+    sample.parts.score_flops = sample.parts.cache_bytes * std::exp2(9 * uniform(random));
+    const double seconds =
+        std::max(sample.parts.cache_bytes / 50e9, sample.parts.score_flops / 1e12);
+    sample.seconds += seconds * (1 + 0.5 * (2 * uniform(random) - 1));
+  }
+  const TaskCost cost = TaskCost::Fit(samples, kBalance, 1);
+  ASSERT_GT(cost.per_score.value.size(), 3u);
+  EXPECT_TRUE(std::is_sorted(cost.per_weight_byte.value.begin(), cost.per_weight_byte.value.end()));
+  EXPECT_TRUE(std::is_sorted(cost.per_score.value.rbegin(), cost.per_score.value.rend()));
+  EXPECT_GT(cost.per_score.value.front(), 0);
 }
 
 TEST(TaskCost, IsTheSameAfterJson) {
