@@ -20,6 +20,10 @@ using planner::HybridCandidate;
 // The paper does not name its batches; these were fixed before the first run.
 constexpr int kBatches[] = {1, 2, 4, 8, 16, 32};
 
+// Tokens of all ranks together that DeepSpeed-FastGen computes at once: its default
+// max_ragged_batch_size.
+constexpr int kStepTokens = 768;
+
 struct Setting {
   const char* figure;
   const char* scenario;
@@ -143,8 +147,10 @@ int Run() {
       const model::ModelSpec spec = Model(name);
       for (const int batch : kBatches) {
         const auto start = std::chrono::steady_clock::now();
-        const auto answer = planner::SearchHybrid(AskHybrid(
-            spec, machine, setting.num_ranks, batch, setting.prompt_tokens, setting.gen_tokens));
+        planner::HybridQuestion question = AskHybrid(spec, machine, setting.num_ranks, batch,
+                                                     setting.prompt_tokens, setting.gen_tokens);
+        question.step_tokens = kStepTokens / setting.num_ranks;
+        const auto answer = planner::SearchHybrid(question);
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
         longest_search = std::max(longest_search, took.count());
         const Point point = answer.ok() ? PointOf(*answer, setting.num_ranks)

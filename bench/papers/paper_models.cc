@@ -90,7 +90,7 @@ planner::HybridQuestion AskHybrid(const model::ModelSpec& spec, const cost::Mach
   question.pass_seconds = [&](double bytes) {
     const auto costs = cost::OperatorCosts::Create(machine, spec);
     CHECK(costs.ok(), "{}", costs.error().message);
-    return costs->OtherSeconds(0, bytes);
+    return costs->OtherSeconds(bytes);
   };
   return question;
 }

@@ -49,6 +49,9 @@ std::unique_ptr<Command> MakeGantt();
 // The best plan for a model, a workload and ranks that need not be there, and why it is.
 std::unique_ptr<Command> MakePlan();
 
+// What a given plan would take for a workload, on a machine that need not be there.
+std::unique_ptr<Command> MakeSimulate();
+
 // This machine's peaks, printed and kept in the user's cache directory.
 std::unique_ptr<Command> MakeMeasure();
 

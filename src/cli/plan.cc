@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/json.h"
 #include "base/message.h"
 #include "base/quote.h"
 #include "checkpoint/model_files.h"
@@ -17,11 +15,11 @@
 #include "cli/output.h"
 #include "cli/plan_page.h"
 #include "cli/plan_report.h"
+#include "cli/profile_option.h"
 #include "cli/value_options.h"
-#include "cost/presets.h"
+#include "cli/workload_options.h"
 #include "drawing/gantt.h"
 #include "engine/plan_question.h"
-#include "evaluate/machine_profile_file.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
@@ -44,28 +42,11 @@ class MakePlanCommand : public Command {
  public:
   void AddOptions(CLI::App& app) override {
     AddPath(app, "MODEL", model_, "Model directory, or a bare config.json");
-    AddPath(app, "--profile", profile_,
-            "Costs: a file of convene measure, or a preset (default: what was kept)")
-        ->type_name("FILE|PRESET");
+    AddProfileOption(app, profile_);
     AddNumber(
         app, "--ranks", num_ranks_, {1, kMostPlannedRanks},
         "Ranks that there are; fewer may be used (default: the most that costs are known of)");
-    AddNumber(app, "--prompt-tokens", prompt_tokens_, {0, planner::kMostTokens},
-              "Of each prompt (default: 512)");
-    AddNumber(app, "--gen-tokens", gen_tokens_, {0, planner::kMostTokens},
-              "Of each answer (default: 64)");
-    AddNumber(app, "--batch", batch_, {1, planner::kMostSequences},
-              "Sequences that run together (default: 1)");
-    AddPath(app, "--workload", workload_path_,
-            "All that from a file, and traces, arrival rates, routing (docs/planning.md)")
-        ->type_name("FILE");
-    AddText(app, "--objective", objective_, "throughput (default), ttft, time_per_token or goodput")
-        ->check(ParsedBy(planner::ObjectiveFromName));
-    AddNumber(app, "--ttft-limit", ttft_limit_, {1e-9, 1e6}, "Of goodput, in seconds")
-        ->type_name("S");
-    AddNumber(app, "--time-per-token-limit", time_per_token_limit_, {1e-9, 1e6},
-              "Of goodput, in seconds")
-        ->type_name("S");
+    AddWorkloadOptions(app, workload_options_);
     AddWords(app, "--allow", allowed_,
              "What may change the numbers computed: layout, wire, weights, transition")
         ->type_name("WORDS");
@@ -93,13 +74,15 @@ class MakePlanCommand : public Command {
       return Error{
           "models with an encoder cannot be planned yet: steps of the encoder have no prices"};
     }
-    if (Status read = ReadWorkload(); !read) return read;
-    const Result<cost::MachineProfile> profile = LoadProfile();
+    Result<planner::Workload> workload = ReadWorkload(workload_options_);
+    if (!workload) return workload.error();
+    workload_ = *std::move(workload);
+    const Result<cost::MachineProfile> profile = LoadProfile(profile_, num_ranks_.value_or(1));
     if (!profile) return profile.error();
     const planner::MeasuredSource measured(*profile);
     const planner::OperatorSource by_operators(*profile);
     const planner::PricerSource& source =
-        IsPreset() ? static_cast<const planner::PricerSource&>(by_operators) : measured;
+        profile->steps.empty() ? static_cast<const planner::PricerSource&>(by_operators) : measured;
     planner::PlanQuestion question{.spec = *spec, .workload = workload_, .source = source};
     if (Status asked = Ask(*profile, &question); !asked) return asked;
     planner::PlanSearch search(question);
@@ -140,92 +123,6 @@ class MakePlanCommand : public Command {
              ->type_name("FILE.json"));
     rare(AddWords(app, "--without", passes_off_, "Passes of the search to leave out (--explain)")
              ->type_name("PASSES"));
-    CLI::Option* experts = AddNumber(app, "--num-experts-skew", skew_experts_, kPositive,
-                                     "Routing: the number of experts preferred");
-    CLI::Option* skew = AddNumber(app, "--router-skew", skew_, {0.0, 1.0},
-                                  "Routing: the share of tokens that go to them");
-    skew->needs(experts);
-    experts->needs(skew);
-    rare(experts);
-    rare(skew);
-  }
-
-  // A path beside the workload's file.
-  std::string Beside(const std::string& path) const {
-    return (std::filesystem::path(workload_path_).parent_path() / path).string();
-  }
-
-  Status ReadWorkload() {
-    if (!workload_path_.empty()) {
-      if (prompt_tokens_ || gen_tokens_ || batch_ || skew_) {
-        return Error{
-            "--workload says what prompts, answers, batch and routing are: leave --prompt-tokens, "
-            "--gen-tokens, --batch and --router-skew out"};
-      }
-      if (Status read = ReadWorkloadFile(); !read) return read;
-    } else {
-      workload_.requests = {{prompt_tokens_.value_or(512), gen_tokens_.value_or(64)}};
-      workload_.batch = batch_.value_or(1);
-      if (skew_) {
-        workload_.routing.skew = *skew_;
-        workload_.routing.num_experts_skew = *skew_experts_;
-      }
-    }
-    if (objective_) workload_.objective = *planner::ObjectiveFromName(*objective_);
-    if (ttft_limit_) workload_.limits.ttft = *ttft_limit_;
-    if (time_per_token_limit_) workload_.limits.time_per_token = *time_per_token_limit_;
-    return {};
-  }
-
-  Status ReadWorkloadFile() {
-    const Result<std::string> text = ReadText(workload_path_);
-    if (!text) return text.error();
-    const Result<nlohmann::json> json = ParseJson(*text);
-    if (!json) return json.error().At(workload_path_);
-    Result<planner::WorkloadFile> file = planner::WorkloadFromJson(*json);
-    if (!file) return file.error().At(workload_path_);
-    workload_ = std::move(file->workload);
-    if (!file->trace_path.empty()) {
-      const std::string path = Beside(file->trace_path);
-      const Result<std::string> csv = ReadText(path);
-      if (!csv) return csv.error();
-      Result<std::vector<planner::RequestLengths>> requests = planner::RequestsFromTrace(*csv);
-      if (!requests) return requests.error().At(path);
-      workload_.requests = *std::move(requests);
-    }
-    if (file->routing_path.empty()) return {};
-    const std::string path = Beside(file->routing_path);
-    const Result<std::string> counts_text = ReadText(path);
-    if (!counts_text) return counts_text.error();
-    const Result<nlohmann::json> counts_json = ParseJson(*counts_text);
-    if (!counts_json) return counts_json.error().At(path);
-    auto counts = cost::RouterCountsFromJson(*counts_json);
-    if (!counts) return counts.error().At(path);
-    workload_.routing.counts = *std::move(counts);
-    return {};
-  }
-
-  bool IsPreset() const {
-    const std::vector<std::string> presets = cost::PresetNames();
-    return std::find(presets.begin(), presets.end(), profile_) != presets.end();
-  }
-
-  Result<cost::MachineProfile> LoadProfile() const {
-    if (IsPreset()) return cost::Preset(profile_);
-    const std::string path = profile_.empty() ? hardware::ProfilePath() : profile_;
-    const std::string how =
-        fmt::format("measure one with: {}convene measure{}",
-                    num_ranks_.value_or(1) > 1 ? fmt::format("mpirun -n {} ", *num_ranks_) : "",
-                    profile_.empty() ? "" : " --out " + path);
-    Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(path);
-    if (!profile && profile.error().kind == ErrorKind::kNotFound) {
-      return NotFound(
-          fmt::format("there is no profile {}, and no preset of that name: {}", path, how));
-    }
-    if (profile && profile->steps.empty()) {
-      return Error{fmt::format("{} has no costs of steps: {}", path, how)};
-    }
-    return profile;
   }
 
   Status Ask(const cost::MachineProfile& profile, planner::PlanQuestion* question) {
@@ -320,12 +217,15 @@ class MakePlanCommand : public Command {
     }
     if (Status written = WriteJson(out_path_, PlanFile(report)); !written) return written;
     if (!svg_path_.empty() || !html_path_.empty()) {
-      Result<drawing::TracedStep> prefill = Draw(report, search, strategy::Phase::kPrefill);
+      const auto draw = [&](strategy::Phase phase) {
+        return PictureOf(search, report.chosen(), phase, report.profile);
+      };
+      Result<drawing::TracedStep> prefill = draw(strategy::Phase::kPrefill);
       if (!prefill) return prefill.error();
       if (!svg_path_.empty()) {
         if (Status drawn = WriteText(svg_path_, GanttSvg(*prefill)); !drawn) return drawn;
       }
-      const Result<drawing::TracedStep> decode = Draw(report, search, strategy::Phase::kDecode);
+      const Result<drawing::TracedStep> decode = draw(strategy::Phase::kDecode);
       if (!decode) return decode.error();
       if (!html_path_.empty()) {
         const std::string page = PlanPage(report, {*prefill, *decode});
@@ -335,32 +235,10 @@ class MakePlanCommand : public Command {
     return WriteJson(json_path_, ToJson(report));
   }
 
-  static Result<drawing::TracedStep> Draw(const PlanReport& report, planner::PlanSearch& search,
-                                          strategy::Phase phase) {
-    const planner::Candidate& chosen = report.chosen();
-    Result<planner::PredictedStep> step = search.DrawStep(chosen.setup, chosen.plan, phase);
-    if (!step) return step.error();
-    drawing::TracedStep traced;
-    traced.name =
-        fmt::format("{}, few of {} layers",
-                    phase == strategy::Phase::kPrefill ? "a step of prefill" : "a step of decode",
-                    report.question.spec.num_layers());
-    traced.schedule = std::move(step->schedule);
-    traced.predicted = std::move(step->timeline);
-    traced.predicted_by = report.profile;
-    return traced;
-  }
-
   std::string model_;
   std::string profile_;
   std::optional<int> num_ranks_;
-  std::optional<int> prompt_tokens_;
-  std::optional<int> gen_tokens_;
-  std::optional<int> batch_;
-  std::string workload_path_;
-  std::optional<std::string> objective_;
-  std::optional<double> ttft_limit_;
-  std::optional<double> time_per_token_limit_;
+  WorkloadOptions workload_options_;
   std::vector<std::string> allowed_;
   std::optional<double> memory_per_rank_;
   std::string out_path_;
@@ -377,8 +255,6 @@ class MakePlanCommand : public Command {
   std::optional<std::string> wire_;
   std::string present_path_;
   std::vector<std::string> passes_off_;
-  std::optional<int> skew_experts_;
-  std::optional<double> skew_;
 
   planner::Workload workload_;
 };

@@ -170,6 +170,22 @@ figure { margin: 1em 0; overflow-x: auto; }
 
 }  // namespace
 
+Result<drawing::TracedStep> PictureOf(planner::PlanSearch& search,
+                                      const planner::Candidate& candidate, strategy::Phase phase,
+                                      const std::string& profile) {
+  Result<planner::PredictedStep> step = search.DrawStep(candidate.setup, candidate.plan, phase);
+  if (!step) return step.error();
+  drawing::TracedStep traced;
+  traced.name =
+      fmt::format("{}, few of {} layers",
+                  phase == strategy::Phase::kPrefill ? "a step of prefill" : "a step of decode",
+                  search.question().spec.num_layers());
+  traced.schedule = std::move(step->schedule);
+  traced.predicted = std::move(step->timeline);
+  traced.predicted_by = profile;
+  return traced;
+}
+
 std::string PlanPage(const PlanReport& report, const std::vector<drawing::TracedStep>& steps) {
   std::string page = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{0}</title>"

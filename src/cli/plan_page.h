@@ -6,10 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "cli/plan_report.h"
 #include "drawing/trace.h"
 
 namespace convene::cli {
+
+// A step of few of the model's layers, ready to be drawn. Errors: as PlanSearch::DrawStep.
+Result<drawing::TracedStep> PictureOf(planner::PlanSearch& search,
+                                      const planner::Candidate& candidate, strategy::Phase phase,
+                                      const std::string& profile);
 
 std::string PlanPage(const PlanReport& report, const std::vector<drawing::TracedStep>& steps);
 

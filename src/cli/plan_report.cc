@@ -32,6 +32,33 @@ std::string MemoryWords(const Candidate& candidate) {
                      FormatBytes(memory.working_bytes));
 }
 
+ordered_json ToJson(const Interval& interval) { return {interval.low, interval.high}; }
+
+plan::Plan WholePlan(const Candidate& candidate) {
+  plan::Plan plan = candidate.plan;
+  plan.weights = candidate.setup.weights;
+  plan.num_threads = candidate.setup.num_threads;
+  return plan;
+}
+
+ordered_json AlternativesJson(const PlanReport& report) {
+  ordered_json list = ordered_json::array();
+  for (const planner::Alternative& alternative : report.explanation.alternatives) {
+    const Candidate& candidate = report.of(alternative);
+    list.push_back({{"name", Describe(candidate)},
+                    {"ranks", candidate.setup.num_ranks},
+                    {"plan", plan::ToJson(WholePlan(candidate))},
+                    {"slower", alternative.slower},
+                    {"reason", alternative.reason},
+                    {"would_win", alternative.would_win},
+                    {"needs", candidate.needs},
+                    {"predicted", FiguresJson(candidate)}});
+  }
+  return list;
+}
+
+}  // namespace
+
 std::string WorkloadWords(const planner::Workload& workload) {
   std::string text =
       fmt::format("prompts of {} and answers of {}",
@@ -51,13 +78,22 @@ std::string WorkloadWords(const planner::Workload& workload) {
   return text + fmt::format("; best {}", planner::Name(workload.objective));
 }
 
-void AddLine(std::string_view name, std::string_view value, std::string* text) {
-  *text += fmt::format("  {:<22}{}\n", name, value);
+ordered_json WorkloadJson(const planner::Workload& workload) {
+  ordered_json json = {{"requests", workload.requests.size()},
+                       {"mean_prompt_tokens", workload.mean_prompt_tokens()},
+                       {"mean_gen_tokens", workload.mean_gen_tokens()},
+                       {"batch", workload.batch},
+                       {"objective", planner::Name(workload.objective)}};
+  if (workload.arrival_rate > 0) json["arrival_rate"] = workload.arrival_rate;
+  if (workload.routing.skew >= 0) {
+    json["routing"] = {{"skew", workload.routing.skew},
+                       {"experts", workload.routing.num_experts_skew}};
+  }
+  if (!workload.routing.counts.empty()) json["routing"] = "recorded";
+  return json;
 }
 
-ordered_json ToJson(const Interval& interval) { return {interval.low, interval.high}; }
-
-ordered_json ToJson(const Candidate& candidate) {
+ordered_json FiguresJson(const Candidate& candidate) {
   ordered_json json;
   if (candidate.figures) {
     const PlanFigures& figures = *candidate.figures;
@@ -79,45 +115,33 @@ ordered_json ToJson(const Candidate& candidate) {
   return json;
 }
 
-plan::Plan WholePlan(const Candidate& candidate) {
-  plan::Plan plan = candidate.plan;
-  plan.weights = candidate.setup.weights;
-  plan.num_threads = candidate.setup.num_threads;
-  return plan;
+std::string ReportLine(std::string_view name, std::string_view value) {
+  return fmt::format("  {:<22}{}\n", name, value);
 }
 
-ordered_json AlternativesJson(const PlanReport& report) {
-  ordered_json list = ordered_json::array();
-  for (const planner::Alternative& alternative : report.explanation.alternatives) {
-    const Candidate& candidate = report.of(alternative);
-    list.push_back({{"name", Describe(candidate)},
-                    {"ranks", candidate.setup.num_ranks},
-                    {"plan", plan::ToJson(WholePlan(candidate))},
-                    {"slower", alternative.slower},
-                    {"reason", alternative.reason},
-                    {"would_win", alternative.would_win},
-                    {"needs", candidate.needs},
-                    {"predicted", ToJson(candidate)}});
+std::string DescribeFigures(const Candidate& candidate, const planner::Workload& workload) {
+  const PlanFigures& figures = *candidate.figures;
+  std::string text;
+  if (figures.batch != workload.batch) {
+    text += ReportLine("sequences together", FormatCount(static_cast<uint64_t>(figures.batch)));
   }
-  return list;
-}
-
-ordered_json WorkloadJson(const planner::Workload& workload) {
-  ordered_json json = {{"requests", workload.requests.size()},
-                       {"mean_prompt_tokens", workload.mean_prompt_tokens()},
-                       {"mean_gen_tokens", workload.mean_gen_tokens()},
-                       {"batch", workload.batch},
-                       {"objective", planner::Name(workload.objective)}};
-  if (workload.arrival_rate > 0) json["arrival_rate"] = workload.arrival_rate;
-  if (workload.routing.skew >= 0) {
-    json["routing"] = {{"skew", workload.routing.skew},
-                       {"experts", workload.routing.num_experts_skew}};
+  text += ReportLine("time to first token", SecondsWithin(figures.ttft, figures.ttft_interval));
+  if (figures.time_per_token > 0) {
+    text += ReportLine("time per token",
+                       SecondsWithin(figures.time_per_token, figures.time_per_token_interval));
   }
-  if (!workload.routing.counts.empty()) json["routing"] = "recorded";
-  return json;
+  text += ReportLine(
+      "throughput", fmt::format("{:.4g} tokens/s  ({:.4g} - {:.4g})", figures.throughput,
+                                figures.throughput_interval.low, figures.throughput_interval.high));
+  text += ReportLine("memory per rank", MemoryWords(candidate));
+  if (figures.extrapolated_share > 0.005) {
+    text +=
+        ReportLine("extrapolated",
+                   fmt::format("{:.0f} % of the computing time is at sizes beyond those measured",
+                               100 * figures.extrapolated_share));
+  }
+  return text;
 }
-
-}  // namespace
 
 std::string FormatSeconds(double seconds) {
   if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
@@ -156,32 +180,13 @@ std::string CommandOf(const PlanReport& report) {
 
 std::string ToText(const PlanReport& report) {
   const Candidate& chosen = report.chosen();
-  const PlanFigures& figures = *chosen.figures;
   const planner::Workload& workload = report.question.workload;
   std::string text = fmt::format("{}: {}\n", report.model, WorkloadWords(workload));
-  AddLine("plan", Describe(chosen), &text);
-  if (!report.answer.why_chosen.empty()) AddLine("", report.answer.why_chosen, &text);
-  if (figures.batch != workload.batch) {
-    AddLine("sequences together", FormatCount(static_cast<uint64_t>(figures.batch)), &text);
-  }
-  AddLine("time to first token", SecondsWithin(figures.ttft, figures.ttft_interval), &text);
-  if (figures.time_per_token > 0) {
-    AddLine("time per token",
-            SecondsWithin(figures.time_per_token, figures.time_per_token_interval), &text);
-  }
-  AddLine("throughput",
-          fmt::format("{:.4g} tokens/s  ({:.4g} - {:.4g})", figures.throughput,
-                      figures.throughput_interval.low, figures.throughput_interval.high),
-          &text);
-  AddLine("memory per rank", MemoryWords(chosen), &text);
-  if (figures.extrapolated_share > 0.005) {
-    AddLine("extrapolated",
-            fmt::format("{:.0f} % of the computing time is at sizes beyond those measured",
-                        100 * figures.extrapolated_share),
-            &text);
-  }
-  AddLine("costs from", report.profile, &text);
-  AddLine("run it with", CommandOf(report), &text);
+  text += ReportLine("plan", Describe(chosen));
+  if (!report.answer.why_chosen.empty()) text += ReportLine("", report.answer.why_chosen);
+  text += DescribeFigures(chosen, workload);
+  text += ReportLine("costs from", report.profile);
+  text += ReportLine("run it with", CommandOf(report));
   if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
   for (const planner::Alternative& alternative : report.explanation.alternatives) {
     text +=
@@ -235,9 +240,10 @@ ordered_json PlanFile(const PlanReport& report) {
   plan::Plan plan = WholePlan(chosen);
   plan.made_for = plan::MadeFor{.model = report.model_hash, .num_ranks = chosen.setup.num_ranks};
   ordered_json json = plan::ToJson(plan);
-  json["predicted"] = ToJson(chosen);
+  json["predicted"] = FiguresJson(chosen);
   json["predicted"]["workload"] = WorkloadJson(report.question.workload);
   json["predicted"]["profile"] = report.profile;
+  json["predicted"]["model"] = report.model;  // convene simulate looks there
   json["alternatives"] = AlternativesJson(report);
   return json;
 }
@@ -256,7 +262,7 @@ ordered_json ToJson(const PlanReport& report) {
   json["name"] = Describe(report.chosen());
   json["why_chosen"] = answer.why_chosen;
   json["command"] = CommandOf(report);
-  json["predicted"] = ToJson(report.chosen());
+  json["predicted"] = FiguresJson(report.chosen());
   json["alternatives"] = file["alternatives"];
   json["flips"] = ordered_json::array();
   for (const planner::Flip& flip : report.explanation.flips) {

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "planner/explain_plan.h"
 #include "planner/plan_search.h"
@@ -35,6 +36,18 @@ std::string ExplainSearch(const PlanReport& report);
 // What plan::PlanFromJson reads, with what was foreseen beside it.
 nlohmann::ordered_json PlanFile(const PlanReport& report);
 nlohmann::ordered_json ToJson(const PlanReport& report);
+
+// Of any candidate with figures, for commands that choose none: the lines from time to first token
+// to what is extrapolated, and the same for programs.
+std::string DescribeFigures(const planner::Candidate& candidate, const planner::Workload& workload);
+nlohmann::ordered_json FiguresJson(const planner::Candidate& candidate);
+
+// "prompts of 512 tokens and answers of 64 tokens, batches of 8; best throughput"
+std::string WorkloadWords(const planner::Workload& workload);
+nlohmann::ordered_json WorkloadJson(const planner::Workload& workload);
+
+// "  name                  value\n"
+std::string ReportLine(std::string_view name, std::string_view value);
 
 // "1.23 s", "45.1 ms", "310 us"
 std::string FormatSeconds(double seconds);

@@ -6,12 +6,14 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "base/quote.h"
 #include "cost/exchange_levels.h"
 #include "cost/import_tables.h"
+#include "cost/presets.h"
 
 namespace convene::cost {
 namespace {
@@ -52,6 +54,15 @@ double TokensOfLayer(const model::MoeSpec& moe, double slots, double visited) {
   return high;
 }
 
+// Of the peak of products that scores reach; none: nobody has published it.
+std::optional<double> ScoreShareOf(const std::string& device) {
+  constexpr int kAmpere = 2;
+  constexpr int kHopper = 4;
+  const Result<GpuPreset> gpu = FindGpu(device);
+  if (!gpu || gpu->architecture < kAmpere) return std::nullopt;
+  return gpu->architecture < kHopper ? 0.72 : 0.35;
+}
+
 double FixedSeconds(const OperatorModel& model, double seconds) {
   return std::min(model.curve.line.alpha, seconds);
 }
@@ -66,7 +77,9 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
       device_(std::move(device)),
       for_experts_(device_),
       format_(std::move(format)),
-      order_(options.order) {
+      order_(options.order),
+      comm_budget_(options.comm_budget),
+      exchange_multiprocessors_(options.exchange_multiprocessors) {
   if (options.comm_budget > 0) {
     const double left = 1 - double(options.comm_budget) / device_.num_multiprocessors;
     for (auto& [name, flops] : for_experts_.flops) flops *= left;
@@ -78,6 +91,7 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
   reduce_scatter_ = Find("reduce_scatter", format_);
   all_to_all_ = Find("all_to_all", format_);
   if (product_.model != nullptr) line_ = product_.model->curve.line;
+  score_share_ = ScoreShareOf(device_.name).value_or(1 / line_.beta);
   const std::string limits =
       product_.model == nullptr
           ? "the limits of the data sheet, whose share nobody has measured"
@@ -85,7 +99,10 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
                         1e6 * line_.alpha, line_.beta);
   Note("products", product_, limits);
   Note("routed experts", experts_, limits);
-  notes_.push_back(fmt::format("scores of attention and passes over rows: {}", limits));
+  notes_.push_back(
+      fmt::format("scores of attention: {:.2f} of the peak{}", score_share_,
+                  ScoreShareOf(device_.name) ? ", as FlashAttention-2 publishes" : ""));
+  notes_.push_back(fmt::format("passes over rows: {}", limits));
   Note("all-gather", all_gather_, "latency and rate of the link");
   Note("reduce-scatter", reduce_scatter_, "latency and rate of the link");
   Note("all-to-all", all_to_all_, "latency and rate of the link");
@@ -156,12 +173,13 @@ void OperatorCosts::Note(const char* what, const Source& source, const std::stri
 template <class Shape>
 double OperatorCosts::SecondsOf(const Source& source, const Shape& shape,
                                 const DeviceFigures& device) const {
-  const double ideal = WorkOf(shape, format_, device).ideal_seconds;
-  if (source.model == nullptr) return line_.at(ideal);
+  const double ideal = WorkOf(shape, format_, device_).ideal_seconds;
+  const double least = WorkOf(shape, format_, device).ideal_seconds;
+  if (source.model == nullptr) return std::max(line_.at(ideal), line_.alpha + least);
   const OperatorWork measured = WorkOf(shape, source.format, source.device);
   const double seconds = source.model->Predict(measured.features, measured.ideal_seconds).seconds;
   const double fixed = FixedSeconds(*source.model, seconds);
-  return fixed + (seconds - fixed) * ideal / measured.ideal_seconds;
+  return fixed + std::max((seconds - fixed) * ideal / measured.ideal_seconds, least);
 }
 
 double OperatorCosts::ProductSeconds(const ProductShape& shape) const {
@@ -212,21 +230,25 @@ double OperatorCosts::DenseExpertsSeconds(const model::MoeSpec& moe, double slot
                 for_experts_) +
       SecondsOf(product_, ProductShape{.rows = rows, .columns = hidden, .inner = width},
                 for_experts_) +
-      OtherSeconds(0, rows * (first + 1) * width * kElementBytes);
+      OtherSeconds(rows * (first + 1) * width * kElementBytes);
   // Rows are gathered and scattered for all experts together.
-  return visited * of_expert + 2 * OtherSeconds(0, 2 * slots * hidden * kElementBytes);
+  return visited * of_expert + 2 * OtherSeconds(2 * slots * hidden * kElementBytes);
 }
 
-double OperatorCosts::OtherSeconds(double flops, double bytes) const {
+double OperatorCosts::OtherSeconds(double bytes) const {
+  return bytes > 0 ? line_.at(bytes / device_.memory_bytes_per_second) : 0;
+}
+
+double OperatorCosts::ScoreSeconds(double flops, double bytes) const {
   if (!(flops > 0) && !(bytes > 0)) return 0;
   // Whatever the weights' format, scores are computed in bf16.
-  return line_.at(
-      std::max(flops / device_.flops.at("bf16"), bytes / device_.memory_bytes_per_second));
+  return line_.alpha + std::max(flops / (score_share_ * device_.flops.at("bf16")),
+                                line_.beta * bytes / device_.memory_bytes_per_second);
 }
 
 double OperatorCosts::TaskSeconds(const schedule::Task& task, const TaskParts& parts,
                                   bool is_projected) const {
-  double seconds = OtherSeconds(parts.score_flops, parts.cache_bytes);
+  double seconds = ScoreSeconds(parts.score_flops, parts.cache_bytes);
   if (task.kind == TaskKind::kExperts) {
     if (!(parts.groups > 0)) return seconds;
     const double elements = parts.weight_bytes / parts.groups / format_.weight_bytes;
@@ -234,7 +256,7 @@ double OperatorCosts::TaskSeconds(const schedule::Task& task, const TaskParts& p
     return seconds + ExpertsSeconds(*layers[task.layer].moe, parts.product_flops / (2 * elements),
                                     parts.groups, elements);
   }
-  seconds += OtherSeconds(0, parts.row_bytes);
+  seconds += OtherSeconds(parts.row_bytes);
   if (!(parts.weight_bytes > 0)) return seconds;
   const double elements = parts.weight_bytes / format_.weight_bytes;
   const double rows = parts.product_flops / (2 * elements);
@@ -288,6 +310,17 @@ double OperatorCosts::LinkEfficiency(TaskKind kind, double num_ranks, double byt
   return ideal / std::max(ideal, seconds - once);
 }
 
+int OperatorCosts::MultiprocessorsOf(TaskKind kind) const {
+  return device_.num_multiprocessors - (kind == TaskKind::kExperts ? comm_budget_ : 0);
+}
+
+int OperatorCosts::MultiprocessorsOfExchange(double bytes_per_second) const {
+  const int most = device_.num_multiprocessors / 2;
+  if (most == 0) return 0;
+  const int needed = static_cast<int>(std::ceil(bytes_per_second / kBytesPerMultiprocessor));
+  return std::clamp(exchange_multiprocessors_ > 0 ? exchange_multiprocessors_ : needed, 1, most);
+}
+
 namespace {
 
 // By layer, whether queries, keys and values are tasks of their own.
@@ -334,45 +367,101 @@ class SecondsOfTasks {
   std::map<Key, double> seconds_;
 };
 
+// Prices of a schedule's activities, one after the other.
+class Pricer {
+ public:
+  Pricer(const schedule::Schedule& schedule, const OperatorCosts& costs, const Sizes& sizes)
+      : schedule_(schedule),
+        costs_(costs),
+        sizes_(sizes),
+        levels_(costs.machine().links, schedule.num_ranks),
+        seconds_of_tasks_(schedule, costs, sizes),
+        num_multiprocessors_(costs.device().num_multiprocessors) {
+    const RateCurve device =
+        num_multiprocessors_ > 0 ? LinearRate(1, num_multiprocessors_) : ConstantRate(1);
+    for (int rank = 0; rank < schedule.num_ranks; ++rank) {
+      prices_.resources.push_back({fmt::format("r{} device", rank), ResourceKind::kCores, device});
+    }
+    levels_.AddResources(prices_.resources);
+    prices_.first_demand.push_back(0);
+  }
+
+  void Add(std::span<const TaskId> tasks) {
+    const schedule::Task& task = schedule_.tasks[tasks.front()];
+    const double fixed = IsCollective(task.kind) ? AddExchange(tasks) : 0;
+    if (!IsCollective(task.kind)) AddComputation(task);
+    prices_.fixed_seconds.push_back(fixed);
+    prices_.first_demand.push_back(static_cast<int32_t>(prices_.demands.size()));
+  }
+
+  Prices Take() && { return std::move(prices_); }
+
+ private:
+  void AddComputation(const schedule::Task& task) {
+    const double seconds = seconds_of_tasks_.of(task);
+    if (seconds > 0) AddDevice(task.lane.rank, seconds, costs_.MultiprocessorsOf(task.kind));
+  }
+
+  // A device for so many seconds, or so many of its multiprocessors.
+  void AddDevice(int rank, double seconds, int multiprocessors) {
+    Demand demand{.resource = rank, .amount = seconds};
+    if (num_multiprocessors_ > 0) {
+      demand.streams = multiprocessors;
+      demand.amount *= double(multiprocessors) / num_multiprocessors_;
+    }
+    prices_.demands.push_back(demand);
+  }
+
+  // Its fixed seconds.
+  double AddExchange(std::span<const TaskId> tasks) {
+    const TaskKind kind = schedule_.tasks[tasks.front()].kind;
+    const auto num_ranks = static_cast<double>(tasks.size());
+    double fixed = num_ranks > 1 ? costs_.ExchangeOnce(kind, num_ranks) : 0;
+    double longest = 0;  // of a level
+    double rate = 0;     // that its links reach
+    const auto loads = levels_.LoadsOf(schedule_, tasks, sizes_);
+    for (int index = 0; index < levels_.num_levels(); ++index) {
+      const ExchangeLevels::LevelLoads& of_level = loads[index];
+      if (of_level.loads.empty()) continue;
+      const LinkLevel& link = levels_.level(index);
+      if (index > 0) fixed += link.latency_seconds;
+      const double efficiency = costs_.LinkEfficiency(kind, of_level.num_ranks, of_level.most_bytes,
+                                                      link.bytes_per_second);
+      for (const ExchangeLevels::Load& load : of_level.loads) {
+        prices_.demands.push_back({.resource = load.resource, .amount = load.bytes / efficiency});
+      }
+      const double reached = link.bytes_per_second * efficiency;
+      if (of_level.most_bytes / reached <= longest) continue;
+      longest = of_level.most_bytes / reached;
+      rate = reached;
+    }
+    if (longest > 0 && num_multiprocessors_ > 0) {
+      const int multiprocessors = costs_.MultiprocessorsOfExchange(rate);
+      for (const TaskId id : tasks) {
+        AddDevice(schedule_.tasks[id].lane.rank, longest, multiprocessors);
+      }
+    }
+    return fixed;
+  }
+
+  const schedule::Schedule& schedule_;
+  const OperatorCosts& costs_;
+  const Sizes& sizes_;
+  ExchangeLevels levels_;
+  SecondsOfTasks seconds_of_tasks_;
+  int num_multiprocessors_;
+  Prices prices_;
+};
+
 }  // namespace
 
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const OperatorCosts& costs, const Sizes& sizes) {
-  Prices prices;
-  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
-    prices.resources.push_back(
-        {fmt::format("r{} device", rank), ResourceKind::kCores, ConstantRate(1)});
-  }
-  ExchangeLevels levels(costs.machine().links, schedule.num_ranks);
-  levels.AddResources(prices.resources);
-  SecondsOfTasks seconds_of_tasks(schedule, costs, sizes);
-  prices.first_demand.push_back(0);
+  Pricer pricer(schedule, costs, sizes);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
-    const std::span<const TaskId> tasks = graph.tasks_of(activity);
-    const schedule::Task& task = schedule.tasks[tasks.front()];
-    double fixed = 0;
-    if (IsCollective(task.kind)) {
-      const auto num_ranks = static_cast<double>(tasks.size());
-      if (num_ranks > 1) fixed = costs.ExchangeOnce(task.kind, num_ranks);
-      const auto loads = levels.LoadsOf(schedule, tasks, sizes);
-      for (int index = 0; index < levels.num_levels(); ++index) {
-        const ExchangeLevels::LevelLoads& of_level = loads[index];
-        if (of_level.loads.empty()) continue;
-        const LinkLevel& link = levels.level(index);
-        if (index > 0) fixed += link.latency_seconds;
-        const double efficiency = costs.LinkEfficiency(task.kind, of_level.num_ranks,
-                                                       of_level.most_bytes, link.bytes_per_second);
-        for (const ExchangeLevels::Load& load : of_level.loads) {
-          prices.demands.push_back({.resource = load.resource, .amount = load.bytes / efficiency});
-        }
-      }
-    } else if (const double seconds = seconds_of_tasks.of(task); seconds > 0) {
-      prices.demands.push_back({.resource = task.lane.rank, .amount = seconds});
-    }
-    prices.fixed_seconds.push_back(fixed);
-    prices.first_demand.push_back(static_cast<int32_t>(prices.demands.size()));
+    pricer.Add(graph.tasks_of(activity));
   }
-  return prices;
+  return std::move(pricer).Take();
 }
 
 }  // namespace convene::cost

@@ -35,10 +35,20 @@ enum class ExpertsOrder {
 struct OperatorCostsOptions {
   std::string format = "bf16";  // of the weights, as ProductFormatOf names it
   ExpertsOrder order = ExpertsOrder::kFaster;
-  // Multiprocessors that experts leave to exchanges (plan::Plan::comm_budget). What waits for
-  // memory loses nothing by it.
+  // Multiprocessors that experts leave to exchanges (plan::Plan::comm_budget). Products lose
+  // nothing by it until the peak of those that they keep holds them back: what they miss of the
+  // whole device's peak they do not miss for want of multiprocessors (EPS-MoE, section III-B,
+  // conclusion 3, and Nanoflow, to which it refers).
   int comm_budget = 0;
+  // That an exchange takes while it runs, from whatever is computed beside it; 0: as many as its
+  // links need (kBytesPerMultiprocessor).
+  int exchange_multiprocessors = 0;
 };
+
+// Bytes per second that one multiprocessor moves between devices, or least does: what 4 of them
+// reach with 16,384 tokens of 7,168 values among 8 H100, 66 GB/s of dispatch and 71 of combine
+// (DeepEP in SGLang 0.5.12, tables of aiconfigurator). With 17 and more the links are what limits.
+inline constexpr double kBytesPerMultiprocessor = 17e9;
 
 class OperatorCosts {
  public:
@@ -66,14 +76,24 @@ class OperatorCosts {
                                double elements) const;
   double DenseExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
                              double elements) const;
-  // Of scores or a pass over rows: the longer of both at the device's limits, on the line.
-  double OtherSeconds(double flops, double bytes) const;
+  // Of a pass over rows: at the device's limits, on the line.
+  double OtherSeconds(double bytes) const;
+  // Of scores: the longer of what their products and their keys and values take. Products reach the
+  // share of the peak that FlashAttention-2 publishes: 0.72 on Ampere and Ada (225 of 312 TFLOPS on
+  // A100, arXiv 2307.08691, section 4.2), 0.35 on Hopper (arXiv 2407.08608, section 1); on other
+  // devices that of the line.
+  double ScoreSeconds(double flops, double bytes) const;
 
   // Of a collective: its fixed seconds among so many ranks, and what part of a link's rate is
   // reached by one that carries so many bytes at that rate.
   double ExchangeOnce(schedule::TaskKind kind, double num_ranks) const;
   double LinkEfficiency(schedule::TaskKind kind, double num_ranks, double bytes,
                         double link_bytes_per_second) const;
+
+  // Multiprocessors of a device that a task computes on, and those that an exchange takes which
+  // moves so many bytes per second; 0: the device is not made of any.
+  int MultiprocessorsOf(schedule::TaskKind kind) const;
+  int MultiprocessorsOfExchange(double bytes_per_second) const;
 
  private:
   // A model with what its ideal seconds are of.
@@ -101,7 +121,10 @@ class OperatorCosts {
   DeviceFigures for_experts_;  // without the multiprocessors of the budget
   ProductFormat format_;
   ExpertsOrder order_;
-  RelativeLine line_;  // of products, for what has no model
+  int comm_budget_ = 0;
+  int exchange_multiprocessors_ = 0;
+  RelativeLine line_;       // of products, for what has no model
+  double score_share_ = 0;  // of the peak
   Source product_;
   Source experts_;
   Source all_gather_;
@@ -112,7 +135,9 @@ class OperatorCosts {
 
 // Each task takes its rank's device for its seconds. An exchange starts after its fixed seconds and
 // the latencies of the levels that it crosses, and then takes the links of each level for its
-// bytes. Sizes are as expected; all kinds of tasks have a price.
+// bytes, and so many multiprocessors of its ranks' devices: where it runs beside computation that
+// leaves it fewer, both are slower (EPS-MoE, section V-B3). Sizes are as expected; all kinds of
+// tasks have a price.
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const OperatorCosts& costs, const Sizes& sizes);
 

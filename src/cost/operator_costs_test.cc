@@ -76,7 +76,7 @@ TEST(OperatorCosts, MoreWorkTakesLonger) {
           costs->ProductSeconds({.rows = rows, .columns = 6144, .inner = 4096});
       const double more_experts =
           costs->ExpertsSeconds(*spec.layers[0].moe, 2 * rows, 8, 3.0 * 4096 * 14336);
-      const double more_scores = costs->OtherSeconds(1e6 * rows, 1e3 * rows);
+      const double more_scores = costs->ScoreSeconds(1e6 * rows, 1e3 * rows);
       EXPECT_GT(more_product, product) << name << " " << rows;
       EXPECT_GT(more_experts, experts) << name << " " << rows;
       EXPECT_GT(more_scores, scores) << name << " " << rows;
@@ -126,19 +126,43 @@ TEST(OperatorCosts, ExpertsAreComputedInTheFasterOrder) {
   }
 }
 
-TEST(OperatorCosts, MultiprocessorsForExchangesAreTakenFromWhatComputes) {
+TEST(OperatorCosts, ProductsLeaveMultiprocessorsAsLongAsThePeakOfTheOthersIsEnough) {
   const model::ModelSpec spec = Spec();
   const model::MoeSpec& moe = *spec.layers[0].moe;
   const auto machine = Preset("h800-nvlink");
-  const auto all = OperatorCosts::Create(*machine, spec);
-  const auto half = OperatorCosts::Create(*machine, spec, {.comm_budget = 66});
   const double elements = 3.0 * 4096 * 14336;
+  const auto seconds = [&](int budget, double slots) {
+    const auto costs = OperatorCosts::Create(*machine, spec, {.comm_budget = budget});
+    return costs->GroupedExpertsSeconds(moe, slots, 8, elements);
+  };
+  for (const double slots : {8.0, 65536.0}) EXPECT_EQ(seconds(16, slots), seconds(0, slots));
   // Many rows wait for products, few for memory.
-  EXPECT_GT(half->GroupedExpertsSeconds(moe, 65536, 8, elements),
-            1.9 * all->GroupedExpertsSeconds(moe, 65536, 8, elements));
-  EXPECT_LT(half->GroupedExpertsSeconds(moe, 8, 8, elements),
-            1.01 * all->GroupedExpertsSeconds(moe, 8, 8, elements));
+  const double peak = machine->device->flops.at("bf16");
+  EXPECT_GT(seconds(120, 65536), 2 * 65536 * elements / (peak * 12 / 132));
+  EXPECT_GT(seconds(120, 65536), 3 * seconds(0, 65536));
+  EXPECT_LT(seconds(66, 8), 1.01 * seconds(0, 8));
   EXPECT_FALSE(OperatorCosts::Create(*machine, spec, {.comm_budget = 132}).ok());
+}
+
+TEST(OperatorCosts, AnExchangeTakesMultiprocessorsOfItsRanks) {
+  const model::ModelSpec spec = Spec();
+  const auto machine = Preset("h800-nvlink");
+  const schedule::Schedule schedule = AllToAll(4, 1e8);
+  const auto streams = [&](int multiprocessors) {
+    const auto costs =
+        OperatorCosts::Create(*machine, spec, {.exchange_multiprocessors = multiprocessors});
+    const Prices prices =
+        PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes);
+    std::vector<int> of_rank(4, 0);
+    for (const Demand& demand : prices.demands) {
+      if (demand.resource < 4) of_rank[demand.resource] += demand.streams;
+    }
+    return of_rank;
+  };
+  EXPECT_EQ(streams(16), std::vector(4, 16));
+  // As many as move what NVLink does at 17 GB/s each: some of 200 GB/s.
+  EXPECT_GE(streams(0)[0], 6);
+  EXPECT_LE(streams(0)[0], 12);
 }
 
 TEST(OperatorCosts, WhatNamesNoReceiverIsWhatNamesAll) {

@@ -80,6 +80,8 @@ Result<std::unique_ptr<StepPricer>> OperatorSource::PricerOf(const RankSetup& se
                                                              const Conditions& conditions) const {
   Result<cost::OperatorCostsOptions> options = OperatorOptions(setup.weights);
   if (!options) return options.error();
+  options->order = options_.order;
+  options->comm_budget = options_.comm_budget;
   const bool is_usual = conditions == Conditions();
   return std::unique_ptr<StepPricer>(std::make_unique<OperatorPricer>(
       is_usual ? machine_ : Under(conditions, machine_), *std::move(options)));

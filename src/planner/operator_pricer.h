@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cost/operator_costs.h"
@@ -33,10 +34,13 @@ class OperatorPricer : public StepPricer {
   cost::OperatorCostsOptions options_;
 };
 
-// A rank is a device, or all cores of a host. Keeps the reference.
+// A rank is a device, or all cores of a host. Keeps the reference. Of the options all but the
+// format, which the setup names, hold for every setup.
 class OperatorSource : public PricerSource {
  public:
-  explicit OperatorSource(const cost::MachineProfile& machine) : machine_(machine) {}
+  explicit OperatorSource(const cost::MachineProfile& machine,
+                          cost::OperatorCostsOptions options = {})
+      : machine_(machine), options_(std::move(options)) {}
 
   std::vector<int> ThreadsOf(int num_ranks, std::string_view weights) const override;
   std::vector<std::string> Formats() const override;
@@ -46,6 +50,7 @@ class OperatorSource : public PricerSource {
 
  private:
   const cost::MachineProfile& machine_;
+  cost::OperatorCostsOptions options_;
 };
 
 }  // namespace convene::planner

@@ -1,0 +1,41 @@
+#include "cli/profile_option.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cli/value_options.h"
+#include "cost/presets.h"
+#include "evaluate/machine_profile_file.h"
+#include "hardware/profile.h"
+
+namespace convene::cli {
+
+void AddProfileOption(CLI::App& app, std::string& profile) {
+  AddPath(app, "--profile", profile,
+          "Costs: a file of convene measure, or a preset (default: what was kept)")
+      ->type_name("FILE|PRESET");
+}
+
+Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ranks) {
+  const std::vector<std::string> presets = cost::PresetNames();
+  if (std::find(presets.begin(), presets.end(), profile) != presets.end()) {
+    return cost::Preset(profile);
+  }
+  const std::string path = profile.empty() ? hardware::ProfilePath() : profile;
+  const std::string how = fmt::format("measure one with: {}convene measure{}",
+                                      num_ranks > 1 ? fmt::format("mpirun -n {} ", num_ranks) : "",
+                                      profile.empty() ? "" : " --out " + path);
+  Result<cost::MachineProfile> loaded = evaluate::LoadMachineProfile(path);
+  if (!loaded && loaded.error().kind == ErrorKind::kNotFound) {
+    return NotFound(
+        fmt::format("there is no profile {}, and no preset of that name: {}", path, how));
+  }
+  if (loaded && loaded->steps.empty() && !loaded->device) {
+    return Error{fmt::format("{} has no costs of steps: {}", path, how)};
+  }
+  return loaded;
+}
+
+}  // namespace convene::cli

@@ -1,0 +1,315 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "base/quote.h"
+#include "base/units.h"
+#include "checkpoint/model_files.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/plan_page.h"
+#include "cli/plan_report.h"
+#include "cli/profile_option.h"
+#include "cli/text_table.h"
+#include "cli/value_options.h"
+#include "cli/workload_options.h"
+#include "drawing/gantt.h"
+#include "engine/load_options.h"
+#include "engine/plan_question.h"
+#include "hardware/memory_status.h"
+#include "hardware/profile.h"
+#include "planner/operator_pricer.h"
+#include "planner/plan_search.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr int kMostSimulatedRanks = 64;
+constexpr double kGibibyte = double{1 << 30};
+constexpr double kLeastShownShare = 0.001;  // of a phase, by kind of task
+
+using nlohmann::ordered_json;
+using planner::Candidate;
+using planner::PlanFigures;
+
+// Seconds of a phase, by kinds of task that are waited for.
+struct PhaseSeconds {
+  std::string name;
+  double seconds = 0;
+  double once = 0;  // besides tasks
+  cost::KindSeconds by_kind = {};
+};
+
+PhaseSeconds PhaseOf(std::string name, const PlanFigures& figures, double seconds, double of_path) {
+  PhaseSeconds phase{.name = std::move(name), .seconds = seconds, .once = seconds};
+  for (size_t kind = 0; kind < figures.path.size(); ++kind) {
+    phase.by_kind[kind] = figures.path[kind] * of_path;
+    phase.once -= phase.by_kind[kind];
+  }
+  return phase;
+}
+
+std::string PhasesText(const std::vector<PhaseSeconds>& phases) {
+  TextTable table;
+  std::vector<std::string> head = {"seconds by kind of task"};
+  for (const PhaseSeconds& phase : phases) head.push_back(phase.name);
+  table.AddRow(head);
+  table.AddRule();
+  for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
+    const bool is_shown = std::any_of(phases.begin(), phases.end(), [&](const PhaseSeconds& phase) {
+      return phase.by_kind[kind] > kLeastShownShare * phase.seconds;
+    });
+    if (!is_shown) continue;
+    std::vector<std::string> row = {
+        std::string(schedule::Name(static_cast<schedule::TaskKind>(kind)))};
+    for (const PhaseSeconds& phase : phases) row.push_back(FormatSeconds(phase.by_kind[kind]));
+    table.AddRow(row);
+  }
+  return table.Format();
+}
+
+ordered_json PhasesJson(const std::vector<PhaseSeconds>& phases) {
+  ordered_json json;
+  for (const PhaseSeconds& phase : phases) {
+    ordered_json kinds = ordered_json::object();
+    for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
+      if (!(phase.by_kind[kind] > 0)) continue;
+      kinds[schedule::Name(static_cast<schedule::TaskKind>(kind))] = phase.by_kind[kind];
+    }
+    json[phase.name] = {
+        {"seconds", phase.seconds}, {"besides_tasks", std::max(0.0, phase.once)}, {"tasks", kinds}};
+  }
+  return json;
+}
+
+class SimulateCommand : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    AddPath(app, "PLAN", plan_path_, "A plan.json, as convene plan --out writes it");
+    AddPath(app, "--model", model_,
+            "Model directory, or a bare config.json (default: the one that the plan names)")
+        ->type_name("MODEL");
+    AddProfileOption(app, profile_);
+    AddWorkloadOptions(app, workload_options_);
+    AddNumber(app, "--memory-per-rank", memory_per_rank_, {1e-3, 1e6},
+              "In GiB (default: an equal part of this machine's, or the device's)")
+        ->type_name("GIB");
+    AddPath(app, "--svg", svg_path_, "Draw a step of prefill")
+        ->type_name("FILE.svg")
+        ->check(WritableFile());
+    AddJsonOption(app, json_path_);
+    AddNumber(app, "--chunk", step_tokens_, {1, engine::kMaxStepTokens},
+              "Most tokens of a step of a group of ranks (default: 512)")
+        ->group(kRareOptions);
+  }
+
+  Status Run() override {
+    if (Status read = ReadPlan(); !read) return read;
+    const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_);
+    if (!spec) return spec.error();
+    const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
+    if (!config) return config.error();
+    if (spec->has_encoder()) {
+      return Error{
+          "models with an encoder cannot be simulated so: steps of the encoder have no prices"};
+    }
+    const int num_ranks = plan_.layout.num_ranks();
+    Status meant = plan::CheckMadeFor(plan_, plan::ModelHash(config->json), num_ranks);
+    if (!meant) return meant.error().At(plan_path_);
+    const Result<planner::Workload> workload = ReadWorkload(workload_options_);
+    if (!workload) return workload.error();
+    if (Status sense = CheckWorkload(*workload, *spec); !sense) return sense;
+    const Result<cost::MachineProfile> profile = LoadProfile(profile_, num_ranks);
+    if (!profile) return profile.error();
+    const planner::MeasuredSource measured(*profile);
+    const planner::OperatorSource by_operators(*profile, OptionsOf(plan_));
+    by_operators_ = profile->steps.empty();
+    planner::PlanQuestion question{
+        .spec = *spec,
+        .workload = *workload,
+        .source =
+            by_operators_ ? static_cast<const planner::PricerSource&>(by_operators) : measured,
+        .num_ranks = num_ranks};
+    if (Status asked = Ask(*profile, &question); !asked) return asked;
+    planner::PlanSearch search(question);
+    Result<Candidate> candidate = Price(question, search);
+    if (!candidate) return candidate.error();
+    return Write(search, *candidate);
+  }
+
+ private:
+  // Reads the plan and, where no model was given, where the plan's one is.
+  Status ReadPlan() {
+    const Result<std::string> text = ReadText(plan_path_);
+    if (!text) return text.error();
+    const Result<nlohmann::json> json = ParseJson(*text);
+    if (!json) return json.error().At(plan_path_);
+    Result<plan::Plan> plan = plan::PlanFromJson(*json);
+    if (plan && plan->made_for) {
+      // What such a plan leaves out is the usual layout of its ranks.
+      plan = plan::PlanFromJson(*json, plan::DefaultLayout(plan->made_for->num_ranks));
+    }
+    if (!plan) return plan.error().At(plan_path_);
+    plan_ = *std::move(plan);
+    const int num_ranks = plan_.layout.num_ranks();
+    if (num_ranks > kMostSimulatedRanks) {
+      return Error{fmt::format("{} is for {} ranks; at most {} can be simulated", plan_path_,
+                               num_ranks, kMostSimulatedRanks)};
+    }
+    if (!model_.empty()) return {};
+    const auto predicted = json->find("predicted");
+    if (predicted != json->end() && predicted->contains("model") &&
+        (*predicted)["model"].is_string()) {
+      model_ = (*predicted)["model"].get<std::string>();
+    }
+    if (!model_.empty()) return {};
+    return Error{fmt::format("{} does not name its model: give it with --model", plan_path_)};
+  }
+
+  static cost::OperatorCostsOptions OptionsOf(const plan::Plan& plan) {
+    cost::OperatorCostsOptions options{.comm_budget = plan.comm_budget};
+    if (plan.gemm == plan::GemmChoice::kGrouped) options.order = cost::ExpertsOrder::kGrouped;
+    if (plan.gemm == plan::GemmChoice::kDense) options.order = cost::ExpertsOrder::kDense;
+    return options;
+  }
+
+  Status Ask(const cost::MachineProfile& profile, planner::PlanQuestion* question) const {
+    if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
+      question->expand_from_tokens = from;
+    }
+    engine::PlanSetting setting{.step_tokens = step_tokens_};
+    if (memory_per_rank_) {
+      setting.memory_per_rank = static_cast<uint64_t>(*memory_per_rank_ * kGibibyte);
+    } else if (profile.device) {
+      setting.memory_per_rank = profile.device->memory_bytes;
+    } else {
+      const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
+      if (!available) return available.error();
+      setting.memory_of_host = available->bytes;
+    }
+    engine::AnswerPlanQuestion(setting, *question);
+    return {};
+  }
+
+  // The plan with its figures. What it leaves open is as when it runs: the first format that fits,
+  // and of the numbers of threads that costs are known of the largest.
+  Result<Candidate> Price(const planner::PlanQuestion& question,
+                          planner::PlanSearch& search) const {
+    std::vector<std::string> formats = {plan_.weights};
+    if (plan_.weights.empty()) formats = engine::AutomaticFormats();
+    Candidate candidate{.setup = {}, .plan = plan_};
+    for (const std::string& format : formats) {
+      candidate.setup = {question.num_ranks, plan_.num_threads, format};
+      if (candidate.setup.num_threads == 0) {
+        const std::vector<int> threads = question.source.ThreadsOf(question.num_ranks, format);
+        if (!threads.empty()) candidate.setup.num_threads = threads.back();
+      }
+      const Result<planner::RankMemory> memory =
+          question.memory_of(candidate.setup, plan_, question.workload.batch);
+      if (!memory) return memory.error().At(plan_path_);
+      candidate.memory = *memory;
+      candidate.memory_limit = question.memory_per_rank(question.num_ranks);
+      if (memory->total() <= candidate.memory_limit) break;
+    }
+    if (candidate.memory.total() > candidate.memory_limit) {
+      return ResourceExhausted(fmt::format(
+          "a rank of this plan needs {} with weights in {} and {}, and has {}: fewer sequences or "
+          "tokens, or more memory (--memory-per-rank) would do",
+          FormatBytes(candidate.memory.total()), candidate.setup.weights,
+          FormatCount(static_cast<uint64_t>(question.workload.batch), "sequence"),
+          FormatBytes(candidate.memory_limit)));
+    }
+    search.Price(candidate);
+    if (!candidate.figures) return Error{candidate.reason};
+    return candidate;
+  }
+
+  // Of prompts and of a step that generates, each asked for as what is to be small.
+  static Result<std::vector<PhaseSeconds>> PhasesOf(planner::PlanSearch& search,
+                                                    const Candidate& candidate) {
+    planner::Workload workload = search.question().workload;
+    workload.batch = candidate.figures->batch;
+    workload.limits = {};
+    workload.objective = planner::Objective::kTtft;
+    const auto prompts = search.FiguresOf(candidate.setup, candidate.plan, workload);
+    if (!prompts) return prompts.error();
+    // Of requests that arrive one by one, the path is that of as many prompts as run together, and
+    // they wait for each other besides.
+    const double of_path = workload.arrival_rate > 0 ? 1.0 / prompts->batch : 1;
+    std::vector<PhaseSeconds> phases = {PhaseOf("prefill", *prompts, prompts->ttft, of_path)};
+    if (!(prompts->time_per_token > 0)) return phases;
+    workload.objective = planner::Objective::kTimePerToken;
+    const auto step = search.FiguresOf(candidate.setup, candidate.plan, workload);
+    if (!step) return step.error();
+    phases.push_back(PhaseOf("decode", *step, step->time_per_token, 1));
+    return phases;
+  }
+
+  // What of the plan the prices do not know.
+  std::vector<std::string> Notes() const {
+    std::vector<std::string> notes;
+    if (plan_.auto_pipeline) {
+      notes.emplace_back("chunks are chosen where the plan runs; here each stage is one chunk");
+    }
+    if (plan_.host_threads > 0) notes.emplace_back("host_threads is not in the prices");
+    if (!by_operators_ && plan_.gemm != plan::GemmChoice::kAuto) {
+      notes.emplace_back("gemm is not in the prices: costs were measured as auto chooses");
+    }
+    if (!by_operators_ && plan_.comm_budget > 0) {
+      notes.emplace_back("comm_budget is not in the prices: costs were measured without");
+    }
+    return notes;
+  }
+
+  Status Write(planner::PlanSearch& search, const Candidate& candidate) const {
+    const Result<std::vector<PhaseSeconds>> phases = PhasesOf(search, candidate);
+    if (!phases) return phases.error();
+    const planner::Workload& workload = search.question().workload;
+    const std::string profile = profile_.empty() ? hardware::ProfilePath() : profile_;
+    const std::vector<std::string> notes = Notes();
+    std::string text = fmt::format("{}: {}\n", model_, WorkloadWords(workload));
+    text += ReportLine("plan", Describe(candidate));
+    text += DescribeFigures(candidate, workload);
+    text += ReportLine("costs from", profile);
+    for (const std::string& note : notes) text += ReportLine("note", note);
+    text += "\n" + PhasesText(*phases);
+    if (Status told = WriteReport(json_path_, text); !told) return told;
+    if (!svg_path_.empty()) {
+      const auto picture = PictureOf(search, candidate, strategy::Phase::kPrefill, profile);
+      if (!picture) return picture.error();
+      if (Status drawn = WriteText(svg_path_, GanttSvg(*picture)); !drawn) return drawn;
+    }
+    return WriteJson(json_path_, {{"model", model_},
+                                  {"plan", plan::ToJson(plan_)},
+                                  {"name", Describe(candidate)},
+                                  {"profile", profile},
+                                  {"workload", WorkloadJson(workload)},
+                                  {"predicted", FiguresJson(candidate)},
+                                  {"phases", PhasesJson(*phases)},
+                                  {"notes", notes}});
+  }
+
+  std::string plan_path_;
+  std::string model_;
+  std::string profile_;
+  WorkloadOptions workload_options_;
+  std::optional<double> memory_per_rank_;
+  std::string svg_path_;
+  std::string json_path_;
+  int step_tokens_ = 512;
+
+  plan::Plan plan_;
+  bool by_operators_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeSimulate() { return std::make_unique<SimulateCommand>(); }
+
+}  // namespace convene::cli

@@ -1,0 +1,127 @@
+#include <nlohmann/json.hpp>
+
+#include "cli/commands_test.h"
+#include "cost/machine_profile.h"
+#include "planner/invented_costs_test.h"
+
+namespace convene::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SimulateTest : public CommandsTest {
+ protected:
+  void SetUp() override {
+    CommandsTest::SetUp();
+    cost::MachineProfile profile;
+    for (const int ranks : {1, 2}) {
+      profile.steps.push_back(planner::InventedCosts(ranks, 1e9, "bf16"));
+    }
+    Write("profile.json", cost::ToJson(profile).dump());
+    Write("workload.json", R"({"version": 1, "prompt_tokens": 48, "gen_tokens": 8, "batch": 4})");
+    Write("hand.json",
+          R"({"version": 1, "layout": "attention=dp2,experts=ep2", "weights": "bf16"})");
+  }
+
+  Outcome Simulate(const std::string& plan, std::vector<std::string> words) const {
+    words.insert(words.begin(), {"simulate", Path(plan)});
+    return Run(words);
+  }
+};
+
+TEST_F(SimulateTest, ForeseesOfAPlanWhatTheSearchForesaw) {
+  const Outcome planned =
+      Run({"plan", model_, "--profile", Path("profile.json"), "--ranks", "2", "--workload",
+           Path("workload.json"), "--memory-per-rank", "1", "--out", Path("plan.json")});
+  ASSERT_EQ(planned.status, kSuccess) << planned.err;
+  // The plan names its model.
+  const Outcome outcome =
+      Simulate("plan.json", {"--profile", Path("profile.json"), "--workload", Path("workload.json"),
+                             "--memory-per-rank", "1", "--json", Path("out.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  for (const char* part : {"time to first token", "time per token", "tokens/s", "memory per rank",
+                           "seconds by kind of task", "experts"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+  const auto plan = nlohmann::json::parse(Read("plan.json"));
+  const auto json = nlohmann::json::parse(Read("out.json"));
+  for (const char* figure : {"ttft_s", "time_per_token_s", "throughput_tokens_per_s",
+                             "ttft_s_interval", "extrapolated_share", "memory_per_rank"}) {
+    EXPECT_EQ(json["predicted"][figure], plan["predicted"][figure]) << figure;
+  }
+  for (const char* phase : {"prefill", "decode"}) {
+    double sum = json["phases"][phase]["besides_tasks"];
+    for (const auto& [kind, seconds] : json["phases"][phase]["tasks"].items()) {
+      sum += seconds.get<double>();
+    }
+    EXPECT_NEAR(sum / json["phases"][phase]["seconds"].get<double>(), 1, 1e-6) << phase;
+  }
+}
+
+TEST_F(SimulateTest, PricesPlansOfOnesOwnOnPresetsAndDrawsThem) {
+  const auto seconds = [&](const char* preset, const char* plan) {
+    Write("own.json", plan);
+    const Outcome outcome = Simulate("own.json", {"--model", model_, "--profile", preset, "--batch",
+                                                  "8", "--json", "-", "--svg", Path("step.svg")});
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["predicted"]["ttft_s"].get<double>();
+  };
+  const double first =
+      seconds("a100-nvlink", R"({"version": 1, "layout": "attention=dp2,experts=tp2"})");
+  EXPECT_GT(first, 0);
+  EXPECT_THAT(Read("step.svg"), HasSubstr("<svg"));
+  EXPECT_NE(first,
+            seconds("a6000-pcie4", R"({"version": 1, "layout": "attention=dp2,experts=tp2"})"));
+  EXPECT_NE(first,
+            seconds("a100-nvlink", R"({"version": 1, "layout": "attention=dp2,experts=ep2"})"));
+  EXPECT_NE(seconds("a100-nvlink",
+                    R"({"version": 1, "layout": "attention=dp2,experts=tp2", "gemm": "grouped"})"),
+            seconds("a100-nvlink",
+                    R"({"version": 1, "layout": "attention=dp2,experts=tp2", "gemm": "dense"})"));
+}
+
+TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
+  const auto error = [&](const std::string& plan, const std::vector<std::string>& words) {
+    const Outcome outcome = Simulate(plan, words);
+    EXPECT_NE(outcome.status, kSuccess);
+    return outcome.err;
+  };
+  const std::string profile = Path("profile.json");
+  EXPECT_THAT(error("hand.json", {"--profile", profile}), HasSubstr("--model"));
+  EXPECT_THAT(error("hand.json", {"--model", model_, "--profile", "nowhere"}),
+              HasSubstr("no preset of that name"));
+  EXPECT_THAT(error("hand.json", {"--model", model_, "--profile", profile, "--prompt-tokens", "0"}),
+              HasSubstr("at least 1"));
+  EXPECT_THAT(error("hand.json",
+                    {"--model", model_, "--profile", "a100-nvlink", "--memory-per-rank", "0.001"}),
+              HasSubstr("--memory-per-rank"));
+  EXPECT_THAT(error("nowhere.json", {"--model", model_}), HasSubstr("nowhere.json"));
+  Write("other.json",
+        R"({"version": 1, "layout": "attention=dp4,experts=ep4", "weights": "bf16", "made_for":)"
+        R"( {"model": "0123456789abcdef", "ranks": 4}})");
+  EXPECT_THAT(error("other.json", {"--model", model_, "--profile", profile}),
+              HasSubstr("made for another model"));
+  Write("four.json", R"({"version": 1, "layout": "attention=dp4,experts=ep4", "weights": "bf16"})");
+  EXPECT_THAT(error("four.json", {"--model", model_, "--profile", profile}),
+              HasSubstr("mpirun -n 4 convene measure"));
+  Write("many.json",
+        R"({"version": 1, "layout": "attention=dp128,experts=ep128", "weights": "bf16"})");
+  EXPECT_THAT(error("many.json", {"--model", model_, "--profile", "a100-nvlink"}),
+              HasSubstr("at most 64"));
+  Write("heads.json",
+        R"({"version": 1, "layout": "attention=tp64,experts=ep64", "weights": "bf16"})");
+  EXPECT_THAT(error("heads.json", {"--model", model_, "--profile", "a100-nvlink"}),
+              HasSubstr("heads"));
+  Write("old.json", R"({"version": 9, "layout": "attention=dp2,experts=ep2"})");
+  EXPECT_THAT(error("old.json", {"--model", model_, "--profile", profile}), HasSubstr("version 9"));
+  Write("old_profile.json", R"({"version": 7, "machine": {}, "links": [], "operators": {}})");
+  EXPECT_THAT(error("hand.json", {"--model", model_, "--profile", Path("old_profile.json")}),
+              HasSubstr("version is 7"));
+  Write("old_workload.json", R"({"version": 9, "prompt_tokens": 8})");
+  EXPECT_THAT(error("hand.json", {"--model", model_, "--profile", profile, "--workload",
+                                  Path("old_workload.json")}),
+              HasSubstr("version"));
+}
+
+}  // namespace
+}  // namespace convene::cli
