@@ -106,6 +106,10 @@ ordered_json FiguresJson(const Candidate& candidate) {
             {"throughput_tokens_per_s_interval", ToJson(figures.throughput_interval)},
             {"extrapolated_share", figures.extrapolated_share},
             {"expert_imbalance", figures.imbalance}};
+    if (candidate.plan.changes_layout()) {
+      json["transition_s"] = figures.transition_seconds;
+      json["solver_s"] = figures.solver_seconds;
+    }
   }
   json["memory_per_rank"] = {{"bytes", candidate.memory.total()},
                              {"limit_bytes", candidate.memory_limit},

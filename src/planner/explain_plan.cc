@@ -23,11 +23,12 @@ constexpr int kLeastPrompt = 16;
 constexpr int kMostPrompt = 1 << 17;
 constexpr std::array kSkews = {0.0, 0.2, 0.4, 0.6, 0.8, 0.9};
 
-enum Section { kAttention, kExperts, kExchanges, kHead, kRest, kNumSections };
-constexpr const char* kSectionNames[] = {"attention", "experts", "exchanges", "head",
-                                         "norms, routers and dense layers"};
+enum Section { kAttention, kExperts, kExchanges, kTransition, kHead, kRest, kNumSections };
+constexpr const char* kSectionNames[] = {
+    "attention", "experts", "exchanges", "transition", "head", "norms, routers and dense layers"};
 
 Section SectionOf(TaskKind kind) {
+  if (kind == TaskKind::kMoveExperts) return kTransition;
   if (IsCollective(kind)) return kExchanges;
   switch (kind) {
     case TaskKind::kProject:

@@ -14,6 +14,19 @@ bool AreCosts(const std::vector<double>& values, size_t size) {
          });
 }
 
+bool IsOfTriples(const TripleTable& table, size_t num_attention, size_t num_experts) {
+  bool fits = table.size() == num_attention;
+  for (const auto& of_attention : table) {
+    fits = fits && of_attention.size() == num_experts;
+    for (const auto& of_prefill : of_attention) {
+      fits = fits && of_prefill.size() == num_experts &&
+             std::all_of(of_prefill.begin(), of_prefill.end(),
+                         [](double value) { return value >= 0; });  // false of NaN
+    }
+  }
+  return fits;
+}
+
 Status CheckPhase(const PhaseCosts& costs, size_t num_attention, size_t num_experts,
                   const char* phase) {
   bool fits = AreCosts(costs.attention, num_attention) && AreCosts(costs.experts, num_experts) &&
@@ -38,19 +51,12 @@ Status CheckProgram(const HybridProgram& program) {
       return fits;
     }
   }
-  bool fits = program.transition.size() == num_attention;
-  for (const auto& of_attention : program.transition) {
-    fits = fits && of_attention.size() == num_experts;
-    for (const auto& of_prefill : of_attention) {
-      fits = fits && of_prefill.size() == num_experts &&
-             std::all_of(of_prefill.begin(), of_prefill.end(),
-                         [](double value) { return value >= 0; });  // false of NaN
-    }
-  }
-  if (!fits) return Error{"the costs of transitions are not of all triples, or below 0"};
+  if (!IsOfTriples(program.transition, num_attention, num_experts))
+    return Error{"the costs of transitions are not of all triples, or below 0"};
   for (const MemoryRow& row : program.memory) {
     if (AreCosts(row.attention, num_attention) && AreCosts(row.prefill, num_experts) &&
-        AreCosts(row.decode, num_experts) && row.capacity > 0) {
+        AreCosts(row.decode, num_experts) && row.capacity > 0 &&
+        (row.together.empty() || IsOfTriples(row.together, num_attention, num_experts))) {
       continue;
     }
     return Error{fmt::format("the memory row {} is not of all strategies", row.name)};

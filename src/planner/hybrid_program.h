@@ -21,16 +21,22 @@ struct HybridTriple {
   bool operator==(const HybridTriple&) const = default;
 };
 
-// What a rank has to hold at some time, by strategy: attention + prefill + decode <= capacity.
+// By [attention][prefill][decode].
+using TripleTable = std::vector<std::vector<std::vector<double>>>;
+
+// What a rank has to hold at some time, by strategy: attention + prefill + decode <= capacity, and
+// what is no sum of these besides.
 struct MemoryRow {
   std::string name;  // "prefill"
   std::vector<double> attention = {};
   std::vector<double> prefill = {};
   std::vector<double> decode = {};
   double capacity = 0;
+  TripleTable together = {};  // none: nothing
 
   double BytesOf(const HybridTriple& triple) const {
-    return attention[triple.attention] + prefill[triple.prefill] + decode[triple.decode];
+    const auto& [a, p, d] = triple;
+    return attention[a] + prefill[p] + decode[d] + (together.empty() ? 0 : together[a][p][d]);
   }
 };
 
@@ -52,8 +58,8 @@ struct HybridProgram {
   double decode_steps = 1;  // generated tokens
   PhaseCosts prefill;
   PhaseCosts decode;
-  // Seconds once, by [a][p][d]. Infinite: not possible.
-  std::vector<std::vector<std::vector<double>>> transition;
+  // Seconds once. Infinite: not possible.
+  TripleTable transition;
   std::vector<MemoryRow> memory = {};
 
   int num_attention() const { return static_cast<int>(prefill.attention.size()); }

@@ -53,6 +53,10 @@ HybridProgram RandomProgram(std::mt19937& random) {
                               .decode = list(num_experts, 0, 10e9),
                               .capacity = uniform(30e9, 90e9)});
   }
+  for (int a = 0; a < num_attention; ++a) {
+    auto& of_attention = program.memory.back().together.emplace_back();
+    for (int p = 0; p < num_experts; ++p) of_attention.push_back(list(num_experts, 0, 10e9));
+  }
   return program;
 }
 

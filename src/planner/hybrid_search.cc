@@ -50,16 +50,7 @@ std::string WhyNot(const model::ModelSpec& spec, const ExpertStrategy& strategy)
       return fmt::format("the intermediate size {} cannot be divided by {}", moe.intermediate_size,
                          strategy.tensor);
     }
-    // Device-limited routing (DeepSeek-V2, section 2.2.2): a token's experts lie in few groups, and
-    // so on few ranks, as long as no group is split.
-    const bool is_limited = moe.top_expert_groups < moe.num_expert_groups;
-    if (is_limited && strategy.expert > moe.num_expert_groups) {
-      return fmt::format(
-          "a token's experts are in {} of {} groups; split over {} ranks each they would lie on up "
-          "to {}",
-          moe.top_expert_groups, moe.num_expert_groups, strategy.expert / moe.num_expert_groups,
-          std::min(moe.top_k, moe.top_expert_groups * strategy.expert / moe.num_expert_groups));
-    }
+    if (std::string reason = WhySplitsGroups(moe, strategy.expert); !reason.empty()) return reason;
   }
   return {};
 }
@@ -337,6 +328,28 @@ class Search {
 };
 
 }  // namespace
+
+std::string WhySplitsGroups(const model::MoeSpec& moe, int num_shares) {
+  if (moe.top_expert_groups >= moe.num_expert_groups) return {};
+  const int group = moe.num_experts / moe.num_expert_groups;
+  int split = 0;  // groups that lie on several ranks
+  int most = 1;   // ranks of one group
+  for (int first = 0; first < moe.num_experts; first += group) {
+    int shares = 0;
+    for (int share = 0; share < num_shares; ++share) {
+      const strategy::Part part = strategy::PartOf(moe.num_experts, share, num_shares);
+      if (part.first < first + group && part.first + part.size > first) ++shares;
+    }
+    if (shares > 1) ++split;
+    most = std::max(most, shares);
+  }
+  if (split == 0) return {};
+  return fmt::format(
+      "a token's experts are in {} of {} groups; {} of them would be split over up to {} ranks, "
+      "and a token's experts lie on up to {}",
+      moe.top_expert_groups, moe.num_expert_groups, split, most,
+      std::min({moe.top_k, moe.top_expert_groups * most, num_shares}));
+}
 
 std::string ToText(const AttentionStrategy& strategy) {
   return "attention=" + DegreesText("tp", strategy.tensor, "dp", strategy.data);

@@ -73,6 +73,11 @@ struct HybridAnswer {
 // those of `price`; a number of ranks that is no power of two.
 Result<HybridAnswer> SearchHybrid(const HybridQuestion& question);
 
+// Device-limited routing (DeepSeek-V2, section 2.2.2) as a constraint of where experts lie: a
+// token's experts are in few groups, and so on few ranks, as long as no group is split. Why so many
+// shares of the experts would split one; empty: they do not, or routing has no such limit.
+std::string WhySplitsGroups(const model::MoeSpec& moe, int num_shares);
+
 std::string ToText(const AttentionStrategy& strategy);  // "attention=tp2dp4"
 std::string ToText(const ExpertStrategy& strategy);     // "experts=ep2tp4"
 

@@ -83,6 +83,10 @@ struct PlanFigures {
   cost::Interval throughput_interval = {};
   double extrapolated_share = 0;
   double imbalance = 1;  // as WholeStep's, over prefill and decode
+  // Of a plan that divides the experts otherwise in decode: what moving them there and back takes
+  // once, and what the integer program took that found the plan. Both are in what stands above.
+  double transition_seconds = 0;
+  double solver_seconds = 0;
 
   // What is to be small: seconds per generated token, or of the objective's own time; and of which
   // kinds of task, and of steps with overlap, it is made.

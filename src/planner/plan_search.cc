@@ -162,6 +162,8 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
                                           const Workload& workload, const Conditions& conditions) {
   const Result<const StepPricer*> pricer = FindPricer(setup, conditions);
   if (!pricer) return pricer.error();
+  const Result<WholeStep> round_trip = RoundTripOf(setup, plan, conditions);
+  if (!round_trip) return round_trip.error();
   const bool same_routing = workload.routing == question_.workload.routing;
   ShortModels other;
   if (!same_routing) other = ShortenFor(workload.routing);
@@ -174,8 +176,28 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
                           .ExpandingFrom(question_.expand_from_tokens),
       .pipeline = plan.pipeline,
       .bytes = question_.bytes_of(setup.weights, plan.wire),
-      .step_tokens = question_.step_tokens};
+      .step_tokens = question_.step_tokens,
+      .changes_layout = plan.changes_layout(),
+      .phase_change = plan.phase_change,
+      .round_trip = *round_trip,
+      .solver_seconds = plan.changes_layout() ? solver_seconds_ : 0};
   return PredictWorkload(workload, steps, **pricer, &num_simulated_);
+}
+
+Result<WholeStep> PlanSearch::RoundTripOf(const RankSetup& setup, const plan::Plan& plan,
+                                          const Conditions& conditions) {
+  WholeStep both;
+  if (!plan.changes_layout() || plan.phase_change.keeps_both) return both;
+  const Result<const StepPricer*> pricer = FindPricer(setup, conditions);
+  if (!pricer) return pricer.error();
+  const double bytes = question_.bytes_of(setup.weights, plan.wire).weights;
+  for (const auto& [from, to] :
+       {std::pair(plan.layout, *plan.decode), std::pair(*plan.decode, plan.layout)}) {
+    Result<WholeStep> moved = PredictTransition(short_models_.plain, from, to, bytes, **pricer);
+    if (!moved) return moved.error();
+    planner::Add(*moved, 1, both);
+  }
+  return both;
 }
 
 Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::Plan& plan,
@@ -265,6 +287,7 @@ std::string Describe(const Candidate& candidate) {
   if (plan.decode) {
     const std::string decode = plan::ToText(*plan.decode);
     text += ", decode " + decode.substr(decode.find(',') + 1);
+    if (plan.phase_change.keeps_both) text += ", both in memory";
   }
   if (plan.pipeline.chunks > 1) {
     text += fmt::format(", {} chunks of {}", plan.pipeline.chunks,

@@ -35,6 +35,10 @@ class PlanSearch {
   // For those who ask what would be if: a plan under other conditions.
   Result<PlanFigures> FiguresOf(const RankSetup& setup, const plan::Plan& plan,
                                 const Workload& workload, const Conditions& conditions = {});
+  // Moving the experts from the division of prefill to that of decode, and back; nothing where both
+  // are one, or both stay in memory. Errors: as FiguresOf.
+  Result<WholeStep> RoundTripOf(const RankSetup& setup, const plan::Plan& plan,
+                                const Conditions& conditions = {});
   // A step of few of the model's layers, the first, the last and those that stand for the others:
   // of prefill the one with the most rows, of decode any. Errors: as FiguresOf.
   Result<PredictedStep> DrawStep(const RankSetup& setup, const plan::Plan& plan,
@@ -43,6 +47,9 @@ class PlanSearch {
   const StepPricer& PricerOf(const RankSetup& setup) const { return *pricers_.at(setup); }
 
   int num_simulated() const { return num_simulated_; }
+  // Of an integer program: part of what every plan that divides the experts otherwise in decode
+  // takes before its first token.
+  void AddSolverSeconds(double seconds) { solver_seconds_ += seconds; }
   void UsePass(std::string name) { pass_ = std::move(name); }
 
  private:
@@ -62,6 +69,7 @@ class PlanSearch {
   std::unique_ptr<StepPricer> last_pricer_;                   // under others
   std::pair<RankSetup, Conditions> last_pricer_of_;
   int num_simulated_ = 0;
+  double solver_seconds_ = 0;
   std::string pass_;
 };
 

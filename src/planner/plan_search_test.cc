@@ -173,6 +173,7 @@ TEST(PlanSearch, AModelThatFitsNowhereNamesWhatWouldDo) {
   EXPECT_THAT(error, HasSubstr("--weights int8"));
   asked.question.memory_per_rank = [](int) { return uint64_t{12} << 20; };
   for (const Candidate& candidate : Search(asked).candidates) {
+    if (candidate.plan.decode) continue;
     EXPECT_EQ(candidate.is_ranked(), candidate.setup.num_ranks == 2) << Describe(candidate);
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/hybrid_pass.h"
 #include "planner/plan_search.h"
 
 namespace convene::planner {
@@ -187,6 +188,13 @@ void PriceAll(PlanSearch& search) {
   }
 }
 
+// Experts divided otherwise in decode.
+void AddHybridPlans(PlanSearch& search) {
+  AddHybrids(search);
+  MarkChanges(search);
+  PriceAll(search);
+}
+
 // Rows in fewer bytes, where that is allowed.
 void AddWires(PlanSearch& search) {
   const PlanQuestion& question = search.question();
@@ -336,6 +344,7 @@ constexpr SearchPass kPasses[] = {
     {"changes", "marks what would change the numbers that are computed", MarkChanges,
      /*can_be_off=*/false},
     {"prices", "simulates prefill and decode of each", PriceAll, /*can_be_off=*/false},
+    {"hybrid", "other divisions of the experts in decode, by an integer program", AddHybridPlans},
     {"wires", "rows between ranks in fewer bytes (--allow wire)", AddWires},
     {"bound", "spares the search for pipelines what could not win by one", PruneByBound},
     {"pipelines", "the experts' work in chunks of tokens or experts", AddPipelines},
@@ -417,6 +426,8 @@ Error WhyNothing(PlanSearch& search) {
         return static_cast<double>(one.memory.total()) / static_cast<double>(one.memory_limit + 1);
       };
       if (closest == nullptr || excess(candidate) < excess(*closest)) closest = &candidate;
+    } else if (candidate.plan.decode) {
+      // It stands on plans of one division, whose reasons say more.
     } else if (candidate.rejected_by == "setups") {
       // The most precise format and the most ranks are what is likely meant.
       const bool is_first_format =

@@ -8,6 +8,10 @@
 #include <numeric>
 #include <string>
 
+#include "schedule/activity_graph.h"
+#include "simulate/simulate.h"
+#include "strategy/transition.h"
+
 namespace convene::planner {
 namespace {
 
@@ -176,6 +180,35 @@ Result<WholeStep> PredictWholeStep(const ShortModel& model, const strategy::Step
       {.spec = model.spec, .options = options, .groups = groups, .shares = model.shares}, pricer);
   if (!step) return step.error();
   return ExtendStep(model, *step);
+}
+
+Result<WholeStep> PredictTransition(const ShortModel& model, const strategy::Layout& from,
+                                    const strategy::Layout& to, double bytes,
+                                    const StepPricer& pricer) {
+  PredictedStep step;
+  step.schedule = strategy::BuildTransition(model.spec, from, to, bytes);
+  if (step.schedule.tasks.empty()) return WholeStep{};
+  const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step.schedule);
+  const Result<SchedulePrices> priced =
+      pricer.Price(model.spec, step.schedule, graph, [](const schedule::Size&) { return 0.0; });
+  if (!priced) return priced.error();
+  step.timeline = simulate::Simulate(step.schedule, graph, priced->prices);
+  step.seconds = step.timeline.seconds();
+  return ExtendStep(model, step);
+}
+
+void Add(const WholeStep& step, double times, WholeStep& sum) {
+  const double before = sum.seconds;
+  sum.seconds += times * step.seconds;
+  sum.once_seconds += times * step.once_seconds;
+  sum.overlapped_seconds += times * step.overlapped_seconds;
+  for (size_t kind = 0; kind < sum.path.size(); ++kind) sum.path[kind] += times * step.path[kind];
+  if (!(sum.seconds > 0)) return;
+  const auto mean = [&](double first, double second) {
+    return (before * first + times * step.seconds * second) / sum.seconds;
+  };
+  sum.extrapolated_share = mean(sum.extrapolated_share, step.extrapolated_share);
+  sum.imbalance = mean(sum.imbalance, step.imbalance);
 }
 
 cost::Outline OutlineOf(const WholeStep& step) {

@@ -46,6 +46,15 @@ Result<WholeStep> PredictWholeStep(const ShortModel& model, const strategy::Step
                                    const std::vector<std::vector<strategy::SequenceRows>>& groups,
                                    const StepPricer& pricer);
 
+// Experts that move from one division to another (strategy/transition.h), layer by layer. `bytes`:
+// of an element of weights. Error: as Price's.
+Result<WholeStep> PredictTransition(const ShortModel& model, const strategy::Layout& from,
+                                    const strategy::Layout& to, double bytes,
+                                    const StepPricer& pricer);
+
+// Adds so many of the step to what some take together.
+void Add(const WholeStep& step, double times, WholeStep& sum);
+
 // For the interval of its seconds (cost/step_interval.h).
 cost::Outline OutlineOf(const WholeStep& step);
 

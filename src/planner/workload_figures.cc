@@ -11,20 +11,6 @@
 namespace convene::planner {
 namespace {
 
-void Add(const WholeStep& step, double times, WholeStep& sum) {
-  const double before = sum.seconds;
-  sum.seconds += times * step.seconds;
-  sum.once_seconds += times * step.once_seconds;
-  sum.overlapped_seconds += times * step.overlapped_seconds;
-  for (size_t kind = 0; kind < sum.path.size(); ++kind) sum.path[kind] += times * step.path[kind];
-  if (!(sum.seconds > 0)) return;
-  const auto mean = [&](double first, double second) {
-    return (before * first + times * step.seconds * second) / sum.seconds;
-  };
-  sum.extrapolated_share = mean(sum.extrapolated_share, step.extrapolated_share);
-  sum.imbalance = mean(sum.imbalance, step.imbalance);
-}
-
 class Predictor {
  public:
   Predictor(const Workload& workload, const PhaseStepOptions& options, const StepPricer& pricer,
@@ -36,7 +22,8 @@ class Predictor {
     if (!prefill) return prefill.error();
     const Result<WholeStep> decode = Decode(batch);
     if (!decode) return decode.error();
-    return Figures(batch, *prefill, *decode);
+    // It returns to the division of prefill for the batch after it.
+    return Figures(batch, *prefill, *decode, moves() && workload_.mean_gen_tokens() > 1 ? 1 : 0);
   }
 
   Result<PlanFigures> Goodput() {
@@ -71,8 +58,10 @@ class Predictor {
     // Of each request: its prompt, and its part of the steps that generate.
     WholeStep prompts;
     Add(*prompt, *batch, prompts);
-    PlanFigures figures = Figures(*batch, prompts, *decode);
-    const double waiting = busy * prompt->seconds / (2 * (1 - busy));
+    PlanFigures figures = Figures(*batch, prompts, *decode, /*round_trips=*/0);
+    figures.transition_seconds = moves() ? options_.round_trip.seconds : 0;
+    double waiting = busy * prompt->seconds / (2 * (1 - busy));
+    if (moves()) waiting += options_.phase_change.epoch_steps * decode->seconds / 2;
     const auto stretch = [](cost::Interval& interval, double& value, double changed) {
       const double factor = value > 0 ? changed / value : 1;
       interval = {interval.low * factor, interval.high * factor};
@@ -124,13 +113,24 @@ class Predictor {
     return sum;
   }
 
-  // A step.
+  bool is_stream() const { return workload_.arrival_rate > 0; }
+
+  bool moves() const {
+    return options_.changes_layout && (!is_stream() || options_.phase_change.epoch_steps > 0);
+  }
+
+  // A step; of a stream with its part of what it takes to move experts.
   Result<WholeStep> Decode(int batch) {
     if (!(workload_.mean_gen_tokens() > 1)) return WholeStep{};
-    return Predict(
-        DecodeStep(batch, std::max(1, static_cast<int>(workload_.mean_context())),
-                   static_cast<int>(workload_.mean_prompt_tokens()), options_.decode_roles),
-        options_.decode_roles);
+    const strategy::Roles& roles = moves() ? options_.decode_roles : options_.roles;
+    Result<WholeStep> step =
+        Predict(DecodeStep(batch, std::max(1, static_cast<int>(workload_.mean_context())),
+                           static_cast<int>(workload_.mean_prompt_tokens()), roles),
+                roles);
+    if (step && moves() && is_stream()) {
+      Add(options_.round_trip, 1.0 / options_.phase_change.epoch_steps, *step);
+    }
+    return step;
   }
 
   // The smallest that generates so many tokens in a second; larger ones generate more.
@@ -162,10 +162,13 @@ class Predictor {
     return enough;
   }
 
-  PlanFigures Figures(int batch, const WholeStep& prefill, const WholeStep& decode) const {
+  PlanFigures Figures(int batch, WholeStep prefill, const WholeStep& decode,
+                      double round_trips) const {
     const double gen_tokens = workload_.mean_gen_tokens();
+    Add({.seconds = options_.solver_seconds, .once_seconds = options_.solver_seconds}, 1, prefill);
     WholeStep all = prefill;
     Add(decode, gen_tokens - 1, all);
+    Add(options_.round_trip, round_trips, all);
     const double tokens = batch * gen_tokens;
     const auto interval = [errors = pricer_.Errors()](const WholeStep& of) {
       return cost::IntervalOf(OutlineOf(of), errors);
@@ -180,7 +183,9 @@ class Predictor {
         .time_per_token_interval = interval(decode),
         .throughput_interval = {tokens / total.high, tokens / std::max(total.low, 1e-12)},
         .extrapolated_share = all.extrapolated_share,
-        .imbalance = all.imbalance};
+        .imbalance = all.imbalance,
+        .transition_seconds = round_trips * options_.round_trip.seconds,
+        .solver_seconds = options_.solver_seconds};
     const bool is_ttft = workload_.objective == Objective::kTtft;
     const bool is_step = workload_.objective == Objective::kTimePerToken;
     const WholeStep& scored = is_ttft ? prefill : is_step ? decode : all;

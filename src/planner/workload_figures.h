@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "plan/plan.h"
 #include "planner/plan_question.h"
 #include "planner/whole_step.h"
 #include "planner/workload.h"
@@ -18,6 +19,11 @@ struct PhaseStepOptions {
   strategy::Pipeline pipeline = {};
   strategy::ElementBytes bytes = {};
   int step_tokens = 512;
+  // Of plans that divide the experts otherwise in decode.
+  bool changes_layout = false;
+  plan::PhaseChange phase_change = {};
+  WholeStep round_trip = {};  // experts move to the division of decode and back
+  double solver_seconds = 0;  // that were taken to find the plan: before the first token
 };
 
 // All prompts first, then all answers, a token of each sequence per step. The first token of an
@@ -27,6 +33,11 @@ struct PhaseStepOptions {
 // - With an arrival rate prompts come one by one and are computed before answers go on, which takes
 //   the share rate x (seconds of a prompt) of the time. As many sequences run together as give the
 //   rate in the rest of it, and a prompt waits as in a queue with regular service (M/D/1).
+// Where the experts of decode are divided otherwise, they move there and back once for each batch.
+// Of prompts that come one by one they do so once for each epoch of so many steps of decode, of
+// which each has its part of that time; a prompt waits half an epoch besides (a queue whose server
+// takes vacations: Doshi 1986, Queueing Systems 1). Without epochs such a stream keeps the division
+// of prefill, as engine/phase_order.h executes it.
 // `num_simulated` is raised by the steps that were simulated. Errors: those of PredictStep; limits
 // that no batch meets; more requests than can be answered.
 Result<PlanFigures> PredictWorkload(const Workload& workload, const PhaseStepOptions& options,

@@ -28,6 +28,16 @@ for line in "2 attention=dp2,experts=ep2" "2 attention=tp2,experts=tp2" "2 atten
   cmp -s "$work/one" "$work/out" || fail "$line gave another text"
 done
 
+# A plan with two divisions of the experts is executed as it is written: they move, and the text stays.
+for keep in one both; do
+  echo '{"version": 1, "layout": "attention=dp2,experts=ep2", "wire": "f32",
+         "decode": {"experts": "tp2", "keep": "'$keep'", "epoch_steps": 8}}' >"$work/hybrid.json"
+  ranks 2 run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --plan "$work/hybrid.json" \
+    >"$work/out" 2>"$work/err" || fail "hybrid plan: $(tail -1 "$work/err")"
+  grep -q '^experts moved 1 time' "$work/err" || fail "no experts moved: $(cat "$work/err")"
+  cmp -s "$work/one" "$work/out" || fail "a hybrid plan that keeps $keep gave another text"
+done
+
 # At the first use costs are measured and kept, and what is chosen by them is said. Not for ranks that
 # share cores, nor with a layout or --no-plan.
 first_use() { # WORDS N ARGUMENTS...: WORDS are said of the measurement, or nothing

@@ -133,6 +133,18 @@ class Program {
     }
   }
 
+  void AddTogether(const MemoryRow& row, std::vector<int>& columns,
+                   std::vector<double>& factors) const {
+    for (int a = 0; a < num_attention_; ++a) {
+      for (int p = 0; p < num_experts_; ++p) {
+        for (int d = 0; d < num_experts_; ++d) {
+          columns.push_back(Triple(a, p, d));
+          factors.push_back(row.together[a][p][d] / row.capacity);
+        }
+      }
+    }
+  }
+
   void AddMemory() {
     for (const MemoryRow& row : program_.memory) {
       std::vector<int> columns;
@@ -144,6 +156,7 @@ class Program {
       for (int a = 0; a < num_attention_; ++a) add(a, row.attention[a]);
       for (int p = 0; p < num_experts_; ++p) add(Prefill(p), row.prefill[p]);
       for (int d = 0; d < num_experts_; ++d) add(Decode(d), row.decode[d]);
+      if (!row.together.empty()) AddTogether(row, columns, factors);
       AddRow(columns, factors, 'L', 1);
     }
   }

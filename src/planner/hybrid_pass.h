@@ -1,0 +1,16 @@
+// The pass of the search that divides the experts otherwise in decode than in prefill: for each
+// number of ranks the integer program of hybrid_program.h over what the search's own prices say of
+// each layout. Its tables hold nothing that other passes would price in another way.
+#pragma once
+
+#include "planner/plan_search.h"
+
+namespace convene::planner {
+
+// Adds the optimum of each setup where it has two divisions, and the best few others that would be
+// faster than every single division; with the memory of each, not priced yet. All other triples
+// are added as rejected, with the reason. Nothing where only one phase counts, a layout was asked
+// for, or answers are of one token. Precondition: the layouts of one division are priced.
+void AddHybrids(PlanSearch& search);
+
+}  // namespace convene::planner

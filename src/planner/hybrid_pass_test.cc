@@ -1,0 +1,189 @@
+#include "planner/hybrid_pass.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "planner/hybrid_search.h"
+#include "planner/invented_costs_test.h"
+
+namespace convene::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kWeights = 1 << 20;  // of a rank in one division
+
+// Two ranks. Prompts are long and wait for exchanges, of which whole experts need fewer than
+// slices; nearly all tokens go to the first experts, whose weights generated tokens wait for, so
+// that slices of all experts are read faster than one rank's whole ones.
+struct Asked {
+  Asked() : spec(InventedSpec(8, /*num_experts=*/16)) {
+    for (model::LayerSpec& layer : spec.layers) {
+      layer.moe->top_k = 1;
+    }
+    profile.steps.push_back(InventedCosts(2, 1e8));
+    for (auto& task : profile.steps[0].tasks) task->per_weight_byte.value = {1e-10, 1e-10};
+    question.num_ranks = 2;
+    question.allowed.layout = true;
+    question.passes_off = {"pipelines", "micro_batches"};  // they hide exchanges
+    question.memory_of = [this](const RankSetup&, const plan::Plan& plan,
+                                int) -> Result<RankMemory> {
+      const bool has_both = plan.decode && plan.phase_change.keeps_both;
+      return RankMemory{.weights_bytes =
+                            has_both ? 2 * kWeights : kWeights + (plan.decode ? 1 : 0)};
+    };
+    question.memory_per_rank = [this](int) { return memory; };
+    question.bytes_of = [](const std::string&, plan::Wire) { return strategy::ElementBytes(); };
+    question.clock = [this] { return seconds += 1e-6; };
+    workload.routing = {.skew = 0.9, .num_experts_skew = 2};
+  }
+
+  model::ModelSpec spec;
+  cost::MachineProfile profile;
+  uint64_t memory = kWeights + kWeights / 2;  // enough for one division, and a layer more
+  double seconds = 0;
+  Workload workload = {.requests = {{16384, 8192}}, .batch = 4};
+  MeasuredSource source{profile};
+  PlanQuestion question{.spec = spec, .workload = workload, .source = source};
+};
+
+PlanAnswer Search(const Asked& asked) {
+  const Result<PlanAnswer> answer = SearchPlan(asked.question);
+  EXPECT_TRUE(answer.ok()) << answer.error().message;
+  return answer ? *answer : PlanAnswer{};
+}
+
+const Candidate& ChosenOf(const PlanAnswer& answer) { return answer.candidates[answer.chosen]; }
+
+TEST(HybridPass, WinsWherePhasesAreBestInTwoDivisions) {
+  Asked asked;
+  const PlanAnswer answer = Search(asked);
+  const Candidate& chosen = ChosenOf(answer);
+  ASSERT_TRUE(chosen.plan.changes_layout()) << Describe(chosen);
+  EXPECT_EQ(chosen.plan.layout.expert_ep, 2);
+  EXPECT_EQ(chosen.plan.decode->expert_tp, 2);
+  EXPECT_EQ(chosen.added_by, "hybrid");
+  EXPECT_FALSE(chosen.plan.phase_change.keeps_both);  // both do not fit
+  EXPECT_EQ(chosen.plan.phase_change.epoch_steps, 8191);
+  // Priced as all others: both phases as those of one division, the moves, and the solver.
+  PlanSearch search(asked.question);
+  const auto of = [&](const strategy::Layout& layout) {
+    plan::Plan plan = chosen.plan;
+    plan.layout = layout;
+    plan.decode.reset();
+    return *search.FiguresOf(chosen.setup, plan, asked.workload);
+  };
+  const PlanFigures& figures = *chosen.figures;
+  EXPECT_GT(figures.transition_seconds, 0);
+  EXPECT_GT(figures.solver_seconds, 0);
+  EXPECT_NEAR(figures.ttft, of(chosen.plan.layout).ttft + figures.solver_seconds, 1e-12);
+  EXPECT_NEAR(figures.time_per_token, of(*chosen.plan.decode).time_per_token, 1e-12);
+  EXPECT_NEAR(figures.score * 4 * 8192,
+              figures.ttft + 8191 * figures.time_per_token + figures.transition_seconds, 1e-9);
+  asked.question.passes_off.emplace_back("hybrid");
+  const PlanAnswer without = Search(asked);
+  for (const Candidate& candidate : without.candidates) EXPECT_FALSE(candidate.plan.decode);
+  EXPECT_LT(figures.score, ChosenOf(without).figures->score);
+}
+
+TEST(HybridPass, LosesWhereMovingCostsMoreThanItGains) {
+  Asked asked;
+  asked.workload.requests = {{16384, 8}};
+  const PlanAnswer answer = Search(asked);
+  EXPECT_FALSE(ChosenOf(answer).plan.decode) << Describe(ChosenOf(answer));
+  int num_rejected = 0;
+  for (const Candidate& candidate : answer.candidates) {
+    if (!candidate.plan.decode) continue;
+    EXPECT_EQ(candidate.rejected_by, "hybrid");
+    EXPECT_THAT(candidate.reason, HasSubstr("experts move there and back"));
+    ++num_rejected;
+  }
+  EXPECT_EQ(num_rejected, 4);
+}
+
+TEST(HybridPass, BothDivisionsStayInMemoryWhereTheyFit) {
+  Asked asked;
+  asked.memory = 2 * kWeights;
+  const PlanAnswer answer = Search(asked);
+  const Candidate& chosen = ChosenOf(answer);
+  EXPECT_TRUE(chosen.plan.phase_change.keeps_both) << Describe(chosen);
+  EXPECT_EQ(chosen.figures->transition_seconds, 0);
+  EXPECT_EQ(chosen.memory.total(), 2 * kWeights);
+  // The same with less memory is an alternative.
+  plan::Plan moving = chosen.plan;
+  moving.phase_change.keeps_both = false;
+  EXPECT_TRUE(std::ranges::any_of(answer.candidates, [&](const Candidate& candidate) {
+    return candidate.is_ranked() && candidate.plan == moving;
+  }));
+  asked.memory = kWeights;
+  for (const Candidate& candidate : Search(asked).candidates) {
+    if (!candidate.plan.decode) continue;
+    EXPECT_THAT(candidate.reason, HasSubstr("with the experts of both phases"));
+  }
+}
+
+TEST(HybridPass, OnlyWithSlicesAllowed) {
+  Asked asked;
+  asked.question.allowed.layout = false;
+  const PlanAnswer answer = Search(asked);
+  EXPECT_FALSE(ChosenOf(answer).plan.decode);
+  const auto hybrid = std::ranges::find_if(answer.candidates, [](const Candidate& candidate) {
+    return candidate.is_ranked() && candidate.plan.decode;
+  });
+  ASSERT_NE(hybrid, answer.candidates.end());
+  EXPECT_EQ(hybrid->needs, std::vector<std::string>{"layout"});
+}
+
+TEST(HybridPass, AMixedStreamHasEpochs) {
+  Asked asked;
+  asked.spec.max_positions = 1 << 22;
+  asked.workload.requests = {{1 << 18, 1 << 19}};
+  for (auto& task : asked.profile.steps[0].tasks) task->per_score.value = {1e-14, 1e-14};
+  asked.workload.arrival_rate = 0.6 / ChosenOf(Search(asked)).figures->ttft;
+  const PlanAnswer answer = Search(asked);
+  const auto hybrid = std::ranges::find_if(answer.candidates, [](const Candidate& candidate) {
+    return candidate.is_ranked() && candidate.plan.decode;
+  });
+  ASSERT_NE(hybrid, answer.candidates.end());
+  const int steps = hybrid->plan.phase_change.epoch_steps;
+  EXPECT_GT(steps, 1);
+  EXPECT_LT(steps, 1 << 19);
+  // Longer epochs: prompts wait longer, and fewer moves are in each step.
+  PlanSearch search(asked.question);
+  plan::Plan longer = hybrid->plan;
+  longer.phase_change.epoch_steps *= 4;
+  const auto figures = search.FiguresOf(hybrid->setup, longer, asked.workload);
+  ASSERT_TRUE(figures.ok()) << figures.error().message;
+  EXPECT_GT(figures->ttft, hybrid->figures->ttft);
+  EXPECT_LT(figures->time_per_token, hybrid->figures->time_per_token);
+}
+
+TEST(HybridPass, GroupsOfLimitedRoutingAreNotSplit) {
+  Asked asked;
+  asked.workload.routing = {};
+  for (model::LayerSpec& layer : asked.spec.layers) {
+    layer.moe->num_expert_groups = 1;
+    layer.moe->top_expert_groups = 1;
+  }
+  EXPECT_EQ(WhySplitsGroups(*asked.spec.layers[0].moe, 2), "");  // no limit
+  model::MoeSpec moe{.num_experts = 18, .top_k = 4};
+  moe.num_expert_groups = 3;
+  moe.top_expert_groups = 2;
+  EXPECT_EQ(WhySplitsGroups(moe, 3), "");
+  EXPECT_THAT(WhySplitsGroups(moe, 2), HasSubstr("1 of them would be split over up to 2 ranks"));
+  for (model::LayerSpec& layer : asked.spec.layers) {
+    layer.moe->num_experts = 18;
+    layer.moe->num_expert_groups = 3;
+    layer.moe->top_expert_groups = 2;
+    layer.moe->top_k = 4;
+  }
+  for (const Candidate& candidate : Search(asked).candidates) {
+    if (!candidate.plan.decode) continue;
+    EXPECT_THAT(candidate.reason, HasSubstr("in 2 of 3 groups"));
+  }
+}
+
+}  // namespace
+}  // namespace convene::planner
