@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "cli/planned_question.h"
 #include "cli/text_table.h"
 
 namespace convene::cli {
@@ -117,6 +118,16 @@ ordered_json WorkloadJson(const planner::Workload& workload) {
   return json;
 }
 
+// That the costs of the chosen setup are not as they were measured.
+std::string LearntWords(const PlanReport& report) {
+  const planner::RankSetup& setup = report.chosen().setup;
+  const cost::StepCosts* costs =
+      report.costs.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
+  if (costs == nullptr || costs->learnt_from.empty()) return "";
+  return fmt::format(", corrected by {} that ran before",
+                     FormatCount(costs->learnt_from.size(), "plan"));
+}
+
 }  // namespace
 
 std::string FormatSeconds(double seconds) {
@@ -180,8 +191,9 @@ std::string ToText(const PlanReport& report) {
                         100 * figures.extrapolated_share),
             &text);
   }
-  AddLine("costs from", report.profile, &text);
+  AddLine("costs from", report.profile + LearntWords(report), &text);
   AddLine("run it with", CommandOf(report), &text);
+  if (report.verification) text += "\n" + ToText(*report.verification, report.answer);
   if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
   for (const planner::Alternative& alternative : report.explanation.alternatives) {
     text +=
@@ -238,6 +250,11 @@ ordered_json PlanFile(const PlanReport& report) {
   json["predicted"] = ToJson(chosen);
   json["predicted"]["workload"] = WorkloadJson(report.question.workload);
   json["predicted"]["profile"] = report.profile;
+  if (report.verification) {
+    json["predicted"]["verified"] = ToJson(*report.verification, report.answer);
+  }
+  json["predicted"]["question"] =
+      QuestionJson(report.question, report.config, report.costs, report.profile);
   json["alternatives"] = AlternativesJson(report);
   return json;
 }
@@ -257,6 +274,7 @@ ordered_json ToJson(const PlanReport& report) {
   json["why_chosen"] = answer.why_chosen;
   json["command"] = CommandOf(report);
   json["predicted"] = ToJson(report.chosen());
+  if (report.verification) json["verified"] = file["predicted"]["verified"];
   json["alternatives"] = file["alternatives"];
   json["flips"] = ordered_json::array();
   for (const planner::Flip& flip : report.explanation.flips) {
