@@ -152,7 +152,7 @@ TEST_F(PlanTest, AReportComparesARunWithItsPlan) {
   Write("other.json", plan.dump());
   const Outcome other = Run({"report", Path("trace.json"), "--plan", Path("other.json")});
   EXPECT_EQ(other.status, kFailure);
-  EXPECT_THAT(other.err, HasSubstr("threads of each rank"));
+  EXPECT_THAT(other.err, HasSubstr("the plan of bf16 and 77"));
   plan.erase("predicted");
   Write("bare.json", plan.dump());
   const Outcome bare = Run({"report", Path("trace.json"), "--plan", Path("bare.json")});
