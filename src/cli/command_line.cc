@@ -29,6 +29,7 @@
 #include "engine/announce_load.h"
 #include "engine/ranks.h"
 #include "evaluate/known_costs.h"
+#include "evaluate/try_plans.h"
 
 namespace convene::cli {
 namespace {
@@ -138,8 +139,8 @@ Status CheckRanks(const Subcommand& chosen, int num_ranks) {
 // What the other ranks do: whatever rank 0's command tells them.
 int Follow(comm::Group& ranks, const std::string& model_directory) {
   // Rank 0 has told the error.
-  const Status followed =
-      engine::FollowRankZero(ranks, model_directory, evaluate::KeptOrMeasuredCosts());
+  const Status followed = engine::FollowRankZero(
+      ranks, model_directory, evaluate::KeptOrMeasuredCosts(), evaluate::FollowTrials);
   return followed ? kSuccess : kFailure;
 }
 

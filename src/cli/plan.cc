@@ -17,6 +17,7 @@
 #include "cli/plan_report.h"
 #include "cli/profile_option.h"
 #include "cli/value_options.h"
+#include "cli/verify_plan.h"
 #include "cli/workload_options.h"
 #include "drawing/gantt.h"
 #include "engine/plan_question.h"
@@ -60,12 +61,19 @@ class MakePlanCommand : public Command {
     AddPath(app, "--html", html_path_, "Write a page with tables and pictures")
         ->type_name("FILE.html")
         ->check(WritableFile());
+    AddNumber(app, "--verify", verify_seconds_, {0.01, 86400.0},
+              "Run the best three for about so long, and confirm or correct the choice")
+        ->type_name("SECONDS");
     app.add_flag("--explain", explain_, "Show what each pass did, and every rejected plan");
     AddJsonOption(app, json_path_);
     AddConstraints(app);
   }
 
+  // Ranks other than 0 run plans that are tried.
+  std::string model_directory() const override { return verify_seconds_ ? model_ : ""; }
+
   Status Run() override {
+    if (Status fits = CheckVerify(); !fits) return fits;
     const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_);
     if (!spec) return spec.error();
     const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
@@ -77,8 +85,14 @@ class MakePlanCommand : public Command {
     Result<planner::Workload> workload = ReadWorkload(workload_options_);
     if (!workload) return workload.error();
     workload_ = *std::move(workload);
-    const Result<cost::MachineProfile> profile = LoadProfile(profile_, num_ranks_.value_or(1));
+    Result<cost::MachineProfile> profile = LoadProfile(profile_, num_ranks_.value_or(1));
     if (!profile) return profile.error();
+    if (verify_seconds_ && profile->steps.empty()) {
+      return Error{fmt::format(
+          "--verify runs plans here, and {} is of another machine: leave --profile out, "
+          "or name a file of convene measure",
+          profile_)};
+    }
     const planner::MeasuredSource measured(*profile);
     const planner::OperatorSource by_operators(*profile);
     const planner::PricerSource& source =
@@ -86,20 +100,48 @@ class MakePlanCommand : public Command {
     planner::PlanQuestion question{.spec = *spec, .workload = workload_, .source = source};
     if (Status asked = Ask(*profile, &question); !asked) return asked;
     planner::PlanSearch search(question);
-    const Result<planner::PlanAnswer> answer = SearchPlan(search);
+    Result<planner::PlanAnswer> answer = SearchPlan(search);
     if (!answer) return answer.error();
+    const std::string hash = plan::ModelHash(config->json);
+    std::optional<Verification> verification;
+    cost::MachineProfile learnt = *profile;  // the search goes on with what it began with
+    if (verify_seconds_) {
+      Result<Verification> verified =
+          VerifyPlans({.directory = model_, .model_hash = hash, .seconds = *verify_seconds_},
+                      *ranks(), search, *answer, &learnt);
+      if (!verified) return verified.error();
+      verification = *std::move(verified);
+    }
     const planner::Explanation explanation = ExplainPlan(search, *answer);
     const PlanReport report{.question = question,
                             .answer = *answer,
                             .explanation = explanation,
                             .model = model_,
-                            .model_hash = plan::ModelHash(config->json),
-                            .profile = profile_.empty() ? hardware::ProfilePath() : profile_,
-                            .plan_path = out_path_ == "-" ? "" : out_path_};
-    return Write(report, search);
+                            .model_hash = hash,
+                            .profile = ProfilePath(),
+                            .plan_path = out_path_ == "-" ? "" : out_path_,
+                            .costs = *profile,
+                            .config = config->json,
+                            .verification = verification};
+    if (Status written = Write(report, search); !written) return written;
+    if (!verification || verification->learnt.empty()) return {};
+    return hardware::SaveProfileJson(cost::ToJson(learnt), ProfilePath());
   }
 
  private:
+  std::string ProfilePath() const { return profile_.empty() ? hardware::ProfilePath() : profile_; }
+
+  // All that can be verified is what was started.
+  Status CheckVerify() const {
+    if (!verify_seconds_) return {};
+    const int started = ranks()->size();
+    if (num_ranks_.value_or(started) == started) return {};
+    return Error{fmt::format(
+        "--verify runs plans on the ranks that were started, which {}, and --ranks asks for {}: "
+        "start it with mpirun -n {} --bind-to none convene plan ..., or leave --ranks out",
+        started == 1 ? "is 1" : fmt::format("are {}", started), *num_ranks_, *num_ranks_)};
+  }
+
   void AddConstraints(CLI::App& app) {
     const auto rare = [](CLI::Option* option) { option->group(kRareOptions); };
     rare(AddNumber(app, "--chunk", step_tokens_, {1, engine::kMaxStepTokens},
@@ -129,6 +171,10 @@ class MakePlanCommand : public Command {
     int most = 1;
     for (const cost::StepCosts& costs : profile.steps) most = std::max(most, costs.num_ranks);
     question->num_ranks = num_ranks_.value_or(most);
+    if (verify_seconds_) {
+      question->num_ranks = ranks()->size();
+      question->constraints.num_ranks = ranks()->size();
+    }
     if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
       question->expand_from_tokens = from;
     }
@@ -244,6 +290,7 @@ class MakePlanCommand : public Command {
   std::string out_path_;
   std::string svg_path_;
   std::string html_path_;
+  std::optional<double> verify_seconds_;
   bool explain_ = false;
   std::string json_path_;
   int step_tokens_ = 512;

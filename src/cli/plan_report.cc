@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "cli/planned_question.h"
 #include "cli/text_table.h"
 
 namespace convene::cli {
@@ -55,6 +56,16 @@ ordered_json AlternativesJson(const PlanReport& report) {
                     {"predicted", FiguresJson(candidate)}});
   }
   return list;
+}
+
+// That the costs of the chosen setup are not as they were measured.
+std::string LearntWords(const PlanReport& report) {
+  const planner::RankSetup& setup = report.chosen().setup;
+  const cost::StepCosts* costs =
+      report.costs.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
+  if (costs == nullptr || costs->learnt_from.empty()) return "";
+  return fmt::format(", corrected by {} that ran before",
+                     FormatCount(costs->learnt_from.size(), "plan"));
 }
 
 }  // namespace
@@ -189,8 +200,9 @@ std::string ToText(const PlanReport& report) {
   text += ReportLine("plan", Describe(chosen));
   if (!report.answer.why_chosen.empty()) text += ReportLine("", report.answer.why_chosen);
   text += DescribeFigures(chosen, workload);
-  text += ReportLine("costs from", report.profile);
+  text += ReportLine("costs from", report.profile + LearntWords(report));
   text += ReportLine("run it with", CommandOf(report));
+  if (report.verification) text += "\n" + ToText(*report.verification, report.answer);
   if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
   for (const planner::Alternative& alternative : report.explanation.alternatives) {
     text +=
@@ -248,6 +260,11 @@ ordered_json PlanFile(const PlanReport& report) {
   json["predicted"]["workload"] = WorkloadJson(report.question.workload);
   json["predicted"]["profile"] = report.profile;
   json["predicted"]["model"] = report.model;  // convene simulate looks there
+  if (report.verification) {
+    json["predicted"]["verified"] = ToJson(*report.verification, report.answer);
+  }
+  json["predicted"]["question"] =
+      QuestionJson(report.question, report.config, report.costs, report.profile);
   json["alternatives"] = AlternativesJson(report);
   return json;
 }
@@ -267,6 +284,7 @@ ordered_json ToJson(const PlanReport& report) {
   json["why_chosen"] = answer.why_chosen;
   json["command"] = CommandOf(report);
   json["predicted"] = FiguresJson(report.chosen());
+  if (report.verification) json["verified"] = file["predicted"]["verified"];
   json["alternatives"] = file["alternatives"];
   json["flips"] = ordered_json::array();
   for (const planner::Flip& flip : report.explanation.flips) {

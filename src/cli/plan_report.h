@@ -3,9 +3,12 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "cli/verify_plan.h"
+#include "cost/machine_profile.h"
 #include "planner/explain_plan.h"
 #include "planner/plan_search.h"
 
@@ -15,10 +18,13 @@ struct PlanReport {
   const planner::PlanQuestion& question;
   const planner::PlanAnswer& answer;
   const planner::Explanation& explanation;
-  std::string model;       // as it was given
-  std::string model_hash;  // plan::ModelHash
-  std::string profile;     // where the costs are from
-  std::string plan_path;   // of --out; empty: there is none
+  std::string model;                  // as it was given
+  std::string model_hash;             // plan::ModelHash
+  std::string profile;                // where the costs are from
+  std::string plan_path;              // of --out; empty: there is none
+  const cost::MachineProfile& costs;  // those that the search had
+  const nlohmann::json& config;       // of the model
+  const std::optional<Verification>& verification;
 
   const planner::Candidate& chosen() const { return answer.candidates[answer.chosen]; }
   const planner::Candidate& of(const planner::Alternative& alternative) const {

@@ -93,6 +93,73 @@ TEST_F(PlanTest, ReadsWorkloadsWithTracesAndRoutingBesideThem) {
   EXPECT_THAT(wrong.err, HasSubstr("recorded routing"));
 }
 
+TEST_F(PlanTest, AChoiceIsVerifiedByRunningItAndCostsLearnFromThat) {
+  const Outcome outcome = Plan({"--prompt-tokens", "48", "--gen-tokens", "8", "--batch", "2",
+                                "--verify", "0.05", "--out", Path("plan.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  for (const char* part : {"verified by running", "prefill", "decode", "predicted", "measured",
+                           "no other plan to compare it with", "learnt"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+  const auto plan = nlohmann::json::parse(Read("plan.json"));
+  const auto& verified = plan["predicted"]["verified"];
+  EXPECT_FALSE(verified["corrected"].get<bool>());
+  EXPECT_GT(verified["plans"][0]["measured_prefill_s"].get<double>(), 0);
+  EXPECT_GT(verified["plans"][0]["measured_decode_s"].get<double>(), 0);
+  // Invented costs are wrong by much: later searches have others, and say so.
+  const auto profile = nlohmann::json::parse(Read("profile.json"));
+  const auto& costs = profile["steps"][0];
+  ASSERT_TRUE(costs.contains("learnt_from"));
+  EXPECT_FALSE(profile["steps"][1].contains("learnt_from"));
+  const Outcome again =
+      Plan({"--prompt-tokens", "48", "--gen-tokens", "8", "--batch", "2", "--verify", "0.05"});
+  ASSERT_EQ(again.status, kSuccess) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("corrected by 1 plan that ran before"));
+  EXPECT_THAT(again.out, HasSubstr("no test of a prediction"));
+}
+
+TEST_F(PlanTest, WhatCannotBeVerifiedIsAnErrorThatSaysHowToStart) {
+  const Outcome ranks = Plan({"--ranks", "2", "--verify", "1"});
+  EXPECT_EQ(ranks.status, kFailure);
+  EXPECT_THAT(ranks.err, HasSubstr("mpirun -n 2"));
+  EXPECT_EQ(Plan({"--verify", "0"}).status, kUsage);
+  const Outcome preset = Run({"plan", model_, "--profile", "a6000x4", "--verify", "1"});
+  EXPECT_NE(preset.status, kSuccess);
+}
+
+TEST_F(PlanTest, AReportComparesARunWithItsPlan) {
+  ASSERT_EQ(Plan({"--ranks", "1", "--prompt-tokens", "48", "--gen-tokens", "8", "--out",
+                  Path("plan.json")})
+                .status,
+            kSuccess);
+  const Outcome ran = Run({"run", model_, "--prompt", "abc", "-n", "4", "--temperature", "0",
+                           "--plan", Path("plan.json"), "--trace", Path("trace.json")});
+  ASSERT_EQ(ran.status, kSuccess) << ran.err;
+  const Outcome told = Run(
+      {"report", Path("trace.json"), "--plan", Path("plan.json"), "--json", Path("report.json")});
+  ASSERT_EQ(told.status, kSuccess) << told.err;
+  EXPECT_THAT(told.out, HasSubstr("the worst misprediction is"));
+  EXPECT_THAT(told.out, HasSubstr("with the costs that were measured"));
+  const auto report = nlohmann::json::parse(Read("report.json"))["plan"];
+  ASSERT_FALSE(report["steps"].empty());
+  for (const auto& step : report["steps"]) {
+    for (const auto& kind : step["kinds"]) EXPECT_GT(kind["tasks"].get<int>(), 0);
+  }
+  // Without what was foreseen there is nothing to compare with, and another run is none of this
+  // plan.
+  auto plan = nlohmann::json::parse(Read("plan.json"));
+  plan["threads"] = 77;
+  Write("other.json", plan.dump());
+  const Outcome other = Run({"report", Path("trace.json"), "--plan", Path("other.json")});
+  EXPECT_EQ(other.status, kFailure);
+  EXPECT_THAT(other.err, HasSubstr("the plan of bf16 and 77"));
+  plan.erase("predicted");
+  Write("bare.json", plan.dump());
+  const Outcome bare = Run({"report", Path("trace.json"), "--plan", Path("bare.json")});
+  EXPECT_EQ(bare.status, kFailure);
+  EXPECT_THAT(bare.err, HasSubstr("holds no predictions"));
+}
+
 TEST_F(PlanTest, PlansForOtherModelsOrRanksAreRefused) {
   ASSERT_EQ(Plan({"--ranks", "1", "--prompt-tokens", "8", "--out", Path("plan.json")}).status,
             kSuccess);

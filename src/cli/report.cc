@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/read_trace.h"
+#include "cli/report_plan.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"
 #include "drawing/step_figures.h"
@@ -142,6 +143,9 @@ class Report : public Command {
  public:
   void AddOptions(CLI::App& app) override {
     AddPath(app, "TRACE", trace_path_, "File that --trace has written ('-': stdin)");
+    AddPath(app, "--plan", plan_path_,
+            "The plan that ran: what it foresaw, by kind of task, and what would have been better")
+        ->type_name("FILE.json");
     AddJsonOption(app, json_path_);
   }
 
@@ -154,13 +158,21 @@ class Report : public Command {
       text += (i > 0 ? "\n" : "") + Text(trace->steps[i], i);
       steps.push_back(ToJson(trace->steps[i]));
     }
-    const Status written = WriteJson(json_path_, {{"steps", steps}});
+    nlohmann::ordered_json all = {{"steps", steps}};
+    if (!plan_path_.empty()) {
+      const Result<PlanComparison> comparison = ComparePlan(*trace, plan_path_);
+      if (!comparison) return comparison.error();
+      text += ToText(*comparison);
+      all["plan"] = convene::cli::ToJson(*comparison);
+    }
+    const Status written = WriteJson(json_path_, all);
     if (!written || json_path_ == "-") return written;
     return WriteReport(json_path_, text);
   }
 
  private:
   std::string trace_path_;
+  std::string plan_path_;
   std::string json_path_;
 };
 

@@ -101,8 +101,9 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
         if (!overlaps) add(exchanges, costs.exchange.SecondsOf(bytes), seconds, i);
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
         add(tasks[static_cast<size_t>(task.kind)],
-            costs.FactorOf(task.lane.rank) * cost->Seconds(steps[i].parts[ids.front()]), seconds,
-            i);
+            costs.FactorOf(task.lane.rank) *
+                cost->Seconds(steps[i].parts[ids.front()], steps[i].state),
+            seconds, i);
       }
     }
   }

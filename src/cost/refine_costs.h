@@ -18,6 +18,9 @@ struct TracedCosts {
   const schedule::Schedule* schedule = nullptr;
   const schedule::Timeline* timeline = nullptr;  // of all tasks
   std::span<const TaskParts> parts = {};         // by task
+  // How slow the machine was beside how it was when the costs were measured: a machine that drifts
+  // is not taken for costs that are wrong.
+  MachineState state = {};
 };
 
 // What was found of a kind of task.

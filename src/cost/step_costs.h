@@ -38,12 +38,18 @@ struct ExchangeCost {
   double lasting_seconds_per_byte() const;
 };
 
+inline constexpr size_t kMostLearntFrom = 64;
+
 // Of one number of ranks, each with so many threads, and one format of weights.
 struct StepCosts {
   int num_ranks = 1;
-  int num_threads = 1;            // of a rank
-  std::string weights;            // kernels::Name of the format
-  std::string version = {};       // of convene, that measured it; empty: not known
+  int num_threads = 1;       // of a rank
+  std::string weights;       // kernels::Name of the format
+  std::string version = {};  // of convene, that measured it; empty: not known
+  // Steps that these costs were corrected by after they were measured, each as "plan of model hash"
+  // says it: what is said of such a plan by such costs is no test of predictions. At most
+  // kMostLearntFrom of them, the last ones.
+  std::vector<std::string> learnt_from = {};
   ReferenceSpeed reference = {};  // when it was measured: costs are those of MachineState 1, 1
   std::array<std::optional<TaskCost>, schedule::kNumTaskKinds> tasks = {};
   ExchangeCost exchange = {};

@@ -58,6 +58,20 @@ bool IsCost(const nlohmann::json& json, const char* key) {
          found->get<double>() >= 0;
 }
 
+Status ReadLearntFrom(const nlohmann::json& json, StepCosts* costs) {
+  const auto found = json.find("learnt_from");
+  if (found == json.end()) return {};
+  const auto is_text = [](const nlohmann::json& each) { return each.is_string(); };
+  if (!found->is_array() || found->size() > kMostLearntFrom ||
+      !std::all_of(found->begin(), found->end(), is_text)) {
+    return Error{
+        fmt::format("costs of steps have \"learnt_from\" that is no list of at most {} texts",
+                    kMostLearntFrom)};
+  }
+  costs->learnt_from = found->get<std::vector<std::string>>();
+  return {};
+}
+
 }  // namespace
 
 nlohmann::ordered_json ToJson(const StepCosts& costs) {
@@ -69,6 +83,7 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
       {"read_bytes_per_s", costs.reference.read_bytes_per_second},
       {"dot_operations_per_s", costs.reference.dot_operations_per_second},
       {"step_once_s", costs.step_once}};
+  if (!costs.learnt_from.empty()) json["learnt_from"] = costs.learnt_from;
   if (!costs.rank_factors.empty()) json["rank_factors"] = costs.rank_factors;
   json["exchange"] = {{"seconds_over_bytes", ToJson(costs.exchange.seconds)},
                       {"core_s_per_byte", costs.exchange.core_seconds_per_byte}};
@@ -114,6 +129,7 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   if (version != json.end() && version->is_string()) {
     costs.version = version->get<std::string>();
   }
+  if (Status read = ReadLearntFrom(json, &costs); !read) return read.error();
   costs.reference = {.read_bytes_per_second = json["read_bytes_per_s"].get<double>(),
                      .dot_operations_per_second = json["dot_operations_per_s"].get<double>()};
   costs.step_once = json["step_once_s"].get<double>();

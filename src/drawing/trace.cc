@@ -157,6 +157,11 @@ class Writer {
       fmt::format_to(std::back_inserter(text_), R"("predicted_by": {}, )",
                      Quoted(step.predicted_by));
     }
+    if (step.has_speed()) {
+      fmt::format_to(std::back_inserter(text_),
+                     R"("read_bytes_per_s": {}, "dot_operations_per_s": {}, )",
+                     step.read_bytes_per_second, step.dot_operations_per_second);
+    }
     if (!step.expert_tokens.empty()) {
       text_ += "\"expert_tokens\": " + Json(step.expert_tokens).dump() + ", ";
     }
@@ -239,6 +244,14 @@ class Reader {
     return otherwise;
   }
 
+  // Per second; 0: not known.
+  double Speed(const Json& object, const char* name) {
+    const double value = Number(object, name, 0);
+    if (value == 0 || (value >= 1 && value <= 1e18)) return value;
+    Fail(fmt::format("\"{}\" is no speed of a machine: {}", name, value));
+    return 0;
+  }
+
   // Of a clock: what no run lasts would only make charts of nothing.
   double Time(const Json& object, const char* name, double per_second) {
     const double value = Number(object, name, 0);
@@ -277,6 +290,8 @@ class Reader {
     if (predicted_by.is_string()) step.predicted_by = predicted_by.get<std::string>();
     if (!Member(object, "expert_tokens").is_null()) ReadExpertTokens(object, step);
     step.start = Time(object, "start", 1);
+    step.read_bytes_per_second = Speed(object, "read_bytes_per_s");
+    step.dot_operations_per_second = Speed(object, "dot_operations_per_s");
     step.schedule.num_ranks = Integer(object, "ranks", 1);
     if (step.schedule.num_ranks < 1 || step.schedule.num_ranks > kMaxRanks) {
       Fail(fmt::format("{} ranks are not 1 to {}", step.schedule.num_ranks, kMaxRanks));

@@ -38,6 +38,12 @@ struct TracedStep {
   std::vector<TracedParts> parts = {};  // by task; empty where nobody told them
   // Tokens of all ranks that chose each expert, by layer; empty where nobody counted.
   std::vector<std::vector<int64_t>> expert_tokens = {};
+  // How fast the machine was beside it, by the reference kernels that profiles tell of, too; 0: not
+  // known.
+  double read_bytes_per_second = 0;
+  double dot_operations_per_second = 0;
+
+  bool has_speed() const { return read_bytes_per_second > 0 && dot_operations_per_second > 0; }
 };
 
 struct Trace {

@@ -13,6 +13,7 @@ using nlohmann::json;
 
 constexpr const char* kDirectory = "directory";
 constexpr const char* kCosts = "costs";
+constexpr const char* kTrial = "trial";
 
 void Tell(comm::Group& group, const json& message) {
   const std::string text = message.dump();
@@ -36,11 +37,16 @@ void AnnounceCosts(comm::Group& group, const CostsWish& wish) {
                  {"num_threads", wish.num_threads ? json(*wish.num_threads) : json()}}}});
 }
 
+void AnnounceTrial(comm::Group& group, const std::string& directory, const std::string& question) {
+  if (group.size() > 1) Tell(group, {{kTrial, question}, {kDirectory, directory}});
+}
+
 void Dismiss(comm::Group& group) {
   if (group.size() > 1) Tell(group, json::object());
 }
 
-std::optional<std::variant<AnnouncedLoad, CostsWish>> WaitForWork(comm::Group& group) {
+std::optional<std::variant<AnnouncedLoad, CostsWish, AnnouncedTrial>> WaitForWork(
+    comm::Group& group) {
   std::vector<std::byte> bytes;
   group.Broadcast(0, &bytes, "waiting for rank 0");
   const json message =
@@ -54,6 +60,10 @@ std::optional<std::variant<AnnouncedLoad, CostsWish>> WaitForWork(comm::Group& g
                    .wire = static_cast<comm::WireFormat>(costs["wire"].get<int>())};
     if (costs["num_threads"].is_number()) wish.num_threads = costs["num_threads"].get<int>();
     return wish;
+  }
+  if (message.contains(kTrial)) {
+    return AnnouncedTrial{.directory = message[kDirectory].get<std::string>(),
+                          .question = message[kTrial].get<std::string>()};
   }
   AnnouncedLoad load{.directory = message[kDirectory].get<std::string>(),
                      .options = LoadOptionsFromJson(message)};

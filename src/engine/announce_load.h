@@ -1,5 +1,5 @@
-// What rank 0 tells the others of its job: which models to load, what costs to find, and when to
-// leave. What they do then is ranks.h.
+// What rank 0 tells the others of its job: which models to load, what costs to find, which plans to
+// try, and when to leave. What they do then is ranks.h.
 #pragma once
 
 #include <optional>
@@ -27,6 +27,10 @@ struct CostsWish {
 // Rank 0 calls this before it finds costs (ask_for_costs.h). *Collective* with WaitForWork.
 void AnnounceCosts(comm::Group& group, const CostsWish& wish);
 
+// Rank 0 calls this before it tries plans with the others: `question`, which is not the engine's to
+// understand (TrialSource), says how. *Collective* with WaitForWork.
+void AnnounceTrial(comm::Group& group, const std::string& directory, const std::string& question);
+
 // Rank 0 calls this at the end of every command, also of one that loads nothing: the others then
 // leave FollowRankZero.
 void Dismiss(comm::Group& group);
@@ -36,8 +40,14 @@ struct AnnouncedLoad {
   LoadOptions options;    // with `group`
 };
 
+struct AnnouncedTrial {
+  std::string directory;  // where rank 0 has the model
+  std::string question;
+};
+
 // All other ranks call this to learn what rank 0 does next; nothing once it has dismissed them.
 // *Collective.*
-std::optional<std::variant<AnnouncedLoad, CostsWish>> WaitForWork(comm::Group& group);
+std::optional<std::variant<AnnouncedLoad, CostsWish, AnnouncedTrial>> WaitForWork(
+    comm::Group& group);
 
 }  // namespace convene::engine

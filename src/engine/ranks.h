@@ -2,6 +2,7 @@
 // announces (announce_load.h), follow its steps, and measure with it.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "base/result.h"
@@ -10,10 +11,15 @@
 
 namespace convene::engine {
 
+// Takes part in trying plans (AnnounceTrial), which is evaluate/'s: with the model in a directory,
+// as the question says. What goes wrong is rank 0's to tell.
+using TrialSource = std::function<void(comm::Group& group, const std::string& directory,
+                                       const std::string& question)>;
+
 // On all ranks but rank 0: loads and follows until dismissed. An error has been told on rank 0 by
 // then. `directory`: where this rank has the model; empty: where rank 0 has it. `step_costs`: as in
-// LoadOptions, on all ranks or on none.
+// LoadOptions, on all ranks or on none; so are `trials`.
 Status FollowRankZero(comm::Group& group, const std::string& directory = "",
-                      const StepCostsSource& step_costs = {});
+                      const StepCostsSource& step_costs = {}, const TrialSource& trials = {});
 
 }  // namespace convene::engine

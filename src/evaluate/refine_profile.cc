@@ -14,6 +14,17 @@ double Sum(const schedule::Amount& amount) {
   return sum;
 }
 
+}  // namespace
+
+cost::MachineState StateOf(const drawing::TracedStep& step, const cost::ReferenceSpeed& reference) {
+  if (!step.has_speed() || !(reference.read_bytes_per_second > 0) ||
+      !(reference.dot_operations_per_second > 0)) {
+    return {};
+  }
+  return reference.StateAt({.read_bytes_per_second = step.read_bytes_per_second,
+                            .dot_operations_per_second = step.dot_operations_per_second});
+}
+
 std::vector<cost::TaskParts> PartsOf(const drawing::TracedStep& step) {
   std::vector<cost::TaskParts> parts;
   for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
@@ -30,6 +41,8 @@ std::vector<cost::TaskParts> PartsOf(const drawing::TracedStep& step) {
   }
   return parts;
 }
+
+namespace {
 
 // Steps that the same costs are of.
 struct Steps {
@@ -73,7 +86,8 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
     for (const drawing::TracedStep* step : group.steps) parts.push_back(PartsOf(*step));
     std::vector<cost::TracedCosts> traced;
     for (size_t i = 0; i < parts.size(); ++i) {
-      traced.push_back({&group.steps[i]->schedule, &group.steps[i]->measured, parts[i]});
+      traced.push_back({&group.steps[i]->schedule, &group.steps[i]->measured, parts[i],
+                        StateOf(*group.steps[i], group.costs->reference)});
     }
     refined.push_back({.num_steps = static_cast<int>(traced.size()),
                        .refinement = cost::RefineStepCosts(*group.costs, traced)});

@@ -1,0 +1,246 @@
+#include "cli/planned_question.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/digest.h"
+#include "model/family.h"
+
+namespace convene::cli {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr size_t kMostRequests = 64;  // that are written one by one
+constexpr int kMostRanks = 1024;
+constexpr int kMostStepTokens = 1 << 24;
+
+std::vector<planner::RequestLengths> FewRequests(const planner::Workload& workload) {
+  if (workload.requests.size() <= kMostRequests) return workload.requests;
+  const int count = std::clamp(workload.batch, 1, static_cast<int>(kMostRequests));
+  return TypicalSequences(workload, count);
+}
+
+ordered_json WorkloadJson(const planner::Workload& workload) {
+  ordered_json json = {{"batch", workload.batch},
+                       {"arrival_rate", workload.arrival_rate},
+                       {"objective", planner::Name(workload.objective)},
+                       {"ttft_limit_s", workload.limits.ttft},
+                       {"time_per_token_limit_s", workload.limits.time_per_token}};
+  json["requests"] = ordered_json::array();
+  for (const planner::RequestLengths& each : FewRequests(workload)) {
+    json["requests"].push_back({each.prompt_tokens, each.gen_tokens});
+  }
+  if (workload.routing.skew >= 0) {
+    json["skew"] = workload.routing.skew;
+    json["skew_experts"] = workload.routing.num_experts_skew;
+  }
+  if (!workload.routing.counts.empty()) json["router_counts"] = workload.routing.counts;
+  return json;
+}
+
+ordered_json ConstraintsJson(const planner::Constraints& constraints) {
+  ordered_json json = ordered_json::object();
+  if (constraints.num_ranks) json["ranks"] = *constraints.num_ranks;
+  if (constraints.num_threads) json["threads"] = *constraints.num_threads;
+  if (constraints.layout) json["layout"] = plan::ToText(*constraints.layout);
+  if (constraints.micro_batches) json["micro_batches"] = *constraints.micro_batches;
+  if (constraints.wire) json["wire"] = plan::Name(*constraints.wire);
+  if (constraints.pipeline) {
+    json["pipeline"] = plan::ToJson(plan::Plan{.pipeline = *constraints.pipeline})["pipeline"];
+  }
+  return json;
+}
+
+// The first thing that is wrong is kept, and reading goes on harmlessly.
+class Reader {
+ public:
+  const std::string& error() const { return error_; }
+  void Fail(std::string message) {
+    if (error_.empty()) error_ = std::move(message);
+  }
+
+  const json& Member(const json& object, const char* name) {
+    static const json null;
+    const auto found = object.is_object() ? object.find(name) : object.end();
+    return object.is_object() && found != object.end() ? *found : null;
+  }
+  double Number(const json& object, const char* name, double least, double most) {
+    const json& member = Member(object, name);
+    const double value = member.is_number() ? member.get<double>() : NAN;
+    if (value >= least && value <= most) return value;
+    Fail(fmt::format("\"{}\" is no number from {} to {}", name, least, most));
+    return least;
+  }
+  int Integer(const json& object, const char* name, int least, int most) {
+    return static_cast<int>(Number(object, name, least, most));
+  }
+  std::optional<int> OptionalInteger(const json& object, const char* name, int most) {
+    if (Member(object, name).is_null()) return std::nullopt;
+    return Integer(object, name, 1, most);
+  }
+  const json& List(const json& object, const char* name, size_t most) {
+    static const json empty = json::array();
+    const json& member = Member(object, name);
+    if (member.is_array() && member.size() <= most) return member;
+    Fail(fmt::format("\"{}\" is no list of at most {}", name, most));
+    return empty;
+  }
+  std::string Text(const json& object, const char* name) {
+    const json& member = Member(object, name);
+    if (member.is_string()) return member.get<std::string>();
+    Fail(fmt::format("\"{}\" is no text", name));
+    return "";
+  }
+  bool Flag(const json& object, const char* name) { return Member(object, name) == json(true); }
+  template <typename Value>
+  std::optional<Value> Taken(const Result<Value>& value) {
+    if (value) return *value;
+    Fail(value.error().message);
+    return std::nullopt;
+  }
+
+ private:
+  std::string error_;
+};
+
+planner::Workload ReadWorkload(const json& object, Reader& reader) {
+  planner::Workload workload;
+  workload.batch = reader.Integer(object, "batch", 1, planner::kMostSequences);
+  workload.arrival_rate = reader.Number(object, "arrival_rate", 0, 1e9);
+  workload.limits.ttft = reader.Number(object, "ttft_limit_s", 0, 1e9);
+  workload.limits.time_per_token = reader.Number(object, "time_per_token_limit_s", 0, 1e9);
+  if (const auto objective =
+          reader.Taken(planner::ObjectiveFromName(reader.Text(object, "objective")))) {
+    workload.objective = *objective;
+  }
+  workload.requests.clear();
+  for (const json& each : reader.List(object, "requests", kMostRequests)) {
+    const bool is_pair = each.is_array() && each.size() == 2 && each[0].is_number_integer() &&
+                         each[1].is_number_integer();
+    const double prompt = is_pair ? each[0].get<double>() : -1;
+    const double answer = is_pair ? each[1].get<double>() : -1;
+    if (!(prompt >= 0 && prompt <= planner::kMostTokens && answer >= 0 &&
+          answer <= planner::kMostTokens)) {
+      reader.Fail("\"requests\" has something that is no pair of lengths");
+      continue;
+    }
+    workload.requests.push_back({static_cast<int>(prompt), static_cast<int>(answer)});
+  }
+  if (workload.requests.empty()) reader.Fail("\"requests\" is empty");
+  if (object.is_object() && object.contains("skew")) {
+    workload.routing.skew = reader.Number(object, "skew", 0, 1);
+    workload.routing.num_experts_skew = reader.Integer(object, "skew_experts", 1, 1 << 20);
+  }
+  if (!object.is_object() || !object.contains("router_counts")) return workload;
+  for (const json& layer : reader.List(object, "router_counts", 1 << 16)) {
+    std::vector<double>& counts = workload.routing.counts.emplace_back();
+    for (const json& count : layer) counts.push_back(count.is_number() ? count.get<double>() : -1);
+    if (std::ranges::any_of(counts, [](double count) { return !(count >= 0 && count < 1e18); })) {
+      reader.Fail("\"router_counts\" has something that is no number of tokens");
+    }
+  }
+  return workload;
+}
+
+planner::Constraints ReadConstraints(const json& object, Reader& reader) {
+  planner::Constraints constraints;
+  constraints.num_ranks = reader.OptionalInteger(object, "ranks", kMostRanks);
+  constraints.num_threads = reader.OptionalInteger(object, "threads", 1 << 16);
+  constraints.micro_batches =
+      reader.OptionalInteger(object, "micro_batches", strategy::kMostMicroBatches);
+  if (!reader.Member(object, "layout").is_null()) {
+    constraints.layout = reader.Taken(plan::ParseLayout(reader.Text(object, "layout")));
+  }
+  if (!reader.Member(object, "wire").is_null()) {
+    constraints.wire = reader.Taken(plan::WireFromName(reader.Text(object, "wire")));
+  }
+  if (!reader.Member(object, "pipeline").is_null()) {
+    const auto read = reader.Taken(
+        plan::PlanFromJson({{"version", 1}, {"pipeline", reader.Member(object, "pipeline")}}));
+    if (read) constraints.pipeline = read->pipeline;
+  }
+  return constraints;
+}
+
+}  // namespace
+
+ordered_json QuestionJson(const planner::PlanQuestion& question, const json& config,
+                          const cost::MachineProfile& profile, const std::string& profile_name) {
+  ordered_json memory = ordered_json::array();
+  for (int ranks = 1; ranks <= question.num_ranks; ++ranks) {
+    memory.push_back(question.memory_per_rank(ranks));
+  }
+  ordered_json costs = ordered_json::array();
+  for (const cost::StepCosts& each : profile.steps) {
+    const bool is_used =
+        each.num_ranks <= question.num_ranks &&
+        std::ranges::find(question.formats, each.weights) != question.formats.end();
+    if (is_used) costs.push_back(cost::ToJson(each));
+  }
+  const std::string text = costs.dump();
+  return {{"workload", WorkloadJson(question.workload)},
+          {"ranks", question.num_ranks},
+          {"step_tokens", question.step_tokens},
+          {"expand_from_tokens", question.expand_from_tokens},
+          {"one_host", question.one_host},
+          {"memory_per_rank", memory},
+          {"formats", question.formats},
+          {"allowed",
+           {{"layout", question.allowed.layout},
+            {"wire", question.allowed.wire},
+            {"weights", question.allowed.weights},
+            {"transition", question.allowed.transition}}},
+          {"constraints", ConstraintsJson(question.constraints)},
+          {"profile", profile_name},
+          {"costs_hash", fmt::format("{:016x}", DigestOf(std::as_bytes(std::span(text))))},
+          {"config", config},
+          {"costs", costs}};
+}
+
+Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
+  Reader reader;
+  PlannedQuestion question;
+  Result<model::ModelSpec> spec = model::ModelSpecFromConfig(reader.Member(object, "config"));
+  if (!spec) return spec.error().At("config");
+  question.spec = *std::move(spec);
+  question.workload = ReadWorkload(reader.Member(object, "workload"), reader);
+  question.num_ranks = reader.Integer(object, "ranks", 1, kMostRanks);
+  question.step_tokens = reader.Integer(object, "step_tokens", 1, kMostStepTokens);
+  question.expand_from_tokens = reader.Integer(object, "expand_from_tokens", 0, 1 << 30);
+  question.one_host = reader.Flag(object, "one_host");
+  for (const json& each : reader.List(object, "memory_per_rank", kMostRanks)) {
+    question.memory_per_rank.push_back(each.is_number_unsigned() ? each.get<uint64_t>() : 0);
+  }
+  if (std::ssize(question.memory_per_rank) != question.num_ranks) {
+    reader.Fail("\"memory_per_rank\" is not as long as there are ranks");
+  }
+  for (const json& each : reader.List(object, "formats", 16)) {
+    const std::string name = each.is_string() ? each.get<std::string>() : "";
+    if (name != "bf16" && name != "int8" && name != "int4" && name != "f32") {
+      reader.Fail("\"formats\" has something that is no format");
+    }
+    question.formats.push_back(name);
+  }
+  const json& allowed = reader.Member(object, "allowed");
+  question.allowed = {.layout = reader.Flag(allowed, "layout"),
+                      .wire = reader.Flag(allowed, "wire"),
+                      .weights = reader.Flag(allowed, "weights"),
+                      .transition = reader.Flag(allowed, "transition")};
+  question.constraints = ReadConstraints(reader.Member(object, "constraints"), reader);
+  question.profile_name = reader.Text(object, "profile");
+  for (const json& each : reader.List(object, "costs", 256)) {
+    if (auto costs = reader.Taken(cost::StepCostsFromJson(each))) {
+      question.profile.steps.push_back(*std::move(costs));
+    }
+  }
+  if (!reader.error().empty()) return Error{reader.error()};
+  return question;
+}
+
+}  // namespace convene::cli

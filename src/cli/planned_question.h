@@ -1,0 +1,41 @@
+// What a plan's file says of the question that the plan answers, and of the costs it was answered
+// with: enough to ask it again when steps have run. The decisions themselves are plan/plan.h.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cost/machine_profile.h"
+#include "model/model_spec.h"
+#include "planner/plan_question.h"
+
+namespace convene::cli {
+
+struct PlannedQuestion {
+  model::ModelSpec spec;
+  planner::Workload workload;
+  cost::MachineProfile profile;  // costs of steps alone
+  std::string profile_name;      // where they were from
+  int num_ranks = 1;
+  int step_tokens = 512;
+  int expand_from_tokens = 0;
+  bool one_host = true;
+  std::vector<uint64_t> memory_per_rank;  // by number of ranks, from 1
+  std::vector<std::string> formats;
+  planner::Allowed allowed;
+  planner::Constraints constraints;
+};
+
+// `config`: the model's config.json. Of many requests as many typical ones as run together stand
+// for all.
+nlohmann::ordered_json QuestionJson(const planner::PlanQuestion& question,
+                                    const nlohmann::json& config,
+                                    const cost::MachineProfile& profile,
+                                    const std::string& profile_name);
+
+// Errors: something is missing or does not fit; a configuration or costs that cannot be read.
+Result<PlannedQuestion> PlannedQuestionFromJson(const nlohmann::json& json);
+
+}  // namespace convene::cli

@@ -1,0 +1,496 @@
+#include "evaluate/try_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "base/check.h"
+#include "base/environment.h"
+#include "comm/agree.h"
+#include "device/cpu/cpu_device.h"
+#include "engine/announce_load.h"
+#include "engine/crossovers.h"
+#include "engine/model_source.h"
+#include "engine/rank_options.h"
+#include "engine/same_model.h"
+#include "evaluate/reference_kernel.h"
+#include "evaluate/step_case.h"
+#include "hardware/profile.h"
+#include "hardware/topology.h"
+#include "kernels/choose_kernels.h"
+#include "planner/workload_steps.h"
+#include "runtime/transformer.h"
+#include "weights/phased_weights.h"
+
+namespace convene::evaluate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kDecodeSteps = 4;  // of a run: one alone would be over too soon
+constexpr int kMostTurns = 10;   // there and back; more say no more
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+int NumBlocks(const strategy::SequenceRows& rows) {
+  const int64_t positions = rows.first_position + rows.num_tokens;
+  return static_cast<int>((positions + device::kKvBlockTokens - 1) / device::kKvBlockTokens);
+}
+
+// A step with random tokens; contexts were never computed, and are what WriteCache left.
+class StepToRun {
+ public:
+  StepToRun(const planner::StepSequences& groups, double count, strategy::Phase phase,
+            int vocab_size)
+      : count_(count), phase_(phase) {
+    std::mt19937_64 random(17);
+    std::uniform_int_distribution<int32_t> token(0, vocab_size - 1);
+    for (size_t group = 0; group < groups.size(); ++group) {
+      int first_block = 0;
+      for (const strategy::SequenceRows& rows : groups[group]) {
+        auto& tokens = tokens_.emplace_back(static_cast<size_t>(rows.num_tokens));
+        for (int32_t& each : tokens) each = token(random);
+        auto& blocks = blocks_.emplace_back(static_cast<size_t>(NumBlocks(rows)));
+        for (int32_t& each : blocks) each = first_block++;
+        sequences_.push_back(
+            {.tokens = tokens,
+             .first_position = static_cast<int>(rows.first_position),
+             .blocks = blocks,
+             .prompt_length = static_cast<int>(rows.prompt_length),
+             .first_logits_token = static_cast<int>(rows.num_tokens - rows.num_wanted),
+             .group = static_cast<int>(group)});
+      }
+      num_blocks_ = std::max(num_blocks_, first_block);
+    }
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      sequences_[i].tokens = tokens_[i];
+      sequences_[i].blocks = blocks_[i];
+    }
+  }
+
+  std::span<const device::SequenceStep> step() const { return sequences_; }
+  double count() const { return count_; }  // steps of the workload that it stands for
+  strategy::Phase phase() const { return phase_; }
+  int num_blocks() const { return num_blocks_; }  // most of a group
+
+ private:
+  std::vector<std::vector<int32_t>> tokens_;
+  std::vector<std::vector<int32_t>> blocks_;
+  std::vector<device::SequenceStep> sequences_;
+  double count_;
+  strategy::Phase phase_;
+  int num_blocks_ = 1;
+};
+
+std::vector<StepToRun> StepsOf(const TrialQuestion& question, const plan::Plan& plan,
+                               int vocab_size) {
+  const auto roles = [&](const strategy::Layout& layout) {
+    return strategy::Roles(layout).ExpandingFrom(question.expand_from_tokens);
+  };
+  std::vector<StepToRun> steps;
+  for (const planner::TypicalStep& typical :
+       PrefillSteps(question.sequences, roles(plan.layout), question.step_tokens)) {
+    if (typical.count > 0) {
+      steps.emplace_back(typical.groups, typical.count, strategy::Phase::kPrefill, vocab_size);
+    }
+  }
+  if (question.context <= 0) return steps;
+  double prompts = 0;
+  for (const planner::RequestLengths& each : question.sequences) prompts += each.prompt_tokens;
+  const auto batch = static_cast<int>(question.sequences.size());
+  steps.emplace_back(planner::DecodeStep(batch, question.context, static_cast<int>(prompts / batch),
+                                         roles(plan.decode.value_or(plan.layout))),
+                     1, strategy::Phase::kDecode, vocab_size);
+  return steps;
+}
+
+// Weights as one plan or several place them.
+struct PlacedWeights {
+  kernels::WeightFormat format = kernels::WeightFormat::kBf16;
+  weights::Share share;
+  weights::ModelWeights weights;
+  std::unique_ptr<weights::WeightStore> store;
+};
+
+struct ReadyPlan {
+  std::vector<StepToRun> steps;
+  std::optional<runtime::Transformer> transformer;
+};
+
+class Runner {
+ public:
+  Runner(comm::Group& group, const std::string& directory, const TrialQuestion& question)
+      : group_(group), directory_(directory), question_(question) {}
+
+  // On all ranks: the means to run with.
+  Status Prepare() {
+    if (group_.size() > 1) {
+      if (Status same = engine::AgreeOnFiles(group_, directory_); !same) return same;
+    }
+    if (Status all = Agree(FindMeans()); !all) return all;
+    if (group_.size() > 1) {
+      if (Status same = engine::AgreeOnTensors(group_, digests_); !same) return same;
+    }
+    pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus_));
+    if (Status all = Agree(pool_->started()); !all) return all;
+    const Result<hardware::Profile> kept = hardware::LoadProfile(hardware::ProfilePath());
+    const auto profile = kept ? std::optional(*kept) : std::nullopt;
+    streaming_ = engine::StreamingOf(profile, kernels_.name, pool_->cpus());
+    if (streaming_) kernels_.streaming = &*streaming_;
+    crossovers_ = engine::AgreeOnCrossovers(
+        &group_, engine::CrossoversOf(profile, kernels_.name, pool_->cpus()));
+    device_ = device::MakeCpuDevice(kernels_, *pool_);
+    for (const plan::Plan& plan : question_.plans) {
+      const kernels::WeightFormat format = FormatOf(plan);
+      if (references_.contains(format)) continue;
+      auto reference = ReferenceKernel::Create(kernels_, *pool_, FormatsOf(format), *ledger_);
+      const Status mine = reference ? Status() : Status(reference.error());
+      if (Status all = Agree(mine); !all) return all;
+      references_.emplace(format, *std::move(reference));
+    }
+    return {};
+  }
+
+  Result<Trials> Run() {
+    trials_.plans.resize(question_.plans.size());
+    ready_.resize(question_.plans.size());
+    std::vector<double> once(question_.plans.size(), 0);
+    for (size_t i = 0; i < ready_.size(); ++i) {
+      TriedPlan& tried = trials_.plans[i];
+      const auto start = Clock::now();
+      const Status loaded = Agree(Load(i));
+      tried.load_seconds = SecondsSince(start);
+      if (!loaded) {
+        tried.why_not = loaded.error().message;
+        continue;
+      }
+      // Caches, pages and branch predictors are cold: nothing is kept of it but how long it takes.
+      const auto warming = Clock::now();
+      Once(i);
+      once[i] = SecondsSince(warming);
+      trials_.run_seconds += once[i];
+    }
+    TakeTurns(once);
+    End();
+    if (failed_) return *failed_;
+    return std::move(trials_);
+  }
+
+ private:
+  Status Agree(const Status& mine) { return comm::AgreeOnSuccess(group_, mine); }
+
+  static kernels::WeightFormat FormatOf(const plan::Plan& plan) {
+    const auto format = kernels::WeightFormatFromName(plan.weights);
+    CHECK(format.has_value(), "a plan without a format of weights");
+    return *format;
+  }
+
+  // Those of packed weights, where these have more to say: the columns of a scale.
+  runtime::Formats FormatsOf(kernels::WeightFormat format) const {
+    runtime::Formats formats = runtime::DefaultFormats(format);
+    if (packed_formats_) formats.weights = *packed_formats_;
+    return formats;
+  }
+
+  Status FindMeans() {
+    const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
+    if (!kernels) return kernels.error();
+    kernels_ = **kernels;
+    const int threads = question_.plans.front().num_threads;
+    Result<std::vector<int>> cpus = hardware::CpusForThisRank(
+        LocalRankFromLauncher(), threads > 0 ? std::optional(threads) : std::nullopt);
+    if (!cpus) return cpus.error();
+    cpus_ = *std::move(cpus);
+    Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count, cpus_);
+    if (!tier) return tier.error();
+    ledger_.emplace(*std::move(tier));
+    const Result<engine::ModelSource> source = engine::ModelSource::Open(directory_);
+    if (!source) return source.error();
+    spec_ = source->spec();
+    digests_ = source->known_digests();
+    if (source->packed() != nullptr) packed_formats_ = source->packed()->formats;
+    return {};
+  }
+
+  Result<PlacedWeights*> Place(const engine::LoadOptions& options, TriedPlan& tried) {
+    const kernels::WeightFormat format = FormatOf(options.plan);
+    const weights::Share share = engine::ShareOf(options);
+    for (const auto& placed : placed_) {
+      if (placed->format == format && placed->share == share) return placed.get();
+    }
+    tried.loaded_anew = true;
+    Result<engine::ModelSource> source = engine::ModelSource::Open(directory_);
+    if (!source) return source.error();
+    Result<weights::ModelWeights> loaded = std::move(*source).Load(
+        {.formats = FormatsOf(format).weights, .share = share}, *pool_, *ledger_, {});
+    if (!loaded) return loaded.error();
+    auto placed = std::make_unique<PlacedWeights>();
+    placed->format = format;
+    placed->share = share;
+    placed->weights = *std::move(loaded);
+    if (share.decode) {
+      placed->store = std::make_unique<weights::PhasedWeights>(placed->weights, spec_, share);
+    } else {
+      placed->store = std::make_unique<weights::ResidentWeights>(placed->weights);
+    }
+    return placed_.emplace_back(std::move(placed)).get();
+  }
+
+  Status Load(size_t index) {
+    const plan::Plan& plan = question_.plans[index];
+    ReadyPlan& ready = ready_[index];
+    ready.steps = StepsOf(question_, plan, spec_.vocab_size);
+    int longest = 2;
+    int num_blocks = 1;
+    size_t most_sequences = 1;
+    for (const StepToRun& step : ready.steps) {
+      num_blocks = std::max(num_blocks, step.num_blocks());
+      most_sequences = std::max(most_sequences, step.step().size());
+      for (const device::SequenceStep& each : step.step()) {
+        longest = std::max(longest, each.first_position + static_cast<int>(each.tokens.size()));
+      }
+    }
+    engine::LoadOptions options{
+        .max_step_tokens = std::max(question_.step_tokens, static_cast<int>(most_sequences)),
+        .plan = plan,
+        .record = true,
+        .group = group_.size() > 1 ? &group_ : nullptr};
+    Result<PlacedWeights*> placed = Place(options, trials_.plans[index]);
+    if (!placed) return placed.error();
+    runtime::TransformerOptions parts =
+        engine::TransformerOptionsOf(options, FormatsOf(FormatOf(plan)), longest);
+    parts.num_kv_blocks = num_blocks;
+    parts.parallel.whole_spec = &spec_;
+    parts.dense_from_rows = crossovers_.dense_from_rows;
+    if (plan.gemm != plan::GemmChoice::kAuto) {
+      parts.dense_from_rows = plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
+    }
+    parts.parallel.ExpandFrom(crossovers_.expand_from_tokens);
+    Result<runtime::Transformer> transformer =
+        runtime::Transformer::Create(*(*placed)->store, *device_, parts, *ledger_);
+    if (!transformer) return transformer.error();
+    WriteCache(transformer->kv_cache());
+    ready.transformer = *std::move(transformer);
+    if (group_.rank() != 0) return {};
+    ready.transformer->ObserveSteps([this](const runtime::RecordedStep& step) { last_ = step; });
+    return {};
+  }
+
+  // On rank 0 the seconds from its beginning until all ranks are through with its tasks; telling
+  // rank 0 of them comes after that.
+  double RunStep(ReadyPlan& ready, const StepToRun& step) {
+    if (group_.rank() != 0) {
+      ready.transformer->FollowStep();
+      return 0;
+    }
+    const auto start = Clock::now();
+    const Status done = ready.transformer->Forward(
+        step.step(), [](int, int, std::span<const float>) {}, step.phase());
+    if (!done && !failed_) failed_ = done.error();
+    const double began = std::chrono::duration<double>(start.time_since_epoch()).count();
+    return last_.start - began + last_.timeline.seconds();
+  }
+
+  TrialRun Once(size_t index) {
+    ReadyPlan& ready = ready_[index];
+    ReferenceKernel& reference = references_.at(FormatOf(question_.plans[index]));
+    TrialRun run;
+    const cost::ReferenceSpeed before = reference.Measure(group_);
+    for (const StepToRun& step : ready.steps) {
+      const bool is_decode = step.phase() == strategy::Phase::kDecode;
+      // Experts that move between the phases do it once for many steps, and not in one of these.
+      if (question_.plans[index].changes_layout()) ChangePhase(ready, step.phase());
+      const int count = is_decode ? kDecodeSteps : 1;
+      double seconds = 0;
+      for (int i = 0; i < count; ++i) seconds += RunStep(ready, step);
+      if (is_decode) {
+        run.decode_seconds = seconds / count;
+      } else {
+        run.prefill_seconds += step.count() * seconds;
+      }
+      if (group_.rank() == 0) run.steps.push_back(last_);
+    }
+    const cost::ReferenceSpeed after = reference.Measure(group_);
+    run.speed = {.read_bytes_per_second =
+                     std::sqrt(before.read_bytes_per_second * after.read_bytes_per_second),
+                 .dot_operations_per_second =
+                     std::sqrt(before.dot_operations_per_second * after.dot_operations_per_second)};
+    return run;
+  }
+
+  void ChangePhase(ReadyPlan& ready, strategy::Phase phase) {
+    if (group_.rank() != 0) {
+      ready.transformer->FollowStep();
+      return;
+    }
+    const Status moved = ready.transformer->ChangePhase(phase);
+    if (!moved && !failed_) failed_ = moved.error();
+  }
+
+  // Rank 0's, on all ranks.
+  int Told(int value) {
+    std::vector<std::byte> bytes(sizeof(value));
+    std::memcpy(bytes.data(), &value, sizeof(value));
+    group_.Broadcast(0, &bytes, "how plans are tried");
+    std::memcpy(&value, bytes.data(), sizeof(value));
+    return value;
+  }
+
+  // There and back: what drifts evenly is the same for all. `once`: seconds of a run of each.
+  void TakeTurns(const std::vector<double>& once) {
+    std::vector<size_t> order;
+    double turn = 0;
+    for (size_t i = 0; i < ready_.size(); ++i) {
+      if (!ready_[i].transformer) continue;
+      const double with = turn + 2 * once[i];
+      // Two plans are compared whatever it takes.
+      const bool fits = order.size() < 2 || trials_.run_seconds + with <= question_.seconds;
+      if (Told(fits ? 1 : 0) == 0) {
+        trials_.plans[i].why_not = fmt::format(
+            "there is no time for it: a run takes {:.2g} s, and there are {:.4g} s for all",
+            once[i], question_.seconds);
+        continue;
+      }
+      turn = with;
+      order.push_back(i);
+    }
+    if (order.empty()) return;
+    for (int turns = 0; turns < kMostTurns; ++turns) {
+      const bool fits = turns == 0 || trials_.run_seconds + turn <= question_.seconds;
+      if (Told(fits && !failed_ ? 1 : 0) == 0) break;
+      const auto start = Clock::now();
+      for (size_t i : order) trials_.plans[i].runs.push_back(Once(i));
+      for (size_t i = order.size(); i-- > 0;) {
+        trials_.plans[order[i]].runs.push_back(Once(order[i]));
+      }
+      trials_.run_seconds += SecondsSince(start);
+    }
+  }
+
+  void End() {
+    for (ReadyPlan& ready : ready_) {
+      if (!ready.transformer) continue;
+      if (group_.rank() == 0) {
+        ready.transformer->EndSteps();
+      } else {
+        ready.transformer->FollowSteps();
+      }
+    }
+  }
+
+  comm::Group& group_;
+  const std::string& directory_;
+  const TrialQuestion& question_;
+  // In the order in which they depend on each other.
+  std::optional<memory::Ledger> ledger_;
+  kernels::KernelSet kernels_;
+  std::optional<kernels::StreamingChoice> streaming_;
+  std::vector<int> cpus_;
+  std::unique_ptr<hardware::ThreadPool> pool_;
+  model::ModelSpec spec_;
+  std::vector<NamedDigest> digests_;
+  std::optional<weights::WeightFormats> packed_formats_;
+  engine::Crossovers crossovers_;
+  std::unique_ptr<device::Device> device_;
+  std::map<kernels::WeightFormat, ReferenceKernel> references_;
+  std::vector<std::unique_ptr<PlacedWeights>> placed_;
+  std::vector<ReadyPlan> ready_;
+  runtime::RecordedStep last_;
+  std::optional<Error> failed_;
+  Trials trials_;
+};
+
+double Mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double each : values) sum += each;
+  return sum / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+nlohmann::json ToJson(const TrialQuestion& question) {
+  nlohmann::json json = {{"context", question.context},
+                         {"step_tokens", question.step_tokens},
+                         {"expand_from_tokens", question.expand_from_tokens},
+                         {"seconds", question.seconds},
+                         {"plans", nlohmann::json::array()},
+                         {"sequences", nlohmann::json::array()}};
+  for (const plan::Plan& plan : question.plans) {
+    json["plans"].push_back(nlohmann::json(plan::ToJson(plan)));
+  }
+  for (const planner::RequestLengths& each : question.sequences) {
+    json["sequences"].push_back({each.prompt_tokens, each.gen_tokens});
+  }
+  return json;
+}
+
+TrialQuestion TrialQuestionFromJson(const nlohmann::json& json) {
+  TrialQuestion question{.context = json.at("context").get<int>(),
+                         .step_tokens = json.at("step_tokens").get<int>(),
+                         .expand_from_tokens = json.at("expand_from_tokens").get<int>(),
+                         .seconds = json.at("seconds").get<double>()};
+  for (const auto& each : json.at("plans")) {
+    Result<plan::Plan> plan = plan::PlanFromJson(each);
+    CHECK(plan.ok(), "rank 0 sent a plan: {}", plan.error().message);
+    question.plans.push_back(*std::move(plan));
+  }
+  for (const auto& each : json.at("sequences")) {
+    question.sequences.push_back({each.at(0).get<int>(), each.at(1).get<int>()});
+  }
+  return question;
+}
+
+Result<Trials> TryPlans(comm::Group& group, const std::string& directory,
+                        const TrialQuestion& question) {
+  CHECK(!question.plans.empty() && !question.sequences.empty());
+  Runner runner(group, directory, question);
+  if (const Status ready = runner.Prepare(); !ready) return ready.error();
+  return runner.Run();
+}
+
+Result<Trials> AskForTrials(comm::Group& group, const std::string& directory,
+                            const TrialQuestion& question) {
+  engine::AnnounceTrial(group, directory, ToJson(question).dump());
+  return TryPlans(group, directory, question);
+}
+
+void FollowTrials(comm::Group& group, const std::string& directory, const std::string& question) {
+  const nlohmann::json json = nlohmann::json::parse(question, nullptr, /*allow_exceptions=*/false);
+  CHECK(json.is_object(), "rank 0 asked for trials");
+  static_cast<void>(TryPlans(group, directory, TrialQuestionFromJson(json)));
+}
+
+Judgement Judge(std::span<const std::vector<double>> scores) {
+  Judgement judgement;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (scores[i].empty()) continue;
+    const auto [least, most] = std::ranges::minmax(scores[i]);
+    judgement.noise = std::max(judgement.noise, most / least - 1);
+    const bool is_better =
+        judgement.best < 0 || Mean(scores[i]) < Mean(scores[static_cast<size_t>(judgement.best)]);
+    if (is_better) judgement.best = static_cast<int>(i);
+  }
+  if (judgement.best <= 0 || scores.front().empty()) {
+    judgement.is_certain = judgement.best == 0;
+    return judgement;
+  }
+  const std::vector<double>& best = scores[static_cast<size_t>(judgement.best)];
+  const std::vector<double>& first = scores.front();
+  const bool is_enough = best.size() >= kFewestRuns && first.size() >= kFewestRuns;
+  judgement.is_certain = is_enough && std::ranges::max(best) < std::ranges::min(first) &&
+                         Mean(first) / Mean(best) - 1 > judgement.noise;
+  return judgement;
+}
+
+}  // namespace convene::evaluate

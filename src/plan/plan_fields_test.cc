@@ -1,0 +1,107 @@
+// That every field of a plan changes what is executed: a knob that changes nothing is found here. A
+// field that the writer emits and that has no case fails.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "plan/plan.h"
+#include "schedule/schedule.h"
+#include "strategy/step.h"
+
+namespace convene::plan {
+namespace {
+
+using nlohmann::json;
+
+model::ModelSpec Spec() {
+  model::LayerSpec layer;
+  layer.attention = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 16, .value_dim = 16};
+  layer.moe = model::MoeSpec{.num_experts = 8, .top_k = 2, .intermediate_size = 32};
+  model::ModelSpec spec;
+  spec.hidden_size = 64;
+  spec.vocab_size = 128;
+  spec.max_positions = 1024;
+  spec.layers = {layer, layer};
+  return spec;
+}
+
+// Every field of a plan that has all of them, as "pipeline.chunks".
+std::set<std::string> FieldsOfAPlan() {
+  Plan plan{.layout = {.attention_dp = 2, .expert_ep = 2},
+            .decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2},
+            .pipeline = {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.5}},
+            .weights = "int8",
+            .num_threads = 1,
+            .made_for = MadeFor{.model = "0123456789abcdef", .num_ranks = 2}};
+  const json object = ToJson(plan);
+  std::set<std::string> fields;
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_object()) {
+      fields.insert(key);
+      continue;
+    }
+    for (const auto& [inner, unused] : value.items()) fields.insert(key + "." + inner);
+  }
+  return fields;
+}
+
+// The tasks of a step of both phases, on all ranks, with their work.
+std::string ScheduleOf(const json& object) {
+  const Result<Plan> plan = PlanFromJson(object);
+  EXPECT_TRUE(plan.ok()) << object.dump();
+  if (!plan) return "";
+  const auto step = [&](const strategy::Layout& layout) {
+    return ToText(strategy::BuildStep(Spec(), {.roles = layout, .pipeline = plan->pipeline}));
+  };
+  return step(plan->layout) + "\n" + step(plan->decode.value_or(plan->layout));
+}
+
+json With(json object, const json& patch) {
+  object.merge_patch(patch);
+  return object;
+}
+
+TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
+  const json base = {{"version", 1},
+                     {"layout", "attention=dp2,experts=ep2"},
+                     {"pipeline", {{"chunks", 3}, {"cut", "experts"}}}};
+  const std::map<std::string, json> changes = {
+      {"layout", {{"layout", "attention=tp2,experts=ep2"}}},
+      {"pipeline.chunks", {{"pipeline", {{"chunks", 2}}}}},
+      {"pipeline.cut", {{"pipeline", {{"cut", "tokens"}}}}},
+      {"pipeline.overlap", {{"pipeline", {{"overlap", false}}}}},
+      {"pipeline.micro_batches", {{"pipeline", {{"micro_batches", 2}}}}},
+      {"decode.experts", {{"decode", {{"experts", "tp2"}}}}}};
+  // What is no part of a step's tasks, and the test that sees it act.
+  const std::map<std::string, std::string> elsewhere = {
+      {"version", "PlanTest: another one is refused"},
+      {"made_for.model", "PlanTest.PlansForOtherModelsOrRanksAreRefused"},
+      {"made_for.ranks", "PlanTest.PlansForOtherModelsOrRanksAreRefused"},
+      {"pipeline.cuts", "strategy's expert_cuts_test: which experts a chunk has"},
+      {"wire", "golden_ranks_wire_test: bytes that are sent"},
+      {"gemm", "runtime tests with dense_from_rows"},
+      {"comm_budget", "device tests: threads of a product while an exchange is under way"},
+      {"host_threads", "LoadedModel.ThreadsOfTheHostLaneAreTakenFromThoseThatCompute"},
+      {"weights", "commands on ranks: the format that is loaded"},
+      {"threads", "commands on ranks: the threads of the pool"},
+      {"decode.keep", "LoadedModel.RanksReserveBothDivisionsOfTheExperts"},
+      {"decode.epoch_steps", "phase_order_test"},
+      {"decode.prompts", "phase_order_test"}};
+  const std::string before = ScheduleOf(base);
+  for (const std::string& field : FieldsOfAPlan()) {
+    SCOPED_TRACE(field);
+    if (elsewhere.contains(field)) continue;
+    const auto change = changes.find(field);
+    if (change == changes.end()) {
+      ADD_FAILURE() << "a field of plans without a case: say what executing it changes";
+      continue;
+    }
+    EXPECT_TRUE(ScheduleOf(With(base, change->second)) != before) << "it changes nothing";
+  }
+}
+
+}  // namespace
+}  // namespace convene::plan
