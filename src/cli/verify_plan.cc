@@ -26,6 +26,9 @@ using planner::Workload;
 // Runs of a plan that costs are corrected by; more say no more.
 constexpr size_t kMostLearntRuns = 4;
 
+// Where two runs of one plan differ by more, somebody else was at work, and costs learn nothing.
+constexpr double kMostNoise = 0.25;
+
 // Batches that begin together: requests that arrive one by one are not tried.
 Workload TrialWorkload(const Workload& workload, int batch) {
   Workload trial = workload;
@@ -236,6 +239,7 @@ class Verifier {
 
   // All runs of one setup correct its costs.
   void Learn(const evaluate::Trials& trials) {
+    if (found_.noise > kMostNoise) return;
     std::vector<cost::StepCosts*> done;
     for (const VerifiedPlan& plan : found_.plans) {
       cost::StepCosts& costs = CostsOf(CandidateOf(plan));
@@ -359,7 +363,11 @@ std::string ToText(const Verification& verification, const planner::PlanAnswer& 
   for (const std::string& learnt : verification.learnt) {
     text += fmt::format("  learnt, for later searches: {}\n", learnt);
   }
-  if (verification.learnt.empty()) text += "  learnt: nothing, costs stay as they are\n";
+  if (verification.learnt.empty()) {
+    text += verification.noise > kMostNoise
+                ? "  learnt: nothing, since runs of one plan differ too much\n"
+                : "  learnt: nothing, costs stay as they are\n";
+  }
   return text;
 }
 
