@@ -1,5 +1,6 @@
-// Any bytes as a plan, or as the workload that one is made for: an error, or decisions in range
-// that are written and read as the same again, and lengths in range.
+// Any bytes as a plan, as the question that a plan's file keeps, or as the workload that one is made
+// for: an error, or decisions in range that are written and read as the same again, and lengths in
+// range.
 //
 // An input that begins with '{' is the JSON of both; one with a comma before its first line break
 // is a trace of requests; any other is a layout and, behind a space, a pipeline, as on a command
@@ -10,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "cli/planned_question.h"
 #include "plan/plan.h"
 #include "planner/workload.h"
 
@@ -72,6 +74,13 @@ void CheckWorkload(const planner::Workload& workload) {
   CHECK(workload.mean_context() >= 1);
 }
 
+void CheckQuestion(const convene::cli::PlannedQuestion& question) {
+  CHECK(question.num_ranks >= 1 && question.num_ranks <= kMostRanks, "{}", question.num_ranks);
+  CHECK(std::ssize(question.memory_per_rank) == question.num_ranks);
+  CHECK(question.step_tokens >= 1, "{}", question.step_tokens);
+  CheckWorkload(question.workload);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -81,6 +90,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!json) return 0;
     const auto read = plan::PlanFromJson(*json);
     if (read) CheckPlan(*read);
+    const auto question = convene::cli::PlannedQuestionFromJson(*json);
+    if (question) CheckQuestion(*question);
     const auto workload = planner::WorkloadFromJson(*json);
     if (workload && workload->trace_path.empty()) CheckWorkload(workload->workload);
     return 0;

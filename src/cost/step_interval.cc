@@ -50,7 +50,9 @@ StepErrors ErrorsOf(const StepCosts& costs) {
 Interval IntervalOf(const Outline& step, const StepErrors& errors) {
   const double spread =
       SpreadOf(step.by_kind, step.overlapped_seconds, errors) * (1 + step.extrapolated_share);
-  return {.low = std::max(0.0, step.seconds - spread), .high = step.seconds + spread};
+  const double high = step.seconds + spread;
+  // As many times shorter as it may be longer: no step takes nothing.
+  return {.low = high > 0 ? step.seconds * step.seconds / high : 0, .high = high};
 }
 
 Interval IntervalOfDifference(const Outline& first, const Outline& second,

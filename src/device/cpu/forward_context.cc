@@ -23,10 +23,7 @@ void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
     statistics.weight_bytes += static_cast<int64_t>(group.weights->size_bytes());
   }
   if (groups.empty()) return;
-  const bool leaves_threads = comm_budget > 0 && exchanging && exchanging();
-  int num_rows = 0;
-  for (const kernels::GemmGroup& group : groups) num_rows += group.num_rows;
-  const bool dense = dense_from_rows > 0 && num_rows >= dense_from_rows * std::ssize(groups);
+  const ProductWay way = WayOf(groups);
   const bool is_float = groups.front().weights->format == kernels::WeightFormat::kF32;
   kernels::RunGroupedGemm(
       kernels, pool,
@@ -40,8 +37,17 @@ void ForwardContext::MultiplyGroups(std::span<const kernels::GemmGroup> groups,
        .out = out.data,
        .out_stride = out.stride_bytes,
        .scratch = workspace.gemm_scratch.data,
-       .num_threads = leaves_threads ? std::max(1, pool.size() - comm_budget) : pool.size(),
-       .order = dense ? kernels::GemmOrder::kDense : kernels::GemmOrder::kGrouped});
+       .num_threads = way.num_threads,
+       .order = way.order});
+}
+
+ForwardContext::ProductWay ForwardContext::WayOf(std::span<const kernels::GemmGroup> groups) const {
+  const bool leaves_threads = comm_budget > 0 && exchanging && exchanging();
+  int num_rows = 0;
+  for (const kernels::GemmGroup& group : groups) num_rows += group.num_rows;
+  const bool dense = dense_from_rows > 0 && num_rows >= dense_from_rows * std::ssize(groups);
+  return {.num_threads = leaves_threads ? std::max(1, pool.size() - comm_budget) : pool.size(),
+          .order = dense ? kernels::GemmOrder::kDense : kernels::GemmOrder::kGrouped};
 }
 
 void ForwardContext::Narrow(const RowBuffer& wide, int num_rows, int size, const RowBuffer& out) {

@@ -41,6 +41,13 @@ struct ForwardContext {
                       kernels::Epilogue epilogue, const RowBuffer& out,
                       const kernels::EpilogueParameters& parameters = {});
 
+  // With how many threads and in which order such products are computed just now.
+  struct ProductWay {
+    int num_threads = 1;
+    kernels::GemmOrder order = kernels::GemmOrder::kGrouped;
+  };
+  ProductWay WayOf(std::span<const kernels::GemmGroup> groups) const;
+
   // The first `num_rows` rows of `wide` (size elements) as activations, where those are not the
   // same memory.
   void Narrow(const RowBuffer& wide, int num_rows, int size, const RowBuffer& out);
