@@ -1,6 +1,6 @@
-// Any bytes as a plan, as the question that a plan's file keeps, or as the workload that one is made
-// for: an error, or decisions in range that are written and read as the same again, and lengths in
-// range.
+// Any bytes as a plan, as the question that a plan's file keeps, or as the workload that one is
+// made for: an error, or decisions in range that are written and read as the same again, and
+// lengths in range.
 //
 // An input that begins with '{' is the JSON of both; one with a comma before its first line break
 // is a trace of requests; any other is a layout and, behind a space, a pipeline, as on a command

@@ -192,9 +192,11 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
       "<style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n",
       Escape("Plan of " + report.model), kStyle);
   page += fmt::format(
-      "<p>{}</p>\n<p><code>{}</code></p>\n<p>Costs from {}. Intervals: nine times "
+      "<p>{}</p>\n{}<p>Costs from {}. Intervals: nine times "
       "in ten.</p>\n",
-      Escape(Describe(report.chosen())), Escape(CommandOf(report)), Escape(report.profile));
+      Escape(Describe(report.chosen())),
+      report.costs.device ? "" : "<p><code>" + Escape(CommandOf(report)) + "</code></p>\n",
+      Escape(report.profile));
   page += "<h2>The plan and its alternatives</h2>\n" + Table(report);
   page += RegretPicture(report);
   page += "<h2>What would change the choice</h2>\n<ul>\n";

@@ -165,6 +165,7 @@ std::string FormatSeconds(double seconds) {
 }
 
 std::string CommandOf(const PlanReport& report) {
+  if (report.costs.device) return "";
   const Candidate& chosen = report.chosen();
   const int num_ranks = chosen.setup.num_ranks;
   // convene divides a host's cores among its ranks itself; one process lays its weights on all
@@ -187,6 +188,10 @@ std::string CommandOf(const PlanReport& report) {
       }
       if (pipeline.micro_batches > 1)
         line += fmt::format(" --micro-batches {}", pipeline.micro_batches);
+      if (chosen.plan.decode) {
+        const std::string decode = plan::ToText(*chosen.plan.decode);
+        line += " --decode-experts " + decode.substr(decode.find("experts=") + 8);
+      }
     }
   }
   if (num_ranks == 1) line += " --numa interleave";
@@ -201,7 +206,9 @@ std::string ToText(const PlanReport& report) {
   if (!report.answer.why_chosen.empty()) text += ReportLine("", report.answer.why_chosen);
   text += DescribeFigures(chosen, workload);
   text += ReportLine("costs from", report.profile + LearntWords(report));
-  text += ReportLine("run it with", CommandOf(report));
+  text +=
+      ReportLine("run it with", report.costs.device ? "nothing yet: this version computes on CPUs"
+                                                    : CommandOf(report));
   if (report.verification) text += "\n" + ToText(*report.verification, report.answer);
   if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
   for (const planner::Alternative& alternative : report.explanation.alternatives) {

@@ -32,7 +32,7 @@ struct PlanReport {
   }
 };
 
-// The command line that runs the chosen plan.
+// The command line that runs the chosen plan; empty for devices, on which nothing runs yet.
 std::string CommandOf(const PlanReport& report);
 
 std::string ToText(const PlanReport& report);

@@ -269,11 +269,15 @@ std::string WhereItWins(PlanSearch& search, const Candidate& chosen, const Candi
   return fmt::format("wins nowhere in {}, as far as memory goes", fmt::join(ranges, ", "));
 }
 
+// Of those that would need --allow: they are often faster, and not what was asked for.
+constexpr int kMostNotAllowed = 2;
+
 // The best of each setup and layout, and of the chosen one the best other form.
 std::vector<int> AlternativesOf(const PlanAnswer& answer, size_t most) {
   std::vector<int> found;
   std::vector<std::pair<RankSetup, std::string>> seen;
   bool has_same = false;
+  int num_not_allowed = 0;
   const Candidate& chosen = answer.candidates[answer.chosen];
   const auto key = [](const Candidate& one) {
     return std::pair(one.setup, plan::ToText(one.plan.layout));
@@ -286,6 +290,7 @@ std::vector<int> AlternativesOf(const PlanAnswer& answer, size_t most) {
       continue;
     }
     if (std::find(seen.begin(), seen.end(), key(candidate)) != seen.end()) continue;
+    if (!candidate.is_allowed() && ++num_not_allowed > kMostNotAllowed) continue;
     seen.push_back(key(candidate));
     found.push_back(i);
   }

@@ -11,10 +11,13 @@
 #include "schedule/schedule.h"
 #include "strategy/step.h"
 
-namespace convene::plan {
+namespace convene::planner {
 namespace {
 
 using nlohmann::json;
+using plan::MadeFor;
+using plan::Plan;
+using plan::PlanFromJson;
 
 model::ModelSpec Spec() {
   model::LayerSpec layer;
@@ -30,13 +33,13 @@ model::ModelSpec Spec() {
 
 // Every field of a plan that has all of them, as "pipeline.chunks".
 std::set<std::string> FieldsOfAPlan() {
-  Plan plan{.layout = {.attention_dp = 2, .expert_ep = 2},
-            .decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2},
-            .pipeline = {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.5}},
-            .weights = "int8",
-            .num_threads = 1,
-            .made_for = MadeFor{.model = "0123456789abcdef", .num_ranks = 2}};
-  const json object = ToJson(plan);
+  const Plan whole{.layout = {.attention_dp = 2, .expert_ep = 2},
+                   .decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2},
+                   .pipeline = {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.5}},
+                   .weights = "int8",
+                   .num_threads = 1,
+                   .made_for = MadeFor{.model = "0123456789abcdef", .num_ranks = 2}};
+  const json object = plan::ToJson(whole);
   std::set<std::string> fields;
   for (const auto& [key, value] : object.items()) {
     if (!value.is_object()) {
@@ -50,13 +53,13 @@ std::set<std::string> FieldsOfAPlan() {
 
 // The tasks of a step of both phases, on all ranks, with their work.
 std::string ScheduleOf(const json& object) {
-  const Result<Plan> plan = PlanFromJson(object);
-  EXPECT_TRUE(plan.ok()) << object.dump();
-  if (!plan) return "";
+  const Result<Plan> read = PlanFromJson(object);
+  EXPECT_TRUE(read.ok()) << object.dump();
+  if (!read) return "";
   const auto step = [&](const strategy::Layout& layout) {
-    return ToText(strategy::BuildStep(Spec(), {.roles = layout, .pipeline = plan->pipeline}));
+    return ToText(strategy::BuildStep(Spec(), {.roles = layout, .pipeline = read->pipeline}));
   };
-  return step(plan->layout) + "\n" + step(plan->decode.value_or(plan->layout));
+  return step(read->layout) + "\n" + step(read->decode.value_or(read->layout));
 }
 
 json With(json object, const json& patch) {
@@ -104,4 +107,4 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
 }
 
 }  // namespace
-}  // namespace convene::plan
+}  // namespace convene::planner
