@@ -85,7 +85,8 @@ class MakePlanCommand : public Command {
     Result<planner::Workload> workload = ReadWorkload(workload_options_);
     if (!workload) return workload.error();
     workload_ = *std::move(workload);
-    Result<cost::MachineProfile> profile = LoadProfile(profile_, num_ranks_.value_or(ranks()->size()));
+    Result<cost::MachineProfile> profile =
+        LoadProfile(profile_, num_ranks_.value_or(ranks()->size()));
     if (!profile) return profile.error();
     if (verify_seconds_ && profile->steps.empty()) {
       return Error{fmt::format(
