@@ -33,7 +33,6 @@ namespace convene::cli {
 namespace {
 
 constexpr int kMostPlannedRanks = 64;
-constexpr double kGibibyte = double{1 << 30};
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -51,9 +50,7 @@ class MakePlanCommand : public Command {
     AddWords(app, "--allow", allowed_,
              "What may change the numbers computed: layout, wire, weights, transition")
         ->type_name("WORDS");
-    AddNumber(app, "--memory-per-rank", memory_per_rank_, {1e-3, 1e6},
-              "In GiB (default: an equal part of this machine's, or the device's)")
-        ->type_name("GIB");
+    AddMemoryOption(app, memory_per_rank_);
     AddPath(app, "-o,--out", out_path_, "Write the plan, which --plan reads")
         ->type_name("FILE.json")
         ->check(WritableFile());
@@ -176,25 +173,11 @@ class MakePlanCommand : public Command {
       question->num_ranks = ranks()->size();
       question->constraints.num_ranks = ranks()->size();
     }
-    if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
-      question->expand_from_tokens = from;
-    }
     if (Status formats = AskFormats(question); !formats) return formats;
     if (Status allowed = AskAllowed(&question->allowed); !allowed) return allowed;
     if (Status constraints = AskConstraints(question); !constraints) return constraints;
-    engine::PlanSetting setting{.step_tokens = step_tokens_};
-    if (memory_per_rank_) {
-      setting.memory_per_rank = static_cast<uint64_t>(*memory_per_rank_ * kGibibyte);
-    } else if (profile.device) {
-      setting.memory_per_rank = profile.device->memory_bytes;
-    } else {
-      const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
-      if (!available) return available.error();
-      setting.memory_of_host = available->bytes;
-    }
-    engine::AnswerPlanQuestion(setting, *question);
     question->clock = Now;
-    return {};
+    return AnswerByProfile(profile, memory_per_rank_, step_tokens_, *question);
   }
 
   Status AskFormats(planner::PlanQuestion* question) const {

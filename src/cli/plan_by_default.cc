@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -80,23 +81,25 @@ Result<cost::MachineProfile> FindProfile(const ModelOptions& options, const plan
                           evaluate::KeptOrMeasuredCosts());
   if (!known) return known.error();
   cost::MachineProfile profile = kept ? *std::move(kept) : cost::MachineProfile();
-  std::erase_if(profile.steps, [&](const cost::StepCosts& costs) {
-    return costs.num_ranks == known->ranks.num_ranks &&
-           costs.num_threads == known->ranks.num_threads && costs.weights == known->ranks.weights;
-  });
-  profile.steps.push_back(known->ranks);
+  const cost::StepCosts& now = known->ranks;
+  if (cost::StepCosts* old = profile.CostsOf(now.num_ranks, now.num_threads, now.weights)) {
+    *old = now;
+  } else {
+    profile.steps.push_back(now);
+  }
   return profile;
 }
 
 // Whether all cores of the host in one process would be faster, where this is known: people start
 // ranks to gain something.
 std::string SayOneProcess(planner::PlanQuestion question, const planner::Candidate& chosen) {
+  if (!question.one_host) return "";
   question.constraints = {.num_ranks = 1,
                           .num_threads = chosen.setup.num_ranks * chosen.setup.num_threads};
   question.formats = {chosen.setup.weights};
   question.present.reset();
   const Result<planner::PlanAnswer> answer = SearchPlan(question);
-  if (!question.one_host || !answer) return "";
+  if (!answer) return "";
   const planner::PlanFigures& alone = *answer->candidates[answer->chosen].figures;
   if (alone.throughput_interval.low <= chosen.figures->throughput_interval.high) return "";
   return fmt::format(
@@ -154,9 +157,12 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
   plan.plan.host_threads = resolved.host_threads;
   if (question.one_host && !options.plan.wire) plan.plan.wire = resolved.wire;
   plan.words = fmt::format(
-      "plan: {}, predicted {:.4g} tokens/s, the best of {} plans that compute "
+      "plan: {}, predicted {:.4g} tokens/s, the best of {} that compute "
       "what one rank would (--no-plan: as without a profile){}",
-      Describe(chosen), chosen.figures->throughput, answer->candidates.size(),
+      Describe(chosen), chosen.figures->throughput,
+      std::ranges::count_if(
+          answer->candidates,
+          [](const planner::Candidate& one) { return one.is_ranked() && one.is_allowed(); }),
       SayOneProcess(question, chosen));
   return plan;
 }

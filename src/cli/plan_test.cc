@@ -1,8 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands_test.h"
-#include "cost/machine_profile.h"
-#include "planner/invented_costs_test.h"
+#include "cli/invented_profile_test.h"
 
 namespace convene::cli {
 namespace {
@@ -14,11 +13,7 @@ class PlanTest : public CommandsTest {
  protected:
   void SetUp() override {
     CommandsTest::SetUp();
-    cost::MachineProfile profile;
-    for (const int ranks : {1, 2}) {
-      profile.steps.push_back(planner::InventedCosts(ranks, 1e9, "bf16"));
-    }
-    Write("profile.json", cost::ToJson(profile).dump());
+    Write("profile.json", InventedProfile());
   }
 
   Outcome Plan(std::vector<std::string> words) const {

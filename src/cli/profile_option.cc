@@ -7,7 +7,9 @@
 
 #include "cli/value_options.h"
 #include "cost/presets.h"
+#include "engine/plan_question.h"
 #include "evaluate/machine_profile_file.h"
+#include "hardware/memory_status.h"
 #include "hardware/profile.h"
 
 namespace convene::cli {
@@ -36,6 +38,32 @@ Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ran
     return Error{fmt::format("{} has no costs of steps: {}", path, how)};
   }
   return loaded;
+}
+
+void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes) {
+  AddNumber(app, "--memory-per-rank", gibibytes, {1e-3, 1e6},
+            "In GiB (default: an equal part of this machine's, or the device's)")
+      ->type_name("GIB");
+}
+
+Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double> gibibytes,
+                       int step_tokens, planner::PlanQuestion& question) {
+  constexpr double kGibibyte = double{1 << 30};
+  if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
+    question.expand_from_tokens = from;
+  }
+  engine::PlanSetting setting{.step_tokens = step_tokens};
+  if (gibibytes) {
+    setting.memory_per_rank = static_cast<uint64_t>(*gibibytes * kGibibyte);
+  } else if (profile.device) {
+    setting.memory_per_rank = profile.device->memory_bytes;
+  } else {
+    const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
+    if (!available) return available.error();
+    setting.memory_of_host = available->bytes;
+  }
+  engine::AnswerPlanQuestion(setting, question);
+  return {};
 }
 
 }  // namespace convene::cli

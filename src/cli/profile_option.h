@@ -1,12 +1,14 @@
-// The option that says where costs are from: a profile's file, a preset, or what was kept of this
-// machine.
+// The options that say where costs are from (a profile's file, a preset, or what was kept of this
+// machine) and how much memory ranks have there.
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "cost/machine_profile.h"
+#include "planner/plan_question.h"
 
 namespace convene::cli {
 
@@ -17,5 +19,14 @@ void AddProfileOption(CLI::App& app, std::string& profile);
 // convene import-profile writes). Errors: no such file and no such preset, another version, a file
 // with neither; they say how to measure a profile on so many ranks.
 Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ranks);
+
+// --memory-per-rank, in GiB.
+void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes);
+
+// engine::AnswerPlanQuestion with that memory, or else the device's, or else an equal part of this
+// machine's; and what the profile has measured of the forms of attention. Error: this machine does
+// not say how much memory it has.
+Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double> gibibytes,
+                       int step_tokens, planner::PlanQuestion& question);
 
 }  // namespace convene::cli

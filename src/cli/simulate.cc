@@ -22,7 +22,6 @@
 #include "drawing/gantt.h"
 #include "engine/load_options.h"
 #include "engine/plan_question.h"
-#include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "planner/operator_pricer.h"
 #include "planner/plan_search.h"
@@ -31,7 +30,6 @@ namespace convene::cli {
 namespace {
 
 constexpr int kMostSimulatedRanks = 64;
-constexpr double kGibibyte = double{1 << 30};
 constexpr double kLeastShownShare = 0.001;  // of a phase, by kind of task
 
 using nlohmann::ordered_json;
@@ -39,15 +37,15 @@ using planner::Candidate;
 using planner::PlanFigures;
 
 // Seconds of a phase, by kinds of task that are waited for.
-struct PhaseSeconds {
+struct PricedPhase {
   std::string name;
   double seconds = 0;
   double once = 0;  // besides tasks
   cost::KindSeconds by_kind = {};
 };
 
-PhaseSeconds PhaseOf(std::string name, const PlanFigures& figures, double seconds, double of_path) {
-  PhaseSeconds phase{.name = std::move(name), .seconds = seconds, .once = seconds};
+PricedPhase PhaseOf(std::string name, const PlanFigures& figures, double seconds, double of_path) {
+  PricedPhase phase{.name = std::move(name), .seconds = seconds, .once = seconds};
   for (size_t kind = 0; kind < figures.path.size(); ++kind) {
     phase.by_kind[kind] = figures.path[kind] * of_path;
     phase.once -= phase.by_kind[kind];
@@ -55,28 +53,28 @@ PhaseSeconds PhaseOf(std::string name, const PlanFigures& figures, double second
   return phase;
 }
 
-std::string PhasesText(const std::vector<PhaseSeconds>& phases) {
+std::string PhasesText(const std::vector<PricedPhase>& phases) {
   TextTable table;
   std::vector<std::string> head = {"seconds by kind of task"};
-  for (const PhaseSeconds& phase : phases) head.push_back(phase.name);
+  for (const PricedPhase& phase : phases) head.push_back(phase.name);
   table.AddRow(head);
   table.AddRule();
   for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
-    const bool is_shown = std::any_of(phases.begin(), phases.end(), [&](const PhaseSeconds& phase) {
+    const bool is_shown = std::any_of(phases.begin(), phases.end(), [&](const PricedPhase& phase) {
       return phase.by_kind[kind] > kLeastShownShare * phase.seconds;
     });
     if (!is_shown) continue;
     std::vector<std::string> row = {
         std::string(schedule::Name(static_cast<schedule::TaskKind>(kind)))};
-    for (const PhaseSeconds& phase : phases) row.push_back(FormatSeconds(phase.by_kind[kind]));
+    for (const PricedPhase& phase : phases) row.push_back(FormatSeconds(phase.by_kind[kind]));
     table.AddRow(row);
   }
   return table.Format();
 }
 
-ordered_json PhasesJson(const std::vector<PhaseSeconds>& phases) {
+ordered_json PhasesJson(const std::vector<PricedPhase>& phases) {
   ordered_json json;
-  for (const PhaseSeconds& phase : phases) {
+  for (const PricedPhase& phase : phases) {
     ordered_json kinds = ordered_json::object();
     for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
       if (!(phase.by_kind[kind] > 0)) continue;
@@ -97,9 +95,7 @@ class SimulateCommand : public Command {
         ->type_name("MODEL");
     AddProfileOption(app, profile_);
     AddWorkloadOptions(app, workload_options_);
-    AddNumber(app, "--memory-per-rank", memory_per_rank_, {1e-3, 1e6},
-              "In GiB (default: an equal part of this machine's, or the device's)")
-        ->type_name("GIB");
+    AddMemoryOption(app, memory_per_rank_);
     AddPath(app, "--svg", svg_path_, "Draw a step of prefill")
         ->type_name("FILE.svg")
         ->check(WritableFile());
@@ -136,7 +132,8 @@ class SimulateCommand : public Command {
         .source =
             by_operators_ ? static_cast<const planner::PricerSource&>(by_operators) : measured,
         .num_ranks = num_ranks};
-    if (Status asked = Ask(*profile, &question); !asked) return asked;
+    Status answered = AnswerByProfile(*profile, memory_per_rank_, step_tokens_, question);
+    if (!answered) return answered;
     planner::PlanSearch search(question);
     Result<Candidate> candidate = Price(question, search);
     if (!candidate) return candidate.error();
@@ -179,24 +176,6 @@ class SimulateCommand : public Command {
     return options;
   }
 
-  Status Ask(const cost::MachineProfile& profile, planner::PlanQuestion* question) const {
-    if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
-      question->expand_from_tokens = from;
-    }
-    engine::PlanSetting setting{.step_tokens = step_tokens_};
-    if (memory_per_rank_) {
-      setting.memory_per_rank = static_cast<uint64_t>(*memory_per_rank_ * kGibibyte);
-    } else if (profile.device) {
-      setting.memory_per_rank = profile.device->memory_bytes;
-    } else {
-      const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
-      if (!available) return available.error();
-      setting.memory_of_host = available->bytes;
-    }
-    engine::AnswerPlanQuestion(setting, *question);
-    return {};
-  }
-
   // The plan with its figures. What it leaves open is as when it runs: the first format that fits,
   // and of the numbers of threads that costs are known of the largest.
   Result<Candidate> Price(const planner::PlanQuestion& question,
@@ -231,8 +210,8 @@ class SimulateCommand : public Command {
   }
 
   // Of prompts and of a step that generates, each asked for as what is to be small.
-  static Result<std::vector<PhaseSeconds>> PhasesOf(planner::PlanSearch& search,
-                                                    const Candidate& candidate) {
+  static Result<std::vector<PricedPhase>> PhasesOf(planner::PlanSearch& search,
+                                                   const Candidate& candidate) {
     planner::Workload workload = search.question().workload;
     workload.batch = candidate.figures->batch;
     workload.limits = {};
@@ -242,7 +221,7 @@ class SimulateCommand : public Command {
     // Of requests that arrive one by one, the path is that of as many prompts as run together, and
     // they wait for each other besides.
     const double of_path = workload.arrival_rate > 0 ? 1.0 / prompts->batch : 1;
-    std::vector<PhaseSeconds> phases = {PhaseOf("prefill", *prompts, prompts->ttft, of_path)};
+    std::vector<PricedPhase> phases = {PhaseOf("prefill", *prompts, prompts->ttft, of_path)};
     if (!(prompts->time_per_token > 0)) return phases;
     workload.objective = planner::Objective::kTimePerToken;
     const auto step = search.FiguresOf(candidate.setup, candidate.plan, workload);
@@ -268,7 +247,7 @@ class SimulateCommand : public Command {
   }
 
   Status Write(planner::PlanSearch& search, const Candidate& candidate) const {
-    const Result<std::vector<PhaseSeconds>> phases = PhasesOf(search, candidate);
+    const Result<std::vector<PricedPhase>> phases = PhasesOf(search, candidate);
     if (!phases) return phases.error();
     const planner::Workload& workload = search.question().workload;
     const std::string profile = profile_.empty() ? hardware::ProfilePath() : profile_;

@@ -1,8 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands_test.h"
-#include "cost/machine_profile.h"
-#include "planner/invented_costs_test.h"
+#include "cli/invented_profile_test.h"
 
 namespace convene::cli {
 namespace {
@@ -13,11 +12,7 @@ class SimulateTest : public CommandsTest {
  protected:
   void SetUp() override {
     CommandsTest::SetUp();
-    cost::MachineProfile profile;
-    for (const int ranks : {1, 2}) {
-      profile.steps.push_back(planner::InventedCosts(ranks, 1e9, "bf16"));
-    }
-    Write("profile.json", cost::ToJson(profile).dump());
+    Write("profile.json", InventedProfile());
     Write("workload.json", R"({"version": 1, "prompt_tokens": 48, "gen_tokens": 8, "batch": 4})");
     Write("hand.json",
           R"({"version": 1, "layout": "attention=dp2,experts=ep2", "weights": "bf16"})");

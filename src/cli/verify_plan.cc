@@ -128,11 +128,8 @@ class Verifier {
 
   cost::StepCosts& CostsOf(const Candidate& candidate) {
     const planner::RankSetup& setup = candidate.setup;
-    const auto found = std::ranges::find_if(profile_.steps, [&](const cost::StepCosts& costs) {
-      return costs.num_ranks == setup.num_ranks && costs.num_threads == setup.num_threads &&
-             costs.weights == setup.weights;
-    });
-    CHECK(found != profile_.steps.end(), "a plan was priced without costs");
+    cost::StepCosts* found = profile_.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
+    CHECK(found != nullptr, "a plan was priced without costs");
     return *found;
   }
 
@@ -215,8 +212,7 @@ class Verifier {
       found_.is_corrected = true;
       found_.verdict = fmt::format(
           "corrected: {} was {:.1f} % faster than {}, in every run, and two runs of one plan "
-          "differ "
-          "by at most {:.1f} %",
+          "differ by at most {:.1f} %",
           Describe(CandidateOf(faster)), 100 * gain, Describe(CandidateOf(found_.plans.front())),
           100 * judgement.noise);
       answer_.chosen = faster.candidate;
@@ -226,8 +222,7 @@ class Verifier {
     if (scores[best].size() < evaluate::kFewestRuns) {
       found_.verdict = fmt::format(
           "the choice stays: {} was {:.1f} % faster, but {} of each are too few to be certain; "
-          "give "
-          "--verify more seconds",
+          "give --verify more seconds",
           Describe(CandidateOf(faster)), 100 * gain, FormatCount(scores[best].size(), "run"));
       return;
     }

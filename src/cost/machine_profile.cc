@@ -195,6 +195,10 @@ const StepCosts* MachineProfile::CostsOf(int num_ranks, int num_threads,
   return nullptr;
 }
 
+StepCosts* MachineProfile::CostsOf(int num_ranks, int num_threads, std::string_view weights) {
+  return const_cast<StepCosts*>(std::as_const(*this).CostsOf(num_ranks, num_threads, weights));
+}
+
 Result<MachineProfile> MachineProfileFromJson(const json& object) {
   JsonReader reader(object);
   int version = 0;

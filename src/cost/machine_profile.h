@@ -76,6 +76,7 @@ struct MachineProfile {
 
   // Null: not measured.
   const StepCosts* CostsOf(int num_ranks, int num_threads, std::string_view weights) const;
+  StepCosts* CostsOf(int num_ranks, int num_threads, std::string_view weights);
 };
 
 // One object, with "version": 1; "machine" as hardware::ToJson writes it.

@@ -7,6 +7,7 @@
 
 #include "planner/hybrid_search.h"
 #include "planner/invented_costs_test.h"
+#include "planner/plan_search_test.h"
 
 namespace convene::planner {
 namespace {
@@ -48,14 +49,6 @@ struct Asked {
   MeasuredSource source{profile};
   PlanQuestion question{.spec = spec, .workload = workload, .source = source};
 };
-
-PlanAnswer Search(const Asked& asked) {
-  const Result<PlanAnswer> answer = SearchPlan(asked.question);
-  EXPECT_TRUE(answer.ok()) << answer.error().message;
-  return answer ? *answer : PlanAnswer{};
-}
-
-const Candidate& ChosenOf(const PlanAnswer& answer) { return answer.candidates[answer.chosen]; }
 
 TEST(HybridPass, WinsWherePhasesAreBestInTwoDivisions) {
   Asked asked;

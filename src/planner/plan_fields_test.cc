@@ -1,5 +1,6 @@
-// That every field of a plan changes what is executed: a knob that changes nothing is found here. A
-// field that the writer emits and that has no case fails.
+// That fields of a plan change what is executed: those that are part of a step's schedule are tried
+// here, and of the others the test is named that sees them act (nothing checks the name). A field
+// that the writer emits and that has neither fails.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -88,8 +89,8 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"gemm", "ForwardContextTest.ExpertsAreOneAfterTheOtherFromSoManyRowsEachOn"},
       {"comm_budget", "ForwardContextTest.ProductsLeaveThreadsToExchangesThatAreUnderWay"},
       {"host_threads", "LoadedModel.ThreadsOfTheHostLaneAreTakenFromThoseThatCompute"},
-      {"weights", "commands on ranks: the format that is loaded"},
-      {"threads", "commands on ranks: the threads of the pool"},
+      {"weights", "tests/ranks/commands_test.sh: what a plan says of weights and threads"},
+      {"threads", "tests/ranks/commands_test.sh: what a plan says of weights and threads"},
       {"decode.keep", "LoadedModel.RanksReserveBothDivisionsOfTheExperts"},
       {"decode.epoch_steps", "phase_order_test"},
       {"decode.prompts", "phase_order_test"}};

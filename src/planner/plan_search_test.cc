@@ -8,6 +8,7 @@
 
 #include "planner/explain_plan.h"
 #include "planner/invented_costs_test.h"
+#include "planner/plan_search_test.h"
 
 namespace convene::planner {
 namespace {
@@ -49,14 +50,6 @@ struct Asked {
   MeasuredSource source{profile};
   PlanQuestion question{.spec = spec, .workload = workload, .source = source};
 };
-
-PlanAnswer Search(const Asked& asked) {
-  const Result<PlanAnswer> answer = SearchPlan(asked.question);
-  EXPECT_TRUE(answer.ok()) << answer.error().message;
-  return answer ? *answer : PlanAnswer{};
-}
-
-const Candidate& ChosenOf(const PlanAnswer& answer) { return answer.candidates[answer.chosen]; }
 
 std::string ErrorOf(const Asked& asked) {
   const Result<PlanAnswer> answer = SearchPlan(asked.question);

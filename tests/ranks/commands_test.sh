@@ -69,6 +69,13 @@ if [ "$(nproc)" -ge 2 ]; then
   grep -q 'the worst misprediction is' "$work/out" || fail "report --plan: $(cat "$work/out")"
 fi
 
+# What a plan says of weights and threads holds where options do not say otherwise, and these are named.
+echo '{"version": 1, "weights": "int8", "threads": 1}' >"$work/int8.json"
+"$convene" bench models/demo -p 8 -n 2 --batch 1 --repeat 1 --plan "$work/int8.json" >"$work/out" 2>"$work/err" || fail "bench --plan"
+grep -q 'int8 weights' "$work/out" && grep -q ', 1 thread,' "$work/out" || fail "weights and threads of a plan: $(cat "$work/out")"
+"$convene" run models/demo --prompt x --max-tokens 1 --plan "$work/int8.json" --gemm dense >/dev/null 2>"$work/err" || fail "run --plan"
+grep -qF "plan: $work/int8.json, but for what was given beside it (--gemm)" "$work/err" || fail "options beside a plan: $(cat "$work/err")"
+
 # By default ranks of one host lose nothing on the way, whatever the text.
 for text in Once "The cat" "In the year"; do
   "$convene" run models/demo --prompt "$text" --max-tokens 64 --temperature 0 >"$work/one" 2>/dev/null
