@@ -113,6 +113,13 @@ class Bench : public Command {
   Result<hardware::Profile> MeasureBefore(hardware::Isa isa) {
     const Result<hardware::Topology> topology = hardware::ReadTopology();
     if (!topology) return topology.error();
+    // As many threads as the model will have: a plan may say so.
+    const Result<plan::Plan> planned =
+        ResolvePlan(model_options_.plan, model_options_.directory, ranks()->size());
+    if (!planned) return planned.error();
+    if (!model_options_.load.num_threads && planned->num_threads > 0) {
+      model_options_.load.num_threads = planned->num_threads;
+    }
     Result<std::vector<int>> cpus =
         hardware::CpusForRank(*topology, LocalRankFromLauncher(), model_options_.load.num_threads);
     if (!cpus) return cpus.error();
