@@ -9,14 +9,25 @@ namespace convene::cost {
 
 namespace {
 
-// With weights by row, whose errors count so much.
-std::vector<double> FitWeighted(std::span<const Row> rows, std::span<const double> weights) {
+constexpr int kTurns = 12;
+// No error is measured by less than this share of what was measured, so that nothing is divided by
+// what is next to nothing.
+constexpr double kLeastUnit = 0.02;
+// Points beyond this many typical errors count in proportion to their error and no more with its
+// square (Huber): points that others disturbed are far from all curves and must not bend them.
+constexpr double kOutlier = 1.5;
+// The typical error is never taken for less than this.
+constexpr double kLeastTypical = 0.05;
+
+// Each row's error is measured in its unit and counts with its weight.
+std::vector<double> FitWeighted(std::span<const Row> rows, std::span<const double> units,
+                                std::span<const double> weights) {
   const size_t n = rows.front().columns.size();
   // Columns are scaled to length 1, so that one tolerance serves all.
   std::vector<double> scale(n, 0);
-  for (const Row& row : rows) {
-    CHECK(row.columns.size() == n && row.sum > 0);
-    for (size_t i = 0; i < n; ++i) scale[i] += std::pow(row.columns[i] / row.sum, 2);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    CHECK(rows[r].columns.size() == n && rows[r].sum > 0);
+    for (size_t i = 0; i < n; ++i) scale[i] += std::pow(rows[r].columns[i] / units[r], 2);
   }
   for (double& each : scale) each = std::sqrt(each);
   // The normal equations: gram · x = target.
@@ -24,12 +35,11 @@ std::vector<double> FitWeighted(std::span<const Row> rows, std::span<const doubl
   std::vector<double> target(n, 0);
   std::vector<double> scaled(n, 0);
   for (size_t r = 0; r < rows.size(); ++r) {
-    const Row& row = rows[r];
     for (size_t i = 0; i < n; ++i) {
-      scaled[i] = scale[i] > 0 ? row.columns[i] / row.sum / scale[i] : 0;
+      scaled[i] = scale[i] > 0 ? rows[r].columns[i] / units[r] / scale[i] : 0;
     }
     for (size_t i = 0; i < n; ++i) {
-      target[i] += weights[r] * scaled[i];
+      target[i] += weights[r] * scaled[i] * rows[r].sum / units[r];
       for (size_t j = 0; j < n; ++j) gram[i * n + j] += weights[r] * scaled[i] * scaled[j];
     }
   }
@@ -53,25 +63,30 @@ std::vector<double> FitWeighted(std::span<const Row> rows, std::span<const doubl
   return x;
 }
 
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
+
 }  // namespace
 
 std::vector<double> FitNonNegative(std::span<const Row> rows) {
   if (rows.empty()) return {};
-  // Points that others disturbed are far from all curves. Those beyond this error count in
-  // proportion to it and no more with its square (Huber), so that they do not bend the curve.
-  constexpr double kOutlier = 0.1;
-  constexpr int kTurns = 5;
   std::vector<double> weights(rows.size(), 1);
+  std::vector<double> units;
+  for (const Row& row : rows) units.push_back(row.sum);
   std::vector<double> found;
   for (int turn = 0; turn < kTurns; ++turn) {
-    found = FitWeighted(rows, weights);
+    found = FitWeighted(rows, units, weights);
+    std::vector<double> errors;
     for (size_t r = 0; r < rows.size(); ++r) {
       double sum = 0;
       for (size_t i = 0; i < found.size(); ++i) sum += rows[r].columns[i] * found[i];
-      // As far off by half as by twice.
-      const double error = sum > 0 ? std::abs(std::log(sum / rows[r].sum)) : 1;
-      weights[r] = error > kOutlier ? kOutlier / error : 1;
+      units[r] = std::max(sum, kLeastUnit * rows[r].sum);
+      errors.push_back(std::abs(rows[r].sum - sum) / units[r]);
     }
+    const double most = kOutlier * std::max(kLeastTypical, Median(errors) / 0.6745);
+    for (size_t r = 0; r < rows.size(); ++r) weights[r] = errors[r] > most ? most / errors[r] : 1;
   }
   return found;
 }

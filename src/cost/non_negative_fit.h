@@ -12,9 +12,12 @@ struct Row {
   double sum = 0;
 };
 
-// The coefficients for which the sum of ((columns · coefficients - sum) / sum)² is least: errors
-// count by what share of the measured value they are, and large ones less than by their square. A
-// column that is 0 throughout has the
+// The coefficients for which errors are least that are measured by what is fitted: the sum of
+// ((sum - columns · coefficients) / (columns · coefficients))², found by taking the divisor from
+// the turn before (iteratively reweighted least squares). So times that scatter widely are fitted
+// by their mean; errors measured by what was measured would be least near the shortest ones, and a
+// step that is a sum of such times would be predicted too short. Rows that are further off than
+// most count less than by the square of their error. A column that is 0 throughout has the
 // coefficient 0. All rows have equally many columns.
 std::vector<double> FitNonNegative(std::span<const Row> rows);
 

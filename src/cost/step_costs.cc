@@ -119,6 +119,24 @@ struct Samples {
   std::vector<ExchangeSample> exchanges;
 };
 
+// Whether a rank computed while the collective went on. Then nobody waits for it, and it ends when
+// somebody looks.
+bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Timeline& timeline,
+                          std::span<const TaskId> tasks) {
+  double start = timeline.tasks[tasks.front()].start;
+  double end = timeline.tasks[tasks.front()].end;
+  for (const TaskId id : tasks) {
+    start = std::max(start, timeline.tasks[id].start);
+    end = std::max(end, timeline.tasks[id].end);
+  }
+  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+    const schedule::TaskTime& time = timeline.tasks[id];
+    if (schedule.tasks[id].lane.kind != schedule::LaneKind::kCompute) continue;
+    if (std::min(end, time.end) - std::max(start, time.start) > kLeastSeconds) return true;
+  }
+  return false;
+}
+
 void AddStep(const SampledStep& step, Samples& samples) {
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
@@ -129,15 +147,21 @@ void AddStep(const SampledStep& step, Samples& samples) {
     for (const schedule::Timeline& timeline : step.timelines) {
       seconds.push_back(CollectiveSeconds(timeline, tasks));
     }
-    std::vector<double> normalised = seconds;
-    for (size_t i = 0; i < seconds.size(); ++i) normalised[i] /= step.states[i].memory;
-    const size_t round = MedianRound(IsCollective(task.kind) ? seconds : normalised);
-    if (seconds[round] < kLeastSeconds) continue;
     if (IsCollective(task.kind)) {
-      samples.exchanges.push_back(
-          {task.kind, LinkBytesOf(schedule, tasks, step.sizes), seconds[round], step.fold});
+      // All rounds: how long one takes depends on when other ranks get to run, and a step has the
+      // long ones among many short ones.
+      const double bytes = LinkBytesOf(schedule, tasks, step.sizes);
+      for (size_t round = 0; round < seconds.size(); ++round) {
+        if (seconds[round] < kLeastSeconds) continue;
+        if (HasComputationBeside(schedule, step.timelines[round], tasks)) continue;
+        samples.exchanges.push_back({task.kind, bytes, seconds[round], step.fold});
+      }
       continue;
     }
+    std::vector<double> normalised = seconds;
+    for (size_t i = 0; i < seconds.size(); ++i) normalised[i] /= step.states[i].memory;
+    const size_t round = MedianRound(normalised);
+    if (seconds[round] < kLeastSeconds) continue;
     samples.tasks[static_cast<size_t>(task.kind)].push_back({.parts = PartsOf(task, step.sizes),
                                                              .state = step.states[round],
                                                              .seconds = seconds[round],

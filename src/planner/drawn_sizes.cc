@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <random>
+#include <utility>
 
 namespace convene::planner {
 
@@ -22,6 +25,10 @@ DrawnSizes::DrawnSizes(const cost::ExpectedSizes& expected, const strategy::Role
     const strategy::Part part = roles.ExpertsOf(rank, num_experts);
     for (int i = 0; i < part.size; ++i) ranks_of[part.first + i].push_back(rank);
   }
+  const bool is_uniform =
+      std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
+  std::vector<int> order(num_experts);
+  std::iota(order.begin(), order.end(), 0);
   std::mt19937 random(seed);
   std::vector<bool> is_visited(num_experts, false);
   std::vector<int> last_row(num_ranks_, -1);
@@ -30,11 +37,18 @@ DrawnSizes::DrawnSizes(const cost::ExpectedSizes& expected, const strategy::Role
     const auto num_rows =
         static_cast<int>(std::llround(expected.at({.kind = SizeKind::kRows, .from = from})));
     for (int row = 0; row < num_rows; ++row, ++row_number) {
-      std::vector<double> odds = shares;
+      std::vector<double> odds = is_uniform ? cost::ExpertShares() : shares;
       for (int i = 0; i < std::min(top_k, num_experts); ++i) {
-        std::discrete_distribution<int> draw(odds.begin(), odds.end());
-        const int expert = draw(random);
-        odds[expert] = 0;
+        int expert = 0;
+        if (is_uniform) {  // a shuffle as far as it is needed
+          std::uniform_int_distribution<int> draw(i, num_experts - 1);
+          std::swap(order[i], order[draw(random)]);
+          expert = order[i];
+        } else {
+          std::discrete_distribution<int> draw(odds.begin(), odds.end());
+          expert = draw(random);
+          odds[expert] = 0;
+        }
         for (const int rank : ranks_of[expert]) {
           slots_[rank] += 1;
           if (!is_visited[expert]) experts_[rank] += 1;

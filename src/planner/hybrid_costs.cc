@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "planner/drawn_sizes.h"
+#include "planner/layer_shapes.h"
 #include "planner/predict_step.h"
 #include "schedule/activity_graph.h"
 #include "simulate/simulate.h"
@@ -22,45 +23,6 @@ constexpr int kDraws = 16;
 constexpr int kDrawsOfManyRanks = 4;
 constexpr int kManyRanks = 16;
 constexpr double kMostDrawnTokens = 2048;
-
-// Two layers of one shape in a row, of which the second shows what a layer takes between others.
-struct LayerShape {
-  model::ModelSpec spec;
-  int count = 0;
-};
-
-bool AreAlike(const model::LayerSpec& a, const model::LayerSpec& b) {
-  if (a.moe.has_value() != b.moe.has_value()) return false;
-  if (a.dense_intermediate_size != b.dense_intermediate_size && !a.moe) return false;
-  if (a.moe && (a.moe->num_experts != b.moe->num_experts ||
-                a.moe->intermediate_size != b.moe->intermediate_size ||
-                a.moe->shared_intermediate_size != b.moe->shared_intermediate_size ||
-                a.moe->top_k != b.moe->top_k)) {
-    return false;
-  }
-  return a.attention.window == b.attention.window &&
-         a.attention.num_heads == b.attention.num_heads &&
-         a.attention.num_kv_heads == b.attention.num_kv_heads;
-}
-
-std::vector<LayerShape> ShapesOf(const model::ModelSpec& spec) {
-  std::vector<LayerShape> shapes;
-  for (const model::LayerSpec& layer : spec.layers) {
-    const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const LayerShape& shape) {
-      return AreAlike(shape.spec.layers.front(), layer);
-    });
-    if (found != shapes.end()) {
-      ++found->count;
-      continue;
-    }
-    LayerShape shape{.spec = spec, .count = 1};
-    shape.spec.tensors.clear();
-    shape.spec.encoder_layers.clear();
-    shape.spec.layers = {layer, layer};
-    shapes.push_back(std::move(shape));
-  }
-  return shapes;
-}
 
 bool IsOfAttention(TaskKind kind) {
   switch (kind) {
@@ -191,7 +153,7 @@ Result<PhaseTables> PriceLayers(const LayerCostsQuestion& question, const PhaseS
                 .between = std::vector(num_attention, std::vector<double>(num_experts, 0))},
       .ends = std::vector<double>(num_attention, 0)};
   const auto num_layers = static_cast<double>(question.spec.num_layers());
-  for (const LayerShape& shape : ShapesOf(question.spec)) {
+  for (const LayerShape& shape : LayerShapesOf(question.spec, 2)) {
     const double share = shape.count / num_layers;
     const bool has_experts = shape.spec.layers.front().moe.has_value();
     for (size_t a = 0; a < num_attention; ++a) {
@@ -227,8 +189,7 @@ Result<TransitionCost> PriceTransition(const model::ModelSpec& spec, const strat
                                        const strategy::Layout& to, double weight_bytes,
                                        const PriceStep& price) {
   TransitionCost cost;
-  for (LayerShape& shape : ShapesOf(spec)) {
-    shape.spec.layers.resize(1);
+  for (const LayerShape& shape : LayerShapesOf(spec, 1)) {
     const schedule::Schedule moves = strategy::BuildTransition(shape.spec, from, to, weight_bytes);
     if (moves.tasks.empty()) continue;
     std::vector<double> received(moves.num_ranks, 0);

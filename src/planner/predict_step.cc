@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
+#include "planner/routing_waits.h"
 #include "schedule/activity_graph.h"
 #include "simulate/simulate.h"
 #include "strategy/expert_cuts.h"
@@ -108,7 +110,11 @@ Result<PredictedStep> PredictStep(const StepQuestion& question, const StepPricer
   if (!priced) return priced.error();
   step.timeline = simulate::Simulate(step.schedule, graph, priced->prices);
   step.once_seconds = priced->once_seconds;
-  step.seconds = step.timeline.seconds() + priced->once_seconds;
+  Result<std::vector<double>> waits = RoutingWaits(question, pricer);
+  if (!waits) return waits.error();
+  step.routing_waits = *std::move(waits);
+  step.seconds = std::accumulate(step.routing_waits.begin(), step.routing_waits.end(),
+                                 step.timeline.seconds() + priced->once_seconds);
   step.extrapolated_share = priced->extrapolated_share;
   return step;
 }

@@ -28,6 +28,9 @@ struct PredictedStep {
   double seconds = 0;
   double once_seconds = 0;        // of them, what a step takes besides its tasks
   double extrapolated_share = 0;  // of computing seconds, at sizes beyond what is known
+  // Of them, by layer, what ranks wait for each other since routing is not its mean
+  // (routing_waits.h); the timeline is of expected sizes and does not have it.
+  std::vector<double> routing_waits;
   schedule::Schedule schedule;
   schedule::Timeline timeline;
 };

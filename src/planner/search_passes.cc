@@ -246,14 +246,20 @@ void PruneByBound(PlanSearch& search) {
         fmt::format("even with all exchanges hidden it would be {:.1f} % slower than {}",
                     100 * (Bound(candidate) / least - 1), Describe(*best));
   }
-  // Allowed ones first, since only they can be chosen.
-  std::stable_sort(open.begin(), open.end(), [](const Candidate* a, const Candidate* b) {
-    if (a->is_allowed() != b->is_allowed()) return a->is_allowed();
-    return Bound(*a) < Bound(*b);
-  });
+  // Half of the places are for those that are fastest without, half for those that could become so:
+  // neither says what a pipeline will take. Allowed ones first, since only they can be chosen.
+  const auto sort_from = [&open](size_t first, const auto& figure) {
+    std::stable_sort(open.begin() + std::min(std::ssize(open), static_cast<ptrdiff_t>(first)),
+                     open.end(), [&](const Candidate* a, const Candidate* b) {
+                       if (a->is_allowed() != b->is_allowed()) return a->is_allowed();
+                       return figure(*a) < figure(*b);
+                     });
+  };
+  sort_from(0, [](const Candidate& each) { return each.figures->score; });
+  sort_from(kMostRefined / 2, Bound);
   for (size_t i = kMostRefined; i < open.size(); ++i) {
     open[i]->not_refined =
-        fmt::format("{} others could gain more by hiding exchanges", kMostRefined);
+        fmt::format("{} others are faster without one or could gain more by it", kMostRefined);
   }
 }
 

@@ -155,8 +155,11 @@ WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
     if (step.schedule.tasks[id].kind != schedule::TaskKind::kEmbed) continue;
     before = std::max(before, step.timeline.tasks[id].end);
   }
+  double waits = 0;
   for (size_t layer = 0; layer < ends.size(); ++layer) {
-    whole.seconds += (model.counts[layer] - 1) * std::max(0.0, ends[layer] - before);
+    const double wait = step.routing_waits.empty() ? 0 : step.routing_waits[layer];
+    waits += model.counts[layer] * wait;
+    whole.seconds += (model.counts[layer] - 1) * (std::max(0.0, ends[layer] - before) + wait);
     before = std::max(before, ends[layer]);
   }
   double sum = 0;
@@ -167,8 +170,10 @@ WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
     whole.path[static_cast<size_t>(task.kind)] += seconds;
     sum += seconds;
   }
-  const double scale = sum > 0 ? (whole.seconds - whole.once_seconds) / sum : 1;
+  const double scale = sum > 0 ? (whole.seconds - whole.once_seconds - waits) / sum : 1;
   for (double& seconds : whole.path) seconds *= scale;
+  // Others wait for the rank that has more experts than they, which no overlap hides.
+  whole.path[static_cast<size_t>(schedule::TaskKind::kExperts)] += waits;
   if (cost::Overlaps(step.schedule)) whole.overlapped_seconds = whole.seconds;
   return whole;
 }

@@ -18,24 +18,28 @@ namespace {
 // megabytes take longer than that (docs/results/overlap_spike.md). A thread that waits looks
 // itself, at once.
 constexpr auto kBackgroundPoll = std::chrono::microseconds(500);
-constexpr int kEagerLooks = 200;
+constexpr auto kEager = std::chrono::milliseconds(3);
 constexpr auto kWaitingPoll = std::chrono::microseconds(20);
 
-// Between two looks of a thread that has nothing else to do.
+// Between two looks of a thread that has nothing else to do. Ranks wait for each other for parts of
+// a millisecond at each exchange, and one that sleeps is late by the time that it takes to wake up,
+// some 0.1 ms on a virtual machine: so it gives way to other threads at first, and sleeps when the
+// wait is long.
 class Pause {
  public:
-  void Reset() { looks_ = 0; }
-  bool is_long() const { return looks_ >= kEagerLooks; }
+  void Reset() { start_ = Clock::now(); }
+  bool is_long() const { return Clock::now() - start_ >= kEager; }
   void operator()() {
-    if (++looks_ < kEagerLooks) {
-      std::this_thread::yield();
-    } else {
+    if (is_long()) {
       std::this_thread::sleep_for(kWaitingPoll);
+    } else {
+      std::this_thread::yield();
     }
   }
 
  private:
-  int looks_ = 0;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
 };
 
 bool IsExchange(LaneKind lane) { return lane == LaneKind::kSend || lane == LaneKind::kReceive; }

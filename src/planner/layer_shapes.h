@@ -1,0 +1,22 @@
+// The layers of a model by what decides their costs: layers of one shape take the same time, so
+// that one of them is priced for all.
+#pragma once
+
+#include <vector>
+
+#include "model/model_spec.h"
+
+namespace convene::planner {
+
+struct LayerShape {
+  model::ModelSpec spec;  // the whole model's, but with layers of this shape alone, without tensors
+  int count = 0;          // how many layers of the whole model have the shape
+  int first = 0;          // the first of them
+};
+
+bool AreAlike(const model::LayerSpec& a, const model::LayerSpec& b);
+
+// In the order of their first layers; each with `num_layers` layers in a row.
+std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec, int num_layers);
+
+}  // namespace convene::planner

@@ -1,0 +1,64 @@
+#include "planner/routing_waits.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "planner/invented_costs_test.h"
+
+namespace convene::planner {
+namespace {
+
+StepQuestion Decode(const model::ModelSpec& spec, const strategy::Layout& layout, int batch) {
+  StepQuestion question{.spec = spec, .options = {.roles = layout}};
+  question.groups.resize(static_cast<size_t>(layout.attention_dp));
+  for (int i = 0; i < batch; ++i) {
+    question.groups[static_cast<size_t>(i % layout.attention_dp)].push_back(
+        {.first_position = 100, .num_tokens = 1});
+  }
+  return question;
+}
+
+std::vector<double> WaitsOf(const StepQuestion& question) {
+  const cost::StepCosts costs = InventedCosts(question.options.roles.num_ranks(), 1e10);
+  const Result<std::vector<double>> waits = RoutingWaits(question, MeasuredPricer(costs));
+  EXPECT_TRUE(waits.ok());
+  return waits ? *waits : std::vector<double>();
+}
+
+constexpr strategy::Layout kWhole = {.attention_dp = 2, .expert_ep = 2};
+constexpr strategy::Layout kSliced = {.attention_dp = 2, .expert_tp = 2};
+
+TEST(RoutingWaits, FewTokensVisitMoreExpertsOfOneRankThanOfAnother) {
+  const model::ModelSpec spec = InventedSpec(2);
+  const std::vector<double> waits = WaitsOf(Decode(spec, kWhole, 2));
+  ASSERT_EQ(waits.size(), 2u);
+  // Of 16 experts two tokens visit two each. The fuller rank has on average 2.53 of them in place of
+  // 1.88, by counting all cases; an expert is read in 0.315 ms.
+  EXPECT_GT(waits[0], 0.3 * 3.15e-4);
+  EXPECT_LT(waits[0], 1.1 * 3.15e-4);
+  EXPECT_EQ(waits[0], waits[1]);
+}
+
+TEST(RoutingWaits, NobodyWaitsWhereExpertsAreSlicedOrAllVisitedOrNone) {
+  const model::ModelSpec spec = InventedSpec(2);
+  EXPECT_EQ(WaitsOf(Decode(spec, kSliced, 2)), std::vector<double>(2, 0));
+  EXPECT_EQ(WaitsOf(Decode(spec, kWhole, 64)), std::vector<double>(2, 0));
+  model::ModelSpec dense = spec;
+  for (model::LayerSpec& layer : dense.layers) layer.moe.reset();
+  EXPECT_EQ(WaitsOf(Decode(dense, kWhole, 2)), std::vector<double>(2, 0));
+}
+
+TEST(RoutingWaits, AreInTheTimeOfTheStepAndNotInItsTimeline) {
+  const model::ModelSpec spec = InventedSpec(3);
+  const StepQuestion question = Decode(spec, kWhole, 2);
+  const cost::StepCosts costs = InventedCosts(2, 1e10);
+  const Result<PredictedStep> step = PredictStep(question, MeasuredPricer(costs));
+  ASSERT_TRUE(step.ok());
+  double waits = 0;
+  for (const double each : WaitsOf(question)) waits += each;
+  EXPECT_NEAR(step->seconds, step->timeline.seconds() + step->once_seconds + waits, 1e-9);
+}
+
+}  // namespace
+}  // namespace convene::planner
