@@ -33,8 +33,8 @@ TEST(RoutingWaits, FewTokensVisitMoreExpertsOfOneRankThanOfAnother) {
   const model::ModelSpec spec = InventedSpec(2);
   const std::vector<double> waits = WaitsOf(Decode(spec, kWhole, 2));
   ASSERT_EQ(waits.size(), 2u);
-  // Of 16 experts two tokens visit two each. The fuller rank has on average 2.53 of them in place of
-  // 1.88, by counting all cases; an expert is read in 0.315 ms.
+  // Of 16 experts two tokens visit two each. The fuller rank has on average 2.53 of them in place
+  // of 1.88, by counting all cases; an expert is read in 0.315 ms.
   EXPECT_GT(waits[0], 0.3 * 3.15e-4);
   EXPECT_LT(waits[0], 1.1 * 3.15e-4);
   EXPECT_EQ(waits[0], waits[1]);
