@@ -63,6 +63,9 @@ class Batch : public Command {
     AddContextOption(app, model_);
     AddModelOptions(app, model_);
     AddCapacityOption(app, model_);
+    app.add_flag("--no-verify", no_verify_,
+                 "Do not try plans before a long input: trust what is predicted of them")
+        ->group(kRareOptions);
   }
 
   std::string model_directory() const override { return model_.directory; }
@@ -155,6 +158,7 @@ class Batch : public Command {
       no_template_ = chat_template.error().message;  // matters only to lines that chat
     }
     if (const Status fitted = FitEncoder(*tokenizer); !fitted) return fitted;
+    ExpectLengths(*tokenizer);
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
     NoteUnknownFields((*model)->generation_config());
@@ -163,6 +167,45 @@ class Batch : public Command {
                                                model_.load.max_sequences);
     ExpectRequests();
     return {};
+  }
+
+  // For the plan: how long the requests are, of some from all over the input. Answers are taken to
+  // be as long as they may be, since nobody knows when they end; those of chats that do not say, as
+  // long as the others.
+  void ExpectLengths(const text::Tokenizer& tokenizer) {
+    constexpr size_t kMostRead = 64;
+    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
+    if (!spec) return;  // loading the model will say so
+    const int context =
+        model_.load.context.value_or(std::min(spec->max_positions, engine::kDefaultContext));
+    const size_t stride = (pending_.size() + kMostRead - 1) / kMostRead;
+    std::vector<planner::RequestLengths> lengths;
+    int64_t known = 0;
+    int64_t num_known = 0;
+    for (size_t i = 0; i < pending_.size(); i += stride) {
+      const Result<BatchLine> line = openai::ParseBatchLine(pending_[i].text, {});
+      if (!line) continue;  // it will be refused
+      const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
+      if (!prompt || prompt->empty() || std::ssize(*prompt) >= context) continue;
+      std::optional<int> most = line->request.max_tokens;
+      if (!line->is_chat && !most) most = kCompletionTokens;
+      if (most) {
+        known += *most;
+        ++num_known;
+      }
+      lengths.push_back(
+          {.prompt_tokens = static_cast<int>(std::ssize(*prompt)), .gen_tokens = most.value_or(0)});
+    }
+    if (lengths.empty()) return;
+    const int64_t usual =
+        num_known > 0 ? known / num_known : model_.workload.requests.front().gen_tokens;
+    for (planner::RequestLengths& each : lengths) {
+      const int64_t wanted = each.gen_tokens > 0 ? each.gen_tokens : usual;
+      each.gen_tokens = static_cast<int>(std::min<int64_t>(wanted, context - each.prompt_tokens));
+    }
+    model_.workload.requests = std::move(lengths);
+    model_.num_requests = std::ssize(pending_);
+    model_.verifies = !no_verify_;
   }
 
   // Requests that fit at once are there at once; more of them are a stream.
@@ -319,6 +362,7 @@ class Batch : public Command {
   std::string input_path_;
   std::string output_path_;
   std::string json_path_;
+  bool no_verify_ = false;
 
   BatchResults* results_ = nullptr;
   std::vector<InputLine> pending_;

@@ -120,8 +120,9 @@ class Bench : public Command {
     if (!model_options_.load.num_threads && planned->num_threads > 0) {
       model_options_.load.num_threads = planned->num_threads;
     }
-    Result<std::vector<int>> cpus =
-        hardware::CpusForRank(*topology, LocalRankFromLauncher(), model_options_.load.num_threads);
+    Result<std::vector<int>> cpus = hardware::CpusForRank(
+        *topology, engine::LocalRankAmongFirst(ranks()->size(), planned->layout.num_ranks()),
+        model_options_.load.num_threads);
     if (!cpus) return cpus.error();
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = pool.started(); !started) return started.error();

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands_test.h"
+#include "cost/presets.h"
 
 namespace convene::cli {
 namespace {
@@ -52,6 +53,23 @@ TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_THAT(outcome.out, HasSubstr("assumed:"));
+}
+
+TEST_F(ImportProfileTest, EveryPresetOfTheListPricesAPlan) {
+  const Outcome list = Run({"import-profile", "--list"});
+  ASSERT_EQ(list.status, kSuccess) << list.err;
+  const std::vector<std::string> names = cost::PresetNames();
+  ASSERT_GT(names.size(), 10u);
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    EXPECT_THAT(list.out, HasSubstr(name));
+    const Outcome plan = Run({"plan", model_, "--profile", name, "--ranks", "2", "--prompt-tokens",
+                              "16", "--gen-tokens", "4", "--batch", "2", "--json", "-"});
+    ASSERT_EQ(plan.status, kSuccess) << plan.err;
+    const auto json = nlohmann::json::parse(plan.out);
+    EXPECT_GT(json["predicted"]["ttft_s"].get<double>(), 0);
+    EXPECT_GT(json["predicted"]["throughput_tokens_per_s"].get<double>(), 0);
+  }
 }
 
 TEST_F(ImportProfileTest, WhatItDoesNotUnderstandIsAnErrorThatNamesIt) {

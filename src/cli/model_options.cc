@@ -7,11 +7,14 @@
 #include <utility>
 
 #include "base/message.h"
+#include "base/units.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/model_files.h"
 #include "cli/command.h"
 #include "cli/load_messages.h"
 #include "cli/plan_by_default.h"
 #include "cli/value_options.h"
+#include "cli/verify_plan.h"
 #include "engine/score_tokens.h"
 #include "evaluate/known_costs.h"
 
@@ -143,8 +146,34 @@ Status CheckRouter(const model::ModelSpec& spec, const runtime::RouterOverride& 
 
 }  // namespace
 
-Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options,
-                                                       comm::Group* ranks) {
+namespace {
+
+// The ranks that a plan for fewer than were started is executed by; the others idle.
+void UseFewerRanks(ModelOptions& options, comm::Group& ranks, engine::LoadOptions& load) {
+  const int used = load.plan.layout.num_ranks();
+  PrintNote("the plan is for {}, and {} were started: {} and do nothing\n",
+            FormatCount(static_cast<uint64_t>(used), "rank"), ranks.size(),
+            ranks.size() - used == 1 ? "the last one waits" : "the others wait");
+  options.fewer_ranks = std::make_shared<engine::FewerRanks>(ranks, used);
+  load.local = engine::LocalRankAmongFirst(ranks.size(), used);
+  load.group = options.fewer_ranks->group();
+}
+
+// As planner::Describe has it of a candidate, with the model's hash.
+std::string NameOfRun(engine::LoadedModel& model, const std::string& directory) {
+  const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(directory);
+  if (!config) return "";
+  const planner::Candidate candidate{
+      .setup = {.num_ranks = model.plan().layout.num_ranks(),
+                .num_threads = model.pool().size(),
+                .weights = std::string(kernels::Name(model.formats().weights.matrices))},
+      .plan = model.plan()};
+  return NameOfPlan(candidate, plan::ModelHash(config->json));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, comm::Group* ranks) {
   const int num_ranks = ranks != nullptr ? ranks->size() : 1;
   const Result<model::ModelSpec> spec = ReadSpec(options.directory);
   if (!spec) return spec.error();
@@ -162,13 +191,14 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& optio
       PrintNote("{}\n", found->words);
     }
   }
-  if (!load.formats.weights && !plan->weights.empty()) {
-    load.formats.weights = kernels::WeightFormatFromName(plan->weights);
+  if (!load.formats.weights && !load.plan.weights.empty()) {
+    load.formats.weights = kernels::WeightFormatFromName(load.plan.weights);
   }
-  if (!load.num_threads && plan->num_threads > 0) load.num_threads = plan->num_threads;
+  if (!load.num_threads && load.plan.num_threads > 0) load.num_threads = load.plan.num_threads;
   load.experiment.router = options.plan.router;
   if (const Status fits = CheckRouter(*spec, load.experiment.router); !fits) return fits.error();
   if (num_ranks > 1) load.group = ranks;
+  if (load.plan.layout.num_ranks() < num_ranks) UseFewerRanks(options, *ranks, load);
   load.step_costs = evaluate::KeptOrMeasuredCosts();
   load.record = options.watch->is_wanted();
   LoadMessages messages;
@@ -177,7 +207,7 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& optio
   messages.Finish();
   if (model && load.record) {
     options.watch->SetRun(std::string(kernels::Name((*model)->formats().weights.matrices)),
-                          (*model)->pool().size());
+                          (*model)->pool().size(), NameOfRun(**model, options.directory));
     (*model)->transformer().ObserveSteps(
         [watch = options.watch](const runtime::RecordedStep& step) { watch->See(step); });
   }

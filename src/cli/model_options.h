@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "cli/plan_options.h"
 #include "cli/watch_options.h"
 #include "comm/group.h"
+#include "engine/fewer_ranks.h"
 #include "engine/loaded_model.h"
 #include "planner/workload.h"
 
@@ -21,9 +23,14 @@ struct ModelOptions {
   PlanOptions plan = {};
   // What the model is loaded for, as far as the command knows; `batch` is load.max_sequences.
   planner::Workload workload = {};
+  int64_t num_requests = 0;      // of such lengths, in all; 0: nobody knows
+  bool verifies = false;         // a plan by default runs before it is used, where that pays
   CLI::Option* chunk = nullptr;  // --chunk
   // Of the steps of the model that LoadModel gives; Write is the command's matter.
   std::shared_ptr<WatchOptions> watch = std::make_shared<WatchOptions>();
+  // Those that work, where LoadModel has a plan for fewer ranks than were started. It must outlive
+  // the model.
+  std::shared_ptr<engine::FewerRanks> fewer_ranks = {};
 };
 
 // --weights, --int4-group, --activations and --kv-cache.
@@ -56,7 +63,6 @@ Status CheckPredictsText(const std::string& directory);
 
 // Loads the model, on all ranks its share; tells memory needed and available before, progress
 // meanwhile and the time after on standard error.
-Result<std::unique_ptr<engine::LoadedModel>> LoadModel(const ModelOptions& options,
-                                                       comm::Group* ranks);
+Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, comm::Group* ranks);
 
 }  // namespace convene::cli

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "base/message.h"
-#include "base/quote.h"
 #include "checkpoint/model_files.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/plan_by_default.h"
+#include "cli/plan_options.h"
 #include "cli/plan_page.h"
 #include "cli/plan_report.h"
 #include "cli/profile_option.h"
@@ -47,9 +48,7 @@ class MakePlanCommand : public Command {
         app, "--ranks", num_ranks_, {1, kMostPlannedRanks},
         "Ranks that there are; fewer may be used (default: the most that costs are known of)");
     AddWorkloadOptions(app, workload_options_);
-    AddWords(app, "--allow", allowed_,
-             "What may change the numbers computed: layout, wire, weights, transition")
-        ->type_name("WORDS");
+    AddAllowOption(app, allowed_);
     AddMemoryOption(app, memory_per_rank_);
     AddPath(app, "-o,--out", out_path_, "Write the plan, which --plan reads")
         ->type_name("FILE.json")
@@ -66,8 +65,10 @@ class MakePlanCommand : public Command {
     AddConstraints(app);
   }
 
-  // Ranks other than 0 run plans that are tried.
-  std::string model_directory() const override { return verify_seconds_ ? model_ : ""; }
+  // Ranks other than 0 run plans that are tried, and measure what steps cost.
+  std::string model_directory() const override {
+    return verify_seconds_ || profile_.empty() ? model_ : "";
+  }
 
   Status Run() override {
     if (Status fits = CheckVerify(); !fits) return fits;
@@ -82,8 +83,7 @@ class MakePlanCommand : public Command {
     Result<planner::Workload> workload = ReadWorkload(workload_options_);
     if (!workload) return workload.error();
     workload_ = *std::move(workload);
-    Result<cost::MachineProfile> profile =
-        LoadProfile(profile_, num_ranks_.value_or(ranks()->size()));
+    Result<cost::MachineProfile> profile = FindProfile(*spec);
     if (!profile) return profile.error();
     if (verify_seconds_ && profile->steps.empty()) {
       return Error{fmt::format(
@@ -127,6 +127,27 @@ class MakePlanCommand : public Command {
   }
 
  private:
+  // Under mpirun the ranks that were started measure what is not known of them, as those of other
+  // commands do.
+  Result<cost::MachineProfile> FindProfile(const model::ModelSpec& spec) {
+    const int started = ranks()->size();
+    if (!profile_.empty() || started == 1 || num_ranks_.value_or(started) != started) {
+      return LoadProfile(profile_, num_ranks_.value_or(started));
+    }
+    const cost::MachineProfile nothing;
+    const planner::MeasuredSource source(nothing);
+    planner::PlanQuestion question{.spec = spec, .workload = workload_, .source = source};
+    if (Status formats = AskFormats(&question); !formats) return formats.error();
+    if (Status asked = AnswerByProfile(nothing, memory_per_rank_, step_tokens_, question); !asked) {
+      return asked.error();
+    }
+    const plan::Plan usual{.layout = plan::DefaultLayout(started)};
+    const std::string format = FormatThatFits(question, usual, num_threads_.value_or(1));
+    Result<cost::MachineProfile> known =
+        KeptOrMeasuredProfile(*ranks(), format, plan::Wire::kAuto, num_threads_);
+    return known ? std::move(known) : LoadProfile(profile_, started);
+  }
+
   std::string ProfilePath() const { return profile_.empty() ? hardware::ProfilePath() : profile_; }
 
   // All that can be verified is what was started.
@@ -149,6 +170,9 @@ class MakePlanCommand : public Command {
              ->type_name("FORMAT"));
     rare(AddNumber(app, "--threads", num_threads_, kPositive, "Only so many threads of each rank"));
     rare(AddText(app, "--layout", layout_, "Only this layout")->check(ParsedBy(plan::ParseLayout)));
+    rare(AddText(app, "--decode-experts", decode_experts_,
+                 "Only plans that divide the experts so in decode, as in a layout: tp2")
+             ->check(ParsedBy(plan::CheckExperts)));
     rare(AddText(app, "--pipeline", pipeline_, "Only so many chunks: N or N:experts")
              ->check(ParsedBy([](std::string_view text) {
                plan::Plan unused;
@@ -174,7 +198,9 @@ class MakePlanCommand : public Command {
       question->constraints.num_ranks = ranks()->size();
     }
     if (Status formats = AskFormats(question); !formats) return formats;
-    if (Status allowed = AskAllowed(&question->allowed); !allowed) return allowed;
+    const Result<planner::Allowed> allowed = ParseAllowed(allowed_);
+    if (!allowed) return allowed.error();
+    question->allowed = *allowed;
     if (Status constraints = AskConstraints(question); !constraints) return constraints;
     question->clock = Now;
     return AnswerByProfile(profile, memory_per_rank_, step_tokens_, *question);
@@ -195,30 +221,11 @@ class MakePlanCommand : public Command {
     return {};
   }
 
-  Status AskAllowed(planner::Allowed* allowed) const {
-    for (const std::string& word : allowed_) {
-      if (word == "layout") {
-        allowed->layout = true;
-      } else if (word == "wire") {
-        allowed->wire = true;
-      } else if (word == "weights") {
-        allowed->weights = true;
-      } else if (word == "transition") {
-        allowed->transition = true;
-      } else {
-        return Error{
-            fmt::format("--allow: {} is not known; there are layout, wire, weights and "
-                        "transition",
-                        Quote(word))};
-      }
-    }
-    return {};
-  }
-
   Status AskConstraints(planner::PlanQuestion* question) const {
     planner::Constraints& constraints = question->constraints;
     constraints.num_threads = num_threads_;
     constraints.micro_batches = micro_batches_;
+    constraints.decode_experts = decode_experts_;
     if (layout_) constraints.layout = *plan::ParseLayout(*layout_);
     if (wire_) constraints.wire = *plan::WireFromName(*wire_);
     if (pipeline_ && *pipeline_ != "auto") {
@@ -281,6 +288,7 @@ class MakePlanCommand : public Command {
   std::string weights_;
   std::optional<int> num_threads_;
   std::optional<std::string> layout_;
+  std::optional<std::string> decode_experts_;
   std::optional<std::string> pipeline_;
   std::optional<int> micro_batches_;
   std::optional<std::string> wire_;

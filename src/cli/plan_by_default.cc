@@ -9,15 +9,19 @@
 
 #include "base/environment.h"
 #include "base/units.h"
+#include "checkpoint/model_files.h"
+#include "cli/verify_plan.h"
 #include "engine/ask_for_costs.h"
 #include "engine/choose_pipeline.h"
 #include "engine/plan_question.h"
 #include "evaluate/known_costs.h"
 #include "evaluate/machine_profile_file.h"
+#include "evaluate/try_plans.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
 #include "planner/plan_search.h"
+#include "planner/verification_price.h"
 #include "weights/packed_directory.h"
 
 namespace convene::cli {
@@ -37,10 +41,17 @@ std::vector<std::string> FormatsOf(const ModelOptions& options) {
   return engine::AutomaticFormats();
 }
 
+// `are_free`: fewer ranks than were started may be used, with more threads each.
 planner::Constraints ConstraintsOf(const PlanOptions& options, const plan::Plan& resolved,
-                                   int num_threads) {
-  planner::Constraints constraints{.num_ranks = resolved.layout.num_ranks(),
-                                   .num_threads = num_threads};
+                                   int num_threads, bool are_free) {
+  const int num_ranks = resolved.layout.num_ranks();
+  planner::Constraints constraints;
+  if (are_free) {
+    constraints.num_cores = num_ranks * num_threads;
+  } else {
+    constraints.num_ranks = num_ranks;
+    constraints.num_threads = num_threads;
+  }
   if (options.layout) constraints.layout = resolved.layout;
   if (options.pipeline || options.no_overlap) constraints.pipeline = resolved.pipeline;
   if (options.micro_batches || options.no_overlap) {
@@ -48,19 +59,6 @@ planner::Constraints ConstraintsOf(const PlanOptions& options, const plan::Plan&
   }
   if (options.wire) constraints.wire = resolved.wire;
   return constraints;
-}
-
-// The first format that fits memory as `resolved` divides the model; none does: the last one, whose
-// refusal says what would.
-std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Plan& resolved,
-                           int num_threads) {
-  const int num_ranks = resolved.layout.num_ranks();
-  for (const std::string& format : question.formats) {
-    const planner::RankSetup setup = {num_ranks, num_threads, format};
-    const auto needed = question.memory_of(setup, resolved, question.workload.batch);
-    if (needed && needed->total() <= question.memory_per_rank(num_ranks)) return format;
-  }
-  return question.formats.back();
 }
 
 bool RanksShareCores() {
@@ -71,29 +69,14 @@ bool RanksShareCores() {
 // What is known of the machine, kept or measured now.
 Result<cost::MachineProfile> FindProfile(const ModelOptions& options, const plan::Plan& resolved,
                                          const std::string& format, comm::Group& ranks) {
-  Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
-  if (options.plan.layout || RanksShareCores()) return kept;
-  const Result<engine::KnownCosts> known =
-      engine::AskForCosts(ranks,
-                          {.weights = *kernels::WeightFormatFromName(format),
-                           .wire = engine::WireFormatOf(resolved.wire, ranks.size()),
-                           .num_threads = options.load.num_threads},
-                          evaluate::KeptOrMeasuredCosts());
-  if (!known) return known.error();
-  cost::MachineProfile profile = kept ? *std::move(kept) : cost::MachineProfile();
-  const cost::StepCosts& now = known->ranks;
-  if (cost::StepCosts* old = profile.CostsOf(now.num_ranks, now.num_threads, now.weights)) {
-    *old = now;
-  } else {
-    profile.steps.push_back(now);
-  }
-  return profile;
+  if (options.plan.layout) return evaluate::LoadMachineProfile(hardware::ProfilePath());
+  return KeptOrMeasuredProfile(ranks, format, resolved.wire, options.load.num_threads);
 }
 
 // Whether all cores of the host in one process would be faster, where this is known: people start
 // ranks to gain something.
 std::string SayOneProcess(planner::PlanQuestion question, const planner::Candidate& chosen) {
-  if (!question.one_host) return "";
+  if (!question.one_host || chosen.setup.num_ranks == 1) return "";
   question.constraints = {.num_ranks = 1,
                           .num_threads = chosen.setup.num_ranks * chosen.setup.num_threads};
   question.formats = {chosen.setup.weights};
@@ -112,7 +95,145 @@ DefaultPlan Instead(const plan::Plan& resolved, const std::string& why) {
   return {.plan = resolved, .words = fmt::format("plan: as without a profile, since {}", why)};
 }
 
+// What the chosen plan computes otherwise than one rank, and by how much: empty where it does not.
+std::string SayWhatChanges(const planner::PlanQuestion& question, const planner::Candidate& chosen,
+                           const std::string& first_format) {
+  std::string text;
+  plan::Plan exact = chosen.plan;
+  exact.wire = plan::Wire::kF32;
+  if (!planner::KeepsLogits(question.spec, exact, question.one_host)) {
+    text +=
+        "; it sums in another order, which changes logits by 0.1 to 0.3 % of their norm with "
+        "bf16 weights and by about 2 % with integer ones";
+  }
+  if (chosen.plan.wire == plan::Wire::kBf16 || chosen.plan.wire == plan::Wire::kFp8) {
+    text += fmt::format("; rows between ranks are rounded to {}", plan::Name(chosen.plan.wire));
+  }
+  if (chosen.setup.weights != first_format) {
+    text += fmt::format("; weights are {} where {} would fit", chosen.setup.weights, first_format);
+  }
+  return text;
+}
+
+// As many sequences together as memory holds in the first format, where their lengths are known.
+int BatchThatFits(const planner::PlanQuestion& question, const plan::Plan& resolved,
+                  int num_threads) {
+  const int num_ranks = resolved.layout.num_ranks();
+  const planner::RankSetup setup = {num_ranks, num_threads, question.formats.front()};
+  for (int batch = question.workload.batch; batch >= 1; batch /= 2) {
+    const auto needed = question.memory_of(setup, resolved, batch);
+    if (needed && needed->total() <= question.memory_per_rank(num_ranks)) return batch;
+  }
+  return question.workload.batch;
+}
+
+// Where the work is long enough for it, runs the best plans, and corrects the choice by what they
+// took. Says what was done, and how long it took.
+std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
+                            planner::PlanSearch& search, planner::PlanAnswer& answer,
+                            const cost::MachineProfile& profile) {
+  const planner::Workload& workload = search.question().workload;
+  const auto tokens =
+      static_cast<int64_t>(static_cast<double>(options.num_requests) * workload.mean_gen_tokens());
+  const std::vector<int> plans = PlansToTry(answer);
+  const planner::RankSetup& setup = answer.candidates[answer.chosen].setup;
+  if (setup.num_ranks != ranks.size()) return "";  // only all of them can try plans
+  constexpr double kGiga = 1e9;
+  const planner::VerificationPrice price =
+      PriceVerification(search, answer, plans, tokens,
+                        {.runs = 1 + static_cast<int>(evaluate::kFewestRuns),  // one to warm up
+                         .decode_steps = evaluate::kDecodeSteps,
+                         .ranks_per_host = LocalRankFromLauncher().count,
+                         .disk_bytes_per_second = kGiga * profile.machine.disk_gbps,
+                         .memory_bytes_per_second =
+                             search.question().source.FiguresOf(setup).memory_bytes_per_second});
+  if (plans.size() < 2 || !price.is_worth_it()) return "";
+  const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(options.directory);
+  if (!config) return "";  // loading the model will say so
+  cost::MachineProfile learnt = profile;
+  const double began = Now();
+  const Result<Verification> verified = VerifyPlans({.directory = options.directory,
+                                                     .model_hash = plan::ModelHash(config->json),
+                                                     .seconds = price.gain - price.loading,
+                                                     .most_load_seconds = price.gain},
+                                                    ranks, search, answer, &learnt);
+  const std::string why = fmt::format(
+      "{:.2g} s of the {:.3g} s that this work is predicted to take are what a wrong choice is "
+      "expected to cost (--no-verify: trust the prediction)",
+      price.gain, price.work);
+  if (!verified) return fmt::format("\nnot verified: {}; {}", verified.error().message, why);
+  std::string words =
+      fmt::format("\nverified by running for {:.2g} s, {:.2g} s with loading: {}; {}",
+                  verified->run_seconds, Now() - began, verified->verdict, why);
+  if (verified->learnt.empty()) return words;
+  const Status saved = hardware::SaveProfileJson(cost::ToJson(learnt), hardware::ProfilePath());
+  return saved ? words
+               : words + fmt::format("; what was learnt is lost: {}", saved.error().message);
+}
+
+// The best plan of the search, in words too.
+DefaultPlan DescribeChosen(const ModelOptions& options, const plan::Plan& resolved,
+                           const planner::PlanQuestion& question, const planner::PlanAnswer& answer,
+                           const std::string& first_format) {
+  const planner::Candidate& chosen = answer.candidates[answer.chosen];
+  DefaultPlan plan{.plan = chosen.plan, .words = {}};
+  plan.plan.weights = chosen.setup.weights == first_format ? "" : chosen.setup.weights;
+  // Elsewhere a rank may have another share of its host's cores.
+  if (question.one_host) plan.plan.num_threads = chosen.setup.num_threads;
+  plan.plan.gemm = resolved.gemm;
+  plan.plan.comm_budget = resolved.comm_budget;
+  plan.plan.host_threads = resolved.host_threads;
+  if (question.one_host && !options.plan.wire && !question.allowed.wire) {
+    plan.plan.wire = resolved.wire;
+  }
+  const bool is_exact = options.plan.allowed.empty();
+  plan.words = fmt::format(
+      "plan: {}, predicted {:.4g} tokens/s, the best of {} that {} (--no-plan: as without a "
+      "profile){}{}",
+      Describe(chosen), chosen.figures->throughput,
+      std::ranges::count_if(
+          answer.candidates,
+          [](const planner::Candidate& one) { return one.is_ranked() && one.is_allowed(); }),
+      is_exact ? "compute what one rank would" : "are allowed",
+      is_exact ? "" : SayWhatChanges(question, chosen, first_format),
+      SayOneProcess(question, chosen));
+  return plan;
+}
+
 }  // namespace
+
+Result<cost::MachineProfile> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
+                                                   plan::Wire wire,
+                                                   std::optional<int> num_threads) {
+  Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
+  if (RanksShareCores()) return kept;
+  const Result<engine::KnownCosts> known =
+      engine::AskForCosts(ranks,
+                          {.weights = *kernels::WeightFormatFromName(format),
+                           .wire = engine::WireFormatOf(wire, ranks.size()),
+                           .num_threads = num_threads},
+                          evaluate::KeptOrMeasuredCosts());
+  if (!known) return known.error();
+  cost::MachineProfile profile = kept ? *std::move(kept) : cost::MachineProfile();
+  const cost::StepCosts& now = known->ranks;
+  if (cost::StepCosts* old = profile.CostsOf(now.num_ranks, now.num_threads, now.weights)) {
+    *old = now;
+  } else {
+    profile.steps.push_back(now);
+  }
+  return profile;
+}
+
+std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Plan& resolved,
+                           int num_threads) {
+  const int num_ranks = resolved.layout.num_ranks();
+  for (const std::string& format : question.formats) {
+    const planner::RankSetup setup = {num_ranks, num_threads, format};
+    const auto needed = question.memory_of(setup, resolved, question.workload.batch);
+    if (needed && needed->total() <= question.memory_per_rank(num_ranks)) return format;
+  }
+  return question.formats.back();
+}
 
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks) {
@@ -125,7 +246,8 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
   const Result<std::vector<int>> cpus =
       hardware::CpusForThisRank(LocalRankFromLauncher(), options.load.num_threads);
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
-  if (!cpus || !available) return {};
+  const Result<planner::Allowed> allowed = ParseAllowed(options.plan.allowed);
+  if (!cpus || !available || !allowed) return {};
   const auto num_threads = static_cast<int>(std::ssize(*cpus));
   planner::Workload workload = options.workload;
   workload.batch = options.load.max_sequences;
@@ -135,35 +257,33 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
   question.num_ranks = num_ranks;
   question.formats = FormatsOf(options);
   question.one_host = LocalRankFromLauncher().count == num_ranks;
-  question.constraints = ConstraintsOf(options.plan, resolved, num_threads);
+  question.allowed = *allowed;
+  question.constraints =
+      ConstraintsOf(options.plan, resolved, num_threads,
+                    question.one_host && !options.plan.layout && !options.load.num_threads);
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
   question.clock = Now;
   engine::AnswerPlanQuestion(
       {.memory_of_host = available->bytes * num_ranks / LocalRankFromLauncher().count,
        .step_tokens = options.load.max_step_tokens},
       question);
-  Result<cost::MachineProfile> found =
-      FindProfile(options, resolved, FormatThatFits(question, resolved, num_threads), ranks);
+  if (options.num_requests > 0) {
+    workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
+    workload.batch = BatchThatFits(question, resolved, num_threads);
+  }
+  const std::string first_format = FormatThatFits(question, resolved, num_threads);
+  Result<cost::MachineProfile> found = FindProfile(options, resolved, first_format, ranks);
   if (!found && RanksShareCores()) return Instead(resolved, "ranks share cores");
   if (!found && options.plan.layout) return {};
   if (!found) return Instead(resolved, found.error().message);
   profile = *std::move(found);
-  const Result<planner::PlanAnswer> answer = SearchPlan(question);
+  planner::PlanSearch search(question);
+  Result<planner::PlanAnswer> answer = SearchPlan(search);
   if (!answer) return Instead(resolved, answer.error().message);
-  const planner::Candidate& chosen = answer->candidates[answer->chosen];
-  DefaultPlan plan{.plan = chosen.plan, .words = {}};
-  plan.plan.gemm = resolved.gemm;
-  plan.plan.comm_budget = resolved.comm_budget;
-  plan.plan.host_threads = resolved.host_threads;
-  if (question.one_host && !options.plan.wire) plan.plan.wire = resolved.wire;
-  plan.words = fmt::format(
-      "plan: {}, predicted {:.4g} tokens/s, the best of {} that compute "
-      "what one rank would (--no-plan: as without a profile){}",
-      Describe(chosen), chosen.figures->throughput,
-      std::ranges::count_if(
-          answer->candidates,
-          [](const planner::Candidate& one) { return one.is_ranked() && one.is_allowed(); }),
-      SayOneProcess(question, chosen));
+  const std::string verified =
+      options.num_requests > 0 ? VerifyIfWorthIt(options, ranks, search, *answer, profile) : "";
+  DefaultPlan plan = DescribeChosen(options, resolved, question, *answer, first_format);
+  plan.words += verified;
   return plan;
 }
 

@@ -8,8 +8,10 @@
 
 #include "cli/model_options.h"
 #include "comm/group.h"
+#include "cost/machine_profile.h"
 #include "model/model_spec.h"
 #include "plan/plan.h"
+#include "planner/plan_question.h"
 
 namespace convene::cli {
 
@@ -20,10 +22,23 @@ struct DefaultPlan {
 
 // On rank 0, before it loads a model. `resolved`: what options say, and otherwise what is usual;
 // options that were given are constraints. Nothing where options ask for what costs are not of.
+// Where so many requests are there that a wrong choice costs more than trying plans
+// (planner/verification_price.h), the best ones run first, and the choice is what they say.
 // Where the search finds no plan, `resolved` and why. *Collective* with FollowRankZero
 // (engine/ranks.h) where costs have to be looked for: nothing is measured where the layout was
 // given, or where ranks share cores, whose costs would say little.
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks);
+
+// What steps cost on these ranks, with what is kept of the machine: measured now, once, where
+// nothing is kept that holds for them. *Collective* with FollowRankZero. `num_threads`: of each
+// rank; unset: its share. Errors: ranks share cores and nothing is kept; those of measuring.
+Result<cost::MachineProfile> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
+                                                   plan::Wire wire, std::optional<int> num_threads);
+
+// The first of the question's formats that fits memory as `plan` divides the model; none does: the
+// last one, whose refusal says what would.
+std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Plan& plan,
+                           int num_threads);
 
 }  // namespace convene::cli

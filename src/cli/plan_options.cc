@@ -4,12 +4,39 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/quote.h"
 #include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "cli/command.h"
 #include "cli/value_options.h"
 
 namespace convene::cli {
+
+CLI::Option* AddAllowOption(CLI::App& app, std::vector<std::string>& words) {
+  return AddWords(app, "--allow", words,
+                  "What a plan may change of the numbers computed: layout, wire, weights, "
+                  "transition")
+      ->type_name("WORDS");
+}
+
+Result<planner::Allowed> ParseAllowed(const std::vector<std::string>& words) {
+  planner::Allowed allowed;
+  for (const std::string& word : words) {
+    if (word == "layout") {
+      allowed.layout = true;
+    } else if (word == "wire") {
+      allowed.wire = true;
+    } else if (word == "weights") {
+      allowed.weights = true;
+    } else if (word == "transition") {
+      allowed.transition = true;
+    } else {
+      return Error{fmt::format(
+          "--allow: {} is not known; there are layout, wire, weights and transition", Quote(word))};
+    }
+  }
+  return allowed;
+}
 
 void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   AddText(app, "--layout", options.layout,
@@ -49,6 +76,7 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   app.add_flag("--no-plan", options.no_plan,
                "Ranks share the work as is usual: measure nothing first, and choose nothing")
       ->group(kRareOptions);
+  AddAllowOption(app, options.allowed)->group(kRareOptions);
   app.add_flag("--no-overlap", options.no_overlap,
                "Exchanges wait for the computation and it for them")
       ->group(kRareOptions);
@@ -95,6 +123,7 @@ std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
 
 Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& model_directory,
                                int num_ranks) {
+  if (const auto allowed = ParseAllowed(options.allowed); !allowed) return allowed.error();
   plan::Plan plan;
   plan.layout = plan::DefaultLayout(num_ranks);
   if (!options.path.empty()) {
@@ -147,6 +176,10 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
   }
   if (options.micro_batches) plan.pipeline.micro_batches = *options.micro_batches;
   if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
+  // A plan for fewer ranks is executed by the first ones (engine/fewer_ranks.h).
+  const bool is_for_fewer =
+      !options.path.empty() && !options.layout && plan.layout.num_ranks() < num_ranks;
+  if (is_for_fewer) return plan;
   if (const Status fits = plan::CheckRanks(plan.layout, num_ranks); !fits) return fits.error();
   return plan;
 }

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "plan/plan.h"
+#include "planner/plan_question.h"
 #include "runtime/router_override.h"
 #include "runtime/transformer.h"
 
@@ -27,14 +28,18 @@ struct PlanOptions {
   std::optional<int> comm_budget = {};
   bool no_overlap = false;
   bool no_plan = false;
+  std::vector<std::string> allowed = {};  // words of --allow
   runtime::RouterOverride router = {};
 };
 
-// --layout, and as rare options --decode-experts, --epoch-steps, --plan, --no-plan, --pipeline,
-// --micro-batches, --no-overlap, --wire, --gemm,
-// --comm-budget,
-// --router-skew and --num-experts-skew.
+// --layout, and as rare options --decode-experts, --epoch-steps, --plan, --no-plan, --allow,
+// --pipeline, --micro-batches, --no-overlap, --wire, --gemm, --comm-budget, --router-skew and
+// --num-experts-skew.
 void AddPlanOptions(CLI::App& app, PlanOptions& options);
+
+// --allow WORDS, and what they mean. Error: a word that is not known.
+CLI::Option* AddAllowOption(CLI::App& app, std::vector<std::string>& words);
+Result<planner::Allowed> ParseAllowed(const std::vector<std::string>& words);
 
 // "experts moved 2 times in 0.120 s, 33.5 MiB sent by rank 0\n"; empty if they never did.
 std::string DescribeChanges(const runtime::PhaseChanges& changes);
@@ -43,8 +48,9 @@ nlohmann::ordered_json ToJson(const runtime::PhaseChanges& changes);
 // Names of the options that override parts of the plan's file; none where no file was given.
 std::vector<std::string> OptionsBesidePlan(const PlanOptions& options);
 
-// Of so many ranks, for the model in a directory. Errors: words that are not known, a layout for
-// another number of ranks, a plan that was made for another model or number of ranks.
+// For so many ranks, which a plan's file may use fewer of, and the model in a directory. Errors:
+// words that are not known, a layout for another number of ranks, a plan that was made for another
+// model or number of ranks.
 Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& model_directory,
                                int num_ranks);
 

@@ -52,6 +52,7 @@ ordered_json AlternativesJson(const PlanReport& report) {
                     {"slower", alternative.slower},
                     {"reason", alternative.reason},
                     {"would_win", alternative.would_win},
+                    {"command", CommandOf(report, candidate, "")},
                     {"needs", candidate.needs},
                     {"predicted", FiguresJson(candidate)}});
   }
@@ -165,16 +166,21 @@ std::string FormatSeconds(double seconds) {
 }
 
 std::string CommandOf(const PlanReport& report) {
+  return CommandOf(report, report.chosen(), report.plan_path);
+}
+
+std::string CommandOf(const PlanReport& report, const Candidate& chosen,
+                      const std::string& plan_path) {
   if (report.costs.device) return "";
-  const Candidate& chosen = report.chosen();
+  if (plan_path.empty() && chosen.plan.phase_change.keeps_both) return "";
   const int num_ranks = chosen.setup.num_ranks;
   // convene divides a host's cores among its ranks itself; one process lays its weights on all
   // memory nodes in turn.
   std::string line =
       num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none convene", num_ranks) : "convene";
   line += fmt::format(" batch {}", report.model);
-  if (!report.plan_path.empty()) {
-    line += fmt::format(" --plan {}", report.plan_path);
+  if (!plan_path.empty()) {
+    line += fmt::format(" --plan {}", plan_path);
   } else {
     line +=
         fmt::format(" --weights {} --threads {}", chosen.setup.weights, chosen.setup.num_threads);
@@ -215,6 +221,12 @@ std::string ToText(const PlanReport& report) {
     text +=
         fmt::format("  {:>8}  {}\n            {}\n            {}\n", Percent(alternative.slower),
                     Describe(report.of(alternative)), alternative.reason, alternative.would_win);
+    // One process that interleaves its memory, or other numbers of ranks, are started otherwise.
+    const Candidate& other = report.of(alternative);
+    const std::string command = CommandOf(report, other, "");
+    if (other.setup.num_ranks != chosen.setup.num_ranks && !command.empty()) {
+      text += fmt::format("            run it with {}\n", command);
+    }
   }
   if (!report.explanation.flips.empty()) text += "\nwhat would change the choice\n";
   for (const planner::Flip& flip : report.explanation.flips) {

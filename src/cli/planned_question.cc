@@ -49,6 +49,7 @@ ordered_json ConstraintsJson(const planner::Constraints& constraints) {
   if (constraints.num_ranks) json["ranks"] = *constraints.num_ranks;
   if (constraints.num_threads) json["threads"] = *constraints.num_threads;
   if (constraints.layout) json["layout"] = plan::ToText(*constraints.layout);
+  if (constraints.decode_experts) json["decode_experts"] = *constraints.decode_experts;
   if (constraints.micro_batches) json["micro_batches"] = *constraints.micro_batches;
   if (constraints.wire) json["wire"] = plan::Name(*constraints.wire);
   if (constraints.pipeline) {
@@ -156,6 +157,12 @@ planner::Constraints ReadConstraints(const json& object, Reader& reader) {
       reader.OptionalInteger(object, "micro_batches", strategy::kMostMicroBatches);
   if (!reader.Member(object, "layout").is_null()) {
     constraints.layout = reader.Taken(plan::ParseLayout(reader.Text(object, "layout")));
+  }
+  if (!reader.Member(object, "decode_experts").is_null()) {
+    constraints.decode_experts = reader.Text(object, "decode_experts");
+    if (Status known = plan::CheckExperts(*constraints.decode_experts); !known) {
+      reader.Fail(known.error().message);
+    }
   }
   if (!reader.Member(object, "wire").is_null()) {
     constraints.wire = reader.Taken(plan::WireFromName(reader.Text(object, "wire")));

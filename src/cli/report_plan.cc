@@ -101,7 +101,7 @@ StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& c
     if (IsCollective(task.kind)) {
       double bytes = 0;
       for (const schedule::TaskId id : ids) bytes += parts[id].link_bytes;
-      predicted = costs.exchange.SecondsOf(bytes);
+      predicted = costs.ExchangeSeconds(task.kind, bytes, state);
     } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
       predicted = costs.FactorOf(task.lane.rank) * cost->Seconds(parts[ids.front()], state);
     }

@@ -49,22 +49,6 @@ double ScoreOf(const PhaseSeconds& seconds, const Workload& workload) {
   return seconds.prefill + std::max(0.0, workload.mean_gen_tokens() - 1) * seconds.decode;
 }
 
-std::string NameFor(const Candidate& candidate, const std::string& model_hash) {
-  return fmt::format("{} of model {}", Describe(candidate), model_hash);
-}
-
-std::vector<int> PlansToTry(const planner::PlanAnswer& answer, size_t most) {
-  const Candidate& chosen = answer.candidates[answer.chosen];
-  std::vector<int> plans = {answer.chosen};
-  for (int i = 0; i < std::ssize(answer.candidates) && plans.size() < most; ++i) {
-    const Candidate& one = answer.candidates[i];
-    const bool runs_here = one.setup.num_ranks == chosen.setup.num_ranks &&
-                           one.setup.num_threads == chosen.setup.num_threads;
-    if (i != answer.chosen && one.is_ranked() && one.is_allowed() && runs_here) plans.push_back(i);
-  }
-  return plans;
-}
-
 class Verifier {
  public:
   Verifier(const VerifyWish& wish, comm::Group& ranks, planner::PlanSearch& search,
@@ -116,7 +100,8 @@ class Verifier {
                        : 0,
         .step_tokens = search_.question().step_tokens,
         .expand_from_tokens = search_.question().expand_from_tokens,
-        .seconds = wish_.seconds};
+        .seconds = wish_.seconds,
+        .most_load_seconds = wish_.most_load_seconds};
     for (const VerifiedPlan& each : found_.plans) {
       plan::Plan plan = CandidateOf(each).plan;
       plan.weights = CandidateOf(each).setup.weights;
@@ -148,7 +133,8 @@ class Verifier {
     plan.loaded_anew = tried.loaded_anew;
     plan.num_runs = static_cast<int>(tried.runs.size());
     const std::vector<std::string>& learnt = CostsOf(candidate).learnt_from;
-    plan.is_known = std::ranges::find(learnt, NameFor(candidate, wish_.model_hash)) != learnt.end();
+    plan.is_known =
+        std::ranges::find(learnt, NameOfPlan(candidate, wish_.model_hash)) != learnt.end();
     const auto predict = [&](const cost::MachineState& state) {
       return search_.FiguresOf(candidate.setup, candidate.plan, workload_, {.machine = state});
     };
@@ -251,7 +237,7 @@ class Verifier {
     for (size_t i = 0; i < found_.plans.size(); ++i) {
       const Candidate& candidate = CandidateOf(found_.plans[i]);
       if (&CostsOf(candidate) != &costs || trials.plans[i].runs.empty()) continue;
-      names.push_back(NameFor(candidate, wish_.model_hash));
+      names.push_back(NameOfPlan(candidate, wish_.model_hash));
       const size_t num_runs = std::min(kMostLearntRuns, trials.plans[i].runs.size());
       for (size_t run = 0; run < num_runs; ++run) {
         for (const runtime::RecordedStep& step : trials.plans[i].runs[run].steps) {
@@ -276,15 +262,7 @@ class Verifier {
     tell("exchanges", refined.exchange);
     if (changes.empty()) return;
     costs = refined.costs;
-    for (std::string& name : names) {
-      if (std::ranges::find(costs.learnt_from, name) == costs.learnt_from.end()) {
-        costs.learnt_from.push_back(std::move(name));
-      }
-    }
-    if (costs.learnt_from.size() > cost::kMostLearntFrom) {
-      costs.learnt_from.erase(costs.learnt_from.begin(),
-                              costs.learnt_from.end() - cost::kMostLearntFrom);
-    }
+    for (const std::string& name : names) costs.LearntFrom(name);
     found_.learnt.push_back(
         fmt::format("{} x {}, {}: {}", FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
                     FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
@@ -320,6 +298,22 @@ std::string PhaseLine(const char* name, double predicted, double measured) {
 }
 
 }  // namespace
+
+std::string NameOfPlan(const Candidate& candidate, const std::string& model_hash) {
+  return fmt::format("{} of model {}", Describe(candidate), model_hash);
+}
+
+std::vector<int> PlansToTry(const planner::PlanAnswer& answer, size_t most) {
+  const Candidate& chosen = answer.candidates[answer.chosen];
+  std::vector<int> plans = {answer.chosen};
+  for (int i = 0; i < std::ssize(answer.candidates) && plans.size() < most; ++i) {
+    const Candidate& one = answer.candidates[i];
+    const bool runs_here = one.setup.num_ranks == chosen.setup.num_ranks &&
+                           one.setup.num_threads == chosen.setup.num_threads;
+    if (i != answer.chosen && one.is_ranked() && one.is_allowed() && runs_here) plans.push_back(i);
+  }
+  return plans;
+}
 
 Result<Verification> VerifyPlans(const VerifyWish& wish, comm::Group& ranks,
                                  planner::PlanSearch& search, planner::PlanAnswer& answer,

@@ -14,11 +14,14 @@
 
 namespace convene::cli {
 
+inline constexpr size_t kMostTried = 3;  // plans
+
 struct VerifyWish {
-  std::string directory;   // of the model, with its weights
-  std::string model_hash;  // plan::ModelHash
-  double seconds = 0;      // that runs may take, without loading
-  size_t most_plans = 3;
+  std::string directory;         // of the model, with its weights
+  std::string model_hash;        // plan::ModelHash
+  double seconds = 0;            // that runs may take, without loading
+  double most_load_seconds = 0;  // as evaluate::TrialQuestion's
+  size_t most_plans = kMostTried;
 };
 
 // Of the steps that stand for all prompts, and of one that generates a token of each sequence.
@@ -50,6 +53,13 @@ struct Verification {
   cost::MachineState state = {};    // mean of all runs
   std::vector<std::string> learnt;  // what of the profile was changed, for people
 };
+
+// Candidates of the answer that would run, at most so many: the chosen one, and the best others
+// that may be chosen, of as many ranks and threads.
+std::vector<int> PlansToTry(const planner::PlanAnswer& answer, size_t most = kMostTried);
+
+// As costs that learn from a plan name it: "2 ranks x 1 thread, int8, ... of model HASH".
+std::string NameOfPlan(const planner::Candidate& candidate, const std::string& model_hash);
 
 // *Collective* with FollowRankZero. Runs the chosen plan and the best others that may be chosen, of
 // as many ranks as there are and with as many threads as the chosen one. A correction changes

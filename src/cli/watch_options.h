@@ -18,8 +18,9 @@ class WatchOptions {
 
   void See(const runtime::RecordedStep& step) { watch_.See(step, !trace_path_.empty()); }
 
-  void SetRun(std::string weights, int num_threads) {
-    watch_.SetRun(std::move(weights), num_threads);
+  // As drawing::Trace has them.
+  void SetRun(std::string weights, int num_threads, std::string run) {
+    watch_.SetRun(std::move(weights), num_threads, std::move(run));
   }
 
   // After the last step. Nothing where nothing was asked for.

@@ -98,7 +98,9 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
       if (IsCollective(task.kind)) {
         double bytes = 0;
         for (const TaskId id : ids) bytes += steps[i].parts[id].link_bytes;
-        if (!overlaps) add(exchanges, costs.exchange.SecondsOf(bytes), seconds, i);
+        if (!overlaps) {
+          add(exchanges, costs.ExchangeSeconds(task.kind, bytes, steps[i].state), seconds, i);
+        }
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
         add(tasks[static_cast<size_t>(task.kind)],
             costs.FactorOf(task.lane.rank) *

@@ -3,6 +3,7 @@
 // kind holds for all plans.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -37,6 +38,12 @@ struct Refinement {
   StepCosts costs;
   std::array<std::optional<KindRefinement>, schedule::kNumTaskKinds> tasks = {};
   std::optional<KindRefinement> exchange = {};
+
+  // Whether anything was corrected.
+  bool is_used() const {
+    const auto counts = [](const auto& kind) { return kind && kind->is_used; };
+    return counts(exchange) || std::any_of(tasks.begin(), tasks.end(), counts);
+  }
 };
 
 // A factor is used where it lowers the errors of steps that had no part in it, and where there is

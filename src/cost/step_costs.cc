@@ -286,6 +286,22 @@ double ExchangeCost::lasting_seconds_per_byte() const {
                            (seconds.at[count - 1] - seconds.at[count - 2]));
 }
 
+double StepCosts::ExchangeSeconds(TaskKind kind, double bytes, const MachineState& state) const {
+  const double on_link = exchange.SecondsOf(bytes);
+  if (kind != TaskKind::kMoveExperts) return on_link;
+  const double rate =
+      copy_bytes_per_second > 0 ? copy_bytes_per_second : reference.read_bytes_per_second / 2;
+  if (!(rate > 0)) return on_link;
+  return on_link + 2 * bytes / num_ranks / rate * state.memory;
+}
+
+void StepCosts::LearntFrom(const std::string& name) {
+  if (name.empty() || std::find(learnt_from.begin(), learnt_from.end(), name) != learnt_from.end())
+    return;
+  learnt_from.push_back(name);
+  if (learnt_from.size() > kMostLearntFrom) learnt_from.erase(learnt_from.begin());
+}
+
 bool Overlaps(const schedule::Schedule& schedule) {
   return std::any_of(schedule.tasks.begin(), schedule.tasks.end(), [](const schedule::Task& task) {
     return IsCollective(task.kind) && (task.chunk > 0 || task.micro_batch > 0);
@@ -315,7 +331,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
       const double bytes = LinkBytesOf(schedule, tasks, sizes);
       fixed = costs.exchange.once();
       ask(link, overlaps ? bytes * costs.exchange.lasting_seconds_per_byte()
-                         : costs.exchange.SecondsOf(bytes) - fixed);
+                         : costs.ExchangeSeconds(task.kind, bytes, state) - fixed);
       const double core_seconds =
           bytes * costs.exchange.core_seconds_per_byte * 2 / static_cast<double>(tasks.size());
       for (const TaskId id : tasks) ask(schedule.tasks[id].lane.rank, core_seconds);

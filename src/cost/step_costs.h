@@ -53,6 +53,9 @@ struct StepCosts {
   ReferenceSpeed reference = {};  // when it was measured: costs are those of MachineState 1, 1
   std::array<std::optional<TaskCost>, schedule::kNumTaskKinds> tasks = {};
   ExchangeCost exchange = {};
+  // Of copies whose pieces lie apart, by all threads of a rank while all ranks do the same: bytes
+  // that are copied. 0: not measured, and half of what is read in a second.
+  double copy_bytes_per_second = 0;
   double step_once = 0;  // seconds of a step besides its tasks: telling other ranks of it
   // By rank, how much longer than these costs its tasks take; none: ranks are alike.
   std::vector<double> rank_factors = {};
@@ -63,6 +66,14 @@ struct StepCosts {
   std::optional<HeldOut> overlapped_held_out = {};
 
   bool operator==(const StepCosts& other) const;
+
+  // Of a collective that moves so many bytes in all. Experts that move are packed by those who send
+  // them and unpacked by those who get them, round after round: each byte is read and written twice
+  // besides.
+  double ExchangeSeconds(schedule::TaskKind kind, double bytes,
+                         const MachineState& state = {}) const;
+  // That these costs were corrected by such steps, as `learnt_from` names them.
+  void LearntFrom(const std::string& name);
 
   double FactorOf(int rank) const {
     return rank_factors.empty() ? 1 : rank_factors[static_cast<size_t>(rank)];

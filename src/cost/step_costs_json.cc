@@ -83,6 +83,7 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
       {"read_bytes_per_s", costs.reference.read_bytes_per_second},
       {"dot_operations_per_s", costs.reference.dot_operations_per_second},
       {"step_once_s", costs.step_once}};
+  if (costs.copy_bytes_per_second > 0) json["copy_bytes_per_s"] = costs.copy_bytes_per_second;
   if (!costs.learnt_from.empty()) json["learnt_from"] = costs.learnt_from;
   if (!costs.rank_factors.empty()) json["rank_factors"] = costs.rank_factors;
   json["exchange"] = {{"seconds_over_bytes", ToJson(costs.exchange.seconds)},
@@ -133,6 +134,12 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   costs.reference = {.read_bytes_per_second = json["read_bytes_per_s"].get<double>(),
                      .dot_operations_per_second = json["dot_operations_per_s"].get<double>()};
   costs.step_once = json["step_once_s"].get<double>();
+  if (json.contains("copy_bytes_per_s")) {
+    if (!IsCost(json, "copy_bytes_per_s")) {
+      return Error{"costs of steps have \"copy_bytes_per_s\" that is no number of at least 0"};
+    }
+    costs.copy_bytes_per_second = json["copy_bytes_per_s"].get<double>();
+  }
   if (const auto factors = json.find("rank_factors"); factors != json.end()) {
     const auto fits = [](const nlohmann::json& each) {
       return each.is_number() && each.get<double>() > 0 && each.get<double>() < 1e6;

@@ -1,5 +1,6 @@
 #include "cost/step_costs.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -49,6 +50,37 @@ double NoSizes(const schedule::Size&) { return 0; }
 
 Prices PricesOf(const Schedule& schedule, const StepCosts& costs) {
   return PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), costs, NoSizes);
+}
+
+TEST(StepCosts, ExpertsThatMoveAreCopiedAtBothEndsBesides) {
+  StepCosts costs = Costs();
+  const double link = costs.exchange.SecondsOf(1e6);
+  EXPECT_EQ(costs.ExchangeSeconds(TaskKind::kDispatch, 1e6), link);
+  EXPECT_EQ(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6), link);  // nothing is known
+  costs.reference.read_bytes_per_second = 2e9;
+  // Each of two ranks packs half of the bytes and unpacks the other half, at half of what is read.
+  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6), link + 1e-3, 1e-12);
+  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6, {.memory = 2}), link + 2e-3,
+              1e-12);
+  costs.copy_bytes_per_second = 5e8;
+  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6), link + 2e-3, 1e-12);
+  Schedule moves = TwoRanks(/*overlaps=*/false);
+  for (schedule::Task& task : moves.tasks) {
+    if (task.kind == TaskKind::kDispatch) task.kind = TaskKind::kMoveExperts;
+  }
+  EXPECT_NEAR(SecondsAlone(PricesOf(moves, costs), 1), link + 2e-3, 1e-12);
+}
+
+TEST(StepCosts, RememberTheLastPlansThatTheyLearntFromOnce) {
+  StepCosts costs = Costs();
+  costs.LearntFrom("");
+  EXPECT_TRUE(costs.learnt_from.empty());
+  for (size_t i = 0; i < kMostLearntFrom + 2; ++i) {
+    costs.LearntFrom(fmt::format("plan {}", i));
+    costs.LearntFrom(fmt::format("plan {}", i));
+  }
+  EXPECT_EQ(costs.learnt_from.size(), kMostLearntFrom);
+  EXPECT_EQ(costs.learnt_from.front(), "plan 2");
 }
 
 TEST(StepCosts, PriceTasksByTheirCostsAndExchangesByTheBytesOfAllRanks) {

@@ -83,6 +83,7 @@ class Writer {
     text_ += fmt::format("\n], \"otherData\": {{\"convene_trace\": {}, ", kVersion);
     if (!trace.weights.empty()) text_ += fmt::format("\"weights\": {}, ", Quoted(trace.weights));
     if (trace.num_threads > 0) text_ += fmt::format("\"threads\": {}, ", trace.num_threads);
+    if (!trace.run.empty()) text_ += fmt::format("\"run\": {}, ", Quoted(trace.run));
     text_ += "\"steps\": [";
     std::string_view separator = "\n";
     for (const TracedStep& step : trace.steps) {
@@ -204,6 +205,7 @@ class Reader {
       trace_.weights = Member(other, "weights").get<std::string>();
     }
     trace_.num_threads = Integer(other, "threads", 0, kMaxCoordinate);
+    if (Member(other, "run").is_string()) trace_.run = Member(other, "run").get<std::string>();
     for (const Json& step : List(other, "steps")) ReadStep(step);
     for (const Json& event : List(document, "traceEvents")) {
       if (error_.empty()) ReadEvent(event);

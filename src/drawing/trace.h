@@ -51,6 +51,7 @@ struct Trace {
   // How it ran, so that costs can be refined by it; empty and 0 where nobody told.
   std::string weights = {};  // the format
   int num_threads = 0;       // of a rank
+  std::string run = {};      // "plan of model hash", as costs that learn from it name it
 };
 
 // {"traceEvents": [...], "otherData": {"convene_trace": 1, "steps": [...]}}: times are in the

@@ -14,6 +14,7 @@ using nlohmann::json;
 constexpr const char* kDirectory = "directory";
 constexpr const char* kCosts = "costs";
 constexpr const char* kTrial = "trial";
+constexpr const char* kFewer = "fewer";
 
 void Tell(comm::Group& group, const json& message) {
   const std::string text = message.dump();
@@ -41,12 +42,13 @@ void AnnounceTrial(comm::Group& group, const std::string& directory, const std::
   if (group.size() > 1) Tell(group, {{kTrial, question}, {kDirectory, directory}});
 }
 
+void AnnounceFewer(comm::Group& group, int num_ranks) { Tell(group, {{kFewer, num_ranks}}); }
+
 void Dismiss(comm::Group& group) {
   if (group.size() > 1) Tell(group, json::object());
 }
 
-std::optional<std::variant<AnnouncedLoad, CostsWish, AnnouncedTrial>> WaitForWork(
-    comm::Group& group) {
+std::optional<Work> WaitForWork(comm::Group& group) {
   std::vector<std::byte> bytes;
   group.Broadcast(0, &bytes, "waiting for rank 0");
   const json message =
@@ -61,6 +63,7 @@ std::optional<std::variant<AnnouncedLoad, CostsWish, AnnouncedTrial>> WaitForWor
     if (costs["num_threads"].is_number()) wish.num_threads = costs["num_threads"].get<int>();
     return wish;
   }
+  if (message.contains(kFewer)) return AnnouncedFewer{message[kFewer].get<int>()};
   if (message.contains(kTrial)) {
     return AnnouncedTrial{.directory = message[kDirectory].get<std::string>(),
                           .question = message[kTrial].get<std::string>()};

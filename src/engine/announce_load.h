@@ -31,6 +31,11 @@ void AnnounceCosts(comm::Group& group, const CostsWish& wish);
 // understand (TrialSource), says how. *Collective* with WaitForWork.
 void AnnounceTrial(comm::Group& group, const std::string& directory, const std::string& question);
 
+// Rank 0 calls this before the first `num_ranks` work by themselves (fewer_ranks.h), at least two:
+// these follow it in a group of their own until they are dismissed from that, and the others wait.
+// *Collective* with WaitForWork.
+void AnnounceFewer(comm::Group& group, int num_ranks);
+
 // Rank 0 calls this at the end of every command, also of one that loads nothing: the others then
 // leave FollowRankZero.
 void Dismiss(comm::Group& group);
@@ -45,9 +50,13 @@ struct AnnouncedTrial {
   std::string question;
 };
 
+struct AnnouncedFewer {
+  int num_ranks = 0;
+};
+
 // All other ranks call this to learn what rank 0 does next; nothing once it has dismissed them.
 // *Collective.*
-std::optional<std::variant<AnnouncedLoad, CostsWish, AnnouncedTrial>> WaitForWork(
-    comm::Group& group);
+using Work = std::variant<AnnouncedLoad, CostsWish, AnnouncedTrial, AnnouncedFewer>;
+std::optional<Work> WaitForWork(comm::Group& group);
 
 }  // namespace convene::engine

@@ -18,7 +18,8 @@ namespace convene::engine {
 comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks) {
   switch (wire) {
     case plan::Wire::kAuto:
-      return LocalRankFromLauncher().count == num_ranks ? comm::WireFormat::kF32
+      // More than take part, where some idle (fewer_ranks.h).
+      return LocalRankFromLauncher().count >= num_ranks ? comm::WireFormat::kF32
                                                         : comm::WireFormat::kBf16;
     case plan::Wire::kF32:
       return comm::WireFormat::kF32;

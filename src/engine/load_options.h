@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/environment.h"
 #include "base/result.h"
 #include "comm/group.h"
 #include "engine/choose_formats.h"
@@ -43,6 +44,8 @@ struct LoadOptions {
   // Asked where the plan leaves the pipeline to be chosen; without one it is plain.
   StepCostsSource step_costs = {};
   comm::Group* group = nullptr;
+  // This process among those that share its host's cores and memory; unset: as the launcher says.
+  std::optional<LocalRank> local = {};
 };
 
 // Functions that are called while a model loads, from the loading thread; each may be empty.
@@ -61,7 +64,7 @@ Status CheckLoadOptions(const LoadOptions& options);
 // an answer and be none.
 Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options);
 
-// The options as rank 0 sends them to the others, without `group` and functions.
+// The options as rank 0 sends them to the others, without `group`, `local` and functions.
 // LoadOptionsFromJson reads what ToJson has written; anything else is a bug (CHECK).
 nlohmann::json ToJson(const LoadOptions& options);
 LoadOptions LoadOptionsFromJson(const nlohmann::json& message);

@@ -164,10 +164,10 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
   if (!kernels) return kernels.error();
   kernels_ = std::make_unique<MeasuredKernels>(MeasuredKernels{.set = **kernels});
-  Result<std::vector<int>> found =
-      hardware::CpusForThisRank(LocalRankFromLauncher(), options->num_threads);
+  const LocalRank local = options->local.value_or(LocalRankFromLauncher());
+  Result<std::vector<int>> found = hardware::CpusForThisRank(local, options->num_threads);
   if (!found) return found.error();
-  Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count, *found);
+  Result<memory::Tier> tier = memory::HostTier(local.count, *found);
   if (!tier) return tier.error();
   ledger_.emplace(*std::move(tier));
   Result<hardware::LaneCpus> split =

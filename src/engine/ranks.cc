@@ -4,14 +4,17 @@
 #include <variant>
 
 #include "base/check.h"
+#include "comm/first_ranks.h"
 #include "engine/announce_load.h"
 #include "engine/ask_for_costs.h"
+#include "engine/fewer_ranks.h"
 #include "engine/loaded_model.h"
 
 namespace convene::engine {
 
 Status FollowRankZero(comm::Group& group, const std::string& directory,
-                      const StepCostsSource& step_costs, const TrialSource& trials) {
+                      const StepCostsSource& step_costs, const TrialSource& trials,
+                      const std::optional<LocalRank>& local) {
   Status last;
   while (auto work = WaitForWork(group)) {
     if (const auto* wish = std::get_if<CostsWish>(&*work)) {
@@ -23,8 +26,17 @@ Status FollowRankZero(comm::Group& group, const std::string& directory,
       trials(group, directory.empty() ? trial->directory : directory, trial->question);
       continue;
     }
+    if (const auto* fewer = std::get_if<AnnouncedFewer>(&*work)) {
+      if (group.rank() >= fewer->num_ranks) continue;
+      const std::unique_ptr<comm::Group> first = comm::FirstRanks(group, fewer->num_ranks);
+      const Status followed = FollowRankZero(*first, directory, step_costs, trials,
+                                             LocalRankAmongFirst(group.size(), fewer->num_ranks));
+      if (!followed) last = followed;
+      continue;
+    }
     auto* load = std::get_if<AnnouncedLoad>(&*work);
     load->options.step_costs = step_costs;
+    load->options.local = local;
     const Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(
         directory.empty() ? load->directory : directory, load->options, /*observer=*/{});
     if (!model) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "base/environment.h"
 #include "base/result.h"
 #include "comm/group.h"
 #include "engine/step_costs_source.h"
@@ -18,8 +20,9 @@ using TrialSource = std::function<void(comm::Group& group, const std::string& di
 
 // On all ranks but rank 0: loads and follows until dismissed. An error has been told on rank 0 by
 // then. `directory`: where this rank has the model; empty: where rank 0 has it. `step_costs`: as in
-// LoadOptions, on all ranks or on none; so are `trials`.
+// LoadOptions, on all ranks or on none; so are `trials`. `local`: as LoadOptions'.
 Status FollowRankZero(comm::Group& group, const std::string& directory = "",
-                      const StepCostsSource& step_costs = {}, const TrialSource& trials = {});
+                      const StepCostsSource& step_costs = {}, const TrialSource& trials = {},
+                      const std::optional<LocalRank>& local = {});
 
 }  // namespace convene::engine

@@ -171,7 +171,9 @@ class Runner {
       flushed_ = *std::move(memory);
       reference_.emplace(*std::move(reference));
     }
-    return comm::AgreeOnSuccess(group_, had);
+    if (const Status all = comm::AgreeOnSuccess(group_, had); !all) return all;
+    copy_bytes_per_second_ = reference_->MeasureCopy(group_);
+    return {};
   }
 
   // `share`: of the time there is, up to the end of this trial.
@@ -242,6 +244,7 @@ class Runner {
     costs.num_threads = pool_.size();
     costs.weights = kernels::Name(options_.weights);
     costs.version = kVersion;
+    costs.copy_bytes_per_second = copy_bytes_per_second_;
     costs.step_once = std::max(0.0, Median(overheads_));
     costs.overlapped_held_out = TryOnOverlapped(steps, costs);
     return costs;
@@ -377,6 +380,7 @@ class Runner {
   memory::Ledger& ledger_;
   memory::Reservation flushed_;
   std::optional<ReferenceKernel> reference_;
+  double copy_bytes_per_second_ = 0;
   std::chrono::time_point<Clock, std::chrono::duration<double>> start_ = Clock::now();
   std::chrono::time_point<Clock, std::chrono::duration<double>> trial_ends_ = {};
   std::vector<CaseRuns> runs_;

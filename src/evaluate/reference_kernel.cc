@@ -15,6 +15,8 @@ constexpr int kFewRows = 2;
 constexpr int kCached = 2;  // matrices of the product in the caches
 constexpr int kManyRows = 128;
 constexpr int kCachedPasses = 3;
+constexpr uint64_t kPieceBytes = uint64_t{64} << 10;  // some rows of an expert's slice
+constexpr int kCopyPasses = 3;
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -83,6 +85,26 @@ cost::ReferenceSpeed ReferenceKernel::Measure(comm::Group& group) {
   const double bytes = static_cast<double>(matrices_.front().size_bytes()) * count;
   return {.read_bytes_per_second = bytes / streamed,
           .dot_operations_per_second = 2.0 * kSide * kSide * kCached * kManyRows / Median(cached)};
+}
+
+double ReferenceKernel::MeasureCopy(comm::Group& group) {
+  // Every second piece of the first two thirds, one after the other into the last one. All of the
+  // weights are the same bytes before and after.
+  std::byte* data = memory_.data();
+  const uint64_t count = matrices_.front().size_bytes() * matrices_.size() / 3 / kPieceBytes;
+  std::byte* to = data + 2 * count * kPieceBytes;
+  std::vector<double> rates;
+  for (int pass = 0; pass < kCopyPasses; ++pass) {
+    group.Barrier("copies");
+    const auto start = std::chrono::steady_clock::now();
+    pool_->ParallelFor(static_cast<int64_t>(count), [&](int64_t piece, int) {
+      const auto at = static_cast<uint64_t>(piece) * kPieceBytes;
+      std::memcpy(to + at, data + 2 * at, kPieceBytes);
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    rates.push_back(static_cast<double>(count * kPieceBytes) / std::max(seconds.count(), 1e-9));
+  }
+  return Median(rates);
 }
 
 }  // namespace convene::evaluate

@@ -26,6 +26,9 @@ class ReferenceKernel {
 
   // *Collective*, some 10 ms: by all ranks at once, this one's speed.
   cost::ReferenceSpeed Measure(comm::Group& group);
+  // *Collective*, some 20 ms: by all ranks at once, bytes that this one copies in a second from
+  // pieces that lie apart, as slices of experts do.
+  double MeasureCopy(comm::Group& group);
 
  private:
   ReferenceKernel(const kernels::KernelSet& kernels, hardware::ThreadPool& pool,

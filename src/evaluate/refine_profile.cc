@@ -48,6 +48,7 @@ namespace {
 struct Steps {
   cost::StepCosts* costs = nullptr;
   std::vector<const drawing::TracedStep*> steps;
+  std::vector<std::string> runs;  // whose steps they are
 };
 
 }  // namespace
@@ -75,8 +76,10 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
             step.schedule.num_ranks, trace.num_threads, trace.weights)};
       }
       auto group = std::ranges::find(groups, &*found, &Steps::costs);
-      if (group == groups.end()) group = groups.insert(group, {.costs = &*found, .steps = {}});
+      if (group == groups.end())
+        group = groups.insert(group, {.costs = &*found, .steps = {}, .runs = {}});
       group->steps.push_back(&step);
+      group->runs.push_back(trace.run);
     }
   }
   if (groups.empty()) return Error{"the traces have no step that ran"};
@@ -92,6 +95,8 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
     refined.push_back({.num_steps = static_cast<int>(traced.size()),
                        .refinement = cost::RefineStepCosts(*group.costs, traced)});
     *group.costs = refined.back().refinement.costs;
+    if (!refined.back().refinement.is_used()) continue;
+    for (const std::string& run : group.runs) group.costs->LearntFrom(run);
   }
   return refined;
 }

@@ -83,7 +83,7 @@ const RecordedStep& StepWatch::Typical(const std::vector<RecordedStep>& steps) {
 }
 
 drawing::Trace StepWatch::MakeTrace() const {
-  drawing::Trace trace{.steps = {}, .weights = weights_, .num_threads = num_threads_};
+  drawing::Trace trace{.steps = {}, .weights = weights_, .num_threads = num_threads_, .run = run_};
   for (const auto& [kind, sample] : samples_) {
     // Of decoding the usual step, of prefill and encoding one of the largest.
     const Sample& from = kind == Kind::kDecode ? sample : largest_.at(kind);

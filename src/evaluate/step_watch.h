@@ -17,9 +17,10 @@ namespace convene::evaluate {
 class StepWatch {
  public:
   // Whose steps they are: the format of the weights, and the threads of a rank.
-  void SetRun(std::string weights, int num_threads) {
+  void SetRun(std::string weights, int num_threads, std::string run) {
     weights_ = std::move(weights);
     num_threads_ = num_threads;
+    run_ = std::move(run);
   }
 
   // `keeps_steps` false: only counts what experts got, and the trace is empty.
@@ -54,6 +55,7 @@ class StepWatch {
   double first_start_ = -1;
   std::string weights_;
   int num_threads_ = 0;
+  std::string run_;
 };
 
 }  // namespace convene::evaluate

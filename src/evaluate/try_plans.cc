@@ -10,7 +10,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "base/check.h"
@@ -24,10 +23,10 @@
 #include "engine/same_model.h"
 #include "evaluate/reference_kernel.h"
 #include "evaluate/step_case.h"
+#include "evaluate/trial_steps.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
-#include "planner/workload_steps.h"
 #include "runtime/transformer.h"
 #include "weights/phased_weights.h"
 
@@ -36,83 +35,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kDecodeSteps = 4;  // of a run: one alone would be over too soon
-constexpr int kMostTurns = 10;   // there and back; more say no more
+constexpr int kMostTurns = 10;  // there and back; more say no more
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-int NumBlocks(const strategy::SequenceRows& rows) {
-  const int64_t positions = rows.first_position + rows.num_tokens;
-  return static_cast<int>((positions + device::kKvBlockTokens - 1) / device::kKvBlockTokens);
-}
-
-// A step with random tokens; contexts were never computed, and are what WriteCache left.
-class StepToRun {
- public:
-  StepToRun(const planner::StepSequences& groups, double count, strategy::Phase phase,
-            int vocab_size)
-      : count_(count), phase_(phase) {
-    std::mt19937_64 random(17);
-    std::uniform_int_distribution<int32_t> token(0, vocab_size - 1);
-    for (size_t group = 0; group < groups.size(); ++group) {
-      int first_block = 0;
-      for (const strategy::SequenceRows& rows : groups[group]) {
-        auto& tokens = tokens_.emplace_back(static_cast<size_t>(rows.num_tokens));
-        for (int32_t& each : tokens) each = token(random);
-        auto& blocks = blocks_.emplace_back(static_cast<size_t>(NumBlocks(rows)));
-        for (int32_t& each : blocks) each = first_block++;
-        sequences_.push_back(
-            {.tokens = tokens,
-             .first_position = static_cast<int>(rows.first_position),
-             .blocks = blocks,
-             .prompt_length = static_cast<int>(rows.prompt_length),
-             .first_logits_token = static_cast<int>(rows.num_tokens - rows.num_wanted),
-             .group = static_cast<int>(group)});
-      }
-      num_blocks_ = std::max(num_blocks_, first_block);
-    }
-    for (size_t i = 0; i < sequences_.size(); ++i) {
-      sequences_[i].tokens = tokens_[i];
-      sequences_[i].blocks = blocks_[i];
-    }
-  }
-
-  std::span<const device::SequenceStep> step() const { return sequences_; }
-  double count() const { return count_; }  // steps of the workload that it stands for
-  strategy::Phase phase() const { return phase_; }
-  int num_blocks() const { return num_blocks_; }  // most of a group
-
- private:
-  std::vector<std::vector<int32_t>> tokens_;
-  std::vector<std::vector<int32_t>> blocks_;
-  std::vector<device::SequenceStep> sequences_;
-  double count_;
-  strategy::Phase phase_;
-  int num_blocks_ = 1;
-};
-
-std::vector<StepToRun> StepsOf(const TrialQuestion& question, const plan::Plan& plan,
-                               int vocab_size) {
-  const auto roles = [&](const strategy::Layout& layout) {
-    return strategy::Roles(layout).ExpandingFrom(question.expand_from_tokens);
-  };
-  std::vector<StepToRun> steps;
-  for (const planner::TypicalStep& typical :
-       PrefillSteps(question.sequences, roles(plan.layout), question.step_tokens)) {
-    if (typical.count > 0) {
-      steps.emplace_back(typical.groups, typical.count, strategy::Phase::kPrefill, vocab_size);
-    }
-  }
-  if (question.context <= 0) return steps;
-  double prompts = 0;
-  for (const planner::RequestLengths& each : question.sequences) prompts += each.prompt_tokens;
-  const auto batch = static_cast<int>(question.sequences.size());
-  steps.emplace_back(planner::DecodeStep(batch, question.context, static_cast<int>(prompts / batch),
-                                         roles(plan.decode.value_or(plan.layout))),
-                     1, strategy::Phase::kDecode, vocab_size);
-  return steps;
 }
 
 // Weights as one plan or several place them.
@@ -168,6 +94,7 @@ class Runner {
     std::vector<double> once(question_.plans.size(), 0);
     for (size_t i = 0; i < ready_.size(); ++i) {
       TriedPlan& tried = trials_.plans[i];
+      if (i > 0 && question_.most_load_seconds > 0 && !MayLoad(i)) continue;
       const auto start = Clock::now();
       const Status loaded = Agree(Load(i));
       tried.load_seconds = SecondsSince(start);
@@ -223,12 +150,33 @@ class Runner {
     return {};
   }
 
-  Result<PlacedWeights*> Place(const engine::LoadOptions& options, TriedPlan& tried) {
-    const kernels::WeightFormat format = FormatOf(options.plan);
-    const weights::Share share = engine::ShareOf(options);
+  // On all ranks: whether rank 0 has the time to load the weights of a plan, which should take as
+  // long as those of the first one.
+  bool MayLoad(size_t index) {
+    double loaded = 0;
+    for (const TriedPlan& tried : trials_.plans) loaded += tried.load_seconds;
+    const double one = trials_.plans.front().load_seconds;
+    const engine::LoadOptions options = OptionsOf(index);
+    const bool is_there = FindPlaced(FormatOf(options.plan), engine::ShareOf(options)) != nullptr;
+    const bool fits = is_there || loaded + one <= question_.most_load_seconds;
+    if (Told(fits ? 1 : 0) != 0) return true;
+    trials_.plans[index].why_not = fmt::format(
+        "loading its weights would take about {:.2g} s, and {:.2g} s is what trying plans may cost",
+        one, question_.most_load_seconds);
+    return false;
+  }
+
+  PlacedWeights* FindPlaced(kernels::WeightFormat format, const weights::Share& share) const {
     for (const auto& placed : placed_) {
       if (placed->format == format && placed->share == share) return placed.get();
     }
+    return nullptr;
+  }
+
+  Result<PlacedWeights*> Place(const engine::LoadOptions& options, TriedPlan& tried) {
+    const kernels::WeightFormat format = FormatOf(options.plan);
+    const weights::Share share = engine::ShareOf(options);
+    if (PlacedWeights* placed = FindPlaced(format, share)) return placed;
     tried.loaded_anew = true;
     Result<engine::ModelSource> source = engine::ModelSource::Open(directory_);
     if (!source) return source.error();
@@ -247,6 +195,13 @@ class Runner {
     return placed_.emplace_back(std::move(placed)).get();
   }
 
+  engine::LoadOptions OptionsOf(size_t index) const {
+    return {.max_step_tokens = question_.step_tokens,
+            .plan = question_.plans[index],
+            .record = true,
+            .group = group_.size() > 1 ? &group_ : nullptr};
+  }
+
   Status Load(size_t index) {
     const plan::Plan& plan = question_.plans[index];
     ReadyPlan& ready = ready_[index];
@@ -261,11 +216,8 @@ class Runner {
         longest = std::max(longest, each.first_position + static_cast<int>(each.tokens.size()));
       }
     }
-    engine::LoadOptions options{
-        .max_step_tokens = std::max(question_.step_tokens, static_cast<int>(most_sequences)),
-        .plan = plan,
-        .record = true,
-        .group = group_.size() > 1 ? &group_ : nullptr};
+    engine::LoadOptions options = OptionsOf(index);
+    options.max_step_tokens = std::max(options.max_step_tokens, static_cast<int>(most_sequences));
     Result<PlacedWeights*> placed = Place(options, trials_.plans[index]);
     if (!placed) return placed.error();
     runtime::TransformerOptions parts =
@@ -424,6 +376,7 @@ nlohmann::json ToJson(const TrialQuestion& question) {
                          {"step_tokens", question.step_tokens},
                          {"expand_from_tokens", question.expand_from_tokens},
                          {"seconds", question.seconds},
+                         {"most_load_seconds", question.most_load_seconds},
                          {"plans", nlohmann::json::array()},
                          {"sequences", nlohmann::json::array()}};
   for (const plan::Plan& plan : question.plans) {
@@ -439,7 +392,8 @@ TrialQuestion TrialQuestionFromJson(const nlohmann::json& json) {
   TrialQuestion question{.context = json.at("context").get<int>(),
                          .step_tokens = json.at("step_tokens").get<int>(),
                          .expand_from_tokens = json.at("expand_from_tokens").get<int>(),
-                         .seconds = json.at("seconds").get<double>()};
+                         .seconds = json.at("seconds").get<double>(),
+                         .most_load_seconds = json.at("most_load_seconds").get<double>()};
   for (const auto& each : json.at("plans")) {
     Result<plan::Plan> plan = plan::PlanFromJson(each);
     CHECK(plan.ok(), "rank 0 sent a plan: {}", plan.error().message);

@@ -26,6 +26,9 @@ struct TrialQuestion {
   int step_tokens = 512;       // most tokens of a step of a group of ranks
   int expand_from_tokens = 0;  // as AttentionRole's: what the prices were made with
   double seconds = 0;          // that runs may take, without loading
+  // That loading may take; weights of a plan behind the first are left alone where they would take
+  // longer. 0: as long as it takes.
+  double most_load_seconds = 0;
 };
 nlohmann::json ToJson(const TrialQuestion& question);
 // Of what ToJson has written; anything else is a bug (CHECK).
@@ -63,6 +66,9 @@ Result<Trials> AskForTrials(comm::Group& group, const std::string& directory,
                             const TrialQuestion& question);
 // On the other ranks: engine::TrialSource.
 void FollowTrials(comm::Group& group, const std::string& directory, const std::string& question);
+
+// Steps of decode in a run: one alone would be over too soon.
+inline constexpr int kDecodeSteps = 4;
 
 // Of each of two plans, before one is said to be the faster: somebody who disturbs one turn there
 // and back makes every run of one plan slower than those of another.

@@ -295,7 +295,7 @@ Status CheckMadeFor(const Plan& plan, const std::string& model_hash, int num_ran
                     "one's {}): make one for this model with convene plan",
                     made_for.model, model_hash)};
   }
-  if (made_for.num_ranks != num_ranks) {
+  if (made_for.num_ranks > num_ranks) {
     return Error{fmt::format(
         "the plan was made for {} ranks, and {} were started: start {}, or make another plan with "
         "convene plan",

@@ -102,8 +102,8 @@ Status CheckPipeline(const strategy::Pipeline& pipeline);
 // order of its keys.
 std::string ModelHash(const nlohmann::json& configuration);
 
-// Errors: the plan was made for another model, or for another number of ranks. Of a plan that does
-// not say what it was made for: none.
+// Errors: the plan was made for another model, or for more ranks than there are. Of a plan that
+// does not say what it was made for: none.
 Status CheckMadeFor(const Plan& plan, const std::string& model_hash, int num_ranks);
 
 // One object, with "version": 1.

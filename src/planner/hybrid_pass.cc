@@ -420,7 +420,8 @@ void AddHybrids(PlanSearch& search) {
   const Workload& asked = question.workload;
   // One phase alone is best in one division, and an answer of one token has no decode.
   if (asked.objective == Objective::kTtft || asked.objective == Objective::kTimePerToken) return;
-  if (question.constraints.layout || !(asked.mean_gen_tokens() > 1)) return;
+  if (question.constraints.layout || question.constraints.decode_experts) return;
+  if (!(asked.mean_gen_tokens() > 1)) return;
   const auto& layers = question.spec.layers;
   const bool has_experts =
       std::any_of(layers.begin(), layers.end(),

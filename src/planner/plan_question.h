@@ -41,7 +41,13 @@ struct RankMemory {
 struct Constraints {
   std::optional<int> num_ranks = {};
   std::optional<int> num_threads = {};
+  // That all ranks together may have threads on, where fewer ranks than there are may be used, too:
+  // numbers of ranks of which nothing is known are then left out.
+  std::optional<int> num_cores = {};
   std::optional<strategy::Layout> layout = {};
+  // How decode divides the experts, as in a layout ("tp2"): plans that divide them so in prefill,
+  // too, are not looked at.
+  std::optional<std::string> decode_experts = {};
   std::optional<strategy::Pipeline> pipeline = {};  // chunks, cut and overlap, with micro-batches
   std::optional<int> micro_batches = {};
   std::optional<plan::Wire> wire = {};

@@ -72,6 +72,38 @@ TEST(PlanSearch, TakesOnlyPlansWithTheLogitsOfOneRankUnlessMoreIsAllowed) {
   }
 }
 
+TEST(PlanSearch, ADivisionOfDecodeThatWasAskedForIsTheOnlyOne) {
+  Asked asked(1e9, {2});
+  asked.question.constraints.decode_experts = "tp2";
+  const PlanAnswer answer = Search(asked);
+  int num_both = 0;
+  for (const Candidate& one : answer.candidates) {
+    if (!one.is_ranked()) continue;
+    ASSERT_TRUE(one.plan.decode.has_value()) << Describe(one);
+    EXPECT_EQ(one.plan.decode->expert_tp, 2) << Describe(one);
+    EXPECT_NE(one.plan.layout.expert_tp, 2) << Describe(one);
+    num_both += one.plan.phase_change.keeps_both ? 1 : 0;
+    // What both phases take apart, and the moves, are in its price.
+    EXPECT_EQ(one.figures->transition_seconds > 0, !one.plan.phase_change.keeps_both);
+  }
+  EXPECT_GT(num_both, 0);
+  asked.question.constraints.decode_experts = "tp4";
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("4"));
+}
+
+TEST(PlanSearch, UsesFewerRanksOnTheSameCoresWhereThatIsBest) {
+  Asked asked(1e6, {1, 2});  // a link on which nothing is worth sending
+  asked.profile.steps[0].num_threads = 2;
+  asked.question.constraints.num_cores = 2;
+  EXPECT_EQ(ChosenOf(Search(asked)).setup.num_ranks, 1);
+  asked.question.constraints.num_cores = 1;  // neither fits
+  EXPECT_FALSE(SearchPlan(asked.question).ok());
+  // Nothing is said of numbers of ranks that were not asked for and of which nothing is known.
+  Asked only(1e9, {2});
+  only.question.constraints.num_cores = 2;
+  for (const Candidate& one : Search(only).candidates) EXPECT_EQ(one.setup.num_ranks, 2);
+}
+
 TEST(PlanSearch, FindsTheBestOfAllThatCouldBeEnumerated) {
   for (const double link : {1e8, 1e9, 1e10}) {
     Asked asked(link);

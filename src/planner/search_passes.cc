@@ -3,32 +3,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <functional>
+#include <limits>
 #include <utility>
 
 #include "base/units.h"
 #include "planner/hybrid_pass.h"
+#include "planner/pipeline_passes.h"
 #include "planner/plan_search.h"
+#include "planner/share_pass.h"
 
 namespace convene::planner {
 namespace {
 
-using strategy::ChunkCut;
 using strategy::Layout;
-using strategy::Pipeline;
-
-// Candidates whose pipelines are searched: those that could gain most by them.
-constexpr size_t kMostRefined = 8;
-// Numbers of chunks grow until so many in a row are no better.
-constexpr int kMostWorse = 2;
-constexpr int kMostSearchedChunks = 64;
-
-bool HasExperts(const model::ModelSpec& spec) {
-  return std::any_of(spec.layers.begin(), spec.layers.end(),
-                     [](const model::LayerSpec& layer) { return layer.moe.has_value(); });
-}
 
 plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks) {
   plan::Plan plan{.layout = plan::DefaultLayout(num_ranks)};
@@ -40,6 +28,8 @@ plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks) {
 }
 
 // --- Who could do the work.
+
+constexpr int kAnyCores = std::numeric_limits<int>::max();
 
 bool IsWanted(const std::optional<int>& constraint, int value) {
   return constraint.value_or(value) == value;
@@ -53,11 +43,14 @@ void AddSetups(PlanSearch& search) {
       if (question.constraints.layout && question.constraints.layout->num_ranks() != ranks)
         continue;
       std::vector<int> threads = question.source.ThreadsOf(ranks, format);
-      std::erase_if(threads,
-                    [&](int count) { return !IsWanted(question.constraints.num_threads, count); });
+      std::erase_if(threads, [&](int count) {
+        return !IsWanted(question.constraints.num_threads, count) ||
+               int64_t{1} * ranks * count > question.constraints.num_cores.value_or(kAnyCores);
+      });
       const plan::Plan plan = UsualPlan(question, ranks);
       for (const int count : threads) search.Add({.setup = {ranks, count, format}, .plan = plan});
       if (!threads.empty()) continue;
+      if (question.constraints.num_cores && ranks < question.num_ranks) continue;  // not asked for
       search.Add(
           {.setup = {ranks, question.constraints.num_threads.value_or(0), format}, .plan = plan});
       search.Reject(
@@ -92,20 +85,53 @@ std::vector<Layout> LayoutsOf(int num_ranks) {
   return layouts;
 }
 
+// The same with the division of decode that was asked for: with experts that move, and with both
+// divisions in memory.
+std::vector<plan::Plan> WithDecode(PlanSearch& search, const Candidate& candidate,
+                                   const std::string& experts) {
+  plan::Plan plan = candidate.plan;
+  const Status parsed = plan::ParseDecodeExperts(experts, &plan);
+  if (!parsed || !plan.changes_layout()) {
+    const size_t before = search.candidates().size();
+    search.Add(candidate);
+    const bool is_new = search.candidates().size() > before;
+    if (is_new) {
+      search.Reject(search.candidates().back(),
+                    parsed ? "another division of the experts in decode was asked for"
+                           : parsed.error().message);
+    }
+    return {};
+  }
+  plan::Plan both = plan;
+  both.phase_change.keeps_both = true;
+  return {plan, both};
+}
+
 void AddLayouts(PlanSearch& search) {
+  const Constraints& constraints = search.question().constraints;
   const size_t num_setups = search.candidates().size();
   for (size_t i = 0; i < num_setups; ++i) {
     if (!search.candidates()[i].rejected_by.empty()) continue;
     const Candidate usual = search.candidates()[i];
-    const std::optional<Layout>& wanted = search.question().constraints.layout;
-    if (wanted) {
-      if (*wanted == usual.plan.layout) continue;
-      search.Reject(search.candidates()[i], "another layout was asked for");
+    const std::optional<Layout>& wanted = constraints.layout;
+    const bool is_wanted = !wanted || *wanted == usual.plan.layout;
+    if (wanted && is_wanted && !constraints.decode_experts) continue;
+    if (!is_wanted) search.Reject(search.candidates()[i], "another layout was asked for");
+    if (is_wanted && constraints.decode_experts) {
+      search.Reject(search.candidates()[i],
+                    "another division of the experts in decode was asked for");
     }
     for (const Layout& layout : wanted ? std::vector{*wanted} : LayoutsOf(usual.setup.num_ranks)) {
       Candidate candidate = usual;
       candidate.plan.layout = layout;
-      search.Add(std::move(candidate));
+      if (!constraints.decode_experts) {
+        search.Add(std::move(candidate));
+        continue;
+      }
+      for (const plan::Plan& plan : WithDecode(search, candidate, *constraints.decode_experts)) {
+        candidate.plan = plan;
+        search.Add(candidate);
+      }
     }
   }
 }
@@ -166,7 +192,8 @@ void MarkChanges(PlanSearch& search) {
     plan::Plan exact = plan;
     exact.wire = plan::Wire::kF32;
     if (several && !KeepsLogits(question.spec, exact, question.one_host) &&
-        !given(question.allowed.layout, question.constraints.layout.has_value())) {
+        !given(question.allowed.layout, question.constraints.layout.has_value() ||
+                                            question.constraints.decode_experts.has_value())) {
       candidate.needs.emplace_back("layout");
     }
     const bool rounds = plan.wire == plan::Wire::kBf16 || plan.wire == plan::Wire::kFp8 ||
@@ -214,138 +241,11 @@ void AddWires(PlanSearch& search) {
   PriceAll(search);
 }
 
-// --- Pipelines.
-
-// What it would take at least, were all exchanges hidden: tasks that wait for each other remain.
-double Bound(const Candidate& candidate) {
-  double bound = candidate.figures->score;
-  for (size_t kind = 0; kind < candidate.figures->path.size(); ++kind) {
-    if (IsCollective(static_cast<schedule::TaskKind>(kind))) bound -= candidate.figures->path[kind];
-  }
-  return bound;
-}
-
-bool CanOverlap(const PlanSearch& search, const Candidate& candidate) {
-  return candidate.is_ranked() && candidate.setup.num_ranks > 1 &&
-         HasExperts(search.question().spec);
-}
-
-// Leaves those whose pipelines are worth a search.
-void PruneByBound(PlanSearch& search) {
-  const Candidate* best = search.Best();
-  if (best == nullptr) return;
-  const double least = best->figures->score;
-  std::vector<Candidate*> open;
-  for (Candidate& candidate : search.candidates()) {
-    if (!CanOverlap(search, candidate)) continue;
-    if (Bound(candidate) < least) {
-      open.push_back(&candidate);
-      continue;
-    }
-    candidate.not_refined =
-        fmt::format("even with all exchanges hidden it would be {:.1f} % slower than {}",
-                    100 * (Bound(candidate) / least - 1), Describe(*best));
-  }
-  // Half of the places are for those that are fastest without, half for those that could become so:
-  // neither says what a pipeline will take. Allowed ones first, since only they can be chosen.
-  const auto sort_from = [&open](size_t first, const auto& figure) {
-    std::stable_sort(open.begin() + std::min(std::ssize(open), static_cast<ptrdiff_t>(first)),
-                     open.end(), [&](const Candidate* a, const Candidate* b) {
-                       if (a->is_allowed() != b->is_allowed()) return a->is_allowed();
-                       return figure(*a) < figure(*b);
-                     });
-  };
-  sort_from(0, [](const Candidate& each) { return each.figures->score; });
-  sort_from(kMostRefined / 2, Bound);
-  for (size_t i = kMostRefined; i < open.size(); ++i) {
-    open[i]->not_refined =
-        fmt::format("{} others are faster without one or could gain more by it", kMostRefined);
-  }
-}
-
-std::vector<Candidate> ToRefine(PlanSearch& search) {
-  std::vector<Candidate> refined;
-  for (const Candidate& candidate : search.candidates()) {
-    if (CanOverlap(search, candidate) && candidate.not_refined.empty()) {
-      refined.push_back(candidate);
-    }
-  }
-  return refined;
-}
-
-// Adds `base` with more and more of something, until that is no better any more.
-void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const int> counts,
-                    const std::function<void(int, Pipeline&)>& set) {
-  double best = base.figures->score;
-  int worse = 0;
-  for (const int count : counts) {
-    Candidate candidate = base;
-    candidate.figures.reset();
-    set(count, candidate.plan.pipeline);
-    const size_t before = search.candidates().size();
-    search.Add(std::move(candidate));
-    if (search.candidates().size() == before) continue;  // it is there
-    Candidate& added = search.candidates().back();
-    search.Price(added);
-    const bool is_better = added.figures && added.figures->score < best;
-    if (is_better) best = added.figures->score;
-    worse = is_better ? 0 : worse + 1;
-    if (worse == kMostWorse) break;
-  }
-}
-
-void AddPipelines(PlanSearch& search) {
-  if (search.question().constraints.pipeline) return;
-  for (const Candidate& base : ToRefine(search)) {
-    const strategy::Roles roles = base.plan.layout;
-    int fewest = kMostSearchedChunks;
-    for (const model::LayerSpec& layer : search.question().spec.layers) {
-      if (!layer.moe) continue;
-      fewest = std::min(fewest, roles.expert_split().FewestExperts(layer.moe->num_experts));
-    }
-    for (const ChunkCut cut : {ChunkCut::kTokens, ChunkCut::kExperts}) {
-      std::vector<int> counts;
-      const int most = cut == ChunkCut::kExperts ? fewest : kMostSearchedChunks;
-      for (int chunks = 2; chunks <= most; chunks *= 2) counts.push_back(chunks);
-      AddWhileBetter(search, base, counts, [cut](int chunks, Pipeline& pipeline) {
-        pipeline.chunks = chunks;
-        pipeline.cut = cut;
-      });
-    }
-  }
-}
-
-// Of each layout with its best pipeline and with none.
-void AddMicroBatches(PlanSearch& search) {
-  const Constraints& constraints = search.question().constraints;
-  if (constraints.micro_batches || (constraints.pipeline && !constraints.pipeline->overlap)) return;
-  std::vector<Candidate> bases;
-  for (const Candidate& base : ToRefine(search)) {
-    if (base.plan.pipeline.chunks == 1) {
-      bases.push_back(base);
-      continue;
-    }
-    const auto same = std::find_if(bases.begin(), bases.end(), [&](const Candidate& other) {
-      return other.plan.pipeline.chunks > 1 && other.setup == base.setup &&
-             other.plan.layout == base.plan.layout && other.plan.wire == base.plan.wire;
-    });
-    if (same == bases.end()) {
-      bases.push_back(base);
-    } else if (base.figures->score < same->figures->score) {
-      *same = base;
-    }
-  }
-  constexpr std::array kCounts = {2, 3, 4, 8};
-  for (const Candidate& base : bases) {
-    AddWhileBetter(search, base, kCounts,
-                   [](int count, Pipeline& pipeline) { pipeline.micro_batches = count; });
-  }
-}
-
 constexpr SearchPass kPasses[] = {
     {"setups", "numbers of ranks, threads and formats of weights that costs are known of",
      AddSetups, /*can_be_off=*/false},
     {"layouts", "how ranks divide heads, sequences and experts", AddLayouts},
+    {"shares", "shares of the experts by the rates of ranks that are not alike", AddUnequalShares},
     {"memory", "rejects what does not fit the memory of a rank", CheckMemory},
     {"changes", "marks what would change the numbers that are computed", MarkChanges,
      /*can_be_off=*/false},
@@ -432,7 +332,7 @@ Error WhyNothing(PlanSearch& search) {
         return static_cast<double>(one.memory.total()) / static_cast<double>(one.memory_limit + 1);
       };
       if (closest == nullptr || excess(candidate) < excess(*closest)) closest = &candidate;
-    } else if (candidate.plan.decode) {
+    } else if (candidate.plan.decode && !question.constraints.decode_experts) {
       // It stands on plans of one division, whose reasons say more.
     } else if (candidate.rejected_by == "setups") {
       // The most precise format and the most ranks are what is likely meant.

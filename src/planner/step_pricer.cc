@@ -95,6 +95,12 @@ MachineFigures MeasuredSource::FiguresOf(const RankSetup& setup) const {
           .link_bytes_per_second = per_byte > 0 ? 1 / per_byte : 0};
 }
 
+std::vector<double> MeasuredSource::RankFactorsOf(const RankSetup& setup) const {
+  const cost::StepCosts* costs =
+      profile_.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
+  return costs == nullptr ? std::vector<double>() : costs->rank_factors;
+}
+
 std::string HowToMeasure(int num_ranks, std::string_view weights) {
   const std::string measure = fmt::format("convene measure --steps {}", weights);
   return fmt::format("measure them with: {}{}",

@@ -81,6 +81,8 @@ class PricerSource {
                                                        const Conditions& conditions) const = 0;
   // What the prices stand on. Precondition: something is known of the setup.
   virtual MachineFigures FiguresOf(const RankSetup& setup) const = 0;
+  // By rank, how much longer than the prices say its tasks take; none: ranks are alike.
+  virtual std::vector<double> RankFactorsOf(const RankSetup& /*setup*/) const { return {}; }
 };
 
 // By costs of steps that were measured (cost/step_costs.h). Keeps the reference.
@@ -109,6 +111,7 @@ class MeasuredSource : public PricerSource {
   Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
                                                const Conditions& conditions) const override;
   MachineFigures FiguresOf(const RankSetup& setup) const override;
+  std::vector<double> RankFactorsOf(const RankSetup& setup) const override;
 
  private:
   const cost::MachineProfile& profile_;

@@ -19,6 +19,7 @@ FairShares::FairShares(const cost::Prices& prices)
     : prices_(prices), states_(prices.resources.size()), left_(prices.resources.size()) {
   const size_t num_activities = prices.fixed_seconds.size();
   speed_.resize(num_activities);
+  limits_.resize(num_activities);
   seen_.resize(num_activities);
   place_.resize(prices.demands.size());
   speed_alone_.reserve(num_activities);
@@ -104,12 +105,14 @@ void FairShares::Collect(std::vector<int>& activities) {
 void FairShares::SolveTogether(const std::vector<int>& activities) {
   std::erase_if(affected_, [&](int resource) { return !states_[resource].contended; });
   for (const int resource : affected_) states_[resource].level = kUnlimited;
+  for (const int activity : activities) limits_[activity].is_stale = true;
   bool settled = affected_.empty();
   for (int turn = 0; !settled && turn < kMaxTurns; ++turn) {
     settled = true;
     for (const int resource : affected_) {
       const double level = Fill(resource);
-      const double before = std::exchange(states_[resource].level, level);
+      const double before = states_[resource].level;
+      if (level != before) SetLevel(resource, level);
       if (level != before && !(std::abs(level - before) <= 1e-10 * level)) settled = false;
     }
     if (affected_.size() == 1) settled = true;
@@ -118,15 +121,48 @@ void FairShares::SolveTogether(const std::vector<int>& activities) {
   if (affected_.size() > 1) UseUp(activities);
 }
 
-// How fast an activity may be by all its resources but one.
-double FairShares::Limit(int activity, int except) const {
-  double speed = speed_alone_[activity];
-  for (const cost::Demand& demand : prices_.demands_of(activity)) {
-    const State& state = states_[demand.resource];
-    if (!state.contended || demand.resource == except) continue;
-    speed = std::min(speed, demand.streams * state.level / demand.amount);
+// A collective of many ranks has hundreds of demands, and each of their resources asks for its
+// limit: so the least two are kept, and looked for anew only where one of them may have grown.
+void FairShares::SetLevel(int resource, double level) {
+  State& state = states_[resource];
+  const double before = std::exchange(state.level, level);
+  for (const User& user : state.users) {
+    Limits& limits = limits_[user.activity];
+    if (limits.is_stale) continue;
+    const cost::Demand& demand = prices_.demands[user.demand];
+    const double limit = demand.streams * level / demand.amount;
+    if (level > before) {
+      limits.is_stale = demand.streams * before / demand.amount <= limits.second;
+    } else if (resource == limits.at) {
+      limits.least = std::min(limits.least, limit);
+    } else if (limit < limits.least) {
+      limits.second = std::exchange(limits.least, limit);
+      limits.at = resource;
+    } else {
+      limits.second = std::min(limits.second, limit);
+    }
   }
-  return speed;
+}
+
+// How fast an activity may be by all its resources but one. Those that are not contended have no
+// level.
+double FairShares::Limit(int activity, int except) const {
+  Limits& limits = limits_[activity];
+  if (limits.is_stale) {
+    limits = {};
+    for (const cost::Demand& demand : prices_.demands_of(activity)) {
+      const double limit = demand.streams * states_[demand.resource].level / demand.amount;
+      if (demand.resource == limits.at) {
+        limits.least = std::min(limits.least, limit);
+      } else if (limit < limits.least) {
+        limits.second = std::exchange(limits.least, limit);
+        limits.at = demand.resource;
+      } else {
+        limits.second = std::min(limits.second, limit);
+      }
+    }
+  }
+  return std::min(speed_alone_[activity], limits.at == except ? limits.second : limits.least);
 }
 
 // The level at which the resource is used up, given what its users can use at most.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "cost/prices.h"
@@ -37,20 +38,31 @@ class FairShares {
     double level = 0;  // what a stream gets at most
   };
 
+  // Of an activity by its contended resources: the least, of which one, and the least of the
+  // others.
+  struct Limits {
+    double least = std::numeric_limits<double>::infinity();
+    int32_t at = -1;
+    double second = std::numeric_limits<double>::infinity();
+    bool is_stale = false;
+  };
+
   // Recounts what its users need after one came or went; true: their speeds may have changed.
   bool Refresh(int resource);
   void Collect(std::vector<int>& activities);
   void SolveTogether(const std::vector<int>& activities);
+  void SetLevel(int resource, double level);
   double Limit(int activity, int except) const;
   double Fill(int resource) const;
   void UseUp(const std::vector<int>& activities);
 
   const cost::Prices& prices_;
-  std::vector<State> states_;        // by resource
-  std::vector<double> speed_alone_;  // by activity
-  std::vector<double> speed_;        // by activity
-  std::vector<int32_t> place_;       // by demand: in State::users
-  std::vector<char> seen_;           // by activity
+  std::vector<State> states_;           // by resource
+  std::vector<double> speed_alone_;     // by activity
+  std::vector<double> speed_;           // by activity
+  std::vector<int32_t> place_;          // by demand: in State::users
+  mutable std::vector<Limits> limits_;  // by activity; of those whose speeds are being found
+  std::vector<char> seen_;              // by activity
   // Kept so that nothing is allocated while it runs:
   std::vector<int> affected_;          // resources whose users' speeds are to be found anew
   mutable std::vector<double> needs_;  // by user of one resource

@@ -67,7 +67,62 @@ if [ "$(nproc)" -ge 2 ]; then
     fail "a verified plan: $(tail -1 "$work/err")"
   "$convene" report "$work/steps.json" --plan "$work/verified.json" >"$work/out" 2>"$work/err" || fail "report --plan: $(cat "$work/err")"
   grep -q 'the worst misprediction is' "$work/out" || fail "report --plan: $(cat "$work/out")"
+
+  # A plan whose phases divide the experts differently, from the planner to the report: planned, tried, executed
+  # with one rank's text, and what moving took beside what was predicted.
+  ranks 2 plan models/demo --weights bf16 --prompt-tokens 64 --gen-tokens 32 --batch 4 --layout attention=dp2,experts=ep2 \
+    --decode-experts tp2 --verify 0.5 --out "$work/hybrid.json" >"$work/out" 2>"$work/err" || fail "a hybrid plan: $(tail -1 "$work/err")"
+  grep -q '^  plan .*decode experts=tp2' "$work/out" || fail "no hybrid plan: $(cat "$work/out")"
+  [ "$(grep -c 'runs\{0,1\} within' "$work/out")" = 2 ] || fail "hybrid plans did not run: $(cat "$work/out")"
+  sed -i 's/"keep": "both"/"keep": "one"/' "$work/hybrid.json"
+  ranks 2 run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --plan "$work/hybrid.json" --trace "$work/steps.json" \
+    >"$work/out" 2>"$work/err" || fail "the planner's hybrid plan: $(tail -1 "$work/err")"
+  cmp -s "$work/one" "$work/out" || fail "the planner's hybrid plan gave another text"
+  grep -q '^experts moved 1 time' "$work/err" || fail "the planner's hybrid plan moved nothing: $(cat "$work/err")"
+  "$convene" report "$work/steps.json" --plan "$work/hybrid.json" --json "$work/report.json" >"$work/out" 2>"$work/err" ||
+    fail "report of a hybrid plan: $(cat "$work/err")"
+  grep -q '^ *move_experts .* %' "$work/out" || fail "no prediction of the move: $(cat "$work/out")"
+  ranks 2 bench models/demo -p 16 -n 4 --batch 2 --repeat 1 --plan "$work/hybrid.json" >"$work/out" 2>"$work/err" ||
+    fail "bench of a hybrid plan: $(tail -1 "$work/err")"
+  grep -q '^experts moved' "$work/err" || fail "bench of a hybrid plan: $(cat "$work/err")"
+
+  # Without costs of these ranks plan measures them, as run does.
+  CONVENE_CACHE_DIR=$work/none ranks 2 plan models/demo --weights int8 --prompt-tokens 16 --gen-tokens 4 --batch 2 >"$work/out" 2>"$work/err" ||
+    fail "plan without a profile: $(tail -1 "$work/err")"
+  grep -q 'measuring what steps cost here, once' "$work/err" && grep -q '^  plan  *2 ranks' "$work/out" ||
+    fail "plan without a profile: $(cat "$work/err")"
+
+  # What costs learn from a trace is remembered.
+  "$convene" measure --from-trace "$work/steps.json" >"$work/out" 2>"$work/err" || fail "measure --from-trace: $(cat "$work/err")"
+
+  # A long input tries plans before it begins, by what its answers may take; they end much earlier here.
+  for i in $(seq 300); do
+    printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"Once %s","max_tokens":1000,"temperature":0,"stop":[" ","e","a"]}}\n' "$i" "$i"
+  done >"$work/long.jsonl"
+  texts() { grep -o '"text": *"[^"]*"' "$1" | sort; }
+  for more in "" --no-verify; do
+    rm -f "$work/long_out.jsonl"
+    # shellcheck disable=SC2086
+    ranks 2 batch models/demo --input "$work/long.jsonl" --output "$work/long_out.jsonl" $more >"$work/out" 2>"$work/err" ||
+      fail "a long batch $more: $(tail -1 "$work/err")"
+    [ "$(grep -c '^verified by running for .* s with loading: ' "$work/err")" = "$([ -n "$more" ] && echo 0 || echo 1)" ] ||
+      fail "a long batch $more: $(cat "$work/err")"
+    texts "$work/long_out.jsonl" >"$work/long_texts$more"
+  done
+  [ "$(wc -l <"$work/long_texts")" = 300 ] && cmp -s "$work/long_texts" "$work/long_texts--no-verify" || fail "a verified batch gave other texts"
 fi
+
+# A plan for fewer ranks than were started: the others idle, and the text is one rank's.
+echo '{"version": 1, "layout": "attention=dp1,experts=ep1"}' >"$work/single.json"
+echo '{"version": 1, "layout": "attention=dp2,experts=ep2", "wire": "f32"}' >"$work/pair.json"
+"$convene" run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 >"$work/one" 2>/dev/null
+for line in "single 2 1 rank" "pair 3 2 ranks"; do
+  read -r name started used <<<"$line"
+  ranks "$started" run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --plan "$work/$name.json" >"$work/out" 2>"$work/err" ||
+    fail "fewer ranks: $(tail -1 "$work/err")"
+  cmp -s "$work/one" "$work/out" || fail "the plan for $used gave another text on $started"
+  grep -q "^the plan is for $used, and $started were started: the last one waits" "$work/err" || fail "fewer ranks: $(cat "$work/err")"
+done
 
 # What a plan says of weights and threads holds where options do not say otherwise, and these are named.
 echo '{"version": 1, "weights": "int8", "threads": 1}' >"$work/int8.json"
@@ -96,6 +151,7 @@ done >"$work/requests.jsonl"
 ranks 2 batch models/demo --input "$work/requests.jsonl" --output "$work/batch2.jsonl" >"$work/out" 2>"$work/err" \
   || fail "batch: $(cat "$work/err")"
 texts() { grep -o '"text": *"[^"]*"' "$1" | sort; }
+if grep -q '^verified' "$work/err"; then fail "a short batch was verified: $(cat "$work/err")"; fi
 [ "$(texts "$work/batch1.jsonl" | wc -l)" = 3 ] || fail "batch alone: $(cat "$work/batch1.jsonl")"
 cmp -s <(texts "$work/batch1.jsonl") <(texts "$work/batch2.jsonl") || fail "batch gave other texts"
 printf 'Hello there\n/regen\nGo on\n/reset\nHello there\n/quit\nnot read\n' >"$work/turns"

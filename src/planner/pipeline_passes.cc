@@ -1,0 +1,155 @@
+#include "planner/pipeline_passes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace convene::planner {
+namespace {
+
+using strategy::ChunkCut;
+using strategy::Pipeline;
+
+// Candidates whose pipelines are searched: those that could gain most by them.
+constexpr size_t kMostRefined = 8;
+// Numbers of chunks grow until so many in a row are no better.
+constexpr int kMostWorse = 2;
+constexpr int kMostSearchedChunks = 64;
+
+bool HasExperts(const model::ModelSpec& spec) {
+  return std::any_of(spec.layers.begin(), spec.layers.end(),
+                     [](const model::LayerSpec& layer) { return layer.moe.has_value(); });
+}
+
+// What it would take at least, were all exchanges hidden: tasks that wait for each other remain.
+double Bound(const Candidate& candidate) {
+  double bound = candidate.figures->score;
+  for (size_t kind = 0; kind < candidate.figures->path.size(); ++kind) {
+    if (IsCollective(static_cast<schedule::TaskKind>(kind))) bound -= candidate.figures->path[kind];
+  }
+  return bound;
+}
+
+bool CanOverlap(const PlanSearch& search, const Candidate& candidate) {
+  return candidate.is_ranked() && candidate.setup.num_ranks > 1 &&
+         HasExperts(search.question().spec);
+}
+
+std::vector<Candidate> ToRefine(PlanSearch& search) {
+  std::vector<Candidate> refined;
+  for (const Candidate& candidate : search.candidates()) {
+    if (CanOverlap(search, candidate) && candidate.not_refined.empty()) {
+      refined.push_back(candidate);
+    }
+  }
+  return refined;
+}
+
+// Adds `base` with more and more of something, until that is no better any more.
+void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const int> counts,
+                    const std::function<void(int, Pipeline&)>& set) {
+  double best = base.figures->score;
+  int worse = 0;
+  for (const int count : counts) {
+    Candidate candidate = base;
+    candidate.figures.reset();
+    set(count, candidate.plan.pipeline);
+    const size_t before = search.candidates().size();
+    search.Add(std::move(candidate));
+    if (search.candidates().size() == before) continue;  // it is there
+    Candidate& added = search.candidates().back();
+    search.Price(added);
+    const bool is_better = added.figures && added.figures->score < best;
+    if (is_better) best = added.figures->score;
+    worse = is_better ? 0 : worse + 1;
+    if (worse == kMostWorse) break;
+  }
+}
+
+}  // namespace
+
+void PruneByBound(PlanSearch& search) {
+  const Candidate* best = search.Best();
+  if (best == nullptr) return;
+  const double least = best->figures->score;
+  std::vector<Candidate*> open;
+  for (Candidate& candidate : search.candidates()) {
+    if (!CanOverlap(search, candidate)) continue;
+    if (Bound(candidate) < least) {
+      open.push_back(&candidate);
+      continue;
+    }
+    candidate.not_refined =
+        fmt::format("even with all exchanges hidden it would be {:.1f} % slower than {}",
+                    100 * (Bound(candidate) / least - 1), Describe(*best));
+  }
+  // Half of the places are for those that are fastest without, half for those that could become so:
+  // neither says what a pipeline will take. Allowed ones first, since only they can be chosen.
+  const auto sort_from = [&open](size_t first, const auto& figure) {
+    std::stable_sort(open.begin() + std::min(std::ssize(open), static_cast<ptrdiff_t>(first)),
+                     open.end(), [&](const Candidate* a, const Candidate* b) {
+                       if (a->is_allowed() != b->is_allowed()) return a->is_allowed();
+                       return figure(*a) < figure(*b);
+                     });
+  };
+  sort_from(0, [](const Candidate& each) { return each.figures->score; });
+  sort_from(kMostRefined / 2, Bound);
+  for (size_t i = kMostRefined; i < open.size(); ++i) {
+    open[i]->not_refined =
+        fmt::format("{} others are faster without one or could gain more by it", kMostRefined);
+  }
+}
+
+void AddPipelines(PlanSearch& search) {
+  if (search.question().constraints.pipeline) return;
+  for (const Candidate& base : ToRefine(search)) {
+    const strategy::Roles roles = base.plan.layout;
+    int fewest = kMostSearchedChunks;
+    for (const model::LayerSpec& layer : search.question().spec.layers) {
+      if (!layer.moe) continue;
+      fewest = std::min(fewest, roles.expert_split().FewestExperts(layer.moe->num_experts));
+    }
+    for (const ChunkCut cut : {ChunkCut::kTokens, ChunkCut::kExperts}) {
+      std::vector<int> counts;
+      const int most = cut == ChunkCut::kExperts ? fewest : kMostSearchedChunks;
+      for (int chunks = 2; chunks <= most; chunks *= 2) counts.push_back(chunks);
+      AddWhileBetter(search, base, counts, [cut](int chunks, Pipeline& pipeline) {
+        pipeline.chunks = chunks;
+        pipeline.cut = cut;
+      });
+    }
+  }
+}
+
+void AddMicroBatches(PlanSearch& search) {
+  const Constraints& constraints = search.question().constraints;
+  if (constraints.micro_batches || (constraints.pipeline && !constraints.pipeline->overlap)) return;
+  std::vector<Candidate> bases;
+  for (const Candidate& base : ToRefine(search)) {
+    if (base.plan.pipeline.chunks == 1) {
+      bases.push_back(base);
+      continue;
+    }
+    const auto same = std::find_if(bases.begin(), bases.end(), [&](const Candidate& other) {
+      return other.plan.pipeline.chunks > 1 && other.setup == base.setup &&
+             other.plan.layout == base.plan.layout && other.plan.wire == base.plan.wire;
+    });
+    if (same == bases.end()) {
+      bases.push_back(base);
+    } else if (base.figures->score < same->figures->score) {
+      *same = base;
+    }
+  }
+  constexpr std::array kCounts = {2, 3, 4, 8};
+  for (const Candidate& base : bases) {
+    AddWhileBetter(search, base, kCounts,
+                   [](int count, Pipeline& pipeline) { pipeline.micro_batches = count; });
+  }
+}
+
+}  // namespace convene::planner

@@ -1,0 +1,15 @@
+// The passes that divide the work of a step, so that one part computes while another exchanges: in
+// chunks of the experts' work, and in micro-batches. The other passes are search_passes.cc.
+#pragma once
+
+#include "planner/plan_search.h"
+
+namespace convene::planner {
+
+// Leaves those whose pipelines are worth a search.
+void PruneByBound(PlanSearch& search);
+void AddPipelines(PlanSearch& search);
+// Of each layout with its best pipeline and with none.
+void AddMicroBatches(PlanSearch& search);
+
+}  // namespace convene::planner

@@ -1,0 +1,88 @@
+#include "planner/verification_price.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "planner/invented_costs_test.h"
+#include "planner/plan_search_test.h"
+
+namespace convene::planner {
+namespace {
+
+// Two ranks whose exchanges were mispredicted by up to a fifth.
+struct Work {
+  Work() {
+    cost::StepCosts costs = InventedCosts(2, 1e9);
+    costs.exchange_held_out = cost::HeldOut{.low = -0.2, .high = 0.2};
+    profile.steps = {costs};
+    question.num_ranks = 2;
+    question.allowed.layout = true;
+    question.constraints.num_ranks = 2;
+    question.memory_of = [](const RankSetup&, const plan::Plan&, int) -> Result<RankMemory> {
+      return RankMemory{.weights_bytes = uint64_t{1} << 30};
+    };
+    question.memory_per_rank = [](int) { return uint64_t{1} << 40; };
+    question.bytes_of = [](const std::string&, plan::Wire) { return strategy::ElementBytes(); };
+    question.clock = [] { return 0.0; };
+    const Result<PlanAnswer> found = SearchPlan(search);
+    EXPECT_TRUE(found.ok());
+    if (found) answer = *found;
+  }
+
+  VerificationPrice Price(int64_t num_tokens, const std::vector<int>& plans,
+                          const TrialShape& shape = {}) const {
+    return PriceVerification(search, answer, plans, num_tokens, shape);
+  }
+  // The chosen plan and another one of it, the first that is not as `is_like` says.
+  std::vector<int> ChosenAnd(int place) const {
+    return {answer.chosen, answer.chosen == place ? place + 1 : place};
+  }
+  int last_ranked() const {
+    int last = 0;
+    for (int i = 0; i < std::ssize(answer.candidates); ++i) {
+      if (answer.candidates[i].is_ranked()) last = i;
+    }
+    return last;
+  }
+
+  model::ModelSpec spec = InventedSpec(8);
+  cost::MachineProfile profile;
+  Workload workload = {.requests = {{512, 64}}, .batch = 8};
+  MeasuredSource source{profile};
+  PlanQuestion question{.spec = spec, .workload = workload, .source = source};
+  PlanSearch search{question};
+  PlanAnswer answer;
+};
+
+TEST(VerificationPrice, GainsGrowWithTheWorkAndTrialsDoNot) {
+  const Work work;
+  const std::vector<int> plans = work.ChosenAnd(1);
+  const VerificationPrice little = work.Price(100, plans);
+  const VerificationPrice much = work.Price(100'000'000, plans);
+  EXPECT_GT(little.gain, 0);
+  EXPECT_NEAR(much.gain, 1e6 * little.gain, 1e-6 * much.gain);
+  EXPECT_EQ(much.runs, little.runs);
+  EXPECT_FALSE(little.is_worth_it());
+  EXPECT_TRUE(much.is_worth_it());
+  EXPECT_NEAR(much.work, 1e8 * ChosenOf(work.answer).figures->score, 1e-6 * much.work);
+}
+
+TEST(VerificationPrice, APlanThatIsSurelySlowerGainsNothing) {
+  const Work work;
+  const VerificationPrice close = work.Price(1000, work.ChosenAnd(1));
+  const VerificationPrice far = work.Price(1000, work.ChosenAnd(work.last_ranked()));
+  EXPECT_LT(far.gain, close.gain);
+  EXPECT_EQ(work.Price(1000, {work.answer.chosen}).gain, 0);
+}
+
+TEST(VerificationPrice, LoadsEachDivisionOnceAndForAllRanksOfAHost) {
+  const Work work;
+  const TrialShape shape{.ranks_per_host = 2, .disk_bytes_per_second = 1 << 30};
+  EXPECT_EQ(work.Price(1, {work.answer.chosen}, shape).loading, 2);
+  EXPECT_EQ(work.Price(1, {work.answer.chosen, work.answer.chosen}, shape).loading, 2);
+  EXPECT_EQ(work.Price(1, {work.answer.chosen}).loading, 0);  // nothing is known
+}
+
+}  // namespace
+}  // namespace convene::planner
