@@ -219,7 +219,7 @@ TEST(Serve, SurvivesHostileInput) {
                                kChat)),
             413);
   EXPECT_EQ(status(PostText(kChat, std::string(size_t{3} << 20, ' '))), 413);
-  EXPECT_EQ(status(std::string("GET /health HTTP/1.1\r\nX: a\0b\r\n\r\n", 34)), 400);
+  EXPECT_EQ(status(std::string("GET /health HTTP/1.1\r\nX: a\0b\r\n\r\n", 32)), 400);
   EXPECT_EQ(status("\x16\x03\x01\x02 this is TLS \r\n\r\n"), 400);
   EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
                    "Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
@@ -243,7 +243,7 @@ TEST(Serve, SurvivesHostileInput) {
 
   Connection old(server.port());
   old.Send(
-      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: 48"
+      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: 49"
       "\r\n\r\n{\"prompt\": \"a\", \"max_tokens\": 2, \"stream\": true } ");
   EXPECT_THAT(old.ReadUntil("never"), HasSubstr("data: [DONE]"));
   EXPECT_EQ(server.Get("/health").status, 200);

@@ -227,7 +227,8 @@ void HttpConnection::WatchClient() {
 void HttpConnection::OnWatched(ErrorCode error, size_t num_bytes) {
   is_watching_ = false;
   if (is_closed_) return;
-  if (error) return Close();
+  // FinishResponse ends the read where the next request has come already.
+  if (error && error != asio::error::operation_aborted) return Close();
   buffer_.commit(num_bytes);
   if (is_answering_) return WatchClient();
   WaitForRequest();
@@ -312,7 +313,10 @@ void HttpConnection::FinishResponse() {
   is_chunked_ = false;
   if (!keeps_alive_ || shared_.is_draining) return Linger();
   if (!is_watching_) return WaitForRequest();
-  SetDeadline(read_timer_, shared_.limits.idle_timeout);  // OnWatched goes on
+  // OnWatched goes on, at once where a whole request was sent ahead.
+  SetDeadline(read_timer_, shared_.limits.idle_timeout);
+  ErrorCode ignored;
+  if (buffer_.size() > 0) socket_.cancel(ignored);
 }
 
 // Closing with input unread would reset the connection, and the client might lose the response.
