@@ -6,7 +6,7 @@
 # What the build and the tests need.
 build_packages=(
   g++ cmake ninja-build pkg-config
-  nlohmann-json3-dev libcli11-dev libfmt-dev libonig-dev libutf8proc-dev libhwloc-dev libedit-dev zlib1g-dev
+  nlohmann-json3-dev libcli11-dev libfmt-dev libonig-dev libutf8proc-dev libhwloc-dev libedit-dev zlib1g-dev libboost-dev
   libopenmpi-dev openmpi-bin iproute2 libxgboost-dev coinor-libcbc-dev
   libgtest-dev libgmock-dev
 )

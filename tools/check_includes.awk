@@ -12,6 +12,7 @@ BEGIN {
   library_of["CLI/"] = "CLI11::CLI11"
   library_of["histedit.h"] = "PkgConfig::libedit"
   library_of["zlib.h"] = "ZLIB::ZLIB"
+  library_of["boost/"] = "Boost::headers"
   library_of["hwloc.h"] = "PkgConfig::hwloc"
   library_of["oniguruma.h"] = "PkgConfig::oniguruma"
   library_of["utf8proc.h"] = "PkgConfig::utf8proc"

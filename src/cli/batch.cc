@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,7 @@
 #include "openai/answer.h"
 #include "openai/batch_line.h"
 #include "openai/batch_results.h"
-#include "openai/messages.h"
+#include "openai/prompt_tokens.h"
 #include "text/chat_template.h"
 
 namespace convene::cli {
@@ -30,8 +31,6 @@ namespace {
 
 using openai::BatchLine;
 using openai::BatchResults;
-
-constexpr int kCompletionTokens = 16;  // of /v1/completions without max_tokens, as at OpenAI
 
 // One request on its way.
 struct Running {
@@ -151,12 +150,7 @@ class Batch : public Command {
   Status LoadEngine() {
     Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
     if (!tokenizer) return tokenizer.error();
-    Result<text::ChatTemplate> chat_template = text::ChatTemplate::Load(model_.directory);
-    if (chat_template) {
-      chat_template_ = *std::move(chat_template);
-    } else {
-      no_template_ = chat_template.error().message;  // matters only to lines that chat
-    }
+    chat_template_ = text::ChatTemplate::Load(model_.directory);
     if (const Status fitted = FitEncoder(*tokenizer); !fitted) return fitted;
     ExpectLengths(*tokenizer);
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
@@ -274,9 +268,8 @@ class Batch : public Command {
     if (!line) return Refuse(input.number, openai::CustomIdOf(input.text), line.error().message);
     const Result<std::vector<int32_t>> prompt = PromptOf(*line, engine_->tokenizer());
     if (!prompt) return Refuse(input.number, line->custom_id, prompt.error().message);
-    engine::Request request = line->request;
+    engine::Request request = line->body.request;
     request.prompt = *prompt;
-    if (!line->is_chat && !request.max_tokens) request.max_tokens = kCompletionTokens;
     const Result<engine::RequestId> id = engine_->Submit(std::move(request));
     if (!id) return Refuse(input.number, line->custom_id, id.error().message);
     Running running;
@@ -287,21 +280,13 @@ class Batch : public Command {
     return {};
   }
 
+  // A line has one prompt.
   Result<std::vector<int32_t>> PromptOf(const BatchLine& line,
                                         const text::Tokenizer& tokenizer) const {
-    if (!line.is_chat) {
-      const auto* ids = std::get_if<std::vector<int32_t>>(&line.prompt);
-      if (ids != nullptr) return *ids;
-      return tokenizer.Encode(std::get<std::string>(line.prompt));
-    }
-    if (!chat_template_) return Error{no_template_};
-    text::RenderOptions options;
-    options.add_generation_prompt = true;
-    options.tools = line.tools;
-    const Result<std::string> rendered =
-        openai::RenderMessages(*chat_template_, line.messages, options);
-    if (!rendered) return rendered.error();
-    return tokenizer.Encode(*rendered, {.add_special_tokens = false});
+    Result<std::vector<std::vector<int32_t>>> prompts =
+        openai::PromptTokens(line.body, tokenizer, chat_template_);
+    if (!prompts) return prompts.error();
+    return std::move(prompts->front());
   }
 
   Status Take(engine::Update& update) {
@@ -314,14 +299,19 @@ class Batch : public Command {
     }
     openai::Answer& answer = running.answer;
     answer.text += update.text;
+    answer.num_cached_tokens = static_cast<size_t>(update.num_reused_tokens);
     if (!update.is_end_of_text) answer.tokens.push_back(std::move(update.token));
     ++num_generated_;
     if (!update.finish) return {};
     answer.finish = update.finish;
+    const BatchLine& line = running.line;
+    const openai::AnswerHead head = {
+        .id = fmt::format("{}-{}", line.body.is_chat ? "chatcmpl" : "cmpl", running.line_number),
+        .created = static_cast<int64_t>(std::time(nullptr)),
+        .model = line.body.model};
     const Status written = results_->Append(openai::BatchAnswer(
-        running.line_number, running.line,
-        openai::AnswerBody(engine_->tokenizer(), running.line, answer, running.line_number,
-                           static_cast<int64_t>(std::time(nullptr)))));
+        running.line_number, line.custom_id,
+        openai::AnswerBody(engine_->tokenizer(), line.body, std::span(&answer, 1), head)));
     running_.erase(update.request);
     ++num_finished_;
     return written;
@@ -368,8 +358,7 @@ class Batch : public Command {
   std::vector<InputLine> pending_;
   std::vector<InputLine> duplicates_;
   std::unique_ptr<engine::Engine> engine_;
-  std::optional<text::ChatTemplate> chat_template_;
-  std::string no_template_;
+  Result<text::ChatTemplate> chat_template_ = Error{"not loaded yet"};  // lines that chat need one
   engine::SamplingOptions defaults_;
   std::map<engine::RequestId, Running> running_;
   int64_t num_finished_ = 0;

@@ -10,6 +10,8 @@ constexpr CommandEntry kCommands[] = {
      MakeChat},
     {"batch", "Answer a file of OpenAI batch requests, many at a time",
      "convene batch models/demo --input requests.jsonl --output results.jsonl", MakeBatch},
+    {"serve", "Answer requests over HTTP, in the form of OpenAI's API",
+     "convene serve models/demo --port 8080", MakeServe},
     {"encode", "Write an encoder's hidden states of given texts to a file",
      "convene encode MODEL --text 'A text to embed.' --out states.npy", MakeEncode},
     {"tokenize", "Turn text into token ids",

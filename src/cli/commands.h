@@ -18,6 +18,9 @@ std::unique_ptr<Command> MakeChat();
 // where the last one stopped.
 std::unique_ptr<Command> MakeBatch();
 
+// Answers requests in the form of OpenAI's API over HTTP, many at a time, until it is asked to end.
+std::unique_ptr<Command> MakeServe();
+
 // Writes an encoder's hidden states of given inputs to a file.
 std::unique_ptr<Command> MakeEncode();
 

@@ -1,5 +1,6 @@
 #include "engine/active_request.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace convene::engine {
@@ -38,9 +39,10 @@ GeneratedToken ActiveRequest::Sample(std::span<const float> logits) {
 
 Update ActiveRequest::Append(GeneratedToken token, bool is_eos) {
   sequence_.tokens.push_back(token.token);
-  sampler_.Observe(token.token);
+  sampler_.ObserveAnswer(token.token);
   Update update;
   update.request = sequence_.id;
+  update.num_reused_tokens = std::min(sequence_.num_reused.value_or(0), sequence_.prompt_length);
   update.token = std::move(token);
   if (is_eos && !request_.ignore_eos) {
     update.finish = FinishReason::kStop;

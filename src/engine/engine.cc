@@ -49,7 +49,7 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved, deep inside try_emplace.
 Result<RequestId> Engine::Submit(Request request) {
-  if (const Status valid = CheckRequest(request); !valid) return valid.error();
+  if (const Status valid = Check(request); !valid) return valid.error();
   const bool has_encoder = model_->spec().has_encoder();
   std::optional<int32_t> start_token;
   if (has_encoder) start_token = model_->spec().decoder_start_token;
@@ -67,7 +67,7 @@ Result<RequestId> Engine::Submit(Request request) {
   return id;
 }
 
-Status Engine::CheckRequest(const Request& request) const {
+Status Engine::Check(const Request& request) const {
   if (request.prompt.empty()) return Error{"the prompt has no tokens"};
   if (const Status known = CheckTokens(request.prompt, model_->spec().vocab_size); !known) {
     return known;
@@ -82,7 +82,24 @@ Status Engine::CheckRequest(const Request& request) const {
         FormatCount(request.prompt.size()), model_->context(), model_->spec().max_positions)};
   }
   if (!request.stop.empty() && !tokenizer_) return Error{"stop strings need a tokenizer"};
+  for (const TokenBias& bias : request.sampling.logit_bias) {
+    if (bias.token >= 0 && bias.token < model_->spec().vocab_size) continue;
+    return Error{fmt::format("logit_bias names token {}; the vocabulary ends at {}", bias.token,
+                             model_->spec().vocab_size - 1)};
+  }
   return CheckRequestOptions(request);
+}
+
+int Engine::num_kv_blocks() const {
+  int count = 0;
+  for (const BlockManager& group : blocks_) count += group.num_blocks();
+  return count;
+}
+
+int Engine::num_held_kv_blocks() const {
+  int count = 0;
+  for (const BlockManager& group : blocks_) count += group.num_blocks() - group.num_available();
+  return count;
 }
 
 void Engine::Cancel(RequestId id) {

@@ -32,6 +32,9 @@ class Engine {
   const LoadedModel& model() const { return *model_; }
   const text::Tokenizer& tokenizer() const { return *tokenizer_; }
 
+  // What Submit would say of a request. Other threads may ask too.
+  Status Check(const Request& request) const;
+
   // Queues a request. Errors: an empty prompt, one that leaves no room in the context, an unknown
   // token, an option out of its range; the engine goes on with the others.
   Result<RequestId> Submit(Request request);
@@ -52,11 +55,22 @@ class Engine {
     return model_->transformer().phase_changes();
   }
   int num_requests() const { return scheduler_.num_sequences(); }
+  int num_waiting() const { return scheduler_.num_waiting(); }  // of these
+  // Of the KV caches of all groups: blocks that a request holds, and all.
+  int num_held_kv_blocks() const;
+  int num_kv_blocks() const;
+  // Of the last step.
+  const device::StepStatistics& step_statistics() const {
+    return model_->transformer().statistics();
+  }
+  // Tokens that chose each expert so far, per layer of the decoder.
+  const std::vector<std::vector<int64_t>>& expert_counts() const {
+    return model_->transformer().expert_counts();
+  }
   int64_t num_reused_tokens() const { return scheduler_.num_reused_tokens(); }
   int64_t num_preemptions() const { return scheduler_.num_preemptions(); }
 
  private:
-  Status CheckRequest(const Request& request) const;
   std::vector<Update> Execute(const std::vector<ScheduledTokens>& scheduled,
                               std::optional<strategy::Phase> phase);
 

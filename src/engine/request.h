@@ -43,6 +43,7 @@ struct Update {
   std::string text;      // that may be shown now; whole UTF-8 characters
   std::optional<FinishReason> finish;
   bool is_end_of_text = false;  // the token ended the answer, and is no part of it
+  int num_reused_tokens = 0;    // of the prompt: found in the KV cache when the request began
   // The request has failed: there is no token, and nothing more will come of it.
   std::optional<Error> error;
 };

@@ -36,11 +36,18 @@ Status Validate(const SamplingOptions& options) {
   } numbers[] = {{"temperature", options.temperature, kTemperatures},
                  {"top_p", options.top_p, kProbabilities},
                  {"min_p", options.min_p, kProbabilities},
-                 {"repetition_penalty", options.repetition_penalty, kRepetitionPenalties}};
+                 {"repetition_penalty", options.repetition_penalty, kRepetitionPenalties},
+                 {"presence_penalty", options.presence_penalty, kAnswerPenalties},
+                 {"frequency_penalty", options.frequency_penalty, kAnswerPenalties}};
   for (const auto& [name, value, range] : numbers) {
     if (value >= range.min && value <= range.max) continue;  // false for NaN
     return Error{fmt::format("{} {} is out of range; it must be {} to {}", name, value, range.min,
                              range.max)};
+  }
+  for (const TokenBias& bias : options.logit_bias) {
+    if (bias.bias >= kLogitBiases.min && bias.bias <= kLogitBiases.max) continue;
+    return Error{fmt::format("the logit_bias {} of token {} is out of range; it must be {} to {}",
+                             bias.bias, bias.token, kLogitBiases.min, kLogitBiases.max)};
   }
   if (options.top_k < 0) {
     return Error{
@@ -58,6 +65,8 @@ SamplingOptions MergeSampling(const SamplingOptions& defaults, const GivenSampli
   options.top_p = given.top_p.value_or(options.top_p);
   options.min_p = given.min_p.value_or(options.min_p);
   options.repetition_penalty = given.repetition_penalty.value_or(options.repetition_penalty);
+  options.presence_penalty = given.presence_penalty.value_or(options.presence_penalty);
+  options.frequency_penalty = given.frequency_penalty.value_or(options.frequency_penalty);
   return options;
 }
 
@@ -67,6 +76,11 @@ void Sampler::Observe(int32_t token) {
   if (is_seen_[id]) return;
   is_seen_[id] = true;
   seen_.push_back(token);
+}
+
+void Sampler::ObserveAnswer(int32_t token) {
+  Observe(token);
+  if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) ++answer_counts_[token];
 }
 
 int32_t Sampler::Sample(std::span<const float> logits, int64_t index) {
@@ -105,13 +119,25 @@ std::span<const Candidate> Sampler::Distribution(std::span<const float> logits) 
 }
 
 std::span<const float> Sampler::Penalise(std::span<const float> logits) {
-  if (options_.repetition_penalty == 1.0) return logits;
+  if (options_.repetition_penalty == 1.0 && answer_counts_.empty() && options_.logit_bias.empty()) {
+    return logits;
+  }
   scores_.assign(logits.begin(), logits.end());
+  for (const TokenBias& bias : options_.logit_bias) {
+    if (static_cast<size_t>(bias.token) < scores_.size()) {
+      scores_[static_cast<size_t>(bias.token)] += bias.bias;
+    }
+  }
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   for (const int32_t token : seen_) {
     if (static_cast<size_t>(token) >= scores_.size()) continue;
     float& score = scores_[static_cast<size_t>(token)];
     score = score > 0 ? score / penalty : score * penalty;
+  }
+  for (const auto& [token, count] : answer_counts_) {
+    if (static_cast<size_t>(token) >= scores_.size()) continue;
+    scores_[static_cast<size_t>(token)] -=
+        static_cast<float>(options_.presence_penalty + options_.frequency_penalty * count);
   }
   return scores_;
 }

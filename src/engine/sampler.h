@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,14 +12,26 @@
 
 namespace convene::engine {
 
-// Applied in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p,
-// min-p, then one draw.
+// What is added to the logit of a token.
+struct TokenBias {
+  int32_t token = 0;
+  float bias = 0;
+};
+
+// Applied in the order of vLLM, which is that of Hugging Face transformers where both have a step:
+// biases, repetition penalty, frequency and presence penalty, temperature, top-k, top-p, min-p,
+// then one draw.
 struct SamplingOptions {
   double temperature = 1.0;         // 0: greedy, the largest logit, lowest id on ties
   int top_k = 0;                    // the k largest logits and their ties; 0: all
   double top_p = 1.0;               // the fewest most likely tokens that reach this probability
   double min_p = 0.0;               // tokens at least this share as likely as the likeliest
   double repetition_penalty = 1.0;  // logits of tokens seen: divided if positive, else multiplied
+  // As in OpenAI's API, of tokens of the answer alone: subtracted from their logits, the first once
+  // and the second as often as the token has come.
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  std::vector<TokenBias> logit_bias = {};  // of each token at most one
   uint64_t seed = 0;
 };
 
@@ -30,6 +43,8 @@ struct SamplingRange {
 inline constexpr SamplingRange kTemperatures = {0, 100};
 inline constexpr SamplingRange kProbabilities = {0, 1};
 inline constexpr SamplingRange kRepetitionPenalties = {0.01, 100};
+inline constexpr SamplingRange kAnswerPenalties = {-2, 2};  // presence and frequency
+inline constexpr SamplingRange kLogitBiases = {-100, 100};
 
 // Error: names the option out of its range.
 Status Validate(const SamplingOptions& options);
@@ -41,6 +56,8 @@ struct GivenSampling {
   std::optional<double> top_p = {};
   std::optional<double> min_p = {};
   std::optional<double> repetition_penalty = {};
+  std::optional<double> presence_penalty = {};
+  std::optional<double> frequency_penalty = {};
 };
 
 // `defaults` with what is given. Who gives top_k, top_p or min_p wants to sample: without a
@@ -57,8 +74,10 @@ class Sampler {
   // `options` must be valid.
   explicit Sampler(const SamplingOptions& options) : options_(options) {}
 
-  // A token of the prompt or of the answer, for the repetition penalty.
+  // A token of the prompt, for the repetition penalty.
   void Observe(int32_t token);
+  // A token of the answer, for all penalties.
+  void ObserveAnswer(int32_t token);
 
   // The `index`-th token of the answer from logits (vocab). Observe it if it is to count.
   int32_t Sample(std::span<const float> logits, int64_t index);
@@ -72,8 +91,9 @@ class Sampler {
   void KeepTopP();
 
   SamplingOptions options_;
-  std::vector<bool> is_seen_;   // by token id, as far as the largest seen
-  std::vector<int32_t> seen_;   // each once
+  std::vector<bool> is_seen_;  // by token id, as far as the largest seen
+  std::vector<int32_t> seen_;  // each once
+  std::map<int32_t, int> answer_counts_;
   std::vector<float> scores_;   // scratch (vocab)
   std::vector<float> ordered_;  // scratch (vocab)
   std::vector<Candidate> candidates_;

@@ -111,6 +111,36 @@ TEST(Sampler, GreedyHeedsTheRepetitionPenalty) {
   EXPECT_EQ(sampler.Sample(kLogits, 0), 4);
 }
 
+TEST(Sampler, AnswerPenaltiesCountTokensOfTheAnswerAlone) {
+  const std::vector<float> logits = {2.0f, 1.8f, 1.5f};
+  Sampler presence({.temperature = 0, .presence_penalty = 0.3});
+  presence.Observe(0);  // of the prompt
+  EXPECT_EQ(presence.Sample(logits, 0), 0);
+  presence.ObserveAnswer(0);
+  EXPECT_EQ(presence.Sample(logits, 1), 1);
+  for (int i = 0; i < 5; ++i) presence.ObserveAnswer(1);
+  EXPECT_EQ(presence.Sample(logits, 2), 0);  // 1.7, 1.5 and 1.5, however often
+
+  Sampler frequency({.temperature = 0, .frequency_penalty = 0.15});
+  frequency.ObserveAnswer(0);
+  EXPECT_EQ(frequency.Sample(logits, 1), 0);
+  frequency.ObserveAnswer(0);
+  EXPECT_EQ(frequency.Sample(logits, 2), 1);
+  Sampler favour({.temperature = 0, .frequency_penalty = -2});
+  favour.ObserveAnswer(2);
+  EXPECT_EQ(favour.Sample(logits, 1), 2);
+}
+
+TEST(Sampler, BiasesAreAddedBeforePenalties) {
+  const std::vector<float> logits = {2.0f, 1.0f, -1.0f};
+  Sampler banned({.temperature = 0, .logit_bias = {{0, -100}, {9, 100}}});
+  EXPECT_EQ(banned.Sample(logits, 0), 1);
+  // 2 against (-1 + 4.5) / 2 = 1.75; with the penalty first it would be -1 * 2 + 4.5 = 2.5.
+  Sampler both({.temperature = 0, .repetition_penalty = 2, .logit_bias = {{2, 4.5f}}});
+  both.Observe(2);
+  EXPECT_EQ(both.Sample(logits, 0), 0);
+}
+
 TEST(Sampler, TopPOfZeroKeepsTheLikeliestAlone) {
   Sampler sampler({.top_p = 0});
   ASSERT_EQ(sampler.Distribution(kLogits).size(), 1u);
@@ -203,6 +233,9 @@ TEST(Sampler, RefusesOptionsOutOfRangeByName) {
       {{.min_p = -1}, "min_p -1"},
       {{.repetition_penalty = 0}, "repetition_penalty 0"},
       {{.repetition_penalty = nan}, "repetition_penalty nan"},
+      {{.presence_penalty = 2.5}, "presence_penalty 2.5"},
+      {{.frequency_penalty = nan}, "frequency_penalty nan"},
+      {{.logit_bias = {{7, 101}}}, "logit_bias 101 of token 7"},
   };
   for (const auto& [options, message] : cases) {
     const Status status = Validate(options);

@@ -190,6 +190,7 @@ bool Scheduler::Admit(Sequence& sequence) {
   sequence.num_published = static_cast<int>(sequence.blocks.size());
   sequence.num_computed = sequence.num_published * device::kKvBlockTokens;
   num_reused_tokens_ += sequence.num_computed;
+  if (!sequence.num_reused) sequence.num_reused = sequence.num_computed;
   while (std::ssize(sequence.input_blocks) < num_input) {
     const auto block = blocks.Allocate();
     CHECK(block.has_value());

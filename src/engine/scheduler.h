@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct Sequence {
   bool is_encoded = false;  // input_blocks hold what the decoder attends to
   int num_computed = 0;     // leading tokens whose keys and values are in `blocks`
   std::vector<int32_t> blocks;
-  int num_published = 0;  // leading blocks that other sequences can use
+  int num_published = 0;          // leading blocks that other sequences can use
+  std::optional<int> num_reused;  // leading tokens found in the cache at the first admission
   // Positions from here on must not be shared: what they hold depends on more than the tokens
   // before them (runtime::Transformer::SharingLimit).
   int sharing_limit = std::numeric_limits<int>::max();
@@ -81,6 +83,7 @@ class Scheduler {
   void Complete(std::span<const ScheduledTokens> step);
 
   int num_sequences() const;
+  int num_waiting() const { return static_cast<int>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_reused_tokens() const { return num_reused_tokens_; }  // found in the prefix cache
 

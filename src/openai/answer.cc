@@ -33,7 +33,8 @@ ordered_json ChatLogprobs(const text::Tokenizer& tokenizer, const Answer& answer
   return {{"content", std::move(content)}};
 }
 
-ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Answer& answer) {
+ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Answer& answer,
+                                size_t offset) {
   ordered_json logprobs = {{"tokens", ordered_json::array()},
                            {"token_logprobs", ordered_json::array()},
                            {"top_logprobs", ordered_json::array()},
@@ -42,7 +43,6 @@ ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Answer& 
     const Result<std::string> bytes = tokenizer.BytesOf(token);
     return bytes ? *bytes : std::string();
   };
-  size_t offset = 0;
   for (const engine::GeneratedToken& token : answer.tokens) {
     const std::string text = text_of(token.token);
     logprobs["tokens"].push_back(text);
@@ -56,36 +56,107 @@ ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Answer& 
   return logprobs;
 }
 
-}  // namespace
-
-ordered_json AnswerBody(const text::Tokenizer& tokenizer, const BatchLine& request,
-                        const Answer& answer, int64_t number, int64_t created) {
-  ordered_json choice = {{"index", 0}};
-  if (request.is_chat) {
-    choice["message"] = {{"role", "assistant"}, {"content", answer.text}};
-  } else {
-    choice["text"] = answer.text;
-  }
-  choice["logprobs"] = nullptr;
-  if (request.request.num_logprobs) {
-    choice["logprobs"] =
-        request.is_chat ? ChatLogprobs(tokenizer, answer) : CompletionLogprobs(tokenizer, answer);
-  }
-  choice["finish_reason"] = answer.finish == engine::FinishReason::kStop ? "stop" : "length";
-  return {{"id", fmt::format("{}-{}", request.is_chat ? "chatcmpl" : "cmpl", number)},
-          {"object", request.is_chat ? "chat.completion" : "text_completion"},
-          {"created", created},
-          {"model", request.model},
-          {"choices", ordered_json::array({std::move(choice)})},
-          {"usage",
-           {{"prompt_tokens", answer.num_prompt_tokens},
-            {"completion_tokens", answer.tokens.size()},
-            {"total_tokens", answer.num_prompt_tokens + answer.tokens.size()}}}};
+// Null where the request asks for none.
+ordered_json Logprobs(const text::Tokenizer& tokenizer, const GenerationBody& request,
+                      const Answer& answer, size_t offset) {
+  if (!request.request.num_logprobs) return nullptr;
+  return request.is_chat ? ChatLogprobs(tokenizer, answer)
+                         : CompletionLogprobs(tokenizer, answer, offset);
 }
 
-ordered_json BatchAnswer(int64_t line_number, const BatchLine& request, ordered_json body) {
+ordered_json FinishJson(const std::optional<engine::FinishReason>& finish) {
+  if (!finish) return nullptr;
+  return *finish == engine::FinishReason::kStop ? "stop" : "length";
+}
+
+// A prompt counts once, however many answers it has.
+ordered_json UsageJson(const GenerationBody& request, std::span<const Answer> answers) {
+  size_t num_prompt = 0;
+  size_t num_cached = 0;
+  size_t num_generated = 0;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    num_generated += answers[i].tokens.size();
+    if (i % static_cast<size_t>(request.num_answers) != 0) continue;
+    num_prompt += answers[i].num_prompt_tokens;
+    num_cached += answers[i].num_cached_tokens;
+  }
+  return {{"prompt_tokens", num_prompt},
+          {"completion_tokens", num_generated},
+          {"total_tokens", num_prompt + num_generated},
+          {"prompt_tokens_details", {{"cached_tokens", num_cached}}}};
+}
+
+ordered_json HeadJson(const AnswerHead& head, const char* object) {
+  ordered_json json = {
+      {"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+  if (!head.fingerprint.empty()) json["system_fingerprint"] = head.fingerprint;
+  return json;
+}
+
+const char* ChunkObject(const GenerationBody& request) {
+  return request.is_chat ? "chat.completion.chunk" : "text_completion";
+}
+
+}  // namespace
+
+ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& request,
+                        std::span<const Answer> answers, const AnswerHead& head) {
+  ordered_json body = HeadJson(head, request.is_chat ? "chat.completion" : "text_completion");
+  body["choices"] = ordered_json::array();
+  for (const Answer& answer : answers) {
+    ordered_json choice = {{"index", body["choices"].size()}};
+    if (request.is_chat) {
+      choice["message"] = {{"role", "assistant"}, {"content", answer.text}};
+    } else {
+      choice["text"] = answer.text;
+    }
+    choice["logprobs"] = Logprobs(tokenizer, request, answer, 0);
+    choice["finish_reason"] = FinishJson(answer.finish);
+    body["choices"].push_back(std::move(choice));
+  }
+  body["usage"] = UsageJson(request, answers);
+  return body;
+}
+
+ordered_json RoleChunk(const AnswerHead& head, int choice_idx) {
+  ordered_json chunk = HeadJson(head, "chat.completion.chunk");
+  chunk["choices"] = ordered_json::array({{{"index", choice_idx},
+                                           {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                           {"logprobs", nullptr},
+                                           {"finish_reason", nullptr}}});
+  return chunk;
+}
+
+ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& request,
+                        const AnswerHead& head, int choice_idx, const Answer& piece,
+                        size_t num_bytes_before) {
+  ordered_json choice = {{"index", choice_idx}};
+  if (!request.is_chat) {
+    choice["text"] = piece.text;
+  } else if (piece.text.empty() && piece.tokens.empty()) {
+    choice["delta"] = ordered_json::object();
+  } else {
+    choice["delta"] = {{"content", piece.text}};
+  }
+  choice["logprobs"] =
+      piece.tokens.empty() ? ordered_json() : Logprobs(tokenizer, request, piece, num_bytes_before);
+  choice["finish_reason"] = FinishJson(piece.finish);
+  ordered_json chunk = HeadJson(head, ChunkObject(request));
+  chunk["choices"] = ordered_json::array({std::move(choice)});
+  return chunk;
+}
+
+ordered_json UsageChunk(const GenerationBody& request, std::span<const Answer> answers,
+                        const AnswerHead& head) {
+  ordered_json chunk = HeadJson(head, ChunkObject(request));
+  chunk["choices"] = ordered_json::array();
+  chunk["usage"] = UsageJson(request, answers);
+  return chunk;
+}
+
+ordered_json BatchAnswer(int64_t line_number, const std::string& custom_id, ordered_json body) {
   return {{"id", fmt::format("batch_req_{}", line_number)},
-          {"custom_id", request.custom_id},
+          {"custom_id", custom_id},
           {"response",
            {{"status_code", 200},
             {"request_id", fmt::format("req_{}", line_number)},

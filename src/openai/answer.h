@@ -1,34 +1,57 @@
 // What has been generated for a request, as JSON in the forms of OpenAI's API: the body of an
-// answer, and the lines of a batch's results. Requests are read in batch_line.h.
+// answer, its chunks where it is streamed, and the lines of a batch's results. Requests are read in
+// generation_body.h.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/request.h"
-#include "openai/batch_line.h"
+#include "openai/generation_body.h"
 #include "text/tokenizer.h"
 
 namespace convene::openai {
 
+// One choice of an answer, or a piece of one.
 struct Answer {
   size_t num_prompt_tokens = 0;
+  size_t num_cached_tokens = 0;  // of the prompt: found in the KV cache
   std::string text;
   std::vector<engine::GeneratedToken> tokens;  // without an end-of-text token
   std::optional<engine::FinishReason> finish;
 };
 
-// A chat.completion or text_completion, as the request's url has it, with log probabilities where
-// it asks for them. Its id is made of `number`; `created` is in seconds since 1970.
-nlohmann::ordered_json AnswerBody(const text::Tokenizer& tokenizer, const BatchLine& request,
-                                  const Answer& answer, int64_t number, int64_t created);
+// What all objects that belong to an answer begin with.
+struct AnswerHead {
+  std::string id;       // such as "chatcmpl-17"
+  int64_t created = 0;  // seconds since 1970
+  std::string model;
+  std::string fingerprint = {};  // of model, formats and plan; empty: left out
+};
+
+// A chat.completion or text_completion, with log probabilities where `request` asks for them.
+// `answers`: to each prompt request.num_answers, those to the first prompt first.
+nlohmann::ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& request,
+                                  std::span<const Answer> answers, const AnswerHead& head);
+
+// The chunks of a streamed answer: of a chat the first of a choice says whose it is; then come
+// pieces, the last one with `finish`, and one with the usage after all choices where it was asked
+// for. `num_bytes_before`: of the
+// choice's tokens before the piece.
+nlohmann::ordered_json RoleChunk(const AnswerHead& head, int choice_idx);
+nlohmann::ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& request,
+                                  const AnswerHead& head, int choice_idx, const Answer& piece,
+                                  size_t num_bytes_before);
+nlohmann::ordered_json UsageChunk(const GenerationBody& request, std::span<const Answer> answers,
+                                  const AnswerHead& head);
 
 // The result of the line with that number (from 1): its answer, or why it has none. `code` is
 // "invalid_request" or "server_error".
-nlohmann::ordered_json BatchAnswer(int64_t line_number, const BatchLine& request,
+nlohmann::ordered_json BatchAnswer(int64_t line_number, const std::string& custom_id,
                                    nlohmann::ordered_json body);
 nlohmann::ordered_json BatchError(int64_t line_number, const std::optional<std::string>& custom_id,
                                   const char* code, const std::string& message);

@@ -1,31 +1,20 @@
-// One line of an OpenAI batch file as a request. It reads untrusted bytes, and neither tokenizes
-// nor knows a model. Format: https://platform.openai.com/docs/guides/batch
+// One line of an OpenAI batch file as a request. It reads untrusted bytes; its body is
+// generation_body.h. Format: https://platform.openai.com/docs/guides/batch
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
-#include <vector>
 
 #include "base/result.h"
-#include "engine/request.h"
+#include "openai/generation_body.h"
 
 namespace convene::openai {
 
 struct BatchLine {
   std::string custom_id;
-  bool is_chat = false;  // /v1/chat/completions; otherwise /v1/completions
-  std::string model;     // as the line names it; only echoed
-  // Of a chat.
-  nlohmann::ordered_json messages;
-  nlohmann::ordered_json tools;  // null: none
-  // Of a completion: text or token ids.
-  std::variant<std::string, std::vector<int32_t>> prompt;
-  // All but the prompt; fields that the line does not set keep the values of `defaults`.
-  engine::Request request;
+  GenerationBody body;
 };
 
 // A line without seed gets SeedOf its custom_id. Errors: not JSON, a field that is missing, of the

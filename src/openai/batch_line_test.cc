@@ -23,7 +23,7 @@ SamplingOptions SamplingOf(const std::string& fields, const SamplingOptions& def
                            const std::string& custom_id = "a") {
   const Result<BatchLine> line = ParseBatchLine(Line(custom_id, fields), defaults);
   EXPECT_TRUE(line.ok()) << line.error().message;
-  return line ? line->request.sampling : SamplingOptions();
+  return line ? line->body.request.sampling : SamplingOptions();
 }
 
 TEST(BatchLine, SeedsComeFromTheCustomIdUnlessGiven) {

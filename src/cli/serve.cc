@@ -1,0 +1,205 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/message.h"
+#include "base/read_file.h"
+#include "base/version.h"
+#include "cli/commands.h"
+#include "cli/model_options.h"
+#include "cli/sampling_options.h"
+#include "cli/value_options.h"
+#include "engine/engine.h"
+#include "plan/plan.h"
+#include "server/http_server.h"
+#include "server/server.h"
+#include "text/chat_template.h"
+
+namespace convene::cli {
+namespace {
+
+constexpr int kMaxSeconds = 24 * 60 * 60;
+constexpr int64_t kOtherFiles = 64;  // descriptors that are no connections
+constexpr uint64_t kMaxKeyFileBytes = 1 << 20;
+
+class Serve : public Command {
+ public:
+  void AddOptions(CLI::App& app) override {
+    app.description(app.get_description() +
+                    "\nPOST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; GET "
+                    "/v1/models, /health, /metrics, /version. SIGTERM ends it once accepted "
+                    "requests are answered. docs/serving.md has examples.");
+    AddPath(app, "--host", options_.host, "Address to listen at (default: 127.0.0.1)")
+        ->type_name("HOST");
+    AddNumber(app, "--port", options_.port, {0, 65535}, "Port (default: 8080; 0: any free one)");
+    AddText(app, "--model-name", model_name_, "As requests name it (default: the directory's)");
+    AddNumber(app, "--max-batch", model_.load.max_sequences, {1, 4096},
+              fmt::format("Requests that run together, 1 to 4096 (default: {})",
+                          model_.load.max_sequences));
+    AddNumber(
+        app, "--max-queue", options_.max_queue, {1, 1 << 20},
+        fmt::format("Requests that wait; more get status 429 (default: {})", options_.max_queue));
+    AddText(app, "--api-key", api_key_, "The key that requests must have as a Bearer token");
+    AddPath(app, "--api-key-file", api_key_path_, "Such keys, one a line; each gets a fair share")
+        ->type_name("FILE");
+    app.add_option("--cors-origin", options_.cors_origins,
+                   "Pages of this origin may ask, '*': all; may be repeated")
+        ->type_name("ORIGIN")
+        ->allow_extra_args(false);
+    AddNumber(app, "--shutdown-timeout", shutdown_s_, {0, kMaxSeconds},
+              fmt::format("Seconds for accepted requests after SIGTERM (default: {})", shutdown_s_))
+        ->type_name("S");
+    AddLogOptions(app);
+    AddLimits(app);
+    AddContextOption(app, model_);
+    AddModelOptions(app, model_);
+    AddCapacityOption(app, model_);
+  }
+
+  std::string model_directory() const override { return model_.directory; }
+
+  Status Run() override {
+    if (const Status set = SetOptions(); !set) return set;
+    Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
+    if (!tokenizer) return tokenizer.error();
+    Result<std::unique_ptr<server::Server>> server = server::Server::Start(options_);
+    if (!server) return server.error();
+    PrintNote("serving {} at {}\n", options_.model_name, (*server)->url());
+    Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
+    if (!model) return model.error();
+    NoteUnknownFields((*model)->generation_config());
+    server::ServedModel served = Describe(**model);
+    engine::Engine engine(*std::move(model), *std::move(tokenizer), model_.load.max_sequences);
+    served.tokenizer = &engine.tokenizer();
+    served.check = [&engine](const engine::Request& request) { return engine.Check(request); };
+    options_.max_sequences = model_.load.max_sequences;
+    const Status ended = (*server)->Serve(engine, std::move(served));
+    server->reset();  // before the engine, to which it refers
+    return ended;
+  }
+
+ private:
+  void AddLogOptions(CLI::App& app) {
+    app.add_option_function<std::string>(
+           "--log-level",
+           [this](const std::string& name) {
+             options_.log_level = name == "error"     ? server::LogLevel::kError
+                                  : name == "warning" ? server::LogLevel::kWarning
+                                  : name == "debug"   ? server::LogLevel::kDebug
+                                                      : server::LogLevel::kInfo;
+           },
+           "error, warning, info (default) or debug")
+        ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
+        ->type_name("LEVEL");
+    app.add_flag("--log-prompts", options_.logs_prompts, "Write prompts into the log, too")
+        ->group(kRareOptions);
+  }
+
+  void AddLimits(CLI::App& app) {
+    AddNumber(app, "--request-timeout", request_s_, {0, kMaxSeconds},
+              "Seconds after which a request is ended (default: 0, none)")
+        ->type_name("S")
+        ->group(kRareOptions);
+    AddNumber(
+        app, "--client-timeout", client_s_, {1, kMaxSeconds},
+        fmt::format("Seconds for a client to send or take what is due (default: {})", client_s_))
+        ->type_name("S")
+        ->group(kRareOptions);
+    AddNumber(app, "--max-body", max_body_mib_, {1, 1024},
+              fmt::format("MiB of a request's body (default: {})", max_body_mib_))
+        ->type_name("MIB")
+        ->group(kRareOptions);
+    AddNumber(app, "--max-connections", options_.limits.max_connections, {1, 1 << 20},
+              fmt::format("Connections at the same time (default: {}, if the system allows)",
+                          options_.limits.max_connections))
+        ->group(kRareOptions);
+  }
+
+  Status SetOptions() {
+    options_.model_name = model_name_.value_or(
+        std::filesystem::absolute(model_.directory).lexically_normal().filename().string());
+    if (options_.model_name.empty()) {  // of "models/demo/"
+      options_.model_name =
+          std::filesystem::absolute(model_.directory).lexically_normal().parent_path().filename();
+    }
+    options_.max_sequences = model_.load.max_sequences;
+    options_.request_timeout = std::chrono::seconds(request_s_);
+    options_.shutdown_timeout = std::chrono::seconds(shutdown_s_);
+    options_.limits.client_timeout = std::chrono::seconds(client_s_);
+    options_.limits.max_body_bytes = static_cast<size_t>(max_body_mib_) << 20;
+    options_.limits.max_bodies_bytes =
+        std::max(options_.limits.max_bodies_bytes, 2 * options_.limits.max_body_bytes);
+    const int64_t most = std::max<int64_t>(server::RaiseOpenFiles() - kOtherFiles, 1);
+    if (options_.limits.max_connections > most) {
+      PrintNote("note: {} connections at most, as the limit of open files is (ulimit -n)\n", most);
+      options_.limits.max_connections = static_cast<int>(most);
+    }
+    return ReadKeys();
+  }
+
+  Status ReadKeys() {
+    if (api_key_) options_.api_keys.push_back(*api_key_);
+    if (!api_key_path_.empty()) {
+      const Result<std::string> text = ReadFile(api_key_path_, kMaxKeyFileBytes);
+      if (!text) return text.error();
+      size_t begin = 0;
+      while (begin < text->size()) {
+        const size_t end = std::min(text->find('\n', begin), text->size());
+        std::string key = text->substr(begin, end - begin);
+        while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
+        if (!key.empty()) options_.api_keys.push_back(std::move(key));
+        begin = end + 1;
+      }
+      if (options_.api_keys.empty()) {
+        return Error{fmt::format("{} has no keys; write one a line", api_key_path_)};
+      }
+    }
+    for (const std::string& key : options_.api_keys) {
+      if (key.empty()) return Error{"an API key must not be empty"};
+    }
+    return {};
+  }
+
+  server::ServedModel Describe(const engine::LoadedModel& model) const {
+    const runtime::Formats& formats = model.formats();
+    // What the bits of an answer depend on, as far as the server knows it.
+    const std::string decisions =
+        fmt::format("{} {} {} {} {} {}", kVersion, plan::ToJson(model.plan()).dump(),
+                    model.kernels().name, static_cast<int>(formats.weights.matrices),
+                    static_cast<int>(formats.activations), static_cast<int>(formats.kv));
+    server::ServedModel served{.name = options_.model_name,
+                               .chat_template = text::ChatTemplate::Load(model_.directory)};
+    served.defaults = engine::DefaultSampling(model.generation_config());
+    served.max_new_tokens = model.generation_config().max_new_tokens;
+    served.context = model.context();
+    served.fingerprint = fmt::format("fp_{:016x}", DigestOf(std::as_bytes(std::span(decisions))));
+    return served;
+  }
+
+  ModelOptions model_{.directory = {}, .load = {.max_sequences = 32}};
+  server::ServerOptions options_;
+  std::optional<std::string> model_name_;
+  std::optional<std::string> api_key_;
+  std::string api_key_path_;
+  int request_s_ = 0;
+  int shutdown_s_ = 30;
+  int client_s_ = 30;
+  int max_body_mib_ = 8;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeServe() { return std::make_unique<Serve>(); }
+
+}  // namespace convene::cli

@@ -1,0 +1,134 @@
+#include "openai/body_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "base/closest_name.h"
+#include "base/quote.h"
+
+namespace convene::openai {
+namespace {
+
+using nlohmann::ordered_json;
+
+// A field of OpenAI's or of other servers that is known and not honoured: it may only have the
+// value that changes nothing.
+struct NeutralField {
+  const char* name;
+  ordered_json neutral;
+  const char* advice = "";  // behind the message
+};
+
+const std::vector<NeutralField>& NeutralFields() {
+  static const std::vector<NeutralField> fields = {
+      {"best_of", 1},
+      {"echo", false},
+      {"suffix", ""},
+      {"response_format", {{"type", "text"}}, ": no other form can be enforced"},
+      {"parallel_tool_calls", true},
+      {"modalities", ordered_json::array({"text"})},
+      {"functions", ordered_json::array(), ": use tools"},
+      {"function_call", "none", ": use tools"},
+      {"use_beam_search", false},
+      {"length_penalty", 1},
+      {"min_tokens", 0},
+      {"stop_token_ids", ordered_json::array()},
+      {"bad_words", ordered_json::array()},
+      {"include_stop_str_in_output", false},
+      {"skip_special_tokens", true},
+      {"add_generation_prompt", true},
+      {"continue_final_message", false},
+  };
+  return fields;
+}
+
+// Of a line of a batch besides.
+const std::vector<NeutralField>& NeutralBatchFields() {
+  static const std::vector<NeutralField> fields = {{"n", 1, ": repeat the line instead"},
+                                                   {"stream", false}};
+  return fields;
+}
+
+// What says something about the request, and nothing about its answer.
+constexpr const char* kFieldsWithoutEffect[] = {
+    "user",     "metadata",   "store",      "service_tier",     "safety_identifier",
+    "priority", "request_id", "cache_salt", "prompt_cache_key", "prompt_cache_retention"};
+constexpr const char* kFields[] = {"model",
+                                   "max_tokens",
+                                   "max_completion_tokens",
+                                   "temperature",
+                                   "top_k",
+                                   "top_p",
+                                   "min_p",
+                                   "repetition_penalty",
+                                   "presence_penalty",
+                                   "frequency_penalty",
+                                   "logit_bias",
+                                   "seed",
+                                   "stop",
+                                   "ignore_eos",
+                                   "logprobs",
+                                   "n",
+                                   "stream",
+                                   "stream_options",
+                                   "priority"};
+constexpr const char* kChatFields[] = {"messages", "tools", "tool_choice", "top_logprobs",
+                                       "chat_template_kwargs"};
+constexpr const char* kCompletionFields[] = {"prompt"};
+
+template <typename Names>
+bool IsAmong(const Names& names, const std::string& name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+const NeutralField* FindNeutral(const std::string& name, BodyOrigin origin) {
+  const auto find = [&](const std::vector<NeutralField>& fields) -> const NeutralField* {
+    const auto found =
+        std::ranges::find_if(fields, [&](const NeutralField& field) { return field.name == name; });
+    return found == fields.end() ? nullptr : &*found;
+  };
+  const NeutralField* field = find(NeutralFields());
+  if (field != nullptr || origin == BodyOrigin::kServer) return field;
+  return find(NeutralBatchFields());
+}
+
+}  // namespace
+
+std::string NameOf(std::string_view field, BodyOrigin origin) {
+  return fmt::format("{}{}", origin == BodyOrigin::kBatchLine ? "body." : "", field);
+}
+
+FieldStatus CheckFields(const ordered_json& body, bool is_chat, BodyOrigin origin) {
+  std::vector<std::string> known(std::begin(kFields), std::end(kFields));
+  if (is_chat) {
+    known.insert(known.end(), std::begin(kChatFields), std::end(kChatFields));
+  } else {
+    known.insert(known.end(), std::begin(kCompletionFields), std::end(kCompletionFields));
+  }
+  for (const auto& [name, value] : body.items()) {
+    if (value.is_null() || IsAmong(kFieldsWithoutEffect, name)) continue;
+    const NeutralField* neutral = FindNeutral(name, origin);
+    if (neutral == nullptr && IsAmong(known, name)) continue;
+    const std::string shown = NameOf(Printable(name), origin);
+    if (neutral != nullptr) {
+      if (value == neutral->neutral) continue;
+      return FieldError{Error{fmt::format("{} is not supported; it must be absent or {}{}", shown,
+                                          neutral->neutral.dump(), neutral->advice)},
+                        name};
+    }
+    if (IsAmong(kChatFields, name) || IsAmong(kCompletionFields, name)) {
+      return FieldError{Error{fmt::format("{} is of the other url, {}", shown,
+                                          is_chat ? kCompletionsUrl : kChatUrl)},
+                        name};
+    }
+    return FieldError{
+        Error{fmt::format("{} is not known{}; leave it out", shown, DidYouMean(name, known))},
+        name};
+  }
+  return std::nullopt;
+}
+
+}  // namespace convene::openai

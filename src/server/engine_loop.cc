@@ -1,0 +1,195 @@
+#include "server/engine_loop.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+namespace convene::server {
+namespace {
+
+Error DeadlinePassed() {
+  return Unavailable(
+      "the request took longer than the server allows (--request-timeout), and was ended");
+}
+
+}  // namespace
+
+EngineLoop::EngineLoop(engine::Engine& engine, JobQueue& queue, Metrics& metrics, int max_sequences,
+                       EventSink sink)
+    : engine_(engine),
+      queue_(queue),
+      metrics_(metrics),
+      max_sequences_(max_sequences),
+      sink_(std::move(sink)) {}
+
+int64_t EngineLoop::Run() {
+  const Error shut_down =
+      Unavailable("the server shuts down, and the request was ended before its answer was");
+  int64_t num_aborted = 0;
+  for (;;) {
+    const int room = max_sequences_ - engine_.num_requests();
+    Work work = queue_.Take(room, engine_.num_requests() == 0);
+    for (const JobId id : work.cancelled) Forget(id);
+    for (const Job& job : work.expired) {
+      for (int i = 0; i < std::ssize(job.requests); ++i) Fail(job.id, i, DeadlinePassed());
+    }
+    for (Job& job : work.jobs) Submit(std::move(job));
+    EndExpired();
+    if (work.is_aborted) {
+      while (!taken_.empty()) {
+        const auto& [id, taken] = *taken_.begin();
+        num_aborted += taken.num_choices - taken.num_ended;
+        EndJob(id, shut_down);
+      }
+    }
+    if (engine_.num_requests() > 0) {
+      const Clock::time_point start = Clock::now();
+      std::vector<engine::Update> updates = engine_.Step();
+      const std::chrono::duration<double> elapsed = Clock::now() - start;
+      TakeUpdates(std::move(updates));
+      Measure(elapsed.count());
+    }
+    if (!events_.empty()) sink_(std::exchange(events_, {}));
+    if (engine_.num_requests() == 0) {
+      Measure(0);
+      if (work.is_closed) return num_aborted;
+    }
+  }
+}
+
+void EngineLoop::Submit(Job job) {
+  Taken& taken = taken_[job.id];
+  taken.client = std::move(job.client);
+  taken.deadline = job.deadline;
+  taken.num_choices = static_cast<int>(job.requests.size());
+  // Further answers to one prompt find it in the cache once the first one's is computed.
+  int choice_idx = 0;
+  const std::vector<int32_t> first_prompt = job.requests.front().prompt;
+  for (engine::Request& request : job.requests) {
+    if (choice_idx > 0 && request.prompt == first_prompt) {
+      taken.later.push_back(std::move(request));
+    } else if (taken.later.empty()) {
+      SubmitChoice(job.id, taken, choice_idx, std::move(request));
+      ++choice_idx;
+    } else {
+      taken.later.push_back(std::move(request));
+    }
+  }
+  ForgetEnded(job.id);
+}
+
+void EngineLoop::SubmitChoice(JobId id, Taken& taken, int choice_idx, engine::Request request) {
+  const Result<engine::RequestId> submitted = engine_.Submit(std::move(request));
+  if (!submitted) {
+    ++taken.num_ended;
+    return Fail(id, choice_idx, submitted.error());
+  }
+  taken.running.push_back(*submitted);
+  running_[*submitted] = {.job = id, .choice_idx = choice_idx, .submission = Clock::now()};
+}
+
+void EngineLoop::SubmitLater(JobId id) {
+  const auto found = taken_.find(id);
+  if (found == taken_.end()) return;
+  Taken& taken = found->second;
+  std::vector<engine::Request> later = std::exchange(taken.later, {});
+  int choice_idx = taken.num_choices - static_cast<int>(later.size());
+  for (engine::Request& request : later) {
+    SubmitChoice(id, taken, choice_idx++, std::move(request));
+  }
+  ForgetEnded(id);
+}
+
+void EngineLoop::Fail(JobId id, int choice_idx, const Error& error) {
+  JobEvent event = {.job = id, .choice_idx = choice_idx, .when = Clock::now()};
+  event.update.error = error;
+  events_.push_back(std::move(event));
+}
+
+// With an error for each choice that has not ended.
+void EngineLoop::EndJob(JobId id, const Error& error) {
+  const Taken& taken = taken_.at(id);
+  for (const engine::RequestId request : taken.running) {
+    const auto found = running_.find(request);
+    if (found != running_.end()) Fail(id, found->second.choice_idx, error);
+  }
+  for (int i = 0; i < std::ssize(taken.later); ++i) {
+    Fail(id, taken.num_choices - static_cast<int>(taken.later.size()) + i, error);
+  }
+  Forget(id);
+}
+
+// Whatever still runs of it ends without an event.
+void EngineLoop::Forget(JobId id) {
+  const auto found = taken_.find(id);
+  if (found == taken_.end()) return;
+  for (const engine::RequestId request : found->second.running) {
+    if (running_.erase(request) > 0) engine_.Cancel(request);
+  }
+  queue_.Finish(found->second.client);
+  taken_.erase(found);
+}
+
+void EngineLoop::EndExpired() {
+  const Clock::time_point now = Clock::now();
+  std::vector<JobId> expired;
+  for (const auto& [id, taken] : taken_) {
+    if (taken.deadline && *taken.deadline <= now) expired.push_back(id);
+  }
+  for (const JobId id : expired) EndJob(id, DeadlinePassed());
+}
+
+void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
+  const Clock::time_point now = Clock::now();
+  std::vector<JobId> begun;
+  std::vector<JobId> ended;
+  for (engine::Update& update : updates) {
+    const auto found = running_.find(update.request);
+    if (found == running_.end()) continue;
+    Running& running = found->second;
+    const JobId job = running.job;
+    const bool is_last = update.finish || update.error;
+    if (!running.has_begun && running.choice_idx == 0) begun.push_back(job);
+    events_.push_back({.job = job,
+                       .choice_idx = running.choice_idx,
+                       .update = std::move(update),
+                       .when = now,
+                       .submission = running.submission,
+                       .is_first = !running.has_begun});
+    running.has_begun = true;
+    if (!is_last) continue;
+    running_.erase(found);
+    ended.push_back(job);
+  }
+  for (const JobId job : begun) SubmitLater(job);
+  for (const JobId job : ended) {
+    const auto found = taken_.find(job);
+    if (found == taken_.end()) continue;
+    ++found->second.num_ended;
+    ForgetEnded(job);
+  }
+}
+
+void EngineLoop::ForgetEnded(JobId id) {
+  const auto found = taken_.find(id);
+  if (found != taken_.end() && found->second.num_ended == found->second.num_choices) Forget(id);
+}
+
+void EngineLoop::Measure(double step_s) {
+  EngineState state;
+  state.num_waiting = engine_.num_waiting();
+  state.num_running = engine_.num_requests() - state.num_waiting;
+  state.num_kv_blocks = engine_.num_kv_blocks();
+  state.num_held_kv_blocks = engine_.num_held_kv_blocks();
+  state.num_preemptions = engine_.num_preemptions();
+  if (step_s > 0) {
+    state.step_s = step_s;
+    state.step_tokens = engine_.step_statistics().tokens;
+    state.expert_counts = &engine_.expert_counts();
+  }
+  metrics_.AfterStep(state);
+}
+
+}  // namespace convene::server

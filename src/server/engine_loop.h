@@ -1,0 +1,65 @@
+// The thread that owns the engine: takes jobs from the queue, runs steps, gives back what they did.
+// It alone calls the engine; HTTP is not here.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/job.h"
+#include "server/job_queue.h"
+#include "server/metrics.h"
+
+namespace convene::server {
+
+class EngineLoop {
+ public:
+  // Keeps references. `max_sequences`: choices that run at the same time.
+  EngineLoop(engine::Engine& engine, JobQueue& queue, Metrics& metrics, int max_sequences,
+             EventSink sink);
+
+  // Until the queue is closed and all jobs have ended. Returns how many choices were ended because
+  // the queue was aborted. Each choice's last event has a finish or an error, unless its client
+  // went away.
+  int64_t Run();
+
+ private:
+  struct Running {
+    JobId job;
+    int choice_idx;
+    Clock::time_point submission;
+    bool has_begun = false;
+  };
+  struct Taken {
+    std::string client;
+    std::optional<Clock::time_point> deadline;
+    std::vector<engine::Request> later;  // choices that wait for the first one's prompt
+    std::vector<engine::RequestId> running;
+    int num_choices = 0;
+    int num_ended = 0;
+  };
+
+  void Submit(Job job);
+  void SubmitChoice(JobId id, Taken& taken, int choice_idx, engine::Request request);
+  void SubmitLater(JobId id);
+  void Fail(JobId id, int choice_idx, const Error& error);
+  void EndJob(JobId id, const Error& error);
+  void Forget(JobId id);
+  void EndExpired();
+  void TakeUpdates(std::vector<engine::Update> updates);
+  void ForgetEnded(JobId id);
+  void Measure(double step_s);
+
+  engine::Engine& engine_;
+  JobQueue& queue_;
+  Metrics& metrics_;
+  int max_sequences_;
+  EventSink sink_;
+  std::map<engine::RequestId, Running> running_;
+  std::map<JobId, Taken> taken_;
+  std::vector<JobEvent> events_;  // since the last call of sink_
+};
+
+}  // namespace convene::server

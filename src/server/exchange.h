@@ -1,0 +1,73 @@
+// One request for text while it is answered: what the engine did for it becomes a JSON response or
+// a stream of server-sent events. It knows no sockets (http.h) and no engine (job.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "openai/answer.h"
+#include "openai/api_error.h"
+#include "server/http.h"
+#include "server/job.h"
+#include "server/metrics.h"
+#include "text/tokenizer.h"
+
+namespace convene::server {
+
+// The JSON of an error with its status and, where it says so, when to try again.
+Response ErrorResponse(const openai::ApiError& error);
+
+class Exchange {
+ public:
+  // `tokenizer` and `metrics` must outlive it. `prompt_sizes`: of each choice, in tokens.
+  // `headers`: of the response. Without messages and prompts in `body`, which are not needed.
+  Exchange(std::shared_ptr<Responder> responder, openai::GenerationBody body,
+           openai::AnswerHead head, const std::vector<size_t>& prompt_sizes, Headers headers,
+           Clock::time_point arrival, const text::Tokenizer& tokenizer, Metrics& metrics);
+
+  // Whether the exchange has ended with this: all choices, or one by an error. Later ones are
+  // ignored.
+  bool Take(JobEvent event);
+
+  // Of a stream that was silent for `silence`: a comment, so that nobody on the way closes it.
+  void KeepAlive(Clock::duration silence);
+
+  // The client has gone.
+  void Abandon() { figures_.finish = "abort"; }
+
+  // When it has ended.
+  RequestFigures Figures() const;
+  // What the request was refused or ended with.
+  const std::optional<openai::ApiError>& error() const { return error_; }
+  const std::string& id() const { return head_.id; }
+  bool streams() const { return body_.streams; }
+
+ private:
+  void Fail(const openai::ApiError& error);
+  void Stream(const JobEvent& event, openai::Answer piece);
+  void SendEvent(const nlohmann::ordered_json& event);
+  void BeginStream();
+  void Finish();
+
+  std::shared_ptr<Responder> responder_;
+  openai::GenerationBody body_;
+  openai::AnswerHead head_;
+  Headers headers_;
+  Clock::time_point arrival_;
+  const text::Tokenizer& tokenizer_;
+  Metrics& metrics_;
+
+  std::vector<openai::Answer> answers_;
+  std::vector<size_t> num_bytes_;  // of each choice's tokens that were streamed
+  std::vector<Clock::time_point> last_token_;
+  size_t num_finished_ = 0;
+  bool has_ended_ = false;
+  bool has_begun_stream_ = false;
+  Clock::time_point last_sent_;
+  std::optional<openai::ApiError> error_;
+  RequestFigures figures_;
+};
+
+}  // namespace convene::server

@@ -1,0 +1,340 @@
+#include "server/http_connection.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/status.hpp>
+#include <utility>
+
+#include "base/version.h"
+
+namespace convene::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using std::chrono::seconds;
+
+// What a client may send ahead while it is answered; more is read later.
+constexpr size_t kMaxAheadBytes = size_t{64} << 10;
+constexpr size_t kReadBytes = size_t{4} << 10;
+// How long a client may go on sending what will not be read, so that it sees the response.
+constexpr seconds kLingerTime{2};
+
+std::string TextOf(boost::beast::string_view view) { return {view.data(), view.size()}; }
+
+// A piece of a body in chunked transfer coding (RFC 9112, section 7.1).
+std::string Chunk(const std::string& data) {
+  return fmt::format("{:x}\r\n{}\r\n", data.size(), data);
+}
+
+}  // namespace
+
+HttpConnection::HttpConnection(asio::ip::tcp::socket socket, SharedHttp& shared)
+    : socket_(std::move(socket)),
+      shared_(shared),
+      read_timer_(socket_.get_executor()),
+      write_timer_(socket_.get_executor()) {
+  ErrorCode ignored;
+  const auto peer = socket_.remote_endpoint(ignored);
+  if (!ignored) client_ = peer.address().to_string(ignored);
+  // Tokens are small and must not wait for each other.
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+}
+
+HttpConnection::~HttpConnection() { Close(); }
+
+void HttpConnection::Start() { WaitForRequest(); }
+
+void HttpConnection::StartRefusing(const Response& response) { RejectWith(response); }
+
+void HttpConnection::Drain() {
+  keeps_alive_ = false;
+  if (!is_answering_ && !parser_ && !ends_response_ && sending_.empty()) Close();
+}
+
+void HttpConnection::Close() {
+  if (is_closed_) return;
+  is_closed_ = true;
+  ReleaseBody();
+  ClearDeadline(read_timer_);
+  ClearDeadline(write_timer_);
+  ErrorCode ignored;
+  socket_.close(ignored);
+  unsent_.clear();
+  if (auto gone = std::exchange(gone_, nullptr)) gone();
+  shared_.closed(this);
+}
+
+// The operation under way fails when the time is over, because the socket is closed.
+void HttpConnection::SetDeadline(asio::steady_timer& timer,
+                                 std::chrono::steady_clock::duration duration) {
+  timer.expires_after(duration);
+  timer.async_wait([self = shared_from_this(), &timer](ErrorCode error) {
+    // A wait that was over before its deadline was moved still comes here.
+    if (!error && timer.expiry() <= std::chrono::steady_clock::now()) self->Close();
+  });
+}
+
+void HttpConnection::ClearDeadline(asio::steady_timer& timer) {
+  timer.expires_at(std::chrono::steady_clock::time_point::max());
+}
+
+void HttpConnection::WaitForRequest() {
+  if (shared_.is_draining) return Close();
+  if (buffer_.size() > 0) return ReadHeader();
+  SetDeadline(read_timer_, shared_.limits.idle_timeout);
+  socket_.async_wait(asio::ip::tcp::socket::wait_read,
+                     [self = shared_from_this()](ErrorCode error) {
+                       if (error || self->is_closed_) return self->Close();
+                       self->ReadHeader();
+                     });
+}
+
+void HttpConnection::ReadHeader() {
+  parser_.emplace();
+  parser_->header_limit(static_cast<std::uint32_t>(shared_.limits.max_header_bytes));
+  parser_->body_limit(shared_.limits.max_body_bytes);
+  SetDeadline(read_timer_, shared_.limits.header_timeout);
+  http::async_read_header(
+      socket_, buffer_, *parser_,
+      [self = shared_from_this()](ErrorCode error, size_t) { self->OnHeader(error); });
+}
+
+void HttpConnection::OnHeader(ErrorCode error) {
+  if (is_closed_) return;
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return Reject(431, fmt::format("the request's header is larger than {} bytes",
+                                   shared_.limits.max_header_bytes));
+  }
+  if (error == http::error::body_limit) {
+    return Reject(413, fmt::format("the request's body is larger than {} bytes (--max-body)",
+                                   shared_.limits.max_body_bytes));
+  }
+  if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+      error != http::error::end_of_stream && error != http::error::partial_message) {
+    return Reject(400, fmt::format("this is not HTTP/1.1: {}", error.message()));
+  }
+  if (error) return Close();
+  const auto& request = parser_->get();
+  keeps_alive_ = request.keep_alive() && !shared_.is_draining;
+  is_http_1_0_ = request.version() < 11;
+  is_head_request_ = request.method() == http::verb::head;
+  if (const auto refused = shared_.handler->Refuse(HeadOf())) return RejectWith(*refused);
+  const size_t expected = parser_->content_length()
+                              ? static_cast<size_t>(*parser_->content_length())
+                              : (parser_->chunked() ? shared_.limits.max_body_bytes : 0);
+  if (!ReserveBody(expected)) {
+    return Reject(503, "too many large requests are being read; try again");
+  }
+  if (boost::beast::iequals(request[http::field::expect], "100-continue")) {
+    Write("HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  ReadBody();
+}
+
+RequestHead HttpConnection::HeadOf() const {
+  const auto& request = parser_->get();
+  RequestHead head;
+  head.method = TextOf(request.method_string());
+  const std::string target = TextOf(request.target());
+  head.path = target.substr(0, target.find('?'));
+  head.authorization = TextOf(request[http::field::authorization]);
+  head.content_type = TextOf(request[http::field::content_type]);
+  head.origin = TextOf(request[http::field::origin]);
+  head.client = client_;
+  return head;
+}
+
+bool HttpConnection::ReserveBody(size_t bytes) {
+  if (shared_.body_bytes + bytes > shared_.limits.max_bodies_bytes) return false;
+  shared_.body_bytes += bytes;
+  reserved_bytes_ = bytes;
+  return true;
+}
+
+void HttpConnection::ReleaseBody() { shared_.body_bytes -= std::exchange(reserved_bytes_, 0); }
+
+void HttpConnection::ReadBody() {
+  const auto extra = seconds(static_cast<int64_t>(reserved_bytes_ >> 16));
+  SetDeadline(read_timer_, shared_.limits.client_timeout + extra);
+  http::async_read(socket_, buffer_, *parser_,
+                   [self = shared_from_this()](ErrorCode error, size_t) { self->OnBody(error); });
+}
+
+void HttpConnection::OnBody(ErrorCode error) {
+  if (is_closed_) return;
+  if (error == http::error::body_limit) {
+    return Reject(413, fmt::format("the request's body is larger than {} bytes (--max-body)",
+                                   shared_.limits.max_body_bytes));
+  }
+  if (error == http::error::end_of_stream || error == http::error::partial_message) return Close();
+  if (error.category() == http::make_error_code(http::error::bad_method).category()) {
+    return Reject(400, fmt::format("the request's body is malformed: {}", error.message()));
+  }
+  if (error) return Close();
+  ClearDeadline(read_timer_);
+  HttpRequest request{.head = HeadOf(), .body = std::move(parser_->get().body())};
+  parser_.reset();
+  // Until the response begins, something of its size waits with the request.
+  ReleaseBody();
+  shared_.body_bytes += reserved_bytes_ = request.body.size();
+  is_answering_ = true;
+  WatchClient();
+  shared_.handler->Handle(std::move(request), shared_from_this());
+}
+
+void HttpConnection::Reject(int status, const std::string& message) {
+  RejectWith(shared_.handler->ProtocolError(status, message));
+}
+
+// What follows in the stream is not read as a request.
+void HttpConnection::RejectWith(const Response& response) {
+  // A head without a body, as of a page that is not there, is no reason to close.
+  const bool has_body = !parser_ || !parser_->is_done();
+  if (has_body) keeps_alive_ = false;
+  parser_.reset();
+  ReleaseBody();
+  ClearDeadline(read_timer_);
+  is_answering_ = true;
+  Respond(response);
+}
+
+void HttpConnection::WhenGone(std::function<void()> gone) {
+  if (is_closed_) {
+    gone();
+  } else {
+    gone_ = std::move(gone);
+  }
+}
+
+// A client that closes its side is gone, as for most servers: whether it would still read cannot be
+// known. What it sends meanwhile is kept for its next request.
+void HttpConnection::WatchClient() {
+  if (is_watching_ || is_closed_ || buffer_.size() >= kMaxAheadBytes) return;
+  is_watching_ = true;
+  socket_.async_read_some(buffer_.prepare(kReadBytes),
+                          [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
+                            self->OnWatched(error, num_bytes);
+                          });
+}
+
+void HttpConnection::OnWatched(ErrorCode error, size_t num_bytes) {
+  is_watching_ = false;
+  if (is_closed_) return;
+  // FinishResponse ends the read where the next request has come already.
+  if (error && error != asio::error::operation_aborted) return Close();
+  buffer_.commit(num_bytes);
+  if (is_answering_) return WatchClient();
+  WaitForRequest();
+}
+
+std::string HttpConnection::HeadText(const Response& response, bool is_stream) const {
+  const auto status = static_cast<http::status>(response.status);
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: convene/{}\r\n", response.status,
+                                 TextOf(http::obsolete_reason(status)), kVersion);
+  if (!response.content_type.empty()) {
+    text += fmt::format("Content-Type: {}\r\n", response.content_type);
+  }
+  for (const auto& [name, value] : response.headers) {
+    text += fmt::format("{}: {}\r\n", name, value);
+  }
+  if (!is_stream) {
+    if (response.status != 204) text += fmt::format("Content-Length: {}\r\n", response.body.size());
+  } else if (!is_http_1_0_) {
+    text += "Transfer-Encoding: chunked\r\n";
+  }
+  const bool closes = !keeps_alive_ || (is_stream && is_http_1_0_);
+  text += closes ? "Connection: close\r\n\r\n" : "Connection: keep-alive\r\n\r\n";
+  return text;
+}
+
+void HttpConnection::Respond(const Response& response) {
+  if (is_closed_ || !is_answering_) return;
+  ReleaseBody();
+  gone_ = nullptr;
+  if (shared_.is_draining) keeps_alive_ = false;
+  std::string text = HeadText(response, false);
+  if (!is_head_request_) text += response.body;
+  ends_response_ = true;
+  Write(std::move(text));
+}
+
+void HttpConnection::BeginStream(const Response& head) {
+  if (is_closed_ || !is_answering_) return;
+  ReleaseBody();
+  if (shared_.is_draining || is_http_1_0_) keeps_alive_ = false;
+  is_chunked_ = !is_http_1_0_;
+  Write(HeadText(head, true));
+}
+
+void HttpConnection::Send(const std::string& data) {
+  if (is_closed_ || !is_answering_ || data.empty()) return;
+  if (unsent_.size() > shared_.limits.max_unsent_bytes) return Close();
+  Write(is_chunked_ ? Chunk(data) : data);
+}
+
+void HttpConnection::EndStream() {
+  if (is_closed_ || !is_answering_) return;
+  gone_ = nullptr;
+  ends_response_ = true;
+  Write(is_chunked_ ? "0\r\n\r\n" : "");
+}
+
+void HttpConnection::Write(std::string data) {
+  unsent_ += data;
+  if (sending_.empty()) WriteNext();
+}
+
+void HttpConnection::WriteNext() {
+  if (unsent_.empty()) {
+    if (ends_response_) FinishResponse();
+    return;
+  }
+  sending_ = std::exchange(unsent_, {});
+  SetDeadline(write_timer_, shared_.limits.client_timeout);
+  asio::async_write(socket_, asio::buffer(sending_),
+                    [self = shared_from_this()](ErrorCode error, size_t) {
+                      ClearDeadline(self->write_timer_);
+                      self->sending_.clear();
+                      if (error) return self->Close();
+                      if (!self->is_closed_) self->WriteNext();
+                    });
+}
+
+void HttpConnection::FinishResponse() {
+  is_answering_ = false;
+  ends_response_ = false;
+  is_chunked_ = false;
+  if (!keeps_alive_ || shared_.is_draining) return Linger();
+  if (!is_watching_) return WaitForRequest();
+  // OnWatched goes on, at once where a whole request was sent ahead.
+  SetDeadline(read_timer_, shared_.limits.idle_timeout);
+  ErrorCode ignored;
+  if (buffer_.size() > 0) socket_.cancel(ignored);
+}
+
+// Closing with input unread would reset the connection, and the client might lose the response.
+void HttpConnection::Linger() {
+  ErrorCode error;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
+  if (error || is_watching_) return Close();
+  SetDeadline(read_timer_, kLingerTime);
+  DrainInput();
+}
+
+void HttpConnection::DrainInput() {
+  buffer_.clear();
+  socket_.async_read_some(buffer_.prepare(kReadBytes),
+                          [self = shared_from_this()](ErrorCode error, size_t) {
+                            if (error || self->is_closed_) return self->Close();
+                            self->DrainInput();
+                          });
+}
+
+}  // namespace convene::server

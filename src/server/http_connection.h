@@ -1,0 +1,102 @@
+// One connection of a client: reads its requests, one after the other, and writes the responses.
+// What they mean is the handler's matter. Boost.Beast is used here and in http_server.cc alone.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/http.h"
+
+namespace convene::server {
+
+// What all connections of a server share. It outlives them.
+struct SharedHttp {
+  HttpLimits limits;
+  Handler* handler = nullptr;
+  size_t body_bytes = 0;     // of all requests that are being read
+  bool is_draining = false;  // connections close after their response
+  std::function<void(class HttpConnection*)> closed;
+};
+
+// Held by its pending operations (hence shared), which end when the socket is closed. All calls are
+// made on the server's thread.
+class HttpConnection : public Responder, public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(boost::asio::ip::tcp::socket socket, SharedHttp& shared);
+  ~HttpConnection() override;
+
+  void Start();
+  // Writes a response to a client that is not served, and closes.
+  void StartRefusing(const Response& response);
+
+  // Closes if no request is under way; otherwise after its response.
+  void Drain();
+  void Close();
+
+  void Respond(const Response& response) override;
+  void BeginStream(const Response& head) override;
+  void Send(const std::string& data) override;
+  void EndStream() override;
+  void WhenGone(std::function<void()> gone) override;
+
+ private:
+  using ErrorCode = boost::system::error_code;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  void WaitForRequest();
+  void ReadHeader();
+  void OnHeader(ErrorCode error);
+  void ReadBody();
+  void OnBody(ErrorCode error);
+  void Reject(int status, const std::string& message);
+  void RejectWith(const Response& response);
+  RequestHead HeadOf() const;
+  bool ReserveBody(size_t bytes);
+  void ReleaseBody();
+
+  void WatchClient();
+  void OnWatched(ErrorCode error, size_t num_bytes);
+
+  std::string HeadText(const Response& response, bool is_stream) const;
+  void Write(std::string data);
+  void WriteNext();
+  void FinishResponse();
+  void Linger();
+  void DrainInput();
+
+  void SetDeadline(boost::asio::steady_timer& timer, std::chrono::steady_clock::duration duration);
+  static void ClearDeadline(boost::asio::steady_timer& timer);
+
+  boost::asio::ip::tcp::socket socket_;
+  SharedHttp& shared_;
+  std::string client_;
+  boost::asio::steady_timer read_timer_;
+  boost::asio::steady_timer write_timer_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  size_t reserved_bytes_ = 0;
+
+  bool is_closed_ = false;
+  bool is_answering_ = false;  // from the body's end to the response's
+  bool is_watching_ = false;   // a read that tells whether the client is there
+  bool is_head_request_ = false;
+  bool keeps_alive_ = false;
+  bool is_chunked_ = false;
+  bool is_http_1_0_ = false;
+  bool ends_response_ = false;  // when all is written
+  std::function<void()> gone_;
+
+  std::string unsent_;
+  std::string sending_;
+};
+
+}  // namespace convene::server

@@ -1,0 +1,64 @@
+#include "server/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/access.h"
+#include "server/request_log.h"
+
+namespace convene::server {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+TEST(Metrics, CountsIntoTheBucketsOfPrometheus) {
+  Metrics metrics;
+  metrics.TokenGap(0.01);  // a bound belongs to its bucket
+  metrics.TokenGap(0.02);
+  metrics.TokenGap(1000);
+  metrics.Ended({.finish = "stop", .num_prompt_tokens = 10, .num_generated_tokens = 5});
+  metrics.AfterStep(
+      {.num_running = 2, .num_waiting = 1, .num_kv_blocks = 8, .num_held_kv_blocks = 2});
+  const std::string text = metrics.Text("a \"b\"\n", 3);
+  const std::string labels = R"({model_name="a \"b\"\n")";
+  EXPECT_THAT(text,
+              HasSubstr("vllm:inter_token_latency_seconds_bucket" + labels + ",le=\"0.01\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr(",le=\"0.025\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr(",le=\"80\"} 2\n"));
+  EXPECT_THAT(text,
+              HasSubstr("vllm:inter_token_latency_seconds_bucket" + labels + ",le=\"+Inf\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:num_requests_waiting" + labels + "} 4\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:kv_cache_usage_perc" + labels + "} 0.25\n"));
+  EXPECT_THAT(text,
+              HasSubstr("vllm:request_success_total" + labels + ",finished_reason=\"stop\"} 1\n"));
+}
+
+TEST(Access, KnowsKeysWithoutTellingThem) {
+  const Access access({"abc", "def"}, {});
+  EXPECT_EQ(access.ClientOf({.authorization = "Bearer def"}), "key 2");
+  EXPECT_EQ(access.ClientOf({.authorization = "bearer abc"}), "key 1");
+  for (const char* wrong : {"", "Bearer ", "Bearer ab", "Bearer abcd", "Basic abc", "abc"}) {
+    EXPECT_FALSE(access.ClientOf({.authorization = wrong})) << wrong;
+  }
+  EXPECT_EQ(Access({}, {}).ClientOf({}), "");
+}
+
+TEST(Access, LetsOriginsReadThatWereNamed) {
+  const Access one({}, {"https://a.example"});
+  EXPECT_EQ(one.CorsHeaders({.origin = "https://a.example"}).size(), 2u);
+  EXPECT_TRUE(one.CorsHeaders({.origin = "https://b.example"}).empty());
+  EXPECT_TRUE(one.CorsHeaders({}).empty());
+  EXPECT_EQ(Access({}, {"*"}).CorsHeaders({.origin = "null"}).front().second, "*");
+}
+
+TEST(RequestLog, LinesAreOneLineEach) {
+  const std::string line = LogLine(
+      LogLevel::kWarning, {{"id", "a-1"}, {"empty", ""}, {"text", "two\nlines \x1b[2J \"q\""}});
+  EXPECT_THAT(line, HasSubstr(" level=warning id=a-1 empty=\"\" "));
+  EXPECT_THAT(line, EndsWith(R"(text="two\nlines \u001b[2J \"q\"")"));
+  EXPECT_FALSE(RequestLog(LogLevel::kWarning).Shows(LogLevel::kInfo));
+}
+
+}  // namespace
+}  // namespace convene::server

@@ -1,0 +1,120 @@
+#include "server/prepare.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/json.h"
+#include "base/quote.h"
+#include "openai/prompt_tokens.h"
+#include "openai/token_requests.h"
+#include "server/exchange.h"
+
+namespace convene::server {
+namespace {
+
+using nlohmann::ordered_json;
+using openai::ApiError;
+
+constexpr size_t kMaxChoices = 1024;  // of one request
+
+std::variant<ordered_json, ApiError> ParseObject(std::string_view body) {
+  Result<ordered_json> json = ParseOrderedJson(body);
+  if (!json) {
+    return openai::InvalidRequest(fmt::format("the body is not JSON: {}", json.error().message));
+  }
+  if (!json->is_object()) return openai::InvalidRequest("the body must be a JSON object");
+  return *std::move(json);
+}
+
+std::optional<ApiError> CheckModelName(const ServedModel& model, const std::string& name) {
+  if (name.empty() || name == model.name) return std::nullopt;
+  return ApiError{.status = 404,
+                  .message = fmt::format("the model {} is not here; this server has {}",
+                                         Quote(name), Quote(model.name)),
+                  .type = "invalid_request_error",
+                  .param = "model",
+                  .code = "model_not_found"};
+}
+
+// Whether the engine would take each prompt.
+std::optional<ApiError> CheckChoices(const ServedModel& model,
+                                     const std::vector<engine::Request>& choices, bool is_chat) {
+  for (const engine::Request& choice : choices) {
+    const Status valid = model.check(choice);
+    if (valid) continue;
+    ApiError error = openai::ToApiError(valid.error());
+    if (std::ssize(choice.prompt) >= model.context) {
+      error.param = is_chat ? "messages" : "prompt";
+      error.code = "context_length_exceeded";
+    }
+    return error;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& model,
+                                                          std::string_view body, bool is_chat,
+                                                          uint64_t seed, bool keeps_prompt) {
+  auto json = ParseObject(body);
+  if (auto* error = std::get_if<ApiError>(&json)) return std::move(*error);
+  engine::SamplingOptions defaults = model.defaults;
+  defaults.seed = seed;
+  auto parsed = openai::ParseGenerationBody(std::get<ordered_json>(json), is_chat,
+                                            openai::BodyOrigin::kServer, defaults);
+  if (const auto* wrong = std::get_if<openai::FieldError>(&parsed)) {
+    return openai::ToApiError(*wrong);
+  }
+  PreparedRequest prepared;
+  prepared.body = std::get<openai::GenerationBody>(std::move(parsed));
+  openai::GenerationBody& request = prepared.body;
+  if (auto error = CheckModelName(model, request.model)) return *std::move(error);
+  auto prompts = openai::PromptTokens(request, *model.tokenizer, model.chat_template);
+  if (!prompts) {
+    return openai::ToApiError(openai::FieldError{prompts.error(), is_chat ? "messages" : "prompt"});
+  }
+  if (prompts->size() * static_cast<size_t>(request.num_answers) > kMaxChoices) {
+    return openai::InvalidRequest(fmt::format("{} prompts with {} answers each are more than {}",
+                                              prompts->size(), request.num_answers, kMaxChoices));
+  }
+  if (!request.request.max_tokens) request.request.max_tokens = model.max_new_tokens;
+  for (const std::vector<int32_t>& prompt : *prompts) {
+    for (int i = 0; i < request.num_answers; ++i) {
+      engine::Request choice = request.request;
+      choice.prompt = prompt;
+      choice.sampling.seed += static_cast<uint64_t>(i);
+      prepared.prompt_sizes.push_back(prompt.size());
+      prepared.choices.push_back(std::move(choice));
+    }
+  }
+  if (auto error = CheckChoices(model, prepared.choices, is_chat)) return *std::move(error);
+  if (keeps_prompt) {
+    const ordered_json& all = std::get<ordered_json>(json);
+    prepared.prompt_text = all.value(is_chat ? "messages" : "prompt", ordered_json()).dump();
+  }
+  prepared.priority = request.priority;
+  request.messages = nullptr;
+  request.tools = nullptr;
+  request.prompts.clear();
+  return prepared;
+}
+
+Response AnswerTokenRequest(const ServedModel& model, std::string_view body, bool is_tokenize) {
+  const auto json = ParseObject(body);
+  if (const auto* error = std::get_if<ApiError>(&json)) return ErrorResponse(*error);
+  const auto& request = std::get<ordered_json>(json);
+  const auto answer = is_tokenize ? openai::AnswerTokenize(request, *model.tokenizer,
+                                                           model.chat_template, model.context)
+                                  : openai::AnswerDetokenize(request, *model.tokenizer);
+  if (const auto* wrong = std::get_if<openai::FieldError>(&answer)) {
+    return ErrorResponse(openai::ToApiError(*wrong));
+  }
+  return {.body = std::get<ordered_json>(answer).dump(-1, ' ', false,
+                                                      ordered_json::error_handler_t::replace) +
+                  "\n"};
+}
+
+}  // namespace convene::server

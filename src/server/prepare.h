@@ -1,0 +1,50 @@
+// The bodies of requests as work for the engine: parsed, rendered by the chat template, tokenized
+// and checked, all that takes long for a large body and needs no step of the model.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "openai/api_error.h"
+#include "openai/generation_body.h"
+#include "server/http.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace convene::server {
+
+// What requests need to know of the model that answers them. Threads read it at the same time.
+struct ServedModel {
+  std::string name;
+  const text::Tokenizer* tokenizer = nullptr;  // outlives the server
+  Result<text::ChatTemplate> chat_template;    // an error: requests that chat get it
+  engine::SamplingOptions defaults = {};       // of what a request does not say
+  std::optional<int> max_new_tokens = {};      // of a chat that does not say how many
+  int context = 0;
+  std::string fingerprint = {};  // system_fingerprint: the same answers come from the same one
+  std::function<Status(const engine::Request&)> check;  // as engine::Engine::Check
+};
+
+struct PreparedRequest {
+  openai::GenerationBody body;           // without messages and prompts
+  std::vector<engine::Request> choices;  // to each prompt body.num_answers
+  std::vector<size_t> prompt_sizes;      // of each choice
+  std::string prompt_text;               // as JSON; where `keeps_prompt`
+  int64_t priority = 0;
+};
+
+// `seed`: of a request that names none. Further answers to a prompt have the seeds behind it.
+std::variant<PreparedRequest, openai::ApiError> PrepareGeneration(const ServedModel& model,
+                                                                  std::string_view body,
+                                                                  bool is_chat, uint64_t seed,
+                                                                  bool keeps_prompt);
+
+// /tokenize and /detokenize.
+Response AnswerTokenRequest(const ServedModel& model, std::string_view body, bool is_tokenize);
+
+}  // namespace convene::server

@@ -1,0 +1,56 @@
+// The server as a whole: what is at which path, who may ask, how it starts and ends. It listens
+// from the beginning, and answers once it has a model.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine.h"
+#include "server/http.h"
+#include "server/prepare.h"
+#include "server/request_log.h"
+
+namespace convene::server {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  int port = 8080;
+  std::string model_name;
+  std::vector<std::string> api_keys = {};      // none: everybody may ask
+  std::vector<std::string> cors_origins = {};  // "*": all
+  int max_queue = 256;                         // choices that wait for the engine
+  int max_sequences = 32;                      // choices that run at the same time
+  std::chrono::seconds request_timeout{0};     // 0: none
+  std::chrono::seconds shutdown_timeout{30};
+  LogLevel log_level = LogLevel::kInfo;
+  bool logs_prompts = false;
+  HttpLimits limits = {};
+};
+
+class Server {
+ public:
+  // Listens, on a thread of its own. From now on SIGTERM and SIGINT are the server's: before Serve
+  // they end the process with status 0, since nothing was accepted. Errors: the address cannot be
+  // listened at, no thread can be started.
+  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  ~Server();
+
+  // Where it listens, as "http://127.0.0.1:8080".
+  std::string url() const;
+
+  // Answers requests with `engine`, whose steps run on the calling thread, until a signal asks for
+  // the end and the requests that were accepted have ended. Error: some of them were ended because
+  // `shutdown_timeout` had passed; their clients were told.
+  Status Serve(engine::Engine& engine, ServedModel model);
+
+ private:
+  class Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace convene::server

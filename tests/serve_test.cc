@@ -1,0 +1,315 @@
+// The server as clients meet it: the running binary, over sockets.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/serve_client.h"
+
+namespace convene {
+namespace {
+
+using nlohmann::json;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kChat = "/v1/chat/completions";
+constexpr const char* kCompletions = "/v1/completions";
+
+std::string ChatBody(const std::string& text, const json& more = json::object()) {
+  json body = {{"messages", {{{"role", "user"}, {"content", text}}}}, {"max_tokens", 12}};
+  body.update(more);
+  return body.dump();
+}
+
+// The text of a streamed chat.
+std::string StreamedText(const HttpAnswer& answer, int choice_idx = 0) {
+  std::string text;
+  for (const std::string& event : answer.Events()) {
+    if (event == "[DONE]") continue;
+    for (const json& choice : json::parse(event).value("choices", json::array())) {
+      if (choice["index"] != choice_idx) continue;
+      text += choice["delta"].value("content", "");
+    }
+  }
+  return text;
+}
+
+// Waits for what the server does after a client has left.
+template <typename Holds>
+bool Eventually(Holds holds) {
+  for (int i = 0; i < 1000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+TEST(Serve, AnswersChatsCompletionsAndQuestionsAboutItself) {
+  const ServeProcess server({"--model-name", "tale"});
+  EXPECT_EQ(server.Get("/health").Json()["status"], "ok");
+  EXPECT_EQ(server.Get("/v1/models").Json()["data"][0]["id"], "tale");
+  EXPECT_TRUE(server.Get("/version").Json().contains("version"));
+
+  const std::string body = ChatBody("Who goes there?", {{"seed", 3}, {"model", "tale"}});
+  const json whole = server.Post(kChat, body).Json();
+  EXPECT_EQ(whole["object"], "chat.completion");
+  const std::string text = whole["choices"][0]["message"]["content"];
+  EXPECT_FALSE(text.empty());
+  EXPECT_EQ(
+      whole["usage"]["total_tokens"].get<int>(),
+      whole["usage"]["prompt_tokens"].get<int>() + whole["usage"]["completion_tokens"].get<int>());
+
+  // Streamed it is the same text; its prompt is known by now, as far as it fills blocks.
+  const HttpAnswer stream = server.Post(
+      kChat,
+      ChatBody("Who goes there?",
+               {{"seed", 3}, {"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+  EXPECT_THAT(stream.headers.at("content-type"), HasSubstr("text/event-stream"));
+  EXPECT_TRUE(stream.is_whole);
+  EXPECT_EQ(StreamedText(stream), text);
+  const std::vector<std::string> events = stream.Events();
+  ASSERT_GE(events.size(), 4u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(json::parse(events.front())["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(json::parse(events[events.size() - 2])["usage"], whole["usage"]);
+  EXPECT_EQ(json::parse(events[events.size() - 3])["choices"][0]["finish_reason"],
+            whole["choices"][0]["finish_reason"]);
+
+  // The choices of a request have seeds one after the other.
+  const json two = server.Post(kChat, ChatBody("Who goes there?", {{"seed", 2}, {"n", 2}})).Json();
+  ASSERT_EQ(two["choices"].size(), 2u);
+  EXPECT_EQ(two["choices"][1]["message"]["content"], text);
+
+  const json completion =
+      server
+          .Post(
+              kCompletions,
+              R"({"prompt": ["The old", "A ship"], "max_tokens": 3, "logprobs": 2, "temperature": 0})")
+          .Json();
+  ASSERT_EQ(completion["choices"].size(), 2u);
+  EXPECT_EQ(completion["choices"][1]["index"], 1);
+  EXPECT_EQ(completion["choices"][0]["logprobs"]["top_logprobs"].size(), 3u);
+  EXPECT_EQ(completion["choices"][0]["logprobs"]["text_offset"][0], 0);
+
+  const json tokens =
+      server.Post("/tokenize", R"({"prompt": "Call me Ishmael.", "return_token_strs": true})")
+          .Json();
+  EXPECT_EQ(tokens["count"], 8);
+  EXPECT_EQ(tokens["token_strs"].size(), 8u);
+  EXPECT_EQ(server.Post("/detokenize", json{{"tokens", tokens["tokens"]}}.dump()).Json()["prompt"],
+            "Call me Ishmael.");
+
+  EXPECT_EQ(server.Metric("vllm:num_requests_running"), 0);
+  EXPECT_GT(server.Metric("vllm:generation_tokens_total"), 30);
+  EXPECT_GT(server.Metric("vllm:time_to_first_token_seconds_count"), 3);
+  EXPECT_THAT(server.log(), HasSubstr("event=request"));
+  EXPECT_THAT(server.log(), Not(HasSubstr("goes there")));
+}
+
+TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
+  const ServeProcess server({"--api-key", "secret", "--cors-origin", "https://page.example"});
+  const std::string key = "Authorization: Bearer secret\r\n";
+  const auto error = [&](const std::string& path, const std::string& body, int status) {
+    const HttpAnswer answer = server.Post(path, body, key);
+    EXPECT_EQ(answer.status, status) << body << answer.body;
+    const json parsed = answer.Json();
+    return parsed.is_object() ? parsed.value("error", json::object()) : json::object();
+  };
+  EXPECT_EQ(error(kChat, ChatBody("x", {{"top_p", 2}}), 400)["param"], "top_p");
+  EXPECT_EQ(error(kChat, ChatBody("x", {{"guided_regex", "a"}}), 400)["param"], "guided_regex");
+  EXPECT_EQ(error(kChat, ChatBody("x", {{"logit_bias", {{"99999", 1}}}}), 400)["type"],
+            "invalid_request_error");
+  EXPECT_EQ(error(kChat, ChatBody("x", {{"model", "other"}}), 404)["code"], "model_not_found");
+  EXPECT_EQ(error(kChat, ChatBody(std::string(20000, 'x')), 400)["code"],
+            "context_length_exceeded");
+  EXPECT_EQ(error(kCompletions, "{}", 400)["param"], "prompt");
+  EXPECT_THAT(error("/v1/embeddings", "{}", 400)["message"], HasSubstr("embed"));
+  error("/v1/nothing", "{}", 404);
+  error("/health", "{}", 405);
+  EXPECT_THAT(error(kChat, "{\"a\": ", 400)["message"], HasSubstr("not JSON"));
+  EXPECT_THAT(error(kChat, "[]", 400)["message"], HasSubstr("object"));
+  error(kChat, "{\"model\": \"\xff\"}", 400);
+  error(kChat, std::string(100, '[') + std::string(100, ']'), 400);
+  error("/detokenize", R"({"tokens": [-1]})", 400);
+
+  const HttpAnswer without_key = server.Post(kChat, ChatBody("x"));
+  EXPECT_EQ(without_key.status, 401);
+  EXPECT_EQ(server.Post(kChat, ChatBody("x"), "Authorization: Bearer secreT\r\n").status, 401);
+  EXPECT_EQ(server.Get("/metrics").status, 401);
+  EXPECT_EQ(server.Get("/health").status, 200);
+  Connection form(server.port());
+  form.Send(fmt::format("POST {} HTTP/1.1\r\n{}Content-Type: text/plain\r\n\r\n", kChat, key));
+  EXPECT_EQ(form.ReadAnswer().status, 415);
+
+  Connection page(server.port());
+  page.Send(
+      fmt::format("OPTIONS {} HTTP/1.1\r\nHost: x\r\nOrigin: https://page.example\r\n\r\n", kChat));
+  const HttpAnswer asked = page.ReadAnswer();
+  EXPECT_EQ(asked.status, 204);
+  EXPECT_EQ(asked.headers.at("access-control-allow-origin"), "https://page.example");
+  EXPECT_FALSE(server.Get("/health", "Origin: https://other.example\r\n")
+                   .headers.contains("access-control-allow-origin"));
+}
+
+TEST(Serve, AnswersUnderLoadAreThoseAloneAndClientsThatLeaveFreeTheirMemory) {
+  const ServeProcess server({"--max-batch", "8"});
+  const auto body = [](int i) {
+    return ChatBody(
+        fmt::format("{} Tell me of ship {}.", std::string(size_t{40} * (i % 3), 'a'), i),
+        {{"seed", i}, {"stream", true}, {"max_tokens", 24}});
+  };
+  constexpr int kClients = 20;  // more than run together
+  std::vector<std::string> alone;
+  for (int i = 0; i < kClients; ++i) alone.push_back(StreamedText(server.Post(kChat, body(i))));
+
+  std::vector<Connection> leaving;
+  for (int i = 0; i < 6; ++i) {
+    leaving.emplace_back(server.port());
+    leaving.back().Send(PostText(kChat, ChatBody("On and on.", {{"seed", i},
+                                                                {"stream", i % 2 == 0},
+                                                                {"ignore_eos", true},
+                                                                {"max_tokens", 900}})));
+  }
+  leaving[0].ReadUntil("content\":\"");
+  std::vector<Connection> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.emplace_back(server.port());
+    clients.back().Send(PostText(kChat, body(i)));
+  }
+  leaving.clear();  // some in the middle of their streams, some before
+  for (int i = 0; i < kClients; ++i) {
+    const HttpAnswer answer = clients[static_cast<size_t>(i)].ReadAnswer();
+    EXPECT_TRUE(answer.is_whole);
+    EXPECT_EQ(StreamedText(answer), alone[static_cast<size_t>(i)]) << i;
+  }
+  EXPECT_TRUE(Eventually([&] {
+    return server.Metric("vllm:num_requests_running") == 0 &&
+           server.Metric("vllm:num_requests_waiting") == 0 &&
+           server.Metric("vllm:kv_cache_usage_perc") == 0;
+  }));
+  EXPECT_TRUE(Eventually([&] { return server.log().find("finish=abort") != std::string::npos; }));
+}
+
+TEST(Serve, SurvivesHostileInput) {
+  const ServeProcess server({"--max-body", "1"});
+  std::vector<Connection> slow;
+  for (int i = 0; i < 50; ++i) {
+    slow.emplace_back(server.port());
+    slow.back().Send("POST /v1/chat/comple");
+  }
+  const auto status = [&](const std::string& bytes) {
+    Connection connection(server.port());
+    connection.Send(bytes);
+    return connection.ReadAnswer().status;
+  };
+  std::string many_headers = "GET /health HTTP/1.1\r\n";
+  for (int i = 0; i < 10000; ++i) many_headers += fmt::format("X-{}: {}\r\n", i, i);
+  EXPECT_EQ(status(many_headers + "\r\n"), 431);
+  EXPECT_EQ(status(fmt::format("POST {} HTTP/1.1\r\nContent-Type: application/json\r\n"
+                               "Content-Length: 104857600\r\n\r\n",
+                               kChat)),
+            413);
+  EXPECT_EQ(status(PostText(kChat, std::string(size_t{3} << 20, ' '))), 413);
+  EXPECT_EQ(status(std::string("GET /health HTTP/1.1\r\nX: a\0b\r\n\r\n", 32)), 400);
+  EXPECT_EQ(status("\x16\x03\x01\x02 this is TLS \r\n\r\n"), 400);
+  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
+                   "Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            400);
+  EXPECT_EQ(status(PostText(kChat, std::string("{\"messages\": \"\0\"}", 17))), 400);
+
+  Connection pipelining(server.port());
+  const std::string one = PostText("/tokenize", R"({"prompt": "a"})");
+  pipelining.Send(one + one + "GET /version HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(pipelining.ReadAnswer().Json()["count"], 1);
+  EXPECT_EQ(pipelining.ReadAnswer().Json()["count"], 1);
+  EXPECT_EQ(pipelining.ReadAnswer().status, 200);
+
+  Connection waiting(server.port());
+  waiting.Send(
+      "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 15\r\n"
+      "Expect: 100-continue\r\n\r\n");
+  EXPECT_THAT(waiting.ReadUntil("\r\n\r\n"), HasSubstr("100 Continue"));
+  waiting.Send(R"({"prompt": "a"})");
+  EXPECT_EQ(waiting.ReadAnswer().status, 200);
+
+  Connection old(server.port());
+  old.Send(
+      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: 49"
+      "\r\n\r\n{\"prompt\": \"a\", \"max_tokens\": 2, \"stream\": true } ");
+  EXPECT_THAT(old.ReadUntil("never"), HasSubstr("data: [DONE]"));
+  EXPECT_EQ(server.Get("/health").status, 200);
+}
+
+TEST(Serve, EndsAcceptedRequestsAtSigtermOrSaysThatItDoesNot) {
+  const std::string body = ChatBody(
+      "On and on.", {{"stream", true}, {"ignore_eos", true}, {"max_tokens", 60}, {"seed", 1}});
+  ServeProcess patient({"--max-batch", "2"});
+  std::vector<Connection> clients;
+  for (int i = 0; i < 5; ++i) {
+    clients.emplace_back(patient.port());
+    clients.back().Send(PostText(kChat, body));
+  }
+  ASSERT_TRUE(Eventually([&] {
+    return patient.Metric("vllm:num_requests_running") +
+               patient.Metric("vllm:num_requests_waiting") >=
+           4;
+  }));
+  patient.Signal(SIGTERM);
+  for (Connection& client : clients) {
+    const HttpAnswer answer = client.ReadAnswer();
+    EXPECT_TRUE(answer.is_whole);
+    EXPECT_EQ(answer.Events().back(), "[DONE]");
+    EXPECT_THAT(answer.body, HasSubstr("\"finish_reason\":\"length\""));
+  }
+  EXPECT_EQ(patient.Wait(), 0) << patient.log();
+
+  ServeProcess hasty({"--max-batch", "1", "--shutdown-timeout", "0"});
+  const std::string endless =
+      ChatBody("On and on.", {{"ignore_eos", true}, {"max_tokens", 900}, {"stream", true}});
+  Connection running(hasty.port());
+  running.Send(PostText(kChat, endless));
+  running.ReadUntil("content\":\"");
+  Connection queued(hasty.port());
+  queued.Send(PostText(kChat, endless));
+  ASSERT_TRUE(Eventually([&] { return hasty.Metric("vllm:num_requests_waiting") == 1; }));
+  hasty.Signal(SIGTERM);
+  const HttpAnswer cut = running.ReadAnswer();
+  EXPECT_TRUE(cut.is_whole);
+  EXPECT_THAT(cut.body, HasSubstr("\"error\""));
+  EXPECT_EQ(queued.ReadAnswer().status, 503);
+  EXPECT_EQ(hasty.Wait(), 1) << hasty.log();
+}
+
+TEST(Serve, BoundsTheQueueAndTheTimeOfRequests) {
+  ServeProcess server({"--max-batch", "1", "--max-queue", "1", "--request-timeout", "1"});
+  const std::string endless = ChatBody("On.", {{"ignore_eos", true}, {"max_tokens", 900}});
+  std::vector<Connection> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back(server.port());
+    clients.back().Send(PostText(kChat, endless));
+  }
+  int num_refused = 0;
+  for (Connection& client : clients) {
+    const HttpAnswer answer = client.ReadAnswer();
+    EXPECT_THAT((std::vector<int>{200, 429, 503}), ::testing::Contains(answer.status));
+    if (answer.status != 429) continue;
+    ++num_refused;
+    EXPECT_EQ(answer.headers.at("retry-after"), "1");
+    EXPECT_EQ(answer.Json()["error"]["code"], "queue_full");
+  }
+  EXPECT_GE(num_refused, 3);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0) << server.log();
+}
+
+}  // namespace
+}  // namespace convene
