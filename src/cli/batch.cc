@@ -181,8 +181,7 @@ class Batch : public Command {
       if (!line) continue;  // it will be refused
       const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
       if (!prompt || prompt->empty() || std::ssize(*prompt) >= context) continue;
-      std::optional<int> most = line->request.max_tokens;
-      if (!line->is_chat && !most) most = kCompletionTokens;
+      const std::optional<int> most = line->body.request.max_tokens;
       if (most) {
         known += *most;
         ++num_known;
