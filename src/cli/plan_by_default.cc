@@ -281,7 +281,7 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
   Result<planner::PlanAnswer> answer = SearchPlan(search);
   if (!answer) return Instead(resolved, answer.error().message);
   const std::string verified =
-      options.num_requests > 0 ? VerifyIfWorthIt(options, ranks, search, *answer, profile) : "";
+      options.verifies ? VerifyIfWorthIt(options, ranks, search, *answer, profile) : "";
   DefaultPlan plan = DescribeChosen(options, resolved, question, *answer, first_format);
   plan.words += verified;
   return plan;

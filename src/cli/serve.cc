@@ -29,6 +29,12 @@
 namespace convene::cli {
 namespace {
 
+CLI::Validator NotEmpty() {
+  return {
+      [](const std::string& text) { return text.empty() ? "the text is empty" : std::string(); },
+      ""};
+}
+
 constexpr int kMaxSeconds = 24 * 60 * 60;
 constexpr int64_t kOtherFiles = 64;  // descriptors that are no connections
 constexpr uint64_t kMaxKeyFileBytes = 1 << 20;
@@ -43,19 +49,22 @@ class Serve : public Command {
     AddPath(app, "--host", options_.host, "Address to listen at (default: 127.0.0.1)")
         ->type_name("HOST");
     AddNumber(app, "--port", options_.port, {0, 65535}, "Port (default: 8080; 0: any free one)");
-    AddText(app, "--model-name", model_name_, "As requests name it (default: the directory's)");
+    AddText(app, "--model-name", model_name_, "As requests name it (default: the directory's)")
+        ->check(NotEmpty());
     AddNumber(app, "--max-batch", model_.load.max_sequences, {1, 4096},
               fmt::format("Requests that run together, 1 to 4096 (default: {})",
                           model_.load.max_sequences));
     AddNumber(
         app, "--max-queue", options_.max_queue, {1, 1 << 20},
         fmt::format("Requests that wait; more get status 429 (default: {})", options_.max_queue));
-    AddText(app, "--api-key", api_key_, "The key that requests must have as a Bearer token");
+    AddText(app, "--api-key", api_key_, "The key that requests must have as a Bearer token")
+        ->check(NotEmpty());
     AddPath(app, "--api-key-file", api_key_path_, "Such keys, one a line; each gets a fair share")
         ->type_name("FILE");
     app.add_option("--cors-origin", options_.cors_origins,
                    "Pages of this origin may ask, '*': all; may be repeated")
         ->type_name("ORIGIN")
+        ->check(NotEmpty())
         ->allow_extra_args(false);
     AddNumber(app, "--shutdown-timeout", shutdown_s_, {0, kMaxSeconds},
               fmt::format("Seconds for accepted requests after SIGTERM (default: {})", shutdown_s_))

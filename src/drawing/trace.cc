@@ -304,7 +304,11 @@ class Reader {
       ReadParts(task, step);
     }
     if (!step.sent_bytes.empty()) step.sent_bytes.resize(step.schedule.tasks.size());
-    if (!step.parts.empty()) step.parts.resize(step.schedule.tasks.size());
+    // Parts of nothing are not written, and a step of moves has no others.
+    const bool only_moves = std::ranges::all_of(
+        step.schedule.tasks,
+        [](const schedule::Task& task) { return task.kind == schedule::TaskKind::kMoveExperts; });
+    if (!step.parts.empty() || only_moves) step.parts.resize(step.schedule.tasks.size());
   }
 
   // Of the task that was read last; without such members nobody has counted.

@@ -166,7 +166,10 @@ class Runner {
     return false;
   }
 
+  // Experts that move lie as the plan needs them that ran last, and another plan would look for
+  // them elsewhere: such a plan has weights of its own.
   PlacedWeights* FindPlaced(kernels::WeightFormat format, const weights::Share& share) const {
+    if (share.decode) return nullptr;
     for (const auto& placed : placed_) {
       if (placed->format == format && placed->share == share) return placed.get();
     }
