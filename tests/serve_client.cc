@@ -141,8 +141,8 @@ ServeProcess::ServeProcess(const std::vector<std::string>& arguments) {
   static int number = 0;
   log_path_ = std::filesystem::temp_directory_path() /
               fmt::format("serve_test_{}_{}.log", getpid(), ++number);
-  std::vector<std::string> words = {CONVENE_BINARY, "serve", CONVENE_SOURCE_DIR "/models/demo",
-                                    "--port", "0"};
+  const std::string model = std::string(CONVENE_SOURCE_DIR) + "/models/demo";
+  std::vector<std::string> words = {CONVENE_BINARY, "serve", model, "--port", "0"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   pid_ = fork();
   if (pid_ == 0) {

@@ -12,7 +12,6 @@ namespace convene::planner {
 namespace {
 
 using schedule::Size;
-using schedule::SizeKind;
 
 constexpr int kDraws = 8;
 // From so many visits of an expert on, next to no expert is left out in any routing.

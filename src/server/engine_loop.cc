@@ -68,13 +68,12 @@ void EngineLoop::Submit(Job job) {
   int choice_idx = 0;
   const std::vector<int32_t> first_prompt = job.requests.front().prompt;
   for (engine::Request& request : job.requests) {
-    if (choice_idx > 0 && request.prompt == first_prompt) {
+    const bool repeats_first = choice_idx > 0 && request.prompt == first_prompt;
+    if (repeats_first || !taken.later.empty()) {
       taken.later.push_back(std::move(request));
-    } else if (taken.later.empty()) {
+    } else {
       SubmitChoice(job.id, taken, choice_idx, std::move(request));
       ++choice_idx;
-    } else {
-      taken.later.push_back(std::move(request));
     }
   }
   ForgetEnded(job.id);
