@@ -144,10 +144,6 @@ Status CheckRouter(const model::ModelSpec& spec, const runtime::RouterOverride& 
   return {};
 }
 
-}  // namespace
-
-namespace {
-
 // The ranks that a plan for fewer than were started is executed by; the others idle.
 void UseFewerRanks(ModelOptions& options, comm::Group& ranks, engine::LoadOptions& load) {
   const int used = load.plan.layout.num_ranks();

@@ -174,9 +174,6 @@ class Serve : public Command {
         return Error{fmt::format("{} has no keys; write one a line", api_key_path_)};
       }
     }
-    for (const std::string& key : options_.api_keys) {
-      if (key.empty()) return Error{"an API key must not be empty"};
-    }
     return {};
   }
 
@@ -187,8 +184,9 @@ class Serve : public Command {
         fmt::format("{} {} {} {} {} {}", kVersion, plan::ToJson(model.plan()).dump(),
                     model.kernels().name, static_cast<int>(formats.weights.matrices),
                     static_cast<int>(formats.activations), static_cast<int>(formats.kv));
-    server::ServedModel served{.name = options_.model_name,
-                               .chat_template = text::ChatTemplate::Load(model_.directory)};
+    server::ServedModel served;
+    served.name = options_.model_name;
+    served.chat_template = text::ChatTemplate::Load(model_.directory);
     served.defaults = engine::DefaultSampling(model.generation_config());
     served.max_new_tokens = model.generation_config().max_new_tokens;
     served.context = model.context();

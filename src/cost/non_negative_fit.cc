@@ -9,6 +9,7 @@ namespace convene::cost {
 
 namespace {
 
+// Of taking units and weights from the turn before; both hardly change after the first few.
 constexpr int kTurns = 12;
 // No error is measured by less than this share of what was measured, so that nothing is divided by
 // what is next to nothing.
@@ -16,8 +17,10 @@ constexpr double kLeastUnit = 0.02;
 // Points beyond this many typical errors count in proportion to their error and no more with its
 // square (Huber): points that others disturbed are far from all curves and must not bend them.
 constexpr double kOutlier = 1.5;
-// The typical error is never taken for less than this.
+// The typical error is never taken for less than this. Otherwise it is the standard deviation of a
+// normal distribution with the errors' median.
 constexpr double kLeastTypical = 0.05;
+constexpr double kMedianByDeviation = 0.6745;
 
 // Each row's error is measured in its unit and counts with its weight.
 std::vector<double> FitWeighted(std::span<const Row> rows, std::span<const double> units,
@@ -85,7 +88,7 @@ std::vector<double> FitNonNegative(std::span<const Row> rows) {
       units[r] = std::max(sum, kLeastUnit * rows[r].sum);
       errors.push_back(std::abs(rows[r].sum - sum) / units[r]);
     }
-    const double most = kOutlier * std::max(kLeastTypical, Median(errors) / 0.6745);
+    const double most = kOutlier * std::max(kLeastTypical, Median(errors) / kMedianByDeviation);
     for (size_t r = 0; r < rows.size(); ++r) weights[r] = errors[r] > most ? most / errors[r] : 1;
   }
   return found;

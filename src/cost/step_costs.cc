@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "cost/non_negative_fit.h"
 #include "cost/relative_line.h"
@@ -119,20 +120,31 @@ struct Samples {
   std::vector<ExchangeSample> exchanges;
 };
 
+// From when the last rank has come to it until all are through with it; none: a task did not run.
+std::optional<schedule::TaskTime> CollectiveTime(const schedule::Timeline& timeline,
+                                                 std::span<const TaskId> tasks) {
+  schedule::TaskTime collective = timeline.tasks[tasks.front()];
+  for (const TaskId id : tasks) {
+    const schedule::TaskTime& time = timeline.tasks[id];
+    if (time.end < time.start) return std::nullopt;
+    collective.start = std::max(collective.start, time.start);
+    collective.end = std::max(collective.end, time.end);
+  }
+  return collective;
+}
+
 // Whether a rank computed while the collective went on. Then nobody waits for it, and it ends when
 // somebody looks.
 bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Timeline& timeline,
                           std::span<const TaskId> tasks) {
-  double start = timeline.tasks[tasks.front()].start;
-  double end = timeline.tasks[tasks.front()].end;
-  for (const TaskId id : tasks) {
-    start = std::max(start, timeline.tasks[id].start);
-    end = std::max(end, timeline.tasks[id].end);
-  }
+  const std::optional<schedule::TaskTime> collective = CollectiveTime(timeline, tasks);
+  if (!collective) return false;
   for (size_t id = 0; id < schedule.tasks.size(); ++id) {
     const schedule::TaskTime& time = timeline.tasks[id];
     if (schedule.tasks[id].lane.kind != schedule::LaneKind::kCompute) continue;
-    if (std::min(end, time.end) - std::max(start, time.start) > kLeastSeconds) return true;
+    const double beside =
+        std::min(collective->end, time.end) - std::max(collective->start, time.start);
+    if (beside > kLeastSeconds) return true;
   }
   return false;
 }
@@ -220,15 +232,8 @@ void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<dou
 }  // namespace
 
 double CollectiveSeconds(const schedule::Timeline& timeline, std::span<const TaskId> tasks) {
-  double start = timeline.tasks[tasks.front()].start;
-  double end = timeline.tasks[tasks.front()].end;
-  for (const TaskId id : tasks) {
-    const schedule::TaskTime& time = timeline.tasks[id];
-    if (time.end < time.start) return -1;
-    start = std::max(start, time.start);
-    end = std::max(end, time.end);
-  }
-  return end - start;
+  const std::optional<schedule::TaskTime> time = CollectiveTime(timeline, tasks);
+  return time ? time->end - time->start : -1;
 }
 
 StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,

@@ -17,15 +17,6 @@ constexpr int kDraws = 8;
 // From so many visits of an expert on, next to no expert is left out in any routing.
 constexpr double kMostVisits = 4;
 
-bool HaveTheSameExperts(const strategy::Roles& roles, int num_experts) {
-  const strategy::Part first = roles.ExpertsOf(0, num_experts);
-  for (int rank = 1; rank < roles.num_ranks(); ++rank) {
-    const strategy::Part part = roles.ExpertsOf(rank, num_experts);
-    if (part.first != first.first || part.size != first.size) return false;
-  }
-  return true;
-}
-
 // Of one layer.
 Result<double> WaitOf(const StepQuestion& question, const cost::ExpertShares& shares, int top_k,
                       const StepPricer& pricer) {
@@ -53,14 +44,15 @@ Result<double> WaitOf(const StepQuestion& question, const cost::ExpertShares& sh
 
 Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const StepPricer& pricer) {
   std::vector<double> waits(question.spec.layers.size(), 0);
-  const strategy::Roles& roles = question.options.roles;
+  // Slices of all experts are alike on all ranks, whatever the routing.
+  if (question.options.roles.expert_split().num_shares() == 1) return waits;
   double rows = 0;
   for (const auto& group : question.groups) {
     for (const strategy::SequenceRows& each : group) rows += static_cast<double>(each.num_tokens);
   }
   for (const LayerShape& shape : LayerShapesOf(question.spec, 1)) {
     const std::optional<model::MoeSpec>& moe = shape.spec.layers.front().moe;
-    if (!moe || HaveTheSameExperts(roles, moe->num_experts)) continue;
+    if (!moe) continue;
     if (rows * moe->top_k > kMostVisits * moe->num_experts) continue;
     StepQuestion of_layer{
         .spec = shape.spec, .options = question.options, .groups = question.groups};

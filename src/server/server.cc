@@ -24,6 +24,7 @@
 #include "server/http_server.h"
 #include "server/job_queue.h"
 #include "server/metrics.h"
+#include "server/routes.h"
 #include "server/work_queue.h"
 
 namespace convene::server {
@@ -36,51 +37,6 @@ constexpr std::chrono::seconds kKeepAliveInterval{15};
 constexpr std::chrono::seconds kFlushTime{5};  // for clients to take the last of their responses
 constexpr int kRetryAfterS = 1;
 constexpr int kSignalStatus = 128;
-
-enum class Route {
-  kChat,
-  kCompletions,
-  kEmbeddings,
-  kTokenize,
-  kDetokenize,
-  kModels,
-  kHealth,
-  kVersion,
-  kMetrics,
-};
-
-struct RouteEntry {
-  std::string_view path;
-  bool is_post;
-  Route route;
-};
-
-constexpr RouteEntry kRoutes[] = {
-    {openai::kChatUrl, true, Route::kChat},
-    {openai::kCompletionsUrl, true, Route::kCompletions},
-    {"/v1/embeddings", true, Route::kEmbeddings},
-    {"/tokenize", true, Route::kTokenize},
-    {"/detokenize", true, Route::kDetokenize},
-    {"/v1/models", false, Route::kModels},
-    {"/health", false, Route::kHealth},
-    {"/version", false, Route::kVersion},
-    {"/metrics", false, Route::kMetrics},
-};
-
-const RouteEntry* FindRoute(const std::string& path) {
-  const auto* found = std::ranges::find(kRoutes, std::string_view(path), &RouteEntry::path);
-  return found == std::end(kRoutes) ? nullptr : found;
-}
-
-bool IsJson(std::string_view content_type) {
-  constexpr std::string_view kJson = "application/json";
-  std::string type(content_type.substr(0, content_type.find(';')));
-  while (!type.empty() && type.back() == ' ') type.pop_back();
-  std::ranges::transform(type, type.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
-  });
-  return type == kJson;
-}
 
 Response JsonResponse(const ordered_json& json) { return {.body = json.dump() + "\n"}; }
 
@@ -252,7 +208,8 @@ std::optional<Response> Server::Impl::Refuse(const RequestHead& head) {
                         .code = "unknown_url"});
   }
   if (head.method == "OPTIONS") {  // a browser asks what a page of another origin may do
-    Response response{.status = 204, .content_type = "", .headers = access_.CorsHeaders(head)};
+    Response response{
+        .status = 204, .content_type = "", .body = "", .headers = access_.CorsHeaders(head)};
     response.headers.emplace_back("Allow", entry->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
     response.headers.emplace_back("Access-Control-Allow-Methods", entry->is_post ? "POST" : "GET");
     response.headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type");
