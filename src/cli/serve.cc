@@ -184,9 +184,8 @@ class Serve : public Command {
         fmt::format("{} {} {} {} {} {}", kVersion, plan::ToJson(model.plan()).dump(),
                     model.kernels().name, static_cast<int>(formats.weights.matrices),
                     static_cast<int>(formats.activations), static_cast<int>(formats.kv));
-    server::ServedModel served;
-    served.name = options_.model_name;
-    served.chat_template = text::ChatTemplate::Load(model_.directory);
+    server::ServedModel served{.name = options_.model_name,
+                               .chat_template = text::ChatTemplate::Load(model_.directory)};
     served.defaults = engine::DefaultSampling(model.generation_config());
     served.max_new_tokens = model.generation_config().max_new_tokens;
     served.context = model.context();

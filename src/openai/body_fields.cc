@@ -125,7 +125,7 @@ FieldStatus CheckFields(const ordered_json& body, bool is_chat, BodyOrigin origi
                         name};
     }
     return FieldError{
-        Error{fmt::format("{} is not known{}; leave it out", shown, DidYouMean(name, known))},
+        Error{fmt::format("{} is not known, so leave it out{}", shown, DidYouMean(name, known))},
         name};
   }
   return std::nullopt;

@@ -23,7 +23,7 @@ using nlohmann::ordered_json;
 FieldStatus CheckKnown(const ordered_json& body, const std::vector<std::string>& known) {
   for (const auto& [name, value] : body.items()) {
     if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
-    return FieldError{Error{fmt::format("{} is not known{}; leave it out", Printable(name),
+    return FieldError{Error{fmt::format("{} is not known, so leave it out{}", Printable(name),
                                         DidYouMean(name, known))},
                       name};
   }

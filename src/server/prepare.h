@@ -27,7 +27,7 @@ struct ServedModel {
   std::optional<int> max_new_tokens = {};      // of a chat that does not say how many
   int context = 0;
   std::string fingerprint = {};  // system_fingerprint: the same answers come from the same one
-  std::function<Status(const engine::Request&)> check;  // as engine::Engine::Check
+  std::function<Status(const engine::Request&)> check = {};  // as engine::Engine::Check
 };
 
 struct PreparedRequest {
