@@ -40,10 +40,14 @@ done
 
 # At the first use costs are measured and kept, and what is chosen by them is said. Not for ranks that
 # share cores, nor with a layout or --no-plan.
-first_use() { # WORDS N ARGUMENTS...: WORDS are said of the measurement, or nothing
+measures() { # WORDS N COMMAND...: WORDS are said of the measurement, or nothing
   local words=$1 n=$2; shift 2
-  ranks "$n" run models/demo --prompt Once --max-tokens 2 "$@" >"$work/out" 2>"$work/err" || fail "$*: $(tail -1 "$work/err")"
+  ranks "$n" "$@" >"$work/out" 2>"$work/err" || fail "$*: $(tail -1 "$work/err")"
   [ "$(grep -o 'measuring what steps cost here.*' "$work/err")" = "$words" ] || fail "first use: $(cat "$work/err")"
+}
+first_use() { # WORDS N ARGUMENTS...: of run
+  local words=$1 n=$2; shift 2
+  measures "$words" "$n" run models/demo --prompt Once --max-tokens 2 "$@"
 }
 first_use "" 2 --no-plan
 if grep -q '^plan:' "$work/err"; then fail "--no-plan: $(cat "$work/err")"; fi
@@ -53,7 +57,10 @@ if [ "$(nproc)" -le 3 ]; then
   grep -q '^plan: as without a profile, since ranks share cores' "$work/err" || fail "four ranks: $(cat "$work/err")"
 fi
 if [ "$(nproc)" -ge 2 ]; then
-  first_use "measuring what steps cost here, once, since no profile is kept" 2
+  # plan and run measure by one function (KeptOrMeasuredProfile), so that one of them does it here, and the other finds it.
+  measures "measuring what steps cost here, once, since no profile is kept" 2 \
+    plan models/demo --weights bf16 --prompt-tokens 16 --gen-tokens 4 --batch 2
+  grep -q '^  plan  *2 ranks' "$work/out" || fail "plan at the first use: $(cat "$work/out")"
   first_use "" 2
   grep -q '^plan: 2 ranks .*predicted' "$work/err" || fail "no plan: $(cat "$work/err")"
 fi
@@ -86,16 +93,12 @@ if [ "$(nproc)" -ge 2 ]; then
     fail "bench of a hybrid plan: $(tail -1 "$work/err")"
   grep -q '^experts moved' "$work/err" || fail "bench of a hybrid plan: $(cat "$work/err")"
 
-  # Without costs of these ranks plan measures them, as run does.
-  CONVENE_CACHE_DIR=$work/none ranks 2 plan models/demo --weights int8 --prompt-tokens 16 --gen-tokens 4 --batch 2 >"$work/out" 2>"$work/err" ||
-    fail "plan without a profile: $(tail -1 "$work/err")"
-  grep -q 'measuring what steps cost here, once' "$work/err" && grep -q '^  plan  *2 ranks' "$work/out" ||
-    fail "plan without a profile: $(cat "$work/err")"
-
   # What costs learn from a trace is remembered.
   "$convene" measure --from-trace "$work/steps.json" >"$work/out" 2>"$work/err" || fail "measure --from-trace: $(cat "$work/err")"
 
-  # A long input tries plans before it begins, by what its answers may take; they end much earlier here.
+  # A long input tries plans before it begins, by what its answers may take; they end much earlier here. Whether
+  # that pays is for this minute's costs to say (planner_test has the rule), so that it may also be left out: should
+  # it run, it does so once, and it changes no text.
   for i in $(seq 100); do
     printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"Once %s","max_tokens":1000,"temperature":0,"stop":[" ","e","a"]}}\n' "$i" "$i"
   done >"$work/long.jsonl"
@@ -105,7 +108,7 @@ if [ "$(nproc)" -ge 2 ]; then
     # shellcheck disable=SC2086
     ranks 2 batch models/demo --input "$work/long.jsonl" --output "$work/long_out.jsonl" $more >"$work/out" 2>"$work/err" ||
       fail "a long batch $more: $(tail -1 "$work/err")"
-    [ "$(grep -c '^verified by running for .* s with loading: ' "$work/err")" = "$([ -n "$more" ] && echo 0 || echo 1)" ] ||
+    [ "$(grep -c '^verified by running for .* s with loading: ' "$work/err")" -le "$([ -n "$more" ] && echo 0 || echo 1)" ] ||
       fail "a long batch $more: $(cat "$work/err")"
     texts "$work/long_out.jsonl" >"$work/long_texts$more"
   done
