@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 export CONVENE_CACHE_DIR=$work/cache # what ranks cost here is measured once, below
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
-ranks() { local n=$1; shift; timeout 60 "$mpiexec" -n "$n" --oversubscribe "$convene" "$@"; }
+ranks() { local n=$1; shift; timeout 120 "$mpiexec" -n "$n" --oversubscribe "$convene" "$@"; }
 
 prompt="Once upon a time there was a"
 generate() { echo run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0; }
@@ -233,7 +233,7 @@ done
 # Command lines of their own: rank 0's options count, and the first that has others is told of.
 lines_of_two() { # OPTIONS OPTIONS
   # shellcheck disable=SC2086
-  timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo -p x -n 2 $1 : \
+  timeout 120 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo -p x -n 2 $1 : \
     -n 1 "$convene" run ./models/demo --prompt x --max-tokens 2 $2 >"$work/out" 2>"$work/err" || fail "run with '$1' and '$2'"
 }
 "$convene" run models/demo -p x -n 2 --seed 1 >"$work/one" 2>/dev/null
@@ -249,18 +249,18 @@ if grep -q "other options" "$work/err"; then fail "the same options: $(cat "$wor
 
 # A command line that makes no sense on another rank than 0.
 status=0
-timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
+timeout 120 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
   -n 1 "$convene" run models/demo --promt x >"$work/out" 2>"$work/err" || status=$?
 [ $status = 2 ] || fail "a bad option on rank 1: status $status"
 grep -q '^convene: rank 1 .*--promt' "$work/err" || fail "a bad option on rank 1: $(cat "$work/err")"
 
 status=0
-timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
+timeout 120 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
   -n 1 "$convene" run --help >"$work/out" 2>"$work/err" || status=$?
 [ $status = 2 ] || fail "help on rank 1: status $status"
 grep -q '^convene: what the command line asks for differs' "$work/err" || fail "help on rank 1: $(cat "$work/err")"
 status=0
-timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
+timeout 120 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
   -n 1 "$convene" bench models/demo >"$work/out" 2>"$work/err" || status=$?
 [ $status = 2 ] && grep -q 'rank 0 .* has run, rank 1 .* has bench' "$work/err" || fail "bench on rank 1: $(cat "$work/err")"
 [ "$(ranks 2 run --help | grep -c -- --prompt-file)" = 1 ] || fail "help on two ranks"
@@ -277,7 +277,7 @@ for file in "$work"/other/*.safetensors; do
   size=$(stat -c %s "$file")
   printf 'abcdefgh' | dd of="$file" bs=1 seek=$((size - 8)) conv=notrunc status=none
 done
-if timeout 60 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x --max-tokens 2 : \
+if timeout 120 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x --max-tokens 2 : \
   -n 1 "$convene" run "$work/other" --prompt x --max-tokens 2 >"$work/out" 2>"$work/err"; then
   fail "different checkpoints were accepted"
 fi
