@@ -29,12 +29,15 @@ int ExchangeLevels::LevelOf(int a, int b) const {
 
 void ExchangeLevels::AddResources(std::vector<Resource>& resources) {
   places_.assign(levels_.size(), std::vector<Places>(num_ranks_));
+  first_resource_ = static_cast<int32_t>(resources.size());
+  first_of_level_.clear();
   const auto add = [&](std::string name, double rate) {
     resources.push_back({std::move(name), ResourceKind::kLink, ConstantRate(rate)});
     return static_cast<int32_t>(resources.size()) - 1;
   };
   for (int index = 0; index < num_levels(); ++index) {
     const LinkLevel& level = levels_[index];
+    first_of_level_.push_back(static_cast<int32_t>(resources.size()) - first_resource_);
     std::unordered_map<int, Places> of_sharers;
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const int sharer = level.shared_by == LinkSharing::kNobody ? rank
@@ -54,6 +57,7 @@ void ExchangeLevels::AddResources(std::vector<Resource>& resources) {
       places_[index][rank] = found->second;
     }
   }
+  num_resources_ = static_cast<int32_t>(resources.size()) - first_resource_;
 }
 
 std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::Schedule& schedule,
@@ -66,9 +70,12 @@ std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::
     int ranks = 0;
     double even = 0;
   };
-  std::vector<std::unordered_map<int, Block>> blocks(num_levels);
+  std::vector<std::vector<Block>> blocks(num_levels);
+  for (size_t level = 0; level < num_levels; ++level) {
+    blocks[level].resize(BlockOf(num_ranks_ - 1, static_cast<int>(level)) + 1);
+  }
   std::vector<double> even(tasks.size());
-  std::vector<std::unordered_map<int32_t, double>> bytes(num_levels);  // by resource
+  std::vector<double> bytes(num_resources_);  // by resource; each is of one level
   for (size_t i = 0; i < tasks.size(); ++i) {
     const schedule::Task& task = schedule.tasks[tasks[i]];
     const int from = task.lane.rank;
@@ -80,9 +87,9 @@ std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::
         continue;
       }
       const int level = LevelOf(from, term.size.to);
-      bytes[level][places_[level][from].out] += value;
+      bytes[places_[level][from].out - first_resource_] += value;
       if (levels_[level].shared_by != LinkSharing::kMedium) {
-        bytes[level][places_[level][term.size.to].in] += value;
+        bytes[places_[level][term.size.to].in - first_resource_] += value;
       }
     }
     for (size_t level = 0; level < num_levels; ++level) {
@@ -98,25 +105,24 @@ std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::
       const Block& block = blocks[level][BlockOf(rank, static_cast<int>(level))];
       const double sent = even[i] * (block.ranks - inner.ranks) / num_others;
       const double received = (block.even - inner.even) / num_others;
-      if (sent > 0) bytes[level][places_[level][rank].out] += sent;
+      if (sent > 0) bytes[places_[level][rank].out - first_resource_] += sent;
       if (received > 0 && levels_[level].shared_by != LinkSharing::kMedium) {
-        bytes[level][places_[level][rank].in] += received;
+        bytes[places_[level][rank].in - first_resource_] += received;
       }
       inner = block;
     }
   }
   std::vector<LevelLoads> loads(num_levels);
   for (size_t level = 0; level < num_levels; ++level) {
-    for (const auto& [number, block] : blocks[level]) {
+    for (const Block& block : blocks[level]) {
       loads[level].num_ranks = std::max(loads[level].num_ranks, block.ranks);
     }
-    for (const auto& [resource, value] : bytes[level]) {
-      if (value <= 0) continue;
-      loads[level].loads.push_back({resource, value});
-      loads[level].most_bytes = std::max(loads[level].most_bytes, value);
+    const int32_t end = level + 1 < num_levels ? first_of_level_[level + 1] : num_resources_;
+    for (int32_t i = first_of_level_[level]; i < end; ++i) {
+      if (bytes[i] <= 0) continue;
+      loads[level].loads.push_back({first_resource_ + i, bytes[i]});
+      loads[level].most_bytes = std::max(loads[level].most_bytes, bytes[i]);
     }
-    std::sort(loads[level].loads.begin(), loads[level].loads.end(),
-              [](const Load& a, const Load& b) { return a.resource < b.resource; });
   }
   return loads;
 }

@@ -54,6 +54,9 @@ class ExchangeLevels {
   const std::vector<LinkLevel>& levels_;
   int num_ranks_;
   std::vector<std::vector<Places>> places_;  // by level and rank
+  int32_t first_resource_ = 0;
+  int32_t num_resources_ = 0;
+  std::vector<int32_t> first_of_level_;  // by level: its first resource, counted from the first one
 };
 
 }  // namespace convene::cost

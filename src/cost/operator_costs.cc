@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/quote.h"
@@ -367,6 +368,32 @@ class SecondsOfTasks {
   std::map<Key, double> seconds_;
 };
 
+// Figures of exchanges; those of alike layers are the same.
+class FiguresOfExchanges {
+ public:
+  explicit FiguresOfExchanges(const OperatorCosts& costs) : costs_(costs) {}
+
+  double Once(TaskKind kind, double num_ranks) {
+    const auto [found, is_new] = once_.try_emplace({kind, num_ranks});
+    if (is_new) found->second = costs_.ExchangeOnce(kind, num_ranks);
+    return found->second;
+  }
+
+  double Efficiency(TaskKind kind, double num_ranks, double bytes, double link_bytes_per_second) {
+    const auto [found, is_new] =
+        efficiency_.try_emplace({kind, num_ranks, bytes, link_bytes_per_second});
+    if (is_new) {
+      found->second = costs_.LinkEfficiency(kind, num_ranks, bytes, link_bytes_per_second);
+    }
+    return found->second;
+  }
+
+ private:
+  const OperatorCosts& costs_;
+  std::map<std::pair<TaskKind, double>, double> once_;
+  std::map<std::tuple<TaskKind, double, double, double>, double> efficiency_;
+};
+
 // Prices of a schedule's activities, one after the other.
 class Pricer {
  public:
@@ -376,6 +403,7 @@ class Pricer {
         sizes_(sizes),
         levels_(costs.machine().links, schedule.num_ranks),
         seconds_of_tasks_(schedule, costs, sizes),
+        exchanges_(costs),
         num_multiprocessors_(costs.device().num_multiprocessors) {
     const RateCurve device =
         num_multiprocessors_ > 0 ? LinearRate(1, num_multiprocessors_) : ConstantRate(1);
@@ -416,7 +444,7 @@ class Pricer {
   double AddExchange(std::span<const TaskId> tasks) {
     const TaskKind kind = schedule_.tasks[tasks.front()].kind;
     const auto num_ranks = static_cast<double>(tasks.size());
-    double fixed = num_ranks > 1 ? costs_.ExchangeOnce(kind, num_ranks) : 0;
+    double fixed = num_ranks > 1 ? exchanges_.Once(kind, num_ranks) : 0;
     double longest = 0;  // of a level
     double rate = 0;     // that its links reach
     const auto loads = levels_.LoadsOf(schedule_, tasks, sizes_);
@@ -425,7 +453,7 @@ class Pricer {
       if (of_level.loads.empty()) continue;
       const LinkLevel& link = levels_.level(index);
       if (index > 0) fixed += link.latency_seconds;
-      const double efficiency = costs_.LinkEfficiency(kind, of_level.num_ranks, of_level.most_bytes,
+      const double efficiency = exchanges_.Efficiency(kind, of_level.num_ranks, of_level.most_bytes,
                                                       link.bytes_per_second);
       for (const ExchangeLevels::Load& load : of_level.loads) {
         prices_.demands.push_back({.resource = load.resource, .amount = load.bytes / efficiency});
@@ -449,6 +477,7 @@ class Pricer {
   const Sizes& sizes_;
   ExchangeLevels levels_;
   SecondsOfTasks seconds_of_tasks_;
+  FiguresOfExchanges exchanges_;
   int num_multiprocessors_;
   Prices prices_;
 };

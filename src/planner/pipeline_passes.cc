@@ -26,24 +26,18 @@ bool HasExperts(const model::ModelSpec& spec) {
                      [](const model::LayerSpec& layer) { return layer.moe.has_value(); });
 }
 
-// What it would take at least, were all exchanges hidden: tasks that wait for each other remain.
-double Bound(const Candidate& candidate) {
-  double bound = candidate.figures->score;
-  for (size_t kind = 0; kind < candidate.figures->path.size(); ++kind) {
-    if (IsCollective(static_cast<schedule::TaskKind>(kind))) bound -= candidate.figures->path[kind];
-  }
-  return bound;
-}
-
 bool CanOverlap(const PlanSearch& search, const Candidate& candidate) {
   return candidate.is_ranked() && candidate.setup.num_ranks > 1 &&
          HasExperts(search.question().spec);
 }
 
 std::vector<Candidate> ToRefine(PlanSearch& search) {
+  const Candidate* best = search.Best();
   std::vector<Candidate> refined;
   for (const Candidate& candidate : search.candidates()) {
-    if (CanOverlap(search, candidate) && candidate.not_refined.empty()) {
+    if (!CanOverlap(search, candidate) || !candidate.not_refined.empty()) continue;
+    // Since PruneByBound another plan may have become better than this one can.
+    if (best == nullptr || &candidate == best || LeastScore(candidate) < best->figures->score) {
       refined.push_back(candidate);
     }
   }
@@ -73,6 +67,14 @@ void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const i
 
 }  // namespace
 
+double LeastScore(const Candidate& candidate) {
+  double least = candidate.figures->score;
+  for (size_t kind = 0; kind < candidate.figures->path.size(); ++kind) {
+    if (IsCollective(static_cast<schedule::TaskKind>(kind))) least -= candidate.figures->path[kind];
+  }
+  return least;
+}
+
 void PruneByBound(PlanSearch& search) {
   const Candidate* best = search.Best();
   if (best == nullptr) return;
@@ -80,13 +82,13 @@ void PruneByBound(PlanSearch& search) {
   std::vector<Candidate*> open;
   for (Candidate& candidate : search.candidates()) {
     if (!CanOverlap(search, candidate)) continue;
-    if (Bound(candidate) < least) {
+    if (LeastScore(candidate) < least) {
       open.push_back(&candidate);
       continue;
     }
     candidate.not_refined =
         fmt::format("even with all exchanges hidden it would be {:.1f} % slower than {}",
-                    100 * (Bound(candidate) / least - 1), Describe(*best));
+                    100 * (LeastScore(candidate) / least - 1), Describe(*best));
   }
   // Half of the places are for those that are fastest without, half for those that could become so:
   // neither says what a pipeline will take. Allowed ones first, since only they can be chosen.
@@ -98,7 +100,7 @@ void PruneByBound(PlanSearch& search) {
                      });
   };
   sort_from(0, [](const Candidate& each) { return each.figures->score; });
-  sort_from(kMostRefined / 2, Bound);
+  sort_from(kMostRefined / 2, LeastScore);
   for (size_t i = kMostRefined; i < open.size(); ++i) {
     open[i]->not_refined =
         fmt::format("{} others are faster without one or could gain more by it", kMostRefined);

@@ -6,6 +6,10 @@
 
 namespace convene::planner {
 
+// What it would take at least, were all exchanges hidden or of no bytes: tasks that wait for each
+// other remain. Precondition: it has figures.
+double LeastScore(const Candidate& candidate);
+
 // Leaves those whose pipelines are worth a search.
 void PruneByBound(PlanSearch& search);
 void AddPipelines(PlanSearch& search);

@@ -29,6 +29,7 @@ plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks) {
 
 // --- Who could do the work.
 
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 constexpr int kAnyCores = std::numeric_limits<int>::max();
 
 bool IsWanted(const std::optional<int>& constraint, int value) {
@@ -64,6 +65,30 @@ void AddSetups(PlanSearch& search) {
                   : "",
               format, HowToMeasure(ranks, format)));
     }
+  }
+}
+
+// From so many ranks on, a machine is made of hosts with several each, and only whole ones are
+// looked at.
+constexpr int kRanksOneByOne = 16;
+constexpr int kRanksOfAHost = 8;
+
+// Plans of 61 and 62 ranks are no better than those of 56 or 64 that lie beside them but where
+// heads and experts go by such numbers, and there are as many of them as of all others together.
+void ChooseNumbersOfRanks(PlanSearch& search) {
+  const Constraints& constraints = search.question().constraints;
+  if (constraints.num_ranks || constraints.layout) return;  // there is one number
+  const int all = search.question().num_ranks;
+  for (Candidate& candidate : search.candidates()) {
+    const int ranks = candidate.setup.num_ranks;
+    if (!candidate.rejected_by.empty() || ranks <= kRanksOneByOne || ranks % kRanksOfAHost == 0 ||
+        ranks == all) {
+      continue;
+    }
+    search.Reject(candidate,
+                  fmt::format("of more than {} ranks, only multiples of {} and all {} are searched "
+                              "(--without ranks: every number; --ranks {}: up to this one)",
+                              kRanksOneByOne, kRanksOfAHost, all, ranks));
   }
 }
 
@@ -227,9 +252,13 @@ void AddWires(PlanSearch& search) {
   const PlanQuestion& question = search.question();
   if (!question.allowed.wire || question.constraints.wire) return;
   const size_t count = search.candidates().size();
+  const Candidate* best = search.Best();
+  const double least = best != nullptr ? best->figures->score : kUnlimited;
   for (size_t i = 0; i < count; ++i) {
     const Candidate exact = search.candidates()[i];
     if (!exact.is_ranked() || exact.setup.num_ranks == 1) continue;
+    // Rows of no bytes would not do: PruneByBound says so of the plan itself.
+    if (LeastScore(exact) >= least) continue;
     for (const plan::Wire wire : {plan::Wire::kBf16, plan::Wire::kFp8}) {
       Candidate candidate = exact;
       candidate.plan.wire = wire;
@@ -244,6 +273,8 @@ void AddWires(PlanSearch& search) {
 constexpr SearchPass kPasses[] = {
     {"setups", "numbers of ranks, threads and formats of weights that costs are known of",
      AddSetups, /*can_be_off=*/false},
+    {"ranks", "leaves out numbers of ranks that fill no hosts, where there are many",
+     ChooseNumbersOfRanks},
     {"layouts", "how ranks divide heads, sequences and experts", AddLayouts},
     {"shares", "shares of the experts by the rates of ranks that are not alike", AddUnequalShares},
     {"memory", "rejects what does not fit the memory of a rank", CheckMemory},

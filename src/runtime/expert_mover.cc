@@ -27,6 +27,12 @@ int64_t BytesOf(const model::ModelSpec& whole, const model::MoeSpec& moe,
       weights::SizeBytes(weights::FfnOf(formats, moe.activation, whole.hidden_size, columns)));
 }
 
+// Whatever PartsOf and BytesOf look at.
+bool AreCutAlike(const model::MoeSpec& a, const model::MoeSpec& b) {
+  return a.num_experts == b.num_experts && a.intermediate_size == b.intermediate_size &&
+         a.activation.kind == b.activation.kind;
+}
+
 }  // namespace
 
 std::vector<ExpertPart> ExpertMover::PartsOf(const model::MoeSpec& moe,
@@ -85,8 +91,10 @@ ExpertMover::Cut ExpertMover::CutOf(const model::ModelSpec& whole, const model::
 uint64_t ExpertMover::StagingBytes(const model::ModelSpec& whole,
                                    const weights::WeightFormats& formats, const Phases& phases) {
   int64_t most = 0;
+  const model::MoeSpec* before = nullptr;
   for (const model::LayerSpec& layer : whole.layers) {
-    if (!layer.moe) continue;
+    if (!layer.moe || (before != nullptr && AreCutAlike(*layer.moe, *before))) continue;
+    before = &*layer.moe;
     const Cut cut = CutOf(whole, *layer.moe, formats, phases);
     if (cut.num_rounds > 0) most = std::max(most, cut.pieces_per_round * cut.piece_bytes);
   }

@@ -14,6 +14,9 @@ class EventQueue {
 
   bool empty() const { return heap_.empty(); }
 
+  // Precondition: not empty.
+  double first_time() const { return heap_.front().time; }
+
   // Sets or moves the activity's event.
   void Set(int activity, double time) {
     int32_t& place = place_[activity];

@@ -46,9 +46,12 @@ bool FairShares::Refresh(int resource) {
   return was_contended || state.contended;
 }
 
-void FairShares::Begin(int activity, std::vector<int>& changed) {
-  changed.clear();
-  affected_.clear();
+void FairShares::RefreshAffected(int resource) {
+  if (!Refresh(resource) || std::exchange(states_[resource].marked, true)) return;
+  affected_.push_back(resource);
+}
+
+void FairShares::Begin(int activity) {
   speed_[activity] = speed_alone_[activity];
   for (int32_t i = prices_.first_demand[activity]; i < prices_.first_demand[activity + 1]; ++i) {
     const cost::Demand& demand = prices_.demands[i];
@@ -56,17 +59,12 @@ void FairShares::Begin(int activity, std::vector<int>& changed) {
     place_[i] = static_cast<int32_t>(state.users.size());
     state.users.push_back({activity, i});
     state.streams += demand.streams;
-    if (Refresh(demand.resource)) affected_.push_back(demand.resource);
+    RefreshAffected(demand.resource);
   }
-  changed.push_back(activity);
-  seen_[activity] = 1;
-  Collect(changed);
-  SolveTogether(changed);
+  begun_.push_back(activity);
 }
 
-void FairShares::End(int activity, std::vector<int>& changed) {
-  changed.clear();
-  affected_.clear();
+void FairShares::End(int activity) {
   for (int32_t i = prices_.first_demand[activity]; i < prices_.first_demand[activity + 1]; ++i) {
     const cost::Demand& demand = prices_.demands[i];
     State& state = states_[demand.resource];
@@ -75,16 +73,22 @@ void FairShares::End(int activity, std::vector<int>& changed) {
     place_[last.demand] = place_[i];
     state.users.pop_back();
     state.streams -= demand.streams;
-    if (Refresh(demand.resource)) affected_.push_back(demand.resource);
+    RefreshAffected(demand.resource);
   }
+}
+
+void FairShares::Solve(std::vector<int>& changed) {
+  changed.swap(begun_);
+  begun_.clear();
+  for (const int activity : changed) seen_[activity] = 1;
   Collect(changed);
   SolveTogether(changed);
+  affected_.clear();
 }
 
 // Adds to `activities` the users of affected resources, to those the contended resources of their
 // users, and so on.
 void FairShares::Collect(std::vector<int>& activities) {
-  for (const int resource : affected_) states_[resource].marked = true;
   for (size_t i = 0; i < affected_.size(); ++i) {
     for (const User& user : states_[affected_[i]].users) {
       if (seen_[user.activity]) continue;

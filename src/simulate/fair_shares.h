@@ -17,10 +17,15 @@ class FairShares {
  public:
   explicit FairShares(const cost::Prices& prices);
 
-  // The activity begins or ends to ask for its demands. Afterwards `changed` (cleared first) has
-  // the activities whose speed may have changed, the one that began among them.
-  void Begin(int activity, std::vector<int>& changed);
-  void End(int activity, std::vector<int>& changed);
+  // The activity begins or ends to ask for its demands. Speeds are those of before until Solve.
+  void Begin(int activity);
+  void End(int activity);
+
+  // Finds the speeds after whatever began and ended at this moment. Afterwards `changed` (cleared
+  // first) has the activities whose speed may have changed, those that began among them. Of many
+  // ranks that do the same at once, this is asked once and not for each: it looks at all that share
+  // something, directly or through others.
+  void Solve(std::vector<int>& changed);
 
   double speed(int activity) const { return speed_[activity]; }
 
@@ -34,8 +39,8 @@ class FairShares {
     int streams = 0;
     double rate = 0;
     bool contended = false;  // its users could use more than there is
-    bool marked = false;
-    double level = 0;  // what a stream gets at most
+    bool marked = false;     // it is in affected_
+    double level = 0;        // what a stream gets at most
   };
 
   // Of an activity by its contended resources: the least, of which one, and the least of the
@@ -49,6 +54,7 @@ class FairShares {
 
   // Recounts what its users need after one came or went; true: their speeds may have changed.
   bool Refresh(int resource);
+  void RefreshAffected(int resource);
   void Collect(std::vector<int>& activities);
   void SolveTogether(const std::vector<int>& activities);
   void SetLevel(int resource, double level);
@@ -65,6 +71,7 @@ class FairShares {
   std::vector<char> seen_;              // by activity
   // Kept so that nothing is allocated while it runs:
   std::vector<int> affected_;          // resources whose users' speeds are to be found anew
+  std::vector<int> begun_;             // activities, since speeds were found
   mutable std::vector<double> needs_;  // by user of one resource
   std::vector<double> left_;           // by resource
 };

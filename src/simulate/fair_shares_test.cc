@@ -31,7 +31,8 @@ TEST(FairShares, AloneAnActivityIsAsFastAsItsSlowestDemandAllows) {
   const Prices prices = Unit(2, {{1, 4}});
   FairShares shares(prices);
   std::vector<int> changed;
-  shares.Begin(0, changed);
+  shares.Begin(0);
+  shares.Solve(changed);
   EXPECT_THAT(changed, testing::ElementsAre(0));
   EXPECT_DOUBLE_EQ(shares.speed(0), 0.25);
 }
@@ -41,13 +42,17 @@ TEST(FairShares, OnlyThoseWhoShareAContendedResourceAreLookedAtAgain) {
   const Prices prices = Unit(3, {{1, 0, 0}, {1, 0, 0}, {0, 0.5, 1}, {0, 0.5, 0}});
   FairShares shares(prices);
   std::vector<int> changed;
-  shares.Begin(0, changed);
-  shares.Begin(2, changed);
+  shares.Begin(0);
+  shares.Solve(changed);
+  shares.Begin(2);
+  shares.Solve(changed);
   EXPECT_THAT(changed, testing::ElementsAre(2));
-  shares.Begin(1, changed);
+  shares.Begin(1);
+  shares.Solve(changed);
   EXPECT_THAT(changed, testing::UnorderedElementsAre(0, 1));
   EXPECT_DOUBLE_EQ(shares.speed(0), 0.5);
-  shares.End(1, changed);
+  shares.End(1);
+  shares.Solve(changed);
   EXPECT_THAT(changed, testing::ElementsAre(0));
   EXPECT_DOUBLE_EQ(shares.speed(0), 1);
 }
@@ -57,8 +62,10 @@ TEST(FairShares, ThoseWhoHoldEachOtherBackTwiceUseBothUp) {
   const Prices prices = Unit(2, {{1, 0.9}, {0.9, 1}});
   FairShares shares(prices);
   std::vector<int> changed;
-  shares.Begin(0, changed);
-  shares.Begin(1, changed);
+  shares.Begin(0);
+  shares.Solve(changed);
+  shares.Begin(1);
+  shares.Solve(changed);
   EXPECT_NEAR(shares.speed(0), 1 / 1.9, 1e-6);
   EXPECT_NEAR(shares.speed(1), 1 / 1.9, 1e-6);
 }
@@ -77,8 +84,10 @@ TEST(FairShares, NothingIsUsedBeyondItsRateNorLeftThatCouldBeUsed) {
     const Prices prices = Unit(kResources, demands);
     FairShares shares(prices);
     std::vector<int> changed;
-    for (int i = 0; i < kActivities; ++i) shares.Begin(i, changed);
-    shares.End(2, changed);
+    for (int i = 0; i < kActivities; ++i) shares.Begin(i);
+    shares.Solve(changed);
+    shares.End(2);
+    shares.Solve(changed);
 
     std::vector<double> used(kResources, 0);
     for (int i = 0; i < kActivities; ++i) {

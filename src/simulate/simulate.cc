@@ -31,16 +31,15 @@ class Simulation {
         ended_.pop_back();
         End(activity);
       }
-      if (events_.empty()) break;
-      const auto [time, activity] = events_.Pop();
-      now_ = time;
-      if (working_[activity].speed > 0) {
-        shares_.End(activity, changed_);
-        UpdateSpeeds();
-        ended_.push_back(activity);
-      } else {
-        Work(activity);
+      // Speeds are found once for all that happens at one moment.
+      if (!events_.empty() && events_.first_time() <= now_ * kSameMoment) {
+        Happen(events_.Pop().second);
+        continue;
       }
+      shares_.Solve(changed_);
+      UpdateSpeeds();
+      if (events_.empty()) break;
+      now_ = std::max(now_, events_.first_time());
     }
     return std::move(timeline_);
   }
@@ -51,6 +50,19 @@ class Simulation {
     double left = 1;   // of its demands, at `since`
     double since = 0;
   };
+
+  // What alike ranks do at once differs by rounding.
+  static constexpr double kSameMoment = 1 + 1e-12;
+
+  // A working activity is done, or one begins to work after its fixed time.
+  void Happen(int activity) {
+    if (working_[activity].speed > 0) {
+      shares_.End(activity);
+      ended_.push_back(activity);
+    } else {
+      Work(activity);
+    }
+  }
 
   void Start(int activity) {
     for (const schedule::TaskId id : graph_.tasks_of(activity)) timeline_.tasks[id].start = now_;
@@ -67,8 +79,7 @@ class Simulation {
       return;
     }
     working_[activity].since = now_;
-    shares_.Begin(activity, changed_);
-    UpdateSpeeds();
+    shares_.Begin(activity);
   }
 
   void UpdateSpeeds() {
