@@ -8,6 +8,9 @@ namespace convene::engine {
 
 namespace {
 
+// Of those that wait, who could be read beside a long prompt: each is looked up in the cache.
+constexpr int kMostLookedAt = 64;
+
 // The tokens that may be found in a cache: the last one is always computed, as its logits are
 // wanted.
 std::span<const int32_t> ShareableTokens(const Sequence& sequence) {
@@ -57,7 +60,12 @@ void Scheduler::Remove(Sequence* sequence) {
 std::vector<ScheduledTokens> Scheduler::Schedule(StepTokens which) {
   which_ = which;
   std::vector<ScheduledTokens> step;
-  for (Group& group : groups_) ScheduleRunning(group, &step);
+  for (Group& group : groups_) {
+    ScheduleGenerating(group, &step);
+    ScheduleShortPrompts(group, &step);
+  }
+  if (which != StepTokens::kGenerated) AdmitShort(&step);
+  for (Group& group : groups_) SchedulePrompts(group, &step);
   while (which != StepTokens::kGenerated && !waiting_.empty() && AdmitOldest(&step)) {
   }
   CHECK(!step.empty() || num_sequences() == 0 || which != StepTokens::kAny,
@@ -79,56 +87,112 @@ int Scheduler::NumAllowed(const Sequence& sequence) const {
   return 0;
 }
 
-void Scheduler::ScheduleRunning(Group& group, std::vector<ScheduledTokens>* step) {
-  // A token for every sequence that generates comes before any prompt.
-  const auto num_generating = std::ranges::count_if(group.running, [&](const Sequence* s) {
-    return s->num_pending() == 1 && NumAllowed(*s) == 1;
-  });
-  group.budget = options_.max_step_tokens - static_cast<int>(num_generating);
+// A token for every sequence that generates comes before any prompt.
+void Scheduler::ScheduleGenerating(Group& group, std::vector<ScheduledTokens>* step) {
+  group.prompts.clear();
+  group.budget = options_.max_step_tokens;
   group.input_budget = options_.max_step_tokens;
-
   // Preemption takes sequences off the end of `running`.
   const int64_t num_preemptions_before = num_preemptions_;
   for (size_t i = 0; i < group.running.size(); ++i) {
     Sequence& sequence = *group.running[i];
-    const int num_allowed = NumAllowed(sequence);
-    const bool is_generating = sequence.num_pending() == 1 && num_allowed == 1;
-    const int num_tokens = is_generating ? 1 : std::min(num_allowed, group.budget);
-    if (num_tokens == 0 || !Reserve(sequence, num_tokens)) continue;
-    step->push_back({&sequence, num_tokens});
-    if (!is_generating) group.budget -= num_tokens;
+    if (sequence.num_pending() != 1 || NumAllowed(sequence) != 1) continue;
+    if (!Reserve(sequence, 1)) continue;
+    step->push_back({&sequence, 1});
+    --group.budget;
+  }
+  for (Sequence* sequence : group.running) {
+    const bool is_generating = sequence->num_pending() == 1;
+    if (!is_generating && NumAllowed(*sequence) > 0) group.prompts.push_back(sequence);
   }
   // After a preemption the next step decides: who was just sent to wait would come back at once.
   group.admits = num_preemptions_ == num_preemptions_before;
 }
 
+void Scheduler::ScheduleShortPrompts(Group& group, std::vector<ScheduledTokens>* step) {
+  int64_t wanted = 0;
+  for (const Sequence* prompt : group.prompts) wanted += NumAllowed(*prompt);
+  group.for_short = wanted >= group.budget ? group.budget / 2 : 0;
+  if (group.prompts.size() < 2) return;
+  const auto is_read = [&](Sequence* prompt) {
+    const int num_tokens = NumAllowed(*prompt);
+    if (num_tokens > group.for_short) return false;
+    step->push_back({prompt, num_tokens});
+    group.budget -= num_tokens;
+    group.for_short -= num_tokens;
+    return true;
+  };
+  group.prompts.erase(std::remove_if(group.prompts.begin() + 1, group.prompts.end(), is_read),
+                      group.prompts.end());
+}
+
+// Blocks were taken when they were admitted.
+void Scheduler::SchedulePrompts(Group& group, std::vector<ScheduledTokens>* step) {
+  for (Sequence* prompt : group.prompts) {
+    const int num_tokens = std::min(NumAllowed(*prompt), group.budget);
+    if (num_tokens == 0) break;
+    step->push_back({prompt, num_tokens});
+    group.budget -= num_tokens;
+  }
+}
+
+bool Scheduler::HasRoom(const Group& group, const Sequence& sequence) const {
+  return group.admits && std::ssize(group.running) < options_.max_sequences &&
+         std::ssize(sequence.input) <= group.input_budget;
+}
+
+void Scheduler::AdmitShort(std::vector<ScheduledTokens>* step) {
+  int num_left = kMostLookedAt;
+  for (size_t i = 0; i < waiting_.size() && num_left > 0; --num_left) {
+    Sequence& sequence = *waiting_[i];
+    std::vector<Group*> groups;
+    for (Group& group : groups_) {
+      if (group.for_short == 0 || !HasRoom(group, sequence)) continue;
+      // Who overtakes leaves a place for the one who has waited longest.
+      if (i > 0 && std::ssize(group.running) + 1 >= options_.max_sequences) continue;
+      const int64_t known =
+          group.blocks.CountPrefix(ShareableTokens(sequence)) * int64_t{device::kKvBlockTokens};
+      if (sequence.length() - known <= group.for_short) groups.push_back(&group);
+    }
+    if (groups.empty() || !AdmitTo(std::move(groups), sequence, step)) {
+      ++i;
+      continue;
+    }
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+    Group& group = GroupOf(sequence);
+    group.for_short = std::max(0, group.for_short - step->back().num_tokens);
+  }
+}
+
 // Tries the groups that have room, the best one first.
 bool Scheduler::AdmitOldest(std::vector<ScheduledTokens>* step) {
   Sequence& sequence = *waiting_.front();
-  struct Candidate {
-    int64_t tokens;
-    int group;
-  };
-  std::vector<Candidate> candidates;
-  for (int i = 0; i < std::ssize(groups_); ++i) {
-    const Group& group = groups_[static_cast<size_t>(i)];
-    if (group.admits && group.budget > 0 && std::ssize(group.running) < options_.max_sequences &&
-        std::ssize(sequence.input) <= group.input_budget) {
-      candidates.push_back({groups_.size() > 1 ? TokensUntilComputed(group, sequence) : 0, i});
-    }
+  std::vector<Group*> groups;
+  for (Group& group : groups_) {
+    if (group.budget > 0 && HasRoom(group, sequence)) groups.push_back(&group);
   }
-  std::ranges::stable_sort(candidates, {}, &Candidate::tokens);
-  for (const Candidate& candidate : candidates) {
-    sequence.group = candidate.group;
+  if (!AdmitTo(std::move(groups), sequence, step)) return false;
+  waiting_.pop_front();
+  return true;
+}
+
+bool Scheduler::AdmitTo(std::vector<Group*> groups, Sequence& sequence,
+                        std::vector<ScheduledTokens>* step) {
+  if (groups.size() > 1) {
+    std::ranges::stable_sort(
+        groups, {}, [&](const Group* group) { return TokensUntilComputed(*group, sequence); });
+  }
+  for (Group* group : groups) {
+    sequence.group = static_cast<int>(group - groups_.data());
     if (!Admit(sequence)) continue;
-    waiting_.pop_front();
-    Group& group = GroupOf(sequence);
-    group.input_budget -= static_cast<int>(sequence.input.size());
-    group.running.push_back(&sequence);
+    group->input_budget -= static_cast<int>(sequence.input.size());
+    const auto place =
+        std::ranges::upper_bound(group->running, sequence.arrival, {}, &Sequence::arrival);
+    group->running.insert(place, &sequence);
     // Of one that was preempted, all of the prompt may have been found.
-    const int num_tokens = std::min(NumAllowed(sequence), group.budget);
+    const int num_tokens = std::min(NumAllowed(sequence), group->budget);
     if (num_tokens > 0) step->push_back({&sequence, num_tokens});
-    group.budget -= num_tokens;
+    group->budget -= num_tokens;
     return true;
   }
   return false;

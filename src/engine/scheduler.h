@@ -53,7 +53,11 @@ struct SchedulerOptions {
   int max_sequences = 1;      // that run at the same time; at most max_step_tokens
 };
 
-// Sequences run in order of arrival. Where ranks divide the sequences among them, each group of
+// Sequences run in order of arrival, but that a prompt which would take all of a step leaves up to
+// half of it to younger ones that can be read to their end in that: the first token of a short
+// prompt comes within two steps, however long a prompt is being read, and the long one takes at
+// most twice its time. Only while such a prompt is read do short ones overtake others that wait.
+// Where ranks divide the sequences among them, each group of
 // them has its own cache and blocks; a sequence goes where the fewest tokens would have been
 // computed until its prompt is, so that groups are loaded alike and known beginnings are found.
 // Blocks are taken as they are needed; when they run out, the youngest running sequence of the
@@ -96,7 +100,9 @@ class Scheduler {
     BlockManager& blocks;
     std::vector<Sequence*> running = {};  // oldest first
     // Of the step that is being made:
-    int budget = 0;        // tokens that may still be added
+    std::vector<Sequence*> prompts = {};  // of `running`, that may have more than one token
+    int budget = 0;                       // tokens that may still be added
+    int for_short = 0;     // of them, that prompts which end with this step may have first
     int input_budget = 0;  // tokens of inputs that may still be added
     bool admits = false;
   };
@@ -104,8 +110,14 @@ class Scheduler {
   // Of a sequence that runs or would; 0: it has none that this step may have.
   int NumAllowed(const Sequence& sequence) const;
   Group& GroupOf(const Sequence& sequence) { return groups_[static_cast<size_t>(sequence.group)]; }
-  void ScheduleRunning(Group& group, std::vector<ScheduledTokens>* step);
+  void ScheduleGenerating(Group& group, std::vector<ScheduledTokens>* step);
+  void ScheduleShortPrompts(Group& group, std::vector<ScheduledTokens>* step);
+  void SchedulePrompts(Group& group, std::vector<ScheduledTokens>* step);
+  void AdmitShort(std::vector<ScheduledTokens>* step);
   bool AdmitOldest(std::vector<ScheduledTokens>* step);
+  // In the first of the groups, the one where it is computed soonest, that has the blocks.
+  bool AdmitTo(std::vector<Group*> groups, Sequence& sequence, std::vector<ScheduledTokens>* step);
+  bool HasRoom(const Group& group, const Sequence& sequence) const;
   int64_t TokensUntilComputed(const Group& group, const Sequence& sequence) const;
   bool Reserve(Sequence& sequence, int num_tokens);
   void Preempt(Group& group);

@@ -66,6 +66,67 @@ TEST(Scheduler, GeneratingSequencesComeBeforePrompts) {
   EXPECT_EQ(step[1].num_tokens, 9);
 }
 
+std::vector<int> CountsOf(const std::vector<ScheduledTokens>& step,
+                          const std::vector<std::unique_ptr<Sequence>>& sequences) {
+  std::vector<int> counts(sequences.size());
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    for (const ScheduledTokens& scheduled : step) {
+      if (scheduled.sequence == sequences[i].get()) counts[i] = scheduled.num_tokens;
+    }
+  }
+  return counts;
+}
+
+TEST(Scheduler, AShortPromptIsReadBesideALongOne) {
+  BlockManager blocks(64);
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 8});
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  const auto add = [&](int length) {
+    sequences.push_back(MakeSequence(length, static_cast<int32_t>(1000 * sequences.size())));
+    scheduler.Add(sequences.back().get());
+  };
+  const auto next = [&] {
+    const auto step = scheduler.Schedule();
+    const std::vector<int> counts = CountsOf(step, sequences);
+    Advance(scheduler, step);
+    return counts;
+  };
+  add(1000);
+  EXPECT_THAT(next(), ::testing::ElementsAre(100));
+  add(900);  // waits for the one before
+  add(30);
+  add(60);  // is no short one, in steps of 100
+  add(20);
+  add(10);
+  EXPECT_THAT(next(), ::testing::ElementsAre(50, 0, 30, 0, 20, 0));
+  EXPECT_THAT(next(), ::testing::ElementsAre(88, 0, 1, 0, 1, 10));
+  EXPECT_THAT(next(), ::testing::ElementsAre(97, 0, 1, 0, 1, 1));
+  // The oldest is never left out, and then it is the turn of who has waited longest.
+  int num_steps = 4;
+  for (; sequences[0]->length() == 1000; ++num_steps) {
+    add(30);
+    EXPECT_GE(next()[0], std::min(45, 1000 - sequences[0]->num_computed));
+  }
+  EXPECT_LT(num_steps, 20);
+  EXPECT_GT(next()[1], 0);  // a place was left for it
+}
+
+TEST(Scheduler, APromptWhoseBeginningIsBeingReadWaitsForIt) {
+  BlockManager blocks(64);
+  Scheduler scheduler(blocks, {.max_step_tokens = 2 * kBlock, .max_sequences = 4});
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int i = 0; i < 2; ++i) {
+    sequences.push_back(MakeSequence(8 * kBlock + i));
+    scheduler.Add(sequences.back().get());
+  }
+  for (int i = 0; i < 4; ++i) {
+    const auto step = scheduler.Schedule();
+    EXPECT_THAT(CountsOf(step, sequences), ::testing::ElementsAre(2 * kBlock, 0));
+    Advance(scheduler, step);
+  }
+  EXPECT_THAT(CountsOf(scheduler.Schedule(), sequences), ::testing::ElementsAre(1, 1));
+}
+
 TEST(Scheduler, RunsNoMoreSequencesThanAllowed) {
   BlockManager blocks(32);
   Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});
@@ -308,7 +369,7 @@ TEST(SchedulerOfGroups, PrefersTheGroupThatHoldsThePrefixUntilOthersAreSooner) {
   scheduler.Add(busiest.get());
   scheduler.Schedule();
   ASSERT_EQ(busiest->group, 1);
-  const auto latecomer = MakeSequence(3 * kBlock + 5);
+  const auto latecomer = MakeSequence(3 * kBlock + 300);  // too long to be read beside it
   scheduler.Add(latecomer.get());
   scheduler.Remove(busier.get());
   scheduler.Schedule();
