@@ -68,6 +68,7 @@ struct DividedOptions {
   std::optional<strategy::Layout> decode = {};  // in steps of generated tokens alone
   bool keeps_both = false;                      // divisions, in memory
   comm::WireFormat wire = comm::WireFormat::kF32;
+  bool returns_fp8 = false;
   int num_threads = 1;  // of each rank
   bool record = false;  // rank 0 is told of each step
   std::function<runtime::Experiment(int rank)> experiment = {};
@@ -93,6 +94,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
                     .pipeline = divided.division.pipeline,
                     .chunks_from_tokens = divided.division.chunks_from_tokens,
                     .wire = divided.wire,
+                    .returns_fp8 = divided.returns_fp8,
                     .record = divided.record,
                     .group = group,
                     .whole_spec = &checkpoint.spec()};

@@ -17,20 +17,21 @@ using kernels::WeightFormat;
 // What a wire may do to a position's logits, relative to their norm, as Bf16Bound: errors of the
 // layers are independent and add as squares; four standard deviations. A layer's rows travel three
 // times at most: partial sums of attention (bf16), dispatched rows (the wire's format) and returned
-// sums (bf16). A rounding's error is even over its range: its standard deviation is 1 / sqrt(3) of
-// the largest one, 2^-9 in bf16 and 2^-4 in E4M3 (the scale of a row makes overflow impossible, and
-// what it makes subnormal is less than 2^-14 of the row's largest number).
-double WireBound(WireFormat wire, int num_layers) {
+// sums (bf16, or E4M3 too). A rounding's error is even over its range: its standard deviation is 1
+// / sqrt(3) of the largest one, 2^-9 in bf16 and 2^-4 in E4M3 (the scale of a row makes overflow
+// impossible, and what it makes subnormal is less than 2^-14 of the row's largest number).
+double WireBound(const DividedOptions& divided, int num_layers) {
   const double bf16 = std::ldexp(1.0, -9) / std::sqrt(3.0);
   const double e4m3 = std::ldexp(1.0, -4) / std::sqrt(3.0);
-  const double dispatched = wire == WireFormat::kE4m3 ? e4m3 : bf16;
-  return 4 * std::sqrt(num_layers * (2 * bf16 * bf16 + dispatched * dispatched));
+  const double dispatched = divided.wire == WireFormat::kE4m3 ? e4m3 : bf16;
+  const double returned = divided.returns_fp8 ? e4m3 : bf16;
+  return 4 * std::sqrt(num_layers * (bf16 * bf16 + dispatched * dispatched + returned * returned));
 }
 
 // Where activations are bf16, a small error of a row may turn any of their roundings: both runs are
 // then Bf16Bound from what is true, independently.
 double Bound(const DividedOptions& divided, int num_layers) {
-  const double wire = WireBound(divided.wire, num_layers);
+  const double wire = WireBound(divided, num_layers);
   if (divided.formats.activations == kernels::ActivationFormat::kF32) return wire;
   return std::hypot(wire, std::sqrt(2.0) * Bf16Bound(num_layers));
 }
@@ -127,20 +128,30 @@ TEST_P(GoldenRanksWire, SureTokensAreThoseOfOneRank) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
     DividedOptions divided{.formats = runtime::DefaultFormats(format)};
     const Answers one = RunPrompts(*checkpoint_, divided, work_);
-    for (const WireFormat wire : {WireFormat::kBf16, WireFormat::kE4m3}) {
+    struct Case {
+      WireFormat wire;
+      bool returns_fp8;
+      int fewest_sure;
+    };
+    for (const auto& [wire, returns_fp8, fewest_sure] :
+         {Case{WireFormat::kBf16, false, 200}, Case{WireFormat::kE4m3, false, 5},
+          Case{WireFormat::kE4m3, true, 1}}) {
       divided.wire = wire;
+      divided.returns_fp8 = returns_fp8;
       const double bound = Bound(divided, num_layers);
       for (const Division& division : Divisions()) {
         // One of each kind.
         const int num_ranks = division.layout.num_ranks();
         if (num_ranks == 3 || !division.pipeline.overlap) continue;
         if (num_ranks == 2 && division.pipeline.chunks > 1) continue;
+        if (returns_fp8 && num_ranks > 2) continue;
         divided.division = division;
         if (!Fits(*checkpoint_, divided)) continue;
-        SCOPED_TRACE(fmt::format("{} {} {}", Name(format), Name(wire), division.name));
+        SCOPED_TRACE(
+            fmt::format("{} {} {} {}", Name(format), Name(wire), returns_fp8, division.name));
         const int compared =
             CompareSureTokens(RunPrompts(*checkpoint_, divided, work_), one, bound);
-        EXPECT_GE(compared, wire == WireFormat::kBf16 ? 200 : 5);
+        EXPECT_GE(compared, fewest_sure);
       }
     }
   }

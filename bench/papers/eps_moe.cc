@@ -37,14 +37,15 @@ PhaseTables Layer(const model::ModelSpec& spec, const Setup& setup, const PhaseS
                                  .exchange_multiprocessors = setup.exchange_multiprocessors});
   const std::vector<planner::AttentionStrategy> attention = {{1, setup.num_ranks}};
   const std::vector<planner::ExpertStrategy> experts = {{setup.num_ranks, 1}};
-  const auto tables = planner::PriceLayers(
-      {.spec = spec,
-       .attention = attention,
-       .experts = experts,
-       .bytes = {.dispatched = setup.fp8_wire ? 1.0 : 2.0, .returned = setup.fp8_wire ? 1.0 : 2.0},
-       .pipeline = setup.pipeline,
-       .price = price},
-      step);
+  const auto tables = planner::PriceLayers({.spec = spec,
+                                            .attention = attention,
+                                            .experts = experts,
+                                            .bytes = {.dispatched = setup.fp8_wire ? 1.0 : 2.0,
+                                                      .returned = setup.fp8_wire ? 1.0 : 2.0,
+                                                      .sums = setup.fp8_wire ? 1.0 : 2.0},
+                                            .pipeline = setup.pipeline,
+                                            .price = price},
+                                           step);
   CHECK(tables.ok(), "{}", tables.error().message);
   return *tables;
 }

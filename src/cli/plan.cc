@@ -180,8 +180,8 @@ class MakePlanCommand : public Command {
              })));
     rare(AddNumber(app, "--micro-batches", micro_batches_, {1, strategy::kMostMicroBatches},
                    "Only so many parts of a step"));
-    rare(AddText(app, "--wire", wire_, "Only this format between ranks: f32, bf16 or fp8")
-             ->check(CLI::IsMember({"f32", "bf16", "fp8"})));
+    rare(AddText(app, "--wire", wire_, "Only this format between ranks: f32, bf16, fp8 or fp8-both")
+             ->check(CLI::IsMember({"f32", "bf16", "fp8", "fp8-both"})));
     rare(AddPath(app, "--present", present_path_,
                  "A plan that is in use: it stays where a gain is not certain")
              ->type_name("FILE.json"));

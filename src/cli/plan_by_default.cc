@@ -106,7 +106,7 @@ std::string SayWhatChanges(const planner::PlanQuestion& question, const planner:
         "; it sums in another order, which changes logits by 0.1 to 0.3 % of their norm with "
         "bf16 weights and by about 2 % with integer ones";
   }
-  if (chosen.plan.wire == plan::Wire::kBf16 || chosen.plan.wire == plan::Wire::kFp8) {
+  if (plan::Rounds(chosen.plan.wire)) {
     text += fmt::format("; rows between ranks are rounded to {}", plan::Name(chosen.plan.wire));
   }
   if (chosen.setup.weights != first_format) {

@@ -64,8 +64,10 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   rare(AddNumber(app, "--micro-batches", options.micro_batches, {1, strategy::kMostMicroBatches},
                  "Parts of a step: one computes while another exchanges (default: 1)"),
        "N");
-  rare(AddText(app, "--wire", options.wire, "Rows between ranks: f32, bf16, fp8 or auto (default)")
-           ->check(CLI::IsMember({"auto", "f32", "bf16", "fp8"})),
+  rare(AddText(app, "--wire", options.wire,
+               "Rows between ranks: f32, bf16, fp8 (sums come back as bf16), "
+               "fp8-both or auto (default)")
+           ->check(CLI::IsMember({"auto", "f32", "bf16", "fp8", "fp8-both"})),
        "FORMAT");
   rare(AddText(app, "--gemm", options.gemm, "The experts' work: grouped, dense or auto (default)")
            ->check(CLI::IsMember({"auto", "grouped", "dense"})),

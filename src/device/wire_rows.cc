@@ -30,13 +30,16 @@ int64_t UnpaddedBytes(ActivationFormat format, int size) {
 
 }  // namespace
 
-WireRows WireRowsOf(const model::ModelSpec& spec, ActivationFormat activations, WireFormat wire) {
+WireRows WireRowsOf(const model::ModelSpec& spec, ActivationFormat activations, WireFormat wire,
+                    bool returns_fp8) {
   const auto hidden = static_cast<size_t>(spec.hidden_size);
   WireRows rows{.dispatch = DispatchFormat(activations, wire),
                 .sums = wire == WireFormat::kF32 ? wire : WireFormat::kBf16,
                 .gathered_bytes = RowStride(activations, spec.hidden_size)};
   rows.dispatch_bytes = rows.dispatch ? static_cast<int64_t>(comm::RowBytes(*rows.dispatch, hidden))
                                       : UnpaddedBytes(activations, spec.hidden_size);
+  rows.returned = wire == WireFormat::kE4m3 && returns_fp8 ? wire : rows.sums;
+  rows.returned_bytes = static_cast<int64_t>(comm::RowBytes(rows.returned, hidden));
   rows.sum_bytes = static_cast<int64_t>(comm::RowBytes(rows.sums, hidden));
   if (spec.has_encoder()) {
     rows.gathered_bytes =

@@ -26,10 +26,14 @@ comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks) {
     case plan::Wire::kBf16:
       return comm::WireFormat::kBf16;
     case plan::Wire::kFp8:
+    case plan::Wire::kFp8Both:
       return comm::WireFormat::kE4m3;
   }
   return comm::WireFormat::kBf16;
 }
+
+bool ReturnsFp8(plan::Wire wire) { return wire == plan::Wire::kFp8Both; }
+
 namespace {
 
 bool HasExperts(const model::ModelSpec& spec) {
@@ -119,13 +123,14 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
   if (!known) return known.error();
   Result<ChosenPipeline> chosen = ChosenPipeline{};
   if (group.rank() == 0) {
-    chosen = Choose({.spec = spec,
-                     .roles = layout,
-                     .bytes = runtime::Transformer::BytesOf(formats, wire),
-                     .costs = known->ranks,
-                     .tokens_per_group = options.max_step_tokens,
-                     .micro_batches = given.micro_batches},
-                    *known, options.max_sequences);
+    chosen = Choose(
+        {.spec = spec,
+         .roles = layout,
+         .bytes = runtime::Transformer::BytesOf(formats, wire, ReturnsFp8(options.plan.wire)),
+         .costs = known->ranks,
+         .tokens_per_group = options.max_step_tokens,
+         .micro_batches = given.micro_batches},
+        *known, options.max_sequences);
   }
   const Status mine = chosen ? Status() : Status(chosen.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();

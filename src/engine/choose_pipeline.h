@@ -18,6 +18,7 @@ namespace convene::engine {
 // The format that `wire` means for these ranks. kAuto: float32 where all of them share one host,
 // whose memory is fast enough; otherwise bf16.
 comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks);
+bool ReturnsFp8(plan::Wire wire);
 
 struct ChosenPipeline {
   strategy::Pipeline pipeline = {};

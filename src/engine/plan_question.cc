@@ -60,7 +60,8 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
   question.bytes_of = [one_host = question.one_host](const std::string& weights, plan::Wire wire) {
     if (wire == plan::Wire::kAuto) wire = one_host ? plan::Wire::kF32 : plan::Wire::kBf16;
     // The number of ranks decides about kAuto alone.
-    return runtime::Transformer::BytesOf(FormatsOf(weights), WireFormatOf(wire, /*num_ranks=*/1));
+    return runtime::Transformer::BytesOf(FormatsOf(weights), WireFormatOf(wire, /*num_ranks=*/1),
+                                         ReturnsFp8(wire));
   };
 }
 

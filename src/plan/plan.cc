@@ -45,7 +45,7 @@ Status CheckMicroBatches(const json& micro_batches) {
 
 // By the values of the enumerations.
 constexpr std::string_view kCutNames[] = {"tokens", "experts"};
-constexpr std::string_view kWireNames[] = {"auto", "f32", "bf16", "fp8"};
+constexpr std::string_view kWireNames[] = {"auto", "f32", "bf16", "fp8", "fp8-both"};
 constexpr std::string_view kGemmNames[] = {"auto", "grouped", "dense"};
 
 template <typename Kind>
@@ -228,12 +228,15 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
 
 }  // namespace
 
+bool Rounds(Wire wire) { return wire != Wire::kAuto && wire != Wire::kF32; }
+
 std::string_view Name(Wire wire) { return kWireNames[static_cast<size_t>(wire)]; }
 std::string_view Name(GemmChoice gemm) { return kGemmNames[static_cast<size_t>(gemm)]; }
 
 Result<Wire> WireFromName(std::string_view name) {
   if (const auto wire = FromName<Wire>(kWireNames, name)) return *wire;
-  return Error{fmt::format("the wire format is auto, f32, bf16 or fp8, not {}", Quote(name))};
+  return Error{
+      fmt::format("the wire format is auto, f32, bf16, fp8 or fp8-both, not {}", Quote(name))};
 }
 
 Result<GemmChoice> GemmFromName(std::string_view name) {

@@ -14,7 +14,9 @@
 namespace convene::plan {
 
 // Of rows on their way between ranks. kAuto: kF32 where all ranks are on one host, kBf16 otherwise.
-enum class Wire { kAuto, kF32, kBf16, kFp8 };
+// Of rows between ranks. kFp8: of those that go to experts; sums come back as bf16. kFp8Both: the
+// experts' sums, too; attention's stay bf16.
+enum class Wire { kAuto, kF32, kBf16, kFp8, kFp8Both };
 
 // In which order the products of a layer's experts run (kernels/grouped_gemm.h).
 enum class GemmChoice { kAuto, kGrouped, kDense };
@@ -87,7 +89,8 @@ strategy::Layout DefaultLayout(int num_ranks);
 // Errors: another number of ranks than the layout has; says which layouts would fit.
 Status CheckRanks(const strategy::Layout& layout, int num_ranks);
 
-std::string_view Name(Wire wire);  // "auto", "f32", "bf16", "fp8"
+bool Rounds(Wire wire);            // whatever the ranks; kAuto may, too
+std::string_view Name(Wire wire);  // "auto", "f32", "bf16", "fp8", "fp8-both"
 std::string_view Name(GemmChoice gemm);
 Result<Wire> WireFromName(std::string_view name);
 Result<GemmChoice> GemmFromName(std::string_view name);

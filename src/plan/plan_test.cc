@@ -66,7 +66,7 @@ TEST(Plan, SaysWhereChunksOfExpertsEnd) {
 }
 
 TEST(Plan, IsReadAsItIsWritten) {
-  for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8}) {
+  for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8, Wire::kFp8Both}) {
     for (const GemmChoice gemm : {GemmChoice::kAuto, GemmChoice::kGrouped, GemmChoice::kDense}) {
       for (const auto cut : {strategy::ChunkCut::kTokens, strategy::ChunkCut::kExperts}) {
         for (const bool is_auto : {false, true}) {
@@ -110,7 +110,7 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
   EXPECT_THAT(Complaint(R"({"version": 1, "wire": 32})"),
               StartsWith("\"wire\" is not known or of the wrong kind; there are layout, "));
   EXPECT_EQ(Complaint(R"({"version": 1, "wire": "fp16"})"),
-            "the wire format is auto, f32, bf16 or fp8, not \"fp16\"");
+            "the wire format is auto, f32, bf16, fp8 or fp8-both, not \"fp16\"");
   EXPECT_EQ(Complaint(R"({"version": 1, "gemm": "sparse"})"),
             "gemm is auto, grouped or dense, not \"sparse\"");
   EXPECT_EQ(Complaint(R"({"version": 1, "comm_budget": 1025})"),

@@ -297,7 +297,7 @@ std::string Describe(const Candidate& candidate) {
     text += fmt::format(", {} micro-batches", plan.pipeline.micro_batches);
   }
   if (!plan.pipeline.overlap) text += ", no overlap";
-  if (plan.wire == plan::Wire::kBf16 || plan.wire == plan::Wire::kFp8) {
+  if (plan::Rounds(plan.wire)) {
     text += fmt::format(", {} between ranks", plan::Name(plan.wire));
   }
   return text;

@@ -37,8 +37,9 @@ struct Asked {
     question.memory_per_rank = [](int) { return uint64_t{1} << 30; };
     question.bytes_of = [](const std::string&, plan::Wire wire) {
       strategy::ElementBytes bytes;
-      bytes.returned = wire == plan::Wire::kF32 ? 4 : 2;
-      bytes.dispatched = wire == plan::Wire::kFp8 ? 1 : 2;
+      bytes.sums = wire == plan::Wire::kF32 ? 4 : 2;
+      bytes.returned = wire == plan::Wire::kFp8Both ? 1 : bytes.sums;
+      bytes.dispatched = wire == plan::Wire::kFp8 || wire == plan::Wire::kFp8Both ? 1 : 2;
       return bytes;
     };
     question.clock = [] { return 0.0; };

@@ -221,8 +221,8 @@ void MarkChanges(PlanSearch& search) {
                                             question.constraints.decode_experts.has_value())) {
       candidate.needs.emplace_back("layout");
     }
-    const bool rounds = plan.wire == plan::Wire::kBf16 || plan.wire == plan::Wire::kFp8 ||
-                        (plan.wire == plan::Wire::kAuto && !question.one_host);
+    const bool rounds =
+        plan::Rounds(plan.wire) || (plan.wire == plan::Wire::kAuto && !question.one_host);
     if (several && rounds && !given(question.allowed.wire, question.constraints.wire.has_value())) {
       candidate.needs.emplace_back("wire");
     }
@@ -259,7 +259,7 @@ void AddWires(PlanSearch& search) {
     if (!exact.is_ranked() || exact.setup.num_ranks == 1) continue;
     // Rows of no bytes would not do: PruneByBound says so of the plan itself.
     if (LeastScore(exact) >= least) continue;
-    for (const plan::Wire wire : {plan::Wire::kBf16, plan::Wire::kFp8}) {
+    for (const plan::Wire wire : {plan::Wire::kBf16, plan::Wire::kFp8, plan::Wire::kFp8Both}) {
       Candidate candidate = exact;
       candidate.plan.wire = wire;
       candidate.figures.reset();

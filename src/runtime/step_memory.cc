@@ -66,7 +66,7 @@ device::ExpertRows::Options ExpertRowsOptions(const model::ModelSpec& spec,
                                    .pipeline = parallel.pipeline,
                                    .rank = parallel.rank(),
                                    .dispatch_row_bytes = wire.dispatch_bytes,
-                                   .return_row_bytes = wire.sum_bytes,
+                                   .return_row_bytes = wire.returned_bytes,
                                    .capacity_factor = parallel.experiment.capacity_factor};
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
@@ -86,7 +86,8 @@ int FewestTokensToCut(const TransformerOptions& options) {
 }
 
 device::WireRows WireRowsOf(const model::ModelSpec& spec, const TransformerOptions& options) {
-  return device::WireRowsOf(spec, options.activations, options.parallel.wire);
+  return device::WireRowsOf(spec, options.activations, options.parallel.wire,
+                            options.parallel.returns_fp8);
 }
 
 device::Frame::Options FrameOptions(const model::ModelSpec& spec, const TransformerOptions& options,

@@ -34,7 +34,8 @@ double BytesPerWeight(const weights::WeightFormats& formats) {
 
 }  // namespace
 
-strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFormat wire) {
+strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFormat wire,
+                                            bool returns_fp8) {
   strategy::ElementBytes bytes{
       .weights = BytesPerWeight(formats.weights),
       .activations = static_cast<double>(ElementBytes(formats.activations)),
@@ -43,7 +44,8 @@ strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFo
   bytes.dispatched = std::min(bytes.activations, fp8                              ? 1.0
                                                  : wire == comm::WireFormat::kF32 ? 4.0
                                                                                   : 2.0);
-  bytes.returned = wire == comm::WireFormat::kF32 ? 4 : 2;
+  bytes.sums = wire == comm::WireFormat::kF32 ? 4 : 2;
+  bytes.returned = fp8 && returns_fp8 ? 1 : bytes.sums;
   return bytes;
 }
 
@@ -56,7 +58,7 @@ struct Transformer::State {
                  {.step = {.roles = options.parallel.roles,
                            .pipeline = options.parallel.pipeline,
                            .bytes = BytesOf({weights.formats(), options.activations, options.kv},
-                                            options.parallel.wire),
+                                            options.parallel.wire, options.parallel.returns_fp8),
                            .prunes_last_layer = options.expert_capacity == 0},
                   .decode_roles = options.parallel.decode_roles,
                   .rank = options.parallel.rank(),

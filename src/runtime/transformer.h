@@ -47,7 +47,8 @@ class Transformer {
                                    const TransformerOptions& options, int num_threads);
 
   // What elements of each kind take in memory and on their way between ranks.
-  static strategy::ElementBytes BytesOf(const Formats& formats, comm::WireFormat wire);
+  static strategy::ElementBytes BytesOf(const Formats& formats, comm::WireFormat wire,
+                                        bool returns_fp8);
 
   // Keeps references to weights and device, and its memory is reserved in `ledger` (of the device's
   // memory, CHECKed) while it lives; the formats of `options` must go with the weights (formats.h).

@@ -28,6 +28,7 @@ struct ParallelOptions {
   int micro_batches_from_tokens = 0;  // nor those of fewer than these into micro-batches
   // Of rows on their way between ranks; float32 loses nothing.
   comm::WireFormat wire = comm::WireFormat::kBf16;
+  bool returns_fp8 = false;  // the sums that experts return, too, where `wire` is kE4m3
   // Threads that stay away from products while an exchange is under way.
   int comm_budget = 0;
   // CPUs of the host lane, beside those of the pool; none: it has none of its own.

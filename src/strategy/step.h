@@ -47,7 +47,8 @@ struct ElementBytes {
   double activations = 2;
   double kv = 2;
   double dispatched = 2;
-  double returned = 2;
+  double returned = 2;  // sums of experts
+  double sums = 2;      // partial sums of attention
 };
 
 struct StepOptions {

@@ -37,7 +37,7 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
   const RankTasks partial = step.Compute(kAttention, at, attention, {gathered});
   const RankTasks scatter = step.Collective(
       kScatterSums, LaneKind::kSend, at,
-      [&](int rank) { return work.ScatterSums(rank, bytes.returned); }, {partial}, group_of);
+      [&](int rank) { return work.ScatterSums(rank, bytes.sums); }, {partial}, group_of);
   step.Compute(kAddPartials, at,
                [&](int rank) { return work.Rows(rank, hidden * 4 * (num_parts + 1)); }, {scatter});
 }

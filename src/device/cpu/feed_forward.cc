@@ -256,7 +256,7 @@ void FeedForward::Reduce(std::span<const ExpertRows::Returning> sums, Frame& fra
         row_sum.Add(frame.expert_rows, frame.expert_rows.work_rows()[sums[i].work_row],
                     buffers.slot_out);
         context_.kernels.combine(row_sum.Combine(sum, hidden_size));
-        comm::EncodeRow(context_.wire.sums, {sum, hidden_size}, sums[i].to);
+        comm::EncodeRow(context_.wire.returned, {sum, hidden_size}, sums[i].to);
       },
       4);
 }
@@ -277,7 +277,7 @@ void FeedForward::Finish(const Layer& layer, Frame& frame) {
         const int count = frame.expert_rows.Partials(static_cast<int>(row), partials.data());
         float* unpacked = context_.workspace.unpacked.floats(thread_idx);
         for (int i = 0; i < count; ++i, unpacked += hidden_size) {
-          comm::DecodeRow(context_.wire.sums, partials[i].data, {unpacked, hidden_size});
+          comm::DecodeRow(context_.wire.returned, partials[i].data, {unpacked, hidden_size});
           row_sum.Add(partials[i].expert, unpacked, 1);
         }
         kernels::Combine combine =
