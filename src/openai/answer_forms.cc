@@ -28,8 +28,8 @@ std::variant<AnswerReading, FieldError> AnswerForms::Apply(const std::string& ta
   }
   AnswerReading reading = {.syntax = syntax_,
                            .begins_in_reasoning = BeginsReasoning(syntax_, tail)};
-  // Who has no tools calls none, unless the template leaves it to the system's message to tell them;
-  // channels are there all the same.
+  // Who has no tools calls none, unless the template leaves it to the system's message to tell
+  // them; channels are there all the same.
   if (body->tools.is_null() && has_tools_ && syntax_.calls != CallForm::kChannels) {
     reading.syntax = {.think_begin = syntax_.think_begin, .think_end = syntax_.think_end};
   }
