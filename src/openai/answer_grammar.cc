@@ -30,13 +30,9 @@ class Builder {
         body_.tool_choice == ToolChoice::kRequired || body_.tool_choice == ToolChoice::kNamed;
     const bool may_call = body_.tools.is_array() && syntax_.calls != CallForm::kNone;
     if (body_.format != TextFormat::kText && !must_call && !AddJson(answer)) return false;
-    if (must_call) {
-      if (!AddCalls(answer)) return false;
-    } else if (may_call && body_.format != TextFormat::kText) {
-      if (!AddCalls(answer)) return false;
-    } else if (may_call && !AddTextWithCalls(answer)) {
-      return false;
-    }
+    const bool is_call = must_call || (may_call && body_.format != TextFormat::kText);
+    if (is_call && !AddCalls(answer)) return false;
+    if (!is_call && may_call && !AddTextWithCalls(answer)) return false;
     AddReasoning(answer, tail);
     return true;
   }

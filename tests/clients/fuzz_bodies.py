@@ -7,6 +7,7 @@ ends after SECONDS, if it has not sent all BODIES by then, and says how many it 
 """
 
 import collections
+import copy
 import http.client
 import json
 import random
@@ -60,24 +61,27 @@ def places(value, path=()):
 
 def changed(value, chance):
     """A copy with one to four changes: values, keys and elements replaced, dropped, added."""
-    value = json.loads(json.dumps(value))
+    def other(among):  # a copy: it may be changed itself
+        return copy.deepcopy(chance.choice(among))
+
+    value = copy.deepcopy(value)
     for _ in range(chance.randint(1, 4)):
         path = chance.choice([path for path in places(value) if path] or [()])
         if not path:
-            return chance.choice(VALUES)
+            return other(VALUES)
         holder = value
         for key in path[:-1]:
             holder = holder[key]
         what = chance.random()
         if what < 0.5:
-            holder[path[-1]] = chance.choice(VALUES)
+            holder[path[-1]] = other(VALUES)
         elif what < 0.7:
             del holder[path[-1]]
         elif isinstance(holder, dict):
-            holder[chance.choice(["stop", "tools", "seed", "type", "anyOf", "enum", "x", ""])] = (
-                chance.choice(VALUES))
+            name = chance.choice(["stop", "tools", "seed", "type", "anyOf", "enum", "x", ""])
+            holder[name] = other(VALUES)
         else:
-            holder.append(chance.choice(holder + VALUES))
+            holder.append(other(holder + VALUES))
     return value
 
 
