@@ -160,6 +160,64 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
                    .headers.contains("access-control-allow-origin"));
 }
 
+TEST(Serve, HoldsAnswersToASchemaAndGrowsResponsesByItems) {
+  const ServeProcess server({});
+  const json schema = {
+      {"type", "object"},
+      {"properties",
+       {{"age", {{"type", "integer"}}},
+        {"rank", {{"enum", {"sailor", "captain"}}}},
+        {"ships", {{"type", "array"}, {"items", {{"type", "boolean"}}}, {"maxItems", 2}}}}},
+      {"required", {"age", "rank", "ships"}}};
+  const auto with_schema = [&](int seed) {
+    return ChatBody(
+        "Who goes there?",
+        {{"seed", seed},
+         {"max_tokens", 200},
+         {"min_p", 0.02},
+         {"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", schema}}}}}});
+  };
+  for (int seed = 0; seed < 4; ++seed) {
+    const json choice = server.Post(kChat, with_schema(seed)).Json()["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    const json value = json::parse(choice["message"]["content"].get<std::string>());
+    EXPECT_TRUE(value["age"].is_number_integer());
+    EXPECT_TRUE(value["rank"] == "sailor" || value["rank"] == "captain");
+    EXPECT_LE(value["ships"].size(), 2u);
+    EXPECT_EQ(server.Post(kChat, with_schema(seed)).Json()["choices"][0]["message"],
+              choice["message"]);
+  }
+  const json refused =
+      server
+          .Post(kChat, ChatBody("x", {{"response_format",
+                                       {{"type", "json_schema"},
+                                        {"json_schema",
+                                         {{"schema", {{"type", "string"}, {"pattern", "a"}}}}}}}}))
+          .Json()["error"];
+  EXPECT_EQ(refused["param"], "response_format");
+  EXPECT_THAT(refused["message"], HasSubstr("\"pattern\""));
+  // The demo model's template continues stories.
+  EXPECT_EQ(
+      server
+          .Post(kChat,
+                ChatBody("x", {{"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}}))
+          .Json()["error"]["param"],
+      "tools");
+
+  const std::string body =
+      R"({"input": "Who goes there?", "max_output_tokens": 9, "seed": 3, "temperature": 0)";
+  const json response = server.Post("/v1/responses", body + "}").Json();
+  EXPECT_EQ(response["object"], "response");
+  EXPECT_EQ(response["usage"]["output_tokens"], 9);
+  const std::vector<std::string> events =
+      server.Post("/v1/responses", body + R"(, "stream": true})").Events();
+  ASSERT_GE(events.size(), 8u);
+  EXPECT_EQ(json::parse(events.front())["type"], "response.created");
+  const json last = json::parse(events.back());
+  EXPECT_EQ(last["type"], "response.incomplete");
+  EXPECT_EQ(last["response"]["output"][0]["content"], response["output"][0]["content"]);
+}
+
 TEST(Serve, AnswersUnderLoadAreThoseAloneAndClientsThatLeaveFreeTheirMemory) {
   const ServeProcess server({"--max-batch", "8"});
   const auto body = [](int i) {

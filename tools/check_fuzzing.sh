@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Shows that fuzzing finds faults. In a scratch copy of the sources it makes three, one after the
-# other: a check for zero is left out, a length is one too long, an offset is not checked. Each must
-# be found within 60 seconds from the committed corpus, in every one of RUNS runs that differ in
-# their randomness, by an input that does no harm without it: tools/check_fuzzing.sh [RUNS]
-# (default: 3).
+# Shows that fuzzing finds faults. In a scratch copy of the sources it makes four, one after the
+# other: a check for zero is left out, a length is one too long, an offset is not checked, text is
+# shown too early. Each must be found within 60 seconds from the committed corpus, in every one of
+# RUNS runs that differ in their randomness, by an input that does no harm without it:
+# tools/check_fuzzing.sh [RUNS] (default: 3).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -90,6 +90,8 @@ try token_file "the header of an .npy file may be one byte longer than the file"
 try trace "the task of an event is not checked" src/drawing/trace.cc \
   'id < 0 ||
         id >= static_cast<int>(trace_.steps[step_idx].schedule.tasks.size())' 'id < 0'
+try answer_parser "the beginning of a marker is not held back" src/openai/answer_parser.cc \
+  'is_finishing_ ? 0 : HeldBackBytes(buffer_, markers)' '0'
 
 [ "$num_missed" -eq 0 ] || { echo "$num_missed runs found nothing." >&2; exit 1; }
 echo "Every fault was found in each of $runs runs."

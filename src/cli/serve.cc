@@ -21,6 +21,7 @@
 #include "cli/sampling_options.h"
 #include "cli/value_options.h"
 #include "engine/engine.h"
+#include "openai/answer_forms.h"
 #include "plan/plan.h"
 #include "server/http_server.h"
 #include "server/server.h"
@@ -91,6 +92,8 @@ class Serve : public Command {
     server::ServedModel served = Describe(**model);
     engine::Engine engine(*std::move(model), *std::move(tokenizer), model_.load.max_sequences);
     served.tokenizer = &engine.tokenizer();
+    served.forms = std::make_unique<openai::AnswerForms>(engine.tokenizer(), served.chat_template,
+                                                         engine.end_tokens());
     served.check = [&engine](const engine::Request& request) { return engine.Check(request); };
     options_.max_sequences = model_.load.max_sequences;
     const Status ended = (*server)->Serve(engine, std::move(served));

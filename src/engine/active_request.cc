@@ -21,15 +21,18 @@ ActiveRequest::ActiveRequest(RequestId id, Request request, int max_length,
   }
   sequence_.prompt_length = sequence_.length();
   for (const int32_t token : sequence_.tokens) sampler_.Observe(token);
+  if (request_.form) matcher_.emplace(request_.form);
   if (tokenizer_ == nullptr) return;
-  decoder_.emplace(*tokenizer_, /*skip_special_tokens=*/true);
+  decoder_.emplace(*tokenizer_, /*skip_special_tokens=*/true, request_.shown_tokens);
   if (!request_.continues_prompt || start_token) return;
   for (const int32_t token : sequence_.tokens) TextOf(token);
 }
 
 GeneratedToken ActiveRequest::Sample(std::span<const float> logits) {
   GeneratedToken generated;
-  generated.token = sampler_.Sample(logits, sequence_.length() - sequence_.prompt_length);
+  std::span<const uint64_t> allowed;
+  if (matcher_) allowed = matcher_->Allowed();
+  generated.token = sampler_.Sample(logits, sequence_.length() - sequence_.prompt_length, allowed);
   if (request_.num_logprobs) {
     generated.logprob = logits[static_cast<size_t>(generated.token)] - LogSumExp(logits);
     generated.top = TopLogprobs(logits, *request_.num_logprobs);
@@ -40,6 +43,7 @@ GeneratedToken ActiveRequest::Sample(std::span<const float> logits) {
 Update ActiveRequest::Append(GeneratedToken token, bool is_eos) {
   sequence_.tokens.push_back(token.token);
   sampler_.ObserveAnswer(token.token);
+  if (matcher_ && !is_eos) matcher_->Advance(token.token);
   Update update;
   update.request = sequence_.id;
   update.num_reused_tokens = std::min(sequence_.num_reused.value_or(0), sequence_.prompt_length);
@@ -49,14 +53,24 @@ Update ActiveRequest::Append(GeneratedToken token, bool is_eos) {
     update.is_end_of_text = true;
   } else {
     update.text = stop_strings_.Push(TextOf(update.token.token));
-    if (stop_strings_.stopped()) {
+    if (stop_strings_.stopped() || (matcher_ && matcher_->IsComplete())) {
       update.finish = FinishReason::kStop;
     } else if (sequence_.length() >= max_length_) {
       update.finish = FinishReason::kLength;
     }
   }
-  if (update.finish) update.text += RemainingText();
+  if (update.finish) {
+    update.text += RemainingText();
+  } else if (!CanGoOn()) {
+    update.error = NoTokenLeadsOn();
+  }
   return update;
+}
+
+Error NoTokenLeadsOn() {
+  return Error{
+      "no token of the model's vocabulary leads on in the form that the answer is to have; ask for "
+      "another one, or for none"};
 }
 
 // A model's vocabulary may be padded beyond the tokenizer's: such a token has no text.

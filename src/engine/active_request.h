@@ -10,6 +10,7 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/stop_strings.h"
+#include "grammar/token_matcher.h"
 #include "text/tokenizer.h"
 
 namespace convene::engine {
@@ -26,11 +27,15 @@ class ActiveRequest {
 
   Sequence& sequence() { return sequence_; }
 
+  // False: no token of the vocabulary leads on in the form that the answer is to have.
+  bool CanGoOn() { return !matcher_ || matcher_->AllowsAny(); }
+
   // Picks the next token from its logits (vocab).
   GeneratedToken Sample(std::span<const float> logits);
 
   // Appends that token to the sequence. `is_eos`: it ends a text. An end-of-text token that ends
-  // this answer, and all that is not text, add no text.
+  // this answer, and all that is not text, add no text. The answer ends, too, when its form is
+  // whole, and with an error where it cannot go on.
   Update Append(GeneratedToken token, bool is_eos);
 
  private:
@@ -44,6 +49,10 @@ class ActiveRequest {
   Sampler sampler_;
   std::optional<text::StreamDecoder> decoder_;
   StopStrings stop_strings_;
+  std::optional<grammar::TokenMatcher> matcher_;  // of the form that the answer has
 };
+
+// Of a request with a form that its answer cannot have.
+Error NoTokenLeadsOn();
 
 }  // namespace convene::engine

@@ -43,7 +43,9 @@ Engine::Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer
     phase_order_.emplace(model_->plan().phase_change, Arrivals::kStream);
   }
   for (const int token : eos) {
-    if (token < model_->spec().vocab_size) is_eos_[static_cast<size_t>(token)] = true;
+    if (token >= model_->spec().vocab_size) continue;
+    is_eos_[static_cast<size_t>(token)] = true;
+    end_tokens_.push_back(token);
   }
 }
 
@@ -62,6 +64,10 @@ Result<RequestId> Engine::Submit(Request request) {
                               .try_emplace(id, id, std::move(request), max_length,
                                            tokenizer_ ? &*tokenizer_ : nullptr, start_token)
                               .first->second;
+  if (!active.CanGoOn()) {
+    requests_.erase(id);
+    return NoTokenLeadsOn();
+  }
   active.sequence().sharing_limit = model_->transformer().SharingLimit(prompt_length);
   scheduler_.Add(&active.sequence());
   return id;

@@ -32,6 +32,9 @@ class Engine {
   const LoadedModel& model() const { return *model_; }
   const text::Tokenizer& tokenizer() const { return *tokenizer_; }
 
+  // Tokens that end a text.
+  const std::vector<int32_t>& end_tokens() const { return end_tokens_; }
+
   // What Submit would say of a request. Other threads may ask too.
   Status Check(const Request& request) const;
 
@@ -76,7 +79,8 @@ class Engine {
 
   std::unique_ptr<LoadedModel> model_;
   std::optional<text::Tokenizer> tokenizer_;
-  std::vector<bool> is_eos_;          // by token id
+  std::vector<bool> is_eos_;  // by token id
+  std::vector<int32_t> end_tokens_;
   std::vector<BlockManager> blocks_;  // of each group
   Scheduler scheduler_;
   std::optional<PhaseOrder> phase_order_;  // where experts move between phases

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "engine/sampler.h"
+
+namespace convene::grammar {
+class TokenMasks;
+}
 
 namespace convene::engine {
 
@@ -23,6 +28,11 @@ struct Request {
   // The answer continues the prompt's text, so that a leading space, say, is kept. Otherwise it is
   // a text of its own.
   bool continues_prompt = false;
+  // Special tokens whose spelling is part of the answer's text; others add none to it.
+  std::vector<int32_t> shown_tokens = {};
+  // The form that the answer has: it goes on with tokens that keep to it alone, and ends when it is
+  // whole. Null: any. Requests may share it; from Submit on it is the engine's thread's.
+  std::shared_ptr<grammar::TokenMasks> form = nullptr;
 };
 
 enum class FinishReason {

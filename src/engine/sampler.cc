@@ -83,8 +83,9 @@ void Sampler::ObserveAnswer(int32_t token) {
   if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) ++answer_counts_[token];
 }
 
-int32_t Sampler::Sample(std::span<const float> logits, int64_t index) {
-  const std::span<const Candidate> candidates = Distribution(logits);
+int32_t Sampler::Sample(std::span<const float> logits, int64_t index,
+                        std::span<const uint64_t> allowed) {
+  const std::span<const Candidate> candidates = Distribution(logits, allowed);
   double total = 0;
   for (const Candidate& candidate : candidates) total += candidate.weight;
   double left = Uniform(options_.seed, index) * total;
@@ -98,8 +99,9 @@ int32_t Sampler::Sample(std::span<const float> logits, int64_t index) {
   return last_possible;  // rounding may leave a rest beyond the end
 }
 
-std::span<const Candidate> Sampler::Distribution(std::span<const float> logits) {
-  const std::span<const float> scores = Penalise(logits);
+std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
+                                                 std::span<const uint64_t> allowed) {
+  const std::span<const float> scores = Penalise(logits, allowed);
   const int32_t likeliest = ArgMax(scores);
   const float largest = scores[static_cast<size_t>(likeliest)];
   candidates_.clear();
@@ -118,8 +120,10 @@ std::span<const Candidate> Sampler::Distribution(std::span<const float> logits) 
   return candidates_;
 }
 
-std::span<const float> Sampler::Penalise(std::span<const float> logits) {
-  if (options_.repetition_penalty == 1.0 && answer_counts_.empty() && options_.logit_bias.empty()) {
+std::span<const float> Sampler::Penalise(std::span<const float> logits,
+                                         std::span<const uint64_t> allowed) {
+  if (options_.repetition_penalty == 1.0 && answer_counts_.empty() && options_.logit_bias.empty() &&
+      allowed.empty()) {
     return logits;
   }
   scores_.assign(logits.begin(), logits.end());
@@ -139,7 +143,22 @@ std::span<const float> Sampler::Penalise(std::span<const float> logits) {
     scores_[static_cast<size_t>(token)] -=
         static_cast<float>(options_.presence_penalty + options_.frequency_penalty * count);
   }
+  if (!allowed.empty()) KeepAllowed(allowed);
   return scores_;
+}
+
+// Word by word: where a form is strict, most of a vocabulary is not allowed.
+void Sampler::KeepAllowed(std::span<const uint64_t> allowed) {
+  constexpr size_t kBits = 64;
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (size_t begin = 0; begin < scores_.size(); begin += kBits) {
+    const uint64_t word = begin / kBits < allowed.size() ? allowed[begin / kBits] : 0;
+    if (word == ~uint64_t{0}) continue;
+    const size_t end = std::min(begin + kBits, scores_.size());
+    for (size_t id = begin; id < end; ++id) {
+      if ((word >> (id - begin) & 1) == 0) scores_[id] = kNever;
+    }
+  }
 }
 
 void Sampler::KeepTopK(std::span<const float> scores) {

@@ -80,13 +80,18 @@ class Sampler {
   void ObserveAnswer(int32_t token);
 
   // The `index`-th token of the answer from logits (vocab). Observe it if it is to count.
-  int32_t Sample(std::span<const float> logits, int64_t index);
+  // `allowed`: a bit for each token, in words of 64; the others, and those beyond its end, have no
+  // part in anything. At least one must be allowed. Empty: all are.
+  int32_t Sample(std::span<const float> logits, int64_t index,
+                 std::span<const uint64_t> allowed = {});
 
   // What Sample draws from, each token once; valid until the next call. At least one.
-  std::span<const Candidate> Distribution(std::span<const float> logits);
+  std::span<const Candidate> Distribution(std::span<const float> logits,
+                                          std::span<const uint64_t> allowed = {});
 
  private:
-  std::span<const float> Penalise(std::span<const float> logits);
+  std::span<const float> Penalise(std::span<const float> logits, std::span<const uint64_t> allowed);
+  void KeepAllowed(std::span<const uint64_t> allowed);
   void KeepTopK(std::span<const float> scores);
   void KeepTopP();
 

@@ -263,5 +263,33 @@ TEST(TopLogprobs, NeitherOverflowNorLoseSmallOnes) {
   EXPECT_NEAR(LogSumExp(std::vector<float>{-1000, -1000}), -1000 + std::log(2.0), 1e-9);
 }
 
+TEST(Sampler, TakesOnlyWhatIsAllowed) {
+  const std::vector<float> logits = {5, 1, 3, 2, 4};
+  const std::vector<uint64_t> allowed = {0b01110};  // not 0 and 4, the likeliest
+  EXPECT_EQ(Sampler({.temperature = 0}).Sample(logits, 0, allowed), 2);
+  // All that narrows works among them.
+  for (const SamplingOptions& options :
+       {SamplingOptions{.top_k = 2}, SamplingOptions{.top_p = 0.6}, SamplingOptions{.min_p = 0.2},
+        SamplingOptions{.repetition_penalty = 2.0}, SamplingOptions{}}) {
+    Sampler sampler(options);
+    double total = 0;
+    for (const Candidate& candidate : sampler.Distribution(logits, allowed)) {
+      total += candidate.weight;
+      if (candidate.weight == 0) continue;
+      EXPECT_TRUE(candidate.token >= 1 && candidate.token <= 3) << candidate.token;
+    }
+    EXPECT_GE(total, 1);
+    for (int64_t i = 0; i < 50; ++i) {
+      const int32_t token = sampler.Sample(logits, i, allowed);
+      EXPECT_TRUE(token >= 1 && token <= 3) << token;
+    }
+  }
+  EXPECT_EQ(Sampler({.min_p = 0.9}).Distribution(logits, allowed).size(), 1u);
+  // Tokens beyond the bits are not allowed.
+  std::vector<float> large(200, 0);
+  large[150] = 9;
+  EXPECT_EQ(Sampler({.temperature = 0}).Sample(large, 0, allowed), 1);
+}
+
 }  // namespace
 }  // namespace convene::engine

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/digest.h"
+
 namespace convene::openai {
 namespace {
 
@@ -20,9 +22,11 @@ ordered_json TokenJson(const text::Tokenizer& tokenizer, int32_t token, double l
   return json;
 }
 
-ordered_json ChatLogprobs(const text::Tokenizer& tokenizer, const Answer& answer) {
+using Tokens = std::span<const engine::GeneratedToken>;
+
+ordered_json ChatLogprobs(const text::Tokenizer& tokenizer, Tokens tokens) {
   ordered_json content = ordered_json::array();
-  for (const engine::GeneratedToken& token : answer.tokens) {
+  for (const engine::GeneratedToken& token : tokens) {
     ordered_json entry = TokenJson(tokenizer, token.token, token.logprob);
     entry["top_logprobs"] = ordered_json::array();
     for (const engine::TokenLogprob& top : token.top) {
@@ -33,8 +37,7 @@ ordered_json ChatLogprobs(const text::Tokenizer& tokenizer, const Answer& answer
   return {{"content", std::move(content)}};
 }
 
-ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Answer& answer,
-                                size_t offset) {
+ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, Tokens tokens, size_t offset) {
   ordered_json logprobs = {{"tokens", ordered_json::array()},
                            {"token_logprobs", ordered_json::array()},
                            {"top_logprobs", ordered_json::array()},
@@ -43,7 +46,7 @@ ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Answer& 
     const Result<std::string> bytes = tokenizer.BytesOf(token);
     return bytes ? *bytes : std::string();
   };
-  for (const engine::GeneratedToken& token : answer.tokens) {
+  for (const engine::GeneratedToken& token : tokens) {
     const std::string text = text_of(token.token);
     logprobs["tokens"].push_back(text);
     logprobs["token_logprobs"].push_back(token.logprob);
@@ -58,15 +61,69 @@ ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const Answer& 
 
 // Null where the request asks for none.
 ordered_json Logprobs(const text::Tokenizer& tokenizer, const GenerationBody& request,
-                      const Answer& answer, size_t offset) {
+                      Tokens tokens, size_t offset) {
   if (!request.request.num_logprobs) return nullptr;
-  return request.is_chat ? ChatLogprobs(tokenizer, answer)
-                         : CompletionLogprobs(tokenizer, answer, offset);
+  return request.is_chat ? ChatLogprobs(tokenizer, tokens)
+                         : CompletionLogprobs(tokenizer, tokens, offset);
 }
 
-ordered_json FinishJson(const std::optional<engine::FinishReason>& finish) {
-  if (!finish) return nullptr;
-  return *finish == engine::FinishReason::kStop ? "stop" : "length";
+ordered_json FinishJson(const Answer& answer) {
+  if (!answer.finish) return nullptr;
+  if (*answer.finish == engine::FinishReason::kLength) return "length";
+  return answer.calls.empty() ? "stop" : "tool_calls";
+}
+
+ordered_json CallJson(const ToolCall& call) {
+  return {{"id", call.id},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
+
+// Null beside calls, as at OpenAI.
+ordered_json MessageJson(const Answer& answer) {
+  ordered_json message = {{"role", "assistant"}, {"content", answer.text}};
+  if (answer.text.empty() && !answer.calls.empty()) message["content"] = nullptr;
+  if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
+  if (answer.calls.empty()) return message;
+  message["tool_calls"] = ordered_json::array();
+  for (const ToolCall& call : answer.calls) message["tool_calls"].push_back(CallJson(call));
+  return message;
+}
+
+// What a chunk adds to the message.
+ordered_json DeltaJson(const AnswerEvent& event, const Answer& answer) {
+  switch (event.kind) {
+    case AnswerEvent::Kind::kReasoning:
+      return {{"reasoning_content", event.text}};
+    case AnswerEvent::Kind::kContent:
+      return {{"content", event.text}};
+    case AnswerEvent::Kind::kCall:
+    case AnswerEvent::Kind::kArguments:
+      break;
+  }
+  ordered_json call = {{"index", answer.calls.size() - 1}};
+  if (event.kind == AnswerEvent::Kind::kArguments) {
+    call["function"] = {{"arguments", event.text}};
+  } else {
+    ordered_json begun = CallJson(answer.calls.back());
+    begun["function"]["arguments"] = "";
+    call.update(begun);
+  }
+  return {{"tool_calls", ordered_json::array({std::move(call)})}};
+}
+
+std::string CallId(const AnswerHead& head, int choice_idx, size_t call_idx) {
+  constexpr std::string_view kLetters =
+      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  constexpr int kLength = 9;
+  const std::string origin = fmt::format("{} {} {}", head.id, choice_idx, call_idx);
+  uint64_t hash = DigestOf(std::as_bytes(std::span(origin)));
+  std::string id;
+  for (int i = 0; i < kLength; ++i) {
+    id += kLetters[hash % kLetters.size()];
+    hash /= kLetters.size();
+  }
+  return id;
 }
 
 // A prompt counts once, however many answers it has.
@@ -74,16 +131,22 @@ ordered_json UsageJson(const GenerationBody& request, std::span<const Answer> an
   size_t num_prompt = 0;
   size_t num_cached = 0;
   size_t num_generated = 0;
+  size_t num_reasoning = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
     num_generated += answers[i].tokens.size();
+    num_reasoning += answers[i].num_reasoning_tokens;
     if (i % static_cast<size_t>(request.num_answers) != 0) continue;
     num_prompt += answers[i].num_prompt_tokens;
     num_cached += answers[i].num_cached_tokens;
   }
-  return {{"prompt_tokens", num_prompt},
-          {"completion_tokens", num_generated},
-          {"total_tokens", num_prompt + num_generated},
-          {"prompt_tokens_details", {{"cached_tokens", num_cached}}}};
+  ordered_json usage = {{"prompt_tokens", num_prompt},
+                        {"completion_tokens", num_generated},
+                        {"total_tokens", num_prompt + num_generated},
+                        {"prompt_tokens_details", {{"cached_tokens", num_cached}}}};
+  if (num_reasoning > 0) {
+    usage["completion_tokens_details"] = {{"reasoning_tokens", num_reasoning}};
+  }
+  return usage;
 }
 
 ordered_json HeadJson(const AnswerHead& head, const char* object) {
@@ -106,16 +169,33 @@ ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& 
   for (const Answer& answer : answers) {
     ordered_json choice = {{"index", body["choices"].size()}};
     if (request.is_chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", answer.text}};
+      choice["message"] = MessageJson(answer);
     } else {
       choice["text"] = answer.text;
     }
-    choice["logprobs"] = Logprobs(tokenizer, request, answer, 0);
-    choice["finish_reason"] = FinishJson(answer.finish);
+    choice["logprobs"] = Logprobs(tokenizer, request, answer.tokens, 0);
+    choice["finish_reason"] = FinishJson(answer);
     body["choices"].push_back(std::move(choice));
   }
   body["usage"] = UsageJson(request, answers);
   return body;
+}
+
+void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, Answer* answer) {
+  switch (event.kind) {
+    case AnswerEvent::Kind::kReasoning:
+      answer->reasoning += event.text;
+      return;
+    case AnswerEvent::Kind::kContent:
+      answer->text += event.text;
+      return;
+    case AnswerEvent::Kind::kCall:
+      answer->calls.push_back({CallId(head, choice_idx, answer->calls.size()), event.text, ""});
+      return;
+    case AnswerEvent::Kind::kArguments:
+      answer->calls.back().arguments += event.text;
+      return;
+  }
 }
 
 ordered_json RoleChunk(const AnswerHead& head, int choice_idx) {
@@ -128,19 +208,32 @@ ordered_json RoleChunk(const AnswerHead& head, int choice_idx) {
 }
 
 ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& request,
-                        const AnswerHead& head, int choice_idx, const Answer& piece,
-                        size_t num_bytes_before) {
+                        const AnswerHead& head, int choice_idx, const AnswerEvent& event,
+                        const Answer& answer, Tokens tokens, size_t num_bytes_before) {
   ordered_json choice = {{"index", choice_idx}};
-  if (!request.is_chat) {
-    choice["text"] = piece.text;
-  } else if (piece.text.empty() && piece.tokens.empty()) {
-    choice["delta"] = ordered_json::object();
+  if (request.is_chat) {
+    choice["delta"] = DeltaJson(event, answer);
   } else {
-    choice["delta"] = {{"content", piece.text}};
+    choice["text"] = event.text;
   }
   choice["logprobs"] =
-      piece.tokens.empty() ? ordered_json() : Logprobs(tokenizer, request, piece, num_bytes_before);
-  choice["finish_reason"] = FinishJson(piece.finish);
+      tokens.empty() ? ordered_json() : Logprobs(tokenizer, request, tokens, num_bytes_before);
+  choice["finish_reason"] = nullptr;
+  ordered_json chunk = HeadJson(head, ChunkObject(request));
+  chunk["choices"] = ordered_json::array({std::move(choice)});
+  return chunk;
+}
+
+ordered_json FinishChunk(const GenerationBody& request, const AnswerHead& head, int choice_idx,
+                         const Answer& answer) {
+  ordered_json choice = {{"index", choice_idx}};
+  if (request.is_chat) {
+    choice["delta"] = ordered_json::object();
+  } else {
+    choice["text"] = "";
+  }
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = FinishJson(answer);
   ordered_json chunk = HeadJson(head, ChunkObject(request));
   chunk["choices"] = ordered_json::array({std::move(choice)});
   return chunk;

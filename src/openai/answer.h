@@ -11,18 +11,29 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "openai/answer_parser.h"
 #include "openai/generation_body.h"
 #include "text/tokenizer.h"
 
 namespace convene::openai {
 
-// One choice of an answer, or a piece of one.
+struct ToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text, as the model wrote it
+};
+
+// One choice of an answer.
 struct Answer {
   size_t num_prompt_tokens = 0;
   size_t num_cached_tokens = 0;  // of the prompt: found in the KV cache
   std::string text;
   std::vector<engine::GeneratedToken> tokens;  // without an end-of-text token
   std::optional<engine::FinishReason> finish;
+  // Of a chat, where the model tells them apart from its text.
+  std::string reasoning = {};
+  size_t num_reasoning_tokens = 0;
+  std::vector<ToolCall> calls = {};
 };
 
 // What all objects that belong to an answer begin with.
@@ -38,14 +49,25 @@ struct AnswerHead {
 nlohmann::ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& request,
                                   std::span<const Answer> answers, const AnswerHead& head);
 
+// What an answer was parsed to, as a part of it. A call gets an id that is its own: a hash of the
+// answer's id, of the choice and of its place in it, in the nine letters and digits that Mistral's
+// templates want.
+void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, Answer* answer);
+
 // The chunks of a streamed answer: of a chat the first of a choice says whose it is; then come
-// pieces, the last one with `finish`, and one with the usage after all choices where it was asked
-// for. `num_bytes_before`: of the
-// choice's tokens before the piece.
+// pieces, one that says why the choice has ended, and one with the usage after all choices where it
+// was asked for.
 nlohmann::ordered_json RoleChunk(const AnswerHead& head, int choice_idx);
+// `tokens`: that the piece is of, with log probabilities; none: they are not wanted, or are those
+// of another piece. `num_bytes_before`: of the choice's tokens before these. `answer`: with the
+// event.
 nlohmann::ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& request,
-                                  const AnswerHead& head, int choice_idx, const Answer& piece,
+                                  const AnswerHead& head, int choice_idx, const AnswerEvent& event,
+                                  const Answer& answer,
+                                  std::span<const engine::GeneratedToken> tokens,
                                   size_t num_bytes_before);
+nlohmann::ordered_json FinishChunk(const GenerationBody& request, const AnswerHead& head,
+                                   int choice_idx, const Answer& answer);
 nlohmann::ordered_json UsageChunk(const GenerationBody& request, std::span<const Answer> answers,
                                   const AnswerHead& head);
 

@@ -27,8 +27,6 @@ const std::vector<NeutralField>& NeutralFields() {
       {"best_of", 1},
       {"echo", false},
       {"suffix", ""},
-      {"response_format", {{"type", "text"}}, ": no other form can be enforced"},
-      {"parallel_tool_calls", true},
       {"modalities", ordered_json::array({"text"})},
       {"functions", ordered_json::array(), ": use tools"},
       {"function_call", "none", ": use tools"},
@@ -47,8 +45,11 @@ const std::vector<NeutralField>& NeutralFields() {
 
 // Of a line of a batch besides.
 const std::vector<NeutralField>& NeutralBatchFields() {
-  static const std::vector<NeutralField> fields = {{"n", 1, ": repeat the line instead"},
-                                                   {"stream", false}};
+  static const std::vector<NeutralField> fields = {
+      {"n", 1, ": repeat the line instead"},
+      {"stream", false},
+      {"response_format", {{"type", "text"}}, ": a server can enforce other forms"},
+      {"parallel_tool_calls", true}};
   return fields;
 }
 
@@ -75,8 +76,9 @@ constexpr const char* kFields[] = {"model",
                                    "stream",
                                    "stream_options",
                                    "priority"};
-constexpr const char* kChatFields[] = {"messages", "tools", "tool_choice", "top_logprobs",
-                                       "chat_template_kwargs"};
+constexpr const char* kChatFields[] = {
+    "messages",        "tools",        "tool_choice",         "parallel_tool_calls",
+    "response_format", "top_logprobs", "chat_template_kwargs"};
 constexpr const char* kCompletionFields[] = {"prompt"};
 
 template <typename Names>

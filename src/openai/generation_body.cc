@@ -118,21 +118,96 @@ void ReadStreaming(FieldReader& body, BodyOrigin origin, GenerationBody* parsed)
   if (reader.status()) body.Fail(*reader.status());
 }
 
-void ReadTools(FieldReader& body, GenerationBody* parsed) {
-  const ordered_json* choice = body.Find("tool_choice");
-  if (choice != nullptr && *choice != "auto" && *choice != "none") {
-    return body.Fail("tool_choice", "must be absent, auto or none: no call can be enforced");
-  }
-  if (const ordered_json* tools = body.Find("tools")) {
-    if (!tools->is_array()) return body.Fail("tools", "must be an array");
-    for (const ordered_json& tool : *tools) {
-      if (!tool.is_object()) return body.Fail("tools", "must be an array of objects");
-    }
-    if (!tools->empty()) parsed->tools = *tools;
-  }
+// The name of a tool; nothing where it has none.
+const std::string* NameOfTool(const ordered_json& tool) {
+  if (tool.value("type", ordered_json()) != "function") return nullptr;
+  const auto function = tool.find("function");
+  if (function == tool.end() || !function->is_object()) return nullptr;
+  const auto name = function->find("name");
+  if (name == function->end() || !name->is_string()) return nullptr;
+  const auto* text = name->get_ptr<const std::string*>();
+  return text->empty() ? nullptr : text;
 }
 
-void ReadChat(FieldReader& body, GenerationBody* parsed) {
+void ReadTools(FieldReader& body, GenerationBody* parsed) {
+  const ordered_json* tools = body.Find("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) return body.Fail("tools", "must be an array");
+  for (const ordered_json& tool : *tools) {
+    if (!tool.is_object()) return body.Fail("tools", "must be an array of objects");
+    if (NameOfTool(tool) == nullptr) {
+      return body.Fail("tools",
+                       "must have objects alone such as {\"type\": \"function\", \"function\": "
+                       "{\"name\": \"f\", \"parameters\": {...}}}");
+    }
+  }
+  if (!tools->empty()) parsed->tools = *tools;
+}
+
+// "auto", "none", "required" or {"type": "function", "function": {"name": "f"}}.
+void ReadToolChoice(FieldReader& body, BodyOrigin origin, GenerationBody* parsed) {
+  parsed->parallel_calls = body.Bool("parallel_tool_calls").value_or(true);
+  const ordered_json* choice = body.Find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return;
+  if (*choice == "none") {  // what the model does not know it does not call
+    parsed->tool_choice = ToolChoice::kNone;
+    parsed->tools = nullptr;
+    return;
+  }
+  if (origin == BodyOrigin::kBatchLine) {
+    return body.Fail("tool_choice", "must be absent, auto or none: a server can enforce calls");
+  }
+  const std::string* name = choice->is_object() ? NameOfTool(*choice) : nullptr;
+  if (*choice != "required" && name == nullptr) {
+    return body.Fail("tool_choice",
+                     "must be auto, none, required, or an object such as {\"type\": "
+                     "\"function\", \"function\": {\"name\": \"f\"}}");
+  }
+  parsed->tool_choice = name != nullptr ? ToolChoice::kNamed : ToolChoice::kRequired;
+  if (parsed->tools.empty()) return body.Fail("tool_choice", "needs tools that can be called");
+  if (name == nullptr) return;
+  parsed->named_tool = *name;
+  for (const ordered_json& tool : parsed->tools) {
+    if (*NameOfTool(tool) == *name) return;
+  }
+  body.Fail("tool_choice", fmt::format("names {}, which is not among tools", Quote(*name)));
+}
+
+// {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name",
+// "schema", "strict", "description"}}.
+void ReadFormat(FieldReader& body, GenerationBody* parsed) {
+  const ordered_json* format = body.Find("response_format");
+  if (format == nullptr) return;
+  const ordered_json type =
+      format->is_object() ? format->value("type", ordered_json()) : ordered_json();
+  const bool has_schema = type == "json_schema";
+  if (type != "text" && type != "json_object" && !has_schema) {
+    return body.Fail("response_format",
+                     "must be an object of the type text, json_object or json_schema");
+  }
+  for (const auto& [name, value] : format->items()) {
+    if (name == "type" || (name == "json_schema" && has_schema)) continue;
+    return body.Fail("response_format", fmt::format("has the field {}, which is not known beside "
+                                                    "the type {}",
+                                                    Quote(name), type.get<std::string>()));
+  }
+  if (type == "text") return;
+  parsed->format = has_schema ? TextFormat::kJsonSchema : TextFormat::kJsonObject;
+  if (!has_schema) return;
+  const auto found = format->find("json_schema");
+  if (found == format->end() || !found->is_object() || !found->contains("schema") ||
+      !(*found)["schema"].is_object()) {
+    return body.Fail("response_format", "needs json_schema.schema, an object");
+  }
+  for (const auto& [name, value] : found->items()) {
+    if (name == "schema" || name == "name" || name == "strict" || name == "description") continue;
+    return body.Fail("response_format",
+                     fmt::format("has the field json_schema.{}, which is not known", name));
+  }
+  parsed->schema = (*found)["schema"];
+}
+
+void ReadChat(FieldReader& body, BodyOrigin origin, GenerationBody* parsed) {
   const ordered_json* messages = body.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     return body.Fail("messages", "must be an array of at least one message");
@@ -144,6 +219,8 @@ void ReadChat(FieldReader& body, GenerationBody* parsed) {
   }
   parsed->messages = *messages;
   ReadTools(body, parsed);
+  ReadToolChoice(body, origin, parsed);
+  if (origin == BodyOrigin::kServer) ReadFormat(body, parsed);
   if (const ordered_json* variables = body.Find("chat_template_kwargs")) {
     if (!variables->is_object()) return body.Fail("chat_template_kwargs", "must be an object");
     if (!variables->empty()) parsed->template_variables = *variables;
@@ -221,7 +298,7 @@ std::variant<GenerationBody, FieldError> ParseGenerationBody(
   ReadStop(fields, &parsed.request);
   ReadStreaming(fields, origin, &parsed);
   if (is_chat) {
-    ReadChat(fields, &parsed);
+    ReadChat(fields, origin, &parsed);
   } else {
     ReadCompletion(fields, origin, &parsed);
   }

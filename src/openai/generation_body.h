@@ -24,12 +24,24 @@ inline constexpr int kDefaultCompletionTokens = 16;
 
 using Prompt = std::variant<std::string, std::vector<int32_t>>;  // text or token ids
 
+// Whether the answer may or must call tools.
+enum class ToolChoice : uint8_t { kAuto, kNone, kRequired, kNamed };
+
+enum class TextFormat : uint8_t { kText, kJsonObject, kJsonSchema };
+
 struct GenerationBody {
-  bool is_chat = false;  // /v1/chat/completions; otherwise /v1/completions
-  std::string model;     // as the body names it; empty: not at all
+  bool is_chat = false;      // /v1/chat/completions or /v1/responses; otherwise /v1/completions
+  bool is_response = false;  // /v1/responses
+  nlohmann::ordered_json repeated;  // of its fields in the response
+  std::string model;                // as the body names it; empty: not at all
   // Of a chat.
   nlohmann::ordered_json messages;
-  nlohmann::ordered_json tools;               // null: none
+  nlohmann::ordered_json tools;  // null: none, or none may be called
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string named_tool;                     // that must be called: one of `tools`
+  bool parallel_calls = true;                 // more calls than one
+  TextFormat format = TextFormat::kText;      // of the content
+  nlohmann::ordered_json schema;              // of kJsonSchema
   nlohmann::ordered_json template_variables;  // chat_template_kwargs; null: none
   // Of a completion, at least one; of a line of a batch exactly one.
   std::vector<Prompt> prompts;

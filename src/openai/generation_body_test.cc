@@ -88,11 +88,45 @@ TEST(GenerationBody, NamesTheFieldAtFault) {
       {R"("chat_template_kwargs": [])", "chat_template_kwargs"},
       {R"("top_logprobs": 3)", "top_logprobs"},
       {R"("max_tokens": 1, "max_completion_tokens": 2)", "max_tokens"},
-      {R"("response_format": {"type": "json_object"})", "response_format"},
+      {R"("tools": [{"type": "function", "function": {}}])", "tools"},
+      {R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "any")",
+       "tool_choice"},
+      {R"("tools": [{"type": "function", "function": {"name": "f"}}],
+          "tool_choice": {"type": "function", "function": {"name": "g"}})",
+       "tool_choice"},
+      {R"("parallel_tool_calls": 1)", "parallel_tool_calls"},
+      {R"("response_format": "json_object")", "response_format"},
+      {R"("response_format": {"type": "grammar"})", "response_format"},
+      {R"("response_format": {"type": "json_object", "schema": {}})", "response_format"},
+      {R"("response_format": {"type": "json_schema"})", "response_format"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": true}})",
+       "response_format"},
       {R"("echo": true)", "echo"},
       {R"("prompt": "x")", "prompt"},
   };
   for (const auto& [fields, field] : cases) EXPECT_EQ(FieldAtFault(fields), field) << fields;
+}
+
+TEST(GenerationBody, ReadsWhichToolsMayBeCalledAndTheFormOfTheContent) {
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}])";
+  EXPECT_EQ(Parsed(tools).tool_choice, ToolChoice::kAuto);
+  EXPECT_EQ(Parsed(tools).tools.size(), 1u);
+  const GenerationBody none = Parsed(tools + R"(, "tool_choice": "none")");
+  EXPECT_EQ(none.tool_choice, ToolChoice::kNone);
+  EXPECT_TRUE(none.tools.is_null());
+  EXPECT_EQ(Parsed(tools + R"(, "tool_choice": "required")").tool_choice, ToolChoice::kRequired);
+  const GenerationBody named =
+      Parsed(tools + R"(, "tool_choice": {"type": "function", "function": {"name": "f"}},
+                 "parallel_tool_calls": false)");
+  EXPECT_EQ(named.named_tool, "f");
+  EXPECT_FALSE(named.parallel_calls);
+  EXPECT_EQ(Parsed(R"("response_format": {"type": "text"})").format, TextFormat::kText);
+  EXPECT_EQ(Parsed(R"("response_format": {"type": "json_object"})").format,
+            TextFormat::kJsonObject);
+  EXPECT_EQ(Parsed(R"("response_format": {"type": "json_schema", "json_schema":
+                      {"name": "x", "strict": true, "schema": {"type": "null"}}})")
+                .schema["type"],
+            "null");
 }
 
 }  // namespace

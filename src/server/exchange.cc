@@ -11,6 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 using openai::Answer;
+using openai::AnswerEvent;
 
 double SecondsBetween(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -32,9 +33,9 @@ Response ErrorResponse(const openai::ApiError& error) {
 }
 
 Exchange::Exchange(std::shared_ptr<Responder> responder, openai::GenerationBody body,
-                   openai::AnswerHead head, const std::vector<size_t>& prompt_sizes,
-                   Headers headers, Clock::time_point arrival, const text::Tokenizer& tokenizer,
-                   Metrics& metrics)
+                   openai::AnswerReading reading, openai::AnswerHead head,
+                   const std::vector<size_t>& prompt_sizes, Headers headers,
+                   Clock::time_point arrival, const text::Tokenizer& tokenizer, Metrics& metrics)
     : responder_(std::move(responder)),
       body_(std::move(body)),
       head_(std::move(head)),
@@ -47,6 +48,12 @@ Exchange::Exchange(std::shared_ptr<Responder> responder, openai::GenerationBody 
       last_token_(prompt_sizes.size()),
       last_sent_(Clock::now()) {
   for (size_t i = 0; i < prompt_sizes.size(); ++i) answers_[i].num_prompt_tokens = prompt_sizes[i];
+  if (body_.is_chat) parsers_.assign(answers_.size(), openai::AnswerParser(std::move(reading)));
+  if (!body_.is_response) return;
+  response_.emplace(head_, std::exchange(body_.repeated, {}),
+                    [this](const std::string& type, const ordered_json& event) {
+                      if (body_.streams) SendEvent(event, type);
+                    });
 }
 
 bool Exchange::Take(JobEvent event) {
@@ -71,37 +78,75 @@ bool Exchange::Take(JobEvent event) {
     metrics_.TokenGap(SecondsBetween(last_token_[idx], event.when));
   }
   last_token_[idx] = event.when;
-  Answer piece{.text = event.update.text, .finish = event.update.finish};
-  if (!event.update.is_end_of_text) piece.tokens.push_back(event.update.token);
-  answer.text += piece.text;
-  answer.finish = piece.finish;
+  std::vector<engine::GeneratedToken> tokens;
+  if (!event.update.is_end_of_text) tokens.push_back(event.update.token);
+  // What is thought is known by the text before the token or by that with it.
+  const bool was_reasoning = !parsers_.empty() && parsers_[idx].is_reasoning();
+  const std::vector<AnswerEvent> events = Parse(idx, event.update);
+  if (was_reasoning || (!parsers_.empty() && parsers_[idx].is_reasoning())) {
+    answer.num_reasoning_tokens += tokens.size();
+  }
+  answer.finish = event.update.finish;
   // Where nobody asks for log probabilities, their number is all that is wanted of tokens.
-  for (const engine::GeneratedToken& token : piece.tokens) {
+  for (const engine::GeneratedToken& token : tokens) {
     answer.tokens.push_back(body_.streams ? engine::GeneratedToken{.token = token.token} : token);
   }
-  if (body_.streams) Stream(event, std::move(piece));
+  if (event.is_first && response_) {
+    response_->Begin();
+  } else if (body_.streams && event.is_first && body_.is_chat) {
+    SendEvent(openai::RoleChunk(head_, event.choice_idx));
+  }
+  if (!body_.request.num_logprobs) tokens.clear();
+  Stream(idx, events, tokens);
   if (!answer.finish || ++num_finished_ < answers_.size()) return false;
   Finish();
   return true;
 }
 
-void Exchange::Stream(const JobEvent& event, Answer piece) {
-  const auto idx = static_cast<size_t>(event.choice_idx);
-  if (event.is_first && body_.is_chat) SendEvent(openai::RoleChunk(head_, event.choice_idx));
-  if (!body_.request.num_logprobs) piece.tokens.clear();
-  const bool says_something = !piece.text.empty() || !piece.tokens.empty();
-  const auto finish = std::exchange(piece.finish, std::nullopt);
-  if (says_something) {
-    SendEvent(
-        openai::PieceChunk(tokenizer_, body_, head_, event.choice_idx, piece, num_bytes_[idx]));
-    for (const engine::GeneratedToken& token : piece.tokens) {
+std::vector<AnswerEvent> Exchange::Parse(size_t idx, const engine::Update& update) {
+  if (parsers_.empty()) {
+    if (update.text.empty()) return {};
+    return {{AnswerEvent::Kind::kContent, update.text}};
+  }
+  std::vector<AnswerEvent> events = parsers_[idx].Push(update.text);
+  if (update.finish) {
+    for (AnswerEvent& event : parsers_[idx].Finish()) events.push_back(std::move(event));
+  }
+  return events;
+}
+
+// Adds the events to the answer, and sends them where it is streamed; the log probabilities go with
+// the first of them.
+void Exchange::Stream(size_t idx, std::span<const AnswerEvent> events,
+                      std::span<const engine::GeneratedToken> tokens) {
+  const int choice_idx = static_cast<int>(idx);
+  Answer& answer = answers_[idx];
+  const auto send = [&](const AnswerEvent& event) {
+    if (!body_.streams) return;
+    SendEvent(openai::PieceChunk(tokenizer_, body_, head_, choice_idx, event, answer, tokens,
+                                 num_bytes_[idx]));
+    for (const engine::GeneratedToken& token : tokens) {
       const Result<std::string> bytes = tokenizer_.BytesOf(token.token);
       if (bytes) num_bytes_[idx] += bytes->size();
     }
+    tokens = {};
+  };
+  for (const AnswerEvent& event : events) {
+    openai::AddEvent(event, head_, choice_idx, &answer);
+    if (response_) {
+      response_->Take(event, answer);
+    } else {
+      send(event);
+    }
   }
-  if (!finish) return;
-  const Answer last{.finish = finish};
-  SendEvent(openai::PieceChunk(tokenizer_, body_, head_, event.choice_idx, last, num_bytes_[idx]));
+  if (response_) {
+    if (answer.finish) response_->Finish(answer);
+    return;
+  }
+  if (!tokens.empty()) send({});
+  if (body_.streams && answer.finish) {
+    SendEvent(openai::FinishChunk(body_, head_, choice_idx, answer));
+  }
 }
 
 void Exchange::BeginStream() {
@@ -112,9 +157,10 @@ void Exchange::BeginStream() {
   responder_->BeginStream(head);
 }
 
-void Exchange::SendEvent(const ordered_json& event) {
+void Exchange::SendEvent(const ordered_json& event, const std::string& type) {
   BeginStream();
   last_sent_ = Clock::now();
+  if (!type.empty()) responder_->Send(fmt::format("event: {}\n", type));
   responder_->Send(fmt::format("data: {}\n\n", Dump(event)));
 }
 
@@ -131,6 +177,10 @@ void Exchange::Finish() {
     return answer.finish == engine::FinishReason::kLength;
   });
   figures_.finish = has_length ? "length" : "stop";
+  if (response_) {
+    if (body_.streams) return responder_->EndStream();
+    return responder_->Respond({.body = Dump(response_->Response()) + "\n", .headers = headers_});
+  }
   if (body_.streams) {
     if (body_.streams_usage) SendEvent(openai::UsageChunk(body_, answers_, head_));
     responder_->Send("data: [DONE]\n\n");
@@ -145,6 +195,10 @@ void Exchange::Fail(const openai::ApiError& error) {
   has_ended_ = true;
   figures_.finish = "error";
   error_ = error;
+  if (has_begun_stream_ && response_) {
+    response_->Fail(error);
+    return responder_->EndStream();
+  }
   if (has_begun_stream_) {
     SendEvent(openai::ErrorBody(error));
     responder_->Send("data: [DONE]\n\n");

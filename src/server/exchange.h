@@ -4,11 +4,14 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "openai/answer.h"
+#include "openai/answer_parser.h"
 #include "openai/api_error.h"
+#include "openai/response_stream.h"
 #include "server/http.h"
 #include "server/job.h"
 #include "server/metrics.h"
@@ -24,8 +27,11 @@ class Exchange {
   // `tokenizer` and `metrics` must outlive it. `prompt_sizes`: of each choice, in tokens.
   // `headers`: of the response. Without messages and prompts in `body`, which are not needed.
   Exchange(std::shared_ptr<Responder> responder, openai::GenerationBody body,
-           openai::AnswerHead head, const std::vector<size_t>& prompt_sizes, Headers headers,
-           Clock::time_point arrival, const text::Tokenizer& tokenizer, Metrics& metrics);
+           openai::AnswerReading reading, openai::AnswerHead head,
+           const std::vector<size_t>& prompt_sizes, Headers headers, Clock::time_point arrival,
+           const text::Tokenizer& tokenizer, Metrics& metrics);
+  Exchange(const Exchange&) = delete;  // its parts refer to it
+  Exchange& operator=(const Exchange&) = delete;
 
   // Whether the exchange has ended with this: all choices, or one by an error. Later ones are
   // ignored.
@@ -46,8 +52,10 @@ class Exchange {
 
  private:
   void Fail(const openai::ApiError& error);
-  void Stream(const JobEvent& event, openai::Answer piece);
-  void SendEvent(const nlohmann::ordered_json& event);
+  std::vector<openai::AnswerEvent> Parse(size_t idx, const engine::Update& update);
+  void Stream(size_t idx, std::span<const openai::AnswerEvent> events,
+              std::span<const engine::GeneratedToken> tokens);
+  void SendEvent(const nlohmann::ordered_json& event, const std::string& type = "");
   void BeginStream();
   void Finish();
 
@@ -59,6 +67,8 @@ class Exchange {
   const text::Tokenizer& tokenizer_;
   Metrics& metrics_;
 
+  std::optional<openai::ResponseStream> response_;  // of /v1/responses
+  std::vector<openai::AnswerParser> parsers_;       // of each choice of a chat
   std::vector<openai::Answer> answers_;
   std::vector<size_t> num_bytes_;  // of each choice's tokens that were streamed
   std::vector<Clock::time_point> last_token_;

@@ -40,13 +40,13 @@ class ExchangeTest : public ::testing::Test {
   }
   static void TearDownTestSuite() { delete tokenizer; }
 
-  Exchange Make(bool streams, int num_answers = 1, bool is_chat = true) {
-    openai::GenerationBody body;
+  Exchange Make(bool streams, int num_answers = 1, bool is_chat = true,
+                const openai::AnswerReading& reading = {}, openai::GenerationBody body = {}) {
     body.is_chat = is_chat;
     body.streams = streams;
     body.streams_usage = streams;
     body.num_answers = num_answers;
-    return Exchange(responder_, body, {.id = "chatcmpl-1", .created = 7, .model = "m"},
+    return Exchange(responder_, body, reading, {.id = "chatcmpl-1", .created = 7, .model = "m"},
                     std::vector<size_t>(static_cast<size_t>(num_answers), 70), {}, Clock::now(),
                     **tokenizer, metrics_);
   }
@@ -60,6 +60,18 @@ class ExchangeTest : public ::testing::Test {
     event.update.finish = finish;
     event.update.num_reused_tokens = 64;
     return event;
+  }
+
+  // What was sent, each without "data: ".
+  std::vector<std::string> Events() const {
+    std::vector<std::string> events;
+    size_t at = 0;
+    while (at < responder_->text.size()) {
+      const size_t end = responder_->text.find("\n\n", at);
+      events.push_back(responder_->text.substr(at + 6, end - at - 6));
+      at = end + 2;
+    }
+    return events;
   }
 
   static inline Result<text::Tokenizer>* tokenizer = nullptr;
@@ -89,13 +101,7 @@ TEST_F(ExchangeTest, StreamsBeginWithARoleAndEndWithReasonUsageAndDone) {
   EXPECT_FALSE(exchange.Take(Event(0, "", true)));  // nothing that may be shown yet
   EXPECT_FALSE(exchange.Take(Event(0, "ab")));
   EXPECT_TRUE(exchange.Take(Event(0, "", false, engine::FinishReason::kStop)));
-  std::vector<std::string> events;
-  size_t at = 0;
-  while (at < responder_->text.size()) {
-    const size_t end = responder_->text.find("\n\n", at);
-    events.push_back(responder_->text.substr(at + 6, end - at - 6));
-    at = end + 2;
-  }
+  const std::vector<std::string> events = Events();
   ASSERT_EQ(events.size(), 5u);
   EXPECT_EQ(json::parse(events[0])["choices"][0]["delta"]["role"], "assistant");
   EXPECT_EQ(json::parse(events[1])["choices"][0]["delta"], (json{{"content", "ab"}}));
@@ -104,6 +110,109 @@ TEST_F(ExchangeTest, StreamsBeginWithARoleAndEndWithReasonUsageAndDone) {
   EXPECT_TRUE(json::parse(events[3])["choices"].empty());
   EXPECT_EQ(events[4], "[DONE]");
   EXPECT_EQ(responder_->num_ends, 1);
+}
+
+// What a model with tags would write, in pieces that cut them.
+const std::string kPieces[] = {"<thi",
+                               "nk>\nHm",
+                               ".</think>\n\nWell.\n<tool_",
+                               "call>\n{\"name\": \"f",
+                               "\", \"arguments\": {\"a\"",
+                               ": 1}}\n</tool_call>"};
+const openai::AnswerReading kTags = {{.calls = openai::CallForm::kObjects,
+                                      .call_begin = "<tool_call>",
+                                      .call_end = "</tool_call>",
+                                      .think_begin = "<think>",
+                                      .think_end = "</think>"}};
+
+TEST_F(ExchangeTest, ReasoningAndCallsAreToldFromContent) {
+  Exchange exchange = Make(false, 1, true, kTags);
+  for (const std::string& piece : kPieces) {
+    EXPECT_FALSE(exchange.Take(Event(0, piece, &piece == kPieces)));
+  }
+  EXPECT_TRUE(exchange.Take(Event(0, "", false, engine::FinishReason::kStop)));
+  const json body = json::parse(responder_->text);
+  const json& message = body["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "Hm.");
+  EXPECT_EQ(message["content"], "Well.");
+  ASSERT_EQ(message["tool_calls"].size(), 1u);
+  EXPECT_EQ(message["tool_calls"][0]["function"],
+            (json{{"name", "f"}, {"arguments", "{\"a\": 1}"}}));
+  EXPECT_EQ(message["tool_calls"][0]["type"], "function");
+  EXPECT_EQ(message["tool_calls"][0]["id"].get<std::string>().size(), 9u);
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
+}
+
+TEST_F(ExchangeTest, CallsAreStreamedAsDeltas) {
+  Exchange exchange = Make(true, 1, true, kTags);
+  for (const std::string& piece : kPieces) {
+    EXPECT_FALSE(exchange.Take(Event(0, piece, &piece == kPieces)));
+  }
+  EXPECT_TRUE(exchange.Take(Event(0, "", false, engine::FinishReason::kStop)));
+  json message = {{"reasoning_content", ""}, {"content", ""}, {"arguments", ""}};
+  json begun;
+  json finish;
+  for (const std::string& event : Events()) {
+    if (event == "[DONE]" || json::parse(event)["choices"].empty()) continue;
+    const json choice = json::parse(event)["choices"][0];
+    for (const char* name : {"reasoning_content", "content"}) {
+      message[name] = message[name].get<std::string>() + choice["delta"].value(name, "");
+    }
+    if (choice["delta"].contains("tool_calls")) {
+      const json& call = choice["delta"]["tool_calls"][0];
+      EXPECT_EQ(call["index"], 0);
+      if (call.contains("id")) begun = call;
+      message["arguments"] = message["arguments"].get<std::string>() +
+                             call["function"]["arguments"].get<std::string>();
+    }
+    if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+  }
+  EXPECT_EQ(message["reasoning_content"], "Hm.");
+  EXPECT_EQ(message["content"], "Well.");
+  EXPECT_EQ(message["arguments"], "{\"a\": 1}");
+  EXPECT_EQ(begun["type"], "function");
+  EXPECT_EQ(begun["function"], (json{{"name", "f"}, {"arguments", ""}}));
+  EXPECT_EQ(finish, "tool_calls");
+}
+
+TEST_F(ExchangeTest, AResponseGrowsByItems) {
+  openai::GenerationBody asked;
+  asked.is_response = true;
+  asked.repeated = {{"instructions", "Be brief."}};
+  Exchange exchange = Make(true, 1, true, kTags, asked);
+  for (const std::string& piece : kPieces) {
+    EXPECT_FALSE(exchange.Take(Event(0, piece, &piece == kPieces)));
+  }
+  EXPECT_TRUE(exchange.Take(Event(0, "", false, engine::FinishReason::kLength)));
+  std::vector<std::string> types;
+  json last;
+  for (size_t at = 0; (at = responder_->text.find("event: ", at)) != std::string::npos; ++at) {
+    const size_t end = responder_->text.find('\n', at);
+    types.push_back(responder_->text.substr(at + 7, end - at - 7));
+    const size_t data = end + 7;
+    last = json::parse(responder_->text.substr(data, responder_->text.find('\n', data) - data));
+    EXPECT_EQ(last["type"], types.back());
+    EXPECT_EQ(last["sequence_number"], types.size() - 1);
+  }
+  using ::testing::IsSupersetOf;
+  EXPECT_EQ(types.front(), "response.created");
+  EXPECT_EQ(types.back(), "response.incomplete");
+  EXPECT_THAT(types,
+              IsSupersetOf({"response.output_item.added", "response.reasoning_text.delta",
+                            "response.content_part.added", "response.output_text.delta",
+                            "response.output_text.done", "response.content_part.done",
+                            "response.function_call_arguments.delta",
+                            "response.function_call_arguments.done", "response.output_item.done"}));
+  const json& response = last["response"];
+  EXPECT_EQ(response["instructions"], "Be brief.");
+  EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
+  ASSERT_EQ(response["output"].size(), 3u);
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], "Hm.");
+  EXPECT_EQ(response["output"][1]["content"][0]["text"], "Well.");
+  EXPECT_EQ(response["output"][2]["arguments"], "{\"a\": 1}");
+  EXPECT_EQ(response["usage"]["output_tokens"], 7);
+  EXPECT_EQ(response["usage"]["input_tokens_details"]["cached_tokens"], 64);
 }
 
 TEST_F(ExchangeTest, AnErrorHasAStatusBeforeTheStreamAndIsAnEventWithinIt) {

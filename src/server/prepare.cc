@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/json.h"
 #include "base/quote.h"
 #include "openai/prompt_tokens.h"
+#include "openai/responses_body.h"
 #include "openai/token_requests.h"
 #include "server/exchange.h"
 
@@ -38,15 +41,24 @@ std::optional<ApiError> CheckModelName(const ServedModel& model, const std::stri
                   .code = "model_not_found"};
 }
 
+// The end of a prompt as text, special tokens too: whether the model is to think is written there.
+std::string TailOf(const ServedModel& model, std::span<const int32_t> prompt) {
+  constexpr size_t kMostTokens = 16;
+  const Result<std::string> tail = model.tokenizer->Decode(
+      prompt.last(std::min(prompt.size(), kMostTokens)), /*skip_special_tokens=*/false);
+  return tail ? *tail : std::string();
+}
+
 // Whether the engine would take each prompt.
 std::optional<ApiError> CheckChoices(const ServedModel& model,
-                                     const std::vector<engine::Request>& choices, bool is_chat) {
+                                     const std::vector<engine::Request>& choices,
+                                     const char* prompt_field) {
   for (const engine::Request& choice : choices) {
     const Status valid = model.check(choice);
     if (valid) continue;
     ApiError error = openai::ToApiError(valid.error());
     if (std::ssize(choice.prompt) >= model.context) {
-      error.param = is_chat ? "messages" : "prompt";
+      error.param = prompt_field;
       error.code = "context_length_exceeded";
     }
     return error;
@@ -57,14 +69,18 @@ std::optional<ApiError> CheckChoices(const ServedModel& model,
 }  // namespace
 
 std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& model,
-                                                          std::string_view body, bool is_chat,
+                                                          std::string_view body, Api api,
                                                           uint64_t seed, bool keeps_prompt) {
   auto json = ParseObject(body);
   if (auto* error = std::get_if<ApiError>(&json)) return std::move(*error);
   engine::SamplingOptions defaults = model.defaults;
   defaults.seed = seed;
-  auto parsed = openai::ParseGenerationBody(std::get<ordered_json>(json), is_chat,
-                                            openai::BodyOrigin::kServer, defaults);
+  const bool is_chat = api != Api::kCompletions;
+  const char* prompt_field = api == Api::kResponses ? "input" : is_chat ? "messages" : "prompt";
+  auto parsed = api == Api::kResponses
+                    ? openai::ParseResponsesBody(std::get<ordered_json>(json), defaults)
+                    : openai::ParseGenerationBody(std::get<ordered_json>(json), is_chat,
+                                                  openai::BodyOrigin::kServer, defaults);
   if (const auto* wrong = std::get_if<openai::FieldError>(&parsed)) {
     return openai::ToApiError(*wrong);
   }
@@ -74,11 +90,18 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
   if (auto error = CheckModelName(model, request.model)) return *std::move(error);
   auto prompts = openai::PromptTokens(request, *model.tokenizer, model.chat_template);
   if (!prompts) {
-    return openai::ToApiError(openai::FieldError{prompts.error(), is_chat ? "messages" : "prompt"});
+    return openai::ToApiError(openai::FieldError{prompts.error(), prompt_field});
   }
   if (prompts->size() * static_cast<size_t>(request.num_answers) > kMaxChoices) {
     return openai::InvalidRequest(fmt::format("{} prompts with {} answers each are more than {}",
                                               prompts->size(), request.num_answers, kMaxChoices));
+  }
+  if (is_chat) {
+    auto reading = model.forms->Apply(TailOf(model, prompts->front()), &request);
+    if (const auto* wrong = std::get_if<openai::FieldError>(&reading)) {
+      return openai::ToApiError(*wrong);
+    }
+    prepared.reading = std::get<openai::AnswerReading>(std::move(reading));
   }
   if (!request.request.max_tokens) request.request.max_tokens = model.max_new_tokens;
   for (const std::vector<int32_t>& prompt : *prompts) {
@@ -90,14 +113,15 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
       prepared.choices.push_back(std::move(choice));
     }
   }
-  if (auto error = CheckChoices(model, prepared.choices, is_chat)) return *std::move(error);
+  if (auto error = CheckChoices(model, prepared.choices, prompt_field)) return *std::move(error);
   if (keeps_prompt) {
     const ordered_json& all = std::get<ordered_json>(json);
-    prepared.prompt_text = all.value(is_chat ? "messages" : "prompt", ordered_json()).dump();
+    prepared.prompt_text = all.value(prompt_field, ordered_json()).dump();
   }
   prepared.priority = request.priority;
   request.messages = nullptr;
   request.tools = nullptr;
+  request.schema = nullptr;
   request.prompts.clear();
   return prepared;
 }

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "openai/answer_forms.h"
 #include "openai/api_error.h"
 #include "openai/generation_body.h"
 #include "server/http.h"
@@ -28,21 +30,25 @@ struct ServedModel {
   int context = 0;
   std::string fingerprint = {};  // system_fingerprint: the same answers come from the same one
   std::function<Status(const engine::Request&)> check = {};  // as engine::Engine::Check
+  std::unique_ptr<openai::AnswerForms> forms = nullptr;      // of the template and the tokenizer
 };
 
 struct PreparedRequest {
   openai::GenerationBody body;           // without messages and prompts
+  openai::AnswerReading reading;         // how the answer to a chat is to be read
   std::vector<engine::Request> choices;  // to each prompt body.num_answers
   std::vector<size_t> prompt_sizes;      // of each choice
   std::string prompt_text;               // as JSON; where `keeps_prompt`
   int64_t priority = 0;
 };
 
+// Which of the paths for text a body came to.
+enum class Api : uint8_t { kChat, kCompletions, kResponses };
+
 // `seed`: of a request that names none. Further answers to a prompt have the seeds behind it.
 std::variant<PreparedRequest, openai::ApiError> PrepareGeneration(const ServedModel& model,
-                                                                  std::string_view body,
-                                                                  bool is_chat, uint64_t seed,
-                                                                  bool keeps_prompt);
+                                                                  std::string_view body, Api api,
+                                                                  uint64_t seed, bool keeps_prompt);
 
 // /tokenize and /detokenize.
 Response AnswerTokenRequest(const ServedModel& model, std::string_view body, bool is_tokenize);

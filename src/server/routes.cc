@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "openai/body_fields.h"
+#include "openai/responses_body.h"
 
 namespace convene::server {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 constexpr RouteEntry kRoutes[] = {
     {openai::kChatUrl, true, Route::kChat},
     {openai::kCompletionsUrl, true, Route::kCompletions},
+    {openai::kResponsesUrl, true, Route::kResponses},
     {"/v1/embeddings", true, Route::kEmbeddings},
     {"/tokenize", true, Route::kTokenize},
     {"/detokenize", true, Route::kDetokenize},

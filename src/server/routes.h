@@ -9,6 +9,7 @@ namespace convene::server {
 enum class Route {
   kChat,
   kCompletions,
+  kResponses,
   kEmbeddings,
   kTokenize,
   kDetokenize,

@@ -90,7 +90,7 @@ class Server::Impl : public Handler {
   void Respond(const RequestHead& head, Responder& responder, Response response);
   void HandleGet(Route route, const RequestHead& head, Responder& responder);
   void HandleTokens(HttpRequest request, bool is_tokenize, std::shared_ptr<Responder> responder);
-  void HandleGeneration(HttpRequest request, bool is_chat, std::shared_ptr<Responder> responder);
+  void HandleGeneration(HttpRequest request, Api api, std::shared_ptr<Responder> responder);
   void TakePrepared(JobId id, std::variant<PreparedRequest, ApiError> prepared);
   void RefusePending(JobId id, const ApiError& error);
   void TakeEvents(std::vector<JobEvent> events);
@@ -245,8 +245,11 @@ void Server::Impl::Handle(HttpRequest request, std::shared_ptr<Responder> respon
   const Route route = FindRoute(request.head.path)->route;  // Refuse has found it
   switch (route) {
     case Route::kChat:
+      return HandleGeneration(std::move(request), Api::kChat, std::move(responder));
     case Route::kCompletions:
-      return HandleGeneration(std::move(request), route == Route::kChat, std::move(responder));
+      return HandleGeneration(std::move(request), Api::kCompletions, std::move(responder));
+    case Route::kResponses:
+      return HandleGeneration(std::move(request), Api::kResponses, std::move(responder));
     case Route::kTokenize:
     case Route::kDetokenize:
       return HandleTokens(std::move(request), route == Route::kTokenize, std::move(responder));
@@ -297,7 +300,7 @@ void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
   });
 }
 
-void Server::Impl::HandleGeneration(HttpRequest request, bool is_chat,
+void Server::Impl::HandleGeneration(HttpRequest request, Api api,
                                     std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
   const JobId id = ++last_job_;
@@ -308,8 +311,8 @@ void Server::Impl::HandleGeneration(HttpRequest request, bool is_chat,
                   .responder = std::move(responder)};
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const uint64_t seed = first_seed_ + id * kGolden;
-  preparer_.Push([this, id, seed, is_chat, body = std::move(request.body)] {
-    auto prepared = PrepareGeneration(*model_, body, is_chat, seed, options_.logs_prompts);
+  preparer_.Push([this, id, seed, api, body = std::move(request.body)] {
+    auto prepared = PrepareGeneration(*model_, body, api, seed, options_.logs_prompts);
     // std::function wants to be copied, and this is large.
     const auto shared = std::make_shared<decltype(prepared)>(std::move(prepared));
     http_->Post([this, id, shared] { TakePrepared(id, std::move(*shared)); });
@@ -330,16 +333,19 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
   if (options_.request_timeout.count() > 0) {
     job.deadline = pending.arrival + options_.request_timeout;
   }
-  openai::AnswerHead head{
-      .id = fmt::format("{}-{:x}-{}", request.body.is_chat ? "chatcmpl" : "cmpl",
-                        first_seed_ & 0xffffffff, id),
-      .created = static_cast<int64_t>(std::time(nullptr)),
-      .model = model_->name,
-      .fingerprint = model_->fingerprint};
+  openai::AnswerHead head{.id = fmt::format("{}-{:x}-{}",
+                                            request.body.is_response ? "resp"
+                                            : request.body.is_chat   ? "chatcmpl"
+                                                                     : "cmpl",
+                                            first_seed_ & 0xffffffff, id),
+                          .created = static_cast<int64_t>(std::time(nullptr)),
+                          .model = model_->name,
+                          .fingerprint = model_->fingerprint};
   pending.prompt_text = std::move(request.prompt_text);
   pending.exchange = std::make_unique<Exchange>(
-      pending.responder, std::move(request.body), std::move(head), request.prompt_sizes,
-      access_.CorsHeaders(pending.head), pending.arrival, *model_->tokenizer, metrics_);
+      pending.responder, std::move(request.body), std::move(request.reading), std::move(head),
+      request.prompt_sizes, access_.CorsHeaders(pending.head), pending.arrival, *model_->tokenizer,
+      metrics_);
   switch (queue_.Push(std::move(job))) {
     case Admission::kAccepted:
       return;

@@ -93,6 +93,7 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, SpecialTokens 
   ChatTemplate result;
   result.default_ = *std::move(parsed);
   result.special_tokens_ = std::move(special_tokens);
+  result.source_ = source;
   return result;
 }
 

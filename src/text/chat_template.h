@@ -55,12 +55,17 @@ class ChatTemplate {
   Result<std::string> Render(const nlohmann::ordered_json& messages,
                              const RenderOptions& options = {}) const;
 
+  // Whether the template's source, or that of its variant with tools, has `text` in it: by such
+  // words it is known how the model writes calls of tools and what it thinks.
+  bool Contains(std::string_view text) const { return source_.find(text) != std::string::npos; }
+
  private:
   ChatTemplate() = default;
 
   std::shared_ptr<const jinja::Template> default_;
   std::shared_ptr<const jinja::Template> with_tools_;  // null: the default one has both
   SpecialTokens special_tokens_;
+  std::string source_;  // of both
 };
 
 }  // namespace convene::text

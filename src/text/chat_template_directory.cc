@@ -119,6 +119,7 @@ Result<ChatTemplate> ChatTemplate::Load(const std::string& directory) {
     Result<ChatTemplate> with_tools = Parse(tool_use->second);
     if (!with_tools) return with_tools.error().At(directory);
     result->with_tools_ = with_tools->default_;
+    result->source_ += with_tools->source_;
   }
   return result;
 }

@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/utf8.h"
 
@@ -122,16 +123,21 @@ bool Tokenizer::IsSpecial(int32_t id) const {
   return id >= 0 && id < vocab_size() && tokens_[id].is_special;
 }
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens)
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens,
+                             std::vector<int32_t> shown)
     : tokenizer_(&tokenizer),
       skip_special_tokens_(skip_special_tokens),
+      shown_(std::move(shown)),
       state_(tokenizer.parts_.decoder) {}
 
 Result<std::string> StreamDecoder::Push(int32_t id) {
   const auto token = tokenizer_->Find(id);
   if (!token) return token.error();
   std::string text;
-  if (skip_special_tokens_ && (*token)->is_special) return text;
+  if (skip_special_tokens_ && (*token)->is_special &&
+      std::ranges::find(shown_, id) == shown_.end()) {
+    return text;
+  }
   if (Status status = state_.Push((*token)->text, &text); !status) return status.error();
   return text;
 }

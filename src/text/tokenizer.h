@@ -116,7 +116,9 @@ class Tokenizer {
 // Decode gives. Holds a view of the tokenizer, which must outlive it.
 class StreamDecoder {
  public:
-  StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens);
+  // `shown`: special tokens that are not skipped, because they mean something to the reader.
+  StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens,
+                std::vector<int32_t> shown = {});
 
   // The text that is certain now: whole UTF-8 characters, often nothing. Errors: an id without
   // token.
@@ -127,6 +129,7 @@ class StreamDecoder {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_tokens_;
+  std::vector<int32_t> shown_;
   DecoderState state_;
 };
 

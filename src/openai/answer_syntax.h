@@ -1,0 +1,61 @@
+// How a model writes what is not plain text in its answers to chats: what it thinks, and calls of
+// tools. It is data; answer_parser.h reads answers by it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace convene::openai {
+
+enum class CallForm : uint8_t {
+  kNone,
+  // call_begin {"name": "f", "arguments": {...}} call_end, one after the other. Hermes, Qwen.
+  kObjects,
+  // section_begin [{"name": "f", "arguments": {...}}, ...]. Mistral, Mixtral; Granite.
+  kArray,
+  // section_begin (call_begin NAME separator ARGUMENTS call_end)... section_end. DeepSeek, whose
+  // third version writes function separator NAME and the arguments between fences; Kimi, whose
+  // names are functions.NAME:NUMBER.
+  kNamed,
+  // Channels of gpt-oss (https://cookbook.openai.com/articles/openai-harmony): analysis is
+  // reasoning, final is content, a message to functions.NAME is a call.
+  kChannels,
+};
+
+struct AnswerSyntax {
+  CallForm calls = CallForm::kNone;
+  std::string section_begin = {};
+  std::string section_end = {};
+  std::string call_begin = {};
+  std::string separator = {};
+  std::string call_end = {};
+  // Of kNamed: DeepSeek's third version, and Kimi.
+  bool has_fences = false;
+  bool has_numbers = false;
+  // Around what the model thinks; empty: it is not told apart.
+  std::string think_begin = {};
+  std::string think_end = {};
+
+  bool thinks() const { return !think_end.empty(); }
+  // All texts that stand for something else than text.
+  std::vector<std::string> Markers() const;
+};
+
+// By the words of the model's chat template, and by the tokens that it has.
+AnswerSyntax SyntaxOf(const text::ChatTemplate& chat_template, const text::Tokenizer& tokenizer);
+
+// How an answer is to be read: by the syntax, of which a request may want a part.
+struct AnswerReading {
+  AnswerSyntax syntax = {};
+  bool begins_in_reasoning = false;  // the prompt has ended with the beginning of reasoning
+};
+
+// Whether a prompt that ends in `tail` has begun what the model thinks.
+bool BeginsReasoning(const AnswerSyntax& syntax, std::string_view tail);
+
+}  // namespace convene::openai

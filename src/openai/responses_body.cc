@@ -1,0 +1,345 @@
+#include "openai/responses_body.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/closest_name.h"
+#include "base/quote.h"
+
+namespace convene::openai {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Fields of this API and what they are called in a chat; the same: they mean the same.
+struct SameField {
+  const char* name;
+  const char* in_chat;
+};
+constexpr SameField kSameFields[] = {{"model", "model"},
+                                     {"max_output_tokens", "max_completion_tokens"},
+                                     {"temperature", "temperature"},
+                                     {"top_p", "top_p"},
+                                     {"stream", "stream"},
+                                     {"stream_options", "stream_options"},
+                                     {"parallel_tool_calls", "parallel_tool_calls"},
+                                     {"top_k", "top_k"},
+                                     {"min_p", "min_p"},
+                                     {"repetition_penalty", "repetition_penalty"},
+                                     {"presence_penalty", "presence_penalty"},
+                                     {"frequency_penalty", "frequency_penalty"},
+                                     {"logit_bias", "logit_bias"},
+                                     {"seed", "seed"},
+                                     {"stop", "stop"},
+                                     {"ignore_eos", "ignore_eos"},
+                                     {"chat_template_kwargs", "chat_template_kwargs"},
+                                     {"priority", "priority"}};
+// Read here.
+constexpr const char* kOwnFields[] = {"input", "instructions", "tools", "tool_choice", "text"};
+// What says nothing about the answer.
+constexpr const char* kFieldsWithoutEffect[] = {
+    "user",       "metadata",         "service_tier",          "safety_identifier",
+    "request_id", "prompt_cache_key", "prompt_cache_retention"};
+
+struct NeutralField {
+  const char* name;
+  ordered_json neutral;
+  const char* advice;
+};
+const std::vector<NeutralField>& NeutralFields() {
+  static const std::vector<NeutralField> fields = {
+      {"store", false, ": nothing is stored"},
+      {"previous_response_id", nullptr, ": nothing is stored; give the earlier items as input"},
+      {"conversation", nullptr, ": nothing is stored; give the earlier items as input"},
+      {"background", false, ": nothing is stored"},
+      {"include", ordered_json::array(), ""},
+      {"truncation", "disabled", ""},
+      {"top_logprobs", 0, ": /v1/chat/completions has them"},
+      {"reasoning", nullptr, ": what the chat template knows goes into chat_template_kwargs"},
+  };
+  return fields;
+}
+
+FieldStatus CheckFields(const ordered_json& body) {
+  std::vector<std::string> known(std::begin(kOwnFields), std::end(kOwnFields));
+  for (const SameField& field : kSameFields) known.emplace_back(field.name);
+  for (const auto& [name, value] : body.items()) {
+    if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
+    const auto* const end = std::end(kFieldsWithoutEffect);
+    if (std::find(std::begin(kFieldsWithoutEffect), end, name) != end) continue;
+    for (const NeutralField& neutral : NeutralFields()) {
+      if (name != neutral.name) continue;
+      if (value == neutral.neutral) break;
+      return FieldError{Error{fmt::format("{} is not supported; it must be absent or {}{}", name,
+                                          neutral.neutral.dump(), neutral.advice)},
+                        name};
+    }
+    const bool is_neutral = std::ranges::any_of(
+        NeutralFields(), [&](const NeutralField& neutral) { return name == neutral.name; });
+    if (is_neutral) continue;
+    return FieldError{Error{fmt::format("{} is not known, so leave it out{}", Printable(name),
+                                        DidYouMean(name, known))},
+                      name};
+  }
+  return std::nullopt;
+}
+
+FieldError Wrong(const char* field, std::string message) {
+  return {Error{std::move(message)}, field};
+}
+
+// The items of `input` as messages of a chat.
+class Conversation {
+ public:
+  // False: error() says why.
+  bool AddItem(const ordered_json& item, size_t idx) {
+    place_ = fmt::format("input[{}]", idx);
+    if (!item.is_object()) return Fail("must be an object");
+    const ordered_json type = item.value("type", ordered_json("message"));
+    if (type == "message") return AddMessage(item);
+    if (type == "function_call") return AddCall(item);
+    if (type == "function_call_output") return AddOutput(item);
+    if (type == "reasoning") return AddReasoning(item);
+    return Fail(fmt::format("is of the type {}, which is not supported", Quote(type.dump())));
+  }
+
+  void AddText(const char* role, const ordered_json& text) {
+    messages_.push_back({{"role", role}, {"content", text}});
+  }
+
+  ordered_json TakeMessages() { return std::move(messages_); }
+  const std::string& error() const { return error_; }
+
+ private:
+  bool Fail(const std::string& complaint) {
+    error_ = place_ + " " + complaint;
+    return false;
+  }
+
+  // A string, or an array of parts with text.
+  std::optional<ordered_json> TextOf(const ordered_json& content) {
+    if (content.is_string()) return content;
+    ordered_json parts = ordered_json::array();
+    const bool is_array = content.is_array();
+    for (const ordered_json& part : is_array ? content : ordered_json::array()) {
+      const ordered_json type = part.is_object() ? part.value("type", ordered_json()) : nullptr;
+      const bool is_text = type == "input_text" || type == "output_text" || type == "text" ||
+                           type == "reasoning_text" || type == "summary_text";
+      if (!is_text || !part.contains("text") || !part["text"].is_string()) {
+        Fail(
+            fmt::format("has a part of the type {}; only texts are supported", Quote(type.dump())));
+        return std::nullopt;
+      }
+      parts.push_back({{"type", "text"}, {"text", part["text"]}});
+    }
+    if (is_array) return parts;
+    Fail("must have a text, or an array of parts with texts");
+    return std::nullopt;
+  }
+
+  bool AddMessage(const ordered_json& item) {
+    const ordered_json role = item.value("role", ordered_json());
+    if (role != "user" && role != "system" && role != "developer" && role != "assistant") {
+      return Fail("must have the role user, system, developer or assistant");
+    }
+    const auto text = TextOf(item.value("content", ordered_json()));
+    if (!text) return false;
+    ordered_json& message =
+        messages_.emplace_back(ordered_json{{"role", role}, {"content", *text}});
+    if (role == "assistant") TakeReasoning(&message);
+    return true;
+  }
+
+  // Calls are of the message before them, if that is the model's.
+  ordered_json& Assistant() {
+    if (messages_.empty() || messages_.back()["role"] != "assistant") {
+      messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
+    }
+    TakeReasoning(&messages_.back());
+    return messages_.back();
+  }
+
+  bool AddCall(const ordered_json& item) {
+    for (const char* name : {"call_id", "name", "arguments"}) {
+      if (!item.contains(name) || !item[name].is_string()) {
+        return Fail(fmt::format("must have {}, a string", name));
+      }
+    }
+    Assistant()["tool_calls"].push_back(
+        {{"id", item["call_id"]},
+         {"type", "function"},
+         {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+    return true;
+  }
+
+  bool AddOutput(const ordered_json& item) {
+    if (!item.contains("call_id") || !item["call_id"].is_string()) {
+      return Fail("must have call_id, a string");
+    }
+    const auto text = TextOf(item.value("output", ordered_json()));
+    if (!text) return false;
+    messages_.push_back({{"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", *text}});
+    return true;
+  }
+
+  // Of the message or the calls behind it.
+  bool AddReasoning(const ordered_json& item) {
+    for (const char* name : {"content", "summary"}) {
+      const auto found = item.find(name);
+      if (found == item.end() || found->is_null()) continue;
+      const auto parts = TextOf(*found);
+      if (!parts) return false;
+      if (!reasoning_.empty()) continue;  // a summary says the same
+      for (const ordered_json& part : *parts) reasoning_ += part["text"].get<std::string>();
+    }
+    return true;
+  }
+
+  void TakeReasoning(ordered_json* message) {
+    if (reasoning_.empty()) return;
+    (*message)["reasoning_content"] = std::exchange(reasoning_, {});
+  }
+
+  ordered_json messages_ = ordered_json::array();
+  std::string reasoning_;
+  std::string place_;
+  std::string error_;
+};
+
+FieldStatus ReadInput(const ordered_json& body, ordered_json* chat) {
+  Conversation conversation;
+  const ordered_json instructions = body.value("instructions", ordered_json());
+  if (!instructions.is_null()) {
+    if (!instructions.is_string()) return Wrong("instructions", "instructions must be a string");
+    conversation.AddText("system", instructions);
+  }
+  const ordered_json input = body.value("input", ordered_json());
+  if (input.is_string()) {
+    conversation.AddText("user", input);
+  } else if (!input.is_array() || input.empty()) {
+    return Wrong("input", "input must be a string, or an array of at least one item");
+  } else {
+    for (size_t i = 0; i < input.size(); ++i) {
+      if (!conversation.AddItem(input[i], i)) return Wrong("input", conversation.error());
+    }
+  }
+  (*chat)["messages"] = conversation.TakeMessages();
+  return std::nullopt;
+}
+
+// Tools and their choice are flat here: what is in "function" in a chat stands beside "type".
+ordered_json NestedTool(const ordered_json& tool) {
+  if (!tool.is_object() || tool.value("type", ordered_json()) != "function") return tool;
+  ordered_json function = ordered_json::object();
+  for (const auto& [name, value] : tool.items()) {
+    if (name != "type") function[name] = value;
+  }
+  return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+FieldStatus ReadTools(const ordered_json& body, ordered_json* chat) {
+  const ordered_json tools = body.value("tools", ordered_json());
+  if (tools.is_array()) {
+    ordered_json nested = ordered_json::array();
+    for (const ordered_json& tool : tools) {
+      if (!tool.is_object() || tool.value("type", ordered_json()) != "function" ||
+          !tool.contains("name") || !tool["name"].is_string()) {
+        return Wrong("tools",
+                     "tools must have objects alone such as {\"type\": \"function\", \"name\": "
+                     "\"f\", \"parameters\": {...}}; there are no built-in tools");
+      }
+      nested.push_back(NestedTool(tool));
+    }
+    (*chat)["tools"] = std::move(nested);
+  } else if (!tools.is_null()) {
+    return Wrong("tools", "tools must be an array");
+  }
+  const ordered_json choice = body.value("tool_choice", ordered_json());
+  if (!choice.is_null()) (*chat)["tool_choice"] = NestedTool(choice);
+  return std::nullopt;
+}
+
+// {"format": {"type": "json_schema", "name", "schema", "strict"}}
+FieldStatus ReadText(const ordered_json& body, ordered_json* chat) {
+  const ordered_json text = body.value("text", ordered_json());
+  if (text.is_null()) return std::nullopt;
+  if (!text.is_object()) return Wrong("text", "text must be an object");
+  for (const auto& [name, value] : text.items()) {
+    if (name == "format" || value.is_null()) continue;
+    return Wrong("text", fmt::format("text.{} is not supported, so leave it out", Printable(name)));
+  }
+  const ordered_json format = text.value("format", ordered_json());
+  if (format.is_null()) return std::nullopt;
+  if (!format.is_object() || format.value("type", ordered_json()) != "json_schema") {
+    (*chat)["response_format"] = format;
+    return std::nullopt;
+  }
+  ordered_json schema = ordered_json::object();
+  for (const auto& [name, value] : format.items()) {
+    if (name != "type") schema[name] = value;
+  }
+  (*chat)["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+  return std::nullopt;
+}
+
+// An error about a field of the chat as one about the field that it comes from.
+FieldError InThisApi(FieldError error) {
+  constexpr SameField kOthers[] = {{"input", "messages"}, {"text.format", "response_format"}};
+  const auto rename = [&](const SameField& field) {
+    if (error.field != field.in_chat) return false;
+    std::string& message = error.error.message;
+    if (message.starts_with(error.field)) message.replace(0, error.field.size(), field.name);
+    error.field = field.name;
+    return true;
+  };
+  if (!std::ranges::any_of(kSameFields, rename)) std::ranges::any_of(kOthers, rename);
+  return error;
+}
+
+// What a response repeats of its request.
+ordered_json Repeated(const ordered_json& body) {
+  ordered_json repeated = {{"instructions", nullptr},
+                           {"max_output_tokens", nullptr},
+                           {"metadata", ordered_json::object()},
+                           {"parallel_tool_calls", true},
+                           {"temperature", nullptr},
+                           {"text", {{"format", {{"type", "text"}}}}},
+                           {"tool_choice", "auto"},
+                           {"tools", ordered_json::array()},
+                           {"top_p", nullptr},
+                           {"user", nullptr}};
+  for (auto& [name, value] : repeated.items()) {
+    const auto found = body.find(name);
+    if (found != body.end() && !found->is_null()) value = *found;
+  }
+  return repeated;
+}
+
+}  // namespace
+
+std::variant<GenerationBody, FieldError> ParseResponsesBody(
+    const ordered_json& body, const engine::SamplingOptions& defaults) {
+  if (FieldStatus wrong = CheckFields(body)) return *std::move(wrong);
+  ordered_json chat = ordered_json::object();
+  for (const SameField& field : kSameFields) {
+    const auto found = body.find(field.name);
+    if (found != body.end()) chat[field.in_chat] = *found;
+  }
+  for (const auto read : {ReadInput, ReadTools, ReadText}) {
+    if (FieldStatus wrong = read(body, &chat)) return *std::move(wrong);
+  }
+  auto parsed = ParseGenerationBody(chat, /*is_chat=*/true, BodyOrigin::kServer, defaults);
+  if (auto* wrong = std::get_if<FieldError>(&parsed)) return InThisApi(std::move(*wrong));
+  auto& request = std::get<GenerationBody>(parsed);
+  request.is_response = true;
+  request.repeated = Repeated(body);
+  return parsed;
+}
+
+}  // namespace convene::openai

@@ -1,0 +1,101 @@
+#include "openai/responses_body.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "base/json.h"
+
+namespace convene::openai {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::variant<GenerationBody, FieldError> Parse(const std::string& text) {
+  const auto body = ParseOrderedJson(text);
+  EXPECT_TRUE(body.ok()) << text;
+  return ParseResponsesBody(*body, {.seed = 5});
+}
+
+GenerationBody Parsed(const std::string& text) {
+  auto parsed = Parse(text);
+  if (const auto* wrong = std::get_if<FieldError>(&parsed)) ADD_FAILURE() << wrong->error.message;
+  return std::holds_alternative<GenerationBody>(parsed) ? std::get<GenerationBody>(parsed)
+                                                        : GenerationBody();
+}
+
+TEST(ResponsesBody, IsTheChatThatItStandsFor) {
+  const GenerationBody body = Parsed(R"({
+    "model": "m", "instructions": "Be brief.", "max_output_tokens": 7, "temperature": 0.5,
+    "top_p": 0.9, "stream": true, "store": false, "metadata": {"a": "b"}, "truncation": "disabled",
+    "input": [
+      {"role": "user", "content": "Hi"},
+      {"type": "reasoning", "id": "rs_1", "summary": [],
+       "content": [{"type": "reasoning_text", "text": "Hm."}]},
+      {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
+       "content": [{"type": "output_text", "text": "Well.", "annotations": []}]},
+      {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "c1", "output": "3"},
+      {"role": "user", "content": [{"type": "input_text", "text": "So?"}]}],
+    "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": true}],
+    "tool_choice": {"type": "function", "name": "f"},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "null"},
+                        "strict": true}}})");
+  EXPECT_TRUE(body.is_chat);
+  EXPECT_TRUE(body.is_response);
+  EXPECT_TRUE(body.streams);
+  EXPECT_EQ(body.request.max_tokens, 7);
+  ASSERT_EQ(body.messages.size(), 5u);
+  EXPECT_EQ(body.messages[0]["role"], "system");
+  EXPECT_EQ(body.messages[2]["reasoning_content"], "Hm.");
+  EXPECT_EQ(body.messages[2]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(body.messages[3]["tool_call_id"], "c1");
+  EXPECT_EQ(body.messages[4]["content"][0]["type"], "text");
+  EXPECT_EQ(body.tools[0]["function"]["name"], "f");
+  EXPECT_EQ(body.tools[0]["function"]["strict"], true);
+  EXPECT_EQ(body.named_tool, "f");
+  EXPECT_EQ(body.schema["type"], "null");
+  EXPECT_EQ(body.repeated["instructions"], "Be brief.");
+  EXPECT_EQ(body.repeated["tool_choice"]["name"], "f");
+  EXPECT_EQ(Parsed(R"({"input": "Hi"})").messages[0]["content"], "Hi");
+}
+
+TEST(ResponsesBody, NamesTheFieldAtFault) {
+  const std::pair<std::string, std::string> cases[] = {
+      {R"({})", "input"},
+      {R"({"input": []})", "input"},
+      {R"({"input": [{"type": "item_reference", "id": "x"}]})", "input"},
+      {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input"},
+      {R"({"input": [{"role": "king", "content": "x"}]})", "input"},
+      {R"({"input": "x", "previous_response_id": "resp_1"})", "previous_response_id"},
+      {R"({"input": "x", "store": true})", "store"},
+      {R"({"input": "x", "background": true})", "background"},
+      {R"({"input": "x", "n": 2})", "n"},
+      {R"({"input": "x", "messages": []})", "messages"},
+      {R"({"input": "x", "max_output_tokens": 0})", "max_output_tokens"},
+      {R"({"input": "x", "text": {"verbosity": "low"}})", "text"},
+      {R"({"input": "x", "text": {"format": {"type": "xml"}}})", "text.format"},
+      {R"({"input": "x", "tools": [{"type": "web_search"}]})", "tools"},
+      {R"({"input": "x", "tool_choice": "required"})", "tool_choice"},
+      {R"({"input": "x", "instructions": 1})", "instructions"},
+      {R"({"input": "x", "reasoning": {"effort": "low"}})", "reasoning"},
+  };
+  for (const auto& [text, field] : cases) {
+    const auto parsed = Parse(text);
+    const auto* wrong = std::get_if<FieldError>(&parsed);
+    ASSERT_NE(wrong, nullptr) << text;
+    EXPECT_EQ(wrong->field, field) << text;
+    if (field == "max_output_tokens") {
+      EXPECT_THAT(wrong->error.message, StartsWith("max_output_tokens must"));
+    }
+    if (field == "store") {
+      EXPECT_THAT(wrong->error.message, HasSubstr("nothing is stored"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convene::openai
