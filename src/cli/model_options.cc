@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/message.h"
@@ -155,6 +157,31 @@ void UseFewerRanks(ModelOptions& options, comm::Group& ranks, engine::LoadOption
   load.group = options.fewer_ranks->group();
 }
 
+// As ModelOptions::explained. `found`: by the search; nothing: the plan was given, or is the usual.
+nlohmann::ordered_json ExplainPlanOf(const ModelOptions& options, const model::ModelSpec& spec,
+                                     const plan::Plan& plan,
+                                     const std::optional<DefaultPlan>& found, int num_started) {
+  const PlanOptions& given = options.plan;
+  const char* chosen_by = found                      ? "search"
+                          : !given.path.empty()      ? "file"
+                          : given.layout.has_value() ? "options"
+                          : num_started == 1         ? "one process"
+                                                     : "usual";
+  nlohmann::ordered_json json = {{"chosen_by", chosen_by}};
+  if (found) json["words"] = found->words;
+  if (found && !found->report.is_null()) {
+    json["report"] = found->report;
+    return json;
+  }
+  const Result<nlohmann::ordered_json> report = ExplainGivenPlan(options, spec, plan, num_started);
+  if (report) {
+    json["report"] = *report;
+  } else {
+    json["not_explained"] = report.error().message;
+  }
+  return json;
+}
+
 // As planner::Describe has it of a candidate, with the model's hash.
 std::string NameOfRun(engine::LoadedModel& model, const std::string& directory) {
   const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(directory);
@@ -181,12 +208,16 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
     PrintNote("plan: {}, but for what was given beside it ({})\n", options.plan.path,
               fmt::join(names, ", "));
   }
+  std::optional<DefaultPlan> found;
   if (num_ranks > 1 && options.plan.path.empty() && !options.plan.no_plan) {
-    if (const auto found = PlanByDefault(options, *spec, *plan, *ranks)) {
+    found = PlanByDefault(options, *spec, *plan, *ranks);
+    if (found) {
       load.plan = found->plan;
       PrintNote("{}\n", found->words);
     }
   }
+  if (options.explains)
+    options.explained = ExplainPlanOf(options, *spec, load.plan, found, num_ranks).dump();
   if (!load.formats.weights && !load.plan.weights.empty()) {
     load.formats.weights = kernels::WeightFormatFromName(load.plan.weights);
   }
@@ -196,7 +227,7 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   if (num_ranks > 1) load.group = ranks;
   if (load.plan.layout.num_ranks() < num_ranks) UseFewerRanks(options, *ranks, load);
   load.step_costs = evaluate::KeptOrMeasuredCosts();
-  load.record = options.watch->is_wanted();
+  load.record = options.watch->is_wanted() || options.load.record;
   LoadMessages messages;
   Result<std::unique_ptr<engine::LoadedModel>> model =
       engine::LoadedModel::Load(options.directory, load, messages.observer());
