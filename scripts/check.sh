@@ -4,6 +4,7 @@
 #   tidy                      clang-tidy, on what changed since tools/tidy_passed_commit
 #   address, thread           tests under sanitizers, those of the folders where it matters most
 #   fuzz                      each fuzz target for some seconds
+#   page                      the page of convene serve, in a headless Chromium
 # Without parts all are run, also after one has failed. --whole: clang-tidy on every source, and all
 # tests under the sanitizers.
 set -euo pipefail
@@ -15,15 +16,15 @@ parts=()
 for argument in "$@"; do
   case "$argument" in
     -h | --help)
-      sed -n '2,8s/^# //p' scripts/check.sh
+      sed -n '2,9s/^# //p' scripts/check.sh
       exit
       ;;
     --whole) whole=(--whole) ;;
-    format | includes | shell | tidy | address | thread | fuzz) parts+=("$argument") ;;
+    format | includes | shell | tidy | address | thread | fuzz | page) parts+=("$argument") ;;
     *) fail "'$argument' is no part of the checks" "scripts/check.sh --help lists them." ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(format includes shell tidy address thread fuzz)
+[ ${#parts[@]} -gt 0 ] || parts=(format includes shell tidy address thread fuzz page)
 
 install_packages "${build_packages[@]}" "${check_packages[@]}"
 require_recent_tools
@@ -37,6 +38,7 @@ run_part() {
     tidy) tools/check_tidy.sh "${whole[@]}" ;;
     address | thread) tools/check_sanitizers.sh "$1" "${whole[@]}" ;;
     fuzz) tools/check_fuzz.sh ;;
+    page) tools/check_page.sh ;;
   esac
 }
 
