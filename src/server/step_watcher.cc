@@ -88,7 +88,7 @@ ordered_json StepJson(const drawing::TracedStep& step, const std::string& kind, 
                        {"age_s", age_s},         {"measured_s", figures.seconds},
                        {"predicted_s", nullptr}, {"predicted_by", step.predicted_by}};
   if (!step.predicted.tasks.empty()) json["predicted_s"] = figures.predicted_seconds;
-  json["wire_bytes"] = figures.sent_bytes;
+  json["wire_bytes"] = static_cast<int64_t>(figures.sent_bytes);
   json["lanes"] = LanesJson(step);
   json["tasks"] = ordered_json::array();
   for (const drawing::SectionFigures& section : figures.sections) {
@@ -96,7 +96,7 @@ ordered_json StepJson(const drawing::TracedStep& step, const std::string& kind, 
                          {"measured_s", section.seconds},
                          {"waiting_s", section.waiting_seconds},
                          {"predicted_s", nullptr},
-                         {"wire_bytes", section.sent_bytes}};
+                         {"wire_bytes", static_cast<int64_t>(section.sent_bytes)}};
     if (!step.predicted.tasks.empty()) task["predicted_s"] = section.predicted_seconds;
     json["tasks"].push_back(std::move(task));
   }
