@@ -52,9 +52,23 @@ TEST(ServeWatch, TellsThePlanAndNamesItInAnswers) {
   const json answer = server.Post("/v1/completions", CompletionBody(2)).Json();
   EXPECT_THAT(answer["system_fingerprint"].get<std::string>(), EndsWith("_" + id));
 
-  // What the order of a sum or the form of a plan could change, another id says.
+  // Another plan has another id.
   const ServeProcess other({"--no-overlap"});
   EXPECT_NE(other.Get("/v1/plan").Json()["id"], id);
+}
+
+TEST(ServeWatch, TellsWhatAPlansFileForesaw) {
+  const std::string path = testing::TempDir() + "/foreseen.json";
+  std::ofstream(path) << R"({"version": 1, "layout": "attention=tp1,experts=ep1",
+    "predicted": {"throughput_tokens_per_s": 9.5, "profile": "/somewhere/profile.json"},
+    "alternatives": [{"name": "another", "slower": 0.5, "reason": "experts +2 ms",
+                      "would_win": "nowhere"}]})";
+  const ServeProcess server({"--plan", path});
+  const json plan = server.Get("/v1/plan").Json();
+  EXPECT_EQ(plan["chosen_by"], "file");
+  EXPECT_EQ(plan["alternatives"][0]["reason"], "experts +2 ms");
+  EXPECT_EQ(plan["predicted"]["throughput_tokens_per_s"], 9.5);
+  EXPECT_FALSE(plan["predicted"].contains("profile"));
 }
 
 TEST(ServeWatch, TellsWhatStepsDid) {

@@ -8,7 +8,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/json.h"
 #include "base/message.h"
+#include "base/read_file.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
@@ -157,21 +159,44 @@ void UseFewerRanks(ModelOptions& options, comm::Group& ranks, engine::LoadOption
   load.group = options.fewer_ranks->group();
 }
 
-// As ModelOptions::explained. `found`: by the search; nothing: the plan was given, or is the usual.
+constexpr uint64_t kMaxPlanBytes = uint64_t{1} << 20;  // as plan::ReadPlan
+
+// What a plan's file says was foreseen when it was made, and of which others; null: nothing.
+nlohmann::ordered_json ForeseenByFile(const std::string& path) {
+  const Result<std::string> text = ReadFile(path, kMaxPlanBytes);
+  if (!text) return nullptr;
+  const Result<nlohmann::json> file = ParseJson(*text);
+  if (!file || !file->is_object() || !file->contains("alternatives")) return nullptr;
+  nlohmann::ordered_json foreseen = {{"alternatives", (*file)["alternatives"]}};
+  if (!file->contains("predicted")) return foreseen;
+  foreseen["predicted"] = (*file)["predicted"];
+  // The costs, which are long, and paths on the machine where it was made.
+  for (const char* name : {"question", "profile", "model"}) foreseen["predicted"].erase(name);
+  return foreseen;
+}
+
+// As ModelOptions::explained. `found`: by the search, or the usual plan in its place; nothing: the
+// plan was given, or is the usual.
 nlohmann::ordered_json ExplainPlanOf(const ModelOptions& options, const model::ModelSpec& spec,
                                      const plan::Plan& plan,
                                      const std::optional<DefaultPlan>& found, int num_started) {
   const PlanOptions& given = options.plan;
-  const char* chosen_by = found                      ? "search"
+  const bool was_searched = found && !found->report.is_null();
+  const char* chosen_by = was_searched               ? "search"
                           : !given.path.empty()      ? "file"
                           : given.layout.has_value() ? "options"
                           : num_started == 1         ? "one process"
                                                      : "usual";
   nlohmann::ordered_json json = {{"chosen_by", chosen_by}};
   if (found) json["words"] = found->words;
-  if (found && !found->report.is_null()) {
+  if (was_searched) {
     json["report"] = found->report;
     return json;
+  }
+  if (!given.path.empty()) {
+    json["report"] = ForeseenByFile(given.path);
+    if (!json["report"].is_null()) return json;
+    json.erase("report");
   }
   const Result<nlohmann::ordered_json> report = ExplainGivenPlan(options, spec, plan, num_started);
   if (report) {

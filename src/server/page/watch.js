@@ -133,15 +133,16 @@ function planNodes(plan) {
   fact('In force', plan.name ?? plan.plan.layout ?? plan.id);
   fact('How it came', chosenWords[plan.chosen_by] ?? plan.chosen_by);
   fact('Id', `${plan.id}, the last part of system_fingerprint of every answer`);
-  const within = ([low, high], show) => `(${show(low)} to ${show(high)})`;
-  if (plan.predicted?.throughput_tokens_per_s) {
-    const figures = plan.predicted;
-    fact('Predicted', `${amount(figures.throughput_tokens_per_s)} tokens/s ${
+  const within = (interval, show) => (interval ? ` (${show(interval[0])} to ${show(interval[1])})` : '');
+  const figures = plan.predicted ?? {};
+  if (figures.throughput_tokens_per_s) {
+    fact('Predicted', `${amount(figures.throughput_tokens_per_s)} tokens/s${
                           within(figures.throughput_tokens_per_s_interval, amount)}, time to first token ${
                           seconds(figures.ttft_s)}, per token ${seconds(figures.time_per_token_s)}, with ${
                           figures.batch} sequence${figures.batch === 1 ? '' : 's'} together`);
-    fact('Memory of a rank', `${bytes(figures.memory_per_rank.bytes)} of ${bytes(figures.memory_per_rank.limit_bytes)}`);
   }
+  const memory = figures.memory_per_rank;
+  if (memory) fact('Memory of a rank', `${bytes(memory.bytes)} of ${bytes(memory.limit_bytes)}`);
   if (plan.why_chosen) fact('Why', plan.why_chosen);
   nodes.push(facts);
   if (plan.not_explained) {
