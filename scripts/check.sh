@@ -5,6 +5,7 @@
 #   address, thread           tests under sanitizers, those of the folders where it matters most
 #   fuzz                      each fuzz target for some seconds
 #   clients                   OpenAI's Python package and 20,000 odd bodies against the server
+#   page                      the page of convene serve, in a headless Chromium
 # Without parts all are run, also after one has failed. --whole: clang-tidy on every source, and all
 # tests under the sanitizers.
 set -euo pipefail
@@ -20,11 +21,11 @@ for argument in "$@"; do
       exit
       ;;
     --whole) whole=(--whole) ;;
-    format | includes | shell | tidy | address | thread | fuzz | clients) parts+=("$argument") ;;
+    format | includes | shell | tidy | address | thread | fuzz | clients | page) parts+=("$argument") ;;
     *) fail "'$argument' is no part of the checks" "scripts/check.sh --help lists them." ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(format includes shell tidy address thread fuzz clients)
+[ ${#parts[@]} -gt 0 ] || parts=(format includes shell tidy address thread fuzz clients page)
 
 install_packages "${build_packages[@]}" "${check_packages[@]}"
 require_recent_tools
@@ -39,6 +40,7 @@ run_part() {
     address | thread) tools/check_sanitizers.sh "$1" "${whole[@]}" ;;
     fuzz) tools/check_fuzz.sh ;;
     clients) tools/check_clients.sh ;;
+    page) tools/check_page.sh ;;
   esac
 }
 

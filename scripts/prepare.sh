@@ -11,8 +11,9 @@ build_packages=(
   libgtest-dev libgmock-dev
 )
 
-# What scripts/check.sh needs besides: a second compiler and its tools, and a place for packages of PyPI.
-check_packages=(git clang-format-16 clang-tidy-16 clang-16 libclang-rt-16-dev shellcheck python3-venv)
+# What scripts/check.sh needs besides: a second compiler and its tools, a place for packages of PyPI, and a browser.
+check_packages=(git clang-format-16 clang-tidy-16 clang-16 libclang-rt-16-dev shellcheck python3-venv
+  chromium chromium-driver python3-selenium)
 
 say() { printf '==> %s\n' "$*"; }
 

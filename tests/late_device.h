@@ -139,7 +139,8 @@ class LateStream : public device::Stream {
   }
   void Reduce(std::span<const device::ExpertRows::Returning> sums, device::Frame& frame) override {
     std::vector<std::span<std::byte>> leaves;
-    for (const auto& sum : sums) leaves.emplace_back(sum.to, static_cast<size_t>(wire_.returned_bytes));
+    for (const auto& sum : sums)
+      leaves.emplace_back(sum.to, static_cast<size_t>(wire_.returned_bytes));
     Enqueue([&] { cpu_->Reduce(sums, frame); }, leaves);
   }
   void Finish(const device::Layer& layer, device::Frame& frame) override {

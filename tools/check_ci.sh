@@ -55,7 +55,7 @@ demand() {
 # Every script that .ci/run calls does nothing but one, which fails.
 try_blocks() {
   local parts part failing
-  parts=(scripts/test.sh tools/check_{format,includes,shell,tidy,sanitizers,fuzz,clients}.sh)
+  parts=(scripts/test.sh tools/check_{format,includes,shell,tidy,sanitizers,fuzz,clients,page}.sh)
   for failing in "${parts[@]}"; do
     for part in "${parts[@]}"; do
       if [ "$part" = "$failing" ]; then

@@ -4,9 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
+#include "base/json.h"
 #include "base/message.h"
+#include "base/read_file.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
@@ -155,6 +159,54 @@ void UseFewerRanks(ModelOptions& options, comm::Group& ranks, engine::LoadOption
   load.group = options.fewer_ranks->group();
 }
 
+constexpr uint64_t kMaxPlanBytes = uint64_t{1} << 20;  // as plan::ReadPlan
+
+// What a plan's file says was foreseen when it was made, and of which others; null: nothing.
+nlohmann::ordered_json ForeseenByFile(const std::string& path) {
+  const Result<std::string> text = ReadFile(path, kMaxPlanBytes);
+  if (!text) return nullptr;
+  const Result<nlohmann::json> file = ParseJson(*text);
+  if (!file || !file->is_object() || !file->contains("alternatives")) return nullptr;
+  nlohmann::ordered_json foreseen = {{"alternatives", (*file)["alternatives"]}};
+  if (!file->contains("predicted")) return foreseen;
+  foreseen["predicted"] = (*file)["predicted"];
+  // The costs, which are long, and paths on the machine where it was made.
+  for (const char* name : {"question", "profile", "model"}) foreseen["predicted"].erase(name);
+  return foreseen;
+}
+
+// As ModelOptions::explained. `found`: by the search, or the usual plan in its place; nothing: the
+// plan was given, or is the usual.
+nlohmann::ordered_json ExplainPlanOf(const ModelOptions& options, const model::ModelSpec& spec,
+                                     const plan::Plan& plan,
+                                     const std::optional<DefaultPlan>& found, int num_started) {
+  const PlanOptions& given = options.plan;
+  const bool was_searched = found && !found->report.is_null();
+  const char* chosen_by = was_searched               ? "search"
+                          : !given.path.empty()      ? "file"
+                          : given.layout.has_value() ? "options"
+                          : num_started == 1         ? "one process"
+                                                     : "usual";
+  nlohmann::ordered_json json = {{"chosen_by", chosen_by}};
+  if (found) json["words"] = found->words;
+  if (was_searched) {
+    json["report"] = found->report;
+    return json;
+  }
+  if (!given.path.empty()) {
+    json["report"] = ForeseenByFile(given.path);
+    if (!json["report"].is_null()) return json;
+    json.erase("report");
+  }
+  const Result<nlohmann::ordered_json> report = ExplainGivenPlan(options, spec, plan, num_started);
+  if (report) {
+    json["report"] = *report;
+  } else {
+    json["not_explained"] = report.error().message;
+  }
+  return json;
+}
+
 // As planner::Describe has it of a candidate, with the model's hash.
 std::string NameOfRun(engine::LoadedModel& model, const std::string& directory) {
   const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(directory);
@@ -181,12 +233,16 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
     PrintNote("plan: {}, but for what was given beside it ({})\n", options.plan.path,
               fmt::join(names, ", "));
   }
+  std::optional<DefaultPlan> found;
   if (num_ranks > 1 && options.plan.path.empty() && !options.plan.no_plan) {
-    if (const auto found = PlanByDefault(options, *spec, *plan, *ranks)) {
+    found = PlanByDefault(options, *spec, *plan, *ranks);
+    if (found) {
       load.plan = found->plan;
       PrintNote("{}\n", found->words);
     }
   }
+  if (options.explains)
+    options.explained = ExplainPlanOf(options, *spec, load.plan, found, num_ranks).dump();
   if (!load.formats.weights && !load.plan.weights.empty()) {
     load.formats.weights = kernels::WeightFormatFromName(load.plan.weights);
   }
@@ -196,7 +252,7 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   if (num_ranks > 1) load.group = ranks;
   if (load.plan.layout.num_ranks() < num_ranks) UseFewerRanks(options, *ranks, load);
   load.step_costs = evaluate::KeptOrMeasuredCosts();
-  load.record = options.watch->is_wanted();
+  load.record = options.watch->is_wanted() || options.load.record;
   LoadMessages messages;
   Result<std::unique_ptr<engine::LoadedModel>> model =
       engine::LoadedModel::Load(options.directory, load, messages.observer());

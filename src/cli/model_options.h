@@ -23,8 +23,13 @@ struct ModelOptions {
   PlanOptions plan = {};
   // What the model is loaded for, as far as the command knows; `batch` is load.max_sequences.
   planner::Workload workload = {};
-  int64_t num_requests = 0;      // of such lengths, in all; 0: nobody knows
-  bool verifies = false;         // a plan by default runs before it is used, where that pays
+  int64_t num_requests = 0;  // of such lengths, in all; 0: nobody knows
+  bool verifies = false;     // a plan by default runs before it is used, where that pays
+  bool explains = false;     // LoadModel sets `explained`
+  // As JSON, of the plan that runs: how it was chosen and its words, and as far as costs are known
+  // all that `convene plan --json` says ("report"; otherwise "not_explained" says why there is
+  // none).
+  std::string explained = {};
   CLI::Option* chunk = nullptr;  // --chunk
   // Of the steps of the model that LoadModel gives; Write is the command's matter.
   std::shared_ptr<WatchOptions> watch = std::make_shared<WatchOptions>();

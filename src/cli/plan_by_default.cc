@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/environment.h"
 #include "base/units.h"
 #include "checkpoint/model_files.h"
+#include "cli/plan_report.h"
 #include "cli/verify_plan.h"
 #include "engine/ask_for_costs.h"
 #include "engine/choose_pipeline.h"
@@ -20,6 +23,7 @@
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
+#include "planner/explain_plan.h"
 #include "planner/plan_search.h"
 #include "planner/verification_price.h"
 #include "weights/packed_directory.h"
@@ -235,6 +239,122 @@ std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Pl
   return question.formats.back();
 }
 
+namespace {
+
+// What is asked of a search for ranks of this host or of several, with all that the question refers
+// to. It stays where it is.
+struct AskedQuestion {
+  planner::Workload workload;
+  cost::MachineProfile profile;  // what is known of the machine; before the search
+  planner::MeasuredSource source{profile};
+  planner::PlanQuestion question;
+  int num_threads = 0;  // of each rank, its share
+
+  AskedQuestion(const ModelOptions& options, const model::ModelSpec& spec)
+      : workload(options.workload), question{.spec = spec, .workload = workload, .source = source} {
+    workload.batch = options.load.max_sequences;
+  }
+};
+
+// Null: what is here to be used cannot be found out; loading will say why.
+std::unique_ptr<AskedQuestion> AskQuestion(const ModelOptions& options,
+                                           const model::ModelSpec& spec, int num_ranks) {
+  const LocalRank local = LocalRankFromLauncher();
+  const Result<std::vector<int>> cpus = hardware::CpusForThisRank(local, options.load.num_threads);
+  const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
+  const Result<planner::Allowed> allowed = ParseAllowed(options.plan.allowed);
+  if (!cpus || !available || !allowed) return nullptr;
+  auto asked = std::make_unique<AskedQuestion>(options, spec);
+  asked->num_threads = static_cast<int>(std::ssize(*cpus));
+  planner::PlanQuestion& question = asked->question;
+  question.num_ranks = num_ranks;
+  question.formats = FormatsOf(options);
+  question.one_host = local.count == num_ranks;
+  question.allowed = *allowed;
+  question.clock = Now;
+  engine::AnswerPlanQuestion({.memory_of_host = available->bytes * num_ranks / local.count,
+                              .step_tokens = options.load.max_step_tokens},
+                             question);
+  return asked;
+}
+
+// With alternatives and reasons, as `convene plan --json` has them; null where the model's
+// configuration cannot be read, which loading it will say.
+nlohmann::ordered_json ReportOf(const ModelOptions& options, planner::PlanSearch& search,
+                                const planner::PlanAnswer& answer,
+                                const cost::MachineProfile& costs) {
+  const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(options.directory);
+  if (!config) return nullptr;
+  const planner::Explanation explanation = ExplainPlan(search, answer);
+  const std::optional<Verification> verification;
+  return ToJson(PlanReport{.question = search.question(),
+                           .answer = answer,
+                           .explanation = explanation,
+                           .model = options.directory,
+                           .model_hash = plan::ModelHash(config->json),
+                           .profile = hardware::ProfilePath(),
+                           .plan_path = "",
+                           .costs = costs,
+                           .config = config->json,
+                           .verification = verification,
+                           .use = PlanUse::kServe});
+}
+
+// Which candidate runs as the plan does on so many threads; -1: none.
+int CandidateOf(const planner::PlanAnswer& answer, const plan::Plan& plan,
+                const planner::RankSetup& setup) {
+  for (int i = 0; i < std::ssize(answer.candidates); ++i) {
+    const planner::Candidate& one = answer.candidates[i];
+    const bool is_same_wire = one.plan.wire == plan.wire || setup.num_ranks == 1 ||
+                              (plan.wire == plan::Wire::kAuto && one.plan.wire == plan::Wire::kF32);
+    const bool is_same_step = one.plan.layout == plan.layout && one.plan.decode == plan.decode &&
+                              one.plan.pipeline == plan.pipeline;
+    if (one.is_ranked() && one.setup == setup && is_same_step && is_same_wire) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
+                                                const model::ModelSpec& spec,
+                                                const plan::Plan& given, int num_started) {
+  if (spec.has_encoder() || options.load.formats.activations) {
+    return Error{"costs are known of decoders with the activations that go with their weights"};
+  }
+  Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(hardware::ProfilePath());
+  if (!profile) {
+    return Error{
+        "no profile of this machine is kept, or it cannot be read; `convene measure` makes one"};
+  }
+  const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, num_started);
+  if (!asked) return Error{"the cores and the memory that are here could not be read"};
+  const int num_ranks = given.layout.num_ranks();
+  const planner::RankSetup setup = {
+      num_ranks, given.num_threads > 0 ? given.num_threads : asked->num_threads,
+      given.weights.empty() ? FormatThatFits(asked->question, given, asked->num_threads)
+                            : given.weights};
+  asked->profile = *std::move(profile);
+  // Other numbers of ranks that the profile knows are alternatives, too.
+  for (const cost::StepCosts& costs : asked->profile.steps) {
+    asked->question.num_ranks = std::max(asked->question.num_ranks, costs.num_ranks);
+  }
+  planner::PlanSearch search(asked->question);
+  Result<planner::PlanAnswer> answer = SearchPlan(search);
+  if (!answer) return answer.error();
+  const int in_force = CandidateOf(*answer, given, setup);
+  if (in_force < 0) {
+    return Error{fmt::format(
+        "nothing is predicted of it: the kept profile has no costs of {} with {} of {} "
+        "weights, or the search leaves such plans out",
+        FormatCount(static_cast<uint64_t>(setup.num_ranks), "rank"),
+        FormatCount(static_cast<uint64_t>(setup.num_threads), "thread"), setup.weights)};
+  }
+  if (answer->chosen != in_force) answer->why_chosen = "it was given, not searched for";
+  answer->chosen = in_force;
+  return ReportOf(options, search, *answer, asked->profile);
+}
+
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks) {
   const int num_ranks = resolved.layout.num_ranks();
@@ -243,47 +363,32 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
       resolved.decode) {
     return {};
   }
-  const Result<std::vector<int>> cpus =
-      hardware::CpusForThisRank(LocalRankFromLauncher(), options.load.num_threads);
-  const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
-  const Result<planner::Allowed> allowed = ParseAllowed(options.plan.allowed);
-  if (!cpus || !available || !allowed) return {};
-  const auto num_threads = static_cast<int>(std::ssize(*cpus));
-  planner::Workload workload = options.workload;
-  workload.batch = options.load.max_sequences;
-  cost::MachineProfile profile;
-  const planner::MeasuredSource source(profile);
-  planner::PlanQuestion question{.spec = spec, .workload = workload, .source = source};
-  question.num_ranks = num_ranks;
-  question.formats = FormatsOf(options);
-  question.one_host = LocalRankFromLauncher().count == num_ranks;
-  question.allowed = *allowed;
+  const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, num_ranks);
+  if (!asked) return {};
+  planner::Workload& workload = asked->workload;
+  planner::PlanQuestion& question = asked->question;
   question.constraints =
-      ConstraintsOf(options.plan, resolved, num_threads,
+      ConstraintsOf(options.plan, resolved, asked->num_threads,
                     question.one_host && !options.plan.layout && !options.load.num_threads);
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
-  question.clock = Now;
-  engine::AnswerPlanQuestion(
-      {.memory_of_host = available->bytes * num_ranks / LocalRankFromLauncher().count,
-       .step_tokens = options.load.max_step_tokens},
-      question);
   if (options.num_requests > 0) {
     workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
-    workload.batch = BatchThatFits(question, resolved, num_threads);
+    workload.batch = BatchThatFits(question, resolved, asked->num_threads);
   }
-  const std::string first_format = FormatThatFits(question, resolved, num_threads);
+  const std::string first_format = FormatThatFits(question, resolved, asked->num_threads);
   Result<cost::MachineProfile> found = FindProfile(options, resolved, first_format, ranks);
   if (!found && RanksShareCores()) return Instead(resolved, "ranks share cores");
   if (!found && options.plan.layout) return {};
   if (!found) return Instead(resolved, found.error().message);
-  profile = *std::move(found);
+  asked->profile = *std::move(found);
   planner::PlanSearch search(question);
   Result<planner::PlanAnswer> answer = SearchPlan(search);
   if (!answer) return Instead(resolved, answer.error().message);
   const std::string verified =
-      options.verifies ? VerifyIfWorthIt(options, ranks, search, *answer, profile) : "";
+      options.verifies ? VerifyIfWorthIt(options, ranks, search, *answer, asked->profile) : "";
   DefaultPlan plan = DescribeChosen(options, resolved, question, *answer, first_format);
   plan.words += verified;
+  if (options.explains) plan.report = ReportOf(options, search, *answer, asked->profile);
   return plan;
 }
 

@@ -3,6 +3,7 @@
 // planner/plan_search.h.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -18,6 +19,9 @@ namespace convene::cli {
 struct DefaultPlan {
   plan::Plan plan;
   std::string words;  // what was chosen and why, for people
+  // As `convene plan --json` has it, with alternatives and reasons; null: ModelOptions::explains is
+  // not set, or there was no search.
+  nlohmann::ordered_json report = nullptr;
 };
 
 // On rank 0, before it loads a model. `resolved`: what options say, and otherwise what is usual;
@@ -29,6 +33,13 @@ struct DefaultPlan {
 // given, or where ranks share cores, whose costs would say little.
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks);
+
+// The same report for a plan that was given, or for one process: what a search among all that the
+// kept profile has costs of says of it and of the others. Nothing is measured. Errors: no profile
+// is kept, it has no costs of such ranks, the search has no such plan; whose message says so.
+Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
+                                                const model::ModelSpec& spec,
+                                                const plan::Plan& given, int num_started);
 
 // What steps cost on these ranks, with what is kept of the machine: measured now, once, where
 // nothing is kept that holds for them. *Collective* with FollowRankZero. `num_threads`: of each

@@ -178,7 +178,8 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
   // memory nodes in turn.
   std::string line =
       num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none convene", num_ranks) : "convene";
-  line += fmt::format(" batch {}", report.model);
+  const bool serves = report.use == PlanUse::kServe;
+  line += fmt::format(" {} {}", serves ? "serve" : "batch", report.model);
   if (!plan_path.empty()) {
     line += fmt::format(" --plan {}", plan_path);
   } else {
@@ -201,7 +202,7 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
     }
   }
   if (num_ranks == 1) line += " --numa interleave";
-  return line + " --input requests.jsonl --output answers.jsonl";
+  return serves ? line : line + " --input requests.jsonl --output answers.jsonl";
 }
 
 std::string ToText(const PlanReport& report) {

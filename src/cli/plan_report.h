@@ -14,6 +14,9 @@
 
 namespace convene::cli {
 
+// The command that runs plans, in what the report says of them.
+enum class PlanUse { kBatch, kServe };
+
 struct PlanReport {
   const planner::PlanQuestion& question;
   const planner::PlanAnswer& answer;
@@ -25,6 +28,7 @@ struct PlanReport {
   const cost::MachineProfile& costs;  // those that the search had
   const nlohmann::json& config;       // of the model
   const std::optional<Verification>& verification;
+  PlanUse use = PlanUse::kBatch;
 
   const planner::Candidate& chosen() const { return answer.candidates[answer.chosen]; }
   const planner::Candidate& of(const planner::Alternative& alternative) const {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,7 +46,8 @@ class Serve : public Command {
   void AddOptions(CLI::App& app) override {
     app.description(app.get_description() +
                     "\nPOST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; GET "
-                    "/v1/models, /health, /metrics, /version. SIGTERM ends it once accepted "
+                    "/v1/models, /v1/plan, /v1/steps/last, /health, /metrics, /version; a page at "
+                    "/. SIGTERM ends it once accepted "
                     "requests are answered. docs/serving.md has examples.");
     AddPath(app, "--host", options_.host, "Address to listen at (default: 127.0.0.1)")
         ->type_name("HOST");
@@ -81,6 +83,8 @@ class Serve : public Command {
 
   Status Run() override {
     if (const Status set = SetOptions(); !set) return set;
+    model_.explains = true;
+    model_.load.record = !no_watch_;
     Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
     if (!tokenizer) return tokenizer.error();
     Result<std::unique_ptr<server::Server>> server = server::Server::Start(options_);
@@ -90,6 +94,11 @@ class Serve : public Command {
     if (!model) return model.error();
     NoteUnknownFields((*model)->generation_config());
     server::ServedModel served = Describe(**model);
+    (*model)->transformer().ObserveSteps(
+        [this, &server = **server](const runtime::RecordedStep& step) {
+          if (model_.watch->is_wanted()) model_.watch->See(step);
+          if (!no_watch_) server.SeeStep(step);
+        });
     engine::Engine engine(*std::move(model), *std::move(tokenizer), model_.load.max_sequences);
     served.tokenizer = &engine.tokenizer();
     served.forms = std::make_unique<openai::AnswerForms>(engine.tokenizer(), served.chat_template,
@@ -98,7 +107,7 @@ class Serve : public Command {
     options_.max_sequences = model_.load.max_sequences;
     const Status ended = (*server)->Serve(engine, std::move(served));
     server->reset();  // before the engine, to which it refers
-    return ended;
+    return model_.watch->WriteAfter(ended);
   }
 
  private:
@@ -119,6 +128,9 @@ class Serve : public Command {
   }
 
   void AddLimits(CLI::App& app) {
+    app.add_flag("--no-watch", no_watch_,
+                 "Leave out what the page, /v1/steps/last and /metrics tell of tasks and experts")
+        ->group(kRareOptions);
     AddNumber(app, "--request-timeout", request_s_, {0, kMaxSeconds},
               "Seconds after which a request is ended (default: 0, none)")
         ->type_name("S")
@@ -180,20 +192,47 @@ class Serve : public Command {
     return {};
   }
 
-  server::ServedModel Describe(const engine::LoadedModel& model) const {
+  server::ServedModel Describe(engine::LoadedModel& model) const {
     const runtime::Formats& formats = model.formats();
-    // What the bits of an answer depend on, as far as the server knows it.
+    // What the bits of an answer depend on, as far as the server knows it, but for the plan.
     const std::string decisions =
-        fmt::format("{} {} {} {} {} {}", kVersion, plan::ToJson(model.plan()).dump(),
-                    model.kernels().name, static_cast<int>(formats.weights.matrices),
+        fmt::format("{} {} {} {} {}", kVersion, model.kernels().name,
+                    static_cast<int>(formats.weights.matrices),
                     static_cast<int>(formats.activations), static_cast<int>(formats.kv));
+    const std::string plan_id = PlanId(model.plan());
     server::ServedModel served{.name = options_.model_name,
                                .chat_template = text::ChatTemplate::Load(model_.directory)};
     served.defaults = engine::DefaultSampling(model.generation_config());
     served.max_new_tokens = model.generation_config().max_new_tokens;
     served.context = model.context();
-    served.fingerprint = fmt::format("fp_{:016x}", DigestOf(std::as_bytes(std::span(decisions))));
+    served.fingerprint =
+        fmt::format("fp_{:016x}_{}", DigestOf(std::as_bytes(std::span(decisions))), plan_id);
+    served.plan_json = PlanInForce(model.plan(), plan_id).dump() + "\n";
+    served.watches_steps = !no_watch_;
+    served.weights = kernels::Name(formats.weights.matrices);
+    served.num_threads = model.pool().size();
     return served;
+  }
+
+  static std::string PlanId(const plan::Plan& plan) {
+    const std::string text = plan::ToJson(plan).dump();
+    return fmt::format("plan_{:016x}", DigestOf(std::as_bytes(std::span(text))));
+  }
+
+  // As `convene plan --json` says it of a chosen plan, as far as something is known of it.
+  nlohmann::ordered_json PlanInForce(const plan::Plan& plan, const std::string& id) const {
+    nlohmann::ordered_json json = {{"id", id}};
+    const auto explained = nlohmann::ordered_json::parse(model_.explained);
+    json.update(explained);
+    json.erase("report");
+    json["plan"] = plan::ToJson(plan);
+    json["alternatives"] = nlohmann::ordered_json::array();
+    if (!explained.contains("report")) return json;
+    nlohmann::ordered_json report = explained["report"];
+    report["model"] = options_.model_name;
+    report.erase("plan");
+    json.update(report);
+    return json;
   }
 
   ModelOptions model_{.directory = {}, .load = {.max_sequences = 32}};
@@ -205,6 +244,7 @@ class Serve : public Command {
   int shutdown_s_ = 30;
   int client_s_ = 30;
   int max_body_mib_ = 8;
+  bool no_watch_ = false;
 };
 
 }  // namespace

@@ -39,6 +39,19 @@ void StepWatch::Sample::Add(const RecordedStep& step) {
   stride *= 2;
 }
 
+void StepWatch::PreferKeptCosts() {
+  Result<cost::MachineProfile> profile = LoadMachineProfile(hardware::ProfilePath());
+  if (profile) preferred_ = *std::move(profile);
+}
+
+StepWatch::Kind StepWatch::KindOf(const RecordedStep& step) {
+  return step.changes_to == strategy::Phase::kPrefill ? Kind::kToPrefill
+         : step.changes_to.has_value()                ? Kind::kToDecode
+         : step.encoder                               ? Kind::kEncode
+         : step.num_tokens > step.num_sequences       ? Kind::kPrefill
+                                                      : Kind::kDecode;
+}
+
 void StepWatch::See(const RecordedStep& step, bool keeps_steps) {
   expert_tokens_.resize(std::max(expert_tokens_.size(), step.expert_tokens.size()));
   for (size_t layer = 0; layer < step.expert_tokens.size(); ++layer) {
@@ -48,11 +61,7 @@ void StepWatch::See(const RecordedStep& step, bool keeps_steps) {
   }
   if (!keeps_steps) return;
   if (first_start_ < 0) first_start_ = step.start;
-  const Kind kind = step.changes_to == strategy::Phase::kPrefill ? Kind::kToPrefill
-                    : step.changes_to.has_value()                ? Kind::kToDecode
-                    : step.encoder                               ? Kind::kEncode
-                    : step.num_tokens > step.num_sequences       ? Kind::kPrefill
-                                                                 : Kind::kDecode;
+  const Kind kind = KindOf(step);
   samples_[kind].Add(step);
   Sample& largest = largest_[kind];
   const int64_t most = largest.steps.empty() ? 0 : largest.steps.front().num_tokens;
@@ -80,6 +89,10 @@ const RecordedStep& StepWatch::Typical(const std::vector<RecordedStep>& steps) {
     return a->timeline.seconds() < b->timeline.seconds();
   });
   return *order[(order.size() - 1) / 2];
+}
+
+drawing::TracedStep StepWatch::TraceOf(const RecordedStep& step) const {
+  return Traced(KindOf(step), step);
 }
 
 drawing::Trace StepWatch::MakeTrace() const {
@@ -133,8 +146,8 @@ cost::StepCosts StepWatch::FitTo(const std::vector<const RecordedStep*>& steps) 
   return costs;
 }
 
-// The same tasks with the same sizes, simulated with costs that this step had no part in.
-void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedStep& traced) const {
+std::vector<const RecordedStep*> StepWatch::OthersThan(Kind kind,
+                                                       const RecordedStep& chosen) const {
   std::vector<const RecordedStep*> others;
   for (const Sample* sample : {&samples_.at(kind), &largest_.at(kind)}) {
     for (const RecordedStep& seen : sample->steps) {
@@ -151,6 +164,17 @@ void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedSt
       return other->start == samples_.at(kind).steps.front().start;
     });
   }
+  return others;
+}
+
+const cost::StepCosts* StepWatch::KeptCosts(const cost::MachineProfile& profile,
+                                            const schedule::Schedule& schedule) const {
+  const cost::StepCosts* costs = profile.CostsOf(schedule.num_ranks, num_threads_, weights_);
+  return costs != nullptr && !cost::KindWithoutCost(schedule, *costs) ? costs : nullptr;
+}
+
+// The same tasks with the same sizes, simulated with costs that this step had no part in.
+void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedStep& traced) const {
   const cost::RecordedSizes sizes = SizesOf(chosen);
   const cost::Sizes values = [&](const schedule::Size& size) { return sizes.at(size); };
   const schedule::Schedule& schedule = *chosen.schedule;
@@ -160,16 +184,20 @@ void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedSt
         simulate::Simulate(schedule, graph, cost::PriceSchedule(schedule, graph, costs, values));
     traced.predicted_by = std::move(words);
   };
+  const auto predict_by_kept = [&](const cost::MachineProfile& profile) {
+    const cost::StepCosts* costs = KeptCosts(profile, schedule);
+    if (costs == nullptr) return false;
+    predict(*costs, fmt::format("costs of {} (convene measure)", profile.machine.cpu_name));
+    return true;
+  };
+  if (preferred_ && predict_by_kept(*preferred_)) return;
+  const std::vector<const RecordedStep*> others = OthersThan(kind, chosen);
   if (others.size() >= kEnoughSteps) {
     return predict(FitTo(others), fmt::format("costs of tasks fitted on {} other steps of this run",
                                               others.size()));
   }
   const Result<cost::MachineProfile> profile = LoadMachineProfile(hardware::ProfilePath());
-  if (!profile) return;
-  const cost::StepCosts* costs = profile->CostsOf(schedule.num_ranks, num_threads_, weights_);
-  if (costs != nullptr && !cost::KindWithoutCost(schedule, *costs)) {
-    return predict(*costs, fmt::format("costs of {} (convene measure)", profile->machine.cpu_name));
-  }
+  if (!profile || predict_by_kept(*profile)) return;
   if (profile->machine.read_gbps <= 0) return;  // only steps were measured
   const cost::Rates rates = cost::RatesFromProfile(profile->machine, schedule.num_ranks);
   traced.predicted = simulate::Simulate(schedule, rates, values);

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cost/machine_profile.h"
 #include "cost/step_costs.h"
 #include "drawing/trace.h"
 #include "runtime/recorded_step.h"
@@ -23,11 +25,18 @@ class StepWatch {
     run_ = std::move(run);
   }
 
+  // Predicts steps by the kept profile's costs of such ranks, where it has them, as the planner
+  // does; otherwise by those of the other steps. By default it is the other way round.
+  void PreferKeptCosts();
+
   // `keeps_steps` false: only counts what experts got, and the trace is empty.
   void See(const runtime::RecordedStep& step, bool keeps_steps);
 
   // Tokens of all steps seen that chose each expert, by layer of the decoder.
   const std::vector<std::vector<int64_t>>& expert_tokens() const { return expert_tokens_; }
+
+  // Of the last step that was seen and kept, measured and predicted. Precondition: it is `step`.
+  drawing::TracedStep TraceOf(const runtime::RecordedStep& step) const;
 
   // Of the steps seen: of each kind of step the most telling one, measured and predicted.
   drawing::Trace MakeTrace() const;
@@ -43,11 +52,18 @@ class StepWatch {
   };
   enum class Kind { kEncode, kPrefill, kDecode, kToPrefill, kToDecode };
 
+  static Kind KindOf(const runtime::RecordedStep& step);
   static cost::StepCosts FitTo(const std::vector<const runtime::RecordedStep*>& steps);
   static const runtime::RecordedStep& Typical(const std::vector<runtime::RecordedStep>& steps);
   static std::string NameOf(Kind kind, const runtime::RecordedStep& step);
   drawing::TracedStep Traced(Kind kind, const runtime::RecordedStep& chosen) const;
   void Predict(Kind kind, const runtime::RecordedStep& chosen, drawing::TracedStep& traced) const;
+  // What was kept of the machine's ranks, if it has all that the schedule's tasks want.
+  const cost::StepCosts* KeptCosts(const cost::MachineProfile& profile,
+                                   const schedule::Schedule& schedule) const;
+  // Of the same kind, with the same schedule.
+  std::vector<const runtime::RecordedStep*> OthersThan(Kind kind,
+                                                       const runtime::RecordedStep& chosen) const;
 
   std::map<Kind, Sample> samples_;
   std::map<Kind, Sample> largest_;  // those with the most tokens
@@ -56,6 +72,7 @@ class StepWatch {
   std::string weights_;
   int num_threads_ = 0;
   std::string run_;
+  std::optional<cost::MachineProfile> preferred_;  // to the costs of other steps
 };
 
 }  // namespace convene::evaluate

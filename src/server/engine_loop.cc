@@ -186,7 +186,6 @@ void EngineLoop::Measure(double step_s) {
   if (step_s > 0) {
     state.step_s = step_s;
     state.step_tokens = engine_.step_statistics().tokens;
-    state.expert_counts = &engine_.expert_counts();
   }
   metrics_.AfterStep(state);
 }

@@ -45,7 +45,7 @@ Exchange::Exchange(std::shared_ptr<Responder> responder, openai::GenerationBody 
       metrics_(metrics),
       answers_(prompt_sizes.size()),
       num_bytes_(prompt_sizes.size()),
-      last_token_(prompt_sizes.size()),
+      times_(prompt_sizes.size()),
       last_sent_(Clock::now()) {
   for (size_t i = 0; i < prompt_sizes.size(); ++i) answers_[i].num_prompt_tokens = prompt_sizes[i];
   if (body_.is_chat) parsers_.assign(answers_.size(), openai::AnswerParser(std::move(reading)));
@@ -70,14 +70,8 @@ bool Exchange::Take(JobEvent event) {
   Answer& answer = answers_[idx];
   if (event.is_first) {
     answer.num_cached_tokens = static_cast<size_t>(event.update.num_reused_tokens);
-    if (figures_.ttft_s == 0) {
-      figures_.ttft_s = SecondsBetween(arrival_, event.when);
-      figures_.queue_s = SecondsBetween(arrival_, event.submission);
-    }
-  } else {
-    metrics_.TokenGap(SecondsBetween(last_token_[idx], event.when));
   }
-  last_token_[idx] = event.when;
+  TakeTime(event);
   std::vector<engine::GeneratedToken> tokens;
   if (!event.update.is_end_of_text) tokens.push_back(event.update.token);
   // What is thought is known by the text before the token or by that with it.
@@ -98,9 +92,52 @@ bool Exchange::Take(JobEvent event) {
   }
   if (!body_.request.num_logprobs) tokens.clear();
   Stream(idx, events, tokens);
-  if (!answer.finish || ++num_finished_ < answers_.size()) return false;
+  if (!answer.finish) return false;
+  CountEnd(idx, *answer.finish == engine::FinishReason::kStop ? "stop" : "length");
+  if (++num_finished_ < answers_.size()) return false;
   Finish();
   return true;
+}
+
+void Exchange::TakeTime(const JobEvent& event) {
+  const auto idx = static_cast<size_t>(event.choice_idx);
+  Times& times = times_[idx];
+  if (!event.is_first) {
+    metrics_.TokenGap(SecondsBetween(std::exchange(times.last, event.when), event.when));
+    return;
+  }
+  times = {.submission = event.submission, .first = event.when, .last = event.when};
+  const double ttft_s = SecondsBetween(arrival_, event.when);
+  metrics_.FirstToken(ttft_s, static_cast<int64_t>(answers_[idx].num_prompt_tokens),
+                      static_cast<int64_t>(answers_[idx].num_cached_tokens));
+  if (figures_.ttft_s > 0) return;
+  figures_.ttft_s = ttft_s;
+  figures_.queue_s = SecondsBetween(arrival_, event.submission);
+}
+
+void Exchange::CountEnd(size_t idx, std::string_view finish) {
+  const Times& times = times_[idx];
+  ChoiceFigures figures{.finish = finish,
+                        .num_prompt_tokens = static_cast<int64_t>(answers_[idx].num_prompt_tokens),
+                        .num_generated_tokens = std::ssize(answers_[idx].tokens),
+                        .total_s = SecondsBetween(arrival_, Clock::now())};
+  if (times.first != Clock::time_point()) {
+    figures.queue_s = SecondsBetween(arrival_, times.submission);
+    figures.prefill_s = SecondsBetween(times.submission, times.first);
+    figures.decode_s = SecondsBetween(times.first, times.last);
+  }
+  metrics_.Ended(figures);
+}
+
+void Exchange::CountEnds(std::string_view finish) {
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    if (!answers_[i].finish) CountEnd(i, finish);
+  }
+}
+
+void Exchange::Abandon() {
+  figures_.finish = "abort";
+  CountEnds("abort");
 }
 
 std::vector<AnswerEvent> Exchange::Parse(size_t idx, const engine::Update& update) {
@@ -194,6 +231,7 @@ void Exchange::Finish() {
 void Exchange::Fail(const openai::ApiError& error) {
   has_ended_ = true;
   figures_.finish = "error";
+  CountEnds("error");
   error_ = error;
   if (has_begun_stream_ && response_) {
     response_->Fail(error);

@@ -2,10 +2,12 @@
 // a stream of server-sent events. It knows no sockets (http.h) and no engine (job.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "openai/answer.h"
@@ -18,6 +20,17 @@
 #include "text/tokenizer.h"
 
 namespace convene::server {
+
+// Of a request with all its choices that has ended, for the log.
+struct RequestFigures {
+  std::string finish;  // "stop", "length", "abort" or "error"
+  int64_t num_prompt_tokens = 0;
+  int64_t num_cached_tokens = 0;
+  int64_t num_generated_tokens = 0;
+  double queue_s = 0;  // from its arrival until the engine took it
+  double ttft_s = 0;   // from its arrival to its first token; 0: there is none
+  double total_s = 0;
+};
 
 // The JSON of an error with its status and, where it says so, when to try again.
 Response ErrorResponse(const openai::ApiError& error);
@@ -41,7 +54,7 @@ class Exchange {
   void KeepAlive(Clock::duration silence);
 
   // The client has gone.
-  void Abandon() { figures_.finish = "abort"; }
+  void Abandon();
 
   // When it has ended.
   RequestFigures Figures() const;
@@ -51,7 +64,18 @@ class Exchange {
   bool streams() const { return body_.streams; }
 
  private:
+  // When the tokens of a choice came.
+  struct Times {
+    Clock::time_point submission;
+    Clock::time_point first;
+    Clock::time_point last;
+  };
+
   void Fail(const openai::ApiError& error);
+  void TakeTime(const JobEvent& event);
+  // Of the choice, or of all that have not ended.
+  void CountEnd(size_t idx, std::string_view finish);
+  void CountEnds(std::string_view finish);
   std::vector<openai::AnswerEvent> Parse(size_t idx, const engine::Update& update);
   void Stream(size_t idx, std::span<const openai::AnswerEvent> events,
               std::span<const engine::GeneratedToken> tokens);
@@ -71,7 +95,7 @@ class Exchange {
   std::vector<openai::AnswerParser> parsers_;       // of each choice of a chat
   std::vector<openai::Answer> answers_;
   std::vector<size_t> num_bytes_;  // of each choice's tokens that were streamed
-  std::vector<Clock::time_point> last_token_;
+  std::vector<Times> times_;       // of each choice
   size_t num_finished_ = 0;
   bool has_ended_ = false;
   bool has_begun_stream_ = false;

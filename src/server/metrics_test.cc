@@ -17,7 +17,13 @@ TEST(Metrics, CountsIntoTheBucketsOfPrometheus) {
   metrics.TokenGap(0.01);  // a bound belongs to its bucket
   metrics.TokenGap(0.02);
   metrics.TokenGap(1000);
-  metrics.Ended({.finish = "stop", .num_prompt_tokens = 10, .num_generated_tokens = 5});
+  metrics.FirstToken(0.5, 10, 4);
+  metrics.Ended({.finish = "stop",
+                 .num_prompt_tokens = 10,
+                 .num_generated_tokens = 5,
+                 .prefill_s = 0.5,
+                 .decode_s = 0.4});
+  metrics.Ended({.finish = "abort", .num_prompt_tokens = 3});  // before its first token
   metrics.AfterStep(
       {.num_running = 2, .num_waiting = 1, .num_kv_blocks = 8, .num_held_kv_blocks = 2});
   const std::string text = metrics.Text("a \"b\"\n", 3);
@@ -32,6 +38,14 @@ TEST(Metrics, CountsIntoTheBucketsOfPrometheus) {
   EXPECT_THAT(text, HasSubstr("vllm:kv_cache_usage_perc" + labels + "} 0.25\n"));
   EXPECT_THAT(text,
               HasSubstr("vllm:request_success_total" + labels + ",finished_reason=\"stop\"} 1\n"));
+  // Tokens count when they come, what is known of a whole answer when it ends.
+  EXPECT_THAT(text, HasSubstr("vllm:generation_tokens_total" + labels + "} 4\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:prompt_tokens_total" + labels + "} 10\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:prefix_cache_hits_total" + labels + "} 4\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_time_per_output_token_seconds_bucket" + labels +
+                              ",le=\"0.1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_prefill_time_seconds_sum" + labels + "} 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_inference_time_seconds_count" + labels + "} 1\n"));
 }
 
 TEST(Access, KnowsKeysWithoutTellingThem) {

@@ -29,6 +29,10 @@ struct ServedModel {
   std::optional<int> max_new_tokens = {};      // of a chat that does not say how many
   int context = 0;
   std::string fingerprint = {};  // system_fingerprint: the same answers come from the same one
+  std::string plan_json = "{}";  // what /v1/plan answers; its id is the fingerprint's last part
+  bool watches_steps = false;    // Server::SeeStep is called after each
+  std::string weights = {};      // their format, and the threads of a rank: whose steps they are
+  int num_threads = 0;
   std::function<Status(const engine::Request&)> check = {};  // as engine::Engine::Check
   std::unique_ptr<openai::AnswerForms> forms = nullptr;      // of the template and the tokenizer
 };

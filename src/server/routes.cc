@@ -20,6 +20,10 @@ constexpr RouteEntry kRoutes[] = {
     {"/health", false, Route::kHealth},
     {"/version", false, Route::kVersion},
     {"/metrics", false, Route::kMetrics},
+    {"/v1/plan", false, Route::kPlan},
+    {"/v1/steps/last", false, Route::kLastStep},
+    {"/v1/steps/last.svg", false, Route::kLastStepSvg},
+    {"/", false, Route::kPage},
 };
 
 }  // namespace

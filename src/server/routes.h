@@ -17,7 +17,14 @@ enum class Route {
   kHealth,
   kVersion,
   kMetrics,
+  kPlan,
+  kLastStep,
+  kLastStepSvg,
+  kPage,
 };
+
+// Whether it is answered without a key: what tells nothing of the model or of requests.
+constexpr bool NeedsNoKey(Route route) { return route == Route::kHealth || route == Route::kPage; }
 
 struct RouteEntry {
   std::string_view path;

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <span>
 #include <string_view>
@@ -16,8 +15,8 @@
 
 #include "base/quote.h"
 #include "base/start_thread.h"
-#include "base/version.h"
 #include "openai/api_error.h"
+#include "server/about.h"
 #include "server/access.h"
 #include "server/engine_loop.h"
 #include "server/exchange.h"
@@ -25,31 +24,17 @@
 #include "server/job_queue.h"
 #include "server/metrics.h"
 #include "server/routes.h"
+#include "server/step_watcher.h"
 #include "server/work_queue.h"
 
 namespace convene::server {
 namespace {
 
-using nlohmann::ordered_json;
 using openai::ApiError;
 
 constexpr std::chrono::seconds kKeepAliveInterval{15};
 constexpr std::chrono::seconds kFlushTime{5};  // for clients to take the last of their responses
-constexpr int kRetryAfterS = 1;
 constexpr int kSignalStatus = 128;
-
-Response JsonResponse(const ordered_json& json) { return {.body = json.dump() + "\n"}; }
-
-ApiError NotLoaded() {
-  return {.status = 503,
-          .message = "the model is being loaded; try again",
-          .type = "service_unavailable_error",
-          .retry_after_s = kRetryAfterS};
-}
-
-ApiError ShuttingDown() {
-  return {.status = 503, .message = "the server shuts down", .type = "service_unavailable_error"};
-}
 
 }  // namespace
 
@@ -69,6 +54,7 @@ class Server::Impl : public Handler {
   Status Start();
   std::string url() const { return http_->url(); }
   Status Serve(engine::Engine& engine, ServedModel model);
+  void SeeStep(const runtime::RecordedStep& step) { watcher_.See(step); }
 
   std::optional<Response> Refuse(const RequestHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
@@ -104,6 +90,7 @@ class Server::Impl : public Handler {
   const RequestLog log_;
   JobQueue queue_;                    // any thread
   Metrics metrics_;                   // any thread
+  StepWatcher watcher_;               // any thread
   std::optional<ServedModel> model_;  // set before is_ready_, then constant
   std::atomic<bool> is_ready_ = false;
   bool is_draining_ = false;
@@ -145,6 +132,10 @@ Status Server::Impl::Start() {
 // On the engine's thread.
 Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
   model_.emplace(std::move(model));
+  if (model_->watches_steps) {
+    const Status started = watcher_.Start(model_->weights, model_->num_threads);
+    if (!started) return started;
+  }
   is_ready_ = true;
   log_.Write(LogLevel::kInfo, {{"event", "ready"},
                                {"model", model_->name},
@@ -226,7 +217,7 @@ std::optional<Response> Server::Impl::Refuse(const RequestHead& head) {
     response.headers.emplace_back("Allow", entry->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
     return response;
   }
-  if (entry->route != Route::kHealth && !access_.ClientOf(head)) {
+  if (!NeedsNoKey(entry->route) && !access_.ClientOf(head)) {
     return Error(head, {.status = 401,
                         .message = "this server wants an API key: Authorization: Bearer KEY",
                         .type = "authentication_error",
@@ -264,29 +255,16 @@ void Server::Impl::Handle(HttpRequest request, std::shared_ptr<Responder> respon
 }
 
 void Server::Impl::HandleGet(Route route, const RequestHead& head, Responder& responder) {
-  switch (route) {
-    case Route::kHealth:
-      if (is_draining_) return responder.Respond(Error(head, ShuttingDown()));
-      if (!is_ready_) return responder.Respond(Error(head, NotLoaded()));
-      return Respond(head, responder, JsonResponse({{"status", "ok"}}));
-    case Route::kVersion:
-      return Respond(head, responder, JsonResponse({{"version", kVersion}}));
-    case Route::kMetrics:
-      return Respond(head, responder,
-                     {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                      .body = metrics_.Text(options_.model_name, queue_.num_waiting())});
-    default:
-      break;
+  auto answer = AnswerAbout(route, {.model_name = options_.model_name,
+                                    .model = is_ready_ ? &*model_ : nullptr,
+                                    .metrics = metrics_,
+                                    .watcher = watcher_,
+                                    .num_queued = queue_.num_waiting(),
+                                    .is_draining = is_draining_});
+  if (const auto* error = std::get_if<ApiError>(&answer)) {
+    return responder.Respond(Error(head, *error));
   }
-  ordered_json models = {{"object", "list"}, {"data", ordered_json::array()}};
-  if (is_ready_) {
-    models["data"].push_back({{"id", model_->name},
-                              {"object", "model"},
-                              {"created", 0},
-                              {"owned_by", "convene"},
-                              {"max_model_len", model_->context}});
-  }
-  Respond(head, responder, JsonResponse(models));
+  Respond(head, responder, std::get<Response>(std::move(answer)));
 }
 
 void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
@@ -402,7 +380,6 @@ void Server::Impl::ClientGone(JobId id) {
 void Server::Impl::LogEnd(const Pending& pending) {
   const Exchange& exchange = *pending.exchange;
   const RequestFigures figures = exchange.Figures();
-  metrics_.Ended(figures);
   const int status = exchange.error() ? exchange.error()->status : 200;
   if (figures.finish != "abort") metrics_.Responded(status);
   LogFields fields = {{"event", "request"},
@@ -457,6 +434,8 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
 }
 
 std::string Server::url() const { return impl_->url(); }
+
+void Server::SeeStep(const runtime::RecordedStep& step) { impl_->SeeStep(step); }
 
 Status Server::Serve(engine::Engine& engine, ServedModel model) {
   return impl_->Serve(engine, std::move(model));

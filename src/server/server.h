@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "engine/engine.h"
+#include "runtime/recorded_step.h"
 #include "server/http.h"
 #include "server/prepare.h"
 #include "server/request_log.h"
@@ -45,6 +46,10 @@ class Server {
   // the end and the requests that were accepted have ended. Error: some of them were ended because
   // `shutdown_timeout` had passed; their clients were told.
   Status Serve(engine::Engine& engine, ServedModel model);
+
+  // What /v1/steps/last and the metrics tell of steps: of each that Serve runs, on its thread,
+  // where the model's `watches_steps` says that this is called.
+  void SeeStep(const runtime::RecordedStep& step);
 
  private:
   class Impl;

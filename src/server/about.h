@@ -1,0 +1,35 @@
+// What the server says of itself: whether it is there, its model, its metrics, its plan, its steps,
+// and the page that shows them. Requests for text are not here.
+#pragma once
+
+#include <string>
+#include <variant>
+
+#include "openai/api_error.h"
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/prepare.h"
+#include "server/routes.h"
+#include "server/step_watcher.h"
+
+namespace convene::server {
+
+inline constexpr int kRetryAfterS = 1;
+
+// Why there is no answer yet, or no more.
+openai::ApiError NotLoaded();
+openai::ApiError ShuttingDown();
+
+struct ServerState {
+  const std::string& model_name;
+  const ServedModel* model = nullptr;  // null: it is being loaded
+  const Metrics& metrics;
+  const StepWatcher& watcher;
+  int num_queued = 0;  // choices that the engine has not taken
+  bool is_draining = false;
+};
+
+// To GET. Precondition: the route is no POST's.
+std::variant<Response, openai::ApiError> AnswerAbout(Route route, const ServerState& server);
+
+}  // namespace convene::server

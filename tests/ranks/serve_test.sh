@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# `convene serve` under mpirun: one process's text, and what happens when a rank dies or the job is to end.
+# Arguments: MPIEXEC CONVENE REPOSITORY
+set -euo pipefail
+mpiexec=$1 convene=$2 root=$3
+cd "$root"
+work=$(mktemp -d)
+jobs=()
+trap 'for job in "${jobs[@]}"; do kill -9 "$job" 2>/dev/null || true; done; rm -rf "$work"' EXIT
+export CONVENE_CACHE_DIR=$work/cache
+fails() { { echo "FAILED: $1; the log:"; cat "$2"; } >&2; exit 1; }
+
+start() { # LOG COMMAND...: its process is $job
+  local log=$1; shift
+  "$@" >/dev/null 2>"$log" </dev/null &
+  job=$!
+  jobs+=("$job")
+}
+port_of() { # LOG: waits until the server is ready
+  for _ in {1..300}; do
+    if grep -q 'event=ready' "$1"; then
+      sed -n 's/.*event=ready.* url=http:[^ ]*:\([0-9]*\).*/\1/p' "$1"
+      return
+    fi
+    sleep 0.1
+  done
+  fails "the server did not start" "$1"
+}
+ask() { # PORT: the choices of an answer
+  local body='{"prompt": "Once upon a time there was a", "max_tokens": 24, "temperature": 0.9, "seed": 4}'
+  exec 3<>"/dev/tcp/127.0.0.1/$1"
+  printf 'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' \
+    ${#body} "$body" >&3
+  sed -n 's/.*\("choices":.*\),"usage".*/\1/p' <&3
+  exec 3>&-
+}
+pid_of() { # RANK: of the job
+  local pid
+  for pid in $(pgrep -P "$job"); do
+    if tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -q "^OMPI_COMM_WORLD_RANK=$1\$"; then echo "$pid"; fi
+  done
+}
+# SECONDS LOG: waits for the job's end; its status is $status.
+wait_for_end() {
+  for ((i = 0; i < $1 * 10; ++i)); do
+    kill -0 "$job" 2>/dev/null || break
+    sleep 0.1
+  done
+  if kill -0 "$job" 2>/dev/null; then fails "the job still runs after $1 s" "$2"; fi
+  status=0
+  wait "$job" || status=$?
+}
+serve=("$convene" serve models/demo --port 0 --no-plan)
+on_ranks() { start "$1" "$mpiexec" -n 2 --oversubscribe "${serve[@]}"; }
+
+start "$work/one.log" "${serve[@]}"
+one=$(ask "$(port_of "$work/one.log")")
+[ -n "$one" ] || fails "no answer of one process" "$work/one.log"
+kill -TERM "$job"
+wait_for_end 20 "$work/one.log"
+
+on_ranks "$work/two.log"
+port=$(port_of "$work/two.log")
+two=$(ask "$port")
+[ "$one" = "$two" ] || fails "two ranks answer '$two' and not '$one'" "$work/two.log"
+
+# A rank dies: the job ends, and says which.
+kill -9 "$(pid_of 1)"
+wait_for_end 20 "$work/two.log"
+[ "$status" -ne 0 ] || fails "a job whose rank died ends as if all were well" "$work/two.log"
+grep -qE 'rank 1\b.*(exited on signal 9|gone)' "$work/two.log" || fails "nothing says which rank died" "$work/two.log"
+
+# What deploy/convene.service does at its end: SIGTERM to rank 0 drains the server, and all ranks end well.
+on_ranks "$work/three.log"
+port=$(port_of "$work/three.log")
+ask "$port" >"$work/last" &
+last=$!
+for _ in {1..50}; do
+  if grep -q 'event=request' "$work/three.log" || [ -s "$work/last" ]; then break; fi
+  sleep 0.02
+done
+pkill --signal TERM --oldest --parent "$job"
+wait "$last"
+wait_for_end 20 "$work/three.log"
+[ "$status" -eq 0 ] || fails "a server that was drained ends with status $status" "$work/three.log"
+grep -q 'event=stopped' "$work/three.log" || fails "SIGTERM did not drain" "$work/three.log"
+[ "$(cat "$work/last")" = "$one" ] || fails "a request was lost" "$work/three.log"
+echo "Two ranks answer as one does, end when one dies, and drain."
