@@ -57,8 +57,8 @@ Result<std::vector<MemoryTier>> TiersOf(const MachineProfile& machine, std::stri
   }
   if (tiers.size() < 2) {
     return Error{
-        fmt::format("{} is the only tier of memory of which a rate is known; convene measure with "
-                    "--disk DIR measures the disk",
+        fmt::format("{} is the only tier of memory of which a rate is known: give the disk's with "
+                    "--disk-rate, or measure it with convene measure --disk DIR",
                     fast.name)};
   }
   if (memory_bytes > 0) tiers.front().bytes = memory_bytes;

@@ -195,6 +195,20 @@ struct Searched {
   int num_tried = 0;
 };
 
+// Seconds per sequence of all resources together.
+double BusySeconds(const OffloadQuestion& question, const OffloadPolicy& policy,
+                   const OffloadFigures& figures) {
+  return (figures.prefill.busy() + (question.gen_tokens - 1) * figures.step.busy()) / policy.batch;
+}
+
+bool IsBetter(const OffloadQuestion& question, const OffloadPolicy& policy,
+              const OffloadFigures& figures, const OffloadAnswer::Way& best) {
+  const double ratio = figures.tokens_per_second / best.figures.tokens_per_second;
+  if (ratio > kSlack) return true;
+  return ratio * kSlack >= 1 && BusySeconds(question, policy, figures) * kSlack <
+                                    BusySeconds(question, best.policy, best.figures);
+}
+
 void Try(const OffloadQuestion& question, const Pricing& pricing, OffloadPolicy policy,
          Searched& searched) {
   ++searched.num_tried;
@@ -203,9 +217,9 @@ void Try(const OffloadQuestion& question, const Pricing& pricing, OffloadPolicy 
   while (policy.batch > 0 && !pricing.Figures(policy).fits) policy.batch -= policy.micro_batch;
   if (policy.batch <= 0) return;
   const OffloadFigures figures = pricing.Figures(policy);
-  const bool is_better = !searched.best || figures.tokens_per_second >
-                                               searched.best->figures.tokens_per_second * kSlack;
-  if (is_better) searched.best = {policy, figures};
+  if (!searched.best || IsBetter(question, policy, figures, *searched.best)) {
+    searched.best = {policy, figures};
+  }
 }
 
 // Of one way, all micro-batches and shares that matter.

@@ -78,6 +78,7 @@ struct OffloadSeconds {
   double host = 0;
 
   double longest() const;
+  double busy() const { return link_up + link_down + fast + host; }
   OffloadBound bound() const;
 };
 
@@ -111,7 +112,9 @@ std::string DescribeWay(const OffloadQuestion& question, const OffloadPolicy& po
 
 // The best of all policies; exact. Of policies with the same micro-batch and shares the one with
 // the most sequences that fit is never slower, since what passes once for all is shared by more;
-// so one batch is priced for each. Errors: nothing fits; the message says how much memory would do.
+// so one batch is priced for each. Of policies that generate equally much the one is taken that
+// keeps the resources busy the least, then the smaller micro-batch. Errors: nothing fits; the
+// message says how much memory would do.
 Result<OffloadAnswer> SearchOffloadPolicy(const OffloadQuestion& question);
 
 }  // namespace convene::planner

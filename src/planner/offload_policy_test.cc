@@ -124,7 +124,7 @@ TEST(OffloadPolicy, IsTheBestOfAllOnAThousandRandomQuestions) {
   // The questions are no easy ones: all kinds of answer are among them.
   EXPECT_GT(num_answered, 600);
   EXPECT_GT(num_on_host, 100);
-  EXPECT_GT(num_streamed, 100);
+  EXPECT_GT(num_streamed, 50);
   EXPECT_LT(num_streamed, num_answered - 100);
   EXPECT_GT(num_in_int4, 100);
 }
