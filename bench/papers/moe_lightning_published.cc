@@ -4,10 +4,10 @@
 
 namespace convene::papers {
 
-const PaperMachine kT4 = {"1 x T4", 15, 300, 65, 192, 100, 0.8, 16, 5.4299};
+const PaperMachine kT4 = {"1 x T4", 15, 300, 65, 192, 100, 0.8, 16, 5.4299, 8.1};
 // Bandwidth of the host: the code's README names 76 for S2.
-const PaperMachine kL4 = {"1 x L4", 24, 285, 104, 192, 76, 1.6, 16, 5.4443};
-const PaperMachine kT4Large = {"T4s", 15, 300, 65, 416, 100, 0.8, 16, 4.7789};
+const PaperMachine kL4 = {"1 x L4", 24, 285, 104, 192, 76, 1.6, 16, 5.4443, 30.3};
+const PaperMachine kT4Large = {"T4s", 15, 300, 65, 416, 100, 0.8, 16, 4.7789, 8.1};
 
 namespace {
 

@@ -20,6 +20,8 @@ struct PaperMachine {
   double link_gibps;
   // What FlexGen's own profiling fitted for copies to the device (benchmarks/flexgen/cost_models).
   double flexgen_link_gibps;
+  // NVIDIA's data sheets: of its cores in float32, without tensor cores.
+  double scalar_tflops;
 };
 extern const PaperMachine kT4;
 extern const PaperMachine kL4;

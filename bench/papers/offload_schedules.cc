@@ -25,9 +25,12 @@ constexpr TaskId kNone = -1;
 // Items are micro-batches of layers, in the order in which the device goes through them.
 class Builder {
  public:
-  Builder(const model::ModelSpec& spec, const OffloadPass& pass)
+  Builder(const model::ModelSpec& spec, const OffloadPass& pass, double page_factor)
       : spec_(spec),
         pass_(pass),
+        page_factor_(page_factor),
+        loads_last_(pass.order == OffloadOrder::kLayerwise ||
+                    (pass.is_pageable && !pass.is_prompt)),
         num_items_(spec.num_layers() * pass.micro_batches),
         through_(num_items_, kNone),
         arrived_(num_items_, kNone),
@@ -64,18 +67,21 @@ class Builder {
     return static_cast<TaskId>(schedule_.tasks.size()) - 1;
   }
 
-  // The next layer's weights as a whole, into the room of the last one's. The first layer's are
-  // there.
-  void LoadNext(int item) {
-    if (!IsFirst(item)) return;
+  // The next layer's weights as a whole, into the room of the last one's, before a layer's first
+  // item. The first layer's are there.
+  void LoadBefore(int item) {
+    if (loads_last_ || !IsFirst(item)) return;
+    Load(item, item == 0 ? kNone : through_[item - 1]);
+  }
+  // Without overlap: behind a layer's last item.
+  void LoadBehind(int item) {
+    if (loads_last_ && IsFirst(item + 1)) Load(item, through_[item]);
+  }
+  void Load(int item, TaskId after) {
     const int next = LayerOf(item) + 1;
     Work work = WorkOf(next).LoadPage(1);
-    for (schedule::Term& term : work.link_bytes) term.factor *= 1 - pass_.weights_resident;
-    // Without overlap the load waits for all of this layer (layerwise), and comes after it.
-    const bool waits = pass_.order == OffloadOrder::kLayerwise;
-    const TaskId room = item == 0 ? kNone : through_[item - 1];
-    weights_[next] = Add(TaskKind::kLoadPage, LaneKind::kLoad, item, std::move(work),
-                         {waits ? through_[item + pass_.micro_batches - 1] : room});
+    for (schedule::Term& term : work.link_bytes) term.factor *= page_factor_;
+    weights_[next] = Add(TaskKind::kLoadPage, LaneKind::kLoad, item, std::move(work), {after});
   }
 
   void Experts(int item) {
@@ -95,10 +101,11 @@ class Builder {
     for (int n = 0; n < num_items_; ++n) {
       const TaskId hidden = Add(TaskKind::kSendHidden, LaneKind::kLoad, n,
                                 WorkOf(LayerOf(n)).SendHidden(0), {arrived_[n]});
-      LoadNext(n);
+      LoadBefore(n);
       Add(TaskKind::kPostAttention, LaneKind::kCompute, n, WorkOf(LayerOf(n)).PostAttention(0),
           {hidden});
       Experts(n);
+      LoadBehind(n);
       if (n + lead < num_items_) Attend(n + lead);
     }
   }
@@ -107,7 +114,9 @@ class Builder {
     const TaskId pre =
         Add(TaskKind::kPreAttention, LaneKind::kCompute, item, work.PreAttention(0), {});
     const TaskId down = Add(TaskKind::kSendQkv, LaneKind::kStore, item, work.SendQkv(0), {pre});
-    arrived_[item] = Add(TaskKind::kAttend, LaneKind::kHost, item, work.Attend(0), {down});
+    Work attend = work.Attend(0);
+    for (schedule::Term& term : attend.memory_bytes) term.factor *= pass_.cache_passes;
+    arrived_[item] = Add(TaskKind::kAttend, LaneKind::kHost, item, std::move(attend), {down});
   }
 
   // Keys and values of an item go up while the item before it is computed; a layer of two items is
@@ -121,24 +130,21 @@ class Builder {
   }
   void OnDevice(int item) {
     const strategy::LayerWork work = WorkOf(LayerOf(item));
-    const bool is_layerwise = pass_.order == OffloadOrder::kLayerwise;
     if (item == 0) LoadCache(0);
-    if (!is_layerwise) LoadNext(item);
+    LoadBefore(item);
     LoadCache(item + 1);
     Add(TaskKind::kPreAttention, LaneKind::kCompute, item, work.PreAttention(0), {});
     Add(TaskKind::kAttend, LaneKind::kCompute, item, work.Attend(0), {arrived_[item]});
     Add(TaskKind::kPostAttention, LaneKind::kCompute, item, work.PostAttention(0), {});
     Experts(item);
-    if (is_layerwise && (item + 1) % pass_.micro_batches == 0) {
-      LoadNext(item + 1 - pass_.micro_batches);
-    }
+    LoadBehind(item);
   }
 
   // A prompt is computed on the device; what goes down are its keys and values.
   void Prompt(int item) {
     const strategy::LayerWork work = WorkOf(LayerOf(item));
     const bool is_layerwise = pass_.order == OffloadOrder::kLayerwise;
-    if (!is_layerwise) LoadNext(item);
+    LoadBefore(item);
     const TaskId attended = Add(TaskKind::kAttention, LaneKind::kCompute, item,
                                 work.Attention(0, /*is_projected=*/false), {});
     if (!is_layerwise) {
@@ -147,13 +153,13 @@ class Builder {
           {.link_bytes = {{2 * cached, {.kind = SizeKind::kTokens, .from = 0}}}}, {attended});
     }
     Experts(item);
-    if (is_layerwise && (item + 1) % pass_.micro_batches == 0) {
-      LoadNext(item + 1 - pass_.micro_batches);
-    }
+    LoadBehind(item);
   }
 
   const model::ModelSpec& spec_;
   const OffloadPass& pass_;
+  double page_factor_;  // of the bytes of a layer's weights
+  bool loads_last_;
   strategy::StepOptions options_;
   int num_items_;
   std::vector<TaskId> through_;  // by item: its last task in the layer
@@ -163,8 +169,12 @@ class Builder {
 };
 
 // CGOPipe of decode is what convene's own strategy builds; a page is smaller by what is resident.
-Schedule BuildPass(const model::ModelSpec& spec, const OffloadPass& pass) {
-  if (pass.order != OffloadOrder::kCgo || pass.is_prompt) return Builder(spec, pass).Run();
+Schedule BuildPass(const model::ModelSpec& spec, const OffloadPass& pass,
+                   const OffloadRates& rates) {
+  if (pass.order != OffloadOrder::kCgo || pass.is_prompt) {
+    const double slower = pass.is_pageable ? rates.link / rates.pageable_link : 1;
+    return Builder(spec, pass, (1 - pass.weights_resident) * slower).Run();
+  }
   Schedule schedule =
       strategy::BuildOffloadPipeline(spec, {.micro_batches = pass.micro_batches,
                                             .next_step = true,
@@ -204,10 +214,10 @@ cost::Sizes SizesOf(const model::ModelSpec& spec, const OffloadPass& pass) {
 }
 
 double SimulatedSeconds(const model::ModelSpec& spec, int num_layers, const OffloadPass& pass,
-                        const cost::Rates& rates) {
+                        const OffloadRates& of_machine, const cost::Rates& rates) {
   model::ModelSpec few = spec;
   few.layers.resize(num_layers);
-  const Schedule schedule = BuildPass(few, pass);
+  const Schedule schedule = BuildPass(few, pass, of_machine);
   const Status valid = schedule::Validate(schedule);
   CHECK(valid.ok(), "{}", valid.error().message);
   return simulate::Simulate(schedule, rates, SizesOf(few, pass)).seconds();
@@ -227,8 +237,8 @@ double SecondsOfPass(const model::ModelSpec& spec, const OffloadPass& pass,
   rank.store_bytes_per_second = rates.link;
   constexpr int kFew = 3;
   constexpr int kMore = 5;
-  const double few = SimulatedSeconds(spec, kFew, pass, all);
-  const double more = SimulatedSeconds(spec, kMore, pass, all);
+  const double few = SimulatedSeconds(spec, kFew, pass, rates, all);
+  const double more = SimulatedSeconds(spec, kMore, pass, rates, all);
   return more + (spec.num_layers() - kMore) * (more - few) / (kMore - kFew);
 }
 

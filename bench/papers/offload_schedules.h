@@ -25,6 +25,10 @@ struct OffloadPass {
   double context = 1;           // keys that a generated token sees; of a prompt: its length
   double weights_resident = 0;  // of the streamed weights
   bool is_prompt = false;
+  // Weights in memory that is not pinned: of decode, a layer's are loaded when the last one is
+  // through, and by the rates' `pageable_link`.
+  bool is_pageable = false;
+  double cache_passes = 1;  // over keys and values in the host's memory, of its attention
 };
 
 // Rates of the machine, alone for this pass.
@@ -33,7 +37,8 @@ struct OffloadRates {
   double device_memory = 0;
   double host_flops = 0;
   double host_memory = 0;
-  double link = 0;  // in each direction
+  double link = 0;           // in each direction
+  double pageable_link = 0;  // up, of what is not pinned
 };
 
 // Seconds of a pass over all layers of a model with alike layers: few of them are simulated, and
