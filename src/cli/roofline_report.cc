@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/units.h"
 #include "cli/plan_report.h"
@@ -26,6 +28,18 @@ constexpr const char* kLinkColour = "#dc2626";
 constexpr const char* kPointColour = "#b91c1c";
 constexpr const char* kOperationColour = "#7c3aed";
 constexpr const char* kReachedColour = "#ea580c";
+
+// "211,400 tokens/s"
+std::string TokenRate(double per_second) {
+  if (per_second < 1000) return fmt::format("{:.4g} tokens/s", per_second);
+  return FormatCount(static_cast<uint64_t>(std::llround(per_second))) + " tokens/s";
+}
+
+// The last part of a path, whose whole would not stand above a chart.
+std::string FileName(std::string_view path) {
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  return std::string(path.substr(path.rfind('/') + 1));
+}
 
 // "1.3 TFLOP/s"
 std::string FlopsText(double flops) {
@@ -111,7 +125,7 @@ std::string PolicyLines(const RooflineReport& report) {
   text += ReportLine("", PolicyText(answer.policy));
   text += ReportLine(
       "throughput",
-      fmt::format("{:.4g} tokens/s: prefill {} ({}), a step {} ({})", best.tokens_per_second,
+      fmt::format("{}: prefill {} ({}), a step {} ({})", TokenRate(best.tokens_per_second),
                   FormatSeconds(best.prefill.longest()), NameOf(best.prefill.bound()),
                   FormatSeconds(best.step.longest()), NameOf(best.step.bound())));
   text += ReportLine(
@@ -125,8 +139,8 @@ std::string PolicyLines(const RooflineReport& report) {
     text += ReportLine("instead",
                        !way.figures.fits
                            ? name + ": does not fit"
-                           : fmt::format("{}: {:.4g} tokens/s, {:.2f} times slower ({})", name,
-                                         way.figures.tokens_per_second,
+                           : fmt::format("{}: {}, {:.2f} times slower ({})", name,
+                                         TokenRate(way.figures.tokens_per_second),
                                          best.tokens_per_second / way.figures.tokens_per_second,
                                          PolicyText(way.policy)));
   }
@@ -303,7 +317,7 @@ std::vector<drawing::RooflineChart> ChartsOf(const RooflineReport& report,
     for (const RooflineOperation& operation : pair.operations) {
       drawing::RooflineChart chart =
           ChartOf(pair, operation,
-                  fmt::format("{}: {}, {} over {}", report.model, operation.name,
+                  fmt::format("{}: {}, {} over {}", FileName(report.model), operation.name,
                               pair.roofline.fast().name, pair.roofline.slow().name));
       const auto add = [&](std::string name, const cost::TierWork& work) {
         chart.marks.push_back({std::move(name), work.slow_intensity(), Reached(pair.roofline, work),

@@ -51,8 +51,8 @@ Result<std::vector<MemoryTier>> TiersOf(const MachineProfile& machine, std::stri
   const MemoryTier& fast = tiers.front();
   if (fast.flops.value_or(0) <= 0 || fast.bytes_per_second <= 0) {
     return Error{
-        fmt::format("nothing is known of how fast {} computes and is read: "
-                    "convene measure finds it out",
+        fmt::format("the profile does not say how fast {} computes and is read (one that was only "
+                    "made for plans has costs of steps alone): measure it with convene measure",
                     fast.name)};
   }
   if (tiers.size() < 2) {

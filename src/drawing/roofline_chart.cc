@@ -5,6 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
 
 namespace convene::drawing {
 namespace {
@@ -12,10 +18,13 @@ namespace {
 constexpr int kWidth = 860;
 constexpr int kHeight = 560;  // of one chart
 constexpr int kLeft = 90;
-constexpr int kRight = 24;
+constexpr int kRight = 36;
 constexpr int kTop = 84;
 constexpr int kBottom = 56;
 constexpr int kLegendColumns = 3;
+constexpr double kRadius = 5;         // of a point
+constexpr double kLetterWidth = 7.4;  // of a bold letter, about
+constexpr double kLetterHeight = 11;
 
 std::string Escaped(std::string_view text) {
   std::string escaped;
@@ -40,6 +49,25 @@ std::string RateText(double flops_per_second) {
   }
   return fmt::format("{:.3g} {}FLOP/s", flops_per_second, kUnits[unit]);
 }
+
+// "0.1", "100", "10,000"
+std::string PowerOfTen(int exponent) {
+  const double value = std::pow(10, exponent);
+  return exponent < 0 ? fmt::format("{:.4g}", value)
+                      : FormatCount(static_cast<uint64_t>(std::llround(value)));
+}
+
+// A part of the picture that text must not cover.
+struct Box {
+  double left = 0;
+  double top = 0;
+  double right = 0;
+  double bottom = 0;
+
+  bool Overlaps(const Box& other) const {
+    return left < other.right && other.left < right && top < other.bottom && other.top < bottom;
+  }
+};
 
 // Whole powers of ten around some values.
 struct Decades {
@@ -79,6 +107,9 @@ class Drawing {
     for (size_t i = 0; i < chart_.roofs.size(); ++i) DrawRoof(chart_.roofs[i], i);
     for (const RooflineMark& mark : chart_.marks) {
       if (IsShown(mark)) DrawMark(mark);
+    }
+    for (const RooflineMark& mark : chart_.marks) {
+      if (IsShown(mark)) DrawName(mark);
     }
   }
 
@@ -122,8 +153,8 @@ class Drawing {
       const double x = XOf(std::pow(10, decade));
       Add(R"(<line x1="{0:.1f}" y1="{1}" x2="{0:.1f}" y2="{2}" stroke="#e5e7eb"/>)", x, top_ + kTop,
           bottom());
-      Add(R"(<text x="{:.1f}" y="{}" text-anchor="middle">{:.4g}</text>)", x, bottom() + 18,
-          std::pow(10, decade));
+      Add(R"(<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>)", x, bottom() + 18,
+          PowerOfTen(decade));
     }
     for (int decade = y_.low; decade <= y_.high; ++decade) {
       const double y = YOf(std::pow(10, decade));
@@ -163,8 +194,8 @@ class Drawing {
     const int column = static_cast<int>(index % kLegendColumns);
     const int x = kLeft + column * (right() - kLeft) / kLegendColumns;
     const int y = top_ + 42 + static_cast<int>(index / kLegendColumns) * 18;
-    Add(R"(<line x1="{0}" y1="{1}" x2="{2}" y2="{1}" stroke="{3}" stroke-width="3"/>)", x, y - 4,
-        x + 18, roof.colour);
+    Add(R"(<line x1="{0}" y1="{1}" x2="{2}" y2="{1}" stroke="{3}" stroke-width="3"{4}/>)", x, y - 4,
+        x + 18, roof.colour, slope > 0 ? "" : R"( stroke-dasharray="7 4")");
     Add(R"(<text x="{}" y="{}">{}</text>)", x + 24, y, Escaped(roof.name));
   }
 
@@ -181,11 +212,43 @@ class Drawing {
     }
     const std::string tip = fmt::format("{}: {:.4g} FLOP/B, {}", mark.name, mark.intensity,
                                         RateText(mark.flops_per_second));
-    Add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="5" fill="{}"><title>{}</title></circle>)", x, y,
-        mark.colour, Escaped(tip));
-    const bool is_right = x > (kLeft + right()) * 0.7;
-    Add(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-weight="bold">{}</text>)",
-        is_right ? x - 8 : x + 8, y - 8, is_right ? "end" : "start", Escaped(mark.name));
+    Add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{}" fill="{}"><title>{}</title></circle>)", x, y,
+        kRadius, mark.colour, Escaped(tip));
+    taken_.push_back({x - kRadius, y - kRadius, x + kRadius, y + kRadius});
+  }
+
+  // Beside its point, where no point and no other name is; if there is no such place, right of it.
+  void DrawName(const RooflineMark& mark) {
+    const double x = XOf(mark.intensity);
+    const double y = YOf(mark.flops_per_second);
+    const double width = kLetterWidth * static_cast<double>(mark.name.size());
+    Box best;
+    bool found = false;
+    for (const double down : {-8, 18, -24, -40, 34, -56, 50, -72}) {
+      for (const double left : {x + 8, x - 8 - width}) {
+        const Box box = {left, y + down - kLetterHeight, left + width, y + down + 3};
+        const bool is_free = std::none_of(taken_.begin(), taken_.end(),
+                                          [&](const Box& other) { return box.Overlaps(other); });
+        const bool is_inside = box.left >= kLeft && box.right <= right() &&
+                               box.top >= top_ + kTop && box.bottom <= bottom();
+        if (!found && is_free && is_inside) {
+          best = box;
+          found = true;
+        }
+      }
+    }
+    if (!found) best = {x + 8, y - 8 - kLetterHeight, x + 8 + width, y - 5};
+    taken_.push_back(best);
+    // A name that lies further off is led to by a line.
+    if (best.bottom < y - kLetterHeight || best.top > y + kLetterHeight) {
+      const double end = std::clamp(x, best.left, best.right);
+      Add(R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" stroke="#6b7280"/>)", x, y, end,
+          best.bottom < y ? best.bottom : best.top);
+    }
+    // A white edge keeps it readable over lines.
+    Add(R"(<text x="{:.1f}" y="{:.1f}" font-weight="bold" stroke="#ffffff" stroke-width="3" )"
+        R"(paint-order="stroke">{}</text>)",
+        best.left, best.bottom - 3, Escaped(mark.name));
   }
 
   const RooflineChart& chart_;
@@ -193,6 +256,7 @@ class Drawing {
   std::string& text_;
   Decades x_;
   Decades y_;
+  std::vector<Box> taken_;
 };
 
 }  // namespace
