@@ -55,6 +55,10 @@ std::unique_ptr<Command> MakePlan();
 // What a given plan would take for a workload, on a machine that need not be there.
 std::unique_ptr<Command> MakeSimulate();
 
+// The hierarchical roofline of a model on the tiers of a machine's memory, and the policy with
+// which it generates most there. Loads no weights.
+std::unique_ptr<Command> MakeRoofline();
+
 // This machine's peaks, printed and kept in the user's cache directory.
 std::unique_ptr<Command> MakeMeasure();
 

@@ -20,22 +20,41 @@ void AddProfileOption(CLI::App& app, std::string& profile) {
       ->type_name("FILE|PRESET");
 }
 
-Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ranks) {
+namespace {
+
+std::string HowToMeasureProfile(const std::string& profile, const std::string& path,
+                                int num_ranks) {
+  return fmt::format("measure one with: {}convene measure{}",
+                     num_ranks > 1 ? fmt::format("mpirun -n {} ", num_ranks) : "",
+                     profile.empty() ? "" : " --out " + path);
+}
+
+std::string PathOf(const std::string& profile) {
+  return profile.empty() ? hardware::ProfilePath() : profile;
+}
+
+}  // namespace
+
+Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ranks) {
   const std::vector<std::string> presets = cost::PresetNames();
   if (std::find(presets.begin(), presets.end(), profile) != presets.end()) {
     return cost::Preset(profile);
   }
-  const std::string path = profile.empty() ? hardware::ProfilePath() : profile;
-  const std::string how = fmt::format("measure one with: {}convene measure{}",
-                                      num_ranks > 1 ? fmt::format("mpirun -n {} ", num_ranks) : "",
-                                      profile.empty() ? "" : " --out " + path);
+  const std::string path = PathOf(profile);
   Result<cost::MachineProfile> loaded = evaluate::LoadMachineProfile(path);
   if (!loaded && loaded.error().kind == ErrorKind::kNotFound) {
-    return NotFound(
-        fmt::format("there is no profile {}, and no preset of that name: {}", path, how));
+    return NotFound(fmt::format("there is no profile {}, and no preset of that name: {}", path,
+                                HowToMeasureProfile(profile, path, num_ranks)));
   }
+  return loaded;
+}
+
+Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ranks) {
+  Result<cost::MachineProfile> loaded = FindProfile(profile, num_ranks);
   if (loaded && loaded->steps.empty() && !loaded->device) {
-    return Error{fmt::format("{} has no costs of steps: {}", path, how)};
+    const std::string path = PathOf(profile);
+    return Error{fmt::format("{} has no costs of steps: {}", path,
+                             HowToMeasureProfile(profile, path, num_ranks))};
   }
   return loaded;
 }

@@ -20,6 +20,9 @@ void AddProfileOption(CLI::App& app, std::string& profile);
 // with neither; they say how to measure a profile on so many ranks.
 Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ranks);
 
+// The same of any profile, also of one that knows nothing but what a machine is.
+Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ranks);
+
 // --memory-per-rank, in GiB.
 void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes);
 

@@ -169,6 +169,7 @@ std::string_view NameOf(LinkSharing sharing) {
 
 ordered_json ToJson(const MachineProfile& profile) {
   ordered_json object = {{"version", kVersion}, {"machine", hardware::ToJson(profile.machine)}};
+  if (profile.host_memory_bytes > 0) object["host_memory_bytes"] = profile.host_memory_bytes;
   if (profile.device) object["device"] = ToJson(*profile.device);
   ordered_json& links = object["links"] = ordered_json::array();
   for (const LinkLevel& link : profile.links) links.push_back(ToJson(link));
@@ -213,6 +214,10 @@ Result<MachineProfile> MachineProfileFromJson(const json& object) {
   if (const Status read = reader.status(); !read) return read.error();
 
   MachineProfile profile;
+  if (object.contains("host_memory_bytes")) {
+    reader.Whole("host_memory_bytes", 0, kMostBytes, profile.host_memory_bytes);
+    if (const Status read = reader.status(); !read) return read.error();
+  }
   Result<hardware::Profile> host = hardware::ProfileFromJson(*machine);
   if (!host) return host.error().At("\"machine\"");
   profile.machine = *std::move(host);

@@ -63,6 +63,7 @@ struct LinkLevel {
 
 struct MachineProfile {
   hardware::Profile machine = {};  // the host
+  uint64_t host_memory_bytes = 0;  // of a host that is not here; 0: not known
   std::optional<DeviceFigures> device = {};
   // By name; a model's spec.source says where its points are from, and if they are another
   // machine's, that they are.

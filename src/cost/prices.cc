@@ -18,6 +18,7 @@ struct RankResources {
   int cores = kNone;
   int host = kNone;
   int memory = kNone;
+  int host_memory = kNone;
   int out = kNone;
   int in = kNone;
   int load = kNone;
@@ -75,6 +76,9 @@ class Pricer {
                      ? own.cores
                      : add("host cores", ResourceKind::kCores, rates.host_flops);
       if (own.memory == kNone) own.memory = add("memory", ResourceKind::kMemory, rates.memory);
+      own.host_memory = rates.host_memory.empty()
+                            ? own.memory
+                            : add("host memory", ResourceKind::kMemory, rates.host_memory);
       if (own.disk == kNone) {
         own.disk = add("disk", ResourceKind::kDisk, ConstantRate(rates.disk_bytes_per_second));
       }
@@ -164,7 +168,9 @@ class Pricer {
     const bool host = task.lane.kind == LaneKind::kHost;
     const int streams = StreamsOf(rates_.of(task.lane.rank), task.lane.kind);
     Ask(host ? own.host : own.cores, Value(task.work.flops, sizes_), streams);
-    Ask(own.memory, Value(task.work.memory_bytes, sizes_), streams);
+    const bool in_host_memory = host || task.lane.kind == LaneKind::kStage;
+    Ask(in_host_memory ? own.host_memory : own.memory, Value(task.work.memory_bytes, sizes_),
+        streams);
     Ask(own.disk, Value(task.work.disk_bytes, sizes_), 1);
     if (task.collective >= 0) {
       AskSent(task);

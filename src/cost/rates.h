@@ -38,6 +38,7 @@ struct RankRates {
   RateCurve flops = {};               // per second, by cores
   RateCurve host_flops = {};          // of kHost lanes; empty: they use the rank's cores
   RateCurve memory = {};              // bytes per second, by cores that read
+  RateCurve host_memory = {};         // of kHost and kStage lanes; empty: they use `memory`
   double load_bytes_per_second = 0;   // tiers: kLoad, and kReceive without collective
   double store_bytes_per_second = 0;  // kStore, and kSend without collective
   double stage_bytes_per_second = 0;

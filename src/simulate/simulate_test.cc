@@ -122,6 +122,18 @@ TEST(Simulate, CoresLeftToCommunicationAreMissedByCompute) {
   ExpectTimes(Simulated({.tasks = {Compute(0, 6)}}, rates), {{0, 2}});
 }
 
+// A GPU and its host each read their own memory; without a rate of the host's they share one.
+TEST(Simulate, AHostBesideADeviceReadsItsOwnMemory) {
+  Rates rates = {.ranks = {{.memory = cost::ConstantRate(2)}}};
+  Task device = Compute(0, 0);
+  device.work.memory_bytes = schedule::Constant(6);
+  Task host = device;
+  host.lane.kind = LaneKind::kHost;
+  ExpectTimes(Simulated({.tasks = {device, host}}, rates), {{0, 6}, {0, 6}});
+  rates.ranks.front().host_memory = cost::ConstantRate(1);
+  ExpectTimes(Simulated({.tasks = {device, host}}, rates), {{0, 3}, {0, 6}});
+}
+
 TEST(Simulate, ARankOfHalfTheRateTakesTwiceTheTime) {
   const cost::RankRates fast = {.flops = cost::ConstantRate(4), .memory = cost::ConstantRate(2)};
   const cost::RankRates slow = {.flops = cost::ConstantRate(2), .memory = cost::ConstantRate(1)};
