@@ -159,7 +159,8 @@ class RooflineCommand : public Command {
   planner::OffloadFormat FormatOf(const std::string& name, double fast_flops) const {
     const auto format = kernels::WeightFormatFromName(name);
     const strategy::ElementBytes bytes =
-        runtime::Transformer::BytesOf(runtime::DefaultFormats(*format), comm::WireFormat::kF32);
+        runtime::Transformer::BytesOf(runtime::DefaultFormats(*format), comm::WireFormat::kF32,
+                                      /*returns_fp8=*/false);
     return {.name = name,
             .weight_bytes = bytes.weights,
             .resident_bytes = bytes.weights,
