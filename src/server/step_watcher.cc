@@ -18,9 +18,9 @@ namespace {
 using nlohmann::ordered_json;
 using runtime::RecordedStep;
 
-// Predicting a step takes about as long as a small model's step does, on a core that the engine
-// may want.
-constexpr std::chrono::milliseconds kTimeBetweenPredictions{250};
+// As often as the page looks: predicting takes longer than a small model's step, on a core that the
+// engine may want.
+constexpr std::chrono::milliseconds kTimeBetweenPredictions{1000};
 constexpr std::chrono::seconds kExpertWindow{60};
 constexpr int kGanttWidth = 1100;
 constexpr size_t kMostDrawnTasks = 500;  // more are thinner than a pixel

@@ -115,7 +115,7 @@ class Chat {
       response = await request();
     } catch (error) {
       if (error.status !== 401) throw error;
-      await askForKey(error.message);
+      await askForKey();
       response = await request();
     }
     for await (const data of events(response)) {

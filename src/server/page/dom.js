@@ -89,9 +89,10 @@ async function ask(path, options = {}) {
 // Asks for a key in a dialog; the promise is kept when that is closed. Who asks meanwhile gets the same.
 let keyAsked = null;
 
-function askForKey(why) {
+function askForKey() {
   return keyAsked ??= new Promise((resolve) => {
-    byId('key-wrong').textContent = sessionStorage.getItem(keyName) ? why : '';
+    byId('key-wrong').textContent =
+        sessionStorage.getItem(keyName) ? 'The server does not know this API key.' : '';
     byId('key-dialog').addEventListener('close', () => {
       const key = byId('key').value.trim();
       if (key) sessionStorage.setItem(keyName, key);

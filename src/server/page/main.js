@@ -33,7 +33,7 @@ async function lookOnce(watch) {
     notice('');
   } catch (error) {
     if (error.status === 401) {
-      await askForKey(error.message);
+      await askForKey();
     } else {
       notice(error instanceof HttpError ? `The server says: ${error.message}` : 'The server does not answer.');
     }
@@ -57,7 +57,10 @@ for (const name of ['chat', 'watch']) {
     byId(`tab-${other}`).focus();
   });
 }
-if (matchMedia('(min-width: 56rem)').matches) byId('parameters').open = true;
+const isWide = matchMedia('(min-width: 56rem)');
+const openWhereWide = () => { byId('parameters').open = isWide.matches; };
+isWide.addEventListener('change', openWhereWide);
+openWhereWide();
 selectTab(location.hash === '#watch' ? 'watch' : 'chat');
 new Chat();
 lookForEver(new Watch());
