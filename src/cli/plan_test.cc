@@ -59,7 +59,7 @@ TEST_F(PlanTest, FiguresForProgramsAreWhole) {
     EXPECT_FALSE(alternative["reason"].get<std::string>().empty());
     EXPECT_THAT(alternative["would_win"].get<std::string>(), HasSubstr("wins"));
   }
-  EXPECT_EQ(json["passes"].size(), 11u);
+  EXPECT_EQ(json["passes"].size(), 12u);
 }
 
 TEST_F(PlanTest, DrawsAPageThatStandsAlone) {
