@@ -29,6 +29,11 @@ std::string HowToMeasureProfile(const std::string& profile, const std::string& p
                      profile.empty() ? "" : " --out " + path);
 }
 
+bool IsPreset(const std::string& profile) {
+  const std::vector<std::string> presets = cost::PresetNames();
+  return std::find(presets.begin(), presets.end(), profile) != presets.end();
+}
+
 std::string PathOf(const std::string& profile) {
   return profile.empty() ? hardware::ProfilePath() : profile;
 }
@@ -36,10 +41,7 @@ std::string PathOf(const std::string& profile) {
 }  // namespace
 
 Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ranks) {
-  const std::vector<std::string> presets = cost::PresetNames();
-  if (std::find(presets.begin(), presets.end(), profile) != presets.end()) {
-    return cost::Preset(profile);
-  }
+  if (IsPreset(profile)) return cost::Preset(profile);
   const std::string path = PathOf(profile);
   Result<cost::MachineProfile> loaded = evaluate::LoadMachineProfile(path);
   if (!loaded && loaded.error().kind == ErrorKind::kNotFound) {
@@ -51,7 +53,8 @@ Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ran
 
 Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ranks) {
   Result<cost::MachineProfile> loaded = FindProfile(profile, num_ranks);
-  if (loaded && loaded->steps.empty() && !loaded->device) {
+  // A preset is known by its operators.
+  if (loaded && loaded->steps.empty() && !loaded->device && !IsPreset(profile)) {
     const std::string path = PathOf(profile);
     return Error{fmt::format("{} has no costs of steps: {}", path,
                              HowToMeasureProfile(profile, path, num_ranks))};
