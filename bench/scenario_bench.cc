@@ -123,7 +123,8 @@ class Bench {
           .roles = variant.plan.layout,
           .bytes = runtime::Transformer::BytesOf(
               runtime::DefaultFormats(model.weights().formats().matrices),
-              engine::WireFormatOf(variant.plan.wire, group_.size())),
+              engine::WireFormatOf(variant.plan.wire, group_.size()),
+              engine::ReturnsFp8(variant.plan.wire)),
           .costs = (*known)->ranks,
           .tokens_per_group = tokens * variant.plan.layout.attention_tp,
           .micro_batches = variant.plan.pipeline.micro_batches};
