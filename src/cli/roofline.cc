@@ -192,15 +192,16 @@ class RooflineCommand : public Command {
                                 const planner::OffloadModel& model) const {
     Result<planner::OffloadQuestion> question = Ask(machine, tiers, model);
     if (!question) return question.error();
-    RooflineReport report{.model = model_,
-                          .profile = profile_.empty() ? hardware::ProfilePath() : profile_,
-                          .weights = fmt::format("{}", fmt::join(weights_, ",")),
-                          .kv_cache = kv_cache_,
-                          .context = context_.value_or(prompt_tokens_ + gen_tokens_ / 2),
-                          .pairs = {},
-                          .question = *std::move(question),
-                          .policy = {},
-                          .no_policy = {}};
+    RooflineReport report{
+        .model = model_,
+        .profile = profile_.empty() ? hardware::ProfilePath() : profile_,
+        .weights = fmt::format("{}", fmt::join(weights_, ",")),
+        .kv_cache = kv_cache_,
+        .context = static_cast<double>(context_.value_or(prompt_tokens_ + gen_tokens_ / 2)),
+        .pairs = {},
+        .question = *std::move(question),
+        .policy = {},
+        .no_policy = {}};
     Result<planner::OffloadAnswer> policy = planner::SearchOffloadPolicy(report.question);
     if (policy) {
       report.policy = *std::move(policy);
