@@ -44,10 +44,10 @@ TokenTrie::TokenTrie(std::vector<TokenBytes> tokens, int32_t num_ids)
 }
 
 const std::string& TokenTrie::BytesOf(int32_t token) const {
-  static const std::string kNone;
-  if (token < 0 || token >= num_ids_) return kNone;
+  static const std::string none;
+  if (token < 0 || token >= num_ids_) return none;
   const int32_t index = index_of_[static_cast<size_t>(token)];
-  return index < 0 ? kNone : sorted_[static_cast<size_t>(index)].bytes;
+  return index < 0 ? none : sorted_[static_cast<size_t>(index)].bytes;
 }
 
 }  // namespace convene::grammar
