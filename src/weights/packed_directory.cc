@@ -19,6 +19,7 @@
 #include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
 #include "kernels/pack.h"
+#include "memory/page_reader.h"
 #include "weights/finite_weights.h"
 #include "weights/load_weights.h"
 #include "weights/named_weights.h"
@@ -33,17 +34,29 @@ using checkpoint::StoredTensor;
 constexpr const char* kFormatsName = "convene.json";
 constexpr const char* kWeightsName = "convene.safetensors";
 constexpr const char* kChecksumsName = "checksums";
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr uint64_t kMaxFormatsBytes = 1 << 16;
 
 std::string PathIn(const std::string& directory, const char* name) {
   return (fs::path(directory) / name).string();
 }
 
-StoredTensor TensorOf(const NamedMatrix& named) {
-  return {.name = named.name,
-          .dtype = "U8",
-          .shape = {static_cast<int64_t>(named.matrix->size_bytes())}};
+// Of each matrix, with the zeros behind the last one of a page.
+std::vector<uint64_t> StoredBytes(const std::vector<NamedMatrix>& matrices) {
+  std::vector<uint64_t> sizes;
+  uint64_t page_bytes = 0;
+  for (const NamedMatrix& named : matrices) {
+    const uint64_t size_bytes = named.matrix->size_bytes();
+    page_bytes += size_bytes;
+    const uint64_t num_zeros = named.ends_page ? memory::DirectBytes(page_bytes) - page_bytes : 0;
+    sizes.push_back(size_bytes + num_zeros);
+    if (named.ends_page) page_bytes = 0;
+  }
+  return sizes;
+}
+
+StoredTensor TensorOf(const NamedMatrix& named, uint64_t stored_bytes) {
+  return {.name = named.name, .dtype = "U8", .shape = {static_cast<int64_t>(stored_bytes)}};
 }
 
 StoredTensor TensorOf(const NamedVector& named) {
@@ -83,9 +96,13 @@ Status WriteWeights(const ModelWeights& weights, const std::string& path,
   const std::vector<NamedVector> vectors = Vectors(const_cast<ModelWeights&>(weights));
   std::vector<StoredTensor> tensors;
   std::vector<std::span<const std::byte>> contents;
-  for (const NamedMatrix& named : Matrices(weights)) {
-    tensors.push_back(TensorOf(named));
-    contents.push_back({named.matrix->data, named.matrix->size_bytes()});
+  uint64_t data_bytes = 0;
+  const std::vector<NamedMatrix> matrices = Matrices(weights);
+  const std::vector<uint64_t> stored_bytes = StoredBytes(matrices);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    tensors.push_back(TensorOf(matrices[i], stored_bytes[i]));
+    contents.push_back({matrices[i].matrix->data, matrices[i].matrix->size_bytes()});
+    data_bytes += stored_bytes[i];
   }
   for (const NamedVector& named : vectors) {
     tensors.push_back(TensorOf(named));
@@ -93,9 +110,9 @@ Status WriteWeights(const ModelWeights& weights, const std::string& path,
   }
   const std::vector<uint64_t> checksums = DigestEach(contents, pool);
   tensors.push_back(ChecksumsOf(checksums.size()));
-  uint64_t data_bytes = std::as_bytes(std::span(checksums)).size();
-  for (const std::span<const std::byte> content : contents) data_bytes += content.size();
-  const std::string prefix = checkpoint::SafetensorsPrefix(tensors);
+  data_bytes += std::as_bytes(std::span(checksums)).size();
+  for (const NamedVector& named : vectors) data_bytes += named.size * sizeof(float);
+  const std::string prefix = checkpoint::SafetensorsPrefix(tensors, memory::kDirectBlockBytes);
   Result<checkpoint::OutputFile> file =
       checkpoint::OutputFile::Create(path, prefix.size() + data_bytes);
   if (!file) return file.error();
@@ -106,7 +123,12 @@ Status WriteWeights(const ModelWeights& weights, const std::string& path,
     return written;
   };
   if (Status written = write(std::as_bytes(std::span(prefix))); !written) return written;
-  if (Status written = write(weights.bytes); !written) return written;
+  const std::vector<std::byte> zeros(memory::kDirectBlockBytes);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    if (Status written = write(contents[i]); !written) return written;
+    const uint64_t num_zeros = stored_bytes[i] - contents[i].size();
+    if (Status written = write(std::span(zeros).first(num_zeros)); !written) return written;
+  }
   for (const NamedVector& named : vectors) {
     if (Status written = write(std::as_bytes(std::span(*named.values))); !written) return written;
   }
@@ -177,9 +199,10 @@ bool IsPackedDirectory(const std::string& directory) {
 
 Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec) {
   if (!json.contains("version") || json["version"] != kVersion) {
-    return Error{fmt::format("version {} is not {}; make the directory again with this program",
-                             json.contains("version") ? json["version"].dump() : "(none)",
-                             kVersion)};
+    return Error{
+        fmt::format("version {} is not {}: the directory was packed by another version of "
+                    "convene; run convene quantize again on the original checkpoint",
+                    json.contains("version") ? json["version"].dump() : "(none)", kVersion)};
   }
   const auto weights = json.find("weights");
   const auto group = json.find("group");
@@ -213,10 +236,12 @@ Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec
   ModelWeights expected;
   LayOut(spec, formats, nullptr, &expected);
   size_t index = 0;
-  for (const NamedMatrix& named : Matrices(expected)) {
-    if (Status checked = CheckTensor(TensorOf(named), *stored, index++); !checked) {
-      return checked.error();
-    }
+  const std::vector<NamedMatrix> matrices = Matrices(expected);
+  const std::vector<uint64_t> stored_bytes = StoredBytes(matrices);
+  for (; index < matrices.size(); ++index) {
+    const StoredTensor wanted = TensorOf(matrices[index], stored_bytes[index]);
+    if (Status checked = CheckTensor(wanted, *stored, index); !checked) return checked.error();
+    (*stored)[index].size_bytes = matrices[index].matrix->size_bytes();
   }
   for (const NamedVector& named : Vectors(expected)) {
     if (Status checked = CheckTensor(TensorOf(named), *stored, index++); !checked) {
@@ -230,8 +255,8 @@ Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec
   if (index != stored->size()) {
     return DataLoss(fmt::format("{} tensors where {} are expected", stored->size(), index));
   }
-  if (stored->front().offset % 64 != 0) {
-    return DataLoss("the matrices do not begin at a multiple of 64 bytes");
+  if (stored->front().offset % memory::kDirectBlockBytes != 0) {
+    return DataLoss("the matrices do not begin at a multiple of 4,096 bytes");
   }
   return stored;
 }
@@ -318,14 +343,19 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   ModelWeights weights;
   weights.storage = *std::move(reserved);
   weights.mapped = std::move(directory.file);
-  const std::byte* base = weights.mapped->bytes().data() + directory.tensors.front().offset;
-  const uint64_t size_bytes = LayOut(*spec, directory.formats, base, &weights);
-  weights.bytes = {base, size_bytes};
-  const std::byte* next = base + size_bytes;
+  const std::byte* const file = weights.mapped->bytes().data();
+  LayOut(*spec, directory.formats, nullptr, &weights);
+  std::vector<const std::byte*> places;
+  for (size_t i = 0; i < Matrices(weights).size(); ++i) {
+    places.push_back(file + directory.tensors[i].offset);
+  }
+  SetPlaces(places, &weights);
+  const StoredTensor& last = directory.tensors[places.size() - 1];
+  weights.bytes = {places.front(), file + last.offset + last.size_bytes};
+  const StoredTensor* stored = &directory.tensors[places.size()];
   for (const NamedVector& named : Vectors(weights)) {
     named.values->resize(named.size);
-    std::memcpy(named.values->data(), next, named.size * sizeof(float));
-    next += named.size * sizeof(float);
+    std::memcpy(named.values->data(), file + (stored++)->offset, named.size * sizeof(float));
   }
   if (const Status finite = CheckVectors(weights); !finite) return finite.error();
   if (share.decode) SetDecodeExperts(share, weights);
