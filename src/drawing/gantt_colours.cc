@@ -26,7 +26,7 @@ constexpr KindColour kColours[] = {
     {kCombine, "#9333ea"},      {kSendQkv, "#9333ea"},       {kCounts, "#111827"},
     {kGatherNormed, "#0f766e"}, {kGatherRows, "#0f766e"},    {kScatterSums, "#c084fc"},
     {kNormSums, "#c084fc"},     {kMoveExperts, "#92400e"},   {kLoadPage, "#92400e"},
-    {kStagePage, "#d6a77a"},
+    {kStagePage, "#d6a77a"},    {kReadPages, "#92400e"},     {kReadChosen, "#92400e"},
 };
 static_assert(std::size(kColours) == schedule::kNumTaskKinds);
 

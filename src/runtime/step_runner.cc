@@ -12,6 +12,7 @@
 #include "runtime/cut_step.h"
 #include "runtime/record_sizes.h"
 #include "runtime/step_memory.h"
+#include "weights/paged_weights.h"
 
 namespace convene::runtime {
 
@@ -220,7 +221,8 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   for (int i = 0; i < num_frames_; ++i) {
     Frame& frame = *frames_[i];
     frame.Begin(CutStep(step, group, i, num_frames_), rows_before);
-    frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline);
+    frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
+                          program.key.paging ? program.key.paging->chunks : 1);
     stream_->Begin(frame);
     rows_before += frame.own().count;
     statistics.logits_rows += std::ssize(frame.rows.wanted());
@@ -425,7 +427,33 @@ Status StepRunner::Shared(const Task& task, Frame& frame) {
 
 Status StepRunner::Experts(const Task& task, Frame& frame) {
   frame.expert_rows.Select(task.chunk);
-  return stream_->Experts(LayerOf(task), frame);
+  const Status done = stream_->Experts(LayerOf(task), frame);
+  if (done) ReleasePages(task);
+  return done;
+}
+
+void StepRunner::ReleasePages(const Task& task) {
+  if (weights_.paged() == nullptr) return;
+  weights_.paged()->Release({.layer = task.layer, .encoder = task.encoder}, task.chunk);
+}
+
+Status StepRunner::RunOnLane(const Task& task, hardware::ThreadPool*) {
+  using enum schedule::TaskKind;
+  CHECK(task.kind == kReadPages || task.kind == kReadChosen, "{}", Label(task));
+  const weights::LayerId layer{.layer = task.layer, .encoder = task.encoder};
+  if (task.kind == kReadPages) {
+    weights_.paged()->ReadAhead(layer, task.chunk, /*chosen=*/nullptr);
+    return {};
+  }
+  std::vector<int> chosen;
+  if (!has_failed()) {
+    const std::vector<int32_t>& experts = FrameOf(task).experts;
+    chosen.assign(experts.begin(), experts.end());
+    std::ranges::sort(chosen);
+    chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+  }
+  weights_.paged()->ReadAhead(layer, task.chunk, &chosen);
+  return {};
 }
 
 Status StepRunner::Reduce(const Task& task, Frame& frame) {
@@ -470,6 +498,7 @@ void StepRunner::SkipRoute(const Task& task, Frame& frame) {
 
 void StepRunner::SkipExperts(const Task& task, Frame& frame) {
   frame.expert_rows.Select(task.chunk);
+  ReleasePages(task);
 }
 
 void StepRunner::SkipReduce(const Task& task, Frame& frame) {

@@ -53,6 +53,9 @@ class StepRunner : public LaneWork {
   // lie.
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
+  // Reads experts ahead. What fails is the error of the task that computes with them.
+  Status RunOnLane(const schedule::Task& task, hardware::ThreadPool* pool) override;
+  void Discard(const schedule::Task& task) override { ReleasePages(task); }
 
   // *Collective*, after a run: the error of the task that failed, the same on all ranks; of several
   // ranks' that of the first. What fails on rank 0 after its last exchange (the head) only rank 0
@@ -124,6 +127,7 @@ class StepRunner : public LaneWork {
   class StartedOnceReady;
   // What experiments and the capacity of experts change of a routing that was fetched.
   void ChangeRouting(const Layer& layer, Frame& frame);
+  void ReleasePages(const Task& task);
   // Divides the frame anew, and its rows with it.
   void KeepWanted(Frame& frame);
 

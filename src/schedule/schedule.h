@@ -66,8 +66,10 @@ enum class TaskKind {
   kSendQkv,     // from the device
   kLoadPage,    // a page of weights to the device
   kStagePage,   // a page of weights to pinned memory
+  kReadPages,   // the experts of a chunk from a disk to memory, as far as they are not there
+  kReadChosen,  // of a chunk those that tokens chose
 };
-inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kStagePage) + 1;
+inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kReadChosen) + 1;
 
 // A size that is not known when a schedule is made.
 enum class SizeKind {
