@@ -14,6 +14,7 @@
 #include "device/kv_cache.h"
 #include "tests/golden_switch_run.h"
 #include "tests/paged_weights.h"
+#include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
 #include "weights/paged_weights.h"
 
@@ -67,8 +68,11 @@ class PackedFixture {
 
   std::unique_ptr<weights::WeightStore> StoreOf(const weights::ModelWeights& resident) {
     hardware::ThreadPool pool({0});
-    const Status written =
-        weights::WritePackedDirectory(resident, source_, directory_.string(), pool);
+    const auto checkpoint = checkpoint::Checkpoint::Open(source_);
+    CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
+    std::filesystem::remove_all(directory_);
+    const auto written = weights::PackDirectory(
+        *checkpoint, resident.formats, {.directory = directory_.string()}, pool, ledger_, {});
     CHECK(written.ok(), "{}", written.error().message);
     auto packed = weights::OpenPackedDirectory(directory_.string());
     CHECK(packed.ok(), "{}", packed.error().message);

@@ -12,7 +12,6 @@
 #include "runtime/cut_step.h"
 #include "runtime/record_sizes.h"
 #include "runtime/step_memory.h"
-#include "weights/paged_weights.h"
 
 namespace convene::runtime {
 
@@ -146,6 +145,7 @@ StepRunner::StepRunner(weights::WeightStore& weights, device::Device& device,
                     options.parallel.group),
       head_(row_exchange_, options.parallel.roles),
       expert_capacity_(options.expert_capacity),
+      reads_(weights.paged()),
       fence_(device.CreateEvent()) {
   for (const model::LayerSpec& layer : spec().layers) {
     expert_counts_.emplace_back(layer.moe ? layer.moe->num_experts : 0);
@@ -210,6 +210,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
         pipeline.micro_batches, frames_.size());
   num_frames_ = pipeline.micro_batches;
   encodes_ = encoder;
+  reads_.Begin(program.key.paging, std::max(decoder_.size(), encoder_.size()));
   if (!std::exchange(follows_change_, false)) has_failed_.store(false);
   statuses_.assign(roles.num_ranks() > 1 ? static_cast<size_t>(roles.num_ranks()) : 0, 0);
   schedule_ = program.schedule.get();
@@ -390,10 +391,15 @@ Status StepRunner::Dense(const Task& task, Frame& frame) {
 
 Status StepRunner::Route(const Task& task, Frame& frame) {
   const Layer& layer = LayerOf(task);
+  const Layer* const next = reads_.ToPredict(layer.is_encoder ? encoder_ : decoder_, layer.index);
+  if (next != nullptr) {
+    if (Status predicted = stream_->Predict(*next, frame); !predicted) return predicted;
+  }
   if (Status routed = stream_->Route(layer, frame); !routed) return routed;
   AwaitStream();
   stream_->FetchRouting(frame);
   ChangeRouting(layer, frame);
+  reads_.Chose(layer, next, frame);
   if (!layer.is_encoder) {
     for (const int32_t expert : frame.experts) ++expert_counts_[layer.index][expert];
   }
@@ -428,31 +434,12 @@ Status StepRunner::Shared(const Task& task, Frame& frame) {
 Status StepRunner::Experts(const Task& task, Frame& frame) {
   frame.expert_rows.Select(task.chunk);
   const Status done = stream_->Experts(LayerOf(task), frame);
-  if (done) ReleasePages(task);
+  if (done) reads_.Release(task);
   return done;
 }
 
-void StepRunner::ReleasePages(const Task& task) {
-  if (weights_.paged() == nullptr) return;
-  weights_.paged()->Release({.layer = task.layer, .encoder = task.encoder}, task.chunk);
-}
-
 Status StepRunner::RunOnLane(const Task& task, hardware::ThreadPool*) {
-  using enum schedule::TaskKind;
-  CHECK(task.kind == kReadPages || task.kind == kReadChosen, "{}", Label(task));
-  const weights::LayerId layer{.layer = task.layer, .encoder = task.encoder};
-  if (task.kind == kReadPages) {
-    weights_.paged()->ReadAhead(layer, task.chunk, /*chosen=*/nullptr);
-    return {};
-  }
-  std::vector<int> chosen;
-  if (!has_failed()) {
-    const std::vector<int32_t>& experts = FrameOf(task).experts;
-    chosen.assign(experts.begin(), experts.end());
-    std::ranges::sort(chosen);
-    chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
-  }
-  weights_.paged()->ReadAhead(layer, task.chunk, &chosen);
+  reads_.Read(task, task.encoder ? encoder_ : decoder_, has_failed() ? nullptr : &FrameOf(task));
   return {};
 }
 
@@ -498,7 +485,7 @@ void StepRunner::SkipRoute(const Task& task, Frame& frame) {
 
 void StepRunner::SkipExperts(const Task& task, Frame& frame) {
   frame.expert_rows.Select(task.chunk);
-  ReleasePages(task);
+  reads_.Release(task);
 }
 
 void StepRunner::SkipReduce(const Task& task, Frame& frame) {

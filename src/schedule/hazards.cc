@@ -81,6 +81,8 @@ class Checker {
       case Thing::kCache:
         // An encoder's layers use the first layer's part (runtime/step_runner.cc).
         return task.encoder ? 0 : task.layer;
+      case Thing::kPrediction:
+        return task.layer;
       case Thing::kPages:
         return std::max(0, task.layer) % 2;
       case Thing::kPinned:

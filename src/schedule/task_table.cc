@@ -60,7 +60,8 @@ const std::vector<Row>& Rows() {
       {kRoute,
        "route",
        {Reads(Thing::kHidden), Writes(Thing::kNormed), Writes(Thing::kRouting),
-        Writes(Thing::kCountsOut), Writes(Thing::kWork), Writes(Thing::kOutgoing, kAllChunks)}},
+        Writes(Thing::kCountsOut), Writes(Thing::kWork), Writes(Thing::kOutgoing, kAllChunks),
+        Writes(Thing::kPrediction)}},
       {kCounts, "counts", {Reads(Thing::kCountsOut), Writes(Thing::kCountsIn)}, Row::kCollective},
       {kDispatch,
        "dispatch",
@@ -96,6 +97,7 @@ const std::vector<Row>& Rows() {
       {kStagePage, "stage_page", {Writes(Thing::kPinned)}, Row::kCopy},
       {kReadPages, "read_pages", {Writes(Thing::kHeldPages)}, Row::kCopy},
       {kReadChosen, "read_chosen", {Reads(Thing::kRouting), Writes(Thing::kHeldPages)}, Row::kCopy},
+      {kReadPredicted, "read_predicted", {Reads(Thing::kPrediction)}, Row::kCopy},
   };
   return rows;
 }

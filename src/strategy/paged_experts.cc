@@ -32,6 +32,12 @@ void PagedExperts::AddRead(const std::vector<RankTasks>& after) {
                                 reads_ahead() ? work.ReadPages() : work.ReadChosen(chunk), before));
 }
 
+// What it reads counts as work of kReadChosen, which then finds it in memory.
+void PagedExperts::AddPrediction(int layer, const RankTasks& routed) {
+  if (reads_ahead() || !step_.options().paging->predicts || layer == layers_.back()) return;
+  step_.OnLane(kReadPredicted, LaneKind::kLoad, {layer}, {}, {routed});
+}
+
 void PagedExperts::AddLayer(const LayerWork& work, int layer) {
   const RankTasks routed =
       step_.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
@@ -53,6 +59,7 @@ void PagedExperts::AddLayer(const LayerWork& work, int layer) {
       AddRead({routed});
     }
   }
+  AddPrediction(layer, routed);
   step_.Compute(kFinish, {layer}, [&](int rank) { return work.Finish(rank); });
 }
 

@@ -92,6 +92,29 @@ TEST(PagedExperts, WhatTokensChoseIsReadOnceThatIsKnown) {
   }
 }
 
+TEST(PagedExperts, WhatTheNextLayerWillChooseIsReadBehindWhatThisOneChose) {
+  const model::ModelSpec spec = Model(4, /*first_is_dense=*/true);
+  const Paging paging{.chunks = 2, .depth = 3, .after_routing = true, .predicts = true};
+  const schedule::Schedule schedule = BuildStep(spec, {.paging = paging});
+  EXPECT_TRUE(schedule::CheckHazards(schedule).ok());
+  const std::vector<TaskId> predicted = TasksOf(schedule, kReadPredicted);
+  const std::vector<TaskId> chosen = TasksOf(schedule, kReadChosen);
+  const std::vector<TaskId> routes = TasksOf(schedule, kRoute);
+  ASSERT_EQ(predicted.size(), 2u) << "three layers have experts, and the last one has no next";
+  for (size_t i = 0; i < predicted.size(); ++i) {
+    const Task& task = schedule.tasks[predicted[i]];
+    EXPECT_EQ(task.lane.kind, LaneKind::kLoad);
+    EXPECT_TRUE(WaitsFor(task, routes[i]));
+    EXPECT_GT(predicted[i], chosen[2 * i + 1]);
+    EXPECT_LT(predicted[i], chosen[2 * i + 2]);
+  }
+  schedule::Schedule broken = schedule;
+  broken.tasks[predicted[0]].after.clear();
+  broken.tasks[chosen[0]].after.clear();
+  broken.tasks[chosen[1]].after.clear();
+  EXPECT_FALSE(schedule::CheckHazards(broken).ok()) << "a prediction is read before it is made";
+}
+
 TEST(PagedExperts, TheHazardCheckerMissesEachReadThatIsNotWaitedFor) {
   const model::ModelSpec spec = Model(2, /*first_is_dense=*/false);
   const schedule::Schedule whole = BuildStep(spec, {.paging = Paging{.chunks = 2, .depth = 3}});

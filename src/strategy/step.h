@@ -41,6 +41,9 @@ struct Paging {
   int depth = 2;
   // Whether those that tokens chose are read, once that is known; otherwise all are, ahead of it.
   bool after_routing = false;
+  // With after_routing: of the next layer those are read ahead that its router would choose from
+  // what this layer's router saw.
+  bool predicts = false;
   double missing = 1;  // the share of all experts that memory has no room for
 
   bool operator==(const Paging&) const = default;

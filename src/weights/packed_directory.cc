@@ -15,14 +15,13 @@
 #include "base/is_there.h"
 #include "base/quote.h"
 #include "checkpoint/model_files.h"
-#include "checkpoint/output_directory.h"
-#include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
 #include "kernels/pack.h"
 #include "memory/page_reader.h"
 #include "weights/finite_weights.h"
 #include "weights/load_weights.h"
 #include "weights/named_weights.h"
+#include "weights/packed_file.h"
 #include "weights/weight_layout.h"
 
 namespace convene::weights {
@@ -31,40 +30,10 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::StoredTensor;
 
-constexpr const char* kFormatsName = "convene.json";
-constexpr const char* kWeightsName = "convene.safetensors";
-constexpr const char* kChecksumsName = "checksums";
-constexpr int kVersion = 4;
 constexpr uint64_t kMaxFormatsBytes = 1 << 16;
 
 std::string PathIn(const std::string& directory, const char* name) {
   return (fs::path(directory) / name).string();
-}
-
-// Of each matrix, with the zeros behind the last one of a page.
-std::vector<uint64_t> StoredBytes(const std::vector<NamedMatrix>& matrices) {
-  std::vector<uint64_t> sizes;
-  uint64_t page_bytes = 0;
-  for (const NamedMatrix& named : matrices) {
-    const uint64_t size_bytes = named.matrix->size_bytes();
-    page_bytes += size_bytes;
-    const uint64_t num_zeros = named.ends_page ? memory::DirectBytes(page_bytes) - page_bytes : 0;
-    sizes.push_back(size_bytes + num_zeros);
-    if (named.ends_page) page_bytes = 0;
-  }
-  return sizes;
-}
-
-StoredTensor TensorOf(const NamedMatrix& named, uint64_t stored_bytes) {
-  return {.name = named.name, .dtype = "U8", .shape = {static_cast<int64_t>(stored_bytes)}};
-}
-
-StoredTensor TensorOf(const NamedVector& named) {
-  return {.name = named.name, .dtype = "F32", .shape = {named.size}};
-}
-
-StoredTensor ChecksumsOf(size_t num_tensors) {
-  return {.name = kChecksumsName, .dtype = "U64", .shape = {static_cast<int64_t>(num_tensors)}};
 }
 
 Status CheckTensor(const StoredTensor& wanted, const std::vector<StoredTensor>& stored,
@@ -76,64 +45,6 @@ Status CheckTensor(const StoredTensor& wanted, const std::vector<StoredTensor>& 
       fmt::format("tensor {} should be {} of {} {}, for the model of config.json and the "
                   "formats of convene.json",
                   index, Quote(wanted.name), wanted.shape[0], wanted.dtype));
-}
-
-// Everything of a model but weights and tables of contents that do not fit the packed file.
-bool IsCopied(const fs::directory_entry& entry) {
-  std::error_code ignored;
-  if (!entry.is_regular_file(ignored)) return false;
-  const std::string name = entry.path().filename().string();
-  for (const char* ending : {".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json",
-                             ".pth", ".pt", ".gguf", ".onnx", ".h5", ".msgpack"}) {
-    if (name.ends_with(ending)) return false;
-  }
-  return name != kFormatsName;
-}
-
-Status WriteWeights(const ModelWeights& weights, const std::string& path,
-                    hardware::ThreadPool& pool) {
-  // Only the addresses of the vectors are needed; they are not changed.
-  const std::vector<NamedVector> vectors = Vectors(const_cast<ModelWeights&>(weights));
-  std::vector<StoredTensor> tensors;
-  std::vector<std::span<const std::byte>> contents;
-  uint64_t data_bytes = 0;
-  const std::vector<NamedMatrix> matrices = Matrices(weights);
-  const std::vector<uint64_t> stored_bytes = StoredBytes(matrices);
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    tensors.push_back(TensorOf(matrices[i], stored_bytes[i]));
-    contents.push_back({matrices[i].matrix->data, matrices[i].matrix->size_bytes()});
-    data_bytes += stored_bytes[i];
-  }
-  for (const NamedVector& named : vectors) {
-    tensors.push_back(TensorOf(named));
-    contents.push_back(std::as_bytes(std::span(*named.values)));
-  }
-  const std::vector<uint64_t> checksums = DigestEach(contents, pool);
-  tensors.push_back(ChecksumsOf(checksums.size()));
-  data_bytes += std::as_bytes(std::span(checksums)).size();
-  for (const NamedVector& named : vectors) data_bytes += named.size * sizeof(float);
-  const std::string prefix = checkpoint::SafetensorsPrefix(tensors, memory::kDirectBlockBytes);
-  Result<checkpoint::OutputFile> file =
-      checkpoint::OutputFile::Create(path, prefix.size() + data_bytes);
-  if (!file) return file.error();
-  uint64_t offset = 0;
-  const auto write = [&](std::span<const std::byte> bytes) -> Status {
-    const Status written = file->WriteAt(offset, bytes);
-    offset += bytes.size();
-    return written;
-  };
-  if (Status written = write(std::as_bytes(std::span(prefix))); !written) return written;
-  const std::vector<std::byte> zeros(memory::kDirectBlockBytes);
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    if (Status written = write(contents[i]); !written) return written;
-    const uint64_t num_zeros = stored_bytes[i] - contents[i].size();
-    if (Status written = write(std::span(zeros).first(num_zeros)); !written) return written;
-  }
-  for (const NamedVector& named : vectors) {
-    if (Status written = write(std::as_bytes(std::span(*named.values))); !written) return written;
-  }
-  if (Status written = write(std::as_bytes(std::span(checksums))); !written) return written;
-  return file->Finish();
 }
 
 // Columns `slice` of an expert's up_bias, which is in the order of packed rows.
@@ -198,11 +109,11 @@ bool IsPackedDirectory(const std::string& directory) {
 }
 
 Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec) {
-  if (!json.contains("version") || json["version"] != kVersion) {
+  if (!json.contains("version") || json["version"] != kPackedVersion) {
     return Error{
         fmt::format("version {} is not {}: the directory was packed by another version of "
                     "convene; run convene quantize again on the original checkpoint",
-                    json.contains("version") ? json["version"].dump() : "(none)", kVersion)};
+                    json.contains("version") ? json["version"].dump() : "(none)", kPackedVersion)};
   }
   const auto weights = json.find("weights");
   const auto group = json.find("group");
@@ -237,7 +148,7 @@ Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec
   LayOut(spec, formats, nullptr, &expected);
   size_t index = 0;
   const std::vector<NamedMatrix> matrices = Matrices(expected);
-  const std::vector<uint64_t> stored_bytes = StoredBytes(matrices);
+  const std::vector<uint64_t> stored_bytes = StoredBytesOf(matrices);
   for (; index < matrices.size(); ++index) {
     const StoredTensor wanted = TensorOf(matrices[index], stored_bytes[index]);
     if (Status checked = CheckTensor(wanted, *stored, index); !checked) return checked.error();
@@ -362,41 +273,6 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   KeepShare(share, weights);
   weights.rooms = rooms;
   return weights;
-}
-
-Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
-                            const std::string& target, hardware::ThreadPool& pool) {
-  Result<checkpoint::OutputDirectory> output = checkpoint::OutputDirectory::Prepare(target);
-  if (!output) return output.error();
-  if (Status room =
-          output->CheckRoom(weights.bytes.size(), "choose another directory or a smaller format");
-      !room)
-    return room;
-  if (Status written = WriteWeights(weights, output->Add(kWeightsName), pool); !written) {
-    return written;
-  }
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(source, error)) {
-    if (!IsCopied(entry)) continue;
-    const std::string path = output->Add(entry.path().filename().string());
-    if (!fs::copy_file(entry.path(), path, error)) break;
-  }
-  if (error) {
-    return Error{
-        fmt::format("cannot copy the files of {} to {}: {}", source, target, error.message()),
-        KindOfErrno(error.value())};
-  }
-  const nlohmann::json formats = {{"version", kVersion},
-                                  {"weights", kernels::Name(weights.formats.matrices)},
-                                  {"group", weights.formats.group},
-                                  {"tied_embeddings", weights.spec.tied_embeddings}};
-  if (Status written =
-          checkpoint::WriteWholeFile(output->Add(kFormatsName), formats.dump(2) + "\n");
-      !written) {
-    return written;
-  }
-  output->Keep();
-  return {};
 }
 
 }  // namespace convene::weights

@@ -73,9 +73,4 @@ Result<std::vector<checkpoint::StoredTensor>> FindPackedWeights(const model::Mod
 Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledger,
                                 const Share& share = {});
 
-// Writes `weights`, all of those that were loaded from `source`, and copies the directory's other
-// files. `target` must not exist or be empty; it is complete or gone. Errors: of the disk.
-Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
-                            const std::string& target, hardware::ThreadPool& pool);
-
 }  // namespace convene::weights

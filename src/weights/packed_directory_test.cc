@@ -13,6 +13,7 @@
 #include "hardware/thread_pool.h"
 #include "weights/load_weights.h"
 #include "weights/named_weights.h"
+#include "weights/pack_directory.h"
 
 namespace convene::weights {
 namespace {
@@ -40,7 +41,8 @@ class PackedDirectoryTest : public testing::TestWithParam<const char*> {
     auto weights =
         LoadWeights(*checkpoint, formats, Share{}, hardware::NumaPolicy::kAuto, pool, ledger_, {});
     CHECK(weights.ok(), "{}", weights.error().message);
-    const Status written = WritePackedDirectory(*weights, source, target(), pool);
+    const auto written =
+        PackDirectory(*checkpoint, formats, {.directory = target()}, pool, ledger_, {});
     CHECK(written.ok(), "{}", written.error().message);
     return *std::move(weights);
   }
@@ -222,9 +224,12 @@ TEST_P(PackedDirectoryTest, OfAShareOnlyItsOwnTensorsAreVerified) {
 }
 
 TEST_P(PackedDirectoryTest, NeverWritesOverAnything) {
-  const ModelWeights weights = Write({.matrices = kernels::WeightFormat::kInt8});
+  Write({.matrices = kernels::WeightFormat::kInt8});
   hardware::ThreadPool pool({0});
-  const Status again = WritePackedDirectory(weights, kGolden + GetParam(), target(), pool);
+  const auto checkpoint = checkpoint::Checkpoint::Open(kGolden + GetParam());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const auto again = PackDirectory(*checkpoint, {.matrices = kernels::WeightFormat::kInt8},
+                                   {.directory = target()}, pool, ledger_, {});
   ASSERT_FALSE(again);
   EXPECT_THAT(again.error().message, HasSubstr("not an empty directory"));
   EXPECT_TRUE(OpenPackedDirectory(target()));

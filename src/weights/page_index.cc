@@ -65,7 +65,8 @@ PageIndex IndexPages(const PackedDirectory& directory, ModelWeights& weights) {
   const auto experts = ExpertsOf(weights);
   const size_t num_layers =
       weights.layers.size() + (weights.encoder ? weights.encoder->layers.size() : 0);
-  PageIndex index{.experts = std::vector<std::vector<StoredPage>>(num_layers)};
+  PageIndex index;
+  index.experts.resize(num_layers);
   const std::vector<NamedMatrix> matrices = Matrices(weights);
   StoredPage page;
   for (size_t i = 0; i < matrices.size(); ++i) {

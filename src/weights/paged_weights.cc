@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -21,6 +22,10 @@ namespace {
 
 // Uses of pages after which what was used before counts half.
 constexpr int64_t kUsesPerPage = 16;
+
+// What is predicted is read in parts of about so much: enough for a disk's full rate, and little to
+// wait for where others were chosen.
+constexpr uint64_t kPredictedBytes = uint64_t{8} << 20;
 
 Error DamagedError(const PagePart& part, const StoredPage& page, const std::string& path) {
   return DataLoss(fmt::format(
@@ -136,11 +141,37 @@ PagedWeights::PagedWeights(ModelWeights& weights, PageIndex index, const PagedOp
       pages.push_back({.stored = std::move(stored), .layer = static_cast<int>(pages_.size()) - 1});
     }
   }
+  PlanChunks();
+}
+
+void PagedWeights::PlanChunks() {
   // As few parts of a layer as leave room for two, one that is computed and one that is read; and
-  // as much ahead as a layer.
-  const auto part = [&] { return (sizes_.most_experts + num_chunks_ - 1) / num_chunks_; };
-  while (2 * part() > options.num_buffers && num_chunks_ < strategy::kMostChunks) ++num_chunks_;
-  depth_ = std::max(2, std::min(options.num_buffers / std::max(1, part()), num_chunks_ + 1));
+  // as much ahead as a layer. Two at least, so that one is read while the other one is computed.
+  num_chunks_ = std::min(2, std::max(1, sizes_.most_experts));
+  const auto parts_of = [&](int experts) { return (experts + num_chunks_ - 1) / num_chunks_; };
+  const int num_buffers = options_.num_buffers;
+  while (2 * parts_of(sizes_.most_experts) > num_buffers && num_chunks_ < strategy::kMostChunks) {
+    ++num_chunks_;
+  }
+  depth_ = std::clamp(num_buffers / std::max(1, parts_of(sizes_.most_experts)), 2, num_chunks_ + 1);
+  // Of each layer so many stay that what is on its way has room beside them.
+  int num_layers = 0;
+  for (const std::vector<Page>& layer : pages_) num_layers += layer.empty() ? 0 : 1;
+  int staying = 0;
+  while (staying < sizes_.most_experts &&
+         num_layers * (staying + 1) + depth_ * parts_of(sizes_.most_experts - staying - 1) <=
+             num_buffers) {
+    ++staying;
+  }
+  for (std::vector<Page>& layer : pages_) {
+    const auto num_experts = static_cast<int>(layer.size());
+    const int of_layer = std::min(staying, num_experts);
+    // Evenly among them, so that each part has as many.
+    for (int expert = 0; expert < num_experts; ++expert) {
+      layer[static_cast<size_t>(expert)].stays =
+          (expert + 1) * of_layer / num_experts > expert * of_layer / num_experts;
+    }
+  }
 }
 
 strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const {
@@ -158,6 +189,7 @@ strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const 
   return {.chunks = num_chunks_,
           .depth = depth_,
           .after_routing = after_routing,
+          .predicts = after_routing && options_.num_buffers < sizes_.num_pages,
           .missing = 1 - static_cast<double>(options_.num_buffers) / std::max(1, sizes_.num_pages)};
 }
 
@@ -187,6 +219,48 @@ void PagedWeights::ReadAhead(LayerId id, int chunk, const std::vector<int>* chos
   } else {
     errors_.insert_or_assign(layer, fetched.error());
   }
+}
+
+void PagedWeights::ReadPredicted(LayerId id, const std::vector<int>& predicted) {
+  const int layer = IndexOf(id);
+  const Place place{.layer = layer};
+  const size_t at_once = 1 + kPredictedBytes / std::max<uint64_t>(1, sizes_.page_bytes);
+  std::vector<Page*> held;
+  std::vector<Page*> mine;
+  size_t next = 0;
+  std::unique_lock lock(mutex_);
+  while (next < predicted.size() && chosen_layer_ != layer) {
+    mine.clear();
+    while (next < predicted.size() && mine.size() < at_once) {
+      Page& page = pages_[layer][predicted[next++]];
+      ++page.holds;
+      held.push_back(&page);
+      if (page.state != State::kAbsent) continue;
+      // Where there is no room, those that were chosen come first.
+      if (!TakeBuffers({&page}, place, &mine)) next = predicted.size();
+    }
+    if (mine.empty()) continue;
+    lock.unlock();
+    const Status read = ReadInto(mine);
+    lock.lock();
+    for (Page* page : mine) {
+      if (page->state == State::kReading) SetThere(*page, false);
+    }
+    changed_.notify_all();
+    if (!read) break;
+  }
+  for (Page* page : held) --page->holds;
+}
+
+void PagedWeights::Chose(LayerId id, const std::vector<int>& chosen,
+                         const std::vector<int>& predicted) {
+  chosen_layer_ = IndexOf(id);
+  if (predicted.empty()) return;
+  std::vector<int> right;
+  std::ranges::set_intersection(chosen, predicted, std::back_inserter(right));
+  const std::lock_guard lock(mutex_);
+  statistics_.num_chosen += std::ssize(chosen);
+  statistics_.num_predicted += std::ssize(right);
 }
 
 void PagedWeights::Release(LayerId id, int chunk) {
@@ -296,6 +370,7 @@ bool PagedWeights::GoesBefore(const Page& a, const Page& b, Place place) const {
   const auto distance = [&](const Page& page) {
     return (page.layer - place.layer + num_layers) % num_layers;
   };
+  if (place.streams && a.stays != b.stays) return b.stays;
   if (place.streams && distance(a) != distance(b)) return distance(a) > distance(b);
   if (!place.streams && options_.eviction == PageEviction::kLongestUnused) {
     return a.last_use < b.last_use;

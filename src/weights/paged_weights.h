@@ -3,12 +3,14 @@
 // memory. Who reads pages ahead, and when, is the step's schedule (strategy/paged_experts.h).
 //
 // A page that a task waits for or computes with is held, and is never replaced. Which of the others
-// is replaced: in a step that reads all experts of each layer in turn, the page whose layer comes
-// last from there on, since that is the one that is needed last. Otherwise the page that was used
-// least, or not for the longest time (PageEviction).
+// is replaced: in a step that reads all experts of each layer in turn, of each layer equally many
+// stay, so that the disk has as much to do in each, and the rest passes through what is left: the
+// page gives way whose layer comes last from there on. Otherwise the page that was used least, or
+// not for the longest time (PageEviction).
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -42,7 +44,9 @@ struct PageStatistics {
   int64_t num_used = 0;  // pages that tasks wanted
   int64_t num_read = 0;  // pages that were read
   uint64_t read_bytes = 0;
-  double read_seconds = 0;  // while at least one was under way
+  double read_seconds = 0;    // while at least one was under way
+  int64_t num_chosen = 0;     // by layers whose experts were predicted, of a step each once
+  int64_t num_predicted = 0;  // of these those that were
 };
 
 class PagedWeights final : public WeightStore, public Lender {
@@ -75,6 +79,12 @@ class PagedWeights final : public WeightStore, public Lender {
   // Release. `chosen`: of the chunk only these experts of the layer, in any order; null: all. An
   // error is that of the lease. One chunk at a time, beside leases of others.
   void ReadAhead(LayerId id, int chunk, const std::vector<int>* chosen);
+  // Reads those of a layer's experts that will probably be chosen and are not in memory, a few at a
+  // time until Chose is called for the layer, and holds none of them. Nobody waits for it: where a
+  // read fails, whoever needs the page reads it again. Not beside ReadAhead.
+  void ReadPredicted(LayerId id, const std::vector<int>& predicted);
+  // A layer's router has chosen, and `predicted` had been expected; both in increasing order.
+  void Chose(LayerId id, const std::vector<int>& chosen, const std::vector<int>& predicted);
   // What the layer's tasks from the chunk on no longer wait for; nothing, if nothing is held.
   void Release(LayerId id, int chunk);
 
@@ -93,6 +103,7 @@ class PagedWeights final : public WeightStore, public Lender {
     int holds = 0;
     float uses = 0;
     int64_t last_use = 0;
+    bool stays = false;  // where steps read all experts
   };
   struct Place {
     bool streams = false;  // all experts of each layer in turn
@@ -104,6 +115,8 @@ class PagedWeights final : public WeightStore, public Lender {
                const PagedSizes& sizes);
 
   int IndexOf(LayerId id) const { return id.encoder ? id.layer : num_encoder_layers_ + id.layer; }
+  // How experts are cut, and which stay.
+  void PlanChunks();
   std::vector<int> ExpertsOfChunk(int layer, int chunk) const;
   // Holds all of them, once each, and returns when they are there; after an error none is held.
   Status Fetch(const std::vector<Page*>& pages, Place place);
@@ -140,6 +153,7 @@ class PagedWeights final : public WeightStore, public Lender {
   uint64_t num_leases_ = 0;
   int64_t num_counted_ = 0;
   PageStatistics statistics_;
+  std::atomic<int> chosen_layer_ = -1;  // of the last Chose
 };
 
 }  // namespace convene::weights

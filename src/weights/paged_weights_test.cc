@@ -18,6 +18,7 @@
 
 #include "hardware/thread_pool.h"
 #include "weights/load_weights.h"
+#include "weights/pack_directory.h"
 
 namespace convene::weights {
 namespace {
@@ -38,7 +39,9 @@ class PagedWeightsTest : public testing::Test {
                                hardware::NumaPolicy::kAuto, pool, ledger_, {});
     ASSERT_TRUE(weights.ok());
     expected_ = std::make_unique<ModelWeights>(*std::move(weights));
-    ASSERT_TRUE(WritePackedDirectory(*expected_, source, directory_.string(), pool).ok());
+    const auto packed = PackDirectory(*checkpoint, {.matrices = kernels::WeightFormat::kInt8},
+                                      {.directory = directory_.string()}, pool, ledger_, {});
+    ASSERT_TRUE(packed) << packed.error().message;
     num_experts_ = static_cast<int>(expected_->layers[0].moe->experts.size());
   }
   void TearDown() override {
@@ -148,6 +151,52 @@ TEST_F(PagedWeightsTest, StepsThatReadEverythingKeepWhatTheyHaveRoomFor) {
   // What does not fit is read in each step, with what gave way to it meanwhile: a layer at most.
   EXPECT_LE(reads, num_pages - num_buffers + num_experts_);
   EXPECT_GE(reads, num_pages - num_buffers);
+}
+
+TEST_F(PagedWeightsTest, StepsThatReadEverythingReadAsMuchInEachLayer) {
+  const auto num_layers = static_cast<int>(expected_->layers.size());
+  const int num_buffers = num_layers * num_experts_ / 2 + 2 * num_experts_;
+  MustLoad({.num_buffers = num_buffers});
+  const int chunks = store_->PagingOf(/*encoder=*/false, /*num_tokens=*/1000).chunks;
+  std::vector<int64_t> reads(static_cast<size_t>(num_layers));
+  for (int step = 0; step < 4; ++step) {
+    for (int layer = 0; layer < num_layers; ++layer) {
+      const int64_t before = store_->statistics().num_read;
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        store_->ReadAhead({.layer = layer}, chunk, /*chosen=*/nullptr);
+      }
+      for (int chunk = 0; chunk < chunks; ++chunk) store_->Release({.layer = layer}, chunk);
+      reads[static_cast<size_t>(layer)] = store_->statistics().num_read - before;
+    }
+  }
+  const auto [least, most] = std::ranges::minmax(reads);
+  EXPECT_LE(most - least, num_experts_ / 2);
+}
+
+TEST_F(PagedWeightsTest, PredictedPagesAreReadAndNotHeld) {
+  MustLoad({.num_buffers = 4});
+  store_->Chose({.layer = 0}, {0, 1}, {});
+  store_->ReadPredicted({.layer = 1}, {2, 5});
+  EXPECT_EQ(store_->statistics().num_read, 2);
+  EXPECT_EQ(ReadsOf(1, {2, 5}), 0) << "they were predicted";
+  store_->Chose({.layer = 1}, {2, 3, 5}, {2, 5});
+  EXPECT_EQ(store_->statistics().num_chosen, 3);
+  EXPECT_EQ(store_->statistics().num_predicted, 2);
+  store_->ReadPredicted({.layer = 1}, {6, 7});
+  EXPECT_EQ(store_->statistics().num_read, 2) << "the layer has chosen already";
+  EXPECT_EQ(ReadsOf(0, {0, 1, 2, 3}), 4) << "all buffers can be had";
+}
+
+TEST_F(PagedWeightsTest, APredictedPageThatCannotBeReadIsReadByWhoNeedsIt) {
+  std::atomic<bool> fails = true;
+  MustLoad({.num_buffers = 4, .reader = {.change_result = [&](uint64_t at, int64_t result) {
+                                return fails && at >= OffsetOf("layers.1.experts.0.up")
+                                           ? int64_t{-EIO}
+                                           : result;
+                              }}});
+  store_->ReadPredicted({.layer = 1}, {0, 1});
+  fails = false;
+  EXPECT_EQ(ReadsOf(1, {0, 1}), 2);
 }
 
 TEST_F(PagedWeightsTest, HeldPagesAreNotReplaced) {

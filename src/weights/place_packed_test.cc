@@ -16,6 +16,7 @@
 #include "hardware/memory_status.h"
 #include "weights/load_weights.h"
 #include "weights/named_weights.h"
+#include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
 
 namespace convene::weights {
@@ -45,10 +46,8 @@ class PlacePackedTest : public testing::Test {
     const auto checkpoint = checkpoint::Checkpoint::Open(source);
     CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
     memory::Ledger ledger;
-    const auto weights = LoadWeights(*checkpoint, {.matrices = format}, Share{}, NumaPolicy::kAuto,
-                                     pool_, ledger, {});
-    CHECK(weights.ok(), "{}", weights.error().message);
-    const Status written = WritePackedDirectory(*weights, source, target(), pool_);
+    const auto written = PackDirectory(*checkpoint, {.matrices = format}, {.directory = target()},
+                                       pool_, ledger, {});
     CHECK(written.ok(), "{}", written.error().message);
   }
 
