@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "memory/page_reader.h"
 #include "model/family.h"
 #include "safetensors_file.h"
 #include "take_part.h"
@@ -47,13 +48,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto tensors = convene::weights::FindPackedWeights(*spec, *formats, file.prefix, file.size);
   if (!tensors) return 0;
   convene::weights::ModelWeights weights;
-  const uint64_t matrix_bytes = convene::weights::LayOut(*spec, *formats, nullptr, &weights);
-  uint64_t bytes = matrix_bytes;
+  convene::weights::LayOut(*spec, *formats, nullptr, &weights);
+  uint64_t bytes = 0;
+  for (const auto& named : convene::weights::Matrices(weights)) {
+    bytes += named.matrix->size_bytes();
+    if (named.ends_page) bytes = convene::memory::DirectBytes(bytes);
+  }
+  const uint64_t matrix_bytes = bytes;
   for (const auto& named : convene::weights::Vectors(weights)) bytes += named.size * sizeof(float);
   // A checksum for each tensor before.
   bytes += (tensors->size() - 1) * sizeof(uint64_t);
   const uint64_t first_byte = tensors->front().offset;
-  CHECK(first_byte % 64 == 0 && first_byte <= file.size, "{} of {}", first_byte, file.size);
+  CHECK(first_byte % convene::memory::kDirectBlockBytes == 0 && first_byte <= file.size, "{} of {}",
+        first_byte, file.size);
   CHECK(matrix_bytes > 0 && bytes == file.size - first_byte, "{} bytes of {} behind {}", bytes,
         file.size, first_byte);
   CHECK(tensors->back().offset + tensors->back().size_bytes == file.size);

@@ -7,7 +7,7 @@
 build_packages=(
   g++ cmake ninja-build pkg-config
   nlohmann-json3-dev libcli11-dev libfmt-dev libonig-dev libutf8proc-dev libhwloc-dev libedit-dev zlib1g-dev libboost-dev
-  libopenmpi-dev openmpi-bin iproute2 libxgboost-dev coinor-libcbc-dev
+  libopenmpi-dev openmpi-bin iproute2 libxgboost-dev coinor-libcbc-dev liburing-dev
   libgtest-dev libgmock-dev
 )
 

@@ -1,6 +1,7 @@
 // Where blocks of the KV cache and weights lie changes no bit: blocks scattered over memory and
-// moved between steps, weights in pages that are gone after each task.
+// moved between steps, weights in pages that are gone after each task, experts on a disk.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +14,9 @@
 #include "device/kv_cache.h"
 #include "tests/golden_switch_run.h"
 #include "tests/paged_weights.h"
+#include "weights/pack_directory.h"
+#include "weights/packed_directory.h"
+#include "weights/paged_weights.h"
 
 namespace convene {
 namespace {
@@ -49,6 +53,46 @@ class BlockMover {
   std::mt19937 random_{3};
   std::vector<std::pair<int, int>> all_;  // layer and block
   std::vector<std::vector<std::byte>> memory_;
+};
+
+// Weights that are packed into a directory, whose experts are read from there when they are wanted.
+class PackedFixture {
+ public:
+  PackedFixture(std::string source, const weights::PagedOptions& options)
+      : source_(std::move(source)),
+        directory_(std::filesystem::path(testing::TempDir()) / fmt::format("paged_{}", getpid())),
+        options_(options) {
+    std::filesystem::remove_all(directory_);
+  }
+  ~PackedFixture() { std::filesystem::remove_all(directory_); }
+
+  std::unique_ptr<weights::WeightStore> StoreOf(const weights::ModelWeights& resident) {
+    hardware::ThreadPool pool({0});
+    const auto checkpoint = checkpoint::Checkpoint::Open(source_);
+    CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
+    std::filesystem::remove_all(directory_);
+    const auto written = weights::PackDirectory(
+        *checkpoint, resident.formats, {.directory = directory_.string()}, pool, ledger_, {});
+    CHECK(written.ok(), "{}", written.error().message);
+    auto packed = weights::OpenPackedDirectory(directory_.string());
+    CHECK(packed.ok(), "{}", packed.error().message);
+    const weights::PagedSizes sizes =
+        weights::PagedSizesOf(packed->configuration.spec, packed->formats);
+    planned_bytes_ = sizes.bytes_with(std::min(options_.num_buffers, sizes.num_pages));
+    auto store = weights::PagedWeights::Load(*std::move(packed), options_, ledger_, {}, &weights_);
+    CHECK(store.ok(), "{}", store.error().message);
+    return *std::move(store);
+  }
+  uint64_t reserved_bytes() const { return ledger_.reserved().total(); }
+  uint64_t planned_bytes() const { return planned_bytes_; }
+
+ private:
+  std::string source_;
+  std::filesystem::path directory_;
+  weights::PagedOptions options_;
+  memory::Ledger ledger_;
+  weights::ModelWeights weights_;
+  uint64_t planned_bytes_ = 0;
 };
 
 class GoldenPlaces : public testing::TestWithParam<const char*> {
@@ -132,6 +176,27 @@ TEST_P(GoldenPlaces, WeightsNeedToStayForNoLongerThanATask) {
     }
   }
   EXPECT_GE(num_divisions, 4);
+}
+
+TEST_P(GoldenPlaces, ExpertsMayLieOnADiskWithRoomForTwoOfThemOrMore) {
+  for (const kernels::WeightFormat format :
+       {kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8,
+        kernels::WeightFormat::kInt4}) {
+    DividedOptions divided{.formats = runtime::DefaultFormats(format), .num_threads = 2};
+    const auto resident = Run(divided, /*moves=*/false);
+    for (const int num_buffers : {2, 7, 1000}) {
+      PackedFixture packed(directory_.string(),
+                           {.num_buffers = num_buffers,
+                            .eviction = num_buffers == 7 ? weights::PageEviction::kLongestUnused
+                                                         : weights::PageEviction::kLeastUsed});
+      divided.store = [&](int, const weights::ModelWeights& weights) {
+        return packed.StoreOf(weights);
+      };
+      EXPECT_TRUE(Run(divided, /*moves=*/false) == resident)
+          << Name(format) << ", " << num_buffers << " buffers";
+      EXPECT_LE(packed.reserved_bytes(), packed.planned_bytes());
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixture, GoldenPlaces,

@@ -120,6 +120,9 @@ class LateStream : public device::Stream {
   Status Route(const device::Layer& layer, device::Frame& frame) override {
     return Enqueue([&] { return cpu_->Route(layer, frame); });
   }
+  Status Predict(const device::Layer& next, device::Frame& frame) override {
+    return cpu_->Predict(next, frame);
+  }
   void FetchRouting(device::Frame& frame) override {
     ExpectDone();
     cpu_->FetchRouting(frame);

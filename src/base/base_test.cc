@@ -13,6 +13,19 @@
 namespace convene {
 namespace {
 
+TEST(ParseBytes, TakesDecimalsAndUnitsOfBothKinds) {
+  EXPECT_EQ(*ParseBytes("6GiB"), uint64_t{6} << 30);
+  EXPECT_EQ(*ParseBytes("2.94 GB"), 2'940'000'000u);
+  EXPECT_EQ(*ParseBytes("1.5mib"), 3u << 19);
+  EXPECT_EQ(*ParseBytes("512 B"), 512u);
+  for (const char* text : {"", "6", "GiB", "-1GiB", "0GiB", "6 GiBs", "6  GiB", "1e3MB", "nan GiB",
+                           "0.1B", "99999999999TiB", " 6GiB", "0x10MiB"}) {
+    const Result<uint64_t> none = ParseBytes(text);
+    ASSERT_FALSE(none.ok()) << text;
+    EXPECT_NE(none.error().message.find("such as 6GiB"), std::string::npos);
+  }
+}
+
 TEST(FormatBytes, KeepsThreeDigitsAndPicksTheUnit) {
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(1023), "1023 B");

@@ -33,6 +33,12 @@ Result<OutputFile> OutputFile::Create(const std::string& path, uint64_t size_byt
   return file;
 }
 
+Result<OutputFile> OutputFile::Continue(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (descriptor < 0) return CannotWrite(path, errno);
+  return OutputFile(path, descriptor);
+}
+
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
@@ -57,6 +63,12 @@ Status OutputFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) co
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
   }
+  return {};
+}
+
+Status OutputFile::Flush() const {
+  if (fdatasync(descriptor_) != 0) return CannotWrite(path_, errno);
+  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);  // a hint, which may be refused
   return {};
 }
 

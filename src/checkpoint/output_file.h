@@ -18,6 +18,10 @@ class OutputFile {
   // too little room (nothing is left then).
   static Result<OutputFile> Create(const std::string& path, uint64_t size_bytes);
 
+  // Opens one that Create created, which was not finished. Error: it is not there, or cannot be
+  // opened.
+  static Result<OutputFile> Continue(const std::string& path);
+
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&& other) noexcept;
   OutputFile(const OutputFile&) = delete;
@@ -28,6 +32,9 @@ class OutputFile {
 
   // Any thread; ranges of different calls must not overlap.
   Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) const;
+
+  // Waits until what was written so far is on the disk, and lets go of it in the page cache.
+  Status Flush() const;
 
   // Waits until everything is on the disk. Nothing else may be called afterwards.
   Status Finish();

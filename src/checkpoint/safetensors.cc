@@ -242,7 +242,7 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> pr
   return std::move(tensors);
 }
 
-std::string SafetensorsPrefix(std::span<const StoredTensor> tensors) {
+std::string SafetensorsPrefix(std::span<const StoredTensor> tensors, size_t alignment) {
   json header = json::object();
   header["__metadata__"] = {{"format", "pt"}};  // transformers asks for it
   uint64_t end = 0;
@@ -254,8 +254,7 @@ std::string SafetensorsPrefix(std::span<const StoredTensor> tensors) {
     end += *size;
   }
   std::string text = header.dump();
-  constexpr size_t kAlignment = 64;
-  text.append((kAlignment - (8 + text.size()) % kAlignment) % kAlignment, ' ');
+  text.append((alignment - (8 + text.size()) % alignment) % alignment, ' ');
   const uint64_t length = text.size();
   std::string prefix(8, '\0');
   std::memcpy(prefix.data(), &length, 8);

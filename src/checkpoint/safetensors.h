@@ -32,9 +32,9 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> pr
                                                    uint64_t file_size);
 
 // The beginning of a file that stores `tensors` in this order (their offset and size_bytes are not
-// looked at): the length, then the header, padded so that the data starts at a multiple of 64
-// bytes. Precondition: known dtypes, whole bytes per tensor, no overflow.
-std::string SafetensorsPrefix(std::span<const StoredTensor> tensors);
+// looked at): the length, then the header, padded so that the data starts at a multiple of
+// `alignment` bytes. Precondition: known dtypes, whole bytes per tensor, no overflow.
+std::string SafetensorsPrefix(std::span<const StoredTensor> tensors, size_t alignment = 64);
 
 // Bits of one element of a safetensors dtype; 0 if there is no such dtype.
 int DtypeBits(std::string_view dtype);

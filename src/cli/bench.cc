@@ -17,6 +17,7 @@
 #include "evaluate/peak_meter.h"
 #include "hardware/memory_status.h"
 #include "model/model_size.h"
+#include "weights/paged_weights.h"
 
 namespace convene::cli {
 namespace {
@@ -88,7 +89,8 @@ class Bench : public Command {
         return remarked;
       }
     }
-    PrintNote("peak memory: {}\n{}", FormatBytes(memory_.peak_bytes()),
+    PrintNote("{}peak memory: {}\n{}", DescribePages((*model)->paged()),
+              FormatBytes(memory_.peak_bytes()),
               DescribeChanges((*model)->transformer().phase_changes()));
 
     const Status watched = model_options_.watch->Write();
@@ -126,8 +128,11 @@ class Bench : public Command {
     if (!cpus) return cpus.error();
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = pool.started(); !started) return started.error();
-    return evaluate::MeasureMachine(*topology, pool, isa,
-                                    {.budget_s = 0.3, .disk_directory = CacheDirectory()});
+    evaluate::MeasureOptions options{.budget_s = 0.3, .disk_directory = CacheDirectory()};
+    if (const auto budget = model_options_.load.memory_budget) {
+      options.most_memory_bytes = *budget / 2;  // the rest is the program's, and for its disk
+    }
+    return evaluate::MeasureMachine(*topology, pool, isa, options);
   }
 
   Result<std::unique_ptr<engine::LoadedModel>> Load() {
@@ -232,6 +237,7 @@ class Bench : public Command {
         {"weights_bytes", model.memory().weights_bytes()},
         {"kv_bytes", model.memory().kv_bytes()},
         {"peak_resident_bytes", memory_.peak_bytes()},
+        {"paged", PagedFigures(model)},
         {"experts_moved", ToJson(model.transformer().phase_changes())},
         {"machine",
          {{"cpu", machine.cpu_name},
@@ -243,6 +249,19 @@ class Bench : public Command {
           {"disk_gbps", machine.disk_gbps},
           {"date", machine.date}}},
     };
+  }
+
+  // Of experts that are read from a disk, since the model was loaded; null: all are in memory.
+  static nlohmann::ordered_json PagedFigures(const engine::LoadedModel& model) {
+    if (model.paged() == nullptr) return nullptr;
+    const weights::PageStatistics pages = model.paged()->statistics();
+    return {{"buffers", model.memory().num_page_buffers},
+            {"pages_used", pages.num_used},
+            {"pages_read", pages.num_read},
+            {"read_bytes", pages.read_bytes},
+            {"read_seconds", pages.read_seconds},
+            {"chosen_experts", pages.num_chosen},
+            {"predicted_experts", pages.num_predicted}};
   }
 
   ModelOptions model_options_;

@@ -133,6 +133,19 @@ std::string WorkTable(const Inspection& inspection) {
   return text;
 }
 
+// What becomes of a model that does not fit.
+std::string DescribePaging(const Inspection& inspection) {
+  if (inspection.paged) {
+    return fmt::format(
+        "  It runs with experts on the disk: memory has room for {} of {}, the others are read "
+        "while "
+        "it runs.\n",
+        Count(inspection.paged->num_page_buffers), Count(inspection.num_pages));
+  }
+  if (inspection.why_not_paged.empty()) return "";
+  return fmt::format("  It does not run here: {}.\n", inspection.why_not_paged);
+}
+
 std::string MemoryTable(const Inspection& inspection) {
   const engine::MemoryPlan& memory = inspection.memory;
   const bool fits = memory.needed_bytes() <= inspection.available.bytes;
@@ -155,7 +168,9 @@ std::string MemoryTable(const Inspection& inspection) {
                 FormatBytes(inspection.available.bytes)});
   return table.Format() +
          fmt::format("\n  It {} here. A decode step of one sequence reads {} of weights.\n",
-                     fits ? "fits" : "does not fit", FormatBytes(inspection.decode_weight_bytes()));
+                     fits ? "fits" : "does not fit",
+                     FormatBytes(inspection.decode_weight_bytes())) +
+         DescribePaging(inspection);
 }
 
 // What a checkpoint of this configuration holds.
@@ -200,6 +215,7 @@ class Inspect : public Command {
                           engine::kDefaultContext))
         ->type_name("TOKENS");
     AddFormatOptions(app, formats_);
+    AddBudgetOption(app, memory_budget_);
     AddJsonOption(app, json_path_);
   }
 
@@ -214,7 +230,8 @@ class Inspect : public Command {
     const Result<runtime::Formats> formats =
         engine::ResolveFormats(formats_, formats_.weights.value_or(kernels::WeightFormat::kBf16));
     if (!formats) return formats.error();
-    const Result<Inspection> inspection = evaluate::InspectModel(path_, context_, *formats);
+    const Result<Inspection> inspection =
+        evaluate::InspectModel(path_, context_, *formats, memory_budget_);
     if (!inspection) return inspection.error();
     // Figures for a program on standard output leave no room for those for people.
     if (json_path_ != "-") {
@@ -227,6 +244,7 @@ class Inspect : public Command {
  private:
   std::string path_;
   std::optional<int> context_;
+  std::optional<uint64_t> memory_budget_;
   engine::FormatWishes formats_;
   std::string json_path_;
 };

@@ -22,6 +22,8 @@ engine::LoadObserver LoadMessages::observer() {
           },
       .progress = [this](uint64_t done_bytes,
                          uint64_t total_bytes) { ShowProgress(done_bytes, total_bytes); },
+      .packing = [this](uint64_t done_bytes,
+                        uint64_t total_bytes) { Show("packing", done_bytes, total_bytes); },
       .decided =
           [this](const std::string& line) {
             line_.Close();
@@ -30,7 +32,7 @@ engine::LoadObserver LoadMessages::observer() {
       .placed =
           [this](const std::string& line) {
             line_.Close();
-            PrintNote("loaded: {}\n", line);
+            PrintNote("{}{}\n", line.starts_with("paged: ") ? "" : "loaded: ", line);
             loaded_bytes_ = 0;  // said
           },
   };
@@ -38,8 +40,12 @@ engine::LoadObserver LoadMessages::observer() {
 
 void LoadMessages::ShowProgress(uint64_t done_bytes, uint64_t total_bytes) {
   if (done_bytes == total_bytes) loaded_bytes_ = total_bytes;
+  Show("loading", done_bytes, total_bytes);
+}
+
+void LoadMessages::Show(const char* what, uint64_t done_bytes, uint64_t total_bytes) {
   if (total_bytes == 0 || !line_.IsDue()) return;
-  line_.Show(fmt::format("loading: {:3.0f} % of {}",
+  line_.Show(fmt::format("{}: {:3.0f} % of {}", what,
                          100.0 * static_cast<double>(done_bytes) / static_cast<double>(total_bytes),
                          FormatBytes(total_bytes)));
 }

@@ -23,6 +23,7 @@ class LoadMessages {
  private:
   using Clock = std::chrono::steady_clock;
   void ShowProgress(uint64_t done_bytes, uint64_t total_bytes);
+  void Show(const char* what, uint64_t done_bytes, uint64_t total_bytes);
 
   ProgressLine line_;
   Clock::time_point start_ = Clock::now();

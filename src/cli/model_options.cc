@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/environment.h"
 #include "base/json.h"
 #include "base/message.h"
 #include "base/read_file.h"
@@ -21,6 +22,7 @@
 #include "cli/verify_plan.h"
 #include "engine/score_tokens.h"
 #include "evaluate/known_costs.h"
+#include "weights/paged_weights.h"
 
 namespace convene::cli {
 
@@ -69,12 +71,63 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
       ->check(CLI::IsMember({"auto", "interleave", "local"}))
       ->type_name("POLICY");
   AddChunkOption(app, options);
+  AddMemoryOptions(app, options.load);
   app.add_flag(
          "--verify-checkpoint", options.load.verify_checkpoint,
          "Read all weights and compare the ranks' copies, or packed ones with their checksums")
       ->group(kRareOptions);
   AddPlanOptions(app, options.plan);
   options.watch->AddOptions(app);
+}
+
+void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load) {
+  AddBudgetOption(app, load.memory_budget);
+  load.page_directory = CacheDirectory() + "/pages";
+  AddPath(app, "--page-dir", load.page_directory,
+          "Where a checkpoint that does not fit memory is packed once, to be read from there "
+          "(default: ~/.cache/convene/pages)")
+      ->type_name("DIR")
+      ->group(kRareOptions);
+  app.add_option_function<std::string>(
+         "--page-cache",
+         [&load](const std::string& name) {
+           load.page_eviction = name == "lru" ? weights::PageEviction::kLongestUnused
+                                              : weights::PageEviction::kLeastUsed;
+         },
+         "Which experts stay in memory where not all fit: lfu (used most, default) or lru (last)")
+      ->check(CLI::IsMember({"lfu", "lru"}))
+      ->type_name("RULE")
+      ->group(kRareOptions);
+}
+
+CLI::Option* AddBudgetOption(CLI::App& app, std::optional<uint64_t>& memory_budget) {
+  return app
+      .add_option_function<std::string>(
+          "--memory-budget",
+          [&memory_budget](const std::string& text) { memory_budget = *ParseBytes(text); },
+          "Most memory of each process, as 6GiB (default: what is free); experts that do not fit "
+          "are read from the disk while the model runs")
+      ->check(ParsedBy(ParseBytes))
+      ->type_name("SIZE");
+}
+
+std::string DescribePages(const weights::PagedWeights* paged) {
+  if (paged == nullptr) return "";
+  const weights::PageStatistics pages = paged->statistics();
+  const auto share = [](int64_t part, int64_t whole) {
+    return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
+  };
+  std::string text = fmt::format(
+      "paged: {} of experts read in {:.2f} s ({}/s), {:.1f} % of those that were wanted",
+      FormatBytes(pages.read_bytes), pages.read_seconds,
+      FormatBytes(static_cast<uint64_t>(static_cast<double>(pages.read_bytes) /
+                                        std::max(pages.read_seconds, 1e-9))),
+      share(pages.num_read, pages.num_used));
+  if (pages.num_chosen > 0) {
+    text += fmt::format("; {:.1f} % of them were predicted a layer ahead",
+                        share(pages.num_predicted, pages.num_chosen));
+  }
+  return text + "\n";
 }
 
 void AddThreadsOption(CLI::App& app, std::optional<int>& num_threads) {

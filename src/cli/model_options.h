@@ -44,6 +44,14 @@ void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes);
 // MODEL, the formats, --threads, --chunk, those of several ranks and those that watch steps.
 void AddModelOptions(CLI::App& app, ModelOptions& options);
 
+// --memory-budget, --page-dir and --page-cache.
+void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load);
+// --memory-budget by itself.
+CLI::Option* AddBudgetOption(CLI::App& app, std::optional<uint64_t>& memory_budget);
+
+// "paged: 512 of 2,048 experts that were wanted were read ...\n"; empty where all are in memory.
+std::string DescribePages(const weights::PagedWeights* paged);
+
 // --threads, --int4-group and --chunk by themselves.
 void AddThreadsOption(CLI::App& app, std::optional<int>& num_threads);
 void AddInt4GroupOption(CLI::App& app, std::optional<int>& columns);

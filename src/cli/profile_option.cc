@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/units.h"
 #include "cli/value_options.h"
 #include "cost/presets.h"
 #include "engine/plan_question.h"
@@ -13,6 +14,12 @@
 #include "hardware/profile.h"
 
 namespace convene::cli {
+
+namespace {
+
+constexpr double kGibibyte = double{1 << 30};
+
+}  // namespace
 
 void AddProfileOption(CLI::App& app, std::string& profile) {
   AddPath(app, "--profile", profile,
@@ -66,11 +73,19 @@ void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes) {
   AddNumber(app, "--memory-per-rank", gibibytes, {1e-3, 1e6},
             "In GiB (default: an equal part of this machine's, or the device's)")
       ->type_name("GIB");
+  app.add_option_function<std::string>(
+         "--memory-budget",
+         [&gibibytes](const std::string& text) {
+           gibibytes = static_cast<double>(*ParseBytes(text)) / kGibibyte;
+         },
+         "The same with a unit, as 6GiB; of each process, as for the commands that run a model")
+      ->check(ParsedBy(ParseBytes))
+      ->excludes("--memory-per-rank")
+      ->type_name("SIZE");
 }
 
 Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double> gibibytes,
                        int step_tokens, planner::PlanQuestion& question) {
-  constexpr double kGibibyte = double{1 << 30};
   if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
     question.expand_from_tokens = from;
   }

@@ -23,7 +23,7 @@ Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ran
 // The same of any profile, also of one that knows nothing but what a machine is.
 Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ranks);
 
-// --memory-per-rank, in GiB.
+// --memory-per-rank, in GiB, or --memory-budget with a unit.
 void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes);
 
 // engine::AnswerPlanQuestion with that memory, or else the device's, or else an equal part of this

@@ -15,8 +15,7 @@
 #include "engine/model_source.h"
 #include "hardware/topology.h"
 #include "memory/ledger.h"
-#include "weights/load_weights.h"
-#include "weights/packed_directory.h"
+#include "weights/pack_directory.h"
 
 namespace convene::cli {
 namespace {
@@ -59,9 +58,8 @@ class Quantize : public Command {
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = pool.started(); !started) return started.error();
     LoadMessages messages;
-    const Result<weights::ModelWeights> packed =
-        weights::LoadWeights(*checkpoint, formats, weights::Share{}, hardware::NumaPolicy::kAuto,
-                             pool, ledger, messages.observer().progress);
+    const Result<uint64_t> packed = weights::PackDirectory(
+        *checkpoint, formats, {.directory = target_}, pool, ledger, messages.observer().packing);
     messages.Finish();
     if (!packed) {
       Error error = packed.error();
@@ -70,13 +68,10 @@ class Quantize : public Command {
       }
       return error;
     }
-    if (Status written = weights::WritePackedDirectory(*packed, source_, target_, pool); !written) {
-      return written;
-    }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     PrintNote("quantize: {} weights, {} (stored {}) in {:.1f} s -> {}\n", weights_,
-              FormatBytes(packed->bytes.size()), FormatBytes(checkpoint->size_bytes()),
-              elapsed.count(), target_);
+              FormatBytes(*packed), FormatBytes(checkpoint->size_bytes()), elapsed.count(),
+              target_);
     return {};
   }
 

@@ -67,6 +67,7 @@ class RunPrompt : public Command {
     const Status generated = Generate(engine, std::move(request));
     if (!generated) return generated;
     memory_.Sample();
+    PrintNote("{}", DescribePages(engine.model().paged()));
     return model_.watch->WriteAfter(Report(engine.phase_changes()));
   }
 

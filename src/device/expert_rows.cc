@@ -85,10 +85,12 @@ ExpertRows::ExpertRows(const Options& options, comm::Group* group, ExchangeMemor
   Use(options.roles, options.pipeline);
 }
 
-void ExpertRows::Use(const strategy::Roles& roles, const strategy::Pipeline& pipeline) {
+void ExpertRows::Use(const strategy::Roles& roles, const strategy::Pipeline& pipeline,
+                     int own_chunks) {
   options_.roles = roles;
-  // One rank's schedule has one chunk, whatever the plan says.
-  options_.pipeline = peers_.empty() ? strategy::Pipeline{} : pipeline;
+  // One rank's schedule has other chunks than the plan says.
+  const strategy::Pipeline own{.chunks = own_chunks, .cut = strategy::ChunkCut::kExperts};
+  options_.pipeline = peers_.empty() ? own : pipeline;
   is_cut_ = false;
 }
 

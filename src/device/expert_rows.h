@@ -85,8 +85,9 @@ class ExpertRows {
   static int64_t MemoryBytes(const Options& options);
 
   // How the layers from here on are divided and cut; the same on all ranks. The buffers have room
-  // for what these roles need.
-  void Use(const strategy::Roles& roles, const strategy::Pipeline& pipeline);
+  // for what these roles need. `own_chunks`: of one rank alone, which exchanges nothing, into how
+  // many chunks its experts are cut.
+  void Use(const strategy::Roles& roles, const strategy::Pipeline& pipeline, int own_chunks = 1);
 
   // The routing of a layer's own rows: (num_rows, top_k), experts in increasing order per row.
   void Begin(int layer, int num_experts, int top_k, std::span<const int32_t> experts,

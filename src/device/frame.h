@@ -53,6 +53,7 @@ struct Frame {
   // Of the layer in work, once they were fetched.
   std::vector<int32_t> experts;       // (own rows, top_k)
   std::vector<float> expert_weights;  // (own rows, top_k)
+  std::vector<int32_t> predicted;     // (own rows, top_k of that layer); none: nothing was
 
   ExchangeMemory exchange_memory;
   ExpertRows expert_rows;

@@ -112,6 +112,9 @@ class Stream {
   // Chooses experts; FetchRouting brings them to Frame::experts and Frame::expert_weights.
   virtual Status Route(const Layer& layer, Frame& frame) = 0;
   virtual void FetchRouting(Frame& frame) = 0;
+  // What the router of `next`, a later layer, would choose from the residual stream as it is, into
+  // Frame::predicted by the next FetchRouting. Before the Route of the layer in work.
+  virtual Status Predict(const Layer& next, Frame& frame) = 0;
   // The rows that go to other ranks' experts (ExpertRows::outgoing).
   virtual void PackDispatch(Frame& frame) = 0;
   virtual Status Shared(const Layer& layer, Frame& frame) = 0;

@@ -25,6 +25,9 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("max_step_tokens", options.max_step_tokens);
   visit("max_sequences", options.max_sequences);
   visit("expert_capacity", options.expert_capacity);
+  visit("memory_budget", options.memory_budget);
+  visit("page_directory", options.page_directory);
+  visit("page_eviction", options.page_eviction);
   visit("plan", options.plan);
   visit("router_skew", options.experiment.router.skew);
   visit("router_experts", options.experiment.router.num_experts);

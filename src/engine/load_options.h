@@ -1,6 +1,7 @@
 // What may be asked of a model that is loaded, and who watches. Loading is loaded_model.h.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "plan/plan.h"
 #include "runtime/experiment.h"
 #include "weights/load_weights.h"
+#include "weights/page_eviction.h"
 
 namespace convene::engine {
 
@@ -31,8 +33,15 @@ struct LoadOptions {
   // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
   std::optional<int> context = {};
   int max_step_tokens = 512;
-  int max_sequences = 1;          // whose KV cache should fit at the same time
-  int expert_capacity = 0;        // as runtime::TransformerOptions
+  int max_sequences = 1;    // whose KV cache should fit at the same time
+  int expert_capacity = 0;  // as runtime::TransformerOptions
+  // Most memory of this process, in bytes; unset: what the machine or its control group has free.
+  std::optional<uint64_t> memory_budget = {};
+  // Where a checkpoint that does not fit is packed once, so that its experts can be read from there
+  // while the model runs; empty: nowhere, it is refused. One rank only.
+  std::string page_directory = {};
+  // Which experts give way where not all of them fit into memory.
+  weights::PageEviction page_eviction = weights::PageEviction::kLeastUsed;
   weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
   // How the ranks of `group` share the work; null: this process alone.
   plan::Plan plan = {};
@@ -52,6 +61,8 @@ struct LoadOptions {
 struct LoadObserver {
   std::function<void(const ChosenFormats&)> planned;  // before anything is reserved
   weights::LoadProgress progress;
+  // While a checkpoint is packed (LoadOptions::page_directory).
+  weights::LoadProgress packing = {};
   std::function<void(const std::string&)> decided = {};  // gets a line about what `auto` has chosen
   // Gets a line about where weights lie that were packed ahead.
   std::function<void(const std::string&)> placed = {};

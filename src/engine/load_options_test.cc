@@ -27,6 +27,9 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.max_step_tokens = 99;
   options.max_sequences = 5;
   options.expert_capacity = 7;
+  options.memory_budget = uint64_t{3} << 30;
+  options.page_directory = "/some/pages";
+  options.page_eviction = weights::PageEviction::kLongestUnused;
   options.plan.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
   options.plan.decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2};
   options.plan.wire = plan::Wire::kFp8;

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <span>
 #include <utility>
 
+#include "base/digest.h"
 #include "base/environment.h"
+#include "base/units.h"
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/announce_load.h"
@@ -16,6 +19,9 @@
 #include "engine/same_model.h"
 #include "hardware/profile.h"
 #include "kernels/choose_kernels.h"
+#include "weights/pack_directory.h"
+#include "weights/packed_directory.h"
+#include "weights/packed_file.h"
 #include "weights/phased_weights.h"
 #include "weights/share.h"
 #include "weights/tensor_digests.h"
@@ -23,12 +29,42 @@
 namespace convene::engine {
 namespace {
 
+// `has_pages`: the weights may stay on the disk as far as they do not fit.
 Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
-                                  int num_threads, memory::Ledger& ledger) {
+                                  bool has_pages, int num_threads, memory::Ledger& ledger) {
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
-  return ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
+  Result<ChosenFormats> all = ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
     return PlanMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
   });
+  if (all || !has_pages || all.error().kind != ErrorKind::kResourceExhausted) return all;
+  const bool has_experts =
+      std::ranges::any_of(spec.layers, [](const auto& layer) { return layer.moe.has_value(); });
+  if (!has_experts) return all;
+  FormatWishes wishes = options.formats;
+  const bool is_free = !wishes.weights;
+  if (is_free) wishes.weights = kernels::WeightFormat::kInt4;
+  Result<ChosenFormats> paged = ChooseFormats(wishes, [&](const runtime::Formats& formats) {
+    return PlanPagedMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
+  });
+  if (paged && is_free) {
+    paged->reason = "int4 weights, since no format fits and of these the least is to be read";
+  }
+  return paged;
+}
+
+// Where this checkpoint in these formats is packed below a directory of pages.
+std::string PagesOf(const std::string& page_directory, const std::string& checkpoint_directory,
+                    const std::string& file_identities, const weights::WeightFormats& formats) {
+  namespace fs = std::filesystem;
+  const std::string key = fmt::format("{} {}", weights::kPackedVersion, file_identities);
+  const fs::path path = fs::weakly_canonical(checkpoint_directory);
+  const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  const std::string format = formats.matrices == kernels::WeightFormat::kInt4
+                                 ? fmt::format("int4-{}", formats.group)
+                                 : std::string(kernels::Name(formats.matrices));
+  return (fs::path(page_directory) /
+          fmt::format("{}-{}-{:016x}", name, format, DigestOf(std::as_bytes(std::span(key)))))
+      .string();
 }
 
 // All ranks in the same formats, and with as many blocks: those of the one with the least memory.
@@ -52,7 +88,7 @@ Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::Mo
   const int format = -least(-static_cast<int>(mine->formats.weights.matrices));
   if (format != static_cast<int>(mine->formats.weights.matrices)) {
     options.formats.weights = static_cast<kernels::WeightFormat>(format);
-    mine = PlanFormats(spec, options, num_threads, ledger);
+    mine = PlanFormats(spec, options, /*has_pages=*/false, num_threads, ledger);
   }
   const Status again = mine ? Status() : Status(mine.error());
   if (const Status all = comm::AgreeOnSuccess(*options.group, again); !all) return all.error();
@@ -98,14 +134,22 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
                        !HaveSameFiles(*several, source->file_identities());
   const auto num_threads = static_cast<int>(cpus.compute.size());
   memory::Ledger& ledger = *model->ledger_;
+  const bool has_pages =
+      several == nullptr && (source->packed() != nullptr || !options.page_directory.empty());
   const Result<ChosenFormats> chosen =
-      AgreeOnFormats(PlanFormats(source->spec(), resolved, num_threads, ledger), source->spec(),
-                     resolved, num_threads, ledger);
+      AgreeOnFormats(PlanFormats(source->spec(), resolved, has_pages, num_threads, ledger),
+                     source->spec(), resolved, num_threads, ledger);
   if (!chosen) return chosen.error();
   if (observer.planned) observer.planned(*chosen);
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus.compute));
   model->host_cpus_ = std::move(cpus.host);
   if (const Status started = agree(model->pool_->started()); !started) return started.error();
+  if (chosen->memory.num_page_buffers > 0 && source->checkpoint() != nullptr) {
+    if (const Status made = model->MakePages(options, chosen->formats.weights, observer, &*source);
+        !made) {
+      return made.error();
+    }
+  }
   if (options.verify_checkpoint) {
     if (const Status right = model->Verify(*source, options.group, observer); !right) {
       return right.error();
@@ -169,11 +213,32 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   if (!found) return found.error();
   Result<memory::Tier> tier = memory::HostTier(local.count, *found);
   if (!tier) return tier.error();
+  LimitTo(options->memory_budget, &*tier);
   ledger_.emplace(*std::move(tier));
   Result<hardware::LaneCpus> split =
       hardware::SplitCpus(*std::move(found), options->plan.host_threads);
   if (!split) return split.error();
   *cpus = *std::move(split);
+  return {};
+}
+
+Status LoadedModel::MakePages(const LoadOptions& options, const weights::WeightFormats& formats,
+                              const LoadObserver& observer, ModelSource* source) {
+  const checkpoint::Checkpoint& checkpoint = *source->checkpoint();
+  const std::string directory =
+      PagesOf(options.page_directory, checkpoint.directory(), checkpoint.FileIdentities(), formats);
+  if (!weights::IsPackedDirectory(directory)) {
+    const Result<uint64_t> packed =
+        weights::PackDirectory(checkpoint, formats,
+                               {.directory = directory,
+                                .resumes = true,
+                                .remedy = "give another --page-dir, or make room there"},
+                               *pool_, *ledger_, observer.packing);
+    if (!packed) return packed.error();
+  }
+  Result<ModelSource> pages = ModelSource::Open(directory);
+  if (!pages) return pages.error();
+  *source = *std::move(pages);
   return {};
 }
 
@@ -207,6 +272,15 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
       ledger_->Reserve(memory::Use::kProgram, memory_.bytes[memory::Use::kProgram]);
   if (!program) return program.error();
   program_ = *std::move(program);
+  if (memory_.num_page_buffers > 0) {
+    Result<std::unique_ptr<weights::PagedWeights>> paged = std::move(source).LoadPaged(
+        {.num_buffers = memory_.num_page_buffers, .eviction = options.page_eviction}, *ledger_,
+        observer.progress, &weights_);
+    if (!paged) return paged.error();
+    if (observer.placed) observer.placed((*paged)->Describe());
+    store_ = *std::move(paged);
+    return {};
+  }
   std::optional<weights::PackedPlacement> placement;
   Result<weights::ModelWeights> weights =
       std::move(source).Load({.formats = chosen.formats.weights,

@@ -57,6 +57,8 @@ class LoadedModel {
   int num_kv_blocks() const { return memory_.num_kv_blocks; }
   int max_step_tokens() const { return max_step_tokens_; }
   const kernels::KernelSet& kernels() const { return kernels_->set; }
+  // Null: all weights lie in memory.
+  const weights::PagedWeights* paged() const { return store_->paged(); }
   hardware::ThreadPool& pool() { return *pool_; }
   runtime::Transformer& transformer() { return *transformer_; }
 
@@ -69,6 +71,9 @@ class LoadedModel {
   // Where the weights are packed ahead, sets the formats in `options` to theirs.
   Status Open(const std::string& directory, std::optional<ModelSource>* source,
               LoadOptions* options, hardware::LaneCpus* cpus);
+  // Packs the checkpoint into pages, unless that was done before, and makes these the source.
+  Status MakePages(const LoadOptions& options, const weights::WeightFormats& formats,
+                   const LoadObserver& observer, ModelSource* source);
   Status Verify(const ModelSource& source, comm::Group* group, const LoadObserver& observer);
   Status Fill(ModelSource source, const LoadOptions& options, const ChosenFormats& chosen,
               const LoadObserver& observer, std::vector<NamedDigest>* compared);

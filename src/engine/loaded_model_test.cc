@@ -17,7 +17,9 @@
 #include "engine/ranks.h"
 #include "hardware/huge_buffer.h"
 #include "hardware/kernel_files.h"
-#include "weights/packed_directory.h"
+#include "hardware/memory_status.h"
+#include "weights/pack_directory.h"
+#include "weights/paged_weights.h"
 
 namespace convene::engine {
 namespace {
@@ -32,6 +34,18 @@ std::unique_ptr<LoadedModel> Load(const std::string& directory, const LoadOption
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(directory, options, observer);
   CHECK(model.ok(), "{}", model.error().message);
   return *std::move(model);
+}
+
+// Its weights in int8, in a packed directory.
+void Pack(const std::string& source, const std::string& target) {
+  const auto checkpoint = checkpoint::Checkpoint::Open(source);
+  CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
+  hardware::ThreadPool pool({0});
+  memory::Ledger ledger;
+  const auto packed =
+      weights::PackDirectory(*checkpoint, {.matrices = kernels::WeightFormat::kInt8},
+                             {.directory = target}, pool, ledger, {});
+  CHECK(packed.ok(), "{}", packed.error().message);
 }
 
 // What lies in buffers, if all uses but that of the program do.
@@ -83,12 +97,7 @@ TEST(LoadedModel, AMappedDirectoryIsReservedToo) {
   const std::filesystem::path directory =
       std::filesystem::path(testing::TempDir()) / fmt::format("mapped_{}", getpid());
   const LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
-  {
-    const auto packed = Load(kModels + "olmoe_plain", options);
-    const Status written = weights::WritePackedDirectory(packed->weights(), kModels + "olmoe_plain",
-                                                         directory.string(), packed->pool());
-    ASSERT_TRUE(written) << written.error().message;
-  }
+  Pack(kModels + "olmoe_plain", directory.string());
   const size_t before = HugeBuffer::total_bytes();
   const auto mapped = Load(directory.string(), options);
   EXPECT_EQ(mapped->ledger().reserved(), mapped->memory().bytes);
@@ -96,6 +105,68 @@ TEST(LoadedModel, AMappedDirectoryIsReservedToo) {
   EXPECT_EQ(HugeBuffer::total_bytes() - before,
             InBuffers(mapped->memory().bytes) - mapped->memory().weights_bytes());
   std::filesystem::remove_all(directory);
+}
+
+// Of a prompt and two tokens behind it, each in a step of its own.
+std::vector<float> LogitsOf(LoadedModel& model) {
+  std::vector<float> logits;
+  std::vector<int32_t> tokens(40);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  std::vector<int32_t> blocks(3);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  for (const auto& [first, count] : {std::pair(0, 38), std::pair(38, 1), std::pair(39, 1)}) {
+    const device::SequenceStep step{
+        .tokens = std::span(tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
+        .first_position = first,
+        .blocks = blocks,
+        .prompt_length = 38};
+    EXPECT_TRUE(model.transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+      logits.insert(logits.end(), row.begin(), row.end());
+    }));
+  }
+  return logits;
+}
+
+TEST(LoadedModel, ACheckpointThatDoesNotFitIsPackedOnceAndReadWhileItRuns) {
+  const std::string demo = CONVENE_SOURCE_DIR "/models/demo";
+  const std::filesystem::path pages =
+      std::filesystem::path(testing::TempDir()) / fmt::format("pages_{}", getpid());
+  std::filesystem::remove_all(pages);
+  LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
+  std::vector<float> expected;
+  uint64_t needed_bytes = 0;
+  {
+    const auto whole = Load(demo, options);
+    expected = LogitsOf(*whole);
+    needed_bytes = whole->memory().needed_bytes();
+    EXPECT_EQ(whole->paged(), nullptr);
+  }
+  options.page_directory = pages.string();
+  const size_t before = HugeBuffer::total_bytes();
+  int num_packings = 0;
+  const LoadObserver observer{
+      .planned = {}, .progress = {}, .packing = [&](uint64_t, uint64_t) { ++num_packings; }};
+  for (const bool is_first : {true, false}) {
+    const hardware::ResidentMemory resident = hardware::ReadResidentMemory();
+    options.memory_budget =
+        resident.own_bytes + resident.file_bytes + needed_bytes - (uint64_t{2} << 20);
+    num_packings = 0;
+    const auto paged = Load(demo, options, observer);
+    EXPECT_EQ(num_packings > 0, is_first);
+    ASSERT_NE(paged->paged(), nullptr);
+    EXPECT_EQ(paged->ledger().reserved(), paged->memory().bytes);
+    EXPECT_EQ(HugeBuffer::total_bytes() - before, InBuffers(paged->memory().bytes));
+    EXPECT_TRUE(LogitsOf(*paged) == expected);
+    const weights::PageStatistics pages_read = paged->paged()->statistics();
+    EXPECT_GT(pages_read.num_read, 0);
+    EXPECT_GT(pages_read.num_chosen, 0) << "the single tokens' experts were predicted";
+  }
+  // Without a place for pages it is refused.
+  options.page_directory.clear();
+  const auto refused = LoadedModel::Load(demo, options, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kResourceExhausted);
+  std::filesystem::remove_all(pages);
 }
 
 TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
@@ -172,12 +243,7 @@ TEST(LoadedModel, RanksReserveBothDivisionsOfTheExperts) {
   for (const char* name : {"olmoe_plain", "gpt_oss_plain"}) {
     LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
     std::filesystem::remove_all(directory);
-    {
-      const auto packed = Load(kModels + name, options);
-      const Status written = weights::WritePackedDirectory(packed->weights(), kModels + name,
-                                                           directory.string(), packed->pool());
-      ASSERT_TRUE(written) << written.error().message;
-    }
+    Pack(kModels + name, directory.string());
     options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
     options.plan.decode = {.attention_dp = 2, .expert_tp = 2};
     const std::vector<float> expected = LogitsOfTwoRanks(kModels + name, options);

@@ -21,7 +21,8 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs, memory::Ledger& ledger) 
       .bytes = needs.fixed, .available_bytes = ledger.available_bytes(), .context = needs.context};
   plan.bytes[Use::kProgram] += kProgramBytes;
   const uint64_t kv_room =
-      plan.available_bytes - std::min(plan.available_bytes, plan.bytes.total());
+      std::min(needs.most_kv_bytes,
+               plan.available_bytes - std::min(plan.available_bytes, plan.bytes.total()));
   const auto fitting_blocks = static_cast<int64_t>(
       std::min<uint64_t>(kv_room / std::max<uint64_t>(needs.kv_block_bytes, 1), INT32_MAX));
   plan.num_kv_blocks =

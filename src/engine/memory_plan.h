@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "base/result.h"
@@ -17,6 +18,8 @@ struct MemoryNeeds {
   int max_sequences = 1;          // that run at the same time
   int contexts_per_sequence = 1;  // 2: an encoder's input beside the answer
   std::string besides = {};       // what else could be left out, as words for people
+  // The KV cache takes no more than this, or one context.
+  uint64_t most_kv_bytes = std::numeric_limits<uint64_t>::max();
 };
 
 struct MemoryPlan {
@@ -24,6 +27,9 @@ struct MemoryPlan {
   uint64_t available_bytes = 0;
   int context = 0;
   int num_kv_blocks = 0;
+  // Buffers for pages of experts, which then do not lie in memory all (weights/paged_weights.h); 0:
+  // they do.
+  int num_page_buffers = 0;
 
   uint64_t weights_bytes() const { return bytes[memory::Use::kWeights]; }
   uint64_t kv_bytes() const { return bytes[memory::Use::kKvCache]; }

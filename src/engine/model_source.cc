@@ -55,6 +55,14 @@ Status ModelSource::SetFormats(FormatWishes* wishes) const {
   return {};
 }
 
+Result<std::unique_ptr<weights::PagedWeights>> ModelSource::LoadPaged(
+    const weights::PagedOptions& options, memory::Ledger& ledger,
+    const weights::LoadProgress& progress, weights::ModelWeights* weights) && {
+  CHECK(packed() != nullptr, "only packed weights have pages");
+  return weights::PagedWeights::Load(std::get<weights::PackedDirectory>(std::move(source_)),
+                                     options, ledger, progress, weights);
+}
+
 Result<weights::ModelWeights> ModelSource::Load(const LoadRequest& request,
                                                 hardware::ThreadPool& pool, memory::Ledger& ledger,
                                                 const weights::LoadProgress& progress) && {

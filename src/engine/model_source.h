@@ -3,6 +3,7 @@
 // are read before Load. The tokenizer is the same files in both (text/tokenizer.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -17,6 +18,7 @@
 #include "memory/ledger.h"
 #include "weights/load_weights.h"
 #include "weights/packed_directory.h"
+#include "weights/paged_weights.h"
 #include "weights/place_packed.h"
 
 namespace convene::engine {
@@ -63,6 +65,12 @@ class ModelSource {
   Result<weights::ModelWeights> Load(const LoadRequest& request, hardware::ThreadPool& pool,
                                      memory::Ledger& ledger,
                                      const weights::LoadProgress& progress) &&;
+
+  // The same of packed weights whose experts do not fit into memory. Errors: as PagedWeights::Load.
+  Result<std::unique_ptr<weights::PagedWeights>> LoadPaged(const weights::PagedOptions& options,
+                                                           memory::Ledger& ledger,
+                                                           const weights::LoadProgress& progress,
+                                                           weights::ModelWeights* weights) &&;
 
  private:
   using Source = std::variant<checkpoint::Checkpoint, weights::PackedDirectory>;

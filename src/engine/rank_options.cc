@@ -7,10 +7,13 @@
 #include <utility>
 
 #include "base/units.h"
+#include "device/step_inputs.h"
 #include "engine/choose_pipeline.h"
+#include "hardware/memory_status.h"
 #include "planner/pipeline_degree.h"
 #include "runtime/expert_mover.h"
 #include "weights/load_weights.h"
+#include "weights/page_index.h"
 #include "weights/weight_layout.h"
 
 namespace convene::engine {
@@ -20,6 +23,12 @@ namespace {
 weights::Share ShareOfRank(const plan::Plan& plan, int rank) {
   if (!plan.changes_layout()) return weights::ShareOf(plan.layout, rank);
   return weights::ShareOf(plan.layout, *plan.decode, plan.phase_change.keeps_both, rank);
+}
+
+// Of this process, pages of files included.
+uint64_t ResidentBytes() {
+  const hardware::ResidentMemory resident = hardware::ReadResidentMemory();
+  return resident.own_bytes + resident.file_bytes;
 }
 
 std::optional<strategy::Roles> DecodeRolesOf(const plan::Plan& plan) {
@@ -66,6 +75,16 @@ memory::Amounts StepBytesOf(const device::DeviceBytes& device, const model::Mode
   return most;
 }
 
+void LimitTo(std::optional<uint64_t> memory_budget, memory::Tier* tier) {
+  if (!memory_budget) return;
+  const uint64_t taken = ResidentBytes();
+  const uint64_t left = *memory_budget - std::min(*memory_budget, taken);
+  if (left >= tier->budget_bytes) return;
+  tier->budget_bytes = left;
+  tier->limited_by = fmt::format("--memory-budget {}, of which the program has {}",
+                                 FormatBytes(*memory_budget), FormatBytes(taken));
+}
+
 Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
                                 const LoadOptions& options, const runtime::Formats& formats,
                                 int num_threads, memory::Ledger& ledger) {
@@ -73,10 +92,11 @@ Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::
                           options, formats, num_threads, ledger);
 }
 
-Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
-                                    const model::ModelSpec& spec, const LoadOptions& options,
-                                    const runtime::Formats& formats, int num_threads,
-                                    memory::Ledger& ledger) {
+namespace {
+
+Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
+                                const model::ModelSpec& spec, const LoadOptions& options,
+                                const runtime::Formats& formats, int num_threads) {
   const weights::Share share = ShareOfRank(options.plan, rank);
   const Result<model::ModelSpec> local = weights::LocalSpec(spec, share, formats.weights);
   if (!local) return local.error();
@@ -106,7 +126,59 @@ Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
         "--decode-experts (decode in the plan), or with \"keep\": \"one\", less is needed",
         FormatBytes(needs.fixed[memory::Use::kWeights] - alone), FormatBytes(staging));
   }
-  return PlanMemory(needs, ledger);
+  return needs;
+}
+
+}  // namespace
+
+Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
+                                    const model::ModelSpec& spec, const LoadOptions& options,
+                                    const runtime::Formats& formats, int num_threads,
+                                    memory::Ledger& ledger) {
+  const Result<MemoryNeeds> needs = NeedsOfRank(rank, device, spec, options, formats, num_threads);
+  if (!needs) return needs.error();
+  return PlanMemory(*needs, ledger);
+}
+
+Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
+                                     const model::ModelSpec& spec, const LoadOptions& options,
+                                     const runtime::Formats& formats, int num_threads,
+                                     memory::Ledger& ledger) {
+  Result<MemoryNeeds> needs = NeedsOfRank(0, device, spec, options, formats, num_threads);
+  if (!needs) return needs.error();
+  const weights::PagedSizes sizes = weights::PagedSizesOf(spec, formats.weights);
+  const int fewest = std::min(sizes.fewest_buffers(), sizes.num_pages);
+  needs->fixed[memory::Use::kWeights] = sizes.bytes_with(fewest);
+  // One context, which is the least that is worked with.
+  const int blocks = needs->contexts_per_sequence *
+                     ((needs->context + device::kKvBlockTokens - 1) / device::kKvBlockTokens);
+  const uint64_t context_bytes = needs->kv_block_bytes * static_cast<uint64_t>(blocks);
+  const uint64_t least_bytes = needs->fixed.total() + kProgramBytes + context_bytes;
+  const uint64_t available_bytes = ledger.available_bytes();
+  if (least_bytes > available_bytes) {
+    constexpr uint64_t kMib = uint64_t{1} << 20;
+    // A budget is of all that the program has: what it has already counts, too, and varies a
+    // little.
+    constexpr uint64_t kVariesBytes = 4 * kMib;
+    uint64_t besides = 0;
+    if (options.memory_budget) besides = ResidentBytes() + kVariesBytes;
+    return ResourceExhausted(fmt::format(
+        "not enough {}: {} available ({}), and even with its experts read from the disk this model "
+        "needs {} for a context of {} tokens and steps of {}: the least budget is --memory-budget "
+        "{}MiB; or lower --context or --chunk",
+        ledger.tier().name(), FormatBytes(available_bytes), ledger.tier().limited_by,
+        FormatBytes(least_bytes), needs->context, options.max_step_tokens,
+        (least_bytes + besides + kMib - 1) / kMib));
+  }
+  // What is left, more contexts and more experts in memory have one half each at least.
+  needs->most_kv_bytes = context_bytes + (available_bytes - least_bytes) / 2;
+  Result<MemoryPlan> plan = PlanMemory(*needs, ledger);
+  if (!plan) return plan;
+  const uint64_t more = (available_bytes - plan->needed_bytes()) / sizes.page_bytes;
+  plan->num_page_buffers = static_cast<int>(std::min<uint64_t>(
+      static_cast<uint64_t>(sizes.num_pages), more + static_cast<uint64_t>(fewest)));
+  plan->bytes[memory::Use::kWeights] = sizes.bytes_with(plan->num_page_buffers);
+  return plan;
 }
 
 }  // namespace convene::engine

@@ -30,6 +30,17 @@ memory::Amounts StepBytesOf(const device::DeviceBytes& device, const model::Mode
 Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
                                 const LoadOptions& options, const runtime::Formats& formats,
                                 int num_threads, memory::Ledger& ledger);
+// What a budget that was given leaves of a tier: of all that the process has, so less what it has
+// already.
+void LimitTo(std::optional<uint64_t> memory_budget, memory::Tier* tier);
+
+// The same of one rank whose routed experts lie on a disk as far as they have no room
+// (weights/paged_weights.h): plan->num_page_buffers of them have. Error: too little memory for the
+// least that is worked with; says how much that is.
+Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
+                                     const model::ModelSpec& spec, const LoadOptions& options,
+                                     const runtime::Formats& formats, int num_threads,
+                                     memory::Ledger& ledger);
 // The same of another rank, for plans of ranks that were not started.
 Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
                                     const model::ModelSpec& spec, const LoadOptions& options,

@@ -29,6 +29,7 @@ Repetition MakeRepetition(const std::vector<Work>& steps, const Peaks& before, c
           .expert_flops_per_s =
               total.expert_seconds > 0 ? total.expert_flops / total.expert_seconds : 0,
           .expert_share_of_time = total.expert_seconds / total.seconds,
+          .load_lane_busy = total.load_seconds / total.seconds,
           .peaks = {.flops_per_s = (before.flops_per_s + after.flops_per_s) / 2,
                     .bytes_per_s = (before.bytes_per_s + after.bytes_per_s) / 2}};
 }
@@ -78,6 +79,7 @@ nlohmann::ordered_json ToJson(const BenchPoint& point) {
       {"expert_gflops", point.SpreadOf(&Repetition::expert_flops_per_s).median / kGiga},
       {"expert_share_of_peak", point.expert_share_of_peak()},
       {"expert_share_of_time", point.SpreadOf(&Repetition::expert_share_of_time).median},
+      {"load_lane_busy", point.SpreadOf(&Repetition::load_lane_busy).median},
       {"gbps", point.SpreadOf(&Repetition::bytes_per_s).median / kGiga},
       {"share_of_bandwidth", point.share_of_bandwidth()},
       {"peak_gflops", point.peaks().flops_per_s / kGiga},

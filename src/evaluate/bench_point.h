@@ -19,6 +19,7 @@ struct Repetition {
   double bytes_per_s = 0;
   double expert_flops_per_s = 0;    // of the routed experts' products, while they ran
   double expert_share_of_time = 0;  // that they took
+  double load_lane_busy = 0;        // share of time that experts were read from a disk
   Peaks peaks = {};                 // mean of just before and just after
 };
 

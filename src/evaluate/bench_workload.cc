@@ -5,12 +5,29 @@
 #include <random>
 
 #include "engine/scheduler.h"
+#include "schedule/schedule.h"
 #include "tensor/finite.h"
 
 namespace convene::evaluate {
 
 using device::SequenceStep;
 using engine::Scheduler;
+
+namespace {
+
+// Of a step, without what was read before it began.
+double LoadSeconds(const runtime::Transformer& transformer, double step_seconds) {
+  double seconds = 0;
+  const schedule::Schedule& schedule = transformer.schedule();
+  for (size_t i = 0; i < schedule.tasks.size(); ++i) {
+    if (schedule.tasks[i].lane.kind != schedule::LaneKind::kLoad) continue;
+    const schedule::TaskTime& time = transformer.timeline().tasks[i];
+    seconds += std::max(0.0, std::min(time.end, step_seconds) - std::max(0.0, time.start));
+  }
+  return seconds;
+}
+
+}  // namespace
 
 int64_t BenchWorkload::BlocksFor(const model::ModelSpec& spec, const WorkloadShape& shape,
                                  int num_groups) {
@@ -53,6 +70,7 @@ Work& operator+=(Work& total, const Work& work) {
   total.tokens += work.tokens;
   total.expert_flops += work.expert_flops;
   total.expert_seconds += work.expert_seconds;
+  total.load_seconds += work.load_seconds;
   return total;
 }
 
@@ -134,7 +152,8 @@ Work BenchWorkload::RunStep(F&& run) {
           .bytes = static_cast<double>(statistics.weight_bytes + statistics.kv_bytes),
           .tokens = statistics.tokens,
           .expert_flops = statistics.expert_flops,
-          .expert_seconds = statistics.expert_seconds};
+          .expert_seconds = statistics.expert_seconds,
+          .load_seconds = LoadSeconds(model_.transformer(), elapsed.count())};
 }
 
 SequenceStep BenchWorkload::StepOf(int sequence_idx, int first_position, int num_tokens) const {

@@ -18,6 +18,7 @@ struct Work {
   int64_t tokens = 0;
   double expert_flops = 0;  // of these in the products of routed experts
   double expert_seconds = 0;
+  double load_seconds = 0;  // of `seconds`, while the lane that reads weights from a disk was busy
 };
 
 Work& operator+=(Work& total, const Work& work);

@@ -7,12 +7,14 @@
 
 #include "base/environment.h"
 #include "base/is_there.h"
+#include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/rank_options.h"
 #include "hardware/topology.h"
 #include "weights/load_weights.h"
+#include "weights/page_index.h"
 
 namespace convene::evaluate {
 namespace {
@@ -44,11 +46,32 @@ Status ReadModel(const std::string& path, Inspection& inspection) {
   return {};
 }
 
-Status PlanMemory(std::optional<int> context, Inspection& inspection) {
+// What it needs where not all experts have room.
+void PlanPages(const engine::LoadOptions& options, Inspection& inspection) {
+  const ModelSpec& spec = inspection.spec;
+  inspection.num_pages = weights::PagedSizesOf(spec, inspection.formats.weights).num_pages;
+  if (inspection.num_pages == 0) return;
+  memory::Ledger ledger(memory::Tier{.budget_bytes = inspection.available.bytes,
+                                     .limited_by = inspection.available.limited_by});
+  const Result<engine::MemoryPlan> plan = engine::PlanPagedMemoryOf(
+      device::CpuBytes(), spec, options, inspection.formats, inspection.num_threads, ledger);
+  if (plan) {
+    inspection.paged = *plan;
+  } else {
+    inspection.why_not_paged = plan.error().message;
+  }
+}
+
+Status PlanMemory(std::optional<int> context, std::optional<uint64_t> memory_budget,
+                  Inspection& inspection) {
   const ModelSpec& spec = inspection.spec;
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
   if (!available) return available.error();
   inspection.available = *available;
+  if (memory_budget && *memory_budget < available->bytes) {
+    inspection.available = {.bytes = *memory_budget,
+                            .limited_by = "--memory-budget " + FormatBytes(*memory_budget)};
+  }
   const Result<std::vector<int>> cpus =
       hardware::CpusForThisRank(LocalRankFromLauncher(), std::nullopt);
   if (!cpus) return cpus.error();
@@ -60,6 +83,9 @@ Status PlanMemory(std::optional<int> context, Inspection& inspection) {
                            inspection.num_threads, unlimited);
   if (!plan) return plan.error();
   inspection.memory = *plan;
+  if (plan->needed_bytes() > inspection.available.bytes) {
+    PlanPages({.context = context, .memory_budget = memory_budget}, inspection);
+  }
   return {};
 }
 
@@ -109,11 +135,13 @@ uint64_t Inspection::decode_weight_bytes() const {
 }
 
 Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,
-                                const runtime::Formats& formats) {
+                                const runtime::Formats& formats,
+                                std::optional<uint64_t> memory_budget) {
   Inspection inspection;
   inspection.formats = formats;
   if (Status read = ReadModel(path, inspection); !read) return read.error();
-  if (Status planned = PlanMemory(context, inspection); !planned) return planned.error();
+  if (Status planned = PlanMemory(context, memory_budget, inspection); !planned)
+    return planned.error();
   return inspection;
 }
 
@@ -226,6 +254,11 @@ ordered_json ToJson(const Inspection& inspection) {
   json["memory"].update({{"working_bytes", inspection.memory.working_bytes()},
                          {"needed_bytes", inspection.memory.needed_bytes()},
                          {"available_bytes", inspection.available.bytes}});
+  if (inspection.paged) {
+    json["paged"] = {{"experts", inspection.num_pages},
+                     {"experts_in_memory", inspection.paged->num_page_buffers},
+                     {"needed_bytes", inspection.paged->needed_bytes()}};
+  }
   return json;
 }
 

@@ -30,6 +30,11 @@ struct Inspection {
   int num_threads = 0;  // that a run here would have by default
   hardware::AvailableMemory available;
   engine::MemoryPlan memory;  // of one sequence
+  // Where that is more than there is: what it needs with experts on a disk, or why that is too
+  // much.
+  std::optional<engine::MemoryPlan> paged;
+  std::string why_not_paged;
+  int num_pages = 0;  // experts, of which `paged` has room for some
 
   // About what `count` weights of a kind take in memory: without padding and the rows' scales.
   uint64_t StoredBytes(model::TensorKind kind, int64_t count) const;
@@ -40,9 +45,11 @@ struct Inspection {
 
 // `path` is a model directory, whose weights are then checked, or one without weights, or a bare
 // config.json. `context`: tokens of the sequence for which memory is counted; unset: the default
-// of `convene run`. Errors: of the checkpoint; a machine that does not tell its memory.
+// of `convene run`. `memory_budget` in bytes; unset: what is free. Errors: of the checkpoint; a
+// machine that does not tell its memory.
 Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,
-                                const runtime::Formats& formats);
+                                const runtime::Formats& formats,
+                                std::optional<uint64_t> memory_budget = {});
 
 nlohmann::ordered_json ToJson(const Inspection& inspection);
 

@@ -64,8 +64,8 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
   profile.bf16_gflops = peaks.bf16.median / kGiga;
   profile.int8_gops = peaks.int8.median / kGiga;
 
-  const Result<hardware::HugeBuffer> memory =
-      hardware::AllocateForBandwidth(pool, profile.last_level_cache_bytes);
+  const Result<hardware::HugeBuffer> memory = hardware::AllocateForBandwidth(
+      pool, profile.last_level_cache_bytes, options.most_memory_bytes);
   if (!memory) return memory.error();
   const hardware::Rate read =
       hardware::MeasureReadBandwidth(pool, memory->bytes(), options.budget_s);

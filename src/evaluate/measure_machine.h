@@ -2,6 +2,8 @@
 // disk of this machine. The single measurements are those of kernels/ and hardware/.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "base/result.h"
@@ -20,6 +22,8 @@ struct MeasureOptions {
   // created, and a disk that cannot be measured has the rate 0, with a note.
   bool disk_is_required = false;
 
+  // Of memory to measure its rate with.
+  uint64_t most_memory_bytes = std::numeric_limits<uint64_t>::max();
   // Whose order of experts, form of latent attention and way of reading panels are measured; null:
   // they are not.
   const kernels::KernelSet* choices_of = nullptr;

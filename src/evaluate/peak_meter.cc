@@ -25,9 +25,12 @@ Result<Peaks> PeakMeter::Measure() {
 
   hardware::HugeBuffer buffer;
   std::span<const std::byte> memory = model_.weight_bytes();
-  if (memory.size() < std::max(kMinMemoryBytes, 4 * last_level_cache_bytes_)) {
+  // What a budget leaves may be less; then the weights have to do.
+  const uint64_t room_bytes = model_.ledger().available_bytes();
+  if (memory.size() < std::max(kMinMemoryBytes, 4 * last_level_cache_bytes_) &&
+      room_bytes > memory.size() + 2 * hardware::kHugePageBytes) {
     Result<hardware::HugeBuffer> allocated =
-        hardware::AllocateForBandwidth(pool, last_level_cache_bytes_);
+        hardware::AllocateForBandwidth(pool, last_level_cache_bytes_, room_bytes);
     if (!allocated) return allocated.error();
     buffer = *std::move(allocated);
     memory = buffer.bytes();

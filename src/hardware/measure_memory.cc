@@ -86,11 +86,13 @@ size_t BytesForBandwidth(int num_threads, uint64_t last_level_cache_bytes,
   return std::min(wanted_bytes, available_bytes / 4) / kHugePageBytes * kHugePageBytes;
 }
 
-Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, uint64_t last_level_cache_bytes) {
+Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, uint64_t last_level_cache_bytes,
+                                        uint64_t most_bytes) {
   const Result<AvailableMemory> available = ReadAvailableMemory();
   if (!available) return available.error();
   const size_t size_bytes =
-      BytesForBandwidth(pool.size(), last_level_cache_bytes, available->bytes);
+      std::min<uint64_t>(most_bytes / kHugePageBytes * kHugePageBytes,
+                         BytesForBandwidth(pool.size(), last_level_cache_bytes, available->bytes));
   if (size_bytes == 0) {
     return ResourceExhausted("too little memory to measure how fast it is read: free some");
   }

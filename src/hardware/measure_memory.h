@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "base/result.h"
@@ -23,8 +24,10 @@ Rate MeasureReadBandwidth(ThreadPool& pool, std::span<const std::byte> memory, d
 size_t BytesForBandwidth(int num_threads, uint64_t last_level_cache_bytes,
                          uint64_t available_bytes);
 
-// As much memory as BytesForBandwidth says of what this process can have now, written once. Errors:
+// As much memory as BytesForBandwidth says of what this process can have now, or `most_bytes`
+// where that is less, written once. Errors:
 // those of HugeBuffer::Allocate; less than a huge page can be had.
-Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, uint64_t last_level_cache_bytes);
+Result<HugeBuffer> AllocateForBandwidth(ThreadPool& pool, uint64_t last_level_cache_bytes,
+                                        uint64_t most_bytes = std::numeric_limits<uint64_t>::max());
 
 }  // namespace convene::hardware

@@ -47,6 +47,7 @@ const Program& ProgramCache::ChangeTo(strategy::Phase phase) {
 std::unique_ptr<Program> ProgramCache::Build(const ProgramKey& key) const {
   strategy::StepOptions step = options_.step;
   step.pipeline = key.pipeline;
+  step.paging = key.paging;
   if (key.phase == strategy::Phase::kDecode && options_.decode_roles) {
     step.roles = *options_.decode_roles;
   }

@@ -19,6 +19,7 @@ struct ProgramKey {
   // Whose roles it has; where all phases have the same, each program is kPrefill's.
   strategy::Phase phase = strategy::Phase::kPrefill;
   strategy::Pipeline pipeline = {};
+  std::optional<strategy::Paging> paging = {};
 
   bool operator==(const ProgramKey&) const = default;
 };

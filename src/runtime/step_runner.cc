@@ -145,6 +145,7 @@ StepRunner::StepRunner(weights::WeightStore& weights, device::Device& device,
                     options.parallel.group),
       head_(row_exchange_, options.parallel.roles),
       expert_capacity_(options.expert_capacity),
+      reads_(weights.paged()),
       fence_(device.CreateEvent()) {
   for (const model::LayerSpec& layer : spec().layers) {
     expert_counts_.emplace_back(layer.moe ? layer.moe->num_experts : 0);
@@ -209,6 +210,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
         pipeline.micro_batches, frames_.size());
   num_frames_ = pipeline.micro_batches;
   encodes_ = encoder;
+  reads_.Begin(program.key.paging, std::max(decoder_.size(), encoder_.size()));
   if (!std::exchange(follows_change_, false)) has_failed_.store(false);
   statuses_.assign(roles.num_ranks() > 1 ? static_cast<size_t>(roles.num_ranks()) : 0, 0);
   schedule_ = program.schedule.get();
@@ -220,7 +222,8 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   for (int i = 0; i < num_frames_; ++i) {
     Frame& frame = *frames_[i];
     frame.Begin(CutStep(step, group, i, num_frames_), rows_before);
-    frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline);
+    frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
+                          program.key.paging ? program.key.paging->chunks : 1);
     stream_->Begin(frame);
     rows_before += frame.own().count;
     statistics.logits_rows += std::ssize(frame.rows.wanted());
@@ -388,10 +391,15 @@ Status StepRunner::Dense(const Task& task, Frame& frame) {
 
 Status StepRunner::Route(const Task& task, Frame& frame) {
   const Layer& layer = LayerOf(task);
+  const Layer* const next = reads_.ToPredict(layer.is_encoder ? encoder_ : decoder_, layer.index);
+  if (next != nullptr) {
+    if (Status predicted = stream_->Predict(*next, frame); !predicted) return predicted;
+  }
   if (Status routed = stream_->Route(layer, frame); !routed) return routed;
   AwaitStream();
   stream_->FetchRouting(frame);
   ChangeRouting(layer, frame);
+  reads_.Chose(layer, next, frame);
   if (!layer.is_encoder) {
     for (const int32_t expert : frame.experts) ++expert_counts_[layer.index][expert];
   }
@@ -425,7 +433,14 @@ Status StepRunner::Shared(const Task& task, Frame& frame) {
 
 Status StepRunner::Experts(const Task& task, Frame& frame) {
   frame.expert_rows.Select(task.chunk);
-  return stream_->Experts(LayerOf(task), frame);
+  const Status done = stream_->Experts(LayerOf(task), frame);
+  if (done) reads_.Release(task);
+  return done;
+}
+
+Status StepRunner::RunOnLane(const Task& task, hardware::ThreadPool*) {
+  reads_.Read(task, task.encoder ? encoder_ : decoder_, has_failed() ? nullptr : &FrameOf(task));
+  return {};
 }
 
 Status StepRunner::Reduce(const Task& task, Frame& frame) {
@@ -470,6 +485,7 @@ void StepRunner::SkipRoute(const Task& task, Frame& frame) {
 
 void StepRunner::SkipExperts(const Task& task, Frame& frame) {
   frame.expert_rows.Select(task.chunk);
+  reads_.Release(task);
 }
 
 void StepRunner::SkipReduce(const Task& task, Frame& frame) {

@@ -17,6 +17,7 @@
 #include "runtime/executor.h"
 #include "runtime/expert_capacity.h"
 #include "runtime/expert_mover.h"
+#include "runtime/expert_reads.h"
 #include "runtime/head.h"
 #include "runtime/program_cache.h"
 #include "runtime/row_exchange.h"
@@ -53,6 +54,9 @@ class StepRunner : public LaneWork {
   // lie.
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
+  // Reads experts ahead. What fails is the error of the task that computes with them.
+  Status RunOnLane(const schedule::Task& task, hardware::ThreadPool* pool) override;
+  void Discard(const schedule::Task& task) override { reads_.Release(task); }
 
   // *Collective*, after a run: the error of the task that failed, the same on all ranks; of several
   // ranks' that of the first. What fails on rank 0 after its last exchange (the head) only rank 0
@@ -170,8 +174,9 @@ class StepRunner : public LaneWork {
   std::vector<std::vector<int64_t>> expert_counts_;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::vector<std::unique_ptr<device::Event>> events_;  // by TaskId
-  std::unique_ptr<device::Event> fence_;                // of AwaitStream
-  uint64_t step_number_ = 0;                            // since the beginning
+  ExpertReads reads_;
+  std::unique_ptr<device::Event> fence_;  // of AwaitStream
+  uint64_t step_number_ = 0;              // since the beginning
 
   // Of the step in work.
   const schedule::Schedule* schedule_ = nullptr;

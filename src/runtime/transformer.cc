@@ -14,6 +14,7 @@
 #include "runtime/step_message.h"
 #include "runtime/step_recorder.h"
 #include "runtime/step_runner.h"
+#include "weights/paged_weights.h"
 #include "weights/phased_weights.h"
 
 namespace convene::runtime {
@@ -50,9 +51,10 @@ strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFo
 }
 
 struct Transformer::State {
-  State(std::unique_ptr<StepRunner> runner_in, const weights::WeightStore& weights,
+  State(std::unique_ptr<StepRunner> runner_in, weights::WeightStore& weights,
         const device::Device& device, const TransformerOptions& options_in)
       : options(options_in),
+        paged(weights.paged()),
         runner(std::move(runner_in)),
         programs(options.parallel.WholeOf(weights.spec()),
                  {.step = {.roles = options.parallel.roles,
@@ -73,6 +75,7 @@ struct Transformer::State {
   }
 
   TransformerOptions options;
+  weights::PagedWeights* paged;  // null: all weights are in memory
   std::unique_ptr<StepRunner> runner;
   ProgramCache programs;
   const Program* last;  // that was run
@@ -102,6 +105,11 @@ struct Transformer::State {
     if (encoder || num_tokens < FewestTokensToCut(options) ||
         num_tokens < options.parallel.micro_batches_from_tokens) {
       key.pipeline.micro_batches = 1;
+    }
+    if (paged != nullptr) {
+      // The whole step goes through a layer at once, so that each expert is read once.
+      key.pipeline.micro_batches = 1;
+      key.paging = paged->PagingOf(encoder, num_tokens);
     }
     return key;
   }
@@ -171,8 +179,13 @@ struct Transformer::State {
   }
   Status Run() {
     const Status done = executor.Run(last->lanes, *runner, last->computes_beside);
+    // A thread for a lane may be refused.
+    if (!done && paged != nullptr) return done;
     CHECK(done.ok(), "the runner keeps what fails: {}", done.error().message);
-    return runner->End();
+    const Status ended = runner->End();
+    // While the caller samples, the first experts of a step like this one are read.
+    if (paged != nullptr && ended) executor.Prefetch(last->lanes, *runner);
+    return ended;
   }
   template <typename Sequence>
   void Record(std::span<const Sequence> step) {

@@ -26,16 +26,15 @@ struct Touched {
 class Checker {
  public:
   explicit Checker(const Schedule& schedule) : schedule_(schedule) {
-    bool has_copies = false;
     int num_layers = 1;
     for (const Task& task : schedule.tasks) {
       num_frames_ = std::max(num_frames_, task.micro_batch + 1);
       num_layers = std::max(num_layers, task.layer + 1);
       num_chunks_ = std::max(num_chunks_, task.chunk + 1);
-      has_copies = has_copies || TraitsOf(task.kind).is_copy;
+      has_copies_ = has_copies_ || TraitsOf(task.kind).is_copy;
     }
     num_parts_ =
-        std::max({num_parts_, num_chunks_, has_copies ? num_layers * num_chunks_ : num_layers});
+        std::max({num_parts_, num_chunks_, has_copies_ ? num_layers * num_chunks_ : num_layers});
     clocks_.resize(schedule.tasks.size());
     newest_.resize(static_cast<size_t>(schedule.num_ranks));
     touched_.resize(static_cast<size_t>(schedule.num_ranks) * num_frames_ * kNumThings);
@@ -82,10 +81,14 @@ class Checker {
       case Thing::kCache:
         // An encoder's layers use the first layer's part (runtime/step_runner.cc).
         return task.encoder ? 0 : task.layer;
+      case Thing::kPrediction:
+        return task.layer;
       case Thing::kPages:
         return std::max(0, task.layer) % 2;
       case Thing::kPinned:
         return task.layer * num_chunks_ + task.chunk;
+      case Thing::kHeldPages:
+        return has_copies_ ? task.layer * num_chunks_ + std::max(0, task.chunk) : 0;
       default:
         return task.chunk;
     }
@@ -143,6 +146,7 @@ class Checker {
   };
 
   const Schedule& schedule_;
+  bool has_copies_ = false;
   int num_frames_ = 1;
   int num_parts_ = 2;  // most parts of a thing
   int num_chunks_ = 1;

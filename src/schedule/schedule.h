@@ -62,12 +62,15 @@ enum class TaskKind {
   // Between two phases.
   kMoveExperts,  // collective: weights of experts to the ranks that have them from here on
   // Copies between tiers.
-  kSendHidden,  // to the device
-  kSendQkv,     // from the device
-  kLoadPage,    // a page of weights to the device
-  kStagePage,   // a page of weights to pinned memory
+  kSendHidden,     // to the device
+  kSendQkv,        // from the device
+  kLoadPage,       // a page of weights to the device
+  kStagePage,      // a page of weights to pinned memory
+  kReadPages,      // the experts of a chunk from a disk to memory, as far as they are not there
+  kReadChosen,     // of a chunk those that tokens chose
+  kReadPredicted,  // of the next layer with experts those that they will probably choose
 };
-inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kStagePage) + 1;
+inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kReadPredicted) + 1;
 
 // A size that is not known when a schedule is made.
 enum class SizeKind {

@@ -60,7 +60,8 @@ const std::vector<Row>& Rows() {
       {kRoute,
        "route",
        {Reads(Thing::kHidden), Writes(Thing::kNormed), Writes(Thing::kRouting),
-        Writes(Thing::kCountsOut), Writes(Thing::kWork), Writes(Thing::kOutgoing, kAllChunks)}},
+        Writes(Thing::kCountsOut), Writes(Thing::kWork), Writes(Thing::kOutgoing, kAllChunks),
+        Writes(Thing::kPrediction)}},
       {kCounts, "counts", {Reads(Thing::kCountsOut), Writes(Thing::kCountsIn)}, Row::kCollective},
       {kDispatch,
        "dispatch",
@@ -71,7 +72,8 @@ const std::vector<Row>& Rows() {
       {kExperts,
        "experts",
        {Reads(Thing::kNormed), Reads(Thing::kRouting), Reads(Thing::kIncoming),
-        Reads(Thing::kPages), Writes(Thing::kWork), Writes(Thing::kSlots)}},
+        Reads(Thing::kPages), Reads(Thing::kHeldPages), Writes(Thing::kWork),
+        Writes(Thing::kSlots)}},
       {kReduce,
        "reduce",
        {Reads(Thing::kWork), Reads(Thing::kSlots, kAllChunks), Writes(Thing::kSumsOut)}},
@@ -93,6 +95,9 @@ const std::vector<Row>& Rows() {
       {kSendQkv, "send_qkv", {Reads(Thing::kQkv), Writes(Thing::kHostQkv)}, Row::kCopy},
       {kLoadPage, "load_page", {Reads(Thing::kPinned), Writes(Thing::kPages)}, Row::kCopy},
       {kStagePage, "stage_page", {Writes(Thing::kPinned)}, Row::kCopy},
+      {kReadPages, "read_pages", {Writes(Thing::kHeldPages)}, Row::kCopy},
+      {kReadChosen, "read_chosen", {Reads(Thing::kRouting), Writes(Thing::kHeldPages)}, Row::kCopy},
+      {kReadPredicted, "read_predicted", {Reads(Thing::kPrediction)}, Row::kCopy},
   };
   return rows;
 }

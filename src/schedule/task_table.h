@@ -35,12 +35,15 @@ enum class Thing {
   kShared,    // the shared expert's output
   kGathered,  // rows whose logits are wanted, of other ranks
   // Of a rank: all its frames share it.
-  kCache,   // keys and values; by layer
-  kPinned,  // a page in pinned memory; by layer and chunk. That its buffer is used again is not
-            // here.
-  kPages,   // streamed weights on the device, which has room for two layers
+  kCache,       // keys and values; by layer
+  kPinned,      // a page in pinned memory; by layer and chunk. That its buffer is used again is not
+                // here.
+  kPages,       // streamed weights on the device, which has room for two layers
+  kPrediction,  // experts that the next layer will probably choose; by layer, that of its routing
+  kHeldPages,   // experts that were read from a disk; by layer and chunk. That held ones are not
+                // replaced is the store's matter (weights/paged_weights.h).
 };
-inline constexpr int kNumThings = static_cast<int>(Thing::kPages) + 1;
+inline constexpr int kNumThings = static_cast<int>(Thing::kHeldPages) + 1;
 
 inline constexpr bool IsShared(Thing thing) { return thing >= Thing::kCache; }
 

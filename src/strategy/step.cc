@@ -6,6 +6,7 @@
 #include "strategy/ends.h"
 #include "strategy/expert_parallel.h"
 #include "strategy/expert_pipeline.h"
+#include "strategy/paged_experts.h"
 #include "strategy/single.h"
 #include "strategy/sliced_experts.h"
 #include "strategy/step_builder.h"
@@ -28,6 +29,8 @@ void AddExperts(StepBuilder& step, const LayerWork& work, int layer) {
 }
 
 void AddLayers(StepBuilder& step) {
+  std::optional<PagedExperts> paged;
+  if (step.options().paging) paged.emplace(step);
   for (int layer = 0; layer < std::ssize(step.layers()); ++layer) {
     const model::LayerSpec& spec = step.layers()[layer];
     const bool prunes = step.options().prunes_last_layer && !step.is_encoder() &&
@@ -35,7 +38,9 @@ void AddLayers(StepBuilder& step) {
     const LayerWork work(step.spec(), spec, layer, step.options(), prunes);
     AddAttention(step, work, layer, /*cross=*/false);
     if (spec.cross_attention) AddAttention(step, work, layer, /*cross=*/true);
-    if (spec.moe) {
+    if (spec.moe && paged) {
+      paged->AddLayer(work, layer);
+    } else if (spec.moe) {
       AddExperts(step, work, layer);
     } else {
       step.Compute(kDense, {layer}, [&](int rank) { return work.Dense(rank); });

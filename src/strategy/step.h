@@ -2,6 +2,7 @@
 // experts as the chosen one has them. It decides nothing: the parameters come from a plan.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/model_spec.h"
@@ -32,6 +33,22 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
+// Where the routed experts of one rank are read from a disk while the step runs (paged_experts.h).
+struct Paging {
+  // A layer's experts are read, and computed, in so many parts (expert_cuts.h).
+  int chunks = 1;
+  // So many parts are in memory at the same time, or on their way there.
+  int depth = 2;
+  // Whether those that tokens chose are read, once that is known; otherwise all are, ahead of it.
+  bool after_routing = false;
+  // With after_routing: of the next layer those are read ahead that its router would choose from
+  // what this layer's router saw.
+  bool predicts = false;
+  double missing = 1;  // the share of all experts that memory has no room for
+
+  bool operator==(const Paging&) const = default;
+};
+
 // Most that a pipeline may have: buffers are sized before it is chosen.
 inline constexpr int kMostChunks = 256;
 inline constexpr int kMostMicroBatches = 64;
@@ -58,6 +75,7 @@ struct StepOptions {
   // Whether the decoder's last layer goes on, after its keys and values, with the rows whose logits
   // are wanted alone.
   bool prunes_last_layer = true;
+  std::optional<Paging> paging = {};  // unset: all weights are in memory; one rank only (CHECKed)
   // Tasks of this rank alone: what it executes. -1: of all ranks, as the simulator wants them.
   int only_rank = -1;
 };

@@ -202,6 +202,17 @@ Work LayerWork::LoadPage(int num_pages) const {
   return {.link_bytes = Constant(StreamedBytes() / num_pages)};
 }
 
+Work LayerWork::ReadPages() const {
+  const Paging& paging = *options_.paging;
+  return {.disk_bytes = Constant(StreamedBytes() * paging.missing / paging.chunks)};
+}
+
+Work LayerWork::ReadChosen(int chunk) const {
+  const double expert_bytes = ExpertElements(spec_, *layer_.moe) * options_.bytes.weights;
+  return {.disk_bytes = {{expert_bytes * options_.paging->missing,
+                          {SizeKind::kExperts, layer_idx_, chunk, 0}}}};
+}
+
 Work LayerWork::GatherNormed(int rank, double element_bytes, bool cross) const {
   return {.link_bytes = {{hidden() * element_bytes * (roles().attention_parts() - 1),
                           cross ? RowsOf(rank) : Of(SizeKind::kRows, rank)}}};

@@ -36,6 +36,9 @@ class LayerWork {
   // apart: from pageable to pinned memory, and from there to the device.
   schedule::Work StagePage(int num_pages) const;
   schedule::Work LoadPage(int num_pages) const;
+  // What of a chunk's experts is not in memory, from the disk: of all of them, or of the chosen.
+  schedule::Work ReadPages() const;
+  schedule::Work ReadChosen(int chunk) const;
   // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
   // `cross`: before attention to the encoder's output, which comes after a layer's own attention.
   schedule::Work GatherNormed(int rank, double element_bytes, bool cross = false) const;

@@ -120,6 +120,7 @@ Error NotFiniteError(const PackJob& job) {
 
 std::optional<std::string> FindNotFinite(const ModelWeights& weights) {
   for (const NamedMatrix& named : Matrices(weights)) {
+    if (named.matrix->data == nullptr) continue;  // on a disk just now
     const std::optional<int> row = kernels::FirstRowNotFinite(*named.matrix);
     if (row) return fmt::format("{} (row {})", named.name, *row);
   }

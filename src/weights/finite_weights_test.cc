@@ -19,6 +19,7 @@
 #include "checkpoint/stored_parts.h"
 #include "hardware/thread_pool.h"
 #include "weights/load_weights.h"
+#include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
 
 namespace convene::weights {
@@ -165,11 +166,13 @@ TEST_P(FiniteWeightsTest, ScalesOfPackedMatricesAreFoundByName) {
 }
 
 TEST_P(FiniteWeightsTest, ANormThatWasPackedAheadIsRefusedByName) {
-  const Result<ModelWeights> weights = Load(kernels::WeightFormat::kInt8);
-  ASSERT_TRUE(weights) << weights.error().message;
+  const auto checkpoint = checkpoint::Checkpoint::Open(model());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   const std::string packed = (root_ / "packed").string();
   hardware::ThreadPool pool({0});
-  const Status written = WritePackedDirectory(*weights, model(), packed, pool);
+  memory::Ledger ledger;
+  const auto written = PackDirectory(*checkpoint, {.matrices = kernels::WeightFormat::kInt8},
+                                     {.directory = packed}, pool, ledger, {});
   ASSERT_TRUE(written) << written.error().message;
   const std::string path = packed + "/convene.safetensors";
   for (const checkpoint::StoredTensor& tensor : TensorsOf(path)) {

@@ -1,23 +1,21 @@
 #include "weights/load_weights.h"
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <iterator>
 #include <optional>
 #include <utility>
 
-#include "kernels/pack.h"
 #include "weights/compared_bytes.h"
 #include "weights/finite_weights.h"
 #include "weights/layer_jobs.h"
+#include "weights/pack_batch.h"
 #include "weights/weight_layout.h"
 
 namespace convene::weights {
 namespace {
 
 using kernels::PackedMatrix;
-using kernels::RowSource;
 
 // Sources of so many bytes are packed together: enough work for all threads, and little enough that
 // the next batch can be read from disk meanwhile and the last one dropped.
@@ -74,33 +72,6 @@ Result<EditedCopies> EditBatch(std::span<const PackJob> batch, const MatrixEdit&
                .cols = matrix->cols};
   });
   return EditedCopies{*std::move(reservation), std::move(copies)};
-}
-
-// Error: what was packed is not finite.
-Status PackBatch(std::span<const PackJob> batch, hardware::ThreadPool& pool) {
-  struct Group {
-    const PackJob* job;
-    int group;
-  };
-  std::vector<Group> groups;
-  for (const PackJob& job : batch) {
-    const int count = (job.target->rows + kernels::kLanes - 1) / kernels::kLanes;
-    for (int group = 0; group < count; ++group) groups.push_back({&job, group});
-  }
-  std::atomic<const PackJob*> bad_job = nullptr;
-  pool.ParallelFor(
-      std::ssize(groups),
-      [&](int64_t index, int) {
-        const auto& [job, group] = groups[index];
-        RowSource sources[kernels::kLanes];
-        for (int lane = 0; lane < kernels::kLanes; ++lane) {
-          sources[lane] = job->source_of(group * kernels::kLanes + lane);
-        }
-        auto* target = const_cast<std::byte*>(job->target->data);
-        if (!kernels::PackGroup(sources, *job->target, group, target)) bad_job = job;
-      },
-      4);
-  return bad_job == nullptr ? Status() : Status(NotFiniteError(*bad_job));
 }
 
 }  // namespace
@@ -188,10 +159,12 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
     }
     const Result<EditedCopies> edited = EditBatch(batches[i], edit, pool, ledger);
     if (!edited) return edited.error();
-    if (const Status packed = PackBatch(batches[i], pool); !packed) return packed.error();
+    std::vector<const PackJob*> batch;
+    for (const PackJob& job : batches[i]) batch.push_back(&job);
+    if (const Status packed = PackBatch(batch, pool); !packed) return packed.error();
     if (comparison) comparison->Add(batches[i], pool);
     for (const PackJob& job : batches[i]) {
-      for (const PackSource& source : job.sources) checkpoint::DontNeed(source.bytes);
+      DropSources(job);
       done_bytes += job.source_bytes();
     }
     if (progress) progress(done_bytes, total_bytes);

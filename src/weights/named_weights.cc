@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "base/check.h"
+
 namespace convene::weights {
 
 using model::TensorRole;
@@ -14,31 +16,42 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
   const auto add = [&](std::string name, const kernels::PackedMatrix& matrix) {
     all.push_back({std::move(name), &matrix});
   };
+  // Of the same page as the one before it.
+  const auto add_to_page = [&](std::string name, const kernels::PackedMatrix& matrix) {
+    all.back().ends_page = false;
+    add(std::move(name), matrix);
+  };
   const auto add_ffn = [&](const std::string& name, const FfnWeights& ffn) {
     add(name + ".up", ffn.up);
-    add(name + ".down", ffn.down);
+    add_to_page(name + ".down", ffn.down);
   };
-  const auto add_latent = [&](const std::string& prefix, const LatentWeights& latent) {
-    if (latent.query_up.rows > 0) add(prefix + "query_up", latent.query_up);
-    add(prefix + "key_up", latent.key_up);
-    add(prefix + "value_up", latent.value_up);
-    for (size_t head = 0; head < latent.query_in.size(); ++head) {
-      add(fmt::format("{}query_in.{}", prefix, head), latent.query_in[head]);
+  const auto add_attention = [&](const LayerWeights& layer, const std::string& prefix) {
+    add(prefix + "qkv", layer.qkv);
+    if (layer.latent) {
+      const LatentWeights& latent = *layer.latent;
+      const bool has_query_up = latent.query_up.rows > 0;
+      if (has_query_up) add(prefix + "query_up", latent.query_up);
+      has_query_up ? add_to_page(prefix + "key_up", latent.key_up)
+                   : add(prefix + "key_up", latent.key_up);
+      add_to_page(prefix + "value_up", latent.value_up);
+      for (size_t head = 0; head < latent.query_in.size(); ++head) {
+        add_to_page(fmt::format("{}query_in.{}", prefix, head), latent.query_in[head]);
+      }
+      add_to_page(prefix + "output", layer.output);
+    } else {
+      add(prefix + "output", layer.output);
     }
+    if (!layer.cross) return;
+    add(prefix + "cross_query", layer.cross->query);
+    add(prefix + "cross_kv", layer.cross->kv);
+    add(prefix + "cross_output", layer.cross->output);
   };
   // One that is both is the head; without a head it still is the embedding.
   const bool has_head = weights.head.rows > 0;
   if (has_head) add("head", weights.head);
   if (!has_head || !weights.embedding_is_head()) add("embedding", weights.embedding);
   const auto add_layer = [&](const LayerWeights& layer, const std::string& prefix) {
-    add(prefix + "qkv", layer.qkv);
-    if (layer.latent) add_latent(prefix, *layer.latent);
-    add(prefix + "output", layer.output);
-    if (layer.cross) {
-      add(prefix + "cross_query", layer.cross->query);
-      add(prefix + "cross_kv", layer.cross->kv);
-      add(prefix + "cross_output", layer.cross->output);
-    }
+    add_attention(layer, prefix);
     if (layer.dense) add_ffn(prefix + "dense", *layer.dense);
     if (!layer.moe) return;
     add(prefix + "router", layer.moe->router);
@@ -58,6 +71,18 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
     add_layer(weights.layers[i], fmt::format("layers.{}.", i));
   }
   return all;
+}
+
+void SetPlaces(std::span<const std::byte* const> places, ModelWeights* weights) {
+  const std::vector<NamedMatrix> matrices = Matrices(*weights);
+  CHECK(places.size() == matrices.size(), "{} places of {}", places.size(), matrices.size());
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const_cast<kernels::PackedMatrix*>(matrices[i].matrix)->data = places[i];
+  }
+  if (weights->head.rows > 0 && weights->embedding_is_head()) weights->embedding = weights->head;
+  if (weights->encoder && weights->spec.tied_embeddings) {
+    weights->encoder->embedding = weights->embedding;
+  }
 }
 
 namespace {

@@ -15,13 +15,13 @@
 #include "base/is_there.h"
 #include "base/quote.h"
 #include "checkpoint/model_files.h"
-#include "checkpoint/output_directory.h"
-#include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
 #include "kernels/pack.h"
+#include "memory/page_reader.h"
 #include "weights/finite_weights.h"
 #include "weights/load_weights.h"
 #include "weights/named_weights.h"
+#include "weights/packed_file.h"
 #include "weights/weight_layout.h"
 
 namespace convene::weights {
@@ -30,28 +30,10 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::StoredTensor;
 
-constexpr const char* kFormatsName = "convene.json";
-constexpr const char* kWeightsName = "convene.safetensors";
-constexpr const char* kChecksumsName = "checksums";
-constexpr int kVersion = 3;
 constexpr uint64_t kMaxFormatsBytes = 1 << 16;
 
 std::string PathIn(const std::string& directory, const char* name) {
   return (fs::path(directory) / name).string();
-}
-
-StoredTensor TensorOf(const NamedMatrix& named) {
-  return {.name = named.name,
-          .dtype = "U8",
-          .shape = {static_cast<int64_t>(named.matrix->size_bytes())}};
-}
-
-StoredTensor TensorOf(const NamedVector& named) {
-  return {.name = named.name, .dtype = "F32", .shape = {named.size}};
-}
-
-StoredTensor ChecksumsOf(size_t num_tensors) {
-  return {.name = kChecksumsName, .dtype = "U64", .shape = {static_cast<int64_t>(num_tensors)}};
 }
 
 Status CheckTensor(const StoredTensor& wanted, const std::vector<StoredTensor>& stored,
@@ -63,55 +45,6 @@ Status CheckTensor(const StoredTensor& wanted, const std::vector<StoredTensor>& 
       fmt::format("tensor {} should be {} of {} {}, for the model of config.json and the "
                   "formats of convene.json",
                   index, Quote(wanted.name), wanted.shape[0], wanted.dtype));
-}
-
-// Everything of a model but weights and tables of contents that do not fit the packed file.
-bool IsCopied(const fs::directory_entry& entry) {
-  std::error_code ignored;
-  if (!entry.is_regular_file(ignored)) return false;
-  const std::string name = entry.path().filename().string();
-  for (const char* ending : {".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json",
-                             ".pth", ".pt", ".gguf", ".onnx", ".h5", ".msgpack"}) {
-    if (name.ends_with(ending)) return false;
-  }
-  return name != kFormatsName;
-}
-
-Status WriteWeights(const ModelWeights& weights, const std::string& path,
-                    hardware::ThreadPool& pool) {
-  // Only the addresses of the vectors are needed; they are not changed.
-  const std::vector<NamedVector> vectors = Vectors(const_cast<ModelWeights&>(weights));
-  std::vector<StoredTensor> tensors;
-  std::vector<std::span<const std::byte>> contents;
-  for (const NamedMatrix& named : Matrices(weights)) {
-    tensors.push_back(TensorOf(named));
-    contents.push_back({named.matrix->data, named.matrix->size_bytes()});
-  }
-  for (const NamedVector& named : vectors) {
-    tensors.push_back(TensorOf(named));
-    contents.push_back(std::as_bytes(std::span(*named.values)));
-  }
-  const std::vector<uint64_t> checksums = DigestEach(contents, pool);
-  tensors.push_back(ChecksumsOf(checksums.size()));
-  uint64_t data_bytes = std::as_bytes(std::span(checksums)).size();
-  for (const std::span<const std::byte> content : contents) data_bytes += content.size();
-  const std::string prefix = checkpoint::SafetensorsPrefix(tensors);
-  Result<checkpoint::OutputFile> file =
-      checkpoint::OutputFile::Create(path, prefix.size() + data_bytes);
-  if (!file) return file.error();
-  uint64_t offset = 0;
-  const auto write = [&](std::span<const std::byte> bytes) -> Status {
-    const Status written = file->WriteAt(offset, bytes);
-    offset += bytes.size();
-    return written;
-  };
-  if (Status written = write(std::as_bytes(std::span(prefix))); !written) return written;
-  if (Status written = write(weights.bytes); !written) return written;
-  for (const NamedVector& named : vectors) {
-    if (Status written = write(std::as_bytes(std::span(*named.values))); !written) return written;
-  }
-  if (Status written = write(std::as_bytes(std::span(checksums))); !written) return written;
-  return file->Finish();
 }
 
 // Columns `slice` of an expert's up_bias, which is in the order of packed rows.
@@ -176,10 +109,11 @@ bool IsPackedDirectory(const std::string& directory) {
 }
 
 Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec) {
-  if (!json.contains("version") || json["version"] != kVersion) {
-    return Error{fmt::format("version {} is not {}; make the directory again with this program",
-                             json.contains("version") ? json["version"].dump() : "(none)",
-                             kVersion)};
+  if (!json.contains("version") || json["version"] != kPackedVersion) {
+    return Error{
+        fmt::format("version {} is not {}: the directory was packed by another version of "
+                    "convene; run convene quantize again on the original checkpoint",
+                    json.contains("version") ? json["version"].dump() : "(none)", kPackedVersion)};
   }
   const auto weights = json.find("weights");
   const auto group = json.find("group");
@@ -213,10 +147,12 @@ Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec
   ModelWeights expected;
   LayOut(spec, formats, nullptr, &expected);
   size_t index = 0;
-  for (const NamedMatrix& named : Matrices(expected)) {
-    if (Status checked = CheckTensor(TensorOf(named), *stored, index++); !checked) {
-      return checked.error();
-    }
+  const std::vector<NamedMatrix> matrices = Matrices(expected);
+  const std::vector<uint64_t> stored_bytes = StoredBytesOf(matrices);
+  for (; index < matrices.size(); ++index) {
+    const StoredTensor wanted = TensorOf(matrices[index], stored_bytes[index]);
+    if (Status checked = CheckTensor(wanted, *stored, index); !checked) return checked.error();
+    (*stored)[index].size_bytes = matrices[index].matrix->size_bytes();
   }
   for (const NamedVector& named : Vectors(expected)) {
     if (Status checked = CheckTensor(TensorOf(named), *stored, index++); !checked) {
@@ -230,8 +166,8 @@ Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec
   if (index != stored->size()) {
     return DataLoss(fmt::format("{} tensors where {} are expected", stored->size(), index));
   }
-  if (stored->front().offset % 64 != 0) {
-    return DataLoss("the matrices do not begin at a multiple of 64 bytes");
+  if (stored->front().offset % memory::kDirectBlockBytes != 0) {
+    return DataLoss("the matrices do not begin at a multiple of 4,096 bytes");
   }
   return stored;
 }
@@ -318,55 +254,25 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   ModelWeights weights;
   weights.storage = *std::move(reserved);
   weights.mapped = std::move(directory.file);
-  const std::byte* base = weights.mapped->bytes().data() + directory.tensors.front().offset;
-  const uint64_t size_bytes = LayOut(*spec, directory.formats, base, &weights);
-  weights.bytes = {base, size_bytes};
-  const std::byte* next = base + size_bytes;
+  const std::byte* const file = weights.mapped->bytes().data();
+  LayOut(*spec, directory.formats, nullptr, &weights);
+  std::vector<const std::byte*> places;
+  for (size_t i = 0; i < Matrices(weights).size(); ++i) {
+    places.push_back(file + directory.tensors[i].offset);
+  }
+  SetPlaces(places, &weights);
+  const StoredTensor& last = directory.tensors[places.size() - 1];
+  weights.bytes = {places.front(), file + last.offset + last.size_bytes};
+  const StoredTensor* stored = &directory.tensors[places.size()];
   for (const NamedVector& named : Vectors(weights)) {
     named.values->resize(named.size);
-    std::memcpy(named.values->data(), next, named.size * sizeof(float));
-    next += named.size * sizeof(float);
+    std::memcpy(named.values->data(), file + (stored++)->offset, named.size * sizeof(float));
   }
   if (const Status finite = CheckVectors(weights); !finite) return finite.error();
   if (share.decode) SetDecodeExperts(share, weights);
   KeepShare(share, weights);
   weights.rooms = rooms;
   return weights;
-}
-
-Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
-                            const std::string& target, hardware::ThreadPool& pool) {
-  Result<checkpoint::OutputDirectory> output = checkpoint::OutputDirectory::Prepare(target);
-  if (!output) return output.error();
-  if (Status room =
-          output->CheckRoom(weights.bytes.size(), "choose another directory or a smaller format");
-      !room)
-    return room;
-  if (Status written = WriteWeights(weights, output->Add(kWeightsName), pool); !written) {
-    return written;
-  }
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(source, error)) {
-    if (!IsCopied(entry)) continue;
-    const std::string path = output->Add(entry.path().filename().string());
-    if (!fs::copy_file(entry.path(), path, error)) break;
-  }
-  if (error) {
-    return Error{
-        fmt::format("cannot copy the files of {} to {}: {}", source, target, error.message()),
-        KindOfErrno(error.value())};
-  }
-  const nlohmann::json formats = {{"version", kVersion},
-                                  {"weights", kernels::Name(weights.formats.matrices)},
-                                  {"group", weights.formats.group},
-                                  {"tied_embeddings", weights.spec.tied_embeddings}};
-  if (Status written =
-          checkpoint::WriteWholeFile(output->Add(kFormatsName), formats.dump(2) + "\n");
-      !written) {
-    return written;
-  }
-  output->Keep();
-  return {};
 }
 
 }  // namespace convene::weights

@@ -3,10 +3,13 @@
 // memory, so that it is mapped, or copied, instead of read, converted and packed. Made by `convene
 // quantize`.
 //
-// convene.json: {"version": 3, "weights": "int4", "group": 32, "tied_embeddings": false}.
-// convene.safetensors: a U8 tensor for each packed matrix, in the order and without the holes of
-// weight_layout.h, then the norms and biases as F32, then U64 `checksums`: the digest of each
-// tensor before (tensor_digests.h).
+// convene.json: {"version": 4, "weights": "int4", "group": 32, "tied_embeddings": false}.
+// convene.safetensors: a U8 tensor for each packed matrix, in the order of named_weights.h, which
+// is that of execution, then the norms and biases as F32, then U64 `checksums`: the digest of each
+// matrix, norm and bias (tensor_digests.h). What tasks read together is a page: one expert, say. A
+// page begins at a multiple of 4,096 bytes of the file, so that it can be read from the disk
+// directly (memory/page_reader.h): the tensor of its last matrix has zeros behind the matrix, up to
+// such a multiple, which are in no digest.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +38,9 @@ struct PackedDirectory {
   checkpoint::ModelConfiguration configuration;
   WeightFormats formats;
   checkpoint::MappedFile file;
-  std::vector<checkpoint::StoredTensor> tensors;  // of the file, without the checksums
-  std::vector<NamedDigest> checksums;             // of `tensors`, as stored
+  // Of the file, without the checksums; their size_bytes are without zeros at their ends.
+  std::vector<checkpoint::StoredTensor> tensors;
+  std::vector<NamedDigest> checksums;  // of `tensors`, as stored
 };
 
 // Errors: files that are missing or malformed, another version, tensors that are not those of the
@@ -53,7 +57,8 @@ Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>
 Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::ModelSpec* spec);
 
 // The tensors of convene.safetensors, after its list was found to be that of the model: the
-// matrices from a multiple of 64 bytes on, then norms and biases, then the checksums. `prefix` is
+// matrices from a multiple of 4,096 bytes on, then norms and biases, then the checksums; the sizes
+// of matrices are without the zeros behind them. `prefix` is
 // the file's beginning (all of it is fine), `file_size` the size of the whole file. Errors as
 // above, and those of ParseSafetensors.
 Result<std::vector<checkpoint::StoredTensor>> FindPackedWeights(const model::ModelSpec& spec,
@@ -67,10 +72,5 @@ Result<std::vector<checkpoint::StoredTensor>> FindPackedWeights(const model::Mod
 // and biases that are NaN or infinite.
 Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledger,
                                 const Share& share = {});
-
-// Writes `weights`, all of those that were loaded from `source`, and copies the directory's other
-// files. `target` must not exist or be empty; it is complete or gone. Errors: of the disk.
-Status WritePackedDirectory(const ModelWeights& weights, const std::string& source,
-                            const std::string& target, hardware::ThreadPool& pool);
 
 }  // namespace convene::weights

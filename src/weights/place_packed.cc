@@ -16,6 +16,7 @@
 #include "checkpoint/file_reader.h"
 #include "hardware/huge_buffer.h"
 #include "hardware/huge_pages.h"
+#include "memory/page_reader.h"
 #include "weights/named_weights.h"
 
 namespace convene::weights {
@@ -200,8 +201,10 @@ std::vector<Bytes> MappedRuns(const ModelWeights& weights) {
   std::vector<Bytes> runs;
   for (const NamedMatrix& named : Matrices(weights)) {
     const Bytes matrix(named.matrix->data, named.matrix->size_bytes());
-    if (!runs.empty() && runs.back().data() + runs.back().size() == matrix.data()) {
-      runs.back() = Bytes(runs.back().data(), runs.back().size() + matrix.size());
+    // Zeros behind a page are read with it.
+    const std::byte* const end = runs.empty() ? nullptr : runs.back().data() + runs.back().size();
+    if (end != nullptr && matrix.data() >= end && matrix.data() < end + memory::kDirectBlockBytes) {
+      runs.back() = Bytes(runs.back().data(), matrix.data() + matrix.size());
     } else {
       runs.push_back(matrix);
     }
@@ -256,15 +259,10 @@ Status CopyToMemory(ModelWeights& mapped, hardware::NumaPolicy numa, hardware::T
   if (!read) return read;
   if (Status unchanged = mapped.mapped->CheckUnchanged(); !unchanged) return unchanged;
 
-  const std::vector<NamedMatrix> matrices = Matrices(mapped);
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    const_cast<kernels::PackedMatrix*>(matrices[i].matrix)->data =
-        storage->data() + places.offsets[i];
-  }
+  std::vector<const std::byte*> addresses;
+  for (const uint64_t offset : places.offsets) addresses.push_back(storage->data() + offset);
+  SetPlaces(addresses, &mapped);
   mapped.rooms.free = storage->data() + places.end;
-  // Of two that are one matrix, the list has the first.
-  if (mapped.head.rows > 0 && mapped.embedding_is_head()) mapped.embedding = mapped.head;
-  if (mapped.encoder && mapped.spec.tied_embeddings) mapped.encoder->embedding = mapped.embedding;
   mapped.storage = *std::move(storage);
   mapped.bytes = mapped.storage.bytes();
   mapped.mapped.reset();
@@ -276,7 +274,10 @@ Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa
                                   const LoadProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Bytes> runs = MappedRuns(mapped);
-  PackedPlacement placement{.size_bytes = SizeOf(runs)};
+  PackedPlacement placement;
+  for (const NamedMatrix& named : Matrices(mapped)) {
+    placement.size_bytes += named.matrix->size_bytes();
+  }
   const auto placed = [&](ModelWeights weights) -> PlacedWeights {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     placement.elapsed_s = elapsed.count();

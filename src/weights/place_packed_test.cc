@@ -16,6 +16,7 @@
 #include "hardware/memory_status.h"
 #include "weights/load_weights.h"
 #include "weights/named_weights.h"
+#include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
 
 namespace convene::weights {
@@ -45,10 +46,8 @@ class PlacePackedTest : public testing::Test {
     const auto checkpoint = checkpoint::Checkpoint::Open(source);
     CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
     memory::Ledger ledger;
-    const auto weights = LoadWeights(*checkpoint, {.matrices = format}, Share{}, NumaPolicy::kAuto,
-                                     pool_, ledger, {});
-    CHECK(weights.ok(), "{}", weights.error().message);
-    const Status written = WritePackedDirectory(*weights, source, target(), pool_);
+    const auto written = PackDirectory(*checkpoint, {.matrices = format}, {.directory = target()},
+                                       pool_, ledger, {});
     CHECK(written.ok(), "{}", written.error().message);
   }
 
@@ -170,8 +169,8 @@ TEST_F(PlacePackedTest, PlacedWeightsAreTheSameAndReservedOnce) {
     const size_t buffers = hardware::HugeBuffer::total_bytes();
     uint64_t last_bytes = 0;
     const auto progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
-      EXPECT_EQ(total_bytes, size_bytes);
-      last_bytes = done_bytes;
+      EXPECT_GE(total_bytes, size_bytes);  // mapped ones with the zeros between pages
+      if (done_bytes == total_bytes) last_bytes = std::min(done_bytes, size_bytes);
     };
     const auto placed = PlacePacked(std::move(mapped), NumaPolicy::kAuto, pool_, ledger_, progress);
     ASSERT_TRUE(placed) << placed.error().message;
@@ -215,7 +214,7 @@ TEST_F(PlacePackedTest, WithoutMemoryForACopyTheFileStaysMapped) {
       _exit(1);
     }
     const PackedPlacement& placement = placed->placement;
-    const bool is_reserved = reserved_bytes() == placed->weights.bytes.size();
+    const bool is_reserved = reserved_bytes() == placement.size_bytes;
     fmt::print(stderr, "{}\n", placement.Describe());
     _exit(placed->weights.mapped && !placement.is_copied && is_reserved ? 0 : 1);
   };

@@ -37,6 +37,16 @@ std::vector<uint64_t> DigestEach(std::span<const std::span<const std::byte>> blo
   return digests;
 }
 
+uint64_t DigestOfBlock(std::span<const std::byte> block) {
+  std::vector<uint64_t> of_pieces;
+  do {
+    const size_t size = std::min(block.size(), kPieceBytes);
+    of_pieces.push_back(DigestOf(block.first(size)));
+    block = block.subspan(size);
+  } while (!block.empty());
+  return of_pieces.size() == 1 ? of_pieces.front() : DigestOf(std::as_bytes(std::span(of_pieces)));
+}
+
 std::vector<NamedDigest> DigestTensors(std::span<const NamedBytes> tensors, bool drop_pages,
                                        hardware::ThreadPool& pool, const LoadProgress& progress) {
   std::vector<std::span<const NamedBytes>> batches;

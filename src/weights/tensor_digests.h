@@ -22,6 +22,9 @@ using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_byte
 std::vector<uint64_t> DigestEach(std::span<const std::span<const std::byte>> blocks,
                                  hardware::ThreadPool& pool);
 
+// Of one block, on the calling thread.
+uint64_t DigestOfBlock(std::span<const std::byte> block);
+
 // Bytes of a mapped file.
 struct NamedBytes {
   std::string name;

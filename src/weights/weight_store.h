@@ -70,6 +70,7 @@ using LayerLease = Lease<LayerWeights>;
 using ExpertsLease = Lease<std::vector<FfnWeights>>;
 using MatrixLease = Lease<kernels::PackedMatrix>;
 
+class PagedWeights;
 class PhasedWeights;
 
 // A rank's weights. What a lease of a layer gives are the matrices of the part, and whatever the
@@ -110,6 +111,8 @@ class WeightStore {
 
   // Where the experts of two phases are not the same: who changes them. Null: they are.
   virtual PhasedWeights* phased() { return nullptr; }
+  // Where experts are read from a disk: who reads them ahead. Null: they are not.
+  virtual PagedWeights* paged() { return nullptr; }
 
  protected:
   // Keeps a reference. It has the shapes of all matrices and all vectors.

@@ -30,6 +30,7 @@ class CpuFrame final : public FrameMemory {
   // Of the layer in work, until they are fetched.
   std::vector<int32_t> experts;       // (own rows, top_k)
   std::vector<float> expert_weights;  // (own rows, top_k)
+  std::vector<int32_t> predicted;     // as Frame's
 };
 
 inline CpuFrame& CpuFrameOf(const Frame& frame) { return static_cast<CpuFrame&>(*frame.memory); }

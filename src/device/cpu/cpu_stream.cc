@@ -112,6 +112,8 @@ Status CpuStream::Attend(const Layer& layer, const AttentionTask& task, Frame& f
 void CpuStream::FetchRouting(Frame& frame) {
   CpuFrameOf(frame).experts.swap(frame.experts);
   CpuFrameOf(frame).expert_weights.swap(frame.expert_weights);
+  frame.predicted.clear();
+  CpuFrameOf(frame).predicted.swap(frame.predicted);
 }
 
 Status CpuStream::Head(std::span<const HeadRow> rows) {

@@ -48,6 +48,9 @@ class CpuStream final : public Stream {
   Status Route(const Layer& layer, Frame& frame) override {
     return feed_forward_.Route(layer, frame);
   }
+  Status Predict(const Layer& next, Frame& frame) override {
+    return feed_forward_.Predict(next, frame);
+  }
   void FetchRouting(Frame& frame) override;
   void PackDispatch(Frame& frame) override { feed_forward_.PackDispatch(frame); }
   Status Shared(const Layer& layer, Frame& frame) override {

@@ -116,6 +116,17 @@ Status FeedForward::Shared(const Layer& layer, Frame& frame) {
 }
 
 Status FeedForward::Route(const Layer& layer, Frame& frame) {
+  CpuFrame& routing = CpuFrameOf(frame);
+  return ChooseExperts(layer, frame, &routing.experts, &routing.expert_weights);
+}
+
+Status FeedForward::Predict(const Layer& next, Frame& frame) {
+  std::vector<float> weights;
+  return ChooseExperts(next, frame, &CpuFrameOf(frame).predicted, &weights);
+}
+
+Status FeedForward::ChooseExperts(const Layer& layer, Frame& frame, std::vector<int32_t>* experts,
+                                  std::vector<float>* expert_weights) {
   const auto leased = context_.weights.LeaseLayer(layer.id(), LayerPart::kRouter);
   if (!leased) return leased.error();
   const OwnRows own = frame.own();
@@ -126,15 +137,14 @@ Status FeedForward::Route(const Layer& layer, Frame& frame) {
   const RowBuffer logits = buffers.router_logits.From(own.first);
   context_.Multiply(weights.router, buffers.normed_float.From(own.first), own.count,
                     Epilogue::kStore, logits, weights.router_bias);
-  CpuFrame& routing = CpuFrameOf(frame);
-  routing.experts.resize(size_t(own.count) * moe.top_k);
-  routing.expert_weights.resize(routing.experts.size());
+  experts->resize(size_t(own.count) * moe.top_k);
+  expert_weights->resize(experts->size());
   const kernels::Router router = RouterOf(moe, weights);
   context_.pool.ParallelFor(
       own.count,
       [&](int64_t row, int) {
-        kernels::SelectExperts(router, logits.floats(row), &routing.experts[row * moe.top_k],
-                               &routing.expert_weights[row * moe.top_k]);
+        kernels::SelectExperts(router, logits.floats(row), &(*experts)[row * moe.top_k],
+                               &(*expert_weights)[row * moe.top_k]);
       },
       16);
   return {};

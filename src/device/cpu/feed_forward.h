@@ -18,6 +18,7 @@ class FeedForward {
   // As in Stream. Those that return a status lease what they read.
   Status Dense(const Layer& layer, Frame& frame);
   Status Route(const Layer& layer, Frame& frame);
+  Status Predict(const Layer& next, Frame& frame);
   void PackDispatch(Frame& frame);
   Status Shared(const Layer& layer, Frame& frame);
   Status Experts(const Layer& layer, Frame& frame);
@@ -25,6 +26,9 @@ class FeedForward {
   void Finish(const Layer& layer, Frame& frame);
 
  private:
+  // What the layer's router chooses for the own rows, as the residual stream is.
+  Status ChooseExperts(const Layer& layer, Frame& frame, std::vector<int32_t>* experts,
+                       std::vector<float>* expert_weights);
   void RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
                 Frame& frame, kernels::Epilogue epilogue, float scale, const RowBuffer& out);
   void GatherRows(const ChunkSlots& slots, Frame& frame);

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+#include <liburing.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "memory/read_queue.h"
+
+namespace convene::memory {
+namespace {
+
+class UringQueue final : public ReadQueue {
+ public:
+  UringQueue(int descriptor, int depth) : descriptor_(descriptor), depth_(depth) {}
+  ~UringQueue() override {
+    if (is_ready_) io_uring_queue_exit(&ring_);
+  }
+  UringQueue(const UringQueue&) = delete;
+  UringQueue& operator=(const UringQueue&) = delete;
+
+  Status Start() {
+    const int failed = io_uring_queue_init(static_cast<unsigned>(depth_), &ring_, 0);
+    if (failed < 0) {
+      return Unavailable(fmt::format("the system refuses io_uring ({})", std::strerror(-failed)));
+    }
+    is_ready_ = true;
+    return {};
+  }
+
+  int depth() const override { return depth_; }
+  std::string name() const override { return fmt::format("io_uring, {} reads at a time", depth_); }
+
+  void Begin(const QueuedRead& read) override {
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    CHECK(entry != nullptr, "more than {} reads", depth_);
+    io_uring_prep_read(entry, descriptor_, read.target, read.size_bytes, read.offset);
+    entry->user_data = read.tag;
+  }
+
+  FinishedRead Wait() override {
+    io_uring_cqe* entry = nullptr;
+    int failed = 0;
+    do {
+      // What was begun is handed over in the same call.
+      failed = io_uring_submit_and_wait(&ring_, 1);
+      if (failed >= 0) failed = io_uring_peek_cqe(&ring_, &entry);
+    } while (failed == -EINTR || failed == -EAGAIN || failed == -EBUSY);
+    CHECK(failed == 0, "io_uring: {}", std::strerror(-failed));
+    const FinishedRead finished{.tag = static_cast<uint32_t>(entry->user_data),
+                                .result = entry->res};
+    io_uring_cqe_seen(&ring_, entry);
+    return finished;
+  }
+
+ private:
+  int descriptor_;
+  int depth_;
+  bool is_ready_ = false;
+  io_uring ring_ = {};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ReadQueue>> MakeUringQueue(int descriptor, int depth) {
+  auto queue = std::make_unique<UringQueue>(descriptor, depth);
+  if (const Status started = queue->Start(); !started) return started.error();
+  return std::unique_ptr<ReadQueue>(std::move(queue));
+}
+
+}  // namespace convene::memory

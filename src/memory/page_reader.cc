@@ -1,0 +1,172 @@
+#include "memory/page_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace convene::memory {
+
+// One call of Read.
+class PageReader::Run {
+ public:
+  Run(PageReader& reader, std::span<const PageRead> reads, const std::function<void(size_t)>& done)
+      : reader_(reader),
+        reads_(reads),
+        done_(done),
+        pieces_(static_cast<size_t>(reader.queue_->depth())),
+        left_bytes_(reads.size()) {
+    for (size_t i = 0; i < reads.size(); ++i) left_bytes_[i] = reads[i].size_bytes;
+    for (uint32_t tag = 0; tag < pieces_.size(); ++tag) free_.push_back(tag);
+  }
+
+  Status Execute() {
+    for (;;) {
+      while (!failure_ && next_read_ < reads_.size() && !free_.empty()) BeginNext();
+      if (free_.size() == pieces_.size()) break;
+      Finish(reader_.queue_->Wait());
+    }
+    if (failure_) return *failure_;
+    return {};
+  }
+
+ private:
+  void BeginNext() {
+    const PageRead& read = reads_[next_read_];
+    const uint64_t size = std::min(reader_.options_.request_bytes, read.size_bytes - next_begin_);
+    const uint32_t tag = free_.back();
+    free_.pop_back();
+    pieces_[tag] = {.read_idx = next_read_, .begin = next_begin_, .end = next_begin_ + size};
+    next_begin_ += size;
+    if (next_begin_ == read.size_bytes) {
+      ++next_read_;
+      next_begin_ = 0;
+    }
+    Begin(tag);
+  }
+
+  void Begin(uint32_t tag) {
+    Piece& piece = pieces_[tag];
+    const PageRead& read = reads_[piece.read_idx];
+    piece.requested = DirectBytes(piece.end - piece.begin);
+    reader_.queue_->Begin({.offset = read.offset + piece.begin,
+                           .size_bytes = static_cast<uint32_t>(piece.requested),
+                           .target = read.target + piece.begin,
+                           .tag = tag});
+  }
+
+  void Finish(FinishedRead finished) {
+    Piece& piece = pieces_[finished.tag];
+    const uint64_t offset = reads_[piece.read_idx].offset + piece.begin;
+    const auto& change = reader_.options_.change_result;
+    const int64_t result = change ? change(offset, finished.result) : finished.result;
+    if (!failure_ && (result == -EINTR || result == -EAGAIN)) return Begin(finished.tag);
+    if (result < 0) {
+      return Fail(finished.tag, SystemError(fmt::format("cannot read {} bytes at byte {} of {}",
+                                                        piece.requested, offset, reader_.path_),
+                                            static_cast<int>(-result)));
+    }
+    const uint64_t wanted = piece.end - piece.begin;
+    if (static_cast<uint64_t>(result) < wanted) {
+      // The rest, from the block on that is not whole.
+      const uint64_t whole = static_cast<uint64_t>(result) / kDirectBlockBytes * kDirectBlockBytes;
+      if (whole == 0) {
+        return Fail(finished.tag,
+                    DataLoss(fmt::format(
+                        "{} was cut while it was read: it ends before byte {}; leave the files of "
+                        "a model alone while it runs, and start again when the file is whole",
+                        reader_.path_, offset + wanted)));
+      }
+      left_bytes_[piece.read_idx] -= whole;
+      piece.begin += whole;
+      if (!failure_) return Begin(finished.tag);
+      free_.push_back(finished.tag);
+      return;
+    }
+    left_bytes_[piece.read_idx] -= wanted;
+    free_.push_back(finished.tag);
+    if (left_bytes_[piece.read_idx] == 0 && !failure_ && done_) done_(piece.read_idx);
+  }
+
+  void Fail(uint32_t tag, Error error) {
+    if (!failure_) failure_ = std::move(error);
+    free_.push_back(tag);
+  }
+
+  PageReader& reader_;
+  std::span<const PageRead> reads_;
+  const std::function<void(size_t)>& done_;
+  std::vector<Piece> pieces_;         // by tag
+  std::vector<uint32_t> free_;        // tags
+  std::vector<uint64_t> left_bytes_;  // by read
+  size_t next_read_ = 0;
+  uint64_t next_begin_ = 0;  // of its next piece
+  std::optional<Error> failure_;
+};
+
+Result<std::unique_ptr<PageReader>> PageReader::Open(const std::string& path, Options options) {
+  CHECK(options.request_bytes % kDirectBlockBytes == 0 && options.request_bytes > 0);
+  Result<OpenFile> file = OpenFile::ToRead(path);
+  if (!file) return file.error();
+  if (!file->is_regular()) {
+    return Error{
+        fmt::format("{} is {}; pages can be read of a regular file only", path, file->KindName())};
+  }
+  std::unique_ptr<PageReader> reader(new PageReader(path, *std::move(file), std::move(options)));
+  reader->LeaveCacheOut();
+  if (const Status made = reader->MakeQueue(); !made) return made.error();
+  return reader;
+}
+
+// Some file systems refuse direct reads when they are asked for, others at the first one.
+void PageReader::LeaveCacheOut() {
+  alignas(kDirectBlockBytes) static thread_local std::array<std::byte, kDirectBlockBytes> block;
+  const int descriptor = file_.descriptor();
+  const int flags = fcntl(descriptor, F_GETFL);
+  is_direct_ =
+      options_.use_direct && flags >= 0 && fcntl(descriptor, F_SETFL, flags | O_DIRECT) == 0;
+  if (is_direct_ && pread(descriptor, block.data(), block.size(), 0) < 0 && errno == EINVAL) {
+    is_direct_ = fcntl(descriptor, F_SETFL, flags) != 0;
+  }
+  if (!is_direct_) why_ = "its file system has no direct reads (O_DIRECT)";
+}
+
+Status PageReader::MakeQueue() {
+  if (options_.use_io_uring) {
+    Result<std::unique_ptr<ReadQueue>> ring = MakeUringQueue(file_.descriptor(), options_.depth);
+    if (ring) {
+      queue_ = *std::move(ring);
+      return {};
+    }
+    why_ += (why_.empty() ? "" : ", and ") + ring.error().message;
+  }
+  Result<std::unique_ptr<ReadQueue>> threads =
+      MakeThreadQueue(file_.descriptor(), options_.threads);
+  if (!threads) return threads.error();
+  queue_ = *std::move(threads);
+  return {};
+}
+
+std::string PageReader::Describe() const {
+  return fmt::format("{}, {} the page cache{}", queue_->name(), is_direct_ ? "past" : "through",
+                     why_.empty() ? "" : ", because " + why_);
+}
+
+Status PageReader::Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done) {
+  for (const PageRead& read : reads) {
+    CHECK(read.offset % kDirectBlockBytes == 0 && read.size_bytes > 0 &&
+              reinterpret_cast<uintptr_t>(read.target) % kDirectBlockBytes == 0,
+          "{} bytes at {}", read.size_bytes, read.offset);
+  }
+  return Run(*this, reads, done).Execute();
+}
+
+}  // namespace convene::memory

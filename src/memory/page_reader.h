@@ -1,0 +1,86 @@
+// Reads pages of a file into memory that the caller has, past the page cache (O_DIRECT) and with
+// many large requests under way, so that a disk gives its full rate. It maps nothing: a file that
+// is cut or damaged meanwhile is an error, never a signal. What pages mean is weights/'s matter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/open_file.h"
+#include "base/result.h"
+#include "memory/read_queue.h"
+
+namespace convene::memory {
+
+// Direct reads begin and end at multiples of it, in the file and in memory. Disks ask for 4,096
+// bytes at most.
+inline constexpr uint64_t kDirectBlockBytes = 4096;
+// Rounded up to it.
+inline constexpr uint64_t DirectBytes(uint64_t size_bytes) {
+  return (size_bytes + kDirectBlockBytes - 1) / kDirectBlockBytes * kDirectBlockBytes;
+}
+
+struct PageRead {
+  uint64_t offset = 0;          // in the file, a multiple of kDirectBlockBytes
+  uint64_t size_bytes = 0;      // at least 1
+  std::byte* target = nullptr;  // DirectBytes(size_bytes) of memory at such a multiple
+};
+
+class PageReader {
+ public:
+  struct Options {
+    int depth = 32;   // requests under way with io_uring
+    int threads = 8;  // where io_uring is refused: requests under way by pread
+    uint64_t request_bytes = uint64_t{1} << 20;  // of each, a multiple of kDirectBlockBytes
+    bool use_io_uring = true;                    // false: as where it is refused
+    bool use_direct = true;  // false: as where the file system has no direct reads
+    // For tests of failing disks: gets the place of each request and what it gave (bytes, or a
+    // negative errno), and says what it gave instead.
+    std::function<int64_t(uint64_t offset, int64_t result)> change_result = {};
+  };
+
+  // Errors: the file cannot be opened or is no regular file; the system refuses threads.
+  static Result<std::unique_ptr<PageReader>> Open(const std::string& path, Options options);
+  static Result<std::unique_ptr<PageReader>> Open(const std::string& path) {
+    return Open(path, Options());
+  }
+
+  // Reads all of them, in this order as far as the disk keeps it, and calls `done` with the index
+  // of each that is there while others are under way; it may be empty. One thread at a time. After
+  // an error nothing is under way, and targets hold anything. Errors: the disk's; the file was cut.
+  Status Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done);
+
+  const std::string& path() const { return path_; }
+  uint64_t file_bytes() const { return file_.size_bytes(); }  // when it was opened
+  // "io_uring, 32 reads at a time, past the page cache", and why not where that is not so.
+  std::string Describe() const;
+
+ private:
+  // A part of a page that one request reads.
+  struct Piece {
+    size_t read_idx = 0;
+    uint64_t begin = 0;  // in the page
+    uint64_t end = 0;    // of what is wanted; the request ends at a multiple of kDirectBlockBytes
+    uint64_t requested = 0;
+  };
+  class Run;
+
+  PageReader(std::string path, OpenFile file, Options options)
+      : path_(std::move(path)), file_(std::move(file)), options_(std::move(options)) {}
+  void LeaveCacheOut();
+  Status MakeQueue();
+
+  std::string path_;
+  OpenFile file_;
+  Options options_;
+  bool is_direct_ = false;
+  std::string why_;  // there is no io_uring, or no direct reads; otherwise empty
+  std::unique_ptr<ReadQueue> queue_;
+};
+
+}  // namespace convene::memory

@@ -1,0 +1,149 @@
+// Pages are read as they lie in the file, by io_uring and by threads, past the page cache and
+// through it; a disk that fails and a file that is cut are errors.
+#include "memory/page_reader.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "hardware/huge_buffer.h"
+
+namespace convene::memory {
+namespace {
+
+using testing::HasSubstr;
+
+class PageReaderTest : public testing::TestWithParam<std::pair<bool, bool>> {
+ protected:
+  void SetUp() override {
+    path_ = std::filesystem::path(testing::TempDir()) / fmt::format("pages_{}", getpid());
+    std::mt19937 random(5);
+    contents_.resize(5 * kDirectBlockBytes * 16 + 123);
+    for (char& byte : contents_) byte = static_cast<char>(random());
+    std::ofstream(path_, std::ios::binary) << contents_;
+    auto memory = hardware::HugeBuffer::Allocate(contents_.size() * 2, "a test");
+    ASSERT_TRUE(memory);
+    memory_ = *std::move(memory);
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  std::unique_ptr<PageReader> Open(std::function<int64_t(uint64_t, int64_t)> change = {}) {
+    auto reader = PageReader::Open(path_, {.depth = 4,
+                                           .threads = 3,
+                                           .request_bytes = 2 * kDirectBlockBytes,
+                                           .use_io_uring = GetParam().first,
+                                           .use_direct = GetParam().second,
+                                           .change_result = std::move(change)});
+    CHECK(reader.ok(), "{}", reader.error().message);
+    return *std::move(reader);
+  }
+
+  // Pages of several sizes, the last one to the file's very end.
+  std::vector<PageRead> Reads() {
+    std::vector<PageRead> reads;
+    uint64_t at = 0;
+    for (uint64_t offset = 0, i = 0; offset < contents_.size(); ++i) {
+      const uint64_t size = std::min<uint64_t>(contents_.size() - offset, 1 + 7001 * i);
+      reads.push_back({.offset = offset, .size_bytes = size, .target = memory_.data() + at});
+      offset = DirectBytes(offset + size);
+      at += DirectBytes(size);
+    }
+    return reads;
+  }
+  bool IsThere(const PageRead& read) const {
+    return std::equal(read.target, read.target + read.size_bytes,
+                      reinterpret_cast<const std::byte*>(contents_.data()) + read.offset);
+  }
+
+  std::filesystem::path path_;
+  std::string contents_;
+  hardware::HugeBuffer memory_;
+};
+
+TEST_P(PageReaderTest, ReadsPagesAndTellsOfEachWhenItIsThere) {
+  const auto reader = Open();
+  const std::vector<PageRead> reads = Reads();
+  std::vector<int> done(reads.size());
+  const Status read = reader->Read(reads, [&](size_t i) {
+    EXPECT_TRUE(IsThere(reads[i])) << i;
+    ++done[i];
+  });
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_THAT(done, testing::Each(1));
+  EXPECT_TRUE(reader->Read({}, {})) << "no pages";
+  EXPECT_EQ(reader->file_bytes(), contents_.size());
+}
+
+TEST_P(PageReaderTest, SaysHowItReads) {
+  const std::string how = Open()->Describe();
+  EXPECT_THAT(how, HasSubstr(GetParam().first ? "io_uring" : "pread on 3 threads"));
+  EXPECT_THAT(how, HasSubstr(GetParam().second ? "past the page cache"
+                                               : "through the page cache, because"));
+}
+
+TEST_P(PageReaderTest, GoesOnAfterShortReadsAndInterruptions) {
+  std::atomic<int> count = 0;
+  const auto reader = Open([&](uint64_t, int64_t result) -> int64_t {
+    const int turn = count++;
+    if (turn % 3 == 0) return turn % 2 == 0 ? -EINTR : -EAGAIN;
+    return turn % 3 == 1 ? std::min<int64_t>(result, kDirectBlockBytes + 17) : result;
+  });
+  const std::vector<PageRead> reads = Reads();
+  const Status read = reader->Read(reads, {});
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_TRUE(std::ranges::all_of(reads, [&](const PageRead& one) { return IsThere(one); }));
+}
+
+TEST_P(PageReaderTest, AFailingDiskIsAnErrorThatSaysWhereAndTheNextReadWorks) {
+  bool fails = true;
+  const auto reader = Open([&](uint64_t offset, int64_t result) -> int64_t {
+    return fails && offset == 10 * kDirectBlockBytes ? -EIO : result;
+  });
+  const std::vector<PageRead> reads = {
+      {.offset = 0, .size_bytes = 16 * kDirectBlockBytes, .target = memory_.data()}};
+  int num_done = 0;
+  const Status failed = reader->Read(reads, [&](size_t) { ++num_done; });
+  ASSERT_FALSE(failed);
+  EXPECT_THAT(failed.error().message, HasSubstr("at byte 40960 of " + path_.string()));
+  EXPECT_THAT(failed.error().message, HasSubstr("Input/output error"));
+  EXPECT_EQ(num_done, 0);
+  fails = false;
+  EXPECT_TRUE(reader->Read(reads, {}));
+  EXPECT_TRUE(IsThere(reads.front()));
+}
+
+TEST_P(PageReaderTest, AFileThatIsCutIsAnErrorAndNoSignal) {
+  const auto reader = Open();
+  std::filesystem::resize_file(path_, 3 * kDirectBlockBytes + 5);
+  const std::vector<PageRead> reads = Reads();
+  const Status read = reader->Read(reads, {});
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().kind, ErrorKind::kDataLoss);
+  EXPECT_THAT(read.error().message, HasSubstr("was cut while it was read"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, PageReaderTest,
+                         testing::Values(std::pair(true, true), std::pair(true, false),
+                                         std::pair(false, true), std::pair(false, false)),
+                         [](const auto& way) {
+                           return fmt::format("{}{}", way.param.first ? "Uring" : "Threads",
+                                              way.param.second ? "Direct" : "Cached");
+                         });
+
+TEST(PageReader, RefusesWhatIsNoFile) {
+  EXPECT_FALSE(PageReader::Open("/nowhere/pages").ok());
+  const auto directory = PageReader::Open(testing::TempDir());
+  ASSERT_FALSE(directory.ok());
+  EXPECT_THAT(directory.error().message, HasSubstr("a directory"));
+}
+
+}  // namespace
+}  // namespace convene::memory

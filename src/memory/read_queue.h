@@ -1,0 +1,46 @@
+// Reads of one file that are under way at the same time, by io_uring or by threads that wait for
+// one read each. What is read, and what is done about errors, is page_reader.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+
+namespace convene::memory {
+
+struct QueuedRead {
+  uint64_t offset = 0;  // in the file
+  uint32_t size_bytes = 0;
+  std::byte* target = nullptr;
+  uint32_t tag = 0;  // comes back when it is done
+};
+
+struct FinishedRead {
+  uint32_t tag = 0;
+  int64_t result = 0;  // bytes that were read, or a negative errno
+};
+
+// One thread uses it at a time.
+class ReadQueue {
+ public:
+  virtual ~ReadQueue() = default;
+  // At most depth() reads may be under way (CHECKed by who uses it).
+  virtual int depth() const = 0;
+  virtual std::string name() const = 0;  // "io_uring, 32 reads at a time"
+  // Any number of Begin, then Wait. What is begun is under way at the latest once Wait is called.
+  virtual void Begin(const QueuedRead& read) = 0;
+  // The next one that is done. Precondition: one is under way.
+  virtual FinishedRead Wait() = 0;
+};
+
+// Errors: the kernel refuses io_uring (a container's filter, an old kernel), or convene was built
+// without liburing; the message ends "because ...".
+Result<std::unique_ptr<ReadQueue>> MakeUringQueue(int descriptor, int depth);
+
+// With as many threads. Error: the system refuses them.
+Result<std::unique_ptr<ReadQueue>> MakeThreadQueue(int descriptor, int depth);
+
+}  // namespace convene::memory

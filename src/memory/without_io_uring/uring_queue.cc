@@ -1,0 +1,9 @@
+#include "memory/read_queue.h"
+
+namespace convene::memory {
+
+Result<std::unique_ptr<ReadQueue>> MakeUringQueue(int, int) {
+  return Unavailable("this program was built without liburing");
+}
+
+}  // namespace convene::memory

@@ -1,0 +1,62 @@
+#include "runtime/expert_reads.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace convene::runtime {
+namespace {
+
+using device::Layer;
+
+// Experts that rows chose, in increasing order.
+std::vector<int> EachOnce(const std::vector<int32_t>& experts) {
+  std::vector<int> each(experts.begin(), experts.end());
+  std::ranges::sort(each);
+  each.erase(std::unique(each.begin(), each.end()), each.end());
+  return each;
+}
+
+const Layer* NextWithExperts(const std::vector<Layer>& stack, int layer) {
+  const auto next = std::find_if(stack.begin() + layer + 1, stack.end(),
+                                 [](const Layer& one) { return one.spec.moe.has_value(); });
+  return next != stack.end() ? &*next : nullptr;
+}
+
+}  // namespace
+
+void ExpertReads::Begin(const std::optional<strategy::Paging>& paging, size_t num_layers) {
+  predicts_ = paging && paging->predicts;
+  predicted_.assign(predicts_ ? num_layers : 0, {});
+}
+
+const Layer* ExpertReads::ToPredict(const std::vector<Layer>& stack, int layer) const {
+  return predicts_ ? NextWithExperts(stack, layer) : nullptr;
+}
+
+void ExpertReads::Chose(const Layer& layer, const Layer* predicted, const device::Frame& frame) {
+  if (!predicts_) return;
+  paged_->Chose(layer.id(), EachOnce(frame.experts), predicted_[layer.index]);
+  if (predicted != nullptr) predicted_[predicted->index] = EachOnce(frame.predicted);
+}
+
+void ExpertReads::Read(const schedule::Task& task, const std::vector<Layer>& stack,
+                       const device::Frame* frame) {
+  using enum schedule::TaskKind;
+  const weights::LayerId layer = stack[task.layer].id();
+  if (task.kind == kReadPredicted) {
+    const Layer* const next = NextWithExperts(stack, task.layer);
+    if (frame != nullptr) paged_->ReadPredicted(next->id(), predicted_[next->index]);
+    return;
+  }
+  CHECK(task.kind == kReadPages || task.kind == kReadChosen, "{}", Label(task));
+  if (task.kind == kReadPages) return paged_->ReadAhead(layer, task.chunk, /*chosen=*/nullptr);
+  const std::vector<int> chosen = frame != nullptr ? EachOnce(frame->experts) : std::vector<int>();
+  paged_->ReadAhead(layer, task.chunk, &chosen);
+}
+
+void ExpertReads::Release(const schedule::Task& task) {
+  if (paged_ != nullptr) paged_->Release({task.layer, task.encoder}, task.chunk);
+}
+
+}  // namespace convene::runtime

@@ -1,0 +1,130 @@
+// Steps of one rank whose experts lie on a disk: what is read when.
+#include "strategy/paged_experts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "schedule/hazards.h"
+
+namespace convene::strategy {
+namespace {
+
+using schedule::LaneKind;
+using schedule::Task;
+using schedule::TaskId;
+using enum schedule::TaskKind;
+
+model::ModelSpec Model(int num_layers, bool first_is_dense) {
+  model::ModelSpec spec;
+  spec.hidden_size = 64;
+  spec.vocab_size = 100;
+  for (int layer = 0; layer < num_layers; ++layer) {
+    model::LayerSpec& one = spec.layers.emplace_back();
+    one.attention.num_heads = 2;
+    one.attention.num_kv_heads = 2;
+    one.attention.head_dim = 32;
+    one.attention.value_dim = 32;
+    if (layer == 0 && first_is_dense) {
+      one.dense_intermediate_size = 64;
+    } else {
+      one.moe = model::MoeSpec{.num_experts = 8, .top_k = 2, .intermediate_size = 32};
+    }
+  }
+  return spec;
+}
+
+std::vector<TaskId> TasksOf(const schedule::Schedule& schedule, schedule::TaskKind kind) {
+  std::vector<TaskId> found;
+  for (TaskId id = 0; id < std::ssize(schedule.tasks); ++id) {
+    if (schedule.tasks[id].kind == kind) found.push_back(id);
+  }
+  return found;
+}
+
+bool WaitsFor(const Task& task, TaskId before) {
+  return std::ranges::find(task.after, before) != task.after.end();
+}
+
+TEST(PagedExperts, EveryChunkIsReadBeforeItIsComputedAndNoMoreThanTheDepthAhead) {
+  for (const bool first_is_dense : {false, true}) {
+    for (const Paging& paging :
+         {Paging{.chunks = 1, .depth = 2}, Paging{.chunks = 3, .depth = 4},
+          Paging{.chunks = 8, .depth = 2}, Paging{.chunks = 2, .depth = 99}}) {
+      const model::ModelSpec spec = Model(4, first_is_dense);
+      const schedule::Schedule schedule = BuildStep(spec, {.paging = paging});
+      const std::vector<TaskId> reads = TasksOf(schedule, kReadPages);
+      const std::vector<TaskId> experts = TasksOf(schedule, kExperts);
+      ASSERT_EQ(std::ssize(reads), (first_is_dense ? 3 : 4) * paging.chunks);
+      ASSERT_EQ(reads.size(), experts.size());
+      for (size_t i = 0; i < reads.size(); ++i) {
+        const Task& read = schedule.tasks[reads[i]];
+        const Task& computed = schedule.tasks[experts[i]];
+        EXPECT_EQ(read.lane.kind, LaneKind::kLoad);
+        EXPECT_EQ(read.layer, computed.layer);
+        EXPECT_EQ(read.chunk, computed.chunk);
+        EXPECT_TRUE(WaitsFor(computed, reads[i]));
+        const auto depth = static_cast<size_t>(paging.depth);
+        if (i < depth) {
+          EXPECT_TRUE(read.after.empty()) << "so that it can be read before the step begins";
+        } else {
+          EXPECT_TRUE(WaitsFor(read, experts[i - depth]));
+        }
+        EXPECT_FALSE(read.work.disk_bytes.empty());
+      }
+    }
+  }
+}
+
+TEST(PagedExperts, WhatTokensChoseIsReadOnceThatIsKnown) {
+  const model::ModelSpec spec = Model(3, /*first_is_dense=*/false);
+  const Paging paging{.chunks = 4, .depth = 2, .after_routing = true};
+  const schedule::Schedule schedule = BuildStep(spec, {.paging = paging});
+  EXPECT_TRUE(TasksOf(schedule, kReadPages).empty());
+  const std::vector<TaskId> reads = TasksOf(schedule, kReadChosen);
+  const std::vector<TaskId> experts = TasksOf(schedule, kExperts);
+  const std::vector<TaskId> routes = TasksOf(schedule, kRoute);
+  ASSERT_EQ(reads.size(), 12u);
+  for (size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_TRUE(WaitsFor(schedule.tasks[reads[i]], routes[i / 4]));
+    EXPECT_TRUE(WaitsFor(schedule.tasks[experts[i]], reads[i]));
+  }
+}
+
+TEST(PagedExperts, WhatTheNextLayerWillChooseIsReadBehindWhatThisOneChose) {
+  const model::ModelSpec spec = Model(4, /*first_is_dense=*/true);
+  const Paging paging{.chunks = 2, .depth = 3, .after_routing = true, .predicts = true};
+  const schedule::Schedule schedule = BuildStep(spec, {.paging = paging});
+  EXPECT_TRUE(schedule::CheckHazards(schedule).ok());
+  const std::vector<TaskId> predicted = TasksOf(schedule, kReadPredicted);
+  const std::vector<TaskId> chosen = TasksOf(schedule, kReadChosen);
+  const std::vector<TaskId> routes = TasksOf(schedule, kRoute);
+  ASSERT_EQ(predicted.size(), 2u) << "three layers have experts, and the last one has no next";
+  for (size_t i = 0; i < predicted.size(); ++i) {
+    const Task& task = schedule.tasks[predicted[i]];
+    EXPECT_EQ(task.lane.kind, LaneKind::kLoad);
+    EXPECT_TRUE(WaitsFor(task, routes[i]));
+    EXPECT_GT(predicted[i], chosen[2 * i + 1]);
+    EXPECT_LT(predicted[i], chosen[2 * i + 2]);
+  }
+  schedule::Schedule broken = schedule;
+  broken.tasks[predicted[0]].after.clear();
+  broken.tasks[chosen[0]].after.clear();
+  broken.tasks[chosen[1]].after.clear();
+  EXPECT_FALSE(schedule::CheckHazards(broken).ok()) << "a prediction is read before it is made";
+}
+
+TEST(PagedExperts, TheHazardCheckerMissesEachReadThatIsNotWaitedFor) {
+  const model::ModelSpec spec = Model(2, /*first_is_dense=*/false);
+  const schedule::Schedule whole = BuildStep(spec, {.paging = Paging{.chunks = 2, .depth = 3}});
+  for (const TaskId id : TasksOf(whole, kExperts)) {
+    schedule::Schedule broken = whole;
+    std::erase_if(broken.tasks[id].after,
+                  [&](TaskId before) { return broken.tasks[before].kind == kReadPages; });
+    EXPECT_FALSE(schedule::CheckHazards(broken).ok()) << Label(whole.tasks[id]);
+  }
+}
+
+}  // namespace
+}  // namespace convene::strategy

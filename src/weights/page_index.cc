@@ -1,0 +1,92 @@
+#include "weights/page_index.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "memory/page_reader.h"
+#include "strategy/step.h"
+#include "weights/named_weights.h"
+#include "weights/weight_layout.h"
+
+namespace convene::weights {
+namespace {
+
+// The layer and number of each routed expert, by its first matrix.
+std::map<const kernels::PackedMatrix*, std::pair<size_t, size_t>> ExpertsOf(
+    const ModelWeights& weights) {
+  std::map<const kernels::PackedMatrix*, std::pair<size_t, size_t>> experts;
+  size_t layer_idx = 0;
+  const auto add = [&](const std::vector<LayerWeights>& layers) {
+    for (const LayerWeights& layer : layers) {
+      for (size_t expert = 0; layer.moe && expert < layer.moe->experts.size(); ++expert) {
+        experts[&layer.moe->experts[expert].up] = {layer_idx, expert};
+      }
+      ++layer_idx;
+    }
+  };
+  if (weights.encoder) add(weights.encoder->layers);
+  add(weights.layers);
+  return experts;
+}
+
+}  // namespace
+
+int PagedSizes::fewest_buffers() const {
+  // A layer is cut into kMostChunks parts at most.
+  return 2 * ((most_experts + strategy::kMostChunks - 1) / strategy::kMostChunks);
+}
+
+PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats) {
+  ModelWeights weights;
+  LayOut(spec, formats, nullptr, &weights);
+  const auto experts = ExpertsOf(weights);
+  PagedSizes sizes{.num_pages = static_cast<int>(experts.size())};
+  for (const auto& [matrix, place] : experts) {
+    sizes.most_experts = std::max(sizes.most_experts, static_cast<int>(place.second) + 1);
+  }
+  uint64_t page_bytes = 0;
+  const kernels::PackedMatrix* first = nullptr;
+  for (const NamedMatrix& named : Matrices(weights)) {
+    if (page_bytes == 0) first = named.matrix;
+    page_bytes += named.matrix->size_bytes();
+    if (!named.ends_page) continue;
+    if (experts.contains(first)) {
+      sizes.page_bytes = std::max(sizes.page_bytes, memory::DirectBytes(page_bytes));
+    } else {
+      sizes.resident_bytes += memory::DirectBytes(page_bytes);
+    }
+    page_bytes = 0;
+  }
+  return sizes;
+}
+
+PageIndex IndexPages(const PackedDirectory& directory, ModelWeights& weights) {
+  const auto experts = ExpertsOf(weights);
+  const size_t num_layers =
+      weights.layers.size() + (weights.encoder ? weights.encoder->layers.size() : 0);
+  PageIndex index;
+  index.experts.resize(num_layers);
+  const std::vector<NamedMatrix> matrices = Matrices(weights);
+  StoredPage page;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const checkpoint::StoredTensor& tensor = directory.tensors[i];
+    if (page.parts.empty()) page.offset = tensor.offset;
+    page.parts.push_back({.name = matrices[i].name,
+                          .matrix = const_cast<kernels::PackedMatrix*>(matrices[i].matrix),
+                          .begin = page.size_bytes,
+                          .digest = directory.checksums[i].digest});
+    page.size_bytes += matrices[i].matrix->size_bytes();
+    if (!matrices[i].ends_page) continue;
+    const auto expert = experts.find(page.parts.front().matrix);
+    if (expert == experts.end()) {
+      index.resident.push_back(std::move(page));
+    } else {
+      index.experts[expert->second.first].push_back(std::move(page));
+    }
+    page = {};
+  }
+  return index;
+}
+
+}  // namespace convene::weights

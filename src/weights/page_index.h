@@ -1,0 +1,56 @@
+// Which pages of a packed directory are routed experts, which a paged store reads when they are
+// needed, and what of the model stays in memory beside them. Reads nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/model_spec.h"
+#include "weights/model_weights.h"
+#include "weights/packed_directory.h"
+
+namespace convene::weights {
+
+// What a paged store of a model needs memory for.
+struct PagedSizes {
+  uint64_t resident_bytes = 0;  // of all pages but those of routed experts
+  uint64_t page_bytes = 0;      // of a buffer for an expert: of the largest one
+  int num_pages = 0;            // experts, of all layers
+  int most_experts = 0;         // of a layer
+
+  // Fewer cannot be worked with: a part of a layer's experts that is computed, and one that is
+  // read.
+  int fewest_buffers() const;
+  // Weights of the store with so many buffers.
+  uint64_t bytes_with(int num_buffers) const {
+    return resident_bytes + page_bytes * static_cast<uint64_t>(num_buffers);
+  }
+};
+PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats);
+
+// A matrix of a page: where it begins in it, and what its bytes are checked against.
+struct PagePart {
+  std::string name;
+  kernels::PackedMatrix* matrix = nullptr;
+  uint64_t begin = 0;
+  uint64_t digest = 0;
+};
+
+struct StoredPage {
+  uint64_t offset = 0;      // in the file, a multiple of 4,096
+  uint64_t size_bytes = 0;  // of its matrices
+  std::vector<PagePart> parts = {};
+};
+
+// All pages of `weights`, which have the shapes of the directory's whole model, and whose matrices
+// the parts point to.
+struct PageIndex {
+  std::vector<StoredPage> resident;
+  // By layer, those of the encoder first, then by expert; none where a layer has no experts.
+  std::vector<std::vector<StoredPage>> experts;
+};
+PageIndex IndexPages(const PackedDirectory& directory, ModelWeights& weights);
+
+}  // namespace convene::weights

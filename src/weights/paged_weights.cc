@@ -1,0 +1,455 @@
+#include "weights/paged_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+#include "base/quote.h"
+#include "base/units.h"
+#include "strategy/expert_cuts.h"
+#include "weights/finite_weights.h"
+#include "weights/named_weights.h"
+#include "weights/weight_layout.h"
+
+namespace convene::weights {
+namespace {
+
+// Uses of pages after which what was used before counts half.
+constexpr int64_t kUsesPerPage = 16;
+
+// What is predicted is read in parts of about so much: enough for a disk's full rate, and little to
+// wait for where others were chosen.
+constexpr uint64_t kPredictedBytes = uint64_t{8} << 20;
+
+Error DamagedError(const PagePart& part, const StoredPage& page, const std::string& path) {
+  return DataLoss(fmt::format(
+      "tensor {} in {} is damaged (its page of {} bytes begins at byte {}): its checksum differed "
+      "when it was read, and again when it was read once more; copy the file again, or make the "
+      "directory again with convene quantize",
+      Quote(part.name), path, page.size_bytes, page.offset));
+}
+
+const PagePart* DamagedPart(const StoredPage& page, const std::byte* bytes) {
+  for (const PagePart& part : page.parts) {
+    if (DigestOfBlock({bytes + part.begin, part.matrix->size_bytes()}) != part.digest) return &part;
+  }
+  return nullptr;
+}
+
+memory::PageRead ReadOf(const StoredPage& page, std::byte* target) {
+  return {.offset = page.offset, .size_bytes = page.size_bytes, .target = target};
+}
+
+// Norms and biases, from the mapped file.
+Status CopyVectors(const PackedDirectory& directory, size_t num_matrices, ModelWeights& weights) {
+  const std::byte* const file = directory.file.bytes().data();
+  const checkpoint::StoredTensor* stored = &directory.tensors[num_matrices];
+  for (const NamedVector& named : Vectors(weights)) {
+    named.values->resize(static_cast<size_t>(named.size));
+    std::memcpy(named.values->data(), file + (stored++)->offset, named.size * sizeof(float));
+  }
+  return CheckVectors(weights);
+}
+
+// All pages that stay in memory, each checked while others are read.
+Status ReadResident(memory::PageReader& reader, const std::vector<StoredPage>& pages,
+                    std::byte* memory, const LoadProgress& progress) {
+  std::vector<memory::PageRead> reads;
+  uint64_t total_bytes = 0;
+  for (const StoredPage& page : pages) {
+    reads.push_back(ReadOf(page, memory + total_bytes));
+    total_bytes += memory::DirectBytes(page.size_bytes);
+  }
+  uint64_t done_bytes = 0;
+  std::vector<size_t> damaged;
+  const Status read = reader.Read(reads, [&](size_t i) {
+    if (DamagedPart(pages[i], reads[i].target) != nullptr) damaged.push_back(i);
+    done_bytes += memory::DirectBytes(pages[i].size_bytes);
+    if (progress) progress(done_bytes, total_bytes);
+  });
+  if (!read) return read;
+  for (const size_t i : damaged) {
+    if (Status again = reader.Read({&reads[i], 1}, {}); !again) return again;
+    const PagePart* part = DamagedPart(pages[i], reads[i].target);
+    if (part != nullptr) return DamagedError(*part, pages[i], reader.path());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directory,
+                                                         const PagedOptions& asked,
+                                                         memory::Ledger& ledger,
+                                                         const LoadProgress& progress,
+                                                         ModelWeights* weights) {
+  const model::ModelSpec& spec = directory.configuration.spec;
+  const PagedSizes sizes = PagedSizesOf(spec, directory.formats);
+  PagedOptions options = asked;
+  options.num_buffers = std::min(options.num_buffers, sizes.num_pages);
+  CHECK(options.num_buffers >= std::min(sizes.fewest_buffers(), sizes.num_pages), "{} buffers",
+        options.num_buffers);
+  LayOut(spec, directory.formats, nullptr, weights);
+  PageIndex index = IndexPages(directory, *weights);
+  const size_t num_matrices = Matrices(*weights).size();
+  if (Status copied = CopyVectors(directory, num_matrices, *weights); !copied) {
+    return copied.error();
+  }
+  Result<memory::Reservation> storage =
+      ledger.Allocate(memory::Use::kWeights, sizes.bytes_with(options.num_buffers));
+  if (!storage) return storage.error();
+  auto reader = memory::PageReader::Open(directory.file.path(), options.reader);
+  if (!reader) return reader.error();
+  const Status read = ReadResident(**reader, index.resident, storage->data(), progress);
+  if (!read) return read.error();
+  if (Status unchanged = directory.file.CheckUnchanged(); !unchanged) return unchanged.error();
+
+  std::byte* next = storage->data();
+  for (const StoredPage& page : index.resident) {
+    for (const PagePart& part : page.parts) part.matrix->data = next + part.begin;
+    next += memory::DirectBytes(page.size_bytes);
+  }
+  // Of two that are one matrix, the index has the first.
+  if (weights->embedding_is_head()) weights->embedding = weights->head;
+  if (weights->encoder && spec.tied_embeddings) weights->encoder->embedding = weights->embedding;
+  weights->storage = *std::move(storage);
+  weights->bytes = weights->storage.bytes();
+  return std::unique_ptr<PagedWeights>(
+      new PagedWeights(*weights, std::move(index), options, *std::move(reader), next, sizes));
+}
+
+PagedWeights::PagedWeights(ModelWeights& weights, PageIndex index, const PagedOptions& options,
+                           std::unique_ptr<memory::PageReader> reader, std::byte* buffers,
+                           const PagedSizes& sizes)
+    : WeightStore(weights),
+      sizes_(sizes),
+      options_(options),
+      num_encoder_layers_(weights.encoder ? static_cast<int>(weights.encoder->layers.size()) : 0),
+      buffers_(buffers),
+      reader_(std::move(reader)),
+      in_buffer_(static_cast<size_t>(options.num_buffers)) {
+  for (std::vector<StoredPage>& layer : index.experts) {
+    std::vector<Page>& pages = pages_.emplace_back();
+    for (StoredPage& stored : layer) {
+      paged_bytes_ += stored.size_bytes;
+      pages.push_back({.stored = std::move(stored), .layer = static_cast<int>(pages_.size()) - 1});
+    }
+  }
+  PlanChunks();
+}
+
+void PagedWeights::PlanChunks() {
+  // As few parts of a layer as leave room for two, one that is computed and one that is read; and
+  // as much ahead as a layer. Two at least, so that one is read while the other one is computed.
+  num_chunks_ = std::min(2, std::max(1, sizes_.most_experts));
+  const auto parts_of = [&](int experts) { return (experts + num_chunks_ - 1) / num_chunks_; };
+  const int num_buffers = options_.num_buffers;
+  while (2 * parts_of(sizes_.most_experts) > num_buffers && num_chunks_ < strategy::kMostChunks) {
+    ++num_chunks_;
+  }
+  depth_ = std::clamp(num_buffers / std::max(1, parts_of(sizes_.most_experts)), 2, num_chunks_ + 1);
+  // Of each layer so many stay that what is on its way has room beside them.
+  int num_layers = 0;
+  for (const std::vector<Page>& layer : pages_) num_layers += layer.empty() ? 0 : 1;
+  int staying = 0;
+  while (staying < sizes_.most_experts &&
+         num_layers * (staying + 1) + depth_ * parts_of(sizes_.most_experts - staying - 1) <=
+             num_buffers) {
+    ++staying;
+  }
+  for (std::vector<Page>& layer : pages_) {
+    const auto num_experts = static_cast<int>(layer.size());
+    const int of_layer = std::min(staying, num_experts);
+    // Evenly among them, so that each part has as many.
+    for (int expert = 0; expert < num_experts; ++expert) {
+      layer[static_cast<size_t>(expert)].stays =
+          (expert + 1) * of_layer / num_experts > expert * of_layer / num_experts;
+    }
+  }
+}
+
+strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const {
+  const auto& layers = encoder ? spec().encoder_layers : spec().layers;
+  // Where the tokens leave an expert of a layer out, on even routing, reading is to wait for what
+  // they choose.
+  bool after_routing = true;
+  for (const model::LayerSpec& layer : layers) {
+    if (!layer.moe) continue;
+    const double experts = layer.moe->num_experts;
+    const double unused =
+        experts * std::pow(1 - layer.moe->top_k / experts, static_cast<double>(num_tokens));
+    after_routing = after_routing && unused >= 1;
+  }
+  return {.chunks = num_chunks_,
+          .depth = depth_,
+          .after_routing = after_routing,
+          .predicts = after_routing && options_.num_buffers < sizes_.num_pages,
+          .missing = 1 - static_cast<double>(options_.num_buffers) / std::max(1, sizes_.num_pages)};
+}
+
+std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk) const {
+  const std::vector<int> ends =
+      strategy::ExpertEnds({.chunks = num_chunks_, .cut = strategy::ChunkCut::kExperts},
+                           static_cast<int>(pages_[layer].size()));
+  std::vector<int> experts;
+  for (int expert = chunk > 0 ? ends[chunk - 1] : 0; expert < ends[chunk]; ++expert) {
+    experts.push_back(expert);
+  }
+  return experts;
+}
+
+void PagedWeights::ReadAhead(LayerId id, int chunk, const std::vector<int>* chosen) {
+  const int layer = IndexOf(id);
+  std::vector<Page*> pages;
+  for (const int expert : ExpertsOfChunk(layer, chunk)) {
+    if (chosen != nullptr && std::ranges::find(*chosen, expert) == chosen->end()) continue;
+    pages.push_back(&pages_[layer][expert]);
+  }
+  Release(id, chunk);  // of a step that ended before
+  const Status fetched = Fetch(pages, {.streams = chosen == nullptr, .layer = layer});
+  const std::lock_guard lock(mutex_);
+  if (fetched) {
+    ahead_[{layer, chunk}] = std::move(pages);
+  } else {
+    errors_.insert_or_assign(layer, fetched.error());
+  }
+}
+
+void PagedWeights::ReadPredicted(LayerId id, const std::vector<int>& predicted) {
+  const int layer = IndexOf(id);
+  const Place place{.layer = layer};
+  const size_t at_once = 1 + kPredictedBytes / std::max<uint64_t>(1, sizes_.page_bytes);
+  std::vector<Page*> held;
+  std::vector<Page*> mine;
+  size_t next = 0;
+  std::unique_lock lock(mutex_);
+  while (next < predicted.size() && chosen_layer_ != layer) {
+    mine.clear();
+    while (next < predicted.size() && mine.size() < at_once) {
+      Page& page = pages_[layer][predicted[next++]];
+      ++page.holds;
+      held.push_back(&page);
+      if (page.state != State::kAbsent) continue;
+      // Where there is no room, those that were chosen come first.
+      if (!TakeBuffers({&page}, place, &mine)) next = predicted.size();
+    }
+    if (mine.empty()) continue;
+    lock.unlock();
+    const Status read = ReadInto(mine);
+    lock.lock();
+    for (Page* page : mine) {
+      if (page->state == State::kReading) SetThere(*page, false);
+    }
+    changed_.notify_all();
+    if (!read) break;
+  }
+  for (Page* page : held) --page->holds;
+}
+
+void PagedWeights::Chose(LayerId id, const std::vector<int>& chosen,
+                         const std::vector<int>& predicted) {
+  chosen_layer_ = IndexOf(id);
+  if (predicted.empty()) return;
+  std::vector<int> right;
+  std::ranges::set_intersection(chosen, predicted, std::back_inserter(right));
+  const std::lock_guard lock(mutex_);
+  statistics_.num_chosen += std::ssize(chosen);
+  statistics_.num_predicted += std::ssize(right);
+}
+
+void PagedWeights::Release(LayerId id, int chunk) {
+  const std::lock_guard lock(mutex_);
+  errors_.erase(IndexOf(id));  // of a read that nobody waits for any more
+  const auto held = ahead_.find({IndexOf(id), chunk});
+  if (held == ahead_.end()) return;
+  for (Page* page : held->second) --page->holds;
+  ahead_.erase(held);
+}
+
+Result<ExpertsLease> PagedWeights::LeaseExperts(LayerId id, std::span<const int> experts) {
+  const int layer = IndexOf(id);
+  std::vector<Page*> pages;
+  for (const int expert : experts) pages.push_back(&pages_[layer][expert]);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto failed = errors_.extract(layer);
+    if (!failed.empty()) return failed.mapped();
+    for (Page* page : pages) CountUse(*page);
+  }
+  if (Status fetched = Fetch(pages, {.layer = layer}); !fetched) return fetched.error();
+  const std::lock_guard lock(mutex_);
+  leases_[++num_leases_] = std::move(pages);
+  return ExpertsLease(LayerOf(id).moe->experts, *this, num_leases_);
+}
+
+void PagedWeights::End(uint64_t lease) {
+  const std::lock_guard lock(mutex_);
+  const auto ended = leases_.extract(lease);
+  CHECK(!ended.empty(), "lease {}", lease);
+  for (Page* page : ended.mapped()) --page->holds;
+}
+
+// With mutex_.
+void PagedWeights::CountUse(Page& page) {
+  ++page.uses;
+  page.last_use = ++num_counted_;
+  ++statistics_.num_used;
+  if (num_counted_ % (kUsesPerPage * sizes_.num_pages) != 0) return;
+  for (std::vector<Page>& layer : pages_) {
+    for (Page& one : layer) one.uses /= 2;
+  }
+}
+
+Status PagedWeights::Fetch(const std::vector<Page*>& pages, Place place) {
+  std::unique_lock lock(mutex_);
+  for (Page* page : pages) ++page->holds;
+  Status status;
+  for (;;) {
+    std::vector<Page*> mine;
+    status = TakeBuffers(pages, place, &mine);
+    if (status && !mine.empty()) {
+      lock.unlock();
+      status = ReadInto(mine);
+      lock.lock();
+    }
+    for (Page* page : mine) {
+      if (page->state == State::kReading) SetThere(*page, false);
+    }
+    if (!mine.empty()) changed_.notify_all();
+    if (!status) break;
+    // Of others that are read by another thread, some may have failed: then it is our turn.
+    changed_.wait(lock, [&] {
+      return std::ranges::none_of(pages, [](Page* p) { return p->state == State::kReading; });
+    });
+    if (std::ranges::all_of(pages, [](Page* p) { return p->state == State::kThere; })) return {};
+  }
+  for (Page* page : pages) --page->holds;
+  return status;
+}
+
+Status PagedWeights::TakeBuffers(const std::vector<Page*>& pages, Place place,
+                                 std::vector<Page*>* mine) {
+  for (Page* page : pages) {
+    if (page->state != State::kAbsent) continue;
+    const int buffer = FreeBuffer(place);
+    if (buffer < 0) {
+      return ResourceExhausted(fmt::format(
+          "{} pages of experts are wanted at the same time, and there is memory for {}: raise "
+          "--memory-budget",
+          pages.size(), in_buffer_.size()));
+    }
+    page->buffer = buffer;
+    page->state = State::kReading;
+    in_buffer_[buffer] = page;
+    mine->push_back(page);
+  }
+  return {};
+}
+
+int PagedWeights::FreeBuffer(Place place) {
+  int best = -1;
+  for (int buffer = 0; buffer < std::ssize(in_buffer_); ++buffer) {
+    const Page* page = in_buffer_[buffer];
+    if (page == nullptr) return buffer;
+    if (page->holds > 0 || page->state != State::kThere) continue;
+    if (best < 0 || GoesBefore(*page, *in_buffer_[best], place)) best = buffer;
+  }
+  if (best >= 0) SetThere(*in_buffer_[best], false);
+  return best;
+}
+
+bool PagedWeights::GoesBefore(const Page& a, const Page& b, Place place) const {
+  const auto num_layers = static_cast<int>(pages_.size());
+  // Layers until it comes again.
+  const auto distance = [&](const Page& page) {
+    return (page.layer - place.layer + num_layers) % num_layers;
+  };
+  if (place.streams && a.stays != b.stays) return b.stays;
+  if (place.streams && distance(a) != distance(b)) return distance(a) > distance(b);
+  if (!place.streams && options_.eviction == PageEviction::kLongestUnused) {
+    return a.last_use < b.last_use;
+  }
+  if (a.uses != b.uses) return a.uses < b.uses;
+  return distance(a) > distance(b);
+}
+
+void PagedWeights::SetThere(Page& page, bool is_there) {
+  page.state = is_there ? State::kThere : State::kAbsent;
+  for (const PagePart& part : page.stored.parts) {
+    part.matrix->data = is_there ? BufferOf(page) + part.begin : nullptr;
+  }
+  if (is_there) return;
+  in_buffer_[page.buffer] = nullptr;
+  page.buffer = -1;
+}
+
+const PagePart* PagedWeights::Damaged(const Page& page) const {
+  return DamagedPart(page.stored, BufferOf(page));
+}
+
+Status PagedWeights::ReadInto(const std::vector<Page*>& pages) {
+  const std::lock_guard one_at_a_time(reader_mutex_);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<memory::PageRead> reads;
+  for (const Page* page : pages) reads.push_back(ReadOf(page->stored, BufferOf(*page)));
+  uint64_t read_bytes = 0;
+  std::vector<size_t> damaged;
+  const auto is_there = [&](size_t i) {
+    const std::lock_guard lock(mutex_);
+    SetThere(*pages[i], true);
+  };
+  Status status = reader_->Read(reads, [&](size_t i) {
+    read_bytes += pages[i]->stored.size_bytes;
+    if (Damaged(*pages[i]) != nullptr) {
+      damaged.push_back(i);
+    } else {
+      is_there(i);
+    }
+  });
+  for (const size_t i : damaged) {
+    if (!status) break;
+    status = reader_->Read({&reads[i], 1}, {});
+    const PagePart* part = status ? Damaged(*pages[i]) : nullptr;
+    if (part != nullptr) status = DamagedError(*part, pages[i]->stored, reader_->path());
+    if (status) is_there(i);
+  }
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  const std::lock_guard lock(mutex_);
+  statistics_.num_read += std::ssize(pages);
+  statistics_.read_bytes += read_bytes;
+  statistics_.read_seconds += elapsed.count();
+  return status;
+}
+
+PageStatistics PagedWeights::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+std::string PagedWeights::Describe() const {
+  const double share = static_cast<double>(options_.num_buffers) / std::max(1, sizes_.num_pages);
+  double of_token = 0;  // pages that one reads, on even routing
+  for (const model::LayerSpec& layer : spec().layers) of_token += layer.moe ? layer.moe->top_k : 0;
+  const auto bytes = [&](double pages) {
+    return FormatBytes(
+        static_cast<uint64_t>(pages * (1 - share) * static_cast<double>(sizes_.page_bytes)));
+  };
+  return fmt::format(
+      "paged: {} of weights stay in memory; {} of experts, {} pages, are read from {} ({}), of "
+      "which "
+      "memory has {} ({:.0f} %); on even routing a step of one sequence reads {}, one that needs "
+      "all "
+      "experts {}",
+      FormatBytes(sizes_.resident_bytes), FormatBytes(paged_bytes_),
+      FormatCount(static_cast<uint64_t>(sizes_.num_pages)), reader_->path(), reader_->Describe(),
+      FormatCount(static_cast<uint64_t>(options_.num_buffers)), 100 * share, bytes(of_token),
+      bytes(sizes_.num_pages));
+}
+
+}  // namespace convene::weights

@@ -1,0 +1,159 @@
+// Weights of which the routed experts lie on a disk, each a page of a packed directory, and are in
+// memory only as far as there is room: in buffers that pages take in turn. Everything else stays in
+// memory. Who reads pages ahead, and when, is the step's schedule (strategy/paged_experts.h).
+//
+// A page that a task waits for or computes with is held, and is never replaced. Which of the others
+// is replaced: in a step that reads all experts of each layer in turn, of each layer equally many
+// stay, so that the disk has as much to do in each, and the rest passes through what is left: the
+// page gives way whose layer comes last from there on. Otherwise the page that was used least, or
+// not for the longest time (PageEviction).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "memory/ledger.h"
+#include "memory/page_reader.h"
+#include "strategy/step.h"
+#include "weights/packed_directory.h"
+#include "weights/page_eviction.h"
+#include "weights/page_index.h"
+#include "weights/weight_store.h"
+
+namespace convene::weights {
+
+struct PagedOptions {
+  int num_buffers = 0;  // at least PagedSizes::fewest_buffers(); more than there are pages: all
+  PageEviction eviction = PageEviction::kLeastUsed;
+  memory::PageReader::Options reader = {};
+};
+
+// Since the beginning.
+struct PageStatistics {
+  int64_t num_used = 0;  // pages that tasks wanted
+  int64_t num_read = 0;  // pages that were read
+  uint64_t read_bytes = 0;
+  double read_seconds = 0;    // while at least one was under way
+  int64_t num_chosen = 0;     // by layers whose experts were predicted, of a step each once
+  int64_t num_predicted = 0;  // of these those that were
+};
+
+class PagedWeights final : public WeightStore, public Lender {
+ public:
+  // Reads what stays in memory, compares it with its checksums, and reserves its memory and the
+  // buffers in `ledger`. `weights` gets the whole model; the store keeps a reference to it, and its
+  // memory is there as long as they are. Errors: the file was cut, changed or is damaged, its disk
+  // fails; memory that cannot be had; norms and biases that are NaN or infinite.
+  static Result<std::unique_ptr<PagedWeights>> Load(PackedDirectory directory,
+                                                    const PagedOptions& options,
+                                                    memory::Ledger& ledger,
+                                                    const LoadProgress& progress,
+                                                    ModelWeights* weights);
+
+  Result<LayerLease> LeaseLayer(LayerId id, LayerPart) override { return LayerLease(LayerOf(id)); }
+  // Reads what nobody has read ahead. Errors: the disk fails; a page differs from its checksum when
+  // it was read a second time, too (says which, and where it lies in the file); the file was cut.
+  Result<ExpertsLease> LeaseExperts(LayerId id, std::span<const int> experts) override;
+  Result<MatrixLease> LeaseEmbedding(bool encoder) override {
+    return MatrixLease(encoder ? weights_.encoder->embedding : weights_.embedding);
+  }
+  Result<MatrixLease> LeaseHead() override { return MatrixLease(weights_.head); }
+  void End(uint64_t lease) override;
+  PagedWeights* paged() override { return this; }
+
+  // How a step of so many tokens has its experts read.
+  strategy::Paging PagingOf(bool encoder, int64_t num_tokens) const;
+
+  // Reads the experts of a chunk of a layer that are not in memory, and holds all of it until
+  // Release. `chosen`: of the chunk only these experts of the layer, in any order; null: all. An
+  // error is that of the lease. One chunk at a time, beside leases of others.
+  void ReadAhead(LayerId id, int chunk, const std::vector<int>* chosen);
+  // Reads those of a layer's experts that will probably be chosen and are not in memory, a few at a
+  // time until Chose is called for the layer, and holds none of them. Nobody waits for it: where a
+  // read fails, whoever needs the page reads it again. Not beside ReadAhead.
+  void ReadPredicted(LayerId id, const std::vector<int>& predicted);
+  // A layer's router has chosen, and `predicted` had been expected; both in increasing order.
+  void Chose(LayerId id, const std::vector<int>& chosen, const std::vector<int>& predicted);
+  // What the layer's tasks from the chunk on no longer wait for; nothing, if nothing is held.
+  void Release(LayerId id, int chunk);
+
+  PageStatistics statistics() const;
+  // "586 MiB of weights stay in memory, 6.00 GiB in 1,024 pages are read from ...", as a line for
+  // people.
+  std::string Describe() const;
+
+ private:
+  enum class State : uint8_t { kAbsent, kReading, kThere };
+  struct Page {
+    StoredPage stored;
+    int layer = 0;  // those of the encoder first
+    State state = State::kAbsent;
+    int buffer = -1;
+    int holds = 0;
+    float uses = 0;
+    int64_t last_use = 0;
+    bool stays = false;  // where steps read all experts
+  };
+  struct Place {
+    bool streams = false;  // all experts of each layer in turn
+    int layer = 0;
+  };
+
+  PagedWeights(ModelWeights& weights, PageIndex index, const PagedOptions& options,
+               std::unique_ptr<memory::PageReader> reader, std::byte* buffers,
+               const PagedSizes& sizes);
+
+  int IndexOf(LayerId id) const { return id.encoder ? id.layer : num_encoder_layers_ + id.layer; }
+  // How experts are cut, and which stay.
+  void PlanChunks();
+  std::vector<int> ExpertsOfChunk(int layer, int chunk) const;
+  // Holds all of them, once each, and returns when they are there; after an error none is held.
+  Status Fetch(const std::vector<Page*>& pages, Place place);
+  // With mutex_, of pages that are absent: those that got a buffer are being read from here on.
+  Status TakeBuffers(const std::vector<Page*>& pages, Place place, std::vector<Page*>* mine);
+  Status ReadInto(const std::vector<Page*>& pages);
+  // Nothing, or the part that differs from its checksum.
+  const PagePart* Damaged(const Page& page) const;
+  int FreeBuffer(Place place);  // with mutex_; -1: all are held
+  bool GoesBefore(const Page& a, const Page& b, Place place) const;  // with mutex_
+  void SetThere(Page& page, bool is_there);                          // with mutex_
+  std::byte* BufferOf(const Page& page) const {
+    return buffers_ + sizes_.page_bytes * static_cast<uint64_t>(page.buffer);
+  }
+  void CountUse(Page& page);
+
+  PagedSizes sizes_;
+  PagedOptions options_;
+  int num_encoder_layers_ = 0;
+  int num_chunks_ = 1;
+  int depth_ = 2;
+  uint64_t paged_bytes_ = 0;
+  std::vector<std::vector<Page>> pages_;  // by layer and expert
+  std::byte* buffers_ = nullptr;
+  std::unique_ptr<memory::PageReader> reader_;
+  std::mutex reader_mutex_;  // who reads
+
+  mutable std::mutex mutex_;  // of all below, and of the pages
+  std::condition_variable changed_;
+  std::vector<Page*> in_buffer_;                             // by buffer; null: free
+  std::map<std::pair<int, int>, std::vector<Page*>> ahead_;  // by layer and chunk
+  std::map<int, Error> errors_;                              // of reading ahead, by layer
+  std::map<uint64_t, std::vector<Page*>> leases_;
+  uint64_t num_leases_ = 0;
+  int64_t num_counted_ = 0;
+  PageStatistics statistics_;
+  std::atomic<int> chosen_layer_ = -1;  // of the last Chose
+};
+
+}  // namespace convene::weights

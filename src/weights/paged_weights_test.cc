@@ -1,0 +1,307 @@
+// Experts that are read from a packed directory when they are wanted: which give way, and what
+// becomes of disks that fail and files that are damaged or cut. That logits are the same is tested
+// in tests/golden_places_test.cc.
+#include "weights/paged_weights.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "hardware/thread_pool.h"
+#include "weights/load_weights.h"
+#include "weights/pack_directory.h"
+
+namespace convene::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class PagedWeightsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = fs::path(testing::TempDir()) / fmt::format("paged_store_{}", getpid());
+    fs::remove_all(directory_);
+    const std::string source = CONVENE_SOURCE_DIR "/tests/golden/models/olmoe_plain";
+    auto checkpoint = checkpoint::Checkpoint::Open(source);
+    ASSERT_TRUE(checkpoint.ok());
+    hardware::ThreadPool pool({0});
+    auto weights = LoadWeights(*checkpoint, {.matrices = kernels::WeightFormat::kInt8}, Share{},
+                               hardware::NumaPolicy::kAuto, pool, ledger_, {});
+    ASSERT_TRUE(weights.ok());
+    expected_ = std::make_unique<ModelWeights>(*std::move(weights));
+    const auto packed = PackDirectory(*checkpoint, {.matrices = kernels::WeightFormat::kInt8},
+                                      {.directory = directory_.string()}, pool, ledger_, {});
+    ASSERT_TRUE(packed) << packed.error().message;
+    num_experts_ = static_cast<int>(expected_->layers[0].moe->experts.size());
+  }
+  void TearDown() override {
+    store_.reset();
+    fs::remove_all(directory_);
+  }
+
+  Status Load(const PagedOptions& options) {
+    auto packed = OpenPackedDirectory(directory_.string());
+    if (!packed) return packed.error();
+    tensors_ = packed->tensors;
+    auto store = PagedWeights::Load(*std::move(packed), options, ledger_, {}, &weights_);
+    if (!store) return store.error();
+    store_ = *std::move(store);
+    return {};
+  }
+  void MustLoad(const PagedOptions& options) {
+    const Status loaded = Load(options);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  }
+
+  // Reads of the disk that leasing these takes; they must be what was packed.
+  int64_t ReadsOf(int layer, const std::vector<int>& experts) {
+    const int64_t before = store_->statistics().num_read;
+    const auto lease = store_->LeaseExperts({.layer = layer}, experts);
+    EXPECT_TRUE(lease.ok()) << lease.error().message;
+    for (const int expert : experts) {
+      const FfnWeights& found = (**lease)[expert];
+      const FfnWeights& wanted = expected_->layers[layer].moe->experts[expert];
+      EXPECT_EQ(0, std::memcmp(found.up.data, wanted.up.data, wanted.up.size_bytes()));
+      EXPECT_EQ(0, std::memcmp(found.down.data, wanted.down.data, wanted.down.size_bytes()));
+    }
+    return store_->statistics().num_read - before;
+  }
+
+  // Where a matrix lies in the file.
+  uint64_t OffsetOf(const std::string& name) const {
+    for (const auto& tensor : tensors_) {
+      if (tensor.name == name) return tensor.offset;
+    }
+    CHECK(false, "no {}", name);
+  }
+  std::string path() const { return (directory_ / "convene.safetensors").string(); }
+  void FlipByteAt(uint64_t offset) const {
+    std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+    char byte = 0;
+    file.seekg(static_cast<std::streamoff>(offset)).get(byte);
+    file.seekp(static_cast<std::streamoff>(offset)).put(static_cast<char>(byte ^ 4));
+  }
+
+  fs::path directory_;
+  memory::Ledger ledger_;
+  std::unique_ptr<ModelWeights> expected_;
+  std::vector<checkpoint::StoredTensor> tensors_;
+  ModelWeights weights_;
+  std::unique_ptr<PagedWeights> store_;
+  int num_experts_ = 0;
+};
+
+TEST_F(PagedWeightsTest, PagesStayAsLongAsThereIsRoom) {
+  MustLoad({.num_buffers = 4});
+  EXPECT_EQ(ReadsOf(0, {0, 1}), 2);
+  EXPECT_EQ(ReadsOf(0, {0, 1}), 0);
+  EXPECT_EQ(ReadsOf(1, {2, 3}), 2);
+  EXPECT_EQ(ReadsOf(0, {1}), 0);
+  EXPECT_EQ(ReadsOf(1, {3}), 0);
+  EXPECT_EQ(store_->statistics().num_used, 8);
+}
+
+TEST_F(PagedWeightsTest, TheLeastUsedOrTheLongestUnusedGivesWay) {
+  MustLoad({.num_buffers = 3, .eviction = PageEviction::kLeastUsed});
+  for (const int expert : {0, 0, 0, 1, 1, 2}) ReadsOf(0, {expert});
+  EXPECT_EQ(ReadsOf(0, {3}), 1);
+  EXPECT_EQ(ReadsOf(0, {0}), 0) << "used most";
+  EXPECT_EQ(ReadsOf(0, {1}), 0);
+  EXPECT_EQ(ReadsOf(0, {2}), 1) << "it has given way";
+
+  MustLoad({.num_buffers = 3, .eviction = PageEviction::kLongestUnused});
+  for (const int expert : {0, 0, 0, 1, 1, 2}) ReadsOf(0, {expert});
+  EXPECT_EQ(ReadsOf(0, {3}), 1);
+  EXPECT_EQ(ReadsOf(0, {1}), 0);
+  EXPECT_EQ(ReadsOf(0, {2}), 0);
+  EXPECT_EQ(ReadsOf(0, {0}), 1) << "it has given way";
+}
+
+TEST_F(PagedWeightsTest, StepsThatReadEverythingKeepWhatTheyHaveRoomFor) {
+  const auto num_layers = static_cast<int>(expected_->layers.size());
+  const int num_pages = num_layers * num_experts_;
+  const int num_buffers = num_pages / 2 + num_experts_;
+  MustLoad({.num_buffers = num_buffers});
+  const strategy::Paging paging = store_->PagingOf(/*encoder=*/false, /*num_tokens=*/1000);
+  EXPECT_FALSE(paging.after_routing);
+  std::vector<int> all(static_cast<size_t>(num_experts_));
+  for (int expert = 0; expert < num_experts_; ++expert) all[expert] = expert;
+  int64_t reads = 0;
+  for (int step = 0; step < 3; ++step) {
+    const int64_t before = store_->statistics().num_read;
+    for (int layer = 0; layer < num_layers; ++layer) {
+      for (int chunk = 0; chunk < paging.chunks; ++chunk) {
+        store_->ReadAhead({.layer = layer}, chunk, /*chosen=*/nullptr);
+      }
+      EXPECT_EQ(ReadsOf(layer, all), 0) << "they were read ahead";
+      for (int chunk = 0; chunk < paging.chunks; ++chunk) store_->Release({.layer = layer}, chunk);
+    }
+    reads = store_->statistics().num_read - before;
+  }
+  // What does not fit is read in each step, with what gave way to it meanwhile: a layer at most.
+  EXPECT_LE(reads, num_pages - num_buffers + num_experts_);
+  EXPECT_GE(reads, num_pages - num_buffers);
+}
+
+TEST_F(PagedWeightsTest, StepsThatReadEverythingReadAsMuchInEachLayer) {
+  const auto num_layers = static_cast<int>(expected_->layers.size());
+  const int num_buffers = num_layers * num_experts_ / 2 + 2 * num_experts_;
+  MustLoad({.num_buffers = num_buffers});
+  const int chunks = store_->PagingOf(/*encoder=*/false, /*num_tokens=*/1000).chunks;
+  std::vector<int64_t> reads(static_cast<size_t>(num_layers));
+  for (int step = 0; step < 4; ++step) {
+    for (int layer = 0; layer < num_layers; ++layer) {
+      const int64_t before = store_->statistics().num_read;
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        store_->ReadAhead({.layer = layer}, chunk, /*chosen=*/nullptr);
+      }
+      for (int chunk = 0; chunk < chunks; ++chunk) store_->Release({.layer = layer}, chunk);
+      reads[static_cast<size_t>(layer)] = store_->statistics().num_read - before;
+    }
+  }
+  const auto [least, most] = std::ranges::minmax(reads);
+  EXPECT_LE(most - least, num_experts_ / 2);
+}
+
+TEST_F(PagedWeightsTest, PredictedPagesAreReadAndNotHeld) {
+  MustLoad({.num_buffers = 4});
+  store_->Chose({.layer = 0}, {0, 1}, {});
+  store_->ReadPredicted({.layer = 1}, {2, 5});
+  EXPECT_EQ(store_->statistics().num_read, 2);
+  EXPECT_EQ(ReadsOf(1, {2, 5}), 0) << "they were predicted";
+  store_->Chose({.layer = 1}, {2, 3, 5}, {2, 5});
+  EXPECT_EQ(store_->statistics().num_chosen, 3);
+  EXPECT_EQ(store_->statistics().num_predicted, 2);
+  store_->ReadPredicted({.layer = 1}, {6, 7});
+  EXPECT_EQ(store_->statistics().num_read, 2) << "the layer has chosen already";
+  EXPECT_EQ(ReadsOf(0, {0, 1, 2, 3}), 4) << "all buffers can be had";
+}
+
+TEST_F(PagedWeightsTest, APredictedPageThatCannotBeReadIsReadByWhoNeedsIt) {
+  std::atomic<bool> fails = true;
+  MustLoad({.num_buffers = 4, .reader = {.change_result = [&](uint64_t at, int64_t result) {
+                                return fails && at >= OffsetOf("layers.1.experts.0.up")
+                                           ? int64_t{-EIO}
+                                           : result;
+                              }}});
+  store_->ReadPredicted({.layer = 1}, {0, 1});
+  fails = false;
+  EXPECT_EQ(ReadsOf(1, {0, 1}), 2);
+}
+
+TEST_F(PagedWeightsTest, HeldPagesAreNotReplaced) {
+  MustLoad({.num_buffers = 2});
+  const std::vector<int> chosen = {0, 1};
+  for (int chunk = 0; chunk < num_experts_; ++chunk)
+    store_->ReadAhead({.layer = 0}, chunk, &chosen);
+  const auto lease = store_->LeaseExperts({.layer = 0}, std::vector<int>{2});
+  ASSERT_FALSE(lease.ok());
+  EXPECT_EQ(lease.error().kind, ErrorKind::kResourceExhausted);
+  EXPECT_THAT(lease.error().message, HasSubstr("raise --memory-budget"));
+  for (int chunk = 0; chunk < num_experts_; ++chunk) store_->Release({.layer = 0}, chunk);
+  EXPECT_EQ(ReadsOf(0, {2}), 1);
+}
+
+TEST_F(PagedWeightsTest, ADamagedPageIsNamedWithItsPlace) {
+  MustLoad({.num_buffers = 4});
+  const std::string name = "layers.1.experts.3.down";
+  FlipByteAt(OffsetOf(name) + 5);
+  EXPECT_EQ(ReadsOf(1, {2}), 1);
+  for (int turn = 0; turn < 2; ++turn) {
+    const auto lease = store_->LeaseExperts({.layer = 1}, std::vector<int>{2, 3});
+    ASSERT_FALSE(lease.ok());
+    EXPECT_EQ(lease.error().kind, ErrorKind::kDataLoss);
+    EXPECT_THAT(lease.error().message, HasSubstr(fmt::format("\"{}\" in {}", name, path())));
+    EXPECT_THAT(lease.error().message,
+                HasSubstr(fmt::format("at byte {}", OffsetOf("layers.1.experts.3.up"))));
+  }
+  FlipByteAt(OffsetOf(name) + 5);
+  EXPECT_EQ(ReadsOf(1, {3}), 1) << "the store works on";
+
+  FlipByteAt(OffsetOf("layers.0.output"));
+  const Status loaded = Load({.num_buffers = 4});
+  ASSERT_FALSE(loaded.ok()) << "what stays in memory is checked, too";
+  EXPECT_THAT(loaded.error().message, HasSubstr("\"layers.0.output\""));
+}
+
+TEST_F(PagedWeightsTest, APageThatIsRightWhenItIsReadAgainIsUsed) {
+  std::atomic<bool> is_flipped = false;
+  uint64_t offset = 0;
+  MustLoad({.num_buffers = 4,
+            .reader = {.use_direct = false, .change_result = [&](uint64_t at, int64_t result) {
+                         if (at == offset && is_flipped.exchange(false)) {
+                           FlipByteAt(offset);
+                         }
+                         return result;
+                       }}});
+  offset = OffsetOf("layers.0.experts.5.up");
+  FlipByteAt(offset);
+  is_flipped = true;
+  EXPECT_EQ(ReadsOf(0, {4, 5, 6}), 3);
+  EXPECT_FALSE(is_flipped);
+}
+
+TEST_F(PagedWeightsTest, AFailingDiskFailsTheTaskAloneAndTheNextOneWorks) {
+  std::atomic<bool> fails = false;
+  MustLoad({.num_buffers = 4, .reader = {.change_result = [&](uint64_t, int64_t result) -> int64_t {
+                                return fails ? -EIO : result;
+                              }}});
+  EXPECT_EQ(ReadsOf(0, {1}), 1);
+  fails = true;
+  EXPECT_EQ(ReadsOf(0, {1}), 0) << "it is in memory";
+  const std::vector<int> chosen = {0, 2};
+  store_->ReadAhead({.layer = 0}, 0, &chosen);
+  fails = false;
+  const auto lease = store_->LeaseExperts({.layer = 0}, std::vector<int>{0});
+  ASSERT_FALSE(lease.ok()) << "the error of what was read ahead";
+  EXPECT_THAT(lease.error().message, HasSubstr("Input/output error"));
+  store_->Release({.layer = 0}, 0);
+  EXPECT_EQ(ReadsOf(0, {0, 1, 2}), 2);
+}
+
+TEST_F(PagedWeightsTest, AFileThatIsCutWhileItIsUsedIsAnError) {
+  MustLoad({.num_buffers = 4});
+  EXPECT_EQ(ReadsOf(0, {1}), 1);
+  fs::resize_file(path(), OffsetOf("layers.1.experts.0.up") + 100);
+  const auto lease = store_->LeaseExperts({.layer = 1}, std::vector<int>{0});
+  ASSERT_FALSE(lease.ok());
+  EXPECT_THAT(lease.error().message, HasSubstr("was cut while it was read"));
+  EXPECT_EQ(ReadsOf(0, {1}), 0);
+}
+
+TEST_F(PagedWeightsTest, ReadingAheadAndLeasesMeetOnTwoThreads) {
+  MustLoad({.num_buffers = 6});
+  const std::vector<int> chosen = {0, 1, 2};
+  for (int turn = 0; turn < 30; ++turn) {
+    const int layer = turn % 2;
+    std::jthread ahead([&] {
+      for (int chunk = 0; chunk < store_->PagingOf(false, 1).chunks; ++chunk) {
+        store_->ReadAhead({.layer = layer}, chunk, &chosen);
+      }
+    });
+    ReadsOf(layer, {1, 2, turn % 3 == 0 ? 4 : 0});
+    ahead.join();
+    for (int chunk = 0; chunk < num_experts_; ++chunk) store_->Release({.layer = layer}, chunk);
+  }
+}
+
+TEST_F(PagedWeightsTest, SaysWhatStaysAndWhatIsRead) {
+  MustLoad({.num_buffers = 4});
+  const std::string text = store_->Describe();
+  EXPECT_THAT(text, HasSubstr("of weights stay in memory"));
+  EXPECT_THAT(text, HasSubstr("of which memory has 4"));
+  EXPECT_THAT(text, HasSubstr(path()));
+}
+
+}  // namespace
+}  // namespace convene::weights
