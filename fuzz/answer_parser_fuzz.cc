@@ -40,6 +40,21 @@ const AnswerSyntax kSyntaxes[] = {
      .think_begin = "<think>",
      .think_end = "</think>"},
     {.calls = CallForm::kChannels},
+    {.calls = CallForm::kParameters,
+     .call_begin = "<tool_call>",
+     .call_end = "</tool_call>",
+     .name_begin = "<function=",
+     .name_end = ">",
+     .key_begin = "<parameter=",
+     .key_end = ">",
+     .value_end = "</parameter>"},
+    {.calls = CallForm::kParameters,
+     .call_begin = "<tool_call>",
+     .call_end = "</tool_call>",
+     .key_begin = "<arg_key>",
+     .key_end = "</arg_key>",
+     .value_begin = "<arg_value>",
+     .value_end = "</arg_value>"},
 };
 
 void Add(const std::vector<AnswerEvent>& events, bool is_utf8, std::vector<AnswerEvent>* merged) {

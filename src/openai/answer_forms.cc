@@ -6,6 +6,29 @@
 #include "grammar/token_matcher.h"
 
 namespace convene::openai {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Parameters whose schema says that they are strings.
+std::set<std::pair<std::string, std::string>> TextParameters(const ordered_json& tools) {
+  std::set<std::pair<std::string, std::string>> found;
+  for (const ordered_json& tool : tools) {
+    const ordered_json& function = tool["function"];
+    const auto parameters = function.find("parameters");
+    if (parameters == function.end() || !parameters->is_object()) continue;
+    const auto properties = parameters->find("properties");
+    if (properties == parameters->end() || !properties->is_object()) continue;
+    for (const auto& [name, schema] : properties->items()) {
+      if (schema.is_object() && schema.value("type", ordered_json()) == "string") {
+        found.emplace(function["name"].get<std::string>(), name);
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
 
 AnswerForms::AnswerForms(const text::Tokenizer& tokenizer,
                          const Result<text::ChatTemplate>& chat_template,
@@ -33,6 +56,7 @@ std::variant<AnswerReading, FieldError> AnswerForms::Apply(const std::string& ta
   if (body->tools.is_null() && has_tools_ && syntax_.calls != CallForm::kChannels) {
     reading.syntax = {.think_begin = syntax_.think_begin, .think_end = syntax_.think_end};
   }
+  reading.text_parameters = TextParameters(body->tools);
   auto grammar = GrammarOf(syntax_, tail, *body);
   if (auto* wrong = std::get_if<FieldError>(&grammar)) return std::move(*wrong);
   body->request.shown_tokens = shown_tokens_;

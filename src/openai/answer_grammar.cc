@@ -116,6 +116,7 @@ class Builder {
       case CallForm::kChannels:
         before = " to=functions." + name + "<|channel|>commentary json<|message|>";
         break;
+      case CallForm::kParameters:
       case CallForm::kNone:
         break;
     }
@@ -223,15 +224,22 @@ std::variant<std::optional<Grammar>, FieldError> GrammarOf(const AnswerSyntax& s
       body.tool_choice == ToolChoice::kRequired || body.tool_choice == ToolChoice::kNamed;
   const bool keeps_calls =
       body.tools.is_array() && (HasStrictTool(body.tools) || !body.parallel_calls);
-  if (must_call && syntax.calls == CallForm::kNone) {
+  // Values that are no JSON until they are read could be anything.
+  const bool can_keep = syntax.calls != CallForm::kNone && syntax.calls != CallForm::kParameters;
+  if (must_call && !can_keep) {
     return FieldError{Error{"tool_choice cannot require a call: the model's chat template writes "
-                            "none in a form that is known here"},
+                            "none in a form that can be kept to here"},
                       "tool_choice"};
   }
-  if (keeps_calls && syntax.calls == CallForm::kNone) {
+  if (keeps_calls && !can_keep) {
     return FieldError{Error{"strict tools and parallel_tool_calls need a chat template that writes "
-                            "calls in a form that is known here"},
+                            "calls in a form that can be kept to here"},
                       "tools"};
+  }
+  if (body.format != TextFormat::kText && body.tools.is_array() && !can_keep) {
+    return FieldError{Error{"response_format beside tools needs a chat template that writes calls "
+                            "in a form that can be kept to here; give one of the two"},
+                      "response_format"};
   }
   if (body.format == TextFormat::kText && !must_call && !keeps_calls) {
     return std::optional<Grammar>();

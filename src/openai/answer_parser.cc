@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "openai/call_parameters.h"
 
 namespace convene::openai {
 namespace {
@@ -112,6 +113,13 @@ bool AnswerParser::Step() {
       return StepNamed();
     case State::kArguments:
       return StepArguments();
+    case State::kFunction:
+      return StepFunction();
+    case State::kKey:
+    case State::kBeforeValue:
+    case State::kValue:
+    case State::kAfterValue:
+      return StepParameter();
     case State::kHeader:
       return StepHeader();
     case State::kMessage:
@@ -122,8 +130,8 @@ bool AnswerParser::Step() {
 
 bool AnswerParser::StepContent() {
   const AnswerSyntax& syntax = reading_.syntax;
-  const std::string& begin =
-      syntax.calls == CallForm::kObjects ? syntax.call_begin : syntax.section_begin;
+  const bool has_sections = syntax.calls == CallForm::kArray || syntax.calls == CallForm::kNamed;
+  const std::string& begin = has_sections ? syntax.section_begin : syntax.call_begin;
   std::vector<std::string> markers;
   if (!begin.empty()) markers.push_back(begin);
   // Only what an answer begins with is reasoning; later the word may be spoken of.
@@ -149,9 +157,10 @@ bool AnswerParser::StepContent() {
   EmitTrimmed(Kind::kContent, text);
   if (!found) return false;
   const std::string space = std::exchange(held_space_, {});
-  Enter(syntax.calls == CallForm::kNamed   ? State::kSection
-        : syntax.calls == CallForm::kArray ? State::kArray
-                                           : State::kObject);
+  Enter(syntax.calls == CallForm::kNamed        ? State::kSection
+        : syntax.calls == CallForm::kArray      ? State::kArray
+        : syntax.calls == CallForm::kParameters ? State::kFunction
+                                                : State::kObject);
   opening_ = space + begin;
   return true;
 }
@@ -273,6 +282,66 @@ bool AnswerParser::StepArguments() {
   return found.has_value();
 }
 
+bool AnswerParser::StepFunction() {
+  const AnswerSyntax& syntax = reading_.syntax;
+  std::string text;
+  const std::optional<size_t> found = TakeUntil({syntax.key_begin, syntax.call_end}, &text);
+  name_ += text;
+  if (!found) return false;
+  const std::string_view function = NameBetween(name_, syntax.name_begin, syntax.name_end);
+  if (function.empty()) {  // no call; what it was is said
+    const std::string raw = opening_ + name_ + (*found == 0 ? syntax.key_begin : syntax.call_end);
+    Enter(State::kContent);
+    drops_space_ = false;
+    EmitTrimmed(Kind::kContent, raw);
+    return true;
+  }
+  function_ = function;
+  has_parameters_ = false;
+  Emit(Kind::kCall, function_);
+  if (*found == 1) Emit(Kind::kArguments, "{}");
+  Enter(*found == 0 ? State::kKey : State::kContent);
+  return true;
+}
+
+bool AnswerParser::StepParameter() {
+  const AnswerSyntax& syntax = reading_.syntax;
+  const bool is_after = state_ == State::kAfterValue;
+  std::vector<std::string> ends = {state_ == State::kKey           ? syntax.key_end
+                                   : state_ == State::kBeforeValue ? syntax.value_begin
+                                   : state_ == State::kValue       ? syntax.value_end
+                                                                   : syntax.key_begin};
+  if (is_after) ends.push_back(syntax.call_end);
+  std::string text;
+  const std::optional<size_t> found = TakeUntil(ends, &text);
+  name_ += text;
+  if (!found) return false;
+  if (is_after) {
+    if (*found == 1) Emit(Kind::kArguments, "}");
+    Enter(*found == 1 ? State::kContent : State::kKey);
+  } else if (state_ == State::kKey) {
+    key_ = name_;
+    Enter(syntax.value_begin.empty() ? State::kValue : State::kBeforeValue);
+  } else if (state_ == State::kBeforeValue) {
+    Enter(State::kValue);
+  } else {
+    EmitParameter();
+    Enter(State::kAfterValue);
+  }
+  return true;
+}
+
+// name_ is its value, of which a line break at either end is the form's.
+void AnswerParser::EmitParameter() {
+  std::string_view value = name_;
+  if (value.starts_with('\n')) value.remove_prefix(1);
+  if (value.ends_with('\n')) value.remove_suffix(1);
+  Emit(Kind::kArguments, has_parameters_ ? ", " : "{");
+  has_parameters_ = true;
+  const bool is_text = reading_.text_parameters.contains({function_, key_});
+  Emit(Kind::kArguments, JsonOfParameter(key_, true) + ": " + JsonOfParameter(value, is_text));
+}
+
 bool AnswerParser::StepHeader() {
   std::string text;
   const std::optional<size_t> found = TakeUntil({"<|message|>"}, &text);
@@ -324,6 +393,10 @@ void AnswerParser::FinishState() {
     case State::kName:
     case State::kFencedName:
       EmitTrimmed(Kind::kContent, name_);
+      break;
+    case State::kFunction:
+      drops_space_ = false;
+      Emit(Kind::kContent, opening_ + name_);
       break;
     case State::kHeader:
       // A model that does not know channels, or one that was cut off within a header.

@@ -48,8 +48,13 @@ class AnswerParser {
     kName,         // before the separator
     kFencedName,   // behind a separator, before the fence
     kArguments,    // behind a separator or fence
-    kHeader,       // of a message in a channel
-    kMessage,      // its text
+    kFunction,     // a name, before the first key
+    kKey,
+    kBeforeValue,
+    kValue,
+    kAfterValue,  // before the next key, or the end
+    kHeader,      // of a message in a channel
+    kMessage,     // its text
   };
 
   void Run();
@@ -61,6 +66,9 @@ class AnswerParser {
   bool StepAfterObject();
   bool StepNamed();
   bool StepArguments();
+  bool StepFunction();
+  bool StepParameter();
+  void EmitParameter();
   bool StepHeader();
   bool StepMessage();
   void BeginMessage();
@@ -81,6 +89,9 @@ class AnswerParser {
   std::string buffer_;         // not yet understood
   std::string held_space_;     // at the end of what was said; dropped before a marker
   std::string name_;           // of a call or of a channel's header, so far
+  std::string function_;       // of kParameters, with the key of the value that is read
+  std::string key_;
+  bool has_parameters_ = false;
   CallScanner scanner_;
   bool has_begun_call_ = false;  // kCall was emitted for the one that is read
   std::string opening_;          // before the JSON of a call, should it be none

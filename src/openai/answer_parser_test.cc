@@ -29,6 +29,21 @@ const AnswerSyntax kNamed = {.calls = CallForm::kNamed,
                              .has_fences = true,
                              .think_begin = "<think>",
                              .think_end = "</think>"};
+const AnswerSyntax kCoder = {.calls = CallForm::kParameters,
+                             .call_begin = "<tool_call>",
+                             .call_end = "</tool_call>",
+                             .name_begin = "<function=",
+                             .name_end = ">",
+                             .key_begin = "<parameter=",
+                             .key_end = ">",
+                             .value_end = "</parameter>"};
+const AnswerSyntax kGlm = {.calls = CallForm::kParameters,
+                           .call_begin = "<tool_call>",
+                           .call_end = "</tool_call>",
+                           .key_begin = "<arg_key>",
+                           .key_end = "</arg_key>",
+                           .value_begin = "<arg_value>",
+                           .value_end = "</arg_value>"};
 const AnswerSyntax kChannels = {.calls = CallForm::kChannels};
 
 // Events of the same kind put together: "r:..." reasoning, "c:..." content, "f:..." a call's name,
@@ -60,7 +75,7 @@ std::vector<std::string> Read(const AnswerReading& reading,
 
 std::vector<std::string> Read(const AnswerSyntax& syntax, const std::string& text,
                               bool begins_in_reasoning = false) {
-  return Read({syntax, begins_in_reasoning}, {text});
+  return Read(AnswerReading{.syntax = syntax, .begins_in_reasoning = begins_in_reasoning}, {text});
 }
 
 using Strings = std::vector<std::string>;
@@ -133,6 +148,25 @@ TEST(AnswerParser, ReadsCallsWithNames) {
             (Strings{"f:f", "a:{}"}));
 }
 
+TEST(AnswerParser, ReadsCallsWithParameters) {
+  const AnswerReading coder = {.syntax = kCoder, .text_parameters = {{"f", "zip"}}};
+  EXPECT_EQ(
+      Read(coder, {"I look.\n<tool_call>\n<function=f>\n<parameter=zip>\n0123\n</parameter>\n"
+                   "<parameter=n>\n4\n</parameter>\n<parameter=deep>\n{\"a\": [True]}\n"
+                   "</parameter>\n<parameter=b>\nTrue\n</parameter>\n</function>\n</tool_call>"}),
+      (Strings{"c:I look.", "f:f",
+               R"(a:{"zip": "0123", "n": 4, "deep": "{\"a\": [True]}", "b": true})"}));
+  EXPECT_EQ(Read(kCoder, "<tool_call>\n<function=f>\n</function>\n</tool_call>"),
+            (Strings{"f:f", "a:{}"}));
+  EXPECT_EQ(Read(kGlm,
+                 "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>two \"lines\"\n</arg_value>\n"
+                 "<arg_key>n</arg_key>\n<arg_value>[1, 2]</arg_value>\n</tool_call>\n"),
+            (Strings{"f:f", R"(a:{"a": "two \"lines\"", "n": [1, 2]})"}));
+  EXPECT_EQ(Read(kCoder, "a <tool_call>none</tool_call>"),
+            (Strings{"c:a <tool_call>none</tool_call>"}));
+  EXPECT_EQ(Read(kCoder, "<tool_call>\n<function=f>\n<parameter=a>\n1"), (Strings{"f:f"}));
+}
+
 TEST(AnswerParser, ReadsChannels) {
   EXPECT_EQ(Read(kChannels,
                  "<|channel|>analysis<|message|>Hm. <|end|><|start|>assistant<|channel|>final"
@@ -192,17 +226,25 @@ TEST(AnswerParser, EveryWayToCutAnAnswerGivesTheSameEvents) {
                                           "<|message|>",
                                           "<|end|>",
                                           "<|call|>",
+                                          "<function=f>",
+                                          "<parameter=a>",
+                                          "</parameter>",
+                                          "<arg_key>",
+                                          "</arg_key>",
+                                          "<arg_value>",
+                                          "</arg_value>",
                                           "é",
                                           "<",
                                           "｜",
                                           "text"};
   std::minstd_rand random(7);
   const auto below = [&](size_t limit) { return random() % limit; };
-  for (const AnswerSyntax& syntax : {kTags, kBrackets, kNamed, kChannels, AnswerSyntax{}}) {
+  for (const AnswerSyntax& syntax :
+       {kTags, kBrackets, kNamed, kCoder, kGlm, kChannels, AnswerSyntax{}}) {
     for (int round = 0; round < 3000; ++round) {
       std::string text;
       for (size_t count = below(12); count > 0; --count) text += words[below(words.size())];
-      const AnswerReading reading = {syntax, round % 4 == 0};
+      const AnswerReading reading = {.syntax = syntax, .begins_in_reasoning = round % 4 == 0};
       const Strings whole = Read(reading, {text});
       Strings pieces;
       for (size_t at = 0; at < text.size();) {

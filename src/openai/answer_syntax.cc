@@ -34,12 +34,25 @@ AnswerSyntax CallsOf(const text::ChatTemplate& chat_template) {
   if (chat_template.Contains("<|tool_call|>")) {
     return {.calls = CallForm::kArray, .section_begin = "<|tool_call|>"};
   }
-  // The tags alone do not say what is between them: some families write XML there.
-  const bool is_xml = chat_template.Contains("<function=") || chat_template.Contains("<arg_key>");
-  if (chat_template.Contains("<tool_call>") && !is_xml) {
-    return {.calls = CallForm::kObjects, .call_begin = "<tool_call>", .call_end = "</tool_call>"};
+  if (!chat_template.Contains("<tool_call>")) return {};
+  AnswerSyntax tags = {
+      .calls = CallForm::kObjects, .call_begin = "<tool_call>", .call_end = "</tool_call>"};
+  // The tags alone do not say what is between them.
+  if (chat_template.Contains("<function=")) {
+    tags.calls = CallForm::kParameters;
+    tags.name_begin = "<function=";
+    tags.name_end = ">";
+    tags.key_begin = "<parameter=";
+    tags.key_end = ">";
+    tags.value_end = "</parameter>";
+  } else if (chat_template.Contains("<arg_key>")) {
+    tags.calls = CallForm::kParameters;
+    tags.key_begin = "<arg_key>";
+    tags.key_end = "</arg_key>";
+    tags.value_begin = "<arg_value>";
+    tags.value_end = "</arg_value>";
   }
-  return {};
+  return tags;
 }
 
 }  // namespace
@@ -51,8 +64,9 @@ std::vector<std::string> AnswerSyntax::Markers() const {
   }
   std::vector<std::string> markers;
   for (const std::string& marker :
-       {section_begin, section_end, call_begin, separator, call_end, think_begin, think_end}) {
-    if (!marker.empty()) markers.push_back(marker);
+       {section_begin, section_end, call_begin, separator, call_end, key_begin, key_end,
+        value_begin, value_end, think_begin, think_end}) {
+    if (marker.size() > 1) markers.push_back(marker);
   }
   return markers;
 }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "text/chat_template.h"
@@ -22,6 +24,9 @@ enum class CallForm : uint8_t {
   // third version writes function separator NAME and the arguments between fences; Kimi, whose
   // names are functions.NAME:NUMBER.
   kNamed,
+  // call_begin NAME (key_begin KEY key_end VALUE value_end)... call_end, where a value is text, or
+  // JSON of another type. Qwen3-Coder, whose NAME is <function=NAME>; GLM.
+  kParameters,
   // Channels of gpt-oss (https://cookbook.openai.com/articles/openai-harmony): analysis is
   // reasoning, final is content, a message to functions.NAME is a call.
   kChannels,
@@ -37,6 +42,13 @@ struct AnswerSyntax {
   // Of kNamed: DeepSeek's third version, and Kimi.
   bool has_fences = false;
   bool has_numbers = false;
+  // Of kParameters. What is around a name and before a value may be empty.
+  std::string name_begin = {};
+  std::string name_end = {};
+  std::string key_begin = {};
+  std::string key_end = {};
+  std::string value_begin = {};
+  std::string value_end = {};
   // Around what the model thinks; empty: it is not told apart.
   std::string think_begin = {};
   std::string think_end = {};
@@ -52,6 +64,8 @@ AnswerSyntax SyntaxOf(const text::ChatTemplate& chat_template, const text::Token
 // How an answer is to be read: by the syntax, of which a request may want a part.
 struct AnswerReading {
   AnswerSyntax syntax = {};
+  // Of kParameters: parameters that are texts whatever is in them, as function and name.
+  std::set<std::pair<std::string, std::string>> text_parameters = {};
   bool begins_in_reasoning = false;  // the prompt has ended with the beginning of reasoning
 };
 

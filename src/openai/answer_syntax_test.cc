@@ -22,7 +22,8 @@ AnswerSyntax SyntaxOf(const std::string& source) {
 
 TEST(AnswerSyntax, IsKnownByTheWordsOfTheTemplate) {
   EXPECT_EQ(SyntaxOf("{{ '<tool_call>\\n{\"name\": ' }}").calls, CallForm::kObjects);
-  EXPECT_EQ(SyntaxOf("{{ '<tool_call>\\n<function=' }}").calls, CallForm::kNone);
+  EXPECT_EQ(SyntaxOf("{{ '<tool_call>\\n<function=' }}").key_begin, "<parameter=");
+  EXPECT_EQ(SyntaxOf("<tool_call>{{ name }}<arg_key>").calls, CallForm::kParameters);
   EXPECT_EQ(SyntaxOf("{{ '[TOOL_CALLS][' }}").section_begin, "[TOOL_CALLS]");
   EXPECT_EQ(SyntaxOf("{{ '<|channel|>final' }}").calls, CallForm::kChannels);
   const AnswerSyntax named = SyntaxOf("{{ '<｜tool▁call▁begin｜>function\\n```json' }}</think>");
