@@ -147,7 +147,7 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
   Result<MemoryNeeds> needs = NeedsOfRank(0, device, spec, options, formats, num_threads);
   if (!needs) return needs.error();
   const weights::PagedSizes sizes = weights::PagedSizesOf(spec, formats.weights);
-  const int fewest = std::min(sizes.fewest_buffers(), sizes.num_pages);
+  const int fewest = sizes.fewest_buffers;
   needs->fixed[memory::Use::kWeights] = sizes.bytes_with(fewest);
   // One context, which is the least that is worked with.
   const int blocks = needs->contexts_per_sequence *

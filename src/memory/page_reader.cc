@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ class PageReader::Run {
     for (;;) {
       while (!failure_ && next_read_ < reads_.size() && !free_.empty()) BeginNext();
       if (free_.size() == pieces_.size()) break;
-      Finish(reader_.queue_->Wait());
+      Finish(WaitForNext());
     }
     if (failure_) return *failure_;
     return {};
@@ -53,6 +54,21 @@ class PageReader::Run {
     Begin(tag);
   }
 
+  FinishedRead WaitForNext() {
+    double waited_s = 0;
+    double patience_s = reader_.options_.patience_s;
+    for (;;) {
+      if (const auto finished = reader_.queue_->Wait(patience_s)) return *finished;
+      waited_s += patience_s;
+      patience_s = waited_s;
+      if (!reader_.options_.told) continue;
+      reader_.options_.told(fmt::format(
+          "the disk of {} has answered nothing for {:.3g} s; waiting for it, since what was asked "
+          "for may still come",
+          reader_.path_, waited_s));
+    }
+  }
+
   void Begin(uint32_t tag) {
     Piece& piece = pieces_[tag];
     const PageRead& read = reads_[piece.read_idx];
@@ -70,9 +86,12 @@ class PageReader::Run {
     const int64_t result = change ? change(offset, finished.result) : finished.result;
     if (!failure_ && (result == -EINTR || result == -EAGAIN)) return Begin(finished.tag);
     if (result < 0) {
-      return Fail(finished.tag, SystemError(fmt::format("cannot read {} bytes at byte {} of {}",
-                                                        piece.requested, offset, reader_.path_),
-                                            static_cast<int>(-result)));
+      Error error = SystemError(fmt::format("cannot read {} bytes at byte {} of {}",
+                                            piece.requested, offset, reader_.path_),
+                                static_cast<int>(-result));
+      // Whatever a disk calls it, the data cannot be had.
+      if (error.kind != ErrorKind::kResourceExhausted) error.kind = ErrorKind::kDataLoss;
+      return Fail(finished.tag, std::move(error));
     }
     const uint64_t wanted = piece.end - piece.begin;
     if (static_cast<uint64_t>(result) < wanted) {
@@ -121,9 +140,25 @@ Result<std::unique_ptr<PageReader>> PageReader::Open(const std::string& path, Op
         fmt::format("{} is {}; pages can be read of a regular file only", path, file->KindName())};
   }
   std::unique_ptr<PageReader> reader(new PageReader(path, *std::move(file), std::move(options)));
+  reader->version_ = reader->ReadVersion();
   reader->LeaveCacheOut();
   if (const Status made = reader->MakeQueue(); !made) return made.error();
   return reader;
+}
+
+PageReader::Version PageReader::ReadVersion() const {
+  struct stat status = {};
+  if (fstat(file_.descriptor(), &status) != 0) return {};
+  return {status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+Status PageReader::CheckUnchanged() const {
+  const Version now = ReadVersion();
+  if (now == version_) return {};
+  return DataLoss(fmt::format(
+      "{} was {} while it was in use; leave the files of a model alone while it runs, and start "
+      "again when the file is whole",
+      path_, now.size_bytes < version_.size_bytes ? "cut" : "written to"));
 }
 
 // Some file systems refuse direct reads when they are asked for, others at the first one.
@@ -140,6 +175,10 @@ void PageReader::LeaveCacheOut() {
 }
 
 Status PageReader::MakeQueue() {
+  if (options_.make_queue) {
+    queue_ = options_.make_queue(file_.descriptor());
+    return {};
+  }
   if (options_.use_io_uring) {
     Result<std::unique_ptr<ReadQueue>> ring = MakeUringQueue(file_.descriptor(), options_.depth);
     if (ring) {

@@ -39,7 +39,13 @@ class PageReader {
     uint64_t request_bytes = uint64_t{1} << 20;  // of each, a multiple of kDirectBlockBytes
     bool use_io_uring = true;                    // false: as where it is refused
     bool use_direct = true;  // false: as where the file system has no direct reads
-    // For tests of failing disks: gets the place of each request and what it gave (bytes, or a
+    // Where nothing that was asked for has come for so long, `told` gets a line for people, and
+    // again when twice as long has passed. Reads go on: a disk may come back.
+    double patience_s = 10;
+    std::function<void(const std::string&)> told = {};
+    // For tests of failing disks: takes the place of io_uring and threads.
+    std::function<std::unique_ptr<ReadQueue>(int descriptor)> make_queue = {};
+    // The same: gets the place of each request and what it gave (bytes, or a
     // negative errno), and says what it gave instead.
     std::function<int64_t(uint64_t offset, int64_t result)> change_result = {};
   };
@@ -55,6 +61,10 @@ class PageReader {
   // an error nothing is under way, and targets hold anything. Errors: the disk's; the file was cut.
   Status Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done);
 
+  // Error: the file was written to or cut since it was opened. One that another file took the place
+  // of is read as it was.
+  Status CheckUnchanged() const;
+
   const std::string& path() const { return path_; }
   uint64_t file_bytes() const { return file_.size_bytes(); }  // when it was opened
   // "io_uring, 32 reads at a time, past the page cache", and why not where that is not so.
@@ -69,15 +79,22 @@ class PageReader {
     uint64_t requested = 0;
   };
   class Run;
+  // By which a file that was written to is told from what it was.
+  struct Version {
+    int64_t size_bytes = 0, seconds = 0, nanoseconds = 0;
+    bool operator==(const Version&) const = default;
+  };
 
   PageReader(std::string path, OpenFile file, Options options)
       : path_(std::move(path)), file_(std::move(file)), options_(std::move(options)) {}
+  Version ReadVersion() const;
   void LeaveCacheOut();
   Status MakeQueue();
 
   std::string path_;
   OpenFile file_;
   Options options_;
+  Version version_;  // when it was opened
   bool is_direct_ = false;
   std::string why_;  // there is no io_uring, or no direct reads; otherwise empty
   std::unique_ptr<ReadQueue> queue_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -21,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class PageReaderTest : public testing::TestWithParam<std::pair<bool, bool>> {
+class PagesInAFile : public testing::Test {
  protected:
   void SetUp() override {
     path_ = std::filesystem::path(testing::TempDir()) / fmt::format("pages_{}", getpid());
@@ -29,22 +30,14 @@ class PageReaderTest : public testing::TestWithParam<std::pair<bool, bool>> {
     contents_.resize(5 * kDirectBlockBytes * 16 + 123);
     for (char& byte : contents_) byte = static_cast<char>(random());
     std::ofstream(path_, std::ios::binary) << contents_;
+    // What is written from here on is later by more than clocks of file systems are coarse.
+    std::filesystem::last_write_time(
+        path_, std::filesystem::last_write_time(path_) - std::chrono::seconds(10));
     auto memory = hardware::HugeBuffer::Allocate(contents_.size() * 2, "a test");
     ASSERT_TRUE(memory);
     memory_ = *std::move(memory);
   }
   void TearDown() override { std::filesystem::remove(path_); }
-
-  std::unique_ptr<PageReader> Open(std::function<int64_t(uint64_t, int64_t)> change = {}) {
-    auto reader = PageReader::Open(path_, {.depth = 4,
-                                           .threads = 3,
-                                           .request_bytes = 2 * kDirectBlockBytes,
-                                           .use_io_uring = GetParam().first,
-                                           .use_direct = GetParam().second,
-                                           .change_result = std::move(change)});
-    CHECK(reader.ok(), "{}", reader.error().message);
-    return *std::move(reader);
-  }
 
   // Pages of several sizes, the last one to the file's very end.
   std::vector<PageRead> Reads() {
@@ -66,6 +59,21 @@ class PageReaderTest : public testing::TestWithParam<std::pair<bool, bool>> {
   std::filesystem::path path_;
   std::string contents_;
   hardware::HugeBuffer memory_;
+};
+
+class PageReaderTest : public PagesInAFile,
+                       public testing::WithParamInterface<std::pair<bool, bool>> {
+ protected:
+  std::unique_ptr<PageReader> Open(std::function<int64_t(uint64_t, int64_t)> change = {}) {
+    auto reader = PageReader::Open(path_, {.depth = 4,
+                                           .threads = 3,
+                                           .request_bytes = 2 * kDirectBlockBytes,
+                                           .use_io_uring = GetParam().first,
+                                           .use_direct = GetParam().second,
+                                           .change_result = std::move(change)});
+    CHECK(reader.ok(), "{}", reader.error().message);
+    return *std::move(reader);
+  }
 };
 
 TEST_P(PageReaderTest, ReadsPagesAndTellsOfEachWhenItIsThere) {
@@ -130,6 +138,23 @@ TEST_P(PageReaderTest, AFileThatIsCutIsAnErrorAndNoSignal) {
   EXPECT_THAT(read.error().message, HasSubstr("was cut while it was read"));
 }
 
+TEST_P(PageReaderTest, KnowsThatItsFileWasWrittenTo) {
+  const auto reader = Open();
+  EXPECT_TRUE(reader->CheckUnchanged());
+  // Another file in its place is not the one that is read.
+  std::filesystem::rename(path_, path_.string() + ".old");
+  std::ofstream(path_, std::ios::binary) << "new";
+  EXPECT_TRUE(reader->CheckUnchanged());
+  std::filesystem::rename(path_.string() + ".old", path_);
+  std::fstream(path_, std::ios::in | std::ios::out | std::ios::binary) << "written";
+  const Status written = reader->CheckUnchanged();
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().kind, ErrorKind::kDataLoss);
+  EXPECT_THAT(written.error().message, HasSubstr("was written to while it was in use"));
+  std::filesystem::resize_file(path_, 100);
+  EXPECT_THAT(reader->CheckUnchanged().error().message, HasSubstr("was cut while it was in use"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, PageReaderTest,
                          testing::Values(std::pair(true, true), std::pair(true, false),
                                          std::pair(false, true), std::pair(false, false)),
@@ -137,6 +162,45 @@ INSTANTIATE_TEST_SUITE_P(Ways, PageReaderTest,
                            return fmt::format("{}{}", way.param.first ? "Uring" : "Threads",
                                               way.param.second ? "Direct" : "Cached");
                          });
+
+// Gives nothing for a while, then what it was asked for.
+class StalledQueue final : public ReadQueue {
+ public:
+  StalledQueue(int descriptor, int num_waits) : descriptor_(descriptor), num_waits_(num_waits) {}
+  int depth() const override { return 2; }
+  std::string name() const override { return "a slow disk"; }
+  void Begin(const QueuedRead& read) override { waiting_.push_back(read); }
+  std::optional<FinishedRead> Wait(double /*patience_s*/) override {
+    if (num_waits_-- > 0) return std::nullopt;
+    const QueuedRead read = waiting_.back();
+    waiting_.pop_back();
+    return FinishedRead{.tag = read.tag,
+                        .result = pread(descriptor_, read.target, read.size_bytes,
+                                        static_cast<off_t>(read.offset))};
+  }
+
+ private:
+  int descriptor_;
+  int num_waits_;
+  std::vector<QueuedRead> waiting_;
+};
+
+TEST_F(PagesInAFile, WaitsForADiskThatHasBecomeSlowAndSaysSo) {
+  std::vector<std::string> lines;
+  auto reader = PageReader::Open(
+      path_, {.request_bytes = kDirectBlockBytes,
+              .patience_s = 10,
+              .told = [&](const std::string& line) { lines.push_back(line); },
+              .make_queue = [](int file) { return std::make_unique<StalledQueue>(file, 3); }});
+  ASSERT_TRUE(reader);
+  const std::vector<PageRead> reads = Reads();
+  ASSERT_TRUE((*reader)->Read(reads, {}));
+  EXPECT_TRUE(std::ranges::all_of(reads, [&](const PageRead& one) { return IsThere(one); }));
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_THAT(lines[0], HasSubstr("answered nothing for 10 s"));
+  EXPECT_THAT(lines[1], HasSubstr("for 20 s"));
+  EXPECT_THAT(lines[2], HasSubstr("for 40 s"));
+}
 
 TEST(PageReader, RefusesWhatIsNoFile) {
   EXPECT_FALSE(PageReader::Open("/nowhere/pages").ok());

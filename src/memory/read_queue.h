@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -32,8 +33,9 @@ class ReadQueue {
   virtual std::string name() const = 0;  // "io_uring, 32 reads at a time"
   // Any number of Begin, then Wait. What is begun is under way at the latest once Wait is called.
   virtual void Begin(const QueuedRead& read) = 0;
-  // The next one that is done. Precondition: one is under way.
-  virtual FinishedRead Wait() = 0;
+  // The next one that is done; nothing, if none is within so many seconds. Precondition: one is
+  // under way.
+  virtual std::optional<FinishedRead> Wait(double patience_s) = 0;
 };
 
 // Errors: the kernel refuses io_uring (a container's filter, an old kernel), or convene was built

@@ -2,9 +2,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -48,9 +50,10 @@ class ThreadQueue final : public ReadQueue {
     begun_.notify_one();
   }
 
-  FinishedRead Wait() override {
+  std::optional<FinishedRead> Wait(double patience_s) override {
     std::unique_lock lock(mutex_);
-    finished_.wait(lock, [&] { return !done_.empty(); });
+    const std::chrono::duration<double> patience(patience_s);
+    if (!finished_.wait_for(lock, patience, [&] { return !done_.empty(); })) return std::nullopt;
     const FinishedRead finished = done_.front();
     done_.pop_front();
     return finished;

@@ -26,6 +26,7 @@ const Layer* NextWithExperts(const std::vector<Layer>& stack, int layer) {
 }  // namespace
 
 void ExpertReads::Begin(const std::optional<strategy::Paging>& paging, size_t num_layers) {
+  if (paged_ != nullptr) paged_->BeginStep();
   predicts_ = paging && paging->predicts;
   predicted_.assign(predicts_ ? num_layers : 0, {});
 }
@@ -49,10 +50,18 @@ void ExpertReads::Read(const schedule::Task& task, const std::vector<Layer>& sta
     if (frame != nullptr) paged_->ReadPredicted(next->id(), predicted_[next->index]);
     return;
   }
+  if (task.kind == kReadNext) {
+    if (frame != nullptr) paged_->ReadNext();
+    return;
+  }
   CHECK(task.kind == kReadPages || task.kind == kReadChosen, "{}", Label(task));
   if (task.kind == kReadPages) return paged_->ReadAhead(layer, task.chunk, /*chosen=*/nullptr);
   const std::vector<int> chosen = frame != nullptr ? EachOnce(frame->experts) : std::vector<int>();
   paged_->ReadAhead(layer, task.chunk, &chosen);
+}
+
+void ExpertReads::EndStep() {
+  if (paged_ != nullptr) paged_->EndStep();
 }
 
 void ExpertReads::Release(const schedule::Task& task) {

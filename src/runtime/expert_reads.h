@@ -32,6 +32,8 @@ class ExpertReads {
   // null: the step has failed. What cannot be read is the error of who computes with it.
   void Read(const schedule::Task& task, const std::vector<device::Layer>& stack,
             const device::Frame* frame);
+  // The last logits of the step are sampled: the next one begins at once.
+  void EndStep();
   // What was read for the chunk of the task's layer, which is computed or given up.
   void Release(const schedule::Task& task);
 

@@ -456,7 +456,9 @@ Status StepRunner::Finish(const Task& task, Frame& frame) {
 Status StepRunner::RunHead(const Task&, Frame&) {
   // Nobody is to see rows that are worth nothing.
   if (AnyHasFailed()) return {};
-  return head_.Run(frames(), spec().vocab_size, *stream_, *fence_, *logits_sink_);
+  Status done = head_.Run(frames(), spec().vocab_size, *stream_, *fence_, *logits_sink_);
+  reads_.EndStep();
+  return done;
 }
 
 Status StepRunner::CrossStore(const Task&, Frame& frame) {

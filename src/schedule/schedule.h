@@ -69,8 +69,9 @@ enum class TaskKind {
   kReadPages,      // the experts of a chunk from a disk to memory, as far as they are not there
   kReadChosen,     // of a chunk those that tokens chose
   kReadPredicted,  // of the next layer with experts those that they will probably choose
+  kReadNext,       // of the next step's first layers, until the logits of this one are sampled
 };
-inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kReadPredicted) + 1;
+inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kReadNext) + 1;
 
 // A size that is not known when a schedule is made.
 enum class SizeKind {

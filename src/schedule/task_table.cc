@@ -98,6 +98,7 @@ const std::vector<Row>& Rows() {
       {kReadPages, "read_pages", {Writes(Thing::kHeldPages)}, Row::kCopy},
       {kReadChosen, "read_chosen", {Reads(Thing::kRouting), Writes(Thing::kHeldPages)}, Row::kCopy},
       {kReadPredicted, "read_predicted", {Reads(Thing::kPrediction)}, Row::kCopy},
+      {kReadNext, "read_next", {}, Row::kCopy},
   };
   return rows;
 }

@@ -38,6 +38,12 @@ void PagedExperts::AddPrediction(int layer, const RankTasks& routed) {
   step_.OnLane(kReadPredicted, LaneKind::kLoad, {layer}, {}, {routed});
 }
 
+// Nobody waits for it: it ends when the step does.
+void PagedExperts::AddNext(int layer) {
+  if (!reads_ahead() || step_.is_encoder() || layer != layers_.back()) return;
+  step_.OnLane(kReadNext, LaneKind::kLoad, {layer}, {}, {computed_.back()});
+}
+
 void PagedExperts::AddLayer(const LayerWork& work, int layer) {
   const RankTasks routed =
       step_.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
@@ -60,6 +66,7 @@ void PagedExperts::AddLayer(const LayerWork& work, int layer) {
     }
   }
   AddPrediction(layer, routed);
+  AddNext(layer);
   step_.Compute(kFinish, {layer}, [&](int rank) { return work.Finish(rank); });
 }
 

@@ -26,6 +26,8 @@ class PagedExperts {
   // The next chunk that is to be read: once that chunk is computed whose memory it may take, and
   // what `after` says.
   void AddRead(const std::vector<RankTasks>& after);
+  // Of the next step, once all of this one was computed.
+  void AddNext(int layer);
   // Of the next layer with experts, once this layer's experts were read.
   void AddPrediction(int layer, const RankTasks& routed);
   bool reads_ahead() const { return !step_.options().paging->after_routing; }

@@ -73,6 +73,12 @@ TEST(PagedExperts, EveryChunkIsReadBeforeItIsComputedAndNoMoreThanTheDepthAhead)
         }
         EXPECT_FALSE(read.work.disk_bytes.empty());
       }
+      // While the head computes and the caller samples, the next step's first pages are read.
+      const std::vector<TaskId> next = TasksOf(schedule, kReadNext);
+      ASSERT_EQ(next.size(), 1u);
+      EXPECT_TRUE(WaitsFor(schedule.tasks[next[0]], experts.back()));
+      EXPECT_GT(next[0], reads.back()) << "on the same lane";
+      for (const Task& task : schedule.tasks) EXPECT_FALSE(WaitsFor(task, next[0]));
     }
   }
 }
@@ -82,6 +88,7 @@ TEST(PagedExperts, WhatTokensChoseIsReadOnceThatIsKnown) {
   const Paging paging{.chunks = 4, .depth = 2, .after_routing = true};
   const schedule::Schedule schedule = BuildStep(spec, {.paging = paging});
   EXPECT_TRUE(TasksOf(schedule, kReadPages).empty());
+  EXPECT_TRUE(TasksOf(schedule, kReadNext).empty()) << "nobody knows what it will choose";
   const std::vector<TaskId> reads = TasksOf(schedule, kReadChosen);
   const std::vector<TaskId> experts = TasksOf(schedule, kExperts);
   const std::vector<TaskId> routes = TasksOf(schedule, kRoute);

@@ -99,15 +99,15 @@ class DirectoryPacker {
     if (Status begun = Begin(KeyOf(checkpoint_, formats)); !begun) return begun.error();
     if (Status packed = PackMatrices(); !packed) return packed.error();
     if (Status same = checkpoint_.CheckUnchanged(); !same) return same.error();
-    if (Status ended = file_->Finish(weights_, digests_, pool_); !ended) return ended.error();
-    if (Status copied = CopyOthers(); !copied) return copied.error();
+    if (Status ended = file_->Finish(weights_, digests_, pool_); !ended) return OnDisk(ended);
+    if (Status copied = CopyOthers(); !copied) return OnDisk(copied);
     const nlohmann::json json = {{"version", kPackedVersion},
                                  {"weights", kernels::Name(formats.matrices)},
                                  {"group", formats.group},
                                  {"tied_embeddings", weights_.spec.tied_embeddings}};
     if (Status written = checkpoint::WriteWholeFile(PathOf(kFormatsName), json.dump(2) + "\n");
         !written) {
-      return written.error();
+      return OnDisk(written);
     }
     std::error_code ignored;
     fs::remove(fs::path(target_.directory) / kPartName, ignored);
@@ -116,6 +116,15 @@ class DirectoryPacker {
   }
 
  private:
+  // What writing has failed of, with what to change where the disk is full.
+  Error OnDisk(const Status& failed) const {
+    Error error = failed.error();
+    if (error.kind != ErrorKind::kResourceExhausted) return error;
+    error.message += "; " + target_.remedy;
+    if (notes_) error.message += "; what is packed stays, and the same command goes on from there";
+    return error;
+  }
+
   Status FindJobs(const WeightFormats& formats) {
     const Result<model::ModelSpec> spec = LocalSpec(checkpoint_.spec(), Share{}, formats);
     if (!spec) return spec.error();
@@ -160,7 +169,7 @@ class DirectoryPacker {
     Status room = output_->CheckRoom(PackedFile::SizeBytes(weights_), target_.remedy);
     if (!room) return room;
     Result<PackedFile> file = PackedFile::Open(weights_, PathOf(kWeightsName), false);
-    if (!file) return file.error();
+    if (!file) return OnDisk(file.error());
     file_.emplace(*std::move(file));
     if (!target_.resumes) return {};
     Result<checkpoint::OutputFile> notes = checkpoint::OutputFile::Create(PathOf(kPartName), 0);
@@ -232,13 +241,14 @@ class DirectoryPacker {
     }
     if (!packed) return packed;
     if (Status written = file_->WriteMatrices(begin, contents, pool_, &digests_); !written) {
-      return written;
+      return OnDisk(written);
     }
     if (!notes_) return {};
-    if (Status flushed = file_->Flush(); !flushed) return flushed;
+    if (Status flushed = file_->Flush(); !flushed) return OnDisk(flushed);
     std::vector<std::string> words;
     for (size_t i = begin; i < end; ++i) words.push_back(fmt::format("{:016x}", digests_[i]));
-    return Note(fmt::format("{}", fmt::join(words, " ")));
+    const Status noted = Note(fmt::format("{}", fmt::join(words, " ")));
+    return noted ? noted : OnDisk(noted);
   }
 
   // Appends a line.

@@ -5,12 +5,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "hardware/thread_pool.h"
 #include "weights/packed_directory.h"
@@ -93,6 +97,51 @@ TEST_F(PackDirectoryTest, BeginsAnewWhereTheNotesAreOfSomethingElse) {
   const auto opened = OpenPackedDirectory((root_ / "killed").string());
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_EQ(opened->formats.matrices, kernels::WeightFormat::kInt4);
+  EXPECT_TRUE(VerifyPacked(*opened, {}, pool_, {}));
+}
+
+// Files may have so many bytes while it exists; as on a full disk, what is beyond fails.
+class LimitedFiles {
+ public:
+  explicit LimitedFiles(rlim_t most_bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{.rlim_cur = most_bytes, .rlim_max = before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~LimitedFiles() { setrlimit(RLIMIT_FSIZE, &before_); }
+  LimitedFiles(const LimitedFiles&) = delete;
+  LimitedFiles& operator=(const LimitedFiles&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST_F(PackDirectoryTest, AFullDiskIsAnErrorThatLosesNothing) {
+  std::optional<LimitedFiles> full(std::in_place, rlim_t{1} << 20);
+  const auto none = Pack("pages", /*resumes=*/true);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().kind, ErrorKind::kResourceExhausted);
+  EXPECT_THAT(none.error().message, HasSubstr("cannot reserve"));
+  EXPECT_THAT(none.error().message, HasSubstr("choose another directory"));
+  full.reset();
+  uint64_t first_bytes = 0;
+  const auto part = Pack("pages", /*resumes=*/true, [&](uint64_t done_bytes, uint64_t) {
+    if (first_bytes == 0) first_bytes = done_bytes;
+    full.emplace(rlim_t{1} << 12);
+  });
+  full.reset();
+  ASSERT_FALSE(part);
+  EXPECT_THAT(part.error().message, HasSubstr("what is packed stays"));
+  EXPECT_FALSE(IsPackedDirectory((root_ / "pages").string()));
+  uint64_t first_of_rest = 0;
+  const auto rest = Pack("pages", /*resumes=*/true, [&](uint64_t done_bytes, uint64_t) {
+    if (first_of_rest == 0) first_of_rest = done_bytes;
+  });
+  ASSERT_TRUE(rest) << rest.error().message;
+  EXPECT_GT(first_of_rest, first_bytes);
+  const auto opened = OpenPackedDirectory((root_ / "pages").string());
+  ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_TRUE(VerifyPacked(*opened, {}, pool_, {}));
 }
 

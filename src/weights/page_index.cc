@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "memory/page_reader.h"
-#include "strategy/step.h"
+#include "strategy/paging.h"
 #include "weights/named_weights.h"
 #include "weights/weight_layout.h"
 
@@ -32,19 +32,13 @@ std::map<const kernels::PackedMatrix*, std::pair<size_t, size_t>> ExpertsOf(
 
 }  // namespace
 
-int PagedSizes::fewest_buffers() const {
-  // A layer is cut into kMostChunks parts at most.
-  return 2 * ((most_experts + strategy::kMostChunks - 1) / strategy::kMostChunks);
-}
-
 PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats) {
   ModelWeights weights;
   LayOut(spec, formats, nullptr, &weights);
   const auto experts = ExpertsOf(weights);
-  PagedSizes sizes{.num_pages = static_cast<int>(experts.size())};
-  for (const auto& [matrix, place] : experts) {
-    sizes.most_experts = std::max(sizes.most_experts, static_cast<int>(place.second) + 1);
-  }
+  PagedSizes sizes{.num_pages = static_cast<int>(experts.size()),
+                   .most_experts = strategy::MostExperts(spec),
+                   .fewest_buffers = strategy::FewestExpertsInMemory(spec)};
   uint64_t page_bytes = 0;
   const kernels::PackedMatrix* first = nullptr;
   for (const NamedMatrix& named : Matrices(weights)) {

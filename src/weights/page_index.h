@@ -19,10 +19,8 @@ struct PagedSizes {
   uint64_t page_bytes = 0;      // of a buffer for an expert: of the largest one
   int num_pages = 0;            // experts, of all layers
   int most_experts = 0;         // of a layer
+  int fewest_buffers = 0;       // strategy::FewestExpertsInMemory
 
-  // Fewer cannot be worked with: a part of a layer's experts that is computed, and one that is
-  // read.
-  int fewest_buffers() const;
   // Weights of the store with so many buffers.
   uint64_t bytes_with(int num_buffers) const {
     return resident_bytes + page_bytes * static_cast<uint64_t>(num_buffers);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "base/quote.h"
 #include "base/units.h"
 #include "strategy/expert_cuts.h"
+#include "strategy/paging.h"
 #include "weights/finite_weights.h"
 #include "weights/named_weights.h"
 #include "weights/weight_layout.h"
@@ -23,11 +23,18 @@ namespace {
 // Uses of pages after which what was used before counts half.
 constexpr int64_t kUsesPerPage = 16;
 
-// What is predicted is read in parts of about so much: enough for a disk's full rate, and little to
+// What nobody waits for is read in parts of about so much: enough for a disk's full rate, and little to
 // wait for where others were chosen.
-constexpr uint64_t kPredictedBytes = uint64_t{8} << 20;
+constexpr uint64_t kUnawaitedBytes = uint64_t{8} << 20;
 
-Error DamagedError(const PagePart& part, const StoredPage& page, const std::string& path) {
+// Of a part that differed from its checksum twice.
+Error DamagedError(const PagePart& part, const StoredPage& page, const memory::PageReader& reader) {
+  const std::string& path = reader.path();
+  if (const Status unchanged = reader.CheckUnchanged(); !unchanged) {
+    return unchanged.error().At(
+        fmt::format("tensor {} differs from its checksum (its page of {} bytes begins at byte {})",
+                    Quote(part.name), page.size_bytes, page.offset));
+  }
   return DataLoss(fmt::format(
       "tensor {} in {} is damaged (its page of {} bytes begins at byte {}): its checksum differed "
       "when it was read, and again when it was read once more; copy the file again, or make the "
@@ -77,7 +84,7 @@ Status ReadResident(memory::PageReader& reader, const std::vector<StoredPage>& p
   for (const size_t i : damaged) {
     if (Status again = reader.Read({&reads[i], 1}, {}); !again) return again;
     const PagePart* part = DamagedPart(pages[i], reads[i].target);
-    if (part != nullptr) return DamagedError(*part, pages[i], reader.path());
+    if (part != nullptr) return DamagedError(*part, pages[i], reader);
   }
   return {};
 }
@@ -93,8 +100,7 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
   const PagedSizes sizes = PagedSizesOf(spec, directory.formats);
   PagedOptions options = asked;
   options.num_buffers = std::min(options.num_buffers, sizes.num_pages);
-  CHECK(options.num_buffers >= std::min(sizes.fewest_buffers(), sizes.num_pages), "{} buffers",
-        options.num_buffers);
+  CHECK(options.num_buffers >= sizes.fewest_buffers, "{} buffers", options.num_buffers);
   LayOut(spec, directory.formats, nullptr, weights);
   PageIndex index = IndexPages(directory, *weights);
   const size_t num_matrices = Matrices(*weights).size();
@@ -141,19 +147,15 @@ PagedWeights::PagedWeights(ModelWeights& weights, PageIndex index, const PagedOp
       pages.push_back({.stored = std::move(stored), .layer = static_cast<int>(pages_.size()) - 1});
     }
   }
-  PlanChunks();
+  const strategy::Paging paging = PagingOf(/*encoder=*/false, /*num_tokens=*/1);
+  num_chunks_ = paging.chunks;
+  depth_ = paging.depth;
+  ChooseStaying();
 }
 
-void PagedWeights::PlanChunks() {
-  // As few parts of a layer as leave room for two, one that is computed and one that is read; and
-  // as much ahead as a layer. Two at least, so that one is read while the other one is computed.
-  num_chunks_ = std::min(2, std::max(1, sizes_.most_experts));
+void PagedWeights::ChooseStaying() {
   const auto parts_of = [&](int experts) { return (experts + num_chunks_ - 1) / num_chunks_; };
   const int num_buffers = options_.num_buffers;
-  while (2 * parts_of(sizes_.most_experts) > num_buffers && num_chunks_ < strategy::kMostChunks) {
-    ++num_chunks_;
-  }
-  depth_ = std::clamp(num_buffers / std::max(1, parts_of(sizes_.most_experts)), 2, num_chunks_ + 1);
   // Of each layer so many stay that what is on its way has room beside them.
   int num_layers = 0;
   for (const std::vector<Page>& layer : pages_) num_layers += layer.empty() ? 0 : 1;
@@ -175,22 +177,7 @@ void PagedWeights::PlanChunks() {
 }
 
 strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const {
-  const auto& layers = encoder ? spec().encoder_layers : spec().layers;
-  // Where the tokens leave an expert of a layer out, on even routing, reading is to wait for what
-  // they choose.
-  bool after_routing = true;
-  for (const model::LayerSpec& layer : layers) {
-    if (!layer.moe) continue;
-    const double experts = layer.moe->num_experts;
-    const double unused =
-        experts * std::pow(1 - layer.moe->top_k / experts, static_cast<double>(num_tokens));
-    after_routing = after_routing && unused >= 1;
-  }
-  return {.chunks = num_chunks_,
-          .depth = depth_,
-          .after_routing = after_routing,
-          .predicts = after_routing && options_.num_buffers < sizes_.num_pages,
-          .missing = 1 - static_cast<double>(options_.num_buffers) / std::max(1, sizes_.num_pages)};
+  return strategy::PagingOf(spec(), encoder, options_.num_buffers, num_tokens);
 }
 
 std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk) const {
@@ -223,21 +210,44 @@ void PagedWeights::ReadAhead(LayerId id, int chunk, const std::vector<int>* chos
 
 void PagedWeights::ReadPredicted(LayerId id, const std::vector<int>& predicted) {
   const int layer = IndexOf(id);
-  const Place place{.layer = layer};
-  const size_t at_once = 1 + kPredictedBytes / std::max<uint64_t>(1, sizes_.page_bytes);
+  std::vector<Page*> pages;
+  for (const int expert : predicted) pages.push_back(&pages_[layer][expert]);
+  // Where there is no room, those that were chosen come first.
+  ReadSome(pages, {.layer = layer}, [&] { return chosen_layer_ != layer; });
+}
+
+void PagedWeights::ReadNext() {
+  std::vector<Page*> wanted;
+  int first_layer = -1;
+  int num_chunks = 0;
+  for (int layer = num_encoder_layers_; layer < std::ssize(pages_) && num_chunks < depth_;
+       ++layer) {
+    if (pages_[layer].empty()) continue;
+    if (first_layer < 0) first_layer = layer;
+    for (int chunk = 0; chunk < num_chunks_ && num_chunks < depth_; ++chunk, ++num_chunks) {
+      for (const int expert : ExpertsOfChunk(layer, chunk)) {
+        wanted.push_back(&pages_[layer][expert]);
+      }
+    }
+  }
+  ReadSome(wanted, {.streams = true, .layer = first_layer}, [&] { return !step_has_ended_; });
+}
+
+void PagedWeights::ReadSome(const std::vector<Page*>& pages, Place place,
+                            const std::function<bool()>& goes_on) {
+  const size_t at_once = 1 + kUnawaitedBytes / std::max<uint64_t>(1, sizes_.page_bytes);
   std::vector<Page*> held;
   std::vector<Page*> mine;
   size_t next = 0;
   std::unique_lock lock(mutex_);
-  while (next < predicted.size() && chosen_layer_ != layer) {
+  while (next < pages.size() && goes_on()) {
     mine.clear();
-    while (next < predicted.size() && mine.size() < at_once) {
-      Page& page = pages_[layer][predicted[next++]];
+    while (next < pages.size() && mine.size() < at_once) {
+      Page& page = *pages[next++];
       ++page.holds;
       held.push_back(&page);
       if (page.state != State::kAbsent) continue;
-      // Where there is no room, those that were chosen come first.
-      if (!TakeBuffers({&page}, place, &mine)) next = predicted.size();
+      if (!TakeBuffers({&page}, place, &mine)) next = pages.size();
     }
     if (mine.empty()) continue;
     lock.unlock();
@@ -416,7 +426,7 @@ Status PagedWeights::ReadInto(const std::vector<Page*>& pages) {
     if (!status) break;
     status = reader_->Read({&reads[i], 1}, {});
     const PagePart* part = status ? Damaged(*pages[i]) : nullptr;
-    if (part != nullptr) status = DamagedError(*part, pages[i]->stored, reader_->path());
+    if (part != nullptr) status = DamagedError(*part, pages[i]->stored, *reader_);
     if (status) is_there(i);
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
@@ -424,6 +434,13 @@ Status PagedWeights::ReadInto(const std::vector<Page*>& pages) {
   statistics_.num_read += std::ssize(pages);
   statistics_.read_bytes += read_bytes;
   statistics_.read_seconds += elapsed.count();
+  const auto slower = pace_.Add(read_bytes, elapsed.count());
+  if (slower && options_.reader.told) {
+    options_.reader.told(fmt::format(
+        "the disk of {} has become slow: it gave {}/s lately, and {}/s before", reader_->path(),
+        FormatBytes(static_cast<uint64_t>(slower->bytes_per_second)),
+        FormatBytes(static_cast<uint64_t>(slower->best_bytes_per_second))));
+  }
   return status;
 }
 

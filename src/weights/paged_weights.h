@@ -13,6 +13,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,6 +26,7 @@
 #include "base/result.h"
 #include "memory/ledger.h"
 #include "memory/page_reader.h"
+#include "memory/read_pace.h"
 #include "strategy/step.h"
 #include "weights/packed_directory.h"
 #include "weights/page_eviction.h"
@@ -34,7 +36,7 @@
 namespace convene::weights {
 
 struct PagedOptions {
-  int num_buffers = 0;  // at least PagedSizes::fewest_buffers(); more than there are pages: all
+  int num_buffers = 0;  // at least PagedSizes::fewest_buffers; more than there are pages: all
   PageEviction eviction = PageEviction::kLeastUsed;
   memory::PageReader::Options reader = {};
 };
@@ -83,6 +85,13 @@ class PagedWeights final : public WeightStore, public Lender {
   // time until Chose is called for the layer, and holds none of them. Nobody waits for it: where a
   // read fails, whoever needs the page reads it again. Not beside ReadAhead.
   void ReadPredicted(LayerId id, const std::vector<int>& predicted);
+  // Reads the pages that the next step which reads everything wants first, as many as it reads
+  // before it computes, a few at a time until EndStep is called, and holds none of them. Errors are
+  // nobody's, and what else may run meanwhile is, as of ReadPredicted.
+  void ReadNext();
+  // A step begins; its last logits are sampled, so that ReadNext ends.
+  void BeginStep() { step_has_ended_ = false; }
+  void EndStep() { step_has_ended_ = true; }
   // A layer's router has chosen, and `predicted` had been expected; both in increasing order.
   void Chose(LayerId id, const std::vector<int>& chosen, const std::vector<int>& predicted);
   // What the layer's tasks from the chunk on no longer wait for; nothing, if nothing is held.
@@ -115,14 +124,17 @@ class PagedWeights final : public WeightStore, public Lender {
                const PagedSizes& sizes);
 
   int IndexOf(LayerId id) const { return id.encoder ? id.layer : num_encoder_layers_ + id.layer; }
-  // How experts are cut, and which stay.
-  void PlanChunks();
+  // In steps that read all experts.
+  void ChooseStaying();
   std::vector<int> ExpertsOfChunk(int layer, int chunk) const;
   // Holds all of them, once each, and returns when they are there; after an error none is held.
   Status Fetch(const std::vector<Page*>& pages, Place place);
   // With mutex_, of pages that are absent: those that got a buffer are being read from here on.
   Status TakeBuffers(const std::vector<Page*>& pages, Place place, std::vector<Page*>* mine);
   Status ReadInto(const std::vector<Page*>& pages);
+  // Reads them a few at a time as long as `goes_on()` and there is room; holds them meanwhile only.
+  void ReadSome(const std::vector<Page*>& pages, Place place,
+                const std::function<bool()>& goes_on);
   // Nothing, or the part that differs from its checksum.
   const PagePart* Damaged(const Page& page) const;
   int FreeBuffer(Place place);  // with mutex_; -1: all are held
@@ -136,7 +148,7 @@ class PagedWeights final : public WeightStore, public Lender {
   PagedSizes sizes_;
   PagedOptions options_;
   int num_encoder_layers_ = 0;
-  int num_chunks_ = 1;
+  int num_chunks_ = 1;  // as PagingOf has them
   int depth_ = 2;
   uint64_t paged_bytes_ = 0;
   std::vector<std::vector<Page>> pages_;  // by layer and expert
@@ -153,7 +165,9 @@ class PagedWeights final : public WeightStore, public Lender {
   uint64_t num_leases_ = 0;
   int64_t num_counted_ = 0;
   PageStatistics statistics_;
+  memory::ReadPace pace_;
   std::atomic<int> chosen_layer_ = -1;  // of the last Chose
+  std::atomic<bool> step_has_ended_ = false;
 };
 
 }  // namespace convene::weights

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -42,6 +43,8 @@ class PagedWeightsTest : public testing::Test {
     const auto packed = PackDirectory(*checkpoint, {.matrices = kernels::WeightFormat::kInt8},
                                       {.directory = directory_.string()}, pool, ledger_, {});
     ASSERT_TRUE(packed) << packed.error().message;
+    // What is written from here on is later by more than clocks of file systems are coarse.
+    fs::last_write_time(path(), fs::last_write_time(path()) - std::chrono::seconds(10));
     num_experts_ = static_cast<int>(expected_->layers[0].moe->experts.size());
   }
   void TearDown() override {
@@ -187,6 +190,30 @@ TEST_F(PagedWeightsTest, PredictedPagesAreReadAndNotHeld) {
   EXPECT_EQ(ReadsOf(0, {0, 1, 2, 3}), 4) << "all buffers can be had";
 }
 
+TEST_F(PagedWeightsTest, TheNextStepsFirstPagesAreReadUntilThisOneEnds) {
+  const auto num_layers = static_cast<int>(expected_->layers.size());
+  MustLoad({.num_buffers = 2 * num_experts_});
+  const strategy::Paging paging = store_->PagingOf(/*encoder=*/false, /*num_tokens=*/1000);
+  const auto read_ahead = [&](int layer) {
+    const int64_t before = store_->statistics().num_read;
+    for (int chunk = 0; chunk < paging.chunks; ++chunk) {
+      store_->ReadAhead({.layer = layer}, chunk, /*chosen=*/nullptr);
+    }
+    for (int chunk = 0; chunk < paging.chunks; ++chunk) store_->Release({.layer = layer}, chunk);
+    return store_->statistics().num_read - before;
+  };
+  store_->BeginStep();
+  for (int layer = 0; layer < num_layers; ++layer) read_ahead(layer);
+  store_->ReadNext();
+  EXPECT_EQ(read_ahead(0), 0) << "they were read while the step ended";
+
+  for (int layer = 1; layer < num_layers; ++layer) read_ahead(layer);
+  store_->EndStep();
+  const int64_t before = store_->statistics().num_read;
+  store_->ReadNext();
+  EXPECT_EQ(store_->statistics().num_read, before) << "the step has ended";
+}
+
 TEST_F(PagedWeightsTest, APredictedPageThatCannotBeReadIsReadByWhoNeedsIt) {
   std::atomic<bool> fails = true;
   MustLoad({.num_buffers = 4, .reader = {.change_result = [&](uint64_t at, int64_t result) {
@@ -216,6 +243,7 @@ TEST_F(PagedWeightsTest, ADamagedPageIsNamedWithItsPlace) {
   MustLoad({.num_buffers = 4});
   const std::string name = "layers.1.experts.3.down";
   FlipByteAt(OffsetOf(name) + 5);
+  MustLoad({.num_buffers = 4});
   EXPECT_EQ(ReadsOf(1, {2}), 1);
   for (int turn = 0; turn < 2; ++turn) {
     const auto lease = store_->LeaseExperts({.layer = 1}, std::vector<int>{2, 3});
@@ -232,6 +260,17 @@ TEST_F(PagedWeightsTest, ADamagedPageIsNamedWithItsPlace) {
   const Status loaded = Load({.num_buffers = 4});
   ASSERT_FALSE(loaded.ok()) << "what stays in memory is checked, too";
   EXPECT_THAT(loaded.error().message, HasSubstr("\"layers.0.output\""));
+}
+
+TEST_F(PagedWeightsTest, AFileThatIsWrittenToWhileItIsUsedIsToldFromADamagedOne) {
+  MustLoad({.num_buffers = 4});
+  EXPECT_EQ(ReadsOf(1, {2}), 1);
+  FlipByteAt(OffsetOf("layers.1.experts.3.down") + 5);
+  const auto lease = store_->LeaseExperts({.layer = 1}, std::vector<int>{3});
+  ASSERT_FALSE(lease.ok());
+  EXPECT_EQ(lease.error().kind, ErrorKind::kDataLoss);
+  EXPECT_THAT(lease.error().message, HasSubstr("\"layers.1.experts.3.down\""));
+  EXPECT_THAT(lease.error().message, HasSubstr("was written to while it was in use"));
 }
 
 TEST_F(PagedWeightsTest, APageThatIsRightWhenItIsReadAgainIsUsed) {

@@ -2,7 +2,9 @@
 #include <liburing.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "memory/read_queue.h"
@@ -38,15 +40,20 @@ class UringQueue final : public ReadQueue {
     entry->user_data = read.tag;
   }
 
-  FinishedRead Wait() override {
+  std::optional<FinishedRead> Wait(double patience_s) override {
+    const auto seconds = static_cast<int64_t>(patience_s);
+    __kernel_timespec patience{
+        .tv_sec = seconds,
+        .tv_nsec = static_cast<int64_t>((patience_s - static_cast<double>(seconds)) * 1e9)};
     io_uring_cqe* entry = nullptr;
     int failed = 0;
     do {
       // What was begun is handed over in the same call.
-      failed = io_uring_submit_and_wait(&ring_, 1);
-      if (failed >= 0) failed = io_uring_peek_cqe(&ring_, &entry);
+      failed = io_uring_submit_and_wait_timeout(&ring_, &entry, 1, &patience, nullptr);
+      if (failed >= 0 && entry == nullptr) failed = io_uring_peek_cqe(&ring_, &entry);
     } while (failed == -EINTR || failed == -EAGAIN || failed == -EBUSY);
-    CHECK(failed == 0, "io_uring: {}", std::strerror(-failed));
+    if (failed == -ETIME) return std::nullopt;
+    CHECK(failed >= 0, "io_uring: {}", std::strerror(-failed));
     const FinishedRead finished{.tag = static_cast<uint32_t>(entry->user_data),
                                 .result = entry->res};
     io_uring_cqe_seen(&ring_, entry);

@@ -1,0 +1,26 @@
+// How a step reads the routed experts of one rank from a disk (Paging), by how many of them have
+// room in memory: what the store of pages executes (weights/paged_weights.h) and what the planner
+// prices. It reads nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "model/model_spec.h"
+#include "strategy/step.h"
+
+namespace convene::strategy {
+
+// Of one layer, the most that any layer of both stacks has; 0: none has experts.
+int MostExperts(const model::ModelSpec& spec);
+// Of all layers of both stacks.
+int CountExperts(const model::ModelSpec& spec);
+// With room for fewer nothing can be worked with: a part of a layer's experts that is computed, and
+// one that is read, where a layer is cut into kMostChunks parts at most.
+int FewestExpertsInMemory(const model::ModelSpec& spec);
+
+// Of a step of so many tokens in the decoder or the encoder, where as many experts of all layers as
+// `experts_in_memory` have room, at least FewestExpertsInMemory.
+Paging PagingOf(const model::ModelSpec& spec, bool encoder, int experts_in_memory,
+                int64_t num_tokens);
+
+}  // namespace convene::strategy

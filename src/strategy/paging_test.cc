@@ -1,0 +1,53 @@
+// Into how many parts a layer's experts are cut, and when they are read, by the room that memory
+// has.
+#include "strategy/paging.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace convene::strategy {
+namespace {
+
+// Layers with so many experts each, 0: a dense one; two of them are chosen by a token.
+model::ModelSpec SpecOf(const std::vector<int>& experts) {
+  model::ModelSpec spec;
+  for (const int count : experts) {
+    model::LayerSpec& layer = spec.layers.emplace_back();
+    if (count > 0) layer.moe = model::MoeSpec{.num_experts = count, .top_k = 2};
+  }
+  return spec;
+}
+
+TEST(Paging, CutsALayerSoThatTwoPartsHaveRoom) {
+  const model::ModelSpec spec = SpecOf({0, 8, 8, 8});
+  EXPECT_EQ(MostExperts(spec), 8);
+  EXPECT_EQ(CountExperts(spec), 24);
+  EXPECT_EQ(FewestExpertsInMemory(spec), 2);
+  for (int room = 2; room <= 24; ++room) {
+    const Paging paging = PagingOf(spec, /*encoder=*/false, room, /*num_tokens=*/1000);
+    const int part = (8 + paging.chunks - 1) / paging.chunks;
+    EXPECT_LE(2 * part, room) << room;
+    EXPECT_GE(paging.chunks, 2) << "one is read while the other one is computed";
+    EXPECT_GE(paging.depth, 2);
+    EXPECT_LE(paging.depth, paging.chunks + 1) << "a layer ahead at most";
+    EXPECT_LE(paging.depth * part, std::max(room, 2 * part));
+    EXPECT_DOUBLE_EQ(paging.missing, 1 - room / 24.0);
+  }
+}
+
+TEST(Paging, WaitsForWhatFewTokensChooseAndReadsAllForMany) {
+  const model::ModelSpec spec = SpecOf({64, 64});
+  const Paging few = PagingOf(spec, false, 16, 1);
+  EXPECT_TRUE(few.after_routing);
+  EXPECT_TRUE(few.predicts);
+  const Paging many = PagingOf(spec, false, 16, 512);
+  EXPECT_FALSE(many.after_routing);
+  EXPECT_FALSE(many.predicts);
+  EXPECT_FALSE(PagingOf(spec, false, 128, 1).predicts) << "all are in memory";
+  EXPECT_EQ(PagingOf(spec, false, 200, 512).missing, 0);
+}
+
+}  // namespace
+}  // namespace convene::strategy
