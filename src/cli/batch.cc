@@ -55,9 +55,11 @@ class Batch : public Command {
         ->type_name("FILE.jsonl")
         ->check(WritableFile())
         ->required();
-    AddNumber(app, "--max-batch", model_.load.max_sequences, {1, 4096},
-              fmt::format("Requests that run together, 1 to 4096 (default: {})",
-                          model_.load.max_sequences));
+    max_batch_ = AddNumber(
+        app, "--max-batch", model_.load.max_sequences, {1, 4096},
+        fmt::format("Requests that run together, 1 to 4096 (default: {}; where experts are read "
+                    "from a disk, as many as read the least)",
+                    model_.load.max_sequences));
     AddJsonOption(app, json_path_);
     AddContextOption(app, model_);
     AddModelOptions(app, model_);
@@ -157,6 +159,7 @@ class Batch : public Command {
     if (!model) return model.error();
     NoteUnknownFields((*model)->generation_config());
     defaults_ = engine::DefaultSampling((*model)->generation_config());
+    model_.load.max_sequences = (*model)->max_sequences();
     engine_ = std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer),
                                                model_.load.max_sequences);
     ExpectRequests();
@@ -197,8 +200,33 @@ class Batch : public Command {
       each.gen_tokens = static_cast<int>(std::min<int64_t>(wanted, context - each.prompt_tokens));
     }
     model_.workload.requests = std::move(lengths);
+    model_.load.batch_work = {.num_requests = std::ssize(pending_),
+                              .prompt_tokens = model_.workload.mean_prompt_tokens(),
+                              .gen_tokens = std::max(1.0, model_.workload.mean_gen_tokens()),
+                              .longest = LongestRequest(tokenizer, context),
+                              .chooses_sequences = max_batch_->count() == 0,
+                              .chooses_step_tokens = model_.chunk->count() == 0};
     model_.num_requests = std::ssize(pending_);
     model_.verifies = !no_verify_;
+  }
+
+  // In tokens, with its answer; at most the context. 0: one of them does not say how long its answer
+  // may be, or there are too many to look at each.
+  int LongestRequest(const text::Tokenizer& tokenizer, int context) const {
+    constexpr size_t kMostRead = 20'000;
+    if (pending_.size() > kMostRead) return 0;
+    int longest = 0;
+    for (const InputLine& input : pending_) {
+      const Result<BatchLine> line = openai::ParseBatchLine(input.text, {});
+      if (!line) continue;  // it will be refused
+      const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
+      if (!prompt) continue;
+      const std::optional<int> most = line->body.request.max_tokens;
+      if (!most) return 0;
+      const int64_t length = std::ssize(*prompt) + *most;
+      longest = std::max(longest, static_cast<int>(std::min<int64_t>(length, context)));
+    }
+    return longest;
   }
 
   // Requests that fit at once are there at once; more of them are a stream.
@@ -290,6 +318,7 @@ class Batch : public Command {
 
   Status Take(engine::Update& update) {
     Running& running = running_.at(update.request);
+    if (update.error && update.error->kind == ErrorKind::kDataLoss) return StopFor(*update.error);
     if (update.error) {
       const Status written = Refuse(running.line_number, running.line.custom_id,
                                     update.error->message, "server_error");
@@ -314,6 +343,17 @@ class Batch : public Command {
     running_.erase(update.request);
     ++num_finished_;
     return written;
+  }
+
+  // A disk that fails, or a file of the model that is damaged: the requests that come after would
+  // end in the same way, and none of them is at fault.
+  Error StopFor(const Error& error) const {
+    return {fmt::format("{}; {} answered before that {} in {}, and the same command goes on from "
+                        "there",
+                        error.message,
+                        FormatCount(static_cast<uint64_t>(num_finished_ + num_skipped_), "request"),
+                        num_finished_ + num_skipped_ == 1 ? "is" : "are", OutputName()),
+            error.kind};
   }
 
   Status Report() {
@@ -351,6 +391,7 @@ class Batch : public Command {
   std::string input_path_;
   std::string output_path_;
   std::string json_path_;
+  CLI::Option* max_batch_ = nullptr;
   bool no_verify_ = false;
 
   BatchResults* results_ = nullptr;

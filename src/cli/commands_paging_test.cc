@@ -45,6 +45,69 @@ TEST_F(CommandsPagingTest, ABudgetThatIsTooSmallNamesTheLeastWhichThenDoes) {
   EXPECT_EQ(paged.out, whole.out);
 }
 
+// Of a packed directory: changes a bit of each expert of a layer, or changes it back.
+void FlipExperts(const std::string& directory, int layer) {
+  const std::string path = directory + "/convene.safetensors";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t header_bytes = 0;
+  file.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
+  std::string header(header_bytes, ' ');
+  file.read(header.data(), static_cast<std::streamsize>(header_bytes));
+  int num_flipped = 0;
+  for (const auto& [name, tensor] : nlohmann::json::parse(header).items()) {
+    if (!name.starts_with(fmt::format("layers.{}.experts.", layer)) || !name.ends_with(".down")) {
+      continue;
+    }
+    const uint64_t begin = tensor["data_offsets"][0];
+    const auto offset = static_cast<std::streamoff>(sizeof(header_bytes) + header_bytes + begin);
+    char byte = 0;
+    file.seekg(offset).get(byte);
+    file.seekp(offset).put(static_cast<char>(byte ^ 4));
+    ++num_flipped;
+  }
+  ASSERT_GT(num_flipped, 0);
+}
+
+TEST_F(CommandsPagingTest, ABatchStopsAtADamagedPageAndGoesOnOnceItIsWhole) {
+  const std::string packed = Path("packed");
+  ASSERT_EQ(Run({"quantize", CONVENE_SOURCE_DIR "/models/demo", "--weights", "int8", "--out",
+                 packed, "--quiet"})
+                .status,
+            0);
+  const auto request = [](int id) {
+    return fmt::format(R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions",)"
+                       R"("body":{{"model":"m","prompt":"The captain","max_tokens":4}}}})"
+                       "\n",
+                       id);
+  };
+  const auto run = [&](const std::string& budget) {
+    return Run({"batch", packed, "--input", Path("in.jsonl"), "--output", Path("out.jsonl"),
+                "--context", "64", "--max-batch", "2", "--chunk", "64", "--threads", "1",
+                "--memory-budget", budget});
+  };
+  Write("in.jsonl", request(1));
+  const std::string least = fmt::format("{}MiB", LeastOf(run("2MiB").err));
+  const Outcome first = run(least);
+  ASSERT_EQ(first.status, 0) << first.err;
+  ASSERT_THAT(first.err, HasSubstr("paged: "));
+
+  Write("in.jsonl", request(1) + request(2));
+  const std::string before = Read("out.jsonl");
+  FlipExperts(packed, 3);
+  const Outcome stopped = run(least);
+  EXPECT_EQ(stopped.status, kFailure) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("tensor \"layers.3.experts."));
+  EXPECT_THAT(stopped.err, HasSubstr("again when it was read once more"));
+  EXPECT_THAT(stopped.err, HasSubstr("1 request answered before that is in " + Path("out.jsonl")));
+  EXPECT_EQ(Read("out.jsonl"), before) << "what is finished stays, and nobody is refused";
+
+  FlipExperts(packed, 3);
+  const Outcome rest = run(least);
+  EXPECT_EQ(rest.status, 0) << rest.err;
+  EXPECT_THAT(Read("out.jsonl"), testing::StartsWith(before));
+  EXPECT_THAT(Read("out.jsonl"), HasSubstr("\"r2\""));
+}
+
 TEST_F(CommandsPagingTest, BudgetsHaveAUnitAndAreMoreThanNothing) {
   for (const char* words : {"much", "0GiB", "-3GiB", "6", "1e400GiB"}) {
     const Outcome refused = Run(RunWords(model_, words));

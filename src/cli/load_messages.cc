@@ -35,6 +35,7 @@ engine::LoadObserver LoadMessages::observer() {
             PrintNote("{}{}\n", line.starts_with("paged: ") ? "" : "loaded: ", line);
             loaded_bytes_ = 0;  // said
           },
+      .disk_is_slow = [](const std::string& line) { PrintNote("note: {}\n", line); },
   };
 }
 

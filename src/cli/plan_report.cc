@@ -201,7 +201,14 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
       }
     }
   }
-  if (num_ranks == 1) line += " --numa interleave";
+  if (chosen.plan.experts_in_memory) {
+    constexpr uint64_t kMib = uint64_t{1} << 20;
+    const bool is_whole = chosen.memory_limit % kMib == 0;
+    line += fmt::format(" --memory-budget {}{}", chosen.memory_limit / (is_whole ? kMib : 1),
+                        is_whole ? "MiB" : "B");
+  } else if (num_ranks == 1) {
+    line += " --numa interleave";
+  }
   return serves ? line : line + " --input requests.jsonl --output answers.jsonl";
 }
 

@@ -2,6 +2,7 @@
 
 #include "cli/commands_test.h"
 #include "cli/invented_profile_test.h"
+#include "planner/plan_search.h"
 
 namespace convene::cli {
 namespace {
@@ -59,7 +60,48 @@ TEST_F(PlanTest, FiguresForProgramsAreWhole) {
     EXPECT_FALSE(alternative["reason"].get<std::string>().empty());
     EXPECT_THAT(alternative["would_win"].get<std::string>(), HasSubstr("wins"));
   }
-  EXPECT_EQ(json["passes"].size(), 12u);
+  EXPECT_EQ(json["passes"].size(), planner::SearchPasses().size());
+}
+
+TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
+  cost::MachineProfile machine;
+  machine.machine.disk_gbps = 2;
+  machine.steps.push_back(planner::InventedCosts(1, 1e9, "bf16"));
+  Write("disk.json", cost::ToJson(machine).dump());
+  const auto plan_with = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", model_, "--profile", Path("disk.json"), "--prompt-tokens",
+                                 "48", "--gen-tokens", "8", "--weights", "bf16", "--json", "-"});
+    return Run(words);
+  };
+  const Outcome whole = plan_with({});
+  ASSERT_EQ(whole.status, kSuccess) << whole.err;
+  const uint64_t needed =
+      nlohmann::json::parse(whole.out)["predicted"]["memory_per_rank"]["bytes"];
+  const std::string budget = fmt::format("{}B", needed - (uint64_t{64} << 10));
+  const Outcome outcome =
+      plan_with({"--memory-budget", budget, "--out", Path("plan.json"), "--html", Path("p.html")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_THAT(json["name"].get<std::string>(), HasSubstr("in memory and the others read from"));
+  EXPECT_THAT(json["command"].get<std::string>(), HasSubstr("--memory-budget " + budget));
+  EXPECT_LE(json["predicted"]["memory_per_rank"]["bytes"].get<uint64_t>(), needed);
+  const auto plan = nlohmann::json::parse(Read("plan.json"));
+  ASSERT_TRUE(plan.contains("experts_in_memory"));
+  EXPECT_THAT(Read("p.html"), HasSubstr("read_pages"));
+  const Outcome ran = Run({"run", model_, "--prompt", "abc", "-n", "2", "--temperature", "0",
+                           "--context", "64", "--plan", Path("plan.json"), "--page-dir",
+                           Path("pages")});
+  EXPECT_EQ(ran.status, kSuccess) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr(fmt::format("of which memory has {} ",
+                                             plan["experts_in_memory"].get<int>())));
+  // Priced as the search prices it.
+  const Outcome simulated = Run({"simulate", Path("plan.json"), "--model", model_, "--profile",
+                                 Path("disk.json"), "--prompt-tokens", "48", "--gen-tokens", "8",
+                                 "--json", "-", "--memory-budget", budget});
+  ASSERT_EQ(simulated.status, kSuccess) << simulated.err;
+  EXPECT_DOUBLE_EQ(
+      nlohmann::json::parse(simulated.out)["predicted"]["throughput_tokens_per_s"].get<double>(),
+      json["predicted"]["throughput_tokens_per_s"].get<double>());
 }
 
 TEST_F(PlanTest, DrawsAPageThatStandsAlone) {

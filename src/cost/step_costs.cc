@@ -314,7 +314,8 @@ bool Overlaps(const schedule::Schedule& schedule) {
 }
 
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
-                     const StepCosts& costs, const Sizes& sizes, const MachineState& state) {
+                     const StepCosts& costs, const Sizes& sizes, const MachineState& state,
+                     double disk_bytes_per_second) {
   CHECK(costs.rank_factors.empty() || std::ssize(costs.rank_factors) == schedule.num_ranks);
   Prices prices;
   for (int rank = 0; rank < schedule.num_ranks; ++rank) {
@@ -323,6 +324,12 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
   }
   const int32_t link = schedule.num_ranks;
   prices.resources.push_back({"link", ResourceKind::kLink, ConstantRate(1)});
+  const int32_t disk = link + 1;
+  const bool has_disk = disk_bytes_per_second > 0;
+  if (has_disk) {
+    prices.resources.push_back(
+        {"disk", ResourceKind::kDisk, ConstantRate(disk_bytes_per_second)});
+  }
   const bool overlaps = Overlaps(schedule) && !costs.exchange.is_of_plan;
   prices.first_demand.push_back(0);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
@@ -344,6 +351,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
       ask(task.lane.rank,
           costs.FactorOf(task.lane.rank) * cost->Seconds(PartsOf(task, sizes), state));
     }
+    if (has_disk) ask(disk, Value(task.work.disk_bytes, sizes));
     prices.fixed_seconds.push_back(fixed);
     prices.first_demand.push_back(static_cast<int32_t>(prices.demands.size()));
   }

@@ -105,10 +105,12 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
                        bool validates = true);
 
 // Each task takes all its rank's cores for its seconds; exchanges share a link, and take a part of
-// the cores. Precondition: all kinds of the schedule's tasks have costs, or nothing to do; where
-// ranks are not alike, it has as many as the costs.
+// the cores; what is read from a disk takes its rate and nothing of the cores. Precondition: all
+// kinds of the schedule's tasks have costs, or nothing to do; where ranks are not alike, it has as
+// many as the costs. A disk's rate of 0: reads take no time.
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
-                     const StepCosts& costs, const Sizes& sizes, const MachineState& state = {});
+                     const StepCosts& costs, const Sizes& sizes, const MachineState& state = {},
+                     double disk_bytes_per_second = 0);
 
 // Whether exchanges of the schedule come one right after the other, while computation goes on.
 bool Overlaps(const schedule::Schedule& schedule);

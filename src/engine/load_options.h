@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/result.h"
 #include "comm/group.h"
+#include "engine/choose_batch.h"
 #include "engine/choose_formats.h"
 #include "engine/step_costs_source.h"
 #include "hardware/numa.h"
@@ -42,6 +43,9 @@ struct LoadOptions {
   std::string page_directory = {};
   // Which experts give way where not all of them fit into memory.
   weights::PageEviction page_eviction = weights::PageEviction::kLeastUsed;
+  // Where experts are read from a disk: what is to be computed, so that the number of sequences and
+  // the tokens of a step can be chosen for it. Of one rank alone.
+  std::optional<BatchWork> batch_work = {};
   weights::MatrixEdit edit = {};  // changes weights before they are packed, for measurements
   // How the ranks of `group` share the work; null: this process alone.
   plan::Plan plan = {};
@@ -66,6 +70,9 @@ struct LoadObserver {
   std::function<void(const std::string&)> decided = {};  // gets a line about what `auto` has chosen
   // Gets a line about where weights lie that were packed ahead.
   std::function<void(const std::string&)> placed = {};
+  // Gets a line when the disk from which experts are read answers slowly, also long after loading
+  // and from other threads: it must refer to nothing that ends before the model.
+  std::function<void(const std::string&)> disk_is_slow = {};
 };
 
 // What LoadedModel::Load refuses whatever the weights and the machine, for those who have long work

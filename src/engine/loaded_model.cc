@@ -22,6 +22,7 @@
 #include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
 #include "weights/packed_file.h"
+#include "weights/page_index.h"
 #include "weights/phased_weights.h"
 #include "weights/share.h"
 #include "weights/tensor_digests.h"
@@ -29,22 +30,56 @@
 namespace convene::engine {
 namespace {
 
+// Of experts that are read from a disk, with the number of sequences and the tokens of a step that
+// suit the batch, if there is one.
+Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& options,
+                             const runtime::Formats& formats, int num_threads,
+                             memory::Ledger& ledger) {
+  if (!options.batch_work) {
+    return PlanPagedMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
+  }
+  LoadOptions tried = options;
+  if (!tried.context && tried.batch_work->longest > 1) tried.context = tried.batch_work->longest;
+  Result<BatchChoice> chosen = ChooseBatch(
+      spec, *options.batch_work, options.max_sequences, options.max_step_tokens,
+      weights::PagedSizesOf(spec, formats.weights).page_bytes,
+      [&](int max_sequences, int max_step_tokens) {
+        tried.max_sequences = max_sequences;
+        tried.max_step_tokens = max_step_tokens;
+        return PlanPagedMemoryOf(device::CpuBytes(), spec, tried, formats, num_threads, ledger);
+      });
+  if (!chosen) return chosen.error();
+  MemoryPlan memory = std::move(chosen->memory);
+  memory.max_sequences = chosen->max_sequences;
+  memory.max_step_tokens = chosen->max_step_tokens;
+  memory.batch_words = chosen->Describe();
+  if (formats.kv == kernels::KvFormat::kBf16) {
+    memory.batch_words += "; keys and values stay in memory in bf16, and --kv-cache int8 would let "
+                          "more sequences or experts in";
+  }
+  return memory;
+}
+
 // `has_pages`: the weights may stay on the disk as far as they do not fit.
 Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
                                   bool has_pages, int num_threads, memory::Ledger& ledger) {
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
-  Result<ChosenFormats> all = ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
-    return PlanMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
-  });
-  if (all || !has_pages || all.error().kind != ErrorKind::kResourceExhausted) return all;
   const bool has_experts =
       std::ranges::any_of(spec.layers, [](const auto& layer) { return layer.moe.has_value(); });
+  const bool plan_pages = options.plan.experts_in_memory && has_pages && has_experts;
+  Result<ChosenFormats> all = ResourceExhausted("the plan reads experts from a disk");
+  if (!plan_pages) {
+    all = ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
+      return PlanMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
+    });
+  }
+  if (all || !has_pages || all.error().kind != ErrorKind::kResourceExhausted) return all;
   if (!has_experts) return all;
   FormatWishes wishes = options.formats;
   const bool is_free = !wishes.weights;
   if (is_free) wishes.weights = kernels::WeightFormat::kInt4;
   Result<ChosenFormats> paged = ChooseFormats(wishes, [&](const runtime::Formats& formats) {
-    return PlanPagedMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
+    return PlanPages(spec, options, formats, num_threads, ledger);
   });
   if (paged && is_free) {
     paged->reason = "int4 weights, since no format fits and of these the least is to be read";
@@ -141,6 +176,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
                      source->spec(), resolved, num_threads, ledger);
   if (!chosen) return chosen.error();
   if (observer.planned) observer.planned(*chosen);
+  if (chosen->memory.max_sequences > 0) {
+    resolved.max_sequences = chosen->memory.max_sequences;
+    resolved.max_step_tokens = chosen->memory.max_step_tokens;
+    if (observer.decided) observer.decided("batch: " + chosen->memory.batch_words);
+  }
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus.compute));
   model->host_cpus_ = std::move(cpus.host);
   if (const Status started = agree(model->pool_->started()); !started) return started.error();
@@ -268,14 +308,17 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
   memory_ = chosen.memory;
   formats_ = chosen.formats;
   max_step_tokens_ = options.max_step_tokens;
+  max_sequences_ = options.max_sequences;
   Result<memory::Reservation> program =
       ledger_->Reserve(memory::Use::kProgram, memory_.bytes[memory::Use::kProgram]);
   if (!program) return program.error();
   program_ = *std::move(program);
   if (memory_.num_page_buffers > 0) {
     Result<std::unique_ptr<weights::PagedWeights>> paged = std::move(source).LoadPaged(
-        {.num_buffers = memory_.num_page_buffers, .eviction = options.page_eviction}, *ledger_,
-        observer.progress, &weights_);
+        {.num_buffers = memory_.num_page_buffers,
+         .eviction = options.page_eviction,
+         .reader = {.told = observer.disk_is_slow}},
+        *ledger_, observer.progress, &weights_);
     if (!paged) return paged.error();
     if (observer.placed) observer.placed((*paged)->Describe());
     store_ = *std::move(paged);

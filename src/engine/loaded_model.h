@@ -56,6 +56,8 @@ class LoadedModel {
   const plan::Plan& plan() const { return plan_; }
   int num_kv_blocks() const { return memory_.num_kv_blocks; }
   int max_step_tokens() const { return max_step_tokens_; }
+  // For which there is memory or a wish: as asked, or chosen for a batch (choose_batch.h).
+  int max_sequences() const { return max_sequences_; }
   const kernels::KernelSet& kernels() const { return kernels_->set; }
   // Null: all weights lie in memory.
   const weights::PagedWeights* paged() const { return store_->paged(); }
@@ -103,6 +105,7 @@ class LoadedModel {
   MemoryPlan memory_;
   runtime::Formats formats_;
   int max_step_tokens_ = 0;
+  int max_sequences_ = 1;
   int chunks_from_tokens_ = 0;
   int micro_batches_from_tokens_ = 0;
   Crossovers crossovers_;

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "comm/threads/thread_group.h"
+#include "device/cpu/cpu_device.h"
 #include "engine/announce_load.h"
 #include "engine/known_costs.h"
+#include "engine/rank_options.h"
 #include "engine/ranks.h"
 #include "hardware/huge_buffer.h"
 #include "hardware/kernel_files.h"
@@ -166,6 +168,30 @@ TEST(LoadedModel, ACheckpointThatDoesNotFitIsPackedOnceAndReadWhileItRuns) {
   const auto refused = LoadedModel::Load(demo, options, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kResourceExhausted);
+  std::filesystem::remove_all(pages);
+}
+
+TEST(LoadedModel, APlanSaysHowManyExpertsStayInMemory) {
+  const std::string demo = CONVENE_SOURCE_DIR "/models/demo";
+  const std::filesystem::path pages =
+      std::filesystem::path(testing::TempDir()) / fmt::format("planned_pages_{}", getpid());
+  std::filesystem::remove_all(pages);
+  LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
+  const std::vector<float> expected = LogitsOf(*Load(demo, options));
+  options.page_directory = pages.string();
+  // There is memory for all of them.
+  options.plan.experts_in_memory = 12;
+  {
+    const auto paged = Load(demo, options);
+    ASSERT_NE(paged->paged(), nullptr);
+    EXPECT_EQ(paged->memory().num_page_buffers, 12);
+    EXPECT_TRUE(LogitsOf(*paged) == expected);
+    memory::Ledger unlimited;
+    const auto planned =
+        PlanMemoryOf(device::CpuBytes(), paged->spec(), options, paged->formats(), 1, unlimited);
+    ASSERT_TRUE(planned);
+    EXPECT_EQ(planned->weights_bytes(), paged->memory().weights_bytes()) << "as the search asks";
+  }
   std::filesystem::remove_all(pages);
 }
 

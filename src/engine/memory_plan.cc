@@ -15,7 +15,10 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs, memory::Ledger& ledger) 
   const int blocks_per_context =
       needs.contexts_per_sequence *
       ((needs.context + device::kKvBlockTokens - 1) / device::kKvBlockTokens);
-  const int64_t wanted_blocks = int64_t{blocks_per_context} * needs.max_sequences;
+  const int blocks_per_sequence =
+      needs.blocks_per_sequence > 0 ? needs.blocks_per_sequence : blocks_per_context;
+  const int64_t wanted_blocks =
+      std::max<int64_t>(blocks_per_context, int64_t{blocks_per_sequence} * needs.max_sequences);
 
   MemoryPlan plan = {
       .bytes = needs.fixed, .available_bytes = ledger.available_bytes(), .context = needs.context};

@@ -17,6 +17,7 @@ struct MemoryNeeds {
   int context = 0;                // the longest sequence, in tokens
   int max_sequences = 1;          // that run at the same time
   int contexts_per_sequence = 1;  // 2: an encoder's input beside the answer
+  int blocks_per_sequence = 0;    // that one will take; 0: those of its contexts
   std::string besides = {};       // what else could be left out, as words for people
   // The KV cache takes no more than this, or one context.
   uint64_t most_kv_bytes = std::numeric_limits<uint64_t>::max();
@@ -30,6 +31,10 @@ struct MemoryPlan {
   // Buffers for pages of experts, which then do not lie in memory all (weights/paged_weights.h); 0:
   // they do.
   int num_page_buffers = 0;
+  // Where both were chosen (choose_batch.h); 0: as asked.
+  int max_sequences = 0;
+  int max_step_tokens = 0;
+  std::string batch_words = {};  // what was chosen, for people
 
   uint64_t weights_bytes() const { return bytes[memory::Use::kWeights]; }
   uint64_t kv_bytes() const { return bytes[memory::Use::kKvCache]; }

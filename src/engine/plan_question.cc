@@ -1,14 +1,18 @@
 #include "engine/plan_question.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
 #include "engine/rank_options.h"
 #include "runtime/transformer.h"
+#include "weights/page_index.h"
 
 namespace convene::engine {
 namespace {
@@ -52,6 +56,28 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
       if (of_rank.total() > most.total()) most = of_rank;
     }
     return most;
+  };
+  question.experts_that_fit = [memory_of = question.memory_of, spec](
+                                  const planner::RankSetup& setup, const plan::Plan& plan,
+                                  int batch, uint64_t memory_bytes) -> Result<int> {
+    const weights::PagedSizes sizes =
+        weights::PagedSizesOf(*spec, FormatsOf(setup.weights).weights);
+    if (sizes.num_pages == 0) return Error{"the model has no routed experts"};
+    plan::Plan least = plan;
+    least.experts_in_memory = sizes.fewest_buffers;
+    const Result<planner::RankMemory> memory = memory_of(setup, least, batch);
+    if (!memory) return memory.error();
+    if (memory->total() > memory_bytes) {
+      return ResourceExhausted(fmt::format(
+          "even with its experts read from a disk a rank needs {} (weights {}, KV cache {}, "
+          "working memory {}), and has {}",
+          FormatBytes(memory->total()), FormatBytes(memory->weights_bytes),
+          FormatBytes(memory->kv_bytes), FormatBytes(memory->working_bytes),
+          FormatBytes(memory_bytes)));
+    }
+    const uint64_t more = (memory_bytes - memory->total()) / sizes.page_bytes;
+    return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(sizes.num_pages),
+                                               more + static_cast<uint64_t>(sizes.fewest_buffers)));
   };
   question.memory_per_rank = [setting](int num_ranks) {
     return setting.memory_per_rank.value_or(setting.memory_of_host /

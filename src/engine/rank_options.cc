@@ -116,6 +116,11 @@ Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
   const weights::ExpertRooms rooms = weights::RoomsOf(spec, formats.weights, share);
   needs.fixed[memory::Use::kWeights] =
       weights::PackedSizeBytes(*local, formats.weights, share, rooms);
+  if (options.plan.experts_in_memory) {
+    const weights::PagedSizes sizes = weights::PagedSizesOf(spec, formats.weights);
+    needs.fixed[memory::Use::kWeights] = sizes.bytes_with(
+        std::clamp(*options.plan.experts_in_memory, sizes.fewest_buffers, sizes.num_pages));
+  }
   if (options.plan.changes_layout()) {
     const uint64_t staging = runtime::ExpertMover::StagingBytes(
         spec, formats.weights, {options.plan.layout, *options.plan.decode});
@@ -170,13 +175,20 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
         FormatBytes(least_bytes), needs->context, options.max_step_tokens,
         (least_bytes + besides + kMib - 1) / kMib));
   }
-  // What is left, more contexts and more experts in memory have one half each at least.
-  needs->most_kv_bytes = context_bytes + (available_bytes - least_bytes) / 2;
+  if (options.batch_work) {
+    // As many sequences as are asked for come first: whoever chose their number weighs them.
+    needs->blocks_per_sequence = BlocksOfSequence(*options.batch_work);
+  } else {
+    // What is left, more contexts and more experts in memory have one half each at least.
+    needs->most_kv_bytes = context_bytes + (available_bytes - least_bytes) / 2;
+  }
   Result<MemoryPlan> plan = PlanMemory(*needs, ledger);
   if (!plan) return plan;
   const uint64_t more = (available_bytes - plan->needed_bytes()) / sizes.page_bytes;
-  plan->num_page_buffers = static_cast<int>(std::min<uint64_t>(
-      static_cast<uint64_t>(sizes.num_pages), more + static_cast<uint64_t>(fewest)));
+  const int most = std::max(fewest, options.plan.experts_in_memory.value_or(sizes.num_pages));
+  plan->num_page_buffers = static_cast<int>(
+      std::min<uint64_t>(static_cast<uint64_t>(std::min(most, sizes.num_pages)),
+                         more + static_cast<uint64_t>(fewest)));
   plan->bytes[memory::Use::kWeights] = sizes.bytes_with(plan->num_page_buffers);
   return plan;
 }

@@ -21,6 +21,7 @@ using nlohmann::json;
 constexpr int kVersion = 1;
 constexpr int kMostRanks = 1 << 16;
 constexpr int kMostThreads = 1 << 16;
+constexpr int kMostExpertsInMemory = 1 << 24;
 using strategy::kMostChunks;
 using strategy::kMostMicroBatches;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
@@ -211,9 +212,18 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     (key == "comm_budget" ? plan->comm_budget : plan->host_threads) = value.get<int>();
     return {};
   }
+  if (key == "experts_in_memory" && value.is_number_integer()) {
+    if (!IsBetween(value, 1, kMostExpertsInMemory)) {
+      return Error{fmt::format("experts_in_memory of {} is out of range; it must be 1 to {}",
+                               value.dump(), kMostExpertsInMemory)};
+    }
+    plan->experts_in_memory = value.get<int>();
+    return {};
+  }
   constexpr const char* kMembers =
       "there are layout, weights, wire and gemm (texts), pipeline, decode, made_for and predicted "
-      "(objects), alternatives (a list), threads, comm_budget and host_threads (whole numbers)";
+      "(objects), alternatives (a list), threads, comm_budget, host_threads and experts_in_memory "
+      "(whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
   }
@@ -321,6 +331,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
                                    {"gemm", Name(plan.gemm)},
                                    {"comm_budget", plan.comm_budget},
                                    {"host_threads", plan.host_threads}};
+  if (plan.experts_in_memory) object["experts_in_memory"] = *plan.experts_in_memory;
   if (!plan.weights.empty()) object["weights"] = plan.weights;
   if (plan.num_threads > 0) object["threads"] = plan.num_threads;
   if (plan.made_for) {
@@ -353,6 +364,11 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
     if (Status read = ReadDecode(object["decode"], &plan); !read) return read.error();
   }
   if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
+  if (plan.experts_in_memory && plan.layout.num_ranks() > 1) {
+    return Error{fmt::format("experts are read from a disk by one rank only, and the plan has {}: "
+                             "leave experts_in_memory out",
+                             plan.layout.num_ranks())};
+  }
   return plan;
 }
 

@@ -23,9 +23,14 @@ constexpr int kLeastPrompt = 16;
 constexpr int kMostPrompt = 1 << 17;
 constexpr std::array kSkews = {0.0, 0.2, 0.4, 0.6, 0.8, 0.9};
 
-enum Section { kAttention, kExperts, kExchanges, kTransition, kHead, kRest, kNumSections };
-constexpr const char* kSectionNames[] = {
-    "attention", "experts", "exchanges", "transition", "head", "norms, routers and dense layers"};
+enum Section { kAttention, kExperts, kExchanges, kTransition, kDisk, kHead, kRest, kNumSections };
+constexpr const char* kSectionNames[] = {"attention",
+                                         "experts",
+                                         "exchanges",
+                                         "transition",
+                                         "reading experts from the disk",
+                                         "head",
+                                         "norms, routers and dense layers"};
 
 Section SectionOf(TaskKind kind) {
   if (kind == TaskKind::kMoveExperts) return kTransition;
@@ -43,6 +48,11 @@ Section SectionOf(TaskKind kind) {
     case TaskKind::kReduce:
     case TaskKind::kShared:
       return kExperts;
+    case TaskKind::kReadPages:
+    case TaskKind::kReadChosen:
+    case TaskKind::kReadPredicted:
+    case TaskKind::kReadNext:
+      return kDisk;
     case TaskKind::kHead:
       return kHead;
     default:
@@ -312,6 +322,8 @@ constexpr Axis kAxes[] = {
      &MachineFigures::operations_per_second, "op/s"},
     {"link", [](double factor) { return Conditions{.link = factor}; },
      &MachineFigures::link_bytes_per_second, "B/s"},
+    {"disk", [](double factor) { return Conditions{.disk = factor}; },
+     &MachineFigures::disk_bytes_per_second, "B/s"},
 };
 
 Flip FlipOf(PlanSearch& search, const PlanAnswer& answer, const std::vector<int>& others,
@@ -431,7 +443,12 @@ Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t mos
                                 : WhereItWins(search, chosen, candidate, parameters);
     explanation.alternatives.push_back(std::move(alternative));
   }
+  const auto reads_disk = [&](int i) {
+    return answer.candidates[i].plan.experts_in_memory.has_value();
+  };
+  const bool any_reads = reads_disk(answer.chosen) || std::ranges::any_of(others, reads_disk);
   for (const Axis& axis : kAxes) {
+    if (std::string_view(axis.figure) == "disk" && !any_reads) continue;
     if (std::string_view(axis.figure) == "link" && chosen.setup.num_ranks == 1 &&
         search.question().num_ranks == 1) {
       continue;

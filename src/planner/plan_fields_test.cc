@@ -37,6 +37,7 @@ std::set<std::string> FieldsOfAPlan() {
   const Plan whole{.layout = {.attention_dp = 2, .expert_ep = 2},
                    .decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2},
                    .pipeline = {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.5}},
+                   .experts_in_memory = 4,
                    .weights = "int8",
                    .num_threads = 1,
                    .made_for = MadeFor{.model = "0123456789abcdef", .num_ranks = 2}};
@@ -89,6 +90,7 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"gemm", "ForwardContextTest.ExpertsAreOneAfterTheOtherFromSoManyRowsEachOn"},
       {"comm_budget", "ForwardContextTest.ProductsLeaveThreadsToExchangesThatAreUnderWay"},
       {"host_threads", "LoadedModel.ThreadsOfTheHostLaneAreTakenFromThoseThatCompute"},
+      {"experts_in_memory", "LoadedModel.APlanSaysHowManyExpertsStayInMemory"},
       {"weights", "tests/ranks/commands_test.sh: what a plan says of weights and threads"},
       {"threads", "tests/ranks/commands_test.sh: what a plan says of weights and threads"},
       {"decode.keep", "LoadedModel.RanksReserveBothDivisionsOfTheExperts"},

@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "planner/workload_figures.h"
 #include "planner/workload_steps.h"
+#include "strategy/paging.h"
 
 namespace convene::planner {
 namespace {
@@ -26,7 +27,8 @@ auto Complexity(const PlanSearch& search, const Candidate& candidate) {
   const bool is_usual = plan.layout == plan::DefaultLayout(candidate.setup.num_ranks);
   const bool has_decode = plan.decode.has_value();
   return std::tuple(!is_present, candidate.setup.num_ranks > 1, !is_usual, has_decode,
-                    plan.pipeline.chunks > 1, plan.pipeline.micro_batches > 1,
+                    plan.experts_in_memory.has_value(), plan.pipeline.chunks > 1,
+                    plan.pipeline.micro_batches > 1,
                     candidate.needs.size(), candidate.setup.num_ranks);
 }
 
@@ -168,7 +170,7 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
   ShortModels other;
   if (!same_routing) other = ShortenFor(workload.routing);
   const ShortModels& models = same_routing ? short_models_ : other;
-  const PhaseStepOptions steps{
+  PhaseStepOptions options{
       .model = models.plain,
       .overlapping_model = models.overlapping,
       .roles = strategy::Roles(plan.layout).ExpandingFrom(question_.expand_from_tokens),
@@ -181,7 +183,14 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
       .phase_change = plan.phase_change,
       .round_trip = *round_trip,
       .solver_seconds = plan.changes_layout() ? solver_seconds_ : 0};
-  return PredictWorkload(workload, steps, **pricer, &num_simulated_);
+  if (plan.experts_in_memory) {
+    options.paging_of = [&](int64_t num_tokens) { return PagingOf(plan, num_tokens); };
+  }
+  return PredictWorkload(workload, options, **pricer, &num_simulated_);
+}
+
+strategy::Paging PlanSearch::PagingOf(const plan::Plan& plan, int64_t num_tokens) const {
+  return strategy::PagingOf(question_.spec, /*encoder=*/false, *plan.experts_in_memory, num_tokens);
 }
 
 Result<WholeStep> PlanSearch::RoundTripOf(const RankSetup& setup, const plan::Plan& plan,
@@ -224,10 +233,12 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
   if (NumTokens(groups) < int64_t{1} * plan.pipeline.micro_batches * roles.num_groups()) {
     options.pipeline.micro_batches = 1;
   }
-  return PredictStep({.spec = short_models_.plain.spec,
+  if (plan.experts_in_memory) options.paging = PagingOf(plan, NumTokens(groups));
+  const ShortModel& model = options.paging ? short_models_.overlapping : short_models_.plain;
+  return PredictStep({.spec = model.spec,
                       .options = std::move(options),
                       .groups = std::move(groups),
-                      .shares = short_models_.plain.shares},
+                      .shares = model.shares},
                      **pricer);
 }
 
@@ -282,6 +293,10 @@ std::string Describe(const Candidate& candidate) {
   std::string text =
       fmt::format("{} x {}, {}", FormatCount(static_cast<uint64_t>(setup.num_ranks), "rank"),
                   FormatCount(static_cast<uint64_t>(setup.num_threads), "thread"), setup.weights);
+  if (plan.experts_in_memory) {
+    text += fmt::format(", {} in memory and the others read from the disk",
+                        FormatCount(static_cast<uint64_t>(*plan.experts_in_memory), "expert"));
+  }
   if (setup.num_ranks == 1) return text;
   text += ", " + plan::ToText(plan.layout);
   if (plan.decode) {

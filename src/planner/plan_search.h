@@ -53,6 +53,8 @@ class PlanSearch {
   void UsePass(std::string name) { pass_ = std::move(name); }
 
  private:
+  // Of a plan with experts_in_memory.
+  strategy::Paging PagingOf(const plan::Plan& plan, int64_t num_tokens) const;
   Result<const StepPricer*> FindPricer(const RankSetup& setup, const Conditions& conditions);
 
   const PlanQuestion& question_;

@@ -398,5 +398,94 @@ TEST(ExplainPlan, ReasonsAreDifferencesOfTasks) {
   EXPECT_EQ(WhySlower(slow, fast), "experts +30.0 % (imbalance 2.10), exchanges -10.0 %");
 }
 
+// A model of 24 layers with 16 experts each, of which one rank has room for some only.
+struct AskedOfLittleMemory : Asked {
+  AskedOfLittleMemory(double disk_gbps, const std::vector<int>& ranks)
+      : Asked(1e9, ranks, {"int8", "int4"}) {
+    profile.machine.disk_gbps = disk_gbps;
+    // The smaller format has half the weights, which the costs of tasks know by their bytes alone.
+    question.bytes_of = [](const std::string& weights, plan::Wire) {
+      strategy::ElementBytes bytes;
+      bytes.weights = weights == "int8" ? 1 : 0.5;
+      return bytes;
+    };
+    question.memory_of = [](const RankSetup& setup, const plan::Plan& plan,
+                            int) -> Result<RankMemory> {
+      const uint64_t expert_bytes = setup.weights == "int8" ? 2 : 1;
+      const auto parts = static_cast<uint64_t>(plan.layout.num_ranks());
+      const auto experts = static_cast<uint64_t>(plan.experts_in_memory.value_or(24 * 16));
+      return RankMemory{.weights_bytes = 100 + expert_bytes * experts / parts};
+    };
+    question.memory_per_rank = [](int) { return uint64_t{100 + 24 * 16}; };
+    question.experts_that_fit = [](const RankSetup& setup, const plan::Plan&, int,
+                                   uint64_t memory_bytes) -> Result<int> {
+      if (memory_bytes < 104) return ResourceExhausted("too little");
+      return static_cast<int>(memory_bytes - 100) / (setup.weights == "int8" ? 2 : 1);
+    };
+  }
+};
+
+const Candidate* Find(const PlanAnswer& answer, const std::string& words) {
+  for (const Candidate& candidate : answer.candidates) {
+    if (Describe(candidate).find(words) != std::string::npos) return &candidate;
+  }
+  return nullptr;
+}
+
+TEST(PlanSearch, ReadingExpertsFromADiskCompetesWithASmallerFormatAndWithMoreRanks) {
+  AskedOfLittleMemory asked(/*disk_gbps=*/1, {1});
+  PlanAnswer answer = Search(asked);
+  // Int4 is what fits memory, and so what may be chosen.
+  EXPECT_EQ(ChosenOf(answer).setup.weights, "int4");
+  EXPECT_FALSE(ChosenOf(answer).plan.experts_in_memory);
+  const Candidate* paged = Find(answer, "int8, 192 experts in memory and the others read");
+  ASSERT_NE(paged, nullptr);
+  EXPECT_EQ(paged->added_by, "paging");
+  ASSERT_TRUE(paged->is_ranked()) << paged->reason;
+  EXPECT_THAT(paged->needs, testing::ElementsAre("weights"));
+  EXPECT_EQ(paged->memory.total(), paged->memory_limit);
+  // A step reads half of the experts: 24 layers of 8 experts of 2 x 1024 x 512 bytes.
+  const double read_seconds = 24.0 * 8 * 2 * 1024 * 512 / 1e9;
+  EXPECT_GT(paged->figures->time_per_token, 0.9 * read_seconds);
+  EXPECT_LT(paged->figures->time_per_token, 1.5 * read_seconds);
+  const auto on_disk = static_cast<size_t>(schedule::TaskKind::kReadPages);
+  EXPECT_GT(paged->figures->path[on_disk], 0);
+  EXPECT_THAT(WhySlower(*paged->figures, *ChosenOf(answer).figures),
+              HasSubstr("reading experts from the disk +"));
+
+  // Where int8 is asked for, it is read from the disk, or two ranks have it in memory.
+  asked.question.formats = {"int8"};
+  answer = Search(asked);
+  EXPECT_EQ(ChosenOf(answer).plan.experts_in_memory, 192);
+  PlanSearch search(asked.question);
+  const Result<PlanAnswer> again = SearchPlan(search);
+  ASSERT_TRUE(again);
+  const Explanation explanation = ExplainPlan(search, *again);
+  EXPECT_TRUE(std::ranges::any_of(explanation.flips,
+                                  [](const Flip& flip) { return flip.figure == "disk"; }));
+  AskedOfLittleMemory two(/*disk_gbps=*/1, {1, 2});
+  two.question.formats = {"int8"};
+  answer = Search(two);
+  EXPECT_EQ(ChosenOf(answer).setup.num_ranks, 2);
+  ASSERT_NE(Find(answer, "192 experts in memory"), nullptr);
+  EXPECT_TRUE(Find(answer, "192 experts in memory")->is_ranked());
+}
+
+TEST(PlanSearch, SaysWhyNoExpertsAreReadFromADisk) {
+  AskedOfLittleMemory unknown(/*disk_gbps=*/0, {1});
+  PlanAnswer answer = Search(unknown);
+  const Candidate* paged = Find(answer, "192 experts in memory");
+  ASSERT_NE(paged, nullptr);
+  EXPECT_THAT(paged->reason, HasSubstr("measure it with convene measure --disk"));
+  // Without the pass nothing is read from a disk.
+  unknown.question.passes_off = {"paging"};
+  answer = Search(unknown);
+  EXPECT_EQ(Find(answer, "experts in memory"), nullptr);
+
+  AskedOfLittleMemory little(/*disk_gbps=*/1, {1});
+  little.question.memory_per_rank = [](int) { return uint64_t{103}; };
+  EXPECT_THAT(ErrorOf(little), HasSubstr("the model fits nowhere"));
+}
+
 }  // namespace
 }  // namespace convene::planner

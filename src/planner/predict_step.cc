@@ -53,7 +53,10 @@ void SetExperts(const StepQuestion& question, cost::ExpectedRouting& routing) {
   routing.top_k = moe->top_k;
   routing.shares = question.shares;
   if (routing.shares.empty()) routing.shares = {cost::UniformShares(moe->num_experts, moe->top_k)};
-  const strategy::Pipeline& pipeline = question.options.pipeline;
+  strategy::Pipeline pipeline = question.options.pipeline;
+  if (const auto& paging = question.options.paging) {
+    pipeline = {.chunks = paging->chunks, .cut = strategy::ChunkCut::kExperts};
+  }
   const bool by_experts = pipeline.chunks > 1 && pipeline.cut == strategy::ChunkCut::kExperts;
   routing.token_chunks = by_experts ? 1 : pipeline.chunks;
   const strategy::Roles& roles = question.options.roles;

@@ -185,6 +185,33 @@ void CheckMemory(PlanSearch& search) {
   }
 }
 
+// One rank whose weights do not fit, with as many experts in memory as there is room for.
+void AddPaged(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  if (!question.experts_that_fit) return;
+  const size_t count = search.candidates().size();
+  for (size_t i = 0; i < count; ++i) {
+    const Candidate whole = search.candidates()[i];
+    if (whole.setup.num_ranks > 1 || whole.rejected_by != "memory" || whole.memory_limit == 0) {
+      continue;
+    }
+    const int batch = question.workload.batch;
+    const Result<int> experts =
+        question.experts_that_fit(whole.setup, whole.plan, batch, whole.memory_limit);
+    Candidate paged{.setup = whole.setup, .plan = whole.plan, .memory_limit = whole.memory_limit};
+    paged.plan.experts_in_memory = experts ? *experts : 1;
+    search.Add(std::move(paged));
+    Candidate& added = search.candidates().back();
+    if (!experts) {
+      search.Reject(added, experts.error().message);
+      continue;
+    }
+    if (const auto memory = question.memory_of(added.setup, added.plan, batch)) {
+      added.memory = *memory;
+    }
+  }
+}
+
 // Whether the weights fit in the format, whatever is known of its costs.
 bool Fits(const PlanQuestion& question, const std::string& format) {
   for (int ranks = 1; ranks <= question.num_ranks; ++ranks) {
@@ -278,6 +305,7 @@ constexpr SearchPass kPasses[] = {
     {"layouts", "how ranks divide heads, sequences and experts", AddLayouts},
     {"shares", "shares of the experts by the rates of ranks that are not alike", AddUnequalShares},
     {"memory", "rejects what does not fit the memory of a rank", CheckMemory},
+    {"paging", "experts read from a disk, where the weights of one rank do not fit", AddPaged},
     {"changes", "marks what would change the numbers that are computed", MarkChanges,
      /*can_be_off=*/false},
     {"prices", "simulates prefill and decode of each", PriceAll, /*can_be_off=*/false},

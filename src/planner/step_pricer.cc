@@ -8,11 +8,14 @@
 namespace convene::planner {
 namespace {
 
+constexpr double kGiga = 1e9;
+
 // With costs of its own, for conditions that the profile's are not of.
 class OwningPricer : public StepPricer {
  public:
-  OwningPricer(cost::StepCosts costs, const cost::MachineState& state)
-      : costs_(std::move(costs)), pricer_(costs_, state) {}
+  OwningPricer(cost::StepCosts costs, const cost::MachineState& state,
+               double disk_bytes_per_second)
+      : costs_(std::move(costs)), pricer_(costs_, state, disk_bytes_per_second) {}
 
   Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
                                const schedule::ActivityGraph& graph,
@@ -45,7 +48,15 @@ Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
                              schedule::Name(*kind), costs_.num_ranks, costs_.weights,
                              HowToMeasure(costs_.num_ranks, costs_.weights))};
   }
-  return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_),
+  const bool reads_disk = std::ranges::any_of(
+      schedule.tasks, [](const schedule::Task& task) { return !task.work.disk_bytes.empty(); });
+  if (reads_disk && disk_bytes_per_second_ <= 0) {
+    return Error{
+        "experts would be read from a disk whose rate the profile does not know: measure it with "
+        "convene measure --disk DIR"};
+  }
+  return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_,
+                                                      disk_bytes_per_second_),
                         .once_seconds = costs_.step_once,
                         .extrapolated_share = cost::ExtrapolatedShare(schedule, costs_, sizes)};
 }
@@ -82,7 +93,8 @@ Result<std::unique_ptr<StepPricer>> MeasuredSource::PricerOf(const RankSetup& se
   cost::StepCosts changed = *costs;
   SlowLink(conditions.link, changed.exchange);
   return std::unique_ptr<StepPricer>(
-      std::make_unique<OwningPricer>(std::move(changed), conditions.machine));
+      std::make_unique<OwningPricer>(std::move(changed), conditions.machine,
+                                     kGiga * profile_.machine.disk_gbps / conditions.disk));
 }
 
 MachineFigures MeasuredSource::FiguresOf(const RankSetup& setup) const {
@@ -92,7 +104,8 @@ MachineFigures MeasuredSource::FiguresOf(const RankSetup& setup) const {
   const double per_byte = costs->exchange.lasting_seconds_per_byte();
   return {.memory_bytes_per_second = costs->reference.read_bytes_per_second,
           .operations_per_second = costs->reference.dot_operations_per_second,
-          .link_bytes_per_second = per_byte > 0 ? 1 / per_byte : 0};
+          .link_bytes_per_second = per_byte > 0 ? 1 / per_byte : 0,
+          .disk_bytes_per_second = kGiga * profile_.machine.disk_gbps};
 }
 
 std::vector<double> MeasuredSource::RankFactorsOf(const RankSetup& setup) const {

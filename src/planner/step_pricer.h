@@ -25,10 +25,11 @@ namespace convene::planner {
 struct Conditions {
   cost::MachineState machine = {};  // memory and cores
   double link = 1;                  // the time that bytes take, not what an exchange takes at least
+  double disk = 1;
 
   bool operator==(const Conditions& other) const {
     return machine.memory == other.machine.memory && machine.compute == other.machine.compute &&
-           link == other.link;
+           link == other.link && disk == other.disk;
   }
 };
 
@@ -65,6 +66,7 @@ struct MachineFigures {
   double memory_bytes_per_second = 0;
   double operations_per_second = 0;
   double link_bytes_per_second = 0;  // of all ranks together, lasting
+  double disk_bytes_per_second = 0;
 };
 
 class PricerSource {
@@ -88,8 +90,10 @@ class PricerSource {
 // By costs of steps that were measured (cost/step_costs.h). Keeps the reference.
 class MeasuredPricer : public StepPricer {
  public:
-  explicit MeasuredPricer(const cost::StepCosts& costs, const cost::MachineState& state = {})
-      : costs_(costs), state_(state) {}
+  // `disk_bytes_per_second` of 0: not known; then steps that read a disk have no price.
+  explicit MeasuredPricer(const cost::StepCosts& costs, const cost::MachineState& state = {},
+                          double disk_bytes_per_second = 0)
+      : costs_(costs), state_(state), disk_bytes_per_second_(disk_bytes_per_second) {}
 
   Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
                                const schedule::ActivityGraph& graph,
@@ -99,6 +103,7 @@ class MeasuredPricer : public StepPricer {
  private:
   const cost::StepCosts& costs_;
   cost::MachineState state_;
+  double disk_bytes_per_second_;
 };
 
 // By the costs of steps in a profile. Keeps the reference.

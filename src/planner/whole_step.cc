@@ -138,7 +138,10 @@ WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
                   .once_seconds = step.once_seconds,
                   .extrapolated_share = step.extrapolated_share,
                   .imbalance = ImbalanceOf(model, step)};
-  if (step.schedule.num_ranks == 1) {
+  const bool has_one_lane = std::ranges::all_of(step.schedule.tasks, [](const auto& task) {
+    return task.lane.rank == 0 && task.lane.kind == schedule::LaneKind::kCompute;
+  });
+  if (has_one_lane) {
     // One task after the other: what is repeated is added.
     for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
       const schedule::Task& task = step.schedule.tasks[id];

@@ -2,6 +2,9 @@
 // throughput, from the few steps that stand for all. What else could be run is plan_search.h.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+
 #include "base/result.h"
 #include "plan/plan.h"
 #include "planner/plan_question.h"
@@ -13,12 +16,14 @@ namespace convene::planner {
 // How steps are built, in both phases.
 struct PhaseStepOptions {
   const ShortModel& model;
-  const ShortModel& overlapping_model;  // for steps of several micro-batches
+  const ShortModel& overlapping_model;  // for steps in which layers overlap
   strategy::Roles roles = {};
   strategy::Roles decode_roles = {};
   strategy::Pipeline pipeline = {};
   strategy::ElementBytes bytes = {};
   int step_tokens = 512;
+  // Of a step of so many tokens, where experts are read from a disk; empty: none are.
+  std::function<strategy::Paging(int64_t num_tokens)> paging_of = {};
   // Of plans that divide the experts otherwise in decode.
   bool changes_layout = false;
   plan::PhaseChange phase_change = {};

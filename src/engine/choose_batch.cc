@@ -1,0 +1,112 @@
+#include "engine/choose_batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "base/units.h"
+#include "device/step_inputs.h"
+#include "strategy/paging.h"
+
+namespace convene::engine {
+namespace {
+
+constexpr int kMostSequences = 4096;   // as `convene batch --max-batch`
+constexpr int kMostChosenTokens = 1 << 15;  // of a step
+constexpr double kMargin = 0.98;       // a gain of less is none
+
+// From `least` to `most`, both included, each by the factor more than the one before.
+std::vector<int> Sizes(int least, int most, double factor) {
+  std::vector<int> sizes;
+  for (double size = least; size < most; size *= factor) sizes.push_back(static_cast<int>(size));
+  sizes.push_back(std::max(least, most));
+  return sizes;
+}
+
+// Experts that a step of so many tokens wants, of all layers, on even routing.
+double WantedExperts(const model::ModelSpec& spec, double num_tokens) {
+  double wanted = 0;
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (!layer.moe) continue;
+    const double experts = layer.moe->num_experts;
+    wanted += experts * (1 - std::pow(1 - layer.moe->top_k / experts, num_tokens));
+  }
+  return wanted;
+}
+
+double ReadBytesPerToken(const model::ModelSpec& spec, const BatchWork& work, int max_sequences,
+                         int max_step_tokens, uint64_t page_bytes, const MemoryPlan& memory) {
+  const double steps = StepsOf(work, max_sequences, max_step_tokens);
+  const auto requests = static_cast<double>(work.num_requests);
+  const double tokens_per_step = requests * (work.prompt_tokens + work.gen_tokens) / steps;
+  const double missing = 1 - static_cast<double>(memory.num_page_buffers) /
+                                 std::max(1, strategy::CountExperts(spec));
+  return steps * WantedExperts(spec, tokens_per_step) * missing * static_cast<double>(page_bytes) /
+         (requests * work.gen_tokens);
+}
+
+}  // namespace
+
+int BlocksOfSequence(const BatchWork& work) {
+  const double tokens = work.prompt_tokens + work.gen_tokens;
+  return static_cast<int>(std::ceil(tokens / device::kKvBlockTokens)) + 1;
+}
+
+double StepsOf(const BatchWork& work, int max_sequences, int max_step_tokens) {
+  const auto requests = static_cast<double>(work.num_requests);
+  const double together = std::min<double>(requests, max_sequences);
+  const double generating = requests / together * work.gen_tokens;
+  const double first_prompts = together * work.prompt_tokens / max_step_tokens;
+  const double all_tokens = requests * (work.prompt_tokens + work.gen_tokens - 1) / max_step_tokens;
+  return std::max({1.0, all_tokens, generating + first_prompts});
+}
+
+std::string BatchChoice::Describe() const {
+  return fmt::format(
+      "{} at a time in steps of at most {}: of what was tried this reads the least from the disk, "
+      "about {} for each generated token (KV cache {}, {} in memory)",
+      FormatCount(static_cast<uint64_t>(max_sequences), "sequence"),
+      FormatCount(static_cast<uint64_t>(max_step_tokens), "token"),
+      FormatBytes(static_cast<uint64_t>(read_bytes_per_token)), FormatBytes(memory.kv_bytes()),
+      FormatCount(static_cast<uint64_t>(memory.num_page_buffers), "expert"));
+}
+
+Result<BatchChoice> ChooseBatch(
+    const model::ModelSpec& spec, const BatchWork& work, int least_sequences, int least_step_tokens,
+    uint64_t page_bytes,
+    const std::function<Result<MemoryPlan>(int max_sequences, int max_step_tokens)>& plan) {
+  const auto wanted = static_cast<int>(std::min<int64_t>(work.num_requests, kMostSequences));
+  const int most_sequences = work.chooses_sequences ? std::max(1, wanted) : least_sequences;
+  const int first = std::min(least_sequences, most_sequences);
+  std::optional<BatchChoice> best;
+  std::optional<Error> error;
+  for (const int sequences : Sizes(first, most_sequences, 1.25)) {
+    const int most_tokens = work.chooses_step_tokens
+                                ? std::max({least_step_tokens, sequences, kMostChosenTokens})
+                                : least_step_tokens;
+    for (const int tokens : Sizes(least_step_tokens, most_tokens, 2)) {
+      if (sequences > tokens) continue;
+      const Result<MemoryPlan> memory = plan(sequences, tokens);
+      if (!memory) {
+        if (!error) error = memory.error();
+        break;  // more tokens take more memory
+      }
+      // The first is taken with as many sequences as have room, like any load.
+      if (best && memory->num_kv_blocks < sequences * BlocksOfSequence(work)) break;
+      const double read_bytes =
+          ReadBytesPerToken(spec, work, sequences, tokens, page_bytes, *memory);
+      if (best && read_bytes >= kMargin * best->read_bytes_per_token) continue;
+      best = BatchChoice{.max_sequences = sequences,
+                         .max_step_tokens = tokens,
+                         .memory = *memory,
+                         .read_bytes_per_token = read_bytes};
+    }
+  }
+  if (!best) return *error;
+  return *best;
+}
+
+}  // namespace convene::engine

@@ -1,0 +1,57 @@
+// How many sequences of a batch run together and how many tokens a step has, where experts are read
+// from a disk: the part of MoE-Lightning's policy (Cao et al. 2024, section 4.2: batch, and what of
+// memory is for weights and for the KV cache) that is executed here. A step reads what memory has no
+// room for once for all its tokens, so many sequences share it; but each of them takes memory for
+// keys and values, and each token of a step for rows, in which experts could stay.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "engine/memory_plan.h"
+#include "model/model_spec.h"
+
+namespace convene::engine {
+
+// Requests that are all there at once.
+struct BatchWork {
+  int64_t num_requests = 1;
+  double prompt_tokens = 1;  // of a request, on average
+  double gen_tokens = 1;     // likewise, at least 1
+  int longest = 0;  // tokens of the longest with its answer; 0: as long as the context may be
+  // What may be chosen; otherwise it is as in LoadOptions.
+  bool chooses_sequences = false;
+  bool chooses_step_tokens = false;
+};
+
+// KV blocks that a sequence of the work takes, on average, with the one that the scheduler wants to
+// be free before it lets another sequence in.
+int BlocksOfSequence(const BatchWork& work);
+
+// Steps until all requests are answered: as many as generate, `max_sequences` at a time, behind
+// those that read the first prompts; or as all tokens fill, if these are more.
+double StepsOf(const BatchWork& work, int max_sequences, int max_step_tokens);
+
+struct BatchChoice {
+  int max_sequences = 1;
+  int max_step_tokens = 1;
+  MemoryPlan memory;
+  double read_bytes_per_token = 0;  // from the disk, for each generated token, on even routing
+
+  // "352 sequences at a time in steps of at most 2,048 tokens ...", as a line for people.
+  std::string Describe() const;
+};
+
+// The choice that reads the fewest bytes per generated token; of those within 2 % the fewest
+// sequences and the smallest steps, which answer sooner. `least_*`: what is tried first, and taken
+// where it may not be chosen. `plan` says what memory there is for experts beside so many sequences
+// and step tokens; a plan with room for fewer sequences is passed over. Error: that of the first
+// plan, where none fits.
+Result<BatchChoice> ChooseBatch(
+    const model::ModelSpec& spec, const BatchWork& work, int least_sequences, int least_step_tokens,
+    uint64_t page_bytes,
+    const std::function<Result<MemoryPlan>(int max_sequences, int max_step_tokens)>& plan);
+
+}  // namespace convene::engine

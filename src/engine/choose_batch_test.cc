@@ -1,0 +1,120 @@
+// That the sequences and step tokens of a batch are those that read the least from a disk, within
+// the memory that there is.
+#include "engine/choose_batch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace convene::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kPageBytes = 1 << 20;
+
+// 16 layers of 64 experts, of which a token chooses 8.
+model::ModelSpec Spec() {
+  model::LayerSpec layer;
+  layer.moe = model::MoeSpec{.num_experts = 64, .top_k = 8};
+  model::ModelSpec spec;
+  spec.layers = std::vector(16, layer);
+  return spec;
+}
+
+// Of a memory of so many pages a block of keys and values takes one, and so do 32 tokens of a step.
+Result<MemoryPlan> PlanIn(const BatchWork& work, int num_pages, int sequences, int step_tokens) {
+  const int rows = step_tokens / 32;
+  const int wanted = sequences * BlocksOfSequence(work);
+  if (num_pages < rows + 2 + BlocksOfSequence(work)) return ResourceExhausted("too little");
+  const int kv = std::min(wanted, num_pages - rows - 2);
+  return MemoryPlan{.num_kv_blocks = kv,
+                    .num_page_buffers = std::min(1024, num_pages - rows - kv)};
+}
+
+Result<BatchChoice> ChooseIn(const BatchWork& work, int num_pages, int least_sequences = 32,
+                             int least_step_tokens = 512) {
+  return ChooseBatch(Spec(), work, least_sequences, least_step_tokens, kPageBytes,
+                     [&](int sequences, int step_tokens) {
+                       return PlanIn(work, num_pages, sequences, step_tokens);
+                     });
+}
+
+// Bytes per generated token, by the definition.
+double ReadBytes(const BatchWork& work, int num_pages, int sequences, int step_tokens) {
+  const auto memory = PlanIn(work, num_pages, sequences, step_tokens);
+  if (!memory || memory->num_kv_blocks < sequences * BlocksOfSequence(work)) return 1e30;
+  const double missing = 1024.0 - memory->num_page_buffers;
+  return StepsOf(work, sequences, step_tokens) * missing * kPageBytes /
+         (static_cast<double>(work.num_requests) * work.gen_tokens);
+}
+
+TEST(ChooseBatch, CountsTheStepsThatABatchTakes) {
+  BatchWork work{.num_requests = 100, .prompt_tokens = 50, .gen_tokens = 10};
+  EXPECT_EQ(BlocksOfSequence(work), 2);
+  // All at once: 5,000 tokens of prompts, then a token of each.
+  EXPECT_DOUBLE_EQ(StepsOf(work, 100, 500), 10 + 10);
+  EXPECT_DOUBLE_EQ(StepsOf(work, 1000, 500), 10 + 10) << "no more than there are";
+  // Ten at a time: each of ten rounds generates for ten steps.
+  EXPECT_DOUBLE_EQ(StepsOf(work, 10, 500), 100 + 1);
+  // Steps that are full of tokens.
+  EXPECT_DOUBLE_EQ(StepsOf(work, 10, 10), 100 * 59 / 10.0);
+  work = {};
+  EXPECT_DOUBLE_EQ(StepsOf(work, 1, 1), 2);
+}
+
+TEST(ChooseBatch, TakesWhatReadsTheLeastOfAllThatFits) {
+  for (const int num_pages : {120, 300, 600, 1000}) {
+    for (const double prompt : {16.0, 100.0, 900.0}) {
+      const BatchWork work{.num_requests = 1000,
+                           .prompt_tokens = prompt,
+                           .gen_tokens = 32,
+                           .chooses_sequences = true,
+                           .chooses_step_tokens = true};
+      const Result<BatchChoice> chosen = ChooseIn(work, num_pages, /*least_sequences=*/2);
+      ASSERT_TRUE(chosen) << chosen.error().message;
+      const double found =
+          ReadBytes(work, num_pages, chosen->max_sequences, chosen->max_step_tokens);
+      double least = 1e30;
+      for (int sequences = 2; sequences <= 1000; ++sequences) {
+        for (int tokens = 512; tokens <= 1 << 15; tokens *= 2) {
+          if (sequences > tokens) continue;
+          least = std::min(least, ReadBytes(work, num_pages, sequences, tokens));
+        }
+      }
+      // Numbers of sequences are tried a quarter apart, and gains of 2 % are none.
+      EXPECT_LE(found, 1.3 * least) << num_pages << " pages, prompts of " << prompt;
+      EXPECT_LE(chosen->max_sequences, chosen->max_step_tokens);
+    }
+  }
+}
+
+TEST(ChooseBatch, RunsMoreSequencesWhereMoreAreThere) {
+  BatchWork work{.prompt_tokens = 100,
+                 .gen_tokens = 32,
+                 .chooses_sequences = true,
+                 .chooses_step_tokens = true};
+  work.num_requests = 3;
+  EXPECT_EQ(ChooseIn(work, 600)->max_sequences, 3);
+  work.num_requests = 1000;
+  const Result<BatchChoice> many = ChooseIn(work, 600);
+  EXPECT_GT(many->max_sequences, 64);
+  EXPECT_GT(many->max_step_tokens, 512);
+  EXPECT_THAT(many->Describe(), HasSubstr("for each generated token"));
+}
+
+TEST(ChooseBatch, KeepsWhatWasGiven) {
+  BatchWork work{.num_requests = 1000, .prompt_tokens = 100, .gen_tokens = 32};
+  Result<BatchChoice> chosen = ChooseIn(work, 600, 20, 512);
+  EXPECT_EQ(chosen->max_sequences, 20);
+  EXPECT_EQ(chosen->max_step_tokens, 512);
+  work.chooses_step_tokens = true;
+  chosen = ChooseIn(work, 600, 20, 512);
+  EXPECT_EQ(chosen->max_sequences, 20);
+  EXPECT_EQ(ChooseIn(work, 20).error().message, "too little");
+}
+
+}  // namespace
+}  // namespace convene::engine
