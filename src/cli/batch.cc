@@ -210,8 +210,8 @@ class Batch : public Command {
     model_.verifies = !no_verify_;
   }
 
-  // In tokens, with its answer; at most the context. 0: one of them does not say how long its answer
-  // may be, or there are too many to look at each.
+  // In tokens, with its answer; at most the context. 0: one of them does not say how long its
+  // answer may be, or there are too many to look at each.
   int LongestRequest(const text::Tokenizer& tokenizer, int context) const {
     constexpr size_t kMostRead = 20'000;
     if (pending_.size() > kMostRead) return 0;

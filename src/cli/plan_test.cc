@@ -75,8 +75,7 @@ TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
   };
   const Outcome whole = plan_with({});
   ASSERT_EQ(whole.status, kSuccess) << whole.err;
-  const uint64_t needed =
-      nlohmann::json::parse(whole.out)["predicted"]["memory_per_rank"]["bytes"];
+  const uint64_t needed = nlohmann::json::parse(whole.out)["predicted"]["memory_per_rank"]["bytes"];
   const std::string budget = fmt::format("{}B", needed - (uint64_t{64} << 10));
   const Outcome outcome =
       plan_with({"--memory-budget", budget, "--out", Path("plan.json"), "--html", Path("p.html")});
@@ -88,16 +87,16 @@ TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
   const auto plan = nlohmann::json::parse(Read("plan.json"));
   ASSERT_TRUE(plan.contains("experts_in_memory"));
   EXPECT_THAT(Read("p.html"), HasSubstr("read_pages"));
-  const Outcome ran = Run({"run", model_, "--prompt", "abc", "-n", "2", "--temperature", "0",
-                           "--context", "64", "--plan", Path("plan.json"), "--page-dir",
-                           Path("pages")});
+  const Outcome ran =
+      Run({"run", model_, "--prompt", "abc", "-n", "2", "--temperature", "0", "--context", "64",
+           "--plan", Path("plan.json"), "--page-dir", Path("pages")});
   EXPECT_EQ(ran.status, kSuccess) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr(fmt::format("of which memory has {} ",
                                              plan["experts_in_memory"].get<int>())));
   // Priced as the search prices it.
-  const Outcome simulated = Run({"simulate", Path("plan.json"), "--model", model_, "--profile",
-                                 Path("disk.json"), "--prompt-tokens", "48", "--gen-tokens", "8",
-                                 "--json", "-", "--memory-budget", budget});
+  const Outcome simulated =
+      Run({"simulate", Path("plan.json"), "--model", model_, "--profile", Path("disk.json"),
+           "--prompt-tokens", "48", "--gen-tokens", "8", "--json", "-", "--memory-budget", budget});
   ASSERT_EQ(simulated.status, kSuccess) << simulated.err;
   EXPECT_DOUBLE_EQ(
       nlohmann::json::parse(simulated.out)["predicted"]["throughput_tokens_per_s"].get<double>(),

@@ -327,8 +327,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
   const int32_t disk = link + 1;
   const bool has_disk = disk_bytes_per_second > 0;
   if (has_disk) {
-    prices.resources.push_back(
-        {"disk", ResourceKind::kDisk, ConstantRate(disk_bytes_per_second)});
+    prices.resources.push_back({"disk", ResourceKind::kDisk, ConstantRate(disk_bytes_per_second)});
   }
   const bool overlaps = Overlaps(schedule) && !costs.exchange.is_of_plan;
   prices.first_demand.push_back(0);

@@ -14,9 +14,9 @@
 namespace convene::engine {
 namespace {
 
-constexpr int kMostSequences = 4096;   // as `convene batch --max-batch`
+constexpr int kMostSequences = 4096;        // as `convene batch --max-batch`
 constexpr int kMostChosenTokens = 1 << 15;  // of a step
-constexpr double kMargin = 0.98;       // a gain of less is none
+constexpr double kMargin = 0.98;            // a gain of less is none
 
 // From `least` to `most`, both included, each by the factor more than the one before.
 std::vector<int> Sizes(int least, int most, double factor) {
@@ -42,8 +42,8 @@ double ReadBytesPerToken(const model::ModelSpec& spec, const BatchWork& work, in
   const double steps = StepsOf(work, max_sequences, max_step_tokens);
   const auto requests = static_cast<double>(work.num_requests);
   const double tokens_per_step = requests * (work.prompt_tokens + work.gen_tokens) / steps;
-  const double missing = 1 - static_cast<double>(memory.num_page_buffers) /
-                                 std::max(1, strategy::CountExperts(spec));
+  const double missing =
+      1 - static_cast<double>(memory.num_page_buffers) / std::max(1, strategy::CountExperts(spec));
   return steps * WantedExperts(spec, tokens_per_step) * missing * static_cast<double>(page_bytes) /
          (requests * work.gen_tokens);
 }

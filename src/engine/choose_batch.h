@@ -1,8 +1,8 @@
 // How many sequences of a batch run together and how many tokens a step has, where experts are read
 // from a disk: the part of MoE-Lightning's policy (Cao et al. 2024, section 4.2: batch, and what of
-// memory is for weights and for the KV cache) that is executed here. A step reads what memory has no
-// room for once for all its tokens, so many sequences share it; but each of them takes memory for
-// keys and values, and each token of a step for rows, in which experts could stay.
+// memory is for weights and for the KV cache) that is executed here. A step reads what memory has
+// no room for once for all its tokens, so many sequences share it; but each of them takes memory
+// for keys and values, and each token of a step for rows, in which experts could stay.
 #pragma once
 
 #include <cstdint>

@@ -30,8 +30,7 @@ Result<MemoryPlan> PlanIn(const BatchWork& work, int num_pages, int sequences, i
   const int wanted = sequences * BlocksOfSequence(work);
   if (num_pages < rows + 2 + BlocksOfSequence(work)) return ResourceExhausted("too little");
   const int kv = std::min(wanted, num_pages - rows - 2);
-  return MemoryPlan{.num_kv_blocks = kv,
-                    .num_page_buffers = std::min(1024, num_pages - rows - kv)};
+  return MemoryPlan{.num_kv_blocks = kv, .num_page_buffers = std::min(1024, num_pages - rows - kv)};
 }
 
 Result<BatchChoice> ChooseIn(const BatchWork& work, int num_pages, int least_sequences = 32,

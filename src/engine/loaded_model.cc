@@ -54,8 +54,9 @@ Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& op
   memory.max_step_tokens = chosen->max_step_tokens;
   memory.batch_words = chosen->Describe();
   if (formats.kv == kernels::KvFormat::kBf16) {
-    memory.batch_words += "; keys and values stay in memory in bf16, and --kv-cache int8 would let "
-                          "more sequences or experts in";
+    memory.batch_words +=
+        "; keys and values stay in memory in bf16, and --kv-cache int8 would let "
+        "more sequences or experts in";
   }
   return memory;
 }
@@ -314,11 +315,11 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
   if (!program) return program.error();
   program_ = *std::move(program);
   if (memory_.num_page_buffers > 0) {
-    Result<std::unique_ptr<weights::PagedWeights>> paged = std::move(source).LoadPaged(
-        {.num_buffers = memory_.num_page_buffers,
-         .eviction = options.page_eviction,
-         .reader = {.told = observer.disk_is_slow}},
-        *ledger_, observer.progress, &weights_);
+    Result<std::unique_ptr<weights::PagedWeights>> paged =
+        std::move(source).LoadPaged({.num_buffers = memory_.num_page_buffers,
+                                     .eviction = options.page_eviction,
+                                     .reader = {.told = observer.disk_is_slow}},
+                                    *ledger_, observer.progress, &weights_);
     if (!paged) return paged.error();
     if (observer.placed) observer.placed((*paged)->Describe());
     store_ = *std::move(paged);

@@ -186,9 +186,9 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
   if (!plan) return plan;
   const uint64_t more = (available_bytes - plan->needed_bytes()) / sizes.page_bytes;
   const int most = std::max(fewest, options.plan.experts_in_memory.value_or(sizes.num_pages));
-  plan->num_page_buffers = static_cast<int>(
-      std::min<uint64_t>(static_cast<uint64_t>(std::min(most, sizes.num_pages)),
-                         more + static_cast<uint64_t>(fewest)));
+  plan->num_page_buffers =
+      static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::min(most, sizes.num_pages)),
+                                          more + static_cast<uint64_t>(fewest)));
   plan->bytes[memory::Use::kWeights] = sizes.bytes_with(plan->num_page_buffers);
   return plan;
 }

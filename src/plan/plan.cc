@@ -365,9 +365,10 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
   }
   if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
   if (plan.experts_in_memory && plan.layout.num_ranks() > 1) {
-    return Error{fmt::format("experts are read from a disk by one rank only, and the plan has {}: "
-                             "leave experts_in_memory out",
-                             plan.layout.num_ranks())};
+    return Error{
+        fmt::format("experts are read from a disk by one rank only, and the plan has {}: "
+                    "leave experts_in_memory out",
+                    plan.layout.num_ranks())};
   }
   return plan;
 }

@@ -58,8 +58,8 @@ struct Plan {
   bool auto_pipeline = false;
   Wire wire = Wire::kAuto;
   GemmChoice gemm = GemmChoice::kAuto;
-  int comm_budget = 0;       // threads of each rank that products leave to exchanges under way
-  int host_threads = 0;      // of each rank, those of the host lane; 0: it has none of its own
+  int comm_budget = 0;   // threads of each rank that products leave to exchanges under way
+  int host_threads = 0;  // of each rank, those of the host lane; 0: it has none of its own
   // Of one rank: of the routed experts of all layers at most so many stay in memory, and the others
   // are read from a disk while the model runs (decision 0020). Unset: all do, or where they do not
   // fit, as many as there is room for.

@@ -28,8 +28,8 @@ auto Complexity(const PlanSearch& search, const Candidate& candidate) {
   const bool has_decode = plan.decode.has_value();
   return std::tuple(!is_present, candidate.setup.num_ranks > 1, !is_usual, has_decode,
                     plan.experts_in_memory.has_value(), plan.pipeline.chunks > 1,
-                    plan.pipeline.micro_batches > 1,
-                    candidate.needs.size(), candidate.setup.num_ranks);
+                    plan.pipeline.micro_batches > 1, candidate.needs.size(),
+                    candidate.setup.num_ranks);
 }
 
 // Ranked ones first, the best before; then those that were rejected, in the order in which they

@@ -13,8 +13,7 @@ constexpr double kGiga = 1e9;
 // With costs of its own, for conditions that the profile's are not of.
 class OwningPricer : public StepPricer {
  public:
-  OwningPricer(cost::StepCosts costs, const cost::MachineState& state,
-               double disk_bytes_per_second)
+  OwningPricer(cost::StepCosts costs, const cost::MachineState& state, double disk_bytes_per_second)
       : costs_(std::move(costs)), pricer_(costs_, state, disk_bytes_per_second) {}
 
   Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
@@ -55,10 +54,10 @@ Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
         "experts would be read from a disk whose rate the profile does not know: measure it with "
         "convene measure --disk DIR"};
   }
-  return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_,
-                                                      disk_bytes_per_second_),
-                        .once_seconds = costs_.step_once,
-                        .extrapolated_share = cost::ExtrapolatedShare(schedule, costs_, sizes)};
+  return SchedulePrices{
+      .prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_, disk_bytes_per_second_),
+      .once_seconds = costs_.step_once,
+      .extrapolated_share = cost::ExtrapolatedShare(schedule, costs_, sizes)};
 }
 
 std::vector<int> MeasuredSource::ThreadsOf(int num_ranks, std::string_view weights) const {

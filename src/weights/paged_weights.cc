@@ -23,8 +23,8 @@ namespace {
 // Uses of pages after which what was used before counts half.
 constexpr int64_t kUsesPerPage = 16;
 
-// What nobody waits for is read in parts of about so much: enough for a disk's full rate, and little to
-// wait for where others were chosen.
+// What nobody waits for is read in parts of about so much: enough for a disk's full rate, and
+// little to wait for where others were chosen.
 constexpr uint64_t kUnawaitedBytes = uint64_t{8} << 20;
 
 // Of a part that differed from its checksum twice.
@@ -436,10 +436,10 @@ Status PagedWeights::ReadInto(const std::vector<Page*>& pages) {
   statistics_.read_seconds += elapsed.count();
   const auto slower = pace_.Add(read_bytes, elapsed.count());
   if (slower && options_.reader.told) {
-    options_.reader.told(fmt::format(
-        "the disk of {} has become slow: it gave {}/s lately, and {}/s before", reader_->path(),
-        FormatBytes(static_cast<uint64_t>(slower->bytes_per_second)),
-        FormatBytes(static_cast<uint64_t>(slower->best_bytes_per_second))));
+    options_.reader.told(
+        fmt::format("the disk of {} has become slow: it gave {}/s lately, and {}/s before",
+                    reader_->path(), FormatBytes(static_cast<uint64_t>(slower->bytes_per_second)),
+                    FormatBytes(static_cast<uint64_t>(slower->best_bytes_per_second))));
   }
   return status;
 }

@@ -133,8 +133,7 @@ class PagedWeights final : public WeightStore, public Lender {
   Status TakeBuffers(const std::vector<Page*>& pages, Place place, std::vector<Page*>* mine);
   Status ReadInto(const std::vector<Page*>& pages);
   // Reads them a few at a time as long as `goes_on()` and there is room; holds them meanwhile only.
-  void ReadSome(const std::vector<Page*>& pages, Place place,
-                const std::function<bool()>& goes_on);
+  void ReadSome(const std::vector<Page*>& pages, Place place, const std::function<bool()>& goes_on);
   // Nothing, or the part that differs from its checksum.
   const PagePart* Damaged(const Page& page) const;
   int FreeBuffer(Place place);  // with mutex_; -1: all are held
