@@ -411,6 +411,11 @@ class Pricer {
       prices_.resources.push_back({fmt::format("r{} device", rank), ResourceKind::kCores, device});
     }
     levels_.AddResources(prices_.resources);
+    const double disk_gbps = costs.machine().machine.disk_gbps;
+    if (disk_gbps > 0) {
+      disk_ = static_cast<int32_t>(prices_.resources.size());
+      prices_.resources.push_back({"disk", ResourceKind::kDisk, ConstantRate(kGiga * disk_gbps)});
+    }
     prices_.first_demand.push_back(0);
   }
 
@@ -426,6 +431,11 @@ class Pricer {
 
  private:
   void AddComputation(const schedule::Task& task) {
+    if (!task.work.disk_bytes.empty()) {
+      const double bytes = Value(task.work.disk_bytes, sizes_);
+      if (disk_ && bytes > 0) prices_.demands.push_back({.resource = *disk_, .amount = bytes});
+      return;
+    }
     const double seconds = seconds_of_tasks_.of(task);
     if (seconds > 0) AddDevice(task.lane.rank, seconds, costs_.MultiprocessorsOf(task.kind));
   }
@@ -479,6 +489,7 @@ class Pricer {
   SecondsOfTasks seconds_of_tasks_;
   FiguresOfExchanges exchanges_;
   int num_multiprocessors_;
+  std::optional<int32_t> disk_ = {};  // among the resources
   Prices prices_;
 };
 

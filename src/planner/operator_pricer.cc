@@ -25,6 +25,7 @@ cost::MachineProfile Under(const Conditions& conditions, cost::MachineProfile ma
   machine.machine.bf16_gflops /= conditions.machine.compute;
   machine.machine.int8_gops /= conditions.machine.compute;
   machine.machine.read_gbps /= conditions.machine.memory;
+  machine.machine.disk_gbps /= conditions.disk;
   for (cost::LinkLevel& link : machine.links) link.bytes_per_second /= conditions.link;
   return machine;
 }
@@ -46,6 +47,14 @@ Result<SchedulePrices> OperatorPricer::Price(const model::ModelSpec& spec,
                                              const schedule::Schedule& schedule,
                                              const schedule::ActivityGraph& graph,
                                              const cost::Sizes& sizes) const {
+  if (ReadsDisk(schedule)) {
+    if (machine_.device) {
+      return Error{
+          fmt::format("experts are read from a disk where CPUs compute, and the profile is of {}",
+                      Quote(machine_.device->name))};
+    }
+    if (machine_.machine.disk_gbps <= 0) return NoDiskRate();
+  }
   const Result<cost::OperatorCosts> costs = cost::OperatorCosts::Create(machine_, spec, options_);
   if (!costs) return costs.error();
   return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, *costs, sizes)};
@@ -89,7 +98,8 @@ Result<std::unique_ptr<StepPricer>> OperatorSource::PricerOf(const RankSetup& se
 
 MachineFigures OperatorSource::FiguresOf(const RankSetup& setup) const {
   const double link = machine_.links.empty() ? 0 : machine_.links.front().bytes_per_second;
-  MachineFigures figures{.link_bytes_per_second = link * setup.num_ranks};
+  MachineFigures figures{.link_bytes_per_second = link * setup.num_ranks,
+                         .disk_bytes_per_second = 1e9 * machine_.machine.disk_gbps};
   if (machine_.device) {
     figures.memory_bytes_per_second = machine_.device->memory_bytes_per_second;
     const auto found = machine_.device->flops.find(setup.weights == "int8" ? "int8" : "bf16");

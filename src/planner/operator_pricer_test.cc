@@ -1,9 +1,11 @@
 #include "planner/operator_pricer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cost/presets.h"
 #include "planner/whole_step.h"
+#include "strategy/paging.h"
 
 namespace convene::planner {
 namespace {
@@ -44,6 +46,43 @@ TEST(OperatorPricer, StepsOfAPresetTakeLongerUnderWorseConditions) {
   const double few = Seconds(source, {}, 1);
   EXPECT_GT(Seconds(source, {.machine = {.memory = 2}}, 1), 1.3 * few);
   EXPECT_LT(Seconds(source, {.machine = {.compute = 2}}, 1), 1.1 * few);
+}
+
+// A step that reads half of the experts from a disk.
+Result<WholeStep> PagedStep(const cost::MachineProfile& machine, const Conditions& conditions) {
+  const OperatorSource source(machine);
+  const ShortModel model = Shorten(Spec(), {}, /*is_overlapping=*/true);
+  const auto pricer =
+      source.PricerOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, conditions);
+  CHECK(pricer.ok(), "{}", pricer.error().message);
+  const int num_tokens = 64;
+  const strategy::StepOptions options{
+      .paging =
+          strategy::PagingOf(Spec(), /*encoder=*/false, /*experts_in_memory=*/32, num_tokens)};
+  return PredictWholeStep(model, options, {{{.num_tokens = num_tokens}}}, **pricer);
+}
+
+TEST(OperatorPricer, StepsThatReadADiskTakeItsRateAndHaveNoPriceWithoutIt) {
+  cost::MachineProfile machine = *cost::Preset("epyc-9654");
+  const Result<WholeStep> unknown = PagedStep(machine, {});
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_THAT(unknown.error().message, testing::HasSubstr("whose rate the profile does not know"));
+
+  machine.machine.disk_gbps = 2;
+  const Result<WholeStep> step = PagedStep(machine, {});
+  ASSERT_TRUE(step.ok()) << step.error().message;
+  // 8 layers of 4 experts of three matrices in bf16.
+  const double read_seconds = 8.0 * 4 * 3 * 4096 * 14336 * 2 / 2e9;
+  EXPECT_GE(step->seconds, 0.99 * read_seconds);
+  EXPECT_LT(step->seconds, 1.3 * read_seconds);
+  EXPECT_GT(PagedStep(machine, {.disk = 3})->seconds, 2.5 * step->seconds);
+  EXPECT_EQ(OperatorSource(machine).FiguresOf({.weights = "bf16"}).disk_bytes_per_second, 2e9);
+
+  cost::MachineProfile gpu = *cost::Preset("a100-nvlink");
+  gpu.machine.disk_gbps = 2;
+  const Result<WholeStep> on_gpu = PagedStep(gpu, {});
+  ASSERT_FALSE(on_gpu.ok());
+  EXPECT_THAT(on_gpu.error().message, testing::HasSubstr("where CPUs compute"));
 }
 
 TEST(OperatorPricer, FormatsWithoutOperatorsAreRefused) {

@@ -38,6 +38,17 @@ void SlowLink(double factor, cost::ExchangeCost& exchange) {
 
 }  // namespace
 
+bool ReadsDisk(const schedule::Schedule& schedule) {
+  return std::ranges::any_of(
+      schedule.tasks, [](const schedule::Task& task) { return !task.work.disk_bytes.empty(); });
+}
+
+Error NoDiskRate() {
+  return Error{
+      "experts would be read from a disk whose rate the profile does not know: measure it with "
+      "convene measure --disk DIR, or give it as \"disk_gbps\" of the profile's \"machine\""};
+}
+
 Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
                                              const schedule::Schedule& schedule,
                                              const schedule::ActivityGraph& graph,
@@ -47,13 +58,7 @@ Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
                              schedule::Name(*kind), costs_.num_ranks, costs_.weights,
                              HowToMeasure(costs_.num_ranks, costs_.weights))};
   }
-  const bool reads_disk = std::ranges::any_of(
-      schedule.tasks, [](const schedule::Task& task) { return !task.work.disk_bytes.empty(); });
-  if (reads_disk && disk_bytes_per_second_ <= 0) {
-    return Error{
-        "experts would be read from a disk whose rate the profile does not know: measure it with "
-        "convene measure --disk DIR"};
-  }
+  if (ReadsDisk(schedule) && disk_bytes_per_second_ <= 0) return NoDiskRate();
   return SchedulePrices{
       .prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_, disk_bytes_per_second_),
       .once_seconds = costs_.step_once,

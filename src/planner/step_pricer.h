@@ -122,6 +122,10 @@ class MeasuredSource : public PricerSource {
   const cost::MachineProfile& profile_;
 };
 
+// Whether any of its tasks reads from a disk; then it has no price without the disk's rate.
+bool ReadsDisk(const schedule::Schedule& schedule);
+Error NoDiskRate();
+
 // The command that measures the costs of so many ranks, to end a sentence.
 std::string HowToMeasure(int num_ranks, std::string_view weights);
 
