@@ -18,7 +18,8 @@ struct Meeting {
   std::atomic<bool> is_taken = false;               // set once by the receiver
 };
 
-// Which message: the ticket-th exchange of a queue, from a rank to a rank.
+// Which message: the ticket-th that is not empty on a queue, from a rank to a rank. So, as with MPI,
+// an exchange need be entered by those alone that something goes to or comes from.
 struct Address {
   int queue;
   int from;
@@ -97,7 +98,12 @@ class ThreadExchange : public Exchange {
 class ThreadGroup : public Group {
  public:
   ThreadGroup(int rank, int size, std::shared_ptr<MeetingPlace> place)
-      : rank_(rank), size_(size), place_(std::move(place)) {}
+      : rank_(rank), size_(size), place_(std::move(place)) {
+    for (Tickets& tickets : tickets_) {
+      tickets.out.resize(static_cast<size_t>(size));
+      tickets.in.resize(static_cast<size_t>(size));
+    }
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -108,14 +114,17 @@ class ThreadGroup : public Group {
                                           std::span<const std::span<std::byte>> receive,
                                           std::string what) override {
     auto exchange = std::make_unique<ThreadExchange>();
-    const int64_t ticket = next_ticket_[queue]++;
+    Tickets& tickets = tickets_[queue];
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      // Empty messages come to the meeting too, so that their size is compared, but nobody waits.
-      auto out = place_->Come({queue, rank_, peer, ticket}, send[peer].size(), what);
-      if (!send[peer].empty()) exchange->Send(std::move(out), send[peer]);
-      auto in = place_->Come({queue, peer, rank_, ticket}, receive[peer].size(), what);
-      if (!receive[peer].empty()) exchange->Receive(std::move(in), receive[peer]);
+      if (!send[peer].empty()) {
+        const Address out = {queue, rank_, peer, tickets.out[peer]++};
+        exchange->Send(place_->Come(out, send[peer].size(), what), send[peer]);
+      }
+      if (!receive[peer].empty()) {
+        const Address in = {queue, peer, rank_, tickets.in[peer]++};
+        exchange->Receive(place_->Come(in, receive[peer].size(), what), receive[peer]);
+      }
     }
     return exchange;
   }
@@ -123,7 +132,12 @@ class ThreadGroup : public Group {
   const int rank_;
   const int size_;
   const std::shared_ptr<MeetingPlace> place_;
-  int64_t next_ticket_[kNumQueues] = {};
+  // Of the next message to and from each rank.
+  struct Tickets {
+    std::vector<int64_t> out;
+    std::vector<int64_t> in;
+  };
+  Tickets tickets_[kNumQueues];
 };
 
 }  // namespace
