@@ -94,8 +94,7 @@ TEST_P(DisaggregatedRanksOfSome, ReadLongPromptsInSteps) {
 TEST_P(DisaggregatedRanksOfSome, MayBeMoreThanThereAreSequences) {
   ExpectWhatOneRankComputes(
       {}, {.prompts = {prompts_[1]}, .num_generated = 3, .all_in_first_group = true},
-      {{"2to1", Ranks(2, 1), Naive()},
-       {"3to2", Ranks(3, 2), Fine(2, 2, AttentionOrder::kAsas)}});
+      {{"2to1", Ranks(2, 1), Naive()}, {"3to2", Ranks(3, 2), Fine(2, 2, AttentionOrder::kAsas)}});
 }
 
 TEST_P(DisaggregatedRanksOfSome, ReadPromptsTokenByToken) {
@@ -147,7 +146,7 @@ TEST_P(DisaggregatedRanksOfSome, LoadWhatTheirRolesNeed) {
   const size_t second = bytes_of(weights::ShareOf(roles, 2));
   EXPECT_EQ(attention + first + second, whole);
   EXPECT_GT(first, 0u);
-  EXPECT_EQ(first, second);
+  EXPECT_GT(second, 0u);
   // Nor does it have a cache.
   const auto local = weights::LocalSpec(checkpoint_->spec(), weights::ShareOf(roles, 1), formats);
   ASSERT_TRUE(local.ok());

@@ -122,9 +122,8 @@ class GoldenRanksFaults : public testing::TestWithParam<Division> {
 
   // Of a step, which ranks have tasks of each kind.
   std::map<schedule::TaskKind, std::set<int>> RanksByKind() const {
-    const schedule::Schedule schedule =
-        strategy::BuildStep(checkpoint_->spec(), {.roles = GetParam().layout,
-                                                  .pipeline = GetParam().pipeline});
+    const schedule::Schedule schedule = strategy::BuildStep(
+        checkpoint_->spec(), {.roles = GetParam().layout, .pipeline = GetParam().pipeline});
     std::map<schedule::TaskKind, std::set<int>> ranks;
     for (const schedule::Task& task : schedule.tasks) ranks[task.kind].insert(task.lane.rank);
     return ranks;
@@ -270,9 +269,8 @@ INSTANTIATE_TEST_SUITE_P(
         Division{"ep2_micro_batches", {1, 2, 2, 1}, {.micro_batches = 2}},
         Division{"slice2", {1, 2, 1, 2}}, Division{"tp2", {2, 1, 1, 2}},
         Division{"tp2dp2_ep4", {2, 2, 4, 1}},
-        Division{"1to2",
-                 {.expert_ep = 2, .disaggregates = true},
-                 {.chunks = 2, .micro_batches = 2}}),
+        Division{
+            "1to2", {.expert_ep = 2, .disaggregates = true}, {.chunks = 2, .micro_batches = 2}}),
     [](const auto& division) { return division.param.name; });
 
 }  // namespace

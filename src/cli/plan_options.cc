@@ -186,8 +186,8 @@ Status SetDisaggregation(const PlanOptions& options, plan::Plan& plan) {
   }
   if (!plan.layout.disaggregates) return {};
   if (options.order) plan.pipeline.order = *plan::OrderFromName(*options.order);
-  plan::Turns turns = options.strategy ? *plan::TurnsFromName(*options.strategy)
-                                       : plan::TurnsOf(plan.pipeline);
+  plan::Turns turns =
+      options.strategy ? *plan::TurnsFromName(*options.strategy) : plan::TurnsOf(plan.pipeline);
   const bool says_micro_batches = options.micro_batches || !options.path.empty();
   if (!says_micro_batches && turns != plan::Turns::kNaive) plan.pipeline.micro_batches = 2;
   return plan::SetTurns(turns, &plan);

@@ -36,7 +36,8 @@ struct PlanOptions {
 };
 
 // --layout, and as rare options --disaggregate, --strategy, --order, --decode-experts,
-// --epoch-steps, --plan, --no-plan, --allow, --pipeline, --micro-batches, --no-overlap, --wire, --gemm, --comm-budget, --router-skew and
+// --epoch-steps, --plan, --no-plan, --allow, --pipeline, --micro-batches, --no-overlap, --wire,
+// --gemm, --comm-budget, --router-skew and
 // --num-experts-skew.
 void AddPlanOptions(CLI::App& app, PlanOptions& options);
 

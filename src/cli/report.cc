@@ -59,8 +59,8 @@ std::string RankTable(const StepFigures& figures) {
   for (size_t rank = 0; rank < figures.ranks.size(); ++rank) {
     const RankFigures& of_rank = figures.ranks[rank];
     const auto cell = [](double of, double share) { return of > 0 ? Percent(share) : "-"; };
-    const std::string name = of_rank.role.empty() ? fmt::to_string(rank)
-                                                  : fmt::format("{} {}", rank, of_rank.role);
+    const std::string name =
+        of_rank.role.empty() ? fmt::to_string(rank) : fmt::format("{} {}", rank, of_rank.role);
     table.AddRow({name, cell(figures.seconds, of_rank.idle_share),
                   cell(figures.seconds, of_rank.waiting_share),
                   cell(figures.predicted_seconds, of_rank.predicted_idle_share),
@@ -75,7 +75,8 @@ std::string SlowestLine(const drawing::StepFigures& figures) {
   const auto& [rank, ratio] = figures.slowest_experts;
   if (rank < 0) return "";
   return fmt::format(
-      "slowest at experts: {}, {:.2f} x the time of the other ranks with experts for the same work\n",
+      "slowest at experts: {}, {:.2f} x the time of the other ranks with experts for the same "
+      "work\n",
       drawing::RankName(rank, figures.ranks[static_cast<size_t>(rank)].role), ratio);
 }
 
@@ -128,14 +129,15 @@ nlohmann::ordered_json ToJson(const drawing::TracedStep& step) {
   }
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (const RankFigures& rank : figures.ranks) {
-    ranks.push_back({{"role", rank.role.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(rank.role)},
-                     {"idle_share", rank.idle_share},
-                     {"waiting_share", rank.waiting_share},
-                     {"overlap_share", rank.overlap_share},
-                     {"predicted_idle_share", rank.predicted_idle_share},
-                     {"predicted_overlap_share", rank.predicted_overlap_share},
-                     {"sent_bytes", counted(rank.sent_bytes)},
-                     {"scheduled_bytes", rank.scheduled_bytes}});
+    ranks.push_back(
+        {{"role", rank.role.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(rank.role)},
+         {"idle_share", rank.idle_share},
+         {"waiting_share", rank.waiting_share},
+         {"overlap_share", rank.overlap_share},
+         {"predicted_idle_share", rank.predicted_idle_share},
+         {"predicted_overlap_share", rank.predicted_overlap_share},
+         {"sent_bytes", counted(rank.sent_bytes)},
+         {"scheduled_bytes", rank.scheduled_bytes}});
   }
   const auto balance = [](const drawing::Balance& of) {
     return nlohmann::ordered_json{{"mean", of.mean}, {"worst", of.worst}};

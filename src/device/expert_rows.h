@@ -199,7 +199,8 @@ class ExpertRows {
     int chunk;
   };
 
-  static void TakeBuffers(const Options& options, int peer_rank, ExchangeMemory& memory, Peer& peer);
+  static void TakeBuffers(const Options& options, int peer_rank, ExchangeMemory& memory,
+                          Peer& peer);
   // Whether rows of the one rank may go to experts of the other.
   static bool Sends(const strategy::Roles& roles, int from, int to) {
     return roles.of(from).owns_rows() && roles.of(to).has_experts();

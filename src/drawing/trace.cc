@@ -105,7 +105,7 @@ class Writer {
   void NameLanes(const Trace& trace) {
     for (const int first : {0, kFirstPredicted}) {
       int num_ranks = 0;
-      std::vector<bool> used;           // by rank and lane
+      std::vector<bool> used;          // by rank and lane
       std::vector<std::string> roles;  // by rank
       for (const TracedStep& step : trace.steps) {
         if ((first == 0 ? step.measured : step.predicted).tasks.empty()) continue;

@@ -116,15 +116,16 @@ Result<Layout> ParseLayout(std::string_view text) {
   const int attention = layout.num_attention_ranks();
   const int experts = layout.num_expert_ranks();
   if (attention != experts && !layout.disaggregates) {
-    return Error{fmt::format("{} gives attention {} and the experts {}; both must have all of "
-                             "them, unless they are on different ranks (--disaggregate)",
-                             Quote(text), FormatCount(static_cast<uint64_t>(attention), "rank"),
-                             experts)};
+    return Error{
+        fmt::format("{} gives attention {} and the experts {}; both must have all of "
+                    "them, unless they are on different ranks (--disaggregate)",
+                    Quote(text), FormatCount(static_cast<uint64_t>(attention), "rank"), experts)};
   }
   if (layout.disaggregates && !(has_attention && has_experts)) {
-    return Error{fmt::format("the layout {} must say how many ranks have attention and how many "
-                             "the experts, for instance attention=dp1,experts=ep2,disaggregate",
-                             Quote(text))};
+    return Error{
+        fmt::format("the layout {} must say how many ranks have attention and how many "
+                    "the experts, for instance attention=dp1,experts=ep2,disaggregate",
+                    Quote(text))};
   }
   return layout;
 }
@@ -138,10 +139,10 @@ std::string ToText(const Layout& layout) {
     if (a == 1) return fmt::format("{}{}", second, b);
     return fmt::format("{}{}{}{}", first, number, second, b);
   };
-  return fmt::format(
-      "attention={},experts={}{}{}", degrees("tp", layout.attention_tp, "dp", layout.attention_dp),
-      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
-      layout.disaggregates ? "," : "", layout.disaggregates ? kDisaggregate : "");
+  return fmt::format("attention={},experts={}{}{}",
+                     degrees("tp", layout.attention_tp, "dp", layout.attention_dp),
+                     degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
+                     layout.disaggregates ? "," : "", layout.disaggregates ? kDisaggregate : "");
 }
 
 Layout DefaultLayout(int num_ranks) { return {.attention_dp = num_ranks, .expert_ep = num_ranks}; }

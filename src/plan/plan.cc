@@ -168,10 +168,11 @@ Status ReadStrategy(const json& value, Plan* plan) {
   const Result<Turns> turns = TurnsFromName(name);
   if (!turns) return turns.error();
   if (!plan->layout.disaggregates) {
-    return Error{fmt::format("the strategy {} is of layouts whose attention and experts are on "
-                             "different ranks, such as attention=dp1,experts=ep2,disaggregate: "
-                             "leave \"strategy\" out, or give such a layout",
-                             name)};
+    return Error{
+        fmt::format("the strategy {} is of layouts whose attention and experts are on "
+                    "different ranks, such as attention=dp1,experts=ep2,disaggregate: "
+                    "leave \"strategy\" out, or give such a layout",
+                    name)};
   }
   return SetTurns(*turns, plan);
 }
@@ -225,7 +226,8 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     return {};
   }
   constexpr const char* kMembers =
-      "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, made_for and predicted "
+      "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, made_for and "
+      "predicted "
       "(objects), alternatives (a list), threads, comm_budget and host_threads (whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
@@ -273,8 +275,8 @@ Result<Turns> TurnsFromName(std::string_view name) {
 
 Result<strategy::AttentionOrder> OrderFromName(std::string_view name) {
   if (const auto order = FromName<strategy::AttentionOrder>(kOrderNames, name)) return *order;
-  return Error{fmt::format(
-      "the order of attention and shared experts is asas or aass, not {}", Quote(name))};
+  return Error{fmt::format("the order of attention and shared experts is asas or aass, not {}",
+                           Quote(name))};
 }
 
 Status SetTurns(Turns turns, Plan* plan) {
@@ -282,17 +284,19 @@ Status SetTurns(Turns turns, Plan* plan) {
   pipeline.dispatch_after_shared = turns != Turns::kFine;
   if (turns == Turns::kFine) return {};
   if (turns == Turns::kNaive && pipeline.micro_batches > 1) {
-    return Error{fmt::format("the strategy naive has one micro-batch, not {}: choose pppipe or fine",
-                             pipeline.micro_batches)};
+    return Error{
+        fmt::format("the strategy naive has one micro-batch, not {}: choose pppipe or fine",
+                    pipeline.micro_batches)};
   }
   if (pipeline.chunks > 1) {
     return Error{fmt::format("the strategy {} has one chunk, not {}: choose fine", Name(turns),
                              pipeline.chunks)};
   }
   if (pipeline.order == strategy::AttentionOrder::kAass) {
-    return Error{fmt::format("the strategy {} has a shared expert directly behind attention, which "
-                             "is no order aass: choose fine",
-                             Name(turns))};
+    return Error{
+        fmt::format("the strategy {} has a shared expert directly behind attention, which "
+                    "is no order aass: choose fine",
+                    Name(turns))};
   }
   return {};
 }

@@ -87,7 +87,8 @@ Result<strategy::AttentionOrder> OrderFromName(std::string_view name);
 Status SetTurns(Turns turns, Plan* plan);
 
 // Errors: what a layout that disaggregates does not go together with (another division in decode,
-// chunks of experts or chosen automatically, no overlap), or what only such a layout has without it.
+// chunks of experts or chosen automatically, no overlap), or what only such a layout has without
+// it.
 Status CheckDisaggregation(const Plan& plan);
 
 // What a layout says of the experts, alone: "ep3:1", "tp2". Errors: as ParseLayout, which also

@@ -100,26 +100,26 @@ device::Frame::Options FrameOptions(const model::ModelSpec& spec, const Transfor
   const int tokens = MostTokens(spec, options, index);
   const int rows = MostOwnRows(tokens, parallel.roles);
   const device::WireRows wire = WireRowsOf(spec, options);
-  return {.attention = parallel.roles.of(parallel.rank())
-                           .attention.value_or(strategy::AttentionRole{}),
-          .expert_rows = ExpertRowsOptions(spec, options, rows),
-          .row_buffers = {.roles = parallel.roles,
-                          .rank = parallel.rank(),
-                          .most_tokens = tokens,
-                          .most_rows = rows,
-                          .sum_bytes = wire.sum_bytes,
-                          .gathered_bytes = wire.gathered_bytes}};
+  return {
+      .attention = parallel.roles.of(parallel.rank()).attention.value_or(strategy::AttentionRole{}),
+      .expert_rows = ExpertRowsOptions(spec, options, rows),
+      .row_buffers = {.roles = parallel.roles,
+                      .rank = parallel.rank(),
+                      .most_tokens = tokens,
+                      .most_rows = rows,
+                      .sum_bytes = wire.sum_bytes,
+                      .gathered_bytes = wire.gathered_bytes}};
 }
 
 device::StepShape StepShapeOf(const model::ModelSpec& spec, const TransformerOptions& options) {
   const strategy::Roles& roles = options.parallel.roles;
   const strategy::Role& role = roles.of(options.parallel.rank());
   const bool may_need_head = role.has_head || role.owns_rows();
-  device::StepShape shape{.head_rows = may_need_head ? options.max_step_tokens * roles.num_groups() : 0,
-                          .context = options.context > 0
-                                         ? options.context
-                                         : options.num_kv_blocks * device::kKvBlockTokens,
-                          .num_ranks = roles.num_ranks()};
+  device::StepShape shape{
+      .head_rows = may_need_head ? options.max_step_tokens * roles.num_groups() : 0,
+      .context =
+          options.context > 0 ? options.context : options.num_kv_blocks * device::kKvBlockTokens,
+      .num_ranks = roles.num_ranks()};
   for (int i = 0; i < options.parallel.pipeline.micro_batches; ++i) {
     const int tokens = MostTokens(spec, options, i);
     shape.frames.push_back(

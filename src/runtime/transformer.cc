@@ -231,8 +231,8 @@ Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& option
   const int most_peers = roles.num_expert_ranks() - (roles.are_whole() ? 1 : 0);
   for (const model::LayerSpec& layer : AllLayers(spec)) {
     if (!layer.moe) continue;
-    const int most = std::min(layer.moe->top_k * roles.expert_slices(),
-                              layer.moe->top_k + most_peers);
+    const int most =
+        std::min(layer.moe->top_k * roles.expert_slices(), layer.moe->top_k + most_peers);
     if (most <= kernels::kMaxTopK) continue;
     return Error{
         fmt::format("with {} experts per token in {} slices each a token may have {} "

@@ -52,8 +52,8 @@ void DisaggregatedStage::AddLayer(const LayerWork& work, int layer) {
     step_.UseRanks(&Role::has_experts);
     step_.Compute(kExperts, {layer, chunk}, [&](int rank) { return work.Experts(rank, chunk); },
                   {dispatch[chunk]});
-    const RankTasks reduce = step_.Compute(kReduce, {layer, chunk},
-                                           [&](int rank) { return work.Reduce(rank, chunk); });
+    const RankTasks reduce =
+        step_.Compute(kReduce, {layer, chunk}, [&](int rank) { return work.Reduce(rank, chunk); });
     step_.UseAllRanks();
     finished.push_back(step_.Collective(kCombine, LaneKind::kReceive, {layer, chunk},
                                         [&](int rank) { return work.Combine(rank, chunk); },

@@ -17,8 +17,8 @@
 namespace convene::strategy {
 
 // The experts of one micro-batch, layer by layer. kDispatch is A2E, on the send lanes of all ranks,
-// kCombine E2A, on the receive lanes; ranks with experts have kExperts and kReduce, all else is done
-// by those with attention.
+// kCombine E2A, on the receive lanes; ranks with experts have kExperts and kReduce, all else is
+// done by those with attention.
 class DisaggregatedStage {
  public:
   // Keeps a reference, also to its options.

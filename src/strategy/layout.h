@@ -8,8 +8,8 @@
 namespace convene::strategy {
 
 // Heads are divided by attention_tp, sequences by attention_dp, experts into expert_ep shares, each
-// expert into expert_tp slices. attention_tp * attention_dp == expert_ep * expert_tp == ranks, unless
-// the layout disaggregates.
+// expert into expert_tp slices. attention_tp * attention_dp == expert_ep * expert_tp == ranks,
+// unless the layout disaggregates.
 struct Layout {
   int attention_tp = 1;
   int attention_dp = 1;
@@ -21,9 +21,7 @@ struct Layout {
 
   int num_attention_ranks() const { return attention_tp * attention_dp; }
   int num_expert_ranks() const { return expert_ep * expert_tp; }
-  int num_ranks() const {
-    return num_attention_ranks() + (disaggregates ? num_expert_ranks() : 0);
-  }
+  int num_ranks() const { return num_attention_ranks() + (disaggregates ? num_expert_ranks() : 0); }
 
   bool operator==(const Layout&) const = default;
 };

@@ -36,8 +36,8 @@ std::string NameOf(const PackSource& source) {
 
 }  // namespace
 
-ComparedBytes::ComparedBytes(const checkpoint::Checkpoint& checkpoint,
-                             const Share& share, std::span<const PackJob> jobs) {
+ComparedBytes::ComparedBytes(const checkpoint::Checkpoint& checkpoint, const Share& share,
+                             std::span<const PackJob> jobs) {
   std::vector<std::span<const std::byte>> ranges;
   std::set<const model::TensorBinding*> packed;
   for (const PackJob& job : jobs) {

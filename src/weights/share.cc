@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-
 namespace convene::weights {
 namespace {
 
@@ -164,7 +163,8 @@ Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& s
                                    const WeightFormats& formats) {
   if (whole.has_encoder() && !(share.with_attention && share.with_experts)) {
     return Error{
-        "the experts of an encoder-decoder model cannot be on other ranks than its attention, since "
+        "the experts of an encoder-decoder model cannot be on other ranks than its attention, "
+        "since "
         "an encoder's inputs stay whole: use a layout without --disaggregate, such as "
         "attention=dp2,experts=ep2"};
   }

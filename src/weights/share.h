@@ -2,8 +2,8 @@
 // experts. Reads nothing.
 //
 // Divided are the attention's heads, the experts, and each expert along its intermediate size.
-// Everything else is on every rank that has attention: dense blocks, shared experts, routers, norms,
-// embeddings, the latents of latent attention. A bias of a sum over ranks is part 0's alone.
+// Everything else is on every rank that has attention: dense blocks, shared experts, routers,
+// norms, embeddings, the latents of latent attention. A bias of a sum over ranks is part 0's alone.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,8 @@ struct Share {
   int expert_slices = 1;
   bool with_head = true;  // the matrix that makes logits
   // Where other ranks have the rest (strategy::Role): attention with all else that is done to rows,
-  // and routed experts. At least one of them; the degrees above are those of the ranks that have it.
+  // and routed experts. At least one of them; the degrees above are those of the ranks that have
+  // it.
   bool with_attention = true;
   bool with_experts = true;
 
@@ -60,9 +61,9 @@ Result<model::ModelSpec> WidestSpec(const model::ModelSpec& whole, const Share& 
 
 // The model as a rank sees it whose weights are `share`: of each attention its own heads
 // (HeadsOf), of each expert its slice (SliceOf); num_experts stays that of the router. What it has
-// not has no heads, or an intermediate size of 0. `tensors` stay those of the checkpoint. Errors: an
-// encoder-decoder model without attention or experts; degrees that do not fit, a share of the experts (any, so
-// that all ranks find the same) that would be none; they say what fits.
+// not has no heads, or an intermediate size of 0. `tensors` stay those of the checkpoint. Errors:
+// an encoder-decoder model without attention or experts; degrees that do not fit, a share of the
+// experts (any, so that all ranks find the same) that would be none; they say what fits.
 Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
                                    const WeightFormats& formats);
 

@@ -18,8 +18,8 @@ struct Meeting {
   std::atomic<bool> is_taken = false;               // set once by the receiver
 };
 
-// Which message: the ticket-th that is not empty on a queue, from a rank to a rank. So, as with MPI,
-// an exchange need be entered by those alone that something goes to or comes from.
+// Which message: the ticket-th that is not empty on a queue, from a rank to a rank. So, as with
+// MPI, an exchange need be entered by those alone that something goes to or comes from.
 struct Address {
   int queue;
   int from;
