@@ -243,10 +243,10 @@ class Bench {
       std::vector<double> of_bound = {};
     };
     std::vector<Tried> tried;
-    for (const int64_t run_bytes : {int64_t{0}, int64_t{1} << 20}) {
+    for (const bool own_shares : {false, true}) {
       for (const bool half_lines : {false, true}) {
         for (const int ahead_bytes : {0, 1024, 2048, 8192}) {
-          tried.push_back({{ahead_bytes, ahead_bytes > 0, half_lines, run_bytes}});
+          tried.push_back({{ahead_bytes, ahead_bytes > 0, half_lines, own_shares}});
         }
       }
     }
@@ -255,7 +255,7 @@ class Bench {
         tried.push_back({{.ahead_bytes = 0,
                           .fetches_next = false,
                           .half_lines = false,
-                          .run_bytes = 1 << 20,
+                          .own_shares = true,
                           .streams = streams,
                           .piece_bytes = piece_bytes}});
       }
@@ -283,13 +283,14 @@ class Bench {
     const auto [slowest, fastest] = std::minmax_element(read.begin(), read.end());
     fmt::print("{} rows, read at {:.1f} GB/s ({:.1f} to {:.1f}):\n", rows, Median(read) / 1e9,
                *slowest / 1e9, *fastest / 1e9);
-    fmt::print("{:>8} {:>8} {:>6} {:>6} {:>8} {:>6} {:>8} {:>8}\n", "run KiB", "ahead B", "next",
+    fmt::print("{:>8} {:>8} {:>6} {:>6} {:>8} {:>6} {:>8} {:>8}\n", "panels", "ahead B", "next",
                "lines", "streams", "piece", "of read", "of bound");
     for (const Tried& one : tried) {
       fmt::print("{:>8} {:>8} {:>6} {:>6} {:>8} {:>6} {:>7.1f}% {:>7.1f}%\n",
-                 one.way.run_bytes >> 10, one.way.ahead_bytes, one.way.fetches_next ? "yes" : "no",
-                 one.way.half_lines ? "half" : "whole", one.way.streams, one.way.piece_bytes,
-                 100 * Median(one.of_read), 100 * Median(one.of_bound));
+                 one.way.own_shares ? "own" : "turn", one.way.ahead_bytes,
+                 one.way.fetches_next ? "yes" : "no", one.way.half_lines ? "half" : "whole",
+                 one.way.streams, one.way.piece_bytes, 100 * Median(one.of_read),
+                 100 * Median(one.of_bound));
     }
     std::fflush(stdout);
   }

@@ -1,11 +1,11 @@
 #include "kernels/grouped_gemm.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "base/check.h"
 #include "kernels/streaming_choice.h"
+#include "kernels/unit_shares.h"
 
 namespace convene::kernels {
 namespace {
@@ -35,16 +35,11 @@ class WorkList {
     row_units_ = (most_rows + rows_per_unit_ - 1) / rows_per_unit_;
     static const StreamingChoice of_cpu = StreamingChoice::OfCpu();
     streaming_ = (streaming != nullptr ? *streaming : of_cpu).For(first.format, most_rows);
-    const int64_t run_panels =
-        streaming_.run_bytes / static_cast<int64_t>(first.panel(0).size_bytes());
-    run_units_ = std::max<int64_t>(1, run_panels) * row_units_;
   }
 
-  // How many units, of `left`, a thread takes at once: those of a run, fewer towards the end, so
-  // that all end together.
-  int64_t RunOf(int64_t left, int num_threads) const {
-    return std::clamp<int64_t>(left / (4 * num_threads), 1, run_units_);
-  }
+  bool own_shares() const { return streaming_.own_shares; }
+  // How many units a thread takes at once, at most.
+  int64_t most_units() const { return streaming_.own_shares ? kMostPanels * row_units_ : 1; }
 
   int64_t size() const { return int64_t{num_panels_} * row_units_ * std::ssize(gemm_.groups); }
 
@@ -99,30 +94,22 @@ class WorkList {
   int row_units_ = 0;
   bool streams_out_ = false;
   PanelStreaming streaming_;
-  int64_t run_units_ = 1;
 };
 
 void RunGroups(const KernelSet& kernels, hardware::ThreadPool& pool, const GroupedGemm& gemm) {
   const WorkList work(gemm, kernels.streaming, pool.size());
-  std::atomic<int64_t> next_index{0};
-  struct Run {
-    int64_t begin = 0;
-    int64_t end = 0;
-  };
-  const auto claim_run = [&](Run* run) {
-    run->begin = next_index.load(std::memory_order_relaxed);
-    do {
-      run->end = run->begin + work.RunOf(work.size() - run->begin, pool.size());
-    } while (!next_index.compare_exchange_weak(run->begin, run->end, std::memory_order_relaxed));
-    return run->begin < work.size();
-  };
+  const int num_threads =
+      gemm.num_threads > 0 ? std::min(gemm.num_threads, pool.size()) : pool.size();
+  UnitShares shares(work.size(), work.own_shares() ? num_threads : 1);
   pool.Run([&](int thread_idx) {
-    if (gemm.num_threads > 0 && thread_idx >= gemm.num_threads) return;
-    Run run;
+    if (thread_idx >= num_threads) return;
+    const int share_idx = work.own_shares() ? thread_idx : 0;
+    UnitShares::Units taken;
     const auto claim = [&](PanelGemm* unit) {
       for (;;) {
-        if (run.begin == run.end && !claim_run(&run)) return false;
-        run.begin += work.Units(run.begin, run.end, unit);
+        if (taken.begin == taken.end) taken = shares.Take(share_idx, work.most_units());
+        if (taken.begin == taken.end) return false;
+        taken.begin += work.Units(taken.begin, taken.end, unit);
         if (unit->num_rows > 0) return true;
       }
     };
@@ -135,7 +122,7 @@ void RunGroups(const KernelSet& kernels, hardware::ThreadPool& pool, const Group
     while (more) {
       more = claim(next);
       current->next = more ? next->weights.data : nullptr;
-      current->next_bytes = more ? next->weights.size_bytes() : 0;
+      current->next_bytes = more ? next->weights.values_bytes() : 0;
       kernels.gemm(*current);
       std::swap(current, next);
     }

@@ -165,7 +165,7 @@ TEST_P(GroupedGemmTest, EveryWayOfReadingPanelsGivesTheSameBits) {
       for (const PanelStreaming& way : kStreamingWays) {
         const StreamingChoice choice(way);
         EXPECT_EQ(run(&choice), expected) << formats.Describe() << " " << shape.tokens << " rows, "
-                                          << way.ahead_bytes << " ahead, runs of " << way.run_bytes;
+                                          << way.ahead_bytes << " ahead, shares " << way.own_shares;
       }
     }
   }

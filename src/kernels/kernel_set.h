@@ -76,7 +76,7 @@ struct PanelGemm {
   std::byte* scratch = nullptr;  // kGemmScratchBytes, 64-byte aligned, of the calling thread
 };
 
-inline constexpr int kMostPanels = 16;
+inline constexpr int kMostPanels = 32;
 
 // The panel of that index, alone, and the one behind it as the next.
 [[gnu::always_inline]] inline PanelGemm PanelOf(const PanelGemm& gemm, int index) {
@@ -90,7 +90,7 @@ inline constexpr int kMostPanels = 16;
   if (gemm.bias != nullptr) panel.bias += index * gemm.weights.width;
   if (index + 1 < gemm.num_panels) {
     panel.next = panel.weights.data + bytes;
-    panel.next_bytes = gemm.weights.size_bytes();
+    panel.next_bytes = gemm.weights.values_bytes();
   }
   return panel;
 }

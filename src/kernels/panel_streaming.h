@@ -14,9 +14,10 @@ struct PanelStreaming {
   bool fetches_next = true;
   // A line that comes from memory is loaded as two halves, where registers are as wide as a line.
   bool half_lines = false;
-  // A thread takes so many bytes of panels at once, which follow each other in memory; 0: a panel.
-  int64_t run_bytes = 0;
-  // Few rows: so many panels of a run are read in turn, piece by piece, where they are alike.
+  // Each thread has panels of its own that follow each other in memory (unit_shares.h); otherwise
+  // threads take a panel in turn.
+  bool own_shares = false;
+  // Few rows: so many of a thread's panels are read in turn, piece by piece, where they are alike.
   int streams = 1;
   int piece_bytes = 1024;  // of a panel, before the next one's turn
 

@@ -15,7 +15,7 @@ struct Ways {
   std::array<int, kStreamingRows.size()> floats, int8, int4;
 };
 constexpr Ways kOnZen4 = {
-    .floats = {1, 1, 2, 2, 4, 3}, .int8 = {1, 1, 2, 1, 3, 3}, .int4 = {2, 3, 3, 3, 3, 3}};
+    .floats = {1, 1, 1, 1, 4, 3}, .int8 = {4, 4, 2, 1, 4, 3}, .int4 = {2, 1, 3, 3, 3, 3}};
 constexpr Ways kOnZen3 = {
     .floats = {5, 5, 5, 3, 3, 3}, .int8 = {5, 5, 5, 3, 3, 3}, .int4 = {5, 5, 6, 2, 2, 2}};
 
