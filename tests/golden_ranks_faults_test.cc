@@ -120,6 +120,15 @@ class GoldenRanksFaults : public testing::TestWithParam<Division> {
     return step;
   }
 
+  // Of a step, which ranks have tasks of each kind.
+  std::map<schedule::TaskKind, std::set<int>> RanksByKind() const {
+    const schedule::Schedule schedule = strategy::BuildStep(
+        checkpoint_->spec(), {.roles = GetParam().layout, .pipeline = GetParam().pipeline});
+    std::map<schedule::TaskKind, std::set<int>> ranks;
+    for (const schedule::Task& task : schedule.tasks) ranks[task.kind].insert(task.lane.rank);
+    return ranks;
+  }
+
   static Result<std::vector<float>> Logits(runtime::Transformer& transformer,
                                            std::span<const device::SequenceStep> step) {
     std::vector<float> logits;
@@ -145,12 +154,17 @@ TEST_P(GoldenRanksFaults, EndTheStepOnAllRanksAndNotTheNextOne) {
     const std::vector<device::SequenceStep> step = Step();
     const Result<std::vector<float>> expected = Logits(transformer, step);
     ASSERT_TRUE(expected.ok()) << expected.error().message;
-    std::set<schedule::TaskKind> kinds;
-    for (const schedule::Task& task : transformer.schedule().tasks) kinds.insert(task.kind);
     int num_failed = 0;
-    for (const schedule::TaskKind kind : kinds) {
-      std::set<std::set<int>> choices = {{0}, {num_ranks - 1}, {0, num_ranks - 1}};
-      if (kind == schedule::TaskKind::kHead) choices = {{0}};
+    for (const auto& [kind, with_kind] : RanksByKind()) {
+      std::set<std::set<int>> choices;
+      for (const std::set<int>& asked :
+           {std::set<int>{0}, std::set<int>{num_ranks - 1}, std::set<int>{0, num_ranks - 1}}) {
+        std::set<int> ranks;
+        for (const int rank : asked) {
+          if (with_kind.contains(rank)) ranks.insert(rank);
+        }
+        if (!ranks.empty()) choices.insert(ranks);
+      }
       for (const std::set<int>& ranks : choices) {
         for (const int layer : {0, checkpoint_->spec().num_layers() - 1}) {
           SCOPED_TRACE(
@@ -193,7 +207,9 @@ TEST_P(GoldenRanksFaults, OfALeaseEndTheStepAndNotTheNextOne) {
       fault.rank = rank;
       const int num_leases = FailEachLease(fault, [&] { return Logits(transformer, step); });
       // Of each layer projection, attention, router and experts; and the embedding.
-      EXPECT_GE(num_leases, 1 + 4 * checkpoint_->spec().num_layers());
+      const strategy::Role role = strategy::Roles(GetParam().layout).of(rank);
+      const int of_layer = (role.owns_rows() ? 3 : 0) + (role.has_experts() ? 1 : 0);
+      EXPECT_GE(num_leases, role.owns_rows() + of_layer * checkpoint_->spec().num_layers());
     }
   });
 }
@@ -252,7 +268,9 @@ INSTANTIATE_TEST_SUITE_P(
         Division{"ep2_without_overlap", {1, 2, 2, 1}, {1, strategy::ChunkCut::kTokens, false}},
         Division{"ep2_micro_batches", {1, 2, 2, 1}, {.micro_batches = 2}},
         Division{"slice2", {1, 2, 1, 2}}, Division{"tp2", {2, 1, 1, 2}},
-        Division{"tp2dp2_ep4", {2, 2, 4, 1}}),
+        Division{"tp2dp2_ep4", {2, 2, 4, 1}},
+        Division{
+            "1to2", {.expert_ep = 2, .disaggregates = true}, {.chunks = 2, .micro_batches = 2}}),
     [](const auto& division) { return division.param.name; });
 
 }  // namespace

@@ -98,9 +98,6 @@ TEST(Roles, ThatCannotBeExecutedAreRefusedByTheirNames) {
         ledger);
     return created.ok() ? "" : created.error().message;
   };
-  EXPECT_NE(
-      complaint({.roles = strategy::Roles::Disaggregated(1, 1)}).find("disaggregated experts"),
-      std::string::npos);
   EXPECT_NE(complaint({.decode_roles = strategy::Layout{2, 1, 1, 2}}).find("attention in decode"),
             std::string::npos);
   EXPECT_EQ(complaint({.decode_roles = strategy::Layout{}}), "");

@@ -38,10 +38,56 @@ Result<planner::Allowed> ParseAllowed(const std::vector<std::string>& words) {
   return allowed;
 }
 
+namespace {
+
+// Of --disaggregate, if there is one, whose place on the command line says nothing.
+Result<strategy::Layout> LayoutOf(const std::string& text, bool disaggregates) {
+  Result<strategy::Layout> layout = plan::ParseLayout(text);
+  if (!disaggregates || (layout && layout->disaggregates)) return layout;
+  return plan::ParseLayout(text + ",disaggregate");
+}
+
+// What options say together that each alone does not; throws as CLI11 wants it.
+void CheckLayoutOptions(const PlanOptions& options) {
+  if (options.disaggregate && !options.layout) {
+    throw CLI::ValidationError(
+        "--disaggregate says that attention and experts of --layout are on different ranks: give "
+        "--layout, for instance attention=dp1,experts=ep2");
+  }
+  if (!options.layout) return;
+  const auto layout = LayoutOf(*options.layout, options.disaggregate);
+  if (!layout) throw CLI::ValidationError("--layout: " + layout.error().message);
+}
+
+void AddDisaggregationOptions(CLI::App& app, PlanOptions& options) {
+  app.add_flag("--disaggregate", options.disaggregate,
+               "The layout's attention and experts are on different ranks (docs/ranks.md)")
+      ->group(kRareOptions);
+  AddText(app, "--strategy", options.strategy,
+          "How these take turns: naive, pppipe or fine (default)")
+      ->check(ParsedBy(plan::TurnsFromName))
+      ->type_name("NAME")
+      ->group(kRareOptions);
+  AddText(app, "--order", options.order,
+          "Of attention and shared experts of micro-batches: asas (default) or aass")
+      ->check(ParsedBy(plan::OrderFromName))
+      ->type_name("ORDER")
+      ->group(kRareOptions);
+  app.parse_complete_callback([&options] { CheckLayoutOptions(options); });
+}
+
+}  // namespace
+
 void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   AddText(app, "--layout", options.layout,
           "How ranks share the work, for instance attention=dp2,experts=ep3:1 (docs/ranks.md)")
-      ->check(ParsedBy(plan::ParseLayout));
+      ->check(ParsedBy([](const std::string& text) {
+        // Whether degrees that differ make sense is known once all options are.
+        const auto layout = plan::ParseLayout(text);
+        const auto disaggregated = LayoutOf(text, /*disaggregates=*/true);
+        return disaggregated ? disaggregated : layout;
+      }));
+  AddDisaggregationOptions(app, options);
   const auto rare = [](CLI::Option* option, const char* type) {
     option->type_name(type)->group(kRareOptions);
   };
@@ -112,6 +158,9 @@ std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
     if (is_given) names.emplace_back(name);
   };
   add(options.layout.has_value(), "--layout");
+  add(options.disaggregate, "--disaggregate");
+  add(options.strategy.has_value(), "--strategy");
+  add(options.order.has_value(), "--order");
   add(options.decode_experts.has_value(), "--decode-experts");
   add(options.epoch_steps.has_value(), "--epoch-steps");
   add(options.pipeline.has_value(), "--pipeline");
@@ -122,6 +171,29 @@ std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
   add(options.no_overlap, "--no-overlap");
   return names;
 }
+
+namespace {
+
+// The most that is usual of what neither options nor a plan say: two micro-batches, of which one
+// computes while the other one's rows are under way.
+Status SetDisaggregation(const PlanOptions& options, plan::Plan& plan) {
+  const bool is_asked = options.strategy || options.order;
+  if (is_asked && !plan.layout.disaggregates) {
+    return Error{fmt::format(
+        "{} is of layouts whose attention and experts are on different ranks: add --disaggregate, "
+        "or leave it out",
+        options.strategy ? "--strategy" : "--order")};
+  }
+  if (!plan.layout.disaggregates) return {};
+  if (options.order) plan.pipeline.order = *plan::OrderFromName(*options.order);
+  plan::Turns turns =
+      options.strategy ? *plan::TurnsFromName(*options.strategy) : plan::TurnsOf(plan.pipeline);
+  const bool says_micro_batches = options.micro_batches || !options.path.empty();
+  if (!says_micro_batches && turns != plan::Turns::kNaive) plan.pipeline.micro_batches = 2;
+  return plan::SetTurns(turns, &plan);
+}
+
+}  // namespace
 
 Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& model_directory,
                                int num_ranks) {
@@ -138,7 +210,7 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
     plan = *read;
   }
   if (options.layout) {
-    const Result<strategy::Layout> layout = plan::ParseLayout(*options.layout);
+    const Result<strategy::Layout> layout = LayoutOf(*options.layout, options.disaggregate);
     if (!layout) return layout.error();
     plan.layout = *layout;
     plan.decode.reset();  // it is that of both phases
@@ -177,7 +249,9 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
     plan.auto_pipeline = false;
   }
   if (options.micro_batches) plan.pipeline.micro_batches = *options.micro_batches;
+  if (const Status set = SetDisaggregation(options, plan); !set) return set.error();
   if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
+  if (const Status fits = plan::CheckDisaggregation(plan); !fits) return fits.error();
   // A plan for fewer ranks is executed by the first ones (engine/fewer_ranks.h).
   const bool is_for_fewer =
       !options.path.empty() && !options.layout && plan.layout.num_ranks() < num_ranks;

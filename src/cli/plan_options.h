@@ -19,6 +19,9 @@ namespace convene::cli {
 struct PlanOptions {
   std::string path;  // of a plan; the other options change it
   std::optional<std::string> layout = {};
+  bool disaggregate = false;
+  std::optional<std::string> strategy = {};
+  std::optional<std::string> order = {};
   std::optional<std::string> decode_experts = {};
   std::optional<int> epoch_steps = {};
   std::optional<std::string> pipeline = {};
@@ -32,8 +35,9 @@ struct PlanOptions {
   runtime::RouterOverride router = {};
 };
 
-// --layout, and as rare options --decode-experts, --epoch-steps, --plan, --no-plan, --allow,
-// --pipeline, --micro-batches, --no-overlap, --wire, --gemm, --comm-budget, --router-skew and
+// --layout, and as rare options --disaggregate, --strategy, --order, --decode-experts,
+// --epoch-steps, --plan, --no-plan, --allow, --pipeline, --micro-batches, --no-overlap, --wire,
+// --gemm, --comm-budget, --router-skew and
 // --num-experts-skew.
 void AddPlanOptions(CLI::App& app, PlanOptions& options);
 

@@ -11,6 +11,7 @@
 #include "cli/report_plan.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"
+#include "drawing/role_names.h"
 #include "drawing/step_figures.h"
 
 namespace convene::cli {
@@ -58,7 +59,9 @@ std::string RankTable(const StepFigures& figures) {
   for (size_t rank = 0; rank < figures.ranks.size(); ++rank) {
     const RankFigures& of_rank = figures.ranks[rank];
     const auto cell = [](double of, double share) { return of > 0 ? Percent(share) : "-"; };
-    table.AddRow({fmt::to_string(rank), cell(figures.seconds, of_rank.idle_share),
+    const std::string name =
+        of_rank.role.empty() ? fmt::to_string(rank) : fmt::format("{} {}", rank, of_rank.role);
+    table.AddRow({name, cell(figures.seconds, of_rank.idle_share),
                   cell(figures.seconds, of_rank.waiting_share),
                   cell(figures.predicted_seconds, of_rank.predicted_idle_share),
                   cell(figures.seconds, of_rank.overlap_share),
@@ -66,6 +69,15 @@ std::string RankTable(const StepFigures& figures) {
                   figures.has_sent_bytes ? Bytes(of_rank.sent_bytes) : "-"});
   }
   return table.Format();
+}
+
+std::string SlowestLine(const drawing::StepFigures& figures) {
+  const auto& [rank, ratio] = figures.slowest_experts;
+  if (rank < 0) return "";
+  return fmt::format(
+      "slowest at experts: {}, {:.2f} x the time of the other ranks with experts for the same "
+      "work\n",
+      drawing::RankName(rank, figures.ranks[static_cast<size_t>(rank)].role), ratio);
 }
 
 std::string LoadLine(const char* what, const drawing::Balance& balance) {
@@ -88,6 +100,7 @@ std::string Text(const drawing::TracedStep& step, size_t step_idx) {
   text += "\n";
   if (!step.predicted_by.empty()) text += fmt::format("predicted by: {}\n", step.predicted_by);
   text += SectionTable(figures) + RankTable(figures);
+  text += SlowestLine(figures);
   text += LoadLine("most of a rank", figures.rank_balance);
   text += LoadLine("most of an expert", figures.expert_balance);
   text += fmt::format(
@@ -116,13 +129,15 @@ nlohmann::ordered_json ToJson(const drawing::TracedStep& step) {
   }
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (const RankFigures& rank : figures.ranks) {
-    ranks.push_back({{"idle_share", rank.idle_share},
-                     {"waiting_share", rank.waiting_share},
-                     {"overlap_share", rank.overlap_share},
-                     {"predicted_idle_share", rank.predicted_idle_share},
-                     {"predicted_overlap_share", rank.predicted_overlap_share},
-                     {"sent_bytes", counted(rank.sent_bytes)},
-                     {"scheduled_bytes", rank.scheduled_bytes}});
+    ranks.push_back(
+        {{"role", rank.role.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(rank.role)},
+         {"idle_share", rank.idle_share},
+         {"waiting_share", rank.waiting_share},
+         {"overlap_share", rank.overlap_share},
+         {"predicted_idle_share", rank.predicted_idle_share},
+         {"predicted_overlap_share", rank.predicted_overlap_share},
+         {"sent_bytes", counted(rank.sent_bytes)},
+         {"scheduled_bytes", rank.scheduled_bytes}});
   }
   const auto balance = [](const drawing::Balance& of) {
     return nlohmann::ordered_json{{"mean", of.mean}, {"worst", of.worst}};

@@ -1,5 +1,6 @@
 #include "comm/first_ranks.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,11 @@ class FirstRanksGroup : public Group {
 
   int rank() const override { return all_.rank(); }
   int size() const override { return num_ranks_; }
+  void NameRoles(std::span<const std::string> names) override {
+    std::vector<std::string> all(names.begin(), names.end());
+    all.resize(static_cast<size_t>(all_.size()));
+    all_.NameRoles(all);
+  }
 
  private:
   // Nothing goes to the others, and so nobody waits for them.

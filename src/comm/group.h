@@ -3,7 +3,8 @@
 // caller's matter (wire_format.h). Backends: solo/ (one rank), threads/ (ranks within one process,
 // for tests) and mpi/.
 //
-// Every call is *collective*: all ranks of the group make it, in the same order on the same queue.
+// Every call is *collective*: all ranks of the group make it, in the same order on the same queue;
+// of StartAllToAll those may be left out to and from whom nothing goes.
 // A rank that has gone ends the whole job with a message (under_way.h), so calls return no
 // errors.
 #pragma once
@@ -50,6 +51,10 @@ class Group {
                                           std::span<const std::span<const std::byte>> send,
                                           std::span<const std::span<std::byte>> receive,
                                           std::string what);
+
+  // What each rank does, by rank, for messages about those that have gone ("experts"); empty where
+  // there is nothing to say. Not collective.
+  virtual void NameRoles(std::span<const std::string>) {}
 
   // The bytes that this rank has sent to other ranks, counted when an exchange starts. They do not
   // include what it sends to itself, nor what a network adds.

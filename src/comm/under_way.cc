@@ -30,6 +30,7 @@ std::atomic<uint64_t> next_age = 1;
 char last_what[96] = {};
 char own_name[160] = "a rank";
 std::atomic<bool> is_silent = false;
+char role_names[kMaxRanks][16] = {};
 Neighbour neighbours_here[kMaxRanks];
 int num_neighbours = 0;
 
@@ -89,6 +90,11 @@ void AddWaiting(const Entry& entry, Text* text) {
     text->Add(num_ranks == 0 ? ", which waits for rank " : num_ranks < 8 ? ", " : ", ...");
     if (num_ranks == 8) return;
     text->Add(rank);
+    if (role_names[rank][0] != 0) {
+      text->Add(" (");
+      text->Add(role_names[rank]);
+      text->Add(")");
+    }
     ++num_ranks;
   }
 }
@@ -123,8 +129,14 @@ void AddGone(Text* text) {
   for (int i = 0; i < num_neighbours; ++i) {
     if (!IsGone(neighbours_here[i].pid)) continue;
     text->Add(is_first ? "; gone from this host: rank " : ", rank ");
-    text->Add(neighbours_here[i].rank);
-    text->Add(" (pid ");
+    const int rank = neighbours_here[i].rank;
+    text->Add(rank);
+    text->Add(" (");
+    if (rank < kMaxRanks && role_names[rank][0] != 0) {
+      text->Add(role_names[rank]);
+      text->Add(", ");
+    }
+    text->Add("pid ");
     text->Add(neighbours_here[i].pid);
     text->Add(")");
     is_first = false;
@@ -207,6 +219,13 @@ void EndWithMessageOnSigterm(std::string_view rank_name, std::span<const Neighbo
   struct sigaction action = {};
   action.sa_handler = OnSigterm;
   CHECK(sigaction(SIGTERM, &action, nullptr) == 0);
+}
+
+void NameRoles(std::string_view own, std::span<const std::string> names) {
+  CopyName(own, own_name, sizeof(own_name));
+  for (size_t rank = 0; rank < std::min<size_t>(names.size(), kMaxRanks); ++rank) {
+    CopyName(names[rank], role_names[rank], sizeof(role_names[rank]));
+  }
 }
 
 void EndSilentlyOnSigterm() { is_silent.store(true); }

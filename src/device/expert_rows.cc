@@ -51,22 +51,27 @@ void AppendLists(const Lists& from, Lists& to) {
 }  // namespace
 
 // What goes to the peer and comes from it in one layer, all chunks together.
-void ExpertRows::TakeBuffers(const Options& options, ExchangeMemory& memory, Peer& peer) {
+void ExpertRows::TakeBuffers(const Options& options, int peer_rank, ExchangeMemory& memory,
+                             Peer& peer) {
   constexpr int64_t kBlockPadding = 3 * strategy::kMostChunks;
   const int64_t blocks = options.most_padded_rows * options.dispatch_row_bytes + options.most_rows +
                          6 * options.most_pairs + kBlockPadding;
   const int64_t sums = options.most_padded_rows * options.return_row_bytes;
-  peer.out = memory.Take(blocks);
-  peer.in = memory.Take(blocks);
-  peer.sums_out = memory.Take(sums);
-  peer.sums_in = memory.Take(sums);
+  if (Sends(options.roles, options.rank, peer_rank)) {
+    peer.out = memory.Take(blocks);
+    peer.sums_in = memory.Take(sums);
+  }
+  if (Sends(options.roles, peer_rank, options.rank)) {
+    peer.in = memory.Take(blocks);
+    peer.sums_out = memory.Take(sums);
+  }
 }
 
 int64_t ExpertRows::MemoryBytes(const Options& options) {
   ExchangeMemory counted;
   Peer peer;
-  for (int other = 1; other < options.roles.num_ranks(); ++other) {
-    TakeBuffers(options, counted, peer);
+  for (int other = 0; other < options.roles.num_ranks(); ++other) {
+    if (other != options.rank) TakeBuffers(options, other, counted, peer);
   }
   return counted.used_bytes();
 }
@@ -80,7 +85,7 @@ ExpertRows::ExpertRows(const Options& options, comm::Group* group, ExchangeMemor
     if (rank == options.rank) continue;
     Peer& peer = peers_.emplace_back();
     peer.rank = rank;
-    TakeBuffers(options, memory, peer);
+    TakeBuffers(options, rank, memory, peer);
   }
   Use(options.roles, options.pipeline);
 }
@@ -365,8 +370,12 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartCounts() {
   std::vector<std::span<std::byte>> receive(num_ranks);
   for (Peer& peer : peers_) {
     peer.in_counts.assign(static_cast<size_t>(num_chunks()), {});
-    send[peer.rank] = std::as_bytes(std::span(peer.out_counts));
-    receive[peer.rank] = std::as_writable_bytes(std::span(peer.in_counts));
+    if (Sends(options_.roles, options_.rank, peer.rank)) {
+      send[peer.rank] = std::as_bytes(std::span(peer.out_counts));
+    }
+    if (Sends(options_.roles, peer.rank, options_.rank)) {
+      receive[peer.rank] = std::as_writable_bytes(std::span(peer.in_counts));
+    }
   }
   return group_->StartAllToAll(kDispatchQueue, send, receive, NameOf("counts", 0));
 }
@@ -564,8 +573,13 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartCombine(int chunk) {
       return buffer.subspan(static_cast<size_t>(before * options_.return_row_bytes),
                             static_cast<size_t>(rows[chunk] * options_.return_row_bytes));
     };
-    send[peer.rank] = block(peer.sums_out, peer.sums_out_rows);
-    receive[peer.rank] = block(peer.sums_in, peer.sums_in_rows);
+    // A rank without experts may get sums before all of its rows are on their way.
+    if (Sends(options_.roles, peer.rank, options_.rank)) {
+      send[peer.rank] = block(peer.sums_out, peer.sums_out_rows);
+    }
+    if (Sends(options_.roles, options_.rank, peer.rank)) {
+      receive[peer.rank] = block(peer.sums_in, peer.sums_in_rows);
+    }
   }
   return group_->StartAllToAll(kCombineQueue, send, receive, NameOf("combine", chunk));
 }

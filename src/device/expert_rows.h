@@ -100,6 +100,7 @@ class ExpertRows {
   };
   std::span<const Outgoing> outgoing() const { return outgoing_; }
 
+  // A rank that owns no rows calls Begin with none before it.
   std::unique_ptr<comm::Exchange> StartCounts();
   std::unique_ptr<comm::Exchange> StartDispatch(int chunk);
   std::unique_ptr<comm::Exchange> StartCombine(int chunk);
@@ -198,7 +199,12 @@ class ExpertRows {
     int chunk;
   };
 
-  static void TakeBuffers(const Options& options, ExchangeMemory& memory, Peer& peer);
+  static void TakeBuffers(const Options& options, int peer_rank, ExchangeMemory& memory,
+                          Peer& peer);
+  // Whether rows of the one rank may go to experts of the other.
+  static bool Sends(const strategy::Roles& roles, int from, int to) {
+    return roles.of(from).owns_rows() && roles.of(to).has_experts();
+  }
   int64_t BlockBytes(const Counts& counts) const {
     const int64_t used =
         counts.padded_rows * options_.dispatch_row_bytes + counts.rows + int64_t{6} * counts.pairs;

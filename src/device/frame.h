@@ -21,7 +21,7 @@ namespace convene::device {
 struct Frame {
   // What all frames of a rank have in common.
   struct Options {
-    strategy::AttentionRole attention = {};
+    strategy::AttentionRole attention = {};  // of a rank without: any
     ExpertRows::Options expert_rows = {};
     RowBuffers::Options row_buffers = {};
   };
@@ -34,7 +34,8 @@ struct Frame {
   Frame(const Frame&) = delete;
   Frame& operator=(const Frame&) = delete;
 
-  // Starts the next micro-batch: `sequences` are this rank's part of it, and `rows_before` says how
+  // Starts the next micro-batch: `sequences` are this rank's part of it (none, where it has no
+  // attention), and `rows_before` says how
   // many own rows the step's earlier micro-batches have.
   void Begin(std::vector<SequenceStep> sequences, int rows_before);
 

@@ -8,8 +8,8 @@ namespace convene::device {
 
 // How large a frame is.
 struct FrameShape {
-  int tokens = 0;              // of this rank's sequences in the micro-batch
-  int slots = 0;               // (token, expert) pairs; at least `tokens`
+  int tokens = 0;  // of this rank's sequences in the micro-batch; 0 where it has no attention
+  int slots = 0;   // (token, expert) pairs; at least `tokens`
   bool is_partial = false;     // attention's heads are divided among ranks
   int64_t exchange_bytes = 0;  // of what travels between ranks
 };

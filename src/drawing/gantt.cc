@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "drawing/gantt_colours.h"
+#include "drawing/role_names.h"
 
 namespace convene::drawing {
 namespace {
@@ -58,7 +59,7 @@ constexpr int kLegendRow = 20;
 class Drawing {
  public:
   Drawing(const TracedStep& step, int width)
-      : step_(step), schedule_(step.schedule), width_(width) {
+      : step_(step), schedule_(step.schedule), roles_(RoleNames(step.schedule)), width_(width) {
     for (const Timeline* timeline : {&step.predicted, &step.measured}) {
       CHECK(timeline->tasks.empty() || timeline->tasks.size() == schedule_.tasks.size());
       if (!timeline->tasks.empty()) timelines_.push_back(timeline);
@@ -157,6 +158,10 @@ class Drawing {
         rank = row.lane.rank;
         overlap_shown = false;
         Add(R"(<text x="8" y="{}" font-weight="bold">rank {}</text>)", middle, rank);
+        if (!roles_[rank].empty()) {
+          Add(R"(<text x="8" y="{}" font-weight="bold" fill="#475569">{}</text>)", middle + 14,
+              roles_[rank]);
+        }
       }
       Add(R"(<text x="{}" y="{}" text-anchor="end" fill="#475569">{}</text>)", kLeft - 6, middle,
           Name(row.lane.kind));
@@ -222,7 +227,8 @@ class Drawing {
   std::string Tooltip(size_t id) const {
     const Task& task = schedule_.tasks[id];
     std::string text =
-        fmt::format("{}, rank {} {}", Label(task), task.lane.rank, Name(task.lane.kind));
+        fmt::format("{}, {} {}", Label(task), RankName(task.lane.rank, roles_[task.lane.rank]),
+                    Name(task.lane.kind));
     for (const Timeline* timeline : timelines_) {
       const TaskTime& time = timeline->tasks[id];
       text += timeline == &step_.predicted ? "&#10;predicted " : "&#10;measured ";
@@ -321,6 +327,7 @@ class Drawing {
 
   const TracedStep& step_;
   const schedule::Schedule& schedule_;
+  const std::vector<std::string> roles_;  // by rank
   const int width_;
   std::vector<const Timeline*> timelines_;  // predicted first
   double end_ = 0;                          // of the longest of them, in seconds

@@ -2,6 +2,7 @@
 // were loaded, bytes sent.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "drawing/trace.h"
@@ -22,6 +23,7 @@ struct SectionFigures {
 };
 
 struct RankFigures {
+  std::string role = {};     // "attention" or "experts", where it has one of them alone
   double idle_share = 0;     // computes nothing
   double waiting_share = 0;  // of that, waits for another rank to come
   double overlap_share = 0;
@@ -29,6 +31,12 @@ struct RankFigures {
   double predicted_overlap_share = 0;
   double sent_bytes = 0;  // as SectionFigures, as is the next one
   double scheduled_bytes = 0;
+};
+
+// Of ranks with experts alone the one that needs longest for as much work as the others.
+struct SlowestExperts {
+  int rank = -1;     // -1: there are not two such ranks, or nothing was measured
+  double ratio = 0;  // its seconds per FLOP over those of the others together
 };
 
 // The most that one has, over the mean. 1: all alike; 0: not known.
@@ -42,6 +50,7 @@ struct StepFigures {
   double predicted_seconds = 0;
   std::vector<SectionFigures> sections;  // in the order of TaskKind
   std::vector<RankFigures> ranks = {};
+  SlowestExperts slowest_experts = {};
   Balance rank_balance = {};    // work of experts by rank
   Balance expert_balance = {};  // tokens by expert
   bool has_sent_bytes = false;  // somebody counted

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/json.h"
+#include "drawing/role_names.h"
 
 namespace convene::drawing {
 namespace {
@@ -104,19 +105,23 @@ class Writer {
   void NameLanes(const Trace& trace) {
     for (const int first : {0, kFirstPredicted}) {
       int num_ranks = 0;
-      std::vector<bool> used;  // by rank and lane
+      std::vector<bool> used;          // by rank and lane
+      std::vector<std::string> roles;  // by rank
       for (const TracedStep& step : trace.steps) {
         if ((first == 0 ? step.measured : step.predicted).tasks.empty()) continue;
         num_ranks = std::max(num_ranks, step.schedule.num_ranks);
         used.resize(num_ranks * kNumLaneKinds);
+        roles.resize(static_cast<size_t>(num_ranks));
+        const std::vector<std::string> names = RoleNames(step.schedule);
+        std::copy(names.begin(), names.end(), roles.begin());
         for (const Task& task : step.schedule.tasks) {
           used[task.lane.rank * kNumLaneKinds + static_cast<int>(task.lane.kind)] = true;
         }
       }
       for (int rank = 0; rank < num_ranks; ++rank) {
         AddLine(fmt::format(
-            R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "rank {}{}"}}}})",
-            first + rank, rank, first == 0 ? "" : ", predicted"));
+            R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "{}{}"}}}})",
+            first + rank, RankName(rank, roles[rank]), first == 0 ? "" : ", predicted"));
         // Of each rank the predicted times above the measured ones.
         AddLine(fmt::format(
             R"({{"ph": "M", "name": "process_sort_index", "pid": {}, "args": {{"sort_index": {}}}}})",

@@ -153,6 +153,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   comm::Group* several =
       options.group != nullptr && options.group->size() > 1 ? options.group : nullptr;
   if (several != nullptr) {
+    const strategy::Roles roles = options.plan.layout;
+    if (roles.num_ranks() == several->size()) several->NameRoles(roles.Names());
     if (const Status same = AgreeOnFiles(*several, directory); !same) return same.error();
   }
   std::unique_ptr<LoadedModel> model(new LoadedModel);

@@ -92,7 +92,7 @@ class LoadedModel {
   // With what was measured of them. At an address for ever: the device refers to it.
   struct MeasuredKernels {
     kernels::KernelSet set;
-    std::optional<kernels::StreamingChoice> streaming;
+    std::optional<kernels::StreamingChoice> streaming = {};
   };
   std::unique_ptr<MeasuredKernels> kernels_;
   std::unique_ptr<hardware::ThreadPool> pool_;

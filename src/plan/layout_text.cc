@@ -16,6 +16,7 @@ namespace {
 using strategy::Layout;
 
 constexpr int kMostRanks = 4096;
+constexpr std::string_view kDisaggregate = "disaggregate";
 constexpr const char* kExample =
     "examples are attention=dp4,experts=ep4 and, where shares of the experts have weights (1 to "
     "4096), attention=dp2,experts=ep3:1";
@@ -92,6 +93,10 @@ Result<Layout> ParseLayout(std::string_view text) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view part = text.substr(begin, end - begin);
     begin = end + 1;
+    if (part == kDisaggregate && !layout.disaggregates) {
+      layout.disaggregates = true;
+      continue;
+    }
     Status parsed;
     const bool is_attention = part.starts_with("attention=");
     if (std::exchange(is_attention ? has_attention : has_experts, true)) {
@@ -108,12 +113,19 @@ Result<Layout> ParseLayout(std::string_view text) {
     }
     if (!parsed) return parsed.error();
   }
-  const int attention = layout.attention_tp * layout.attention_dp;
-  const int experts = layout.expert_ep * layout.expert_tp;
-  if (attention != experts) {
-    return Error{fmt::format("{} gives attention {} and the experts {}; both must have all of them",
-                             Quote(text), FormatCount(static_cast<uint64_t>(attention), "rank"),
-                             experts)};
+  const int attention = layout.num_attention_ranks();
+  const int experts = layout.num_expert_ranks();
+  if (attention != experts && !layout.disaggregates) {
+    return Error{
+        fmt::format("{} gives attention {} and the experts {}; both must have all of "
+                    "them, unless they are on different ranks (--disaggregate)",
+                    Quote(text), FormatCount(static_cast<uint64_t>(attention), "rank"), experts)};
+  }
+  if (layout.disaggregates && !(has_attention && has_experts)) {
+    return Error{
+        fmt::format("the layout {} must say how many ranks have attention and how many "
+                    "the experts, for instance attention=dp1,experts=ep2,disaggregate",
+                    Quote(text))};
   }
   return layout;
 }
@@ -127,9 +139,10 @@ std::string ToText(const Layout& layout) {
     if (a == 1) return fmt::format("{}{}", second, b);
     return fmt::format("{}{}{}{}", first, number, second, b);
   };
-  return fmt::format(
-      "attention={},experts={}", degrees("tp", layout.attention_tp, "dp", layout.attention_dp),
-      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights));
+  return fmt::format("attention={},experts={}{}{}",
+                     degrees("tp", layout.attention_tp, "dp", layout.attention_dp),
+                     degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
+                     layout.disaggregates ? "," : "", layout.disaggregates ? kDisaggregate : "");
 }
 
 Layout DefaultLayout(int num_ranks) { return {.attention_dp = num_ranks, .expert_ep = num_ranks}; }

@@ -48,6 +48,8 @@ Status CheckMicroBatches(const json& micro_batches) {
 constexpr std::string_view kCutNames[] = {"tokens", "experts"};
 constexpr std::string_view kWireNames[] = {"auto", "f32", "bf16", "fp8", "fp8-both"};
 constexpr std::string_view kGemmNames[] = {"auto", "grouped", "dense"};
+constexpr std::string_view kTurnsNames[] = {"naive", "pppipe", "fine"};
+constexpr std::string_view kOrderNames[] = {"asas", "aass"};
 
 template <typename Kind>
 std::optional<Kind> FromName(std::span<const std::string_view> names, std::string_view name) {
@@ -113,10 +115,13 @@ Status ReadPipeline(const json& object, Plan* plan) {
       plan->pipeline.cuts = value.get<std::vector<double>>();
     } else if (key == "overlap" && value.is_boolean()) {
       plan->pipeline.overlap = value.get<bool>();
+    } else if (key == "order" && value.is_string()) {
+      const auto order = OrderFromName(value.get<std::string>());
+      if (Status set = Assign(order, &plan->pipeline.order); !set) return set;
     } else {
       return Error{fmt::format(
           "pipeline.{} is not known or of the wrong kind; there are chunks (a whole number or "
-          "\"auto\"), cut (a text), cuts (a list of numbers), overlap (true or false) and "
+          "\"auto\"), cut and order (texts), cuts (a list of numbers), overlap (true or false) and "
           "micro_batches (a whole number)",
           Quote(key))};
     }
@@ -151,17 +156,26 @@ Status ReadDecode(const json& object, Plan* plan) {
   return ParseDecodeExperts(object["experts"].get<std::string>(), plan);
 }
 
-// Layout and pipeline say all of those that are executed.
-Status CheckStrategy(const std::string& name) {
-  for (const std::string_view unready : {"disaggregated_experts", "offload_pipeline"}) {
-    if (name != unready) continue;
+// Once the pipeline is known. Without one, layout and pipeline say all.
+Status ReadStrategy(const json& value, Plan* plan) {
+  if (!value.is_string()) return Error{"strategy is not a text"};
+  const auto name = value.get<std::string>();
+  if (name == "offload_pipeline") {
     return Error{
         fmt::format("the strategy {} can be simulated but not be executed yet: leave "
                     "\"strategy\" out, and layout and pipeline say how ranks share the work",
                     name)};
   }
-  return Error{fmt::format("{} is no strategy that a plan can ask for: leave \"strategy\" out",
-                           Quote(name))};
+  const Result<Turns> turns = TurnsFromName(name);
+  if (!turns) return turns.error();
+  if (!plan->layout.disaggregates) {
+    return Error{
+        fmt::format("the strategy {} is of layouts whose attention and experts are on "
+                    "different ranks, such as attention=dp1,experts=ep2,disaggregate: "
+                    "leave \"strategy\" out, or give such a layout",
+                    name)};
+  }
+  return SetTurns(*turns, plan);
 }
 
 Status ReadMadeFor(const json& object, Plan* plan) {
@@ -221,9 +235,9 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     return {};
   }
   constexpr const char* kMembers =
-      "there are layout, weights, wire and gemm (texts), pipeline, decode, made_for and predicted "
-      "(objects), alternatives (a list), threads, comm_budget, host_threads and experts_in_memory "
-      "(whole numbers)";
+      "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, made_for and "
+      "predicted (objects), alternatives (a list), threads, comm_budget, host_threads and "
+      "experts_in_memory (whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
   }
@@ -232,7 +246,6 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "weights") return ReadWeights(text, plan);
   if (key == "wire") return Assign(WireFromName(text), &plan->wire);
   if (key == "gemm") return Assign(GemmFromName(text), &plan->gemm);
-  if (key == "strategy") return CheckStrategy(text);
   return Error{fmt::format("{} is not known; {}", Quote(key), kMembers)};
 }
 
@@ -254,7 +267,88 @@ Result<GemmChoice> GemmFromName(std::string_view name) {
   return Error{fmt::format("gemm is auto, grouped or dense, not {}", Quote(name))};
 }
 
+Turns TurnsOf(const strategy::Pipeline& pipeline) {
+  if (!pipeline.dispatch_after_shared) return Turns::kFine;
+  return pipeline.micro_batches == 1 ? Turns::kNaive : Turns::kPpPipe;
+}
+
+std::string_view Name(Turns turns) { return kTurnsNames[static_cast<size_t>(turns)]; }
+std::string_view Name(strategy::AttentionOrder order) {
+  return kOrderNames[static_cast<size_t>(order)];
+}
+
+Result<Turns> TurnsFromName(std::string_view name) {
+  if (const auto turns = FromName<Turns>(kTurnsNames, name)) return *turns;
+  return Error{fmt::format("the strategy is naive, pppipe or fine, not {}", Quote(name))};
+}
+
+Result<strategy::AttentionOrder> OrderFromName(std::string_view name) {
+  if (const auto order = FromName<strategy::AttentionOrder>(kOrderNames, name)) return *order;
+  return Error{fmt::format("the order of attention and shared experts is asas or aass, not {}",
+                           Quote(name))};
+}
+
+Status SetTurns(Turns turns, Plan* plan) {
+  strategy::Pipeline& pipeline = plan->pipeline;
+  pipeline.dispatch_after_shared = turns != Turns::kFine;
+  if (turns == Turns::kFine) return {};
+  if (turns == Turns::kNaive && pipeline.micro_batches > 1) {
+    return Error{
+        fmt::format("the strategy naive has one micro-batch, not {}: choose pppipe or fine",
+                    pipeline.micro_batches)};
+  }
+  if (pipeline.chunks > 1) {
+    return Error{fmt::format("the strategy {} has one chunk, not {}: choose fine", Name(turns),
+                             pipeline.chunks)};
+  }
+  if (pipeline.order == strategy::AttentionOrder::kAass) {
+    return Error{
+        fmt::format("the strategy {} has a shared expert directly behind attention, which "
+                    "is no order aass: choose fine",
+                    Name(turns))};
+  }
+  return {};
+}
+
+Status CheckDisaggregation(const Plan& plan) {
+  const strategy::Pipeline& pipeline = plan.pipeline;
+  if (!plan.layout.disaggregates) {
+    const bool is_usual =
+        pipeline.order == strategy::AttentionOrder::kAsas && !pipeline.dispatch_after_shared;
+    if (is_usual) return {};
+    return Error{
+        "a strategy, and an order of attention and shared experts, is of layouts whose attention "
+        "and experts are on different ranks: add --disaggregate, or leave it out"};
+  }
+  if (plan.decode) {
+    return Error{
+        "ranks that have experts alone have the same ones in decode: leave --decode-experts "
+        "(decode in the plan) out, or --disaggregate"};
+  }
+  if (plan.auto_pipeline) {
+    return Error{
+        "the number of chunks is not chosen automatically where attention and experts are on "
+        "different ranks: give it, for instance --pipeline 2:tokens"};
+  }
+  if (pipeline.chunks > 1 && pipeline.cut == strategy::ChunkCut::kExperts) {
+    return Error{fmt::format(
+        "chunks are cut by tokens where attention and experts are on different ranks: use "
+        "--pipeline {}:tokens",
+        pipeline.chunks)};
+  }
+  if (!pipeline.overlap) {
+    return Error{
+        "--no-overlap is of layouts without --disaggregate; there the strategy naive is the one "
+        "in which nothing overlaps"};
+  }
+  return {};
+}
+
 Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
+  if (plan->layout.disaggregates) {
+    plan->decode = plan->layout;
+    return CheckDisaggregation(*plan);
+  }
   const std::string layout = ToText(plan->layout);
   const Result<strategy::Layout> decode =
       ParseLayout(fmt::format("{},experts={}", layout.substr(0, layout.find(',')), experts));
@@ -324,6 +418,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
   if (!plan.pipeline.cuts.empty()) pipeline["cuts"] = plan.pipeline.cuts;
   pipeline["overlap"] = plan.pipeline.overlap;
   pipeline["micro_batches"] = plan.pipeline.micro_batches;
+  if (plan.layout.disaggregates) pipeline["order"] = Name(plan.pipeline.order);
   nlohmann::ordered_json object = {{"version", kVersion},
                                    {"layout", ToText(plan.layout)},
                                    {"pipeline", pipeline},
@@ -332,6 +427,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
                                    {"comm_budget", plan.comm_budget},
                                    {"host_threads", plan.host_threads}};
   if (plan.experts_in_memory) object["experts_in_memory"] = *plan.experts_in_memory;
+  if (plan.layout.disaggregates) object["strategy"] = Name(TurnsOf(plan.pipeline));
   if (!plan.weights.empty()) object["weights"] = plan.weights;
   if (plan.num_threads > 0) object["threads"] = plan.num_threads;
   if (plan.made_for) {
@@ -357,11 +453,14 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
   }
   Plan plan = {.layout = default_layout};
   for (const auto& [key, value] : object.items()) {
-    if (key == "version" || key == "decode") continue;
+    if (key == "version" || key == "decode" || key == "strategy") continue;
     if (Status read = ReadMember(key, value, &plan); !read) return read.error();
   }
   if (object.contains("decode")) {
     if (Status read = ReadDecode(object["decode"], &plan); !read) return read.error();
+  }
+  if (object.contains("strategy")) {
+    if (Status read = ReadStrategy(object["strategy"], &plan); !read) return read.error();
   }
   if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
   if (plan.experts_in_memory && plan.layout.num_ranks() > 1) {
@@ -370,6 +469,7 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
                     "leave experts_in_memory out",
                     plan.layout.num_ranks())};
   }
+  if (Status fits = CheckDisaggregation(plan); !fits) return fits.error();
   return plan;
 }
 

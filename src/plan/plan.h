@@ -73,17 +73,41 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+// How ranks with attention and ranks with experts take turns, where the layout disaggregates
+// (strategy/disaggregated_experts.h); what of its pipeline makes it one of them.
+enum class Turns {
+  kNaive,   // one micro-batch in one chunk: nothing runs beside an exchange or the other ranks
+  kPpPipe,  // micro-batches of one chunk, dispatched after their shared expert
+  kFine,    // micro-batches of chunks, dispatched before their shared expert, in either order
+};
+Turns TurnsOf(const strategy::Pipeline& pipeline);
+std::string_view Name(Turns turns);  // "naive", "pppipe", "fine"
+Result<Turns> TurnsFromName(std::string_view name);
+std::string_view Name(strategy::AttentionOrder order);  // "asas", "aass"
+Result<strategy::AttentionOrder> OrderFromName(std::string_view name);
+
+// Sets what `turns` are of plan->pipeline, which has its other numbers already. Errors:
+// micro-batches, chunks or an order that they do not have.
+Status SetTurns(Turns turns, Plan* plan);
+
+// Errors: what a layout that disaggregates does not go together with (another division in decode,
+// chunks of experts or chosen automatically, no overlap), or what only such a layout has without
+// it.
+Status CheckDisaggregation(const Plan& plan);
+
 // What a layout says of the experts, alone: "ep3:1", "tp2". Errors: as ParseLayout, which also
 // wants as many ranks for both.
 Status CheckExperts(std::string_view experts);
 
 // Sets plan->decode: `experts` as in a layout, attention as in plan->layout. Errors: as
-// ParseLayout.
+// ParseLayout; a plan->layout that disaggregates.
 Status ParseDecodeExperts(std::string_view experts, Plan* plan);
 
 // "attention=tp2dp2,experts=ep4"; experts may be epN, tpN, sliceN (as tpN) or epNtpN, and in the
-// place of N shares that are alike the weights of each, ep3:1. What is left out is whole. Errors:
-// other words, degrees or weights that are not positive or too large, products that differ.
+// place of N shares that are alike the weights of each, ep3:1. What is left out is whole. With
+// ",disaggregate" behind them attention and experts are on different ranks. Errors: other words,
+// degrees or weights that are not positive or too large, products that differ (but for layouts that
+// disaggregate).
 Result<strategy::Layout> ParseLayout(std::string_view text);
 std::string ToText(const strategy::Layout& layout);
 

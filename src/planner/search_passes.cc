@@ -149,6 +149,13 @@ void AddLayouts(PlanSearch& search) {
     for (const Layout& layout : wanted ? std::vector{*wanted} : LayoutsOf(usual.setup.num_ranks)) {
       Candidate candidate = usual;
       candidate.plan.layout = layout;
+      if (layout.disaggregates) {
+        search.Add(std::move(candidate));
+        search.Reject(search.candidates().back(),
+                      "plans whose attention and experts are on different ranks are executed, but "
+                      "not searched yet: ask for a layout without disaggregate");
+        continue;
+      }
       if (!constraints.decode_experts) {
         search.Add(std::move(candidate));
         continue;

@@ -28,6 +28,10 @@ int MostOwnRows(int tokens, const strategy::Roles& roles) {
 int MostSlotsIn(strategy::Phase phase, const model::ModelSpec& spec,
                 const TransformerOptions& options, int tokens) {
   const strategy::Roles& roles = options.parallel.RolesIn(phase);
+  const strategy::Role& role = roles.of(options.parallel.rank());
+  // Dense blocks and shared experts work in their place.
+  const int of_rows = role.owns_rows() ? tokens : 0;
+  if (!role.has_experts()) return of_rows;
   const auto rows = static_cast<int64_t>(
       tokens * roles.num_groups() * std::max(1.0, options.parallel.experiment.capacity_factor + 1));
   int64_t per_token = 1;
@@ -38,7 +42,7 @@ int MostSlotsIn(strategy::Phase phase, const model::ModelSpec& spec,
       per_token = std::max<int64_t>(per_token, std::min(layer.moe->top_k, experts));
     }
   }
-  return static_cast<int>(std::max<int64_t>(tokens, rows * per_token));
+  return static_cast<int>(std::max<int64_t>(of_rows, rows * per_token));
 }
 
 int MostSlots(const model::ModelSpec& spec, const TransformerOptions& options, int tokens) {
@@ -96,29 +100,32 @@ device::Frame::Options FrameOptions(const model::ModelSpec& spec, const Transfor
   const int tokens = MostTokens(spec, options, index);
   const int rows = MostOwnRows(tokens, parallel.roles);
   const device::WireRows wire = WireRowsOf(spec, options);
-  return {.attention = *parallel.roles.of(parallel.rank()).attention,
-          .expert_rows = ExpertRowsOptions(spec, options, rows),
-          .row_buffers = {.roles = parallel.roles,
-                          .rank = parallel.rank(),
-                          .most_tokens = tokens,
-                          .most_rows = rows,
-                          .sum_bytes = wire.sum_bytes,
-                          .gathered_bytes = wire.gathered_bytes}};
+  return {
+      .attention = parallel.roles.of(parallel.rank()).attention.value_or(strategy::AttentionRole{}),
+      .expert_rows = ExpertRowsOptions(spec, options, rows),
+      .row_buffers = {.roles = parallel.roles,
+                      .rank = parallel.rank(),
+                      .most_tokens = tokens,
+                      .most_rows = rows,
+                      .sum_bytes = wire.sum_bytes,
+                      .gathered_bytes = wire.gathered_bytes}};
 }
 
 device::StepShape StepShapeOf(const model::ModelSpec& spec, const TransformerOptions& options) {
   const strategy::Roles& roles = options.parallel.roles;
-  device::StepShape shape{.head_rows = options.max_step_tokens * roles.num_groups(),
-                          .context = options.context > 0
-                                         ? options.context
-                                         : options.num_kv_blocks * device::kKvBlockTokens,
-                          .num_ranks = roles.num_ranks()};
+  const strategy::Role& role = roles.of(options.parallel.rank());
+  const bool may_need_head = role.has_head || role.owns_rows();
+  device::StepShape shape{
+      .head_rows = may_need_head ? options.max_step_tokens * roles.num_groups() : 0,
+      .context =
+          options.context > 0 ? options.context : options.num_kv_blocks * device::kKvBlockTokens,
+      .num_ranks = roles.num_ranks()};
   for (int i = 0; i < options.parallel.pipeline.micro_batches; ++i) {
     const int tokens = MostTokens(spec, options, i);
     shape.frames.push_back(
-        {.tokens = tokens,
+        {.tokens = role.owns_rows() ? tokens : 0,
          .slots = MostSlots(spec, options, tokens),
-         .is_partial = roles.attention_parts() > 1,
+         .is_partial = role.owns_rows() && roles.attention_parts() > 1,
          .exchange_bytes = device::Frame::ExchangeBytes(FrameOptions(spec, options, i))});
   }
   return shape;

@@ -203,7 +203,10 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
     CHECK(sequence.group >= 0 && sequence.group < roles.num_groups(), "group {} of {}",
           sequence.group, roles.num_groups());
   }
-  const int group = roles.of(rank_).attention->group;
+  // A rank with experts alone has no sequences.
+  constexpr int kNoGroup = -1;
+  const auto& attention = roles.of(rank_).attention;
+  const int group = attention ? attention->group : kNoGroup;
   CHECK(CountRows(step, group) <= options_.max_step_tokens, "{} tokens in a step of at most {}",
         CountRows(step, group), options_.max_step_tokens);
   CHECK(pipeline.micro_batches <= std::ssize(frames_), "{} micro-batches of {}",
@@ -231,8 +234,8 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   for (const SequenceStep& sequence : step) statistics.tokens += std::ssize(sequence.tokens);
   if (recorder_ != nullptr) {
     recorder_->Begin();
-    for (int i = 0; i < num_frames_; ++i) {
-      RecordRows(*frames_[i], encoder ? encoder_ : decoder_, *roles.of(rank_).attention, rank_,
+    for (int i = 0; attention && i < num_frames_; ++i) {
+      RecordRows(*frames_[i], encoder ? encoder_ : decoder_, *attention, rank_,
                  num_frames_ > 1 ? i : -1, *recorder_);
     }
   }
@@ -494,7 +497,9 @@ void StepRunner::SkipReduce(const Task& task, Frame& frame) {
   frame.expert_rows.Returns(task.chunk);
 }
 
-std::unique_ptr<comm::Exchange> StepRunner::Counts(const Task&, Frame& frame) {
+std::unique_ptr<comm::Exchange> StepRunner::Counts(const Task& task, Frame& frame) {
+  // Without rows of its own to route, a rank begins the layer here.
+  if (!options_.parallel.roles.of(rank_).owns_rows()) SkipRoute(task, frame);
   return frame.expert_rows.StartCounts();
 }
 

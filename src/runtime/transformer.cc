@@ -220,22 +220,19 @@ std::vector<model::LayerSpec> AllLayers(const model::ModelSpec& spec) {
 // What ranks add up of one row (device/expert_rows.h), and what cannot be divided among them.
 Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& options, Phase phase) {
   const strategy::Roles& roles = options.parallel.RolesIn(phase);
-  if (!roles.are_whole()) {
-    return Error{
-        "ranks with attention alone or experts alone (disaggregated experts) can be simulated but "
-        "not be executed yet: give each rank a part of both"};
-  }
   if (roles.attention_parts() > kernels::kMaxTopK) {
     return Error{
         fmt::format("attention is divided by heads among {} ranks; at most {} are "
                     "supported: divide it by sequences (dp)",
                     roles.attention_parts(), kernels::kMaxTopK)};
   }
-  // Of each expert a sum from each rank that has a slice of it, at the worst.
+  // Of each expert a sum from each rank that has a slice of it, at the worst; own experts' outputs
+  // come one by one.
+  const int most_peers = roles.num_expert_ranks() - (roles.are_whole() ? 1 : 0);
   for (const model::LayerSpec& layer : AllLayers(spec)) {
     if (!layer.moe) continue;
-    const int most = std::min(layer.moe->top_k * roles.expert_slices(),
-                              layer.moe->top_k + roles.num_ranks() - 1);
+    const int most =
+        std::min(layer.moe->top_k * roles.expert_slices(), layer.moe->top_k + most_peers);
     if (most <= kernels::kMaxTopK) continue;
     return Error{
         fmt::format("with {} experts per token in {} slices each a token may have {} "
@@ -273,6 +270,11 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::D
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     const Status fits = CheckRoles(weights.spec(), options, phase);
     if (!fits) return fits.error();
+  }
+  if (decode && !options.parallel.roles.are_whole()) {
+    return Error{
+        "ranks with experts alone have the same experts in both phases: leave --decode-experts "
+        "(decode in the plan) out"};
   }
   if (decode && !HaveSameAttention(options.parallel.roles, *decode)) {
     return Error{

@@ -1,21 +1,27 @@
-// The short form of a plan's roles, in which all ranks are alike up to the sizes of their shares of
-// the experts: degrees of attention and experts. Which rank then has what is role.h's.
+// The short form of a plan's roles: degrees of attention and experts. All ranks are alike up to the
+// sizes of their shares of the experts, or there are two kinds of ranks, of which one has attention
+// and the other the experts. Which rank then has what is role.h's.
 #pragma once
 
 #include <vector>
 
 namespace convene::strategy {
 
-// attention_tp * attention_dp == expert_ep * expert_tp == ranks: heads are divided by tp, sequences
-// by dp, experts into ep shares, each expert into tp slices.
+// Heads are divided by attention_tp, sequences by attention_dp, experts into expert_ep shares, each
+// expert into expert_tp slices. attention_tp * attention_dp == expert_ep * expert_tp == ranks,
+// unless the layout disaggregates.
 struct Layout {
   int attention_tp = 1;
   int attention_dp = 1;
   int expert_ep = 1;
   int expert_tp = 1;
   std::vector<int> expert_weights = {};  // of the expert_ep shares; none: shares are alike
+  // Attention and experts are on different ranks, attention on the first ones.
+  bool disaggregates = false;
 
-  int num_ranks() const { return attention_tp * attention_dp; }
+  int num_attention_ranks() const { return attention_tp * attention_dp; }
+  int num_expert_ranks() const { return expert_ep * expert_tp; }
+  int num_ranks() const { return num_attention_ranks() + (disaggregates ? num_expert_ranks() : 0); }
 
   bool operator==(const Layout&) const = default;
 };

@@ -54,18 +54,18 @@ int ExpertSplit::MostExperts(int num_experts) const {
   return most;
 }
 
-Roles::Roles(const Layout& layout, int num_ranks)
+Roles::Roles(const Layout& layout)
     : layout_(layout),
       split_(layout.expert_ep, layout.expert_weights),
-      roles_(static_cast<size_t>(num_ranks)) {
+      roles_(static_cast<size_t>(layout.num_ranks())) {
   const int parts = attention_parts();
   const int slices = expert_slices();
-  for (int rank = 0; rank < num_ranks; ++rank) {
+  for (int rank = 0; rank < num_ranks(); ++rank) {
     const int place = rank - RankOfSlice(0, 0);
     Role& role = roles_[rank];
     role.attention = AttentionRole{rank / parts, rank % parts, parts};
     role.experts = ExpertRole{place / slices, place % slices, slices};
-    if (rank >= layout.num_ranks()) role.attention.reset();
+    if (rank >= layout.num_attention_ranks()) role.attention.reset();
     if (place < 0) role.experts.reset();
     role.has_head = rank == 0;  // it samples, and the commands talk to it
   }
@@ -77,6 +77,12 @@ Roles Roles::ExpandingFrom(int tokens) const {
     if (role.attention) role.attention->expand_from_tokens = tokens;
   }
   return roles;
+}
+
+std::vector<std::string> Roles::Names() const {
+  std::vector<std::string> names;
+  for (const Role& role : roles_) names.emplace_back(role.name());
+  return names;
 }
 
 Part Roles::ExpertsOf(int rank, int num_experts) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "model/model_spec.h"
@@ -68,6 +69,9 @@ struct Role {
 
   bool owns_rows() const { return attention.has_value(); }
   bool has_experts() const { return experts.has_value(); }
+  // For messages and pictures: "attention" or "experts" of a rank that has one of them alone, ""
+  // of one that has both.
+  const char* name() const { return !experts ? "attention" : !attention ? "experts" : ""; }
   bool operator==(const Role&) const = default;
 };
 
@@ -96,13 +100,14 @@ class ExpertSplit {
 // Of all ranks, in one phase. Groups have equally many ranks, as have shares.
 class Roles {
  public:
-  // Implicit, because a layout is a short way to write roles.
-  Roles(const Layout& layout = {}) : Roles(layout, layout.num_ranks()) {}
+  // Implicit, because a layout is a short way to write roles. Attention is on the first ranks,
+  // experts are on the last ones.
+  Roles(const Layout& layout = {});
   // Attention on ranks 0 .. attention_ranks - 1, each with its own sequences; experts on those
   // after them, each with its own.
   static Roles Disaggregated(int attention_ranks, int expert_ranks) {
-    return {{.attention_dp = attention_ranks, .expert_ep = expert_ranks},
-            attention_ranks + expert_ranks};
+    return Layout{
+        .attention_dp = attention_ranks, .expert_ep = expert_ranks, .disaggregates = true};
   }
   // The same, with this form of latent attention on all ranks.
   Roles ExpandingFrom(int tokens) const;
@@ -113,22 +118,21 @@ class Roles {
   int attention_parts() const { return layout_.attention_tp; }
   int expert_slices() const { return layout_.expert_tp; }
   const ExpertSplit& expert_split() const { return split_; }
-  int num_expert_ranks() const { return layout_.expert_ep * layout_.expert_tp; }
+  int num_expert_ranks() const { return layout_.num_expert_ranks(); }
   // Whether each rank has both attention and experts.
-  bool are_whole() const { return layout_.num_ranks() + num_expert_ranks() == 2 * num_ranks(); }
+  bool are_whole() const { return !layout_.disaggregates; }
 
   int RankOfPart(int group, int part) const { return group * attention_parts() + part; }
   int RankOfSlice(int share, int slice) const {
     return num_ranks() - num_expert_ranks() + share * expert_slices() + slice;
   }
+  // By rank, as Role::name.
+  std::vector<std::string> Names() const;
   // The rank's experts of a layer with so many; none of a rank that has no experts.
   Part ExpertsOf(int rank, int num_experts) const;
   bool operator==(const Roles&) const = default;
 
  private:
-  // Attention on the first ranks, experts on the last ones.
-  Roles(const Layout& layout, int num_ranks);
-
   Layout layout_;
   ExpertSplit split_;
   std::vector<Role> roles_;  // by rank

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "strategy/disaggregated_experts.h"
 #include "strategy/ends.h"
 #include "strategy/expert_parallel.h"
 #include "strategy/expert_pipeline.h"
@@ -31,6 +32,8 @@ void AddExperts(StepBuilder& step, const LayerWork& work, int layer) {
 void AddLayers(StepBuilder& step) {
   std::optional<PagedExperts> paged;
   if (step.options().paging) paged.emplace(step);
+  std::optional<DisaggregatedStage> disaggregated;
+  if (!step.roles().are_whole()) disaggregated.emplace(step);
   for (int layer = 0; layer < std::ssize(step.layers()); ++layer) {
     const model::LayerSpec& spec = step.layers()[layer];
     const bool prunes = step.options().prunes_last_layer && !step.is_encoder() &&
@@ -40,6 +43,8 @@ void AddLayers(StepBuilder& step) {
     if (spec.cross_attention) AddAttention(step, work, layer, /*cross=*/true);
     if (spec.moe && paged) {
       paged->AddLayer(work, layer);
+    } else if (spec.moe && disaggregated) {
+      disaggregated->AddLayer(work, layer);
     } else if (spec.moe) {
       AddExperts(step, work, layer);
     } else {
@@ -50,15 +55,24 @@ void AddLayers(StepBuilder& step) {
 
 // From the tokens to the output's norm, which it returns.
 RankTasks AddStack(StepBuilder& step) {
+  step.UseRanks(&Role::owns_rows);
   AddEmbedding(step);
   AddLayers(step);
-  return AddFinalNorm(step);
+  const RankTasks normed = AddFinalNorm(step);
+  step.UseAllRanks();
+  return normed;
 }
 
 }  // namespace
 
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options) {
   StepBuilder step(spec, options, /*encoder=*/false);
+  if (!options.roles.are_whole()) {
+    CHECK(!spec.has_encoder(), "an encoder's inputs stay whole");
+    CHECK(options.pipeline.cut == ChunkCut::kTokens && options.pipeline.overlap,
+          "chunks of disaggregated experts are of tokens, and overlap");
+    step.PauseOnlyWhereAsked();
+  }
   std::vector<RankTasks> rows = step.BuildMicroBatches([&] {
     const RankTasks normed = AddStack(step);
     if (step.num_ranks() == 1) return normed;

@@ -17,6 +17,13 @@ enum class ChunkCut {
   kExperts,  // a part of a rank's experts: a token comes with the first chunk that needs it
 };
 
+// Where attention and experts are on different ranks: the order of attention (A) and shared experts
+// (S) of a layer's micro-batches (Pan et al., "FinDEP", section 3).
+enum class AttentionOrder {
+  kAsas,  // A0 S0 A1 S1 ...
+  kAass,  // all A, then all S
+};
+
 // How a step is divided in time: its rows into micro-batches, one of which computes while another
 // one exchanges, and within each the experts of a layer into chunks (EPS-MoE, section 3; systems:
 // expert pipeline).
@@ -29,6 +36,10 @@ struct Pipeline {
   // Where chunks of experts end, all but the last, as parts of a rank's experts: chunks - 1 numbers
   // between 0 and 1 that increase (expert_cuts.h). Empty: as many experts in each.
   std::vector<double> cuts = {};
+  // Of layouts that disaggregate alone (disaggregated_experts.h), whose chunks are of tokens:
+  AttentionOrder order = AttentionOrder::kAsas;
+  // As in PPPipe: the shared expert counts as part of attention, so dispatch waits for it too.
+  bool dispatch_after_shared = false;
 
   bool operator==(const Pipeline&) const = default;
 };

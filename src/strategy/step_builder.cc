@@ -112,6 +112,10 @@ RankTasks StepBuilder::Collective(TaskKind kind, LaneKind lane, At at, const Wor
   }
   std::map<int, int> numbers;  // the same whichever ranks are built
   for (int rank = 0; rank < num_ranks(); ++rank) {
+    if (!uses(rank)) {
+      if (builds(rank)) tasks.push_back(-1);
+      continue;
+    }
     const auto [number, is_new] = numbers.try_emplace(group_of(rank));
     if (is_new) number->second = num_collectives_++;
     if (builds(rank)) add(rank, number->second);

@@ -36,7 +36,7 @@ std::string NameOf(const PackSource& source) {
 
 }  // namespace
 
-ComparedBytes::ComparedBytes(const checkpoint::Checkpoint& checkpoint,
+ComparedBytes::ComparedBytes(const checkpoint::Checkpoint& checkpoint, const Share& share,
                              std::span<const PackJob> jobs) {
   std::vector<std::span<const std::byte>> ranges;
   std::set<const model::TensorBinding*> packed;
@@ -58,6 +58,7 @@ ComparedBytes::ComparedBytes(const checkpoint::Checkpoint& checkpoint,
     left_[range.data()] = range.size();
     end = own_end;
   }
+  if (!share.with_attention) return;  // it has no vectors but those of experts
   for (const model::TensorBinding& tensor : checkpoint.spec().tensors) {
     // The head is rank 0's alone.
     const bool is_vector = !packed.contains(&tensor) && tensor.role != model::TensorRole::kHead;

@@ -12,13 +12,16 @@
 #include "checkpoint/checkpoint.h"
 #include "hardware/thread_pool.h"
 #include "weights/pack_jobs.h"
+#include "weights/share.h"
 
 namespace convene::weights {
 
 class ComparedBytes {
  public:
-  // `jobs`: all that the rank will pack of the checkpoint, which must live as long as this.
-  ComparedBytes(const checkpoint::Checkpoint& checkpoint, std::span<const PackJob> jobs);
+  // `jobs`: all that the rank, which has `share`, will pack of the checkpoint. Checkpoint and jobs
+  // must live as long as this.
+  ComparedBytes(const checkpoint::Checkpoint& checkpoint, const Share& share,
+                std::span<const PackJob> jobs);
 
   // What some of the jobs read, each range of bytes once; before its pages are dropped.
   void Add(std::span<const PackJob> batch, hardware::ThreadPool& pool);

@@ -161,7 +161,7 @@ void ExpertBiases(const StoredTensors& tensors, const Share& share, Part slice, 
   ffn->down_bias = InFirst(share.expert_slice, tensors.Vector(kExpertDownBias, layer, expert));
 }
 
-void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeWeights* moe) {
+void RouterJobs(const Reading& reading, int layer, MoeWeights* moe) {
   using enum TensorRole;
   const auto& [tensors, share, formats, jobs] = reading;
   std::vector<PackJobs::Rows> router = {PackJobs::All(tensors.Get(kRouter, layer))};
@@ -171,6 +171,12 @@ void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeW
   moe->router_bias = tensors.Vector(kRouterBias, layer);
   if (!moe->router_bias.empty()) moe->router_bias.resize(moe->router.rows);
   moe->correction_bias = tensors.Vector(kCorrectionBias, layer);
+}
+
+void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeWeights* moe) {
+  using enum TensorRole;
+  const auto& [tensors, share, formats, jobs] = reading;
+  if (share.with_attention) RouterJobs(reading, layer, moe);
   const Part slice = SliceOf(spec, share, formats);
   for (int local = 0; local < std::ssize(moe->experts); ++local) {
     FfnWeights& ffn = moe->experts[local];
@@ -184,8 +190,8 @@ void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeW
   }
 }
 
-void LayerJobs(const Reading& reading, const model::LayerSpec& spec, int layer,
-               LayerWeights* weights) {
+void AttentionJobs(const Reading& reading, const model::LayerSpec& spec, int layer,
+                   LayerWeights* weights) {
   using enum TensorRole;
   const auto& [tensors, share, formats, jobs] = reading;
   const Part heads = HeadsOf(spec.attention, share).query;
@@ -201,12 +207,17 @@ void LayerJobs(const Reading& reading, const model::LayerSpec& spec, int layer,
   jobs.PackStacked(weights->output, {PackJobs::All(tensors.Get(kAttentionOutput, layer))},
                    heads.first * spec.attention.value_dim);
   if (weights->cross) CrossJobs(reading, *spec.cross_attention, layer, &*weights->cross);
+}
+
+void LayerJobs(const Reading& reading, const model::LayerSpec& spec, int layer,
+               LayerWeights* weights) {
+  using enum TensorRole;
+  if (reading.share.with_attention) AttentionJobs(reading, spec, layer, weights);
   if (weights->dense) {
-    jobs.Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown},
-             {0, spec.dense_intermediate_size});
-  } else {
-    MoeJobs(reading, *spec.moe, layer, &*weights->moe);
+    reading.jobs.Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown},
+                     {0, spec.dense_intermediate_size});
   }
+  if (weights->moe) MoeJobs(reading, *spec.moe, layer, &*weights->moe);
 }
 
 // The table (num_buckets, num_heads) of a stack, of the heads that the share has.
@@ -229,14 +240,16 @@ std::vector<float> RelativeBias(const Reading& reading,
 void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, const Share& share,
                  ModelWeights* weights, PackJobs* jobs) {
   const Reading reading{tensors, share, weights->formats, *jobs};
-  weights->final_norm = tensors.Vector(TensorRole::kFinalNorm);
-  weights->relative_bias = RelativeBias(reading, whole.layers);
-  const PackJobs::Rows embedding = PackJobs::All(tensors.Get(TensorRole::kEmbedding));
-  jobs->PackStacked(weights->embedding, {embedding});
-  if (share.with_head && !weights->embedding_is_head()) {
-    jobs->PackStacked(
-        weights->head,
-        {whole.tied_embeddings ? embedding : PackJobs::All(tensors.Get(TensorRole::kHead))});
+  if (share.with_attention) {
+    weights->final_norm = tensors.Vector(TensorRole::kFinalNorm);
+    weights->relative_bias = RelativeBias(reading, whole.layers);
+    const PackJobs::Rows embedding = PackJobs::All(tensors.Get(TensorRole::kEmbedding));
+    jobs->PackStacked(weights->embedding, {embedding});
+    if (share.with_head && !weights->embedding_is_head()) {
+      jobs->PackStacked(
+          weights->head,
+          {whole.tied_embeddings ? embedding : PackJobs::All(tensors.Get(TensorRole::kHead))});
+    }
   }
   for (int layer = 0; layer < whole.num_layers(); ++layer) {
     LayerJobs(reading, whole.layers[layer], layer, &weights->layers[layer]);

@@ -150,7 +150,7 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   uint64_t done_bytes = 0;
   const std::vector<std::span<PackJob>> batches = Batches(jobs.jobs());
   std::optional<ComparedBytes> comparison;
-  if (compared != nullptr) comparison.emplace(checkpoint, jobs.jobs());
+  if (compared != nullptr) comparison.emplace(checkpoint, share, jobs.jobs());
   for (size_t i = 0; i < batches.size(); ++i) {
     if (i + 1 < batches.size()) {
       for (const PackJob& job : batches[i + 1]) {

@@ -26,6 +26,7 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
     add_to_page(name + ".down", ffn.down);
   };
   const auto add_attention = [&](const LayerWeights& layer, const std::string& prefix) {
+    if (layer.qkv.rows == 0) return;  // other ranks have it
     add(prefix + "qkv", layer.qkv);
     if (layer.latent) {
       const LatentWeights& latent = *layer.latent;
@@ -49,12 +50,15 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
   // One that is both is the head; without a head it still is the embedding.
   const bool has_head = weights.head.rows > 0;
   if (has_head) add("head", weights.head);
-  if (!has_head || !weights.embedding_is_head()) add("embedding", weights.embedding);
+  const bool has_embedding = weights.embedding.rows > 0;
+  if (has_embedding && (!has_head || !weights.embedding_is_head())) {
+    add("embedding", weights.embedding);
+  }
   const auto add_layer = [&](const LayerWeights& layer, const std::string& prefix) {
     add_attention(layer, prefix);
     if (layer.dense) add_ffn(prefix + "dense", *layer.dense);
     if (!layer.moe) return;
-    add(prefix + "router", layer.moe->router);
+    if (layer.moe->router.rows > 0) add(prefix + "router", layer.moe->router);
     for (size_t expert = 0; expert < layer.moe->experts.size(); ++expert) {
       add_ffn(fmt::format("{}experts.{}", prefix, layer.moe->first_expert + expert),
               layer.moe->experts[expert]);

@@ -84,7 +84,7 @@ void SetDecodeExperts(const Share& share, ModelWeights& weights) {
   }
 }
 
-// Of whole weights only the experts of a share, and its head.
+// Of whole weights only a share's, which has some of the experts, or all but the experts.
 void KeepShare(const Share& share, ModelWeights& weights) {
   const auto keep_experts = [&](const std::vector<model::LayerSpec>& specs,
                                 std::vector<LayerWeights>& layers) {
@@ -96,10 +96,23 @@ void KeepShare(const Share& share, ModelWeights& weights) {
                      std::make_move_iterator(moe.experts.begin() + experts.first + experts.size)};
       moe.first_expert = experts.first;
     }
+    for (LayerWeights& layer : layers) {
+      if (share.with_attention) continue;
+      // Of what other ranks have nothing stays, so that nothing of it is read.
+      LayerWeights kept;
+      kept.moe = std::move(layer.moe);
+      layer = std::move(kept);
+      if (!layer.moe) continue;
+      layer.moe->router = {};
+      layer.moe->router_bias.clear();
+      layer.moe->correction_bias.clear();
+      layer.moe->shared.reset();
+    }
   };
   if (weights.encoder) keep_experts(weights.spec.encoder_layers, weights.encoder->layers);
   keep_experts(weights.spec.layers, weights.layers);
   if (!share.with_head) weights.head = {};
+  if (!share.with_attention) weights.embedding = {};
 }
 
 }  // namespace
@@ -255,7 +268,8 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   weights.storage = *std::move(reserved);
   weights.mapped = std::move(directory.file);
   const std::byte* const file = weights.mapped->bytes().data();
-  LayOut(*spec, directory.formats, nullptr, &weights);
+  // As it lies in the file: all of it.
+  LayOut(directory.configuration.spec, directory.formats, nullptr, &weights);
   std::vector<const std::byte*> places;
   for (size_t i = 0; i < Matrices(weights).size(); ++i) {
     places.push_back(file + directory.tensors[i].offset);
@@ -271,6 +285,7 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   if (const Status finite = CheckVectors(weights); !finite) return finite.error();
   if (share.decode) SetDecodeExperts(share, weights);
   KeepShare(share, weights);
+  weights.spec = *spec;
   weights.rooms = rooms;
   return weights;
 }

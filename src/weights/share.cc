@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-
 namespace convene::weights {
 namespace {
 
@@ -52,6 +50,11 @@ Status CutAttention(const Share& share, model::AttentionSpec& attention) {
                     attention.num_heads, attention.num_kv_heads, share.attention_parts,
                     FittingParts(attention))};
   }
+  if (!share.with_attention) {
+    attention.num_heads = attention.num_kv_heads = 0;
+    attention.latent.reset();
+    return {};
+  }
   const HeadParts heads = HeadsOf(attention, share);
   attention.num_heads = heads.query.size;
   attention.num_kv_heads = heads.kv.size;
@@ -78,7 +81,11 @@ Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSp
         "experts with an intermediate size of {}{} cannot be cut into {} slices; 1 to {} fit",
         moe.intermediate_size, unit, share.expert_slices, num_units)};
   }
-  moe.intermediate_size = SliceOf(moe, share, formats).size;
+  moe.intermediate_size = share.with_experts ? SliceOf(moe, share, formats).size : 0;
+  if (!share.with_attention) {
+    moe.shared_intermediate_size = 0;
+    moe.shared_expert_gate = false;
+  }
   return {};
 }
 
@@ -89,6 +96,7 @@ Status CutLayers(const Share& share, const WeightFormats& formats,
     if (layer.cross_attention) {
       if (Status cut = CutAttention(share, *layer.cross_attention); !cut) return cut;
     }
+    if (!share.with_attention) layer.dense_intermediate_size = 0;
     if (!layer.moe) continue;
     if (Status cut = CutExperts(share, formats, *layer.moe); !cut) return cut;
   }
@@ -99,14 +107,19 @@ Status CutLayers(const Share& share, const WeightFormats& formats,
 
 Share ShareOf(const strategy::Roles& roles, int rank) {
   const strategy::Role& role = roles.of(rank);
-  CHECK(role.attention && role.experts, "rank {} has a part of the layers only", rank);
-  return {.attention_part = role.attention->part,
-          .attention_parts = role.attention->parts,
-          .expert_share = role.experts->share,
+  const strategy::AttentionRole attention =
+      role.attention.value_or(strategy::AttentionRole{.parts = roles.attention_parts()});
+  const strategy::ExpertRole experts =
+      role.experts.value_or(strategy::ExpertRole{.slices = roles.expert_slices()});
+  return {.attention_part = attention.part,
+          .attention_parts = attention.parts,
+          .expert_share = experts.share,
           .expert_shares = roles.expert_split(),
-          .expert_slice = role.experts->slice,
-          .expert_slices = role.experts->slices,
-          .with_head = role.has_head};
+          .expert_slice = experts.slice,
+          .expert_slices = experts.slices,
+          .with_head = role.has_head,
+          .with_attention = role.owns_rows(),
+          .with_experts = role.has_experts()};
 }
 
 Share ShareOf(const strategy::Roles& roles, const strategy::Roles& decode_roles, bool beside,
@@ -148,6 +161,13 @@ Result<model::ModelSpec> WidestSpec(const model::ModelSpec& whole, const Share& 
 
 Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
                                    const WeightFormats& formats) {
+  if (whole.has_encoder() && !(share.with_attention && share.with_experts)) {
+    return Error{
+        "the experts of an encoder-decoder model cannot be on other ranks than its attention, "
+        "since "
+        "an encoder's inputs stay whole: use a layout without --disaggregate, such as "
+        "attention=dp2,experts=ep2"};
+  }
   model::ModelSpec local = whole;
   if (Status cut = CutLayers(share, formats, local.encoder_layers); !cut) return cut.error();
   if (Status cut = CutLayers(share, formats, local.layers); !cut) return cut.error();
@@ -160,6 +180,7 @@ HeadParts HeadsOf(const model::AttentionSpec& whole, const Share& share) {
 }
 
 Part ExpertsOf(const model::MoeSpec& whole, const Share& share) {
+  if (!share.with_experts) return {};
   return share.expert_shares.experts(share.expert_share, whole.num_experts);
 }
 

@@ -2,8 +2,8 @@
 // experts. Reads nothing.
 //
 // Divided are the attention's heads, the experts, and each expert along its intermediate size.
-// Everything else is on every rank: dense blocks, shared experts, routers, norms, embeddings, the
-// latents of latent attention. A bias of a sum over ranks is part 0's alone.
+// Everything else is on every rank that has attention: dense blocks, shared experts, routers,
+// norms, embeddings, the latents of latent attention. A bias of a sum over ranks is part 0's alone.
 #pragma once
 
 #include <optional>
@@ -24,6 +24,11 @@ struct Share {
   int expert_slice = 0;  // of each expert
   int expert_slices = 1;
   bool with_head = true;  // the matrix that makes logits
+  // Where other ranks have the rest (strategy::Role): attention with all else that is done to rows,
+  // and routed experts. At least one of them; the degrees above are those of the ranks that have
+  // it.
+  bool with_attention = true;
+  bool with_experts = true;
 
   // Of the decoder's experts in steps of generated tokens alone, where it is another part
   // (phased_weights.h). All above is of prefill.
@@ -41,7 +46,6 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
-// Precondition: the rank has both attention and experts.
 Share ShareOf(const strategy::Roles& roles, int rank);
 // The same, of a rank that has other experts in decode.
 Share ShareOf(const strategy::Roles& roles, const strategy::Roles& decode_roles, bool beside,
@@ -56,9 +60,10 @@ Result<model::ModelSpec> WidestSpec(const model::ModelSpec& whole, const Share& 
                                     const WeightFormats& formats);
 
 // The model as a rank sees it whose weights are `share`: of each attention its own heads
-// (HeadsOf), of each expert its slice (SliceOf); num_experts stays that of the router. `tensors`
-// stay those of the checkpoint. Errors: degrees that do not fit, a share of the experts (any, so
-// that all ranks find the same) that would be none; they say what fits.
+// (HeadsOf), of each expert its slice (SliceOf); num_experts stays that of the router. What it has
+// not has no heads, or an intermediate size of 0. `tensors` stay those of the checkpoint. Errors:
+// an encoder-decoder model without attention or experts; degrees that do not fit, a share of the
+// experts (any, so that all ranks find the same) that would be none; they say what fits.
 Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
                                    const WeightFormats& formats);
 
@@ -67,6 +72,7 @@ Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& s
 using strategy::HeadParts;
 HeadParts HeadsOf(const model::AttentionSpec& whole, const Share& share);
 
+// None of a share without experts.
 strategy::Part ExpertsOf(const model::MoeSpec& whole, const Share& share);
 
 // Of the intermediate size. int4 is cut where groups begin, so that they are the whole matrix's.

@@ -71,7 +71,9 @@ MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, 
   const strategy::Part experts = ExpertsOf(moe, share);
   weights.first_expert = experts.first;
   const int gate_rows = moe.shared_expert_gate ? 1 : 0;
-  weights.router = placer->Place(WeightFormat::kF32, moe.num_experts + gate_rows, hidden);
+  if (share.with_attention) {
+    weights.router = placer->Place(WeightFormat::kF32, moe.num_experts + gate_rows, hidden);
+  }
   const uint64_t begin = placer->used_bytes();
   for (int expert = 0; expert < experts.size; ++expert) {
     weights.experts.push_back(
@@ -84,30 +86,34 @@ MoeWeights PlaceMoe(const model::MoeSpec& moe, WeightFormat format, int hidden, 
   return weights;
 }
 
+void PlaceAttention(const model::LayerSpec& layer, WeightFormat format, int hidden, Placer* placer,
+                    LayerWeights* placed) {
+  const model::AttentionSpec& attention = layer.attention;
+  if (attention.latent) {
+    PlaceLatent(attention, format, hidden, placer, placed);
+  } else {
+    const int qkv_dim = attention.query_dim() + attention.kv_dim() + attention.value_width();
+    placed->qkv = placer->Place(format, qkv_dim, hidden);
+  }
+  placed->output = placer->Place(format, hidden, attention.output_dim());
+  if (!layer.cross_attention) return;
+  const model::AttentionSpec& cross = *layer.cross_attention;
+  CrossWeights& cross_weights = placed->cross.emplace();
+  cross_weights.query = placer->Place(format, cross.query_dim(), hidden);
+  cross_weights.kv = placer->Place(format, cross.kv_dim() + cross.value_width(), hidden);
+  cross_weights.output = placer->Place(format, hidden, cross.output_dim());
+}
+
 void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpec>& layers,
                  WeightFormat format, const Share& share, uint64_t room_bytes, Placer* placer,
                  std::vector<LayerWeights>* weights) {
   const int hidden = spec.hidden_size;
   for (const model::LayerSpec& layer : layers) {
     LayerWeights& placed = weights->emplace_back();
-    const model::AttentionSpec& attention = layer.attention;
-    if (attention.latent) {
-      PlaceLatent(attention, format, hidden, placer, &placed);
-    } else {
-      const int qkv_dim = attention.query_dim() + attention.kv_dim() + attention.value_width();
-      placed.qkv = placer->Place(format, qkv_dim, hidden);
-    }
-    placed.output = placer->Place(format, hidden, attention.output_dim());
-    if (layer.cross_attention) {
-      const model::AttentionSpec& cross = *layer.cross_attention;
-      CrossWeights& cross_weights = placed.cross.emplace();
-      cross_weights.query = placer->Place(format, cross.query_dim(), hidden);
-      cross_weights.kv = placer->Place(format, cross.kv_dim() + cross.value_width(), hidden);
-      cross_weights.output = placer->Place(format, hidden, cross.output_dim());
-    }
+    if (share.with_attention) PlaceAttention(layer, format, hidden, placer, &placed);
     if (layer.moe) {
       placed.moe = PlaceMoe(*layer.moe, format, hidden, share, room_bytes, placer);
-    } else {
+    } else if (share.with_attention) {
       placed.dense =
           placer->PlaceFfn(format, layer.dense_activation, hidden, layer.dense_intermediate_size);
     }
@@ -146,12 +152,15 @@ uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, cons
   weights->layers.clear();
   weights->encoder.reset();
   weights->head = {};
-  if (share.with_head || weights->embedding_is_head()) {
+  weights->embedding = {};
+  if (share.with_head || (share.with_attention && weights->embedding_is_head())) {
     weights->head = placer.Place(formats.head(), spec.vocab_size, spec.hidden_size);
   }
-  weights->embedding = weights->embedding_is_head()
-                           ? weights->head
-                           : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
+  if (share.with_attention) {
+    weights->embedding = weights->embedding_is_head()
+                             ? weights->head
+                             : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
+  }
   if (!share.with_head) weights->head = {};
   if (!spec.encoder_layers.empty()) {
     EncoderWeights& encoder = weights->encoder.emplace();

@@ -56,5 +56,33 @@ TEST(ThreadGroupDeathTest, RanksThatDisagreeAboutASizeEndTheProgramWithTheExchan
       "dispatch of layer 3.*rank 0 to rank 1: 8 or 9 bytes");
 }
 
+TEST(ThreadGroupDeathTest, ARankThatExpectsNothingBesideWhatItSendsDisagreesToo) {
+  const auto groups = MakeThreadGroups(2);
+  const std::vector<std::byte> out(8);
+  std::vector<std::byte> in(8);
+  const std::vector<std::span<const std::byte>> to_1 = {{}, out}, to_0 = {out, {}};
+  const std::vector<std::span<std::byte>> from_1 = {{}, in}, nothing(2);
+  EXPECT_DEATH(
+      {
+        const auto both_ways = groups[0]->StartAllToAll(0, to_1, from_1, "dispatch of layer 3");
+        groups[1]->StartAllToAll(0, to_0, nothing, "dispatch of layer 3");
+      },
+      "dispatch of layer 3.*rank 0 to rank 1: 8 or 0 bytes");
+}
+
+TEST(ThreadGroupDeathTest, RanksThatMeetInDifferentExchangesEndTheProgram) {
+  const auto groups = MakeThreadGroups(2);
+  const std::vector<std::byte> out(8);
+  std::vector<std::byte> in(8);
+  const std::vector<std::span<const std::byte>> send = {{}, out}, no_send(2);
+  const std::vector<std::span<std::byte>> receive = {in, {}}, no_receive(2);
+  EXPECT_DEATH(
+      {
+        const auto sending = groups[0]->StartAllToAll(0, send, no_receive, "counts of layer 3");
+        groups[1]->StartAllToAll(0, no_send, receive, "dispatch of layer 3");
+      },
+      "rank 0 to rank 1: `counts of layer 3` or `dispatch of layer 3`");
+}
+
 }  // namespace
 }  // namespace convene::comm

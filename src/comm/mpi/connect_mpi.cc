@@ -26,7 +26,7 @@ std::vector<Peer> GatherPeers(int size) {
   std::vector<Card> cards(size);
   MPI_Allgather(&own, sizeof(own), MPI_BYTE, cards.data(), sizeof(own), MPI_BYTE, MPI_COMM_WORLD);
   std::vector<Peer> peers;
-  for (const Card& card : cards) peers.push_back({card.host, card.pid});
+  for (const Card& card : cards) peers.push_back({.host = card.host, .pid = card.pid});
   return peers;
 }
 
@@ -69,7 +69,7 @@ Result<std::unique_ptr<Group>> ConnectMpi(const LaunchedRank& launched) {
     const Peer& peer = job->peers[rank];
     if (rank != job->rank && peer.host == host) neighbours.push_back({rank, peer.pid});
   }
-  EndWithMessageOnSigterm(fmt::format("rank {} (host {})", job->rank, host), neighbours);
+  EndWithMessageOnSigterm(job->OwnName(), neighbours);
   return std::unique_ptr<Group>(std::make_unique<MpiGroup>(std::move(job)));
 }
 

@@ -157,6 +157,14 @@ MpiGroup::~MpiGroup() {
   MPI_Finalize();
 }
 
+void MpiGroup::NameRoles(std::span<const std::string> names) {
+  {
+    const std::scoped_lock lock(job_->mutex);
+    for (int rank = 0; rank < job_->size; ++rank) job_->peers[rank].role = names[rank];
+  }
+  comm::NameRoles(job_->OwnName(), names);
+}
+
 std::unique_ptr<Exchange> MpiGroup::StartMessages(int queue,
                                                   std::span<const std::span<const std::byte>> send,
                                                   std::span<const std::span<std::byte>> receive,

@@ -17,6 +17,7 @@ class MpiGroup : public Group {
 
   int rank() const override { return job_->rank; }
   int size() const override { return job_->size; }
+  void NameRoles(std::span<const std::string> names) override;
 
  private:
   std::unique_ptr<Exchange> StartMessages(int queue,

@@ -37,11 +37,19 @@ void KillLauncherIfItStays() {
 }  // namespace
 
 std::string MpiJob::NameOf(int peer) const {
-  return fmt::format("rank {} (host {}, pid {})", peer, peers[peer].host, peers[peer].pid);
+  const auto& [host, pid, role] = peers[peer];
+  return fmt::format("rank {} ({}{}host {}, pid {})", peer, role, role.empty() ? "" : ", ", host,
+                     pid);
+}
+
+std::string MpiJob::OwnName() const {
+  const Peer& own = peers[rank];
+  return fmt::format("rank {} ({}{}host {})", rank, own.role, own.role.empty() ? "" : ", ",
+                     own.host);
 }
 
 void EndJob(const MpiJob& job, const std::string& message) {
-  PrintError(fmt::format("rank {} (host {}): {}", job.rank, job.peers[job.rank].host, message));
+  PrintError(fmt::format("{}: {}", job.OwnName(), message));
   EndSilentlyOnSigterm();
   KillLauncherIfItStays();
   // A clock, not a thread: that could be refused.

@@ -15,6 +15,7 @@ namespace convene::comm {
 struct Peer {
   std::string host;
   int pid = 0;
+  std::string role = {};  // what it does, as "experts"; empty: nothing to say
 };
 
 struct MpiJob {
@@ -27,8 +28,10 @@ struct MpiJob {
   // are non-blocking. MPI_THREAD_MULTIPLE would put locks into every path of the library instead.
   std::timed_mutex mutex;
 
-  // "rank 1 (host, pid 4711)".
+  // "rank 1 (experts, host node1, pid 4711)".
   std::string NameOf(int rank) const;
+  // This one's, without the process.
+  std::string OwnName() const;
 };
 
 // Ends this process and the job with "convene: rank 0 (...): <message>" on standard error. If MPI

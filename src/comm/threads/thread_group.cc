@@ -18,7 +18,9 @@ struct Meeting {
   std::atomic<bool> is_taken = false;               // set once by the receiver
 };
 
-// Which message: the ticket-th exchange of a queue, from a rank to a rank.
+// Which message: of the ticket-th exchange on a queue in which something goes between these two
+// ranks, in either direction. So, as with MPI, an exchange need be entered by those alone that
+// something goes to or comes from.
 struct Address {
   int queue;
   int from;
@@ -30,14 +32,17 @@ struct Address {
 // The meetings for which one side has come and the other has not.
 class MeetingPlace {
  public:
-  // For each side of each message once; `size` must be the same on both.
+  // For each side of each message once; `size` and `what` must be the same on both.
   std::shared_ptr<Meeting> Come(const Address& address, size_t size, const std::string& what) {
     const std::scoped_lock lock(mutex_);
     const auto [entry, is_first] = waiting_.try_emplace(address);
     if (is_first) {
-      entry->second = {std::make_shared<Meeting>(), size};
+      entry->second = {std::make_shared<Meeting>(), size, what};
       return entry->second.meeting;
     }
+    CHECK(entry->second.what == what,
+          "ranks disagree about what goes from rank {} to rank {}: `{}` or `{}`", address.from,
+          address.to, entry->second.what, what);
     CHECK(entry->second.size == size,
           "in `{}` ranks disagree about the message from rank {} to rank {}: {} or {} bytes", what,
           address.from, address.to, entry->second.size, size);
@@ -50,6 +55,7 @@ class MeetingPlace {
   struct FirstComer {
     std::shared_ptr<Meeting> meeting;
     size_t size = 0;
+    std::string what = {};
   };
   std::mutex mutex_;
   std::map<Address, FirstComer> waiting_;
@@ -97,7 +103,9 @@ class ThreadExchange : public Exchange {
 class ThreadGroup : public Group {
  public:
   ThreadGroup(int rank, int size, std::shared_ptr<MeetingPlace> place)
-      : rank_(rank), size_(size), place_(std::move(place)) {}
+      : rank_(rank), size_(size), place_(std::move(place)) {
+    for (std::vector<int64_t>& tickets : next_tickets_) tickets.resize(static_cast<size_t>(size));
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -108,10 +116,12 @@ class ThreadGroup : public Group {
                                           std::span<const std::span<std::byte>> receive,
                                           std::string what) override {
     auto exchange = std::make_unique<ThreadExchange>();
-    const int64_t ticket = next_ticket_[queue]++;
+    std::vector<int64_t>& tickets = next_tickets_[queue];
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      // Empty messages come to the meeting too, so that their size is compared, but nobody waits.
+      if (peer == rank_ || (send[peer].empty() && receive[peer].empty())) continue;
+      const int64_t ticket = tickets[peer]++;
+      // An empty message comes to the meeting too if there is one the other way, so that its size
+      // is compared, but nobody waits.
       auto out = place_->Come({queue, rank_, peer, ticket}, send[peer].size(), what);
       if (!send[peer].empty()) exchange->Send(std::move(out), send[peer]);
       auto in = place_->Come({queue, peer, rank_, ticket}, receive[peer].size(), what);
@@ -123,7 +133,7 @@ class ThreadGroup : public Group {
   const int rank_;
   const int size_;
   const std::shared_ptr<MeetingPlace> place_;
-  int64_t next_ticket_[kNumQueues] = {};
+  std::vector<int64_t> next_tickets_[kNumQueues];  // by queue and peer
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ CpuStream::CpuStream(weights::WeightStore& weights, const kernels::KernelSet& ke
                      hardware::ThreadPool& pool, CpuKvCache& cache, const StreamOptions& options,
                      Workspace workspace)
     : whole_spec_(options.whole_spec),
-      role_(*options.roles.of(options.rank).attention),
+      role_(options.roles.of(options.rank).attention.value_or(strategy::AttentionRole{})),
       workspace_(std::move(workspace)),
       context_{.weights = weights,
                .kernels = kernels,

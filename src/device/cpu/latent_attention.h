@@ -32,7 +32,7 @@ class LatentAttention {
       : context_(context),
         cache_(cache),
         attender_(attender),
-        role_(*options.roles.of(options.rank).attention),
+        role_(options.roles.of(options.rank).attention.value_or(strategy::AttentionRole{})),
         longest_(options.shape.context) {}
 
   // From the projections in qkv to attention_wide, of all rows or of the wanted ones.

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Attention and experts on different ranks: one rank's text and logits, roles by their names, what is refused, and
+# the end of an expert rank. Arguments: MPIEXEC CONVENE REPOSITORY
+set -euo pipefail
+mpiexec=$1 convene=$2 root=$3
+cd "$root"
+work=$(mktemp -d)
+job=
+trap 'rm -rf "$work"; [ -z "$job" ] || kill -9 "$job" 2>/dev/null || true' EXIT
+export CONVENE_CACHE_DIR=$work/cache
+failures=0
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+ranks() { local n=$1; shift; timeout 60 "$mpiexec" -n "$n" --oversubscribe "$convene" "$@"; }
+
+# Every strategy, on three ranks and on four.
+prompt="Once upon a time there was a"
+text() { local n=$1; shift; ranks "$n" run models/demo --prompt "$prompt" --max-tokens 12 --temperature 0 "$@"; }
+"$convene" run models/demo --prompt "$prompt" --max-tokens 12 --temperature 0 >"$work/one" 2>/dev/null
+for line in "3 attention=dp1,experts=ep2 --strategy naive" "3 attention=dp2,experts=ep1 --strategy pppipe --micro-batches 3" \
+            "4 attention=dp2,experts=ep2 --strategy fine --micro-batches 2 --pipeline 2:tokens --order aass" \
+            "4 attention=dp1,experts=ep2:1:1" "3 attention=tp2,experts=ep1 --pipeline 3 --weights bf16 --wire f32"; do
+  read -r n layout more <<<"$line"
+  # shellcheck disable=SC2086
+  text "$n" --layout "$layout" --disaggregate $more >"$work/out" 2>"$work/err" || fail "$line: $(tail -1 "$work/err")"
+  cmp -s "$work/one" "$work/out" || fail "$line gave another text: $(cat "$work/out")"
+done
+
+# With shared experts, and dense layers before them: the same logits.
+echo "1 2 3 4 5 6 7 8 9 10 11 12" >"$work/tokens.txt"
+for model in qwen2_many deepseek_v3_plain; do
+  logits() { "$@" logits "tests/golden/models/$model" --weights f32 --tokens "$work/tokens.txt" "${options[@]}"; }
+  options=(--out "$work/one.npy")
+  logits "$convene" >/dev/null 2>&1 || fail "logits of $model alone"
+  options=(--out "$work/several.npy" --layout attention=dp2,experts=ep1 --disaggregate --order aass --pipeline 2)
+  logits timeout 60 "$mpiexec" -n 3 --oversubscribe "$convene" >/dev/null 2>"$work/err" || fail "logits of $model: $(tail -1 "$work/err")"
+  cmp -s "$work/one.npy" "$work/several.npy" || fail "$model has other logits"
+done
+
+# A plan says the same, and a packed directory is divided, too. Traces and reports have the roles by name.
+"$convene" quantize models/demo --weights int8 --out "$work/packed" >/dev/null 2>&1 || fail quantize
+"$convene" run "$work/packed" --prompt "$prompt" --max-tokens 12 --temperature 0 >"$work/one" 2>/dev/null
+echo '{"version": 1, "layout": "attention=dp1,experts=ep2,disaggregate", "strategy": "fine", "wire": "f32",
+       "pipeline": {"chunks": 2, "micro_batches": 2, "order": "aass"}}' >"$work/plan.json"
+ranks 3 run "$work/packed" --prompt "$prompt" --max-tokens 12 --temperature 0 --plan "$work/plan.json" --trace "$work/trace.json" \
+  >"$work/out" 2>"$work/err" || fail "a plan: $(tail -1 "$work/err")"
+cmp -s "$work/one" "$work/out" || fail "the plan gave another text: $(cat "$work/out")"
+"$convene" report "$work/trace.json" >"$work/out" 2>"$work/err" || fail "report: $(cat "$work/err")"
+grep -q '^ *0 attention ' "$work/out" && grep -q '^ *2 experts ' "$work/out" && grep -q 'slowest at experts: rank [12] (experts)' "$work/out" ||
+  fail "no roles in the report: $(cat "$work/out")"
+grep -q '"rank 0 (attention)"' "$work/trace.json" && grep -q '"rank 2 (experts)"' "$work/trace.json" || fail "no roles in the trace"
+
+refuses() { # MESSAGE STATUS N ARGUMENTS...
+  local message=$1 expected=$2 n=$3 status=0; shift 3
+  ranks "$n" run models/demo --prompt x "$@" >"$work/out" 2>"$work/err" || status=$?
+  [ "$status" = "$expected" ] || fail "$*: status $status"
+  grep -q -- "$message" "$work/err" || fail "$*: no '$message' in: $(grep convene: "$work/err")"
+}
+refuses "unless they are on different ranks (--disaggregate)" 2 3 --layout attention=dp1,experts=ep2
+refuses "needs 3 ranks, and 2 were started" 1 2 --layout attention=dp1,experts=ep2 --disaggregate
+refuses "give --layout" 2 2 --disaggregate
+refuses "add --disaggregate" 1 2 --strategy fine
+refuses "naive has one micro-batch" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --strategy naive --micro-batches 2
+refuses "pppipe has one chunk" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --strategy pppipe --pipeline 2
+refuses "cut by tokens" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --pipeline 2:experts
+refuses "not chosen automatically" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --pipeline auto
+refuses "the same ones in decode" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --decode-experts tp1
+
+# An expert rank that is killed ends the job within 10 seconds, and others say which one it was.
+setsid "$mpiexec" -n 3 --oversubscribe "$convene" bench models/demo -p 256 -n 64 --batch 4 --repeat 1000 \
+  --layout attention=dp1,experts=ep2 --disaggregate >"$work/out" 2>"$work/err" &
+job=$!
+victim=
+for _ in {1..300}; do
+  for process in /proc/[0-9]*; do
+    pid=${process#/proc/}
+    [ "$(ps -o ppid= -p "$pid" 2>/dev/null | tr -d ' ')" = "$job" ] || continue
+    if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=2; then victim=$pid; fi
+  done
+  [ -n "$victim" ] && grep -q '^loaded\|tokens/s\|^models/demo' "$work/err" "$work/out" && break
+  sleep 0.1
+done
+sleep 2
+since=$SECONDS
+kill -9 "$victim" || fail "there is no rank 2"
+for _ in {1..100}; do kill -0 "$job" 2>/dev/null || break; sleep 0.1; done
+if kill -0 "$job" 2>/dev/null; then fail "the job still runs after $((SECONDS - since)) s"; fi
+status=0
+wait "$job" || status=$?
+job=
+[ "$status" != 0 ] || fail "the job ended as if all were well"
+grep -q "rank 2 (experts" "$work/err" || fail "nobody says that rank 2 had experts: $(cat "$work/err")"
+
+[ "$failures" = 0 ] && echo "disaggregated ranks do what one does"
