@@ -47,11 +47,19 @@ int ConvexMinimum(int low, int high, const Function& function) {
   return low;
 }
 
+using SecondsOf = double (*)(const DisaggregatedLines&, const DisaggregatedPipeline&, double rows);
+
+double TimelineSeconds(const DisaggregatedLines& lines, const DisaggregatedPipeline& pipeline,
+                       double rows) {
+  return RunLanes(lines, pipeline, rows).seconds;
+}
+
 DisaggregatedChoice Judge(const DisaggregatedQuestion& question,
-                          const DisaggregatedPipeline& pipeline, double sequences) {
+                          const DisaggregatedPipeline& pipeline, double sequences,
+                          SecondsOf seconds_of = TimelineSeconds) {
   const double rows = sequences * question.rows_per_sequence;
   DisaggregatedChoice choice{.pipeline = pipeline, .sequences = sequences};
-  choice.seconds = RunLanes(question.lines, pipeline, rows).seconds;
+  choice.seconds = seconds_of(question.lines, pipeline, rows);
   choice.rows_per_second =
       pipeline.micro_batches * rows * question.attention_ranks / choice.seconds;
   return choice;
@@ -63,13 +71,13 @@ void Keep(DisaggregatedChoice candidate, DisaggregatedChoice& best) {
 
 // The best chunks and order with so many micro-batches of so many sequences.
 DisaggregatedChoice BestOf(const DisaggregatedQuestion& question, int micro_batches,
-                           double sequences) {
+                           double sequences, SecondsOf seconds_of) {
   DisaggregatedChoice best;
   for (const AttentionOrder order : OrdersOf(question.lines)) {
     DisaggregatedPipeline pipeline{.micro_batches = micro_batches, .order = order};
     pipeline.chunks = BestChunks(question.lines, pipeline, sequences * question.rows_per_sequence,
                                  question.most_chunks);
-    Keep(Judge(question, pipeline, sequences), best);
+    Keep(Judge(question, pipeline, sequences, seconds_of), best);
   }
   return best;
 }
@@ -121,7 +129,7 @@ DisaggregatedChoice SolveDisaggregated(const DisaggregatedQuestion& question) {
         question.rows_per_sequence >= 1);
   DisaggregatedChoice best;
   WalkFrontier(question, [&](int sequences, int micro_batches) {
-    Keep(BestOf(question, micro_batches, sequences), best);
+    Keep(BestOf(question, micro_batches, sequences, TimelineSeconds), best);
   });
   return best;
 }
@@ -162,8 +170,8 @@ DisaggregatedChoice SolveStep(const DisaggregatedQuestion& question, double rows
   const int most = std::clamp(static_cast<int>(rows), 1, question.most_micro_batches);
   DisaggregatedChoice best;
   for (int micro_batches = 1; micro_batches <= most; ++micro_batches) {
-    Keep(BestOf(question, micro_batches,
-                rows / micro_batches / std::max(1e-9, question.rows_per_sequence)),
+    Keep(BestOf(question, micro_batches, rows / micro_batches / question.rows_per_sequence,
+                ClosedFormSeconds),
          best);
   }
   return best;
