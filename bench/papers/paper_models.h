@@ -10,7 +10,8 @@
 
 namespace convene::papers {
 
-// "Mixtral-8x7B", "Mixtral-8x22B", "DBRX", "Qwen1.5-MoE-A2.7B", "Qwen2-57B-A14B", "DeepSeek-V2".
+// "Mixtral-8x7B", "Mixtral-8x22B", "DBRX", "Qwen1.5-MoE-A2.7B", "Qwen2-57B-A14B",
+// "Qwen3-235B-A22B", "DeepSeek-V2".
 model::ModelSpec Model(const std::string& name);
 
 cost::MachineProfile Machine(const std::string& preset);

@@ -12,6 +12,7 @@
 #include "base/closest_name.h"
 #include "base/json.h"
 #include "base/quote.h"
+#include "cost/import_tables.h"
 #include "cost/preset_curves.h"
 
 namespace convene::cost {
@@ -114,6 +115,25 @@ constexpr GpuMachineRow kGpuMachines[] = {
     {"h200-nvlink", "h200", "nvlink", 400},
 };
 constexpr int kNetworks[] = {200, 400};
+
+// Machines that a paper measures on: one of those above, with the clock that the paper prints.
+struct TestbedRow {
+  const char* name;
+  const char* machine;
+  double clock_ghz;
+  double sheet_ghz;  // boost clock, with which the data sheet's rates are counted
+  const char* assumptions;
+};
+constexpr const char* kFindepSource = "FinDEP (arXiv 2512.21487): Table 2, and ";
+constexpr TestbedRow kTestbeds[] = {
+    {"findep-a", "a6000-nvlink", 1.46, 1.80,
+     "8 in a host, NVLink in pairs and PCI Express 4.0 x16 between them"},
+    {"findep-b", "a10-pcie4", 1.41, 1.695, "8 in a host, PCI Express 4.0 x16"},
+    {"findep-c", "h20-nvlink", 1.98, 1.98, "8 in a host, NVLink"},
+    {"findep-d", "h20-nvlink", 1.98, 1.98,
+     "4 hosts of 8, NVLink within each; the text does not name what joins hosts: a port of 400 "
+     "Gbit/s for each GPU"},
+};
 
 // A GPU together with its host, as a paper gives the figures of both: what models larger than the
 // GPU's memory are planned with.
@@ -301,6 +321,24 @@ Result<MachineProfile> FromHostedGpu(const HostedGpuRow& row) {
   return profile;
 }
 
+// Operators that were measured on this GPU were at the data sheet's clock: they give shares of its
+// limits, as those of another GPU do.
+Result<MachineProfile> FromTestbed(const TestbedRow& row) {
+  Result<MachineProfile> profile = Preset(row.machine);
+  if (!profile) return profile.error();
+  DeviceFigures& figures = *profile->device;
+  for (const auto& [name, model] : profile->operators) {
+    profile->measured_on.try_emplace(name, OtherMachine{figures, LinkOfHost(*profile)});
+  }
+  for (auto& [format, flops] : figures.flops) flops *= row.clock_ghz / row.sheet_ghz;
+  figures.source = kFindepSource + figures.source;
+  figures.assumptions +=
+      fmt::format("{}{}; rates are those of the data sheet at {} GHz, times {} / {}",
+                  figures.assumptions.empty() ? "" : "; ", row.assumptions, row.sheet_ghz,
+                  row.clock_ghz, row.sheet_ghz);
+  return profile;
+}
+
 // The preset's name without "-200g" or "-400g", and what that says.
 std::pair<std::string, std::optional<int>> WithoutNetwork(std::string_view name) {
   for (const int gbits : kNetworks) {
@@ -356,6 +394,7 @@ std::vector<std::string> PresetNames() {
     }
   }
   for (const HostedGpuRow& row : kHostedGpus) names.emplace_back(row.name);
+  for (const TestbedRow& row : kTestbeds) names.emplace_back(row.name);
   for (const HostRow& row : kHosts) names.emplace_back(row.key);
   return names;
 }
@@ -366,6 +405,9 @@ Result<MachineProfile> Preset(std::string_view name) {
   }
   for (const HostedGpuRow& row : kHostedGpus) {
     if (name == row.name) return FromHostedGpu(row);
+  }
+  for (const TestbedRow& row : kTestbeds) {
+    if (name == row.name) return FromTestbed(row);
   }
   const auto [machine, network_gbits] = WithoutNetwork(name);
   for (const GpuMachineRow& row : kGpuMachines) {

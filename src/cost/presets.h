@@ -32,7 +32,8 @@ double Distance(const GpuPreset& a, const GpuPreset& b);
 
 // "a100-nvlink", "a6000-pcie4", "epyc-7763": a GPU with what joins those of a host, or a host.
 // Hosts with GPUs are joined by 200 or 400 gigabit networks: name + "-400g" or "-200g" says which,
-// and without it the preset takes the one that its generation is sold with.
+// and without it the preset takes the one that its generation is sold with. "findep-a" to
+// "findep-d" are testbeds of a paper, at the clocks that it prints.
 std::vector<std::string> PresetNames();
 
 // Errors: there is no such preset; the message names the closest one.

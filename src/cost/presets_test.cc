@@ -65,6 +65,22 @@ TEST(Presets, GpusAreFoundByTheNamesThatTablesWrite) {
   EXPECT_THAT(FindGpu("Example GPU").error().message, HasSubstr("a100"));
 }
 
+TEST(Presets, TestbedsOfAPaperHaveItsClocks) {
+  const auto sheet = Preset("a6000-nvlink");
+  const auto testbed = Preset("findep-a");
+  ASSERT_TRUE(sheet && testbed);
+  EXPECT_NEAR(testbed->device->flops.at("bf16") / sheet->device->flops.at("bf16"), 1.46 / 1.80,
+              1e-9);
+  EXPECT_EQ(testbed->device->memory_bytes_per_second, sheet->device->memory_bytes_per_second);
+  EXPECT_EQ(testbed->links, sheet->links);
+  EXPECT_THAT(testbed->device->source, HasSubstr("FinDEP"));
+  EXPECT_THAT(testbed->device->assumptions, HasSubstr("1.46"));
+  // What was measured elsewhere gives shares of limits, so none of it is taken as this machine's.
+  for (const auto& [name, model] : testbed->operators) {
+    EXPECT_TRUE(testbed->measured_on.contains(name)) << name;
+  }
+}
+
 TEST(Presets, AMistypedOneIsNamedWithItsClosest) {
   const auto machine = Preset("a100-nvlnk");
   ASSERT_FALSE(machine);
