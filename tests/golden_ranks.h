@@ -155,6 +155,7 @@ struct Work {
   std::vector<int> most_tokens = {130, 1000};
   int num_generated = 6;
   bool all_in_first_group = false;
+  std::vector<strategy::Pipeline> pipelines = {};  // in turn, one before each step; none: stays
 
   int num_tokens() const {
     int sum = 0;
@@ -188,18 +189,24 @@ class PromptsRun {
   }
 
   Answers Execute() {
-    for (size_t step = 0; ReadPrompts(MostTokens(step)); ++step) {
-    }
+    for (size_t step = 0; ReadPrompts(MostTokens(step)); ++step) UseNextPipeline();
     for (size_t i = 0; i < work_.prompts.size(); ++i) {
       const auto& logits = answers_.prompt_logits[i];
       const size_t vocab = logits.size() / work_.prompts[i].size();
       answers_.tokens[i].push_back(BestToken(std::span(logits).last(vocab)));
     }
-    for (int step = 1; step < work_.num_generated; ++step) Generate(step);
+    for (int step = 1; step < work_.num_generated; ++step) {
+      UseNextPipeline();
+      Generate(step);
+    }
     return answers_;
   }
 
  private:
+  void UseNextPipeline() {
+    if (work_.pipelines.empty()) return;
+    transformer_.UsePipeline(work_.pipelines[next_pipeline_++ % work_.pipelines.size()]);
+  }
   int MostTokens(size_t step) const {
     return work_.most_tokens[std::min(step, work_.most_tokens.size() - 1)];
   }
@@ -253,6 +260,7 @@ class PromptsRun {
   runtime::Transformer& transformer_;
   const Work& work_;
   int num_groups_;
+  size_t next_pipeline_ = 0;
   std::vector<std::vector<int32_t>> blocks_;
   std::vector<int> positions_;  // read so far
   Answers answers_;

@@ -68,6 +68,22 @@ TEST_P(GoldenRanksOfSome, ReadPromptsTokenByToken) {
       {}, {.prompts = {prompts_[1], prompts_[2]}, .most_tokens = {1, 1, 2, 1, 1000}});
 }
 
+TEST_P(GoldenRanksOfSome, ChangeTheirPipelineBetweenStepsAndComputeTheSame) {
+  using strategy::ChunkCut;
+  const Work work{.prompts = prompts_};
+  Work changing = work;
+  changing.pipelines = {{3, ChunkCut::kTokens},
+                        {2, ChunkCut::kExperts},
+                        {},
+                        {.chunks = 3, .cut = ChunkCut::kExperts, .cuts = {0.2, 0.7}}};
+  DividedOptions divided;
+  const Answers one = RunPrompts(*checkpoint_, divided, work);
+  divided.division = {"ep2", {1, 2, 2, 1}};
+  if (!Fits(*checkpoint_, divided)) return;
+  const bool is_exact = IsExact(checkpoint_->spec(), divided.division.layout);
+  ExpectSameAnswers(RunPrompts(*checkpoint_, divided, changing), one, is_exact);
+}
+
 TEST_P(GoldenRanksOfSome, RoundNothingThatOneRankDoesNot) {
   // Over a float32 wire activations travel as they are.
   for (const WeightFormat format :

@@ -2,10 +2,15 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -345,6 +350,74 @@ TEST(Serve, EndsAcceptedRequestsAtSigtermOrSaysThatItDoesNot) {
   EXPECT_THAT(cut.body, HasSubstr("\"error\""));
   EXPECT_EQ(queued.ReadAnswer().status, 503);
   EXPECT_EQ(hasty.Wait(), 1) << hasty.log();
+}
+
+TEST(Serve, ASecondSignalEndsItAtOnce) {
+  ServeProcess server({"--max-batch", "1", "--shutdown-timeout", "600"});
+  // More than would be answered while this test waits.
+  const std::string endless = ChatBody(
+      "On and on.", {{"ignore_eos", true}, {"max_tokens", 900}, {"n", 100}, {"stream", true}});
+  Connection client(server.port());
+  client.Send(PostText(kChat, endless));
+  client.ReadUntil("content\":\"");
+  server.Signal(SIGTERM);
+  ASSERT_TRUE(Eventually([&] { return server.log().find("event=draining") != std::string::npos; }));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 128 + SIGTERM) << server.log();
+  EXPECT_THAT(server.log(), Not(HasSubstr("event=stopped")));
+}
+
+TEST(Serve, AClientThatIsKilledFreesItsMemory) {
+  const ServeProcess server({});
+  const std::string endless =
+      ChatBody("On and on.", {{"ignore_eos", true}, {"max_tokens", 900}, {"n", 20}});
+  const pid_t client = fork();
+  if (client == 0) {
+    Connection connection(server.port());
+    connection.Send(PostText(kChat, endless));
+    for (;;) pause();
+  }
+  EXPECT_TRUE(Eventually([&] { return server.Metric("vllm:kv_cache_usage_perc") > 0; }));
+  kill(client, SIGKILL);
+  waitpid(client, nullptr, 0);
+  EXPECT_TRUE(Eventually([&] {
+    return server.Metric("vllm:num_requests_running") == 0 &&
+           server.Metric("vllm:kv_cache_usage_perc") == 0;
+  }));
+  EXPECT_THAT(server.log(), HasSubstr("finish=abort"));
+}
+
+TEST(Serve, RaisesTheLimitOfOpenFilesAndLeaksNone) {
+  rlimit before = {};
+  getrlimit(RLIMIT_NOFILE, &before);
+  rlimit low = before;
+  low.rlim_cur = std::min<rlim_t>(256, before.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &low);
+  const ServeProcess server({});
+  setrlimit(RLIMIT_NOFILE, &before);
+  rlimit raised = {};
+  ASSERT_EQ(prlimit(server.pid(), RLIMIT_NOFILE, nullptr, &raised), 0);
+  EXPECT_EQ(raised.rlim_cur, before.rlim_max);
+
+  const auto num_files = [&] {
+    return std::distance(
+        std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", server.pid())), {});
+  };
+  ASSERT_EQ(server.Get("/health").status, 200);
+  ASSERT_TRUE(Eventually([&] { return server.Metric("convene:connections") == 1; }));
+  const auto files_before = num_files();
+  {
+    std::vector<Connection> clients;
+    for (int i = 0; i < 300; ++i) {
+      clients.emplace_back(server.port());
+      clients.back().Send(i % 3 == 0 ? "GET /health HTTP/1.1\r\n\r\n"
+                          : i % 3 == 1 ? PostText(kChat, ChatBody("a", {{"max_tokens", 1}}))
+                                       : "POST /v1/chat");
+    }
+    EXPECT_EQ(clients[299 / 3 * 3].ReadAnswer().status, 200);
+  }
+  EXPECT_TRUE(Eventually([&] { return server.Metric("convene:connections") == 1; }));
+  EXPECT_TRUE(Eventually([&] { return num_files() <= files_before; }));
 }
 
 TEST(Serve, BoundsTheQueueAndTheTimeOfRequests) {

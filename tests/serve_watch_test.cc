@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <regex>
 #include <set>
@@ -110,6 +111,29 @@ TEST(ServeWatch, TellsWhatStepsDid) {
   EXPECT_EQ(blind.Post("/v1/completions", CompletionBody(2)).status, 200);
   EXPECT_EQ(blind.Get("/v1/steps/last").status, 404);
   EXPECT_EQ(blind.Metric("convene:step_tasks_seconds_total"), 0);
+}
+
+json FileJson(const std::string& path) { return json::parse(std::ifstream(path), nullptr, false); }
+
+TEST(ServeWatch, WritesTheTraceAndTheRoutingOfAllItsStepsWhenItHasDrained) {
+  const std::string trace_path = testing::TempDir() + "/served_trace.json";
+  const std::string routing_path = testing::TempDir() + "/served_routing.json";
+  ServeProcess server({"--trace", trace_path, "--record-routing", routing_path});
+  const json usage = server.Post("/v1/completions", CompletionBody(40)).Json()["usage"];
+  server.Signal(SIGTERM);
+  ASSERT_EQ(server.Wait(), 0) << server.log();
+  const int num_prompt_tokens = usage["prompt_tokens"];
+  const json steps = FileJson(trace_path)["otherData"]["steps"];
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0]["name"], fmt::format("prefill, {} tokens of 1 sequence", num_prompt_tokens));
+  EXPECT_EQ(steps[1]["name"], "decode, 1 token of 1 sequence");
+  // No step was left out: of each token but the last one some experts were chosen.
+  int64_t num_choices = 0;
+  for (const json& count : FileJson(routing_path)["layers"][0]["experts"]) {
+    num_choices += count.get<int64_t>();
+  }
+  EXPECT_GT(num_choices, 0);
+  EXPECT_EQ(num_choices % (num_prompt_tokens + 39), 0);
 }
 
 // The names of metrics in the queries of a dashboard, wherever they stand.

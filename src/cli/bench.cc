@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/units.h"
+#include "cli/bench_server.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -60,11 +61,25 @@ class Bench : public Command {
     AddNumber(app, "--seed", seed_, kAnySeed, "Of the random token ids (default: 1)");
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_options_);
+    app.get_option("MODEL")->required(false);
+    server_.AddOptions(app, {"--prompt-tokens", "--gen-tokens", "--batch", "--seed", "--json"});
+    app.parse_complete_callback([this] {
+      const bool is_something = server_.is_wanted() || !model_options_.directory.empty();
+      if (!is_something) throw CLI::RequiredError("MODEL, or --server");
+    });
   }
 
   std::string model_directory() const override { return model_options_.directory; }
+  bool refuses_ranks() const override { return server_.is_wanted(); }
 
   Status Run() override {
+    if (server_.is_wanted()) {
+      return server_.Run({.prompt_words = shape_.prompt_tokens,
+                          .gen_tokens = shape_.gen_tokens,
+                          .num_clients = batches_,
+                          .seed = seed_,
+                          .json_path = json_path_});
+    }
     if (const Status sense = SetLoadOptions(); !sense) return sense;
     const Result<hardware::Isa> isa = hardware::ChooseIsa();
     if (!isa) return isa.error();
@@ -265,6 +280,7 @@ class Bench : public Command {
   }
 
   ModelOptions model_options_;
+  ServerBench server_;
   WorkloadShape shape_;
   std::vector<int> batches_ = {1, 8, 32};
   int num_repeats_ = 5;

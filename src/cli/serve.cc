@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <limits>
@@ -19,6 +20,7 @@
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/plan_by_default.h"
 #include "cli/sampling_options.h"
 #include "cli/value_options.h"
 #include "engine/engine.h"
@@ -99,10 +101,19 @@ class Serve : public Command {
           if (model_.watch->is_wanted()) model_.watch->See(step);
           if (!no_watch_) server.SeeStep(step);
         });
+    if (!model_.watch->is_wanted()) {  // a trace is of all steps
+      (*model)->transformer().RecordOnly([&server = **server] { return server.WantsStep(); });
+    }
     engine::Engine engine(*std::move(model), *std::move(tokenizer), model_.load.max_sequences);
     served.tokenizer = &engine.tokenizer();
     served.forms = std::make_unique<openai::AnswerForms>(engine.tokenizer(), served.chat_template,
                                                          engine.end_tokens());
+    if (ranks() != nullptr && engine.model().plan().layout.num_ranks() > 1) {
+      served.find_plan = [this, &engine](const server::LoadShape& load) {
+        return FindPlan(engine, load);
+      };
+      served.planned_for = PlannedFor();
+    }
     served.check = [&engine](const engine::Request& request) { return engine.Check(request); };
     options_.max_sequences = model_.load.max_sequences;
     const Status ended = (*server)->Serve(engine, std::move(served));
@@ -130,6 +141,12 @@ class Serve : public Command {
   void AddLimits(CLI::App& app) {
     app.add_flag("--no-watch", no_watch_,
                  "Leave out what the page, /v1/steps/last and /metrics tell of tasks and experts")
+        ->group(kRareOptions);
+    AddNumber(app, "--epoch", epoch_s_, {0, kMaxSeconds},
+              fmt::format("Seconds after which ranks may get a plan that suits the requests better "
+                          "and computes the same (default: {}; 0: never)",
+                          epoch_s_))
+        ->type_name("S")
         ->group(kRareOptions);
     AddNumber(app, "--request-timeout", request_s_, {0, kMaxSeconds},
               "Seconds after which a request is ended (default: 0, none)")
@@ -160,6 +177,7 @@ class Serve : public Command {
     options_.max_sequences = model_.load.max_sequences;
     options_.request_timeout = std::chrono::seconds(request_s_);
     options_.shutdown_timeout = std::chrono::seconds(shutdown_s_);
+    options_.epoch = std::chrono::seconds(epoch_s_);
     options_.limits.client_timeout = std::chrono::seconds(client_s_);
     options_.limits.max_body_bytes = static_cast<size_t>(max_body_mib_) << 20;
     options_.limits.max_bodies_bytes =
@@ -192,25 +210,61 @@ class Serve : public Command {
     return {};
   }
 
-  server::ServedModel Describe(engine::LoadedModel& model) const {
+  // What the search took for granted (docs/serving.md).
+  server::LoadShape PlannedFor() const {
+    return {.prompt_tokens = model_.workload.mean_prompt_tokens(),
+            .gen_tokens = model_.workload.mean_gen_tokens(),
+            .num_running = static_cast<double>(model_.load.max_sequences)};
+  }
+
+  // On the replanner's thread, while steps run: reads of the model what does not change, but for the
+  // plan, which changes by what is found here alone, before the next call.
+  std::optional<server::NewPlan> FindPlan(engine::Engine& engine,
+                                          const server::LoadShape& load) const {
+    const engine::LoadedModel& model = engine.model();
+    const auto whole = [](double mean) { return std::max(1, static_cast<int>(std::lround(mean))); };
+    planner::Workload workload = model_.workload;
+    workload.requests = {{whole(load.prompt_tokens), whole(load.gen_tokens)}};
+    workload.batch = whole(load.num_running);
+    const planner::RankSetup setup = {
+        model.plan().layout.num_ranks(), num_threads_,
+        std::string(kernels::Name(model.formats().weights.matrices))};
+    const auto again = PlanAgain(model_, model.spec(), model.plan(), setup, workload);
+    if (!again || !*again) return std::nullopt;
+    const DefaultPlan& found = **again;
+    const std::string plan_id = PlanId(found.plan);
+    nlohmann::ordered_json json = {
+        {"id", plan_id}, {"chosen_by", "search"}, {"words", found.words}};
+    return server::NewPlan{
+        .use = [&engine, pipeline = found.plan.pipeline] { engine.UsePipeline(pipeline); },
+        .words = found.words,
+        .fingerprint = Fingerprint(model, plan_id),
+        .plan_json = WithReport(std::move(json), found.plan, found.report).dump() + "\n"};
+  }
+
+  static std::string Fingerprint(const engine::LoadedModel& model, const std::string& plan_id) {
     const runtime::Formats& formats = model.formats();
     // What the bits of an answer depend on, as far as the server knows it, but for the plan.
     const std::string decisions =
         fmt::format("{} {} {} {} {}", kVersion, model.kernels().name,
                     static_cast<int>(formats.weights.matrices),
                     static_cast<int>(formats.activations), static_cast<int>(formats.kv));
+    return fmt::format("fp_{:016x}_{}", DigestOf(std::as_bytes(std::span(decisions))), plan_id);
+  }
+
+  server::ServedModel Describe(engine::LoadedModel& model) {
+    const runtime::Formats& formats = model.formats();
     const std::string plan_id = PlanId(model.plan());
     server::ServedModel served{.name = options_.model_name,
                                .chat_template = text::ChatTemplate::Load(model_.directory)};
     served.defaults = engine::DefaultSampling(model.generation_config());
     served.max_new_tokens = model.generation_config().max_new_tokens;
     served.context = model.context();
-    served.fingerprint =
-        fmt::format("fp_{:016x}_{}", DigestOf(std::as_bytes(std::span(decisions))), plan_id);
+    served.fingerprint = Fingerprint(model, plan_id);
     served.plan_json = PlanInForce(model.plan(), plan_id).dump() + "\n";
     served.watches_steps = !no_watch_;
     served.weights = kernels::Name(formats.weights.matrices);
-    served.num_threads = model.pool().size();
+    served.num_threads = num_threads_ = model.pool().size();
     return served;
   }
 
@@ -225,10 +279,15 @@ class Serve : public Command {
     const auto explained = nlohmann::ordered_json::parse(model_.explained);
     json.update(explained);
     json.erase("report");
+    return WithReport(std::move(json), plan, explained.value("report", nlohmann::ordered_json()));
+  }
+
+  // `report` may be null.
+  nlohmann::ordered_json WithReport(nlohmann::ordered_json json, const plan::Plan& plan,
+                                    nlohmann::ordered_json report) const {
     json["plan"] = plan::ToJson(plan);
     json["alternatives"] = nlohmann::ordered_json::array();
-    if (!explained.contains("report")) return json;
-    nlohmann::ordered_json report = explained["report"];
+    if (report.is_null()) return json;
     report["model"] = options_.model_name;
     report.erase("plan");
     json.update(report);
@@ -242,8 +301,10 @@ class Serve : public Command {
   std::string api_key_path_;
   int request_s_ = 0;
   int shutdown_s_ = 30;
+  int epoch_s_ = 60;
   int client_s_ = 30;
   int max_body_mib_ = 8;
+  int num_threads_ = 0;  // of each rank
   bool no_watch_ = false;
 };
 

@@ -49,6 +49,9 @@ class Engine {
   // where decode divides the experts in its own way.
   void Expect(Arrivals arrivals);
 
+  // Between steps: divides those to come in time otherwise, as Transformer::UsePipeline.
+  void UsePipeline(const strategy::Pipeline& pipeline) { model_->UsePipeline(pipeline); }
+
   // Computes one step. Updates are in order of arrival; of a request still in prefill there is
   // none. Empty if there is no request. A request whose logits are NaN or infinite ends with an
   // error; the others go on.

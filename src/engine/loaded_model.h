@@ -54,6 +54,11 @@ class LoadedModel {
   // cache of num_kv_blocks() and its own steps of max_step_tokens().
   int num_groups() const { return plan_.layout.attention_dp; }
   const plan::Plan& plan() const { return plan_; }
+  // As Transformer::UsePipeline: the plan is another one from now on, and computes the same bits.
+  void UsePipeline(const strategy::Pipeline& pipeline) {
+    transformer_->UsePipeline(pipeline);
+    plan_.pipeline = pipeline;
+  }
   int num_kv_blocks() const { return memory_.num_kv_blocks; }
   int max_step_tokens() const { return max_step_tokens_; }
   // For which there is memory or a wish: as asked, or chosen for a batch (choose_batch.h).

@@ -25,6 +25,8 @@ struct RecordedStep {
   std::vector<std::vector<int64_t>> expert_tokens = {};
   // By task: what it sent to other ranks, as the group counted it.
   std::vector<int64_t> sent_bytes = {};
+  // What ranks sent each other in the steps between the last one that was recorded and this one.
+  int64_t sent_before_bytes = 0;
   bool encoder = false;
   // Set: no step, but the experts' move to their division in this phase.
   std::optional<strategy::Phase> changes_to = {};

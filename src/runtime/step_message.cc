@@ -7,6 +7,8 @@
 namespace convene::runtime {
 namespace {
 
+constexpr size_t kNumbersPerDouble = sizeof(double) / sizeof(int32_t);
+
 class Writer {
  public:
   explicit Writer(StepKind kind) { Number(static_cast<int>(kind)); }
@@ -47,19 +49,46 @@ class Reader {
   std::span<const int32_t> numbers_;
 };
 
+strategy::Pipeline ReadPipeline(Reader& reader) {
+  strategy::Pipeline pipeline;
+  pipeline.chunks = reader.Number();
+  pipeline.cut = static_cast<strategy::ChunkCut>(reader.Number());
+  pipeline.overlap = reader.Number() != 0;
+  pipeline.micro_batches = reader.Number();
+  const std::span<const int32_t> cuts = reader.List();
+  CHECK(cuts.size() % kNumbersPerDouble == 0, "{} numbers are halves of some", cuts.size());
+  pipeline.cuts.resize(cuts.size() / kNumbersPerDouble);
+  std::memcpy(pipeline.cuts.data(), cuts.data(), cuts.size_bytes());
+  return pipeline;
+}
+
 }  // namespace
 
 std::vector<std::byte> EndMessage() { return Writer(StepKind::kEnd).Take(); }
 
-std::vector<std::byte> ChangePhaseMessage(strategy::Phase phase) {
+std::vector<std::byte> UsePipelineMessage(const strategy::Pipeline& pipeline) {
+  Writer writer(StepKind::kUsePipeline);
+  writer.Number(pipeline.chunks);
+  writer.Number(static_cast<int>(pipeline.cut));
+  writer.Number(pipeline.overlap ? 1 : 0);
+  writer.Number(pipeline.micro_batches);
+  std::vector<int32_t> cuts(pipeline.cuts.size() * kNumbersPerDouble);
+  std::memcpy(cuts.data(), pipeline.cuts.data(), cuts.size() * sizeof(int32_t));
+  writer.List(cuts);
+  return writer.Take();
+}
+
+std::vector<std::byte> ChangePhaseMessage(strategy::Phase phase, bool is_recorded) {
   Writer writer(StepKind::kChangePhase);
+  writer.Number(is_recorded ? 1 : 0);
   writer.Number(static_cast<int>(phase));
   return writer.Take();
 }
 
 std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step,
-                                      strategy::Phase phase) {
+                                      strategy::Phase phase, bool is_recorded) {
   Writer writer(StepKind::kForward);
+  writer.Number(is_recorded ? 1 : 0);
   writer.Number(static_cast<int>(phase));
   writer.Number(static_cast<int>(step.size()));
   for (const device::SequenceStep& sequence : step) {
@@ -76,8 +105,9 @@ std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step
 }
 
 std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs,
-                                     bool with_states) {
+                                     bool with_states, bool is_recorded) {
   Writer writer(StepKind::kEncode);
+  writer.Number(is_recorded ? 1 : 0);
   writer.Number(with_states ? 1 : 0);
   writer.Number(static_cast<int>(inputs.size()));
   for (const device::EncoderInput& input : inputs) {
@@ -95,6 +125,11 @@ StepMessage ReadStepMessage(std::span<const std::byte> bytes) {
   Reader reader(message.numbers);
   message.kind = static_cast<StepKind>(reader.Number());
   if (message.kind == StepKind::kEnd) return message;
+  if (message.kind == StepKind::kUsePipeline) {
+    message.pipeline = ReadPipeline(reader);
+    return message;
+  }
+  message.is_recorded = reader.Number() != 0;
   if (message.kind == StepKind::kEncode) {
     message.with_states = reader.Number() != 0;
   } else {

@@ -8,6 +8,7 @@
 
 #include "device/step_inputs.h"
 #include "strategy/role.h"
+#include "strategy/step.h"
 
 namespace convene::runtime {
 
@@ -16,14 +17,17 @@ enum class StepKind {
   kForward,
   kEncode,
   kChangePhase,  // no step: the experts of a phase alone
+  kUsePipeline,  // no step: how those to come are divided in time
 };
 
 std::vector<std::byte> EndMessage();
-std::vector<std::byte> ChangePhaseMessage(strategy::Phase phase);
+std::vector<std::byte> UsePipelineMessage(const strategy::Pipeline& pipeline);
+// `is_recorded`: rank 0 will gather what all ranks know of the step (StepRecorder).
+std::vector<std::byte> ChangePhaseMessage(strategy::Phase phase, bool is_recorded = true);
 std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step,
-                                      strategy::Phase phase);
+                                      strategy::Phase phase, bool is_recorded = true);
 std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs,
-                                     bool with_states);
+                                     bool with_states, bool is_recorded = true);
 
 // A message read back; what it holds points into `numbers`.
 struct StepMessage {
@@ -32,6 +36,8 @@ struct StepMessage {
   std::vector<device::SequenceStep> step;
   std::vector<device::EncoderInput> inputs;
   bool with_states = false;  // rank 0 wants the encoder's output
+  bool is_recorded = false;
+  strategy::Pipeline pipeline = {};  // of kUsePipeline
   std::vector<int32_t> numbers;
 };
 // `bytes` of this program's own making (CHECKed).

@@ -81,12 +81,34 @@ TEST(StepMessage, MayBeOfNothingOrTheEnd) {
   EXPECT_EQ(change.phase, strategy::Phase::kDecode);
 }
 
+TEST(StepMessage, TellsOtherRanksAPipeline) {
+  for (const strategy::Pipeline& pipeline :
+       {strategy::Pipeline{},
+        strategy::Pipeline{.chunks = 3, .cut = strategy::ChunkCut::kExperts, .cuts = {0.1, 0.7}},
+        strategy::Pipeline{.chunks = 2, .overlap = false, .micro_batches = 4}}) {
+    const StepMessage message = ReadStepMessage(UsePipelineMessage(pipeline));
+    EXPECT_EQ(message.kind, StepKind::kUsePipeline);
+    EXPECT_EQ(message.pipeline, pipeline);
+  }
+}
+
+TEST(StepMessage, SaysWhetherTheStepIsRecorded) {
+  for (const bool is_recorded : {false, true}) {
+    const auto phase = strategy::Phase::kDecode;
+    for (const auto& bytes :
+         {ForwardMessage({}, phase, is_recorded), EncodeMessage({}, false, is_recorded),
+          ChangePhaseMessage(phase, is_recorded)}) {
+      EXPECT_EQ(ReadStepMessage(bytes).is_recorded, is_recorded);
+    }
+  }
+}
+
 TEST(StepMessageDeathTest, IsNotCutShort) {
   const std::vector<device::SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
   const std::vector<std::byte> bytes = ForwardMessage(step, strategy::Phase::kPrefill);
   EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(8)), "ends early");
   // Its first list has three numbers.
-  EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(40)), "a list of 3 numbers");
+  EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(44)), "a list of 3 numbers");
 }
 
 }  // namespace

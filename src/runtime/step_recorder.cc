@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <unordered_set>
+#include <utility>
 
 #include "comm/agree.h"
 
@@ -157,6 +158,7 @@ RecordedStep StepRecorder::Gather(const Own& own) {
     group_->Wait(*exchange);
   };
   if (num_ranks() > 1) {
+    counts[rank()].push_back(std::exchange(sent_since_bytes_, 0));
     counts[rank()].push_back(starts[rank()]);
     to_first(messages, [&](int other) { return NumNumbers(forms[other]); });
     to_first(counts, [&](int) { return counts[0].size(); });
@@ -170,6 +172,9 @@ RecordedStep StepRecorder::Gather(const Own& own) {
   RecordedStep step{.schedule = own.schedule, .start = static_cast<double>(first) * 1e-9};
   step.timeline.tasks.resize(own.schedule->tasks.size());
   step.sent_bytes.resize(own.schedule->tasks.size());
+  for (int other = 0; num_ranks() > 1 && other < num_ranks(); ++other) {
+    step.sent_before_bytes += counts[other].rbegin()[1];
+  }
   for (size_t other = 0; other < forms.size(); ++other) {
     const double later = static_cast<double>(starts[other] - first) * 1e-9;
     auto value = messages[other].begin();
@@ -177,6 +182,7 @@ RecordedStep StepRecorder::Gather(const Own& own) {
       const double start = *value++ + later;
       step.timeline.tasks[id] = {start, *value++ + later};
       step.sent_bytes[id] = static_cast<int64_t>(*value++);
+      step.sent_before_bytes -= step.sent_bytes[id];
     }
     for (const schedule::Size& size : forms[other].sizes) step.sizes.push_back({size, *value++});
   }

@@ -26,7 +26,15 @@ class StepRecorder {
   }
   void Set(const schedule::Size& size, double value) { values_.push_back({size, value}); }
   // Of the step's schedule. Not on the same thread as Set, but one thread at a time.
-  void SetSent(const schedule::Task& task, uint64_t bytes) { sent_.push_back({&task, bytes}); }
+  void SetSent(const schedule::Task& task, uint64_t bytes) {
+    sent_.push_back({&task, bytes});
+    sent_since_bytes_ += static_cast<int64_t>(bytes);
+  }
+
+  // Before a step that will be gathered: what was counted until now is of steps that were not.
+  void PassOver(const std::vector<std::vector<int64_t>>& expert_counts) {
+    static_cast<void>(NewCounts(expert_counts));
+  }
 
   // What the other ranks do not tell.
   struct Own {
@@ -68,6 +76,7 @@ class StepRecorder {
   comm::Group* group_;
   std::vector<std::pair<schedule::Size, double>> values_;  // of the step in work
   std::vector<std::pair<const schedule::Task*, uint64_t>> sent_;
+  int64_t sent_since_bytes_ = 0;  // the last step that was gathered
   std::deque<Known> known_;       // the newest last
   std::vector<int64_t> counted_;  // expert_counts before, flat
   // By rank: what its clock shows when rank 0's shows 0. Nanoseconds; empty: not compared yet.

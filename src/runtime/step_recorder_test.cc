@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #include "comm/threads/thread_group.h"
 
@@ -88,6 +89,26 @@ TEST(StepRecorder, ExpertsTokensAreThoseOfTheStep) {
     if (group.rank() != 0) return;
     EXPECT_EQ(step.expert_tokens[1], (std::vector<int64_t>{2, 4}));
     EXPECT_NEAR(step.start, 0.05, 1e-9);
+  });
+}
+
+TEST(StepRecorder, StepsThatAreNotGatheredCountInBytesAlone) {
+  const auto schedule = Schedule();
+  comm::RunOnThreads(2, [&](comm::Group& group) {
+    StepRecorder recorder(&group);
+    const int rank = group.rank();
+    const schedule::Task& dispatch = schedule->tasks[2 * rank + 1];
+    Record(recorder, schedule, rank, 0, 3);
+    for (int i = 0; i < 5; ++i) {
+      recorder.Begin();
+      recorder.SetSent(dispatch, 100 + static_cast<uint64_t>(rank));
+    }
+    recorder.PassOver({{}, {10, 20}});
+    const RecordedStep step = Record(recorder, schedule, rank, 50, 11);
+    if (rank != 0) return;
+    EXPECT_EQ(step.expert_tokens[1], (std::vector<int64_t>{2, 4}));
+    EXPECT_EQ(step.sent_before_bytes, 5 * 201);
+    EXPECT_EQ(std::accumulate(step.sent_bytes.begin(), step.sent_bytes.end(), int64_t{0}), 0);
   });
 }
 

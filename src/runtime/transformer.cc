@@ -82,12 +82,23 @@ struct Transformer::State {
   Executor executor;
   std::optional<StepRecorder> recorder;
   StepObserver observer;
+  std::function<bool()> is_wanted = {};  // to be recorded; empty: all steps are
+  bool is_recorded = false;              // the step in work
   bool has_ended = false;
   weights::PhasedWeights* phased = nullptr;       // where decode has experts of its own
   std::array<bool, 2> in_memory = {true, false};  // by phase, whose experts are
   PhaseChanges changes;
 
   const model::ModelSpec& spec() const { return runner->spec(); }
+  // On rank 0, which tells the others.
+  bool ChooseRecording() {
+    BeginStep(recorder && (!is_wanted || is_wanted()));
+    return is_recorded;
+  }
+  void BeginStep(bool records) {
+    is_recorded = records;
+    if (records) recorder->PassOver(runner->expert_counts());
+  }
   bool leads() const {
     return options.parallel.roles.num_ranks() > 1 && options.parallel.rank() == 0;
   }
@@ -145,8 +156,16 @@ struct Transformer::State {
   Status ChangePhaseAlone(Phase phase) {
     return ChangePhase(phase) ? runner->EndChange() : Status();
   }
+  void UsePipeline(const strategy::Pipeline& pipeline) {
+    strategy::Pipeline& used = options.parallel.pipeline;
+    CHECK(pipeline.overlap == used.overlap && pipeline.micro_batches == used.micro_batches,
+          "lanes and memory are there for others");
+    CHECK(pipeline.chunks >= 1 && pipeline.chunks <= strategy::kMostChunks, "{} chunks",
+          pipeline.chunks);
+    used = pipeline;
+  }
   void RecordChange(const Program& program) {
-    if (!recorder) return;
+    if (!is_recorded) return;
     RecordedStep recorded = recorder->Gather({.schedule = program.schedule,
                                               .timeline = &executor.timeline(),
                                               .start = executor.start(),
@@ -189,7 +208,7 @@ struct Transformer::State {
   }
   template <typename Sequence>
   void Record(std::span<const Sequence> step) {
-    if (!recorder) return;
+    if (!is_recorded) return;
     RecordedStep recorded = recorder->Gather({.schedule = last->schedule,
                                               .timeline = &executor.timeline(),
                                               .start = executor.start(),
@@ -315,6 +334,9 @@ const device::StepStatistics& Transformer::statistics() const {
 const schedule::Schedule& Transformer::schedule() const { return *state_->last->schedule; }
 const schedule::Timeline& Transformer::timeline() const { return state_->executor.timeline(); }
 void Transformer::ObserveSteps(StepObserver observer) { state_->observer = std::move(observer); }
+void Transformer::RecordOnly(std::function<bool()> is_wanted) {
+  state_->is_wanted = std::move(is_wanted);
+}
 const std::vector<std::vector<int64_t>>& Transformer::expert_counts() const {
   return state_->runner->expert_counts();
 }
@@ -346,20 +368,28 @@ int Transformer::SharingLimit(int prompt_length) const {
 Status Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& sink,
                             std::optional<Phase> phase) {
   const Phase whose = phase ? *phase : state_->PhaseOf(step);
-  if (state_->leads()) state_->Tell(ForwardMessage(step, whose));
+  const bool is_recorded = state_->ChooseRecording();
+  if (state_->leads()) state_->Tell(ForwardMessage(step, whose, is_recorded));
   return state_->Forward(step, &sink, whose);
 }
 
 Status Transformer::ChangePhase(Phase phase) {
-  if (state_->leads()) state_->Tell(ChangePhaseMessage(phase));
+  const bool is_recorded = state_->ChooseRecording();
+  if (state_->leads()) state_->Tell(ChangePhaseMessage(phase, is_recorded));
   return state_->ChangePhaseAlone(phase);
+}
+
+void Transformer::UsePipeline(const strategy::Pipeline& pipeline) {
+  if (state_->leads()) state_->Tell(UsePipelineMessage(pipeline));
+  state_->UsePipeline(pipeline);
 }
 
 const PhaseChanges& Transformer::phase_changes() const { return state_->changes; }
 
 Status Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSink& sink) {
   const bool with_states = static_cast<bool>(sink);
-  if (state_->leads()) state_->Tell(EncodeMessage(inputs, with_states));
+  const bool is_recorded = state_->ChooseRecording();
+  if (state_->leads()) state_->Tell(EncodeMessage(inputs, with_states, is_recorded));
   return state_->Encode(inputs, with_states, &sink);
 }
 
@@ -389,9 +419,16 @@ bool Transformer::FollowStep() {
   std::vector<std::byte> bytes;
   state_->options.parallel.group->Broadcast(0, &bytes, "waiting for the next step");
   const StepMessage message = ReadStepMessage(bytes);
+  if (message.kind == StepKind::kUsePipeline) {
+    state_->UsePipeline(message.pipeline);
+    return true;
+  }
+  if (message.kind != StepKind::kEnd) state_->BeginStep(message.is_recorded);
   switch (message.kind) {
     case StepKind::kEnd:
       return false;
+    case StepKind::kUsePipeline:
+      break;
     case StepKind::kForward:
       // What failed is rank 0's to tell.
       (void)state_->Forward(message.step, nullptr, message.phase);

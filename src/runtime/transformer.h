@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -84,6 +85,11 @@ class Transformer {
   // Since the beginning, on this rank.
   const PhaseChanges& phase_changes() const;
 
+  // Divides the steps to come in time otherwise (*collective*, as Forward), which changes no result.
+  // Chunks and cuts may differ from ParallelOptions::pipeline; overlap and micro-batches, for which
+  // lanes and memory were made, may not (CHECKed).
+  void UsePipeline(const strategy::Pipeline& pipeline);
+
   // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and
   // keeps what the decoder needs of them in their blocks. `sink` may be empty. Error: as Forward.
   Status Encode(std::span<const device::EncoderInput> inputs, const StatesSink& sink);
@@ -107,6 +113,9 @@ class Transformer {
   const schedule::Timeline& timeline() const;
   // On rank 0, of steps that are recorded (ParallelOptions::record).
   void ObserveSteps(StepObserver observer);
+  // On rank 0, before each step from now on: whether it is recorded. Gathering what ranks know of a
+  // step takes time, which small steps feel. Unset: all are.
+  void RecordOnly(std::function<bool()> is_wanted);
   // Tokens that chose each expert, per layer of the decoder, in all steps of this rank's rows.
   const std::vector<std::vector<int64_t>>& expert_counts() const;
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -44,19 +46,33 @@ int64_t EngineLoop::Run() {
         EndJob(id, shut_down);
       }
     }
-    if (engine_.num_requests() > 0) {
-      const Clock::time_point start = Clock::now();
-      std::vector<engine::Update> updates = engine_.Step();
-      const std::chrono::duration<double> elapsed = Clock::now() - start;
-      TakeUpdates(std::move(updates));
-      Measure(elapsed.count());
-    }
+    if (engine_.num_requests() > 0) Step();
     if (!events_.empty()) sink_(std::exchange(events_, {}));
     if (engine_.num_requests() == 0) {
       Measure(0);
       if (work.is_closed) return num_aborted;
     }
   }
+}
+
+void EngineLoop::Step() {
+  if (replanner_ != nullptr) {
+    if (const std::optional<NewPlan> plan = replanner_->TakeNew()) {
+      plan->use();
+      announce_(*plan);
+    }
+  }
+  const int num_running = engine_.num_requests() - engine_.num_waiting();
+  const Clock::time_point start = Clock::now();
+  std::vector<engine::Update> updates = engine_.Step();
+  const std::chrono::duration<double> elapsed = Clock::now() - start;
+  if (replanner_ != nullptr) {
+    const auto num_ended = std::ranges::count_if(
+        updates, [](const engine::Update& update) { return update.finish || update.error; });
+    replanner_->AddStep(num_running, std::ssize(updates), num_ended);
+  }
+  TakeUpdates(std::move(updates));
+  Measure(elapsed.count());
 }
 
 void EngineLoop::Submit(Job job) {
@@ -80,6 +96,7 @@ void EngineLoop::Submit(Job job) {
 }
 
 void EngineLoop::SubmitChoice(JobId id, Taken& taken, int choice_idx, engine::Request request) {
+  if (replanner_ != nullptr) replanner_->AddPrompt(std::ssize(request.prompt));
   const Result<engine::RequestId> submitted = engine_.Submit(std::move(request));
   if (!submitted) {
     ++taken.num_ended;

@@ -3,14 +3,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
 #include "server/job.h"
 #include "server/job_queue.h"
 #include "server/metrics.h"
+#include "server/replanner.h"
 
 namespace convene::server {
 
@@ -19,6 +22,13 @@ class EngineLoop {
   // Keeps references. `max_sequences`: choices that run at the same time.
   EngineLoop(engine::Engine& engine, JobQueue& queue, Metrics& metrics, int max_sequences,
              EventSink sink);
+
+  // Has `replanner`, which must outlive it, look at the load, and uses the plans that it finds;
+  // `announce` is called with each. Before Run.
+  void ReplanWith(Replanner& replanner, std::function<void(const NewPlan&)> announce) {
+    replanner_ = &replanner;
+    announce_ = std::move(announce);
+  }
 
   // Until the queue is closed and all jobs have ended. Returns how many choices were ended because
   // the queue was aborted. Each choice's last event has a finish or an error, unless its client
@@ -48,6 +58,7 @@ class EngineLoop {
   void EndJob(JobId id, const Error& error);
   void Forget(JobId id);
   void EndExpired();
+  void Step();
   void TakeUpdates(std::vector<engine::Update> updates);
   void ForgetEnded(JobId id);
   void Measure(double step_s);
@@ -57,6 +68,8 @@ class EngineLoop {
   Metrics& metrics_;
   int max_sequences_;
   EventSink sink_;
+  Replanner* replanner_ = nullptr;  // null: the plan stays
+  std::function<void(const NewPlan&)> announce_ = {};
   std::map<engine::RequestId, Running> running_;
   std::map<JobId, Taken> taken_;
   std::vector<JobEvent> events_;  // since the last call of sink_

@@ -71,6 +71,11 @@ Work JobQueue::Take(int room, bool is_idle) {
     room -= NumChoices(*next);
     num_waiting_ -= NumChoices(*next);
     ++num_running_[next->client];
+    if (next == waiting_.begin()) {
+      num_overtakes_ = 0;
+    } else if (next->priority < waiting_.front().priority) {
+      ++num_overtakes_;
+    }
     work.jobs.push_back(std::move(*next));
     waiting_.erase(next);
   }
@@ -78,8 +83,10 @@ Work JobQueue::Take(int room, bool is_idle) {
   return work;
 }
 
-// By priority, then of the client with the fewest jobs that run, then the oldest.
+// By priority, then of the client with the fewest jobs that run, then the oldest; or the oldest of
+// all, where it was overtaken often enough.
 std::vector<Job>::iterator JobQueue::Next() {
+  if (num_overtakes_ >= kMostOvertakes) return waiting_.begin();
   const auto rank = [&](const Job& job) {
     const auto running = num_running_.find(job.client);
     return std::tuple(job.priority, running == num_running_.end() ? 0 : running->second);

@@ -1,5 +1,6 @@
 // Jobs that wait for the engine, in the order in which they will run: bounded, by priority, and
-// fair to clients. Threads put jobs in, the engine's thread takes them out.
+// fair to clients. A job is overtaken a bounded number of times once it is the oldest, so that none
+// waits for ever. Threads put jobs in, the engine's thread takes them out.
 #pragma once
 
 #include <condition_variable>
@@ -31,6 +32,10 @@ struct Work {
 
 class JobQueue {
  public:
+  // So many jobs in a row may be taken before the oldest because of their priority; then it is
+  // taken, whatever its own.
+  static constexpr int kMostOvertakes = 7;
+
   // At most `capacity` choices of jobs wait; a job that is the only one waits however many it has.
   explicit JobQueue(int capacity) : capacity_(capacity) {}
 
@@ -64,6 +69,7 @@ class JobQueue {
   std::vector<JobId> cancelled_;
   std::map<std::string, int> num_running_;  // jobs taken and not finished, by client
   int num_waiting_ = 0;
+  int num_overtakes_ = 0;  // of the oldest, one after the other
   bool is_closed_ = false;
   bool is_aborted_ = false;
 };

@@ -59,6 +59,21 @@ TEST(JobQueue, GivesClientsTheSameShareAndHeedsPriorities) {
   EXPECT_THAT(Ids(queue.Take(2, false).jobs), ElementsAre(7, 2));
 }
 
+TEST(JobQueue, AJobOfLowPriorityIsNotOvertakenForEver) {
+  JobQueue queue(100);
+  static_cast<void>(queue.Push(MakeJob(1, 1, "", 1000)));
+  static_cast<void>(queue.Push(MakeJob(2, 1, "", 999)));
+  std::vector<JobId> taken;
+  // Urgent ones keep coming, faster than jobs are taken.
+  for (JobId id = 10; id < 40; ++id) {
+    static_cast<void>(queue.Push(MakeJob(id, 1, "", -5)));
+    for (const JobId job : Ids(queue.Take(1, false).jobs)) taken.push_back(job);
+  }
+  ASSERT_EQ(taken.size(), 30u);
+  EXPECT_EQ(taken[JobQueue::kMostOvertakes], 1u);
+  EXPECT_EQ(taken[2 * JobQueue::kMostOvertakes + 1], 2u);
+}
+
 TEST(JobQueue, CancelledJobsAreNotTaken) {
   JobQueue queue(100);
   static_cast<void>(queue.Push(MakeJob(1)));

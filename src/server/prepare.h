@@ -15,12 +15,14 @@
 #include "openai/api_error.h"
 #include "openai/generation_body.h"
 #include "server/http.h"
+#include "server/replanner.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace convene::server {
 
-// What requests need to know of the model that answers them. Threads read it at the same time.
+// What requests need to know of the model that answers them. Threads read it at the same time, but
+// for fingerprint and plan_json, which another plan changes: they are the HTTP thread's.
 struct ServedModel {
   std::string name;
   const text::Tokenizer* tokenizer = nullptr;  // outlives the server
@@ -30,6 +32,9 @@ struct ServedModel {
   int context = 0;
   std::string fingerprint = {};  // system_fingerprint: the same answers come from the same one
   std::string plan_json = "{}";  // what /v1/plan answers; its id is the fingerprint's last part
+  // Set: asked for another plan where an epoch's requests differ much from `planned_for`.
+  FindPlan find_plan = {};
+  LoadShape planned_for = {};
   bool watches_steps = false;    // Server::SeeStep is called after each
   std::string weights = {};      // their format, and the threads of a rank: whose steps they are
   int num_threads = 0;

@@ -23,6 +23,7 @@
 #include "server/http_server.h"
 #include "server/job_queue.h"
 #include "server/metrics.h"
+#include "server/replanner.h"
 #include "server/routes.h"
 #include "server/step_watcher.h"
 #include "server/work_queue.h"
@@ -54,6 +55,7 @@ class Server::Impl : public Handler {
   Status Start();
   std::string url() const { return http_->url(); }
   Status Serve(engine::Engine& engine, ServedModel model);
+  bool WantsStep() { return watcher_.Wants(); }
   void SeeStep(const runtime::RecordedStep& step) { watcher_.See(step); }
 
   std::optional<Response> Refuse(const RequestHead& head) override;
@@ -82,6 +84,7 @@ class Server::Impl : public Handler {
   void TakeEvents(std::vector<JobEvent> events);
   void ClientGone(JobId id);
   void LogEnd(const Pending& pending);
+  void AnnouncePlan(const NewPlan& plan);
   void KeepAlive();
   void OnSignal(int number);
 
@@ -147,6 +150,12 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
         http_->Post(
             [this, events = std::move(events)]() mutable { TakeEvents(std::move(events)); });
       });
+  std::optional<Replanner> replanner;
+  if (model_->find_plan && options_.epoch.count() > 0) {
+    replanner.emplace(model_->find_plan, options_.epoch, model_->planned_for);
+    if (const Status started = replanner->Start(); !started) return started;
+    loop.ReplanWith(*replanner, [this](const NewPlan& plan) { AnnouncePlan(plan); });
+  }
   const int64_t num_aborted = loop.Run();
   // The last responses are on their way to the HTTP thread, or wait for slow clients.
   http_->Post([this] {
@@ -160,6 +169,16 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
   return Unavailable(fmt::format(
       "{} answers were ended before they were complete, because --shutdown-timeout had passed",
       num_aborted));
+}
+
+// On the engine's thread. Requests that come from now on are told of the new plan.
+void Server::Impl::AnnouncePlan(const NewPlan& plan) {
+  log_.Write(LogLevel::kInfo,
+             {{"event", "plan"}, {"fingerprint", plan.fingerprint}, {"words", plan.words}});
+  http_->Post([this, fingerprint = plan.fingerprint, plan_json = plan.plan_json] {
+    model_->fingerprint = fingerprint;
+    model_->plan_json = plan_json;
+  });
 }
 
 Response Server::Impl::Error(const RequestHead& head, const ApiError& error) {
@@ -434,6 +453,8 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
 }
 
 std::string Server::url() const { return impl_->url(); }
+
+bool Server::WantsStep() { return impl_->WantsStep(); }
 
 void Server::SeeStep(const runtime::RecordedStep& step) { impl_->SeeStep(step); }
 

@@ -26,6 +26,7 @@ struct ServerOptions {
   int max_sequences = 32;                      // choices that run at the same time
   std::chrono::seconds request_timeout{0};     // 0: none
   std::chrono::seconds shutdown_timeout{30};
+  std::chrono::seconds epoch{60};  // after which the plan is looked at again; 0: never
   LogLevel log_level = LogLevel::kInfo;
   bool logs_prompts = false;
   HttpLimits limits = {};
@@ -47,8 +48,9 @@ class Server {
   // `shutdown_timeout` had passed; their clients were told.
   Status Serve(engine::Engine& engine, ServedModel model);
 
-  // What /v1/steps/last and the metrics tell of steps: of each that Serve runs, on its thread,
-  // where the model's `watches_steps` says that this is called.
+  // What /v1/steps/last and the metrics tell of steps: of those that Serve runs on its thread
+  // before which WantsStep was true, where the model's `watches_steps` says that this is called.
+  bool WantsStep();
   void SeeStep(const runtime::RecordedStep& step);
 
  private:

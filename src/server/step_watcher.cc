@@ -21,6 +21,7 @@ using runtime::RecordedStep;
 // As often as the page looks: predicting takes longer than a small model's step, on a core that the
 // engine may want.
 constexpr std::chrono::milliseconds kTimeBetweenPredictions{1000};
+constexpr std::chrono::milliseconds kTimeBetweenRecords{50};
 constexpr std::chrono::seconds kExpertWindow{60};
 constexpr int kGanttWidth = 1100;
 constexpr size_t kMostDrawnTasks = 500;  // more are thinner than a pixel
@@ -136,6 +137,13 @@ void StepWatcher::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool StepWatcher::Wants() {
+  const Clock::time_point now = Clock::now();
+  if (now - last_wanted_ < kTimeBetweenRecords) return false;
+  last_wanted_ = now;
+  return true;
+}
+
 void StepWatcher::See(const RecordedStep& step) {
   const std::scoped_lock lock(mutex_);
   const schedule::Schedule& schedule = *step.schedule;
@@ -144,6 +152,7 @@ void StepWatcher::See(const RecordedStep& step) {
     busy_s_[{lane.rank, lane.kind}] += step.timeline.tasks[id].seconds();
   }
   total_s_ += step.timeline.seconds();
+  sent_bytes_ += step.sent_before_bytes;
   for (const int64_t bytes : step.sent_bytes) sent_bytes_ += bytes;
   CountExperts(step);
   latest_ = step;
@@ -213,7 +222,7 @@ void StepWatcher::AppendTo(std::string& text, std::string_view labels) const {
   of_kinds("convene:compared_step_measured_seconds_total",
            "Time that the steps that were compared took.", &Compared::measured_s);
   AppendNumber(text, "convene:step_tasks_seconds_total",
-               "Time of all steps from their first task to their last.", "counter", labels,
+               "Time of the steps that were recorded from their first task to their last.", "counter", labels,
                total_s_);
   AppendHead(text, "convene:lane_idle_seconds_total",
              "Of that, the time in which no task of the lane ran.", "counter");

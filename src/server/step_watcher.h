@@ -38,7 +38,11 @@ class StepWatcher {
   Status Start(std::string weights, int num_threads);
   void Stop();
 
-  // On the engine's thread, after each step.
+  // On the engine's thread, before a step: whether it is to be recorded, so that See will get it.
+  // Some steps a second are enough for what is told of them, and gathering what ranks know of one
+  // takes a part of a millisecond, which small steps would feel.
+  bool Wants();
+  // On the engine's thread, after each step that was recorded.
   void See(const runtime::RecordedStep& step);
 
   // Any thread may ask from here on. Metrics as Prometheus reads them.
@@ -61,6 +65,9 @@ class StepWatcher {
   void Compare(const runtime::RecordedStep& step);
   void CountExperts(const runtime::RecordedStep& step);
   ExpertTokens RecentExpertTokens() const;
+
+  // The engine thread's alone.
+  Clock::time_point last_wanted_ = {};
 
   // The watching thread's alone.
   evaluate::StepWatch watch_;

@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""What `convene serve` must bear: serve_floors.py CONVENE [--clients 1000] [--requests 100000] [--json FILE]
+
+Starts a server with models/demo and prints, and writes as JSON:
+- streaming clients at the same time (`convene bench --server`), and how many of them were lost;
+- resident memory and open files after a tenth of all requests, when the prefix cache is full, and after all;
+- in how many steps the memory of a client is free that was killed in the midst of its stream;
+- how much memory hostile clients take: slow headers, large bodies that are not finished, bodies of
+  100 MB, 10,000 headers, requests sent ahead whose responses nobody reads.
+It asserts nothing: docs/results/serving.md has figures of a run.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+class Server:
+    def __init__(self, binary, *options):
+        self.log = tempfile.NamedTemporaryFile("r", suffix=".log")
+        self.process = subprocess.Popen(
+            [binary, "serve", str(ROOT / "models/demo"), "--port", "0", *options],
+            stderr=open(self.log.name, "w"), stdin=subprocess.DEVNULL)
+        for _ in range(1200):
+            found = re.search(r"event=ready.* url=\S*:(\d+)", pathlib.Path(self.log.name).read_text())
+            if found:
+                break
+            time.sleep(0.1)
+        else:
+            raise RuntimeError("the server did not start")
+        self.port = int(found.group(1))
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def status(self, field):
+        text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.M).group(1)) / 1024
+
+    def resident(self):
+        return self.status("VmRSS")
+
+    def reset_peak(self):
+        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def files(self):
+        return len(list(pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def metric(self, name):
+        with urllib.request.urlopen(self.url + "/metrics") as answer:
+            return float(re.search(rf"^{name}{{.*}} (\S+)$", answer.read().decode(), re.M).group(1))
+
+    def settle(self):
+        """Waits until nothing runs and nobody else is connected."""
+        for _ in range(600):
+            if self.metric("vllm:num_requests_running") == 0 and self.metric("convene:connections") == 1:
+                return
+            time.sleep(0.1)
+        raise RuntimeError("the server does not come to rest")
+
+
+def bench(binary, server, *options):
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+        subprocess.run([binary, "bench", "--server", server.url, "--json", file.name, *options],
+                       stdout=subprocess.DEVNULL)
+        return json.load(file)["loads"][0]
+
+
+def clients_at_once(binary, server, count):
+    load = bench(binary, server, "--batch", str(count), "-p", "16", "-n", "200")
+    print(f"{count} clients at the same time: {load['errors']} lost, "
+          f"{load['tokens_per_s_while_all_stream'] or 0:.0f} tokens/s while all stream, first token "
+          f"{load['time_to_first_token_s']['median']:.2f} s, gap {1e3 * load['gap_between_tokens_s']['median']:.1f} ms "
+          f"(p99 {1e3 * load['gap_between_tokens_s']['p99']:.1f} ms), client's processor time "
+          f"{load['client_cpu_s']:.1f} s of {load['seconds']:.1f} s", flush=True)
+    return load
+
+
+def memory_over_requests(binary, server, count):
+    figures = {}
+    done = 0
+    for seed, until in ((2, count // 10), (3, count)):
+        requests = (until - done) // 50
+        load = bench(binary, server, "--batch", "50", "-p", "40", "-n", "2", "--requests", str(requests),
+                     "--seed", str(seed), "--reconnect")
+        done += 50 * requests
+        server.settle()
+        figures[done] = {"resident_mib": server.resident(), "files": server.files(), "errors": load["errors"]}
+        print(f"after {done} requests: {figures[done]}", flush=True)
+    first, last = (figures[key]["resident_mib"] for key in sorted(figures))
+    print(f"resident memory grew by {100 * (last / first - 1):.2f} %", flush=True)
+    return figures
+
+
+def killed_client(binary, server):
+    server.settle()
+    client = subprocess.Popen(
+        [binary, "bench", "--server", server.url, "--batch", "8", "-p", "16", "-n", "900"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while server.metric("vllm:kv_cache_usage_perc") == 0:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    steps = server.metric("convene:step_seconds_count")
+    client.kill()
+    killed = time.monotonic()
+    client.wait()
+    while server.metric("vllm:kv_cache_usage_perc") > 0:
+        pass
+    seconds = time.monotonic() - killed
+    # Steps end with the last request.
+    more = server.metric("convene:step_seconds_count") - steps
+    print(f"a killed client: {more:.0f} steps between asking for their number, killing it and its memory "
+          f"being free, {1e3 * seconds:.1f} ms", flush=True)
+    return {"steps": more, "seconds": seconds}
+
+
+def connect(server):
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    connection.settimeout(30)
+    return connection
+
+
+def post(length, more=""):
+    return (f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n{more}"
+            f"Content-Length: {length}\r\n\r\n").encode()
+
+
+def slow_headers(server):
+    clients = [connect(server) for _ in range(1000)]
+    for client in clients:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nX: " + 8000 * b"a")
+    return clients
+
+
+def unfinished_bodies(server):
+    clients = []
+    for _ in range(100):
+        clients.append(connect(server))
+        try:
+            clients[-1].sendall(post(8 << 20) + (4 << 20) * b" ")
+        except OSError:
+            pass  # refused: too many are being read
+    return clients
+
+
+def huge_bodies(server):
+    """Their length is said, or they come in chunks that never end."""
+    clients = []
+    for i in range(20):
+        clients.append(connect(server))
+        chunk = b"100000\r\n" + (1 << 20) * b" " + b"\r\n"
+        head = post(100 << 20) if i % 2 else (
+            b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            clients[-1].sendall(head)
+            for _ in range(100):
+                clients[-1].sendall((1 << 20) * b" " if i % 2 else chunk)
+        except OSError:
+            pass  # it has been refused
+    return clients
+
+
+def many_headers(server):
+    clients = []
+    for _ in range(50):
+        clients.append(connect(server))
+        try:
+            clients[-1].sendall(b"GET /health HTTP/1.1\r\n" + b"".join(b"X-%d: %d\r\n" % (i, i) for i in range(10000)))
+        except OSError:
+            pass
+    return clients
+
+
+def unread_pipelines(server):
+    clients = []
+    for _ in range(50):
+        clients.append(connect(server))
+        clients[-1].settimeout(1)
+        try:
+            clients[-1].sendall(20000 * b"GET /metrics HTTP/1.1\r\n\r\n")
+        except OSError:
+            pass  # it reads no more
+    return clients
+
+
+def hostile(server):
+    figures = {}
+    for attack in (slow_headers, unfinished_bodies, huge_bodies, many_headers, unread_pipelines):
+        server.settle()
+        before = server.resident()
+        server.reset_peak()
+        clients = attack(server)
+        time.sleep(0.5)
+        peak = server.status("VmHWM")
+        for client in clients:
+            client.close()
+        server.settle()
+        figures[attack.__name__] = {"before_mib": before, "peak_mib": peak, "after_mib": server.resident()}
+        print(f"{attack.__name__}: {before:.0f} MiB before, {peak:.0f} MiB at most, "
+              f"{server.resident():.0f} MiB after", flush=True)
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("convene")
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--requests", type=int, default=100000)
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    binary = arguments.convene
+    server = Server(binary, "--max-queue", "4096", "--max-batch", "128", "--log-level", "warning")
+    try:
+        figures = {"clients": clients_at_once(binary, server, arguments.clients),
+                   "requests": memory_over_requests(binary, server, arguments.requests),
+                   "killed": killed_client(binary, server),
+                   "hostile": hostile(server)}
+        figures["files_at_the_end"] = server.files()
+        print(f"{server.files()} open files at the end")
+        server.process.terminate()
+        figures["status"] = server.process.wait(timeout=120)
+    finally:
+        server.process.kill()
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps(figures, indent=2) + "\n")
+    return figures["status"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

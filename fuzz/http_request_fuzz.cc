@@ -1,0 +1,177 @@
+// Any bytes on a connection of the server, over a real socket: whatever comes back is whole
+// responses, of which at most the last is cut short, and the server closes soon.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "server/http_server.h"
+
+namespace {
+
+namespace server = convene::server;
+
+constexpr size_t kMaxBodyBytes = 4096;
+constexpr int kMaxSeconds = 20;  // far beyond that, the server hangs
+
+// /size and /stream are there; the bodies that it gets are bounded.
+class FuzzedHandler : public server::Handler {
+ public:
+  std::optional<server::Response> Refuse(const server::RequestHead& head) override {
+    if (head.path == "/size" || head.path == "/stream") return std::nullopt;
+    return server::Response{.status = 404, .body = "nothing here"};
+  }
+  void Handle(server::HttpRequest request, std::shared_ptr<server::Responder> responder) override {
+    CHECK(request.body.size() <= kMaxBodyBytes);
+    if (request.head.path == "/size") {
+      return responder->Respond({.body = std::to_string(request.body.size())});
+    }
+    responder->BeginStream({.content_type = "text/event-stream"});
+    responder->Send("data: 1\n\n");
+    responder->Send(std::string(request.body.size(), 'x'));
+    responder->EndStream();
+  }
+  server::Response ProtocolError(int status, const std::string& message) override {
+    CHECK(status == 400 || status == 408 || status == 413 || status == 431 || status == 503);
+    CHECK(!message.empty());
+    return {.status = status, .body = message};
+  }
+  void CountConnections(int count) override { CHECK(count >= 0); }
+};
+
+class FuzzedServer {
+ public:
+  FuzzedServer() {
+    auto listening = server::HttpServer::Listen(
+        "127.0.0.1", 0, {.max_header_bytes = 2048, .max_body_bytes = kMaxBodyBytes}, handler_);
+    CHECK(listening.ok(), "{}", listening.error().message);
+    server_ = *std::move(listening);
+    thread_ = std::jthread([this] { server_->Run(); });
+  }
+  ~FuzzedServer() {
+    server_->Stop();
+    thread_.join();
+  }
+  FuzzedServer(const FuzzedServer&) = delete;
+  FuzzedServer& operator=(const FuzzedServer&) = delete;
+  int port() const { return server_->port(); }
+
+ private:
+  FuzzedHandler handler_;
+  std::unique_ptr<server::HttpServer> server_;
+  std::jthread thread_;
+};
+
+int ConnectTo(int port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  CHECK(socket >= 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const timeval limit = {.tv_sec = kMaxSeconds, .tv_usec = 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  // All ports of this end may be waiting out their last connections.
+  for (int i = 0; connect(socket, generic, sizeof address) != 0; ++i) {
+    CHECK(errno == EADDRNOTAVAIL && i < 1000, "connect: error {}", errno);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return socket;
+}
+
+// All that comes back for `bytes`, until the server closes.
+std::string Answers(int port, std::string_view bytes) {
+  const int socket = ConnectTo(port);
+  while (!bytes.empty()) {
+    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0) break;  // refused before all was sent
+    bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+  shutdown(socket, SHUT_WR);
+  std::string answers;
+  char buffer[4096];
+  for (;;) {
+    const ssize_t count = recv(socket, buffer, sizeof buffer, 0);
+    CHECK(count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK), "the server does not close");
+    if (count <= 0) break;
+    answers.append(buffer, static_cast<size_t>(count));
+  }
+  close(socket);
+  return answers;
+}
+
+// Takes the body of a response off `rest`; false: it is cut short.
+bool TakeBody(std::string_view head, bool has_body, std::string_view& rest) {
+  constexpr std::string_view kLength = "Content-Length: ";
+  const size_t at = head.find(kLength);
+  if (at != std::string_view::npos) {
+    size_t length = 0;
+    const char* begin = head.data() + at + kLength.size();
+    CHECK(std::from_chars(begin, head.data() + head.size(), length).ec == std::errc());
+    if (!has_body) return true;
+    if (rest.size() < length) return false;
+    rest.remove_prefix(length);
+    return true;
+  }
+  if (head.find("Transfer-Encoding: chunked") == std::string_view::npos) {
+    CHECK(head.find("Connection: close") != std::string_view::npos, "a body without an end");
+    rest = {};
+    return true;
+  }
+  for (;;) {
+    const size_t end = rest.find("\r\n");
+    if (end == std::string_view::npos) return false;
+    size_t length = 0;
+    const auto parsed = std::from_chars(rest.data(), rest.data() + end, length, 16);
+    CHECK(parsed.ec == std::errc() && parsed.ptr == rest.data() + end, "a chunk without a size");
+    if (rest.size() < end + 4 + length) return false;
+    CHECK(rest.substr(end + 2 + length, 2) == "\r\n", "a chunk that does not end");
+    rest.remove_prefix(end + 4 + length);
+    if (length == 0) return true;
+  }
+}
+
+void CheckAnswers(std::string_view rest, bool may_be_head) {
+  while (!rest.empty()) {
+    constexpr std::string_view kVersion = "HTTP/1.1 ";
+    if (rest.size() < kVersion.size() + 3) return;
+    CHECK(rest.starts_with(kVersion), "no response");
+    int status = 0;
+    const char* begin = rest.data() + kVersion.size();
+    CHECK(std::from_chars(begin, begin + 3, status).ptr == begin + 3);
+    CHECK(status >= 100 && status < 600);
+    const size_t end = rest.find("\r\n\r\n");
+    if (end == std::string_view::npos) return;
+    const std::string_view head = rest.substr(0, end + 2);
+    rest.remove_prefix(end + 4);
+    if (status == 100) continue;
+    // Whether there is a body behind the head is known by the request.
+    const bool has_body = !may_be_head || !(rest.empty() || rest.starts_with(kVersion));
+    if (!TakeBody(head, has_body, rest)) return;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const FuzzedServer fuzzed;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const bool may_be_head = bytes.find("HEAD") != std::string_view::npos;
+  CheckAnswers(Answers(fuzzed.port(), bytes), may_be_head);
+  return 0;
+}

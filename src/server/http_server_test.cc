@@ -1,0 +1,234 @@
+#include "server/http_server.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace convene::server {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using ErrorCode = boost::system::error_code;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// /size: how large the body was; /hold: nothing, until the client goes; /flood: a stream of more
+// than anybody reads.
+class TestHandler : public Handler {
+ public:
+  static constexpr int kFloodPieces = 4096;
+  static constexpr size_t kPieceBytes = size_t{64} << 10;
+
+  std::optional<Response> Refuse(const RequestHead& head) override {
+    if (head.path != "/refused") return std::nullopt;
+    return Response{.status = 404, .body = "refused"};
+  }
+  void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override {
+    if (request.head.path == "/size") {
+      return responder->Respond({.body = fmt::to_string(request.body.size())});
+    }
+    responder->WhenGone([this] { ++num_gone; });
+    if (request.head.path == "/flood") {
+      responder->BeginStream({.content_type = "text/plain"});
+      const std::string piece(kPieceBytes, 'x');
+      for (int i = 0; i < kFloodPieces; ++i) responder->Send(piece);
+    }
+    held_.push_back(std::move(responder));
+  }
+  Response ProtocolError(int status, const std::string& message) override {
+    return {.status = status, .body = message};
+  }
+  void CountConnections(int count) override { num_connections = count; }
+
+  std::atomic<int> num_gone = 0;
+  std::atomic<int> num_connections = 0;
+
+ private:
+  std::vector<std::shared_ptr<Responder>> held_;
+};
+
+class TestServer {
+ public:
+  explicit TestServer(const HttpLimits& limits) {
+    auto server = HttpServer::Listen("127.0.0.1", 0, limits, handler);
+    CHECK(server.ok(), "{}", server.error().message);
+    server_ = *std::move(server);
+    thread_ = std::jthread([this] { server_->Run(); });
+  }
+  ~TestServer() {
+    server_->Stop();
+    thread_.join();
+  }
+  TestServer(const TestServer&) = delete;
+  TestServer& operator=(const TestServer&) = delete;
+
+  int port() const { return server_->port(); }
+
+  TestHandler handler;
+
+ private:
+  std::unique_ptr<HttpServer> server_;
+  std::jthread thread_;
+};
+
+class Client {
+ public:
+  explicit Client(const TestServer& server) : socket_(context_) {
+    socket_.connect({asio::ip::address_v4::loopback(), static_cast<uint16_t>(server.port())});
+  }
+  // False: the server has closed the connection.
+  bool Send(std::string_view text) {
+    ErrorCode error;
+    asio::write(socket_, asio::buffer(text.data(), text.size()), error);
+    return !error;
+  }
+  // All that comes until the server closes.
+  std::string ReadToEnd() {
+    std::string text;
+    ErrorCode error;
+    asio::read(socket_, asio::dynamic_buffer(text), error);
+    return text;
+  }
+  std::string ReadSome() {
+    std::string text(1024, '\0');
+    ErrorCode error;
+    text.resize(socket_.read_some(asio::buffer(text), error));
+    return text;
+  }
+  void CloseSending() { socket_.shutdown(tcp::socket::shutdown_send); }
+
+ private:
+  asio::io_context context_;
+  tcp::socket socket_;
+};
+
+template <typename Holds>
+bool Eventually(Holds holds) {
+  for (int i = 0; i < 2000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+std::string Post(std::string_view path, size_t length, std::string_view body) {
+  return fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", path, length,
+                     body);
+}
+
+TEST(HttpServer, EndsWhoIsSlowWithAHeaderABodyOrARequest) {
+  using std::chrono::seconds;
+  TestServer server(
+      {.header_timeout = seconds(1), .idle_timeout = seconds(1), .client_timeout = seconds(1)});
+  Client header(server);
+  Client body(server);
+  Client idle(server);
+  Client half(server);
+  EXPECT_TRUE(body.Send(Post("/size", 100, "0123456789")));
+  EXPECT_TRUE(half.Send("GET /size HTT"));
+  half.CloseSending();
+  EXPECT_EQ(half.ReadToEnd(), "");
+  // A byte now and then does not help.
+  EXPECT_TRUE(header.Send("GET /"));
+  bool is_open = true;
+  for (int i = 0; i < 100 && is_open; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    is_open = header.Send("a");
+  }
+  EXPECT_FALSE(is_open);
+  EXPECT_EQ(body.ReadToEnd(), "");
+  EXPECT_EQ(idle.ReadToEnd(), "");
+  EXPECT_TRUE(Eventually([&] { return server.handler.num_connections == 0; }));
+}
+
+TEST(HttpServer, EndsAClientThatDoesNotTakeItsStream) {
+  TestServer server({.max_unsent_bytes = size_t{1} << 20});
+  Client client(server);
+  EXPECT_TRUE(client.Send(Post("/flood", 0, "")));
+  EXPECT_TRUE(Eventually([&] { return server.handler.num_gone == 1; }));
+  const size_t num_bytes = client.ReadToEnd().size();
+  EXPECT_LT(num_bytes, TestHandler::kFloodPieces * TestHandler::kPieceBytes);
+}
+
+TEST(HttpServer, AClientThatClosesItsSideIsGone) {
+  TestServer server({});
+  Client client(server);
+  EXPECT_TRUE(client.Send(Post("/hold", 2, "ab")));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(server.handler.num_gone, 0);
+  client.CloseSending();
+  EXPECT_EQ(client.ReadToEnd(), "");
+  EXPECT_TRUE(Eventually([&] { return server.handler.num_gone == 1; }));
+}
+
+TEST(HttpServer, TakesSoManyConnectionsAndSaysSoToMore) {
+  TestServer server({.max_connections = 2});
+  Client one(server);
+  Client two(server);
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_connections == 2; }));
+  Client three(server);
+  EXPECT_THAT(three.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  EXPECT_TRUE(one.Send(Post("/size", 3, "abc")));
+  EXPECT_THAT(one.ReadSome(), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
+  TestServer server({.max_body_bytes = 800, .max_bodies_bytes = 1000});
+  Client one(server);
+  EXPECT_TRUE(one.Send(Post("/size", 600, "begun")));
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_connections == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  Client two(server);
+  EXPECT_TRUE(two.Send(Post("/size", 600, "begun")));
+  EXPECT_THAT(two.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  Client large(server);
+  EXPECT_TRUE(large.Send(Post("/size", 801, "begun")));
+  EXPECT_THAT(large.ReadToEnd(), StartsWith("HTTP/1.1 413"));
+  // A body in chunks may become as large as any.
+  Client chunked(server);
+  EXPECT_TRUE(chunked.Send("POST /size HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"));
+  EXPECT_THAT(chunked.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  EXPECT_TRUE(one.Send(std::string(595, 'x')));
+  EXPECT_THAT(one.ReadSome(), HasSubstr("600"));
+  Client three(server);
+  EXPECT_TRUE(three.Send(Post("/size", 3, "abc")));
+  EXPECT_THAT(three.ReadSome(), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, AnswersWhatWasSentAheadInItsOrder) {
+  TestServer server({});
+  Client client(server);
+  std::string requests;
+  constexpr int kRequests = 200;
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string body(static_cast<size_t>(i), 'b');
+    requests += i % 10 == 3 ? "GET /refused HTTP/1.1\r\n\r\n" : Post("/size", body.size(), body);
+  }
+  requests += "GET /size HTTP/1.1\r\nConnection: close\r\n\r\n";
+  EXPECT_TRUE(client.Send(requests));
+  const std::string answers = client.ReadToEnd();
+  size_t at = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string body = i % 10 == 3 ? "refused" : fmt::to_string(i);
+    at = answers.find("\r\n\r\n" + body, at);
+    ASSERT_NE(at, std::string::npos) << i;
+    at += 4 + body.size();
+  }
+}
+
+}  // namespace
+}  // namespace convene::server
