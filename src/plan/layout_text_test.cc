@@ -60,8 +60,8 @@ TEST(LayoutText, AttentionAndExpertsMayBeOnDifferentRanks) {
     EXPECT_EQ(ToText(*layout), text);
     EXPECT_EQ(layout->num_ranks(), layout->num_attention_ranks() + layout->num_expert_ranks());
   }
-  EXPECT_EQ(ParseLayout("disaggregate,experts=ep2,attention=dp1"),
-            ParseLayout("attention=dp1,experts=ep2,disaggregate"));
+  EXPECT_EQ(*ParseLayout("disaggregate,experts=ep2,attention=dp1"),
+            *ParseLayout("attention=dp1,experts=ep2,disaggregate"));
   EXPECT_THAT(Complaint("attention=dp1,experts=ep2"),
               HasSubstr("unless they are on different ranks (--disaggregate)"));
   EXPECT_THAT(Complaint("experts=ep2,disaggregate"), HasSubstr("how many ranks have attention"));

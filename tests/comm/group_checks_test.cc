@@ -81,7 +81,7 @@ TEST(ThreadGroupDeathTest, RanksThatMeetInDifferentExchangesEndTheProgram) {
         const auto sending = groups[0]->StartAllToAll(0, send, no_receive, "counts of layer 3");
         groups[1]->StartAllToAll(0, no_send, receive, "dispatch of layer 3");
       },
-      "rank 0 to rank 1: `counts of layer 3` or `dispatch of layer 3`");
+      "rank 1 to rank 0: `counts of layer 3` or `dispatch of layer 3`");
 }
 
 // Whichever of the two comes first.
