@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -96,7 +97,7 @@ class SlowedStream : public Stream {
 
  private:
   template <typename F>
-  auto Slowed(F&& operation) {
+  std::invoke_result_t<F> Slowed(F&& operation) {
     const Sleeper sleeper(*this);
     return operation();
   }
@@ -155,8 +156,7 @@ class SlowedDevice : public device::Device {
   Result<std::unique_ptr<Stream>> CreateStream(weights::WeightStore& weights, KvCache& cache,
                                                const device::StreamOptions& options,
                                                memory::Ledger& ledger) override {
-    Result<std::unique_ptr<Stream>> stream =
-        device_->CreateStream(weights, cache, options, ledger);
+    Result<std::unique_ptr<Stream>> stream = device_->CreateStream(weights, cache, options, ledger);
     if (!stream) return stream.error();
     return std::unique_ptr<Stream>(std::make_unique<SlowedStream>(*std::move(stream), factor_));
   }

@@ -109,8 +109,8 @@ TEST(GoldenSchedules, DisaggregatedExpertsTakeAsLongAsComputedByHand) {
 }
 
 TEST(GoldenSchedules, CoarserPipelinesTakeLonger) {
-  // Of one micro-batch only the shared expert overlaps: 8 + 4 + 8 + 4 per layer. Naive waits for it,
-  // too: 8 + 4 + 4 + 8 + 4.
+  // Of one micro-batch only the shared expert overlaps: 8 + 4 + 8 + 4 per layer. Naive waits for
+  // it, too: 8 + 4 + 4 + 8 + 4.
   EXPECT_NEAR(Makespan(Disaggregated(1, 1, AttentionOrder::kAsas)), 48, 1e-9);
   EXPECT_NEAR(Makespan(AfterShared(1)), 56, 1e-9);
   // PPPipe: A0 S0 0-6, A1 S1 6-12; A2E 6-8 and 12-14, E 8-12 and 14-18, E2A 12-14 and 18-20.

@@ -23,8 +23,9 @@ std::vector<std::string> RoleNames(const schedule::Schedule& schedule) {
     names[rank] = attends[rank] != 0 ? "attention" : "experts";
   }
   // Of steps without attention, or without experts, there is nothing to tell apart.
-  const auto has_both_kinds = std::find(attends.begin(), attends.end(), 1) != attends.end() &&
-                              std::find(has_experts.begin(), has_experts.end(), 1) != has_experts.end();
+  const auto has_both_kinds =
+      std::find(attends.begin(), attends.end(), 1) != attends.end() &&
+      std::find(has_experts.begin(), has_experts.end(), 1) != has_experts.end();
   return has_both_kinds ? names : std::vector<std::string>(num_ranks);
 }
 

@@ -132,9 +132,8 @@ TEST(Trace, OtherFilesAreRefused) {
 TEST(Trace, NamesTheRolesOfRanksWithAttentionOrExpertsAlone) {
   TracedStep step;
   step.schedule.num_ranks = 2;
-  step.schedule.tasks = {
-      {.kind = TaskKind::kAttention, .layer = 0},
-      {.kind = TaskKind::kExperts, .lane = {1, LaneKind::kCompute}, .layer = 0}};
+  step.schedule.tasks = {{.kind = TaskKind::kAttention, .layer = 0},
+                         {.kind = TaskKind::kExperts, .lane = {1, LaneKind::kCompute}, .layer = 0}};
   step.measured.tasks = step.predicted.tasks = {{0, 1}, {1, 2}};
   const std::string json = TraceJson({.steps = {step}});
   EXPECT_THAT(json, HasSubstr("\"rank 0 (attention)\""));

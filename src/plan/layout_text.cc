@@ -117,9 +117,9 @@ Status CheckProducts(std::string_view text, const Layout& layout, std::string_vi
   const int attention = layout.num_attention_ranks();
   const int experts = layout.num_expert_ranks();
   if (attention == experts) return {};
-  return Error{fmt::format(
-      "{} gives attention {} and the experts {}; both must have all of them{}", Quote(text),
-      FormatCount(static_cast<uint64_t>(attention), "rank"), experts, unless)};
+  return Error{fmt::format("{} gives attention {} and the experts {}; both must have all of them{}",
+                           Quote(text), FormatCount(static_cast<uint64_t>(attention), "rank"),
+                           experts, unless)};
 }
 
 }  // namespace
@@ -171,8 +171,11 @@ std::string ToText(const Layout& layout) {
     if (a == 1) return fmt::format("{}{}", second, b);
     return fmt::format("{}{}{}{}", first, number, second, b);
   };
-  return fmt::format("attention={},experts={}{}{}",
-                     degrees("tp", layout.attention_tp, "dp", layout.attention_dp),
+  // One attention rank among others is one that has all heads of its own sequences.
+  const bool is_one_of_several = layout.disaggregates && layout.num_attention_ranks() == 1;
+  const std::string attention =
+      is_one_of_several ? "dp1" : degrees("tp", layout.attention_tp, "dp", layout.attention_dp);
+  return fmt::format("attention={},experts={}{}{}", attention,
                      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
                      layout.disaggregates ? "," : "", layout.disaggregates ? kDisaggregate : "");
 }

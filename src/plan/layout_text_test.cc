@@ -51,9 +51,9 @@ TEST(LayoutText, ComplaintsOfWeightsSayHowTheyAreWritten) {
 }
 
 TEST(LayoutText, AttentionAndExpertsMayBeOnDifferentRanks) {
-  for (const char* text : {"attention=dp1,experts=ep2,disaggregate",
-                           "attention=tp2dp3,experts=ep3:1tp2,disaggregate",
-                           "attention=dp2,experts=ep2,disaggregate"}) {
+  for (const char* text :
+       {"attention=dp1,experts=ep2,disaggregate", "attention=tp2dp3,experts=ep3:1tp2,disaggregate",
+        "attention=dp2,experts=ep2,disaggregate"}) {
     const Result<strategy::Layout> layout = ParseLayout(text);
     ASSERT_TRUE(layout) << text;
     EXPECT_TRUE(layout->disaggregates);

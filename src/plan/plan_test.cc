@@ -253,7 +253,7 @@ TEST(Plan, HasMicroBatchesThatMayOverlap) {
   EXPECT_NE(alone.error().message.find("without overlap"), std::string::npos);
 }
 
-nlohmann::json Disaggregated(const nlohmann::json& more) {
+nlohmann::json Disaggregated(const nlohmann::json& more = nlohmann::json::object()) {
   nlohmann::json plan = {{"version", 1}, {"layout", "attention=dp1,experts=ep2,disaggregate"}};
   plan.update(more);
   return plan;
@@ -262,7 +262,7 @@ nlohmann::json Disaggregated(const nlohmann::json& more) {
 TEST(Plan, SaysHowRanksWithAttentionAndRanksWithExpertsTakeTurns) {
   using strategy::AttentionOrder;
   // Without a strategy: fine, whose numbers are 1.
-  const Result<Plan> fine = PlanFromJson(Disaggregated({}));
+  const Result<Plan> fine = PlanFromJson(Disaggregated());
   ASSERT_TRUE(fine.ok()) << fine.error().message;
   EXPECT_EQ(TurnsOf(fine->pipeline), Turns::kFine);
   EXPECT_EQ(fine->pipeline, strategy::Pipeline{});
