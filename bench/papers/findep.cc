@@ -63,13 +63,45 @@ model::ModelSpec Smaller(const std::string& name, int num_layers) {
   return spec;
 }
 
+// As the paper has it (section 3.1): a row travels once for each of its experts and returns as
+// often, so that a chunk's bytes are m_e for each expert of a rank (Eq. 4), and experts are computed
+// one after the other, three products each (Eq. 3). convene itself sends a row once to each rank,
+// returns sums, and computes experts in whichever order is faster.
+class PaperPricer : public planner::StepPricer {
+ public:
+  PaperPricer(char testbed, int attention_ranks)
+      : pricer_(Machine(fmt::format("findep-{}", static_cast<char>(testbed - 'A' + 'a'))),
+                {.order = cost::ExpertsOrder::kDense}),
+        attention_ranks_(attention_ranks) {}
+
+  Result<planner::SchedulePrices> Price(const model::ModelSpec& spec,
+                                        const schedule::Schedule& schedule,
+                                        const schedule::ActivityGraph& graph,
+                                        const cost::Sizes& sizes) const override {
+    return pricer_.Price(spec, schedule, graph, [&](schedule::Size size) {
+      const bool is_sent = size.kind == schedule::SizeKind::kSent;
+      if (!is_sent && size.kind != schedule::SizeKind::kReturned) return sizes(size);
+      // All attention ranks are alike.
+      if (is_sent) size.from = size.to;
+      size.to = -1;
+      size.kind = schedule::SizeKind::kSlots;
+      return sizes(size) / attention_ranks_;
+    });
+  }
+  cost::StepErrors Errors() const override { return pricer_.Errors(); }
+
+ private:
+  planner::OperatorPricer pricer_;
+  int attention_ranks_;
+};
+
 // One model on one testbed.
 class Case {
  public:
   Case(char testbed, const std::string& name, model::ModelSpec spec)
       : groups_(GroupsOf(testbed, name)),
         spec_(std::move(spec)),
-        pricer_(Machine(fmt::format("findep-{}", static_cast<char>(testbed - 'A' + 'a'))), {}),
+        pricer_(testbed, groups_.attention),
         short_{planner::Shorten(spec_, {}, /*is_overlapping=*/true)} {}
 
   const Groups& groups() const { return groups_; }
@@ -77,8 +109,8 @@ class Case {
   // With lines for up to so many sequences of each attention rank.
   DisaggregatedQuestion Ask(int length, int max_sequences) const {
     const planner::LinesQuestion question{.spec = spec_,
-                                          .attention_ranks = groups_.attention,
-                                          .expert_ranks = groups_.experts,
+                                          .roles = strategy::Roles::Disaggregated(
+                                              groups_.attention, groups_.experts),
                                           .sequences = Sequences(length, max_sequences)};
     const auto fitted = planner::FitDisaggregatedLines(question, pricer_);
     CHECK(fitted.ok(), "{}", fitted.error().message);
@@ -173,7 +205,7 @@ class Case {
 
   Groups groups_;
   model::ModelSpec spec_;
-  planner::OperatorPricer pricer_;
+  PaperPricer pricer_;
   planner::ShortModel short_;
   mutable double least_r2_ = 1;
 };

@@ -1,9 +1,7 @@
 #include "planner/disaggregated_lines.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <initializer_list>
 
 #include "cost/relative_line.h"
 #include "planner/layer_shapes.h"
@@ -50,30 +48,24 @@ double* PlaceOf(TaskKind kind, LayerSeconds& seconds) {
 class PricedLayer {
  public:
   PricedLayer(const LinesQuestion& question, const model::ModelSpec& spec, int first_layer)
-      : question_(question),
-        spec_(spec),
-        shares_(question.shares.size() > 1 ? std::vector<cost::ExpertShares>{question.shares.at(
-                                                 static_cast<size_t>(first_layer))}
-                                           : question.shares),
-        schedule_(
-            strategy::BuildDisaggregatedExperts(spec, {.attention_ranks = question.attention_ranks,
-                                                       .expert_ranks = question.expert_ranks,
-                                                       .micro_batches = 2,
-                                                       .chunks = 2,
-                                                       .bytes = question.bytes})),
-        graph_(schedule::BuildActivityGraph(schedule_)) {}
+      : question_(question), spec_(spec), shares_(question.shares) {
+    if (shares_.size() > 1) {
+      const auto layer = static_cast<size_t>(first_layer);
+      shares_ = std::vector<cost::ExpertShares>(1, question.shares.at(layer));
+    }
+    strategy::StepOptions options = Options();
+    options.pipeline.chunks = 2;
+    options.pipeline.micro_batches = 2;
+    schedule_ = strategy::BuildStep(spec, options);
+    graph_ = schedule::BuildActivityGraph(schedule_);
+  }
 
   // With a `part`-th of the rows. Of each kind of task the slowest rank's.
   Result<LayerSeconds> At(int part, const StepPricer& pricer) const {
-    const cost::ExpectedSizes expected = ExpectSizes(
-        {.spec = spec_,
-         .options = {.roles = strategy::Roles::Disaggregated(question_.attention_ranks,
-                                                             question_.expert_ranks),
-                     .pipeline = {.micro_batches = part},
-                     .bytes = question_.bytes,
-                     .prunes_last_layer = false},
-         .groups = std::vector(static_cast<size_t>(question_.attention_ranks), question_.sequences),
-         .shares = shares_});
+    StepQuestion step{.spec = spec_, .options = Options(), .shares = shares_};
+    step.options.pipeline.micro_batches = part;
+    step.groups.resize(static_cast<size_t>(question_.roles.num_groups()), question_.sequences);
+    const cost::ExpectedSizes expected = ExpectSizes(step);
     const cost::Sizes sizes = [&](schedule::Size size) {
       size.micro_batch = 0;
       size.chunk = size.chunk < 0 ? -1 : 0;
@@ -100,6 +92,14 @@ class PricedLayer {
   }
 
  private:
+  strategy::StepOptions Options() const {
+    strategy::StepOptions options;
+    options.roles = question_.roles;
+    options.bytes = question_.bytes;
+    options.prunes_last_layer = false;
+    return options;
+  }
+
   const LinesQuestion& question_;
   const model::ModelSpec& spec_;
   std::vector<cost::ExpertShares> shares_;

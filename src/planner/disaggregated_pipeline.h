@@ -19,9 +19,9 @@ struct Line {
   bool operator==(const Line&) const = default;
 };
 
-// Seconds of a layer's tasks over rows of ONE attention rank, all of which have as many: of a
-// micro-batch (attention, shared) or of a chunk (the others). Of unlike ranks, the slowest of each
-// group.
+// Seconds of a layer's tasks over rows of ONE group of ranks with attention, all of which have as
+// many (a group is one rank, unless heads are divided): of a micro-batch (attention, shared) or of
+// a chunk (the others). Of unlike ranks, the slowest of each kind.
 struct DisaggregatedLines {
   Line attention = {};  // with all that attention ranks compute besides the shared expert
   Line shared = {};     // zero: the layers have no shared expert

@@ -105,8 +105,8 @@ class RoleSearch {
     sequences.resize(static_cast<size_t>(SequencesOf(attention_ranks)));
     Result<FittedLines> fitted =
         FitDisaggregatedLines({.spec = question_.spec,
-                               .attention_ranks = attention_ranks,
-                               .expert_ranks = num_ranks() - attention_ranks,
+                               .roles = strategy::Roles::Disaggregated(
+                                   attention_ranks, num_ranks() - attention_ranks),
                                .bytes = question_.bytes,
                                .shares = question_.shares,
                                .sequences = std::move(sequences)},
@@ -166,7 +166,8 @@ class RoleSearch {
     lines->experts = {};
     for (size_t i = 0; i < experts.size(); ++i) {
       // Weights that are read and rows that are computed are both in proportion to the share.
-      const double share = split.PartOfAmount(static_cast<int>(i), 1.0 * experts.size());
+      const double share =
+          split.PartOfAmount(static_cast<int>(i), static_cast<double>(experts.size()));
       lines->experts = Slower(lines->experts, {.once = experts[i].once * share,
                                                .per_row = experts[i].per_row * share});
     }
