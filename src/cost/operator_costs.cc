@@ -63,8 +63,8 @@ std::optional<double> ScoreShareOf(const std::string& device) {
   if (!gpu || gpu->architecture < kAmpere) return std::nullopt;
   constexpr double kOfAmpere = 0.72;
   if (gpu->architecture < kHopper) return kOfAmpere;
-  // H100's tensor cores are so fast that these kernels cannot feed them. A multiprocessor with slower
-  // ones is fed as well, and then loses what all lose.
+  // H100's tensor cores are so fast that these kernels cannot feed them. A multiprocessor with
+  // slower ones is fed as well, and then loses what all lose.
   const auto of_multiprocessor = [](const DeviceFigures& figures) {
     return figures.flops.at("bf16") / figures.num_multiprocessors;
   };

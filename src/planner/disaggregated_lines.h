@@ -32,9 +32,10 @@ struct FittedLines {
   double worst_error = 0;  // the largest |line / seconds - 1| at a point
 };
 
-// One line for each kind of task, of the slowest rank that has it, through rows of all, half, a quarter ... a 64th, so that short
-// and long tasks count alike. Layers without experts are not in them; of layers with experts that
-// differ in shape, the mean. Errors: the model has no experts; those of the pricer.
+// One line for each kind of task, of the slowest rank that has it, through rows of all, half, a
+// quarter ... a 64th, so that short and long tasks count alike. Layers without experts are not in
+// them; of layers with experts that differ in shape, the mean. Errors: the model has no experts;
+// those of the pricer.
 Result<FittedLines> FitDisaggregatedLines(const LinesQuestion& question, const StepPricer& pricer);
 
 }  // namespace convene::planner

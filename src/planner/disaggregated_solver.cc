@@ -183,8 +183,7 @@ std::vector<DisaggregatedChoice> ProposeStep(const DisaggregatedQuestion& questi
   std::vector<DisaggregatedChoice> choices;
   for (int micro_batches = 1; micro_batches <= most; ++micro_batches) {
     choices.push_back(BestOf(question, micro_batches,
-                             rows / micro_batches / question.rows_per_sequence,
-                             ClosedFormSeconds));
+                             rows / micro_batches / question.rows_per_sequence, ClosedFormSeconds));
   }
   SortByRate(choices);
   return choices;

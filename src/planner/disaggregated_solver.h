@@ -54,8 +54,8 @@ DisaggregatedChoice SolveByBruteForce(const DisaggregatedQuestion& question);
 
 // Of a step that has arrived, all of which is computed: `rows` of each attention rank go through in
 // r1 micro-batches of as many rows. The fewest seconds by closed form, which takes microseconds; of
-// the question's max_sequences nothing is used. The same question gives the same answer, bit by bit,
-// on every machine: nothing but sums, products, quotients and comparisons is in it.
+// the question's max_sequences nothing is used. The same question gives the same answer, bit by
+// bit, on every machine: nothing but sums, products, quotients and comparisons is in it.
 DisaggregatedChoice SolveStep(const DisaggregatedQuestion& question, double rows);
 
 // The best r2 and order of such a step for each r1, the fewest seconds first.
