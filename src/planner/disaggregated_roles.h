@@ -68,7 +68,7 @@ Result<std::vector<RolesChoice>> RankRoles(const RolesQuestion& question);
 // ranks take attention, and experts are divided evenly.
 Result<RolesChoice> BestEqualRoles(const RolesQuestion& question);
 
-// "attention on rank 2; experts on ranks 0 and 1 as 3:1"
+// "attention on rank 2; experts on ranks 0, 1 as 3:1"
 std::string Words(const RolesChoice& choice);
 
 }  // namespace convene::planner
