@@ -7,6 +7,7 @@
 #include "planner/layer_shapes.h"
 #include "planner/predict_step.h"
 #include "schedule/activity_graph.h"
+#include "strategy/step_load.h"
 
 namespace convene::planner {
 namespace {
@@ -133,6 +134,7 @@ Result<FittedLines> FitDisaggregatedLines(const LinesQuestion& question, const S
   FittedLines fitted;
   DisaggregatedLines& lines = fitted.lines;
   lines.num_layers = 0;
+  lines.most_rows = rows;
   const std::vector<LayerShape> shapes = LayerShapesOf(question.spec, 1);
   for (const LayerShape& shape : shapes) {
     if (shape.spec.layers.front().moe) lines.num_layers += shape.count;
@@ -162,6 +164,39 @@ Result<FittedLines> FitDisaggregatedLines(const LinesQuestion& question, const S
     fit(&LayerSeconds::combine, lines.combine);
     lines.counts += share * seconds.front().counts;
   }
+  return fitted;
+}
+
+namespace {
+
+constexpr int kMoreTokensBefore = 1024;
+
+double KeysPerRow(const std::vector<strategy::SequenceRows>& sequences) {
+  strategy::StepLoadCounter counter(1);
+  for (const strategy::SequenceRows& each : sequences) {
+    counter.Add(0, each.first_position, each.num_tokens);
+  }
+  const strategy::StepLoad load = counter.most();
+  return static_cast<double>(load.keys) / static_cast<double>(load.rows);
+}
+
+}  // namespace
+
+Result<FittedLines> FitLinesByKeys(const LinesQuestion& question, const StepPricer& pricer) {
+  Result<FittedLines> fitted = FitDisaggregatedLines(question, pricer);
+  if (!fitted) return fitted;
+  LinesQuestion further = question;
+  for (strategy::SequenceRows& each : further.sequences) each.first_position += kMoreTokensBefore;
+  const Result<FittedLines> with_more = FitDisaggregatedLines(further, pricer);
+  if (!with_more) return with_more.error();
+  DisaggregatedLines& lines = fitted->lines;
+  const double rise = with_more->lines.attention.per_row - lines.attention.per_row;
+  const double keys = KeysPerRow(question.sequences);
+  // No line falls, and none begins below zero.
+  lines.attention_per_key =
+      std::clamp(rise / kMoreTokensBefore, 0.0, lines.attention.per_row / keys);
+  lines.attention.per_row -= keys * lines.attention_per_key;
+  lines.most_rows = with_more->lines.most_rows;
   return fitted;
 }
 

@@ -38,4 +38,8 @@ struct FittedLines {
 // those of the pricer.
 Result<FittedLines> FitDisaggregatedLines(const LinesQuestion& question, const StepPricer& pricer);
 
+// The same with keys apart from rows, so that steps with other contexts have lines, too: from the
+// question's step and one that is alike but that more tokens are before its rows.
+Result<FittedLines> FitLinesByKeys(const LinesQuestion& question, const StepPricer& pricer);
+
 }  // namespace convene::planner

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/disaggregated_pipeline.h"
+#include "strategy/step.h"
 
 namespace convene::planner {
 
