@@ -249,9 +249,6 @@ void AddPipelinesOf(PlanSearch& search, const Candidate& base, const Solved& sol
   Candidate candidate = base;
   candidate.plan.layout = solved.layout;
   if (constraints.pipeline) {
-    candidate.plan.pipeline = *constraints.pipeline;
-    candidate.plan.pipeline.micro_batches =
-        constraints.micro_batches.value_or(constraints.pipeline->micro_batches);
     AddPriced(search, std::move(candidate));
     return;
   }
@@ -317,8 +314,12 @@ void AddLayoutsOf(PlanSearch& search, const Candidate& base, const StepPricer& p
 void AddDisaggregated(PlanSearch& search) {
   const PlanQuestion& question = search.question();
   const Constraints& constraints = question.constraints;
-  const bool is_possible = FewestExperts(question.spec) > 0 && !question.spec.has_encoder() &&
-                           !constraints.decode_experts &&
+  const std::optional<Pipeline>& wanted = constraints.pipeline;
+  const bool cuts_experts =
+      wanted && wanted->chunks > 1 && wanted->cut == strategy::ChunkCut::kExperts;
+  const bool has_turns = !cuts_experts && (!wanted || wanted->overlap);
+  const bool is_possible = has_turns && FewestExperts(question.spec) > 0 &&
+                           !question.spec.has_encoder() && !constraints.decode_experts &&
                            (!constraints.layout || constraints.layout->disaggregates);
   if (!is_possible) return;
   std::vector<Candidate> bases;
@@ -329,6 +330,8 @@ void AddDisaggregated(PlanSearch& search) {
       continue;
     Candidate base{.setup = candidate.setup, .plan = {}};
     base.plan.wire = constraints.wire.value_or(plan::Wire::kF32);
+    if (constraints.pipeline) base.plan.pipeline = *constraints.pipeline;
+    if (constraints.micro_batches) base.plan.pipeline.micro_batches = *constraints.micro_batches;
     bases.push_back(std::move(base));
   }
   for (const Candidate& base : bases) {
