@@ -24,7 +24,7 @@ using strategy::Pipeline;
 constexpr int kMostSolvedMicroBatches = 8;
 constexpr int kMostSolvedChunks = 32;
 // Layouts whose pipelines are priced, of each setup.
-constexpr size_t kMostPriced = 4;
+constexpr size_t kMostPriced = 6;
 // Numbers of attention ranks that are looked at, of more ranks than these have.
 constexpr int kRanksOneByOne = 8;
 constexpr int kParts = 8;
