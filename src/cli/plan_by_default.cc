@@ -364,6 +364,9 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
   if (spec.has_encoder() || options.load.formats.activations) {
     return Error{"costs are known of decoders with the activations that go with their weights"};
   }
+  if (in_force.layout.disaggregates || in_force.decode) {
+    return Error{"only plans whose ranks and phases all divide the experts alike are planned again"};
+  }
   Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(hardware::ProfilePath());
   if (!profile) return profile.error();
   const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, setup.num_ranks);
@@ -381,6 +384,7 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
                           .wire = present.wire};
   question.present = plan::Plan{
       .layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
+  question.passes_off = {"hybrid", "wires"};  // divisions and formats stay
   // Weights and cache are there.
   question.memory_per_rank = [](int) { return std::numeric_limits<uint64_t>::max(); };
   planner::PlanSearch search(question);

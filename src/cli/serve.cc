@@ -108,7 +108,7 @@ class Serve : public Command {
     served.tokenizer = &engine.tokenizer();
     served.forms = std::make_unique<openai::AnswerForms>(engine.tokenizer(), served.chat_template,
                                                          engine.end_tokens());
-    if (ranks() != nullptr && engine.model().plan().layout.num_ranks() > 1) {
+    if (MayReplan(engine.model().plan())) {
       served.find_plan = [this, &engine](const server::LoadShape& load) {
         return FindPlan(engine, load);
       };
@@ -208,6 +208,14 @@ class Serve : public Command {
       }
     }
     return {};
+  }
+
+  // What people said of the division in time stays as they said it.
+  bool MayReplan(const plan::Plan& plan) const {
+    const PlanOptions& given = model_.plan;
+    const bool was_given =
+        !given.path.empty() || given.no_plan || given.pipeline || given.no_overlap;
+    return ranks() != nullptr && plan.layout.num_ranks() > 1 && !was_given;
   }
 
   // What the search took for granted (docs/serving.md).
