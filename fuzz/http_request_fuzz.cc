@@ -76,22 +76,32 @@ class FuzzedServer {
   std::jthread thread_;
 };
 
-int ConnectTo(int port) {
+// A socket that gives up reading after a while.
+int OpenSocket() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  CHECK(socket >= 0);
+  CHECK(socket >= 0, "socket: error {}", errno);
+  const timeval limit = {.tv_sec = kMaxSeconds, .tv_usec = 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  return socket;
+}
+
+int ConnectTo(int port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const timeval limit = {.tv_sec = kMaxSeconds, .tv_usec = 0};
-  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-  // All ports of this end may be waiting out their last connections.
-  for (int i = 0; connect(socket, generic, sizeof address) != 0; ++i) {
-    CHECK(errno == EADDRNOTAVAIL && i < 1000, "connect: error {}", errno);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  constexpr int kMostTries = 1000;
+  for (int i = 0; i < kMostTries; ++i) {
+    const int socket = OpenSocket();
+    if (connect(socket, generic, sizeof address) == 0) return socket;
+    const int error = errno;
+    close(socket);
+    // libFuzzer's clock interrupts; all ports of this end may be waiting out their last connections.
+    CHECK(error == EINTR || error == EADDRNOTAVAIL, "connect: error {}", error);
+    if (error == EADDRNOTAVAIL) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return socket;
+  CHECK(false, "no connection after {} tries", kMostTries);
 }
 
 // All that comes back for `bytes`, until the server closes.
@@ -99,6 +109,7 @@ std::string Answers(int port, std::string_view bytes) {
   const int socket = ConnectTo(port);
   while (!bytes.empty()) {
     const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) break;  // refused before all was sent
     bytes.remove_prefix(static_cast<size_t>(sent));
   }
@@ -107,6 +118,7 @@ std::string Answers(int port, std::string_view bytes) {
   char buffer[4096];
   for (;;) {
     const ssize_t count = recv(socket, buffer, sizeof buffer, 0);
+    if (count < 0 && errno == EINTR) continue;
     CHECK(count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK), "the server does not close");
     if (count <= 0) break;
     answers.append(buffer, static_cast<size_t>(count));

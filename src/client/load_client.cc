@@ -29,6 +29,8 @@ constexpr std::array<std::string_view, 48> kWords = {
 
 // What servers say of a request that they refuse is a line or two.
 constexpr size_t kMaxRefusalBytes = 4096;
+// An event is a token with its frame; a server that never ends one would fill the memory.
+constexpr size_t kMaxEventBytes = size_t{1} << 20;
 
 }  // namespace
 
@@ -139,6 +141,9 @@ void LoadClient::TakeBody() {
   const bool is_stream = parser_->get().result() == http::status::ok;
   if (is_stream) {
     for (const std::string& data : events_.Push(body)) TakeEvent(data);
+    if (events_.pending_bytes() > kMaxEventBytes) {
+      return EndWith(fmt::format("an event has more than {} bytes", kMaxEventBytes));
+    }
   } else if (refusal_.size() < kMaxRefusalBytes) {
     refusal_ += body;
   }

@@ -57,7 +57,10 @@ Result<ServerUrl> ParseServerUrl(std::string_view text) {
     if (!IsPort(url.port)) return wrong("has a port that is no number from 1 to 65535");
     place = place.substr(0, colon);
   }
-  if (bracket > 0) place = place.substr(1, bracket - 1);
+  if (bracket > 0) {
+    if (place.size() != bracket + 1) return wrong("has more than a port behind its bracket");
+    place = place.substr(1, bracket - 1);
+  }
   url.host = place;
   if (url.host.empty()) return wrong("names no host");
   while (path.ends_with('/')) path.remove_suffix(1);
