@@ -52,9 +52,9 @@ class PricedLayer {
   PricedLayer(const LinesQuestion& question, const model::ModelSpec& spec, int first_layer)
       : question_(question),
         spec_(spec),
-        shares_(question.shares.size() > 1
-                    ? std::vector{question.shares.at(static_cast<size_t>(first_layer))}
-                    : question.shares),
+        shares_(question.shares.size() > 1 ? std::vector<cost::ExpertShares>{question.shares.at(
+                                                 static_cast<size_t>(first_layer))}
+                                           : question.shares),
         schedule_(
             strategy::BuildDisaggregatedExperts(spec, {.attention_ranks = question.attention_ranks,
                                                        .expert_ranks = question.expert_ranks,
