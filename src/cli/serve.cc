@@ -142,7 +142,7 @@ class Serve : public Command {
     app.add_flag("--no-watch", no_watch_,
                  "Leave out what the page, /v1/steps/last and /metrics tell of tasks and experts")
         ->group(kRareOptions);
-    AddNumber(app, "--epoch", epoch_s_, {0, kMaxSeconds},
+    AddNumber(app, "--replan-every", epoch_s_, {0, kMaxSeconds},
               fmt::format("Seconds after which ranks may get a plan that suits the requests better "
                           "and computes the same (default: {}; 0: never)",
                           epoch_s_))
