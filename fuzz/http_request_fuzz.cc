@@ -71,8 +71,8 @@ class FuzzedServer {
   FuzzedServer& operator=(const FuzzedServer&) = delete;
   int port() const { return server_->port(); }
 
-  // Until the server's thread has done what there is to do, as far as a look at its queue and at its
-  // sockets shows.
+  // Until the server's thread has done what there is to do, as far as a look at its queue and at
+  // its sockets shows.
   void Settle() const {
     constexpr int kLooks = 3;
     for (int i = 0; i < kLooks; ++i) {
@@ -109,7 +109,8 @@ int ConnectTo(int port) {
     if (connect(socket, generic, sizeof address) == 0) return socket;
     const int error = errno;
     close(socket);
-    // libFuzzer's clock interrupts; all ports of this end may be waiting out their last connections.
+    // libFuzzer's clock interrupts; all ports of this end may be waiting out their last
+    // connections.
     CHECK(error == EINTR || error == EADDRNOTAVAIL, "connect: error {}", error);
     if (error == EADDRNOTAVAIL) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -157,7 +158,8 @@ std::string Answers(const FuzzedServer& server, std::string_view bytes, bool is_
 }
 
 // No response of FuzzedHandler has a carriage return in its data, so one that is within the length
-// that was said shows that the length is wrong, also where the connection was closed before the end.
+// that was said shows that the length is wrong, also where the connection was closed before the
+// end.
 void CheckData(std::string_view data) {
   CHECK(data.find('\r') == std::string_view::npos, "more bytes are said than are sent");
 }

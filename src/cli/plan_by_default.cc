@@ -365,7 +365,8 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
     return Error{"costs are known of decoders with the activations that go with their weights"};
   }
   if (in_force.layout.disaggregates || in_force.decode) {
-    return Error{"only plans whose ranks and phases all divide the experts alike are planned again"};
+    return Error{
+        "only plans whose ranks and phases all divide the experts alike are planned again"};
   }
   Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(hardware::ProfilePath());
   if (!profile) return profile.error();
@@ -382,8 +383,8 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
                           .layout = in_force.layout,
                           .micro_batches = in_force.pipeline.micro_batches,
                           .wire = present.wire};
-  question.present = plan::Plan{
-      .layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
+  question.present =
+      plan::Plan{.layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
   question.passes_off = {"hybrid", "wires"};  // divisions and formats stay
   // Weights and cache are there.
   question.memory_per_rank = [](int) { return std::numeric_limits<uint64_t>::max(); };

@@ -41,9 +41,9 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
                                                 const model::ModelSpec& spec,
                                                 const plan::Plan& given, int num_started);
 
-// The plan in force for another workload: with the division of the experts in time (chunks and their
-// cuts) that is best for it, all else being as it is, so that it computes the same bits. By what is
-// kept of the machine; nothing is measured. Nothing where the plan stays. Errors: as
+// The plan in force for another workload: with the division of the experts in time (chunks and
+// their cuts) that is best for it, all else being as it is, so that it computes the same bits. By
+// what is kept of the machine; nothing is measured. Nothing where the plan stays. Errors: as
 // ExplainGivenPlan.
 Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
                                              const model::ModelSpec& spec,

@@ -225,8 +225,8 @@ class Serve : public Command {
             .num_running = static_cast<double>(model_.load.max_sequences)};
   }
 
-  // On the replanner's thread, while steps run: reads of the model what does not change, but for the
-  // plan, which changes by what is found here alone, before the next call.
+  // On the replanner's thread, while steps run: reads of the model what does not change, but for
+  // the plan, which changes by what is found here alone, before the next call.
   std::optional<server::NewPlan> FindPlan(engine::Engine& engine,
                                           const server::LoadShape& load) const {
     const engine::LoadedModel& model = engine.model();
@@ -234,9 +234,8 @@ class Serve : public Command {
     planner::Workload workload = model_.workload;
     workload.requests = {{whole(load.prompt_tokens), whole(load.gen_tokens)}};
     workload.batch = whole(load.num_running);
-    const planner::RankSetup setup = {
-        model.plan().layout.num_ranks(), num_threads_,
-        std::string(kernels::Name(model.formats().weights.matrices))};
+    const planner::RankSetup setup = {model.plan().layout.num_ranks(), num_threads_,
+                                      std::string(kernels::Name(model.formats().weights.matrices))};
     const auto again = PlanAgain(model_, model.spec(), model.plan(), setup, workload);
     if (!again || !*again) return std::nullopt;
     const DefaultPlan& found = **again;

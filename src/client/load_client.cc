@@ -22,10 +22,11 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 
 constexpr std::array<std::string_view, 48> kWords = {
-    "the",  "of",   "and",   "to",   "in",    "that", "he",   "was",  "it",    "his",  "with", "is",
-    "as",   "had",  "for",   "you",  "at",    "her",  "not",  "be",   "on",    "but",  "have", "him",
-    "she",  "from", "this",  "all",  "which", "by",   "they", "were", "so",    "said", "one",  "me",
-    "what", "we",   "would", "there", "no",   "out",  "when", "their", "could", "up",   "been", "man"};
+    "the",  "of",   "and",  "to",    "in",    "that", "he",   "was", "it",    "his",
+    "with", "is",   "as",   "had",   "for",   "you",  "at",   "her", "not",   "be",
+    "on",   "but",  "have", "him",   "she",   "from", "this", "all", "which", "by",
+    "they", "were", "so",   "said",  "one",   "me",   "what", "we",  "would", "there",
+    "no",   "out",  "when", "their", "could", "up",   "been", "man"};
 
 // What servers say of a request that they refuse is a line or two.
 constexpr size_t kMaxRefusalBytes = 4096;
@@ -168,7 +169,8 @@ void LoadClient::TakeEvent(const std::string& data) {
     request_.error = "an event is not JSON: " + Quote(data);
     return;
   }
-  if (event.contains("error")) request_.error = "within the stream: " + Quote(event["error"].dump());
+  if (event.contains("error"))
+    request_.error = "within the stream: " + Quote(event["error"].dump());
   if (const auto usage = event.find("usage"); usage != event.end() && usage->is_object()) {
     request_.num_prompt_tokens = usage->value("prompt_tokens", int64_t{0});
     request_.num_tokens = usage->value("completion_tokens", int64_t{0});

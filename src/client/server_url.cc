@@ -35,8 +35,9 @@ Result<ServerUrl> ParseServerUrl(std::string_view text) {
     return Error{fmt::format("{} {}; write it as http://127.0.0.1:8080", Quote(text), why)};
   };
   if (text.starts_with("https://")) {
-    return wrong("is a server with TLS, which this client does not speak: ask the server itself, "
-                 "without the proxy before it");
+    return wrong(
+        "is a server with TLS, which this client does not speak: ask the server itself, "
+        "without the proxy before it");
   }
   if (!text.starts_with(kScheme)) return wrong("does not begin with http://");
   if (!std::ranges::all_of(text, IsVisible)) return wrong("has characters that no URL has");

@@ -108,8 +108,8 @@ std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step
   return writer.Take();
 }
 
-std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs,
-                                     bool with_states, bool is_recorded) {
+std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs, bool with_states,
+                                     bool is_recorded) {
   Writer writer(StepKind::kEncode);
   writer.Number(is_recorded ? 1 : 0);
   writer.Number(with_states ? 1 : 0);

@@ -64,8 +64,8 @@ class Replanner {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_stopped_ = false;
-  bool is_busy_ = false;             // from a question to TakeNew of its answer
-  std::optional<LoadShape> asked_;   // that the thread has not begun with
+  bool is_busy_ = false;            // from a question to TakeNew of its answer
+  std::optional<LoadShape> asked_;  // that the thread has not begun with
   std::optional<NewPlan> found_;
 
   std::jthread thread_;  // the last member: it uses the others

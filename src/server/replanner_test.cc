@@ -30,7 +30,8 @@ TEST(LoadShape, IsOfEnoughChoicesOnly) {
   ASSERT_TRUE(shape);
   EXPECT_EQ(shape->prompt_tokens, 20);
   EXPECT_EQ(shape->num_running, 4);
-  EXPECT_EQ(shape->gen_tokens, 4.0 * (EpochCounts::kFewestChoices + 1) / EpochCounts::kFewestChoices);
+  EXPECT_EQ(shape->gen_tokens,
+            4.0 * (EpochCounts::kFewestChoices + 1) / EpochCounts::kFewestChoices);
 }
 
 class ReplannerTest : public testing::Test {
