@@ -227,8 +227,7 @@ class Serve : public Command {
 
   // On the replanner's thread, while steps run: reads of the model what does not change, but for
   // the plan, which changes by what is found here alone, before the next call.
-  std::optional<server::NewPlan> FindPlan(engine::Engine& engine,
-                                          const server::LoadShape& load) const {
+  Result<server::NewPlan> FindPlan(engine::Engine& engine, const server::LoadShape& load) const {
     const engine::LoadedModel& model = engine.model();
     const auto whole = [](double mean) { return std::max(1, static_cast<int>(std::lround(mean))); };
     planner::Workload workload = model_.workload;
@@ -236,17 +235,17 @@ class Serve : public Command {
     workload.batch = whole(load.num_running);
     const planner::RankSetup setup = {model.plan().layout.num_ranks(), num_threads_,
                                       std::string(kernels::Name(model.formats().weights.matrices))};
-    const auto again = PlanAgain(model_, model.spec(), model.plan(), setup, workload);
-    if (!again || !*again) return std::nullopt;
-    const DefaultPlan& found = **again;
-    const std::string plan_id = PlanId(found.plan);
+    const Result<DefaultPlan> again =
+        PlanAgain(model_, model.spec(), model.plan(), setup, workload);
+    if (!again) return again.error();
+    const std::string plan_id = PlanId(again->plan);
     nlohmann::ordered_json json = {
-        {"id", plan_id}, {"chosen_by", "search"}, {"words", found.words}};
+        {"id", plan_id}, {"chosen_by", "search"}, {"words", again->words}};
     return server::NewPlan{
-        .use = [&engine, pipeline = found.plan.pipeline] { engine.UsePipeline(pipeline); },
-        .words = found.words,
+        .use = [&engine, pipeline = again->plan.pipeline] { engine.UsePipeline(pipeline); },
+        .words = again->words,
         .fingerprint = Fingerprint(model, plan_id),
-        .plan_json = WithReport(std::move(json), found.plan, found.report).dump() + "\n"};
+        .plan_json = WithReport(std::move(json), again->plan, again->report).dump() + "\n"};
   }
 
   static std::string Fingerprint(const engine::LoadedModel& model, const std::string& plan_id) {
