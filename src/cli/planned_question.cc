@@ -28,10 +28,10 @@ std::vector<planner::RequestLengths> FewRequests(const planner::Workload& worklo
 
 ordered_json WorkloadJson(const planner::Workload& workload) {
   ordered_json object = {{"batch", workload.batch},
-                       {"arrival_rate", workload.arrival_rate},
-                       {"objective", planner::Name(workload.objective)},
-                       {"ttft_limit_s", workload.limits.ttft},
-                       {"time_per_token_limit_s", workload.limits.time_per_token}};
+                         {"arrival_rate", workload.arrival_rate},
+                         {"objective", planner::Name(workload.objective)},
+                         {"ttft_limit_s", workload.limits.ttft},
+                         {"time_per_token_limit_s", workload.limits.time_per_token}};
   object["requests"] = ordered_json::array();
   for (const planner::RequestLengths& each : FewRequests(workload)) {
     object["requests"].push_back({each.prompt_tokens, each.gen_tokens});
