@@ -27,8 +27,9 @@ bool HasExperts(const model::ModelSpec& spec) {
 }
 
 bool CanOverlap(const PlanSearch& search, const Candidate& candidate) {
+  // Those whose attention and experts are on different ranks have pipelines of their own kind.
   return candidate.is_ranked() && candidate.setup.num_ranks > 1 &&
-         HasExperts(search.question().spec);
+         !candidate.plan.layout.disaggregates && HasExperts(search.question().spec);
 }
 
 std::vector<Candidate> ToRefine(PlanSearch& search) {
