@@ -361,6 +361,8 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
                                              const plan::Plan& in_force,
                                              const planner::RankSetup& setup,
                                              const planner::Workload& workload) {
+  // Steps that are divided each in its own way follow the load by themselves.
+  if (!in_force.lines.empty()) return std::optional<DefaultPlan>();
   if (spec.has_encoder() || options.load.formats.activations) {
     return Error{"costs are known of decoders with the activations that go with their weights"};
   }
@@ -379,8 +381,8 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
                           .layout = in_force.layout,
                           .micro_batches = in_force.pipeline.micro_batches,
                           .wire = present.wire};
-  question.present = plan::Plan{
-      .layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
+  question.present =
+      plan::Plan{.layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
   // Weights and cache are there.
   question.memory_per_rank = [](int) { return std::numeric_limits<uint64_t>::max(); };
   planner::PlanSearch search(question);
@@ -389,8 +391,11 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
   const planner::Candidate& chosen = answer->candidates[answer->chosen];
   DefaultPlan again{.plan = in_force, .words = {}};
   again.plan.pipeline = chosen.plan.pipeline;
-  const bool may_change = again.plan.pipeline.overlap == in_force.pipeline.overlap &&
-                          again.plan.pipeline.micro_batches == in_force.pipeline.micro_batches;
+  const bool may_change =
+      again.plan.pipeline.order == in_force.pipeline.order &&
+      again.plan.pipeline.dispatch_after_shared == in_force.pipeline.dispatch_after_shared &&
+      again.plan.pipeline.overlap == in_force.pipeline.overlap &&
+      again.plan.pipeline.micro_batches == in_force.pipeline.micro_batches;
   if (!may_change || again.plan == in_force) return std::optional<DefaultPlan>();
   again.words = fmt::format(
       "plan: {}, predicted {:.4g} tokens/s with prompts of {:.0f} tokens, answers of {:.0f} and {} "
