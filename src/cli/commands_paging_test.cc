@@ -70,10 +70,10 @@ void FlipExperts(const std::string& directory, int layer) {
 
 TEST_F(CommandsPagingTest, ABatchStopsAtADamagedPageAndGoesOnOnceItIsWhole) {
   const std::string packed = Path("packed");
-  ASSERT_EQ(Run({"quantize", CONVENE_SOURCE_DIR "/models/demo", "--weights", "int8", "--out",
-                 packed, "--quiet"})
-                .status,
-            0);
+  ASSERT_EQ(
+      Run({"quantize", CONVENE_SOURCE_DIR "/models/demo", "--weights", "int8", "--out", packed})
+          .status,
+      0);
   const auto request = [](int id) {
     return fmt::format(R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions",)"
                        R"("body":{{"model":"m","prompt":"The captain","max_tokens":4}}}})"

@@ -350,19 +350,6 @@ Status CheckDisaggregation(const Plan& plan) {
   return {};
 }
 
-Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
-  if (plan->layout.disaggregates) {
-    plan->decode = plan->layout;
-    return CheckDisaggregation(*plan);
-  }
-  const std::string layout = ToText(plan->layout);
-  const Result<strategy::Layout> decode =
-      ParseLayout(fmt::format("{},experts={}", layout.substr(0, layout.find(',')), experts));
-  if (!decode) return decode.error().At("decode");
-  plan->decode = *decode;
-  return {};
-}
-
 Status ParsePipeline(std::string_view text, Plan* plan) {
   plan->pipeline.cuts.clear();
   const size_t colon = text.find(':');
