@@ -24,8 +24,9 @@ struct ParallelOptions {
   // are then weights::PhasedWeights.
   std::optional<strategy::Roles> decode_roles = {};
   strategy::Pipeline pipeline = {};
-  // Of a step with such a load, where each has a pipeline of its own: the same on all ranks, with no
-  // more micro-batches and chunks than `pipeline`. Empty: all steps of the decoder have `pipeline`.
+  // Of a step with such a load, where each has a pipeline of its own: the same on all ranks, with
+  // no more micro-batches and chunks than `pipeline`. Empty: all steps of the decoder have
+  // `pipeline`.
   std::function<strategy::Pipeline(const strategy::StepLoad&)> pipeline_of = {};
   // Steps of fewer tokens, over all groups, are not cut into chunks: what a chunk costs by itself
   // is more than it hides.
