@@ -54,7 +54,8 @@ void FlipExperts(const std::string& directory, int layer) {
   std::string header(header_bytes, ' ');
   file.read(header.data(), static_cast<std::streamsize>(header_bytes));
   int num_flipped = 0;
-  for (const auto& [name, tensor] : nlohmann::json::parse(header).items()) {
+  const nlohmann::json tensors = nlohmann::json::parse(header);
+  for (const auto& [name, tensor] : tensors.items()) {
     if (!name.starts_with(fmt::format("layers.{}.experts.", layer)) || !name.ends_with(".down")) {
       continue;
     }
