@@ -172,7 +172,8 @@ void Sampler::KeepTopK(std::span<const float> scores) {
     std::nth_element(ordered_.begin(), kth, ordered_.end(), std::greater<>());
     threshold = *kth;
   }
-  // Written without a branch for each token: mostly nearly all of the vocabulary is kept, or nothing.
+  // Written without a branch for each token: mostly nearly all of the vocabulary is kept, or
+  // nothing.
   candidates_.resize(scores.size());
   size_t num_kept = 0;
   for (size_t id = 0; id < scores.size(); ++id) {

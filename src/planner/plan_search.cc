@@ -119,12 +119,12 @@ PlanSearch::ShortModels PlanSearch::ShortenFor(const Routing& routing) const {
           .overlapping = Shorten(question_.spec, shares, /*is_overlapping=*/true)};
 }
 
-void PlanSearch::Add(Candidate candidate) {
+Candidate* PlanSearch::Add(Candidate candidate) {
   for (const Candidate& other : candidates_) {
-    if (other.setup == candidate.setup && other.plan == candidate.plan) return;
+    if (other.setup == candidate.setup && other.plan == candidate.plan) return nullptr;
   }
   candidate.added_by = pass_;
-  candidates_.push_back(std::move(candidate));
+  return &candidates_.emplace_back(std::move(candidate));
 }
 
 void PlanSearch::Reject(Candidate& candidate, std::string reason) {
