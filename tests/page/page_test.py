@@ -19,6 +19,7 @@ import urllib.parse
 import urllib.request
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -201,7 +202,9 @@ class PageTest(unittest.TestCase):
         return self.browser.execute_script(script, *arguments)
 
     def until(self, holds, seconds=PATIENCE_S):
-        return WebDriverWait(self.browser, seconds, 0.05).until(lambda _: holds())
+        # The page may replace an element between its being found and its being asked: then it is asked again.
+        return WebDriverWait(self.browser, seconds, 0.05,
+                             ignored_exceptions=[StaleElementReferenceException]).until(lambda _: holds())
 
     def send(self, text):
         # Selenium types what is on a keyboard; other text is pasted.
@@ -331,9 +334,9 @@ class PageTest(unittest.TestCase):
         self.until(lambda: "plan_" in self.find("#plan").text)
         self.assertIn("measured", self.find("#step-words").text)
         # A load, so that there is something to see.
-        stop = time.monotonic() + 6
+        seen = threading.Event()
         def load(seed):
-            while time.monotonic() < stop:
+            while not seen.is_set():
                 body = {"prompt": "It was " * (seed + 1), "max_tokens": 300, "ignore_eos": True, "seed": seed}
                 urllib.request.urlopen(urllib.request.Request(
                     self.server.url + "/v1/completions", json.dumps(body).encode(),
@@ -341,18 +344,21 @@ class PageTest(unittest.TestCase):
         threads = [threading.Thread(target=load, args=(seed,)) for seed in range(5)]
         for thread in threads:
             thread.start()
-        self.until(lambda: "predicted" in self.find("#step-words").text)
-        self.until(lambda: re.search(r"^[1-5] running", self.find("#chart-requests .figure").text))
-        self.until(lambda: len(self.run_script(
-            "return document.querySelector('#chart-tokens polyline')?.getAttribute('points') ?? ''").split()) > 4)
-        height = self.run_script("return document.documentElement.scrollHeight")
-        self.browser.set_window_size(1280, height + 160)
-        for scheme in ("light", "dark"):
-            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
-                                         {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-            self.picture(f"watch-{scheme}")
-        for thread in threads:
-            thread.join()
+        try:
+            self.until(lambda: "predicted" in self.find("#step-words").text)
+            self.until(lambda: re.search(r"^[1-5] running", self.find("#chart-requests .figure").text))
+            self.until(lambda: len(self.run_script(
+                "return document.querySelector('#chart-tokens polyline')?.getAttribute('points') ?? ''").split()) > 4)
+            height = self.run_script("return document.documentElement.scrollHeight")
+            self.browser.set_window_size(1280, height + 160)
+            for scheme in ("light", "dark"):
+                self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                                             {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+                self.picture(f"watch-{scheme}")
+        finally:
+            seen.set()
+            for thread in threads:
+                thread.join()
         # Whatever is a picture says in words what it shows.
         self.assertEqual(self.run_script("""
             return [...document.querySelectorAll('#watch svg')].filter((one) =>
