@@ -193,10 +193,14 @@ class Conversation {
     for (const char* name : {"content", "summary"}) {
       const auto found = item.find(name);
       if (found == item.end() || found->is_null()) continue;
-      const auto parts = TextOf(*found);
-      if (!parts) return false;
+      const auto text = TextOf(*found);
+      if (!text) return false;
       if (!reasoning_.empty()) continue;  // a summary says the same
-      for (const ordered_json& part : *parts) reasoning_ += part["text"].get<std::string>();
+      if (text->is_string()) {
+        reasoning_ = text->get<std::string>();
+        continue;
+      }
+      for (const ordered_json& part : *text) reasoning_ += part["text"].get<std::string>();
     }
     return true;
   }

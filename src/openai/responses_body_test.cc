@@ -63,6 +63,18 @@ TEST(ResponsesBody, IsTheChatThatItStandsFor) {
   EXPECT_EQ(Parsed(R"({"input": "Hi"})").messages[0]["content"], "Hi");
 }
 
+TEST(ResponsesBody, TakesReasoningAsATextOrInParts) {
+  for (const std::string summary :
+       {R"("Hm.")",
+        R"([{"type": "summary_text", "text": "H"}, {"type": "summary_text", "text": "m."}])"}) {
+    const GenerationBody body = Parsed(
+        R"({"input": [{"type": "reasoning", "summary": )" + summary +
+        R"(}, {"role": "assistant", "content": "Well."}, {"role": "user", "content": "So?"}]})");
+    ASSERT_EQ(body.messages.size(), 2u);
+    EXPECT_EQ(body.messages[0]["reasoning_content"], "Hm.");
+  }
+}
+
 TEST(ResponsesBody, NamesTheFieldAtFault) {
   const std::pair<std::string, std::string> cases[] = {
       {R"({})", "input"},
@@ -70,6 +82,7 @@ TEST(ResponsesBody, NamesTheFieldAtFault) {
       {R"({"input": [{"type": "item_reference", "id": "x"}]})", "input"},
       {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input"},
       {R"({"input": [{"role": "king", "content": "x"}]})", "input"},
+      {R"({"input": [{"type": "reasoning", "summary": {"text": "x"}}]})", "input"},
       {R"({"input": "x", "previous_response_id": "resp_1"})", "previous_response_id"},
       {R"({"input": "x", "store": true})", "store"},
       {R"({"input": "x", "background": true})", "background"},
