@@ -1,11 +1,12 @@
 """A GGUF file of random weights in a real model's shape, for bench/peers.sh.
 
 usage: random_gguf.py CONFIG_JSON OUT.gguf --format bf16|q8_0|q4_0 [--layers N] [--family FAMILY]
+       [--tokenizer TOKENIZER_JSON]
 needs: pip install gguf==0.19.0 numpy==2.4.6
 
 What is in it is noise: it measures speed and nothing else. Routers and norms are float32 and the head of a 4-bit
-file is Q6_K, as llama-quantize leaves them. There is no vocabulary, since llama-bench and llama-batched-bench
-draw token ids.
+file is Q6_K, as llama-quantize leaves them. There is no vocabulary unless --tokenizer gives one (byte-level BPE),
+since llama-bench and llama-batched-bench draw token ids; a server needs it.
 
 A peer without OLMoE gets it as qwen3moe (--family qwen3moe): the same matrices and attention; only the norms of
 queries and keys run over a head instead of the row, and the gate weights are normalised.
@@ -103,13 +104,34 @@ def tensor_list(config, num_layers, with_row_norms, weights, head):
     return tensors
 
 
+def write_vocabulary(writer, tokenizer, size):
+    """Tokens of a Hugging Face tokenizer.json, and merges; ids that it leaves out are unused."""
+    model = tokenizer["model"]
+    if model["type"] != "BPE":
+        sys.exit(f"the tokenizer is of the type {model['type']}; only byte-level BPE is written")
+    names = {token_id: token for token, token_id in model["vocab"].items()}
+    types = dict.fromkeys(names, gguf.TokenType.NORMAL)
+    for added in tokenizer.get("added_tokens", []):
+        names[added["id"]] = added["content"]
+        types[added["id"]] = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
+    ids = range(size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("olmo")
+    writer.add_token_list([names.get(token_id, f"<unused{token_id}>") for token_id in ids])
+    writer.add_token_types([types.get(token_id, gguf.TokenType.UNUSED) for token_id in ids])
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    writer.add_token_merges(merges)
+    ends = [added["id"] for added in tokenizer.get("added_tokens", []) if added["special"]]
+    if ends:
+        writer.add_eos_token_id(ends[0])
+
+
 def write_metadata(writer, config, num_layers):
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     inner = config.get("moe_intermediate_size") or config["intermediate_size"]
     writer.add_name("random weights")
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(num_layers)
@@ -135,6 +157,7 @@ def main():
     parser.add_argument("--format", required=True, choices=types)
     parser.add_argument("--layers", type=int, help="layers to write (default: as many as the model has)")
     parser.add_argument("--family", help="GGUF's name of the architecture (default: by model_type)")
+    parser.add_argument("--tokenizer", help="a tokenizer.json of byte-level BPE")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -150,6 +173,11 @@ def main():
     tensors = tensor_list(config, num_layers, family == "olmoe", weights, head)
     writer = gguf.GGUFWriter(args.out, family)
     write_metadata(writer, config, num_layers)
+    if args.tokenizer:
+        with open(args.tokenizer) as file:
+            write_vocabulary(writer, json.load(file), config["vocab_size"])
+    else:
+        writer.add_tokenizer_model("no_vocab")
     for name, shape, quant_type in tensors:
         stored = QuantType.F32 if quant_type is None else quant_type
         block_elements, block_bytes = gguf.GGML_QUANT_SIZES[stored]

@@ -29,7 +29,7 @@
 namespace convene::cli {
 namespace {
 
-constexpr int kMostSimulatedRanks = 64;
+constexpr int kMostSimulatedRanks = 1024;
 constexpr double kLeastShownShare = 0.001;  // of a phase, by kind of task
 
 using nlohmann::ordered_json;

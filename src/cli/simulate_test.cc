@@ -75,6 +75,20 @@ TEST_F(SimulateTest, PricesPlansOfOnesOwnOnPresetsAndDrawsThem) {
                     R"({"version": 1, "layout": "attention=dp2,experts=tp2", "gemm": "dense"})"));
 }
 
+TEST_F(SimulateTest, AThousandRanksAreSimulated) {
+  nlohmann::json config = nlohmann::json::parse(Read("model/config.json"));
+  config["num_experts"] = 1024;
+  fs::create_directories(Path("many"));
+  Write("many/config.json", config.dump());
+  Write("thousand.json",
+        R"({"version": 1, "layout": "attention=dp1024,experts=ep1024", "weights": "bf16"})");
+  const Outcome outcome =
+      Simulate("thousand.json", {"--model", Path("many"), "--profile", "h100-nvlink-200g",
+                                 "--batch", "1024", "--prompt-tokens", "64", "--json", "-"});
+  EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_GT(nlohmann::json::parse(outcome.out)["predicted"]["ttft_s"].get<double>(), 0);
+}
+
 TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
   const auto error = [&](const std::string& plan, const std::vector<std::string>& words) {
     const Outcome outcome = Simulate(plan, words);
@@ -100,9 +114,9 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
   EXPECT_THAT(error("four.json", {"--model", model_, "--profile", profile}),
               HasSubstr("mpirun -n 4 convene measure"));
   Write("many.json",
-        R"({"version": 1, "layout": "attention=dp128,experts=ep128", "weights": "bf16"})");
+        R"({"version": 1, "layout": "attention=dp2048,experts=ep2048", "weights": "bf16"})");
   EXPECT_THAT(error("many.json", {"--model", model_, "--profile", "a100-nvlink"}),
-              HasSubstr("at most 64"));
+              HasSubstr("at most 1024"));
   Write("heads.json",
         R"({"version": 1, "layout": "attention=tp64,experts=ep64", "weights": "bf16"})");
   EXPECT_THAT(error("heads.json", {"--model", model_, "--profile", "a100-nvlink"}),
