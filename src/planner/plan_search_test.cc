@@ -280,7 +280,8 @@ TEST(PlanSearch, GoodputTakesTheLargestBatchThatMeetsTheLimits) {
   EXPECT_EQ(some.batch, 8);
   EXPECT_LE(some.ttft, asked.workload.limits.ttft);
   asked.workload.limits.ttft = 1e-9;
-  EXPECT_THAT(ErrorOf(asked), HasSubstr("to the first token"));
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("no plan keeps the limits; the nearest, 1 rank"));
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("to the first token, beyond the limit of 1e-09 s"));
 }
 
 TEST(PlanSearch, AnArrivalRateDecidesHowManyRunTogether) {

@@ -13,6 +13,7 @@
 #include "planner/pipeline_passes.h"
 #include "planner/plan_search.h"
 #include "planner/share_pass.h"
+#include "planner/unmet_limits.h"
 
 namespace convene::planner {
 namespace {
@@ -405,6 +406,7 @@ Error WhyNothing(PlanSearch& search) {
     if (unknown != nullptr) message += fmt::format("; otherwise {}", unknown->reason);
     return {message};
   }
+  if (auto unmet = WhyLimitsAreUnmet(search)) return *std::move(unmet);
   if (closest != nullptr) return NotEnoughMemory(question, *closest);
   if (other != nullptr) {
     return {fmt::format("no plan is left; {}: {}", Describe(*other), other->reason)};
