@@ -282,7 +282,14 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   const Result<plan::Plan> plan = ResolvePlan(options.plan, options.directory, num_ranks);
   if (!plan) return plan.error();
   load.plan = *plan;
-  if (const auto names = OptionsBesidePlan(options.plan); !names.empty()) {
+  std::vector<std::string> names = OptionsBesidePlan(options.plan);
+  if (!options.plan.path.empty() && load.formats.weights && !plan->weights.empty()) {
+    names.emplace_back("--weights");
+  }
+  if (!options.plan.path.empty() && load.num_threads && plan->num_threads > 0) {
+    names.emplace_back("--threads");
+  }
+  if (!names.empty()) {
     PrintNote("plan: {}, but for what was given beside it ({})\n", options.plan.path,
               fmt::join(names, ", "));
   }

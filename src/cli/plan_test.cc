@@ -127,6 +127,14 @@ TEST_F(PlanTest, ReadsWorkloadsWithTracesAndRoutingBesideThem) {
   const Outcome wrong = Plan({"--workload", Path("workload.json")});
   EXPECT_EQ(wrong.status, kFailure);
   EXPECT_THAT(wrong.err, HasSubstr("recorded routing"));
+  nlohmann::json config = nlohmann::json::parse(Read("model/config.json"));
+  config["num_hidden_layers"] = 40;
+  fs::create_directories(Path("deep"));
+  Write("deep/config.json", config.dump());
+  const Outcome deep = Run({"plan", Path("deep"), "--profile", "a6000-pcie4", "--ranks", "2",
+                            "--workload", Path("workload.json")});
+  EXPECT_EQ(deep.status, kFailure);
+  EXPECT_THAT(deep.err, HasSubstr("the recorded routing has 1 layers, the model 40"));
 }
 
 TEST_F(PlanTest, AChoiceIsVerifiedByRunningItAndCostsLearnFromThat) {

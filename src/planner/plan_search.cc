@@ -114,7 +114,11 @@ PlanSearch::PlanSearch(const PlanQuestion& question)
     : question_(question), short_models_(ShortenFor(question.workload.routing)) {}
 
 PlanSearch::ShortModels PlanSearch::ShortenFor(const Routing& routing) const {
-  const auto shares = SharesOf(routing, question_.spec);
+  std::vector<cost::ExpertShares> shares;
+  // Of another model it is refused by SearchPlan.
+  if (CheckWorkload({.routing = routing}, question_.spec)) {
+    shares = SharesOf(routing, question_.spec);
+  }
   return {.plain = Shorten(question_.spec, shares),
           .overlapping = Shorten(question_.spec, shares, /*is_overlapping=*/true)};
 }
