@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/message.h"
 #include "base/units.h"
 #include "cli/value_options.h"
 #include "cost/presets.h"
@@ -98,6 +99,13 @@ Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double
     const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
     if (!available) return available.error();
     setting.memory_of_host = available->bytes;
+    const bool is_elsewhere = profile.steps.empty();  // a preset: data sheets name no memory
+    if (is_elsewhere) {
+      PrintNote(
+          "memory: what this machine has left, {}, since the profile names none; "
+          "--memory-per-rank gives another\n",
+          FormatBytes(available->bytes));
+    }
   }
   engine::AnswerPlanQuestion(setting, question);
   return {};

@@ -337,8 +337,9 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest) {
                                     FormatBytes(closest.memory_limit));
   std::vector<std::string> remedies;
   if (const auto least = LeastMemory(question, question.num_ranks, format)) {
-    remedies.push_back(
-        fmt::format("{} of memory per rank (--memory-per-rank)", FormatBytes(*least)));
+    remedies.push_back(fmt::format("{} of memory for each of {} (--memory-per-rank)",
+                                   FormatBytes(*least),
+                                   FormatCount(static_cast<uint64_t>(question.num_ranks), "rank")));
   }
   for (int ranks = question.num_ranks + 1; ranks <= 256; ++ranks) {
     const bool is_round = (ranks & (ranks - 1)) == 0 || ranks <= 16;
