@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/json.h"
 #include "base/quote.h"
@@ -82,6 +85,66 @@ bool FillContents(ordered_json& messages) {
   return found_any;
 }
 
+// What may be in any message, whether or not the template reads it: answers are sent back as they
+// came.
+bool IsOfMessages(std::string_view field, std::string_view role) {
+  constexpr std::string_view kFields[] = {
+      "role",     "content", "tool_calls",  "tool_call_id", "reasoning_content", "reasoning",
+      "thinking", "refusal", "annotations", "audio",        "function_call"};
+  if (field == "name") return role == "tool" || role == "function";
+  return std::ranges::find(kFields, field) != std::end(kFields);
+}
+
+Status CheckFields(const ChatTemplate& chat_template, const ordered_json& messages,
+                   const RenderOptions& options) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].is_object()) continue;  // the template's error says so
+    const ordered_json role = messages[i].value("role", ordered_json());
+    const std::string role_name = role.is_string() ? role.get<std::string>() : "";
+    for (const auto& [field, value] : messages[i].items()) {
+      if (value.is_null() || IsOfMessages(field, role_name)) continue;
+      if (chat_template.Contains(field)) continue;
+      return Error{fmt::format(
+          "messages[{}] has the field {}, which the model's chat template does not read: leave it "
+          "out",
+          i, Quote(field))};
+    }
+  }
+  if (!options.variables.is_object()) return {};
+  for (const auto& [name, value] : options.variables.items()) {
+    if (chat_template.Contains(name)) continue;
+    return Error{fmt::format(
+        "chat_template_kwargs has {}, which the model's chat template does not read: leave it out",
+        Quote(name))};
+  }
+  return {};
+}
+
+// Messages of roles that a template does not know would be left out without a word.
+Status CheckRoles(const ChatTemplate& chat_template, const ordered_json& messages,
+                  const RenderOptions& options) {
+  ordered_json probed = messages;
+  std::vector<size_t> unusual;
+  for (size_t i = 0; i < probed.size(); ++i) {
+    if (!probed[i].is_object()) return {};
+    const ordered_json role = probed[i].value("role", ordered_json());
+    if (!role.is_string()) continue;  // the template's error says so
+    if (role == "system" || role == "user" || role == "assistant") continue;
+    probed[i]["content"] = fmt::format("{}_{}.", kProbe, i);
+    unusual.push_back(i);
+  }
+  if (unusual.empty()) return {};
+  const Result<std::string> text = chat_template.Render(probed, options);
+  if (!text) return {};  // its own error comes next
+  for (const size_t i : unusual) {
+    if (text->find(probed[i]["content"].get<std::string>()) != std::string::npos) continue;
+    return Error{fmt::format(
+        "messages[{}] has the role {}, whose messages the model's chat template leaves out", i,
+        Quote(probed[i].value("role", "")))};
+  }
+  return {};
+}
+
 // With arguments as objects; where the template fails on these, as they came.
 Result<std::string> RenderArguments(const ChatTemplate& chat_template, const ordered_json& messages,
                                     const RenderOptions& options) {
@@ -108,6 +171,8 @@ Result<std::string> RenderMessages(const ChatTemplate& chat_template, const orde
   const auto has_parts = [](const ordered_json& message) {
     return message.is_object() && message.contains("content") && message["content"].is_array();
   };
+  if (!messages.is_array()) return chat_template.Render(messages, options);  // its error
+  if (Status read = CheckFields(chat_template, messages, options); !read) return read.error();
   ordered_json prepared = messages;
   if (std::any_of(prepared.begin(), prepared.end(), has_parts)) {
     const bool reads_parts = ReadsContentParts(chat_template, options);
@@ -118,6 +183,7 @@ Result<std::string> RenderMessages(const ChatTemplate& chat_template, const orde
       if (!reads_parts) content = JoinParts(content);
     }
   }
+  if (Status read = CheckRoles(chat_template, prepared, options); !read) return read.error();
   const Result<std::string> text = RenderArguments(chat_template, prepared, options);
   if (text || !FillContents(prepared)) return text;
   const Result<std::string> filled = RenderArguments(chat_template, prepared, options);

@@ -1,6 +1,6 @@
 // Renders a conversation in the form of OpenAI's chat API, which differs from what chat templates
-// read: contents may be lists of parts, and the arguments of tool calls are JSON text. It checks no
-// roles; transformers' own form is chat_template.h.
+// read: contents may be lists of parts, and the arguments of tool calls are JSON text; and what the
+// template would swallow is an error. Transformers' own form is chat_template.h.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,9 @@ namespace convene::openai {
 //   appends arguments to text, gets them as they came;
 // - a content of null, which the API has beside tool calls, becomes "" where the template fails on
 //   null.
-// Errors: a part that is no text, and those of ChatTemplate::Render.
+// Errors: a part that is no text; a field of a message, or a variable, whose name is nowhere in the
+// template, except for fields of answers that are sent back (refusal, annotations and the like);
+// messages of a role that the template leaves out; and those of ChatTemplate::Render.
 Result<std::string> RenderMessages(const text::ChatTemplate& chat_template,
                                    const nlohmann::ordered_json& messages,
                                    const text::RenderOptions& options);

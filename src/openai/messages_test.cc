@@ -98,6 +98,34 @@ TEST(OpenAiMessages, AContentOfNullIsEmptyForATemplateThatReadsText) {
   EXPECT_THAT(Render("{{ messages[0].content + 3 }}", messages), HasSubstr("error: "));
 }
 
+TEST(OpenAiMessages, WhatTheTemplateWouldSwallowIsRefused) {
+  constexpr std::string_view kThreeRoles =
+      "{% for m in messages %}{% if m.role in ['user', 'tool'] %}{{ m.content }}{% endif %}"
+      "{% endfor %}{{ style }}";
+  const auto with = [&](const char* message) {
+    return Render(kThreeRoles, ordered_json::array({{{"role", "user"}, {"content", "Hi"}},
+                                                    ordered_json::parse(message)}));
+  };
+  EXPECT_EQ(with(R"({"role": "tool", "content": "3", "name": "f", "tool_call_id": "c"})"), "Hi3");
+  EXPECT_THAT(with(R"({"role": "king", "content": "x"})"),
+              HasSubstr("messages[1] has the role \"king\", whose messages"));
+  EXPECT_THAT(with(R"({"role": "developer", "content": "x"})"), HasSubstr("leaves out"));
+  EXPECT_THAT(with(R"({"role": "user", "content": "x", "foo": 1})"),
+              HasSubstr("messages[1] has the field \"foo\""));
+  EXPECT_THAT(with(R"({"role": "user", "content": "x", "name": "Ann"})"), HasSubstr("\"name\""));
+  EXPECT_EQ(with(R"({"role": "user", "content": "x", "name": null, "style": "s", "refusal": ""})"),
+            "Hix");
+  const auto chat_template = text::ChatTemplate::Parse(kThreeRoles);
+  const auto said = [&](const char* variables) {
+    const auto text =
+        RenderMessages(*chat_template, ordered_json::parse(R"([{"role": "user", "content": "x"}])"),
+                       {.variables = ordered_json::parse(variables)});
+    return text ? *text : text.error().message;
+  };
+  EXPECT_EQ(said(R"({"style": "!"})"), "x!");
+  EXPECT_THAT(said(R"({"depth": 1})"), HasSubstr("chat_template_kwargs has \"depth\""));
+}
+
 TEST(OpenAiMessages, WhatIsOfTheWrongShapeIsLeftToTheTemplate) {
   for (const char* calls :
        {"3", "[]", "[3]", "[{}]", R"([{"function": 3}])", R"([{"function": {"arguments": 3}}])"}) {
