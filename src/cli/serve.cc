@@ -23,6 +23,7 @@
 #include "cli/plan_again.h"
 #include "cli/sampling_options.h"
 #include "cli/value_options.h"
+#include "comm/under_way.h"
 #include "engine/engine.h"
 #include "openai/answer_forms.h"
 #include "plan/plan.h"
@@ -89,6 +90,8 @@ class Serve : public Command {
     model_.load.record = !no_watch_;
     Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
     if (!tokenizer) return tokenizer.error();
+    // A launcher that sees a rank die sends SIGTERM to the others: then there is nothing to drain.
+    options_.on_signal = comm::EndWhereNeighboursAreGone;
     Result<std::unique_ptr<server::Server>> server = server::Server::Start(options_);
     if (!server) return server.error();
     PrintNote("serving {} at {}\n", options_.model_name, (*server)->url());

@@ -221,6 +221,11 @@ void EndWithMessageOnSigterm(std::string_view rank_name, std::span<const Neighbo
   CHECK(sigaction(SIGTERM, &action, nullptr) == 0);
 }
 
+void EndWhereNeighboursAreGone() {
+  const auto is_gone = [](const Neighbour& one) { return IsGone(one.pid); };
+  if (std::any_of(neighbours_here, neighbours_here + num_neighbours, is_gone)) OnSigterm(SIGTERM);
+}
+
 void NameRoles(std::string_view own, std::span<const std::string> names) {
   CopyName(own, own_name, sizeof(own_name));
   for (size_t rank = 0; rank < std::min<size_t>(names.size(), kMaxRanks); ++rank) {

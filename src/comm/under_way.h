@@ -45,6 +45,10 @@ struct Neighbour {
 // `rank_name`: "rank 0 (host)". Of more than 256 neighbours the first are looked at.
 void EndWithMessageOnSigterm(std::string_view rank_name, std::span<const Neighbour> neighbours);
 
+// Where neighbours are gone: ends this process as SIGTERM would. For processes that take SIGTERM
+// themselves.
+void EndWhereNeighboursAreGone();
+
 // What each rank does, by rank, for those lines; "" where there is nothing to say. Names of more
 // than 15 letters are cut. `own_name`: as rank_name above.
 void NameRoles(std::string_view own_name, std::span<const std::string> names);

@@ -445,6 +445,7 @@ void Server::Impl::KeepAlive() {
 }
 
 void Server::Impl::OnSignal(int number) {
+  if (options_.on_signal) options_.on_signal();
   if (!is_ready_) ::_exit(0);  // nothing was accepted
   if (is_draining_) ::_exit(kSignalStatus + number);
   is_draining_ = true;
