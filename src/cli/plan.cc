@@ -238,6 +238,11 @@ class MakePlanCommand : public Command {
     Result<plan::Plan> present =
         plan::ReadPlan(present_path_, plan::DefaultLayout(question->num_ranks));
     if (!present) return present.error();
+    const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
+    if (!config) return config.error();
+    const Status meant =
+        plan::CheckMadeFor(*present, plan::ModelHash(config->json), question->num_ranks);
+    if (!meant) return meant.error().At(present_path_);
     // Decisions alone: these are compared.
     present->weights.clear();
     present->num_threads = 0;

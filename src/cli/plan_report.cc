@@ -20,7 +20,13 @@ using planner::PlanFigures;
 
 std::string Percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
 
+// Of operators without residuals, as data sheets are, it is not known how far they are off.
+constexpr std::string_view kNoInterval = "(its error is not known)";
+
+bool IsKnown(const Interval& interval) { return interval.low < interval.high; }
+
 std::string SecondsWithin(double seconds, const Interval& interval) {
+  if (!IsKnown(interval)) return fmt::format("{}  {}", FormatSeconds(seconds), kNoInterval);
   return fmt::format("{}  ({} - {})", FormatSeconds(seconds), FormatSeconds(interval.low),
                      FormatSeconds(interval.high));
 }
@@ -146,9 +152,15 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
     text += ReportLine("time per token",
                        SecondsWithin(figures.time_per_token, figures.time_per_token_interval));
   }
-  text += ReportLine(
-      "throughput", fmt::format("{:.4g} tokens/s  ({:.4g} - {:.4g})", figures.throughput,
-                                figures.throughput_interval.low, figures.throughput_interval.high));
+  const Interval& rates = figures.throughput_interval;
+  text += ReportLine("throughput", fmt::format("{:.4g} tokens/s  {}", figures.throughput,
+                                               IsKnown(rates) ? fmt::format("({:.4g} - {:.4g})",
+                                                                            rates.low, rates.high)
+                                                              : kNoInterval));
+  if (figures.transition_seconds > 0) {
+    text += ReportLine("transition", fmt::format("{} in which experts move between the phases",
+                                                 FormatSeconds(figures.transition_seconds)));
+  }
   text += ReportLine("memory per rank", MemoryWords(candidate));
   if (figures.extrapolated_share > 0.005) {
     text +=
@@ -267,8 +279,9 @@ std::string ExplainSearch(const PlanReport& report) {
   text += "\nrejected\n";
   for (const Candidate& candidate : report.answer.candidates) {
     if (candidate.rejected_by.empty()) continue;
-    text += fmt::format("  {}: {} ({})\n", Describe(candidate), candidate.reason,
-                        candidate.rejected_by);
+    const bool is_unknown = candidate.rejected_by == "setups";  // its reason names it
+    text += fmt::format("  {}{} ({})\n", is_unknown ? "" : Describe(candidate) + ": ",
+                        candidate.reason, candidate.rejected_by);
   }
   text += "\npriced, but no pipelines were searched for them\n";
   for (const Candidate& candidate : report.answer.candidates) {

@@ -163,11 +163,13 @@ plan::Plan DecisionsOf(plan::Plan plan) {
   plan.weights.clear();
   plan.num_threads = 0;
   plan.made_for.reset();
+  plan.lines.clear();  // fitted to costs, which a run corrects
   return plan;
 }
 
 bool IsPlan(const planner::Candidate& candidate, const plan::Plan& plan) {
-  return candidate.plan == DecisionsOf(plan) && candidate.setup.weights == plan.weights &&
+  return DecisionsOf(candidate.plan) == DecisionsOf(plan) &&
+         candidate.setup.weights == plan.weights &&
          candidate.setup.num_threads == plan.num_threads &&
          candidate.setup.num_ranks == plan.made_for->num_ranks;
 }

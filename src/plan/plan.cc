@@ -397,7 +397,7 @@ Status CheckMadeFor(const Plan& plan, const std::string& model_hash, int num_ran
   }
   if (made_for.num_ranks > num_ranks) {
     return Error{fmt::format(
-        "the plan was made for {} ranks, and {} were started: start {}, or make another plan with "
+        "the plan was made for {} ranks, and there are {}: start {}, or make another plan with "
         "convene plan",
         made_for.num_ranks, num_ranks, made_for.num_ranks)};
   }

@@ -315,36 +315,41 @@ constexpr SearchPass kPasses[] = {
 
 // --- When nothing is left.
 
+// Never less than what is needed, whatever the rounding to three digits.
+std::string Enough(uint64_t size_bytes) { return FormatBytes(size_bytes + size_bytes / 200); }
+
 // The least that any rank takes in a format, over the layouts of so many ranks.
 std::optional<uint64_t> LeastMemory(const PlanQuestion& question, int num_ranks,
-                                    const std::string& format) {
+                                    const std::string& format, int num_threads) {
   std::optional<uint64_t> least;
   for (const Layout& layout : LayoutsOf(num_ranks)) {
     plan::Plan plan = UsualPlan(question, num_ranks);
     plan.layout = layout;
     const auto memory =
-        question.memory_of({num_ranks, question.constraints.num_threads.value_or(1), format}, plan,
-                           question.workload.batch);
+        question.memory_of({num_ranks, num_threads, format}, plan, question.workload.batch);
     if (memory) least = std::min(least.value_or(memory->total()), memory->total());
   }
   return least;
 }
 
-Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest) {
+// `paged`: one with experts on a disk, if any was looked at.
+Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
+                      const Candidate* paged) {
   const std::string& format = question.formats.back();
+  const int threads = closest.setup.num_threads;
   std::string message = fmt::format("the model fits nowhere: {} needs {} per rank, and each has {}",
-                                    Describe(closest), FormatBytes(closest.memory.total()),
+                                    Describe(closest), Enough(closest.memory.total()),
                                     FormatBytes(closest.memory_limit));
   std::vector<std::string> remedies;
-  if (const auto least = LeastMemory(question, question.num_ranks, format)) {
+  if (const auto least = LeastMemory(question, question.num_ranks, format, threads)) {
     remedies.push_back(fmt::format("{} of memory for each of {} (--memory-per-rank)",
-                                   FormatBytes(*least),
+                                   Enough(*least),
                                    FormatCount(static_cast<uint64_t>(question.num_ranks), "rank")));
   }
   for (int ranks = question.num_ranks + 1; ranks <= 256; ++ranks) {
     const bool is_round = (ranks & (ranks - 1)) == 0 || ranks <= 16;
     if (!is_round) continue;
-    const auto least = LeastMemory(question, ranks, format);
+    const auto least = LeastMemory(question, ranks, format, threads);
     if (!least || *least > question.memory_per_rank(ranks)) continue;
     remedies.push_back(FormatCount(static_cast<uint64_t>(ranks), "rank"));
     break;
@@ -352,7 +357,7 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest) {
   for (const char* fewer : {"int8", "int4"}) {
     const auto& tried = question.formats;
     if (std::find(tried.begin(), tried.end(), fewer) != tried.end()) continue;
-    const auto least = LeastMemory(question, question.num_ranks, fewer);
+    const auto least = LeastMemory(question, question.num_ranks, fewer, threads);
     if (!least || *least > question.memory_per_rank(question.num_ranks)) continue;
     remedies.push_back(fmt::format("--weights {}", fewer));
     break;
@@ -364,6 +369,7 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest) {
                remedies[i];
   }
   if (remedies.empty()) message += "; neither more ranks, up to 256, nor int4 weights would do";
+  if (paged != nullptr) message += "; with experts on the disk: " + paged->reason;
   return ResourceExhausted(message);
 }
 
@@ -377,8 +383,10 @@ Error WhyNothing(PlanSearch& search) {
   const Candidate* unknown = nullptr;  // of those of which nothing is known
   const Candidate* other = nullptr;    // rejected for another reason
   const Candidate* changes = nullptr;  // would be one, were it allowed
+  const Candidate* paged = nullptr;    // with experts on a disk
   for (const Candidate& candidate : search.candidates()) {
     const uint64_t needed = candidate.memory.total();
+    if (candidate.plan.experts_in_memory && !candidate.is_ranked()) paged = &candidate;
     if (candidate.is_ranked()) {
       if (changes == nullptr || candidate.figures->score < changes->figures->score) {
         changes = &candidate;
@@ -404,11 +412,16 @@ Error WhyNothing(PlanSearch& search) {
         "the best plan there is, {}, would change what is computed, "
         "and is chosen only with --allow {}",
         Describe(*changes), fmt::join(changes->needs, ","));
-    if (unknown != nullptr) message += fmt::format("; otherwise {}", unknown->reason);
+    if (other != nullptr) {
+      message +=
+          fmt::format("; of those that compute the same, {}: {}", Describe(*other), other->reason);
+    } else if (unknown != nullptr) {
+      message += fmt::format("; otherwise {}", unknown->reason);
+    }
     return {message};
   }
   if (auto unmet = WhyLimitsAreUnmet(search)) return *std::move(unmet);
-  if (closest != nullptr) return NotEnoughMemory(question, *closest);
+  if (closest != nullptr) return NotEnoughMemory(question, *closest, paged);
   if (other != nullptr) {
     return {fmt::format("no plan is left; {}: {}", Describe(*other), other->reason)};
   }
