@@ -27,8 +27,9 @@ bool HasExperts(const model::ModelSpec& spec) {
 }
 
 bool CanOverlap(const PlanSearch& search, const Candidate& candidate) {
+  // Experts that are read from a disk have the chunks in which they are read.
   return candidate.is_ranked() && candidate.setup.num_ranks > 1 &&
-         HasExperts(search.question().spec);
+         !candidate.plan.experts_in_memory && HasExperts(search.question().spec);
 }
 
 std::vector<Candidate> ToRefine(PlanSearch& search) {
