@@ -71,7 +71,7 @@ void FlipExperts(const std::string& directory, int layer) {
 TEST_F(CommandsPagingTest, ABatchStopsAtADamagedPageAndGoesOnOnceItIsWhole) {
   const std::string packed = Path("packed");
   ASSERT_EQ(Run({"quantize", CONVENE_SOURCE_DIR "/models/demo", "--weights", "int8", "--out",
-                 packed, "--quiet"})
+                 packed})
                 .status,
             0);
   const auto request = [](int id) {
