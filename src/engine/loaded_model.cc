@@ -57,6 +57,9 @@ Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& op
   MemoryPlan memory = std::move(chosen->memory);
   memory.max_sequences = chosen->max_sequences;
   memory.max_step_tokens = chosen->max_step_tokens;
+  if (!options.batch_work->chooses_sequences && !options.batch_work->chooses_step_tokens) {
+    return memory;  // nothing was chosen
+  }
   memory.batch_words = chosen->Describe();
   if (formats.kv == kernels::KvFormat::kBf16) {
     memory.batch_words +=
@@ -212,7 +215,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   if (chosen->memory.max_sequences > 0) {
     resolved.max_sequences = chosen->memory.max_sequences;
     resolved.max_step_tokens = chosen->memory.max_step_tokens;
-    if (observer.decided) observer.decided("batch: " + chosen->memory.batch_words);
+    const std::string& words = chosen->memory.batch_words;
+    if (observer.decided && !words.empty()) observer.decided("batch: " + words);
   }
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus.compute));
   model->host_cpus_ = std::move(cpus.host);

@@ -37,7 +37,7 @@ struct MemoryPlan {
   // Where both were chosen (choose_batch.h); 0: as asked.
   int max_sequences = 0;
   int max_step_tokens = 0;
-  std::string batch_words = {};  // what was chosen, for people
+  std::string batch_words = {};  // what was chosen, for people; empty: nothing was
 
   uint64_t weights_bytes() const { return bytes[memory::Use::kWeights]; }
   uint64_t kv_bytes() const { return bytes[memory::Use::kKvCache]; }
