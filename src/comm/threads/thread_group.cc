@@ -1,10 +1,13 @@
 #include "comm/threads/thread_group.h"
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "comm/sleeping_poll.h"
@@ -29,18 +32,77 @@ struct Address {
   auto operator<=>(const Address&) const = default;
 };
 
-// The meetings for which one side has come and the other has not.
+// The two messages between a rank and its peer in one exchange.
+struct Meetings {
+  std::shared_ptr<Meeting> out;
+  std::shared_ptr<Meeting> in;
+};
+
+// The meetings for which one side has come and the other has not, and what ranks have entered
+// without anything for each other. A rank enters all exchanges of a name or none, so two ranks that
+// both enter them count alike which one it is; MPI would let such a fault pass until the next
+// message between the two. On the control queue each rank names what it does itself, so names
+// differ there and are not compared.
 class MeetingPlace {
  public:
+  // Two ranks that must agree about what goes between them in exchange `what`: something does.
+  Meetings Meet(int queue, int rank, int peer, size_t out_size, size_t in_size,
+                const std::string& what) {
+    const std::scoped_lock lock(mutex_);
+    Side& own = sides_[{queue, rank, peer}];
+    const Side& other = sides_[{queue, peer, rank}];
+    const int entered_before = CountOf(own.skipped, what);
+    CHECK(other.ticket != own.ticket || CountOf(other.skipped, what) <= entered_before,
+          "in `{}` rank {} has something to exchange with rank {}, which has nothing", what, rank,
+          peer);
+    const int64_t ticket = own.ticket++;
+    own.skipped.clear();
+    own.last = what;
+    own.entered_before_last = entered_before;
+    return {.out = Come({queue, rank, peer, ticket}, out_size, what),
+            .in = Come({queue, peer, rank, ticket}, in_size, what)};
+  }
+
+  // The same where a rank thinks that nothing does; it waits for nobody.
+  void Skip(int queue, int rank, int peer, const std::string& what) {
+    const std::scoped_lock lock(mutex_);
+    Side& own = sides_[{queue, rank, peer}];
+    const Side& other = sides_[{queue, peer, rank}];
+    int& entered = own.skipped[what];
+    CHECK(other.ticket != own.ticket + 1 || other.last != what ||
+              other.entered_before_last != entered,
+          "in `{}` rank {} has something to exchange with rank {}, which has nothing", what, peer,
+          rank);
+    ++entered;
+  }
+
+ private:
+  struct FirstComer {
+    std::shared_ptr<Meeting> meeting;
+    size_t size = 0;
+    std::string what = {};
+  };
+  // What a rank has done towards a peer on a queue.
+  struct Side {
+    int64_t ticket = 0;                  // of the next exchange in which something goes
+    std::map<std::string, int> skipped;  // since the last one: how often each was entered
+    std::string last = {};               // that one
+    int entered_before_last = 0;         // and how often it had been skipped before
+  };
+
+  static int CountOf(const std::map<std::string, int>& counts, const std::string& what) {
+    const auto found = counts.find(what);
+    return found == counts.end() ? 0 : found->second;
+  }
+
   // For each side of each message once; `size` and `what` must be the same on both.
   std::shared_ptr<Meeting> Come(const Address& address, size_t size, const std::string& what) {
-    const std::scoped_lock lock(mutex_);
     const auto [entry, is_first] = waiting_.try_emplace(address);
     if (is_first) {
       entry->second = {std::make_shared<Meeting>(), size, what};
       return entry->second.meeting;
     }
-    CHECK(entry->second.what == what,
+    CHECK(entry->second.what == what || address.queue == kControlQueue,
           "ranks disagree about what goes from rank {} to rank {}: `{}` or `{}`", address.from,
           address.to, entry->second.what, what);
     CHECK(entry->second.size == size,
@@ -51,14 +113,9 @@ class MeetingPlace {
     return meeting;
   }
 
- private:
-  struct FirstComer {
-    std::shared_ptr<Meeting> meeting;
-    size_t size = 0;
-    std::string what = {};
-  };
   std::mutex mutex_;
   std::map<Address, FirstComer> waiting_;
+  std::map<std::array<int, 3>, Side> sides_;  // by queue, rank and peer
 };
 
 class ThreadExchange : public Exchange {
@@ -103,9 +160,7 @@ class ThreadExchange : public Exchange {
 class ThreadGroup : public Group {
  public:
   ThreadGroup(int rank, int size, std::shared_ptr<MeetingPlace> place)
-      : rank_(rank), size_(size), place_(std::move(place)) {
-    for (std::vector<int64_t>& tickets : next_tickets_) tickets.resize(static_cast<size_t>(size));
-  }
+      : rank_(rank), size_(size), place_(std::move(place)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -116,15 +171,17 @@ class ThreadGroup : public Group {
                                           std::span<const std::span<std::byte>> receive,
                                           std::string what) override {
     auto exchange = std::make_unique<ThreadExchange>();
-    std::vector<int64_t>& tickets = next_tickets_[queue];
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_ || (send[peer].empty() && receive[peer].empty())) continue;
-      const int64_t ticket = tickets[peer]++;
+      if (peer == rank_) continue;
+      if (send[peer].empty() && receive[peer].empty()) {
+        if (queue != kControlQueue) place_->Skip(queue, rank_, peer, what);
+        continue;
+      }
       // An empty message comes to the meeting too if there is one the other way, so that its size
       // is compared, but nobody waits.
-      auto out = place_->Come({queue, rank_, peer, ticket}, send[peer].size(), what);
+      auto [out, in] =
+          place_->Meet(queue, rank_, peer, send[peer].size(), receive[peer].size(), what);
       if (!send[peer].empty()) exchange->Send(std::move(out), send[peer]);
-      auto in = place_->Come({queue, peer, rank_, ticket}, receive[peer].size(), what);
       if (!receive[peer].empty()) exchange->Receive(std::move(in), receive[peer]);
     }
     return exchange;
@@ -133,7 +190,6 @@ class ThreadGroup : public Group {
   const int rank_;
   const int size_;
   const std::shared_ptr<MeetingPlace> place_;
-  std::vector<int64_t> next_tickets_[kNumQueues];  // by queue and peer
 };
 
 }  // namespace
