@@ -17,6 +17,7 @@
 #include "base/environment.h"
 #include "bench/scenario_figures.h"
 #include "bench/scenario_variant.h"
+#include "bench/slowed_device.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
 #include "device/cpu/cpu_device.h"
@@ -45,6 +46,7 @@ struct Options {
   int num_experts_skew = 1;
   int repeats = 5;
   int threads = 1;
+  double slow_down = 1;  // operators take so many times as long (slowed_device.h)
   bool predict = false;
   std::string json_path;
 };
@@ -57,7 +59,7 @@ class Bench {
         group_(group),
         pool_(pool),
         kernels_(kernels),
-        device_(device::MakeCpuDevice(kernels, pool)) {}
+        device_(MakeSlowedDevice(device::MakeCpuDevice(kernels, pool), options.slow_down)) {}
 
   Status Run() {
     std::vector<Variant> variants;
@@ -276,6 +278,9 @@ class Bench {
                   {"tokens_per_rank", tokens}, {"experts", options_.shape.experts},
                   {"skew", series.skew},       {"planned_s", variant.predicted_seconds}};
     point.update(FiguresOf(repeated));
+    for (const runtime::RecordedStep& step : series.steps) {
+      point["seconds"].push_back(step.timeline.seconds());
+    }
     const auto of = [&](const char* key) { return point[key].get<double>(); };
     const auto rounds = [&](const char* which) {
       const Json& ratios = point[which];
@@ -323,6 +328,10 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--num-experts-skew", options.num_experts_skew);
   app.add_option("--repeat", options.repeats);
   app.add_option("--threads", options.threads);
+  app.add_option("--slow-down", options.slow_down,
+                 "Operators take so many times the processor time of one thread, waiting for the "
+                 "rest: ranks of several machines on one that has not the cores for them")
+      ->check(CLI::Range(1.0, 100.0));
   app.add_flag("--predict", options.predict,
                "Say what the planner expects, by costs of other models");
   app.add_option("--json", options.json_path);

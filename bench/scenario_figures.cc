@@ -72,6 +72,7 @@ bool IsEven(const RecordedStep& step) {
   double most = 0;
   for (const auto& rank : by_kind) {
     const double seconds = rank[static_cast<size_t>(schedule::TaskKind::kAttention)];
+    if (seconds == 0) continue;  // it has the experts alone
     least = std::min(least, seconds);
     most = std::max(most, seconds);
   }

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
+
 namespace convene::bench {
 
 Result<Variant> ParseVariant(const std::string& text, std::string layout) {
   Variant variant{.name = text, .plan = {.wire = plan::Wire::kBf16}};
+  std::optional<plan::Turns> turns;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
@@ -21,6 +24,14 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
       variant.fit_cuts = true;
     } else if (word.starts_with("micro_batches=")) {
       variant.plan.pipeline.micro_batches = std::max(1, std::atoi(value.c_str()));
+    } else if (word.starts_with("strategy=")) {
+      const auto named = plan::TurnsFromName(value);
+      if (!named) return named.error();
+      turns = *named;
+    } else if (word.starts_with("order=")) {
+      const auto order = plan::OrderFromName(value);
+      if (!order) return order.error();
+      variant.plan.pipeline.order = *order;
     } else if (word.starts_with("wire=")) {
       const auto wire = plan::WireFromName(value);
       if (!wire) return wire.error();
@@ -43,6 +54,10 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
   const auto parsed = plan::ParseLayout(layout);
   if (!parsed) return parsed.error();
   variant.plan.layout = *parsed;
+  if (turns) {
+    if (Status set = plan::SetTurns(*turns, &variant.plan); !set) return set.error();
+  }
+  if (Status fits = plan::CheckDisaggregation(variant.plan); !fits) return fits.error();
   return variant;
 }
 

@@ -17,8 +17,10 @@ struct Variant {
 };
 
 // Words with commas: base (no overlap), pipeline=N[:experts] or auto, cuts=fit (with --predict),
-// micro_batches=N, wire=fp8 (otherwise bf16), gemm=dense, budget=N, capacity=F, layout=... with '+'
-// in place of ','. `layout`: where no word names one.
+// micro_batches=N, strategy=naive, pppipe
+// or fine and order=asas or aass (of layouts with +disaggregate), wire=fp8 (otherwise bf16),
+// gemm=dense, budget=N, capacity=F, layout=... with '+' in place of ','. `layout`: where no word
+// names one.
 Result<Variant> ParseVariant(const std::string& text, std::string layout);
 
 }  // namespace convene::bench

@@ -7,7 +7,7 @@ Starts a server with models/demo and prints, and writes as JSON:
 - in how many steps the memory of a client is free that was killed in the midst of its stream;
 - how much memory hostile clients take: slow headers, large bodies that are not finished, bodies of
   100 MB, 10,000 headers, requests sent ahead whose responses nobody reads.
-It asserts nothing: docs/results/serving.md has figures of a run.
+It asserts nothing: docs/results/serve.md has figures of a run.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -30,15 +31,25 @@ class Server:
         self.process = subprocess.Popen(
             [binary, "serve", str(ROOT / "models/demo"), "--port", "0", *options],
             stderr=open(self.log.name, "w"), stdin=subprocess.DEVNULL)
+        self.port = int(self.wait_for(
+            lambda: re.search(r"^serving .* at http\S*:(\d+)$", pathlib.Path(self.log.name).read_text(), re.M)).group(1))
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.wait_for(self.is_ready)
+
+    def wait_for(self, what):
         for _ in range(1200):
-            found = re.search(r"event=ready.* url=\S*:(\d+)", pathlib.Path(self.log.name).read_text())
-            if found:
+            if found := what():
+                return found
+            if self.process.poll() is not None:
                 break
             time.sleep(0.1)
-        else:
-            raise RuntimeError("the server did not start")
-        self.port = int(found.group(1))
-        self.url = f"http://127.0.0.1:{self.port}"
+        raise RuntimeError("the server did not start: " + pathlib.Path(self.log.name).read_text())
+
+    def is_ready(self):
+        try:
+            return urllib.request.urlopen(self.url + "/health").status == 200
+        except urllib.error.HTTPError:  # 503 until the model is loaded
+            return False
 
     def status(self, field):
         text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()

@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ExpertMoverTest,
                                          Case{"ep3_to_tp3", {1, 3, 3, 1}, {1, 3, 1, 3}},
                                          Case{"ep4_to_ep2tp2", {1, 4, 4, 1}, {1, 4, 2, 2}},
                                          Case{"ep2tp2_to_tp4", {2, 2, 2, 2}, {2, 2, 1, 4}}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 TEST(ExpertMover, TakesNoMoreMemoryThanItsRoundsNeed) {
   const checkpoint::Checkpoint checkpoint = Fixture("olmoe_plain");

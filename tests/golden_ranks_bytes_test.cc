@@ -137,7 +137,7 @@ TEST_P(GoldenRanksBytes, AreTheVolumesThatTheDocumentsGive) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Divisions, GoldenRanksBytes, testing::ValuesIn(Divisions()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 }  // namespace
 }  // namespace convene

@@ -84,6 +84,21 @@ TEST(GoldenSchedules, DisaggregatedExpertsInBothOrders) {
                "disaggregated_experts_aass");
 }
 
+DisaggregatedExperts AfterShared(int micro_batches) {
+  DisaggregatedExperts parameters = Disaggregated(micro_batches, 1, AttentionOrder::kAsas);
+  parameters.dispatch_after_shared = true;
+  return parameters;
+}
+
+// Two ranks of each kind: their exchanges are of attention ranks with expert ranks alone.
+TEST(GoldenSchedules, DisaggregatedExpertsWithoutPipelineAndInMicroBatches) {
+  DisaggregatedExperts naive = AfterShared(1);
+  naive.attention_ranks = naive.expert_ranks = 2;
+  ExpectGolden(BuildDisaggregatedExperts(Layers(2), naive), "disaggregated_experts_naive");
+  ExpectGolden(BuildDisaggregatedExperts(Layers(2), AfterShared(3)),
+               "disaggregated_experts_pppipe");
+}
+
 TEST(GoldenSchedules, DisaggregatedExpertsTakeAsLongAsComputedByHand) {
   // A0 0-4, S0 4-6, A1 6-10, S1 10-12; E2A(0,1) ends at 10, E2A(1,1) at 16. Second layer: A0 12-16,
   // S0 16-18, A1 18-22, A2E(1,.) 22-24, E(1,.) 23-27, E2A(1,1) 27-28.
@@ -94,13 +109,13 @@ TEST(GoldenSchedules, DisaggregatedExpertsTakeAsLongAsComputedByHand) {
 }
 
 TEST(GoldenSchedules, CoarserPipelinesTakeLonger) {
-  // Nothing overlaps but the shared expert: 8 + 4 + 8 + 4 per layer.
+  // Of one micro-batch only the shared expert overlaps: 8 + 4 + 8 + 4 per layer. Naive waits for
+  // it, too: 8 + 4 + 4 + 8 + 4.
   EXPECT_NEAR(Makespan(Disaggregated(1, 1, AttentionOrder::kAsas)), 48, 1e-9);
+  EXPECT_NEAR(Makespan(AfterShared(1)), 56, 1e-9);
   // PPPipe: A0 S0 0-6, A1 S1 6-12; A2E 6-8 and 12-14, E 8-12 and 14-18, E2A 12-14 and 18-20.
   // Second layer: A0 S0 14-20, A1 S1 20-26, A2E 26-28, E 28-32, E2A 32-34.
-  DisaggregatedExperts pppipe = Disaggregated(2, 1, AttentionOrder::kAsas);
-  pppipe.dispatch_after_shared = true;
-  EXPECT_NEAR(Makespan(pppipe), 34, 1e-9);
+  EXPECT_NEAR(Makespan(AfterShared(2)), 34, 1e-9);
 }
 
 // From whole experts, three of which rank 0 has and six of which rank 1, to slices of all: each

@@ -17,8 +17,7 @@ using ::testing::HasSubstr;
 
 // Its exit status.
 int Bench(const std::string& arguments) {
-  const std::string command =
-      fmt::format("{} bench {} >/dev/null 2>&1", CONVENE_BINARY, arguments);
+  const std::string command = fmt::format("{} bench {} >/dev/null 2>&1", CONVENE_BINARY, arguments);
   return WEXITSTATUS(std::system(command.c_str()));
 }
 

@@ -410,7 +410,7 @@ TEST(Serve, RaisesTheLimitOfOpenFilesAndLeaksNone) {
     std::vector<Connection> clients;
     for (int i = 0; i < 300; ++i) {
       clients.emplace_back(server.port());
-      clients.back().Send(i % 3 == 0 ? "GET /health HTTP/1.1\r\n\r\n"
+      clients.back().Send(i % 3 == 0   ? "GET /health HTTP/1.1\r\n\r\n"
                           : i % 3 == 1 ? PostText(kChat, ChatBody("a", {{"max_tokens", 1}}))
                                        : "POST /v1/chat");
     }

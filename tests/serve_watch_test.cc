@@ -129,7 +129,8 @@ TEST(ServeWatch, WritesTheTraceAndTheRoutingOfAllItsStepsWhenItHasDrained) {
   EXPECT_EQ(steps[1]["name"], "decode, 1 token of 1 sequence");
   // No step was left out: of each token but the last one some experts were chosen.
   int64_t num_choices = 0;
-  for (const json& count : FileJson(routing_path)["layers"][0]["experts"]) {
+  const json routing = FileJson(routing_path);
+  for (const json& count : routing["layers"][0]["experts"]) {
     num_choices += count.get<int64_t>();
   }
   EXPECT_GT(num_choices, 0);

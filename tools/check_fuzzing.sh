@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Shows that fuzzing finds faults. In a scratch copy of the sources it makes four, one after the
+# Shows that fuzzing finds faults. In a scratch copy of the sources it makes five, one after the
 # other: a check for zero is left out, a length is one too long, an offset is not checked, text is
-# shown too early. Each must be found within 60 seconds from the committed corpus, in every one of
+# shown too early, a size is written in the wrong base. Each must be found within 60 seconds from the committed corpus, in every one of
 # RUNS runs that differ in their randomness, by an input that does no harm without it:
 # tools/check_fuzzing.sh [RUNS] (default: 3).
 set -euo pipefail
@@ -92,6 +92,8 @@ try trace "the task of an event is not checked" src/drawing/trace.cc \
         id >= static_cast<int>(trace_.steps[step_idx].schedule.tasks.size())' 'id < 0'
 try answer_parser "the beginning of a marker is not held back" src/openai/answer_parser.cc \
   'is_finishing_ ? 0 : HeldBackBytes(buffer_, markers)' '0'
+try http_request "the size of a chunk is written in decimal" src/server/http_connection.cc \
+  '{:x}\r\n{}\r\n", data.size()' '{}\r\n{}\r\n", data.size()'
 
 [ "$num_missed" -eq 0 ] || { echo "$num_missed runs found nothing." >&2; exit 1; }
 echo "Every fault was found in each of $runs runs."

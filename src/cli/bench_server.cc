@@ -22,9 +22,10 @@ Status CheckOpenFiles(const std::vector<int>& num_clients) {
   const int most = *std::ranges::max_element(num_clients);
   const int64_t limit = server::RaiseOpenFiles() - kOtherFiles;
   if (most <= limit) return {};
-  return Error{fmt::format("{} clients need more open files than the system allows ({}); lower "
-                           "--batch, or raise the limit (ulimit -n)",
-                           most, limit + kOtherFiles)};
+  return Error{
+      fmt::format("{} clients need more open files than the system allows ({}); lower "
+                  "--batch, or raise the limit (ulimit -n)",
+                  most, limit + kOtherFiles)};
 }
 
 }  // namespace
@@ -73,14 +74,14 @@ Status ServerBench::Run(const Shape& shape) const {
     if (!name) return name.error();
     options.model = *std::move(name);
   }
-  const Status told = WriteReport(
-      shape.json_path,
-      fmt::format("{} at http://{}: prompts of {}, {} generated, {} of each client\n{}",
-                  options.model, url->authority(),
-                  FormatCount(static_cast<uint64_t>(shape.prompt_words), "word"),
-                  FormatCount(static_cast<uint64_t>(shape.gen_tokens), "token"),
-                  FormatCount(static_cast<uint64_t>(requests_per_client_), "request"),
-                  client::LoadTableHeader()));
+  const Status told =
+      WriteReport(shape.json_path,
+                  fmt::format("{} at http://{}: prompts of {}, {} generated, {} of each client\n{}",
+                              options.model, url->authority(),
+                              FormatCount(static_cast<uint64_t>(shape.prompt_words), "word"),
+                              FormatCount(static_cast<uint64_t>(shape.gen_tokens), "token"),
+                              FormatCount(static_cast<uint64_t>(requests_per_client_), "request"),
+                              client::LoadTableHeader()));
   if (!told) return told;
   nlohmann::ordered_json loads = nlohmann::ordered_json::array();
   std::map<std::string, int64_t> errors;

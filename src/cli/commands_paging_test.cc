@@ -54,7 +54,8 @@ void FlipExperts(const std::string& directory, int layer) {
   std::string header(header_bytes, ' ');
   file.read(header.data(), static_cast<std::streamsize>(header_bytes));
   int num_flipped = 0;
-  for (const auto& [name, tensor] : nlohmann::json::parse(header).items()) {
+  const nlohmann::json tensors = nlohmann::json::parse(header);
+  for (const auto& [name, tensor] : tensors.items()) {
     if (!name.starts_with(fmt::format("layers.{}.experts.", layer)) || !name.ends_with(".down")) {
       continue;
     }
@@ -70,10 +71,10 @@ void FlipExperts(const std::string& directory, int layer) {
 
 TEST_F(CommandsPagingTest, ABatchStopsAtADamagedPageAndGoesOnOnceItIsWhole) {
   const std::string packed = Path("packed");
-  ASSERT_EQ(Run({"quantize", CONVENE_SOURCE_DIR "/models/demo", "--weights", "int8", "--out",
-                 packed})
-                .status,
-            0);
+  ASSERT_EQ(
+      Run({"quantize", CONVENE_SOURCE_DIR "/models/demo", "--weights", "int8", "--out", packed})
+          .status,
+      0);
   const auto request = [](int id) {
     return fmt::format(R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions",)"
                        R"("body":{{"model":"m","prompt":"The captain","max_tokens":4}}}})"

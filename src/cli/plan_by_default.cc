@@ -356,13 +356,15 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
   return ReportOf(options, search, *answer, asked->profile);
 }
 
-Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
-                                             const model::ModelSpec& spec,
-                                             const plan::Plan& in_force,
-                                             const planner::RankSetup& setup,
-                                             const planner::Workload& workload) {
+Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpec& spec,
+                              const plan::Plan& in_force, const planner::RankSetup& setup,
+                              const planner::Workload& workload) {
   if (spec.has_encoder() || options.load.formats.activations) {
     return Error{"costs are known of decoders with the activations that go with their weights"};
+  }
+  if (in_force.layout.disaggregates || in_force.decode) {
+    return Error{
+        "only plans whose ranks and phases all divide the experts alike are planned again"};
   }
   Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(hardware::ProfilePath());
   if (!profile) return profile.error();
@@ -379,8 +381,9 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
                           .layout = in_force.layout,
                           .micro_batches = in_force.pipeline.micro_batches,
                           .wire = present.wire};
-  question.present = plan::Plan{
-      .layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
+  question.present =
+      plan::Plan{.layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
+  question.passes_off = {"hybrid", "wires"};  // divisions and formats stay
   // Weights and cache are there.
   question.memory_per_rank = [](int) { return std::numeric_limits<uint64_t>::max(); };
   planner::PlanSearch search(question);
@@ -391,14 +394,17 @@ Result<std::optional<DefaultPlan>> PlanAgain(const ModelOptions& options,
   again.plan.pipeline = chosen.plan.pipeline;
   const bool may_change = again.plan.pipeline.overlap == in_force.pipeline.overlap &&
                           again.plan.pipeline.micro_batches == in_force.pipeline.micro_batches;
-  if (!may_change || again.plan == in_force) return std::optional<DefaultPlan>();
+  if (!may_change || again.plan == in_force) {
+    return Error{answer->why_chosen.empty() ? "it is the best of those that compute the same"
+                                            : answer->why_chosen};
+  }
   again.words = fmt::format(
       "plan: {}, predicted {:.4g} tokens/s with prompts of {:.0f} tokens, answers of {:.0f} and {} "
-      "sequences at a time, where the plan before was not the best; both compute the same",
+      "sequences at a time; it computes the same as the plan before",
       Describe(chosen), chosen.figures->throughput, workload.mean_prompt_tokens(),
       workload.mean_gen_tokens(), workload.batch);
   again.report = ReportOf(options, search, *answer, asked->profile);
-  return std::optional(std::move(again));
+  return again;
 }
 
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,

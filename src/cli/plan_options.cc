@@ -174,8 +174,14 @@ std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
 
 namespace {
 
-// The most that is usual of what neither options nor a plan say: two micro-batches, of which one
-// computes while the other one's rows are under way.
+// What a plan said of ranks with attention or experts alone, where an option gives another layout.
+void ForgetTurns(strategy::Pipeline& pipeline) {
+  pipeline.order = strategy::AttentionOrder::kAsas;
+  pipeline.dispatch_after_shared = false;
+}
+
+// Of what neither options nor a plan say: two micro-batches, of which one computes while the other
+// one's rows are under way.
 Status SetDisaggregation(const PlanOptions& options, plan::Plan& plan) {
   const bool is_asked = options.strategy || options.order;
   if (is_asked && !plan.layout.disaggregates) {
@@ -214,6 +220,7 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
     if (!layout) return layout.error();
     plan.layout = *layout;
     plan.decode.reset();  // it is that of both phases
+    if (!layout->disaggregates) ForgetTurns(plan.pipeline);
   }
   if (options.decode_experts) {
     if (Status parsed = plan::ParseDecodeExperts(*options.decode_experts, &plan); !parsed) {

@@ -27,35 +27,35 @@ std::vector<planner::RequestLengths> FewRequests(const planner::Workload& worklo
 }
 
 ordered_json WorkloadJson(const planner::Workload& workload) {
-  ordered_json json = {{"batch", workload.batch},
-                       {"arrival_rate", workload.arrival_rate},
-                       {"objective", planner::Name(workload.objective)},
-                       {"ttft_limit_s", workload.limits.ttft},
-                       {"time_per_token_limit_s", workload.limits.time_per_token}};
-  json["requests"] = ordered_json::array();
+  ordered_json object = {{"batch", workload.batch},
+                         {"arrival_rate", workload.arrival_rate},
+                         {"objective", planner::Name(workload.objective)},
+                         {"ttft_limit_s", workload.limits.ttft},
+                         {"time_per_token_limit_s", workload.limits.time_per_token}};
+  object["requests"] = ordered_json::array();
   for (const planner::RequestLengths& each : FewRequests(workload)) {
-    json["requests"].push_back({each.prompt_tokens, each.gen_tokens});
+    object["requests"].push_back({each.prompt_tokens, each.gen_tokens});
   }
   if (workload.routing.skew >= 0) {
-    json["skew"] = workload.routing.skew;
-    json["skew_experts"] = workload.routing.num_experts_skew;
+    object["skew"] = workload.routing.skew;
+    object["skew_experts"] = workload.routing.num_experts_skew;
   }
-  if (!workload.routing.counts.empty()) json["router_counts"] = workload.routing.counts;
-  return json;
+  if (!workload.routing.counts.empty()) object["router_counts"] = workload.routing.counts;
+  return object;
 }
 
 ordered_json ConstraintsJson(const planner::Constraints& constraints) {
-  ordered_json json = ordered_json::object();
-  if (constraints.num_ranks) json["ranks"] = *constraints.num_ranks;
-  if (constraints.num_threads) json["threads"] = *constraints.num_threads;
-  if (constraints.layout) json["layout"] = plan::ToText(*constraints.layout);
-  if (constraints.decode_experts) json["decode_experts"] = *constraints.decode_experts;
-  if (constraints.micro_batches) json["micro_batches"] = *constraints.micro_batches;
-  if (constraints.wire) json["wire"] = plan::Name(*constraints.wire);
+  ordered_json object = ordered_json::object();
+  if (constraints.num_ranks) object["ranks"] = *constraints.num_ranks;
+  if (constraints.num_threads) object["threads"] = *constraints.num_threads;
+  if (constraints.layout) object["layout"] = plan::ToText(*constraints.layout);
+  if (constraints.decode_experts) object["decode_experts"] = *constraints.decode_experts;
+  if (constraints.micro_batches) object["micro_batches"] = *constraints.micro_batches;
+  if (constraints.wire) object["wire"] = plan::Name(*constraints.wire);
   if (constraints.pipeline) {
-    json["pipeline"] = plan::ToJson(plan::Plan{.pipeline = *constraints.pipeline})["pipeline"];
+    object["pipeline"] = plan::ToJson(plan::Plan{.pipeline = *constraints.pipeline})["pipeline"];
   }
-  return json;
+  return object;
 }
 
 // The first thing that is wrong is kept, and reading goes on harmlessly.

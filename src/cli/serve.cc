@@ -108,7 +108,7 @@ class Serve : public Command {
     served.tokenizer = &engine.tokenizer();
     served.forms = std::make_unique<openai::AnswerForms>(engine.tokenizer(), served.chat_template,
                                                          engine.end_tokens());
-    if (ranks() != nullptr && engine.model().plan().layout.num_ranks() > 1) {
+    if (MayReplan(engine.model().plan())) {
       served.find_plan = [this, &engine](const server::LoadShape& load) {
         return FindPlan(engine, load);
       };
@@ -142,7 +142,7 @@ class Serve : public Command {
     app.add_flag("--no-watch", no_watch_,
                  "Leave out what the page, /v1/steps/last and /metrics tell of tasks and experts")
         ->group(kRareOptions);
-    AddNumber(app, "--epoch", epoch_s_, {0, kMaxSeconds},
+    AddNumber(app, "--replan-every", epoch_s_, {0, kMaxSeconds},
               fmt::format("Seconds after which ranks may get a plan that suits the requests better "
                           "and computes the same (default: {}; 0: never)",
                           epoch_s_))
@@ -210,6 +210,14 @@ class Serve : public Command {
     return {};
   }
 
+  // What people said of the division in time stays as they said it.
+  bool MayReplan(const plan::Plan& plan) const {
+    const PlanOptions& given = model_.plan;
+    const bool was_given =
+        !given.path.empty() || given.no_plan || given.pipeline || given.no_overlap;
+    return ranks() != nullptr && plan.layout.num_ranks() > 1 && !was_given;
+  }
+
   // What the search took for granted (docs/serving.md).
   server::LoadShape PlannedFor() const {
     return {.prompt_tokens = model_.workload.mean_prompt_tokens(),
@@ -217,29 +225,27 @@ class Serve : public Command {
             .num_running = static_cast<double>(model_.load.max_sequences)};
   }
 
-  // On the replanner's thread, while steps run: reads of the model what does not change, but for the
-  // plan, which changes by what is found here alone, before the next call.
-  std::optional<server::NewPlan> FindPlan(engine::Engine& engine,
-                                          const server::LoadShape& load) const {
+  // On the replanner's thread, while steps run: reads of the model what does not change, but for
+  // the plan, which changes by what is found here alone, before the next call.
+  Result<server::NewPlan> FindPlan(engine::Engine& engine, const server::LoadShape& load) const {
     const engine::LoadedModel& model = engine.model();
     const auto whole = [](double mean) { return std::max(1, static_cast<int>(std::lround(mean))); };
     planner::Workload workload = model_.workload;
     workload.requests = {{whole(load.prompt_tokens), whole(load.gen_tokens)}};
     workload.batch = whole(load.num_running);
-    const planner::RankSetup setup = {
-        model.plan().layout.num_ranks(), num_threads_,
-        std::string(kernels::Name(model.formats().weights.matrices))};
-    const auto again = PlanAgain(model_, model.spec(), model.plan(), setup, workload);
-    if (!again || !*again) return std::nullopt;
-    const DefaultPlan& found = **again;
-    const std::string plan_id = PlanId(found.plan);
+    const planner::RankSetup setup = {model.plan().layout.num_ranks(), num_threads_,
+                                      std::string(kernels::Name(model.formats().weights.matrices))};
+    const Result<DefaultPlan> again =
+        PlanAgain(model_, model.spec(), model.plan(), setup, workload);
+    if (!again) return again.error();
+    const std::string plan_id = PlanId(again->plan);
     nlohmann::ordered_json json = {
-        {"id", plan_id}, {"chosen_by", "search"}, {"words", found.words}};
+        {"id", plan_id}, {"chosen_by", "search"}, {"words", again->words}};
     return server::NewPlan{
-        .use = [&engine, pipeline = found.plan.pipeline] { engine.UsePipeline(pipeline); },
-        .words = found.words,
+        .use = [&engine, pipeline = again->plan.pipeline] { engine.UsePipeline(pipeline); },
+        .words = again->words,
         .fingerprint = Fingerprint(model, plan_id),
-        .plan_json = WithReport(std::move(json), found.plan, found.report).dump() + "\n"};
+        .plan_json = WithReport(std::move(json), again->plan, again->report).dump() + "\n"};
   }
 
   static std::string Fingerprint(const engine::LoadedModel& model, const std::string& plan_id) {

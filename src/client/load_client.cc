@@ -22,13 +22,16 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 
 constexpr std::array<std::string_view, 48> kWords = {
-    "the",  "of",   "and",   "to",   "in",    "that", "he",   "was",  "it",    "his",  "with", "is",
-    "as",   "had",  "for",   "you",  "at",    "her",  "not",  "be",   "on",    "but",  "have", "him",
-    "she",  "from", "this",  "all",  "which", "by",   "they", "were", "so",    "said", "one",  "me",
-    "what", "we",   "would", "there", "no",   "out",  "when", "their", "could", "up",   "been", "man"};
+    "the",  "of",   "and",  "to",    "in",    "that", "he",   "was", "it",    "his",
+    "with", "is",   "as",   "had",   "for",   "you",  "at",   "her", "not",   "be",
+    "on",   "but",  "have", "him",   "she",   "from", "this", "all", "which", "by",
+    "they", "were", "so",   "said",  "one",   "me",   "what", "we",  "would", "there",
+    "no",   "out",  "when", "their", "could", "up",   "been", "man"};
 
 // What servers say of a request that they refuse is a line or two.
 constexpr size_t kMaxRefusalBytes = 4096;
+// An event is a token with its frame; a server that never ends one would fill the memory.
+constexpr size_t kMaxEventBytes = size_t{1} << 20;
 
 }  // namespace
 
@@ -139,6 +142,9 @@ void LoadClient::TakeBody() {
   const bool is_stream = parser_->get().result() == http::status::ok;
   if (is_stream) {
     for (const std::string& data : events_.Push(body)) TakeEvent(data);
+    if (events_.pending_bytes() > kMaxEventBytes) {
+      return EndWith(fmt::format("an event has more than {} bytes", kMaxEventBytes));
+    }
   } else if (refusal_.size() < kMaxRefusalBytes) {
     refusal_ += body;
   }
@@ -163,7 +169,8 @@ void LoadClient::TakeEvent(const std::string& data) {
     request_.error = "an event is not JSON: " + Quote(data);
     return;
   }
-  if (event.contains("error")) request_.error = "within the stream: " + Quote(event["error"].dump());
+  if (event.contains("error"))
+    request_.error = "within the stream: " + Quote(event["error"].dump());
   if (const auto usage = event.find("usage"); usage != event.end() && usage->is_object()) {
     request_.num_prompt_tokens = usage->value("prompt_tokens", int64_t{0});
     request_.num_tokens = usage->value("completion_tokens", int64_t{0});

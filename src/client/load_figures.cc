@@ -40,8 +40,8 @@ std::string Milliseconds(std::optional<double> seconds) {
 
 std::optional<double> Quantile(const std::vector<double>& sorted_values, double share) {
   if (sorted_values.empty()) return std::nullopt;
-  const auto rank = static_cast<size_t>(
-      std::ceil(share * static_cast<double>(sorted_values.size())));
+  const auto rank =
+      static_cast<size_t>(std::ceil(share * static_cast<double>(sorted_values.size())));
   return sorted_values[std::clamp<size_t>(rank, 1, sorted_values.size()) - 1];
 }
 

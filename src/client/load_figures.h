@@ -14,13 +14,13 @@ namespace convene::client {
 
 // All times are seconds since the load began.
 struct RequestRecord {
-  double start_s = 0;             // it was sent, or its connection was begun
+  double start_s = 0;                  // it was sent, or its connection was begun
   std::optional<double> first_s = {};  // its first piece of text came
-  double last_s = 0;              // its last one came
-  int64_t num_pieces = 0;         // events with text; mostly one token each
-  int64_t num_prompt_tokens = 0;  // as the server's usage says; 0: it says nothing
-  int64_t num_tokens = 0;         // generated, as the server's usage says, or else num_pieces
-  std::string error = {};         // empty: the answer came whole
+  double last_s = 0;                   // its last one came
+  int64_t num_pieces = 0;              // events with text; mostly one token each
+  int64_t num_prompt_tokens = 0;       // as the server's usage says; 0: it says nothing
+  int64_t num_tokens = 0;              // generated, as the server's usage says, or else num_pieces
+  std::string error = {};              // empty: the answer came whole
 };
 
 struct LoadRecord {

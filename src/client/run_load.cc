@@ -89,9 +89,10 @@ Result<std::string> AskModelName(const ServerUrl& url, const std::string& api_ke
   request.keep_alive(false);
   const Answer answer = Get(context, *endpoints, request);
   if (answer.error) {
-    return Unavailable(fmt::format("no server answers at http://{}: {}; start one, or give the URL "
-                                   "of one that runs",
-                                   url.authority(), answer.error.message()));
+    return Unavailable(
+        fmt::format("no server answers at http://{}: {}; start one, or give the URL "
+                    "of one that runs",
+                    url.authority(), answer.error.message()));
   }
   if (answer.status != 200) {
     return Unavailable(fmt::format("the server answers {}/v1/models with status {}: {}", url.base,
@@ -119,8 +120,7 @@ Result<LoadRecord> RunLoad(const LoadOptions& options) {
   const LoadClient::Clock::time_point start = LoadClient::Clock::now();
   std::vector<std::unique_ptr<LoadClient>> clients;
   for (int i = 0; i < options.num_clients; ++i) {
-    clients.push_back(
-        std::make_unique<LoadClient>(context, options, *endpoints, start, i, record));
+    clients.push_back(std::make_unique<LoadClient>(context, options, *endpoints, start, i, record));
     clients.back()->Start();
   }
   context.run();

@@ -35,8 +35,9 @@ Result<ServerUrl> ParseServerUrl(std::string_view text) {
     return Error{fmt::format("{} {}; write it as http://127.0.0.1:8080", Quote(text), why)};
   };
   if (text.starts_with("https://")) {
-    return wrong("is a server with TLS, which this client does not speak: ask the server itself, "
-                 "without the proxy before it");
+    return wrong(
+        "is a server with TLS, which this client does not speak: ask the server itself, "
+        "without the proxy before it");
   }
   if (!text.starts_with(kScheme)) return wrong("does not begin with http://");
   if (!std::ranges::all_of(text, IsVisible)) return wrong("has characters that no URL has");
@@ -57,7 +58,10 @@ Result<ServerUrl> ParseServerUrl(std::string_view text) {
     if (!IsPort(url.port)) return wrong("has a port that is no number from 1 to 65535");
     place = place.substr(0, colon);
   }
-  if (bracket > 0) place = place.substr(1, bracket - 1);
+  if (bracket > 0) {
+    if (place.size() != bracket + 1) return wrong("has more than a port behind its bracket");
+    place = place.substr(1, bracket - 1);
+  }
   url.host = place;
   if (url.host.empty()) return wrong("names no host");
   while (path.ends_with('/')) path.remove_suffix(1);

@@ -25,10 +25,10 @@ TEST(ServerUrl, ReadsHostsPortsAndPaths) {
 }
 
 TEST(ServerUrl, SaysWhatIsWrong) {
-  for (const char* text : {"", "127.0.0.1:8080", "https://host", "http://", "http://:80",
-                           "http://host:0", "http://host:65536", "http://host:8o", "http://host:",
-                           "http://[::1", "http://host/a b", "http://host/\r\nX: y",
-                           "http://host/?a", "http://me@host"}) {
+  for (const char* text :
+       {"", "127.0.0.1:8080", "https://host", "http://", "http://:80", "http://host:0",
+        "http://host:65536", "http://host:8o", "http://host:", "http://[::1", "http://[::1]x:80",
+        "http://host/a b", "http://host/\r\nX: y", "http://host/?a", "http://me@host"}) {
     const auto parsed = ParseServerUrl(text);
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_FALSE(parsed.error().message.empty());

@@ -61,7 +61,15 @@ std::optional<double> ScoreShareOf(const std::string& device) {
   constexpr int kHopper = 4;
   const Result<GpuPreset> gpu = FindGpu(device);
   if (!gpu || gpu->architecture < kAmpere) return std::nullopt;
-  return gpu->architecture < kHopper ? 0.72 : 0.35;
+  constexpr double kOfAmpere = 0.72;
+  if (gpu->architecture < kHopper) return kOfAmpere;
+  // H100's tensor cores are so fast that these kernels cannot feed them. A multiprocessor with
+  // slower ones is fed as well, and then loses what all lose.
+  const auto of_multiprocessor = [](const DeviceFigures& figures) {
+    return figures.flops.at("bf16") / figures.num_multiprocessors;
+  };
+  const double of_h100 = of_multiprocessor(FindGpu("h100")->figures);
+  return std::min(kOfAmpere, 0.35 * of_h100 / of_multiprocessor(gpu->figures));
 }
 
 double FixedSeconds(const OperatorModel& model, double seconds) {

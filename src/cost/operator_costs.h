@@ -80,8 +80,9 @@ class OperatorCosts {
   double OtherSeconds(double bytes) const;
   // Of scores: the longer of what their products and their keys and values take. Products reach the
   // share of the peak that FlashAttention-2 publishes: 0.72 on Ampere and Ada (225 of 312 TFLOPS on
-  // A100, arXiv 2307.08691, section 4.2), 0.35 on Hopper (arXiv 2407.08608, section 1); on other
-  // devices that of the line.
+  // A100, arXiv 2307.08691, section 4.2), 0.35 on H100 (arXiv 2407.08608, section 1). That is a
+  // limit of its kernels, so on other GPUs of Hopper a multiprocessor computes as much, up to the
+  // share of Ampere. On other devices the share is that of the line.
   double ScoreSeconds(double flops, double bytes) const;
 
   // Of a collective: its fixed seconds among so many ranks, and what part of a link's rate is

@@ -91,6 +91,23 @@ TEST(OperatorCosts, MoreWorkTakesLonger) {
   }
 }
 
+TEST(OperatorCosts, SlowTensorCoresAreFedWithScoresAsWellAsThoseOfAmpere) {
+  const model::ModelSpec spec = Spec();
+  const auto share_of_peak = [&](const char* name) {
+    const auto machine = Preset(name);
+    CHECK(machine.ok(), "{}", machine.error().message);
+    const auto costs = OperatorCosts::Create(*machine, spec, {.format = "bf16"});
+    CHECK(costs.ok(), "{}", costs.error().message);
+    // Of so many FLOPs that nothing else counts.
+    constexpr double kFlops = 1e18;
+    return kFlops / costs->device().flops.at("bf16") / costs->ScoreSeconds(kFlops, 0);
+  };
+  EXPECT_NEAR(share_of_peak("a100-nvlink"), 0.72, 1e-6);
+  EXPECT_NEAR(share_of_peak("h100-nvlink"), 0.35, 1e-6);
+  // The same architecture with a quarter of the rate of each multiprocessor.
+  EXPECT_NEAR(share_of_peak("h20-nvlink"), 0.72, 1e-6);
+}
+
 TEST(OperatorCosts, ARelativeHasTheShareOfItsLimitsThatTheMeasuredDeviceHas) {
   const model::ModelSpec spec = Spec();
   const auto a100 = Preset("a100-nvlink");

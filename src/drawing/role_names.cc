@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace convene::drawing {
@@ -21,11 +22,11 @@ std::vector<std::string> RoleNames(const schedule::Schedule& schedule) {
     if (attends[rank] == has_experts[rank]) return std::vector<std::string>(num_ranks);
     names[rank] = attends[rank] != 0 ? "attention" : "experts";
   }
-  // Of a model without experts there is nothing to tell apart.
-  for (const uint8_t has : has_experts) {
-    if (has != 0) return names;
-  }
-  return std::vector<std::string>(num_ranks);
+  // Of steps without attention, or without experts, there is nothing to tell apart.
+  const auto has_both_kinds =
+      std::find(attends.begin(), attends.end(), 1) != attends.end() &&
+      std::find(has_experts.begin(), has_experts.end(), 1) != has_experts.end();
+  return has_both_kinds ? names : std::vector<std::string>(num_ranks);
 }
 
 std::string RankName(int rank, const std::string& role) {

@@ -9,7 +9,8 @@
 
 namespace convene::drawing {
 
-// By rank "attention" or "experts"; all "" where some rank has both.
+// By rank "attention" or "experts"; all "" where some rank has both, or none has the one or the
+// other.
 std::vector<std::string> RoleNames(const schedule::Schedule& schedule);
 
 // "rank 2", or "rank 2 (experts)".

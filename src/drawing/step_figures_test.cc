@@ -90,5 +90,45 @@ TEST(StepFigures, WhatWasNotMeasuredIsZero) {
   EXPECT_TRUE(FiguresOf({}).sections.empty());
 }
 
+// Rank 0 has attention, the others the experts; rank 2 takes 3 s for what rank 1 does in 2 s.
+TracedStep DisaggregatedStep() {
+  TracedStep step;
+  step.schedule.num_ranks = 3;
+  step.schedule.tasks = {{.kind = TaskKind::kAttention, .layer = 0}};
+  for (const int rank : {1, 2}) {
+    step.schedule.tasks.push_back({.kind = TaskKind::kExperts,
+                                   .lane = {rank, schedule::LaneKind::kCompute},
+                                   .layer = 0,
+                                   .work = {.flops = schedule::Constant(100 * rank)}});
+  }
+  step.measured.tasks = {{0, 1}, {1, 3}, {1, 7}};
+  return step;
+}
+
+TEST(StepFigures, RanksHaveRolesWhereAttentionAndExpertsAreOnDifferentOnes) {
+  const StepFigures figures = FiguresOf(DisaggregatedStep());
+  EXPECT_EQ(figures.ranks[0].role, "attention");
+  EXPECT_EQ(figures.ranks[1].role, "experts");
+  EXPECT_EQ(figures.ranks[2].role, "experts");
+  for (const RankFigures& rank : FiguresOf(Step()).ranks) EXPECT_EQ(rank.role, "");
+}
+
+TEST(StepFigures, TheSlowestExpertRankIsTheOneThatTakesLongestForAsMuchWork) {
+  // 6 s for 200 FLOPs against 2 s for 100.
+  const SlowestExperts slowest = FiguresOf(DisaggregatedStep()).slowest_experts;
+  EXPECT_EQ(slowest.rank, 2);
+  EXPECT_NEAR(slowest.ratio, 1.5, 1e-12);
+  TracedStep step = DisaggregatedStep();
+  step.measured = {};
+  EXPECT_EQ(FiguresOf(step).slowest_experts.rank, -1);
+  EXPECT_EQ(FiguresOf(Step()).slowest_experts.rank, -1);
+  // One expert rank alone is not slower than others.
+  step = DisaggregatedStep();
+  step.schedule.tasks.pop_back();
+  step.measured.tasks.pop_back();
+  step.schedule.num_ranks = 2;
+  EXPECT_EQ(FiguresOf(step).slowest_experts.rank, -1);
+}
+
 }  // namespace
 }  // namespace convene::drawing

@@ -129,5 +129,18 @@ TEST(Trace, OtherFilesAreRefused) {
   EXPECT_THAT(Message(text, "\"dur\": 2500.000", "\"dur\": 1e300"), HasSubstr("no time of a run"));
 }
 
+TEST(Trace, NamesTheRolesOfRanksWithAttentionOrExpertsAlone) {
+  TracedStep step;
+  step.schedule.num_ranks = 2;
+  step.schedule.tasks = {{.kind = TaskKind::kAttention, .layer = 0},
+                         {.kind = TaskKind::kExperts, .lane = {1, LaneKind::kCompute}, .layer = 0}};
+  step.measured.tasks = step.predicted.tasks = {{0, 1}, {1, 2}};
+  const std::string json = TraceJson({.steps = {step}});
+  EXPECT_THAT(json, HasSubstr("\"rank 0 (attention)\""));
+  EXPECT_THAT(json, HasSubstr("\"rank 1 (experts), predicted\""));
+  step.schedule.tasks[1].lane.rank = 0;
+  EXPECT_THAT(TraceJson({.steps = {step}}), HasSubstr("\"rank 0\""));
+}
+
 }  // namespace
 }  // namespace convene::drawing

@@ -24,7 +24,7 @@ struct ChosenPipeline {
   strategy::Pipeline pipeline = {};
   int chunks_from_tokens = 0;         // as runtime::ParallelOptions has it
   int micro_batches_from_tokens = 0;  // likewise
-  std::string words;                  // the choice and its reason, as lines for people; rank 0's
+  std::string words = {};             // the choice and its reason, as lines for people; rank 0's
 };
 
 // *Collective*: all ranks choose the same. `spec` is that of the whole model. Errors: of

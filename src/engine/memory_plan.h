@@ -24,7 +24,7 @@ struct MemoryNeeds {
 };
 
 struct MemoryPlan {
-  memory::Amounts bytes;
+  memory::Amounts bytes = {};
   uint64_t available_bytes = 0;
   int context = 0;
   int num_kv_blocks = 0;

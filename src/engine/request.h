@@ -19,12 +19,12 @@ namespace convene::engine {
 using RequestId = uint64_t;
 
 struct Request {
-  std::vector<int32_t> prompt;    // token ids, at least one; the input of an encoder-decoder
-  std::optional<int> max_tokens;  // unset: as many as the context holds
-  SamplingOptions sampling;
-  std::vector<std::string> stop;    // strings that end the answer and are not part of it
-  bool ignore_eos = false;          // go on after the model's end-of-text tokens
-  std::optional<int> num_logprobs;  // per token: its own, and this many of the likeliest
+  std::vector<int32_t> prompt = {};    // token ids, at least one; the input of an encoder-decoder
+  std::optional<int> max_tokens = {};  // unset: as many as the context holds
+  SamplingOptions sampling = {};
+  std::vector<std::string> stop = {};    // strings that end the answer and are not part of it
+  bool ignore_eos = false;               // go on after the model's end-of-text tokens
+  std::optional<int> num_logprobs = {};  // per token: its own, and this many of the likeliest
   // The answer continues the prompt's text, so that a leading space, say, is kept. Otherwise it is
   // a text of its own.
   bool continues_prompt = false;
@@ -42,8 +42,8 @@ enum class FinishReason {
 
 struct GeneratedToken {
   int32_t token = 0;
-  double logprob = 0;             // set if asked for
-  std::vector<TokenLogprob> top;  // likeliest first
+  double logprob = 0;                  // set if asked for
+  std::vector<TokenLogprob> top = {};  // likeliest first
 };
 
 // What one step did for one request.

@@ -17,7 +17,7 @@ namespace convene::evaluate {
 
 struct MeasureOperatorsOptions {
   double budget_s = 1;               // for each group of operators
-  std::string disk_directory;        // an existing one; empty: the disk is not measured
+  std::string disk_directory = {};   // an existing one; empty: the disk is not measured
   double read_bytes_per_second = 0;  // of memory, by all threads
   double disk_bytes_per_second = 0;  // 0: the disk is not measured
   uint64_t last_level_cache_bytes = 0;

@@ -253,8 +253,8 @@ class Value {
 
 // What is called with: f(1, 2, name=3).
 struct Arguments {
-  Values positional;
-  std::vector<std::pair<std::string, Value>> named;
+  Values positional = {};
+  std::vector<std::pair<std::string, Value>> named = {};
 };
 
 // 0 for what holds no other values.

@@ -140,9 +140,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, PackedPart,
                                          Case{WeightFormat::kInt4, 64, 328, 72, {0, 64, 320, 328}},
                                          Case{WeightFormat::kInt4, 128, 328, 200, {0, 128, 328}},
                                          Case{WeightFormat::kInt4, 128, 200, 328, {0, 128, 200}}),
-                         [](const auto& info) {
-                           return std::string(Name(info.param.format)) + "_" +
-                                  std::to_string(info.index);
+                         [](const auto& param_info) {
+                           return std::string(Name(param_info.param.format)) + "_" +
+                                  std::to_string(param_info.index);
                          });
 
 }  // namespace

@@ -78,6 +78,50 @@ Status ParseExperts(std::string_view text, Layout* layout) {
                        {"slice", &layout->expert_tp}});
 }
 
+// Which of its parts a layout's text has said.
+struct Said {
+  bool attention = false;
+  bool experts = false;
+};
+
+Status ParseParts(std::string_view text, Layout* layout, Said* said) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (part == kDisaggregate && !layout->disaggregates) {
+      layout->disaggregates = true;
+      continue;
+    }
+    const bool is_attention = part.starts_with("attention=");
+    if (std::exchange(is_attention ? said->attention : said->experts, true)) {
+      return Error{fmt::format("the layout {} gives {} twice; {}", Quote(text),
+                               is_attention ? "attention" : "the experts", kExample)};
+    }
+    Status parsed;
+    if (is_attention) {
+      parsed = ParseDegrees("attention", part.substr(10),
+                            {{"tp", &layout->attention_tp}, {"dp", &layout->attention_dp}});
+    } else if (part.starts_with("experts=")) {
+      parsed = ParseExperts(part.substr(8), layout);
+    } else {
+      parsed = Error{fmt::format("{} is no layout; {}", Quote(text), kExample)};
+    }
+    if (!parsed) return parsed;
+  }
+  return {};
+}
+
+// Of ranks that have both, `unless` something is the case.
+Status CheckProducts(std::string_view text, const Layout& layout, std::string_view unless) {
+  const int attention = layout.num_attention_ranks();
+  const int experts = layout.num_expert_ranks();
+  if (attention == experts) return {};
+  return Error{fmt::format("{} gives attention {} and the experts {}; both must have all of them{}",
+                           Quote(text), FormatCount(static_cast<uint64_t>(attention), "rank"),
+                           experts, unless)};
+}
+
 }  // namespace
 
 Status CheckExperts(std::string_view experts) {
@@ -87,47 +131,35 @@ Status CheckExperts(std::string_view experts) {
 
 Result<Layout> ParseLayout(std::string_view text) {
   Layout layout;
-  bool has_attention = false;
-  bool has_experts = false;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view part = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (part == kDisaggregate && !layout.disaggregates) {
-      layout.disaggregates = true;
-      continue;
-    }
-    Status parsed;
-    const bool is_attention = part.starts_with("attention=");
-    if (std::exchange(is_attention ? has_attention : has_experts, true)) {
-      return Error{fmt::format("the layout {} gives {} twice; {}", Quote(text),
-                               is_attention ? "attention" : "the experts", kExample)};
-    }
-    if (is_attention) {
-      parsed = ParseDegrees("attention", part.substr(10),
-                            {{"tp", &layout.attention_tp}, {"dp", &layout.attention_dp}});
-    } else if (part.starts_with("experts=")) {
-      parsed = ParseExperts(part.substr(8), &layout);
-    } else {
-      parsed = Error{fmt::format("{} is no layout; {}", Quote(text), kExample)};
-    }
-    if (!parsed) return parsed.error();
-  }
-  const int attention = layout.num_attention_ranks();
-  const int experts = layout.num_expert_ranks();
-  if (attention != experts && !layout.disaggregates) {
-    return Error{
-        fmt::format("{} gives attention {} and the experts {}; both must have all of "
-                    "them, unless they are on different ranks (--disaggregate)",
-                    Quote(text), FormatCount(static_cast<uint64_t>(attention), "rank"), experts)};
-  }
-  if (layout.disaggregates && !(has_attention && has_experts)) {
+  Said said;
+  if (Status parsed = ParseParts(text, &layout, &said); !parsed) return parsed.error();
+  if (!layout.disaggregates) {
+    const Status fit =
+        CheckProducts(text, layout, ", unless they are on different ranks (--disaggregate)");
+    if (!fit) return fit.error();
+  } else if (!(said.attention && said.experts)) {
     return Error{
         fmt::format("the layout {} must say how many ranks have attention and how many "
                     "the experts, for instance attention=dp1,experts=ep2,disaggregate",
                     Quote(text))};
   }
   return layout;
+}
+
+Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
+  if (plan->layout.disaggregates) {
+    plan->decode = plan->layout;
+    return CheckDisaggregation(*plan);
+  }
+  const std::string whole = ToText(plan->layout);
+  const std::string text = fmt::format("{},experts={}", whole.substr(0, whole.find(',')), experts);
+  Layout decode;
+  Said said;
+  Status parsed = ParseParts(text, &decode, &said);
+  if (parsed) parsed = CheckProducts(text, decode, "");
+  if (!parsed) return parsed.error().At("decode");
+  plan->decode = decode;
+  return {};
 }
 
 std::string ToText(const Layout& layout) {
@@ -139,8 +171,11 @@ std::string ToText(const Layout& layout) {
     if (a == 1) return fmt::format("{}{}", second, b);
     return fmt::format("{}{}{}{}", first, number, second, b);
   };
-  return fmt::format("attention={},experts={}{}{}",
-                     degrees("tp", layout.attention_tp, "dp", layout.attention_dp),
+  // One attention rank among others is one that has all heads of its own sequences.
+  const bool is_one_of_several = layout.disaggregates && layout.num_attention_ranks() == 1;
+  const std::string attention =
+      is_one_of_several ? "dp1" : degrees("tp", layout.attention_tp, "dp", layout.attention_dp);
+  return fmt::format("attention={},experts={}{}{}", attention,
                      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
                      layout.disaggregates ? "," : "", layout.disaggregates ? kDisaggregate : "");
 }

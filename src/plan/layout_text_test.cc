@@ -50,6 +50,31 @@ TEST(LayoutText, ComplaintsOfWeightsSayHowTheyAreWritten) {
               HasSubstr("attention 2 ranks and the experts 3"));
 }
 
+TEST(LayoutText, AttentionAndExpertsMayBeOnDifferentRanks) {
+  for (const char* text :
+       {"attention=dp1,experts=ep2,disaggregate", "attention=tp2dp3,experts=ep3:1tp2,disaggregate",
+        "attention=dp2,experts=ep2,disaggregate"}) {
+    const Result<strategy::Layout> layout = ParseLayout(text);
+    ASSERT_TRUE(layout) << text;
+    EXPECT_TRUE(layout->disaggregates);
+    EXPECT_EQ(ToText(*layout), text);
+    EXPECT_EQ(layout->num_ranks(), layout->num_attention_ranks() + layout->num_expert_ranks());
+  }
+  EXPECT_EQ(*ParseLayout("disaggregate,experts=ep2,attention=dp1"),
+            *ParseLayout("attention=dp1,experts=ep2,disaggregate"));
+  EXPECT_THAT(Complaint("attention=dp1,experts=ep2"),
+              HasSubstr("unless they are on different ranks (--disaggregate)"));
+  EXPECT_THAT(Complaint("experts=ep2,disaggregate"), HasSubstr("how many ranks have attention"));
+  EXPECT_THAT(Complaint("disaggregate"), HasSubstr("how many the experts"));
+  for (const char* text :
+       {"attention=dp1,experts=ep2,disaggregate,disaggregate", "attention=dp1,experts=ep2,disagg",
+        "attention=dp1,experts=ep2,disaggregate,", "attention=dp0,experts=ep2,disaggregate"}) {
+    EXPECT_NE(Complaint(text), "") << text;
+  }
+  EXPECT_THAT(CheckRanks(*ParseLayout("attention=dp1,experts=ep2,disaggregate"), 2).error().message,
+              HasSubstr("needs 3 ranks, and 2 were started"));
+}
+
 TEST(LayoutText, EachPartIsGivenOnce) {
   EXPECT_THAT(Complaint("attention=dp1,attention=dp1"), HasSubstr("attention twice"));
   EXPECT_THAT(Complaint("attention=dp2,attention=tp2,experts=ep2"), HasSubstr("twice"));

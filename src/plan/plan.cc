@@ -207,6 +207,7 @@ Status ReadWeights(const std::string& name, Plan* plan) {
 Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "pipeline") return ReadPipeline(value, plan);
   if (key == "made_for") return ReadMadeFor(value, plan);
+  if (key == "lines") return Assign(LaneLinesFromJson(value), &plan->lines);
   if ((key == "predicted" && value.is_object()) || (key == "alternatives" && value.is_array())) {
     return {};
   }
@@ -236,7 +237,7 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   }
   constexpr const char* kMembers =
       "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, made_for and "
-      "predicted (objects), alternatives (a list), threads, comm_budget, host_threads and "
+      "predicted (objects), alternatives and lines (lists), threads, comm_budget, host_threads and "
       "experts_in_memory (whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
@@ -321,6 +322,11 @@ Status CanPage(const Plan& plan) {
 
 Status CheckDisaggregation(const Plan& plan) {
   const strategy::Pipeline& pipeline = plan.pipeline;
+  if (!plan.lines.empty() && !(plan.layout.disaggregates && TurnsOf(pipeline) == Turns::kFine)) {
+    return Error{
+        "lines are of plans with the strategy fine and a layout such as "
+        "attention=dp1,experts=ep2,disaggregate: leave them out, or give both"};
+  }
   if (!plan.layout.disaggregates) {
     const bool is_usual =
         pipeline.order == strategy::AttentionOrder::kAsas && !pipeline.dispatch_after_shared;
@@ -350,19 +356,6 @@ Status CheckDisaggregation(const Plan& plan) {
         "--no-overlap is of layouts without --disaggregate; there the strategy naive is the one "
         "in which nothing overlaps"};
   }
-  return {};
-}
-
-Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
-  if (plan->layout.disaggregates) {
-    plan->decode = plan->layout;
-    return CheckDisaggregation(*plan);
-  }
-  const std::string layout = ToText(plan->layout);
-  const Result<strategy::Layout> decode =
-      ParseLayout(fmt::format("{},experts={}", layout.substr(0, layout.find(',')), experts));
-  if (!decode) return decode.error().At("decode");
-  plan->decode = *decode;
   return {};
 }
 
@@ -437,6 +430,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
                                    {"host_threads", plan.host_threads}};
   if (plan.experts_in_memory) object["experts_in_memory"] = *plan.experts_in_memory;
   if (plan.layout.disaggregates) object["strategy"] = Name(TurnsOf(plan.pipeline));
+  if (!plan.lines.empty()) object["lines"] = ToJson(plan.lines);
   if (!plan.weights.empty()) object["weights"] = plan.weights;
   if (plan.num_threads > 0) object["threads"] = plan.num_threads;
   if (plan.made_for) {

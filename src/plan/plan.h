@@ -6,8 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
+#include "plan/lane_lines.h"
 #include "strategy/layout.h"
 #include "strategy/step.h"
 
@@ -54,6 +56,10 @@ struct Plan {
   std::optional<strategy::Layout> decode = {};
   PhaseChange phase_change = {};  // of a plan with decode
   strategy::Pipeline pipeline = {};
+  // Of a layout that disaggregates: what steps take, so that each has its own micro-batches, chunks
+  // and order (planner/step_turns.h), of which there are at most as many as in `pipeline`. None:
+  // all steps have those of `pipeline`.
+  std::vector<LaneLines> lines = {};
   // The number of chunks is chosen by what the simulator says of this machine.
   bool auto_pipeline = false;
   Wire wire = Wire::kAuto;

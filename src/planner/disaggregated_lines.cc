@@ -1,14 +1,13 @@
 #include "planner/disaggregated_lines.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <initializer_list>
 
 #include "cost/relative_line.h"
 #include "planner/layer_shapes.h"
 #include "planner/predict_step.h"
 #include "schedule/activity_graph.h"
+#include "strategy/step_load.h"
 
 namespace convene::planner {
 namespace {
@@ -50,30 +49,24 @@ double* PlaceOf(TaskKind kind, LayerSeconds& seconds) {
 class PricedLayer {
  public:
   PricedLayer(const LinesQuestion& question, const model::ModelSpec& spec, int first_layer)
-      : question_(question),
-        spec_(spec),
-        shares_(question.shares.size() > 1 ? std::vector<cost::ExpertShares>{question.shares.at(
-                                                 static_cast<size_t>(first_layer))}
-                                           : question.shares),
-        schedule_(
-            strategy::BuildDisaggregatedExperts(spec, {.attention_ranks = question.attention_ranks,
-                                                       .expert_ranks = question.expert_ranks,
-                                                       .micro_batches = 2,
-                                                       .chunks = 2,
-                                                       .bytes = question.bytes})),
-        graph_(schedule::BuildActivityGraph(schedule_)) {}
+      : question_(question), spec_(spec), shares_(question.shares) {
+    if (shares_.size() > 1) {
+      const auto layer = static_cast<size_t>(first_layer);
+      shares_ = std::vector<cost::ExpertShares>(1, question.shares.at(layer));
+    }
+    strategy::StepOptions options = Options();
+    options.pipeline.chunks = 2;
+    options.pipeline.micro_batches = 2;
+    schedule_ = strategy::BuildStep(spec, options);
+    graph_ = schedule::BuildActivityGraph(schedule_);
+  }
 
   // With a `part`-th of the rows. Of each kind of task the slowest rank's.
   Result<LayerSeconds> At(int part, const StepPricer& pricer) const {
-    const cost::ExpectedSizes expected = ExpectSizes(
-        {.spec = spec_,
-         .options = {.roles = strategy::Roles::Disaggregated(question_.attention_ranks,
-                                                             question_.expert_ranks),
-                     .pipeline = {.micro_batches = part},
-                     .bytes = question_.bytes,
-                     .prunes_last_layer = false},
-         .groups = std::vector(static_cast<size_t>(question_.attention_ranks), question_.sequences),
-         .shares = shares_});
+    StepQuestion step{.spec = spec_, .options = Options(), .shares = shares_};
+    step.options.pipeline.micro_batches = part;
+    step.groups.resize(static_cast<size_t>(question_.roles.num_groups()), question_.sequences);
+    const cost::ExpectedSizes expected = ExpectSizes(step);
     const cost::Sizes sizes = [&](schedule::Size size) {
       size.micro_batch = 0;
       size.chunk = size.chunk < 0 ? -1 : 0;
@@ -100,6 +93,14 @@ class PricedLayer {
   }
 
  private:
+  strategy::StepOptions Options() const {
+    strategy::StepOptions options;
+    options.roles = question_.roles;
+    options.bytes = question_.bytes;
+    options.prunes_last_layer = false;
+    return options;
+  }
+
   const LinesQuestion& question_;
   const model::ModelSpec& spec_;
   std::vector<cost::ExpertShares> shares_;
@@ -133,6 +134,7 @@ Result<FittedLines> FitDisaggregatedLines(const LinesQuestion& question, const S
   FittedLines fitted;
   DisaggregatedLines& lines = fitted.lines;
   lines.num_layers = 0;
+  lines.most_rows = rows;
   const std::vector<LayerShape> shapes = LayerShapesOf(question.spec, 1);
   for (const LayerShape& shape : shapes) {
     if (shape.spec.layers.front().moe) lines.num_layers += shape.count;
@@ -162,6 +164,39 @@ Result<FittedLines> FitDisaggregatedLines(const LinesQuestion& question, const S
     fit(&LayerSeconds::combine, lines.combine);
     lines.counts += share * seconds.front().counts;
   }
+  return fitted;
+}
+
+namespace {
+
+constexpr int kMoreTokensBefore = 1024;
+
+double KeysPerRow(const std::vector<strategy::SequenceRows>& sequences) {
+  strategy::StepLoadCounter counter(1);
+  for (const strategy::SequenceRows& each : sequences) {
+    counter.Add(0, each.first_position, each.num_tokens);
+  }
+  const strategy::StepLoad load = counter.most();
+  return static_cast<double>(load.keys) / static_cast<double>(load.rows);
+}
+
+}  // namespace
+
+Result<FittedLines> FitLinesByKeys(const LinesQuestion& question, const StepPricer& pricer) {
+  Result<FittedLines> fitted = FitDisaggregatedLines(question, pricer);
+  if (!fitted) return fitted;
+  LinesQuestion further = question;
+  for (strategy::SequenceRows& each : further.sequences) each.first_position += kMoreTokensBefore;
+  const Result<FittedLines> with_more = FitDisaggregatedLines(further, pricer);
+  if (!with_more) return with_more.error();
+  DisaggregatedLines& lines = fitted->lines;
+  const double rise = with_more->lines.attention.per_row - lines.attention.per_row;
+  const double keys = KeysPerRow(question.sequences);
+  // No line falls, and none begins below zero.
+  lines.attention_per_key =
+      std::clamp(rise / kMoreTokensBefore, 0.0, lines.attention.per_row / keys);
+  lines.attention.per_row -= keys * lines.attention_per_key;
+  lines.most_rows = with_more->lines.most_rows;
   return fitted;
 }
 

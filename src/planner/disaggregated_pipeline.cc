@@ -65,6 +65,15 @@ double LongestPath(const PathParts& parts, int num_layers, int micro_batches) {
 
 }  // namespace
 
+strategy::Pipeline ToPipeline(const DisaggregatedPipeline& pipeline) {
+  strategy::Pipeline whole;
+  whole.micro_batches = pipeline.micro_batches;
+  whole.chunks = pipeline.chunks;
+  whole.order = pipeline.order;
+  whole.dispatch_after_shared = pipeline.dispatch_after_shared;
+  return whole;
+}
+
 std::string Words(const DisaggregatedPipeline& pipeline) {
   std::string text = fmt::format("{} micro-batch{}, {}", pipeline.micro_batches,
                                  pipeline.micro_batches == 1 ? "" : "es",

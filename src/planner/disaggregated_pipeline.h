@@ -6,34 +6,14 @@
 
 #include <string>
 
-#include "strategy/disaggregated_experts.h"
+#include "plan/lane_lines.h"
+#include "strategy/step.h"
 
 namespace convene::planner {
 
-// alpha + beta * rows, as Eqs. 7 to 11 have it. Neither is below zero.
-struct Line {
-  double once = 0;
-  double per_row = 0;
-
-  double At(double rows) const { return once + per_row * rows; }
-  bool operator==(const Line&) const = default;
-};
-
-// Seconds of a layer's tasks over rows of ONE attention rank, all of which have as many: of a
-// micro-batch (attention, shared) or of a chunk (the others). Of unlike ranks, the slowest of each
-// group.
-struct DisaggregatedLines {
-  Line attention = {};  // with all that attention ranks compute besides the shared expert
-  Line shared = {};     // zero: the layers have no shared expert
-  double counts = 0;    // of a micro-batch, before its first dispatch
-  Line dispatch = {};   // A2E
-  Line experts = {};
-  Line combine = {};   // E2A
-  int num_layers = 1;  // with experts
-
-  bool has_shared() const { return shared != Line{}; }
-  bool operator==(const DisaggregatedLines&) const = default;
-};
+using plan::Line;
+// Here keys are counted into the rows of attention.
+using DisaggregatedLines = plan::LaneLines;
 
 struct DisaggregatedPipeline {
   int micro_batches = 1;  // r1
@@ -44,6 +24,9 @@ struct DisaggregatedPipeline {
 
   bool operator==(const DisaggregatedPipeline&) const = default;
 };
+
+// As a plan and a schedule have it.
+strategy::Pipeline ToPipeline(const DisaggregatedPipeline& pipeline);
 
 // "3 micro-batches, 4 chunks, AASS"
 std::string Words(const DisaggregatedPipeline& pipeline);

@@ -103,14 +103,13 @@ class RoleSearch {
     if (!pricer) return pricer.error();
     std::vector<strategy::SequenceRows> sequences = question_.sequences;
     sequences.resize(static_cast<size_t>(SequencesOf(attention_ranks)));
-    Result<FittedLines> fitted =
-        FitDisaggregatedLines({.spec = question_.spec,
-                               .attention_ranks = attention_ranks,
-                               .expert_ranks = num_ranks() - attention_ranks,
-                               .bytes = question_.bytes,
-                               .shares = question_.shares,
-                               .sequences = std::move(sequences)},
-                              **pricer);
+    Result<FittedLines> fitted = FitDisaggregatedLines(
+        {.spec = question_.spec,
+         .roles = strategy::Roles::Disaggregated(attention_ranks, num_ranks() - attention_ranks),
+         .bytes = question_.bytes,
+         .shares = question_.shares,
+         .sequences = std::move(sequences)},
+        **pricer);
     if (!fitted) return fitted.error();
     return lines_.emplace(key, fitted->lines).first->second;
   }
@@ -126,8 +125,8 @@ class RoleSearch {
       return rank.memory_bytes <= 0 || bytes <= rank.memory_bytes;
     };
     const auto attention = static_cast<int>(choice.attention.size());
-    const double of_attention = question_.memory.attention_bytes +
-                                question_.memory.sequence_bytes * SequencesOf(attention);
+    const double of_attention =
+        question_.memory.attention_bytes + question_.memory.sequence_bytes * SequencesOf(attention);
     for (const int rank : choice.attention) {
       if (!has(traits(rank), of_attention)) return false;
     }
@@ -159,16 +158,17 @@ class RoleSearch {
       experts.push_back(own->experts);
       seconds.push_back(own->experts.At(rows));
     }
-    const bool alike = std::adjacent_find(seconds.begin(), seconds.end(),
-                                          std::not_equal_to<>()) == seconds.end();
+    const bool alike =
+        std::adjacent_find(seconds.begin(), seconds.end(), std::not_equal_to<>()) == seconds.end();
     if (by_rate && !alike) choice.expert_weights = SharesByRate(seconds, num_experts_);
     const strategy::ExpertSplit split(static_cast<int>(experts.size()), choice.expert_weights);
     lines->experts = {};
     for (size_t i = 0; i < experts.size(); ++i) {
       // Weights that are read and rows that are computed are both in proportion to the share.
-      const double share = split.PartOfAmount(static_cast<int>(i), 1.0 * experts.size());
-      lines->experts = Slower(lines->experts, {.once = experts[i].once * share,
-                                               .per_row = experts[i].per_row * share});
+      const double share =
+          split.PartOfAmount(static_cast<int>(i), static_cast<double>(experts.size()));
+      lines->experts = Slower(
+          lines->experts, {.once = experts[i].once * share, .per_row = experts[i].per_row * share});
     }
     return lines;
   }
@@ -215,7 +215,7 @@ class RoleSearch {
   const RolesQuestion& question_;
   int num_experts_;
   std::vector<RankTraits> kinds_;
-  std::vector<int> kind_of_;  // by rank
+  std::vector<int> kind_of_;                                 // by rank
   std::map<std::pair<int, int>, DisaggregatedLines> lines_;  // by attention ranks and kind
 };
 

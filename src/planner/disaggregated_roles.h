@@ -1,5 +1,5 @@
-// Which ranks take attention and which the experts, where they may be unlike: a rank whose memory is
-// fast, a slow one, one with few cores. For every division the step is solved
+// Which ranks take attention and which the experts, where they may be unlike: a rank whose memory
+// is fast, a slow one, one with few cores. For every division the step is solved
 // (disaggregated_solver.h), and the fastest is taken. It knows no plan and no search.
 #pragma once
 
@@ -36,7 +36,7 @@ struct RoleMemory {
 struct RolesQuestion {
   const model::ModelSpec& spec;
   strategy::ElementBytes bytes = {};
-  std::vector<cost::ExpertShares> shares = {};        // as LinesQuestion's
+  std::vector<cost::ExpertShares> shares = {};         // as LinesQuestion's
   std::vector<strategy::SequenceRows> sequences = {};  // of the step, of all ranks together
   std::vector<RankTraits> ranks = {};                  // at least two
   RoleMemory memory = {};
@@ -59,16 +59,16 @@ struct RolesChoice {
 
 // The best division first; ranks that are alike are not told apart, so that of these the first ones
 // take attention. What a division cannot have (memory, more ranks than experts) is left out. Of
-// unlike attention ranks, which have as many sequences each, the slowest counts; unlike expert ranks
-// get experts by their rates. Errors: fewer than two ranks; no division that fits memory, with what
-// is missing; those of the pricer.
+// unlike attention ranks, which have as many sequences each, the slowest counts; unlike expert
+// ranks get experts by their rates. Errors: fewer than two ranks; no division that fits memory,
+// with what is missing; those of the pricer.
 Result<std::vector<RolesChoice>> RankRoles(const RolesQuestion& question);
 
 // The fastest of those in which ranks of either group are treated as if all were alike: the first
 // ranks take attention, and experts are divided evenly.
 Result<RolesChoice> BestEqualRoles(const RolesQuestion& question);
 
-// "attention on rank 2; experts on ranks 0 and 1 as 3:1"
+// "attention on rank 2; experts on ranks 0, 1 as 3:1"
 std::string Words(const RolesChoice& choice);
 
 }  // namespace convene::planner

@@ -82,6 +82,13 @@ DisaggregatedChoice BestOf(const DisaggregatedQuestion& question, int micro_batc
   return best;
 }
 
+void SortByRate(std::vector<DisaggregatedChoice>& choices) {
+  std::stable_sort(choices.begin(), choices.end(),
+                   [](const DisaggregatedChoice& a, const DisaggregatedChoice& b) {
+                     return a.rows_per_second > b.rows_per_second;
+                   });
+}
+
 // Calls `visit(m_a, r1)` for the pairs of which neither can grow.
 template <class Visit>
 void WalkFrontier(const DisaggregatedQuestion& question, const Visit& visit) {
@@ -124,14 +131,19 @@ int BestChunks(const DisaggregatedLines& lines, DisaggregatedPipeline pipeline, 
   return best;
 }
 
-DisaggregatedChoice SolveDisaggregated(const DisaggregatedQuestion& question) {
+std::vector<DisaggregatedChoice> ProposeDisaggregated(const DisaggregatedQuestion& question) {
   CHECK(question.max_sequences >= 1 && question.attention_ranks >= 1 &&
         question.rows_per_sequence >= 1);
-  DisaggregatedChoice best;
+  std::vector<DisaggregatedChoice> choices;
   WalkFrontier(question, [&](int sequences, int micro_batches) {
-    Keep(BestOf(question, micro_batches, sequences, TimelineSeconds), best);
+    choices.push_back(BestOf(question, micro_batches, sequences, TimelineSeconds));
   });
-  return best;
+  SortByRate(choices);
+  return choices;
+}
+
+DisaggregatedChoice SolveDisaggregated(const DisaggregatedQuestion& question) {
+  return ProposeDisaggregated(question).front();
 }
 
 DisaggregatedChoice SolvePingPong(const DisaggregatedQuestion& question) {
@@ -166,15 +178,19 @@ DisaggregatedChoice SolveByBruteForce(const DisaggregatedQuestion& question) {
   return best;
 }
 
-DisaggregatedChoice SolveStep(const DisaggregatedQuestion& question, double rows) {
+std::vector<DisaggregatedChoice> ProposeStep(const DisaggregatedQuestion& question, double rows) {
   const int most = std::clamp(static_cast<int>(rows), 1, question.most_micro_batches);
-  DisaggregatedChoice best;
+  std::vector<DisaggregatedChoice> choices;
   for (int micro_batches = 1; micro_batches <= most; ++micro_batches) {
-    Keep(BestOf(question, micro_batches, rows / micro_batches / question.rows_per_sequence,
-                ClosedFormSeconds),
-         best);
+    choices.push_back(BestOf(question, micro_batches,
+                             rows / micro_batches / question.rows_per_sequence, ClosedFormSeconds));
   }
-  return best;
+  SortByRate(choices);
+  return choices;
+}
+
+DisaggregatedChoice SolveStep(const DisaggregatedQuestion& question, double rows) {
+  return ProposeStep(question, rows).front();
 }
 
 }  // namespace convene::planner

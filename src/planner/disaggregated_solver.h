@@ -4,7 +4,10 @@
 // what is disaggregated_roles.h.
 #pragma once
 
+#include <vector>
+
 #include "planner/disaggregated_pipeline.h"
+#include "strategy/step.h"
 
 namespace convene::planner {
 
@@ -38,6 +41,10 @@ double RowsOfExpert(const DisaggregatedQuestion& question, const DisaggregatedCh
 // order is what RunLanes says. Precondition: all that question holds is at least 1.
 DisaggregatedChoice SolveDisaggregated(const DisaggregatedQuestion& question);
 
+// What the walk meets: of each pair of m_a and r1 the best r2 and order, the most rows per second
+// first. For those who price these few by more than lines. Precondition as SolveDisaggregated's.
+std::vector<DisaggregatedChoice> ProposeDisaggregated(const DisaggregatedQuestion& question);
+
 // Baselines. PPPipe (MegaScale-Infer): r1 as it is best, no chunks, the shared expert part of
 // attention. Naive: no pipelining at all.
 DisaggregatedChoice SolvePingPong(const DisaggregatedQuestion& question);
@@ -48,9 +55,12 @@ DisaggregatedChoice SolveByBruteForce(const DisaggregatedQuestion& question);
 
 // Of a step that has arrived, all of which is computed: `rows` of each attention rank go through in
 // r1 micro-batches of as many rows. The fewest seconds by closed form, which takes microseconds; of
-// the question's max_sequences nothing is used. The same question gives the same answer, bit by bit,
-// on every machine: nothing but sums, products, quotients and comparisons is in it.
+// the question's max_sequences nothing is used. The same question gives the same answer, bit by
+// bit, on every machine: nothing but sums, products, quotients and comparisons is in it.
 DisaggregatedChoice SolveStep(const DisaggregatedQuestion& question, double rows);
+
+// The best r2 and order of such a step for each r1, the fewest seconds first.
+std::vector<DisaggregatedChoice> ProposeStep(const DisaggregatedQuestion& question, double rows);
 
 // The best r2 for `pipeline` with so many rows in a micro-batch, by closed form. Chunks have at
 // least one row.

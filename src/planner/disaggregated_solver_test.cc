@@ -1,10 +1,12 @@
 #include "planner/disaggregated_solver.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <random>
+#include <vector>
 
 namespace convene::planner {
 namespace {
@@ -95,9 +97,9 @@ TEST(DisaggregatedSolver, IsWithinAHundredthOfBruteForceOnAThousandInstances) {
     worst = std::max(worst, gap);
     sum += gap;
   }
-  RecordProperty("worst_gap", std::to_string(worst));
-  RecordProperty("mean_gap", std::to_string(sum / kInstances));
-  std::printf("gap to brute force: %.2g at worst, %.2g in the mean\n", worst, sum / kInstances);
+  RecordProperty("worst_gap", fmt::format("{:.2g}", worst));
+  RecordProperty("mean_gap", fmt::format("{:.2g}", sum / kInstances));
+  fmt::print("gap to brute force: {:.2g} at worst, {:.2g} in the mean\n", worst, sum / kInstances);
 }
 
 TEST(DisaggregatedSolver, IsNeverSlowerThanItsBaselines) {
@@ -153,6 +155,30 @@ TEST(DisaggregatedSolver, AStepIsCutWholeAndChunksHaveARowAtLeast) {
         EXPECT_LE(choice.seconds * (1 - 1e-12),
                   RunLanes(question.lines, {.micro_batches = r1, .chunks = r2}, rows / r1).seconds);
       }
+    }
+  }
+}
+
+TEST(DisaggregatedSolver, ProposesTheBestOfEachNumberOfMicroBatches) {
+  RandomInstances random;
+  for (int i = 0; i < 100; ++i) {
+    const DisaggregatedQuestion question = random.Question();
+    const std::vector<DisaggregatedChoice> walk = ProposeDisaggregated(question);
+    EXPECT_EQ(walk.front().pipeline, SolveDisaggregated(question).pipeline);
+    const std::vector<DisaggregatedChoice> step = ProposeStep(question, 100);
+    EXPECT_EQ(std::ssize(step), strategy::kMostMicroBatches);
+    EXPECT_EQ(step.front().pipeline, SolveStep(question, 100).pipeline);
+    for (const auto* proposals : {&walk, &step}) {
+      std::vector<int> micro_batches;
+      for (size_t k = 0; k < proposals->size(); ++k) {
+        const DisaggregatedChoice& choice = (*proposals)[k];
+        micro_batches.push_back(choice.pipeline.micro_batches);
+        if (k > 0) {
+          EXPECT_LE(choice.rows_per_second, (*proposals)[k - 1].rows_per_second);
+        }
+      }
+      std::sort(micro_batches.begin(), micro_batches.end());
+      EXPECT_EQ(std::unique(micro_batches.begin(), micro_batches.end()), micro_batches.end());
     }
   }
 }

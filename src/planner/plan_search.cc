@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/step_turns.h"
 #include "planner/workload_figures.h"
 #include "planner/workload_steps.h"
 #include "strategy/paging.h"
@@ -69,6 +70,22 @@ void Choose(PlanSearch& search, PlanAnswer& answer) {
       Describe(*fastest), 100 * (chosen->figures->score / fastest->figures->score - 1),
       search.question().present == chosen->plan ? "the plan that runs now stays"
                                                 : "the simpler plan is taken");
+}
+
+// "fine with 2 micro-batches, 4 chunks, ASAS", "solved for each step"
+std::string WordsOfTurns(const plan::Plan& plan) {
+  const strategy::Pipeline& pipeline = plan.pipeline;
+  if (!plan.lines.empty()) {
+    return fmt::format("turns solved for each step, of at most {} and {}",
+                       FormatCount(static_cast<uint64_t>(pipeline.micro_batches), "micro-batch"),
+                       FormatCount(static_cast<uint64_t>(pipeline.chunks), "chunk"));
+  }
+  const plan::Turns turns = plan::TurnsOf(pipeline);
+  if (turns == plan::Turns::kNaive) return std::string(plan::Name(turns));
+  return fmt::format("{} with {}", plan::Name(turns),
+                     Words({.micro_batches = pipeline.micro_batches,
+                            .chunks = pipeline.chunks,
+                            .order = pipeline.order}));
 }
 
 double BestScore(const PlanSearch& search) {
@@ -141,6 +158,24 @@ void PlanSearch::Price(Candidate& candidate) {
   candidate.figures = *std::move(figures);
 }
 
+bool PlanSearch::CheckMemory(Candidate& candidate) {
+  const Result<RankMemory> memory =
+      question_.memory_of(candidate.setup, candidate.plan, question_.workload.batch);
+  if (!memory) {
+    Reject(candidate, memory.error().message);
+    return false;
+  }
+  candidate.memory = *memory;
+  candidate.memory_limit = question_.memory_per_rank(candidate.setup.num_ranks);
+  if (memory->total() <= candidate.memory_limit) return true;
+  Reject(candidate,
+         fmt::format("a rank needs {} (weights {}, KV cache {}, working memory {}), and has {}",
+                     FormatBytes(memory->total()), FormatBytes(memory->weights_bytes),
+                     FormatBytes(memory->kv_bytes), FormatBytes(memory->working_bytes),
+                     FormatBytes(candidate.memory_limit)));
+  return false;
+}
+
 Result<const StepPricer*> PlanSearch::FindPricer(const RankSetup& setup,
                                                  const Conditions& conditions) {
   if (conditions == Conditions{}) {
@@ -183,6 +218,10 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
       .phase_change = plan.phase_change,
       .round_trip = *round_trip,
       .solver_seconds = plan.changes_layout() ? solver_seconds_ : 0};
+  if (!plan.lines.empty()) {
+    options.pipeline_of = [turns = StepTurns(plan.lines, plan.pipeline)](
+                              const strategy::StepLoad& load) mutable { return turns.For(load); };
+  }
   if (plan.experts_in_memory) {
     options.paging_of = [&](int64_t num_tokens) { return PagingOf(plan, num_tokens); };
   }
@@ -231,7 +270,10 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
   strategy::StepOptions options{.roles = roles,
                                 .pipeline = plan.pipeline,
                                 .bytes = question_.bytes_of(setup.weights, plan.wire)};
-  if (NumTokens(groups) < int64_t{1} * plan.pipeline.micro_batches * roles.num_groups()) {
+  if (!plan.lines.empty()) {
+    options.pipeline = StepTurns(plan.lines, plan.pipeline).For(LoadOf(groups));
+  }
+  if (NumTokens(groups) < int64_t{1} * options.pipeline.micro_batches * roles.num_groups()) {
     options.pipeline.micro_batches = 1;
   }
   if (plan.experts_in_memory) {
@@ -309,11 +351,12 @@ std::string Describe(const Candidate& candidate) {
     text += ", decode " + decode.substr(decode.find(',') + 1);
     if (plan.phase_change.keeps_both) text += ", both in memory";
   }
-  if (plan.pipeline.chunks > 1) {
+  if (plan.layout.disaggregates) text += ", " + WordsOfTurns(plan);
+  if (plan.pipeline.chunks > 1 && !plan.layout.disaggregates) {
     text += fmt::format(", {} chunks of {}", plan.pipeline.chunks,
                         plan.pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");
   }
-  if (plan.pipeline.micro_batches > 1) {
+  if (plan.pipeline.micro_batches > 1 && !plan.layout.disaggregates) {
     text += fmt::format(", {} micro-batches", plan.pipeline.micro_batches);
   }
   if (!plan.pipeline.overlap) text += ", no overlap";

@@ -32,6 +32,9 @@ class PlanSearch {
   // The allowed one with the least score; null: none is priced yet. Valid until the next Add.
   const Candidate* Best() const;
 
+  // Sets memory and memory_limit; a candidate that does not fit is rejected, and false comes back.
+  bool CheckMemory(Candidate& candidate);
+
   // For those who ask what would be if: a plan under other conditions.
   Result<PlanFigures> FiguresOf(const RankSetup& setup, const plan::Plan& plan,
                                 const Workload& workload, const Conditions& conditions = {});

@@ -116,7 +116,7 @@ TEST(PlanSearch, FindsTheBestOfAllThatCouldBeEnumerated) {
     // Any layout of any number of ranks with any of these pipelines.
     for (const Candidate& candidate : answer->candidates) {
       if (!candidate.is_ranked() || candidate.plan.pipeline != strategy::Pipeline{}) continue;
-      if (candidate.setup.num_ranks == 1) continue;
+      if (candidate.setup.num_ranks == 1 || candidate.plan.layout.disaggregates) continue;
       for (const int chunks : {1, 4}) {
         for (const int micro_batches : {1, 2}) {
           for (const auto cut : {strategy::ChunkCut::kTokens, strategy::ChunkCut::kExperts}) {
@@ -143,11 +143,11 @@ TEST(PlanSearch, OverlapsWhereExchangesTakeAsLongAsComputing) {
   Asked asked(2e8, {4});
   const strategy::Pipeline& pipeline = ChosenOf(Search(asked)).plan.pipeline;
   EXPECT_GT(pipeline.chunks * pipeline.micro_batches, 1);
-  asked.question.passes_off = {"pipelines", "micro_batches"};
+  asked.question.passes_off = {"disaggregated", "pipelines", "micro_batches"};
   const PlanAnswer plain = Search(asked);
   EXPECT_EQ(ChosenOf(plain).plan.pipeline, strategy::Pipeline{});
   const auto off = std::ranges::count_if(plain.passes, &PassReport::is_off);
-  EXPECT_EQ(off, 2);
+  EXPECT_EQ(off, 3);
 }
 
 TEST(PlanSearch, SaysOfEachPassWhatItDid) {

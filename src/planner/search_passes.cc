@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/disaggregated_pass.h"
 #include "planner/hybrid_pass.h"
 #include "planner/pipeline_passes.h"
 #include "planner/plan_search.h"
@@ -149,13 +150,7 @@ void AddLayouts(PlanSearch& search) {
     for (const Layout& layout : wanted ? std::vector{*wanted} : LayoutsOf(usual.setup.num_ranks)) {
       Candidate candidate = usual;
       candidate.plan.layout = layout;
-      if (layout.disaggregates) {
-        search.Add(std::move(candidate));
-        search.Reject(search.candidates().back(),
-                      "plans whose attention and experts are on different ranks are executed, but "
-                      "not searched yet: ask for a layout without disaggregate");
-        continue;
-      }
+      if (layout.disaggregates) continue;  // AddDisaggregated does
       if (!constraints.decode_experts) {
         search.Add(std::move(candidate));
         continue;
@@ -171,24 +166,8 @@ void AddLayouts(PlanSearch& search) {
 // --- Memory.
 
 void CheckMemory(PlanSearch& search) {
-  const PlanQuestion& question = search.question();
   for (Candidate& candidate : search.candidates()) {
-    if (!candidate.rejected_by.empty()) continue;
-    const Result<RankMemory> memory =
-        question.memory_of(candidate.setup, candidate.plan, question.workload.batch);
-    if (!memory) {
-      search.Reject(candidate, memory.error().message);
-      continue;
-    }
-    candidate.memory = *memory;
-    candidate.memory_limit = question.memory_per_rank(candidate.setup.num_ranks);
-    if (memory->total() <= candidate.memory_limit) continue;
-    search.Reject(candidate,
-                  fmt::format("a rank needs {} (weights {}, KV cache {}, working memory {}), and "
-                              "has {}",
-                              FormatBytes(memory->total()), FormatBytes(memory->weights_bytes),
-                              FormatBytes(memory->kv_bytes), FormatBytes(memory->working_bytes),
-                              FormatBytes(candidate.memory_limit)));
+    if (candidate.rejected_by.empty()) search.CheckMemory(candidate);
   }
 }
 
@@ -304,6 +283,12 @@ void AddWires(PlanSearch& search) {
   PriceAll(search);
 }
 
+// Attention and experts on different ranks.
+void AddDisaggregatedPlans(PlanSearch& search) {
+  AddDisaggregated(search);
+  MarkChanges(search);
+}
+
 constexpr SearchPass kPasses[] = {
     {"setups", "numbers of ranks, threads and formats of weights that costs are known of",
      AddSetups, /*can_be_off=*/false},
@@ -318,6 +303,9 @@ constexpr SearchPass kPasses[] = {
     {"prices", "simulates prefill and decode of each", PriceAll, /*can_be_off=*/false},
     {"hybrid", "other divisions of the experts in decode, by an integer program", AddHybridPlans},
     {"wires", "rows between ranks in fewer bytes (--allow wire)", AddWires},
+    {"disaggregated",
+     "attention on some ranks and experts on others, in pipelines that a solver proposes",
+     AddDisaggregatedPlans},
     {"bound", "spares the search for pipelines what could not win by one", PruneByBound},
     {"pipelines", "the experts' work in chunks of tokens or experts", AddPipelines},
     {"micro_batches", "steps in parts, one of which computes while another exchanges",

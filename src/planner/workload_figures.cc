@@ -92,6 +92,7 @@ class Predictor {
   Result<WholeStep> Predict(const StepSequences& groups, const strategy::Roles& roles) {
     strategy::StepOptions step{
         .roles = roles, .pipeline = options_.pipeline, .bytes = options_.bytes};
+    if (options_.pipeline_of) step.pipeline = options_.pipeline_of(LoadOf(groups));
     // Steps of fewer rows stay whole (runtime/step_memory.h).
     if (NumTokens(groups) < int64_t{1} * step.pipeline.micro_batches * roles.num_groups()) {
       step.pipeline.micro_batches = 1;

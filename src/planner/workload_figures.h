@@ -10,6 +10,7 @@
 #include "planner/plan_question.h"
 #include "planner/whole_step.h"
 #include "planner/workload.h"
+#include "strategy/step_load.h"
 
 namespace convene::planner {
 
@@ -24,6 +25,8 @@ struct PhaseStepOptions {
   int step_tokens = 512;
   // Of a step of so many tokens, where experts are read from a disk; empty: none are.
   std::function<strategy::Paging(int64_t num_tokens)> paging_of = {};
+  // Of a step with such a load, where each has a pipeline of its own; empty: all have `pipeline`.
+  std::function<strategy::Pipeline(const strategy::StepLoad&)> pipeline_of = {};
   // Of plans that divide the experts otherwise in decode.
   bool changes_layout = false;
   plan::PhaseChange phase_change = {};

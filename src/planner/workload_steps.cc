@@ -67,6 +67,16 @@ int64_t NumTokens(const StepSequences& groups) {
   return tokens;
 }
 
+strategy::StepLoad LoadOf(const StepSequences& groups) {
+  strategy::StepLoadCounter counter(static_cast<int>(groups.size()));
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (const SequenceRows& rows : groups[group]) {
+      counter.Add(static_cast<int>(group), rows.first_position, rows.num_tokens);
+    }
+  }
+  return counter.most();
+}
+
 std::vector<TypicalStep> PrefillSteps(const std::vector<RequestLengths>& sequences,
                                       const strategy::Roles& roles, int step_tokens) {
   const auto num_groups = static_cast<size_t>(roles.num_groups());

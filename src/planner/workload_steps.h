@@ -8,6 +8,7 @@
 #include "planner/workload.h"
 #include "strategy/attention_sizes.h"
 #include "strategy/role.h"
+#include "strategy/step_load.h"
 
 namespace convene::planner {
 
@@ -15,6 +16,7 @@ namespace convene::planner {
 using StepSequences = std::vector<std::vector<strategy::SequenceRows>>;
 
 int64_t NumTokens(const StepSequences& groups);
+strategy::StepLoad LoadOf(const StepSequences& groups);
 
 struct TypicalStep {
   StepSequences groups;

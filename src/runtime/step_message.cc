@@ -55,6 +55,8 @@ strategy::Pipeline ReadPipeline(Reader& reader) {
   pipeline.cut = static_cast<strategy::ChunkCut>(reader.Number());
   pipeline.overlap = reader.Number() != 0;
   pipeline.micro_batches = reader.Number();
+  pipeline.order = static_cast<strategy::AttentionOrder>(reader.Number());
+  pipeline.dispatch_after_shared = reader.Number() != 0;
   const std::span<const int32_t> cuts = reader.List();
   CHECK(cuts.size() % kNumbersPerDouble == 0, "{} numbers are halves of some", cuts.size());
   pipeline.cuts.resize(cuts.size() / kNumbersPerDouble);
@@ -72,6 +74,8 @@ std::vector<std::byte> UsePipelineMessage(const strategy::Pipeline& pipeline) {
   writer.Number(static_cast<int>(pipeline.cut));
   writer.Number(pipeline.overlap ? 1 : 0);
   writer.Number(pipeline.micro_batches);
+  writer.Number(static_cast<int>(pipeline.order));
+  writer.Number(pipeline.dispatch_after_shared ? 1 : 0);
   std::vector<int32_t> cuts(pipeline.cuts.size() * kNumbersPerDouble);
   std::memcpy(cuts.data(), pipeline.cuts.data(), cuts.size() * sizeof(int32_t));
   writer.List(cuts);
@@ -104,8 +108,8 @@ std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step
   return writer.Take();
 }
 
-std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs,
-                                     bool with_states, bool is_recorded) {
+std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs, bool with_states,
+                                     bool is_recorded) {
   Writer writer(StepKind::kEncode);
   writer.Number(is_recorded ? 1 : 0);
   writer.Number(with_states ? 1 : 0);

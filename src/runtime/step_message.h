@@ -26,8 +26,8 @@ std::vector<std::byte> UsePipelineMessage(const strategy::Pipeline& pipeline);
 std::vector<std::byte> ChangePhaseMessage(strategy::Phase phase, bool is_recorded = true);
 std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step,
                                       strategy::Phase phase, bool is_recorded = true);
-std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs,
-                                     bool with_states, bool is_recorded = true);
+std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs, bool with_states,
+                                     bool is_recorded = true);
 
 // A message read back; what it holds points into `numbers`.
 struct StepMessage {

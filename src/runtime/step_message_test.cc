@@ -85,7 +85,9 @@ TEST(StepMessage, TellsOtherRanksAPipeline) {
   for (const strategy::Pipeline& pipeline :
        {strategy::Pipeline{},
         strategy::Pipeline{.chunks = 3, .cut = strategy::ChunkCut::kExperts, .cuts = {0.1, 0.7}},
-        strategy::Pipeline{.chunks = 2, .overlap = false, .micro_batches = 4}}) {
+        strategy::Pipeline{.chunks = 2, .overlap = false, .micro_batches = 4},
+        strategy::Pipeline{.order = strategy::AttentionOrder::kAass,
+        .dispatch_after_shared = true}}) {
     const StepMessage message = ReadStepMessage(UsePipelineMessage(pipeline));
     EXPECT_EQ(message.kind, StepKind::kUsePipeline);
     EXPECT_EQ(message.pipeline, pipeline);

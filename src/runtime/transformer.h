@@ -85,9 +85,9 @@ class Transformer {
   // Since the beginning, on this rank.
   const PhaseChanges& phase_changes() const;
 
-  // Divides the steps to come in time otherwise (*collective*, as Forward), which changes no result.
-  // Chunks and cuts may differ from ParallelOptions::pipeline; overlap and micro-batches, for which
-  // lanes and memory were made, may not (CHECKed).
+  // Divides the steps to come in time otherwise (*collective*, as Forward), which changes no
+  // result. Chunks and cuts may differ from ParallelOptions::pipeline; overlap and micro-batches,
+  // for which lanes and memory were made, may not (CHECKed).
   void UsePipeline(const strategy::Pipeline& pipeline);
 
   // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and

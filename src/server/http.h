@@ -14,12 +14,12 @@
 namespace convene::server {
 
 struct RequestHead {
-  std::string method;
-  std::string path;  // without the query
-  std::string authorization;
-  std::string content_type;
-  std::string origin;
-  std::string client;  // address of the peer
+  std::string method = {};
+  std::string path = {};  // without the query
+  std::string authorization = {};
+  std::string content_type = {};
+  std::string origin = {};
+  std::string client = {};  // address of the peer
 };
 
 struct HttpRequest {
@@ -32,7 +32,7 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 struct Response {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
+  std::string body = {};
   Headers headers = {};
 };
 

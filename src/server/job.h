@@ -19,9 +19,9 @@ using JobId = uint64_t;
 // All choices of one HTTP request.
 struct Job {
   JobId id = 0;
-  std::vector<engine::Request> requests;  // of each choice; not empty
-  std::string client;                     // whose share of the engine it takes: its API key
-  int64_t priority = 0;                   // lower ones first
+  std::vector<engine::Request> requests = {};  // of each choice; not empty
+  std::string client = {};                     // whose share of the engine it takes: its API key
+  int64_t priority = 0;                        // lower ones first
   Clock::time_point arrival = Clock::now();
   std::optional<Clock::time_point> deadline = {};
 };
@@ -30,10 +30,10 @@ struct Job {
 struct JobEvent {
   JobId job = 0;
   int choice_idx = 0;
-  engine::Update update;
-  Clock::time_point when;        // the end of the step
-  Clock::time_point submission;  // when the engine took the choice
-  bool is_first = false;         // of the choice
+  engine::Update update = {};
+  Clock::time_point when = {};        // the end of the step
+  Clock::time_point submission = {};  // when the engine took the choice
+  bool is_first = false;              // of the choice
 };
 
 // Called by the engine's thread after every step, with the events in their order.

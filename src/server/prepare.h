@@ -35,8 +35,8 @@ struct ServedModel {
   // Set: asked for another plan where an epoch's requests differ much from `planned_for`.
   FindPlan find_plan = {};
   LoadShape planned_for = {};
-  bool watches_steps = false;    // Server::SeeStep is called after each
-  std::string weights = {};      // their format, and the threads of a rank: whose steps they are
+  bool watches_steps = false;  // Server::SeeStep is called after each
+  std::string weights = {};    // their format, and the threads of a rank: whose steps they are
   int num_threads = 0;
   std::function<Status(const engine::Request&)> check = {};  // as engine::Engine::Check
   std::unique_ptr<openai::AnswerForms> forms = nullptr;      // of the template and the tokenizer

@@ -54,10 +54,11 @@ void Replanner::Run() {
     if (is_stopped_) return;
     const LoadShape shape = *std::exchange(asked_, std::nullopt);
     lock.unlock();
-    std::optional<NewPlan> found = find_(shape);
+    Result<NewPlan> found = find_(shape);
+    if (!found) stays_(shape, found.error());
     lock.lock();
-    is_busy_ = found.has_value();
-    found_ = std::move(found);
+    is_busy_ = found.ok();
+    if (found) found_ = *std::move(found);
   }
 }
 

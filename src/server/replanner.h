@@ -25,17 +25,22 @@ struct NewPlan {
 };
 
 // The plan for such requests, if it is another one than that in force; all that it may give compute
-// the same bits. On a thread of its own, one call at a time; the next call comes after the plan of
-// the one before is in use.
-using FindPlan = std::function<std::optional<NewPlan>(const LoadShape& shape)>;
+// the same bits. Error: the plan in force stays, and why. On a thread of its own, one call at a
+// time; the next call comes after the plan of the one before is in use.
+using FindPlan = std::function<Result<NewPlan>(const LoadShape& shape)>;
+// On the same thread: told that the plan in force stays, although requests are such ones now.
+using TellStays = std::function<void(const LoadShape& shape, const Error& why)>;
 
 class Replanner {
  public:
   using Clock = std::chrono::steady_clock;
 
   // `planned_for`: what the plan in force was chosen for.
-  Replanner(FindPlan find, Clock::duration epoch, const LoadShape& planned_for)
-      : find_(std::move(find)), epoch_(epoch), planned_for_(planned_for) {}
+  Replanner(FindPlan find, TellStays stays, Clock::duration epoch, const LoadShape& planned_for)
+      : find_(std::move(find)),
+        stays_(std::move(stays)),
+        epoch_(epoch),
+        planned_for_(planned_for) {}
   ~Replanner() { Stop(); }
   Replanner(const Replanner&) = delete;
   Replanner& operator=(const Replanner&) = delete;
@@ -55,6 +60,7 @@ class Replanner {
   void Run();
 
   const FindPlan find_;
+  const TellStays stays_;
   const Clock::duration epoch_;
   // The engine thread's alone.
   EpochCounts counts_;
@@ -64,8 +70,8 @@ class Replanner {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_stopped_ = false;
-  bool is_busy_ = false;             // from a question to TakeNew of its answer
-  std::optional<LoadShape> asked_;   // that the thread has not begun with
+  bool is_busy_ = false;            // from a question to TakeNew of its answer
+  std::optional<LoadShape> asked_;  // that the thread has not begun with
   std::optional<NewPlan> found_;
 
   std::jthread thread_;  // the last member: it uses the others

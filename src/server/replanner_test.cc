@@ -30,7 +30,8 @@ TEST(LoadShape, IsOfEnoughChoicesOnly) {
   ASSERT_TRUE(shape);
   EXPECT_EQ(shape->prompt_tokens, 20);
   EXPECT_EQ(shape->num_running, 4);
-  EXPECT_EQ(shape->gen_tokens, 4.0 * (EpochCounts::kFewestChoices + 1) / EpochCounts::kFewestChoices);
+  EXPECT_EQ(shape->gen_tokens,
+            4.0 * (EpochCounts::kFewestChoices + 1) / EpochCounts::kFewestChoices);
 }
 
 class ReplannerTest : public testing::Test {
@@ -52,12 +53,18 @@ class ReplannerTest : public testing::Test {
   }
 
   std::atomic<int> num_asked_ = 0;
+  std::atomic<int> num_stays_ = 0;
   std::atomic<double> asked_prompt_ = 0;
-  Replanner replanner_{[this](const LoadShape& shape) -> std::optional<NewPlan> {
+  Replanner replanner_{[this](const LoadShape& shape) -> Result<NewPlan> {
                          asked_prompt_ = shape.prompt_tokens;
                          ++num_asked_;
-                         if (shape.prompt_tokens > 1000) return std::nullopt;
+                         if (shape.prompt_tokens > 1000) return Error{"it is the best"};
                          return NewPlan{.words = "another"};
+                       },
+                       [this](const LoadShape& shape, const Error& why) {
+                         EXPECT_GT(shape.prompt_tokens, 1000);
+                         EXPECT_EQ(why.message, "it is the best");
+                         ++num_stays_;
                        },
                        std::chrono::seconds(0),
                        {.prompt_tokens = 100, .gen_tokens = 10, .num_running = 16}};
@@ -92,6 +99,7 @@ TEST_F(ReplannerTest, NoBetterPlanLeavesThePlanAndTheNextQuestion) {
   }
   EXPECT_EQ(num_asked_, 2);
   EXPECT_TRUE(WaitForNew());
+  EXPECT_EQ(num_stays_, 1);
 }
 
 TEST_F(ReplannerTest, EndsWithAQuestionOpen) {

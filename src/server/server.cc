@@ -85,6 +85,7 @@ class Server::Impl : public Handler {
   void ClientGone(JobId id);
   void LogEnd(const Pending& pending);
   void AnnouncePlan(const NewPlan& plan);
+  void LogPlanStays(const LoadShape& shape, const convene::Error& why) const;
   void KeepAlive();
   void OnSignal(int number);
 
@@ -152,7 +153,10 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
       });
   std::optional<Replanner> replanner;
   if (model_->find_plan && options_.epoch.count() > 0) {
-    replanner.emplace(model_->find_plan, options_.epoch, model_->planned_for);
+    replanner.emplace(
+        model_->find_plan,
+        [this](const LoadShape& shape, const convene::Error& why) { LogPlanStays(shape, why); },
+        options_.epoch, model_->planned_for);
     if (const Status started = replanner->Start(); !started) return started;
     loop.ReplanWith(*replanner, [this](const NewPlan& plan) { AnnouncePlan(plan); });
   }
@@ -179,6 +183,15 @@ void Server::Impl::AnnouncePlan(const NewPlan& plan) {
     model_->fingerprint = fingerprint;
     model_->plan_json = plan_json;
   });
+}
+
+// On the replanner's thread.
+void Server::Impl::LogPlanStays(const LoadShape& shape, const convene::Error& why) const {
+  log_.Write(LogLevel::kInfo, {{"event", "plan_stays"},
+                               {"prompt_tokens", fmt::format("{:.0f}", shape.prompt_tokens)},
+                               {"generated_tokens", fmt::format("{:.0f}", shape.gen_tokens)},
+                               {"sequences", fmt::format("{:.1f}", shape.num_running)},
+                               {"why", why.message}});
 }
 
 Response Server::Impl::Error(const RequestHead& head, const ApiError& error) {

@@ -222,8 +222,8 @@ void StepWatcher::AppendTo(std::string& text, std::string_view labels) const {
   of_kinds("convene:compared_step_measured_seconds_total",
            "Time that the steps that were compared took.", &Compared::measured_s);
   AppendNumber(text, "convene:step_tasks_seconds_total",
-               "Time of the steps that were recorded from their first task to their last.", "counter", labels,
-               total_s_);
+               "Time of the steps that were recorded from their first task to their last.",
+               "counter", labels, total_s_);
   AppendHead(text, "convene:lane_idle_seconds_total",
              "Of that, the time in which no task of the lane ran.", "counter");
   const auto of_lanes = [&](std::string_view name, auto value_of) {

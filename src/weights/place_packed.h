@@ -29,7 +29,7 @@ struct PackedPlacement {
   uint64_t size_bytes = 0;  // of what this rank reads
   uint64_t huge_bytes = 0;  // of that, what lies in huge pages
   double elapsed_s = 0;     // of reading it into memory
-  std::string reason;       // why they are copied, or are in small pages; otherwise empty
+  std::string reason = {};  // why they are copied, or are in small pages; otherwise empty
 
   // "1.96 GiB of weights mapped in huge pages in 0.6 s (3.3 GiB/s)", and the reason.
   std::string Describe() const;

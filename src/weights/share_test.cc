@@ -40,6 +40,41 @@ TEST(Share, IsWhatTheLayoutGivesTheRank) {
   EXPECT_EQ(ShareOf({}, 0), Share{});
 }
 
+TEST(Share, OfRanksWithAttentionOrExpertsAloneLacksTheRest) {
+  const strategy::Layout layout{.attention_tp = 2, .expert_ep = 3, .disaggregates = true};
+  model::ModelSpec spec = SpecWith(4, 4);
+  spec.layers[0].moe->shared_intermediate_size = 32;
+  spec.layers.push_back(spec.layers[0]);
+  spec.layers[1].moe.reset();
+  spec.layers[1].dense_intermediate_size = 64;
+  for (int rank = 0; rank < 5; ++rank) {
+    const Share share = ShareOf(layout, rank);
+    EXPECT_EQ(share.with_attention, rank < 2);
+    EXPECT_EQ(share.with_experts, rank >= 2);
+    EXPECT_EQ(share.with_head, rank == 0);
+    const auto local = Local(spec, share);
+    ASSERT_TRUE(local) << local.error().message;
+    const model::LayerSpec& layer = local->layers[0];
+    EXPECT_EQ(layer.attention.num_heads, rank < 2 ? 2 : 0);
+    EXPECT_EQ(layer.moe->num_experts, 8);
+    EXPECT_EQ(layer.moe->shared_intermediate_size, rank < 2 ? 32 : 0);
+    EXPECT_EQ(layer.moe->intermediate_size, rank < 2 ? 0 : 96);
+    EXPECT_EQ(local->layers[1].dense_intermediate_size, rank < 2 ? 64 : 0);
+    EXPECT_EQ(ExpertsOf(*layer.moe, share).size, rank < 2 ? 0 : rank == 2 ? 2 : 3);
+  }
+}
+
+TEST(LocalSpec, SaysOfAnEncoderThatItsExpertsStayWithItsAttention) {
+  const strategy::Layout layout{.disaggregates = true};
+  model::ModelSpec spec = SpecWith(4, 4);
+  spec.encoder_layers = spec.layers;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto local = Local(spec, ShareOf(layout, rank));
+    ASSERT_FALSE(local);
+    EXPECT_THAT(local.error().message, HasSubstr("a layout without --disaggregate"));
+  }
+}
+
 TEST(Share, OfTheExpertsIsAsLargeAsItsWeight) {
   const strategy::Layout layout{.attention_dp = 2, .expert_ep = 2, .expert_weights = {3, 1}};
   const model::ModelSpec spec = SpecWith(4, 4);

@@ -81,7 +81,33 @@ TEST(ThreadGroupDeathTest, RanksThatMeetInDifferentExchangesEndTheProgram) {
         const auto sending = groups[0]->StartAllToAll(0, send, no_receive, "counts of layer 3");
         groups[1]->StartAllToAll(0, no_send, receive, "dispatch of layer 3");
       },
-      "rank 0 to rank 1: `counts of layer 3` or `dispatch of layer 3`");
+      "rank 1 to rank 0: `counts of layer 3` or `dispatch of layer 3`");
+}
+
+// Whichever of the two comes first.
+TEST(ThreadGroupDeathTest, ARankThatHasSomethingForOneThatEntersWithNothingEndsTheProgram) {
+  const std::vector<std::byte> out(8);
+  const std::vector<std::span<const std::byte>> send = {{}, out}, no_send(2);
+  const std::vector<std::span<std::byte>> no_receive(2);
+  for (const bool sender_is_first : {true, false}) {
+    const auto groups = MakeThreadGroups(2);
+    const auto enter = [&] {
+      // The first exchange of the name has nothing on both sides.
+      for (const auto& group : groups) {
+        group->StartAllToAll(0, no_send, no_receive, "dispatch of layer 3");
+      }
+      std::unique_ptr<Exchange> sending;
+      const auto start = [&] {
+        sending = groups[0]->StartAllToAll(0, send, no_receive, "dispatch of layer 3");
+      };
+      if (sender_is_first) start();
+      groups[1]->StartAllToAll(0, no_send, no_receive, "dispatch of layer 3");
+      if (!sender_is_first) start();
+    };
+    EXPECT_DEATH(enter(),
+                 "in `dispatch of layer 3` rank 0 has something to exchange with rank 1, which has "
+                 "nothing");
+  }
 }
 
 }  // namespace

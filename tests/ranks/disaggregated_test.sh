@@ -31,7 +31,7 @@ for model in qwen2_many deepseek_v3_plain; do
   logits() { "$@" logits "tests/golden/models/$model" --weights f32 --tokens "$work/tokens.txt" "${options[@]}"; }
   options=(--out "$work/one.npy")
   logits "$convene" >/dev/null 2>&1 || fail "logits of $model alone"
-  options=(--out "$work/several.npy" --layout attention=dp2,experts=ep1 --disaggregate --order aass --pipeline 2)
+  options=(--out "$work/several.npy" --layout "attention=dp2,experts=ep1" --disaggregate --order aass --pipeline 2)
   logits timeout 60 "$mpiexec" -n 3 --oversubscribe "$convene" >/dev/null 2>"$work/err" || fail "logits of $model: $(tail -1 "$work/err")"
   cmp -s "$work/one.npy" "$work/several.npy" || fail "$model has other logits"
 done
@@ -45,49 +45,61 @@ ranks 3 run "$work/packed" --prompt "$prompt" --max-tokens 12 --temperature 0 --
   >"$work/out" 2>"$work/err" || fail "a plan: $(tail -1 "$work/err")"
 cmp -s "$work/one" "$work/out" || fail "the plan gave another text: $(cat "$work/out")"
 "$convene" report "$work/trace.json" >"$work/out" 2>"$work/err" || fail "report: $(cat "$work/err")"
-grep -q '^ *0 attention ' "$work/out" && grep -q '^ *2 experts ' "$work/out" && grep -q 'slowest at experts: rank [12] (experts)' "$work/out" ||
-  fail "no roles in the report: $(cat "$work/out")"
-grep -q '"rank 0 (attention)"' "$work/trace.json" && grep -q '"rank 2 (experts)"' "$work/trace.json" || fail "no roles in the trace"
+for line in '^ *0 attention ' '^ *2 experts ' 'slowest at experts: rank [12] (experts)'; do
+  grep -q "$line" "$work/out" || fail "no '$line' in the report: $(cat "$work/out")"
+done
+for role in '"rank 0 (attention)"' '"rank 2 (experts)"'; do
+  grep -q "$role" "$work/trace.json" || fail "no $role in the trace"
+done
 
-refuses() { # MESSAGE STATUS N ARGUMENTS...
-  local message=$1 expected=$2 n=$3 status=0; shift 3
-  ranks "$n" run models/demo --prompt x "$@" >"$work/out" 2>"$work/err" || status=$?
+refuses() { # MESSAGE STATUS N ARGUMENTS...: with N of 1 without mpiexec
+  local message=$1 expected=$2 status=0 run=(ranks "$3"); shift 3
+  [ "${run[1]}" != 1 ] || run=("$convene")
+  "${run[@]}" run models/demo --prompt x "$@" >"$work/out" 2>"$work/err" || status=$?
   [ "$status" = "$expected" ] || fail "$*: status $status"
   grep -q -- "$message" "$work/err" || fail "$*: no '$message' in: $(grep convene: "$work/err")"
 }
-refuses "unless they are on different ranks (--disaggregate)" 2 3 --layout attention=dp1,experts=ep2
+refuses "unless they are on different ranks (--disaggregate)" 2 1 --layout attention=dp1,experts=ep2
 refuses "needs 3 ranks, and 2 were started" 1 2 --layout attention=dp1,experts=ep2 --disaggregate
-refuses "give --layout" 2 2 --disaggregate
-refuses "add --disaggregate" 1 2 --strategy fine
-refuses "naive has one micro-batch" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --strategy naive --micro-batches 2
-refuses "pppipe has one chunk" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --strategy pppipe --pipeline 2
-refuses "cut by tokens" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --pipeline 2:experts
-refuses "not chosen automatically" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --pipeline auto
-refuses "the same ones in decode" 1 2 --layout attention=dp1,experts=ep1 --disaggregate --decode-experts tp1
+refuses "give --layout" 2 1 --disaggregate
+refuses "add --disaggregate" 1 1 --strategy fine
+refuses "naive has one micro-batch" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --strategy naive --micro-batches 2
+refuses "pppipe has one chunk" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --strategy pppipe --pipeline 2
+refuses "cut by tokens" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --pipeline 2:experts
+refuses "not chosen automatically" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --pipeline auto
+refuses "the same ones in decode" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --decode-experts tp1
 
-# An expert rank that is killed ends the job within 10 seconds, and others say which one it was.
-setsid "$mpiexec" -n 3 --oversubscribe "$convene" bench models/demo -p 256 -n 64 --batch 4 --repeat 1000 \
-  --layout attention=dp1,experts=ep2 --disaggregate >"$work/out" 2>"$work/err" &
-job=$!
-victim=
-for _ in {1..300}; do
-  for process in /proc/[0-9]*; do
-    pid=${process#/proc/}
-    [ "$(ps -o ppid= -p "$pid" 2>/dev/null | tr -d ' ')" = "$job" ] || continue
-    if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=2; then victim=$pid; fi
+# --layout beside the plan has no turns of its own kind of ranks any more.
+ranks 2 run models/demo --prompt x --max-tokens 1 --plan "$work/plan.json" --layout attention=dp2,experts=ep2 --pipeline 1 \
+  >"$work/out" 2>"$work/err" || fail "another layout beside the plan: $(tail -1 "$work/err")"
+
+# An expert rank that is killed, or hangs, ends the job within 10 seconds, and others say which one it was.
+ends_after() { # SIGNAL MESSAGE
+  setsid "$mpiexec" -n 3 --oversubscribe "$convene" bench models/demo -p 256 -n 64 --batch 4 --repeat 1000 \
+    --layout attention=dp1,experts=ep2 --disaggregate >"$work/out" 2>"$work/err" &
+  job=$!
+  local victim='' pid status=0 since
+  for _ in {1..300}; do
+    for pid in $(ps -o pid= --ppid "$job"); do
+      if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=2; then victim=$pid; fi
+    done
+    [ -n "$victim" ] && grep -q '^models/demo' "$work/out" && break
+    sleep 0.1
   done
-  [ -n "$victim" ] && grep -q '^loaded\|tokens/s\|^models/demo' "$work/err" "$work/out" && break
-  sleep 0.1
-done
-sleep 2
-since=$SECONDS
-kill -9 "$victim" || fail "there is no rank 2"
-for _ in {1..100}; do kill -0 "$job" 2>/dev/null || break; sleep 0.1; done
-if kill -0 "$job" 2>/dev/null; then fail "the job still runs after $((SECONDS - since)) s"; fi
-status=0
-wait "$job" || status=$?
-job=
-[ "$status" != 0 ] || fail "the job ended as if all were well"
-grep -q "rank 2 (experts" "$work/err" || fail "nobody says that rank 2 had experts: $(cat "$work/err")"
+  sleep 0.5
+  since=$SECONDS
+  kill -"$1" "$victim" || fail "there is no rank 2"
+  for _ in {1..100}; do kill -0 "$job" 2>/dev/null || break; sleep 0.1; done
+  if kill -0 "$job" 2>/dev/null; then
+    fail "$1: the job still runs after $((SECONDS - since)) s"
+    kill -9 -- "-$job"
+  fi
+  wait "$job" || status=$?
+  job=
+  [ "$status" != 0 ] || fail "$1: the job ended as if all were well"
+  grep -q "$2" "$work/err" || fail "$1: nobody says '$2': $(cat "$work/err")"
+}
+ends_after KILL "gone from this host: rank 2 (experts, pid"
+ends_after STOP "no sign of life from rank 2 (experts, host"
 
 [ "$failures" = 0 ] && echo "disaggregated ranks do what one does"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `convene serve` under mpirun: one process's text, and what happens when a rank dies or the job is to end.
+# `convene serve` under mpirun: one process's text, also where the plan changes meanwhile, and
+# what happens when a rank dies or the job is to end.
 # Arguments: MPIEXEC CONVENE REPOSITORY
 set -euo pipefail
 mpiexec=$1 convene=$2 root=$3
@@ -18,7 +19,7 @@ start() { # LOG COMMAND...: its process is $job
 }
 port_of() { # LOG: waits until the server is ready
   for _ in {1..300}; do
-    if grep -q 'event=ready' "$1"; then
+    if grep -qs 'event=ready' "$1"; then
       sed -n 's/.*event=ready.* url=http:[^ ]*:\([0-9]*\).*/\1/p' "$1"
       return
     fi
@@ -26,13 +27,17 @@ port_of() { # LOG: waits until the server is ready
   done
   fails "the server did not start" "$1"
 }
-ask() { # PORT: the choices of an answer
-  local body='{"prompt": "Once upon a time there was a", "max_tokens": 24, "temperature": 0.9, "seed": 4}'
+post() { # PORT BODY: an answer to a completion
+  local body=$2
   exec 3<>"/dev/tcp/127.0.0.1/$1"
   printf 'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' \
     ${#body} "$body" >&3
-  sed -n 's/.*\("choices":.*\),"usage".*/\1/p' <&3
+  cat <&3
   exec 3>&-
+}
+ask() { # PORT: the choices of an answer
+  post "$1" '{"prompt": "Once upon a time there was a", "max_tokens": 24, "temperature": 0.9, "seed": 4}' |
+    sed -n 's/.*\("choices":.*\),"usage".*/\1/p'
 }
 pid_of() { # RANK: of the job
   local pid
@@ -85,4 +90,28 @@ wait_for_end 20 "$work/three.log"
 [ "$status" -eq 0 ] || fails "a server that was drained ends with status $status" "$work/three.log"
 grep -q 'event=stopped' "$work/three.log" || fails "SIGTERM did not drain" "$work/three.log"
 [ "$(cat "$work/last")" = "$one" ] || fails "a request was lost" "$work/three.log"
-echo "Two ranks answer as one does, end when one dies, and drain."
+
+# Costs that were measured once, without their errors, so that the search comes to the same plans on all machines:
+# 2 chunks of tokens for long prompts, none for short ones. Requests of the second kind make the server change its
+# plan while it runs, and answers stay what they were.
+mkdir -p "$work/cache"
+cp tests/ranks/costs_of_two_ranks.json "$work/cache/profile.json"
+start "$work/four.log" "$mpiexec" -n 2 --oversubscribe "$convene" serve models/demo --port 0 --max-batch 8 \
+  --layout attention=dp2,experts=ep2 --threads 1 --micro-batches 1 --replan-every 1
+port=$(port_of "$work/four.log")
+grep -q '^plan: .*, 2 chunks of tokens, predicted' "$work/four.log" || fails "another plan to begin with" "$work/four.log"
+short='{"prompt": "It was", "n": 32, "max_tokens": 40, "ignore_eos": true, "seed": 1}'
+for _ in {1..100}; do
+  post "$port" "$short" >"$work/short"
+  if grep -qE 'event=plan(_stays)? ' "$work/four.log"; then break; fi
+done
+grep -qE 'event=plan .*words="plan: [^"]*attention=dp2,experts=ep2, predicted' "$work/four.log" ||
+  fails "the plan did not change with the requests" "$work/four.log"
+[ "$(ask "$port")" = "$one" ] || fails "another plan answers otherwise" "$work/four.log"
+id=$(sed -n 's/.*event=plan fingerprint=fp_[0-9a-f]*_\(plan_[0-9a-f]*\) .*/\1/p' "$work/four.log")
+post "$port" "$short" | grep -q "\"system_fingerprint\":\"fp_[0-9a-f]*_$id\"" ||
+  fails "answers do not name the new plan $id" "$work/four.log"
+pkill --signal TERM --oldest --parent "$job"
+wait_for_end 20 "$work/four.log"
+[ "$status" -eq 0 ] || fails "a server that planned again ends with status $status" "$work/four.log"
+echo "Two ranks answer as one does, also with a plan that is found while they run, end when one dies, and drain."

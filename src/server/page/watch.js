@@ -15,6 +15,9 @@ function parseMetrics(text) {
 
 const valueOf = (metrics, name) => metrics[name]?.[0]?.value ?? 0;
 
+// A server on ranks may plan again while it runs, once an epoch at most.
+const LOOKS_BETWEEN_PLANS = 10;
+
 class Watch {
   constructor() {
     const chart = (id, ...rest) => new TimeChart(byId(id), ...rest);
@@ -24,6 +27,7 @@ class Watch {
     this.wait = chart('chart-wait', 'Time of a step', ['mean'], (value) => (value === null ? '–' : seconds(value)));
     this.isPaused = false;
     this.before = null;
+    this.looks = 0;
     byId('pause').addEventListener('click', () => {
       this.isPaused = !this.isPaused;
       byId('pause').setAttribute('aria-pressed', String(this.isPaused));
@@ -36,11 +40,16 @@ class Watch {
     if (this.isPaused || document.hidden) return;
     this.addMetrics(parseMetrics(await (await ask('/metrics')).text()));
     if (byId('watch').hidden) return;
-    if (!this.plan) {
-      this.plan = await (await ask('/v1/plan')).json();
-      byId('plan').replaceChildren(...planNodes(this.plan));
-    }
+    if (this.looks++ % LOOKS_BETWEEN_PLANS === 0) await this.showPlan();
     await this.showStep();
+  }
+
+  // Only another plan is drawn, so that what was opened of this one stays open.
+  async showPlan() {
+    const plan = await (await ask('/v1/plan')).json();
+    if (plan.id === this.shownPlan) return;
+    this.shownPlan = plan.id;
+    byId('plan').replaceChildren(...planNodes(plan));
   }
 
   addMetrics(metrics) {

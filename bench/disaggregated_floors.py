@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Fine-grained disaggregated experts against PPPipe and naive: disaggregated_floors.py [--out docs/results/disaggregated]
+
+Runs build/release/scenario_bench on 3 ranks (1 with attention, 2 with experts) and on 4 (2 and 2), each a process of one
+thread, over scripts/slow-link.sh (as root): prompt length x batch x link x with and without a shared expert. The plans of a
+point take turns, round by round; a time is the median over its rounds. Operators are computed by the real kernels and then
+wait for (SLOW_DOWN - 1) times as long, so that a machine with two cores carries all ranks; exchanges are not slowed. Writes
+OUT.json with every plan of every point and OUT.md with the best of each strategy. It asserts nothing.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MODEL = {"--hidden": 512, "--heads": 8, "--layers": 4, "--experts": 16, "--top-k": 2, "--intermediate": 512}
+SHARED = 512
+LAYOUTS = {3: "attention=dp1+experts=ep2+disaggregate", 4: "attention=dp2+experts=ep2+disaggregate"}
+
+
+def plans(has_shared):
+    """Of the first one the other plans' speed-ups are; names as scenario_bench wants them."""
+    names = ["strategy=naive"]
+    names += [f"strategy=pppipe,micro_batches={count}" for count in (2, 3, 4)]
+    orders = ("asas", "aass") if has_shared else ("asas",)
+    for count, chunks, order in itertools.product((2, 3, 4), (1, 2), orders):
+        names.append(f"strategy=fine,micro_batches={count},pipeline={chunks}:tokens,order={order}")
+    return names
+
+
+def run(options, num_ranks, link, has_shared, prompt):
+    """All batches of a point, one after the other: what scenario_bench writes."""
+    tokens = [prompt * batch for batch in options.batches]
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+        command = [ROOT / "scripts/slow-link.sh", link, "mpirun", "-n", num_ranks, "--oversubscribe", "--bind-to", "none",
+                   ROOT / "build/release/scenario_bench", "--threads", 1, "--slow-down", options.slow_down,
+                   "--repeat", options.repeat, "--sequence", prompt, "--tokens", ",".join(map(str, tokens)),
+                   "--layout", LAYOUTS[num_ranks].replace("+", ","), "--json", file.name]
+        command += [word for option in MODEL.items() for word in option]
+        if has_shared:
+            command += ["--shared", SHARED]
+        for plan in plans(has_shared):
+            command += ["--plan", plan]
+        subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+        points = json.load(file)
+    for point in points:
+        point |= {"ranks": num_ranks, "link": link, "shared": has_shared, "prompt": prompt,
+                  "batch": point["tokens_per_rank"] // prompt}
+    return points
+
+
+def strategy_of(point):
+    return point["plan"].split(",")[0].removeprefix("strategy=")
+
+
+def short(plan):
+    words = dict(word.split("=") for word in plan.split(","))
+    text = f"r1 = {words['micro_batches']}"
+    if words["strategy"] == "fine":
+        text += f", r2 = {words['pipeline'].split(':')[0]}, {words['order'].upper()}"
+    return text
+
+
+def against(better, worse):
+    """Of each round, and then the median: the machine's speed changes between rounds."""
+    return statistics.median(b / a for a, b in zip(better["seconds"], worse["seconds"]))
+
+
+def exchange_share(naive):
+    """Of the naive step, in which nothing overlaps: exchanges over what ranks compute."""
+    seconds = {kind: section["mean_s"] for kind, section in naive["sections"].items()}
+    moved = sum(seconds.get(kind, 0) for kind in ("counts", "dispatch", "combine"))
+    computed = sum(value for kind, value in seconds.items()
+                   if kind not in ("counts", "dispatch", "combine", "gather_rows"))
+    return moved / computed if computed else 0
+
+
+def summary(points):
+    """By point, the best of each strategy."""
+    rows = []
+    for key, group in itertools.groupby(points, lambda p: (p["ranks"], p["link"], p["shared"], p["prompt"], p["batch"])):
+        best = {}
+        for point in group:
+            name = strategy_of(point)
+            if name not in best or point["median_s"] < best[name]["median_s"]:
+                best[name] = point
+        fine, pppipe, naive = (best[name] for name in ("fine", "pppipe", "naive"))
+        rows.append({"key": key, "fine": fine, "pppipe": pppipe, "naive": naive, "exchanges": exchange_share(naive),
+                     "over_pppipe": against(fine, pppipe), "over_naive": against(fine, naive),
+                     "simulated_error": fine["predicted_s"] / fine["median_s"] - 1})
+    return rows
+
+
+def milliseconds(point):
+    return f"{1e3 * point['median_s']:.1f}"
+
+
+def markdown(options, rows, num_steps):
+    over_pppipe = [row["over_pppipe"] for row in rows]
+    over_naive = [row["over_naive"] for row in rows]
+    errors = [abs(row["simulated_error"]) for row in rows]
+    cpu = next(line.split(": ")[1] for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name"))
+    floor = sum(value >= 1 for value in over_pppipe)
+    text = f"""# Disaggregated experts: measured
+
+{cpu.strip()}, {os.cpu_count()} cores, {time.strftime("%Y-%m-%d")}; {num_steps} steps. Made by `bench/disaggregated_floors.py {options.line}`. Each rank is
+a process with one thread. **Operators are computed by the real kernels and slowed**: each then waits for {options.slow_down - 1:g} times the
+processor time that it took, since {os.cpu_count()} cores carry 3 or 4 ranks (`scenario_bench --slow-down`). Exchanges are not slowed; they go over
+the loopback of `scripts/slow-link.sh`, whose rate all ranks share, in bf16. The model is invented: {MODEL['--layers']} layers, hidden size {MODEL['--hidden']},
+{MODEL['--experts']} experts of {MODEL['--intermediate']}, top {MODEL['--top-k']}, with or without a shared expert of {SHARED}; every attention rank has the batch of prompts.
+
+Plans of a point took turns in {options.repeat} rounds; times are medians. "Best" is the least median of the plans tried: PPPipe with r1 = 2, 3 and 4; fine with
+the same r1, r2 = 1 and 2, and both orders where there is a shared expert. Ratios are medians over rounds. Exchanges ÷ computation: of the naive step, by kind the
+mean over ranks. Simulated: the fine step from the times that its tasks took in other rounds.
+
+Fine against the best PPPipe: median {statistics.median(over_pppipe):.3f}, least {min(over_pppipe):.3f}, most {max(over_pppipe):.3f}; at least 1 at {floor} of {len(rows)} points.
+Against naive: median {statistics.median(over_naive):.3f}, least {min(over_naive):.3f}, most {max(over_naive):.3f}. Simulated: median error {100 * statistics.median(errors):.1f} %.
+
+| ranks | link | shared | prompt x batch | exchanges ÷ computation | naive, ms | best PPPipe, ms | best fine, ms | PPPipe ÷ fine | naive ÷ fine | simulated |
+|---|---|---|---|---:|---:|---|---|---:|---:|---:|
+"""
+    for row in rows:
+        num_ranks, link, has_shared, prompt, batch = row["key"]
+        text += (f"| {num_ranks} | {link} | {'yes' if has_shared else 'no'} | {prompt} x {batch} | {row['exchanges']:.2f} | "
+                 f"{milliseconds(row['naive'])} | {milliseconds(row['pppipe'])} ({short(row['pppipe']['plan'])}) | "
+                 f"{milliseconds(row['fine'])} ({short(row['fine']['plan'])}) | {row['over_pppipe']:.3f} | "
+                 f"{row['over_naive']:.3f} | {100 * row['simulated_error']:+.1f} % |\n")
+    return text
+
+
+def numbers(text):
+    return [int(word) for word in text.split(",")]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default=str(ROOT / "docs/results/disaggregated"))
+    parser.add_argument("--ranks", type=numbers, default=[3, 4])
+    parser.add_argument("--links", type=lambda text: text.split(","), default=["200mbit", "800mbit"])
+    parser.add_argument("--prompts", type=numbers, default=[256, 512, 2048])
+    parser.add_argument("--batches", type=numbers, default=[1, 2])
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--slow-down", type=float, default=4)
+    options = parser.parse_args()
+    options.line = " ".join(sys.argv[1:])
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    points = []
+    for num_ranks, link, has_shared, prompt in itertools.product(options.ranks, options.links, (True, False), options.prompts):
+        points += run(options, num_ranks, link, has_shared, prompt)
+        for row in summary(points)[-len(options.batches):]:
+            print(row["key"], f"fine is {row['over_pppipe']:.3f} x PPPipe and {row['over_naive']:.3f} x naive", flush=True)
+    pathlib.Path(options.out + ".json").write_text(json.dumps(points, indent=1) + "\n")
+    steps = options.repeat * len(points)
+    pathlib.Path(options.out + ".md").write_text(markdown(options, summary(points), steps))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,344 @@
+#include "planner/disaggregated_pass.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "planner/disaggregated_lines.h"
+#include "planner/disaggregated_solver.h"
+#include "planner/share_pass.h"
+#include "planner/step_turns.h"
+#include "planner/workload_steps.h"
+
+namespace convene::planner {
+namespace {
+
+using strategy::Layout;
+using strategy::Pipeline;
+
+// Frames for more take memory for next to no gain.
+constexpr int kMostSolvedMicroBatches = 8;
+constexpr int kMostSolvedChunks = 32;
+// Layouts whose pipelines are priced, of each setup.
+constexpr size_t kMostPriced = 6;
+// Numbers of attention ranks that are looked at, of more ranks than these have.
+constexpr int kRanksOneByOne = 8;
+constexpr int kParts = 8;
+// Proposals for fixed numbers, of each layout.
+constexpr size_t kMostProposals = 2;
+
+// The fewest that a layer with experts has; 0: no layer has any.
+int FewestExperts(const model::ModelSpec& spec) {
+  int fewest = 0;
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (!layer.moe) continue;
+    fewest = fewest == 0 ? layer.moe->num_experts : std::min(fewest, layer.moe->num_experts);
+  }
+  return fewest;
+}
+
+std::vector<int> NumbersOfAttentionRanks(int num_ranks) {
+  std::vector<int> numbers;
+  const int parts = num_ranks <= kRanksOneByOne ? num_ranks : kParts;
+  for (int part = 1; part < parts; ++part) numbers.push_back(num_ranks * part / parts);
+  return numbers;
+}
+
+// Of the experts by the rates of those who have them; none: they are alike.
+std::vector<int> WeightsOf(const Layout& layout, const std::vector<double>& rank_factors,
+                           int num_experts) {
+  if (std::ssize(rank_factors) != layout.num_ranks() || layout.expert_ep < 2) return {};
+  const std::vector<double> factors(rank_factors.end() - layout.expert_ep, rank_factors.end());
+  const std::vector<int> weights = SharesByRate(factors, num_experts);
+  const bool are_alike = std::ranges::count(weights, weights.front()) == std::ssize(weights);
+  return are_alike ? std::vector<int>() : weights;
+}
+
+std::vector<Layout> LayoutsOf(const PlanQuestion& question, const RankSetup& setup) {
+  if (const auto& wanted = question.constraints.layout) return {*wanted};
+  const int num_experts = FewestExperts(question.spec);
+  const std::vector<double> factors = question.source.RankFactorsOf(setup);
+  std::vector<Layout> layouts;
+  for (const int attention : NumbersOfAttentionRanks(setup.num_ranks)) {
+    const int experts = setup.num_ranks - attention;
+    if (experts > num_experts) continue;
+    Layout layout{.attention_dp = attention, .expert_ep = experts, .disaggregates = true};
+    layouts.push_back(layout);
+    layout.expert_weights = WeightsOf(layout, factors, num_experts);
+    if (!layout.expert_weights.empty()) layouts.push_back(layout);
+    if (attention == 1) continue;
+    layouts.push_back({.attention_tp = attention,
+                       .attention_dp = 1,
+                       .expert_ep = experts,
+                       .disaggregates = true});
+  }
+  return layouts;
+}
+
+// The sequences of the group that has most of them.
+const std::vector<strategy::SequenceRows>& Busiest(const StepSequences& groups) {
+  const auto rows_of = [](const std::vector<strategy::SequenceRows>& group) {
+    return NumTokens({group});
+  };
+  return *std::max_element(groups.begin(), groups.end(),
+                           [&](const auto& a, const auto& b) { return rows_of(a) < rows_of(b); });
+}
+
+// The steps of the workload that pipelines are solved for, with how many there are.
+struct TypicalSteps {
+  StepSequences prefill;
+  double num_prefill = 0;
+  StepSequences decode;
+  double num_decode = 0;
+};
+
+TypicalSteps StepsOf(const PlanQuestion& question, const strategy::Roles& roles) {
+  const Workload& workload = question.workload;
+  TypicalSteps steps;
+  const std::vector<TypicalStep> prefill =
+      PrefillSteps(TypicalSequences(workload, workload.batch), roles, question.step_tokens);
+  steps.prefill = prefill.back().groups;  // the one with the most rows
+  for (const TypicalStep& step : prefill) {
+    steps.num_prefill += step.count * static_cast<double>(NumTokens(step.groups)) /
+                         static_cast<double>(NumTokens(steps.prefill));
+  }
+  steps.num_decode = workload.mean_gen_tokens() - 1;
+  steps.decode = DecodeStep(workload.batch, std::max(1, static_cast<int>(workload.mean_context())),
+                            static_cast<int>(workload.mean_prompt_tokens()), roles);
+  return steps;
+}
+
+// A layout with what the solver says of it.
+struct Solved {
+  Layout layout;
+  std::vector<plan::LaneLines> lines = {};
+  double seconds = 0;                    // of a batch, by lines
+  std::vector<Pipeline> proposals = {};  // with fixed numbers, the most likely first
+  Pipeline most = {};                    // of any step
+};
+
+class Solver {
+ public:
+  Solver(PlanSearch& search, const Candidate& base, const StepPricer& pricer)
+      : search_(search), base_(base), pricer_(pricer) {}
+
+  Result<Solved> Solve(const Layout& layout) {
+    const PlanQuestion& question = search_.question();
+    const strategy::Roles roles =
+        strategy::Roles(layout).ExpandingFrom(question.expand_from_tokens);
+    const TypicalSteps steps = StepsOf(question, roles);
+    Solved solved{.layout = layout};
+    // Steps of few rows have lines of their own, since few rows visit few experts.
+    std::vector<const StepSequences*> sizes = {&steps.decode, &steps.prefill};
+    if (steps.num_decode <= 0) sizes.erase(sizes.begin());
+    std::ranges::sort(sizes, {}, [](const StepSequences* step) { return LoadOf(*step).rows; });
+    for (const StepSequences* step : sizes) {
+      const Result<FittedLines> fitted =
+          FitLinesByKeys({.spec = question.spec,
+                          .roles = roles,
+                          .bytes = question.bytes_of(base_.setup.weights, base_.plan.wire),
+                          .shares = SharesOf(question.workload.routing, question.spec),
+                          .sequences = Busiest(*step)},
+                         pricer_);
+      if (!fitted) return fitted.error();
+      const bool is_larger =
+          solved.lines.empty() || fitted->lines.most_rows > solved.lines.back().most_rows;
+      if (is_larger) solved.lines.push_back(fitted->lines);
+    }
+    AddSteps(steps, solved);
+    return solved;
+  }
+
+ private:
+  void AddSteps(const TypicalSteps& steps, Solved& solved) {
+    const std::vector<DisaggregatedChoice> of_prefill =
+        Propose(solved.lines.back(), LoadOf(steps.prefill));
+    solved.seconds = steps.num_prefill * of_prefill.front().seconds;
+    Widen(of_prefill.front().pipeline, solved.most);
+    if (steps.num_decode > 0) {
+      const std::vector<DisaggregatedChoice> of_decode =
+          Propose(solved.lines.front(), LoadOf(steps.decode));
+      solved.seconds += steps.num_decode * of_decode.front().seconds;
+      Widen(of_decode.front().pipeline, solved.most);
+      AddProposals(of_decode, 1, solved.proposals);
+    }
+    AddProposals(of_prefill, kMostProposals, solved.proposals);
+    AddBaselines(solved.lines.back(), LoadOf(steps.prefill), solved.proposals);
+  }
+
+  DisaggregatedQuestion Ask(const plan::LaneLines& lines, const strategy::StepLoad& load) const {
+    const Constraints& constraints = search_.question().constraints;
+    const double keys_per_row = static_cast<double>(load.keys) / static_cast<double>(load.rows);
+    return {.lines = WithKeys(lines, keys_per_row),
+            .most_micro_batches = constraints.micro_batches.value_or(kMostSolvedMicroBatches),
+            .most_chunks = kMostSolvedChunks};
+  }
+
+  std::vector<DisaggregatedChoice> Propose(const plan::LaneLines& lines,
+                                           const strategy::StepLoad& load) const {
+    std::vector<DisaggregatedChoice> choices =
+        ProposeStep(Ask(lines, load), static_cast<double>(load.rows));
+    const std::optional<int>& wanted = search_.question().constraints.micro_batches;
+    const bool has_wanted = wanted && std::ranges::any_of(choices, [&](const auto& choice) {
+                              return choice.pipeline.micro_batches == *wanted;
+                            });
+    if (has_wanted) {
+      std::erase_if(choices,
+                    [&](const auto& choice) { return choice.pipeline.micro_batches != *wanted; });
+    }
+    return choices;
+  }
+
+  static void Widen(const DisaggregatedPipeline& pipeline, Pipeline& most) {
+    most.micro_batches = std::max(most.micro_batches, pipeline.micro_batches);
+    most.chunks = std::max(most.chunks, pipeline.chunks);
+  }
+
+  static void AddProposals(const std::vector<DisaggregatedChoice>& choices, size_t count,
+                           std::vector<Pipeline>& proposals) {
+    for (size_t i = 0; i < std::min(count, choices.size()); ++i) {
+      AddOnce(ToPipeline(choices[i].pipeline), proposals);
+    }
+  }
+
+  // PPPipe with the best number of micro-batches, and nothing beside each other at all.
+  void AddBaselines(const plan::LaneLines& lines, const strategy::StepLoad& load,
+                    std::vector<Pipeline>& proposals) const {
+    const DisaggregatedQuestion question = Ask(lines, load);
+    const std::optional<int>& wanted = search_.question().constraints.micro_batches;
+    DisaggregatedPipeline best{.dispatch_after_shared = true};
+    double least = 0;
+    for (int r1 = wanted.value_or(1); r1 <= question.most_micro_batches && r1 <= load.rows; ++r1) {
+      const DisaggregatedPipeline pipeline{.micro_batches = r1, .dispatch_after_shared = true};
+      const double seconds =
+          ClosedFormSeconds(question.lines, pipeline, static_cast<double>(load.rows) / r1);
+      if (least > 0 && seconds >= least) continue;
+      least = seconds;
+      best = pipeline;
+    }
+    AddOnce(ToPipeline(best), proposals);
+    if (wanted.value_or(1) > 1) return;
+    AddOnce(ToPipeline({.dispatch_after_shared = true}), proposals);
+  }
+
+  static void AddOnce(const Pipeline& pipeline, std::vector<Pipeline>& proposals) {
+    const auto found = std::find(proposals.begin(), proposals.end(), pipeline);
+    if (found == proposals.end()) proposals.push_back(pipeline);
+  }
+
+  PlanSearch& search_;
+  const Candidate& base_;
+  const StepPricer& pricer_;
+};
+
+// What is there of the candidate that was added last, after a check of its memory and its price.
+void AddPriced(PlanSearch& search, Candidate candidate) {
+  const size_t before = search.candidates().size();
+  search.Add(std::move(candidate));
+  if (search.candidates().size() == before) return;  // it is there
+  Candidate& added = search.candidates().back();
+  if (search.CheckMemory(added)) search.Price(added);
+}
+
+void AddPipelinesOf(PlanSearch& search, const Candidate& base, const Solved& solved) {
+  const Constraints& constraints = search.question().constraints;
+  Candidate candidate = base;
+  candidate.plan.layout = solved.layout;
+  if (constraints.pipeline) {
+    AddPriced(search, std::move(candidate));
+    return;
+  }
+  for (const Pipeline& pipeline : solved.proposals) {
+    candidate.plan.pipeline = pipeline;
+    AddPriced(search, candidate);
+  }
+  // Steps may differ only where there could be more than one way.
+  if (constraints.micro_batches || solved.most == Pipeline()) return;
+  candidate.plan.pipeline = solved.most;
+  candidate.plan.lines = solved.lines;
+  AddPriced(search, std::move(candidate));
+}
+
+void AddLayoutsOf(PlanSearch& search, const Candidate& base, const StepPricer& pricer) {
+  Solver solver(search, base, pricer);
+  std::vector<Solved> all;
+  for (const Layout& layout : LayoutsOf(search.question(), base.setup)) {
+    Candidate candidate = base;
+    candidate.plan.layout = layout;
+    // What does not fit without a pipeline fits with none.
+    Candidate tried = candidate;
+    const auto memory =
+        search.question().memory_of(tried.setup, tried.plan, search.question().workload.batch);
+    const bool fits =
+        memory && memory->total() <= search.question().memory_per_rank(base.setup.num_ranks);
+    Result<Solved> solved = fits ? solver.Solve(layout) : Result<Solved>(Error{""});
+    if (solved) {
+      all.push_back(*std::move(solved));
+      continue;
+    }
+    const size_t before = search.candidates().size();
+    search.Add(std::move(candidate));
+    if (search.candidates().size() == before) continue;
+    if (fits) {
+      search.Reject(search.candidates().back(), solved.error().message);
+    } else {
+      search.CheckMemory(search.candidates().back());
+    }
+  }
+  std::ranges::stable_sort(all, {}, &Solved::seconds);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i < kMostPriced) {
+      AddPipelinesOf(search, base, all[i]);
+      continue;
+    }
+    Candidate candidate = base;
+    candidate.plan.layout = all[i].layout;
+    const size_t before = search.candidates().size();
+    search.Add(std::move(candidate));
+    if (search.candidates().size() == before) continue;
+    search.Reject(
+        search.candidates().back(),
+        fmt::format("by lines through its tasks' prices it takes {:.1f} % longer than {}, "
+                    "and {} such layouts are priced",
+                    100 * (all[i].seconds / all.front().seconds - 1),
+                    plan::ToText(all.front().layout), kMostPriced));
+  }
+}
+
+}  // namespace
+
+void AddDisaggregated(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  const Constraints& constraints = question.constraints;
+  const std::optional<Pipeline>& wanted = constraints.pipeline;
+  const bool cuts_experts =
+      wanted && wanted->chunks > 1 && wanted->cut == strategy::ChunkCut::kExperts;
+  const bool has_turns = !cuts_experts && (!wanted || wanted->overlap);
+  const bool is_possible = has_turns && FewestExperts(question.spec) > 0 &&
+                           !question.spec.has_encoder() && !constraints.decode_experts &&
+                           (!constraints.layout || constraints.layout->disaggregates);
+  if (!is_possible) return;
+  std::vector<Candidate> bases;
+  std::set<RankSetup> seen;
+  for (const Candidate& candidate : search.candidates()) {
+    const bool is_known = candidate.rejected_by != "setups" && candidate.rejected_by != "ranks";
+    if (!is_known || candidate.setup.num_ranks < 2 || !seen.insert(candidate.setup).second)
+      continue;
+    Candidate base{.setup = candidate.setup, .plan = {}};
+    base.plan.wire = constraints.wire.value_or(plan::Wire::kF32);
+    if (constraints.pipeline) base.plan.pipeline = *constraints.pipeline;
+    if (constraints.micro_batches) base.plan.pipeline.micro_batches = *constraints.micro_batches;
+    bases.push_back(std::move(base));
+  }
+  for (const Candidate& base : bases) {
+    const Result<std::unique_ptr<StepPricer>> pricer =
+        question.source.PricerOf(base.setup, Conditions());
+    if (pricer) AddLayoutsOf(search, base, **pricer);
+  }
+}
+
+}  // namespace convene::planner

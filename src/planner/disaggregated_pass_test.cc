@@ -1,0 +1,175 @@
+#include "planner/disaggregated_pass.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "planner/invented_costs_test.h"
+#include "planner/plan_search_test.h"
+
+namespace convene::planner {
+namespace {
+
+using testing::HasSubstr;
+
+struct Asked {
+  explicit Asked(int num_ranks, double link = 1e9, std::vector<double> rank_factors = {}) {
+    cost::StepCosts costs = InventedCosts(num_ranks, link);
+    costs.rank_factors = std::move(rank_factors);
+    profile.steps = {costs};
+    question.num_ranks = num_ranks;
+    question.constraints.num_ranks = num_ranks;
+    question.memory_of = [](const RankSetup&, const plan::Plan&, int) -> Result<RankMemory> {
+      return RankMemory{.weights_bytes = 1};
+    };
+    question.memory_per_rank = [](int) { return uint64_t{1} << 30; };
+    question.bytes_of = [](const std::string&, plan::Wire) { return strategy::ElementBytes(); };
+    question.clock = [] { return 0.0; };
+  }
+
+  model::ModelSpec spec = InventedSpec(8);
+  cost::MachineProfile profile;
+  Workload workload = {.requests = {{512, 16}}, .batch = 12};
+  MeasuredSource source{profile};
+  PlanQuestion question{.spec = spec, .workload = workload, .source = source};
+};
+
+std::vector<Candidate> Disaggregated(const PlanAnswer& answer) {
+  std::vector<Candidate> found;
+  for (const Candidate& one : answer.candidates) {
+    if (one.plan.layout.disaggregates) found.push_back(one);
+  }
+  return found;
+}
+
+TEST(DisaggregatedPass, ComparesSuchLayoutsWithAllOthersAtTheirSchedulesPrices) {
+  const Asked asked(4);
+  PlanSearch search(asked.question);
+  const Result<PlanAnswer> answer = SearchPlan(search);
+  ASSERT_TRUE(answer) << answer.error().message;
+  std::set<int> attention_ranks;
+  std::set<plan::Turns> turns;
+  int solved = 0;
+  for (const Candidate& one : Disaggregated(*answer)) {
+    EXPECT_EQ(one.added_by, "disaggregated");
+    EXPECT_TRUE(plan::CheckDisaggregation(one.plan)) << Describe(one);
+    if (!one.is_ranked()) {
+      EXPECT_FALSE(one.reason.empty());
+      continue;
+    }
+    attention_ranks.insert(one.plan.layout.num_attention_ranks());
+    turns.insert(plan::TurnsOf(one.plan.pipeline));
+    solved += one.plan.lines.empty() ? 0 : 1;
+    const auto figures = search.FiguresOf(one.setup, one.plan, asked.workload);
+    ASSERT_TRUE(figures);
+    EXPECT_DOUBLE_EQ(figures->score, one.figures->score) << Describe(one);
+  }
+  EXPECT_EQ(attention_ranks, (std::set{1, 2, 3}));
+  EXPECT_EQ(turns.size(), 3u);  // naive, PPPipe and fine
+  EXPECT_GT(solved, 0);
+}
+
+TEST(DisaggregatedPass, TurnsThatAreSolvedForEachStepAreAsGoodAsFixedOnes) {
+  for (const double link : {3e8, 1e9, 1e10}) {
+    const Asked asked(3, link);
+    const std::vector<Candidate> all = Disaggregated(Search(asked));
+    double fixed = 1e9;
+    double solved = 1e9;
+    for (const Candidate& one : all) {
+      if (!one.is_ranked()) continue;
+      double& best = one.plan.lines.empty() ? fixed : solved;
+      best = std::min(best, one.figures->score);
+    }
+    EXPECT_LE(solved, 1.05 * fixed) << link;
+  }
+}
+
+TEST(DisaggregatedPass, PlansWithLinesAreWhatTheirFilesSay) {
+  const Asked asked(3, 3e8);
+  int found = 0;
+  for (const Candidate& one : Disaggregated(Search(asked))) {
+    if (one.plan.lines.empty()) continue;
+    ++found;
+    const Result<plan::Plan> again =
+        plan::PlanFromJson(nlohmann::json::parse(plan::ToJson(one.plan).dump()));
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(*again, one.plan);
+    EXPECT_THAT(Describe(one), HasSubstr("turns solved for each step, of at most"));
+  }
+  EXPECT_GT(found, 0);
+}
+
+TEST(DisaggregatedPass, ALayoutThatWasAskedForIsTheOnlyOne) {
+  Asked asked(3);
+  asked.question.constraints.layout =
+      strategy::Layout{.attention_dp = 1, .expert_ep = 2, .disaggregates = true};
+  const PlanAnswer answer = Search(asked);
+  EXPECT_EQ(ChosenOf(answer).plan.layout, *asked.question.constraints.layout);
+  for (const Candidate& one : answer.candidates) {
+    if (!one.plan.layout.disaggregates) {
+      EXPECT_FALSE(one.is_ranked()) << Describe(one);
+    }
+  }
+  asked.question.constraints.micro_batches = 2;
+  asked.question.constraints.pipeline = strategy::Pipeline{.chunks = 3};
+  const std::vector<Candidate> fixed = Disaggregated(Search(asked));
+  ASSERT_EQ(fixed.size(), 1u);
+  EXPECT_EQ(fixed.front().plan.pipeline.micro_batches, 2);
+  EXPECT_EQ(fixed.front().plan.pipeline.chunks, 3);
+  EXPECT_TRUE(fixed.front().plan.lines.empty());
+}
+
+TEST(DisaggregatedPass, SlowRanksGetFewerExperts) {
+  const Asked asked(3, 1e9, {1, 1, 3});
+  const std::vector<Candidate> all = Disaggregated(Search(asked));
+  const auto unequal = std::ranges::find_if(
+      all, [](const Candidate& one) { return !one.plan.layout.expert_weights.empty(); });
+  ASSERT_NE(unequal, all.end());
+  EXPECT_EQ(unequal->plan.layout.expert_weights, (std::vector{3, 1}));
+  // They come before the same layout with like shares.
+  const auto equal = std::ranges::find_if(all, [](const Candidate& one) {
+    return one.is_ranked() && one.plan.layout.expert_ep == 2 &&
+           one.plan.layout.expert_weights.empty();
+  });
+  ASSERT_NE(equal, all.end());
+  EXPECT_LT(unequal->figures->score, equal->figures->score);
+}
+
+TEST(DisaggregatedPass, OfManyRanksLayoutsThatAreNotPricedSayBehindWhichTheyAre) {
+  const Asked asked(16);
+  int spared = 0;
+  std::set<std::pair<int, int>> priced;
+  for (const Candidate& one : Disaggregated(Search(asked))) {
+    if (one.is_ranked()) {
+      priced.insert({one.plan.layout.attention_dp, one.plan.layout.attention_tp});
+    } else if (one.reason.find("% longer than") != std::string::npos) {
+      ++spared;
+    }
+  }
+  EXPECT_EQ(priced.size(), 6u);
+  EXPECT_GT(spared, 0);
+}
+
+TEST(DisaggregatedPass, HasNothingToDoWithoutExpertsOrWithOtherWishes) {
+  Asked asked(3);
+  asked.question.constraints.layout = plan::DefaultLayout(3);
+  EXPECT_TRUE(Disaggregated(Search(asked)).empty());
+  asked.question.allowed.layout = true;
+  asked.question.constraints = {.num_ranks = 3, .decode_experts = "tp3"};
+  EXPECT_TRUE(Disaggregated(Search(asked)).empty());
+  asked.question.constraints = {.num_ranks = 3};
+  asked.question.constraints.pipeline = strategy::Pipeline{.overlap = false};
+  EXPECT_TRUE(Disaggregated(Search(asked)).empty());
+  Asked dense(3);
+  for (model::LayerSpec& layer : dense.spec.layers) {
+    layer.moe.reset();
+    layer.dense_intermediate_size = 512;
+  }
+  EXPECT_TRUE(Disaggregated(Search(dense)).empty());
+}
+
+}  // namespace
+}  // namespace convene::planner
