@@ -485,6 +485,7 @@ void ExpertRows::ReadRows(const ArrivedBlock& block, int32_t first, int32_t end,
 }
 
 std::vector<int> ExpertRows::WantedExperts(int chunk) const {
+  CHECK(chunk < num_chunks(), "chunk {} of {} brings no rows", chunk, num_chunks());
   std::vector<bool> is_wanted(static_cast<size_t>(own_experts_.size));
   const auto want = [&](int expert) {
     const int local = expert - own_experts_.first;
@@ -492,7 +493,7 @@ std::vector<int> ExpertRows::WantedExperts(int chunk) const {
   };
   for (const int32_t expert : experts_) want(expert);
   for (const Peer& peer : peers_) {
-    for (int arrived = 0; arrived <= chunk && arrived < std::ssize(peer.in_counts); ++arrived) {
+    for (int arrived = 0; arrived <= chunk; ++arrived) {
       const Counts& counts = peer.in_counts[arrived];
       const std::byte* numbers = peer.in.data() + peer.in_begin[arrived] +
                                  counts.padded_rows * options_.dispatch_row_bytes + counts.rows;

@@ -126,7 +126,7 @@ TEST(ChooseBatch, KeepsWhatWasGiven) {
   work.chooses_step_tokens = true;
   chosen = ChooseIn(work, 600, 20, 512);
   EXPECT_EQ(chosen->max_sequences, 20);
-  EXPECT_EQ(ChooseIn(work, 20).error().message, "too little");
+  EXPECT_EQ(ChooseIn(work, 5, 20, 512).error().message, "too little");
 }
 
 }  // namespace
