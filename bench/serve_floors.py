@@ -36,6 +36,13 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.wait_for(self.is_ready)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.process.kill()
+        self.process.wait()
+
     def wait_for(self, what):
         for _ in range(1200):
             if found := what():
@@ -48,7 +55,7 @@ class Server:
     def is_ready(self):
         try:
             return urllib.request.urlopen(self.url + "/health").status == 200
-        except urllib.error.HTTPError:  # 503 until the model is loaded
+        except urllib.error.URLError:  # 503 until the model is loaded; refused where the server has ended
             return False
 
     def status(self, field):
@@ -227,18 +234,22 @@ def main():
     parser.add_argument("--json")
     arguments = parser.parse_args()
     binary = arguments.convene
-    server = Server(binary, "--max-queue", "4096", "--max-batch", "128", "--log-level", "warning")
-    try:
-        figures = {"clients": clients_at_once(binary, server, arguments.clients),
-                   "requests": memory_over_requests(binary, server, arguments.requests),
-                   "killed": killed_client(binary, server),
-                   "hostile": hostile(server)}
+    usual = ("--max-queue", "4096", "--log-level", "warning")
+    figures = {}
+    # All clients stream at the same time, none waits for a place. A step has a token of each.
+    places = str(min(arguments.clients, 4096))
+    with Server(binary, "--max-batch", places, "--chunk", str(max(arguments.clients, 512)), *usual) as server:
+        figures["clients"] = clients_at_once(binary, server, arguments.clients)
+        figures["files_after_clients"] = server.files()
+    # So few places that a tenth of the requests fills the prefix cache.
+    with Server(binary, "--max-batch", "64", *usual) as server:
+        figures["requests"] = memory_over_requests(binary, server, arguments.requests)
+        figures["killed"] = killed_client(binary, server)
+        figures["hostile"] = hostile(server)
         figures["files_at_the_end"] = server.files()
         print(f"{server.files()} open files at the end")
         server.process.terminate()
         figures["status"] = server.process.wait(timeout=120)
-    finally:
-        server.process.kill()
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(figures, indent=2) + "\n")
     return figures["status"]

@@ -23,6 +23,8 @@ struct Division {
   strategy::Layout layout;
   strategy::Pipeline pipeline = {};
   int chunks_from_tokens = 0;
+  // Of each step by itself; empty: all have `pipeline`.
+  std::function<strategy::Pipeline(const strategy::StepLoad&)> pipeline_of = {};
 };
 
 inline Division OneRank() { return {"one", {}}; }
@@ -92,6 +94,7 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
     runtime::TransformerOptions own = options;
     own.parallel = {.roles = divided.division.layout,
                     .pipeline = divided.division.pipeline,
+                    .pipeline_of = divided.division.pipeline_of,
                     .chunks_from_tokens = divided.division.chunks_from_tokens,
                     .wire = divided.wire,
                     .returns_fp8 = divided.returns_fp8,

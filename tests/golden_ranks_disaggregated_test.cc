@@ -103,6 +103,17 @@ TEST_P(DisaggregatedRanksOfSome, ReadPromptsTokenByToken) {
       {{"1to2", Ranks(1, 2), Fine(2, 4, AttentionOrder::kAsas)}});
 }
 
+// Any numbers up to those that memory was made for, in any order.
+TEST_P(DisaggregatedRanksOfSome, DivideEachStepInItsOwnWay) {
+  Division division{"2to2", Ranks(2, 2), Fine(4, 5, AttentionOrder::kAsas)};
+  division.pipeline_of = [](const strategy::StepLoad& load) {
+    return Fine(1 + static_cast<int>(load.rows % 4), 1 + static_cast<int>(load.keys % 5),
+                load.rows % 3 == 0 ? AttentionOrder::kAass : AttentionOrder::kAsas);
+  };
+  ExpectWhatOneRankComputes({}, {.prompts = prompts_, .most_tokens = {1, 5, 2, 40, 130, 1000}},
+                            {division});
+}
+
 TEST_P(DisaggregatedRanksOfSome, RoundNothingThatOneRankDoesNot) {
   for (const WeightFormat format :
        {WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kInt4}) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -157,7 +158,8 @@ Configured Case::BestPingPong(int length, int max_sequences) const {
 Configured Case::BestFine(int length, const std::vector<DisaggregatedChoice>& proposals) const {
   Configured best;
   for (const DisaggregatedChoice& choice : proposals) {
-    const int sequences = static_cast<int>(choice.sequences * choice.pipeline.micro_batches + 0.5);
+    const auto sequences =
+        static_cast<int>(std::lround(choice.sequences * choice.pipeline.micro_batches));
     const double there = Throughput(choice.pipeline, length, sequences);
     if (there > best.throughput) best = {choice.pipeline, sequences, there};
   }

@@ -206,7 +206,7 @@ void UseFewerRanks(ModelOptions& options, comm::Group& ranks, engine::LoadOption
   const int used = load.plan.layout.num_ranks();
   PrintNote("the plan is for {}, and {} were started: {}\n",
             FormatCount(static_cast<uint64_t>(used), "rank"), ranks.size(),
-            ranks.size() - used == 1 ? "the last one only waits" : "the others only wait");
+            ranks.size() - used == 1 ? "the last one waits" : "the others wait");
   options.fewer_ranks = std::make_shared<engine::FewerRanks>(ranks, used);
   load.local = engine::LocalRankAmongFirst(ranks.size(), used);
   load.group = options.fewer_ranks->group();

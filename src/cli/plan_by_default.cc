@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,38 +11,19 @@
 #include "base/environment.h"
 #include "base/units.h"
 #include "checkpoint/model_files.h"
-#include "cli/plan_report.h"
+#include "cli/asked_question.h"
 #include "cli/verify_plan.h"
 #include "engine/ask_for_costs.h"
 #include "engine/choose_pipeline.h"
-#include "engine/plan_question.h"
 #include "evaluate/known_costs.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/try_plans.h"
-#include "hardware/memory_status.h"
 #include "hardware/profile.h"
-#include "hardware/topology.h"
-#include "planner/explain_plan.h"
 #include "planner/plan_search.h"
 #include "planner/verification_price.h"
-#include "weights/packed_directory.h"
 
 namespace convene::cli {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::vector<std::string> FormatsOf(const ModelOptions& options) {
-  if (weights::IsPackedDirectory(options.directory)) {
-    const auto packed = weights::OpenPackedDirectory(options.directory);
-    if (packed) return {std::string(kernels::Name(packed->formats.matrices))};
-  }
-  const engine::FormatWishes& wishes = options.load.formats;
-  if (wishes.weights) return {std::string(kernels::Name(*wishes.weights))};
-  return engine::AutomaticFormats();
-}
 
 // `are_free`: fewer ranks than were started may be used, with more threads each.
 planner::Constraints ConstraintsOf(const PlanOptions& options, const plan::Plan& resolved,
@@ -156,7 +135,7 @@ std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
   const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(options.directory);
   if (!config) return "";  // loading the model will say so
   cost::MachineProfile learnt = profile;
-  const double began = Now();
+  const double began = SecondsNow();
   const Result<Verification> verified = VerifyPlans({.directory = options.directory,
                                                      .model_hash = plan::ModelHash(config->json),
                                                      .seconds = price.gain - price.loading,
@@ -169,7 +148,7 @@ std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
   if (!verified) return fmt::format("\nnot verified: {}; {}", verified.error().message, why);
   std::string words =
       fmt::format("\nverified by running for {:.2g} s, {:.2g} s with loading: {}; {}",
-                  verified->run_seconds, Now() - began, verified->verdict, why);
+                  verified->run_seconds, SecondsNow() - began, verified->verdict, why);
   if (verified->learnt.empty()) return words;
   const Status saved = hardware::SaveProfileJson(cost::ToJson(learnt), hardware::ProfilePath());
   return saved ? words
@@ -242,65 +221,6 @@ std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Pl
 
 namespace {
 
-// What is asked of a search for ranks of this host or of several, with all that the question refers
-// to. It stays where it is.
-struct AskedQuestion {
-  planner::Workload workload;
-  cost::MachineProfile profile;  // what is known of the machine; before the search
-  planner::MeasuredSource source{profile};
-  planner::PlanQuestion question;
-  int num_threads = 0;  // of each rank, its share
-
-  AskedQuestion(const ModelOptions& options, const model::ModelSpec& spec)
-      : workload(options.workload), question{.spec = spec, .workload = workload, .source = source} {
-    workload.batch = options.load.max_sequences;
-  }
-};
-
-// Null: what is here to be used cannot be found out; loading will say why.
-std::unique_ptr<AskedQuestion> AskQuestion(const ModelOptions& options,
-                                           const model::ModelSpec& spec, int num_ranks) {
-  const LocalRank local = LocalRankFromLauncher();
-  const Result<std::vector<int>> cpus = hardware::CpusForThisRank(local, options.load.num_threads);
-  const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
-  const Result<planner::Allowed> allowed = ParseAllowed(options.plan.allowed);
-  if (!cpus || !available || !allowed) return nullptr;
-  auto asked = std::make_unique<AskedQuestion>(options, spec);
-  asked->num_threads = static_cast<int>(std::ssize(*cpus));
-  planner::PlanQuestion& question = asked->question;
-  question.num_ranks = num_ranks;
-  question.formats = FormatsOf(options);
-  question.one_host = local.count == num_ranks;
-  question.allowed = *allowed;
-  question.clock = Now;
-  engine::AnswerPlanQuestion({.memory_of_host = available->bytes * num_ranks / local.count,
-                              .step_tokens = options.load.max_step_tokens},
-                             question);
-  return asked;
-}
-
-// With alternatives and reasons, as `convene plan --json` has them; null where the model's
-// configuration cannot be read, which loading it will say.
-nlohmann::ordered_json ReportOf(const ModelOptions& options, planner::PlanSearch& search,
-                                const planner::PlanAnswer& answer,
-                                const cost::MachineProfile& costs) {
-  const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(options.directory);
-  if (!config) return nullptr;
-  const planner::Explanation explanation = ExplainPlan(search, answer);
-  const std::optional<Verification> verification;
-  return ToJson(PlanReport{.question = search.question(),
-                           .answer = answer,
-                           .explanation = explanation,
-                           .model = options.directory,
-                           .model_hash = plan::ModelHash(config->json),
-                           .profile = hardware::ProfilePath(),
-                           .plan_path = "",
-                           .costs = costs,
-                           .config = config->json,
-                           .verification = verification,
-                           .use = PlanUse::kServe});
-}
-
 // Which candidate runs as the plan does on so many threads; -1: none.
 int CandidateOf(const planner::PlanAnswer& answer, const plan::Plan& plan,
                 const planner::RankSetup& setup) {
@@ -354,57 +274,6 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
   if (answer->chosen != in_force) answer->why_chosen = "it was given, not searched for";
   answer->chosen = in_force;
   return ReportOf(options, search, *answer, asked->profile);
-}
-
-Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpec& spec,
-                              const plan::Plan& in_force, const planner::RankSetup& setup,
-                              const planner::Workload& workload) {
-  if (spec.has_encoder() || options.load.formats.activations) {
-    return Error{"costs are known of decoders with the activations that go with their weights"};
-  }
-  if (in_force.layout.disaggregates || in_force.decode) {
-    return Error{
-        "only plans whose ranks and phases all divide the experts alike are planned again"};
-  }
-  Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(hardware::ProfilePath());
-  if (!profile) return profile.error();
-  const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, setup.num_ranks);
-  if (!asked) return Error{"the cores and the memory that are here could not be read"};
-  asked->profile = *std::move(profile);
-  asked->workload = workload;
-  planner::PlanQuestion& question = asked->question;
-  plan::Plan present = in_force;
-  if (present.wire == plan::Wire::kAuto) present.wire = plan::Wire::kF32;
-  question.formats = {setup.weights};
-  question.constraints = {.num_ranks = setup.num_ranks,
-                          .num_threads = setup.num_threads,
-                          .layout = in_force.layout,
-                          .micro_batches = in_force.pipeline.micro_batches,
-                          .wire = present.wire};
-  question.present =
-      plan::Plan{.layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
-  question.passes_off = {"hybrid", "wires"};  // divisions and formats stay
-  // Weights and cache are there.
-  question.memory_per_rank = [](int) { return std::numeric_limits<uint64_t>::max(); };
-  planner::PlanSearch search(question);
-  Result<planner::PlanAnswer> answer = SearchPlan(search);
-  if (!answer) return answer.error();
-  const planner::Candidate& chosen = answer->candidates[answer->chosen];
-  DefaultPlan again{.plan = in_force, .words = {}};
-  again.plan.pipeline = chosen.plan.pipeline;
-  const bool may_change = again.plan.pipeline.overlap == in_force.pipeline.overlap &&
-                          again.plan.pipeline.micro_batches == in_force.pipeline.micro_batches;
-  if (!may_change || again.plan == in_force) {
-    return Error{answer->why_chosen.empty() ? "it is the best of those that compute the same"
-                                            : answer->why_chosen};
-  }
-  again.words = fmt::format(
-      "plan: {}, predicted {:.4g} tokens/s with prompts of {:.0f} tokens, answers of {:.0f} and {} "
-      "sequences at a time; it computes the same as the plan before",
-      Describe(chosen), chosen.figures->throughput, workload.mean_prompt_tokens(),
-      workload.mean_gen_tokens(), workload.batch);
-  again.report = ReportOf(options, search, *answer, asked->profile);
-  return again;
 }
 
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,

@@ -41,15 +41,6 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
                                                 const model::ModelSpec& spec,
                                                 const plan::Plan& given, int num_started);
 
-// The plan in force for another workload: with the division of the experts in time (chunks and
-// their cuts) that is best for it, all else being as it is, so that it computes the same bits. By
-// what is kept of the machine; nothing is measured. Errors: the plan stays, and why: it is the best
-// or others are not surely better, costs of such ranks are not kept, phases or ranks divide the
-// experts in ways of their own.
-Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpec& spec,
-                              const plan::Plan& in_force, const planner::RankSetup& setup,
-                              const planner::Workload& workload);
-
 // What steps cost on these ranks, with what is kept of the machine: measured now, once, where
 // nothing is kept that holds for them. *Collective* with FollowRankZero. `num_threads`: of each
 // rank; unset: its share. Errors: ranks share cores and nothing is kept; those of measuring.

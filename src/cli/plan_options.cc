@@ -256,6 +256,11 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
     plan.auto_pipeline = false;
   }
   if (options.micro_batches) plan.pipeline.micro_batches = *options.micro_batches;
+  // What is given holds for all steps.
+  if (options.layout || options.pipeline || options.micro_batches || options.strategy ||
+      options.order || options.no_overlap) {
+    plan.lines.clear();
+  }
   if (const Status set = SetDisaggregation(options, plan); !set) return set.error();
   if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
   if (const Status fits = plan::CheckDisaggregation(plan); !fits) return fits.error();

@@ -20,7 +20,7 @@
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
-#include "cli/plan_by_default.h"
+#include "cli/plan_again.h"
 #include "cli/sampling_options.h"
 #include "cli/value_options.h"
 #include "engine/engine.h"

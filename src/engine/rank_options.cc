@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "engine/choose_pipeline.h"
 #include "hardware/memory_status.h"
 #include "planner/pipeline_degree.h"
+#include "planner/step_turns.h"
 #include "runtime/expert_mover.h"
 #include "weights/load_weights.h"
 #include "weights/page_index.h"
@@ -19,6 +21,13 @@
 namespace convene::engine {
 
 namespace {
+
+// Where a plan says what steps take, each has its own micro-batches, chunks and order.
+std::function<strategy::Pipeline(const strategy::StepLoad&)> PipelineOf(const plan::Plan& plan) {
+  if (plan.lines.empty()) return {};
+  return [turns = planner::StepTurns(plan.lines, plan.pipeline)](
+             const strategy::StepLoad& load) mutable { return turns.For(load); };
+}
 
 weights::Share ShareOfRank(const plan::Plan& plan, int rank) {
   if (!plan.changes_layout()) return weights::ShareOf(plan.layout, rank);
@@ -52,6 +61,7 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
           .parallel = {.roles = options.plan.layout,
                        .decode_roles = DecodeRolesOf(options.plan),
                        .pipeline = options.plan.pipeline,
+                       .pipeline_of = PipelineOf(options.plan),
                        .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
                        .returns_fp8 = ReturnsFp8(options.plan.wire),
                        .comm_budget = options.plan.comm_budget,

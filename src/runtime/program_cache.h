@@ -40,8 +40,9 @@ class ProgramCache {
     int rank = 0;
     bool all_ranks = false;  // tasks of all ranks instead of this one's
   };
-  // Most that are kept; a form that was not used for longer is built again.
-  static constexpr size_t kMostPrograms = 8;
+  // Most that are kept; a form that was not used for longer is built again. Steps that have
+  // pipelines of their own come in some dozens of forms.
+  static constexpr size_t kMostPrograms = 32;
 
   // `spec`: the model as all ranks together have it; outlives the cache.
   ProgramCache(const model::ModelSpec& spec, const Options& options)

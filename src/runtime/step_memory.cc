@@ -11,7 +11,10 @@ namespace {
 int MostTokens(const model::ModelSpec& spec, const TransformerOptions& options, int index) {
   const ParallelOptions& parallel = options.parallel;
   const int micro_batches = parallel.pipeline.micro_batches;
-  const int cut = (options.max_step_tokens + micro_batches - 1) / micro_batches;
+  // Steps that are divided each in its own way may have any number of micro-batches up to that: the
+  // last frame is used by those alone that have the most.
+  const int fewest = parallel.pipeline_of ? index + 1 : micro_batches;
+  const int cut = (options.max_step_tokens + fewest - 1) / fewest;
   if (index > 0) return cut;
   if (spec.has_encoder()) return options.max_step_tokens;
   if (micro_batches == 1) return cut;

@@ -127,6 +127,22 @@ struct Transformer::State {
     }
     return key;
   }
+  // Of a step of the decoder: every rank knows the whole step, and so which pipeline it has.
+  ProgramKey KeyOfStep(std::span<const SequenceStep> step, Phase phase) const {
+    const int64_t num_tokens = CountTokens(step);
+    const auto& pipeline_of = options.parallel.pipeline_of;
+    if (!pipeline_of || num_tokens == 0) return KeyOf(/*encoder=*/false, num_tokens, phase);
+    const int num_groups = options.parallel.roles.num_groups();
+    strategy::StepLoadCounter counter(num_groups);
+    for (const SequenceStep& sequence : step) {
+      counter.Add(sequence.group, sequence.first_position, std::ssize(sequence.tokens));
+    }
+    ProgramKey key{.phase = phase, .pipeline = pipeline_of(counter.most())};
+    if (num_tokens < int64_t{1} * key.pipeline.micro_batches * num_groups) {
+      key.pipeline.micro_batches = 1;
+    }
+    return key;
+  }
   // The phase of a step that says nothing else.
   Phase PhaseOf(std::span<const SequenceStep> step) const {
     const bool generates = std::ranges::all_of(step, [](const SequenceStep& sequence) {
@@ -160,6 +176,7 @@ struct Transformer::State {
     return ChangePhase(phase) ? runner->EndChange() : Status();
   }
   void UsePipeline(const strategy::Pipeline& pipeline) {
+    CHECK(!options.parallel.pipeline_of, "each step has a pipeline of its own");
     strategy::Pipeline& used = options.parallel.pipeline;
     CHECK(pipeline.overlap == used.overlap && pipeline.micro_batches == used.micro_batches,
           "lanes and memory are there for others");
@@ -179,7 +196,7 @@ struct Transformer::State {
   }
   Status Forward(std::span<const SequenceStep> step, const LogitsSink* sink, Phase phase) {
     ChangePhase(phase);
-    last = &programs.Get(KeyOf(/*encoder=*/false, CountTokens(step), phase));
+    last = &programs.Get(KeyOfStep(step, phase));
     runner->BeginForward(step, *last, sink);
     const Status done = Run();
     Record(step);

@@ -87,7 +87,8 @@ class Transformer {
 
   // Divides the steps to come in time otherwise (*collective*, as Forward), which changes no
   // result. Chunks and cuts may differ from ParallelOptions::pipeline; overlap and micro-batches,
-  // for which lanes and memory were made, may not (CHECKed).
+  // for which lanes and memory were made, may not (CHECKed). Not of steps that have pipelines of
+  // their own (ParallelOptions::pipeline_of; CHECKed).
   void UsePipeline(const strategy::Pipeline& pipeline);
 
   // Runs the encoder over whole inputs, at most max_step_tokens tokens together (CHECKed), and

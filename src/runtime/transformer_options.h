@@ -2,6 +2,7 @@
 // What is computed is the model's spec.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "runtime/experiment.h"
 #include "strategy/role.h"
 #include "strategy/step.h"
+#include "strategy/step_load.h"
 
 namespace convene::runtime {
 
@@ -22,6 +24,10 @@ struct ParallelOptions {
   // are then weights::PhasedWeights.
   std::optional<strategy::Roles> decode_roles = {};
   strategy::Pipeline pipeline = {};
+  // Of a step with such a load, where each has a pipeline of its own: the same on all ranks, with
+  // no more micro-batches and chunks than `pipeline`. Empty: all steps of the decoder have
+  // `pipeline`.
+  std::function<strategy::Pipeline(const strategy::StepLoad&)> pipeline_of = {};
   // Steps of fewer tokens, over all groups, are not cut into chunks: what a chunk costs by itself
   // is more than it hides.
   int chunks_from_tokens = 0;

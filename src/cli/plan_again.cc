@@ -1,0 +1,67 @@
+#include "cli/plan_again.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "cli/asked_question.h"
+#include "evaluate/machine_profile_file.h"
+#include "hardware/profile.h"
+#include "planner/plan_search.h"
+
+namespace convene::cli {
+
+Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpec& spec,
+                              const plan::Plan& in_force, const planner::RankSetup& setup,
+                              const planner::Workload& workload) {
+  if (spec.has_encoder() || options.load.formats.activations) {
+    return Error{"costs are known of decoders with the activations that go with their weights"};
+  }
+  if (in_force.layout.disaggregates || in_force.decode) {
+    return Error{
+        "only plans whose ranks and phases all divide the experts alike are planned again"};
+  }
+  Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(hardware::ProfilePath());
+  if (!profile) return profile.error();
+  const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, setup.num_ranks);
+  if (!asked) return Error{"the cores and the memory that are here could not be read"};
+  asked->profile = *std::move(profile);
+  asked->workload = workload;
+  planner::PlanQuestion& question = asked->question;
+  plan::Plan present = in_force;
+  if (present.wire == plan::Wire::kAuto) present.wire = plan::Wire::kF32;
+  question.formats = {setup.weights};
+  question.constraints = {.num_ranks = setup.num_ranks,
+                          .num_threads = setup.num_threads,
+                          .layout = in_force.layout,
+                          .micro_batches = in_force.pipeline.micro_batches,
+                          .wire = present.wire};
+  question.present =
+      plan::Plan{.layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
+  question.passes_off = {"hybrid", "wires"};  // divisions and formats stay
+  // Weights and cache are there.
+  question.memory_per_rank = [](int) { return std::numeric_limits<uint64_t>::max(); };
+  planner::PlanSearch search(question);
+  Result<planner::PlanAnswer> answer = SearchPlan(search);
+  if (!answer) return answer.error();
+  const planner::Candidate& chosen = answer->candidates[answer->chosen];
+  DefaultPlan again{.plan = in_force, .words = {}};
+  again.plan.pipeline = chosen.plan.pipeline;
+  const bool may_change = again.plan.pipeline.overlap == in_force.pipeline.overlap &&
+                          again.plan.pipeline.micro_batches == in_force.pipeline.micro_batches;
+  if (!may_change || again.plan == in_force) {
+    return Error{answer->why_chosen.empty() ? "it is the best of those that compute the same"
+                                            : answer->why_chosen};
+  }
+  again.words = fmt::format(
+      "plan: {}, predicted {:.4g} tokens/s with prompts of {:.0f} tokens, answers of {:.0f} and {} "
+      "sequences at a time; it computes the same as the plan before",
+      Describe(chosen), chosen.figures->throughput, workload.mean_prompt_tokens(),
+      workload.mean_gen_tokens(), workload.batch);
+  again.report = ReportOf(options, search, *answer, asked->profile);
+  return again;
+}
+
+}  // namespace convene::cli
