@@ -2,9 +2,13 @@
 // ranks that are threads of this process.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -304,6 +308,40 @@ inline void ExpectSameAnswers(const Answers& actual, const Answers& expected, bo
     }
   }
 }
+
+// A fixture with its prompts, to be divided.
+class DividedFixture : public testing::TestWithParam<std::filesystem::path> {
+ protected:
+  void SetUp() override {
+    auto checkpoint = checkpoint::Checkpoint::Open(GetParam().string());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    checkpoint_ = std::make_unique<checkpoint::Checkpoint>(std::move(*checkpoint));
+    for (const char* name : {"prompt_300", "prompt_17", "prompt_1"}) {
+      prompts_.push_back(ReadNpy<int32_t>(GetParam() / (std::string(name) + ".tokens.npy")));
+    }
+  }
+
+  // All of `divisions` that fit, `divided` otherwise.
+  void ExpectWhatOneRankComputes(DividedOptions divided, const Work& work,
+                                 const std::vector<Division>& divisions) {
+    DividedOptions alone = divided;
+    alone.division = OneRank();
+    alone.num_threads = 1;
+    const Answers one = RunPrompts(*checkpoint_, alone, work);
+    for (const Division& division : divisions) {
+      divided.division = division;
+      if (!Fits(*checkpoint_, divided)) continue;
+      const bool is_exact = IsExact(checkpoint_->spec(), division.layout);
+      // Another order of sums is roundings of activations to bf16 or int8 apart.
+      if (!is_exact && divided.formats.activations != kernels::ActivationFormat::kF32) continue;
+      SCOPED_TRACE(division.name);
+      ExpectSameAnswers(RunPrompts(*checkpoint_, divided, work), one, is_exact);
+    }
+  }
+
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint_;
+  std::vector<std::vector<int32_t>> prompts_;
+};
 
 // The fixtures with prompts; those of encoder-decoders have inputs.
 inline std::vector<std::filesystem::path> PromptFixtures() {

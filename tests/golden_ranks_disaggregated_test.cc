@@ -47,36 +47,7 @@ std::vector<Division> AllDivisions() {
   };
 }
 
-class DisaggregatedRanks : public testing::TestWithParam<std::filesystem::path> {
- protected:
-  void SetUp() override {
-    auto checkpoint = checkpoint::Checkpoint::Open(GetParam().string());
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-    checkpoint_ = std::make_unique<checkpoint::Checkpoint>(std::move(*checkpoint));
-    for (const char* name : {"prompt_300", "prompt_17", "prompt_1"}) {
-      prompts_.push_back(ReadNpy<int32_t>(GetParam() / (std::string(name) + ".tokens.npy")));
-    }
-  }
-
-  void ExpectWhatOneRankComputes(DividedOptions divided, const Work& work,
-                                 const std::vector<Division>& divisions) {
-    DividedOptions alone = divided;
-    alone.division = OneRank();
-    const Answers one = RunPrompts(*checkpoint_, alone, work);
-    for (const Division& division : divisions) {
-      divided.division = division;
-      if (!Fits(*checkpoint_, divided)) continue;
-      const bool is_exact = IsExact(checkpoint_->spec(), division.layout);
-      // Another order of sums is roundings of activations to bf16 or int8 apart.
-      if (!is_exact && divided.formats.activations != kernels::ActivationFormat::kF32) continue;
-      SCOPED_TRACE(division.name);
-      ExpectSameAnswers(RunPrompts(*checkpoint_, divided, work), one, is_exact);
-    }
-  }
-
-  std::unique_ptr<checkpoint::Checkpoint> checkpoint_;
-  std::vector<std::vector<int32_t>> prompts_;
-};
+class DisaggregatedRanks : public DividedFixture {};
 
 // Some are enough where a family changes nothing.
 class DisaggregatedRanksOfSome : public DisaggregatedRanks {};

@@ -287,7 +287,7 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
               fmt::join(names, ", "));
   }
   std::optional<DefaultPlan> found;
-  // The search has no costs of ranks with attention or experts alone.
+  // Such a layout is executed as it was given (PlanByDefault).
   const bool may_search = options.plan.path.empty() && !options.plan.no_plan;
   if (num_ranks > 1 && may_search && !plan->layout.disaggregates) {
     found = PlanByDefault(options, *spec, *plan, *ranks);

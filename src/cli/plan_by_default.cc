@@ -229,7 +229,8 @@ int CandidateOf(const planner::PlanAnswer& answer, const plan::Plan& plan,
     const bool is_same_wire = one.plan.wire == plan.wire || setup.num_ranks == 1 ||
                               (plan.wire == plan::Wire::kAuto && one.plan.wire == plan::Wire::kF32);
     const bool is_same_step = one.plan.layout == plan.layout && one.plan.decode == plan.decode &&
-                              one.plan.pipeline == plan.pipeline;
+                              one.plan.pipeline == plan.pipeline &&
+                              one.plan.lines.empty() == plan.lines.empty();
     if (one.is_ranked() && one.setup == setup && is_same_step && is_same_wire) return i;
   }
   return -1;
@@ -292,6 +293,9 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
       ConstraintsOf(options.plan, resolved, asked->num_threads,
                     question.one_host && !options.plan.layout && !options.load.num_threads);
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
+  // Prices of such plans come from costs of ordinary layouts, and have not been compared with
+  // enough runs to choose by: `convene plan` shows them, and --plan executes them.
+  question.passes_off = {"disaggregated"};
   if (options.num_requests > 0) {
     workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
     workload.batch = BatchThatFits(question, resolved, asked->num_threads);

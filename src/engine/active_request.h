@@ -30,6 +30,14 @@ class ActiveRequest {
   // False: no token of the vocabulary leads on in the form that the answer is to have.
   bool CanGoOn() { return !matcher_ || matcher_->AllowsAny(); }
 
+  // Whether Sample takes far longer than reading the logits once.
+  bool samples_slowly() const {
+    return request_.sampling.temperature > 0 || request_.num_logprobs.has_value();
+  }
+  // Whether Sample may run beside that of other requests: forms are shared by the answers to one
+  // prompt.
+  bool samples_alone() const { return !matcher_; }
+
   // Picks the next token from its logits (vocab).
   GeneratedToken Sample(std::span<const float> logits);
 

@@ -8,7 +8,6 @@
 #include "base/units.h"
 #include "engine/check_tokens.h"
 #include "engine/encode_inputs.h"
-#include "tensor/finite.h"
 
 namespace convene::engine {
 namespace {
@@ -179,25 +178,20 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
       return FailAll(scheduled, done.error());
     }
   }
-  std::vector<std::pair<ActiveRequest*, std::optional<GeneratedToken>>> sampled;
-  bool all_finite = true;
   const auto sample = [&](int sequence_idx, int, std::span<const float> logits) {
     const Sequence& sequence = *scheduled[static_cast<size_t>(sequence_idx)].sequence;
-    ActiveRequest& request = requests_.at(sequence.id);
-    const bool is_finite = tensor::AllFinite(logits);
-    all_finite = all_finite && is_finite;
-    sampled.emplace_back(&request,
-                         is_finite ? std::optional(request.Sample(logits)) : std::nullopt);
+    sampling_.Add(requests_.at(sequence.id), logits);
   };
   if (const Status done = model_->transformer().Forward(step, sample, phase); !done) {
+    static_cast<void>(sampling_.Take(model_->pool()));
     return FailAll(scheduled, done.error());
   }
   std::string reason;
-  if (!all_finite) reason = not_finite_.Find(*model_, step);
+  if (!sampling_.all_finite()) reason = not_finite_.Find(*model_, step);
   scheduler_.Complete(scheduled);
 
   std::vector<Update> updates;
-  for (auto& [request, token] : sampled) {
+  for (auto& [request, token] : sampling_.Take(model_->pool())) {
     if (!token) {
       Update& failed = updates.emplace_back();
       failed.request = request->sequence().id;

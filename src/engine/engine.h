@@ -17,6 +17,7 @@
 #include "engine/phase_order.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/step_sampling.h"
 #include "text/tokenizer.h"
 
 namespace convene::engine {
@@ -89,6 +90,7 @@ class Engine {
   std::optional<PhaseOrder> phase_order_;  // where experts move between phases
   std::map<RequestId, ActiveRequest> requests_;
   NotFiniteReason not_finite_;
+  StepSampling sampling_;
   RequestId last_id_ = 0;
 };
 

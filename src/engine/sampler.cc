@@ -104,9 +104,8 @@ std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
   const std::span<const float> scores = Penalise(logits, allowed);
   const int32_t likeliest = ArgMax(scores);
   const float largest = scores[static_cast<size_t>(likeliest)];
-  candidates_.clear();
   if (options_.temperature == 0 || !std::isfinite(largest)) {
-    candidates_.push_back({1, likeliest});
+    candidates_.assign(1, {1, likeliest});
     return candidates_;
   }
   KeepTopK(scores);
@@ -115,6 +114,7 @@ std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
     candidate.weight = std::exp((score - largest) / options_.temperature);
   }
   KeepTopP();
+  if (options_.min_p == 0) return candidates_;
   // The likeliest has weight 1.
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
   return candidates_;
@@ -172,9 +172,15 @@ void Sampler::KeepTopK(std::span<const float> scores) {
     std::nth_element(ordered_.begin(), kth, ordered_.end(), std::greater<>());
     threshold = *kth;
   }
+  // Written without a branch for each token: mostly nearly all of the vocabulary is kept, or
+  // nothing.
+  candidates_.resize(scores.size());
+  size_t num_kept = 0;
   for (size_t id = 0; id < scores.size(); ++id) {
-    if (scores[id] >= threshold) candidates_.push_back({0, static_cast<int32_t>(id)});
+    candidates_[num_kept].token = static_cast<int32_t>(id);
+    num_kept += scores[id] >= threshold ? 1 : 0;
   }
+  candidates_.resize(num_kept);
 }
 
 void Sampler::KeepTopP() {

@@ -96,6 +96,11 @@ Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
                                    kVersion)};
   }
   const double kept = costs->exchange.lasting_seconds_per_byte();
+  if (!(kept > 0)) {
+    return {.why_not =
+                "by the kept costs exchanges take no longer the more bytes they move, so other "
+                "work must have disturbed their measurement"};
+  }
   if (kept > kOtherLink * seconds_per_byte || seconds_per_byte > kOtherLink * kept) {
     return {.why_not = fmt::format("the kept costs are of a link of {:.0f} MB/s, and this one has "
                                    "{:.0f}",

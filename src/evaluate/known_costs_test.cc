@@ -125,6 +125,13 @@ TEST(KnownCosts, AreMeasuredWhereTheLinkIsAnother) {
   EXPECT_TRUE(known.ranks.tasks[static_cast<size_t>(schedule::TaskKind::kExperts)].has_value());
 }
 
+TEST(KnownCosts, AreMeasuredWhereTheKeptOnesKnowOfNoBytes) {
+  cost::StepCosts kept = CostsOfLink(2, 1e12);
+  kept.exchange.seconds.value = {1e-5, 1e-5};
+  EXPECT_THAT(Known(WriteProfile("no_bytes.json", kept)).source,
+              HasSubstr("exchanges take no longer the more bytes they move"));
+}
+
 TEST(KnownCosts, AreMeasuredWhereNothingIsKept) {
   const std::string nothing = testing::TempDir() + "no_such.json";
   std::remove(nothing.c_str());  // of an earlier run, which has kept it

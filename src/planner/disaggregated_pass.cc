@@ -235,13 +235,9 @@ class Solver {
   const StepPricer& pricer_;
 };
 
-// What is there of the candidate that was added last, after a check of its memory and its price.
 void AddPriced(PlanSearch& search, Candidate candidate) {
-  const size_t before = search.candidates().size();
-  search.Add(std::move(candidate));
-  if (search.candidates().size() == before) return;  // it is there
-  Candidate& added = search.candidates().back();
-  if (search.CheckMemory(added)) search.Price(added);
+  Candidate* const added = search.Add(std::move(candidate));
+  if (added != nullptr && search.CheckMemory(*added)) search.Price(*added);
 }
 
 void AddPipelinesOf(PlanSearch& search, const Candidate& base, const Solved& solved) {
@@ -280,13 +276,12 @@ void AddLayoutsOf(PlanSearch& search, const Candidate& base, const StepPricer& p
       all.push_back(*std::move(solved));
       continue;
     }
-    const size_t before = search.candidates().size();
-    search.Add(std::move(candidate));
-    if (search.candidates().size() == before) continue;
+    Candidate* const added = search.Add(std::move(candidate));
+    if (added == nullptr) continue;
     if (fits) {
-      search.Reject(search.candidates().back(), solved.error().message);
+      search.Reject(*added, solved.error().message);
     } else {
-      search.CheckMemory(search.candidates().back());
+      search.CheckMemory(*added);
     }
   }
   std::ranges::stable_sort(all, {}, &Solved::seconds);
@@ -297,15 +292,13 @@ void AddLayoutsOf(PlanSearch& search, const Candidate& base, const StepPricer& p
     }
     Candidate candidate = base;
     candidate.plan.layout = all[i].layout;
-    const size_t before = search.candidates().size();
-    search.Add(std::move(candidate));
-    if (search.candidates().size() == before) continue;
+    Candidate* const added = search.Add(std::move(candidate));
+    if (added == nullptr) continue;
     search.Reject(
-        search.candidates().back(),
-        fmt::format("by lines through its tasks' prices it takes {:.1f} % longer than {}, "
-                    "and {} such layouts are priced",
-                    100 * (all[i].seconds / all.front().seconds - 1),
-                    plan::ToText(all.front().layout), kMostPriced));
+        *added, fmt::format("by lines through its tasks' prices it takes {:.1f} % longer than {}, "
+                            "and {} such layouts are priced",
+                            100 * (all[i].seconds / all.front().seconds - 1),
+                            plan::ToText(all.front().layout), kMostPriced));
   }
 }
 

@@ -74,10 +74,13 @@ strategy::Pipeline ToPipeline(const DisaggregatedPipeline& pipeline) {
   return whole;
 }
 
+std::string WordsOfParts(int micro_batches, int chunks) {
+  return fmt::format("{} micro-batch{} and {}", micro_batches, micro_batches == 1 ? "" : "es",
+                     FormatCount(static_cast<uint64_t>(chunks), "chunk"));
+}
+
 std::string Words(const DisaggregatedPipeline& pipeline) {
-  std::string text = fmt::format("{} micro-batch{}, {}", pipeline.micro_batches,
-                                 pipeline.micro_batches == 1 ? "" : "es",
-                                 FormatCount(static_cast<uint64_t>(pipeline.chunks), "chunk"));
+  const std::string text = WordsOfParts(pipeline.micro_batches, pipeline.chunks);
   if (pipeline.dispatch_after_shared) return text + ", dispatch after the shared expert";
   return text + (pipeline.order == AttentionOrder::kAsas ? ", ASAS" : ", AASS");
 }

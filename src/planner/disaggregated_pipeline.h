@@ -28,7 +28,9 @@ struct DisaggregatedPipeline {
 // As a plan and a schedule have it.
 strategy::Pipeline ToPipeline(const DisaggregatedPipeline& pipeline);
 
-// "3 micro-batches, 4 chunks, AASS"
+// "3 micro-batches and 4 chunks"
+std::string WordsOfParts(int micro_batches, int chunks);
+// "3 micro-batches and 4 chunks, AASS"
 std::string Words(const DisaggregatedPipeline& pipeline);
 
 // Seconds of all layers; `rows`: of a micro-batch on each attention rank, above 0. What is not of a

@@ -373,10 +373,8 @@ class HybridPass {
   }
 
   void Reject(const Way& way, std::string reason) {
-    const size_t before = search_.candidates().size();
-    search_.Add(CandidateOf(way));
-    if (search_.candidates().size() == before) return;  // it is there
-    search_.Reject(search_.candidates().back(), std::move(reason));
+    Candidate* const added = search_.Add(CandidateOf(way));
+    if (added != nullptr) search_.Reject(*added, std::move(reason));
   }
 
   void Keep(const Way& way, bool is_optimum) {

@@ -56,13 +56,11 @@ void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const i
     Candidate candidate = base;
     candidate.figures.reset();
     set(count, candidate.plan.pipeline);
-    const size_t before = search.candidates().size();
-    search.Add(std::move(candidate));
-    if (search.candidates().size() == before) continue;  // it is there
-    Candidate& added = search.candidates().back();
-    search.Price(added);
-    const bool is_better = added.figures && added.figures->score < best;
-    if (is_better) best = added.figures->score;
+    Candidate* const added = search.Add(std::move(candidate));
+    if (added == nullptr) continue;
+    search.Price(*added);
+    const bool is_better = added->figures && added->figures->score < best;
+    if (is_better) best = added->figures->score;
     worse = is_better ? 0 : worse + 1;
     if (worse == kMostWorse) break;
   }

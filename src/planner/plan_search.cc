@@ -72,13 +72,13 @@ void Choose(PlanSearch& search, PlanAnswer& answer) {
                                                 : "the simpler plan is taken");
 }
 
-// "fine with 2 micro-batches, 4 chunks, ASAS", "solved for each step"
+// "naive", "fine with 2 micro-batches and 4 chunks, ASAS", "turns solved for each step, of at most
+// 2 micro-batches and 4 chunks"
 std::string WordsOfTurns(const plan::Plan& plan) {
   const strategy::Pipeline& pipeline = plan.pipeline;
   if (!plan.lines.empty()) {
-    return fmt::format("turns solved for each step, of at most {} and {}",
-                       FormatCount(static_cast<uint64_t>(pipeline.micro_batches), "micro-batch"),
-                       FormatCount(static_cast<uint64_t>(pipeline.chunks), "chunk"));
+    return "turns solved for each step, of at most " +
+           WordsOfParts(pipeline.micro_batches, pipeline.chunks);
   }
   const plan::Turns turns = plan::TurnsOf(pipeline);
   if (turns == plan::Turns::kNaive) return std::string(plan::Name(turns));
@@ -119,12 +119,12 @@ PlanSearch::ShortModels PlanSearch::ShortenFor(const Routing& routing) const {
           .overlapping = Shorten(question_.spec, shares, /*is_overlapping=*/true)};
 }
 
-void PlanSearch::Add(Candidate candidate) {
+Candidate* PlanSearch::Add(Candidate candidate) {
   for (const Candidate& other : candidates_) {
-    if (other.setup == candidate.setup && other.plan == candidate.plan) return;
+    if (other.setup == candidate.setup && other.plan == candidate.plan) return nullptr;
   }
   candidate.added_by = pass_;
-  candidates_.push_back(std::move(candidate));
+  return &candidates_.emplace_back(std::move(candidate));
 }
 
 void PlanSearch::Reject(Candidate& candidate, std::string reason) {

@@ -23,8 +23,8 @@ class PlanSearch {
   const PlanQuestion& question() const { return question_; }
   std::vector<Candidate>& candidates() { return candidates_; }
 
-  // A candidate that is not there yet; otherwise nothing.
-  void Add(Candidate candidate);
+  // The candidate, valid until the next Add; null: it was there before.
+  Candidate* Add(Candidate candidate);
   void Reject(Candidate& candidate, std::string reason);
   // Sets figures and needs. A candidate that cannot be priced, or does not meet the workload's
   // limits, is rejected.

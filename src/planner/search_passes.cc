@@ -186,14 +186,14 @@ void AddPaged(PlanSearch& search) {
         question.experts_that_fit(whole.setup, whole.plan, batch, whole.memory_limit);
     Candidate paged{.setup = whole.setup, .plan = whole.plan, .memory_limit = whole.memory_limit};
     paged.plan.experts_in_memory = experts ? *experts : 1;
-    search.Add(std::move(paged));
-    Candidate& added = search.candidates().back();
+    Candidate* const added = search.Add(std::move(paged));
+    if (added == nullptr) continue;
     if (!experts) {
-      search.Reject(added, experts.error().message);
+      search.Reject(*added, experts.error().message);
       continue;
     }
-    if (const auto memory = question.memory_of(added.setup, added.plan, batch)) {
-      added.memory = *memory;
+    if (const auto memory = question.memory_of(added->setup, added->plan, batch)) {
+      added->memory = *memory;
     }
   }
 }

@@ -1,19 +1,23 @@
 #include "runtime/step_message.h"
 
-#include <cstring>
+#include <array>
+#include <bit>
 
 #include "base/check.h"
 
 namespace convene::runtime {
 namespace {
 
-constexpr size_t kNumbersPerDouble = sizeof(double) / sizeof(int32_t);
+using Halves = std::array<int32_t, sizeof(double) / sizeof(int32_t)>;
 
 class Writer {
  public:
   explicit Writer(StepKind kind) { Number(static_cast<int>(kind)); }
 
   void Number(int number) { numbers_.push_back(number); }
+  void Double(double value) {
+    for (const int32_t half : std::bit_cast<Halves>(value)) Number(half);
+  }
   void List(std::span<const int32_t> list) {
     Number(static_cast<int>(list.size()));
     numbers_.insert(numbers_.end(), list.begin(), list.end());
@@ -37,6 +41,11 @@ class Reader {
     numbers_ = numbers_.subspan(1);
     return number;
   }
+  double Double() {
+    Halves halves;
+    for (int32_t& half : halves) half = Number();
+    return std::bit_cast<double>(halves);
+  }
   std::span<const int32_t> List() {
     const int count = Number();
     CHECK(count >= 0 && count <= std::ssize(numbers_), "a list of {} numbers", count);
@@ -57,10 +66,8 @@ strategy::Pipeline ReadPipeline(Reader& reader) {
   pipeline.micro_batches = reader.Number();
   pipeline.order = static_cast<strategy::AttentionOrder>(reader.Number());
   pipeline.dispatch_after_shared = reader.Number() != 0;
-  const std::span<const int32_t> cuts = reader.List();
-  CHECK(cuts.size() % kNumbersPerDouble == 0, "{} numbers are halves of some", cuts.size());
-  pipeline.cuts.resize(cuts.size() / kNumbersPerDouble);
-  std::memcpy(pipeline.cuts.data(), cuts.data(), cuts.size_bytes());
+  const int num_cuts = reader.Number();
+  for (int i = 0; i < num_cuts; ++i) pipeline.cuts.push_back(reader.Double());
   return pipeline;
 }
 
@@ -76,9 +83,8 @@ std::vector<std::byte> UsePipelineMessage(const strategy::Pipeline& pipeline) {
   writer.Number(pipeline.micro_batches);
   writer.Number(static_cast<int>(pipeline.order));
   writer.Number(pipeline.dispatch_after_shared ? 1 : 0);
-  std::vector<int32_t> cuts(pipeline.cuts.size() * kNumbersPerDouble);
-  std::memcpy(cuts.data(), pipeline.cuts.data(), cuts.size() * sizeof(int32_t));
-  writer.List(cuts);
+  writer.Number(static_cast<int>(pipeline.cuts.size()));
+  for (const double cut : pipeline.cuts) writer.Double(cut);
   return writer.Take();
 }
 

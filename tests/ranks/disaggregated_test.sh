@@ -44,6 +44,21 @@ echo '{"version": 1, "layout": "attention=dp1,experts=ep2,disaggregate", "strate
 ranks 3 run "$work/packed" --prompt "$prompt" --max-tokens 12 --temperature 0 --plan "$work/plan.json" --trace "$work/trace.json" \
   >"$work/out" 2>"$work/err" || fail "a plan: $(tail -1 "$work/err")"
 cmp -s "$work/one" "$work/out" || fail "the plan gave another text: $(cat "$work/out")"
+
+# A plan with lines divides each step in its own way: prompts in parts here, generated tokens in one.
+echo '{"version": 1, "layout": "attention=dp1,experts=ep2,disaggregate", "strategy": "fine", "wire": "f32",
+       "pipeline": {"chunks": 4, "micro_batches": 3},
+       "lines": [{"layers": 4, "attention_per_key": 0, "counts": 1e-5, "most_rows": 4, "attention": [1e-4, 1e-6],
+                  "shared": [0, 0], "dispatch": [1e-5, 1e-7], "experts": [1e-4, 1e-6], "combine": [1e-5, 1e-7]},
+                 {"layers": 4, "attention_per_key": 0, "counts": 1e-6, "most_rows": 512, "attention": [1e-6, 1e-5],
+                  "shared": [0, 0], "dispatch": [1e-6, 1e-5], "experts": [1e-6, 1e-5], "combine": [1e-6, 1e-5]}]}' >"$work/lines.json"
+ranks 3 run "$work/packed" --prompt "$prompt" --max-tokens 12 --temperature 0 --plan "$work/lines.json" --trace "$work/lines_trace.json" \
+  >"$work/out" 2>"$work/err" || fail "a plan with lines: $(tail -1 "$work/err")"
+cmp -s "$work/one" "$work/out" || fail "the plan with lines gave another text: $(cat "$work/out")"
+for name in "dispatch L0 m1 c0" "dispatch L0 c0"; do
+  grep -q "\"$name\"" "$work/lines_trace.json" || fail "no step with '$name' under a plan with lines"
+done
+
 "$convene" report "$work/trace.json" >"$work/out" 2>"$work/err" || fail "report: $(cat "$work/err")"
 for line in '^ *0 attention ' '^ *2 experts ' 'slowest at experts: rank [12] (experts)'; do
   grep -q "$line" "$work/out" || fail "no '$line' in the report: $(cat "$work/out")"
