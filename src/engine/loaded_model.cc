@@ -182,7 +182,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   }
   std::unique_ptr<LoadedModel> model(new LoadedModel);
   std::optional<ModelSource> source;
-  LoadOptions resolved = options;  // with the formats of packed weights
+  LoadOptions resolved = options;                       // with the formats of packed weights
   if (several != nullptr) resolved.batch_work.reset();  // which is chosen for by one rank alone
   hardware::LaneCpus cpus;
   if (const Status opened = agree(model->Open(directory, &source, &resolved, &cpus)); !opened) {
@@ -231,7 +231,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
       return right.error();
     }
   }
-  // Pages are compared with their checksums when they are read, and those are the same on all ranks.
+  // Pages are compared with their checksums when they are read, and those are the same on all
+  // ranks.
   const bool compare = has_other_files && !is_paged;
   std::vector<NamedDigest> compared;
   if (const Status filled = agree(model->Fill(*std::move(source), resolved, *chosen, observer,

@@ -78,8 +78,8 @@ class LoadedModel {
   // Where the weights are packed ahead, sets the formats in `options` to theirs.
   Status Open(const std::string& directory, std::optional<ModelSource>* source,
               LoadOptions* options, hardware::LaneCpus* cpus);
-  // Packs the checkpoint into pages, unless that was done before, and makes these the source. `group`:
-  // null, or several ranks.
+  // Packs the checkpoint into pages, unless that was done before, and makes these the source.
+  // `group`: null, or several ranks.
   Status MakePagesInTurn(comm::Group* group, const LoadOptions& options,
                          const weights::WeightFormats& formats, const LoadObserver& observer,
                          ModelSource* source);

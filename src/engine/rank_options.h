@@ -39,8 +39,8 @@ void LimitTo(std::optional<uint64_t> memory_budget, memory::Tier* tier);
 plan::Plan PagedPlan(plan::Plan plan);
 
 // The same of a rank whose routed experts lie on a disk as far as they have no room
-// (weights/paged_weights.h): plan->num_page_buffers of them have. Precondition: plan::CanPage. Error: too
-// little memory for the least that is worked with; says how much that is.
+// (weights/paged_weights.h): plan->num_page_buffers of them have. Precondition: plan::CanPage.
+// Error: too little memory for the least that is worked with; says how much that is.
 Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
                                      const model::ModelSpec& spec, const LoadOptions& options,
                                      const runtime::Formats& formats, int num_threads,

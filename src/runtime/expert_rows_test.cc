@@ -192,8 +192,7 @@ class NumberWork : public LaneWork {
     ASSERT_EQ(slots.first_slot.back() - slots.first_slot.front(), std::ssize(slots.work_row));
     const int slice = strategy::Roles(layout_).of(rank_).experts->slice;
     const bool brings_rows = chunk < num_chunks_;
-    const std::vector<int> wanted =
-        brings_rows ? rows_.WantedExperts(chunk) : std::vector<int>();
+    const std::vector<int> wanted = brings_rows ? rows_.WantedExperts(chunk) : std::vector<int>();
     EXPECT_TRUE(std::ranges::is_sorted(wanted));
     for (int local = 0; local < rows_.num_local_experts(); ++local) {
       const int expert = rows_.first_expert() + local;

@@ -37,13 +37,10 @@ void PagedExperts::AddRead(const std::vector<RankTasks>& after) {
   const LayerWork work(step_.spec(), step_.layers()[layer], layer, step_.options());
   std::vector<RankTasks> before = after;
   if (number >= depth_) before.push_back(computed_[number - depth_]);
-  reads_.push_back(step_.OnLane(reads_ahead() ? kReadPages : kReadChosen, LaneKind::kLoad,
-                                {layer, chunk},
-                                [&](int rank) {
-                                  return reads_ahead() ? work.ReadPages(rank)
-                                                       : work.ReadChosen(rank, chunk);
-                                },
-                                before));
+  reads_.push_back(step_.OnLane(
+      reads_ahead() ? kReadPages : kReadChosen, LaneKind::kLoad, {layer, chunk},
+      [&](int rank) { return reads_ahead() ? work.ReadPages(rank) : work.ReadChosen(rank, chunk); },
+      before));
 }
 
 void PagedExperts::AddPrediction(int layer, const RankTasks& routed) {
@@ -51,8 +48,9 @@ void PagedExperts::AddPrediction(int layer, const RankTasks& routed) {
   step_.OnLane(kReadPredicted, LaneKind::kLoad, {layer}, NoWork, {routed});
 }
 
-// Of one rank: nobody waits for it, and it ends when the step does. Several ranks read ahead between
-// steps alone (Executor::Prefetch), since those without the head do not know when the step ends.
+// Of one rank: nobody waits for it, and it ends when the step does. Several ranks read ahead
+// between steps alone (Executor::Prefetch), since those without the head do not know when the step
+// ends.
 void PagedExperts::AddNext(int layer) {
   if (!reads_ahead() || step_.is_encoder() || layer != layers_.back()) return;
   step_.OnLane(kReadNext, LaneKind::kLoad, {layer}, NoWork, {computed_.back()});

@@ -1,11 +1,10 @@
-// Experts whose weights lie on a disk (weights/paged_weights.h): tasks of each rank's load lane bring
-// its own ones to memory, chunk by chunk, in the order in which they are computed. Where several
-// ranks exchange rows, the chunks are those of the expert pipeline (expert_pipeline.h), cut by
-// experts: a chunk is read while rows of it are dispatched, and sums of the one before it return.
-// What stays of
-// MoE-Lightning's pipeline (systems 5; Cao et al. 2024, section 4.1) where one machine is both
-// device and host: pages of the next layer load during this layer's computation, and those of the
-// next step's first layers between steps (Executor::Prefetch).
+// Experts whose weights lie on a disk (weights/paged_weights.h): tasks of each rank's load lane
+// bring its own ones to memory, chunk by chunk, in the order in which they are computed. Where
+// several ranks exchange rows, the chunks are those of the expert pipeline (expert_pipeline.h), cut
+// by experts: a chunk is read while rows of it are dispatched, and sums of the one before it
+// return. What stays of MoE-Lightning's pipeline (systems 5; Cao et al. 2024, section 4.1) where
+// one machine is both device and host: pages of the next layer load during this layer's
+// computation, and those of the next step's first layers between steps (Executor::Prefetch).
 #pragma once
 
 #include <utility>

@@ -1,6 +1,6 @@
 // How a step reads the routed experts of a rank from a disk (Paging), by how many of them have room
-// in memory: what the store of pages executes (weights/paged_weights.h) and what the planner prices.
-// It reads nothing.
+// in memory: what the store of pages executes (weights/paged_weights.h) and what the planner
+// prices. It reads nothing.
 #pragma once
 
 #include <cstdint>

@@ -92,8 +92,8 @@ struct StepOptions {
   int only_rank = -1;
 };
 
-// As the options say, or of several ranks whose experts are read from a disk: its chunks are what is
-// read, and the whole step goes through a layer at once, so that each expert is read once.
+// As the options say, or of several ranks whose experts are read from a disk: its chunks are what
+// is read, and the whole step goes through a layer at once, so that each expert is read once.
 Pipeline PipelineOf(const StepOptions& options);
 
 // Both are checked: what touches the same thing is in order (schedule/hazards.h; CHECK).

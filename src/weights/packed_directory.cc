@@ -84,8 +84,8 @@ void SetDecodeExperts(const Share& share, ModelWeights& weights) {
   }
 }
 
-// Of the matrices and vectors of whole weights only a share's, which has some of the experts, or all
-// but the experts.
+// Of the matrices and vectors of whole weights only a share's, which has some of the experts, or
+// all but the experts.
 void KeepTensors(const Share& share, ModelWeights& weights) {
   const auto keep_experts = [&](const std::vector<model::LayerSpec>& specs,
                                 std::vector<LayerWeights>& layers) {

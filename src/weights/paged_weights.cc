@@ -468,7 +468,8 @@ std::string PagedWeights::Describe() const {
   for (const model::LayerSpec& layer : spec().layers) {
     if (!layer.moe) continue;
     const double experts = layer.moe->num_experts;
-    const int own = options_.owner.roles.ExpertsOf(options_.owner.rank, layer.moe->num_experts).size;
+    const int own =
+        options_.owner.roles.ExpertsOf(options_.owner.rank, layer.moe->num_experts).size;
     of_token += layer.moe->top_k * own / experts;
   }
   const auto bytes = [&](double pages) {

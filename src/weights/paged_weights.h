@@ -1,6 +1,7 @@
-// A rank's weights of which the routed experts lie on a disk, each a page of a packed directory, and
-// are in memory only as far as there is room: in buffers that pages take in turn. Everything else
-// stays in memory. Experts are numbered as the rank has them: its first one is 0. Who reads pages ahead, and when, is the step's schedule (strategy/paged_experts.h).
+// A rank's weights of which the routed experts lie on a disk, each a page of a packed directory,
+// and are in memory only as far as there is room: in buffers that pages take in turn. Everything
+// else stays in memory. Experts are numbered as the rank has them: its first one is 0. Who reads
+// pages ahead, and when, is the step's schedule (strategy/paged_experts.h).
 //
 // A page that a task waits for or computes with is held, and is never replaced. Which of the others
 // is replaced: in a step that reads all experts of each layer in turn, of each layer equally many
@@ -60,10 +61,10 @@ struct PageStatistics {
 class PagedWeights final : public WeightStore, public Lender {
  public:
   // Reads what stays in memory, compares it with its checksums, and reserves its memory and the
-  // buffers in `ledger`. `weights` gets the rank's share; the store keeps a reference to it, and its
-  // memory is there as long as they are. Errors: the share has parts of matrices; the file was cut,
-  // changed or is damaged, its disk fails; memory that cannot be had; norms and biases that are NaN
-  // or infinite.
+  // buffers in `ledger`. `weights` gets the rank's share; the store keeps a reference to it, and
+  // its memory is there as long as they are. Errors: the share has parts of matrices; the file was
+  // cut, changed or is damaged, its disk fails; memory that cannot be had; norms and biases that
+  // are NaN or infinite.
   static Result<std::unique_ptr<PagedWeights>> Load(PackedDirectory directory,
                                                     const PagedOptions& options,
                                                     memory::Ledger& ledger,
