@@ -60,7 +60,8 @@ class PackedFixture {
  public:
   PackedFixture(std::string source, const weights::PagedOptions& options)
       : source_(std::move(source)),
-        directory_(std::filesystem::path(testing::TempDir()) / fmt::format("paged_{}", getpid())),
+        directory_(std::filesystem::path(testing::TempDir()) /
+                   fmt::format("paged_{}_{}", getpid(), options.owner.rank)),
         options_(options) {
     std::filesystem::remove_all(directory_);
   }
@@ -77,7 +78,7 @@ class PackedFixture {
     auto packed = weights::OpenPackedDirectory(directory_.string());
     CHECK(packed.ok(), "{}", packed.error().message);
     const weights::PagedSizes sizes =
-        weights::PagedSizesOf(packed->configuration.spec, packed->formats);
+        weights::PagedSizesOf(packed->configuration.spec, packed->formats, options_.owner);
     planned_bytes_ = sizes.bytes_with(std::min(options_.num_buffers, sizes.num_pages));
     auto store = weights::PagedWeights::Load(*std::move(packed), options_, ledger_, {}, &weights_);
     CHECK(store.ok(), "{}", store.error().message);
@@ -197,6 +198,39 @@ TEST_P(GoldenPlaces, ExpertsMayLieOnADiskWithRoomForTwoOfThemOrMore) {
       EXPECT_LE(packed.reserved_bytes(), packed.planned_bytes());
     }
   }
+}
+
+TEST_P(GoldenPlaces, EachRankMayReadItsExpertsFromADisk) {
+  int num_divisions = 0;
+  for (const Division& division :
+       {Division{"ep2", {1, 2, 2, 1}}, Division{"ep3", {1, 3, 3, 1}, {.overlap = false}}}) {
+    DividedOptions divided{.formats = runtime::DefaultFormats(kernels::WeightFormat::kInt8),
+                           .division = division};
+    if (!Fits(*checkpoint_, divided)) continue;
+    ++num_divisions;
+    const auto resident = Run(divided, /*moves=*/false);
+    for (const int num_buffers : {2, 5}) {
+      const int num_ranks = division.layout.num_ranks();
+      std::vector<std::unique_ptr<PackedFixture>> packed;
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        // One rank has more room than the others.
+        packed.push_back(std::make_unique<PackedFixture>(
+            directory_.string(),
+            weights::PagedOptions{.num_buffers = num_buffers + (rank == 1 ? 3 : 0),
+                                  .owner = {division.layout, rank},
+                                  .least_buffers = num_buffers}));
+      }
+      divided.store = [&](int rank, const weights::ModelWeights& weights) {
+        return packed[rank]->StoreOf(weights);
+      };
+      EXPECT_TRUE(Run(divided, /*moves=*/false) == resident)
+          << division.name << ", " << num_buffers << " buffers";
+      for (const auto& of_rank : packed) {
+        EXPECT_LE(of_rank->reserved_bytes(), of_rank->planned_bytes());
+      }
+    }
+  }
+  EXPECT_GE(num_divisions, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixture, GoldenPlaces,

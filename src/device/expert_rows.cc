@@ -484,6 +484,31 @@ void ExpertRows::ReadRows(const ArrivedBlock& block, int32_t first, int32_t end,
   }
 }
 
+std::vector<int> ExpertRows::WantedExperts(int chunk) const {
+  CHECK(chunk < num_chunks(), "chunk {} of {} brings no rows", chunk, num_chunks());
+  std::vector<bool> is_wanted(static_cast<size_t>(own_experts_.size));
+  const auto want = [&](int expert) {
+    const int local = expert - own_experts_.first;
+    if (local >= 0 && local < own_experts_.size) is_wanted[local] = true;
+  };
+  for (const int32_t expert : experts_) want(expert);
+  for (const Peer& peer : peers_) {
+    for (int arrived = 0; arrived <= chunk; ++arrived) {
+      const Counts& counts = peer.in_counts[arrived];
+      const std::byte* numbers = peer.in.data() + peer.in_begin[arrived] +
+                                 counts.padded_rows * options_.dispatch_row_bytes + counts.rows;
+      for (int32_t pair = 0; pair < counts.pairs; ++pair) {
+        want(Read<uint16_t>(numbers + pair * kNumberBytes));
+      }
+    }
+  }
+  std::vector<int> experts;
+  for (int local = 0; local < own_experts_.size; ++local) {
+    if (is_wanted[local]) experts.push_back(own_experts_.first + local);
+  }
+  return experts;
+}
+
 const ChunkSlots& ExpertRows::Select(int chunk) {
   if (chunk == selected_chunk_) return slots_;
   selected_chunk_ = chunk;

@@ -105,6 +105,11 @@ class ExpertRows {
   std::unique_ptr<comm::Exchange> StartDispatch(int chunk);
   std::unique_ptr<comm::Exchange> StartCombine(int chunk);
 
+  // Experts of this rank, by their number in the layer, that rows of chunks up to `chunk` want: its
+  // own rows, and those that have arrived; each once, in increasing order. Once the dispatch of the
+  // chunk is done; beside Select, Returns and exchanges of the layer.
+  std::vector<int> WantedExperts(int chunk) const;
+
   // The slots of experts task `chunk`, behind those of the chunks selected before; again, the same.
   const ChunkSlots& Select(int chunk);
   const ChunkSlots& selected() const { return slots_; }  // by the last Select

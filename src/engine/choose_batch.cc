@@ -15,14 +15,24 @@ namespace convene::engine {
 namespace {
 
 constexpr int kMostSequences = 4096;        // as `convene batch --max-batch`
-constexpr int kMostChosenTokens = 1 << 15;  // of a step
+constexpr int kFewestChosenTokens = 64;     // of a step
+constexpr int kMostChosenTokens = 1 << 15;  // likewise
 constexpr double kMargin = 0.98;            // a gain of less is none
+constexpr double kSequencesFactor = 1.25;   // between numbers that are tried
+constexpr double kTokensFactor = 2;
 
-// From `least` to `most`, both included, each by the factor more than the one before.
-std::vector<int> Sizes(int least, int most, double factor) {
+// From `usual` up to `most`, then down to `least`, each by the factor, and by one at least, from
+// the one before: so that what is usual is taken where others gain nothing.
+std::vector<int> Sizes(int least, int usual, int most, double factor) {
   std::vector<int> sizes;
-  for (double size = least; size < most; size *= factor) sizes.push_back(static_cast<int>(size));
-  sizes.push_back(std::max(least, most));
+  const int first = std::clamp(usual, least, most);
+  for (double size = first; size < most; size = std::max(size + 1, size * factor)) {
+    sizes.push_back(static_cast<int>(size));
+  }
+  sizes.push_back(most);
+  for (int size = first; size > least; sizes.push_back(size)) {
+    size = std::max(least, std::min(size - 1, static_cast<int>(size / factor)));
+  }
   return sizes;
 }
 
@@ -75,36 +85,46 @@ std::string BatchChoice::Describe() const {
 }
 
 Result<BatchChoice> ChooseBatch(
-    const model::ModelSpec& spec, const BatchWork& work, int least_sequences, int least_step_tokens,
+    const model::ModelSpec& spec, const BatchWork& work, int max_sequences, int max_step_tokens,
     uint64_t page_bytes,
     const std::function<Result<MemoryPlan>(int max_sequences, int max_step_tokens)>& plan) {
   const auto wanted = static_cast<int>(std::min<int64_t>(work.num_requests, kMostSequences));
-  const int most_sequences = work.chooses_sequences ? std::max(1, wanted) : least_sequences;
-  const int first = std::min(least_sequences, most_sequences);
+  const std::vector<int> sequences_to_try =
+      work.chooses_sequences ? Sizes(1, max_sequences, std::max(1, wanted), kSequencesFactor)
+                             : std::vector{max_sequences};
   std::optional<BatchChoice> best;
+  std::optional<BatchChoice> with_too_few_blocks;
   std::optional<Error> error;
-  for (const int sequences : Sizes(first, most_sequences, 1.25)) {
-    const int most_tokens = work.chooses_step_tokens
-                                ? std::max({least_step_tokens, sequences, kMostChosenTokens})
-                                : least_step_tokens;
-    for (const int tokens : Sizes(least_step_tokens, most_tokens, 2)) {
+  for (const int sequences : sequences_to_try) {
+    const std::vector<int> tokens_to_try =
+        work.chooses_step_tokens
+            ? Sizes(std::min(kFewestChosenTokens, max_step_tokens), max_step_tokens,
+                    std::max({max_step_tokens, sequences, kMostChosenTokens}), kTokensFactor)
+            : std::vector{max_step_tokens};
+    for (const int tokens : tokens_to_try) {
       if (sequences > tokens) continue;
       const Result<MemoryPlan> memory = plan(sequences, tokens);
       if (!memory) {
         if (!error) error = memory.error();
-        break;  // more tokens take more memory
+        continue;
       }
-      // The first is taken with as many sequences as have room, like any load.
-      if (best && memory->num_kv_blocks < sequences * BlocksOfSequence(work)) break;
-      const double read_bytes =
-          ReadBytesPerToken(spec, work, sequences, tokens, page_bytes, *memory);
-      if (best && read_bytes >= kMargin * best->read_bytes_per_token) continue;
-      best = BatchChoice{.max_sequences = sequences,
-                         .max_step_tokens = tokens,
-                         .memory = *memory,
-                         .read_bytes_per_token = read_bytes};
+      const BatchChoice choice{.max_sequences = sequences,
+                               .max_step_tokens = tokens,
+                               .memory = *memory,
+                               .read_bytes_per_token = ReadBytesPerToken(
+                                   spec, work, sequences, tokens, page_bytes, *memory)};
+      if (memory->num_kv_blocks < sequences * BlocksOfSequence(work)) {
+        if (!with_too_few_blocks) with_too_few_blocks = choice;
+        continue;
+      }
+      const bool is_better =
+          !best || choice.read_bytes_per_token < kMargin * best->read_bytes_per_token;
+      if (is_better) best = choice;
     }
   }
+  // Requests that differ much in length, or a number of sequences that was given: as many of them
+  // as have room run, like in any load.
+  if (!best) best = with_too_few_blocks;
   if (!best) return *error;
   return *best;
 }

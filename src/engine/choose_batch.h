@@ -44,13 +44,13 @@ struct BatchChoice {
   std::string Describe() const;
 };
 
-// The choice that reads the fewest bytes per generated token; of those within 2 % the fewest
-// sequences and the smallest steps, which answer sooner. `least_*`: what is tried first, and taken
-// where it may not be chosen. `plan` says what memory there is for experts beside so many sequences
-// and step tokens; a plan with room for fewer sequences is passed over. Error: that of the first
+// The choice that reads the fewest bytes per generated token. `max_sequences` and `max_step_tokens`
+// are what is usual: they are taken where they may not be chosen, and where others gain less than
+// 2 %. `plan` says what memory there is for experts beside so many sequences and step tokens; plans
+// with room for fewer sequences are passed over, unless no other one fits. Error: that of the first
 // plan, where none fits.
 Result<BatchChoice> ChooseBatch(
-    const model::ModelSpec& spec, const BatchWork& work, int least_sequences, int least_step_tokens,
+    const model::ModelSpec& spec, const BatchWork& work, int max_sequences, int max_step_tokens,
     uint64_t page_bytes,
     const std::function<Result<MemoryPlan>(int max_sequences, int max_step_tokens)>& plan);
 

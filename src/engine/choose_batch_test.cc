@@ -33,9 +33,9 @@ Result<MemoryPlan> PlanIn(const BatchWork& work, int num_pages, int sequences, i
   return MemoryPlan{.num_kv_blocks = kv, .num_page_buffers = std::min(1024, num_pages - rows - kv)};
 }
 
-Result<BatchChoice> ChooseIn(const BatchWork& work, int num_pages, int least_sequences = 32,
-                             int least_step_tokens = 512) {
-  return ChooseBatch(Spec(), work, least_sequences, least_step_tokens, kPageBytes,
+Result<BatchChoice> ChooseIn(const BatchWork& work, int num_pages, int max_sequences = 32,
+                             int max_step_tokens = 512) {
+  return ChooseBatch(Spec(), work, max_sequences, max_step_tokens, kPageBytes,
                      [&](int sequences, int step_tokens) {
                        return PlanIn(work, num_pages, sequences, step_tokens);
                      });
@@ -65,20 +65,20 @@ TEST(ChooseBatch, CountsTheStepsThatABatchTakes) {
 }
 
 TEST(ChooseBatch, TakesWhatReadsTheLeastOfAllThatFits) {
-  for (const int num_pages : {120, 300, 600, 1000}) {
+  for (const int num_pages : {20, 120, 300, 600, 1000}) {
     for (const double prompt : {16.0, 100.0, 900.0}) {
       const BatchWork work{.num_requests = 1000,
                            .prompt_tokens = prompt,
                            .gen_tokens = 32,
                            .chooses_sequences = true,
                            .chooses_step_tokens = true};
-      const Result<BatchChoice> chosen = ChooseIn(work, num_pages, /*least_sequences=*/2);
+      const Result<BatchChoice> chosen = ChooseIn(work, num_pages);
       ASSERT_TRUE(chosen) << chosen.error().message;
       const double found =
           ReadBytes(work, num_pages, chosen->max_sequences, chosen->max_step_tokens);
       double least = 1e30;
-      for (int sequences = 2; sequences <= 1000; ++sequences) {
-        for (int tokens = 512; tokens <= 1 << 15; tokens *= 2) {
+      for (int sequences = 1; sequences <= 1000; ++sequences) {
+        for (int tokens = 64; tokens <= 1 << 15; tokens *= 2) {
           if (sequences > tokens) continue;
           least = std::min(least, ReadBytes(work, num_pages, sequences, tokens));
         }
@@ -104,6 +104,20 @@ TEST(ChooseBatch, RunsMoreSequencesWhereMoreAreThere) {
   EXPECT_THAT(many->Describe(), HasSubstr("for each generated token"));
 }
 
+TEST(ChooseBatch, RunsFewerSequencesInSmallerStepsWhereMemoryIsShort) {
+  const BatchWork work{.num_requests = 1000,
+                       .prompt_tokens = 100,
+                       .gen_tokens = 32,
+                       .chooses_sequences = true,
+                       .chooses_step_tokens = true};
+  // 512 tokens of a step take 16 pages, and a sequence takes 4.
+  const Result<BatchChoice> chosen = ChooseIn(work, 16);
+  ASSERT_TRUE(chosen) << chosen.error().message;
+  EXPECT_LT(chosen->max_sequences, 4);
+  EXPECT_LT(chosen->max_step_tokens, 512);
+  EXPECT_LT(ReadBytes(work, 16, chosen->max_sequences, chosen->max_step_tokens), 1e30);
+}
+
 TEST(ChooseBatch, KeepsWhatWasGiven) {
   BatchWork work{.num_requests = 1000, .prompt_tokens = 100, .gen_tokens = 32};
   Result<BatchChoice> chosen = ChooseIn(work, 600, 20, 512);
@@ -112,7 +126,7 @@ TEST(ChooseBatch, KeepsWhatWasGiven) {
   work.chooses_step_tokens = true;
   chosen = ChooseIn(work, 600, 20, 512);
   EXPECT_EQ(chosen->max_sequences, 20);
-  EXPECT_EQ(ChooseIn(work, 20).error().message, "too little");
+  EXPECT_EQ(ChooseIn(work, 5, 20, 512).error().message, "too little");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -30,6 +31,10 @@
 namespace convene::engine {
 namespace {
 
+int RankOf(const LoadOptions& options) {
+  return options.group != nullptr ? options.group->rank() : 0;
+}
+
 // Of experts that are read from a disk, with the number of sequences and the tokens of a step that
 // suit the batch, if there is one.
 Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& options,
@@ -52,6 +57,9 @@ Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& op
   MemoryPlan memory = std::move(chosen->memory);
   memory.max_sequences = chosen->max_sequences;
   memory.max_step_tokens = chosen->max_step_tokens;
+  if (!options.batch_work->chooses_sequences && !options.batch_work->chooses_step_tokens) {
+    return memory;  // nothing was chosen
+  }
   memory.batch_words = chosen->Describe();
   if (formats.kv == kernels::KvFormat::kBf16) {
     memory.batch_words +=
@@ -61,13 +69,18 @@ Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& op
   return memory;
 }
 
-// `has_pages`: the weights may stay on the disk as far as they do not fit.
+// Whether experts may stay on the disk as far as they do not fit, or are leased page by page even
+// where all of them fit.
+enum class Pages { kNever, kWhereNeeded, kAlways };
+
 Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
-                                  bool has_pages, int num_threads, memory::Ledger& ledger) {
+                                  Pages pages, int num_threads, memory::Ledger& ledger) {
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
   const bool has_experts =
       std::ranges::any_of(spec.layers, [](const auto& layer) { return layer.moe.has_value(); });
-  const bool plan_pages = options.plan.experts_in_memory && has_pages && has_experts;
+  const bool has_pages = pages != Pages::kNever;
+  const bool plan_pages =
+      has_experts && (pages == Pages::kAlways || (options.plan.experts_in_memory && has_pages));
   Result<ChosenFormats> all = ResourceExhausted("the plan reads experts from a disk");
   if (!plan_pages) {
     all = ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
@@ -103,13 +116,16 @@ std::string PagesOf(const std::string& page_directory, const std::string& checkp
       .string();
 }
 
-// All ranks in the same formats, and with as many blocks: those of the one with the least memory.
-// *Collective.*
+// All ranks in the same formats, all of them with pages or none, and with as many blocks: those of
+// the one with the least memory. *Collective.*
 Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::ModelSpec& spec,
-                                     LoadOptions options, int num_threads, memory::Ledger& ledger) {
+                                     LoadOptions options, Pages pages, int num_threads,
+                                     memory::Ledger& ledger) {
   if (options.group == nullptr || options.group->size() == 1) return mine;
-  const Status fared = mine ? Status() : Status(mine.error());
-  if (const Status all = comm::AgreeOnSuccess(*options.group, fared); !all) return all.error();
+  const auto fared = [&] {
+    return comm::AgreeOnSuccess(*options.group, mine ? Status() : Status(mine.error()));
+  };
+  if (const Status all = fared(); !all) return all.error();
   const auto least = [&](int value) {
     const auto bytes = std::as_bytes(std::span(&value, 1));
     for (const std::vector<std::byte>& other :
@@ -122,12 +138,19 @@ Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::Mo
   };
   // From float32 to int4 formats get smaller.
   const int format = -least(-static_cast<int>(mine->formats.weights.matrices));
+  options.formats.weights = static_cast<kernels::WeightFormat>(format);
   if (format != static_cast<int>(mine->formats.weights.matrices)) {
-    options.formats.weights = static_cast<kernels::WeightFormat>(format);
-    mine = PlanFormats(spec, options, /*has_pages=*/false, num_threads, ledger);
+    mine = PlanFormats(spec, options, pages, num_threads, ledger);
   }
-  const Status again = mine ? Status() : Status(mine.error());
-  if (const Status all = comm::AgreeOnSuccess(*options.group, again); !all) return all.error();
+  if (const Status all = fared(); !all) return all.error();
+  const bool any_pages = least(mine->memory.num_page_buffers > 0 ? 0 : 1) == 0;
+  if (any_pages && mine->memory.num_page_buffers == 0) {
+    mine = PlanFormats(spec, options, Pages::kAlways, num_threads, ledger);
+  }
+  if (const Status all = fared(); !all) return all.error();
+  constexpr int kAll = std::numeric_limits<int>::max();
+  const int buffers = least(mine->memory.has_all_pages ? kAll : mine->memory.num_page_buffers);
+  if (any_pages && buffers < kAll) mine->memory.least_page_buffers = buffers;
   mine->memory.SetKvBlocks(least(mine->memory.num_kv_blocks));
   return mine;
 }
@@ -159,7 +182,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   }
   std::unique_ptr<LoadedModel> model(new LoadedModel);
   std::optional<ModelSource> source;
-  LoadOptions resolved = options;  // with the formats of packed weights
+  LoadOptions resolved = options;                       // with the formats of packed weights
+  if (several != nullptr) resolved.batch_work.reset();  // which is chosen for by one rank alone
   hardware::LaneCpus cpus;
   if (const Status opened = agree(model->Open(directory, &source, &resolved, &cpus)); !opened) {
     return opened.error();
@@ -168,36 +192,48 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
     const Status same = AgreeOnTensors(*several, source->known_digests());
     if (!same) return same.error();
   }
-  const bool compare = several != nullptr && !options.verify_checkpoint &&
-                       !HaveSameFiles(*several, source->file_identities());
+  const bool has_other_files = several != nullptr && !options.verify_checkpoint &&
+                               !HaveSameFiles(*several, source->file_identities());
   const auto num_threads = static_cast<int>(cpus.compute.size());
   memory::Ledger& ledger = *model->ledger_;
-  const bool has_pages =
-      several == nullptr && (source->packed() != nullptr || !options.page_directory.empty());
+  const bool has_pages = source->packed() != nullptr || !options.page_directory.empty();
+  const Status can_page = plan::CanPage(resolved.plan);
+  const Pages pages = has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever;
   const Result<ChosenFormats> chosen =
-      AgreeOnFormats(PlanFormats(source->spec(), resolved, has_pages, num_threads, ledger),
-                     source->spec(), resolved, num_threads, ledger);
-  if (!chosen) return chosen.error();
+      AgreeOnFormats(PlanFormats(source->spec(), resolved, pages, num_threads, ledger),
+                     source->spec(), resolved, pages, num_threads, ledger);
+  if (!chosen) {
+    Error error = chosen.error();
+    if (has_pages && !can_page && error.kind == ErrorKind::kResourceExhausted) {
+      error.message += "; " + can_page.error().message;
+    }
+    return error;
+  }
+  const bool is_paged = chosen->memory.num_page_buffers > 0;
+  if (is_paged) resolved.plan = PagedPlan(resolved.plan);
   if (observer.planned) observer.planned(*chosen);
   if (chosen->memory.max_sequences > 0) {
     resolved.max_sequences = chosen->memory.max_sequences;
     resolved.max_step_tokens = chosen->memory.max_step_tokens;
-    if (observer.decided) observer.decided("batch: " + chosen->memory.batch_words);
+    const std::string& words = chosen->memory.batch_words;
+    if (observer.decided && !words.empty()) observer.decided("batch: " + words);
   }
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus.compute));
   model->host_cpus_ = std::move(cpus.host);
   if (const Status started = agree(model->pool_->started()); !started) return started.error();
-  if (chosen->memory.num_page_buffers > 0 && source->checkpoint() != nullptr) {
-    if (const Status made = model->MakePages(options, chosen->formats.weights, observer, &*source);
-        !made) {
-      return made.error();
-    }
+  if (is_paged && source->checkpoint() != nullptr) {
+    const Status made =
+        model->MakePagesInTurn(several, options, chosen->formats.weights, observer, &*source);
+    if (!made) return made.error();
   }
   if (options.verify_checkpoint) {
     if (const Status right = model->Verify(*source, options.group, observer); !right) {
       return right.error();
     }
   }
+  // Pages are compared with their checksums when they are read, and those are the same on all
+  // ranks.
+  const bool compare = has_other_files && !is_paged;
   std::vector<NamedDigest> compared;
   if (const Status filled = agree(model->Fill(*std::move(source), resolved, *chosen, observer,
                                               compare ? &compared : nullptr));
@@ -265,6 +301,19 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   return {};
 }
 
+// *Collective.* One rank after the other, so that those of a host find what the first one has made.
+Status LoadedModel::MakePagesInTurn(comm::Group* group, const LoadOptions& options,
+                                    const weights::WeightFormats& formats,
+                                    const LoadObserver& observer, ModelSource* source) {
+  if (group == nullptr) return MakePages(options, formats, observer, source);
+  for (int turn = 0; turn < group->size(); ++turn) {
+    Status mine;
+    if (turn == group->rank()) mine = MakePages(options, formats, observer, source);
+    if (const Status all = comm::AgreeOnSuccess(*group, mine); !all) return all;
+  }
+  return AgreeOnTensors(*group, source->known_digests());
+}
+
 Status LoadedModel::MakePages(const LoadOptions& options, const weights::WeightFormats& formats,
                               const LoadObserver& observer, ModelSource* source) {
   const checkpoint::Checkpoint& checkpoint = *source->checkpoint();
@@ -320,6 +369,8 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
     Result<std::unique_ptr<weights::PagedWeights>> paged =
         std::move(source).LoadPaged({.num_buffers = memory_.num_page_buffers,
                                      .eviction = options.page_eviction,
+                                     .owner = {options.plan.layout, RankOf(options)},
+                                     .least_buffers = memory_.least_page_buffers,
                                      .reader = {.told = observer.disk_is_slow}},
                                     *ledger_, observer.progress, &weights_);
     if (!paged) return paged.error();

@@ -79,6 +79,10 @@ class LoadedModel {
   Status Open(const std::string& directory, std::optional<ModelSource>* source,
               LoadOptions* options, hardware::LaneCpus* cpus);
   // Packs the checkpoint into pages, unless that was done before, and makes these the source.
+  // `group`: null, or several ranks.
+  Status MakePagesInTurn(comm::Group* group, const LoadOptions& options,
+                         const weights::WeightFormats& formats, const LoadObserver& observer,
+                         ModelSource* source);
   Status MakePages(const LoadOptions& options, const weights::WeightFormats& formats,
                    const LoadObserver& observer, ModelSource* source);
   Status Verify(const ModelSource& source, comm::Group* group, const LoadObserver& observer);

@@ -281,6 +281,30 @@ TEST(LoadedModel, RanksReserveBothDivisionsOfTheExperts) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(LoadedModel, RanksReadTheirExpertsFromOneDirectoryThatIsPackedOnce) {
+  const std::string model = kModels + "olmoe_plain";
+  const std::filesystem::path pages =
+      std::filesystem::path(testing::TempDir()) / fmt::format("rank_pages_{}", getpid());
+  std::filesystem::remove_all(pages);
+  LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
+  options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
+  options.plan.auto_pipeline = true;
+  const std::vector<float> expected = LogitsOfTwoRanks(model, options);
+  options.page_directory = pages.string();
+  options.plan.experts_in_memory = 3;
+  EXPECT_EQ(LogitsOfTwoRanks(model, options), expected);
+  const auto count = [&] {
+    return std::distance(std::filesystem::directory_iterator(pages),
+                         std::filesystem::directory_iterator());
+  };
+  EXPECT_EQ(count(), 1);
+  // One that is packed is read where it lies.
+  const std::string packed = std::filesystem::directory_iterator(pages)->path().string();
+  options.page_directory.clear();
+  EXPECT_EQ(LogitsOfTwoRanks(packed, options), expected);
+  std::filesystem::remove_all(pages);
+}
+
 #ifndef CONVENE_SANITIZED  // sanitizers reserve much themselves
 // Sizes at which anything of weights, KV cache or steps that lay elsewhere would be more than the
 // program has for itself.

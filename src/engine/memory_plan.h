@@ -31,10 +31,13 @@ struct MemoryPlan {
   // Buffers for pages of experts, which then do not lie in memory all (weights/paged_weights.h); 0:
   // they do.
   int num_page_buffers = 0;
+  bool has_all_pages = false;  // as many as there are
+  // Of several ranks the fewest of one that has not all; 0: one rank, or all have.
+  int least_page_buffers = 0;
   // Where both were chosen (choose_batch.h); 0: as asked.
   int max_sequences = 0;
   int max_step_tokens = 0;
-  std::string batch_words = {};  // what was chosen, for people
+  std::string batch_words = {};  // what was chosen, for people; empty: nothing was
 
   uint64_t weights_bytes() const { return bytes[memory::Use::kWeights]; }
   uint64_t kv_bytes() const { return bytes[memory::Use::kKvCache]; }

@@ -127,7 +127,8 @@ Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
   needs.fixed[memory::Use::kWeights] =
       weights::PackedSizeBytes(*local, formats.weights, share, rooms);
   if (options.plan.experts_in_memory) {
-    const weights::PagedSizes sizes = weights::PagedSizesOf(spec, formats.weights);
+    const weights::PagedSizes sizes =
+        weights::PagedSizesOf(spec, formats.weights, {options.plan.layout, rank});
     needs.fixed[memory::Use::kWeights] = sizes.bytes_with(
         std::clamp(*options.plan.experts_in_memory, sizes.fewest_buffers, sizes.num_pages));
   }
@@ -155,13 +156,23 @@ Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
   return PlanMemory(*needs, ledger);
 }
 
+plan::Plan PagedPlan(plan::Plan plan) {
+  plan.auto_pipeline = false;
+  plan.pipeline = {.overlap = plan.pipeline.overlap};
+  return plan;
+}
+
 Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
-                                     const model::ModelSpec& spec, const LoadOptions& options,
+                                     const model::ModelSpec& spec, const LoadOptions& asked,
                                      const runtime::Formats& formats, int num_threads,
                                      memory::Ledger& ledger) {
-  Result<MemoryNeeds> needs = NeedsOfRank(0, device, spec, options, formats, num_threads);
+  const int rank = asked.group != nullptr ? asked.group->rank() : 0;
+  LoadOptions options = asked;
+  options.plan = PagedPlan(asked.plan);
+  Result<MemoryNeeds> needs = NeedsOfRank(rank, device, spec, options, formats, num_threads);
   if (!needs) return needs.error();
-  const weights::PagedSizes sizes = weights::PagedSizesOf(spec, formats.weights);
+  const weights::PagedSizes sizes =
+      weights::PagedSizesOf(spec, formats.weights, {options.plan.layout, rank});
   const int fewest = sizes.fewest_buffers;
   needs->fixed[memory::Use::kWeights] = sizes.bytes_with(fewest);
   // One context, which is the least that is worked with.
@@ -199,6 +210,7 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
   plan->num_page_buffers =
       static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::min(most, sizes.num_pages)),
                                           more + static_cast<uint64_t>(fewest)));
+  plan->has_all_pages = plan->num_page_buffers == sizes.num_pages;
   plan->bytes[memory::Use::kWeights] = sizes.bytes_with(plan->num_page_buffers);
   return plan;
 }

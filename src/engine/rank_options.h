@@ -34,9 +34,13 @@ Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::
 // already.
 void LimitTo(std::optional<uint64_t> memory_budget, memory::Tier* tier);
 
-// The same of one rank whose routed experts lie on a disk as far as they have no room
-// (weights/paged_weights.h): plan->num_page_buffers of them have. Error: too little memory for the
-// least that is worked with; says how much that is.
+// The plan as ranks execute it whose experts are read from a disk: in the chunks that are read
+// (strategy::PipelineOf), which each step has of itself.
+plan::Plan PagedPlan(plan::Plan plan);
+
+// The same of a rank whose routed experts lie on a disk as far as they have no room
+// (weights/paged_weights.h): plan->num_page_buffers of them have. Precondition: plan::CanPage.
+// Error: too little memory for the least that is worked with; says how much that is.
 Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
                                      const model::ModelSpec& spec, const LoadOptions& options,
                                      const runtime::Formats& formats, int num_threads,

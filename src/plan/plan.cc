@@ -311,6 +311,15 @@ Status SetTurns(Turns turns, Plan* plan) {
   return {};
 }
 
+Status CanPage(const Plan& plan) {
+  const strategy::Layout& layout = plan.layout;
+  const bool has_whole_matrices = layout.attention_tp == 1 && layout.expert_tp == 1;
+  if (has_whole_matrices && !layout.disaggregates && !plan.changes_layout()) return {};
+  return Error{
+      "experts are read from a disk where each rank has attention for whole sequences and whole "
+      "experts, the same ones in both phases, as with the layout attention=dp2,experts=ep2"};
+}
+
 Status CheckDisaggregation(const Plan& plan) {
   const strategy::Pipeline& pipeline = plan.pipeline;
   if (!plan.lines.empty() && !(plan.layout.disaggregates && TurnsOf(pipeline) == Turns::kFine)) {
@@ -457,11 +466,9 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
     if (Status read = ReadStrategy(object["strategy"], &plan); !read) return read.error();
   }
   if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
-  if (plan.experts_in_memory && plan.layout.num_ranks() > 1) {
-    return Error{
-        fmt::format("experts are read from a disk by one rank only, and the plan has {}: "
-                    "leave experts_in_memory out",
-                    plan.layout.num_ranks())};
+  if (plan.experts_in_memory) {
+    const Status can_page = CanPage(plan);
+    if (!can_page) return can_page.error().At("experts_in_memory");
   }
   if (Status fits = CheckDisaggregation(plan); !fits) return fits.error();
   return plan;

@@ -66,9 +66,9 @@ struct Plan {
   GemmChoice gemm = GemmChoice::kAuto;
   int comm_budget = 0;   // threads of each rank that products leave to exchanges under way
   int host_threads = 0;  // of each rank, those of the host lane; 0: it has none of its own
-  // Of one rank: of the routed experts of all layers at most so many stay in memory, and the others
-  // are read from a disk while the model runs (decision 0020). Unset: all do, or where they do not
-  // fit, as many as there is room for.
+  // Of each rank: of its routed experts of all layers at most so many stay in memory, and the
+  // others are read from a disk while the model runs (decision 0020). Unset: all do, or where they
+  // do not fit, as many as there is room for.
   std::optional<int> experts_in_memory = {};
   std::string weights = {};  // their format, bf16, int8, int4 or f32; empty: as it is asked for
   int num_threads = 0;       // of each rank; 0: its share of the cores
@@ -100,6 +100,10 @@ Status SetTurns(Turns turns, Plan* plan);
 // chunks of experts or chosen automatically, no overlap), or what only such a layout has without
 // it.
 Status CheckDisaggregation(const Plan& plan);
+
+// Error: the plan's ranks have parts of experts or of heads, are of attention or of experts alone,
+// or have other experts in decode; then all their weights must be in memory.
+Status CanPage(const Plan& plan);
 
 // What a layout says of the experts, alone: "ep3:1", "tp2". Errors: as ParseLayout, which also
 // wants as many ranks for both.

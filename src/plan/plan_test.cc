@@ -120,9 +120,9 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
             "comm_budget of 18446744073709551615 threads is out of range; it must be 0 to 1024");
   EXPECT_EQ(Complaint(R"({"version": 1, "experts_in_memory": 0})"),
             "experts_in_memory of 0 is out of range; it must be 1 to 16777216");
-  EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=dp2,experts=ep2",)"
+  EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=tp2,experts=ep2",)"
                         R"( "experts_in_memory": 8})"),
-              StartsWith("experts are read from a disk by one rank only, and the plan has 2"));
+              StartsWith("experts_in_memory: experts are read from a disk where each rank has"));
   EXPECT_EQ(Complaint(R"({"version": 1, "host_threads": -1})"),
             "host_threads of -1 threads is out of range; it must be 0 to 1024");
   EXPECT_THAT(Complaint(R"({"version": 1, "pipeline": {"chunks": 0}})"),

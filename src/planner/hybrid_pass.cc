@@ -80,7 +80,8 @@ class HybridPass {
   void ListStrategies() {
     for (const Candidate& candidate : search_.candidates()) {
       const strategy::Layout& layout = candidate.plan.layout;
-      if (candidate.setup != setup_ || candidate.plan.decode || !layout.expert_weights.empty()) {
+      if (candidate.setup != setup_ || candidate.plan.decode || !layout.expert_weights.empty() ||
+          candidate.plan.experts_in_memory) {
         continue;
       }
       usual_ = candidate.plan;

@@ -27,9 +27,11 @@ bool HasExperts(const model::ModelSpec& spec) {
 }
 
 bool CanOverlap(const PlanSearch& search, const Candidate& candidate) {
-  // Those whose attention and experts are on different ranks have pipelines of their own kind.
+  // Experts that are read from a disk have the chunks in which they are read, and ranks with
+  // attention or experts alone have pipelines of their own kind.
   return candidate.is_ranked() && candidate.setup.num_ranks > 1 &&
-         !candidate.plan.layout.disaggregates && HasExperts(search.question().spec);
+         !candidate.plan.experts_in_memory && !candidate.plan.layout.disaggregates &&
+         HasExperts(search.question().spec);
 }
 
 std::vector<Candidate> ToRefine(PlanSearch& search) {

@@ -71,9 +71,10 @@ struct PlanQuestion {
   // Asked of what lies above this folder. The most that a rank takes; errors: the model cannot be
   // divided so.
   std::function<Result<RankMemory>(const RankSetup&, const plan::Plan&, int batch)> memory_of = {};
-  // Of one rank whose experts may lie on a disk: of how many of all layers a memory has room beside
-  // the rest (plan::Plan::experts_in_memory). Errors: not for the fewest that can be worked with;
-  // the model has none. Empty: plans keep all weights in memory.
+  // Of ranks whose experts may lie on a disk (plan::CanPage): of how many of its own of all layers
+  // each has room beside the rest in so much memory (plan::Plan::experts_in_memory). Errors: not
+  // for the fewest that can be worked with; the model has none. Empty: plans keep all weights in
+  // memory.
   std::function<Result<int>(const RankSetup&, const plan::Plan&, int batch, uint64_t memory_bytes)>
       experts_that_fit = {};
   std::function<uint64_t(int num_ranks)> memory_per_rank = {};  // that each of so many has

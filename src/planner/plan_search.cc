@@ -233,7 +233,8 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
 }
 
 strategy::Paging PlanSearch::PagingOf(const plan::Plan& plan, int64_t num_tokens) const {
-  return strategy::PagingOf(question_.spec, /*encoder=*/false, *plan.experts_in_memory, num_tokens);
+  return strategy::PagingOf(question_.spec, /*encoder=*/false, *plan.experts_in_memory, num_tokens,
+                            strategy::LargestOwner(question_.spec, plan.layout));
 }
 
 Result<WholeStep> PlanSearch::RoundTripOf(const RankSetup& setup, const plan::Plan& plan,
@@ -279,7 +280,10 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
   if (NumTokens(groups) < int64_t{1} * options.pipeline.micro_batches * roles.num_groups()) {
     options.pipeline.micro_batches = 1;
   }
-  if (plan.experts_in_memory) options.paging = PagingOf(plan, NumTokens(groups));
+  if (plan.experts_in_memory) {
+    options.paging = PagingOf(plan, NumTokens(groups));
+    options.pipeline = strategy::PipelineOf(options);
+  }
   const ShortModel& model = options.paging ? short_models_.overlapping : short_models_.plain;
   return PredictStep({.spec = model.spec,
                       .options = std::move(options),
@@ -340,8 +344,9 @@ std::string Describe(const Candidate& candidate) {
       fmt::format("{} x {}, {}", FormatCount(static_cast<uint64_t>(setup.num_ranks), "rank"),
                   FormatCount(static_cast<uint64_t>(setup.num_threads), "thread"), setup.weights);
   if (plan.experts_in_memory) {
-    text += fmt::format(", {} in memory and the others read from the disk",
-                        FormatCount(static_cast<uint64_t>(*plan.experts_in_memory), "expert"));
+    text += fmt::format(", {} {}in memory and the others read from the disk",
+                        FormatCount(static_cast<uint64_t>(*plan.experts_in_memory), "expert"),
+                        setup.num_ranks > 1 ? "of each " : "");
   }
   if (setup.num_ranks == 1) return text;
   text += ", " + plan::ToText(plan.layout);

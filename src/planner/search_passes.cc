@@ -172,14 +172,14 @@ void CheckMemory(PlanSearch& search) {
   }
 }
 
-// One rank whose weights do not fit, with as many experts in memory as there is room for.
+// Ranks whose weights do not fit, with as many experts of each in memory as there is room for.
 void AddPaged(PlanSearch& search) {
   const PlanQuestion& question = search.question();
   if (!question.experts_that_fit) return;
   const size_t count = search.candidates().size();
   for (size_t i = 0; i < count; ++i) {
     const Candidate whole = search.candidates()[i];
-    if (whole.setup.num_ranks > 1 || whole.rejected_by != "memory" || whole.memory_limit == 0) {
+    if (whole.rejected_by != "memory" || whole.memory_limit == 0 || !plan::CanPage(whole.plan)) {
       continue;
     }
     const int batch = question.workload.batch;
@@ -298,7 +298,7 @@ constexpr SearchPass kPasses[] = {
     {"layouts", "how ranks divide heads, sequences and experts", AddLayouts},
     {"shares", "shares of the experts by the rates of ranks that are not alike", AddUnequalShares},
     {"memory", "rejects what does not fit the memory of a rank", CheckMemory},
-    {"paging", "experts read from a disk, where the weights of one rank do not fit", AddPaged},
+    {"paging", "experts read from a disk, where the weights of a rank do not fit", AddPaged},
     {"changes", "marks what would change the numbers that are computed", MarkChanges,
      /*can_be_off=*/false},
     {"prices", "simulates prefill and decode of each", PriceAll, /*can_be_off=*/false},

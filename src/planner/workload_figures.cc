@@ -98,7 +98,10 @@ class Predictor {
       step.pipeline.micro_batches = 1;
     }
     ++*num_simulated_;
-    if (options_.paging_of) step.paging = options_.paging_of(NumTokens(groups));
+    if (options_.paging_of) {
+      step.paging = options_.paging_of(NumTokens(groups));
+      step.pipeline = strategy::PipelineOf(step);
+    }
     const bool overlaps = step.pipeline.micro_batches > 1 || step.paging.has_value();
     return PredictWholeStep(overlaps ? options_.overlapping_model : options_.model, step, groups,
                             pricer_);

@@ -9,9 +9,15 @@ namespace {
 
 using device::Layer;
 
-// Experts that rows chose, in increasing order.
-std::vector<int> EachOnce(const std::vector<int32_t>& experts) {
-  std::vector<int> each(experts.begin(), experts.end());
+// Of experts of a layer those that a rank has, each once, numbered as it has them, in increasing
+// order.
+template <typename Number>
+std::vector<int> OwnOf(const std::vector<Number>& experts, const strategy::Part& own) {
+  std::vector<int> each;
+  for (const Number expert : experts) {
+    const int number = static_cast<int>(expert) - own.first;
+    if (number >= 0 && number < own.size) each.push_back(number);
+  }
   std::ranges::sort(each);
   each.erase(std::unique(each.begin(), each.end()), each.end());
   return each;
@@ -37,8 +43,10 @@ const Layer* ExpertReads::ToPredict(const std::vector<Layer>& stack, int layer) 
 
 void ExpertReads::Chose(const Layer& layer, const Layer* predicted, const device::Frame& frame) {
   if (!predicts_) return;
-  paged_->Chose(layer.id(), EachOnce(frame.experts), predicted_[layer.index]);
-  if (predicted != nullptr) predicted_[predicted->index] = EachOnce(frame.predicted);
+  paged_->Chose(layer.id(), OwnOf(frame.experts, paged_->OwnExperts(layer.id())),
+                predicted_[layer.index]);
+  if (predicted == nullptr) return;
+  predicted_[predicted->index] = OwnOf(frame.predicted, paged_->OwnExperts(predicted->id()));
 }
 
 void ExpertReads::Read(const schedule::Task& task, const std::vector<Layer>& stack,
@@ -56,7 +64,10 @@ void ExpertReads::Read(const schedule::Task& task, const std::vector<Layer>& sta
   }
   CHECK(task.kind == kReadPages || task.kind == kReadChosen, "{}", Label(task));
   if (task.kind == kReadPages) return paged_->ReadAhead(layer, task.chunk, /*chosen=*/nullptr);
-  const std::vector<int> chosen = frame != nullptr ? EachOnce(frame->experts) : std::vector<int>();
+  std::vector<int> chosen;
+  if (frame != nullptr) {
+    chosen = OwnOf(frame->expert_rows.WantedExperts(task.chunk), paged_->OwnExperts(layer));
+  }
   paged_->ReadAhead(layer, task.chunk, &chosen);
 }
 

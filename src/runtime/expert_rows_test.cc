@@ -191,8 +191,14 @@ class NumberWork : public LaneWork {
     ASSERT_EQ(slots.first_slot.front(), std::ssize(outputs_)) << "slots of another chunk";
     ASSERT_EQ(slots.first_slot.back() - slots.first_slot.front(), std::ssize(slots.work_row));
     const int slice = strategy::Roles(layout_).of(rank_).experts->slice;
+    const bool brings_rows = chunk < num_chunks_;
+    const std::vector<int> wanted = brings_rows ? rows_.WantedExperts(chunk) : std::vector<int>();
+    EXPECT_TRUE(std::ranges::is_sorted(wanted));
     for (int local = 0; local < rows_.num_local_experts(); ++local) {
       const int expert = rows_.first_expert() + local;
+      if (brings_rows && slots.first_slot[local] < slots.first_slot[local + 1]) {
+        EXPECT_TRUE(std::ranges::binary_search(wanted, expert)) << "expert " << expert;
+      }
       for (int32_t slot = slots.first_slot[local]; slot < slots.first_slot[local + 1]; ++slot) {
         const WorkRow& work = rows_.work_rows()[slots.work_row[slot - slots.first_slot.front()]];
         const RowName name = NameOf(work);

@@ -121,6 +121,8 @@ struct Transformer::State {
       // The whole step goes through a layer at once, so that each expert is read once.
       key.pipeline.micro_batches = 1;
       key.paging = paged->PagingOf(encoder, num_tokens);
+      key.pipeline = strategy::PipelineOf(
+          {.roles = options.parallel.roles, .pipeline = key.pipeline, .paging = key.paging});
     }
     return key;
   }

@@ -96,7 +96,10 @@ const std::vector<Row>& Rows() {
       {kLoadPage, "load_page", {Reads(Thing::kPinned), Writes(Thing::kPages)}, Row::kCopy},
       {kStagePage, "stage_page", {Writes(Thing::kPinned)}, Row::kCopy},
       {kReadPages, "read_pages", {Writes(Thing::kHeldPages)}, Row::kCopy},
-      {kReadChosen, "read_chosen", {Reads(Thing::kRouting), Writes(Thing::kHeldPages)}, Row::kCopy},
+      {kReadChosen,
+       "read_chosen",
+       {Reads(Thing::kRouting), Reads(Thing::kIncoming), Writes(Thing::kHeldPages)},
+       Row::kCopy},
       {kReadPredicted, "read_predicted", {Reads(Thing::kPrediction)}, Row::kCopy},
       {kReadNext, "read_next", {}, Row::kCopy},
   };

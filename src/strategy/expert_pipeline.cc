@@ -4,7 +4,8 @@
 
 namespace convene::strategy {
 
-void AddExpertPipeline(StepBuilder& step, const LayerWork& work, int layer) {
+void AddExpertPipeline(StepBuilder& step, const LayerWork& work, int layer,
+                       const AroundExperts& around) {
   using enum schedule::TaskKind;
   using schedule::LaneKind;
   const Pipeline& pipeline = step.options().pipeline;
@@ -39,7 +40,10 @@ void AddExpertPipeline(StepBuilder& step, const LayerWork& work, int layer) {
   std::vector<RankTasks> combine;
   for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
     if (!pipeline.overlap) add_dispatch(chunk == 0 ? before : combine.back());
-    experts(chunk, {dispatch[chunk]});
+    std::vector<RankTasks> waits = {dispatch[chunk]};
+    if (around.before) waits.push_back(around.before(chunk, dispatch[chunk]));
+    const RankTasks computed = experts(chunk, waits);
+    if (around.after) around.after(chunk, dispatch[chunk], computed);
     const RankTasks reduce =
         step.Compute(kReduce, {layer, chunk}, [&](int rank) { return work.Reduce(rank, chunk); });
     combine.push_back(step.Collective(kCombine, LaneKind::kReceive, {layer, chunk},

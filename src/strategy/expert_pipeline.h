@@ -7,6 +7,8 @@
 // read once, a token comes with the first chunk that needs it and returns with the last one.
 #pragma once
 
+#include <functional>
+
 #include "strategy/step_builder.h"
 #include "strategy/work.h"
 
@@ -15,6 +17,14 @@ namespace convene::strategy {
 // The number of the experts task on own tokens, first (0) or last (1).
 inline int OwnChunk(const Pipeline& pipeline, int part) { return pipeline.chunks + part; }
 
-void AddExpertPipeline(StepBuilder& step, const LayerWork& work, int layer);
+// What comes before and after the experts of each chunk besides; both empty: nothing.
+struct AroundExperts {
+  // Gets the dispatch of the chunk, and returns what its experts wait for, too.
+  std::function<RankTasks(int chunk, const RankTasks& dispatch)> before = {};
+  std::function<void(int chunk, const RankTasks& dispatch, const RankTasks& experts)> after = {};
+};
+
+void AddExpertPipeline(StepBuilder& step, const LayerWork& work, int layer,
+                       const AroundExperts& around = {});
 
 }  // namespace convene::strategy

@@ -69,17 +69,18 @@ class Builder {
   RankTasks Add(TaskKind kind, LaneKind lane, int item, const std::vector<RankTasks>& after,
                 schedule::Work work, int chunk = -1) {
     step_.UseMicroBatch(item % p_.micro_batches);
-    return step_.OnLane(kind, lane, {.layer = item / p_.micro_batches, .chunk = chunk}, work,
-                        after);
+    return step_.OnLane(
+        kind, lane, {.layer = item / p_.micro_batches, .chunk = chunk}, [&](int) { return work; },
+        after);
   }
 
   // Of a page, which belongs to no micro-batch.
   RankTasks AddCopy(TaskKind kind, LaneKind lane, int page, const std::vector<RankTasks>& after,
                     schedule::Work work) {
     step_.UseMicroBatch(-1);
-    return step_.OnLane(kind, lane,
-                        {.layer = page / p_.micro_batches, .chunk = page % p_.micro_batches}, work,
-                        after);
+    return step_.OnLane(
+        kind, lane, {.layer = page / p_.micro_batches, .chunk = page % p_.micro_batches},
+        [&](int) { return work; }, after);
   }
 
   // Pre-attention, queries down, and attention on the host.

@@ -3,15 +3,25 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "strategy/expert_pipeline.h"
 
 namespace convene::strategy {
 
 using schedule::LaneKind;
 using enum schedule::TaskKind;
 
+namespace {
+
+// What nobody waits for counts as work of whoever would read it otherwise.
+schedule::Work NoWork(int) { return {}; }
+
+}  // namespace
+
 PagedExperts::PagedExperts(StepBuilder& step)
     : step_(step), chunks_(step.options().paging->chunks), depth_(step.options().paging->depth) {
-  CHECK(step.num_ranks() == 1, "{} ranks with experts on a disk", step.num_ranks());
+  CHECK(step.roles().are_whole(), "experts on a disk of ranks without attention");
+  CHECK(step.options().pipeline == PipelineOf(step.options()),
+        "{} chunks are exchanged, and {} are read", step.options().pipeline.chunks, chunks_);
   CHECK(chunks_ >= 1 && depth_ >= 1, "{} chunks, {} ahead", chunks_, depth_);
   for (int layer = 0; layer < std::ssize(step.layers()); ++layer) {
     if (step.layers()[layer].moe) layers_.push_back(layer);
@@ -27,24 +37,50 @@ void PagedExperts::AddRead(const std::vector<RankTasks>& after) {
   const LayerWork work(step_.spec(), step_.layers()[layer], layer, step_.options());
   std::vector<RankTasks> before = after;
   if (number >= depth_) before.push_back(computed_[number - depth_]);
-  reads_.push_back(step_.OnLane(reads_ahead() ? kReadPages : kReadChosen, LaneKind::kLoad,
-                                {layer, chunk},
-                                reads_ahead() ? work.ReadPages() : work.ReadChosen(chunk), before));
+  reads_.push_back(step_.OnLane(
+      reads_ahead() ? kReadPages : kReadChosen, LaneKind::kLoad, {layer, chunk},
+      [&](int rank) { return reads_ahead() ? work.ReadPages(rank) : work.ReadChosen(rank, chunk); },
+      before));
 }
 
-// What it reads counts as work of kReadChosen, which then finds it in memory.
 void PagedExperts::AddPrediction(int layer, const RankTasks& routed) {
   if (reads_ahead() || !step_.options().paging->predicts || layer == layers_.back()) return;
-  step_.OnLane(kReadPredicted, LaneKind::kLoad, {layer}, {}, {routed});
+  step_.OnLane(kReadPredicted, LaneKind::kLoad, {layer}, NoWork, {routed});
 }
 
-// Nobody waits for it: it ends when the step does.
+// Of one rank: nobody waits for it, and it ends when the step does. Several ranks read ahead
+// between steps alone (Executor::Prefetch), since those without the head do not know when the step
+// ends.
 void PagedExperts::AddNext(int layer) {
   if (!reads_ahead() || step_.is_encoder() || layer != layers_.back()) return;
-  step_.OnLane(kReadNext, LaneKind::kLoad, {layer}, {}, {computed_.back()});
+  step_.OnLane(kReadNext, LaneKind::kLoad, {layer}, NoWork, {computed_.back()});
 }
 
 void PagedExperts::AddLayer(const LayerWork& work, int layer) {
+  if (step_.num_ranks() > 1) return AddExchangedLayer(work, layer);
+  AddOwnLayer(work, layer);
+}
+
+void PagedExperts::AddExchangedLayer(const LayerWork& work, int layer) {
+  const auto first = computed_.size();
+  const AroundExperts around{
+      .before =
+          [&](int chunk, const RankTasks& dispatch) {
+            const size_t number = first + static_cast<size_t>(chunk);
+            // Which experts are wanted is known once the rows are here.
+            if (!reads_ahead()) AddRead({dispatch});
+            return reads_[number];
+          },
+      .after =
+          [&](int chunk, const RankTasks& dispatch, const RankTasks& experts) {
+            computed_.push_back(experts);
+            if (reads_ahead()) AddRead({});
+            if (chunk + 1 == chunks_) AddPrediction(layer, dispatch);
+          }};
+  AddExpertPipeline(step_, work, layer, around);
+}
+
+void PagedExperts::AddOwnLayer(const LayerWork& work, int layer) {
   const RankTasks routed =
       step_.Compute(kRoute, {layer}, [&](int rank) { return work.Route(rank); });
   const auto first = computed_.size();

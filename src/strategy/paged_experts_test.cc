@@ -122,6 +122,52 @@ TEST(PagedExperts, WhatTheNextLayerWillChooseIsReadBehindWhatThisOneChose) {
   EXPECT_FALSE(schedule::CheckHazards(broken).ok()) << "a prediction is read before it is made";
 }
 
+TEST(PagedExperts, SeveralRanksReadChunkByChunkWhileRowsAreOnTheirWay) {
+  const model::ModelSpec spec = Model(3, /*first_is_dense=*/true);
+  const Layout layout{.attention_dp = 2, .expert_ep = 2};
+  for (const bool after_routing : {false, true}) {
+    for (const bool overlap : {true, false}) {
+      StepOptions options{
+          .roles = layout,
+          .pipeline = {.overlap = overlap, .micro_batches = 2},
+          .paging =
+              Paging{.chunks = 2, .depth = 3, .after_routing = after_routing, .predicts = true}};
+      options.pipeline = PipelineOf(options);
+      EXPECT_EQ(options.pipeline.micro_batches, 1) << "each expert is read once in a step";
+      const schedule::Schedule schedule = BuildStep(spec, options);
+      const std::vector<TaskId> reads = TasksOf(schedule, after_routing ? kReadChosen : kReadPages);
+      const std::vector<TaskId> experts = TasksOf(schedule, kExperts);
+      ASSERT_EQ(reads.size(), 8u) << "two ranks, layers and chunks";
+      for (const TaskId id : experts) {
+        const Task& computed = schedule.tasks[id];
+        const auto read = std::ranges::find_if(reads, [&](TaskId other) {
+          const Task& task = schedule.tasks[other];
+          return task.lane.rank == computed.lane.rank && task.layer == computed.layer &&
+                 task.chunk == computed.chunk;
+        });
+        ASSERT_NE(read, reads.end());
+        EXPECT_TRUE(WaitsFor(computed, *read));
+        const Task& task = schedule.tasks[*read];
+        EXPECT_EQ(task.lane.kind, LaneKind::kLoad);
+        EXPECT_FALSE(task.work.disk_bytes.empty());
+        const bool waits_for_rows = std::ranges::any_of(task.after, [&](TaskId before) {
+          return schedule.tasks[before].kind == kDispatch &&
+                 schedule.tasks[before].chunk == task.chunk;
+        });
+        EXPECT_EQ(waits_for_rows, after_routing) << "only rows say what is wanted";
+      }
+      // Each rank builds the same tasks for itself.
+      for (int rank = 0; rank < 2; ++rank) {
+        options.only_rank = rank;
+        const schedule::Schedule own = BuildStep(spec, options);
+        const auto count = std::ranges::count_if(
+            schedule.tasks, [&](const Task& task) { return task.lane.rank == rank; });
+        EXPECT_EQ(std::ssize(own.tasks), count);
+      }
+    }
+  }
+}
+
 TEST(PagedExperts, TheHazardCheckerMissesEachReadThatIsNotWaitedFor) {
   const model::ModelSpec spec = Model(2, /*first_is_dense=*/false);
   const schedule::Schedule whole = BuildStep(spec, {.paging = Paging{.chunks = 2, .depth = 3}});

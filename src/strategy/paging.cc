@@ -8,10 +8,10 @@ namespace convene::strategy {
 namespace {
 
 template <typename Visit>
-void VisitExperts(const model::ModelSpec& spec, Visit visit) {
+void VisitExperts(const model::ModelSpec& spec, const ExpertOwner& owner, Visit visit) {
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
-      if (layer.moe) visit(layer.moe->num_experts);
+      if (layer.moe) visit(owner.roles.ExpertsOf(owner.rank, layer.moe->num_experts).size);
     }
   }
 }
@@ -28,38 +28,48 @@ bool LeavesExpertsOut(const std::vector<model::LayerSpec>& layers, int64_t num_t
 
 }  // namespace
 
-int MostExperts(const model::ModelSpec& spec) {
+int MostExperts(const model::ModelSpec& spec, const ExpertOwner& owner) {
   int most = 0;
-  VisitExperts(spec, [&](int experts) { most = std::max(most, experts); });
+  VisitExperts(spec, owner, [&](int experts) { most = std::max(most, experts); });
   return most;
 }
 
-int CountExperts(const model::ModelSpec& spec) {
+int CountExperts(const model::ModelSpec& spec, const ExpertOwner& owner) {
   int count = 0;
-  VisitExperts(spec, [&](int experts) { count += experts; });
+  VisitExperts(spec, owner, [&](int experts) { count += experts; });
   return count;
 }
 
-int FewestExpertsInMemory(const model::ModelSpec& spec) {
-  return std::min(2 * ((MostExperts(spec) + kMostChunks - 1) / kMostChunks), CountExperts(spec));
+int FewestExpertsInMemory(const model::ModelSpec& spec, const ExpertOwner& owner) {
+  return std::min(2 * ((MostExperts(spec, owner) + kMostChunks - 1) / kMostChunks),
+                  CountExperts(spec, owner));
 }
 
 Paging PagingOf(const model::ModelSpec& spec, bool encoder, int experts_in_memory,
-                int64_t num_tokens) {
+                int64_t num_tokens, const ExpertOwner& owner) {
   // As few parts of a layer as leave room for two, one that is computed and one that is read; and
   // as much ahead as a layer. Two at least, so that one is read while the other one is computed.
-  const int most_experts = std::max(1, MostExperts(spec));
+  const int most_experts = std::max(1, MostExperts(spec, owner));
   int chunks = std::min(2, most_experts);
   const auto part = [&] { return (most_experts + chunks - 1) / chunks; };
   while (2 * part() > experts_in_memory && chunks < kMostChunks) ++chunks;
   const bool after_routing =
       LeavesExpertsOut(encoder ? spec.encoder_layers : spec.layers, num_tokens);
-  const int num_experts = std::max(1, CountExperts(spec));
+  const int num_experts = std::max(1, CountExperts(spec, owner));
   return {.chunks = chunks,
           .depth = std::clamp(experts_in_memory / part(), 2, chunks + 1),
           .after_routing = after_routing,
           .predicts = after_routing && experts_in_memory < num_experts,
           .missing = std::max(0.0, 1 - static_cast<double>(experts_in_memory) / num_experts)};
+}
+
+ExpertOwner LargestOwner(const model::ModelSpec& spec, const Roles& roles) {
+  ExpertOwner largest{.roles = roles};
+  for (int rank = 1; rank < roles.num_ranks(); ++rank) {
+    const ExpertOwner other{.roles = roles, .rank = rank};
+    if (CountExperts(spec, other) > CountExperts(spec, largest)) largest.rank = rank;
+  }
+  return largest;
 }
 
 }  // namespace convene::strategy

@@ -37,6 +37,25 @@ TEST(Paging, CutsALayerSoThatTwoPartsHaveRoom) {
   }
 }
 
+TEST(Paging, RanksOfAStepHaveThePagingOfTheOneWithTheMostExperts) {
+  const model::ModelSpec spec = SpecOf({8, 8});
+  const Roles roles = Layout{.attention_dp = 3, .expert_ep = 3};
+  int all = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const int count = CountExperts(spec, {roles, rank});
+    EXPECT_EQ(count, 2 * MostExperts(spec, {roles, rank}));
+    EXPECT_LE(count, CountExperts(spec, LargestOwner(spec, roles)));
+    all += count;
+  }
+  EXPECT_EQ(all, 16);
+  const ExpertOwner largest = LargestOwner(spec, roles);
+  EXPECT_EQ(MostExperts(spec, largest), 3);
+  EXPECT_EQ(FewestExpertsInMemory(spec, largest), 2);
+  const Paging paging = PagingOf(spec, /*encoder=*/false, 2, /*num_tokens=*/1000, largest);
+  EXPECT_EQ(paging.chunks, 3);
+  EXPECT_DOUBLE_EQ(paging.missing, 1 - 2 / 6.0);
+}
+
 TEST(Paging, WaitsForWhatFewTokensChooseAndReadsAllForMany) {
   const model::ModelSpec spec = SpecOf({64, 64});
   const Paging few = PagingOf(spec, false, 16, 1);

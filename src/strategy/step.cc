@@ -65,6 +65,13 @@ RankTasks AddStack(StepBuilder& step) {
 
 }  // namespace
 
+Pipeline PipelineOf(const StepOptions& options) {
+  if (!options.paging || options.roles.num_ranks() == 1) return options.pipeline;
+  return {.chunks = options.paging->chunks,
+          .cut = ChunkCut::kExperts,
+          .overlap = options.pipeline.overlap};
+}
+
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options) {
   StepBuilder step(spec, options, /*encoder=*/false);
   if (!options.roles.are_whole()) {

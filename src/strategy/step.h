@@ -44,9 +44,10 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
-// Where the routed experts of one rank are read from a disk while the step runs (paged_experts.h).
+// Where the routed experts of ranks are read from a disk while the step runs (paged_experts.h).
 struct Paging {
-  // A layer's experts are read, and computed, in so many parts (expert_cuts.h).
+  // A layer's experts of a rank are read, and computed, in so many parts (expert_cuts.h), the same
+  // number on all ranks.
   int chunks = 1;
   // So many parts are in memory at the same time, or on their way there.
   int depth = 2;
@@ -86,12 +87,17 @@ struct StepOptions {
   // Whether the decoder's last layer goes on, after its keys and values, with the rows whose logits
   // are wanted alone.
   bool prunes_last_layer = true;
-  std::optional<Paging> paging = {};  // unset: all weights are in memory; one rank only (CHECKed)
+  std::optional<Paging> paging = {};  // unset: all weights are in memory
   // Tasks of this rank alone: what it executes. -1: of all ranks, as the simulator wants them.
   int only_rank = -1;
 };
 
+// As the options say, or of several ranks whose experts are read from a disk: its chunks are what
+// is read, and the whole step goes through a layer at once, so that each expert is read once.
+Pipeline PipelineOf(const StepOptions& options);
+
 // Both are checked: what touches the same thing is in order (schedule/hazards.h; CHECK).
+// Precondition: the options' pipeline is PipelineOf them.
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options);
 
 // Of an encoder: its layers, then the keys and values that the decoder attends to.

@@ -90,10 +90,13 @@ void StepBuilder::ComputeOn(int rank, TaskKind kind, At at, const std::function<
   if (builds(rank)) Add(kind, rank, LaneKind::kCompute, at, work(), after);
 }
 
-RankTasks StepBuilder::OnLane(TaskKind kind, LaneKind lane, At at, Work work,
+RankTasks StepBuilder::OnLane(TaskKind kind, LaneKind lane, At at, const WorkOf& work,
                               const std::vector<RankTasks>& after) {
-  CHECK(num_ranks() == 1, "{} ranks", num_ranks());
-  return {Add(kind, 0, lane, at, std::move(work), after)};
+  RankTasks tasks;
+  for (int rank = first_rank_; rank < end_rank_; ++rank) {
+    tasks.push_back(uses(rank) ? Add(kind, rank, lane, at, work(rank), after) : -1);
+  }
+  return tasks;
 }
 
 RankTasks StepBuilder::Collective(TaskKind kind, LaneKind lane, At at, const WorkOf& work,

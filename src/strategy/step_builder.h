@@ -56,8 +56,8 @@ class StepBuilder {
                        const std::vector<RankTasks>& after,
                        const std::function<int(int rank)>& group_of = {});
 
-  // A task on any lane of rank 0, for schedules of one rank.
-  RankTasks OnLane(schedule::TaskKind kind, schedule::LaneKind lane, At at, schedule::Work work,
+  // A task on another lane of every rank, which runs beside its compute lane.
+  RankTasks OnLane(schedule::TaskKind kind, schedule::LaneKind lane, At at, const WorkOf& work,
                    const std::vector<RankTasks>& after);
   // Tasks from here on are of this micro-batch, where the builder itself takes turns; -1: of none.
   // With one micro-batch tasks have no number.

@@ -202,15 +202,17 @@ Work LayerWork::LoadPage(int num_pages) const {
   return {.link_bytes = Constant(StreamedBytes() / num_pages)};
 }
 
-Work LayerWork::ReadPages() const {
+Work LayerWork::ReadPages(int rank) const {
   const Paging& paging = *options_.paging;
-  return {.disk_bytes = Constant(StreamedBytes() * paging.missing / paging.chunks)};
+  const double expert_bytes = ExpertElements(spec_, *layer_.moe) * options_.bytes.weights;
+  const int num_experts = roles().ExpertsOf(rank, layer_.moe->num_experts).size;
+  return {.disk_bytes = Constant(expert_bytes * num_experts * paging.missing / paging.chunks)};
 }
 
-Work LayerWork::ReadChosen(int chunk) const {
+Work LayerWork::ReadChosen(int rank, int chunk) const {
   const double expert_bytes = ExpertElements(spec_, *layer_.moe) * options_.bytes.weights;
   return {.disk_bytes = {{expert_bytes * options_.paging->missing,
-                          {SizeKind::kExperts, layer_idx_, chunk, 0}}}};
+                          {SizeKind::kExperts, layer_idx_, chunk, rank}}}};
 }
 
 Work LayerWork::GatherNormed(int rank, double element_bytes, bool cross) const {

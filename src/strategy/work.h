@@ -37,8 +37,8 @@ class LayerWork {
   schedule::Work StagePage(int num_pages) const;
   schedule::Work LoadPage(int num_pages) const;
   // What of a chunk's experts is not in memory, from the disk: of all of them, or of the chosen.
-  schedule::Work ReadPages() const;
-  schedule::Work ReadChosen(int chunk) const;
+  schedule::Work ReadPages(int rank) const;
+  schedule::Work ReadChosen(int rank, int chunk) const;
   // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
   // `cross`: before attention to the encoder's output, which comes after a layer's own attention.
   schedule::Work GatherNormed(int rank, double element_bytes, bool cross = false) const;

@@ -84,8 +84,9 @@ void SetDecodeExperts(const Share& share, ModelWeights& weights) {
   }
 }
 
-// Of whole weights only a share's, which has some of the experts, or all but the experts.
-void KeepShare(const Share& share, ModelWeights& weights) {
+// Of the matrices and vectors of whole weights only a share's, which has some of the experts, or
+// all but the experts.
+void KeepTensors(const Share& share, ModelWeights& weights) {
   const auto keep_experts = [&](const std::vector<model::LayerSpec>& specs,
                                 std::vector<LayerWeights>& layers) {
     for (size_t layer = 0; layer < layers.size(); ++layer) {
@@ -245,21 +246,33 @@ Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>
       Quote(differs->name), directory.file.path(), differs->digest, wanted->digest));
 }
 
+Status CheckWholeMatrices(const Share& share) {
+  if (share.attention_parts == 1 && share.expert_slices == 1) return {};
+  return Error{
+      "the weights of this directory are packed as whole matrices, which cannot be divided among "
+      "ranks; use the original checkpoint, or a layout that divides by whole sequences and "
+      "experts only, such as attention=dp2,experts=ep2"};
+}
+
+Status KeepShare(const Share& share, ModelWeights& weights) {
+  if (Status whole = CheckWholeMatrices(share); !whole) return whole;
+  Result<model::ModelSpec> spec = LocalSpec(weights.spec, share, weights.formats);
+  if (!spec) return spec.error();
+  if (const auto widest = WidestSpec(weights.spec, share, weights.formats); !widest) {
+    return widest.error();
+  }
+  if (share.decode) SetDecodeExperts(share, weights);
+  KeepTensors(share, weights);
+  weights.spec = *std::move(spec);
+  return {};
+}
+
 Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledger,
                                 const Share& share) {
-  if (share.attention_parts > 1 || share.expert_slices > 1) {
-    return Error{
-        "the weights of this directory are packed as whole matrices, which cannot be divided among "
-        "ranks; use the original checkpoint, or a layout that divides by whole sequences and "
-        "experts only, such as attention=dp2,experts=ep2"};
-  }
+  if (const Status whole = CheckWholeMatrices(share); !whole) return whole.error();
   const Result<model::ModelSpec> spec =
       LocalSpec(directory.configuration.spec, share, directory.formats);
   if (!spec) return spec.error();
-  if (const auto widest = WidestSpec(directory.configuration.spec, share, directory.formats);
-      !widest) {
-    return widest.error();
-  }
   const ExpertRooms rooms = RoomsOf(directory.configuration.spec, directory.formats, share);
   Result<memory::Reservation> reserved = ledger.Reserve(
       memory::Use::kWeights, PackedSizeBytes(*spec, directory.formats, share, rooms));
@@ -283,9 +296,7 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
     std::memcpy(named.values->data(), file + (stored++)->offset, named.size * sizeof(float));
   }
   if (const Status finite = CheckVectors(weights); !finite) return finite.error();
-  if (share.decode) SetDecodeExperts(share, weights);
-  KeepShare(share, weights);
-  weights.spec = *spec;
+  if (const Status kept = KeepShare(share, weights); !kept) return kept.error();
   weights.rooms = rooms;
   return weights;
 }

@@ -66,6 +66,13 @@ Result<std::vector<checkpoint::StoredTensor>> FindPackedWeights(const model::Mod
                                                                 std::span<const std::byte> prefix,
                                                                 uint64_t file_size);
 
+// Error: the share has parts of matrices, which are packed whole there.
+Status CheckWholeMatrices(const Share& share);
+
+// Of whole weights, from a layout and vectors of the whole model, leaves what a share of whole
+// matrices has.
+Status KeepShare(const Share& share, ModelWeights& weights);
+
 // The weights, which keep the file mapped and what `share` is of it reserved in `ledger`. Reads the
 // norms and biases alone; place_packed.h brings the matrices into memory. Errors: shares with parts
 // of matrices, which are packed whole there; those of LocalSpec; memory that cannot be had; norms

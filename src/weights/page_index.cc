@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
 
+#include "base/check.h"
 #include "memory/page_reader.h"
-#include "strategy/paging.h"
 #include "weights/named_weights.h"
+#include "weights/share.h"
 #include "weights/weight_layout.h"
 
 namespace convene::weights {
@@ -32,13 +34,15 @@ std::map<const kernels::PackedMatrix*, std::pair<size_t, size_t>> ExpertsOf(
 
 }  // namespace
 
-PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats) {
+PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats,
+                        const strategy::ExpertOwner& owner) {
   ModelWeights weights;
-  LayOut(spec, formats, nullptr, &weights);
+  // Of whole matrices the rank's are the model's.
+  LayOut(spec, formats, nullptr, &weights, ShareOf(owner.roles, owner.rank));
   const auto experts = ExpertsOf(weights);
   PagedSizes sizes{.num_pages = static_cast<int>(experts.size()),
-                   .most_experts = strategy::MostExperts(spec),
-                   .fewest_buffers = strategy::FewestExpertsInMemory(spec)};
+                   .most_experts = strategy::MostExperts(spec, owner),
+                   .fewest_buffers = strategy::FewestExpertsInMemory(spec, owner)};
   uint64_t page_bytes = 0;
   const kernels::PackedMatrix* first = nullptr;
   for (const NamedMatrix& named : Matrices(weights)) {
@@ -59,19 +63,23 @@ PageIndex IndexPages(const PackedDirectory& directory, ModelWeights& weights) {
   const auto experts = ExpertsOf(weights);
   const size_t num_layers =
       weights.layers.size() + (weights.encoder ? weights.encoder->layers.size() : 0);
+  std::map<std::string_view, size_t> places;
+  for (size_t i = 0; i < directory.tensors.size(); ++i) places[directory.tensors[i].name] = i;
   PageIndex index;
   index.experts.resize(num_layers);
-  const std::vector<NamedMatrix> matrices = Matrices(weights);
   StoredPage page;
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    const checkpoint::StoredTensor& tensor = directory.tensors[i];
-    if (page.parts.empty()) page.offset = tensor.offset;
-    page.parts.push_back({.name = matrices[i].name,
-                          .matrix = const_cast<kernels::PackedMatrix*>(matrices[i].matrix),
+  for (const NamedMatrix& named : Matrices(weights)) {
+    auto place = places.find(named.name);
+    // Of a rank without a head, where the two are one.
+    if (place == places.end() && named.name == "embedding") place = places.find("head");
+    CHECK(place != places.end(), "no {} in {}", named.name, directory.file.path());
+    if (page.parts.empty()) page.offset = directory.tensors[place->second].offset;
+    page.parts.push_back({.name = named.name,
+                          .matrix = const_cast<kernels::PackedMatrix*>(named.matrix),
                           .begin = page.size_bytes,
-                          .digest = directory.checksums[i].digest});
-    page.size_bytes += matrices[i].matrix->size_bytes();
-    if (!matrices[i].ends_page) continue;
+                          .digest = directory.checksums[place->second].digest});
+    page.size_bytes += named.matrix->size_bytes();
+    if (!named.ends_page) continue;
     const auto expert = experts.find(page.parts.front().matrix);
     if (expert == experts.end()) {
       index.resident.push_back(std::move(page));

@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "model/model_spec.h"
+#include "strategy/paging.h"
 #include "weights/model_weights.h"
 #include "weights/packed_directory.h"
 
 namespace convene::weights {
 
-// What a paged store of a model needs memory for.
+// What a paged store of a rank needs memory for.
 struct PagedSizes {
   uint64_t resident_bytes = 0;  // of all pages but those of routed experts
   uint64_t page_bytes = 0;      // of a buffer for an expert: of the largest one
@@ -26,7 +27,9 @@ struct PagedSizes {
     return resident_bytes + page_bytes * static_cast<uint64_t>(num_buffers);
   }
 };
-PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats);
+// `spec`: the whole model. Precondition: the rank has whole matrices (CheckWholeMatrices).
+PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats,
+                        const strategy::ExpertOwner& owner = {});
 
 // A matrix of a page: where it begins in it, and what its bytes are checked against.
 struct PagePart {
@@ -42,11 +45,11 @@ struct StoredPage {
   std::vector<PagePart> parts = {};
 };
 
-// All pages of `weights`, which have the shapes of the directory's whole model, and whose matrices
-// the parts point to.
+// All pages of `weights`, a rank's share of the directory's model, whose matrices the parts point
+// to.
 struct PageIndex {
   std::vector<StoredPage> resident;
-  // By layer, those of the encoder first, then by expert; none where a layer has no experts.
+  // By layer, those of the encoder first, then by expert of the rank; none where a layer has none.
   std::vector<std::vector<StoredPage>> experts;
 };
 PageIndex IndexPages(const PackedDirectory& directory, ModelWeights& weights);

@@ -15,6 +15,7 @@
 #include "strategy/paging.h"
 #include "weights/finite_weights.h"
 #include "weights/named_weights.h"
+#include "weights/share.h"
 #include "weights/weight_layout.h"
 
 namespace convene::weights {
@@ -97,16 +98,19 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
                                                          const LoadProgress& progress,
                                                          ModelWeights* weights) {
   const model::ModelSpec& spec = directory.configuration.spec;
-  const PagedSizes sizes = PagedSizesOf(spec, directory.formats);
+  const Share share = ShareOf(asked.owner.roles, asked.owner.rank);
+  if (Status whole = CheckWholeMatrices(share); !whole) return whole.error();
+  const PagedSizes sizes = PagedSizesOf(spec, directory.formats, asked.owner);
   PagedOptions options = asked;
   options.num_buffers = std::min(options.num_buffers, sizes.num_pages);
   CHECK(options.num_buffers >= sizes.fewest_buffers, "{} buffers", options.num_buffers);
   LayOut(spec, directory.formats, nullptr, weights);
-  PageIndex index = IndexPages(directory, *weights);
   const size_t num_matrices = Matrices(*weights).size();
   if (Status copied = CopyVectors(directory, num_matrices, *weights); !copied) {
     return copied.error();
   }
+  if (Status kept = KeepShare(share, *weights); !kept) return kept.error();
+  PageIndex index = IndexPages(directory, *weights);
   Result<memory::Reservation> storage =
       ledger.Allocate(memory::Use::kWeights, sizes.bytes_with(options.num_buffers));
   if (!storage) return storage.error();
@@ -122,7 +126,8 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
     next += memory::DirectBytes(page.size_bytes);
   }
   // Of two that are one matrix, the index has the first.
-  if (weights->embedding_is_head()) weights->embedding = weights->head;
+  const bool has_head = weights->head.rows > 0;
+  if (has_head && weights->embedding_is_head()) weights->embedding = weights->head;
   if (weights->encoder && spec.tied_embeddings) weights->encoder->embedding = weights->embedding;
   weights->storage = *std::move(storage);
   weights->bytes = weights->storage.bytes();
@@ -176,8 +181,16 @@ void PagedWeights::ChooseStaying() {
   }
 }
 
+strategy::Part PagedWeights::OwnExperts(LayerId id) const {
+  const auto& layers = id.encoder ? spec().encoder_layers : spec().layers;
+  return options_.owner.roles.ExpertsOf(options_.owner.rank, layers[id.layer].moe->num_experts);
+}
+
 strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const {
-  return strategy::PagingOf(spec(), encoder, options_.num_buffers, num_tokens);
+  const int num_buffers =
+      options_.least_buffers > 0 ? options_.least_buffers : options_.num_buffers;
+  return strategy::PagingOf(spec(), encoder, num_buffers, num_tokens,
+                            strategy::LargestOwner(spec(), options_.owner.roles));
 }
 
 std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk) const {
@@ -451,8 +464,14 @@ PageStatistics PagedWeights::statistics() const {
 
 std::string PagedWeights::Describe() const {
   const double share = static_cast<double>(options_.num_buffers) / std::max(1, sizes_.num_pages);
-  double of_token = 0;  // pages that one reads, on even routing
-  for (const model::LayerSpec& layer : spec().layers) of_token += layer.moe ? layer.moe->top_k : 0;
+  double of_token = 0;  // pages that one reads here, on even routing
+  for (const model::LayerSpec& layer : spec().layers) {
+    if (!layer.moe) continue;
+    const double experts = layer.moe->num_experts;
+    const int own =
+        options_.owner.roles.ExpertsOf(options_.owner.rank, layer.moe->num_experts).size;
+    of_token += layer.moe->top_k * own / experts;
+  }
   const auto bytes = [&](double pages) {
     return FormatBytes(
         static_cast<uint64_t>(pages * (1 - share) * static_cast<double>(sizes_.page_bytes)));

@@ -1,6 +1,7 @@
-// Weights of which the routed experts lie on a disk, each a page of a packed directory, and are in
-// memory only as far as there is room: in buffers that pages take in turn. Everything else stays in
-// memory. Who reads pages ahead, and when, is the step's schedule (strategy/paged_experts.h).
+// A rank's weights of which the routed experts lie on a disk, each a page of a packed directory,
+// and are in memory only as far as there is room: in buffers that pages take in turn. Everything
+// else stays in memory. Experts are numbered as the rank has them: its first one is 0. Who reads
+// pages ahead, and when, is the step's schedule (strategy/paged_experts.h).
 //
 // A page that a task waits for or computes with is held, and is never replaced. Which of the others
 // is replaced: in a step that reads all experts of each layer in turn, of each layer equally many
@@ -27,6 +28,7 @@
 #include "memory/ledger.h"
 #include "memory/page_reader.h"
 #include "memory/read_pace.h"
+#include "strategy/paging.h"
 #include "strategy/step.h"
 #include "weights/packed_directory.h"
 #include "weights/page_eviction.h"
@@ -38,6 +40,11 @@ namespace convene::weights {
 struct PagedOptions {
   int num_buffers = 0;  // at least PagedSizes::fewest_buffers; more than there are pages: all
   PageEviction eviction = PageEviction::kLeastUsed;
+  // Whose share of the directory's model it is.
+  strategy::ExpertOwner owner = {};
+  // Of several ranks: the fewest buffers of one that has not all of its experts in memory, by which
+  // all of them cut their layers (strategy/paging.h). 0: num_buffers.
+  int least_buffers = 0;
   memory::PageReader::Options reader = {};
 };
 
@@ -54,9 +61,10 @@ struct PageStatistics {
 class PagedWeights final : public WeightStore, public Lender {
  public:
   // Reads what stays in memory, compares it with its checksums, and reserves its memory and the
-  // buffers in `ledger`. `weights` gets the whole model; the store keeps a reference to it, and its
-  // memory is there as long as they are. Errors: the file was cut, changed or is damaged, its disk
-  // fails; memory that cannot be had; norms and biases that are NaN or infinite.
+  // buffers in `ledger`. `weights` gets the rank's share; the store keeps a reference to it, and
+  // its memory is there as long as they are. Errors: the share has parts of matrices; the file was
+  // cut, changed or is damaged, its disk fails; memory that cannot be had; norms and biases that
+  // are NaN or infinite.
   static Result<std::unique_ptr<PagedWeights>> Load(PackedDirectory directory,
                                                     const PagedOptions& options,
                                                     memory::Ledger& ledger,
@@ -74,7 +82,9 @@ class PagedWeights final : public WeightStore, public Lender {
   void End(uint64_t lease) override;
   PagedWeights* paged() override { return this; }
 
-  // How a step of so many tokens has its experts read.
+  // Of a layer, those that this rank has: its expert number 0 is the first of them.
+  strategy::Part OwnExperts(LayerId id) const;
+  // How a step of so many tokens, of all ranks together, has its experts read.
   strategy::Paging PagingOf(bool encoder, int64_t num_tokens) const;
 
   // Reads the experts of a chunk of a layer that are not in memory, and holds all of it until

@@ -214,6 +214,36 @@ TEST_F(PagedWeightsTest, TheNextStepsFirstPagesAreReadUntilThisOneEnds) {
   EXPECT_EQ(store_->statistics().num_read, before) << "the step has ended";
 }
 
+TEST_F(PagedWeightsTest, ARankReadsItsOwnExpertsAlone) {
+  const strategy::Roles roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
+  const int half = num_experts_ / 2;
+  for (int rank = 0; rank < 2; ++rank) {
+    MustLoad({.num_buffers = 4, .owner = {roles, rank}});
+    EXPECT_EQ(store_->OwnExperts({.layer = 1}), (strategy::Part{rank * half, half}));
+    const auto lease = store_->LeaseExperts({.layer = 1}, std::vector<int>{0, half - 1});
+    ASSERT_TRUE(lease.ok()) << lease.error().message;
+    ASSERT_EQ(std::ssize(**lease), half);
+    for (const int local : {0, half - 1}) {
+      const kernels::PackedMatrix& found = (**lease)[local].down;
+      const kernels::PackedMatrix& wanted =
+          expected_->layers[1].moe->experts[rank * half + local].down;
+      EXPECT_EQ(0, std::memcmp(found.data, wanted.data, wanted.size_bytes()));
+    }
+    EXPECT_EQ(weights_.head.rows > 0, rank == 0);
+    const auto embedding = store_->LeaseEmbedding(/*encoder=*/false);
+    ASSERT_TRUE(embedding.ok());
+    EXPECT_EQ(0, std::memcmp((*embedding)->data, expected_->embedding.data,
+                             expected_->embedding.size_bytes()));
+    const PagedSizes sizes = PagedSizesOf(expected_->spec, expected_->formats, {roles, rank});
+    EXPECT_EQ(sizes.num_pages, half * static_cast<int>(expected_->layers.size()));
+    EXPECT_EQ(weights_.storage.bytes().size(), sizes.bytes_with(4));
+  }
+  const strategy::Layout sliced{.attention_dp = 2, .expert_ep = 1, .expert_tp = 2};
+  const Status refused = Load({.num_buffers = 4, .owner = {sliced, 0}});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("packed as whole matrices"));
+}
+
 TEST_F(PagedWeightsTest, APredictedPageThatCannotBeReadIsReadByWhoNeedsIt) {
   std::atomic<bool> fails = true;
   MustLoad({.num_buffers = 4, .reader = {.change_result = [&](uint64_t at, int64_t result) {

@@ -248,6 +248,25 @@ grep -qxF "rank 1 was started with other options (without --threads 1); those of
 lines_of_two "--seed 1 --no-overlap" "--no-overlap --seed=1"
 if grep -q "other options" "$work/err"; then fail "the same options: $(cat "$work/err")"; fi
 
+# Ranks whose experts do not fit into their budgets read them from a disk, and the text stays.
+"$convene" run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --weights int8 >"$work/one8" 2>/dev/null
+paged="run models/demo --max-tokens 24 --temperature 0 --weights int8 --page-dir $work/pages --context 256 --layout attention=dp2,experts=ep2"
+# shellcheck disable=SC2086
+ranks 2 $paged --prompt "$prompt" --memory-budget 1MiB >"$work/out" 2>"$work/err" && fail "a budget of nothing was accepted"
+least=$(grep -o 'least budget is --memory-budget [0-9]*MiB' "$work/err" | tail -1 | grep -o '[0-9]*') || fail "no least budget: $(cat "$work/err")"
+[ ! -e "$work/pages" ] || fail "pages were made in vain"
+for more in "" "--page-cache lru" "--no-overlap" "--trace $work/paged.json"; do
+  # The ranks' programs differ a little in what they take.
+  # shellcheck disable=SC2086
+  ranks 2 $paged $more --prompt "$prompt" --memory-budget "$((least + 4))MiB" >"$work/out" 2>"$work/err" || fail "paged $more: $(tail -1 "$work/err")"
+  cmp -s "$work/one8" "$work/out" || fail "paged ranks $more gave another text"
+  grep -q '^paged: ' "$work/err" || fail "nothing was paged: $(cat "$work/err")"
+done
+[ "$(find "$work/pages" -name convene.safetensors | wc -l)" = 1 ] || fail "pages: $(ls "$work/pages")"
+"$convene" gantt "$work/paged.json" --out "$work/paged.svg" >/dev/null 2>"$work/err" || fail "gantt of paged ranks: $(cat "$work/err")"
+refuses "whole sequences and whole" 2 run models/demo --prompt x --max-tokens 2 --weights int8 --page-dir "$work/pages" \
+  --context 256 --memory-budget 8MiB --layout attention=tp2,experts=tp2
+
 # A command line that makes no sense on another rank than 0.
 status=0
 timeout 120 "$mpiexec" --oversubscribe -n 1 "$convene" run models/demo --prompt x : \
