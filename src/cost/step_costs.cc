@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "cost/link_seconds.h"
 #include "cost/non_negative_fit.h"
 #include "cost/relative_line.h"
 #include "schedule/activity_graph.h"
@@ -149,26 +150,52 @@ bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Ti
   return false;
 }
 
-void AddStep(const SampledStep& step, Samples& samples) {
+// All rounds of those that nothing ran beside: how long one takes depends on when other ranks get to
+// run, and a step has the long ones among many short ones.
+void AddExchangesAlone(const SampledStep& step, const schedule::ActivityGraph& graph,
+                       std::vector<ExchangeSample>& samples) {
+  const schedule::Schedule& schedule = *step.schedule;
+  for (int activity = 0; activity < graph.num_activities(); ++activity) {
+    const std::span<const TaskId> tasks = graph.tasks_of(activity);
+    const TaskKind kind = schedule.tasks[tasks.front()].kind;
+    if (!IsCollective(kind)) continue;
+    const double bytes = LinkBytesOf(schedule, tasks, step.sizes);
+    for (const schedule::Timeline& timeline : step.timelines) {
+      const double seconds = CollectiveSeconds(timeline, tasks);
+      if (seconds < kLeastSeconds || HasComputationBeside(schedule, timeline, tasks)) continue;
+      samples.push_back({kind, bytes, seconds, step.fold});
+    }
+  }
+}
+
+// All rounds, whatever ran beside them, with what they had of the link.
+void AddExchangesOfPlan(const SampledStep& step, const schedule::ActivityGraph& graph,
+                        std::vector<ExchangeSample>& samples) {
+  const schedule::Schedule& schedule = *step.schedule;
+  for (const schedule::Timeline& timeline : step.timelines) {
+    const std::vector<double> seconds = LinkSeconds(schedule, graph, timeline);
+    for (int activity = 0; activity < graph.num_activities(); ++activity) {
+      if (seconds[static_cast<size_t>(activity)] < kLeastSeconds) continue;
+      const std::span<const TaskId> tasks = graph.tasks_of(activity);
+      samples.push_back({schedule.tasks[tasks.front()].kind,
+                         LinkBytesOf(schedule, tasks, step.sizes),
+                         seconds[static_cast<size_t>(activity)], step.fold});
+    }
+  }
+}
+
+void AddStep(const SampledStep& step, bool is_of_plan, Samples& samples) {
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+  const auto add_exchanges = is_of_plan ? AddExchangesOfPlan : AddExchangesAlone;
+  add_exchanges(step, graph, samples.exchanges);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
     const schedule::Task& task = schedule.tasks[tasks.front()];
+    if (IsCollective(task.kind)) continue;
     std::vector<double> seconds;
     for (const schedule::Timeline& timeline : step.timelines) {
       seconds.push_back(CollectiveSeconds(timeline, tasks));
-    }
-    if (IsCollective(task.kind)) {
-      // All rounds: how long one takes depends on when other ranks get to run, and a step has the
-      // long ones among many short ones.
-      const double bytes = LinkBytesOf(schedule, tasks, step.sizes);
-      for (size_t round = 0; round < seconds.size(); ++round) {
-        if (seconds[round] < kLeastSeconds) continue;
-        if (HasComputationBeside(schedule, step.timelines[round], tasks)) continue;
-        samples.exchanges.push_back({task.kind, bytes, seconds[round], step.fold});
-      }
-      continue;
     }
     std::vector<double> normalised = seconds;
     for (size_t i = 0; i < seconds.size(); ++i) normalised[i] /= step.states[i].memory;
@@ -237,10 +264,11 @@ double CollectiveSeconds(const schedule::Timeline& timeline, std::span<const Tas
 }
 
 StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
-                       bool validates) {
+                       const FitOptions& options) {
+  const bool validates = options.validates;
   Samples samples;
   for (const SampledStep& step : steps) {
-    if (!step.overlaps) AddStep(step, samples);
+    if (!step.overlaps) AddStep(step, options.is_of_plan, samples);
   }
   StepCosts costs;
   costs.reference = reference;
@@ -265,6 +293,7 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
   }
   costs.rank_factors = FitRankFactors(samples, costs);
   costs.exchange = FitExchanges(samples.exchanges);
+  costs.exchange.is_of_plan = options.is_of_plan;
   if (validates && !samples.exchanges.empty()) ValidateExchanges(samples.exchanges, costs);
   std::vector<double> per_byte;
   for (const SampledStep& step : steps) {

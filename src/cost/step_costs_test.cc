@@ -158,6 +158,22 @@ TEST(StepCosts, AreFittedToStepsThatRan) {
   EXPECT_EQ(KindWithoutCost(schedules[0], StepCosts()), TaskKind::kExperts);
 }
 
+TEST(StepCosts, OfAPlanHaveItsExchangesWithComputationBesideThem) {
+  const Schedule schedule = TwoRanks(/*overlaps=*/true);
+  const SampledStep step{.schedule = &schedule,
+                         .sizes = NoSizes,
+                         .timelines = {{{{0, 1e-2}, {0, 8e-3}, {0, 1e-2}, {1e-3, 9e-3}}}},
+                         .states = {{}}};
+  const std::vector<SampledStep> steps(3, step);
+  const ReferenceSpeed reference{4e10, 1e12};
+  const StepCosts of_all = FitStepCosts(steps, reference, {.validates = false});
+  EXPECT_EQ(of_all.exchange.SecondsOf(1e6), 0) << "nobody waited for it";
+  const StepCosts of_plan =
+      FitStepCosts(steps, reference, {.validates = false, .is_of_plan = true});
+  EXPECT_TRUE(of_plan.exchange.is_of_plan);
+  EXPECT_NEAR(of_plan.exchange.SecondsOf(1e6), 8e-3, 1e-9);
+}
+
 TEST(StepCosts, AreTheSameAfterJson) {
   StepCosts costs = Costs();
   costs.num_threads = 3;
