@@ -10,7 +10,7 @@ namespace convene::bench {
 
 Result<Variant> ParseVariant(const std::string& text, std::string layout) {
   Variant variant{.name = text, .plan = {.wire = plan::Wire::kBf16}};
-  std::optional<plan::Turns> turns;
+  std::optional<plan::DisaggregatedStrategy> chosen;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
@@ -25,9 +25,9 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
     } else if (word.starts_with("micro_batches=")) {
       variant.plan.pipeline.micro_batches = std::max(1, std::atoi(value.c_str()));
     } else if (word.starts_with("strategy=")) {
-      const auto named = plan::TurnsFromName(value);
+      const auto named = plan::DisaggregatedStrategyFromName(value);
       if (!named) return named.error();
-      turns = *named;
+      chosen = *named;
     } else if (word.starts_with("order=")) {
       const auto order = plan::OrderFromName(value);
       if (!order) return order.error();
@@ -54,8 +54,8 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
   const auto parsed = plan::ParseLayout(layout);
   if (!parsed) return parsed.error();
   variant.plan.layout = *parsed;
-  if (turns) {
-    if (Status set = plan::SetTurns(*turns, &variant.plan); !set) return set.error();
+  if (chosen) {
+    if (Status set = plan::SetStrategy(*chosen, &variant.plan); !set) return set.error();
   }
   if (Status fits = plan::CheckDisaggregation(variant.plan); !fits) return fits.error();
   return variant;

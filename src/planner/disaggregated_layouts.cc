@@ -56,8 +56,8 @@ int64_t NumDivisions(const std::vector<double>& factors) {
 
 std::vector<RankTraits> TraitsOf(const std::vector<double>& rank_factors) {
   std::vector<double> factors = rank_factors;
-  for (double alike = kAlike; NumDivisions(factors = Together(rank_factors, alike)) > kMostDivisions;
-       alike *= 2) {
+  for (double alike = kAlike;
+       NumDivisions(factors = Together(rank_factors, alike)) > kMostDivisions; alike *= 2) {
   }
   std::vector<RankTraits> ranks;
   for (const double factor : factors) {
@@ -96,7 +96,8 @@ class SolvedRoles {
     if (std::ssize(factors) != setup.num_ranks || factors.empty()) return;
     ranks_ = TraitsOf(factors);
     // As many groups as there can be attention ranks, so that each division has enough to do.
-    const strategy::Roles roles = Layout{.attention_dp = setup.num_ranks - 1, .disaggregates = true};
+    const strategy::Roles roles =
+        Layout{.attention_dp = setup.num_ranks - 1, .disaggregates = true};
     const TypicalSteps steps =
         TypicalStepsOf(question, roles.ExpandingFrom(question.expand_from_tokens));
     Add(AllOf(steps.prefill), steps.num_prefill);
