@@ -28,6 +28,7 @@
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
 #include "planner/expert_cuts.h"
+#include "planner/predict_step.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
 
@@ -119,6 +120,10 @@ class Bench {
     if (!options_.predict || group_.size() == 1) return {};
     const Result<const engine::KnownCosts*> known = CostsOf(variant.plan);
     if (!known) return known.error();
+    if (variant.plan.layout.disaggregates) {
+      if (group_.rank() != 0) return {};
+      return PredictStep(model, tokens, (*known)->ranks, variant);
+    }
     if (group_.rank() == 0) {
       const planner::PipelineQuestion question{
           .spec = model.whole_spec(),
@@ -141,6 +146,33 @@ class Bench {
         std::string(reinterpret_cast<const char*>(told.data()), told.size())));
     if (!plan) return plan.error();
     variant.plan = *plan;
+    return {};
+  }
+
+  // On rank 0: the whole step, as the search of plans prices it.
+  Status PredictStep(evaluate::InventedModel& model, int tokens, const cost::StepCosts& costs,
+                     Variant& variant) const {
+    const strategy::Roles roles = variant.plan.layout;
+    planner::StepQuestion question{
+        .spec = model.whole_spec(),
+        .options = {.roles = roles,
+                    .pipeline = variant.plan.pipeline,
+                    .bytes = runtime::Transformer::BytesOf(
+                        runtime::DefaultFormats(model.weights().formats().matrices),
+                        engine::WireFormatOf(variant.plan.wire, group_.size()),
+                        engine::ReturnsFp8(variant.plan.wire))}};
+    question.groups.resize(static_cast<size_t>(roles.num_groups()));
+    for (std::vector<strategy::SequenceRows>& group : question.groups) {
+      const int of_group = tokens * roles.attention_parts();
+      for (int first = 0; first < of_group; first += options_.sequence) {
+        const int count = std::min(options_.sequence, of_group - first);
+        group.push_back({.num_tokens = count, .num_wanted = 1, .prompt_length = count});
+      }
+    }
+    const Result<planner::PredictedStep> predicted =
+        planner::PredictStep(question, planner::MeasuredPricer(costs));
+    if (!predicted) return predicted.error();
+    variant.predicted_seconds = predicted->seconds;
     return {};
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "drawing/constant_amount.h"
+
 namespace convene::drawing {
 namespace {
 
@@ -31,8 +33,8 @@ std::vector<ExpertTask> ExpertTasksOf(const TracedStep& step,
     const auto rank = static_cast<size_t>(task.lane.rank);
     if (task.kind != schedule::TaskKind::kExperts || roles[rank].empty()) continue;
     const ExpertTask found{.rank = rank,
-                           .flops = schedule::ConstantValue(task.work.flops),
-                           .bytes = schedule::ConstantValue(task.work.memory_bytes),
+                           .flops = ConstantValue(task.work.flops),
+                           .bytes = ConstantValue(task.work.memory_bytes),
                            .seconds = step.measured.tasks[id].seconds()};
     if (found.flops > 0 || found.bytes > 0) tasks.push_back(found);
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "drawing/constant_amount.h"
 #include "drawing/role_names.h"
 
 namespace convene::drawing {
@@ -13,13 +14,6 @@ namespace {
 using schedule::kNumTaskKinds;
 using schedule::Schedule;
 using schedule::Task;
-
-double ConstantValue(const schedule::Amount& amount) {
-  double value = 0;
-  for (const schedule::Term& term : amount)
-    value += term.size.kind == schedule::SizeKind::kOne ? term.factor : 0;
-  return value;
-}
 
 // By rank and kind; of collectives without and only what they wait for the last rank.
 struct Seconds {
