@@ -26,11 +26,10 @@ schedule::Timeline Simulate(const RecordedStep& step) {
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
   const std::vector<double> link_seconds = cost::LinkSeconds(schedule, graph, step.timeline);
-  cost::Prices prices{
-      .resources = {{"link", cost::ResourceKind::kLink, cost::ConstantRate(1)}},
-      .fixed_seconds = {},
-      .first_demand = {0},
-      .demands = {}};
+  cost::Prices prices{.resources = {{"link", cost::ResourceKind::kLink, cost::ConstantRate(1)}},
+                      .fixed_seconds = {},
+                      .first_demand = {0},
+                      .demands = {}};
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const double of_link = link_seconds[static_cast<size_t>(activity)];
     const schedule::TaskId task = graph.tasks_of(activity).front();

@@ -20,6 +20,8 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
       variant.plan.pipeline.overlap = false;
     } else if (word.starts_with("pipeline=")) {
       if (Status parsed = plan::ParsePipeline(value, &variant.plan); !parsed) return parsed.error();
+    } else if (word == "online") {
+      variant.is_solved = true;
     } else if (word == "cuts=fit") {
       variant.fit_cuts = true;
     } else if (word.starts_with("micro_batches=")) {
