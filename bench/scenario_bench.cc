@@ -27,7 +27,11 @@
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
+#include "planner/disaggregated_lines.h"
 #include "planner/expert_cuts.h"
+#include "planner/predict_step.h"
+#include "planner/step_turns.h"
+#include "planner/workload_steps.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
 
@@ -106,6 +110,11 @@ class Bench {
         .group = group_.size() > 1 ? &group_ : nullptr,
         .whole_spec = &model.whole_spec()};
     options.parallel.record = true;
+    if (!variant.plan.lines.empty()) {
+      options.parallel.pipeline_of =
+          [solved = planner::StepTurns(variant.plan.lines, variant.plan.pipeline)](
+              const strategy::StepLoad& load) mutable { return solved.For(load); };
+    }
     Result<runtime::Transformer> transformer =
         runtime::Transformer::Create(model.weights(), *device_, options, ledger_);
     const Status mine = transformer ? Status() : Status(transformer.error());
@@ -120,17 +129,10 @@ class Bench {
     const Result<const engine::KnownCosts*> known = CostsOf(variant.plan);
     if (!known) return known.error();
     if (group_.rank() == 0) {
-      const planner::PipelineQuestion question{
-          .spec = model.whole_spec(),
-          .roles = variant.plan.layout,
-          .bytes = runtime::Transformer::BytesOf(
-              runtime::DefaultFormats(model.weights().formats().matrices),
-              engine::WireFormatOf(variant.plan.wire, group_.size()),
-              engine::ReturnsFp8(variant.plan.wire)),
-          .costs = (*known)->ranks,
-          .tokens_per_group = tokens * variant.plan.layout.attention_tp,
-          .micro_batches = variant.plan.pipeline.micro_batches};
-      if (Status planned = Plan(question, variant); !planned) return planned;
+      const bool is_chosen = variant.plan.auto_pipeline || variant.fit_cuts;
+      const Status predicted = is_chosen ? PredictLayer(model, tokens, (*known)->ranks, variant)
+                                         : PredictStep(model, tokens, (*known)->ranks, variant);
+      if (!predicted) return predicted;
     }
     // Rank 0 alone has costs.
     const std::string text = plan::ToJson(variant.plan).dump();
@@ -144,8 +146,81 @@ class Bench {
     return {};
   }
 
-  // On rank 0. The same errors are those of all plans, so that other ranks need not be told.
-  Status Plan(const planner::PipelineQuestion& question, Variant& variant) {
+  strategy::ElementBytes BytesOf(evaluate::InventedModel& model,
+                                 const Variant& variant) const {
+    return runtime::Transformer::BytesOf(
+        runtime::DefaultFormats(model.weights().formats().matrices),
+        engine::WireFormatOf(variant.plan.wire, group_.size()),
+        engine::ReturnsFp8(variant.plan.wire));
+  }
+
+  std::vector<strategy::SequenceRows> SequencesOf(int of_group) const {
+    std::vector<strategy::SequenceRows> sequences;
+    for (int first = 0; first < of_group; first += options_.sequence) {
+      const int count = std::min(options_.sequence, of_group - first);
+      sequences.push_back({.num_tokens = count, .num_wanted = 1, .prompt_length = count});
+    }
+    return sequences;
+  }
+
+  // On rank 0: the whole step, as the search of plans prices it.
+  Status PredictStep(evaluate::InventedModel& model, int tokens, const cost::StepCosts& costs,
+                     Variant& variant) const {
+    const planner::MeasuredPricer pricer(costs);
+    const strategy::Roles roles = variant.plan.layout;
+    const strategy::ElementBytes bytes = BytesOf(model, variant);
+    planner::StepQuestion question{
+        .spec = model.whole_spec(),
+        .options = {.roles = roles, .pipeline = variant.plan.pipeline, .bytes = bytes},
+        .groups = {static_cast<size_t>(roles.num_groups()),
+                   SequencesOf(tokens * roles.attention_parts())}};
+    if (variant.is_solved) {
+      Status solved = SolveLines(question, pricer, variant);
+      if (!solved) return solved;
+      question.options.pipeline = planner::StepTurns(variant.plan.lines, variant.plan.pipeline)
+                                      .For(planner::LoadOf(question.groups));
+      variant.name += fmt::format(" ({} x {})", question.options.pipeline.micro_batches,
+                                  question.options.pipeline.chunks);
+    }
+    const Result<planner::PredictedStep> predicted = planner::PredictStep(question, pricer);
+    if (!predicted) return predicted.error();
+    variant.predicted_seconds = predicted->seconds;
+    return {};
+  }
+
+  // Lines of the steps with the fewest and the most tokens, by which each step is solved.
+  Status SolveLines(const planner::StepQuestion& step, const planner::StepPricer& pricer,
+                    Variant& variant) const {
+    const auto [fewest, most] = std::ranges::minmax(options_.tokens);
+    for (const int tokens : fewest == most ? std::vector{most} : std::vector{fewest, most}) {
+      const strategy::Roles& roles = step.options.roles;
+      const Result<planner::FittedLines> fitted =
+          planner::FitLinesByKeys({.spec = step.spec,
+                                   .roles = roles,
+                                   .bytes = step.options.bytes,
+                                   .sequences = SequencesOf(tokens * roles.attention_parts())},
+                                  pricer);
+      if (!fitted) return fitted.error();
+      variant.plan.lines.push_back(fitted->lines);
+    }
+    return {};
+  }
+
+  // On rank 0, which chooses: its layers but the last one, which goes on with few rows.
+  Status PredictLayer(evaluate::InventedModel& model, int tokens, const cost::StepCosts& costs,
+                      Variant& variant) const {
+    const planner::PipelineQuestion question{
+        .spec = model.whole_spec(),
+        .roles = variant.plan.layout,
+        .bytes = BytesOf(model, variant),
+        .costs = costs,
+        .tokens_per_group = tokens * variant.plan.layout.attention_tp,
+        .micro_batches = variant.plan.pipeline.micro_batches};
+    return Plan(question, variant);
+  }
+
+  // The same errors are those of all plans, so that other ranks need not be told.
+  static Status Plan(const planner::PipelineQuestion& question, Variant& variant) {
     if (variant.plan.auto_pipeline) {
       const Result<planner::PipelineChoice> choice = planner::ChoosePipeline(question);
       CHECK(choice.ok(), "{}", choice.error().message);
@@ -162,7 +237,7 @@ class Bench {
     variant.predicted_seconds =
         planner::PricePipeline(question, variant.plan.pipeline, question.tokens_per_group)
             .seconds() *
-        (question.spec.num_layers() - 1);  // the last one goes on with few rows
+        (question.spec.num_layers() - 1);
     return {};
   }
 

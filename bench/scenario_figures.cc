@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "cost/link_seconds.h"
 #include "cost/prices.h"
 #include "drawing/step_figures.h"
 #include "schedule/activity_graph.h"
@@ -20,27 +21,23 @@ double Median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-// What lanes, dependencies and waiting make of measured tasks.
+// What lanes, dependencies, waiting and the link that exchanges share make of measured tasks.
 schedule::Timeline Simulate(const RecordedStep& step) {
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
-  const auto num_activities = static_cast<size_t>(graph.num_activities());
-  cost::Prices prices{.resources = {},
-                      .fixed_seconds = std::vector<double>(num_activities),
-                      .first_demand = std::vector<int32_t>(num_activities + 1, 0),
+  const std::vector<double> link_seconds = cost::LinkSeconds(schedule, graph, step.timeline);
+  cost::Prices prices{.resources = {{"link", cost::ResourceKind::kLink, cost::ConstantRate(1)}},
+                      .fixed_seconds = {},
+                      .first_demand = {0},
                       .demands = {}};
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
-    // An exchange takes from when its last rank came; waiting for that is none of its cost.
-    double start = 0;
-    double ends = 0;
-    const std::span<const schedule::TaskId> tasks = graph.tasks_of(activity);
-    for (const schedule::TaskId id : tasks) {
-      const schedule::TaskTime& time = step.timeline.tasks[static_cast<size_t>(id)];
-      start = std::max(start, time.start);
-      ends += time.end;
-    }
-    prices.fixed_seconds[static_cast<size_t>(activity)] =
-        std::max(0.0, ends / static_cast<double>(tasks.size()) - start);
+    const double of_link = link_seconds[static_cast<size_t>(activity)];
+    const schedule::TaskId task = graph.tasks_of(activity).front();
+    const bool computes = !schedule::IsCollective(schedule.tasks[static_cast<size_t>(task)].kind);
+    prices.fixed_seconds.push_back(
+        computes ? step.timeline.tasks[static_cast<size_t>(task)].seconds() : 0);
+    if (of_link > 0) prices.demands.push_back({.resource = 0, .amount = of_link});
+    prices.first_demand.push_back(static_cast<int32_t>(prices.demands.size()));
   }
   return simulate::Simulate(schedule, graph, prices);
 }

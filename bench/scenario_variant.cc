@@ -10,7 +10,7 @@ namespace convene::bench {
 
 Result<Variant> ParseVariant(const std::string& text, std::string layout) {
   Variant variant{.name = text, .plan = {.wire = plan::Wire::kBf16}};
-  std::optional<plan::Turns> turns;
+  std::optional<plan::DisaggregatedStrategy> chosen;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
@@ -20,14 +20,16 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
       variant.plan.pipeline.overlap = false;
     } else if (word.starts_with("pipeline=")) {
       if (Status parsed = plan::ParsePipeline(value, &variant.plan); !parsed) return parsed.error();
+    } else if (word == "online") {
+      variant.is_solved = true;
     } else if (word == "cuts=fit") {
       variant.fit_cuts = true;
     } else if (word.starts_with("micro_batches=")) {
       variant.plan.pipeline.micro_batches = std::max(1, std::atoi(value.c_str()));
     } else if (word.starts_with("strategy=")) {
-      const auto named = plan::TurnsFromName(value);
+      const auto named = plan::DisaggregatedStrategyFromName(value);
       if (!named) return named.error();
-      turns = *named;
+      chosen = *named;
     } else if (word.starts_with("order=")) {
       const auto order = plan::OrderFromName(value);
       if (!order) return order.error();
@@ -54,8 +56,8 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
   const auto parsed = plan::ParseLayout(layout);
   if (!parsed) return parsed.error();
   variant.plan.layout = *parsed;
-  if (turns) {
-    if (Status set = plan::SetTurns(*turns, &variant.plan); !set) return set.error();
+  if (chosen) {
+    if (Status set = plan::SetStrategy(*chosen, &variant.plan); !set) return set.error();
   }
   if (Status fits = plan::CheckDisaggregation(variant.plan); !fits) return fits.error();
   return variant;

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "tests/golden_ranks.h"
 
@@ -19,6 +21,13 @@ using strategy::Pipeline;
 // So many attention ranks, and so many expert ranks.
 Layout Ranks(int attention, int experts) {
   return {.attention_dp = attention, .expert_ep = experts, .disaggregates = true};
+}
+
+// So many expert ranks, and attention on these: some of them behind ranks with experts.
+Layout AttentionOn(std::vector<int> ranks, int experts) {
+  Layout layout = Ranks(static_cast<int>(ranks.size()), experts);
+  layout.attention_ranks = std::move(ranks);
+  return layout;
 }
 
 Pipeline Naive() { return {.dispatch_after_shared = true}; }
@@ -44,6 +53,13 @@ std::vector<Division> AllDivisions() {
        Fine(2, 1, kAass)},
       {"tp2_to_2", {.attention_tp = 2, .expert_ep = 2, .disaggregates = true}, Fine(2, 2, kAsas)},
       {"1to_slice2", {.expert_tp = 2, .disaggregates = true}, PpPipe(2)},
+      {"2to2_attention_on_1_and_3", AttentionOn({1, 3}, 2), Fine(2, 2, kAass)},
+      {"1to2_attention_on_the_last",
+       {.expert_ep = 2, .expert_weights = {3, 1}, .disaggregates = true, .attention_ranks = {2}},
+       Fine(2, 1, kAsas)},
+      {"tp2_on_1_and_2_to_2",
+       {.attention_tp = 2, .expert_ep = 2, .disaggregates = true, .attention_ranks = {1, 2}},
+       PpPipe(2)},
   };
 }
 
@@ -104,10 +120,26 @@ TEST_P(DisaggregatedRanksOfSome, GetAllTokensOrNone) {
   const DividedOptions divided = {.experiment = [&](int) {
     return runtime::Experiment{.router = {.skew = 1, .num_experts = num_experts / 2}};
   }};
-  // Made-up routing goes by the rank and its rows, which are one rank's here.
   ExpectWhatOneRankComputes(divided, {.prompts = {prompts_[1]}, .num_generated = 3},
                             {{"1to2", Ranks(1, 2), Fine(2, 2, AttentionOrder::kAsas)},
                              {"1to2_naive", Ranks(1, 2), Naive()}});
+}
+
+// Routing that is made up goes by the token and its place, not by who computes it beside what.
+TEST_P(DisaggregatedRanksOfSome, MakeUpTheSameRoutingHoweverStepsAreCut) {
+  int top_k = 1;
+  for (const model::LayerSpec& layer : checkpoint_->spec().layers) {
+    if (layer.moe) top_k = layer.moe->top_k;
+  }
+  const DividedOptions divided = {.experiment = [&](int) {
+    return runtime::Experiment{.router = {.skew = 0.5, .num_experts = top_k}};
+  }};
+  ExpectWhatOneRankComputes(
+      divided, {.prompts = {prompts_[1], prompts_[2], prompts_[1]}, .num_generated = 3},
+      {{"one_with_two_micro_batches", {}, {.micro_batches = 2}},
+       {"ep2_two_micro_batches", {1, 2, 2, 1}, {.micro_batches = 2}},
+       {"2to2", Ranks(2, 2), Fine(2, 2, AttentionOrder::kAsas)},
+       {"2to2_attention_on_1_and_3", AttentionOn({1, 3}, 2), Naive()}});
 }
 
 // Of each rank's weights no matrix is anybody else's but those that all attention ranks have.
@@ -129,6 +161,10 @@ TEST_P(DisaggregatedRanksOfSome, LoadWhatTheirRolesNeed) {
   EXPECT_EQ(attention + first + second, whole);
   EXPECT_GT(first, 0u);
   EXPECT_GT(second, 0u);
+  // The head goes with rank 0, whatever else that has, and is no matrix of anybody else's.
+  const strategy::Roles moved = AttentionOn({2}, 2);
+  EXPECT_GT(bytes_of(weights::ShareOf(moved, 0)), first);
+  EXPECT_EQ(bytes_of(weights::ShareOf(moved, 1)), second);
   // Nor does it have a cache.
   const auto local = weights::LocalSpec(checkpoint_->spec(), weights::ShareOf(roles, 1), formats);
   ASSERT_TRUE(local.ok());

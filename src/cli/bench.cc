@@ -12,6 +12,7 @@
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
+#include "engine/role_weights.h"
 #include "evaluate/bench_point.h"
 #include "evaluate/bench_workload.h"
 #include "evaluate/measure_machine.h"
@@ -211,6 +212,14 @@ class Bench : public Command {
     return WriteReport(json_path_, TableRow(points.back()));
   }
 
+  // What the ranks hold, where that is not the same; otherwise rank 0's.
+  static std::string DescribeWeights(const engine::LoadedModel& model) {
+    const std::vector<engine::RoleWeights> roles =
+        RoleWeightsOf(model.spec(), model.formats().weights, model.plan());
+    if (roles.empty()) return FormatBytes(model.memory().weights_bytes());
+    return fmt::format("{}; shares of peaks are rank 0's", Words(roles));
+  }
+
   std::string DescribeModel(const engine::LoadedModel& model,
                             const hardware::Profile& machine) const {
     return fmt::format(
@@ -220,10 +229,19 @@ class Bench : public Command {
         FormatCount(static_cast<uint64_t>(model.spec().num_layers()), "layer"),
         FormatCount(static_cast<uint64_t>(model::TotalParameters(model.spec()))),
         FormatCount(static_cast<uint64_t>(model::ActivatedParameters(model.spec()))),
-        kernels::Name(model.formats().weights.matrices),
-        FormatBytes(model.memory().weights_bytes()), machine.cpu_name,
+        kernels::Name(model.formats().weights.matrices), DescribeWeights(model), machine.cpu_name,
         FormatCount(machine.cpus.size(), "thread"), machine.isa,
         FormatCount(static_cast<uint64_t>(model.max_step_tokens()), "token"));
+  }
+
+  // None where all ranks have both attention and experts.
+  static nlohmann::ordered_json RoleFigures(const engine::LoadedModel& model) {
+    nlohmann::ordered_json roles = nlohmann::ordered_json::array();
+    for (const engine::RoleWeights& role :
+         RoleWeightsOf(model.spec(), model.formats().weights, model.plan())) {
+      roles.push_back({{"role", role.role}, {"ranks", role.ranks}, {"bytes", role.bytes}});
+    }
+    return roles;
   }
 
   nlohmann::ordered_json Figures(engine::LoadedModel& model, const hardware::Profile& machine,
@@ -250,6 +268,7 @@ class Bench : public Command {
         {"prefill_by_batch", prefill},
         {"decode", decode},
         {"weights_bytes", model.memory().weights_bytes()},
+        {"weights_bytes_by_role", RoleFigures(model)},
         {"kv_bytes", model.memory().kv_bytes()},
         {"peak_resident_bytes", memory_.peak_bytes()},
         {"paged", PagedFigures(model)},

@@ -293,9 +293,6 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
       ConstraintsOf(options.plan, resolved, asked->num_threads,
                     question.one_host && !options.plan.layout && !options.load.num_threads);
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
-  // Prices of such plans come from costs of ordinary layouts, and have not been compared with
-  // enough runs to choose by: `convene plan` shows them, and --plan executes them.
-  question.passes_off = {"disaggregated"};
   if (options.num_requests > 0) {
     workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
     workload.batch = BatchThatFits(question, resolved, asked->num_threads);

@@ -65,7 +65,7 @@ void AddDisaggregationOptions(CLI::App& app, PlanOptions& options) {
       ->group(kRareOptions);
   AddText(app, "--strategy", options.strategy,
           "How these take turns: naive, pppipe or fine (default)")
-      ->check(ParsedBy(plan::TurnsFromName))
+      ->check(ParsedBy(plan::DisaggregatedStrategyFromName))
       ->type_name("NAME")
       ->group(kRareOptions);
   AddText(app, "--order", options.order,
@@ -175,7 +175,7 @@ std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
 namespace {
 
 // What a plan said of ranks with attention or experts alone, where an option gives another layout.
-void ForgetTurns(strategy::Pipeline& pipeline) {
+void ForgetStrategy(strategy::Pipeline& pipeline) {
   pipeline.order = strategy::AttentionOrder::kAsas;
   pipeline.dispatch_after_shared = false;
 }
@@ -192,11 +192,13 @@ Status SetDisaggregation(const PlanOptions& options, plan::Plan& plan) {
   }
   if (!plan.layout.disaggregates) return {};
   if (options.order) plan.pipeline.order = *plan::OrderFromName(*options.order);
-  plan::Turns turns =
-      options.strategy ? *plan::TurnsFromName(*options.strategy) : plan::TurnsOf(plan.pipeline);
+  plan::DisaggregatedStrategy chosen = options.strategy
+                                           ? *plan::DisaggregatedStrategyFromName(*options.strategy)
+                                           : plan::StrategyOf(plan.pipeline);
   const bool says_micro_batches = options.micro_batches || !options.path.empty();
-  if (!says_micro_batches && turns != plan::Turns::kNaive) plan.pipeline.micro_batches = 2;
-  return plan::SetTurns(turns, &plan);
+  if (!says_micro_batches && chosen != plan::DisaggregatedStrategy::kNaive)
+    plan.pipeline.micro_batches = 2;
+  return plan::SetStrategy(chosen, &plan);
 }
 
 }  // namespace
@@ -220,7 +222,7 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
     if (!layout) return layout.error();
     plan.layout = *layout;
     plan.decode.reset();  // it is that of both phases
-    if (!layout->disaggregates) ForgetTurns(plan.pipeline);
+    if (!layout->disaggregates) ForgetStrategy(plan.pipeline);
   }
   if (options.decode_experts) {
     if (Status parsed = plan::ParseDecodeExperts(*options.decode_experts, &plan); !parsed) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "cost/link_seconds.h"
 #include "cost/non_negative_fit.h"
 #include "cost/relative_line.h"
 #include "schedule/activity_graph.h"
@@ -67,6 +68,43 @@ double LinkBytesOf(const schedule::Schedule& schedule, std::span<const TaskId> t
   for (const TaskId id : tasks) bytes += Value(schedule.tasks[id].work.link_bytes, sizes);
   return bytes;
 }
+
+// What each rank of an exchange sends and receives.
+class BytesByRank {
+ public:
+  explicit BytesByRank(const schedule::Schedule& schedule, const Sizes& sizes)
+      : schedule_(schedule), sizes_(sizes), bytes_(static_cast<size_t>(schedule.num_ranks), 0) {}
+
+  // By rank; of those that have a task of it. Bytes whose receiver is not named arrive evenly at
+  // all other ranks of the exchange.
+  const std::vector<double>& Of(std::span<const TaskId> tasks) {
+    std::ranges::fill(bytes_, 0);
+    const auto num_others = static_cast<double>(std::max<size_t>(tasks.size(), 2) - 1);
+    double all_even = 0;
+    for (const TaskId id : tasks) {
+      const schedule::Task& task = schedule_.tasks[id];
+      double& own = bytes_[static_cast<size_t>(task.lane.rank)];
+      double even = 0;
+      for (const schedule::Term& term : task.work.link_bytes) {
+        const bool is_constant = term.size.kind == schedule::SizeKind::kOne;
+        const double sent = is_constant ? term.factor : term.factor * sizes_(term.size);
+        own += sent;
+        (term.size.to < 0 ? even : bytes_[static_cast<size_t>(term.size.to)]) += sent;
+      }
+      own -= even / num_others;  // it gets none of its own
+      all_even += even;
+    }
+    for (const TaskId id : tasks) {
+      bytes_[static_cast<size_t>(schedule_.tasks[id].lane.rank)] += all_even / num_others;
+    }
+    return bytes_;
+  }
+
+ private:
+  const schedule::Schedule& schedule_;
+  const Sizes& sizes_;
+  std::vector<double> bytes_;
+};
 
 struct ExchangeSample {
   TaskKind kind = TaskKind::kCounts;
@@ -133,42 +171,74 @@ std::optional<schedule::TaskTime> CollectiveTime(const schedule::Timeline& timel
   return collective;
 }
 
-// Whether a rank computed while the collective went on. Then nobody waits for it, and it ends when
-// somebody looks.
+// Whether a rank computed while it was in the collective. Then it does not wait for it, and is
+// through with it when it looks. What a rank computes that is through already counts for nothing:
+// on a slow link the one that sends is through long before the one that receives.
 bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Timeline& timeline,
                           std::span<const TaskId> tasks) {
   const std::optional<schedule::TaskTime> collective = CollectiveTime(timeline, tasks);
   if (!collective) return false;
+  std::vector<double> end_of(static_cast<size_t>(schedule.num_ranks), collective->start);
+  for (const TaskId id : tasks) {
+    end_of[static_cast<size_t>(schedule.tasks[id].lane.rank)] = timeline.tasks[id].end;
+  }
   for (size_t id = 0; id < schedule.tasks.size(); ++id) {
     const schedule::TaskTime& time = timeline.tasks[id];
-    if (schedule.tasks[id].lane.kind != schedule::LaneKind::kCompute) continue;
-    const double beside =
-        std::min(collective->end, time.end) - std::max(collective->start, time.start);
+    const schedule::Lane& lane = schedule.tasks[id].lane;
+    if (lane.kind != schedule::LaneKind::kCompute) continue;
+    const double beside = std::min(end_of[static_cast<size_t>(lane.rank)], time.end) -
+                          std::max(collective->start, time.start);
     if (beside > kLeastSeconds) return true;
   }
   return false;
 }
 
-void AddStep(const SampledStep& step, Samples& samples) {
+// All rounds of those that nothing ran beside: how long one takes depends on when other ranks get
+// to run, and a step has the long ones among many short ones.
+void AddExchangesAlone(const SampledStep& step, const schedule::ActivityGraph& graph,
+                       std::vector<ExchangeSample>& samples) {
+  const schedule::Schedule& schedule = *step.schedule;
+  for (int activity = 0; activity < graph.num_activities(); ++activity) {
+    const std::span<const TaskId> tasks = graph.tasks_of(activity);
+    const TaskKind kind = schedule.tasks[tasks.front()].kind;
+    if (!IsCollective(kind)) continue;
+    const double bytes = LinkBytesOf(schedule, tasks, step.sizes);
+    for (const schedule::Timeline& timeline : step.timelines) {
+      const double seconds = CollectiveSeconds(timeline, tasks);
+      if (seconds < kLeastSeconds || HasComputationBeside(schedule, timeline, tasks)) continue;
+      samples.push_back({kind, bytes, seconds, step.fold});
+    }
+  }
+}
+
+// All rounds, whatever ran beside them, with what they had of the link.
+void AddExchangesOfPlan(const SampledStep& step, const schedule::ActivityGraph& graph,
+                        std::vector<ExchangeSample>& samples) {
+  const schedule::Schedule& schedule = *step.schedule;
+  for (const schedule::Timeline& timeline : step.timelines) {
+    const std::vector<double> seconds = LinkSeconds(schedule, graph, timeline);
+    for (int activity = 0; activity < graph.num_activities(); ++activity) {
+      if (seconds[static_cast<size_t>(activity)] < kLeastSeconds) continue;
+      const std::span<const TaskId> tasks = graph.tasks_of(activity);
+      samples.push_back({schedule.tasks[tasks.front()].kind,
+                         LinkBytesOf(schedule, tasks, step.sizes),
+                         seconds[static_cast<size_t>(activity)], step.fold});
+    }
+  }
+}
+
+void AddStep(const SampledStep& step, bool is_of_plan, Samples& samples) {
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+  const auto add_exchanges = is_of_plan ? AddExchangesOfPlan : AddExchangesAlone;
+  add_exchanges(step, graph, samples.exchanges);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
     const schedule::Task& task = schedule.tasks[tasks.front()];
+    if (IsCollective(task.kind)) continue;
     std::vector<double> seconds;
     for (const schedule::Timeline& timeline : step.timelines) {
       seconds.push_back(CollectiveSeconds(timeline, tasks));
-    }
-    if (IsCollective(task.kind)) {
-      // All rounds: how long one takes depends on when other ranks get to run, and a step has the
-      // long ones among many short ones.
-      const double bytes = LinkBytesOf(schedule, tasks, step.sizes);
-      for (size_t round = 0; round < seconds.size(); ++round) {
-        if (seconds[round] < kLeastSeconds) continue;
-        if (HasComputationBeside(schedule, step.timelines[round], tasks)) continue;
-        samples.exchanges.push_back({task.kind, bytes, seconds[round], step.fold});
-      }
-      continue;
     }
     std::vector<double> normalised = seconds;
     for (size_t i = 0; i < seconds.size(); ++i) normalised[i] /= step.states[i].memory;
@@ -237,10 +307,11 @@ double CollectiveSeconds(const schedule::Timeline& timeline, std::span<const Tas
 }
 
 StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
-                       bool validates) {
+                       const FitOptions& options) {
+  const bool validates = options.validates;
   Samples samples;
   for (const SampledStep& step : steps) {
-    if (!step.overlaps) AddStep(step, samples);
+    if (!step.overlaps) AddStep(step, options.is_of_plan, samples);
   }
   StepCosts costs;
   costs.reference = reference;
@@ -265,6 +336,7 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
   }
   costs.rank_factors = FitRankFactors(samples, costs);
   costs.exchange = FitExchanges(samples.exchanges);
+  costs.exchange.is_of_plan = options.is_of_plan;
   if (validates && !samples.exchanges.empty()) ValidateExchanges(samples.exchanges, costs);
   std::vector<double> per_byte;
   for (const SampledStep& step : steps) {
@@ -330,6 +402,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
     prices.resources.push_back({"disk", ResourceKind::kDisk, ConstantRate(disk_bytes_per_second)});
   }
   const bool overlaps = Overlaps(schedule) && !costs.exchange.is_of_plan;
+  BytesByRank bytes_by_rank(schedule, sizes);
   prices.first_demand.push_back(0);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
@@ -343,9 +416,13 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
       fixed = costs.exchange.once();
       ask(link, overlaps ? bytes * costs.exchange.lasting_seconds_per_byte()
                          : costs.ExchangeSeconds(task.kind, bytes, state) - fixed);
-      const double core_seconds =
-          bytes * costs.exchange.core_seconds_per_byte * 2 / static_cast<double>(tasks.size());
-      for (const TaskId id : tasks) ask(schedule.tasks[id].lane.rank, core_seconds);
+      if (costs.exchange.core_seconds_per_byte > 0) {
+        const std::vector<double>& bytes_of = bytes_by_rank.Of(tasks);
+        for (const TaskId id : tasks) {
+          const int32_t rank = schedule.tasks[id].lane.rank;
+          ask(rank, bytes_of[static_cast<size_t>(rank)] * costs.exchange.core_seconds_per_byte);
+        }
+      }
     } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
       ask(task.lane.rank,
           costs.FactorOf(task.lane.rank) * cost->Seconds(PartsOf(task, sizes), state));

@@ -25,8 +25,9 @@ struct ExchangeCost {
   // What sending and receiving take from the cores of a rank that computes meanwhile, for each byte
   // that it sends or receives.
   double core_seconds_per_byte = 0;
-  // The curve is of exchanges of the very plan, with whatever ran beside them; it holds for all. Of
-  // costs that are fitted to a run for its own pictures; no profile has it.
+  // The curve is of exchanges of the very plan, with whatever ran beside them, and of the seconds
+  // that they had of a link that they share (link_seconds.h); it holds for all. Of costs that are
+  // fitted to a run for its own pictures; no profile has it.
   bool is_of_plan = false;
 
   bool operator==(const ExchangeCost&) const = default;
@@ -99,10 +100,15 @@ struct SampledStep {
 double CollectiveSeconds(const schedule::Timeline& timeline,
                          std::span<const schedule::TaskId> tasks);
 
+struct FitOptions {
+  bool validates = true;    // with errors at held-out points, which take most of the time
+  bool is_of_plan = false;  // as ExchangeCost's: the steps are one plan's, which is priced by them
+};
+
 // Kinds that did not run have no cost. The number of ranks, of threads and the format are the
-// caller's to set. `validates`: with errors at held-out points, which take most of the time.
+// caller's to set.
 StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
-                       bool validates = true);
+                       const FitOptions& options = {});
 
 // Each task takes all its rank's cores for its seconds; exchanges share a link, and take a part of
 // the cores; what is read from a disk takes its rate and nothing of the cores. Precondition: all

@@ -109,6 +109,30 @@ TEST(StepCosts, ExchangesBesideComputationGoAtTheLastingRateAndTakeOfTheCores) {
   EXPECT_NEAR(core_seconds, 2 * 1e6 * 1e-9, 1e-12);
 }
 
+TEST(StepCosts, OfRowsThatGoOneWayEachRankTakesItsOwnBytesOfItsCores) {
+  Schedule schedule{.num_ranks = 3};
+  for (int rank = 0; rank < 3; ++rank) {
+    schedule.tasks.push_back({.kind = TaskKind::kDispatch,
+                              .lane = {rank, LaneKind::kSend},
+                              .layer = 0,
+                              .chunk = 1,
+                              .collective = 0});
+  }
+  const auto sent_to = [](int rank) {
+    return schedule::Size{.kind = schedule::SizeKind::kSent, .from = 0, .to = rank};
+  };
+  schedule.tasks[0].work.link_bytes = {{4e5, sent_to(1)}, {1e5, sent_to(2)}};
+  const Prices prices = PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), Costs(),
+                                      [](const schedule::Size&) { return 1.0; });
+  std::vector<double> core_seconds(3, 0);
+  for (const Demand& demand : prices.demands_of(0)) {
+    if (demand.resource < 3) core_seconds[static_cast<size_t>(demand.resource)] = demand.amount;
+  }
+  EXPECT_NEAR(core_seconds[0], 5e5 * 1e-9, 1e-15);
+  EXPECT_NEAR(core_seconds[1], 4e5 * 1e-9, 1e-15);
+  EXPECT_NEAR(core_seconds[2], 1e5 * 1e-9, 1e-15);
+}
+
 TEST(StepCosts, ACollectiveLastsFromTheLastToComeToTheLastToGo) {
   schedule::Timeline timeline{.tasks = {{1, 5}, {2, 4}, {3, -1}}};
   EXPECT_EQ(CollectiveSeconds(timeline, std::vector<schedule::TaskId>{0, 1}), 3);
@@ -156,6 +180,42 @@ TEST(StepCosts, AreFittedToStepsThatRan) {
   EXPECT_NEAR(costs.exchange.SecondsOf(8e5) / 8e-4, 1, 0.02);
   EXPECT_EQ(KindWithoutCost(schedules[0], costs), std::nullopt);
   EXPECT_EQ(KindWithoutCost(schedules[0], StepCosts()), TaskKind::kExperts);
+}
+
+// A rank whose bytes have gone out computes while another one still receives.
+TEST(StepCosts, HaveExchangesThatSomeRanksAreThroughWithBeforeOthers) {
+  Schedule schedule = TwoRanks(/*overlaps=*/false);
+  schedule.tasks.push_back({.kind = TaskKind::kExperts,
+                            .lane = {0, LaneKind::kCompute},
+                            .layer = 0,
+                            .after = {1},
+                            .work = schedule.tasks[0].work});
+  const auto fit = [&](double computes_from) {
+    const SampledStep step{
+        .schedule = &schedule,
+        .sizes = NoSizes,
+        .timelines = {{{{0, 5e-3}, {5e-3, 9e-3}, {0, 5e-3}, {5e-3, 25e-3}, {computes_from, 0.05}}}},
+        .states = {{}}};
+    return FitStepCosts(std::vector(3, step), {4e10, 1e12}, {.validates = false}).exchange;
+  };
+  EXPECT_NEAR(fit(9e-3).SecondsOf(1e6), 2e-2, 1e-9);
+  EXPECT_EQ(fit(6e-3).SecondsOf(1e6), 0) << "it computed while it sent";
+}
+
+TEST(StepCosts, OfAPlanHaveItsExchangesWithComputationBesideThem) {
+  const Schedule schedule = TwoRanks(/*overlaps=*/true);
+  const SampledStep step{.schedule = &schedule,
+                         .sizes = NoSizes,
+                         .timelines = {{{{0, 1e-2}, {0, 8e-3}, {0, 1e-2}, {1e-3, 9e-3}}}},
+                         .states = {{}}};
+  const std::vector<SampledStep> steps(3, step);
+  const ReferenceSpeed reference{4e10, 1e12};
+  const StepCosts of_all = FitStepCosts(steps, reference, {.validates = false});
+  EXPECT_EQ(of_all.exchange.SecondsOf(1e6), 0) << "nobody waited for it";
+  const StepCosts of_plan =
+      FitStepCosts(steps, reference, {.validates = false, .is_of_plan = true});
+  EXPECT_TRUE(of_plan.exchange.is_of_plan);
+  EXPECT_NEAR(of_plan.exchange.SecondsOf(1e6), 8e-3, 1e-9);
 }
 
 TEST(StepCosts, AreTheSameAfterJson) {

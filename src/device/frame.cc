@@ -26,7 +26,7 @@ Frame::Frame(const model::ModelSpec& spec, const Options& options,
   CHECK(exchange_memory.left_bytes() == 0, "{} bytes too many", exchange_memory.left_bytes());
 }
 
-void Frame::Begin(std::vector<SequenceStep> sequences, int rows_before) {
+void Frame::Begin(std::vector<SequenceStep> sequences) {
   step = std::move(sequences);
   rows.Begin(step);
   const auto num_parts = static_cast<int>(owners.size());
@@ -34,7 +34,7 @@ void Frame::Begin(std::vector<SequenceStep> sequences, int rows_before) {
     const strategy::Part of_rows = strategy::PartOf(rows.num_rows(), i, num_parts);
     owners[i] = {of_rows.first, of_rows.size};
   }
-  first_own_row = rows_before;
+  has_only_wanted = false;
 }
 
 void Frame::DivideWanted() {
@@ -48,6 +48,7 @@ void Frame::DivideWanted() {
     owners[i] = {first, last - first};
     first = last;
   }
+  has_only_wanted = true;
 }
 
 }  // namespace convene::device

@@ -35,21 +35,25 @@ struct Frame {
   Frame& operator=(const Frame&) = delete;
 
   // Starts the next micro-batch: `sequences` are this rank's part of it (none, where it has no
-  // attention), and `rows_before` says how
-  // many own rows the step's earlier micro-batches have.
-  void Begin(std::vector<SequenceStep> sequences, int rows_before);
+  // attention).
+  void Begin(std::vector<SequenceStep> sequences);
 
   // The rows whose residual stream this rank has: one part of the rows of its group's sequences.
   OwnRows own() const { return owners[part]; }
   // From here on the frame has only the wanted rows; each rank owns those that it owned before.
   void DivideWanted();
+  // Which of `rows` an own row is.
+  int row_of(int own_row) const {
+    const int row = own().first + own_row;
+    return has_only_wanted ? rows.wanted()[static_cast<size_t>(row)] : row;
+  }
 
   int part = 0;  // of the heads, which this rank has
   std::vector<SequenceStep> step;
   StepRows rows;  // of `step`
   std::unique_ptr<FrameMemory> memory;
-  std::vector<OwnRows> owners;  // the rows of each rank that has a part of the heads
-  int first_own_row = 0;        // among this rank's rows of the whole step
+  std::vector<OwnRows> owners;   // the rows of each rank that has a part of the heads
+  bool has_only_wanted = false;  // since DivideWanted
 
   // Of the layer in work, once they were fetched.
   std::vector<int32_t> experts;       // (own rows, top_k)

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "drawing/constant_amount.h"
 #include "drawing/role_names.h"
 
 namespace convene::drawing {
@@ -13,13 +14,6 @@ namespace {
 using schedule::kNumTaskKinds;
 using schedule::Schedule;
 using schedule::Task;
-
-double ConstantValue(const schedule::Amount& amount) {
-  double value = 0;
-  for (const schedule::Term& term : amount)
-    value += term.size.kind == schedule::SizeKind::kOne ? term.factor : 0;
-  return value;
-}
 
 // By rank and kind; of collectives without and only what they wait for the last rank.
 struct Seconds {
@@ -135,33 +129,6 @@ std::vector<SectionFigures> Sections(const TracedStep& step) {
                         .scheduled_bytes = scheduled[kind]});
   }
   return sections;
-}
-
-SlowestExperts FindSlowestExperts(const TracedStep& step, const std::vector<std::string>& roles) {
-  SlowestExperts slowest;
-  if (step.measured.tasks.empty()) return slowest;
-  std::vector<double> seconds(roles.size(), 0);
-  std::vector<double> flops(roles.size(), 0);
-  for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
-    const Task& task = step.schedule.tasks[id];
-    if (task.kind != schedule::TaskKind::kExperts || roles[task.lane.rank].empty()) continue;
-    seconds[task.lane.rank] += step.measured.tasks[id].seconds();
-    flops[task.lane.rank] += ConstantValue(task.work.flops);
-  }
-  double all_seconds = 0;
-  double all_flops = 0;
-  for (size_t rank = 0; rank < roles.size(); ++rank) {
-    all_seconds += seconds[rank];
-    all_flops += flops[rank];
-  }
-  for (size_t rank = 0; rank < roles.size(); ++rank) {
-    const double other_seconds = all_seconds - seconds[rank];
-    const double other_flops = all_flops - flops[rank];
-    if (!(flops[rank] > 0 && other_flops > 0 && other_seconds > 0)) continue;
-    const double ratio = seconds[rank] / flops[rank] / (other_seconds / other_flops);
-    if (ratio > slowest.ratio) slowest = {static_cast<int>(rank), ratio};
-  }
-  return slowest;
 }
 
 }  // namespace

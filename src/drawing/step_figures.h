@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "drawing/slowest_experts.h"
 #include "drawing/trace.h"
 
 namespace convene::drawing {
@@ -31,12 +32,6 @@ struct RankFigures {
   double predicted_overlap_share = 0;
   double sent_bytes = 0;  // as SectionFigures, as is the next one
   double scheduled_bytes = 0;
-};
-
-// Of ranks with experts alone the one that needs longest for as much work as the others.
-struct SlowestExperts {
-  int rank = -1;     // -1: there are not two such ranks, or nothing was measured
-  double ratio = 0;  // its seconds per FLOP over those of the others together
 };
 
 // The most that one has, over the mean. 1: all alike; 0: not known.

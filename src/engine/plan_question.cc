@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -29,6 +31,18 @@ planner::RankMemory RankMemoryOf(const MemoryPlan& plan) {
           .working_bytes = plan.working_bytes()};
 }
 
+// Ranks of which one needs the most memory: rank 0, which has the head, one with attention, and of
+// the shares of the experts the largest, the last of those that differ by one.
+std::set<int> LargestRanks(const strategy::Layout& layout) {
+  const strategy::Roles roles = layout;
+  const std::vector<int>& weights = layout.expert_weights;
+  int share = layout.expert_ep - 1;
+  for (int i = layout.expert_ep - 1; i >= 0 && !weights.empty(); --i) {
+    if (weights[static_cast<size_t>(i)] > weights[static_cast<size_t>(share)]) share = i;
+  }
+  return {0, roles.RankOfPart(0, 0), roles.RankOfSlice(share, layout.expert_tp - 1)};
+}
+
 }  // namespace
 
 void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question) {
@@ -44,9 +58,8 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
                               .max_step_tokens = std::max(step_tokens, batch),
                               .max_sequences = batch,
                               .plan = plan};
-    // Rank 0 has the head, the last one the largest of shares that differ by one.
     planner::RankMemory most;
-    for (const int rank : {0, plan.layout.num_ranks() - 1}) {
+    for (const int rank : LargestRanks(plan.layout)) {
       memory::Ledger unlimited;
       const Result<MemoryPlan> memory =
           PlanMemoryOfRank(rank, device::CpuBytes(), *spec, options, FormatsOf(setup.weights),

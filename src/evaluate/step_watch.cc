@@ -140,10 +140,9 @@ cost::StepCosts StepWatch::FitTo(const std::vector<const RecordedStep*>& steps) 
          .timelines = {steps[i]->timeline},
          .states = {{}}});
   }
-  cost::StepCosts costs = cost::FitStepCosts(
-      sampled, {.read_bytes_per_second = 1, .dot_operations_per_second = 1}, /*validates=*/false);
-  costs.exchange.is_of_plan = true;
-  return costs;
+  return cost::FitStepCosts(sampled,
+                            {.read_bytes_per_second = 1, .dot_operations_per_second = 1},
+                            {.validates = false, .is_of_plan = true});
 }
 
 std::vector<const RecordedStep*> StepWatch::OthersThan(Kind kind,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,36 @@ Status ParseDegrees(std::string_view what, std::string_view text, std::vector<De
   return {};
 }
 
+// "1:3" behind "attention=dp2@". Which ranks they may be is NormalizeAttentionRanks's.
+Status ParseAttentionRanks(std::string_view text, Layout* layout) {
+  std::string_view rest = text;
+  bool is_rank = true;
+  for (bool goes_on = true; is_rank && goes_on;) {
+    int rank = 0;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), rank);
+    is_rank = error == std::errc() && rank >= 0 && rank < kMostRanks &&
+              layout->attention_ranks.size() < kMostRanks;
+    if (!is_rank) break;
+    layout->attention_ranks.push_back(rank);
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    goes_on = rest.starts_with(':');
+    if (goes_on) rest.remove_prefix(1);
+  }
+  if (is_rank && rest.empty()) return {};
+  return Error{fmt::format(
+      "{} behind @ names no ranks; an example is attention=dp2@1:3,experts=ep2,disaggregate, in "
+      "which ranks 1 and 3 have attention",
+      Quote(text))};
+}
+
+Status ParseAttention(std::string_view text, Layout* layout) {
+  const size_t at = text.find('@');
+  Status parsed = ParseDegrees("attention", text.substr(0, at),
+                               {{"tp", &layout->attention_tp}, {"dp", &layout->attention_dp}});
+  if (!parsed || at == std::string_view::npos) return parsed;
+  return ParseAttentionRanks(text.substr(at + 1), layout);
+}
+
 Status ParseExperts(std::string_view text, Layout* layout) {
   return ParseDegrees("experts", text,
                       {{"ep", &layout->expert_ep, &layout->expert_weights},
@@ -100,8 +131,7 @@ Status ParseParts(std::string_view text, Layout* layout, Said* said) {
     }
     Status parsed;
     if (is_attention) {
-      parsed = ParseDegrees("attention", part.substr(10),
-                            {{"tp", &layout->attention_tp}, {"dp", &layout->attention_dp}});
+      parsed = ParseAttention(part.substr(10), layout);
     } else if (part.starts_with("experts=")) {
       parsed = ParseExperts(part.substr(8), layout);
     } else {
@@ -109,6 +139,36 @@ Status ParseParts(std::string_view text, Layout* layout, Said* said) {
     }
     if (!parsed) return parsed;
   }
+  return {};
+}
+
+// Which ranks have attention, where the layout names them; the first ones need no names.
+Status NormalizeAttentionRanks(std::string_view text, Layout* layout) {
+  std::vector<int>& ranks = layout->attention_ranks;
+  if (ranks.empty()) return {};
+  if (!layout->disaggregates) {
+    return Error{fmt::format(
+        "the layout {} names the ranks with attention (@), but all ranks have attention unless it "
+        "is on other ranks than the experts: add --disaggregate, or leave @ and what follows it "
+        "out",
+        Quote(text))};
+  }
+  const auto num_named = static_cast<uint64_t>(ranks.size());
+  if (std::ssize(ranks) != layout->num_attention_ranks()) {
+    return Error{fmt::format("the layout {} gives attention {} and names {} (@)", Quote(text),
+                             FormatCount(static_cast<uint64_t>(layout->num_attention_ranks()), "rank"),
+                             num_named)};
+  }
+  if (!std::ranges::is_sorted(ranks, std::less_equal<>())) {
+    return Error{fmt::format(
+        "the layout {} must name the ranks with attention (@) in increasing order, each once",
+        Quote(text))};
+  }
+  if (ranks.back() >= layout->num_ranks()) {
+    return Error{fmt::format("the layout {} gives attention to rank {}, and its ranks are 0 to {}",
+                             Quote(text), ranks.back(), layout->num_ranks() - 1)};
+  }
+  if (ranks.back() == layout->num_attention_ranks() - 1) ranks.clear();
   return {};
 }
 
@@ -143,6 +203,7 @@ Result<Layout> ParseLayout(std::string_view text) {
                     "the experts, for instance attention=dp1,experts=ep2,disaggregate",
                     Quote(text))};
   }
+  if (Status fit = NormalizeAttentionRanks(text, &layout); !fit) return fit.error();
   return layout;
 }
 
@@ -175,7 +236,11 @@ std::string ToText(const Layout& layout) {
   const bool is_one_of_several = layout.disaggregates && layout.num_attention_ranks() == 1;
   const std::string attention =
       is_one_of_several ? "dp1" : degrees("tp", layout.attention_tp, "dp", layout.attention_dp);
-  return fmt::format("attention={},experts={}{}{}", attention,
+  const std::string on =
+      layout.attention_ranks.empty()
+          ? ""
+          : fmt::format("@{}", fmt::join(layout.attention_ranks, ":"));
+  return fmt::format("attention={}{},experts={}{}{}", attention, on,
                      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
                      layout.disaggregates ? "," : "", layout.disaggregates ? kDisaggregate : "");
 }

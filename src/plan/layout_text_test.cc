@@ -75,6 +75,38 @@ TEST(LayoutText, AttentionAndExpertsMayBeOnDifferentRanks) {
               HasSubstr("needs 3 ranks, and 2 were started"));
 }
 
+TEST(LayoutText, NamesTheRanksWithAttentionWhereTheyAreNotTheFirst) {
+  for (const char* text :
+       {"attention=dp2@1:3,experts=ep2,disaggregate", "attention=dp1@2,experts=ep3:1,disaggregate",
+        "attention=tp2dp2@0:1:2:5,experts=ep2,disaggregate"}) {
+    const auto layout = ParseLayout(text);
+    ASSERT_TRUE(layout.ok()) << layout.error().message;
+    EXPECT_EQ(ToText(*layout), text);
+  }
+  EXPECT_EQ(ParseLayout("attention=dp2@1:3,experts=ep2,disaggregate")->attention_ranks,
+            (std::vector{1, 3}));
+  // The first ones need no names.
+  EXPECT_EQ(*ParseLayout("attention=dp2@0:1,experts=ep2,disaggregate"),
+            *ParseLayout("attention=dp2,experts=ep2,disaggregate"));
+  EXPECT_THAT(Complaint("attention=dp2@1,experts=ep2,disaggregate"),
+              HasSubstr("gives attention 2 ranks and names 1 (@)"));
+  EXPECT_THAT(Complaint("attention=dp2@3:1,experts=ep2,disaggregate"),
+              HasSubstr("increasing order, each once"));
+  EXPECT_THAT(Complaint("attention=dp2@1:1,experts=ep2,disaggregate"),
+              HasSubstr("increasing order, each once"));
+  EXPECT_THAT(Complaint("attention=dp2@1:4,experts=ep2,disaggregate"),
+              HasSubstr("attention to rank 4, and its ranks are 0 to 3"));
+  EXPECT_THAT(Complaint("attention=dp2@0:1,experts=ep2"), HasSubstr("add --disaggregate"));
+  for (const char* text :
+       {"attention=dp1@,experts=ep1,disaggregate", "attention=dp1@x,experts=ep1,disaggregate",
+        "attention=dp2@1:,experts=ep1,disaggregate", "attention=dp1@-1,experts=ep1,disaggregate",
+        "attention=dp1@1@1,experts=ep1,disaggregate", "attention=dp1@1 ,experts=ep1,disaggregate",
+        "attention=dp1@99999999999,experts=ep1,disaggregate"}) {
+    EXPECT_THAT(Complaint(text), HasSubstr("names no ranks")) << text;
+  }
+  EXPECT_NE(Complaint("attention=dp2,experts=ep2@1:2,disaggregate"), "");
+}
+
 TEST(LayoutText, EachPartIsGivenOnce) {
   EXPECT_THAT(Complaint("attention=dp1,attention=dp1"), HasSubstr("attention twice"));
   EXPECT_THAT(Complaint("attention=dp2,attention=tp2,experts=ep2"), HasSubstr("twice"));

@@ -48,7 +48,7 @@ Status CheckMicroBatches(const json& micro_batches) {
 constexpr std::string_view kCutNames[] = {"tokens", "experts"};
 constexpr std::string_view kWireNames[] = {"auto", "f32", "bf16", "fp8", "fp8-both"};
 constexpr std::string_view kGemmNames[] = {"auto", "grouped", "dense"};
-constexpr std::string_view kTurnsNames[] = {"naive", "pppipe", "fine"};
+constexpr std::string_view kStrategyNames[] = {"naive", "pppipe", "fine"};
 constexpr std::string_view kOrderNames[] = {"asas", "aass"};
 
 template <typename Kind>
@@ -166,8 +166,8 @@ Status ReadStrategy(const json& value, Plan* plan) {
                     "\"strategy\" out, and layout and pipeline say how ranks share the work",
                     name)};
   }
-  const Result<Turns> turns = TurnsFromName(name);
-  if (!turns) return turns.error();
+  const Result<DisaggregatedStrategy> chosen = DisaggregatedStrategyFromName(name);
+  if (!chosen) return chosen.error();
   if (!plan->layout.disaggregates) {
     return Error{
         fmt::format("the strategy {} is of layouts whose attention and experts are on "
@@ -175,7 +175,7 @@ Status ReadStrategy(const json& value, Plan* plan) {
                     "leave \"strategy\" out, or give such a layout",
                     name)};
   }
-  return SetTurns(*turns, plan);
+  return SetStrategy(*chosen, plan);
 }
 
 Status ReadMadeFor(const json& object, Plan* plan) {
@@ -268,18 +268,21 @@ Result<GemmChoice> GemmFromName(std::string_view name) {
   return Error{fmt::format("gemm is auto, grouped or dense, not {}", Quote(name))};
 }
 
-Turns TurnsOf(const strategy::Pipeline& pipeline) {
-  if (!pipeline.dispatch_after_shared) return Turns::kFine;
-  return pipeline.micro_batches == 1 ? Turns::kNaive : Turns::kPpPipe;
+DisaggregatedStrategy StrategyOf(const strategy::Pipeline& pipeline) {
+  if (!pipeline.dispatch_after_shared) return DisaggregatedStrategy::kFine;
+  return pipeline.micro_batches == 1 ? DisaggregatedStrategy::kNaive
+                                     : DisaggregatedStrategy::kPpPipe;
 }
 
-std::string_view Name(Turns turns) { return kTurnsNames[static_cast<size_t>(turns)]; }
+std::string_view Name(DisaggregatedStrategy chosen) {
+  return kStrategyNames[static_cast<size_t>(chosen)];
+}
 std::string_view Name(strategy::AttentionOrder order) {
   return kOrderNames[static_cast<size_t>(order)];
 }
 
-Result<Turns> TurnsFromName(std::string_view name) {
-  if (const auto turns = FromName<Turns>(kTurnsNames, name)) return *turns;
+Result<DisaggregatedStrategy> DisaggregatedStrategyFromName(std::string_view name) {
+  if (const auto chosen = FromName<DisaggregatedStrategy>(kStrategyNames, name)) return *chosen;
   return Error{fmt::format("the strategy is naive, pppipe or fine, not {}", Quote(name))};
 }
 
@@ -289,24 +292,24 @@ Result<strategy::AttentionOrder> OrderFromName(std::string_view name) {
                            Quote(name))};
 }
 
-Status SetTurns(Turns turns, Plan* plan) {
+Status SetStrategy(DisaggregatedStrategy chosen, Plan* plan) {
   strategy::Pipeline& pipeline = plan->pipeline;
-  pipeline.dispatch_after_shared = turns != Turns::kFine;
-  if (turns == Turns::kFine) return {};
-  if (turns == Turns::kNaive && pipeline.micro_batches > 1) {
+  pipeline.dispatch_after_shared = chosen != DisaggregatedStrategy::kFine;
+  if (chosen == DisaggregatedStrategy::kFine) return {};
+  if (chosen == DisaggregatedStrategy::kNaive && pipeline.micro_batches > 1) {
     return Error{
         fmt::format("the strategy naive has one micro-batch, not {}: choose pppipe or fine",
                     pipeline.micro_batches)};
   }
   if (pipeline.chunks > 1) {
-    return Error{fmt::format("the strategy {} has one chunk, not {}: choose fine", Name(turns),
+    return Error{fmt::format("the strategy {} has one chunk, not {}: choose fine", Name(chosen),
                              pipeline.chunks)};
   }
   if (pipeline.order == strategy::AttentionOrder::kAass) {
     return Error{
         fmt::format("the strategy {} has a shared expert directly behind attention, which "
                     "is no order aass: choose fine",
-                    Name(turns))};
+                    Name(chosen))};
   }
   return {};
 }
@@ -322,7 +325,8 @@ Status CanPage(const Plan& plan) {
 
 Status CheckDisaggregation(const Plan& plan) {
   const strategy::Pipeline& pipeline = plan.pipeline;
-  if (!plan.lines.empty() && !(plan.layout.disaggregates && TurnsOf(pipeline) == Turns::kFine)) {
+  if (!plan.lines.empty() &&
+      !(plan.layout.disaggregates && StrategyOf(pipeline) == DisaggregatedStrategy::kFine)) {
     return Error{
         "lines are of plans with the strategy fine and a layout such as "
         "attention=dp1,experts=ep2,disaggregate: leave them out, or give both"};
@@ -429,7 +433,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
                                    {"comm_budget", plan.comm_budget},
                                    {"host_threads", plan.host_threads}};
   if (plan.experts_in_memory) object["experts_in_memory"] = *plan.experts_in_memory;
-  if (plan.layout.disaggregates) object["strategy"] = Name(TurnsOf(plan.pipeline));
+  if (plan.layout.disaggregates) object["strategy"] = Name(StrategyOf(plan.pipeline));
   if (!plan.lines.empty()) object["lines"] = ToJson(plan.lines);
   if (!plan.weights.empty()) object["weights"] = plan.weights;
   if (plan.num_threads > 0) object["threads"] = plan.num_threads;

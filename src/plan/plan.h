@@ -81,20 +81,20 @@ struct Plan {
 
 // How ranks with attention and ranks with experts take turns, where the layout disaggregates
 // (strategy/disaggregated_experts.h); what of its pipeline makes it one of them.
-enum class Turns {
+enum class DisaggregatedStrategy {
   kNaive,   // one micro-batch in one chunk: nothing runs beside an exchange or the other ranks
   kPpPipe,  // micro-batches of one chunk, dispatched after their shared expert
   kFine,    // micro-batches of chunks, dispatched before their shared expert, in either order
 };
-Turns TurnsOf(const strategy::Pipeline& pipeline);
-std::string_view Name(Turns turns);  // "naive", "pppipe", "fine"
-Result<Turns> TurnsFromName(std::string_view name);
+DisaggregatedStrategy StrategyOf(const strategy::Pipeline& pipeline);
+std::string_view Name(DisaggregatedStrategy chosen);  // "naive", "pppipe", "fine"
+Result<DisaggregatedStrategy> DisaggregatedStrategyFromName(std::string_view name);
 std::string_view Name(strategy::AttentionOrder order);  // "asas", "aass"
 Result<strategy::AttentionOrder> OrderFromName(std::string_view name);
 
-// Sets what `turns` are of plan->pipeline, which has its other numbers already. Errors:
+// Sets what `chosen` says of plan->pipeline, which has its other numbers already. Errors:
 // micro-batches, chunks or an order that they do not have.
-Status SetTurns(Turns turns, Plan* plan);
+Status SetStrategy(DisaggregatedStrategy chosen, Plan* plan);
 
 // Errors: what a layout that disaggregates does not go together with (another division in decode,
 // chunks of experts or chosen automatically, no overlap), or what only such a layout has without

@@ -264,7 +264,7 @@ TEST(Plan, SaysHowRanksWithAttentionAndRanksWithExpertsTakeTurns) {
   // Without a strategy: fine, whose numbers are 1.
   const Result<Plan> fine = PlanFromJson(Disaggregated());
   ASSERT_TRUE(fine.ok()) << fine.error().message;
-  EXPECT_EQ(TurnsOf(fine->pipeline), Turns::kFine);
+  EXPECT_EQ(StrategyOf(fine->pipeline), DisaggregatedStrategy::kFine);
   EXPECT_EQ(fine->pipeline, strategy::Pipeline{});
   EXPECT_EQ(ToJson(*fine)["strategy"], "fine");
   EXPECT_EQ(ToJson(*fine)["pipeline"]["order"], "asas");
@@ -276,7 +276,7 @@ TEST(Plan, SaysHowRanksWithAttentionAndRanksWithExpertsTakeTurns) {
   for (const nlohmann::json& more : plans) {
     const Result<Plan> plan = PlanFromJson(Disaggregated(more));
     ASSERT_TRUE(plan.ok()) << plan.error().message;
-    EXPECT_EQ(Name(TurnsOf(plan->pipeline)), more["strategy"].get<std::string>());
+    EXPECT_EQ(Name(StrategyOf(plan->pipeline)), more["strategy"].get<std::string>());
     EXPECT_EQ(plan->pipeline.dispatch_after_shared, more["strategy"] != "fine");
     EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
   }

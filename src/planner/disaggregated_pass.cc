@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "planner/disaggregated_layouts.h"
 #include "planner/disaggregated_lines.h"
 #include "planner/disaggregated_solver.h"
-#include "planner/share_pass.h"
+#include "planner/layer_shapes.h"
 #include "planner/step_turns.h"
-#include "planner/workload_steps.h"
 
 namespace convene::planner {
 namespace {
@@ -20,64 +20,10 @@ namespace {
 using strategy::Layout;
 using strategy::Pipeline;
 
-// Frames for more take memory for next to no gain.
-constexpr int kMostSolvedMicroBatches = 8;
-constexpr int kMostSolvedChunks = 32;
 // Layouts whose pipelines are priced, of each setup.
 constexpr size_t kMostPriced = 6;
-// Numbers of attention ranks that are looked at, of more ranks than these have.
-constexpr int kRanksOneByOne = 8;
-constexpr int kParts = 8;
 // Proposals for fixed numbers, of each layout.
 constexpr size_t kMostProposals = 2;
-
-// The fewest that a layer with experts has; 0: no layer has any.
-int FewestExperts(const model::ModelSpec& spec) {
-  int fewest = 0;
-  for (const model::LayerSpec& layer : spec.layers) {
-    if (!layer.moe) continue;
-    fewest = fewest == 0 ? layer.moe->num_experts : std::min(fewest, layer.moe->num_experts);
-  }
-  return fewest;
-}
-
-std::vector<int> NumbersOfAttentionRanks(int num_ranks) {
-  std::vector<int> numbers;
-  const int parts = num_ranks <= kRanksOneByOne ? num_ranks : kParts;
-  for (int part = 1; part < parts; ++part) numbers.push_back(num_ranks * part / parts);
-  return numbers;
-}
-
-// Of the experts by the rates of those who have them; none: they are alike.
-std::vector<int> WeightsOf(const Layout& layout, const std::vector<double>& rank_factors,
-                           int num_experts) {
-  if (std::ssize(rank_factors) != layout.num_ranks() || layout.expert_ep < 2) return {};
-  const std::vector<double> factors(rank_factors.end() - layout.expert_ep, rank_factors.end());
-  const std::vector<int> weights = SharesByRate(factors, num_experts);
-  const bool are_alike = std::ranges::count(weights, weights.front()) == std::ssize(weights);
-  return are_alike ? std::vector<int>() : weights;
-}
-
-std::vector<Layout> LayoutsOf(const PlanQuestion& question, const RankSetup& setup) {
-  if (const auto& wanted = question.constraints.layout) return {*wanted};
-  const int num_experts = FewestExperts(question.spec);
-  const std::vector<double> factors = question.source.RankFactorsOf(setup);
-  std::vector<Layout> layouts;
-  for (const int attention : NumbersOfAttentionRanks(setup.num_ranks)) {
-    const int experts = setup.num_ranks - attention;
-    if (experts > num_experts) continue;
-    Layout layout{.attention_dp = attention, .expert_ep = experts, .disaggregates = true};
-    layouts.push_back(layout);
-    layout.expert_weights = WeightsOf(layout, factors, num_experts);
-    if (!layout.expert_weights.empty()) layouts.push_back(layout);
-    if (attention == 1) continue;
-    layouts.push_back({.attention_tp = attention,
-                       .attention_dp = 1,
-                       .expert_ep = experts,
-                       .disaggregates = true});
-  }
-  return layouts;
-}
 
 // The sequences of the group that has most of them.
 const std::vector<strategy::SequenceRows>& Busiest(const StepSequences& groups) {
@@ -86,30 +32,6 @@ const std::vector<strategy::SequenceRows>& Busiest(const StepSequences& groups) 
   };
   return *std::max_element(groups.begin(), groups.end(),
                            [&](const auto& a, const auto& b) { return rows_of(a) < rows_of(b); });
-}
-
-// The steps of the workload that pipelines are solved for, with how many there are.
-struct TypicalSteps {
-  StepSequences prefill;
-  double num_prefill = 0;
-  StepSequences decode;
-  double num_decode = 0;
-};
-
-TypicalSteps StepsOf(const PlanQuestion& question, const strategy::Roles& roles) {
-  const Workload& workload = question.workload;
-  TypicalSteps steps;
-  const std::vector<TypicalStep> prefill =
-      PrefillSteps(TypicalSequences(workload, workload.batch), roles, question.step_tokens);
-  steps.prefill = prefill.back().groups;  // the one with the most rows
-  for (const TypicalStep& step : prefill) {
-    steps.num_prefill += step.count * static_cast<double>(NumTokens(step.groups)) /
-                         static_cast<double>(NumTokens(steps.prefill));
-  }
-  steps.num_decode = workload.mean_gen_tokens() - 1;
-  steps.decode = DecodeStep(workload.batch, std::max(1, static_cast<int>(workload.mean_context())),
-                            static_cast<int>(workload.mean_prompt_tokens()), roles);
-  return steps;
 }
 
 // A layout with what the solver says of it.
@@ -130,7 +52,7 @@ class Solver {
     const PlanQuestion& question = search_.question();
     const strategy::Roles roles =
         strategy::Roles(layout).ExpandingFrom(question.expand_from_tokens);
-    const TypicalSteps steps = StepsOf(question, roles);
+    const TypicalSteps steps = TypicalStepsOf(question, roles);
     Solved solved{.layout = layout};
     // Steps of few rows have lines of their own, since few rows visit few experts.
     std::vector<const StepSequences*> sizes = {&steps.decode, &steps.prefill};
@@ -262,7 +184,7 @@ void AddPipelinesOf(PlanSearch& search, const Candidate& base, const Solved& sol
 void AddLayoutsOf(PlanSearch& search, const Candidate& base, const StepPricer& pricer) {
   Solver solver(search, base, pricer);
   std::vector<Solved> all;
-  for (const Layout& layout : LayoutsOf(search.question(), base.setup)) {
+  for (const Layout& layout : DisaggregatedLayouts(search.question(), base.setup)) {
     Candidate candidate = base;
     candidate.plan.layout = layout;
     // What does not fit without a pipeline fits with none.

@@ -51,7 +51,7 @@ TEST(DisaggregatedPass, ComparesSuchLayoutsWithAllOthersAtTheirSchedulesPrices) 
   const Result<PlanAnswer> answer = SearchPlan(search);
   ASSERT_TRUE(answer) << answer.error().message;
   std::set<int> attention_ranks;
-  std::set<plan::Turns> turns;
+  std::set<plan::DisaggregatedStrategy> strategies;
   int solved = 0;
   for (const Candidate& one : Disaggregated(*answer)) {
     EXPECT_EQ(one.added_by, "disaggregated");
@@ -61,14 +61,14 @@ TEST(DisaggregatedPass, ComparesSuchLayoutsWithAllOthersAtTheirSchedulesPrices) 
       continue;
     }
     attention_ranks.insert(one.plan.layout.num_attention_ranks());
-    turns.insert(plan::TurnsOf(one.plan.pipeline));
+    strategies.insert(plan::StrategyOf(one.plan.pipeline));
     solved += one.plan.lines.empty() ? 0 : 1;
     const auto figures = search.FiguresOf(one.setup, one.plan, asked.workload);
     ASSERT_TRUE(figures);
     EXPECT_DOUBLE_EQ(figures->score, one.figures->score) << Describe(one);
   }
   EXPECT_EQ(attention_ranks, (std::set{1, 2, 3}));
-  EXPECT_EQ(turns.size(), 3u);  // naive, PPPipe and fine
+  EXPECT_EQ(strategies.size(), 3u);  // naive, PPPipe and fine
   EXPECT_GT(solved, 0);
 }
 
@@ -97,7 +97,8 @@ TEST(DisaggregatedPass, PlansWithLinesAreWhatTheirFilesSay) {
         plan::PlanFromJson(nlohmann::json::parse(plan::ToJson(one.plan).dump()));
     ASSERT_TRUE(again) << again.error().message;
     EXPECT_EQ(*again, one.plan);
-    EXPECT_THAT(Describe(one), HasSubstr("turns solved for each step, of at most"));
+    EXPECT_THAT(Describe(one),
+                HasSubstr("micro-batches, chunks and order solved for each step, of at most"));
   }
   EXPECT_GT(found, 0);
 }
@@ -136,6 +137,42 @@ TEST(DisaggregatedPass, SlowRanksGetFewerExperts) {
   });
   ASSERT_NE(equal, all.end());
   EXPECT_LT(unequal->figures->score, equal->figures->score);
+}
+
+// Whichever rank is the slow one, it gets the role in which it holds the others back least.
+TEST(DisaggregatedPass, UnlikeRanksTakeTheRolesThatTheSolverGivesThem) {
+  std::vector<double> best;
+  for (const size_t slow : {0, 1, 2}) {
+    std::vector<double> factors = {1, 1, 1};
+    factors[slow] = 4;
+    const Asked asked(3, 1e10, factors);
+    const Candidate* fastest = nullptr;
+    const std::vector<Candidate> all = Disaggregated(Search(asked));
+    for (const Candidate& one : all) {
+      const bool is_faster =
+          one.is_ranked() && (fastest == nullptr || one.figures->score < fastest->figures->score);
+      if (is_faster) fastest = &one;
+    }
+    ASSERT_NE(fastest, nullptr);
+    best.push_back(fastest->figures->score);
+    // No other ranks with attention would have been faster.
+    for (const std::vector<int>& ranks :
+         std::vector<std::vector<int>>{{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}}) {
+      strategy::Layout layout = fastest->plan.layout;
+      layout.attention_dp = static_cast<int>(ranks.size());
+      layout.attention_tp = 1;
+      layout.expert_ep = 3 - layout.attention_dp;
+      layout.expert_weights.clear();
+      layout.attention_ranks = ranks;
+      Asked other(3, 1e10, factors);
+      other.question.constraints.layout = layout;
+      EXPECT_LE(best.back(), 1.02 * ChosenOf(Search(other)).figures->score)
+          << Describe(*fastest) << " against " << plan::ToText(layout);
+    }
+  }
+  // It does not matter in which order ranks were started.
+  EXPECT_NEAR(best[1] / best[0], 1, 0.02);
+  EXPECT_NEAR(best[2] / best[0], 1, 0.02);
 }
 
 TEST(DisaggregatedPass, OfManyRanksLayoutsThatAreNotPricedSayBehindWhichTheyAre) {

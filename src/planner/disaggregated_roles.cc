@@ -10,21 +10,11 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/layer_shapes.h"
 #include "planner/share_pass.h"
 
 namespace convene::planner {
 namespace {
-
-// The fewest that a layer with experts has; 0: no layer has any.
-int FewestExperts(const model::ModelSpec& spec) {
-  int fewest = 0;
-  for (const model::LayerSpec& layer : spec.layers) {
-    if (layer.moe) {
-      fewest = fewest == 0 ? layer.moe->num_experts : std::min(fewest, layer.moe->num_experts);
-    }
-  }
-  return fewest;
-}
 
 Line Slower(const Line& a, const Line& b) {
   return {.once = std::max(a.once, b.once), .per_row = std::max(a.per_row, b.per_row)};

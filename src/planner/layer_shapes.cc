@@ -39,4 +39,13 @@ std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec, int num_laye
   return shapes;
 }
 
+int FewestExperts(const model::ModelSpec& spec) {
+  int fewest = 0;
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (!layer.moe) continue;
+    fewest = fewest == 0 ? layer.moe->num_experts : std::min(fewest, layer.moe->num_experts);
+  }
+  return fewest;
+}
+
 }  // namespace convene::planner

@@ -19,4 +19,7 @@ bool AreAlike(const model::LayerSpec& a, const model::LayerSpec& b);
 // In the order of their first layers; each with `num_layers` layers in a row.
 std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec, int num_layers);
 
+// The fewest experts that a layer with experts has; 0: no layer has any.
+int FewestExperts(const model::ModelSpec& spec);
+
 }  // namespace convene::planner

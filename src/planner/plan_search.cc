@@ -72,17 +72,17 @@ void Choose(PlanSearch& search, PlanAnswer& answer) {
                                                 : "the simpler plan is taken");
 }
 
-// "naive", "fine with 2 micro-batches and 4 chunks, ASAS", "turns solved for each step, of at most
-// 2 micro-batches and 4 chunks"
-std::string WordsOfTurns(const plan::Plan& plan) {
+// "naive", "fine with 2 micro-batches and 4 chunks, ASAS", or of what has lines, "micro-batches,
+// chunks and order solved for each step, of at most 2 micro-batches and 4 chunks"
+std::string WordsOfStrategy(const plan::Plan& plan) {
   const strategy::Pipeline& pipeline = plan.pipeline;
   if (!plan.lines.empty()) {
-    return "turns solved for each step, of at most " +
+    return "micro-batches, chunks and order solved for each step, of at most " +
            WordsOfParts(pipeline.micro_batches, pipeline.chunks);
   }
-  const plan::Turns turns = plan::TurnsOf(pipeline);
-  if (turns == plan::Turns::kNaive) return std::string(plan::Name(turns));
-  return fmt::format("{} with {}", plan::Name(turns),
+  const plan::DisaggregatedStrategy chosen = plan::StrategyOf(pipeline);
+  if (chosen == plan::DisaggregatedStrategy::kNaive) return std::string(plan::Name(chosen));
+  return fmt::format("{} with {}", plan::Name(chosen),
                      Words({.micro_batches = pipeline.micro_batches,
                             .chunks = pipeline.chunks,
                             .order = pipeline.order}));
@@ -355,7 +355,7 @@ std::string Describe(const Candidate& candidate) {
     text += ", decode " + decode.substr(decode.find(',') + 1);
     if (plan.phase_change.keeps_both) text += ", both in memory";
   }
-  if (plan.layout.disaggregates) text += ", " + WordsOfTurns(plan);
+  if (plan.layout.disaggregates) text += ", " + WordsOfStrategy(plan);
   if (plan.pipeline.chunks > 1 && !plan.layout.disaggregates) {
     text += fmt::format(", {} chunks of {}", plan.pipeline.chunks,
                         plan.pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");

@@ -5,18 +5,10 @@
 #include <numeric>
 #include <utility>
 
+#include "planner/layer_shapes.h"
+
 namespace convene::planner {
 namespace {
-
-// The fewest that a layer with experts has: shares are the same in all layers.
-int FewestExperts(const model::ModelSpec& spec) {
-  int fewest = 0;
-  for (const model::LayerSpec& layer : spec.layers) {
-    if (!layer.moe) continue;
-    fewest = fewest == 0 ? layer.moe->num_experts : std::min(fewest, layer.moe->num_experts);
-  }
-  return fewest;
-}
 
 // By share of the layout: the slowest of its ranks.
 std::vector<double> FactorsOfShares(const strategy::Layout& layout,

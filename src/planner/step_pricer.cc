@@ -96,6 +96,7 @@ Result<std::unique_ptr<StepPricer>> MeasuredSource::PricerOf(const RankSetup& se
   }
   cost::StepCosts changed = *costs;
   SlowLink(conditions.link, changed.exchange);
+  if (conditions.alike_ranks) changed.rank_factors.clear();
   return std::unique_ptr<StepPricer>(
       std::make_unique<OwningPricer>(std::move(changed), conditions.machine,
                                      kGiga * profile_.machine.disk_gbps / conditions.disk));

@@ -26,10 +26,11 @@ struct Conditions {
   cost::MachineState machine = {};  // memory and cores
   double link = 1;                  // the time that bytes take, not what an exchange takes at least
   double disk = 1;
+  bool alike_ranks = false;  // whatever is known of each (PricerSource::RankFactorsOf)
 
   bool operator==(const Conditions& other) const {
     return machine.memory == other.machine.memory && machine.compute == other.machine.compute &&
-           link == other.link && disk == other.disk;
+           link == other.link && disk == other.disk && alike_ranks == other.alike_ranks;
   }
 };
 

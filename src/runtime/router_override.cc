@@ -18,6 +18,11 @@ uint64_t NextRandom(uint64_t& state) {
 
 }  // namespace
 
+uint64_t TokenKey(int layer, int position, int32_t token) {
+  return (static_cast<uint64_t>(layer) << 56) ^ (static_cast<uint64_t>(position) << 32) ^
+         static_cast<uint32_t>(token);
+}
+
 void OverrideExperts(const RouterOverride& router, int num_experts, uint64_t key,
                      std::span<int32_t> experts) {
   const auto top_k = static_cast<int>(experts.size());

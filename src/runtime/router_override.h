@@ -14,6 +14,10 @@ struct RouterOverride {
   bool is_set() const { return skew >= 0; }
 };
 
+// Of a token at its place in its sequence, in one layer; the same wherever and beside whatever it
+// is computed.
+uint64_t TokenKey(int layer, int position, int32_t token);
+
 // Overwrites one token's experts, in increasing order; `key` tells tokens apart. Weights stay.
 void OverrideExperts(const RouterOverride& router, int num_experts, uint64_t key,
                      std::span<int32_t> experts);

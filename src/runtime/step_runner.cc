@@ -218,17 +218,14 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   statuses_.assign(roles.num_ranks() > 1 ? static_cast<size_t>(roles.num_ranks()) : 0, 0);
   schedule_ = program.schedule.get();
   while (events_.size() < schedule_->tasks.size()) events_.push_back(device_.CreateEvent());
-  ++step_number_;
   device::StepStatistics& statistics = stream_->statistics();
   statistics = {};
-  int rows_before = 0;
   for (int i = 0; i < num_frames_; ++i) {
     Frame& frame = *frames_[i];
-    frame.Begin(CutStep(step, group, i, num_frames_), rows_before);
+    frame.Begin(CutStep(step, group, i, num_frames_));
     frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
                           program.key.paging ? program.key.paging->chunks : 1);
     stream_->Begin(frame);
-    rows_before += frame.own().count;
     statistics.logits_rows += std::ssize(frame.rows.wanted());
   }
   for (const SequenceStep& sequence : step) statistics.tokens += std::ssize(sequence.tokens);
@@ -418,8 +415,10 @@ void StepRunner::ChangeRouting(const Layer& layer, Frame& frame) {
   const model::MoeSpec& moe = *layer.spec.moe;
   const auto top_k = static_cast<size_t>(moe.top_k);
   for (int row = 0; made_up.is_set() && row < frame.own().count; ++row) {
-    const uint64_t key = (step_number_ << 32) + (uint64_t(layer.index) << 24) +
-                         (uint64_t(rank_) << 16) + static_cast<uint64_t>(frame.first_own_row + row);
+    // By the token and its place, as the router itself: no plan, batch or step changes the text.
+    const int of_step = frame.row_of(row);
+    const uint64_t key =
+        TokenKey(layer.index, frame.rows.position(of_step), frame.rows.token(of_step));
     OverrideExperts(made_up, moe.num_experts, key,
                     std::span(frame.experts).subspan(row * top_k, top_k));
   }

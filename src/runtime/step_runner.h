@@ -176,7 +176,6 @@ class StepRunner : public LaneWork {
   std::vector<std::unique_ptr<device::Event>> events_;  // by TaskId
   ExpertReads reads_;
   std::unique_ptr<device::Event> fence_;  // of AwaitStream
-  uint64_t step_number_ = 0;              // since the beginning
 
   // Of the step in work.
   const schedule::Schedule* schedule_ = nullptr;

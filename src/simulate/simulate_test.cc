@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "cost/link_seconds.h"
+
 namespace convene::simulate {
 namespace {
 
@@ -455,6 +457,28 @@ TEST(Simulate, AgreesWithSmallStepsOnRandomSchedules) {
                 0.03 * seconds + 25 * step)
         << ToText(schedule);
   }
+}
+
+// What exchanges had of a link that all shared gives, shared again, the times that were measured.
+TEST(Simulate, SharesALinkAsItWasShared) {
+  Schedule schedule{.num_ranks = 2};
+  for (int collective = 0; collective < 2; ++collective) {
+    for (int rank = 0; rank < 2; ++rank) {
+      Task task = Dispatch(rank, collective, 0);
+      if (collective == 1) task.lane.kind = LaneKind::kReceive;
+      schedule.tasks.push_back(task);
+    }
+  }
+  schedule.tasks.push_back(Compute(0, 0));
+  const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+  const Timeline measured{{{0, 5}, {0, 6}, {0, 8}, {0, 8}, {0, 3}}};
+  const std::vector<double> seconds = cost::LinkSeconds(schedule, graph, measured);
+  const cost::Prices prices{
+      .resources = {{"link", cost::ResourceKind::kLink, cost::ConstantRate(1)}},
+      .fixed_seconds = {0, 0, 3},
+      .first_demand = {0, 1, 2, 2},
+      .demands = {{.amount = seconds[0]}, {.amount = seconds[1]}}};
+  ExpectTimes(Simulate(schedule, graph, prices), {{0, 6}, {0, 6}, {0, 8}, {0, 8}, {0, 3}});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // and the other the experts. Which rank then has what is role.h's.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 namespace convene::strategy {
@@ -16,12 +17,22 @@ struct Layout {
   int expert_ep = 1;
   int expert_tp = 1;
   std::vector<int> expert_weights = {};  // of the expert_ep shares; none: shares are alike
-  // Attention and experts are on different ranks, attention on the first ones.
+  // Attention and experts are on different ranks.
   bool disaggregates = false;
+  // Of a layout that disaggregates the ranks with attention, in increasing order, as many as it has
+  // of them; none: the first ones. All other ranks have the experts.
+  std::vector<int> attention_ranks = {};
 
   int num_attention_ranks() const { return attention_tp * attention_dp; }
   int num_expert_ranks() const { return expert_ep * expert_tp; }
   int num_ranks() const { return num_attention_ranks() + (disaggregates ? num_expert_ranks() : 0); }
+
+  // Whether a rank has attention.
+  bool attends(int rank) const {
+    if (!disaggregates) return true;
+    if (attention_ranks.empty()) return rank < num_attention_ranks();
+    return std::binary_search(attention_ranks.begin(), attention_ranks.end(), rank);
+  }
 
   bool operator==(const Layout&) const = default;
 };

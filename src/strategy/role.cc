@@ -58,16 +58,27 @@ Roles::Roles(const Layout& layout)
     : layout_(layout),
       split_(layout.expert_ep, layout.expert_weights),
       roles_(static_cast<size_t>(layout.num_ranks())) {
-  const int parts = attention_parts();
-  const int slices = expert_slices();
+  CHECK(layout.attention_ranks.empty() ||
+            std::ssize(layout.attention_ranks) == layout.num_attention_ranks(),
+        "{} ranks for {} with attention", layout.attention_ranks.size(),
+        layout.num_attention_ranks());
   for (int rank = 0; rank < num_ranks(); ++rank) {
-    const int place = rank - RankOfSlice(0, 0);
     Role& role = roles_[rank];
-    role.attention = AttentionRole{rank / parts, rank % parts, parts};
-    role.experts = ExpertRole{place / slices, place % slices, slices};
-    if (rank >= layout.num_attention_ranks()) role.attention.reset();
-    if (place < 0) role.experts.reset();
-    role.has_head = rank == 0;  // it samples, and the commands talk to it
+    role.attention.reset();
+    role.experts.reset();
+    if (layout.attends(rank)) {
+      const auto place = static_cast<int>(attention_ranks_.size());
+      const int parts = attention_parts();
+      role.attention = AttentionRole{place / parts, place % parts, parts};
+      attention_ranks_.push_back(rank);
+    }
+    if (are_whole() || !layout.attends(rank)) {
+      const auto place = static_cast<int>(expert_ranks_.size());
+      const int slices = expert_slices();
+      role.experts = ExpertRole{place / slices, place % slices, slices};
+      expert_ranks_.push_back(rank);
+    }
+    role.has_head = rank == 0;
   }
 }
 

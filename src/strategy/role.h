@@ -100,8 +100,8 @@ class ExpertSplit {
 // Of all ranks, in one phase. Groups have equally many ranks, as have shares.
 class Roles {
  public:
-  // Implicit, because a layout is a short way to write roles. Attention is on the first ranks,
-  // experts are on the last ones.
+  // Implicit, because a layout is a short way to write roles. The head is on rank 0, also where that
+  // has no attention: it samples, and the commands talk to it.
   Roles(const Layout& layout = {});
   // Attention on ranks 0 .. attention_ranks - 1, each with its own sequences; experts on those
   // after them, each with its own.
@@ -122,9 +122,11 @@ class Roles {
   // Whether each rank has both attention and experts.
   bool are_whole() const { return !layout_.disaggregates; }
 
-  int RankOfPart(int group, int part) const { return group * attention_parts() + part; }
+  int RankOfPart(int group, int part) const {
+    return attention_ranks_[static_cast<size_t>(group * attention_parts() + part)];
+  }
   int RankOfSlice(int share, int slice) const {
-    return num_ranks() - num_expert_ranks() + share * expert_slices() + slice;
+    return expert_ranks_[static_cast<size_t>(share * expert_slices() + slice)];
   }
   // By rank, as Role::name.
   std::vector<std::string> Names() const;
@@ -135,7 +137,9 @@ class Roles {
  private:
   Layout layout_;
   ExpertSplit split_;
-  std::vector<Role> roles_;  // by rank
+  std::vector<Role> roles_;           // by rank
+  std::vector<int> attention_ranks_;  // in increasing order, as are the next ones
+  std::vector<int> expert_ranks_;
 };
 
 // A part of serving whose steps may have roles of their own.

@@ -77,6 +77,31 @@ TEST(AttentionRole, ExpandsThePromptsThatAreLongEnough) {
   EXPECT_FALSE((AttentionRole{.expand_from_tokens = 0}.Expands(1000))) << "0: none";
 }
 
+TEST(Roles, AttentionIsOnTheRanksThatTheLayoutNames) {
+  const Layout layout{.attention_tp = 2,
+                      .expert_ep = 2,
+                      .expert_weights = {3, 1},
+                      .disaggregates = true,
+                      .attention_ranks = {1, 3}};
+  const Roles roles = layout;
+  EXPECT_EQ(roles.Names(),
+            (std::vector<std::string>{"experts", "attention", "experts", "attention"}));
+  EXPECT_EQ(roles.RankOfPart(0, 0), 1);
+  EXPECT_EQ(roles.RankOfPart(0, 1), 3);
+  EXPECT_EQ(roles.RankOfSlice(0, 0), 0);
+  EXPECT_EQ(roles.RankOfSlice(1, 0), 2);
+  EXPECT_EQ(roles.of(3).attention->part, 1);
+  EXPECT_EQ(roles.of(2).experts->share, 1);
+  EXPECT_EQ(roles.ExpertsOf(0, 8), (Part{0, 6}));
+  EXPECT_EQ(roles.ExpertsOf(1, 8), Part());
+  // Rank 0 samples, whatever else it does.
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(roles.of(rank).has_head, rank == 0);
+  // Those that are named are the first ones where none is.
+  Layout first = layout;
+  first.attention_ranks.clear();
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(first.attends(rank), rank < 2);
+}
+
 TEST(Roles, HaveOneFormOfLatentAttentionOnAllRanks) {
   for (const Roles& roles : {Roles({.attention_tp = 2, .attention_dp = 2, .expert_ep = 4}),
                              Roles::Disaggregated(2, 3)}) {

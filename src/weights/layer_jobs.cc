@@ -243,13 +243,12 @@ void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, co
   if (share.with_attention) {
     weights->final_norm = tensors.Vector(TensorRole::kFinalNorm);
     weights->relative_bias = RelativeBias(reading, whole.layers);
-    const PackJobs::Rows embedding = PackJobs::All(tensors.Get(TensorRole::kEmbedding));
-    jobs->PackStacked(weights->embedding, {embedding});
-    if (share.with_head && !weights->embedding_is_head()) {
-      jobs->PackStacked(
-          weights->head,
-          {whole.tied_embeddings ? embedding : PackJobs::All(tensors.Get(TensorRole::kHead))});
-    }
+    jobs->PackStacked(weights->embedding, {PackJobs::All(tensors.Get(TensorRole::kEmbedding))});
+  }
+  // A head that is the embedding has been packed with it, but on a rank that does not embed.
+  if (share.with_head && !(share.with_attention && weights->embedding_is_head())) {
+    const TensorRole role = whole.tied_embeddings ? TensorRole::kEmbedding : TensorRole::kHead;
+    jobs->PackStacked(weights->head, {PackJobs::All(tensors.Get(role))});
   }
   for (int layer = 0; layer < whole.num_layers(); ++layer) {
     LayerJobs(reading, whole.layers[layer], layer, &weights->layers[layer]);

@@ -18,11 +18,53 @@ text() { local n=$1; shift; ranks "$n" run models/demo --prompt "$prompt" --max-
 "$convene" run models/demo --prompt "$prompt" --max-tokens 12 --temperature 0 >"$work/one" 2>/dev/null
 for line in "3 attention=dp1,experts=ep2 --strategy naive" "3 attention=dp2,experts=ep1 --strategy pppipe --micro-batches 3" \
             "4 attention=dp2,experts=ep2 --strategy fine --micro-batches 2 --pipeline 2:tokens --order aass" \
-            "4 attention=dp1,experts=ep2:1:1" "3 attention=tp2,experts=ep1 --pipeline 3 --weights bf16 --wire f32"; do
+            "4 attention=dp1,experts=ep2:1:1" "3 attention=dp1@2,experts=ep2 --weights bf16" \
+            "4 attention=dp2@1:3,experts=ep2 --strategy fine --micro-batches 2" "6 attention=tp2dp2,experts=ep2 --wire f32" "3 attention=tp2,experts=ep1 --pipeline 3 --weights bf16 --wire f32"; do
   read -r n layout more <<<"$line"
   # shellcheck disable=SC2086
   text "$n" --layout "$layout" --disaggregate $more >"$work/out" 2>"$work/err" || fail "$line: $(tail -1 "$work/err")"
   cmp -s "$work/one" "$work/out" || fail "$line gave another text: $(cat "$work/out")"
+done
+
+# The other commands that run on ranks: rank 0 has attention, or experts and the head alone.
+head -c 1500 models/demo/validation.txt >"$work/text.txt"
+"$convene" perplexity models/demo --text "$work/text.txt" --json "$work/one.json" >/dev/null 2>&1 || fail "perplexity alone"
+for layout in attention=dp1,experts=ep2 attention=dp1@1,experts=ep2; do
+  ranks 3 perplexity models/demo --text "$work/text.txt" --json "$work/several.json" --layout "$layout" --disaggregate >/dev/null 2>"$work/err" ||
+    fail "perplexity with $layout: $(tail -1 "$work/err")"
+  [ "$(grep '"nll"' "$work/one.json")" = "$(grep '"nll"' "$work/several.json")" ] || fail "$layout has another perplexity"
+done
+printf 'Good evening\n/quit\n' | "$convene" chat models/demo --max-tokens 8 --temperature 0 >"$work/one_chat" 2>/dev/null
+printf 'Good evening\n/quit\n' | ranks 3 chat models/demo --max-tokens 8 --temperature 0 --layout attention=dp1@1,experts=ep2 --disaggregate \
+  >"$work/out" 2>"$work/err" || fail "chat: $(tail -1 "$work/err")"
+cmp -s "$work/one_chat" "$work/out" || fail "chat gave another answer: $(cat "$work/out")"
+ranks 3 bench models/demo -p 32 -n 2 --batch 1 --repeat 1 --layout attention=dp1@2,experts=ep3:1 --disaggregate >"$work/out" 2>"$work/err" ||
+  fail "bench: $(tail -1 "$work/err")"
+grep -q "on rank 2 (attention), .* on each of ranks 0, 1 (experts)" "$work/out" || fail "bench does not say what ranks hold: $(cat "$work/out")"
+timeout 60 "$mpiexec" -n 3 --oversubscribe "$convene" serve models/demo --port 0 --layout attention=dp1@1,experts=ep2 --disaggregate \
+  >/dev/null 2>"$work/served" </dev/null &
+job=$!
+for _ in {1..300}; do grep -q event=ready "$work/served" && break; sleep 0.1; done
+port=$(sed -n 's/.*event=ready.* url=http:[^ ]*:\([0-9]*\).*/\1/p' "$work/served")
+body='{"prompt": "'$prompt'", "max_tokens": 12, "temperature": 0}'
+exec 3<>"/dev/tcp/127.0.0.1/$port"
+printf 'POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
+served=$(sed -n 's/.*"text":"\([^"]*\)".*/\1/p' <&3)
+exec 3>&-
+[ "$served" = "$(cat "$work/one")" ] || fail "serve answers '$served': $(cat "$work/served")"
+kill "$job"
+wait "$job" || true
+job=
+
+# Made-up routing goes by the token and its place, whoever computes it.
+skew="--router-skew 0.6 --num-experts-skew 3"
+# shellcheck disable=SC2086
+text 1 $skew >"$work/one_skewed" 2>"$work/err" || fail "made-up routing: $(tail -1 "$work/err")"
+for line in "2 --layout attention=dp2,experts=ep2 --micro-batches 2" "3 --layout attention=dp1@1,experts=ep2 --disaggregate --micro-batches 2"; do
+  read -r n more <<<"$line"
+  # shellcheck disable=SC2086
+  text "$n" $more $skew >"$work/out" 2>"$work/err" || fail "$line: $(tail -1 "$work/err")"
+  cmp -s "$work/one_skewed" "$work/out" || fail "$line has another text with made-up routing: $(cat "$work/out")"
 done
 
 # With shared experts, and dense layers before them: the same logits.

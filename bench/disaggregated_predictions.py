@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Predictions of disaggregated steps, and steps that are solved each: disaggregated_predictions.py [--out FILE.md]
+
+Runs build/release/scenario_bench on four ranks (2 with attention, 2 with experts), each a process of one thread with half a core
+(bench/limited_rank.sh, whose kernels are real and not slowed), over scripts/slow-link.sh, as root. Costs are measured first, by the
+same ranks, and kept in CONVENE_CACHE_DIR; each point is predicted before its steps run. The steps with a shared expert are also
+one trace of mixed lengths: those that are solved each are compared with each pipeline that holds for all of them. Prints medians
+and writes all points as a Markdown table. It asserts nothing.
+"""
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MODEL = ["--hidden", 512, "--heads", 8, "--layers", 4, "--experts", 16, "--top-k", 2, "--intermediate", 512]
+LAYOUT = "attention=dp2,experts=ep2,disaggregate"
+STATIC = [f"strategy=fine,micro_batches={r1},pipeline={r2}:tokens,order={order}"
+          for r1, r2, order in ((1, 1, "asas"), (1, 2, "asas"), (2, 1, "asas"), (2, 2, "asas"), (2, 1, "aass"), (4, 1, "asas"),
+                                (4, 1, "aass"))]
+SOLVED = "strategy=fine,micro_batches=4,pipeline=4:tokens,online"
+BASELINES = ["strategy=naive", "strategy=pppipe,micro_batches=2"]
+ORDINARY = ["layout=attention=dp4+experts=ep4,base", "layout=attention=dp4+experts=ep4,pipeline=2:tokens",
+            "layout=attention=dp4+experts=ep4,micro_batches=2"]
+
+
+def run(options, shared, tokens, plans):
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+        command = [ROOT / "scripts/slow-link.sh", options.link, "mpirun", "-n", 4, "--oversubscribe", "--bind-to", "none",
+                   ROOT / "bench/limited_rank.sh", options.cores, ROOT / "build/release/scenario_bench", "--threads", 1, "--predict",
+                   "--repeat", options.repeat, *MODEL, "--shared", shared, "--sequence", 512, "--layout", LAYOUT,
+                   "--tokens", ",".join(map(str, tokens)), "--json", file.name]
+        for plan in plans:
+            command += ["--plan", plan]
+        subprocess.run([str(word) for word in command], check=True)
+        return [point | {"shared": shared > 0} for point in json.load(file)]
+
+
+def error(point, key="planned_s"):
+    return point[key] / point["median_s"] - 1
+
+
+def summary(what, points):
+    if not points:
+        return
+    errors = sorted(abs(error(point)) for point in points)
+    others = statistics.median(abs(error(point, "predicted_s")) for point in points)
+    print(f"{what}: {len(points)} points, from costs {100 * statistics.median(errors):.1f} % off in the median, "
+          f"{100 * errors[-1]:.1f} % at most; from other rounds {100 * others:.1f} %")
+
+
+def compare_trace(points):
+    """Each plan over all lengths together, one step of each."""
+    seconds = collections.Counter()
+    for point in points:
+        seconds[point["plan"].split(" (")[0]] += point["median_s"]
+    static = min((plan for plan in seconds if plan != SOLVED), key=seconds.get)
+    print(f"a step of each length: solved each {1e3 * seconds[SOLVED]:.1f} ms, best static {1e3 * seconds[static]:.1f} ms ({static}): "
+          f"{seconds[static] / seconds[SOLVED]:.3f} x")
+
+
+def markdown(points):
+    text = ("| shared | tokens/rank | plan | rounds, ms | measured, ms | predicted, ms | error | error from other rounds |\n"
+            "|---|---:|---|---|---:|---:|---:|---:|\n")
+    for point in points:
+        rounds = " ".join(f"{1e3 * value:.1f}" for value in point["seconds"])
+        text += (f"| {'yes' if point['shared'] else 'no'} | {point['tokens_per_rank']} | `{point['plan']}` | {rounds} | "
+                 f"{1e3 * point['median_s']:.1f} | {1e3 * point['planned_s']:.1f} | {100 * error(point):+.1f} % | "
+                 f"{100 * error(point, 'predicted_s'):+.1f} % |\n")
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="Markdown table of all points")
+    parser.add_argument("--link", default="200mbit")
+    parser.add_argument("--cores", default="0.5", help="as bench/limited_rank.sh wants them")
+    parser.add_argument("--tokens", type=lambda text: [int(word) for word in text.split(",")], default=[16, 64, 256, 512])
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    trace = run(options, 512, options.tokens, STATIC + [SOLVED])
+    others = run(options, 0, options.tokens, BASELINES + STATIC[2:4])
+    ordinary = run(options, 512, options.tokens[-2:-1], ORDINARY)
+    summary("disaggregated", trace + others)
+    for tokens, group in itertools.groupby(sorted(trace + others, key=lambda p: p["tokens_per_rank"]), lambda p: p["tokens_per_rank"]):
+        summary(f"  of {tokens} tokens", list(group))
+    summary("attention=dp4,experts=ep4", ordinary)
+    compare_trace(trace)
+    if options.out:
+        pathlib.Path(options.out).write_text(markdown(trace + others + ordinary), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
