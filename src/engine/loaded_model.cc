@@ -116,6 +116,17 @@ std::string PagesOf(const std::string& page_directory, const std::string& checkp
       .string();
 }
 
+std::string DescribeBackup(const weights::BackupQuality& quality) {
+  return fmt::format(
+      "transition: decode's experts from an int4 backup, cosine {:.4f} to what it stands for; by "
+      "groups of {} weights {:.4f} on average, {:.4f} at least, and {:.1f} % of them {} or more",
+      quality.cosine(), weights::ExpertBackup::kGroup, quality.mean_cosine(), quality.least_cosine,
+      quality.num_groups > 0
+          ? 100.0 * static_cast<double>(quality.num_good) / static_cast<double>(quality.num_groups)
+          : 100.0,
+      weights::BackupQuality::kGoodCosine);
+}
+
 // All ranks in the same formats, all of them with pages or none, and with as many blocks: those of
 // the one with the least memory. *Collective.*
 Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::ModelSpec& spec,
@@ -182,7 +193,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   }
   std::unique_ptr<LoadedModel> model(new LoadedModel);
   std::optional<ModelSource> source;
-  LoadOptions resolved = options;  // with the formats of packed weights
+  LoadOptions resolved = options;                       // with the formats of packed weights
   if (several != nullptr) resolved.batch_work.reset();  // which is chosen for by one rank alone
   hardware::LaneCpus cpus;
   if (const Status opened = agree(model->Open(directory, &source, &resolved, &cpus)); !opened) {
@@ -231,7 +242,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
       return right.error();
     }
   }
-  // Pages are compared with their checksums when they are read, and those are the same on all ranks.
+  // Pages are compared with their checksums when they are read, and those are the same on all
+  // ranks.
   const bool compare = has_other_files && !is_paged;
   std::vector<NamedDigest> compared;
   if (const Status filled = agree(model->Fill(*std::move(source), resolved, *chosen, observer,
@@ -250,6 +262,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   if (model->plan_.changes_layout() && model->plan_.phase_change.keeps_both) {
     if (const Status placed = model->PlaceBothPhases(several->rank()); !placed)
       return placed.error();
+  }
+  if (model->plan_.loads_experts()) {
+    const Result<weights::BackupQuality> made = model->transformer_->MakeBackup();
+    if (!made) return made.error();
+    if (observer.decided) observer.decided(DescribeBackup(*made));
   }
   return model;
 }
