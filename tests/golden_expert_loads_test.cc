@@ -127,15 +127,15 @@ std::vector<std::byte> BytesOf(const PhasedWeights& weights, Phase phase) {
 }
 
 // The work done twice, so that the experts have gone back before the second.
-struct Run {
+struct Outcome {
   Answers answers;
   runtime::PhaseChanges changes;
   std::map<int, std::vector<std::byte>> prefill;  // by rank, bytes of its experts
   std::map<int, std::vector<std::byte>> decode;
 };
 
-Run RunTwice(const checkpoint::Checkpoint& checkpoint, DividedOptions divided, const Work& work) {
-  Run run;
+Outcome RunTwice(const checkpoint::Checkpoint& checkpoint, DividedOptions divided, const Work& work) {
+  Outcome run;
   std::mutex mutex;
   std::map<int, PhasedWeights*> stores;
   std::map<int, std::vector<std::byte>> loaded;
@@ -177,7 +177,7 @@ class GoldenExpertLoads : public testing::TestWithParam<std::filesystem::path> {
 
 TEST_P(GoldenExpertLoads, ComputeWhatExpertsDoThatWereRoundedOnce) {
   const checkpoint::Checkpoint checkpoint = Open(GetParam());
-  Work work = {.most_tokens = {9, 1000}, .num_generated = 4};
+  Work work = {.prompts = {}, .most_tokens = {9, 1000}, .num_generated = 4};
   for (const char* name : {"prompt_17", "prompt_1", "prompt_17"}) {
     work.prompts.push_back(ReadNpy<int32_t>(GetParam() / (std::string(name) + ".tokens.npy")));
   }
@@ -191,13 +191,13 @@ TEST_P(GoldenExpertLoads, ComputeWhatExpertsDoThatWereRoundedOnce) {
       SCOPED_TRACE(fmt::format("{} in {}", one.division.name, Name(format)));
       ++num_tried;
       divided.keeps_both = true;
-      const Run expected = RunTwice(checkpoint, divided, work);
+      const Outcome expected = RunTwice(checkpoint, divided, work);
       divided.keeps_both = false;
       divided.loads_experts = true;
       for (const bool beside : {false, true}) {
         SCOPED_TRACE(beside ? "beside the last prompts" : "between two steps");
         work.tells_what_follows = beside;
-        const Run actual = RunTwice(checkpoint, divided, work);
+        const Outcome actual = RunTwice(checkpoint, divided, work);
         ExpectSameAnswers(actual.answers, expected.answers, /*to_the_bit=*/true);
         EXPECT_TRUE(actual.decode == expected.decode);
         EXPECT_EQ(actual.changes.count, 3);  // there, back, there

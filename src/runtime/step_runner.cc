@@ -449,8 +449,7 @@ Status StepRunner::Experts(const Task& task, Frame& frame) {
 
 Status StepRunner::RunOnLane(const Task& task, hardware::ThreadPool*) {
   if (task.kind == schedule::TaskKind::kLoadExperts) {
-    // Other ranks divide them so, too, whatever has failed here.
-    if (const Status fine = BeforeTask(task); !fine) Fail(task, fine.error());
+    // Whatever has failed here: other ranks divide them so, too.
     backup_->Load(task.layer, moves_to_);
     return {};
   }
