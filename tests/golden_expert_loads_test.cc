@@ -134,7 +134,8 @@ struct Outcome {
   std::map<int, std::vector<std::byte>> decode;
 };
 
-Outcome RunTwice(const checkpoint::Checkpoint& checkpoint, DividedOptions divided, const Work& work) {
+Outcome RunTwice(const checkpoint::Checkpoint& checkpoint, DividedOptions divided,
+                 const Work& work) {
   Outcome run;
   std::mutex mutex;
   std::map<int, PhasedWeights*> stores;

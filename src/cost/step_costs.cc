@@ -244,6 +244,10 @@ double CollectiveSeconds(const schedule::Timeline& timeline, std::span<const Tas
   return time ? time->end - time->start : -1;
 }
 
+bool LoadsBeside(const schedule::Task& task) {
+  return task.kind == TaskKind::kLoadExperts && !task.after.empty();
+}
+
 TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight) {
   const double copying = 1 / rates.copied_bytes_per_second;
   const double rounded = copying + 1 / (rates.weights_per_second * bytes_per_weight);

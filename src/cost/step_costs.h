@@ -95,6 +95,10 @@ struct LoadRates {
 // Precondition: rates above 0.
 TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight);
 
+// Whether it loads experts while the step that it is part of goes on: it then takes longer than its
+// cost, and computation does.
+bool LoadsBeside(const schedule::Task& task);
+
 // A step that ran to be measured, several times. What it points to outlives it.
 struct SampledStep {
   const schedule::Schedule* schedule = nullptr;

@@ -195,9 +195,11 @@ TEST(Plan, DividesTheExpertsOtherwiseInDecode) {
     ASSERT_TRUE(plan.ok()) << plan.error().message;
     EXPECT_EQ(plan->layout, *ParseLayout("attention=tp2dp2,experts=ep4"));
     EXPECT_EQ(*plan->decode, *ParseLayout(fmt::format("attention=tp2dp2,experts={}", experts)));
-    EXPECT_EQ(ToJson(*plan)["decode"].dump(),
-              fmt::format(R"({{"experts":"{}","keep":"one","epoch_steps":0,"prompts":"wait"}})",
-                          experts));
+    EXPECT_EQ(
+        ToJson(*plan)["decode"].dump(),
+        fmt::format(
+            R"({{"experts":"{}","keep":"one","transition":"reshard","epoch_steps":0,"prompts":"wait"}})",
+            experts));
     EXPECT_TRUE(plan->changes_layout());
     EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
   }
