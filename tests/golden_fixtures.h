@@ -128,6 +128,7 @@ class LoadedFixture {
   const model::ModelSpec& spec() const { return weights_->spec; }
   int vocab_size() const { return spec().vocab_size; }
   runtime::Transformer& transformer() { return *transformer_; }
+  weights::WeightStore& store() { return *store_; }
 
  private:
   hardware::ThreadPool pool_;

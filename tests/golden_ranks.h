@@ -73,6 +73,9 @@ struct DividedOptions {
   Division division = OneRank();
   std::optional<strategy::Layout> decode = {};  // in steps of generated tokens alone
   bool keeps_both = false;                      // divisions, in memory
+  bool loads_experts = false;                   // from an int4 backup
+  // Told by each rank, on its thread, before the first step.
+  std::function<void(int rank, weights::WeightStore&)> loaded = {};
   comm::WireFormat wire = comm::WireFormat::kF32;
   bool returns_fp8 = false;
   int num_threads = 1;  // of each rank
@@ -107,11 +110,20 @@ inline void RunDivided(const checkpoint::Checkpoint& checkpoint, const DividedOp
                     .whole_spec = &checkpoint.spec()};
     const int rank = own.parallel.rank();
     if (divided.decode) own.parallel.decode_roles = *divided.decode;
+    own.parallel.loads_experts = divided.loads_experts;
     if (divided.experiment) own.parallel.experiment = divided.experiment(rank);
     StoreOf store_of;
     if (divided.store) store_of = std::bind_front(divided.store, rank);
     LoadedFixture model(checkpoint, divided.formats, kernels, divided.num_threads, own,
                         ShareOf(divided, rank), store_of, divided.device);
+    if (divided.loads_experts) {
+      const auto made = model.transformer().MakeBackup();
+      CHECK(made.ok(), "{}", made.error().message);
+    }
+    if (divided.loaded) {
+      divided.loaded(rank, model.store());
+      if (group != nullptr) group->Barrier("loading");
+    }
     if (rank != 0) return model.transformer().FollowSteps();
     lead(model.transformer());
     model.transformer().EndSteps();
@@ -162,6 +174,7 @@ struct Work {
   std::vector<int> most_tokens = {130, 1000};
   int num_generated = 6;
   bool all_in_first_group = false;
+  bool tells_what_follows = false;  // whether the last step of prompts says that decode follows
   std::vector<strategy::Pipeline> pipelines = {};  // in turn, one before each step; none: stays
 
   int num_tokens() const {
@@ -239,10 +252,19 @@ class PromptsRun {
       positions_[i] += count;
     }
     if (step.empty()) return false;
-    ExpectDone(transformer_.Forward(step, [&](int idx, int, std::span<const float> row) {
+    const auto sink = [&](int idx, int, std::span<const float> row) {
       auto& all = answers_.prompt_logits[sequences[idx]];
       all.insert(all.end(), row.begin(), row.end());
-    }));
+    };
+    ExpectDone(transformer_.Forward(step, sink, {}, work_.tells_what_follows && IsThrough()));
+    return true;
+  }
+
+  // With the prompts.
+  bool IsThrough() const {
+    for (size_t i = 0; i < work_.prompts.size(); ++i) {
+      if (positions_[i] < std::ssize(work_.prompts[i])) return false;
+    }
     return true;
   }
 

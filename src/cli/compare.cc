@@ -34,11 +34,19 @@ struct Candidate {
   std::optional<RoundingScheme> scheme = {};
 };
 
-// All matrices of the layers. Embedding and head stay, so that schemes differ in one thing.
-weights::MatrixEdit EditFor(const RoundingScheme& scheme) {
-  return [scheme](model::TensorRole role, int cols, std::vector<float>& values) {
+bool IsOfExperts(model::TensorRole role) {
+  using enum model::TensorRole;
+  return role == kExpertGate || role == kExpertUp || role == kExpertDown;
+}
+
+// All matrices of the layers, or those of routed experts. Embedding and head stay, so that schemes
+// differ in one thing.
+weights::MatrixEdit EditFor(const RoundingScheme& scheme, bool experts_only) {
+  return [scheme, experts_only](model::TensorRole role, int cols, std::vector<float>& values) {
     const std::optional<evaluate::MatrixKind> kind = evaluate::KindOf(role, false);
-    if (kind && *kind != evaluate::MatrixKind::kHead) evaluate::Round(scheme, cols, values);
+    if (!kind || *kind == evaluate::MatrixKind::kHead) return;
+    if (experts_only && !IsOfExperts(role)) return;
+    evaluate::Round(scheme, cols, values);
   };
 }
 
@@ -103,6 +111,9 @@ class Compare : public Command {
              "int4-group32-zero, ... or all")
         ->check(PartsParsedBy(ParseSchemes))
         ->type_name("NAME,...");
+    app.add_flag("--schemes-of-experts", experts_only_,
+                 "The schemes round the weights of routed experts alone")
+        ->needs("--schemes");
     app.add_flag("--weight-errors", weight_errors_,
                  "Cosine and relative error of the weights for each scheme; needs no text");
     AddScoredTextOptions(app, text_options_);
@@ -156,7 +167,8 @@ class Compare : public Command {
           reference_)};
     }
     for (const RoundingScheme& scheme : schemes) {
-      candidates.push_back({.name = fmt::format("{} as {}", reference_, scheme.name),
+      candidates.push_back({.name = fmt::format("{} as {}{}", reference_, scheme.name,
+                                                experts_only_ ? " (experts)" : ""),
                             .formats = reference,
                             .scheme = scheme});
     }
@@ -213,7 +225,8 @@ class Compare : public Command {
   Status RunCandidate(const Candidate& candidate, const ReferenceLogits& logits,
                       std::vector<ComparedModel>* compared) {
     model_.load.formats = candidate.formats;
-    model_.load.edit = candidate.scheme ? EditFor(*candidate.scheme) : weights::MatrixEdit();
+    model_.load.edit =
+        candidate.scheme ? EditFor(*candidate.scheme, experts_only_) : weights::MatrixEdit();
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, nullptr);
     if (!model) return model.error();
     const Result<evaluate::LogitsDifference> difference = logits.Compare(**model);
@@ -228,6 +241,7 @@ class Compare : public Command {
   std::string reference_ = "bf16";
   std::vector<std::string> formats_ = {"int8", "int4"};
   std::vector<std::string> schemes_;
+  bool experts_only_ = false;
   bool weight_errors_ = false;
   ScoredTextOptions text_options_;
   std::optional<int> max_tokens_;

@@ -98,6 +98,10 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   rare(AddNumber(app, "--epoch-steps", options.epoch_steps, {0, plan::kMostEpochSteps},
                  "Decode steps with these before later prompts get their turn (default: 0)"),
        "N");
+  rare(AddText(app, "--transition", options.transition,
+               "How they come: reshard (from other ranks, default) or int4 (from a backup)")
+           ->check(ParsedBy(plan::TransitionFromName)),
+       "KIND");
   rare(AddPath(app, "--plan", options.path, "Read a plan; the options beside it override it"),
        "FILE.json");
   rare(AddText(app, "--pipeline", options.pipeline,
@@ -141,14 +145,24 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
 
 std::string DescribeChanges(const runtime::PhaseChanges& changes) {
   if (changes.count == 0) return "";
-  return fmt::format("experts moved {} time{} in {:.3f} s, {} sent by rank 0\n", changes.count,
-                     changes.count == 1 ? "" : "s", changes.seconds,
-                     FormatBytes(static_cast<uint64_t>(changes.sent_bytes)));
+  std::string text = fmt::format("experts moved {} time{} in {:.3f} s, {} sent by rank 0",
+                                 changes.count, changes.count == 1 ? "" : "s", changes.seconds,
+                                 FormatBytes(static_cast<uint64_t>(changes.sent_bytes)));
+  if (changes.beside_count > 0) {
+    text += fmt::format(
+        "; {} of these came from the int4 backup beside prompts, in {:.3f} s of "
+        "rank 0's load lane",
+        changes.beside_count, changes.beside_seconds);
+  }
+  return text + "\n";
 }
 
 nlohmann::ordered_json ToJson(const runtime::PhaseChanges& changes) {
-  return {
-      {"count", changes.count}, {"seconds", changes.seconds}, {"sent_bytes", changes.sent_bytes}};
+  return {{"count", changes.count},
+          {"seconds", changes.seconds},
+          {"sent_bytes", changes.sent_bytes},
+          {"beside_count", changes.beside_count},
+          {"beside_seconds", changes.beside_seconds}};
 }
 
 std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
@@ -163,6 +177,7 @@ std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
   add(options.order.has_value(), "--order");
   add(options.decode_experts.has_value(), "--decode-experts");
   add(options.epoch_steps.has_value(), "--epoch-steps");
+  add(options.transition.has_value(), "--transition");
   add(options.pipeline.has_value(), "--pipeline");
   add(options.micro_batches.has_value(), "--micro-batches");
   add(options.wire.has_value(), "--wire");
@@ -236,6 +251,15 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
           "--decode-experts, too, or leave it out"};
     }
     plan.phase_change.epoch_steps = *options.epoch_steps;
+  }
+  if (options.transition) {
+    if (!plan.decode) {
+      return Error{
+          "--transition is of plans that divide the experts otherwise in decode: give "
+          "--decode-experts, too, or leave it out"};
+    }
+    plan.phase_change.transition = *plan::TransitionFromName(*options.transition);
+    if (Status fits = plan::CheckTransition(plan); !fits) return fits.error();
   }
   if (options.pipeline) {
     if (Status parsed = plan::ParsePipeline(*options.pipeline, &plan); !parsed) {

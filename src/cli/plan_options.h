@@ -24,6 +24,7 @@ struct PlanOptions {
   std::optional<std::string> order = {};
   std::optional<std::string> decode_experts = {};
   std::optional<int> epoch_steps = {};
+  std::optional<std::string> transition = {};
   std::optional<std::string> pipeline = {};
   std::optional<int> micro_batches = {};
   std::optional<std::string> wire = {};
@@ -36,7 +37,8 @@ struct PlanOptions {
 };
 
 // --layout, and as rare options --disaggregate, --strategy, --order, --decode-experts,
-// --epoch-steps, --plan, --no-plan, --allow, --pipeline, --micro-batches, --no-overlap, --wire,
+// --epoch-steps, --transition, --plan, --no-plan, --allow, --pipeline, --micro-batches,
+// --no-overlap, --wire,
 // --gemm, --comm-budget, --router-skew and
 // --num-experts-skew.
 void AddPlanOptions(CLI::App& app, PlanOptions& options);

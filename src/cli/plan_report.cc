@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "cli/planned_question.h"
 #include "cli/text_table.h"
+#include "strategy/transition.h"
 
 namespace convene::cli {
 namespace {
@@ -77,6 +78,45 @@ std::string LearntWords(const PlanReport& report) {
 
 }  // namespace
 
+namespace {
+
+// Of the weights of decode's experts that a rank has, what it makes of its int4 backup: that share
+// of any layer, on average over ranks.
+double RoundedShare(const plan::Plan& plan) {
+  if (!plan.loads_experts()) return 0;
+  // So many experts that every division of so many ranks is even.
+  model::ModelSpec spec;
+  spec.hidden_size = 1;
+  spec.layers.emplace_back().moe = model::MoeSpec{.num_experts = 1 << 20, .intermediate_size = 1};
+  const schedule::Schedule loads = strategy::BuildLoads(
+      spec, {.from = plan.layout, .to = *plan.decode, .bytes = 1, .rounded = true});
+  double rounded = 0;
+  double all = 0;
+  for (const schedule::Task& task : loads.tasks) {
+    rounded += task.work.flops.front().factor;
+    all += task.work.memory_bytes.front().factor;
+  }
+  return all > 0 ? rounded / all : 0;
+}
+
+std::string TransitionWords(const Candidate& candidate) {
+  const plan::Plan& plan = candidate.plan;
+  if (plan.phase_change.keeps_both) return "none: both divisions of the experts are in memory";
+  const double seconds = candidate.figures->transition_seconds;
+  if (!plan.loads_experts()) {
+    return fmt::format("experts move between ranks, there and back in {:.3g} s; nothing is rounded",
+                       seconds);
+  }
+  return fmt::format(
+      "{:.0f} % of the experts' weights that generated tokens meet come from an int4 backup and "
+      "are "
+      "rounded, {:.3g} s beside prompts and back (what that costs in quality: "
+      "docs/results/transition.md)",
+      100 * RoundedShare(plan), seconds);
+}
+
+}  // namespace
+
 std::string WorkloadWords(const planner::Workload& workload) {
   std::string text =
       fmt::format("prompts of {} and answers of {}",
@@ -127,6 +167,7 @@ ordered_json FiguresJson(const Candidate& candidate) {
     if (candidate.plan.changes_layout()) {
       json["transition_s"] = figures.transition_seconds;
       json["solver_s"] = figures.solver_seconds;
+      json["rounded_share"] = RoundedShare(candidate.plan);
     }
   }
   json["memory_per_rank"] = {{"bytes", candidate.memory.total()},
@@ -162,6 +203,7 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
                                                  FormatSeconds(figures.transition_seconds)));
   }
   text += ReportLine("memory per rank", MemoryWords(candidate));
+  if (candidate.plan.changes_layout()) text += ReportLine("transition", TransitionWords(candidate));
   if (figures.extrapolated_share > 0.005) {
     text +=
         ReportLine("extrapolated",
@@ -210,6 +252,7 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
       if (chosen.plan.decode) {
         const std::string decode = plan::ToText(*chosen.plan.decode);
         line += " --decode-experts " + decode.substr(decode.find("experts=") + 8);
+        if (chosen.plan.loads_experts()) line += " --transition int4";
       }
     }
   }

@@ -110,7 +110,7 @@ StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& c
     ++kind.num_tasks;
     kind.predicted += predicted;
     kind.measured += seconds;
-    kind.is_beside = overlaps && IsCollective(task.kind);
+    kind.is_beside = IsCollective(task.kind) ? overlaps : cost::LoadsBeside(task);
   }
   std::erase_if(kinds, [](const KindComparison& kind) { return kind.num_tasks == 0; });
   found.kinds = std::move(kinds);
@@ -263,8 +263,9 @@ std::string ToText(const PlanComparison& comparison) {
     text += table.Format();
     if (beside) {
       text +=
-          "  beside: exchanges that ran while others computed; alone they would take what is "
-          "predicted\n";
+          "  beside: exchanges, and experts that were loaded, while others computed; alone they "
+          "would "
+          "take what is predicted\n";
     }
     text += step.knows_state
                 ? fmt::format(

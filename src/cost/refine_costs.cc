@@ -101,7 +101,8 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
         if (!overlaps) {
           add(exchanges, costs.ExchangeSeconds(task.kind, bytes, steps[i].state), seconds, i);
         }
-      } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
+      } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)];
+                 cost && !LoadsBeside(task)) {
         add(tasks[static_cast<size_t>(task.kind)],
             costs.FactorOf(task.lane.rank) *
                 cost->Seconds(steps[i].parts[ids.front()], steps[i].state),

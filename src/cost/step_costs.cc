@@ -23,6 +23,9 @@ constexpr double kLeastSeconds = 2e-7;
 constexpr double kAlike = 0.1;
 // Beyond this it was noise: no core moves less than 250 MB/s.
 constexpr double kMostCoreSecondsPerByte = 4e-9;
+// Of curves that are straight lines whatever the size, where they begin and how far they reach.
+constexpr double kNoProducts = 1e-9;
+constexpr double kAnyAmount = 1e18;
 
 // The round whose value is the median.
 size_t MedianRound(const std::vector<double>& values) {
@@ -275,6 +278,11 @@ std::vector<double> FitRankFactors(const Samples& samples, const StepCosts& cost
   return factors;
 }
 
+// As many as a task has of its rank: loads have the one of their lane.
+int ThreadsOf(const schedule::Task& task, const StepCosts& costs) {
+  return task.kind == TaskKind::kLoadExperts ? std::max(1, costs.num_threads) : 1;
+}
+
 // Of each round of a step with overlap: what computing took longer than alone, for each byte that
 // the ranks sent or received meanwhile.
 void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<double>& per_byte) {
@@ -304,6 +312,20 @@ void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<dou
 double CollectiveSeconds(const schedule::Timeline& timeline, std::span<const TaskId> tasks) {
   const std::optional<schedule::TaskTime> time = CollectiveTime(timeline, tasks);
   return time ? time->end - time->start : -1;
+}
+
+bool LoadsBeside(const schedule::Task& task) {
+  return task.kind == TaskKind::kLoadExperts && !task.after.empty();
+}
+
+TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight) {
+  const double copying = 1 / rates.copied_bytes_per_second;
+  const double rounded = copying + 1 / (rates.weights_per_second * bytes_per_weight);
+  // Straight between nothing and all of it from int4, and so a sum of both.
+  TaskCost cost;
+  cost.per_weight_byte = {.at = {kNoProducts, 1 / bytes_per_weight}, .value = {copying, rounded}};
+  cost.most_flops = cost.most_groups = kAnyAmount;
+  return cost;
 }
 
 StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
@@ -424,8 +446,11 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
         }
       }
     } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
-      ask(task.lane.rank,
-          costs.FactorOf(task.lane.rank) * cost->Seconds(PartsOf(task, sizes), state));
+      const double seconds =
+          costs.FactorOf(task.lane.rank) * cost->Seconds(PartsOf(task, sizes), state);
+      const double share = 1.0 / ThreadsOf(task, costs);
+      fixed = (1 - share) * seconds;
+      ask(task.lane.rank, share * seconds);
     }
     if (has_disk) ask(disk, Value(task.work.disk_bytes, sizes));
     prices.fixed_seconds.push_back(fixed);

@@ -85,6 +85,21 @@ nlohmann::ordered_json ToJson(const StepCosts& costs);
 // Errors: as TaskCostFromJson; a kind of task or a number that is not known.
 Result<StepCosts> StepCostsFromJson(const nlohmann::json& json);
 
+// What a thread of each rank does at once, as loading experts does (kLoadExperts): bytes that it
+// copies from pieces that lie apart, and weights that it makes of int4.
+struct LoadRates {
+  double copied_bytes_per_second = 0;
+  double weights_per_second = 0;
+};
+
+// Of kLoadExperts: linear in what is copied and what is made of int4, whatever the model.
+// Precondition: rates above 0.
+TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight);
+
+// Whether it loads experts while the step that it is part of goes on: it then takes longer than its
+// cost, and computation does.
+bool LoadsBeside(const schedule::Task& task);
+
 // A step that ran to be measured, several times. What it points to outlives it.
 struct SampledStep {
   const schedule::Schedule* schedule = nullptr;

@@ -71,6 +71,33 @@ TEST(StepCosts, ExpertsThatMoveAreCopiedAtBothEndsBesides) {
   EXPECT_NEAR(SecondsAlone(PricesOf(moves, costs), 1), link + 2e-3, 1e-12);
 }
 
+TEST(StepCosts, ExpertsThatAreLoadedTakeOneThreadForWhatIsCopiedAndMadeOfInt4) {
+  StepCosts costs = Costs();
+  costs.num_threads = 4;
+  costs.tasks[static_cast<size_t>(TaskKind::kLoadExperts)] =
+      LoadCost({.copied_bytes_per_second = 1e9, .weights_per_second = 5e8}, /*bytes_per_weight=*/2);
+  Schedule loads;
+  for (const double made : {0.0, 2e5, 5e5}) {
+    Task task{.kind = TaskKind::kLoadExperts,
+              .lane = {0, LaneKind::kLoad},
+              .layer = static_cast<int>(loads.tasks.size()),
+              .work = {.memory_bytes = schedule::Constant(1e6)}};
+    if (made > 0) task.work.flops = schedule::Constant(made);
+    loads.tasks.push_back(task);
+  }
+  const Prices prices = PricesOf(loads, costs);
+  EXPECT_EQ(KindWithoutCost(loads, costs), std::nullopt);
+  EXPECT_EQ(ExtrapolatedShare(loads, costs, NoSizes), 0);
+  const double expected[] = {1e-3, 1e-3 + 4e-4, 1e-3 + 1e-3};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_NEAR(prices.fixed_seconds[i], 0.75 * expected[i], 1e-9);
+    EXPECT_NEAR(prices.demands[prices.first_demand[i]].amount, 0.25 * expected[i], 1e-9);
+  }
+  const auto read = StepCostsFromJson(ToJson(costs));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->tasks, costs.tasks);
+}
+
 TEST(StepCosts, RememberTheLastPlansThatTheyLearntFromOnce) {
   StepCosts costs = Costs();
   costs.LearntFrom("");

@@ -39,8 +39,8 @@ TaskParts PartsOf(const schedule::Task& task, const Sizes& sizes) {
     }
   }
   parts.link_bytes = Value(task.work.link_bytes, sizes);
-  // Weights whose rows are none are not read.
-  if (parts.product_flops <= 0) parts.weight_bytes = parts.groups = 0;
+  // Weights whose rows are none are not read; those that are copied have no rows.
+  if (!task.work.flops.empty() && parts.product_flops <= 0) parts.weight_bytes = parts.groups = 0;
   return parts;
 }
 

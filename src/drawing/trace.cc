@@ -310,9 +310,11 @@ class Reader {
     }
     if (!step.sent_bytes.empty()) step.sent_bytes.resize(step.schedule.tasks.size());
     // Parts of nothing are not written, and a step of moves has no others.
-    const bool only_moves = std::ranges::all_of(
-        step.schedule.tasks,
-        [](const schedule::Task& task) { return task.kind == schedule::TaskKind::kMoveExperts; });
+    const bool only_moves =
+        std::ranges::all_of(step.schedule.tasks, [](const schedule::Task& task) {
+          return task.kind == schedule::TaskKind::kMoveExperts ||
+                 task.kind == schedule::TaskKind::kLoadExperts;
+        });
     if (!step.parts.empty() || only_moves) step.parts.resize(step.schedule.tasks.size());
   }
 

@@ -38,6 +38,9 @@ class ActiveRequest {
   // prompt.
   bool samples_alone() const { return !matcher_; }
 
+  // Whether the next token is its last one, whatever it is.
+  bool EndsWithNext() const { return sequence_.length() + 1 >= max_length_; }
+
   // Picks the next token from its logits (vocab).
   GeneratedToken Sample(std::span<const float> logits);
 

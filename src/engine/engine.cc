@@ -118,18 +118,25 @@ void Engine::Expect(Arrivals arrivals) {
   if (phase_order_) phase_order_.emplace(model_->plan().phase_change, arrivals);
 }
 
+bool Engine::AnyGoesOn() const {
+  return std::ranges::any_of(requests_,
+                             [](const auto& each) { return !each.second.EndsWithNext(); });
+}
+
 std::vector<Update> Engine::Step() {
   std::vector<ScheduledTokens> scheduled;
   std::optional<strategy::Phase> phase;
+  bool decode_follows = false;
   if (phase_order_) {
     PhaseOrder::Step next = phase_order_->Next(scheduler_);
     scheduled = std::move(next.tokens);
     phase = next.phase;
+    decode_follows = next.decode_follows && AnyGoesOn();
   } else {
     scheduled = scheduler_.Schedule();
   }
   if (scheduled.empty()) return {};
-  std::vector<Update> updates = Execute(scheduled, phase);
+  std::vector<Update> updates = Execute(scheduled, phase, decode_follows);
   for (const Update& update : updates) {
     if (update.finish || update.error) Cancel(update.request);
   }
@@ -152,7 +159,7 @@ std::vector<Update> FailAll(const std::vector<ScheduledTokens>& scheduled, const
 }  // namespace
 
 std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& scheduled,
-                                    std::optional<strategy::Phase> phase) {
+                                    std::optional<strategy::Phase> phase, bool decode_follows) {
   std::vector<device::SequenceStep> step;
   std::vector<device::EncoderInput> inputs;
   for (const auto& [sequence, num_tokens] : scheduled) {
@@ -182,7 +189,8 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
     const Sequence& sequence = *scheduled[static_cast<size_t>(sequence_idx)].sequence;
     sampling_.Add(requests_.at(sequence.id), logits);
   };
-  if (const Status done = model_->transformer().Forward(step, sample, phase); !done) {
+  if (const Status done = model_->transformer().Forward(step, sample, phase, decode_follows);
+      !done) {
     static_cast<void>(sampling_.Take(model_->pool()));
     return FailAll(scheduled, done.error());
   }

@@ -79,7 +79,8 @@ class Engine {
 
  private:
   std::vector<Update> Execute(const std::vector<ScheduledTokens>& scheduled,
-                              std::optional<strategy::Phase> phase);
+                              std::optional<strategy::Phase> phase, bool decode_follows);
+  bool AnyGoesOn() const;  // to a second token
 
   std::unique_ptr<LoadedModel> model_;
   std::optional<text::Tokenizer> tokenizer_;

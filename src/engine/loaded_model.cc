@@ -116,6 +116,17 @@ std::string PagesOf(const std::string& page_directory, const std::string& checkp
       .string();
 }
 
+std::string DescribeBackup(const weights::BackupQuality& quality) {
+  return fmt::format(
+      "transition: decode's experts from an int4 backup, cosine {:.4f} to what it stands for; by "
+      "groups of {} weights {:.4f} on average, {:.4f} at least, and {:.1f} % of them {} or more",
+      quality.cosine(), weights::ExpertBackup::kGroup, quality.mean_cosine(), quality.least_cosine,
+      quality.num_groups > 0
+          ? 100.0 * static_cast<double>(quality.num_good) / static_cast<double>(quality.num_groups)
+          : 100.0,
+      weights::BackupQuality::kGoodCosine);
+}
+
 // All ranks in the same formats, all of them with pages or none, and with as many blocks: those of
 // the one with the least memory. *Collective.*
 Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::ModelSpec& spec,
@@ -251,6 +262,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   if (model->plan_.changes_layout() && model->plan_.phase_change.keeps_both) {
     if (const Status placed = model->PlaceBothPhases(several->rank()); !placed)
       return placed.error();
+  }
+  if (model->plan_.loads_experts()) {
+    const Result<weights::BackupQuality> made = model->transformer_->MakeBackup();
+    if (!made) return made.error();
+    if (observer.decided) observer.decided(DescribeBackup(*made));
   }
   return model;
 }

@@ -281,6 +281,22 @@ TEST(LoadedModel, RanksReserveBothDivisionsOfTheExperts) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(LoadedModel, RanksReserveTheBackupOfTheirExperts) {
+  for (const char* name : {"olmoe_plain", "gpt_oss_plain"}) {
+    LoadOptions options{.formats = {.weights = kernels::WeightFormat::kBf16}, .context = 256};
+    options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
+    options.plan.decode = {.attention_dp = 2, .expert_tp = 2};
+    const std::vector<float> moved = LogitsOfTwoRanks(kModels + name, options);
+    options.plan.phase_change.transition = plan::Transition::kInt4;
+    const std::vector<float> loaded = LogitsOfTwoRanks(kModels + name, options);
+    ASSERT_EQ(loaded.size(), moved.size());
+    // Prompts have the experts as they are, generated tokens do not.
+    const auto vocab = static_cast<ptrdiff_t>(moved.size() / 18);
+    EXPECT_TRUE(std::equal(moved.begin(), moved.end() - vocab, loaded.begin()));
+    EXPECT_FALSE(std::equal(moved.end() - vocab, moved.end(), loaded.end() - vocab));
+  }
+}
+
 TEST(LoadedModel, RanksReadTheirExpertsFromOneDirectoryThatIsPackedOnce) {
   const std::string model = kModels + "olmoe_plain";
   const std::filesystem::path pages =

@@ -9,7 +9,7 @@ using strategy::Phase;
 
 PhaseOrder::Step PhaseOrder::Next(Scheduler& scheduler) {
   if (scheduler.num_sequences() == 0) return {};
-  if (epoch_steps_ == 0) return InPrefill(scheduler.Schedule());
+  if (epoch_steps_ == 0) return InPrefill(scheduler, scheduler.Schedule());
   return prompts_join_ ? NextTogether(scheduler) : NextApart(scheduler);
 }
 
@@ -20,9 +20,11 @@ PhaseOrder::Step PhaseOrder::InDecode(std::vector<ScheduledTokens> tokens) {
   return {std::move(tokens), phase_};
 }
 
-PhaseOrder::Step PhaseOrder::InPrefill(std::vector<ScheduledTokens> tokens) {
+PhaseOrder::Step PhaseOrder::InPrefill(const Scheduler& scheduler,
+                                       std::vector<ScheduledTokens> tokens) {
   phase_ = Phase::kPrefill;
-  return {std::move(tokens), phase_};
+  const bool decode_follows = epoch_steps_ > 0 && !scheduler.HasPromptsBehind(tokens);
+  return {std::move(tokens), phase_, decode_follows};
 }
 
 // No step has both: so the division of the experts that a token has passed depends on its position
@@ -33,7 +35,7 @@ PhaseOrder::Step PhaseOrder::NextApart(Scheduler& scheduler) {
     if (!generated.empty()) return InDecode(std::move(generated));
   }
   std::vector<ScheduledTokens> prompts = scheduler.Schedule(StepTokens::kPrompts);
-  if (!prompts.empty()) return InPrefill(std::move(prompts));
+  if (!prompts.empty()) return InPrefill(scheduler, std::move(prompts));
   return InDecode(scheduler.Schedule(StepTokens::kGenerated));
 }
 
@@ -42,7 +44,8 @@ PhaseOrder::Step PhaseOrder::NextTogether(Scheduler& scheduler) {
   const bool has_prompts = std::ranges::any_of(step, [](const ScheduledTokens& scheduled) {
     return scheduled.sequence->num_computed < scheduled.sequence->prompt_length;
   });
-  return has_prompts && !in_epoch() ? InPrefill(std::move(step)) : InDecode(std::move(step));
+  return has_prompts && !in_epoch() ? InPrefill(scheduler, std::move(step))
+                                    : InDecode(std::move(step));
 }
 
 }  // namespace convene::engine

@@ -23,6 +23,8 @@ class PhaseOrder {
   struct Step {
     std::vector<ScheduledTokens> tokens;
     strategy::Phase phase = strategy::Phase::kPrefill;
+    // Of a step in prefill: the next one is in decode, unless requests come or end meanwhile.
+    bool decode_follows = false;
   };
 
   // Where all come at once, an epoch lasts until nobody generates.
@@ -38,7 +40,7 @@ class PhaseOrder {
 
   bool in_epoch() const { return phase_ == strategy::Phase::kDecode && num_steps_ < epoch_steps_; }
   Step InDecode(std::vector<ScheduledTokens> tokens);
-  Step InPrefill(std::vector<ScheduledTokens> tokens);
+  Step InPrefill(const Scheduler& scheduler, std::vector<ScheduledTokens> tokens);
   Step NextApart(Scheduler& scheduler);
   Step NextTogether(Scheduler& scheduler);
 

@@ -46,6 +46,8 @@ class Stream {
                     sequence.num_computed + tokens.num_tokens <= sequence.prompt_length);
       }
       const bool in_decode = step.phase == strategy::Phase::kDecode;
+      EXPECT_FALSE(step.decode_follows && in_decode);
+      follows_ += step.decode_follows ? '>' : '-';
       const char name = has_prompt && has_generated ? 'm' : has_prompt ? 'p' : 'd';
       steps += in_decode ? static_cast<char>(std::toupper(name)) : name;
       scheduler_.Complete(step.tokens);
@@ -61,7 +63,11 @@ class Stream {
     return steps;
   }
 
+  // Of each step: '>' where it was said that decode follows.
+  const std::string& follows() const { return follows_; }
+
  private:
+  std::string follows_;
   BlockManager blocks_;
   Scheduler scheduler_;
   PhaseOrder order_;
@@ -74,6 +80,19 @@ TEST(PhaseOrder, OfRequestsThatAreThereHasAllPromptsFirst) {
   stream.Add(20, 3);
   stream.Add(30, 5);
   EXPECT_EQ(stream.Run(), "ppppDDDD");
+  EXPECT_EQ(stream.follows(), "--->----");
+}
+
+TEST(PhaseOrder, SaysNothingOfDecodeWhereItsDivisionIsNotUsed) {
+  Stream stream({}, Arrivals::kStream);
+  stream.Add(20, 3);
+  stream.Run();
+  EXPECT_EQ(stream.follows().find('>'), std::string::npos);
+  Stream epochs({.epoch_steps = 2}, Arrivals::kStream, /*max_sequences=*/4);
+  epochs.Add(4, 5);
+  epochs.Add(4, 5);
+  EXPECT_EQ(epochs.Run(), "pDDDD");
+  EXPECT_EQ(epochs.follows(), ">----");
 }
 
 TEST(PhaseOrder, OfMoreThanFitTakesThemInTurns) {

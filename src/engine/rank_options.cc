@@ -14,6 +14,7 @@
 #include "planner/pipeline_degree.h"
 #include "planner/step_turns.h"
 #include "runtime/expert_mover.h"
+#include "weights/expert_backup.h"
 #include "weights/load_weights.h"
 #include "weights/page_index.h"
 #include "weights/weight_layout.h"
@@ -60,6 +61,7 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
           .expert_capacity = options.expert_capacity,
           .parallel = {.roles = options.plan.layout,
                        .decode_roles = DecodeRolesOf(options.plan),
+                       .loads_experts = options.plan.loads_experts(),
                        .pipeline = options.plan.pipeline,
                        .pipeline_of = PipelineOf(options.plan),
                        .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
@@ -141,6 +143,18 @@ Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
         "the experts' other division in decode takes {} of room and {} for moving: without "
         "--decode-experts (decode in the plan), or with \"keep\": \"one\", less is needed",
         FormatBytes(needs.fixed[memory::Use::kWeights] - alone), FormatBytes(staging));
+  }
+  if (options.plan.loads_experts()) {
+    if (Status fits = weights::ExpertBackup::CheckFormats(formats.weights); !fits) {
+      return fits.error();
+    }
+    const auto bytes = weights::ExpertBackup::BytesOf(spec, formats.weights, share);
+    needs.fixed[memory::Use::kWeights] += bytes.originals + bytes.backup;
+    needs.fixed[memory::Use::kWorking] += bytes.working;
+    needs.besides += fmt::format(
+        "; the int4 backup of decode's experts takes {}, and what prefill's division needs to come "
+        "back {}: without the transition int4 they are not needed",
+        FormatBytes(bytes.backup), FormatBytes(bytes.originals));
   }
   return needs;
 }

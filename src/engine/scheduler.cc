@@ -41,6 +41,18 @@ int Scheduler::num_sequences() const {
   return static_cast<int>(count);
 }
 
+bool Scheduler::HasPromptsBehind(std::span<const ScheduledTokens> step) const {
+  const auto has_prompt = [&](const Sequence* sequence) {
+    const auto found = std::ranges::find(step, sequence, &ScheduledTokens::sequence);
+    const int given = found != step.end() ? found->num_tokens : 0;
+    return sequence->num_computed + given < sequence->prompt_length;
+  };
+  return std::ranges::any_of(waiting_, has_prompt) ||
+         std::ranges::any_of(groups_, [&](const Group& group) {
+           return std::ranges::any_of(group.running, has_prompt);
+         });
+}
+
 void Scheduler::Add(Sequence* sequence) {
   const auto input_length = static_cast<int>(sequence->input.size());
   CHECK(sequence->length() > 0 && input_length <= options_.max_step_tokens &&

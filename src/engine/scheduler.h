@@ -87,6 +87,9 @@ class Scheduler {
   void Complete(std::span<const ScheduledTokens> step);
 
   int num_sequences() const;
+  // Whether somebody, waiting or running, still has tokens of a prompt to be computed behind this
+  // step, which was given out and is not completed.
+  bool HasPromptsBehind(std::span<const ScheduledTokens> step) const;
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_reused_tokens() const { return num_reused_tokens_; }  // found in the prefix cache

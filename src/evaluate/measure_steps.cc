@@ -14,6 +14,7 @@
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
 #include "evaluate/invented_model.h"
+#include "evaluate/measure_loads.h"
 #include "evaluate/reference_kernel.h"
 #include "evaluate/step_case.h"
 #include "memory/ledger.h"
@@ -173,6 +174,10 @@ class Runner {
     }
     if (const Status all = comm::AgreeOnSuccess(group_, had); !all) return all;
     copy_bytes_per_second_ = reference_->MeasureCopy(group_);
+    if (kernels::IsInteger(options_.weights)) return {};
+    // Where there is no memory for it, plans whose experts are loaded have no price.
+    const Result<cost::LoadRates> rates = MeasureLoads(group_, formats_.weights, ledger_);
+    if (rates) load_rates_ = *rates;
     return {};
   }
 
@@ -245,6 +250,11 @@ class Runner {
     costs.weights = kernels::Name(options_.weights);
     costs.version = kVersion;
     costs.copy_bytes_per_second = copy_bytes_per_second_;
+    if (load_rates_) {
+      const double bytes = options_.weights == kernels::WeightFormat::kF32 ? 4 : 2;
+      costs.tasks[static_cast<size_t>(schedule::TaskKind::kLoadExperts)] =
+          cost::LoadCost(*load_rates_, bytes);
+    }
     costs.step_once = std::max(0.0, Median(overheads_));
     costs.overlapped_held_out = TryOnOverlapped(steps, costs);
     return costs;
@@ -381,6 +391,7 @@ class Runner {
   memory::Reservation flushed_;
   std::optional<ReferenceKernel> reference_;
   double copy_bytes_per_second_ = 0;
+  std::optional<cost::LoadRates> load_rates_;  // of formats that experts are loaded in
   std::chrono::time_point<Clock, std::chrono::duration<double>> start_ = Clock::now();
   std::chrono::time_point<Clock, std::chrono::duration<double>> trial_ends_ = {};
   std::vector<CaseRuns> runs_;

@@ -26,6 +26,12 @@ cost::RecordedSizes SizesOf(const RecordedStep& step) {
   return sizes;
 }
 
+bool LoadsExperts(const RecordedStep& step) {
+  return std::ranges::any_of(step.schedule->tasks, [](const schedule::Task& task) {
+    return task.kind == schedule::TaskKind::kLoadExperts;
+  });
+}
+
 }  // namespace
 
 void StepWatch::Sample::Add(const RecordedStep& step) {
@@ -48,6 +54,7 @@ StepWatch::Kind StepWatch::KindOf(const RecordedStep& step) {
   return step.changes_to == strategy::Phase::kPrefill ? Kind::kToPrefill
          : step.changes_to.has_value()                ? Kind::kToDecode
          : step.encoder                               ? Kind::kEncode
+         : LoadsExperts(step)                         ? Kind::kLoading
          : step.num_tokens > step.num_sequences       ? Kind::kPrefill
                                                       : Kind::kDecode;
 }
@@ -73,12 +80,13 @@ void StepWatch::See(const RecordedStep& step, bool keeps_steps) {
 std::string StepWatch::NameOf(Kind kind, const RecordedStep& step) {
   if (kind == Kind::kToPrefill) return "experts move to their division in prefill";
   if (kind == Kind::kToDecode) return "experts move to their division in decode";
-  const char* name = kind == Kind::kEncode    ? "encode"
-                     : kind == Kind::kPrefill ? "prefill"
-                                              : "decode";
-  return fmt::format("{}, {} token{} of {} sequence{}", name, step.num_tokens,
+  const char* name = kind == Kind::kEncode                              ? "encode"
+                     : kind == Kind::kPrefill || kind == Kind::kLoading ? "prefill"
+                                                                        : "decode";
+  return fmt::format("{}, {} token{} of {} sequence{}{}", name, step.num_tokens,
                      step.num_tokens == 1 ? "" : "s", step.num_sequences,
-                     step.num_sequences == 1 ? "" : "s");
+                     step.num_sequences == 1 ? "" : "s",
+                     kind == Kind::kLoading ? ", beside which decode's experts come" : "");
 }
 
 // The one that took the median time.
@@ -123,7 +131,8 @@ drawing::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) con
                             .score_flops = parts.score_flops,
                             .cache_bytes = parts.cache_bytes});
   }
-  if (kind == Kind::kPrefill || kind == Kind::kDecode) traced.expert_tokens = chosen.expert_tokens;
+  if (kind == Kind::kPrefill || kind == Kind::kLoading || kind == Kind::kDecode)
+    traced.expert_tokens = chosen.expert_tokens;
   Predict(kind, chosen, traced);
   return traced;
 }

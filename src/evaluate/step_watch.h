@@ -50,7 +50,8 @@ class StepWatch {
 
     void Add(const runtime::RecordedStep& step);
   };
-  enum class Kind { kEncode, kPrefill, kDecode, kToPrefill, kToDecode };
+  // kLoading: of prefill, with decode's experts coming beside it.
+  enum class Kind { kEncode, kPrefill, kLoading, kDecode, kToPrefill, kToDecode };
 
   static Kind KindOf(const runtime::RecordedStep& step);
   static cost::StepCosts FitTo(const std::vector<const runtime::RecordedStep*>& steps);

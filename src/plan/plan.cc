@@ -50,6 +50,7 @@ constexpr std::string_view kWireNames[] = {"auto", "f32", "bf16", "fp8", "fp8-bo
 constexpr std::string_view kGemmNames[] = {"auto", "grouped", "dense"};
 constexpr std::string_view kStrategyNames[] = {"naive", "pppipe", "fine"};
 constexpr std::string_view kOrderNames[] = {"asas", "aass"};
+constexpr std::string_view kTransitionNames[] = {"reshard", "int4"};
 
 template <typename Kind>
 std::optional<Kind> FromName(std::span<const std::string_view> names, std::string_view name) {
@@ -142,17 +143,24 @@ Status ReadDecode(const json& object, Plan* plan) {
       plan->phase_change.keeps_both = value == "both";
     } else if (key == "prompts" && (value == "wait" || value == "join")) {
       plan->phase_change.prompts_join = value == "join";
+    } else if (key == "transition" && value.is_string()) {
+      const auto transition = TransitionFromName(value.get<std::string>());
+      if (Status set = Assign(transition, &plan->phase_change.transition); !set) {
+        return set.error().At("decode.transition");
+      }
     } else if (key == "epoch_steps" && value.is_number_integer() &&
                IsBetween(value, 0, kMostEpochSteps)) {
       plan->phase_change.epoch_steps = value.get<int>();
     } else {
       return Error{fmt::format(
           "decode.{} is not known or out of range; there are experts (a text as in layout: "
-          "attention is the same in both phases), keep (\"one\" or \"both\"), epoch_steps (0 to "
-          "{}) and prompts (\"wait\" or \"join\")",
+          "attention is the same in both phases), keep (\"one\" or \"both\"), transition "
+          "(\"reshard\" "
+          "or \"int4\"), epoch_steps (0 to {}) and prompts (\"wait\" or \"join\")",
           Quote(key), kMostEpochSteps)};
     }
   }
+  if (Status fits = CheckTransition(*plan); !fits) return fits;
   return ParseDecodeExperts(object["experts"].get<std::string>(), plan);
 }
 
@@ -314,6 +322,24 @@ Status SetStrategy(DisaggregatedStrategy chosen, Plan* plan) {
   return {};
 }
 
+std::string_view Name(Transition transition) {
+  return kTransitionNames[static_cast<size_t>(transition)];
+}
+
+Result<Transition> TransitionFromName(std::string_view name) {
+  if (const auto transition = FromName<Transition>(kTransitionNames, name)) return *transition;
+  return Error{fmt::format("the transition is reshard or int4, not {}", Quote(name))};
+}
+
+Status CheckTransition(const Plan& plan) {
+  const PhaseChange& change = plan.phase_change;
+  if (change.transition == Transition::kReshard || !change.keeps_both) return {};
+  return Error{
+      "with both divisions of the experts in memory (\"keep\": \"both\") nothing comes from an "
+      "int4 "
+      "backup: leave the transition int4 out, or keep one"};
+}
+
 Status CanPage(const Plan& plan) {
   const strategy::Layout& layout = plan.layout;
   const bool has_whole_matrices = layout.attention_tp == 1 && layout.expert_tp == 1;
@@ -444,6 +470,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
     const std::string layout = ToText(*plan.decode);
     object["decode"] = {{"experts", layout.substr(layout.rfind('=') + 1)},
                         {"keep", plan.phase_change.keeps_both ? "both" : "one"},
+                        {"transition", Name(plan.phase_change.transition)},
                         {"epoch_steps", plan.phase_change.epoch_steps},
                         {"prompts", plan.phase_change.prompts_join ? "join" : "wait"}};
   }

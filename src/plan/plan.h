@@ -26,6 +26,15 @@ enum class GemmChoice { kAuto, kGrouped, kDense };
 inline constexpr int kMostCommBudget = 1024;  // no machine has a core for each of more
 inline constexpr int kMostEpochSteps = 1 << 20;
 
+// How a rank gets the experts that it has in decode and not in prefill. It never changes what the
+// way back gives: the bytes of before.
+enum class Transition {
+  kReshard,  // from the ranks that have them, as they are
+  // From a backup of its own in int4, with a scale per group, while the last prompts are computed:
+  // logits change (weights/expert_backup.h).
+  kInt4,
+};
+
 // How decode comes to its own division of the experts.
 struct PhaseChange {
   // Both divisions stay in memory, and only the first change moves anything.
@@ -37,6 +46,7 @@ struct PhaseChange {
   // What prompts do that arrive within an epoch: wait for its end, or join its steps, with the
   // experts divided as in decode.
   bool prompts_join = false;
+  Transition transition = Transition::kReshard;
 
   bool operator==(const PhaseChange&) const = default;
 };
@@ -76,6 +86,10 @@ struct Plan {
 
   // Whether experts move between the phases.
   bool changes_layout() const { return decode && *decode != layout; }
+  // Whether they come to decode from a backup in int4.
+  bool loads_experts() const {
+    return changes_layout() && phase_change.transition == Transition::kInt4;
+  }
   bool operator==(const Plan&) const = default;
 };
 
@@ -100,6 +114,11 @@ Status SetStrategy(DisaggregatedStrategy chosen, Plan* plan);
 // chunks of experts or chosen automatically, no overlap), or what only such a layout has without
 // it.
 Status CheckDisaggregation(const Plan& plan);
+
+std::string_view Name(Transition transition);  // "reshard", "int4"
+Result<Transition> TransitionFromName(std::string_view name);
+// Errors: a backup of experts that stay in memory in both divisions.
+Status CheckTransition(const Plan& plan);
 
 // Error: the plan's ranks have parts of experts or of heads, are of attention or of experts alone,
 // or have other experts in decode; then all their weights must be in memory.

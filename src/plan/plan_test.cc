@@ -195,9 +195,11 @@ TEST(Plan, DividesTheExpertsOtherwiseInDecode) {
     ASSERT_TRUE(plan.ok()) << plan.error().message;
     EXPECT_EQ(plan->layout, *ParseLayout("attention=tp2dp2,experts=ep4"));
     EXPECT_EQ(*plan->decode, *ParseLayout(fmt::format("attention=tp2dp2,experts={}", experts)));
-    EXPECT_EQ(ToJson(*plan)["decode"].dump(),
-              fmt::format(R"({{"experts":"{}","keep":"one","epoch_steps":0,"prompts":"wait"}})",
-                          experts));
+    EXPECT_EQ(
+        ToJson(*plan)["decode"].dump(),
+        fmt::format(
+            R"({{"experts":"{}","keep":"one","transition":"reshard","epoch_steps":0,"prompts":"wait"}})",
+            experts));
     EXPECT_TRUE(plan->changes_layout());
     EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
   }
@@ -227,9 +229,27 @@ TEST(Plan, DividesTheExpertsOtherwiseInDecode) {
             (PhaseChange{.keeps_both = true, .epoch_steps = 64, .prompts_join = true}));
   EXPECT_EQ(*PlanFromJson(ToJson(*all)), *all);
   EXPECT_FALSE(plan_with("attention=dp2,experts=ep2", {{"experts", "ep2"}})->changes_layout());
+  EXPECT_FALSE(all->loads_experts());
+  const Result<Plan> loads =
+      plan_with("attention=dp2,experts=ep2", {{"experts", "tp2"}, {"transition", "int4"}});
+  ASSERT_TRUE(loads.ok()) << loads.error().message;
+  EXPECT_EQ(loads->phase_change, (PhaseChange{.transition = Transition::kInt4}));
+  EXPECT_TRUE(loads->loads_experts());
+  EXPECT_EQ(*PlanFromJson(ToJson(*loads)), *loads);
+  EXPECT_FALSE(plan_with("attention=dp2,experts=ep2", {{"experts", "ep2"}, {"transition", "int4"}})
+                   ->loads_experts());
+  EXPECT_EQ(plan_with("attention=dp2,experts=ep2", {{"experts", "tp2"}, {"transition", "int8"}})
+                .error()
+                .message,
+            "decode.transition: the transition is reshard or int4, not \"int8\"");
+  EXPECT_THAT(plan_with("attention=dp2,experts=ep2",
+                        {{"experts", "tp2"}, {"transition", "int4"}, {"keep", "both"}})
+                  .error()
+                  .message,
+              HasSubstr("leave the transition int4 out, or keep one"));
   const std::vector<std::pair<std::string, nlohmann::json>> others = {
-      {"attention", "dp2"},     {"keep", "none"},     {"keep", 1},         {"epoch_steps", -1},
-      {"epoch_steps", 1 << 21}, {"epoch_steps", "8"}, {"prompts", "hurry"}};
+      {"attention", "dp2"}, {"keep", "none"},         {"keep", 1},          {"epoch_steps", -1},
+      {"transition", 4},    {"epoch_steps", 1 << 21}, {"epoch_steps", "8"}, {"prompts", "hurry"}};
   for (const auto& [key, value] : others) {
     EXPECT_THAT(
         plan_with("attention=dp2,experts=ep2", {{"experts", "tp2"}, {key, value}}).error().message,

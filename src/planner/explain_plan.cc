@@ -33,7 +33,7 @@ constexpr const char* kSectionNames[] = {"attention",
                                          "norms, routers and dense layers"};
 
 Section SectionOf(TaskKind kind) {
-  if (kind == TaskKind::kMoveExperts) return kTransition;
+  if (kind == TaskKind::kMoveExperts || kind == TaskKind::kLoadExperts) return kTransition;
   if (IsCollective(kind)) return kExchanges;
   switch (kind) {
     case TaskKind::kProject:

@@ -73,8 +73,9 @@ class HybridPass {
     RankMemory memory = {};
     double seconds = kNever;  // of all moves of a batch
     std::string rejected = {};
-    // Where both divisions stay in memory: how it would be with less.
-    std::optional<std::pair<plan::Plan, RankMemory>> moving = {};
+    // Where another way takes as long or longer: that one, if it is possible. Of both divisions in
+    // memory the fastest way with less, of a backup that between the ranks.
+    std::optional<std::pair<plan::Plan, RankMemory>> other = {};
   };
 
   void ListStrategies() {
@@ -267,6 +268,17 @@ class HybridPass {
     return way;
   }
 
+  // How experts come from one division to the other.
+  enum class How { kBothStay, kLoad, kMove };
+
+  // What experts that come from a backup cost, and their way back: as the figures of such a plan
+  // have it, since they come beside its prompts.
+  Result<double> LoadSeconds(const plan::Plan& plan) {
+    const Result<PlanFigures> figures = search_.FiguresOf(setup_, plan, workload_);
+    if (!figures) return figures.error();
+    return figures->transition_seconds;
+  }
+
   // There and back. Attention has no part in it.
   Result<double> MoveSeconds(const HybridTriple& triple, const plan::Plan& plan) {
     const auto found = moves_.find({triple.prefill, triple.decode});
@@ -276,47 +288,74 @@ class HybridPass {
     return moves_[{triple.prefill, triple.decode}] = moved->seconds;
   }
 
-  // Both divisions stay in memory where it suffices, and the experts move otherwise.
+  // Both divisions stay in memory where it suffices. Otherwise the experts move between ranks, or
+  // where it is allowed and takes less time, come from a backup.
   void SetMoves(const HybridTriple& triple, Way& way) {
     const Result<double> moved = MoveSeconds(triple, way.plan);
     if (!moved) {
       way.rejected = moved.error().message;
       return;
     }
+    const plan::Plan plan = way.plan;
+    Way both = WayBy(How::kBothStay, 0, triple, plan);
+    way = WayBy(How::kMove, *moved, triple, plan);
+    if (CanLoad(search_.question(), setup_)) {
+      Way loading = WayByLoading(triple, plan);
+      // The plan that computes the same numbers stays, where it is as fast.
+      if (loading.rejected.empty() && (!way.rejected.empty() || loading.seconds < way.seconds)) {
+        std::swap(loading, way);
+      }
+      if (loading.rejected.empty()) {
+        way.other = {loading.plan, loading.memory};
+      } else {
+        impossible_.push_back(std::move(loading));
+      }
+    }
+    if (!both.rejected.empty()) return;
+    if (way.rejected.empty()) both.other = {way.plan, way.memory};
+    way = std::move(both);
+  }
+
+  Way WayByLoading(const HybridTriple& triple, plan::Plan plan) {
+    plan.phase_change.transition = plan::Transition::kInt4;
+    const Result<double> loaded = LoadSeconds(plan);
+    if (loaded) return WayBy(How::kLoad, *loaded, triple, plan);
+    Way way{.plan = plan, .rejected = loaded.error().message};
+    way.memory = PairOf(triple.attention, triple.prefill)->memory;
+    return way;
+  }
+
+  Way WayBy(How how, double seconds, const HybridTriple& triple, const plan::Plan& plan) {
+    Way way{.plan = plan};
     const double step = PairOf(triple.attention, triple.decode)->figures->time_per_token;
     const double steps = program_.decode_steps;
-    for (const bool keeps_both : {true, false}) {
-      plan::Plan plan = way.plan;
-      plan::PhaseChange& change = plan.phase_change;
-      const double move = keeps_both ? 0 : *moved;
-      change.keeps_both = keeps_both;
-      change.epoch_steps =
-          is_stream() ? EpochSteps(move, step, steps)
-                      : std::clamp(static_cast<int>(std::lround(steps)), 1, plan::kMostEpochSteps);
-      const Result<RankMemory> memory = search_.question().memory_of(setup_, plan, workload_.batch);
-      if (!memory || memory->total() > memory_limit_) {
-        if (std::isfinite(way.seconds)) return;
-        way.rejected = !memory ? memory.error().message
-                               : fmt::format(
-                                     "a rank needs {} with the experts of both phases, and has "
-                                     "{}",
-                                     FormatBytes(memory->total()), FormatBytes(memory_limit_));
-        continue;
-      }
-      if (std::isfinite(way.seconds)) {
-        way.moving = {plan, *memory};
-        return;
-      }
-      way.plan = plan;
-      way.memory = *memory;
-      way.seconds = is_stream() ? move * steps / change.epoch_steps : move;
-      way.rejected.clear();
+    plan::PhaseChange& change = way.plan.phase_change;
+    change.keeps_both = how == How::kBothStay;
+    change.epoch_steps =
+        is_stream() ? EpochSteps(seconds, step, steps)
+                    : std::clamp(static_cast<int>(std::lround(steps)), 1, plan::kMostEpochSteps);
+    const Result<RankMemory> memory =
+        search_.question().memory_of(setup_, way.plan, workload_.batch);
+    if (!memory || memory->total() > memory_limit_) {
+      way.memory = PairOf(triple.attention, triple.prefill)->memory;
+      way.rejected =
+          !memory
+              ? memory.error().message
+              : fmt::format("a rank needs {} with the experts of both phases{}, and has {}",
+                            FormatBytes(memory->total()),
+                            how == How::kLoad ? ", of decode's in int4 what is not prefill's" : "",
+                            FormatBytes(memory_limit_));
+      return way;
     }
+    way.memory = *memory;
+    way.seconds = is_stream() ? seconds * steps / change.epoch_steps : seconds;
+    return way;
   }
 
   bool is_stream() const { return search_.question().workload.arrival_rate > 0; }
 
   void AddCandidates(const HybridTriple& optimum) {
+    for (const Way& way : impossible_) Reject(way, way.rejected);
     std::vector<HybridTriple> triples;
     HybridTriple best_single = {-1, 0, 0};
     for (int a = 0; a < num_attention(); ++a) {
@@ -355,14 +394,17 @@ class HybridPass {
 
   std::string WhySlower(const HybridTriple& triple, const HybridTriple& single) const {
     const Way& way = ways_[PlaceOf(triple)];
+    const char* const verb = way.plan.loads_experts()
+                                 ? "experts come from an int4 backup, and go back,"
+                                 : "experts move there and back";
     const std::string moves =
         way.plan.phase_change.keeps_both ? "both divisions stay in memory"
         : is_stream()
             ? fmt::format(
-                  "experts move there and back in {:.3g} s for each epoch, best of {}",
+                  "{} in {:.3g} s for each epoch, best of {}", verb,
                   way.seconds * way.plan.phase_change.epoch_steps / program_.decode_steps,
                   FormatCount(static_cast<uint64_t>(way.plan.phase_change.epoch_steps), "step"))
-            : fmt::format("experts move there and back in {:.3g} s", way.seconds);
+            : fmt::format("{} in {:.3g} s", verb, way.seconds);
     return fmt::format("{:.1f} % slower than {} in both phases, where nothing moves; here {}",
                        100 * (SecondsOf(program_, triple) / SecondsOf(program_, single) - 1),
                        plan::ToText(LayoutOf(single.attention, single.prefill)), moves);
@@ -381,8 +423,8 @@ class HybridPass {
     Candidate candidate = CandidateOf(way);
     MeetLimits(candidate.plan);
     search_.Add(candidate);
-    if (!is_optimum || !way.moving) return;
-    std::tie(candidate.plan, candidate.memory) = *way.moving;
+    if (!is_optimum || !way.other) return;
+    std::tie(candidate.plan, candidate.memory) = *way.other;
     MeetLimits(candidate.plan);
     search_.Add(std::move(candidate));
   }
@@ -409,10 +451,15 @@ class HybridPass {
   std::map<std::pair<int, int>, Candidate> pairs_;
   HybridProgram program_;
   std::vector<Way> ways_;                        // by triple
+  std::vector<Way> impossible_;                  // of triples that have another way
   std::map<std::pair<int, int>, double> moves_;  // there and back, by divisions of the experts
 };
 
 }  // namespace
+
+bool CanLoad(const PlanQuestion& question, const RankSetup& setup) {
+  return question.allowed.transition && (setup.weights == "bf16" || setup.weights == "f32");
+}
 
 void AddHybrids(PlanSearch& search) {
   const PlanQuestion& question = search.question();

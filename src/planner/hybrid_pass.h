@@ -7,6 +7,10 @@
 
 namespace convene::planner {
 
+// Whether plans of such ranks may have experts that come to decode's division from a backup in int4
+// (plan::Transition::kInt4): that is allowed, and their weights are floats.
+bool CanLoad(const PlanQuestion& question, const RankSetup& setup);
+
 // Adds the optimum of each setup where it has two divisions, and the best few others that would be
 // faster than every single division; with the memory of each, not priced yet. All other triples
 // are added as rejected, with the reason. Nothing where only one phase counts, a layout was asked

@@ -117,6 +117,62 @@ TEST(HybridPass, BothDivisionsStayInMemoryWhereTheyFit) {
   }
 }
 
+// Moving between ranks costs more than what a rank makes of its own backup.
+TEST(HybridPass, ExpertsComeFromABackupWhereThatIsAllowedAndTakesLess) {
+  Asked asked;
+  const auto memory_of = asked.question.memory_of;
+  uint64_t backup = kWeights / 4;
+  asked.question.memory_of = [&](const RankSetup& setup, const plan::Plan& plan, int batch) {
+    Result<RankMemory> memory = memory_of(setup, plan, batch);
+    if (plan.loads_experts()) memory->weights_bytes += backup;
+    return memory;
+  };
+  const Candidate without = ChosenOf(Search(asked));
+  EXPECT_FALSE(without.plan.loads_experts());
+  for (const Candidate& candidate : Search(asked).candidates) {
+    EXPECT_FALSE(candidate.plan.loads_experts()) << Describe(candidate);
+  }
+  asked.question.allowed.transition = true;
+  const PlanAnswer answer = Search(asked);
+  const Candidate& chosen = ChosenOf(answer);
+  ASSERT_TRUE(chosen.plan.loads_experts()) << Describe(chosen);
+  EXPECT_THAT(Describe(chosen), HasSubstr("from an int4 backup"));
+  EXPECT_EQ(chosen.memory.weights_bytes, kWeights + 1 + backup);
+  EXPECT_GT(chosen.figures->transition_seconds, 0);
+  EXPECT_LT(chosen.figures->transition_seconds, without.figures->transition_seconds);
+  EXPECT_NEAR(chosen.figures->score * 4 * 8192,
+              chosen.figures->ttft + 8191 * chosen.figures->time_per_token +
+                  chosen.figures->transition_seconds,
+              1e-9);
+  // The one that moves them is an alternative.
+  EXPECT_TRUE(std::ranges::any_of(answer.candidates, [&](const Candidate& candidate) {
+    return candidate.is_ranked() && candidate.plan == without.plan;
+  }));
+  // One that fits nowhere, or takes longer, is none.
+  backup = kWeights;
+  const PlanAnswer full = Search(asked);
+  EXPECT_FALSE(ChosenOf(full).plan.loads_experts());
+  EXPECT_TRUE(std::ranges::any_of(full.candidates, [](const Candidate& candidate) {
+    return candidate.plan.loads_experts() &&
+           candidate.reason.find("of decode's in int4") != std::string::npos;
+  }));
+  backup = kWeights / 4;
+  asked.profile.steps[0]
+      .tasks[static_cast<size_t>(schedule::TaskKind::kLoadExperts)]
+      ->per_weight_byte.value = {1e-7, 1e-5};
+  EXPECT_FALSE(ChosenOf(Search(asked)).plan.loads_experts());
+}
+
+TEST(HybridPass, BackupsAreOfFloats) {
+  EXPECT_FALSE(CanLoad(Asked().question, {2, 1, "bf16"}));
+  Asked asked;
+  asked.question.allowed.transition = true;
+  EXPECT_TRUE(CanLoad(asked.question, {2, 1, "bf16"}));
+  EXPECT_TRUE(CanLoad(asked.question, {2, 1, "f32"}));
+  EXPECT_FALSE(CanLoad(asked.question, {2, 1, "int8"}));
+  EXPECT_FALSE(CanLoad(asked.question, {2, 1, "int4"}));
+}
+
 TEST(HybridPass, OnlyWithSlicesAllowed) {
   Asked asked;
   asked.question.allowed.layout = false;

@@ -55,6 +55,14 @@ Result<SchedulePrices> OperatorPricer::Price(const model::ModelSpec& spec,
     }
     if (machine_.machine.disk_gbps <= 0) return NoDiskRate();
   }
+  const bool loads = std::ranges::any_of(schedule.tasks, [](const schedule::Task& task) {
+    return task.kind == schedule::TaskKind::kLoadExperts;
+  });
+  if (loads) {
+    return Error{
+        "experts that come from an int4 backup have no price on machines that are not here: leave "
+        "--allow transition out, or take costs that were measured (convene measure)"};
+  }
   const Result<cost::OperatorCosts> costs = cost::OperatorCosts::Create(machine_, spec, options_);
   if (!costs) return costs.error();
   return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, *costs, sizes)};

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -58,10 +59,16 @@ std::string ScheduleOf(const json& object) {
   const Result<Plan> read = PlanFromJson(object);
   EXPECT_TRUE(read.ok()) << object.dump();
   if (!read) return "";
-  const auto step = [&](const strategy::Layout& layout) {
-    return ToText(strategy::BuildStep(Spec(), {.roles = layout, .pipeline = read->pipeline}));
+  const auto step = [&](const strategy::Layout& layout,
+                        const std::optional<strategy::ExpertLoads>& loads = {}) {
+    return ToText(
+        strategy::BuildStep(Spec(), {.roles = layout, .pipeline = read->pipeline, .loads = loads}));
   };
-  return step(read->layout) + "\n" + step(read->decode.value_or(read->layout));
+  std::optional<strategy::ExpertLoads> loads;  // behind the last prompts
+  if (read->loads_experts()) {
+    loads = strategy::ExpertLoads{.from = read->layout, .to = *read->decode, .rounded = true};
+  }
+  return step(read->layout, loads) + "\n" + step(read->decode.value_or(read->layout));
 }
 
 json With(json object, const json& patch) {
@@ -79,7 +86,11 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"pipeline.cut", {{"pipeline", {{"cut", "tokens"}}}}},
       {"pipeline.overlap", {{"pipeline", {{"overlap", false}}}}},
       {"pipeline.micro_batches", {{"pipeline", {{"micro_batches", 2}}}}},
-      {"decode.experts", {{"decode", {{"experts", "tp2"}}}}}};
+      {"decode.experts", {{"decode", {{"experts", "tp2"}}}}},
+      {"decode.transition", {{"decode", {{"experts", "tp2"}, {"transition", "int4"}}}}}};
+  // Fields that mean nothing without another one are compared with plans that have that.
+  const std::map<std::string, json> givens = {
+      {"decode.transition", {{"decode", {{"experts", "tp2"}}}}}};
   // What is no part of a step's tasks, and the test that sees it act.
   const std::map<std::string, std::string> elsewhere = {
       {"version", "PlanTest: another one is refused"},
@@ -96,7 +107,6 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"decode.keep", "LoadedModel.RanksReserveBothDivisionsOfTheExperts"},
       {"decode.epoch_steps", "phase_order_test"},
       {"decode.prompts", "phase_order_test"}};
-  const std::string before = ScheduleOf(base);
   for (const std::string& field : FieldsOfAPlan()) {
     SCOPED_TRACE(field);
     if (elsewhere.contains(field)) continue;
@@ -105,6 +115,8 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       ADD_FAILURE() << "a field of plans without a case: say what executing it changes";
       continue;
     }
+    const auto given = givens.find(field);
+    const std::string before = ScheduleOf(given == givens.end() ? base : With(base, given->second));
     EXPECT_TRUE(ScheduleOf(With(base, change->second)) != before) << "it changes nothing";
   }
 }

@@ -222,6 +222,7 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
       .phase_change = plan.phase_change,
       .round_trip = *round_trip,
       .solver_seconds = plan.changes_layout() ? solver_seconds_ : 0};
+  if (plan.loads_experts()) options.loads = LoadsOf(setup, plan, strategy::Phase::kDecode);
   if (!plan.lines.empty()) {
     options.pipeline_of = [turns = StepTurns(plan.lines, plan.pipeline)](
                               const strategy::StepLoad& load) mutable { return turns.For(load); };
@@ -243,6 +244,11 @@ Result<WholeStep> PlanSearch::RoundTripOf(const RankSetup& setup, const plan::Pl
   if (!plan.changes_layout() || plan.phase_change.keeps_both) return both;
   const Result<const StepPricer*> pricer = FindPricer(setup, conditions);
   if (!pricer) return pricer.error();
+  // To decode they come beside the last prompts.
+  if (plan.loads_experts()) {
+    return PredictLoads(short_models_.plain, LoadsOf(setup, plan, strategy::Phase::kPrefill),
+                        **pricer);
+  }
   const double bytes = question_.bytes_of(setup.weights, plan.wire).weights;
   for (const auto& [from, to] :
        {std::pair(plan.layout, *plan.decode), std::pair(*plan.decode, plan.layout)}) {
@@ -251,6 +257,15 @@ Result<WholeStep> PlanSearch::RoundTripOf(const RankSetup& setup, const plan::Pl
     planner::Add(*moved, 1, both);
   }
   return both;
+}
+
+strategy::ExpertLoads PlanSearch::LoadsOf(const RankSetup& setup, const plan::Plan& plan,
+                                          strategy::Phase to) const {
+  const bool to_decode = to == strategy::Phase::kDecode;
+  return {.from = to_decode ? plan.layout : *plan.decode,
+          .to = to_decode ? *plan.decode : plan.layout,
+          .bytes = question_.bytes_of(setup.weights, plan.wire).weights,
+          .rounded = to_decode};
 }
 
 Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::Plan& plan,
@@ -274,6 +289,8 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
   strategy::StepOptions options{.roles = roles,
                                 .pipeline = plan.pipeline,
                                 .bytes = question_.bytes_of(setup.weights, plan.wire)};
+  if (plan.loads_experts() && !is_decode)
+    options.loads = LoadsOf(setup, plan, strategy::Phase::kDecode);
   if (!plan.lines.empty()) {
     options.pipeline = StepTurns(plan.lines, plan.pipeline).For(LoadOf(groups));
   }
@@ -354,6 +371,7 @@ std::string Describe(const Candidate& candidate) {
     const std::string decode = plan::ToText(*plan.decode);
     text += ", decode " + decode.substr(decode.find(',') + 1);
     if (plan.phase_change.keeps_both) text += ", both in memory";
+    if (plan.loads_experts()) text += " from an int4 backup";
   }
   if (plan.layout.disaggregates) text += ", " + WordsOfStrategy(plan);
   if (plan.pipeline.chunks > 1 && !plan.layout.disaggregates) {

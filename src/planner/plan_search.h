@@ -39,7 +39,8 @@ class PlanSearch {
   Result<PlanFigures> FiguresOf(const RankSetup& setup, const plan::Plan& plan,
                                 const Workload& workload, const Conditions& conditions = {});
   // Moving the experts from the division of prefill to that of decode, and back; nothing where both
-  // are one, or both stay in memory. Errors: as FiguresOf.
+  // are one, or both stay in memory; the way back alone where they come to decode from a backup,
+  // which is beside a step. Errors: as FiguresOf.
   Result<WholeStep> RoundTripOf(const RankSetup& setup, const plan::Plan& plan,
                                 const Conditions& conditions = {});
   // A step of few of the model's layers, the first, the last and those that stand for the others:
@@ -56,6 +57,9 @@ class PlanSearch {
   void UsePass(std::string name) { pass_ = std::move(name); }
 
  private:
+  // Of a plan whose experts come from a backup, and go back.
+  strategy::ExpertLoads LoadsOf(const RankSetup& setup, const plan::Plan& plan,
+                                strategy::Phase to) const;
   // Of a plan with experts_in_memory.
   strategy::Paging PagingOf(const plan::Plan& plan, int64_t num_tokens) const;
   Result<const StepPricer*> FindPricer(const RankSetup& setup, const Conditions& conditions);

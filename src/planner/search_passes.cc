@@ -131,7 +131,12 @@ std::vector<plan::Plan> WithDecode(PlanSearch& search, const Candidate& candidat
   }
   plan::Plan both = plan;
   both.phase_change.keeps_both = true;
-  return {plan, both};
+  std::vector<plan::Plan> plans = {plan, both};
+  if (CanLoad(search.question(), candidate.setup)) {
+    plan.phase_change.transition = plan::Transition::kInt4;
+    plans.push_back(plan);
+  }
+  return plans;
 }
 
 void AddLayouts(PlanSearch& search) {
@@ -230,6 +235,7 @@ void MarkChanges(PlanSearch& search) {
     const bool several = plan.layout.num_ranks() > 1;
     plan::Plan exact = plan;
     exact.wire = plan::Wire::kF32;
+    exact.phase_change.transition = plan::Transition::kReshard;
     if (several && !KeepsLogits(question.spec, exact, question.one_host) &&
         !given(question.allowed.layout, question.constraints.layout.has_value() ||
                                             question.constraints.decode_experts.has_value())) {
@@ -239,6 +245,9 @@ void MarkChanges(PlanSearch& search) {
         plan::Rounds(plan.wire) || (plan.wire == plan::Wire::kAuto && !question.one_host);
     if (several && rounds && !given(question.allowed.wire, question.constraints.wire.has_value())) {
       candidate.needs.emplace_back("wire");
+    }
+    if (plan.loads_experts() && !question.allowed.transition) {
+      candidate.needs.emplace_back("transition");
     }
     if (candidate.setup.weights != first_format && !question.allowed.weights) {
       candidate.needs.emplace_back("weights");

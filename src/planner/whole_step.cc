@@ -190,11 +190,13 @@ Result<WholeStep> PredictWholeStep(const ShortModel& model, const strategy::Step
   return ExtendStep(model, *step);
 }
 
-Result<WholeStep> PredictTransition(const ShortModel& model, const strategy::Layout& from,
-                                    const strategy::Layout& to, double bytes,
-                                    const StepPricer& pricer) {
+namespace {
+
+// Of a schedule that changes experts and has no rows.
+Result<WholeStep> PredictChange(const ShortModel& model, schedule::Schedule change,
+                                const StepPricer& pricer) {
   PredictedStep step;
-  step.schedule = strategy::BuildTransition(model.spec, from, to, bytes);
+  step.schedule = std::move(change);
   if (step.schedule.tasks.empty()) return WholeStep{};
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step.schedule);
   const Result<SchedulePrices> priced =
@@ -203,6 +205,19 @@ Result<WholeStep> PredictTransition(const ShortModel& model, const strategy::Lay
   step.timeline = simulate::Simulate(step.schedule, graph, priced->prices);
   step.seconds = step.timeline.seconds();
   return ExtendStep(model, step);
+}
+
+}  // namespace
+
+Result<WholeStep> PredictTransition(const ShortModel& model, const strategy::Layout& from,
+                                    const strategy::Layout& to, double bytes,
+                                    const StepPricer& pricer) {
+  return PredictChange(model, strategy::BuildTransition(model.spec, from, to, bytes), pricer);
+}
+
+Result<WholeStep> PredictLoads(const ShortModel& model, const strategy::ExpertLoads& loads,
+                               const StepPricer& pricer) {
+  return PredictChange(model, strategy::BuildLoads(model.spec, loads), pricer);
 }
 
 void Add(const WholeStep& step, double times, WholeStep& sum) {

@@ -52,6 +52,10 @@ Result<WholeStep> PredictTransition(const ShortModel& model, const strategy::Lay
                                     const strategy::Layout& to, double bytes,
                                     const StepPricer& pricer);
 
+// The same where each rank has all that it needs (strategy::ExpertLoads), and nothing runs beside.
+Result<WholeStep> PredictLoads(const ShortModel& model, const strategy::ExpertLoads& loads,
+                               const StepPricer& pricer);
+
 // Adds so many of the step to what some take together.
 void Add(const WholeStep& step, double times, WholeStep& sum);
 

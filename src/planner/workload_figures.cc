@@ -15,13 +15,18 @@ class Predictor {
  public:
   Predictor(const Workload& workload, const PhaseStepOptions& options, const StepPricer& pricer,
             int* num_simulated)
-      : workload_(workload), options_(options), pricer_(pricer), num_simulated_(num_simulated) {}
+      : workload_(workload),
+        options_(options),
+        pricer_(pricer),
+        num_simulated_(num_simulated),
+        round_trip_(options.round_trip) {}
 
   Result<PlanFigures> AtBatch(int batch) {
     const Result<WholeStep> prefill = Prefill(batch);
     if (!prefill) return prefill.error();
     const Result<WholeStep> decode = Decode(batch);
     if (!decode) return decode.error();
+    if (Status found = FindRoundTrip(batch); !found) return found.error();
     // It returns to the division of prefill for the batch after it.
     return Figures(batch, *prefill, *decode, moves() && workload_.mean_gen_tokens() > 1 ? 1 : 0);
   }
@@ -49,6 +54,7 @@ class Predictor {
       return Error{fmt::format("prompts alone take {:.4g} s each, and {:.4g} arrive in a second",
                                prompt->seconds, workload_.arrival_rate)};
     }
+    if (Status found = FindRoundTrip(1); !found) return found.error();
     // Tokens that must be generated in a second, but for the first ones.
     const double wanted = workload_.arrival_rate * (workload_.mean_gen_tokens() - 1) / (1 - busy);
     Result<int> batch = BatchThatGives(wanted);
@@ -59,7 +65,7 @@ class Predictor {
     WholeStep prompts;
     Add(*prompt, *batch, prompts);
     PlanFigures figures = Figures(*batch, prompts, *decode, /*round_trips=*/0);
-    figures.transition_seconds = moves() ? options_.round_trip.seconds : 0;
+    figures.transition_seconds = moves() ? round_trip_.seconds : 0;
     double waiting = busy * prompt->seconds / (2 * (1 - busy));
     if (moves()) waiting += options_.phase_change.epoch_steps * decode->seconds / 2;
     const auto stretch = [](cost::Interval& interval, double& value, double changed) {
@@ -89,9 +95,27 @@ class Predictor {
            (limits.time_per_token <= 0 || figures.time_per_token <= limits.time_per_token);
   }
 
-  Result<WholeStep> Predict(const StepSequences& groups, const strategy::Roles& roles) {
+  // What experts that come from a backup cost: by how much they hold up the step that they come
+  // beside, the last one of the prompts, which has the fewest rows; and the way back.
+  Status FindRoundTrip(int batch) {
+    round_trip_ = options_.round_trip;
+    if (!options_.loads || !moves()) return {};
+    const std::vector<TypicalStep> steps =
+        PrefillSteps(TypicalSequences(workload_, batch), options_.roles, options_.step_tokens);
+    const Result<WholeStep> without = Predict(steps.front().groups, options_.roles);
+    if (!without) return without.error();
+    const Result<WholeStep> with = Predict(steps.front().groups, options_.roles, options_.loads);
+    if (!with) return with.error();
+    WholeStep longer{.seconds = std::max(0.0, with->seconds - without->seconds)};
+    longer.path[static_cast<size_t>(schedule::TaskKind::kLoadExperts)] = longer.seconds;
+    Add(longer, 1, round_trip_);
+    return {};
+  }
+
+  Result<WholeStep> Predict(const StepSequences& groups, const strategy::Roles& roles,
+                            const std::optional<strategy::ExpertLoads>& loads = {}) {
     strategy::StepOptions step{
-        .roles = roles, .pipeline = options_.pipeline, .bytes = options_.bytes};
+        .roles = roles, .pipeline = options_.pipeline, .bytes = options_.bytes, .loads = loads};
     if (options_.pipeline_of) step.pipeline = options_.pipeline_of(LoadOf(groups));
     // Steps of fewer rows stay whole (runtime/step_memory.h).
     if (NumTokens(groups) < int64_t{1} * step.pipeline.micro_batches * roles.num_groups()) {
@@ -133,7 +157,7 @@ class Predictor {
                            static_cast<int>(workload_.mean_prompt_tokens()), roles),
                 roles);
     if (step && moves() && is_stream()) {
-      Add(options_.round_trip, 1.0 / options_.phase_change.epoch_steps, *step);
+      Add(round_trip_, 1.0 / options_.phase_change.epoch_steps, *step);
     }
     return step;
   }
@@ -173,7 +197,7 @@ class Predictor {
     Add({.seconds = options_.solver_seconds, .once_seconds = options_.solver_seconds}, 1, prefill);
     WholeStep all = prefill;
     Add(decode, gen_tokens - 1, all);
-    Add(options_.round_trip, round_trips, all);
+    Add(round_trip_, round_trips, all);
     const double tokens = batch * gen_tokens;
     const auto interval = [errors = pricer_.Errors()](const WholeStep& of) {
       return cost::IntervalOf(OutlineOf(of), errors);
@@ -189,7 +213,7 @@ class Predictor {
         .throughput_interval = {tokens / total.high, tokens / std::max(total.low, 1e-12)},
         .extrapolated_share = all.extrapolated_share,
         .imbalance = all.imbalance,
-        .transition_seconds = round_trips * options_.round_trip.seconds,
+        .transition_seconds = round_trips * round_trip_.seconds,
         .solver_seconds = options_.solver_seconds};
     const bool is_ttft = workload_.objective == Objective::kTtft;
     const bool is_step = workload_.objective == Objective::kTimePerToken;
@@ -207,6 +231,7 @@ class Predictor {
   const PhaseStepOptions& options_;
   const StepPricer& pricer_;
   int* num_simulated_;
+  WholeStep round_trip_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "base/result.h"
 #include "plan/plan.h"
@@ -30,7 +31,10 @@ struct PhaseStepOptions {
   // Of plans that divide the experts otherwise in decode.
   bool changes_layout = false;
   plan::PhaseChange phase_change = {};
-  WholeStep round_trip = {};  // experts move to the division of decode and back
+  // Experts move to the division of decode and back; or where they come from a backup (`loads`),
+  // back alone: the way to decode lies beside the last prompts.
+  WholeStep round_trip = {};
+  std::optional<strategy::ExpertLoads> loads = {};  // to decode
   double solver_seconds = 0;  // that were taken to find the plan: before the first token
 };
 

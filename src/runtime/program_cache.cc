@@ -28,16 +28,25 @@ const Program& ProgramCache::Get(const ProgramKey& key) {
   return *programs_.front();
 }
 
-const Program& ProgramCache::ChangeTo(strategy::Phase phase) {
-  std::unique_ptr<Program>& change = changes_[static_cast<size_t>(phase)];
-  if (change != nullptr) return *change;
+strategy::ExpertLoads ProgramCache::LoadsTo(strategy::Phase phase) const {
   CHECK(options_.decode_roles, "all phases have the same experts");
   const bool to_decode = phase == strategy::Phase::kDecode;
   const strategy::Roles& prefill = options_.step.roles;
   const strategy::Roles& decode = *options_.decode_roles;
+  return {.from = to_decode ? prefill : decode,
+          .to = to_decode ? decode : prefill,
+          .bytes = options_.step.bytes.weights,
+          .rounded = to_decode};
+}
+
+const Program& ProgramCache::ChangeTo(strategy::Phase phase, Change how) {
+  std::unique_ptr<Program>& change = changes_[static_cast<size_t>(how)][static_cast<size_t>(phase)];
+  if (change != nullptr) return *change;
+  const strategy::ExpertLoads loads = LoadsTo(phase);
   auto schedule = std::make_shared<const schedule::Schedule>(
-      strategy::BuildTransition(spec_, to_decode ? prefill : decode, to_decode ? decode : prefill,
-                                options_.step.bytes.weights));
+      how == Change::kMove
+          ? strategy::BuildTransition(spec_, loads.from, loads.to, options_.step.bytes.weights)
+          : strategy::BuildLoads(spec_, loads));
   change = std::make_unique<Program>(Program{.key = {.phase = phase},
                                              .schedule = schedule,
                                              .lanes = RankProgram(*schedule, options_.rank)});
@@ -51,6 +60,7 @@ std::unique_ptr<Program> ProgramCache::Build(const ProgramKey& key) const {
   if (key.phase == strategy::Phase::kDecode && options_.decode_roles) {
     step.roles = *options_.decode_roles;
   }
+  if (key.loads_decode) step.loads = LoadsTo(strategy::Phase::kDecode);
   if (!options_.all_ranks) step.only_rank = options_.rank;
   auto schedule = std::make_shared<const schedule::Schedule>(
       key.encoder ? strategy::BuildEncoderStep(spec_, step) : strategy::BuildStep(spec_, step));

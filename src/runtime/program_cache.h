@@ -20,6 +20,8 @@ struct ProgramKey {
   strategy::Phase phase = strategy::Phase::kPrefill;
   strategy::Pipeline pipeline = {};
   std::optional<strategy::Paging> paging = {};
+  // Of a step in prefill: behind it each rank has the experts of decode, from its own memory.
+  bool loads_decode = false;
 
   bool operator==(const ProgramKey&) const = default;
 };
@@ -51,16 +53,19 @@ class ProgramCache {
   // Valid until kMostPrograms others have been asked for.
   const Program& Get(const ProgramKey& key);
 
-  // What moves the experts to the division of a phase; no step. There are decode_roles (CHECKed).
-  const Program& ChangeTo(strategy::Phase phase);
+  // What changes the experts to the division of a phase, by collectives or from what each rank
+  // keeps for it; no step. There are decode_roles (CHECKed).
+  enum class Change { kMove, kLoad };
+  const Program& ChangeTo(strategy::Phase phase, Change change);
 
  private:
   std::unique_ptr<Program> Build(const ProgramKey& key) const;
+  strategy::ExpertLoads LoadsTo(strategy::Phase phase) const;
 
   const model::ModelSpec& spec_;
   Options options_;
-  std::deque<std::unique_ptr<Program>> programs_;    // that was used last: in front
-  std::array<std::unique_ptr<Program>, 2> changes_;  // by phase
+  std::deque<std::unique_ptr<Program>> programs_;                   // that was used last: in front
+  std::array<std::array<std::unique_ptr<Program>, 2>, 2> changes_;  // by Change, then phase
 };
 
 }  // namespace convene::runtime

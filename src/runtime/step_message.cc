@@ -96,10 +96,12 @@ std::vector<std::byte> ChangePhaseMessage(strategy::Phase phase, bool is_recorde
 }
 
 std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step,
-                                      strategy::Phase phase, bool is_recorded) {
+                                      strategy::Phase phase, bool is_recorded,
+                                      bool decode_follows) {
   Writer writer(StepKind::kForward);
   writer.Number(is_recorded ? 1 : 0);
   writer.Number(static_cast<int>(phase));
+  writer.Number(decode_follows ? 1 : 0);
   writer.Number(static_cast<int>(step.size()));
   for (const device::SequenceStep& sequence : step) {
     writer.Number(sequence.group);
@@ -146,6 +148,7 @@ StepMessage ReadStepMessage(std::span<const std::byte> bytes) {
     message.phase = static_cast<strategy::Phase>(reader.Number());
   }
   if (message.kind == StepKind::kChangePhase) return message;
+  if (message.kind == StepKind::kForward) message.decode_follows = reader.Number() != 0;
   const int count = reader.Number();
   for (int i = 0; i < count; ++i) {
     const int group = reader.Number();

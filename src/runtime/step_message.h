@@ -24,8 +24,10 @@ std::vector<std::byte> EndMessage();
 std::vector<std::byte> UsePipelineMessage(const strategy::Pipeline& pipeline);
 // `is_recorded`: rank 0 will gather what all ranks know of the step (StepRecorder).
 std::vector<std::byte> ChangePhaseMessage(strategy::Phase phase, bool is_recorded = true);
+// `decode_follows`: as Transformer::Forward's.
 std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step,
-                                      strategy::Phase phase, bool is_recorded = true);
+                                      strategy::Phase phase, bool is_recorded = true,
+                                      bool decode_follows = false);
 std::vector<std::byte> EncodeMessage(std::span<const device::EncoderInput> inputs, bool with_states,
                                      bool is_recorded = true);
 
@@ -37,6 +39,7 @@ struct StepMessage {
   std::vector<device::EncoderInput> inputs;
   bool with_states = false;  // rank 0 wants the encoder's output
   bool is_recorded = false;
+  bool decode_follows = false;       // of kForward
   strategy::Pipeline pipeline = {};  // of kUsePipeline
   std::vector<int32_t> numbers;
 };

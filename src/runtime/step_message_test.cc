@@ -31,6 +31,10 @@ TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
   const StepMessage message = ReadStepMessage(ForwardMessage(step, strategy::Phase::kDecode));
   EXPECT_EQ(message.kind, StepKind::kForward);
   EXPECT_EQ(message.phase, strategy::Phase::kDecode);
+  EXPECT_FALSE(message.decode_follows);
+  EXPECT_TRUE(ReadStepMessage(ForwardMessage(step, strategy::Phase::kPrefill,
+                                             /*is_recorded=*/true, /*decode_follows=*/true))
+                  .decode_follows);
   EXPECT_THAT(message.inputs, IsEmpty());
   ASSERT_EQ(message.step.size(), 2);
   const device::SequenceStep& first = message.step[0];

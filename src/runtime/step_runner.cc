@@ -120,6 +120,11 @@ Result<std::unique_ptr<StepRunner>> StepRunner::Create(weights::WeightStore& wei
                                      *parallel.group, device.host_threads(), ledger);
     if (!mover) return mover.error();
     runner->mover_ = *std::move(mover);
+    if (parallel.loads_experts) {
+      auto backup = weights::ExpertBackup::Create(*weights.phased(), ledger);
+      if (!backup) return backup.error();
+      runner->backup_ = *std::move(backup);
+    }
   }
   for (const device::FrameShape& frame : shape.frames) {
     auto memory = device.CreateFrameMemory(spec, options.activations, frame, ledger);
@@ -212,6 +217,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   CHECK(pipeline.micro_batches <= std::ssize(frames_), "{} micro-batches of {}",
         pipeline.micro_batches, frames_.size());
   num_frames_ = pipeline.micro_batches;
+  if (program.key.loads_decode) moves_to_ = strategy::Phase::kDecode;
   encodes_ = encoder;
   reads_.Begin(program.key.paging, std::max(decoder_.size(), encoder_.size()));
   if (!std::exchange(follows_change_, false)) has_failed_.store(false);
@@ -441,6 +447,11 @@ Status StepRunner::Experts(const Task& task, Frame& frame) {
 }
 
 Status StepRunner::RunOnLane(const Task& task, hardware::ThreadPool*) {
+  if (task.kind == schedule::TaskKind::kLoadExperts) {
+    // Whatever has failed here: other ranks divide them so, too.
+    backup_->Load(task.layer, moves_to_);
+    return {};
+  }
   reads_.Read(task, task.encoder ? encoder_ : decoder_, has_failed() ? nullptr : &FrameOf(task));
   return {};
 }

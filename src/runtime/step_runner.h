@@ -23,6 +23,7 @@
 #include "runtime/row_exchange.h"
 #include "runtime/step_recorder.h"
 #include "runtime/transformer.h"
+#include "weights/expert_backup.h"
 
 namespace convene::runtime {
 
@@ -54,7 +55,8 @@ class StepRunner : public LaneWork {
   // lie.
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
-  // Reads experts ahead. What fails is the error of the task that computes with them.
+  // Reads experts ahead, or loads those of another phase. What fails of a read is the error of the
+  // task that computes with them.
   Status RunOnLane(const schedule::Task& task, hardware::ThreadPool* pool) override;
   void Discard(const schedule::Task& task) override { reads_.Release(task); }
 
@@ -64,6 +66,9 @@ class StepRunner : public LaneWork {
   Status End();
 
   device::KvCache& kv_cache() { return *cache_; }
+  // Null: no experts come from one.
+  weights::ExpertBackup* backup() { return backup_.get(); }
+  hardware::ThreadPool* host_threads() { return device_.host_threads(); }
   const device::StepStatistics& statistics() const { return stream_->statistics(); }
   const model::ModelSpec& spec() const { return weights_.spec(); }
   // Tokens that chose each expert, per layer of the decoder, since the beginning.
@@ -170,6 +175,7 @@ class StepRunner : public LaneWork {
   RowExchange row_exchange_;
   Head head_;
   std::unique_ptr<ExpertMover> mover_;  // null: the experts stay where they are
+  std::unique_ptr<weights::ExpertBackup> backup_;
   ExpertCapacity expert_capacity_;
   std::vector<std::vector<int64_t>> expert_counts_;
   std::vector<std::unique_ptr<Frame>> frames_;

@@ -151,8 +151,12 @@ struct Transformer::State {
   }
   // Whether experts were moved, so that EndChange or a step must follow.
   bool ChangePhase(Phase phase) {
+    using enum ProgramCache::Change;
+    return ChangePhase(phase, options.parallel.loads_experts ? kLoad : kMove);
+  }
+  bool ChangePhase(Phase phase, ProgramCache::Change how) {
     if (phased == nullptr || phased->phase() == phase) return false;
-    const Program& program = programs.ChangeTo(phase);
+    const Program& program = programs.ChangeTo(phase, how);
     bool& is_there = in_memory[static_cast<size_t>(phase)];
     const bool moves = !is_there && !program.schedule->tasks.empty();
     if (moves) {
@@ -174,6 +178,37 @@ struct Transformer::State {
   Status ChangePhaseAlone(Phase phase) {
     return ChangePhase(phase) ? runner->EndChange() : Status();
   }
+  // The experts of decode come while the step runs, whatever becomes of it.
+  bool LoadsDecode(Phase phase, bool decode_follows) const {
+    return decode_follows && options.parallel.loads_experts && phased != nullptr &&
+           phase == Phase::kPrefill;
+  }
+  void CountLoads() {
+    ++changes.count;
+    ++changes.beside_count;
+    const std::vector<schedule::Task>& tasks = last->schedule->tasks;
+    for (size_t id = 0; id < tasks.size(); ++id) {
+      if (tasks[id].kind != schedule::TaskKind::kLoadExperts) continue;
+      if (tasks[id].lane.rank != options.parallel.rank()) continue;
+      changes.beside_seconds += executor.timeline().tasks[id].seconds();
+    }
+    in_memory.fill(false);
+    in_memory[static_cast<size_t>(Phase::kDecode)] = true;
+    phased->Use(Phase::kDecode);
+  }
+  Result<weights::BackupQuality> MakeBackup() {
+    CHECK(phased != nullptr && options.parallel.loads_experts, "no experts are loaded");
+    weights::ExpertBackup& backup = *runner->backup();
+    hardware::ThreadPool* const pool = runner->host_threads();
+    backup.KeepOriginals(pool);
+    ChangePhase(Phase::kDecode, ProgramCache::Change::kMove);
+    if (const Status moved = runner->EndChange(); !moved) return moved.error();
+    backup.Round(pool);
+    ChangePhase(Phase::kPrefill, ProgramCache::Change::kLoad);
+    if (const Status loaded = runner->EndChange(); !loaded) return loaded.error();
+    changes = {};
+    return backup.quality();
+  }
   void UsePipeline(const strategy::Pipeline& pipeline) {
     CHECK(!options.parallel.pipeline_of, "each step has a pipeline of its own");
     strategy::Pipeline& used = options.parallel.pipeline;
@@ -193,11 +228,15 @@ struct Transformer::State {
     recorded.changes_to = program.key.phase;
     observer(recorded);
   }
-  Status Forward(std::span<const SequenceStep> step, const LogitsSink* sink, Phase phase) {
+  Status Forward(std::span<const SequenceStep> step, const LogitsSink* sink, Phase phase,
+                 bool decode_follows) {
     ChangePhase(phase);
-    last = &programs.Get(KeyOfStep(step, phase));
+    ProgramKey key = KeyOfStep(step, phase);
+    key.loads_decode = LoadsDecode(phase, decode_follows);
+    last = &programs.Get(key);
     runner->BeginForward(step, *last, sink);
     const Status done = Run();
+    if (key.loads_decode) CountLoads();
     Record(step);
     return done;
   }
@@ -321,6 +360,7 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::D
         "KV cache stays where it is: let decode divide the experts alone otherwise"};
   }
   CHECK(!decode || weights.phased() != nullptr, "these weights are of one phase");
+  CHECK(!options.parallel.loads_experts || decode, "the same experts in both phases");
   for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
     if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
       return Error{
@@ -385,12 +425,14 @@ int Transformer::SharingLimit(int prompt_length) const {
 }
 
 Status Transformer::Forward(std::span<const SequenceStep> step, const LogitsSink& sink,
-                            std::optional<Phase> phase) {
+                            std::optional<Phase> phase, bool decode_follows) {
   const Phase whose = phase ? *phase : state_->PhaseOf(step);
   const bool is_recorded = state_->ChooseRecording();
-  if (state_->leads()) state_->Tell(ForwardMessage(step, whose, is_recorded));
-  return state_->Forward(step, &sink, whose);
+  if (state_->leads()) state_->Tell(ForwardMessage(step, whose, is_recorded, decode_follows));
+  return state_->Forward(step, &sink, whose, decode_follows);
 }
+
+Result<weights::BackupQuality> Transformer::MakeBackup() { return state_->MakeBackup(); }
 
 Status Transformer::ChangePhase(Phase phase) {
   const bool is_recorded = state_->ChooseRecording();
@@ -450,7 +492,7 @@ bool Transformer::FollowStep() {
       break;
     case StepKind::kForward:
       // What failed is rank 0's to tell.
-      (void)state_->Forward(message.step, nullptr, message.phase);
+      (void)state_->Forward(message.step, nullptr, message.phase, message.decode_follows);
       break;
     case StepKind::kChangePhase:
       (void)state_->ChangePhaseAlone(message.phase);

@@ -22,6 +22,7 @@
 #include "runtime/transformer_options.h"
 #include "schedule/timeline.h"
 #include "strategy/step.h"
+#include "weights/expert_backup.h"
 #include "weights/weight_store.h"
 
 namespace convene::runtime {
@@ -37,8 +38,11 @@ struct TaskAt {
 // this rank sent.
 struct PhaseChanges {
   int64_t count = 0;
-  double seconds = 0;
+  double seconds = 0;  // of those that were no part of a step
   int64_t sent_bytes = 0;
+  // Of them those that ran beside a step of prompts, and the seconds of this rank's load lane.
+  int64_t beside_count = 0;
+  double beside_seconds = 0;
 };
 
 class Transformer {
@@ -77,13 +81,21 @@ class Transformer {
   // Where decode has experts of its own, `phase` says whose the step has; unset: those of decode
   // where it has generated tokens alone. If they are divided otherwise now, they are moved before
   // the step, and an error in that is the step's.
+  // `decode_follows`: the step is in prefill's division and the next one in decode's. Experts that
+  // come from a backup then come while the step runs, each layer's once it is through with its own;
+  // of others it changes nothing. A next step in prefill's division all the same costs a change.
   Status Forward(std::span<const device::SequenceStep> step, const LogitsSink& sink,
-                 std::optional<strategy::Phase> phase = {});
+                 std::optional<strategy::Phase> phase = {}, bool decode_follows = false);
 
   // Divides the experts as in `phase`, ahead of a step (*collective*, as Forward).
   Status ChangePhase(strategy::Phase phase);
   // Since the beginning, on this rank.
   const PhaseChanges& phase_changes() const;
+
+  // Where ParallelOptions::loads_experts: once, before the first step. *Collective*, called by all
+  // ranks themselves: what other ranks have is fetched, kept in int4, and forgotten. Returns how
+  // close this rank's backup is. Error: the same on all ranks.
+  Result<weights::BackupQuality> MakeBackup();
 
   // Divides the steps to come in time otherwise (*collective*, as Forward), which changes no
   // result. Chunks and cuts may differ from ParallelOptions::pipeline; overlap and micro-batches,

@@ -23,6 +23,9 @@ struct ParallelOptions {
   // Of steps of generated tokens alone, where experts are divided otherwise in these; the weights
   // are then weights::PhasedWeights.
   std::optional<strategy::Roles> decode_roles = {};
+  // Whether the experts come to decode's division from a backup in int4 (weights/expert_backup.h),
+  // which MakeBackup makes, and back from what each rank has kept.
+  bool loads_experts = false;
   strategy::Pipeline pipeline = {};
   // Of a step with such a load, where each has a pipeline of its own: the same on all ranks, with
   // no more micro-batches and chunks than `pipeline`. Empty: all steps of the decoder have

@@ -83,6 +83,9 @@ class Checker {
         return task.encoder ? 0 : task.layer;
       case Thing::kPrediction:
         return task.layer;
+      case Thing::kDivision:
+        // An encoder's experts stay.
+        return task.encoder ? 0 : task.layer;
       case Thing::kPages:
         return std::max(0, task.layer) % 2;
       case Thing::kPinned:

@@ -61,6 +61,8 @@ enum class TaskKind {
   kFinish,   // the sum over ranks, added to the residual stream
   // Between two phases.
   kMoveExperts,  // collective: weights of experts to the ranks that have them from here on
+  // The rank's experts from here on, from what it has of them and a copy in its host's memory.
+  kLoadExperts,
   // Copies between tiers.
   kSendHidden,     // to the device
   kSendQkv,        // from the device

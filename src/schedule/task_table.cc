@@ -72,8 +72,8 @@ const std::vector<Row>& Rows() {
       {kExperts,
        "experts",
        {Reads(Thing::kNormed), Reads(Thing::kRouting), Reads(Thing::kIncoming),
-        Reads(Thing::kPages), Reads(Thing::kHeldPages), Writes(Thing::kWork),
-        Writes(Thing::kSlots)}},
+        Reads(Thing::kPages), Reads(Thing::kHeldPages), Reads(Thing::kDivision),
+        Writes(Thing::kWork), Writes(Thing::kSlots)}},
       {kReduce,
        "reduce",
        {Reads(Thing::kWork), Reads(Thing::kSlots, kAllChunks), Writes(Thing::kSumsOut)}},
@@ -87,6 +87,8 @@ const std::vector<Row>& Rows() {
         Reads(Thing::kSumsIn, kAllChunks), Reads(Thing::kShared), Writes(Thing::kHidden)}},
       // Between two phases, when nothing else is under way.
       {kMoveExperts, "move_experts", {}, Row::kCollective},
+      // Also in a step, once its experts have been computed with.
+      {kLoadExperts, "load_experts", {Writes(Thing::kDivision)}, Row::kCopy},
       // Copies between tiers.
       {kSendHidden,
        "send_hidden",

@@ -12,6 +12,7 @@
 #include "strategy/sliced_experts.h"
 #include "strategy/step_builder.h"
 #include "strategy/tensor_parallel.h"
+#include "strategy/transition.h"
 #include "strategy/work.h"
 
 namespace convene::strategy {
@@ -88,7 +89,9 @@ schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& op
   // One rank's rows come from its own lane.
   if (step.num_ranks() == 1) rows.clear();
   AddHead(step, rows);
-  return step.Take();
+  schedule::Schedule built = step.Take();
+  if (options.loads) AppendLoads(spec, *options.loads, options.only_rank, built);
+  return built;
 }
 
 schedule::Schedule BuildEncoderStep(const model::ModelSpec& spec, const StepOptions& options) {

@@ -7,6 +7,7 @@
 
 #include "model/model_spec.h"
 #include "schedule/schedule.h"
+#include "strategy/expert_loads.h"
 #include "strategy/role.h"
 
 namespace convene::strategy {
@@ -88,6 +89,9 @@ struct StepOptions {
   // are wanted alone.
   bool prunes_last_layer = true;
   std::optional<Paging> paging = {};  // unset: all weights are in memory
+  // Of a step of the decoder behind which the experts are divided otherwise: each rank loads those
+  // it will have, layer by layer, while the step goes on (transition.h). Unset: they stay.
+  std::optional<ExpertLoads> loads = {};
   // Tasks of this rank alone: what it executes. -1: of all ranks, as the simulator wants them.
   int only_rank = -1;
 };

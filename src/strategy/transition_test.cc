@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/step.h"
+
 namespace convene::strategy {
 namespace {
 
@@ -114,6 +116,76 @@ TEST(Transition, LeavesAnEncoderAsItIs) {
   model::ModelSpec spec = SpecOf({8});
   std::swap(spec.encoder_layers, spec.layers);
   EXPECT_TRUE(BuildTransition(spec, Layout{1, 2, 2, 1}, Layout{1, 2, 1, 2}, 2).tasks.empty());
+}
+
+TEST(ExpertLoads, WriteWhatARankWillHaveAndMakeOfInt4WhatItHadNot) {
+  const model::ModelSpec spec = SpecOf({8, 7});
+  for (const auto& [from, to] : {std::pair<Layout, Layout>{{1, 2, 2, 1}, {1, 2, 1, 2}},
+                                 {{1, 2, 1, 2}, {1, 2, 2, 1}},
+                                 {{1, 4, 4, 1}, {1, 4, 2, 2}},
+                                 {{1, 2, 2, 1}, {1, 2, 2, 1, {3, 1}}}}) {
+    for (const bool rounded : {true, false}) {
+      const ExpertLoads loads{.from = from, .to = to, .bytes = 2, .rounded = rounded};
+      const schedule::Schedule schedule = BuildLoads(spec, loads);
+      ASSERT_EQ(schedule.tasks.size(), 2 * loads.to.num_ranks());
+      for (const schedule::Task& task : schedule.tasks) {
+        EXPECT_EQ(task.kind, schedule::TaskKind::kLoadExperts);
+        EXPECT_EQ(task.lane.kind, schedule::LaneKind::kLoad);
+        EXPECT_TRUE(task.work.link_bytes.empty());
+        const int num_experts = spec.layers[task.layer].moe->num_experts;
+        int all = 0;
+        int lacking = 0;
+        for (int expert = 0; expert < num_experts; ++expert) {
+          const auto had = Columns(loads.from, task.lane.rank, num_experts, expert);
+          const auto has = Columns(loads.to, task.lane.rank, num_experts, expert);
+          for (int column = 0; column < kIntermediate; ++column) {
+            all += has[column] ? 1 : 0;
+            lacking += has[column] && !had[column] ? 1 : 0;
+          }
+        }
+        EXPECT_NEAR(task.work.memory_bytes.at(0).factor, all * kExpertBytes / kIntermediate, 1e-6);
+        if (rounded) {
+          EXPECT_NEAR(task.work.flops.at(0).factor, lacking * kExpertBytes / kIntermediate / 2,
+                      1e-6);
+        } else {
+          EXPECT_TRUE(task.work.flops.empty());
+        }
+      }
+    }
+  }
+}
+
+TEST(ExpertLoads, ComeOnceAStepIsThroughWithALayer) {
+  model::ModelSpec spec = SpecOf({8, 8});
+  for (model::LayerSpec& layer : spec.layers) {
+    layer.attention = {.num_heads = 2, .num_kv_heads = 2, .head_dim = 8, .value_dim = 8};
+    if (layer.moe) layer.moe->top_k = 2;
+  }
+  StepOptions options{.roles = Layout{1, 2, 2, 1},
+                      .pipeline = {.chunks = 2, .cut = ChunkCut::kExperts, .micro_batches = 2}};
+  const size_t without = BuildStep(spec, options).tasks.size();
+  options.loads = ExpertLoads{.from = options.roles, .to = Layout{1, 2, 1, 2}, .rounded = true};
+  const schedule::Schedule step = BuildStep(spec, options);
+  ASSERT_EQ(step.tasks.size(), without + 4);
+  for (size_t id = without; id < step.tasks.size(); ++id) {
+    const schedule::Task& load = step.tasks[id];
+    EXPECT_EQ(load.after.size(), 4);  // chunks of both micro-batches
+    for (const schedule::TaskId before : load.after) {
+      EXPECT_EQ(step.tasks[before].kind, schedule::TaskKind::kExperts);
+      EXPECT_EQ(step.tasks[before].layer, load.layer);
+      EXPECT_EQ(step.tasks[before].lane.rank, load.lane.rank);
+    }
+  }
+  // Nobody waits for them.
+  for (const schedule::Task& task : step.tasks) {
+    for (const schedule::TaskId before : task.after) {
+      EXPECT_NE(step.tasks[before].kind, schedule::TaskKind::kLoadExperts);
+    }
+  }
+  options.only_rank = 1;
+  const schedule::Schedule own = BuildStep(spec, options);
+  EXPECT_EQ(std::ranges::count(own.tasks, schedule::TaskKind::kLoadExperts, &schedule::Task::kind),
+            2);
 }
 
 }  // namespace

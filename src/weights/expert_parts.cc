@@ -16,6 +16,12 @@ Part Common(Part a, Part b) {
   return {first, std::max(0, std::min(a.first + a.size, b.first + b.size) - first)};
 }
 
+void AddPieces(int expert, Part slice, int most_columns, std::vector<ExpertPiece>& pieces) {
+  for (int done = 0; done < slice.size; done += most_columns) {
+    pieces.push_back({expert, {slice.first + done, std::min(most_columns, slice.size - done)}});
+  }
+}
+
 // Whoever places matrices owns what they point to.
 std::byte* Writable(const kernels::PackedMatrix& matrix) {
   return const_cast<std::byte*>(matrix.data);
@@ -51,9 +57,26 @@ std::vector<ExpertPiece> PiecesOf(const ExpertPart& from, const ExpertPart& to, 
   const Part experts = Common(from.experts, to.experts);
   const Part slice = Common(from.slice, to.slice);
   for (int expert = experts.first; expert < experts.first + experts.size; ++expert) {
-    for (int done = 0; done < slice.size; done += most_columns) {
-      pieces.push_back({expert, {slice.first + done, std::min(most_columns, slice.size - done)}});
+    AddPieces(expert, slice, most_columns, pieces);
+  }
+  return pieces;
+}
+
+std::vector<ExpertPiece> PiecesBeside(const ExpertPart& from, const ExpertPart& to,
+                                      int most_columns) {
+  std::vector<ExpertPiece> pieces;
+  const Part common = Common(from.slice, to.slice);
+  const int end = to.slice.first + to.slice.size;
+  for (int expert = to.experts.first; expert < to.experts.first + to.experts.size; ++expert) {
+    const bool is_there =
+        expert >= from.experts.first && expert < from.experts.first + from.experts.size;
+    if (!is_there || common.size == 0) {
+      AddPieces(expert, to.slice, most_columns, pieces);
+      continue;
     }
+    AddPieces(expert, {to.slice.first, common.first - to.slice.first}, most_columns, pieces);
+    const int behind = common.first + common.size;
+    AddPieces(expert, {behind, end - behind}, most_columns, pieces);
   }
   return pieces;
 }

@@ -39,6 +39,11 @@ struct ExpertPiece {
 // int4 groups).
 std::vector<ExpertPiece> PiecesOf(const ExpertPart& from, const ExpertPart& to, int most_columns);
 
+// What `to` has and `from` has not, likewise. Where an expert of `to` is partly in `from`, what
+// lies before its columns there and what lies behind them are pieces of their own.
+std::vector<ExpertPiece> PiecesBeside(const ExpertPart& from, const ExpertPart& to,
+                                      int most_columns);
+
 // Copies `piece` from an expert that has columns from `first` on into one that has some from
 // `target_first` on; both have it. The matrices of the target are written.
 void TakePiece(const ExpertPiece& piece, const FfnWeights& from, int first, bool gated,

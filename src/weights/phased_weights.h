@@ -30,6 +30,14 @@ class PhasedWeights final : public ResidentWeights {
   PhasedWeights* phased() override { return this; }
 
   const model::ModelSpec& whole() const { return whole_; }
+  const Share& share() const { return share_; }
+  // This rank's of a layer of the decoder that has experts.
+  ExpertPart PartOf(int layer, strategy::Phase phase) const;
+  // Where they lie; without data while they are not in memory.
+  const std::vector<FfnWeights>& ExpertsIn(int layer, strategy::Phase phase) const {
+    const MoeWeights& moe = *own_.layers[static_cast<size_t>(layer)].moe;
+    return phase == strategy::Phase::kPrefill ? moe.experts : moe.decode_experts;
+  }
   bool keeps_both() const { return share_.decode->beside; }
   // Whose experts are leased.
   strategy::Phase phase() const { return phase_; }
@@ -57,7 +65,6 @@ class PhasedWeights final : public ResidentWeights {
     std::array<const std::byte*, 2> rooms = {};  // by phase; null: they are not in memory
   };
   std::vector<FfnWeights>& ExpertsOf(int layer, strategy::Phase phase);
-  ExpertPart PartOf(int layer, strategy::Phase phase) const;
 
   ModelWeights& own_;
   const model::ModelSpec& whole_;

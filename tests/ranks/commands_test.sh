@@ -94,6 +94,18 @@ if [ "$(nproc)" -ge 2 ]; then
     fail "bench of a hybrid plan: $(tail -1 "$work/err")"
   grep -q '^experts moved' "$work/err" || fail "bench of a hybrid plan: $(cat "$work/err")"
 
+  # The same with experts that come to decode from an int4 backup beside the prompts.
+  sed 's/"transition": "reshard"/"transition": "int4"/' "$work/hybrid.json" >"$work/int4.json"
+  ranks 2 run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --plan "$work/int4.json" --trace "$work/steps.json" \
+    >"$work/out" 2>"$work/err" || fail "a plan with an int4 backup: $(tail -1 "$work/err")"
+  grep -q '^transition: .*cosine' "$work/err" && grep -q '1 of these came from the int4 backup' "$work/err" ||
+    fail "a plan with an int4 backup: $(cat "$work/err")"
+  "$convene" report "$work/steps.json" --plan "$work/int4.json" >"$work/out" 2>"$work/err" || fail "report of loads: $(cat "$work/err")"
+  grep -q '^ *load_experts .*beside' "$work/out" || fail "no prediction of the loads: $(cat "$work/out")"
+  ranks 2 plan models/demo --weights bf16 --prompt-tokens 64 --gen-tokens 32 --batch 4 --layout attention=dp2,experts=ep2 \
+    --decode-experts tp2 --allow transition --explain >"$work/out" 2>"$work/err" || fail "plan --allow transition: $(tail -1 "$work/err")"
+  grep -q 'from an int4 backup' "$work/out" || fail "no plan with an int4 backup: $(cat "$work/out")"
+
   # What costs learn from a trace is remembered.
   "$convene" measure --from-trace "$work/steps.json" >"$work/out" 2>"$work/err" || fail "measure --from-trace: $(cat "$work/err")"
 
@@ -219,6 +231,11 @@ moved 3 $(batch_with --decode-experts tp2 --max-batch 1 --epoch-steps 2)
 cmp -s <(texts "$work/batch1.jsonl") <(texts "$work/batch3.jsonl") || fail "batch in epochs gave other texts"
 refuses "gives attention 2 ranks and the experts 4" 2 run models/demo --prompt x --decode-experts ep4
 refuses "give --decode-experts" 2 run models/demo --prompt x --epoch-steps 8
+refuses "give --decode-experts" 2 run models/demo --prompt x --transition int4
+refuses "need weights in bf16 or f32" 2 run models/demo --prompt x --weights int8 --decode-experts tp2 --transition int4
+# shellcheck disable=SC2046
+moved 3 $(batch_with --weights bf16 --decode-experts tp2 --transition int4 --max-batch 1 --epoch-steps 2)
+grep -q '2 of these came from the int4 backup beside prompts' "$work/err" || fail "loads in epochs: $(cat "$work/err")"
 
 # A command that has no use for several ranks: one of them does it, once, and says so.
 for command in "tokenize models/demo --text Once" "detokenize models/demo --ids 5" "completion bash"; do
