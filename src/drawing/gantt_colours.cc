@@ -27,7 +27,8 @@ constexpr KindColour kColours[] = {
     {kGatherNormed, "#0f766e"},  {kGatherRows, "#0f766e"},    {kScatterSums, "#c084fc"},
     {kNormSums, "#c084fc"},      {kMoveExperts, "#92400e"},   {kLoadPage, "#92400e"},
     {kStagePage, "#d6a77a"},     {kReadPages, "#92400e"},     {kReadChosen, "#92400e"},
-    {kReadPredicted, "#d6a77a"}, {kReadNext, "#d6a77a"},
+    {kReadPredicted, "#d6a77a"}, {kReadNext, "#d6a77a"},      {kReadKv, "#92400e"},
+    {kWriteKv, "#16a34a"},
 };
 static_assert(std::size(kColours) == schedule::kNumTaskKinds);
 

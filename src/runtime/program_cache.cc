@@ -1,6 +1,7 @@
 #include "runtime/program_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "strategy/transition.h"
@@ -38,9 +39,10 @@ const Program& ProgramCache::ChangeTo(strategy::Phase phase) {
   auto schedule = std::make_shared<const schedule::Schedule>(
       strategy::BuildTransition(spec_, to_decode ? prefill : decode, to_decode ? decode : prefill,
                                 options_.step.bytes.weights));
-  change = std::make_unique<Program>(Program{.key = {.phase = phase},
-                                             .schedule = schedule,
-                                             .lanes = RankProgram(*schedule, options_.rank)});
+  ProgramKey key;
+  key.phase = phase;
+  change = std::make_unique<Program>(Program{
+      .key = std::move(key), .schedule = schedule, .lanes = RankProgram(*schedule, options_.rank)});
   return *change;
 }
 
@@ -48,6 +50,7 @@ std::unique_ptr<Program> ProgramCache::Build(const ProgramKey& key) const {
   strategy::StepOptions step = options_.step;
   step.pipeline = key.pipeline;
   step.paging = key.paging;
+  step.spilled_kv = key.spilled_kv;
   if (key.phase == strategy::Phase::kDecode && options_.decode_roles) {
     step.roles = *options_.decode_roles;
   }

@@ -20,6 +20,7 @@ struct ProgramKey {
   strategy::Phase phase = strategy::Phase::kPrefill;
   strategy::Pipeline pipeline = {};
   std::optional<strategy::Paging> paging = {};
+  std::optional<strategy::SpilledKv> spilled_kv = {};
 
   bool operator==(const ProgramKey&) const = default;
 };

@@ -21,6 +21,7 @@
 #include "runtime/head.h"
 #include "runtime/program_cache.h"
 #include "runtime/row_exchange.h"
+#include "runtime/spilled_kv.h"
 #include "runtime/step_recorder.h"
 #include "runtime/transformer.h"
 
@@ -54,7 +55,8 @@ class StepRunner : public LaneWork {
   // lie.
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
-  // Reads experts ahead. What fails is the error of the task that computes with them.
+  // Reads experts ahead, of which what fails is the error of the task that computes with them; and
+  // brings spilled keys and values, whose error is the step's.
   Status RunOnLane(const schedule::Task& task, hardware::ThreadPool* pool) override;
   void Discard(const schedule::Task& task) override { reads_.Release(task); }
 
@@ -64,6 +66,7 @@ class StepRunner : public LaneWork {
   Status End();
 
   device::KvCache& kv_cache() { return *cache_; }
+  const SpilledKv* spilled_kv() const { return spilled_.get(); }  // null: all are in memory
   const device::StepStatistics& statistics() const { return stream_->statistics(); }
   const model::ModelSpec& spec() const { return weights_.spec(); }
   // Tokens that chose each expert, per layer of the decoder, since the beginning.
@@ -135,6 +138,9 @@ class StepRunner : public LaneWork {
   Status Normalize(const Task& task, Frame& frame);
   Status Project(const Task& task, Frame& frame);
   Status Attend(const Task& task, Frame& frame);
+  Status BeginAttention(const Task& task, Frame& frame);
+  Status AttendPart(const Task& task, Frame& frame);
+  Status EndAttention(const Task& task, Frame& frame);
   Status AddPartials(const Task& task, Frame& frame);
   Status Dense(const Task& task, Frame& frame);
   Status Route(const Task& task, Frame& frame);
@@ -166,6 +172,7 @@ class StepRunner : public LaneWork {
   std::vector<Layer> decoder_;
   std::vector<Layer> encoder_;
   std::unique_ptr<device::KvCache> cache_;
+  std::unique_ptr<SpilledKv> spilled_;
   std::unique_ptr<device::Stream> stream_;
   RowExchange row_exchange_;
   Head head_;

@@ -42,8 +42,10 @@ enum class Thing {
   kPrediction,  // experts that the next layer will probably choose; by layer, that of its routing
   kHeldPages,   // experts that were read from a disk; by layer and chunk. That held ones are not
                 // replaced is the store's matter (weights/paged_weights.h).
+  kHeldKv,      // keys and values that were read from a disk; by layer and chunk. That a buffer of
+                // theirs is used again is not here.
 };
-inline constexpr int kNumThings = static_cast<int>(Thing::kHeldPages) + 1;
+inline constexpr int kNumThings = static_cast<int>(Thing::kHeldKv) + 1;
 
 inline constexpr bool IsShared(Thing thing) { return thing >= Thing::kCache; }
 

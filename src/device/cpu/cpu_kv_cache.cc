@@ -65,4 +65,11 @@ void CpuKvCache::Move(int layer, int block, std::byte* to) {
   at = to;
 }
 
+void CpuKvCache::SetPlaces(int count) {
+  for (Layer& layer : layers_) {
+    layer.blocks.resize(static_cast<size_t>(num_blocks_));
+    layer.blocks.resize(static_cast<size_t>(num_blocks_ + count), nullptr);
+  }
+}
+
 }  // namespace convene::device

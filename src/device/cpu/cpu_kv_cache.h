@@ -36,6 +36,10 @@ class CpuKvCache final : public KvCache {
   int64_t BlockBytes(int layer) const override { return layers_[layer].block_bytes; }
   std::byte* Address(int layer, int block) const override { return blocks(layer)[block]; }
   void Move(int layer, int block, std::byte* to) override;
+  void SetPlaces(int count) override;
+  void Put(int layer, int place, std::byte* at) override {
+    layers_[layer].blocks[num_blocks_ + place] = at;
+  }
 
   // Bytes of one position in one layer.
   int64_t TokenBytes(int layer) const {
