@@ -27,6 +27,7 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("expert_capacity", options.expert_capacity);
   visit("memory_budget", options.memory_budget);
   visit("page_directory", options.page_directory);
+  visit("spill_directory", options.spill_directory);
   visit("page_eviction", options.page_eviction);
   visit("plan", options.plan);
   visit("router_skew", options.experiment.router.skew);

@@ -39,12 +39,26 @@ void LimitTo(std::optional<uint64_t> memory_budget, memory::Tier* tier);
 plan::Plan PagedPlan(plan::Plan plan);
 
 // The same of a rank whose routed experts lie on a disk as far as they have no room
-// (weights/paged_weights.h): plan->num_page_buffers of them have. Precondition: plan::CanPage. Error: too
-// little memory for the least that is worked with; says how much that is.
+// (weights/paged_weights.h): plan->num_page_buffers of them have. Precondition: plan::CanPage.
+// Error: too little memory for the least that is worked with; says how much that is.
 Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
                                      const model::ModelSpec& spec, const LoadOptions& options,
                                      const runtime::Formats& formats, int num_threads,
                                      memory::Ledger& ledger);
+// How keys and values of a batch are to lie on a disk.
+struct SpillWish {
+  // Of what memory has left beside the least of everything: the part for keys and values that stay
+  // there. The rest is for experts.
+  double kv_share = 0;
+  uint64_t disk_bytes = 0;  // that there are
+};
+// The same where keys and values of as many sequences as are asked for lie on a disk but for those:
+// MemoryPlan::num_spilled_blocks. Precondition: LoadOptions::batch_work, one rank. Errors: too
+// little memory, or disk, for that.
+Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
+                                       const model::ModelSpec& spec, const LoadOptions& options,
+                                       const runtime::Formats& formats, int num_threads,
+                                       const SpillWish& wish, memory::Ledger& ledger);
 // The same of another rank, for plans of ranks that were not started.
 Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
                                     const model::ModelSpec& spec, const LoadOptions& options,

@@ -14,6 +14,7 @@ constexpr uint64_t kMib = uint64_t{1} << 20;
 TEST(PlanMemoryOf, AsksTheDeviceThatItIsGiven) {
   const device::DeviceBytes invented{
       .of_kv_block = [](const model::ModelSpec&, kernels::KvFormat) { return 3 * kMib; },
+      .of_layer_block = [](const model::ModelSpec&, kernels::KvFormat) { return kMib; },
       .of_steps =
           [](const model::ModelSpec&, kernels::ActivationFormat, const device::StepShape& shape,
              int num_threads) {

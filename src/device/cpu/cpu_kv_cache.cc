@@ -1,5 +1,6 @@
 #include "device/cpu/cpu_kv_cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "strategy/role.h"
@@ -35,6 +36,15 @@ uint64_t CpuKvCache::BlockBytes(const model::ModelSpec& spec, kernels::KvFormat 
     size_bytes += static_cast<uint64_t>(shape.size_bytes() * shape.num_heads);
   }
   return size_bytes;
+}
+
+uint64_t CpuKvCache::LayerBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
+  uint64_t most = 0;
+  for (const model::LayerSpec& layer : spec.layers) {
+    const HeadShape shape = ShapeOf(layer.attention, format);
+    most = std::max(most, static_cast<uint64_t>(shape.size_bytes() * shape.num_heads));
+  }
+  return most;
 }
 
 Result<CpuKvCache> CpuKvCache::Create(const model::ModelSpec& spec, kernels::KvFormat format,

@@ -18,6 +18,9 @@ class CpuKvCache final : public KvCache {
   // Bytes of one block over all layers.
   static uint64_t BlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
 
+  // Of one in the layer where it is the largest.
+  static uint64_t LayerBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
+
   // Error: as Ledger::Allocate.
   static Result<CpuKvCache> Create(const model::ModelSpec& spec, kernels::KvFormat format,
                                    int num_blocks, memory::Ledger& ledger);
