@@ -54,7 +54,10 @@ double WantedExperts(const model::ModelSpec& spec, double num_tokens) {
 // Of all of the batch's steps.
 double ReadExpertBytes(const model::ModelSpec& spec, const BatchWork& work,
                        const BatchChoice& choice, uint64_t page_bytes) {
-  const double steps = StepsOf(work, choice.max_sequences, choice.max_step_tokens);
+  // Where memory has room for fewer of them, these run.
+  const int fitting = choice.memory.all_kv_blocks() / BlocksOfSequence(work);
+  const double steps =
+      StepsOf(work, std::clamp(fitting, 1, choice.max_sequences), choice.max_step_tokens);
   const auto requests = static_cast<double>(work.num_requests);
   const double tokens_per_step = requests * (work.prompt_tokens + work.gen_tokens) / steps;
   const double missing = 1 - static_cast<double>(choice.memory.num_page_buffers) /
@@ -135,7 +138,10 @@ class Best {
   // Requests that differ much in length, or a number of sequences that was given: as many of them
   // as have room run, like in any load.
   Result<BatchChoice> Take() {
-    if (!best_) best_ = with_too_few_blocks_;
+    const bool fewer_are_better =
+        best_ && with_too_few_blocks_ && !work_.chooses_sequences &&
+        with_too_few_blocks_->moved_bytes_per_token < best_->moved_bytes_per_token;
+    if (!best_ || fewer_are_better) best_ = with_too_few_blocks_;
     if (!best_) return *error_;
     return *best_;
   }

@@ -43,11 +43,13 @@ Result<std::string> SpillDirectoryOf(const model::ModelSpec& spec, const LoadOpt
   if (options.spill_directory == kNoSpill) return std::string();
   const Status supported = runtime::SpilledKv::Supports(
       spec, TransformerOptionsOf(options, formats, options.context.value_or(0)));
-  if (supported) {
-    return options.spill_directory.empty() ? options.page_directory : options.spill_directory;
+  if (!options.spill_directory.empty()) {
+    if (!supported) return supported.error();
+    return options.spill_directory;
   }
-  if (!options.spill_directory.empty()) return supported.error();
-  return std::string();
+  const bool is_on_disk =
+      !options.page_directory.empty() && !memory::SpillFile::IsInMemory(options.page_directory);
+  return supported && is_on_disk ? options.page_directory : std::string();
 }
 
 // What was chosen, for people.

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -116,15 +118,28 @@ class SpillFile::Run {
   std::optional<Error> failure_;
 };
 
-uint64_t SpillFile::FreeBytes(const std::string& directory) {
+namespace {
+
+// The directory, or the nearest one above it that is there.
+fs::path PlaceOf(const std::string& directory) {
   std::error_code failed;
   fs::path place = fs::absolute(directory, failed);
-  while (!failed && !fs::exists(place, failed) && place.has_parent_path() &&
-         place != place.parent_path()) {
-    place = place.parent_path();
-  }
-  const fs::space_info space = fs::space(place, failed);
+  while (!fs::exists(place, failed) && place != place.parent_path()) place = place.parent_path();
+  return place;
+}
+
+}  // namespace
+
+uint64_t SpillFile::FreeBytes(const std::string& directory) {
+  std::error_code failed;
+  const fs::space_info space = fs::space(PlaceOf(directory), failed);
   return failed ? 0 : space.available;
+}
+
+bool SpillFile::IsInMemory(const std::string& directory) {
+  struct statfs status = {};
+  return statfs(PlaceOf(directory).c_str(), &status) == 0 &&
+         (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC);
 }
 
 Result<std::unique_ptr<SpillFile>> SpillFile::Create(const std::string& directory,

@@ -108,6 +108,10 @@ TEST_F(SpillFileTest, ADiskThatIsTooSmallIsSaidBeforehand) {
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().kind, ErrorKind::kResourceExhausted);
   EXPECT_NE(file.error().message.find("--spill-dir"), std::string::npos) << file.error().message;
+  EXPECT_GT(SpillFile::FreeBytes(directory_ + "/not/there"), 0u);
+  if (std::filesystem::is_directory("/dev/shm")) {
+    EXPECT_TRUE(SpillFile::IsInMemory("/dev/shm/not/there"));
+  }
   const auto nowhere = SpillFile::Create("/proc/no_directory", kBlock, {});
   ASSERT_FALSE(nowhere.ok());
   EXPECT_NE(nowhere.error().message.find("/proc/no_directory"), std::string::npos);

@@ -46,6 +46,7 @@ class SpilledKv {
   // Before a step of these sequences, whose blocks it replaces by places in the cache's table.
   // They are valid until the next call.
   void Begin(std::vector<device::SequenceStep>& step);
+  int num_parts() const { return static_cast<int>(parts_.size()); }  // as CountParts
   device::Stream::SequenceRange PartAt(int part) const { return parts_[part].sequences; }
 
   // Of a part of the step, in the order of layers and parts, on one thread: what its tokens see of

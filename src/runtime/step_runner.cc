@@ -233,7 +233,11 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   for (int i = 0; i < num_frames_; ++i) {
     Frame& frame = *frames_[i];
     std::vector<SequenceStep> sequences = CutStep(step, group, i, num_frames_);
-    if (spilled_ != nullptr) spilled_->Begin(sequences);
+    if (spilled_ != nullptr) {
+      spilled_->Begin(sequences);
+      CHECK(program.key.spilled_kv && program.key.spilled_kv->parts == spilled_->num_parts(),
+            "a step of {} parts", spilled_->num_parts());
+    }
     frame.Begin(std::move(sequences), rows_before);
     frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
                           program.key.paging ? program.key.paging->chunks : 1);
