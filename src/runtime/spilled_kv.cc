@@ -170,12 +170,19 @@ std::byte* SpilledKv::SlotAt(int layer, int part, size_t slot) const {
          (buffer * static_cast<uint64_t>(options_.part_blocks) + slot) * slot_bytes_;
 }
 
-memory::SpillTransfer SpilledKv::TransferOf(int layer, int part, size_t slot) const {
+void SpilledKv::AddTransfer(int layer, int part, size_t slot) {
   const uint64_t size = DirectBytes(static_cast<uint64_t>(cache_.BlockBytes(layer)));
   const int on_disk = parts_[part].held[slot].block - cache_.num_blocks();
-  return {.offset = layer_offsets_[layer] + static_cast<uint64_t>(on_disk) * size,
-          .size_bytes = size,
-          .memory = SlotAt(layer, part, slot)};
+  const uint64_t offset = layer_offsets_[layer] + static_cast<uint64_t>(on_disk) * size;
+  std::byte* const memory = SlotAt(layer, part, slot);
+  if (!transfers_.empty()) {
+    memory::SpillTransfer& last = transfers_.back();
+    if (last.offset + last.size_bytes == offset && last.memory + last.size_bytes == memory) {
+      last.size_bytes += size;
+      return;
+    }
+  }
+  transfers_.push_back({.offset = offset, .size_bytes = size, .memory = memory});
 }
 
 Status SpilledKv::Transfer(bool is_write) {
@@ -198,7 +205,7 @@ Status SpilledKv::Read(int layer, int part) {
     const Held& held = work.held[slot];
     if (!Sees(layer, held)) continue;
     cache_.Put(layer, work.first_place + static_cast<int>(slot), SlotAt(layer, part, slot));
-    if (held.has_earlier) transfers_.push_back(TransferOf(layer, part, slot));
+    if (held.has_earlier) AddTransfer(layer, part, slot);
   }
   return Transfer(/*is_write=*/false);
 }
@@ -207,7 +214,7 @@ Status SpilledKv::Write(int layer, int part) {
   const StepPart& work = parts_[part];
   transfers_.clear();
   for (size_t slot = 0; slot < work.held.size(); ++slot) {
-    if (work.held[slot].changes) transfers_.push_back(TransferOf(layer, part, slot));
+    if (work.held[slot].changes) AddTransfer(layer, part, slot);
   }
   const Status written = Transfer(/*is_write=*/true);
   for (size_t slot = 0; slot < work.held.size(); ++slot) {

@@ -77,7 +77,8 @@ class SpilledKv {
   int CountSpilled(const device::SequenceStep& sequence) const;
   bool Sees(int layer, const Held& held) const;
   std::byte* SlotAt(int layer, int part, size_t slot) const;
-  memory::SpillTransfer TransferOf(int layer, int part, size_t slot) const;
+  // Goes on with the last transfer where both places follow on its own.
+  void AddTransfer(int layer, int part, size_t slot);
   Status Transfer(bool is_write);
 
   KvSpillOptions options_;

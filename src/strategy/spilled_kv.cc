@@ -29,7 +29,7 @@ void SpilledAttention::AddRead(const RankTasks& after) {
 void SpilledAttention::AddLayer(const LayerWork& work, int layer) {
   step_.Compute(kPreAttention, {layer}, [&](int rank) { return work.PreAttention(rank); });
   for (int part = 0; part < parts_; ++part) {
-    const auto number = static_cast<size_t>(layer * parts_ + part);
+    const auto number = static_cast<size_t>(layer) * parts_ + part;
     const RankTasks attended = step_.Compute(
         kAttend, {layer, part}, [&](int rank) { return work.AttendPart(rank); }, {reads_[number]});
     // The buffer is free for another part once it was written.
