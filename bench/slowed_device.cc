@@ -56,6 +56,16 @@ class SlowedStream : public Stream {
   Status Attend(const Layer& layer, const AttentionTask& task, Frame& frame) override {
     return Slowed([&] { return stream_->Attend(layer, task, frame); });
   }
+  Status BeginAttention(const Layer& layer, Frame& frame) override {
+    return Slowed([&] { return stream_->BeginAttention(layer, frame); });
+  }
+  Status AttendSequences(const Layer& layer, SequenceRange sequences, bool only_wanted,
+                         Frame& frame) override {
+    return Slowed([&] { return stream_->AttendSequences(layer, sequences, only_wanted, frame); });
+  }
+  Status EndAttention(const Layer& layer, bool only_wanted, Frame& frame) override {
+    return Slowed([&] { return stream_->EndAttention(layer, only_wanted, frame); });
+  }
   void AddPartials(Frame& frame) override {
     Slowed([&] { stream_->AddPartials(frame); });
   }

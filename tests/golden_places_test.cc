@@ -1,17 +1,22 @@
 // Where blocks of the KV cache and weights lie changes no bit: blocks scattered over memory and
-// moved between steps, weights in pages that are gone after each task, experts on a disk.
+// moved between steps, or on a disk, weights in pages that are gone after each task, experts on a
+// disk.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "device/kv_cache.h"
+#include "runtime/spilled_kv.h"
 #include "tests/golden_switch_run.h"
 #include "tests/paged_weights.h"
 #include "weights/pack_directory.h"
@@ -120,32 +125,43 @@ class GoldenPlaces : public testing::TestWithParam<const char*> {
                                ? 2 * kInputBlocks * static_cast<int>(inputs_.size())
                                : work_.num_blocks_each() * static_cast<int>(work_.prompts.size());
     divided.record = true;  // for the observer
-    RunDivided(*checkpoint_, divided,
-               {.max_step_tokens = has_encoder ? 2 * kMostTokens : work_.num_tokens(),
-                .num_kv_blocks = num_blocks},
-               [&](runtime::Transformer& transformer) {
-                 BlockMover mover(transformer.kv_cache());
-                 if (moves) {
-                   mover.MoveAll();
-                   transformer.ObserveSteps([&](const auto&) { mover.MoveSome(); });
-                 }
-                 if (has_encoder) {
-                   SwitchAnswers answers = SwitchRun(transformer, inputs_, num_groups).Execute();
-                   found = std::move(answers.states);
-                   std::ranges::move(answers.logits, std::back_inserter(found));
-                 } else {
-                   Answers answers = PromptsRun(transformer, work_, num_groups).Execute();
-                   found = std::move(answers.prompt_logits);
-                   std::ranges::move(answers.answer_logits, std::back_inserter(found));
-                 }
-               });
+    runtime::TransformerOptions options{
+        .max_step_tokens = has_encoder ? 2 * kMostTokens : work_.num_tokens(),
+        .num_kv_blocks = num_blocks,
+        .context = num_blocks * device::kKvBlockTokens};
+    if (spill_) {
+      options.kv_spill = *spill_;
+      options.num_kv_blocks -= spill_->num_blocks;
+    }
+    RunDivided(*checkpoint_, divided, options, [&](runtime::Transformer& transformer) {
+      BlockMover mover(transformer.kv_cache());
+      if (moves) {
+        mover.MoveAll();
+        transformer.ObserveSteps([&](const auto&) { mover.MoveSome(); });
+      }
+      if (has_encoder) {
+        SwitchAnswers answers = SwitchRun(transformer, inputs_, num_groups).Execute();
+        found = std::move(answers.states);
+        std::ranges::move(answers.logits, std::back_inserter(found));
+      } else {
+        Answers answers = PromptsRun(transformer, work_, num_groups).Execute();
+        found = std::move(answers.prompt_logits);
+        std::ranges::move(answers.answer_logits, std::back_inserter(found));
+      }
+      spilled_ = transformer.spill_statistics();
+    });
     return found;
+  }
+  int num_blocks() const {
+    return work_.num_blocks_each() * static_cast<int>(work_.prompts.size());
   }
 
   std::filesystem::path directory_;
   std::unique_ptr<checkpoint::Checkpoint> checkpoint_;
   Work work_;
   std::vector<SwitchInput> inputs_;
+  std::optional<runtime::KvSpillOptions> spill_;
+  runtime::SpillStatistics spilled_;  // of the last run
 };
 
 TEST_P(GoldenPlaces, BlocksMayLieAnywhereAndMoveBetweenSteps) {
@@ -198,6 +214,102 @@ TEST_P(GoldenPlaces, ExpertsMayLieOnADiskWithRoomForTwoOfThemOrMore) {
       EXPECT_LE(packed.reserved_bytes(), packed.planned_bytes());
     }
   }
+}
+
+TEST_P(GoldenPlaces, KeysAndValuesMayLieOnADiskButForAPartOfThem) {
+  if (!runtime::SpilledKv::Supports(checkpoint_->spec(), {}).ok()) {
+    const bool has_latents = checkpoint_->spec().layers.front().attention.latent.has_value();
+    EXPECT_TRUE(has_latents || checkpoint_->spec().has_encoder());
+    return;
+  }
+  for (const runtime::Formats& formats : EveryFormat()) {
+    DividedOptions divided{.formats = formats, .num_threads = 2};
+    spill_.reset();
+    const auto resident = Run(divided, /*moves=*/false);
+    EXPECT_EQ(spilled_.read_bytes, 0u);
+    // All on the disk, each sequence by itself; some, in one buffer; and most, in one part.
+    for (const auto& [num_in_memory, num_parts, depth] :
+         {std::array{0, 2, 2}, std::array{5, 2, 1}, std::array{3, 1, 3}}) {
+      spill_ = {.directory = testing::TempDir(),
+                .num_blocks = num_blocks() - num_in_memory,
+                .part_blocks = num_parts == 1 ? num_blocks() : work_.num_blocks_each(),
+                .depth = depth};
+      EXPECT_TRUE(Run(divided, /*moves=*/false) == resident)
+          << Describe(formats) << ", " << num_in_memory << " blocks in memory";
+      EXPECT_GT(spilled_.read_bytes, 0u);
+      EXPECT_GT(spilled_.written_bytes, 0u);
+    }
+  }
+}
+
+TEST_P(GoldenPlaces, ExpertsAndKeysAndValuesMayLieOnADisk) {
+  if (!runtime::SpilledKv::Supports(checkpoint_->spec(), {}).ok()) return;
+  for (const kernels::WeightFormat format :
+       {kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8}) {
+    DividedOptions divided{.formats = runtime::DefaultFormats(format), .num_threads = 2};
+    divided.formats.kv = format == kernels::WeightFormat::kInt8 ? kernels::KvFormat::kInt8
+                                                                : kernels::KvFormat::kBf16;
+    spill_.reset();
+    const auto resident = Run(divided, /*moves=*/false);
+    spill_ = {.directory = testing::TempDir(),
+              .num_blocks = num_blocks() - 2,
+              .part_blocks = work_.num_blocks_each()};
+    for (const int num_buffers : {2, 7}) {
+      PackedFixture packed(directory_.string(), {.num_buffers = num_buffers});
+      divided.store = [&](int, const weights::ModelWeights& weights) {
+        return packed.StoreOf(weights);
+      };
+      EXPECT_TRUE(Run(divided, /*moves=*/false) == resident)
+          << Name(format) << ", " << num_buffers << " buffers";
+    }
+  }
+}
+
+TEST_P(GoldenPlaces, ADiskThatFailsEndsTheStepAndNotTheNextOne) {
+  if (!runtime::SpilledKv::Supports(checkpoint_->spec(), {}).ok()) return;
+  DividedOptions divided;
+  const auto resident = Run(divided, /*moves=*/false);
+  bool fails = false;
+  bool fails_writes = false;
+  spill_ = {.directory = testing::TempDir(),
+            .num_blocks = num_blocks(),
+            .part_blocks = work_.num_blocks_each(),
+            .file = {.change_result = [&](uint64_t, bool is_write, int64_t result) -> int64_t {
+              return fails && is_write == fails_writes ? -EIO : result;
+            }}};
+  runtime::TransformerOptions options{.max_step_tokens = work_.num_tokens(),
+                                      .context = num_blocks() * device::kKvBlockTokens,
+                                      .kv_spill = spill_};
+  RunDivided(*checkpoint_, divided, options, [&](runtime::Transformer& transformer) {
+    std::vector<int32_t> blocks;
+    for (int block = 0; block < work_.num_blocks_each(); ++block) blocks.push_back(block);
+    const auto& prompt = work_.prompts.back();
+    const auto forward = [&](int first, int count) {
+      return transformer.Forward(std::array{device::SequenceStep{
+                                     .tokens = std::span(prompt).subspan(
+                                         static_cast<size_t>(first), static_cast<size_t>(count)),
+                                     .first_position = first,
+                                     .blocks = blocks,
+                                     .prompt_length = static_cast<int>(prompt.size())}},
+                                 [](int, int, std::span<const float>) {});
+    };
+    for (const bool writes : {true, false}) {
+      fails_writes = writes;
+      ASSERT_TRUE(forward(0, 8).ok());
+      fails = true;
+      const Status failed = forward(8, 4);
+      fails = false;
+      ASSERT_FALSE(failed.ok());
+      EXPECT_EQ(failed.error().kind, ErrorKind::kDataLoss);
+      const char* task = writes ? "write_kv L0 c0 failed" : "read_kv L0 c0 failed";
+      EXPECT_NE(failed.error().message.find(task), std::string::npos) << failed.error().message;
+      EXPECT_NE(failed.error().message.find(testing::TempDir()), std::string::npos);
+    }
+    Answers answers = PromptsRun(transformer, work_, 1).Execute();
+    auto found = std::move(answers.prompt_logits);
+    std::ranges::move(answers.answer_logits, std::back_inserter(found));
+    EXPECT_TRUE(found == resident);
+  });
 }
 
 TEST_P(GoldenPlaces, EachRankMayReadItsExpertsFromADisk) {

@@ -1,5 +1,5 @@
-// Schedules that nothing executes yet, of two systems and of the transition between phases, as text
-// and as times computed by hand.
+// Schedules of two systems, of the transition between phases, and of steps whose experts and keys
+// and values lie on a disk, as text and as times computed by hand.
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include "simulate/simulate.h"
 #include "strategy/disaggregated_experts.h"
 #include "strategy/offload_pipeline.h"
+#include "strategy/step.h"
 #include "strategy/transition.h"
 
 namespace convene {
@@ -204,6 +205,80 @@ TEST(GoldenSchedules, OffloadPipelineAttendsToOneMicroBatchWhileTheDeviceCompute
   EXPECT_DOUBLE_EQ(time_of(TaskKind::kExperts, 0, 0).start, 4);
   EXPECT_DOUBLE_EQ(time_of(TaskKind::kExperts, 0, 0).end, 6);
   EXPECT_GT(OverlapShares(schedule, timeline)[0], 0.5);
+}
+
+// Experts, keys and values on a disk: seconds of each kind of task; all others take none.
+struct SpilledSeconds {
+  double read = 1;
+  double write = 0.5;
+  double pages = 2;
+  double attend = 0.5;
+  double experts = 1;
+};
+
+Schedule Spilled(int num_layers, const strategy::SpilledKv& spilled) {
+  model::ModelSpec spec = Layers(num_layers);
+  for (model::LayerSpec& layer : spec.layers) layer.moe->shared_intermediate_size = 0;
+  return strategy::BuildStep(
+      spec, {.paging = strategy::Paging{.chunks = 2, .depth = 3}, .spilled_kv = spilled});
+}
+
+double Makespan(const Schedule& schedule, const SpilledSeconds& seconds) {
+  cost::Rates rates;
+  const auto set = [&](TaskKind kind, double value) {
+    rates.fixed_seconds[static_cast<size_t>(kind)] = value;
+  };
+  set(TaskKind::kReadKv, seconds.read);
+  set(TaskKind::kWriteKv, seconds.write);
+  set(TaskKind::kReadPages, seconds.pages);
+  set(TaskKind::kAttend, seconds.attend);
+  set(TaskKind::kExperts, seconds.experts);
+  return simulate::Simulate(schedule, rates, NoSizes).seconds();
+}
+
+TEST(GoldenSchedules, KeysAndValuesOnADiskBesideExperts) {
+  ExpectGolden(Spilled(2, {.parts = 2, .depth = 2, .missing = 0.5}), "spilled_kv");
+}
+
+TEST(GoldenSchedules, ADiskThatHoldsExpertsKeysAndValuesIsBusyAllTheTime) {
+  constexpr int kParts = 4;
+  const auto layer_seconds = [&](int depth, const SpilledSeconds& seconds) {
+    const auto makespan = [&](int layers) {
+      return Makespan(Spilled(layers, {.parts = kParts, .depth = depth}), seconds);
+    };
+    return (makespan(30) - makespan(20)) / 10;
+  };
+  const auto disk = [](const SpilledSeconds& seconds) {
+    return kParts * (seconds.read + seconds.write) + 2 * seconds.pages;
+  };
+  const auto compute = [](const SpilledSeconds& seconds) {
+    return kParts * seconds.attend + 2 * seconds.experts;
+  };
+  // With two buffers already, where it takes longer than computation in each part of a layer.
+  EXPECT_NEAR(layer_seconds(2, {}), disk({}), 1e-9);
+  // With buffers for a layer, also where experts take longer to compute than to read.
+  const SpilledSeconds slow_experts{.experts = 4};
+  EXPECT_NEAR(layer_seconds(kParts, slow_experts),
+              std::max(disk(slow_experts), compute(slow_experts)), 1e-9);
+  EXPECT_GT(layer_seconds(2, slow_experts), disk(slow_experts) + 1);
+  // With one buffer nothing is read while attention computes.
+  EXPECT_GT(layer_seconds(1, {}), disk({}) + 1);
+}
+
+// By the disk's rate, from what a step has cached.
+TEST(GoldenSchedules, ADiskIsPricedByWhatItMoves) {
+  const Schedule schedule = Spilled(1, {.parts = 2, .depth = 2, .missing = 0.25});
+  cost::Rates rates;
+  rates.ranks[0].disk_bytes_per_second = 100;
+  const auto size = [](const schedule::Size& of) {
+    return of.kind == schedule::SizeKind::kCached ? 1000.0 : 10.0;
+  };
+  double bytes = 0;
+  for (const schedule::Task& task : schedule.tasks) {
+    for (const schedule::Term& term : task.work.disk_bytes) bytes += term.factor * size(term.size);
+  }
+  EXPECT_GT(bytes, 0);
+  EXPECT_NEAR(simulate::Simulate(schedule, rates, size).seconds(), bytes / 100, 1e-6);
 }
 
 }  // namespace

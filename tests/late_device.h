@@ -108,6 +108,16 @@ class LateStream : public device::Stream {
     if (is_divided_) leaves.push_back(frame.row_buffers.sums_out);
     return Enqueue([&] { return cpu_->Attend(layer, task, frame); }, leaves);
   }
+  Status BeginAttention(const device::Layer& layer, device::Frame& frame) override {
+    return Enqueue([&] { return cpu_->BeginAttention(layer, frame); });
+  }
+  Status AttendSequences(const device::Layer& layer, SequenceRange sequences, bool only_wanted,
+                         device::Frame& frame) override {
+    return Enqueue([&] { return cpu_->AttendSequences(layer, sequences, only_wanted, frame); });
+  }
+  Status EndAttention(const device::Layer& layer, bool only_wanted, device::Frame& frame) override {
+    return Enqueue([&] { return cpu_->EndAttention(layer, only_wanted, frame); });
+  }
   void AddPartials(device::Frame& frame) override {
     Enqueue([&] { cpu_->AddPartials(frame); });
   }

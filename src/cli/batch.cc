@@ -64,6 +64,13 @@ class Batch : public Command {
     AddContextOption(app, model_);
     AddModelOptions(app, model_);
     AddCapacityOption(app, model_);
+    AddPath(
+        app, "--spill-dir", model_.load.spill_directory,
+        "Where experts are read from a disk: directory on a disk for keys and values that have no "
+        "room, so that more requests run together; they vanish with the program (default: "
+        "--page-dir; none: all stay in memory)")
+        ->type_name("DIR")
+        ->group(kRareOptions);
     app.add_flag("--no-verify", no_verify_,
                  "Do not try plans before a long input: trust what is predicted of them")
         ->group(kRareOptions);
@@ -365,7 +372,8 @@ class Batch : public Command {
         FormatCount(static_cast<uint64_t>(num_generated_), "token"), elapsed_s_, tokens_per_s,
         FormatCount(static_cast<uint64_t>(engine_->num_reused_tokens()), "prompt token"),
         OutputName());
-    PrintNote("{}", DescribeChanges(engine_->phase_changes()));
+    PrintNote("{}{}", DescribeChanges(engine_->phase_changes()),
+              DescribeSpill(engine_->model().spill_statistics()));
     if (num_refused_ > 0) {
       PrintError(fmt::format(
           "{} of {} lines {} refused; {} says why, and the same command tries them again",

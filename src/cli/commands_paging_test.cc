@@ -1,5 +1,7 @@
 // A memory budget: what is read from the disk in place of lying in memory changes no answer.
 #include <charconv>
+#include <map>
+#include <sstream>
 
 #include "cli/commands_test.h"
 
@@ -107,6 +109,67 @@ TEST_F(CommandsPagingTest, ABatchStopsAtADamagedPageAndGoesOnOnceItIsWhole) {
   EXPECT_EQ(rest.status, 0) << rest.err;
   EXPECT_THAT(Read("out.jsonl"), testing::StartsWith(before));
   EXPECT_THAT(Read("out.jsonl"), HasSubstr("\"r2\""));
+}
+
+TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) {
+  const std::string packed = Path("packed");
+  ASSERT_EQ(
+      Run({"quantize", CONVENE_SOURCE_DIR "/models/demo", "--weights", "int8", "--out", packed})
+          .status,
+      0);
+  std::string input;
+  for (int id = 0; id < 40; ++id) {
+    input += fmt::format(R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions",)"
+                         R"("body":{{"model":"m","prompt":"The captain of ship {} said",)"
+                         R"("max_tokens":{},"temperature":0}}}})"
+                         "\n",
+                         id, id * id, 20 + id);
+  }
+  Write("in.jsonl", input);
+  const auto run = [&](const std::string& output, const std::string& budget,
+                       std::vector<std::string> more) {
+    std::vector<std::string> words = {"batch",     packed, "--input",   Path("in.jsonl"),
+                                      "--output",  output, "--chunk",   "64",
+                                      "--threads", "1",    "--context", "128"};
+    if (!budget.empty()) words.insert(words.end(), {"--memory-budget", budget});
+    words.insert(words.end(), more.begin(), more.end());
+    return Run(words);
+  };
+  // Text by custom_id, whatever the order.
+  const auto answers = [&](const std::string& name) {
+    std::map<std::string, std::string> texts;
+    std::istringstream lines(Read(name));
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json result = nlohmann::json::parse(line);
+      texts[result["custom_id"]] = result["response"]["body"]["choices"][0]["text"];
+    }
+    return texts;
+  };
+  ASSERT_EQ(run(Path("whole.jsonl"), "", {}).status, 0);
+  const int least = LeastOf(run(Path("refused.jsonl"), "2MiB", {}).err);
+  const std::string budget = fmt::format("{}MiB", least + 1);
+  for (const char* format : {"bf16", "int8"}) {
+    const std::vector<std::string> many = {"--max-batch", "40", "--kv-cache", format};
+    std::vector<std::string> in_memory = many;
+    in_memory.insert(in_memory.end(), {"--spill-dir", "none"});
+    const std::string name = fmt::format("{}.jsonl", format);
+    const Outcome stays = run(Path("memory_" + name), budget, in_memory);
+    ASSERT_EQ(stays.status, 0) << stays.err;
+    EXPECT_THAT(stays.err, Not(HasSubstr("on the disk in")));
+    std::vector<std::string> on_disk = many;
+    on_disk.insert(on_disk.end(), {"--spill-dir", Path("spill")});
+    const Outcome spilled = run(Path("disk_" + name), budget, on_disk);
+    ASSERT_EQ(spilled.status, 0) << spilled.err;
+    EXPECT_THAT(spilled.err, HasSubstr("keys and values of 40 sequences, "));
+    EXPECT_THAT(spilled.err, HasSubstr("% on the disk in " + Path("spill")));
+    EXPECT_THAT(spilled.err, HasSubstr("spilled: "));
+    EXPECT_TRUE(fs::is_empty(Path("spill")));
+    EXPECT_EQ(answers("disk_" + name).size(), 40u);
+    EXPECT_EQ(answers("disk_" + name), answers("memory_" + name));
+    if (std::string(format) == "bf16") {
+      EXPECT_EQ(answers("disk_" + name), answers("whole.jsonl"));
+    }
+  }
 }
 
 TEST_F(CommandsPagingTest, BudgetsHaveAUnitAndAreMoreThanNothing) {

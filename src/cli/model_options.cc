@@ -130,6 +130,15 @@ std::string DescribePages(const weights::PagedWeights* paged) {
   return text + "\n";
 }
 
+std::string DescribeSpill(const runtime::SpillStatistics& spilled) {
+  if (spilled.read_bytes + spilled.written_bytes == 0) return "";
+  const double moved = static_cast<double>(spilled.read_bytes + spilled.written_bytes);
+  return fmt::format("spilled: {} of keys and values read and {} written in {:.2f} s ({}/s)\n",
+                     FormatBytes(spilled.read_bytes), FormatBytes(spilled.written_bytes),
+                     spilled.seconds,
+                     FormatBytes(static_cast<uint64_t>(moved / std::max(spilled.seconds, 1e-9))));
+}
+
 void AddThreadsOption(CLI::App& app, std::optional<int>& num_threads) {
   AddNumber(app, "--threads", num_threads, kPositive, "Threads (default: one per usable core)");
 }

@@ -51,6 +51,8 @@ CLI::Option* AddBudgetOption(CLI::App& app, std::optional<uint64_t>& memory_budg
 
 // "paged: 512 of 2,048 experts that were wanted were read ...\n"; empty where all are in memory.
 std::string DescribePages(const weights::PagedWeights* paged);
+// What keys and values on a disk have cost, as a line; empty: nothing.
+std::string DescribeSpill(const runtime::SpillStatistics& spilled);
 
 // --threads, --int4-group and --chunk by themselves.
 void AddThreadsOption(CLI::App& app, std::optional<int>& num_threads);

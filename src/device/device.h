@@ -46,6 +46,8 @@ class FrameMemory {
 struct DeviceBytes {
   // Of one KV block over all layers.
   uint64_t (*of_kv_block)(const model::ModelSpec& spec, kernels::KvFormat format);
+  // Of one in the layer where it is the largest.
+  uint64_t (*of_layer_block)(const model::ModelSpec& spec, kernels::KvFormat format);
   // Of what steps work in, frames and stream together, where so many threads compute.
   memory::Amounts (*of_steps)(const model::ModelSpec& spec, kernels::ActivationFormat activations,
                               const StepShape& shape, int num_threads);

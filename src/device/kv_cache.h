@@ -21,6 +21,14 @@ class KvCache {
   // From here on it lies at `to` (BlockBytes(layer) of the device's memory, 64-byte aligned), whose
   // owner keeps it while it does. Not while a step is under way.
   virtual void Move(int layer, int block, std::byte* to) = 0;
+
+  // Behind its own blocks the table of each layer has so many *places* from here on, which are
+  // blocks without memory (runtime/spilled_kv.h). Not while a step is under way.
+  virtual void SetPlaces(int count) = 0;
+  // Block num_blocks() + place of a layer lies at `at` from here on (as Move's `to`); null:
+  // nowhere, and no operator may ask for it. Nothing is copied. Not while an operator uses that
+  // block.
+  virtual void Put(int layer, int place, std::byte* at) = 0;
 };
 
 }  // namespace convene::device

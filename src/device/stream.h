@@ -103,6 +103,18 @@ class Stream {
     bool only_wanted = false;
   };
   virtual Status Attend(const Layer& layer, const AttentionTask& task, Frame& frame) = 0;
+  // The same in three parts, where one rank has all heads and the layer no latents: projections of
+  // all rows, with nothing else on the stream until AttendSequences is done with all sequences of
+  // the frame, in their order; keys and values of these to the cache, and their scores and values;
+  // the output's product, of all rows or of the wanted ones.
+  virtual Status BeginAttention(const Layer& layer, Frame& frame) = 0;
+  struct SequenceRange {
+    int begin = 0;
+    int end = 0;
+  };
+  virtual Status AttendSequences(const Layer& layer, SequenceRange sequences, bool only_wanted,
+                                 Frame& frame) = 0;
+  virtual Status EndAttention(const Layer& layer, bool only_wanted, Frame& frame) = 0;
   // The sum of all parts of attention to the residual stream.
   virtual void AddPartials(Frame& frame) = 0;
   // Keys and values of an encoder's states, for a layer of the decoder.

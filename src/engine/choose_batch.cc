@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -20,6 +21,9 @@ constexpr int kMostChosenTokens = 1 << 15;  // likewise
 constexpr double kMargin = 0.98;            // a gain of less is none
 constexpr double kSequencesFactor = 1.25;   // between numbers that are tried
 constexpr double kTokensFactor = 2;
+// Of the memory that is left for experts and for keys and values: parts for the latter that are
+// tried.
+constexpr double kKvShares[] = {0, 0.5, 1};
 
 // From `usual` up to `most`, then down to `least`, each by the factor, and by one at least, from
 // the one before: so that what is usual is taken where others gain nothing.
@@ -47,15 +51,31 @@ double WantedExperts(const model::ModelSpec& spec, double num_tokens) {
   return wanted;
 }
 
-double ReadBytesPerToken(const model::ModelSpec& spec, const BatchWork& work, int max_sequences,
-                         int max_step_tokens, uint64_t page_bytes, const MemoryPlan& memory) {
-  const double steps = StepsOf(work, max_sequences, max_step_tokens);
+// Of all of the batch's steps.
+double ReadExpertBytes(const model::ModelSpec& spec, const BatchWork& work,
+                       const BatchChoice& choice, uint64_t page_bytes) {
+  // Where memory has room for fewer of them, these run.
+  const int fitting = choice.memory.all_kv_blocks() / BlocksOfSequence(work);
+  const double steps =
+      StepsOf(work, std::clamp(fitting, 1, choice.max_sequences), choice.max_step_tokens);
   const auto requests = static_cast<double>(work.num_requests);
   const double tokens_per_step = requests * (work.prompt_tokens + work.gen_tokens) / steps;
-  const double missing =
-      1 - static_cast<double>(memory.num_page_buffers) / std::max(1, strategy::CountExperts(spec));
-  return steps * WantedExperts(spec, tokens_per_step) * missing * static_cast<double>(page_bytes) /
-         (requests * work.gen_tokens);
+  const double missing = 1 - static_cast<double>(choice.memory.num_page_buffers) /
+                                 std::max(1, strategy::CountExperts(spec));
+  return steps * WantedExperts(spec, tokens_per_step) * missing * static_cast<double>(page_bytes);
+}
+
+// Likewise. The step of each generated token but the first reads all blocks of its sequence and
+// writes the last one again; before it the blocks of the prompt are written once, and where that is
+// longer than a step, what was written is read in each of its steps.
+double MovedKvBytes(const BatchWork& work, const BatchChoice& choice, uint64_t block_bytes) {
+  const double generating = work.gen_tokens - 1;
+  const double blocks = (work.prompt_tokens + work.gen_tokens / 2) / device::kKvBlockTokens + 0.5;
+  const double prompt_blocks = work.prompt_tokens / device::kKvBlockTokens + 0.5;
+  const double more_steps = std::floor(work.prompt_tokens / choice.max_step_tokens);
+  const double moved = generating * (blocks + 1) + prompt_blocks + more_steps * prompt_blocks / 2;
+  return static_cast<double>(work.num_requests) * moved * choice.memory.spilled_share() *
+         static_cast<double>(block_bytes);
 }
 
 }  // namespace
@@ -75,26 +95,79 @@ double StepsOf(const BatchWork& work, int max_sequences, int max_step_tokens) {
 }
 
 std::string BatchChoice::Describe() const {
+  const double share = memory.spilled_share();
   return fmt::format(
-      "{} at a time in steps of at most {}: of what was tried this reads the least from the disk, "
-      "about {} for each generated token (KV cache {}, {} in memory)",
+      "{} at a time in steps of at most {}: of what was tried this {} the least {} the "
+      "disk, about {} for each generated token (KV cache {}{}, {} in memory)",
       FormatCount(static_cast<uint64_t>(max_sequences), "sequence"),
-      FormatCount(static_cast<uint64_t>(max_step_tokens), "token"),
-      FormatBytes(static_cast<uint64_t>(read_bytes_per_token)), FormatBytes(memory.kv_bytes()),
+      FormatCount(static_cast<uint64_t>(max_step_tokens), "token"), share > 0 ? "moves" : "reads",
+      share > 0 ? "from and to" : "from", FormatBytes(static_cast<uint64_t>(moved_bytes_per_token)),
+      FormatBytes(memory.kv_bytes()),
+      share > 0 ? fmt::format(" and {:.0f} % of it on the disk", 100 * share) : "",
       FormatCount(static_cast<uint64_t>(memory.num_page_buffers), "expert"));
 }
+
+namespace {
+
+// Keeps the best of those that are tried.
+class Best {
+ public:
+  Best(const model::ModelSpec& spec, const BatchWork& work, uint64_t page_bytes,
+       uint64_t block_bytes)
+      : spec_(spec), work_(work), page_bytes_(page_bytes), block_bytes_(block_bytes) {}
+
+  void Try(int sequences, int tokens, Result<MemoryPlan> memory) {
+    if (!memory) {
+      if (!error_) error_ = memory.error();
+      return;
+    }
+    BatchChoice choice{
+        .max_sequences = sequences, .max_step_tokens = tokens, .memory = *std::move(memory)};
+    choice.moved_bytes_per_token = (ReadExpertBytes(spec_, work_, choice, page_bytes_) +
+                                    MovedKvBytes(work_, choice, block_bytes_)) /
+                                   (static_cast<double>(work_.num_requests) * work_.gen_tokens);
+    if (choice.memory.all_kv_blocks() < sequences * BlocksOfSequence(work_)) {
+      if (!with_too_few_blocks_) with_too_few_blocks_ = choice;
+      return;
+    }
+    const bool is_better =
+        !best_ || choice.moved_bytes_per_token < kMargin * best_->moved_bytes_per_token;
+    if (is_better) best_ = std::move(choice);
+  }
+
+  // Requests that differ much in length, or a number of sequences that was given: as many of them
+  // as have room run, like in any load.
+  Result<BatchChoice> Take() {
+    const bool fewer_are_better =
+        best_ && with_too_few_blocks_ && !work_.chooses_sequences &&
+        with_too_few_blocks_->moved_bytes_per_token < best_->moved_bytes_per_token;
+    if (!best_ || fewer_are_better) best_ = with_too_few_blocks_;
+    if (!best_) return *error_;
+    return *best_;
+  }
+
+ private:
+  const model::ModelSpec& spec_;
+  const BatchWork& work_;
+  uint64_t page_bytes_;
+  uint64_t block_bytes_;
+  std::optional<BatchChoice> best_;
+  std::optional<BatchChoice> with_too_few_blocks_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
 
 Result<BatchChoice> ChooseBatch(
     const model::ModelSpec& spec, const BatchWork& work, int max_sequences, int max_step_tokens,
     uint64_t page_bytes,
-    const std::function<Result<MemoryPlan>(int max_sequences, int max_step_tokens)>& plan) {
+    const std::function<Result<MemoryPlan>(int max_sequences, int max_step_tokens)>& plan,
+    const SpillCosts& spill) {
   const auto wanted = static_cast<int>(std::min<int64_t>(work.num_requests, kMostSequences));
   const std::vector<int> sequences_to_try =
       work.chooses_sequences ? Sizes(1, max_sequences, std::max(1, wanted), kSequencesFactor)
                              : std::vector{max_sequences};
-  std::optional<BatchChoice> best;
-  std::optional<BatchChoice> with_too_few_blocks;
-  std::optional<Error> error;
+  Best best(spec, work, page_bytes, spill.block_bytes);
   for (const int sequences : sequences_to_try) {
     const std::vector<int> tokens_to_try =
         work.chooses_step_tokens
@@ -103,30 +176,14 @@ Result<BatchChoice> ChooseBatch(
             : std::vector{max_step_tokens};
     for (const int tokens : tokens_to_try) {
       if (sequences > tokens) continue;
-      const Result<MemoryPlan> memory = plan(sequences, tokens);
-      if (!memory) {
-        if (!error) error = memory.error();
-        continue;
+      best.Try(sequences, tokens, plan(sequences, tokens));
+      if (!spill.plan) continue;
+      for (const double share : kKvShares) {
+        best.Try(sequences, tokens, spill.plan(sequences, tokens, share));
       }
-      const BatchChoice choice{.max_sequences = sequences,
-                               .max_step_tokens = tokens,
-                               .memory = *memory,
-                               .read_bytes_per_token = ReadBytesPerToken(
-                                   spec, work, sequences, tokens, page_bytes, *memory)};
-      if (memory->num_kv_blocks < sequences * BlocksOfSequence(work)) {
-        if (!with_too_few_blocks) with_too_few_blocks = choice;
-        continue;
-      }
-      const bool is_better =
-          !best || choice.read_bytes_per_token < kMargin * best->read_bytes_per_token;
-      if (is_better) best = choice;
     }
   }
-  // Requests that differ much in length, or a number of sequences that was given: as many of them
-  // as have room run, like in any load.
-  if (!best) best = with_too_few_blocks;
-  if (!best) return *error;
-  return *best;
+  return best.Take();
 }
 
 }  // namespace convene::engine

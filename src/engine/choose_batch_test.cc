@@ -129,5 +129,70 @@ TEST(ChooseBatch, KeepsWhatWasGiven) {
   EXPECT_EQ(ChooseIn(work, 5, 20, 512).error().message, "too little");
 }
 
+// As PlanIn, where a quarter of the blocks' memory goes to buffers, or all that is there.
+Result<MemoryPlan> PlanSpilledIn(const BatchWork& work, int num_pages, int disk_blocks,
+                                 int sequences, int step_tokens, double kv_share) {
+  const int left = num_pages - step_tokens / 32 - 2 - 2 * BlocksOfSequence(work);
+  if (left < 0) return ResourceExhausted("too little");
+  const int wanted = sequences * BlocksOfSequence(work);
+  const int kv = std::min(wanted - 1, static_cast<int>(kv_share * left));
+  if (wanted - kv > disk_blocks) return ResourceExhausted("the disk is too small");
+  return MemoryPlan{.num_kv_blocks = kv,
+                    .num_spilled_blocks = wanted - kv,
+                    .num_page_buffers = std::min(1024, 2 + left - kv)};
+}
+
+Result<BatchChoice> ChooseSpilled(const BatchWork& work, int num_pages, int disk_blocks) {
+  return ChooseBatch(
+      Spec(), work, 32, 512, kPageBytes,
+      [&](int sequences, int step_tokens) {
+        return PlanIn(work, num_pages, sequences, step_tokens);
+      },
+      {.block_bytes = kPageBytes, .plan = [&](int sequences, int step_tokens, double kv_share) {
+         return PlanSpilledIn(work, num_pages, disk_blocks, sequences, step_tokens, kv_share);
+       }});
+}
+
+TEST(ChooseBatch, KeysAndValuesGoToTheDiskWhereThatMovesLess) {
+  const BatchWork work{.num_requests = 1000,
+                       .prompt_tokens = 40,
+                       .gen_tokens = 24,
+                       .chooses_sequences = true,
+                       .chooses_step_tokens = true};
+  // Memory for 30 sequences beside the least: experts are read for so few of them, while keys and
+  // values of a sequence are two blocks.
+  const Result<BatchChoice> in_memory = ChooseIn(work, 100);
+  const Result<BatchChoice> spilled = ChooseSpilled(work, 100, 1 << 20);
+  ASSERT_TRUE(spilled) << spilled.error().message;
+  EXPECT_GT(spilled->memory.num_spilled_blocks, 0);
+  EXPECT_GT(spilled->max_sequences, 4 * in_memory->max_sequences);
+  EXPECT_LT(spilled->moved_bytes_per_token, 0.5 * in_memory->moved_bytes_per_token);
+  EXPECT_THAT(spilled->Describe(), HasSubstr("% of it on the disk"));
+  EXPECT_THAT(spilled->Describe(), HasSubstr("moves the least from and to the disk"));
+  // By the definition: each of 23 steps reads a block and a half on average, and writes one.
+  const double kv = 23 * ((40 + 12) / 64.0 + 0.5 + 1) + 40 / 64.0 + 0.5;
+  const double experts = StepsOf(work, spilled->max_sequences, spilled->max_step_tokens) *
+                         (1024 - spilled->memory.num_page_buffers) / 1000;
+  EXPECT_NEAR(spilled->moved_bytes_per_token,
+              kPageBytes * (kv * spilled->memory.spilled_share() + experts) / 24,
+              0.01 * spilled->moved_bytes_per_token);
+  // As many as a disk has room for, or none where it has none.
+  const Result<BatchChoice> little = ChooseSpilled(work, 100, 200);
+  EXPECT_LE(little->memory.num_spilled_blocks, 200);
+  EXPECT_GT(little->memory.num_spilled_blocks, 0);
+  EXPECT_EQ(ChooseSpilled(work, 100, 0)->memory.num_spilled_blocks, 0);
+}
+
+TEST(ChooseBatch, KeysAndValuesStayInMemoryWhereThatIsEnough) {
+  BatchWork work{.num_requests = 1000,
+                 .prompt_tokens = 40,
+                 .gen_tokens = 24,
+                 .chooses_sequences = true,
+                 .chooses_step_tokens = true};
+  EXPECT_EQ(ChooseSpilled(work, 8000, 1 << 20)->memory.num_spilled_blocks, 0);
+  work.num_requests = 4;
+  EXPECT_EQ(ChooseSpilled(work, 100, 1 << 20)->memory.num_spilled_blocks, 0);
+}
+
 }  // namespace
 }  // namespace convene::engine

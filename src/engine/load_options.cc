@@ -27,6 +27,7 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("expert_capacity", options.expert_capacity);
   visit("memory_budget", options.memory_budget);
   visit("page_directory", options.page_directory);
+  visit("spill_directory", options.spill_directory);
   visit("page_eviction", options.page_eviction);
   visit("plan", options.plan);
   visit("router_skew", options.experiment.router.skew);
@@ -88,6 +89,13 @@ LoadOptions LoadOptionsFromJson(const json& message) {
 }
 
 Status CheckLoadOptions(const LoadOptions& options) {
+  const bool spills = !options.spill_directory.empty() && options.spill_directory != kNoSpill;
+  if (spills && options.group != nullptr && options.group->size() > 1) {
+    return Error{
+        "keys and values of several ranks cannot be kept on a disk: leave --spill-dir out, or "
+        "start "
+        "one process"};
+  }
   if (options.context && (*options.context < 2 || *options.context > kMaxContext)) {
     return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",
                              *options.context, kMaxContext)};

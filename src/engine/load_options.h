@@ -26,6 +26,7 @@ inline constexpr int kDefaultContext = 4096;
 // The most that may be asked for: larger numbers are more likely a typing error than a wish.
 inline constexpr int kMaxContext = 1 << 24;
 inline constexpr int kMaxStepTokens = 1 << 16;
+inline constexpr const char* kNoSpill = "none";
 
 struct LoadOptions {
   FormatWishes formats = {};
@@ -41,6 +42,9 @@ struct LoadOptions {
   // Where a checkpoint that does not fit is packed once, so that its experts can be read from there
   // while the model runs; empty: nowhere, it is refused. One rank only.
   std::string page_directory = {};
+  // Where keys and values of a batch lie as far as that lets more sequences share what is read
+  // (choose_batch.h); empty: in page_directory; kNoSpill: they stay in memory.
+  std::string spill_directory = {};
   // Which experts give way where not all of them fit into memory.
   weights::PageEviction page_eviction = weights::PageEviction::kLeastUsed;
   // Where experts are read from a disk: what is to be computed, so that the number of sequences and

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "comm/threads/thread_group.h"
+
 namespace convene::engine {
 namespace {
 
@@ -29,6 +31,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.expert_capacity = 7;
   options.memory_budget = uint64_t{3} << 30;
   options.page_directory = "/some/pages";
+  options.spill_directory = "/some/disk";
   options.page_eviction = weights::PageEviction::kLongestUnused;
   options.plan.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
   options.plan.decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2};
@@ -52,6 +55,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.context, 77);
   EXPECT_EQ(read.max_step_tokens, 99);
   EXPECT_EQ(read.max_sequences, 5);
+  EXPECT_EQ(read.spill_directory, "/some/disk");
   EXPECT_EQ(read.expert_capacity, 7);
   EXPECT_EQ(read.plan.layout, options.plan.layout);
   EXPECT_EQ(read.plan.decode, options.plan.decode);
@@ -60,6 +64,19 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.experiment.router.num_experts, 4);
   EXPECT_TRUE(read.record);
   EXPECT_TRUE(read.verify_checkpoint);
+}
+
+TEST(LoadOptions, KeysAndValuesOfSeveralRanksAreNotKeptOnADisk) {
+  comm::RunOnThreads(2, [](comm::Group& group) {
+    LoadOptions options{.group = &group};
+    EXPECT_TRUE(CheckLoadOptions(options).ok());
+    options.spill_directory = kNoSpill;
+    EXPECT_TRUE(CheckLoadOptions(options).ok());
+    options.spill_directory = "/some/disk";
+    const Status refused = CheckLoadOptions(options);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("--spill-dir"), std::string::npos);
+  });
 }
 
 }  // namespace

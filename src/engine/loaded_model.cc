@@ -20,6 +20,8 @@
 #include "engine/same_model.h"
 #include "hardware/profile.h"
 #include "kernels/choose_kernels.h"
+#include "memory/spill_file.h"
+#include "runtime/spilled_kv.h"
 #include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
 #include "weights/packed_file.h"
@@ -35,37 +37,79 @@ int RankOf(const LoadOptions& options) {
   return options.group != nullptr ? options.group->rank() : 0;
 }
 
+// Where keys and values of a batch may lie; empty: in memory alone.
+Result<std::string> SpillDirectoryOf(const model::ModelSpec& spec, const LoadOptions& options,
+                                     const runtime::Formats& formats) {
+  if (options.spill_directory == kNoSpill) return std::string();
+  const Status supported = runtime::SpilledKv::Supports(
+      spec, TransformerOptionsOf(options, formats, options.context.value_or(0)));
+  if (!options.spill_directory.empty()) {
+    if (!supported) return supported.error();
+    return options.spill_directory;
+  }
+  const bool is_on_disk =
+      !options.page_directory.empty() && !memory::SpillFile::IsInMemory(options.page_directory);
+  return supported && is_on_disk ? options.page_directory : std::string();
+}
+
+// What was chosen, for people.
+std::string WordsOf(const BatchChoice& chosen, const BatchWork& work, const std::string& directory,
+                    kernels::KvFormat format) {
+  const double share = chosen.memory.spilled_share();
+  std::string words;
+  if (work.chooses_sequences || work.chooses_step_tokens) words = chosen.Describe();
+  if (share > 0) {
+    words += fmt::format("{}keys and values of {}, {:.0f} % on the disk in {}",
+                         words.empty() ? "" : "; ",
+                         FormatCount(static_cast<uint64_t>(chosen.max_sequences), "sequence"),
+                         100 * share, directory);
+  }
+  if (words.empty() || format != kernels::KvFormat::kBf16) return words;
+  words += share > 0 ? ", in bf16; --kv-cache int8 would move half of them"
+                     : "; keys and values stay in memory in bf16, and --kv-cache int8 would let "
+                       "more sequences or experts in";
+  return words;
+}
+
 // Of experts that are read from a disk, with the number of sequences and the tokens of a step that
 // suit the batch, if there is one.
 Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& options,
                              const runtime::Formats& formats, int num_threads,
                              memory::Ledger& ledger) {
+  const device::DeviceBytes device = device::CpuBytes();
   if (!options.batch_work) {
-    return PlanPagedMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
+    return PlanPagedMemoryOf(device, spec, options, formats, num_threads, ledger);
   }
+  const Result<std::string> directory = SpillDirectoryOf(spec, options, formats);
+  if (!directory) return directory.error();
   LoadOptions tried = options;
   if (!tried.context && tried.batch_work->longest > 1) tried.context = tried.batch_work->longest;
+  SpillCosts spill{.block_bytes = device.of_kv_block(spec, formats.kv)};
+  // What others write meanwhile shall find some room, too.
+  if (!directory->empty()) {
+    const uint64_t disk_bytes = memory::SpillFile::FreeBytes(*directory) / 10 * 9;
+    spill.plan = [&, disk_bytes](int max_sequences, int max_step_tokens, double kv_share) {
+      tried.max_sequences = max_sequences;
+      tried.max_step_tokens = max_step_tokens;
+      return PlanSpilledMemoryOf(device, spec, tried, formats, num_threads,
+                                 {.kv_share = kv_share, .disk_bytes = disk_bytes}, ledger);
+    };
+  }
   Result<BatchChoice> chosen = ChooseBatch(
       spec, *options.batch_work, options.max_sequences, options.max_step_tokens,
       weights::PagedSizesOf(spec, formats.weights).page_bytes,
       [&](int max_sequences, int max_step_tokens) {
         tried.max_sequences = max_sequences;
         tried.max_step_tokens = max_step_tokens;
-        return PlanPagedMemoryOf(device::CpuBytes(), spec, tried, formats, num_threads, ledger);
-      });
+        return PlanPagedMemoryOf(device, spec, tried, formats, num_threads, ledger);
+      },
+      spill);
   if (!chosen) return chosen.error();
+  std::string words = WordsOf(*chosen, *options.batch_work, *directory, formats.kv);
   MemoryPlan memory = std::move(chosen->memory);
   memory.max_sequences = chosen->max_sequences;
   memory.max_step_tokens = chosen->max_step_tokens;
-  if (!options.batch_work->chooses_sequences && !options.batch_work->chooses_step_tokens) {
-    return memory;  // nothing was chosen
-  }
-  memory.batch_words = chosen->Describe();
-  if (formats.kv == kernels::KvFormat::kBf16) {
-    memory.batch_words +=
-        "; keys and values stay in memory in bf16, and --kv-cache int8 would let "
-        "more sequences or experts in";
-  }
+  memory.batch_words = std::move(words);
   return memory;
 }
 
@@ -371,6 +415,7 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
                          const ChosenFormats& chosen, const LoadObserver& observer,
                          std::vector<NamedDigest>* compared) {
   plan_ = options.plan;
+  disk_is_slow_ = observer.disk_is_slow;
   whole_spec_ = source.spec();
   generation_config_ = source.generation_config();
   memory_ = chosen.memory;
@@ -458,6 +503,14 @@ void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
 Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   runtime::TransformerOptions parts = TransformerOptionsOf(options, formats_, memory_.context);
   parts.num_kv_blocks = memory_.num_kv_blocks;
+  if (memory_.num_spilled_blocks > 0) {
+    parts.kv_spill = {.directory = options.spill_directory.empty() ? options.page_directory
+                                                                   : options.spill_directory,
+                      .num_blocks = memory_.num_spilled_blocks,
+                      .part_blocks = memory_.spill_part_blocks,
+                      .depth = memory_.spill_depth,
+                      .file = {.told = disk_is_slow_}};
+  }
   parts.parallel.pipeline = plan_.pipeline;
   parts.parallel.chunks_from_tokens = chunks_from_tokens_;
   parts.parallel.micro_batches_from_tokens = micro_batches_from_tokens_;

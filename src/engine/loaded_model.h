@@ -59,11 +59,14 @@ class LoadedModel {
     transformer_->UsePipeline(pipeline);
     plan_.pipeline = pipeline;
   }
-  int num_kv_blocks() const { return memory_.num_kv_blocks; }
+  // In memory and on a disk.
+  int num_kv_blocks() const { return memory_.all_kv_blocks(); }
   int max_step_tokens() const { return max_step_tokens_; }
   // For which there is memory or a wish: as asked, or chosen for a batch (choose_batch.h).
   int max_sequences() const { return max_sequences_; }
   const kernels::KernelSet& kernels() const { return kernels_->set; }
+  // Of keys and values on a disk.
+  runtime::SpillStatistics spill_statistics() const { return transformer_->spill_statistics(); }
   // Null: all weights lie in memory.
   const weights::PagedWeights* paged() const { return store_->paged(); }
   hardware::ThreadPool& pool() { return *pool_; }
@@ -104,6 +107,7 @@ class LoadedModel {
     std::optional<kernels::StreamingChoice> streaming = {};
   };
   std::unique_ptr<MeasuredKernels> kernels_;
+  std::function<void(const std::string&)> disk_is_slow_;  // as LoadObserver's
   std::unique_ptr<hardware::ThreadPool> pool_;
   std::vector<int> host_cpus_;
   weights::ModelWeights weights_;

@@ -27,7 +27,12 @@ struct MemoryPlan {
   memory::Amounts bytes = {};
   uint64_t available_bytes = 0;
   int context = 0;
-  int num_kv_blocks = 0;
+  int num_kv_blocks = 0;  // in memory
+  // Beside them on a disk, and the buffers that these go through (runtime/spilled_kv.h), which are
+  // a part of the KV cache's bytes; 0: all are in memory.
+  int num_spilled_blocks = 0;
+  int spill_part_blocks = 0;  // of a buffer
+  int spill_depth = 0;        // buffers
   // Buffers for pages of experts, which then do not lie in memory all (weights/paged_weights.h); 0:
   // they do.
   int num_page_buffers = 0;
@@ -39,6 +44,10 @@ struct MemoryPlan {
   int max_step_tokens = 0;
   std::string batch_words = {};  // what was chosen, for people; empty: nothing was
 
+  int all_kv_blocks() const { return num_kv_blocks + num_spilled_blocks; }
+  double spilled_share() const {
+    return num_spilled_blocks == 0 ? 0 : static_cast<double>(num_spilled_blocks) / all_kv_blocks();
+  }
   uint64_t weights_bytes() const { return bytes[memory::Use::kWeights]; }
   uint64_t kv_bytes() const { return bytes[memory::Use::kKvCache]; }
   // What steps work in, exchanges among it, and the program itself.
@@ -48,7 +57,7 @@ struct MemoryPlan {
   // GiB"
   std::string Describe() const { return bytes.Describe(available_bytes); }
 
-  // Other ranks may have room for fewer.
+  // Other ranks may have room for fewer. Precondition: nothing is spilled.
   void SetKvBlocks(int count) {
     bytes[memory::Use::kKvCache] = kv_bytes() / static_cast<uint64_t>(num_kv_blocks) * count;
     num_kv_blocks = count;

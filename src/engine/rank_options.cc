@@ -11,10 +11,12 @@
 #include "device/step_inputs.h"
 #include "engine/choose_pipeline.h"
 #include "hardware/memory_status.h"
+#include "memory/page_reader.h"
 #include "planner/pipeline_degree.h"
 #include "planner/step_turns.h"
 #include "runtime/expert_mover.h"
 #include "weights/expert_backup.h"
+#include "runtime/spilled_kv.h"
 #include "weights/load_weights.h"
 #include "weights/page_index.h"
 #include "weights/weight_layout.h"
@@ -22,6 +24,10 @@
 namespace convene::engine {
 
 namespace {
+
+// Of keys and values on a disk: bytes of a buffer, if memory has that much, and buffers.
+constexpr uint64_t kSpillPartBytes = uint64_t{32} << 20;
+constexpr int kFewestSpillBuffers = 2;
 
 // Where a plan says what steps take, each has its own micro-batches, chunks and order.
 std::function<strategy::Pipeline(const strategy::StepLoad&)> PipelineOf(const plan::Plan& plan) {
@@ -226,6 +232,89 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
                                           more + static_cast<uint64_t>(fewest)));
   plan->has_all_pages = plan->num_page_buffers == sizes.num_pages;
   plan->bytes[memory::Use::kWeights] = sizes.bytes_with(plan->num_page_buffers);
+  return plan;
+}
+
+namespace {
+
+int BlocksFor(uint64_t bytes, uint64_t block_bytes) {
+  return static_cast<int>(
+      std::min<uint64_t>(bytes / std::max<uint64_t>(block_bytes, 1), INT32_MAX));
+}
+
+}  // namespace
+
+Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
+                                       const model::ModelSpec& spec, const LoadOptions& asked,
+                                       const runtime::Formats& formats, int num_threads,
+                                       const SpillWish& wish, memory::Ledger& ledger) {
+  LoadOptions options = asked;
+  options.plan = PagedPlan(asked.plan);
+  const Result<MemoryNeeds> needs =
+      NeedsOfRank(/*rank=*/0, device, spec, options, formats, num_threads);
+  if (!needs) return needs.error();
+  const weights::PagedSizes sizes =
+      weights::PagedSizesOf(spec, formats.weights, {options.plan.layout, 0});
+  const uint64_t slot_bytes = memory::DirectBytes(device.of_layer_block(spec, formats.kv));
+  const int context_blocks = (needs->context + device::kKvBlockTokens - 1) / device::kKvBlockTokens;
+  const int num_blocks =
+      std::max(context_blocks, options.max_sequences * BlocksOfSequence(*options.batch_work));
+
+  MemoryPlan plan = {.bytes = needs->fixed,
+                     .available_bytes = ledger.available_bytes(),
+                     .context = needs->context,
+                     .spill_part_blocks = context_blocks,
+                     .spill_depth = kFewestSpillBuffers};
+  plan.bytes[memory::Use::kWeights] = sizes.bytes_with(sizes.fewest_buffers);
+  plan.bytes[memory::Use::kProgram] += kProgramBytes;
+  uint64_t& kv_bytes = plan.bytes[memory::Use::kKvCache];
+  kv_bytes = 0;
+  const auto left = [&] { return plan.available_bytes - plan.bytes.total(); };
+  const auto buffers_of = [&](int blocks, int depth) {
+    return runtime::SpilledKv::BufferBytes({.part_blocks = blocks, .depth = depth}, slot_bytes);
+  };
+  const uint64_t least_bytes = plan.bytes.total() + buffers_of(context_blocks, kFewestSpillBuffers);
+  if (least_bytes > plan.available_bytes) {
+    return ResourceExhausted(fmt::format("not enough {}: {} available ({}), and {} are needed",
+                                         ledger.tier().name(), FormatBytes(plan.available_bytes),
+                                         ledger.tier().limited_by, FormatBytes(least_bytes)));
+  }
+  // Buffers that keep a disk busy while one of them is computed with, and so many that a layer's
+  // keys and values can be on their way while the experts before it are computed: within a quarter
+  // of what is left.
+  const uint64_t for_buffers = left() / 4;
+  const int part = std::min(BlocksFor(kSpillPartBytes, slot_bytes),
+                            BlocksFor(for_buffers / kFewestSpillBuffers, slot_bytes));
+  plan.spill_part_blocks = std::clamp(part, context_blocks, std::max(context_blocks, num_blocks));
+  const int of_layer = num_blocks / plan.spill_part_blocks + kFewestSpillBuffers;
+  plan.spill_depth = std::clamp(BlocksFor(for_buffers, buffers_of(plan.spill_part_blocks, 1)),
+                                kFewestSpillBuffers, of_layer);
+  kv_bytes = buffers_of(plan.spill_part_blocks, plan.spill_depth);
+
+  const auto for_kv = static_cast<uint64_t>(wish.kv_share * static_cast<double>(left()));
+  const auto keep = [&](int blocks) {
+    const int more = std::min(blocks, num_blocks - 1 - plan.num_kv_blocks);
+    plan.num_kv_blocks += more;
+    kv_bytes += needs->kv_block_bytes * static_cast<uint64_t>(more);
+  };
+  keep(BlocksFor(for_kv, needs->kv_block_bytes));
+  const int most =
+      std::max(sizes.fewest_buffers,
+               std::min(options.plan.experts_in_memory.value_or(sizes.num_pages), sizes.num_pages));
+  plan.num_page_buffers = static_cast<int>(
+      std::min<int64_t>(most, int64_t{sizes.fewest_buffers} + BlocksFor(left(), sizes.page_bytes)));
+  plan.has_all_pages = plan.num_page_buffers == sizes.num_pages;
+  plan.bytes[memory::Use::kWeights] = sizes.bytes_with(plan.num_page_buffers);
+  if (plan.num_page_buffers == most) keep(BlocksFor(left(), needs->kv_block_bytes));
+  plan.num_spilled_blocks = num_blocks - plan.num_kv_blocks;
+  const uint64_t file_bytes = runtime::SpilledKv::FileBytes(
+      plan.num_spilled_blocks, static_cast<int>(spec.layers.size()), slot_bytes);
+  if (file_bytes > wish.disk_bytes) {
+    return ResourceExhausted(
+        fmt::format("keys and values of {} sequences take {} of the disk, "
+                    "which has {}",
+                    options.max_sequences, FormatBytes(file_bytes), FormatBytes(wish.disk_bytes)));
+  }
   return plan;
 }
 

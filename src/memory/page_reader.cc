@@ -54,7 +54,7 @@ class PageReader::Run {
     Begin(tag);
   }
 
-  FinishedRead WaitForNext() {
+  FinishedTransfer WaitForNext() {
     double waited_s = 0;
     double patience_s = reader_.options_.patience_s;
     for (;;) {
@@ -79,7 +79,7 @@ class PageReader::Run {
                            .tag = tag});
   }
 
-  void Finish(FinishedRead finished) {
+  void Finish(FinishedTransfer finished) {
     Piece& piece = pieces_[finished.tag];
     const uint64_t offset = reads_[piece.read_idx].offset + piece.begin;
     const auto& change = reader_.options_.change_result;
@@ -180,14 +180,14 @@ Status PageReader::MakeQueue() {
     return {};
   }
   if (options_.use_io_uring) {
-    Result<std::unique_ptr<ReadQueue>> ring = MakeUringQueue(file_.descriptor(), options_.depth);
+    Result<std::unique_ptr<DiskQueue>> ring = MakeUringQueue(file_.descriptor(), options_.depth);
     if (ring) {
       queue_ = *std::move(ring);
       return {};
     }
     why_ += (why_.empty() ? "" : ", and ") + ring.error().message;
   }
-  Result<std::unique_ptr<ReadQueue>> threads =
+  Result<std::unique_ptr<DiskQueue>> threads =
       MakeThreadQueue(file_.descriptor(), options_.threads);
   if (!threads) return threads.error();
   queue_ = *std::move(threads);

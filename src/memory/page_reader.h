@@ -13,7 +13,7 @@
 
 #include "base/open_file.h"
 #include "base/result.h"
-#include "memory/read_queue.h"
+#include "memory/disk_queue.h"
 
 namespace convene::memory {
 
@@ -44,7 +44,7 @@ class PageReader {
     double patience_s = 10;
     std::function<void(const std::string&)> told = {};
     // For tests of failing disks: takes the place of io_uring and threads.
-    std::function<std::unique_ptr<ReadQueue>(int descriptor)> make_queue = {};
+    std::function<std::unique_ptr<DiskQueue>(int descriptor)> make_queue = {};
     // The same: gets the place of each request and what it gave (bytes, or a
     // negative errno), and says what it gave instead.
     std::function<int64_t(uint64_t offset, int64_t result)> change_result = {};
@@ -97,7 +97,7 @@ class PageReader {
   Version version_;  // when it was opened
   bool is_direct_ = false;
   std::string why_;  // there is no io_uring, or no direct reads; otherwise empty
-  std::unique_ptr<ReadQueue> queue_;
+  std::unique_ptr<DiskQueue> queue_;
 };
 
 }  // namespace convene::memory

@@ -164,25 +164,25 @@ INSTANTIATE_TEST_SUITE_P(Ways, PageReaderTest,
                          });
 
 // Gives nothing for a while, then what it was asked for.
-class StalledQueue final : public ReadQueue {
+class StalledQueue final : public DiskQueue {
  public:
   StalledQueue(int descriptor, int num_waits) : descriptor_(descriptor), num_waits_(num_waits) {}
   int depth() const override { return 2; }
   std::string name() const override { return "a slow disk"; }
-  void Begin(const QueuedRead& read) override { waiting_.push_back(read); }
-  std::optional<FinishedRead> Wait(double /*patience_s*/) override {
+  void Begin(const QueuedTransfer& read) override { waiting_.push_back(read); }
+  std::optional<FinishedTransfer> Wait(double /*patience_s*/) override {
     if (num_waits_-- > 0) return std::nullopt;
-    const QueuedRead read = waiting_.back();
+    const QueuedTransfer read = waiting_.back();
     waiting_.pop_back();
-    return FinishedRead{.tag = read.tag,
-                        .result = pread(descriptor_, read.target, read.size_bytes,
-                                        static_cast<off_t>(read.offset))};
+    return FinishedTransfer{.tag = read.tag,
+                            .result = pread(descriptor_, read.target, read.size_bytes,
+                                            static_cast<off_t>(read.offset))};
   }
 
  private:
   int descriptor_;
   int num_waits_;
-  std::vector<QueuedRead> waiting_;
+  std::vector<QueuedTransfer> waiting_;
 };
 
 TEST_F(PagesInAFile, WaitsForADiskThatHasBecomeSlowAndSaysSo) {

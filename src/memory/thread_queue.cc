@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "base/start_thread.h"
-#include "memory/read_queue.h"
+#include "memory/disk_queue.h"
 
 namespace convene::memory {
 namespace {
 
-class ThreadQueue final : public ReadQueue {
+class ThreadQueue final : public DiskQueue {
  public:
   ThreadQueue(int descriptor, int depth) : descriptor_(descriptor), depth_(depth) {}
   ~ThreadQueue() override {
@@ -31,8 +31,9 @@ class ThreadQueue final : public ReadQueue {
 
   Status Start() {
     for (int i = 0; i < depth_; ++i) {
-      Result<std::jthread> thread = StartThread(
-          fmt::format("thread {} of {} that read weights", i + 1, depth_), [this] { Loop(); });
+      Result<std::jthread> thread =
+          StartThread(fmt::format("thread {} of {} that read and write a disk", i + 1, depth_),
+                      [this] { Loop(); });
       if (!thread) return thread.error();
       threads_.push_back(*std::move(thread));
     }
@@ -42,19 +43,19 @@ class ThreadQueue final : public ReadQueue {
   int depth() const override { return depth_; }
   std::string name() const override { return fmt::format("pread on {} threads", depth_); }
 
-  void Begin(const QueuedRead& read) override {
+  void Begin(const QueuedTransfer& transfer) override {
     {
       const std::lock_guard lock(mutex_);
-      waiting_.push_back(read);
+      waiting_.push_back(transfer);
     }
     begun_.notify_one();
   }
 
-  std::optional<FinishedRead> Wait(double patience_s) override {
+  std::optional<FinishedTransfer> Wait(double patience_s) override {
     std::unique_lock lock(mutex_);
     const std::chrono::duration<double> patience(patience_s);
     if (!finished_.wait_for(lock, patience, [&] { return !done_.empty(); })) return std::nullopt;
-    const FinishedRead finished = done_.front();
+    const FinishedTransfer finished = done_.front();
     done_.pop_front();
     return finished;
   }
@@ -65,14 +66,16 @@ class ThreadQueue final : public ReadQueue {
     for (;;) {
       begun_.wait(lock, [&] { return ending_ || !waiting_.empty(); });
       if (ending_) return;
-      const QueuedRead read = waiting_.front();
+      const QueuedTransfer next = waiting_.front();
       waiting_.pop_front();
       lock.unlock();
-      const ssize_t count =
-          pread(descriptor_, read.target, read.size_bytes, static_cast<off_t>(read.offset));
+      const auto offset = static_cast<off_t>(next.offset);
+      const ssize_t count = next.is_write
+                                ? pwrite(descriptor_, next.target, next.size_bytes, offset)
+                                : pread(descriptor_, next.target, next.size_bytes, offset);
       const int64_t result = count < 0 ? -errno : count;
       lock.lock();
-      done_.push_back({.tag = read.tag, .result = result});
+      done_.push_back({.tag = next.tag, .result = result});
       finished_.notify_one();
     }
   }
@@ -82,18 +85,18 @@ class ThreadQueue final : public ReadQueue {
   std::mutex mutex_;
   std::condition_variable begun_;
   std::condition_variable finished_;
-  std::deque<QueuedRead> waiting_;  // with mutex_, as the next ones
-  std::deque<FinishedRead> done_;
+  std::deque<QueuedTransfer> waiting_;  // with mutex_, as the next ones
+  std::deque<FinishedTransfer> done_;
   bool ending_ = false;
   std::vector<std::jthread> threads_;  // they end first
 };
 
 }  // namespace
 
-Result<std::unique_ptr<ReadQueue>> MakeThreadQueue(int descriptor, int depth) {
+Result<std::unique_ptr<DiskQueue>> MakeThreadQueue(int descriptor, int depth) {
   auto queue = std::make_unique<ThreadQueue>(descriptor, depth);
   if (const Status started = queue->Start(); !started) return started.error();
-  return std::unique_ptr<ReadQueue>(std::move(queue));
+  return std::unique_ptr<DiskQueue>(std::move(queue));
 }
 
 }  // namespace convene::memory

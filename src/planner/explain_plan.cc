@@ -52,6 +52,8 @@ Section SectionOf(TaskKind kind) {
     case TaskKind::kReadChosen:
     case TaskKind::kReadPredicted:
     case TaskKind::kReadNext:
+    case TaskKind::kReadKv:
+    case TaskKind::kWriteKv:
       return kDisk;
     case TaskKind::kHead:
       return kHead;

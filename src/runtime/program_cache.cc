@@ -1,6 +1,7 @@
 #include "runtime/program_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "strategy/transition.h"
@@ -47,9 +48,10 @@ const Program& ProgramCache::ChangeTo(strategy::Phase phase, Change how) {
       how == Change::kMove
           ? strategy::BuildTransition(spec_, loads.from, loads.to, options_.step.bytes.weights)
           : strategy::BuildLoads(spec_, loads));
-  change = std::make_unique<Program>(Program{.key = {.phase = phase},
-                                             .schedule = schedule,
-                                             .lanes = RankProgram(*schedule, options_.rank)});
+  ProgramKey key;
+  key.phase = phase;
+  change = std::make_unique<Program>(Program{
+      .key = std::move(key), .schedule = schedule, .lanes = RankProgram(*schedule, options_.rank)});
   return *change;
 }
 
@@ -57,6 +59,7 @@ std::unique_ptr<Program> ProgramCache::Build(const ProgramKey& key) const {
   strategy::StepOptions step = options_.step;
   step.pipeline = key.pipeline;
   step.paging = key.paging;
+  step.spilled_kv = key.spilled_kv;
   if (key.phase == strategy::Phase::kDecode && options_.decode_roles) {
     step.roles = *options_.decode_roles;
   }

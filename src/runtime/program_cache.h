@@ -22,6 +22,7 @@ struct ProgramKey {
   std::optional<strategy::Paging> paging = {};
   // Of a step in prefill: behind it each rank has the experts of decode, from its own memory.
   bool loads_decode = false;
+  std::optional<strategy::SpilledKv> spilled_kv = {};
 
   bool operator==(const ProgramKey&) const = default;
 };

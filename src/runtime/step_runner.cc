@@ -69,6 +69,9 @@ const StepRunner::Operator& StepRunner::OperatorOf(schedule::TaskKind kind) {
     at(kProject).run = &StepRunner::Project;
     at(kNormSums).start = &StepRunner::NormSums;
     at(kAttention) = {.run = &StepRunner::Attend, .skip = &StepRunner::SkipToWanted};
+    at(kPreAttention).run = &StepRunner::BeginAttention;
+    at(kAttend).run = &StepRunner::AttendPart;
+    at(kPostAttention) = {.run = &StepRunner::EndAttention, .skip = &StepRunner::SkipToWanted};
     at(kScatterSums).start = &StepRunner::ScatterSums;
     at(kAddPartials) = {.run = &StepRunner::AddPartials, .skip = &StepRunner::SkipToWanted};
     at(kDense).run = &StepRunner::Dense;
@@ -102,6 +105,11 @@ Result<std::unique_ptr<StepRunner>> StepRunner::Create(weights::WeightStore& wei
   auto cache = device.CreateKvCache(spec, options.kv, options.num_kv_blocks, ledger);
   if (!cache) return cache.error();
   runner->cache_ = *std::move(cache);
+  if (options.kv_spill) {
+    auto spilled = SpilledKv::Create(*options.kv_spill, spec, *runner->cache_, ledger);
+    if (!spilled) return spilled.error();
+    runner->spilled_ = *std::move(spilled);
+  }
   auto stream = device.CreateStream(weights, *runner->cache_,
                                     {.activations = options.activations,
                                      .wire = WireRowsOf(spec, options),
@@ -228,7 +236,13 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   statistics = {};
   for (int i = 0; i < num_frames_; ++i) {
     Frame& frame = *frames_[i];
-    frame.Begin(CutStep(step, group, i, num_frames_));
+    std::vector<SequenceStep> sequences = CutStep(step, group, i, num_frames_);
+    if (spilled_ != nullptr) {
+      spilled_->Begin(sequences);
+      CHECK(program.key.spilled_kv && program.key.spilled_kv->parts == spilled_->num_parts(),
+            "a step of {} parts", spilled_->num_parts());
+    }
+    frame.Begin(std::move(sequences));
     frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
                           program.key.paging ? program.key.paging->chunks : 1);
     stream_->Begin(frame);
@@ -385,6 +399,25 @@ Status StepRunner::Attend(const Task& task, Frame& frame) {
   return attended;
 }
 
+Status StepRunner::BeginAttention(const Task& task, Frame& frame) {
+  return stream_->BeginAttention(LayerOf(task), frame);
+}
+
+Status StepRunner::AttendPart(const Task& task, Frame& frame) {
+  const Status attended = stream_->AttendSequences(LayerOf(task), spilled_->PartAt(task.chunk),
+                                                   OnlyWanted(task), frame);
+  // The load lane goes on with its buffer.
+  AwaitStream();
+  return attended;
+}
+
+Status StepRunner::EndAttention(const Task& task, Frame& frame) {
+  const bool only_wanted = OnlyWanted(task);
+  const Status ended = stream_->EndAttention(LayerOf(task), only_wanted, frame);
+  if (ended && only_wanted) frame.DivideWanted();
+  return ended;
+}
+
 Status StepRunner::AddPartials(const Task& task, Frame& frame) {
   if (OnlyWanted(task) && !task.cross) KeepWanted(frame);
   stream_->AddPartials(frame);
@@ -450,6 +483,17 @@ Status StepRunner::RunOnLane(const Task& task, hardware::ThreadPool*) {
   if (task.kind == schedule::TaskKind::kLoadExperts) {
     // Whatever has failed here: other ranks divide them so, too.
     backup_->Load(task.layer, moves_to_);
+    return {};
+  }
+  const bool reads_kv = task.kind == schedule::TaskKind::kReadKv;
+  if (reads_kv || task.kind == schedule::TaskKind::kWriteKv) {
+    if (has_failed()) return {};
+    Status done = BeforeTask(task);
+    if (done) {
+      done = reads_kv ? spilled_->Read(task.layer, task.chunk)
+                      : spilled_->Write(task.layer, task.chunk);
+    }
+    if (!done) Fail(task, done.error());
     return {};
   }
   reads_.Read(task, task.encoder ? encoder_ : decoder_, has_failed() ? nullptr : &FrameOf(task));

@@ -21,6 +21,7 @@
 #include "runtime/head.h"
 #include "runtime/program_cache.h"
 #include "runtime/row_exchange.h"
+#include "runtime/spilled_kv.h"
 #include "runtime/step_recorder.h"
 #include "runtime/transformer.h"
 #include "weights/expert_backup.h"
@@ -55,8 +56,8 @@ class StepRunner : public LaneWork {
   // lie.
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
-  // Reads experts ahead, or loads those of another phase. What fails of a read is the error of the
-  // task that computes with them.
+  // Reads experts ahead, or loads those of another phase: what fails of a read is the error of the
+  // task that computes with them. Brings spilled keys and values, whose error is the step's.
   Status RunOnLane(const schedule::Task& task, hardware::ThreadPool* pool) override;
   void Discard(const schedule::Task& task) override { reads_.Release(task); }
 
@@ -69,6 +70,7 @@ class StepRunner : public LaneWork {
   // Null: no experts come from one.
   weights::ExpertBackup* backup() { return backup_.get(); }
   hardware::ThreadPool* host_threads() { return device_.host_threads(); }
+  const SpilledKv* spilled_kv() const { return spilled_.get(); }  // null: all are in memory
   const device::StepStatistics& statistics() const { return stream_->statistics(); }
   const model::ModelSpec& spec() const { return weights_.spec(); }
   // Tokens that chose each expert, per layer of the decoder, since the beginning.
@@ -140,6 +142,9 @@ class StepRunner : public LaneWork {
   Status Normalize(const Task& task, Frame& frame);
   Status Project(const Task& task, Frame& frame);
   Status Attend(const Task& task, Frame& frame);
+  Status BeginAttention(const Task& task, Frame& frame);
+  Status AttendPart(const Task& task, Frame& frame);
+  Status EndAttention(const Task& task, Frame& frame);
   Status AddPartials(const Task& task, Frame& frame);
   Status Dense(const Task& task, Frame& frame);
   Status Route(const Task& task, Frame& frame);
@@ -171,6 +176,7 @@ class StepRunner : public LaneWork {
   std::vector<Layer> decoder_;
   std::vector<Layer> encoder_;
   std::unique_ptr<device::KvCache> cache_;
+  std::unique_ptr<SpilledKv> spilled_;
   std::unique_ptr<device::Stream> stream_;
   RowExchange row_exchange_;
   Head head_;

@@ -117,6 +117,7 @@ struct Transformer::State {
         num_tokens < options.parallel.micro_batches_from_tokens) {
       key.pipeline.micro_batches = 1;
     }
+    if (runner->spilled_kv() != nullptr) key.pipeline.micro_batches = 1;
     if (paged != nullptr) {
       // The whole step goes through a layer at once, so that each expert is read once.
       key.pipeline.micro_batches = 1;
@@ -130,6 +131,13 @@ struct Transformer::State {
   ProgramKey KeyOfStep(std::span<const SequenceStep> step, Phase phase) const {
     const int64_t num_tokens = CountTokens(step);
     const auto& pipeline_of = options.parallel.pipeline_of;
+    if (const SpilledKv* spilled = runner->spilled_kv()) {
+      ProgramKey key = KeyOf(/*encoder=*/false, num_tokens, phase);
+      key.spilled_kv = {.parts = spilled->CountParts(step),
+                        .depth = spilled->depth(),
+                        .missing = spilled->missing()};
+      return key;
+    }
     if (!pipeline_of || num_tokens == 0) return KeyOf(/*encoder=*/false, num_tokens, phase);
     const int num_groups = options.parallel.roles.num_groups();
     strategy::StepLoadCounter counter(num_groups);
@@ -257,7 +265,7 @@ struct Transformer::State {
   Status Run() {
     const Status done = executor.Run(last->lanes, *runner, last->computes_beside);
     // A thread for a lane may be refused.
-    if (!done && paged != nullptr) return done;
+    if (!done && (paged != nullptr || runner->spilled_kv() != nullptr)) return done;
     CHECK(done.ok(), "the runner keeps what fails: {}", done.error().message);
     const Status ended = runner->End();
     // While the caller samples, the first experts of a step like this one are read.
@@ -361,6 +369,10 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::D
   }
   CHECK(!decode || weights.phased() != nullptr, "these weights are of one phase");
   CHECK(!options.parallel.loads_experts || decode, "the same experts in both phases");
+  if (options.kv_spill) {
+    const Status spills = SpilledKv::Supports(weights.spec(), options);
+    if (!spills) return spills.error();
+  }
   for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
     if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
       return Error{
@@ -387,6 +399,10 @@ Transformer::~Transformer() {
 }
 
 device::KvCache& Transformer::kv_cache() { return state_->runner->kv_cache(); }
+SpillStatistics Transformer::spill_statistics() const {
+  const SpilledKv* spilled = state_->runner->spilled_kv();
+  return spilled != nullptr ? spilled->statistics() : SpillStatistics();
+}
 const device::StepStatistics& Transformer::statistics() const {
   return state_->runner->statistics();
 }

@@ -18,6 +18,7 @@
 #include "kernels/kernel_set.h"
 #include "memory/ledger.h"
 #include "runtime/formats.h"
+#include "runtime/spill_statistics.h"
 #include "runtime/step_outputs.h"
 #include "runtime/transformer_options.h"
 #include "schedule/timeline.h"
@@ -120,6 +121,8 @@ class Transformer {
   device::KvCache& kv_cache();
 
   const device::StepStatistics& statistics() const;
+  // Of keys and values on a disk.
+  SpillStatistics spill_statistics() const;
 
   // What the last step ran, of this rank's tasks, and when.
   const schedule::Schedule& schedule() const;

@@ -4,11 +4,13 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/group.h"
 #include "comm/wire_format.h"
 #include "kernels/kernel_set.h"
+#include "memory/spill_file.h"
 #include "model/model_spec.h"
 #include "runtime/experiment.h"
 #include "strategy/role.h"
@@ -66,10 +68,21 @@ struct ParallelOptions {
   }
 };
 
+// Where keys and values lie on a disk as far as they have no room in memory (spilled_kv.h).
+struct KvSpillOptions {
+  std::string directory = {};
+  int num_blocks = 0;  // on the disk: their numbers come behind those in memory
+  // Sequences of a step have their blocks in buffers of so many blocks, of which there are `depth`:
+  // at least those of the longest sequence.
+  int part_blocks = 0;
+  int depth = 2;
+  memory::SpillFile::Options file = {};
+};
+
 struct TransformerOptions {
   int max_step_tokens = 512;  // over all sequences of a step
-  int num_kv_blocks = 0;
-  int context = 0;  // of the longest sequence, in tokens; 0: what num_kv_blocks hold
+  int num_kv_blocks = 0;      // in memory
+  int context = 0;            // of the longest sequence, in tokens; 0: what num_kv_blocks hold
   kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
   kernels::KvFormat kv = kernels::KvFormat::kBf16;
   // Rows per expert from which on experts are computed one after the other; 0: never. It changes
@@ -78,6 +91,7 @@ struct TransformerOptions {
   // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
   // share no blocks.
   int expert_capacity = 0;
+  std::optional<KvSpillOptions> kv_spill = {};  // unset: all keys and values are in memory
   ParallelOptions parallel = {};
 };
 

@@ -91,6 +91,7 @@ class Checker {
       case Thing::kPinned:
         return task.layer * num_chunks_ + task.chunk;
       case Thing::kHeldPages:
+      case Thing::kHeldKv:
         return has_copies_ ? task.layer * num_chunks_ + std::max(0, task.chunk) : 0;
       default:
         return task.chunk;

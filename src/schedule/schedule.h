@@ -45,8 +45,10 @@ enum class TaskKind {
   kAttention,    // whatever of norm, projections, cache, scores and output is not a task of its own
   kScatterSums,  // collective: partial outputs to the rows' owners
   kAddPartials,  // sums them, in the order of ranks, and adds them to the residual stream
-  kPreAttention,   // norm, queries, keys and values (offload pipeline), as are the next two
-  kAttend,         // scores and values alone
+  // In three parts, where the host has the middle one (offload pipeline), or where the cache is
+  // brought from a disk for some sequences after the other (spilled KV):
+  kPreAttention,   // norm, queries, keys and values
+  kAttend,         // scores and values alone; spilled KV: of a chunk, which is of sequences
   kPostAttention,  // output projection, and experts where they are not tasks of their own
   kCrossStore,     // keys and values that the decoder's layers attend to
   // Of a layer: feed-forward.
@@ -72,8 +74,10 @@ enum class TaskKind {
   kReadChosen,     // of a chunk those that tokens chose
   kReadPredicted,  // of the next layer with experts those that they will probably choose
   kReadNext,       // of the next step's first layers, until the logits of this one are sampled
+  kReadKv,         // keys and values of a chunk's sequences, from a disk to memory
+  kWriteKv,        // those of them that are new, back to the disk
 };
-inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kReadNext) + 1;
+inline constexpr int kNumTaskKinds = static_cast<int>(TaskKind::kWriteKv) + 1;
 
 // A size that is not known when a schedule is made.
 enum class SizeKind {

@@ -49,7 +49,8 @@ const std::vector<Row>& Rows() {
        {Reads(Thing::kHidden), Writes(Thing::kNormed), Writes(Thing::kQkv)}},
       {kAttend,
        "attend",
-       {Reads(Thing::kHostQkv), Writes(Thing::kHostAttended), Writes(Thing::kCache)}},
+       {Reads(Thing::kQkv), Reads(Thing::kHostQkv), Writes(Thing::kAttended),
+        Writes(Thing::kHostAttended), Writes(Thing::kCache), Writes(Thing::kHeldKv)}},
       {kPostAttention, "post_attention", {Reads(Thing::kAttended), Writes(Thing::kHidden)}},
       {kCrossStore,
        "cross_store",
@@ -104,6 +105,8 @@ const std::vector<Row>& Rows() {
        Row::kCopy},
       {kReadPredicted, "read_predicted", {Reads(Thing::kPrediction)}, Row::kCopy},
       {kReadNext, "read_next", {}, Row::kCopy},
+      {kReadKv, "read_kv", {Writes(Thing::kHeldKv)}, Row::kCopy},
+      {kWriteKv, "write_kv", {Reads(Thing::kHeldKv)}, Row::kCopy},
   };
   return rows;
 }

@@ -16,8 +16,8 @@ Work OfRows(const StepBuilder& step, int rank) {
 
 }  // namespace
 
-void AddEmbedding(StepBuilder& step) {
-  step.Compute(kEmbed, {}, [&](int rank) { return OfRows(step, rank); });
+RankTasks AddEmbedding(StepBuilder& step) {
+  return step.Compute(kEmbed, {}, [&](int rank) { return OfRows(step, rank); });
 }
 
 RankTasks AddFinalNorm(StepBuilder& step) {

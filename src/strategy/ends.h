@@ -9,7 +9,7 @@
 namespace convene::strategy {
 
 // Of the ranks in use, as is the next.
-void AddEmbedding(StepBuilder& step);
+RankTasks AddEmbedding(StepBuilder& step);
 RankTasks AddFinalNorm(StepBuilder& step);
 
 // To the rank with the head, from those that own rows; and how each rank has fared, to all.

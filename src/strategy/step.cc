@@ -10,6 +10,7 @@
 #include "strategy/paged_experts.h"
 #include "strategy/single.h"
 #include "strategy/sliced_experts.h"
+#include "strategy/spilled_kv.h"
 #include "strategy/step_builder.h"
 #include "strategy/tensor_parallel.h"
 #include "strategy/transition.h"
@@ -30,9 +31,12 @@ void AddExperts(StepBuilder& step, const LayerWork& work, int layer) {
   AddExpertParallel(step, work, layer);
 }
 
-void AddLayers(StepBuilder& step) {
+// `embedded`: the step's first tasks.
+void AddLayers(StepBuilder& step, const RankTasks& embedded) {
   std::optional<PagedExperts> paged;
   if (step.options().paging) paged.emplace(step);
+  std::optional<SpilledAttention> spilled;
+  if (step.options().spilled_kv) spilled.emplace(step, embedded);
   std::optional<DisaggregatedStage> disaggregated;
   if (!step.roles().are_whole()) disaggregated.emplace(step);
   for (int layer = 0; layer < std::ssize(step.layers()); ++layer) {
@@ -40,7 +44,11 @@ void AddLayers(StepBuilder& step) {
     const bool prunes = step.options().prunes_last_layer && !step.is_encoder() &&
                         layer + 1 == std::ssize(step.layers());
     const LayerWork work(step.spec(), spec, layer, step.options(), prunes);
-    AddAttention(step, work, layer, /*cross=*/false);
+    if (spilled) {
+      spilled->AddLayer(work, layer);
+    } else {
+      AddAttention(step, work, layer, /*cross=*/false);
+    }
     if (spec.cross_attention) AddAttention(step, work, layer, /*cross=*/true);
     if (spec.moe && paged) {
       paged->AddLayer(work, layer);
@@ -57,8 +65,7 @@ void AddLayers(StepBuilder& step) {
 // From the tokens to the output's norm, which it returns.
 RankTasks AddStack(StepBuilder& step) {
   step.UseRanks(&Role::owns_rows);
-  AddEmbedding(step);
-  AddLayers(step);
+  AddLayers(step, AddEmbedding(step));
   const RankTasks normed = AddFinalNorm(step);
   step.UseAllRanks();
   return normed;

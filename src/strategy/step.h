@@ -62,6 +62,17 @@ struct Paging {
   bool operator==(const Paging&) const = default;
 };
 
+// Where keys and values of a rank lie on a disk but for a part of them (spilled_kv.h).
+struct SpilledKv {
+  // The sequences of a step go through a layer's attention in so many parts, one behind the other.
+  int parts = 1;
+  // So many parts have their keys and values in memory at the same time, or on their way there.
+  int depth = 2;
+  double missing = 1;  // the share of all blocks that memory has no room for
+
+  bool operator==(const SpilledKv&) const = default;
+};
+
 // Most that a pipeline may have: buffers are sized before it is chosen.
 inline constexpr int kMostChunks = 256;
 inline constexpr int kMostMicroBatches = 64;
@@ -92,6 +103,8 @@ struct StepOptions {
   // Of a step of the decoder behind which the experts are divided otherwise: each rank loads those
   // it will have, layer by layer, while the step goes on (transition.h). Unset: they stay.
   std::optional<ExpertLoads> loads = {};
+  // Unset: all keys and values are in memory. Of one rank, without an encoder or latents.
+  std::optional<SpilledKv> spilled_kv = {};
   // Tasks of this rank alone: what it executes. -1: of all ranks, as the simulator wants them.
   int only_rank = -1;
 };

@@ -15,6 +15,9 @@ namespace {
 // Rows of other ranks are told apart by so little: an expert's number and weight, and how many.
 constexpr double kPairBytes = 6;
 
+// Positions in a block of the KV cache (device/step_inputs.h).
+constexpr double kKvBlockTokens = 64;
+
 Size Of(SizeKind kind, int rank) { return {.kind = kind, .from = rank}; }
 
 double NumMatrices(const model::ActivationSpec& activation) { return activation.gated() ? 3 : 2; }
@@ -180,7 +183,7 @@ Work LayerWork::SendHidden(int rank) const {
 
 Work LayerWork::PostAttention(int rank) const {
   const double elements = hidden() * layer_.attention.output_dim();
-  return {.flops = {{2 * elements, Of(SizeKind::kTokens, rank)}},
+  return {.flops = {{2 * elements, Attended(SizeKind::kTokens, rank)}},
           .memory_bytes = {{elements * options_.bytes.weights}}};
 }
 
@@ -213,6 +216,35 @@ Work LayerWork::ReadChosen(int rank, int chunk) const {
   const double expert_bytes = ExpertElements(spec_, *layer_.moe) * options_.bytes.weights;
   return {.disk_bytes = {{expert_bytes * options_.paging->missing,
                           {SizeKind::kExperts, layer_idx_, chunk, rank}}}};
+}
+
+Work LayerWork::AttendPart(int rank) const {
+  const double share = 1.0 / options_.spilled_kv->parts;
+  const model::AttentionSpec& attention = layer_.attention;
+  const double cached = CachedElements(rank) * options_.bytes.kv * share;
+  return {.flops = {{2.0 * (attention.query_dim() + attention.output_dim()) * share,
+                     Attended(SizeKind::kKeys, rank)}},
+          .memory_bytes = {{cached, Of(SizeKind::kTokens, rank)},
+                           {cached, Attended(SizeKind::kCached, rank)}}};
+}
+
+// Blocks are read and written whole. A sequence whose logits are wanted is counted for one that
+// ends in the middle of a block, so that half of that is read in vain, and all of it is written
+// again.
+Work LayerWork::ReadKv(int rank) const {
+  const SpilledKv& spilled = *options_.spilled_kv;
+  const double cached = CachedElements(rank) * options_.bytes.kv * spilled.missing / spilled.parts;
+  // Those of the step's own tokens are made here.
+  return {.disk_bytes = {{cached, Of(SizeKind::kCached, rank)},
+                         {-cached, Of(SizeKind::kTokens, rank)},
+                         {cached * kKvBlockTokens / 2, Of(SizeKind::kWanted, rank)}}};
+}
+
+Work LayerWork::WriteKv(int rank) const {
+  const SpilledKv& spilled = *options_.spilled_kv;
+  const double cached = CachedElements(rank) * options_.bytes.kv * spilled.missing / spilled.parts;
+  return {.disk_bytes = {{cached, Of(SizeKind::kTokens, rank)},
+                         {cached * (kKvBlockTokens - 1), Of(SizeKind::kWanted, rank)}}};
 }
 
 Work LayerWork::GatherNormed(int rank, double element_bytes, bool cross) const {

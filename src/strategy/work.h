@@ -39,6 +39,11 @@ class LayerWork {
   // What of a chunk's experts is not in memory, from the disk: of all of them, or of the chosen.
   schedule::Work ReadPages(int rank) const;
   schedule::Work ReadChosen(int rank, int chunk) const;
+  // Of a part of the sequences whose keys and values are spilled (SpilledKv): attention, once they
+  // are in memory; what of them is not there, from the disk; and what is new of it, back.
+  schedule::Work AttendPart(int rank) const;
+  schedule::Work ReadKv(int rank) const;
+  schedule::Work WriteKv(int rank) const;
   // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
   // `cross`: before attention to the encoder's output, which comes after a layer's own attention.
   schedule::Work GatherNormed(int rank, double element_bytes, bool cross = false) const;

@@ -17,17 +17,22 @@ Status AttentionLayer::Project(const Layer& layer, const Frame& frame) {
 
 int AttentionLayer::Attend(const Layer& layer, const weights::LayerWeights& weights,
                            const Frame& frame, bool only_wanted, bool is_normed) {
-  const model::AttentionSpec& shape = layer.spec.attention;
-  const Activations& buffers = ActivationsOf(frame);
-  const int num_out =
-      only_wanted ? static_cast<int>(frame.rows.wanted().size()) : frame.rows.num_rows();
-  if (shape.latent) {
+  if (layer.spec.attention.latent) {
     latent_.Run(layer, weights, frame, only_wanted);
   } else {
     PrepareQkv(layer, weights, frame, is_normed);
-    if (num_out > 0) AttendRows(layer, weights, frame, only_wanted);
+    AttendSequences(layer, weights, frame, {0, static_cast<int>(frame.rows.step().size())},
+                    only_wanted);
   }
-  context_.Narrow(buffers.attention_wide, num_out, shape.output_dim(), buffers.attention_out);
+  return Narrow(layer, frame, only_wanted);
+}
+
+int AttentionLayer::Narrow(const Layer& layer, const Frame& frame, bool only_wanted) {
+  const Activations& buffers = ActivationsOf(frame);
+  const int num_out =
+      only_wanted ? static_cast<int>(frame.rows.wanted().size()) : frame.rows.num_rows();
+  context_.Narrow(buffers.attention_wide, num_out, layer.spec.attention.output_dim(),
+                  buffers.attention_out);
   return num_out;
 }
 
@@ -57,22 +62,20 @@ void AttentionLayer::PrepareQkv(const Layer& layer, const weights::LayerWeights&
                                              .queries = queries.row(row)});
       },
       4);
-  StoreKv(context_, cache_, layer.cache_layer, frame.rows,
-          {.rows = buffers.qkv,
-           .first_key = attention.num_heads * attention.head_dim,
-           .num_heads = attention.num_kv_heads,
-           .key_dim = attention.head_dim,
-           .value_dim = attention.value_dim});
 }
 
 void AttentionLayer::DivideIntoUnits(const StepRows& rows, const model::AttentionSpec& attention,
-                                     bool only_wanted) {
+                                     Stream::SequenceRange sequences, bool only_wanted) {
   units_.clear();
   const int group = attention.num_heads / attention.num_kv_heads;
   const int heads_per_unit = std::min(group, kernels::kAttentionRows);
   const int tokens_per_unit = std::max(1, kernels::kAttentionRows / heads_per_unit);
-  int out_row = 0;
-  for (int sequence_idx = 0; sequence_idx < std::ssize(rows.step()); ++sequence_idx) {
+  int out_row = sequences.begin < sequences.end ? rows.first_row(sequences.begin) : 0;
+  if (only_wanted) {
+    const auto wanted = rows.wanted();
+    out_row = static_cast<int>(std::ranges::lower_bound(wanted, out_row) - wanted.begin());
+  }
+  for (int sequence_idx = sequences.begin; sequence_idx < sequences.end; ++sequence_idx) {
     const SequenceStep& sequence = rows.step()[sequence_idx];
     const int num_tokens = static_cast<int>(sequence.tokens.size());
     const int begin = only_wanted ? std::min(sequence.first_logits_token, num_tokens) : 0;
@@ -130,10 +133,24 @@ kernels::Attention AttentionLayer::Describe(const Layer& layer,
           .out_head_stride = out_stride};
 }
 
-void AttentionLayer::AttendRows(const Layer& layer, const weights::LayerWeights& weights,
-                                const Frame& frame, bool only_wanted) {
+void AttentionLayer::AttendSequences(const Layer& layer, const weights::LayerWeights& weights,
+                                     const Frame& frame, Stream::SequenceRange sequences,
+                                     bool only_wanted) {
   const model::AttentionSpec& shape = layer.spec.attention;
-  DivideIntoUnits(frame.rows, shape, only_wanted);
+  const StepRows& rows = frame.rows;
+  if (sequences.begin == sequences.end) return;
+  const int first = rows.first_row(sequences.begin);
+  const int end =
+      sequences.end < std::ssize(rows.step()) ? rows.first_row(sequences.end) : rows.num_rows();
+  StoreKv(context_, cache_, layer.cache_layer, rows,
+          {.rows = ActivationsOf(frame).qkv,
+           .first_key = shape.num_heads * shape.head_dim,
+           .num_heads = shape.num_kv_heads,
+           .key_dim = shape.head_dim,
+           .value_dim = shape.value_dim},
+          {first, end - first});
+  DivideIntoUnits(rows, shape, sequences, only_wanted);
+  if (units_.empty()) return;
   calls_.clear();
   for (const AttentionUnit& unit : units_) calls_.push_back(Describe(layer, weights, frame, unit));
   attender_.Run(calls_);
@@ -142,7 +159,9 @@ void AttentionLayer::AttendRows(const Layer& layer, const weights::LayerWeights&
   const auto seen = [&](int64_t position) {
     return shape.window > 0 ? std::min<int64_t>(position + 1, shape.window) : position + 1;
   };
-  for (const SequenceStep& sequence : frame.rows.step()) {
+  const auto step = rows.step().subspan(static_cast<size_t>(sequences.begin),
+                                        static_cast<size_t>(sequences.end - sequences.begin));
+  for (const SequenceStep& sequence : step) {
     const int64_t last = sequence.first_position + std::ssize(sequence.tokens) - 1;
     const int64_t keys = std::min<int64_t>(last + 1, seen(last) + std::ssize(sequence.tokens) - 1);
     context_.statistics.kv_bytes += keys * cache_.TokenBytes(layer.cache_layer);

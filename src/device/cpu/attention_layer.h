@@ -11,6 +11,7 @@
 #include "device/cpu/forward_context.h"
 #include "device/cpu/latent_attention.h"
 #include "device/layer.h"
+#include "device/stream.h"
 
 namespace convene::device {
 
@@ -45,15 +46,24 @@ class AttentionLayer {
   int Attend(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
              bool only_wanted, bool is_normed);
 
+  // The same in parts, without latents (Stream::BeginAttention): norms, RoPE and queries of all
+  // rows; of some sequences the cache and attention_wide; attention_out of all, which returns how
+  // many rows these are.
+  void Prepare(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame) {
+    PrepareQkv(layer, weights, frame, /*is_normed=*/false);
+  }
+  void AttendSequences(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
+                       Stream::SequenceRange sequences, bool only_wanted);
+  int Narrow(const Layer& layer, const Frame& frame, bool only_wanted);
+
  private:
+  // Of all rows; keys and values are left in qkv.
   void PrepareQkv(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
                   bool is_normed);
-  void AttendRows(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
-                  bool only_wanted);
-  // Of all rows, each writing output row = row; or of the wanted rows only, the i-th of them
-  // writing output row i.
+  // Of all rows of these sequences, each writing output row = row; or of the wanted rows only, the
+  // i-th of all wanted ones writing output row i.
   void DivideIntoUnits(const StepRows& rows, const model::AttentionSpec& attention,
-                       bool only_wanted);
+                       Stream::SequenceRange sequences, bool only_wanted);
   kernels::Attention Describe(const Layer& layer, const weights::LayerWeights& weights,
                               const Frame& frame, const AttentionUnit& unit) const;
 

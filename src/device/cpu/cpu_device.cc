@@ -128,6 +128,10 @@ std::unique_ptr<Device> MakeCpuDevice(const kernels::KernelSet& kernels,
   return std::make_unique<CpuDevice>(kernels, pool);
 }
 
-DeviceBytes CpuBytes() { return {.of_kv_block = CpuKvCache::BlockBytes, .of_steps = StepBytes}; }
+DeviceBytes CpuBytes() {
+  return {.of_kv_block = CpuKvCache::BlockBytes,
+          .of_layer_block = CpuKvCache::LayerBlockBytes,
+          .of_steps = StepBytes};
+}
 
 }  // namespace convene::device

@@ -1,5 +1,6 @@
 #include "device/cpu/cpu_kv_cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "strategy/role.h"
@@ -37,6 +38,15 @@ uint64_t CpuKvCache::BlockBytes(const model::ModelSpec& spec, kernels::KvFormat 
   return size_bytes;
 }
 
+uint64_t CpuKvCache::LayerBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format) {
+  uint64_t most = 0;
+  for (const model::LayerSpec& layer : spec.layers) {
+    const HeadShape shape = ShapeOf(layer.attention, format);
+    most = std::max(most, static_cast<uint64_t>(shape.size_bytes() * shape.num_heads));
+  }
+  return most;
+}
+
 Result<CpuKvCache> CpuKvCache::Create(const model::ModelSpec& spec, kernels::KvFormat format,
                                       int num_blocks, memory::Ledger& ledger) {
   CpuKvCache cache;
@@ -63,6 +73,13 @@ void CpuKvCache::Move(int layer, int block, std::byte* to) {
   std::byte*& at = layers_[layer].blocks[block];
   std::memmove(to, at, static_cast<size_t>(layers_[layer].block_bytes));
   at = to;
+}
+
+void CpuKvCache::SetPlaces(int count) {
+  for (Layer& layer : layers_) {
+    layer.blocks.resize(static_cast<size_t>(num_blocks_));
+    layer.blocks.resize(static_cast<size_t>(num_blocks_ + count), nullptr);
+  }
 }
 
 }  // namespace convene::device

@@ -18,6 +18,9 @@ class CpuKvCache final : public KvCache {
   // Bytes of one block over all layers.
   static uint64_t BlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
 
+  // Of one in the layer where it is the largest.
+  static uint64_t LayerBlockBytes(const model::ModelSpec& spec, kernels::KvFormat format);
+
   // Error: as Ledger::Allocate.
   static Result<CpuKvCache> Create(const model::ModelSpec& spec, kernels::KvFormat format,
                                    int num_blocks, memory::Ledger& ledger);
@@ -36,6 +39,10 @@ class CpuKvCache final : public KvCache {
   int64_t BlockBytes(int layer) const override { return layers_[layer].block_bytes; }
   std::byte* Address(int layer, int block) const override { return blocks(layer)[block]; }
   void Move(int layer, int block, std::byte* to) override;
+  void SetPlaces(int count) override;
+  void Put(int layer, int place, std::byte* at) override {
+    layers_[layer].blocks[num_blocks_ + place] = at;
+  }
 
   // Bytes of one position in one layer.
   int64_t TokenBytes(int layer) const {

@@ -81,6 +81,25 @@ TEST(CpuKvCache, BlocksOfAllLayersAndHeadsOverlapNowhere) {
   EXPECT_EQ(least, 2u * (64 * 24 + 64 * 32));  // a head of the narrower layer
 }
 
+TEST(CpuKvCache, PlacesLieBehindTheBlocksAndWhereTheyArePut) {
+  memory::Ledger ledger;
+  Result<CpuKvCache> cache = CpuKvCache::Create(TwoLayers(), KvFormat::kBf16, 2, ledger);
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  EXPECT_EQ(static_cast<int64_t>(CpuKvCache::LayerBlockBytes(TwoLayers(), KvFormat::kBf16)),
+            cache->BlockBytes(1));
+  alignas(64) static std::byte elsewhere[64];
+  cache->SetPlaces(2);
+  EXPECT_EQ(cache->num_blocks(), 2);
+  cache->Put(0, 1, elsewhere);
+  EXPECT_EQ(cache->blocks(0)[3], elsewhere);
+  EXPECT_EQ(cache->blocks(0)[2], nullptr);
+  EXPECT_EQ(cache->blocks(1)[3], nullptr);
+  std::byte* const own = cache->blocks(0)[1];
+  cache->SetPlaces(4);
+  EXPECT_EQ(cache->blocks(0)[3], nullptr) << "of another step";
+  EXPECT_EQ(cache->blocks(0)[1], own);
+}
+
 TEST(CpuKvCache, ABlockMovesWithItsBytesAndAlone) {
   memory::Ledger ledger;
   Result<CpuKvCache> cache = CpuKvCache::Create(TwoLayers(), KvFormat::kBf16, 2, ledger);

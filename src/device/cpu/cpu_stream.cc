@@ -109,6 +109,35 @@ Status CpuStream::Attend(const Layer& layer, const AttentionTask& task, Frame& f
   return {};
 }
 
+Status CpuStream::BeginAttention(const Layer& layer, Frame& frame) {
+  const auto leased = context_.weights.LeaseLayer(layer.id(), LayerPart::kAttention);
+  if (!leased) return leased.error();
+  Normalize(layer, /*cross=*/false, frame);
+  if (Status projected = attention_.Project(layer, frame); !projected) return projected;
+  attention_.Prepare(layer, **leased, frame);
+  return {};
+}
+
+Status CpuStream::AttendSequences(const Layer& layer, SequenceRange sequences, bool only_wanted,
+                                  Frame& frame) {
+  const auto leased = context_.weights.LeaseLayer(layer.id(), LayerPart::kAttention);
+  if (!leased) return leased.error();
+  attention_.AttendSequences(layer, **leased, frame, sequences, only_wanted);
+  return {};
+}
+
+Status CpuStream::EndAttention(const Layer& layer, bool only_wanted, Frame& frame) {
+  const auto leased = context_.weights.LeaseLayer(layer.id(), LayerPart::kAttention);
+  if (!leased) return leased.error();
+  const weights::LayerWeights& weights = **leased;
+  const int num_out = attention_.Narrow(layer, frame, only_wanted);
+  if (only_wanted) MoveWanted({0, num_out}, frame);
+  const Activations& buffers = ActivationsOf(frame);
+  context_.Multiply(weights.output, buffers.attention_out, num_out, Epilogue::kAdd, buffers.hidden,
+                    weights.output_bias, {.scale = context_.spec().residual_scale});
+  return {};
+}
+
 void CpuStream::FetchRouting(Frame& frame) {
   CpuFrameOf(frame).experts.swap(frame.experts);
   CpuFrameOf(frame).expert_weights.swap(frame.expert_weights);

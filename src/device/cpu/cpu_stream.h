@@ -37,6 +37,10 @@ class CpuStream final : public Stream {
   void KeepWanted(Frame& frame) override { MoveWanted(frame.own(), frame); }
   Status Project(const Layer& layer, Frame& frame) override;
   Status Attend(const Layer& layer, const AttentionTask& task, Frame& frame) override;
+  Status BeginAttention(const Layer& layer, Frame& frame) override;
+  Status AttendSequences(const Layer& layer, SequenceRange sequences, bool only_wanted,
+                         Frame& frame) override;
+  Status EndAttention(const Layer& layer, bool only_wanted, Frame& frame) override;
   void AddPartials(Frame& frame) override { partial_sums_.Add(frame); }
   Status StoreCross(const Layer& layer, Frame& frame) override {
     return cross_attention_.Store(layer, frame);

@@ -5,13 +5,16 @@
 namespace convene::device {
 
 void StoreKv(const ForwardContext& context, const CpuKvCache& cache, int cache_layer,
-             const StepRows& rows, const KeysAndValues& from) {
+             const StepRows& rows, const KeysAndValues& from, OwnRows those) {
   // Fewer rows than this are not worth another thread.
   constexpr int kGrainRows = 64;
-  const auto blocks = rows.block_rows();
+  const auto first_of = [&](int row) {
+    return std::ranges::lower_bound(rows.block_rows(), row, {}, &BlockRows::first_row);
+  };
+  const std::span blocks(first_of(those.first), first_of(those.first + those.count));
   if (blocks.empty()) return;
   const int64_t stride = from.rows.stride_bytes / 4;
-  const int64_t rows_per_block = rows.num_rows() / std::ssize(blocks);
+  const int64_t rows_per_block = those.count / std::ssize(blocks);
   context.pool.ParallelFor(
       std::ssize(blocks) * from.num_heads,
       [&](int64_t index, int) {

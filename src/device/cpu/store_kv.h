@@ -17,8 +17,14 @@ struct KeysAndValues {
   int value_dim = 0;  // 0: values are a part of the keys
 };
 
-// To the blocks that `rows` have in layer `cache_layer` of the cache.
+// To the blocks that `rows` have in layer `cache_layer` of the cache; of these rows alone, which
+// are whole sequences.
 void StoreKv(const ForwardContext& context, const CpuKvCache& cache, int cache_layer,
-             const StepRows& rows, const KeysAndValues& from);
+             const StepRows& rows, const KeysAndValues& from, OwnRows those);
+// Of all rows.
+inline void StoreKv(const ForwardContext& context, const CpuKvCache& cache, int cache_layer,
+                    const StepRows& rows, const KeysAndValues& from) {
+  StoreKv(context, cache, cache_layer, rows, from, {0, rows.num_rows()});
+}
 
 }  // namespace convene::device

@@ -7,12 +7,12 @@
 #include <optional>
 
 #include "base/check.h"
-#include "memory/read_queue.h"
+#include "memory/disk_queue.h"
 
 namespace convene::memory {
 namespace {
 
-class UringQueue final : public ReadQueue {
+class UringQueue final : public DiskQueue {
  public:
   UringQueue(int descriptor, int depth) : descriptor_(descriptor), depth_(depth) {}
   ~UringQueue() override {
@@ -33,14 +33,19 @@ class UringQueue final : public ReadQueue {
   int depth() const override { return depth_; }
   std::string name() const override { return fmt::format("io_uring, {} reads at a time", depth_); }
 
-  void Begin(const QueuedRead& read) override {
+  void Begin(const QueuedTransfer& transfer) override {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-    CHECK(entry != nullptr, "more than {} reads", depth_);
-    io_uring_prep_read(entry, descriptor_, read.target, read.size_bytes, read.offset);
-    entry->user_data = read.tag;
+    CHECK(entry != nullptr, "more than {} at a time", depth_);
+    if (transfer.is_write) {
+      io_uring_prep_write(entry, descriptor_, transfer.target, transfer.size_bytes,
+                          transfer.offset);
+    } else {
+      io_uring_prep_read(entry, descriptor_, transfer.target, transfer.size_bytes, transfer.offset);
+    }
+    entry->user_data = transfer.tag;
   }
 
-  std::optional<FinishedRead> Wait(double patience_s) override {
+  std::optional<FinishedTransfer> Wait(double patience_s) override {
     const auto seconds = static_cast<int64_t>(patience_s);
     __kernel_timespec patience{
         .tv_sec = seconds,
@@ -54,8 +59,8 @@ class UringQueue final : public ReadQueue {
     } while (failed == -EINTR || failed == -EAGAIN || failed == -EBUSY);
     if (failed == -ETIME) return std::nullopt;
     CHECK(failed >= 0, "io_uring: {}", std::strerror(-failed));
-    const FinishedRead finished{.tag = static_cast<uint32_t>(entry->user_data),
-                                .result = entry->res};
+    const FinishedTransfer finished{.tag = static_cast<uint32_t>(entry->user_data),
+                                    .result = entry->res};
     io_uring_cqe_seen(&ring_, entry);
     return finished;
   }
@@ -69,10 +74,10 @@ class UringQueue final : public ReadQueue {
 
 }  // namespace
 
-Result<std::unique_ptr<ReadQueue>> MakeUringQueue(int descriptor, int depth) {
+Result<std::unique_ptr<DiskQueue>> MakeUringQueue(int descriptor, int depth) {
   auto queue = std::make_unique<UringQueue>(descriptor, depth);
   if (const Status started = queue->Start(); !started) return started.error();
-  return std::unique_ptr<ReadQueue>(std::move(queue));
+  return std::unique_ptr<DiskQueue>(std::move(queue));
 }
 
 }  // namespace convene::memory

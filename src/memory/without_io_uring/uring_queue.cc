@@ -1,8 +1,8 @@
-#include "memory/read_queue.h"
+#include "memory/disk_queue.h"
 
 namespace convene::memory {
 
-Result<std::unique_ptr<ReadQueue>> MakeUringQueue(int, int) {
+Result<std::unique_ptr<DiskQueue>> MakeUringQueue(int, int) {
   return Unavailable("this program was built without liburing");
 }
 
