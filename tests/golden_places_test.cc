@@ -301,7 +301,7 @@ TEST_P(GoldenPlaces, ADiskThatFailsEndsTheStepAndNotTheNextOne) {
       fails = false;
       ASSERT_FALSE(failed.ok());
       EXPECT_EQ(failed.error().kind, ErrorKind::kDataLoss);
-      const char* task = writes ? "write_kv L0 c0 failed" : "read_kv L0 c0 failed";
+      const char* task = writes ? "write_kv of layer 0 failed" : "read_kv of layer 0 failed";
       EXPECT_NE(failed.error().message.find(task), std::string::npos) << failed.error().message;
       EXPECT_NE(failed.error().message.find(testing::TempDir()), std::string::npos);
     }

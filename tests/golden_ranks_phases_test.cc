@@ -208,7 +208,7 @@ TEST(GoldenRanksPhasesFaults, EndTheStepOnAllRanksAndNotTheNextOne) {
             fault.is_armed = false;
             ASSERT_FALSE(failed.ok());
             EXPECT_EQ(failed.error().kind, ErrorKind::kResourceExhausted);
-            EXPECT_NE(failed.error().message.find("move_experts L1"), std::string::npos)
+            EXPECT_NE(failed.error().message.find("move_experts of layer 1"), std::string::npos)
                 << failed.error().message;
             const auto next = again();
             ASSERT_TRUE(next.ok()) << next.error().message;

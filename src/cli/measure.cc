@@ -33,6 +33,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// "none" by itself is none. Error: a name that is of no format.
+Result<std::vector<kernels::WeightFormat>> FormatsOf(const std::vector<std::string>& names) {
+  std::vector<kernels::WeightFormat> formats;
+  if (names == std::vector<std::string>{"none"}) return formats;
+  for (const std::string& name : names) {
+    const auto format = kernels::WeightFormatFromName(name);
+    if (!format) {
+      return Error{fmt::format(
+          "{} is no format of weights; write some of f32, bf16, int8 and int4 with commas, or none",
+          Printable(name))};
+    }
+    formats.push_back(*format);
+  }
+  return formats;
+}
+
 // For all that is measured: less than the three and four minutes that people are told, since the
 // last steps may begin just before.
 constexpr double kSecondsAlone = 160;
@@ -161,6 +177,7 @@ class Measure : public Command {
     AddWords(app, "--steps", step_formats_,
              "Formats of weights whose steps are measured: some of f32, bf16, int8 and int4, or "
              "none (default: bf16,int8,int4)")
+        ->check(ListParsedBy(FormatsOf))
         ->type_name("FORMATS");
     app.add_option("--from-trace", traces_,
                    "Measure nothing: refine the profile by traces of steps that ran here (--trace)")
@@ -189,8 +206,7 @@ class Measure : public Command {
     if (!profile_path_.empty()) {
       return Error{"--profile names what --from-trace refines: give a trace, or leave it out"};
     }
-    std::vector<kernels::WeightFormat> formats;
-    if (Status known = ParseFormats(&formats); !known) return known;
+    const std::vector<kernels::WeightFormat> formats = *FormatsOf(step_formats_);
     const Result<hardware::Topology> topology = hardware::ReadTopology();
     if (!topology) return topology.error();
     const Result<hardware::Isa> isa = hardware::ChooseIsa();
@@ -242,21 +258,6 @@ class Measure : public Command {
   }
 
   bool speaks() const { return ranks()->rank() == 0; }
-
-  Status ParseFormats(std::vector<kernels::WeightFormat>* formats) const {
-    if (step_formats_ == std::vector<std::string>{"none"}) return {};
-    for (const std::string& name : step_formats_) {
-      const auto format = kernels::WeightFormatFromName(name);
-      if (!format) {
-        return Error{
-            fmt::format("--steps: {} is no format of weights; write some of f32, bf16, "
-                        "int8 and int4 with commas, or none",
-                        Printable(name))};
-      }
-      formats->push_back(*format);
-    }
-    return {};
-  }
 
   // The machine as one rank has it; the others wait, so that it is alone.
   Status MeasureRankZero(const hardware::Topology& topology, hardware::ThreadPool& pool,

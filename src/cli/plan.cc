@@ -186,6 +186,7 @@ class MakePlanCommand : public Command {
                  "A plan that is in use: it stays where a gain is not certain")
              ->type_name("FILE.json"));
     rare(AddWords(app, "--without", passes_off_, "Passes of the search to leave out (--explain)")
+             ->check(ListParsedBy(planner::CheckPasses))
              ->type_name("PASSES"));
   }
 

@@ -16,6 +16,7 @@ CLI::Option* AddAllowOption(CLI::App& app, std::vector<std::string>& words) {
   return AddWords(app, "--allow", words,
                   "What a plan may change of the numbers computed: layout, wire, weights, "
                   "transition")
+      ->check(ListParsedBy(ParseAllowed))
       ->type_name("WORDS");
 }
 
@@ -31,8 +32,8 @@ Result<planner::Allowed> ParseAllowed(const std::vector<std::string>& words) {
     } else if (word == "transition") {
       allowed.transition = true;
     } else {
-      return Error{fmt::format(
-          "--allow: {} is not known; there are layout, wire, weights and transition", Quote(word))};
+      return Error{fmt::format("{} is not known; there are layout, wire, weights and transition",
+                               Quote(word))};
     }
   }
   return allowed;
@@ -47,6 +48,9 @@ Result<strategy::Layout> LayoutOf(const std::string& text, bool disaggregates) {
   return plan::ParseLayout(text + ",disaggregate");
 }
 
+// `plan` as the options beside it want it.
+Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan);
+
 // What options say together that each alone does not; throws as CLI11 wants it.
 void CheckLayoutOptions(const PlanOptions& options) {
   if (options.disaggregate && !options.layout) {
@@ -54,9 +58,20 @@ void CheckLayoutOptions(const PlanOptions& options) {
         "--disaggregate says that attention and experts of --layout are on different ranks: give "
         "--layout, for instance attention=dp1,experts=ep2");
   }
-  if (!options.layout) return;
-  const auto layout = LayoutOf(*options.layout, options.disaggregate);
-  if (!layout) throw CLI::ValidationError("--layout: " + layout.error().message);
+  if (options.no_plan && !options.path.empty()) {
+    throw CLI::ValidationError("--no-plan and --plan exclude each other: leave one out");
+  }
+  if (options.no_plan && !options.allowed.empty()) {
+    throw CLI::ValidationError("--no-plan chooses nothing, so there is nothing to --allow");
+  }
+  if (options.layout) {
+    const auto layout = LayoutOf(*options.layout, options.disaggregate);
+    if (!layout) throw CLI::ValidationError("--layout: " + layout.error().message);
+  }
+  // With a plan, or a division of the ranks that are started, it depends on these.
+  if (!options.path.empty() || (options.decode_experts && !options.layout)) return;
+  const auto plan = Override(options, {});
+  if (!plan) throw CLI::ValidationError(plan.error().message);
 }
 
 void AddDisaggregationOptions(CLI::App& app, PlanOptions& options) {
@@ -105,7 +120,7 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   rare(AddPath(app, "--plan", options.path, "Read a plan; the options beside it override it"),
        "FILE.json");
   rare(AddText(app, "--pipeline", options.pipeline,
-               "Chunks of an expert stage: N, N:experts or auto")
+               "Chunks of an expert stage: N, N:tokens, N:experts or auto")
            ->check(ParsedBy([](std::string_view text) {
              plan::Plan unused;
              return plan::ParsePipeline(text, &unused);
@@ -206,32 +221,23 @@ Status SetDisaggregation(const PlanOptions& options, plan::Plan& plan) {
         options.strategy ? "--strategy" : "--order")};
   }
   if (!plan.layout.disaggregates) return {};
+  if (options.strategy) {  // of a plan's numbers only those stay that options give, too
+    if (!options.micro_batches) plan.pipeline.micro_batches = 1;
+    if (!options.pipeline) plan.pipeline.chunks = 1;
+    plan.pipeline.order = strategy::AttentionOrder::kAsas;
+  }
   if (options.order) plan.pipeline.order = *plan::OrderFromName(*options.order);
   plan::DisaggregatedStrategy chosen = options.strategy
                                            ? *plan::DisaggregatedStrategyFromName(*options.strategy)
                                            : plan::StrategyOf(plan.pipeline);
-  const bool says_micro_batches = options.micro_batches || !options.path.empty();
+  const bool says_micro_batches =
+      options.micro_batches || (!options.path.empty() && !options.strategy);
   if (!says_micro_batches && chosen != plan::DisaggregatedStrategy::kNaive)
     plan.pipeline.micro_batches = 2;
   return plan::SetStrategy(chosen, &plan);
 }
 
-}  // namespace
-
-Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& model_directory,
-                               int num_ranks) {
-  if (const auto allowed = ParseAllowed(options.allowed); !allowed) return allowed.error();
-  plan::Plan plan;
-  plan.layout = plan::DefaultLayout(num_ranks);
-  if (!options.path.empty()) {
-    const Result<plan::Plan> read = plan::ReadPlan(options.path, plan.layout);
-    if (!read) return read.error();
-    const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_directory);
-    if (!config) return config.error();
-    const Status meant = plan::CheckMadeFor(*read, plan::ModelHash(config->json), num_ranks);
-    if (!meant) return meant.error().At(options.path);
-    plan = *read;
-  }
+Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
   if (options.layout) {
     const Result<strategy::Layout> layout = LayoutOf(*options.layout, options.disaggregate);
     if (!layout) return layout.error();
@@ -288,14 +294,35 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
     plan.lines.clear();
   }
   if (const Status set = SetDisaggregation(options, plan); !set) return set.error();
-  if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
   if (const Status fits = plan::CheckDisaggregation(plan); !fits) return fits.error();
+  if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
+  return plan;
+}
+
+}  // namespace
+
+Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& model_directory,
+                               int num_ranks) {
+  plan::Plan plan;
+  plan.layout = plan::DefaultLayout(num_ranks);
+  if (!options.path.empty()) {
+    const Result<plan::Plan> read = plan::ReadPlan(options.path, plan.layout);
+    if (!read) return read.error();
+    const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_directory);
+    if (!config) return config.error();
+    const Status meant = plan::CheckMadeFor(*read, plan::ModelHash(config->json), num_ranks);
+    if (!meant) return meant.error().At(options.path);
+    plan = *read;
+  }
+  const Result<plan::Plan> overridden = Override(options, std::move(plan));
+  if (!overridden) return overridden.error();
   // A plan for fewer ranks is executed by the first ones (engine/fewer_ranks.h).
   const bool is_for_fewer =
-      !options.path.empty() && !options.layout && plan.layout.num_ranks() < num_ranks;
-  if (is_for_fewer) return plan;
-  if (const Status fits = plan::CheckRanks(plan.layout, num_ranks); !fits) return fits.error();
-  return plan;
+      !options.path.empty() && !options.layout && overridden->layout.num_ranks() < num_ranks;
+  if (is_for_fewer) return overridden;
+  if (const Status fits = plan::CheckRanks(overridden->layout, num_ranks); !fits)
+    return fits.error();
+  return overridden;
 }
 
 }  // namespace convene::cli

@@ -74,6 +74,17 @@ CLI::Validator ParsedBy(Parse parse) {
       "");
 }
 
+// Likewise of a list with commas, whose parts `parse` gets.
+template <typename Parse>
+CLI::Validator ListParsedBy(Parse parse) {
+  return ParsedBy([parse](std::string_view text) -> Status {
+    const auto parts = ParseList(text);
+    if (!parts) return parts.error();
+    const auto parsed = parse(*parts);
+    return parsed ? Status() : Status(parsed.error());
+  });
+}
+
 // The path of a file or directory; not empty, which would be taken for an absent one. One without
 // dashes is an argument, and required.
 CLI::Option* AddPath(CLI::App& app, const std::string& names, std::string& path,

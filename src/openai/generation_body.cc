@@ -192,6 +192,11 @@ void ReadFormat(FieldReader& body, GenerationBody* parsed) {
                                                     Quote(name), type.get<std::string>()));
   }
   if (type == "text") return;
+  if (parsed->tool_choice == ToolChoice::kRequired || parsed->tool_choice == ToolChoice::kNamed) {
+    return body.Fail("response_format",
+                     "asks for JSON as the content, and tool_choice for a call instead of content: "
+                     "leave one out");
+  }
   parsed->format = has_schema ? TextFormat::kJsonSchema : TextFormat::kJsonObject;
   if (!has_schema) return;
   const auto found = format->find("json_schema");

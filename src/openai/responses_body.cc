@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -102,10 +104,16 @@ class Conversation {
     place_ = fmt::format("input[{}]", idx);
     if (!item.is_object()) return Fail("must be an object");
     const ordered_json type = item.value("type", ordered_json("message"));
-    if (type == "message") return AddMessage(item);
-    if (type == "function_call") return AddCall(item);
-    if (type == "function_call_output") return AddOutput(item);
-    if (type == "reasoning") return AddReasoning(item);
+    if (type == "message") return HasOnly(item, {"role", "content"}) && AddMessage(item);
+    if (type == "function_call") {
+      return HasOnly(item, {"call_id", "name", "arguments"}) && AddCall(item);
+    }
+    if (type == "function_call_output") {
+      return HasOnly(item, {"call_id", "output"}) && AddOutput(item);
+    }
+    if (type == "reasoning") {
+      return HasOnly(item, {"summary", "content", "encrypted_content"}) && AddReasoning(item);
+    }
     return Fail(fmt::format("is of the type {}, which is not supported", Quote(type.dump())));
   }
 
@@ -120,6 +128,16 @@ class Conversation {
   bool Fail(const std::string& complaint) {
     error_ = place_ + " " + complaint;
     return false;
+  }
+
+  // Fields that are null say nothing.
+  bool HasOnly(const ordered_json& item, std::initializer_list<std::string_view> fields) {
+    for (const auto& [name, value] : item.items()) {
+      const bool is_of_all = name == "type" || name == "id" || name == "status";
+      if (value.is_null() || is_of_all || std::ranges::find(fields, name) != fields.end()) continue;
+      return Fail(fmt::format("has the field {}, which is not known", Quote(name)));
+    }
+    return true;
   }
 
   // A string, or an array of parts with text.

@@ -41,9 +41,7 @@ TEST(ResponsesBody, IsTheChatThatItStandsFor) {
       {"type": "function_call_output", "call_id": "c1", "output": "3"},
       {"role": "user", "content": [{"type": "input_text", "text": "So?"}]}],
     "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": true}],
-    "tool_choice": {"type": "function", "name": "f"},
-    "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "null"},
-                        "strict": true}}})");
+    "tool_choice": {"type": "function", "name": "f"}})");
   EXPECT_TRUE(body.is_chat);
   EXPECT_TRUE(body.is_response);
   EXPECT_TRUE(body.streams);
@@ -57,10 +55,12 @@ TEST(ResponsesBody, IsTheChatThatItStandsFor) {
   EXPECT_EQ(body.tools[0]["function"]["name"], "f");
   EXPECT_EQ(body.tools[0]["function"]["strict"], true);
   EXPECT_EQ(body.named_tool, "f");
-  EXPECT_EQ(body.schema["type"], "null");
   EXPECT_EQ(body.repeated["instructions"], "Be brief.");
   EXPECT_EQ(body.repeated["tool_choice"]["name"], "f");
   EXPECT_EQ(Parsed(R"({"input": "Hi"})").messages[0]["content"], "Hi");
+  const char* with_schema = R"({"input": "Hi", "text": {"format": {"type": "json_schema",
+                                "name": "n", "schema": {"type": "null"}, "strict": true}}})";
+  EXPECT_EQ(Parsed(with_schema).schema["type"], "null");
 }
 
 TEST(ResponsesBody, TakesReasoningAsATextOrInParts) {
@@ -83,6 +83,7 @@ TEST(ResponsesBody, NamesTheFieldAtFault) {
       {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input"},
       {R"({"input": [{"role": "king", "content": "x"}]})", "input"},
       {R"({"input": [{"type": "reasoning", "summary": {"text": "x"}}]})", "input"},
+      {R"({"input": [{"role": "user", "content": "x", "zork": 1}]})", "input"},
       {R"({"input": "x", "previous_response_id": "resp_1"})", "previous_response_id"},
       {R"({"input": "x", "store": true})", "store"},
       {R"({"input": "x", "background": true})", "background"},

@@ -93,6 +93,8 @@ double BestScore(const PlanSearch& search) {
   return best != nullptr ? best->figures->score : 0;
 }
 
+}  // namespace
+
 Status CheckPasses(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     std::vector<std::string_view> known;
@@ -107,8 +109,6 @@ Status CheckPasses(const std::vector<std::string>& names) {
   }
   return {};
 }
-
-}  // namespace
 
 PlanSearch::PlanSearch(const PlanQuestion& question)
     : question_(question), short_models_(ShortenFor(question.workload.routing)) {}

@@ -91,6 +91,9 @@ struct SearchPass {
 };
 std::span<const SearchPass> SearchPasses();
 
+// Error: a name that is of no pass that can be off.
+Status CheckPasses(const std::vector<std::string>& names);
+
 // Why a search has nothing to choose: not enough memory, with what would do; costs that were not
 // measured; limits that nothing meets. Precondition: it has nothing.
 Error WhyNothing(PlanSearch& search);

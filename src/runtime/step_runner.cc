@@ -273,7 +273,10 @@ void StepRunner::Fail(const Task& task, const Error& error) {
   const std::lock_guard lock(fault_mutex_);
   if (has_failed()) return;
   fault_ = error;
-  fault_.message = fmt::format("{} failed: {}", Label(task), error.message);
+  const std::string where =
+      task.layer < 0 ? ""
+                     : fmt::format(" of {}layer {}", task.encoder ? "encoder " : "", task.layer);
+  fault_.message = fmt::format("{}{} failed: {}", Name(task.kind), where, error.message);
   has_failed_.store(true, std::memory_order_release);
 }
 

@@ -435,12 +435,21 @@ Status PagedWeights::ReadInto(const std::vector<Page*>& pages) {
       is_there(i);
     }
   });
+  bool names_tensor = false;
   for (const size_t i : damaged) {
     if (!status) break;
     status = reader_->Read({&reads[i], 1}, {});
     const PagePart* part = status ? Damaged(*pages[i]) : nullptr;
-    if (part != nullptr) status = DamagedError(*part, pages[i]->stored, *reader_);
+    if (part != nullptr) {
+      status = DamagedError(*part, pages[i]->stored, *reader_);
+      names_tensor = true;
+    }
     if (status) is_there(i);
+  }
+  if (!status && !names_tensor) {
+    status = status.error().At(fmt::format("tensors {} to {}",
+                                           Quote(pages.front()->stored.parts.front().name),
+                                           Quote(pages.back()->stored.parts.back().name)));
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const std::lock_guard lock(mutex_);

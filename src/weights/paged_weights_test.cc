@@ -345,6 +345,7 @@ TEST_F(PagedWeightsTest, AFileThatIsCutWhileItIsUsedIsAnError) {
   const auto lease = store_->LeaseExperts({.layer = 1}, std::vector<int>{0});
   ASSERT_FALSE(lease.ok());
   EXPECT_THAT(lease.error().message, HasSubstr("was cut while it was read"));
+  EXPECT_THAT(lease.error().message, HasSubstr("tensors \"layers.1.experts.0."));
   EXPECT_EQ(ReadsOf(0, {1}), 0);
 }
 
