@@ -271,6 +271,7 @@ TEST(GoldenSchedules, ADiskIsPricedByWhatItMoves) {
   cost::Rates rates;
   rates.ranks[0].disk_bytes_per_second = 100;
   const auto size = [](const schedule::Size& of) {
+    if (of.kind == schedule::SizeKind::kOne) return 1.0;
     return of.kind == schedule::SizeKind::kCached ? 1000.0 : 10.0;
   };
   double bytes = 0;

@@ -100,7 +100,7 @@ TEST(PlanSpilledMemoryOf, KeepsWithinMemoryAndDiskWhateverStaysInMemory) {
     }
   }
   EXPECT_GT(least, 0u);
-  const auto refused = plan_in(400 * kMib, {.disk_bytes = kMib});
+  const auto refused = plan_in(least, {.disk_bytes = kMib});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("of the disk, which has 1.00 MiB"), std::string::npos)
       << refused.error().message;
