@@ -215,9 +215,9 @@ class Bench : public Command {
   // What the ranks hold, where that is not the same; otherwise rank 0's.
   static std::string DescribeWeights(const engine::LoadedModel& model) {
     const std::vector<engine::RoleWeights> roles =
-        RoleWeightsOf(model.spec(), model.formats().weights, model.plan());
+        engine::RoleWeightsOf(model.spec(), model.formats().weights, model.plan());
     if (roles.empty()) return FormatBytes(model.memory().weights_bytes());
-    return fmt::format("{}; shares of peaks are rank 0's", Words(roles));
+    return fmt::format("{}; shares of peaks are rank 0's", engine::Words(roles));
   }
 
   std::string DescribeModel(const engine::LoadedModel& model,
@@ -238,7 +238,7 @@ class Bench : public Command {
   static nlohmann::ordered_json RoleFigures(const engine::LoadedModel& model) {
     nlohmann::ordered_json roles = nlohmann::ordered_json::array();
     for (const engine::RoleWeights& role :
-         RoleWeightsOf(model.spec(), model.formats().weights, model.plan())) {
+         engine::RoleWeightsOf(model.spec(), model.formats().weights, model.plan())) {
       roles.push_back({{"role", role.role}, {"ranks", role.ranks}, {"bytes", role.bytes}});
     }
     return roles;

@@ -29,11 +29,9 @@ done
 # The other commands that run on ranks: rank 0 has attention, or experts and the head alone.
 head -c 1500 models/demo/validation.txt >"$work/text.txt"
 "$convene" perplexity models/demo --text "$work/text.txt" --json "$work/one.json" >/dev/null 2>&1 || fail "perplexity alone"
-for layout in attention=dp1,experts=ep2 attention=dp1@1,experts=ep2; do
-  ranks 3 perplexity models/demo --text "$work/text.txt" --json "$work/several.json" --layout "$layout" --disaggregate >/dev/null 2>"$work/err" ||
-    fail "perplexity with $layout: $(tail -1 "$work/err")"
-  [ "$(grep '"nll"' "$work/one.json")" = "$(grep '"nll"' "$work/several.json")" ] || fail "$layout has another perplexity"
-done
+ranks 3 perplexity models/demo --text "$work/text.txt" --json "$work/several.json" --layout attention=dp1@1,experts=ep2 --disaggregate \
+  >/dev/null 2>"$work/err" || fail "perplexity: $(tail -1 "$work/err")"
+[ "$(grep '"nll"' "$work/one.json")" = "$(grep '"nll"' "$work/several.json")" ] || fail "another perplexity"
 printf 'Good evening\n/quit\n' | "$convene" chat models/demo --max-tokens 8 --temperature 0 >"$work/one_chat" 2>/dev/null
 printf 'Good evening\n/quit\n' | ranks 3 chat models/demo --max-tokens 8 --temperature 0 --layout attention=dp1@1,experts=ep2 --disaggregate \
   >"$work/out" 2>"$work/err" || fail "chat: $(tail -1 "$work/err")"
@@ -48,7 +46,7 @@ for _ in {1..300}; do grep -q event=ready "$work/served" && break; sleep 0.1; do
 port=$(sed -n 's/.*event=ready.* url=http:[^ ]*:\([0-9]*\).*/\1/p' "$work/served")
 body='{"prompt": "'$prompt'", "max_tokens": 12, "temperature": 0}'
 exec 3<>"/dev/tcp/127.0.0.1/$port"
-printf 'POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
+printf 'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
 served=$(sed -n 's/.*"text":"\([^"]*\)".*/\1/p' <&3)
 exec 3>&-
 [ "$served" = "$(cat "$work/one")" ] || fail "serve answers '$served': $(cat "$work/served")"
