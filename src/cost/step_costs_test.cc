@@ -78,7 +78,7 @@ TEST(StepCosts, ExpertsThatAreLoadedTakeOneThreadForWhatIsCopiedAndMadeOfInt4) {
       LoadCost({.copied_bytes_per_second = 1e9, .weights_per_second = 5e8}, /*bytes_per_weight=*/2);
   Schedule loads;
   for (const double made : {0.0, 2e5, 5e5}) {
-    Task task{.kind = TaskKind::kLoadExperts,
+    schedule::Task task{.kind = TaskKind::kLoadExperts,
               .lane = {0, LaneKind::kLoad},
               .layer = static_cast<int>(loads.tasks.size()),
               .work = {.memory_bytes = schedule::Constant(1e6)}};

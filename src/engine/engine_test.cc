@@ -140,7 +140,7 @@ TEST(Engine, AStepThatFailsEndsItsRequestsAndLeavesNothingInTheCache) {
     for (const Update& update : engine->Step()) {
       ASSERT_TRUE(update.error);
       EXPECT_EQ(update.error->kind, ErrorKind::kResourceExhausted);
-      EXPECT_THAT(update.error->message, HasSubstr("L1"));
+      EXPECT_THAT(update.error->message, HasSubstr("of layer 1 failed"));
       EXPECT_THAT(update.error->message, HasSubstr("planted"));
       ++num_errors[update.request];
     }

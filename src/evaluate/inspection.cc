@@ -13,6 +13,7 @@
 #include "device/cpu/cpu_device.h"
 #include "engine/rank_options.h"
 #include "hardware/topology.h"
+#include "memory/ledger.h"
 #include "weights/load_weights.h"
 #include "weights/page_index.h"
 
@@ -67,11 +68,10 @@ Status PlanMemory(std::optional<int> context, std::optional<uint64_t> memory_bud
   const ModelSpec& spec = inspection.spec;
   const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
   if (!available) return available.error();
-  inspection.available = *available;
-  if (memory_budget && *memory_budget < available->bytes) {
-    inspection.available = {.bytes = *memory_budget,
-                            .limited_by = "--memory-budget " + FormatBytes(*memory_budget)};
-  }
+  // As a run has it, of whose budget the program itself takes a part.
+  memory::Tier tier{.budget_bytes = available->bytes, .limited_by = available->limited_by};
+  engine::LimitTo(memory_budget, &tier);
+  inspection.available = {.bytes = tier.budget_bytes, .limited_by = tier.limited_by};
   const Result<std::vector<int>> cpus =
       hardware::CpusForThisRank(LocalRankFromLauncher(), std::nullopt);
   if (!cpus) return cpus.error();

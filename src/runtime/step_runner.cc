@@ -276,7 +276,7 @@ void StepRunner::Fail(const Task& task, const Error& error) {
   const std::string where =
       task.layer < 0 ? ""
                      : fmt::format(" of {}layer {}", task.encoder ? "encoder " : "", task.layer);
-  fault_.message = fmt::format("{}{} failed: {}", Name(task.kind), where, error.message);
+  fault_.message = fmt::format("{}{} failed: {}", schedule::Name(task.kind), where, error.message);
   has_failed_.store(true, std::memory_order_release);
 }
 
