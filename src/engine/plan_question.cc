@@ -73,9 +73,8 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
   question.experts_that_fit = [memory_of = question.memory_of, spec](
                                   const planner::RankSetup& setup, const plan::Plan& plan,
                                   int batch, uint64_t memory_bytes) -> Result<int> {
-    const weights::PagedSizes sizes =
-        weights::PagedSizesOf(*spec, FormatsOf(setup.weights).weights,
-                              strategy::LargestOwner(*spec, plan.layout));
+    const weights::PagedSizes sizes = weights::PagedSizesOf(
+        *spec, FormatsOf(setup.weights).weights, strategy::LargestOwner(*spec, plan.layout));
     if (sizes.num_pages == 0) return Error{"the model has no routed experts"};
     plan::Plan least = plan;
     least.experts_in_memory = sizes.fewest_buffers;
