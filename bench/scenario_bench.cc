@@ -146,8 +146,7 @@ class Bench {
     return {};
   }
 
-  strategy::ElementBytes BytesOf(evaluate::InventedModel& model,
-                                 const Variant& variant) const {
+  strategy::ElementBytes BytesOf(evaluate::InventedModel& model, const Variant& variant) const {
     return runtime::Transformer::BytesOf(
         runtime::DefaultFormats(model.weights().formats().matrices),
         engine::WireFormatOf(variant.plan.wire, group_.size()),

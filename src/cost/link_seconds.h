@@ -1,6 +1,6 @@
 // How long the exchanges of a step that ran had a link that all ranks share: what a simulation that
-// shares it asks for, so that the same exchanges take the same time again. How long an exchange took
-// is schedule/timeline.h's; while others are under way, too, that is longer.
+// shares it asks for, so that the same exchanges take the same time again. How long an exchange
+// took is schedule/timeline.h's; while others are under way, too, that is longer.
 #pragma once
 
 #include <vector>

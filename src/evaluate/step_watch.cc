@@ -149,8 +149,7 @@ cost::StepCosts StepWatch::FitTo(const std::vector<const RecordedStep*>& steps) 
          .timelines = {steps[i]->timeline},
          .states = {{}}});
   }
-  return cost::FitStepCosts(sampled,
-                            {.read_bytes_per_second = 1, .dot_operations_per_second = 1},
+  return cost::FitStepCosts(sampled, {.read_bytes_per_second = 1, .dot_operations_per_second = 1},
                             {.validates = false, .is_of_plan = true});
 }
 

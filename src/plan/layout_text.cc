@@ -155,9 +155,9 @@ Status NormalizeAttentionRanks(std::string_view text, Layout* layout) {
   }
   const auto num_named = static_cast<uint64_t>(ranks.size());
   if (std::ssize(ranks) != layout->num_attention_ranks()) {
-    return Error{fmt::format("the layout {} gives attention {} and names {} (@)", Quote(text),
-                             FormatCount(static_cast<uint64_t>(layout->num_attention_ranks()), "rank"),
-                             num_named)};
+    return Error{fmt::format(
+        "the layout {} gives attention {} and names {} (@)", Quote(text),
+        FormatCount(static_cast<uint64_t>(layout->num_attention_ranks()), "rank"), num_named)};
   }
   if (!std::ranges::is_sorted(ranks, std::less_equal<>())) {
     return Error{fmt::format(
@@ -236,10 +236,9 @@ std::string ToText(const Layout& layout) {
   const bool is_one_of_several = layout.disaggregates && layout.num_attention_ranks() == 1;
   const std::string attention =
       is_one_of_several ? "dp1" : degrees("tp", layout.attention_tp, "dp", layout.attention_dp);
-  const std::string on =
-      layout.attention_ranks.empty()
-          ? ""
-          : fmt::format("@{}", fmt::join(layout.attention_ranks, ":"));
+  const std::string on = layout.attention_ranks.empty()
+                             ? ""
+                             : fmt::format("@{}", fmt::join(layout.attention_ranks, ":"));
   return fmt::format("attention={}{},experts={}{}{}", attention, on,
                      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
                      layout.disaggregates ? "," : "", layout.disaggregates ? kDisaggregate : "");

@@ -1,6 +1,6 @@
-// The layouts with attention and experts on different ranks that the search looks at: how many ranks
-// have attention, which ones where ranks are not alike (disaggregated_roles.h), and how these and
-// the experts are divided. How a layout's steps are divided in time is disaggregated_pass.h's.
+// The layouts with attention and experts on different ranks that the search looks at: how many
+// ranks have attention, which ones where ranks are not alike (disaggregated_roles.h), and how these
+// and the experts are divided. How a layout's steps are divided in time is disaggregated_pass.h's.
 #pragma once
 
 #include <vector>

@@ -100,8 +100,8 @@ class ExpertSplit {
 // Of all ranks, in one phase. Groups have equally many ranks, as have shares.
 class Roles {
  public:
-  // Implicit, because a layout is a short way to write roles. The head is on rank 0, also where that
-  // has no attention: it samples, and the commands talk to it.
+  // Implicit, because a layout is a short way to write roles. The head is on rank 0, also where
+  // that has no attention: it samples, and the commands talk to it.
   Roles(const Layout& layout = {});
   // Attention on ranks 0 .. attention_ranks - 1, each with its own sequences; experts on those
   // after them, each with its own.
@@ -123,10 +123,10 @@ class Roles {
   bool are_whole() const { return !layout_.disaggregates; }
 
   int RankOfPart(int group, int part) const {
-    return attention_ranks_[static_cast<size_t>(group * attention_parts() + part)];
+    return attention_ranks_[group * attention_parts() + part];
   }
   int RankOfSlice(int share, int slice) const {
-    return expert_ranks_[static_cast<size_t>(share * expert_slices() + slice)];
+    return expert_ranks_[share * expert_slices() + slice];
   }
   // By rank, as Role::name.
   std::vector<std::string> Names() const;
