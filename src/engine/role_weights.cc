@@ -20,7 +20,10 @@ std::vector<RoleWeights> RoleWeightsOf(const model::ModelSpec& whole,
   for (int rank = 0; rank < roles.num_ranks() && !roles.are_whole(); ++rank) {
     const std::string name = roles.of(rank).name();
     auto found = std::ranges::find(by_role, name, &RoleWeights::role);
-    if (found == by_role.end()) found = by_role.insert(by_role.end(), {.role = name});
+    if (found == by_role.end()) {
+      by_role.push_back({.role = name, .ranks = {}, .bytes = {}});
+      found = by_role.end() - 1;
+    }
     const weights::Share share = weights::ShareOf(roles, rank);
     const Result<model::ModelSpec> local = weights::LocalSpec(whole, share, formats);
     CHECK(local.ok(), "{}", local.error().message);
