@@ -45,6 +45,12 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
                                      const model::ModelSpec& spec, const LoadOptions& options,
                                      const runtime::Formats& formats, int num_threads,
                                      memory::Ledger& ledger);
+// The same of another rank, for plans of ranks that were not started.
+Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
+                                    const model::ModelSpec& spec, const LoadOptions& options,
+                                    const runtime::Formats& formats, int num_threads,
+                                    memory::Ledger& ledger);
+
 // How keys and values of a batch are to lie on a disk.
 struct SpillWish {
   // Of what memory has left beside the least of everything: the part for keys and values that stay
@@ -52,17 +58,12 @@ struct SpillWish {
   double kv_share = 0;
   uint64_t disk_bytes = 0;  // that there are
 };
-// The same where keys and values of as many sequences as are asked for lie on a disk but for those:
-// MemoryPlan::num_spilled_blocks. Precondition: LoadOptions::batch_work, one rank. Errors: too
-// little memory, or disk, for that.
+// As PlanPagedMemoryOf, where keys and values of as many sequences as are asked for lie on a disk
+// but for those: MemoryPlan::num_spilled_blocks. Precondition: LoadOptions::batch_work, one rank.
+// Errors: too little memory, or disk, for that.
 Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
                                        const model::ModelSpec& spec, const LoadOptions& options,
                                        const runtime::Formats& formats, int num_threads,
                                        const SpillWish& wish, memory::Ledger& ledger);
-// The same of another rank, for plans of ranks that were not started.
-Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
-                                    const model::ModelSpec& spec, const LoadOptions& options,
-                                    const runtime::Formats& formats, int num_threads,
-                                    memory::Ledger& ledger);
 
 }  // namespace convene::engine
