@@ -190,7 +190,8 @@ TEST_F(CommandsPagingTest, InspectSaysWhatABudgetMeans) {
   EXPECT_THAT(whole.out, HasSubstr("It fits here"));
   const Outcome little = Run({"inspect", model_, "--memory-budget", "2MB"});
   ASSERT_EQ(little.status, 0) << little.err;
-  EXPECT_THAT(little.out, HasSubstr("available (--memory-budget 1.91 MiB)"));
+  EXPECT_THAT(little.out,
+              HasSubstr("available (--memory-budget 1.91 MiB, of which the program has "));
   EXPECT_THAT(little.out, HasSubstr("It does not fit here"));
   EXPECT_THAT(little.out, HasSubstr("It does not run here: not enough memory"));
 }

@@ -135,7 +135,7 @@ TEST_F(CommandsTest, MeasureWritesTheProfileWhereItIsTold) {
   }
   EXPECT_EQ(nlohmann::json::parse(Read("profile.json"))["operators"].size(), 5u);
   const Outcome wrong = Run({"measure", "--steps", "int8,int9", "--out", path});
-  EXPECT_EQ(wrong.status, kFailure);
+  EXPECT_EQ(wrong.status, kUsage);
   EXPECT_THAT(wrong.err, HasSubstr("int9 is no format of weights"));
 }
 

@@ -104,15 +104,14 @@ std::string TransitionWords(const Candidate& candidate) {
   if (plan.phase_change.keeps_both) return "none: both divisions of the experts are in memory";
   const double seconds = candidate.figures->transition_seconds;
   if (!plan.loads_experts()) {
-    return fmt::format("experts move between ranks, there and back in {:.3g} s; nothing is rounded",
-                       seconds);
+    return fmt::format("experts move between ranks, there and back in {}; nothing is rounded",
+                       FormatSeconds(seconds));
   }
   return fmt::format(
       "{:.0f} % of the experts' weights that generated tokens meet come from an int4 backup and "
-      "are "
-      "rounded, {:.3g} s beside prompts and back (what that costs in quality: "
+      "are rounded, {} beside prompts and back (what that costs in quality: "
       "docs/results/transition.md)",
-      100 * RoundedShare(plan), seconds);
+      100 * RoundedShare(plan), FormatSeconds(seconds));
 }
 
 }  // namespace
@@ -198,10 +197,6 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
                                                IsKnown(rates) ? fmt::format("({:.4g} - {:.4g})",
                                                                             rates.low, rates.high)
                                                               : kNoInterval));
-  if (figures.transition_seconds > 0) {
-    text += ReportLine("transition", fmt::format("{} in which experts move between the phases",
-                                                 FormatSeconds(figures.transition_seconds)));
-  }
   text += ReportLine("memory per rank", MemoryWords(candidate));
   if (candidate.plan.changes_layout()) text += ReportLine("transition", TransitionWords(candidate));
   if (figures.extrapolated_share > 0.005) {

@@ -215,7 +215,7 @@ TEST_F(PlanTest, PlansForOtherModelsOrRanksAreRefused) {
     return Run({"run", model_, "--prompt", "abc", "-n", "1", "--plan", Path("other.json")});
   };
   plan["made_for"]["ranks"] = 3;
-  EXPECT_THAT(run().err, HasSubstr("was made for 3 ranks, and 1 were started"));
+  EXPECT_THAT(run().err, HasSubstr("was made for 3 ranks, and there are 1"));
   plan["made_for"] = {{"ranks", 1}, {"model", "0123456789abcdef"}};
   EXPECT_THAT(run().err, HasSubstr("was made for another model"));
   plan["made_for"] = {{"ranks", 1}};

@@ -79,9 +79,9 @@ TEST(StepCosts, ExpertsThatAreLoadedTakeOneThreadForWhatIsCopiedAndMadeOfInt4) {
   Schedule loads;
   for (const double made : {0.0, 2e5, 5e5}) {
     schedule::Task task{.kind = TaskKind::kLoadExperts,
-              .lane = {0, LaneKind::kLoad},
-              .layer = static_cast<int>(loads.tasks.size()),
-              .work = {.memory_bytes = schedule::Constant(1e6)}};
+                        .lane = {0, LaneKind::kLoad},
+                        .layer = static_cast<int>(loads.tasks.size()),
+                        .work = {.memory_bytes = schedule::Constant(1e6)}};
     if (made > 0) task.work.flops = schedule::Constant(made);
     loads.tasks.push_back(task);
   }

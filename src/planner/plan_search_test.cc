@@ -194,7 +194,7 @@ TEST(PlanSearch, AModelThatFitsNowhereNamesWhatWouldDo) {
   Asked asked(1e9, {1, 2});
   asked.question.memory_per_rank = [](int) { return uint64_t{5} << 20; };
   const std::string error = ErrorOf(asked);
-  EXPECT_THAT(error, HasSubstr("8.01 MiB of memory for each of "));
+  EXPECT_THAT(error, HasSubstr("8.05 MiB of memory for each of "));
   EXPECT_THAT(error, HasSubstr("4 ranks"));
   EXPECT_THAT(error, HasSubstr("--weights int8"));
   asked.question.memory_per_rank = [](int) { return uint64_t{12} << 20; };

@@ -27,7 +27,7 @@ struct ServerOptions {
   int max_sequences = 32;                      // choices that run at the same time
   std::chrono::seconds request_timeout{0};     // 0: none
   std::chrono::seconds shutdown_timeout{30};
-  std::chrono::seconds epoch{60};  // after which the plan is looked at again; 0: never
+  std::chrono::seconds epoch{60};        // after which the plan is looked at again; 0: never
   std::function<void()> on_signal = {};  // called first at each SIGTERM and SIGINT
   LogLevel log_level = LogLevel::kInfo;
   bool logs_prompts = false;

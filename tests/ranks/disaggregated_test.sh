@@ -117,12 +117,12 @@ refuses() { # MESSAGE STATUS N ARGUMENTS...: with N of 1 without mpiexec
 refuses "unless they are on different ranks (--disaggregate)" 2 1 --layout attention=dp1,experts=ep2
 refuses "needs 3 ranks, and 2 were started" 1 2 --layout attention=dp1,experts=ep2 --disaggregate
 refuses "give --layout" 2 1 --disaggregate
-refuses "add --disaggregate" 1 1 --strategy fine
-refuses "naive has one micro-batch" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --strategy naive --micro-batches 2
-refuses "pppipe has one chunk" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --strategy pppipe --pipeline 2
-refuses "cut by tokens" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --pipeline 2:experts
-refuses "not chosen automatically" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --pipeline auto
-refuses "the same ones in decode" 1 1 --layout attention=dp1,experts=ep1 --disaggregate --decode-experts tp1
+refuses "add --disaggregate" 2 1 --strategy fine
+refuses "naive has one micro-batch" 2 1 --layout attention=dp1,experts=ep1 --disaggregate --strategy naive --micro-batches 2
+refuses "pppipe has one chunk" 2 1 --layout attention=dp1,experts=ep1 --disaggregate --strategy pppipe --pipeline 2
+refuses "cut by tokens" 2 1 --layout attention=dp1,experts=ep1 --disaggregate --pipeline 2:experts
+refuses "not chosen automatically" 2 1 --layout attention=dp1,experts=ep1 --disaggregate --pipeline auto
+refuses "the same ones in decode" 2 1 --layout attention=dp1,experts=ep1 --disaggregate --decode-experts tp1
 
 # --layout beside the plan has no turns of its own kind of ranks any more.
 ranks 2 run models/demo --prompt x --max-tokens 1 --plan "$work/plan.json" --layout attention=dp2,experts=ep2 --pipeline 1 \
