@@ -15,6 +15,11 @@
 #include "base/check.h"
 
 namespace convene::memory {
+namespace {
+
+constexpr int kMostShortReads = 8;  // of a piece, in turn
+
+}  // namespace
 
 // One call of Read.
 class PageReader::Run {
@@ -97,6 +102,19 @@ class PageReader::Run {
     if (static_cast<uint64_t>(result) < wanted) {
       // The rest, from the block on that is not whole.
       const uint64_t whole = static_cast<uint64_t>(result) / kDirectBlockBytes * kDirectBlockBytes;
+      const bool is_in_file =
+          reader_.ReadVersion().size_bytes >= static_cast<int64_t>(offset + wanted);
+      if (whole == 0 && is_in_file && piece.num_short < kMostShortReads) {
+        ++piece.num_short;
+        if (!failure_) return Begin(finished.tag);
+        free_.push_back(finished.tag);
+        return;
+      }
+      if (whole == 0 && is_in_file) {
+        return Fail(finished.tag, DataLoss(fmt::format(
+                                      "{} gave {} of {} bytes at byte {}, {} times in turn",
+                                      reader_.path_, result, wanted, offset, kMostShortReads + 1)));
+      }
       if (whole == 0) {
         return Fail(finished.tag,
                     DataLoss(fmt::format(

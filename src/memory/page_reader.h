@@ -77,6 +77,7 @@ class PageReader {
     uint64_t begin = 0;  // in the page
     uint64_t end = 0;    // of what is wanted; the request ends at a multiple of kDirectBlockBytes
     uint64_t requested = 0;
+    int num_short = 0;  // requests that gave less than a block of a file that has more
   };
   class Run;
   // By which a file that was written to is told from what it was.

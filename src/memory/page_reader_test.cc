@@ -110,6 +110,20 @@ TEST_P(PageReaderTest, GoesOnAfterShortReadsAndInterruptions) {
   EXPECT_TRUE(std::ranges::all_of(reads, [&](const PageRead& one) { return IsThere(one); }));
 }
 
+TEST_P(PageReaderTest, ReadsThatGiveNothingOfAWholeFileAreTriedAgain) {
+  int num_short = 3;
+  const auto reader =
+      Open([&](uint64_t, int64_t result) -> int64_t { return num_short-- > 0 ? 17 : result; });
+  const PageRead read{.offset = 0, .size_bytes = 5000, .target = memory_.data()};
+  const Status done = reader->Read({&read, 1}, {});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_TRUE(IsThere(read));
+  num_short = 1000;
+  const Status refused = reader->Read({&read, 1}, {});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("gave 17 of 5000 bytes at byte 0"));
+}
+
 TEST_P(PageReaderTest, AFailingDiskIsAnErrorThatSaysWhereAndTheNextReadWorks) {
   bool fails = true;
   const auto reader = Open([&](uint64_t offset, int64_t result) -> int64_t {

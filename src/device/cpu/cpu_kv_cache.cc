@@ -78,7 +78,7 @@ void CpuKvCache::Move(int layer, int block, std::byte* to) {
 void CpuKvCache::SetPlaces(int count) {
   for (Layer& layer : layers_) {
     layer.blocks.resize(static_cast<size_t>(num_blocks_));
-    layer.blocks.resize(static_cast<size_t>(num_blocks_ + count), nullptr);
+    layer.blocks.resize(static_cast<size_t>(num_blocks_) + static_cast<size_t>(count), nullptr);
   }
 }
 
