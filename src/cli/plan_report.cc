@@ -1,8 +1,10 @@
 #include "cli/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -112,6 +114,19 @@ std::string TransitionWords(const Candidate& candidate) {
       "are rounded, {} beside prompts and back (what that costs in quality: "
       "docs/results/transition.md)",
       100 * RoundedShare(plan), FormatSeconds(seconds));
+}
+
+// Numbers of ranks that the search would have looked at, had it costs of them.
+std::string UnknownRanks(const PlanReport& report) {
+  std::set<int> unknown;
+  std::set<int> known;
+  for (const Candidate& candidate : report.answer.candidates) {
+    (candidate.rejected_by == "setups" ? unknown : known).insert(candidate.setup.num_ranks);
+  }
+  for (const int num_ranks : known) unknown.erase(num_ranks);
+  if (unknown.empty()) return "";
+  return fmt::format("plans for {} {}: their costs are not known (--explain says how to measure)",
+                     fmt::join(unknown, ", "), *unknown.rbegin() == 1 ? "rank" : "ranks");
 }
 
 }  // namespace
@@ -270,6 +285,8 @@ std::string ToText(const PlanReport& report) {
   if (!report.answer.why_chosen.empty()) text += ReportLine("", report.answer.why_chosen);
   text += DescribeFigures(chosen, workload);
   text += ReportLine("costs from", report.profile + LearntWords(report));
+  const std::string unknown = UnknownRanks(report);
+  if (!unknown.empty()) text += ReportLine("not looked at", unknown);
   text +=
       ReportLine("run it with", report.costs.device ? "nothing yet: this version computes on CPUs"
                                                     : CommandOf(report));
