@@ -99,7 +99,8 @@ Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double
     const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
     if (!available) return available.error();
     setting.memory_of_host = available->bytes;
-    const bool is_elsewhere = profile.steps.empty();  // a preset: data sheets name no memory
+    // Of a preset: data sheets name no memory.
+    const bool is_elsewhere = profile.steps.empty() && !profile.machine.cpu_name.empty();
     if (is_elsewhere) {
       PrintNote(
           "memory: what this machine has left, {}, since the profile names none; "
