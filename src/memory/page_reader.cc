@@ -124,6 +124,7 @@ class PageReader::Run {
       }
       left_bytes_[piece.read_idx] -= whole;
       piece.begin += whole;
+      piece.num_short = 0;
       if (!failure_) return Begin(finished.tag);
       free_.push_back(finished.tag);
       return;

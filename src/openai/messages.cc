@@ -123,17 +123,17 @@ Status CheckFields(const ChatTemplate& chat_template, const ordered_json& messag
 // Messages of roles that a template does not know would be left out without a word.
 Status CheckRoles(const ChatTemplate& chat_template, const ordered_json& messages,
                   const RenderOptions& options) {
-  ordered_json probed = messages;
   std::vector<size_t> unusual;
-  for (size_t i = 0; i < probed.size(); ++i) {
-    if (!probed[i].is_object()) return {};
-    const ordered_json role = probed[i].value("role", ordered_json());
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].is_object()) return {};
+    const ordered_json role = messages[i].value("role", ordered_json());
     if (!role.is_string()) continue;  // the template's error says so
     if (role == "system" || role == "user" || role == "assistant") continue;
-    probed[i]["content"] = fmt::format("{}_{}.", kProbe, i);
     unusual.push_back(i);
   }
   if (unusual.empty()) return {};
+  ordered_json probed = messages;
+  for (const size_t i : unusual) probed[i]["content"] = fmt::format("{}_{}.", kProbe, i);
   const Result<std::string> text = chat_template.Render(probed, options);
   if (!text) return {};  // its own error comes next
   for (const size_t i : unusual) {

@@ -421,7 +421,7 @@ Error WhyNothing(PlanSearch& search) {
         "the best plan there is, {}, would change what is computed, "
         "and is chosen only with --allow {}",
         Describe(*changes), fmt::join(changes->needs, ","));
-    if (other != nullptr) {
+    if (other != nullptr && other->needs.empty()) {
       message +=
           fmt::format("; of those that compute the same, {}: {}", Describe(*other), other->reason);
     } else if (unknown != nullptr) {
