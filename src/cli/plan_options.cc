@@ -114,7 +114,9 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
                  "Decode steps with these before later prompts get their turn (default: 0)"),
        "N");
   rare(AddText(app, "--transition", options.transition,
-               "How they come: reshard (from other ranks, default) or int4 (from a backup)")
+               "How ranks get the experts of --decode-experts: reshard (from other ranks, default) "
+               "or int4 "
+               "(from a backup of their own)")
            ->check(ParsedBy(plan::TransitionFromName)),
        "KIND");
   rare(AddPath(app, "--plan", options.path, "Read a plan; the options beside it override it"),
