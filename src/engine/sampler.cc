@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
+
+#include "kernels/exp.h"
 
 namespace convene::engine {
 namespace {
@@ -24,6 +27,55 @@ double Uniform(uint64_t seed, int64_t index) {
   const uint64_t stream = Mix(seed + kGolden);
   const uint64_t bits = Mix(stream + kGolden * (static_cast<uint64_t>(index) + 1));
   return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+// The largest; NaN is none, and of nothing it is minus infinity.
+float Largest(std::span<const float> values) {
+  using Float4 [[gnu::vector_size(16)]] = float;
+  constexpr size_t kLanes = 4;
+  constexpr size_t kChains = 4;  // so that none waits for the comparison before
+  const Float4 least = Float4{} - std::numeric_limits<float>::infinity();
+  Float4 largest[kChains] = {least, least, least, least};
+  size_t i = 0;
+  for (; i + kChains * kLanes <= values.size(); i += kChains * kLanes) {
+#pragma GCC unroll 4
+    for (size_t k = 0; k < kChains; ++k) {
+      Float4 value;
+      std::memcpy(&value, &values[i + k * kLanes], sizeof(value));
+      largest[k] = value > largest[k] ? value : largest[k];
+    }
+  }
+  float result = -std::numeric_limits<float>::infinity();
+  for (const Float4& chain : largest) {
+    for (size_t lane = 0; lane < kLanes; ++lane) result = std::max(result, chain[lane]);
+  }
+  for (; i < values.size(); ++i) result = values[i] > result ? values[i] : result;
+  return result;
+}
+
+// The first token at which the weights up to it exceed `share` (below 1) of their sum, of those
+// that are not zero. At least one must be.
+size_t FindShare(std::span<const double> weights, double share) {
+  // By blocks first: one sum after the other is as long as the latencies of all additions.
+  constexpr size_t kBlock = 512;
+  std::vector<double> sums;
+  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    sums.push_back(kernels::Sum(weights.subspan(begin, std::min(kBlock, weights.size() - begin))));
+  }
+  // Rounding may leave a rest beyond the end, hence the last one that is possible.
+  const auto find = [](std::span<const double> parts, double& left) {
+    size_t last_possible = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i] == 0) continue;
+      last_possible = i;
+      if (left < parts[i]) break;
+      left -= parts[i];
+    }
+    return last_possible;
+  };
+  double left = share * kernels::Sum(sums);
+  const size_t begin = find(sums, left) * kBlock;
+  return begin + find(weights.subspan(begin, std::min(kBlock, weights.size() - begin)), left);
 }
 
 }  // namespace
@@ -85,39 +137,61 @@ void Sampler::ObserveAnswer(int32_t token) {
 
 int32_t Sampler::Sample(std::span<const float> logits, int64_t index,
                         std::span<const uint64_t> allowed) {
-  const std::span<const Candidate> candidates = Distribution(logits, allowed);
-  double total = 0;
-  for (const Candidate& candidate : candidates) total += candidate.weight;
-  double left = Uniform(options_.seed, index) * total;
-  int32_t last_possible = candidates.front().token;
-  for (const Candidate& candidate : candidates) {
-    if (candidate.weight == 0) continue;
-    last_possible = candidate.token;
-    left -= candidate.weight;
-    if (left < 0) break;
+  const double share = Uniform(options_.seed, index);
+  const std::span<const float> scores = Penalise(logits, allowed);
+  if (!DrawsFromAll()) {
+    Narrow(scores);
+    weights_.resize(candidates_.size());
+    std::ranges::transform(candidates_, weights_.begin(), &Candidate::weight);
+    return candidates_[FindShare(weights_, share)].token;
   }
-  return last_possible;  // rounding may leave a rest beyond the end
+  const int32_t likeliest = ArgMax(scores);
+  const float largest = scores[static_cast<size_t>(likeliest)];
+  if (!std::isfinite(largest)) return likeliest;
+  Weigh(scores, largest);
+  return static_cast<int32_t>(FindShare(weights_, share));
 }
 
 std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
                                                  std::span<const uint64_t> allowed) {
-  const std::span<const float> scores = Penalise(logits, allowed);
+  Narrow(Penalise(logits, allowed));
+  return candidates_;
+}
+
+bool Sampler::DrawsFromAll() const {
+  return options_.temperature != 0 && options_.top_k == 0 && options_.top_p >= 1 &&
+         options_.min_p == 0;
+}
+
+// Fills candidates_.
+void Sampler::Narrow(std::span<const float> scores) {
   const int32_t likeliest = ArgMax(scores);
   const float largest = scores[static_cast<size_t>(likeliest)];
   if (options_.temperature == 0 || !std::isfinite(largest)) {
     candidates_.assign(1, {1, likeliest});
-    return candidates_;
+    return;
   }
   KeepTopK(scores);
-  for (Candidate& candidate : candidates_) {
-    const double score = scores[static_cast<size_t>(candidate.token)];
-    candidate.weight = std::exp((score - largest) / options_.temperature);
-  }
+  ordered_.resize(candidates_.size());
+  std::ranges::transform(candidates_, ordered_.begin(), [&](const Candidate& candidate) {
+    return scores[static_cast<size_t>(candidate.token)];
+  });
+  Weigh(ordered_, largest);
+  for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].weight = weights_[i];
   KeepTopP();
-  if (options_.min_p == 0) return candidates_;
+  if (options_.min_p == 0) return;
   // The likeliest has weight 1.
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
-  return candidates_;
+}
+
+// Fills weights_.
+void Sampler::Weigh(std::span<const float> scores, float largest) {
+  weights_.resize(scores.size());
+  constexpr double kMost = std::numeric_limits<double>::max();  // infinity times 0 is no number
+  const double scale = std::min(1 / options_.temperature, kMost);
+  kernels::ExpOfDifferences(scores, largest, scale, weights_);
+  const auto is_nan = [](double weight) { return std::isnan(weight); };
+  if (is_nan(kernels::Sum(weights_))) std::ranges::replace_if(weights_, is_nan, 0.0);
 }
 
 std::span<const float> Sampler::Penalise(std::span<const float> logits,
@@ -205,22 +279,17 @@ void Sampler::KeepTopP() {
 }
 
 int32_t ArgMax(std::span<const float> logits) {
-  size_t best = 0;
-  float largest = -std::numeric_limits<float>::infinity();
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > largest) {
-      largest = logits[id];
-      best = id;
-    }
-  }
-  return static_cast<int32_t>(best);
+  constexpr float kLeast = -std::numeric_limits<float>::infinity();
+  const float largest = Largest(logits);
+  if (largest == kLeast) return 0;
+  return static_cast<int32_t>(std::ranges::find(logits, largest) - logits.begin());
 }
 
 double LogSumExp(std::span<const float> logits) {
-  const double largest = logits[static_cast<size_t>(ArgMax(logits))];
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - largest);
-  return largest + std::log(sum);
+  const float largest = logits[static_cast<size_t>(ArgMax(logits))];
+  std::vector<double> shares(logits.size());
+  kernels::ExpOfDifferences(logits, largest, 1, shares);
+  return largest + std::log(kernels::Sum(shares));
 }
 
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int count) {

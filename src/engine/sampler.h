@@ -91,6 +91,9 @@ class Sampler {
 
  private:
   std::span<const float> Penalise(std::span<const float> logits, std::span<const uint64_t> allowed);
+  bool DrawsFromAll() const;
+  void Narrow(std::span<const float> scores);
+  void Weigh(std::span<const float> scores, float largest);
   void KeepAllowed(std::span<const uint64_t> allowed);
   void KeepTopK(std::span<const float> scores);
   void KeepTopP();
@@ -99,8 +102,9 @@ class Sampler {
   std::vector<bool> is_seen_;  // by token id, as far as the largest seen
   std::vector<int32_t> seen_;  // each once
   std::map<int32_t, int> answer_counts_;
-  std::vector<float> scores_;   // scratch (vocab)
-  std::vector<float> ordered_;  // scratch (vocab)
+  std::vector<float> scores_;    // scratch (vocab)
+  std::vector<float> ordered_;   // scratch (vocab)
+  std::vector<double> weights_;  // scratch (vocab)
   std::vector<Candidate> candidates_;
 };
 

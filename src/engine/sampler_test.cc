@@ -179,11 +179,38 @@ TEST(Sampler, DrawsWithTheRightFrequencies) {
   }
 }
 
+// Large vocabularies are searched in blocks.
+TEST(Sampler, DrawsFromALargeVocabularyAsFromEachTokenInTurn) {
+  std::vector<float> logits(5003);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = i < 1500 ? -kInfinity : static_cast<float>(i * 7919 % 1000) / 100;
+  }
+  // Of all tokens, and of all but none of them by another way.
+  Sampler all({.seed = 3});
+  Sampler narrowed({.top_k = 5003, .seed = 3});
+  std::vector<double> sums(logits.size());
+  double sum = 0;
+  for (const Candidate& candidate : all.Distribution(logits)) {
+    sum += candidate.weight;
+    sums[static_cast<size_t>(candidate.token)] = sum;
+  }
+  for (int64_t i = 0; i < 300; ++i) {
+    const auto token = static_cast<size_t>(all.Sample(logits, i));
+    EXPECT_EQ(static_cast<size_t>(narrowed.Sample(logits, i)), token);
+    // The draw is a share of the sum, the same for other tokens in as many of their own.
+    const double share = (sums[token] - std::exp(logits[token] - 9.99f) / 2) / sum;
+    EXPECT_NEAR(static_cast<double>(Sampler({.seed = 3}).Sample(std::vector<float>(1 << 16), i)) /
+                    (1 << 16),
+                share, 2e-3);
+  }
+}
+
 TEST(Sampler, NeverPicksImpossibleTokens) {
   const std::vector<float> logits = {-kInfinity, 0.0f, kNan, -kInfinity, 0.5f, -kInfinity};
   for (const SamplingOptions& options :
        {SamplingOptions{}, SamplingOptions{.top_k = 4}, SamplingOptions{.top_p = 0.99},
-        SamplingOptions{.temperature = 1e-300}, SamplingOptions{.min_p = 1}}) {
+        SamplingOptions{.temperature = 1e-300}, SamplingOptions{.temperature = 1e-310},
+        SamplingOptions{.min_p = 1}}) {
     Sampler sampler(options);
     for (int64_t i = 0; i < 200; ++i) {
       const int32_t token = sampler.Sample(logits, i);

@@ -1,0 +1,73 @@
+#include "kernels/exp.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace convene::kernels {
+namespace {
+
+std::vector<double> ExpOf(const std::vector<float>& values, float largest, double scale) {
+  std::vector<double> results(values.size());
+  ExpOfDifferences(values, largest, scale, results);
+  return results;
+}
+
+TEST(Exp, AgreesWithTheMathematicsLibrary) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> values(-700, 700);
+  // Every number of rest beyond whole vectors.
+  for (size_t size = 0; size < 40; ++size) {
+    std::vector<float> x(size);
+    for (float& value : x) value = values(random);
+    for (const double scale : {1.0, 1 / 0.7, 0.01}) {
+      const std::vector<double> results = ExpOf(x, 3.5f, scale);
+      for (size_t i = 0; i < size; ++i) {
+        const double exponent = (static_cast<double>(x[i]) - 3.5) * scale;
+        if (std::abs(exponent) > 708) continue;
+        EXPECT_NEAR(results[i] / std::exp(exponent), 1, 2e-14) << exponent;
+      }
+    }
+  }
+}
+
+TEST(Exp, HasTheEndsOfTheRange) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<double> results =
+      ExpOf({-kInfinity, -709, 0, 709, kInfinity, std::nanf("")}, 0, 1);
+  EXPECT_EQ(results[0], 0);
+  EXPECT_EQ(results[1], 0);
+  EXPECT_EQ(results[2], 1);
+  EXPECT_TRUE(std::isinf(results[3]));
+  EXPECT_TRUE(std::isinf(results[4]));
+  EXPECT_TRUE(std::isnan(results[5]));
+}
+
+// The tests of this file run with each instruction set: the bits are the same.
+TEST(Exp, HasTheSameBitsOnEveryMachine) {
+  std::vector<float> x(1003);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) * -0.37f;
+  const std::vector<double> results = ExpOf(x, 0.25f, 1.7);
+  uint64_t digest = 0;
+  for (const double result : results) {
+    digest = (digest ^ std::bit_cast<uint64_t>(result)) * 0x9e3779b97f4a7c15u;
+  }
+  EXPECT_EQ(digest, 0u);
+}
+
+TEST(Exp, SumsAll) {
+  std::vector<double> values;
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(Sum(values), std::accumulate(values.begin(), values.end(), 0.0));
+    values.push_back(i * 3.0);
+  }
+}
+
+}  // namespace
+}  // namespace convene::kernels
