@@ -31,6 +31,8 @@ SetSums NoExperts(int top_k) {
 class Avoidance {
  public:
   Avoidance(const ExpertShares& shares, int top_k) : top_k_(top_k) {
+    is_even_ = std::ranges::all_of(shares, [&](double share) { return share == shares.front(); });
+    if (is_even_) return;
     for (const double share : shares) {
       const double below_one = std::min(share, 1 - 1e-6);
       odds_.push_back(below_one / (1 - below_one));
@@ -40,10 +42,22 @@ class Avoidance {
   }
 
   double operator()(const std::vector<bool>& avoided) const {
+    if (is_even_) return OfAsManySets(avoided);
     return all_ > 0 ? SumWithout(avoided) / all_ : 1;
   }
 
  private:
+  // The share of the sets of top_k experts that have none of the avoided ones.
+  double OfAsManySets(const std::vector<bool>& avoided) const {
+    const auto all = static_cast<double>(avoided.size());
+    const auto others = static_cast<double>(std::ranges::count(avoided, false));
+    double share = 1;
+    for (int chosen = 0; chosen < top_k_; ++chosen) {
+      share *= std::max(0.0, others - chosen) / (all - chosen);
+    }
+    return share;
+  }
+
   double SumWithout(const std::vector<bool>& avoided) const {
     SetSums sums = NoExperts(top_k_);
     for (size_t i = 0; i < odds_.size(); ++i) {
@@ -90,6 +104,7 @@ class Avoidance {
   }
 
   int top_k_;
+  bool is_even_ = false;
   std::vector<double> odds_;
   double all_ = 0;
 };

@@ -58,7 +58,7 @@ TEST(Exp, HasTheSameBitsOnEveryMachine) {
   for (const double result : results) {
     digest = (digest ^ std::bit_cast<uint64_t>(result)) * 0x9e3779b97f4a7c15u;
   }
-  EXPECT_EQ(digest, 0u);
+  EXPECT_EQ(digest, 189505847376177560u);
 }
 
 TEST(Exp, SumsAll) {

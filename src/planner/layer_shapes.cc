@@ -19,6 +19,23 @@ bool AreAlike(const model::LayerSpec& a, const model::LayerSpec& b) {
          a.attention.num_kv_heads == b.attention.num_kv_heads;
 }
 
+model::ModelSpec DecoderOf(const model::ModelSpec& spec, std::vector<model::LayerSpec> layers) {
+  model::ModelSpec decoder;
+  decoder.family = spec.family;
+  decoder.vocab_size = spec.vocab_size;
+  decoder.hidden_size = spec.hidden_size;
+  decoder.max_positions = spec.max_positions;
+  decoder.norm = spec.norm;
+  decoder.tied_embeddings = spec.tied_embeddings;
+  decoder.embedding_scale = spec.embedding_scale;
+  decoder.residual_scale = spec.residual_scale;
+  decoder.logits_scale = spec.logits_scale;
+  decoder.rope = spec.rope;
+  decoder.relative_bias = spec.relative_bias;
+  decoder.layers = std::move(layers);
+  return decoder;
+}
+
 std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec, int num_layers) {
   std::vector<LayerShape> shapes;
   for (int i = 0; i < spec.num_layers(); ++i) {
@@ -30,11 +47,8 @@ std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec, int num_laye
       ++found->count;
       continue;
     }
-    LayerShape shape{.spec = spec, .count = 1, .first = i};
-    shape.spec.tensors.clear();
-    shape.spec.encoder_layers.clear();
-    shape.spec.layers.assign(static_cast<size_t>(num_layers), layer);
-    shapes.push_back(std::move(shape));
+    const std::vector<model::LayerSpec> alike(static_cast<size_t>(num_layers), layer);
+    shapes.push_back({.spec = DecoderOf(spec, alike), .count = 1, .first = i});
   }
   return shapes;
 }

@@ -9,10 +9,14 @@
 namespace convene::planner {
 
 struct LayerShape {
-  model::ModelSpec spec;  // the whole model's, but with layers of this shape alone, without tensors
+  model::ModelSpec spec;  // DecoderOf with layers of this shape alone
   int count = 0;          // how many layers of the whole model have the shape
   int first = 0;          // the first of them
 };
+
+// The decoder of the model with other layers, without tensors: to copy the names of ten thousands of
+// them takes longer than to price a step.
+model::ModelSpec DecoderOf(const model::ModelSpec& spec, std::vector<model::LayerSpec> layers);
 
 bool AreAlike(const model::LayerSpec& a, const model::LayerSpec& b);
 

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 
+#include "planner/layer_shapes.h"
 #include "schedule/activity_graph.h"
 #include "simulate/simulate.h"
 #include "strategy/transition.h"
@@ -119,17 +120,14 @@ double ImbalanceOf(const ShortModel& model, const PredictedStep& step) {
 ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares,
                    bool is_overlapping) {
   ShortModel model;
-  model.spec.family = spec.family;
-  model.spec.vocab_size = spec.vocab_size;
-  model.spec.hidden_size = spec.hidden_size;
-  model.spec.max_positions = spec.max_positions;
-  model.spec.tied_embeddings = spec.tied_embeddings;
   if (shares.size() == 1) model.shares = shares;
+  std::vector<model::LayerSpec> layers;
   for (const auto& [layer, count] : Representatives(spec, shares, is_overlapping)) {
-    model.spec.layers.push_back(spec.layers[layer]);
+    layers.push_back(spec.layers[layer]);
     model.counts.push_back(count);
     if (shares.size() > 1) model.shares.push_back(shares[layer]);
   }
+  model.spec = DecoderOf(spec, std::move(layers));
   return model;
 }
 
