@@ -118,7 +118,7 @@ std::string DescribePages(const weights::PagedWeights* paged) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
   };
   std::string text = fmt::format(
-      "paged: {} of experts read in {:.2f} s ({}/s), {:.1f} % of those that were wanted",
+      "paged: {} of experts read in {:.2f} s ({}/s), {:.1f} for every 100 that were computed with",
       FormatBytes(pages.read_bytes), pages.read_seconds,
       FormatBytes(static_cast<uint64_t>(static_cast<double>(pages.read_bytes) /
                                         std::max(pages.read_seconds, 1e-9))),

@@ -64,6 +64,19 @@ TEST(Trace, IsReadAsItWasWritten) {
   }
 }
 
+TEST(Trace, WhatTheLoadLaneReadsFirstMayBeReadBeforeTheStep) {
+  TracedStep step = Step();
+  step.schedule.tasks.push_back(
+      {.kind = TaskKind::kReadPages, .lane = {0, LaneKind::kLoad}, .layer = 0});
+  step.measured.tasks.push_back({-0.003, -0.001});
+  step.predicted.tasks.push_back({});
+  step.sent_bytes.push_back(0);
+  step.parts.emplace_back();
+  const Trace read = Reread({.steps = {step}});
+  EXPECT_NEAR(read.steps[0].measured.tasks[3].start, -0.003, 1e-9);
+  EXPECT_NEAR(read.steps[0].measured.tasks[3].end, -0.001, 1e-9);
+}
+
 TEST(Trace, AmountsAreKeptWhereTheyAreKnown) {
   TracedStep step = Step();
   Trace read = Reread({{step}});

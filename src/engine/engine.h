@@ -25,8 +25,8 @@ namespace convene::engine {
 // Not thread-safe; one thread makes all calls, the one that loaded the model.
 class Engine {
  public:
-  // Of each group of ranks `max_sequences` requests run at the same time. Without a tokenizer there
-  // is no text: Update::text stays empty, and stop strings are refused.
+  // `max_sequences` requests run at the same time, of all groups of ranks together. Without a
+  // tokenizer there is no text: Update::text stays empty, and stop strings are refused.
   Engine(std::unique_ptr<LoadedModel> model, std::optional<text::Tokenizer> tokenizer,
          int max_sequences);
 

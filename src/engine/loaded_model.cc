@@ -71,6 +71,13 @@ std::string WordsOf(const BatchChoice& chosen, const BatchWork& work, const std:
   return words;
 }
 
+// A plan counts what the model takes; a budget of memory is of all that the program has.
+std::string FewerThanPlanned(const LoadOptions& options, const MemoryPlan& memory) {
+  const int planned = options.plan.experts_in_memory.value_or(0);
+  if (planned <= memory.num_page_buffers) return "";
+  return fmt::format("; the plan has {} in memory, for which there is no room", planned);
+}
+
 // Of experts that are read from a disk, with the number of sequences and the tokens of a step that
 // suit the batch, if there is one.
 Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& options,
@@ -358,6 +365,14 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
       hardware::SplitCpus(*std::move(found), options->plan.host_threads);
   if (!split) return split.error();
   *cpus = *std::move(split);
+  const int num_threads = static_cast<int>(cpus->compute.size());
+  const int left_alone = options->plan.comm_budget;
+  if (left_alone > 0 && left_alone >= num_threads) {
+    return Error{fmt::format(
+        "{} of this rank's {} cannot be left to exchanges: --comm-budget (comm_budget of a plan) "
+        "must be 0 to {}",
+        left_alone, FormatCount(static_cast<uint64_t>(num_threads), "thread"), num_threads - 1)};
+  }
   return {};
 }
 
@@ -435,7 +450,7 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
                                      .reader = {.told = observer.disk_is_slow}},
                                     *ledger_, observer.progress, &weights_);
     if (!paged) return paged.error();
-    if (observer.placed) observer.placed((*paged)->Describe());
+    if (observer.placed) observer.placed((*paged)->Describe() + FewerThanPlanned(options, memory_));
     store_ = *std::move(paged);
     return {};
   }

@@ -35,8 +35,10 @@ Scheduler::Scheduler(std::span<BlockManager> blocks, const SchedulerOptions& opt
   }
 }
 
-int Scheduler::num_sequences() const {
-  size_t count = waiting_.size();
+int Scheduler::num_sequences() const { return static_cast<int>(waiting_.size()) + num_running(); }
+
+int Scheduler::num_running() const {
+  size_t count = 0;
   for (const Group& group : groups_) count += group.running.size();
   return static_cast<int>(count);
 }
@@ -148,8 +150,11 @@ void Scheduler::SchedulePrompts(Group& group, std::vector<ScheduledTokens>* step
   }
 }
 
-bool Scheduler::HasRoom(const Group& group, const Sequence& sequence) const {
-  return group.admits && std::ssize(group.running) < options_.max_sequences &&
+bool Scheduler::HasRoom(const Group& group, const Sequence& sequence, int num_places) const {
+  const auto num_groups = static_cast<int>(groups_.size());
+  const int most_of_group = (options_.max_sequences + num_groups - 1) / num_groups;
+  return group.admits && std::ssize(group.running) + num_places <= most_of_group &&
+         num_running() + num_places <= options_.max_sequences &&
          std::ssize(sequence.input) <= group.input_budget;
 }
 
@@ -159,9 +164,8 @@ void Scheduler::AdmitShort(std::vector<ScheduledTokens>* step) {
     Sequence& sequence = *waiting_[i];
     std::vector<Group*> groups;
     for (Group& group : groups_) {
-      if (group.for_short == 0 || !HasRoom(group, sequence)) continue;
       // Who overtakes leaves a place for the one who has waited longest.
-      if (i > 0 && std::ssize(group.running) + 1 >= options_.max_sequences) continue;
+      if (group.for_short == 0 || !HasRoom(group, sequence, i > 0 ? 2 : 1)) continue;
       const int64_t known =
           group.blocks.CountPrefix(ShareableTokens(sequence)) * int64_t{device::kKvBlockTokens};
       if (sequence.length() - known <= group.for_short) groups.push_back(&group);
@@ -181,7 +185,7 @@ bool Scheduler::AdmitOldest(std::vector<ScheduledTokens>* step) {
   Sequence& sequence = *waiting_.front();
   std::vector<Group*> groups;
   for (Group& group : groups_) {
-    if (group.budget > 0 && HasRoom(group, sequence)) groups.push_back(&group);
+    if (group.budget > 0 && HasRoom(group, sequence, 1)) groups.push_back(&group);
   }
   if (!AdmitTo(std::move(groups), sequence, step)) return false;
   waiting_.pop_front();

@@ -47,10 +47,12 @@ struct ScheduledTokens {
 // Which tokens a step may have: those of prompts alone, behind them alone, or both.
 enum class StepTokens { kAny, kPrompts, kGenerated };
 
-// The limits hold for each group of ranks by itself.
 struct SchedulerOptions {
-  int max_step_tokens = 512;  // over all sequences of a step, and over all inputs encoded before it
-  int max_sequences = 1;      // that run at the same time; at most max_step_tokens
+  // Of each group of ranks: over all sequences of a step, and over all inputs encoded before it.
+  int max_step_tokens = 512;
+  // That run at the same time, of all groups together and of each its even share rounded up, for
+  // which its memory was planned; at most max_step_tokens.
+  int max_sequences = 1;
 };
 
 // Sequences run in order of arrival, but that a prompt which would take all of a step leaves up to
@@ -120,7 +122,9 @@ class Scheduler {
   bool AdmitOldest(std::vector<ScheduledTokens>* step);
   // In the first of the groups, the one where it is computed soonest, that has the blocks.
   bool AdmitTo(std::vector<Group*> groups, Sequence& sequence, std::vector<ScheduledTokens>* step);
-  bool HasRoom(const Group& group, const Sequence& sequence) const;
+  int num_running() const;
+  // Whether so many more sequences may run in the group, of which this is one.
+  bool HasRoom(const Group& group, const Sequence& sequence, int num_places) const;
   int64_t TokensUntilComputed(const Group& group, const Sequence& sequence) const;
   bool Reserve(Sequence& sequence, int num_tokens);
   void Preempt(Group& group);

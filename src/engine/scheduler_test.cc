@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -307,7 +309,7 @@ std::vector<BlockManager> Groups(int count, int num_blocks) {
 
 TEST(SchedulerOfGroups, GivesEachGroupItsOwnBudget) {
   std::vector<BlockManager> blocks = Groups(2, 16);
-  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 1});
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 2});
   const auto first = MakeSequence(150);
   const auto second = MakeSequence(150, 1000);
   const auto third = MakeSequence(10, 2000);
@@ -376,9 +378,27 @@ TEST(SchedulerOfGroups, PrefersTheGroupThatHoldsThePrefixUntilOthersAreSooner) {
   EXPECT_EQ(latecomer->group, 0);
 }
 
+TEST(SchedulerOfGroups, RunsSoManySequencesInAllGroupsTogether) {
+  for (const int max_sequences : {1, 2, 3, 5, 6}) {
+    std::vector<BlockManager> blocks = Groups(2, 20);
+    Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = max_sequences});
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    for (int i = 0; i < 9; ++i) {
+      sequences.push_back(MakeSequence(3 + i, 1000 * i));
+      scheduler.Add(sequences.back().get());
+    }
+    std::array<int, 2> of_group = {};
+    const auto step = scheduler.Schedule();
+    ASSERT_EQ(std::ssize(step), max_sequences);
+    for (const auto& [sequence, count] : step) ++of_group.at(static_cast<size_t>(sequence->group));
+    EXPECT_LE(std::abs(of_group[0] - of_group[1]), 1) << max_sequences;
+    EXPECT_EQ(scheduler.num_waiting(), 9 - max_sequences);
+  }
+}
+
 TEST(SchedulerOfGroups, PreemptsWithinTheGroup) {
   std::vector<BlockManager> blocks = Groups(2, 4);
-  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 2});
+  Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 3});
   std::vector<std::unique_ptr<Sequence>> sequences;
   for (int i = 0; i < 3; ++i) {
     sequences.push_back(MakeSequence(kBlock, 1000 * i));
@@ -415,6 +435,7 @@ TEST(SchedulerOfGroups, FinishesEverythingThatFitsAlone) {
     for (int steps = 0; scheduler.num_sequences() > 0; ++steps) {
       ASSERT_LT(steps, 10'000);
       const auto step = scheduler.Schedule();
+      ASSERT_LE(std::ssize(step), 3);
       std::vector<int> num_tokens(static_cast<size_t>(num_groups));
       for (const auto& [sequence, count] : step) {
         const auto group = static_cast<size_t>(sequence->group);

@@ -48,6 +48,7 @@ TEST(BatchLine, NarrowingTheChoiceOfAGreedyModelSamples) {
   EXPECT_EQ(SamplingOf("", greedy).temperature, 0);
   EXPECT_EQ(SamplingOf(R"("top_p": 0.5)", greedy).temperature, 1);
   EXPECT_EQ(SamplingOf(R"("top_k": 5)", greedy).top_k, 5);
+  EXPECT_EQ(SamplingOf(R"("top_k": -1)", greedy).top_k, 0);
   EXPECT_EQ(SamplingOf(R"("temperature": 0, "top_p": 0.5)", greedy).temperature, 0);
 }
 

@@ -24,8 +24,9 @@ void ReadSampling(FieldReader& body, GenerationBody* parsed) {
   given.temperature = body.Number("temperature", engine::kTemperatures);
   given.top_p = body.Number("top_p", engine::kProbabilities);
   given.min_p = body.Number("min_p", engine::kProbabilities);
-  if (const auto top_k = body.Integer("top_k", 0, kMaxTokens)) {
-    given.top_k = static_cast<int>(*top_k);
+  // vLLM writes -1 for all.
+  if (const auto top_k = body.Integer("top_k", -1, kMaxTokens)) {
+    given.top_k = std::max(0, static_cast<int>(*top_k));
   }
   given.repetition_penalty = body.Number("repetition_penalty", engine::kRepetitionPenalties);
   given.presence_penalty = body.Number("presence_penalty", engine::kAnswerPenalties);

@@ -28,6 +28,17 @@ constexpr seconds kLingerTime{2};
 
 std::string TextOf(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
+// Of a target as clients send it, "/health?x", or as they send it to proxies, which every server is
+// to understand, "http://host:8080/health" (RFC 9112, section 3.2.2).
+std::string PathOf(std::string target) {
+  const std::string scheme = "http://";
+  if (boost::beast::iequals(target.substr(0, scheme.size()), scheme)) {
+    const size_t path = target.find('/', scheme.size());
+    target = path == std::string::npos ? "/" : target.substr(path);
+  }
+  return target.substr(0, target.find('?'));
+}
+
 // A piece of a body in chunked transfer coding (RFC 9112, section 7.1).
 std::string Chunk(const std::string& data) {
   return fmt::format("{:x}\r\n{}\r\n", data.size(), data);
@@ -126,6 +137,10 @@ void HttpConnection::OnHeader(ErrorCode error) {
   is_http_1_0_ = request.version() < 11;
   is_head_request_ = request.method() == http::verb::head;
   if (const auto refused = shared_.handler->Refuse(HeadOf())) return RejectWith(*refused);
+  const std::string encoding = TextOf(request[http::field::content_encoding]);
+  if (!encoding.empty() && !boost::beast::iequals(encoding, "identity")) {
+    return Reject(415, "bodies must be sent as they are, without Content-Encoding");
+  }
   const size_t expected = parser_->content_length()
                               ? static_cast<size_t>(*parser_->content_length())
                               : (parser_->chunked() ? shared_.limits.max_body_bytes : 0);
@@ -142,8 +157,7 @@ RequestHead HttpConnection::HeadOf() const {
   const auto& request = parser_->get();
   RequestHead head;
   head.method = TextOf(request.method_string());
-  const std::string target = TextOf(request.target());
-  head.path = target.substr(0, target.find('?'));
+  head.path = PathOf(TextOf(request.target()));
   head.authorization = TextOf(request[http::field::authorization]);
   head.content_type = TextOf(request[http::field::content_type]);
   head.origin = TextOf(request[http::field::origin]);

@@ -209,6 +209,25 @@ TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
   EXPECT_THAT(three.ReadSome(), StartsWith("HTTP/1.1 200"));
 }
 
+TEST(HttpServer, RefusesBodiesThatAreEncoded) {
+  TestServer server({});
+  Client packed(server);
+  EXPECT_TRUE(
+      packed.Send("POST /size HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_THAT(packed.ReadToEnd(), StartsWith("HTTP/1.1 415"));
+  Client plain(server);
+  EXPECT_TRUE(plain.Send(
+      "POST /size HTTP/1.1\r\nContent-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_THAT(plain.ReadSome(), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, UnderstandsTargetsAsProxiesGetThem) {
+  TestServer server({});
+  Client client(server);
+  EXPECT_TRUE(client.Send("POST HTTP://any:1/size?x=1 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_THAT(client.ReadSome(), StartsWith("HTTP/1.1 200"));
+}
+
 TEST(HttpServer, AnswersWhatWasSentAheadInItsOrder) {
   TestServer server({});
   Client client(server);
