@@ -14,8 +14,8 @@ struct LayerShape {
   int first = 0;          // the first of them
 };
 
-// The decoder of the model with other layers, without tensors: to copy the names of ten thousands of
-// them takes longer than to price a step.
+// The decoder of the model with other layers, without tensors: to copy the names of ten thousands
+// of them takes longer than to price a step.
 model::ModelSpec DecoderOf(const model::ModelSpec& spec, std::vector<model::LayerSpec> layers);
 
 bool AreAlike(const model::LayerSpec& a, const model::LayerSpec& b);
