@@ -9,6 +9,7 @@
 #include "planner/explain_plan.h"
 #include "planner/invented_costs_test.h"
 #include "planner/plan_search_test.h"
+#include "planner/where_plan_wins.h"
 
 namespace convene::planner {
 namespace {
@@ -323,7 +324,7 @@ TEST(PlanSearch, BranchesOfTheTreeOfSumsKeepLogits) {
   EXPECT_FALSE(CutsNothing(InventedSpec(1, 64), {.attention_dp = 2, .expert_tp = 2}));
 }
 
-// Wherever it says that another plan wins, it does when it is asked there, and not before.
+// Wherever it says that another plan wins, it does when it is asked there, and nowhere else.
 TEST(ExplainPlan, PlacesWhereOthersWinAreFoundByAsking) {
   Asked asked(3e8);
   asked.question.allowed.layout = true;
@@ -333,26 +334,26 @@ TEST(ExplainPlan, PlacesWhereOthersWinAreFoundByAsking) {
   ASSERT_TRUE(answer.ok()) << answer.error().message;
   const Explanation explanation = ExplainPlan(search, *answer);
   ASSERT_FALSE(explanation.alternatives.empty());
+  const Parameter batches = Batches(asked.question);
   int places = 0;
   for (const Alternative& alternative : explanation.alternatives) {
     EXPECT_FALSE(alternative.reason.empty());
-    int from = 0;
-    const size_t at = alternative.would_win.find("with batches of ");
-    if (at == std::string::npos) continue;
-    ASSERT_EQ(std::sscanf(alternative.would_win.c_str() + at, "with batches of %d and more", &from),
-              1);
-    if (from < asked.workload.batch) continue;
-    ++places;
     const Candidate& other = answer->candidates[alternative.candidate];
-    const Candidate& chosen = answer->candidates[answer->chosen];
-    const auto other_wins = [&](int batch) {
-      Workload workload = asked.workload;
-      workload.batch = batch;
-      return search.FiguresOf(other.setup, other.plan, workload)->score <
-             search.FiguresOf(chosen.setup, chosen.plan, workload)->score;
-    };
-    EXPECT_TRUE(other_wins(from)) << alternative.would_win;
-    EXPECT_FALSE(other_wins(from - 1)) << alternative.would_win;
+    if (alternative.slower < 0) continue;
+    Duel duel(search, answer->candidates[answer->chosen], other);
+    const auto outcome_at = [&](double batch) { return duel.At(batches.at(batch)); };
+    const std::vector<Span> spans = SpansOf(batches, 1, outcome_at);
+    for (const Span& span : spans) {
+      EXPECT_THAT(alternative.would_win, HasSubstr(batches.words(span, true)));
+    }
+    places += static_cast<int>(spans.size());
+    for (size_t i = batches.present + 1; i < batches.values.size(); ++i) {
+      const double batch = batches.values[i];
+      const bool is_said = std::ranges::any_of(
+          spans, [&](const Span& span) { return span.nearest <= batch && batch <= span.farthest; });
+      EXPECT_EQ(is_said, outcome_at(batch) == Outcome::kWins)
+          << batch << ": " << alternative.would_win;
+    }
   }
   EXPECT_GT(places, 0);
   ASSERT_FALSE(explanation.curves.empty());
