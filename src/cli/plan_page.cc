@@ -8,6 +8,7 @@
 
 #include "base/quote.h"
 #include "base/units.h"
+#include "cli/plan_command.h"
 #include "drawing/gantt.h"
 
 namespace convene::cli {
@@ -195,7 +196,8 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
       "<p>{}</p>\n{}<p>Costs from {}. Intervals: nine times "
       "in ten.</p>\n",
       Escape(Describe(report.chosen())),
-      report.costs.device ? "" : "<p><code>" + Escape(CommandOf(report)) + "</code></p>\n",
+      CommandOf(report).empty() ? "<p>Run it with: " + Escape(HowToRun(report)) + "</p>\n"
+                                : "<p><code>" + Escape(CommandOf(report)) + "</code></p>\n",
       Escape(report.profile));
   page += "<h2>The plan and its alternatives</h2>\n" + Table(report);
   page += RegretPicture(report);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "cli/plan_command.h"
 #include "cli/planned_question.h"
 #include "cli/text_table.h"
 #include "strategy/transition.h"
@@ -229,54 +230,6 @@ std::string FormatSeconds(double seconds) {
   return fmt::format("{:.3g} us", 1e6 * seconds);
 }
 
-std::string CommandOf(const PlanReport& report) {
-  return CommandOf(report, report.chosen(), report.plan_path);
-}
-
-std::string CommandOf(const PlanReport& report, const Candidate& chosen,
-                      const std::string& plan_path) {
-  if (report.costs.device) return "";
-  if (plan_path.empty() && chosen.plan.phase_change.keeps_both) return "";
-  const int num_ranks = chosen.setup.num_ranks;
-  // convene divides a host's cores among its ranks itself; one process lays its weights on all
-  // memory nodes in turn.
-  std::string line =
-      num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none convene", num_ranks) : "convene";
-  const bool serves = report.use == PlanUse::kServe;
-  line += fmt::format(" {} {}", serves ? "serve" : "batch", report.model);
-  if (!plan_path.empty()) {
-    line += fmt::format(" --plan {}", plan_path);
-  } else {
-    line +=
-        fmt::format(" --weights {} --threads {}", chosen.setup.weights, chosen.setup.num_threads);
-    if (num_ranks > 1) {
-      const strategy::Pipeline& pipeline = chosen.plan.pipeline;
-      line += fmt::format(" --layout {} --wire {}", plan::ToText(chosen.plan.layout),
-                          plan::Name(chosen.plan.wire));
-      if (pipeline.chunks > 1) {
-        line += fmt::format(" --pipeline {}:{}", pipeline.chunks,
-                            pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");
-      }
-      if (pipeline.micro_batches > 1)
-        line += fmt::format(" --micro-batches {}", pipeline.micro_batches);
-      if (chosen.plan.decode) {
-        const std::string decode = plan::ToText(*chosen.plan.decode);
-        line += " --decode-experts " + decode.substr(decode.find("experts=") + 8);
-        if (chosen.plan.loads_experts()) line += " --transition int4";
-      }
-    }
-  }
-  if (chosen.plan.experts_in_memory) {
-    constexpr uint64_t kMib = uint64_t{1} << 20;
-    const bool is_whole = chosen.memory_limit % kMib == 0;
-    line += fmt::format(" --memory-budget {}{}", chosen.memory_limit / (is_whole ? kMib : 1),
-                        is_whole ? "MiB" : "B");
-  } else if (num_ranks == 1) {
-    line += " --numa interleave";
-  }
-  return serves ? line : line + " --input requests.jsonl --output answers.jsonl";
-}
-
 std::string ToText(const PlanReport& report) {
   const Candidate& chosen = report.chosen();
   const planner::Workload& workload = report.question.workload;
@@ -287,9 +240,7 @@ std::string ToText(const PlanReport& report) {
   text += ReportLine("costs from", report.profile + LearntWords(report));
   const std::string unknown = UnknownRanks(report);
   if (!unknown.empty()) text += ReportLine("not looked at", unknown);
-  text +=
-      ReportLine("run it with", report.costs.device ? "nothing yet: this version computes on CPUs"
-                                                    : CommandOf(report));
+  text += ReportLine("run it with", HowToRun(report));
   if (report.verification) text += "\n" + ToText(*report.verification, report.answer);
   if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
   for (const planner::Alternative& alternative : report.explanation.alternatives) {
