@@ -2,6 +2,7 @@
 
 #include "cli/commands_test.h"
 #include "cli/invented_profile_test.h"
+#include "cli/planned_question.h"
 #include "planner/plan_search.h"
 
 namespace convene::cli {
@@ -101,6 +102,28 @@ TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
   EXPECT_DOUBLE_EQ(
       nlohmann::json::parse(simulated.out)["predicted"]["throughput_tokens_per_s"].get<double>(),
       json["predicted"]["throughput_tokens_per_s"].get<double>());
+}
+
+TEST_F(PlanTest, TheFileSaysTheQuestionAsItWasAsked) {
+  cost::MachineProfile machine;
+  machine.machine.disk_gbps = 2;
+  machine.steps.push_back(planner::InventedCosts(1, 1e9, "bf16"));
+  Write("disk.json", cost::ToJson(machine).dump());
+  const Outcome outcome =
+      Run({"plan", model_, "--profile", Path("disk.json"), "--weights", "bf16", "--without",
+           "hybrid,wires", "--threads", "1", "--out", Path("plan.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  nlohmann::json question = nlohmann::json::parse(Read("plan.json"))["predicted"]["question"];
+  const auto read = PlannedQuestionFromJson(question);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->profile.machine.disk_gbps, 2);
+  EXPECT_EQ(read->passes_off, (std::vector<std::string>{"hybrid", "wires"}));
+  EXPECT_EQ(read->constraints.num_threads, 1);
+  question["without"] = {"nothing"};
+  EXPECT_FALSE(PlannedQuestionFromJson(question).ok());
+  question.erase("without");
+  question.erase("disk_gbps");
+  EXPECT_TRUE(PlannedQuestionFromJson(question).ok());
 }
 
 TEST_F(PlanTest, DrawsAPageThatStandsAlone) {

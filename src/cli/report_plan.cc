@@ -184,6 +184,7 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.one_host = asked.one_host;
   question.allowed = asked.allowed;
   question.constraints = asked.constraints;
+  question.passes_off = asked.passes_off;
   question.present = DecisionsOf(file.plan);  // it ran: another one must be surely better
   question.clock = Now;
   engine::AnswerPlanQuestion({.step_tokens = asked.step_tokens}, question);
