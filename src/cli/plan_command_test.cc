@@ -82,7 +82,7 @@ TEST(PlanCommand, RunsThePlanThatWasPriced) {
              {.chunks = 2, .micro_batches = 2, .order = AttentionOrder::kAass}),
       PlanOf("attention=dp1,experts=ep3,disaggregate", {.chunks = 2})};
   plan::Plan hybrid = PlanOf("attention=dp4,experts=ep4");
-  hybrid.decode = plan::ParseLayout("attention=dp4,experts=tp4").value();
+  hybrid.decode = *plan::ParseLayout("attention=dp4,experts=tp4");
   hybrid.phase_change = {.epoch_steps = 12, .transition = plan::Transition::kInt4};
   plans.push_back(hybrid);
   for (const plan::Plan& plan : plans) {
@@ -106,7 +106,7 @@ TEST(PlanCommand, SaysWhatStepsWerePricedWith) {
 
 TEST(PlanCommand, OfWhatOnlyAFileSaysAsksForAFile) {
   plan::Plan both = PlanOf("attention=dp2,experts=ep2");
-  both.decode = plan::ParseLayout("attention=dp2,experts=tp2").value();
+  both.decode = *plan::ParseLayout("attention=dp2,experts=tp2");
   both.phase_change.keeps_both = true;
   const plan::Plan cut = PlanOf("attention=dp2,experts=ep2",
                                 {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.2}});

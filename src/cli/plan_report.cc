@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "base/plain_number.h"
 #include "base/units.h"
 #include "cli/plan_command.h"
 #include "cli/planned_question.h"
@@ -26,8 +28,6 @@ std::string Percent(double share) { return fmt::format("{:+.1f} %", 100 * share)
 
 // Of operators without residuals, as data sheets are, it is not known how far they are off.
 constexpr std::string_view kNoInterval = "(its error is not known)";
-
-bool IsKnown(const Interval& interval) { return interval.low < interval.high; }
 
 std::string SecondsWithin(double seconds, const Interval& interval) {
   if (!IsKnown(interval)) return fmt::format("{}  {}", FormatSeconds(seconds), kNoInterval);
@@ -141,7 +141,7 @@ std::string WorkloadWords(const planner::Workload& workload) {
     text += fmt::format(" on average of {}", FormatCount(workload.requests.size(), "request"));
   }
   text += workload.arrival_rate > 0
-              ? fmt::format(", {:.4g} requests per second", workload.arrival_rate)
+              ? fmt::format(", {} requests per second", PlainNumber(workload.arrival_rate))
               : fmt::format(", batches of {}", FormatCount(static_cast<uint64_t>(workload.batch)));
   if (!workload.routing.counts.empty()) text += ", routing as it was recorded";
   if (workload.routing.skew >= 0) {
@@ -209,10 +209,11 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
                        SecondsWithin(figures.time_per_token, figures.time_per_token_interval));
   }
   const Interval& rates = figures.throughput_interval;
-  text += ReportLine("throughput", fmt::format("{:.4g} tokens/s  {}", figures.throughput,
-                                               IsKnown(rates) ? fmt::format("({:.4g} - {:.4g})",
-                                                                            rates.low, rates.high)
-                                                              : kNoInterval));
+  text += ReportLine("throughput",
+                     fmt::format("{} tokens/s  {}", PlainNumber(figures.throughput),
+                                 IsKnown(rates) ? fmt::format("({} - {})", PlainNumber(rates.low),
+                                                              PlainNumber(rates.high))
+                                                : kNoInterval));
   text += ReportLine("memory per rank", MemoryWords(candidate));
   if (candidate.plan.changes_layout()) text += ReportLine("transition", TransitionWords(candidate));
   if (figures.extrapolated_share > 0.005) {
@@ -224,8 +225,13 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
   return text;
 }
 
+bool IsKnown(const Interval& interval) {
+  constexpr double kRounding = 1e-9;
+  return interval.high - interval.low > kRounding * std::abs(interval.high);
+}
+
 std::string FormatSeconds(double seconds) {
-  if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
+  if (seconds >= 1) return fmt::format("{} s", PlainNumber(seconds, 3));
   if (seconds >= 1e-3) return fmt::format("{:.3g} ms", 1e3 * seconds);
   return fmt::format("{:.3g} us", 1e6 * seconds);
 }

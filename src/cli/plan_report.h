@@ -56,6 +56,9 @@ nlohmann::ordered_json WorkloadJson(const planner::Workload& workload);
 // "  name                  value\n"
 std::string ReportLine(std::string_view name, std::string_view value);
 
+// Whether how far a figure is off is known: the interval is wider than rounding.
+bool IsKnown(const cost::Interval& interval);
+
 // "1.23 s", "45.1 ms", "310 us"
 std::string FormatSeconds(double seconds);
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/plain_number.h"
 #include "base/units.h"
 #include "cli/output.h"
 #include "cli/plan_report.h"
@@ -202,9 +203,9 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   const bool is_priced = ran != answer->candidates.end();
   if (is_priced) comparison.gain = 1 - best.figures->score / ran->figures->score;
   if (comparison.stays) {
-    comparison.afterwards = fmt::format(
-        "with the costs that were measured the same plan is chosen: {}, {:.4g} tokens/s",
-        comparison.best, best.figures->throughput);
+    comparison.afterwards =
+        fmt::format("with the costs that were measured the same plan is chosen: {}, {} tokens/s",
+                    comparison.best, PlainNumber(best.figures->throughput));
   } else {
     comparison.afterwards = fmt::format(
         "with the costs that were measured the best plan would have been {}{}", comparison.best,

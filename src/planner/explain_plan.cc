@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/plain_number.h"
 #include "planner/where_plan_wins.h"
 
 namespace convene::planner {
@@ -15,14 +16,25 @@ namespace {
 
 using schedule::TaskKind;
 
-enum Section { kAttention, kExperts, kExchanges, kTransition, kDisk, kHead, kRest, kNumSections };
+enum Section {
+  kAttention,
+  kExperts,
+  kExchanges,
+  kTransition,
+  kDisk,
+  kHead,
+  kRest,
+  kSolver,
+  kNumSections
+};
 constexpr const char* kSectionNames[] = {"attention",
                                          "experts",
                                          "exchanges",
                                          "transition",
                                          "reading experts from the disk",
                                          "head",
-                                         "norms, routers and dense layers"};
+                                         "norms, routers and dense layers",
+                                         "the solver"};
 
 Section SectionOf(TaskKind kind) {
   if (kind == TaskKind::kMoveExperts || kind == TaskKind::kLoadExperts) return kTransition;
@@ -54,8 +66,10 @@ Section SectionOf(TaskKind kind) {
   }
 }
 
-std::array<double, kNumSections> SectionSeconds(const cost::KindSeconds& path) {
+std::array<double, kNumSections> SectionSeconds(const PlanFigures& figures) {
+  const cost::KindSeconds& path = figures.path;
   std::array<double, kNumSections> seconds = {};
+  seconds[kSolver] = figures.scored_solver_seconds;
   for (size_t kind = 0; kind < path.size(); ++kind) {
     seconds[SectionOf(static_cast<TaskKind>(kind))] += path[kind];
   }
@@ -144,7 +158,7 @@ Flip FlipOf(PlanSearch& search, const PlanAnswer& answer, const std::vector<int>
   flip.rate = search.question().source.FiguresOf(chosen.setup).*axis.rate * flip.factor;
   flip.words = fmt::format(
       "{}: at {:.3g} times its speed{} the choice would be {}", axis.figure, flip.factor,
-      flip.rate > 0 ? fmt::format(" ({:.3g} G{})", flip.rate / 1e9, axis.unit) : "",
+      flip.rate > 0 ? fmt::format(" ({} G{})", PlainNumber(flip.rate / 1e9, 3), axis.unit) : "",
       Describe(answer.candidates[flip.candidate]));
   return flip;
 }
@@ -184,8 +198,8 @@ void AddCurves(PlanSearch& search, const PlanAnswer& answer, const std::vector<i
 }  // namespace
 
 std::string WhySlower(const PlanFigures& slower, const PlanFigures& faster) {
-  const auto more = SectionSeconds(slower.path);
-  const auto less = SectionSeconds(faster.path);
+  const auto more = SectionSeconds(slower);
+  const auto less = SectionSeconds(faster);
   std::vector<std::pair<double, Section>> differences;
   for (int section = 0; section < kNumSections; ++section) {
     differences.emplace_back(more[section] - less[section], static_cast<Section>(section));
