@@ -167,6 +167,12 @@ TEST_F(TraceTest, ATraceRefinesAProfile) {
   Write("trace.json", old.dump());
   EXPECT_THAT(Run(words).err, HasSubstr("record it again"));
   EXPECT_THAT(Run({"measure", "--profile", Path("profile.json")}).err, HasSubstr("--from-trace"));
+  for (const std::vector<std::string>& ignored : std::vector<std::vector<std::string>>{
+           {"--threads", "2"}, {"--seconds", "1"}, {"--disk", "/"}, {"--steps", "int8"}}) {
+    std::vector<std::string> with = words;
+    with.insert(with.end(), ignored.begin(), ignored.end());
+    EXPECT_EQ(Run(with).status, kUsage) << ignored.front();
+  }
 }
 
 }  // namespace

@@ -106,10 +106,12 @@ class ImportProfile : public Command {
     AddText(app, "--preset", preset_, "The machine: a GPU and its links, or a host; see --list")
         ->type_name("NAME")
         ->check(ParsedBy([](const std::string& name) { return cost::Preset(name); }));
-    app.add_flag("--list", list_, "Print the figures of all presets, with their sources");
+    CLI::Option* list =
+        app.add_flag("--list", list_, "Print the figures of all presets, with their sources");
     AddPath(app, "--out", out_path_, "Where to write the profile ('-': stdout)")
         ->type_name("FILE")
-        ->check(WritableFile());
+        ->check(WritableFile())
+        ->excludes(list);
     AddNumber(app, "--most-points", most_points_, {100, 100000},
               "Rows of an operator that are fitted; the others check it (default: 12000)");
     app.parse_complete_callback([this] {

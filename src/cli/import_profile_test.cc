@@ -53,6 +53,7 @@ TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_THAT(outcome.out, HasSubstr("assumed:"));
+  EXPECT_EQ(Run({"import-profile", "--list", "--out", Path("list.json")}).status, kUsage);
 }
 
 TEST_F(ImportProfileTest, EveryPresetOfTheListPricesAPlan) {

@@ -179,15 +179,20 @@ class Measure : public Command {
              "none (default: bf16,int8,int4)")
         ->check(ListParsedBy(FormatsOf))
         ->type_name("FORMATS");
-    app.add_option("--from-trace", traces_,
-                   "Measure nothing: refine the profile by traces of steps that ran here (--trace)")
-        ->type_name("FILE.json ...")
-        ->expected(1, 1000)
-        ->check(CLI::Validator(
-            [](const std::string& path) {
-              return path.empty() ? "the path of a trace is empty" : std::string();
-            },
-            ""));
+    CLI::Option* traces =
+        app.add_option(
+               "--from-trace", traces_,
+               "Measure nothing: refine the profile by traces of steps that ran here (--trace)")
+            ->type_name("FILE.json ...")
+            ->expected(1, 1000)
+            ->check(CLI::Validator(
+                [](const std::string& path) {
+                  return path.empty() ? "the path of a trace is empty" : std::string();
+                },
+                ""));
+    for (const char* measured : {"--threads", "--seconds", "--disk", "--steps"}) {
+      traces->excludes(measured);
+    }
     AddPath(app, "--profile", profile_path_,
             "The profile to refine with --from-trace (default: the kept one)")
         ->type_name("FILE");

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/plain_number.h"
 #include "cli/asked_question.h"
 #include "evaluate/machine_profile_file.h"
 #include "hardware/profile.h"
@@ -56,9 +57,9 @@ Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpe
                                             : answer->why_chosen};
   }
   again.words = fmt::format(
-      "plan: {}, predicted {:.4g} tokens/s with prompts of {:.0f} tokens, answers of {:.0f} and {} "
+      "plan: {}, predicted {} tokens/s with prompts of {:.0f} tokens, answers of {:.0f} and {} "
       "sequences at a time; it computes the same as the plan before",
-      Describe(chosen), chosen.figures->throughput, workload.mean_prompt_tokens(),
+      Describe(chosen), PlainNumber(chosen.figures->throughput), workload.mean_prompt_tokens(),
       workload.mean_gen_tokens(), workload.batch);
   again.report = ReportOf(options, search, *answer, asked->profile);
   return again;

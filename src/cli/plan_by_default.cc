@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/plain_number.h"
 #include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "cli/asked_question.h"
@@ -70,9 +71,9 @@ std::string SayOneProcess(planner::PlanQuestion question, const planner::Candida
   const planner::PlanFigures& alone = *answer->candidates[answer->chosen].figures;
   if (alone.throughput_interval.low <= chosen.figures->throughput_interval.high) return "";
   return fmt::format(
-      "; one process of {} would reach {:.4g}: leave mpirun out",
+      "; one process of {} would reach {}: leave mpirun out",
       FormatCount(static_cast<uint64_t>(*question.constraints.num_threads), "thread"),
-      alone.throughput);
+      PlainNumber(alone.throughput));
 }
 
 DefaultPlan Instead(const plan::Plan& resolved, const std::string& why) {
@@ -172,9 +173,9 @@ DefaultPlan DescribeChosen(const ModelOptions& options, const plan::Plan& resolv
   }
   const bool is_exact = options.plan.allowed.empty();
   plan.words = fmt::format(
-      "plan: {}, predicted {:.4g} tokens/s, the best of {} that {} (--no-plan: as without a "
+      "plan: {}, predicted {} tokens/s, the best of {} that {} (--no-plan: as without a "
       "profile){}{}",
-      Describe(chosen), chosen.figures->throughput,
+      Describe(chosen), PlainNumber(chosen.figures->throughput),
       std::ranges::count_if(
           answer.candidates,
           [](const planner::Candidate& one) { return one.is_ranked() && one.is_allowed(); }),

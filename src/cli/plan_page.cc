@@ -6,8 +6,10 @@
 #include <cmath>
 #include <string_view>
 
+#include "base/plain_number.h"
 #include "base/quote.h"
 #include "base/units.h"
+#include "cli/plan_command.h"
 #include "drawing/gantt.h"
 
 namespace convene::cli {
@@ -58,6 +60,7 @@ std::string Row(std::initializer_list<std::string> cells, const char* tag = "td"
 }
 
 std::string Within(double seconds, const Interval& interval) {
+  if (!IsKnown(interval)) return FormatSeconds(seconds);
   return fmt::format("{} <small>{} to {}</small>", FormatSeconds(seconds),
                      FormatSeconds(interval.low), FormatSeconds(interval.high));
 }
@@ -65,11 +68,11 @@ std::string Within(double seconds, const Interval& interval) {
 std::string FiguresRow(const Candidate& candidate, const std::string& slower,
                        const std::string& why) {
   const planner::PlanFigures& figures = *candidate.figures;
-  return Row(
-      {Escape(Describe(candidate)), slower, Within(figures.ttft, figures.ttft_interval),
-       figures.time_per_token > 0 ? Within(figures.time_per_token, figures.time_per_token_interval)
-                                  : "none",
-       fmt::format("{:.4g}", figures.throughput), FormatBytes(candidate.memory.total()), why});
+  return Row({Escape(Describe(candidate)), slower, Within(figures.ttft, figures.ttft_interval),
+              figures.time_per_token > 0
+                  ? Within(figures.time_per_token, figures.time_per_token_interval)
+                  : "none",
+              PlainNumber(figures.throughput), FormatBytes(candidate.memory.total()), why});
 }
 
 std::string Table(const PlanReport& report) {
@@ -191,12 +194,14 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{0}</title>"
       "<style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n",
       Escape("Plan of " + report.model), kStyle);
-  page += fmt::format(
-      "<p>{}</p>\n{}<p>Costs from {}. Intervals: nine times "
-      "in ten.</p>\n",
-      Escape(Describe(report.chosen())),
-      report.costs.device ? "" : "<p><code>" + Escape(CommandOf(report)) + "</code></p>\n",
-      Escape(report.profile));
+  page += fmt::format("<p>{}</p>\n{}<p>Costs from {}. {}</p>\n", Escape(Describe(report.chosen())),
+                      CommandOf(report).empty()
+                          ? "<p>Run it with: " + Escape(HowToRun(report)) + "</p>\n"
+                          : "<p><code>" + Escape(CommandOf(report)) + "</code></p>\n",
+                      Escape(report.profile),
+                      IsKnown(report.chosen().figures->throughput_interval)
+                          ? "Intervals: nine times in ten."
+                          : "How far its figures are off is not known.");
   page += "<h2>The plan and its alternatives</h2>\n" + Table(report);
   page += RegretPicture(report);
   page += "<h2>What would change the choice</h2>\n<ul>\n";

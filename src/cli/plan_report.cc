@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "base/plain_number.h"
 #include "base/units.h"
+#include "cli/plan_command.h"
 #include "cli/planned_question.h"
 #include "cli/text_table.h"
 #include "strategy/transition.h"
@@ -25,8 +28,6 @@ std::string Percent(double share) { return fmt::format("{:+.1f} %", 100 * share)
 
 // Of operators without residuals, as data sheets are, it is not known how far they are off.
 constexpr std::string_view kNoInterval = "(its error is not known)";
-
-bool IsKnown(const Interval& interval) { return interval.low < interval.high; }
 
 std::string SecondsWithin(double seconds, const Interval& interval) {
   if (!IsKnown(interval)) return fmt::format("{}  {}", FormatSeconds(seconds), kNoInterval);
@@ -140,7 +141,7 @@ std::string WorkloadWords(const planner::Workload& workload) {
     text += fmt::format(" on average of {}", FormatCount(workload.requests.size(), "request"));
   }
   text += workload.arrival_rate > 0
-              ? fmt::format(", {:.4g} requests per second", workload.arrival_rate)
+              ? fmt::format(", {} requests per second", PlainNumber(workload.arrival_rate))
               : fmt::format(", batches of {}", FormatCount(static_cast<uint64_t>(workload.batch)));
   if (!workload.routing.counts.empty()) text += ", routing as it was recorded";
   if (workload.routing.skew >= 0) {
@@ -208,10 +209,11 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
                        SecondsWithin(figures.time_per_token, figures.time_per_token_interval));
   }
   const Interval& rates = figures.throughput_interval;
-  text += ReportLine("throughput", fmt::format("{:.4g} tokens/s  {}", figures.throughput,
-                                               IsKnown(rates) ? fmt::format("({:.4g} - {:.4g})",
-                                                                            rates.low, rates.high)
-                                                              : kNoInterval));
+  text += ReportLine("throughput",
+                     fmt::format("{} tokens/s  {}", PlainNumber(figures.throughput),
+                                 IsKnown(rates) ? fmt::format("({} - {})", PlainNumber(rates.low),
+                                                              PlainNumber(rates.high))
+                                                : kNoInterval));
   text += ReportLine("memory per rank", MemoryWords(candidate));
   if (candidate.plan.changes_layout()) text += ReportLine("transition", TransitionWords(candidate));
   if (figures.extrapolated_share > 0.005) {
@@ -223,58 +225,15 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
   return text;
 }
 
+bool IsKnown(const Interval& interval) {
+  constexpr double kRounding = 1e-9;
+  return interval.high - interval.low > kRounding * std::abs(interval.high);
+}
+
 std::string FormatSeconds(double seconds) {
-  if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
+  if (seconds >= 1) return fmt::format("{} s", PlainNumber(seconds, 3));
   if (seconds >= 1e-3) return fmt::format("{:.3g} ms", 1e3 * seconds);
   return fmt::format("{:.3g} us", 1e6 * seconds);
-}
-
-std::string CommandOf(const PlanReport& report) {
-  return CommandOf(report, report.chosen(), report.plan_path);
-}
-
-std::string CommandOf(const PlanReport& report, const Candidate& chosen,
-                      const std::string& plan_path) {
-  if (report.costs.device) return "";
-  if (plan_path.empty() && chosen.plan.phase_change.keeps_both) return "";
-  const int num_ranks = chosen.setup.num_ranks;
-  // convene divides a host's cores among its ranks itself; one process lays its weights on all
-  // memory nodes in turn.
-  std::string line =
-      num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none convene", num_ranks) : "convene";
-  const bool serves = report.use == PlanUse::kServe;
-  line += fmt::format(" {} {}", serves ? "serve" : "batch", report.model);
-  if (!plan_path.empty()) {
-    line += fmt::format(" --plan {}", plan_path);
-  } else {
-    line +=
-        fmt::format(" --weights {} --threads {}", chosen.setup.weights, chosen.setup.num_threads);
-    if (num_ranks > 1) {
-      const strategy::Pipeline& pipeline = chosen.plan.pipeline;
-      line += fmt::format(" --layout {} --wire {}", plan::ToText(chosen.plan.layout),
-                          plan::Name(chosen.plan.wire));
-      if (pipeline.chunks > 1) {
-        line += fmt::format(" --pipeline {}:{}", pipeline.chunks,
-                            pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");
-      }
-      if (pipeline.micro_batches > 1)
-        line += fmt::format(" --micro-batches {}", pipeline.micro_batches);
-      if (chosen.plan.decode) {
-        const std::string decode = plan::ToText(*chosen.plan.decode);
-        line += " --decode-experts " + decode.substr(decode.find("experts=") + 8);
-        if (chosen.plan.loads_experts()) line += " --transition int4";
-      }
-    }
-  }
-  if (chosen.plan.experts_in_memory) {
-    constexpr uint64_t kMib = uint64_t{1} << 20;
-    const bool is_whole = chosen.memory_limit % kMib == 0;
-    line += fmt::format(" --memory-budget {}{}", chosen.memory_limit / (is_whole ? kMib : 1),
-                        is_whole ? "MiB" : "B");
-  } else if (num_ranks == 1) {
-    line += " --numa interleave";
-  }
-  return serves ? line : line + " --input requests.jsonl --output answers.jsonl";
 }
 
 std::string ToText(const PlanReport& report) {
@@ -287,9 +246,7 @@ std::string ToText(const PlanReport& report) {
   text += ReportLine("costs from", report.profile + LearntWords(report));
   const std::string unknown = UnknownRanks(report);
   if (!unknown.empty()) text += ReportLine("not looked at", unknown);
-  text +=
-      ReportLine("run it with", report.costs.device ? "nothing yet: this version computes on CPUs"
-                                                    : CommandOf(report));
+  text += ReportLine("run it with", HowToRun(report));
   if (report.verification) text += "\n" + ToText(*report.verification, report.answer);
   if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
   for (const planner::Alternative& alternative : report.explanation.alternatives) {

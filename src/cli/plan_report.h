@@ -36,13 +36,6 @@ struct PlanReport {
   }
 };
 
-// The command line that runs the chosen plan; empty for devices, on which nothing runs yet.
-std::string CommandOf(const PlanReport& report);
-// The same of any candidate; without a plan's file by options. Also empty for what no options say:
-// two divisions of the experts that both stay in memory.
-std::string CommandOf(const PlanReport& report, const planner::Candidate& candidate,
-                      const std::string& plan_path);
-
 std::string ToText(const PlanReport& report);
 // Passes with what each contributed, and every rejected candidate with its reason.
 std::string ExplainSearch(const PlanReport& report);
@@ -62,6 +55,9 @@ nlohmann::ordered_json WorkloadJson(const planner::Workload& workload);
 
 // "  name                  value\n"
 std::string ReportLine(std::string_view name, std::string_view value);
+
+// Whether how far a figure is off is known: the interval is wider than rounding.
+bool IsKnown(const cost::Interval& interval);
 
 // "1.23 s", "45.1 ms", "310 us"
 std::string FormatSeconds(double seconds);

@@ -2,6 +2,8 @@
 
 #include "cli/commands_test.h"
 #include "cli/invented_profile_test.h"
+#include "cli/plan_report.h"
+#include "cli/planned_question.h"
 #include "planner/plan_search.h"
 
 namespace convene::cli {
@@ -103,6 +105,28 @@ TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
       json["predicted"]["throughput_tokens_per_s"].get<double>());
 }
 
+TEST_F(PlanTest, TheFileSaysTheQuestionAsItWasAsked) {
+  cost::MachineProfile machine;
+  machine.machine.disk_gbps = 2;
+  machine.steps.push_back(planner::InventedCosts(1, 1e9, "bf16"));
+  Write("disk.json", cost::ToJson(machine).dump());
+  const Outcome outcome =
+      Run({"plan", model_, "--profile", Path("disk.json"), "--weights", "bf16", "--without",
+           "hybrid,wires", "--threads", "1", "--out", Path("plan.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  nlohmann::json question = nlohmann::json::parse(Read("plan.json"))["predicted"]["question"];
+  const auto read = PlannedQuestionFromJson(question);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->profile.machine.disk_gbps, 2);
+  EXPECT_EQ(read->passes_off, (std::vector<std::string>{"hybrid", "wires"}));
+  EXPECT_EQ(read->constraints.num_threads, 1);
+  question["without"] = {"nothing"};
+  EXPECT_FALSE(PlannedQuestionFromJson(question).ok());
+  question.erase("without");
+  question.erase("disk_gbps");
+  EXPECT_TRUE(PlannedQuestionFromJson(question).ok());
+}
+
 TEST_F(PlanTest, DrawsAPageThatStandsAlone) {
   const Outcome outcome = Plan({"--ranks", "2", "--prompt-tokens", "48", "--gen-tokens", "8",
                                 "--svg", Path("step.svg"), "--html", Path("plan.html")});
@@ -113,6 +137,29 @@ TEST_F(PlanTest, DrawsAPageThatStandsAlone) {
   EXPECT_THAT(page, HasSubstr("where it would win"));
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("src=")));
+}
+
+// Data sheets do not say how far they are off.
+TEST_F(PlanTest, OfAPresetNoIntervalsAreShown) {
+  const Outcome outcome = Run({"plan", model_, "--profile", "epyc-7763", "--ranks", "2",
+                               "--prompt-tokens", "48", "--html", Path("plan.html")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("its error is not known"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("e+0")));
+  const std::string page = Read("plan.html");
+  EXPECT_THAT(page, HasSubstr("is not known"));
+  EXPECT_THAT(page, Not(HasSubstr("<small>")));
+  EXPECT_THAT(page, Not(HasSubstr("nine times")));
+  EXPECT_TRUE(IsKnown({1, 1.1}));
+  EXPECT_FALSE(IsKnown({0.3, 0.1 + 0.2}));
+}
+
+TEST_F(PlanTest, OfAPresetNothingIsToBeMeasured) {
+  const Outcome outcome =
+      Run({"plan", model_, "--profile", "l4-pcie4", "--ranks", "2", "--weights", "f32"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("take bf16, int8 or int4"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("convene measure")));
 }
 
 TEST_F(PlanTest, ReadsWorkloadsWithTracesAndRoutingBesideThem) {

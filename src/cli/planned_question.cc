@@ -9,6 +9,7 @@
 
 #include "base/digest.h"
 #include "model/family.h"
+#include "planner/plan_search.h"
 
 namespace convene::cli {
 namespace {
@@ -19,6 +20,7 @@ using nlohmann::ordered_json;
 constexpr size_t kMostRequests = 64;  // that are written one by one
 constexpr int kMostRanks = 1024;
 constexpr int kMostStepTokens = 1 << 24;
+constexpr double kMostDiskGbps = 1e6;
 
 std::vector<planner::RequestLengths> FewRequests(const planner::Workload& workload) {
   if (workload.requests.size() <= kMostRequests) return workload.requests;
@@ -48,6 +50,7 @@ ordered_json ConstraintsJson(const planner::Constraints& constraints) {
   ordered_json object = ordered_json::object();
   if (constraints.num_ranks) object["ranks"] = *constraints.num_ranks;
   if (constraints.num_threads) object["threads"] = *constraints.num_threads;
+  if (constraints.num_cores) object["cores"] = *constraints.num_cores;
   if (constraints.layout) object["layout"] = plan::ToText(*constraints.layout);
   if (constraints.decode_experts) object["decode_experts"] = *constraints.decode_experts;
   if (constraints.micro_batches) object["micro_batches"] = *constraints.micro_batches;
@@ -153,6 +156,7 @@ planner::Constraints ReadConstraints(const json& object, Reader& reader) {
   planner::Constraints constraints;
   constraints.num_ranks = reader.OptionalInteger(object, "ranks", kMostRanks);
   constraints.num_threads = reader.OptionalInteger(object, "threads", 1 << 16);
+  constraints.num_cores = reader.OptionalInteger(object, "cores", 1 << 20);
   constraints.micro_batches =
       reader.OptionalInteger(object, "micro_batches", strategy::kMostMicroBatches);
   if (!reader.Member(object, "layout").is_null()) {
@@ -204,6 +208,8 @@ ordered_json QuestionJson(const planner::PlanQuestion& question, const json& con
             {"weights", question.allowed.weights},
             {"transition", question.allowed.transition}}},
           {"constraints", ConstraintsJson(question.constraints)},
+          {"without", question.passes_off},
+          {"disk_gbps", profile.machine.disk_gbps},
           {"profile", profile_name},
           {"costs_hash", fmt::format("{:016x}", DigestOf(std::as_bytes(std::span(text))))},
           {"config", config},
@@ -240,6 +246,18 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
                       .weights = reader.Flag(allowed, "weights"),
                       .transition = reader.Flag(allowed, "transition")};
   question.constraints = ReadConstraints(reader.Member(object, "constraints"), reader);
+  // Files of before have neither.
+  if (!reader.Member(object, "without").is_null()) {
+    for (const json& each : reader.List(object, "without", planner::SearchPasses().size())) {
+      question.passes_off.push_back(each.is_string() ? each.get<std::string>() : "");
+    }
+    if (Status known = planner::CheckPasses(question.passes_off); !known) {
+      reader.Fail(known.error().message);
+    }
+  }
+  if (!reader.Member(object, "disk_gbps").is_null()) {
+    question.profile.machine.disk_gbps = reader.Number(object, "disk_gbps", 0, kMostDiskGbps);
+  }
   question.profile_name = reader.Text(object, "profile");
   for (const json& each : reader.List(object, "costs", 256)) {
     if (auto costs = reader.Taken(cost::StepCostsFromJson(each))) {

@@ -16,7 +16,7 @@ namespace convene::cli {
 struct PlannedQuestion {
   model::ModelSpec spec;
   planner::Workload workload;
-  cost::MachineProfile profile;  // costs of steps alone
+  cost::MachineProfile profile;  // costs of steps, and the rate of the disk
   std::string profile_name;      // where they were from
   int num_ranks = 1;
   int step_tokens = 512;
@@ -26,6 +26,7 @@ struct PlannedQuestion {
   std::vector<std::string> formats;
   planner::Allowed allowed;
   planner::Constraints constraints;
+  std::vector<std::string> passes_off;
 };
 
 // `config`: the model's config.json. Of many requests as many typical ones as run together stand

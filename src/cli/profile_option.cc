@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/closest_name.h"
 #include "base/message.h"
 #include "base/units.h"
 #include "cli/value_options.h"
@@ -53,7 +54,9 @@ Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ran
   const std::string path = PathOf(profile);
   Result<cost::MachineProfile> loaded = evaluate::LoadMachineProfile(path);
   if (!loaded && loaded.error().kind == ErrorKind::kNotFound) {
-    return NotFound(fmt::format("there is no profile {}, and no preset of that name: {}", path,
+    return NotFound(fmt::format("there is no profile {}, and no preset of that name{}{}: {}", path,
+                                profile.empty() ? "" : " (convene import-profile --list)",
+                                DidYouMean(profile, cost::PresetNames()),
                                 HowToMeasureProfile(profile, path, num_ranks)));
   }
   return loaded;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/plain_number.h"
 #include "base/units.h"
 #include "cli/output.h"
 #include "cli/plan_report.h"
@@ -184,6 +185,7 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.one_host = asked.one_host;
   question.allowed = asked.allowed;
   question.constraints = asked.constraints;
+  question.passes_off = asked.passes_off;
   question.present = DecisionsOf(file.plan);  // it ran: another one must be surely better
   question.clock = Now;
   engine::AnswerPlanQuestion({.step_tokens = asked.step_tokens}, question);
@@ -201,9 +203,9 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   const bool is_priced = ran != answer->candidates.end();
   if (is_priced) comparison.gain = 1 - best.figures->score / ran->figures->score;
   if (comparison.stays) {
-    comparison.afterwards = fmt::format(
-        "with the costs that were measured the same plan is chosen: {}, {:.4g} tokens/s",
-        comparison.best, best.figures->throughput);
+    comparison.afterwards =
+        fmt::format("with the costs that were measured the same plan is chosen: {}, {} tokens/s",
+                    comparison.best, PlainNumber(best.figures->throughput));
   } else {
     comparison.afterwards = fmt::format(
         "with the costs that were measured the best plan would have been {}{}", comparison.best,

@@ -120,6 +120,12 @@ class RooflineCommand : public Command {
       throw CLI::ValidationError(fmt::format("a micro-batch of {} is larger than the batch of {}",
                                              *micro_batch_, *batch_));
     }
+    if (!batch_ && micro_batch_ && *micro_batch_ > sequences_) {
+      throw CLI::ValidationError(
+          fmt::format("a micro-batch of {} is larger than the {} sequences that there are: raise "
+                      "--sequences, or lower --micro-batch",
+                      *micro_batch_, sequences_));
+    }
   }
 
   // With the host of --host, and the disk's rate of --disk-rate.
@@ -195,7 +201,7 @@ class RooflineCommand : public Command {
     RooflineReport report{
         .model = model_,
         .profile = profile_.empty() ? hardware::ProfilePath() : profile_,
-        .weights = fmt::format("{}", fmt::join(weights_, ",")),
+        .formats = weights_,
         .kv_cache = kv_cache_,
         .context = static_cast<double>(context_.value_or(prompt_tokens_ + gen_tokens_ / 2)),
         .pairs = {},
@@ -213,8 +219,12 @@ class RooflineCommand : public Command {
     report.micro_batch =
         micro_batch_.value_or(std::min(chosen.micro_batch, batch_.value_or(chosen.micro_batch)));
     report.batch = batch_.value_or(std::max(chosen.batch, report.micro_batch));
-    for (size_t i = 0; i + 1 < tiers.size(); ++i) {
-      report.pairs.push_back(PairOf(report, model, tiers[i], tiers[i + 1], chosen, i == 0));
+    report.format = chosen.format;
+    // Formats have peaks of their own.
+    const auto drawn = cost::TiersOf(machine, report.weights(), tiers[0].bytes);
+    if (!drawn) return drawn.error();
+    for (size_t i = 0; i + 1 < drawn->size(); ++i) {
+      report.pairs.push_back(PairOf(report, model, (*drawn)[i], (*drawn)[i + 1], chosen, i == 0));
     }
     return report;
   }

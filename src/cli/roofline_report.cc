@@ -1,6 +1,7 @@
 #include "cli/roofline_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -255,6 +256,13 @@ drawing::RooflineChart ChartOf(const RooflinePair& pair, const RooflineOperation
   return chart;
 }
 
+// "int4, the fastest of bf16, int8, int4"
+std::string WeightsText(const RooflineReport& report) {
+  if (report.formats.size() == 1) return report.weights();
+  return fmt::format("{}, {} {}", report.weights(), report.policy ? "the fastest of" : "one of",
+                     fmt::join(report.formats, ", "));
+}
+
 // What is reached at an intensity, by whoever is faster, at most what the fast tier could.
 double Reached(const HierarchicalRoofline& roofline, const cost::TierWork& work) {
   return std::max(roofline.InFast(work), roofline.InSlow(work.slow_intensity()).value_or(0));
@@ -265,7 +273,7 @@ double Reached(const HierarchicalRoofline& roofline, const cost::TierWork& work)
 std::string DescribeRoofline(const RooflineReport& report) {
   std::string text = fmt::format(
       "{} on {}: weights in {}, cache in {}; {} in micro-batches of {}, context {:.0f}\n",
-      report.model, report.profile, report.weights, report.kv_cache,
+      report.model, report.profile, WeightsText(report), report.kv_cache,
       FormatCount(static_cast<uint64_t>(report.batch), "sequence"), report.micro_batch,
       report.context);
   for (const RooflinePair& pair : report.pairs) {
@@ -278,13 +286,10 @@ std::string DescribeRoofline(const RooflineReport& report) {
 }
 
 ordered_json ToJson(const RooflineReport& report) {
-  ordered_json json = {{"model", report.model},
-                       {"profile", report.profile},
-                       {"weights", report.weights},
-                       {"kv_cache", report.kv_cache},
-                       {"context", report.context},
-                       {"batch", report.batch},
-                       {"micro_batch", report.micro_batch}};
+  ordered_json json = {{"model", report.model},       {"profile", report.profile},
+                       {"weights", report.weights()}, {"formats", report.formats},
+                       {"kv_cache", report.kv_cache}, {"context", report.context},
+                       {"batch", report.batch},       {"micro_batch", report.micro_batch}};
   ordered_json& pairs = json["pairs"] = ordered_json::array();
   for (const RooflinePair& pair : report.pairs) {
     ordered_json operations = ordered_json::array();
@@ -312,12 +317,14 @@ ordered_json ToJson(const RooflineReport& report) {
 std::vector<drawing::RooflineChart> ChartsOf(const RooflineReport& report,
                                              const planner::OffloadModel& model) {
   std::vector<drawing::RooflineChart> charts;
-  const double weight_bytes = report.question.formats.front().weight_bytes;
+  const double weight_bytes =
+      report.question.formats[static_cast<size_t>(report.format)].weight_bytes;
   for (const RooflinePair& pair : report.pairs) {
     for (const RooflineOperation& operation : pair.operations) {
       drawing::RooflineChart chart =
           ChartOf(pair, operation,
-                  fmt::format("{}: {}, {} over {}", FileName(report.model), operation.name,
+                  fmt::format("{}: {} in {}, {} over {}", FileName(report.model), operation.name,
+                              operation.name == "attention" ? report.kv_cache : report.weights(),
                               pair.roofline.fast().name, pair.roofline.slow().name));
       const auto add = [&](std::string name, const cost::TierWork& work) {
         chart.marks.push_back({std::move(name), work.slow_intensity(), Reached(pair.roofline, work),

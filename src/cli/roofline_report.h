@@ -31,7 +31,8 @@ struct RooflinePair {
 struct RooflineReport {
   std::string model;
   std::string profile;
-  std::string weights;
+  std::vector<std::string> formats;  // of weights, of which the policy takes one
+  int format = 0;                    // that one, or the first: all that is shown is of it
   std::string kv_cache;
   double context = 0;  // tokens that attention sees
   int batch = 0;
@@ -40,6 +41,8 @@ struct RooflineReport {
   planner::OffloadQuestion question;
   std::optional<planner::OffloadAnswer> policy;
   std::string no_policy;  // why there is none
+
+  const std::string& weights() const { return formats[static_cast<size_t>(format)]; }
 };
 
 std::string DescribeRoofline(const RooflineReport& report);

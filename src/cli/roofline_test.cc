@@ -78,6 +78,27 @@ TEST_F(RooflineTest, OnACpuTheTiersAreDiskAndMemory) {
   EXPECT_LT(json["ways"][0]["tokens_per_s"], json["ways"][1]["tokens_per_s"]);
 }
 
+// Peaks, marks and the operating point of the format that the policy takes.
+TEST_F(RooflineTest, WhatIsShownIsOfOneFormat) {
+  const std::vector<std::string> words = {"--profile",     "l4-gcp", "--batch", "1024",
+                                          "--micro-batch", "128",    "--svg",   Path("r.svg")};
+  const auto with = [&](const std::string& formats) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"--weights", formats});
+    return all;
+  };
+  const auto several = Json(with("bf16,int8,int4"));
+  const std::string svg = Read("r.svg");
+  const std::string chosen = several["policy"]["weights"];
+  EXPECT_NE(chosen, "bf16");
+  EXPECT_EQ(several["weights"], chosen);
+  const auto alone = Json(with(chosen));
+  EXPECT_EQ(several["pairs"], alone["pairs"]);
+  EXPECT_EQ(svg, Read("r.svg"));
+  EXPECT_THAT(svg, HasSubstr("experts in " + chosen));
+  EXPECT_THAT(Roofline(with("bf16,int8,int4")).out, HasSubstr(chosen + ", the fastest of bf16,"));
+}
+
 TEST_F(RooflineTest, AGpusHostMayBeAnotherProfile) {
   const auto without = Json({"--profile", "a100-pcie4"});
   EXPECT_TRUE(without["pairs"][0]["operations"][0]["p1"].is_null());
@@ -105,6 +126,10 @@ TEST_F(RooflineTest, SaysWhatToChange) {
   EXPECT_THAT(error({"--profile", "l4-gcp", "--weights", "int3"}, kUsage), HasSubstr("int3"));
   EXPECT_THAT(error({"--profile", "l4-gcp", "--batch", "8", "--micro-batch", "9"}, kUsage),
               HasSubstr("larger than the batch"));
+  EXPECT_THAT(error({"--profile", "l4-gcp", "--micro-batch", "5000"}, kUsage),
+              HasSubstr("larger than the 4096 sequences"));
+  EXPECT_THAT(error({"--profile", "l4-gcp", "--micro-batch", "128", "--sequences", "64"}, kUsage),
+              HasSubstr("raise --sequences"));
   EXPECT_THAT(error({"--profile", Path("here.json"), "--host", "epyc-7763"}, kFailure),
               HasSubstr("--host"));
   EXPECT_THAT(error({"--profile", "l4-gcp", "--micro-batch", "0"}, kUsage), HasSubstr("0"));

@@ -30,6 +30,7 @@ namespace convene::cli {
 namespace {
 
 constexpr int kMostSimulatedRanks = 1024;
+constexpr double kMostSolverSeconds = 1e6;
 constexpr double kLeastShownShare = 0.001;  // of a phase, by kind of task
 
 using nlohmann::ordered_json;
@@ -135,6 +136,7 @@ class SimulateCommand : public Command {
     Status answered = AnswerByProfile(*profile, memory_per_rank_, step_tokens_, question);
     if (!answered) return answered;
     planner::PlanSearch search(question);
+    search.AddSolverSeconds(solver_seconds_);
     Result<Candidate> candidate = Price(question, search);
     if (!candidate) return candidate.error();
     return Write(search, *candidate);
@@ -159,11 +161,17 @@ class SimulateCommand : public Command {
       return Error{fmt::format("{} is for {} ranks; at most {} can be simulated", plan_path_,
                                num_ranks, kMostSimulatedRanks)};
     }
-    if (!model_.empty()) return {};
     const auto predicted = json->find("predicted");
-    if (predicted != json->end() && predicted->contains("model") &&
-        (*predicted)["model"].is_string()) {
-      model_ = (*predicted)["model"].get<std::string>();
+    const auto member = [&](const char* name) {
+      return predicted == json->end() ? nlohmann::json() : predicted->value(name, nlohmann::json());
+    };
+    // Part of what the plan that the search found takes.
+    if (const nlohmann::json solver = member("solver_s"); solver.is_number()) {
+      solver_seconds_ = std::clamp(solver.get<double>(), 0.0, kMostSolverSeconds);
+    }
+    if (!model_.empty()) return {};
+    if (const nlohmann::json model = member("model"); model.is_string()) {
+      model_ = model.get<std::string>();
     }
     if (!model_.empty()) return {};
     return Error{fmt::format("{} does not name its model: give it with --model", plan_path_)};
@@ -185,7 +193,8 @@ class SimulateCommand : public Command {
     Candidate candidate{.setup = {}, .plan = plan_};
     for (const std::string& format : formats) {
       candidate.setup = {question.num_ranks, plan_.num_threads, format};
-      if (candidate.setup.num_threads == 0) {
+      // Of a machine that is not here the prices are those of whole ranks.
+      if (candidate.setup.num_threads == 0 || by_operators_) {
         const std::vector<int> threads = question.source.ThreadsOf(question.num_ranks, format);
         if (!threads.empty()) candidate.setup.num_threads = threads.back();
       }
@@ -231,8 +240,14 @@ class SimulateCommand : public Command {
   }
 
   // What of the plan the prices do not know.
-  std::vector<std::string> Notes() const {
+  std::vector<std::string> Notes(const Candidate& candidate) const {
     std::vector<std::string> notes;
+    if (plan_.num_threads > 0 && plan_.num_threads != candidate.setup.num_threads) {
+      notes.push_back(
+          fmt::format("the {} of the plan are not in the prices, which are of {} for each rank",
+                      FormatCount(static_cast<uint64_t>(plan_.num_threads), "thread"),
+                      FormatCount(static_cast<uint64_t>(candidate.setup.num_threads), "thread")));
+    }
     if (plan_.auto_pipeline) {
       notes.emplace_back("chunks are chosen where the plan runs; here each stage is one chunk");
     }
@@ -251,7 +266,7 @@ class SimulateCommand : public Command {
     if (!phases) return phases.error();
     const planner::Workload& workload = search.question().workload;
     const std::string profile = profile_.empty() ? hardware::ProfilePath() : profile_;
-    const std::vector<std::string> notes = Notes();
+    const std::vector<std::string> notes = Notes(candidate);
     std::string text = fmt::format("{}: {}\n", model_, WorkloadWords(workload));
     text += ReportLine("plan", Describe(candidate));
     text += DescribeFigures(candidate, workload);
@@ -284,6 +299,7 @@ class SimulateCommand : public Command {
   int step_tokens_ = 512;
 
   plan::Plan plan_;
+  double solver_seconds_ = 0;
   bool by_operators_ = false;
 };
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "cli/commands_test.h"
@@ -6,7 +8,9 @@
 namespace convene::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class SimulateTest : public CommandsTest {
  protected:
@@ -75,6 +79,33 @@ TEST_F(SimulateTest, PricesPlansOfOnesOwnOnPresetsAndDrawsThem) {
                     R"({"version": 1, "layout": "attention=dp2,experts=tp2", "gemm": "dense"})"));
 }
 
+// A rank of a machine that is not here has all of its threads.
+TEST_F(SimulateTest, ThreadsThatPricesDoNotKnowAreNoted) {
+  const std::vector<std::string> words = {"--model", model_, "--profile", "epyc-7763"};
+  Write("some.json", R"({"version": 1, "weights": "bf16", "threads": 8})");
+  const Outcome some = Simulate("some.json", words);
+  ASSERT_EQ(some.status, kSuccess) << some.err;
+  EXPECT_THAT(some.out, AllOf(HasSubstr("1 rank x 64 threads"),
+                              HasSubstr("the 8 threads of the plan are not in the prices")));
+  Write("all.json", R"({"version": 1, "weights": "bf16", "threads": 64})");
+  EXPECT_THAT(Simulate("all.json", words).out, Not(HasSubstr("not in the prices")));
+}
+
+// The time that found a plan is part of what it takes.
+TEST_F(SimulateTest, ThePlansFileNamesTheSolversTime) {
+  const auto seconds = [&](const char* predicted) {
+    Write("hybrid.json",
+          fmt::format(R"({{"version": 1, "layout": "attention=dp2,experts=ep2", "weights": "bf16",
+                        "decode": {{"experts": "tp2"}}, "predicted": {}}})",
+                      predicted));
+    const Outcome outcome = Simulate(
+        "hybrid.json", {"--model", model_, "--profile", Path("profile.json"), "--json", "-"});
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["predicted"]["ttft_s"].get<double>();
+  };
+  EXPECT_NEAR(seconds(R"({"solver_s": 2.5})"), seconds("{}") + 2.5, 1e-9);
+}
+
 TEST_F(SimulateTest, AThousandRanksAreSimulated) {
   nlohmann::json config = nlohmann::json::parse(Read("model/config.json"));
   config["num_experts"] = 1024;
@@ -99,6 +130,10 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
   EXPECT_THAT(error("hand.json", {"--profile", profile}), HasSubstr("--model"));
   EXPECT_THAT(error("hand.json", {"--model", model_, "--profile", "nowhere"}),
               HasSubstr("no preset of that name"));
+  EXPECT_THAT(error("hand.json", {"--model", model_, "--profile", "a100-nvlnk"}),
+              AllOf(HasSubstr("import-profile --list"), HasSubstr("did you mean a100-nvlink?")));
+  EXPECT_THAT(error("hand.json", {"--model", model_, "--profile", profile, "--ttft-limit", "1"}),
+              HasSubstr("--objective goodput"));
   EXPECT_THAT(error("hand.json", {"--model", model_, "--profile", profile, "--prompt-tokens", "0"}),
               HasSubstr("at least 1"));
   EXPECT_THAT(error("hand.json",

@@ -14,6 +14,8 @@ bool StepCosts::operator==(const StepCosts& other) const { return ToJson(*this) 
 
 namespace {
 
+constexpr double kMostStepOnce = 1e6;  // seconds
+
 nlohmann::ordered_json HeldOutToJson(const HeldOut& held_out) {
   return {{"points", held_out.num_points},
           {"mean_error", held_out.mean_error},
@@ -120,8 +122,17 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   if (!json.contains("weights") || !json["weights"].is_string()) {
     return Error{"costs of steps have no name of a format \"weights\""};
   }
-  if (json["ranks"].get<double>() > 1e6 || json["threads"].get<double>() > 1e6) {
-    return Error{"costs of steps have more than a million ranks or threads"};
+  for (const char* key : {"ranks", "threads"}) {
+    const auto count = json[key].get<double>();
+    if (count >= 1 && count <= 1e6) continue;
+    return Error{
+        fmt::format("costs of steps are of {} {}; there must be 1 to a million", count, key)};
+  }
+  if (json["step_once_s"].get<double>() > kMostStepOnce) {
+    return Error{
+        fmt::format("costs of steps have a \"step_once_s\" of {} besides tasks, which is "
+                    "more than {:.0f} seconds",
+                    json["step_once_s"].get<double>(), kMostStepOnce)};
   }
   costs.num_ranks = json["ranks"].get<int>();
   costs.num_threads = json["threads"].get<int>();

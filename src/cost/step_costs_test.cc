@@ -267,6 +267,12 @@ TEST(StepCosts, RefuseJsonThatIsNone) {
   strange["tasks"]["cooking"] = good["tasks"]["experts"];
   EXPECT_FALSE(StepCostsFromJson(strange));
   EXPECT_FALSE(StepCostsFromJson(nlohmann::json()));
+  for (const auto& [key, value] :
+       {std::pair("threads", 0.0), {"ranks", 0.0}, {"threads", 1e7}, {"step_once_s", 1e300}}) {
+    nlohmann::json nonsense = good;
+    nonsense[key] = value;
+    EXPECT_FALSE(StepCostsFromJson(nonsense)) << key;
+  }
 }
 
 }  // namespace

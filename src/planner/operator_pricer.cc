@@ -1,11 +1,13 @@
 #include "planner/operator_pricer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/quote.h"
+#include "base/units.h"
 #include "cost/import_tables.h"
 
 namespace convene::planner {
@@ -102,6 +104,18 @@ Result<std::unique_ptr<StepPricer>> OperatorSource::PricerOf(const RankSetup& se
   const bool is_usual = conditions == Conditions();
   return std::unique_ptr<StepPricer>(std::make_unique<OperatorPricer>(
       is_usual ? machine_ : Under(conditions, machine_), *std::move(options)));
+}
+
+std::string OperatorSource::WhyUnknown(int num_ranks, std::optional<int> num_threads,
+                                       std::string_view weights) const {
+  if (const auto options = OperatorOptions(weights); !options) return options.error().message;
+  const std::vector<int> known = ThreadsOf(num_ranks, weights);
+  if (num_threads && !known.empty()) {
+    return fmt::format("ranks of this machine have {}, and not {}: leave the number out",
+                       FormatCount(static_cast<uint64_t>(known.front()), "thread"), *num_threads);
+  }
+  return fmt::format("the profile has no rates of weights in {}: take {}", weights,
+                     fmt::join(Formats(), " or "));
 }
 
 MachineFigures OperatorSource::FiguresOf(const RankSetup& setup) const {

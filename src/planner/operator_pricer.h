@@ -46,6 +46,8 @@ class OperatorSource : public PricerSource {
   std::vector<std::string> Formats() const override;
   Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
                                                const Conditions& conditions) const override;
+  std::string WhyUnknown(int num_ranks, std::optional<int> num_threads,
+                         std::string_view weights) const override;
   MachineFigures FiguresOf(const RankSetup& setup) const override;
 
  private:

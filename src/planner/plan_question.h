@@ -105,6 +105,7 @@ struct PlanFigures {
   double score = 0;
   cost::KindSeconds path = {};
   double overlapped_seconds = 0;
+  double scored_solver_seconds = 0;  // of solver_seconds, what is in the score
 };
 
 struct Candidate {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/asked_for.h"
 #include "planner/step_turns.h"
 #include "planner/workload_figures.h"
 #include "planner/workload_steps.h"
@@ -318,6 +319,7 @@ Result<PlanAnswer> SearchPlan(PlanSearch& search) {
   const PlanQuestion& question = search.question();
   if (Status checked = CheckPasses(question.passes_off); !checked) return checked.error();
   if (Status sense = CheckWorkload(question.workload, question.spec); !sense) return sense.error();
+  if (Status together = CheckConstraints(question); !together) return together.error();
   PlanAnswer answer;
   const double start = question.clock();
   for (const SearchPass& pass : SearchPasses()) {

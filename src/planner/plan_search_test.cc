@@ -6,56 +6,15 @@
 
 #include <algorithm>
 
+#include "planner/asked_question_test.h"
 #include "planner/explain_plan.h"
-#include "planner/invented_costs_test.h"
 #include "planner/plan_search_test.h"
+#include "planner/where_plan_wins.h"
 
 namespace convene::planner {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A question whose parts live as long as it.
-struct Asked {
-  explicit Asked(double link_bytes_per_second, const std::vector<int>& ranks = {1, 2, 4},
-                 const std::vector<std::string>& formats = {"bf16"})
-      : spec(InventedSpec(24)) {
-    for (const int count : ranks) {
-      for (const std::string& format : formats) {
-        profile.steps.push_back(InventedCosts(count, link_bytes_per_second, format));
-      }
-    }
-    question.formats = formats;
-    question.num_ranks = ranks.back();
-    question.memory_of = [](const RankSetup& setup, const plan::Plan& plan,
-                            int batch) -> Result<RankMemory> {
-      const uint64_t bits = setup.weights == "bf16" ? 16 : setup.weights == "int8" ? 8 : 4;
-      const auto parts = static_cast<uint64_t>(plan.layout.num_ranks());
-      return RankMemory{.weights_bytes = (bits << 20) / parts,
-                        .kv_bytes = static_cast<uint64_t>(batch) << 10};
-    };
-    question.memory_per_rank = [](int) { return uint64_t{1} << 30; };
-    question.bytes_of = [](const std::string&, plan::Wire wire) {
-      strategy::ElementBytes bytes;
-      bytes.sums = wire == plan::Wire::kF32 ? 4 : 2;
-      bytes.returned = wire == plan::Wire::kFp8Both ? 1 : bytes.sums;
-      bytes.dispatched = wire == plan::Wire::kFp8 || wire == plan::Wire::kFp8Both ? 1 : 2;
-      return bytes;
-    };
-    question.clock = [] { return 0.0; };
-  }
-
-  model::ModelSpec spec;
-  cost::MachineProfile profile;
-  Workload workload = {.requests = {{512, 64}}, .batch = 8};
-  MeasuredSource source{profile};
-  PlanQuestion question{.spec = spec, .workload = workload, .source = source};
-};
-
-std::string ErrorOf(const Asked& asked) {
-  const Result<PlanAnswer> answer = SearchPlan(asked.question);
-  return answer ? "" : answer.error().message;
-}
 
 TEST(PlanSearch, TakesOnlyPlansWithTheLogitsOfOneRankUnlessMoreIsAllowed) {
   Asked asked(1e10);
@@ -281,7 +240,7 @@ TEST(PlanSearch, GoodputTakesTheLargestBatchThatMeetsTheLimits) {
   EXPECT_LE(some.ttft, asked.workload.limits.ttft);
   asked.workload.limits.ttft = 1e-9;
   EXPECT_THAT(ErrorOf(asked), HasSubstr("no plan keeps the limits; the nearest, 1 rank"));
-  EXPECT_THAT(ErrorOf(asked), HasSubstr("to the first token, beyond the limit of 1e-09 s"));
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("to the first token, beyond the limit of 0.000000001 s"));
 }
 
 TEST(PlanSearch, AnArrivalRateDecidesHowManyRunTogether) {
@@ -323,7 +282,7 @@ TEST(PlanSearch, BranchesOfTheTreeOfSumsKeepLogits) {
   EXPECT_FALSE(CutsNothing(InventedSpec(1, 64), {.attention_dp = 2, .expert_tp = 2}));
 }
 
-// Wherever it says that another plan wins, it does when it is asked there, and not before.
+// Wherever it says that another plan wins, it does when it is asked there, and nowhere else.
 TEST(ExplainPlan, PlacesWhereOthersWinAreFoundByAsking) {
   Asked asked(3e8);
   asked.question.allowed.layout = true;
@@ -333,26 +292,26 @@ TEST(ExplainPlan, PlacesWhereOthersWinAreFoundByAsking) {
   ASSERT_TRUE(answer.ok()) << answer.error().message;
   const Explanation explanation = ExplainPlan(search, *answer);
   ASSERT_FALSE(explanation.alternatives.empty());
+  const Parameter batches = Batches(asked.question);
   int places = 0;
   for (const Alternative& alternative : explanation.alternatives) {
     EXPECT_FALSE(alternative.reason.empty());
-    int from = 0;
-    const size_t at = alternative.would_win.find("with batches of ");
-    if (at == std::string::npos) continue;
-    ASSERT_EQ(std::sscanf(alternative.would_win.c_str() + at, "with batches of %d and more", &from),
-              1);
-    if (from < asked.workload.batch) continue;
-    ++places;
     const Candidate& other = answer->candidates[alternative.candidate];
-    const Candidate& chosen = answer->candidates[answer->chosen];
-    const auto other_wins = [&](int batch) {
-      Workload workload = asked.workload;
-      workload.batch = batch;
-      return search.FiguresOf(other.setup, other.plan, workload)->score <
-             search.FiguresOf(chosen.setup, chosen.plan, workload)->score;
-    };
-    EXPECT_TRUE(other_wins(from)) << alternative.would_win;
-    EXPECT_FALSE(other_wins(from - 1)) << alternative.would_win;
+    if (alternative.slower < 0) continue;
+    Duel duel(search, answer->candidates[answer->chosen], other);
+    const auto outcome_at = [&](double batch) { return duel.At(batches.at(batch)); };
+    const std::vector<Span> spans = SpansOf(batches, 1, outcome_at);
+    for (const Span& span : spans) {
+      EXPECT_THAT(alternative.would_win, HasSubstr(batches.words(span, true)));
+    }
+    places += static_cast<int>(spans.size());
+    for (size_t i = batches.present + 1; i < batches.values.size(); ++i) {
+      const double batch = batches.values[i];
+      const bool is_said = std::ranges::any_of(
+          spans, [&](const Span& span) { return span.nearest <= batch && batch <= span.farthest; });
+      EXPECT_EQ(is_said, outcome_at(batch) == Outcome::kWins)
+          << batch << ": " << alternative.would_win;
+    }
   }
   EXPECT_GT(places, 0);
   ASSERT_FALSE(explanation.curves.empty());

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/asked_for.h"
 #include "planner/disaggregated_pass.h"
 #include "planner/hybrid_pass.h"
 #include "planner/pipeline_passes.h"
@@ -56,16 +57,8 @@ void AddSetups(PlanSearch& search) {
       if (question.constraints.num_cores && ranks < question.num_ranks) continue;  // not asked for
       search.Add(
           {.setup = {ranks, question.constraints.num_threads.value_or(0), format}, .plan = plan});
-      search.Reject(
-          search.candidates().back(),
-          fmt::format(
-              "nothing is known of {}{} with weights in {}; {}",
-              FormatCount(static_cast<uint64_t>(ranks), "rank"),
-              question.constraints.num_threads
-                  ? " of " + FormatCount(static_cast<uint64_t>(*question.constraints.num_threads),
-                                         "thread")
-                  : "",
-              format, HowToMeasure(ranks, format)));
+      search.Reject(search.candidates().back(),
+                    question.source.WhyUnknown(ranks, question.constraints.num_threads, format));
     }
   }
 }
@@ -112,6 +105,15 @@ std::vector<Layout> LayoutsOf(int num_ranks) {
   return layouts;
 }
 
+// Of a plan that divides the experts in decode as in prefill, where another division was asked for.
+std::string WhyNotInDecode(plan::Plan plan, const std::string& experts) {
+  const Status parsed = plan::ParseDecodeExperts(experts, &plan);
+  if (!parsed) return parsed.error().message;
+  if (plan.changes_layout()) return "another division of the experts in decode was asked for";
+  return fmt::format("it divides the experts as {} in prefill, too: leave --decode-experts out",
+                     experts);
+}
+
 // The same with the division of decode that was asked for: with experts that move, and with both
 // divisions in memory.
 std::vector<plan::Plan> WithDecode(PlanSearch& search, const Candidate& candidate,
@@ -123,9 +125,7 @@ std::vector<plan::Plan> WithDecode(PlanSearch& search, const Candidate& candidat
     search.Add(candidate);
     const bool is_new = search.candidates().size() > before;
     if (is_new) {
-      search.Reject(search.candidates().back(),
-                    parsed ? "another division of the experts in decode was asked for"
-                           : parsed.error().message);
+      search.Reject(search.candidates().back(), WhyNotInDecode(candidate.plan, experts));
     }
     return {};
   }
@@ -151,7 +151,7 @@ void AddLayouts(PlanSearch& search) {
     if (!is_wanted) search.Reject(search.candidates()[i], "another layout was asked for");
     if (is_wanted && constraints.decode_experts) {
       search.Reject(search.candidates()[i],
-                    "another division of the experts in decode was asked for");
+                    WhyNotInDecode(usual.plan, *constraints.decode_experts));
     }
     for (const Layout& layout : wanted ? std::vector{*wanted} : LayoutsOf(usual.setup.num_ranks)) {
       Candidate candidate = usual;
@@ -306,6 +306,8 @@ constexpr SearchPass kPasses[] = {
      ChooseNumbersOfRanks},
     {"layouts", "how ranks divide heads, sequences and experts", AddLayouts},
     {"shares", "shares of the experts by the rates of ranks that are not alike", AddUnequalShares},
+    {"asked", "leaves out what has nothing of what was asked for", RejectUnasked,
+     /*can_be_off=*/false},
     {"memory", "rejects what does not fit the memory of a rank", CheckMemory},
     {"paging", "experts read from a disk, where the weights of a rank do not fit", AddPaged},
     {"changes", "marks what would change the numbers that are computed", MarkChanges,
@@ -393,6 +395,7 @@ Error WhyNothing(PlanSearch& search) {
   const Candidate* other = nullptr;    // rejected for another reason
   const Candidate* changes = nullptr;  // would be one, were it allowed
   const Candidate* paged = nullptr;    // with experts on a disk
+  const Candidate* fits = nullptr;     // has the memory, and is rejected for another reason
   for (const Candidate& candidate : search.candidates()) {
     const uint64_t needed = candidate.memory.total();
     if (candidate.plan.experts_in_memory && !candidate.is_ranked()) paged = &candidate;
@@ -414,6 +417,11 @@ Error WhyNothing(PlanSearch& search) {
       if (is_first_format) unknown = &candidate;
     } else {
       other = &candidate;
+      // Whoever came to a price had memory for the batch that was asked for.
+      const bool has_memory =
+          candidate.memory_limit > 0 && !candidate.plan.experts_in_memory &&
+          (candidate.rejected_by == "prices" || needed <= candidate.memory_limit);
+      if (has_memory && (fits == nullptr || !fits->is_allowed())) fits = &candidate;
     }
   }
   if (changes != nullptr) {
@@ -430,7 +438,9 @@ Error WhyNothing(PlanSearch& search) {
     return {message};
   }
   if (auto unmet = WhyLimitsAreUnmet(search)) return *std::move(unmet);
-  if (closest != nullptr) return NotEnoughMemory(question, *closest, paged);
+  if (auto too_many = WhyTooManyArrive(search)) return *std::move(too_many);
+  if (closest != nullptr && fits == nullptr) return NotEnoughMemory(question, *closest, paged);
+  if (fits != nullptr) other = fits;
   if (other != nullptr) {
     return {fmt::format("no plan is left; {}: {}", Describe(*other), other->reason)};
   }

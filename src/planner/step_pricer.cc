@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/units.h"
+
 namespace convene::planner {
 namespace {
 
@@ -63,6 +65,15 @@ Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
       .prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_, disk_bytes_per_second_),
       .once_seconds = costs_.step_once,
       .extrapolated_share = cost::ExtrapolatedShare(schedule, costs_, sizes)};
+}
+
+std::string PricerSource::WhyUnknown(int num_ranks, std::optional<int> num_threads,
+                                     std::string_view weights) const {
+  return fmt::format(
+      "nothing is known of {}{} with weights in {}; {}",
+      FormatCount(static_cast<uint64_t>(num_ranks), "rank"),
+      num_threads ? " of " + FormatCount(static_cast<uint64_t>(*num_threads), "thread") : "",
+      weights, HowToMeasure(num_ranks, weights));
 }
 
 std::vector<int> MeasuredSource::ThreadsOf(int num_ranks, std::string_view weights) const {

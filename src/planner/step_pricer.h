@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,6 +83,9 @@ class PricerSource {
   // Error: nothing is known of this setup; says what to measure.
   virtual Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
                                                        const Conditions& conditions) const = 0;
+  // Of a setup of which ThreadsOf gives nothing, or not so many threads: that, and what to do.
+  virtual std::string WhyUnknown(int num_ranks, std::optional<int> num_threads,
+                                 std::string_view weights) const;
   // What the prices stand on. Precondition: something is known of the setup.
   virtual MachineFigures FiguresOf(const RankSetup& setup) const = 0;
   // By rank, how much longer than the prices say its tasks take; none: ranks are alike.

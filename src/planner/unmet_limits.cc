@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/plain_number.h"
 #include "base/units.h"
 
 namespace convene::planner {
@@ -14,6 +16,20 @@ namespace {
 
 // How far beyond its limit a figure is; at most 1: within it, or there is none.
 double Excess(double seconds, double limit) { return limit > 0 ? seconds / limit : 0; }
+
+// Rates are tried a quarter each of the one before, down to 1e-15 of what was asked for.
+constexpr int kMostQuarters = 25;
+constexpr double kRateAccuracy = 0.02;
+
+// Whether it has the memory for those that run together at the rate, and is fast enough.
+bool KeepsUp(PlanSearch& search, const Candidate& candidate, double rate) {
+  Workload workload = search.question().workload;
+  workload.arrival_rate = rate;
+  const auto figures = search.FiguresOf(candidate.setup, candidate.plan, workload);
+  if (!figures) return false;
+  const auto memory = search.question().memory_of(candidate.setup, candidate.plan, figures->batch);
+  return memory && memory->total() <= candidate.memory_limit;
+}
 
 }  // namespace
 
@@ -32,7 +48,10 @@ std::optional<Error> WhyLimitsAreUnmet(PlanSearch& search) {
     if (!found) continue;
     const double excess = std::max(Excess(found->ttft, limits.ttft),
                                    Excess(found->time_per_token, limits.time_per_token));
-    if (nearest != nullptr && excess >= least) continue;
+    // What may not be chosen is near in words alone.
+    const bool is_nearer = nearest == nullptr || std::pair(!candidate.is_allowed(), excess) <
+                                                     std::pair(!nearest->is_allowed(), least);
+    if (!is_nearer) continue;
     nearest = &candidate;
     figures = *found;
     least = excess;
@@ -40,19 +59,58 @@ std::optional<Error> WhyLimitsAreUnmet(PlanSearch& search) {
   if (nearest == nullptr) return std::nullopt;
   std::vector<std::string> missed;
   if (Excess(figures.ttft, limits.ttft) > 1) {
-    missed.push_back(fmt::format("{:.4g} s to the first token, beyond the limit of {:.4g} s",
-                                 figures.ttft, limits.ttft));
+    missed.push_back(fmt::format("{} s to the first token, beyond the limit of {} s",
+                                 PlainNumber(figures.ttft), PlainNumber(limits.ttft)));
   }
   if (Excess(figures.time_per_token, limits.time_per_token) > 1) {
-    missed.push_back(fmt::format("{:.4g} s per token, beyond the limit of {:.4g} s",
-                                 figures.time_per_token, limits.time_per_token));
+    missed.push_back(fmt::format("{} s per token, beyond the limit of {} s",
+                                 PlainNumber(figures.time_per_token),
+                                 PlainNumber(limits.time_per_token)));
   }
   if (missed.empty()) return std::nullopt;
   return Error{fmt::format(
-      "no plan keeps the limits; the nearest, {}, has with {} {}: allow more, or ask for shorter "
-      "prompts, fewer requests or more ranks",
+      "no plan keeps the limits; the nearest{}, {}, has with {} {}: raise the limits, or ask for "
+      "shorter prompts, fewer requests or more ranks",
+      nearest->is_allowed()
+          ? ""
+          : fmt::format(" (which would need --allow {})", fmt::join(nearest->needs, ",")),
       Describe(*nearest), FormatCount(static_cast<uint64_t>(figures.batch), "sequence"),
       fmt::join(missed, ", and "))};
+}
+
+std::optional<Error> WhyTooManyArrive(PlanSearch& search) {
+  const double asked = search.question().workload.arrival_rate;
+  if (asked <= 0) return std::nullopt;
+  std::vector<const Candidate*> left;
+  for (const Candidate& candidate : search.candidates()) {
+    if (candidate.rejected_by == "prices" && candidate.is_allowed()) left.push_back(&candidate);
+  }
+  double enough = asked;
+  for (int turn = 0; turn < kMostQuarters && !left.empty(); ++turn) {
+    enough /= 4;
+    std::vector<const Candidate*> keep_up;
+    for (const Candidate* candidate : left) {
+      if (KeepsUp(search, *candidate, enough)) keep_up.push_back(candidate);
+    }
+    if (keep_up.empty()) continue;
+    // The rate at which the last of them gives up.
+    double too_many = 4 * enough;
+    while (too_many - enough > kRateAccuracy * enough) {
+      const double middle = (enough + too_many) / 2;
+      std::vector<const Candidate*> still;
+      for (const Candidate* candidate : keep_up) {
+        if (KeepsUp(search, *candidate, middle)) still.push_back(candidate);
+      }
+      (still.empty() ? too_many : enough) = middle;
+      if (!still.empty()) keep_up = std::move(still);
+    }
+    const Candidate& best = *keep_up.front();
+    return Error{fmt::format(
+        "no plan keeps up with {} requests per second; the best, {}, does with up to {} of "
+        "them, and at the rate that was asked for {}: ask for fewer requests, or for more ranks",
+        PlainNumber(asked), Describe(best), PlainNumber(enough, 3), best.reason)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace convene::planner

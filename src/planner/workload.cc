@@ -300,6 +300,12 @@ Status CheckWorkload(const Workload& workload, const model::ModelSpec& spec) {
         "goodput is throughput within limits: give a limit of the time to first token, of the time "
         "per token, or of both"};
   }
+  if (workload.objective != Objective::kGoodput && has_limits) {
+    return Error{fmt::format(
+        "limits are of the objective goodput, and the objective is {}: add --objective goodput (in "
+        "a workload's file \"objective\": \"goodput\"), or leave the limits out",
+        Name(workload.objective))};
+  }
   const bool needs_steps =
       workload.objective == Objective::kTimePerToken || workload.limits.time_per_token > 0;
   if (needs_steps && !(workload.mean_gen_tokens() > 1)) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/plain_number.h"
 #include "base/units.h"
 #include "planner/workload_steps.h"
 
@@ -40,10 +41,10 @@ class Predictor {
       if (MeetsLimits(figures)) return figures;
     }
     return Error{fmt::format(
-        "a batch of 1 has {:.4g} s to the first token (limit {:.4g}) and {:.4g} s per token (limit "
-        "{:.4g}; 0: none)",
-        figures.ttft, workload_.limits.ttft, figures.time_per_token,
-        workload_.limits.time_per_token)};
+        "a batch of 1 has {} s to the first token (limit {}) and {} s per token (limit {}; 0: "
+        "none)",
+        PlainNumber(figures.ttft), PlainNumber(workload_.limits.ttft),
+        PlainNumber(figures.time_per_token), PlainNumber(workload_.limits.time_per_token))};
   }
 
   Result<PlanFigures> AtArrivalRate() {
@@ -51,8 +52,8 @@ class Predictor {
     if (!prompt) return prompt.error();
     const double busy = workload_.arrival_rate * prompt->seconds;  // with prompts
     if (busy >= 1) {
-      return Error{fmt::format("prompts alone take {:.4g} s each, and {:.4g} arrive in a second",
-                               prompt->seconds, workload_.arrival_rate)};
+      return Error{fmt::format("prompts alone take {} s each, and {} arrive in a second",
+                               PlainNumber(prompt->seconds), PlainNumber(workload_.arrival_rate))};
     }
     if (Status found = FindRoundTrip(1); !found) return found.error();
     // Tokens that must be generated in a second, but for the first ones.
@@ -77,13 +78,16 @@ class Predictor {
     stretch(figures.time_per_token_interval, figures.time_per_token, decode->seconds / (1 - busy));
     stretch(figures.throughput_interval, figures.throughput,
             workload_.arrival_rate * workload_.mean_gen_tokens());
-    if (workload_.objective == Objective::kTtft) figures.score = figures.ttft;
+    if (workload_.objective == Objective::kTtft) {
+      figures.score = figures.ttft;  // of a request that comes long after it
+      figures.scored_solver_seconds = 0;
+    }
     if (workload_.objective == Objective::kTimePerToken) figures.score = figures.time_per_token;
     if (workload_.objective == Objective::kGoodput && !MeetsLimits(figures)) {
       return Error{fmt::format(
-          "at this rate of requests there are {:.4g} s to the first token and {:.4g} s per token, "
+          "at this rate of requests there are {} s to the first token and {} s per token, "
           "beyond the limits",
-          figures.ttft, figures.time_per_token)};
+          PlainNumber(figures.ttft), PlainNumber(figures.time_per_token))};
     }
     return figures;
   }
@@ -178,8 +182,9 @@ class Predictor {
       too_few = enough;
       if (enough * 2 > options_.step_tokens) {
         return Error{fmt::format(
-            "{} that run together do not generate the {:.4g} tokens per second that are asked for",
-            FormatCount(static_cast<uint64_t>(enough), "sequence"), tokens_per_second)};
+            "{} that run together do not generate the {} tokens per second that are asked for",
+            FormatCount(static_cast<uint64_t>(enough), "sequence"),
+            PlainNumber(tokens_per_second))};
       }
     }
     while (enough - too_few > 1) {
@@ -224,6 +229,7 @@ class Predictor {
       figures.path[kind] = scored.path[kind] / per;
     }
     figures.overlapped_seconds = scored.overlapped_seconds / per;
+    if (!is_step) figures.scored_solver_seconds = options_.solver_seconds / per;
     return figures;
   }
 

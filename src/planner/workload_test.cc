@@ -94,6 +94,8 @@ TEST(Workload, IsCheckedAgainstTheModel) {
   EXPECT_THAT(message({.requests = {{0, 4}}}), HasSubstr("at least 1"));
   EXPECT_THAT(message({.requests = {{4000, 400}}}), HasSubstr("4096 positions"));
   EXPECT_THAT(message({.objective = Objective::kGoodput}), HasSubstr("limit"));
+  EXPECT_THAT(message({.limits = {.ttft = 1}}), HasSubstr("--objective goodput"));
+  EXPECT_EQ(message({.objective = Objective::kGoodput, .limits = {.ttft = 1}}), "");
   EXPECT_THAT(message({.requests = {{4, 1}}, .objective = Objective::kTimePerToken}),
               HasSubstr("2 tokens"));
   EXPECT_THAT(message({.routing = {.skew = 0.5, .num_experts_skew = 8}}), HasSubstr("2"));

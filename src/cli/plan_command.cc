@@ -1,0 +1,125 @@
+#include "cli/plan_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/load_options.h"
+#include "plan/plan.h"
+
+namespace convene::cli {
+namespace {
+
+using planner::Candidate;
+
+constexpr int kMostTogether = 4096;  // that --max-batch takes
+
+bool OptionsSay(const plan::Plan& plan) {
+  return !plan.phase_change.keeps_both && !plan.phase_change.prompts_join && plan.lines.empty() &&
+         plan.pipeline.cuts.empty();
+}
+
+std::string PipelineOptions(const plan::Plan& plan) {
+  const strategy::Pipeline& pipeline = plan.pipeline;
+  std::string words;
+  if (plan.layout.disaggregates) {
+    const plan::DisaggregatedStrategy chosen = plan::StrategyOf(pipeline);
+    words += fmt::format(" --strategy {}", plan::Name(chosen));
+    if (pipeline.order != strategy::AttentionOrder::kAsas) {
+      words += fmt::format(" --order {}", plan::Name(pipeline.order));
+    }
+    // Two are usual there.
+    if (chosen != plan::DisaggregatedStrategy::kNaive && pipeline.micro_batches == 1) {
+      words += " --micro-batches 1";
+    }
+  }
+  if (!pipeline.overlap) words += " --no-overlap";
+  if (pipeline.chunks > 1) {
+    words += fmt::format(" --pipeline {}:{}", pipeline.chunks,
+                         pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");
+  }
+  if (pipeline.micro_batches > 1)
+    words += fmt::format(" --micro-batches {}", pipeline.micro_batches);
+  return words;
+}
+
+std::string DecodeOptions(const plan::Plan& plan) {
+  if (!plan.decode) return "";
+  const std::string decode = plan::ToText(*plan.decode);
+  std::string words = " --decode-experts " + decode.substr(decode.find("experts=") + 8);
+  if (plan.loads_experts()) words += " --transition int4";
+  if (plan.phase_change.epoch_steps > 0) {
+    words += fmt::format(" --epoch-steps {}", plan.phase_change.epoch_steps);
+  }
+  return words;
+}
+
+// What no plan's file says, and prices depend on.
+std::string StepOptions(const PlanReport& report, const Candidate& chosen) {
+  const int together = chosen.figures ? chosen.figures->batch : report.question.workload.batch;
+  // A step has room for a token of each.
+  const int tokens = std::max(report.question.step_tokens, together);
+  std::string words = fmt::format(" --max-batch {}", std::min(together, kMostTogether));
+  if (tokens != engine::LoadOptions{}.max_step_tokens) words += fmt::format(" --chunk {}", tokens);
+  return words;
+}
+
+}  // namespace
+
+std::string ShellWord(std::string_view text) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_@%+=:,./-").find(c) != std::string_view::npos;
+  };
+  if (!text.empty() && std::ranges::all_of(text, is_plain)) return std::string(text);
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
+std::string CommandOf(const PlanReport& report) {
+  return CommandOf(report, report.chosen(), report.plan_path);
+}
+
+std::string CommandOf(const PlanReport& report, const Candidate& chosen,
+                      const std::string& plan_path) {
+  if (report.costs.device) return "";
+  if (plan_path.empty() && !OptionsSay(chosen.plan)) return "";
+  const int num_ranks = chosen.setup.num_ranks;
+  // convene divides a host's cores among its ranks itself; one process lays its weights on all
+  // memory nodes in turn.
+  std::string line =
+      num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none convene", num_ranks) : "convene";
+  const bool serves = report.use == PlanUse::kServe;
+  line += fmt::format(" {} {}", serves ? "serve" : "batch", ShellWord(report.model));
+  if (!plan_path.empty()) {
+    line += " --plan " + ShellWord(plan_path);
+  } else {
+    line +=
+        fmt::format(" --weights {} --threads {}", chosen.setup.weights, chosen.setup.num_threads);
+    if (num_ranks > 1) {
+      line += fmt::format(" --layout {} --wire {}", ShellWord(plan::ToText(chosen.plan.layout)),
+                          plan::Name(chosen.plan.wire));
+      line += PipelineOptions(chosen.plan) + DecodeOptions(chosen.plan);
+    }
+  }
+  line += StepOptions(report, chosen);
+  if (chosen.plan.experts_in_memory) {
+    constexpr uint64_t kMib = uint64_t{1} << 20;
+    const bool is_whole = chosen.memory_limit % kMib == 0;
+    line += fmt::format(" --memory-budget {}{}", chosen.memory_limit / (is_whole ? kMib : 1),
+                        is_whole ? "MiB" : "B");
+  } else if (num_ranks == 1) {
+    line += " --numa interleave";
+  }
+  return serves ? line : line + " --input requests.jsonl --output answers.jsonl";
+}
+
+std::string HowToRun(const PlanReport& report) {
+  if (report.costs.device) return "nothing yet: this version computes on CPUs";
+  const std::string command = CommandOf(report);
+  if (!command.empty()) return command;
+  return "no options say all of this plan: write it with --out FILE, and run it with --plan FILE";
+}
+
+}  // namespace convene::cli

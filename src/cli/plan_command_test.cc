@@ -1,0 +1,134 @@
+#include "cli/plan_command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/plan_options.h"
+#include "planner/invented_costs_test.h"
+
+namespace convene::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A report of one plan for batches of 16 in steps of 512 tokens.
+struct Reported {
+  explicit Reported(plan::Plan plan) {
+    planner::Candidate& chosen = answer.candidates.emplace_back();
+    chosen.setup = {plan.layout.num_ranks(), 2, "bf16"};
+    chosen.plan = std::move(plan);
+    answer.chosen = 0;
+  }
+
+  model::ModelSpec spec = planner::InventedSpec(2);
+  planner::Workload workload = {.requests = {{512, 64}}, .batch = 16};
+  cost::MachineProfile costs;
+  planner::MeasuredSource source{costs};
+  planner::PlanQuestion question{.spec = spec, .workload = workload, .source = source};
+  planner::PlanAnswer answer;
+  planner::Explanation explanation;
+  nlohmann::json config;
+  std::optional<Verification> verification;
+  PlanReport report{.question = question,
+                    .answer = answer,
+                    .explanation = explanation,
+                    .model = "a model",
+                    .model_hash = "",
+                    .profile = "",
+                    .plan_path = "",
+                    .costs = costs,
+                    .config = config,
+                    .verification = verification};
+};
+
+plan::Plan PlanOf(const std::string& layout, strategy::Pipeline pipeline = {}) {
+  return {.layout = *plan::ParseLayout(layout),
+          .pipeline = std::move(pipeline),
+          .wire = plan::Wire::kF32};
+}
+
+// What the options of a command mean, as the commands that run models read them.
+plan::Plan ReadBack(const std::string& command, int num_ranks) {
+  std::istringstream words(command.substr(command.find("--layout")));
+  std::vector<std::string> given;
+  for (std::string word; words >> word && word != "--max-batch";) given.push_back(word);
+  std::reverse(given.begin(), given.end());
+  CLI::App app;
+  PlanOptions options;
+  AddPlanOptions(app, options);
+  app.parse(given);
+  const Result<plan::Plan> plan = ResolvePlan(options, "", num_ranks);
+  EXPECT_TRUE(plan.ok()) << (plan ? "" : plan.error().message) << " " << command;
+  return plan ? *plan : plan::Plan{};
+}
+
+TEST(PlanCommand, RunsThePlanThatWasPriced) {
+  using strategy::AttentionOrder;
+  using strategy::ChunkCut;
+  std::vector<plan::Plan> plans = {
+      PlanOf("attention=dp4,experts=ep4"),
+      PlanOf("attention=tp2dp2,experts=ep3:1", {.chunks = 4, .cut = ChunkCut::kExperts}),
+      PlanOf("attention=dp4,experts=ep4", {.chunks = 2, .micro_batches = 2}),
+      PlanOf("attention=dp4,experts=ep4", {.overlap = false}),
+      PlanOf("attention=dp1,experts=ep3,disaggregate", {.dispatch_after_shared = true}),
+      PlanOf("attention=dp1,experts=ep3,disaggregate",
+             {.micro_batches = 3, .dispatch_after_shared = true}),
+      PlanOf("attention=dp1,experts=ep3,disaggregate",
+             {.chunks = 2, .micro_batches = 2, .order = AttentionOrder::kAass}),
+      PlanOf("attention=dp1,experts=ep3,disaggregate", {.chunks = 2})};
+  plan::Plan hybrid = PlanOf("attention=dp4,experts=ep4");
+  hybrid.decode = *plan::ParseLayout("attention=dp4,experts=tp4");
+  hybrid.phase_change = {.epoch_steps = 12, .transition = plan::Transition::kInt4};
+  plans.push_back(hybrid);
+  for (const plan::Plan& plan : plans) {
+    const Reported reported(plan);
+    const std::string command = CommandOf(reported.report);
+    EXPECT_EQ(ReadBack(command, 4), plan) << command;
+  }
+}
+
+TEST(PlanCommand, SaysWhatStepsWerePricedWith) {
+  Reported reported(PlanOf("attention=dp2,experts=ep2"));
+  EXPECT_THAT(CommandOf(reported.report), HasSubstr("--max-batch 16 --input"));
+  reported.question.step_tokens = 2048;
+  reported.report.plan_path = "p.json";
+  EXPECT_THAT(CommandOf(reported.report), HasSubstr("--plan p.json --max-batch 16 --chunk 2048 "));
+  // A step has a token of each of those that run together.
+  reported.question.step_tokens = 512;
+  reported.workload.batch = 600;
+  EXPECT_THAT(CommandOf(reported.report), HasSubstr("--max-batch 600 --chunk 600 "));
+}
+
+TEST(PlanCommand, OfWhatOnlyAFileSaysAsksForAFile) {
+  plan::Plan both = PlanOf("attention=dp2,experts=ep2");
+  both.decode = *plan::ParseLayout("attention=dp2,experts=tp2");
+  both.phase_change.keeps_both = true;
+  const plan::Plan cut = PlanOf("attention=dp2,experts=ep2",
+                                {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.2}});
+  for (const plan::Plan& plan : {both, cut}) {
+    Reported reported(plan);
+    EXPECT_THAT(CommandOf(reported.report), IsEmpty());
+    EXPECT_THAT(HowToRun(reported.report), HasSubstr("--out FILE"));
+    reported.report.plan_path = "p.json";
+    EXPECT_THAT(CommandOf(reported.report), HasSubstr("--plan p.json"));
+    EXPECT_EQ(HowToRun(reported.report), CommandOf(reported.report));
+  }
+}
+
+TEST(PlanCommand, WordsAreQuotedForAShell) {
+  EXPECT_EQ(ShellWord("models/demo-1.0"), "models/demo-1.0");
+  EXPECT_EQ(ShellWord("a b"), "'a b'");
+  EXPECT_EQ(ShellWord("a<b"), "'a<b'");
+  EXPECT_EQ(ShellWord("it's"), "'it'\\''s'");
+  EXPECT_EQ(ShellWord(""), "''");
+  EXPECT_THAT(CommandOf(Reported(PlanOf("attention=dp2,experts=ep2")).report),
+              HasSubstr("batch 'a model' --weights"));
+}
+
+}  // namespace
+}  // namespace convene::cli

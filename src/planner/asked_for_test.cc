@@ -1,0 +1,67 @@
+#include "planner/asked_for.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "planner/asked_question_test.h"
+#include "planner/plan_search_test.h"
+
+namespace convene::planner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const strategy::Pipeline kFourChunksOfExperts = {.chunks = 4, .cut = strategy::ChunkCut::kExperts};
+
+TEST(CheckConstraints, SaysWhatDoesNotGoTogether) {
+  Asked asked(1e9, {1, 2});
+  asked.question.constraints.layout = *plan::ParseLayout("attention=dp4,experts=ep4");
+  EXPECT_THAT(ErrorOf(asked), AllOf(HasSubstr("for 4 ranks"), HasSubstr("there are 2")));
+  asked.question.constraints.layout = *plan::ParseLayout("attention=dp2,experts=ep2");
+  asked.question.constraints.decode_experts = "ep2";
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("leave --decode-experts out"));
+  Asked apart(1e9, {4});
+  apart.question.constraints.layout = *plan::ParseLayout("attention=dp1,experts=ep3,disaggregate");
+  apart.question.constraints.pipeline = kFourChunksOfExperts;
+  EXPECT_THAT(ErrorOf(apart), HasSubstr("--pipeline 4:tokens"));
+}
+
+TEST(RejectUnasked, OneRankHasNothingOfWhatIsBetweenRanks) {
+  // On such a link one rank is the best that there is.
+  Asked asked(1e6, {1, 2});
+  ASSERT_EQ(ChosenOf(Search(asked)).setup.num_ranks, 1);
+  asked.question.constraints.wire = plan::Wire::kF32;  // which one rank does, too
+  EXPECT_EQ(ChosenOf(Search(asked)).setup.num_ranks, 1);
+  asked.question.constraints = {.wire = plan::Wire::kFp8};
+  EXPECT_EQ(ChosenOf(Search(asked)).plan.wire, plan::Wire::kFp8);
+  asked.question.constraints = {.micro_batches = 3};
+  EXPECT_EQ(ChosenOf(Search(asked)).plan.pipeline.micro_batches, 3);
+  asked.question.constraints = {.pipeline = kFourChunksOfExperts};
+  EXPECT_EQ(ChosenOf(Search(asked)).plan.pipeline.chunks, 4);
+  asked.question.num_ranks = 1;
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("one rank has no chunks"));
+}
+
+TEST(RejectUnasked, ARankHasAsManyExpertsAsChunksOfThem) {
+  Asked asked(1e9, {2});
+  asked.question.constraints.pipeline = kFourChunksOfExperts;
+  EXPECT_EQ(ChosenOf(Search(asked)).plan.pipeline.chunks, 4);
+  asked.question.constraints.pipeline->chunks = 200;
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("which are no 200 chunks"));
+}
+
+TEST(PlanSearch, ADivisionThatPrefillHasTooIsNotAnotherDivision) {
+  Asked asked(1e9, {2});
+  asked.question.constraints.decode_experts = "ep2";
+  asked.question.allowed.layout = true;
+  const PlanAnswer answer = Search(asked);
+  const auto same = std::ranges::find_if(answer.candidates, [](const Candidate& one) {
+    return one.plan.layout == plan::DefaultLayout(2) && !one.plan.decode;
+  });
+  ASSERT_NE(same, answer.candidates.end());
+  EXPECT_THAT(same->reason, HasSubstr("it divides the experts as ep2 in prefill, too"));
+}
+
+}  // namespace
+}  // namespace convene::planner

@@ -1,0 +1,267 @@
+#include "planner/where_plan_wins.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/units.h"
+
+namespace convene::planner {
+namespace {
+
+constexpr double kMostFactor = 64;  // of links
+constexpr int kMostBatch = 1024;
+constexpr int kLeastPrompt = 16;
+constexpr int kMostPrompt = 1 << 17;
+constexpr int kMostHalvings = 20;
+constexpr std::array kSkews = {0.0, 0.2, 0.4, 0.6, 0.8, 0.9};
+
+struct Score {
+  bool fits = true;
+  std::optional<double> seconds = {};  // none: it cannot run
+};
+
+Score ScoreOf(PlanSearch& search, const Candidate& candidate, const Point& point) {
+  const PlanQuestion& question = search.question();
+  if (point.workload.batch > question.workload.batch ||
+      point.workload.mean_prompt_tokens() > question.workload.mean_prompt_tokens()) {
+    // Memory for more is asked for the workload as it is, with as many more sequences as hold the
+    // tokens.
+    const double tokens = point.workload.batch *
+                          (point.workload.mean_prompt_tokens() + point.workload.mean_gen_tokens());
+    const double each =
+        question.workload.mean_prompt_tokens() + question.workload.mean_gen_tokens();
+    const auto batch = static_cast<int>(std::min(1e6, std::ceil(tokens / each)));
+    const auto memory = question.memory_of(candidate.setup, candidate.plan, batch);
+    if (!memory || memory->total() > candidate.memory_limit) return {.fits = false};
+  }
+  const auto figures =
+      search.FiguresOf(candidate.setup, candidate.plan, point.workload, point.conditions);
+  if (!figures) return {};
+  return {.seconds = figures->score};
+}
+
+// Where, between a value inside and one outside, the inside ends: its last value.
+double EdgeOf(const Parameter& parameter, double inside, double outside,
+              const std::function<bool(double)>& is_inside) {
+  for (int turn = 0; turn < kMostHalvings; ++turn) {
+    const double gap = std::abs(inside - outside);
+    if (parameter.is_whole ? gap <= 1 : gap < 0.02 * std::abs(inside)) break;
+    double middle = (inside + outside) / 2;
+    if (parameter.is_whole) middle = std::floor(middle);
+    (is_inside(middle) ? inside : outside) = middle;
+  }
+  return inside;
+}
+
+std::string Count(double value) { return FormatCount(static_cast<uint64_t>(std::llround(value))); }
+
+// "4 and more", "4 and fewer", "4 to 7", "4"; `word` of a value.
+std::string SpanWords(const Span& span, bool above,
+                      const std::function<std::string(double)>& word) {
+  if (span.is_open) return word(span.nearest) + (above ? " and more" : " and fewer");
+  const std::string first = word(std::min(span.nearest, span.farthest));
+  const std::string last = word(std::max(span.nearest, span.farthest));
+  return first == last ? first : first + " to " + last;
+}
+
+}  // namespace
+
+// Powers of two between, with the present value among them.
+void AddPowers(double least, double most, double present, Parameter& parameter) {
+  for (double value = least; value <= most; value *= 2) parameter.values.push_back(value);
+  parameter.values.push_back(present);
+  std::sort(parameter.values.begin(), parameter.values.end());
+  parameter.values.erase(std::unique(parameter.values.begin(), parameter.values.end()),
+                         parameter.values.end());
+  parameter.present = std::find(parameter.values.begin(), parameter.values.end(), present) -
+                      parameter.values.begin();
+}
+
+Outcome Duel::At(const Point& point) {
+  const Score first = ScoreOf(search_, chosen_, point);
+  const Score second = ScoreOf(search_, other_, point);
+  if (!second.seconds) return first.seconds ? Outcome::kLoses : Outcome::kNeither;
+  if (!first.seconds) return first.fits ? Outcome::kRunsAlone : Outcome::kFitsAlone;
+  return *second.seconds < *first.seconds ? Outcome::kWins : Outcome::kLoses;
+}
+
+std::vector<Span> SpansOf(const Parameter& parameter, int direction,
+                          const std::function<Outcome(double)>& outcome_at, size_t most) {
+  const auto size = static_cast<int>(parameter.values.size());
+  std::vector<Span> spans;
+  bool is_within = false;  // the last of the spans goes on
+  Outcome last_outcome = Outcome::kLoses;
+  double last = parameter.values[parameter.present];
+  for (int i = static_cast<int>(parameter.present) + direction; i >= 0 && i < size;
+       i += direction) {
+    const double value = parameter.values[i];
+    const Outcome outcome = outcome_at(value);
+    if (outcome == Outcome::kNeither) break;
+    if (outcome != last_outcome) {
+      const auto is = [&](Outcome one) {
+        return [&outcome_at, one](double middle) { return outcome_at(middle) == one; };
+      };
+      if (is_within) {
+        spans.back().farthest = EdgeOf(parameter, last, value, is(last_outcome));
+        is_within = false;
+        if (spans.size() >= most) return spans;
+      }
+      if (outcome != Outcome::kLoses) {
+        const double nearest = EdgeOf(parameter, value, last, is(outcome));
+        spans.push_back({.outcome = outcome, .nearest = nearest});
+        is_within = true;
+      }
+    }
+    if (is_within) spans.back().farthest = value;
+    last_outcome = outcome;
+    last = value;
+  }
+  if (is_within) spans.back().is_open = true;
+  return spans;
+}
+
+Parameter Batches(const PlanQuestion& question) {
+  Parameter batch{.is_whole = true};
+  AddPowers(1, std::min(kMostBatch, question.step_tokens), question.workload.batch, batch);
+  batch.at = [&question](double value) {
+    Point point{.workload = question.workload};
+    point.workload.batch = static_cast<int>(value);
+    return point;
+  };
+  batch.words = [](const Span& span, bool above) {
+    return "with batches of " + SpanWords(span, above, Count);
+  };
+  batch.range = fmt::format("batches of 1 to {}", Count(batch.values.back()));
+  return batch;
+}
+
+Parameter Prompts(const PlanQuestion& question) {
+  Parameter prompt{.is_whole = true};
+  const int present = static_cast<int>(question.workload.mean_prompt_tokens());
+  const int most = std::min<int>(
+      kMostPrompt, question.spec.max_positions - question.workload.longest_request() + present);
+  AddPowers(kLeastPrompt, most, present, prompt);
+  prompt.at = [&question, present](double value) {
+    Point point{.workload = question.workload};
+    for (RequestLengths& request : point.workload.requests) {
+      request.prompt_tokens =
+          std::max(1, static_cast<int>(std::lround(request.prompt_tokens * value / present)));
+    }
+    return point;
+  };
+  prompt.words = [](const Span& span, bool above) {
+    const std::string values = SpanWords(span, above, Count);
+    return fmt::format("with prompts of {} tokens", values);
+  };
+  prompt.range = fmt::format("prompts of {} to {} tokens", Count(prompt.values.front()),
+                             Count(prompt.values.back()));
+  return prompt;
+}
+
+// By the time that bytes take: words are about the rate.
+Parameter Links(const PlanQuestion& question) {
+  Parameter link;
+  AddPowers(1 / kMostFactor, kMostFactor, 1, link);
+  link.at = [&question](double value) {
+    return Point{.workload = question.workload, .conditions = {.link = value}};
+  };
+  link.words = [](const Span& span, bool above) {
+    const std::string_view speed = above ? "slow" : "fast";
+    const auto factor = [above](double value) {
+      return fmt::format("{:.3g}", above ? value : 1 / value);
+    };
+    const std::string nearest = factor(span.nearest);
+    const std::string farthest = factor(span.farthest);
+    if (span.is_open) return fmt::format("on a link {0} times as {1} and {1}er", nearest, speed);
+    if (nearest == farthest) return fmt::format("on a link {} times as {}", nearest, speed);
+    return fmt::format("on a link {} to {} times as {}", nearest, farthest, speed);
+  };
+  link.range =
+      fmt::format("links from {0:.0f} times as slow to {0:.0f} times as fast", kMostFactor);
+  return link;
+}
+
+// How many experts are preferred where nobody has said it: an eighth.
+std::optional<Parameter> Skews(const PlanQuestion& question) {
+  if (!question.workload.routing.counts.empty()) return std::nullopt;
+  const auto layer = std::find_if(question.spec.layers.begin(), question.spec.layers.end(),
+                                  [](const auto& one) { return one.moe.has_value(); });
+  if (layer == question.spec.layers.end()) return std::nullopt;
+  const model::MoeSpec& moe = *layer->moe;
+  const Routing& routing = question.workload.routing;
+  const int experts =
+      routing.skew >= 0 ? routing.num_experts_skew : std::max(moe.top_k, moe.num_experts / 8);
+  if (experts < moe.top_k || experts >= moe.num_experts) return std::nullopt;
+  const double even = static_cast<double>(experts) / moe.num_experts;
+  Parameter skew;
+  for (const double value : kSkews) {
+    if (value > even) skew.values.push_back(value);
+  }
+  const double present = routing.skew >= 0 ? routing.skew : even;
+  skew.values.push_back(present);
+  std::sort(skew.values.begin(), skew.values.end());
+  skew.values.erase(std::unique(skew.values.begin(), skew.values.end()), skew.values.end());
+  skew.present = std::find(skew.values.begin(), skew.values.end(), present) - skew.values.begin();
+  skew.at = [&question, experts](double value) {
+    Point point{.workload = question.workload};
+    point.workload.routing.skew = value;
+    point.workload.routing.num_experts_skew = experts;
+    return point;
+  };
+  skew.words = [experts](const Span& span, bool above) {
+    const auto percent = [](double value) { return fmt::format("{:.0f} %", 100 * value); };
+    return fmt::format("where {} of the tokens go to {} of the experts",
+                       SpanWords(span, above, percent), experts);
+  };
+  skew.range = fmt::format("a share of {:.0f} to {:.0f} % for {} experts",
+                           100 * skew.values.front(), 100 * skew.values.back(), experts);
+  return skew;
+}
+
+std::vector<Parameter> ParametersOf(const PlanQuestion& question) {
+  std::vector<Parameter> parameters;
+  if (question.workload.arrival_rate <= 0) parameters.push_back(Batches(question));
+  parameters.push_back(Prompts(question));
+  if (question.num_ranks > 1) parameters.push_back(Links(question));
+  if (auto skew = Skews(question)) parameters.push_back(*std::move(skew));
+  return parameters;
+}
+
+std::string WhereItWins(PlanSearch& search, const Candidate& chosen, const Candidate& other,
+                        const std::vector<Parameter>& parameters) {
+  Duel duel(search, chosen, other);
+  std::vector<std::string> wins;
+  std::vector<std::string> fits;
+  std::vector<std::string> runs;
+  std::vector<std::string> ranges;
+  for (const Parameter& parameter : parameters) {
+    for (const int direction : {1, -1}) {
+      const auto outcome_at = [&](double value) { return duel.At(parameter.at(value)); };
+      for (const Span& span : SpansOf(parameter, direction, outcome_at)) {
+        auto& places = span.outcome == Outcome::kWins        ? wins
+                       : span.outcome == Outcome::kFitsAlone ? fits
+                                                             : runs;
+        places.push_back(parameter.words(span, direction > 0));
+      }
+    }
+    ranges.push_back(parameter.range);
+  }
+  std::vector<std::string> parts;
+  if (!wins.empty()) parts.push_back(fmt::format("wins {}", fmt::join(wins, "; ")));
+  if (!fits.empty()) {
+    parts.push_back(
+        fmt::format("has memory where the chosen plan has not: {}", fmt::join(fits, "; ")));
+  }
+  if (!runs.empty()) {
+    parts.push_back(fmt::format("does what the chosen plan does not: {}", fmt::join(runs, "; ")));
+  }
+  if (!parts.empty()) return fmt::format("{}", fmt::join(parts, "; "));
+  return fmt::format("wins nowhere in {}, as far as memory goes", fmt::join(ranges, ", "));
+}
+
+}  // namespace convene::planner

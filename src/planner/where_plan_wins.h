@@ -1,0 +1,83 @@
+// Where another plan is better than the chosen one: one parameter of the workload or one figure of
+// the machine is moved, and both plans are priced again. It chooses nothing.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/plan_search.h"
+
+namespace convene::planner {
+
+// A workload with another value of one parameter, or a machine under other conditions.
+struct Point {
+  Workload workload;
+  Conditions conditions = {};
+};
+
+// What becomes of the other plan at a point.
+enum class Outcome {
+  kLoses,  // the chosen one is as good or better, or the other one cannot run
+  kWins,
+  kFitsAlone,  // the chosen one has not the memory
+  kRunsAlone,  // the chosen one fits, and has no price there
+  kNeither,    // none of them can run: nothing is said of it, nor of what lies beyond
+};
+
+// Neighbouring values with one outcome. It is none of kLoses and kNeither.
+struct Span {
+  Outcome outcome = Outcome::kWins;
+  double nearest = 0;  // to the present value
+  double farthest = 0;
+  bool is_open = false;  // up to the last value that there is, or at which any of the two can run
+
+  bool operator==(const Span&) const = default;
+};
+
+// Something that can be moved: values in order, of which one is that of the question.
+struct Parameter {
+  std::vector<double> values = {};
+  size_t present = 0;
+  bool is_whole = false;  // values between two are whole numbers
+  std::function<Point(double)> at = {};
+  std::function<std::string(const Span&, bool above)> words = {};  // "with batches of 4 to 7"
+  std::string range = {};                                          // "batches of 1 to 1,024"
+};
+
+// Powers of two between, with the present value among them.
+void AddPowers(double least, double most, double present, Parameter& parameter);
+
+// All spans on one side of the present value (direction 1 or -1), the nearest first; `most`: no
+// further ones than so many. What changes between two values is found by halving, to the whole
+// number or to a fiftieth.
+std::vector<Span> SpansOf(const Parameter& parameter, int direction,
+                          const std::function<Outcome(double)>& outcome_at, size_t most = SIZE_MAX);
+
+// Two plans at a point. The second must be no better than the first at the question's own.
+class Duel {
+ public:
+  // Keeps the references.
+  Duel(PlanSearch& search, const Candidate& chosen, const Candidate& other)
+      : search_(search), chosen_(chosen), other_(other) {}
+
+  Outcome At(const Point& point);
+
+ private:
+  PlanSearch& search_;
+  const Candidate& chosen_;
+  const Candidate& other_;
+};
+
+Parameter Batches(const PlanQuestion& question);
+// Batches where these are not predicted, prompts, links between several ranks, and how many tokens
+// go to how few experts. Keeps the reference.
+std::vector<Parameter> ParametersOf(const PlanQuestion& question);
+
+// "wins with batches of 4 to 7; has memory where the chosen plan has not: with batches of 64 and
+// more", or that it wins nowhere, and in what range.
+std::string WhereItWins(PlanSearch& search, const Candidate& chosen, const Candidate& other,
+                        const std::vector<Parameter>& parameters);
+
+}  // namespace convene::planner

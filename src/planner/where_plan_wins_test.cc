@@ -1,0 +1,55 @@
+#include "planner/where_plan_wins.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace convene::planner {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+Parameter Powers(double present) {
+  Parameter parameter{.is_whole = true};
+  AddPowers(1, 64, present, parameter);
+  return parameter;
+}
+
+TEST(SpansOf, EndWhereTheOtherPlanLosesAgain) {
+  const auto outcome = [](double batch) {
+    return batch >= 4 && batch <= 11 ? Outcome::kWins : Outcome::kLoses;
+  };
+  EXPECT_THAT(SpansOf(Powers(3), 1, outcome), ElementsAre(Span{Outcome::kWins, 4, 11}));
+  EXPECT_THAT(SpansOf(Powers(3), -1, outcome), IsEmpty());
+  EXPECT_THAT(SpansOf(Powers(32), -1, outcome), ElementsAre(Span{Outcome::kWins, 11, 4}));
+}
+
+TEST(SpansOf, AreOpenWhereItWinsToTheEnd) {
+  const auto high = [](double batch) { return batch > 20 ? Outcome::kWins : Outcome::kLoses; };
+  EXPECT_THAT(SpansOf(Powers(3), 1, high), ElementsAre(Span{Outcome::kWins, 21, 64, true}));
+  const auto low = [](double batch) { return batch < 3 ? Outcome::kWins : Outcome::kLoses; };
+  EXPECT_THAT(SpansOf(Powers(8), -1, low), ElementsAre(Span{Outcome::kWins, 2, 1, true}));
+}
+
+TEST(SpansOf, SayWhereTheChosenPlanDoesNotFitAndAreOpenToWhereNoneDoes) {
+  const auto outcome = [](double batch) {
+    return batch >= 50   ? Outcome::kNeither
+           : batch >= 20 ? Outcome::kFitsAlone
+           : batch >= 6  ? Outcome::kWins
+                         : Outcome::kLoses;
+  };
+  EXPECT_THAT(SpansOf(Powers(3), 1, outcome),
+              ElementsAre(Span{Outcome::kWins, 6, 19}, Span{Outcome::kFitsAlone, 20, 32, true}));
+  EXPECT_THAT(SpansOf(Powers(3), 1, outcome, 1), ElementsAre(Span{Outcome::kWins, 6, 19}));
+}
+
+TEST(SpansOf, GoOnBehindValuesAtWhichItLoses) {
+  const auto outcome = [](double batch) {
+    return batch == 4 || batch >= 30 ? Outcome::kWins : Outcome::kLoses;
+  };
+  EXPECT_THAT(SpansOf(Powers(3), 1, outcome),
+              ElementsAre(Span{Outcome::kWins, 4, 4}, Span{Outcome::kWins, 30, 64, true}));
+}
+
+}  // namespace
+}  // namespace convene::planner
