@@ -37,6 +37,8 @@ using schedule::TaskKind;
 using strategy::OffloadOrder;
 using Clock = std::chrono::steady_clock;
 
+constexpr int kMostContext = 8000;  // invented models have 8192 positions
+
 // By default OLMoE-1B-7B's, of a few layers, with a small vocabulary, so that the head, which no
 // order changes, is no larger a part of a step than in the whole model.
 struct Options {
@@ -157,19 +159,18 @@ class Study {
   }
 
   Result<std::unique_ptr<OffloadedSteps>> Create(OffloadOrder order, double link) {
-    const int both[] = {options_.device_cpu, options_.host_cpu};
-    return OffloadedSteps::Create(
-        model_->model_weights(), *device_, *host_, resident_->kv_cache(),
-        {.pipeline = {.order = order,
-                      .micro_batches = options_.micro_batches,
-                      .bytes = ElementBytes()},
-         .link_bytes_per_second = link,
-         .max_sequences = options_.sequences,
-         .context = options_.context + 1,
-         .activations = formats_.activations,
-         .kv = formats_.kv,
-         .cpus = {.compute = {both[0], both[1]}, .host = {options_.host_cpu}}},
-        ledger_);
+    return OffloadedSteps::Create(model_->model_weights(), *device_, *host_, resident_->kv_cache(),
+                                  {.pipeline = {.order = order,
+                                                .micro_batches = options_.micro_batches,
+                                                .bytes = ElementBytes()},
+                                   .link_bytes_per_second = link,
+                                   .max_sequences = options_.sequences,
+                                   .context = options_.context + 1,
+                                   .activations = formats_.activations,
+                                   .kv = formats_.kv,
+                                   .cpus = {.compute = {options_.device_cpu, options_.host_cpu},
+                                            .host = {options_.host_cpu}}},
+                                  ledger_);
   }
   strategy::ElementBytes ElementBytes() const {
     return runtime::Transformer::BytesOf(formats_, comm::WireFormat::kBf16, false);
@@ -314,7 +315,8 @@ class Study {
 
   void PrintResults() const {
     fmt::print("\n{:9} {:>9} {:>8} {:>17} {:>9} {:>7} {:>8} {:>6} {:>6} {:>6}\n", "order",
-               "predicted", "median s", "(min - max)", "tokens/s", "cgo is", "device %", "host %",
+               "predicted", "median s", "(min - max)", "tokens/s",
+               fmt::format("{} is", strategy::Name(orders_.front().order)), "device %", "host %",
                "up %", "down %");
     const double of_first = Median(orders_.front().seconds);
     for (const Order& order : orders_) {
@@ -352,7 +354,9 @@ class Study {
 
   void WriteTrace() const {
     if (options_.trace.empty()) return;
-    drawing::Trace trace{.weights = options_.weights, .num_threads = 1};
+    drawing::Trace trace;
+    trace.weights = options_.weights;
+    trace.num_threads = 1;
     double start = 0;
     for (const Order& order : orders_) {
       trace.steps.push_back({.name = std::string(strategy::Name(order.order)),
@@ -391,6 +395,7 @@ int Main(int argc, char** argv) {
   app.add_option("--hidden", shape.hidden)->capture_default_str();
   app.add_option("--heads", shape.heads)->capture_default_str();
   app.add_option("--kv-heads", shape.kv_heads, "0: as many as heads")->capture_default_str();
+  app.add_option("--vocab", shape.vocab)->capture_default_str();
   app.add_option("--layers", shape.layers)->capture_default_str();
   app.add_option("--experts", shape.experts)->capture_default_str();
   app.add_option("--top-k", shape.top_k)->capture_default_str();
@@ -405,7 +410,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, strategy::kMostMicroBatches))
       ->capture_default_str();
   app.add_option("--context", options.context, "tokens of each sequence before the step")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, kMostContext))
       ->capture_default_str();
   app.add_option("--link", options.link_gb_per_second, "GB/s of the link in each direction")
       ->check(CLI::PositiveNumber)
