@@ -83,9 +83,10 @@ Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
   pipeline.next_step = true;
   auto schedule = std::make_shared<const schedule::Schedule>(
       strategy::BuildOffloadPipeline(weights.spec, pipeline));
-  steps->program_.emplace(runtime::Program{.key = {.pipeline = of_steps.parallel.pipeline},
-                                           .schedule = schedule,
-                                           .lanes = runtime::RankProgram(*schedule, 0)});
+  runtime::ProgramKey key;
+  key.pipeline = of_steps.parallel.pipeline;
+  steps->program_.emplace(
+      runtime::Program{key, schedule, runtime::RankProgram(*schedule, /*rank=*/0)});
   return steps;
 }
 

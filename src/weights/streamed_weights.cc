@@ -14,20 +14,27 @@ namespace {
 constexpr size_t kAlignment = 64;
 
 Status Supports(const ModelWeights& weights) {
-  const char* what = nullptr;
-  if (weights.encoder) what = "an encoder";
+  const char* what = weights.encoder ? "an encoder" : nullptr;
   for (const LayerWeights& layer : weights.layers) {
-    if (!layer.moe) {
-      what = "layers without experts";
-    } else if (!layer.moe->decode_experts.empty()) {
-      what = "other experts in decode";
-    }
+    if (layer.moe && !layer.moe->decode_experts.empty()) what = "other experts in decode";
   }
   if (what == nullptr) return {};
   return Error{
       fmt::format("weights of a model with {} cannot be streamed layer by layer: take a decoder "
-                  "with experts in each layer, divided alike in both phases",
+                  "whose experts are divided alike in both phases",
                   what)};
+}
+
+// In the order in which they lie in a room.
+template <typename Layer, typename F>
+void ForEachStreamed(Layer& layer, const F& f) {
+  const auto each = [&](auto& ffn) {
+    f(ffn.up);
+    f(ffn.down);
+  };
+  if (layer.dense) each(*layer.dense);
+  if (!layer.moe) return;
+  for (auto& expert : layer.moe->experts) each(expert);
 }
 
 }  // namespace
@@ -57,15 +64,12 @@ Result<std::unique_ptr<StreamedWeights>> StreamedWeights::Create(const ModelWeig
   if (!pinned) return pinned.error();
   streamed->pinned_ = *std::move(pinned);
   for (size_t slot = 0; slot < 2; ++slot) {
+    streamed->placed_[slot] = weights.layers;
     for (int layer = 0; layer < streamed->num_layers(); ++layer) {
-      std::vector<FfnWeights>& experts =
-          streamed->placed_[slot].emplace_back(weights.layers[layer].moe->experts);
-      size_t matrix = 0;
-      for (FfnWeights& expert : experts) {
-        for (kernels::PackedMatrix* each : {&expert.up, &expert.down}) {
-          each->data = streamed->rooms_[slot].data() + streamed->places_[layer][matrix++].offset;
-        }
-      }
+      const Place* place = streamed->places_[layer].data();
+      ForEachStreamed(streamed->placed_[slot][layer], [&](kernels::PackedMatrix& matrix) {
+        matrix.data = streamed->rooms_[slot].data() + (place++)->offset;
+      });
     }
   }
   return streamed;
@@ -74,13 +78,11 @@ Result<std::unique_ptr<StreamedWeights>> StreamedWeights::Create(const ModelWeig
 void StreamedWeights::PlaceLayer(int layer) {
   size_t offset = 0;
   std::vector<Place>& places = places_.emplace_back();
-  for (const FfnWeights& expert : weights_.layers[layer].moe->experts) {
-    for (const kernels::PackedMatrix* matrix : {&expert.up, &expert.down}) {
-      const size_t size_bytes = matrix->size_bytes();
-      places.push_back({.from = matrix->data, .offset = offset, .size_bytes = size_bytes});
-      offset += (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
-    }
-  }
+  ForEachStreamed(weights_.layers[layer], [&](const kernels::PackedMatrix& matrix) {
+    const size_t size_bytes = matrix.size_bytes();
+    places.push_back({.from = matrix.data, .offset = offset, .size_bytes = size_bytes});
+    offset += (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  });
   layer_bytes_.push_back(offset);
 }
 

@@ -1,5 +1,6 @@
-// Weights whose routed experts lie in a slow tier and go through a fast one, layer by layer, which
-// has room for those of two layers; everything else stays where it is. What is copied when is the
+// Weights whose routed experts and dense feed-forward blocks lie in a slow tier and go through a
+// fast one, layer by layer, which has room for those of two layers; everything else stays where it
+// is. What is copied when is the
 // step's schedule (strategy/offload_pipeline.h), and by whom its executor's matter: this knows
 // where bytes lie and where they go.
 #pragma once
@@ -18,7 +19,7 @@
 namespace convene::weights {
 
 struct StreamedOptions {
-  int pages = 1;         // of a layer's experts, of equal size
+  int pages = 1;         // of what is streamed of a layer, of equal size
   int pinned_pages = 0;  // buffers on the way; 0: the slow tier is pinned memory itself
 };
 
@@ -48,15 +49,17 @@ class StreamedWeights : public WeightStore {
   std::span<const Copy> Staging(int layer, int page) { return Cut(layer, page, true, staging_); }
   std::span<const Copy> Loading(int layer, int page);
 
-  Result<LayerLease> LeaseLayer(LayerId id, LayerPart) override { return LayerLease(LayerOf(id)); }
+  Result<LayerLease> LeaseLayer(LayerId id, LayerPart) override {
+    return LayerLease(PlacedAt(id.layer));
+  }
   Result<ExpertsLease> LeaseExperts(LayerId id, std::span<const int>) override {
-    return ExpertsLease(placed_[SlotOf(id.layer)][static_cast<size_t>(id.layer)]);
+    return ExpertsLease(PlacedAt(id.layer).moe->experts);
   }
   Result<MatrixLease> LeaseEmbedding(bool) override { return MatrixLease(weights_.embedding); }
   Result<MatrixLease> LeaseHead() override { return MatrixLease(weights_.head); }
 
  private:
-  // A matrix of an expert, in the slow tier and in a room.
+  // A matrix that is streamed, in the slow tier and in a room.
   struct Place {
     const std::byte* from = nullptr;
     size_t offset = 0;
@@ -67,6 +70,9 @@ class StreamedWeights : public WeightStore {
       : WeightStore(weights), options_(options) {}
   void PlaceLayer(int layer);
   size_t SlotOf(int layer) const { return static_cast<size_t>((first_slot_ + layer) % 2); }
+  const LayerWeights& PlacedAt(int layer) const {
+    return placed_[SlotOf(layer)][static_cast<size_t>(layer)];
+  }
   int num_layers() const { return static_cast<int>(weights_.layers.size()); }
   size_t PageBegin(int layer, int page) const;
   std::byte* PinnedOf(int layer, int page) const;
@@ -76,8 +82,8 @@ class StreamedWeights : public WeightStore {
   StreamedOptions options_;
   std::vector<std::vector<Place>> places_;  // by layer
   std::vector<size_t> layer_bytes_;         // likewise
-  // By slot and layer: the experts as they lie in that room.
-  std::array<std::vector<std::vector<FfnWeights>>, 2> placed_;
+  // By slot and layer: as it is where what is streamed lies in that room.
+  std::array<std::vector<LayerWeights>, 2> placed_;
   std::array<memory::Reservation, 2> rooms_;
   memory::Reservation pinned_;
   size_t page_bytes_ = 0;  // of the largest
