@@ -66,6 +66,17 @@ class SlowedStream : public Stream {
   Status EndAttention(const Layer& layer, bool only_wanted, Frame& frame) override {
     return Slowed([&] { return stream_->EndAttention(layer, only_wanted, frame); });
   }
+  int64_t AttentionRowBytes(device::AttentionRows kind, const Layer& layer) const override {
+    return stream_->AttentionRowBytes(kind, layer);
+  }
+  void PackAttention(device::AttentionRows kind, const Layer& layer, const Frame& frame,
+                     std::byte* to) override {
+    Slowed([&] { stream_->PackAttention(kind, layer, frame, to); });
+  }
+  void UnpackAttention(device::AttentionRows kind, const Layer& layer, const std::byte* from,
+                       Frame& frame) override {
+    Slowed([&] { stream_->UnpackAttention(kind, layer, from, frame); });
+  }
   void AddPartials(Frame& frame) override {
     Slowed([&] { stream_->AddPartials(frame); });
   }

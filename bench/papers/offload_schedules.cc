@@ -22,34 +22,21 @@ using schedule::Work;
 
 constexpr TaskId kNone = -1;
 
-// Items are micro-batches of layers, in the order in which the device goes through them.
-class Builder {
+// A prompt is computed on the device, micro-batch by micro-batch, layer by layer; what goes down
+// are its keys and values.
+class PromptBuilder {
  public:
-  Builder(const model::ModelSpec& spec, const OffloadPass& pass, double page_factor)
-      : spec_(spec),
-        pass_(pass),
-        page_factor_(page_factor),
-        loads_last_(pass.order == OffloadOrder::kLayerwise ||
-                    (pass.is_pageable && !pass.is_prompt)),
-        num_items_(spec.num_layers() * pass.micro_batches),
-        through_(num_items_, kNone),
-        arrived_(num_items_, kNone),
-        weights_(spec.num_layers() + 1, kNone) {}
+  PromptBuilder(const model::ModelSpec& spec, const OffloadPass& pass)
+      : spec_(spec), pass_(pass), weights_(spec.num_layers() + 1, kNone) {}
 
   Schedule Run() {
-    if (pass_.is_prompt) {
-      for (int n = 0; n < num_items_; ++n) Prompt(n);
-    } else if (pass_.order == OffloadOrder::kS2 || pass_.order == OffloadOrder::kS3) {
-      OnHost(pass_.order == OffloadOrder::kS2 ? 2 : 1);
-    } else {
-      for (int n = 0; n < num_items_; ++n) OnDevice(n);
-    }
+    for (int n = 0; n < spec_.num_layers() * pass_.micro_batches; ++n) AddItem(n);
     return std::move(schedule_);
   }
 
  private:
+  bool is_layerwise() const { return pass_.order == OffloadOrder::kLayerwise; }
   int LayerOf(int item) const { return item / pass_.micro_batches; }
-  bool IsFirst(int item) const { return item % pass_.micro_batches == 0; }
   strategy::LayerWork WorkOf(int layer) const {
     layer = std::min(layer, spec_.num_layers() - 1);
     return {spec_, spec_.layers[layer], layer, options_};
@@ -67,122 +54,62 @@ class Builder {
     return static_cast<TaskId>(schedule_.tasks.size()) - 1;
   }
 
-  // The next layer's weights as a whole, into the room of the last one's, before a layer's first
-  // item. The first layer's are there.
-  void LoadBefore(int item) {
-    if (loads_last_ || !IsFirst(item)) return;
-    Load(item, item == 0 ? kNone : through_[item - 1]);
-  }
-  // Without overlap: behind a layer's last item.
-  void LoadBehind(int item) {
-    if (loads_last_ && IsFirst(item + 1)) Load(item, through_[item]);
-  }
+  // The next layer's weights into the room of the last one's.
   void Load(int item, TaskId after) {
     const int next = LayerOf(item) + 1;
-    Work work = WorkOf(next).LoadPage(1);
-    for (schedule::Term& term : work.link_bytes) term.factor *= page_factor_;
-    weights_[next] = Add(TaskKind::kLoadPage, LaneKind::kLoad, item, std::move(work), {after});
+    weights_[next] =
+        Add(TaskKind::kLoadPage, LaneKind::kLoad, item, WorkOf(next).LoadPage(1), {after});
   }
 
-  void Experts(int item) {
+  void AddItem(int item) {
     const strategy::LayerWork work = WorkOf(LayerOf(item));
-    const auto compute = [&](TaskKind kind, Work of, TaskId after) {
-      through_[item] = Add(kind, LaneKind::kCompute, item, std::move(of), {after});
-    };
-    compute(TaskKind::kRoute, work.Route(0), kNone);
-    compute(TaskKind::kExperts, work.Experts(0, 0), weights_[LayerOf(item)]);
-    compute(TaskKind::kFinish, work.Finish(0), kNone);
-  }
-
-  // Attention in the host's memory, so many items ahead.
-  void OnHost(int lead) {
-    lead = std::min(lead, pass_.micro_batches);
-    for (int n = 0; n < lead; ++n) Attend(n);
-    for (int n = 0; n < num_items_; ++n) {
-      const TaskId hidden = Add(TaskKind::kSendHidden, LaneKind::kLoad, n,
-                                WorkOf(LayerOf(n)).SendHidden(0), {arrived_[n]});
-      LoadBefore(n);
-      Add(TaskKind::kPostAttention, LaneKind::kCompute, n, WorkOf(LayerOf(n)).PostAttention(0),
-          {hidden});
-      Experts(n);
-      LoadBehind(n);
-      if (n + lead < num_items_) Attend(n + lead);
-    }
-  }
-  void Attend(int item) {
-    const strategy::LayerWork work = WorkOf(LayerOf(item));
-    const TaskId pre =
-        Add(TaskKind::kPreAttention, LaneKind::kCompute, item, work.PreAttention(0), {});
-    const TaskId down = Add(TaskKind::kSendQkv, LaneKind::kStore, item, work.SendQkv(0), {pre});
-    Work attend = work.Attend(0);
-    for (schedule::Term& term : attend.memory_bytes) term.factor *= pass_.cache_passes;
-    arrived_[item] = Add(TaskKind::kAttend, LaneKind::kHost, item, std::move(attend), {down});
-  }
-
-  // Keys and values of an item go up while the item before it is computed; a layer of two items is
-  // on the device.
-  void LoadCache(int item) {
-    if (item >= num_items_ || pass_.order == OffloadOrder::kLayerwise) return;
-    const Work cache = WorkOf(LayerOf(item)).Attend(0);
-    arrived_[item] =
-        Add(TaskKind::kSendHidden, LaneKind::kLoad, item, {.link_bytes = cache.memory_bytes},
-            {item >= 2 ? through_[item - 2] : kNone});
-  }
-  void OnDevice(int item) {
-    const strategy::LayerWork work = WorkOf(LayerOf(item));
-    if (item == 0) LoadCache(0);
-    LoadBefore(item);
-    LoadCache(item + 1);
-    Add(TaskKind::kPreAttention, LaneKind::kCompute, item, work.PreAttention(0), {});
-    Add(TaskKind::kAttend, LaneKind::kCompute, item, work.Attend(0), {arrived_[item]});
-    Add(TaskKind::kPostAttention, LaneKind::kCompute, item, work.PostAttention(0), {});
-    Experts(item);
-    LoadBehind(item);
-  }
-
-  // A prompt is computed on the device; what goes down are its keys and values.
-  void Prompt(int item) {
-    const strategy::LayerWork work = WorkOf(LayerOf(item));
-    const bool is_layerwise = pass_.order == OffloadOrder::kLayerwise;
-    LoadBefore(item);
+    if (!is_layerwise() && item % pass_.micro_batches == 0) Load(item, through_);
     const TaskId attended = Add(TaskKind::kAttention, LaneKind::kCompute, item,
                                 work.Attention(0, /*is_projected=*/false), {});
-    if (!is_layerwise) {
+    if (!is_layerwise()) {
       const double cached = 2.0 * spec_.layers[LayerOf(item)].attention.kv_dim();
       Add(TaskKind::kSendQkv, LaneKind::kStore, item,
           {.link_bytes = {{2 * cached, {.kind = SizeKind::kTokens, .from = 0}}}}, {attended});
     }
-    Experts(item);
-    LoadBehind(item);
+    Add(TaskKind::kRoute, LaneKind::kCompute, item, work.Route(0), {});
+    Add(TaskKind::kExperts, LaneKind::kCompute, item, work.Experts(0, 0),
+        {weights_[LayerOf(item)]});
+    through_ = Add(TaskKind::kFinish, LaneKind::kCompute, item, work.Finish(0), {});
+    if (is_layerwise() && (item + 1) % pass_.micro_batches == 0) Load(item, through_);
   }
 
   const model::ModelSpec& spec_;
   const OffloadPass& pass_;
-  double page_factor_;  // of the bytes of a layer's weights
-  bool loads_last_;
   strategy::StepOptions options_;
-  int num_items_;
-  std::vector<TaskId> through_;  // by item: its last task in the layer
-  std::vector<TaskId> arrived_;  // by item: what its attention waits for
+  TaskId through_ = kNone;       // the last task of the item before
   std::vector<TaskId> weights_;  // by layer
   Schedule schedule_;
 };
 
-// CGOPipe of decode is what convene's own strategy builds; a page is smaller by what is resident.
+void Scale(schedule::Amount& amount, double factor) {
+  for (schedule::Term& term : amount) term.factor *= factor;
+}
+
 Schedule BuildPass(const model::ModelSpec& spec, const OffloadPass& pass,
                    const OffloadRates& rates) {
-  if (pass.order != OffloadOrder::kCgo || pass.is_prompt) {
-    const double slower = pass.is_pageable ? rates.link / rates.pageable_link : 1;
-    return Builder(spec, pass, (1 - pass.weights_resident) * slower).Run();
-  }
-  Schedule schedule =
-      strategy::BuildOffloadPipeline(spec, {.micro_batches = pass.micro_batches,
-                                            .next_step = true,
-                                            .lead = std::min(2, pass.micro_batches)});
+  const bool is_cgo = pass.order == OffloadOrder::kCgo;
+  Schedule schedule = pass.is_prompt ? PromptBuilder(spec, pass).Run()
+                                     : strategy::BuildOffloadPipeline(
+                                           spec, {.order = pass.order,
+                                                  .micro_batches = pass.micro_batches,
+                                                  .next_step = true,
+                                                  .lead = std::min(2, pass.micro_batches),
+                                                  .loads_behind = !is_cgo && pass.is_pageable});
+  // A page is smaller by what is resident.
+  const double streamed = 1 - pass.weights_resident;
+  const bool is_pinned = !pass.is_pageable || (is_cgo && !pass.is_prompt);
+  const double slower = is_pinned ? 1 : rates.link / rates.pageable_link;
   for (Task& task : schedule.tasks) {
-    if (task.kind != TaskKind::kLoadPage && task.kind != TaskKind::kStagePage) continue;
-    for (schedule::Term& term : task.work.link_bytes) term.factor *= 1 - pass.weights_resident;
-    for (schedule::Term& term : task.work.memory_bytes) term.factor *= 1 - pass.weights_resident;
+    if (task.kind == TaskKind::kLoadPage) Scale(task.work.link_bytes, streamed * slower);
+    if (task.kind == TaskKind::kStagePage) Scale(task.work.memory_bytes, streamed);
+    if (task.kind == TaskKind::kAttend && strategy::AttendsOnHost(pass.order)) {
+      Scale(task.work.memory_bytes, pass.cache_passes);
+    }
   }
   return schedule;
 }

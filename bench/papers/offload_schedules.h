@@ -1,22 +1,15 @@
-// Passes of a model whose weights lie in a host's memory, as schedules of one device: CGOPipe, and
-// the schedules that MoE-Lightning compares it with (its Fig. 6). For the simulator alone; CGOPipe
-// is strategy/offload_pipeline.h's.
+// What passes of a model take whose weights lie in a host's memory, simulated: of decode in the
+// orders that MoE-Lightning compares (its Fig. 6; strategy/offload_pipeline.h), and of prompts,
+// whose schedules are for the simulator alone.
 #pragma once
 
 #include "cost/rates.h"
 #include "model/model_spec.h"
-#include "schedule/schedule.h"
+#include "strategy/offload_pipeline.h"
 
 namespace convene::papers {
 
-enum class OffloadOrder {
-  kCgo,        // pages of weights between small transfers, attention on the host two ahead
-  kS2,         // attention on the host two ahead, weights of a layer as a whole
-  kS3,         // attention on the host, nothing beside it; weights as a whole (FlexGen(c))
-  kS4,         // attention on the device, keys and values loaded one ahead (FlexGen)
-  kLayerwise,  // a layer is loaded when the last one is through; the cache is on the device
-               // (DeepSpeed)
-};
+using strategy::OffloadOrder;
 
 struct OffloadPass {
   OffloadOrder order = OffloadOrder::kCgo;

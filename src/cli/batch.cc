@@ -71,6 +71,11 @@ class Batch : public Command {
         "--page-dir; none: all stay in memory)")
         ->type_name("DIR")
         ->group(kRareOptions);
+    app.add_flag("--padded", is_padded_,
+                 "To measure what padding costs: compute as many tokens for each prompt, and keep "
+                 "as much of the KV cache, as for the longest one, which counts for the context. "
+                 "Answers are the same")
+        ->group(kRareOptions);
     app.add_flag("--no-verify", no_verify_,
                  "Do not try plans before a long input: trust what is predicted of them")
         ->group(kRareOptions);
@@ -161,6 +166,7 @@ class Batch : public Command {
     if (!tokenizer) return tokenizer.error();
     chat_template_ = text::ChatTemplate::Load(model_.directory);
     if (const Status fitted = FitEncoder(*tokenizer); !fitted) return fitted;
+    if (is_padded_) padded_length_ = LongestPrompt(*tokenizer);
     ExpectLengths(*tokenizer);
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
@@ -180,8 +186,7 @@ class Batch : public Command {
     constexpr size_t kMostRead = 64;
     const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
     if (!spec) return;  // loading the model will say so
-    const int context =
-        model_.load.context.value_or(std::min(spec->max_positions, engine::kDefaultContext));
+    const int context = ContextOf(*spec);
     const size_t stride = (pending_.size() + kMostRead - 1) / kMostRead;
     std::vector<planner::RequestLengths> lengths;
     int64_t known = 0;
@@ -196,8 +201,7 @@ class Batch : public Command {
         known += *most;
         ++num_known;
       }
-      lengths.push_back(
-          {.prompt_tokens = static_cast<int>(std::ssize(*prompt)), .gen_tokens = most.value_or(0)});
+      lengths.push_back({.prompt_tokens = Padded(*prompt), .gen_tokens = most.value_or(0)});
     }
     if (lengths.empty()) return;
     const int64_t usual =
@@ -217,6 +221,30 @@ class Batch : public Command {
     model_.verifies = !no_verify_;
   }
 
+  int ContextOf(const model::ModelSpec& spec) const {
+    return model_.load.context.value_or(std::min(spec.max_positions, engine::kDefaultContext));
+  }
+
+  // Tokens that are computed for such a prompt.
+  int Padded(const std::vector<int32_t>& prompt) const {
+    return std::max(static_cast<int>(prompt.size()), padded_length_);
+  }
+
+  // In tokens, of all that will not be refused.
+  int LongestPrompt(const text::Tokenizer& tokenizer) const {
+    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
+    if (!spec) return 0;  // loading the model will say so
+    int64_t longest = 0;
+    for (const InputLine& input : pending_) {
+      const Result<BatchLine> line = openai::ParseBatchLine(input.text, {});
+      if (!line) continue;
+      const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
+      if (!prompt || std::ssize(*prompt) >= ContextOf(*spec)) continue;
+      longest = std::max(longest, std::ssize(*prompt));
+    }
+    return static_cast<int>(longest);
+  }
+
   // In tokens, with its answer; at most the context. 0: one of them does not say how long its
   // answer may be, or there are too many to look at each.
   int LongestRequest(const text::Tokenizer& tokenizer, int context) const {
@@ -230,7 +258,7 @@ class Batch : public Command {
       if (!prompt) continue;
       const std::optional<int> most = line->body.request.max_tokens;
       if (!most) return 0;
-      const int64_t length = std::ssize(*prompt) + *most;
+      const int64_t length = int64_t{Padded(*prompt)} + *most;
       longest = std::max(longest, static_cast<int>(std::min<int64_t>(length, context)));
     }
     return longest;
@@ -304,8 +332,10 @@ class Batch : public Command {
     if (!prompt) return Refuse(input.number, line->custom_id, prompt.error().message);
     engine::Request request = line->body.request;
     request.prompt = *prompt;
+    request.padded_length = padded_length_;
     const Result<engine::RequestId> id = engine_->Submit(std::move(request));
     if (!id) return Refuse(input.number, line->custom_id, id.error().message);
+    if (is_padded_) num_padding_ += padded_length_ - std::ssize(*prompt);
     Running running;
     running.line = *std::move(line);
     running.line_number = input.number;
@@ -372,6 +402,11 @@ class Batch : public Command {
         FormatCount(static_cast<uint64_t>(num_generated_), "token"), elapsed_s_, tokens_per_s,
         FormatCount(static_cast<uint64_t>(engine_->num_reused_tokens()), "prompt token"),
         OutputName());
+    if (is_padded_) {
+      PrintNote("padded: each prompt to {}, {} for nothing\n",
+                FormatCount(static_cast<uint64_t>(padded_length_), "token"),
+                FormatCount(static_cast<uint64_t>(num_padding_), "token"));
+    }
     PrintNote("{}{}", DescribeChanges(engine_->phase_changes()),
               DescribeSpill(engine_->model().spill_statistics()));
     if (num_refused_ > 0) {
@@ -391,6 +426,7 @@ class Batch : public Command {
                                   {"already_there", num_skipped_},
                                   {"generated_tokens", num_generated_},
                                   {"reused_prompt_tokens", num_reused},
+                                  {"padding_tokens", num_padding_},
                                   {"seconds", elapsed_s_},
                                   {"tokens_per_s", tokens_per_s}});
   }
@@ -401,6 +437,8 @@ class Batch : public Command {
   std::string json_path_;
   CLI::Option* max_batch_ = nullptr;
   bool no_verify_ = false;
+  bool is_padded_ = false;
+  int padded_length_ = 0;  // of each prompt; 0: they are not padded
 
   BatchResults* results_ = nullptr;
   std::vector<InputLine> pending_;
@@ -413,6 +451,7 @@ class Batch : public Command {
   int64_t num_refused_ = 0;
   int64_t num_skipped_ = 0;
   int64_t num_generated_ = 0;
+  int64_t num_padding_ = 0;
   double elapsed_s_ = 0;
 };
 

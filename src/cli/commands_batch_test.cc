@@ -87,6 +87,19 @@ TEST_F(BatchCommandTest, ResumesAfterATornLastLineWithTheSameResults) {
   EXPECT_EQ(sorted_lines(Read("whole.jsonl")), sorted_lines(whole));
 }
 
+TEST_F(BatchCommandTest, PaddingChangesNoAnswer) {
+  std::string input;
+  for (int id = 0; id < 5; ++id) input += Request(id);
+  Write("in.jsonl", input);
+  ASSERT_EQ(RunBatch("plain.jsonl").status, kSuccess);
+  const Outcome padded = Run({"batch", model_, "--input", Path("in.jsonl"), "--output",
+                              Path("padded.jsonl"), "--padded", "--json", Path("padded.json")});
+  ASSERT_EQ(padded.status, kSuccess) << padded.err;
+  EXPECT_EQ(Results("padded.jsonl"), Results("plain.jsonl"));
+  EXPECT_THAT(padded.err, HasSubstr("padded: each prompt to "));
+  EXPECT_GT(nlohmann::json::parse(Read("padded.json"))["padding_tokens"], 100);
+}
+
 TEST_F(BatchCommandTest, WhereAllIsAnsweredThereIsNothingToDo) {
   Write("in.jsonl", Request(1) + Request(2));
   ASSERT_EQ(RunBatch("out.jsonl").status, kSuccess);

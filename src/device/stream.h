@@ -57,6 +57,13 @@ struct HeadRow {
   const std::byte* received = nullptr;  // null: own row `row` of `memory`
 };
 
+// Rows of a frame that travel between a device and the host beside it, where the host has the
+// middle part of attention.
+enum class AttentionRows {
+  kQkv,       // queries, keys and values, as BeginAttention left them
+  kAttended,  // what AttendSequences made of them, before the output's product
+};
+
 // (rows, stride) float32 in host memory.
 struct FetchedRows {
   const float* data = nullptr;
@@ -115,6 +122,14 @@ class Stream {
   virtual Status AttendSequences(const Layer& layer, SequenceRange sequences, bool only_wanted,
                                  Frame& frame) = 0;
   virtual Status EndAttention(const Layer& layer, bool only_wanted, Frame& frame) = 0;
+  // Between two streams of the same model and formats, with a frame each for the same sequences:
+  // all rows of the frame to memory of this stream's device, one behind the other, and from there
+  // to where the next part of attention expects them. (rows, AttentionRowBytes) each.
+  virtual int64_t AttentionRowBytes(AttentionRows kind, const Layer& layer) const = 0;
+  virtual void PackAttention(AttentionRows kind, const Layer& layer, const Frame& frame,
+                             std::byte* to) = 0;
+  virtual void UnpackAttention(AttentionRows kind, const Layer& layer, const std::byte* from,
+                               Frame& frame) = 0;
   // The sum of all parts of attention to the residual stream.
   virtual void AddPartials(Frame& frame) = 0;
   // Keys and values of an encoder's states, for a layer of the decoder.

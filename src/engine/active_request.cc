@@ -20,6 +20,12 @@ ActiveRequest::ActiveRequest(RequestId id, Request request, int max_length,
     sequence_.tokens = std::move(request_.prompt);
   }
   sequence_.prompt_length = sequence_.length();
+  if (request_.padded_length > sequence_.length()) {
+    sequence_.padded = sequence_.tokens;
+    sequence_.padded.pop_back();
+    constexpr int32_t kPadding = 0;  // any token of the vocabulary
+    sequence_.padded.resize(static_cast<size_t>(request_.padded_length) - 1, kPadding);
+  }
   for (const int32_t token : sequence_.tokens) sampler_.Observe(token);
   if (request_.form) matcher_.emplace(request_.form);
   if (tokenizer_ == nullptr) return;

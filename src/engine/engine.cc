@@ -55,7 +55,7 @@ Result<RequestId> Engine::Submit(Request request) {
   std::optional<int32_t> start_token;
   if (has_encoder) start_token = model_->spec().decoder_start_token;
   const int prompt_length = has_encoder ? 1 : static_cast<int>(request.prompt.size());
-  const int room = model_->context() - prompt_length;
+  const int room = model_->context() - std::max(prompt_length, request.padded_length);
   const int max_length = prompt_length + std::min(request.max_tokens.value_or(room), room);
 
   const RequestId id = ++last_id_;
@@ -85,6 +85,17 @@ Status Engine::Check(const Request& request) const {
         "the prompt has {} tokens; the context of {} must hold it and at least one more: shorten "
         "the prompt, or raise --context (the model's limit is {})",
         FormatCount(request.prompt.size()), model_->context(), model_->spec().max_positions)};
+  }
+  if (request.padded_length > 0 && model_->spec().has_encoder()) {
+    return Error{"the input of an encoder is not padded: leave --padded out"};
+  }
+  const int of_answer = std::max(1, request.max_tokens.value_or(1));
+  if (request.padded_length > 0 && request.padded_length + of_answer > model_->context()) {
+    return Error{
+        fmt::format("a prompt that is padded to {} tokens and an answer of {} do not fit the "
+                    "context of {}: raise --context, or leave --padded out",
+                    FormatCount(static_cast<uint64_t>(request.padded_length)),
+                    FormatCount(static_cast<uint64_t>(of_answer)), model_->context())};
   }
   if (!request.stop.empty() && !tokenizer_) return Error{"stop strings need a tokenizer"};
   for (const TokenBias& bias : request.sampling.logit_bias) {
@@ -162,19 +173,17 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
                                     std::optional<strategy::Phase> phase, bool decode_follows) {
   std::vector<device::SequenceStep> step;
   std::vector<device::EncoderInput> inputs;
-  for (const auto& [sequence, num_tokens] : scheduled) {
+  for (const ScheduledTokens& each : scheduled) {
+    const auto& [sequence, num_tokens] = each;
     if (!sequence->input.empty() && !sequence->is_encoded) {
       inputs.push_back({sequence->input, sequence->input_blocks, sequence->group});
     }
-    const bool is_last = num_tokens == sequence->num_pending();
     step.push_back({
-        .tokens = std::span<const int32_t>(sequence->tokens)
-                      .subspan(static_cast<size_t>(sequence->num_computed),
-                               static_cast<size_t>(num_tokens)),
-        .first_position = sequence->num_computed,
+        .tokens = sequence->pending().first(static_cast<size_t>(num_tokens)),
+        .first_position = sequence->next_position(),
         .blocks = sequence->blocks,
         .prompt_length = sequence->prompt_length,
-        .first_logits_token = is_last ? num_tokens - 1 : num_tokens,
+        .first_logits_token = each.reach_end() ? num_tokens - 1 : num_tokens,
         .encoder_blocks = sequence->input_blocks,
         .encoder_length = static_cast<int>(sequence->input.size()),
         .group = sequence->group,

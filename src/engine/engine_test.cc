@@ -170,9 +170,13 @@ TEST_P(EngineOnModel, AnswersDoNotDependOnCompanyPrefixesChunksOrPreemption) {
         LoadOptions{.context = 512, .max_step_tokens = 9, .max_sequences = 3},
         LoadOptions{.context = 512, .max_step_tokens = 100, .max_sequences = 1}}) {
     const auto engine = Load(options, GetParam());
-    for (int round = 0; round < 2; ++round) {  // the second finds everything in the cache
+    // The second finds everything in the cache; the third computes what is padding besides.
+    for (int round = 0; round < 3; ++round) {
       std::vector<RequestId> ids;
-      for (const Request& request : requests) ids.push_back(*engine->Submit(request));
+      for (Request& request : requests) {
+        request.padded_length = round < 2 ? 0 : 400;
+        ids.push_back(*engine->Submit(request));
+      }
       const std::map<RequestId, Answer> answers = Finish(*engine);
       for (size_t i = 0; i < requests.size(); ++i) {
         EXPECT_EQ(answers.at(ids[i]).tokens, expected[i].tokens) << "request " << i;
@@ -246,6 +250,48 @@ TEST(Engine, PreemptedRequestsGiveTheSameAnswers) {
   for (size_t i = 0; i < requests.size(); ++i) {
     EXPECT_EQ(answers.at(ids[i]).tokens, expected[i].tokens) << "request " << i;
   }
+}
+
+TEST(Engine, PaddedPromptsAreComputedToTheirEndAndGiveTheSameAnswers) {
+  std::mt19937 random(8);
+  std::vector<Request> requests;
+  for (const int length : {1, 30, 64, 65, 100}) {
+    requests.push_back(Greedy(RandomPrompt(random, length), 60));
+  }
+  std::vector<Answer> expected;
+  for (const Request& request : requests) expected.push_back(Ask(*Load({.context = 320}), request));
+  // With blocks for all, and for one full context only.
+  for (const int max_sequences : {5, 1}) {
+    const LoadOptions options{
+        .context = 320, .max_step_tokens = 50, .max_sequences = max_sequences};
+    Result<std::unique_ptr<LoadedModel>> model =
+        LoadedModel::Load(kModels + "olmoe_plain", options, {});
+    ASSERT_TRUE(model);
+    Engine engine(*std::move(model), std::nullopt, /*max_sequences=*/5);
+    std::vector<RequestId> ids;
+    for (Request& request : requests) {
+      request.padded_length = 100;
+      ids.push_back(*engine.Submit(request));
+    }
+    const std::map<RequestId, Answer> answers = Finish(engine);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(answers.at(ids[i]).tokens, expected[i].tokens) << "request " << i;
+    }
+    if (max_sequences == 5) {
+      EXPECT_EQ(engine.num_preemptions(), 0);
+    }
+  }
+}
+
+TEST(Engine, APaddedPromptMustFitTheContext) {
+  const auto engine = Load({.context = 128});
+  Request request = Greedy({1, 2, 3}, 4);
+  request.padded_length = 125;
+  const Result<RequestId> id = engine->Submit(request);
+  ASSERT_FALSE(id);
+  EXPECT_THAT(id.error().message, HasSubstr("raise --context"));
+  request.padded_length = 124;
+  EXPECT_EQ(Ask(*engine, request).tokens.size(), 4u);
 }
 
 TEST(Engine, ANextTurnReusesPromptAndAnswer) {

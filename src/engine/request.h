@@ -21,6 +21,11 @@ using RequestId = uint64_t;
 struct Request {
   std::vector<int32_t> prompt = {};    // token ids, at least one; the input of an encoder-decoder
   std::optional<int> max_tokens = {};  // unset: as many as the context holds
+  // To compare with engines that pad prompts: as many tokens are computed for the prompt, and have
+  // room in the KV cache, as if it had so many. They come behind it, so that the answer does not
+  // know. Generated tokens do not attend over them, which such an engine masks. Of a decoder; at
+  // most the prompt's length: it is not padded.
+  int padded_length = 0;
   SamplingOptions sampling = {};
   std::vector<std::string> stop = {};    // strings that end the answer and are not part of it
   bool ignore_eos = false;               // go on after the model's end-of-text tokens

@@ -45,6 +45,7 @@ int Scheduler::num_running() const {
 
 bool Scheduler::HasPromptsBehind(std::span<const ScheduledTokens> step) const {
   const auto has_prompt = [&](const Sequence* sequence) {
+    if (sequence->num_padding() > 0) return true;  // its last token comes behind that
     const auto found = std::ranges::find(step, sequence, &ScheduledTokens::sequence);
     const int given = found != step.end() ? found->num_tokens : 0;
     return sequence->num_computed + given < sequence->prompt_length;
@@ -58,9 +59,9 @@ bool Scheduler::HasPromptsBehind(std::span<const ScheduledTokens> step) const {
 void Scheduler::Add(Sequence* sequence) {
   const auto input_length = static_cast<int>(sequence->input.size());
   CHECK(sequence->length() > 0 && input_length <= options_.max_step_tokens &&
-            BlocksFor(sequence->length()) + BlocksFor(input_length) <=
+            BlocksFor(sequence->padded_length()) + BlocksFor(input_length) <=
                 groups_.front().blocks.num_blocks(),
-        "a sequence of {} tokens, its input of {}", sequence->length(), input_length);
+        "a sequence of {} tokens, its input of {}", sequence->padded_length(), input_length);
   sequence->arrival = ++last_arrival_;
   waiting_.push_back(sequence);
 }
@@ -94,7 +95,7 @@ int Scheduler::NumAllowed(const Sequence& sequence) const {
     case StepTokens::kAny:
       return sequence.num_pending();
     case StepTokens::kPrompts:
-      return num_of_prompt;
+      return sequence.num_padding() > 0 ? sequence.num_pending() : num_of_prompt;
     case StepTokens::kGenerated:
       return num_of_prompt > 0 ? 0 : sequence.num_pending();
   }
@@ -228,7 +229,7 @@ int64_t Scheduler::TokensUntilComputed(const Group& group, const Sequence& seque
 // itself.
 bool Scheduler::Reserve(Sequence& sequence, int num_tokens) {
   Group& group = GroupOf(sequence);
-  const int num_needed = BlocksFor(sequence.num_computed + num_tokens);
+  const int num_needed = BlocksFor(sequence.num_computed + sequence.num_padded + num_tokens);
   while (std::ssize(sequence.blocks) < num_needed) {
     if (const auto block = group.blocks.Allocate()) {
       sequence.blocks.push_back(*block);
@@ -261,7 +262,7 @@ bool Scheduler::Admit(Sequence& sequence) {
   sequence.blocks = blocks.TakePrefix(ShareableTokens(sequence));
   const int num_input = BlocksFor(static_cast<int>(sequence.input.size()));
   const int num_new =
-      num_input + BlocksFor(sequence.length()) - static_cast<int>(sequence.blocks.size());
+      num_input + BlocksFor(sequence.padded_length()) - static_cast<int>(sequence.blocks.size());
   // Those that run will each want a block before long.
   if (blocks.num_available() < num_new + std::ssize(running) && !running.empty()) {
     GiveUpBlocks(sequence);
@@ -283,7 +284,12 @@ bool Scheduler::Admit(Sequence& sequence) {
 void Scheduler::Complete(std::span<const ScheduledTokens> step) {
   for (const ScheduledTokens& scheduled : step) {
     Sequence& sequence = *scheduled.sequence;
-    sequence.num_computed += scheduled.num_tokens;
+    const bool is_padded = sequence.num_padding() > 0;
+    const int of_prompt = is_padded ? std::min(scheduled.num_tokens,
+                                               sequence.prompt_length - 1 - sequence.num_computed)
+                                    : scheduled.num_tokens;
+    sequence.num_computed += of_prompt;
+    sequence.num_padded += scheduled.num_tokens - of_prompt;
     sequence.is_encoded = true;
     const int num_shareable = std::min(sequence.num_computed, sequence.sharing_limit);
     for (; (sequence.num_published + 1) * device::kKvBlockTokens <= num_shareable;
@@ -306,6 +312,8 @@ void Scheduler::GiveUpBlocks(Sequence& sequence) {
   sequence.is_encoded = false;
   sequence.num_published = 0;
   sequence.num_computed = 0;
+  // What came before the first generated token is not done twice.
+  if (sequence.num_padding() > 0) sequence.num_padded = 0;
 }
 
 }  // namespace convene::engine

@@ -20,6 +20,10 @@ struct Sequence {
   uint64_t arrival = 0;         // its place in the order of arrival; Scheduler::Add sets it
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int prompt_length = 0;        // in tokens
+  // Where the prompt is padded (Request::padded_length): all of it but its last token, and the
+  // padding, which are computed in its place; then the last token at its own position again.
+  std::vector<int32_t> padded;
+  int num_padded = 0;  // of the padding, that were computed
   // Of an encoder-decoder: what the encoder sees, with blocks of its own; `tokens` is then the
   // answer behind its start token.
   std::vector<int32_t> input;
@@ -34,14 +38,34 @@ struct Sequence {
   int sharing_limit = std::numeric_limits<int>::max();
 
   int length() const { return static_cast<int>(tokens.size()); }
-  int num_pending() const { return length() - num_computed; }
+  int num_padding() const {  // to be computed before the prompt's last token
+    return padded.empty() ? 0 : static_cast<int>(padded.size()) - (prompt_length - 1) - num_padded;
+  }
+  int num_pending() const {
+    return num_padding() > 0 ? prompt_length - 1 - num_computed + num_padding()
+                             : length() - num_computed;
+  }
+  // Of the first of them, and what lies there.
+  int next_position() const { return num_computed + (num_padding() > 0 ? num_padded : 0); }
+  std::span<const int32_t> pending() const {
+    return std::span(num_padding() > 0 ? padded : tokens)
+        .subspan(static_cast<size_t>(next_position()), static_cast<size_t>(num_pending()));
+  }
+  // That it would have if it were as long as it is padded.
+  int padded_length() const {
+    return length() + (padded.empty() ? 0 : static_cast<int>(padded.size()) - (prompt_length - 1));
+  }
 };
 
-// Tokens [sequence->num_computed, + num_tokens) are to be computed, after the input where that is
+// The first `num_tokens` of sequence->pending() are to be computed, after the input where that is
 // not encoded yet. Where they reach the end of the sequence, the next token is sampled.
 struct ScheduledTokens {
   Sequence* sequence = nullptr;
   int num_tokens = 0;
+
+  bool reach_end() const {
+    return num_tokens == sequence->num_pending() && sequence->num_padding() == 0;
+  }
 };
 
 // Which tokens a step may have: those of prompts alone, behind them alone, or both.

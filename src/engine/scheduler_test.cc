@@ -51,6 +51,40 @@ TEST(Scheduler, CutsAPromptIntoChunksAndThenGeneratesOneByOne) {
   EXPECT_EQ(blocks.num_available(), 8);
 }
 
+TEST(Scheduler, PaddingIsComputedInThePlaceOfTheLastTokenAndHasBlocks) {
+  BlockManager blocks(8);
+  Scheduler scheduler(blocks, {.max_step_tokens = 60, .max_sequences = 2});
+  const auto sequence = MakeSequence(50, 100);
+  sequence->padded = sequence->tokens;
+  sequence->padded.resize(2 * kBlock - 2, -1);  // with the last token, one short of two blocks
+  const int32_t last = sequence->tokens.back();
+  sequence->padded[49] = -1;
+  scheduler.Add(sequence.get());
+  std::vector<int> positions;
+  std::vector<int> counts;
+  std::vector<bool> ends;
+  for (int i = 0; i < 6; ++i) {
+    const auto step = scheduler.Schedule();
+    ASSERT_EQ(step.size(), 1u);
+    positions.push_back(sequence->next_position());
+    counts.push_back(step[0].num_tokens);
+    ends.push_back(step[0].reach_end());
+    if (i == 0) EXPECT_EQ(sequence->pending()[48], 148);
+    if (i < 3) EXPECT_EQ(sequence->pending()[static_cast<size_t>(step[0].num_tokens) - 1], -1);
+    if (i == 3) EXPECT_EQ(sequence->pending().front(), last);
+    Advance(scheduler, step);
+  }
+  EXPECT_THAT(positions, ::testing::ElementsAre(0, 60, 120, 49, 50, 51));
+  EXPECT_THAT(counts, ::testing::ElementsAre(60, 60, 6, 1, 1, 1));
+  EXPECT_THAT(ends, ::testing::ElementsAre(false, false, false, true, true, true));
+  // A padded sequence of 127 tokens has its third block with the second generated one.
+  EXPECT_EQ(sequence->padded_length(), 2 * kBlock + 2);
+  EXPECT_EQ(sequence->blocks.size(), 3u);
+  EXPECT_EQ(sequence->num_published, 0);
+  scheduler.Remove(sequence.get());
+  EXPECT_EQ(blocks.num_available(), 8);
+}
+
 TEST(Scheduler, GeneratingSequencesComeBeforePrompts) {
   BlockManager blocks(32);
   Scheduler scheduler(blocks, {.max_step_tokens = 10, .max_sequences = 3});

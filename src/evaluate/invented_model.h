@@ -45,6 +45,7 @@ class InventedModel {
 
   const model::ModelSpec& whole_spec() const { return whole_; }
   weights::WeightStore& weights() { return store_; }
+  const weights::ModelWeights& model_weights() const { return weights_; }
 
  private:
   InventedModel() = default;

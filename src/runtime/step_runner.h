@@ -66,6 +66,12 @@ class StepRunner : public LaneWork {
   // is told.
   Status End();
 
+  // For work that has some tasks of a step in another way and the others as here
+  // (evaluate/offloaded_steps.h).
+  device::Stream& stream() { return *stream_; }
+  device::Frame& frame(int micro_batch) { return *frames_[micro_batch]; }
+  const device::Layer& layer(int layer) const { return decoder_[layer]; }
+
   device::KvCache& kv_cache() { return *cache_; }
   // Null: no experts come from one.
   weights::ExpertBackup* backup() { return backup_.get(); }

@@ -42,7 +42,7 @@ enum class Thing {
   kPrediction,  // experts that the next layer will probably choose; by layer, that of its routing
   kHeldPages,   // experts that were read from a disk; by layer and chunk. That held ones are not
                 // replaced is the store's matter (weights/paged_weights.h).
-  kHeldKv,      // keys and values that were read from a disk; by layer and chunk. That a buffer of
+  kHeldKv,      // keys and values from a slower tier; by layer and chunk. That a buffer of
                 // theirs is used again is not here.
   kDivision,    // which experts the rank has in memory; by layer
 };

@@ -57,6 +57,47 @@ TEST(OffloadPipeline, IsInOrderForAllSizes) {
   }
 }
 
+TEST(OffloadPipeline, OfWholeLayersIsInOrderForAllSizes) {
+  for (const OffloadOrder order : kOffloadOrders) {
+    if (order == OffloadOrder::kCgo) continue;
+    for (const int layers : {1, 2, 5}) {
+      for (const int micro_batches : {1, 2, 3, 8}) {
+        for (const bool next_step : {false, true}) {
+          for (const bool loads_behind : {false, true}) {
+            SCOPED_TRACE(Name(order));
+            const Schedule schedule =
+                BuildOffloadPipeline(SpecOf(layers), {.order = order,
+                                                      .micro_batches = micro_batches,
+                                                      .next_step = next_step,
+                                                      .loads_behind = loads_behind});
+            const int items = layers * micro_batches;
+            EXPECT_EQ(Count(schedule, TaskKind::kAttend), items);
+            EXPECT_EQ(Count(schedule, TaskKind::kLoadPage), layers - (next_step ? 0 : 1));
+            EXPECT_EQ(Count(schedule, TaskKind::kStagePage), 0);
+            EXPECT_EQ(Count(schedule, TaskKind::kSendQkv), AttendsOnHost(order) ? items : 0);
+            const int of_cache = order == OffloadOrder::kS4 ? items : 0;
+            EXPECT_EQ(Count(schedule, TaskKind::kReadKv), of_cache);
+            EXPECT_EQ(Count(schedule, TaskKind::kWriteKv), of_cache);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(OffloadPipeline, OfWholeLayersHasNoDependencyThatIsMissedOrThatTheRestDoesNotImply) {
+  for (const OffloadOrder order : {OffloadOrder::kS2, OffloadOrder::kS3}) {
+    Schedule schedule =
+        BuildOffloadPipeline(SpecOf(5), {.order = order, .micro_batches = 2, .next_step = true});
+    EXPECT_GT(CountDependenciesFound(schedule), 20) << Name(order);
+  }
+}
+
+TEST(OffloadPipeline, OrdersHaveNames) {
+  for (const OffloadOrder order : kOffloadOrders) EXPECT_EQ(OffloadOrderNamed(Name(order)), order);
+  EXPECT_FALSE(OffloadOrderNamed("s1"));
+}
+
 TEST(OffloadPipeline, HasNoDependencyThatIsMissedOrThatTheRestDoesNotImply) {
   // With buffers for all pages: that they are used again is not checked.
   Schedule schedule =

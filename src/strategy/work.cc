@@ -205,6 +205,12 @@ Work LayerWork::LoadPage(int num_pages) const {
   return {.link_bytes = Constant(StreamedBytes() / num_pages)};
 }
 
+Work LayerWork::LoadKv(int rank) const { return {.link_bytes = Attend(rank).memory_bytes}; }
+
+Work LayerWork::StoreKv(int rank) const {
+  return {.link_bytes = {{CachedElements(rank) * options_.bytes.kv, Of(SizeKind::kTokens, rank)}}};
+}
+
 Work LayerWork::ReadPages(int rank) const {
   const Paging& paging = *options_.paging;
   const double expert_bytes = ExpertElements(spec_, *layer_.moe) * options_.bytes.weights;

@@ -36,6 +36,9 @@ class LayerWork {
   // apart: from pageable to pinned memory, and from there to the device.
   schedule::Work StagePage(int num_pages) const;
   schedule::Work LoadPage(int num_pages) const;
+  // Keys and values of a layer to the device that attends there, and the new ones back.
+  schedule::Work LoadKv(int rank) const;
+  schedule::Work StoreKv(int rank) const;
   // What of a chunk's experts is not in memory, from the disk: of all of them, or of the chosen.
   schedule::Work ReadPages(int rank) const;
   schedule::Work ReadChosen(int rank, int chunk) const;

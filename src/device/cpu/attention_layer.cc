@@ -1,6 +1,7 @@
 #include "device/cpu/attention_layer.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "device/cpu/store_kv.h"
 
@@ -34,6 +35,54 @@ int AttentionLayer::Narrow(const Layer& layer, const Frame& frame, bool only_wan
   context_.Narrow(buffers.attention_wide, num_out, layer.spec.attention.output_dim(),
                   buffers.attention_out);
   return num_out;
+}
+
+std::array<AttentionLayer::Piece, 2> AttentionLayer::PiecesOf(AttentionRows kind,
+                                                              const Layer& layer,
+                                                              const Activations& buffers) const {
+  const model::AttentionSpec& shape = layer.spec.attention;
+  if (kind == AttentionRows::kAttended) {
+    return {{{buffers.attention_wide, 0,
+              shape.output_dim() * ElementBytes(context_.workspace.wide_format)},
+             {}}};
+  }
+  constexpr int64_t kFloat = sizeof(float);
+  const int64_t query_bytes = int64_t{shape.num_heads} * kernels::PaddedHead(shape.head_dim) *
+                              ElementBytes(kernels::QueryFormat(cache_.format()));
+  // Queries were taken out of qkv, keys and values are still there.
+  return {
+      {{context_.workspace.queries, 0, query_bytes},
+       {buffers.qkv, shape.query_dim() * kFloat, (shape.kv_dim() + shape.value_width()) * kFloat}}};
+}
+
+int64_t AttentionLayer::RowBytes(AttentionRows kind, const Layer& layer) const {
+  int64_t size_bytes = 0;
+  for (const Piece& piece : PiecesOf(kind, layer, Activations())) size_bytes += piece.size_bytes;
+  return size_bytes;
+}
+
+void AttentionLayer::Pack(AttentionRows kind, const Layer& layer, const Frame& frame,
+                          std::byte* to) const {
+  const std::array<Piece, 2> pieces = PiecesOf(kind, layer, ActivationsOf(frame));
+  for (int row = 0; row < frame.rows.num_rows(); ++row) {
+    for (const Piece& piece : pieces) {
+      if (piece.size_bytes == 0) continue;
+      std::memcpy(to, piece.rows.row(row) + piece.offset, static_cast<size_t>(piece.size_bytes));
+      to += piece.size_bytes;
+    }
+  }
+}
+
+void AttentionLayer::Unpack(AttentionRows kind, const Layer& layer, const std::byte* from,
+                            const Frame& frame) const {
+  const std::array<Piece, 2> pieces = PiecesOf(kind, layer, ActivationsOf(frame));
+  for (int row = 0; row < frame.rows.num_rows(); ++row) {
+    for (const Piece& piece : pieces) {
+      if (piece.size_bytes == 0) continue;
+      std::memcpy(piece.rows.row(row) + piece.offset, from, static_cast<size_t>(piece.size_bytes));
+      from += piece.size_bytes;
+    }
+  }
 }
 
 void AttentionLayer::PrepareQkv(const Layer& layer, const weights::LayerWeights& weights,

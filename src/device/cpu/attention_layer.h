@@ -2,6 +2,7 @@
 // cache. Norm, output projection and residual are cpu_stream.cc's.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "device/cpu/attend.h"
@@ -56,7 +57,21 @@ class AttentionLayer {
                        Stream::SequenceRange sequences, bool only_wanted);
   int Narrow(const Layer& layer, const Frame& frame, bool only_wanted);
 
+  // Between these parts, from one stream to another one (Stream::PackAttention).
+  int64_t RowBytes(AttentionRows kind, const Layer& layer) const;
+  void Pack(AttentionRows kind, const Layer& layer, const Frame& frame, std::byte* to) const;
+  void Unpack(AttentionRows kind, const Layer& layer, const std::byte* from,
+              const Frame& frame) const;
+
  private:
+  // A part of a row that travels, and where rows have it.
+  struct Piece {
+    RowBuffer rows;
+    int64_t offset = 0;
+    int64_t size_bytes = 0;
+  };
+  std::array<Piece, 2> PiecesOf(AttentionRows kind, const Layer& layer,
+                                const Activations& buffers) const;
   // Of all rows; keys and values are left in qkv.
   void PrepareQkv(const Layer& layer, const weights::LayerWeights& weights, const Frame& frame,
                   bool is_normed);

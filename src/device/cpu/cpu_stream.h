@@ -41,6 +41,17 @@ class CpuStream final : public Stream {
   Status AttendSequences(const Layer& layer, SequenceRange sequences, bool only_wanted,
                          Frame& frame) override;
   Status EndAttention(const Layer& layer, bool only_wanted, Frame& frame) override;
+  int64_t AttentionRowBytes(AttentionRows kind, const Layer& layer) const override {
+    return attention_.RowBytes(kind, layer);
+  }
+  void PackAttention(AttentionRows kind, const Layer& layer, const Frame& frame,
+                     std::byte* to) override {
+    attention_.Pack(kind, layer, frame, to);
+  }
+  void UnpackAttention(AttentionRows kind, const Layer& layer, const std::byte* from,
+                       Frame& frame) override {
+    attention_.Unpack(kind, layer, from, frame);
+  }
   void AddPartials(Frame& frame) override { partial_sums_.Add(frame); }
   Status StoreCross(const Layer& layer, Frame& frame) override {
     return cross_attention_.Store(layer, frame);

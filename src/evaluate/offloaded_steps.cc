@@ -1,0 +1,327 @@
+#include "evaluate/offloaded_steps.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "runtime/cut_step.h"
+#include "runtime/step_memory.h"
+
+namespace convene::evaluate {
+
+using device::AttentionRows;
+using device::kKvBlockTokens;
+using device::SequenceStep;
+using schedule::Task;
+using schedule::TaskKind;
+
+namespace {
+
+// Of the device's own cache, which needs one; its other blocks are places.
+constexpr int kDeviceBlocks = 1;
+
+runtime::TransformerOptions OptionsOf(const OffloadedOptions& options) {
+  runtime::TransformerOptions of_steps{.max_step_tokens = options.max_sequences,
+                                       .num_kv_blocks = kDeviceBlocks,
+                                       .context = options.context,
+                                       .activations = options.activations,
+                                       .kv = options.kv};
+  of_steps.parallel.pipeline.micro_batches = options.pipeline.micro_batches;
+  return of_steps;
+}
+
+Status Supports(const model::ModelSpec& spec) {
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (!layer.attention.latent) continue;
+    return Error{
+        "latent attention has no part that a host could compute beside a device: take a model "
+        "without it"};
+  }
+  return {};
+}
+
+int BlocksOf(int tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
+
+}  // namespace
+
+OffloadedSteps::OffloadedSteps(std::unique_ptr<weights::StreamedWeights> weights,
+                               const weights::ModelWeights& slow, device::KvCache& host_cache,
+                               const OffloadedOptions& options)
+    : options_(options),
+      weights_(std::move(weights)),
+      slow_(slow),
+      host_cache_(host_cache),
+      micro_batches_(static_cast<size_t>(options.pipeline.micro_batches)),
+      up_(options.link_bytes_per_second),
+      down_(options.link_bytes_per_second),
+      executor_(/*background=*/false, options.cpus) {}
+
+Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
+    const weights::ModelWeights& weights, device::Device& device, device::Device& host,
+    device::KvCache& host_cache, const OffloadedOptions& options, memory::Ledger& ledger) {
+  if (const Status fits = Supports(weights.spec); !fits) return fits.error();
+  const bool is_cgo = options.pipeline.order == strategy::OffloadOrder::kCgo;
+  auto streamed =
+      weights::StreamedWeights::Create(weights,
+                                       {.pages = strategy::PagesOf(options.pipeline),
+                                        .pinned_pages = is_cgo ? options.pipeline.pinned_pages : 0},
+                                       ledger);
+  if (!streamed) return streamed.error();
+  (*streamed)->LoadFirst();
+  std::unique_ptr<OffloadedSteps> steps(
+      new OffloadedSteps(*std::move(streamed), weights, host_cache, options));
+  const runtime::TransformerOptions of_steps = OptionsOf(options);
+  auto runner = runtime::StepRunner::Create(*steps->weights_, device, of_steps, ledger);
+  if (!runner) return runner.error();
+  steps->runner_ = *std::move(runner);
+  steps->fence_ = device.CreateEvent();
+  const Status created = steps->attends_on_host() ? steps->CreateHost(host, of_steps, ledger)
+                                                  : steps->CreateDeviceCache(ledger);
+  if (!created) return created.error();
+  strategy::OffloadPipeline pipeline = options.pipeline;
+  pipeline.next_step = true;
+  auto schedule = std::make_shared<const schedule::Schedule>(
+      strategy::BuildOffloadPipeline(weights.spec, pipeline));
+  runtime::ProgramKey key;
+  key.pipeline = of_steps.parallel.pipeline;
+  steps->program_.emplace(
+      runtime::Program{key, schedule, runtime::RankProgram(*schedule, /*rank=*/0)});
+  return steps;
+}
+
+Status OffloadedSteps::CreateHost(device::Device& host, const runtime::TransformerOptions& options,
+                                  memory::Ledger& ledger) {
+  const model::ModelSpec& spec = slow_.spec();
+  const device::StepShape shape = runtime::StepShapeOf(spec, options);
+  auto stream = host.CreateStream(slow_, host_cache_,
+                                  {.activations = options.activations,
+                                   .wire = runtime::WireRowsOf(spec, options),
+                                   .roles = options.parallel.roles,
+                                   .whole_spec = spec,
+                                   .shape = shape},
+                                  ledger);
+  if (!stream) return stream.error();
+  host_ = *std::move(stream);
+  size_t qkv_bytes = 0;
+  size_t attended_bytes = 0;
+  for (int layer = 0; layer < spec.num_layers(); ++layer) {
+    const auto row_bytes = [&](AttentionRows kind) {
+      return static_cast<size_t>(host_->AttentionRowBytes(kind, runner_->layer(layer)));
+    };
+    qkv_bytes = std::max(qkv_bytes, row_bytes(AttentionRows::kQkv));
+    attended_bytes = std::max(attended_bytes, row_bytes(AttentionRows::kAttended));
+  }
+  const auto tokens = static_cast<size_t>(shape.frames.front().tokens);
+  auto memory = ledger.Allocate(memory::Use::kExchange,
+                                2 * micro_batches_.size() * tokens * (qkv_bytes + attended_bytes));
+  if (!memory) return memory.error();
+  travelling_ = *std::move(memory);
+  std::byte* next = travelling_.data();
+  for (size_t i = 0; i < micro_batches_.size(); ++i) {
+    MicroBatch& micro_batch = micro_batches_[i];
+    for (std::byte** const rows : {&micro_batch.qkv.on_device, &micro_batch.qkv.on_host}) {
+      *rows = std::exchange(next, next + tokens * qkv_bytes);
+    }
+    for (std::byte** const rows :
+         {&micro_batch.attended.on_device, &micro_batch.attended.on_host}) {
+      *rows = std::exchange(next, next + tokens * attended_bytes);
+    }
+    auto frame = host.CreateFrameMemory(spec, options.activations, shape.frames[i], ledger);
+    if (!frame) return frame.error();
+    micro_batch.on_host = std::make_unique<device::Frame>(
+        spec, runtime::FrameOptions(spec, options, static_cast<int>(i)), *std::move(frame),
+        nullptr);
+  }
+  return {};
+}
+
+Status OffloadedSteps::CreateDeviceCache(memory::Ledger& ledger) {
+  device::KvCache& cache = runner_->kv_cache();
+  cache.SetPlaces(host_cache_.num_blocks());
+  if (options_.pipeline.order == strategy::OffloadOrder::kLayerwise) {
+    // On a machine whose host is its device, the cache is on the device already.
+    for (int layer = 0; layer < cache.num_layers(); ++layer) {
+      for (int block = 0; block < host_cache_.num_blocks(); ++block) {
+        cache.Put(layer, block, host_cache_.Address(layer, block));
+      }
+    }
+    return {};
+  }
+  for (int layer = 0; layer < cache.num_layers(); ++layer) {
+    slot_bytes_ = std::max(slot_bytes_, static_cast<size_t>(cache.BlockBytes(layer)));
+  }
+  const int count = options_.pipeline.micro_batches;
+  buffer_slots_ = (options_.max_sequences + count - 1) / count * BlocksOf(options_.context);
+  auto memory =
+      ledger.Allocate(memory::Use::kKvCache, 2 * static_cast<size_t>(buffer_slots_) * slot_bytes_);
+  if (!memory) return memory.error();
+  cache_buffers_ = *std::move(memory);
+  return {};
+}
+
+Status OffloadedSteps::Forward(std::span<const SequenceStep> step,
+                               const runtime::LogitsSink& sink) {
+  std::vector<SequenceStep> on_device(step.begin(), step.end());
+  device_blocks_.resize(step.size());
+  for (size_t i = 0; i < step.size(); ++i) {
+    CHECK(step[i].tokens.size() == 1 && step[i].first_logits_token == 0,
+          "no step of one generated token each");
+    CHECK(step[i].first_position < options_.context, "position {} of {}", step[i].first_position,
+          options_.context);
+    device_blocks_[i].assign(step[i].blocks.begin(), step[i].blocks.end());
+    for (int32_t& block : device_blocks_[i]) block += kDeviceBlocks;
+    on_device[i].blocks = device_blocks_[i];
+  }
+  weights_->BeginStep();
+  runner_->BeginForward(on_device, *program_, &sink);
+  const auto count = static_cast<int>(micro_batches_.size());
+  for (int i = 0; i < count; ++i) {
+    MicroBatch& micro_batch = micro_batches_[i];
+    micro_batch.sequences = runtime::CutStep(step, /*group=*/0, i, count);
+    if (!attends_on_host()) continue;
+    micro_batch.on_host->Begin(micro_batch.sequences);
+    host_->Begin(*micro_batch.on_host);
+  }
+  if (const Status done = executor_.Run(program_->lanes, *this); !done) return done;
+  return runner_->End();
+}
+
+void OffloadedSteps::AwaitDevice() {
+  runner_->stream().Record(*fence_);
+  fence_->Wait();
+}
+
+size_t OffloadedSteps::RowsBytes(AttentionRows kind, const Task& task) {
+  return static_cast<size_t>(host_->AttentionRowBytes(kind, runner_->layer(task.layer))) *
+         static_cast<size_t>(micro_batches_[FrameOf(task)].on_host->rows.num_rows());
+}
+
+void OffloadedSteps::Compute(const Task& task) {
+  const int index = FrameOf(task);
+  MicroBatch& micro_batch = micro_batches_[index];
+  device::Stream& stream = runner_->stream();
+  device::Frame& frame = runner_->frame(index);
+  switch (task.kind) {
+    case TaskKind::kPreAttention:
+      runner_->Compute(task);
+      if (!attends_on_host()) return;
+      stream.PackAttention(AttentionRows::kQkv, runner_->layer(task.layer), frame,
+                           micro_batch.qkv.on_device);
+      return AwaitDevice();
+    case TaskKind::kAttend: {
+      const Status attended = stream.AttendSequences(
+          runner_->layer(task.layer), {0, static_cast<int>(micro_batch.sequences.size())},
+          /*only_wanted=*/false, frame);
+      CHECK(attended.ok(), "{}", attended.error().message);
+      // New keys and values go down from where they are.
+      return AwaitDevice();
+    }
+    case TaskKind::kPostAttention:
+      if (attends_on_host()) {
+        stream.UnpackAttention(AttentionRows::kAttended, runner_->layer(task.layer),
+                               micro_batch.attended.on_device, frame);
+      }
+      return runner_->Compute(task);
+    default:
+      return runner_->Compute(task);
+  }
+}
+
+std::unique_ptr<comm::Exchange> OffloadedSteps::Start(const Task& task) {
+  CHECK(false, "an exchange on one rank: {}", Label(task));
+}
+
+Status OffloadedSteps::RunOnLane(const Task& task, hardware::ThreadPool*) {
+  MicroBatch& micro_batch = micro_batches_[FrameOf(task)];
+  switch (task.kind) {
+    case TaskKind::kSendQkv:
+      down_.Begin();
+      down_.Copy(micro_batch.qkv.on_host, micro_batch.qkv.on_device,
+                 RowsBytes(AttentionRows::kQkv, task));
+      down_.End();
+      return {};
+    case TaskKind::kAttend:
+      return AttendOnHost(task);
+    case TaskKind::kSendHidden:
+      up_.Begin();
+      up_.Copy(micro_batch.attended.on_device, micro_batch.attended.on_host,
+               RowsBytes(AttentionRows::kAttended, task));
+      up_.End();
+      return {};
+    case TaskKind::kStagePage:
+      for (const auto& copy : weights_->Staging(task.layer, task.chunk)) {
+        std::memcpy(copy.to, copy.from, copy.size_bytes);
+      }
+      return {};
+    case TaskKind::kLoadPage:
+      up_.Begin();
+      for (const auto& copy : weights_->Loading(task.layer, task.chunk)) {
+        up_.Copy(copy.to, copy.from, copy.size_bytes);
+      }
+      up_.End();
+      return {};
+    case TaskKind::kReadKv:
+      LoadCache(task);
+      return {};
+    case TaskKind::kWriteKv:
+      StoreCache(task);
+      return {};
+    default:
+      CHECK(false, "nothing runs on lane {}: {}", schedule::Name(task.lane.kind), Label(task));
+  }
+}
+
+Status OffloadedSteps::AttendOnHost(const Task& task) {
+  MicroBatch& micro_batch = micro_batches_[FrameOf(task)];
+  const device::Layer& layer = runner_->layer(task.layer);
+  device::Frame& frame = *micro_batch.on_host;
+  host_->UnpackAttention(AttentionRows::kQkv, layer, micro_batch.qkv.on_host, frame);
+  const Status attended =
+      host_->AttendSequences(layer, {0, static_cast<int>(micro_batch.sequences.size())},
+                             /*only_wanted=*/false, frame);
+  if (!attended) return attended;
+  host_->PackAttention(AttentionRows::kAttended, layer, frame, micro_batch.attended.on_host);
+  return {};
+}
+
+std::byte* OffloadedSteps::BufferOf(const Task& task) const {
+  const int item = task.layer * options_.pipeline.micro_batches + FrameOf(task);
+  return cache_buffers_.data() +
+         static_cast<size_t>(item % 2) * static_cast<size_t>(buffer_slots_) * slot_bytes_;
+}
+
+void OffloadedSteps::LoadCache(const Task& task) {
+  device::KvCache& cache = runner_->kv_cache();
+  const auto block_bytes = static_cast<size_t>(cache.BlockBytes(task.layer));
+  std::byte* slot = BufferOf(task);
+  up_.Begin();
+  for (const SequenceStep& sequence : micro_batches_[FrameOf(task)].sequences) {
+    for (int i = 0; i < BlocksOf(sequence.first_position + 1); ++i, slot += slot_bytes_) {
+      const int earlier =
+          std::clamp(sequence.first_position - i * kKvBlockTokens, 0, kKvBlockTokens);
+      if (earlier > 0) {
+        up_.CopyCounting(slot, host_cache_.Address(task.layer, sequence.blocks[i]), block_bytes,
+                         block_bytes * static_cast<size_t>(earlier) / kKvBlockTokens);
+      }
+      cache.Put(task.layer, sequence.blocks[i], slot);
+    }
+    up_.Pause();
+  }
+  up_.End();
+}
+
+void OffloadedSteps::StoreCache(const Task& task) {
+  const device::KvCache& cache = runner_->kv_cache();
+  const auto block_bytes = static_cast<size_t>(cache.BlockBytes(task.layer));
+  down_.Begin();
+  for (const SequenceStep& sequence : micro_batches_[FrameOf(task)].sequences) {
+    const int32_t block = sequence.blocks[sequence.first_position / kKvBlockTokens];
+    down_.CopyCounting(host_cache_.Address(task.layer, block),
+                       cache.Address(task.layer, kDeviceBlocks + block), block_bytes,
+                       block_bytes / kKvBlockTokens);
+  }
+  down_.End();
+}
+
+}  // namespace convene::evaluate

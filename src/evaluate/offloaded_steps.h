@@ -1,0 +1,113 @@
+// Decode steps of a model whose experts lie in a slow tier, really executed on a machine without a
+// GPU: one set of cores stands for the device, another one for the host beside it, and what passes
+// between them for a link of a stated rate (limited_link.h). All orders that MoE-Lightning compares
+// (strategy/offload_pipeline.h) run so with the same operators, and give the bits of steps with
+// everything resident. A study: it serves no requests, and prompts are the caller's matter.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "device/device.h"
+#include "evaluate/limited_link.h"
+#include "hardware/topology.h"
+#include "memory/ledger.h"
+#include "runtime/executor.h"
+#include "runtime/program_cache.h"
+#include "runtime/step_runner.h"
+#include "strategy/offload_pipeline.h"
+#include "weights/streamed_weights.h"
+
+namespace convene::evaluate {
+
+struct OffloadedOptions {
+  // Of each step; next_step is as if set. Steps of fewer sequences than micro-batches have some
+  // without rows.
+  strategy::OffloadPipeline pipeline = {};
+  double link_bytes_per_second = 0;  // in each direction; 0: as fast as it goes
+  int max_sequences = 1;
+  int context = 0;  // of the longest sequence, in tokens
+  kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
+  kernels::KvFormat kv = kernels::KvFormat::kBf16;
+  // Where the threads of copies run, and that of the host's attention.
+  hardware::LaneCpus cpus = {};
+};
+
+class OffloadedSteps : public runtime::LaneWork {
+ public:
+  // `weights`: the model in the slow tier. `host_cache`: a cache of `host`, where keys and values
+  // lie between steps. `device` and `host` compute at the same time: each has threads of its own.
+  // Keeps references to all of them; memory is reserved in `ledger`. Errors: what of a model cannot
+  // be offloaded so; memory that cannot be had.
+  static Result<std::unique_ptr<OffloadedSteps>> Create(
+      const weights::ModelWeights& weights, device::Device& device, device::Device& host,
+      device::KvCache& host_cache, const OffloadedOptions& options, memory::Ledger& ledger);
+  ~OffloadedSteps() override = default;
+
+  // As Transformer::Forward, of at most max_sequences sequences with one token each, whose logits
+  // are wanted; blocks are those of the host's cache.
+  Status Forward(std::span<const device::SequenceStep> step, const runtime::LogitsSink& sink);
+
+  const schedule::Schedule& schedule() const { return *program_->schedule; }
+  // Of the last step.
+  const schedule::Timeline& timeline() const { return executor_.timeline(); }
+
+  void Compute(const schedule::Task& task) override;
+  std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
+  Status RunOnLane(const schedule::Task& task, hardware::ThreadPool* pool) override;
+
+ private:
+  // Rows of a micro-batch between the parts of attention, on both sides of the link.
+  struct Travelling {
+    std::byte* on_device = nullptr;
+    std::byte* on_host = nullptr;
+  };
+  struct MicroBatch {
+    std::vector<device::SequenceStep> sequences;  // with blocks of the host's cache
+    std::unique_ptr<device::Frame> on_host;
+    Travelling qkv;
+    Travelling attended;
+  };
+
+  OffloadedSteps(std::unique_ptr<weights::StreamedWeights> weights,
+                 const weights::ModelWeights& slow, device::KvCache& host_cache,
+                 const OffloadedOptions& options);
+  Status CreateHost(device::Device& host, const runtime::TransformerOptions& options,
+                    memory::Ledger& ledger);
+  Status CreateDeviceCache(memory::Ledger& ledger);
+  bool attends_on_host() const { return strategy::AttendsOnHost(options_.pipeline.order); }
+  static int FrameOf(const schedule::Task& task) { return std::max(0, task.micro_batch); }
+  size_t RowsBytes(device::AttentionRows kind, const schedule::Task& task);
+  void AwaitDevice();
+
+  Status AttendOnHost(const schedule::Task& task);
+  // Of keys and values of a micro-batch, where attention is on the device.
+  std::byte* BufferOf(const schedule::Task& task) const;
+  void LoadCache(const schedule::Task& task);
+  void StoreCache(const schedule::Task& task);
+
+  OffloadedOptions options_;
+  std::unique_ptr<weights::StreamedWeights> weights_;
+  weights::ResidentWeights slow_;
+  device::KvCache& host_cache_;
+  std::unique_ptr<runtime::StepRunner> runner_;  // the device's
+  std::unique_ptr<device::Event> fence_;
+  std::unique_ptr<device::Stream> host_;
+  std::vector<MicroBatch> micro_batches_;
+  memory::Reservation travelling_;
+  memory::Reservation cache_buffers_;
+  size_t slot_bytes_ = 0;  // of a block in the layer where it is the largest
+  int buffer_slots_ = 0;   // blocks of a micro-batch
+  std::vector<std::vector<int32_t>> device_blocks_;  // by sequence of the step
+  LimitedLink up_;
+  LimitedLink down_;
+  std::optional<runtime::Program> program_;
+  runtime::Executor executor_;
+};
+
+}  // namespace convene::evaluate

@@ -1,0 +1,142 @@
+#include "evaluate/offloaded_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "evaluate/invented_model.h"
+#include "evaluate/offloaded_steps_test.h"
+
+namespace convene::evaluate {
+namespace {
+
+using schedule::LaneKind;
+using schedule::TaskKind;
+using strategy::OffloadOrder;
+
+ModelShape Shape(int layers) {
+  return {.hidden = 64,
+          .heads = 4,
+          .kv_heads = 2,
+          .layers = layers,
+          .experts = 8,
+          .top_k = 2,
+          .intermediate = 64,
+          .shared_intermediate = 64,
+          .vocab = 96};
+}
+
+class Model {
+ public:
+  Model(const ModelShape& shape, kernels::WeightFormat weights)
+      : formats_(runtime::DefaultFormats(weights)) {
+    auto model =
+        InventedModel::Create(InventSpec(shape), formats_.weights, {1, 1, 1, 1}, 0, ledger_);
+    EXPECT_TRUE(model.ok());
+    model_ = *std::move(model);
+  }
+
+  const weights::ModelWeights& weights() const { return model_->model_weights(); }
+  const runtime::Formats& formats() const { return formats_; }
+
+ private:
+  runtime::Formats formats_;
+  memory::Ledger ledger_;
+  std::unique_ptr<InventedModel> model_;
+};
+
+TEST(OffloadedSteps, GiveTheBitsOfResidentOnesInAllOrders) {
+  for (const int layers : {2, 3}) {
+    const Model model(Shape(layers), kernels::WeightFormat::kBf16);
+    Resident resident(model.weights(), model.formats(), /*num_sequences=*/5);
+    for (const OffloadOrder order : strategy::kOffloadOrders) {
+      for (const int micro_batches : {1, 2, 3, 5}) {
+        ExpectSameBits(resident, {.order = order, .micro_batches = micro_batches});
+      }
+    }
+  }
+}
+
+TEST(OffloadedSteps, HaveMicroBatchesWithoutRowsWhereThereAreFewSequences) {
+  const Model model(Shape(2), kernels::WeightFormat::kInt8);
+  Resident resident(model.weights(), model.formats(), /*num_sequences=*/2);
+  for (const OffloadOrder order : strategy::kOffloadOrders) {
+    for (const int micro_batches : {3, 7}) {
+      ExpectSameBits(resident, {.order = order, .micro_batches = micro_batches});
+    }
+  }
+}
+
+TEST(OffloadedSteps, ReuseEachPinnedBuffer) {
+  const Model model(Shape(3), kernels::WeightFormat::kBf16);
+  Resident resident(model.weights(), model.formats(), /*num_sequences=*/5);
+  for (const int pinned : {1, 2, 4}) {
+    ExpectSameBits(resident,
+                   {.micro_batches = 3, .pinned_pages = pinned, .lead = std::min(2, pinned)});
+  }
+}
+
+TEST(OffloadedSteps, HaveHostAttentionAndAllCopiesOnLanesOfTheirOwn) {
+  const Model model(Shape(2), kernels::WeightFormat::kBf16);
+  Resident resident(model.weights(), model.formats(), /*num_sequences=*/5);
+  const std::unique_ptr<device::KvCache> cache = resident.HostCache();
+  const auto lanes_of = [&](OffloadOrder order) {
+    const auto steps = resident.Offload({.order = order, .micro_batches = 2}, *cache);
+    EXPECT_TRUE(steps.ok());
+    EXPECT_TRUE((*steps)->Forward(resident.StepAt(0), [](int, int, auto) {}).ok());
+    std::set<std::pair<LaneKind, TaskKind>> lanes;
+    const auto& tasks = (*steps)->schedule().tasks;
+    for (size_t id = 0; id < tasks.size(); ++id) {
+      EXPECT_GE((*steps)->timeline().tasks[id].end, (*steps)->timeline().tasks[id].start);
+      if (tasks[id].lane.kind != LaneKind::kCompute) {
+        lanes.emplace(tasks[id].lane.kind, tasks[id].kind);
+      }
+    }
+    return lanes;
+  };
+  using Lanes = std::set<std::pair<LaneKind, TaskKind>>;
+  const Lanes of_host = {{LaneKind::kHost, TaskKind::kAttend},
+                         {LaneKind::kLoad, TaskKind::kSendHidden},
+                         {LaneKind::kLoad, TaskKind::kLoadPage},
+                         {LaneKind::kStore, TaskKind::kSendQkv}};
+  Lanes of_cgo = of_host;
+  of_cgo.emplace(LaneKind::kStage, TaskKind::kStagePage);
+  EXPECT_EQ(lanes_of(OffloadOrder::kCgo), of_cgo);
+  EXPECT_EQ(lanes_of(OffloadOrder::kS2), of_host);
+  EXPECT_EQ(lanes_of(OffloadOrder::kS3), of_host);
+  EXPECT_EQ(lanes_of(OffloadOrder::kS4), (Lanes{{LaneKind::kLoad, TaskKind::kLoadPage},
+                                                {LaneKind::kLoad, TaskKind::kReadKv},
+                                                {LaneKind::kStore, TaskKind::kWriteKv}}));
+  EXPECT_EQ(lanes_of(OffloadOrder::kLayerwise), (Lanes{{LaneKind::kLoad, TaskKind::kLoadPage}}));
+}
+
+TEST(OffloadedSteps, StreamDenseLayersToo) {
+  ModelShape shape = Shape(3);
+  shape.dense_intermediate = 128;
+  const Model model(shape, kernels::WeightFormat::kInt8);
+  Resident resident(model.weights(), model.formats(), /*num_sequences=*/3);
+  for (const OffloadOrder order : strategy::kOffloadOrders) {
+    ExpectSameBits(resident, {.order = order, .micro_batches = 2});
+  }
+}
+
+TEST(OffloadedSteps, RefuseLatentAttention) {
+  hardware::ThreadPool pool({0});
+  const auto device = device::MakeCpuDevice(**kernels::ChooseKernels(), pool);
+  memory::Ledger ledger;
+  ModelShape shape = Shape(2);
+  shape.latent = 32;
+  const Model model(shape, kernels::WeightFormat::kBf16);
+  const auto cache =
+      device->CreateKvCache(model.weights().spec, kernels::KvFormat::kBf16, 1, ledger);
+  ASSERT_TRUE(cache.ok());
+  const auto steps =
+      OffloadedSteps::Create(model.weights(), *device, *device, **cache, {.context = 64}, ledger);
+  ASSERT_FALSE(steps.ok());
+  EXPECT_NE(steps.error().message.find("latent attention"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace convene::evaluate

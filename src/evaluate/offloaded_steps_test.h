@@ -1,0 +1,176 @@
+// What tests of offloaded steps share: steps with everything resident, whose bits they must give.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "evaluate/offloaded_steps.h"
+#include "kernels/choose_kernels.h"
+#include "runtime/formats.h"
+#include "runtime/transformer.h"
+#include "weights/weight_store.h"
+
+namespace convene::evaluate {
+
+using device::kKvBlockTokens;
+using device::SequenceStep;
+
+// Logits of each sequence, by step.
+using Logits = std::vector<std::vector<std::vector<float>>>;
+
+// A few prompts of different lengths, whose last tokens cross a block, and what generated tokens
+// give with everything resident.
+class Resident {
+ public:
+  static constexpr int kSteps = 4;
+
+  // Keeps a reference to the weights.
+  Resident(const weights::ModelWeights& weights, const runtime::Formats& formats, int num_sequences)
+      : weights_(weights),
+        formats_(formats),
+        pool_({0}),
+        device_(device::MakeCpuDevice(**kernels::ChooseKernels(), pool_)),
+        host_(device::MakeCpuDevice(**kernels::ChooseKernels(), pool_)) {
+    for (int i = 0; i < num_sequences; ++i) {
+      std::vector<int32_t>& tokens = tokens_.emplace_back(static_cast<size_t>(58 + 3 * i));
+      for (size_t j = 0; j < tokens.size(); ++j) {
+        const auto mixed = static_cast<int>((j * 7 + static_cast<size_t>(i) * 13) % 96);
+        tokens[j] = mixed % weights.spec.vocab_size;
+      }
+      prompt_lengths_.push_back(static_cast<int>(tokens.size()));
+      blocks_.emplace_back(kBlocksPerSequence);
+      std::iota(blocks_.back().begin(), blocks_.back().end(), i * kBlocksPerSequence);
+    }
+    Run();
+  }
+
+  // The prompts' keys and values in a cache of the host.
+  std::unique_ptr<device::KvCache> HostCache() {
+    auto cache = host_->CreateKvCache(weights_.spec, formats_.kv, num_blocks(), ledger_);
+    EXPECT_TRUE(cache.ok());
+    size_t place = 0;
+    for (int layer = 0; layer < (*cache)->num_layers(); ++layer) {
+      for (int block = 0; block < num_blocks(); ++block) {
+        const std::vector<std::byte>& bytes = of_prompts_[place++];
+        std::memcpy((*cache)->Address(layer, block), bytes.data(), bytes.size());
+      }
+    }
+    return *std::move(cache);
+  }
+
+  Result<std::unique_ptr<OffloadedSteps>> Offload(const strategy::OffloadPipeline& pipeline,
+                                                  device::KvCache& cache) {
+    return OffloadedSteps::Create(weights_, *device_, *host_, cache,
+                                  {.pipeline = pipeline,
+                                   .max_sequences = num_sequences(),
+                                   .context = kBlocksPerSequence * kKvBlockTokens,
+                                   .activations = formats_.activations,
+                                   .kv = formats_.kv,
+                                   .cpus = {.compute = {0}}},
+                                  ledger_);
+  }
+
+  // Sequences of generated token `index`, each with that one token.
+  std::vector<SequenceStep> StepAt(int index) const {
+    std::vector<SequenceStep> step;
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const auto position = static_cast<size_t>(prompt_lengths_[i] + index);
+      step.push_back({.tokens = std::span(tokens_[i]).subspan(position, 1),
+                      .first_position = static_cast<int>(position),
+                      .blocks = blocks_[i],
+                      .prompt_length = prompt_lengths_[i]});
+    }
+    return step;
+  }
+
+  const Logits& logits() const { return logits_; }
+  int num_sequences() const { return static_cast<int>(tokens_.size()); }
+
+ private:
+  static constexpr int kBlocksPerSequence = 2;
+
+  int num_blocks() const { return num_sequences() * kBlocksPerSequence; }
+
+  void Run() {
+    weights::ResidentWeights store(weights_);
+    auto transformer = runtime::Transformer::Create(
+        store, *device_,
+        {.num_kv_blocks = num_blocks(), .activations = formats_.activations, .kv = formats_.kv},
+        ledger_);
+    ASSERT_TRUE(transformer.ok());
+    std::vector<SequenceStep> prompts;
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      prompts.push_back({.tokens = tokens_[i],
+                         .blocks = blocks_[i],
+                         .prompt_length = prompt_lengths_[i],
+                         .first_logits_token = prompt_lengths_[i] - 1});
+    }
+    std::vector<int32_t> next(tokens_.size());
+    const auto choose = [&](int sequence, std::span<const float> logits) {
+      next[sequence] =
+          static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    };
+    ASSERT_TRUE(
+        transformer
+            ->Forward(prompts, [&](int sequence, int,
+                                   std::span<const float> logits) { choose(sequence, logits); })
+            .ok());
+    device::KvCache& cache = transformer->kv_cache();
+    for (int layer = 0; layer < cache.num_layers(); ++layer) {
+      for (int block = 0; block < num_blocks(); ++block) {
+        const std::byte* const data = cache.Address(layer, block);
+        of_prompts_.emplace_back(data, data + cache.BlockBytes(layer));
+      }
+    }
+    for (int index = 0; index < kSteps; ++index) {
+      for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i].push_back(next[i]);
+      std::vector<std::vector<float>>& of_step = logits_.emplace_back(tokens_.size());
+      ASSERT_TRUE(transformer
+                      ->Forward(StepAt(index),
+                                [&](int sequence, int, std::span<const float> logits) {
+                                  of_step[sequence].assign(logits.begin(), logits.end());
+                                  choose(sequence, logits);
+                                })
+                      .ok());
+    }
+  }
+
+  const weights::ModelWeights& weights_;
+  runtime::Formats formats_;
+  hardware::ThreadPool pool_;
+  memory::Ledger ledger_;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<device::Device> host_;
+  std::vector<std::vector<int32_t>> tokens_;
+  std::vector<int> prompt_lengths_;
+  std::vector<std::vector<int32_t>> blocks_;
+  std::vector<std::vector<std::byte>> of_prompts_;  // by layer and block
+  Logits logits_;
+};
+
+// All steps in such an order.
+inline void ExpectSameBits(Resident& resident, const strategy::OffloadPipeline& pipeline) {
+  SCOPED_TRACE(testing::Message() << strategy::Name(pipeline.order) << ", "
+                                  << pipeline.micro_batches << " micro-batches");
+  const std::unique_ptr<device::KvCache> cache = resident.HostCache();
+  const auto steps = resident.Offload(pipeline, *cache);
+  ASSERT_TRUE(steps.ok()) << steps.error().message;
+  for (int index = 0; index < Resident::kSteps; ++index) {
+    std::vector<std::vector<float>> logits(static_cast<size_t>(resident.num_sequences()));
+    const Status done = (*steps)->Forward(
+        resident.StepAt(index), [&](int sequence, int, std::span<const float> of_sequence) {
+          logits[sequence].assign(of_sequence.begin(), of_sequence.end());
+        });
+    ASSERT_TRUE(done.ok()) << done.error().message;
+    EXPECT_EQ(logits, resident.logits()[index]) << "step " << index;
+  }
+}
+
+}  // namespace convene::evaluate
