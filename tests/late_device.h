@@ -118,6 +118,17 @@ class LateStream : public device::Stream {
   Status EndAttention(const device::Layer& layer, bool only_wanted, device::Frame& frame) override {
     return Enqueue([&] { return cpu_->EndAttention(layer, only_wanted, frame); });
   }
+  int64_t AttentionRowBytes(device::AttentionRows kind, const device::Layer& layer) const override {
+    return cpu_->AttentionRowBytes(kind, layer);
+  }
+  void PackAttention(device::AttentionRows kind, const device::Layer& layer,
+                     const device::Frame& frame, std::byte* to) override {
+    Enqueue([&] { cpu_->PackAttention(kind, layer, frame, to); });
+  }
+  void UnpackAttention(device::AttentionRows kind, const device::Layer& layer,
+                       const std::byte* from, device::Frame& frame) override {
+    Enqueue([&] { cpu_->UnpackAttention(kind, layer, from, frame); });
+  }
   void AddPartials(device::Frame& frame) override {
     Enqueue([&] { cpu_->AddPartials(frame); });
   }

@@ -173,6 +173,13 @@ class Measure : public Command {
         ->type_name("DIR");
     AddPath(app, "-o,--out", out_path_,
             "Write the profile to this file, and leave the kept one alone")
+        ->check(CLI::Validator(
+            [](const std::string& path) {
+              return path == "-" ? "a profile is a file; --json - writes its figures to standard "
+                                   "output"
+                                 : std::string();
+            },
+            ""))
         ->check(WritableFile());
     AddWords(app, "--steps", step_formats_,
              "Formats of weights whose steps are measured: some of f32, bf16, int8 and int4, or "
@@ -195,7 +202,8 @@ class Measure : public Command {
     }
     AddPath(app, "--profile", profile_path_,
             "The profile to refine with --from-trace (default: the kept one)")
-        ->type_name("FILE");
+        ->type_name("FILE")
+        ->needs(traces);
     AddJsonOption(app, json_path_);
   }
 
@@ -204,13 +212,7 @@ class Measure : public Command {
   Status Run() override {
     options_.disk_is_required = !options_.disk_directory.empty();
     if (!options_.disk_is_required) options_.disk_directory = CacheDirectory();
-    if (out_path_ == "-") {
-      return Error{"--out: a profile is a file; --json - writes its figures to standard output"};
-    }
     if (!traces_.empty()) return speaks() ? Refine() : Status();
-    if (!profile_path_.empty()) {
-      return Error{"--profile names what --from-trace refines: give a trace, or leave it out"};
-    }
     const std::vector<kernels::WeightFormat> formats = *FormatsOf(step_formats_);
     const Result<hardware::Topology> topology = hardware::ReadTopology();
     if (!topology) return topology.error();

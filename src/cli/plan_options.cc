@@ -97,10 +97,9 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
   AddText(app, "--layout", options.layout,
           "How ranks share the work, for instance attention=dp2,experts=ep3:1 (docs/ranks.md)")
       ->check(ParsedBy([](const std::string& text) {
-        // Whether degrees that differ make sense is known once all options are.
-        const auto layout = plan::ParseLayout(text);
-        const auto disaggregated = LayoutOf(text, /*disaggregates=*/true);
-        return disaggregated ? disaggregated : layout;
+        // Whether --disaggregate is given is known once all options are; what is wrong either way
+        // is said here, and not that it is missing.
+        return LayoutOf(text, /*disaggregates=*/!plan::ParseLayout(text));
       }));
   AddDisaggregationOptions(app, options);
   const auto rare = [](CLI::Option* option, const char* type) {

@@ -61,13 +61,7 @@ class Quantize : public Command {
     const Result<uint64_t> packed = weights::PackDirectory(
         *checkpoint, formats, {.directory = target_}, pool, ledger, messages.observer().packing);
     messages.Finish();
-    if (!packed) {
-      Error error = packed.error();
-      if (error.kind == ErrorKind::kResourceExhausted) {
-        error.message += "; choose a smaller format, or free memory";
-      }
-      return error;
-    }
+    if (!packed) return packed.error();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     PrintNote("quantize: {} weights, {} (stored {}) in {:.1f} s -> {}\n", weights_,
               FormatBytes(*packed), FormatBytes(checkpoint->size_bytes()), elapsed.count(),

@@ -51,15 +51,18 @@ Result<planner::Workload> ReadWorkloadFile(const std::string& path) {
 }  // namespace
 
 void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
-  AddNumber(app, "--prompt-tokens", options.prompt_tokens, {0, planner::kMostTokens},
-            "Of each prompt (default: 512)");
-  AddNumber(app, "--gen-tokens", options.gen_tokens, {0, planner::kMostTokens},
-            "Of each answer (default: 64)");
-  AddNumber(app, "--batch", options.batch, {1, planner::kMostSequences},
-            "Sequences that run together (default: 1)");
-  AddPath(app, "--workload", options.path,
-          "All that from a file, and traces, arrival rates, routing (docs/planning.md)")
-      ->type_name("FILE");
+  CLI::Option* prompts =
+      AddNumber(app, "--prompt-tokens", options.prompt_tokens, {0, planner::kMostTokens},
+                "Of each prompt (default: 512)");
+  CLI::Option* answers =
+      AddNumber(app, "--gen-tokens", options.gen_tokens, {0, planner::kMostTokens},
+                "Of each answer (default: 64)");
+  CLI::Option* batch = AddNumber(app, "--batch", options.batch, {1, planner::kMostSequences},
+                                 "Sequences that run together (default: 1)");
+  CLI::Option* file =
+      AddPath(app, "--workload", options.path,
+              "All that from a file, and traces, arrival rates, routing (docs/planning.md)")
+          ->type_name("FILE");
   AddText(app, "--objective", options.objective,
           "throughput (default), ttft, time_per_token or goodput")
       ->check(ParsedBy(planner::ObjectiveFromName));
@@ -74,6 +77,7 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
                                 "Routing: the share of tokens that go to them");
   skew->needs(experts);
   experts->needs(skew);
+  for (CLI::Option* said_there : {prompts, answers, batch, skew}) file->excludes(said_there);
   experts->group(kRareOptions);
   skew->group(kRareOptions);
 }
@@ -81,11 +85,6 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
 Result<planner::Workload> ReadWorkload(const WorkloadOptions& options) {
   planner::Workload workload;
   if (!options.path.empty()) {
-    if (options.prompt_tokens || options.gen_tokens || options.batch || options.skew) {
-      return Error{
-          "--workload says what prompts, answers, batch and routing are: leave --prompt-tokens, "
-          "--gen-tokens, --batch and --router-skew out"};
-    }
     Result<planner::Workload> read = ReadWorkloadFile(options.path);
     if (!read) return read;
     workload = *std::move(read);

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/quote.h"
 #include "base/read_file.h"
+#include "base/units.h"
 
 namespace convene::plan {
 namespace {
@@ -502,6 +503,13 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
     if (!can_page) return can_page.error().At("experts_in_memory");
   }
   if (Status fits = CheckDisaggregation(plan); !fits) return fits.error();
+  if (plan.made_for && plan.layout.num_ranks() > plan.made_for->num_ranks) {
+    return Error{fmt::format(
+        "made_for says {}, and the layout {} is of {}: one of them was changed; let convene plan "
+        "make the plan again",
+        FormatCount(static_cast<uint64_t>(plan.made_for->num_ranks), "rank"), ToText(plan.layout),
+        plan.layout.num_ranks())};
+  }
   return plan;
 }
 

@@ -123,6 +123,9 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
   EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=tp2,experts=ep2",)"
                         R"( "experts_in_memory": 8})"),
               StartsWith("experts_in_memory: experts are read from a disk where each rank has"));
+  EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=dp2,experts=ep2",)"
+                        R"( "made_for": {"model": "0123456789abcdef", "ranks": 1}})"),
+              StartsWith("made_for says 1 rank, and the layout attention=dp2,experts=ep2 is of 2"));
   EXPECT_EQ(Complaint(R"({"version": 1, "host_threads": -1})"),
             "host_threads of -1 threads is out of range; it must be 0 to 1024");
   EXPECT_THAT(Complaint(R"({"version": 1, "pipeline": {"chunks": 0}})"),

@@ -73,7 +73,10 @@ bool Exchange::Take(JobEvent event) {
   }
   TakeTime(event);
   std::vector<engine::GeneratedToken> tokens;
-  if (!event.update.is_end_of_text) tokens.push_back(event.update.token);
+  if (!event.update.is_end_of_text) {
+    tokens.push_back(event.update.token);
+    metrics_.TokenOfAnswer();
+  }
   // What is thought is known by the text before the token or by that with it.
   const bool was_reasoning = !parsers_.empty() && parsers_[idx].is_reasoning();
   const std::vector<AnswerEvent> events = Parse(idx, event.update);

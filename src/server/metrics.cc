@@ -51,12 +51,15 @@ void Metrics::FirstToken(double seconds, int64_t num_prompt_tokens, int64_t num_
   ttft_s_.Observe(seconds);
   num_prompt_tokens_ += num_prompt_tokens;
   num_cached_tokens_ += num_cached_tokens;
-  ++num_generated_tokens_;
 }
 
 void Metrics::TokenGap(double seconds) {
   const std::scoped_lock lock(mutex_);
   gap_s_.Observe(seconds);
+}
+
+void Metrics::TokenOfAnswer() {
+  const std::scoped_lock lock(mutex_);
   ++num_generated_tokens_;
 }
 

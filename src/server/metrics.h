@@ -47,6 +47,8 @@ class Metrics {
   void FirstToken(double seconds, int64_t num_prompt_tokens, int64_t num_cached_tokens);
   // A later one: seconds since the one before.
   void TokenGap(double seconds);
+  // Not for an end-of-text token, which is generated and is no part of the answer.
+  void TokenOfAnswer();
   void Ended(const ChoiceFigures& figures);
   void Responded(int status);
   void SetConnections(int count);

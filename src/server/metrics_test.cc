@@ -18,6 +18,7 @@ TEST(Metrics, CountsIntoTheBucketsOfPrometheus) {
   metrics.TokenGap(0.02);
   metrics.TokenGap(1000);
   metrics.FirstToken(0.5, 10, 4);
+  for (int i = 0; i < 4; ++i) metrics.TokenOfAnswer();
   metrics.Ended({.finish = "stop",
                  .num_prompt_tokens = 10,
                  .num_generated_tokens = 5,

@@ -213,7 +213,11 @@ class DirectoryPacker {
       most_bytes = std::max(most_bytes, BytesOf(begin, ends[i]));
     }
     Result<memory::Reservation> staging = ledger_.Allocate(memory::Use::kStaging, most_bytes);
-    if (!staging) return staging.error();
+    if (!staging) {
+      Error error = staging.error();
+      error.message += "; free memory, or choose a smaller format";
+      return error;
+    }
     for (size_t i = 0, begin = digests_.size(); i < ends.size(); begin = ends[i++]) {
       if (i + 1 < ends.size()) ReadAhead(ends[i], ends[i + 1]);
       if (Status packed = PackOne(begin, ends[i], staging->data()); !packed) return packed;
