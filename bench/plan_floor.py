@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""The plan that convene chooses against plans that people would choose by hand: plan_floor.py MODEL --out FILE [options]
+
+As root, two ranks of one core each. For each link of --links: costs are measured by the ranks (`convene measure`), then
+the plan of every point is searched by these costs and written down, and only then does anything of MODEL run. A point is
+a prompt's length, an answer's length, a number of sequences and the share of the tokens that prefer an eighth of the
+experts. Plans take turns, in another order each round, each in processes of its own (`convene bench`), and a time is that
+of the whole workload: all prompts, all generated tokens, and moves of experts between the two where the plan has them.
+
+The best plan by hand is chosen by odd rounds and the ratio to it taken in even ones; what two runs of that same plan differ
+by (its odd rounds over its even ones) stands beside it as the noise. Writes FILE.json with every run and FILE.md with
+every point. It asserts nothing.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# (prompt, generated, sequences, share of the tokens that prefer an eighth of the experts)
+POINTS = [(64, 64, 1, 0.0), (64, 64, 8, 0.0), (64, 64, 32, 0.0), (512, 16, 1, 0.6), (512, 16, 8, 0.6), (2048, 1, 1, 0.0),
+          (2048, 1, 4, 0.0), (64, 16, 8, 0.6)]
+BY_HAND = {
+    "tp2, tp2": ["--layout", "attention=tp2,experts=tp2"],
+    "dp2, ep2": ["--layout", "attention=dp2,experts=ep2"],
+    "dp2, ep2, 4 chunks": ["--layout", "attention=dp2,experts=ep2", "--pipeline", "4"],
+    "dp2, ep2, 2 micro-batches": ["--layout", "attention=dp2,experts=ep2", "--micro-batches", "2"],
+    "dp2, tp2": ["--layout", "attention=dp2,experts=tp2"],
+    "tp2, ep2": ["--layout", "attention=tp2,experts=ep2"],
+    "dp2, ep2, decode tp2": ["--layout", "attention=dp2,experts=ep2", "--decode-experts", "tp2"],
+}
+TENSOR_PARALLEL = "tp2, tp2"
+
+
+def words(*each):
+    return [str(word) for word in each]
+
+
+class Machine:
+    def __init__(self, options):
+        self.options = options
+        self.num_experts = json.loads((pathlib.Path(options.model) / "config.json").read_text())["num_experts"]
+
+    def on_ranks(self, link, *command):
+        prefix = [] if link == "fast" else [ROOT / "scripts/slow-link.sh", link]
+        return words(*prefix, "mpirun", "-n", 2, "--oversubscribe", "--bind-to", "none", self.options.convene, *command)
+
+    def run(self, command, environment):
+        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)}\nends with status {done.returncode}: {done.stderr[-2000:]}")
+
+    def routing(self, skew):
+        return ["--num-experts-skew", self.num_experts // 8, "--router-skew", skew] if skew else []
+
+    def measure(self, link, folder, environment):
+        profile = folder / f"{link}.json"
+        self.run(self.on_ranks(link, "measure", "--steps", self.options.weights, "--seconds", "0.1", "--out", profile),
+                 environment)
+        return profile
+
+    def plan(self, link, profile, point, folder, environment):
+        prompt, generated, batch, skew = point
+        path = folder / f"plan_{link}_{'_'.join(map(str, point))}.json"
+        report = folder / "report.json"
+        self.run(words(self.options.convene, "plan", self.options.model, "--profile", profile, "--ranks", 2,
+                       "--threads", 1, "--prompt-tokens", prompt, "--gen-tokens", generated, "--batch", batch,
+                       "--weights", self.options.weights, "--allow", "layout", "--out", path, "--json", report,
+                       *self.routing(skew)), environment)
+        answer = json.loads(report.read_text())
+        return path, answer
+
+    def bench(self, link, plan, prompt, generated, batches, skew, environment):
+        """Seconds of the workload by number of sequences."""
+        with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+            self.run(self.on_ranks(link, "bench", self.options.model, "-p", prompt, "-n", generated, "--batch",
+                                   ",".join(map(str, batches)), "--repeat", 1, "--threads", 1, "--json", file.name,
+                                   "--weights", self.options.weights, *self.routing(skew), *plan), environment)
+            report = json.load(file)
+        moved = report["experts_moved"]
+        per_move = moved["seconds"] / moved["count"] if moved["count"] else 0
+        seconds = {}
+        for prefill, decode in zip(report["prefill_by_batch"], report["decode"]):
+            batch = prefill["batch"]
+            seconds[batch] = (batch * prompt / prefill["tokens_per_s"] + batch * generated / decode["tokens_per_s"]
+                              + (per_move if generated > 1 else 0))
+        return seconds
+
+
+def groups(points):
+    """Points of the same lengths and routing, which one process runs by hand."""
+    by_shape = {}
+    for prompt, generated, batch, skew in points:
+        by_shape.setdefault((prompt, generated, skew), []).append(batch)
+    return by_shape
+
+
+def measure_link(machine, link, folder, options):
+    environment = dict(os.environ, CONVENE_CACHE_DIR=str(folder / "cache"))
+    profile = machine.measure(link, folder, environment)
+    plans = {point: machine.plan(link, profile, point, folder, environment) for point in POINTS}
+    runs = {point: {} for point in POINTS}
+    turns = [(shape, name) for shape in groups(POINTS) for name in BY_HAND] + [(point, None) for point in POINTS]
+    for number in range(options.rounds):
+        for what, name in turns[::1 if number % 2 == 0 else -1]:
+            if name is None:
+                prompt, generated, batch, skew = what
+                plan = ["--plan", plans[what][0]]
+                found = machine.bench(link, plan, prompt, generated, [batch], skew, environment)
+                runs[what].setdefault("planned", []).append(found[batch])
+                continue
+            prompt, generated, skew = what
+            found = machine.bench(link, BY_HAND[name], prompt, generated, groups(POINTS)[what], skew, environment)
+            for batch, seconds in found.items():
+                runs[(prompt, generated, batch, skew)].setdefault(name, []).append(seconds)
+        print(f"{link}: round {number + 1} of {options.rounds}", file=sys.stderr)
+    return [{"link": link, "point": point, "plan": json.loads(plans[point][0].read_text()),
+             "predicted_s": point[1] * point[2] / plans[point][1]["predicted"]["throughput_tokens_per_s"],
+             "seconds": runs[point]} for point in POINTS]
+
+
+def describe(plan):
+    text = plan["layout"].replace("attention=", "").replace("experts=", "").replace(",", ", ")
+    pipeline = plan["pipeline"]
+    if pipeline["chunks"] != 1:
+        text += f", {pipeline['chunks']} chunks of {pipeline['cut']}"
+    if pipeline["micro_batches"] != 1:
+        text += f", {pipeline['micro_batches']} micro-batches"
+    if "decode" in plan:
+        text += f", decode {plan['decode']['experts']}"
+    return text
+
+
+def compare(entry):
+    odd = {name: statistics.median(seconds[0::2]) for name, seconds in entry["seconds"].items()}
+    even = {name: statistics.median(seconds[1::2]) for name, seconds in entry["seconds"].items()}
+    best = min(BY_HAND, key=odd.get)
+    return {"best": best, "best_s": even[best], "planned_s": even["planned"], "over_best": even["planned"] / even[best] - 1,
+            "noise": odd[best] / even[best] - 1, "over_tensor": even["planned"] / even[TENSOR_PARALLEL] - 1}
+
+
+def markdown(options, entries):
+    rows = [compare(entry) for entry in entries]
+    cpu = next(line.split(": ")[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name"))
+    over = sorted(row["over_best"] for row in rows)
+    noise = sorted(abs(row["noise"]) for row in rows)
+    gains = [1 / (1 + row["over_tensor"]) for row in rows]
+    percent = lambda value: f"{100 * value:+.1f} %"
+    text = f"""# Plans that were chosen against plans by hand
+
+{cpu}, {os.cpu_count()} cores, {time.strftime("%Y-%m-%d")}; `bench/plan_floor.py {options.line}`, two ranks of one core each, {options.weights}, {options.rounds} rounds.
+
+Over the best plan by hand: median {percent(statistics.median(over))}, worst {percent(over[-1])}; noise of one plan: median {percent(statistics.median(noise))}, worst {percent(noise[-1])}.
+Over tensor parallelism: worst {percent(max(row["over_tensor"] for row in rows))}, greatest gain {max(gains):.2f} x.
+
+| link | prompt | generated | sequences | skew | chosen | predicted s | measured s | best by hand | seconds | over it | noise | over tensor parallelism |
+|---|---:|---:|---:|---:|---|---:|---:|---|---:|---:|---:|---:|
+"""
+    for entry, row in zip(entries, rows):
+        prompt, generated, batch, skew = entry["point"]
+        text += (f"| {entry['link']} | {prompt} | {generated} | {batch} | {skew} | {describe(entry['plan'])} | "
+                 f"{entry['predicted_s']:.3f} | {row['planned_s']:.3f} | "
+                 f"{row['best']} | {row['best_s']:.3f} | {percent(row['over_best'])} | {percent(row['noise'])} | "
+                 f"{percent(row['over_tensor'])} |\n")
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a packed directory or checkpoint whose config has num_experts")
+    parser.add_argument("--out", required=True, help="FILE.json and FILE.md are written")
+    parser.add_argument("--links", default="fast,4gbit,1gbit")
+    parser.add_argument("--rounds", type=int, default=4, help="an even number")
+    parser.add_argument("--weights", default="int8")
+    parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
+    options = parser.parse_args()
+    options.line = " ".join(sys.argv[1:]).replace(options.model, "MODEL")
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    entries = []
+    with tempfile.TemporaryDirectory() as folder:
+        for link in options.links.split(","):
+            entries += measure_link(Machine(options), link, pathlib.Path(folder), options)
+            pathlib.Path(options.out + ".json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+            pathlib.Path(options.out + ".md").write_text(markdown(options, entries), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
