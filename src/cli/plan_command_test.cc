@@ -72,7 +72,7 @@ TEST(PlanCommand, RunsThePlanThatWasPriced) {
   using strategy::ChunkCut;
   std::vector<plan::Plan> plans = {
       PlanOf("attention=dp4,experts=ep4"),
-      PlanOf("attention=tp2dp2,experts=ep3:1", {.chunks = 4, .cut = ChunkCut::kExperts}),
+      PlanOf("attention=tp2dp2,experts=ep3:1:1:1", {.chunks = 4, .cut = ChunkCut::kExperts}),
       PlanOf("attention=dp4,experts=ep4", {.chunks = 2, .micro_batches = 2}),
       PlanOf("attention=dp4,experts=ep4", {.overlap = false}),
       PlanOf("attention=dp1,experts=ep3,disaggregate", {.dispatch_after_shared = true}),

@@ -51,12 +51,10 @@ Result<planner::Workload> ReadWorkloadFile(const std::string& path) {
 }  // namespace
 
 void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
-  CLI::Option* prompts =
-      AddNumber(app, "--prompt-tokens", options.prompt_tokens, {0, planner::kMostTokens},
-                "Of each prompt (default: 512)");
-  CLI::Option* answers =
-      AddNumber(app, "--gen-tokens", options.gen_tokens, {0, planner::kMostTokens},
-                "Of each answer (default: 64)");
+  CLI::Option* prompts = AddNumber(app, "--prompt-tokens", options.prompt_tokens,
+                                   {0, planner::kMostTokens}, "Of each prompt (default: 512)");
+  CLI::Option* answers = AddNumber(app, "--gen-tokens", options.gen_tokens,
+                                   {0, planner::kMostTokens}, "Of each answer (default: 64)");
   CLI::Option* batch = AddNumber(app, "--batch", options.batch, {1, planner::kMostSequences},
                                  "Sequences that run together (default: 1)");
   CLI::Option* file =

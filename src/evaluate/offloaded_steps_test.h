@@ -35,9 +35,10 @@ class Resident {
   Resident(const weights::ModelWeights& weights, const runtime::Formats& formats, int num_sequences)
       : weights_(weights),
         formats_(formats),
-        pool_({0}),
-        device_(device::MakeCpuDevice(**kernels::ChooseKernels(), pool_)),
-        host_(device::MakeCpuDevice(**kernels::ChooseKernels(), pool_)) {
+        device_pool_({0}),
+        host_pool_({0}),
+        device_(device::MakeCpuDevice(**kernels::ChooseKernels(), device_pool_)),
+        host_(device::MakeCpuDevice(**kernels::ChooseKernels(), host_pool_)) {
     for (int i = 0; i < num_sequences; ++i) {
       std::vector<int32_t>& tokens = tokens_.emplace_back(static_cast<size_t>(58 + 3 * i));
       for (size_t j = 0; j < tokens.size(); ++j) {
@@ -144,7 +145,9 @@ class Resident {
 
   const weights::ModelWeights& weights_;
   runtime::Formats formats_;
-  hardware::ThreadPool pool_;
+  // One each, since both compute at the same time.
+  hardware::ThreadPool device_pool_;
+  hardware::ThreadPool host_pool_;
   memory::Ledger ledger_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Device> host_;

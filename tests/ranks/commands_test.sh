@@ -231,14 +231,14 @@ cmp -s <(texts "$work/batch1.jsonl") <(texts "$work/batch3.jsonl") || fail "batc
 moved 0 $(batch_with --decode-experts tp2 --max-batch 2)
 grep -q 'experts stay divided as in prefill' "$work/err" || fail "a stream without epochs: $(cat "$work/err")"
 # shellcheck disable=SC2046
-moved 3 $(batch_with --decode-experts tp2 --max-batch 1 --epoch-steps 2)
+moved 3 $(batch_with --decode-experts tp2 --max-batch 2 --epoch-steps 2)
 cmp -s <(texts "$work/batch1.jsonl") <(texts "$work/batch3.jsonl") || fail "batch in epochs gave other texts"
 refuses "gives attention 2 ranks and the experts 4" 2 run models/demo --prompt x --decode-experts ep4
 refuses "give --decode-experts" 2 run models/demo --prompt x --epoch-steps 8
 refuses "give --decode-experts" 2 run models/demo --prompt x --transition int4
 refuses "need weights in bf16 or f32" 2 run models/demo --prompt x --weights int8 --decode-experts tp2 --transition int4
 # shellcheck disable=SC2046
-moved 3 $(batch_with --weights bf16 --decode-experts tp2 --transition int4 --max-batch 1 --epoch-steps 2)
+moved 3 $(batch_with --weights bf16 --decode-experts tp2 --transition int4 --max-batch 2 --epoch-steps 2)
 grep -q '2 of these came from the int4 backup beside prompts' "$work/err" || fail "loads in epochs: $(cat "$work/err")"
 
 # A command that has no use for several ranks: one of them does it, once, and says so.
