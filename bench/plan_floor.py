@@ -4,8 +4,9 @@
 As root, two ranks of one core each. For each link of --links: costs are measured by the ranks (`convene measure`), then
 the plan of every point is searched by these costs and written down, and only then does anything of MODEL run. A point is
 a prompt's length, an answer's length, a number of sequences and the share of the tokens that prefer an eighth of the
-experts. Plans take turns, in another order each round, each in processes of its own (`convene bench`), and a time is that
-of the whole workload: all prompts, all generated tokens, and moves of experts between the two where the plan has them.
+experts, or as many as a token has. Plans take turns, in the other order each round, each in processes of its own
+(`convene bench`), and a time is that of the whole workload: all prompts, all generated tokens, and moves of experts
+between the two where the plan has them.
 
 The best plan by hand is chosen by odd rounds and the ratio to it taken in even ones; what two runs of that same plan differ
 by (its odd rounds over its even ones) stands beside it as the noise. Writes FILE.json with every run and FILE.md with
@@ -23,7 +24,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# (prompt, generated, sequences, share of the tokens that prefer an eighth of the experts)
+# (prompt, generated, sequences, share of the tokens that prefer a few experts)
 POINTS = [(64, 64, 1, 0.0), (64, 64, 8, 0.0), (64, 64, 32, 0.0), (512, 16, 1, 0.6), (512, 16, 8, 0.6), (2048, 1, 1, 0.0),
           (2048, 1, 4, 0.0), (64, 16, 8, 0.6)]
 BY_HAND = {
@@ -45,7 +46,8 @@ def words(*each):
 class Machine:
     def __init__(self, options):
         self.options = options
-        self.num_experts = json.loads((pathlib.Path(options.model) / "config.json").read_text())["num_experts"]
+        config = json.loads((pathlib.Path(options.model) / "config.json").read_text())
+        self.num_preferred = max(config["num_experts"] // 8, config["num_experts_per_tok"])
 
     def on_ranks(self, link, *command):
         prefix = [] if link == "fast" else [ROOT / "scripts/slow-link.sh", link]
@@ -57,7 +59,7 @@ class Machine:
             sys.exit(f"{' '.join(command)}\nends with status {done.returncode}: {done.stderr[-2000:]}")
 
     def routing(self, skew):
-        return ["--num-experts-skew", self.num_experts // 8, "--router-skew", skew] if skew else []
+        return ["--num-experts-skew", self.num_preferred, "--router-skew", skew] if skew else []
 
     def measure(self, link, folder, environment):
         profile = folder / f"{link}.json"
@@ -173,7 +175,7 @@ Over tensor parallelism: worst {percent(max(row["over_tensor"] for row in rows))
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a packed directory or checkpoint whose config has num_experts")
+    parser.add_argument("model", help="a checkpoint whose config has num_experts and num_experts_per_tok")
     parser.add_argument("--out", required=True, help="FILE.json and FILE.md are written")
     parser.add_argument("--links", default="fast,4gbit,1gbit")
     parser.add_argument("--rounds", type=int, default=4, help="an even number")

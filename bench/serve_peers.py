@@ -14,6 +14,7 @@ ratios. It asserts nothing: docs/results/serve.md has figures of a run.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import shlex
@@ -87,7 +88,7 @@ def main():
     parser.add_argument("--requests", type=int, default=1, help="of each client, one after the other")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--port", type=int, default=18700)
+    parser.add_argument("--port", type=int, default=18700, help="the first one; each start takes the next")
     parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
     parser.add_argument("--convene-options", default="", help="further options of convene serve")
     parser.add_argument("--peer-options", default="", help="further options of the peer's server")
@@ -97,17 +98,20 @@ def main():
     most = max(int(number) for number in args.clients.split(","))
     context = args.prompt_tokens * 2 + args.gen_tokens + 64
     commands = {
-        "convene": [args.convene, "serve", args.checkpoint, "--port", str(args.port), "--threads", str(args.threads),
+        "convene": [args.convene, "serve", args.checkpoint, "--threads", str(args.threads),
                     "--max-batch", str(most), *shlex.split(args.convene_options)],
-        "peer": [args.llama_server, "-m", args.gguf, "--port", str(args.port), "-t", str(args.threads),
+        "peer": [args.llama_server, "-m", args.gguf, "-t", str(args.threads),
                  "-np", str(most), "-c", str(most * context), *shlex.split(args.peer_options)],
     }
+    # The peer takes no port whose last connections the system still remembers.
+    ports = itertools.count(args.port)
     rounds = []
     for number in range(args.rounds):
         names = list(commands) if number % 2 == 0 else list(reversed(commands))
         found = {}
         for name in names:
-            with Server(commands[name], args.port) as server:
+            port = next(ports)
+            with Server([*commands[name], "--port", str(port)], port) as server:
                 ask(args, server.url, seed=1000 + number)  # warms it up
                 found[name] = ask(args, server.url, seed=number)
         rounds.append(found)

@@ -232,6 +232,16 @@ TEST_F(CommandsTest, RunIsGreedyByDefaultAndTakesStopBeforeTheModel) {
   EXPECT_EQ(stopped.out, first.out.substr(0, first.out.find(stop)) + "\n");
 }
 
+TEST_F(CommandsTest, RunSaysWhereTheContextEndsAnAnswer) {
+  const auto run = [&](const std::string& most_tokens) {
+    return Run({"run", model_, "--prompt", "hello", "--ignore-eos", "--context", "32",
+                "--max-tokens", most_tokens, "--json", Path("run.json")});
+  };
+  EXPECT_THAT(run("100").err, HasSubstr("context of 32 tokens is full: --context raises it"));
+  EXPECT_EQ(nlohmann::json::parse(Read("run.json"))["finish_reason"], "length");
+  EXPECT_THAT(run("4").err, Not(HasSubstr("is full")));
+}
+
 TEST_F(CommandsTest, RunSamplesAGreedyModelWhereTheChoiceIsNarrowed) {
   const auto run = [&](const std::vector<std::string>& options) {
     std::vector<std::string> words = {"run", model_, "--prompt", "hello", "--ignore-eos"};

@@ -219,6 +219,7 @@ class MakePlanCommand : public Command {
           fmt::format("the weights of {} are packed as {}: leave --weights out", model_, format)};
     }
     question->formats = {format};
+    question->constraints.whole_matrices = true;
     return {};
   }
 

@@ -65,6 +65,27 @@ TEST_F(PlanTest, FiguresForProgramsAreWhole) {
   EXPECT_EQ(json["passes"].size(), planner::SearchPasses().size());
 }
 
+TEST_F(PlanTest, DividesNoMatrixOfAPackedDirectory) {
+  const std::string packed = Path("packed");
+  ASSERT_EQ(Run({"quantize", model_, "--weights", "bf16", "--out", packed}).status, kSuccess);
+  const auto plan = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", packed, "--profile", Path("profile.json"), "--ranks", "2",
+                                 "--prompt-tokens", "48", "--gen-tokens", "8", "--batch", "4"});
+    return Run(words);
+  };
+  const Outcome outcome = plan({"--allow", "layout", "--explain", "--json", Path("plan.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("packed as whole matrices"));
+  const auto json = nlohmann::json::parse(Read("plan.json"));
+  EXPECT_THAT(json["plan"]["layout"], Not(HasSubstr("tp2")));
+  for (const auto& alternative : json["alternatives"]) {
+    EXPECT_THAT(alternative["plan"]["layout"], Not(HasSubstr("tp2")));
+  }
+  const Outcome wanted = plan({"--layout", "attention=tp2,experts=ep2"});
+  EXPECT_EQ(wanted.status, kFailure);
+  EXPECT_THAT(wanted.err, HasSubstr("packed as whole matrices"));
+}
+
 TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
   cost::MachineProfile machine;
   machine.machine.disk_gbps = 2;

@@ -83,6 +83,8 @@ class RunPrompt : public Command {
 
   Status Generate(engine::Engine& engine, engine::Request request) {
     num_prompt_tokens_ = request.prompt.size();
+    most_tokens_ = request.max_tokens;
+    context_ = engine.model().context();
     const Clock::time_point start = Clock::now();
     Clock::time_point first = start;
     const Result<engine::RequestId> id = engine.Submit(std::move(request));
@@ -94,6 +96,7 @@ class RunPrompt : public Command {
           return ended ? *update.error : ended;
         }
         if (num_generated_++ == 0) first = Clock::now();
+        if (update.finish) finish_ = *update.finish;
         text_ += update.text;
         if (json_path_ == "-") continue;  // standard output belongs to the JSON
         if (const Status shown = ShowOutput(update.text); !shown) return shown;
@@ -108,19 +111,29 @@ class RunPrompt : public Command {
   // Of the text on standard output.
   Status EndLine() const { return json_path_ == "-" ? Status() : ShowOutput("\n"); }
 
+  // Nothing: the answer is as long as it was to be.
+  std::string DescribeEnd() const {
+    const bool is_cut = finish_ == engine::FinishReason::kLength &&
+                        (!most_tokens_ || num_generated_ < *most_tokens_);
+    if (!is_cut) return "";
+    return fmt::format("the answer ends where the context of {} is full: --context raises it\n",
+                       FormatCount(static_cast<uint64_t>(context_), "token"));
+  }
+
   Status Report(const runtime::PhaseChanges& changes) {
     const double prompt_rate = static_cast<double>(num_prompt_tokens_) / first_token_s_;
     const double decode_rate =
         num_generated_ > 1 ? static_cast<double>(num_generated_ - 1) / decode_s_ : 0.0;
     PrintNote(
         "prompt: {}, first token after {:.3f} s ({:.1f} tokens/s)\n"
-        "generated: {}, {:.1f} tokens/s; seed {}; peak memory {}\n{}",
+        "generated: {}, {:.1f} tokens/s; seed {}; peak memory {}\n{}{}",
         FormatCount(num_prompt_tokens_, "token"), first_token_s_, prompt_rate,
         FormatCount(static_cast<uint64_t>(num_generated_), "token"), decode_rate, seed_,
-        FormatBytes(memory_.peak_bytes()), DescribeChanges(changes));
+        FormatBytes(memory_.peak_bytes()), DescribeEnd(), DescribeChanges(changes));
     return WriteJson(json_path_, {{"text", text_},
                                   {"prompt_tokens", num_prompt_tokens_},
                                   {"generated_tokens", num_generated_},
+                                  {"finish_reason", finish_ == engine::FinishReason::kStop ? "stop" : "length"},
                                   {"first_token_s", first_token_s_},
                                   {"prompt_tokens_per_s", prompt_rate},
                                   {"tokens_per_s", decode_rate},
@@ -140,6 +153,9 @@ class RunPrompt : public Command {
   std::string text_;
   size_t num_prompt_tokens_ = 0;
   int64_t num_generated_ = 0;
+  std::optional<int> most_tokens_;  // that were asked for
+  int context_ = 0;
+  engine::FinishReason finish_ = engine::FinishReason::kStop;
   double first_token_s_ = 0;
   double decode_s_ = 0;
 };

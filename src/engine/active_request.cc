@@ -34,6 +34,20 @@ ActiveRequest::ActiveRequest(RequestId id, Request request, int max_length,
   for (const int32_t token : sequence_.tokens) TextOf(token);
 }
 
+int ActiveRequest::NumReused() const {
+  return std::min(sequence_.num_reused.value_or(0), sequence_.prompt_length);
+}
+
+std::optional<Update> ActiveRequest::Progress() const {
+  const bool is_prompt = sequence_.length() == sequence_.prompt_length;
+  if (!request_.reports_progress || !is_prompt || sequence_.num_pending() == 0) return std::nullopt;
+  Update update;
+  update.request = sequence_.id;
+  update.num_reused_tokens = NumReused();
+  update.progress = {.num_computed = sequence_.num_computed, .num_tokens = sequence_.length()};
+  return update;
+}
+
 GeneratedToken ActiveRequest::Sample(std::span<const float> logits) {
   GeneratedToken generated;
   std::span<const uint64_t> allowed;
@@ -52,7 +66,7 @@ Update ActiveRequest::Append(GeneratedToken token, bool is_eos) {
   if (matcher_ && !is_eos) matcher_->Advance(token.token);
   Update update;
   update.request = sequence_.id;
-  update.num_reused_tokens = std::min(sequence_.num_reused.value_or(0), sequence_.prompt_length);
+  update.num_reused_tokens = NumReused();
   update.token = std::move(token);
   if (is_eos && !request_.ignore_eos) {
     update.finish = FinishReason::kStop;

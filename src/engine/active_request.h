@@ -41,6 +41,9 @@ class ActiveRequest {
   // Whether the next token is its last one, whatever it is.
   bool EndsWithNext() const { return sequence_.length() + 1 >= max_length_; }
 
+  // Nothing: it was not asked for, or the prompt was computed before.
+  std::optional<Update> Progress() const;
+
   // Picks the next token from its logits (vocab).
   GeneratedToken Sample(std::span<const float> logits);
 
@@ -50,6 +53,7 @@ class ActiveRequest {
   Update Append(GeneratedToken token, bool is_eos);
 
  private:
+  int NumReused() const;  // of the prompt
   std::string TextOf(int32_t token);
   std::string RemainingText();
 

@@ -208,6 +208,11 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
   scheduler_.Complete(scheduled);
 
   std::vector<Update> updates;
+  for (const ScheduledTokens& each : scheduled) {
+    if (auto progress = requests_.at(each.sequence->id).Progress()) {
+      updates.push_back(*std::move(progress));
+    }
+  }
   for (auto& [request, token] : sampling_.Take(model_->pool())) {
     if (!token) {
       Update& failed = updates.emplace_back();

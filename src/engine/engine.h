@@ -54,7 +54,7 @@ class Engine {
   void UsePipeline(const strategy::Pipeline& pipeline) { model_->UsePipeline(pipeline); }
 
   // Computes one step. Updates are in order of arrival; of a request still in prefill there is
-  // none. Empty if there is no request. A request whose logits are NaN or infinite ends with an
+  // none, unless it reports progress. Empty if there is no request. A request whose logits are NaN or infinite ends with an
   // error; the others go on.
   std::vector<Update> Step();
 

@@ -283,6 +283,38 @@ TEST(Engine, PaddedPromptsAreComputedToTheirEndAndGiveTheSameAnswers) {
   }
 }
 
+TEST(Engine, ReportsHowMuchOfAPromptWasComputed) {
+  std::mt19937 random(8);
+  const auto engine = Load({.context = 512, .max_step_tokens = 100});
+  Request request = Greedy(RandomPrompt(random, 250), 3);
+  const Answer expected = Ask(*engine, request);
+  request.reports_progress = true;
+  // The second finds whole blocks of 64 tokens in the cache; another prompt none.
+  for (const int num_cached : {192, 0}) {
+    if (num_cached == 0) request.prompt = RandomPrompt(random, 250);
+    const RequestId id = *engine->Submit(request);
+    std::vector<int> computed;
+    std::vector<int32_t> tokens;
+    while (engine->num_requests() > 0) {
+      for (const Update& update : engine->Step()) {
+        EXPECT_EQ(update.request, id);
+        EXPECT_EQ(update.num_reused_tokens, num_cached);
+        if (!update.progress) {
+          tokens.push_back(update.token.token);
+          continue;
+        }
+        EXPECT_TRUE(tokens.empty());
+        EXPECT_EQ(update.progress->num_tokens, 250);
+        computed.push_back(update.progress->num_computed);
+      }
+    }
+    if (num_cached > 0) {
+      EXPECT_EQ(tokens, expected.tokens);
+    }
+    EXPECT_EQ(computed, num_cached > 0 ? std::vector<int>() : std::vector<int>({100, 200}));
+  }
+}
+
 TEST(Engine, APaddedPromptMustFitTheContext) {
   const auto engine = Load({.context = 128});
   Request request = Greedy({1, 2, 3}, 4);

@@ -101,6 +101,7 @@ TEST(PhaseOrder, OfMoreThanFitTakesThemInTurns) {
   stream.Add(6, 4);
   stream.Add(10, 2);
   EXPECT_EQ(stream.Run(), "pDDDpD");
+  EXPECT_EQ(stream.follows(), ">--->-");  // though the third waits: it has no place yet
 }
 
 TEST(PhaseOrder, WithoutEpochsStaysInPrefill) {

@@ -43,6 +43,18 @@ std::set<int> LargestRanks(const strategy::Layout& layout) {
   return {0, roles.RankOfPart(0, 0), roles.RankOfSlice(share, layout.expert_tp - 1)};
 }
 
+// For packed weights.
+Status CheckWholeMatrices(const plan::Plan& plan) {
+  for (const strategy::Layout& layout : {plan.layout, plan.decode.value_or(plan.layout)}) {
+    if (layout.attention_tp == 1 && layout.expert_tp == 1) continue;
+    return Error{fmt::format(
+        "the weights are packed as whole matrices, which {} would divide: plan for the original "
+        "checkpoint",
+        plan::ToText(layout))};
+  }
+  return {};
+}
+
 }  // namespace
 
 void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question) {
@@ -51,9 +63,13 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
   spec->tensors.clear();
   const int context = question.workload.longest_request();
   question.step_tokens = setting.step_tokens;
-  question.memory_of = [spec, context, step_tokens = setting.step_tokens](
+  question.memory_of = [spec, context, step_tokens = setting.step_tokens,
+                        whole = question.constraints.whole_matrices](
                            const planner::RankSetup& setup, const plan::Plan& plan,
                            int batch) -> Result<planner::RankMemory> {
+    if (whole) {
+      if (Status fits = CheckWholeMatrices(plan); !fits) return fits.error();
+    }
     const LoadOptions options{.context = std::max(2, context),
                               .max_step_tokens = std::max(step_tokens, batch),
                               .max_sequences = batch,

@@ -17,8 +17,8 @@ struct PlanSetting {
   int step_tokens = 512;
 };
 
-// Sets memory_of, experts_that_fit, memory_per_rank, bytes_of and step_tokens. The question's spec
-// and workload outlive what is set.
+// Sets memory_of, experts_that_fit, memory_per_rank, bytes_of and step_tokens, by the constraints
+// as they are then. The question's spec and workload outlive what is set.
 void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question);
 
 // Names of the formats that `auto` tries, in its order.

@@ -28,6 +28,7 @@ struct Request {
   int padded_length = 0;
   SamplingOptions sampling = {};
   std::vector<std::string> stop = {};    // strings that end the answer and are not part of it
+  bool reports_progress = false;         // Update::progress
   bool ignore_eos = false;               // go on after the model's end-of-text tokens
   std::optional<int> num_logprobs = {};  // per token: its own, and this many of the likeliest
   // The answer continues the prompt's text, so that a leading space, say, is kept. Otherwise it is
@@ -51,9 +52,18 @@ struct GeneratedToken {
   std::vector<TokenLogprob> top = {};  // likeliest first
 };
 
+// Of a prompt that is being computed, in tokens.
+struct PromptProgress {
+  int num_computed = 0;  // those that were found in the KV cache too
+  int num_tokens = 0;
+};
+
 // What one step did for one request.
 struct Update {
   RequestId request = 0;
+  // Where it was asked for: the step computed a part of the prompt, and not its end. There is no
+  // token yet.
+  std::optional<PromptProgress> progress;
   GeneratedToken token;  // the end-of-text token too
   std::string text;      // that may be shown now; whole UTF-8 characters
   std::optional<FinishReason> finish;

@@ -50,7 +50,9 @@ bool Scheduler::HasPromptsBehind(std::span<const ScheduledTokens> step) const {
     const int given = found != step.end() ? found->num_tokens : 0;
     return sequence->num_computed + given < sequence->prompt_length;
   };
-  return std::ranges::any_of(waiting_, has_prompt) ||
+  // Who waits without a place is not read before somebody ends.
+  const bool has_place = num_running() < options_.max_sequences;
+  return (has_place && std::ranges::any_of(waiting_, has_prompt)) ||
          std::ranges::any_of(groups_, [&](const Group& group) {
            return std::ranges::any_of(group.running, has_prompt);
          });

@@ -113,8 +113,8 @@ class Scheduler {
   void Complete(std::span<const ScheduledTokens> step);
 
   int num_sequences() const;
-  // Whether somebody, waiting or running, still has tokens of a prompt to be computed behind this
-  // step, which was given out and is not completed.
+  // Whether somebody, running or waiting where there is a place, still has tokens of a prompt to be
+  // computed behind this step, which was given out and is not completed.
   bool HasPromptsBehind(std::span<const ScheduledTokens> step) const;
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "base/digest.h"
@@ -160,6 +161,22 @@ const char* ChunkObject(const GenerationBody& request) {
   return request.is_chat ? "chat.completion.chunk" : "text_completion";
 }
 
+// A piece that adds nothing to its choice.
+ordered_json EmptyChunk(const GenerationBody& request, const AnswerHead& head, int choice_idx,
+                        const ordered_json& finish_reason) {
+  ordered_json choice = {{"index", choice_idx}};
+  if (request.is_chat) {
+    choice["delta"] = ordered_json::object();
+  } else {
+    choice["text"] = "";
+  }
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = finish_reason;
+  ordered_json chunk = HeadJson(head, ChunkObject(request));
+  chunk["choices"] = ordered_json::array({std::move(choice)});
+  return chunk;
+}
+
 }  // namespace
 
 ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& request,
@@ -224,19 +241,19 @@ ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& 
   return chunk;
 }
 
+ordered_json ProgressChunk(const GenerationBody& request, const AnswerHead& head, int choice_idx,
+                           const engine::Update& update, double seconds) {
+  ordered_json chunk = EmptyChunk(request, head, choice_idx, nullptr);
+  chunk["prompt_progress"] = {{"total", update.progress->num_tokens},
+                              {"cache", update.num_reused_tokens},
+                              {"processed", update.progress->num_computed},
+                              {"time_ms", std::llround(1e3 * seconds)}};
+  return chunk;
+}
+
 ordered_json FinishChunk(const GenerationBody& request, const AnswerHead& head, int choice_idx,
                          const Answer& answer) {
-  ordered_json choice = {{"index", choice_idx}};
-  if (request.is_chat) {
-    choice["delta"] = ordered_json::object();
-  } else {
-    choice["text"] = "";
-  }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = FinishJson(answer);
-  ordered_json chunk = HeadJson(head, ChunkObject(request));
-  chunk["choices"] = ordered_json::array({std::move(choice)});
-  return chunk;
+  return EmptyChunk(request, head, choice_idx, FinishJson(answer));
 }
 
 ordered_json UsageChunk(const GenerationBody& request, std::span<const Answer> answers,

@@ -66,6 +66,10 @@ nlohmann::ordered_json PieceChunk(const text::Tokenizer& tokenizer, const Genera
                                   const Answer& answer,
                                   std::span<const engine::GeneratedToken> tokens,
                                   size_t num_bytes_before);
+// Before them, of a prompt that is being computed: an empty piece with `prompt_progress`, as
+// llama.cpp's server has it. Precondition: update.progress. `seconds`: since the engine took it.
+nlohmann::ordered_json ProgressChunk(const GenerationBody& request, const AnswerHead& head,
+                                     int choice_idx, const engine::Update& update, double seconds);
 nlohmann::ordered_json FinishChunk(const GenerationBody& request, const AnswerHead& head,
                                    int choice_idx, const Answer& answer);
 nlohmann::ordered_json UsageChunk(const GenerationBody& request, std::span<const Answer> answers,

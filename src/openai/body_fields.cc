@@ -48,6 +48,7 @@ const std::vector<NeutralField>& NeutralBatchFields() {
   static const std::vector<NeutralField> fields = {
       {"n", 1, ": repeat the line instead"},
       {"stream", false},
+      {"return_progress", false},
       {"response_format", {{"type", "text"}}, ": a server can enforce other forms"},
       {"parallel_tool_calls", true}};
   return fields;
@@ -75,6 +76,7 @@ constexpr const char* kFields[] = {"model",
                                    "n",
                                    "stream",
                                    "stream_options",
+                                   "return_progress",
                                    "priority"};
 constexpr const char* kChatFields[] = {
     "messages",        "tools",        "tool_choice",         "parallel_tool_calls",

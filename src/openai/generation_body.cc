@@ -103,6 +103,10 @@ void ReadStop(FieldReader& body, engine::Request* request) {
 
 void ReadStreaming(FieldReader& body, BodyOrigin origin, GenerationBody* parsed) {
   parsed->streams = body.Bool("stream").value_or(false);
+  parsed->request.reports_progress = body.Bool("return_progress").value_or(false);
+  if (parsed->request.reports_progress && !parsed->streams) {
+    return body.Fail("return_progress", "needs stream to be true");
+  }
   const ordered_json* options = body.Find("stream_options");
   if (options == nullptr || origin == BodyOrigin::kBatchLine) return;
   if (!options->is_object()) return body.Fail("stream_options", "must be an object");

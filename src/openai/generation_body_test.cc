@@ -82,6 +82,8 @@ TEST(GenerationBody, NamesTheFieldAtFault) {
       {R"("stream_options": {"include_usage": true})", "stream_options"},
       {R"("stream": true, "stream_options": {"usage": true})", "stream_options"},
       {R"("stream": true, "stream_options": {"include_usage": 1})", "include_usage"},
+      {R"("return_progress": true)", "return_progress"},
+      {R"("stream": true, "return_progress": 1)", "return_progress"},
       {R"("tools": {})", "tools"},
       {R"("tools": [1])", "tools"},
       {R"("tool_choice": "required")", "tool_choice"},

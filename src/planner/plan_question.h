@@ -51,6 +51,9 @@ struct Constraints {
   std::optional<strategy::Pipeline> pipeline = {};  // chunks, cut and overlap, with micro-batches
   std::optional<int> micro_batches = {};
   std::optional<plan::Wire> wire = {};
+  // Weights lie there as matrices that cannot be cut (a packed directory): plans that divide heads
+  // or slice experts cannot run. PlanQuestion::memory_of says so.
+  bool whole_matrices = false;
 };
 
 struct PlanQuestion {

@@ -69,7 +69,9 @@ void EngineLoop::Step() {
   if (replanner_ != nullptr) {
     const auto num_ended = std::ranges::count_if(
         updates, [](const engine::Update& update) { return update.finish || update.error; });
-    replanner_->AddStep(num_running, std::ssize(updates), num_ended);
+    const auto num_reports = std::ranges::count_if(
+        updates, [](const engine::Update& update) { return update.progress.has_value(); });
+    replanner_->AddStep(num_running, std::ssize(updates) - num_reports, num_ended);
   }
   TakeUpdates(std::move(updates));
   Measure(elapsed.count());
@@ -167,14 +169,15 @@ void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
     Running& running = found->second;
     const JobId job = running.job;
     const bool is_last = update.finish || update.error;
-    if (!running.has_begun && running.choice_idx == 0) begun.push_back(job);
+    const bool has_token = !update.progress;
+    if (has_token && !running.has_begun && running.choice_idx == 0) begun.push_back(job);
     events_.push_back({.job = job,
                        .choice_idx = running.choice_idx,
                        .update = std::move(update),
                        .when = now,
                        .submission = running.submission,
-                       .is_first = !running.has_begun});
-    running.has_begun = true;
+                       .is_first = has_token && !running.has_begun});
+    if (has_token) running.has_begun = true;
     if (!is_last) continue;
     running_.erase(found);
     ended.push_back(job);

@@ -68,6 +68,11 @@ bool Exchange::Take(JobEvent event) {
   }
   const auto idx = static_cast<size_t>(event.choice_idx);
   Answer& answer = answers_[idx];
+  if (event.update.progress) {
+    SendEvent(openai::ProgressChunk(body_, head_, event.choice_idx, event.update,
+                                    SecondsBetween(event.submission, event.when)));
+    return false;
+  }
   if (event.is_first) {
     answer.num_cached_tokens = static_cast<size_t>(event.update.num_reused_tokens);
   }

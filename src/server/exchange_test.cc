@@ -96,6 +96,24 @@ TEST_F(ExchangeTest, WholeAnswersComeOnceWhenAllChoicesHaveEnded) {
   EXPECT_EQ(exchange.Figures().finish, "length");
 }
 
+TEST_F(ExchangeTest, StreamsTellHowMuchOfThePromptWasRead) {
+  Exchange exchange = Make(true);
+  JobEvent read = {.when = Clock::time_point(std::chrono::milliseconds(30)),
+                   .submission = Clock::time_point(std::chrono::milliseconds(10))};
+  read.update.num_reused_tokens = 64;
+  read.update.progress = {.num_computed = 66, .num_tokens = 70};
+  EXPECT_FALSE(exchange.Take(read));
+  EXPECT_FALSE(exchange.Take(Event(0, "ab", true)));
+  const std::vector<std::string> events = Events();
+  ASSERT_GE(events.size(), 3u);
+  const json progress = json::parse(events[0]);
+  EXPECT_EQ(progress["prompt_progress"],
+            (json{{"total", 70}, {"cache", 64}, {"processed", 66}, {"time_ms", 20}}));
+  EXPECT_EQ(progress["choices"][0]["delta"], json::object());
+  EXPECT_EQ(json::parse(events[1])["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(json::parse(events[2])["choices"][0]["delta"]["content"], "ab");
+}
+
 TEST_F(ExchangeTest, StreamsBeginWithARoleAndEndWithReasonUsageAndDone) {
   Exchange exchange = Make(true);
   EXPECT_FALSE(exchange.Take(Event(0, "", true)));  // nothing that may be shown yet

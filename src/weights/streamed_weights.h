@@ -1,8 +1,7 @@
 // Weights whose routed experts and dense feed-forward blocks lie in a slow tier and go through a
 // fast one, layer by layer, which has room for those of two layers; everything else stays where it
-// is. What is copied when is the
-// step's schedule (strategy/offload_pipeline.h), and by whom its executor's matter: this knows
-// where bytes lie and where they go.
+// is. What is copied when is the step's schedule (strategy/offload_pipeline.h), and by whom its
+// executor's matter: this knows where bytes lie and where they go.
 #pragma once
 
 #include <array>

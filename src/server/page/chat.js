@@ -66,6 +66,7 @@ class Chat {
       ],
       stream: true,
       stream_options: {include_usage: true},
+      return_progress: true,
     };
     for (const id of ['temperature', 'top_p', 'max_tokens', 'seed']) {
       const input = byId(id);
@@ -131,6 +132,7 @@ class Chat {
     if (chunk.usage) message.usage = chunk.usage;
     const choice = chunk.choices?.[0];
     if (!choice) return;
+    this.showProgress(message, chunk.prompt_progress);
     message.finish = choice.finish_reason ?? message.finish;
     if (choice.delta?.content || choice.delta?.reasoning_content) {
       message.first ??= performance.now();
@@ -141,6 +143,16 @@ class Chat {
     message.isStale = true;
     // Not for each token: a long answer is made anew each time.
     message.timer ??= setTimeout(() => this.render(message), 60);
+  }
+
+  // How much of the prompt was read; undefined: all of it.
+  showProgress(message, read) {
+    if (!read) {
+      message.progress?.remove();
+      return;
+    }
+    message.progress ??= message.element.appendChild(make('p', {class: 'note'}));
+    message.progress.textContent = `Reading the prompt: ${Math.round((100 * read.processed) / read.total)} %`;
   }
 
   render(message) {

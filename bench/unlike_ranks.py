@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Roles that convene chooses for unlike ranks against layouts that treat them alike: unlike_ranks.py MODEL --out FILE [options]
+
+As root. Ranks are processes of one thread whose control groups give them shares of a core (bench/limited_rank.sh): --shares
+0.2,0.8,0.8 makes one with a quarter of the others'. The ranks measure what steps cost on each of them (`convene measure`),
+a plan is searched by these costs for each workload of --workloads and written down, and then plans take turns, each in
+processes of its own (`convene bench`). A time is that of the whole workload, prompts and generated tokens; ratios are
+medians over rounds. Writes FILE_profile.json, FILE.json with every run, and FILE.md. It asserts nothing.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def words(*each):
+    return [str(word) for word in each]
+
+
+class Ranks:
+    def __init__(self, options, folder):
+        self.options = options
+        self.folder = folder
+        self.count = len(options.shares.split(","))
+        self.environment = dict(os.environ, CONVENE_CACHE_DIR=str(folder / "cache"), OMPI_ALLOW_RUN_AS_ROOT="1",
+                                OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+
+    def run(self, *command):
+        command = words(*command)
+        done = subprocess.run(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)}\nends with status {done.returncode}: {done.stderr[-2000:]}")
+
+    def start(self, *command):
+        self.run("mpirun", "-n", self.count, "--oversubscribe", "--bind-to", "none", ROOT / "bench/limited_rank.sh",
+                 self.options.shares, self.options.convene, *command)
+
+    def measure(self):
+        profile = self.folder / "profile.json"
+        self.start("measure", "--threads", 1, "--steps", self.options.weights, "--seconds", "0.1", "--out", profile)
+        return profile
+
+    def plan(self, profile, prompt, generated, batch):
+        path = self.folder / f"plan_{prompt}_{generated}_{batch}.json"
+        report = self.folder / "report.json"
+        self.run(self.options.convene, "plan", self.options.model, "--profile", profile, "--ranks", self.count,
+                 "--threads", 1, "--prompt-tokens", prompt, "--gen-tokens", generated, "--batch", batch, "--weights",
+                 self.options.weights, "--allow", "layout", "--memory-per-rank", 6, "--out", path, "--json", report)
+        return path, json.loads(report.read_text())
+
+    def bench(self, plan, prompt, generated, batch):
+        path = self.folder / "bench.json"
+        self.start("bench", self.options.model, "-p", prompt, "-n", generated, "--batch", batch, "--repeat", 1, "--threads",
+                   1, "--weights", self.options.weights, "--json", path, *plan)
+        report = json.loads(path.read_text())
+        return (batch * prompt / report["prefill"]["tokens_per_s"] + batch * generated / report["decode"][0]["tokens_per_s"]
+                + report["experts_moved"]["seconds"] / max(1, report["experts_moved"]["count"]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--shares", default="0.2,0.8,0.8")
+    parser.add_argument("--workloads", default="256/16/12,64/32/24,512/1/6", help="prompt/generated/sequences, ...")
+    parser.add_argument("--alike", default="attention=dp3,experts=ep3 attention=dp3,experts=tp3",
+                        help="layouts that treat ranks alike, separated by blanks")
+    parser.add_argument("--profile", help="costs that these ranks measured before (default: they do it now)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--weights", default="int8")
+    parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
+    options = parser.parse_args()
+    line = " ".join(sys.argv[1:]).replace(options.model, "MODEL")
+    entries = []
+    with tempfile.TemporaryDirectory() as name:
+        ranks = Ranks(options, pathlib.Path(name))
+        profile = pathlib.Path(options.profile or ranks.measure())
+        pathlib.Path(options.out + "_profile.json").write_text(profile.read_text(), encoding="utf-8")
+        for workload in options.workloads.split(","):
+            prompt, generated, batch = map(int, workload.split("/"))
+            path, answer = ranks.plan(profile, prompt, generated, batch)
+            entry = {"workload": [prompt, generated, batch], "plan": json.loads(path.read_text()), "name": answer["name"],
+                     "predicted_s": batch * generated / answer["predicted"]["throughput_tokens_per_s"], "seconds": {}}
+            plans = {"planned": ["--plan", path]} | {layout: ["--layout", layout, "--no-plan"] for layout in options.alike.split()}
+            for number in range(options.rounds):
+                for key in list(plans)[::1 if number % 2 == 0 else -1]:
+                    entry["seconds"].setdefault(key, []).append(ranks.bench(plans[key], prompt, generated, batch))
+            entries.append(entry)
+            print(json.dumps(entry["name"]), {key: statistics.median(each) for key, each in entry["seconds"].items()},
+                  file=sys.stderr)
+    pathlib.Path(options.out + ".json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    cpu = next(each.split(": ")[1].strip() for each in open("/proc/cpuinfo", encoding="utf-8") if each.startswith("model name"))
+    text = f"""{cpu}, {os.cpu_count()} cores, {time.strftime("%Y-%m-%d")}: `bench/unlike_ranks.py {line}`
+
+| prompt, generated, sequences | planned | predicted s | measured s | best layout of alike ranks | s | its time by the planned one's |
+|---|---|---:|---:|---|---:|---:|
+"""
+    for entry in entries:
+        seconds = entry["seconds"]
+        alike = min((key for key in seconds if key != "planned"), key=lambda key: statistics.median(seconds[key]))
+        ratio = statistics.median(a / b for a, b in zip(seconds[alike], seconds["planned"]))
+        text += (f"| {', '.join(map(str, entry['workload']))} | {entry['name']} | {entry['predicted_s']:.2f} | "
+                 f"{statistics.median(seconds['planned']):.2f} | {alike} | {statistics.median(seconds[alike]):.2f} | {ratio:.2f} |\n")
+    pathlib.Path(options.out + ".md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
