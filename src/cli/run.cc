@@ -130,16 +130,17 @@ class RunPrompt : public Command {
         FormatCount(num_prompt_tokens_, "token"), first_token_s_, prompt_rate,
         FormatCount(static_cast<uint64_t>(num_generated_), "token"), decode_rate, seed_,
         FormatBytes(memory_.peak_bytes()), DescribeEnd(), DescribeChanges(changes));
-    return WriteJson(json_path_, {{"text", text_},
-                                  {"prompt_tokens", num_prompt_tokens_},
-                                  {"generated_tokens", num_generated_},
-                                  {"finish_reason", finish_ == engine::FinishReason::kStop ? "stop" : "length"},
-                                  {"first_token_s", first_token_s_},
-                                  {"prompt_tokens_per_s", prompt_rate},
-                                  {"tokens_per_s", decode_rate},
-                                  {"seed", seed_},
-                                  {"experts_moved", ToJson(changes)},
-                                  {"peak_resident_bytes", memory_.peak_bytes()}});
+    return WriteJson(json_path_,
+                     {{"text", text_},
+                      {"prompt_tokens", num_prompt_tokens_},
+                      {"generated_tokens", num_generated_},
+                      {"finish_reason", finish_ == engine::FinishReason::kStop ? "stop" : "length"},
+                      {"first_token_s", first_token_s_},
+                      {"prompt_tokens_per_s", prompt_rate},
+                      {"tokens_per_s", decode_rate},
+                      {"seed", seed_},
+                      {"experts_moved", ToJson(changes)},
+                      {"peak_resident_bytes", memory_.peak_bytes()}});
   }
 
   ModelOptions model_;

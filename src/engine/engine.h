@@ -54,8 +54,8 @@ class Engine {
   void UsePipeline(const strategy::Pipeline& pipeline) { model_->UsePipeline(pipeline); }
 
   // Computes one step. Updates are in order of arrival; of a request still in prefill there is
-  // none, unless it reports progress. Empty if there is no request. A request whose logits are NaN or infinite ends with an
-  // error; the others go on.
+  // none, unless it reports progress. Empty if there is no request. A request whose logits are NaN
+  // or infinite ends with an error; the others go on.
   std::vector<Update> Step();
 
   const runtime::PhaseChanges& phase_changes() const {
