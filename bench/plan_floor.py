@@ -18,10 +18,11 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+from planned_runs import machine, run, words, workload_seconds
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # (prompt, generated, sequences, share of the tokens that prefer a few experts)
@@ -39,11 +40,7 @@ BY_HAND = {
 TENSOR_PARALLEL = "tp2, tp2"
 
 
-def words(*each):
-    return [str(word) for word in each]
-
-
-class Machine:
+class Ranks:
     def __init__(self, options):
         self.options = options
         config = json.loads((pathlib.Path(options.model) / "config.json").read_text())
@@ -53,17 +50,12 @@ class Machine:
         prefix = [] if link == "fast" else [ROOT / "scripts/slow-link.sh", link]
         return words(*prefix, "mpirun", "-n", 2, "--oversubscribe", "--bind-to", "none", self.options.convene, *command)
 
-    def run(self, command, environment):
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command)}\nends with status {done.returncode}: {done.stderr[-2000:]}")
-
     def routing(self, skew):
         return ["--num-experts-skew", self.num_preferred, "--router-skew", skew] if skew else []
 
     def measure(self, link, folder, environment):
         profile = folder / f"{link}.json"
-        self.run(self.on_ranks(link, "measure", "--steps", self.options.weights, "--seconds", "0.1", "--out", profile),
+        run(self.on_ranks(link, "measure", "--steps", self.options.weights, "--seconds", "0.1", "--out", profile),
                  environment)
         return profile
 
@@ -71,7 +63,7 @@ class Machine:
         prompt, generated, batch, skew = point
         path = folder / f"plan_{link}_{'_'.join(map(str, point))}.json"
         report = folder / "report.json"
-        self.run(words(self.options.convene, "plan", self.options.model, "--profile", profile, "--ranks", 2,
+        run(words(self.options.convene, "plan", self.options.model, "--profile", profile, "--ranks", 2,
                        "--threads", 1, "--prompt-tokens", prompt, "--gen-tokens", generated, "--batch", batch,
                        "--weights", self.options.weights, "--allow", "layout", "--out", path, "--json", report,
                        *self.routing(skew)), environment)
@@ -81,18 +73,11 @@ class Machine:
     def bench(self, link, plan, prompt, generated, batches, skew, environment):
         """Seconds of the workload by number of sequences."""
         with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-            self.run(self.on_ranks(link, "bench", self.options.model, "-p", prompt, "-n", generated, "--batch",
+            run(self.on_ranks(link, "bench", self.options.model, "-p", prompt, "-n", generated, "--batch",
                                    ",".join(map(str, batches)), "--repeat", 1, "--threads", 1, "--json", file.name,
                                    "--weights", self.options.weights, *self.routing(skew), *plan), environment)
             report = json.load(file)
-        moved = report["experts_moved"]
-        per_move = moved["seconds"] / moved["count"] if moved["count"] else 0
-        seconds = {}
-        for prefill, decode in zip(report["prefill_by_batch"], report["decode"]):
-            batch = prefill["batch"]
-            seconds[batch] = (batch * prompt / prefill["tokens_per_s"] + batch * generated / decode["tokens_per_s"]
-                              + (per_move if generated > 1 else 0))
-        return seconds
+        return workload_seconds(report, prompt, generated)
 
 
 def groups(points):
@@ -103,10 +88,10 @@ def groups(points):
     return by_shape
 
 
-def measure_link(machine, link, folder, options):
+def measure_link(ranks, link, folder, options):
     environment = dict(os.environ, CONVENE_CACHE_DIR=str(folder / "cache"))
-    profile = machine.measure(link, folder, environment)
-    plans = {point: machine.plan(link, profile, point, folder, environment) for point in POINTS}
+    profile = ranks.measure(link, folder, environment)
+    plans = {point: ranks.plan(link, profile, point, folder, environment) for point in POINTS}
     runs = {point: {} for point in POINTS}
     turns = [(shape, name) for shape in groups(POINTS) for name in BY_HAND] + [(point, None) for point in POINTS]
     for number in range(options.rounds):
@@ -114,11 +99,11 @@ def measure_link(machine, link, folder, options):
             if name is None:
                 prompt, generated, batch, skew = what
                 plan = ["--plan", plans[what][0]]
-                found = machine.bench(link, plan, prompt, generated, [batch], skew, environment)
+                found = ranks.bench(link, plan, prompt, generated, [batch], skew, environment)
                 runs[what].setdefault("planned", []).append(found[batch])
                 continue
             prompt, generated, skew = what
-            found = machine.bench(link, BY_HAND[name], prompt, generated, groups(POINTS)[what], skew, environment)
+            found = ranks.bench(link, BY_HAND[name], prompt, generated, groups(POINTS)[what], skew, environment)
             for batch, seconds in found.items():
                 runs[(prompt, generated, batch, skew)].setdefault(name, []).append(seconds)
         print(f"{link}: round {number + 1} of {options.rounds}", file=sys.stderr)
@@ -149,14 +134,13 @@ def compare(entry):
 
 def markdown(options, entries):
     rows = [compare(entry) for entry in entries]
-    cpu = next(line.split(": ")[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name"))
     over = sorted(row["over_best"] for row in rows)
     noise = sorted(abs(row["noise"]) for row in rows)
     gains = [1 / (1 + row["over_tensor"]) for row in rows]
     percent = lambda value: f"{100 * value:+.1f} %"
     text = f"""# Plans that were chosen against plans by hand
 
-{cpu}, {os.cpu_count()} cores, {time.strftime("%Y-%m-%d")}; `bench/plan_floor.py {options.line}`, two ranks of one core each, {options.weights}, {options.rounds} rounds.
+{machine()}, {time.strftime("%Y-%m-%d")}; `bench/plan_floor.py {options.line}`, two ranks of one core each, {options.weights}, {options.rounds} rounds.
 
 Over the best plan by hand: median {percent(statistics.median(over))}, worst {percent(over[-1])}; noise of one plan: median {percent(statistics.median(noise))}, worst {percent(noise[-1])}.
 Over tensor parallelism: worst {percent(max(row["over_tensor"] for row in rows))}, greatest gain {max(gains):.2f} x.
@@ -187,7 +171,7 @@ def main():
     entries = []
     with tempfile.TemporaryDirectory() as folder:
         for link in options.links.split(","):
-            entries += measure_link(Machine(options), link, pathlib.Path(folder), options)
+            entries += measure_link(Ranks(options), link, pathlib.Path(folder), options)
             pathlib.Path(options.out + ".json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
             pathlib.Path(options.out + ".md").write_text(markdown(options, entries), encoding="utf-8")
 

@@ -13,16 +13,13 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
+from planned_runs import machine, run, words, workload_seconds
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-
-
-def words(*each):
-    return [str(word) for word in each]
 
 
 class Ranks:
@@ -33,15 +30,9 @@ class Ranks:
         self.environment = dict(os.environ, CONVENE_CACHE_DIR=str(folder / "cache"), OMPI_ALLOW_RUN_AS_ROOT="1",
                                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
-    def run(self, *command):
-        command = words(*command)
-        done = subprocess.run(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command)}\nends with status {done.returncode}: {done.stderr[-2000:]}")
-
     def start(self, *command):
-        self.run("mpirun", "-n", self.count, "--oversubscribe", "--bind-to", "none", ROOT / "bench/limited_rank.sh",
-                 self.options.shares, self.options.convene, *command)
+        run(words("mpirun", "-n", self.count, "--oversubscribe", "--bind-to", "none", ROOT / "bench/limited_rank.sh",
+                  self.options.shares, self.options.convene, *command), self.environment)
 
     def measure(self):
         profile = self.folder / "profile.json"
@@ -51,18 +42,17 @@ class Ranks:
     def plan(self, profile, prompt, generated, batch):
         path = self.folder / f"plan_{prompt}_{generated}_{batch}.json"
         report = self.folder / "report.json"
-        self.run(self.options.convene, "plan", self.options.model, "--profile", profile, "--ranks", self.count,
-                 "--threads", 1, "--prompt-tokens", prompt, "--gen-tokens", generated, "--batch", batch, "--weights",
-                 self.options.weights, "--allow", "layout", "--memory-per-rank", 6, "--out", path, "--json", report)
+        run(words(self.options.convene, "plan", self.options.model, "--profile", profile, "--ranks", self.count,
+                  "--threads", 1, "--prompt-tokens", prompt, "--gen-tokens", generated, "--batch", batch, "--weights",
+                  self.options.weights, "--allow", "layout", "--memory-per-rank", 6, "--out", path, "--json", report),
+            self.environment)
         return path, json.loads(report.read_text())
 
     def bench(self, plan, prompt, generated, batch):
         path = self.folder / "bench.json"
         self.start("bench", self.options.model, "-p", prompt, "-n", generated, "--batch", batch, "--repeat", 1, "--threads",
                    1, "--weights", self.options.weights, "--json", path, *plan)
-        report = json.loads(path.read_text())
-        return (batch * prompt / report["prefill"]["tokens_per_s"] + batch * generated / report["decode"][0]["tokens_per_s"]
-                + report["experts_moved"]["seconds"] / max(1, report["experts_moved"]["count"]))
+        return workload_seconds(json.loads(path.read_text()), prompt, generated)[batch]
 
 
 def main():
@@ -97,8 +87,7 @@ def main():
             print(json.dumps(entry["name"]), {key: statistics.median(each) for key, each in entry["seconds"].items()},
                   file=sys.stderr)
     pathlib.Path(options.out + ".json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-    cpu = next(each.split(": ")[1].strip() for each in open("/proc/cpuinfo", encoding="utf-8") if each.startswith("model name"))
-    text = f"""{cpu}, {os.cpu_count()} cores, {time.strftime("%Y-%m-%d")}: `bench/unlike_ranks.py {line}`
+    text = f"""{machine()}, {time.strftime("%Y-%m-%d")}: `bench/unlike_ranks.py {line}`
 
 | prompt, generated, sequences | planned | predicted s | measured s | best layout of alike ranks | s | its time by the planned one's |
 |---|---|---:|---:|---|---:|---:|

@@ -14,7 +14,9 @@
 #include "engine/choose_pipeline.h"
 #include "engine/rank_options.h"
 #include "runtime/transformer.h"
+#include "weights/packed_directory.h"
 #include "weights/page_index.h"
+#include "weights/share.h"
 
 namespace convene::engine {
 namespace {
@@ -43,18 +45,6 @@ std::set<int> LargestRanks(const strategy::Layout& layout) {
   return {0, roles.RankOfPart(0, 0), roles.RankOfSlice(share, layout.expert_tp - 1)};
 }
 
-// For packed weights.
-Status CheckWholeMatrices(const plan::Plan& plan) {
-  for (const strategy::Layout& layout : {plan.layout, plan.decode.value_or(plan.layout)}) {
-    if (layout.attention_tp == 1 && layout.expert_tp == 1) continue;
-    return Error{fmt::format(
-        "the weights are packed as whole matrices, which {} would divide: plan for the original "
-        "checkpoint",
-        plan::ToText(layout))};
-  }
-  return {};
-}
-
 }  // namespace
 
 void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question) {
@@ -67,8 +57,10 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
                         whole = question.constraints.whole_matrices](
                            const planner::RankSetup& setup, const plan::Plan& plan,
                            int batch) -> Result<planner::RankMemory> {
-    if (whole) {
-      if (Status fits = CheckWholeMatrices(plan); !fits) return fits.error();
+    for (const strategy::Layout& layout : {plan.layout, plan.decode.value_or(plan.layout)}) {
+      const Status fits =
+          whole ? weights::CheckWholeMatrices(weights::ShareOf(layout, /*rank=*/0)) : Status();
+      if (!fits) return fits.error();
     }
     const LoadOptions options{.context = std::max(2, context),
                               .max_step_tokens = std::max(step_tokens, batch),
