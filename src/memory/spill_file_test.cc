@@ -1,6 +1,8 @@
 #include "memory/spill_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -25,7 +27,7 @@ class SpillFileTest : public testing::Test {
       transfers_.push_back({place * kBlock, kBlock, memory_.data() + block * kBlock});
     }
   }
-  ~SpillFileTest() override { std::filesystem::remove_all(directory_); }
+  ~SpillFileTest() override { std::filesystem::remove_all(above_); }
 
   std::unique_ptr<SpillFile> Make(SpillFile::Options options) {
     auto file = SpillFile::Create(directory_, kBlocks * kBlock, std::move(options));
@@ -43,7 +45,9 @@ class SpillFileTest : public testing::Test {
   }
   static std::byte Byte(uint64_t i) { return static_cast<std::byte>(i * i / 977 % 251); }
 
-  std::string directory_ = testing::TempDir() + "/spill_file/below";
+  // Tests run beside each other in processes of their own.
+  const std::string above_ = fmt::format("{}/spill_file_{}", testing::TempDir(), getpid());
+  const std::string directory_ = above_ + "/below";
   Ledger ledger_;
   Reservation memory_;
   std::vector<SpillTransfer> transfers_;
