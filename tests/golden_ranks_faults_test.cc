@@ -269,6 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
         Division{"ep2_micro_batches", {1, 2, 2, 1}, {.micro_batches = 2}},
         Division{"slice2", {1, 2, 1, 2}}, Division{"tp2", {2, 1, 1, 2}},
         Division{"tp2dp2_ep4", {2, 2, 4, 1}},
+        Division{"1to2_in_one_piece", {.expert_ep = 2, .disaggregates = true}},
         Division{
             "1to2", {.expert_ep = 2, .disaggregates = true}, {.chunks = 2, .micro_batches = 2}}),
     [](const auto& division) { return division.param.name; });

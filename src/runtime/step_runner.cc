@@ -368,6 +368,8 @@ Status StepRunner::End() {
   }
   // Behind an encoder's last exchange, keys and values of the decoder's layers are made.
   const bool agrees = !statuses_.empty() && (encodes_ || AnyHasFailed());
+  // The head's rank alone works behind the last exchange, and its step is the one that is answered.
+  CHECK(mine.ok() || agrees || rank_ == 0, "no rank was told: {}", mine.error().message);
   return agrees ? comm::AgreeOnSuccess(*options_.parallel.group, mine) : mine;
 }
 

@@ -22,9 +22,10 @@ const std::vector<Row>& Rows() {
   static const std::vector<Row> rows = {
       // Of a step.
       {kEmbed, "embed", {Writes(Thing::kHidden)}},
+      // Each rank says there whether its tasks have failed, so that its experts must be done.
       {kGatherRows,
        "gather_rows",
-       {Reads(Thing::kNormed), Writes(Thing::kGathered)},
+       {Reads(Thing::kNormed), Reads(Thing::kSlots, kAllChunks), Writes(Thing::kGathered)},
        Row::kCollective},
       {kHead, "head", {Reads(Thing::kNormed), Reads(Thing::kGathered)}},
       // Attention.

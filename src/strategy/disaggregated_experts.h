@@ -27,6 +27,8 @@ class DisaggregatedStage {
   // Of a layer with experts, behind its attention. The ranks that own rows are in use, before and
   // afterwards.
   void AddLayer(const LayerWork& work, int layer);
+  // Of ranks with experts: the last combine so far.
+  const RankTasks& returned() const { return returned_; }
 
  private:
   RankTasks AddShared(const LayerWork& work, int layer);
@@ -34,7 +36,7 @@ class DisaggregatedStage {
   std::vector<RankTasks> AddDispatch(const LayerWork& work, int layer, const RankTasks& ready);
 
   StepBuilder& step_;
-  RankTasks returned_;  // of ranks with experts: the last combine of the layer before
+  RankTasks returned_;
 };
 
 // The same as a whole step, for those who have degrees and no roles.

@@ -31,8 +31,8 @@ void AddExperts(StepBuilder& step, const LayerWork& work, int layer) {
   AddExpertParallel(step, work, layer);
 }
 
-// `embedded`: the step's first tasks.
-void AddLayers(StepBuilder& step, const RankTasks& embedded) {
+// `embedded`: the step's first tasks. Returns the last ones of ranks with experts alone.
+RankTasks AddLayers(StepBuilder& step, const RankTasks& embedded) {
   std::optional<PagedExperts> paged;
   if (step.options().paging) paged.emplace(step);
   std::optional<SpilledAttention> spilled;
@@ -60,15 +60,20 @@ void AddLayers(StepBuilder& step, const RankTasks& embedded) {
       step.Compute(kDense, {layer}, [&](int rank) { return work.Dense(rank); });
     }
   }
+  return disaggregated ? disaggregated->returned() : RankTasks();
 }
 
-// From the tokens to the output's norm, which it returns.
+// From the tokens to the output's norm. Returns the last task of each rank: a rank that says how it
+// has fared must have done all that can fail.
 RankTasks AddStack(StepBuilder& step) {
   step.UseRanks(&Role::owns_rows);
-  AddLayers(step, AddEmbedding(step));
-  const RankTasks normed = AddFinalNorm(step);
+  const RankTasks returned = AddLayers(step, AddEmbedding(step));
+  RankTasks last = AddFinalNorm(step);
   step.UseAllRanks();
-  return normed;
+  for (size_t i = 0; i < returned.size(); ++i) {
+    if (last[i] < 0) last[i] = returned[i];
+  }
+  return last;
 }
 
 }  // namespace
