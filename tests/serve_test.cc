@@ -352,6 +352,37 @@ TEST(Serve, EndsAcceptedRequestsAtSigtermOrSaysThatItDoesNot) {
   EXPECT_EQ(hasty.Wait(), 1) << hasty.log();
 }
 
+TEST(Serve, RequestsThatAreStillReadAtSigtermAreAnsweredOrTold) {
+  const std::string long_text(size_t{4} << 20, 'a');  // takes longer than the test to the signal
+  const std::string slow = PostText("/tokenize", json{{"prompt", long_text}}.dump());
+  const auto statuses_after_sigterm = [&](ServeProcess& server) {
+    const auto is_accepted = [&](const char* path) {
+      return server.log().find(fmt::format("event=accepted client=127.0.0.1 path={}", path)) !=
+             std::string::npos;
+    };
+    Connection half(server.port());
+    half.Send("GET /hea");
+    Connection tokens(server.port());
+    tokens.Send(slow);
+    EXPECT_TRUE(Eventually([&] { return is_accepted("/tokenize"); }));
+    Connection behind(server.port());
+    behind.Send(PostText(kCompletions, json{{"prompt", long_text}}.dump()));
+    EXPECT_TRUE(Eventually([&] { return is_accepted(kCompletions); }));
+    server.Signal(SIGTERM);
+    std::vector<int> statuses;
+    for (Connection* client : {&half, &tokens, &behind}) {
+      statuses.push_back(client->ReadAnswer().status);
+    }
+    return statuses;
+  };
+  ServeProcess patient({"--log-level", "debug"});
+  EXPECT_EQ(statuses_after_sigterm(patient), (std::vector<int>{503, 200, 400}));
+  EXPECT_EQ(patient.Wait(), 0) << patient.log();
+  ServeProcess hasty({"--log-level", "debug", "--shutdown-timeout", "0"});
+  EXPECT_EQ(statuses_after_sigterm(hasty), (std::vector<int>{503, 503, 503}));
+  EXPECT_EQ(hasty.Wait(), 1) << hasty.log();
+}
+
 TEST(Serve, ASecondSignalEndsItAtOnce) {
   ServeProcess server({"--max-batch", "1", "--shutdown-timeout", "600"});
   // More than would be answered while this test waits.

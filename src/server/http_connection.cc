@@ -25,6 +25,7 @@ constexpr size_t kMaxAheadBytes = size_t{64} << 10;
 constexpr size_t kReadBytes = size_t{4} << 10;
 // How long a client may go on sending what will not be read, so that it sees the response.
 constexpr seconds kLingerTime{2};
+constexpr const char* kShutsDown = "the server shuts down";
 
 std::string TextOf(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
@@ -66,7 +67,11 @@ void HttpConnection::StartRefusing(const Response& response) { RejectWith(respon
 
 void HttpConnection::Drain() {
   keeps_alive_ = false;
-  if (!is_answering_ && !parser_ && !ends_response_ && sending_.empty()) Close();
+  if (is_answering_ || is_lingering_) return;
+  if (!parser_) return Close();
+  // The read of a request that is not whole ends, and OnHeader or OnBody tells the client.
+  ErrorCode ignored;
+  socket_.cancel(ignored);
 }
 
 void HttpConnection::Close() {
@@ -119,6 +124,7 @@ void HttpConnection::ReadHeader() {
 
 void HttpConnection::OnHeader(ErrorCode error) {
   if (is_closed_) return;
+  if (shared_.is_draining) return Reject(503, kShutsDown);
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     return Reject(431, fmt::format("the request's header is larger than {} bytes",
                                    shared_.limits.max_header_bytes));
@@ -183,6 +189,7 @@ void HttpConnection::ReadBody() {
 
 void HttpConnection::OnBody(ErrorCode error) {
   if (is_closed_) return;
+  if (shared_.is_draining) return Reject(503, kShutsDown);
   if (error == http::error::body_limit) {
     return Reject(413, fmt::format("the request's body is larger than {} bytes (--max-body)",
                                    shared_.limits.max_body_bytes));
@@ -338,6 +345,7 @@ void HttpConnection::Linger() {
   ErrorCode error;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
   if (error || is_watching_) return Close();
+  is_lingering_ = true;
   SetDeadline(read_timer_, kLingerTime);
   DrainInput();
 }

@@ -38,7 +38,8 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   // Writes a response to a client that is not served, and closes.
   void StartRefusing(const Response& response);
 
-  // Closes if no request is under way; otherwise after its response.
+  // Closes if no request is under way, otherwise after its response: the handler's to one that was
+  // handed to it, else one that says that the server shuts down.
   void Drain();
   void Close();
 
@@ -88,6 +89,7 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   bool is_closed_ = false;
   bool is_answering_ = false;  // from the body's end to the response's
   bool is_watching_ = false;   // a read that tells whether the client is there
+  bool is_lingering_ = false;  // all is sent; what still comes is not for us
   bool is_head_request_ = false;
   bool keeps_alive_ = false;
   bool is_chunked_ = false;

@@ -23,15 +23,17 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// /size: how large the body was; /hold: nothing, until the client goes; /flood: a stream of more
-// than anybody reads.
+// /size: how large the body was; /hold: nothing, until the client goes or AnswerHeld; /flood: a
+// stream of more than anybody reads; /large: more than a socket takes at once.
 class TestHandler : public Handler {
  public:
   static constexpr int kFloodPieces = 4096;
   static constexpr size_t kPieceBytes = size_t{64} << 10;
+  static constexpr size_t kLargeBytes = size_t{32} << 20;
 
   std::optional<Response> Refuse(const RequestHead& head) override {
     if (head.path != "/refused") return std::nullopt;
@@ -41,6 +43,9 @@ class TestHandler : public Handler {
     if (request.head.path == "/size") {
       return responder->Respond({.body = fmt::to_string(request.body.size())});
     }
+    if (request.head.path == "/large") {
+      return responder->Respond({.body = std::string(kLargeBytes, 'x')});
+    }
     responder->WhenGone([this] { ++num_gone; });
     if (request.head.path == "/flood") {
       responder->BeginStream({.content_type = "text/plain"});
@@ -48,12 +53,17 @@ class TestHandler : public Handler {
       for (int i = 0; i < kFloodPieces; ++i) responder->Send(piece);
     }
     held_.push_back(std::move(responder));
+    num_held = static_cast<int>(held_.size());
+  }
+  void AnswerHeld() {
+    for (const auto& responder : held_) responder->Respond({.body = "held"});
   }
   Response ProtocolError(int status, const std::string& message) override {
     return {.status = status, .body = message};
   }
   void CountConnections(int count) override { num_connections = count; }
 
+  std::atomic<int> num_held = 0;
   std::atomic<int> num_gone = 0;
   std::atomic<int> num_connections = 0;
 
@@ -67,7 +77,10 @@ class TestServer {
     auto server = HttpServer::Listen("127.0.0.1", 0, limits, handler);
     CHECK(server.ok(), "{}", server.error().message);
     server_ = *std::move(server);
-    thread_ = std::jthread([this] { server_->Run(); });
+    thread_ = std::jthread([this] {
+      server_->Run();
+      has_ended_ = true;
+    });
   }
   ~TestServer() {
     server_->Stop();
@@ -77,11 +90,19 @@ class TestServer {
   TestServer& operator=(const TestServer&) = delete;
 
   int port() const { return server_->port(); }
+  bool has_ended() const { return has_ended_; }
+  void Drain() {
+    server_->Post([this] { server_->Drain(); });
+  }
+  void AnswerHeld() {
+    server_->Post([this] { handler.AnswerHeld(); });
+  }
 
   TestHandler handler;
 
  private:
   std::unique_ptr<HttpServer> server_;
+  std::atomic<bool> has_ended_ = false;
   std::jthread thread_;
 };
 
@@ -173,6 +194,42 @@ TEST(HttpServer, AClientThatClosesItsSideIsGone) {
   client.CloseSending();
   EXPECT_EQ(client.ReadToEnd(), "");
   EXPECT_TRUE(Eventually([&] { return server.handler.num_gone == 1; }));
+}
+
+TEST(HttpServer, EndsWhenAllHaveTakenTheirResponsesAndTellsWhoseRequestIsNotWhole) {
+  TestServer server({});
+  Client idle(server);
+  Client header(server);
+  Client body(server);
+  Client held(server);
+  Client slow(server);
+  EXPECT_TRUE(header.Send("GET /size HTT"));
+  EXPECT_TRUE(body.Send(Post("/size", 100, "0123456789")));
+  EXPECT_TRUE(held.Send(Post("/hold", 0, "")));
+  EXPECT_TRUE(slow.Send(Post("/large", 0, "")));
+  std::string large = slow.ReadSome();
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_held == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  server.Drain();
+  EXPECT_EQ(idle.ReadToEnd(), "");
+  EXPECT_THAT(header.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(body.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  server.AnswerHeld();
+  EXPECT_THAT(held.ReadToEnd(), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("held")));
+  EXPECT_FALSE(server.has_ended());
+  large += slow.ReadToEnd();
+  EXPECT_GT(large.size(), TestHandler::kLargeBytes);
+  EXPECT_TRUE(Eventually([&] { return server.has_ended(); }));
+}
+
+TEST(HttpServer, EndsWithConnectionsOpenWhileItDrains) {
+  TestServer server({});
+  Client held(server);
+  EXPECT_TRUE(held.Send(Post("/hold", 0, "")));
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_held == 1; }));
+  server.Drain();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(server.has_ended());
 }
 
 TEST(HttpServer, TakesSoManyConnectionsAndSaysSoToMore) {

@@ -34,7 +34,8 @@ namespace {
 using openai::ApiError;
 
 constexpr std::chrono::seconds kKeepAliveInterval{15};
-constexpr std::chrono::seconds kFlushTime{5};  // for clients to take the last of their responses
+// After --shutdown-timeout, for clients to take what they were told.
+constexpr std::chrono::seconds kFlushTime{5};
 constexpr int kSignalStatus = 128;
 
 }  // namespace
@@ -61,22 +62,27 @@ class Server::Impl : public Handler {
   std::optional<Response> Refuse(const RequestHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
   Response ProtocolError(int status, const std::string& message) override;
-  void CountConnections(int count) override { metrics_.SetConnections(count); }
+  void CountConnections(int count) override {
+    num_connections_ = count;
+    metrics_.SetConnections(count);
+  }
 
  private:
-  // Of a request for text, from its arrival to its end.
+  // A request that was accepted, for text or tokens, from its arrival to its end.
   struct Pending {
     RequestHead head;
     std::string client;
     Clock::time_point arrival;
     std::shared_ptr<Responder> responder;
     std::string prompt_text = {};
-    std::unique_ptr<Exchange> exchange = {};  // once it is prepared
+    std::unique_ptr<Exchange> exchange = {};  // of one for text, once it is prepared
   };
 
   Response Error(const RequestHead& head, const ApiError& error);
   void Respond(const RequestHead& head, Responder& responder, Response response);
   void HandleGet(Route route, const RequestHead& head, Responder& responder);
+  JobId Accept(const RequestHead& head, std::shared_ptr<Responder> responder);
+  std::optional<Pending> TakePending(JobId id);
   void HandleTokens(HttpRequest request, bool is_tokenize, std::shared_ptr<Responder> responder);
   void HandleGeneration(HttpRequest request, Api api, std::shared_ptr<Responder> responder);
   void TakePrepared(JobId id, std::variant<PreparedRequest, ApiError> prepared);
@@ -88,6 +94,8 @@ class Server::Impl : public Handler {
   void LogPlanStays(const LoadShape& shape, const convene::Error& why) const;
   void KeepAlive();
   void OnSignal(int number);
+  void CloseQueueOncePrepared();
+  void EndAccepted();
 
   const ServerOptions options_;
   const Access access_;
@@ -101,6 +109,8 @@ class Server::Impl : public Handler {
   uint64_t first_seed_;
   JobId last_job_ = 0;
   std::map<JobId, Pending> pending_;
+  int num_connections_ = 0;
+  int64_t num_cut_ = 0;  // requests that the end came before, but for choices that the engine had
 
   std::unique_ptr<HttpServer> http_;
   WorkQueue preparer_;
@@ -162,17 +172,14 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
   }
   const int64_t num_aborted = loop.Run();
   // The last responses are on their way to the HTTP thread, or wait for slow clients.
-  http_->Post([this] {
-    http_->Drain([this] { http_->Stop(); });
-    http_->After(kFlushTime, [this] { http_->Stop(); });
-  });
   http_thread_.join();
   preparer_.Stop();
-  log_.Write(LogLevel::kInfo, {{"event", "stopped"}, {"ended_early", fmt::to_string(num_aborted)}});
-  if (num_aborted == 0) return {};
+  const int64_t num_early = num_aborted + num_cut_;
+  log_.Write(LogLevel::kInfo, {{"event", "stopped"}, {"ended_early", fmt::to_string(num_early)}});
+  if (num_early == 0) return {};
   return Unavailable(fmt::format(
       "{} answers were ended before they were complete, because --shutdown-timeout had passed",
-      num_aborted));
+      num_early));
 }
 
 // On the engine's thread. Requests that come from now on are told of the new plan.
@@ -299,13 +306,37 @@ void Server::Impl::HandleGet(Route route, const RequestHead& head, Responder& re
   Respond(head, responder, std::get<Response>(std::move(answer)));
 }
 
+JobId Server::Impl::Accept(const RequestHead& head, std::shared_ptr<Responder> responder) {
+  const JobId id = ++last_job_;
+  responder->WhenGone([this, id] { ClientGone(id); });
+  pending_[id] = {.head = head,
+                  .client = access_.ClientOf(head).value_or(""),
+                  .arrival = Clock::now(),
+                  .responder = std::move(responder)};
+  log_.Write(LogLevel::kDebug,
+             {{"event", "accepted"}, {"client", head.client}, {"path", head.path}});
+  return id;
+}
+
+// Nothing: the client has gone, or was told that the server ends.
+std::optional<Server::Impl::Pending> Server::Impl::TakePending(JobId id) {
+  const auto found = pending_.find(id);
+  if (found == pending_.end()) return std::nullopt;
+  std::optional<Pending> pending = std::move(found->second);
+  pending_.erase(found);
+  CloseQueueOncePrepared();
+  return pending;
+}
+
 void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
                                 std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
-  preparer_.Push([this, request = std::move(request), is_tokenize, responder] {
-    Response response = AnswerTokenRequest(*model_, request.body, is_tokenize);
-    http_->Post([this, head = request.head, responder, response = std::move(response)] {
-      Respond(head, *responder, response);
+  const JobId id = Accept(request.head, std::move(responder));
+  preparer_.Push([this, id, is_tokenize, body = std::move(request.body)] {
+    Response response = AnswerTokenRequest(*model_, body, is_tokenize);
+    http_->Post([this, id, response = std::move(response)] {
+      const std::optional<Pending> pending = TakePending(id);
+      if (pending) Respond(pending->head, *pending->responder, response);
     });
   });
 }
@@ -313,12 +344,7 @@ void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
 void Server::Impl::HandleGeneration(HttpRequest request, Api api,
                                     std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
-  const JobId id = ++last_job_;
-  responder->WhenGone([this, id] { ClientGone(id); });
-  pending_[id] = {.head = request.head,
-                  .client = access_.ClientOf(request.head).value_or(""),
-                  .arrival = Clock::now(),
-                  .responder = std::move(responder)};
+  const JobId id = Accept(request.head, std::move(responder));
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const uint64_t seed = first_seed_ + id * kGolden;
   preparer_.Push([this, id, seed, api, body = std::move(request.body)] {
@@ -358,7 +384,7 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
       metrics_);
   switch (queue_.Push(std::move(job))) {
     case Admission::kAccepted:
-      return;
+      return CloseQueueOncePrepared();
     case Admission::kFull:
       return RefusePending(
           id, {.status = 429,
@@ -373,10 +399,8 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
 }
 
 void Server::Impl::RefusePending(JobId id, const ApiError& error) {
-  const auto found = pending_.find(id);
-  const Pending pending = std::move(found->second);
-  pending_.erase(found);
-  pending.responder->Respond(Error(pending.head, error));
+  const std::optional<Pending> pending = TakePending(id);
+  if (pending) pending->responder->Respond(Error(pending->head, error));
 }
 
 void Server::Impl::TakeEvents(std::vector<JobEvent> events) {
@@ -396,17 +420,15 @@ void Server::Impl::TakeEvents(std::vector<JobEvent> events) {
 }
 
 void Server::Impl::ClientGone(JobId id) {
-  const auto found = pending_.find(id);
-  if (found == pending_.end()) return;
+  std::optional<Pending> pending = TakePending(id);
+  if (!pending) return;
   queue_.Cancel(id);
-  if (found->second.exchange) {
-    found->second.exchange->Abandon();
-    LogEnd(found->second);
+  if (pending->exchange) {
+    pending->exchange->Abandon();
+    LogEnd(*pending);
   }
   // Not at once: the exchange may be sending, which has found this.
-  auto gone = std::make_shared<Pending>(std::move(found->second));
-  pending_.erase(found);
-  http_->Post([gone] {});
+  http_->Post([gone = std::make_shared<Pending>(*std::move(pending))] {});
 }
 
 void Server::Impl::LogEnd(const Pending& pending) {
@@ -452,9 +474,30 @@ void Server::Impl::OnSignal(int number) {
   log_.Write(LogLevel::kInfo, {{"event", "draining"},
                                {"requests", fmt::to_string(pending_.size())},
                                {"timeout_s", fmt::to_string(options_.shutdown_timeout.count())}});
-  http_->Drain([] {});
-  queue_.Close();
-  http_->After(options_.shutdown_timeout, [this] { queue_.Abort(); });
+  http_->Drain();
+  CloseQueueOncePrepared();
+  http_->After(options_.shutdown_timeout, [this] { EndAccepted(); });
+}
+
+// The engine's thread ends when its jobs have ended and no request can become another one.
+void Server::Impl::CloseQueueOncePrepared() {
+  const auto is_prepared = [](const auto& pending) { return pending.second.exchange != nullptr; };
+  if (is_draining_ && std::ranges::all_of(pending_, is_prepared)) queue_.Close();
+}
+
+// Tells all accepted requests that the server does not wait for them any more.
+void Server::Impl::EndAccepted() {
+  queue_.Abort();
+  std::vector<JobId> unprepared;
+  for (const auto& [id, pending] : pending_) {
+    if (!pending.exchange) unprepared.push_back(id);
+  }
+  num_cut_ += std::ssize(unprepared);
+  for (const JobId id : unprepared) RefusePending(id, ShuttingDown());
+  http_->After(kFlushTime, [this] {
+    num_cut_ += num_connections_;
+    http_->Stop();
+  });
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
