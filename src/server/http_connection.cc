@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/write.hpp>
@@ -23,6 +24,7 @@ using std::chrono::seconds;
 // What a client may send ahead while it is answered; more is read later.
 constexpr size_t kMaxAheadBytes = size_t{64} << 10;
 constexpr size_t kReadBytes = size_t{4} << 10;
+constexpr size_t kBufferBytes = kMaxAheadBytes + kReadBytes;
 // How long a client may go on sending what will not be read, so that it sees the response.
 constexpr seconds kLingerTime{2};
 constexpr const char* kShutsDown = "the server shuts down";
@@ -51,7 +53,8 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, SharedHttp& shared)
     : socket_(std::move(socket)),
       shared_(shared),
       read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()) {
+      write_timer_(socket_.get_executor()),
+      buffer_(std::max(kBufferBytes, shared.limits.max_header_bytes)) {
   ErrorCode ignored;
   const auto peer = socket_.remote_endpoint(ignored);
   if (!ignored) client_ = peer.address().to_string(ignored);
@@ -142,7 +145,8 @@ void HttpConnection::OnHeader(ErrorCode error) {
   keeps_alive_ = request.keep_alive() && !shared_.is_draining;
   is_http_1_0_ = request.version() < 11;
   is_head_request_ = request.method() == http::verb::head;
-  if (const auto refused = shared_.handler->Refuse(HeadOf())) return RejectWith(*refused);
+  head_ = HeadOf();  // now: a body in chunks may bring more fields, which count for nothing
+  if (const auto refused = shared_.handler->Refuse(head_)) return RejectWith(*refused);
   const std::string encoding = TextOf(request[http::field::content_encoding]);
   if (!encoding.empty() && !boost::beast::iequals(encoding, "identity")) {
     return Reject(415, "bodies must be sent as they are, without Content-Encoding");
@@ -180,7 +184,19 @@ bool HttpConnection::ReserveBody(size_t bytes) {
 
 void HttpConnection::ReleaseBody() { shared_.body_bytes -= std::exchange(reserved_bytes_, 0); }
 
+// A body in chunks may be surrounded by words that nobody wants. Those of one chunk and the fields
+// behind the last one are bounded by the buffer, all chunks' together here.
+void HttpConnection::BoundChunkExtensions() {
+  extension_bytes_ = 0;
+  on_chunk_ = [this](std::uint64_t, boost::beast::string_view extensions, ErrorCode& error) {
+    extension_bytes_ += extensions.size();
+    if (extension_bytes_ > shared_.limits.max_header_bytes) error = http::error::buffer_overflow;
+  };
+  parser_->on_chunk_header(on_chunk_);
+}
+
 void HttpConnection::ReadBody() {
+  BoundChunkExtensions();
   const auto extra = seconds(static_cast<int64_t>(reserved_bytes_ >> 16));
   SetDeadline(read_timer_, shared_.limits.client_timeout + extra);
   http::async_read(socket_, buffer_, *parser_,
@@ -194,13 +210,16 @@ void HttpConnection::OnBody(ErrorCode error) {
     return Reject(413, fmt::format("the request's body is larger than {} bytes (--max-body)",
                                    shared_.limits.max_body_bytes));
   }
+  if (error == http::error::buffer_overflow) {
+    return Reject(431, "the body's chunks have too many extensions, or too many fields behind them");
+  }
   if (error == http::error::end_of_stream || error == http::error::partial_message) return Close();
   if (error.category() == http::make_error_code(http::error::bad_method).category()) {
     return Reject(400, fmt::format("the request's body is malformed: {}", error.message()));
   }
   if (error) return Close();
   ClearDeadline(read_timer_);
-  HttpRequest request{.head = HeadOf(), .body = std::move(parser_->get().body())};
+  HttpRequest request{.head = std::move(head_), .body = std::move(parser_->get().body())};
   parser_.reset();
   // Until the response begins, something of its size waits with the request.
   ReleaseBody();

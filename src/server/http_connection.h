@@ -56,6 +56,7 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   void WaitForRequest();
   void ReadHeader();
   void OnHeader(ErrorCode error);
+  void BoundChunkExtensions();
   void ReadBody();
   void OnBody(ErrorCode error);
   void Reject(int status, const std::string& message);
@@ -84,6 +85,9 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   boost::asio::steady_timer write_timer_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  RequestHead head_;  // of the request whose body is being read
+  std::function<void(std::uint64_t, boost::beast::string_view, ErrorCode&)> on_chunk_;
+  size_t extension_bytes_ = 0;
   size_t reserved_bytes_ = 0;
 
   bool is_closed_ = false;

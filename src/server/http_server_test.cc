@@ -266,6 +266,27 @@ TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
   EXPECT_THAT(three.ReadSome(), StartsWith("HTTP/1.1 200"));
 }
 
+TEST(HttpServer, BoundsWhatSurroundsTheChunksOfABody) {
+  constexpr size_t kFlood = size_t{8} << 20;  // far more than is read of it
+  TestServer server({.max_body_bytes = 8000});
+  const std::string head = "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  Client extension(server);
+  extension.Send(head + "1;" + std::string(kFlood, 'a'));
+  EXPECT_THAT(extension.ReadSome(), StartsWith("HTTP/1.1 431"));
+  Client trailer(server);
+  trailer.Send(head + "0\r\nA: " + std::string(kFlood, 'a'));
+  EXPECT_THAT(trailer.ReadSome(), StartsWith("HTTP/1.1 431"));
+  Client extensions(server);
+  std::string chunks;
+  for (int i = 0; i < 100; ++i) chunks += "1;" + std::string(1000, 'a') + "\r\nx\r\n";
+  extensions.Send(head + chunks);
+  EXPECT_THAT(extensions.ReadSome(), StartsWith("HTTP/1.1 431"));
+  // What is usual is passed over.
+  Client usual(server);
+  EXPECT_TRUE(usual.Send(head + "3;a=b;c\r\nabc\r\n0;d\r\nX: y\r\n\r\n"));
+  EXPECT_THAT(usual.ReadSome(), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\n3")));
+}
+
 TEST(HttpServer, RefusesBodiesThatAreEncoded) {
   TestServer server({});
   Client packed(server);
