@@ -146,14 +146,14 @@ def connect(server):
 
 
 def post(length, more=""):
-    return (f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n{more}"
+    return (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{more}"
             f"Content-Length: {length}\r\n\r\n").encode()
 
 
 def slow_headers(server):
     clients = [connect(server) for _ in range(1000)]
     for client in clients:
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\nX: " + 8000 * b"a")
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX: " + 8000 * b"a")
     return clients
 
 
@@ -175,7 +175,7 @@ def huge_bodies(server):
         clients.append(connect(server))
         chunk = b"100000\r\n" + (1 << 20) * b" " + b"\r\n"
         head = post(100 << 20) if i % 2 else (
-            b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         try:
             clients[-1].sendall(head)
             for _ in range(100):
@@ -190,7 +190,7 @@ def many_headers(server):
     for _ in range(50):
         clients.append(connect(server))
         try:
-            clients[-1].sendall(b"GET /health HTTP/1.1\r\n" + b"".join(b"X-%d: %d\r\n" % (i, i) for i in range(10000)))
+            clients[-1].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: %d\r\n" % (i, i) for i in range(10000)))
         except OSError:
             pass
     return clients
@@ -202,7 +202,7 @@ def unread_pipelines(server):
         clients.append(connect(server))
         clients[-1].settimeout(1)
         try:
-            clients[-1].sendall(20000 * b"GET /metrics HTTP/1.1\r\n\r\n")
+            clients[-1].sendall(20000 * b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         except OSError:
             pass  # it reads no more
     return clients

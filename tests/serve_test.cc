@@ -152,7 +152,7 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
   EXPECT_EQ(server.Get("/metrics").status, 401);
   EXPECT_EQ(server.Get("/health").status, 200);
   Connection form(server.port());
-  form.Send(fmt::format("POST {} HTTP/1.1\r\n{}Content-Type: text/plain\r\n\r\n", kChat, key));
+  form.Send(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\n{}Content-Type: text/plain\r\n\r\n", kChat, key));
   EXPECT_EQ(form.ReadAnswer().status, 415);
 
   Connection page(server.port());
@@ -274,32 +274,32 @@ TEST(Serve, SurvivesHostileInput) {
     connection.Send(bytes);
     return connection.ReadAnswer().status;
   };
-  std::string many_headers = "GET /health HTTP/1.1\r\n";
+  std::string many_headers = "GET /health HTTP/1.1\r\nHost: x\r\n";
   for (int i = 0; i < 10000; ++i) many_headers += fmt::format("X-{}: {}\r\n", i, i);
   EXPECT_EQ(status(many_headers + "\r\n"), 431);
-  EXPECT_EQ(status(fmt::format("POST {} HTTP/1.1\r\nContent-Type: application/json\r\n"
+  EXPECT_EQ(status(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                                "Content-Length: 104857600\r\n\r\n",
                                kChat)),
             413);
   EXPECT_EQ(status(PostText(kChat, std::string(size_t{3} << 20, ' '))), 413);
-  EXPECT_EQ(status(std::string("GET /health HTTP/1.1\r\nX: a\0b\r\n\r\n", 32)), 400);
+  EXPECT_EQ(status(std::string("GET /health HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n", 41)), 400);
   EXPECT_EQ(status("\x16\x03\x01\x02 this is TLS \r\n\r\n"), 400);
-  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
+  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                    "Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
             400);
   EXPECT_EQ(status(PostText(kChat, std::string("{\"messages\": \"\0\"}", 17))), 400);
 
   Connection pipelining(server.port());
   const std::string one = PostText("/tokenize", R"({"prompt": "a"})");
-  pipelining.Send(one + one + "GET /version HTTP/1.1\r\n\r\n");
+  pipelining.Send(one + one + "GET /version HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_EQ(pipelining.ReadAnswer().Json()["count"], 1);
   EXPECT_EQ(pipelining.ReadAnswer().Json()["count"], 1);
   EXPECT_EQ(pipelining.ReadAnswer().status, 200);
 
   Connection waiting(server.port());
   waiting.Send(
-      "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 15\r\n"
-      "Expect: 100-continue\r\n\r\n");
+      "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Content-Length: 15\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_THAT(waiting.ReadUntil("\r\n\r\n"), HasSubstr("100 Continue"));
   waiting.Send(R"({"prompt": "a"})");
   EXPECT_EQ(waiting.ReadAnswer().status, 200);
@@ -441,7 +441,7 @@ TEST(Serve, RaisesTheLimitOfOpenFilesAndLeaksNone) {
     std::vector<Connection> clients;
     for (int i = 0; i < 300; ++i) {
       clients.emplace_back(server.port());
-      clients.back().Send(i % 3 == 0   ? "GET /health HTTP/1.1\r\n\r\n"
+      clients.back().Send(i % 3 == 0   ? "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
                           : i % 3 == 1 ? PostText(kChat, ChatBody("a", {{"max_tokens", 1}}))
                                        : "POST /v1/chat");
     }

@@ -42,6 +42,20 @@ std::string PathOf(std::string target) {
   return target.substr(0, target.find('?'));
 }
 
+// What is wrong with a request whose addressee or whose end another server on the way may see
+// elsewhere (RFC 9112, sections 3.2, 6.1 and 6.3); null: nothing.
+template <typename Request>
+const char* FaultOf(const Request& request) {
+  const auto count = request.count(http::field::host);
+  if (count > 1 || (count == 0 && request.version() >= 11)) return "a request must have one Host";
+  const auto num_codings = request.count(http::field::transfer_encoding);
+  if (num_codings == 0) return nullptr;
+  if (request.version() < 11) return "HTTP/1.0 has no Transfer-Encoding";
+  const bool is_chunked =
+      num_codings == 1 && boost::beast::iequals(request[http::field::transfer_encoding], "chunked");
+  return is_chunked ? nullptr : "Transfer-Encoding must be chunked, and nothing else";
+}
+
 // A piece of a body in chunked transfer coding (RFC 9112, section 7.1).
 std::string Chunk(const std::string& data) {
   return fmt::format("{:x}\r\n{}\r\n", data.size(), data);
@@ -145,6 +159,7 @@ void HttpConnection::OnHeader(ErrorCode error) {
   keeps_alive_ = request.keep_alive() && !shared_.is_draining;
   is_http_1_0_ = request.version() < 11;
   is_head_request_ = request.method() == http::verb::head;
+  if (const char* fault = FaultOf(request)) return Reject(400, fault);
   head_ = HeadOf();  // now: a body in chunks may bring more fields, which count for nothing
   if (const auto refused = shared_.handler->Refuse(head_)) return RejectWith(*refused);
   const std::string encoding = TextOf(request[http::field::content_encoding]);
@@ -229,13 +244,14 @@ void HttpConnection::OnBody(ErrorCode error) {
   shared_.handler->Handle(std::move(request), shared_from_this());
 }
 
+// What follows in the stream is not read as a request.
 void HttpConnection::Reject(int status, const std::string& message) {
+  keeps_alive_ = false;
   RejectWith(shared_.handler->ProtocolError(status, message));
 }
 
-// What follows in the stream is not read as a request.
+// Nor here, unless it is a head without a body, as of a page that is not there.
 void HttpConnection::RejectWith(const Response& response) {
-  // A head without a body, as of a page that is not there, is no reason to close.
   const bool has_body = !parser_ || !parser_->is_done();
   if (has_body) keeps_alive_ = false;
   parser_.reset();

@@ -257,7 +257,7 @@ TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
   EXPECT_THAT(large.ReadToEnd(), StartsWith("HTTP/1.1 413"));
   // A body in chunks may become as large as any.
   Client chunked(server);
-  EXPECT_TRUE(chunked.Send("POST /size HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"));
+  EXPECT_TRUE(chunked.Send("POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"));
   EXPECT_THAT(chunked.ReadToEnd(), StartsWith("HTTP/1.1 503"));
   EXPECT_TRUE(one.Send(std::string(595, 'x')));
   EXPECT_THAT(one.ReadSome(), HasSubstr("600"));
@@ -291,18 +291,39 @@ TEST(HttpServer, RefusesBodiesThatAreEncoded) {
   TestServer server({});
   Client packed(server);
   EXPECT_TRUE(
-      packed.Send("POST /size HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"));
+      packed.Send("POST /size HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"));
   EXPECT_THAT(packed.ReadToEnd(), StartsWith("HTTP/1.1 415"));
   Client plain(server);
   EXPECT_TRUE(plain.Send(
-      "POST /size HTTP/1.1\r\nContent-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc"));
+      "POST /size HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc"));
   EXPECT_THAT(plain.ReadSome(), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, RefusesRequestsWhoseEndOrAddresseeOthersMaySeeElsewhere) {
+  TestServer server({});
+  const std::string second = "GET /size HTTP/1.1\r\nHost: x\r\n\r\n";
+  const auto answers = [&](std::string_view version, std::string_view fields) {
+    Client client(server);
+    EXPECT_TRUE(client.Send(fmt::format("POST /size HTTP/{}\r\n{}\r\n{}", version, fields, second)));
+    return client.ReadToEnd();
+  };
+  for (const char* coding : {"xchunked", "identity", "gzip", "chunked, identity", "gzip, chunked",
+                             "chunked;q=1", "chunked, chunked", ""}) {
+    const std::string answer =
+        answers("1.1", fmt::format("Host: x\r\nTransfer-Encoding: {}\r\n", coding));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400")) << coding;
+    EXPECT_EQ(answer.rfind("HTTP/1.1"), 0u) << coding;  // and what follows is no request
+  }
+  EXPECT_THAT(answers("1.0", "Transfer-Encoding: chunked\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(answers("1.1", ""), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(answers("1.1", "Host: x\r\nHost: y\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(answers("1.0", ""), StartsWith("HTTP/1.1 200"));
 }
 
 TEST(HttpServer, UnderstandsTargetsAsProxiesGetThem) {
   TestServer server({});
   Client client(server);
-  EXPECT_TRUE(client.Send("POST HTTP://any:1/size?x=1 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_TRUE(client.Send("POST HTTP://any:1/size?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"));
   EXPECT_THAT(client.ReadSome(), StartsWith("HTTP/1.1 200"));
 }
 
@@ -313,9 +334,9 @@ TEST(HttpServer, AnswersWhatWasSentAheadInItsOrder) {
   constexpr int kRequests = 200;
   for (int i = 0; i < kRequests; ++i) {
     const std::string body(static_cast<size_t>(i), 'b');
-    requests += i % 10 == 3 ? "GET /refused HTTP/1.1\r\n\r\n" : Post("/size", body.size(), body);
+    requests += i % 10 == 3 ? "GET /refused HTTP/1.1\r\nHost: x\r\n\r\n" : Post("/size", body.size(), body);
   }
-  requests += "GET /size HTTP/1.1\r\nConnection: close\r\n\r\n";
+  requests += "GET /size HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
   EXPECT_TRUE(client.Send(requests));
   const std::string answers = client.ReadToEnd();
   size_t at = 0;

@@ -30,7 +30,7 @@ port_of() { # LOG: waits until the server is ready
 post() { # PORT BODY: an answer to a completion
   local body=$2
   exec 3<>"/dev/tcp/127.0.0.1/$1"
-  printf 'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' \
+  printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' \
     ${#body} "$body" >&3
   cat <&3
   exec 3>&-
