@@ -21,7 +21,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using std::chrono::seconds;
 
-// What a client may send ahead while it is answered; more is read later.
+// What a client may send ahead while its request is answered.
 constexpr size_t kMaxAheadBytes = size_t{64} << 10;
 constexpr size_t kReadBytes = size_t{4} << 10;
 constexpr size_t kBufferBytes = kMaxAheadBytes + kReadBytes;
@@ -240,8 +240,8 @@ void HttpConnection::OnBody(ErrorCode error) {
   ReleaseBody();
   shared_.body_bytes += reserved_bytes_ = request.body.size();
   is_answering_ = true;
-  WatchClient();
   shared_.handler->Handle(std::move(request), shared_from_this());
+  if (is_answering_ && !ends_response_) WatchClient();
 }
 
 // What follows in the stream is not read as a request.
@@ -270,9 +270,9 @@ void HttpConnection::WhenGone(std::function<void()> gone) {
 }
 
 // A client that closes its side is gone, as for most servers: whether it would still read cannot be
-// known. What it sends meanwhile is kept for its next request.
+// known. That it closes comes behind all that it has sent, so that all of it is read.
 void HttpConnection::WatchClient() {
-  if (is_watching_ || is_closed_ || buffer_.size() >= kMaxAheadBytes) return;
+  if (is_watching_ || is_closed_) return;
   is_watching_ = true;
   socket_.async_read_some(buffer_.prepare(kReadBytes),
                           [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
@@ -285,9 +285,18 @@ void HttpConnection::OnWatched(ErrorCode error, size_t num_bytes) {
   if (is_closed_) return;
   // FinishResponse ends the read where the next request has come already.
   if (error && error != asio::error::operation_aborted) return Close();
+  if (is_lingering_) return DrainInput();
   buffer_.commit(num_bytes);
-  if (is_answering_) return WatchClient();
-  WaitForRequest();
+  if (!is_answering_) return WaitForRequest();
+  // What was sent ahead is kept for the next request. If it is too much, the connection closes
+  // after this response: clients are not to send anything behind a request like this before it is
+  // answered (RFC 9112, section 9.3.2).
+  if (buffer_.size() > kMaxAheadBytes) drops_input_ = true;
+  if (drops_input_) {
+    keeps_alive_ = false;
+    buffer_.clear();
+  }
+  WatchClient();
 }
 
 std::string HttpConnection::HeadText(const Response& response, bool is_stream) const {
@@ -379,10 +388,10 @@ void HttpConnection::FinishResponse() {
 void HttpConnection::Linger() {
   ErrorCode error;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
-  if (error || is_watching_) return Close();
+  if (error || (is_watching_ && !drops_input_)) return Close();
   is_lingering_ = true;
   SetDeadline(read_timer_, kLingerTime);
-  DrainInput();
+  if (!is_watching_) DrainInput();  // else OnWatched does
 }
 
 void HttpConnection::DrainInput() {

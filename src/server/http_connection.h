@@ -93,6 +93,7 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   bool is_closed_ = false;
   bool is_answering_ = false;  // from the body's end to the response's
   bool is_watching_ = false;   // a read that tells whether the client is there
+  bool drops_input_ = false;   // too much was sent ahead
   bool is_lingering_ = false;  // all is sent; what still comes is not for us
   bool is_head_request_ = false;
   bool keeps_alive_ = false;

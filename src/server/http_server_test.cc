@@ -214,6 +214,8 @@ TEST(HttpServer, EndsWhenAllHaveTakenTheirResponsesAndTellsWhoseRequestIsNotWhol
   EXPECT_EQ(idle.ReadToEnd(), "");
   EXPECT_THAT(header.ReadToEnd(), StartsWith("HTTP/1.1 503"));
   EXPECT_THAT(body.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  header.CloseSending();
+  body.CloseSending();
   server.AnswerHeld();
   EXPECT_THAT(held.ReadToEnd(), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("held")));
   EXPECT_FALSE(server.has_ended());
@@ -230,6 +232,42 @@ TEST(HttpServer, EndsWithConnectionsOpenWhileItDrains) {
   server.Drain();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(server.has_ended());
+}
+
+TEST(HttpServer, AClientThatHasSentMuchAheadIsGoneWhenItCloses) {
+  constexpr size_t kMuch = size_t{32} << 20;  // more than waits in sockets
+  TestServer server({});
+  {
+    Client closing(server);
+    EXPECT_TRUE(closing.Send(Post("/hold", 0, "") + std::string(size_t{1} << 20, 'x')));
+    ASSERT_TRUE(Eventually([&] { return server.handler.num_held == 1; }));
+    EXPECT_EQ(server.handler.num_gone, 0);
+  }
+  EXPECT_TRUE(Eventually([&] { return server.handler.num_gone == 1; }));
+  // What is too much is no request, and the response comes nevertheless.
+  Client staying(server);
+  EXPECT_TRUE(staying.Send(Post("/hold", 0, "")));
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_held == 2; }));
+  EXPECT_TRUE(staying.Send(Post("/size", kMuch, std::string(kMuch, 'x'))));
+  server.AnswerHeld();
+  const std::string answer = staying.ReadToEnd();
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("held")));
+  EXPECT_EQ(answer.rfind("HTTP/1.1"), 0u);
+}
+
+TEST(HttpServer, AnswersRequestsThatAreAnsweredAtOnceHoweverManyWereSentAhead) {
+  TestServer server({});
+  Client client(server);
+  constexpr int kRequests = 4000;  // more than 64 KiB
+  std::string requests;
+  for (int i = 0; i < kRequests; ++i) requests += "GET /refused HTTP/1.1\r\nHost: x\r\n\r\n";
+  EXPECT_TRUE(client.Send(requests + "GET /size HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+  const std::string answers = client.ReadToEnd();
+  int num_answers = 0;
+  for (size_t at = answers.find("HTTP/1.1 "); at != std::string::npos; ++num_answers) {
+    at = answers.find("HTTP/1.1 ", at + 1);
+  }
+  EXPECT_EQ(num_answers, kRequests + 1);
 }
 
 TEST(HttpServer, TakesSoManyConnectionsAndSaysSoToMore) {
