@@ -161,6 +161,12 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
   const HttpAnswer asked = page.ReadAnswer();
   EXPECT_EQ(asked.status, 204);
   EXPECT_EQ(asked.headers.at("access-control-allow-origin"), "https://page.example");
+  // OpenAI's client for browsers sends headers of its own (x-stainless-...).
+  EXPECT_EQ(asked.headers.at("access-control-allow-headers"), "Authorization, *");
+  EXPECT_EQ(asked.headers.at("access-control-allow-methods"), "POST");
+  EXPECT_EQ(server.Get("/health", "Origin: https://page.example\r\n")
+                .headers.at("access-control-expose-headers"),
+            "Retry-After");
   EXPECT_FALSE(server.Get("/health", "Origin: https://other.example\r\n")
                    .headers.contains("access-control-allow-origin"));
 }

@@ -238,12 +238,10 @@ std::optional<Response> Server::Impl::Refuse(const RequestHead& head) {
                         .code = "unknown_url"});
   }
   if (head.method == "OPTIONS") {  // a browser asks what a page of another origin may do
-    Response response{
-        .status = 204, .content_type = "", .body = "", .headers = access_.CorsHeaders(head)};
+    Response response{.status = 204,
+                      .content_type = "",
+                      .headers = access_.PreflightHeaders(head, entry->is_post ? "POST" : "GET")};
     response.headers.emplace_back("Allow", entry->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
-    response.headers.emplace_back("Access-Control-Allow-Methods", entry->is_post ? "POST" : "GET");
-    response.headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type");
-    response.headers.emplace_back("Access-Control-Max-Age", "600");
     metrics_.Responded(response.status);
     return response;
   }
