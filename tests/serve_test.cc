@@ -424,6 +424,24 @@ TEST(Serve, AClientThatIsKilledFreesItsMemory) {
   EXPECT_THAT(server.log(), HasSubstr("finish=abort"));
 }
 
+TEST(Serve, TellsOfClientsThatGoBeforeTheirRequestIsRead) {
+  const ServeProcess server({"--log-level", "debug"});
+  const std::string long_text(size_t{4} << 20, 'a');
+  for (const char* path : {"/tokenize", kCompletions}) {
+    Connection client(server.port());
+    client.Send(PostText(path, json{{"prompt", long_text}}.dump()));
+    const std::string accepted = fmt::format("event=accepted client=127.0.0.1 path={}", path);
+    EXPECT_TRUE(Eventually([&] { return server.log().find(accepted) != std::string::npos; }));
+  }
+  for (const char* path : {"/tokenize", kCompletions}) {
+    const std::string line =
+        fmt::format("event=request client=127.0.0.1 path={} status=499 finish=abort", path);
+    EXPECT_TRUE(Eventually([&] { return server.log().find(line) != std::string::npos; })) << path;
+  }
+  EXPECT_THAT(server.Get("/metrics").body,
+              HasSubstr("vllm:request_success_total{model_name=\"demo\",finished_reason=\"abort\"} 1"));
+}
+
 TEST(Serve, RaisesTheLimitOfOpenFilesAndLeaksNone) {
   rlimit before = {};
   getrlimit(RLIMIT_NOFILE, &before);

@@ -71,6 +71,7 @@ class Server::Impl : public Handler {
   // A request that was accepted, for text or tokens, from its arrival to its end.
   struct Pending {
     RequestHead head;
+    bool is_for_text = false;
     std::string client;
     Clock::time_point arrival;
     std::shared_ptr<Responder> responder;
@@ -81,7 +82,7 @@ class Server::Impl : public Handler {
   Response Error(const RequestHead& head, const ApiError& error);
   void Respond(const RequestHead& head, Responder& responder, Response response);
   void HandleGet(Route route, const RequestHead& head, Responder& responder);
-  JobId Accept(const RequestHead& head, std::shared_ptr<Responder> responder);
+  JobId Accept(const RequestHead& head, bool is_for_text, std::shared_ptr<Responder> responder);
   std::optional<Pending> TakePending(JobId id);
   void HandleTokens(HttpRequest request, bool is_tokenize, std::shared_ptr<Responder> responder);
   void HandleGeneration(HttpRequest request, Api api, std::shared_ptr<Responder> responder);
@@ -90,6 +91,7 @@ class Server::Impl : public Handler {
   void TakeEvents(std::vector<JobEvent> events);
   void ClientGone(JobId id);
   void LogEnd(const Pending& pending);
+  void LogGone(const Pending& pending);
   void AnnouncePlan(const NewPlan& plan);
   void LogPlanStays(const LoadShape& shape, const convene::Error& why) const;
   void KeepAlive();
@@ -304,10 +306,12 @@ void Server::Impl::HandleGet(Route route, const RequestHead& head, Responder& re
   Respond(head, responder, std::get<Response>(std::move(answer)));
 }
 
-JobId Server::Impl::Accept(const RequestHead& head, std::shared_ptr<Responder> responder) {
+JobId Server::Impl::Accept(const RequestHead& head, bool is_for_text,
+                           std::shared_ptr<Responder> responder) {
   const JobId id = ++last_job_;
   responder->WhenGone([this, id] { ClientGone(id); });
   pending_[id] = {.head = head,
+                  .is_for_text = is_for_text,
                   .client = access_.ClientOf(head).value_or(""),
                   .arrival = Clock::now(),
                   .responder = std::move(responder)};
@@ -329,7 +333,7 @@ std::optional<Server::Impl::Pending> Server::Impl::TakePending(JobId id) {
 void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
                                 std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
-  const JobId id = Accept(request.head, std::move(responder));
+  const JobId id = Accept(request.head, /*is_for_text=*/false, std::move(responder));
   preparer_.Push([this, id, is_tokenize, body = std::move(request.body)] {
     Response response = AnswerTokenRequest(*model_, body, is_tokenize);
     http_->Post([this, id, response = std::move(response)] {
@@ -342,7 +346,7 @@ void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
 void Server::Impl::HandleGeneration(HttpRequest request, Api api,
                                     std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
-  const JobId id = Accept(request.head, std::move(responder));
+  const JobId id = Accept(request.head, /*is_for_text=*/true, std::move(responder));
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const uint64_t seed = first_seed_ + id * kGolden;
   preparer_.Push([this, id, seed, api, body = std::move(request.body)] {
@@ -424,6 +428,8 @@ void Server::Impl::ClientGone(JobId id) {
   if (pending->exchange) {
     pending->exchange->Abandon();
     LogEnd(*pending);
+  } else {
+    LogGone(*pending);
   }
   // Not at once: the exchange may be sending, which has found this.
   http_->Post([gone = std::make_shared<Pending>(*std::move(pending))] {});
@@ -450,6 +456,18 @@ void Server::Impl::LogEnd(const Pending& pending) {
   if (exchange.error()) fields.emplace_back("error", exchange.error()->message);
   if (!pending.prompt_text.empty()) fields.emplace_back("prompt", pending.prompt_text);
   log_.Write(exchange.error() ? LogLevel::kWarning : LogLevel::kInfo, fields);
+}
+
+// Of a request whose client went before it was known what it says.
+void Server::Impl::LogGone(const Pending& pending) {
+  const std::chrono::duration<double> total = Clock::now() - pending.arrival;
+  if (pending.is_for_text) metrics_.GoneUnread(total.count());
+  log_.Write(LogLevel::kInfo, {{"event", "request"},
+                               {"client", pending.head.client},
+                               {"path", pending.head.path},
+                               {"status", "499"},
+                               {"finish", "abort"},
+                               {"total_s", fmt::format("{:.4f}", total.count())}});
 }
 
 void Server::Impl::KeepAlive() {
