@@ -44,9 +44,18 @@ constexpr int kMaxSeconds = 24 * 60 * 60;
 constexpr int64_t kOtherFiles = 64;  // descriptors that are no connections
 constexpr uint64_t kMaxKeyFileBytes = 1 << 20;
 
+// --quiet may stand before the command and behind it.
+bool IsQuiet(const CLI::App& app) {
+  const auto is_given = [](const CLI::App* at) {
+    return at != nullptr && at->get_option("--quiet")->count() > 0;
+  };
+  return is_given(&app) || is_given(app.get_parent());
+}
+
 class Serve : public Command {
  public:
   void AddOptions(CLI::App& app) override {
+    app_ = &app;
     app.description(app.get_description() +
                     "\nPOST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; GET "
                     "/v1/models, /v1/plan, /v1/steps/last, /health, /metrics, /version; a page at "
@@ -134,7 +143,7 @@ class Serve : public Command {
                                   : name == "debug"   ? server::LogLevel::kDebug
                                                       : server::LogLevel::kInfo;
            },
-           "error, warning, info (default) or debug")
+           "error, warning, info (default; with --quiet error) or debug")
         ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
         ->type_name("LEVEL");
     app.add_flag("--log-prompts", options_.logs_prompts, "Write prompts into the log, too")
@@ -176,6 +185,9 @@ class Serve : public Command {
     if (options_.model_name.empty()) {  // of "models/demo/"
       options_.model_name =
           std::filesystem::absolute(model_.directory).lexically_normal().parent_path().filename();
+    }
+    if (IsQuiet(*app_) && app_->get_option("--log-level")->count() == 0) {
+      options_.log_level = server::LogLevel::kError;
     }
     options_.max_sequences = model_.load.max_sequences;
     options_.request_timeout = std::chrono::seconds(request_s_);
@@ -303,6 +315,7 @@ class Serve : public Command {
     return json;
   }
 
+  const CLI::App* app_ = nullptr;
   ModelOptions model_{.directory = {}, .load = {.max_sequences = 32}};
   server::ServerOptions options_;
   std::optional<std::string> model_name_;

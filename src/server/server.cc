@@ -208,7 +208,12 @@ Response Server::Impl::Error(const RequestHead& head, const ApiError& error) {
   for (auto& header : access_.CorsHeaders(head)) response.headers.push_back(std::move(header));
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   metrics_.Responded(error.status);
-  log_.Write(error.status >= 500 ? LogLevel::kWarning : LogLevel::kInfo,
+  // Who asks whether the server is there does so again and again.
+  const RouteEntry* entry = FindRoute(head.path);
+  const bool is_probe = entry != nullptr && entry->route == Route::kHealth;
+  log_.Write(is_probe                ? LogLevel::kDebug
+             : error.status >= 500 ? LogLevel::kWarning
+                                     : LogLevel::kInfo,
              {{"event", "refused"},
               {"client", head.client},
               {"path", head.path},
