@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -169,6 +170,21 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
             "Retry-After");
   EXPECT_FALSE(server.Get("/health", "Origin: https://other.example\r\n")
                    .headers.contains("access-control-allow-origin"));
+}
+
+TEST(Serve, ReadsKeysOfAFileButNotItsComments) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / fmt::format("serve_test_{}_keys", getpid());
+  std::ofstream(path) << "# of the team\nfirst\n\n#old\nsecond\n";
+  const ServeProcess server({"--api-key-file", path});
+  std::filesystem::remove(path);
+  const auto status = [&](const char* key) {
+    return server.Get("/v1/models", fmt::format("Authorization: Bearer {}\r\n", key)).status;
+  };
+  EXPECT_EQ(status("first"), 200);
+  EXPECT_EQ(status("second"), 200);
+  EXPECT_EQ(status("#old"), 401);
+  EXPECT_EQ(status("# of the team"), 401);
 }
 
 TEST(Serve, HoldsAnswersToASchemaAndGrowsResponsesByItems) {

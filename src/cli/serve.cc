@@ -74,7 +74,8 @@ class Serve : public Command {
         fmt::format("Requests that wait; more get status 429 (default: {})", options_.max_queue));
     AddText(app, "--api-key", api_key_, "The key that requests must have as a Bearer token")
         ->check(NotEmpty());
-    AddPath(app, "--api-key-file", api_key_path_, "Such keys, one a line; each gets a fair share")
+    AddPath(app, "--api-key-file", api_key_path_,
+            "Such keys, one a line (#...: a comment); each gets a fair share")
         ->type_name("FILE");
     app.add_option("--cors-origin", options_.cors_origins,
                    "Pages of this origin may ask, '*': all; may be repeated")
@@ -215,7 +216,8 @@ class Serve : public Command {
         const size_t end = std::min(text->find('\n', begin), text->size());
         std::string key = text->substr(begin, end - begin);
         while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
-        if (!key.empty()) options_.api_keys.push_back(std::move(key));
+        const bool is_comment = key.starts_with('#');
+        if (!key.empty() && !is_comment) options_.api_keys.push_back(std::move(key));
         begin = end + 1;
       }
       if (options_.api_keys.empty()) {
