@@ -63,6 +63,10 @@ TEST(Serve, AnswersChatsCompletionsAndQuestionsAboutItself) {
   const ServeProcess server({"--model-name", "tale"});
   EXPECT_EQ(server.Get("/health").Json()["status"], "ok");
   EXPECT_EQ(server.Get("/v1/models").Json()["data"][0]["id"], "tale");
+  EXPECT_EQ(server.Get("/v1/models/tale").Json(), server.Get("/v1/models").Json()["data"][0]);
+  EXPECT_EQ(server.Get("/v1/models/t%61le").Json()["id"], "tale");
+  EXPECT_EQ(server.Get("/v1/models/other").Json()["error"]["code"], "model_not_found");
+  EXPECT_EQ(server.Get("/v1/models/").status, 404);
   EXPECT_TRUE(server.Get("/version").Json().contains("version"));
 
   const std::string body = ChatBody("Who goes there?", {{"seed", 3}, {"model", "tale"}});

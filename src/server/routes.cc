@@ -1,6 +1,7 @@
 #include "server/routes.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 
 #include "openai/body_fields.h"
@@ -17,6 +18,7 @@ constexpr RouteEntry kRoutes[] = {
     {"/tokenize", true, Route::kTokenize},
     {"/detokenize", true, Route::kDetokenize},
     {"/v1/models", false, Route::kModels},
+    {"/v1/models/", false, Route::kModel},
     {"/health", false, Route::kHealth},
     {"/version", false, Route::kVersion},
     {"/metrics", false, Route::kMetrics},
@@ -28,9 +30,26 @@ constexpr RouteEntry kRoutes[] = {
 
 }  // namespace
 
-const RouteEntry* FindRoute(const std::string& path) {
-  const auto* found = std::ranges::find(kRoutes, std::string_view(path), &RouteEntry::path);
+const RouteEntry* FindRoute(std::string_view path) {
+  const auto* found = std::ranges::find_if(kRoutes, [&](const RouteEntry& entry) {
+    const bool takes_name = entry.path.size() > 1 && entry.path.ends_with('/');
+    if (!takes_name) return path == entry.path;
+    return path.size() > entry.path.size() && path.starts_with(entry.path);
+  });
   return found == std::end(kRoutes) ? nullptr : found;
+}
+
+std::string NameIn(std::string_view path, const RouteEntry& entry) {
+  path.remove_prefix(entry.path.size());
+  std::string name;
+  for (size_t i = 0; i < path.size(); ++i) {
+    unsigned char byte = 0;
+    const bool is_escape = path[i] == '%' && path.size() - i > 2 &&
+                           std::from_chars(&path[i] + 1, &path[i] + 3, byte, 16).ptr == &path[i] + 3;
+    name += is_escape ? static_cast<char>(byte) : path[i];
+    if (is_escape) i += 2;
+  }
+  return name;
 }
 
 bool IsJson(std::string_view content_type) {

@@ -14,6 +14,7 @@ enum class Route {
   kTokenize,
   kDetokenize,
   kModels,
+  kModel,
   kHealth,
   kVersion,
   kMetrics,
@@ -27,13 +28,16 @@ enum class Route {
 constexpr bool NeedsNoKey(Route route) { return route == Route::kHealth || route == Route::kPage; }
 
 struct RouteEntry {
-  std::string_view path;
+  std::string_view path;  // ends with '/': with any name behind it
   bool is_post;
   Route route;
 };
 
 // Null: there is nothing at that path.
-const RouteEntry* FindRoute(const std::string& path);
+const RouteEntry* FindRoute(std::string_view path);
+
+// What stands behind the path of `entry`, %2F and the like decoded.
+std::string NameIn(std::string_view path, const RouteEntry& entry);
 
 // Whether a Content-Type is JSON's, whatever its parameters.
 bool IsJson(std::string_view content_type);

@@ -304,7 +304,8 @@ void Server::Impl::HandleGet(Route route, const RequestHead& head, Responder& re
                                     .metrics = metrics_,
                                     .watcher = watcher_,
                                     .num_queued = queue_.num_waiting(),
-                                    .is_draining = is_draining_});
+                                    .is_draining = is_draining_,
+                                    .asked_model = NameIn(head.path, *FindRoute(head.path))});
   if (const auto* error = std::get_if<ApiError>(&answer)) {
     return responder.Respond(Error(head, *error));
   }
