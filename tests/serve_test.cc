@@ -191,6 +191,25 @@ TEST(Serve, ReadsKeysOfAFileButNotItsComments) {
   EXPECT_EQ(status("# of the team"), 401);
 }
 
+TEST(Serve, RefusesChatsWithAModelThatHasNoTemplate) {
+  namespace fs = std::filesystem;
+  const fs::path model = fs::temp_directory_path() / fmt::format("serve_test_{}_model", getpid());
+  fs::create_directory(model);
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {
+    fs::create_symlink(fs::path(kDemoModel) / name, model / name);
+  }
+  json config = json::parse(std::ifstream(fs::path(kDemoModel) / "tokenizer_config.json"));
+  ASSERT_EQ(config.erase("chat_template"), 1u);
+  std::ofstream(model / "tokenizer_config.json") << config;
+  const ServeProcess server({}, model);
+  const HttpAnswer answer = server.Post(kChat, ChatBody("x"));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.Json()["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(answer.Json()["error"]["param"], "messages");
+  EXPECT_EQ(server.Post(kCompletions, R"({"prompt": "A", "max_tokens": 1})").status, 200);
+  fs::remove_all(model);
+}
+
 TEST(Serve, HoldsAnswersToASchemaAndGrowsResponsesByItems) {
   const ServeProcess server({});
   const json schema = {

@@ -280,6 +280,11 @@ class Serve : public Command {
     const std::string plan_id = PlanId(model.plan());
     server::ServedModel served{.name = options_.model_name,
                                .chat_template = text::ChatTemplate::Load(model_.directory)};
+    if (!served.chat_template && served.chat_template.error().kind == ErrorKind::kNotFound) {
+      // Of requests for chats, which are at fault then.
+      served.chat_template =
+          Error{"this model has no chat template; give a prompt to /v1/completions instead"};
+    }
     served.defaults = engine::DefaultSampling(model.generation_config());
     served.max_new_tokens = model.generation_config().max_new_tokens;
     served.context = model.context();
