@@ -102,6 +102,7 @@ class Serve : public Command {
     if (!tokenizer) return tokenizer.error();
     // A launcher that sees a rank die sends SIGTERM to the others: then there is nothing to drain.
     options_.on_signal = comm::EndWhereNeighboursAreGone;
+    options_.has_peers = ranks() != nullptr && ranks()->size() > 1;
     Result<std::unique_ptr<server::Server>> server = server::Server::Start(options_);
     if (!server) return server.error();
     PrintNote("serving {} at {}\n", options_.model_name, (*server)->url());

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <ctime>
 #include <map>
@@ -96,6 +95,8 @@ class Server::Impl : public Handler {
   void LogPlanStays(const LoadShape& shape, const convene::Error& why) const;
   void KeepAlive();
   void OnSignal(int number);
+  void OnLoaded();
+  void Drain();
   void CloseQueueOncePrepared();
   void EndAccepted();
 
@@ -106,7 +107,7 @@ class Server::Impl : public Handler {
   Metrics metrics_;                   // any thread
   StepWatcher watcher_;               // any thread
   std::optional<ServedModel> model_;  // set before is_ready_, then constant
-  std::atomic<bool> is_ready_ = false;
+  bool is_ready_ = false;
   bool is_draining_ = false;
   uint64_t first_seed_;
   JobId last_job_ = 0;
@@ -152,12 +153,7 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
     const Status started = watcher_.Start(model_->weights, model_->num_threads);
     if (!started) return started;
   }
-  is_ready_ = true;
-  log_.Write(LogLevel::kInfo, {{"event", "ready"},
-                               {"model", model_->name},
-                               {"url", url()},
-                               {"context", fmt::to_string(model_->context)},
-                               {"fingerprint", model_->fingerprint}});
+  http_->Post([this] { OnLoaded(); });
   EngineLoop loop(
       engine, queue_, metrics_, options_.max_sequences, [this](std::vector<JobEvent> events) {
         http_->Post(
@@ -488,14 +484,28 @@ void Server::Impl::KeepAlive() {
   http_->After(kKeepAliveInterval / 3, [this] { KeepAlive(); });
 }
 
+void Server::Impl::OnLoaded() {
+  is_ready_ = true;
+  if (is_draining_) return Drain();
+  log_.Write(LogLevel::kInfo, {{"event", "ready"},
+                               {"model", model_->name},
+                               {"url", url()},
+                               {"context", fmt::to_string(model_->context)},
+                               {"fingerprint", model_->fingerprint}});
+}
+
 void Server::Impl::OnSignal(int number) {
   if (options_.on_signal) options_.on_signal();
-  if (!is_ready_) ::_exit(0);  // nothing was accepted
   if (is_draining_) ::_exit(kSignalStatus + number);
+  if (!is_ready_ && !options_.has_peers) ::_exit(0);  // nothing was accepted
   is_draining_ = true;
   log_.Write(LogLevel::kInfo, {{"event", "draining"},
                                {"requests", fmt::to_string(pending_.size())},
                                {"timeout_s", fmt::to_string(options_.shutdown_timeout.count())}});
+  if (is_ready_) Drain();
+}
+
+void Server::Impl::Drain() {
   http_->Drain();
   CloseQueueOncePrepared();
   http_->After(options_.shutdown_timeout, [this] { EndAccepted(); });
