@@ -185,6 +185,21 @@ def huge_bodies(server):
     return clients
 
 
+def words_around_chunks(server):
+    """An extension of a chunk, or a field behind the last one, that never ends."""
+    clients = []
+    for i in range(20):
+        clients.append(connect(server))
+        try:
+            clients[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                                b"Transfer-Encoding: chunked\r\n\r\n" + (b"0\r\nA: " if i % 2 else b"1;"))
+            for _ in range(100):
+                clients[-1].sendall((1 << 20) * b"a")
+        except OSError:
+            pass  # it has been refused
+    return clients
+
+
 def many_headers(server):
     clients = []
     for _ in range(50):
@@ -210,7 +225,8 @@ def unread_pipelines(server):
 
 def hostile(server):
     figures = {}
-    for attack in (slow_headers, unfinished_bodies, huge_bodies, many_headers, unread_pipelines):
+    for attack in (slow_headers, unfinished_bodies, huge_bodies, words_around_chunks, many_headers,
+                   unread_pipelines):
         server.settle()
         before = server.resident()
         server.reset_peak()
