@@ -157,7 +157,8 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
   EXPECT_EQ(server.Get("/metrics").status, 401);
   EXPECT_EQ(server.Get("/health").status, 200);
   Connection form(server.port());
-  form.Send(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\n{}Content-Type: text/plain\r\n\r\n", kChat, key));
+  form.Send(
+      fmt::format("POST {} HTTP/1.1\r\nHost: x\r\n{}Content-Type: text/plain\r\n\r\n", kChat, key));
   EXPECT_EQ(form.ReadAnswer().status, 415);
 
   Connection page(server.port());
@@ -477,8 +478,9 @@ TEST(Serve, TellsOfClientsThatGoBeforeTheirRequestIsRead) {
         fmt::format("event=request client=127.0.0.1 path={} status=499 finish=abort", path);
     EXPECT_TRUE(Eventually([&] { return server.log().find(line) != std::string::npos; })) << path;
   }
-  EXPECT_THAT(server.Get("/metrics").body,
-              HasSubstr("vllm:request_success_total{model_name=\"demo\",finished_reason=\"abort\"} 1"));
+  EXPECT_THAT(
+      server.Get("/metrics").body,
+      HasSubstr("vllm:request_success_total{model_name=\"demo\",finished_reason=\"abort\"} 1"));
 }
 
 TEST(Serve, RaisesTheLimitOfOpenFilesAndLeaksNone) {

@@ -226,7 +226,8 @@ void HttpConnection::OnBody(ErrorCode error) {
                                    shared_.limits.max_body_bytes));
   }
   if (error == http::error::buffer_overflow) {
-    return Reject(431, "the body's chunks have too many extensions, or too many fields behind them");
+    return Reject(431,
+                  "the body's chunks have too many extensions, or too many fields behind them");
   }
   if (error == http::error::end_of_stream || error == http::error::partial_message) return Close();
   if (error.category() == http::make_error_code(http::error::bad_method).category()) {

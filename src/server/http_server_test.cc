@@ -295,7 +295,8 @@ TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
   EXPECT_THAT(large.ReadToEnd(), StartsWith("HTTP/1.1 413"));
   // A body in chunks may become as large as any.
   Client chunked(server);
-  EXPECT_TRUE(chunked.Send("POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"));
+  EXPECT_TRUE(chunked.Send(
+      "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"));
   EXPECT_THAT(chunked.ReadToEnd(), StartsWith("HTTP/1.1 503"));
   EXPECT_TRUE(one.Send(std::string(595, 'x')));
   EXPECT_THAT(one.ReadSome(), HasSubstr("600"));
@@ -328,12 +329,13 @@ TEST(HttpServer, BoundsWhatSurroundsTheChunksOfABody) {
 TEST(HttpServer, RefusesBodiesThatAreEncoded) {
   TestServer server({});
   Client packed(server);
-  EXPECT_TRUE(
-      packed.Send("POST /size HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_TRUE(packed.Send(
+      "POST /size HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"));
   EXPECT_THAT(packed.ReadToEnd(), StartsWith("HTTP/1.1 415"));
   Client plain(server);
-  EXPECT_TRUE(plain.Send(
-      "POST /size HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_TRUE(
+      plain.Send("POST /size HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Length: "
+                 "3\r\n\r\nabc"));
   EXPECT_THAT(plain.ReadSome(), StartsWith("HTTP/1.1 200"));
 }
 
@@ -342,7 +344,8 @@ TEST(HttpServer, RefusesRequestsWhoseEndOrAddresseeOthersMaySeeElsewhere) {
   const std::string second = "GET /size HTTP/1.1\r\nHost: x\r\n\r\n";
   const auto answers = [&](std::string_view version, std::string_view fields) {
     Client client(server);
-    EXPECT_TRUE(client.Send(fmt::format("POST /size HTTP/{}\r\n{}\r\n{}", version, fields, second)));
+    EXPECT_TRUE(
+        client.Send(fmt::format("POST /size HTTP/{}\r\n{}\r\n{}", version, fields, second)));
     return client.ReadToEnd();
   };
   for (const char* coding : {"xchunked", "identity", "gzip", "chunked, identity", "gzip, chunked",
@@ -361,7 +364,8 @@ TEST(HttpServer, RefusesRequestsWhoseEndOrAddresseeOthersMaySeeElsewhere) {
 TEST(HttpServer, UnderstandsTargetsAsProxiesGetThem) {
   TestServer server({});
   Client client(server);
-  EXPECT_TRUE(client.Send("POST HTTP://any:1/size?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_TRUE(client.Send(
+      "POST HTTP://any:1/size?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"));
   EXPECT_THAT(client.ReadSome(), StartsWith("HTTP/1.1 200"));
 }
 
@@ -372,7 +376,8 @@ TEST(HttpServer, AnswersWhatWasSentAheadInItsOrder) {
   constexpr int kRequests = 200;
   for (int i = 0; i < kRequests; ++i) {
     const std::string body(static_cast<size_t>(i), 'b');
-    requests += i % 10 == 3 ? "GET /refused HTTP/1.1\r\nHost: x\r\n\r\n" : Post("/size", body.size(), body);
+    requests +=
+        i % 10 == 3 ? "GET /refused HTTP/1.1\r\nHost: x\r\n\r\n" : Post("/size", body.size(), body);
   }
   requests += "GET /size HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
   EXPECT_TRUE(client.Send(requests));

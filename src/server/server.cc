@@ -12,7 +12,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/quote.h"
 #include "base/start_thread.h"
 #include "openai/api_error.h"
 #include "server/about.h"
@@ -23,6 +22,7 @@
 #include "server/job_queue.h"
 #include "server/metrics.h"
 #include "server/replanner.h"
+#include "server/request_line.h"
 #include "server/routes.h"
 #include "server/step_watcher.h"
 #include "server/work_queue.h"
@@ -207,9 +207,9 @@ Response Server::Impl::Error(const RequestHead& head, const ApiError& error) {
   // Who asks whether the server is there does so again and again.
   const RouteEntry* entry = FindRoute(head.path);
   const bool is_probe = entry != nullptr && entry->route == Route::kHealth;
-  log_.Write(is_probe                ? LogLevel::kDebug
+  log_.Write(is_probe              ? LogLevel::kDebug
              : error.status >= 500 ? LogLevel::kWarning
-                                     : LogLevel::kInfo,
+                                   : LogLevel::kInfo,
              {{"event", "refused"},
               {"client", head.client},
               {"path", head.path},
@@ -219,7 +219,8 @@ Response Server::Impl::Error(const RequestHead& head, const ApiError& error) {
 }
 
 Response Server::Impl::ProtocolError(int status, const std::string& message) {
-  return Error({}, {.status = status, .message = message, .type = "invalid_request_error"});
+  const char* type = status >= 500 ? "service_unavailable_error" : "invalid_request_error";
+  return Error({}, {.status = status, .message = message, .type = type});
 }
 
 void Server::Impl::Respond(const RequestHead& head, Responder& responder, Response response) {
@@ -234,42 +235,20 @@ void Server::Impl::Respond(const RequestHead& head, Responder& responder, Respon
 
 std::optional<Response> Server::Impl::Refuse(const RequestHead& head) {
   const RouteEntry* entry = FindRoute(head.path);
-  if (entry == nullptr) {
-    return Error(head, {.status = 404,
-                        .message = fmt::format("there is nothing at {}", Quote(head.path)),
-                        .type = "invalid_request_error",
-                        .code = "unknown_url"});
-  }
-  if (head.method == "OPTIONS") {  // a browser asks what a page of another origin may do
+  if (entry != nullptr && head.method == "OPTIONS") {
+    // A browser asks what a page of another origin may do.
     Response response{.status = 204,
                       .content_type = "",
                       .headers = access_.PreflightHeaders(head, entry->is_post ? "POST" : "GET")};
-    response.headers.emplace_back("Allow", entry->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
+    response.headers.emplace_back("Allow", MethodsOf(*entry));
     metrics_.Responded(response.status);
     return response;
   }
-  const bool is_get = head.method == "GET" || head.method == "HEAD";
-  if (entry->is_post ? head.method != "POST" : !is_get) {
-    Response response = Error(
-        head, {.status = 405,
-               .message = fmt::format("{} takes {}", head.path, entry->is_post ? "POST" : "GET"),
-               .type = "invalid_request_error"});
-    response.headers.emplace_back("Allow", entry->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
-    return response;
-  }
-  if (!NeedsNoKey(entry->route) && !access_.ClientOf(head)) {
-    return Error(head, {.status = 401,
-                        .message = "this server wants an API key: Authorization: Bearer KEY",
-                        .type = "authentication_error",
-                        .code = "invalid_api_key"});
-  }
-  // Pages of other origins can send other types without asking first.
-  if (entry->is_post && !IsJson(head.content_type)) {
-    return Error(head, {.status = 415,
-                        .message = "the body must be JSON: Content-Type: application/json",
-                        .type = "invalid_request_error"});
-  }
-  return std::nullopt;
+  const std::optional<ApiError> error = RefusalOf(head, entry, access_.ClientOf(head).has_value());
+  if (!error) return std::nullopt;
+  Response response = Error(head, *error);
+  if (error->status == 405) response.headers.emplace_back("Allow", MethodsOf(*entry));
+  return response;
 }
 
 void Server::Impl::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
@@ -439,37 +418,17 @@ void Server::Impl::ClientGone(JobId id) {
 
 void Server::Impl::LogEnd(const Pending& pending) {
   const Exchange& exchange = *pending.exchange;
-  const RequestFigures figures = exchange.Figures();
-  const int status = exchange.error() ? exchange.error()->status : 200;
-  if (figures.finish != "abort") metrics_.Responded(status);
-  LogFields fields = {{"event", "request"},
-                      {"id", exchange.id()},
-                      {"client", pending.head.client},
-                      {"path", pending.head.path},
-                      {"stream", exchange.streams() ? "true" : "false"},
-                      {"status", figures.finish == "abort" ? "499" : fmt::to_string(status)},
-                      {"finish", figures.finish},
-                      {"prompt_tokens", fmt::to_string(figures.num_prompt_tokens)},
-                      {"cached_tokens", fmt::to_string(figures.num_cached_tokens)},
-                      {"completion_tokens", fmt::to_string(figures.num_generated_tokens)},
-                      {"queue_s", fmt::format("{:.4f}", figures.queue_s)},
-                      {"ttft_s", fmt::format("{:.4f}", figures.ttft_s)},
-                      {"total_s", fmt::format("{:.4f}", figures.total_s)}};
-  if (exchange.error()) fields.emplace_back("error", exchange.error()->message);
-  if (!pending.prompt_text.empty()) fields.emplace_back("prompt", pending.prompt_text);
-  log_.Write(exchange.error() ? LogLevel::kWarning : LogLevel::kInfo, fields);
+  const auto& error = exchange.error();
+  if (exchange.Figures().finish != "abort") metrics_.Responded(error ? error->status : 200);
+  log_.Write(error ? LogLevel::kWarning : LogLevel::kInfo,
+             EndedRequest(pending.head, exchange, pending.prompt_text));
 }
 
 // Of a request whose client went before it was known what it says.
 void Server::Impl::LogGone(const Pending& pending) {
   const std::chrono::duration<double> total = Clock::now() - pending.arrival;
   if (pending.is_for_text) metrics_.GoneUnread(total.count());
-  log_.Write(LogLevel::kInfo, {{"event", "request"},
-                               {"client", pending.head.client},
-                               {"path", pending.head.path},
-                               {"status", "499"},
-                               {"finish", "abort"},
-                               {"total_s", fmt::format("{:.4f}", total.count())}});
+  log_.Write(LogLevel::kInfo, GoneRequest(pending.head, total.count()));
 }
 
 void Server::Impl::KeepAlive() {
