@@ -13,6 +13,7 @@ ActiveRequest::ActiveRequest(RequestId id, Request request, int max_length,
       sampler_(request_.sampling),
       stop_strings_(std::move(request_.stop)) {
   sequence_.id = id;
+  sequence_.priority = request_.priority;
   if (start_token) {
     sequence_.input = std::move(request_.prompt);
     sequence_.tokens = {*start_token};

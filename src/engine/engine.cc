@@ -107,6 +107,15 @@ Status Engine::Check(const Request& request) const {
 }
 
 int Engine::num_kv_blocks() const {
+bool Engine::HasRoomFor(const Request& request) const {
+  if (model_->spec().has_encoder()) {
+    const int32_t start_token = model_->spec().decoder_start_token;
+    return scheduler_.HasRoomFor({&start_token, 1}, static_cast<int>(request.prompt.size()),
+                                 request.priority);
+  }
+  return scheduler_.HasRoomFor(request.prompt, 0, request.priority);
+}
+
   int count = 0;
   for (const BlockManager& group : blocks_) count += group.num_blocks();
   return count;

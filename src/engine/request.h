@@ -28,6 +28,7 @@ struct Request {
   int padded_length = 0;
   SamplingOptions sampling = {};
   std::vector<std::string> stop = {};    // strings that end the answer and are not part of it
+  int64_t priority = 0;  // lower ones first, also to KV blocks that others have already
   bool reports_progress = false;         // Update::progress
   bool ignore_eos = false;               // go on after the model's end-of-text tokens
   std::optional<int> num_logprobs = {};  // per token: its own, and this many of the likeliest
