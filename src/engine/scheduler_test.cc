@@ -1,3 +1,5 @@
+#include "engine/scheduler_test.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +10,6 @@
 #include <memory>
 #include <random>
 #include <vector>
-
-#include "engine/scheduler_test.h"
 
 namespace convene::engine {
 namespace {

@@ -105,7 +105,7 @@ void EngineLoop::SubmitChoice(JobId id, Taken& taken, int choice_idx, engine::Re
     return Fail(id, choice_idx, submitted.error());
   }
   taken.running.push_back(*submitted);
-  running_[*submitted] = {.job = id, .choice_idx = choice_idx, .submission = Clock::now()};
+  running_[*submitted] = {.job = id, .choice_idx = choice_idx};
 }
 
 void EngineLoop::SubmitLater(JobId id) {
@@ -175,7 +175,6 @@ void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
                        .choice_idx = running.choice_idx,
                        .update = std::move(update),
                        .when = now,
-                       .submission = running.submission,
                        .is_first = has_token && !running.has_begun});
     if (has_token) running.has_begun = true;
     if (!is_last) continue;

@@ -39,7 +39,6 @@ class EngineLoop {
   struct Running {
     JobId job;
     int choice_idx;
-    Clock::time_point submission;
     bool has_begun = false;
   };
   struct Taken {
