@@ -23,10 +23,10 @@
 #include "server/http_server.h"
 #include "server/job_queue.h"
 #include "server/metrics.h"
+#include "server/preparer.h"
 #include "server/replanner.h"
 #include "server/routes.h"
 #include "server/step_watcher.h"
-#include "server/work_queue.h"
 
 namespace convene::server {
 namespace {
@@ -47,6 +47,7 @@ class Server::Impl : public Handler {
         access_(options.api_keys, options.cors_origins),
         log_(options.log_level),
         queue_(options.max_queue),
+        preparer_(options.max_queue, Preparer::kLargestBodies * options.limits.max_body_bytes),
         first_seed_((uint64_t{std::random_device()()} << 32) | std::random_device()()) {}
   ~Impl() override;
   Impl(const Impl&) = delete;
@@ -81,6 +82,7 @@ class Server::Impl : public Handler {
   void HandleGeneration(HttpRequest request, Api api, std::shared_ptr<Responder> responder);
   void TakePrepared(JobId id, std::variant<PreparedRequest, ApiError> prepared);
   void RefusePending(JobId id, const ApiError& error);
+  void DropQueued(JobId id);
   void TakeEvents(std::vector<JobEvent> events);
   void ClientGone(JobId id);
   void LogEnd(const Pending& pending);
@@ -103,7 +105,7 @@ class Server::Impl : public Handler {
   std::map<JobId, Pending> pending_;
 
   std::unique_ptr<HttpServer> http_;
-  WorkQueue preparer_;
+  Preparer preparer_;
   std::jthread http_thread_;
 };
 
@@ -122,9 +124,7 @@ Status Server::Impl::Start() {
   if (!http) return http.error();
   http_ = *std::move(http);
   http_->CatchSignals([this](int number) { OnSignal(number); });
-  if (const Status started = preparer_.Start("the thread that reads requests"); !started) {
-    return started;
-  }
+  if (const Status started = preparer_.Start(); !started) return started;
   http_->After(kKeepAliveInterval / 3, [this] { KeepAlive(); });
   Result<std::jthread> thread =
       StartThread("the thread of the HTTP server", [this] { http_->Run(); });
@@ -302,12 +302,21 @@ void Server::Impl::HandleGet(Route route, const RequestHead& head, Responder& re
 void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
                                 std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
-  preparer_.Push([this, request = std::move(request), is_tokenize, responder] {
-    Response response = AnswerTokenRequest(*model_, request.body, is_tokenize);
-    http_->Post([this, head = request.head, responder, response = std::move(response)] {
-      Respond(head, *responder, response);
-    });
-  });
+  // std::function wants to be copied, and this is large.
+  const auto shared = std::make_shared<const HttpRequest>(std::move(request));
+  preparer_.Push({.client = access_.ClientOf(shared->head).value_or(""),
+                  .num_bytes = shared->body.size(),
+                  .work =
+                      [this, shared, is_tokenize, responder] {
+                        Response response = AnswerTokenRequest(*model_, shared->body, is_tokenize);
+                        http_->Post([this, shared, responder, response = std::move(response)] {
+                          Respond(shared->head, *responder, response);
+                        });
+                      },
+                  .refuse =
+                      [this, shared, responder] {
+                        responder->Respond(Error(shared->head, QueueFull(options_.max_queue)));
+                      }});
 }
 
 void Server::Impl::HandleGeneration(HttpRequest request, Api api,
@@ -321,12 +330,18 @@ void Server::Impl::HandleGeneration(HttpRequest request, Api api,
                   .responder = std::move(responder)};
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const uint64_t seed = first_seed_ + id * kGolden;
-  preparer_.Push([this, id, seed, api, body = std::move(request.body)] {
-    auto prepared = PrepareGeneration(*model_, body, api, seed, options_.logs_prompts);
-    // std::function wants to be copied, and this is large.
-    const auto shared = std::make_shared<decltype(prepared)>(std::move(prepared));
-    http_->Post([this, id, shared] { TakePrepared(id, std::move(*shared)); });
-  });
+  const auto body = std::make_shared<const std::string>(std::move(request.body));
+  preparer_.Push({.client = pending_[id].client,
+                  .num_bytes = body->size(),
+                  .work =
+                      [this, id, seed, api, body] {
+                        auto prepared =
+                            PrepareGeneration(*model_, *body, api, seed, options_.logs_prompts);
+                        const auto shared =
+                            std::make_shared<decltype(prepared)>(std::move(prepared));
+                        http_->Post([this, id, shared] { TakePrepared(id, std::move(*shared)); });
+                      },
+                  .refuse = [this, id] { RefusePending(id, QueueFull(options_.max_queue)); }});
 }
 
 void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError> prepared) {
@@ -340,6 +355,9 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
           .client = pending.client,
           .priority = request.priority,
           .arrival = pending.arrival};
+  // What one key's requests are worth to it is nothing to the others.
+  const int64_t of_blocks = options_.api_keys.size() > 1 ? 0 : job.priority;
+  for (engine::Request& choice : job.requests) choice.priority = of_blocks;
   if (options_.request_timeout.count() > 0) {
     job.deadline = pending.arrival + options_.request_timeout;
   }
@@ -356,24 +374,26 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
       pending.responder, std::move(request.body), std::move(request.reading), std::move(head),
       request.prompt_sizes, access_.CorsHeaders(pending.head), pending.arrival, *model_->tokenizer,
       metrics_);
-  switch (queue_.Push(std::move(job))) {
-    case Admission::kAccepted:
-      return;
-    case Admission::kFull:
-      return RefusePending(
-          id, {.status = 429,
-               .message = fmt::format("as many requests wait as may ({}, --max-queue); try again",
-                                      options_.max_queue),
-               .type = "rate_limit_error",
-               .code = "queue_full",
-               .retry_after_s = kRetryAfterS});
-    case Admission::kClosed:
-      return RefusePending(id, ShuttingDown());
-  }
+  const Pushed pushed = queue_.Push(std::move(job));
+  if (pushed.admission == Admission::kFull) return RefusePending(id, QueueFull(options_.max_queue));
+  if (pushed.admission == Admission::kClosed) return RefusePending(id, ShuttingDown());
+  for (const JobId dropped : pushed.dropped) DropQueued(dropped);
+}
+
+// It made room for a request of a client with fewer.
+void Server::Impl::DropQueued(JobId id) {
+  const auto found = pending_.find(id);
+  if (found == pending_.end()) return;
+  found->second.exchange->Fail(QueueFull(options_.max_queue));
+  const auto still = pending_.find(id);  // what is sent may find that the client has gone
+  if (still == pending_.end()) return;
+  LogEnd(still->second);
+  pending_.erase(still);
 }
 
 void Server::Impl::RefusePending(JobId id, const ApiError& error) {
   const auto found = pending_.find(id);
+  if (found == pending_.end()) return;  // the client has gone
   const Pending pending = std::move(found->second);
   pending_.erase(found);
   pending.responder->Respond(Error(pending.head, error));
