@@ -22,15 +22,16 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = {"--hidden": 512, "--heads": 8, "--layers": 4, "--experts": 16, "--top-k": 2, "--intermediate": 512}
 SHARED = 512
+COUNTS = (2, 3, 4, 6)  # micro-batches
 LAYOUTS = {3: "attention=dp1+experts=ep2+disaggregate", 4: "attention=dp2+experts=ep2+disaggregate"}
 
 
 def plans(has_shared):
     """Of the first one the other plans' speed-ups are; names as scenario_bench wants them."""
     names = ["strategy=naive"]
-    names += [f"strategy=pppipe,micro_batches={count}" for count in (2, 3, 4)]
+    names += [f"strategy=pppipe,micro_batches={count}" for count in COUNTS]
     orders = ("asas", "aass") if has_shared else ("asas",)
-    for count, chunks, order in itertools.product((2, 3, 4), (1, 2), orders):
+    for count, chunks, order in itertools.product(COUNTS, (1, 2), orders):
         names.append(f"strategy=fine,micro_batches={count},pipeline={chunks}:tokens,order={order}")
     return names
 
@@ -118,7 +119,7 @@ processor time that it took, since {os.cpu_count()} cores carry 3 or 4 ranks (`s
  else "the loopback of `scripts/slow-link.sh`, whose rate all ranks share"}, in bf16. The model is invented: {MODEL['--layers']} layers, hidden size {MODEL['--hidden']},
 {MODEL['--experts']} experts of {MODEL['--intermediate']}, top {MODEL['--top-k']}, with or without a shared expert of {SHARED}; every attention rank has the batch of prompts.
 
-Plans of a point took turns in {options.repeat} rounds; times are medians. "Best" is the least median of the plans tried: PPPipe with r1 = 2, 3 and 4; fine with
+Plans of a point took turns in {options.repeat} rounds; times are medians. "Best" is the least median of the plans tried: PPPipe with r1 = 2, 3, 4 and 6; fine with
 the same r1, r2 = 1 and 2, and both orders where there is a shared expert. Ratios are medians over rounds. Exchanges ÷ computation: of the naive step, by kind the
 mean over ranks. Simulated: the fine step from the times that its tasks took in other rounds.
 
