@@ -13,6 +13,7 @@ ActiveRequest::ActiveRequest(RequestId id, Request request, int max_length,
       sampler_(request_.sampling),
       stop_strings_(std::move(request_.stop)) {
   sequence_.id = id;
+  sequence_.priority = request_.priority;
   if (start_token) {
     sequence_.input = std::move(request_.prompt);
     sequence_.tokens = {*start_token};
@@ -34,16 +35,18 @@ ActiveRequest::ActiveRequest(RequestId id, Request request, int max_length,
   for (const int32_t token : sequence_.tokens) TextOf(token);
 }
 
-int ActiveRequest::NumReused() const {
-  return std::min(sequence_.num_reused.value_or(0), sequence_.prompt_length);
+Update ActiveRequest::MakeUpdate() const {
+  Update update;
+  update.request = sequence_.id;
+  update.num_reused_tokens = std::min(sequence_.num_reused.value_or(0), sequence_.prompt_length);
+  if (start_) update.start = *start_;
+  return update;
 }
 
 std::optional<Update> ActiveRequest::Progress() const {
   const bool is_prompt = sequence_.length() == sequence_.prompt_length;
   if (!request_.reports_progress || !is_prompt || sequence_.num_pending() == 0) return std::nullopt;
-  Update update;
-  update.request = sequence_.id;
-  update.num_reused_tokens = NumReused();
+  Update update = MakeUpdate();
   update.progress = {.num_computed = sequence_.num_computed, .num_tokens = sequence_.length()};
   return update;
 }
@@ -64,9 +67,7 @@ Update ActiveRequest::Append(GeneratedToken token, bool is_eos) {
   sequence_.tokens.push_back(token.token);
   sampler_.ObserveAnswer(token.token);
   if (matcher_ && !is_eos) matcher_->Advance(token.token);
-  Update update;
-  update.request = sequence_.id;
-  update.num_reused_tokens = NumReused();
+  Update update = MakeUpdate();
   update.token = std::move(token);
   if (is_eos && !request_.ignore_eos) {
     update.finish = FinishReason::kStop;

@@ -2,6 +2,7 @@
 // scheduler's matter.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
@@ -41,6 +42,11 @@ class ActiveRequest {
   // Whether the next token is its last one, whatever it is.
   bool EndsWithNext() const { return sequence_.length() + 1 >= max_length_; }
 
+  // It takes part in a step that begins now.
+  void BeginStep(std::chrono::steady_clock::time_point now) {
+    if (!start_) start_ = now;
+  }
+
   // Nothing: it was not asked for, or the prompt was computed before.
   std::optional<Update> Progress() const;
 
@@ -53,7 +59,8 @@ class ActiveRequest {
   Update Append(GeneratedToken token, bool is_eos);
 
  private:
-  int NumReused() const;  // of the prompt
+  // Of its sequence, with what is the same in all.
+  Update MakeUpdate() const;
   std::string TextOf(int32_t token);
   std::string RemainingText();
 
@@ -61,6 +68,7 @@ class ActiveRequest {
   int max_length_;
   const text::Tokenizer* tokenizer_;
   Sequence sequence_;
+  std::optional<std::chrono::steady_clock::time_point> start_;  // of its first step
   Sampler sampler_;
   std::optional<text::StreamDecoder> decoder_;
   StopStrings stop_strings_;

@@ -38,6 +38,14 @@ int BlockManager::CountPrefix(std::span<const int32_t> tokens) const {
   return count;
 }
 
+int BlockManager::CountHeldPrefix(std::span<const int32_t> tokens) const {
+  int count = 0;
+  ForPrefix(tokens, [&](int32_t block) {
+    if (blocks_[static_cast<size_t>(block)].num_holders > 0) ++count;
+  });
+  return count;
+}
+
 std::optional<int32_t> BlockManager::Allocate() {
   int32_t block_idx = 0;
   if (!free_.empty()) {

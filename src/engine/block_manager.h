@@ -32,6 +32,8 @@ class BlockManager {
 
   // How many blocks TakePrefix would give.
   int CountPrefix(std::span<const int32_t> tokens) const;
+  // Of these, those that somebody holds, which take no room.
+  int CountHeldPrefix(std::span<const int32_t> tokens) const;
 
   // A block held by the caller alone, its contents undefined; nothing if all are held.
   std::optional<int32_t> Allocate();

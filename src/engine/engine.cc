@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/units.h"
@@ -106,6 +107,15 @@ Status Engine::Check(const Request& request) const {
   return CheckRequestOptions(request);
 }
 
+bool Engine::HasRoomFor(const Request& request) const {
+  if (model_->spec().has_encoder()) {
+    const int32_t start_token = model_->spec().decoder_start_token;
+    return scheduler_.HasRoomFor({&start_token, 1}, static_cast<int>(request.prompt.size()),
+                                 request.priority);
+  }
+  return scheduler_.HasRoomFor(request.prompt, 0, request.priority);
+}
+
 int Engine::num_kv_blocks() const {
   int count = 0;
   for (const BlockManager& group : blocks_) count += group.num_blocks();
@@ -173,8 +183,10 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
                                     std::optional<strategy::Phase> phase, bool decode_follows) {
   std::vector<device::SequenceStep> step;
   std::vector<device::EncoderInput> inputs;
+  const auto now = std::chrono::steady_clock::now();
   for (const ScheduledTokens& each : scheduled) {
     const auto& [sequence, num_tokens] = each;
+    requests_.at(sequence->id).BeginStep(now);
     if (!sequence->input.empty() && !sequence->is_encoded) {
       inputs.push_back({sequence->input, sequence->input_blocks, sequence->group});
     }

@@ -39,6 +39,14 @@ class Engine {
   // What Submit would say of a request. Other threads may ask too.
   Status Check(const Request& request) const;
 
+  // Whether a request that Check lets pass would take part in the next steps, and not wait for KV
+  // blocks; so, too, if it is more urgent than one that is there.
+  bool HasRoomFor(const Request& request) const;
+  // Whether it would be read beside a prompt that takes whole steps, before others that wait.
+  bool IsReadBesideLong(const Request& request) const {
+    return !model_->spec().has_encoder() && scheduler_.IsReadBesideLong(request.prompt);
+  }
+
   // Queues a request. Errors: an empty prompt, one that leaves no room in the context, an unknown
   // token, an option out of its range; the engine goes on with the others.
   Result<RequestId> Submit(Request request);

@@ -1,6 +1,7 @@
 // What is asked of the engine for one prompt, and what comes back while it answers. No JSON.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@ struct Request {
   // most the prompt's length: it is not padded.
   int padded_length = 0;
   SamplingOptions sampling = {};
+  int64_t priority = 0;  // lower ones first, also to KV blocks that others have already
   std::vector<std::string> stop = {};    // strings that end the answer and are not part of it
   bool reports_progress = false;         // Update::progress
   bool ignore_eos = false;               // go on after the model's end-of-text tokens
@@ -69,6 +71,7 @@ struct Update {
   std::optional<FinishReason> finish;
   bool is_end_of_text = false;  // the token ended the answer, and is no part of it
   int num_reused_tokens = 0;    // of the prompt: found in the KV cache when the request began
+  std::chrono::steady_clock::time_point start = {};  // of the first step that it took part in
   // The request has failed: there is no token, and nothing more will come of it.
   std::optional<Error> error;
 };

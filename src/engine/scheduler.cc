@@ -1,6 +1,8 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 
 #include "base/check.h"
 
@@ -16,6 +18,15 @@ constexpr int kMostLookedAt = 64;
 std::span<const int32_t> ShareableTokens(const Sequence& sequence) {
   const int count = std::min(sequence.length() - 1, sequence.sharing_limit);
   return std::span<const int32_t>(sequence.tokens).first(static_cast<size_t>(count));
+}
+
+bool IsBefore(const Sequence* one, const Sequence* other) {
+  return std::tie(one->priority, one->arrival) < std::tie(other->priority, other->arrival);
+}
+
+template <typename Sequences>
+void InsertInOrder(Sequences* sequences, Sequence* sequence) {
+  sequences->insert(std::ranges::upper_bound(*sequences, sequence, IsBefore), sequence);
 }
 
 }  // namespace
@@ -65,7 +76,7 @@ void Scheduler::Add(Sequence* sequence) {
                 groups_.front().blocks.num_blocks(),
         "a sequence of {} tokens, its input of {}", sequence->padded_length(), input_length);
   sequence->arrival = ++last_arrival_;
-  waiting_.push_back(sequence);
+  InsertInOrder(&waiting_, sequence);
 }
 
 void Scheduler::Remove(Sequence* sequence) {
@@ -77,13 +88,14 @@ void Scheduler::Remove(Sequence* sequence) {
 std::vector<ScheduledTokens> Scheduler::Schedule(StepTokens which) {
   which_ = which;
   std::vector<ScheduledTokens> step;
+  if (which != StepTokens::kGenerated && !waiting_.empty()) MakeRoomForFirst();
   for (Group& group : groups_) {
     ScheduleGenerating(group, &step);
     ScheduleShortPrompts(group, &step);
   }
   if (which != StepTokens::kGenerated) AdmitShort(&step);
   for (Group& group : groups_) SchedulePrompts(group, &step);
-  while (which != StepTokens::kGenerated && !waiting_.empty() && AdmitOldest(&step)) {
+  while (which != StepTokens::kGenerated && !waiting_.empty() && AdmitFirst(&step)) {
   }
   CHECK(!step.empty() || num_sequences() == 0 || which != StepTokens::kAny,
         "nothing to run for {} sequences", num_sequences());
@@ -153,12 +165,83 @@ void Scheduler::SchedulePrompts(Group& group, std::vector<ScheduledTokens>* step
   }
 }
 
-bool Scheduler::HasRoom(const Group& group, const Sequence& sequence, int num_places) const {
+bool Scheduler::HasPlaces(const Group& group, int num_places) const {
   const auto num_groups = static_cast<int>(groups_.size());
   const int most_of_group = (options_.max_sequences + num_groups - 1) / num_groups;
-  return group.admits && std::ssize(group.running) + num_places <= most_of_group &&
-         num_running() + num_places <= options_.max_sequences &&
+  return std::ssize(group.running) + num_places <= most_of_group &&
+         num_running() + num_places <= options_.max_sequences;
+}
+
+bool Scheduler::HasRoom(const Group& group, const Sequence& sequence, int num_places) const {
+  return group.admits && HasPlaces(group, num_places) &&
          std::ssize(sequence.input) <= group.input_budget;
+}
+
+bool Scheduler::HasRoomFor(std::span<const int32_t> tokens, int num_input, int64_t priority) const {
+  if (num_sequences() == 0) return true;
+  const auto is_less_urgent = [&](const Sequence* other) { return other->priority > priority; };
+  if (std::ranges::any_of(waiting_, is_less_urgent)) return true;
+  int num_left = 0;
+  int num_needed = std::numeric_limits<int>::max();
+  for (const Group& group : groups_) {
+    if (std::ranges::any_of(group.running, is_less_urgent)) return true;
+    num_left += group.blocks.num_available() - static_cast<int>(group.running.size());
+    num_needed = std::min(num_needed, BlocksFor(static_cast<int>(tokens.size())) -
+                                          group.blocks.CountHeldPrefix(tokens));
+  }
+  for (const Sequence* waiting : waiting_) {
+    const int num_tokens = waiting->padded_length();
+    num_left -= BlocksFor(num_tokens) + BlocksFor(static_cast<int>(waiting->input.size())) + 1;
+  }
+  return num_needed + BlocksFor(num_input) <= num_left;
+}
+
+bool Scheduler::IsReadBesideLong(std::span<const int32_t> tokens) const {
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  return std::ranges::any_of(groups_, [&](const Group& group) {
+    int64_t wanted = 0;
+    int budget = options_.max_step_tokens;
+    for (const Sequence* running : group.running) {
+      const int num_pending = running->num_pending();
+      if (num_pending == 1) {
+        --budget;
+      } else {
+        wanted += num_pending;
+      }
+    }
+    const int64_t known = group.blocks.CountPrefix(tokens) * int64_t{device::kKvBlockTokens};
+    const int num_new =
+        BlocksFor(static_cast<int>(num_tokens)) - group.blocks.CountHeldPrefix(tokens);
+    return wanted >= budget && num_tokens - known <= budget / 2 && HasPlaces(group, 2) &&
+           num_new + std::ssize(group.running) <= group.blocks.num_available();
+  });
+}
+
+// Takes blocks from those of lower priority, where they have enough.
+void Scheduler::MakeRoomForFirst() {
+  const Sequence& first = *waiting_.front();
+  Group* chosen = nullptr;  // where the least urgent runs
+  for (Group& group : groups_) {
+    if (group.running.empty() || !HasPlaces(group, 1)) continue;
+    if (HasBlocksFor(group, first)) return;
+    const int64_t last = group.running.back()->priority;
+    if (last > first.priority && (!chosen || last > chosen->running.back()->priority)) {
+      chosen = &group;
+    }
+  }
+  if (chosen == nullptr) return;
+  const auto is_less_urgent = [&](const Sequence* other) {
+    return other->priority > first.priority;
+  };
+  int num_left = chosen->blocks.num_available();
+  for (const Sequence* running : chosen->running) {
+    if (is_less_urgent(running)) num_left += static_cast<int>(running->blocks.size());
+  }
+  if (num_left < BlocksFor(first.padded_length())) return;
+  while (!chosen->running.empty() && is_less_urgent(chosen->running.back()) &&
+         !HasBlocksFor(*chosen, first)) {
+    Preempt(*chosen);
+  }
 }
 
 void Scheduler::AdmitShort(std::vector<ScheduledTokens>* step) {
@@ -178,13 +261,14 @@ void Scheduler::AdmitShort(std::vector<ScheduledTokens>* step) {
       continue;
     }
     waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+    CountOvertakes(sequence);
     Group& group = GroupOf(sequence);
     group.for_short = std::max(0, group.for_short - step->back().num_tokens);
   }
 }
 
 // Tries the groups that have room, the best one first.
-bool Scheduler::AdmitOldest(std::vector<ScheduledTokens>* step) {
+bool Scheduler::AdmitFirst(std::vector<ScheduledTokens>* step) {
   Sequence& sequence = *waiting_.front();
   std::vector<Group*> groups;
   for (Group& group : groups_) {
@@ -192,7 +276,22 @@ bool Scheduler::AdmitOldest(std::vector<ScheduledTokens>* step) {
   }
   if (!AdmitTo(std::move(groups), sequence, step)) return false;
   waiting_.pop_front();
+  CountOvertakes(sequence);
   return true;
+}
+
+void Scheduler::CountOvertakes(const Sequence& admitted) {
+  if (waiting_.empty()) return;
+  const auto oldest = std::ranges::min_element(waiting_, {}, &Sequence::arrival);
+  Sequence* sequence = *oldest;
+  if (admitted.arrival < sequence->arrival) {
+    num_overtakes_ = 0;
+  } else if (admitted.priority < sequence->priority && ++num_overtakes_ >= kMostOvertakes) {
+    num_overtakes_ = 0;
+    sequence->priority = std::numeric_limits<int64_t>::min();
+    waiting_.erase(oldest);
+    InsertInOrder(&waiting_, sequence);
+  }
 }
 
 bool Scheduler::AdmitTo(std::vector<Group*> groups, Sequence& sequence,
@@ -205,9 +304,7 @@ bool Scheduler::AdmitTo(std::vector<Group*> groups, Sequence& sequence,
     sequence.group = static_cast<int>(group - groups_.data());
     if (!Admit(sequence)) continue;
     group->input_budget -= static_cast<int>(sequence.input.size());
-    const auto place =
-        std::ranges::upper_bound(group->running, sequence.arrival, {}, &Sequence::arrival);
-    group->running.insert(place, &sequence);
+    InsertInOrder(&group->running, &sequence);
     // Of one that was preempted, all of the prompt may have been found.
     const int num_tokens = std::min(NumAllowed(sequence), group->budget);
     if (num_tokens > 0) step->push_back({&sequence, num_tokens});
@@ -237,39 +334,44 @@ bool Scheduler::Reserve(Sequence& sequence, int num_tokens) {
       sequence.blocks.push_back(*block);
       continue;
     }
-    const bool is_youngest = group.running.back() == &sequence;
+    CHECK(group.running.size() > 1,
+          "the KV cache of {} blocks is too small for one sequence of {} tokens",
+          group.blocks.num_blocks(), sequence.length());
+    const bool is_last = group.running.back() == &sequence;
     Preempt(group);
-    if (is_youngest) return false;
+    if (is_last) return false;
   }
   return true;
 }
 
-// The youngest of a group.
+// The last of a group.
 void Scheduler::Preempt(Group& group) {
   Sequence& sequence = *group.running.back();
-  CHECK(group.running.size() > 1,
-        "the KV cache of {} blocks is too small for one sequence of {} tokens",
-        group.blocks.num_blocks(), sequence.length());
   GiveUpBlocks(sequence);
   group.running.pop_back();
-  const auto place = std::ranges::upper_bound(waiting_, sequence.arrival, {}, &Sequence::arrival);
-  waiting_.insert(place, &sequence);
+  InsertInOrder(&waiting_, &sequence);
   ++num_preemptions_;
+}
+
+bool Scheduler::HasBlocksFor(Group& group, const Sequence& sequence) {
+  const std::vector<int32_t> known = group.blocks.TakePrefix(ShareableTokens(sequence));
+  const auto num_new = BlocksFor(static_cast<int>(sequence.input.size())) +
+                       BlocksFor(sequence.padded_length()) - std::ssize(known);
+  // Those that run will each want a block before long; who is less urgent gives up its own.
+  const auto num_wanted = std::ranges::count_if(group.running, [&](const Sequence* running) {
+    return running->priority <= sequence.priority;
+  });
+  const bool has_blocks = group.blocks.num_available() >= num_new + num_wanted;
+  group.blocks.Release(known);
+  return has_blocks || group.running.empty();
 }
 
 // Takes the known beginning and blocks for all the rest; does nothing if there are too few.
 bool Scheduler::Admit(Sequence& sequence) {
+  if (!HasBlocksFor(GroupOf(sequence), sequence)) return false;
   BlockManager& blocks = GroupOf(sequence).blocks;
-  const std::vector<Sequence*>& running = GroupOf(sequence).running;
-  sequence.blocks = blocks.TakePrefix(ShareableTokens(sequence));
   const int num_input = BlocksFor(static_cast<int>(sequence.input.size()));
-  const int num_new =
-      num_input + BlocksFor(sequence.padded_length()) - static_cast<int>(sequence.blocks.size());
-  // Those that run will each want a block before long.
-  if (blocks.num_available() < num_new + std::ssize(running) && !running.empty()) {
-    GiveUpBlocks(sequence);
-    return false;
-  }
+  sequence.blocks = blocks.TakePrefix(ShareableTokens(sequence));
   sequence.num_published = static_cast<int>(sequence.blocks.size());
   sequence.num_computed = sequence.num_published * device::kKvBlockTokens;
   num_reused_tokens_ += sequence.num_computed;

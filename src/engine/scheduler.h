@@ -18,6 +18,7 @@ struct Sequence {
   uint64_t id = 0;
   int group = 0;                // of the data-parallel groups, the one whose cache has its blocks
   uint64_t arrival = 0;         // its place in the order of arrival; Scheduler::Add sets it
+  int64_t priority = 0;         // lower ones come first, whenever they arrive
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int prompt_length = 0;        // in tokens
   // Where the prompt is padded (Request::padded_length): all of it but its last token, and the
@@ -79,19 +80,23 @@ struct SchedulerOptions {
   int max_sequences = 1;
 };
 
-// Sequences run in order of arrival, but that a prompt which would take all of a step leaves up to
-// half of it to younger ones that can be read to their end in that: the first token of a short
-// prompt comes within two steps, however long a prompt is being read, and the long one takes at
-// most twice its time. Only while such a prompt is read do short ones overtake others that wait.
-// Where ranks divide the sequences among them, each group of
-// them has its own cache and blocks; a sequence goes where the fewest tokens would have been
-// computed until its prompt is, so that groups are loaded alike and known beginnings are found.
-// Blocks are taken as they are needed; when they run out, the youngest running sequence of the
-// group gives up its own and waits, to be computed again. So the oldest of a group always advances,
-// the oldest that waits is always the next to run, and no set of sequences, each of which fits
-// alone, can block itself.
+// Sequences run in the order of their priorities and, where those are equal, of arrival, but that a
+// prompt which would take all of a step leaves up to half of it to younger ones that can be read to
+// their end in that: the first token of a short prompt comes within two steps, however long a
+// prompt is being read, and the long one takes at most twice its time. Only while such a prompt is
+// read do short ones overtake others that wait. Where ranks divide the sequences among them, each
+// group of them has its own cache and blocks; a sequence goes where the fewest tokens would have
+// been computed until its prompt is, so that groups are loaded alike and known beginnings are
+// found. Blocks are taken as they are needed; when they run out, the last running sequence of the
+// group in that order gives up its own and waits, to be computed again, and so do those of lower
+// priority than one that waits for blocks. So the first of a group always advances, the first that
+// waits is always the next to run, and no set of sequences, each of which fits alone, can block
+// itself. The oldest that waits is overtaken by so many others in a row; then it is the first of
+// all.
 class Scheduler {
  public:
+  static constexpr int kMostOvertakes = 7;
+
   // Keeps references to `blocks`, of one group or one for each of several, all of one size.
   Scheduler(BlockManager& blocks, const SchedulerOptions& options);
   Scheduler(std::span<BlockManager> blocks, const SchedulerOptions& options);
@@ -112,6 +117,14 @@ class Scheduler {
   // Tells that a step was computed, before its sampled tokens are appended.
   void Complete(std::span<const ScheduledTokens> step);
 
+  // Whether a sequence that begins with `tokens` and has so many of input would find the blocks
+  // that it needs at once, also after those that wait, or is more urgent than somebody who is
+  // there.
+  bool HasRoomFor(std::span<const int32_t> tokens, int num_input, int64_t priority) const;
+
+  // Whether it would be read beside a prompt that takes whole steps, before others that wait.
+  bool IsReadBesideLong(std::span<const int32_t> tokens) const;
+
   int num_sequences() const;
   // Whether somebody, running or waiting where there is a place, still has tokens of a prompt to be
   // computed behind this step, which was given out and is not completed.
@@ -127,7 +140,7 @@ class Scheduler {
  private:
   struct Group {
     BlockManager& blocks;
-    std::vector<Sequence*> running = {};  // oldest first
+    std::vector<Sequence*> running = {};  // the first in order first
     // Of the step that is being made:
     std::vector<Sequence*> prompts = {};  // of `running`, that may have more than one token
     int budget = 0;                       // tokens that may still be added
@@ -142,24 +155,30 @@ class Scheduler {
   void ScheduleGenerating(Group& group, std::vector<ScheduledTokens>* step);
   void ScheduleShortPrompts(Group& group, std::vector<ScheduledTokens>* step);
   void SchedulePrompts(Group& group, std::vector<ScheduledTokens>* step);
+  void MakeRoomForFirst();
   void AdmitShort(std::vector<ScheduledTokens>* step);
-  bool AdmitOldest(std::vector<ScheduledTokens>* step);
+  bool AdmitFirst(std::vector<ScheduledTokens>* step);
   // In the first of the groups, the one where it is computed soonest, that has the blocks.
   bool AdmitTo(std::vector<Group*> groups, Sequence& sequence, std::vector<ScheduledTokens>* step);
   int num_running() const;
   // Whether so many more sequences may run in the group, of which this is one.
+  bool HasPlaces(const Group& group, int num_places) const;
   bool HasRoom(const Group& group, const Sequence& sequence, int num_places) const;
+  // Whether the sequence finds its blocks, and those that run before it one more each.
+  bool HasBlocksFor(Group& group, const Sequence& sequence);
   int64_t TokensUntilComputed(const Group& group, const Sequence& sequence) const;
   bool Reserve(Sequence& sequence, int num_tokens);
   void Preempt(Group& group);
   bool Admit(Sequence& sequence);
+  void CountOvertakes(const Sequence& admitted);
   void GiveUpBlocks(Sequence& sequence);
 
   SchedulerOptions options_;
   StepTokens which_ = StepTokens::kAny;  // of the step that is being made
   std::vector<Group> groups_;
-  std::deque<Sequence*> waiting_;  // oldest first
+  std::deque<Sequence*> waiting_;  // the first in order first
   uint64_t last_arrival_ = 0;
+  int num_overtakes_ = 0;  // of the oldest that waits, one after the other
   int64_t num_preemptions_ = 0;
   int64_t num_reused_tokens_ = 0;
 };

@@ -1,4 +1,4 @@
-#include "engine/scheduler.h"
+#include "engine/scheduler_test.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,29 +8,11 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <random>
+#include <vector>
 
 namespace convene::engine {
 namespace {
-
-constexpr int kBlock = device::kKvBlockTokens;
-
-std::unique_ptr<Sequence> MakeSequence(int prompt_length, int32_t first_token = 0) {
-  auto sequence = std::make_unique<Sequence>();
-  sequence->tokens.resize(static_cast<size_t>(prompt_length));
-  std::iota(sequence->tokens.begin(), sequence->tokens.end(), first_token);
-  sequence->prompt_length = prompt_length;
-  return sequence;
-}
-
-// Completes the step and lets every sequence that reached its end generate `token`.
-void Advance(Scheduler& scheduler, const std::vector<ScheduledTokens>& step, int32_t token = 7) {
-  scheduler.Complete(step);
-  for (const ScheduledTokens& scheduled : step) {
-    if (scheduled.sequence->num_pending() == 0) scheduled.sequence->tokens.push_back(token);
-  }
-}
 
 TEST(Scheduler, CutsAPromptIntoChunksAndThenGeneratesOneByOne) {
   BlockManager blocks(8);
@@ -301,6 +283,7 @@ TEST(Scheduler, FinishesEverythingThatFitsAlone) {
       sequences.push_back(MakeSequence(prompt_length, static_cast<int32_t>(random() % 2)));
       final_length[sequences.back().get()] =
           std::min(longest, prompt_length + 1 + static_cast<int>(random() % 150));
+      if (round % 2 == 1) sequences.back()->priority = i % 3;
       scheduler.Add(sequences.back().get());
     }
     int num_steps = 0;

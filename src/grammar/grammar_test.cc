@@ -110,6 +110,63 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamedWithItsPlace) {
   EXPECT_THAT(ErrorOf(R"({"type": "array", "maxItems": 1, "minItems": 2})"), HasSubstr("below"));
 }
 
+// Arrays in arrays, at each level one of two kinds that differ only in the end.
+std::string TwoWaysAtEachLevel(int depth) {
+  std::string definitions = R"("x0": {"enum": ["a", "b"]}, "y0": {"enum": ["a", "c"]})";
+  for (int i = 1; i <= depth; ++i) {
+    for (const char* name : {"x", "y"}) {
+      definitions += fmt::format(
+          R"(, "{}{}": {{"type": "array", "items": {{"anyOf": [{{"$ref": "#/$defs/x{}"}},
+              {{"$ref": "#/$defs/y{}"}}]}}, "minItems": {}}})",
+          name, i, i - 1, i - 1, name[0] == 'x' ? 1 : 2);
+    }
+  }
+  return fmt::format(R"({{"$ref": "#/$defs/x{}", "$defs": {{{}}}}})", depth, definitions);
+}
+
+TEST(Automaton, AlternativesWithinAlternativesDoNotMultiply) {
+  constexpr int kDepth = 20;  // two to the power of 20 ways to be in the middle
+  const Result<Grammar> grammar = Compile(TwoWaysAtEachLevel(kDepth));
+  ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+  EXPECT_LT(grammar->num_elements(), 5000u);
+  const std::string open(kDepth, '[');
+  const std::string close(kDepth, ']');
+  EXPECT_TRUE(Accepts(*grammar, open + "\"b\"" + close));
+  EXPECT_TRUE(Accepts(*grammar, open + "\"c\"" + close));
+  EXPECT_FALSE(Accepts(*grammar, open + "\"d\"" + close));
+  EXPECT_FALSE(Accepts(*grammar, open + close));
+  EXPECT_FALSE(Accepts(*grammar, open + "\"b\"" + close.substr(1)));
+  EXPECT_FALSE(Accepts(*grammar, open + "\"b\"" + close + "]"));
+  Automaton automaton(*grammar);
+  int32_t state = automaton.StateOf(automaton.Start());
+  for (const char byte : open + "\"") {
+    state = automaton.Next(state, static_cast<unsigned char>(byte));
+    ASSERT_NE(state, Automaton::kDead);
+  }
+  EXPECT_LT(automaton.num_sets(), 500u);
+}
+
+TEST(Automaton, StatesOutliveTheirNumbers) {
+  Automaton automaton(*Compile(TwoWaysAtEachLevel(3)));
+  int32_t state = automaton.StateOf(automaton.Start());
+  for (const char byte : std::string(R"([[["a",)")) {
+    state = automaton.Next(state, static_cast<unsigned char>(byte));
+  }
+  const Stacks stacks = automaton.StacksOf(state);
+  automaton.Forget();
+  EXPECT_EQ(automaton.num_states(), 0);
+  const int32_t again = automaton.StateOf(stacks);
+  EXPECT_EQ(automaton.StacksOf(again), stacks);
+  state = again;
+  for (const char byte : std::string(R"("b"]]])")) {
+    EXPECT_FALSE(automaton.MayEnd(state));
+    state = automaton.Next(state, static_cast<unsigned char>(byte));
+    ASSERT_NE(state, Automaton::kDead);
+  }
+  EXPECT_TRUE(automaton.MayEnd(state));
+  EXPECT_FALSE(automaton.MayGoOn(state));
+}
+
 TEST(Grammar, TextUntilEndsWithTheFirstEnd) {
   Grammar grammar;
   const auto until = grammar.TextUntil("aab");

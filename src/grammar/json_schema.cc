@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,7 +94,11 @@ class Reader {
       if (definitions == top_.end() || !definitions->is_object()) break;
       const auto found = definitions->find(key);
       if (found == definitions->end()) break;
-      return Read(*found, fmt::format("{}/{}", place, key), depth + 1);
+      const auto known = definitions_.find(&*found);
+      if (known != definitions_.end() && depth <= known->second.depth) return known->second.rule;
+      const Result<Element> rule = Read(*found, fmt::format("{}/{}", place, key), depth + 1);
+      if (rule) definitions_.insert_or_assign(&*found, Definition{*rule, depth});
+      return rule;
     }
     return Error{fmt::format("\"$ref\" at {} must refer to an entry of \"$defs\", not to {}", place,
                              Quote(reference.dump()))};
@@ -327,9 +332,17 @@ class Reader {
     return object;
   }
 
+  // An entry of "$defs" that was read, and the depth at which: where it is not deeper, it is known
+  // that what it refers to is not nested too deep.
+  struct Definition {
+    Element rule;
+    int depth;
+  };
+
   const ordered_json& top_;
   Grammar& grammar_;
   JsonText json_;
+  std::map<const ordered_json*, Definition> definitions_;
 };
 
 }  // namespace

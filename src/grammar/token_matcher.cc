@@ -8,6 +8,7 @@ namespace {
 
 constexpr size_t kBits = 64;
 constexpr int32_t kMaxStates = 16384;  // of about a KiB each
+constexpr size_t kMaxSets = 131072;    // of about 100 bytes each
 constexpr size_t kMaxMasks = 512;      // of 20 KiB each for 150,000 tokens
 
 void SetBit(std::vector<uint64_t>* mask, int32_t bit) {
@@ -51,7 +52,10 @@ std::span<const uint64_t> TokenMasks::MaskOf(int32_t state) {
 }
 
 bool TokenMasks::ForgetIfLarge() {
-  if (automaton_.num_states() < kMaxStates && masks_.size() < kMaxMasks) return false;
+  if (automaton_.num_states() < kMaxStates && automaton_.num_sets() < kMaxSets &&
+      masks_.size() < kMaxMasks) {
+    return false;
+  }
   automaton_.Forget();
   masks_.clear();
   ++generation_;

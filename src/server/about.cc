@@ -61,6 +61,15 @@ ApiError ShuttingDown() {
   return {.status = 503, .message = "the server shuts down", .type = "service_unavailable_error"};
 }
 
+ApiError QueueFull(int max_queue) {
+  return {.status = 429,
+          .message =
+              fmt::format("as many requests wait as may ({}, --max-queue); try again", max_queue),
+          .type = "rate_limit_error",
+          .code = "queue_full",
+          .retry_after_s = kRetryAfterS};
+}
+
 std::variant<Response, ApiError> AnswerAbout(Route route, const ServerState& server) {
   switch (route) {
     case Route::kHealth:

@@ -16,9 +16,10 @@ namespace convene::server {
 
 inline constexpr int kRetryAfterS = 1;
 
-// Why there is no answer yet, or no more.
+// Why there is no answer yet, or no more, or not now.
 openai::ApiError NotLoaded();
 openai::ApiError ShuttingDown();
+openai::ApiError QueueFull(int max_queue);
 
 struct ServerState {
   const std::string& model_name;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -31,13 +33,7 @@ int64_t EngineLoop::Run() {
       Unavailable("the server shuts down, and the request was ended before its answer was");
   int64_t num_aborted = 0;
   for (;;) {
-    const int room = max_sequences_ - engine_.num_requests();
-    Work work = queue_.Take(room, engine_.num_requests() == 0);
-    for (const JobId id : work.cancelled) Forget(id);
-    for (const Job& job : work.expired) {
-      for (int i = 0; i < std::ssize(job.requests); ++i) Fail(job.id, i, DeadlinePassed());
-    }
-    for (Job& job : work.jobs) Submit(std::move(job));
+    const Work work = TakeWork();
     EndExpired();
     if (work.is_aborted) {
       while (!taken_.empty()) {
@@ -52,6 +48,27 @@ int64_t EngineLoop::Run() {
       Measure(0);
       if (work.is_closed) return num_aborted;
     }
+  }
+}
+
+Work EngineLoop::TakeWork() {
+  const EngineRules rules = {
+      .has_room = [&](const Job& job) { return engine_.HasRoomFor(job.requests.front()); },
+      .may_overtake =
+          [&](const Job& job) { return engine_.IsReadBesideLong(job.requests.front()); }};
+  for (;;) {
+    const int num_later = std::transform_reduce(
+        taken_.begin(), taken_.end(), 0, std::plus<>(),
+        [](const auto& each) { return static_cast<int>(each.second.later.size()); });
+    const int room = max_sequences_ - engine_.num_requests() - num_later;
+    const bool is_idle = engine_.num_requests() == 0 && events_.empty();
+    Work work = queue_.Take(room, is_idle, rules);
+    for (const JobId id : work.cancelled) Forget(id);
+    for (const Job& job : work.expired) {
+      for (int i = 0; i < std::ssize(job.requests); ++i) Fail(job.id, i, DeadlinePassed());
+    }
+    if (!work.job) return work;
+    Submit(*std::move(work.job));
   }
 }
 
@@ -105,7 +122,7 @@ void EngineLoop::SubmitChoice(JobId id, Taken& taken, int choice_idx, engine::Re
     return Fail(id, choice_idx, submitted.error());
   }
   taken.running.push_back(*submitted);
-  running_[*submitted] = {.job = id, .choice_idx = choice_idx, .submission = Clock::now()};
+  running_[*submitted] = {.job = id, .choice_idx = choice_idx};
 }
 
 void EngineLoop::SubmitLater(JobId id) {
@@ -163,6 +180,7 @@ void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
   const Clock::time_point now = Clock::now();
   std::vector<JobId> begun;
   std::vector<JobId> ended;
+  std::map<std::string, int64_t> num_tokens;  // of each client
   for (engine::Update& update : updates) {
     const auto found = running_.find(update.request);
     if (found == running_.end()) continue;
@@ -171,17 +189,21 @@ void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
     const bool is_last = update.finish || update.error;
     const bool has_token = !update.progress;
     if (has_token && !running.has_begun && running.choice_idx == 0) begun.push_back(job);
+    // The prompt and the first token were counted when the job was taken.
+    if (has_token) {
+      num_tokens[taken_.at(job).client] += running.has_begun ? 1 : -update.num_reused_tokens;
+    }
     events_.push_back({.job = job,
                        .choice_idx = running.choice_idx,
                        .update = std::move(update),
                        .when = now,
-                       .submission = running.submission,
                        .is_first = has_token && !running.has_begun});
     if (has_token) running.has_begun = true;
     if (!is_last) continue;
     running_.erase(found);
     ended.push_back(job);
   }
+  for (const auto& [client, count] : num_tokens) queue_.Charge(client, count);
   for (const JobId job : begun) SubmitLater(job);
   for (const JobId job : ended) {
     const auto found = taken_.find(job);

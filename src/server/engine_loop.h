@@ -39,7 +39,6 @@ class EngineLoop {
   struct Running {
     JobId job;
     int choice_idx;
-    Clock::time_point submission;
     bool has_begun = false;
   };
   struct Taken {
@@ -51,6 +50,8 @@ class EngineLoop {
     int num_ended = 0;
   };
 
+  // Submits what there is room for, and says what else is to be done.
+  Work TakeWork();
   void Submit(Job job);
   void SubmitChoice(JobId id, Taken& taken, int choice_idx, engine::Request request);
   void SubmitLater(JobId id);

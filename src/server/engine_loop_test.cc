@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,7 +14,7 @@ namespace {
 
 const std::string kModel = CONVENE_SOURCE_DIR "/models/demo";
 
-std::unique_ptr<engine::Engine> LoadDemo() {
+std::unique_ptr<engine::Engine> LoadDemo(int max_sequences = 2) {
   engine::LoadOptions options;
   options.max_sequences = 2;
   options.context = 512;
@@ -20,7 +22,7 @@ std::unique_ptr<engine::Engine> LoadDemo() {
   CHECK(model.ok(), "{}", model.error().message);
   auto tokenizer = text::Tokenizer::Load(kModel);
   CHECK(tokenizer.ok(), "{}", tokenizer.error().message);
-  return std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer), 2);
+  return std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer), max_sequences);
 }
 
 Job MakeJob(JobId id, size_t num_prompt_tokens, int max_tokens) {
@@ -41,8 +43,8 @@ TEST(EngineLoop, ARequestWhoseClientGoesHoldsNoMemoryInTheNextStep) {
   Metrics metrics;
   constexpr JobId kLeaving = 1;
   constexpr JobId kStaying = 2;
-  ASSERT_EQ(queue.Push(MakeJob(kLeaving, 200, 300)), Admission::kAccepted);
-  ASSERT_EQ(queue.Push(MakeJob(kStaying, 2, 12)), Admission::kAccepted);
+  ASSERT_EQ(queue.Push(MakeJob(kLeaving, 200, 300)).admission, Admission::kAccepted);
+  ASSERT_EQ(queue.Push(MakeJob(kStaying, 2, 12)).admission, Admission::kAccepted);
   queue.Close();
   int num_steps = 0;
   int cancelled_at = 0;
@@ -75,7 +77,7 @@ TEST(EngineLoop, AnAbortTellsEveryRequestThatItEnded) {
   Metrics metrics;
   // Two run, two wait.
   for (JobId id = 1; id <= 4; ++id) {
-    ASSERT_EQ(queue.Push(MakeJob(id, 5, 400)), Admission::kAccepted);
+    ASSERT_EQ(queue.Push(MakeJob(id, 5, 400)).admission, Admission::kAccepted);
   }
   std::vector<JobId> told;
   const auto sink = [&](const std::vector<JobEvent>& events) {
@@ -88,6 +90,68 @@ TEST(EngineLoop, AnAbortTellsEveryRequestThatItEnded) {
   std::ranges::sort(told);
   EXPECT_EQ(told, (std::vector<JobId>{1, 2, 3, 4}));
   EXPECT_EQ(engine->num_held_kv_blocks(), 0);
+}
+
+// On a KV cache for two of 512 tokens eight may run, of 200 tokens each: blocks, and not places,
+// say who waits.
+class ShortOfBlocks {
+ public:
+  explicit ShortOfBlocks(int num_jobs, const std::string& client) : engine_(LoadDemo(8)) {
+    for (JobId id = 1; id <= static_cast<JobId>(num_jobs); ++id) Push(id, 200, 40, client, 0);
+  }
+
+  void Push(JobId id, size_t num_prompt_tokens, int max_tokens, const std::string& client,
+            int64_t priority) {
+    Job job = MakeJob(id, num_prompt_tokens, max_tokens);
+    job.client = client;
+    job.priority = priority;
+    job.requests[0].priority = client.empty() ? priority : 0;
+    ASSERT_EQ(queue_.Push(std::move(job)).admission, Admission::kAccepted);
+  }
+
+  // Calls `after_step` with the number of each; the jobs in the order in which their tokens began.
+  std::vector<JobId> Run(const std::function<void(int)>& after_step) {
+    std::vector<JobId> begun;
+    int num_steps = 0;
+    const auto sink = [&](const std::vector<JobEvent>& events) {
+      for (const JobEvent& event : events) {
+        if (event.is_first) begun.push_back(event.job);
+      }
+      after_step(++num_steps);
+      if (num_steps == 3) queue_.Close();
+    };
+    EXPECT_EQ(EngineLoop(*engine_, queue_, metrics_, 8, sink).Run(), 0);
+    return begun;
+  }
+
+  const JobQueue& queue() const { return queue_; }
+
+ private:
+  std::unique_ptr<engine::Engine> engine_;
+  JobQueue queue_{100};
+  Metrics metrics_;
+};
+
+TEST(EngineLoop, AnUrgentRequestDoesNotWaitForKvBlocks) {
+  ShortOfBlocks load(8, "");
+  size_t num_begun = 0;
+  const std::vector<JobId> begun = load.Run([&](int num_steps) {
+    if (num_steps != 2) return;
+    EXPECT_GT(load.queue().num_waiting(), 2);  // and not in the engine, where nobody overtakes
+    num_begun = static_cast<size_t>(8 - load.queue().num_waiting());
+    load.Push(99, 20, 10, "", -100);
+  });
+  ASSERT_EQ(begun.size(), 9u);
+  EXPECT_LE(std::ranges::find(begun, 99u) - begun.begin(), static_cast<ptrdiff_t>(num_begun));
+}
+
+TEST(EngineLoop, ClientsTakeTurnsWhereKvBlocksAreFew) {
+  ShortOfBlocks load(8, "a");
+  const std::vector<JobId> begun = load.Run([&](int num_steps) {
+    if (num_steps == 2) load.Push(99, 200, 10, "b", 0);
+  });
+  ASSERT_EQ(begun.size(), 9u);
+  EXPECT_LT(std::ranges::find(begun, 99u) - begun.begin(), 6);
 }
 
 }  // namespace

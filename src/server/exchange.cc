@@ -70,7 +70,7 @@ bool Exchange::Take(JobEvent event) {
   Answer& answer = answers_[idx];
   if (event.update.progress) {
     SendEvent(openai::ProgressChunk(body_, head_, event.choice_idx, event.update,
-                                    SecondsBetween(event.submission, event.when)));
+                                    SecondsBetween(event.update.start, event.when)));
     return false;
   }
   if (event.is_first) {
@@ -78,10 +78,7 @@ bool Exchange::Take(JobEvent event) {
   }
   TakeTime(event);
   std::vector<engine::GeneratedToken> tokens;
-  if (!event.update.is_end_of_text) {
-    tokens.push_back(event.update.token);
-    metrics_.TokenOfAnswer();
-  }
+  if (!event.update.is_end_of_text) tokens.push_back(event.update.token);
   // What is thought is known by the text before the token or by that with it.
   const bool was_reasoning = !parsers_.empty() && parsers_[idx].is_reasoning();
   const std::vector<AnswerEvent> events = Parse(idx, event.update);
@@ -110,28 +107,32 @@ bool Exchange::Take(JobEvent event) {
 void Exchange::TakeTime(const JobEvent& event) {
   const auto idx = static_cast<size_t>(event.choice_idx);
   Times& times = times_[idx];
+  metrics_.TokenOfAnswer();
+  ++times.num_tokens;
   if (!event.is_first) {
     metrics_.TokenGap(SecondsBetween(std::exchange(times.last, event.when), event.when));
     return;
   }
-  times = {.submission = event.submission, .first = event.when, .last = event.when};
+  times.start = event.update.start;
+  times.first = event.when;
+  times.last = event.when;
   const double ttft_s = SecondsBetween(arrival_, event.when);
   metrics_.FirstToken(ttft_s, static_cast<int64_t>(answers_[idx].num_prompt_tokens),
                       static_cast<int64_t>(answers_[idx].num_cached_tokens));
   if (figures_.ttft_s > 0) return;
   figures_.ttft_s = ttft_s;
-  figures_.queue_s = SecondsBetween(arrival_, event.submission);
+  figures_.queue_s = SecondsBetween(arrival_, event.update.start);
 }
 
 void Exchange::CountEnd(size_t idx, std::string_view finish) {
   const Times& times = times_[idx];
   ChoiceFigures figures{.finish = finish,
                         .num_prompt_tokens = static_cast<int64_t>(answers_[idx].num_prompt_tokens),
-                        .num_generated_tokens = std::ssize(answers_[idx].tokens),
+                        .num_generated_tokens = times.num_tokens,
                         .total_s = SecondsBetween(arrival_, Clock::now())};
   if (times.first != Clock::time_point()) {
-    figures.queue_s = SecondsBetween(arrival_, times.submission);
-    figures.prefill_s = SecondsBetween(times.submission, times.first);
+    figures.queue_s = SecondsBetween(arrival_, times.start);
+    figures.prefill_s = SecondsBetween(times.start, times.first);
     figures.decode_s = SecondsBetween(times.first, times.last);
   }
   metrics_.Ended(figures);

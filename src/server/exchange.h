@@ -27,7 +27,7 @@ struct RequestFigures {
   int64_t num_prompt_tokens = 0;
   int64_t num_cached_tokens = 0;
   int64_t num_generated_tokens = 0;
-  double queue_s = 0;  // from its arrival until the engine took it
+  double queue_s = 0;  // from its arrival to its first step
   double ttft_s = 0;   // from its arrival to its first token; 0: there is none
   double total_s = 0;
 };
@@ -53,6 +53,9 @@ class Exchange {
   // Of a stream that was silent for `silence`: a comment, so that nobody on the way closes it.
   void KeepAlive(Clock::duration silence);
 
+  // Ends it with an error that the engine does not know of.
+  void Fail(const openai::ApiError& error);
+
   // The client has gone.
   void Abandon();
 
@@ -66,12 +69,12 @@ class Exchange {
  private:
   // When the tokens of a choice came.
   struct Times {
-    Clock::time_point submission;
+    Clock::time_point start;  // of its first step
     Clock::time_point first;
     Clock::time_point last;
+    int64_t num_tokens = 0;  // with the one that ends it
   };
 
-  void Fail(const openai::ApiError& error);
   void TakeTime(const JobEvent& event);
   // Of the choice, or of all that have not ended.
   void CountEnd(size_t idx, std::string_view finish);

@@ -54,7 +54,7 @@ class ExchangeTest : public ::testing::Test {
   static JobEvent Event(int choice_idx, const std::string& text, bool is_first = false,
                         std::optional<engine::FinishReason> finish = {}) {
     JobEvent event{.job = 1, .choice_idx = choice_idx, .when = Clock::now(), .is_first = is_first};
-    event.submission = event.when;
+    event.update.start = event.when;
     event.update.text = text;
     event.update.token.token = 36;
     event.update.finish = finish;
@@ -96,10 +96,42 @@ TEST_F(ExchangeTest, WholeAnswersComeOnceWhenAllChoicesHaveEnded) {
   EXPECT_EQ(exchange.Figures().finish, "length");
 }
 
+// The number that follows a line's name and labels.
+double Figure(const std::string& metrics, const std::string& name) {
+  const size_t at = metrics.find("\n" + name + "{");
+  if (at == std::string::npos) return -1;
+  return std::stod(metrics.substr(metrics.find("} ", at) + 2));
+}
+
+TEST_F(ExchangeTest, TimesOfTokensCountTheEndAndWaitingEndsWithTheFirstStep) {
+  Exchange exchange = Make(false);
+  const Clock::time_point now = Clock::now();
+  const auto at = [&](int seconds) { return now + std::chrono::seconds(seconds); };
+  const auto take = [&](int when, bool is_first, std::optional<engine::FinishReason> finish) {
+    JobEvent event = Event(0, finish ? "" : "a", is_first, finish);
+    event.when = at(when);
+    event.update.start = at(10);
+    event.update.is_end_of_text = finish.has_value();
+    return exchange.Take(std::move(event));
+  };
+  EXPECT_FALSE(take(13, true, {}));
+  EXPECT_FALSE(take(15, false, {}));
+  EXPECT_TRUE(take(17, false, engine::FinishReason::kStop));
+  const std::string text = metrics_.Text("m", 0);
+  EXPECT_EQ(Figure(text, "vllm:inter_token_latency_seconds_sum"), 4);
+  EXPECT_EQ(Figure(text, "vllm:inter_token_latency_seconds_count"), 2);
+  EXPECT_EQ(Figure(text, "vllm:request_time_per_output_token_seconds_sum"), 2);
+  EXPECT_EQ(Figure(text, "vllm:generation_tokens_total"), 3);
+  EXPECT_NEAR(Figure(text, "vllm:request_queue_time_seconds_sum"), 10, 1);
+  EXPECT_NEAR(Figure(text, "vllm:request_prefill_time_seconds_sum"), 3, 1e-6);
+  EXPECT_NEAR(exchange.Figures().queue_s, 10, 1);
+  EXPECT_EQ(exchange.Figures().num_generated_tokens, 2);  // of the text
+}
+
 TEST_F(ExchangeTest, StreamsTellHowMuchOfThePromptWasRead) {
   Exchange exchange = Make(true);
-  JobEvent read = {.when = Clock::time_point(std::chrono::milliseconds(30)),
-                   .submission = Clock::time_point(std::chrono::milliseconds(10))};
+  JobEvent read = {.when = Clock::time_point(std::chrono::milliseconds(30))};
+  read.update.start = Clock::time_point(std::chrono::milliseconds(10));
   read.update.num_reused_tokens = 64;
   read.update.progress = {.num_computed = 66, .num_tokens = 70};
   EXPECT_FALSE(exchange.Take(read));

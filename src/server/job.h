@@ -31,9 +31,8 @@ struct JobEvent {
   JobId job = 0;
   int choice_idx = 0;
   engine::Update update = {};
-  Clock::time_point when = {};        // the end of the step
-  Clock::time_point submission = {};  // when the engine took the choice
-  bool is_first = false;              // of the choice
+  Clock::time_point when = {};  // the end of the step
+  bool is_first = false;        // of the choice's tokens
 };
 
 // Called by the engine's thread after every step, with the events in their order.

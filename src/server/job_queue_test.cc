@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <list>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,20 +23,27 @@ Job MakeJob(JobId id, int num_choices = 1, const std::string& client = "", int64
   return job;
 }
 
-std::vector<JobId> Ids(const std::vector<Job>& jobs) {
+// The jobs that are taken while there is room, as the engine's thread does it.
+std::vector<JobId> TakeAll(JobQueue& queue, int room) {
   std::vector<JobId> ids;
-  for (const Job& job : jobs) ids.push_back(job.id);
-  return ids;
+  for (;;) {
+    const Work work = queue.Take(room, false);
+    if (!work.job) return ids;
+    room -= static_cast<int>(work.job->requests.size());
+    ids.push_back(work.job->id);
+  }
 }
+
+Admission Push(JobQueue& queue, Job job) { return queue.Push(std::move(job)).admission; }
 
 TEST(JobQueue, IsBoundedInChoicesAndTakesAnyJobAlone) {
   JobQueue queue(4);
-  EXPECT_EQ(queue.Push(MakeJob(1, 9)), Admission::kAccepted);  // the only one
-  EXPECT_EQ(queue.Push(MakeJob(2)), Admission::kFull);
-  EXPECT_THAT(Ids(queue.Take(3, true).jobs), ElementsAre(1));
-  EXPECT_EQ(queue.Push(MakeJob(3, 3)), Admission::kAccepted);
-  EXPECT_EQ(queue.Push(MakeJob(4, 2)), Admission::kFull);
-  EXPECT_EQ(queue.Push(MakeJob(5)), Admission::kAccepted);
+  EXPECT_EQ(Push(queue, MakeJob(1, 9)), Admission::kAccepted);  // the only one
+  EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kFull);
+  EXPECT_EQ(queue.Take(3, true).job->id, 1u);
+  EXPECT_EQ(Push(queue, MakeJob(3, 3)), Admission::kAccepted);
+  EXPECT_EQ(Push(queue, MakeJob(4, 2)), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeJob(5)), Admission::kAccepted);
   EXPECT_EQ(queue.num_waiting(), 4);
 }
 
@@ -43,20 +52,146 @@ TEST(JobQueue, WhatDoesNotFitIsNotOvertaken) {
   static_cast<void>(queue.Push(MakeJob(1)));
   static_cast<void>(queue.Push(MakeJob(2, 5)));
   static_cast<void>(queue.Push(MakeJob(3)));
-  EXPECT_THAT(Ids(queue.Take(3, false).jobs), ElementsAre(1));
-  EXPECT_THAT(Ids(queue.Take(3, false).jobs), IsEmpty());
-  EXPECT_THAT(Ids(queue.Take(6, false).jobs), ElementsAre(2, 3));
+  EXPECT_THAT(TakeAll(queue, 3), ElementsAre(1));
+  EXPECT_THAT(TakeAll(queue, 3), IsEmpty());
+  const auto is_full = [](const Job&) { return false; };
+  EXPECT_FALSE(queue.Take(6, false, {.has_room = is_full}).job);
+  EXPECT_THAT(TakeAll(queue, 6), ElementsAre(2, 3));
 }
 
-TEST(JobQueue, GivesClientsTheSameShareAndHeedsPriorities) {
+TEST(JobQueue, WhatTheEngineReadsBesideOthersOvertakesAndLeavesAPlace) {
+  JobQueue queue(100);
+  static_cast<void>(queue.Push(MakeJob(1)));
+  static_cast<void>(queue.Push(MakeJob(2)));
+  static_cast<void>(queue.Push(MakeJob(3)));
+  const EngineRules rules = {.has_room = [](const Job&) { return false; },
+                             .may_overtake = [](const Job& job) { return job.id == 3; }};
+  EXPECT_FALSE(queue.Take(1, false, rules).job);
+  EXPECT_EQ(queue.Take(2, false, rules).job->id, 3u);
+  EXPECT_FALSE(queue.Take(2, false, rules).job);
+  EXPECT_THAT(TakeAll(queue, 2), ElementsAre(1, 2));
+}
+
+TEST(JobQueue, TakesTurnsOfClientsAndHeedsPrioritiesOfEach) {
   JobQueue queue(100);
   for (JobId id = 1; id <= 4; ++id) static_cast<void>(queue.Push(MakeJob(id, 1, "busy")));
-  static_cast<void>(queue.Push(MakeJob(5, 1, "other")));
+  static_cast<void>(queue.Push(MakeJob(5, 1, "other", 7)));
   static_cast<void>(queue.Push(MakeJob(6, 1, "busy", -1)));
-  EXPECT_THAT(Ids(queue.Take(3, false).jobs), ElementsAre(6, 5, 1));
+  EXPECT_THAT(TakeAll(queue, 3), ElementsAre(6, 5, 1));
   queue.Finish("other");
   static_cast<void>(queue.Push(MakeJob(7, 1, "other")));
-  EXPECT_THAT(Ids(queue.Take(2, false).jobs), ElementsAre(7, 2));
+  EXPECT_THAT(TakeAll(queue, 2), ElementsAre(7, 2));
+}
+
+TEST(JobQueue, AClientWhoFillsTheQueueGivesUpItsNewestOfTheLowestPriority) {
+  JobQueue queue(4);
+  for (JobId id = 1; id <= 3; ++id) {
+    static_cast<void>(queue.Push(MakeJob(id, 1, "busy", id == 1 ? 5 : 0)));
+  }
+  EXPECT_EQ(Push(queue, MakeJob(4, 1, "busy")), Admission::kAccepted);
+  EXPECT_EQ(Push(queue, MakeJob(5, 1, "busy", -9)), Admission::kFull);  // its own are as good
+  const Pushed first = queue.Push(MakeJob(6, 1, "other"));
+  EXPECT_EQ(first.admission, Admission::kAccepted);
+  EXPECT_THAT(first.dropped, ElementsAre(1));
+  EXPECT_THAT(queue.Push(MakeJob(7, 1, "other")).dropped, ElementsAre(4));
+  // Now both have their share.
+  EXPECT_EQ(Push(queue, MakeJob(8, 1, "other")), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeJob(9, 1, "busy")), Admission::kFull);
+  EXPECT_EQ(queue.num_waiting(), 4);
+  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(2, 6, 3, 7));
+}
+
+// Clients who send again at once, on an engine whose steps give each choice a token.
+class Load {
+ public:
+  explicit Load(int max_choices) : max_choices_(max_choices) {}
+
+  void Add(const std::string& client, int num_jobs, int num_choices, int num_tokens,
+           int64_t priority = 0) {
+    for (int i = 0; i < num_jobs; ++i) Send({client, num_choices, num_tokens, priority});
+  }
+
+  // The tokens of each client in so many steps.
+  std::map<std::string, int64_t> Run(int num_steps) {
+    std::map<std::string, int64_t> tokens;
+    for (int i = 0; i < num_steps; ++i) {
+      for (;;) {
+        const Work work = queue_.Take(max_choices_ - num_running_, false);
+        if (!work.job) break;
+        running_.push_back({sent_.at(work.job->id), 0});
+        num_running_ += sent_.at(work.job->id).num_choices;
+      }
+      for (auto job = running_.begin(); job != running_.end();) {
+        auto& [sent, done] = *job;
+        tokens[sent.client] += sent.num_choices;
+        if (done > 0) queue_.Charge(sent.client, sent.num_choices);
+        if (++done < sent.num_tokens) {
+          ++job;
+          continue;
+        }
+        queue_.Finish(sent.client);
+        num_running_ -= sent.num_choices;
+        Send(sent);
+        job = running_.erase(job);
+      }
+    }
+    return tokens;
+  }
+
+ private:
+  struct Sent {
+    std::string client;
+    int num_choices;
+    int num_tokens;
+    int64_t priority;
+  };
+
+  void Send(const Sent& job) {
+    sent_.emplace(++last_id_, job);
+    ASSERT_EQ(Push(queue_, MakeJob(last_id_, job.num_choices, job.client, job.priority)),
+              Admission::kAccepted);
+  }
+
+  int max_choices_;
+  JobQueue queue_{1000};
+  std::map<JobId, Sent> sent_;
+  JobId last_id_ = 0;
+  std::list<std::pair<Sent, int>> running_;
+  int num_running_ = 0;
+};
+
+TEST(JobQueue, SharesTokensWhateverTheSizesNumbersAndPrioritiesOfJobs) {
+  const auto expect_even = [](Load& load) {
+    std::map<std::string, int64_t> tokens = load.Run(4000);
+    const double share = static_cast<double>(tokens["a"]) / static_cast<double>(tokens["b"]);
+    EXPECT_GT(share, 0.95);
+    EXPECT_LT(share, 1.05);
+  };
+  Load many_choices(4);
+  many_choices.Add("a", 4, 4, 20);
+  many_choices.Add("b", 4, 1, 20);
+  expect_even(many_choices);
+  Load many_jobs(4);
+  many_jobs.Add("a", 40, 1, 20);
+  many_jobs.Add("b", 4, 1, 20);
+  expect_even(many_jobs);
+  Load long_answers(4);
+  long_answers.Add("a", 8, 1, 200);
+  long_answers.Add("b", 8, 1, 10);
+  expect_even(long_answers);
+  Load urgent(4);
+  urgent.Add("a", 8, 1, 20, -1);
+  urgent.Add("b", 8, 1, 20);
+  expect_even(urgent);
+}
+
+TEST(JobQueue, AClientWhoComesLateIsOwedNothing) {
+  Load load(4);
+  load.Add("a", 8, 1, 20);
+  EXPECT_EQ(load.Run(1000)["a"], 4000);
+  load.Add("b", 8, 1, 20);
+  std::map<std::string, int64_t> tokens = load.Run(1000);
+  EXPECT_NEAR(static_cast<double>(tokens["a"]), 2000, 100);
 }
 
 TEST(JobQueue, AJobOfLowPriorityIsNotOvertakenForEver) {
@@ -67,7 +202,7 @@ TEST(JobQueue, AJobOfLowPriorityIsNotOvertakenForEver) {
   // Urgent ones keep coming, faster than jobs are taken.
   for (JobId id = 10; id < 40; ++id) {
     static_cast<void>(queue.Push(MakeJob(id, 1, "", -5)));
-    for (const JobId job : Ids(queue.Take(1, false).jobs)) taken.push_back(job);
+    for (const JobId job : TakeAll(queue, 1)) taken.push_back(job);
   }
   ASSERT_EQ(taken.size(), 30u);
   EXPECT_EQ(taken[JobQueue::kMostOvertakes], 1u);
@@ -80,7 +215,7 @@ TEST(JobQueue, CancelledJobsAreNotTaken) {
   static_cast<void>(queue.Push(MakeJob(2)));
   queue.Cancel(1);
   const Work work = queue.Take(5, true);
-  EXPECT_THAT(Ids(work.jobs), ElementsAre(2));
+  EXPECT_EQ(work.job->id, 2u);
   EXPECT_THAT(work.cancelled, ElementsAre(1));
   EXPECT_EQ(queue.num_waiting(), 0);
 }
@@ -92,18 +227,19 @@ TEST(JobQueue, JobsWhoseTimeIsOverAreGivenBack) {
   static_cast<void>(queue.Push(std::move(late)));
   static_cast<void>(queue.Push(MakeJob(2)));
   const Work work = queue.Take(5, true);
-  EXPECT_THAT(Ids(work.expired), ElementsAre(1));
-  EXPECT_THAT(Ids(work.jobs), ElementsAre(2));
+  ASSERT_EQ(work.expired.size(), 1u);
+  EXPECT_EQ(work.expired[0].id, 1u);
+  EXPECT_EQ(work.job->id, 2u);
 }
 
 TEST(JobQueue, ClosesAfterWhatWaitsAndAbortsWithIt) {
   JobQueue queue(100);
   static_cast<void>(queue.Push(MakeJob(1, 2)));
   queue.Close();
-  EXPECT_EQ(queue.Push(MakeJob(2)), Admission::kClosed);
+  EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kClosed);
   EXPECT_FALSE(queue.Take(0, false).is_closed);
   const Work last = queue.Take(2, true);
-  EXPECT_THAT(Ids(last.jobs), ElementsAre(1));
+  EXPECT_EQ(last.job->id, 1u);
   EXPECT_TRUE(last.is_closed);
 
   JobQueue aborted(100);
@@ -111,7 +247,7 @@ TEST(JobQueue, ClosesAfterWhatWaitsAndAbortsWithIt) {
   aborted.Abort();
   const Work work = aborted.Take(0, false);
   EXPECT_TRUE(work.is_aborted);
-  EXPECT_THAT(Ids(work.jobs), ElementsAre(1));
+  EXPECT_EQ(work.job->id, 1u);
 }
 
 TEST(JobQueue, AnIdleEngineWaitsForWork) {
@@ -120,7 +256,7 @@ TEST(JobQueue, AnIdleEngineWaitsForWork) {
   std::jthread engine([&] {
     for (;;) {
       const Work work = queue.Take(10, true);
-      for (const JobId id : Ids(work.jobs)) taken.push_back(id);
+      if (work.job) taken.push_back(work.job->id);
       if (work.is_closed) return;
     }
   });

@@ -112,7 +112,8 @@ std::string Metrics::Text(std::string_view model_name, int num_queued) const {
   number("vllm:num_preemptions_total", "Times that a choice gave up its blocks to older ones.",
          "counter", state_.num_preemptions);
   number("vllm:prompt_tokens_total", "Tokens of prompts.", "counter", num_prompt_tokens_);
-  number("vllm:generation_tokens_total", "Tokens of answers.", "counter", num_generated_tokens_);
+  number("vllm:generation_tokens_total", "Tokens of answers, with those that end them.", "counter",
+         num_generated_tokens_);
   number("vllm:prefix_cache_queries_total", "Tokens of prompts that were looked for in the cache.",
          "counter", num_prompt_tokens_);
   number("vllm:prefix_cache_hits_total", "Tokens of prompts that were found in the cache.",
@@ -128,18 +129,18 @@ std::string Metrics::Text(std::string_view model_name, int num_queued) const {
   gap_s_.AppendTo(text, "vllm:inter_token_latency_seconds", "Between tokens of a choice.", labels);
   per_token_s_.AppendTo(text, "vllm:request_time_per_output_token_seconds",
                         "Mean time between the tokens of an answer.", labels);
-  queue_s_.AppendTo(text, "vllm:request_queue_time_seconds",
-                    "From arrival until the engine took it.", labels);
-  prefill_s_.AppendTo(text, "vllm:request_prefill_time_seconds", "From there to the first token.",
-                      labels);
+  queue_s_.AppendTo(text, "vllm:request_queue_time_seconds", "From arrival to the first step.",
+                    labels);
+  prefill_s_.AppendTo(text, "vllm:request_prefill_time_seconds",
+                      "From its first step to the first token.", labels);
   decode_s_.AppendTo(text, "vllm:request_decode_time_seconds", "From the first token to the last.",
                      labels);
   inference_s_.AppendTo(text, "vllm:request_inference_time_seconds", "Both of these together.",
                         labels);
   total_s_.AppendTo(text, "vllm:e2e_request_latency_seconds", "From arrival to the end.", labels);
   prompt_tokens_.AppendTo(text, "vllm:request_prompt_tokens", "Tokens of a prompt.", labels);
-  generated_tokens_.AppendTo(text, "vllm:request_generation_tokens", "Tokens of an answer.",
-                             labels);
+  generated_tokens_.AppendTo(text, "vllm:request_generation_tokens",
+                             "Tokens of an answer, with its end.", labels);
   step_tokens_.AppendTo(text, "vllm:iteration_tokens_total", "Tokens of a step.", labels);
   step_s_.AppendTo(text, "convene:step_seconds", "Time of a step.", labels);
   number("convene:connections", "Open connections.", "gauge", num_connections_);

@@ -29,11 +29,11 @@ struct EngineState {
 struct ChoiceFigures {
   std::string_view finish;  // "stop", "length", "abort" or "error"
   int64_t num_prompt_tokens = 0;
-  int64_t num_generated_tokens = 0;
-  double queue_s = 0;    // from its arrival until the engine took it
-  double prefill_s = 0;  // from there to its first token
-  double decode_s = 0;   // from there to its last one
-  double total_s = 0;    // from its arrival to its end
+  int64_t num_generated_tokens = 0;  // with the one that ended it
+  double queue_s = 0;                // from its arrival to its first step
+  double prefill_s = 0;              // from there to its first token
+  double decode_s = 0;               // from there to its last one
+  double total_s = 0;                // from its arrival to its end
 };
 
 // Threads may call it at the same time.

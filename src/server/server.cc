@@ -21,11 +21,11 @@
 #include "server/http_server.h"
 #include "server/job_queue.h"
 #include "server/metrics.h"
+#include "server/preparer.h"
 #include "server/replanner.h"
 #include "server/request_line.h"
 #include "server/routes.h"
 #include "server/step_watcher.h"
-#include "server/work_queue.h"
 
 namespace convene::server {
 namespace {
@@ -47,6 +47,7 @@ class Server::Impl : public Handler {
         access_(options.api_keys, options.cors_origins),
         log_(options.log_level),
         queue_(options.max_queue),
+        preparer_(options.max_queue, Preparer::kLargestBodies * options.limits.max_body_bytes),
         first_seed_((uint64_t{std::random_device()()} << 32) | std::random_device()()) {}
   ~Impl() override;
   Impl(const Impl&) = delete;
@@ -83,10 +84,13 @@ class Server::Impl : public Handler {
   void HandleGet(Route route, const RequestHead& head, Responder& responder);
   JobId Accept(const RequestHead& head, bool is_for_text, std::shared_ptr<Responder> responder);
   std::optional<Pending> TakePending(JobId id);
+  // Has `read` called on a thread of the preparer's, or refuses the request.
+  void Prepare(JobId id, std::string body, std::function<void(const std::string& body)> read);
   void HandleTokens(HttpRequest request, bool is_tokenize, std::shared_ptr<Responder> responder);
   void HandleGeneration(HttpRequest request, Api api, std::shared_ptr<Responder> responder);
   void TakePrepared(JobId id, std::variant<PreparedRequest, ApiError> prepared);
   void RefusePending(JobId id, const ApiError& error);
+  void DropQueued(JobId id);
   void TakeEvents(std::vector<JobEvent> events);
   void ClientGone(JobId id);
   void LogEnd(const Pending& pending);
@@ -116,7 +120,7 @@ class Server::Impl : public Handler {
   int64_t num_cut_ = 0;  // requests that the end came before, but for choices that the engine had
 
   std::unique_ptr<HttpServer> http_;
-  WorkQueue preparer_;
+  Preparer preparer_;
   std::jthread http_thread_;
 };
 
@@ -135,9 +139,7 @@ Status Server::Impl::Start() {
   if (!http) return http.error();
   http_ = *std::move(http);
   http_->CatchSignals([this](int number) { OnSignal(number); });
-  if (const Status started = preparer_.Start("the thread that reads requests"); !started) {
-    return started;
-  }
+  if (const Status started = preparer_.Start(); !started) return started;
   http_->After(kKeepAliveInterval / 3, [this] { KeepAlive(); });
   Result<std::jthread> thread =
       StartThread("the thread of the HTTP server", [this] { http_->Run(); });
@@ -311,11 +313,21 @@ std::optional<Server::Impl::Pending> Server::Impl::TakePending(JobId id) {
   return pending;
 }
 
+void Server::Impl::Prepare(JobId id, std::string body,
+                           std::function<void(const std::string& body)> read) {
+  // std::function wants to be copied, and this is large.
+  const auto shared = std::make_shared<const std::string>(std::move(body));
+  preparer_.Push({.client = pending_[id].client,
+                  .num_bytes = shared->size(),
+                  .work = [shared, read = std::move(read)] { read(*shared); },
+                  .refuse = [this, id] { RefusePending(id, QueueFull(options_.max_queue)); }});
+}
+
 void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
                                 std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
   const JobId id = Accept(request.head, /*is_for_text=*/false, std::move(responder));
-  preparer_.Push([this, id, is_tokenize, body = std::move(request.body)] {
+  Prepare(id, std::move(request.body), [this, id, is_tokenize](const std::string& body) {
     Response response = AnswerTokenRequest(*model_, body, is_tokenize);
     http_->Post([this, id, response = std::move(response)] {
       const std::optional<Pending> pending = TakePending(id);
@@ -330,9 +342,8 @@ void Server::Impl::HandleGeneration(HttpRequest request, Api api,
   const JobId id = Accept(request.head, /*is_for_text=*/true, std::move(responder));
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const uint64_t seed = first_seed_ + id * kGolden;
-  preparer_.Push([this, id, seed, api, body = std::move(request.body)] {
+  Prepare(id, std::move(request.body), [this, id, seed, api](const std::string& body) {
     auto prepared = PrepareGeneration(*model_, body, api, seed, options_.logs_prompts);
-    // std::function wants to be copied, and this is large.
     const auto shared = std::make_shared<decltype(prepared)>(std::move(prepared));
     http_->Post([this, id, shared] { TakePrepared(id, std::move(*shared)); });
   });
@@ -349,6 +360,9 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
           .client = pending.client,
           .priority = request.priority,
           .arrival = pending.arrival};
+  // What one key's requests are worth to it is nothing to the others.
+  const int64_t of_blocks = options_.api_keys.size() > 1 ? 0 : job.priority;
+  for (engine::Request& choice : job.requests) choice.priority = of_blocks;
   if (options_.request_timeout.count() > 0) {
     job.deadline = pending.arrival + options_.request_timeout;
   }
@@ -365,20 +379,20 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
       pending.responder, std::move(request.body), std::move(request.reading), std::move(head),
       request.prompt_sizes, access_.CorsHeaders(pending.head), pending.arrival, *model_->tokenizer,
       metrics_);
-  switch (queue_.Push(std::move(job))) {
-    case Admission::kAccepted:
-      return CloseQueueOncePrepared();
-    case Admission::kFull:
-      return RefusePending(
-          id, {.status = 429,
-               .message = fmt::format("as many requests wait as may ({}, --max-queue); try again",
-                                      options_.max_queue),
-               .type = "rate_limit_error",
-               .code = "queue_full",
-               .retry_after_s = kRetryAfterS});
-    case Admission::kClosed:
-      return RefusePending(id, ShuttingDown());
-  }
+  const Pushed pushed = queue_.Push(std::move(job));
+  if (pushed.admission == Admission::kFull) return RefusePending(id, QueueFull(options_.max_queue));
+  if (pushed.admission == Admission::kClosed) return RefusePending(id, ShuttingDown());
+  for (const JobId dropped : pushed.dropped) DropQueued(dropped);
+  CloseQueueOncePrepared();
+}
+
+// It made room for a request of a client with fewer.
+void Server::Impl::DropQueued(JobId id) {
+  const auto found = pending_.find(id);
+  if (found == pending_.end()) return;
+  found->second.exchange->Fail(QueueFull(options_.max_queue));
+  // What is sent may find that the client has gone.
+  if (const std::optional<Pending> pending = TakePending(id)) LogEnd(*pending);
 }
 
 void Server::Impl::RefusePending(JobId id, const ApiError& error) {
