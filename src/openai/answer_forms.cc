@@ -36,7 +36,7 @@ AnswerForms::AnswerForms(const text::Tokenizer& tokenizer,
     : tokenizer_(tokenizer), end_tokens_(std::move(end_tokens)) {
   if (!chat_template) return;
   syntax_ = SyntaxOf(*chat_template, tokenizer);
-  has_tools_ = chat_template->Contains("tools");
+  has_tools_ = chat_template->ReadsVariable("tools");
   for (const std::string& marker : syntax_.Markers()) {
     const std::optional<int32_t> id = tokenizer.IdOf(marker);
     if (id && tokenizer.IsSpecial(*id)) shown_tokens_.push_back(*id);
@@ -45,10 +45,6 @@ AnswerForms::AnswerForms(const text::Tokenizer& tokenizer,
 
 std::variant<AnswerReading, FieldError> AnswerForms::Apply(const std::string& tail,
                                                            GenerationBody* body) const {
-  if (!body->tools.is_null() && !has_tools_) {
-    return FieldError{Error{"tools cannot be given: the model's chat template does not read them"},
-                      "tools"};
-  }
   AnswerReading reading = {.syntax = syntax_,
                            .begins_in_reasoning = BeginsReasoning(syntax_, tail)};
   // Who has no tools calls none, unless the template leaves it to the system's message to tell
