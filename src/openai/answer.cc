@@ -207,7 +207,9 @@ void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, 
       answer->text += event.text;
       return;
     case AnswerEvent::Kind::kCall:
-      answer->calls.push_back({CallId(head, choice_idx, answer->calls.size()), event.text, ""});
+      answer->calls.push_back(
+          {event.id.empty() ? CallId(head, choice_idx, answer->calls.size()) : event.id, event.text,
+           ""});
       return;
     case AnswerEvent::Kind::kArguments:
       answer->calls.back().arguments += event.text;

@@ -49,9 +49,9 @@ struct AnswerHead {
 nlohmann::ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& request,
                                   std::span<const Answer> answers, const AnswerHead& head);
 
-// What an answer was parsed to, as a part of it. A call gets an id that is its own: a hash of the
-// answer's id, of the choice and of its place in it, in the nine letters and digits that Mistral's
-// templates want.
+// What an answer was parsed to, as a part of it. A call to which the model's form gives no id gets
+// one that is its own: a hash of the answer's id, of the choice and of its place in it, in the nine
+// letters and digits that Mistral's templates want.
 void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, Answer* answer);
 
 // The chunks of a streamed answer: of a chat the first of a choice says whose it is; then come
