@@ -354,8 +354,11 @@ void AnswerParser::EmitParameter() {
   if (value.ends_with('\n')) value.remove_suffix(1);
   Emit(Kind::kArguments, has_parameters_ ? ", " : "{");
   has_parameters_ = true;
-  const bool is_text = reading_.text_parameters.contains({function_, key_});
-  Emit(Kind::kArguments, JsonOfParameter(key_, true) + ": " + JsonOfParameter(value, is_text));
+  const auto types = reading_.parameter_types.find({function_, key_});
+  Emit(Kind::kArguments,
+       JsonOfParameter(key_, Only(JsonType::kString)) + ": " +
+           JsonOfParameter(value,
+                           types == reading_.parameter_types.end() ? AnyType() : types->second));
 }
 
 bool AnswerParser::StepHeader() {

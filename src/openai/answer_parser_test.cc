@@ -196,6 +196,24 @@ TEST(AnswerParser, ReadsCallsWithParameters) {
   EXPECT_EQ(Read(kCoder, "<tool_call>\n<function=f>\n<parameter=a>\n1"), (Strings{"f:f"}));
 }
 
+TEST(AnswerParser, ParametersHaveTheTypesOfTheirSchema) {
+  const auto value = [](const char* text, JsonTypes types) { return JsonOfParameter(text, types); };
+  const JsonTypes text = Only(JsonType::kString);
+  const JsonTypes text_or_null = text | Only(JsonType::kNull);
+  EXPECT_EQ(value("123", text_or_null), R"("123")");
+  EXPECT_EQ(value("true", text_or_null), R"("true")");
+  EXPECT_EQ(value("null", text_or_null), "null");
+  EXPECT_EQ(value("None", text_or_null), "null");
+  EXPECT_EQ(value("None", text), R"("None")");
+  EXPECT_EQ(value("\"a\"", text_or_null), R"("\"a\"")");
+  EXPECT_EQ(value("123", text | Only(JsonType::kInteger)), "123");
+  EXPECT_EQ(value("1.5", text | Only(JsonType::kInteger)), R"("1.5")");
+  EXPECT_EQ(value("1", Only(JsonType::kNumber)), "1");
+  EXPECT_EQ(value("[1]", text), R"("[1]")");
+  EXPECT_EQ(value("\"a\"", AnyType()), R"("a")");
+  EXPECT_EQ(value("a", Only(JsonType::kInteger)), R"("a")");
+}
+
 TEST(AnswerParser, ReadsChannels) {
   EXPECT_EQ(Read(kChannels,
                  "<|channel|>analysis<|message|>Hm. <|end|><|start|>assistant<|channel|>final"
