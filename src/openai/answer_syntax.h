@@ -46,6 +46,7 @@ struct AnswerSyntax {
   // Of kParameters. What is around a name and before a value may be empty.
   std::string name_begin = {};
   std::string name_end = {};
+  std::string function_end = {};  // before the end of the call; read over
   std::string key_begin = {};
   std::string key_end = {};
   std::string value_begin = {};
