@@ -49,6 +49,33 @@ TEST(ServeLoad, ManyClientsStreamAtTheSameTimeAndAreCounted) {
   EXPECT_EQ(server.Metric("vllm:num_requests_running"), 0);
 }
 
+TEST(ServeLoad, PromptsAreNewToTheServerUnlessASeedSaysWhich) {
+  const ServeProcess server({});
+  const std::string load = fmt::format(
+      "--server http://127.0.0.1:{} --batch 1,3 -p 100 -n 2 --requests 2", server.port());
+  ASSERT_EQ(Bench(load), 0);
+  ASSERT_EQ(Bench(load), 0);
+  EXPECT_EQ(server.Metric("vllm:prefix_cache_hits_total"), 0);
+  const std::string path = testing::TempDir() + "/seeded.json";
+  ASSERT_EQ(Bench(load + " --seed 7"), 0);
+  EXPECT_EQ(server.Metric("vllm:prefix_cache_hits_total"), 0);
+  ASSERT_EQ(Bench(load + " --seed 7 --json " + path), 0);
+  const json figures = FileJson(path);
+  EXPECT_EQ(figures["seed"], 7);
+  EXPECT_GT(figures["loads"][0]["mean_cached_tokens"], 0);
+}
+
+TEST(ServeLoad, AnswersThatTheContextCutsOffAreErrors) {
+  const ServeProcess server({"--context", "64"});
+  const std::string path = testing::TempDir() + "/cut.json";
+  EXPECT_EQ(Bench(fmt::format("--server http://127.0.0.1:{} --batch 2 -p 20 -n 60 --json {}",
+                              server.port(), path)),
+            1);
+  const json load = FileJson(path)["loads"][0];
+  EXPECT_EQ(load["errors"], 2);
+  EXPECT_THAT(load["errors_by_message"].begin().key(), HasSubstr("of 60 tokens"));
+}
+
 TEST(ServeLoad, RequestsThatAreRefusedAreErrorsWithTheirReason) {
   const ServeProcess server({"--max-batch", "1", "--max-queue", "1", "--api-key", "secret"});
   const std::string path = testing::TempDir() + "/refused.json";

@@ -26,6 +26,7 @@ using nlohmann::json;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr const char* kChat = "/v1/chat/completions";
 constexpr const char* kCompletions = "/v1/completions";
@@ -136,8 +137,12 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
   };
   EXPECT_EQ(error(kChat, ChatBody("x", {{"top_p", 2}}), 400)["param"], "top_p");
   EXPECT_EQ(error(kChat, ChatBody("x", {{"guided_regex", "a"}}), 400)["param"], "guided_regex");
-  EXPECT_EQ(error(kChat, ChatBody("x", {{"logit_bias", {{"99999", 1}}}}), 400)["type"],
-            "invalid_request_error");
+  const json bias = error(kChat, ChatBody("x", {{"logit_bias", {{"99999", 1}}}}), 400);
+  EXPECT_EQ(bias["type"], "invalid_request_error");
+  EXPECT_EQ(bias["param"], "logit_bias");
+  EXPECT_EQ(error(kChat, ChatBody("x", {{"stop", ""}}), 400)["param"], "stop");
+  EXPECT_EQ(error(kChat, ChatBody("x", {{"stop", json(99, "x")}}), 400)["param"], "stop");
+  EXPECT_EQ(error(kCompletions, R"({"prompt": [99999]})", 400)["param"], "prompt");
   EXPECT_EQ(error(kChat, ChatBody("x", {{"model", "other"}}), 404)["code"], "model_not_found");
   EXPECT_EQ(error(kChat, ChatBody(std::string(20000, 'x')), 400)["code"],
             "context_length_exceeded");
@@ -150,6 +155,9 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
   error(kChat, "{\"model\": \"\xff\"}", 400);
   error(kChat, std::string(100, '[') + std::string(100, ']'), 400);
   error("/detokenize", R"({"tokens": [-1]})", 400);
+  error("/detokenize", R"({"tokens": [1], "model": "other"})", 404);
+  EXPECT_EQ(error("/tokenize", R"({"prompt": "x", "model": "other"})", 404)["param"], "model");
+  EXPECT_EQ(error("/tokenize", R"({"prompt": "x", "model": 3})", 400)["param"], "model");
 
   const HttpAnswer without_key = server.Post(kChat, ChatBody("x"));
   EXPECT_EQ(without_key.status, 401);
@@ -254,6 +262,14 @@ TEST(Serve, HoldsAnswersToASchemaAndGrowsResponsesByItems) {
                 ChatBody("x", {{"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}}))
           .Json()["error"]["param"],
       "tools");
+  const json in_response =
+      server
+          .Post("/v1/responses",
+                R"({"input": "x", "text": {"format": {"type": "json_schema", "name": "n",
+                    "schema": {"type": "string", "pattern": "a"}}}})")
+          .Json()["error"];
+  EXPECT_EQ(in_response["param"], "text.format");
+  EXPECT_THAT(in_response["message"], StartsWith("text.format.schema: the keyword"));
 
   const std::string body =
       R"({"input": "Who goes there?", "max_output_tokens": 9, "seed": 3, "temperature": 0)";

@@ -347,10 +347,9 @@ class Batch : public Command {
   // A line has one prompt.
   Result<std::vector<int32_t>> PromptOf(const BatchLine& line,
                                         const text::Tokenizer& tokenizer) const {
-    Result<std::vector<std::vector<int32_t>>> prompts =
-        openai::PromptTokens(line.body, tokenizer, chat_template_);
-    if (!prompts) return prompts.error();
-    return std::move(prompts->front());
+    auto prompts = openai::PromptTokens(line.body, tokenizer, chat_template_);
+    if (const auto* wrong = std::get_if<openai::FieldError>(&prompts)) return wrong->error;
+    return std::move(std::get<0>(prompts).front());
   }
 
   Status Take(engine::Update& update) {

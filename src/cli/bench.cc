@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ using evaluate::Repetition;
 using evaluate::WorkloadShape;
 
 constexpr double kGiga = 1e9;
+constexpr uint64_t kDefaultSeed = 1;
 
 std::string TableHeader() {
   return "test    batch  tokens/s  (min - max)            GFLOP/s  of peak  experts     GB/s  of "
@@ -59,7 +61,9 @@ class Bench : public Command {
         ->type_name("N,N,...");
     AddNumber(app, "--repeat", num_repeats_, {1, 1000},
               "Repetitions; prefill of further batches runs once (default: 5)");
-    AddNumber(app, "--seed", seed_, kAnySeed, "Of the random token ids (default: 1)");
+    AddNumber(
+        app, "--seed", seed_, kAnySeed,
+        "Of the random token ids (default: 1; of a server's prompts another one at each run)");
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_options_);
     app.get_option("MODEL")->required(false);
@@ -176,7 +180,7 @@ class Bench : public Command {
   Status MeasureBatch(engine::LoadedModel& model, PeakMeter& meter, int batch) {
     WorkloadShape shape = shape_;
     shape.batch = batch;
-    evaluate::BenchWorkload workload(model, shape, seed_);
+    evaluate::BenchWorkload workload(model, shape, seed_.value_or(kDefaultSeed));
     const bool is_first = prefill_.empty();
     if (is_first) workload.Prefill();  // the first one also takes the memory's pages
     const Status prefilled = MeasurePoint(
@@ -262,7 +266,7 @@ class Bench : public Command {
         {"prompt_tokens", shape_.prompt_tokens},
         {"gen_tokens", shape_.gen_tokens},
         {"chunk", model.max_step_tokens()},
-        {"seed", seed_},
+        {"seed", seed_.value_or(kDefaultSeed)},
         {"remarks", remarks_},
         {"prefill", ToJson(prefill_.front())},
         {"prefill_by_batch", prefill},
@@ -303,7 +307,7 @@ class Bench : public Command {
   WorkloadShape shape_;
   std::vector<int> batches_ = {1, 8, 32};
   int num_repeats_ = 5;
-  uint64_t seed_ = 1;
+  std::optional<uint64_t> seed_;
   std::string json_path_;
 
   hardware::PeakMemory memory_;

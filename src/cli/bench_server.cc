@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/quote.h"
 #include "base/units.h"
@@ -26,6 +27,20 @@ Status CheckOpenFiles(const std::vector<int>& num_clients) {
       fmt::format("{} clients need more open files than the system allows ({}); lower "
                   "--batch, or raise the limit (ulimit -n)",
                   most, limit + kOtherFiles)};
+}
+
+uint64_t RandomSeed() {
+  std::random_device random;
+  return random();
+}
+
+// Of a server that had computed some prompts before: its first tokens came sooner than new ones do.
+std::string RemarkOnCache(const client::LoadFigures& figures) {
+  if (figures.mean_cached_tokens == 0) return "";
+  return fmt::format(
+      "         the server had {:.1f} of the {:.1f} tokens of a prompt from before; run it with "
+      "another --seed for prompts that are new\n",
+      figures.mean_cached_tokens, figures.mean_prompt_tokens);
 }
 
 }  // namespace
@@ -67,32 +82,35 @@ Status ServerBench::Run(const Shape& shape) const {
                               .requests_per_client = requests_per_client_,
                               .prompt_words = shape.prompt_words,
                               .gen_tokens = shape.gen_tokens,
-                              .seed = shape.seed,
+                              .seed = shape.seed.value_or(RandomSeed()),
                               .reconnects = reconnects_};
   if (!model_name_) {
     Result<std::string> name = client::AskModelName(*url, options.api_key);
     if (!name) return name.error();
     options.model = *std::move(name);
   }
-  const Status told =
-      WriteReport(shape.json_path,
-                  fmt::format("{} at http://{}: prompts of {}, {} generated, {} of each client\n{}",
-                              options.model, url->authority(),
-                              FormatCount(static_cast<uint64_t>(shape.prompt_words), "word"),
-                              FormatCount(static_cast<uint64_t>(shape.gen_tokens), "token"),
-                              FormatCount(static_cast<uint64_t>(requests_per_client_), "request"),
-                              client::LoadTableHeader()));
+  const Status told = WriteReport(
+      shape.json_path,
+      fmt::format("{} at http://{}: prompts of {} (seed {}), {} to generate, {} of each "
+                  "client\n{}",
+                  options.model, url->authority(),
+                  FormatCount(static_cast<uint64_t>(shape.prompt_words), "word"), options.seed,
+                  FormatCount(static_cast<uint64_t>(shape.gen_tokens), "token"),
+                  FormatCount(static_cast<uint64_t>(requests_per_client_), "request"),
+                  client::LoadTableHeader()));
   if (!told) return told;
   nlohmann::ordered_json loads = nlohmann::ordered_json::array();
   std::map<std::string, int64_t> errors;
   for (const int num_clients : shape.num_clients) {
     options.num_clients = num_clients;
+    options.load_idx = static_cast<int>(loads.size());
     const Result<client::LoadRecord> record = client::RunLoad(options);
     if (!record) return record.error();
     const client::LoadFigures figures = FiguresOf(*record);
     for (const auto& [message, count] : figures.errors) errors[message] += count;
     loads.push_back(ToJson(figures));
-    const Status shown = WriteReport(shape.json_path, client::LoadTableRow(figures));
+    const Status shown =
+        WriteReport(shape.json_path, client::LoadTableRow(figures) + RemarkOnCache(figures));
     if (!shown) return shown;
   }
   const nlohmann::ordered_json json = {{"server", url_},
@@ -101,7 +119,7 @@ Status ServerBench::Run(const Shape& shape) const {
                                        {"gen_tokens", shape.gen_tokens},
                                        {"requests_per_client", requests_per_client_},
                                        {"reconnects", reconnects_},
-                                       {"seed", shape.seed},
+                                       {"seed", options.seed},
                                        {"loads", std::move(loads)}};
   if (const Status written = WriteJson(shape.json_path, json); !written) return written;
   if (errors.empty()) return {};

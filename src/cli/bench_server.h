@@ -26,7 +26,7 @@ class ServerBench {
     int prompt_words = 0;
     int gen_tokens = 0;
     std::vector<int> num_clients;
-    uint64_t seed = 0;
+    std::optional<uint64_t> seed;  // of the prompts; none: another one at each run
     std::string json_path;
   };
   // Error: no server answers, or requests failed; the figures are written before.

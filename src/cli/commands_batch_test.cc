@@ -268,7 +268,7 @@ TEST_F(BatchCommandTest, SamplesEqualPromptsDifferentlyAndARerunTheSame) {
 TEST_F(BatchCommandTest, TakesContentsInPartsAndArgumentsAsText) {
   Write("model/tokenizer_config.json",
         R"({"chat_template": "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %})"
-        R"({{ c.function.arguments.a }}{% endfor %};{% endfor %}"})");
+        R"({{ c.function.name + c.function.arguments.a }}{% endfor %};{% endfor %}"})");
   const auto request = [](const std::string& id, const std::string& messages) {
     return fmt::format(R"({{"custom_id":"{}","url":"/v1/chat/completions",)"
                        R"("body":{{"max_tokens":8,"ignore_eos":true,"messages":{}}}}})"
@@ -276,10 +276,10 @@ TEST_F(BatchCommandTest, TakesContentsInPartsAndArgumentsAsText) {
                        id, messages);
   };
   Write("in.jsonl",
-        request("text", R"([{"role":"user","content":"ab"},{"role":"assistant","content":"c"}])") +
+        request("text", R"([{"role":"user","content":"ab"},{"role":"assistant","content":"cd"}])") +
             request("parts", R"([{"role":"user","content":[{"type":"text","text":"ab"}]},)"
                              R"({"role":"assistant","content":"","tool_calls":[{"function":)"
-                             R"({"name":"f","arguments":"{\"a\":\"c\"}"}}]}])") +
+                             R"({"name":"c","arguments":"{\"a\":\"d\"}"}}]}])") +
             request("image", R"([{"role":"user","content":[{"type":"image_url"}]}])"));
   ASSERT_EQ(RunBatch("out.jsonl").status, kInPart);
   std::map<std::string, nlohmann::json> bodies;
@@ -288,7 +288,7 @@ TEST_F(BatchCommandTest, TakesContentsInPartsAndArgumentsAsText) {
     const nlohmann::json json = nlohmann::json::parse(line);
     bodies[json["custom_id"]] = json["error"].is_null() ? json["response"]["body"] : json["error"];
   }
-  EXPECT_EQ(bodies["text"]["usage"]["prompt_tokens"], 5);
+  EXPECT_EQ(bodies["text"]["usage"]["prompt_tokens"], 6);
   EXPECT_EQ(bodies["parts"]["usage"], bodies["text"]["usage"]);
   EXPECT_EQ(bodies["parts"]["choices"], bodies["text"]["choices"]);
   EXPECT_THAT(bodies["image"]["message"].get<std::string>(), HasSubstr("only text is supported"));

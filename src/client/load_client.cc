@@ -35,12 +35,12 @@ constexpr size_t kMaxEventBytes = size_t{1} << 20;
 
 }  // namespace
 
-std::string LoadPrompt(int num_words, uint64_t seed, int client_idx, int request_idx) {
-  std::seed_seq mixed = {seed & 0xffffffffu, seed >> 32, uint64_t(client_idx),
-                         uint64_t(request_idx)};
+std::string LoadPrompt(const LoadOptions& options, int client_idx, int request_idx) {
+  std::seed_seq mixed = {options.seed & 0xffffffffu, options.seed >> 32, uint64_t(options.load_idx),
+                         uint64_t(client_idx), uint64_t(request_idx)};
   std::mt19937_64 random(mixed);
   std::string prompt;
-  for (int i = 0; i < num_words; ++i) {
+  for (int i = 0; i < options.prompt_words; ++i) {
     if (i > 0) prompt += ' ';
     prompt += kWords[random() % kWords.size()];
   }
@@ -64,15 +64,14 @@ void LoadClient::NextRequest() {
     record_.all_stream_to_s = std::min(record_.all_stream_to_s, request_.last_s);
     return;
   }
-  const nlohmann::ordered_json body = {
-      {"model", options_.model},
-      {"prompt", LoadPrompt(options_.prompt_words, options_.seed, client_idx_, num_begun_)},
-      {"max_tokens", options_.gen_tokens},
-      {"temperature", 1},
-      {"seed", client_idx_},
-      {"ignore_eos", true},
-      {"stream", true},
-      {"stream_options", {{"include_usage", true}}}};
+  const nlohmann::ordered_json body = {{"model", options_.model},
+                                       {"prompt", LoadPrompt(options_, client_idx_, num_begun_)},
+                                       {"max_tokens", options_.gen_tokens},
+                                       {"temperature", 1},
+                                       {"seed", client_idx_},
+                                       {"ignore_eos", true},
+                                       {"stream", true},
+                                       {"stream_options", {{"include_usage", true}}}};
   ++num_begun_;
   message_ = {};
   message_.method(http::verb::post);
@@ -156,6 +155,14 @@ void LoadClient::TakeBody() {
   }
   if (!is_stream) return EndWith(RefusalText());
   if (request_.error.empty() && !has_done_) request_.error = "the stream ended without [DONE]";
+  // What the server counts; where it does not, several tokens may have come in one piece.
+  if (request_.error.empty() && request_.num_tokens > 0 &&
+      request_.num_tokens < options_.gen_tokens) {
+    request_.error = fmt::format(
+        "the answer ended after {} of {} tokens; where that is the server's context, take shorter "
+        "prompts or answers",
+        request_.num_tokens, options_.gen_tokens);
+  }
   End();
 }
 
@@ -174,6 +181,10 @@ void LoadClient::TakeEvent(const std::string& data) {
   if (const auto usage = event.find("usage"); usage != event.end() && usage->is_object()) {
     request_.num_prompt_tokens = usage->value("prompt_tokens", int64_t{0});
     request_.num_tokens = usage->value("completion_tokens", int64_t{0});
+    const auto details = usage->find("prompt_tokens_details");
+    if (details != usage->end() && details->is_object()) {
+      request_.num_cached_tokens = details->value("cached_tokens", int64_t{0});
+    }
   }
   const auto choices = event.find("choices");
   if (choices == event.end() || !choices->is_array() || choices->empty()) return;

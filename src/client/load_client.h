@@ -28,7 +28,8 @@ struct LoadOptions {
   int requests_per_client = 1;
   int prompt_words = 512;  // frequent English words, which most vocabularies have as a token each
   int gen_tokens = 64;
-  uint64_t seed = 1;        // of the prompts, which all differ, and of the sampling
+  uint64_t seed = 1;        // of the prompts
+  int load_idx = 0;         // loads of one seed differ in all of their prompts, too
   bool reconnects = false;  // a connection for each request
   // Without a byte from the server a request has failed.
   std::chrono::seconds timeout{300};
@@ -87,7 +88,9 @@ class LoadClient {
   bool has_streamed_ = false;
 };
 
-// The prompt of a client's request: so many words, the same for the same seed.
-std::string LoadPrompt(int num_words, uint64_t seed, int client_idx, int request_idx);
+// The prompt of a client's request: options.prompt_words, the same for the same seed, load, client
+// and request, and otherwise another one from its first words on: a server that keeps the
+// beginnings of prompts has none of them.
+std::string LoadPrompt(const LoadOptions& options, int client_idx, int request_idx);
 
 }  // namespace convene::client

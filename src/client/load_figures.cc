@@ -59,6 +59,7 @@ LoadFigures FiguresOf(const LoadRecord& record) {
   std::vector<double> first_tokens;
   int64_t num_answered = 0;
   int64_t num_prompt_tokens = 0;
+  int64_t num_cached_tokens = 0;
   for (const RequestRecord& request : record.requests) {
     figures.num_tokens += request.num_tokens;
     if (request.first_s) first_tokens.push_back(*request.first_s - request.start_s);
@@ -68,10 +69,12 @@ LoadFigures FiguresOf(const LoadRecord& record) {
     }
     ++num_answered;
     num_prompt_tokens += request.num_prompt_tokens;
+    num_cached_tokens += request.num_cached_tokens;
   }
   if (num_answered > 0) {
-    figures.mean_prompt_tokens =
-        static_cast<double>(num_prompt_tokens) / static_cast<double>(num_answered);
+    const auto count = static_cast<double>(num_answered);
+    figures.mean_prompt_tokens = static_cast<double>(num_prompt_tokens) / count;
+    figures.mean_cached_tokens = static_cast<double>(num_cached_tokens) / count;
   }
   figures.first_token = TimesOf(std::move(first_tokens));
   figures.gap = TimesOf({record.gaps_s.begin(), record.gaps_s.end()});
@@ -97,6 +100,7 @@ ordered_json ToJson(const LoadFigures& figures) {
           {"errors", figures.num_errors()},
           {"errors_by_message", std::move(errors)},
           {"mean_prompt_tokens", figures.mean_prompt_tokens},
+          {"mean_cached_tokens", figures.mean_cached_tokens},
           {"generated_tokens", figures.num_tokens},
           {"time_to_first_token_s", ToJson(figures.first_token)},
           {"gap_between_tokens_s", ToJson(figures.gap)},

@@ -19,6 +19,7 @@ struct RequestRecord {
   double last_s = 0;                   // its last one came
   int64_t num_pieces = 0;              // events with text; mostly one token each
   int64_t num_prompt_tokens = 0;       // as the server's usage says; 0: it says nothing
+  int64_t num_cached_tokens = 0;       // of the prompt: the server had them, as its usage says
   int64_t num_tokens = 0;              // generated, as the server's usage says, or else num_pieces
   std::string error = {};              // empty: the answer came whole
 };
@@ -50,6 +51,7 @@ struct LoadFigures {
   int64_t num_requests = 0;
   std::map<std::string, int64_t> errors = {};  // by message
   double mean_prompt_tokens = 0;               // of requests that were answered
+  double mean_cached_tokens = 0;               // of these prompts, which the server did not compute
   int64_t num_tokens = 0;
   Times first_token = {};
   Times gap = {};

@@ -24,6 +24,7 @@ TEST(LoadFigures, CountsTokensWhileAllClientsStream) {
                                   .last_s = 5,
                                   .num_pieces = 9,
                                   .num_prompt_tokens = 7,
+                                  .num_cached_tokens = 3,
                                   .num_tokens = 18},
                                  {.start_s = 0,
                                   .first_s = 2,
@@ -41,6 +42,7 @@ TEST(LoadFigures, CountsTokensWhileAllClientsStream) {
   const LoadFigures figures = FiguresOf(record);
   EXPECT_EQ(figures.num_errors(), 0);
   EXPECT_EQ(figures.mean_prompt_tokens, 8);
+  EXPECT_EQ(figures.mean_cached_tokens, 1.5);
   EXPECT_EQ(figures.first_token.median_s, 0.5);
   EXPECT_EQ(figures.first_token.max_s, 2);
   EXPECT_EQ(figures.gap.p99_s, 0.5);

@@ -91,6 +91,7 @@ TEST(JsonSchema, OtherTypesAndAlternatives) {
   EXPECT_TRUE(Accepts(any, "\"s\""));
   EXPECT_TRUE(Accepts(any, R"({"x": 1})"));
   EXPECT_FALSE(Accepts(any, "2"));
+  EXPECT_TRUE(Accepts(R"({"$ref": "#/$defs/a~1b~01", "$defs": {"a/b~1": {"const": 1}}})", "1"));
 }
 
 TEST(JsonSchema, WhatIsNotSupportedIsNamedWithItsPlace) {
@@ -106,6 +107,7 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamedWithItsPlace) {
   EXPECT_THAT(ErrorOf(R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}})"),
               HasSubstr("itself"));
   EXPECT_THAT(ErrorOf(R"({"$ref": "http://x"})"), HasSubstr("$ref"));
+  EXPECT_THAT(ErrorOf(R"({"type": "float"})"), HasSubstr(" has \"float\", which is no type"));
   EXPECT_THAT(ErrorOf("false"), HasSubstr("must be a schema"));
   EXPECT_THAT(ErrorOf(R"({"type": "array", "maxItems": 1, "minItems": 2})"), HasSubstr("below"));
 }

@@ -86,22 +86,17 @@ class Reader {
   Result<Element> ReadReference(const ordered_json& schema, const std::string& place, int depth) {
     if (const Status known = CheckKeywords(schema, place, {"$ref"}); !known) return known.error();
     const ordered_json& reference = schema["$ref"];
-    for (const char* name : {"$defs", "definitions"}) {
-      const std::string prefix = fmt::format("#/{}/", name);
-      if (!reference.is_string() || !reference.get<std::string>().starts_with(prefix)) continue;
-      const std::string key = reference.get<std::string>().substr(prefix.size());
-      const auto definitions = top_.find(name);
-      if (definitions == top_.end() || !definitions->is_object()) break;
-      const auto found = definitions->find(key);
-      if (found == definitions->end()) break;
-      const auto known = definitions_.find(&*found);
+    if (const ordered_json* definition = FindDefinition(top_, reference)) {
+      const auto known = definitions_.find(definition);
       if (known != definitions_.end() && depth <= known->second.depth) return known->second.rule;
-      const Result<Element> rule = Read(*found, fmt::format("{}/{}", place, key), depth + 1);
-      if (rule) definitions_.insert_or_assign(&*found, Definition{*rule, depth});
+      const auto text = reference.get<std::string>();
+      const Result<Element> rule =
+          Read(*definition, place + text.substr(text.rfind('/')), depth + 1);
+      if (rule) definitions_.insert_or_assign(definition, Definition{*rule, depth});
       return rule;
     }
     return Error{fmt::format("\"$ref\" at {} must refer to an entry of \"$defs\", not to {}", place,
-                             Quote(reference.dump()))};
+                             Shortened(Printable(reference.dump())))};
   }
 
   Result<Element> ReadAnyOf(const ordered_json& schema, const std::string& place, int depth) {
@@ -178,7 +173,7 @@ class Reader {
       if (!type.is_string() ||
           std::ranges::find(kTypes, type.get<std::string>()) == std::end(kTypes)) {
         return Error{fmt::format("\"type\" at {} has {}, which is no type of JSON", place,
-                                 Quote(type.dump()))};
+                                 Shortened(Printable(type.dump())))};
       }
       types->push_back(type.get<std::string>());
     }
@@ -345,7 +340,35 @@ class Reader {
   std::map<const ordered_json*, Definition> definitions_;
 };
 
+// A step of a pointer, in which ~1 is a slash and ~0 a tilde.
+std::string Unescaped(std::string step) {
+  size_t at = 0;
+  while ((at = step.find('~', at)) != std::string::npos) {
+    if (step.compare(at, 2, "~1") == 0) {
+      step.replace(at, 2, "/");
+    } else if (step.compare(at, 2, "~0") == 0) {
+      step.replace(at, 2, "~");
+    }
+    ++at;
+  }
+  return step;
+}
+
 }  // namespace
+
+const ordered_json* FindDefinition(const ordered_json& top, const ordered_json& reference) {
+  if (!top.is_object() || !reference.is_string()) return nullptr;
+  const auto text = reference.get<std::string>();
+  for (const char* name : {"$defs", "definitions"}) {
+    const std::string prefix = fmt::format("#/{}/", name);
+    if (!text.starts_with(prefix)) continue;
+    const auto definitions = top.find(name);
+    if (definitions == top.end() || !definitions->is_object()) return nullptr;
+    const auto found = definitions->find(Unescaped(text.substr(prefix.size())));
+    return found == definitions->end() ? nullptr : &*found;
+  }
+  return nullptr;
+}
 
 Result<Element> AddJsonSchema(const ordered_json& schema, Grammar* grammar) {
   return Reader(schema, grammar).Read(schema, "the top", 0);

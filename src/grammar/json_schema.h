@@ -27,6 +27,11 @@ inline constexpr int kMaxFreeDepth = 16;
 // or that is too large.
 Result<Grammar::Element> AddJsonSchema(const nlohmann::ordered_json& schema, Grammar* grammar);
 
+// What "$ref" refers to: an entry of the "$defs" or "definitions" of `top`, by a pointer (RFC
+// 6901). Null: it refers to something else, or is none.
+const nlohmann::ordered_json* FindDefinition(const nlohmann::ordered_json& top,
+                                             const nlohmann::ordered_json& reference);
+
 // A rule for any JSON object.
 Grammar::Element AddJsonObject(Grammar* grammar);
 

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "jinja/builtins.h"
 #include "jinja/name_mentions.h"
@@ -96,14 +99,23 @@ class Placement {
     Symbols symbols(nullptr, &slots);
     Analysis(symbols).Visit(source.body);
     Place(source.body, {.symbols = &symbols});
-    source.scope = symbols.MakeScope();
+    source.scope = MakeScope(symbols);
     source.num_slots = slots.num_slots();
+    source.context_names = std::move(context_names_);
   }
   const std::optional<Error>& error() const { return error_; }
 
  private:
   void Fail(int line, std::string_view message) {
     if (!error_) error_ = Error{fmt::format("line {}: {}", line, message)};
+  }
+
+  Scope MakeScope(const Symbols& symbols) {
+    Scope scope = symbols.MakeScope();
+    for (const Load& load : scope.loads) {
+      if (load.action == Load::Action::kResolve) context_names_.insert(load.name);
+    }
+    return scope;
   }
 
   void Place(Block& block, Frame frame) {
@@ -142,8 +154,8 @@ class Placement {
     Place(node.target, loop);
     Place(node.body, {.symbols = &loop});
     Place(node.otherwise, {.symbols = &otherwise});
-    node.scope = loop.MakeScope();
-    node.otherwise_scope = otherwise.MakeScope();
+    node.scope = MakeScope(loop);
+    node.otherwise_scope = MakeScope(otherwise);
     --loops_;
   }
 
@@ -155,7 +167,7 @@ class Placement {
     analysis.Visit(node.test);
     Place(node.test_target, symbols);
     Place(node.test, {.symbols = &symbols});
-    node.test_scope = symbols.MakeScope();
+    node.test_scope = MakeScope(symbols);
     node.test_num_slots = slots.num_slots();
   }
 
@@ -180,7 +192,7 @@ class Placement {
     analysis.Visit(node.filter);
     Place(node.body, {.symbols = &inner});
     Place(node.filter, {.symbols = &inner});
-    node.scope = inner.MakeScope();
+    node.scope = MakeScope(inner);
   }
 
   void Place(With& node, Frame frame) {
@@ -193,7 +205,7 @@ class Placement {
       Place(target, inner, /*is_parameter=*/true);
     }
     Place(node.body, {.symbols = &inner});
-    node.scope = inner.MakeScope();
+    node.scope = MakeScope(inner);
   }
 
   void Place(DefineMacro& node, Frame frame) {
@@ -219,7 +231,7 @@ class Placement {
 
     for (ExpressionPtr& value : macro.defaults) Place(value, {.symbols = &symbols});
     Place(macro.body, {.symbols = &symbols});
-    macro.scope = symbols.MakeScope();
+    macro.scope = MakeScope(symbols);
     macro.num_slots = slots.num_slots();
   }
 
@@ -271,6 +283,7 @@ class Placement {
     ForEachChild(expression, [&](Expression& child) { Place(child, frame); });
   }
 
+  std::set<std::string> context_names_;
   std::optional<Error> error_;
   int loops_ = 0;  // around the current statement, through macros, too
 };

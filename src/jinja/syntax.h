@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -226,6 +227,8 @@ struct Statement {
 
 struct Template {
   Block body;
+  // Names that it looks up in the context, somewhere and under some condition.
+  std::set<std::string> context_names;
   Scope scope;
   int num_slots = 0;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "base/utf8.h"
 
 namespace convene::openai {
 namespace {
@@ -38,34 +39,47 @@ ordered_json ChatLogprobs(const text::Tokenizer& tokenizer, Tokens tokens) {
   return {{"content", std::move(content)}};
 }
 
-ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, Tokens tokens, size_t offset) {
+// A token of a completion. One that is no text by itself is spelled as its bytes, as at OpenAI.
+std::string Spelling(const text::Tokenizer& tokenizer, int32_t token) {
+  const Result<std::string> bytes = tokenizer.BytesOf(token);
+  if (!bytes || ValidUtf8Prefix(*bytes) == bytes->size()) return bytes ? *bytes : std::string();
+  std::string text = "bytes:";
+  for (const char byte : *bytes) {
+    text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
+}
+
+ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, Tokens tokens,
+                                CharacterCount before) {
   ordered_json logprobs = {{"tokens", ordered_json::array()},
                            {"token_logprobs", ordered_json::array()},
                            {"top_logprobs", ordered_json::array()},
                            {"text_offset", ordered_json::array()}};
-  const auto text_of = [&](int32_t token) {
-    const Result<std::string> bytes = tokenizer.BytesOf(token);
-    return bytes ? *bytes : std::string();
-  };
   for (const engine::GeneratedToken& token : tokens) {
-    const std::string text = text_of(token.token);
+    const std::string text = Spelling(tokenizer, token.token);
     logprobs["tokens"].push_back(text);
     logprobs["token_logprobs"].push_back(token.logprob);
+    // By text: of several tokens with the same the likeliest counts. The one that was drawn is
+    // always there.
     ordered_json top = ordered_json::object();
-    for (const engine::TokenLogprob& other : token.top) top[text_of(other.token)] = other.logprob;
+    for (const engine::TokenLogprob& other : token.top) {
+      top.emplace(Spelling(tokenizer, other.token), other.logprob);
+    }
+    top.emplace(text, token.logprob);
     logprobs["top_logprobs"].push_back(std::move(top));
-    logprobs["text_offset"].push_back(offset);
-    offset += text.size();
+    logprobs["text_offset"].push_back(before.num_whole());
+    if (const Result<std::string> bytes = tokenizer.BytesOf(token.token)) before.Add(*bytes);
   }
   return logprobs;
 }
 
 // Null where the request asks for none.
 ordered_json Logprobs(const text::Tokenizer& tokenizer, const GenerationBody& request,
-                      Tokens tokens, size_t offset) {
+                      Tokens tokens, CharacterCount before) {
   if (!request.request.num_logprobs) return nullptr;
   return request.is_chat ? ChatLogprobs(tokenizer, tokens)
-                         : CompletionLogprobs(tokenizer, tokens, offset);
+                         : CompletionLogprobs(tokenizer, tokens, std::move(before));
 }
 
 ordered_json FinishJson(const Answer& answer) {
@@ -161,6 +175,14 @@ const char* ChunkObject(const GenerationBody& request) {
   return request.is_chat ? "chat.completion.chunk" : "text_completion";
 }
 
+// A chunk of one choice. Where a last one comes with the usage, the others say that they have none.
+ordered_json Chunk(const GenerationBody& request, const AnswerHead& head, ordered_json choice) {
+  ordered_json chunk = HeadJson(head, ChunkObject(request));
+  chunk["choices"] = ordered_json::array({std::move(choice)});
+  if (request.streams_usage) chunk["usage"] = nullptr;
+  return chunk;
+}
+
 // A piece that adds nothing to its choice.
 ordered_json EmptyChunk(const GenerationBody& request, const AnswerHead& head, int choice_idx,
                         const ordered_json& finish_reason) {
@@ -172,9 +194,7 @@ ordered_json EmptyChunk(const GenerationBody& request, const AnswerHead& head, i
   }
   choice["logprobs"] = nullptr;
   choice["finish_reason"] = finish_reason;
-  ordered_json chunk = HeadJson(head, ChunkObject(request));
-  chunk["choices"] = ordered_json::array({std::move(choice)});
-  return chunk;
+  return Chunk(request, head, std::move(choice));
 }
 
 }  // namespace
@@ -190,7 +210,7 @@ ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& 
     } else {
       choice["text"] = answer.text;
     }
-    choice["logprobs"] = Logprobs(tokenizer, request, answer.tokens, 0);
+    choice["logprobs"] = Logprobs(tokenizer, request, answer.tokens, {});
     choice["finish_reason"] = FinishJson(answer);
     body["choices"].push_back(std::move(choice));
   }
@@ -207,7 +227,9 @@ void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, 
       answer->text += event.text;
       return;
     case AnswerEvent::Kind::kCall:
-      answer->calls.push_back({CallId(head, choice_idx, answer->calls.size()), event.text, ""});
+      answer->calls.push_back(
+          {event.id.empty() ? CallId(head, choice_idx, answer->calls.size()) : event.id, event.text,
+           ""});
       return;
     case AnswerEvent::Kind::kArguments:
       answer->calls.back().arguments += event.text;
@@ -215,18 +237,17 @@ void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, 
   }
 }
 
-ordered_json RoleChunk(const AnswerHead& head, int choice_idx) {
-  ordered_json chunk = HeadJson(head, "chat.completion.chunk");
-  chunk["choices"] = ordered_json::array({{{"index", choice_idx},
-                                           {"delta", {{"role", "assistant"}, {"content", ""}}},
-                                           {"logprobs", nullptr},
-                                           {"finish_reason", nullptr}}});
-  return chunk;
+ordered_json RoleChunk(const GenerationBody& request, const AnswerHead& head, int choice_idx) {
+  return Chunk(request, head,
+               {{"index", choice_idx},
+                {"delta", {{"role", "assistant"}, {"content", ""}}},
+                {"logprobs", nullptr},
+                {"finish_reason", nullptr}});
 }
 
 ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& request,
                         const AnswerHead& head, int choice_idx, const AnswerEvent& event,
-                        const Answer& answer, Tokens tokens, size_t num_bytes_before) {
+                        const Answer& answer, Tokens tokens, CharacterCount before) {
   ordered_json choice = {{"index", choice_idx}};
   if (request.is_chat) {
     choice["delta"] = DeltaJson(event, answer);
@@ -234,11 +255,9 @@ ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& 
     choice["text"] = event.text;
   }
   choice["logprobs"] =
-      tokens.empty() ? ordered_json() : Logprobs(tokenizer, request, tokens, num_bytes_before);
+      tokens.empty() ? ordered_json() : Logprobs(tokenizer, request, tokens, std::move(before));
   choice["finish_reason"] = nullptr;
-  ordered_json chunk = HeadJson(head, ChunkObject(request));
-  chunk["choices"] = ordered_json::array({std::move(choice)});
-  return chunk;
+  return Chunk(request, head, std::move(choice));
 }
 
 ordered_json ProgressChunk(const GenerationBody& request, const AnswerHead& head, int choice_idx,

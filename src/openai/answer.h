@@ -12,6 +12,7 @@
 
 #include "engine/request.h"
 #include "openai/answer_parser.h"
+#include "openai/character_count.h"
 #include "openai/generation_body.h"
 #include "text/tokenizer.h"
 
@@ -49,23 +50,24 @@ struct AnswerHead {
 nlohmann::ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& request,
                                   std::span<const Answer> answers, const AnswerHead& head);
 
-// What an answer was parsed to, as a part of it. A call gets an id that is its own: a hash of the
-// answer's id, of the choice and of its place in it, in the nine letters and digits that Mistral's
-// templates want.
+// What an answer was parsed to, as a part of it. A call to which the model's form gives no id gets
+// one that is its own: a hash of the answer's id, of the choice and of its place in it, in the nine
+// letters and digits that Mistral's templates want.
 void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, Answer* answer);
 
 // The chunks of a streamed answer: of a chat the first of a choice says whose it is; then come
 // pieces, one that says why the choice has ended, and one with the usage after all choices where it
 // was asked for.
-nlohmann::ordered_json RoleChunk(const AnswerHead& head, int choice_idx);
+nlohmann::ordered_json RoleChunk(const GenerationBody& request, const AnswerHead& head,
+                                 int choice_idx);
 // `tokens`: that the piece is of, with log probabilities; none: they are not wanted, or are those
-// of another piece. `num_bytes_before`: of the choice's tokens before these. `answer`: with the
+// of another piece. `before`: the text of the choice's tokens before these. `answer`: with the
 // event.
 nlohmann::ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& request,
                                   const AnswerHead& head, int choice_idx, const AnswerEvent& event,
                                   const Answer& answer,
                                   std::span<const engine::GeneratedToken> tokens,
-                                  size_t num_bytes_before);
+                                  CharacterCount before);
 // Before them, of a prompt that is being computed: an empty piece with `prompt_progress`, as
 // llama.cpp's server has it. Precondition: update.progress. `seconds`: since the engine took it.
 nlohmann::ordered_json ProgressChunk(const GenerationBody& request, const AnswerHead& head,

@@ -4,15 +4,16 @@
 #include <utility>
 
 #include "grammar/token_matcher.h"
+#include "openai/parameter_types.h"
 
 namespace convene::openai {
 namespace {
 
 using nlohmann::ordered_json;
 
-// Parameters whose schema says that they are strings.
-std::set<std::pair<std::string, std::string>> TextParameters(const ordered_json& tools) {
-  std::set<std::pair<std::string, std::string>> found;
+// What the schemas say of the parameters of functions.
+std::map<std::pair<std::string, std::string>, JsonTypes> ParameterTypes(const ordered_json& tools) {
+  std::map<std::pair<std::string, std::string>, JsonTypes> found;
   for (const ordered_json& tool : tools) {
     const ordered_json& function = tool["function"];
     const auto parameters = function.find("parameters");
@@ -20,9 +21,8 @@ std::set<std::pair<std::string, std::string>> TextParameters(const ordered_json&
     const auto properties = parameters->find("properties");
     if (properties == parameters->end() || !properties->is_object()) continue;
     for (const auto& [name, schema] : properties->items()) {
-      if (schema.is_object() && schema.value("type", ordered_json()) == "string") {
-        found.emplace(function["name"].get<std::string>(), name);
-      }
+      found.emplace(std::pair(function["name"].get<std::string>(), name),
+                    TypesOf(schema, *parameters));
     }
   }
   return found;
@@ -36,7 +36,7 @@ AnswerForms::AnswerForms(const text::Tokenizer& tokenizer,
     : tokenizer_(tokenizer), end_tokens_(std::move(end_tokens)) {
   if (!chat_template) return;
   syntax_ = SyntaxOf(*chat_template, tokenizer);
-  has_tools_ = chat_template->Contains("tools");
+  has_tools_ = chat_template->ReadsVariable("tools");
   for (const std::string& marker : syntax_.Markers()) {
     const std::optional<int32_t> id = tokenizer.IdOf(marker);
     if (id && tokenizer.IsSpecial(*id)) shown_tokens_.push_back(*id);
@@ -45,10 +45,6 @@ AnswerForms::AnswerForms(const text::Tokenizer& tokenizer,
 
 std::variant<AnswerReading, FieldError> AnswerForms::Apply(const std::string& tail,
                                                            GenerationBody* body) const {
-  if (!body->tools.is_null() && !has_tools_) {
-    return FieldError{Error{"tools cannot be given: the model's chat template does not read them"},
-                      "tools"};
-  }
   AnswerReading reading = {.syntax = syntax_,
                            .begins_in_reasoning = BeginsReasoning(syntax_, tail)};
   // Who has no tools calls none, unless the template leaves it to the system's message to tell
@@ -56,7 +52,7 @@ std::variant<AnswerReading, FieldError> AnswerForms::Apply(const std::string& ta
   if (body->tools.is_null() && has_tools_ && syntax_.calls != CallForm::kChannels) {
     reading.syntax = {.think_begin = syntax_.think_begin, .think_end = syntax_.think_end};
   }
-  reading.text_parameters = TextParameters(body->tools);
+  reading.parameter_types = ParameterTypes(body->tools);
   auto grammar = GrammarOf(syntax_, tail, *body);
   if (auto* wrong = std::get_if<FieldError>(&grammar)) return std::move(*wrong);
   body->request.shown_tokens = shown_tokens_;

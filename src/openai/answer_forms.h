@@ -29,7 +29,7 @@ class AnswerForms {
   // How the answer to a chat whose prompt ends in `tail` is to be read, a text of some tokens that
   // ends as the prompt does. Sets request.shown_tokens and request.form of `body`, whose tools,
   // tool_choice, parallel_calls, format and schema say which form it has. Errors: the model's
-  // template has no tools, or no calls that are known; a keyword of a schema that is not supported.
+  // template has no calls that are known; a keyword of a schema that is not supported.
   // Threads may call it at the same time.
   std::variant<AnswerReading, FieldError> Apply(const std::string& tail,
                                                 GenerationBody* body) const;

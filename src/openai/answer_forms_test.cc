@@ -26,6 +26,29 @@ const AnswerSyntax kFences = {.calls = CallForm::kNamed,
                               .separator = "<sep>",
                               .call_end = "</c>",
                               .has_fences = true};
+const AnswerSyntax kNumbered = {.calls = CallForm::kNamed,
+                                .section_begin = "<s>",
+                                .section_end = "</s>",
+                                .call_begin = "<c>",
+                                .separator = "<sep>",
+                                .call_end = "</c>",
+                                .has_numbers = true};
+const AnswerSyntax kCoder = {.calls = CallForm::kParameters,
+                             .call_begin = "<tool_call>",
+                             .call_end = "</tool_call>",
+                             .name_begin = "<function=",
+                             .name_end = ">",
+                             .function_end = "</function>",
+                             .key_begin = "<parameter=",
+                             .key_end = ">",
+                             .value_end = "</parameter>"};
+const AnswerSyntax kGlm = {.calls = CallForm::kParameters,
+                           .call_begin = "<tool_call>",
+                           .call_end = "</tool_call>",
+                           .key_begin = "<arg_key>",
+                           .key_end = "</arg_key>",
+                           .value_begin = "<arg_value>",
+                           .value_end = "</arg_value>"};
 const AnswerSyntax kChannels = {.calls = CallForm::kChannels};
 
 constexpr const char* kTools =
@@ -97,6 +120,12 @@ TEST(AnswerForms, RequiredCallsAreWrittenAsTheModelWritesThem) {
                       R"([TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, )"
                       R"({"name": "g", "arguments": {}}])"));
   EXPECT_TRUE(Accepts(kFences, required, "<s><c>function<sep>f\n```json\n{\"a\": 3}\n```</c></s>"));
+  EXPECT_TRUE(Accepts(kNumbered, required,
+                      "<s><c>functions.f:0<sep>{\"a\": 3}</c><c>functions.f:1<sep>{\"a\": 4}</c>"
+                      "<c>functions.g:2<sep>{}</c></s>"));
+  EXPECT_FALSE(Accepts(kNumbered, required, "<s><c>functions.g:1<sep>{}</c></s>"));
+  EXPECT_FALSE(Accepts(kNumbered, required,
+                       "<s><c>functions.g:0<sep>{}</c><c>functions.g:0<sep>{}</c></s>"));
   EXPECT_TRUE(Accepts(kChannels, required,
                       "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant to=functions.f"
                       "<|channel|>commentary json<|message|>{\"a\":1}"));
@@ -131,6 +160,70 @@ TEST(AnswerForms, StrictToolsAreKeptToWithinText) {
       Accepts(kTags, strict, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"));
   EXPECT_FALSE(Accepts(kTags, strict, "<tool_call>what"));
   EXPECT_TRUE(Accepts(kChannels, strict, "<|channel|>final<|message|>Any."));
+}
+
+std::string CoderCall(const std::string& function, const std::string& parameters) {
+  return "<tool_call>\n<function=" + function + ">\n" + parameters + "</function>\n</tool_call>";
+}
+std::string CoderValue(const std::string& name, const std::string& value) {
+  return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+}
+
+TEST(AnswerForms, CallsWithParametersBetweenTagsKeepToTheSchema) {
+  const std::string required = With(R"("tool_choice": "required")");
+  const std::string call = CoderCall("f", CoderValue("a", "12"));
+  EXPECT_TRUE(Accepts(kCoder, required, call));
+  EXPECT_TRUE(Accepts(kCoder, required, call + "\n" + CoderCall("g", "")));
+  EXPECT_TRUE(Accepts(kCoder, required, CoderCall("g", CoderValue("any", "thing < 3"))));
+  EXPECT_FALSE(Accepts(kCoder, required, CoderCall("f", "")));
+  EXPECT_FALSE(Accepts(kCoder, required, CoderCall("f", CoderValue("a", "twelve"))));
+  EXPECT_FALSE(Accepts(kCoder, required, CoderCall("f", CoderValue("b", "12"))));
+  EXPECT_FALSE(Accepts(kCoder, required, "Text."));
+  EXPECT_TRUE(Accepts(kGlm, required,
+                      "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>12</arg_value>\n"
+                      "</tool_call>"));
+  const std::string one = With(R"("parallel_tool_calls": false)");
+  EXPECT_TRUE(Accepts(kCoder, one, "I look.\n" + CoderCall("f", CoderValue("b", "any"))));
+  EXPECT_FALSE(Accepts(kCoder, one, call + "\n" + call));
+  const std::string json = With(R"("response_format": {"type": "json_object"})");
+  EXPECT_TRUE(Accepts(kCoder, json, "{}"));
+  EXPECT_TRUE(Accepts(kCoder, json, call));
+  EXPECT_FALSE(Accepts(kCoder, json, "Text."));
+}
+
+TEST(AnswerForms, StrictParametersHaveTheirTypesBetweenTags) {
+  const auto strict = [](const std::string& properties, const std::string& more = "") {
+    return R"("tools": [{"type": "function", "function": {"name": "f", "strict": true,
+        "parameters": {"type": "object", "additionalProperties": false, "properties": )" +
+           properties + more + "}}}]";
+  };
+  const auto accepts = [&](const std::string& schema, const std::string& value) {
+    const std::string fields = strict(R"({"p": )" + schema + "}", R"(, "required": ["p"],
+        "$defs": {"one/two": {"enum": ["up", "down"]}})");
+    return Accepts(kCoder, fields, "So:\n" + CoderCall("f", CoderValue("p", value)));
+  };
+  EXPECT_TRUE(accepts(R"({"type": "string"})", "any \"text\"\nof lines"));
+  EXPECT_TRUE(accepts(R"({"enum": ["a b", 3]})", "a b"));
+  EXPECT_FALSE(accepts(R"({"enum": ["a b", 3]})", "\"a b\""));
+  EXPECT_TRUE(accepts(R"({"$ref": "#/$defs/one~1two"})", "down"));
+  EXPECT_FALSE(accepts(R"({"$ref": "#/$defs/one~1two"})", "left"));
+  EXPECT_TRUE(accepts(R"({"anyOf": [{"$ref": "#/$defs/one~1two"}, {"type": "null"}]})", "null"));
+  EXPECT_TRUE(accepts(R"({"type": ["string", "null"]})", "text"));
+  EXPECT_TRUE(accepts(R"({"type": ["integer", "null"]})", "null"));
+  EXPECT_FALSE(accepts(R"({"type": ["integer", "null"]})", "text"));
+  EXPECT_TRUE(accepts(R"({"type": "array", "items": {"type": "integer"}})", "[1, 2]"));
+  EXPECT_FALSE(accepts(R"({"type": "array", "items": {"type": "integer"}})", "[\"1\"]"));
+  EXPECT_TRUE(accepts(R"({})", "anything"));
+  // Some may be left out, in the schema's order.
+  const std::string two = strict(R"({"a": {"type": "integer"}, "b": {"type": "integer"}})");
+  EXPECT_TRUE(Accepts(kCoder, two, CoderCall("f", "")));
+  EXPECT_TRUE(Accepts(kCoder, two, CoderCall("f", CoderValue("b", "1"))));
+  EXPECT_TRUE(Accepts(kCoder, two, CoderCall("f", CoderValue("a", "1") + CoderValue("b", "1"))));
+  EXPECT_FALSE(Accepts(kCoder, two, CoderCall("f", CoderValue("b", "1") + CoderValue("a", "1"))));
+  EXPECT_THAT(Refusal(kCoder, strict(R"({"p": {"type": ["string", "array"]}})")).error.message,
+              HasSubstr("tools[0].function.parameters: the parameter \"p\" may be a string, and"));
+  EXPECT_THAT(Refusal(kCoder, strict(R"({"p": {"type": "string", "pattern": "a"}})")).error.message,
+              HasSubstr("\"pattern\""));
 }
 
 TEST(AnswerForms, WhatCannotBeEnforcedIsRefusedByItsField) {

@@ -1,11 +1,13 @@
 // The grammars of answers: JSON, and calls of tools as the model's template writes them.
 #include <fmt/format.h>
 
+#include <map>
 #include <utility>
 
 #include "grammar/json_schema.h"
 #include "grammar/json_text.h"
 #include "openai/answer_forms.h"
+#include "openai/parameter_grammar.h"
 
 namespace convene::openai {
 namespace {
@@ -18,6 +20,7 @@ using Sequence = Grammar::Sequence;
 constexpr const char* kFinal = "<|channel|>final<|message|>";
 constexpr const char* kAnalysis = "<|channel|>analysis<|message|>";
 constexpr const char* kNextMessage = "<|start|>assistant";
+constexpr size_t kMostNumbered = 16;  // calls whose names have numbers
 
 class Builder {
  public:
@@ -63,32 +66,48 @@ class Builder {
     return true;
   }
 
-  // The arguments of a tool: what its schema says where that is to be kept to.
+  // The arguments of a tool: what its schema says where that is to be kept to. They are the same in
+  // each of its calls.
   bool AddArguments(size_t tool_idx, Sequence* call) {
+    if (!arguments_.contains(tool_idx)) {
+      Sequence arguments;
+      if (!MakeArguments(tool_idx, &arguments)) return false;
+      arguments_.emplace(tool_idx, std::move(arguments));
+    }
+    Grammar::Append(call, arguments_.at(tool_idx));
+    return true;
+  }
+
+  bool MakeArguments(size_t tool_idx, Sequence* call) {
     const ordered_json& function = body_.tools[tool_idx]["function"];
     const bool is_strict = function.value("strict", ordered_json(false)) == true;
     const bool is_kept = is_strict || body_.tool_choice == ToolChoice::kRequired ||
                          body_.tool_choice == ToolChoice::kNamed;
-    const auto parameters = function.find("parameters");
-    if (!is_kept || parameters == function.end() || parameters->is_null()) {
-      call->push_back(grammar::AddJsonObject(&grammar_));
-      return true;
-    }
-    ordered_json schema = *parameters;
+    ordered_json schema = is_kept ? function.value("parameters", ordered_json()) : ordered_json();
     if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
-    const auto arguments = grammar::AddJsonSchema(schema, &grammar_);
+    Result<Sequence> arguments = ArgumentsOf(schema);
     if (!arguments) {
       error_ = FieldError{Error{fmt::format("tools[{}].function.parameters: {}", tool_idx,
                                             arguments.error().message)},
                           "tools"};
       return false;
     }
-    call->push_back(*arguments);
+    *call = *std::move(arguments);
     return true;
   }
 
-  // One call of one tool, without what is around all calls. nlohmann's escapes are those of a name.
-  bool AddCall(size_t tool_idx, Element calls) {
+  // Null: any.
+  Result<Sequence> ArgumentsOf(const ordered_json& schema) {
+    if (syntax_.calls == CallForm::kParameters) return AddParameters(syntax_, schema, &grammar_);
+    if (schema.is_null()) return Sequence{grammar::AddJsonObject(&grammar_)};
+    const auto arguments = grammar::AddJsonSchema(schema, &grammar_);
+    if (!arguments) return arguments.error();
+    return Sequence{*arguments};
+  }
+
+  // One call of one tool, the `number`-th of the answer, without what is around all calls.
+  // nlohmann's escapes are those of a name.
+  bool AddCall(size_t tool_idx, size_t number, Element calls) {
     const auto name = body_.tools[tool_idx]["function"]["name"].get<std::string>();
     const std::string object =
         fmt::format("{{\"name\": {}, \"arguments\": ", ordered_json(name).dump());
@@ -109,7 +128,8 @@ class Builder {
           before += "function" + syntax_.separator + name + "\n```json\n";
           behind = "\n```" + syntax_.call_end;
         } else {
-          before += (syntax_.has_numbers ? "functions." + name + ":0" : name) + syntax_.separator;
+          before += syntax_.has_numbers ? fmt::format("functions.{}:{}", name, number) : name;
+          before += syntax_.separator;
           behind = syntax_.call_end;
         }
         break;
@@ -117,6 +137,12 @@ class Builder {
         before = " to=functions." + name + "<|channel|>commentary json<|message|>";
         break;
       case CallForm::kParameters:
+        before = syntax_.call_begin;
+        if (!syntax_.name_begin.empty()) before += "\n" + syntax_.name_begin;
+        before += name + syntax_.name_end + "\n";
+        if (!syntax_.function_end.empty()) behind = syntax_.function_end + "\n";
+        behind += syntax_.call_end;
+        break;
       case CallForm::kNone:
         break;
     }
@@ -127,29 +153,38 @@ class Builder {
     return true;
   }
 
-  // All calls of an answer, from the marker before the first one on.
-  bool AddCalls(Element answer) {
+  // The `number`-th call and, where there may be several, those behind it.
+  bool AddCallsFrom(size_t number, Sequence* calls) {
     const Element call = grammar_.AddRule();
     for (size_t i = 0; i < body_.tools.size(); ++i) {
       const auto& name = body_.tools[i]["function"]["name"];
       if (body_.tool_choice == ToolChoice::kNamed && name != body_.named_tool) continue;
-      if (!AddCall(i, call)) return false;
+      if (!AddCall(i, number, call)) return false;
     }
-    Sequence calls = grammar_.Text(syntax_.section_begin);
-    if (syntax_.calls == CallForm::kArray) grammar_.AppendText(&calls, "[");
-    calls.push_back(call);
+    calls->push_back(call);
     const bool is_one = body_.tool_choice == ToolChoice::kNamed || !body_.parallel_calls ||
                         syntax_.calls == CallForm::kChannels;  // a call ends the answer
-    if (!is_one) {
-      const Element more = grammar_.AddRule();
-      Sequence next = grammar_.Text(syntax_.calls == CallForm::kArray     ? ", "
-                                    : syntax_.calls == CallForm::kObjects ? "\n"
-                                                                          : "");
+    if (is_one || (syntax_.has_numbers && number + 1 == kMostNumbered)) return true;
+    const Element more = grammar_.AddRule();
+    const bool has_tags =
+        syntax_.calls == CallForm::kObjects || syntax_.calls == CallForm::kParameters;
+    Sequence next = grammar_.Text(syntax_.calls == CallForm::kArray ? ", " : has_tags ? "\n" : "");
+    if (!syntax_.has_numbers) {
       grammar_.Append(&next, {call, more});
-      grammar_.AddAlternative(more, {});
-      grammar_.AddAlternative(more, next);
-      calls.push_back(more);
+    } else if (!AddCallsFrom(number + 1, &next)) {
+      return false;
     }
+    grammar_.AddAlternative(more, {});
+    grammar_.AddAlternative(more, next);
+    calls->push_back(more);
+    return true;
+  }
+
+  // All calls of an answer, from the marker before the first one on.
+  bool AddCalls(Element answer) {
+    Sequence calls = grammar_.Text(syntax_.section_begin);
+    if (syntax_.calls == CallForm::kArray) grammar_.AppendText(&calls, "[");
+    if (!AddCallsFrom(0, &calls)) return false;
     if (syntax_.calls == CallForm::kArray) grammar_.AppendText(&calls, "]");
     grammar_.AppendText(&calls, syntax_.section_end);
     grammar_.AddAlternative(answer, calls);
@@ -172,7 +207,7 @@ class Builder {
     }
     // All that begins with the marker is calls, so text goes up to it.
     const std::string& marker =
-        syntax_.calls == CallForm::kObjects ? syntax_.call_begin : syntax_.section_begin;
+        syntax_.section_begin.empty() ? syntax_.call_begin : syntax_.section_begin;
     grammar_.AddAlternative(answer, {grammar_.TextWithout(marker)});
     grammar_.AddAlternative(answer, {grammar_.TextWithout(marker), calls});
     return true;
@@ -205,6 +240,7 @@ class Builder {
   const AnswerSyntax& syntax_;
   const GenerationBody& body_;
   Grammar grammar_;
+  std::map<size_t, Sequence> arguments_;  // by tool
   std::optional<FieldError> error_;
 };
 
@@ -224,21 +260,20 @@ std::variant<std::optional<Grammar>, FieldError> GrammarOf(const AnswerSyntax& s
       body.tool_choice == ToolChoice::kRequired || body.tool_choice == ToolChoice::kNamed;
   const bool keeps_calls =
       body.tools.is_array() && (HasStrictTool(body.tools) || !body.parallel_calls);
-  // Values that are no JSON until they are read could be anything.
-  const bool can_keep = syntax.calls != CallForm::kNone && syntax.calls != CallForm::kParameters;
+  const bool can_keep = syntax.calls != CallForm::kNone;
   if (must_call && !can_keep) {
     return FieldError{Error{"tool_choice cannot require a call: the model's chat template writes "
-                            "none in a form that can be kept to here"},
+                            "none in a form that is known here"},
                       "tool_choice"};
   }
   if (keeps_calls && !can_keep) {
     return FieldError{Error{"strict tools and parallel_tool_calls need a chat template that writes "
-                            "calls in a form that can be kept to here"},
+                            "calls in a form that is known here"},
                       "tools"};
   }
   if (body.format != TextFormat::kText && body.tools.is_array() && !can_keep) {
     return FieldError{Error{"response_format beside tools needs a chat template that writes calls "
-                            "in a form that can be kept to here; give one of the two"},
+                            "in a form that is known here; give one of the two"},
                       "response_format"};
   }
   if (body.format == TextFormat::kText && !must_call && !keeps_calls) {

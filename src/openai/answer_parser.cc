@@ -267,8 +267,24 @@ bool AnswerParser::StepNamed() {
     return true;
   }
   Emit(Kind::kCall, function);
+  if (syntax.has_numbers) events_.back().id = NumberedId(function);
   Enter(State::kArguments);
   return true;
+}
+
+// What name_ is, functions.NAME:NUMBER. Where the model has written no number, or one that another
+// call has, it is the next one that is free.
+std::string AnswerParser::NumberedId(const std::string& function) {
+  const std::string beginning = "functions." + function + ":";
+  const size_t at = name_.find(':');
+  size_t end = at == std::string::npos ? at : name_.find_first_not_of("0123456789", at + 1);
+  std::string number = at == std::string::npos ? "" : name_.substr(at + 1, end - at - 1);
+  for (size_t next = num_calls_; number.empty() || ids_.contains(beginning + number); ++next) {
+    number = std::to_string(next);
+  }
+  ++num_calls_;
+  ids_.insert(beginning + number);
+  return beginning + number;
 }
 
 bool AnswerParser::StepArguments() {
@@ -338,8 +354,11 @@ void AnswerParser::EmitParameter() {
   if (value.ends_with('\n')) value.remove_suffix(1);
   Emit(Kind::kArguments, has_parameters_ ? ", " : "{");
   has_parameters_ = true;
-  const bool is_text = reading_.text_parameters.contains({function_, key_});
-  Emit(Kind::kArguments, JsonOfParameter(key_, true) + ": " + JsonOfParameter(value, is_text));
+  const auto types = reading_.parameter_types.find({function_, key_});
+  Emit(Kind::kArguments,
+       JsonOfParameter(key_, Only(JsonType::kString)) + ": " +
+           JsonOfParameter(value,
+                           types == reading_.parameter_types.end() ? AnyType() : types->second));
 }
 
 bool AnswerParser::StepHeader() {

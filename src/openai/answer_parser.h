@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ struct AnswerEvent {
   };
   Kind kind = Kind::kContent;
   std::string text;
+  std::string id = {};  // of kCall, where the model's form has ids; each comes once
 };
 
 class AnswerParser {
@@ -73,6 +75,7 @@ class AnswerParser {
   bool StepMessage();
   void BeginMessage();
   void GiveUpObject();
+  std::string NumberedId(const std::string& function);
   void FinishState();
 
   // The text before the first of `markers`, and which one it is; without one in sight as much as
@@ -100,6 +103,8 @@ class AnswerParser {
   bool drops_space_ = false;  // at the beginning of what follows
   bool is_finishing_ = false;
   AnswerEvent::Kind message_kind_ = AnswerEvent::Kind::kContent;  // of kMessage
+  size_t num_calls_ = 0;
+  std::set<std::string> ids_;  // of calls
   std::vector<AnswerEvent> events_;
 };
 

@@ -29,6 +29,13 @@ const AnswerSyntax kNamed = {.calls = CallForm::kNamed,
                              .has_fences = true,
                              .think_begin = "<think>",
                              .think_end = "</think>"};
+const AnswerSyntax kNumbered = {.calls = CallForm::kNamed,
+                                .section_begin = "<|tool_calls_section_begin|>",
+                                .section_end = "<|tool_calls_section_end|>",
+                                .call_begin = "<|tool_call_begin|>",
+                                .separator = "<|tool_call_argument_begin|>",
+                                .call_end = "<|tool_call_end|>",
+                                .has_numbers = true};
 const AnswerSyntax kCoder = {.calls = CallForm::kParameters,
                              .call_begin = "<tool_call>",
                              .call_end = "</tool_call>",
@@ -148,8 +155,30 @@ TEST(AnswerParser, ReadsCallsWithNames) {
             (Strings{"f:f", "a:{}"}));
 }
 
+// Templates write a call and its result by that name, so it is what the client has to send back.
+TEST(AnswerParser, CallsWithNumberedNamesHaveTheseAsIds) {
+  const auto ids = [](const std::vector<std::string>& names) {
+    std::string text = "<|tool_calls_section_begin|>";
+    for (const std::string& name : names) {
+      text += "<|tool_call_begin|>" + name + "<|tool_call_argument_begin|>{}<|tool_call_end|>";
+    }
+    Strings found;
+    for (const AnswerEvent& event : AnswerParser({kNumbered}).Push(text)) {
+      if (event.kind == Kind::kCall) found.push_back(event.text + " " + event.id);
+    }
+    return found;
+  };
+  EXPECT_EQ(ids({"functions.f:0", "functions.g:1 "}),
+            (Strings{"f functions.f:0", "g functions.g:1"}));
+  EXPECT_EQ(ids({"functions.f:7", "functions.f:8"}),
+            (Strings{"f functions.f:7", "f functions.f:8"}));
+  EXPECT_EQ(ids({"functions.f:1", "functions.f:1", "f", "functions.f:x"}),
+            (Strings{"f functions.f:1", "f functions.f:2", "f functions.f:3", "f functions.f:4"}));
+}
+
 TEST(AnswerParser, ReadsCallsWithParameters) {
-  const AnswerReading coder = {.syntax = kCoder, .text_parameters = {{"f", "zip"}}};
+  const AnswerReading coder = {.syntax = kCoder,
+                               .parameter_types = {{{"f", "zip"}, Only(JsonType::kString)}}};
   EXPECT_EQ(
       Read(coder, {"I look.\n<tool_call>\n<function=f>\n<parameter=zip>\n0123\n</parameter>\n"
                    "<parameter=n>\n4\n</parameter>\n<parameter=deep>\n{\"a\": [True]}\n"
@@ -165,6 +194,24 @@ TEST(AnswerParser, ReadsCallsWithParameters) {
   EXPECT_EQ(Read(kCoder, "a <tool_call>none</tool_call>"),
             (Strings{"c:a <tool_call>none</tool_call>"}));
   EXPECT_EQ(Read(kCoder, "<tool_call>\n<function=f>\n<parameter=a>\n1"), (Strings{"f:f"}));
+}
+
+TEST(AnswerParser, ParametersHaveTheTypesOfTheirSchema) {
+  const auto value = [](const char* text, JsonTypes types) { return JsonOfParameter(text, types); };
+  const JsonTypes text = Only(JsonType::kString);
+  const JsonTypes text_or_null = text | Only(JsonType::kNull);
+  EXPECT_EQ(value("123", text_or_null), R"("123")");
+  EXPECT_EQ(value("true", text_or_null), R"("true")");
+  EXPECT_EQ(value("null", text_or_null), "null");
+  EXPECT_EQ(value("None", text_or_null), "null");
+  EXPECT_EQ(value("None", text), R"("None")");
+  EXPECT_EQ(value("\"a\"", text_or_null), R"("\"a\"")");
+  EXPECT_EQ(value("123", text | Only(JsonType::kInteger)), "123");
+  EXPECT_EQ(value("1.5", text | Only(JsonType::kInteger)), R"("1.5")");
+  EXPECT_EQ(value("1", Only(JsonType::kNumber)), "1");
+  EXPECT_EQ(value("[1]", text), R"("[1]")");
+  EXPECT_EQ(value("\"a\"", AnyType()), R"("a")");
+  EXPECT_EQ(value("a", Only(JsonType::kInteger)), R"("a")");
 }
 
 TEST(AnswerParser, ReadsChannels) {

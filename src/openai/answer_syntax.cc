@@ -42,6 +42,7 @@ AnswerSyntax CallsOf(const text::ChatTemplate& chat_template) {
     tags.calls = CallForm::kParameters;
     tags.name_begin = "<function=";
     tags.name_end = ">";
+    tags.function_end = "</function>";
     tags.key_begin = "<parameter=";
     tags.key_end = ">";
     tags.value_end = "</parameter>";

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "openai/call_parameters.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -45,6 +46,7 @@ struct AnswerSyntax {
   // Of kParameters. What is around a name and before a value may be empty.
   std::string name_begin = {};
   std::string name_end = {};
+  std::string function_end = {};  // before the end of the call; read over
   std::string key_begin = {};
   std::string key_end = {};
   std::string value_begin = {};
@@ -64,8 +66,8 @@ AnswerSyntax SyntaxOf(const text::ChatTemplate& chat_template, const text::Token
 // How an answer is to be read: by the syntax, of which a request may want a part.
 struct AnswerReading {
   AnswerSyntax syntax = {};
-  // Of kParameters: parameters that are texts whatever is in them, as function and name.
-  std::set<std::pair<std::string, std::string>> text_parameters = {};
+  // Of kParameters, by function and name of the parameter; of others nothing is known.
+  std::map<std::pair<std::string, std::string>, JsonTypes> parameter_types = {};
   bool begins_in_reasoning = false;  // the prompt has ended with the beginning of reasoning
 };
 

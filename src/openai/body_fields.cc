@@ -39,6 +39,8 @@ const std::vector<NeutralField>& NeutralFields() {
       {"skip_special_tokens", true},
       {"add_generation_prompt", true},
       {"continue_final_message", false},
+      {"reasoning_effort", nullptr,
+       ": what the chat template knows goes into chat_template_kwargs"},
   };
   return fields;
 }

@@ -57,6 +57,7 @@ TEST(BodyFields, AServerStreamsAndAnswersSeveralTimes) {
   EXPECT_EQ(complaint(R"({"n": 2, "stream": true, "stream_options": {}})"), "");
   EXPECT_THAT(complaint(R"({"best_of": 3})"), StartsWith("best_of is not supported"));
   EXPECT_THAT(complaint(R"({"guided_json": {}})"), StartsWith("guided_json is not known"));
+  EXPECT_THAT(complaint(R"({"reasoning_effort": "low"})"), HasSubstr("chat_template_kwargs"));
   const FieldStatus wrong = CheckFields({{"n", 1}, {"audio", 1}}, true, BodyOrigin::kServer);
   EXPECT_EQ(wrong->field, "audio");
 }

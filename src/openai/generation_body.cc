@@ -9,6 +9,7 @@
 
 #include "base/quote.h"
 #include "openai/field_reader.h"
+#include "openai/tool_fields.h"
 
 namespace convene::openai {
 namespace {
@@ -123,61 +124,6 @@ void ReadStreaming(FieldReader& body, BodyOrigin origin, GenerationBody* parsed)
   if (reader.status()) body.Fail(*reader.status());
 }
 
-// The name of a tool; nothing where it has none.
-const std::string* NameOfTool(const ordered_json& tool) {
-  if (tool.value("type", ordered_json()) != "function") return nullptr;
-  const auto function = tool.find("function");
-  if (function == tool.end() || !function->is_object()) return nullptr;
-  const auto name = function->find("name");
-  if (name == function->end() || !name->is_string()) return nullptr;
-  const auto* text = name->get_ptr<const std::string*>();
-  return text->empty() ? nullptr : text;
-}
-
-void ReadTools(FieldReader& body, GenerationBody* parsed) {
-  const ordered_json* tools = body.Find("tools");
-  if (tools == nullptr) return;
-  if (!tools->is_array()) return body.Fail("tools", "must be an array");
-  for (const ordered_json& tool : *tools) {
-    if (!tool.is_object()) return body.Fail("tools", "must be an array of objects");
-    if (NameOfTool(tool) == nullptr) {
-      return body.Fail("tools",
-                       "must have objects alone such as {\"type\": \"function\", \"function\": "
-                       "{\"name\": \"f\", \"parameters\": {...}}}");
-    }
-  }
-  if (!tools->empty()) parsed->tools = *tools;
-}
-
-// "auto", "none", "required" or {"type": "function", "function": {"name": "f"}}.
-void ReadToolChoice(FieldReader& body, BodyOrigin origin, GenerationBody* parsed) {
-  parsed->parallel_calls = body.Bool("parallel_tool_calls").value_or(true);
-  const ordered_json* choice = body.Find("tool_choice");
-  if (choice == nullptr || *choice == "auto") return;
-  if (*choice == "none") {  // what the model does not know it does not call
-    parsed->tool_choice = ToolChoice::kNone;
-    parsed->tools = nullptr;
-    return;
-  }
-  if (origin == BodyOrigin::kBatchLine) {
-    return body.Fail("tool_choice", "must be absent, auto or none: a server can enforce calls");
-  }
-  const std::string* name = choice->is_object() ? NameOfTool(*choice) : nullptr;
-  if (*choice != "required" && name == nullptr) {
-    return body.Fail("tool_choice",
-                     "must be auto, none, required, or an object such as {\"type\": "
-                     "\"function\", \"function\": {\"name\": \"f\"}}");
-  }
-  parsed->tool_choice = name != nullptr ? ToolChoice::kNamed : ToolChoice::kRequired;
-  if (parsed->tools.empty()) return body.Fail("tool_choice", "needs tools that can be called");
-  if (name == nullptr) return;
-  parsed->named_tool = *name;
-  for (const ordered_json& tool : parsed->tools) {
-    if (*NameOfTool(tool) == *name) return;
-  }
-  body.Fail("tool_choice", fmt::format("names {}, which is not among tools", Quote(*name)));
-}
-
 // {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name",
 // "schema", "strict", "description"}}.
 void ReadFormat(FieldReader& body, GenerationBody* parsed) {
@@ -214,6 +160,10 @@ void ReadFormat(FieldReader& body, GenerationBody* parsed) {
     return body.Fail("response_format",
                      fmt::format("has the field json_schema.{}, which is not known", name));
   }
+  const ordered_json strict = found->value("strict", ordered_json());
+  if (!strict.is_null() && !strict.is_boolean()) {
+    return body.Fail("response_format", "must have true or false as json_schema.strict");
+  }
   parsed->schema = (*found)["schema"];
 }
 
@@ -228,7 +178,7 @@ void ReadChat(FieldReader& body, BodyOrigin origin, GenerationBody* parsed) {
     }
   }
   parsed->messages = *messages;
-  ReadTools(body, parsed);
+  ReadTools(body, &parsed->tools);
   ReadToolChoice(body, origin, parsed);
   if (origin == BodyOrigin::kServer) ReadFormat(body, parsed);
   if (const ordered_json* variables = body.Find("chat_template_kwargs")) {

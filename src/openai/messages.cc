@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
-#include <string_view>
+#include <chrono>
 #include <utility>
-#include <vector>
 
 #include "base/json.h"
 #include "base/quote.h"
+#include "openai/template_coverage.h"
 
 namespace convene::openai {
 namespace {
@@ -72,88 +71,66 @@ bool ParseArguments(ordered_json& messages) {
   return found_any;
 }
 
-// Writes "" where a content is null, as the API has it beside tool calls; whether there was any.
+// Writes "" where a content is null or, in what the model said, absent, as the API has it beside
+// tool calls; whether there was any.
 bool FillContents(ordered_json& messages) {
   bool found_any = false;
   for (ordered_json& message : messages) {
-    if (!message.is_object() || !message.contains("content") || !message["content"].is_null()) {
-      continue;
-    }
+    const auto content = message.find("content");
+    const bool is_absent =
+        content == message.end() && message.value("role", ordered_json()) == "assistant";
+    if (!is_absent && (content == message.end() || !content->is_null())) continue;
     message["content"] = "";
     found_any = true;
   }
   return found_any;
 }
 
-// What may be in any message, whether or not the template reads it: answers are sent back as they
-// came.
-bool IsOfMessages(std::string_view field, std::string_view role) {
-  constexpr std::string_view kFields[] = {
-      "role",     "content", "tool_calls",  "tool_call_id", "reasoning_content", "reasoning",
-      "thinking", "refusal", "annotations", "audio",        "function_call"};
-  if (field == "name") return role == "tool" || role == "function";
-  return std::ranges::find(kFields, field) != std::end(kFields);
-}
-
-Status CheckFields(const ChatTemplate& chat_template, const ordered_json& messages,
-                   const RenderOptions& options) {
+// Each must be {"function": {"name": ...}}, whatever else it has.
+Status CheckCalls(const ordered_json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].is_object()) continue;  // the template's error says so
-    const ordered_json role = messages[i].value("role", ordered_json());
-    const std::string role_name = role.is_string() ? role.get<std::string>() : "";
-    for (const auto& [field, value] : messages[i].items()) {
-      if (value.is_null() || IsOfMessages(field, role_name)) continue;
-      if (chat_template.Contains(field)) continue;
-      return Error{fmt::format(
-          "messages[{}] has the field {}, which the model's chat template does not read: leave it "
-          "out",
-          i, Quote(field))};
-    }
-  }
-  if (!options.variables.is_object()) return {};
-  for (const auto& [name, value] : options.variables.items()) {
-    if (chat_template.Contains(name)) continue;
+    const ordered_json calls = messages[i].value("tool_calls", ordered_json());
+    const bool is_list = calls.is_null() || calls.is_array();
+    const bool has_names =
+        is_list && std::ranges::all_of(calls, [](const ordered_json& call) {
+          if (!call.is_object() || !call.contains("function")) return false;
+          const ordered_json& function = call["function"];
+          return function.is_object() && function.contains("name") && function["name"].is_string();
+        });
+    if (has_names) continue;
     return Error{fmt::format(
-        "chat_template_kwargs has {}, which the model's chat template does not read: leave it out",
-        Quote(name))};
+        "messages[{}].tool_calls must be an array of objects such as {{\"id\": \"c\", \"type\": "
+        "\"function\", \"function\": {{\"name\": \"f\", \"arguments\": \"{{}}\"}}}}",
+        i)};
   }
   return {};
 }
 
-// Messages of roles that a template does not know would be left out without a word.
-Status CheckRoles(const ChatTemplate& chat_template, const ordered_json& messages,
-                  const RenderOptions& options) {
-  std::vector<size_t> unusual;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].is_object()) return {};
-    const ordered_json role = messages[i].value("role", ordered_json());
-    if (!role.is_string()) continue;  // the template's error says so
-    if (role == "system" || role == "user" || role == "assistant") continue;
-    unusual.push_back(i);
-  }
-  if (unusual.empty()) return {};
-  ordered_json probed = messages;
-  for (const size_t i : unusual) probed[i]["content"] = fmt::format("{}_{}.", kProbe, i);
-  const Result<std::string> text = chat_template.Render(probed, options);
-  if (!text) return {};  // its own error comes next
-  for (const size_t i : unusual) {
-    if (text->find(probed[i]["content"].get<std::string>()) != std::string::npos) continue;
-    return Error{fmt::format(
-        "messages[{}] has the role {}, whose messages the model's chat template leaves out", i,
-        Quote(probed[i].value("role", "")))};
-  }
-  return {};
-}
-
-// With arguments as objects; where the template fails on these, as they came.
-Result<std::string> RenderArguments(const ChatTemplate& chat_template, const ordered_json& messages,
-                                    const RenderOptions& options) {
-  ordered_json with_objects = messages;
-  if (!ParseArguments(with_objects)) return chat_template.Render(messages, options);
+// With arguments as objects; where the template fails on these, as they came. `messages` become
+// what was rendered.
+Result<std::string> RenderArguments(const ChatTemplate& chat_template, const RenderOptions& options,
+                                    ordered_json* messages) {
+  ordered_json with_objects = *messages;
+  if (!ParseArguments(with_objects)) return chat_template.Render(*messages, options);
   Result<std::string> text = chat_template.Render(with_objects, options);
-  if (text) return text;
-  Result<std::string> with_strings = chat_template.Render(messages, options);
-  return with_strings ? with_strings : text;
+  if (!text) {
+    Result<std::string> with_strings = chat_template.Render(*messages, options);
+    return with_strings ? with_strings : text;
+  }
+  *messages = std::move(with_objects);
+  return text;
+}
+
+// The same, with contents where the template fails on messages without.
+Result<std::string> RenderForms(const ChatTemplate& chat_template, const RenderOptions& options,
+                                ordered_json* messages) {
+  ordered_json filled = *messages;
+  Result<std::string> text = RenderArguments(chat_template, options, messages);
+  if (text || !FillContents(filled)) return text;
+  Result<std::string> with_contents = RenderArguments(chat_template, options, &filled);
+  if (!with_contents) return text;
+  *messages = std::move(filled);
+  return with_contents;
 }
 
 }  // namespace
@@ -169,10 +146,15 @@ bool ReadsContentParts(const ChatTemplate& chat_template, const RenderOptions& o
 Result<std::string> RenderMessages(const ChatTemplate& chat_template, const ordered_json& messages,
                                    const RenderOptions& options) {
   const auto has_parts = [](const ordered_json& message) {
-    return message.is_object() && message.contains("content") && message["content"].is_array();
+    return message.contains("content") && message["content"].is_array();
   };
-  if (!messages.is_array()) return chat_template.Render(messages, options);  // its error
-  if (Status read = CheckFields(chat_template, messages, options); !read) return read.error();
+  const auto is_object = [](const ordered_json& message) { return message.is_object(); };
+  if (!messages.is_array() || !std::ranges::all_of(messages, is_object)) {
+    return chat_template.Render(messages, options);  // its error
+  }
+  if (const Status checked = CheckCalls(messages); !checked) return checked.error();
+  RenderOptions at_one_time = options;  // texts are compared
+  if (!options.now) at_one_time.now = std::chrono::system_clock::now();
   ordered_json prepared = messages;
   if (std::any_of(prepared.begin(), prepared.end(), has_parts)) {
     const bool reads_parts = ReadsContentParts(chat_template, options);
@@ -183,11 +165,14 @@ Result<std::string> RenderMessages(const ChatTemplate& chat_template, const orde
       if (!reads_parts) content = JoinParts(content);
     }
   }
-  if (Status read = CheckRoles(chat_template, prepared, options); !read) return read.error();
-  const Result<std::string> text = RenderArguments(chat_template, prepared, options);
-  if (text || !FillContents(prepared)) return text;
-  const Result<std::string> filled = RenderArguments(chat_template, prepared, options);
-  return filled ? filled : text;
+  const auto render = [&](ordered_json form) {
+    return RenderForms(chat_template, at_one_time, &form);
+  };
+  AdoptRoles(render, &prepared);
+  Result<std::string> text = RenderForms(chat_template, at_one_time, &prepared);
+  if (!text) return text;
+  const Status read = CheckAllIsRead(chat_template, prepared, at_one_time, *text);
+  return read ? text : Result<std::string>(read.error());
 }
 
 }  // namespace convene::openai

@@ -17,11 +17,12 @@ namespace convene::openai {
 // - where the arguments of a tool call are the text of a JSON object, they become that object (no
 //   text: an empty one), as transformers documents it. A template that fails on objects, because it
 //   appends arguments to text, gets them as they came;
-// - a content of null, which the API has beside tool calls, becomes "" where the template fails on
-//   null.
-// Errors: a part that is no text; a field of a message, or a variable, whose name is nowhere in the
-// template, except for fields of answers that are sent back (refusal, annotations and the like);
-// messages of a role that the template leaves out; and those of ChatTemplate::Render.
+// - a content of null, or none at all, which the API has beside tool calls, becomes "" where the
+//   template fails without;
+// - the role developer becomes system where the template knows that alone.
+// Errors: a part that is no text; a call of a tool without name; what the template does not read of
+// messages (template_coverage.h; of options it is checked apart, since these are other fields); and
+// those of ChatTemplate::Render.
 Result<std::string> RenderMessages(const text::ChatTemplate& chat_template,
                                    const nlohmann::ordered_json& messages,
                                    const text::RenderOptions& options);

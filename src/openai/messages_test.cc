@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "openai/template_coverage.h"
+
 namespace convene::openai {
 namespace {
 
@@ -24,10 +26,16 @@ const ordered_json kCalls = ordered_json::parse(R"([{"role": "assistant", "tool_
     {"type": "function", "function": {"name": "i", "arguments": "3"}}]}])");
 
 // The text, or the error's message after "error: ".
-std::string Render(std::string_view source, const ordered_json& messages) {
+std::string Render(std::string_view source, const ordered_json& messages,
+                   const ordered_json& variables = nullptr) {
   const auto chat_template = text::ChatTemplate::Parse(source);
   if (!chat_template) return "error: " + chat_template.error().message;
-  const auto text = RenderMessages(*chat_template, messages, {});
+  text::RenderOptions options;
+  options.variables = variables;
+  if (const FieldStatus unread = CheckOptionsAreRead(*chat_template, options)) {
+    return "error: " + unread->error.message;
+  }
+  const auto text = RenderMessages(*chat_template, messages, options);
   return text ? *text : "error: " + text.error().message;
 }
 
@@ -77,10 +85,10 @@ TEST(OpenAiMessages, NoPartsAreNoText) {
 }
 
 TEST(OpenAiMessages, ArgumentsThatAreTheTextOfAnObjectBecomeTheObject) {
-  EXPECT_EQ(Render("{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }} "
-                   "{% endfor %}",
+  EXPECT_EQ(Render("{% for c in messages[0].tool_calls %}{{ c.function.name }}"
+                   "{{ c.function.arguments | tojson }} {% endfor %}",
                    kCalls),
-            R"({"b": 1.0, "a": ["x"]} {} "{broken" "3" )");
+            R"(f{"b": 1.0, "a": ["x"]} g{} h"{broken" i"3" )");
 }
 
 TEST(OpenAiMessages, ATemplateThatAppendsArgumentsToTextGetsThemAsTheyCame) {
@@ -90,12 +98,22 @@ TEST(OpenAiMessages, ATemplateThatAppendsArgumentsToTextGetsThemAsTheyCame) {
             R"(f{"b": 1.0, "a": ["x"]} g h{broken i3 )");
 }
 
-TEST(OpenAiMessages, AContentOfNullIsEmptyForATemplateThatReadsText) {
-  ordered_json messages = kCalls;
-  messages[0]["content"] = nullptr;
-  EXPECT_EQ(Render("{{ '[' + messages[0].content + ']' }}", messages), "[]");
-  EXPECT_EQ(Render("{{ messages[0].content is defined }}", messages), "False");
-  EXPECT_THAT(Render("{{ messages[0].content + 3 }}", messages), HasSubstr("error: "));
+// Answers that call tools have no content, or null; the API's clients leave out what is null.
+TEST(OpenAiMessages, AContentThatIsNotThereIsEmptyForATemplateThatReadsText) {
+  constexpr const char* kNames =
+      "{% for c in messages[0].tool_calls %}{{ c.function.name }}{% endfor %}";
+  ordered_json with_null = kCalls;
+  with_null[0]["content"] = nullptr;
+  for (const ordered_json& messages : {kCalls, with_null}) {
+    EXPECT_EQ(Render(std::string("{{ '[' + messages[0].content + ']' }}") + kNames, messages),
+              "[]fghi");
+    EXPECT_EQ(Render(std::string("{{ messages[0].content is defined }}") + kNames, messages),
+              "Falsefghi");
+    EXPECT_THAT(Render("{{ messages[0].content + 3 }}", messages), HasSubstr("error: "));
+  }
+  EXPECT_THAT(
+      Render("{{ messages[0].content + '' }}", ordered_json::parse(R"([{"role": "user"}])")),
+      HasSubstr("error: "));
 }
 
 TEST(OpenAiMessages, WhatTheTemplateWouldSwallowIsRefused) {
@@ -113,25 +131,88 @@ TEST(OpenAiMessages, WhatTheTemplateWouldSwallowIsRefused) {
   EXPECT_THAT(with(R"({"role": "user", "content": "x", "foo": 1})"),
               HasSubstr("messages[1] has the field \"foo\""));
   EXPECT_THAT(with(R"({"role": "user", "content": "x", "name": "Ann"})"), HasSubstr("\"name\""));
-  EXPECT_EQ(with(R"({"role": "user", "content": "x", "name": null, "style": "s", "refusal": ""})"),
-            "Hix");
-  const auto chat_template = text::ChatTemplate::Parse(kThreeRoles);
-  const auto said = [&](const char* variables) {
-    const auto text =
-        RenderMessages(*chat_template, ordered_json::parse(R"([{"role": "user", "content": "x"}])"),
-                       {.variables = ordered_json::parse(variables)});
-    return text ? *text : text.error().message;
-  };
-  EXPECT_EQ(said(R"({"style": "!"})"), "x!");
-  EXPECT_THAT(said(R"({"depth": 1})"), HasSubstr("chat_template_kwargs has \"depth\""));
+  EXPECT_EQ(with(R"({"role": "user", "content": "x", "name": null, "refusal": ""})"), "Hix");
+  // Names that the template has for something else.
+  for (const char* field : {"e", "content_", "style", "mess", "user"}) {
+    EXPECT_THAT(
+        with((R"({"role": "user", "content": "x", ")" + std::string(field) + R"(": 1})").c_str()),
+        HasSubstr("messages[1] has the field"))
+        << field;
+  }
+  EXPECT_THAT(with(R"({"role": "user", "content": "x", "refusal": "No."})"), HasSubstr("refusal"));
+  EXPECT_THAT(with(R"({"role": "user", "content": "x", "function_call": {"name": "f"}})"),
+              HasSubstr("function_call"));
+  EXPECT_THAT(with(R"({"role": "user", "content": "x", "tool_calls": [
+                       {"type": "function", "function": {"name": "f", "arguments": "{}"}}]})"),
+              HasSubstr("messages[1].tool_calls[0] is left out"));
 }
 
-TEST(OpenAiMessages, WhatIsOfTheWrongShapeIsLeftToTheTemplate) {
+// Also where the message that was asked about, or the value that was given, changes nothing.
+TEST(OpenAiMessages, FieldsThatTheTemplateReadsPass) {
+  constexpr const char* kFields =
+      "{% for m in messages %}{{ m.content }}{% if m.partial %}...{% elif m.step == 1 %}!{% endif "
+      "%}"
+      "{% for d in m.documents or [] %}({{ d.id }}){% endfor %}{% if m.role == 'user' %}"
+      "{% for key in ['from', 'to'] %}{{ m[key] }}{% endfor %}{% endif %}{% endfor %}";
+  const auto with = [&](const char* field) {
+    return Render(kFields,
+                  ordered_json::array({ordered_json::parse(R"({"role": "user", "content": "x", )" +
+                                                           std::string(field) + "}")}));
+  };
+  EXPECT_EQ(with(R"("partial": true)"), "x...");
+  EXPECT_EQ(with(R"("partial": false)"), "x");
+  EXPECT_EQ(with(R"("step": 1)"), "x!");
+  EXPECT_EQ(with(R"("documents": [{"id": 7}])"), "x(7)");
+  EXPECT_EQ(with(R"("documents": [])"), "x");
+  EXPECT_EQ(with(R"("to": "Ann")"), "xAnn");
+  EXPECT_THAT(with(R"("of": "Ann")"), HasSubstr("\"of\""));
+  EXPECT_EQ(Render("{{ messages | tojson }}",
+                   ordered_json::parse(R"([{"role": "user", "content": "x", "any": 3}])")),
+            R"([{"role": "user", "content": "x", "any": 3}])");
+}
+
+TEST(OpenAiMessages, VariablesThatTheTemplateReadsSomewherePass) {
+  constexpr const char* kVariables =
+      "{% macro last(m) %}{{ m.content }}{{ tail }}{% endmacro %}"
+      "{% if thinks is not defined %}{% set thinks = true %}{% endif %}"
+      "{% set own = 'strip' %}{{ last(messages[0]) }}"
+      "{% if messages | length > 1 and keeps_all %}{{ own }}{% endif %}";
+  const auto with = [&](const char* variables) {
+    return Render(kVariables, ordered_json::parse(R"([{"role": "user", "content": "x"}])"),
+                  ordered_json::parse(variables));
+  };
+  EXPECT_EQ(with(R"({"tail": "!", "thinks": false, "keeps_all": true})"), "x!");
+  for (const char* name : {"depth", "mess", "own", "last", "m", "strip", "content", "length"}) {
+    EXPECT_THAT(with((R"({")" + std::string(name) + R"(": 1})").c_str()),
+                HasSubstr("chat_template_kwargs has"))
+        << name;
+  }
+}
+
+TEST(OpenAiMessages, DevelopersAreTheSystemForATemplateThatKnowsNone) {
+  const ordered_json messages =
+      ordered_json::parse(R"([{"role": "developer", "content": "Be brief."},
+      {"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": []}])");
+  EXPECT_EQ(
+      Render("{% for m in messages %}{{ m.role[0] }}:{{ m.content + ' ' }}{% endfor %}", messages),
+      "d:Be brief. u:Hi a: ");
+  constexpr const char* kSystem =
+      "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}"
+      "{{ m.role[0] }}:{{ m.content + ' ' }}{% else %}OTHER{% endif %}{% endfor %}";
+  std::string source = kSystem;
+  EXPECT_EQ(Render(source.replace(source.find("OTHER"), 5, ""), messages), "s:Be brief. u:Hi a: ");
+  source = kSystem;
+  EXPECT_EQ(
+      Render(source.replace(source.find("OTHER"), 5, "{{ raise_exception('who?') }}"), messages),
+      "s:Be brief. u:Hi a: ");
+}
+
+TEST(OpenAiMessages, WhatIsOfTheWrongShapeIsRefused) {
   for (const char* calls :
-       {"3", "[]", "[3]", "[{}]", R"([{"function": 3}])", R"([{"function": {"arguments": 3}}])"}) {
+       {"3", "[3]", "[{}]", R"([{"function": 3}])", R"([{"function": {"arguments": "{}"}}])"}) {
     ordered_json messages = kCalls;
     messages[0]["tool_calls"] = ordered_json::parse(calls);
-    EXPECT_EQ(Render("x", messages), "x") << calls;
+    EXPECT_THAT(Render("x", messages), HasSubstr("messages[0].tool_calls must be")) << calls;
   }
   EXPECT_THAT(Render("x", ordered_json::parse("[3]")), HasSubstr("error: messages[0]"));
   EXPECT_THAT(Render("x", ordered_json::parse("3")), HasSubstr("error: messages must be"));

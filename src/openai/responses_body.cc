@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <initializer_list>
 #include <iterator>
 #include <optional>
@@ -114,7 +115,7 @@ class Conversation {
     if (type == "reasoning") {
       return HasOnly(item, {"summary", "content", "encrypted_content"}) && AddReasoning(item);
     }
-    return Fail(fmt::format("is of the type {}, which is not supported", Quote(type.dump())));
+    return Fail(fmt::format("is of the type {}, which is not supported", Printable(type.dump())));
   }
 
   void AddText(const char* role, const ordered_json& text) {
@@ -150,8 +151,8 @@ class Conversation {
       const bool is_text = type == "input_text" || type == "output_text" || type == "text" ||
                            type == "reasoning_text" || type == "summary_text";
       if (!is_text || !part.contains("text") || !part["text"].is_string()) {
-        Fail(
-            fmt::format("has a part of the type {}; only texts are supported", Quote(type.dump())));
+        Fail(fmt::format("has a part of the type {}; only texts are supported",
+                         Printable(type.dump())));
         return std::nullopt;
       }
       parts.push_back({{"type", "text"}, {"text", part["text"]}});
@@ -310,20 +311,6 @@ FieldStatus ReadText(const ordered_json& body, ordered_json* chat) {
   return std::nullopt;
 }
 
-// An error about a field of the chat as one about the field that it comes from.
-FieldError InThisApi(FieldError error) {
-  constexpr SameField kOthers[] = {{"input", "messages"}, {"text.format", "response_format"}};
-  const auto rename = [&](const SameField& field) {
-    if (error.field != field.in_chat) return false;
-    std::string& message = error.error.message;
-    if (message.starts_with(error.field)) message.replace(0, error.field.size(), field.name);
-    error.field = field.name;
-    return true;
-  };
-  if (!std::ranges::any_of(kSameFields, rename)) std::ranges::any_of(kOthers, rename);
-  return error;
-}
-
 // What a response repeats of its request.
 ordered_json Repeated(const ordered_json& body) {
   ordered_json repeated = {{"instructions", nullptr},
@@ -345,6 +332,26 @@ ordered_json Repeated(const ordered_json& body) {
 
 }  // namespace
 
+FieldError InResponses(FieldError error) {
+  constexpr SameField kOthers[] = {{"input", "messages"}, {"text.format", "response_format"}};
+  // Places that messages name: what is nested in a chat is flat here.
+  constexpr SameField kPlaces[] = {{"text.format.schema", "response_format.json_schema.schema"},
+                                   {"parameters", "function.parameters"}};
+  std::string& message = error.error.message;
+  const auto rename = [&](const SameField& field) {
+    if (error.field != field.in_chat) return false;
+    if (message.starts_with(error.field)) message.replace(0, error.field.size(), field.name);
+    error.field = field.name;
+    return true;
+  };
+  for (const SameField& place : kPlaces) {
+    const size_t at = message.find(place.in_chat);
+    if (at != std::string::npos) message.replace(at, std::strlen(place.in_chat), place.name);
+  }
+  if (!std::ranges::any_of(kSameFields, rename)) std::ranges::any_of(kOthers, rename);
+  return error;
+}
+
 std::variant<GenerationBody, FieldError> ParseResponsesBody(
     const ordered_json& body, const engine::SamplingOptions& defaults) {
   if (FieldStatus wrong = CheckFields(body)) return *std::move(wrong);
@@ -357,7 +364,7 @@ std::variant<GenerationBody, FieldError> ParseResponsesBody(
     if (FieldStatus wrong = read(body, &chat)) return *std::move(wrong);
   }
   auto parsed = ParseGenerationBody(chat, /*is_chat=*/true, BodyOrigin::kServer, defaults);
-  if (auto* wrong = std::get_if<FieldError>(&parsed)) return InThisApi(std::move(*wrong));
+  if (auto* wrong = std::get_if<FieldError>(&parsed)) return InResponses(std::move(*wrong));
   auto& request = std::get<GenerationBody>(parsed);
   request.is_response = true;
   request.repeated = Repeated(body);

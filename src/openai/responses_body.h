@@ -18,4 +18,8 @@ inline constexpr std::string_view kResponsesUrl = "/v1/responses";
 std::variant<GenerationBody, FieldError> ParseResponsesBody(
     const nlohmann::ordered_json& body, const engine::SamplingOptions& defaults);
 
+// An error about a field of the chat that such a body is read as, as one about the field that it
+// comes from.
+FieldError InResponses(FieldError error);
+
 }  // namespace convene::openai

@@ -111,5 +111,17 @@ TEST(ResponsesBody, NamesTheFieldAtFault) {
   }
 }
 
+TEST(ResponsesBody, ErrorsOfTheChatAreAboutItsOwnFields) {
+  const FieldError schema =
+      InResponses({Error{"response_format.json_schema.schema: the keyword is not supported"},
+                   "response_format"});
+  EXPECT_EQ(schema.field, "text.format");
+  EXPECT_EQ(schema.error.message, "text.format.schema: the keyword is not supported");
+  const FieldError tool =
+      InResponses({Error{"tools[0].function.parameters: the keyword is not supported"}, "tools"});
+  EXPECT_EQ(tool.error.message, "tools[0].parameters: the keyword is not supported");
+  EXPECT_EQ(InResponses({Error{"messages[0] is odd"}, "messages"}).field, "input");
+}
+
 }  // namespace
 }  // namespace convene::openai

@@ -14,6 +14,8 @@
 #include "base/quote.h"
 #include "openai/field_reader.h"
 #include "openai/messages.h"
+#include "openai/template_coverage.h"
+#include "openai/tool_fields.h"
 
 namespace convene::openai {
 namespace {
@@ -31,27 +33,31 @@ FieldStatus CheckKnown(const ordered_json& body, const std::vector<std::string>&
 }
 
 // The text of the body, of its prompt or its messages.
-std::variant<std::string, FieldError> TextOf(const ordered_json& body, FieldReader& fields,
+std::variant<std::string, FieldError> TextOf(FieldReader& fields,
                                              const Result<text::ChatTemplate>& chat_template) {
   const ordered_json* messages = fields.Find("messages");
-  const bool adds_prompt = fields.Bool("add_generation_prompt").value_or(true);
   if (messages == nullptr) {
-    if (auto prompt = fields.String("prompt")) return *std::move(prompt);
+    const auto prompt = fields.String("prompt");
+    for (const char* name : {"tools", "add_generation_prompt"}) {
+      if (fields.Find(name) != nullptr) fields.Fail(name, "goes with messages alone");
+    }
+    if (!prompt) fields.Fail("prompt", "must be a string, or messages an array");
     if (fields.status()) return *fields.status();
-    return FieldError{Error{"prompt must be a string, or messages an array"}, "prompt"};
+    return *prompt;
   }
-  if (body.contains("prompt")) return FieldError{Error{"give prompt or messages, not both"}, ""};
+  if (fields.Find("prompt") != nullptr) {
+    return FieldError{Error{"give prompt or messages, not both"}, "prompt"};
+  }
   if (!messages->is_array() || messages->empty() ||
       !std::ranges::all_of(*messages, [](const ordered_json& m) { return m.is_object(); })) {
     return FieldError{Error{"messages must be an array of at least one object"}, "messages"};
   }
   if (!chat_template) return FieldError{chat_template.error(), "messages"};
   text::RenderOptions options;
-  options.add_generation_prompt = adds_prompt;
-  if (const ordered_json* tools = fields.Find("tools")) {
-    if (!tools->is_array()) return FieldError{Error{"tools must be an array"}, "tools"};
-    if (!tools->empty()) options.tools = *tools;
-  }
+  options.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
+  ReadTools(fields, &options.tools);
+  if (auto unread = CheckOptionsAreRead(*chat_template, options)) fields.Fail(*unread);
+  if (fields.status()) return *fields.status();
   Result<std::string> rendered = RenderMessages(*chat_template, *messages, options);
   if (!rendered) return FieldError{rendered.error(), "messages"};
   return *std::move(rendered);
@@ -67,7 +73,7 @@ JsonOrError AnswerTokenize(const ordered_json& body, const text::Tokenizer& toke
     return *std::move(wrong);
   }
   FieldReader fields(body, "");
-  const auto text = TextOf(body, fields, chat_template);
+  const auto text = TextOf(fields, chat_template);
   const bool adds_special =
       fields.Bool("add_special_tokens").value_or(fields.Find("messages") == nullptr);
   const bool returns_strings = fields.Bool("return_token_strs").value_or(false);

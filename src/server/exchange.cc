@@ -44,7 +44,7 @@ Exchange::Exchange(std::shared_ptr<Responder> responder, openai::GenerationBody 
       tokenizer_(tokenizer),
       metrics_(metrics),
       answers_(prompt_sizes.size()),
-      num_bytes_(prompt_sizes.size()),
+      before_(prompt_sizes.size()),
       times_(prompt_sizes.size()),
       last_sent_(Clock::now()) {
   for (size_t i = 0; i < prompt_sizes.size(); ++i) answers_[i].num_prompt_tokens = prompt_sizes[i];
@@ -93,7 +93,7 @@ bool Exchange::Take(JobEvent event) {
   if (event.is_first && response_) {
     response_->Begin();
   } else if (body_.streams && event.is_first && body_.is_chat) {
-    SendEvent(openai::RoleChunk(head_, event.choice_idx));
+    SendEvent(openai::RoleChunk(body_, head_, event.choice_idx));
   }
   if (!body_.request.num_logprobs) tokens.clear();
   Stream(idx, events, tokens);
@@ -170,10 +170,10 @@ void Exchange::Stream(size_t idx, std::span<const AnswerEvent> events,
   const auto send = [&](const AnswerEvent& event) {
     if (!body_.streams) return;
     SendEvent(openai::PieceChunk(tokenizer_, body_, head_, choice_idx, event, answer, tokens,
-                                 num_bytes_[idx]));
+                                 before_[idx]));
     for (const engine::GeneratedToken& token : tokens) {
       const Result<std::string> bytes = tokenizer_.BytesOf(token.token);
-      if (bytes) num_bytes_[idx] += bytes->size();
+      if (bytes) before_[idx].Add(*bytes);
     }
     tokens = {};
   };

@@ -97,8 +97,8 @@ class Exchange {
   std::optional<openai::ResponseStream> response_;  // of /v1/responses
   std::vector<openai::AnswerParser> parsers_;       // of each choice of a chat
   std::vector<openai::Answer> answers_;
-  std::vector<size_t> num_bytes_;  // of each choice's tokens that were streamed
-  std::vector<Times> times_;       // of each choice
+  std::vector<openai::CharacterCount> before_;  // of each choice's tokens that were streamed
+  std::vector<Times> times_;                    // of each choice
   size_t num_finished_ = 0;
   bool has_ended_ = false;
   bool has_begun_stream_ = false;

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/quote.h"
+#include "openai/field_reader.h"
 #include "openai/prompt_tokens.h"
 #include "openai/responses_body.h"
 #include "openai/token_requests.h"
@@ -39,6 +40,19 @@ std::string TailOf(const ServedModel& model, std::span<const int32_t> prompt) {
   return tail ? *tail : std::string();
 }
 
+// The field that the engine does not take by itself.
+std::optional<std::string> FieldAtFault(const ServedModel& model, const engine::Request& choice,
+                                        const char* prompt_field) {
+  engine::Request part{.prompt = choice.prompt};
+  if (!model.check(part)) return prompt_field;
+  part.stop = choice.stop;
+  if (!model.check(part)) return "stop";
+  part.stop.clear();
+  part.sampling.logit_bias = choice.sampling.logit_bias;
+  if (!model.check(part)) return "logit_bias";
+  return std::nullopt;
+}
+
 // Whether the engine would take each prompt.
 std::optional<ApiError> CheckChoices(const ServedModel& model,
                                      const std::vector<engine::Request>& choices,
@@ -47,10 +61,8 @@ std::optional<ApiError> CheckChoices(const ServedModel& model,
     const Status valid = model.check(choice);
     if (valid) continue;
     ApiError error = openai::ToApiError(valid.error());
-    if (std::ssize(choice.prompt) >= model.context) {
-      error.param = prompt_field;
-      error.code = "context_length_exceeded";
-    }
+    error.param = FieldAtFault(model, choice, prompt_field);
+    if (std::ssize(choice.prompt) >= model.context) error.code = "context_length_exceeded";
     return error;
   }
   return std::nullopt;
@@ -77,6 +89,10 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
   defaults.seed = seed;
   const bool is_chat = api != Api::kCompletions;
   const char* prompt_field = api == Api::kResponses ? "input" : is_chat ? "messages" : "prompt";
+  const auto refused = [&](openai::FieldError wrong) {
+    return openai::ToApiError(api == Api::kResponses ? openai::InResponses(std::move(wrong))
+                                                     : wrong);
+  };
   auto parsed = api == Api::kResponses
                     ? openai::ParseResponsesBody(std::get<ordered_json>(json), defaults)
                     : openai::ParseGenerationBody(std::get<ordered_json>(json), is_chat,
@@ -88,23 +104,20 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
   prepared.body = std::get<openai::GenerationBody>(std::move(parsed));
   openai::GenerationBody& request = prepared.body;
   if (auto error = CheckModelName(model, request.model)) return *std::move(error);
-  auto prompts = openai::PromptTokens(request, *model.tokenizer, model.chat_template);
-  if (!prompts) {
-    return openai::ToApiError(openai::FieldError{prompts.error(), prompt_field});
-  }
-  if (prompts->size() * static_cast<size_t>(request.num_answers) > kMaxChoices) {
+  auto tokens = openai::PromptTokens(request, *model.tokenizer, model.chat_template);
+  if (auto* wrong = std::get_if<openai::FieldError>(&tokens)) return refused(std::move(*wrong));
+  const auto& prompts = std::get<0>(tokens);
+  if (prompts.size() * static_cast<size_t>(request.num_answers) > kMaxChoices) {
     return openai::InvalidRequest(fmt::format("{} prompts with {} answers each are more than {}",
-                                              prompts->size(), request.num_answers, kMaxChoices));
+                                              prompts.size(), request.num_answers, kMaxChoices));
   }
   if (is_chat) {
-    auto reading = model.forms->Apply(TailOf(model, prompts->front()), &request);
-    if (const auto* wrong = std::get_if<openai::FieldError>(&reading)) {
-      return openai::ToApiError(*wrong);
-    }
+    auto reading = model.forms->Apply(TailOf(model, prompts.front()), &request);
+    if (auto* wrong = std::get_if<openai::FieldError>(&reading)) return refused(std::move(*wrong));
     prepared.reading = std::get<openai::AnswerReading>(std::move(reading));
   }
   if (!request.request.max_tokens) request.request.max_tokens = model.max_new_tokens;
-  for (const std::vector<int32_t>& prompt : *prompts) {
+  for (const std::vector<int32_t>& prompt : prompts) {
     for (int i = 0; i < request.num_answers; ++i) {
       engine::Request choice = request.request;
       choice.prompt = prompt;
@@ -130,6 +143,10 @@ Response AnswerTokenRequest(const ServedModel& model, std::string_view body, boo
   const auto json = ParseObject(body);
   if (const auto* error = std::get_if<ApiError>(&json)) return ErrorResponse(*error);
   const auto& request = std::get<ordered_json>(json);
+  openai::FieldReader fields(request, "");
+  const std::string name = fields.String("model").value_or("");
+  if (fields.status()) return ErrorResponse(openai::ToApiError(*fields.status()));
+  if (const auto error = CheckModelName(model, name)) return ErrorResponse(*error);
   const auto answer = is_tokenize ? openai::AnswerTokenize(request, *model.tokenizer,
                                                            model.chat_template, model.context)
                                   : openai::AnswerDetokenize(request, *model.tokenizer);

@@ -113,4 +113,9 @@ Result<std::string> ChatTemplate::Render(const ordered_json& messages,
   return text;
 }
 
+bool ChatTemplate::ReadsVariable(const std::string& name) const {
+  return default_->context_names.contains(name) ||
+         (with_tools_ != nullptr && with_tools_->context_names.contains(name));
+}
+
 }  // namespace convene::text

@@ -55,6 +55,10 @@ class ChatTemplate {
   Result<std::string> Render(const nlohmann::ordered_json& messages,
                              const RenderOptions& options = {}) const;
 
+  // Whether the template, or its variant with tools, reads the variable of that name anywhere: one
+  // that it does not set itself before.
+  bool ReadsVariable(const std::string& name) const;
+
   // Whether the template's source, or that of its variant with tools, has `text` in it: by such
   // words it is known how the model writes calls of tools and what it thinks.
   bool Contains(std::string_view text) const { return source_.find(text) != std::string::npos; }

@@ -1,0 +1,176 @@
+#include "openai/template_coverage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/quote.h"
+
+namespace convene::openai {
+namespace {
+
+using nlohmann::ordered_json;
+using text::ChatTemplate;
+using text::RenderOptions;
+
+// A text that no template contains by itself.
+constexpr const char* kProbe = "probe_5e70";
+
+std::string RoleOf(const ordered_json& message) {
+  const ordered_json role = message.value("role", ordered_json());
+  return role.is_string() ? role.get<std::string>() : "";
+}
+
+// What is looked for in a text, and what is wrong where it is not there.
+struct Probe {
+  std::string text;
+  std::string complaint;
+};
+
+// Writes probes for what the template may not know into a copy of the messages.
+std::vector<Probe> ProbeRolesAndCalls(ordered_json& messages) {
+  std::vector<Probe> probes;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    ordered_json& message = messages[i];
+    const std::string role = RoleOf(message);
+    if (role != "system" && role != "user" && role != "assistant") {
+      probes.push_back(
+          {fmt::format("{}_{}.", kProbe, i),
+           fmt::format("messages[{}] has the role {}, whose messages the model's chat template "
+                       "leaves out",
+                       i, Quote(role))});
+      message["content"] = probes.back().text;
+    }
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (size_t k = 0; k < calls->size(); ++k) {
+      probes.push_back(
+          {fmt::format("{}_{}_{}.", kProbe, i, k),
+           fmt::format("messages[{}].tool_calls[{}] is left out by the model's chat template: say "
+                       "in a content what was called",
+                       i, k)});
+      (*calls)[k]["function"]["name"] = probes.back().text;
+    }
+  }
+  return probes;
+}
+
+Status CheckRolesAndCalls(const ChatTemplate& chat_template, const ordered_json& messages,
+                          const RenderOptions& options) {
+  ordered_json probed = messages;
+  const std::vector<Probe> probes = ProbeRolesAndCalls(probed);
+  if (probes.empty()) return {};
+  const Result<std::string> text = chat_template.Render(probed, options);
+  if (!text) return {};  // who is so particular about them reads them
+  for (const Probe& probe : probes) {
+    if (text->find(probe.text) == std::string::npos) return Error{probe.complaint};
+  }
+  return {};
+}
+
+// What may be in a message whether or not the template reads it: it says which message belongs to
+// which, or answers have it beside their text, which are sent back as they came.
+bool MayBeUnread(std::string_view field, const ordered_json& value, std::string_view role) {
+  constexpr std::string_view kBeside[] = {"role",      "content",  "tool_calls", "tool_call_id",
+                                          "reasoning", "thinking", "annotations"};
+  constexpr std::string_view kEmpty[] = {"refusal", "audio", "function_call"};
+  if (value.is_null() || field == "reasoning_content") return true;
+  if (field == "name" && (role == "tool" || role == "function")) return true;
+  if (std::ranges::find(kEmpty, field) != std::end(kEmpty)) {
+    return value == "" || (value.is_structured() && value.empty());
+  }
+  return std::ranges::find(kBeside, field) != std::end(kBeside);
+}
+
+// Whether any value of the field makes another text, or none.
+bool ReadsField(const ChatTemplate& chat_template, const ordered_json& messages,
+                const RenderOptions& options, const std::string& text, size_t message_idx,
+                const std::string& field) {
+  const ordered_json values[] = {nullptr, true, false, kProbe, ordered_json::array({kProbe})};
+  ordered_json changed = messages;
+  return std::ranges::any_of(values, [&](const ordered_json& value) {
+    changed[message_idx][field] = value;
+    const Result<std::string> other = chat_template.Render(changed, options);
+    return !other || *other != text;
+  });
+}
+
+Status CheckFields(const ChatTemplate& chat_template, const ordered_json& messages,
+                   const RenderOptions& options, const std::string& text) {
+  // A field that is read in one message is read in others of its role.
+  std::set<std::pair<std::string, std::string>> read;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string role = RoleOf(messages[i]);
+    for (const auto& [field, value] : messages[i].items()) {
+      if (MayBeUnread(field, value, role) || read.contains({role, field})) continue;
+      if (!ReadsField(chat_template, messages, options, text, i, field)) {
+        return Error{fmt::format(
+            "messages[{}] has the field {}, which the model's chat template does not read: leave "
+            "it out",
+            i, Quote(field))};
+      }
+      read.emplace(role, field);
+    }
+  }
+  return {};
+}
+
+// Whether the contents of all developers' messages are in the text.
+bool ReadsDevelopers(const RenderConversation& render, const ordered_json& messages,
+                     const char* role) {
+  ordered_json probed = messages;
+  std::vector<std::string> probes;
+  for (ordered_json& message : probed) {
+    if (RoleOf(message) != "developer") continue;
+    probes.push_back(fmt::format("{}_{}.", kProbe, probes.size()));
+    message["content"] = probes.back();
+    message["role"] = role;
+  }
+  if (probes.empty()) return true;
+  const Result<std::string> text = render(std::move(probed));
+  return text && std::ranges::all_of(probes, [&](const std::string& probe) {
+           return text->find(probe) != std::string::npos;
+         });
+}
+
+}  // namespace
+
+void AdoptRoles(const RenderConversation& render, ordered_json* messages) {
+  if (ReadsDevelopers(render, *messages, "developer") ||
+      !ReadsDevelopers(render, *messages, "system")) {
+    return;
+  }
+  for (ordered_json& message : *messages) {
+    if (RoleOf(message) == "developer") message["role"] = "system";
+  }
+}
+
+Status CheckAllIsRead(const ChatTemplate& chat_template, const ordered_json& messages,
+                      const RenderOptions& options, const std::string& text) {
+  if (Status read = CheckRolesAndCalls(chat_template, messages, options); !read) return read;
+  return CheckFields(chat_template, messages, options, text);
+}
+
+FieldStatus CheckOptionsAreRead(const ChatTemplate& chat_template, const RenderOptions& options) {
+  if (!options.tools.empty() && !chat_template.ReadsVariable("tools")) {
+    return FieldError{Error{"tools cannot be given: the model's chat template does not read them"},
+                      "tools"};
+  }
+  for (const auto& [name, value] : options.variables.items()) {
+    if (chat_template.ReadsVariable(name)) continue;
+    return FieldError{
+        Error{fmt::format("chat_template_kwargs has {}, which the model's chat template does not "
+                          "read: leave it out",
+                          Quote(name))},
+        "chat_template_kwargs"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace convene::openai
