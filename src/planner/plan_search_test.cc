@@ -202,6 +202,38 @@ TEST(PlanSearch, ThePresentPlanStaysWhereAGainIsNotCertain) {
   EXPECT_GT(stayed, 1);
 }
 
+TEST(PlanSearch, NoPlanIsChosenForBeingSimpleBesideASimplerOneThatIsFaster) {
+  Asked asked(1e9, {4});
+  // Of steps that overlap nothing is known, and of others everything.
+  asked.profile.steps[0].overlapped_held_out = cost::HeldOut{.low = -0.9, .high = 9};
+  PlanSearch search(asked.question);
+  ASSERT_TRUE(SearchPlan(search));
+  const auto plan_of = [](const strategy::Layout& layout, double score) {
+    Candidate one{.setup = {4, 1, "bf16"}, .plan = {.layout = layout}};
+    one.figures = PlanFigures{.score = score};
+    one.figures->path[static_cast<size_t>(schedule::TaskKind::kExperts)] = score;
+    return one;
+  };
+  const Candidate sliced = plan_of({.attention_dp = 4, .expert_tp = 4}, 1);
+  const Candidate plain = plan_of(plan::DefaultLayout(4), 1.02);
+  Candidate parts = plan_of(plan::DefaultLayout(4), 1.05);
+  parts.plan.pipeline.micro_batches = 2;
+  parts.figures->overlapped_seconds = parts.figures->score;
+  // Alone beside the fastest one it might be as fast, and plain steps are no simpler than a layout.
+  EXPECT_EQ(&ChoiceOf(search, {&sliced, &parts}), &sliced);
+  EXPECT_EQ(&ChoiceOf(search, {&sliced, &plain, &parts}), &sliced);
+  Candidate sliced_parts = sliced;
+  sliced_parts.plan.pipeline.micro_batches = 2;
+  sliced_parts.figures->overlapped_seconds = 1;
+  EXPECT_EQ(&ChoiceOf(search, {&sliced_parts, &plain, &parts}), &plain);
+  // Two divisions are no simpler than one, whichever.
+  Candidate both = plan_of(plan::DefaultLayout(4), 1.001);
+  both.plan.decode = sliced.plan.layout;
+  both.plan.phase_change.keeps_both = true;
+  both.figures->overlapped_seconds = 1;
+  EXPECT_EQ(&ChoiceOf(search, {&sliced, &both}), &sliced);
+}
+
 TEST(PlanSearch, ObjectivesAreWhatIsSmall) {
   Asked asked(1e9);
   asked.question.allowed.layout = true;
