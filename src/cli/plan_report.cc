@@ -178,10 +178,10 @@ ordered_json FiguresJson(const Candidate& candidate) {
             {"throughput_tokens_per_s", figures.throughput},
             {"throughput_tokens_per_s_interval", ToJson(figures.throughput_interval)},
             {"extrapolated_share", figures.extrapolated_share},
-            {"expert_imbalance", figures.imbalance}};
+            {"expert_imbalance", figures.imbalance},
+            {"solver_s", figures.solver_seconds}};
     if (candidate.plan.changes_layout()) {
       json["transition_s"] = figures.transition_seconds;
-      json["solver_s"] = figures.solver_seconds;
       json["rounded_share"] = RoundedShare(candidate.plan);
     }
   }
@@ -215,7 +215,12 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
                                                               PlainNumber(rates.high))
                                                 : kNoInterval));
   text += ReportLine("memory per rank", MemoryWords(candidate));
-  if (candidate.plan.changes_layout()) text += ReportLine("transition", TransitionWords(candidate));
+  if (candidate.plan.changes_layout()) {
+    text += ReportLine("transition", TransitionWords(candidate));
+    text += ReportLine(
+        "solver", fmt::format("{}, in the figures above, and not in what plans are compared by",
+                              FormatSeconds(figures.solver_seconds)));
+  }
   if (figures.extrapolated_share > 0.005) {
     text +=
         ReportLine("extrapolated",

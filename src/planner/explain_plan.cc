@@ -16,25 +16,14 @@ namespace {
 
 using schedule::TaskKind;
 
-enum Section {
-  kAttention,
-  kExperts,
-  kExchanges,
-  kTransition,
-  kDisk,
-  kHead,
-  kRest,
-  kSolver,
-  kNumSections
-};
+enum Section { kAttention, kExperts, kExchanges, kTransition, kDisk, kHead, kRest, kNumSections };
 constexpr const char* kSectionNames[] = {"attention",
                                          "experts",
                                          "exchanges",
                                          "transition",
                                          "reading experts from the disk",
                                          "head",
-                                         "norms, routers and dense layers",
-                                         "the solver"};
+                                         "norms, routers and dense layers"};
 
 Section SectionOf(TaskKind kind) {
   if (kind == TaskKind::kMoveExperts || kind == TaskKind::kLoadExperts) return kTransition;
@@ -69,7 +58,6 @@ Section SectionOf(TaskKind kind) {
 std::array<double, kNumSections> SectionSeconds(const PlanFigures& figures) {
   const cost::KindSeconds& path = figures.path;
   std::array<double, kNumSections> seconds = {};
-  seconds[kSolver] = figures.scored_solver_seconds;
   for (size_t kind = 0; kind < path.size(); ++kind) {
     seconds[SectionOf(static_cast<TaskKind>(kind))] += path[kind];
   }

@@ -52,7 +52,7 @@ class PlanSearch {
 
   int num_simulated() const { return num_simulated_; }
   // Of an integer program: part of what every plan that divides the experts otherwise in decode
-  // takes before its first token.
+  // is predicted to take before its first token, and not of its score.
   void AddSolverSeconds(double seconds) { solver_seconds_ += seconds; }
   void UsePass(std::string name) { pass_ = std::move(name); }
 
