@@ -206,12 +206,16 @@ class SimulateCommand : public Command {
       if (memory->total() <= candidate.memory_limit) break;
     }
     if (candidate.memory.total() > candidate.memory_limit) {
+      const bool is_kv =
+          candidate.memory.total() - candidate.memory.kv_bytes <= candidate.memory_limit;
       return ResourceExhausted(fmt::format(
-          "a rank of this plan needs {} with weights in {} and {}, and has {}: fewer sequences or "
-          "tokens, or more memory (--memory-per-rank) would do",
+          "a rank of this plan needs {} with weights in {} and {}, and has {}: {}, or more memory "
+          "(--memory-per-rank) would do",
           FormatBytes(candidate.memory.total()), candidate.setup.weights,
           FormatCount(static_cast<uint64_t>(question.workload.batch), "sequence"),
-          FormatBytes(candidate.memory_limit)));
+          FormatBytes(candidate.memory_limit),
+          is_kv ? "fewer sequences or tokens"
+                : "a plan of more ranks, or of weights in fewer bits"));
     }
     search.Price(candidate);
     if (!candidate.figures) return Error{candidate.reason};

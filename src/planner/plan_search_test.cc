@@ -15,6 +15,7 @@ namespace convene::planner {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(PlanSearch, TakesOnlyPlansWithTheLogitsOfOneRankUnlessMoreIsAllowed) {
   Asked asked(1e10);
@@ -161,6 +162,22 @@ TEST(PlanSearch, AModelThatFitsNowhereNamesWhatWouldDo) {
     if (candidate.plan.decode) continue;
     EXPECT_EQ(candidate.is_ranked(), candidate.setup.num_ranks == 2) << Describe(candidate);
   }
+}
+
+TEST(PlanSearch, WhatWouldDoKeepsTheLayoutThatWasAskedFor) {
+  Asked asked(1e9, {2});
+  asked.question.constraints.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
+  // Heads that are divided would take less.
+  asked.question.memory_of = [](const RankSetup&, const plan::Plan& plan,
+                                int) -> Result<RankMemory> {
+    return RankMemory{.weights_bytes = (plan.layout.attention_tp > 1 ? uint64_t{8} : 12) << 20};
+  };
+  asked.question.memory_per_rank = [](int) { return uint64_t{10} << 20; };
+  const std::string error = ErrorOf(asked);
+  EXPECT_THAT(error, HasSubstr("needs 12.1 MiB per rank, and each has 10.0 MiB"));
+  EXPECT_THAT(error, HasSubstr("it would with 12.1 MiB of memory for each of 2 ranks"));
+  EXPECT_THAT(error, Not(HasSubstr("--weights")));
+  EXPECT_THAT(error, Not(HasSubstr("4 ranks")));
 }
 
 TEST(PlanSearch, OtherFormatsAreTakenWhereTheFirstDoesNotFitOrTheyAreAllowed) {
