@@ -64,8 +64,8 @@ Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ran
 
 Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ranks) {
   Result<cost::MachineProfile> loaded = FindProfile(profile, num_ranks);
-  // A preset is known by its operators.
-  if (loaded && loaded->steps.empty() && !loaded->device && !IsPreset(profile)) {
+  // Presets, and what was exported of them, are known by their operators, and name their links.
+  if (loaded && loaded->steps.empty() && !loaded->device && loaded->links.empty()) {
     const std::string path = PathOf(profile);
     return Error{fmt::format("{} has no costs of steps: {}", path,
                              HowToMeasureProfile(profile, path, num_ranks))};
