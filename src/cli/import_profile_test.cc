@@ -44,6 +44,7 @@ TEST_F(ImportProfileTest, ReadsTheTablesOfADirectory) {
   const auto profile = nlohmann::json::parse(outcome.out);
   EXPECT_THAT(profile["operators"]["product bf16"]["source"].get<std::string>(),
               HasSubstr("nearest relative"));
+  EXPECT_THAT(outcome.err, HasSubstr("the table is of NVIDIA A100 SXM4 80GB, and no table of"));
 }
 
 TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
@@ -53,6 +54,8 @@ TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_THAT(outcome.out, HasSubstr("assumed:"));
+  // Beside a GPU without tables stands on which one its operators were measured.
+  EXPECT_THAT(outcome.out, HasSubstr("limits that was measured on NVIDIA A100"));
   EXPECT_EQ(Run({"import-profile", "--list", "--out", Path("list.json")}).status, kUsage);
 }
 

@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/units.h"
 #include "cli/plan_command.h"
+#include "cli/profile_option.h"
 #include "drawing/gantt.h"
 
 namespace convene::cli {
@@ -194,11 +195,13 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{0}</title>"
       "<style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n",
       Escape("Plan of " + report.model), kStyle);
+  const std::string relatives =
+      report.costs.steps.empty() ? WordsOfRelatives(report.costs) : std::string();
   page += fmt::format("<p>{}</p>\n{}<p>Costs from {}. {}</p>\n", Escape(Describe(report.chosen())),
                       CommandOf(report).empty()
                           ? "<p>Run it with: " + Escape(HowToRun(report)) + "</p>\n"
                           : "<p><code>" + Escape(CommandOf(report)) + "</code></p>\n",
-                      Escape(report.profile),
+                      Escape(report.profile + (relatives.empty() ? "" : ": " + relatives)),
                       IsKnown(report.chosen().figures->throughput_interval)
                           ? "Intervals: nine times in ten."
                           : "How far its figures are off is not known.");

@@ -1,8 +1,10 @@
 #include "cli/profile_option.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "base/closest_name.h"
@@ -71,6 +73,22 @@ Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ran
                              HowToMeasureProfile(profile, path, num_ranks))};
   }
   return loaded;
+}
+
+std::string WordsOfRelatives(const cost::MachineProfile& profile) {
+  std::map<std::string, std::vector<std::string>> operators;  // by the device of their figures
+  for (const auto& [name, other] : profile.measured_on) {
+    const std::string at =
+        profile.device && other.device.name == profile.device->name ? " at other rates" : "";
+    operators[other.device.name + at].push_back(name);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [device, names] : operators) {
+    parts.push_back(fmt::format("{} ({})", device, fmt::join(names, ", ")));
+  }
+  if (parts.empty()) return "";
+  return fmt::format("operators have the share of this machine's limits that was measured on {}",
+                     fmt::join(parts, " and on "));
 }
 
 void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes) {

@@ -127,6 +127,7 @@ class SimulateCommand : public Command {
     const planner::MeasuredSource measured(*profile);
     const planner::OperatorSource by_operators(*profile, OptionsOf(plan_));
     by_operators_ = profile->steps.empty();
+    relatives_ = WordsOfRelatives(*profile);
     planner::PlanQuestion question{
         .spec = *spec,
         .workload = *workload,
@@ -270,7 +271,8 @@ class SimulateCommand : public Command {
     if (!phases) return phases.error();
     const planner::Workload& workload = search.question().workload;
     const std::string profile = profile_.empty() ? hardware::ProfilePath() : profile_;
-    const std::vector<std::string> notes = Notes(candidate);
+    std::vector<std::string> notes = Notes(candidate);
+    if (by_operators_ && !relatives_.empty()) notes.push_back(relatives_);
     std::string text = fmt::format("{}: {}\n", model_, WorkloadWords(workload));
     text += ReportLine("plan", Describe(candidate));
     text += DescribeFigures(candidate, workload);
@@ -305,6 +307,7 @@ class SimulateCommand : public Command {
   plan::Plan plan_;
   double solver_seconds_ = 0;
   bool by_operators_ = false;
+  std::string relatives_;  // of operators that were measured elsewhere
 };
 
 }  // namespace
