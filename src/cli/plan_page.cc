@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string_view>
 
 #include "base/plain_number.h"
@@ -117,8 +118,10 @@ class Axes {
       svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", X(i),
                          kHeight - kBottom + 18, batches_[i]);
     }
-    return svg + fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">batch</text>\n",
-                             kWidth / 2, kHeight - 4);
+    return svg + fmt::format(
+                     "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">batch (sequences)</text>\n"
+                     "<text x=\"{}\" y=\"{}\">time beyond the best (% of it)</text>\n",
+                     kWidth / 2, kHeight - 4, kLeft, kTop - 6);
   }
 
   // Lines between neighbouring batches where the plan can run at both.
@@ -180,10 +183,14 @@ Result<drawing::TracedStep> PictureOf(planner::PlanSearch& search,
   Result<planner::PredictedStep> step = search.DrawStep(candidate.setup, candidate.plan, phase);
   if (!step) return step.error();
   drawing::TracedStep traced;
+  std::set<int> layers;
+  for (const schedule::Task& task : step->schedule.tasks) {
+    if (task.layer >= 0) layers.insert(task.layer);
+  }
   traced.name =
-      fmt::format("{}, few of {} layers",
+      fmt::format("{}, {} of {} layers drawn",
                   phase == strategy::Phase::kPrefill ? "a step of prefill" : "a step of decode",
-                  search.question().spec.num_layers());
+                  layers.size(), search.question().spec.num_layers());
   traced.schedule = std::move(step->schedule);
   traced.predicted = std::move(step->timeline);
   traced.predicted_by = profile;

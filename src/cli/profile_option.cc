@@ -56,10 +56,11 @@ Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ran
   const std::string path = PathOf(profile);
   Result<cost::MachineProfile> loaded = evaluate::LoadMachineProfile(path);
   if (!loaded && loaded.error().kind == ErrorKind::kNotFound) {
-    return NotFound(fmt::format("there is no profile {}, and no preset of that name{}{}: {}", path,
-                                profile.empty() ? "" : " (convene import-profile --list)",
-                                DidYouMean(profile, cost::PresetNames()),
-                                HowToMeasureProfile(profile, path, num_ranks)));
+    const std::string meant = DidYouMean(profile, cost::PresetNames());
+    return NotFound(
+        fmt::format("there is no profile {}, and no preset of that name{}{}", path,
+                    profile.empty() ? "" : " (convene import-profile --list)",
+                    meant.empty() ? ": " + HowToMeasureProfile(profile, path, num_ranks) : meant));
   }
   return loaded;
 }
