@@ -29,10 +29,28 @@ void PredictWith(const cost::OperatorModel& model) {
   CHECK(!cost::Describe(model).empty());
 }
 
+// Of tasks of any size.
+void PriceBy(const cost::StepCosts& costs) {
+  for (const double size : {0.0, 1.0, 1e9, 1e15}) {
+    const cost::TaskParts parts{.product_flops = size,
+                                .weight_bytes = size,
+                                .groups = size,
+                                .score_flops = size,
+                                .cache_bytes = size,
+                                .row_bytes = size};
+    for (const auto& task : costs.tasks) {
+      if (!task) continue;
+      const double seconds = task->Seconds(parts);
+      CHECK(std::isfinite(seconds) && seconds >= 0, "{}", seconds);
+    }
+  }
+}
+
 void ReadMachine(const nlohmann::json& json) {
   const auto machine = cost::MachineProfileFromJson(json);
   if (!machine) return;
   for (const auto& [name, model] : machine->operators) PredictWith(model);
+  for (const cost::StepCosts& costs : machine->steps) PriceBy(costs);
   const auto again = cost::MachineProfileFromJson(cost::ToJson(*machine));
   CHECK(again.ok(), "{}", again.error().message);
   CHECK(again->operators == machine->operators && again->links == machine->links &&

@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/inflate.h"
 #include "cli/output.h"
+#include "cli/profile_option.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"
 #include "cost/import_tables.h"
@@ -80,6 +81,9 @@ std::string DescribeMachine(const std::string& preset, const cost::MachineProfil
     text += fmt::format("{}: {}, {}, {}, {:.0f} GFLOP/s in float32, {:.1f} GB/s\n", preset,
                         host.cpu_name, FormatCount(host.cpus.size(), "core"), host.isa,
                         host.f32_gflops, host.read_gbps);
+  }
+  if (const std::string relatives = WordsOfRelatives(machine); !relatives.empty()) {
+    text += fmt::format("  {}\n", relatives);
   }
   for (const cost::LinkLevel& link : machine.links) {
     text += fmt::format(
@@ -171,6 +175,13 @@ class ImportProfile : public Command {
           cost::ImportOperator(one, static_cast<size_t>(most_points_));
       if (!imported) return imported.error();
       PrintNote("{}\n  {}\n", Describe(imported->model), one.source);
+      if (const std::string& device = one.measured.gpu.figures.name;
+          device != machine.device->name) {
+        PrintNote(
+            "  the table is of {}, and no table of {} was given: seconds are scaled by the limits "
+            "of both\n",
+            device, machine.device->name);
+      }
       AddRow(*imported, table);
       machine.operators[one.name] = imported->model;
       machine.measured_on.erase(one.name);

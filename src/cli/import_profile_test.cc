@@ -44,6 +44,7 @@ TEST_F(ImportProfileTest, ReadsTheTablesOfADirectory) {
   const auto profile = nlohmann::json::parse(outcome.out);
   EXPECT_THAT(profile["operators"]["product bf16"]["source"].get<std::string>(),
               HasSubstr("nearest relative"));
+  EXPECT_THAT(outcome.err, HasSubstr("the table is of NVIDIA A100 SXM4 80GB, and no table of"));
 }
 
 TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
@@ -53,6 +54,8 @@ TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_THAT(outcome.out, HasSubstr("assumed:"));
+  // Beside a GPU without tables stands on which one its operators were measured.
+  EXPECT_THAT(outcome.out, HasSubstr("limits that was measured on NVIDIA A100"));
   EXPECT_EQ(Run({"import-profile", "--list", "--out", Path("list.json")}).status, kUsage);
 }
 
@@ -70,6 +73,15 @@ TEST_F(ImportProfileTest, EveryPresetOfTheListPricesAPlan) {
     const auto json = nlohmann::json::parse(plan.out);
     EXPECT_GT(json["predicted"]["ttft_s"].get<double>(), 0);
     EXPECT_GT(json["predicted"]["throughput_tokens_per_s"].get<double>(), 0);
+    // And so does what is exported of a host, which has no operators.
+    if (cost::Preset(name)->device) continue;
+    ASSERT_EQ(Run({"import-profile", "--preset", name, "--out", Path("exported.json")}).status,
+              kSuccess);
+    const Outcome again =
+        Run({"plan", model_, "--profile", Path("exported.json"), "--ranks", "2", "--prompt-tokens",
+             "16", "--gen-tokens", "4", "--batch", "2", "--json", "-"});
+    ASSERT_EQ(again.status, kSuccess) << again.err;
+    EXPECT_EQ(nlohmann::json::parse(again.out)["predicted"]["ttft_s"], json["predicted"]["ttft_s"]);
   }
 }
 

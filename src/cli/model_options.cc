@@ -302,6 +302,9 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
     PrintNote("plan: {}, but for what was given beside it ({})\n", options.plan.path,
               fmt::join(names, ", "));
   }
+  if (!options.plan.path.empty() && !options.plan.allowed.empty() && !options.explains) {
+    PrintNote("--allow changes nothing: --plan says what is done, and nothing is searched\n");
+  }
   std::optional<DefaultPlan> found;
   // Such a layout is executed as it was given (PlanByDefault).
   const bool may_search = options.plan.path.empty() && !options.plan.no_plan;

@@ -171,17 +171,20 @@ DefaultPlan DescribeChosen(const ModelOptions& options, const plan::Plan& resolv
   if (question.one_host && !options.plan.wire && !question.allowed.wire) {
     plan.plan.wire = resolved.wire;
   }
-  const bool is_exact = options.plan.allowed.empty();
+  // What was asked for may change them as well as what is allowed.
+  const auto is_choice = [](const planner::Candidate& one) {
+    return one.is_ranked() && one.is_allowed();
+  };
+  const bool are_exact = std::ranges::all_of(answer.candidates, [&](const planner::Candidate& one) {
+    return !is_choice(one) || SayWhatChanges(question, one, first_format).empty();
+  });
   plan.words = fmt::format(
       "plan: {}, predicted {} tokens/s, the best of {} that {} (--no-plan: as without a "
       "profile){}{}",
       Describe(chosen), PlainNumber(chosen.figures->throughput),
-      std::ranges::count_if(
-          answer.candidates,
-          [](const planner::Candidate& one) { return one.is_ranked() && one.is_allowed(); }),
-      is_exact ? "compute what one rank would" : "are allowed",
-      is_exact ? "" : SayWhatChanges(question, chosen, first_format),
-      SayOneProcess(question, chosen));
+      std::ranges::count_if(answer.candidates, is_choice),
+      are_exact ? "compute what one rank would" : "are allowed",
+      SayWhatChanges(question, chosen, first_format), SayOneProcess(question, chosen));
   return plan;
 }
 

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string_view>
 
 #include "base/plain_number.h"
 #include "base/quote.h"
 #include "base/units.h"
 #include "cli/plan_command.h"
+#include "cli/profile_option.h"
 #include "drawing/gantt.h"
 
 namespace convene::cli {
@@ -116,8 +118,10 @@ class Axes {
       svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", X(i),
                          kHeight - kBottom + 18, batches_[i]);
     }
-    return svg + fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">batch</text>\n",
-                             kWidth / 2, kHeight - 4);
+    return svg + fmt::format(
+                     "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">batch (sequences)</text>\n"
+                     "<text x=\"{}\" y=\"{}\">time beyond the best (% of it)</text>\n",
+                     kWidth / 2, kHeight - 4, kLeft, kTop - 6);
   }
 
   // Lines between neighbouring batches where the plan can run at both.
@@ -179,10 +183,14 @@ Result<drawing::TracedStep> PictureOf(planner::PlanSearch& search,
   Result<planner::PredictedStep> step = search.DrawStep(candidate.setup, candidate.plan, phase);
   if (!step) return step.error();
   drawing::TracedStep traced;
+  std::set<int> layers;
+  for (const schedule::Task& task : step->schedule.tasks) {
+    if (task.layer >= 0) layers.insert(task.layer);
+  }
   traced.name =
-      fmt::format("{}, few of {} layers",
+      fmt::format("{}, {} of {} layers drawn",
                   phase == strategy::Phase::kPrefill ? "a step of prefill" : "a step of decode",
-                  search.question().spec.num_layers());
+                  layers.size(), search.question().spec.num_layers());
   traced.schedule = std::move(step->schedule);
   traced.predicted = std::move(step->timeline);
   traced.predicted_by = profile;
@@ -194,11 +202,13 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{0}</title>"
       "<style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n",
       Escape("Plan of " + report.model), kStyle);
+  const std::string relatives =
+      report.costs.steps.empty() ? WordsOfRelatives(report.costs) : std::string();
   page += fmt::format("<p>{}</p>\n{}<p>Costs from {}. {}</p>\n", Escape(Describe(report.chosen())),
                       CommandOf(report).empty()
                           ? "<p>Run it with: " + Escape(HowToRun(report)) + "</p>\n"
                           : "<p><code>" + Escape(CommandOf(report)) + "</code></p>\n",
-                      Escape(report.profile),
+                      Escape(report.profile + (relatives.empty() ? "" : ": " + relatives)),
                       IsKnown(report.chosen().figures->throughput_interval)
                           ? "Intervals: nine times in ten."
                           : "How far its figures are off is not known.");

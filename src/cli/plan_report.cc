@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "base/plain_number.h"
+#include "base/quote.h"
 #include "base/units.h"
+#include "base/version.h"
 #include "cli/plan_command.h"
 #include "cli/planned_question.h"
+#include "cli/profile_option.h"
 #include "cli/text_table.h"
 #include "strategy/transition.h"
 
@@ -69,14 +72,25 @@ ordered_json AlternativesJson(const PlanReport& report) {
   return list;
 }
 
-// That the costs of the chosen setup are not as they were measured.
-std::string LearntWords(const PlanReport& report) {
+// Of which machine the costs of the chosen setup are, and that another version measured them, or
+// that they are not as they were measured.
+std::string CostsWords(const PlanReport& report) {
+  std::string text = report.profile;
+  const std::string& cpu = report.costs.machine.cpu_name;
+  if (!cpu.empty()) text += fmt::format(", of {}", Printable(cpu));
   const planner::RankSetup& setup = report.chosen().setup;
   const cost::StepCosts* costs =
       report.costs.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
-  if (costs == nullptr || costs->learnt_from.empty()) return "";
-  return fmt::format(", corrected by {} that ran before",
-                     FormatCount(costs->learnt_from.size(), "plan"));
+  if (costs == nullptr) return text;
+  if (costs->version != kVersion) {
+    text += fmt::format(", measured by {}, and this is {}",
+                        costs->version.empty() ? "an unknown version of convene"
+                                               : "convene " + Printable(costs->version),
+                        kVersion);
+  }
+  if (costs->learnt_from.empty()) return text;
+  return text + fmt::format(", corrected by {} that ran before",
+                            FormatCount(costs->learnt_from.size(), "plan"));
 }
 
 }  // namespace
@@ -178,10 +192,10 @@ ordered_json FiguresJson(const Candidate& candidate) {
             {"throughput_tokens_per_s", figures.throughput},
             {"throughput_tokens_per_s_interval", ToJson(figures.throughput_interval)},
             {"extrapolated_share", figures.extrapolated_share},
-            {"expert_imbalance", figures.imbalance}};
+            {"expert_imbalance", figures.imbalance},
+            {"solver_s", figures.solver_seconds}};
     if (candidate.plan.changes_layout()) {
       json["transition_s"] = figures.transition_seconds;
-      json["solver_s"] = figures.solver_seconds;
       json["rounded_share"] = RoundedShare(candidate.plan);
     }
   }
@@ -215,7 +229,12 @@ std::string DescribeFigures(const Candidate& candidate, const planner::Workload&
                                                               PlainNumber(rates.high))
                                                 : kNoInterval));
   text += ReportLine("memory per rank", MemoryWords(candidate));
-  if (candidate.plan.changes_layout()) text += ReportLine("transition", TransitionWords(candidate));
+  if (candidate.plan.changes_layout()) {
+    text += ReportLine("transition", TransitionWords(candidate));
+    text += ReportLine(
+        "solver", fmt::format("{}, in the figures above, and not in what plans are compared by",
+                              FormatSeconds(figures.solver_seconds)));
+  }
   if (figures.extrapolated_share > 0.005) {
     text +=
         ReportLine("extrapolated",
@@ -243,7 +262,12 @@ std::string ToText(const PlanReport& report) {
   text += ReportLine("plan", Describe(chosen));
   if (!report.answer.why_chosen.empty()) text += ReportLine("", report.answer.why_chosen);
   text += DescribeFigures(chosen, workload);
-  text += ReportLine("costs from", report.profile + LearntWords(report));
+  text += ReportLine("costs from", CostsWords(report));
+  if (report.costs.steps.empty()) {
+    if (const std::string relatives = WordsOfRelatives(report.costs); !relatives.empty()) {
+      text += ReportLine("", relatives);
+    }
+  }
   const std::string unknown = UnknownRanks(report);
   if (!unknown.empty()) text += ReportLine("not looked at", unknown);
   text += ReportLine("run it with", HowToRun(report));

@@ -267,6 +267,13 @@ TEST_F(PlanTest, AReportComparesARunWithItsPlan) {
   const Outcome other = Run({"report", Path("trace.json"), "--plan", Path("other.json")});
   EXPECT_EQ(other.status, kFailure);
   EXPECT_THAT(other.err, HasSubstr("the plan of bf16 and 77"));
+  auto trace = nlohmann::json::parse(Read("trace.json"));
+  ASSERT_TRUE(trace["otherData"].contains("run"));
+  trace["otherData"]["run"] = "1 rank x 1 thread, bf16 of model 123";
+  Write("foreign.json", trace.dump());
+  const Outcome foreign = Run({"report", Path("foreign.json"), "--plan", Path("plan.json")});
+  EXPECT_EQ(foreign.status, kFailure);
+  EXPECT_THAT(foreign.err, HasSubstr("the trace is of 1 rank x 1 thread, bf16 of model 123"));
   plan.erase("predicted");
   Write("bare.json", plan.dump());
   const Outcome bare = Run({"report", Path("trace.json"), "--plan", Path("bare.json")});

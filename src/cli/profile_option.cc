@@ -1,8 +1,10 @@
 #include "cli/profile_option.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "base/closest_name.h"
@@ -54,23 +56,40 @@ Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ran
   const std::string path = PathOf(profile);
   Result<cost::MachineProfile> loaded = evaluate::LoadMachineProfile(path);
   if (!loaded && loaded.error().kind == ErrorKind::kNotFound) {
-    return NotFound(fmt::format("there is no profile {}, and no preset of that name{}{}: {}", path,
-                                profile.empty() ? "" : " (convene import-profile --list)",
-                                DidYouMean(profile, cost::PresetNames()),
-                                HowToMeasureProfile(profile, path, num_ranks)));
+    const std::string meant = DidYouMean(profile, cost::PresetNames());
+    return NotFound(
+        fmt::format("there is no profile {}, and no preset of that name{}{}", path,
+                    profile.empty() ? "" : " (convene import-profile --list)",
+                    meant.empty() ? ": " + HowToMeasureProfile(profile, path, num_ranks) : meant));
   }
   return loaded;
 }
 
 Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ranks) {
   Result<cost::MachineProfile> loaded = FindProfile(profile, num_ranks);
-  // A preset is known by its operators.
-  if (loaded && loaded->steps.empty() && !loaded->device && !IsPreset(profile)) {
+  // Presets, and what was exported of them, are known by their operators, and name their links.
+  if (loaded && loaded->steps.empty() && !loaded->device && loaded->links.empty()) {
     const std::string path = PathOf(profile);
     return Error{fmt::format("{} has no costs of steps: {}", path,
                              HowToMeasureProfile(profile, path, num_ranks))};
   }
   return loaded;
+}
+
+std::string WordsOfRelatives(const cost::MachineProfile& profile) {
+  std::map<std::string, std::vector<std::string>> operators;  // by the device of their figures
+  for (const auto& [name, other] : profile.measured_on) {
+    const std::string at =
+        profile.device && other.device.name == profile.device->name ? " at other rates" : "";
+    operators[other.device.name + at].push_back(name);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [device, names] : operators) {
+    parts.push_back(fmt::format("{} ({})", device, fmt::join(names, ", ")));
+  }
+  if (parts.empty()) return "";
+  return fmt::format("operators have the share of this machine's limits that was measured on {}",
+                     fmt::join(parts, " and on "));
 }
 
 void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes) {

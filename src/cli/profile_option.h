@@ -23,6 +23,10 @@ Result<cost::MachineProfile> LoadProfile(const std::string& profile, int num_ran
 // The same of any profile, also of one that knows nothing but what a machine is.
 Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ranks);
 
+// Of operators that were measured on another device, or at other rates: which ones, and where.
+// Empty: of none.
+std::string WordsOfRelatives(const cost::MachineProfile& profile);
+
 // --memory-per-rank, in GiB, or --memory-budget with a unit.
 void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes);
 

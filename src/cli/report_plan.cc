@@ -10,11 +10,13 @@
 
 #include "base/json.h"
 #include "base/plain_number.h"
+#include "base/quote.h"
 #include "base/units.h"
 #include "cli/output.h"
 #include "cli/plan_report.h"
 #include "cli/planned_question.h"
 #include "cli/text_table.h"
+#include "cli/verify_plan.h"
 #include "cost/refine_costs.h"
 #include "engine/plan_question.h"
 #include "evaluate/refine_profile.h"
@@ -72,13 +74,24 @@ Status CheckSame(const drawing::Trace& trace, const plan::Plan& plan) {
           "the trace does not tell parts of tasks: record it again with --trace of this version"};
     }
   }
-  if (trace.weights == plan.weights && trace.num_threads == plan.num_threads) return {};
-  return Error{fmt::format(
-      "the trace is of weights in {} and {} of each rank, the plan of {} and {}: trace a run with "
-      "--plan and nothing given beside it",
-      trace.weights.empty() ? "an unknown format" : trace.weights,
-      FormatCount(static_cast<uint64_t>(trace.num_threads), "thread"), plan.weights,
-      plan.num_threads)};
+  if (trace.weights != plan.weights || trace.num_threads != plan.num_threads) {
+    return Error{fmt::format(
+        "the trace is of weights in {} and {} of each rank, the plan of {} and {}: trace a run "
+        "with --plan and nothing given beside it",
+        trace.weights.empty() ? "an unknown format" : trace.weights,
+        FormatCount(static_cast<uint64_t>(trace.num_threads), "thread"), plan.weights,
+        plan.num_threads)};
+  }
+  const std::string planned = NameOfPlan({.setup = {.num_ranks = plan.made_for->num_ranks,
+                                                    .num_threads = plan.num_threads,
+                                                    .weights = plan.weights},
+                                          .plan = plan},
+                                         plan.made_for->model);
+  if (trace.run.empty() || trace.run == planned) return {};  // older traces do not tell
+  return Error{
+      fmt::format("the trace is of {}, and the plan is {}: trace a run with --plan and nothing "
+                  "given beside it",
+                  Printable(trace.run), planned)};
 }
 
 // Tasks as costs are fitted to them: a collective is one task of all its ranks.

@@ -127,6 +127,7 @@ class SimulateCommand : public Command {
     const planner::MeasuredSource measured(*profile);
     const planner::OperatorSource by_operators(*profile, OptionsOf(plan_));
     by_operators_ = profile->steps.empty();
+    relatives_ = WordsOfRelatives(*profile);
     planner::PlanQuestion question{
         .spec = *spec,
         .workload = *workload,
@@ -206,12 +207,16 @@ class SimulateCommand : public Command {
       if (memory->total() <= candidate.memory_limit) break;
     }
     if (candidate.memory.total() > candidate.memory_limit) {
+      const bool is_kv =
+          candidate.memory.total() - candidate.memory.kv_bytes <= candidate.memory_limit;
       return ResourceExhausted(fmt::format(
-          "a rank of this plan needs {} with weights in {} and {}, and has {}: fewer sequences or "
-          "tokens, or more memory (--memory-per-rank) would do",
+          "a rank of this plan needs {} with weights in {} and {}, and has {}: {}, or more memory "
+          "(--memory-per-rank) would do",
           FormatBytes(candidate.memory.total()), candidate.setup.weights,
           FormatCount(static_cast<uint64_t>(question.workload.batch), "sequence"),
-          FormatBytes(candidate.memory_limit)));
+          FormatBytes(candidate.memory_limit),
+          is_kv ? "fewer sequences or tokens"
+                : "a plan of more ranks, or of weights in fewer bits"));
     }
     search.Price(candidate);
     if (!candidate.figures) return Error{candidate.reason};
@@ -266,7 +271,8 @@ class SimulateCommand : public Command {
     if (!phases) return phases.error();
     const planner::Workload& workload = search.question().workload;
     const std::string profile = profile_.empty() ? hardware::ProfilePath() : profile_;
-    const std::vector<std::string> notes = Notes(candidate);
+    std::vector<std::string> notes = Notes(candidate);
+    if (by_operators_ && !relatives_.empty()) notes.push_back(relatives_);
     std::string text = fmt::format("{}: {}\n", model_, WorkloadWords(workload));
     text += ReportLine("plan", Describe(candidate));
     text += DescribeFigures(candidate, workload);
@@ -301,6 +307,7 @@ class SimulateCommand : public Command {
   plan::Plan plan_;
   double solver_seconds_ = 0;
   bool by_operators_ = false;
+  std::string relatives_;  // of operators that were measured elsewhere
 };
 
 }  // namespace

@@ -138,7 +138,7 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
               HasSubstr("at least 1"));
   EXPECT_THAT(error("hand.json",
                     {"--model", model_, "--profile", "a100-nvlink", "--memory-per-rank", "0.001"}),
-              HasSubstr("--memory-per-rank"));
+              AllOf(HasSubstr("--memory-per-rank"), HasSubstr("a plan of more ranks")));
   EXPECT_THAT(error("nowhere.json", {"--model", model_}), HasSubstr("nowhere.json"));
   Write("other.json",
         R"({"version": 1, "layout": "attention=dp4,experts=ep4", "weights": "bf16", "made_for":)"

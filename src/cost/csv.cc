@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/units.h"
+
 namespace convene::cost {
 namespace {
 
@@ -42,7 +44,9 @@ Result<CsvTable> CsvTable::Parse(std::string_view text) {
   CsvTable table;
   std::vector<std::string> fields;
   size_t line = 0;
-  for (size_t at = 0; at < text.size();) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as spreadsheets write it
+  for (size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+       at < text.size();) {
     ++line;
     if (!ReadLine(text, at, fields)) {
       return Error{fmt::format("line {} has a quote that does not end", line)};
@@ -57,9 +61,10 @@ Result<CsvTable> CsvTable::Parse(std::string_view text) {
       const std::set<std::string> names(fields.begin(), fields.end());
       if (names.size() != fields.size()) return Error{"two of its columns have the same name"};
     } else if (fields.size() != table.columns_.size()) {
-      return Error{fmt::format("line {} has {} fields; the first line names {}", line,
-                               fields.size(), table.columns_.size())};
+      return Error{fmt::format("line {} has {}; the first line names {}", line,
+                               FormatCount(fields.size(), "field"), table.columns_.size())};
     }
+    table.lines_.push_back(line);
     table.fields_.insert(table.fields_.end(), fields.begin(), fields.end());
     if (table.num_rows() > kMostCsvRows) {
       return Error{fmt::format("it has more than {} rows", kMostCsvRows)};

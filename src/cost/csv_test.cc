@@ -17,6 +17,14 @@ TEST(Csv, FieldsAreFoundByTheNamesOfTheirColumns) {
   EXPECT_EQ(table->at(0, 1), "x, \"y\"");
   EXPECT_EQ(table->at(1, 0), "2");
   EXPECT_EQ(table->at(1, 1), "");
+  EXPECT_EQ(table->line_of(0), 2u);
+  EXPECT_EQ(table->line_of(1), 4u);
+}
+
+TEST(Csv, AByteOrderMarkIsNoPartOfTheFirstName) {
+  const auto table = CsvTable::Parse("\xEF\xBB\xBFprompt_tokens,b\n1,2\n");
+  ASSERT_TRUE(table);
+  EXPECT_EQ(table->column("prompt_tokens"), 0);
 }
 
 TEST(Csv, TheLastLineNeedsNoEnd) {
@@ -32,7 +40,7 @@ TEST(Csv, DamagedTextIsRefusedWithItsLine) {
     return table ? "accepted" : table.error().message;
   };
   EXPECT_THAT(message(""), HasSubstr("empty"));
-  EXPECT_THAT(message("a,b\n1,2\n3\n"), HasSubstr("line 3 has 1 fields"));
+  EXPECT_THAT(message("a,b\n1,2\n3\n"), HasSubstr("line 3 has 1 field; the first line names 2"));
   EXPECT_THAT(message("a,b\n1,\"2\n"), HasSubstr("line 2 has a quote"));
   EXPECT_THAT(message("a,a\n1,2\n"), HasSubstr("same name"));
   EXPECT_THAT(message(std::string(100, ',')), HasSubstr("101 columns"));

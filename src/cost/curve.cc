@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <utility>
+
+#include "cost/json_reader.h"
 
 namespace convene::cost {
 namespace {
@@ -15,6 +17,9 @@ namespace {
 // Points of a curve are at least this factor apart, so that each has samples of its own.
 constexpr double kLeastStep = 1.6;
 constexpr size_t kMostPoints = 12;
+constexpr double kLeastSize = 1e-9;
+constexpr double kMostSize = 1e30;  // FLOPs and bytes, and how many of them for each byte
+
 }  // namespace
 
 std::vector<double> WeightsAt(const std::vector<double>& at, double x) {
@@ -56,26 +61,26 @@ nlohmann::ordered_json ToJson(const Curve& curve) {
 Result<Curve> CurveFromJson(const nlohmann::json& json, std::string_view key) {
   const auto found = json.is_object() ? json.find(std::string(key)) : json.end();
   const Error wrong{
-      fmt::format("there is no \"{}\" with as many numbers \"at\", increasing from above 0, as "
-                  "numbers \"value\" from 0 on",
-                  key)};
+      fmt::format("there is no \"{}\" with as many numbers \"at\", increasing from {} to {}, as "
+                  "numbers \"value\" from 0 to {}",
+                  key, kLeastSize, kMostSize, kMostCost)};
   if (found == json.end() || !found->is_object()) return wrong;
   Curve curve;
-  for (const auto& [name, numbers] :
-       {std::pair{"at", &curve.at}, std::pair{"value", &curve.value}}) {
+  for (const auto& [name, numbers, least, most] :
+       {std::tuple{"at", &curve.at, kLeastSize, kMostSize},
+        std::tuple{"value", &curve.value, 0.0, kMostCost}}) {
     const auto list = found->find(name);
     if (list == found->end() || !list->is_array() || list->size() > 1000) return wrong;
     for (const nlohmann::json& number : *list) {
       if (!number.is_number()) return wrong;
       const double value = number.get<double>();
-      if (!std::isfinite(value) || value < 0) return wrong;
+      if (!(value >= least && value <= most)) return wrong;
       numbers->push_back(value);
     }
   }
   const bool increases = std::adjacent_find(curve.at.begin(), curve.at.end(),
                                             std::greater_equal<>()) == curve.at.end();
   if (curve.at.size() != curve.value.size() || !increases) return wrong;
-  if (!curve.at.empty() && !(curve.at.front() > 0)) return wrong;
   return curve;
 }
 

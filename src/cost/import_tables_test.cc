@@ -167,9 +167,9 @@ TEST(ImportTables, WhatIsNotUnderstoodIsRefusedWithItsRow) {
   EXPECT_THAT(MessageOf(kProducts), HasSubstr("no rows"));
   EXPECT_THAT(MessageOf(kProducts + a100 + "bfloat16,1,1024,1024,0.1\n" + a100 +
                         "bfloat16,1,none,1024,0.1\n"),
-              HasSubstr("row 2: n is \"none\""));
+              HasSubstr("line 3: n is \"none\""));
   EXPECT_THAT(MessageOf(kProducts + a100 + "bfloat16,1,1024,1024,-1\n"),
-              HasSubstr("row 1: latency is \"-1\""));
+              HasSubstr("line 2: latency is \"-1\""));
   EXPECT_THAT(MessageOf(kProducts + a100 + "int3,1,1024,1024,0.1\n"), HasSubstr("int3"));
   EXPECT_THAT(MessageOf(std::string(kProducts) + "X,1,Example GPU,gemm,x,bfloat16,1,1,1,1\n"),
               HasSubstr("Example GPU"));

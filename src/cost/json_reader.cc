@@ -41,6 +41,13 @@ void JsonReader::Number(const char* key, double min, double max, double& value) 
   value = found->get<double>();
 }
 
+void JsonReader::Rate(const char* key, double& value) {
+  Number(key, 0, kMostRate, value);
+  if (!IsRateOrUnknown(value)) {
+    Refuse(key, fmt::format("0, or a number from {} to {}", kLeastRate, kMostRate));
+  }
+}
+
 void JsonReader::Flag(const char* key, bool& value) {
   const json* found = Find(key);
   if (found == nullptr) return;

@@ -13,12 +13,22 @@
 
 namespace convene::cost {
 
+// Beyond these no machine is: what a file has is damage, and would not be priced but overflow.
+inline constexpr double kLeastRate = 1;    // FLOP/s and bytes/s
+inline constexpr double kMostRate = 1e21;  // likewise
+inline constexpr double kMostCost = 1e9;   // seconds of a task, or of a part of one
+
+// Neither holds of what is not a number.
+inline bool IsRate(double value) { return value >= kLeastRate && value <= kMostRate; }
+inline bool IsRateOrUnknown(double value) { return value == 0 || IsRate(value); }
+
 class JsonReader {
  public:
   // The object outlives the reader. Anything else but an object is an error.
   explicit JsonReader(const nlohmann::json& object);
 
   void Number(const char* key, double min, double max, double& value);
+  void Rate(const char* key, double& value);  // 0: not known
   void Flag(const char* key, bool& value);
   void Text(const char* key, std::string& value);  // of at most 4096 bytes
   void Texts(const char* key, size_t most, std::vector<std::string>& values);

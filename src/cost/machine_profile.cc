@@ -19,7 +19,6 @@ constexpr size_t kMostOperators = 256;
 constexpr size_t kMostFormats = 16;
 constexpr size_t kMostLinks = 16;
 constexpr size_t kMostSteps = 256;
-constexpr double kMostRate = 1e21;  // FLOP/s and bytes/s: what no machine has
 constexpr int64_t kMostBytes = int64_t{1} << 60;
 constexpr int64_t kMostCount = 1 << 24;
 constexpr double kMostLatency = 1e3;  // seconds
@@ -44,15 +43,15 @@ Result<DeviceFigures> DeviceFromJson(const json& object) {
   if (const json* flops = reader.Object("flops", kMostFormats)) {
     JsonReader rates(*flops);
     for (const auto& [format, rate] : flops->items()) {
-      rates.Number(format.c_str(), 0, kMostRate, device.flops[format]);
+      rates.Rate(format.c_str(), device.flops[format]);
     }
     if (const Status read = rates.status(); !read) return read.error().At("\"flops\"");
   }
-  reader.Number("memory_bytes_per_second", 0, kMostRate, device.memory_bytes_per_second);
+  reader.Rate("memory_bytes_per_second", device.memory_bytes_per_second);
   reader.Whole("memory_bytes", 0, kMostBytes, device.memory_bytes);
   reader.Whole("num_multiprocessors", 0, kMostCount, device.num_multiprocessors);
   if (object.contains("host_bytes_per_second")) {
-    reader.Number("host_bytes_per_second", 0, kMostRate, device.host_bytes_per_second);
+    reader.Rate("host_bytes_per_second", device.host_bytes_per_second);
   }
   reader.Text("source", device.source);
   reader.Text("assumptions", device.assumptions);
@@ -76,7 +75,7 @@ Result<LinkLevel> LinkFromJson(const json& object) {
   std::string shared_by;
   reader.Text("name", link.name);
   reader.Whole("num_ranks", 0, kMostCount, link.num_ranks);
-  reader.Number("bytes_per_second", 0, kMostRate, link.bytes_per_second);
+  reader.Rate("bytes_per_second", link.bytes_per_second);
   reader.Number("latency_seconds", 0, kMostLatency, link.latency_seconds);
   reader.Text("shared_by", shared_by);
   reader.Text("source", link.source);
@@ -113,7 +112,7 @@ Status ReadMeasuredOn(const json& object, MachineProfile& profile) {
     }
     JsonReader reader(item);
     OtherMachine other;
-    reader.Number("link_bytes_per_second", 0, kMostRate, other.link_bytes_per_second);
+    reader.Rate("link_bytes_per_second", other.link_bytes_per_second);
     const json* device = reader.Object("device", kMostCount);
     if (const Status read = reader.status(); !read) return read.error().At("\"measured_on\"");
     Result<DeviceFigures> figures = DeviceFromJson(*device);

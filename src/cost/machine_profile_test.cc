@@ -69,7 +69,10 @@ TEST(MachineProfile, WhatIsDamagedIsNamed) {
   EXPECT_THAT(message("/machine", 1), HasSubstr("\"machine\""));
   EXPECT_THAT(message("/device", 1), HasSubstr("\"device\""));
   EXPECT_THAT(message("/device/flops/bf16", "fast"), HasSubstr("bf16"));
+  EXPECT_THAT(message("/device/flops/bf16", 1e-300), HasSubstr("bf16"));
+  EXPECT_THAT(message("/device/memory_bytes_per_second", 1e300), HasSubstr("memory_bytes_per"));
   EXPECT_THAT(message("/device/memory_bytes", -1), HasSubstr("memory_bytes"));
+  EXPECT_THAT(message("/links/0/bytes_per_second", 0.5), HasSubstr("0, or a number from 1"));
   EXPECT_THAT(message("/links/1/shared_by", "all"), HasSubstr("link 1"));
   EXPECT_THAT(message("/links/0/latency_seconds", 1e9), HasSubstr("latency_seconds"));
   EXPECT_THAT(message("/operators/copy/curve", 1), HasSubstr("operator \"copy\""));

@@ -8,12 +8,14 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
 #include "base/quote.h"
 #include "cost/exchange_levels.h"
 #include "cost/import_tables.h"
+#include "cost/json_reader.h"
 #include "cost/presets.h"
 
 namespace convene::cost {
@@ -117,15 +119,46 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
   Note("all-to-all", all_to_all_, "latency and rate of the link");
 }
 
+namespace {
+
+constexpr const char* kProducts[] = {"product", "grouped_product"};
+constexpr const char* kCollectives[] = {"all_gather", "reduce_scatter", "all_to_all"};
+
+// Of the other machines on which operators were measured: they have the limits that shares are of.
+Status CheckOthers(const MachineProfile& machine, std::span<const ProductFormat> formats) {
+  const auto at = [](const std::string& name) {
+    return fmt::format("the machine on which {} was measured", Quote(name));
+  };
+  for (const char* product : kProducts) {
+    for (const ProductFormat& format : formats) {
+      const std::string name = fmt::format("{} {}", product, format.name);
+      const auto found = machine.measured_on.find(name);
+      if (found == machine.measured_on.end()) continue;
+      const Status known = CheckFigures(found->second.device, format);
+      if (!known) return known.error().At(at(name));
+    }
+  }
+  for (const char* name : kCollectives) {
+    const auto found = machine.measured_on.find(name);
+    if (found == machine.measured_on.end() || IsRate(found->second.link_bytes_per_second)) continue;
+    return Error{fmt::format("{}: its link has no rate", at(name))};
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<OperatorCosts> OperatorCosts::Create(const MachineProfile& machine,
                                             const model::ModelSpec& spec,
                                             const OperatorCostsOptions& options) {
   const Result<ProductFormat> format = ProductFormatOf(options.format);
   if (!format) return format.error();
   DeviceFigures device = machine.device.value_or(FiguresOfHost(machine.machine));
-  for (const ProductFormat& needed : {*format, *ProductFormatOf("bf16")}) {
-    if (const Status known = CheckFigures(device, needed); !known) return known.error();
+  const std::array needed = {*format, *ProductFormatOf("bf16")};
+  for (const ProductFormat& one : needed) {
+    if (const Status known = CheckFigures(device, one); !known) return known.error();
   }
+  if (const Status known = CheckOthers(machine, needed); !known) return known.error();
   if (options.comm_budget > 0 && options.comm_budget >= device.num_multiprocessors) {
     return Error{fmt::format("{} of {} multiprocessors for exchanges leave none for experts",
                              options.comm_budget, device.num_multiprocessors)};
@@ -137,7 +170,7 @@ Result<OperatorCosts> OperatorCosts::Create(const MachineProfile& machine,
                     Quote(device.name))};
   }
   for (const LinkLevel& link : machine.links) {
-    if (link.bytes_per_second > 0) continue;
+    if (IsRate(link.bytes_per_second)) continue;
     return Error{
         fmt::format("the link {} of {} has no rate", Quote(link.name), Quote(device.name))};
   }

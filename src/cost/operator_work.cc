@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/quote.h"
+#include "cost/json_reader.h"
 
 namespace convene::cost {
 namespace {
@@ -54,11 +55,11 @@ Result<ProductFormat> ProductFormatOf(std::string_view name) {
 
 Status CheckFigures(const DeviceFigures& device, const ProductFormat& format) {
   const auto found = device.flops.find(format.compute);
-  if (found == device.flops.end() || !(found->second > 0)) {
+  if (found == device.flops.end() || !IsRate(found->second)) {
     return Error{fmt::format("{} has no rate of products in {}, which {} needs", Quote(device.name),
                              format.compute, format.name)};
   }
-  if (!(device.memory_bytes_per_second > 0)) {
+  if (!IsRate(device.memory_bytes_per_second)) {
     return Error{fmt::format("{} has no memory bandwidth", Quote(device.name))};
   }
   return {};

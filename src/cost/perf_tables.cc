@@ -41,14 +41,14 @@ class Row {
     const bool is_number = error == std::errc() && end == text.data() + text.size();
     if (is_number && value >= kLeastValue && value <= kMostValue) return value;
     if (!error_) {
-      error_ = Error{fmt::format("row {}: {} is {}; it must be a number above 0", row_ + 1, name,
-                                 Quote(text))};
+      error_ = Error{fmt::format("line {}: {} is {}; it must be a number above 0",
+                                 table_.line_of(row_), name, Quote(text))};
     }
     return 1;
   }
 
   void Refuse(const Error& error) {
-    if (!error_) error_ = error.At(fmt::format("row {}", row_ + 1));
+    if (!error_) error_ = error.At(fmt::format("line {}", table_.line_of(row_)));
   }
 
   const std::optional<Error>& error() const { return error_; }
@@ -325,8 +325,8 @@ Result<std::vector<MeasuredOperator>> ReadPerfTable(std::string_view csv,
     }
     if (row.Text("device") != device) {
       return Error{
-          fmt::format("row {} is of {}, the first row of {}; write a table for each device", i + 1,
-                      Quote(row.Text("device")), Quote(device))};
+          fmt::format("line {} is of {}, the first row of {}; write a table for each device",
+                      table->line_of(i), Quote(row.Text("device")), Quote(device))};
     }
     std::vector<Measurement> measurements = (*kind)->read(row, *gpu, target);
     if (row.error()) return *row.error();

@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "cost/json_reader.h"
 #include "cost/step_costs.h"
 
 namespace convene::cost {
@@ -15,6 +16,7 @@ bool StepCosts::operator==(const StepCosts& other) const { return ToJson(*this) 
 namespace {
 
 constexpr double kMostStepOnce = 1e6;  // seconds
+constexpr double kMostError = 1e9;     // a share of what was predicted
 
 nlohmann::ordered_json HeldOutToJson(const HeldOut& held_out) {
   return {{"points", held_out.num_points},
@@ -33,7 +35,8 @@ nlohmann::ordered_json HeldOutToJson(const HeldOut& held_out) {
 HeldOut HeldOutFromJson(const nlohmann::json& json) {
   const auto number = [&](const char* key) {
     const auto found = json.is_object() ? json.find(key) : json.end();
-    return found != json.end() && found->is_number() ? found->get<double>() : 0;
+    const double value = found != json.end() && found->is_number() ? found->get<double>() : 0;
+    return std::clamp(value, -kMostError, kMostError);
   };
   return {.num_points = static_cast<int>(std::clamp(number("points"), 0.0, 1e9)),
           .mean_error = number("mean_error"),
@@ -54,10 +57,14 @@ std::optional<size_t> KindNamed(const std::string& name) {
   return std::nullopt;
 }
 
-bool IsCost(const nlohmann::json& json, const char* key) {
+bool IsNumber(const nlohmann::json& json, const char* key, double most) {
   const auto found = json.is_object() ? json.find(key) : json.end();
-  return found != json.end() && found->is_number() && std::isfinite(found->get<double>()) &&
-         found->get<double>() >= 0;
+  return found != json.end() && found->is_number() && found->get<double>() >= 0 &&
+         found->get<double>() <= most;
+}
+
+bool HasRate(const nlohmann::json& json, const char* key) {
+  return IsNumber(json, key, kMostRate) && IsRateOrUnknown(json[key].get<double>());
 }
 
 Status ReadLearntFrom(const nlohmann::json& json, StepCosts* costs) {
@@ -115,9 +122,14 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
 
 Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   StepCosts costs;
-  for (const char* key :
-       {"ranks", "threads", "read_bytes_per_s", "dot_operations_per_s", "step_once_s"}) {
-    if (!IsCost(json, key)) return Error{fmt::format("costs of steps have no number \"{}\"", key)};
+  for (const char* key : {"ranks", "threads", "step_once_s"}) {
+    if (IsNumber(json, key, std::numeric_limits<double>::max())) continue;
+    return Error{fmt::format("costs of steps have no number \"{}\"", key)};
+  }
+  for (const char* key : {"read_bytes_per_s", "dot_operations_per_s"}) {
+    if (HasRate(json, key)) continue;
+    return Error{fmt::format("costs of steps have no \"{}\" that is 0 or from {} to {}", key,
+                             kLeastRate, kMostRate)};
   }
   if (!json.contains("weights") || !json["weights"].is_string()) {
     return Error{"costs of steps have no name of a format \"weights\""};
@@ -146,8 +158,10 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
                      .dot_operations_per_second = json["dot_operations_per_s"].get<double>()};
   costs.step_once = json["step_once_s"].get<double>();
   if (json.contains("copy_bytes_per_s")) {
-    if (!IsCost(json, "copy_bytes_per_s")) {
-      return Error{"costs of steps have \"copy_bytes_per_s\" that is no number of at least 0"};
+    if (!HasRate(json, "copy_bytes_per_s")) {
+      return Error{
+          fmt::format("costs of steps have no \"copy_bytes_per_s\" that is 0 or from {} to {}",
+                      kLeastRate, kMostRate)};
     }
     costs.copy_bytes_per_second = json["copy_bytes_per_s"].get<double>();
   }
@@ -169,8 +183,9 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   Result<Curve> seconds = CurveFromJson(exchange, "seconds_over_bytes");
   if (!seconds) return Error{fmt::format("exchanges: {}", seconds.error().message)};
   costs.exchange.seconds = *std::move(seconds);
-  if (!IsCost(exchange, "core_s_per_byte")) {
-    return Error{"costs of exchanges have no number \"core_s_per_byte\""};
+  if (!IsNumber(exchange, "core_s_per_byte", kMostCost)) {
+    return Error{
+        fmt::format("costs of exchanges have no \"core_s_per_byte\" from 0 to {}", kMostCost)};
   }
   costs.exchange.core_seconds_per_byte = exchange["core_s_per_byte"].get<double>();
   if (exchange.contains("held_out")) {

@@ -267,10 +267,21 @@ TEST(StepCosts, RefuseJsonThatIsNone) {
   strange["tasks"]["cooking"] = good["tasks"]["experts"];
   EXPECT_FALSE(StepCostsFromJson(strange));
   EXPECT_FALSE(StepCostsFromJson(nlohmann::json()));
-  for (const auto& [key, value] :
-       {std::pair("threads", 0.0), {"ranks", 0.0}, {"threads", 1e7}, {"step_once_s", 1e300}}) {
+  for (const auto& [key, value] : {std::pair("/threads", 0.0),
+                                   {"/ranks", 0.0},
+                                   {"/threads", 1e7},
+                                   {"/step_once_s", 1e300},
+                                   {"/read_bytes_per_s", 1e-300},
+                                   {"/dot_operations_per_s", 1e300},
+                                   {"/exchange/seconds_over_bytes/value/0", 1e308},
+                                   {"/exchange/core_s_per_byte", 1e19},
+                                   {"/tasks/experts/per_row_byte_s", 9223372036854775808.0},
+                                   {"/tasks/experts/per_weight_byte_s/value/0", 1e200},
+                                   {"/tasks/experts/memory_sensitivity", 1e9}}) {
+    const nlohmann::json::json_pointer place{std::string(key)};
+    ASSERT_TRUE(good.contains(place)) << key;
     nlohmann::json nonsense = good;
-    nonsense[key] = value;
+    nonsense[place] = value;
     EXPECT_FALSE(StepCostsFromJson(nonsense)) << key;
   }
 }

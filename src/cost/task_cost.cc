@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "cost/json_reader.h"
 #include "cost/non_negative_fit.h"
 
 namespace convene::cost {
@@ -214,32 +215,36 @@ bool TaskCost::Extrapolates(const TaskParts& parts) const {
 
 namespace {
 
-Result<double> NumberOf(const nlohmann::json& json, const char* key) {
+Result<double> NumberOf(const nlohmann::json& json, const char* key, double most) {
   const auto found = json.is_object() ? json.find(key) : json.end();
   if (found == json.end() || !found->is_number()) {
     return Error{fmt::format("a task's cost has no number \"{}\"", key)};
   }
   const double value = found->get<double>();
-  if (!std::isfinite(value) || value < 0) {
-    return Error{fmt::format("a task's cost has a \"{}\" that is negative or not finite", key)};
+  if (!(value >= 0 && value <= most)) {
+    return Error{fmt::format("a task's cost has a \"{}\" that is not from 0 to {}", key, most)};
   }
   return value;
 }
 
+constexpr double kMostSize = 1e30;        // FLOPs and bytes
+constexpr double kMostSensitivity = 100;  // fits have at most 1
+
 struct Member {
   const char* key;
   double TaskCost::*value;
+  double most;
 };
 constexpr Member kMembers[] = {
-    {"once_s", &TaskCost::once},
-    {"per_group_s", &TaskCost::per_group},
-    {"per_row_byte_s", &TaskCost::per_row_byte},
-    {"balance_flops_per_byte", &TaskCost::balance},
-    {"memory_sensitivity", &TaskCost::sensitivity},
-    {"most_flops", &TaskCost::most_flops},
-    {"most_row_bytes", &TaskCost::most_row_bytes},
-    {"most_groups", &TaskCost::most_groups},
-    {"most_score_flops", &TaskCost::most_score_flops},
+    {"once_s", &TaskCost::once, kMostCost},
+    {"per_group_s", &TaskCost::per_group, kMostCost},
+    {"per_row_byte_s", &TaskCost::per_row_byte, kMostCost},
+    {"balance_flops_per_byte", &TaskCost::balance, kMostSize},
+    {"memory_sensitivity", &TaskCost::sensitivity, kMostSensitivity},
+    {"most_flops", &TaskCost::most_flops, kMostSize},
+    {"most_row_bytes", &TaskCost::most_row_bytes, kMostSize},
+    {"most_groups", &TaskCost::most_groups, kMostSize},
+    {"most_score_flops", &TaskCost::most_score_flops, kMostSize},
 };
 
 }  // namespace
@@ -255,7 +260,7 @@ nlohmann::ordered_json ToJson(const TaskCost& cost) {
 Result<TaskCost> TaskCostFromJson(const nlohmann::json& json) {
   TaskCost cost;
   for (const Member& member : kMembers) {
-    const Result<double> value = NumberOf(json, member.key);
+    const Result<double> value = NumberOf(json, member.key, member.most);
     if (!value) return value.error();
     cost.*member.value = *value;
   }

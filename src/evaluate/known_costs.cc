@@ -73,6 +73,9 @@ Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
                double seconds_per_byte) {
   const Result<cost::MachineProfile> profile = LoadMachineProfile(path);
   const Result<hardware::Topology> topology = hardware::ReadTopology();
+  if (!profile && profile.error().kind != ErrorKind::kNotFound) {
+    return {.why_not = profile.error().message};
+  }
   if (!profile || !topology) return {.why_not = "no profile is kept"};
   const hardware::Profile& machine = profile->machine;
   if (machine.cpu_name != topology->cpu_name || machine.isa != request.kernels.name) {
@@ -169,6 +172,10 @@ Status Keep(const cost::StepCosts& costs, const engine::CostsRequest& request,
   profile.machine.date = hardware::CurrentDate();
   profile.steps = {costs};
   const Result<cost::MachineProfile> kept = LoadMachineProfile(path);
+  // Another version's, or damaged: somebody may want what is in it.
+  if (!kept && kept.error().kind != ErrorKind::kNotFound) {
+    return Error{fmt::format("{} is there and cannot be read; remove it", path)};
+  }
   if (kept && kept->machine.cpu_name == topology->cpu_name &&
       kept->machine.isa != profile.machine.isa) {
     return Error{

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/version.h"
 #include "comm/threads/thread_group.h"
@@ -138,6 +139,15 @@ TEST(KnownCosts, AreMeasuredWhereNothingIsKept) {
   EXPECT_THAT(Known(nothing).source, HasSubstr("since no profile is kept"));
   EXPECT_THAT(Known(WriteProfile("other_ranks.json", CostsOfLink(3, 1e9))).source,
               HasSubstr("no costs of 2 ranks with 1 thread each and weights in int8"));
+}
+
+TEST(KnownCosts, WhatIsKeptAndCannotBeReadIsLeftAsItIs) {
+  const std::string path = testing::TempDir() + "damaged.json";
+  std::ofstream(path) << "{\"version\": 7";
+  EXPECT_THAT(Known(path).source, HasSubstr("damaged.json is not a profile of a machine"));
+  std::stringstream kept;
+  kept << std::ifstream(path).rdbuf();
+  EXPECT_EQ(kept.str(), "{\"version\": 7");
 }
 
 cost::MachineProfile Read(const std::string& path) {

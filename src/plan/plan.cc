@@ -256,7 +256,13 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "weights") return ReadWeights(text, plan);
   if (key == "wire") return Assign(WireFromName(text), &plan->wire);
   if (key == "gemm") return Assign(GemmFromName(text), &plan->gemm);
-  return Error{fmt::format("{} is not known; {}", Quote(key), kMembers)};
+  // Texts came here, and these are none.
+  constexpr std::string_view kOthers[] = {
+      "pipeline", "decode",  "made_for",    "predicted",    "alternatives",
+      "lines",    "threads", "comm_budget", "host_threads", "experts_in_memory"};
+  const bool is_other = std::ranges::find(kOthers, key) != std::end(kOthers);
+  return Error{fmt::format("{} is {}; {}", Quote(key), is_other ? "of the wrong kind" : "not known",
+                           kMembers)};
 }
 
 }  // namespace

@@ -110,6 +110,8 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
               StartsWith("\"wires\" is not known; there are layout, "));
   EXPECT_THAT(Complaint(R"({"version": 1, "wire": 32})"),
               StartsWith("\"wire\" is not known or of the wrong kind; there are layout, "));
+  EXPECT_THAT(Complaint(R"({"version": 1, "threads": "2"})"),
+              StartsWith("\"threads\" is of the wrong kind; there are layout, "));
   EXPECT_EQ(Complaint(R"({"version": 1, "wire": "fp16"})"),
             "the wire format is auto, f32, bf16, fp8 or fp8-both, not \"fp16\"");
   EXPECT_EQ(Complaint(R"({"version": 1, "gemm": "sparse"})"),

@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/plain_number.h"
@@ -16,25 +20,14 @@ namespace {
 
 using schedule::TaskKind;
 
-enum Section {
-  kAttention,
-  kExperts,
-  kExchanges,
-  kTransition,
-  kDisk,
-  kHead,
-  kRest,
-  kSolver,
-  kNumSections
-};
+enum Section { kAttention, kExperts, kExchanges, kTransition, kDisk, kHead, kRest, kNumSections };
 constexpr const char* kSectionNames[] = {"attention",
                                          "experts",
                                          "exchanges",
                                          "transition",
                                          "reading experts from the disk",
                                          "head",
-                                         "norms, routers and dense layers",
-                                         "the solver"};
+                                         "norms, routers and dense layers"};
 
 Section SectionOf(TaskKind kind) {
   if (kind == TaskKind::kMoveExperts || kind == TaskKind::kLoadExperts) return kTransition;
@@ -69,7 +62,6 @@ Section SectionOf(TaskKind kind) {
 std::array<double, kNumSections> SectionSeconds(const PlanFigures& figures) {
   const cost::KindSeconds& path = figures.path;
   std::array<double, kNumSections> seconds = {};
-  seconds[kSolver] = figures.scored_solver_seconds;
   for (size_t kind = 0; kind < path.size(); ++kind) {
     seconds[SectionOf(static_cast<TaskKind>(kind))] += path[kind];
   }
@@ -123,41 +115,139 @@ constexpr Axis kAxes[] = {
      &MachineFigures::disk_bytes_per_second, "B/s"},
 };
 
-Flip FlipOf(PlanSearch& search, const PlanAnswer& answer, const std::vector<int>& others,
-            const Axis& axis) {
-  Flip flip{.figure = axis.figure};
-  const Candidate& chosen = answer.candidates[answer.chosen];
-  Parameter parameter;
-  AddPowers(1.0 / 16, 16, 1, parameter);
-  parameter.at = [&](double factor) {
-    return Point{.workload = search.question().workload, .conditions = axis.slower(factor)};
-  };
-  for (const int other : others) {
-    const Candidate& candidate = answer.candidates[other];
-    if (!candidate.is_allowed()) continue;
-    // Already better by prediction, and passed over since that is not certain.
-    if (candidate.figures->score < chosen.figures->score) continue;
-    Duel duel(search, chosen, candidate);
-    for (const int direction : {1, -1}) {
-      const auto outcome_at = [&](double value) { return duel.At(parameter.at(value)); };
-      const std::vector<Span> spans = SpansOf(parameter, direction, outcome_at, 1);
-      if (spans.empty() || spans.front().outcome != Outcome::kWins) continue;
-      const double factor = 1 / spans.front().nearest;
-      const bool is_nearer =
-          flip.candidate < 0 || std::abs(std::log(factor)) < std::abs(std::log(flip.factor));
-      if (!is_nearer) continue;
-      flip.factor = factor;
-      flip.candidate = other;
+constexpr double kMostFlip = 16;
+constexpr double kFlipAccuracy = 1.02;
+// A plan that cannot come nearer to the fastest one is not chosen, however simple it is.
+constexpr double kFarBehind = 1.25;
+
+// What becomes of the choice among the plans that the search priced where one rate of the machine
+// is another one.
+class FlipSearch {
+ public:
+  // Keeps the references.
+  FlipSearch(PlanSearch& search, const PlanAnswer& answer, const Axis& axis)
+      : search_(search), answer_(answer), axis_(axis), known_(answer.candidates.size()) {
+    for (int i = 0; i < std::ssize(answer.candidates); ++i) {
+      const Candidate& one = answer.candidates[i];
+      if (!one.is_ranked() || !one.is_allowed()) continue;
+      able_.push_back(i);
+      known_[i][1] = one.figures->score;
     }
+    // A setup's pricer is made once; what is fast to begin with spares others.
+    const RankSetup& first = answer.candidates[answer.fastest].setup;
+    const auto key = [&](int i) {
+      const RankSetup& setup = answer.candidates[i].setup;
+      return std::tuple(setup != first, setup, i);
+    };
+    std::ranges::sort(able_, [&](int a, int b) { return key(a) < key(b); });
   }
-  if (flip.candidate < 0) {
-    flip.words = fmt::format("{}: no speed from a sixteenth to 16 times as much changes the choice",
-                             axis.figure);
+
+  Flip Find() {
+    Flip flip{.figure = axis_.figure};
+    for (double by = 2; by <= kMostFlip && flip.candidate < 0; by *= 2) {
+      for (const bool is_faster : {true, false}) {
+        Flip found{.figure = "", .factor = is_faster ? by : 1 / by};
+        found.candidate = ChoiceAt(found.factor);
+        if (!IsOther(found.candidate)) continue;
+        Narrow(is_faster ? by / 2 : 2 / by, found);
+        const bool is_nearer = flip.candidate < 0 ||
+                               std::abs(std::log(found.factor)) < std::abs(std::log(flip.factor));
+        if (!is_nearer) continue;
+        flip.factor = found.factor;
+        flip.candidate = found.candidate;
+      }
+    }
     return flip;
   }
-  flip.rate = search.question().source.FiguresOf(chosen.setup).*axis.rate * flip.factor;
+
+ private:
+  bool IsOther(int choice) const { return choice >= 0 && choice != answer_.chosen; }
+
+  // The factor nearest to 1 between one at which the choice stays and one at which it does not.
+  void Narrow(double stays, Flip& flip) {
+    while (std::max(stays / flip.factor, flip.factor / stays) > kFlipAccuracy) {
+      const double middle = std::sqrt(stays * flip.factor);
+      const int choice = ChoiceAt(middle);
+      if (IsOther(choice)) {
+        flip.factor = middle;
+        flip.candidate = choice;
+      } else {
+        stays = middle;
+      }
+    }
+  }
+
+  // Where the rate is `factor` times as high; -1: none has a price there.
+  int ChoiceAt(double factor) {
+    const double slowness = 1 / factor;
+    std::vector<std::pair<Candidate, int>> priced;
+    double least = std::numeric_limits<double>::infinity();
+    for (const int i : able_) {
+      if (LeastScore(i, slowness) > kFarBehind * least) continue;
+      Candidate one = answer_.candidates[i];
+      auto figures = search_.FiguresOf(one.setup, one.plan, search_.question().workload,
+                                       axis_.slower(slowness));
+      if (!figures) continue;
+      known_[i][slowness] = figures->score;
+      least = std::min(least, figures->score);
+      one.figures = *std::move(figures);
+      priced.emplace_back(std::move(one), i);
+    }
+    if (priced.empty()) return -1;
+    // Equal ones stay in the order of the answer.
+    std::ranges::sort(priced, [](const auto& a, const auto& b) {
+      return std::pair(a.first.figures->score, a.second) <
+             std::pair(b.first.figures->score, b.second);
+    });
+    std::vector<const Candidate*> sorted;
+    for (const auto& [one, i] : priced) sorted.push_back(&one);
+    const Candidate& choice = ChoiceOf(search_, sorted);
+    return priced[std::ranges::find(sorted, &choice) - sorted.begin()].second;
+  }
+
+  // The longest path through a schedule is a convex function of the seconds of its tasks, and so of
+  // how slow one rate is: beyond two points it lies above their line.
+  double LeastScore(int candidate, double slowness) const {
+    const std::map<double, double>& known = known_[candidate];
+    double least = 0;
+    const auto beyond = [&](const auto& far, const auto& near) {
+      const double slope = (far.second - near.second) / (far.first - near.first);
+      least = std::max(least, near.second + slope * (slowness - near.first));
+    };
+    const auto above = known.lower_bound(slowness);
+    if (above != known.begin()) {
+      const auto near = std::prev(above);
+      least = std::max(least, near->second);  // slower is not faster
+      if (near != known.begin()) beyond(*std::prev(near), *near);
+    }
+    if (above != known.end()) {
+      least = std::max(least, above->second * slowness / above->first);
+      if (std::next(above) != known.end()) beyond(*std::next(above), *above);
+    }
+    return least;
+  }
+
+  PlanSearch& search_;
+  const PlanAnswer& answer_;
+  const Axis& axis_;
+  std::vector<int> able_;                        // to be chosen
+  std::vector<std::map<double, double>> known_;  // by candidate, scores by slowness
+};
+
+Flip FlipOf(PlanSearch& search, const PlanAnswer& answer, const Axis& axis) {
+  Flip flip = FlipSearch(search, answer, axis).Find();
+  if (flip.candidate < 0) {
+    flip.words = fmt::format(
+        "{}: at none of the speeds tried, a sixteenth to 16 times as much, the choice would be "
+        "another of the plans priced",
+        axis.figure);
+    return flip;
+  }
+  const RankSetup& setup = answer.candidates[answer.chosen].setup;
+  flip.rate = search.question().source.FiguresOf(setup).*axis.rate * flip.factor;
   flip.words = fmt::format(
-      "{}: at {:.3g} times its speed{} the choice would be {}", axis.figure, flip.factor,
+      "{}: at {:.3g} times its speed{} the choice of the plans priced would be {}", axis.figure,
+      flip.factor,
       flip.rate > 0 ? fmt::format(" ({} G{})", PlainNumber(flip.rate / 1e9, 3), axis.unit) : "",
       Describe(answer.candidates[flip.candidate]));
   return flip;
@@ -172,7 +262,9 @@ void AddCurves(PlanSearch& search, const PlanAnswer& answer, const std::vector<i
   const Parameter batches = Batches(question);
   for (const double batch : batches.values) explanation.batches.push_back(static_cast<int>(batch));
   std::vector<int> shown = {answer.chosen};
-  shown.insert(shown.end(), others.begin(), others.end());
+  // Nothing is lost to a plan that may not be chosen.
+  std::ranges::copy_if(others, std::back_inserter(shown),
+                       [&](int other) { return answer.candidates[other].is_allowed(); });
   for (const int candidate : shown) explanation.curves.push_back({.candidate = candidate});
   for (const double batch : batches.values) {
     double best = 0;
@@ -251,7 +343,7 @@ Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t mos
         search.question().num_ranks == 1) {
       continue;
     }
-    explanation.flips.push_back(FlipOf(search, answer, others, axis));
+    explanation.flips.push_back(FlipOf(search, answer, axis));
   }
   AddCurves(search, answer, others, explanation);
   explanation.seconds = search.question().clock() - start;

@@ -15,19 +15,20 @@ struct Alternative {
   double slower = 0;        // 0.18: it takes 18 % more than the chosen plan
   std::string reason = {};  // "experts +12.3 ms (the busiest rank has 1.62 x the mean), ..."
   std::string would_win =
-      {};  // "with batches of 64 and more"; or that it does nowhere, and in what range
+      {};  // "with batches of 64 and more"; or that it does at no value tried, and in what range
 };
 
-// A figure of the machine with which another plan would be the best.
+// A figure of the machine with which another plan would be the choice, of those that the search
+// priced: with other figures it might have priced others.
 struct Flip {
   std::string figure;  // "memory", "cores", "link"
-  double factor = 0;   // of its rate beside the profile's; 0: nowhere in the range
+  double factor = 0;   // of its rate beside the profile's; 0: at no power of two in the range
   double rate = 0;     // bytes or operations per second, where the profile knows it; 0: not
-  int candidate = -1;  // that would be best then
+  int candidate = -1;  // that would be chosen then
   std::string words = {};
 };
 
-// How much longer than the best one each plan takes, by batch.
+// How much longer than the best of those shown each plan takes, by batch.
 struct RegretCurve {
   int candidate = -1;
   std::vector<double> regret = {};  // by batch; below 0: it cannot run there
@@ -37,7 +38,7 @@ struct Explanation {
   std::vector<Alternative> alternatives;  // the closest first
   std::vector<Flip> flips;
   std::vector<int> batches;
-  std::vector<RegretCurve> curves;  // of the chosen plan, then of the alternatives
+  std::vector<RegretCurve> curves;  // of the chosen plan, then of alternatives that are allowed
   double seconds = 0;
 };
 

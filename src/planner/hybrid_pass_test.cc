@@ -74,11 +74,26 @@ TEST(HybridPass, WinsWherePhasesAreBestInTwoDivisions) {
   EXPECT_NEAR(figures.ttft, of(chosen.plan.layout).ttft + figures.solver_seconds, 1e-12);
   EXPECT_NEAR(figures.time_per_token, of(*chosen.plan.decode).time_per_token, 1e-12);
   EXPECT_NEAR(figures.score * 4 * 8192,
-              figures.ttft + 8191 * figures.time_per_token + figures.transition_seconds, 1e-9);
+              figures.ttft - figures.solver_seconds + 8191 * figures.time_per_token +
+                  figures.transition_seconds,
+              1e-9);
   asked.question.passes_off.emplace_back("hybrid");
   const PlanAnswer without = Search(asked);
   for (const Candidate& candidate : without.candidates) EXPECT_FALSE(candidate.plan.decode);
   EXPECT_LT(figures.score, ChosenOf(without).figures->score);
+}
+
+TEST(HybridPass, HowLongTheSolverTookChangesNoChoice) {
+  Asked asked;
+  const PlanAnswer fast = Search(asked);
+  asked.question.clock = [&asked] { return asked.seconds += 1e6; };
+  const PlanAnswer slow = Search(asked);
+  EXPECT_TRUE(ChosenOf(fast).plan.changes_layout());
+  EXPECT_EQ(ChosenOf(slow).plan, ChosenOf(fast).plan);
+  EXPECT_EQ(ChosenOf(slow).figures->score, ChosenOf(fast).figures->score);
+  // It is told all the same.
+  EXPECT_GT(ChosenOf(slow).figures->ttft, 1e6);
+  EXPECT_GT(ChosenOf(slow).figures->solver_seconds, 1e6 - 1);
 }
 
 TEST(HybridPass, LosesWhereMovingCostsMoreThanItGains) {
@@ -141,8 +156,8 @@ TEST(HybridPass, ExpertsComeFromABackupWhereThatIsAllowedAndTakesLess) {
   EXPECT_GT(chosen.figures->transition_seconds, 0);
   EXPECT_LT(chosen.figures->transition_seconds, without.figures->transition_seconds);
   EXPECT_NEAR(chosen.figures->score * 4 * 8192,
-              chosen.figures->ttft + 8191 * chosen.figures->time_per_token +
-                  chosen.figures->transition_seconds,
+              chosen.figures->ttft - chosen.figures->solver_seconds +
+                  8191 * chosen.figures->time_per_token + chosen.figures->transition_seconds,
               1e-9);
   // The one that moves them is an alternative.
   EXPECT_TRUE(std::ranges::any_of(answer.candidates, [&](const Candidate& candidate) {

@@ -99,7 +99,8 @@ struct PlanFigures {
   double extrapolated_share = 0;
   double imbalance = 1;  // as WholeStep's, over prefill and decode
   // Of a plan that divides the experts otherwise in decode: what moving them there and back takes
-  // once, and what the integer program took that found the plan. Both are in what stands above.
+  // once, and what the integer program took that found the plan. Both are in what stands above;
+  // the latter is not in the score, nor held against limits.
   double transition_seconds = 0;
   double solver_seconds = 0;
 
@@ -108,7 +109,6 @@ struct PlanFigures {
   double score = 0;
   cost::KindSeconds path = {};
   double overlapped_seconds = 0;
-  double scored_solver_seconds = 0;  // of solver_seconds, what is in the score
 };
 
 struct Candidate {

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/units.h"
@@ -22,16 +25,16 @@ namespace {
 // (docs/results/predictions.md).
 constexpr double kCertainGain = 1.1;
 
-// What is preferred where gains are not certain: the smaller, the simpler.
+// What is preferred where gains are not certain: the smaller, the simpler. One division of the work
+// throughout, whichever it is, is simpler than two.
 auto Complexity(const PlanSearch& search, const Candidate& candidate) {
   const plan::Plan& plan = candidate.plan;
   const bool is_present = search.question().present == plan;
   const bool is_usual = plan.layout == plan::DefaultLayout(candidate.setup.num_ranks);
-  const bool has_decode = plan.decode.has_value();
-  return std::tuple(!is_present, candidate.setup.num_ranks > 1, !is_usual, has_decode,
+  return std::tuple(!is_present, candidate.setup.num_ranks > 1,
+                    plan.changes_layout() || plan.layout.disaggregates,
                     plan.experts_in_memory.has_value(), plan.pipeline.chunks > 1,
-                    plan.pipeline.micro_batches > 1, candidate.needs.size(),
-                    candidate.setup.num_ranks);
+                    plan.pipeline.micro_batches > 1, !is_usual, candidate.setup.num_ranks);
 }
 
 // Ranked ones first, the best before; then those that were rejected, in the order in which they
@@ -50,27 +53,44 @@ cost::Outline ScoredOf(const Candidate& one) {
           .overlapped_seconds = one.figures->overlapped_seconds};
 }
 
+// Whether it is known of a plan that a faster one is faster.
+bool IsCertainlySlower(const PlanSearch& search, const Candidate& slower, const Candidate& faster) {
+  if (slower.figures->score >= faster.figures->score * kCertainGain) return true;
+  return cost::IntervalOfDifference(ScoredOf(slower), ScoredOf(faster),
+                                    search.PricerOf(faster.setup).Errors())
+             .low > 0;
+}
+
 void Choose(PlanSearch& search, PlanAnswer& answer) {
   const std::vector<Candidate>& candidates = answer.candidates;
-  const auto is_choice = [](const Candidate& one) { return one.is_ranked() && one.is_allowed(); };
-  const auto fastest = std::find_if(candidates.begin(), candidates.end(), is_choice);
-  CHECK(fastest != candidates.end(), "a search without a choice");
-  answer.fastest = static_cast<int>(fastest - candidates.begin());
-  auto chosen = fastest;
-  for (auto one = candidates.begin(); one != candidates.end(); ++one) {
-    if (!is_choice(*one) || !(Complexity(search, *one) < Complexity(search, *chosen))) continue;
-    const cost::Interval interval = cost::IntervalOfDifference(
-        ScoredOf(*one), ScoredOf(*fastest), search.PricerOf(fastest->setup).Errors());
-    const bool is_close = one->figures->score < fastest->figures->score * kCertainGain;
-    if (is_close && interval.low <= 0) chosen = one;
+  std::vector<const Candidate*> sorted;
+  for (const Candidate& one : candidates) {
+    if (one.is_ranked() && one.is_allowed()) sorted.push_back(&one);
   }
-  answer.chosen = static_cast<int>(chosen - candidates.begin());
-  if (chosen == fastest) return;
+  CHECK(!sorted.empty(), "a search without a choice");
+  const Candidate& fastest = *sorted.front();
+  const Candidate& chosen = ChoiceOf(search, sorted);
+  answer.fastest = static_cast<int>(&fastest - candidates.data());
+  answer.chosen = static_cast<int>(&chosen - candidates.data());
+  if (&chosen == &fastest) return;
   answer.why_chosen = fmt::format(
-      "{} is predicted {:.1f} % faster, which is within the interval of the difference: {}",
-      Describe(*fastest), 100 * (chosen->figures->score / fastest->figures->score - 1),
-      search.question().present == chosen->plan ? "the plan that runs now stays"
-                                                : "the simpler plan is taken");
+      "{} is predicted to take {:.1f} % less time, which is within the interval of the difference: "
+      "{}",
+      Describe(fastest), 100 * (1 - fastest.figures->score / chosen.figures->score),
+      search.question().present == chosen.plan ? "the plan that runs now stays"
+                                               : "the simpler plan is taken");
+}
+
+// 30,000 years: costs that were read from a file may be anything, and what comes after prices adds
+// and multiplies them.
+constexpr double kMostSeconds = 1e12;
+
+Status CheckSeconds(std::initializer_list<double> predicted) {
+  for (const double seconds : predicted) {
+    if (seconds >= 0 && seconds <= kMostSeconds) continue;
+    return Error{fmt::format("by these costs it takes {} s, which no machine does", seconds)};
+  }
+  return {};
 }
 
 // "naive", "fine with 2 micro-batches and 4 chunks, ASAS", or of what has lines, "micro-batches,
@@ -95,6 +115,19 @@ double BestScore(const PlanSearch& search) {
 }
 
 }  // namespace
+
+const Candidate& ChoiceOf(const PlanSearch& search, const std::vector<const Candidate*>& sorted) {
+  CHECK(!sorted.empty());
+  const Candidate* chosen = sorted.front();
+  // The simplest so far, whether it may be as fast as the fastest or not.
+  const Candidate* simplest = sorted.front();
+  for (const Candidate* one : sorted) {
+    if (!(Complexity(search, *one) < Complexity(search, *simplest))) continue;
+    simplest = one;
+    if (!IsCertainlySlower(search, *one, *sorted.front())) chosen = one;
+  }
+  return *chosen;
+}
 
 Status CheckPasses(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
@@ -231,7 +264,12 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
   if (plan.experts_in_memory) {
     options.paging_of = [&](int64_t num_tokens) { return PagingOf(plan, num_tokens); };
   }
-  return PredictWorkload(workload, options, **pricer, &num_simulated_);
+  Result<PlanFigures> figures = PredictWorkload(workload, options, **pricer, &num_simulated_);
+  if (!figures) return figures;
+  Status makes_sense = CheckSeconds(
+      {figures->ttft, figures->time_per_token, figures->score, figures->transition_seconds});
+  if (!makes_sense) return makes_sense.error();
+  return figures;
 }
 
 strategy::Paging PlanSearch::PagingOf(const plan::Plan& plan, int64_t num_tokens) const {
@@ -257,6 +295,7 @@ Result<WholeStep> PlanSearch::RoundTripOf(const RankSetup& setup, const plan::Pl
     if (!moved) return moved.error();
     planner::Add(*moved, 1, both);
   }
+  if (Status makes_sense = CheckSeconds({both.seconds}); !makes_sense) return makes_sense.error();
   return both;
 }
 

@@ -52,7 +52,7 @@ class PlanSearch {
 
   int num_simulated() const { return num_simulated_; }
   // Of an integer program: part of what every plan that divides the experts otherwise in decode
-  // takes before its first token.
+  // is predicted to take before its first token, and not of its score.
   void AddSolverSeconds(double seconds) { solver_seconds_ += seconds; }
   void UsePass(std::string name) { pass_ = std::move(name); }
 
@@ -93,6 +93,10 @@ std::span<const SearchPass> SearchPasses();
 
 // Error: a name that is of no pass that can be off.
 Status CheckPasses(const std::vector<std::string>& names);
+
+// Of plans that may be chosen, the fastest first (at least one): the simplest of which it is not
+// certain that the fastest is faster, and to which no faster one is as simple.
+const Candidate& ChoiceOf(const PlanSearch& search, const std::vector<const Candidate*>& sorted);
 
 // Why a search has nothing to choose: not enough memory, with what would do; costs that were not
 // measured; limits that nothing meets. Precondition: it has nothing.

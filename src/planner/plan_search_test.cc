@@ -9,12 +9,12 @@
 #include "planner/asked_question_test.h"
 #include "planner/explain_plan.h"
 #include "planner/plan_search_test.h"
-#include "planner/where_plan_wins.h"
 
 namespace convene::planner {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(PlanSearch, TakesOnlyPlansWithTheLogitsOfOneRankUnlessMoreIsAllowed) {
   Asked asked(1e10);
@@ -163,6 +163,22 @@ TEST(PlanSearch, AModelThatFitsNowhereNamesWhatWouldDo) {
   }
 }
 
+TEST(PlanSearch, WhatWouldDoKeepsTheLayoutThatWasAskedFor) {
+  Asked asked(1e9, {2});
+  asked.question.constraints.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
+  // Heads that are divided would take less.
+  asked.question.memory_of = [](const RankSetup&, const plan::Plan& plan,
+                                int) -> Result<RankMemory> {
+    return RankMemory{.weights_bytes = (plan.layout.attention_tp > 1 ? uint64_t{8} : 12) << 20};
+  };
+  asked.question.memory_per_rank = [](int) { return uint64_t{10} << 20; };
+  const std::string error = ErrorOf(asked);
+  EXPECT_THAT(error, HasSubstr("needs 12.1 MiB per rank, and each has 10.0 MiB"));
+  EXPECT_THAT(error, HasSubstr("it would with 12.1 MiB of memory for each of 2 ranks"));
+  EXPECT_THAT(error, Not(HasSubstr("--weights")));
+  EXPECT_THAT(error, Not(HasSubstr("4 ranks")));
+}
+
 TEST(PlanSearch, OtherFormatsAreTakenWhereTheFirstDoesNotFitOrTheyAreAllowed) {
   Asked asked(1e9, {1}, {"bf16", "int8"});
   // Here int8 is faster.
@@ -200,6 +216,38 @@ TEST(PlanSearch, ThePresentPlanStaysWhereAGainIsNotCertain) {
     }
   }
   EXPECT_GT(stayed, 1);
+}
+
+TEST(PlanSearch, NoPlanIsChosenForBeingSimpleBesideASimplerOneThatIsFaster) {
+  Asked asked(1e9, {4});
+  // Of steps that overlap nothing is known, and of others everything.
+  asked.profile.steps[0].overlapped_held_out = cost::HeldOut{.low = -0.9, .high = 9};
+  PlanSearch search(asked.question);
+  ASSERT_TRUE(SearchPlan(search));
+  const auto plan_of = [](const strategy::Layout& layout, double score) {
+    Candidate one{.setup = {4, 1, "bf16"}, .plan = {.layout = layout}};
+    one.figures = PlanFigures{.score = score};
+    one.figures->path[static_cast<size_t>(schedule::TaskKind::kExperts)] = score;
+    return one;
+  };
+  const Candidate sliced = plan_of({.attention_dp = 4, .expert_tp = 4}, 1);
+  const Candidate plain = plan_of(plan::DefaultLayout(4), 1.02);
+  Candidate parts = plan_of(plan::DefaultLayout(4), 1.05);
+  parts.plan.pipeline.micro_batches = 2;
+  parts.figures->overlapped_seconds = parts.figures->score;
+  // Alone beside the fastest one it might be as fast, and plain steps are no simpler than a layout.
+  EXPECT_EQ(&ChoiceOf(search, {&sliced, &parts}), &sliced);
+  EXPECT_EQ(&ChoiceOf(search, {&sliced, &plain, &parts}), &sliced);
+  Candidate sliced_parts = sliced;
+  sliced_parts.plan.pipeline.micro_batches = 2;
+  sliced_parts.figures->overlapped_seconds = 1;
+  EXPECT_EQ(&ChoiceOf(search, {&sliced_parts, &plain, &parts}), &plain);
+  // Two divisions are no simpler than one, whichever.
+  Candidate both = plan_of(plan::DefaultLayout(4), 1.001);
+  both.plan.decode = sliced.plan.layout;
+  both.plan.phase_change.keeps_both = true;
+  both.figures->overlapped_seconds = 1;
+  EXPECT_EQ(&ChoiceOf(search, {&sliced, &both}), &sliced);
 }
 
 TEST(PlanSearch, ObjectivesAreWhatIsSmall) {
@@ -280,82 +328,6 @@ TEST(PlanSearch, BranchesOfTheTreeOfSumsKeepLogits) {
   EXPECT_TRUE(CutsNothing(InventedSpec(1, 64), {.attention_dp = 4, .expert_ep = 4}));
   EXPECT_FALSE(CutsNothing(InventedSpec(1, 64), {.attention_dp = 3, .expert_ep = 3}));
   EXPECT_FALSE(CutsNothing(InventedSpec(1, 64), {.attention_dp = 2, .expert_tp = 2}));
-}
-
-// Wherever it says that another plan wins, it does when it is asked there, and nowhere else.
-TEST(ExplainPlan, PlacesWhereOthersWinAreFoundByAsking) {
-  Asked asked(3e8);
-  asked.question.allowed.layout = true;
-  asked.workload = {.requests = {{64, 64}}, .batch = 2};
-  PlanSearch search(asked.question);
-  const Result<PlanAnswer> answer = SearchPlan(search);
-  ASSERT_TRUE(answer.ok()) << answer.error().message;
-  const Explanation explanation = ExplainPlan(search, *answer);
-  ASSERT_FALSE(explanation.alternatives.empty());
-  const Parameter batches = Batches(asked.question);
-  int places = 0;
-  for (const Alternative& alternative : explanation.alternatives) {
-    EXPECT_FALSE(alternative.reason.empty());
-    const Candidate& other = answer->candidates[alternative.candidate];
-    if (alternative.slower < 0) continue;
-    Duel duel(search, answer->candidates[answer->chosen], other);
-    const auto outcome_at = [&](double batch) { return duel.At(batches.at(batch)); };
-    const std::vector<Span> spans = SpansOf(batches, 1, outcome_at);
-    for (const Span& span : spans) {
-      EXPECT_THAT(alternative.would_win, HasSubstr(batches.words(span, true)));
-    }
-    places += static_cast<int>(spans.size());
-    for (size_t i = batches.present + 1; i < batches.values.size(); ++i) {
-      const double batch = batches.values[i];
-      const bool is_said = std::ranges::any_of(
-          spans, [&](const Span& span) { return span.nearest <= batch && batch <= span.farthest; });
-      EXPECT_EQ(is_said, outcome_at(batch) == Outcome::kWins)
-          << batch << ": " << alternative.would_win;
-    }
-  }
-  EXPECT_GT(places, 0);
-  ASSERT_FALSE(explanation.curves.empty());
-  for (size_t i = 0; i < explanation.batches.size(); ++i) {
-    double least = 1e9;
-    for (const RegretCurve& curve : explanation.curves) least = std::min(least, curve.regret[i]);
-    EXPECT_NEAR(least, 0, 1e-12);
-  }
-}
-
-TEST(ExplainPlan, AFigureFlipsTheChoiceWhereItSays) {
-  Asked asked(1e9);
-  asked.question.allowed.layout = true;
-  PlanSearch search(asked.question);
-  const Result<PlanAnswer> answer = SearchPlan(search);
-  ASSERT_TRUE(answer.ok()) << answer.error().message;
-  const Explanation explanation = ExplainPlan(search, *answer);
-  ASSERT_EQ(explanation.flips.size(), 3u);
-  int found = 0;
-  for (const Flip& flip : explanation.flips) {
-    EXPECT_THAT(flip.words, HasSubstr(flip.figure));
-    if (flip.candidate < 0) continue;
-    ++found;
-    Conditions conditions;
-    (flip.figure == "memory"  ? conditions.machine.memory
-     : flip.figure == "cores" ? conditions.machine.compute
-                              : conditions.link) = 1 / flip.factor;
-    const Candidate& other = answer->candidates[flip.candidate];
-    const Candidate& chosen = answer->candidates[answer->chosen];
-    EXPECT_LT(search.FiguresOf(other.setup, other.plan, asked.workload, conditions)->score,
-              search.FiguresOf(chosen.setup, chosen.plan, asked.workload, conditions)->score)
-        << flip.words;
-  }
-  EXPECT_GT(found, 0);
-}
-
-TEST(ExplainPlan, ReasonsAreDifferencesOfTasks) {
-  PlanFigures fast{.score = 1};
-  fast.path[static_cast<size_t>(schedule::TaskKind::kExperts)] = 0.6;
-  fast.path[static_cast<size_t>(schedule::TaskKind::kDispatch)] = 0.4;
-  PlanFigures slow{.imbalance = 2.1, .score = 1.2};
-  slow.path[static_cast<size_t>(schedule::TaskKind::kExperts)] = 0.9;
-  slow.path[static_cast<size_t>(schedule::TaskKind::kCombine)] = 0.3;
-  EXPECT_EQ(WhySlower(slow, fast), "experts +30.0 % (imbalance 2.10), exchanges -10.0 %");
 }
 
 // A model of 24 layers with 16 experts each, of which one rank has room for some only.

@@ -204,13 +204,29 @@ void AddPaged(PlanSearch& search) {
   }
 }
 
+// Of so many ranks, in the divisions that were asked for, if any were.
+std::vector<plan::Plan> AskedPlans(const PlanQuestion& question, int num_ranks) {
+  const Constraints& constraints = question.constraints;
+  std::vector<plan::Plan> plans;
+  for (const Layout& layout :
+       constraints.layout ? std::vector{*constraints.layout} : LayoutsOf(num_ranks)) {
+    plan::Plan plan = UsualPlan(question, num_ranks);
+    plan.layout = layout;
+    if (layout.num_ranks() != num_ranks) continue;
+    if (constraints.decode_experts) {
+      const Status parsed = plan::ParseDecodeExperts(*constraints.decode_experts, &plan);
+      if (!parsed || !plan.changes_layout()) continue;
+    }
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
 // Whether the weights fit in the format, whatever is known of its costs.
 bool Fits(const PlanQuestion& question, const std::string& format) {
   for (int ranks = 1; ranks <= question.num_ranks; ++ranks) {
     if (!IsWanted(question.constraints.num_ranks, ranks)) continue;
-    for (const Layout& layout : LayoutsOf(ranks)) {
-      plan::Plan plan = UsualPlan(question, ranks);
-      plan.layout = layout;
+    for (const plan::Plan& plan : AskedPlans(question, ranks)) {
       const auto memory =
           question.memory_of({ranks, question.constraints.num_threads.value_or(1), format}, plan,
                              question.workload.batch);
@@ -329,13 +345,11 @@ constexpr SearchPass kPasses[] = {
 // Never less than what is needed, whatever the rounding to three digits.
 std::string Enough(uint64_t size_bytes) { return FormatBytes(size_bytes + size_bytes / 200); }
 
-// The least that any rank takes in a format, over the layouts of so many ranks.
+// The least that any rank takes in a format, over what may be of so many ranks.
 std::optional<uint64_t> LeastMemory(const PlanQuestion& question, int num_ranks,
                                     const std::string& format, int num_threads) {
   std::optional<uint64_t> least;
-  for (const Layout& layout : LayoutsOf(num_ranks)) {
-    plan::Plan plan = UsualPlan(question, num_ranks);
-    plan.layout = layout;
+  for (const plan::Plan& plan : AskedPlans(question, num_ranks)) {
     const auto memory =
         question.memory_of({num_ranks, num_threads, format}, plan, question.workload.batch);
     if (memory) least = std::min(least.value_or(memory->total()), memory->total());

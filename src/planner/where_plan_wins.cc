@@ -69,6 +69,19 @@ std::string SpanWords(const Span& span, bool above,
   return first == last ? first : first + " to " + last;
 }
 
+// Whether an outcome is another one beside any of the values between. Those are powers of two,
+// which ranks and parts divide; what lies beside them they do not, and steps may be longer for it.
+bool HasGaps(const Parameter& parameter, const Span& span,
+             const std::function<Outcome(double)>& outcome_at) {
+  if (!parameter.is_whole) return false;
+  const double first = std::min(span.nearest, span.farthest);
+  const double last = std::max(span.nearest, span.farthest);
+  return std::ranges::any_of(parameter.values, [&](double value) {
+    const double beside = value + 1;
+    return first < beside && beside < last && outcome_at(beside) != span.outcome;
+  });
+}
+
 }  // namespace
 
 // Powers of two between, with the present value among them.
@@ -95,33 +108,38 @@ std::vector<Span> SpansOf(const Parameter& parameter, int direction,
   const auto size = static_cast<int>(parameter.values.size());
   std::vector<Span> spans;
   bool is_within = false;  // the last of the spans goes on
+  const auto end_at = [&](double farthest, bool is_open) {
+    Span& span = spans.back();
+    span.farthest = farthest;
+    span.is_open = is_open;
+    span.has_gaps = HasGaps(parameter, span, outcome_at);
+    is_within = false;
+  };
   Outcome last_outcome = Outcome::kLoses;
   double last = parameter.values[parameter.present];
   for (int i = static_cast<int>(parameter.present) + direction; i >= 0 && i < size;
        i += direction) {
     const double value = parameter.values[i];
     const Outcome outcome = outcome_at(value);
-    if (outcome == Outcome::kNeither) break;
     if (outcome != last_outcome) {
       const auto is = [&](Outcome one) {
         return [&outcome_at, one](double middle) { return outcome_at(middle) == one; };
       };
       if (is_within) {
-        spans.back().farthest = EdgeOf(parameter, last, value, is(last_outcome));
-        is_within = false;
+        end_at(EdgeOf(parameter, last, value, is(last_outcome)), /*is_open=*/false);
         if (spans.size() >= most) return spans;
       }
+      if (outcome == Outcome::kNeither) return spans;
       if (outcome != Outcome::kLoses) {
         const double nearest = EdgeOf(parameter, value, last, is(outcome));
         spans.push_back({.outcome = outcome, .nearest = nearest});
         is_within = true;
       }
     }
-    if (is_within) spans.back().farthest = value;
     last_outcome = outcome;
     last = value;
   }
-  if (is_within) spans.back().is_open = true;
+  if (is_within) end_at(last, /*is_open=*/true);
   return spans;
 }
 
@@ -246,7 +264,8 @@ std::string WhereItWins(PlanSearch& search, const Candidate& chosen, const Candi
         auto& places = span.outcome == Outcome::kWins        ? wins
                        : span.outcome == Outcome::kFitsAlone ? fits
                                                              : runs;
-        places.push_back(parameter.words(span, direction > 0));
+        const char* const gaps = span.has_gaps ? " (not with all of them)" : "";
+        places.push_back(parameter.words(span, direction > 0) + gaps);
       }
     }
     ranges.push_back(parameter.range);
@@ -261,7 +280,8 @@ std::string WhereItWins(PlanSearch& search, const Candidate& chosen, const Candi
     parts.push_back(fmt::format("does what the chosen plan does not: {}", fmt::join(runs, "; ")));
   }
   if (!parts.empty()) return fmt::format("{}", fmt::join(parts, "; "));
-  return fmt::format("wins nowhere in {}, as far as memory goes", fmt::join(ranges, ", "));
+  return fmt::format("wins at none of the values tried in {}, as far as memory goes",
+                     fmt::join(ranges, ", "));
 }
 
 }  // namespace convene::planner

@@ -31,7 +31,8 @@ struct Span {
   Outcome outcome = Outcome::kWins;
   double nearest = 0;  // to the present value
   double farthest = 0;
-  bool is_open = false;  // up to the last value that there is, or at which any of the two can run
+  bool is_open = false;   // up to the last value that there is
+  bool has_gaps = false;  // with another outcome somewhere between, of whole numbers
 
   bool operator==(const Span&) const = default;
 };
@@ -49,9 +50,9 @@ struct Parameter {
 // Powers of two between, with the present value among them.
 void AddPowers(double least, double most, double present, Parameter& parameter);
 
-// All spans on one side of the present value (direction 1 or -1), the nearest first; `most`: no
-// further ones than so many. What changes between two values is found by halving, to the whole
-// number or to a fiftieth.
+// All spans on one side of the present value (direction 1 or -1), the nearest first, up to where
+// none of the two can run; `most`: no further ones than so many. What changes between two values is
+// found by halving, to the whole number or to a fiftieth; gaps, by asking beside each value.
 std::vector<Span> SpansOf(const Parameter& parameter, int direction,
                           const std::function<Outcome(double)>& outcome_at, size_t most = SIZE_MAX);
 
@@ -76,7 +77,7 @@ Parameter Batches(const PlanQuestion& question);
 std::vector<Parameter> ParametersOf(const PlanQuestion& question);
 
 // "wins with batches of 4 to 7; has memory where the chosen plan has not: with batches of 64 and
-// more", or that it wins nowhere, and in what range.
+// more", or that it wins at no value tried, and in what range.
 std::string WhereItWins(PlanSearch& search, const Candidate& chosen, const Candidate& other,
                         const std::vector<Parameter>& parameters);
 

@@ -31,7 +31,7 @@ TEST(SpansOf, AreOpenWhereItWinsToTheEnd) {
   EXPECT_THAT(SpansOf(Powers(8), -1, low), ElementsAre(Span{Outcome::kWins, 2, 1, true}));
 }
 
-TEST(SpansOf, SayWhereTheChosenPlanDoesNotFitAndAreOpenToWhereNoneDoes) {
+TEST(SpansOf, SayWhereTheChosenPlanDoesNotFitAndEndWhereNoneDoes) {
   const auto outcome = [](double batch) {
     return batch >= 50   ? Outcome::kNeither
            : batch >= 20 ? Outcome::kFitsAlone
@@ -39,8 +39,16 @@ TEST(SpansOf, SayWhereTheChosenPlanDoesNotFitAndAreOpenToWhereNoneDoes) {
                          : Outcome::kLoses;
   };
   EXPECT_THAT(SpansOf(Powers(3), 1, outcome),
-              ElementsAre(Span{Outcome::kWins, 6, 19}, Span{Outcome::kFitsAlone, 20, 32, true}));
+              ElementsAre(Span{Outcome::kWins, 6, 19}, Span{Outcome::kFitsAlone, 20, 49}));
   EXPECT_THAT(SpansOf(Powers(3), 1, outcome, 1), ElementsAre(Span{Outcome::kWins, 6, 19}));
+}
+
+TEST(SpansOf, TellGapsBesideTheValuesThatTheyWereFoundBy) {
+  const auto odd_lose = [](double batch) {
+    return batch >= 12 && batch != 17 ? Outcome::kWins : Outcome::kLoses;
+  };
+  const std::vector<Span> spans = SpansOf(Powers(8), 1, odd_lose);
+  EXPECT_THAT(spans, ElementsAre(Span{Outcome::kWins, 12, 64, true, true}));
 }
 
 TEST(SpansOf, GoOnBehindValuesAtWhichItLoses) {

@@ -22,10 +22,16 @@ constexpr double kMostRate = 1e6;     // requests per second
 constexpr double kMostSeconds = 1e6;  // of a limit
 constexpr size_t kMostPathBytes = 4096;
 
+// As it stands there; what may be long is cut.
+std::string Written(const json& value) {
+  if (value.is_number()) return value.dump();
+  return Quote(value.is_string() ? value.get<std::string>() : value.dump());
+}
+
 Result<double> NumberOf(const json& value, const char* key, double least, double most) {
   if (!value.is_number() || !(value.get<double>() >= least && value.get<double>() <= most)) {
-    return Error{fmt::format("\"{}\" is {}; it must be a number from {} to {}", key,
-                             Quote(value.dump()), least, most)};
+    return Error{fmt::format("\"{}\" is {}; it must be a number from {} to {}", key, Written(value),
+                             least, most)};
   }
   return value.get<double>();
 }
@@ -35,7 +41,7 @@ Result<int> WholeOf(const json& value, const char* key, int least, int most) {
                         (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
   if (!is_whole || value.get<int64_t>() < least || value.get<int64_t>() > most) {
     return Error{fmt::format("\"{}\" is {}; it must be a whole number from {} to {}", key,
-                             Quote(value.dump()), least, most)};
+                             Written(value), least, most)};
   }
   return value.get<int>();
 }
@@ -266,8 +272,8 @@ Result<std::vector<RequestLengths>> RequestsFromTrace(std::string_view csv) {
       const RequestLengths request{TokensIn(table->at(row, prompt)),
                                    TokensIn(table->at(row, answer))};
       if (request.prompt_tokens < 0 || request.gen_tokens < 0) {
-        return Error{fmt::format("row {} of the trace has no numbers of tokens from 0 to {}",
-                                 row + 1, kMostTokens)};
+        return Error{fmt::format("line {} of the trace has no numbers of tokens from 0 to {}",
+                                 table->line_of(row), kMostTokens)};
       }
       if (request.prompt_tokens > 0 && request.gen_tokens > 0) requests.push_back(request);
     }

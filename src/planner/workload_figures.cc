@@ -38,7 +38,7 @@ class Predictor {
       const Result<PlanFigures> found = AtBatch(batch);
       if (!found) return found.error();
       figures = *found;
-      if (MeetsLimits(figures)) return figures;
+      if (MeetsLimits(figures, figures.ttft - figures.solver_seconds)) return figures;
     }
     return Error{fmt::format(
         "a batch of 1 has {} s to the first token (limit {}) and {} s per token (limit {}; 0: "
@@ -78,12 +78,9 @@ class Predictor {
     stretch(figures.time_per_token_interval, figures.time_per_token, decode->seconds / (1 - busy));
     stretch(figures.throughput_interval, figures.throughput,
             workload_.arrival_rate * workload_.mean_gen_tokens());
-    if (workload_.objective == Objective::kTtft) {
-      figures.score = figures.ttft;  // of a request that comes long after it
-      figures.scored_solver_seconds = 0;
-    }
+    if (workload_.objective == Objective::kTtft) figures.score = figures.ttft;
     if (workload_.objective == Objective::kTimePerToken) figures.score = figures.time_per_token;
-    if (workload_.objective == Objective::kGoodput && !MeetsLimits(figures)) {
+    if (workload_.objective == Objective::kGoodput && !MeetsLimits(figures, figures.ttft)) {
       return Error{fmt::format(
           "at this rate of requests there are {} s to the first token and {} s per token, "
           "beyond the limits",
@@ -93,9 +90,10 @@ class Predictor {
   }
 
  private:
-  bool MeetsLimits(const PlanFigures& figures) const {
+  // What a solver took decides nothing: `ttft` is without it.
+  bool MeetsLimits(const PlanFigures& figures, double ttft) const {
     const ServiceLimits& limits = workload_.limits;
-    return (limits.ttft <= 0 || figures.ttft <= limits.ttft) &&
+    return (limits.ttft <= 0 || ttft <= limits.ttft) &&
            (limits.time_per_token <= 0 || figures.time_per_token <= limits.time_per_token);
   }
 
@@ -199,37 +197,46 @@ class Predictor {
   PlanFigures Figures(int batch, WholeStep prefill, const WholeStep& decode,
                       double round_trips) const {
     const double gen_tokens = workload_.mean_gen_tokens();
-    Add({.seconds = options_.solver_seconds, .once_seconds = options_.solver_seconds}, 1, prefill);
     WholeStep all = prefill;
     Add(decode, gen_tokens - 1, all);
     Add(round_trip_, round_trips, all);
+    PlanFigures figures = Scored(batch, prefill, decode, all);
+    const WholeStep solver = {.seconds = options_.solver_seconds,
+                              .once_seconds = options_.solver_seconds};
+    Add(solver, 1, prefill);
+    Add(solver, 1, all);
     const double tokens = batch * gen_tokens;
     const auto interval = [errors = pricer_.Errors()](const WholeStep& of) {
       return cost::IntervalOf(OutlineOf(of), errors);
     };
     const cost::Interval total = interval(all);
-    PlanFigures figures{
-        .batch = batch,
-        .ttft = prefill.seconds,
-        .time_per_token = decode.seconds,
-        .throughput = tokens / all.seconds,
-        .ttft_interval = interval(prefill),
-        .time_per_token_interval = interval(decode),
-        .throughput_interval = {tokens / total.high, tokens / std::max(total.low, 1e-12)},
-        .extrapolated_share = all.extrapolated_share,
-        .imbalance = all.imbalance,
-        .transition_seconds = round_trips * round_trip_.seconds,
-        .solver_seconds = options_.solver_seconds};
+    figures.batch = batch;
+    figures.ttft = prefill.seconds;
+    figures.time_per_token = decode.seconds;
+    figures.throughput = tokens / all.seconds;
+    figures.ttft_interval = interval(prefill);
+    figures.time_per_token_interval = interval(decode);
+    figures.throughput_interval = {tokens / total.high, tokens / std::max(total.low, 1e-12)};
+    figures.extrapolated_share = all.extrapolated_share;
+    figures.imbalance = all.imbalance;
+    figures.transition_seconds = round_trips * round_trip_.seconds;
+    figures.solver_seconds = options_.solver_seconds;
+    return figures;
+  }
+
+  // What plans are compared by, without the solver's time, which depends on what runs beside it:
+  // one question has one answer.
+  PlanFigures Scored(int batch, const WholeStep& prefill, const WholeStep& decode,
+                     const WholeStep& all) const {
     const bool is_ttft = workload_.objective == Objective::kTtft;
     const bool is_step = workload_.objective == Objective::kTimePerToken;
     const WholeStep& scored = is_ttft ? prefill : is_step ? decode : all;
-    const double per = is_ttft || is_step ? 1 : tokens;
-    figures.score = scored.seconds / per;
+    const double per = is_ttft || is_step ? 1 : batch * workload_.mean_gen_tokens();
+    PlanFigures figures{.score = scored.seconds / per,
+                        .overlapped_seconds = scored.overlapped_seconds / per};
     for (size_t kind = 0; kind < figures.path.size(); ++kind) {
       figures.path[kind] = scored.path[kind] / per;
     }
-    figures.overlapped_seconds = scored.overlapped_seconds / per;
-    if (!is_step) figures.scored_solver_seconds = options_.solver_seconds / per;
     return figures;
   }
 
