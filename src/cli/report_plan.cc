@@ -103,7 +103,7 @@ StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& c
       double bytes = 0;
       for (const schedule::TaskId id : ids) bytes += parts[id].link_bytes;
       predicted = costs.ExchangeSeconds(task.kind, bytes, state);
-    } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
+    } else if (const auto& cost = costs.CostOf(task.kind)) {
       predicted = costs.FactorOf(task.lane.rank) * cost->Seconds(parts[ids.front()], state);
     }
     KindComparison& kind = kinds[static_cast<size_t>(task.kind)];
