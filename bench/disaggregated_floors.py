@@ -22,15 +22,16 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = {"--hidden": 512, "--heads": 8, "--layers": 4, "--experts": 16, "--top-k": 2, "--intermediate": 512}
 SHARED = 512
+COUNTS = (2, 3, 4, 6)  # micro-batches
 LAYOUTS = {3: "attention=dp1+experts=ep2+disaggregate", 4: "attention=dp2+experts=ep2+disaggregate"}
 
 
 def plans(has_shared):
     """Of the first one the other plans' speed-ups are; names as scenario_bench wants them."""
     names = ["strategy=naive"]
-    names += [f"strategy=pppipe,micro_batches={count}" for count in (2, 3, 4)]
+    names += [f"strategy=pppipe,micro_batches={count}" for count in COUNTS]
     orders = ("asas", "aass") if has_shared else ("asas",)
-    for count, chunks, order in itertools.product((2, 3, 4), (1, 2), orders):
+    for count, chunks, order in itertools.product(COUNTS, (1, 2), orders):
         names.append(f"strategy=fine,micro_batches={count},pipeline={chunks}:tokens,order={order}")
     return names
 
@@ -39,7 +40,8 @@ def run(options, num_ranks, link, has_shared, prompt):
     """All batches of a point, one after the other: what scenario_bench writes."""
     tokens = [prompt * batch for batch in options.batches]
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        command = [ROOT / "scripts/slow-link.sh", link, "mpirun", "-n", num_ranks, "--oversubscribe", "--bind-to", "none",
+        network = ["--each", num_ranks, link] if options.each else [link]
+        command = [ROOT / "scripts/slow-link.sh", *network, "mpirun", "-n", num_ranks, "--oversubscribe", "--bind-to", "none",
                    ROOT / "build/release/scenario_bench", "--threads", 1, "--slow-down", options.slow_down,
                    "--repeat", options.repeat, "--sequence", prompt, "--tokens", ",".join(map(str, tokens)),
                    "--layout", LAYOUTS[num_ranks].replace("+", ","), "--json", file.name]
@@ -113,10 +115,11 @@ def markdown(options, rows, num_steps):
 {cpu.strip()}, {os.cpu_count()} cores, {time.strftime("%Y-%m-%d")}; {num_steps} steps. Made by `bench/disaggregated_floors.py {options.line}`. Each rank is
 a process with one thread. **Operators are computed by the real kernels and slowed**: each then waits for {options.slow_down - 1:g} times the
 processor time that it took, since {os.cpu_count()} cores carry 3 or 4 ranks (`scenario_bench --slow-down`). Exchanges are not slowed; they go over
-the loopback of `scripts/slow-link.sh`, whose rate all ranks share, in bf16. The model is invented: {MODEL['--layers']} layers, hidden size {MODEL['--hidden']},
+{"links of `scripts/slow-link.sh --each`, one of each rank, which carry the rate in both directions at once" if options.each
+ else "the loopback of `scripts/slow-link.sh`, whose rate all ranks share"}, in bf16. The model is invented: {MODEL['--layers']} layers, hidden size {MODEL['--hidden']},
 {MODEL['--experts']} experts of {MODEL['--intermediate']}, top {MODEL['--top-k']}, with or without a shared expert of {SHARED}; every attention rank has the batch of prompts.
 
-Plans of a point took turns in {options.repeat} rounds; times are medians. "Best" is the least median of the plans tried: PPPipe with r1 = 2, 3 and 4; fine with
+Plans of a point took turns in {options.repeat} rounds; times are medians. "Best" is the least median of the plans tried: PPPipe with r1 = 2, 3, 4 and 6; fine with
 the same r1, r2 = 1 and 2, and both orders where there is a shared expert. Ratios are medians over rounds. Exchanges ÷ computation: of the naive step, by kind the
 mean over ranks. Simulated: the fine step from the times that its tasks took in other rounds.
 
@@ -147,6 +150,7 @@ def main():
     parser.add_argument("--prompts", type=numbers, default=[256, 512, 2048])
     parser.add_argument("--batches", type=numbers, default=[1, 2])
     parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--each", action="store_true", help="every rank has a link of its own, with both directions at once")
     parser.add_argument("--slow-down", type=float, default=4)
     options = parser.parse_args()
     options.line = " ".join(sys.argv[1:])

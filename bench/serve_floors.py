@@ -146,14 +146,14 @@ def connect(server):
 
 
 def post(length, more=""):
-    return (f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n{more}"
+    return (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{more}"
             f"Content-Length: {length}\r\n\r\n").encode()
 
 
 def slow_headers(server):
     clients = [connect(server) for _ in range(1000)]
     for client in clients:
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\nX: " + 8000 * b"a")
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX: " + 8000 * b"a")
     return clients
 
 
@@ -175,11 +175,26 @@ def huge_bodies(server):
         clients.append(connect(server))
         chunk = b"100000\r\n" + (1 << 20) * b" " + b"\r\n"
         head = post(100 << 20) if i % 2 else (
-            b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         try:
             clients[-1].sendall(head)
             for _ in range(100):
                 clients[-1].sendall((1 << 20) * b" " if i % 2 else chunk)
+        except OSError:
+            pass  # it has been refused
+    return clients
+
+
+def words_around_chunks(server):
+    """An extension of a chunk, or a field behind the last one, that never ends."""
+    clients = []
+    for i in range(20):
+        clients.append(connect(server))
+        try:
+            clients[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                                b"Transfer-Encoding: chunked\r\n\r\n" + (b"0\r\nA: " if i % 2 else b"1;"))
+            for _ in range(100):
+                clients[-1].sendall((1 << 20) * b"a")
         except OSError:
             pass  # it has been refused
     return clients
@@ -190,7 +205,7 @@ def many_headers(server):
     for _ in range(50):
         clients.append(connect(server))
         try:
-            clients[-1].sendall(b"GET /health HTTP/1.1\r\n" + b"".join(b"X-%d: %d\r\n" % (i, i) for i in range(10000)))
+            clients[-1].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: %d\r\n" % (i, i) for i in range(10000)))
         except OSError:
             pass
     return clients
@@ -202,7 +217,7 @@ def unread_pipelines(server):
         clients.append(connect(server))
         clients[-1].settimeout(1)
         try:
-            clients[-1].sendall(20000 * b"GET /metrics HTTP/1.1\r\n\r\n")
+            clients[-1].sendall(20000 * b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         except OSError:
             pass  # it reads no more
     return clients
@@ -210,7 +225,8 @@ def unread_pipelines(server):
 
 def hostile(server):
     figures = {}
-    for attack in (slow_headers, unfinished_bodies, huge_bodies, many_headers, unread_pipelines):
+    for attack in (slow_headers, unfinished_bodies, huge_bodies, words_around_chunks, many_headers,
+                   unread_pipelines):
         server.settle()
         before = server.resident()
         server.reset_peak()

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Runs a command on a slow network: scripts/slow-link.sh RATE COMMAND...
+# Runs a command on a slow network: scripts/slow-link.sh [--each RANKS] RATE COMMAND...
 # RATE is as tc writes it: 350mbit, 1gbit, 2.5gbit. Ranks started by mpirun within COMMAND talk over
 # TCP on a loopback of their own that carries RATE, the sum of both directions and of all pairs of
-# ranks; its ends are the command's ends. Needs root. The exit status is the command's.
+# ranks. With --each they talk as hosts on a switch do: each of at most RANKS ranks has a link of its
+# own that carries RATE in each direction at the same time. The network's end is the command's end.
+# Needs root. The exit status is the command's.
 # Example: scripts/slow-link.sh 350mbit mpirun -n 2 build/release/convene run MODEL --prompt "..."
 set -euo pipefail
 
@@ -12,21 +14,53 @@ fail() {
   exit 2
 }
 
-if [ "${1:-}" = --inside ]; then # in the namespace, see below
-  rate=$2 burst=$3
-  shift 3
-  ip link set lo up
-  tc qdisc add dev lo root tbf rate "$rate" burst "$burst" latency 50ms ||
-    fail "the loopback could not be limited to $rate" "Its kernel module: modprobe sch_tbf"
-  exec "$@"
-fi
+limit() { # DEVICE TC...: the tc of its namespace
+  "${@:2}" qdisc add dev "$1" root tbf rate "$rate" burst "$burst" latency 50ms ||
+    fail "the device $1 could not be limited to $rate" "Its kernel module: modprobe sch_tbf"
+}
 
 case "${1:-}" in
+  --inside) # RATE BURST RANKS COMMAND...: in the namespace, see below; RANKS is 0 where all share the loopback
+    rate=$2 burst=$3 ranks=$4
+    shift 4
+    ip link set lo up
+    if [ "$ranks" -eq 0 ]; then
+      limit lo tc
+      exec "$@"
+    fi
+    mount -t tmpfs tmpfs /run # `ip netns` keeps names there
+    ip link add switch type bridge || fail "there is no bridge to be had" "Its kernel module: modprobe bridge"
+    ip address add 10.78.0.1/16 dev switch
+    ip link set switch up
+    for ((rank = 0; rank < ranks; ++rank)); do
+      ip netns add "rank$rank"
+      ip link add "port$rank" type veth peer name nic netns "rank$rank"
+      ip link set "port$rank" master switch up
+      ip -n "rank$rank" link set lo up
+      ip -n "rank$rank" link set nic up
+      ip -n "rank$rank" address add "10.78.1.$((rank + 1))/16" dev nic
+      limit "port$rank" tc        # what comes to the rank
+      limit nic tc -n "rank$rank" # what it sends
+    done
+    exec "$@"
+    ;;
+  --rank) # COMMAND...: what mpirun starts
+    shift
+    [ -e "/run/netns/rank$OMPI_COMM_WORLD_RANK" ] ||
+      fail "there is no link for rank $OMPI_COMM_WORLD_RANK" "Give --each the number of ranks that mpirun starts."
+    exec nsenter "--net=/run/netns/rank$OMPI_COMM_WORLD_RANK" -- "$@"
+    ;;
   -h | --help)
-    sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"
+    sed -n '2,9s/^# //p' "${BASH_SOURCE[0]}"
     exit
     ;;
 esac
+ranks=0
+if [ "${1:-}" = --each ]; then
+  ranks=${2:-}
+  [[ $ranks =~ ^[1-9][0-9]?$ ]] || fail "'$ranks' is no number of ranks" "Give --each 1 to 99."
+  shift 2
+fi
 [ $# -ge 2 ] || fail "a rate and a command are needed" "$(sed -n '2s/^# //p' "${BASH_SOURCE[0]}")"
 rate=$1
 shift
@@ -37,21 +71,32 @@ bits=$(awk -v n="${BASH_REMATCH[1]}" -v unit="${BASH_REMATCH[3]}" \
 [ "$bits" -ge 1000000 ] || fail "'$rate' is less than 1mbit" "Give a higher one."
 [ "$(id -u)" -eq 0 ] ||
   fail "a network of its own needs root" "Run it with: sudo ${BASH_SOURCE[0]} $rate ${*@Q}"
-for tool in ip tc unshare; do
+for tool in ip tc unshare nsenter; do
   command -v "$tool" >/dev/null ||
     fail "the program '$tool' is missing" "Install it: apt-get install iproute2 util-linux"
 done
 
 # What may pass at once: 6 ms of the rate, so that a timer that comes late costs nothing, and at least
 # four packets of the loopback's 64 KiB. One TCP stream then has 99.8 to 99.9 % of 100mbit, 350mbit,
-# 1gbit and 4gbit (with 256 KiB at 4gbit 94 %; 2 cores of a Xeon, 2026-11-21).
+# 1gbit and 4gbit (with 256 KiB at 4gbit 94 %; 2 cores of a Xeon, 2026-11-21). Links of ranks have
+# smaller packets, and the kernel hands them over up to 64 KiB at a time.
 burst=$((bits / 8 * 6 / 1000))
-[ $burst -ge 262144 ] || burst=262144
+least=262144
+[ "$ranks" -eq 0 ] || least=70000
+[ $burst -ge $least ] || burst=$least
 
 # OpenMPI would use shared memory between ranks of a host, and look for other networks.
-export OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self
-export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo
+network=lo own=()
+export OMPI_MCA_btl_tcp_if_include=lo
+if [ "$ranks" -gt 0 ]; then
+  network=switch own=(--mount)
+  script=$(realpath "${BASH_SOURCE[0]}")
+  [[ $script != *[[:space:]]* ]] || fail "mpirun cannot start '$script'" "Give it a path without blanks."
+  export OMPI_MCA_btl_tcp_if_include=10.78.1.0/24 OMPI_MCA_orte_fork_agent="$BASH $script --rank"
+  export PMIX_MCA_ptl_base_if_include=switch
+fi
+export OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self OMPI_MCA_oob_tcp_if_include=$network
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# A namespace without a name: the kernel removes it with its last process, whatever ends that.
-exec unshare --net -- "$BASH" "${BASH_SOURCE[0]}" --inside "$rate" "$burst" "$@"
+# Namespaces without names elsewhere: the kernel removes them with their last process, whatever ends that.
+exec unshare --net "${own[@]}" -- "$BASH" "${BASH_SOURCE[0]}" --inside "$rate" "$burst" "$ranks" "$@"

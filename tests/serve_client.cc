@@ -137,11 +137,10 @@ std::string PostText(std::string_view path, std::string_view body, std::string_v
       path, headers, body.size(), body);
 }
 
-ServeProcess::ServeProcess(const std::vector<std::string>& arguments) {
+ServeProcess::ServeProcess(const std::vector<std::string>& arguments, const std::string& model) {
   static int number = 0;
   log_path_ = std::filesystem::temp_directory_path() /
               fmt::format("serve_test_{}_{}.log", getpid(), ++number);
-  const std::string model = std::string(CONVENE_SOURCE_DIR) + "/models/demo";
   std::vector<std::string> words = {CONVENE_BINARY, "serve", model, "--port", "0"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   pid_ = fork();

@@ -47,10 +47,13 @@ class Connection {
 
 std::string PostText(std::string_view path, std::string_view body, std::string_view headers = "");
 
+inline constexpr const char* kDemoModel = CONVENE_SOURCE_DIR "/models/demo";
+
 class ServeProcess {
  public:
   // `convene serve MODEL --port 0` with further arguments; waits until it is ready.
-  explicit ServeProcess(const std::vector<std::string>& arguments);
+  explicit ServeProcess(const std::vector<std::string>& arguments,
+                        const std::string& model = kDemoModel);
   ~ServeProcess();  // ends it
   ServeProcess(const ServeProcess&) = delete;
   ServeProcess& operator=(const ServeProcess&) = delete;

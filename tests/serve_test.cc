@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -62,6 +63,10 @@ TEST(Serve, AnswersChatsCompletionsAndQuestionsAboutItself) {
   const ServeProcess server({"--model-name", "tale"});
   EXPECT_EQ(server.Get("/health").Json()["status"], "ok");
   EXPECT_EQ(server.Get("/v1/models").Json()["data"][0]["id"], "tale");
+  EXPECT_EQ(server.Get("/v1/models/tale").Json(), server.Get("/v1/models").Json()["data"][0]);
+  EXPECT_EQ(server.Get("/v1/models/t%61le").Json()["id"], "tale");
+  EXPECT_EQ(server.Get("/v1/models/other").Json()["error"]["code"], "model_not_found");
+  EXPECT_EQ(server.Get("/v1/models/").status, 404);
   EXPECT_TRUE(server.Get("/version").Json().contains("version"));
 
   const std::string body = ChatBody("Who goes there?", {{"seed", 3}, {"model", "tale"}});
@@ -152,7 +157,8 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
   EXPECT_EQ(server.Get("/metrics").status, 401);
   EXPECT_EQ(server.Get("/health").status, 200);
   Connection form(server.port());
-  form.Send(fmt::format("POST {} HTTP/1.1\r\n{}Content-Type: text/plain\r\n\r\n", kChat, key));
+  form.Send(
+      fmt::format("POST {} HTTP/1.1\r\nHost: x\r\n{}Content-Type: text/plain\r\n\r\n", kChat, key));
   EXPECT_EQ(form.ReadAnswer().status, 415);
 
   Connection page(server.port());
@@ -161,8 +167,48 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
   const HttpAnswer asked = page.ReadAnswer();
   EXPECT_EQ(asked.status, 204);
   EXPECT_EQ(asked.headers.at("access-control-allow-origin"), "https://page.example");
+  // OpenAI's client for browsers sends headers of its own (x-stainless-...).
+  EXPECT_EQ(asked.headers.at("access-control-allow-headers"), "Authorization, *");
+  EXPECT_EQ(asked.headers.at("access-control-allow-methods"), "POST");
+  EXPECT_EQ(server.Get("/health", "Origin: https://page.example\r\n")
+                .headers.at("access-control-expose-headers"),
+            "Retry-After");
   EXPECT_FALSE(server.Get("/health", "Origin: https://other.example\r\n")
                    .headers.contains("access-control-allow-origin"));
+}
+
+TEST(Serve, ReadsKeysOfAFileButNotItsComments) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / fmt::format("serve_test_{}_keys", getpid());
+  std::ofstream(path) << "# of the team\nfirst\n\n#old\nsecond\n";
+  const ServeProcess server({"--api-key-file", path});
+  std::filesystem::remove(path);
+  const auto status = [&](const char* key) {
+    return server.Get("/v1/models", fmt::format("Authorization: Bearer {}\r\n", key)).status;
+  };
+  EXPECT_EQ(status("first"), 200);
+  EXPECT_EQ(status("second"), 200);
+  EXPECT_EQ(status("#old"), 401);
+  EXPECT_EQ(status("# of the team"), 401);
+}
+
+TEST(Serve, RefusesChatsWithAModelThatHasNoTemplate) {
+  namespace fs = std::filesystem;
+  const fs::path model = fs::temp_directory_path() / fmt::format("serve_test_{}_model", getpid());
+  fs::create_directory(model);
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {
+    fs::create_symlink(fs::path(kDemoModel) / name, model / name);
+  }
+  json config = json::parse(std::ifstream(fs::path(kDemoModel) / "tokenizer_config.json"));
+  ASSERT_EQ(config.erase("chat_template"), 1u);
+  std::ofstream(model / "tokenizer_config.json") << config;
+  const ServeProcess server({}, model);
+  const HttpAnswer answer = server.Post(kChat, ChatBody("x"));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.Json()["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(answer.Json()["error"]["param"], "messages");
+  EXPECT_EQ(server.Post(kCompletions, R"({"prompt": "A", "max_tokens": 1})").status, 200);
+  fs::remove_all(model);
 }
 
 TEST(Serve, HoldsAnswersToASchemaAndGrowsResponsesByItems) {
@@ -274,32 +320,32 @@ TEST(Serve, SurvivesHostileInput) {
     connection.Send(bytes);
     return connection.ReadAnswer().status;
   };
-  std::string many_headers = "GET /health HTTP/1.1\r\n";
+  std::string many_headers = "GET /health HTTP/1.1\r\nHost: x\r\n";
   for (int i = 0; i < 10000; ++i) many_headers += fmt::format("X-{}: {}\r\n", i, i);
   EXPECT_EQ(status(many_headers + "\r\n"), 431);
-  EXPECT_EQ(status(fmt::format("POST {} HTTP/1.1\r\nContent-Type: application/json\r\n"
+  EXPECT_EQ(status(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                                "Content-Length: 104857600\r\n\r\n",
                                kChat)),
             413);
   EXPECT_EQ(status(PostText(kChat, std::string(size_t{3} << 20, ' '))), 413);
-  EXPECT_EQ(status(std::string("GET /health HTTP/1.1\r\nX: a\0b\r\n\r\n", 32)), 400);
+  EXPECT_EQ(status(std::string("GET /health HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n", 41)), 400);
   EXPECT_EQ(status("\x16\x03\x01\x02 this is TLS \r\n\r\n"), 400);
-  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
+  EXPECT_EQ(status("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                    "Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
             400);
   EXPECT_EQ(status(PostText(kChat, std::string("{\"messages\": \"\0\"}", 17))), 400);
 
   Connection pipelining(server.port());
   const std::string one = PostText("/tokenize", R"({"prompt": "a"})");
-  pipelining.Send(one + one + "GET /version HTTP/1.1\r\n\r\n");
+  pipelining.Send(one + one + "GET /version HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_EQ(pipelining.ReadAnswer().Json()["count"], 1);
   EXPECT_EQ(pipelining.ReadAnswer().Json()["count"], 1);
   EXPECT_EQ(pipelining.ReadAnswer().status, 200);
 
   Connection waiting(server.port());
   waiting.Send(
-      "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 15\r\n"
-      "Expect: 100-continue\r\n\r\n");
+      "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Content-Length: 15\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_THAT(waiting.ReadUntil("\r\n\r\n"), HasSubstr("100 Continue"));
   waiting.Send(R"({"prompt": "a"})");
   EXPECT_EQ(waiting.ReadAnswer().status, 200);
@@ -352,6 +398,37 @@ TEST(Serve, EndsAcceptedRequestsAtSigtermOrSaysThatItDoesNot) {
   EXPECT_EQ(hasty.Wait(), 1) << hasty.log();
 }
 
+TEST(Serve, RequestsThatAreStillReadAtSigtermAreAnsweredOrTold) {
+  const std::string long_text(size_t{4} << 20, 'a');  // takes longer than the test to the signal
+  const std::string slow = PostText("/tokenize", json{{"prompt", long_text}}.dump());
+  const auto statuses_after_sigterm = [&](ServeProcess& server) {
+    const auto is_accepted = [&](const char* path) {
+      return server.log().find(fmt::format("event=accepted client=127.0.0.1 path={}", path)) !=
+             std::string::npos;
+    };
+    Connection half(server.port());
+    half.Send("GET /hea");
+    Connection tokens(server.port());
+    tokens.Send(slow);
+    EXPECT_TRUE(Eventually([&] { return is_accepted("/tokenize"); }));
+    Connection behind(server.port());
+    behind.Send(PostText(kCompletions, json{{"prompt", long_text}}.dump()));
+    EXPECT_TRUE(Eventually([&] { return is_accepted(kCompletions); }));
+    server.Signal(SIGTERM);
+    std::vector<int> statuses;
+    for (Connection* client : {&half, &tokens, &behind}) {
+      statuses.push_back(client->ReadAnswer().status);
+    }
+    return statuses;
+  };
+  ServeProcess patient({"--log-level", "debug"});
+  EXPECT_EQ(statuses_after_sigterm(patient), (std::vector<int>{503, 200, 400}));
+  EXPECT_EQ(patient.Wait(), 0) << patient.log();
+  ServeProcess hasty({"--log-level", "debug", "--shutdown-timeout", "0"});
+  EXPECT_EQ(statuses_after_sigterm(hasty), (std::vector<int>{503, 503, 503}));
+  EXPECT_EQ(hasty.Wait(), 1) << hasty.log();
+}
+
 TEST(Serve, ASecondSignalEndsItAtOnce) {
   ServeProcess server({"--max-batch", "1", "--shutdown-timeout", "600"});
   // More than would be answered while this test waits.
@@ -387,6 +464,25 @@ TEST(Serve, AClientThatIsKilledFreesItsMemory) {
   EXPECT_THAT(server.log(), HasSubstr("finish=abort"));
 }
 
+TEST(Serve, TellsOfClientsThatGoBeforeTheirRequestIsRead) {
+  const ServeProcess server({"--log-level", "debug"});
+  const std::string long_text(size_t{4} << 20, 'a');
+  for (const char* path : {"/tokenize", kCompletions}) {
+    Connection client(server.port());
+    client.Send(PostText(path, json{{"prompt", long_text}}.dump()));
+    const std::string accepted = fmt::format("event=accepted client=127.0.0.1 path={}", path);
+    EXPECT_TRUE(Eventually([&] { return server.log().find(accepted) != std::string::npos; }));
+  }
+  for (const char* path : {"/tokenize", kCompletions}) {
+    const std::string line =
+        fmt::format("event=request client=127.0.0.1 path={} status=499 finish=abort", path);
+    EXPECT_TRUE(Eventually([&] { return server.log().find(line) != std::string::npos; })) << path;
+  }
+  EXPECT_THAT(
+      server.Get("/metrics").body,
+      HasSubstr("vllm:request_success_total{model_name=\"demo\",finished_reason=\"abort\"} 1"));
+}
+
 TEST(Serve, RaisesTheLimitOfOpenFilesAndLeaksNone) {
   rlimit before = {};
   getrlimit(RLIMIT_NOFILE, &before);
@@ -410,7 +506,7 @@ TEST(Serve, RaisesTheLimitOfOpenFilesAndLeaksNone) {
     std::vector<Connection> clients;
     for (int i = 0; i < 300; ++i) {
       clients.emplace_back(server.port());
-      clients.back().Send(i % 3 == 0   ? "GET /health HTTP/1.1\r\n\r\n"
+      clients.back().Send(i % 3 == 0   ? "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
                           : i % 3 == 1 ? PostText(kChat, ChatBody("a", {{"max_tokens", 1}}))
                                        : "POST /v1/chat");
     }

@@ -169,7 +169,8 @@ class Measure : public Command {
               "Time for each of the eight measurements, 0.01 to 60 (default: 1)")
         ->type_name("S");
     AddPath(app, "--disk", options_.disk_directory,
-            "Directory whose disk is measured; must exist (default: where the profile is kept)")
+            "Directory whose disk is measured, by its largest file if that is large; must exist "
+            "(default: where the profile is kept)")
         ->type_name("DIR");
     AddPath(app, "-o,--out", out_path_,
             "Write the profile to this file, and leave the kept one alone")

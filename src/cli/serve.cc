@@ -44,9 +44,18 @@ constexpr int kMaxSeconds = 24 * 60 * 60;
 constexpr int64_t kOtherFiles = 64;  // descriptors that are no connections
 constexpr uint64_t kMaxKeyFileBytes = 1 << 20;
 
+// --quiet may stand before the command and behind it.
+bool IsQuiet(const CLI::App& app) {
+  const auto is_given = [](const CLI::App* at) {
+    return at != nullptr && at->get_option("--quiet")->count() > 0;
+  };
+  return is_given(&app) || is_given(app.get_parent());
+}
+
 class Serve : public Command {
  public:
   void AddOptions(CLI::App& app) override {
+    app_ = &app;
     app.description(app.get_description() +
                     "\nPOST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; GET "
                     "/v1/models, /v1/plan, /v1/steps/last, /health, /metrics, /version; a page at "
@@ -65,7 +74,8 @@ class Serve : public Command {
         fmt::format("Requests that wait; more get status 429 (default: {})", options_.max_queue));
     AddText(app, "--api-key", api_key_, "The key that requests must have as a Bearer token")
         ->check(NotEmpty());
-    AddPath(app, "--api-key-file", api_key_path_, "Such keys, one a line; each gets a fair share")
+    AddPath(app, "--api-key-file", api_key_path_,
+            "Such keys, one a line (#...: a comment); each gets a fair share")
         ->type_name("FILE");
     app.add_option("--cors-origin", options_.cors_origins,
                    "Pages of this origin may ask, '*': all; may be repeated")
@@ -92,6 +102,7 @@ class Serve : public Command {
     if (!tokenizer) return tokenizer.error();
     // A launcher that sees a rank die sends SIGTERM to the others: then there is nothing to drain.
     options_.on_signal = comm::EndWhereNeighboursAreGone;
+    options_.has_peers = ranks() != nullptr && ranks()->size() > 1;
     Result<std::unique_ptr<server::Server>> server = server::Server::Start(options_);
     if (!server) return server.error();
     PrintNote("serving {} at {}\n", options_.model_name, (*server)->url());
@@ -134,7 +145,7 @@ class Serve : public Command {
                                   : name == "debug"   ? server::LogLevel::kDebug
                                                       : server::LogLevel::kInfo;
            },
-           "error, warning, info (default) or debug")
+           "error, warning, info (default; with --quiet error) or debug")
         ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
         ->type_name("LEVEL");
     app.add_flag("--log-prompts", options_.logs_prompts, "Write prompts into the log, too")
@@ -177,6 +188,9 @@ class Serve : public Command {
       options_.model_name =
           std::filesystem::absolute(model_.directory).lexically_normal().parent_path().filename();
     }
+    if (IsQuiet(*app_) && app_->get_option("--log-level")->count() == 0) {
+      options_.log_level = server::LogLevel::kError;
+    }
     options_.max_sequences = model_.load.max_sequences;
     options_.request_timeout = std::chrono::seconds(request_s_);
     options_.shutdown_timeout = std::chrono::seconds(shutdown_s_);
@@ -203,7 +217,8 @@ class Serve : public Command {
         const size_t end = std::min(text->find('\n', begin), text->size());
         std::string key = text->substr(begin, end - begin);
         while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
-        if (!key.empty()) options_.api_keys.push_back(std::move(key));
+        const bool is_comment = key.starts_with('#');
+        if (!key.empty() && !is_comment) options_.api_keys.push_back(std::move(key));
         begin = end + 1;
       }
       if (options_.api_keys.empty()) {
@@ -266,6 +281,11 @@ class Serve : public Command {
     const std::string plan_id = PlanId(model.plan());
     server::ServedModel served{.name = options_.model_name,
                                .chat_template = text::ChatTemplate::Load(model_.directory)};
+    if (!served.chat_template && served.chat_template.error().kind == ErrorKind::kNotFound) {
+      // Of requests for chats, which are at fault then.
+      served.chat_template =
+          Error{"this model has no chat template; give a prompt to /v1/completions instead"};
+    }
     served.defaults = engine::DefaultSampling(model.generation_config());
     served.max_new_tokens = model.generation_config().max_new_tokens;
     served.context = model.context();
@@ -303,6 +323,7 @@ class Serve : public Command {
     return json;
   }
 
+  const CLI::App* app_ = nullptr;
   ModelOptions model_{.directory = {}, .load = {.max_sequences = 32}};
   server::ServerOptions options_;
   std::optional<std::string> model_name_;

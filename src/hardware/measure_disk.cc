@@ -11,7 +11,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -27,10 +29,16 @@ constexpr uint64_t kRequestBytes = uint64_t{1} << 20;
 constexpr uint64_t kMinFileBytes = 16 * kRequestBytes;
 constexpr int kRequestsInFlight = 8;
 constexpr uint64_t kRequestsPerPass = 32;
+constexpr uint64_t kEnoughBytes = uint64_t{256} << 20;  // of a file that is there
 
-// A temporary file without a name.
+// A file that is read to measure the disk: a temporary one without a name, or one that is there.
 class TestFile {
  public:
+  static std::optional<TestFile> Open(const std::filesystem::path& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return std::nullopt;
+    return TestFile(fd);
+  }
   static Result<TestFile> Create(const std::string& directory) {
     std::string path = directory + "/convene-disk-XXXXXX";
     const int fd = mkostemp(path.data(), O_CLOEXEC);
@@ -155,8 +163,35 @@ struct Prepared {
   uint64_t file_bytes = 0;
 };
 
+// What lies there says more of what will be read than a file that was written a moment ago, of
+// which a disk, or the host of a virtual machine, may still have the bytes at hand. The largest
+// file directly in the directory, if it is large enough.
+std::filesystem::path LargestFile(const std::string& directory, uint64_t* size_bytes) {
+  std::filesystem::path largest;
+  *size_bytes = kEnoughBytes - 1;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator entry(directory, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    std::error_code unknown;
+    if (!entry->is_regular_file(unknown)) continue;
+    const uint64_t bytes = entry->file_size(unknown);
+    if (unknown || bytes <= *size_bytes) continue;
+    *size_bytes = bytes;
+    largest = entry->path();
+  }
+  return largest;
+}
+
 Result<Prepared> Prepare(const std::string& directory, uint64_t max_file_bytes,
                          uint64_t buffer_bytes, double budget_s) {
+  uint64_t there_bytes = 0;
+  if (const auto path = LargestFile(directory, &there_bytes); !path.empty()) {
+    if (std::optional<TestFile> there = TestFile::Open(path)) {
+      Result<HugeBuffer> buffers = HugeBuffer::Allocate(buffer_bytes, "measuring the disk");
+      if (!buffers) return buffers.error();
+      return Prepared{*std::move(there), *std::move(buffers), there_bytes};
+    }
+  }
   Result<TestFile> file = TestFile::Create(directory);
   if (!file) return file.error();
   struct statvfs space {};
@@ -202,7 +237,7 @@ Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file
     return static_cast<double>(kRequestsPerPass * kRequestBytes);
   };
   const Rate rate = MeasureRate(budget_s, pass);
-  if (failure != 0) return SystemError("cannot read the test file back from " + directory, failure);
+  if (failure != 0) return SystemError("cannot read a file in " + directory, failure);
   return DiskRate{
       .read = rate, .direct = prepared->file.direct(), .file_bytes = prepared->file_bytes};
 }
@@ -237,7 +272,7 @@ Result<DiskRequests> MeasureDiskRequests(const std::string& directory, double bu
       const double budget = budget_s / (std::size(kSizes) * std::size(kDepths));
       const Rate rate = MeasureRate(budget, pass);
       if (failure != 0) {
-        return SystemError("cannot read the test file back from " + directory, failure);
+        return SystemError("cannot read a file in " + directory, failure);
       }
       found.points.push_back({.request_bytes = bytes, .depth = depth, .seconds = 1 / rate.median});
     }

@@ -17,10 +17,11 @@ struct DiskRate {
   uint64_t file_bytes = 0;
 };
 
-// Writes a file of random bytes to `directory` (an existing one), reads it with several requests in
-// flight and gives it back. It has no name meanwhile, so that nothing stays behind whatever
-// happens. Writing and reading take about `budget_s` each; the file has at most `max_file_bytes`,
-// at most half of the free space, and at least 16 MiB. Errors: too little space (says how much is
+// Reads the largest file directly in `directory` (an existing one) with several requests in flight,
+// if one has 256 MiB. Otherwise writes a file of random bytes there, reads that and gives it back.
+// It has no name meanwhile, so that nothing stays behind whatever happens. Writing and reading take
+// about `budget_s` each; the file has at most `max_file_bytes`, at most half of the free space, and
+// at least 16 MiB. Errors: too little space (says how much is
 // needed), the directory cannot be written, a read fails.
 Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file_bytes,
                                  double budget_s);

@@ -95,6 +95,18 @@ TEST_F(MeasureDisk, ReadsWhatItWroteAndLeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
 }
 
+TEST_F(MeasureDisk, ALargeFileThatIsThereIsRead) {
+  constexpr uint64_t kBytes = (uint64_t{256} << 20) + 4096;
+  std::ofstream(directory_ + "/small") << "not this one";
+  std::ofstream(directory_ + "/weights") << "";
+  std::filesystem::resize_file(directory_ + "/weights", kBytes);  // takes no room
+  const auto rate = MeasureDiskRead(directory_, 20 << 20, 0.01);
+  ASSERT_TRUE(rate) << rate.error().message;
+  EXPECT_EQ(rate->file_bytes, kBytes);
+  EXPECT_TRUE(MeasureDiskRequests(directory_, 0.01));
+  EXPECT_EQ(std::filesystem::file_size(directory_ + "/weights"), kBytes);
+}
+
 TEST_F(MeasureDisk, RequestsOfAllSizesAreReadAtAllDepths) {
   const auto found = MeasureDiskRequests(directory_, 0.01);
   ASSERT_TRUE(found) << found.error().message;

@@ -20,15 +20,17 @@ ApiError NotThere(const char* message) {
   return {.status = 404, .message = message, .type = "invalid_request_error"};
 }
 
+ordered_json ModelJson(const ServedModel& model) {
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", 0},
+          {"owned_by", "convene"},
+          {"max_model_len", model.context}};
+}
+
 ordered_json ModelsJson(const ServedModel* model) {
   ordered_json models = {{"object", "list"}, {"data", ordered_json::array()}};
-  if (model != nullptr) {
-    models["data"].push_back({{"id", model->name},
-                              {"object", "model"},
-                              {"created", 0},
-                              {"owned_by", "convene"},
-                              {"max_model_len", model->context}});
-  }
+  if (model != nullptr) models["data"].push_back(ModelJson(*model));
   return models;
 }
 
@@ -77,6 +79,10 @@ std::variant<Response, ApiError> AnswerAbout(Route route, const ServerState& ser
       break;
   }
   if (server.model == nullptr) return NotLoaded();
+  if (route == Route::kModel) {
+    if (auto error = CheckModelName(*server.model, server.asked_model)) return *std::move(error);
+    return JsonResponse(ModelJson(*server.model));
+  }
   if (route == Route::kPlan) return Response{.body = server.model->plan_json};
   return AnswerAboutSteps(route, server);
 }

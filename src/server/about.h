@@ -27,6 +27,7 @@ struct ServerState {
   const StepWatcher& watcher;
   int num_queued = 0;  // choices that the engine has not taken
   bool is_draining = false;
+  std::string asked_model = {};  // by the path of kModel
 };
 
 // To GET. Precondition: the route is no POST's.

@@ -40,7 +40,19 @@ Headers Access::CorsHeaders(const RequestHead& head) const {
   if (origins_.empty() || head.origin.empty()) return {};
   const bool all = std::ranges::find(origins_, "*") != origins_.end();
   if (!all && std::ranges::find(origins_, head.origin) == origins_.end()) return {};
-  return {{"Access-Control-Allow-Origin", all ? "*" : head.origin}, {"Vary", "Origin"}};
+  return {{"Access-Control-Allow-Origin", all ? "*" : head.origin},
+          {"Access-Control-Expose-Headers", "Retry-After"},
+          {"Vary", "Origin"}};
+}
+
+Headers Access::PreflightHeaders(const RequestHead& head, const char* methods) const {
+  Headers headers = CorsHeaders(head);
+  if (headers.empty()) return headers;
+  headers.emplace_back("Access-Control-Allow-Methods", methods);
+  // "*" is all but this one (Fetch standard, section 4.8, "CORS-preflight fetch").
+  headers.emplace_back("Access-Control-Allow-Headers", "Authorization, *");
+  headers.emplace_back("Access-Control-Max-Age", "600");
+  return headers;
 }
 
 }  // namespace convene::server

@@ -23,6 +23,10 @@ class Access {
   // The headers by which a browser lets a page of the request's origin read the response.
   Headers CorsHeaders(const RequestHead& head) const;
 
+  // Of the answer to a browser that asks first: it may send such requests (`methods`, "GET"), with
+  // any header, since clients have some of their own that nobody here reads.
+  Headers PreflightHeaders(const RequestHead& head, const char* methods) const;
+
  private:
   std::vector<std::string> keys_;
   std::vector<std::string> origins_;

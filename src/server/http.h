@@ -65,7 +65,7 @@ class Handler {
   // Must lead to one response. Not called while the server closes.
   virtual void Handle(HttpRequest request, std::shared_ptr<Responder> responder) = 0;
 
-  // An error of the protocol as a response; `status` 400, 408, 413, 431 or 503.
+  // An error of the protocol as a response; `status` 400, 413, 415, 431 or 503.
   virtual Response ProtocolError(int status, const std::string& message) = 0;
 
   // A connection was opened or closed.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/write.hpp>
@@ -20,11 +21,13 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using std::chrono::seconds;
 
-// What a client may send ahead while it is answered; more is read later.
+// What a client may send ahead while its request is answered.
 constexpr size_t kMaxAheadBytes = size_t{64} << 10;
 constexpr size_t kReadBytes = size_t{4} << 10;
+constexpr size_t kBufferBytes = kMaxAheadBytes + kReadBytes;
 // How long a client may go on sending what will not be read, so that it sees the response.
 constexpr seconds kLingerTime{2};
+constexpr const char* kShutsDown = "the server shuts down";
 
 std::string TextOf(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
@@ -39,6 +42,20 @@ std::string PathOf(std::string target) {
   return target.substr(0, target.find('?'));
 }
 
+// What is wrong with a request whose addressee or whose end another server on the way may see
+// elsewhere (RFC 9112, sections 3.2, 6.1 and 6.3); null: nothing.
+template <typename Request>
+const char* FaultOf(const Request& request) {
+  const auto count = request.count(http::field::host);
+  if (count > 1 || (count == 0 && request.version() >= 11)) return "a request must have one Host";
+  const auto num_codings = request.count(http::field::transfer_encoding);
+  if (num_codings == 0) return nullptr;
+  if (request.version() < 11) return "HTTP/1.0 has no Transfer-Encoding";
+  const bool is_chunked =
+      num_codings == 1 && boost::beast::iequals(request[http::field::transfer_encoding], "chunked");
+  return is_chunked ? nullptr : "Transfer-Encoding must be chunked, and nothing else";
+}
+
 // A piece of a body in chunked transfer coding (RFC 9112, section 7.1).
 std::string Chunk(const std::string& data) {
   return fmt::format("{:x}\r\n{}\r\n", data.size(), data);
@@ -50,7 +67,8 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, SharedHttp& shared)
     : socket_(std::move(socket)),
       shared_(shared),
       read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()) {
+      write_timer_(socket_.get_executor()),
+      buffer_(std::max(kBufferBytes, shared.limits.max_header_bytes)) {
   ErrorCode ignored;
   const auto peer = socket_.remote_endpoint(ignored);
   if (!ignored) client_ = peer.address().to_string(ignored);
@@ -66,7 +84,11 @@ void HttpConnection::StartRefusing(const Response& response) { RejectWith(respon
 
 void HttpConnection::Drain() {
   keeps_alive_ = false;
-  if (!is_answering_ && !parser_ && !ends_response_ && sending_.empty()) Close();
+  if (is_answering_ || is_lingering_) return;
+  if (!parser_) return Close();
+  // The read of a request that is not whole ends, and OnHeader or OnBody tells the client.
+  ErrorCode ignored;
+  socket_.cancel(ignored);
 }
 
 void HttpConnection::Close() {
@@ -119,6 +141,7 @@ void HttpConnection::ReadHeader() {
 
 void HttpConnection::OnHeader(ErrorCode error) {
   if (is_closed_) return;
+  if (shared_.is_draining) return Reject(503, kShutsDown);
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     return Reject(431, fmt::format("the request's header is larger than {} bytes",
                                    shared_.limits.max_header_bytes));
@@ -136,7 +159,9 @@ void HttpConnection::OnHeader(ErrorCode error) {
   keeps_alive_ = request.keep_alive() && !shared_.is_draining;
   is_http_1_0_ = request.version() < 11;
   is_head_request_ = request.method() == http::verb::head;
-  if (const auto refused = shared_.handler->Refuse(HeadOf())) return RejectWith(*refused);
+  if (const char* fault = FaultOf(request)) return Reject(400, fault);
+  head_ = HeadOf();  // now: a body in chunks may bring more fields, which count for nothing
+  if (const auto refused = shared_.handler->Refuse(head_)) return RejectWith(*refused);
   const std::string encoding = TextOf(request[http::field::content_encoding]);
   if (!encoding.empty() && !boost::beast::iequals(encoding, "identity")) {
     return Reject(415, "bodies must be sent as they are, without Content-Encoding");
@@ -174,7 +199,19 @@ bool HttpConnection::ReserveBody(size_t bytes) {
 
 void HttpConnection::ReleaseBody() { shared_.body_bytes -= std::exchange(reserved_bytes_, 0); }
 
+// A body in chunks may be surrounded by words that nobody wants. Those of one chunk and the fields
+// behind the last one are bounded by the buffer, all chunks' together here.
+void HttpConnection::BoundChunkExtensions() {
+  extension_bytes_ = 0;
+  on_chunk_ = [this](std::uint64_t, boost::beast::string_view extensions, ErrorCode& error) {
+    extension_bytes_ += extensions.size();
+    if (extension_bytes_ > shared_.limits.max_header_bytes) error = http::error::buffer_overflow;
+  };
+  parser_->on_chunk_header(on_chunk_);
+}
+
 void HttpConnection::ReadBody() {
+  BoundChunkExtensions();
   const auto extra = seconds(static_cast<int64_t>(reserved_bytes_ >> 16));
   SetDeadline(read_timer_, shared_.limits.client_timeout + extra);
   http::async_read(socket_, buffer_, *parser_,
@@ -183,9 +220,14 @@ void HttpConnection::ReadBody() {
 
 void HttpConnection::OnBody(ErrorCode error) {
   if (is_closed_) return;
+  if (shared_.is_draining) return Reject(503, kShutsDown);
   if (error == http::error::body_limit) {
     return Reject(413, fmt::format("the request's body is larger than {} bytes (--max-body)",
                                    shared_.limits.max_body_bytes));
+  }
+  if (error == http::error::buffer_overflow) {
+    return Reject(431,
+                  "the body's chunks have too many extensions, or too many fields behind them");
   }
   if (error == http::error::end_of_stream || error == http::error::partial_message) return Close();
   if (error.category() == http::make_error_code(http::error::bad_method).category()) {
@@ -193,23 +235,24 @@ void HttpConnection::OnBody(ErrorCode error) {
   }
   if (error) return Close();
   ClearDeadline(read_timer_);
-  HttpRequest request{.head = HeadOf(), .body = std::move(parser_->get().body())};
+  HttpRequest request{.head = std::move(head_), .body = std::move(parser_->get().body())};
   parser_.reset();
   // Until the response begins, something of its size waits with the request.
   ReleaseBody();
   shared_.body_bytes += reserved_bytes_ = request.body.size();
   is_answering_ = true;
-  WatchClient();
   shared_.handler->Handle(std::move(request), shared_from_this());
-}
-
-void HttpConnection::Reject(int status, const std::string& message) {
-  RejectWith(shared_.handler->ProtocolError(status, message));
+  if (is_answering_ && !ends_response_) WatchClient();
 }
 
 // What follows in the stream is not read as a request.
+void HttpConnection::Reject(int status, const std::string& message) {
+  keeps_alive_ = false;
+  RejectWith(shared_.handler->ProtocolError(status, message));
+}
+
+// Nor here, unless it is a head without a body, as of a page that is not there.
 void HttpConnection::RejectWith(const Response& response) {
-  // A head without a body, as of a page that is not there, is no reason to close.
   const bool has_body = !parser_ || !parser_->is_done();
   if (has_body) keeps_alive_ = false;
   parser_.reset();
@@ -228,9 +271,9 @@ void HttpConnection::WhenGone(std::function<void()> gone) {
 }
 
 // A client that closes its side is gone, as for most servers: whether it would still read cannot be
-// known. What it sends meanwhile is kept for its next request.
+// known. That it closes comes behind all that it has sent, so that all of it is read.
 void HttpConnection::WatchClient() {
-  if (is_watching_ || is_closed_ || buffer_.size() >= kMaxAheadBytes) return;
+  if (is_watching_ || is_closed_) return;
   is_watching_ = true;
   socket_.async_read_some(buffer_.prepare(kReadBytes),
                           [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
@@ -243,9 +286,18 @@ void HttpConnection::OnWatched(ErrorCode error, size_t num_bytes) {
   if (is_closed_) return;
   // FinishResponse ends the read where the next request has come already.
   if (error && error != asio::error::operation_aborted) return Close();
+  if (is_lingering_) return DrainInput();
   buffer_.commit(num_bytes);
-  if (is_answering_) return WatchClient();
-  WaitForRequest();
+  if (!is_answering_) return WaitForRequest();
+  // What was sent ahead is kept for the next request. If it is too much, the connection closes
+  // after this response: clients are not to send anything behind a request like this before it is
+  // answered (RFC 9112, section 9.3.2).
+  if (buffer_.size() > kMaxAheadBytes) drops_input_ = true;
+  if (drops_input_) {
+    keeps_alive_ = false;
+    buffer_.clear();
+  }
+  WatchClient();
 }
 
 std::string HttpConnection::HeadText(const Response& response, bool is_stream) const {
@@ -337,9 +389,10 @@ void HttpConnection::FinishResponse() {
 void HttpConnection::Linger() {
   ErrorCode error;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
-  if (error || is_watching_) return Close();
+  if (error || (is_watching_ && !drops_input_)) return Close();
+  is_lingering_ = true;
   SetDeadline(read_timer_, kLingerTime);
-  DrainInput();
+  if (!is_watching_) DrainInput();  // else OnWatched does
 }
 
 void HttpConnection::DrainInput() {

@@ -38,7 +38,8 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   // Writes a response to a client that is not served, and closes.
   void StartRefusing(const Response& response);
 
-  // Closes if no request is under way; otherwise after its response.
+  // Closes if no request is under way, otherwise after its response: the handler's to one that was
+  // handed to it, else one that says that the server shuts down.
   void Drain();
   void Close();
 
@@ -55,6 +56,7 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   void WaitForRequest();
   void ReadHeader();
   void OnHeader(ErrorCode error);
+  void BoundChunkExtensions();
   void ReadBody();
   void OnBody(ErrorCode error);
   void Reject(int status, const std::string& message);
@@ -83,11 +85,16 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   boost::asio::steady_timer write_timer_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  RequestHead head_;  // of the request whose body is being read
+  std::function<void(std::uint64_t, boost::beast::string_view, ErrorCode&)> on_chunk_;
+  size_t extension_bytes_ = 0;
   size_t reserved_bytes_ = 0;
 
   bool is_closed_ = false;
   bool is_answering_ = false;  // from the body's end to the response's
   bool is_watching_ = false;   // a read that tells whether the client is there
+  bool drops_input_ = false;   // too much was sent ahead
+  bool is_lingering_ = false;  // all is sent; what still comes is not for us
   bool is_head_request_ = false;
   bool keeps_alive_ = false;
   bool is_chunked_ = false;

@@ -31,7 +31,6 @@ constexpr auto kPauseAfterFailure = std::chrono::milliseconds(100);  // of accep
 struct HttpServer::State {
   SharedHttp shared;  // outlives the connections, which the context's operations hold
   std::unordered_set<HttpConnection*> connections;
-  std::function<void()> drained;
   std::string host;
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> guard{context.get_executor()};
@@ -39,9 +38,12 @@ struct HttpServer::State {
   asio::signal_set signals{context};
   asio::steady_timer accept_timer{context};
 
+  ~State() { ForEach(&HttpConnection::Close); }
   Status Open(const tcp::endpoint& endpoint);
   void Accept();
   void OnAccepted(tcp::socket socket);
+  void OnClosed(HttpConnection* connection);
+  void ForEach(void (HttpConnection::*act)());
   void WaitForSignal(const std::function<void(int)>& handle);
 };
 
@@ -82,6 +84,20 @@ void HttpServer::State::OnAccepted(tcp::socket socket) {
       shared.handler->ProtocolError(503, "the server has as many connections as it takes"));
 }
 
+void HttpServer::State::OnClosed(HttpConnection* connection) {
+  connections.erase(connection);
+  shared.handler->CountConnections(static_cast<int>(connections.size()));
+  if (shared.is_draining && connections.empty()) context.stop();
+}
+
+void HttpServer::State::ForEach(void (HttpConnection::*act)()) {
+  const std::vector<HttpConnection*> now(connections.begin(), connections.end());
+  for (HttpConnection* connection : now) {
+    // One may have gone with the one before it.
+    if (connections.contains(connection)) (connection->*act)();
+  }
+}
+
 void HttpServer::State::WaitForSignal(const std::function<void(int)>& handle) {
   signals.async_wait([this, handle](ErrorCode error, int number) {
     if (error) return;
@@ -100,10 +116,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(const std::string& host, 
   state->shared.limits = limits;
   state->shared.handler = &handler;
   state->shared.closed = [state = state.get()](HttpConnection* connection) {
-    state->connections.erase(connection);
-    state->shared.handler->CountConnections(static_cast<int>(state->connections.size()));
-    if (!state->connections.empty()) return;
-    if (auto drained = std::exchange(state->drained, nullptr)) drained();
+    state->OnClosed(connection);
   };
   ErrorCode error;
   tcp::resolver resolver(state->context);
@@ -151,19 +164,13 @@ void HttpServer::CatchSignals(std::function<void(int)> handle) {
   state_->WaitForSignal(handle);
 }
 
-void HttpServer::Drain(std::function<void()> drained) {
+void HttpServer::Drain() {
   ErrorCode ignored;
   state_->acceptor.close(ignored);
   state_->accept_timer.cancel(ignored);
   state_->shared.is_draining = true;
-  if (state_->connections.empty()) return drained();
-  state_->drained = std::move(drained);
-  const std::vector<HttpConnection*> connections(state_->connections.begin(),
-                                                 state_->connections.end());
-  for (HttpConnection* connection : connections) {
-    // One may have gone with the one before it.
-    if (state_->connections.contains(connection)) connection->Drain();
-  }
+  if (state_->connections.empty()) return Stop();
+  state_->ForEach(&HttpConnection::Drain);
 }
 
 int64_t RaiseOpenFiles() {

@@ -24,22 +24,23 @@ class HttpServer {
   int port() const;
   std::string url() const;
 
-  // Serves until Stop; on the thread that calls it all handlers run.
+  // Serves until Stop, or after Drain until the last connection is closed; on the thread that calls
+  // it all handlers run.
   void Run();
 
-  // These may be called on any thread. `work` runs on the server's thread; after Stop never.
+  // These may be called on any thread. `work` runs on the server's thread; after Run's end never.
   void Post(std::function<void()> work);
   void Stop();
 
-  // The rest on the server's thread. Calls `work` on it after a while; never after Stop.
+  // The rest on the server's thread. Calls `work` on it after a while; never after Run's end.
   void After(std::chrono::steady_clock::duration delay, std::function<void()> work);
 
   // `handle` gets SIGTERM and SIGINT as they come, from now on.
   void CatchSignals(std::function<void(int signal_number)> handle);
 
-  // No more connections and requests. When the last connection has got its response, calls
-  // `drained`, once.
-  void Drain(std::function<void()> drained);
+  // No more connections and requests: those that were handed to the handler get its responses, a
+  // client whose request is not whole is told. Run returns when all have taken what is theirs.
+  void Drain();
 
  private:
   struct State;

@@ -23,15 +23,17 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// /size: how large the body was; /hold: nothing, until the client goes; /flood: a stream of more
-// than anybody reads.
+// /size: how large the body was; /hold: nothing, until the client goes or AnswerHeld; /flood: a
+// stream of more than anybody reads; /large: more than a socket takes at once.
 class TestHandler : public Handler {
  public:
   static constexpr int kFloodPieces = 4096;
   static constexpr size_t kPieceBytes = size_t{64} << 10;
+  static constexpr size_t kLargeBytes = size_t{32} << 20;
 
   std::optional<Response> Refuse(const RequestHead& head) override {
     if (head.path != "/refused") return std::nullopt;
@@ -41,6 +43,9 @@ class TestHandler : public Handler {
     if (request.head.path == "/size") {
       return responder->Respond({.body = fmt::to_string(request.body.size())});
     }
+    if (request.head.path == "/large") {
+      return responder->Respond({.body = std::string(kLargeBytes, 'x')});
+    }
     responder->WhenGone([this] { ++num_gone; });
     if (request.head.path == "/flood") {
       responder->BeginStream({.content_type = "text/plain"});
@@ -48,12 +53,17 @@ class TestHandler : public Handler {
       for (int i = 0; i < kFloodPieces; ++i) responder->Send(piece);
     }
     held_.push_back(std::move(responder));
+    num_held = static_cast<int>(held_.size());
+  }
+  void AnswerHeld() {
+    for (const auto& responder : held_) responder->Respond({.body = "held"});
   }
   Response ProtocolError(int status, const std::string& message) override {
     return {.status = status, .body = message};
   }
   void CountConnections(int count) override { num_connections = count; }
 
+  std::atomic<int> num_held = 0;
   std::atomic<int> num_gone = 0;
   std::atomic<int> num_connections = 0;
 
@@ -67,7 +77,10 @@ class TestServer {
     auto server = HttpServer::Listen("127.0.0.1", 0, limits, handler);
     CHECK(server.ok(), "{}", server.error().message);
     server_ = *std::move(server);
-    thread_ = std::jthread([this] { server_->Run(); });
+    thread_ = std::jthread([this] {
+      server_->Run();
+      has_ended_ = true;
+    });
   }
   ~TestServer() {
     server_->Stop();
@@ -77,11 +90,19 @@ class TestServer {
   TestServer& operator=(const TestServer&) = delete;
 
   int port() const { return server_->port(); }
+  bool has_ended() const { return has_ended_; }
+  void Drain() {
+    server_->Post([this] { server_->Drain(); });
+  }
+  void AnswerHeld() {
+    server_->Post([this] { handler.AnswerHeld(); });
+  }
 
   TestHandler handler;
 
  private:
   std::unique_ptr<HttpServer> server_;
+  std::atomic<bool> has_ended_ = false;
   std::jthread thread_;
 };
 
@@ -175,6 +196,80 @@ TEST(HttpServer, AClientThatClosesItsSideIsGone) {
   EXPECT_TRUE(Eventually([&] { return server.handler.num_gone == 1; }));
 }
 
+TEST(HttpServer, EndsWhenAllHaveTakenTheirResponsesAndTellsWhoseRequestIsNotWhole) {
+  TestServer server({});
+  Client idle(server);
+  Client header(server);
+  Client body(server);
+  Client held(server);
+  Client slow(server);
+  EXPECT_TRUE(header.Send("GET /size HTT"));
+  EXPECT_TRUE(body.Send(Post("/size", 100, "0123456789")));
+  EXPECT_TRUE(held.Send(Post("/hold", 0, "")));
+  EXPECT_TRUE(slow.Send(Post("/large", 0, "")));
+  std::string large = slow.ReadSome();
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_held == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  server.Drain();
+  EXPECT_EQ(idle.ReadToEnd(), "");
+  EXPECT_THAT(header.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(body.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  header.CloseSending();
+  body.CloseSending();
+  server.AnswerHeld();
+  EXPECT_THAT(held.ReadToEnd(), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("held")));
+  EXPECT_FALSE(server.has_ended());
+  large += slow.ReadToEnd();
+  EXPECT_GT(large.size(), TestHandler::kLargeBytes);
+  EXPECT_TRUE(Eventually([&] { return server.has_ended(); }));
+}
+
+TEST(HttpServer, EndsWithConnectionsOpenWhileItDrains) {
+  TestServer server({});
+  Client held(server);
+  EXPECT_TRUE(held.Send(Post("/hold", 0, "")));
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_held == 1; }));
+  server.Drain();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(server.has_ended());
+}
+
+TEST(HttpServer, AClientThatHasSentMuchAheadIsGoneWhenItCloses) {
+  constexpr size_t kMuch = size_t{32} << 20;  // more than waits in sockets
+  TestServer server({});
+  {
+    Client closing(server);
+    EXPECT_TRUE(closing.Send(Post("/hold", 0, "") + std::string(size_t{1} << 20, 'x')));
+    ASSERT_TRUE(Eventually([&] { return server.handler.num_held == 1; }));
+    EXPECT_EQ(server.handler.num_gone, 0);
+  }
+  EXPECT_TRUE(Eventually([&] { return server.handler.num_gone == 1; }));
+  // What is too much is no request, and the response comes nevertheless.
+  Client staying(server);
+  EXPECT_TRUE(staying.Send(Post("/hold", 0, "")));
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_held == 2; }));
+  EXPECT_TRUE(staying.Send(Post("/size", kMuch, std::string(kMuch, 'x'))));
+  server.AnswerHeld();
+  const std::string answer = staying.ReadToEnd();
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("held")));
+  EXPECT_EQ(answer.rfind("HTTP/1.1"), 0u);
+}
+
+TEST(HttpServer, AnswersRequestsThatAreAnsweredAtOnceHoweverManyWereSentAhead) {
+  TestServer server({});
+  Client client(server);
+  constexpr int kRequests = 4000;  // more than 64 KiB
+  std::string requests;
+  for (int i = 0; i < kRequests; ++i) requests += "GET /refused HTTP/1.1\r\nHost: x\r\n\r\n";
+  EXPECT_TRUE(client.Send(requests + "GET /size HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+  const std::string answers = client.ReadToEnd();
+  int num_answers = 0;
+  for (size_t at = answers.find("HTTP/1.1 "); at != std::string::npos; ++num_answers) {
+    at = answers.find("HTTP/1.1 ", at + 1);
+  }
+  EXPECT_EQ(num_answers, kRequests + 1);
+}
+
 TEST(HttpServer, TakesSoManyConnectionsAndSaysSoToMore) {
   TestServer server({.max_connections = 2});
   Client one(server);
@@ -200,7 +295,8 @@ TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
   EXPECT_THAT(large.ReadToEnd(), StartsWith("HTTP/1.1 413"));
   // A body in chunks may become as large as any.
   Client chunked(server);
-  EXPECT_TRUE(chunked.Send("POST /size HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"));
+  EXPECT_TRUE(chunked.Send(
+      "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"));
   EXPECT_THAT(chunked.ReadToEnd(), StartsWith("HTTP/1.1 503"));
   EXPECT_TRUE(one.Send(std::string(595, 'x')));
   EXPECT_THAT(one.ReadSome(), HasSubstr("600"));
@@ -209,22 +305,67 @@ TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
   EXPECT_THAT(three.ReadSome(), StartsWith("HTTP/1.1 200"));
 }
 
+TEST(HttpServer, BoundsWhatSurroundsTheChunksOfABody) {
+  constexpr size_t kFlood = size_t{8} << 20;  // far more than is read of it
+  TestServer server({.max_body_bytes = 8000});
+  const std::string head = "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  Client extension(server);
+  extension.Send(head + "1;" + std::string(kFlood, 'a'));
+  EXPECT_THAT(extension.ReadSome(), StartsWith("HTTP/1.1 431"));
+  Client trailer(server);
+  trailer.Send(head + "0\r\nA: " + std::string(kFlood, 'a'));
+  EXPECT_THAT(trailer.ReadSome(), StartsWith("HTTP/1.1 431"));
+  Client extensions(server);
+  std::string chunks;
+  for (int i = 0; i < 100; ++i) chunks += "1;" + std::string(1000, 'a') + "\r\nx\r\n";
+  extensions.Send(head + chunks);
+  EXPECT_THAT(extensions.ReadSome(), StartsWith("HTTP/1.1 431"));
+  // What is usual is passed over.
+  Client usual(server);
+  EXPECT_TRUE(usual.Send(head + "3;a=b;c\r\nabc\r\n0;d\r\nX: y\r\n\r\n"));
+  EXPECT_THAT(usual.ReadSome(), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\n3")));
+}
+
 TEST(HttpServer, RefusesBodiesThatAreEncoded) {
   TestServer server({});
   Client packed(server);
-  EXPECT_TRUE(
-      packed.Send("POST /size HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_TRUE(packed.Send(
+      "POST /size HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"));
   EXPECT_THAT(packed.ReadToEnd(), StartsWith("HTTP/1.1 415"));
   Client plain(server);
-  EXPECT_TRUE(plain.Send(
-      "POST /size HTTP/1.1\r\nContent-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_TRUE(
+      plain.Send("POST /size HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Length: "
+                 "3\r\n\r\nabc"));
   EXPECT_THAT(plain.ReadSome(), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, RefusesRequestsWhoseEndOrAddresseeOthersMaySeeElsewhere) {
+  TestServer server({});
+  const std::string second = "GET /size HTTP/1.1\r\nHost: x\r\n\r\n";
+  const auto answers = [&](std::string_view version, std::string_view fields) {
+    Client client(server);
+    EXPECT_TRUE(
+        client.Send(fmt::format("POST /size HTTP/{}\r\n{}\r\n{}", version, fields, second)));
+    return client.ReadToEnd();
+  };
+  for (const char* coding : {"xchunked", "identity", "gzip", "chunked, identity", "gzip, chunked",
+                             "chunked;q=1", "chunked, chunked", ""}) {
+    const std::string answer =
+        answers("1.1", fmt::format("Host: x\r\nTransfer-Encoding: {}\r\n", coding));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400")) << coding;
+    EXPECT_EQ(answer.rfind("HTTP/1.1"), 0u) << coding;  // and what follows is no request
+  }
+  EXPECT_THAT(answers("1.0", "Transfer-Encoding: chunked\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(answers("1.1", ""), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(answers("1.1", "Host: x\r\nHost: y\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(answers("1.0", ""), StartsWith("HTTP/1.1 200"));
 }
 
 TEST(HttpServer, UnderstandsTargetsAsProxiesGetThem) {
   TestServer server({});
   Client client(server);
-  EXPECT_TRUE(client.Send("POST HTTP://any:1/size?x=1 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"));
+  EXPECT_TRUE(client.Send(
+      "POST HTTP://any:1/size?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"));
   EXPECT_THAT(client.ReadSome(), StartsWith("HTTP/1.1 200"));
 }
 
@@ -235,9 +376,10 @@ TEST(HttpServer, AnswersWhatWasSentAheadInItsOrder) {
   constexpr int kRequests = 200;
   for (int i = 0; i < kRequests; ++i) {
     const std::string body(static_cast<size_t>(i), 'b');
-    requests += i % 10 == 3 ? "GET /refused HTTP/1.1\r\n\r\n" : Post("/size", body.size(), body);
+    requests +=
+        i % 10 == 3 ? "GET /refused HTTP/1.1\r\nHost: x\r\n\r\n" : Post("/size", body.size(), body);
   }
-  requests += "GET /size HTTP/1.1\r\nConnection: close\r\n\r\n";
+  requests += "GET /size HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
   EXPECT_TRUE(client.Send(requests));
   const std::string answers = client.ReadToEnd();
   size_t at = 0;

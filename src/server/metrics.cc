@@ -78,6 +78,12 @@ void Metrics::Ended(const ChoiceFigures& figures) {
   per_token_s_.Observe(figures.decode_s / static_cast<double>(figures.num_generated_tokens - 1));
 }
 
+void Metrics::GoneUnread(double total_s) {
+  const std::scoped_lock lock(mutex_);
+  ++ended_["abort"];
+  total_s_.Observe(total_s);
+}
+
 void Metrics::Responded(int status) {
   const std::scoped_lock lock(mutex_);
   ++responses_[status];

@@ -50,6 +50,8 @@ class Metrics {
   // Not for an end-of-text token, which is generated and is no part of the answer.
   void TokenOfAnswer();
   void Ended(const ChoiceFigures& figures);
+  // A request whose client went before its choices were known; it counts as one.
+  void GoneUnread(double total_s);
   void Responded(int status);
   void SetConnections(int count);
 

@@ -61,7 +61,9 @@ TEST(Access, KnowsKeysWithoutTellingThem) {
 
 TEST(Access, LetsOriginsReadThatWereNamed) {
   const Access one({}, {"https://a.example"});
-  EXPECT_EQ(one.CorsHeaders({.origin = "https://a.example"}).size(), 2u);
+  EXPECT_EQ(one.CorsHeaders({.origin = "https://a.example"}).size(), 3u);
+  EXPECT_EQ(one.PreflightHeaders({.origin = "https://a.example"}, "POST").size(), 6u);
+  EXPECT_TRUE(one.PreflightHeaders({.origin = "https://b.example"}, "POST").empty());
   EXPECT_TRUE(one.CorsHeaders({.origin = "https://b.example"}).empty());
   EXPECT_TRUE(one.CorsHeaders({}).empty());
   EXPECT_EQ(Access({}, {"*"}).CorsHeaders({.origin = "null"}).front().second, "*");

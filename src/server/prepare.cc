@@ -31,16 +31,6 @@ std::variant<ordered_json, ApiError> ParseObject(std::string_view body) {
   return *std::move(json);
 }
 
-std::optional<ApiError> CheckModelName(const ServedModel& model, const std::string& name) {
-  if (name.empty() || name == model.name) return std::nullopt;
-  return ApiError{.status = 404,
-                  .message = fmt::format("the model {} is not here; this server has {}",
-                                         Quote(name), Quote(model.name)),
-                  .type = "invalid_request_error",
-                  .param = "model",
-                  .code = "model_not_found"};
-}
-
 // The end of a prompt as text, special tokens too: whether the model is to think is written there.
 std::string TailOf(const ServedModel& model, std::span<const int32_t> prompt) {
   constexpr size_t kMostTokens = 16;
@@ -67,6 +57,16 @@ std::optional<ApiError> CheckChoices(const ServedModel& model,
 }
 
 }  // namespace
+
+std::optional<ApiError> CheckModelName(const ServedModel& model, const std::string& name) {
+  if (name.empty() || name == model.name) return std::nullopt;
+  return ApiError{.status = 404,
+                  .message = fmt::format("the model {} is not here; this server has {}",
+                                         Quote(name), Quote(model.name)),
+                  .type = "invalid_request_error",
+                  .param = "model",
+                  .code = "model_not_found"};
+}
 
 std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& model,
                                                           std::string_view body, Api api,

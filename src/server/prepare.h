@@ -51,6 +51,9 @@ struct PreparedRequest {
   int64_t priority = 0;
 };
 
+// The error where a request names another model; it need not name one.
+std::optional<openai::ApiError> CheckModelName(const ServedModel& model, const std::string& name);
+
 // Which of the paths for text a body came to.
 enum class Api : uint8_t { kChat, kCompletions, kResponses };
 

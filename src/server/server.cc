@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <ctime>
 #include <map>
@@ -13,7 +12,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/quote.h"
 #include "base/start_thread.h"
 #include "openai/api_error.h"
 #include "server/about.h"
@@ -24,6 +22,7 @@
 #include "server/job_queue.h"
 #include "server/metrics.h"
 #include "server/replanner.h"
+#include "server/request_line.h"
 #include "server/routes.h"
 #include "server/step_watcher.h"
 #include "server/work_queue.h"
@@ -34,7 +33,8 @@ namespace {
 using openai::ApiError;
 
 constexpr std::chrono::seconds kKeepAliveInterval{15};
-constexpr std::chrono::seconds kFlushTime{5};  // for clients to take the last of their responses
+// After --shutdown-timeout, for clients to take what they were told.
+constexpr std::chrono::seconds kFlushTime{5};
 constexpr int kSignalStatus = 128;
 
 }  // namespace
@@ -61,22 +61,28 @@ class Server::Impl : public Handler {
   std::optional<Response> Refuse(const RequestHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
   Response ProtocolError(int status, const std::string& message) override;
-  void CountConnections(int count) override { metrics_.SetConnections(count); }
+  void CountConnections(int count) override {
+    num_connections_ = count;
+    metrics_.SetConnections(count);
+  }
 
  private:
-  // Of a request for text, from its arrival to its end.
+  // A request that was accepted, for text or tokens, from its arrival to its end.
   struct Pending {
     RequestHead head;
+    bool is_for_text = false;
     std::string client;
     Clock::time_point arrival;
     std::shared_ptr<Responder> responder;
     std::string prompt_text = {};
-    std::unique_ptr<Exchange> exchange = {};  // once it is prepared
+    std::unique_ptr<Exchange> exchange = {};  // of one for text, once it is prepared
   };
 
   Response Error(const RequestHead& head, const ApiError& error);
   void Respond(const RequestHead& head, Responder& responder, Response response);
   void HandleGet(Route route, const RequestHead& head, Responder& responder);
+  JobId Accept(const RequestHead& head, bool is_for_text, std::shared_ptr<Responder> responder);
+  std::optional<Pending> TakePending(JobId id);
   void HandleTokens(HttpRequest request, bool is_tokenize, std::shared_ptr<Responder> responder);
   void HandleGeneration(HttpRequest request, Api api, std::shared_ptr<Responder> responder);
   void TakePrepared(JobId id, std::variant<PreparedRequest, ApiError> prepared);
@@ -84,10 +90,15 @@ class Server::Impl : public Handler {
   void TakeEvents(std::vector<JobEvent> events);
   void ClientGone(JobId id);
   void LogEnd(const Pending& pending);
+  void LogGone(const Pending& pending);
   void AnnouncePlan(const NewPlan& plan);
   void LogPlanStays(const LoadShape& shape, const convene::Error& why) const;
   void KeepAlive();
   void OnSignal(int number);
+  void OnLoaded();
+  void Drain();
+  void CloseQueueOncePrepared();
+  void EndAccepted();
 
   const ServerOptions options_;
   const Access access_;
@@ -96,11 +107,13 @@ class Server::Impl : public Handler {
   Metrics metrics_;                   // any thread
   StepWatcher watcher_;               // any thread
   std::optional<ServedModel> model_;  // set before is_ready_, then constant
-  std::atomic<bool> is_ready_ = false;
+  bool is_ready_ = false;
   bool is_draining_ = false;
   uint64_t first_seed_;
   JobId last_job_ = 0;
   std::map<JobId, Pending> pending_;
+  int num_connections_ = 0;
+  int64_t num_cut_ = 0;  // requests that the end came before, but for choices that the engine had
 
   std::unique_ptr<HttpServer> http_;
   WorkQueue preparer_;
@@ -140,12 +153,7 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
     const Status started = watcher_.Start(model_->weights, model_->num_threads);
     if (!started) return started;
   }
-  is_ready_ = true;
-  log_.Write(LogLevel::kInfo, {{"event", "ready"},
-                               {"model", model_->name},
-                               {"url", url()},
-                               {"context", fmt::to_string(model_->context)},
-                               {"fingerprint", model_->fingerprint}});
+  http_->Post([this] { OnLoaded(); });
   EngineLoop loop(
       engine, queue_, metrics_, options_.max_sequences, [this](std::vector<JobEvent> events) {
         http_->Post(
@@ -162,17 +170,14 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
   }
   const int64_t num_aborted = loop.Run();
   // The last responses are on their way to the HTTP thread, or wait for slow clients.
-  http_->Post([this] {
-    http_->Drain([this] { http_->Stop(); });
-    http_->After(kFlushTime, [this] { http_->Stop(); });
-  });
   http_thread_.join();
   preparer_.Stop();
-  log_.Write(LogLevel::kInfo, {{"event", "stopped"}, {"ended_early", fmt::to_string(num_aborted)}});
-  if (num_aborted == 0) return {};
+  const int64_t num_early = num_aborted + num_cut_;
+  log_.Write(LogLevel::kInfo, {{"event", "stopped"}, {"ended_early", fmt::to_string(num_early)}});
+  if (num_early == 0) return {};
   return Unavailable(fmt::format(
       "{} answers were ended before they were complete, because --shutdown-timeout had passed",
-      num_aborted));
+      num_early));
 }
 
 // On the engine's thread. Requests that come from now on are told of the new plan.
@@ -199,7 +204,12 @@ Response Server::Impl::Error(const RequestHead& head, const ApiError& error) {
   for (auto& header : access_.CorsHeaders(head)) response.headers.push_back(std::move(header));
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   metrics_.Responded(error.status);
-  log_.Write(error.status >= 500 ? LogLevel::kWarning : LogLevel::kInfo,
+  // Who asks whether the server is there does so again and again.
+  const RouteEntry* entry = FindRoute(head.path);
+  const bool is_probe = entry != nullptr && entry->route == Route::kHealth;
+  log_.Write(is_probe              ? LogLevel::kDebug
+             : error.status >= 500 ? LogLevel::kWarning
+                                   : LogLevel::kInfo,
              {{"event", "refused"},
               {"client", head.client},
               {"path", head.path},
@@ -209,7 +219,8 @@ Response Server::Impl::Error(const RequestHead& head, const ApiError& error) {
 }
 
 Response Server::Impl::ProtocolError(int status, const std::string& message) {
-  return Error({}, {.status = status, .message = message, .type = "invalid_request_error"});
+  const char* type = status >= 500 ? "service_unavailable_error" : "invalid_request_error";
+  return Error({}, {.status = status, .message = message, .type = type});
 }
 
 void Server::Impl::Respond(const RequestHead& head, Responder& responder, Response response) {
@@ -224,44 +235,20 @@ void Server::Impl::Respond(const RequestHead& head, Responder& responder, Respon
 
 std::optional<Response> Server::Impl::Refuse(const RequestHead& head) {
   const RouteEntry* entry = FindRoute(head.path);
-  if (entry == nullptr) {
-    return Error(head, {.status = 404,
-                        .message = fmt::format("there is nothing at {}", Quote(head.path)),
-                        .type = "invalid_request_error",
-                        .code = "unknown_url"});
-  }
-  if (head.method == "OPTIONS") {  // a browser asks what a page of another origin may do
-    Response response{
-        .status = 204, .content_type = "", .body = "", .headers = access_.CorsHeaders(head)};
-    response.headers.emplace_back("Allow", entry->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
-    response.headers.emplace_back("Access-Control-Allow-Methods", entry->is_post ? "POST" : "GET");
-    response.headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type");
-    response.headers.emplace_back("Access-Control-Max-Age", "600");
+  if (entry != nullptr && head.method == "OPTIONS") {
+    // A browser asks what a page of another origin may do.
+    Response response{.status = 204,
+                      .content_type = "",
+                      .headers = access_.PreflightHeaders(head, entry->is_post ? "POST" : "GET")};
+    response.headers.emplace_back("Allow", MethodsOf(*entry));
     metrics_.Responded(response.status);
     return response;
   }
-  const bool is_get = head.method == "GET" || head.method == "HEAD";
-  if (entry->is_post ? head.method != "POST" : !is_get) {
-    Response response = Error(
-        head, {.status = 405,
-               .message = fmt::format("{} takes {}", head.path, entry->is_post ? "POST" : "GET"),
-               .type = "invalid_request_error"});
-    response.headers.emplace_back("Allow", entry->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
-    return response;
-  }
-  if (!NeedsNoKey(entry->route) && !access_.ClientOf(head)) {
-    return Error(head, {.status = 401,
-                        .message = "this server wants an API key: Authorization: Bearer KEY",
-                        .type = "authentication_error",
-                        .code = "invalid_api_key"});
-  }
-  // Pages of other origins can send other types without asking first.
-  if (entry->is_post && !IsJson(head.content_type)) {
-    return Error(head, {.status = 415,
-                        .message = "the body must be JSON: Content-Type: application/json",
-                        .type = "invalid_request_error"});
-  }
-  return std::nullopt;
+  const std::optional<ApiError> error = RefusalOf(head, entry, access_.ClientOf(head).has_value());
+  if (!error) return std::nullopt;
+  Response response = Error(head, *error);
+  if (error->status == 405) response.headers.emplace_back("Allow", MethodsOf(*entry));
+  return response;
 }
 
 void Server::Impl::Handle(HttpRequest request, std::shared_ptr<Responder> responder) {
@@ -292,20 +279,47 @@ void Server::Impl::HandleGet(Route route, const RequestHead& head, Responder& re
                                     .metrics = metrics_,
                                     .watcher = watcher_,
                                     .num_queued = queue_.num_waiting(),
-                                    .is_draining = is_draining_});
+                                    .is_draining = is_draining_,
+                                    .asked_model = NameIn(head.path, *FindRoute(head.path))});
   if (const auto* error = std::get_if<ApiError>(&answer)) {
     return responder.Respond(Error(head, *error));
   }
   Respond(head, responder, std::get<Response>(std::move(answer)));
 }
 
+JobId Server::Impl::Accept(const RequestHead& head, bool is_for_text,
+                           std::shared_ptr<Responder> responder) {
+  const JobId id = ++last_job_;
+  responder->WhenGone([this, id] { ClientGone(id); });
+  pending_[id] = {.head = head,
+                  .is_for_text = is_for_text,
+                  .client = access_.ClientOf(head).value_or(""),
+                  .arrival = Clock::now(),
+                  .responder = std::move(responder)};
+  log_.Write(LogLevel::kDebug,
+             {{"event", "accepted"}, {"client", head.client}, {"path", head.path}});
+  return id;
+}
+
+// Nothing: the client has gone, or was told that the server ends.
+std::optional<Server::Impl::Pending> Server::Impl::TakePending(JobId id) {
+  const auto found = pending_.find(id);
+  if (found == pending_.end()) return std::nullopt;
+  std::optional<Pending> pending = std::move(found->second);
+  pending_.erase(found);
+  CloseQueueOncePrepared();
+  return pending;
+}
+
 void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
                                 std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
-  preparer_.Push([this, request = std::move(request), is_tokenize, responder] {
-    Response response = AnswerTokenRequest(*model_, request.body, is_tokenize);
-    http_->Post([this, head = request.head, responder, response = std::move(response)] {
-      Respond(head, *responder, response);
+  const JobId id = Accept(request.head, /*is_for_text=*/false, std::move(responder));
+  preparer_.Push([this, id, is_tokenize, body = std::move(request.body)] {
+    Response response = AnswerTokenRequest(*model_, body, is_tokenize);
+    http_->Post([this, id, response = std::move(response)] {
+      const std::optional<Pending> pending = TakePending(id);
+      if (pending) Respond(pending->head, *pending->responder, response);
     });
   });
 }
@@ -313,12 +327,7 @@ void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,
 void Server::Impl::HandleGeneration(HttpRequest request, Api api,
                                     std::shared_ptr<Responder> responder) {
   if (!is_ready_) return responder->Respond(Error(request.head, NotLoaded()));
-  const JobId id = ++last_job_;
-  responder->WhenGone([this, id] { ClientGone(id); });
-  pending_[id] = {.head = request.head,
-                  .client = access_.ClientOf(request.head).value_or(""),
-                  .arrival = Clock::now(),
-                  .responder = std::move(responder)};
+  const JobId id = Accept(request.head, /*is_for_text=*/true, std::move(responder));
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const uint64_t seed = first_seed_ + id * kGolden;
   preparer_.Push([this, id, seed, api, body = std::move(request.body)] {
@@ -358,7 +367,7 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
       metrics_);
   switch (queue_.Push(std::move(job))) {
     case Admission::kAccepted:
-      return;
+      return CloseQueueOncePrepared();
     case Admission::kFull:
       return RefusePending(
           id, {.status = 429,
@@ -373,10 +382,8 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
 }
 
 void Server::Impl::RefusePending(JobId id, const ApiError& error) {
-  const auto found = pending_.find(id);
-  const Pending pending = std::move(found->second);
-  pending_.erase(found);
-  pending.responder->Respond(Error(pending.head, error));
+  const std::optional<Pending> pending = TakePending(id);
+  if (pending) pending->responder->Respond(Error(pending->head, error));
 }
 
 void Server::Impl::TakeEvents(std::vector<JobEvent> events) {
@@ -396,40 +403,32 @@ void Server::Impl::TakeEvents(std::vector<JobEvent> events) {
 }
 
 void Server::Impl::ClientGone(JobId id) {
-  const auto found = pending_.find(id);
-  if (found == pending_.end()) return;
+  std::optional<Pending> pending = TakePending(id);
+  if (!pending) return;
   queue_.Cancel(id);
-  if (found->second.exchange) {
-    found->second.exchange->Abandon();
-    LogEnd(found->second);
+  if (pending->exchange) {
+    pending->exchange->Abandon();
+    LogEnd(*pending);
+  } else {
+    LogGone(*pending);
   }
   // Not at once: the exchange may be sending, which has found this.
-  auto gone = std::make_shared<Pending>(std::move(found->second));
-  pending_.erase(found);
-  http_->Post([gone] {});
+  http_->Post([gone = std::make_shared<Pending>(*std::move(pending))] {});
 }
 
 void Server::Impl::LogEnd(const Pending& pending) {
   const Exchange& exchange = *pending.exchange;
-  const RequestFigures figures = exchange.Figures();
-  const int status = exchange.error() ? exchange.error()->status : 200;
-  if (figures.finish != "abort") metrics_.Responded(status);
-  LogFields fields = {{"event", "request"},
-                      {"id", exchange.id()},
-                      {"client", pending.head.client},
-                      {"path", pending.head.path},
-                      {"stream", exchange.streams() ? "true" : "false"},
-                      {"status", figures.finish == "abort" ? "499" : fmt::to_string(status)},
-                      {"finish", figures.finish},
-                      {"prompt_tokens", fmt::to_string(figures.num_prompt_tokens)},
-                      {"cached_tokens", fmt::to_string(figures.num_cached_tokens)},
-                      {"completion_tokens", fmt::to_string(figures.num_generated_tokens)},
-                      {"queue_s", fmt::format("{:.4f}", figures.queue_s)},
-                      {"ttft_s", fmt::format("{:.4f}", figures.ttft_s)},
-                      {"total_s", fmt::format("{:.4f}", figures.total_s)}};
-  if (exchange.error()) fields.emplace_back("error", exchange.error()->message);
-  if (!pending.prompt_text.empty()) fields.emplace_back("prompt", pending.prompt_text);
-  log_.Write(exchange.error() ? LogLevel::kWarning : LogLevel::kInfo, fields);
+  const auto& error = exchange.error();
+  if (exchange.Figures().finish != "abort") metrics_.Responded(error ? error->status : 200);
+  log_.Write(error ? LogLevel::kWarning : LogLevel::kInfo,
+             EndedRequest(pending.head, exchange, pending.prompt_text));
+}
+
+// Of a request whose client went before it was known what it says.
+void Server::Impl::LogGone(const Pending& pending) {
+  const std::chrono::duration<double> total = Clock::now() - pending.arrival;
+  if (pending.is_for_text) metrics_.GoneUnread(total.count());
+  log_.Write(LogLevel::kInfo, GoneRequest(pending.head, total.count()));
 }
 
 void Server::Impl::KeepAlive() {
@@ -444,17 +443,52 @@ void Server::Impl::KeepAlive() {
   http_->After(kKeepAliveInterval / 3, [this] { KeepAlive(); });
 }
 
+void Server::Impl::OnLoaded() {
+  is_ready_ = true;
+  if (is_draining_) return Drain();
+  log_.Write(LogLevel::kInfo, {{"event", "ready"},
+                               {"model", model_->name},
+                               {"url", url()},
+                               {"context", fmt::to_string(model_->context)},
+                               {"fingerprint", model_->fingerprint}});
+}
+
 void Server::Impl::OnSignal(int number) {
   if (options_.on_signal) options_.on_signal();
-  if (!is_ready_) ::_exit(0);  // nothing was accepted
   if (is_draining_) ::_exit(kSignalStatus + number);
+  if (!is_ready_ && !options_.has_peers) ::_exit(0);  // nothing was accepted
   is_draining_ = true;
   log_.Write(LogLevel::kInfo, {{"event", "draining"},
                                {"requests", fmt::to_string(pending_.size())},
                                {"timeout_s", fmt::to_string(options_.shutdown_timeout.count())}});
-  http_->Drain([] {});
-  queue_.Close();
-  http_->After(options_.shutdown_timeout, [this] { queue_.Abort(); });
+  if (is_ready_) Drain();
+}
+
+void Server::Impl::Drain() {
+  http_->Drain();
+  CloseQueueOncePrepared();
+  http_->After(options_.shutdown_timeout, [this] { EndAccepted(); });
+}
+
+// The engine's thread ends when its jobs have ended and no request can become another one.
+void Server::Impl::CloseQueueOncePrepared() {
+  const auto is_prepared = [](const auto& pending) { return pending.second.exchange != nullptr; };
+  if (is_draining_ && std::ranges::all_of(pending_, is_prepared)) queue_.Close();
+}
+
+// Tells all accepted requests that the server does not wait for them any more.
+void Server::Impl::EndAccepted() {
+  queue_.Abort();
+  std::vector<JobId> unprepared;
+  for (const auto& [id, pending] : pending_) {
+    if (!pending.exchange) unprepared.push_back(id);
+  }
+  num_cut_ += std::ssize(unprepared);
+  for (const JobId id : unprepared) RefusePending(id, ShuttingDown());
+  http_->After(kFlushTime, [this] {
+    num_cut_ += num_connections_;
+    http_->Stop();
+  });
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

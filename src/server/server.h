@@ -29,6 +29,7 @@ struct ServerOptions {
   std::chrono::seconds shutdown_timeout{30};
   std::chrono::seconds epoch{60};        // after which the plan is looked at again; 0: never
   std::function<void()> on_signal = {};  // called first at each SIGTERM and SIGINT
+  bool has_peers = false;                // other ranks load the model, too
   LogLevel log_level = LogLevel::kInfo;
   bool logs_prompts = false;
   HttpLimits limits = {};
@@ -37,8 +38,9 @@ struct ServerOptions {
 class Server {
  public:
   // Listens, on a thread of its own. From now on SIGTERM and SIGINT are the server's: before Serve
-  // they end the process with status 0, since nothing was accepted. Errors: the address cannot be
-  // listened at, no thread can be started.
+  // they end the process with status 0, since nothing was accepted; one that has peers, which would
+  // wait for it, ends with them once Serve is called. Errors: the address cannot be listened at, no
+  // thread can be started.
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options);
   ~Server();
 

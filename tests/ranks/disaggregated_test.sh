@@ -46,7 +46,7 @@ for _ in {1..300}; do grep -q event=ready "$work/served" && break; sleep 0.1; do
 port=$(sed -n 's/.*event=ready.* url=http:[^ ]*:\([0-9]*\).*/\1/p' "$work/served")
 body='{"prompt": "'$prompt'", "max_tokens": 12, "temperature": 0}'
 exec 3<>"/dev/tcp/127.0.0.1/$port"
-printf 'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
+printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
 served=$(sed -n 's/.*"text":"\([^"]*\)".*/\1/p' <&3)
 exec 3>&-
 [ "$served" = "$(cat "$work/one")" ] || fail "serve answers '$served': $(cat "$work/served")"

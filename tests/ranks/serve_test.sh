@@ -30,7 +30,7 @@ port_of() { # LOG: waits until the server is ready
 post() { # PORT BODY: an answer to a completion
   local body=$2
   exec 3<>"/dev/tcp/127.0.0.1/$1"
-  printf 'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' \
+  printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' \
     ${#body} "$body" >&3
   cat <&3
   exec 3>&-
@@ -91,6 +91,16 @@ wait_for_end 20 "$work/three.log"
 [ "$status" -eq 0 ] || fails "a server that was drained ends with status $status" "$work/three.log"
 grep -q 'event=stopped' "$work/three.log" || fails "SIGTERM did not drain" "$work/three.log"
 [ "$(cat "$work/last")" = "$one" ] || fails "a request was lost" "$work/three.log"
+
+# Also while they load the model.
+on_ranks "$work/early.log"
+for _ in {1..300}; do
+  if grep -q '^serving' "$work/early.log"; then break; fi
+  sleep 0.02
+done
+pkill --signal TERM --oldest --parent "$job"
+wait_for_end 20 "$work/early.log"
+[ "$status" -eq 0 ] || fails "a server that loads ends with status $status" "$work/early.log"
 
 # Costs that were measured once, without their errors, so that the search comes to the same plans on all machines:
 # 2 chunks of tokens for long prompts, none for short ones. Requests of the second kind make the server change its

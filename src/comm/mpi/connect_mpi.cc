@@ -2,9 +2,14 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "base/check.h"
 #include "comm/agree.h"
@@ -14,20 +19,45 @@
 namespace convene::comm {
 namespace {
 
+// Containers of one host have a network between them, too.
+uint64_t OwnNetwork() {
+  struct stat status = {};
+  return stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
+}
+
 // Everybody's host and process, by rank.
 std::vector<Peer> GatherPeers(int size) {
   struct Card {
     char host[252];
     int pid;
+    uint64_t network;
   };
   Card own = {};
   std::strncpy(own.host, HostName().c_str(), sizeof(own.host) - 1);
   own.pid = getpid();
+  own.network = OwnNetwork();
   std::vector<Card> cards(size);
   MPI_Allgather(&own, sizeof(own), MPI_BYTE, cards.data(), sizeof(own), MPI_BYTE, MPI_COMM_WORLD);
   std::vector<Peer> peers;
-  for (const Card& card : cards) peers.push_back({.host = card.host, .pid = card.pid});
+  for (const Card& card : cards) {
+    const bool is_far = std::strcmp(card.host, own.host) != 0 || card.network != own.network;
+    peers.push_back({.host = card.host, .pid = card.pid, .is_far = is_far});
+  }
   return peers;
+}
+
+// OpenMPI sends a message over TCP only once its receiver has asked for it, unless the message is
+// short. The question waits behind what the receiver sends itself, so that two ranks with long
+// messages for each other send in turn, and a link that carries both directions at once is half
+// used (docs/results/tcp.md). Limits that were set for OpenMPI stay; other MPIs do not know them.
+void SendWithoutAsking() {
+  constexpr const char* kLimits[] = {"OMPI_MCA_btl_tcp_eager_limit",
+                                     "OMPI_MCA_btl_tcp_rndv_eager_limit",
+                                     "OMPI_MCA_btl_tcp_max_send_size"};
+  constexpr size_t kHeaderBytes = 1024;  // more than OpenMPI's
+  if (std::ranges::any_of(kLimits, [](const char* limit) { return std::getenv(limit); })) return;
+  const std::string bytes = std::to_string(kEagerPieceBytes + kHeaderBytes);
+  for (const char* limit : kLimits) setenv(limit, bytes.c_str(), /*overwrite=*/0);
 }
 
 }  // namespace
@@ -36,6 +66,7 @@ Result<std::unique_ptr<Group>> ConnectMpi(const LaunchedRank& launched) {
   int is_initialized = 0;
   MPI_Initialized(&is_initialized);
   CHECK(!is_initialized, "Connect was called twice");
+  SendWithoutAsking();
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
     return Unavailable("MPI could not be initialised; its own message is above");

@@ -16,6 +16,14 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr int kPiecesAtOnce = 2;
 
+// Over a network, rows of activations go in pieces that are sent without asking the receiver first
+// (ConnectMpi). MPI keeps a copy of them until they are sent, for which weights are too large.
+constexpr size_t kMostEagerBytes = size_t{16} << 20;
+
+size_t MostOfPiece(const Peer& peer, size_t message_bytes) {
+  return peer.is_far && message_bytes <= kMostEagerBytes ? kEagerPieceBytes : kPieceBytes;
+}
+
 class MpiExchange : public Exchange {
  public:
   MpiExchange(MpiJob* job, Watchdog* watchdog, int queue,
@@ -37,7 +45,11 @@ class MpiExchange : public Exchange {
         std::byte* data = is_send ? const_cast<std::byte*>(out.data()) : in.data();
         const size_t size = is_send ? out.size() : in.size();
         if (size > 0)
-          messages_.push_back({.data = data, .size = size, .peer = peer, .is_send = is_send});
+          messages_.push_back({.data = data,
+                               .size = size,
+                               .peer = peer,
+                               .is_send = is_send,
+                               .most_of_piece = MostOfPiece(job->peers[peer], size)});
       }
     }
     requests_.resize(messages_.size() * kPiecesAtOnce, MPI_REQUEST_NULL);
@@ -74,6 +86,7 @@ class MpiExchange : public Exchange {
     size_t size;
     int peer;
     bool is_send;
+    size_t most_of_piece;
     size_t started = 0;
     size_t finished = 0;
   };
@@ -82,7 +95,7 @@ class MpiExchange : public Exchange {
   // order in which they start.
   void StartPiece(size_t request) {
     Message& message = messages_[request / kPiecesAtOnce];
-    const size_t bytes = std::min(message.size - message.started, kPieceBytes);
+    const size_t bytes = std::min(message.size - message.started, message.most_of_piece);
     if (bytes == 0) return;
     std::byte* data = message.data + message.started;
     const int count = static_cast<int>(bytes);

@@ -2,6 +2,7 @@
 // it finalises MPI.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "comm/group.h"
@@ -9,6 +10,9 @@
 #include "comm/mpi/watchdog.h"
 
 namespace convene::comm {
+
+// What MPI is told to send over TCP without asking whoever receives it first.
+inline constexpr size_t kEagerPieceBytes = size_t{256} << 10;
 
 class MpiGroup : public Group {
  public:

@@ -37,9 +37,9 @@ void KillLauncherIfItStays() {
 }  // namespace
 
 std::string MpiJob::NameOf(int peer) const {
-  const auto& [host, pid, role] = peers[peer];
-  return fmt::format("rank {} ({}{}host {}, pid {})", peer, role, role.empty() ? "" : ", ", host,
-                     pid);
+  const Peer& named = peers[peer];
+  return fmt::format("rank {} ({}{}host {}, pid {})", peer, named.role,
+                     named.role.empty() ? "" : ", ", named.host, named.pid);
 }
 
 std::string MpiJob::OwnName() const {

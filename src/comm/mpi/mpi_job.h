@@ -16,6 +16,7 @@ struct Peer {
   std::string host;
   int pid = 0;
   std::string role = {};  // what it does, as "experts"; empty: nothing to say
+  bool is_far = false;    // a network is between it and this process
 };
 
 struct MpiJob {
