@@ -22,6 +22,7 @@ enum Section {
   kExchanges,
   kTransition,
   kDisk,
+  kKvDisk,
   kHead,
   kRest,
   kSolver,
@@ -32,6 +33,7 @@ constexpr const char* kSectionNames[] = {"attention",
                                          "exchanges",
                                          "transition",
                                          "reading experts from the disk",
+                                         "keys and values from the disk and to it",
                                          "head",
                                          "norms, routers and dense layers",
                                          "the solver"};
@@ -56,9 +58,10 @@ Section SectionOf(TaskKind kind) {
     case TaskKind::kReadChosen:
     case TaskKind::kReadPredicted:
     case TaskKind::kReadNext:
+      return kDisk;
     case TaskKind::kReadKv:
     case TaskKind::kWriteKv:
-      return kDisk;
+      return kKvDisk;
     case TaskKind::kHead:
       return kHead;
     default:
