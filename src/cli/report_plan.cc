@@ -188,7 +188,7 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.passes_off = asked.passes_off;
   question.present = DecisionsOf(file.plan);  // it ran: another one must be surely better
   question.clock = Now;
-  engine::AnswerPlanQuestion({.step_tokens = asked.step_tokens}, question);
+  engine::AnswerPlanQuestion({.step_tokens = asked.step_tokens, .spills_kv = true}, question);
   question.memory_per_rank = [&asked](int num_ranks) {
     return asked.memory_per_rank[static_cast<size_t>(num_ranks) - 1];
   };
