@@ -80,7 +80,7 @@ struct HttpLimits {
   int max_connections = 4096;
   std::chrono::seconds header_timeout{10};  // from the first byte of a request
   std::chrono::seconds idle_timeout{75};    // of a connection without request
-  // Of a body and of what is sent. A body may take a second for every 64 KiB besides.
+  // Of a body and of what is sent, which may take a second for every 64 KiB besides.
   std::chrono::seconds client_timeout{30};
 };
 

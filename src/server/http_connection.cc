@@ -114,6 +114,11 @@ void HttpConnection::SetDeadline(asio::steady_timer& timer,
   });
 }
 
+// Of a body, or a piece of a response.
+seconds HttpConnection::TimeFor(size_t bytes) const {
+  return shared_.limits.client_timeout + seconds(static_cast<int64_t>(bytes >> 16));
+}
+
 void HttpConnection::ClearDeadline(asio::steady_timer& timer) {
   timer.expires_at(std::chrono::steady_clock::time_point::max());
 }
@@ -212,8 +217,7 @@ void HttpConnection::BoundChunkExtensions() {
 
 void HttpConnection::ReadBody() {
   BoundChunkExtensions();
-  const auto extra = seconds(static_cast<int64_t>(reserved_bytes_ >> 16));
-  SetDeadline(read_timer_, shared_.limits.client_timeout + extra);
+  SetDeadline(read_timer_, TimeFor(reserved_bytes_));
   http::async_read(socket_, buffer_, *parser_,
                    [self = shared_from_this()](ErrorCode error, size_t) { self->OnBody(error); });
 }
@@ -363,7 +367,7 @@ void HttpConnection::WriteNext() {
     return;
   }
   sending_ = std::exchange(unsent_, {});
-  SetDeadline(write_timer_, shared_.limits.client_timeout);
+  SetDeadline(write_timer_, TimeFor(sending_.size()));
   asio::async_write(socket_, asio::buffer(sending_),
                     [self = shared_from_this()](ErrorCode error, size_t) {
                       ClearDeadline(self->write_timer_);

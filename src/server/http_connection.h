@@ -76,6 +76,7 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   void DrainInput();
 
   void SetDeadline(boost::asio::steady_timer& timer, std::chrono::steady_clock::duration duration);
+  std::chrono::seconds TimeFor(size_t bytes) const;
   static void ClearDeadline(boost::asio::steady_timer& timer);
 
   boost::asio::ip::tcp::socket socket_;

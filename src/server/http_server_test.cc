@@ -185,6 +185,17 @@ TEST(HttpServer, EndsAClientThatDoesNotTakeItsStream) {
   EXPECT_LT(num_bytes, TestHandler::kFloodPieces * TestHandler::kPieceBytes);
 }
 
+TEST(HttpServer, LargeResponsesMayTakeLonger) {
+  TestServer server({.client_timeout = std::chrono::seconds(1)});
+  Client slow(server);
+  EXPECT_TRUE(slow.Send(Post("/large", 0, "")));
+  std::string large = slow.ReadSome();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+  server.Drain();
+  large += slow.ReadToEnd();
+  EXPECT_GT(large.size(), TestHandler::kLargeBytes);
+}
+
 TEST(HttpServer, AClientThatClosesItsSideIsGone) {
   TestServer server({});
   Client client(server);

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "comm/agree.h"
 #include "comm/mpi/mpi_group.h"
 #include "comm/under_way.h"
@@ -55,7 +56,9 @@ void SendWithoutAsking() {
                                      "OMPI_MCA_btl_tcp_rndv_eager_limit",
                                      "OMPI_MCA_btl_tcp_max_send_size"};
   constexpr size_t kHeaderBytes = 1024;  // more than OpenMPI's
-  if (std::ranges::any_of(kLimits, [](const char* limit) { return std::getenv(limit); })) return;
+  if (std::ranges::any_of(kLimits,
+                          [](const char* limit) { return EnvironmentVariable(limit).has_value(); }))
+    return;
   const std::string bytes = std::to_string(kEagerPieceBytes + kHeaderBytes);
   for (const char* limit : kLimits) setenv(limit, bytes.c_str(), /*overwrite=*/0);
 }
