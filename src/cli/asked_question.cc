@@ -51,7 +51,8 @@ std::unique_ptr<AskedQuestion> AskQuestion(const ModelOptions& options,
   question.allowed = *allowed;
   question.clock = SecondsNow;
   engine::AnswerPlanQuestion({.memory_of_host = available->bytes * num_ranks / local.count,
-                              .step_tokens = options.load.max_step_tokens},
+                              .step_tokens = options.load.max_step_tokens,
+                              .spills_kv = options.load.batch_work.has_value()},
                              question);
   return asked;
 }

@@ -16,7 +16,7 @@ constexpr int kMostTogether = 4096;  // that --max-batch takes
 
 bool OptionsSay(const plan::Plan& plan) {
   return !plan.phase_change.keeps_both && !plan.phase_change.prompts_join && plan.lines.empty() &&
-         plan.pipeline.cuts.empty();
+         plan.pipeline.cuts.empty() && !plan.spilled_kv;
 }
 
 std::string PipelineOptions(const plan::Plan& plan) {
@@ -104,6 +104,7 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
     }
   }
   line += StepOptions(report, chosen);
+  if (chosen.plan.spilled_kv) line += " --spill-dir /var/tmp";
   if (chosen.plan.experts_in_memory) {
     constexpr uint64_t kMib = uint64_t{1} << 20;
     const bool is_whole = chosen.memory_limit % kMib == 0;

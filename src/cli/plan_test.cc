@@ -126,6 +126,74 @@ TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
       json["predicted"]["throughput_tokens_per_s"].get<double>());
 }
 
+TEST_F(PlanTest, KeepsKeysAndValuesOfABatchOnADiskAndTheBatchRunsAsThePlanSays) {
+  const std::string packed = Path("packed");
+  ASSERT_EQ(
+      Run({"quantize", CONVENE_SOURCE_DIR "/models/demo", "--weights", "int8", "--out", packed})
+          .status,
+      kSuccess);
+  cost::MachineProfile machine;
+  machine.machine.disk_gbps = 2;
+  machine.steps.push_back(planner::InventedCosts(1, 1e9, "int8"));
+  Write("disk.json", cost::ToJson(machine).dump());
+  const std::vector<std::string> workload = {"--profile",       Path("disk.json"),
+                                             "--prompt-tokens", "80",
+                                             "--gen-tokens",    "40",
+                                             "--chunk",         "64",
+                                             "--json",          "-"};
+  const auto run_with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), workload.begin(), workload.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return Run(words);
+  };
+  const Outcome few = run_with({"plan", packed}, {"--batch", "4"});
+  ASSERT_EQ(few.status, kSuccess) << few.err;
+  const uint64_t needed = nlohmann::json::parse(few.out)["predicted"]["memory_per_rank"]["bytes"];
+  const std::string budget = fmt::format("{}B", needed - (uint64_t{2} << 20));
+  const Outcome many = run_with(
+      {"plan", packed}, {"--batch", "60", "--memory-budget", budget, "--out", Path("plan.json")});
+  ASSERT_EQ(many.status, kSuccess) << many.err;
+  const auto json = nlohmann::json::parse(many.out);
+  EXPECT_THAT(json["name"].get<std::string>(),
+              HasSubstr("keys and values of 60 sequences on the disk"));
+  EXPECT_THAT(json["command"].get<std::string>(),
+              HasSubstr("--max-batch 60 --chunk 64 --spill-dir /var/tmp --memory-budget "));
+  const auto plan = nlohmann::json::parse(Read("plan.json"));
+  ASSERT_EQ(plan["spilled_kv"]["sequences"], 60);
+  const Outcome simulated = run_with({"simulate", Path("plan.json"), "--model", packed},
+                                     {"--batch", "60", "--memory-budget", budget});
+  ASSERT_EQ(simulated.status, kSuccess) << simulated.err;
+  EXPECT_EQ(nlohmann::json::parse(simulated.out)["predicted"]["throughput_tokens_per_s"],
+            json["predicted"]["throughput_tokens_per_s"]);
+
+  std::string input;
+  for (int id = 0; id < 20; ++id) {
+    input += fmt::format(R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions",)"
+                         R"("body":{{"model":"m","prompt":"The captain of ship {} said",)"
+                         R"("max_tokens":8,"temperature":0}}}})"
+                         "\n",
+                         id, id);
+  }
+  Write("in.jsonl", input);
+  std::vector<std::string> batch = {"batch",          packed,           "--input",
+                                    Path("in.jsonl"), "--plan",         Path("plan.json"),
+                                    "--output",       Path("out.jsonl")};
+  batch.insert(batch.end(), {"--spill-dir", "none"});
+  const Outcome nowhere = Run(batch);
+  EXPECT_EQ(nowhere.status, kFailure);
+  EXPECT_THAT(nowhere.err, HasSubstr("give --spill-dir DIR, which is on a disk"));
+  batch.back() = Path("spill");
+  const Outcome ran = Run(batch);
+  ASSERT_EQ(ran.status, kSuccess) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("keys and values of 20 sequences, "));
+  EXPECT_THAT(ran.err, HasSubstr("as the plan says"));
+  // Who does not know what comes refuses it.
+  const Outcome refused =
+      Run({"run", packed, "--prompt", "abc", "-n", "2", "--plan", Path("plan.json")});
+  EXPECT_EQ(refused.status, kFailure);
+  EXPECT_THAT(refused.err, HasSubstr("run it with convene batch"));
+}
+
 TEST_F(PlanTest, TheFileSaysTheQuestionAsItWasAsked) {
   cost::MachineProfile machine;
   machine.machine.disk_gbps = 2;

@@ -112,7 +112,7 @@ Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double
   if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
     question.expand_from_tokens = from;
   }
-  engine::PlanSetting setting{.step_tokens = step_tokens};
+  engine::PlanSetting setting{.step_tokens = step_tokens, .spills_kv = true};
   if (gibibytes) {
     setting.memory_per_rank = static_cast<uint64_t>(*gibibytes * kGibibyte);
   } else if (profile.device) {

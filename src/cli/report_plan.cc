@@ -116,7 +116,7 @@ StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& c
       double bytes = 0;
       for (const schedule::TaskId id : ids) bytes += parts[id].link_bytes;
       predicted = costs.ExchangeSeconds(task.kind, bytes, state);
-    } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
+    } else if (const auto& cost = costs.CostOf(task.kind)) {
       predicted = costs.FactorOf(task.lane.rank) * cost->Seconds(parts[ids.front()], state);
     }
     KindComparison& kind = kinds[static_cast<size_t>(task.kind)];
@@ -201,7 +201,7 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.passes_off = asked.passes_off;
   question.present = DecisionsOf(file.plan);  // it ran: another one must be surely better
   question.clock = Now;
-  engine::AnswerPlanQuestion({.step_tokens = asked.step_tokens}, question);
+  engine::AnswerPlanQuestion({.step_tokens = asked.step_tokens, .spills_kv = true}, question);
   question.memory_per_rank = [&asked](int num_ranks) {
     return asked.memory_per_rank[static_cast<size_t>(num_ranks) - 1];
   };

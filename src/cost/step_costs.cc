@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cost/link_seconds.h"
+#include "cost/measured_kind.h"
 #include "cost/non_negative_fit.h"
 #include "cost/relative_line.h"
 #include "schedule/activity_graph.h"
@@ -394,6 +395,10 @@ double StepCosts::ExchangeSeconds(TaskKind kind, double bytes, const MachineStat
   return on_link + 2 * bytes / num_ranks / rate * state.memory;
 }
 
+const std::optional<TaskCost>& StepCosts::CostOf(TaskKind kind) const {
+  return tasks[static_cast<size_t>(MeasuredAs(kind))];
+}
+
 void StepCosts::LearntFrom(const std::string& name) {
   if (name.empty() || std::find(learnt_from.begin(), learnt_from.end(), name) != learnt_from.end())
     return;
@@ -445,7 +450,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
           ask(rank, bytes_of[static_cast<size_t>(rank)] * costs.exchange.core_seconds_per_byte);
         }
       }
-    } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
+    } else if (const auto& cost = costs.CostOf(task.kind)) {
       const double seconds =
           costs.FactorOf(task.lane.rank) * cost->Seconds(PartsOf(task, sizes), state);
       const double share = 1.0 / ThreadsOf(task, costs);
@@ -463,7 +468,7 @@ std::optional<TaskKind> KindWithoutCost(const schedule::Schedule& schedule,
                                         const StepCosts& costs) {
   for (const schedule::Task& task : schedule.tasks) {
     const bool has_work = !task.work.flops.empty() || !task.work.memory_bytes.empty();
-    if (has_work && !IsCollective(task.kind) && !costs.tasks[static_cast<size_t>(task.kind)]) {
+    if (has_work && !IsCollective(task.kind) && !costs.CostOf(task.kind)) {
       return task.kind;
     }
   }
@@ -475,7 +480,7 @@ double ExtrapolatedShare(const schedule::Schedule& schedule, const StepCosts& co
   double all = 0;
   double beyond = 0;
   for (const schedule::Task& task : schedule.tasks) {
-    const auto& cost = costs.tasks[static_cast<size_t>(task.kind)];
+    const auto& cost = costs.CostOf(task.kind);
     if (!cost) continue;
     const TaskParts parts = PartsOf(task, sizes);
     const double seconds = cost->Seconds(parts);

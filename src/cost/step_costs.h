@@ -68,6 +68,10 @@ struct StepCosts {
 
   bool operator==(const StepCosts& other) const;
 
+  // Of a task of this kind; none: not known. Attention in pieces, as spilled keys and values have
+  // it, is measured as a whole: its seconds are a sum over parts of its work, and each piece has
+  // some.
+  const std::optional<TaskCost>& CostOf(schedule::TaskKind kind) const;
   // Of a collective that moves so many bytes in all. Experts that move are packed by those who send
   // them and unpacked by those who get them, round after round: each byte is read and written twice
   // besides.

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "cost/measured_kind.h"
+
 namespace convene::cost {
 namespace {
 
@@ -15,12 +17,14 @@ double Widest(const ErrorRange& error) {
 double SpreadOf(const KindSeconds& seconds, double overlapped, const StepErrors& errors) {
   double squares = std::pow(overlapped * Widest(errors.overlapped), 2);
   double exchanging = 0;
+  KindSeconds measured = {};
   for (size_t kind = 0; kind < seconds.size(); ++kind) {
-    if (IsCollective(static_cast<schedule::TaskKind>(kind))) {
-      exchanging += seconds[kind];
-    } else {
-      squares += std::pow(seconds[kind] * Widest(errors.by_kind[kind]), 2);
-    }
+    const auto task = static_cast<schedule::TaskKind>(kind);
+    (IsCollective(task) ? exchanging : measured[static_cast<size_t>(MeasuredAs(task))]) +=
+        seconds[kind];
+  }
+  for (size_t kind = 0; kind < measured.size(); ++kind) {
+    squares += std::pow(measured[kind] * Widest(errors.by_kind[kind]), 2);
   }
   return std::sqrt(squares + std::pow(exchanging * Widest(errors.exchanges), 2));
 }

@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "device/step_inputs.h"
+#include "planner/spilled_steps.h"
 #include "strategy/paging.h"
 
 namespace convene::engine {
@@ -21,9 +22,6 @@ constexpr int kMostChosenTokens = 1 << 15;  // likewise
 constexpr double kMargin = 0.98;            // a gain of less is none
 constexpr double kSequencesFactor = 1.25;   // between numbers that are tried
 constexpr double kTokensFactor = 2;
-// Of the memory that is left for experts and for keys and values: parts for the latter that are
-// tried.
-constexpr double kKvShares[] = {0, 0.5, 1};
 
 // From `usual` up to `most`, then down to `least`, each by the factor, and by one at least, from
 // the one before: so that what is usual is taken where others gain nothing.
@@ -81,8 +79,7 @@ double MovedKvBytes(const BatchWork& work, const BatchChoice& choice, uint64_t b
 }  // namespace
 
 int BlocksOfSequence(const BatchWork& work) {
-  const double tokens = work.prompt_tokens + work.gen_tokens;
-  return static_cast<int>(std::ceil(tokens / device::kKvBlockTokens)) + 1;
+  return planner::BlocksOfSequence(work.prompt_tokens + work.gen_tokens);
 }
 
 double StepsOf(const BatchWork& work, int max_sequences, int max_step_tokens) {
@@ -178,7 +175,7 @@ Result<BatchChoice> ChooseBatch(
       if (sequences > tokens) continue;
       best.Try(sequences, tokens, plan(sequences, tokens));
       if (!spill.plan) continue;
-      for (const double share : kKvShares) {
+      for (const double share : planner::kKvShares) {
         best.Try(sequences, tokens, spill.plan(sequences, tokens, share));
       }
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <set>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
 #include "engine/rank_options.h"
+#include "runtime/spilled_kv.h"
 #include "runtime/transformer.h"
 #include "weights/packed_directory.h"
 #include "weights/page_index.h"
@@ -45,15 +47,57 @@ std::set<int> LargestRanks(const strategy::Layout& layout) {
   return {0, roles.RankOfPart(0, 0), roles.RankOfSlice(share, layout.expert_tp - 1)};
 }
 
+// What so many sequences of the work that run together ask of a rank.
+LoadOptions OptionsOf(const BatchWork& work, const plan::Plan& plan, int batch, int step_tokens) {
+  return {.context = std::max(2, work.longest),
+          .max_step_tokens = std::max(step_tokens, batch),
+          .max_sequences = batch,
+          .batch_work = work,
+          .plan = plan};
+}
+
+Result<MemoryPlan> SpilledMemoryOf(const model::ModelSpec& spec, const planner::RankSetup& setup,
+                                   const LoadOptions& options, double kv_share,
+                                   memory::Ledger& ledger) {
+  const runtime::Formats formats = FormatsOf(setup.weights);
+  const Status supported =
+      runtime::SpilledKv::Supports(spec, TransformerOptionsOf(options, formats, *options.context));
+  if (!supported) return supported.error();
+  // Whether the disk has room is known where the plan runs.
+  return PlanSpilledMemoryOf(
+      device::CpuBytes(), spec, options, formats, std::max(1, setup.num_threads),
+      {.kv_share = kv_share, .disk_bytes = std::numeric_limits<uint64_t>::max()}, ledger);
+}
+
+// A rank's plan with what has room in so much memory.
+Result<plan::Plan> SpilledThatFit(const model::ModelSpec& spec, const planner::RankSetup& setup,
+                                  const LoadOptions& options, uint64_t memory_bytes,
+                                  double kv_share) {
+  memory::Ledger ledger({.budget_bytes = memory_bytes, .limited_by = "what a rank has"});
+  const Result<MemoryPlan> memory = SpilledMemoryOf(spec, setup, options, kv_share, ledger);
+  if (!memory) return memory.error();
+  plan::Plan plan = options.plan;
+  plan.experts_in_memory = memory->num_page_buffers;
+  plan.spilled_kv = plan::SpilledKv{.sequences = options.max_sequences,
+                                    .blocks_in_memory = memory->num_kv_blocks,
+                                    .buffers = memory->spill_depth,
+                                    .buffer_blocks = memory->spill_part_blocks};
+  return plan;
+}
+
 }  // namespace
 
 void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question) {
   // Shapes alone: the names of ten thousands of tensors would be copied for each candidate.
   auto spec = std::make_shared<model::ModelSpec>(question.spec);
   spec->tensors.clear();
-  const int context = question.workload.longest_request();
   question.step_tokens = setting.step_tokens;
-  question.memory_of = [spec, context, step_tokens = setting.step_tokens,
+  const planner::Workload& workload = question.workload;
+  const BatchWork work{.num_requests = workload.batch,
+                       .prompt_tokens = workload.mean_prompt_tokens(),
+                       .gen_tokens = std::max(1.0, workload.mean_gen_tokens()),
+                       .longest = workload.longest_request()};
+  question.memory_of = [spec, work, step_tokens = setting.step_tokens,
                         whole = question.constraints.whole_matrices](
                            const planner::RankSetup& setup, const plan::Plan& plan,
                            int batch) -> Result<planner::RankMemory> {
@@ -62,10 +106,14 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
           whole ? weights::CheckWholeMatrices(weights::ShareOf(layout, /*rank=*/0)) : Status();
       if (!fits) return fits.error();
     }
-    const LoadOptions options{.context = std::max(2, context),
-                              .max_step_tokens = std::max(step_tokens, batch),
-                              .max_sequences = batch,
-                              .plan = plan};
+    const LoadOptions options = OptionsOf(work, plan, batch, step_tokens);
+    if (plan.spilled_kv) {
+      memory::Ledger unlimited;
+      const Result<MemoryPlan> memory =
+          SpilledMemoryOf(*spec, setup, options, /*kv_share=*/0, unlimited);
+      if (!memory) return memory.error();
+      return RankMemoryOf(*memory);
+    }
     planner::RankMemory most;
     for (const int rank : LargestRanks(plan.layout)) {
       memory::Ledger unlimited;
@@ -100,6 +148,15 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
     return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(sizes.num_pages),
                                                more + static_cast<uint64_t>(sizes.fewest_buffers)));
   };
+  question.spilled_that_fit = nullptr;
+  if (setting.spills_kv && runtime::SpilledKv::Supports(*spec, {})) {
+    question.spilled_that_fit = [spec, work, step_tokens = setting.step_tokens](
+                                    const planner::RankSetup& setup, const plan::Plan& plan,
+                                    int batch, uint64_t memory_bytes, double kv_share) {
+      return SpilledThatFit(*spec, setup, OptionsOf(work, plan, batch, step_tokens), memory_bytes,
+                            kv_share);
+    };
+  }
   question.memory_per_rank = [setting](int num_ranks) {
     return setting.memory_per_rank.value_or(setting.memory_of_host /
                                             static_cast<uint64_t>(num_ranks));

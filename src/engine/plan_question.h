@@ -15,10 +15,11 @@ struct PlanSetting {
   std::optional<uint64_t> memory_per_rank = {};  // unset: an equal part of `memory_of_host`
   uint64_t memory_of_host = 0;                   // of all ranks together
   int step_tokens = 512;
+  bool spills_kv = false;  // whether keys and values of a batch may lie on a disk
 };
 
-// Sets memory_of, experts_that_fit, memory_per_rank, bytes_of and step_tokens, by the constraints
-// as they are then. The question's spec and workload outlive what is set.
+// Sets memory_of, experts_that_fit, spilled_that_fit, memory_per_rank, bytes_of and step_tokens, by
+// the constraints as they are then. The question's spec and workload outlive what is set.
 void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question);
 
 // Names of the formats that `auto` tries, in its order.

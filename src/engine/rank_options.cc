@@ -242,6 +242,19 @@ int BlocksFor(uint64_t bytes, uint64_t block_bytes) {
       std::min<uint64_t>(bytes / std::max<uint64_t>(block_bytes, 1), INT32_MAX));
 }
 
+// Buffers that keep a disk busy while one of them is computed with, and so many that a layer's keys
+// and values can be on their way while the experts before it are computed: within so many bytes,
+// but the fewest of a context each.
+void ChooseSpillBuffers(uint64_t bytes, uint64_t slot_bytes, int context_blocks, int num_blocks,
+                        MemoryPlan& plan) {
+  const int part = std::min(BlocksFor(kSpillPartBytes, slot_bytes),
+                            BlocksFor(bytes / kFewestSpillBuffers, slot_bytes));
+  plan.spill_part_blocks = std::clamp(part, context_blocks, std::max(context_blocks, num_blocks));
+  const uint64_t part_bytes = slot_bytes * static_cast<uint64_t>(plan.spill_part_blocks);
+  const int of_layer = num_blocks / plan.spill_part_blocks + kFewestSpillBuffers;
+  plan.spill_depth = std::clamp(BlocksFor(bytes, part_bytes), kFewestSpillBuffers, of_layer);
+}
+
 }  // namespace
 
 Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
@@ -279,25 +292,35 @@ Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
                                          ledger.tier().name(), FormatBytes(plan.available_bytes),
                                          ledger.tier().limited_by, FormatBytes(least_bytes)));
   }
-  // Buffers that keep a disk busy while one of them is computed with, and so many that a layer's
-  // keys and values can be on their way while the experts before it are computed: within a quarter
-  // of what is left.
-  const uint64_t for_buffers = left() / 4;
-  const int part = std::min(BlocksFor(kSpillPartBytes, slot_bytes),
-                            BlocksFor(for_buffers / kFewestSpillBuffers, slot_bytes));
-  plan.spill_part_blocks = std::clamp(part, context_blocks, std::max(context_blocks, num_blocks));
-  const int of_layer = num_blocks / plan.spill_part_blocks + kFewestSpillBuffers;
-  plan.spill_depth = std::clamp(BlocksFor(for_buffers, buffers_of(plan.spill_part_blocks, 1)),
-                                kFewestSpillBuffers, of_layer);
-  kv_bytes = buffers_of(plan.spill_part_blocks, plan.spill_depth);
+  const std::optional<plan::SpilledKv>& planned = options.plan.spilled_kv;
+  if (planned) {
+    plan.spill_part_blocks = std::max(planned->buffer_blocks, context_blocks);
+    plan.spill_depth = planned->buffers;
+  } else {
+    ChooseSpillBuffers(left() / 4, slot_bytes, context_blocks, num_blocks, plan);
+  }
+  const uint64_t buffer_bytes = buffers_of(plan.spill_part_blocks, plan.spill_depth);
+  if (buffer_bytes > left()) {
+    return ResourceExhausted(fmt::format(
+        "not enough {}: the plan has {} with {} blocks each for keys and values (spilled_kv), "
+        "which take {}, and {} are left beside the rest: give more --memory-budget, or make "
+        "another plan with convene plan",
+        ledger.tier().name(), FormatCount(static_cast<uint64_t>(plan.spill_depth), "buffer"),
+        plan.spill_part_blocks, FormatBytes(buffer_bytes), FormatBytes(left())));
+  }
+  kv_bytes = buffer_bytes;
 
-  const auto for_kv = static_cast<uint64_t>(wish.kv_share * static_cast<double>(left()));
+  const int most_kept =
+      planned ? planned->blocks_in_memory
+              : BlocksFor(static_cast<uint64_t>(wish.kv_share * static_cast<double>(left())),
+                          needs->kv_block_bytes);
   const auto keep = [&](int blocks) {
-    const int more = std::min(blocks, num_blocks - 1 - plan.num_kv_blocks);
+    const int more = std::min(
+        {blocks, num_blocks - 1 - plan.num_kv_blocks, BlocksFor(left(), needs->kv_block_bytes)});
     plan.num_kv_blocks += more;
     kv_bytes += needs->kv_block_bytes * static_cast<uint64_t>(more);
   };
-  keep(BlocksFor(for_kv, needs->kv_block_bytes));
+  keep(most_kept);
   const int most =
       std::max(sizes.fewest_buffers,
                std::min(options.plan.experts_in_memory.value_or(sizes.num_pages), sizes.num_pages));
@@ -305,7 +328,7 @@ Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
       std::min<int64_t>(most, int64_t{sizes.fewest_buffers} + BlocksFor(left(), sizes.page_bytes)));
   plan.has_all_pages = plan.num_page_buffers == sizes.num_pages;
   plan.bytes[memory::Use::kWeights] = sizes.bytes_with(plan.num_page_buffers);
-  if (plan.num_page_buffers == most) keep(BlocksFor(left(), needs->kv_block_bytes));
+  if (!planned && plan.num_page_buffers == most) keep(num_blocks);
   plan.num_spilled_blocks = num_blocks - plan.num_kv_blocks;
   const uint64_t file_bytes = runtime::SpilledKv::FileBytes(
       plan.num_spilled_blocks, static_cast<int>(spec.layers.size()), slot_bytes);

@@ -59,8 +59,10 @@ struct SpillWish {
   uint64_t disk_bytes = 0;  // that there are
 };
 // As PlanPagedMemoryOf, where keys and values of as many sequences as are asked for lie on a disk
-// but for those: MemoryPlan::num_spilled_blocks. Precondition: LoadOptions::batch_work, one rank.
-// Errors: too little memory, or disk, for that.
+// but for those: MemoryPlan::num_spilled_blocks. Where the plan says how (plan::SpilledKv), it is
+// done so in place of what is wished, with fewer experts or blocks in memory where there is no room
+// for as many. Precondition: LoadOptions::batch_work, one rank. Errors: too little memory, or disk,
+// for that.
 Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
                                        const model::ModelSpec& spec, const LoadOptions& options,
                                        const runtime::Formats& formats, int num_threads,

@@ -186,15 +186,16 @@ void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedSt
   const cost::Sizes values = [&](const schedule::Size& size) { return sizes.at(size); };
   const schedule::Schedule& schedule = *chosen.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
-  const auto predict = [&](const cost::StepCosts& costs, std::string words) {
-    traced.predicted =
-        simulate::Simulate(schedule, graph, cost::PriceSchedule(schedule, graph, costs, values));
+  const auto predict = [&](const cost::StepCosts& costs, std::string words, double disk_gbps = 0) {
+    traced.predicted = simulate::Simulate(
+        schedule, graph, cost::PriceSchedule(schedule, graph, costs, values, {}, 1e9 * disk_gbps));
     traced.predicted_by = std::move(words);
   };
   const auto predict_by_kept = [&](const cost::MachineProfile& profile) {
     const cost::StepCosts* costs = KeptCosts(profile, schedule);
     if (costs == nullptr) return false;
-    predict(*costs, fmt::format("costs of {} (convene measure)", profile.machine.cpu_name));
+    predict(*costs, fmt::format("costs of {} (convene measure)", profile.machine.cpu_name),
+            profile.machine.disk_gbps);
     return true;
   };
   if (preferred_ && predict_by_kept(*preferred_)) return;

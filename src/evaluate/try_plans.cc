@@ -207,6 +207,9 @@ class Runner {
 
   Status Load(size_t index) {
     const plan::Plan& plan = question_.plans[index];
+    if (plan.spilled_kv) {
+      return Error{"keys and values on a disk are not tried: convene batch runs such a plan"};
+    }
     ReadyPlan& ready = ready_[index];
     ready.steps = StepsOf(question_, plan, spec_.vocab_size);
     int longest = 2;

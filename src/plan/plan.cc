@@ -13,6 +13,7 @@
 #include "base/quote.h"
 #include "base/read_file.h"
 #include "base/units.h"
+#include "plan/disk_fields.h"
 
 namespace convene::plan {
 namespace {
@@ -22,7 +23,6 @@ using nlohmann::json;
 constexpr int kVersion = 1;
 constexpr int kMostRanks = 1 << 16;
 constexpr int kMostThreads = 1 << 16;
-constexpr int kMostExpertsInMemory = 1 << 24;
 using strategy::kMostChunks;
 using strategy::kMostMicroBatches;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 20;
@@ -60,8 +60,8 @@ std::optional<Kind> FromName(std::span<const std::string_view> names, std::strin
   return static_cast<Kind>(found - names.begin());
 }
 
-template <typename T>
-Status Assign(const Result<T>& parsed, T* value) {
+template <typename T, typename Value>
+Status Assign(const Result<T>& parsed, Value* value) {
   if (!parsed) return parsed.error();
   *value = *parsed;
   return {};
@@ -237,17 +237,13 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     return {};
   }
   if (key == "experts_in_memory" && value.is_number_integer()) {
-    if (!IsBetween(value, 1, kMostExpertsInMemory)) {
-      return Error{fmt::format("experts_in_memory of {} is out of range; it must be 1 to {}",
-                               value.dump(), kMostExpertsInMemory)};
-    }
-    plan->experts_in_memory = value.get<int>();
-    return {};
+    return Assign(ExpertsInMemoryFromJson(value), &plan->experts_in_memory);
   }
+  if (key == "spilled_kv") return Assign(SpilledKvFromJson(value), &plan->spilled_kv);
   constexpr const char* kMembers =
-      "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, made_for and "
-      "predicted (objects), alternatives and lines (lists), threads, comm_budget, host_threads and "
-      "experts_in_memory (whole numbers)";
+      "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, spilled_kv, "
+      "made_for and predicted (objects), alternatives and lines (lists), threads, comm_budget, "
+      "host_threads and experts_in_memory (whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
   }
@@ -345,15 +341,6 @@ Status CheckTransition(const Plan& plan) {
       "with both divisions of the experts in memory (\"keep\": \"both\") nothing comes from an "
       "int4 "
       "backup: leave the transition int4 out, or keep one"};
-}
-
-Status CanPage(const Plan& plan) {
-  const strategy::Layout& layout = plan.layout;
-  const bool has_whole_matrices = layout.attention_tp == 1 && layout.expert_tp == 1;
-  if (has_whole_matrices && !layout.disaggregates && !plan.changes_layout()) return {};
-  return Error{
-      "experts are read from a disk where each rank has attention for whole sequences and whole "
-      "experts, the same ones in both phases, as with the layout attention=dp2,experts=ep2"};
 }
 
 Status CheckDisaggregation(const Plan& plan) {
@@ -466,6 +453,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
                                    {"comm_budget", plan.comm_budget},
                                    {"host_threads", plan.host_threads}};
   if (plan.experts_in_memory) object["experts_in_memory"] = *plan.experts_in_memory;
+  if (plan.spilled_kv) object["spilled_kv"] = ToJson(*plan.spilled_kv);
   if (plan.layout.disaggregates) object["strategy"] = Name(StrategyOf(plan.pipeline));
   if (!plan.lines.empty()) object["lines"] = ToJson(plan.lines);
   if (!plan.weights.empty()) object["weights"] = plan.weights;
@@ -504,10 +492,7 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
     if (Status read = ReadStrategy(object["strategy"], &plan); !read) return read.error();
   }
   if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
-  if (plan.experts_in_memory) {
-    const Status can_page = CanPage(plan);
-    if (!can_page) return can_page.error().At("experts_in_memory");
-  }
+  if (Status can = CheckDiskFields(plan); !can) return can.error();
   if (Status fits = CheckDisaggregation(plan); !fits) return fits.error();
   if (plan.made_for && plan.layout.num_ranks() > plan.made_for->num_ranks) {
     return Error{fmt::format(

@@ -51,6 +51,20 @@ struct PhaseChange {
   bool operator==(const PhaseChange&) const = default;
 };
 
+// Keys and values of a batch that lie on a disk but for a part of them (decision 0028), on a rank
+// whose experts are read from one, too.
+struct SpilledKv {
+  int sequences = 1;  // that run together
+  int blocks_in_memory =
+      0;  // of the KV cache; what of these sequences has no room there is spilled
+  // What is read has room in so many buffers, of so many blocks each: those of a part of the step's
+  // sequences.
+  int buffers = 2;
+  int buffer_blocks = 1;
+
+  bool operator==(const SpilledKv&) const = default;
+};
+
 // What a plan was made for. Whoever executes it compares, and refuses a plan for something else.
 struct MadeFor {
   std::string model;  // ModelHash of its configuration
@@ -80,6 +94,9 @@ struct Plan {
   // others are read from a disk while the model runs (decision 0020). Unset: all do, or where they
   // do not fit, as many as there is room for.
   std::optional<int> experts_in_memory = {};
+  // With experts_in_memory, of a batch on one rank. Unset: keys and values stay in memory, or as
+  // `convene batch` chooses for its requests.
+  std::optional<SpilledKv> spilled_kv = {};
   std::string weights = {};  // their format, bf16, int8, int4 or f32; empty: as it is asked for
   int num_threads = 0;       // of each rank; 0: its share of the cores
   std::optional<MadeFor> made_for = {};
@@ -123,6 +140,8 @@ Status CheckTransition(const Plan& plan);
 // Error: the plan's ranks have parts of experts or of heads, are of attention or of experts alone,
 // or have other experts in decode; then all their weights must be in memory.
 Status CanPage(const Plan& plan);
+// Error: besides, several ranks, or experts that all stay in memory; then keys and values do, too.
+Status CanSpill(const Plan& plan);
 
 // What a layout says of the experts, alone: "ep3:1", "tp2". Errors: as ParseLayout, which also
 // wants as many ranks for both.

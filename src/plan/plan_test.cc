@@ -91,6 +91,19 @@ TEST(Plan, IsReadAsItIsWritten) {
   }
 }
 
+TEST(Plan, SaysWhatOfKeysAndValuesLiesOnADisk) {
+  Plan plan;
+  plan.experts_in_memory = 448;
+  plan.spilled_kv =
+      SpilledKv{.sequences = 256, .blocks_in_memory = 100, .buffers = 9, .buffer_blocks = 64};
+  const nlohmann::ordered_json json = ToJson(plan);
+  EXPECT_EQ(json["spilled_kv"].dump(),
+            R"({"sequences":256,"blocks_in_memory":100,"buffers":9,"buffer_blocks":64})");
+  const Result<Plan> read = PlanFromJson(nlohmann::json::parse(json.dump()));
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(*read, plan);
+}
+
 TEST(Plan, IsWrittenForPeople) {
   EXPECT_EQ(ToJson(Plan()).dump(),
             R"({"version":1,"layout":"attention=tp1,experts=ep1",)"
@@ -125,6 +138,23 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
   EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=tp2,experts=ep2",)"
                         R"( "experts_in_memory": 8})"),
               StartsWith("experts_in_memory: experts are read from a disk where each rank has"));
+  const auto spilled = [](const char* before, const char* members) {
+    return Complaint(
+        fmt::format(R"({{"version": 1{}, "spilled_kv": {}}})", before, members).c_str());
+  };
+  const char* all = R"({"sequences": 8, "blocks_in_memory": 0, "buffers": 2, "buffer_blocks": 16})";
+  EXPECT_THAT(spilled("", all), StartsWith("spilled_kv: keys and values lie on a disk where one"));
+  EXPECT_THAT(
+      spilled(R"(, "layout": "attention=dp2,experts=ep2", "experts_in_memory": 8)", all),
+      StartsWith("spilled_kv: keys and values lie on a disk where one rank reads its experts"));
+  EXPECT_THAT(spilled("", "8"), StartsWith("spilled_kv is not an object with sequences, "));
+  EXPECT_THAT(spilled("", R"({"sequences": 8, "blocks_in_memory": 0, "buffers": 2})"),
+              StartsWith("spilled_kv has no buffer_blocks, or it is no whole number; "));
+  EXPECT_EQ(spilled("", R"({"sequences": 4097})"),
+            "spilled_kv.sequences of 4097 is out of range; it must be 1 to 4096");
+  EXPECT_THAT(spilled("", R"({"sequences": 8, "blocks_in_memory": 0, "buffers": 2,)"
+                          R"( "buffer_blocks": 16, "share": 1})"),
+              StartsWith("spilled_kv.\"share\" is not known; there are sequences, "));
   EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=dp2,experts=ep2",)"
                         R"( "made_for": {"model": "0123456789abcdef", "ranks": 1}})"),
               StartsWith("made_for says 1 rank, and the layout attention=dp2,experts=ep2 is of 2"));

@@ -20,12 +20,23 @@ namespace {
 
 using schedule::TaskKind;
 
-enum Section { kAttention, kExperts, kExchanges, kTransition, kDisk, kHead, kRest, kNumSections };
+enum Section {
+  kAttention,
+  kExperts,
+  kExchanges,
+  kTransition,
+  kDisk,
+  kKvDisk,
+  kHead,
+  kRest,
+  kNumSections
+};
 constexpr const char* kSectionNames[] = {"attention",
                                          "experts",
                                          "exchanges",
                                          "transition",
                                          "reading experts from the disk",
+                                         "keys and values from the disk and to it",
                                          "head",
                                          "norms, routers and dense layers"};
 
@@ -49,9 +60,10 @@ Section SectionOf(TaskKind kind) {
     case TaskKind::kReadChosen:
     case TaskKind::kReadPredicted:
     case TaskKind::kReadNext:
+      return kDisk;
     case TaskKind::kReadKv:
     case TaskKind::kWriteKv:
-      return kDisk;
+      return kKvDisk;
     case TaskKind::kHead:
       return kHead;
     default:

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "plan/plan.h"
+#include "planner/spilled_steps.h"
 #include "schedule/schedule.h"
 #include "strategy/step.h"
 
@@ -39,6 +40,7 @@ std::set<std::string> FieldsOfAPlan() {
                    .decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2},
                    .pipeline = {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.5}},
                    .experts_in_memory = 4,
+                   .spilled_kv = plan::SpilledKv{},
                    .weights = "int8",
                    .num_threads = 1,
                    .made_for = MadeFor{.model = "0123456789abcdef", .num_ranks = 2}};
@@ -61,8 +63,14 @@ std::string ScheduleOf(const json& object) {
   if (!read) return "";
   const auto step = [&](const strategy::Layout& layout,
                         const std::optional<strategy::ExpertLoads>& loads = {}) {
-    return ToText(
-        strategy::BuildStep(Spec(), {.roles = layout, .pipeline = read->pipeline, .loads = loads}));
+    strategy::StepOptions options{.roles = layout, .pipeline = read->pipeline, .loads = loads};
+    if (read->spilled_kv) {
+      const int sequences = read->spilled_kv->sequences;
+      options.spilled_kv =
+          SpilledStepOf(*read->spilled_kv, sequences * BlocksOfSequence(/*num_tokens=*/200),
+                        DecodeStep(sequences, /*context=*/180, /*prompt_tokens=*/180, layout));
+    }
+    return ToText(strategy::BuildStep(Spec(), options));
   };
   std::optional<strategy::ExpertLoads> loads;  // behind the last prompts
   if (read->loads_experts()) {
@@ -87,10 +95,24 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"pipeline.overlap", {{"pipeline", {{"overlap", false}}}}},
       {"pipeline.micro_batches", {{"pipeline", {{"micro_batches", 2}}}}},
       {"decode.experts", {{"decode", {{"experts", "tp2"}}}}},
-      {"decode.transition", {{"decode", {{"experts", "tp2"}, {"transition", "int4"}}}}}};
+      {"decode.transition", {{"decode", {{"experts", "tp2"}, {"transition", "int4"}}}}},
+      {"spilled_kv.sequences", {{"spilled_kv", {{"sequences", 64}}}}},
+      {"spilled_kv.blocks_in_memory", {{"spilled_kv", {{"blocks_in_memory", 40}}}}},
+      {"spilled_kv.buffers", {{"spilled_kv", {{"buffers", 3}}}}},
+      {"spilled_kv.buffer_blocks", {{"spilled_kv", {{"buffer_blocks", 16}}}}}};
+  const json spilled = {
+      {"layout", "attention=dp1,experts=ep1"},
+      {"pipeline", nullptr},
+      {"experts_in_memory", 4},
+      {"spilled_kv",
+       {{"sequences", 32}, {"blocks_in_memory", 20}, {"buffers", 2}, {"buffer_blocks", 8}}}};
   // Fields that mean nothing without another one are compared with plans that have that.
   const std::map<std::string, json> givens = {
-      {"decode.transition", {{"decode", {{"experts", "tp2"}}}}}};
+      {"decode.transition", {{"decode", {{"experts", "tp2"}}}}},
+      {"spilled_kv.sequences", spilled},
+      {"spilled_kv.blocks_in_memory", spilled},
+      {"spilled_kv.buffers", spilled},
+      {"spilled_kv.buffer_blocks", spilled}};
   // What is no part of a step's tasks, and the test that sees it act.
   const std::map<std::string, std::string> elsewhere = {
       {"version", "PlanTest: another one is refused"},
@@ -117,7 +139,9 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
     }
     const auto given = givens.find(field);
     const std::string before = ScheduleOf(given == givens.end() ? base : With(base, given->second));
-    EXPECT_TRUE(ScheduleOf(With(base, change->second)) != before) << "it changes nothing";
+    const json changed =
+        With(given == givens.end() ? base : With(base, given->second), change->second);
+    EXPECT_TRUE(ScheduleOf(changed) != before) << "it changes nothing";
   }
 }
 

@@ -80,6 +80,13 @@ struct PlanQuestion {
   // memory.
   std::function<Result<int>(const RankSetup&, const plan::Plan&, int batch, uint64_t memory_bytes)>
       experts_that_fit = {};
+  // Of one rank whose experts lie on a disk: its plan where keys and values of a batch lie there,
+  // too, but for those that get `kv_share` of what the memory has left beside the least of
+  // everything; the rest is for experts (experts_in_memory and spilled_kv). Errors: as
+  // experts_that_fit. Empty: they stay in memory.
+  std::function<Result<plan::Plan>(const RankSetup&, const plan::Plan&, int batch,
+                                   uint64_t memory_bytes, double kv_share)>
+      spilled_that_fit = {};
   std::function<uint64_t(int num_ranks)> memory_per_rank = {};  // that each of so many has
   std::function<strategy::ElementBytes(const std::string& weights, plan::Wire)> bytes_of = {};
   std::function<double()> clock = {};  // seconds, for the time of the search itself

@@ -12,6 +12,7 @@
 
 #include "base/units.h"
 #include "planner/asked_for.h"
+#include "planner/spilled_steps.h"
 #include "planner/step_turns.h"
 #include "planner/workload_figures.h"
 #include "planner/workload_steps.h"
@@ -33,8 +34,9 @@ auto Complexity(const PlanSearch& search, const Candidate& candidate) {
   const bool is_usual = plan.layout == plan::DefaultLayout(candidate.setup.num_ranks);
   return std::tuple(!is_present, candidate.setup.num_ranks > 1,
                     plan.changes_layout() || plan.layout.disaggregates,
-                    plan.experts_in_memory.has_value(), plan.pipeline.chunks > 1,
-                    plan.pipeline.micro_batches > 1, !is_usual, candidate.setup.num_ranks);
+                    plan.experts_in_memory.has_value(), plan.spilled_kv.has_value(),
+                    plan.pipeline.chunks > 1, plan.pipeline.micro_batches > 1, !is_usual,
+                    candidate.setup.num_ranks);
 }
 
 // Ranked ones first, the best before; then those that were rejected, in the order in which they
@@ -107,6 +109,15 @@ std::string WordsOfStrategy(const plan::Plan& plan) {
                      Words({.micro_batches = pipeline.micro_batches,
                             .chunks = pipeline.chunks,
                             .order = pipeline.order}));
+}
+
+// ", keys and values of 256 sequences on the disk but for 64 blocks"
+std::string WordsOf(const plan::SpilledKv& spilled) {
+  std::string text = fmt::format(", keys and values of {} on the disk",
+                                 FormatCount(static_cast<uint64_t>(spilled.sequences), "sequence"));
+  if (spilled.blocks_in_memory == 0) return text;
+  return text + fmt::format(" but for {}",
+                            FormatCount(static_cast<uint64_t>(spilled.blocks_in_memory), "block"));
 }
 
 double BestScore(const PlanSearch& search) {
@@ -182,6 +193,7 @@ const Candidate* PlanSearch::Best() const {
 void PlanSearch::Price(Candidate& candidate) {
   Result<PlanFigures> figures = FiguresOf(candidate.setup, candidate.plan, question_.workload);
   if (!figures) return Reject(candidate, figures.error().message);
+  if (candidate.plan.spilled_kv) candidate.plan.spilled_kv->sequences = figures->batch;
   if (figures->batch != question_.workload.batch && question_.memory_of) {
     const auto memory = question_.memory_of(candidate.setup, candidate.plan, figures->batch);
     if (!memory) return Reject(candidate, memory.error().message);
@@ -264,6 +276,11 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
   if (plan.experts_in_memory) {
     options.paging_of = [&](int64_t num_tokens) { return PagingOf(plan, num_tokens); };
   }
+  if (plan.spilled_kv) {
+    options.spilled_of = [&](int batch, const StepSequences& groups) {
+      return SpilledOf(plan, workload, batch, groups);
+    };
+  }
   Result<PlanFigures> figures = PredictWorkload(workload, options, **pricer, &num_simulated_);
   if (!figures) return figures;
   Status makes_sense = CheckSeconds(
@@ -275,6 +292,14 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
 strategy::Paging PlanSearch::PagingOf(const plan::Plan& plan, int64_t num_tokens) const {
   return strategy::PagingOf(question_.spec, /*encoder=*/false, *plan.experts_in_memory, num_tokens,
                             strategy::LargestOwner(question_.spec, plan.layout));
+}
+
+std::optional<strategy::SpilledKv> PlanSearch::SpilledOf(const plan::Plan& plan,
+                                                         const Workload& workload, int batch,
+                                                         const StepSequences& groups) {
+  const int blocks =
+      batch * BlocksOfSequence(workload.mean_prompt_tokens() + workload.mean_gen_tokens());
+  return SpilledStepOf(*plan.spilled_kv, blocks, groups);
 }
 
 Result<WholeStep> PlanSearch::RoundTripOf(const RankSetup& setup, const plan::Plan& plan,
@@ -341,6 +366,7 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
     options.paging = PagingOf(plan, NumTokens(groups));
     options.pipeline = strategy::PipelineOf(options);
   }
+  if (plan.spilled_kv) options.spilled_kv = SpilledOf(plan, workload, workload.batch, groups);
   const ShortModel& model = options.paging ? short_models_.overlapping : short_models_.plain;
   return PredictStep({.spec = model.spec,
                       .options = std::move(options),
@@ -406,6 +432,7 @@ std::string Describe(const Candidate& candidate) {
                         FormatCount(static_cast<uint64_t>(*plan.experts_in_memory), "expert"),
                         setup.num_ranks > 1 ? "of each " : "");
   }
+  if (plan.spilled_kv) text += WordsOf(*plan.spilled_kv);
   if (setup.num_ranks == 1) return text;
   text += ", " + plan::ToText(plan.layout);
   if (plan.decode) {

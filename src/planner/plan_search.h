@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "planner/plan_question.h"
+#include "planner/workload_steps.h"
 
 namespace convene::planner {
 
@@ -62,6 +63,10 @@ class PlanSearch {
                                 strategy::Phase to) const;
   // Of a plan with experts_in_memory.
   strategy::Paging PagingOf(const plan::Plan& plan, int64_t num_tokens) const;
+  // Of a plan with spilled_kv, and a step of a batch of so many sequences of the workload.
+  static std::optional<strategy::SpilledKv> SpilledOf(const plan::Plan& plan,
+                                                      const Workload& workload, int batch,
+                                                      const StepSequences& groups);
   Result<const StepPricer*> FindPricer(const RankSetup& setup, const Conditions& conditions);
 
   const PlanQuestion& question_;

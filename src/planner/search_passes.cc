@@ -14,6 +14,7 @@
 #include "planner/pipeline_passes.h"
 #include "planner/plan_search.h"
 #include "planner/share_pass.h"
+#include "planner/spilled_steps.h"
 #include "planner/unmet_limits.h"
 
 namespace convene::planner {
@@ -177,6 +178,25 @@ void CheckMemory(PlanSearch& search) {
   }
 }
 
+// The same with keys and values of the batch on the disk, too, which leaves room for more experts
+// and more sequences; prices say whether that is better than where they stay in memory.
+void AddSpilled(PlanSearch& search, const Candidate& whole) {
+  const PlanQuestion& question = search.question();
+  // Who comes one by one, and how many of them, is not known ahead.
+  const bool is_stream = question.workload.arrival_rate > 0;
+  if (!question.spilled_that_fit || is_stream || whole.setup.num_ranks > 1) return;
+  const int batch = question.workload.batch;
+  for (const double share : kKvShares) {
+    const Result<plan::Plan> plan =
+        question.spilled_that_fit(whole.setup, whole.plan, batch, whole.memory_limit, share);
+    // Then experts do not fit beside keys and values in memory either, which was said.
+    if (!plan) continue;
+    Candidate* const added =
+        search.Add({.setup = whole.setup, .plan = *plan, .memory_limit = whole.memory_limit});
+    if (added != nullptr) search.CheckMemory(*added);
+  }
+}
+
 // Ranks whose weights do not fit, with as many experts of each in memory as there is room for.
 void AddPaged(PlanSearch& search) {
   const PlanQuestion& question = search.question();
@@ -193,14 +213,13 @@ void AddPaged(PlanSearch& search) {
     Candidate paged{.setup = whole.setup, .plan = whole.plan, .memory_limit = whole.memory_limit};
     paged.plan.experts_in_memory = experts ? *experts : 1;
     Candidate* const added = search.Add(std::move(paged));
-    if (added == nullptr) continue;
-    if (!experts) {
-      search.Reject(*added, experts.error().message);
-      continue;
+    if (added != nullptr && !experts) search.Reject(*added, experts.error().message);
+    if (added != nullptr && experts) {
+      if (const auto memory = question.memory_of(added->setup, added->plan, batch)) {
+        added->memory = *memory;
+      }
     }
-    if (const auto memory = question.memory_of(added->setup, added->plan, batch)) {
-      added->memory = *memory;
-    }
+    AddSpilled(search, whole);
   }
 }
 
@@ -325,7 +344,8 @@ constexpr SearchPass kPasses[] = {
     {"asked", "leaves out what has nothing of what was asked for", RejectUnasked,
      /*can_be_off=*/false},
     {"memory", "rejects what does not fit the memory of a rank", CheckMemory},
-    {"paging", "experts read from a disk, where the weights of a rank do not fit", AddPaged},
+    {"paging", "experts, and keys and values, read from a disk where they do not fit a rank",
+     AddPaged},
     {"changes", "marks what would change the numbers that are computed", MarkChanges,
      /*can_be_off=*/false},
     {"prices", "simulates prefill and decode of each", PriceAll, /*can_be_off=*/false},

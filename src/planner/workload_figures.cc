@@ -23,6 +23,7 @@ class Predictor {
         round_trip_(options.round_trip) {}
 
   Result<PlanFigures> AtBatch(int batch) {
+    batch_ = batch;
     const Result<WholeStep> prefill = Prefill(batch);
     if (!prefill) return prefill.error();
     const Result<WholeStep> decode = Decode(batch);
@@ -48,6 +49,11 @@ class Predictor {
   }
 
   Result<PlanFigures> AtArrivalRate() {
+    if (options_.spilled_of) {
+      return Error{
+          "keys and values on a disk are of batches, whose requests are all there at once: they "
+          "have no arrival rate"};
+    }
     const Result<WholeStep> prompt = Prefill(1);
     if (!prompt) return prompt.error();
     const double busy = workload_.arrival_rate * prompt->seconds;  // with prompts
@@ -128,6 +134,7 @@ class Predictor {
       step.paging = options_.paging_of(NumTokens(groups));
       step.pipeline = strategy::PipelineOf(step);
     }
+    if (options_.spilled_of) step.spilled_kv = options_.spilled_of(batch_, groups);
     const bool overlaps = step.pipeline.micro_batches > 1 || step.paging.has_value();
     return PredictWholeStep(overlaps ? options_.overlapping_model : options_.model, step, groups,
                             pricer_);
@@ -244,6 +251,7 @@ class Predictor {
   const PhaseStepOptions& options_;
   const StepPricer& pricer_;
   int* num_simulated_;
+  int batch_ = 1;  // whose steps are predicted
   WholeStep round_trip_;
 };
 

@@ -11,6 +11,7 @@
 #include "planner/plan_question.h"
 #include "planner/whole_step.h"
 #include "planner/workload.h"
+#include "planner/workload_steps.h"
 #include "strategy/step_load.h"
 
 namespace convene::planner {
@@ -26,6 +27,10 @@ struct PhaseStepOptions {
   int step_tokens = 512;
   // Of a step of so many tokens, where experts are read from a disk; empty: none are.
   std::function<strategy::Paging(int64_t num_tokens)> paging_of = {};
+  // Of a step of a batch of so many sequences, where keys and values are spilled; empty: they are
+  // in memory.
+  std::function<std::optional<strategy::SpilledKv>(int batch, const StepSequences& groups)>
+      spilled_of = {};
   // Of a step with such a load, where each has a pipeline of its own; empty: all have `pipeline`.
   std::function<strategy::Pipeline(const strategy::StepLoad&)> pipeline_of = {};
   // Of plans that divide the experts otherwise in decode.

@@ -27,7 +27,7 @@ void SpilledAttention::AddRead(const RankTasks& after) {
 }
 
 void SpilledAttention::AddLayer(const LayerWork& work, int layer) {
-  step_.Compute(kPreAttention, {layer}, [&](int rank) { return work.PreAttention(rank); });
+  step_.Compute(kPreAttention, {layer}, [&](int rank) { return work.BeforeParts(rank); });
   for (int part = 0; part < parts_; ++part) {
     const auto number = static_cast<size_t>(layer) * parts_ + part;
     const RankTasks attended = step_.Compute(
@@ -36,7 +36,7 @@ void SpilledAttention::AddLayer(const LayerWork& work, int layer) {
     AddRead(step_.OnLane(kWriteKv, LaneKind::kLoad, {layer, part},
                          [&](int rank) { return work.WriteKv(rank); }, {attended}));
   }
-  step_.Compute(kPostAttention, {layer}, [&](int rank) { return work.PostAttention(rank); });
+  step_.Compute(kPostAttention, {layer}, [&](int rank) { return work.BehindParts(rank); });
 }
 
 }  // namespace convene::strategy

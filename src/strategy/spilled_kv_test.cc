@@ -140,5 +140,31 @@ TEST(SpilledAttention, CountsWhatTheDiskMoves) {
   EXPECT_DOUBLE_EQ(bytes(kWriteKv), 0.75 * token_bytes * 10 * 64);
 }
 
+// As much as attention in one piece, which is what costs are measured of.
+TEST(SpilledKv, PiecesOfAttentionDoTheWorkOfAll) {
+  const model::ModelSpec spec = Model(2);
+  constexpr int kParts = 3;
+  const StepOptions options{.spilled_kv = SpilledKv{.parts = kParts}};
+  const auto sum = [](const std::vector<schedule::Term>& terms) {
+    double value = 0;
+    for (const schedule::Term& term : terms) {
+      value += term.factor * (term.size.kind == schedule::SizeKind::kOne ? 1 : 7);
+    }
+    return value;
+  };
+  for (int layer = 0; layer < 2; ++layer) {
+    const LayerWork work(spec, spec.layers[layer], layer, options);
+    const schedule::Work whole = work.Attention(0, /*is_projected=*/false);
+    double flops = sum(work.BeforeParts(0).flops) + sum(work.BehindParts(0).flops);
+    double bytes = sum(work.BeforeParts(0).memory_bytes) + sum(work.BehindParts(0).memory_bytes);
+    for (int part = 0; part < kParts; ++part) {
+      flops += sum(work.AttendPart(0).flops);
+      bytes += sum(work.AttendPart(0).memory_bytes);
+    }
+    EXPECT_DOUBLE_EQ(flops, sum(whole.flops));
+    EXPECT_DOUBLE_EQ(bytes, sum(whole.memory_bytes));
+  }
+}
+
 }  // namespace
 }  // namespace convene::strategy

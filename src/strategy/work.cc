@@ -224,6 +224,21 @@ Work LayerWork::ReadChosen(int rank, int chunk) const {
                           {SizeKind::kExperts, layer_idx_, chunk, rank}}}};
 }
 
+Work LayerWork::BeforeParts(int rank) const {
+  const model::AttentionSpec& attention = layer_.attention;
+  const double made = attention.query_dim() + attention.kv_dim() + double(attention.value_width());
+  Work work = PreAttention(rank);
+  work.memory_bytes.push_back({PassBytes(hidden(), made, 0), Of(SizeKind::kTokens, rank)});
+  return work;
+}
+
+Work LayerWork::BehindParts(int rank) const {
+  Work work = PostAttention(rank);
+  work.memory_bytes.push_back(
+      {PassBytes(0, layer_.attention.output_dim(), hidden()), Attended(SizeKind::kTokens, rank)});
+  return work;
+}
+
 Work LayerWork::AttendPart(int rank) const {
   const double share = 1.0 / options_.spilled_kv->parts;
   const model::AttentionSpec& attention = layer_.attention;

@@ -42,8 +42,12 @@ class LayerWork {
   // What of a chunk's experts is not in memory, from the disk: of all of them, or of the chosen.
   schedule::Work ReadPages(int rank) const;
   schedule::Work ReadChosen(int rank, int chunk) const;
-  // Of a part of the sequences whose keys and values are spilled (SpilledKv): attention, once they
-  // are in memory; what of them is not there, from the disk; and what is new of it, back.
+  // Where keys and values are spilled (SpilledKv), what comes before attention and behind it, which
+  // with all its parts is as much as Attention.
+  schedule::Work BeforeParts(int rank) const;
+  schedule::Work BehindParts(int rank) const;
+  // Of a part of the sequences: attention, once they are in memory; what of them is not there, from
+  // the disk; and what is new of it, back.
   schedule::Work AttendPart(int rank) const;
   schedule::Work ReadKv(int rank) const;
   schedule::Work WriteKv(int rank) const;
