@@ -11,6 +11,7 @@
 #include "planner/disaggregated_layouts.h"
 #include "planner/disaggregated_lines.h"
 #include "planner/disaggregated_solver.h"
+#include "planner/disaggregated_turns.h"
 #include "planner/layer_shapes.h"
 #include "planner/step_turns.h"
 
@@ -46,7 +47,7 @@ struct Solved {
 class Solver {
  public:
   Solver(PlanSearch& search, const Candidate& base, const StepPricer& pricer)
-      : search_(search), base_(base), pricer_(pricer) {}
+      : search_(search), base_(base), pricer_(pricer), wanted_(WantedTurnsOf(search)) {}
 
   Result<Solved> Solve(const Layout& layout) {
     const PlanQuestion& question = search_.question();
@@ -93,26 +94,17 @@ class Solver {
   }
 
   DisaggregatedQuestion Ask(const plan::LaneLines& lines, const strategy::StepLoad& load) const {
-    const Constraints& constraints = search_.question().constraints;
     const double keys_per_row = static_cast<double>(load.keys) / static_cast<double>(load.rows);
     return {.lines = WithKeys(lines, keys_per_row),
-            .most_micro_batches = constraints.micro_batches.value_or(kMostSolvedMicroBatches),
-            .most_chunks = kMostSolvedChunks};
+            .most_micro_batches = kMostSolvedMicroBatches,
+            .most_chunks = kMostSolvedChunks,
+            .micro_batches = wanted_.micro_batches,
+            .chunks = wanted_.chunks};
   }
 
   std::vector<DisaggregatedChoice> Propose(const plan::LaneLines& lines,
                                            const strategy::StepLoad& load) const {
-    std::vector<DisaggregatedChoice> choices =
-        ProposeStep(Ask(lines, load), static_cast<double>(load.rows));
-    const std::optional<int>& wanted = search_.question().constraints.micro_batches;
-    const bool has_wanted = wanted && std::ranges::any_of(choices, [&](const auto& choice) {
-                              return choice.pipeline.micro_batches == *wanted;
-                            });
-    if (has_wanted) {
-      std::erase_if(choices,
-                    [&](const auto& choice) { return choice.pipeline.micro_batches != *wanted; });
-    }
-    return choices;
+    return ProposeStep(Ask(lines, load), static_cast<double>(load.rows));
   }
 
   static void Widen(const DisaggregatedPipeline& pipeline, Pipeline& most) {
@@ -120,21 +112,21 @@ class Solver {
     most.chunks = std::max(most.chunks, pipeline.chunks);
   }
 
-  static void AddProposals(const std::vector<DisaggregatedChoice>& choices, size_t count,
-                           std::vector<Pipeline>& proposals) {
+  void AddProposals(const std::vector<DisaggregatedChoice>& choices, size_t count,
+                    std::vector<Pipeline>& proposals) const {
     for (size_t i = 0; i < std::min(count, choices.size()); ++i) {
-      AddOnce(ToPipeline(choices[i].pipeline), proposals);
+      AddOnce(choices[i].pipeline, proposals);
     }
   }
 
   // PPPipe with the best number of micro-batches, and nothing beside each other at all.
   void AddBaselines(const plan::LaneLines& lines, const strategy::StepLoad& load,
                     std::vector<Pipeline>& proposals) const {
+    if (wanted_.chunks.value_or(1) > 1) return;
     const DisaggregatedQuestion question = Ask(lines, load);
-    const std::optional<int>& wanted = search_.question().constraints.micro_batches;
     DisaggregatedPipeline best{.dispatch_after_shared = true};
     double least = 0;
-    for (int r1 = wanted.value_or(1); r1 <= question.most_micro_batches && r1 <= load.rows; ++r1) {
+    for (int r1 = 1; r1 <= question.most_micro_batches && r1 <= load.rows; ++r1) {
       const DisaggregatedPipeline pipeline{.micro_batches = r1, .dispatch_after_shared = true};
       const double seconds =
           ClosedFormSeconds(question.lines, pipeline, static_cast<double>(load.rows) / r1);
@@ -142,12 +134,14 @@ class Solver {
       least = seconds;
       best = pipeline;
     }
-    AddOnce(ToPipeline(best), proposals);
-    if (wanted.value_or(1) > 1) return;
-    AddOnce(ToPipeline({.dispatch_after_shared = true}), proposals);
+    AddOnce(best, proposals);
+    AddOnce({.dispatch_after_shared = true}, proposals);
   }
 
-  static void AddOnce(const Pipeline& pipeline, std::vector<Pipeline>& proposals) {
+  // With the micro-batches that were asked for, also where the step that it is for stays whole.
+  void AddOnce(DisaggregatedPipeline proposal, std::vector<Pipeline>& proposals) const {
+    proposal.micro_batches = wanted_.micro_batches.value_or(proposal.micro_batches);
+    const Pipeline pipeline = ToPipeline(proposal);
     const auto found = std::find(proposals.begin(), proposals.end(), pipeline);
     if (found == proposals.end()) proposals.push_back(pipeline);
   }
@@ -155,27 +149,19 @@ class Solver {
   PlanSearch& search_;
   const Candidate& base_;
   const StepPricer& pricer_;
+  const WantedTurns wanted_;
 };
 
-void AddPriced(PlanSearch& search, Candidate candidate) {
-  Candidate* const added = search.Add(std::move(candidate));
-  if (added != nullptr && search.CheckMemory(*added)) search.Price(*added);
-}
-
 void AddPipelinesOf(PlanSearch& search, const Candidate& base, const Solved& solved) {
-  const Constraints& constraints = search.question().constraints;
   Candidate candidate = base;
   candidate.plan.layout = solved.layout;
-  if (constraints.pipeline) {
-    AddPriced(search, std::move(candidate));
-    return;
-  }
   for (const Pipeline& pipeline : solved.proposals) {
     candidate.plan.pipeline = pipeline;
     AddPriced(search, candidate);
   }
   // Steps may differ only where there could be more than one way.
-  if (constraints.micro_batches || solved.most == Pipeline()) return;
+  const WantedTurns wanted = WantedTurnsOf(search);
+  if (wanted.micro_batches || wanted.chunks || solved.most == Pipeline()) return;
   candidate.plan.pipeline = solved.most;
   candidate.plan.lines = solved.lines;
   AddPriced(search, std::move(candidate));
@@ -245,8 +231,9 @@ void AddDisaggregated(PlanSearch& search) {
       continue;
     Candidate base{.setup = candidate.setup, .plan = {}};
     base.plan.wire = constraints.wire.value_or(plan::Wire::kF32);
-    if (constraints.pipeline) base.plan.pipeline = *constraints.pipeline;
-    if (constraints.micro_batches) base.plan.pipeline.micro_batches = *constraints.micro_batches;
+    const WantedTurns turns = WantedTurnsOf(search);
+    base.plan.pipeline.micro_batches = turns.micro_batches.value_or(1);
+    base.plan.pipeline.chunks = turns.chunks.value_or(1);
     bases.push_back(std::move(base));
   }
   for (const Candidate& base : bases) {

@@ -75,8 +75,11 @@ DisaggregatedChoice BestOf(const DisaggregatedQuestion& question, int micro_batc
   DisaggregatedChoice best;
   for (const AttentionOrder order : OrdersOf(question.lines)) {
     DisaggregatedPipeline pipeline{.micro_batches = micro_batches, .order = order};
-    pipeline.chunks = BestChunks(question.lines, pipeline, sequences * question.rows_per_sequence,
-                                 question.most_chunks);
+    pipeline.chunks =
+        question.chunks.has_value()
+            ? *question.chunks
+            : BestChunks(question.lines, pipeline, sequences * question.rows_per_sequence,
+                         question.most_chunks);
     Keep(Judge(question, pipeline, sequences, seconds_of), best);
   }
   return best;
@@ -179,9 +182,13 @@ DisaggregatedChoice SolveByBruteForce(const DisaggregatedQuestion& question) {
 }
 
 std::vector<DisaggregatedChoice> ProposeStep(const DisaggregatedQuestion& question, double rows) {
-  const int most = std::clamp(static_cast<int>(rows), 1, question.most_micro_batches);
+  int least = 1;
+  int most = std::clamp(static_cast<int>(rows), 1, question.most_micro_batches);
+  if (question.micro_batches) {
+    least = most = rows < *question.micro_batches ? 1 : *question.micro_batches;
+  }
   std::vector<DisaggregatedChoice> choices;
-  for (int micro_batches = 1; micro_batches <= most; ++micro_batches) {
+  for (int micro_batches = least; micro_batches <= most; ++micro_batches) {
     choices.push_back(BestOf(question, micro_batches,
                              rows / micro_batches / question.rows_per_sequence, ClosedFormSeconds));
   }

@@ -4,6 +4,7 @@
 // what is disaggregated_roles.h.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "planner/disaggregated_pipeline.h"
@@ -19,6 +20,9 @@ struct DisaggregatedQuestion {
   double rows_per_sequence = 1;  // tokens of each in the step
   int most_micro_batches = strategy::kMostMicroBatches;
   int most_chunks = strategy::kMostChunks;
+  // Asked for, of ProposeStep alone: no other number is tried.
+  std::optional<int> micro_batches = {};
+  std::optional<int> chunks = {};
 };
 
 struct DisaggregatedChoice {
@@ -59,7 +63,8 @@ DisaggregatedChoice SolveByBruteForce(const DisaggregatedQuestion& question);
 // bit, on every machine: nothing but sums, products, quotients and comparisons is in it.
 DisaggregatedChoice SolveStep(const DisaggregatedQuestion& question, double rows);
 
-// The best r2 and order of such a step for each r1, the fewest seconds first.
+// The best r2 and order of such a step for each r1, the fewest seconds first. A step of fewer rows
+// than the micro-batches that were asked for stays whole, as the runtime has it.
 std::vector<DisaggregatedChoice> ProposeStep(const DisaggregatedQuestion& question, double rows);
 
 // The best r2 for `pipeline` with so many rows in a micro-batch, by closed form. Chunks have at

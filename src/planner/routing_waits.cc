@@ -40,6 +40,63 @@ Result<double> WaitOf(const StepQuestion& question, const cost::ExpertShares& sh
   return std::max(0.0, mean - *even);
 }
 
+// All that the wait of the question's one layer depends on besides the pricer. Neither chunks nor
+// micro-batches are.
+std::vector<double> KeyOf(const StepQuestion& question, const model::MoeSpec& moe) {
+  const strategy::StepOptions& options = question.options;
+  const model::AttentionSpec& heads = question.spec.layers.front().attention;
+  const strategy::ElementBytes& bytes = options.bytes;
+  std::vector<double> key = {bytes.weights,    bytes.activations, bytes.kv,
+                             bytes.dispatched, bytes.returned,    bytes.sums};
+  for (const int number :
+       {question.spec.hidden_size, heads.num_heads, heads.num_kv_heads, heads.head_dim,
+        heads.value_dim, heads.window, heads.latent ? heads.latent->kv_rank : 0, moe.num_experts,
+        moe.top_k, moe.intermediate_size, moe.shared_intermediate_size}) {
+    key.push_back(number);
+  }
+  for (int rank = 0; rank < options.roles.num_ranks(); ++rank) {
+    const strategy::Role& role = options.roles.of(rank);
+    const strategy::AttentionRole none{.group = -1, .parts = 0};
+    const strategy::AttentionRole& attention = role.attention ? *role.attention : none;
+    const strategy::Part experts = options.roles.ExpertsOf(rank, moe.num_experts);
+    for (const int number :
+         {attention.group, attention.part, attention.parts, attention.expand_from_tokens,
+          experts.first, experts.size, role.experts ? role.experts->slice : -1}) {
+      key.push_back(number);
+    }
+  }
+  for (const auto& group : question.groups) {
+    key.push_back(static_cast<double>(group.size()));
+    for (const strategy::SequenceRows& rows : group) {
+      for (const int64_t number :
+           {rows.first_position, rows.num_tokens, rows.num_wanted, int64_t{rows.is_expanded},
+            rows.prompt_length, rows.input_length}) {
+        key.push_back(static_cast<double>(number));
+      }
+    }
+  }
+  const cost::ExpertShares& shares = question.shares.front();
+  key.insert(key.end(), shares.begin(), shares.end());
+  return key;
+}
+
+// WaitOf, or what it said before. Where experts are read or moved beside the step it is found anew.
+Result<double> KnownWaitOf(const StepQuestion& question, const model::MoeSpec& moe,
+                           const StepPricer& pricer) {
+  const strategy::StepOptions& options = question.options;
+  const auto find = [&] { return WaitOf(question, question.shares.front(), moe.top_k, pricer); };
+  if (options.paging || options.loads || options.spilled_kv) return find();
+  const auto [known, is_new] = pricer.known_waits().try_emplace(KeyOf(question, moe));
+  if (!is_new) return known->second;
+  Result<double> found = find();
+  if (found) {
+    known->second = *found;
+  } else {
+    pricer.known_waits().erase(known);
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const StepPricer& pricer) {
@@ -61,7 +118,7 @@ Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const Ste
     const auto entry = question.shares.size() > 1 ? static_cast<size_t>(shape.first) : 0;
     of_layer.shares = {question.shares.empty() ? cost::UniformShares(moe->num_experts, moe->top_k)
                                                : question.shares.at(entry)};
-    const Result<double> wait = WaitOf(of_layer, of_layer.shares.front(), moe->top_k, pricer);
+    const Result<double> wait = KnownWaitOf(of_layer, *moe, pricer);
     if (!wait) return wait.error();
     for (size_t layer = 0; layer < waits.size(); ++layer) {
       if (AreAlike(question.spec.layers[layer], shape.spec.layers.front())) waits[layer] = *wait;

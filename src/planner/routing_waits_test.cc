@@ -49,6 +49,27 @@ TEST(RoutingWaits, NobodyWaitsWhereExpertsAreSlicedOrAllVisitedOrNone) {
   EXPECT_EQ(WaitsOf(Decode(dense, kWhole, 2)), std::vector<double>(2, 0));
 }
 
+TEST(RoutingWaits, AreFoundOnceForAllPipelinesAndAnewForOtherSteps) {
+  const cost::StepCosts costs = InventedCosts(2, 1e10);
+  const MeasuredPricer pricer(costs);
+  const auto known = [&] { return pricer.known_waits().size(); };
+  const model::ModelSpec spec = InventedSpec(2);
+  StepQuestion question = Decode(spec, kWhole, 2);
+  const std::vector<double> first = *RoutingWaits(question, pricer);
+  EXPECT_EQ(known(), 1u);
+  question.options.pipeline = {.chunks = 2, .micro_batches = 2};
+  EXPECT_EQ(*RoutingWaits(question, pricer), first);
+  EXPECT_EQ(known(), 1u);
+  const strategy::Layout unlike = {.attention_dp = 2, .expert_ep = 2, .expert_weights = {3, 1}};
+  const model::ModelSpec wider = InventedSpec(2, /*num_experts=*/32);
+  for (const StepQuestion& other :
+       {Decode(spec, kWhole, 3), Decode(spec, unlike, 2), Decode(wider, kWhole, 2)}) {
+    const size_t before = known();
+    EXPECT_EQ(*RoutingWaits(other, pricer), WaitsOf(other));
+    EXPECT_EQ(known(), before + 1);
+  }
+}
+
 TEST(RoutingWaits, AreInTheTimeOfTheStepAndNotInItsTimeline) {
   const model::ModelSpec spec = InventedSpec(3);
   const StepQuestion question = Decode(spec, kWhole, 2);

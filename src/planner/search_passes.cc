@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "planner/asked_for.h"
 #include "planner/disaggregated_pass.h"
+#include "planner/disaggregated_turns.h"
 #include "planner/hybrid_pass.h"
 #include "planner/pipeline_passes.h"
 #include "planner/plan_search.h"
@@ -354,6 +355,8 @@ constexpr SearchPass kPasses[] = {
     {"disaggregated",
      "attention on some ranks and experts on others, in pipelines that a solver proposes",
      AddDisaggregatedPlans},
+    {"turns", "their micro-batches, chunks and order, from what was proposed to the best by price",
+     RefineTurns},
     {"bound", "spares the search for pipelines what could not win by one", PruneByBound},
     {"pipelines", "the experts' work in chunks of tokens or experts", AddPipelines},
     {"micro_batches", "steps in parts, one of which computes while another exchanges",

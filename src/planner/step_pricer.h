@@ -3,6 +3,7 @@
 // operators are all there is. It builds no schedule and simulates none.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +62,13 @@ class StepPricer {
                                        const schedule::ActivityGraph& graph,
                                        const cost::Sizes& sizes) const = 0;
   virtual cost::StepErrors Errors() const = 0;
+
+  // Waits of layers that were found with these prices (routing_waits.h), by all that they depend
+  // on: the many pipelines of one layout share them. A pricer is not for several threads at once.
+  std::map<std::vector<double>, double>& known_waits() const { return known_waits_; }
+
+ private:
+  mutable std::map<std::vector<double>, double> known_waits_;
 };
 
 // Of one rank; 0: not known.

@@ -103,15 +103,20 @@ std::vector<double> EndsOfLayers(const ShortModel& model, const PredictedStep& s
   return ends;
 }
 
+// Over the ranks that have experts: others have attention alone.
 double ImbalanceOf(const ShortModel& model, const PredictedStep& step) {
-  std::vector<double> seconds(static_cast<size_t>(step.schedule.num_ranks), 0);
+  std::map<int, double> seconds;  // by rank
   for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
     const schedule::Task& task = step.schedule.tasks[id];
     if (task.kind != schedule::TaskKind::kExperts) continue;
     seconds[task.lane.rank] += model.counts[task.layer] * step.timeline.tasks[id].seconds();
   }
-  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
-  const double most = *std::max_element(seconds.begin(), seconds.end());
+  double sum = 0;
+  double most = 0;
+  for (const auto& [rank, of_rank] : seconds) {
+    sum += of_rank;
+    most = std::max(most, of_rank);
+  }
   return sum > 0 ? most * static_cast<double>(seconds.size()) / sum : 1;
 }
 

@@ -109,5 +109,17 @@ TEST(WholeStep, ImbalanceIsThatOfTheBusiestRank) {
   EXPECT_NEAR(step->imbalance, 4 * 20.0 / 32, 0.1);
 }
 
+TEST(WholeStep, ImbalanceIsOverRanksThatHaveExperts) {
+  const model::ModelSpec spec = InventedSpec(8);
+  const cost::StepCosts costs = InventedCosts(4, 1e9);
+  const strategy::Layout layout{.attention_dp = 2, .expert_ep = 2, .disaggregates = true};
+  const auto step = PredictWholeStep(
+      Shorten(spec, {}), {.roles = layout},
+      PrefillSteps(std::vector<RequestLengths>(4, {512, 1}), layout, 1024).front().groups,
+      MeasuredPricer(costs));
+  ASSERT_TRUE(step.ok()) << step.error().message;
+  EXPECT_NEAR(step->imbalance, 1, 1e-9);
+}
+
 }  // namespace
 }  // namespace convene::planner
