@@ -12,6 +12,7 @@
 #include "cli/text_table.h"
 #include "cli/value_options.h"
 #include "drawing/role_names.h"
+#include "drawing/slow_ranks.h"
 #include "drawing/step_figures.h"
 
 namespace convene::cli {
@@ -71,13 +72,25 @@ std::string RankTable(const StepFigures& figures) {
   return table.Format();
 }
 
-std::string SlowestLine(const drawing::StepFigures& figures) {
-  const auto& [rank, ratio] = figures.slowest_experts;
-  if (rank < 0) return "";
-  return fmt::format(
-      "slowest at experts: {}, {:.2f} x the time of the other ranks with experts for the same "
-      "work\n",
-      drawing::RankName(rank, figures.ranks[static_cast<size_t>(rank)].role), ratio);
+// Empty where nobody is slow.
+std::string SlowRankLines(const std::vector<drawing::SlowRank>& slow) {
+  std::string text;
+  for (const drawing::SlowRank& one : slow) {
+    text += fmt::format(
+        "slow in {}: {}, {:.2f} x the time of the other ranks with {} for the same work, over all "
+        "its steps\n",
+        one.steps, drawing::RankName(one.rank, one.role), one.ratio, one.role);
+  }
+  return text.empty() ? text : "\n" + text;
+}
+
+nlohmann::ordered_json ToJson(const std::vector<drawing::SlowRank>& slow) {
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  for (const drawing::SlowRank& one : slow) {
+    ranks.push_back(
+        {{"steps", one.steps}, {"rank", one.rank}, {"role", one.role}, {"ratio", one.ratio}});
+  }
+  return ranks;
 }
 
 std::string LoadLine(const char* what, const drawing::Balance& balance) {
@@ -100,7 +113,6 @@ std::string Text(const drawing::TracedStep& step, size_t step_idx) {
   text += "\n";
   if (!step.predicted_by.empty()) text += fmt::format("predicted by: {}\n", step.predicted_by);
   text += SectionTable(figures) + RankTable(figures);
-  text += SlowestLine(figures);
   text += LoadLine("most of a rank", figures.rank_balance);
   text += LoadLine("most of an expert", figures.expert_balance);
   text += fmt::format(
@@ -173,7 +185,9 @@ class Report : public Command {
       text += (i > 0 ? "\n" : "") + Text(trace->steps[i], i);
       steps.push_back(ToJson(trace->steps[i]));
     }
-    nlohmann::ordered_json all = {{"steps", steps}};
+    const std::vector<drawing::SlowRank> slow = drawing::FindSlowRanks(trace->steps);
+    text += SlowRankLines(slow);
+    nlohmann::ordered_json all = {{"steps", steps}, {"slow_ranks", ToJson(slow)}};
     if (!plan_path_.empty()) {
       const Result<PlanComparison> comparison = ComparePlan(*trace, plan_path_);
       if (!comparison) return comparison.error();

@@ -73,13 +73,20 @@ Balance BalanceOf(const Loads& by_layer) {
   return balance;
 }
 
+// By layer and rank; without ranks that have no experts in any layer (attention alone).
 std::vector<std::vector<double>> ExpertWorkByRank(const Schedule& schedule) {
+  std::map<int, size_t> places;  // by rank that has experts
+  for (const Task& task : schedule.tasks) {
+    if (task.kind == schedule::TaskKind::kExperts) {
+      places.try_emplace(task.lane.rank, places.size());
+    }
+  }
   std::map<int, std::vector<double>> flops;  // by layer
   for (const Task& task : schedule.tasks) {
     if (task.kind != schedule::TaskKind::kExperts) continue;
     std::vector<double>& ranks = flops[task.layer];
-    ranks.resize(schedule.num_ranks);
-    ranks[task.lane.rank] += ConstantValue(task.work.flops);
+    ranks.resize(places.size());
+    ranks[places.at(task.lane.rank)] += ConstantValue(task.work.flops);
   }
   std::vector<std::vector<double>> by_layer;
   for (auto& [layer, ranks] : flops) by_layer.push_back(std::move(ranks));
@@ -140,7 +147,6 @@ StepFigures FiguresOf(const TracedStep& step) {
   figures.ranks.resize(step.schedule.num_ranks);
   const std::vector<std::string> roles = RoleNames(step.schedule);
   for (size_t rank = 0; rank < roles.size(); ++rank) figures.ranks[rank].role = roles[rank];
-  figures.slowest_experts = FindSlowestExperts(step, roles);
   const auto share = [&](const schedule::Timeline& timeline, auto shares_of,
                          double RankFigures::*member) {
     if (timeline.tasks.empty()) return;

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "drawing/slowest_experts.h"
 #include "drawing/trace.h"
 
 namespace convene::drawing {
@@ -45,8 +44,7 @@ struct StepFigures {
   double predicted_seconds = 0;
   std::vector<SectionFigures> sections;  // in the order of TaskKind
   std::vector<RankFigures> ranks = {};
-  SlowestExperts slowest_experts = {};
-  Balance rank_balance = {};    // work of experts by rank
+  Balance rank_balance = {};    // work of experts by rank that has any
   Balance expert_balance = {};  // tokens by expert
   bool has_sent_bytes = false;  // somebody counted
   double sent_bytes = 0;        // as SectionFigures, as is the next one
