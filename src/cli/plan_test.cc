@@ -112,8 +112,23 @@ TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
   EXPECT_THAT(Read("p.html"), HasSubstr("read_pages"));
   const Outcome ran =
       Run({"run", model_, "--prompt", "abc", "-n", "2", "--temperature", "0", "--context", "64",
-           "--plan", Path("plan.json"), "--page-dir", Path("pages")});
+           "--plan", Path("plan.json"), "--page-dir", Path("pages"), "--trace", Path("t.json")});
   EXPECT_EQ(ran.status, kSuccess) << ran.err;
+  // What is read has a price, too: bytes at the disk's rate.
+  const Outcome report =
+      Run({"report", Path("t.json"), "--plan", Path("plan.json"), "--json", "-"});
+  ASSERT_EQ(report.status, kSuccess) << report.err;
+  const auto compared = nlohmann::json::parse(report.out);
+  const auto trace = nlohmann::json::parse(Read("t.json"));
+  double bytes = 0;
+  for (const auto& task : trace["otherData"]["steps"][0]["tasks"]) {
+    if (task["kind"] == "read_chosen") bytes += task.value("disk_bytes", 0.0);
+  }
+  EXPECT_GT(bytes, 0);
+  for (const auto& kind : compared["plan"]["steps"][0]["kinds"]) {
+    if (kind["kind"] != "read_chosen") continue;
+    EXPECT_NEAR(kind["predicted_s"].get<double>(), bytes / 2e9, 1e-12);
+  }
   EXPECT_THAT(ran.err, HasSubstr(fmt::format("of which memory has {} ",
                                              plan["experts_in_memory"].get<int>())));
   // Priced as the search prices it.

@@ -18,6 +18,7 @@
 #include "cli/text_table.h"
 #include "cli/verify_plan.h"
 #include "cost/refine_costs.h"
+#include "drawing/constant_amount.h"
 #include "engine/plan_question.h"
 #include "evaluate/refine_profile.h"
 #include "planner/plan_search.h"
@@ -25,6 +26,8 @@
 
 namespace convene::cli {
 namespace {
+
+constexpr double kGiga = 1e9;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -95,7 +98,8 @@ Status CheckSame(const drawing::Trace& trace, const plan::Plan& plan) {
 }
 
 // Tasks as costs are fitted to them: a collective is one task of all its ranks.
-StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& costs) {
+StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& costs,
+                       double disk_bytes_per_second) {
   const std::vector<cost::TaskParts> parts = evaluate::PartsOf(step);
   const cost::MachineState state = evaluate::StateOf(step, costs.reference);
   StepComparison found{.name = step.name,
@@ -112,7 +116,10 @@ StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& c
     const double seconds = cost::CollectiveSeconds(step.measured, ids);
     if (seconds < 0) continue;  // it did not run
     double predicted = 0;
-    if (IsCollective(task.kind)) {
+    if (!task.work.disk_bytes.empty()) {
+      const double bytes = drawing::ConstantValue(task.work.disk_bytes);
+      predicted = disk_bytes_per_second > 0 ? bytes / disk_bytes_per_second : 0;
+    } else if (IsCollective(task.kind)) {
       double bytes = 0;
       for (const schedule::TaskId id : ids) bytes += parts[id].link_bytes;
       predicted = costs.ExchangeSeconds(task.kind, bytes, state);
@@ -252,7 +259,8 @@ Result<PlanComparison> ComparePlan(const drawing::Trace& trace, const std::strin
   });
   for (const drawing::TracedStep& step : trace.steps) {
     if (step.measured.tasks.size() != step.schedule.tasks.size()) continue;  // only predicted
-    comparison.steps.push_back(Compare(step, *costs));
+    comparison.steps.push_back(
+        Compare(step, *costs, kGiga * file->question.profile.machine.disk_gbps));
   }
   if (comparison.steps.empty()) return Error{"the trace has no step that ran"};
   comparison.worst = WorstOf(comparison.steps);

@@ -83,7 +83,8 @@ bool MayBeUnread(std::string_view field, const ordered_json& value, std::string_
   if (value.is_null() || field == "reasoning_content") return true;
   if (field == "name" && (role == "tool" || role == "function")) return true;
   if (std::ranges::find(kEmpty, field) != std::end(kEmpty)) {
-    return value == "" || (value.is_structured() && value.empty());
+    if (value.is_string()) return value.get_ref<const std::string&>().empty();
+    return value.is_structured() && value.empty();
   }
   return std::ranges::find(kBeside, field) != std::end(kBeside);
 }

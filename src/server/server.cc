@@ -47,8 +47,8 @@ class Server::Impl : public Handler {
         access_(options.api_keys, options.cors_origins),
         log_(options.log_level),
         queue_(options.max_queue),
-        preparer_(options.max_queue, Preparer::kLargestBodies * options.limits.max_body_bytes),
-        first_seed_((uint64_t{std::random_device()()} << 32) | std::random_device()()) {}
+        first_seed_((uint64_t{std::random_device()()} << 32) | std::random_device()()),
+        preparer_(options.max_queue, Preparer::kLargestBodies * options.limits.max_body_bytes) {}
   ~Impl() override;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
