@@ -97,7 +97,16 @@ Status CheckSame(const drawing::Trace& trace, const plan::Plan& plan) {
                   Printable(trace.run), planned)};
 }
 
-// Tasks as costs are fitted to them: a collective is one task of all its ranks.
+// Also where it had nothing to read.
+bool UsesDisk(schedule::TaskKind kind) {
+  using enum schedule::TaskKind;
+  constexpr schedule::TaskKind kKinds[] = {kReadPages, kReadChosen, kReadPredicted,
+                                           kReadNext,  kReadKv,     kWriteKv};
+  return std::ranges::find(kKinds, kind) != std::end(kKinds);
+}
+
+// Tasks as costs are fitted to them: a collective is one task of all its ranks. What is read from a
+// disk or written to it has the disk's rate.
 StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& costs,
                        double disk_bytes_per_second) {
   const std::vector<cost::TaskParts> parts = evaluate::PartsOf(step);
@@ -116,7 +125,7 @@ StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& c
     const double seconds = cost::CollectiveSeconds(step.measured, ids);
     if (seconds < 0) continue;  // it did not run
     double predicted = 0;
-    if (!task.work.disk_bytes.empty()) {
+    if (UsesDisk(task.kind)) {
       const double bytes = drawing::ConstantValue(task.work.disk_bytes);
       predicted = disk_bytes_per_second > 0 ? bytes / disk_bytes_per_second : 0;
     } else if (IsCollective(task.kind)) {
