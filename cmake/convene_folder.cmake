@@ -1,11 +1,14 @@
 # One CMake target per folder of src/: convene_folder(text USES base LIBRARIES PkgConfig::oniguruma)
 # makes the library convene_text from src/text/**/*.cc and, from its *_test.cc, the test text_test.
-# A folder links only what its row of docs/architecture.md allows. WITHOUT comm/mpi leaves a part out.
+# A folder links only what its row of docs/architecture.md allows. WITHOUT comm/mpi leaves a part out. With CUDA, sources
+# of NVIDIA's compiler (text/**/*.cu) are the library's, too.
 
 add_library(convene_options INTERFACE)
 target_include_directories(convene_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(convene_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror=return-type
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # g++ 12 reports string::insert falsely
+target_compile_options(convene_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion;-Werror=return-type>"
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>  # g++ 12 reports string::insert falsely
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;-Xcompiler=-Wextra;-lineinfo>")
 target_link_libraries(convene_options INTERFACE fmt::fmt Threads::Threads)
 if(CONVENE_SANITIZE)
   target_compile_options(convene_options INTERFACE -fsanitize=${CONVENE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -40,9 +43,13 @@ endfunction()
 function(convene_folder name)
   cmake_parse_arguments(ARG "" "" "USES;LIBRARIES;WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  if(CONVENE_CUDA)
+    file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cu)
+    list(APPEND sources ${cuda_sources})
+  endif()
   list(FILTER sources EXCLUDE REGEX "/main/main\\.cc$")  # an executable of its own
   foreach(part ${ARG_WITHOUT})
-    list(FILTER sources EXCLUDE REGEX "/src/${part}/")
+    list(FILTER sources EXCLUDE REGEX "/src/${part}(/|$)")
   endforeach()
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
@@ -55,6 +62,10 @@ function(convene_folder name)
     add_library(convene_${name} STATIC ${sources})
     target_link_libraries(convene_${name} PUBLIC convene_options ${ARG_USES} ${ARG_LIBRARIES})
     convene_precompile(convene_${name} library ${convene_precompiled})
+    if(CONVENE_CUDA)
+      list(FILTER sources INCLUDE REGEX "/src/${name}/cuda/.*\\.cc$")
+      convene_use_cuda_headers(convene_${name} ${sources})
+    endif()
   endif()
   if(CONVENE_TESTS AND tests)
     convene_test(${name}_test SOURCES ${tests} USES ${name})

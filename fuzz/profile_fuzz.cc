@@ -74,6 +74,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                           profile->dense_from_rows, profile->expand_from_tokens}) {
     CHECK(count >= 0, "{}", count);
   }
+  for (const hardware::GpuProfile& gpu : profile->gpus) {
+    for (const double rate : {gpu.to_device_gbps, gpu.read_gbps, gpu.bf16_gflops, gpu.launch_us}) {
+      CHECK(std::isfinite(rate) && rate >= 0, "{}", rate);
+    }
+  }
   for (const int cpu : profile->cpus) CHECK(cpu >= 0, "{}", cpu);
   const auto again = hardware::ProfileFromJson(hardware::ToJson(*profile));
   CHECK(again.ok(), "{}", again.error().message);

@@ -120,7 +120,9 @@ class LoadedFixture {
     options.activations = formats.activations;
     options.kv = formats.kv;
     device_ = device_of(kernels, pool_);
-    auto transformer = runtime::Transformer::Create(*store_, *device_, options, ledger_);
+    const bool is_gpu = device_->memory() == memory::TierKind::kDevice;
+    auto transformer = runtime::Transformer::Create(*store_, *device_, options,
+                                                    is_gpu ? device_ledger_ : ledger_);
     CHECK(transformer.ok(), "{}", transformer.error().message);
     transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
   }
@@ -133,6 +135,7 @@ class LoadedFixture {
  private:
   hardware::ThreadPool pool_;
   memory::Ledger ledger_;
+  memory::Ledger device_ledger_{memory::Tier{.kind = memory::TierKind::kDevice}};  // of a GPU
   std::unique_ptr<weights::ModelWeights> weights_;
   std::unique_ptr<weights::WeightStore> store_;
   std::unique_ptr<device::Device> device_;

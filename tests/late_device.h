@@ -76,6 +76,7 @@ class LateStream : public device::Stream {
   void WatchExchanges(std::function<bool()> exchanging) override {
     cpu_->WatchExchanges(std::move(exchanging));
   }
+  Status status() const override { return cpu_->status(); }
   device::StepStatistics& statistics() override { return cpu_->statistics(); }
 
   void Begin(device::Frame& frame) override {
@@ -140,6 +141,10 @@ class LateStream : public device::Stream {
   }
   Status Route(const device::Layer& layer, device::Frame& frame) override {
     return Enqueue([&] { return cpu_->Route(layer, frame); });
+  }
+  bool KeepsRouting() const override { return false; }
+  Status RouteHere(const device::Layer& layer, device::Frame& frame) override {
+    return Route(layer, frame);
   }
   Status Predict(const device::Layer& next, device::Frame& frame) override {
     return cpu_->Predict(next, frame);

@@ -13,7 +13,7 @@ command -v clang-format-16 >/dev/null ||
   fail "clang-format-16 is not installed; scripts/check.sh installs it."
 [ -e .clang-format ] || fail ".clang-format is missing, which says how sources are formatted."
 mapfile -t sources < <(
-  find src tests fuzz bench -name '*.cc' -o -name '*.h' -o -name '*.cu' | LC_ALL=C sort
+  find src tests fuzz bench -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort
 )
 [ ${#sources[@]} -gt 0 ] || fail "no source was found below src, tests, fuzz and bench."
 if [ "${1:-}" = --fix ]; then

@@ -23,7 +23,7 @@ BEGIN {
   backend_of["liburing.h"] = "memory/io_uring/"
   backend_of["xgboost/"] = "cost/xgboost/"
   backend_of["coin/"] = "planner/cbc/"
-  backend_of["cuda"] = "(device|kernels|memory)/cuda/|comm/nccl/"
+  backend_of["cuda"] = "(device|hardware|kernels)/cuda/|comm/nccl/"
   backend_of["cublas"] = "kernels/cuda/"
   backend_of["immintrin.h"] = "kernels/cpu/"
 

@@ -47,7 +47,7 @@ declare -A closure_of
 while read -r source closure; do
   case "$source" in
     *_test.cc) continue ;;
-    bench/onednn_baseline.cc) # without its library there is no header to read
+    src/*/cuda/*.cc | bench/onednn_baseline.cc) # without their libraries there is no header to read
       grep -q "$source" "$build/compile_commands.json" || continue
       ;;
   esac
@@ -93,7 +93,7 @@ select_changed() {
   [ ${#selected[@]} -eq 0 ] || return 0
   # Then only documents, tests and what they share may have changed.
   for path in "${files[@]}"; do
-    case "$path" in *_test.cc | *_test.h | tests/*) continue ;; esac
+    case "$path" in *_test.cc | *_test.h | tests/* | src/*/cuda/*) continue ;; esac
     [ -z "${is_changed[$path]:-}" ] ||
       fail "$path has changed, and no source that clang-tidy looks at has it" \
         "Include it, delete it, or rename it *_test.h if it is for tests only."

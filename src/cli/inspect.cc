@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/describe_gpu.h"
 #include "cli/describe_model.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -235,7 +236,9 @@ class Inspect : public Command {
     if (!inspection) return inspection.error();
     // Figures for a program on standard output leave no room for those for people.
     if (json_path_ != "-") {
-      const Status told = WriteReport(json_path_, FormatInspection(path_, *inspection));
+      std::string gpus = DescribeGpus();
+      if (!gpus.empty()) gpus = "\n" + gpus;
+      const Status told = WriteReport(json_path_, FormatInspection(path_, *inspection) + gpus);
       if (!told) return told;
     }
     return WriteJson(json_path_, ToJson(*inspection));

@@ -13,6 +13,7 @@
 #include "base/quote.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/describe_gpu.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/read_trace.h"
@@ -276,7 +277,11 @@ class Measure : public Command {
       measured = machine ? Status() : Status(machine.error());
       if (machine) {
         profile->machine = *std::move(machine);
-        measured = WriteReport(json_path_, Describe(profile->machine));
+        std::vector<hardware::GpuProfile>& gpus = profile->machine.gpus;
+        gpus = evaluate::MeasureGpus(pool, options_.budget_s);
+        std::string text = Describe(profile->machine);
+        for (const hardware::GpuProfile& gpu : gpus) text += DescribeMeasured(gpu);
+        measured = WriteReport(json_path_, text);
       }
     }
     return comm::AgreeOnSuccess(*ranks(), measured);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/environment.h"
 #include "base/json.h"
 #include "base/message.h"
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
@@ -82,6 +84,7 @@ void AddModelOptions(CLI::App& app, ModelOptions& options) {
 
 void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load) {
   AddBudgetOption(app, load.memory_budget);
+  AddDeviceOptions(app, load);
   load.page_directory = CacheDirectory() + "/pages";
   AddPath(app, "--page-dir", load.page_directory,
           "Where a checkpoint that does not fit memory is packed once, to be read from there "
@@ -97,6 +100,34 @@ void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load) {
          "Which experts stay in memory where not all fit: lfu (used most, default) or lru (last)")
       ->check(CLI::IsMember({"lfu", "lru"}))
       ->type_name("RULE")
+      ->group(kRareOptions);
+}
+
+void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
+  const auto gpu_of = [](const std::string& text) -> std::optional<int> {
+    if (text == "cuda") return 0;
+    int gpu = 0;
+    const bool has_number = text.starts_with("cuda:") &&
+                            std::from_chars(text.data() + 5, text.data() + text.size(), gpu).ptr ==
+                                text.data() + text.size();
+    if (!has_number || text.size() == 5 || gpu < 0) return {};
+    return gpu;
+  };
+  app.add_option_function<std::string>(
+         "--device", [&load, gpu_of](const std::string& text) { load.gpu = gpu_of(text); },
+         "What computes: cpu, or a GPU with bf16 weights: cuda, cuda:1 ... (default: cpu)")
+      ->check([gpu_of](const std::string& text) {
+        return text == "cpu" || gpu_of(text)
+                   ? std::string()
+                   : fmt::format("{} is no device: cpu, cuda or cuda:N", Quote(text));
+      })
+      ->type_name("DEVICE");
+  app.add_option_function<std::string>(
+         "--device-memory-budget",
+         [&load](const std::string& text) { load.device_memory_budget = *ParseBytes(text); },
+         "Most memory of the GPU, as 15GiB (default: what is free)")
+      ->check(ParsedBy(ParseBytes))
+      ->type_name("SIZE")
       ->group(kRareOptions);
 }
 
@@ -307,7 +338,7 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   }
   std::optional<DefaultPlan> found;
   // Such a layout is executed as it was given (PlanByDefault).
-  const bool may_search = options.plan.path.empty() && !options.plan.no_plan;
+  const bool may_search = options.plan.path.empty() && !options.plan.no_plan && !options.load.gpu;
   if (num_ranks > 1 && may_search && !plan->layout.disaggregates) {
     found = PlanByDefault(options, *spec, *plan, *ranks);
     if (found) {

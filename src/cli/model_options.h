@@ -46,6 +46,8 @@ void AddModelOptions(CLI::App& app, ModelOptions& options);
 
 // --memory-budget, --page-dir and --page-cache.
 void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load);
+// --device and --device-memory-budget.
+void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load);
 // --memory-budget by itself.
 CLI::Option* AddBudgetOption(CLI::App& app, std::optional<uint64_t>& memory_budget);
 

@@ -5,11 +5,13 @@
 
 #include "base/result.h"
 #include "device/device.h"
+#include "hardware/thread_pool.h"
 
 namespace convene::device {
 
-// The GPU with this number, of those that this process may use. Error: there is none.
-Result<std::unique_ptr<Device>> MakeCudaDevice(int gpu);
+// The GPU with this number, of those that this process may use; `pool` (or null) are threads of the
+// host beside it. Error: there is none.
+Result<std::unique_ptr<Device>> MakeCudaDevice(int gpu, hardware::ThreadPool* pool);
 
 // What it takes of its memory. Error: as MakeCudaDevice.
 Result<DeviceBytes> CudaBytes(int gpu);

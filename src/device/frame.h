@@ -54,6 +54,8 @@ struct Frame {
   std::unique_ptr<FrameMemory> memory;
   std::vector<OwnRows> owners;   // the rows of each rank that has a part of the heads
   bool has_only_wanted = false;  // since DivideWanted
+  // Whether the host sees nothing of the step before its logits: a device may then run it as one.
+  bool is_seen_at_end_alone = false;
 
   // Of the layer in work, once they were fetched.
   std::vector<int32_t> experts;       // (own rows, top_k)

@@ -85,6 +85,9 @@ class Stream {
   // Products that are enqueued from here on leave StreamOptions::comm_budget threads alone while
   // `exchanging` says so.
   virtual void WatchExchanges(std::function<bool()> exchanging) = 0;
+  // What went wrong on the device since the stream was made: an operator without a status, or one
+  // that had been enqueued well.
+  virtual Status status() const = 0;
   // What its operators did since the host last set it to nothing.
   virtual StepStatistics& statistics() = 0;
 
@@ -139,6 +142,10 @@ class Stream {
   // Chooses experts; FetchRouting brings them to Frame::experts and Frame::expert_weights.
   virtual Status Route(const Layer& layer, Frame& frame) = 0;
   virtual void FetchRouting(Frame& frame) = 0;
+  // Whether RouteHere can be used: as Route, but the choice stays on the device, where Experts and
+  // Finish of the layer find it. Of one rank with all experts, whose host need not see it.
+  virtual bool KeepsRouting() const = 0;
+  virtual Status RouteHere(const Layer& layer, Frame& frame) = 0;
   // What the router of `next`, a later layer, would choose from the residual stream as it is, into
   // Frame::predicted by the next FetchRouting. Before the Route of the layer in work.
   virtual Status Predict(const Layer& next, Frame& frame) = 0;

@@ -26,6 +26,8 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("max_sequences", options.max_sequences);
   visit("expert_capacity", options.expert_capacity);
   visit("memory_budget", options.memory_budget);
+  visit("gpu", options.gpu);
+  visit("device_memory_budget", options.device_memory_budget);
   visit("page_directory", options.page_directory);
   visit("spill_directory", options.spill_directory);
   visit("page_eviction", options.page_eviction);
@@ -95,6 +97,13 @@ Status CheckLoadOptions(const LoadOptions& options) {
         "keys and values of several ranks cannot be kept on a disk: leave --spill-dir out, or "
         "start "
         "one process"};
+  }
+  if (options.gpu && options.group != nullptr && options.group->size() > 1) {
+    return Error{
+        "a GPU computes for one process alone yet: leave --device out, or start one process"};
+  }
+  if (options.device_memory_budget && !options.gpu) {
+    return Error{"--device-memory-budget is of a GPU: give --device cuda as well, or leave it out"};
   }
   if (options.context && (*options.context < 2 || *options.context > kMaxContext)) {
     return Error{fmt::format("a context of {} tokens is out of range; it must be 2 to {}",

@@ -39,6 +39,10 @@ struct LoadOptions {
   int expert_capacity = 0;  // as runtime::TransformerOptions
   // Most memory of this process, in bytes; unset: what the machine or its control group has free.
   std::optional<uint64_t> memory_budget = {};
+  // The GPU that computes, of those that this process may use; unset: the CPU. One rank only.
+  std::optional<int> gpu = {};
+  // As memory_budget, of the GPU's memory.
+  std::optional<uint64_t> device_memory_budget = {};
   // Where a checkpoint that does not fit is packed once, so that its experts can be read from there
   // while the model runs; empty: nowhere, it is refused. One rank only.
   std::string page_directory = {};

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cuda.h"
 #include "engine/announce_load.h"
 #include "engine/choose_pipeline.h"
 #include "engine/plan_pages.h"
@@ -47,8 +48,16 @@ std::string FewerThanPlanned(const LoadOptions& options, const MemoryPlan& memor
 // where all of them fit.
 enum class Pages { kNever, kWhereNeeded, kAlways };
 
+// What the device that computes takes of its memory.
+Result<device::DeviceBytes> BytesOf(const LoadOptions& options) {
+  if (options.gpu) return device::CudaBytes(*options.gpu);
+  return device::CpuBytes();
+}
+
 Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
                                   Pages pages, int num_threads, memory::Ledger& ledger) {
+  const Result<device::DeviceBytes> device = BytesOf(options);
+  if (!device) return device.error();
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
   const bool has_experts =
       std::ranges::any_of(spec.layers, [](const auto& layer) { return layer.moe.has_value(); });
@@ -61,7 +70,7 @@ Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOption
   Result<ChosenFormats> all = ResourceExhausted("the plan reads experts from a disk");
   if (!plan_pages) {
     all = ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
-      return PlanMemoryOf(device::CpuBytes(), spec, options, formats, num_threads, ledger);
+      return PlanMemoryOf(*device, spec, options, formats, num_threads, ledger);
     });
   }
   if (all || !has_pages || all.error().kind != ErrorKind::kResourceExhausted) return all;
@@ -183,10 +192,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   const bool has_other_files = several != nullptr && !options.verify_checkpoint &&
                                !HaveSameFiles(*several, source->file_identities());
   const auto num_threads = static_cast<int>(cpus.compute.size());
-  memory::Ledger& ledger = *model->ledger_;
+  memory::Ledger& ledger = model->device_ledger();
   const bool has_pages = source->packed() != nullptr || !options.page_directory.empty();
   const Status can_page = plan::CanPage(resolved.plan);
-  const Pages pages = has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever;
+  const Pages pages = has_pages && can_page && !options.gpu ? Pages::kWhereNeeded : Pages::kNever;
   const Result<ChosenFormats> chosen =
       AgreeOnFormats(PlanFormats(source->spec(), resolved, pages, num_threads, ledger),
                      source->spec(), resolved, pages, num_threads, ledger);
@@ -287,6 +296,17 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   if (!tier) return tier.error();
   LimitTo(options->memory_budget, &*tier);
   ledger_.emplace(*std::move(tier));
+  if (options->gpu) {
+    Result<memory::Tier> device = memory::DeviceTier(*options->gpu, local.count);
+    if (!device) return device.error();
+    if (options->device_memory_budget && *options->device_memory_budget < device->budget_bytes) {
+      device->budget_bytes = *options->device_memory_budget;
+      device->limited_by =
+          fmt::format("--device-memory-budget {}", FormatBytes(*options->device_memory_budget));
+    }
+    device_ledger_.emplace(*std::move(device));
+    if (!options->formats.weights) options->formats.weights = kernels::WeightFormat::kBf16;
+  }
   Result<hardware::LaneCpus> split =
       hardware::SplitCpus(*std::move(found), options->plan.host_threads);
   if (!split) return split.error();
@@ -459,9 +479,15 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.parallel.whole_spec = &whole_spec_;
   parts.dense_from_rows = crossovers_.dense_from_rows;
   parts.parallel.ExpandFrom(crossovers_.expand_from_tokens);
-  device_ = device::MakeCpuDevice(kernels_->set, *pool_);
+  if (options.gpu) {
+    auto gpu = device::MakeCudaDevice(*options.gpu, pool_.get());
+    if (!gpu) return gpu.error();
+    device_ = *std::move(gpu);
+  } else {
+    device_ = device::MakeCpuDevice(kernels_->set, *pool_);
+  }
   Result<runtime::Transformer> transformer =
-      runtime::Transformer::Create(*store_, *device_, parts, *ledger_);
+      runtime::Transformer::Create(*store_, *device_, parts, device_ledger());
   if (!transformer) return transformer.error();
   transformer_ = *std::move(transformer);
   return {};

@@ -75,6 +75,9 @@ class LoadedModel {
  private:
   LoadedModel() = default;
 
+  // Of the memory of the device that computes.
+  memory::Ledger& device_ledger() { return device_ledger_ ? *device_ledger_ : *ledger_; }
+
   static Result<std::unique_ptr<LoadedModel>> LoadShare(const std::string& directory,
                                                         const LoadOptions& options,
                                                         const LoadObserver& observer);
@@ -98,6 +101,7 @@ class LoadedModel {
 
   // In the order in which they depend on each other.
   std::optional<memory::Ledger> ledger_;
+  std::optional<memory::Ledger> device_ledger_;  // of a GPU's memory, where one computes
   memory::Reservation program_;
   plan::Plan plan_;
   model::ModelSpec whole_spec_;

@@ -4,9 +4,12 @@
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "base/message.h"
+#include "hardware/gpu.h"
 #include "hardware/measure_disk.h"
+#include "hardware/measure_gpu.h"
 #include "hardware/measure_memory.h"
 #include "hardware/numa.h"
 #include "kernels/measure_order.h"
@@ -95,6 +98,24 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
     profile.panel_streaming = streaming->numbers();
   }
   return profile;
+}
+
+std::vector<hardware::GpuProfile> MeasureGpus(hardware::ThreadPool& pool, double budget_s) {
+  std::vector<hardware::GpuProfile> profiles;
+  const Result<std::vector<hardware::Gpu>> gpus = hardware::FindGpus();
+  if (!gpus) {
+    PrintNote("GPUs not measured: {}\n", gpus.error().message);
+    return profiles;
+  }
+  for (const hardware::Gpu& gpu : *gpus) {
+    Result<hardware::GpuProfile> profile = hardware::MeasureGpu(gpu, pool, budget_s);
+    if (profile) {
+      profiles.push_back(*std::move(profile));
+    } else {
+      PrintNote("GPU {} not measured: {}\n", gpu.index, profile.error().message);
+    }
+  }
+  return profiles;
 }
 
 }  // namespace convene::evaluate

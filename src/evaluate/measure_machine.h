@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "hardware/isa.h"
@@ -34,5 +35,8 @@ struct MeasureOptions {
 Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
                                          hardware::ThreadPool& pool, hardware::Isa isa,
                                          const MeasureOptions& options);
+
+// Its GPUs, with the threads of `pool`; those that cannot be measured are left out, with a note.
+std::vector<hardware::GpuProfile> MeasureGpus(hardware::ThreadPool& pool, double budget_s);
 
 }  // namespace convene::evaluate

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "base/environment.h"
 #include "base/json.h"
@@ -28,6 +29,7 @@ constexpr int kVersion = 4;
 constexpr uint64_t kMaxFileBytes = uint64_t{16} << 20;
 constexpr double kMostRate = 1e12;        // in GFLOP/s and GB/s: what no machine has
 constexpr uint64_t kMostCount = 1 << 24;  // of CPUs, nodes, rows and tokens
+constexpr size_t kMostGpus = 64;
 constexpr const char* kRemedy = "run `convene measure` to write it anew";
 
 // What a member of each kind must be, if `json` is not that; null if it is.
@@ -106,6 +108,48 @@ void ForEachMember(Object& profile, const Visit& visit) {
   visit("date", profile.date);
 }
 
+// The same of a GPU's.
+template <typename Object, typename Visit>
+void ForEachMemberOfGpu(Object& gpu, const Visit& visit) {
+  visit("index", gpu.index);
+  visit("name", gpu.name);
+  visit("memory_bytes", gpu.memory_bytes);
+  visit("num_multiprocessors", gpu.num_multiprocessors);
+  visit("l2_bytes", gpu.l2_bytes);
+  visit("pci_link", gpu.pci_link);
+  visit("to_device_gbps", gpu.to_device_gbps);
+  visit("from_device_gbps", gpu.from_device_gbps);
+  visit("both_ways_gbps", gpu.both_ways_gbps);
+  visit("pageable_to_device_gbps", gpu.pageable_to_device_gbps);
+  visit("pageable_from_device_gbps", gpu.pageable_from_device_gbps);
+  visit("staging_gbps", gpu.staging_gbps);
+  visit("read_gbps", gpu.read_gbps);
+  visit("copy_gbps", gpu.copy_gbps);
+  visit("bf16_gflops", gpu.bf16_gflops);
+  visit("f32_gflops", gpu.f32_gflops);
+  visit("launch_us", gpu.launch_us);
+  visit("launch_and_wait_us", gpu.launch_and_wait_us);
+  visit("small_copy_us", gpu.small_copy_us);
+  visit("small_fetch_us", gpu.small_fetch_us);
+}
+
+Status ReadGpus(const json& object, Profile& profile) {
+  const auto list = object.find("gpus");
+  if (list == object.end()) return {};
+  if (!list->is_array() || list->size() > kMostGpus) {
+    return Error{fmt::format("\"gpus\" must be a list of at most {}", kMostGpus)};
+  }
+  for (const json& item : *list) {
+    if (!item.is_object()) return Error{"\"gpus\" must be a list of objects"};
+    Reader reader(item);
+    GpuProfile gpu;
+    ForEachMemberOfGpu(gpu, [&](const char* key, auto& value) { reader.Read(key, value); });
+    if (reader.error()) return reader.error()->At(fmt::format("GPU {}", profile.gpus.size()));
+    profile.gpus.push_back(std::move(gpu));
+  }
+  return {};
+}
+
 Error CannotSave(const std::string& path, int error) {
   return Error{fmt::format("cannot write {}: {}; CONVENE_CACHE_DIR names another directory", path,
                            std::strerror(error)),
@@ -117,6 +161,10 @@ Error CannotSave(const std::string& path, int error) {
 json ToJson(const Profile& profile) {
   json object = {{"version", kVersion}};
   ForEachMember(profile, [&](const char* key, const auto& value) { object[key] = value; });
+  for (const GpuProfile& gpu : profile.gpus) {
+    json& item = object["gpus"].emplace_back(json::object());
+    ForEachMemberOfGpu(gpu, [&](const char* key, const auto& value) { item[key] = value; });
+  }
   return object;
 }
 
@@ -131,6 +179,7 @@ Result<Profile> ProfileFromJson(const json& object) {
   Profile profile;
   ForEachMember(profile, [&](const char* key, auto& value) { reader.Read(key, value); });
   if (reader.error()) return *reader.error();
+  if (const Status read = ReadGpus(object, profile); !read) return read.error();
   if (profile.huge_page_share > 1) return Error{"\"huge_page_share\" must be a number from 0 to 1"};
   return profile;
 }

@@ -12,6 +12,30 @@
 
 namespace convene::hardware {
 
+// Of a GPU, measured by itself. Giga is 10^9; 0 was not measured, or is not known.
+struct GpuProfile {
+  int index = 0;  // as in Gpu (hardware/gpu.h)
+  std::string name;
+  uint64_t memory_bytes = 0;
+  int num_multiprocessors = 0;
+  uint64_t l2_bytes = 0;
+  std::string pci_link = {};    // as there
+  double to_device_gbps = 0;    // from pinned memory of the host
+  double from_device_gbps = 0;  // into it
+  double both_ways_gbps = 0;    // both together, when both are under way
+  double pageable_to_device_gbps = 0;
+  double pageable_from_device_gbps = 0;
+  double staging_gbps = 0;  // from pageable to pinned memory, by the threads of the profile
+  double read_gbps = 0;     // of its own memory
+  double copy_gbps = 0;     // within it: what is read and what is written
+  double bf16_gflops = 0;   // of matrix products with float32 sums
+  double f32_gflops = 0;    // of multiply-adds
+  double launch_us = 0;     // for each of many kernels that do nothing
+  double launch_and_wait_us = 0;
+  double small_copy_us = 0;   // 4 KiB from pinned memory, and waiting for it
+  double small_fetch_us = 0;  // into it
+};
+
 // Rates are those of all CPUs in `cpus` together; giga is 10^9. A rate of 0 was not measured.
 struct Profile {
   std::string cpu_name;
@@ -36,13 +60,14 @@ struct Profile {
   std::vector<int> panel_streaming;
   double huge_page_share = 0;  // of the memory that read_gbps was measured on
   std::string date;            // UTC, "2025-01-31T12:00:00Z"
+  std::vector<GpuProfile> gpus = {};
 };
 
-// One object, keys as the members, with "version": 4.
+// One object, keys as the members, with "version": 4; "gpus" only where there are some.
 nlohmann::json ToJson(const Profile& profile);
 
 // Errors: another version, a key that is missing or of the wrong kind, a rate that is negative or
-// not finite. Unknown keys are ignored.
+// not finite, more than 64 GPUs. Unknown keys are ignored, and "gpus" need not be there.
 Result<Profile> ProfileFromJson(const nlohmann::json& object);
 
 // <CacheDirectory()>/profile.json

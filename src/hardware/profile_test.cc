@@ -57,6 +57,43 @@ TEST_F(ProfileFile, ComesBackAsItWasSaved) {
   EXPECT_EQ(loaded->last_level_cache_bytes, uint64_t{1} << 33);
 }
 
+TEST_F(ProfileFile, GpusComeBackAndNeedNotBeThere) {
+  EXPECT_FALSE(ToJson(Example()).contains("gpus")) << "as it was before there were any";
+  Profile profile = Example();
+  profile.gpus = {{.index = 1,
+                   .name = "GPU of an example",
+                   .memory_bytes = uint64_t{80} << 30,
+                   .num_multiprocessors = 132,
+                   .pci_link = "32.0 GT/s PCIe x16",
+                   .to_device_gbps = 55.5,
+                   .launch_us = 2.25},
+                  {.name = "another"}};
+  ASSERT_TRUE(SaveProfile(profile, path()));
+  const auto loaded = LoadProfile(path());
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(ToJson(*loaded), ToJson(profile));
+  ASSERT_EQ(loaded->gpus.size(), 2u);
+  EXPECT_EQ(loaded->gpus[0].memory_bytes, uint64_t{80} << 30);
+  EXPECT_EQ(loaded->gpus[0].to_device_gbps, 55.5);
+  EXPECT_EQ(loaded->gpus[1].name, "another");
+}
+
+TEST(Profile, GpusThatDoNotFitAreErrorsThatSayWhich) {
+  Profile profile = Example();
+  profile.gpus.resize(2);
+  nlohmann::json json = ToJson(profile);
+  json["gpus"][1]["read_gbps"] = -1;
+  EXPECT_THAT(ProfileFromJson(json).error().message, HasSubstr("GPU 1: \"read_gbps\" must be"));
+  json["gpus"][1].erase("read_gbps");
+  EXPECT_THAT(ProfileFromJson(json).error().message, HasSubstr("\"read_gbps\" is missing"));
+  for (const nlohmann::json& gpus :
+       {nlohmann::json(3), nlohmann::json({3}), nlohmann::json::object(),
+        nlohmann::json(std::vector<nlohmann::json>(65, ToJson(profile)["gpus"][0]))}) {
+    json["gpus"] = gpus;
+    EXPECT_THAT(ProfileFromJson(json).error().message, HasSubstr("\"gpus\" must be a list"));
+  }
+}
+
 TEST_F(ProfileFile, SavingReplacesTheFileAndLeavesNoOther) {
   Write("an older one");
   Profile profile = Example();

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "hardware/gpu.h"
 #include "hardware/memory_status.h"
 #include "hardware/numa.h"
 
@@ -18,6 +19,9 @@ const char* Name(Use use) {
       "weights", "KV cache", "working memory", "exchange buffers", "staging buffers", "program"};
   return kNames[static_cast<size_t>(use)];
 }
+
+// Code, local memory of kernels and what allocations are rounded up to.
+constexpr uint64_t kOfCuda = uint64_t{512} << 20;
 
 }  // namespace
 
@@ -39,6 +43,16 @@ Result<Tier> HostTier(int num_ranks, const std::vector<int>& cpus) {
               .spills = home->node && !home->is_bound,
               .budget_bytes = available->bytes / static_cast<uint64_t>(std::max(1, num_ranks)),
               .limited_by = available->limited_by};
+}
+
+Result<Tier> DeviceTier(int gpu, int num_ranks) {
+  const Result<uint64_t> free_bytes = hardware::FreeGpuBytes(gpu);
+  if (!free_bytes) return free_bytes.error();
+  return Tier{.kind = TierKind::kDevice,
+              .gpu = gpu,
+              .budget_bytes = (*free_bytes - std::min(*free_bytes, kOfCuda)) /
+                              static_cast<uint64_t>(std::max(1, num_ranks)),
+              .limited_by = fmt::format("the free memory of GPU {}", gpu)};
 }
 
 uint64_t Amounts::total() const {
@@ -65,11 +79,13 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
   use_ = other.use_;
   size_bytes_ = std::exchange(other.size_bytes_, 0);
   memory_ = std::move(other.memory_);
+  gpu_memory_ = std::move(other.gpu_memory_);
   return *this;
 }
 
 void Reservation::GiveBack() {
   memory_ = {};  // free before it is given back
+  gpu_memory_ = {};
   if (ledger_ == nullptr) return;
   const std::lock_guard lock(ledger_->mutex_);
   ledger_->reserved_[use_] -= size_bytes_;
@@ -92,10 +108,20 @@ Result<Reservation> Ledger::Reserve(Use use, uint64_t size_bytes) {
 Result<Reservation> Ledger::Allocate(Use use, uint64_t size_bytes) {
   Result<Reservation> reservation = Reserve(use, size_bytes);
   if (!reservation) return reservation;
-  Result<hardware::HugeBuffer> memory =
-      hardware::HugeBuffer::Allocate(size_bytes, fmt::format("the {}", Name(use)));
+  const std::string purpose = fmt::format("the {}", Name(use));
+  if (tier_.kind == TierKind::kHost) {
+    Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(size_bytes, purpose);
+    if (!memory) return memory.error();
+    reservation->memory_ = *std::move(memory);
+    return reservation;
+  }
+  CHECK(tier_.kind != TierKind::kDisk);
+  Result<hardware::GpuMemory> memory =
+      tier_.kind == TierKind::kDevice
+          ? hardware::GpuMemory::OnDevice(tier_.gpu, size_bytes, purpose)
+          : hardware::GpuMemory::Pinned(tier_.gpu, size_bytes, purpose);
   if (!memory) return memory.error();
-  reservation->memory_ = *std::move(memory);
+  reservation->gpu_memory_ = *std::move(memory);
   return reservation;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "hardware/gpu_memory.h"
 #include "hardware/huge_buffer.h"
 
 namespace convene::memory {
@@ -27,6 +28,7 @@ struct Tier {
   // Pages go to other nodes once that one is full, since nobody has bound memory to it. Then what
   // is free there limits nothing: a budget of it would refuse what the machine has.
   bool spills = false;
+  int gpu = 0;  // whose memory it is, or which copies from and to it
   uint64_t budget_bytes = std::numeric_limits<uint64_t>::max();  // that a rank may have
   std::string limited_by = "nothing";  // what sets that, as in hardware::AvailableMemory
 
@@ -38,6 +40,10 @@ struct Tier {
 // threads run on `cpus` in this one. Whoever has bound memory to a node has bound that of all ranks
 // of the host, as CpusForRank (hardware/topology.h) expects of an affinity mask.
 Result<Tier> HostTier(int num_ranks, const std::vector<int>& cpus);
+
+// What is free of the memory of this GPU now, but for what CUDA itself may take while steps run,
+// divided evenly among the `num_ranks` ranks that compute on it. Errors: hardware::FreeGpuBytes.
+Result<Tier> DeviceTier(int gpu, int num_ranks);
 
 enum class Use : uint8_t {
   kWeights,
@@ -74,8 +80,10 @@ class Reservation {
 
   uint64_t size_bytes() const { return size_bytes_; }
   // Empty where nothing was allocated.
-  std::span<std::byte> bytes() const { return memory_.bytes(); }
-  std::byte* data() const { return memory_.data(); }
+  std::span<std::byte> bytes() const {
+    return gpu_memory_.size_bytes() > 0 ? gpu_memory_.bytes() : memory_.bytes();
+  }
+  std::byte* data() const { return bytes().data(); }
 
  private:
   friend class Ledger;
@@ -86,7 +94,9 @@ class Reservation {
   class Ledger* ledger_ = nullptr;
   Use use_ = Use::kProgram;
   uint64_t size_bytes_ = 0;
+  // One of both, by the tier's kind.
   hardware::HugeBuffer memory_;
+  hardware::GpuMemory gpu_memory_;
 };
 
 // One for each tier of a rank. Any thread may call it; it outlives its reservations (CHECKed).
@@ -100,7 +110,8 @@ class Ledger {
 
   // Error: ResourceExhausted, with the use, what it needs, what there is and what limits that.
   Result<Reservation> Reserve(Use use, uint64_t size_bytes);
-  // And allocates it (hardware/huge_buffer.h). Errors: as Reserve and HugeBuffer::Allocate.
+  // And allocates it where the tier is (hardware/huge_buffer.h, gpu_memory.h): the host cannot read
+  // the bytes of a device. Not of a disk (CHECKed). Errors: as Reserve and of these.
   Result<Reservation> Allocate(Use use, uint64_t size_bytes);
 
   const Tier& tier() const { return tier_; }

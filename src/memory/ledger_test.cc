@@ -136,6 +136,15 @@ TEST(Reservation, OfMemoryThatCannotBeHadIsGivenBack) {
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("the working memory"));
   EXPECT_EQ(unlimited.reserved().total(), 0u);
+
+  for (const TierKind kind : {TierKind::kDevice, TierKind::kPinned}) {
+    Ledger of_no_gpu({.kind = kind, .gpu = 12345});
+    const Result<Reservation> not_there = of_no_gpu.Allocate(Use::kWorking, kMib);
+    ASSERT_FALSE(not_there);
+    EXPECT_EQ(not_there.error().kind, ErrorKind::kUnavailable) << not_there.error().message;
+    EXPECT_EQ(of_no_gpu.reserved().total(), 0u);
+  }
+  EXPECT_FALSE(DeviceTier(12345, 1));
 }
 
 TEST(Ledger, NeverGivesMoreThanItHasToManyThreads) {

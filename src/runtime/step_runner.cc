@@ -228,6 +228,9 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
   if (program.key.loads_decode) moves_to_ = strategy::Phase::kDecode;
   encodes_ = encoder;
   reads_.Begin(program.key.paging, std::max(decoder_.size(), encoder_.size()));
+  keeps_routing_ = stream_->KeepsRouting() && roles.num_ranks() == 1 && pipeline.chunks == 1 &&
+                   weights_.paged() == nullptr && !options_.parallel.experiment.router.is_set() &&
+                   !expert_capacity_.is_limited() && recorder_ == nullptr;
   if (!std::exchange(follows_change_, false)) has_failed_.store(false);
   statuses_.assign(roles.num_ranks() > 1 ? static_cast<size_t>(roles.num_ranks()) : 0, 0);
   schedule_ = program.schedule.get();
@@ -245,6 +248,8 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
     frame.Begin(std::move(sequences));
     frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
                           program.key.paging ? program.key.paging->chunks : 1);
+    frame.is_seen_at_end_alone =
+        keeps_routing_ && num_frames_ == 1 && !encodes_ && !watches_rows_ && spilled_ == nullptr;
     stream_->Begin(frame);
     statistics.logits_rows += std::ssize(frame.rows.wanted());
   }
@@ -366,6 +371,7 @@ Status StepRunner::End() {
     const std::lock_guard lock(fault_mutex_);
     mine = fault_;
   }
+  if (mine) mine = stream_->status();
   // Behind an encoder's last exchange, keys and values of the decoder's layers are made.
   const bool agrees = !statuses_.empty() && (encodes_ || AnyHasFailed());
   // The head's rank alone works behind the last exchange, and its step is the one that is answered.
@@ -435,6 +441,7 @@ Status StepRunner::Dense(const Task& task, Frame& frame) {
 
 Status StepRunner::Route(const Task& task, Frame& frame) {
   const Layer& layer = LayerOf(task);
+  if (keeps_routing_) return stream_->RouteHere(layer, frame);
   const Layer* const next = reads_.ToPredict(layer.is_encoder ? encoder_ : decoder_, layer.index);
   if (next != nullptr) {
     if (Status predicted = stream_->Predict(*next, frame); !predicted) return predicted;
@@ -478,7 +485,7 @@ Status StepRunner::Shared(const Task& task, Frame& frame) {
 }
 
 Status StepRunner::Experts(const Task& task, Frame& frame) {
-  frame.expert_rows.Select(task.chunk);
+  if (!keeps_routing_) frame.expert_rows.Select(task.chunk);
   const Status done = stream_->Experts(LayerOf(task), frame);
   if (done) reads_.Release(task);
   return done;

@@ -192,6 +192,8 @@ class StepRunner : public LaneWork {
   std::vector<std::vector<int64_t>> expert_counts_;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::vector<std::unique_ptr<device::Event>> events_;  // by TaskId
+  // Of the step in work: whether nobody but the device needs to know which experts rows chose.
+  bool keeps_routing_ = false;
   ExpertReads reads_;
   std::unique_ptr<device::Event> fence_;  // of AwaitStream
 

@@ -28,6 +28,7 @@ class CpuStream final : public Stream {
   void WatchExchanges(std::function<bool()> exchanging) override {
     context_.exchanging = std::move(exchanging);
   }
+  Status status() const override { return {}; }
   StepStatistics& statistics() override { return statistics_; }
 
   void Begin(Frame& frame) override;
@@ -67,6 +68,9 @@ class CpuStream final : public Stream {
     return feed_forward_.Predict(next, frame);
   }
   void FetchRouting(Frame& frame) override;
+  // What is computed by whom is decided by the host, which is the device here.
+  bool KeepsRouting() const override { return false; }
+  Status RouteHere(const Layer& layer, Frame& frame) override { return Route(layer, frame); }
   void PackDispatch(Frame& frame) override { feed_forward_.PackDispatch(frame); }
   Status Shared(const Layer& layer, Frame& frame) override {
     return feed_forward_.Shared(layer, frame);

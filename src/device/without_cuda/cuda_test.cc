@@ -7,7 +7,7 @@ namespace convene::device {
 namespace {
 
 TEST(WithoutCuda, SaysThatThisBuildHasNoneAndThatTheCpuNeedsNoAsking) {
-  const auto device = MakeCudaDevice(1);
+  const auto device = MakeCudaDevice(1, nullptr);
   ASSERT_FALSE(device.ok());
   EXPECT_EQ(device.error().kind, ErrorKind::kUnavailable);
   EXPECT_THAT(device.error().message, ::testing::HasSubstr("GPU 1"));

@@ -1,0 +1,79 @@
+// The weights of a model in the memory of a GPU, as kernels/cuda/ reads them: copied once from
+// where a WeightStore has them packed for the CPU, bf16 matrices to rows, vectors as they are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/stream.h"
+#include "memory/ledger.h"
+#include "weights/weight_store.h"
+
+namespace convene::device {
+
+// Feed-forward blocks of one shape: one, or the experts of a layer.
+struct CudaFfn {
+  kernels::cuda::WeightMatrices up;  // gated: kernels::cuda::GatedRows
+  kernels::cuda::WeightMatrices down;
+  const float* up_bias = nullptr;    // (count, up.rows) or null
+  const float* down_bias = nullptr;  // (count, down.rows) or null
+  int intermediate = 0;
+};
+
+struct CudaMoe {
+  const float* router =
+      nullptr;  // (num_outputs, hidden): the experts', then a shared expert's gate
+  const float* router_bias = nullptr;
+  const float* correction = nullptr;
+  int num_outputs = 0;
+  CudaFfn experts;
+  std::optional<CudaFfn> shared;
+};
+
+struct CudaLayer {
+  const float* attention_norm = nullptr;
+  kernels::cuda::WeightMatrices qkv;
+  const float* qkv_bias = nullptr;
+  const float* query_norm = nullptr;
+  const float* key_norm = nullptr;
+  const float* sinks = nullptr;
+  kernels::cuda::WeightMatrices output;
+  const float* output_bias = nullptr;
+  const float* ffn_norm = nullptr;
+  std::optional<CudaMoe> moe;
+  std::optional<CudaFfn> dense;
+};
+
+// Where experts are not resident, their matrices have no data here: whoever runs them says where
+// they lie.
+enum class ResidentExperts { kAll, kNone };
+
+class CudaWeights {
+ public:
+  // What Upload takes.
+  static uint64_t SizeBytes(const model::ModelSpec& spec, ResidentExperts experts);
+  // Of one layer's experts, one matrix behind the other: first all `up`, then all `down`.
+  static uint64_t ExpertBytes(const model::ModelSpec& spec, const model::MoeSpec& moe);
+
+  // Errors: as Ledger::Allocate, what a lease says, and of CUDA.
+  static Result<CudaWeights> Upload(weights::WeightStore& store, ResidentExperts experts,
+                                    memory::Ledger& ledger);
+
+  std::vector<CudaLayer> layers;
+  const float* final_norm = nullptr;
+  kernels::cuda::WeightMatrices embedding;
+  kernels::cuda::WeightMatrices head;
+
+ private:
+  memory::Reservation memory_;
+};
+
+// Shapes and places of a layer's experts in a room of ExpertBytes.
+CudaFfn ExpertsAt(const model::ModelSpec& spec, const model::MoeSpec& moe, std::byte* room);
+
+}  // namespace convene::device
