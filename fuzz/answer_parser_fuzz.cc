@@ -55,6 +55,13 @@ const AnswerSyntax kSyntaxes[] = {
      .key_end = "</arg_key>",
      .value_begin = "<arg_value>",
      .value_end = "</arg_value>"},
+    {.calls = CallForm::kNamed,
+     .section_begin = "<|tool_calls_section_begin|>",
+     .section_end = "<|tool_calls_section_end|>",
+     .call_begin = "<|tool_call_begin|>",
+     .separator = "<|tool_call_argument_begin|>",
+     .call_end = "<|tool_call_end|>",
+     .has_numbers = true},
 };
 
 void Add(const std::vector<AnswerEvent>& events, bool is_utf8, std::vector<AnswerEvent>* merged) {
@@ -101,8 +108,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::vector<AnswerEvent> cut = Read(reading, answer, piece_bytes);
     CHECK(cut.size() == whole.size(), "{} parts instead of {}", cut.size(), whole.size());
     for (size_t i = 0; i < cut.size(); ++i) {
-      CHECK(cut[i].kind == whole[i].kind && cut[i].text == whole[i].text, "{} instead of {}",
-            cut[i].text, whole[i].text);
+      CHECK(
+          cut[i].kind == whole[i].kind && cut[i].text == whole[i].text && cut[i].id == whole[i].id,
+          "{} {} instead of {} {}", cut[i].text, cut[i].id, whole[i].text, whole[i].id);
     }
   }
   return 0;

@@ -375,8 +375,9 @@ TEST(Serve, SurvivesHostileInput) {
 }
 
 TEST(Serve, EndsAcceptedRequestsAtSigtermOrSaysThatItDoesNot) {
+  // Long answers: none has ended when the signal comes, however busy the machine is.
   const std::string body = ChatBody(
-      "On and on.", {{"stream", true}, {"ignore_eos", true}, {"max_tokens", 60}, {"seed", 1}});
+      "On and on.", {{"stream", true}, {"ignore_eos", true}, {"max_tokens", 600}, {"seed", 1}});
   ServeProcess patient({"--max-batch", "2"});
   std::vector<Connection> clients;
   for (int i = 0; i < 5; ++i) {
@@ -385,8 +386,8 @@ TEST(Serve, EndsAcceptedRequestsAtSigtermOrSaysThatItDoesNot) {
   }
   ASSERT_TRUE(Eventually([&] {
     return patient.Metric("vllm:num_requests_running") +
-               patient.Metric("vllm:num_requests_waiting") >=
-           4;
+               patient.Metric("vllm:num_requests_waiting") ==
+           5;
   }));
   patient.Signal(SIGTERM);
   for (Connection& client : clients) {

@@ -192,7 +192,9 @@ bool AnswerParser::StepObject() {
   for (size_t i = 0; i < buffer_.size(); ++i) {
     const CallScanner::State scanned = scanner_.Push(buffer_[i]);
     if (scanned == CallScanner::State::kFailed) {
-      buffer_.erase(0, i + 1);
+      // What follows a call that has begun may be said: it begins behind the whole character.
+      const std::string_view failed = std::string_view(buffer_).substr(i);
+      buffer_.erase(0, i + (has_begun_call_ ? NextUtf8(failed).length : 1));
       GiveUpObject();
       return true;
     }

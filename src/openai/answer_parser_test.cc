@@ -139,6 +139,16 @@ TEST(AnswerParser, ReadsArraysOfCalls) {
             (Strings{"c:Well.", "f:f", "a:{\"a\": 1}", "f:g", "a:{}"}));
 }
 
+// The character that ends a call which has begun goes with it, all its bytes.
+TEST(AnswerParser, WhatFollowsACallThatIsCutShortBeginsWithAWholeCharacter) {
+  for (const char* ended : {R"([TOOL_CALLS][{"name": "f" éü)", R"([TOOL_CALLS][{"name": "f",｜ü)",
+                            R"([TOOL_CALLS][{"name": "f", "x" 😀ü)"}) {
+    EXPECT_EQ(Read(kBrackets, ended), (Strings{"f:f", "c:ü"})) << ended;
+  }
+  // What is no call is said with all of it.
+  EXPECT_EQ(Read(kBrackets, "[TOOL_CALLS][{éü"), (Strings{"c:[TOOL_CALLS][{éü"}));
+}
+
 TEST(AnswerParser, ReadsCallsWithNames) {
   EXPECT_EQ(
       Read(kNamed,

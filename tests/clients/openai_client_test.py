@@ -63,6 +63,10 @@ class OpenAiClient(unittest.TestCase):
         return self.client.chat.completions.create(
             **{"model": "tale", "messages": ASK, "max_tokens": 200, "seed": 3, **more})
 
+    def respond(self, call=None, **more):
+        return (call or self.client.responses.create)(
+            **{"model": "tale", "max_output_tokens": 200, "extra_body": {"seed": 3}, **more})
+
     def check_person(self, text):
         person = json.loads(text)
         self.assertEqual(list(person), PERSON["required"])
@@ -109,7 +113,8 @@ class OpenAiClient(unittest.TestCase):
 
     def test_completes_texts(self):
         answer = self.client.completions.create(
-            model="tale", prompt=["The old", "A ship"], max_tokens=3, temperature=0, logprobs=1)
+            model="tale", prompt=["The old", "A ship"], max_tokens=3, temperature=0, logprobs=1,
+            extra_body={"ignore_eos": True})
         self.assertEqual(len(answer.choices), 2)
         self.assertEqual(len(answer.choices[0].logprobs.tokens), 3)
 
@@ -169,34 +174,32 @@ class OpenAiClient(unittest.TestCase):
             self.assertIsInstance(json.loads(answer.choices[0].message.content), dict)
 
     def test_responses(self):
-        response = self.client.responses.create(model="tale", input="Who goes there?",
-                                                instructions="Be brief.", max_output_tokens=12)
+        to_the_limit = {"seed": 3, "ignore_eos": True}
+        response = self.respond(input="Who goes there?", instructions="Be brief.",
+                                max_output_tokens=12, extra_body=to_the_limit)
         self.assertEqual(response.status, "incomplete")
         self.assertTrue(response.output_text)
         self.assertEqual(response.usage.output_tokens, 12)
-        formatted = self.client.responses.create(
-            model="tale", input=[{"role": "user", "content": "Who?"}], max_output_tokens=200,
+        formatted = self.respond(
+            input=[{"role": "user", "content": "Who?"}],
             text={"format": {"type": "json_schema", "name": "person", "schema": PERSON,
                              "strict": True}})
         self.check_person(formatted.output_text)
         flat = {"type": "function", "strict": True, **{
             key: WEATHER["function"][key] for key in ("name", "description", "parameters")}}
-        called = self.client.responses.create(model="tale", input="Rain?", tools=[flat],
-                                              tool_choice="required", max_output_tokens=200,
-                                              parallel_tool_calls=False)
+        called = self.respond(input="Rain?", tools=[flat], tool_choice="required",
+                              parallel_tool_calls=False)
         item = called.output[0]
         self.assertEqual(item.type, "function_call")
         self.assertIn(json.loads(item.arguments)["unit"], ["celsius", "fahrenheit"])
-        following = self.client.responses.create(
-            model="tale", max_output_tokens=3, tools=[flat],
-            input=[{"role": "user", "content": "Rain?"},
-                   item.model_dump(exclude_none=True),
-                   {"type": "function_call_output", "call_id": item.call_id, "output": "rain"}])
+        following = self.respond(max_output_tokens=3, extra_body=to_the_limit, tools=[flat], input=[
+            {"role": "user", "content": "Rain?"}, item.model_dump(exclude_none=True),
+            {"type": "function_call_output", "call_id": item.call_id, "output": "rain"}])
         self.assertEqual(following.usage.output_tokens, 3)
 
     def test_streams_responses(self):
-        with self.client.responses.stream(model="tale", input="Who?", max_output_tokens=9,
-                                          extra_body={"seed": 3}) as stream:
+        with self.respond(self.client.responses.stream, input="Who?",
+                          max_output_tokens=9) as stream:
             types = []
             text = ""
             for event in stream:
