@@ -121,8 +121,8 @@ class LoadedFixture {
     options.kv = formats.kv;
     device_ = device_of(kernels, pool_);
     const bool is_gpu = device_->memory() == memory::TierKind::kDevice;
-    auto transformer = runtime::Transformer::Create(*store_, *device_, options,
-                                                    is_gpu ? device_ledger_ : ledger_);
+    auto transformer =
+        runtime::Transformer::Create(*store_, *device_, options, is_gpu ? device_ledger_ : ledger_);
     CHECK(transformer.ok(), "{}", transformer.error().message);
     transformer_ = std::make_unique<runtime::Transformer>(std::move(*transformer));
   }

@@ -182,10 +182,11 @@ Status CudaStream::BringSlots(const Layer& layer, Frame& frame) {
   for (const int32_t work_row : slots.work_row) {
     rows.push_back(work_row < 0 ? 0 : frame.expert_rows.work_rows()[work_row].row);
   }
-  const auto first = at.uploads.Add(std::span<const int32_t>(first_slot), stream_);
+  const auto first = at.uploads.Add(std::span<const int32_t>(first_slot));
   if (!first) return first.error();
-  const auto row = at.uploads.Add(std::span<const int32_t>(rows), stream_);
+  const auto row = at.uploads.Add(std::span<const int32_t>(rows));
   if (!row) return row.error();
+  if (Status brought = at.uploads.Flush(stream_); !brought) return brought;
   CudaRouting& routing = at.activations.routing;
   Fail(CudaStatus(cudaMemcpyAsync(routing.first_slot, *first, first_slot.size() * 4,
                                   cudaMemcpyDeviceToDevice, stream_),
@@ -255,8 +256,9 @@ Status CudaStream::BringPairs(const Layer& layer, Frame& frame) {
   }
   const CudaRouting& routing = at.activations.routing;
   const auto bring = [&](const auto& values, auto* to) -> Status {
-    const auto added = at.uploads.Add(std::span(std::as_const(values)), stream_);
+    const auto added = at.uploads.Add(std::span(std::as_const(values)));
     if (!added) return added.error();
+    if (Status brought = at.uploads.Flush(stream_); !brought) return brought;
     return CudaStatus(
         cudaMemcpyAsync(to, *added, values.size() * 4, cudaMemcpyDeviceToDevice, stream_),
         "bringing the experts of rows");

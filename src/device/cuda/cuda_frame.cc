@@ -48,8 +48,7 @@ std::span<std::byte> CudaFrame::HostRows(TravellingRows, OwnRows) const {
   return {};
 }
 
-Status CudaFrame::Begin(const Frame& frame, std::span<const float> angles_of_rows,
-                        kernels::cuda::StreamHandle stream) {
+Status CudaFrame::Begin(const Frame& frame, std::span<const float> angles_of_rows) {
   uploads.Clear();
   plans_.clear();
   const StepRows& rows = frame.rows;
@@ -73,7 +72,7 @@ Status CudaFrame::Begin(const Frame& frame, std::span<const float> angles_of_row
                       sequence.blocks.begin() + static_cast<std::ptrdiff_t>(used));
   }
   const auto bring = [&](const auto& values, auto& at) -> Status {
-    auto added = uploads.Add(std::span(values), stream);
+    auto added = uploads.Add(std::span(values));
     if (!added) return added.error();
     at = *added;
     return {};
@@ -110,8 +109,7 @@ std::vector<int64_t> CudaFrame::Places() const {
 Result<const CudaAttentionPlan*> CudaFrame::PlanOf(const kernels::cuda::AttentionShape& shape,
                                                    Stream::SequenceRange sequences,
                                                    bool only_wanted, int num_multiprocessors,
-                                                   const Frame& frame,
-                                                   kernels::cuda::StreamHandle stream) {
+                                                   const Frame& frame) {
   const auto is_it = [&](const auto& plan) {
     return plan->shape == shape && plan->only_wanted == only_wanted &&
            plan->sequences.begin == sequences.begin && plan->sequences.end == sequences.end;
@@ -141,11 +139,11 @@ Result<const CudaAttentionPlan*> CudaFrame::PlanOf(const kernels::cuda::Attentio
   plan->shape = shape;
   plan->sequences = sequences;
   plan->only_wanted = only_wanted;
-  const auto rows_at = uploads.Add(std::span<const QueryRows>(query_rows), stream);
+  const auto rows_at = uploads.Add(std::span<const QueryRows>(query_rows));
   if (!rows_at) return rows_at.error();
-  const auto work_at = uploads.Add(std::span(planned.work), stream);
+  const auto work_at = uploads.Add(std::span(planned.work));
   if (!work_at) return work_at.error();
-  const auto folds_at = uploads.Add(std::span(planned.folds), stream);
+  const auto folds_at = uploads.Add(std::span(planned.folds));
   if (!folds_at) return folds_at.error();
   plan->rows = *rows_at;
   plan->work = *work_at;

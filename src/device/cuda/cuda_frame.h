@@ -34,15 +34,14 @@ class CudaFrame final : public FrameMemory {
   std::span<std::byte> exchange() const override { return {}; }
   std::span<std::byte> HostRows(TravellingRows kind, OwnRows rows) const override;
 
-  // Brings what a step's rows are to the device. `angles_of_rows`: cosine and sine of each row,
-  // where they are not those of its position alone; otherwise empty.
-  Status Begin(const Frame& frame, std::span<const float> angles_of_rows,
-               kernels::cuda::StreamHandle stream);
-  // For these sequences' rows, or the wanted ones of them.
+  // What a step's rows are, to be brought to the device by the next Flush of `uploads`.
+  // `angles_of_rows`: cosine and sine of each row, where they are not those of its position alone;
+  // otherwise empty.
+  Status Begin(const Frame& frame, std::span<const float> angles_of_rows);
+  // For these sequences' rows, or the wanted ones of them; to be brought likewise where it is new.
   Result<const CudaAttentionPlan*> PlanOf(const kernels::cuda::AttentionShape& shape,
                                           Stream::SequenceRange sequences, bool only_wanted,
-                                          int num_multiprocessors, const Frame& frame,
-                                          kernels::cuda::StreamHandle stream);
+                                          int num_multiprocessors, const Frame& frame);
 
   // What the addresses and counts of this step's rows and plans are.
   std::vector<int64_t> Places() const;

@@ -170,15 +170,13 @@ CudaUploads::~CudaUploads() {
 
 void CudaUploads::Clear() {
   chunk_ = 0;
-  used_ = 0;
+  for (Chunk& chunk : chunks_) chunk.used = chunk.flushed = 0;
 }
 
-Result<const std::byte*> CudaUploads::AddBytes(std::span<const std::byte> bytes,
-                                               kernels::cuda::StreamHandle stream) {
+Result<const std::byte*> CudaUploads::AddBytes(std::span<const std::byte> bytes) {
   const uint64_t wanted = Aligned(std::max<uint64_t>(1, bytes.size()));
-  while (chunk_ < chunks_.size() && used_ + wanted > chunks_[chunk_].size_bytes) {
+  while (chunk_ < chunks_.size() && chunks_[chunk_].used + wanted > chunks_[chunk_].size_bytes) {
     ++chunk_;
-    used_ = 0;
   }
   if (chunk_ == chunks_.size()) {
     Chunk chunk;
@@ -193,18 +191,24 @@ Result<const std::byte*> CudaUploads::AddBytes(std::span<const std::byte> bytes,
     }
     chunk.host = static_cast<std::byte*>(host);
     chunks_.push_back(std::move(chunk));
-    used_ = 0;
   }
-  const Chunk& chunk = chunks_[chunk_];
-  std::byte* const at = chunk.device.data() + used_;
-  if (!bytes.empty()) {
-    std::memcpy(chunk.host + used_, bytes.data(), bytes.size());
-    const cudaError_t copied =
-        cudaMemcpyAsync(at, chunk.host + used_, bytes.size(), cudaMemcpyHostToDevice, stream);
-    if (Status done = CudaStatus(copied, "copying a step's rows"); !done) return done.error();
-  }
-  used_ += wanted;
+  Chunk& chunk = chunks_[chunk_];
+  if (!bytes.empty()) std::memcpy(chunk.host + chunk.used, bytes.data(), bytes.size());
+  const std::byte* const at = chunk.device.data() + chunk.used;
+  chunk.used += wanted;
   return at;
+}
+
+Status CudaUploads::Flush(kernels::cuda::StreamHandle stream) {
+  for (Chunk& chunk : chunks_) {
+    if (chunk.flushed == chunk.used) continue;
+    const cudaError_t copied =
+        cudaMemcpyAsync(chunk.device.data() + chunk.flushed, chunk.host + chunk.flushed,
+                        chunk.used - chunk.flushed, cudaMemcpyHostToDevice, stream);
+    if (Status done = CudaStatus(copied, "copying a step's rows"); !done) return done;
+    chunk.flushed = chunk.used;
+  }
+  return {};
 }
 
 }  // namespace convene::device

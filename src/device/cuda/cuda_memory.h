@@ -38,23 +38,26 @@ class CudaUploads {
 
   // Nothing of before is needed any more, nor under way.
   void Clear();
-  // Where `values` will lie in the device's memory for what is enqueued from now on. Errors: as
+  // Where `values` will lie in the device's memory once Flush was called. Errors: as
   // Ledger::Allocate, and of CUDA.
   template <typename T>
-  Result<const T*> Add(std::span<const T> values, kernels::cuda::StreamHandle stream) {
-    Result<const std::byte*> at = AddBytes(std::as_bytes(values), stream);
+  Result<const T*> Add(std::span<const T> values) {
+    Result<const std::byte*> at = AddBytes(std::as_bytes(values));
     if (!at) return at.error();
     return reinterpret_cast<const T*>(*at);
   }
+  // Copies what was added since the last one, before whatever is enqueued from now on.
+  Status Flush(kernels::cuda::StreamHandle stream);
 
  private:
   struct Chunk {
     memory::Reservation device;
     std::byte* host = nullptr;
     uint64_t size_bytes = 0;
+    uint64_t used = 0;
+    uint64_t flushed = 0;
   };
-  Result<const std::byte*> AddBytes(std::span<const std::byte> bytes,
-                                    kernels::cuda::StreamHandle stream);
+  Result<const std::byte*> AddBytes(std::span<const std::byte> bytes);
 
   memory::Ledger& ledger_;
   std::vector<Chunk> chunks_;

@@ -143,7 +143,7 @@ void CudaStream::Begin(Frame& frame) {
                    angles);
     }
   }
-  Fail(CudaFrameOf(frame).Begin(frame, angles, stream_));
+  Fail(CudaFrameOf(frame).Begin(frame, angles));
   progress_->AddEnqueued();
   graphs_.Abandon(stream_);  // of a step that failed on its way
   const int num_rows = frame.rows.num_rows();
@@ -152,6 +152,8 @@ void CudaStream::Begin(Frame& frame) {
   if (frame.is_seen_at_end_alone && has_one_each && num_rows > 0 && num_rows <= kHeadRows &&
       failed_.ok()) {
     Fail(BeginAsOne(frame));
+  } else {
+    Fail(CudaFrameOf(frame).uploads.Flush(stream_));
   }
 }
 
@@ -160,9 +162,10 @@ Status CudaStream::BeginAsOne(Frame& frame) {
   const SequenceRange all{0, static_cast<int>(frame.rows.step().size())};
   for (const model::LayerSpec& layer : spec().layers) {
     const auto plan = at.PlanOf(AttentionShapeOf(layer.attention), all, /*only_wanted=*/false,
-                                num_multiprocessors_, frame, stream_);
+                                num_multiprocessors_, frame);
     if (!plan) return plan.error();
   }
+  if (Status brought = at.uploads.Flush(stream_); !brought) return brought;
   CudaGraphs::Key key = at.Places();
   key.push_back(frame.rows.num_rows());
   return graphs_.Begin(std::move(key), stream_);
@@ -305,8 +308,9 @@ Status CudaStream::RunScores(const Layer& layer, SequenceRange sequences, bool o
   const model::AttentionSpec& attention = layer.spec.attention;
   const kernels::cuda::AttentionShape shape = AttentionShapeOf(attention);
   const bool is_cut = only_wanted && RowsOf(frame, true) < frame.rows.num_rows();
-  const auto plan = at.PlanOf(shape, sequences, is_cut, num_multiprocessors_, frame, stream_);
+  const auto plan = at.PlanOf(shape, sequences, is_cut, num_multiprocessors_, frame);
   if (!plan) return plan.error();
+  if (Status brought = at.uploads.Flush(stream_); !brought) return brought;
   kernels::cuda::Attend(shape,
                         {.work = (*plan)->work,
                          .num_work = (*plan)->num_work,
@@ -415,8 +419,9 @@ Status CudaStream::Head(std::span<const HeadRow> rows) {
            rows[static_cast<size_t>(done + std::ssize(from))].memory == frame) {
       from.push_back(rows[static_cast<size_t>(done + std::ssize(from))].row);
     }
-    const auto places = head_uploads_.Add(std::span<const int32_t>(from), stream_);
+    const auto places = head_uploads_.Add(std::span<const int32_t>(from));
     if (!places) return places.error();
+    if (Status brought = head_uploads_.Flush(stream_); !brought) return brought;
     kernels::cuda::Copy({.x = frame->activations.normed.data,
                          .x_stride = frame->activations.normed.stride * int64_t{sizeof(Bf16)},
                          .from = *places,

@@ -1,12 +1,12 @@
-// Attention's kernels: tiles of rows against spans of keys, and the fold of what was computed apart.
-#include "kernels/cuda/device_code.h"
-
+// Attention's kernels: tiles of rows against spans of keys, and the fold of what was computed
+// apart.
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_fold.cuh"
 #include "kernels/cuda/attention_forms.h"
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/device_code.h"
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/row_code.h"
 
@@ -22,18 +22,21 @@ constexpr int SharedBytesOf() {
   return std::max(AttentionMemory<kForm, false>::kBytes, AttentionMemory<kForm, true>::kBytes);
 }
 constexpr int kMostSharedBytes = 227 << 10;  // of a block, compute capability 9.0
-// What a block of a grid takes beside what it asks for.
+// Of a multiprocessor, and what each block takes of it beside what it asks for.
+constexpr int kAllSharedBytes = 228 << 10;
 constexpr int kReservedBytes = 1 << 10;
 template <int kForm>
 constexpr int BlocksOfMultiprocessor() {
-  const bool two = ThreadsOf(kForm) == 128 &&
-                   2 * (SharedBytesOf<kForm>() + kReservedBytes) <= (228 << 10);
-  return two ? 2 : 1;
+  constexpr AttentionForm kSizes = kAttentionForms[kForm];
+  constexpr int kBlocks = kSizes.blocks_of_multiprocessor();
+  static_assert(kBlocks * (SharedBytesOf<kForm>() + kReservedBytes) <= kAllSharedBytes);
+  return kBlocks;
 }
 
 template <int kForm>
 __global__ void __launch_bounds__(ThreadsOf(kForm), BlocksOfMultiprocessor<kForm>())
     AttendKernel(const __grid_constant__ AttentionParameters p) {
+  BeginAfterPrevious();
   const AttentionWork work = p.in.work[blockIdx.x];
   if (work.is_large != 0) {
     TileOfAttention<kForm, true>(p, work).Run();
@@ -80,14 +83,16 @@ __device__ __forceinline__ void FoldTile(const AttentionParameters& p, const Att
     const TileRow place = TileRowOf(p, work, row);
     const float* sink = p.in.sinks == nullptr ? nullptr : p.in.sinks + place.head;
     const float share = ShareOf(statistics.x, statistics.y, p.scale, sink);
-    WriteOutputs(p, rows, place, column_warp * Partial::kColumns + Partial::ColumnOf(slot, lane),
-                 __fmul_rn(total.x, share), __fmul_rn(total.y, share));
+    const int column = column_warp * Partial::kColumns + Partial::ColumnOf(slot, lane);
+    WriteRow<1>(
+        p, rows, place, share, [&](int) { return column; }, [&](int) { return total; });
   }
 }
 
 template <int kForm>
 __global__ void __launch_bounds__(ThreadsOf(kForm))
     FoldKernel(const __grid_constant__ AttentionParameters p) {
+  BeginAfterPrevious();
   const AttentionWork work = p.in.folds[blockIdx.x];
   if (work.is_large != 0) {
     FoldTile<kForm, true>(p, work);
@@ -129,6 +134,7 @@ void Attend(const AttentionShape& shape, const AttentionInputs& inputs, StreamHa
   p.in = inputs;
   p.scale = shape.scale * kLog2E;
   p.group = shape.num_heads / shape.num_kv_heads;
+  if (p.group > 1) p.inverse_group = static_cast<uint32_t>((uint64_t{1} << 32) / p.group + 1);
   p.is_aligned = AreMultiples(8, shape.key_dim, shape.value_dim, inputs.query_stride,
                               std::max(shape.value_in_key, 0)) &&
                  AreMultiples(16, inputs.queries);

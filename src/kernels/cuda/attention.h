@@ -71,16 +71,16 @@ AttentionPlan PlanAttention(const AttentionShape& shape, const std::vector<Query
 int64_t MostPartialFloats(const AttentionShape& shape, int num_rows, int context);
 
 struct AttentionInputs {
-  const AttentionWork* work = nullptr;   // (num_work), of a plan, as are the folds
+  const AttentionWork* work = nullptr;  // (num_work), of a plan, as are the folds
   int num_work = 0;
   const AttentionWork* folds = nullptr;  // (num_folds)
   int num_folds = 0;
   const QueryRows* sequences = nullptr;
-  const int32_t* blocks = nullptr;             // numbers of blocks, of all sequences
-  const std::byte* const* kv_blocks = nullptr; // where the blocks of the layer lie
-  const Bf16* queries = nullptr;               // (rows, num_heads, key_dim)
-  int64_t query_stride = 0;                    // elements from row to row
-  const float* sinks = nullptr;                // (num_heads) or null
+  const int32_t* blocks = nullptr;              // numbers of blocks, of all sequences
+  const std::byte* const* kv_blocks = nullptr;  // where the blocks of the layer lie
+  const Bf16* queries = nullptr;                // (rows, num_heads, key_dim)
+  int64_t query_stride = 0;                     // elements from row to row
+  const float* sinks = nullptr;                 // (num_heads) or null
   // Added to scores by distance, before the scale: as kernels::DistanceBias of head 0; or null.
   const float* bias = nullptr;
   int64_t bias_head_stride = 0;

@@ -55,10 +55,11 @@ __device__ __forceinline__ float ShareOf(float top, float sum, float scale, cons
 struct AttentionParameters {
   AttentionShape shape;
   AttentionInputs in;
-  float scale = 0;  // of scores, as exponents of 2
-  int group = 1;    // heads that share a KV head
-  bool is_aligned = false;    // 16 bytes of queries, keys and values can be copied at once
-  bool writes_pairs = false;  // of outputs
+  float scale = 0;             // of scores, as exponents of 2
+  int group = 1;               // heads that share a KV head
+  uint32_t inverse_group = 0;  // 2^32 / group, rounded up, where group is more than 1
+  bool is_aligned = false;     // 16 bytes of queries, keys and values can be copied at once
+  bool writes_pairs = false;   // of outputs
 };
 
 // Of a tile's row: its token of the sequence's rows, and its head.
@@ -69,23 +70,38 @@ struct TileRow {
 __device__ __forceinline__ TileRow TileRowOf(const AttentionParameters& p,
                                              const AttentionWork& work, int row) {
   const int in_sequence = work.first_row + row;
-  const int token = in_sequence / p.group;
+  // Exact, as in_sequence * group is below 2^32 (PlanAttention sees to it).
+  const int token =
+      p.group == 1
+          ? in_sequence
+          : static_cast<int>(uint64_t{static_cast<uint32_t>(in_sequence)} * p.inverse_group >> 32);
   return {token, work.kv_head * p.group + in_sequence - token * p.group};
 }
 
-__device__ __forceinline__ void WriteOutputs(const AttentionParameters& p, const QueryRows& rows,
-                                             const TileRow& row, int column, float first,
-                                             float second) {
+// at(i): the row's outputs column(i) and column(i) + 1, before they are multiplied with `share`.
+template <int kCount, typename Column, typename At>
+__device__ __forceinline__ void WriteRow(const AttentionParameters& p, const QueryRows& rows,
+                                         const TileRow& row, float share, const Column& column,
+                                         const At& at) {
   const int dim = p.shape.value_dim;
-  if (column >= dim) return;
   Bf16* out = p.in.out + (int64_t{rows.first_out_row} + row.token) * p.in.out_stride +
-              int64_t{row.head} * dim + column;
-  const uint32_t both = PackBf16(first, second);
+              int64_t{row.head} * dim;
+  const auto pair = [&](int i) {
+    const float2 sums = at(i);
+    return PackBf16(__fmul_rn(sums.x, share), __fmul_rn(sums.y, share));
+  };
   if (p.writes_pairs) {
-    *reinterpret_cast<uint32_t*>(out) = both;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (column(i) < dim) *reinterpret_cast<uint32_t*>(out + column(i)) = pair(i);
+    }
   } else {
-    out[0] = static_cast<Bf16>(both & 0xffff);
-    if (column + 1 < dim) out[1] = static_cast<Bf16>(both >> 16);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const uint32_t both = pair(i);
+      if (column(i) < dim) out[column(i)] = static_cast<Bf16>(both & 0xffff);
+      if (column(i) + 1 < dim) out[column(i) + 1] = static_cast<Bf16>(both >> 16);
+    }
   }
 }
 

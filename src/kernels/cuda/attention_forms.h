@@ -8,8 +8,8 @@
 
 namespace convene::kernels::cuda {
 
-inline constexpr int kKeysOfBlock = 64;   // kKvBlockTokens
-inline constexpr int kKeysOfSpan = 512;   // kSpanTokens
+inline constexpr int kKeysOfBlock = 64;  // kKvBlockTokens
+inline constexpr int kKeysOfSpan = 512;  // kSpanTokens
 inline constexpr int kBlocksOfSpan = kKeysOfSpan / kKeysOfBlock;
 
 // How the warps of a block share a tile: `row_warps` have `row_tiles` times 16 rows each; the
@@ -31,6 +31,10 @@ struct AttentionForm {
   AttentionTile large;        // of prompts
   AttentionTile small;        // of a few tokens
 
+  // Blocks of four warps, whose shared memory is up to half of what there is, come in pairs.
+  constexpr int blocks_of_multiprocessor() const {
+    return large.row_warps * large.column_warps <= 4 ? 2 : 1;
+  }
   constexpr const AttentionTile& tile(bool is_large) const { return is_large ? large : small; }
   // Whether a thread's sums of all spans fit its registers beside those of the current one.
   constexpr bool KeepsTotals(bool is_large) const {
@@ -60,8 +64,8 @@ inline int AttentionFormOf(const AttentionShape& shape) {
   return -1;
 }
 
-// Partial sums of so many rows, filled up to whole warps: maximum and sum of each, then the outputs.
-// A multiple of kPartialUnit.
+// Partial sums of so many rows, filled up to whole warps: maximum and sum of each, then the
+// outputs. A multiple of kPartialUnit.
 constexpr int64_t PartialFloats(const AttentionForm& form, bool is_large, int num_rows) {
   const int warp_rows = form.tile(is_large).rows_of_warp();
   return int64_t{num_rows + warp_rows - 1} / warp_rows * warp_rows * (form.value_dim + 2);

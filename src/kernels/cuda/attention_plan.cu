@@ -13,8 +13,6 @@ namespace {
 // Up to so many rows of a KV head are taken as small tiles: with a large one, most of its rows
 // would be none.
 constexpr int kMostSmallRows = 64;
-// Blocks that a multiprocessor has at a time, about.
-constexpr int kBlocksAtOnce = 2;
 // Floats that divided tiles write, unless the tiles of a single sequence need more.
 constexpr int64_t kMostDividedFloats = int64_t{16} << 20;
 
@@ -31,13 +29,11 @@ class Planner {
  public:
   Planner(const AttentionShape& shape, const std::vector<QueryRows>& sequences,
           int num_multiprocessors)
-      : shape_(shape),
-        sequences_(sequences),
-        slots_(std::max(1, kBlocksAtOnce * num_multiprocessors)),
-        group_(shape.num_heads / shape.num_kv_heads) {
+      : shape_(shape), sequences_(sequences), group_(shape.num_heads / shape.num_kv_heads) {
     const int form = AttentionFormOf(shape);
     Require(form >= 0, "attention of heads as large as these is not compiled");
     form_ = kAttentionForms[form];
+    slots_ = std::max(1, form_.blocks_of_multiprocessor() * num_multiprocessors);
   }
 
   AttentionPlan Plan() {
@@ -57,6 +53,8 @@ class Planner {
  private:
   void AddTiles(int index) {
     const QueryRows& rows = sequences_[static_cast<size_t>(index)];
+    Require(int64_t{rows.num_rows} * group_ * group_ < INT32_MAX,
+            "a step has more rows of a sequence than attention's kernels count");
     const int num_rows = rows.num_rows * group_;
     const bool is_large = num_rows > kMostSmallRows;
     const int tile_rows = form_.tile(is_large).rows();
@@ -135,8 +133,7 @@ class Planner {
         AttentionWork piece = work;
         piece.first_span = work.first_span + done;
         piece.num_spans = std::min(spans_of_piece, tile.work.num_spans - done);
-        piece.partial =
-            work.partial + static_cast<int32_t>(floats / kPartialUnit * done);
+        piece.partial = work.partial + static_cast<int32_t>(floats / kPartialUnit * done);
         plan_.work.push_back(piece);
       }
     }
@@ -144,8 +141,8 @@ class Planner {
 
   const AttentionShape& shape_;
   const std::vector<QueryRows>& sequences_;
-  int slots_;
   int group_;
+  int slots_ = 1;  // blocks that all multiprocessors have at a time
   AttentionForm form_;
   std::vector<Tile> tiles_;
   AttentionPlan plan_;
@@ -173,8 +170,7 @@ int64_t MostPartialFloats(const AttentionShape& shape, int num_rows, int context
     const int64_t padding = (rows / kMostSmallRows + 1) * form.large.rows_of_warp();
     totals = (rows + padding) * (form.value_dim + 2);
   }
-  return std::max(kMostDividedFloats, small * shape.num_kv_heads) +
-         totals * shape.num_kv_heads;
+  return std::max(kMostDividedFloats, small * shape.num_kv_heads) + totals * shape.num_kv_heads;
 }
 
 }  // namespace convene::kernels::cuda

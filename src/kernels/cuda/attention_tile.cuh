@@ -9,29 +9,12 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention_fold.cuh"
+#include "kernels/cuda/attention_load.cuh"
 #include "kernels/kernel_set.h"
 
 namespace convene::kernels::cuda {
 
 inline constexpr unsigned kAllOfWarp = 0xffffffff;
-
-// Shared memory, in elements; rows are 16 bytes longer than they need be, so that eight of them
-// meet different banks. Keys and values lie there twice: those used, and those that come.
-template <int kForm, bool kLarge>
-struct AttentionMemory {
-  static constexpr AttentionForm kSizes = kAttentionForms[kForm];
-  static constexpr AttentionTile kTile = kSizes.tile(kLarge);
-  static constexpr int kKeyStride = kSizes.key_dim + 8;
-  static constexpr int kValueStride = kSizes.value_in_key ? kKeyStride : kSizes.value_dim + 8;
-  static constexpr int kRows = kTile.rows();
-  static constexpr int kQueries = kRows * kKeyStride;
-  static constexpr int kKeys = kKeysOfBlock * kKeyStride;
-  static constexpr int kValues = kSizes.value_in_key ? 0 : kKeysOfBlock * kValueStride;
-  // Scores that warps of the same rows exchange.
-  static constexpr int kScores =
-      kTile.column_warps > 1 ? 2 * kTile.row_warps * 16 * kKeysOfBlock : 0;
-  static constexpr int kBytes = 2 * (kQueries + 2 * (kKeys + kValues) + kScores);
-};
 
 template <int kForm, bool kLarge>
 class TileOfAttention {
@@ -75,16 +58,14 @@ class TileOfAttention {
     queries_ = reinterpret_cast<Bf16*>(DynamicShared());
     keys_ = queries_ + Memory::kQueries;
     exchange_ = reinterpret_cast<float4*>(keys_ + 2 * (Memory::kKeys + Memory::kValues));
-    first_position_ = rows_.first_position + work_.first_row / p_.group;
-    last_position_ =
-        rows_.first_position + (work_.first_row + work_.num_rows - 1) / p_.group;
+    first_position_ = rows_.first_position + TileRowOf(p_, work_, 0).token;
+    last_position_ = rows_.first_position + TileRowOf(p_, work_, work_.num_rows - 1).token;
     begin_key_ = FirstKey(first_position_);
     end_key_ = EndKey(last_position_);
   }
 
   __device__ __forceinline__ void Run() {
-    const int first_block =
-        max(work_.first_span * kBlocksOfSpan, begin_key_ / kKeysOfBlock);
+    const int first_block = max(work_.first_span * kBlocksOfSpan, begin_key_ / kKeysOfBlock);
     const int end_block = min((work_.first_span + work_.num_spans) * kBlocksOfSpan,
                               (end_key_ + kKeysOfBlock - 1) / kKeysOfBlock);
     // Where blocks lie is looked up in time: a number two rounds before its block is copied.
@@ -131,66 +112,9 @@ class TileOfAttention {
     return (row_warp_ * kTiles + tile) * 16 + half * 8 + lane_ / 4;
   }
 
-  // kRows rows of `dim` elements to rows of kDim, kDim + 8 apart, the rest of which becomes zero, as
-  // do rows that are not `is_row`. at(row): where a row begins.
-  template <int kRows, int kDim, typename At, typename IsRow>
-  __device__ __forceinline__ void LoadRows(Bf16* to, int dim, const At& at,
-                                           const IsRow& is_row) const {
-    if (p_.is_aligned) {
-#pragma unroll 2
-      for (int i = thread_; i < kRows * (kDim / 8); i += kThreads) {
-        const int row = i / (kDim / 8);
-        const int column = i % (kDim / 8) * 8;
-        const bool valid = is_row(row) && column < dim;
-        CopyAsync16(to + row * (kDim + 8) + column, at(valid ? row : 0) + (valid ? column : 0),
-                    valid);
-      }
-    } else {
-#pragma unroll 1
-      for (int i = thread_; i < kRows * kDim; i += kThreads) {
-        const int row = i / kDim;
-        const int column = i % kDim;
-        const bool valid = is_row(row) && column < dim;
-        to[row * (kDim + 8) + column] = valid ? at(row)[column] : Bf16{0};
-      }
-    }
-  }
-
-  // The same of a whole block of keys or values, whose rows are kDim long and follow each other.
-  template <int kDim>
-  __device__ __forceinline__ void LoadWholeBlock(Bf16* to, const Bf16* from) const {
-    constexpr int kRowPieces = kDim / 8;
-    constexpr int kPieces = kKeysOfBlock * kRowPieces;
-    static_assert(kPieces % kThreads == 0);
-    to += thread_ / kRowPieces * (kDim + 8) + thread_ % kRowPieces * 8;
-    from += thread_ * 8;
-#pragma unroll
-    for (int step = 0; step < kPieces / kThreads; ++step) {
-      // Where threads are not whole rows, rows' gaps come at other steps in other threads.
-      const int whole = step * kThreads / kRowPieces * (kDim + 8);
-      const int rest = step * kThreads % kRowPieces;
-      const bool wraps = rest > 0 && thread_ % kRowPieces + rest >= kRowPieces;
-      CopyAsync16(to + whole + rest * 8 + (wraps ? 8 : 0), from + step * kThreads * 8, true);
-    }
-  }
-  template <int kDim>
-  __device__ __forceinline__ void LoadBlockRows(Bf16* to, const Bf16* from, int dim, int stride,
-                                                int index) const {
-    const int from_row = begin_key_ - index * kKeysOfBlock;
-    const int to_row = end_key_ - index * kKeysOfBlock;
-    if (p_.is_aligned && dim == kDim && stride == kDim && from_row <= 0 &&
-        to_row >= kKeysOfBlock) {
-      LoadWholeBlock<kDim>(to, from);
-    } else {
-      LoadRows<kKeysOfBlock, kDim>(
-          to, dim, [&](int row) { return from + row * stride; },
-          [&](int row) { return row >= from_row && row < to_row; });
-    }
-  }
-
   __device__ __forceinline__ void LoadQueries() const {
-    LoadRows<Memory::kRows, kSizes.key_dim>(
-        queries_, p_.shape.key_dim,
+    LoadRows<kThreads, Memory::kRows, kSizes.key_dim>(
+        queries_, thread_, p_.is_aligned, p_.shape.key_dim,
         [&](int row) {
           const TileRow place = TileRowOf(p_, work_, row);
           return p_.in.queries + (int64_t{rows_.first_row} + place.token) * p_.in.query_stride +
@@ -205,16 +129,23 @@ class TileOfAttention {
     const int key_dim = p_.shape.key_dim;
     const Bf16* keys = elements + int64_t{work_.kv_head} * kKeysOfBlock * key_dim;
     Bf16* shared = keys_ + stage * (Memory::kKeys + Memory::kValues);
-    LoadBlockRows<kSizes.key_dim>(shared, keys, key_dim, key_dim, index);
+    BlockRows rows = {.from = keys,
+                      .dim = key_dim,
+                      .stride = key_dim,
+                      .first = begin_key_ - index * kKeysOfBlock,
+                      .end = end_key_ - index * kKeysOfBlock};
+    LoadBlockRows<kThreads, kSizes.key_dim>(shared, thread_, p_.is_aligned, rows);
     if constexpr (!kSizes.value_in_key) {
-      const int dim = p_.shape.value_dim;
-      const bool in_key = p_.shape.value_in_key >= 0;
-      const Bf16* values =
-          in_key ? keys + p_.shape.value_in_key
-                 : elements + int64_t{kKeysOfBlock} *
-                                  (p_.shape.num_kv_heads * key_dim + work_.kv_head * dim);
-      LoadBlockRows<kSizes.value_dim>(shared + Memory::kKeys, values, dim, in_key ? key_dim : dim,
-                                      index);
+      rows.dim = p_.shape.value_dim;
+      if (p_.shape.value_in_key >= 0) {
+        rows.from = keys + p_.shape.value_in_key;
+      } else {
+        rows.from = elements + int64_t{kKeysOfBlock} *
+                                   (p_.shape.num_kv_heads * key_dim + work_.kv_head * rows.dim);
+        rows.stride = rows.dim;
+      }
+      LoadBlockRows<kThreads, kSizes.value_dim>(shared + Memory::kKeys, thread_, p_.is_aligned,
+                                                rows);
     }
   }
 
@@ -239,12 +170,11 @@ class TileOfAttention {
     MultiplyKeys(keys, scores);
     const int begin = block * kKeysOfBlock;
     if (p_.in.bias != nullptr) AddBias(begin, scores);
-    const bool all_see = begin >= FirstKey(last_position_) &&
-                         begin + kKeysOfBlock <= EndKey(first_position_);
+    const bool all_see =
+        begin >= FirstKey(last_position_) && begin + kKeysOfBlock <= EndKey(first_position_);
     if (!all_see) Mask(begin, scores);
     Softmax(scores, sums);
-    const Bf16* values =
-        kSizes.value_in_key ? keys + p_.shape.value_in_key : keys + Memory::kKeys;
+    const Bf16* values = kSizes.value_in_key ? keys + p_.shape.value_in_key : keys + Memory::kKeys;
     MultiplyValues(values, scores, sums);
   }
 
@@ -275,8 +205,8 @@ class TileOfAttention {
         MmaBf16(scores[0][0], q[1], k + 2);
       }
     } else {
-      const Bf16* key_row = keys + (first * 8 + lane_ / 16 * 8 + lane_ % 8) * Memory::kKeyStride +
-                            lane_ / 8 % 2 * 8;
+      const Bf16* key_row =
+          keys + (first * 8 + lane_ / 16 * 8 + lane_ % 8) * Memory::kKeyStride + lane_ / 8 % 2 * 8;
 #pragma unroll
       for (int depth = 0; depth < kSizes.key_dim; depth += 16) {
         uint32_t q[kTiles][4];
@@ -428,8 +358,8 @@ class TileOfAttention {
   // The accumulators of two tiles of scores, rounded, are the first operand of the second product.
   __device__ __forceinline__ void MultiplyValues(const Bf16* values, const Scores& probabilities,
                                                  Sums& sums) const {
-    const Bf16* row = values + lane_ % 16 * Memory::kValueStride + column_warp_ * Partial::kColumns +
-                      lane_ / 16 * 8;
+    const Bf16* row = values + lane_ % 16 * Memory::kValueStride +
+                      column_warp_ * Partial::kColumns + lane_ / 16 * 8;
 #pragma unroll
     for (int step = 0; step < kKeysOfBlock / 16; ++step) {
       uint32_t a[kTiles][4];
@@ -565,13 +495,13 @@ class TileOfAttention {
         const TileRow place = TileRowOf(p_, work_, row);
         const float* sink = p_.in.sinks == nullptr ? nullptr : p_.in.sinks + place.head;
         const float share = ShareOf(sums.top[tile][half], sums.sum[tile][half], p_.scale, sink);
-#pragma unroll
-        for (int column = 0; column < kColumnTiles; ++column) {
-          const float* out = sums.out[tile][column] + 2 * half;
-          WriteOutputs(p_, rows_, place,
-                       column_warp_ * Partial::kColumns + column * 8 + lane_ % 4 * 2,
-                       __fmul_rn(out[0], share), __fmul_rn(out[1], share));
-        }
+        const int first_column = column_warp_ * Partial::kColumns + lane_ % 4 * 2;
+        WriteRow<kColumnTiles>(
+            p_, rows_, place, share, [&](int column) { return first_column + column * 8; },
+            [&](int column) {
+              const float* out = sums.out[tile][column] + 2 * half;
+              return make_float2(out[0], out[1]);
+            });
       }
     }
   }

@@ -118,6 +118,7 @@ __device__ __forceinline__ Part<kWidth> SumOfPairs(const CombineRows& rows, cons
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     CombineKernel(const __grid_constant__ CombineRows rows) {
+  BeginAfterPrevious();
   __shared__ Pairs pairs;
   const int64_t row = blockIdx.x;
   LoadPairs(rows, row, &pairs);

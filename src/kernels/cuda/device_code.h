@@ -10,6 +10,13 @@
 
 #include "kernels/cuda/emulated.h"
 
+namespace convene::kernels::cuda {
+
+// Kernels run one after the other here.
+inline void BeginAfterPrevious() {}
+
+}  // namespace convene::kernels::cuda
+
 #else
 
 #include <cuda_bf16.h>
@@ -23,7 +30,22 @@ namespace convene::kernels::cuda {
 
 using bf16 = __nv_bfloat16;
 
-// Enqueues the kernel; errors are cudaGetLastError's.
+// A kernel may begin while the one before it on the stream still runs (programmatic dependent
+// launch), so that its launch and what it prepares cost no time: whatever an earlier kernel wrote,
+// or still reads, it touches behind AwaitPrevious alone.
+__device__ __forceinline__ void LetNextBegin() {
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+}
+__device__ __forceinline__ void AwaitPrevious() {
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+}
+// What every kernel begins with that prepares nothing.
+__device__ __forceinline__ void BeginAfterPrevious() {
+  LetNextBegin();
+  AwaitPrevious();
+}
+
+// Enqueues the kernel, which calls AwaitPrevious; errors are cudaGetLastError's.
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
             StreamHandle stream, Arguments&&... arguments) {
@@ -39,6 +61,11 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = 1;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 

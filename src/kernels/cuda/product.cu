@@ -222,16 +222,25 @@ void LaunchForm(const Product& product, const ChosenForm& form, int multiprocess
   const int for_ring = block_bytes - static_cast<int>(sizeof(BesideRing<Form>));
   work.stages = std::min(for_ring / work.stage_bytes, kMostStages);
 
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {.x = static_cast<unsigned>(cluster), .y = 1, .z = 1};
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned num_attributes = 0;
+  if (!Form::kMovesRegisters) {
+    cudaLaunchAttribute& early = attributes[num_attributes++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    cudaLaunchAttribute& together = attributes[num_attributes++];
+    together.id = cudaLaunchAttributeClusterDimension;
+    together.val.clusterDim = {.x = static_cast<unsigned>(cluster), .y = 1, .z = 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
   config.blockDim = dim3(Form::kThreads);
   config.dynamicSmemBytes = work.stages * work.stage_bytes + sizeof(BesideRing<Form>);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
   static_cast<void>(cudaLaunchKernelEx(&config, MultiplyTiles<Form>, work));
 }
 

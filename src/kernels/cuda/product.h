@@ -37,6 +37,7 @@ struct ProductForm {
   int multicast = -1;   // many rows: pairs of blocks that share what they load of x, or not
 };
 
+// Weights and bias may be read before the kernels that were enqueued earlier are done.
 struct Product {
   WeightMatrices weights;
   const float* bias = nullptr;  // (count, weights.rows) or null

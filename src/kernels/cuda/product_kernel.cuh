@@ -203,24 +203,41 @@ __device__ __forceinline__ void ComputeTile(const ProductWork& work, const Tile&
   }
 }
 
-// One thread loads all that its block's tile needs.
+// One thread loads all that its block's tile needs. `is_first`: nothing was loaded yet, and what an
+// earlier kernel wrote may not be there yet: weights, which were there before, are not waited for.
 template <typename Form>
 __device__ __forceinline__ void LoadTile(const ProductWork& work, const Tile& tile, int block,
-                                         Ring* ring) {
+                                         bool is_first, Ring* ring) {
   const int first_step = Form::kSplits ? FirstStep(work, block) : 0;
   const int end_step = Form::kSplits ? FirstStep(work, block + 1) : work.k_steps;
   const int weight_row = tile.weight_row + (Form::kMulticast ? block * Form::kWeightRows : 0);
   const int x_begin = Form::kMulticast ? block * (tile.tokens / 2) : 0;
   const int x_end = Form::kMulticast ? x_begin + tile.tokens / 2 : tile.tokens;
   const uint32_t bytes = Form::kWeightBytes + tile.tokens * kBoxRowBytes;
+  const auto load_weights = [&](const Ring& at, int step) {
+    ArriveAndExpect(at.Full(), bytes);
+    // Few rows: weights are read once, and need not push out what others will read.
+    LoadBox(at.Memory(), &work.weights, step * kBoxColumns, weight_row, tile.matrix, at.Full(),
+            Form::kMovesRegisters ? kKeepAsUsual : kEvictFirst);
+  };
+  int end_early = first_step;
+  if (is_first) {
+    // A pair's barriers count what both load.
+    end_early = Form::kMulticast ? first_step : min(end_step, first_step + ring->stages);
+    Ring early = *ring;
+    for (int step = first_step; step < end_early; ++step) {
+      load_weights(early, step);
+      early.Advance();
+    }
+    AwaitPrevious();
+  }
   for (int step = first_step; step < end_step; ++step) {
     const int column = step * kBoxColumns;
-    WaitForBarrier(ring->Empty(), ring->parity ^ 1);
     const uint32_t full = ring->Full();
-    ArriveAndExpect(full, bytes);
-    // Few rows: weights are read once, and need not push out what others will read.
-    LoadBox(ring->Memory(), &work.weights, column, weight_row, tile.matrix, full,
-            Form::kMovesRegisters ? kKeepAsUsual : kEvictFirst);
+    if (step >= end_early) {
+      WaitForBarrier(ring->Empty(), ring->parity ^ 1);
+      load_weights(*ring, step);
+    }
     const uint32_t x = ring->Memory() + Form::kWeightBytes;
     for (int row = x_begin; row < x_end;) {
       const int left = x_end - row;
@@ -263,6 +280,11 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocksPerMultiprocessor
     }
     PublishBarriers();
   }
+  // The next kernel has no room beside blocks of many rows.
+  if constexpr (!Form::kMovesRegisters) LetNextBegin();
+  // Which rows a group has, an earlier kernel has written.
+  const bool is_grouped = work.tiles.first_row != nullptr;
+  if (is_grouped) AwaitPrevious();
   CountTiles(work.tiles, &beside->counts);  // all threads meet in it
   if constexpr (kIsCluster) SynchronizeCluster();
   const TileCounts& counts = beside->counts;
@@ -275,7 +297,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocksPerMultiprocessor
     if (threadIdx.x / 32 == Form::kWarpgroups * 4) {
       for (int number = first_tile; number < num_tiles; number += tile_step) {
         const Tile tile = FindTile(work.tiles, counts, number, &search);
-        if (threadIdx.x % 32 == 0) LoadTile<Form>(work, tile, block, &ring);
+        if (threadIdx.x % 32 == 0) LoadTile<Form>(work, tile, block, number == first_tile, &ring);
         __syncwarp();
         if constexpr (Form::kSplits) {
           SynchronizeCluster();
@@ -288,6 +310,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocksPerMultiprocessor
     const int steps =
         Form::kSplits ? FirstStep(work, block + 1) - FirstStep(work, block) : work.k_steps;
     float* const staged = beside->staged[warpgroup];
+    AwaitPrevious();  // what is added to, or still read by others
     for (int number = first_tile; number < num_tiles; number += tile_step) {
       Tile tile = FindTile(work.tiles, counts, number, &search);
       if constexpr (Form::kMulticast) tile.weight_row += block * Form::kWeightRows;

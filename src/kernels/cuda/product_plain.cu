@@ -61,6 +61,7 @@ __device__ float ActivationOf(const PlainProduct& product, int row, int matrix, 
 }
 
 __global__ void MultiplyOutputs(PlainProduct product) {
+  BeginAfterPrevious();
   const int row = blockIdx.x;
   const int column = blockIdx.y * blockDim.x + threadIdx.x;
   if (column >= product.columns) return;

@@ -10,7 +10,7 @@
 namespace convene::kernels::cuda {
 namespace {
 
-constexpr int kMostWarps = 8;
+constexpr int kMostWarps = 16;
 
 // A head of a row: where it comes from and what is done to it.
 struct Head {
@@ -91,6 +91,7 @@ __device__ __forceinline__ void MoveHead(const Head& head, int half, const float
 template <bool kAligned>
 __global__ void __launch_bounds__(32 * kMostWarps)
     PrepareQkvKernel(const __grid_constant__ QkvRows rows) {
+  BeginAfterPrevious();
   __shared__ float of_warps[2][32];
   const QkvShape& shape = rows.shape;
   const int64_t row = blockIdx.x;

@@ -46,6 +46,7 @@ __device__ __forceinline__ void AddSteps(const float* weights, const float* cons
 // A warp for kRows rows of one output. The rest of its block has the outputs beside it.
 template <int kRows, bool kAligned>
 __global__ void __launch_bounds__(256, 1) FewRowsKernel(const __grid_constant__ RouterRows rows) {
+  BeginAfterPrevious();
   const int output = static_cast<int>(blockIdx.x * (blockDim.x / 32)) + WarpIndex();
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   const float* weights = rows.weights + min(output, rows.num_outputs - 1) * rows.weight_stride;
@@ -117,6 +118,7 @@ __device__ __forceinline__ void SumAcrossLanes(float (&sums)[kWarpTile * kWarpTi
 
 __global__ void __launch_bounds__(kTileThreads, 1)
     ManyRowsKernel(const __grid_constant__ RouterRows rows) {
+  BeginAfterPrevious();
   auto* stages = reinterpret_cast<float*>(DynamicShared());
   const int warp_row = WarpIndex() / (kTile / kWarpTile) * kWarpTile;
   const int warp_output = WarpIndex() % (kTile / kWarpTile) * kWarpTile;

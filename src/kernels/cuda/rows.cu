@@ -10,6 +10,7 @@ namespace {
 
 template <bool kAligned>
 __global__ void __launch_bounds__(256) EmbedKernel(const __grid_constant__ EmbedRows rows) {
+  BeginAfterPrevious();
   const int64_t row = blockIdx.x;
   const Bf16* from = rows.table + rows.tokens[row] * rows.table_stride;
   float* to = rows.out + row * rows.out_stride;
@@ -49,6 +50,7 @@ constexpr int NormThreads(int quads) { return quads <= 2 ? 256 : 512; }
 template <int kQuads, bool kAligned>
 __global__ void __launch_bounds__(NormThreads(kQuads))
     NormalizeKernel(const __grid_constant__ NormRows rows) {
+  BeginAfterPrevious();
   __shared__ float of_warps[2][32];
   const int64_t row = blockIdx.x;
   const float* x = rows.x + row * rows.x_stride;
@@ -128,6 +130,7 @@ void NormalizeBy(const NormRows& rows, StreamHandle stream) {
 
 // A thread for each 16 bytes of a row.
 __global__ void __launch_bounds__(256) CopyKernel(const __grid_constant__ CopyRows rows) {
+  BeginAfterPrevious();
   const auto per_row = static_cast<uint32_t>(rows.bytes / 16);
   const uint32_t index = blockIdx.x * 256 + threadIdx.x;
   const int64_t row = index / per_row;
@@ -142,6 +145,7 @@ __global__ void __launch_bounds__(256) CopyKernel(const __grid_constant__ CopyRo
 // Within the same rows: a thread for each 16 bytes, which takes the rows in their order, so that
 // none is read after it was written.
 __global__ void __launch_bounds__(32) CopyInOrderKernel(const __grid_constant__ CopyRows rows) {
+  BeginAfterPrevious();
   constexpr int kBatch = 16;
   const int64_t at = (int64_t{blockIdx.x} * 32 + threadIdx.x) * 16;
   if (at >= rows.bytes) return;
@@ -169,6 +173,7 @@ __device__ __forceinline__ bool IsFinite(float x) {
 template <bool kAligned>
 __global__ void __launch_bounds__(256)
     LookForNotFiniteKernel(const float* x, int64_t stride, int size, int32_t* all_finite) {
+  BeginAfterPrevious();
   const float* row = x + blockIdx.x * stride;
   bool finite = true;
   const auto step = static_cast<int>(4 * 256 * gridDim.y);
@@ -190,6 +195,7 @@ __device__ __forceinline__ uint32_t RandomBits(uint64_t number) {
 
 __global__ void __launch_bounds__(256)
     FillRandomKernel(Bf16* to, int64_t count, uint64_t seed, float scale) {
+  BeginAfterPrevious();
   // Of a uniform value in [-1, 1) to have variance 1.
   constexpr float kRoot3 = 1.7320508f;
   const float by = scale * kRoot3 / 32768;

@@ -204,6 +204,7 @@ constexpr int kSelectWarps = 4;
 template <int kPerLane>
 __global__ void __launch_bounds__(32 * kSelectWarps)
     SelectKernel(const __grid_constant__ SelectRows rows, int choice_bytes) {
+  BeginAfterPrevious();
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + WarpIndex();
   if (row >= rows.num_rows) return;
   std::byte* choice = DynamicShared() + WarpIndex() * choice_bytes;
@@ -310,11 +311,13 @@ __device__ __forceinline__ void GroupChunk(const GroupRows& rows, uint16_t* coun
 }
 
 __global__ void __launch_bounds__(kChunk) GroupKernel(const __grid_constant__ GroupRows rows) {
+  BeginAfterPrevious();
   GroupChunk(rows, reinterpret_cast<uint16_t*>(DynamicShared()));
 }
 
 // Of more than one chunk: the counts of each, to scratch.
 __global__ void __launch_bounds__(kChunk) CountKernel(const __grid_constant__ GroupRows rows) {
+  BeginAfterPrevious();
   __shared__ int counts[kMostExperts];
   for (auto i = threadIdx.x; i < kMostExperts; i += kChunk) counts[i] = 0;
   __syncthreads();
@@ -330,6 +333,7 @@ template <int kPerLane>
 __global__ void __launch_bounds__(kChunk)
     SelectAndGroupKernel(const __grid_constant__ SelectRows select,
                          const __grid_constant__ GroupRows group, int choice_bytes) {
+  BeginAfterPrevious();
   std::byte* shared = DynamicShared();
   if (WarpIndex() < select.num_rows) {
     SelectRow<kPerLane>(select, WarpIndex(),

@@ -31,6 +31,7 @@ __device__ __forceinline__ int SourceRow(int row, int width, bool is_gated) {
 }
 
 __global__ void __launch_bounds__(kThreads) UnpackKernel(const __grid_constant__ Panels panels) {
+  BeginAfterPrevious();
   __shared__ __align__(16) uint32_t tile[kTilePairs * kPairStride];
   const UnpackPanels& matrix = panels.matrix;
   const auto panel = static_cast<int>(blockIdx.y);
