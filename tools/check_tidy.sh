@@ -56,12 +56,41 @@ done < <(awk -f tools/include_closure.awk "${files[@]}")
 [ ${#closure_of[@]} -gt 0 ] || fail "no source was found for clang-tidy to look at"
 mapfile -t sources < <(printf '%s\n' "${!closure_of[@]}" | LC_ALL=C sort)
 
-# What results depend on besides the sources: the checks, and what the compiler's options come from.
-rules=(.clang-tidy CMakeLists.txt CMakePresets.json cmake/* src/CMakeLists.txt tools/check_tidy.sh)
+# What results depend on besides the sources: the checks, how clang-tidy is called (--one, above), and the
+# compiler's options of each source.
+rules=(.clang-tidy)
+options_from=(CMakeLists.txt CMakePresets.json cmake/* */CMakeLists.txt)
+call_of() { grep -E 'clang-tidy-16 [-]p|[-]Winvalid-pch'; }
+
+# The compiler's options of a source, as cmake writes them: "SOURCE<tab>COMMAND" for each, of the tree and the
+# compile_commands.json that are named, without their places.
+commands_of() {
+  awk -v root="$1/" '
+    /^ *"command": / { command = $0; gsub(root, "", command) }
+    /^ *"file": / { split($0, quoted, "\""); print substr(quoted[4], length(root) + 1) "\t" command }
+  ' "$2"
+}
+
+# Sets differs_of to the sources that another command compiles here than at the commit $1.
+compare_commands() {
+  local tree source
+  tree=$(mktemp -d)
+  differs_of=()
+  git worktree add --quiet --detach "$tree" "$1" && (cd "$tree" && cmake --preset release >configure.log 2>&1) || {
+    git worktree remove --force "$tree" 2>/dev/null
+    return 1
+  }
+  while read -r source; do differs_of[$source]=1; done < <(
+    comm -13 <(commands_of "$tree" "$tree/build/release/compile_commands.json" | LC_ALL=C sort) \
+      <(commands_of "$PWD" "$build/compile_commands.json" | LC_ALL=C sort) | cut -f 1
+  )
+  git worktree remove --force "$tree"
+}
 
 # Sets `selected` to the sources that must be looked at.
 select_changed() {
   local passed_commit changed path source
+  local -A differs_of=()
   selected=("${sources[@]}")
   passed_commit=$(cat tools/tidy_passed_commit 2>/dev/null) || passed_commit=
   if [ "$whole" = yes ]; then return; fi
@@ -80,9 +109,26 @@ select_changed() {
       return
     fi
   done
+  if [ "$(git show "$passed_commit:tools/check_tidy.sh" | call_of)" != "$(call_of <tools/check_tidy.sh)" ]; then
+    say "clang-tidy was called otherwise at ${passed_commit:0:10}: every source."
+    return
+  fi
+  for path in "${options_from[@]}"; do
+    if [ -n "${is_changed[$path]:-}" ]; then
+      if ! compare_commands "$passed_commit"; then
+        say "$path has changed since ${passed_commit:0:10}, and that one cannot be configured: every source."
+        return
+      fi
+      break
+    fi
+  done
 
   selected=()
   for source in "${sources[@]}"; do
+    if [ -n "${differs_of[$source]:-}" ]; then
+      selected+=("$source")
+      continue
+    fi
     for path in ${closure_of[$source]}; do
       if [ -n "${is_changed[$path]:-}" ]; then
         selected+=("$source")
@@ -104,16 +150,12 @@ select_changed() {
 # A line per file: its hash and its path.
 declare -A hash_of
 while read -r hash path; do hash_of[$path]=$hash; done < <(sha256sum "${files[@]}")
-# The compiler's options of a source, as cmake writes them: a line "command" and then a line "file".
 declare -A command_of
 while IFS=$'\t' read -r path command; do command_of[$path]=$command; done < <(
-  awk -v root="$PWD/" '
-    /^ *"command": / { command = $0 }
-    /^ *"file": / { split($0, quoted, "\""); print substr(quoted[4], length(root) + 1) "\t" command }
-  ' "$build/compile_commands.json"
+  commands_of "$PWD" "$build/compile_commands.json"
 )
 [ ${#command_of[@]} -gt 0 ] || fail "$build/compile_commands.json names no source" "rm -r $build"
-tool_and_checks=$(cat .clang-tidy tools/check_tidy.sh <(clang-tidy-16 --version) | sha256sum)
+tool_and_checks=$(cat .clang-tidy <(call_of <tools/check_tidy.sh) <(clang-tidy-16 --version) | sha256sum)
 
 select_changed
 pending=()
@@ -133,7 +175,7 @@ if [ ${#pending[@]} -gt 0 ]; then
 fi
 
 if [ "$whole" = yes ]; then
-  if [ -n "$(git status --porcelain -- src tests fuzz bench "${rules[@]}")" ]; then
+  if [ -n "$(git status --porcelain -- src tests fuzz bench "${rules[@]}" "${options_from[@]}")" ]; then
     say "Every source passed, as it is here: commit, and run this again to have the commit noted."
   else
     git rev-parse HEAD >tools/tidy_passed_commit

@@ -121,7 +121,8 @@ void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
                    ? std::string()
                    : fmt::format("{} is no device: cpu, cuda or cuda:N", Quote(text));
       })
-      ->type_name("DEVICE");
+      ->type_name("DEVICE")
+      ->group(kRareOptions);
   app.add_option_function<std::string>(
          "--device-memory-budget",
          [&load](const std::string& text) { load.device_memory_budget = *ParseBytes(text); },
