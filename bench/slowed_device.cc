@@ -37,6 +37,7 @@ class SlowedStream : public Stream {
   void WatchExchanges(std::function<bool()> exchanging) override {
     stream_->WatchExchanges(std::move(exchanging));
   }
+  Status status() const override { return stream_->status(); }
   device::StepStatistics& statistics() override { return stream_->statistics(); }
 
   void Begin(Frame& frame) override { stream_->Begin(frame); }
@@ -91,6 +92,10 @@ class SlowedStream : public Stream {
     return Slowed([&] { return stream_->Route(layer, frame); });
   }
   void FetchRouting(Frame& frame) override { stream_->FetchRouting(frame); }
+  bool KeepsRouting() const override { return stream_->KeepsRouting(); }
+  Status RouteHere(const Layer& layer, Frame& frame) override {
+    return Slowed([&] { return stream_->RouteHere(layer, frame); });
+  }
   Status Predict(const Layer& next, Frame& frame) override {
     return Slowed([&] { return stream_->Predict(next, frame); });
   }

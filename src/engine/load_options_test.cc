@@ -30,6 +30,8 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.max_sequences = 5;
   options.expert_capacity = 7;
   options.memory_budget = uint64_t{3} << 30;
+  options.gpu = 1;
+  options.device_memory_budget = uint64_t{15} << 30;
   options.page_directory = "/some/pages";
   options.spill_directory = "/some/disk";
   options.page_eviction = weights::PageEviction::kLongestUnused;
@@ -55,6 +57,8 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.context, 77);
   EXPECT_EQ(read.max_step_tokens, 99);
   EXPECT_EQ(read.max_sequences, 5);
+  EXPECT_EQ(read.gpu, 1);
+  EXPECT_EQ(read.device_memory_budget, uint64_t{15} << 30);
   EXPECT_EQ(read.spill_directory, "/some/disk");
   EXPECT_EQ(read.expert_capacity, 7);
   EXPECT_EQ(read.plan.layout, options.plan.layout);
@@ -64,6 +68,18 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.experiment.router.num_experts, 4);
   EXPECT_TRUE(read.record);
   EXPECT_TRUE(read.verify_checkpoint);
+}
+
+TEST(LoadOptions, AGpuComputesForOneProcessAndABudgetOfItsMemoryNeedsIt) {
+  EXPECT_TRUE(CheckLoadOptions({.gpu = 0, .device_memory_budget = 1 << 30}).ok());
+  const Status without = CheckLoadOptions({.device_memory_budget = 1 << 30});
+  ASSERT_FALSE(without.ok());
+  EXPECT_NE(without.error().message.find("give --device cuda"), std::string::npos);
+  comm::RunOnThreads(2, [](comm::Group& group) {
+    const Status several = CheckLoadOptions({.gpu = 0, .group = &group});
+    ASSERT_FALSE(several.ok());
+    EXPECT_NE(several.error().message.find("leave --device out"), std::string::npos);
+  });
 }
 
 TEST(LoadOptions, KeysAndValuesOfSeveralRanksAreNotKeptOnADisk) {

@@ -37,10 +37,12 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs, memory::Ledger& ledger) 
     const auto use = static_cast<Use>(i);
     Result<memory::Reservation> reserved = ledger.Reserve(use, plan.bytes[use]);
     if (!reserved) {
+      const bool is_gpu = ledger.tier().kind == memory::TierKind::kDevice;
       return ResourceExhausted(fmt::format(
-          "not enough {}: {} ({}), for a context of {} tokens; lower --context or --chunk, use "
-          "--weights int8 or int4, or free memory{}{}",
+          "not enough {}: {} ({}), for a context of {} tokens; lower --context or --chunk, {}{}{}",
           ledger.tier().name(), plan.Describe(), ledger.tier().limited_by, needs.context,
+          is_gpu ? "or leave --device out, and the CPU computes"
+                 : "use --weights int8 or int4, or free memory",
           needs.besides.empty() ? "" : "; ", needs.besides));
     }
     reservations.push_back(*std::move(reserved));
