@@ -339,7 +339,7 @@ inline float __high2float(__nv_bfloat162 pair) { return pair.y; }
 
 namespace convene::kernels::cuda {
 
-using bf16 = __nv_bfloat16;
+using bf16 = __nv_bfloat16;  // NOLINT(readability-identifier-naming): as CUDA names it
 
 // What these do, and how fragments lie in lanes, device_code.h says.
 
