@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "device/epilogue_of.h"
 #include "kernels/route.h"
 
 namespace convene::device {
@@ -28,18 +29,6 @@ kernels::Router RouterOf(const model::MoeSpec& moe, const weights::MoeWeights& w
 
 using kernels::Epilogue;
 using weights::LayerPart;
-
-Epilogue EpilogueOf(const model::ActivationSpec& activation) {
-  switch (activation.kind) {
-    case model::Activation::kSiluMul:
-      return Epilogue::kSiluMul;
-    case model::Activation::kClampedSwiglu:
-      return Epilogue::kClampedSwiglu;
-    case model::Activation::kRelu:
-      return Epilogue::kRelu;
-  }
-  return Epilogue::kSiluMul;
-}
 
 kernels::EpilogueParameters ParametersOf(const model::ActivationSpec& activation) {
   return {.limit = activation.limit, .alpha = activation.alpha};

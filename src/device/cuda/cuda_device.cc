@@ -78,7 +78,7 @@ class CudaDevice final : public Device {
                                                  memory::Ledger& ledger) override {
     if (Status used = Use(); !used) return used.error();
     if (format != kernels::KvFormat::kBf16) {
-      return Error{"on a GPU keys and values are cached in bf16 alone: use --kv bf16"};
+      return Error{"on a GPU keys and values are cached in bf16 alone: use --kv-cache bf16"};
     }
     auto cache = CudaKvCache::Create(spec, num_blocks, ledger);
     if (!cache) return cache.error();

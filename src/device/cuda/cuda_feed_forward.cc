@@ -2,11 +2,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/epilogue_of.h"
 #include "kernels/cuda/routing.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/packed_matrix.h"
@@ -15,22 +15,6 @@ namespace convene::device {
 
 using kernels::Epilogue;
 using kernels::cuda::Bf16;
-
-namespace {
-
-Epilogue EpilogueOf(const model::ActivationSpec& activation) {
-  switch (activation.kind) {
-    case model::Activation::kSiluMul:
-      return Epilogue::kSiluMul;
-    case model::Activation::kClampedSwiglu:
-      return Epilogue::kClampedSwiglu;
-    case model::Activation::kRelu:
-      return Epilogue::kRelu;
-  }
-  return Epilogue::kSiluMul;
-}
-
-}  // namespace
 
 void CudaStream::RunFfn(const CudaFfn& ffn, const model::ActivationSpec& activation,
                         const CudaRows<Bf16>& x, int num_rows, const int32_t* first_row,

@@ -88,7 +88,6 @@ struct CudaActivations {
   CudaRows<float> shared_out;
   CudaRouting routing;
   int32_t* all_finite = nullptr;
-  // Host memory, pinned, to which the routing is fetched.
   int num_slots = 0;
 
   static uint64_t SizeBytes(const model::ModelSpec& spec, const FrameShape& shape);

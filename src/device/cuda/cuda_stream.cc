@@ -71,7 +71,7 @@ Result<std::unique_ptr<CudaStream>> CudaStream::Create(weights::WeightStore& sto
     return made.error();
   }
   stream->progress_ = std::make_shared<CudaProgress>(stream->stream_);
-  auto weights = CudaWeights::Upload(store, ResidentExperts::kAll, ledger);
+  auto weights = CudaWeights::Upload(store, ledger);
   if (!weights) return weights.error();
   stream->weights_ = *std::move(weights);
   if (Status made = stream->MakeMemory(options, ledger); !made) return made.error();

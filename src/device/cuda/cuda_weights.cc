@@ -79,18 +79,12 @@ class Placer {
   int64_t used_ = 0;
 };
 
-void PlaceMoe(const model::ModelSpec& spec, const model::MoeSpec& moe, ResidentExperts experts,
-              Placer& place, CudaMoe& at) {
+void PlaceMoe(const model::ModelSpec& spec, const model::MoeSpec& moe, Placer& place, CudaMoe& at) {
   at.num_outputs = moe.num_experts + (moe.shared_expert_gate ? 1 : 0);
   at.router = place.Floats(int64_t{at.num_outputs} * spec.hidden_size);
   if (moe.router_bias) at.router_bias = place.Floats(at.num_outputs);
   if (moe.correction_bias) at.correction = place.Floats(moe.num_experts);
-  if (experts == ResidentExperts::kAll) {
-    at.experts =
-        place.Ffn(moe.activation, spec.hidden_size, moe.intermediate_size, moe.num_experts);
-  } else {
-    at.experts = ExpertsAt(spec, moe, nullptr);
-  }
+  at.experts = place.Ffn(moe.activation, spec.hidden_size, moe.intermediate_size, moe.num_experts);
   if (moe.expert_bias) place.Biases(at.experts);
   if (moe.shared_intermediate_size > 0) {
     at.shared = place.Ffn(moe.activation, spec.hidden_size, moe.shared_intermediate_size, 1);
@@ -103,8 +97,8 @@ int NormSize(model::QkNorm kind, int heads, int head_dim) {
   return kind == model::QkNorm::kWholeProjection ? heads * head_dim : head_dim;
 }
 
-void PlaceLayer(const model::ModelSpec& spec, const model::LayerSpec& layer,
-                ResidentExperts experts, Placer& place, CudaLayer& at) {
+void PlaceLayer(const model::ModelSpec& spec, const model::LayerSpec& layer, Placer& place,
+                CudaLayer& at) {
   const model::AttentionSpec& attention = layer.attention;
   const int hidden = spec.hidden_size;
   at.attention_norm = place.Floats(hidden);
@@ -120,18 +114,17 @@ void PlaceLayer(const model::ModelSpec& spec, const model::LayerSpec& layer,
   at.output = place.Matrices(hidden, attention.output_dim());
   if (attention.output_bias) at.output_bias = place.Floats(at.output.rows);
   if (layer.moe) {
-    PlaceMoe(spec, *layer.moe, experts, place, at.moe.emplace());
+    PlaceMoe(spec, *layer.moe, place, at.moe.emplace());
   } else {
     at.dense = place.Ffn(layer.dense_activation, hidden, layer.dense_intermediate_size, 1);
   }
 }
 
-int64_t Place(const model::ModelSpec& spec, ResidentExperts experts, std::byte* base,
-              CudaWeights& at) {
+int64_t Place(const model::ModelSpec& spec, std::byte* base, CudaWeights& at) {
   Placer place(base);
   at.layers.assign(spec.layers.size(), {});
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    PlaceLayer(spec, spec.layers[i], experts, place, at.layers[i]);
+    PlaceLayer(spec, spec.layers[i], place, at.layers[i]);
   }
   at.final_norm = place.Floats(spec.hidden_size);
   at.embedding = place.Matrices(spec.vocab_size, spec.hidden_size);
@@ -231,14 +224,12 @@ class Uploader {
 };
 
 Status UploadMoe(weights::WeightStore& store, weights::LayerId id, const model::MoeSpec& moe,
-                 const weights::MoeWeights& from, ResidentExperts experts, const CudaMoe& to,
-                 Uploader& uploader) {
+                 const weights::MoeWeights& from, const CudaMoe& to, Uploader& uploader) {
   CHECK(from.router.rows == to.num_outputs, "{} outputs of {}", from.router.rows, to.num_outputs);
   uploader.FloatMatrix(from.router, to.router);
   uploader.Floats(from.router_bias, to.router_bias);
   uploader.Floats(from.correction_bias, to.correction);
   if (to.shared) uploader.Ffn(*from.shared, moe.activation, *to.shared, 0);
-  if (experts == ResidentExperts::kNone) return {};
   for (int expert = 0; expert < moe.num_experts; ++expert) {
     const auto leased = store.LeaseExperts(id, std::span(&expert, 1));
     if (!leased) return leased.error();
@@ -247,8 +238,8 @@ Status UploadMoe(weights::WeightStore& store, weights::LayerId id, const model::
   return {};
 }
 
-Status UploadLayer(weights::WeightStore& store, weights::LayerId id, ResidentExperts experts,
-                   const CudaLayer& to, Uploader& uploader) {
+Status UploadLayer(weights::WeightStore& store, weights::LayerId id, const CudaLayer& to,
+                   Uploader& uploader) {
   const model::LayerSpec& spec = store.spec().layers[static_cast<size_t>(id.layer)];
   uploader.Floats(store.AttentionNorm(id, /*cross=*/false), to.attention_norm);
   uploader.Floats(store.FfnNorm(id), to.ffn_norm);
@@ -274,37 +265,25 @@ Status UploadLayer(weights::WeightStore& store, weights::LayerId id, ResidentExp
     uploader.Ffn(*(*leased)->dense, spec.dense_activation, *to.dense, 0);
     return {};
   }
-  return UploadMoe(store, id, *spec.moe, *(*leased)->moe, experts, *to.moe, uploader);
+  return UploadMoe(store, id, *spec.moe, *(*leased)->moe, *to.moe, uploader);
 }
 
 }  // namespace
 
-CudaFfn ExpertsAt(const model::ModelSpec& spec, const model::MoeSpec& moe, std::byte* room) {
-  Placer place(room);
-  return place.Ffn(moe.activation, spec.hidden_size, moe.intermediate_size, moe.num_experts);
-}
-
-uint64_t CudaWeights::ExpertBytes(const model::ModelSpec& spec, const model::MoeSpec& moe) {
-  Placer counts(nullptr);
-  counts.Ffn(moe.activation, spec.hidden_size, moe.intermediate_size, moe.num_experts);
-  return static_cast<uint64_t>(counts.used());
-}
-
-uint64_t CudaWeights::SizeBytes(const model::ModelSpec& spec, ResidentExperts experts) {
+uint64_t CudaWeights::SizeBytes(const model::ModelSpec& spec) {
   CudaWeights unplaced;
-  return static_cast<uint64_t>(Place(spec, experts, nullptr, unplaced));
+  return static_cast<uint64_t>(Place(spec, nullptr, unplaced));
 }
 
-Result<CudaWeights> CudaWeights::Upload(weights::WeightStore& store, ResidentExperts experts,
-                                        memory::Ledger& ledger) {
+Result<CudaWeights> CudaWeights::Upload(weights::WeightStore& store, memory::Ledger& ledger) {
   const model::ModelSpec& spec = store.spec();
-  auto memory = ledger.Allocate(memory::Use::kWeights, SizeBytes(spec, experts));
+  auto memory = ledger.Allocate(memory::Use::kWeights, SizeBytes(spec));
   if (!memory) return memory.error();
   auto staging = ledger.Allocate(memory::Use::kStaging, static_cast<uint64_t>(kStagedBytes));
   if (!staging) return staging.error();
   CudaWeights weights;
   weights.memory_ = *std::move(memory);
-  Place(spec, experts, weights.memory_.data(), weights);
+  Place(spec, weights.memory_.data(), weights);
   // Padding is zero.
   if (Status cleared = CudaStatus(
           cudaMemset(weights.memory_.data(), 0, static_cast<size_t>(weights.memory_.size_bytes())),
@@ -315,7 +294,7 @@ Result<CudaWeights> CudaWeights::Upload(weights::WeightStore& store, ResidentExp
   Uploader uploader(staging->data());
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
     const CudaLayer& to = weights.layers[static_cast<size_t>(layer)];
-    if (Status done = UploadLayer(store, {layer, false}, experts, to, uploader); !done) {
+    if (Status done = UploadLayer(store, {layer, false}, to, uploader); !done) {
       return done.error();
     }
   }

@@ -49,20 +49,13 @@ struct CudaLayer {
   std::optional<CudaFfn> dense;
 };
 
-// Where experts are not resident, their matrices have no data here: whoever runs them says where
-// they lie.
-enum class ResidentExperts { kAll, kNone };
-
 class CudaWeights {
  public:
   // What Upload takes.
-  static uint64_t SizeBytes(const model::ModelSpec& spec, ResidentExperts experts);
-  // Of one layer's experts, one matrix behind the other: first all `up`, then all `down`.
-  static uint64_t ExpertBytes(const model::ModelSpec& spec, const model::MoeSpec& moe);
+  static uint64_t SizeBytes(const model::ModelSpec& spec);
 
   // Errors: as Ledger::Allocate, what a lease says, and of CUDA.
-  static Result<CudaWeights> Upload(weights::WeightStore& store, ResidentExperts experts,
-                                    memory::Ledger& ledger);
+  static Result<CudaWeights> Upload(weights::WeightStore& store, memory::Ledger& ledger);
 
   std::vector<CudaLayer> layers;
   const float* final_norm = nullptr;
@@ -72,8 +65,5 @@ class CudaWeights {
  private:
   memory::Reservation memory_;
 };
-
-// Shapes and places of a layer's experts in a room of ExpertBytes.
-CudaFfn ExpertsAt(const model::ModelSpec& spec, const model::MoeSpec& moe, std::byte* room);
 
 }  // namespace convene::device
