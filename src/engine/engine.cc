@@ -215,8 +215,11 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
     static_cast<void>(sampling_.Take(model_->pool()));
     return FailAll(scheduled, done.error());
   }
+  std::vector<StepSampling::Sampled> all_sampled = sampling_.Take(model_->pool());
   std::string reason;
-  if (!sampling_.all_finite()) reason = not_finite_.Find(*model_, step);
+  if (!std::ranges::all_of(all_sampled, [](const auto& each) { return each.token.has_value(); })) {
+    reason = not_finite_.Find(*model_, step);
+  }
   scheduler_.Complete(scheduled);
 
   std::vector<Update> updates;
@@ -225,7 +228,7 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
       updates.push_back(*std::move(progress));
     }
   }
-  for (auto& [request, token] : sampling_.Take(model_->pool())) {
+  for (auto& [request, token] : all_sampled) {
     if (!token) {
       Update& failed = updates.emplace_back();
       failed.request = request->sequence().id;

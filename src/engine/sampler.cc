@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -53,14 +54,23 @@ float Largest(std::span<const float> values) {
   return result;
 }
 
-// The first token at which the weights up to it exceed `share` (below 1) of their sum, of those
-// that are not zero. At least one must be.
-size_t FindShare(std::span<const double> weights, double share) {
-  // By blocks first: one sum after the other is as long as the latencies of all additions.
+// The first of `count` tokens at which the weights up to it exceed `share` (below 1) of their sum,
+// of those that are not zero. At least one must be. weigh(first, weights) fills in the weights from
+// token `first` on. It is asked by blocks, and for the block of the result twice, so that they stay
+// in the cache of the core: those of a vocabulary would go through memory, with what the step had
+// in the cache.
+template <typename Weigh>
+size_t FindShare(size_t count, double share, const Weigh& weigh) {
   constexpr size_t kBlock = 512;
+  std::array<double, kBlock> buffer;
+  const auto block_at = [&](size_t first) {
+    const std::span<double> block = std::span(buffer).first(std::min(kBlock, count - first));
+    weigh(first, block);
+    return block;
+  };
   std::vector<double> sums;
-  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    sums.push_back(kernels::Sum(weights.subspan(begin, std::min(kBlock, weights.size() - begin))));
+  for (size_t first = 0; first < count; first += kBlock) {
+    sums.push_back(kernels::Sum(block_at(first)));
   }
   // Rounding may leave a rest beyond the end, hence the last one that is possible.
   const auto find = [](std::span<const double> parts, double& left) {
@@ -74,8 +84,8 @@ size_t FindShare(std::span<const double> weights, double share) {
     return last_possible;
   };
   double left = share * kernels::Sum(sums);
-  const size_t begin = find(sums, left) * kBlock;
-  return begin + find(weights.subspan(begin, std::min(kBlock, weights.size() - begin)), left);
+  const size_t first = find(sums, left) * kBlock;
+  return first + find(block_at(first), left);
 }
 
 }  // namespace
@@ -141,15 +151,18 @@ int32_t Sampler::Sample(std::span<const float> logits, int64_t index,
   const std::span<const float> scores = Penalise(logits, allowed);
   if (!DrawsFromAll()) {
     Narrow(scores);
-    weights_.resize(candidates_.size());
-    std::ranges::transform(candidates_, weights_.begin(), &Candidate::weight);
-    return candidates_[FindShare(weights_, share)].token;
+    const auto weigh = [&](size_t first, std::span<double> weights) {
+      const auto candidates = std::span(candidates_).subspan(first, weights.size());
+      std::ranges::transform(candidates, weights.begin(), &Candidate::weight);
+    };
+    return candidates_[FindShare(candidates_.size(), share, weigh)].token;
   }
-  const int32_t likeliest = ArgMax(scores);
-  const float largest = scores[static_cast<size_t>(likeliest)];
-  if (!std::isfinite(largest)) return likeliest;
-  Weigh(scores, largest);
-  return static_cast<int32_t>(FindShare(weights_, share));
+  const float largest = Largest(scores);
+  if (!std::isfinite(largest)) return ArgMax(scores);
+  const auto weigh = [&](size_t first, std::span<double> weights) {
+    Weigh(scores.subspan(first, weights.size()), largest, weights);
+  };
+  return static_cast<int32_t>(FindShare(scores.size(), share, weigh));
 }
 
 std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
@@ -176,7 +189,8 @@ void Sampler::Narrow(std::span<const float> scores) {
   std::ranges::transform(candidates_, ordered_.begin(), [&](const Candidate& candidate) {
     return scores[static_cast<size_t>(candidate.token)];
   });
-  Weigh(ordered_, largest);
+  weights_.resize(ordered_.size());
+  Weigh(ordered_, largest, weights_);
   for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].weight = weights_[i];
   KeepTopP();
   if (options_.min_p == 0) return;
@@ -184,14 +198,12 @@ void Sampler::Narrow(std::span<const float> scores) {
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
 }
 
-// Fills weights_.
-void Sampler::Weigh(std::span<const float> scores, float largest) {
-  weights_.resize(scores.size());
+void Sampler::Weigh(std::span<const float> scores, float largest, std::span<double> weights) const {
   constexpr double kMost = std::numeric_limits<double>::max();  // infinity times 0 is no number
   const double scale = std::min(1 / options_.temperature, kMost);
-  kernels::ExpOfDifferences(scores, largest, scale, weights_);
+  kernels::ExpOfDifferences(scores, largest, scale, weights);
   const auto is_nan = [](double weight) { return std::isnan(weight); };
-  if (is_nan(kernels::Sum(weights_))) std::ranges::replace_if(weights_, is_nan, 0.0);
+  if (is_nan(kernels::Sum(weights))) std::ranges::replace_if(weights, is_nan, 0.0);
 }
 
 std::span<const float> Sampler::Penalise(std::span<const float> logits,

@@ -93,7 +93,8 @@ class Sampler {
   std::span<const float> Penalise(std::span<const float> logits, std::span<const uint64_t> allowed);
   bool DrawsFromAll() const;
   void Narrow(std::span<const float> scores);
-  void Weigh(std::span<const float> scores, float largest);
+  // Of each score exp((score - largest) / temperature), 0 of NaN.
+  void Weigh(std::span<const float> scores, float largest, std::span<double> weights) const;
   void KeepAllowed(std::span<const uint64_t> allowed);
   void KeepTopK(std::span<const float> scores);
   void KeepTopP();
@@ -104,7 +105,7 @@ class Sampler {
   std::map<int32_t, int> answer_counts_;
   std::vector<float> scores_;    // scratch (vocab)
   std::vector<float> ordered_;   // scratch (vocab)
-  std::vector<double> weights_;  // scratch (vocab)
+  std::vector<double> weights_;  // scratch (vocab), of Narrow
   std::vector<Candidate> candidates_;
 };
 

@@ -25,9 +25,6 @@ class StepSampling {
   // After the step, whose thread alone uses `pool` now: of each request that was added, in order.
   std::vector<Sampled> Take(hardware::ThreadPool& pool);
 
-  // Whether all logits that were added since the last Take were finite.
-  bool all_finite() const { return all_finite_; }
-
  private:
   // Where the logits of a request are kept until they are drawn from.
   struct Kept {
@@ -39,7 +36,6 @@ class StepSampling {
   std::vector<Kept> kept_;  // more than num_kept_ where steps before had more
   size_t num_kept_ = 0;
   size_t kept_bytes_ = 0;
-  bool all_finite_ = true;
 };
 
 }  // namespace convene::engine
