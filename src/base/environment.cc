@@ -95,6 +95,18 @@ LaunchedRank RankFromLauncher() {
   return FirstLauncher(kLaunchers);
 }
 
+std::chrono::seconds LaunchersPatience() {
+  constexpr std::chrono::seconds kByDefault{1};
+  constexpr int kMost = 24 * 60 * 60;
+  const auto text = EnvironmentVariable("OMPI_MCA_odls_base_sigkill_timeout");
+  if (!text) return kByDefault;
+  int seconds = 0;
+  const char* end = text->data() + text->size();
+  const auto [parsed, error] = std::from_chars(text->data(), end, seconds);
+  if (error != std::errc() || parsed != end || seconds < 0 || seconds > kMost) return kByDefault;
+  return std::chrono::seconds(seconds);
+}
+
 std::string CacheDirectory() {
   if (const auto directory = EnvironmentVariable("CONVENE_CACHE_DIR")) return *directory;
   if (const auto directory = EnvironmentVariable("XDG_CACHE_HOME")) return *directory + "/convene";

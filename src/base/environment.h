@@ -1,6 +1,7 @@
 // The environment variables convene reads, all of them here. Not a place for options with a flag.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -28,6 +29,10 @@ struct LaunchedRank {
 // From OpenMPI, MPICH, Intel MPI or a Slurm job step; {0, 1} without a launcher. A Slurm batch
 // script by itself is one process, however many tasks the job may start.
 LaunchedRank RankFromLauncher();
+
+// Between SIGTERM and SIGKILL from a launcher that ends its job: what `mpirun` of OpenMPI was told
+// (--mca odls_base_sigkill_timeout SECONDS), else its second.
+std::chrono::seconds LaunchersPatience();
 
 // The directory for what is measured once and kept: $CONVENE_CACHE_DIR, $XDG_CACHE_HOME/convene or
 // ~/.cache/convene.

@@ -41,6 +41,9 @@ class Command {
   // Whether every rank Runs it: those but rank 0 write nothing, and errors are the same on all.
   virtual bool runs_on_all_ranks() const { return false; }
 
+  // Whether rank 0 takes SIGTERM to end when its work is done, and the others with it.
+  virtual bool drains() const { return false; }
+
   // The ranks that this process was started with, itself rank 0; before Run.
   void UseRanks(comm::Group* ranks) { ranks_ = ranks; }
 

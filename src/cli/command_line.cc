@@ -26,6 +26,7 @@
 #include "cli/usage_error.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
+#include "comm/under_way.h"
 #include "engine/announce_load.h"
 #include "engine/ranks.h"
 #include "evaluate/known_costs.h"
@@ -174,7 +175,10 @@ int RunOnRanks(const ParsedLine& line) {
     if (!speaks) return status ? kSuccess : kFailure;
     return Report(status ? flushed : status);
   }
-  if (!speaks) return Follow(**ranks, command->model_directory());
+  if (!speaks) {
+    if (command->drains()) comm::LeaveLaunchersSigtermToRankZero();
+    return Follow(**ranks, command->model_directory());
+  }
   Status status = CheckModel(*line.chosen->parser);
   if (status) status = CheckRanks(*line.chosen, (*ranks)->size());
   if (status) status = command->Run();

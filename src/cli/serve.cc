@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/environment.h"
 #include "base/message.h"
 #include "base/read_file.h"
 #include "base/version.h"
@@ -94,15 +96,20 @@ class Serve : public Command {
 
   std::string model_directory() const override { return model_.directory; }
 
+  bool drains() const override { return true; }
+
   Status Run() override {
     if (const Status set = SetOptions(); !set) return set;
     model_.explains = true;
     model_.load.record = !no_watch_;
     Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
     if (!tokenizer) return tokenizer.error();
-    // A launcher that sees a rank die sends SIGTERM to the others: then there is nothing to drain.
-    options_.on_signal = comm::EndWhereNeighboursAreGone;
-    options_.has_peers = ranks() != nullptr && ranks()->size() > 1;
+    if (ranks() != nullptr && ranks()->size() > 1) {
+      options_.job = server::RankJob{.launcher = getppid(),
+                                     .patience = LaunchersPatience(),
+                                     .is_broken = comm::AnyNeighbourIsGone,
+                                     .end = comm::EndAsBySigterm};
+    }
     Result<std::unique_ptr<server::Server>> server = server::Server::Start(options_);
     if (!server) return server.error();
     PrintNote("serving {} at {}\n", options_.model_name, (*server)->url());

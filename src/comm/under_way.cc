@@ -30,6 +30,7 @@ std::atomic<uint64_t> next_age = 1;
 char last_what[96] = {};
 char own_name[160] = "a rank";
 std::atomic<bool> is_silent = false;
+std::atomic<bool> leaves_sigterm = false;
 char role_names[kMaxRanks][16] = {};
 Neighbour neighbours_here[kMaxRanks];
 int num_neighbours = 0;
@@ -143,7 +144,7 @@ void AddGone(Text* text) {
   }
 }
 
-void OnSigterm(int) {
+void End() {
   if (!is_silent.exchange(true)) {
     char line[960];
     char under_way[320];
@@ -163,6 +164,12 @@ void OnSigterm(int) {
     static_cast<void>(!write(STDERR_FILENO, line, std::strlen(line)));
   }
   _exit(128 + SIGTERM);
+}
+
+void OnSigterm(int, siginfo_t* info, void*) {
+  const bool is_launchers = info->si_code == SI_USER && info->si_pid == getppid();
+  if (is_launchers && leaves_sigterm.exchange(false) && !AnyNeighbourIsGone()) return;
+  End();
 }
 
 }  // namespace
@@ -217,14 +224,19 @@ void EndWithMessageOnSigterm(std::string_view rank_name, std::span<const Neighbo
   num_neighbours = static_cast<int>(std::min<size_t>(neighbours.size(), kMaxRanks));
   std::copy_n(neighbours.begin(), num_neighbours, neighbours_here);
   struct sigaction action = {};
-  action.sa_handler = OnSigterm;
+  action.sa_sigaction = OnSigterm;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
   CHECK(sigaction(SIGTERM, &action, nullptr) == 0);
 }
 
-void EndWhereNeighboursAreGone() {
+void LeaveLaunchersSigtermToRankZero() { leaves_sigterm.store(true); }
+
+bool AnyNeighbourIsGone() {
   const auto is_gone = [](const Neighbour& one) { return IsGone(one.pid); };
-  if (std::any_of(neighbours_here, neighbours_here + num_neighbours, is_gone)) OnSigterm(SIGTERM);
+  return std::any_of(neighbours_here, neighbours_here + num_neighbours, is_gone);
 }
+
+void EndAsBySigterm() { End(); }
 
 void NameRoles(std::string_view own, std::span<const std::string> names) {
   CopyName(own, own_name, sizeof(own_name));

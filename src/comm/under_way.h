@@ -45,9 +45,14 @@ struct Neighbour {
 // `rank_name`: "rank 0 (host)". Of more than 256 neighbours the first are looked at.
 void EndWithMessageOnSigterm(std::string_view rank_name, std::span<const Neighbour> neighbours);
 
-// Where neighbours are gone: ends this process as SIGTERM would. For processes that take SIGTERM
-// themselves.
-void EndWhereNeighboursAreGone();
+// From then on a first SIGTERM from the process that started this one, while no neighbour is gone,
+// does nothing: rank 0 has got it, too, and ends the others when its work is done.
+void LeaveLaunchersSigtermToRankZero();
+
+// For processes that take SIGTERM themselves: whether neighbours are gone, and the end that SIGTERM
+// would have been.
+bool AnyNeighbourIsGone();
+void EndAsBySigterm();
 
 // What each rank does, by rank, for those lines; "" where there is nothing to say. Names of more
 // than 15 letters are cut. `own_name`: as rank_name above.

@@ -61,6 +61,12 @@ ApiError ShuttingDown() {
   return {.status = 503, .message = "the server shuts down", .type = "service_unavailable_error"};
 }
 
+ApiError RankLost() {
+  return {.status = 503,
+          .message = "a rank that computed the answer has ended, and the server ends with it",
+          .type = "service_unavailable_error"};
+}
+
 ApiError QueueFull(int max_queue) {
   return {.status = 429,
           .message =

@@ -19,6 +19,7 @@ inline constexpr int kRetryAfterS = 1;
 // Why there is no answer yet, or no more, or not now.
 openai::ApiError NotLoaded();
 openai::ApiError ShuttingDown();
+openai::ApiError RankLost();
 openai::ApiError QueueFull(int max_queue);
 
 struct ServerState {

@@ -7,10 +7,9 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <csignal>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -35,16 +34,20 @@ struct HttpServer::State {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> guard{context.get_executor()};
   tcp::acceptor acceptor{context};
-  asio::signal_set signals{context};
+  CaughtSignals signals;
+  asio::posix::stream_descriptor signals_end{context};
   asio::steady_timer accept_timer{context};
 
-  ~State() { ForEach(&HttpConnection::Close); }
+  ~State() {
+    ForEach(&HttpConnection::Close);
+    if (signals_end.is_open()) signals_end.release();  // it is the signals'
+  }
   Status Open(const tcp::endpoint& endpoint);
   void Accept();
   void OnAccepted(tcp::socket socket);
   void OnClosed(HttpConnection* connection);
   void ForEach(void (HttpConnection::*act)());
-  void WaitForSignal(const std::function<void(int)>& handle);
+  void WaitForSignal(const std::function<void(const CaughtSignal&)>& handle);
 };
 
 Status HttpServer::State::Open(const tcp::endpoint& endpoint) {
@@ -98,12 +101,14 @@ void HttpServer::State::ForEach(void (HttpConnection::*act)()) {
   }
 }
 
-void HttpServer::State::WaitForSignal(const std::function<void(int)>& handle) {
-  signals.async_wait([this, handle](ErrorCode error, int number) {
-    if (error) return;
-    handle(number);
-    WaitForSignal(handle);
-  });
+void HttpServer::State::WaitForSignal(const std::function<void(const CaughtSignal&)>& handle) {
+  signals_end.async_wait(asio::posix::stream_descriptor::wait_read,
+                         [this, handle](ErrorCode error) {
+                           if (error) return;
+                           while (const std::optional<CaughtSignal> caught = signals.Take())
+                             handle(*caught);
+                           WaitForSignal(handle);
+                         });
 }
 
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -157,11 +162,11 @@ void HttpServer::After(std::chrono::steady_clock::duration delay, std::function<
   });
 }
 
-void HttpServer::CatchSignals(std::function<void(int)> handle) {
-  ErrorCode ignored;
-  state_->signals.add(SIGTERM, ignored);
-  state_->signals.add(SIGINT, ignored);
+Status HttpServer::CatchSignals(std::function<void(const CaughtSignal&)> handle) {
+  if (Status caught = state_->signals.Catch(); !caught) return caught;
+  state_->signals_end.assign(state_->signals.descriptor());
   state_->WaitForSignal(handle);
+  return {};
 }
 
 void HttpServer::Drain() {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "server/caught_signals.h"
 #include "server/http.h"
 
 namespace convene::server {
@@ -35,8 +36,8 @@ class HttpServer {
   // The rest on the server's thread. Calls `work` on it after a while; never after Run's end.
   void After(std::chrono::steady_clock::duration delay, std::function<void()> work);
 
-  // `handle` gets SIGTERM and SIGINT as they come, from now on.
-  void CatchSignals(std::function<void(int signal_number)> handle);
+  // `handle` gets SIGTERM and SIGINT as they come, from now on. Error: as CaughtSignals::Catch.
+  Status CatchSignals(std::function<void(const CaughtSignal&)> handle);
 
   // No more connections and requests: those that were handed to the handler get its responses, a
   // client whose request is not whole is told. Run returns when all have taken what is theirs.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <map>
@@ -35,6 +36,8 @@ using openai::ApiError;
 constexpr std::chrono::seconds kKeepAliveInterval{15};
 // After --shutdown-timeout, for clients to take what they were told.
 constexpr std::chrono::seconds kFlushTime{5};
+// The same of a job that is about to be killed.
+constexpr std::chrono::milliseconds kJobFlushTime{500};
 constexpr int kSignalStatus = 128;
 
 }  // namespace
@@ -90,7 +93,7 @@ class Server::Impl : public Handler {
   void HandleGeneration(HttpRequest request, Api api, std::shared_ptr<Responder> responder);
   void TakePrepared(JobId id, std::variant<PreparedRequest, ApiError> prepared);
   void RefusePending(JobId id, const ApiError& error);
-  void DropQueued(JobId id);
+  void EndPending(JobId id, const ApiError& error);
   void TakeEvents(std::vector<JobEvent> events);
   void ClientGone(JobId id);
   void LogEnd(const Pending& pending);
@@ -98,11 +101,13 @@ class Server::Impl : public Handler {
   void AnnouncePlan(const NewPlan& plan);
   void LogPlanStays(const LoadShape& shape, const convene::Error& why) const;
   void KeepAlive();
-  void OnSignal(int number);
+  void OnSignal(const CaughtSignal& caught);
+  void EndWithJob(const RankJob& job);
   void OnLoaded();
   void Drain();
   void CloseQueueOncePrepared();
   void EndAccepted();
+  void TellAll(const ApiError& error);
 
   const ServerOptions options_;
   const Access access_;
@@ -138,7 +143,9 @@ Status Server::Impl::Start() {
       HttpServer::Listen(options_.host, options_.port, options_.limits, *this);
   if (!http) return http.error();
   http_ = *std::move(http);
-  http_->CatchSignals([this](int number) { OnSignal(number); });
+  const Status caught =
+      http_->CatchSignals([this](const CaughtSignal& signal) { OnSignal(signal); });
+  if (!caught) return caught;
   if (const Status started = preparer_.Start(); !started) return started;
   http_->After(kKeepAliveInterval / 3, [this] { KeepAlive(); });
   Result<std::jthread> thread =
@@ -382,15 +389,16 @@ void Server::Impl::TakePrepared(JobId id, std::variant<PreparedRequest, ApiError
   const Pushed pushed = queue_.Push(std::move(job));
   if (pushed.admission == Admission::kFull) return RefusePending(id, QueueFull(options_.max_queue));
   if (pushed.admission == Admission::kClosed) return RefusePending(id, ShuttingDown());
-  for (const JobId dropped : pushed.dropped) DropQueued(dropped);
+  for (const JobId dropped : pushed.dropped)
+    EndPending(dropped, QueueFull(options_.max_queue));  // it made room
   CloseQueueOncePrepared();
 }
 
-// It made room for a request of a client with fewer.
-void Server::Impl::DropQueued(JobId id) {
+// With an error that the engine does not know of. Precondition: it is prepared, or has gone.
+void Server::Impl::EndPending(JobId id, const ApiError& error) {
   const auto found = pending_.find(id);
   if (found == pending_.end()) return;
-  found->second.exchange->Fail(QueueFull(options_.max_queue));
+  found->second.exchange->Fail(error);
   // What is sent may find that the client has gone.
   if (const std::optional<Pending> pending = TakePending(id)) LogEnd(*pending);
 }
@@ -467,15 +475,55 @@ void Server::Impl::OnLoaded() {
                                {"fingerprint", model_->fingerprint}});
 }
 
-void Server::Impl::OnSignal(int number) {
-  if (options_.on_signal) options_.on_signal();
-  if (is_draining_) ::_exit(kSignalStatus + number);
-  if (!is_ready_ && !options_.has_peers) ::_exit(0);  // nothing was accepted
+void Server::Impl::OnSignal(const CaughtSignal& caught) {
+  const std::optional<RankJob>& job = options_.job;
+  if (job && caught.number == SIGTERM && caught.sender == job->launcher) return EndWithJob(*job);
+  if (is_draining_) ::_exit(kSignalStatus + caught.number);
+  if (!is_ready_ && !job) ::_exit(0);  // nothing was accepted
   is_draining_ = true;
   log_.Write(LogLevel::kInfo, {{"event", "draining"},
                                {"requests", fmt::to_string(pending_.size())},
                                {"timeout_s", fmt::to_string(options_.shutdown_timeout.count())}});
   if (is_ready_) Drain();
+}
+
+// Who launched the ranks ends them, because somebody told it to or because one has ended. Steps may
+// take longer than it waits, or never end, so that requests are told without the engine.
+void Server::Impl::EndWithJob(const RankJob& job) {
+  if (!is_ready_) return job.end();  // nothing was accepted
+  const bool is_broken = job.is_broken();
+  const auto left = std::max(job.patience - kJobFlushTime, std::chrono::milliseconds(0));
+  const auto wait = is_broken
+                        ? std::chrono::milliseconds(0)
+                        : std::min<std::chrono::milliseconds>(left, options_.shutdown_timeout);
+  log_.Write(LogLevel::kInfo,
+             {{"event", is_broken ? "rank_lost" : "draining"},
+              {"requests", fmt::to_string(pending_.size())},
+              {"timeout_s", fmt::format("{:g}", std::chrono::duration<double>(wait).count())}});
+  if (!is_draining_ && !is_broken) {
+    is_draining_ = true;
+    http_->Drain();
+    CloseQueueOncePrepared();
+  }
+  http_->After(wait, [this, &job, is_broken] {
+    TellAll(is_broken ? RankLost() : ShuttingDown());
+    http_->After(kJobFlushTime / 2, job.end);
+  });
+}
+
+// Ends all accepted requests with the error, whatever the engine is at.
+void Server::Impl::TellAll(const ApiError& error) {
+  std::vector<JobId> ids;
+  for (const auto& [id, pending] : pending_) ids.push_back(id);
+  for (const JobId id : ids) {
+    const auto found = pending_.find(id);  // one that was told may have gone
+    if (found == pending_.end()) continue;
+    if (!found->second.exchange) {
+      RefusePending(id, error);
+      continue;
+    }
+    EndPending(id, error);
+  }
 }
 
 void Server::Impl::Drain() {

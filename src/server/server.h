@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,15 @@
 
 namespace convene::server {
 
+// The job of several ranks that computes the answers, whose launcher ends this process soon after
+// it has sent SIGTERM.
+struct RankJob {
+  int launcher = 0;                       // its process, which sends the signal
+  std::chrono::milliseconds patience{0};  // after which it kills
+  std::function<bool()> is_broken = {};   // whether ranks have ended that steps need
+  std::function<void()> end = {};         // ends this process with what is known of that
+};
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8080;
@@ -27,9 +37,8 @@ struct ServerOptions {
   int max_sequences = 32;                      // choices that run at the same time
   std::chrono::seconds request_timeout{0};     // 0: none
   std::chrono::seconds shutdown_timeout{30};
-  std::chrono::seconds epoch{60};        // after which the plan is looked at again; 0: never
-  std::function<void()> on_signal = {};  // called first at each SIGTERM and SIGINT
-  bool has_peers = false;                // other ranks load the model, too
+  std::chrono::seconds epoch{60};   // after which the plan is looked at again; 0: never
+  std::optional<RankJob> job = {};  // of several ranks, of which this one serves; none: it is alone
   LogLevel log_level = LogLevel::kInfo;
   bool logs_prompts = false;
   HttpLimits limits = {};

@@ -69,9 +69,24 @@ port=$(port_of "$work/two.log")
 two=$(ask "$port")
 [ "$one" = "$two" ] || fails "two ranks answer '$two' and not '$one'" "$work/two.log"
 
-# A rank dies: the job ends, and says which.
+# More than would be answered before the job ends.
+endless='{"prompt": "It was", "n": 40, "max_tokens": 900, "ignore_eos": true, "stream": true}'
+begin_endless() { # PORT: in the background, its process is $endless_client
+  post "$1" "$endless" >"$work/endless" &
+  endless_client=$!
+  for _ in {1..100}; do
+    if grep -q '^data: ' "$work/endless"; then return; fi
+    sleep 0.05
+  done
+}
+
+# A rank dies: the job ends, and says which; whoever waits for an answer is told.
+begin_endless "$port"
 kill -9 "$(pid_of 1)"
 wait_for_end 20 "$work/two.log"
+wait "$endless_client"
+grep -q 'a rank that computed the answer has ended' "$work/endless" ||
+  fails "a client was not told that a rank has died" "$work/two.log"
 [ "$status" -ne 0 ] || fails "a job whose rank died ends as if all were well" "$work/two.log"
 grep -qE '^convene: rank 0 .*was .*gone from this host: rank 1 ' "$work/two.log" ||
   fails "nothing says which rank died, and what was under way" "$work/two.log"
@@ -92,7 +107,16 @@ wait_for_end 20 "$work/three.log"
 grep -q 'event=stopped' "$work/three.log" || fails "SIGTERM did not drain" "$work/three.log"
 [ "$(cat "$work/last")" = "$one" ] || fails "a request was lost" "$work/three.log"
 
-# Also while they load the model.
+# SIGTERM to the launcher, which kills a second after it has sent it on: clients are told before.
+on_ranks "$work/launcher.log"
+begin_endless "$(port_of "$work/launcher.log")"
+kill -TERM "$job"
+wait_for_end 20 "$work/launcher.log"
+wait "$endless_client"
+grep -q 'the server shuts down' "$work/endless" && grep -q 'data: \[DONE\]' "$work/endless" ||
+  fails "a client was not told that the job ends" "$work/launcher.log"
+
+# Also while they load the model: SIGTERM to rank 0.
 on_ranks "$work/early.log"
 for _ in {1..300}; do
   if grep -q '^serving' "$work/early.log"; then break; fi
@@ -125,4 +149,4 @@ post "$port" "$short" | grep -q "\"system_fingerprint\":\"fp_[0-9a-f]*_$id\"" ||
 pkill --signal TERM --oldest --parent "$job"
 wait_for_end 20 "$work/four.log"
 [ "$status" -eq 0 ] || fails "a server that planned again ends with status $status" "$work/four.log"
-echo "Two ranks answer as one does, also with a plan that is found while they run, end when one dies, and drain."
+echo "Two ranks answer as one does, also with a plan that is found while they run, end when one dies or the launcher is told to, and drain."
