@@ -1,7 +1,12 @@
 #include "base/json.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
+
+#include "base/quote.h"
 
 namespace convene {
 namespace {
@@ -70,12 +75,25 @@ Result<nlohmann::json> ParseJson(std::string_view text) {
 }
 
 Result<nlohmann::ordered_json> ParseOrderedJson(std::string_view text) {
+  using Event = nlohmann::ordered_json::parse_event_t;
   const Result<nlohmann::json> sorted = ParseJson(text);
   if (!sorted) return sorted.error();
   if (const size_t most = MostKeys(*sorted); most > kMaxOrderedKeys) {
     return Error{fmt::format("an object has {} keys; at most {} are read", most, kMaxOrderedKeys)};
   }
-  return nlohmann::ordered_json::parse(text);  // as valid as before
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::optional<std::string> repeated;
+  const auto see = [&](int, Event event, nlohmann::ordered_json& parsed) {
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) {
+      repeated = parsed.get<std::string>();
+    }
+    return true;
+  };
+  auto ordered = nlohmann::ordered_json::parse(text, see);  // as valid as before
+  if (repeated) return Error{fmt::format("an object has the key {} twice", Quote(*repeated))};
+  return ordered;
 }
 
 }  // namespace convene

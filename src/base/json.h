@@ -20,7 +20,7 @@ Result<nlohmann::json> ParseJson(std::string_view text);
 // Objects with more keys are refused where their order is kept: finding a key takes a search.
 inline constexpr int kMaxOrderedKeys = 1024;
 
-// As above with the keys of an object in the order of the text.
+// As above, the keys of an object in the order of the text; one that it has twice is an error.
 Result<nlohmann::ordered_json> ParseOrderedJson(std::string_view text);
 
 }  // namespace convene

@@ -49,10 +49,13 @@ TEST(ParseJson, DoesNotCountBracketsInStrings) {
   EXPECT_TRUE(ParseJson("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]"));
 }
 
-TEST(ParseOrderedJson, KeepsTheOrderOfKeysAndTheLastOfEqualOnes) {
-  const auto document = ParseOrderedJson(R"({"b": 1, "a": 2, "b": 3})");
+TEST(ParseOrderedJson, KeepsTheOrderOfKeysAndRefusesEqualOnes) {
+  const auto document = ParseOrderedJson(R"([{"b": 1, "a": {"b": 2}}, {"b": 3}])");
   ASSERT_TRUE(document);
-  EXPECT_EQ(document->dump(), R"({"b":3,"a":2})");
+  EXPECT_EQ(document->dump(), R"([{"b":1,"a":{"b":2}},{"b":3}])");
+  for (const char* text : {R"({"b": 1, "a": 2, "b": 3})", R"([{"a": [{"b": 1, "\u0062": {}}]}])"}) {
+    EXPECT_EQ(ParseOrderedJson(text).error().message, "an object has the key \"b\" twice");
+  }
 }
 
 TEST(ParseOrderedJson, RefusesObjectsWithVeryManyKeys) {

@@ -39,8 +39,6 @@ const std::vector<NeutralField>& NeutralFields() {
       {"skip_special_tokens", true},
       {"add_generation_prompt", true},
       {"continue_final_message", false},
-      {"reasoning_effort", nullptr,
-       ": what the chat template knows goes into chat_template_kwargs"},
   };
   return fields;
 }
@@ -81,8 +79,8 @@ constexpr const char* kFields[] = {"model",
                                    "return_progress",
                                    "priority"};
 constexpr const char* kChatFields[] = {
-    "messages",        "tools",        "tool_choice",         "parallel_tool_calls",
-    "response_format", "top_logprobs", "chat_template_kwargs"};
+    "messages",        "tools",        "tool_choice",          "parallel_tool_calls",
+    "response_format", "top_logprobs", "chat_template_kwargs", "reasoning_effort"};
 constexpr const char* kCompletionFields[] = {"prompt"};
 
 template <typename Names>

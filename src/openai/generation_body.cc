@@ -185,6 +185,14 @@ void ReadChat(FieldReader& body, BodyOrigin origin, GenerationBody* parsed) {
     if (!variables->is_object()) return body.Fail("chat_template_kwargs", "must be an object");
     if (!variables->empty()) parsed->template_variables = *variables;
   }
+  if (const ordered_json* effort = body.Find("reasoning_effort")) {
+    if (!effort->is_string()) return body.Fail("reasoning_effort", "must be a string");
+    ordered_json& variable = parsed->template_variables["reasoning_effort"];
+    if (!variable.is_null() && variable != *effort) {
+      return body.Fail("reasoning_effort", "is another one in chat_template_kwargs");
+    }
+    variable = *effort;
+  }
   const bool wants_logprobs = body.Bool("logprobs").value_or(false);
   const auto top = body.Integer("top_logprobs", 0, kMaxTopLogprobs);
   if (top && !wants_logprobs) return body.Fail("top_logprobs", "needs logprobs to be true");

@@ -38,11 +38,12 @@ struct GenerationBody {
   nlohmann::ordered_json messages;
   nlohmann::ordered_json tools;  // null: none, or none may be called
   ToolChoice tool_choice = ToolChoice::kAuto;
-  std::string named_tool;                     // that must be called: one of `tools`
-  bool parallel_calls = true;                 // more calls than one
-  TextFormat format = TextFormat::kText;      // of the content
-  nlohmann::ordered_json schema;              // of kJsonSchema
-  nlohmann::ordered_json template_variables;  // chat_template_kwargs; null: none
+  std::string named_tool;                 // that must be called: one of `tools`
+  bool parallel_calls = true;             // more calls than one
+  TextFormat format = TextFormat::kText;  // of the content
+  nlohmann::ordered_json schema;          // of kJsonSchema
+  // chat_template_kwargs, and reasoning_effort as one of them; null: none
+  nlohmann::ordered_json template_variables;
   // Of a completion, at least one; of a line of a batch exactly one.
   std::vector<Prompt> prompts;
   // All but the prompt; fields that the body does not set keep the values of the defaults.

@@ -52,6 +52,8 @@ TEST(GenerationBody, ReadsWhatIsAskedOfSampling) {
   EXPECT_EQ(body.request.sampling.logit_bias[1].bias, -100);
   EXPECT_EQ(body.template_variables["enable_thinking"], false);
   EXPECT_EQ(Parsed("").request.sampling.seed, 5u);
+  EXPECT_EQ(Parsed(R"("reasoning_effort": "low")").template_variables,
+            nlohmann::ordered_json({{"reasoning_effort", "low"}}));
 }
 
 TEST(GenerationBody, ReadsPromptsOfEveryForm) {
@@ -88,6 +90,9 @@ TEST(GenerationBody, NamesTheFieldAtFault) {
       {R"("tools": [1])", "tools"},
       {R"("tool_choice": "required")", "tool_choice"},
       {R"("chat_template_kwargs": [])", "chat_template_kwargs"},
+      {R"("reasoning_effort": 3)", "reasoning_effort"},
+      {R"("reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"})",
+       "reasoning_effort"},
       {R"("top_logprobs": 3)", "top_logprobs"},
       {R"("max_tokens": 1, "max_completion_tokens": 2)", "max_tokens"},
       {R"("tools": [{"type": "function", "function": {}}])", "tools"},

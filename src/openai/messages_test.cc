@@ -187,6 +187,8 @@ TEST(OpenAiMessages, VariablesThatTheTemplateReadsSomewherePass) {
                 HasSubstr("chat_template_kwargs has"))
         << name;
   }
+  EXPECT_THAT(with(R"({"reasoning_effort": "low"})"),
+              HasSubstr("reasoning_effort cannot be given: the model's chat template"));
 }
 
 TEST(OpenAiMessages, DevelopersAreTheSystemForATemplateThatKnowsNone) {

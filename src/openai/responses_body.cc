@@ -44,7 +44,8 @@ constexpr SameField kSameFields[] = {{"model", "model"},
                                      {"chat_template_kwargs", "chat_template_kwargs"},
                                      {"priority", "priority"}};
 // Read here.
-constexpr const char* kOwnFields[] = {"input", "instructions", "tools", "tool_choice", "text"};
+constexpr const char* kOwnFields[] = {"input",       "instructions", "tools",
+                                      "tool_choice", "text",         "reasoning"};
 // What says nothing about the answer.
 constexpr const char* kFieldsWithoutEffect[] = {
     "user",       "metadata",         "service_tier",          "safety_identifier",
@@ -64,7 +65,6 @@ const std::vector<NeutralField>& NeutralFields() {
       {"include", ordered_json::array(), ""},
       {"truncation", "disabled", ""},
       {"top_logprobs", 0, ": /v1/chat/completions has them"},
-      {"reasoning", nullptr, ": what the chat template knows goes into chat_template_kwargs"},
   };
   return fields;
 }
@@ -311,12 +311,31 @@ FieldStatus ReadText(const ordered_json& body, ordered_json* chat) {
   return std::nullopt;
 }
 
+// {"effort": "low", "summary": "auto"}. Reasoning is in the answer whole, with or without "auto".
+FieldStatus ReadReasoning(const ordered_json& body, ordered_json* chat) {
+  const ordered_json reasoning = body.value("reasoning", ordered_json());
+  if (reasoning.is_null()) return std::nullopt;
+  if (!reasoning.is_object()) return Wrong("reasoning", "reasoning must be an object");
+  for (const auto& [name, value] : reasoning.items()) {
+    if (name == "effort" || value.is_null()) continue;
+    const bool is_summary = name == "summary" || name == "generate_summary";
+    if (is_summary && value == "auto") continue;
+    return Wrong("reasoning", fmt::format("reasoning.{} is not supported{}", Printable(name),
+                                          is_summary ? "; it must be absent, null or \"auto\""
+                                                     : ", so leave it out"));
+  }
+  const ordered_json effort = reasoning.value("effort", ordered_json());
+  if (!effort.is_null()) (*chat)["reasoning_effort"] = effort;
+  return std::nullopt;
+}
+
 // What a response repeats of its request.
 ordered_json Repeated(const ordered_json& body) {
   ordered_json repeated = {{"instructions", nullptr},
                            {"max_output_tokens", nullptr},
                            {"metadata", ordered_json::object()},
                            {"parallel_tool_calls", true},
+                           {"reasoning", nullptr},
                            {"temperature", nullptr},
                            {"text", {{"format", {{"type", "text"}}}}},
                            {"tool_choice", "auto"},
@@ -333,7 +352,9 @@ ordered_json Repeated(const ordered_json& body) {
 }  // namespace
 
 FieldError InResponses(FieldError error) {
-  constexpr SameField kOthers[] = {{"input", "messages"}, {"text.format", "response_format"}};
+  constexpr SameField kOthers[] = {{"input", "messages"},
+                                   {"text.format", "response_format"},
+                                   {"reasoning.effort", "reasoning_effort"}};
   // Places that messages name: what is nested in a chat is flat here.
   constexpr SameField kPlaces[] = {{"text.format.schema", "response_format.json_schema.schema"},
                                    {"parameters", "function.parameters"}};
@@ -360,7 +381,7 @@ std::variant<GenerationBody, FieldError> ParseResponsesBody(
     const auto found = body.find(field.name);
     if (found != body.end()) chat[field.in_chat] = *found;
   }
-  for (const auto read : {ReadInput, ReadTools, ReadText}) {
+  for (const auto read : {ReadInput, ReadTools, ReadText, ReadReasoning}) {
     if (FieldStatus wrong = read(body, &chat)) return *std::move(wrong);
   }
   auto parsed = ParseGenerationBody(chat, /*is_chat=*/true, BodyOrigin::kServer, defaults);

@@ -75,6 +75,13 @@ TEST(ResponsesBody, TakesReasoningAsATextOrInParts) {
   }
 }
 
+TEST(ResponsesBody, TheEffortOfReasoningIsTheTemplatesVariable) {
+  const auto parsed = Parse(R"({"input": "x", "reasoning": {"effort": "low", "summary": "auto"}})");
+  const auto& body = std::get<GenerationBody>(parsed);
+  EXPECT_EQ(body.template_variables["reasoning_effort"], "low");
+  EXPECT_EQ(body.repeated["reasoning"]["effort"], "low");
+}
+
 TEST(ResponsesBody, NamesTheFieldAtFault) {
   const std::pair<std::string, std::string> cases[] = {
       {R"({})", "input"},
@@ -95,7 +102,10 @@ TEST(ResponsesBody, NamesTheFieldAtFault) {
       {R"({"input": "x", "tools": [{"type": "web_search"}]})", "tools"},
       {R"({"input": "x", "tool_choice": "required"})", "tool_choice"},
       {R"({"input": "x", "instructions": 1})", "instructions"},
-      {R"({"input": "x", "reasoning": {"effort": "low"}})", "reasoning"},
+      {R"({"input": "x", "reasoning": "low"})", "reasoning"},
+      {R"({"input": "x", "reasoning": {"effort": 1}})", "reasoning.effort"},
+      {R"({"input": "x", "reasoning": {"summary": "detailed"}})", "reasoning"},
+      {R"({"input": "x", "reasoning": {"budget": 9}})", "reasoning"},
   };
   for (const auto& [text, field] : cases) {
     const auto parsed = Parse(text);

@@ -165,6 +165,11 @@ FieldStatus CheckOptionsAreRead(const ChatTemplate& chat_template, const RenderO
   }
   for (const auto& [name, value] : options.variables.items()) {
     if (chat_template.ReadsVariable(name)) continue;
+    if (name == "reasoning_effort") {
+      return FieldError{Error{"reasoning_effort cannot be given: the model's chat template does "
+                              "not read it"},
+                        name};
+    }
     return FieldError{
         Error{fmt::format("chat_template_kwargs has {}, which the model's chat template does not "
                           "read: leave it out",
