@@ -64,6 +64,7 @@ TEST(Serve, AnswersChatsCompletionsAndQuestionsAboutItself) {
   const ServeProcess server({"--model-name", "tale"});
   EXPECT_EQ(server.Get("/health").Json()["status"], "ok");
   EXPECT_EQ(server.Get("/v1/models").Json()["data"][0]["id"], "tale");
+  EXPECT_GT(server.Get("/v1/models").Json()["data"][0]["created"], 1'700'000'000);
   EXPECT_EQ(server.Get("/v1/models/tale").Json(), server.Get("/v1/models").Json()["data"][0]);
   EXPECT_EQ(server.Get("/v1/models/t%61le").Json()["id"], "tale");
   EXPECT_EQ(server.Get("/v1/models/other").Json()["error"]["code"], "model_not_found");

@@ -23,7 +23,7 @@ ApiError NotThere(const char* message) {
 ordered_json ModelJson(const ServedModel& model) {
   return {{"id", model.name},
           {"object", "model"},
-          {"created", 0},
+          {"created", model.created},
           {"owned_by", "convene"},
           {"max_model_len", model.context}};
 }
