@@ -196,7 +196,7 @@ void LoadClient::TakeEvent(const std::string& data) {
 void LoadClient::TakePiece() {
   const double now = Now();
   ++request_.num_pieces;
-  record_.piece_times_s.push_back(now);
+  record_.pieces.push_back({client_idx_, now});
   if (!request_.first_s) {
     request_.first_s = now;
   } else {

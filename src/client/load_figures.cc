@@ -36,6 +36,28 @@ std::string Milliseconds(std::optional<double> seconds) {
   return seconds ? fmt::format("{:.2f}", *seconds / kMilli) : "-";
 }
 
+// The sum over all clients, of pieces that came from `from_s` to `to_s`.
+std::optional<double> PiecesPerSecond(const LoadRecord& record, double from_s, double to_s) {
+  struct Seen {
+    double first_s = 0;
+    double last_s = 0;
+    int64_t count = 0;
+  };
+  std::vector<Seen> clients(static_cast<size_t>(record.num_clients));
+  for (const auto& [client_idx, at_s] : record.pieces) {
+    if (at_s < from_s || at_s > to_s) continue;
+    Seen& seen = clients[static_cast<size_t>(client_idx)];
+    if (seen.count++ == 0) seen.first_s = at_s;
+    seen.last_s = at_s;
+  }
+  double sum = 0;
+  for (const Seen& seen : clients) {
+    if (seen.last_s <= seen.first_s) return std::nullopt;
+    sum += static_cast<double>(seen.count - 1) / (seen.last_s - seen.first_s);
+  }
+  return sum;
+}
+
 }  // namespace
 
 std::optional<double> Quantile(const std::vector<double>& sorted_values, double share) {
@@ -84,11 +106,10 @@ LoadFigures FiguresOf(const LoadRecord& record) {
   const double to = record.all_stream_to_s;
   if (record.num_streamed < record.num_clients || to <= from) return figures;
   figures.all_stream_s = to - from;
-  const auto num_pieces = std::ranges::count_if(
-      record.piece_times_s, [&](double time) { return time > from && time <= to; });
+  const std::optional<double> pieces_per_s = PiecesPerSecond(record, from, to);
+  if (!pieces_per_s) return figures;
   // A piece may hold several tokens, where one by itself is not whole text.
-  const double tokens_per_piece = num_tokens / static_cast<double>(record.piece_times_s.size());
-  figures.tokens_per_s = static_cast<double>(num_pieces) * tokens_per_piece / figures.all_stream_s;
+  figures.tokens_per_s = *pieces_per_s * num_tokens / static_cast<double>(record.pieces.size());
   return figures;
 }
 

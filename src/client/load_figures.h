@@ -24,11 +24,16 @@ struct RequestRecord {
   std::string error = {};              // empty: the answer came whole
 };
 
+struct Piece {
+  int client_idx = 0;
+  double at_s = 0;
+};
+
 struct LoadRecord {
   int num_clients = 0;
   std::vector<RequestRecord> requests = {};
-  std::vector<float> gaps_s = {};          // between two pieces of a request
-  std::vector<double> piece_times_s = {};  // of all pieces
+  std::vector<float> gaps_s = {};  // between two pieces of a request
+  std::vector<Piece> pieces = {};  // of all clients, as they came
   // From the last client's first piece to the first client's last one.
   double all_stream_from_s = 0;
   double all_stream_to_s = 0;
@@ -55,7 +60,10 @@ struct LoadFigures {
   int64_t num_tokens = 0;
   Times first_token = {};
   Times gap = {};
-  // Generated tokens per second while all clients were streaming; nothing where they never were.
+  // Generated tokens per second while all clients were streaming; nothing where they never were, or
+  // not for two pieces of each. The sum of what each client saw between its first piece and its
+  // last one of that time: a step brings pieces for all at almost one moment, and to count them
+  // between moments of different clients would lose a step's.
   std::optional<double> tokens_per_s = {};
   double all_stream_s = 0;          // how long they were
   double overall_tokens_per_s = 0;  // from the first request to the last answer

@@ -37,8 +37,8 @@ TEST(LoadFigures, CountsTokensWhileAllClientsStream) {
                     .all_stream_to_s = 5,
                     .num_streamed = 2,
                     .total_s = 6};
-  for (int i = 0; i < 9; ++i) record.piece_times_s.push_back(1 + 0.5 * i);
-  for (int i = 0; i < 9; ++i) record.piece_times_s.push_back(2 + 0.5 * i);
+  for (int i = 0; i < 9; ++i) record.pieces.push_back({0, 1 + 0.5 * i});
+  for (int i = 0; i < 9; ++i) record.pieces.push_back({1, 2 + 0.5 * i});
   const LoadFigures figures = FiguresOf(record);
   EXPECT_EQ(figures.num_errors(), 0);
   EXPECT_EQ(figures.mean_prompt_tokens, 8);
@@ -48,8 +48,26 @@ TEST(LoadFigures, CountsTokensWhileAllClientsStream) {
   EXPECT_EQ(figures.gap.p99_s, 0.5);
   EXPECT_EQ(figures.all_stream_s, 3);
   ASSERT_TRUE(figures.tokens_per_s);
-  EXPECT_DOUBLE_EQ(*figures.tokens_per_s, 8);  // 12 pieces in 3 s
+  EXPECT_DOUBLE_EQ(*figures.tokens_per_s, 8);  // two times 6 pieces in 3 s
   EXPECT_DOUBLE_EQ(figures.overall_tokens_per_s, 6);
+}
+
+// Steps of one second bring a piece to each of four clients, one a little after the other, in an
+// order that changes: four pieces a second, whichever client is the first or the last.
+TEST(LoadFigures, TheRateIsThatOfTheStepsWhicheverClientFrames) {
+  LoadRecord record{.num_clients = 4, .num_streamed = 4, .total_s = 6};
+  for (int step = 1; step <= 6; ++step) {
+    for (int i = 0; i < 4; ++i) record.pieces.push_back({(i + step) % 4, step + 1e-4 * i});
+  }
+  record.requests.resize(4, {.first_s = 1, .num_pieces = 6, .num_tokens = 6});
+  record.all_stream_from_s = 1 + 3e-4;
+  record.all_stream_to_s = 6;
+  const LoadFigures figures = FiguresOf(record);
+  ASSERT_TRUE(figures.tokens_per_s);
+  EXPECT_NEAR(*figures.tokens_per_s, 4, 1e-3);
+
+  record.all_stream_to_s = 2;  // three of them saw one piece from then on
+  EXPECT_FALSE(FiguresOf(record).tokens_per_s);
 }
 
 TEST(LoadFigures, ClientsThatNeverStreamedTogetherHaveNoRate) {
@@ -61,7 +79,7 @@ TEST(LoadFigures, ClientsThatNeverStreamedTogetherHaveNoRate) {
                                   .num_prompt_tokens = 1,
                                   .num_tokens = 2},
                                  {.start_s = 0, .first_s = {}, .error = "status 429"}},
-                    .piece_times_s = {1, 2},
+                    .pieces = {{0, 1}, {0, 2}},
                     .all_stream_from_s = 1,
                     .all_stream_to_s = 2,
                     .num_streamed = 1,
