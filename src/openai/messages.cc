@@ -106,6 +106,16 @@ Status CheckCalls(const ordered_json& messages) {
   return {};
 }
 
+// What a template says of a message without content names a line of the template.
+Error NamingMissingContent(const ordered_json& messages, Error failed) {
+  const auto has_content = [](const ordered_json& message) { return message.contains("content"); };
+  const auto without = std::ranges::find_if_not(messages, has_content);
+  if (without == messages.end()) return failed;
+  failed.message =
+      fmt::format("messages[{}] has no content: {}", without - messages.begin(), failed.message);
+  return failed;
+}
+
 // With arguments as objects; where the template fails on these, as they came. `messages` become
 // what was rendered.
 Result<std::string> RenderArguments(const ChatTemplate& chat_template, const RenderOptions& options,
@@ -170,7 +180,7 @@ Result<std::string> RenderMessages(const ChatTemplate& chat_template, const orde
   };
   AdoptRoles(render, &prepared);
   Result<std::string> text = RenderForms(chat_template, at_one_time, &prepared);
-  if (!text) return text;
+  if (!text) return NamingMissingContent(prepared, text.error());
   const Status read = CheckAllIsRead(chat_template, prepared, at_one_time, *text);
   return read ? text : Result<std::string>(read.error());
 }

@@ -116,6 +116,15 @@ TEST(OpenAiMessages, AContentThatIsNotThereIsEmptyForATemplateThatReadsText) {
       HasSubstr("error: "));
 }
 
+TEST(OpenAiMessages, AMessageWithoutContentIsNamedWhereTheTemplateNeedsIt) {
+  const auto messages =
+      ordered_json::parse(R"([{"role": "user", "content": "a"}, {"role": "user"}])");
+  EXPECT_THAT(Render("{% for m in messages %}{{ m.content + '.' }}{% endfor %}", messages),
+              HasSubstr("error: messages[1] has no content: "));
+  EXPECT_EQ(Render("{% for m in messages %}{{ m.role }};{{ m.content }}{% endfor %}", messages),
+            "user;auser;");
+}
+
 TEST(OpenAiMessages, WhatTheTemplateWouldSwallowIsRefused) {
   constexpr std::string_view kThreeRoles =
       "{% for m in messages %}{% if m.role in ['user', 'tool'] %}{{ m.content }}{% endif %}"
