@@ -22,7 +22,9 @@ import subprocess
 import tempfile
 import time
 
-from serve_peers import ROOT, Server
+from serve_peers import ROOT, Server, absolute
+
+LEAST_SLICES = 20  # so that what is lost of a slice at the ends is a few percent at most
 
 
 def run_round(args, server):
@@ -51,8 +53,11 @@ def run_round(args, server):
             if process.wait() != 0:
                 raise SystemExit(f"{process.args} failed")
         decode = json.loads(alone_path.read_text())["decode"][0]["tokens_per_s"]
-        streamed = json.loads(load_path.read_text())["loads"][0]["tokens_per_s_while_all_stream"]
-        return 2 * decode, 2 * streamed
+        figures = json.loads(load_path.read_text())["loads"][0]
+        if figures["all_stream_s"] < LEAST_SLICES * args.slice:
+            raise SystemExit(f"all clients streamed for {figures['all_stream_s']:.1f} s only, which is less than "
+                             f"{LEAST_SLICES} slices; raise --gen-tokens or lower --slice")
+        return 2 * decode, 2 * figures["tokens_per_s_while_all_stream"]
 
 
 def main():
@@ -70,11 +75,13 @@ def main():
     ratios = []
     for number in range(args.rounds):
         port = args.port + number
-        command = [args.convene, "serve", args.checkpoint, "--port", str(port), "--max-batch", str(args.clients)]
+        command = [absolute(args.convene), "serve", absolute(args.checkpoint), "--port", str(port), "--max-batch",
+                   str(args.clients)]
         with Server(command, port) as server:
             alone, streamed = run_round(args, server)
         ratios.append(streamed / alone)
-        print(f"round {number + 1}: bench {alone:.1f} tokens/s, server {streamed:.1f}, ratio {ratios[-1]:.3f}", flush=True)
+        print(f"round {number + 1}: bench {alone:.1f} tokens/s, server {streamed:.1f}, ratio {ratios[-1]:.3f}",
+              flush=True)
     print(f"median ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
 
 

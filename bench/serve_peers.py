@@ -31,12 +31,15 @@ PATIENCE_S = 300
 
 
 class Server:
-    """Runs `command` until the end of the block; its address must be http://127.0.0.1:PORT."""
+    """Runs `command` until the end of the block, in a folder of its own, so its paths must be absolute; its address
+    must be http://127.0.0.1:PORT."""
 
     def __init__(self, command, port):
         self.url = f"http://127.0.0.1:{port}"
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        self.folder = tempfile.TemporaryDirectory()  # llama-server leaves a llama.log where it runs
+        self.process = subprocess.Popen(command, cwd=self.folder.name, stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=self.log)
 
     def __enter__(self):
         end = time.monotonic() + PATIENCE_S
@@ -58,6 +61,11 @@ class Server:
             self.process.kill()
             self.process.wait()
         self.log.close()
+        self.folder.cleanup()
+
+
+def absolute(path):
+    return str(pathlib.Path(path).resolve())
 
 
 def ask(args, url, seed):
@@ -98,9 +106,9 @@ def main():
     most = max(int(number) for number in args.clients.split(","))
     context = args.prompt_tokens * 2 + args.gen_tokens + 64
     commands = {
-        "convene": [args.convene, "serve", args.checkpoint, "--threads", str(args.threads),
+        "convene": [absolute(args.convene), "serve", absolute(args.checkpoint), "--threads", str(args.threads),
                     "--max-batch", str(most), *shlex.split(args.convene_options)],
-        "peer": [args.llama_server, "-m", args.gguf, "-t", str(args.threads),
+        "peer": [absolute(args.llama_server), "-m", absolute(args.gguf), "-t", str(args.threads),
                  "-np", str(most), "-c", str(most * context), *shlex.split(args.peer_options)],
     }
     # The peer takes no port whose last connections the system still remembers.
