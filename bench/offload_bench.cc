@@ -1,23 +1,37 @@
 // The orders of an offloaded decode step that MoE-Lightning compares (its Fig. 6 and Table 5), run
-// for real on two cores: one is the device, one the host beside it, and what passes between them is
-// copied at a stated rate (evaluate/offloaded_steps.h). A model of random weights, whose keys and
-// values were never computed; each step's logits must be those of the same step with everything
-// resident, bit by bit. Predictions are made, and printed, before the first step that is measured:
+// for real (evaluate/offloaded_steps.h): on a GPU and the host beside it, or on two cores, of which
+// one is the device, one the host, and what passes between them is copied at a stated rate. A model
+// of random weights, whose keys and values were never computed. On two cores each step's logits must
+// be those of the same step with everything resident, bit by bit; on a GPU those of all orders that
+// attend on the same side must be the same bits, and those of orders that attend on the host come
+// close to the resident step on the CPU (--resident). Predictions are made, and printed, before the
+// first step that is measured:
 //   build/release/offload_bench --sequences 256 --micro-batches 4 --context 512 --link 1.2
+//   build/cuda/offload_bench --device cuda --device-memory-budget 15 --layers 32 --hidden 4096
+//     --heads 32 --kv-heads 8 --experts 8 --top-k 2 --intermediate 14336 --vocab 32000
+//     --weights bf16 --sequences 1024 --micro-batches 8 --context 141 --orders cgo s2 s3
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cost/rates.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cuda.h"
 #include "drawing/trace.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/offloaded_steps.h"
@@ -50,7 +64,13 @@ struct Options {
   double link_gb_per_second = 1.2;
   int rounds = 5;
   int device_cpu = 0;
-  int host_cpu = 1;
+  std::vector<int> host_cpus = {1};
+  // Of a GPU alone:
+  std::string device = "cpu";
+  double device_gib = 0;  // 0: all that is free
+  int pinned_pages = 3;
+  std::vector<int> staging_cpus;
+  bool resident = false;
   std::vector<std::string> orders;
   std::string trace;
   std::string json;
@@ -62,14 +82,18 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+double Mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Small bf16 numbers, all different.
-void FillCache(device::KvCache& cache) {
-  uint64_t state = 1;
-  for (int layer = 0; layer < cache.num_layers(); ++layer) {
+// Small bf16 numbers, all different; a layer by each thread.
+void FillLayers(device::KvCache& cache, std::atomic<int>& next) {
+  for (int layer = next++; layer < cache.num_layers(); layer = next++) {
+    uint64_t state = static_cast<uint64_t>(layer) * 2 + 1;
     for (int block = 0; block < cache.num_blocks(); ++block) {
       std::byte* const data = cache.Address(layer, block);
       for (int64_t i = 0; i + 8 <= cache.BlockBytes(layer); i += 8) {
@@ -83,10 +107,20 @@ void FillCache(device::KvCache& cache) {
   }
 }
 
-// What tasks cost alone on this machine: those that compute by kind, pages by their bytes.
+void FillCache(device::KvCache& cache) {
+  std::atomic<int> next = 0;
+  std::vector<std::jthread> threads;
+  for (unsigned i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, 16u); ++i) {
+    threads.emplace_back([&] { FillLayers(cache, next); });
+  }
+  FillLayers(cache, next);
+}
+
+// What tasks cost alone on this machine: by kind, pages by their bytes.
 struct Calibration {
   std::map<TaskKind, double> seconds;
   double staged_bytes_per_second = 0;
+  double load_bytes_per_second = 0;
 };
 
 struct Order {
@@ -97,23 +131,40 @@ struct Order {
   schedule::Timeline measured = {};  // of the last round
 };
 
+// The largest difference of a sequence's logits to what they should be, relative to their norm.
+double Difference(std::span<const float> logits, std::span<const float> expected) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    difference += (logits[i] - expected[i]) * (logits[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
 class Study {
  public:
   explicit Study(const Options& options)
       : options_(options),
         formats_(runtime::DefaultFormats(*kernels::WeightFormatFromName(options.weights))),
-        host_pool_({options.host_cpu}),
+        host_pool_(options.host_cpus),
         device_pool_({options.device_cpu}),
         host_(device::MakeCpuDevice(**kernels::ChooseKernels(), host_pool_)),
-        device_(device::MakeCpuDevice(**kernels::ChooseKernels(), device_pool_)),
-        sequences_(step_case(), /*num_groups=*/1, options.shape.vocab, /*seed=*/1) {}
+        sequences_(step_case(), /*num_groups=*/1, options.shape.vocab, /*seed=*/1) {
+    if (!options.staging_cpus.empty()) staging_pool_.emplace(options.staging_cpus);
+  }
 
   Status Run() {
+    if (const Status created = CreateDevice(); !created) return created;
     if (const Status created = CreateModel(); !created) return created;
-    if (const Status calibrated = Calibrate(); !calibrated) return calibrated;
     for (const std::string& name : options_.orders) {
-      Order& order = orders_.emplace_back(Order{.order = *strategy::OffloadOrderNamed(name)});
-      auto steps = Create(order.order, options_.link_gb_per_second * 1e9);
+      const OffloadOrder order = *strategy::OffloadOrderNamed(name);
+      if (const Status created = CreateCache(order); !created) return created;
+      orders_.emplace_back(Order{.order = order});
+    }
+    if (const Status calibrated = Calibrate(); !calibrated) return calibrated;
+    for (Order& order : orders_) {
+      auto steps = Create(order.order, LinkRate());
       if (!steps) return steps.error();
       order.steps = *std::move(steps);
       order.predicted = Predict(order);
@@ -132,87 +183,186 @@ class Study {
   }
 
  private:
+  // What orders have in common that attend on the same side.
+  struct Side {
+    std::unique_ptr<device::KvCache> own_cache = {};
+    device::KvCache* cache = nullptr;
+    std::vector<std::vector<float>> logits = {};  // by sequence; empty: of the first step
+    Calibration calibration = {};
+  };
+
   evaluate::StepCase step_case() const {
     return {.batch = options_.sequences, .tokens = 1, .context = options_.context};
   }
   std::span<const device::SequenceStep> step() const { return sequences_.step(); }
+  bool on_gpu() const { return options_.device == "cuda"; }
+  // A GPU's link has its own rate.
+  double LinkRate() const { return on_gpu() ? 0 : options_.link_gb_per_second * 1e9; }
+  Side& SideOf(OffloadOrder order) { return sides_[on_gpu() && !strategy::AttendsOnHost(order)]; }
 
-  Status CreateModel() {
-    auto model = evaluate::InventedModel::Create(evaluate::InventSpec(options_.shape),
-                                                 formats_.weights, {1, 1, 1, 1}, 0, ledger_);
-    if (!model) return model.error();
-    model_ = *std::move(model);
-    auto resident =
-        runtime::Transformer::Create(model_->weights(), *host_,
-                                     {.max_step_tokens = options_.sequences,
-                                      .num_kv_blocks = evaluate::NumKvBlocks(step_case(), 1),
-                                      .context = options_.context + 1,
-                                      .activations = formats_.activations,
-                                      .kv = formats_.kv},
-                                     ledger_);
-    if (!resident) return resident.error();
-    resident_.emplace(*std::move(resident));
-    FillCache(resident_->kv_cache());
-    return resident_->Forward(step(), [this](int, int, std::span<const float> logits) {
-      logits_.emplace_back(logits.begin(), logits.end());
-    });
+  Status CreateDevice() {
+    if (!on_gpu()) {
+      device_ = device::MakeCpuDevice(**kernels::ChooseKernels(), device_pool_);
+      return {};
+    }
+    auto device = device::MakeCudaDevice(/*gpu=*/0, &device_pool_);
+    if (!device) return device.error();
+    device_ = *std::move(device);
+    pinned_.emplace(memory::Tier{.kind = memory::TierKind::kPinned});
+    return {};
+  }
+  memory::Ledger& host_ledger() { return on_gpu() ? *pinned_ : ledger_; }
+
+  // Of each order its own: one at a time would run.
+  Result<memory::Ledger*> DeviceLedger() {
+    if (!on_gpu()) return &ledger_;
+    auto tier = memory::DeviceTier(/*gpu=*/0, /*num_ranks=*/1);
+    if (!tier) return tier.error();
+    if (options_.device_gib > 0) {
+      tier->budget_bytes = static_cast<uint64_t>(options_.device_gib * (1 << 30));
+      tier->limited_by = "--device-memory-budget";
+    }
+    return &device_ledgers_.emplace_back(*tier);
   }
 
-  Result<std::unique_ptr<OffloadedSteps>> Create(OffloadOrder order, double link) {
-    return OffloadedSteps::Create(model_->model_weights(), *device_, *host_, resident_->kv_cache(),
-                                  {.pipeline = {.order = order,
-                                                .micro_batches = options_.micro_batches,
-                                                .bytes = ElementBytes()},
-                                   .link_bytes_per_second = link,
-                                   .max_sequences = options_.sequences,
-                                   .context = options_.context + 1,
-                                   .activations = formats_.activations,
-                                   .kv = formats_.kv,
-                                   .cpus = {.compute = {options_.device_cpu, options_.host_cpu},
-                                            .host = {options_.host_cpu}}},
-                                  ledger_);
+  Status CreateModel() {
+    const auto start = Clock::now();
+    auto model = evaluate::InventedModel::Create(evaluate::InventSpec(options_.shape),
+                                                 formats_.weights, {1, 1, 1, 1}, 0, host_ledger());
+    if (!model) return model.error();
+    model_ = *std::move(model);
+    fmt::print("made a model of {:.2f} GB in {:.1f} s\n", static_cast<double>(host_ledger().reserved().total()) / 1e9,
+               SecondsSince(start));
+    std::fflush(stdout);
+    return {};
+  }
+
+  // Keys and values between steps, on the host, and on two cores what a resident step makes of them.
+  Status CreateCache(OffloadOrder order) {
+    Side& side = SideOf(order);
+    if (side.cache != nullptr) return {};
+    const int num_blocks = evaluate::NumKvBlocks(step_case(), 1);
+    if (!on_gpu() || (options_.resident && strategy::AttendsOnHost(order))) {
+      auto resident = runtime::Transformer::Create(model_->weights(), *host_,
+                                                   {.max_step_tokens = options_.sequences,
+                                                    .num_kv_blocks = num_blocks,
+                                                    .context = options_.context + 1,
+                                                    .activations = formats_.activations,
+                                                    .kv = formats_.kv},
+                                                   ledger_);
+      if (!resident) return resident.error();
+      resident_.emplace(*std::move(resident));
+      side.cache = &resident_->kv_cache();
+      FillCache(*side.cache);
+      auto& logits = on_gpu() ? resident_logits_ : side.logits;
+      return resident_->Forward(step(), [&](int, int, std::span<const float> of_sequence) {
+        logits.emplace_back(of_sequence.begin(), of_sequence.end());
+      });
+    }
+    auto cache = strategy::AttendsOnHost(order)
+                     ? host_->CreateKvCache(model_->whole_spec(), formats_.kv, num_blocks, ledger_)
+                     : device_->CreateKvCache(model_->whole_spec(), formats_.kv, num_blocks,
+                                              host_ledger());
+    if (!cache) return cache.error();
+    side.own_cache = *std::move(cache);
+    side.cache = side.own_cache.get();
+    FillCache(*side.cache);
+    return {};
+  }
+
+  Result<std::unique_ptr<OffloadedSteps>> Create(OffloadOrder order, double link,
+                                                 bool is_serial = false) {
+    auto ledger = DeviceLedger();
+    if (!ledger) return ledger.error();
+    std::vector<int> cpus = options_.host_cpus;
+    cpus.insert(cpus.begin(), options_.device_cpu);
+    return OffloadedSteps::Create(
+        model_->model_weights(), *device_, *host_, *SideOf(order).cache,
+        {.pipeline = {.order = order,
+                      .micro_batches = options_.micro_batches,
+                      .pinned_pages = options_.pinned_pages,
+                      .loads_behind = is_serial,
+                      .bytes = ElementBytes()},
+         .link_bytes_per_second = link,
+         .max_sequences = options_.sequences,
+         .context = options_.context + 1,
+         .activations = formats_.activations,
+         .kv = formats_.kv,
+         .cpus = {.compute = cpus, .host = options_.host_cpus},
+         .staging = staging_pool_ ? &*staging_pool_ : nullptr},
+        {**ledger, host_ledger()});
   }
   strategy::ElementBytes ElementBytes() const {
     return runtime::Transformer::BytesOf(formats_, comm::WireFormat::kBf16, false);
   }
 
   // Every task alone: layer by layer nothing runs beside another task, and without a link's limit
-  // that is soon done.
+  // that is soon done. On a GPU also with attention on the host and layers loaded one behind the
+  // other.
   Status Calibrate() {
-    auto steps = Create(OffloadOrder::kLayerwise, 0);
-    if (!steps) return steps.error();
-    std::map<TaskKind, std::vector<double>> seconds;
-    for (int i = 0; i < 3; ++i) {
-      Order order{.order = OffloadOrder::kLayerwise, .steps = *std::move(steps)};
-      if (const Status ran = RunStep(order, /*counts=*/false); !ran) return ran;
-      steps = std::move(order.steps);
-      if (i == 0) continue;
-      const std::vector<schedule::Task>& tasks = (*steps)->schedule().tasks;
-      for (size_t id = 0; id < tasks.size(); ++id) {
-        seconds[tasks[id].kind].push_back((*steps)->timeline().tasks[id].seconds());
+    for (Order& order : orders_) {
+      Side& side = SideOf(order.order);
+      if (!side.calibration.seconds.empty()) continue;
+      const bool on_host = on_gpu() && strategy::AttendsOnHost(order.order);
+      Order serial{.order = on_host ? OffloadOrder::kS3 : OffloadOrder::kLayerwise};
+      if (const Status ran = RunAlone(serial, side.calibration); !ran) return ran;
+      if (!options_.staging_cpus.empty() || !on_gpu()) {
+        if (const Status measured = MeasureStaging(side.calibration); !measured) return measured;
       }
     }
-    for (auto& [kind, all] : seconds) calibration_.seconds[kind] = Median(all);
-    return MeasureStaging();
+    return {};
+  }
+
+  Status RunAlone(Order& serial, Calibration& calibration) {
+    auto steps = Create(serial.order, 0, /*is_serial=*/true);
+    if (!steps) return steps.error();
+    serial.steps = *std::move(steps);
+    std::map<TaskKind, std::vector<double>> seconds;
+    for (int i = 0; i < 3; ++i) {
+      if (const Status ran = RunStep(serial, /*counts=*/false); !ran) return ran;
+      if (i == 0) continue;
+      const std::vector<schedule::Task>& tasks = serial.steps->schedule().tasks;
+      for (size_t id = 0; id < tasks.size(); ++id) {
+        seconds[tasks[id].kind].push_back(serial.steps->timeline().tasks[id].seconds());
+      }
+    }
+    // A GPU's first micro-batch of a layer unpacks its weights: only the mean has its share.
+    for (auto& [kind, all] : seconds) {
+      calibration.seconds[kind] = on_gpu() ? Mean(all) : Median(all);
+    }
+    calibration.load_bytes_per_second =
+        on_gpu() ? LayerBytes() / calibration.seconds[TaskKind::kLoadPage] : LinkRate();
+    return {};
   }
 
   // Of a layer's experts, as a page's copy would.
-  Status MeasureStaging() {
-    auto memory = ledger_.Allocate(memory::Use::kStaging, static_cast<uint64_t>(LayerBytes()));
+  Status MeasureStaging(Calibration& calibration) {
+    constexpr size_t kPieceBytes = size_t{1} << 20;
+    std::vector<std::span<const std::byte>> pieces;
+    for (const weights::FfnWeights& expert : FirstExperts()) {
+      for (const kernels::PackedMatrix* matrix : {&expert.up, &expert.down}) {
+        for (size_t at = 0; at < matrix->size_bytes(); at += kPieceBytes) {
+          pieces.emplace_back(matrix->data + at, std::min(kPieceBytes, matrix->size_bytes() - at));
+        }
+      }
+    }
+    auto memory = host_ledger().Allocate(memory::Use::kStaging, pieces.size() * kPieceBytes);
     if (!memory) return memory.error();
+    const auto copy = [&](int64_t index, int) {
+      const auto i = static_cast<size_t>(index);
+      std::memcpy(memory->data() + i * kPieceBytes, pieces[i].data(), pieces[i].size());
+    };
     std::vector<double> seconds;
     for (int i = 0; i < 4; ++i) {
       const auto start = Clock::now();
-      std::byte* to = memory->data();
-      for (const weights::FfnWeights& expert : FirstExperts()) {
-        for (const kernels::PackedMatrix* matrix : {&expert.up, &expert.down}) {
-          std::memcpy(to, matrix->data, matrix->size_bytes());
-          to += matrix->size_bytes();
-        }
+      if (staging_pool_) {
+        staging_pool_->ParallelFor(std::ssize(pieces), copy);
+      } else {
+        for (int64_t index = 0; index < std::ssize(pieces); ++index) copy(index, 0);
       }
       if (i > 0) seconds.push_back(SecondsSince(start));
     }
-    calibration_.staged_bytes_per_second = LayerBytes() / Median(seconds);
+    calibration.staged_bytes_per_second = LayerBytes() / Median(seconds);
     return {};
   }
   const std::vector<weights::FfnWeights>& FirstExperts() const {
@@ -227,21 +377,27 @@ class Study {
   }
 
   // Costs of tasks alone, and the link's rate: nothing of what cores and memory share.
-  schedule::Timeline Predict(const Order& order) const {
+  schedule::Timeline Predict(const Order& order) {
     schedule::Schedule schedule = order.steps->schedule();
+    const Calibration& calibration = SideOf(order.order).calibration;
     cost::Rates rates;
-    for (const auto& [kind, seconds] : calibration_.seconds) {
-      if (schedule::IsCommunication(kind)) continue;
-      rates.fixed_seconds[static_cast<size_t>(kind)] = seconds;
+    // Rows of a micro-batch are few beside pages: a GPU's link takes longer for them than its rate
+    // says.
+    const auto is_fixed = [&](TaskKind kind) {
+      return !schedule::IsCommunication(kind) ||
+             (on_gpu() && (kind == TaskKind::kSendQkv || kind == TaskKind::kSendHidden));
+    };
+    for (const auto& [kind, seconds] : calibration.seconds) {
+      if (is_fixed(kind)) rates.fixed_seconds[static_cast<size_t>(kind)] = seconds;
     }
-    rates.fixed_seconds[static_cast<size_t>(TaskKind::kStagePage)] =
-        LayerBytes() / options_.micro_batches / calibration_.staged_bytes_per_second;
-    rates.ranks.front().load_bytes_per_second = options_.link_gb_per_second * 1e9;
-    rates.ranks.front().store_bytes_per_second = options_.link_gb_per_second * 1e9;
+    if (calibration.staged_bytes_per_second > 0) {
+      rates.fixed_seconds[static_cast<size_t>(TaskKind::kStagePage)] =
+          LayerBytes() / options_.micro_batches / calibration.staged_bytes_per_second;
+    }
+    rates.ranks.front().load_bytes_per_second = calibration.load_bytes_per_second;
+    rates.ranks.front().store_bytes_per_second = calibration.load_bytes_per_second;
     for (schedule::Task& task : schedule.tasks) {
-      if (task.kind == TaskKind::kStagePage || !schedule::IsCommunication(task.kind)) {
-        task.work = {};
-      }
+      if (task.kind == TaskKind::kStagePage || is_fixed(task.kind)) task.work = {};
     }
     const double tokens = static_cast<double>(options_.sequences) / options_.micro_batches;
     return simulate::Simulate(schedule, rates, [&](const schedule::Size& size) {
@@ -250,19 +406,24 @@ class Study {
   }
 
   Status RunStep(Order& order, bool counts) {
-    ForgetNewPositions();
+    ForgetNewPositions(*SideOf(order.order).cache);
+    std::vector<std::vector<float>>& expected = SideOf(order.order).logits;
+    const bool is_first = expected.empty();
+    if (is_first) expected.resize(static_cast<size_t>(options_.sequences));
     size_t num_same = 0;
     const auto start = Clock::now();
     const Status done =
         order.steps->Forward(step(), [&](int sequence, int, std::span<const float> logits) {
-          num_same += std::ranges::equal(logits, logits_[static_cast<size_t>(sequence)]) ? 1 : 0;
+          std::vector<float>& here = expected[static_cast<size_t>(sequence)];
+          if (is_first) here.assign(logits.begin(), logits.end());
+          num_same += std::ranges::equal(logits, here) ? 1 : 0;
         });
     const double seconds = SecondsSince(start);
     if (!done) return done;
-    if (num_same != logits_.size()) {
-      return Error{
-          fmt::format("{}: the logits of {} of {} sequences are those of the resident step",
-                      strategy::Name(order.order), num_same, logits_.size())};
+    if (num_same != expected.size()) {
+      return Error{fmt::format(
+          "{}: the logits of {} of {} sequences are those of the {} step",
+          strategy::Name(order.order), num_same, expected.size(), on_gpu() ? "first" : "resident")};
     }
     if (!counts) return {};
     order.seconds.push_back(seconds);
@@ -271,8 +432,7 @@ class Study {
   }
 
   // So that a step that does not write them is found out.
-  void ForgetNewPositions() {
-    device::KvCache& cache = resident_->kv_cache();
+  void ForgetNewPositions(device::KvCache& cache) const {
     for (const device::SequenceStep& sequence : step()) {
       if (sequence.first_position % device::kKvBlockTokens != 0) continue;
       for (int layer = 0; layer < cache.num_layers(); ++layer) {
@@ -282,23 +442,33 @@ class Study {
     }
   }
 
-  void PrintPredictions() const {
+  void PrintPredictions() {
     const evaluate::ModelShape& shape = options_.shape;
     fmt::print(
         "{} layers of {} experts x {} x {}, top {}, {} weights: {:.1f} MB streamed of each; "
-        "{} sequences behind {} tokens, {} micro-batches, link {} GB/s\n",
+        "{} sequences behind {} tokens, {} micro-batches, {}\n",
         shape.layers, shape.experts, shape.hidden, shape.intermediate, shape.top_k,
         options_.weights, LayerBytes() / 1e6, options_.sequences, options_.context,
-        options_.micro_batches, options_.link_gb_per_second);
-    for (const auto& [kind, seconds] : calibration_.seconds) {
-      if (!schedule::IsCommunication(kind)) {
+        options_.micro_batches,
+        on_gpu() ? device_->name() : fmt::format("link {} GB/s", options_.link_gb_per_second));
+    for (const Side& side : sides_) {
+      for (const auto& [kind, seconds] : side.calibration.seconds) {
         fmt::print("  {}: {:.3f} ms alone\n", schedule::Name(kind), 1e3 * seconds);
       }
+      if (side.calibration.staged_bytes_per_second > 0) {
+        fmt::print("  staging: {:.2f} GB/s alone\n",
+                   side.calibration.staged_bytes_per_second / 1e9);
+      }
+      if (side.calibration.load_bytes_per_second > 0) {
+        fmt::print("  link: {:.2f} GB/s\n", side.calibration.load_bytes_per_second / 1e9);
+      }
     }
-    fmt::print("  staging: {:.2f} GB/s alone\n", calibration_.staged_bytes_per_second / 1e9);
     for (const Order& order : orders_) {
       fmt::print("predicted {:9} {:.3f} s\n", strategy::Name(order.order),
                  order.predicted.seconds());
+    }
+    for (const memory::Ledger& ledger : device_ledgers_) {
+      if (ledger.reserved().total() > 0) fmt::print("device memory: {}\n", ledger.Describe());
     }
     std::fflush(stdout);
   }
@@ -329,7 +499,21 @@ class Study {
                  100 * BusyShare(order, LaneKind::kHost), 100 * BusyShare(order, LaneKind::kLoad),
                  100 * BusyShare(order, LaneKind::kStore));
     }
-    fmt::print("logits of all steps: those of the resident step, bit by bit\n");
+    if (!on_gpu()) {
+      fmt::print("logits of all steps: those of the resident step, bit by bit\n");
+      return;
+    }
+    fmt::print("logits of all steps that attend on the same side: the same, bit by bit\n");
+    if (resident_logits_.empty()) return;
+    std::vector<double> differences;
+    const auto& logits = sides_[0].logits;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      differences.push_back(Difference(logits[i], resident_logits_[i]));
+    }
+    fmt::print(
+        "beside the resident step on the CPU, of their norm: median {:.5f}, worst {:.5f} of {} "
+        "sequences\n",
+        Median(differences), *std::ranges::max_element(differences), differences.size());
   }
 
   void WriteJson() const {
@@ -374,14 +558,19 @@ class Study {
   runtime::Formats formats_;
   hardware::ThreadPool host_pool_;
   hardware::ThreadPool device_pool_;
+  std::optional<hardware::ThreadPool> staging_pool_;
   memory::Ledger ledger_;
+  std::optional<memory::Ledger> pinned_;  // the host's, of a GPU
+  std::deque<memory::Ledger> device_ledgers_;
   std::unique_ptr<device::Device> host_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<evaluate::InventedModel> model_;
   std::optional<runtime::Transformer> resident_;
   evaluate::CaseSequences sequences_;
-  std::vector<std::vector<float>> logits_;  // by sequence
-  Calibration calibration_;
+  std::vector<std::vector<float>> resident_logits_;  // of the CPU beside a GPU
+  // Where attention is on the host, and where it is on a GPU; of two cores all orders are in the
+  // first.
+  std::array<Side, 2> sides_;
   std::vector<Order> orders_;
 };
 
@@ -417,7 +606,18 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--device-cpu", options.device_cpu)->capture_default_str();
-  app.add_option("--host-cpu", options.host_cpu)->capture_default_str();
+  app.add_option("--host-cpus", options.host_cpus)->delimiter(',')->capture_default_str();
+  app.add_option("--device", options.device, "cuda: a GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--device-memory-budget", options.device_gib, "GiB of a GPU for each order");
+  app.add_option("--pinned-pages", options.pinned_pages,
+                 "0: the weights are pinned, and cgo stages nothing")
+      ->capture_default_str();
+  app.add_option("--staging-cpus", options.staging_cpus, "share the copies to pinned memory")
+      ->delimiter(',');
+  app.add_flag("--resident", options.resident,
+               "on a GPU: compare with the same step on the CPU, everything resident");
   app.add_option("--orders", options.orders, "the first is what the others are compared with")
       ->delimiter(',')
       ->check(CLI::IsMember(options.orders));

@@ -187,6 +187,9 @@ class SlowedDevice : public device::Device {
     return std::unique_ptr<Stream>(std::make_unique<SlowedStream>(*std::move(stream), factor_));
   }
   std::unique_ptr<Event> CreateEvent() override { return device_->CreateEvent(); }
+  Result<std::unique_ptr<device::CopyLane>> CreateCopyLane() override {
+    return device_->CreateCopyLane();
+  }
 
  private:
   const std::unique_ptr<Device> device_;

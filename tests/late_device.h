@@ -293,6 +293,9 @@ class LateDevice : public device::Device {
   std::unique_ptr<device::Event> CreateEvent() override {
     return std::make_unique<LateEvent>(counts_);
   }
+  Result<std::unique_ptr<device::CopyLane>> CreateCopyLane() override {
+    return cpu_->CreateCopyLane();
+  }
 
  private:
   std::unique_ptr<device::Device> cpu_;

@@ -41,6 +41,18 @@ class FrameMemory {
   virtual std::span<std::byte> HostRows(TravellingRows kind, OwnRows rows) const = 0;
 };
 
+// Copies between the host's memory and a device's, on a lane of its own beside operators, in their
+// order. One thread at a time.
+class CopyLane {
+ public:
+  virtual ~CopyLane() = default;
+  // From either memory to either; of the host's at full speed where it is pinned. It may go on
+  // after the call.
+  virtual void Copy(std::byte* to, const std::byte* from, size_t size_bytes) = 0;
+  // Returns when all copies so far are through. Error: the first that failed.
+  virtual Status Wait() = 0;
+};
+
 // What a kind of device takes of its memory. The memory plan asks, which is made before there is a
 // device: so these are functions beside it, and whoever chooses the device chooses them with it.
 struct DeviceBytes {
@@ -81,6 +93,8 @@ class Device {
                                                        KvCache& cache, const StreamOptions& options,
                                                        memory::Ledger& ledger) = 0;
   virtual std::unique_ptr<Event> CreateEvent() = 0;
+  // Error: the device has no room for one more.
+  virtual Result<std::unique_ptr<CopyLane>> CreateCopyLane() = 0;
 };
 
 }  // namespace convene::device

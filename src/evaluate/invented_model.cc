@@ -1,8 +1,13 @@
 #include "evaluate/invented_model.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "weights/share.h"
 #include "weights/weight_layout.h"
@@ -45,11 +50,29 @@ class Random {
 };
 
 // Of about the size 1/64: four bf16 numbers of random sign and mantissa.
-void FillBf16(std::byte* data, size_t size_bytes, Random& random) {
-  for (size_t i = 0; i + 8 <= size_bytes; i += 8) {
+void FillPart(std::span<std::byte> bytes, Random random) {
+  for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
     const uint64_t bits = (random.Next() & 0x807f807f807f807f) | 0x3c003c003c003c00;
-    std::memcpy(data + i, &bits, sizeof(bits));
+    std::memcpy(bytes.data() + i, &bits, sizeof(bits));
   }
+}
+
+// The same bytes however many threads share it: one writes a few GB a second.
+void FillBf16(std::span<std::byte> bytes, uint64_t seed) {
+  constexpr size_t kPartBytes = size_t{64} << 20;
+  const size_t num_parts = (bytes.size() + kPartBytes - 1) / kPartBytes;
+  std::atomic<size_t> next = 0;
+  const auto fill = [&] {
+    for (size_t part = next++; part < num_parts; part = next++) {
+      const size_t begin = part * kPartBytes;
+      const size_t size_bytes = std::min(kPartBytes, bytes.size() - begin);
+      FillPart(bytes.subspan(begin, size_bytes), Random(seed + part * 0x9e3779b97f4a7c15));
+    }
+  };
+  std::vector<std::jthread> threads;
+  const size_t most = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
+  for (size_t i = 1; i < std::min(most, num_parts); ++i) threads.emplace_back(fill);
+  fill();
 }
 
 void FillFloat(const kernels::PackedMatrix& matrix, float size, Random& random) {
@@ -114,8 +137,7 @@ Result<std::unique_ptr<InventedModel>> InventedModel::Create(const model::ModelS
 }
 
 void InventedModel::Fill(uint64_t seed) {
-  Random random(seed);
-  FillBf16(memory_.data(), memory_.size_bytes(), random);
+  FillBf16(memory_.bytes(), seed);
   const auto ones = [&](std::vector<float>& vector) {
     vector.assign(static_cast<size_t>(whole_.hidden_size), 1.0f);
   };

@@ -1,7 +1,6 @@
 #include "evaluate/limited_link.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 namespace convene::evaluate {
@@ -19,6 +18,7 @@ void LimitedLink::Begin() {
 }
 
 void LimitedLink::Copy(std::byte* to, const std::byte* from, size_t size_bytes) {
+  if (bytes_per_second_ <= 0) return lane_->Copy(to, from, size_bytes);
   for (size_t done = 0; done < size_bytes;) {
     const size_t piece = std::min(kPieceBytes, size_bytes - done);
     CopyCounting(to + done, from + done, piece, piece);
@@ -29,7 +29,7 @@ void LimitedLink::Copy(std::byte* to, const std::byte* from, size_t size_bytes) 
 
 void LimitedLink::CopyCounting(std::byte* to, const std::byte* from, size_t size_bytes,
                                size_t counted_bytes) {
-  std::memcpy(to, from, size_bytes);
+  lane_->Copy(to, from, size_bytes);
   done_bytes_ += counted_bytes;
 }
 
@@ -38,6 +38,12 @@ void LimitedLink::Pause() {
   const std::chrono::duration<double> taken(static_cast<double>(done_bytes_) / bytes_per_second_);
   std::this_thread::sleep_until(
       begin_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(taken));
+}
+
+Status LimitedLink::End() {
+  const Status done = lane_->Wait();
+  Pause();
+  return done;
 }
 
 }  // namespace convene::evaluate

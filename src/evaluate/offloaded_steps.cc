@@ -18,12 +18,18 @@ using schedule::TaskKind;
 
 namespace {
 
-// Of the device's own cache, which needs one; its other blocks are places.
-constexpr int kDeviceBlocks = 1;
+// Of the device's own cache, where all blocks that are used are places behind it.
+constexpr int kFewestBlocks = 1;
 
-runtime::TransformerOptions OptionsOf(const OffloadedOptions& options) {
+// Where keys and values of all sequences lie in a device's own memory between steps.
+bool KeepsCache(const device::Device& device, strategy::OffloadOrder order) {
+  return order == strategy::OffloadOrder::kLayerwise &&
+         device.memory() == memory::TierKind::kDevice;
+}
+
+runtime::TransformerOptions OptionsOf(const OffloadedOptions& options, int num_kv_blocks) {
   runtime::TransformerOptions of_steps{.max_step_tokens = options.max_sequences,
-                                       .num_kv_blocks = kDeviceBlocks,
+                                       .num_kv_blocks = num_kv_blocks,
                                        .context = options.context,
                                        .activations = options.activations,
                                        .kv = options.kv};
@@ -47,37 +53,49 @@ int BlocksOf(int tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens
 
 OffloadedSteps::OffloadedSteps(std::unique_ptr<weights::StreamedWeights> weights,
                                const weights::ModelWeights& slow, device::KvCache& host_cache,
-                               const OffloadedOptions& options)
+                               LimitedLink up, LimitedLink down, const OffloadedOptions& options)
     : options_(options),
       weights_(std::move(weights)),
       slow_(slow),
       host_cache_(host_cache),
       micro_batches_(static_cast<size_t>(options.pipeline.micro_batches)),
-      up_(options.link_bytes_per_second),
-      down_(options.link_bytes_per_second),
+      up_(std::move(up)),
+      down_(std::move(down)),
       executor_(/*background=*/false, options.cpus) {}
 
 Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
     const weights::ModelWeights& weights, device::Device& device, device::Device& host,
-    device::KvCache& host_cache, const OffloadedOptions& options, memory::Ledger& ledger) {
+    device::KvCache& host_cache, const OffloadedOptions& options, const Memory& memory) {
   if (const Status fits = Supports(weights.spec); !fits) return fits.error();
+  auto up = device.CreateCopyLane();
+  if (!up) return up.error();
+  auto down = device.CreateCopyLane();
+  if (!down) return down.error();
   const bool is_cgo = options.pipeline.order == strategy::OffloadOrder::kCgo;
   auto streamed =
       weights::StreamedWeights::Create(weights,
                                        {.pages = strategy::PagesOf(options.pipeline),
                                         .pinned_pages = is_cgo ? options.pipeline.pinned_pages : 0},
-                                       ledger);
+                                       memory.device, memory.host);
   if (!streamed) return streamed.error();
-  (*streamed)->LoadFirst();
   std::unique_ptr<OffloadedSteps> steps(
-      new OffloadedSteps(*std::move(streamed), weights, host_cache, options));
-  const runtime::TransformerOptions of_steps = OptionsOf(options);
-  auto runner = runtime::StepRunner::Create(*steps->weights_, device, of_steps, ledger);
+      new OffloadedSteps(*std::move(streamed), weights, host_cache,
+                         LimitedLink(*std::move(up), options.link_bytes_per_second),
+                         LimitedLink(*std::move(down), options.link_bytes_per_second), options));
+  if (const Status loaded = steps->Copy(steps->weights_->First(), steps->up_); !loaded) {
+    return loaded.error();
+  }
+  const bool keeps_cache = KeepsCache(device, options.pipeline.order);
+  const int num_device_blocks = keeps_cache ? host_cache.num_blocks() : kFewestBlocks;
+  steps->first_place_ = keeps_cache ? 0 : num_device_blocks;
+  const runtime::TransformerOptions of_steps = OptionsOf(options, num_device_blocks);
+  auto runner = runtime::StepRunner::Create(*steps->weights_, device, of_steps, memory.device);
   if (!runner) return runner.error();
   steps->runner_ = *std::move(runner);
   steps->fence_ = device.CreateEvent();
-  const Status created = steps->attends_on_host() ? steps->CreateHost(host, of_steps, ledger)
-                                                  : steps->CreateDeviceCache(ledger);
+  const Status created = steps->attends_on_host()
+                             ? steps->CreateHost(host, of_steps, memory)
+                             : steps->CreateDeviceCache(device, memory.device);
   if (!created) return created.error();
   strategy::OffloadPipeline pipeline = options.pipeline;
   pipeline.next_step = true;
@@ -91,7 +109,7 @@ Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
 }
 
 Status OffloadedSteps::CreateHost(device::Device& host, const runtime::TransformerOptions& options,
-                                  memory::Ledger& ledger) {
+                                  const Memory& memory) {
   const model::ModelSpec& spec = slow_.spec();
   const device::StepShape shape = runtime::StepShapeOf(spec, options);
   auto stream = host.CreateStream(slow_, host_cache_,
@@ -100,44 +118,55 @@ Status OffloadedSteps::CreateHost(device::Device& host, const runtime::Transform
                                    .roles = options.parallel.roles,
                                    .whole_spec = spec,
                                    .shape = shape},
-                                  ledger);
+                                  memory.host);
   if (!stream) return stream.error();
   host_ = *std::move(stream);
-  size_t qkv_bytes = 0;
-  size_t attended_bytes = 0;
+  RowSizes sizes;
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
     const auto row_bytes = [&](AttentionRows kind) {
-      return static_cast<size_t>(host_->AttentionRowBytes(kind, runner_->layer(layer)));
+      const int64_t bytes = host_->AttentionRowBytes(kind, runner_->layer(layer));
+      CHECK(bytes == runner_->stream().AttentionRowBytes(kind, runner_->layer(layer)),
+            "rows of {} bytes between unlike streams", bytes);
+      return static_cast<size_t>(bytes);
     };
-    qkv_bytes = std::max(qkv_bytes, row_bytes(AttentionRows::kQkv));
-    attended_bytes = std::max(attended_bytes, row_bytes(AttentionRows::kAttended));
+    sizes.qkv = std::max(sizes.qkv, row_bytes(AttentionRows::kQkv));
+    sizes.attended = std::max(sizes.attended, row_bytes(AttentionRows::kAttended));
   }
-  const auto tokens = static_cast<size_t>(shape.frames.front().tokens);
-  auto memory = ledger.Allocate(memory::Use::kExchange,
-                                2 * micro_batches_.size() * tokens * (qkv_bytes + attended_bytes));
-  if (!memory) return memory.error();
-  travelling_ = *std::move(memory);
-  std::byte* next = travelling_.data();
+  const auto num_rows = static_cast<size_t>(shape.frames.front().tokens);
+  if (const Status created = CreateRows(sizes, num_rows, memory); !created) return created;
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
-    MicroBatch& micro_batch = micro_batches_[i];
-    for (std::byte** const rows : {&micro_batch.qkv.on_device, &micro_batch.qkv.on_host}) {
-      *rows = std::exchange(next, next + tokens * qkv_bytes);
-    }
-    for (std::byte** const rows :
-         {&micro_batch.attended.on_device, &micro_batch.attended.on_host}) {
-      *rows = std::exchange(next, next + tokens * attended_bytes);
-    }
-    auto frame = host.CreateFrameMemory(spec, options.activations, shape.frames[i], ledger);
+    auto frame = host.CreateFrameMemory(spec, options.activations, shape.frames[i], memory.host);
     if (!frame) return frame.error();
-    micro_batch.on_host = std::make_unique<device::Frame>(
+    micro_batches_[i].on_host = std::make_unique<device::Frame>(
         spec, runtime::FrameOptions(spec, options, static_cast<int>(i)), *std::move(frame),
         nullptr);
   }
   return {};
 }
 
-Status OffloadedSteps::CreateDeviceCache(memory::Ledger& ledger) {
+Status OffloadedSteps::CreateRows(RowSizes sizes, size_t num_rows, const Memory& memory) {
+  const size_t size_bytes = micro_batches_.size() * num_rows * (sizes.qkv + sizes.attended);
+  auto on_device = memory.device.Allocate(memory::Use::kExchange, size_bytes);
+  if (!on_device) return on_device.error();
+  auto on_host = memory.host.Allocate(memory::Use::kExchange, size_bytes);
+  if (!on_host) return on_host.error();
+  rows_on_device_ = *std::move(on_device);
+  rows_on_host_ = *std::move(on_host);
+  size_t offset = 0;
+  for (MicroBatch& micro_batch : micro_batches_) {
+    const auto take = [&](size_t row_bytes) {
+      const size_t begin = std::exchange(offset, offset + num_rows * row_bytes);
+      return Travelling{rows_on_device_.data() + begin, rows_on_host_.data() + begin};
+    };
+    micro_batch.qkv = take(sizes.qkv);
+    micro_batch.attended = take(sizes.attended);
+  }
+  return {};
+}
+
+Status OffloadedSteps::CreateDeviceCache(const device::Device& device, memory::Ledger& ledger) {
   device::KvCache& cache = runner_->kv_cache();
+  if (KeepsCache(device, options_.pipeline.order)) return FillDeviceCache();
   cache.SetPlaces(host_cache_.num_blocks());
   if (options_.pipeline.order == strategy::OffloadOrder::kLayerwise) {
     // On a machine whose host is its device, the cache is on the device already.
@@ -160,6 +189,18 @@ Status OffloadedSteps::CreateDeviceCache(memory::Ledger& ledger) {
   return {};
 }
 
+Status OffloadedSteps::FillDeviceCache() {
+  const device::KvCache& cache = runner_->kv_cache();
+  up_.Begin();
+  for (int layer = 0; layer < cache.num_layers(); ++layer) {
+    for (int block = 0; block < host_cache_.num_blocks(); ++block) {
+      up_.Copy(cache.Address(layer, block), host_cache_.Address(layer, block),
+               static_cast<size_t>(cache.BlockBytes(layer)));
+    }
+  }
+  return up_.End();
+}
+
 Status OffloadedSteps::Forward(std::span<const SequenceStep> step,
                                const runtime::LogitsSink& sink) {
   std::vector<SequenceStep> on_device(step.begin(), step.end());
@@ -170,7 +211,7 @@ Status OffloadedSteps::Forward(std::span<const SequenceStep> step,
     CHECK(step[i].first_position < options_.context, "position {} of {}", step[i].first_position,
           options_.context);
     device_blocks_[i].assign(step[i].blocks.begin(), step[i].blocks.end());
-    for (int32_t& block : device_blocks_[i]) block += kDeviceBlocks;
+    for (int32_t& block : device_blocks_[i]) block += first_place_;
     on_device[i].blocks = device_blocks_[i];
   }
   weights_->BeginStep();
@@ -205,27 +246,30 @@ void OffloadedSteps::Compute(const Task& task) {
   switch (task.kind) {
     case TaskKind::kPreAttention:
       runner_->Compute(task);
-      if (!attends_on_host()) return;
+      if (!attends_on_host()) break;
       stream.PackAttention(AttentionRows::kQkv, runner_->layer(task.layer), frame,
                            micro_batch.qkv.on_device);
-      return AwaitDevice();
+      break;
     case TaskKind::kAttend: {
       const Status attended = stream.AttendSequences(
           runner_->layer(task.layer), {0, static_cast<int>(micro_batch.sequences.size())},
           /*only_wanted=*/false, frame);
       CHECK(attended.ok(), "{}", attended.error().message);
-      // New keys and values go down from where they are.
-      return AwaitDevice();
+      break;
     }
     case TaskKind::kPostAttention:
       if (attends_on_host()) {
         stream.UnpackAttention(AttentionRows::kAttended, runner_->layer(task.layer),
                                micro_batch.attended.on_device, frame);
       }
-      return runner_->Compute(task);
+      runner_->Compute(task);
+      break;
     default:
-      return runner_->Compute(task);
+      runner_->Compute(task);
   }
+  // Tasks of other lanes that wait for this one copy what it made, or to where it read; and its time
+  // is what it took.
+  AwaitDevice();
 }
 
 std::unique_ptr<comm::Exchange> OffloadedSteps::Start(const Task& task) {
@@ -239,37 +283,55 @@ Status OffloadedSteps::RunOnLane(const Task& task, hardware::ThreadPool*) {
       down_.Begin();
       down_.Copy(micro_batch.qkv.on_host, micro_batch.qkv.on_device,
                  RowsBytes(AttentionRows::kQkv, task));
-      down_.End();
-      return {};
+      return down_.End();
     case TaskKind::kAttend:
       return AttendOnHost(task);
     case TaskKind::kSendHidden:
       up_.Begin();
       up_.Copy(micro_batch.attended.on_device, micro_batch.attended.on_host,
                RowsBytes(AttentionRows::kAttended, task));
-      up_.End();
-      return {};
+      return up_.End();
     case TaskKind::kStagePage:
-      for (const auto& copy : weights_->Staging(task.layer, task.chunk)) {
-        std::memcpy(copy.to, copy.from, copy.size_bytes);
-      }
-      return {};
+      return Stage(task);
     case TaskKind::kLoadPage:
-      up_.Begin();
-      for (const auto& copy : weights_->Loading(task.layer, task.chunk)) {
-        up_.Copy(copy.to, copy.from, copy.size_bytes);
-      }
-      up_.End();
-      return {};
+      return Copy(weights_->Loading(task.layer, task.chunk), up_);
     case TaskKind::kReadKv:
-      LoadCache(task);
-      return {};
+      return LoadCache(task);
     case TaskKind::kWriteKv:
-      StoreCache(task);
-      return {};
+      return StoreCache(task);
     default:
       CHECK(false, "nothing runs on lane {}: {}", schedule::Name(task.lane.kind), Label(task));
   }
+}
+
+Status OffloadedSteps::Copy(std::span<const weights::StreamedWeights::Copy> copies,
+                            LimitedLink& link) {
+  link.Begin();
+  for (const auto& copy : copies) link.Copy(copy.to, copy.from, copy.size_bytes);
+  return link.End();
+}
+
+Status OffloadedSteps::Stage(const Task& task) {
+  // As large as a thread copies in a fraction of a millisecond.
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  std::vector<weights::StreamedWeights::Copy> pieces;
+  for (const auto& copy : weights_->Staging(task.layer, task.chunk)) {
+    for (size_t done = 0; done < copy.size_bytes; done += kPieceBytes) {
+      pieces.push_back({.from = copy.from + done,
+                        .to = copy.to + done,
+                        .size_bytes = std::min(kPieceBytes, copy.size_bytes - done)});
+    }
+  }
+  const auto copy = [&](int64_t index, int) {
+    const auto& piece = pieces[static_cast<size_t>(index)];
+    std::memcpy(piece.to, piece.from, piece.size_bytes);
+  };
+  if (options_.staging != nullptr) {
+    options_.staging->ParallelFor(std::ssize(pieces), copy);
+  } else {
+    for (int64_t i = 0; i < std::ssize(pieces); ++i) copy(i, 0);
+  }
+  return {};
 }
 
 Status OffloadedSteps::AttendOnHost(const Task& task) {
@@ -291,7 +353,7 @@ std::byte* OffloadedSteps::BufferOf(const Task& task) const {
          static_cast<size_t>(item % 2) * static_cast<size_t>(buffer_slots_) * slot_bytes_;
 }
 
-void OffloadedSteps::LoadCache(const Task& task) {
+Status OffloadedSteps::LoadCache(const Task& task) {
   device::KvCache& cache = runner_->kv_cache();
   const auto block_bytes = static_cast<size_t>(cache.BlockBytes(task.layer));
   std::byte* slot = BufferOf(task);
@@ -308,20 +370,20 @@ void OffloadedSteps::LoadCache(const Task& task) {
     }
     up_.Pause();
   }
-  up_.End();
+  return up_.End();
 }
 
-void OffloadedSteps::StoreCache(const Task& task) {
+Status OffloadedSteps::StoreCache(const Task& task) {
   const device::KvCache& cache = runner_->kv_cache();
   const auto block_bytes = static_cast<size_t>(cache.BlockBytes(task.layer));
   down_.Begin();
   for (const SequenceStep& sequence : micro_batches_[FrameOf(task)].sequences) {
     const int32_t block = sequence.blocks[sequence.first_position / kKvBlockTokens];
     down_.CopyCounting(host_cache_.Address(task.layer, block),
-                       cache.Address(task.layer, kDeviceBlocks + block), block_bytes,
+                       cache.Address(task.layer, first_place_ + block), block_bytes,
                        block_bytes / kKvBlockTokens);
   }
-  down_.End();
+  return down_.End();
 }
 
 }  // namespace convene::evaluate

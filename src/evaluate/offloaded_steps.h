@@ -1,8 +1,11 @@
-// Decode steps of a model whose experts lie in a slow tier, really executed on a machine without a
-// GPU: one set of cores stands for the device, another one for the host beside it, and what passes
-// between them for a link of a stated rate (limited_link.h). All orders that MoE-Lightning compares
-// (strategy/offload_pipeline.h) run so with the same operators, and give the bits of steps with
-// everything resident. A study: it serves no requests, and prompts are the caller's matter.
+// Decode steps of a model whose experts lie in a slow tier, really executed: by a GPU and the host
+// beside it, or on a machine without one, where one set of cores stands for the device, another one
+// for the host, and what passes between them for a link of a stated rate (limited_link.h). All
+// orders that MoE-Lightning compares (strategy/offload_pipeline.h) run so with the same operators.
+// Where both sides are CPUs they give the bits of steps with everything resident; a GPU's products
+// round otherwise than the host's attention, so there the orders that attend on the host give the
+// same bits as each other, and so do those that attend on the GPU, which give a resident GPU's.
+// A study: it serves no requests, and prompts are the caller's matter.
 #pragma once
 
 #include <array>
@@ -36,17 +39,25 @@ struct OffloadedOptions {
   kernels::KvFormat kv = kernels::KvFormat::kBf16;
   // Where the threads of copies run, and that of the host's attention.
   hardware::LaneCpus cpus = {};
+  // Share a page's copy to pinned memory; null: its lane's thread copies alone.
+  hardware::ThreadPool* staging = nullptr;
 };
 
 class OffloadedSteps : public runtime::LaneWork {
  public:
-  // `weights`: the model in the slow tier. `host_cache`: a cache of `host`, where keys and values
-  // lie between steps. `device` and `host` compute at the same time: each has threads of its own.
-  // Keeps references to all of them; memory is reserved in `ledger`. Errors: what of a model cannot
-  // be offloaded so; memory that cannot be had.
+  // Of the device's memory, and of the host's that it copies from and to (of a GPU: pinned).
+  struct Memory {
+    memory::Ledger& device;
+    memory::Ledger& host;
+  };
+  // `weights`: the model in the slow tier. `host_cache`: where keys and values lie between steps, in
+  // the host's memory; of orders that attend on the host a cache of `host`, otherwise one of
+  // `device`. `device` and `host` compute at the same time: each has threads of its own. Keeps
+  // references to all of them. Errors: what of a model cannot be offloaded so; memory that cannot
+  // be had.
   static Result<std::unique_ptr<OffloadedSteps>> Create(
       const weights::ModelWeights& weights, device::Device& device, device::Device& host,
-      device::KvCache& host_cache, const OffloadedOptions& options, memory::Ledger& ledger);
+      device::KvCache& host_cache, const OffloadedOptions& options, const Memory& memory);
   ~OffloadedSteps() override = default;
 
   // As Transformer::Forward, of at most max_sequences sequences with one token each, whose logits
@@ -67,6 +78,11 @@ class OffloadedSteps : public runtime::LaneWork {
     std::byte* on_device = nullptr;
     std::byte* on_host = nullptr;
   };
+  // Bytes of a row in the layer where it has the most.
+  struct RowSizes {
+    size_t qkv = 0;
+    size_t attended = 0;
+  };
   struct MicroBatch {
     std::vector<device::SequenceStep> sequences;  // with blocks of the host's cache
     std::unique_ptr<device::Frame> on_host;
@@ -75,21 +91,26 @@ class OffloadedSteps : public runtime::LaneWork {
   };
 
   OffloadedSteps(std::unique_ptr<weights::StreamedWeights> weights,
-                 const weights::ModelWeights& slow, device::KvCache& host_cache,
-                 const OffloadedOptions& options);
+                 const weights::ModelWeights& slow, device::KvCache& host_cache, LimitedLink up,
+                 LimitedLink down, const OffloadedOptions& options);
   Status CreateHost(device::Device& host, const runtime::TransformerOptions& options,
-                    memory::Ledger& ledger);
-  Status CreateDeviceCache(memory::Ledger& ledger);
+                    const Memory& memory);
+  Status CreateRows(RowSizes sizes, size_t num_rows, const Memory& memory);
+  Status CreateDeviceCache(const device::Device& device, memory::Ledger& ledger);
+  // All keys and values are on the device between steps, too.
+  Status FillDeviceCache();
   bool attends_on_host() const { return strategy::AttendsOnHost(options_.pipeline.order); }
   static int FrameOf(const schedule::Task& task) { return std::max(0, task.micro_batch); }
   size_t RowsBytes(device::AttentionRows kind, const schedule::Task& task);
   void AwaitDevice();
 
+  Status Copy(std::span<const weights::StreamedWeights::Copy> copies, LimitedLink& link);
+  Status Stage(const schedule::Task& task);
   Status AttendOnHost(const schedule::Task& task);
   // Of keys and values of a micro-batch, where attention is on the device.
   std::byte* BufferOf(const schedule::Task& task) const;
-  void LoadCache(const schedule::Task& task);
-  void StoreCache(const schedule::Task& task);
+  Status LoadCache(const schedule::Task& task);
+  Status StoreCache(const schedule::Task& task);
 
   OffloadedOptions options_;
   std::unique_ptr<weights::StreamedWeights> weights_;
@@ -99,10 +120,12 @@ class OffloadedSteps : public runtime::LaneWork {
   std::unique_ptr<device::Event> fence_;
   std::unique_ptr<device::Stream> host_;
   std::vector<MicroBatch> micro_batches_;
-  memory::Reservation travelling_;
+  memory::Reservation rows_on_device_;
+  memory::Reservation rows_on_host_;
   memory::Reservation cache_buffers_;
   size_t slot_bytes_ = 0;  // of a block in the layer where it is the largest
   int buffer_slots_ = 0;   // blocks of a micro-batch
+  int first_place_ = 0;  // the number that block 0 of the host's cache has in the device's
   std::vector<std::vector<int32_t>> device_blocks_;  // by sequence of the step
   LimitedLink up_;
   LimitedLink down_;

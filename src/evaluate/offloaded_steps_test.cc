@@ -78,6 +78,14 @@ TEST(OffloadedSteps, ReuseEachPinnedBuffer) {
   }
 }
 
+TEST(OffloadedSteps, StageNothingWhereTheWeightsArePinned) {
+  const Model model(Shape(3), kernels::WeightFormat::kBf16);
+  Resident resident(model.weights(), model.formats(), /*num_sequences=*/5);
+  for (const int micro_batches : {1, 2, 3}) {
+    ExpectSameBits(resident, {.micro_batches = micro_batches, .pinned_pages = 0});
+  }
+}
+
 TEST(OffloadedSteps, HaveHostAttentionAndAllCopiesOnLanesOfTheirOwn) {
   const Model model(Shape(2), kernels::WeightFormat::kBf16);
   Resident resident(model.weights(), model.formats(), /*num_sequences=*/5);
@@ -133,7 +141,8 @@ TEST(OffloadedSteps, RefuseLatentAttention) {
       device->CreateKvCache(model.weights().spec, kernels::KvFormat::kBf16, 1, ledger);
   ASSERT_TRUE(cache.ok());
   const auto steps =
-      OffloadedSteps::Create(model.weights(), *device, *device, **cache, {.context = 64}, ledger);
+      OffloadedSteps::Create(model.weights(), *device, *device, **cache, {.context = 64},
+                             {ledger, ledger});
   ASSERT_FALSE(steps.ok());
   EXPECT_NE(steps.error().message.find("latent attention"), std::string::npos);
 }

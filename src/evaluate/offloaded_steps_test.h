@@ -1,4 +1,5 @@
-// What tests of offloaded steps share: steps with everything resident, whose bits they must give.
+// What tests of offloaded steps share: steps with everything resident, whose bits they must give
+// where the same device attends.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
@@ -31,13 +33,17 @@ class Resident {
  public:
   static constexpr int kSteps = 4;
 
-  // Keeps a reference to the weights.
-  Resident(const weights::ModelWeights& weights, const runtime::Formats& formats, int num_sequences)
+  // On a CPU, or on this GPU. Keeps a reference to the weights.
+  Resident(const weights::ModelWeights& weights, const runtime::Formats& formats, int num_sequences,
+           std::unique_ptr<device::Device> gpu = nullptr)
       : weights_(weights),
         formats_(formats),
         device_pool_({0}),
         host_pool_({0}),
-        device_(device::MakeCpuDevice(**kernels::ChooseKernels(), device_pool_)),
+        device_ledger_({.kind = gpu ? memory::TierKind::kDevice : memory::TierKind::kHost}),
+        host_ledger_({.kind = gpu ? memory::TierKind::kPinned : memory::TierKind::kHost}),
+        device_(gpu ? std::move(gpu)
+                    : device::MakeCpuDevice(**kernels::ChooseKernels(), device_pool_)),
         host_(device::MakeCpuDevice(**kernels::ChooseKernels(), host_pool_)) {
     for (int i = 0; i < num_sequences; ++i) {
       std::vector<int32_t>& tokens = tokens_.emplace_back(static_cast<size_t>(58 + 3 * i));
@@ -52,9 +58,9 @@ class Resident {
     Run();
   }
 
-  // The prompts' keys and values in a cache of the host.
+  // The prompts' keys and values in the host's memory, as the device has them.
   std::unique_ptr<device::KvCache> HostCache() {
-    auto cache = host_->CreateKvCache(weights_.spec, formats_.kv, num_blocks(), ledger_);
+    auto cache = device_->CreateKvCache(weights_.spec, formats_.kv, num_blocks(), host_ledger_);
     EXPECT_TRUE(cache.ok());
     size_t place = 0;
     for (int layer = 0; layer < (*cache)->num_layers(); ++layer) {
@@ -75,7 +81,7 @@ class Resident {
                                    .activations = formats_.activations,
                                    .kv = formats_.kv,
                                    .cpus = {.compute = {0}}},
-                                  ledger_);
+                                  {device_ledger_, host_ledger_});
   }
 
   // Sequences of generated token `index`, each with that one token.
@@ -104,8 +110,8 @@ class Resident {
     auto transformer = runtime::Transformer::Create(
         store, *device_,
         {.num_kv_blocks = num_blocks(), .activations = formats_.activations, .kv = formats_.kv},
-        ledger_);
-    ASSERT_TRUE(transformer.ok());
+        device_ledger_);
+    ASSERT_TRUE(transformer.ok()) << transformer.error().message;
     std::vector<SequenceStep> prompts;
     for (size_t i = 0; i < tokens_.size(); ++i) {
       prompts.push_back({.tokens = tokens_[i],
@@ -124,10 +130,14 @@ class Resident {
                                    std::span<const float> logits) { choose(sequence, logits); })
             .ok());
     device::KvCache& cache = transformer->kv_cache();
+    const auto lane = device_->CreateCopyLane();
+    ASSERT_TRUE(lane.ok()) << lane.error().message;
     for (int layer = 0; layer < cache.num_layers(); ++layer) {
       for (int block = 0; block < num_blocks(); ++block) {
-        const std::byte* const data = cache.Address(layer, block);
-        of_prompts_.emplace_back(data, data + cache.BlockBytes(layer));
+        std::vector<std::byte>& bytes =
+            of_prompts_.emplace_back(static_cast<size_t>(cache.BlockBytes(layer)));
+        (*lane)->Copy(bytes.data(), cache.Address(layer, block), bytes.size());
+        ASSERT_TRUE((*lane)->Wait().ok());
       }
     }
     for (int index = 0; index < kSteps; ++index) {
@@ -148,7 +158,8 @@ class Resident {
   // One each, since both compute at the same time.
   hardware::ThreadPool device_pool_;
   hardware::ThreadPool host_pool_;
-  memory::Ledger ledger_;
+  memory::Ledger device_ledger_;
+  memory::Ledger host_ledger_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Device> host_;
   std::vector<std::vector<int32_t>> tokens_;

@@ -47,7 +47,7 @@ class PagedOrder {
  private:
   void Stage(int page) {
     const int m = p_.micro_batches;
-    if (page < m || page >= num_pages_) return;
+    if (p_.pinned_pages == 0 || page < m || page >= num_pages_) return;
     const int reused = page - p_.pinned_pages;
     std::vector<RankTasks> after;
     if (reused >= m) after.push_back(load_[reused]);
@@ -58,7 +58,8 @@ class PagedOrder {
   void Load(int page) {
     if (page >= num_pages_) return;
     const int m = p_.micro_batches;
-    std::vector<RankTasks> after = {stage_[page]};
+    std::vector<RankTasks> after;
+    if (p_.pinned_pages > 0) after.push_back(stage_[page]);
     if (page / m >= 2) after.push_back(items_.through((page / m - 1) * m - 1));
     load_[page] = items_.AddCopy(TaskKind::kLoadPage, LaneKind::kLoad, page / m, page % m, after,
                                  items_.WorkOf(page / m).LoadPage(m));
@@ -199,8 +200,8 @@ schedule::Schedule BuildOffloadPipeline(const model::ModelSpec& spec,
   OffloadItems items(step, p.micro_batches);
   items.Embed();
   if (p.order == OffloadOrder::kCgo) {
-    CHECK(p.lead >= 1 && p.lead <= p.pinned_pages, "a lead of {} over {} pinned pages", p.lead,
-          p.pinned_pages);
+    CHECK(p.lead >= 1 && (p.pinned_pages == 0 || p.lead <= p.pinned_pages),
+          "a lead of {} over {} pinned pages", p.lead, p.pinned_pages);
     PagedOrder(items, p).Run();
   } else {
     LayerOrder(items, p).Run();

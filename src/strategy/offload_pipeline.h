@@ -35,10 +35,11 @@ inline bool AttendsOnHost(OffloadOrder order) {
 struct OffloadPipeline {
   OffloadOrder order = OffloadOrder::kCgo;
   int micro_batches = 1;  // of a step's sequences; of kCgo, as many pages are a layer's weights
-  // Of kCgo: buffers between the two hops, a page is staged into one, then loaded.
+  // Of kCgo: buffers between the two hops, a page is staged into one, then loaded. 0: the weights
+  // lie in pinned memory, and nothing is staged.
   int pinned_pages = 3;
   bool next_step = false;  // the first layer's weights are loaded for the next step
-  int lead = 2;            // of kCgo: micro-batches that attention is ahead; at most pinned_pages
+  int lead = 2;  // of kCgo: micro-batches that attention is ahead; at most pinned_pages, if any
   // Of the others: a layer is loaded when the one before it is through, as kLayerwise always does.
   bool loads_behind = false;
   ElementBytes bytes = {};

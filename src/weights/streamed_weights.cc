@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -41,7 +40,8 @@ void ForEachStreamed(Layer& layer, const F& f) {
 
 Result<std::unique_ptr<StreamedWeights>> StreamedWeights::Create(const ModelWeights& weights,
                                                                  const StreamedOptions& options,
-                                                                 memory::Ledger& ledger) {
+                                                                 memory::Ledger& of_device,
+                                                                 memory::Ledger& of_host) {
   CHECK(options.pages >= 1 && options.pinned_pages >= 0, "{} pages, {} of them pinned",
         options.pages, options.pinned_pages);
   if (const Status fits = Supports(weights); !fits) return fits.error();
@@ -49,7 +49,7 @@ Result<std::unique_ptr<StreamedWeights>> StreamedWeights::Create(const ModelWeig
   for (int layer = 0; layer < streamed->num_layers(); ++layer) streamed->PlaceLayer(layer);
   const size_t room_bytes = *std::ranges::max_element(streamed->layer_bytes_);
   for (memory::Reservation& room : streamed->rooms_) {
-    auto memory = ledger.Allocate(memory::Use::kWeights, room_bytes);
+    auto memory = of_device.Allocate(memory::Use::kWeights, room_bytes);
     if (!memory) return memory.error();
     room = *std::move(memory);
   }
@@ -59,8 +59,8 @@ Result<std::unique_ptr<StreamedWeights>> StreamedWeights::Create(const ModelWeig
                                                                   streamed->PageBegin(layer, page));
     }
   }
-  auto pinned = ledger.Allocate(memory::Use::kStaging,
-                                streamed->page_bytes_ * static_cast<size_t>(options.pinned_pages));
+  auto pinned = of_host.Allocate(memory::Use::kStaging,
+                                 streamed->page_bytes_ * static_cast<size_t>(options.pinned_pages));
   if (!pinned) return pinned.error();
   streamed->pinned_ = *std::move(pinned);
   for (size_t slot = 0; slot < 2; ++slot) {
@@ -90,10 +90,14 @@ void StreamedWeights::BeginStep() {
   if (std::exchange(has_begun_, true)) first_slot_ = (first_slot_ + num_layers()) % 2;
 }
 
-void StreamedWeights::LoadFirst() {
+std::vector<StreamedWeights::Copy> StreamedWeights::First() const {
+  std::vector<Copy> copies;
   for (const Place& place : places_.front()) {
-    std::memcpy(rooms_[SlotOf(0)].data() + place.offset, place.from, place.size_bytes);
+    copies.push_back({.from = place.from,
+                      .to = rooms_[SlotOf(0)].data() + place.offset,
+                      .size_bytes = place.size_bytes});
   }
+  return copies;
 }
 
 size_t StreamedWeights::PageBegin(int layer, int page) const {

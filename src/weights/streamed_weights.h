@@ -1,5 +1,5 @@
-// Weights whose routed experts and dense feed-forward blocks lie in a slow tier and go through a
-// fast one, layer by layer, which has room for those of two layers; everything else stays where it
+// Weights whose routed experts and dense feed-forward blocks lie in a slow tier and go through the
+// memory of a device, layer by layer, which has room for those of two layers; everything else stays where it
 // is. What is copied when is the step's schedule (strategy/offload_pipeline.h), and by whom its
 // executor's matter: this knows where bytes lie and where they go.
 #pragma once
@@ -30,17 +30,18 @@ class StreamedWeights : public WeightStore {
     size_t size_bytes = 0;
   };
 
-  // `weights` is the slow tier. Keeps a reference to it; the rooms are reserved in `ledger`.
-  // Errors: a model that has layers without experts, an encoder or other experts in decode; as
-  // Ledger::Allocate.
+  // `weights` is the slow tier, in the host's memory. Keeps a reference to it; the rooms are reserved
+  // in the ledger of the device, pinned pages in that of the host. Errors: an encoder, or other
+  // experts in decode; as Ledger::Allocate.
   static Result<std::unique_ptr<StreamedWeights>> Create(const ModelWeights& weights,
                                                          const StreamedOptions& options,
-                                                         memory::Ledger& ledger);
+                                                         memory::Ledger& of_device,
+                                                         memory::Ledger& of_host);
 
   // Layer 0 of the next step is in the room that layer `num_layers` of this one went to; of the
-  // first step in that of LoadFirst, which copies it there.
+  // first step in that of First, whose copies must be done before it.
   void BeginStep();
-  void LoadFirst();
+  std::vector<Copy> First() const;
 
   // Both hops of a page of layer `layer`, 0 <= layer <= number of layers: that many is the first
   // layer of the next step. Without pinned pages nothing is staged, and loading is all. Valid until
@@ -48,6 +49,7 @@ class StreamedWeights : public WeightStore {
   std::span<const Copy> Staging(int layer, int page) { return Cut(layer, page, true, staging_); }
   std::span<const Copy> Loading(int layer, int page);
 
+  bool lends_on_device() const override { return true; }
   Result<LayerLease> LeaseLayer(LayerId id, LayerPart) override {
     return LayerLease(PlacedAt(id.layer));
   }

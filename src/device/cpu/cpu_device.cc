@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "device/cpu/cpu_frame.h"
@@ -46,6 +47,15 @@ class CpuEvent final : public Event {
  public:
   bool IsDone() const override { return true; }
   void Wait() const override {}
+};
+
+// The host's memory is the device's.
+class CpuCopyLane final : public CopyLane {
+ public:
+  void Copy(std::byte* to, const std::byte* from, size_t size_bytes) override {
+    std::memcpy(to, from, size_bytes);
+  }
+  Status Wait() override { return {}; }
 };
 
 class CpuDevice final : public Device {
@@ -104,6 +114,9 @@ class CpuDevice final : public Device {
   }
 
   std::unique_ptr<Event> CreateEvent() override { return std::make_unique<CpuEvent>(); }
+  Result<std::unique_ptr<CopyLane>> CreateCopyLane() override {
+    return std::unique_ptr<CopyLane>(std::make_unique<CpuCopyLane>());
+  }
 
  private:
   const kernels::KernelSet& kernels_;

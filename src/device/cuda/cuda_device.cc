@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/cuda.h"
+#include "device/cuda/cuda_copy_lane.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_event.h"
 #include "device/cuda/cuda_frame.h"
@@ -115,6 +116,12 @@ class CudaDevice final : public Device {
   }
 
   std::unique_ptr<Event> CreateEvent() override { return std::make_unique<CudaEvent>(); }
+  Result<std::unique_ptr<CopyLane>> CreateCopyLane() override {
+    if (Status used = Use(); !used) return used.error();
+    auto lane = CudaCopyLane::Create();
+    if (!lane) return lane.error();
+    return std::unique_ptr<CopyLane>(*std::move(lane));
+  }
 
  private:
   // CUDA's calls are about the device of the thread that calls.

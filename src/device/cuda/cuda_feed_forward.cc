@@ -55,6 +55,7 @@ Status CudaStream::Dense(const Layer& layer, Frame& frame) {
   const CudaActivations& buffers = CudaFrameOf(frame).activations;
   const CudaLayer& weights = WeightsOf(layer);
   const int num_rows = frame.own().count;
+  if (Status brought = weights_.Bring(layer.id(), store_, stream_); !brought) return brought;
   NormalizeRows(weights.ffn_norm, num_rows, /*also_float=*/false, frame);
   RunFfn(*weights.dense, layer.spec.dense_activation, buffers.normed, num_rows, nullptr,
          Epilogue::kAdd, spec().residual_scale, buffers.hidden);
@@ -196,6 +197,7 @@ Status CudaStream::Experts(const Layer& layer, Frame& frame) {
   }
   CHECK(first_slot + num_slots <= buffers.num_slots, "{} slots of {}", first_slot + num_slots,
         buffers.num_slots);
+  if (Status brought = weights_.Bring(layer.id(), store_, stream_); !brought) return brought;
   kernels::cuda::Copy({.x = buffers.normed.data,
                        .x_stride = buffers.normed.stride * int64_t{sizeof(Bf16)},
                        .from = buffers.routing.slot_row,

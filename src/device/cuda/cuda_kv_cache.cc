@@ -78,12 +78,12 @@ Status CudaKvCache::MakeTables() {
 void CudaKvCache::Upload(int layer, int first, int count) {
   auto* to = const_cast<std::byte**>(Table(layer)) + first;
   cudaMemcpy(to, layers_[layer].blocks.data() + first,
-             static_cast<size_t>(count) * sizeof(std::byte*), cudaMemcpyHostToDevice);
+             static_cast<size_t>(count) * sizeof(std::byte*), cudaMemcpyDefault);
 }
 
 void CudaKvCache::Move(int layer, int block, std::byte* to) {
   std::byte*& at = layers_[layer].blocks[block];
-  cudaMemcpy(to, at, static_cast<size_t>(layers_[layer].block_bytes), cudaMemcpyDeviceToDevice);
+  cudaMemcpy(to, at, static_cast<size_t>(layers_[layer].block_bytes), cudaMemcpyDefault);
   at = to;
   Upload(layer, block, 1);
 }
@@ -98,7 +98,9 @@ void CudaKvCache::SetPlaces(int count) {
 }
 
 void CudaKvCache::Put(int layer, int place, std::byte* at) {
-  layers_[layer].blocks[num_blocks_ + place] = at;
+  std::byte*& block = layers_[layer].blocks[num_blocks_ + place];
+  if (block == at) return;
+  block = at;
   Upload(layer, num_blocks_ + place, 1);
 }
 

@@ -1,5 +1,5 @@
-// The memory of the paged KV cache on a GPU: what a block holds is what kernels/cuda/attention.h
-// says, in bf16.
+// The memory of the paged KV cache on a GPU, or in pinned memory of the host beside it, by the
+// ledger that it is reserved in: what a block holds is what kernels/cuda/attention.h says, in bf16.
 #pragma once
 
 #include <cstdint>

@@ -271,10 +271,11 @@ Status CudaStream::Project(const Layer& layer, Frame& frame) {
   return Enqueued("projecting");
 }
 
-void CudaStream::PrepareQkv(const Layer& layer, Frame& frame) {
+void CudaStream::PrepareQkv(const Layer& layer, bool stores, Frame& frame) {
   const CudaFrame& at = CudaFrameOf(frame);
   const CudaLayer& weights = WeightsOf(layer);
   const model::AttentionSpec& attention = layer.spec.attention;
+  const CudaRows<float>& qkv = at.activations.qkv;
   kernels::cuda::PrepareQkv({.shape = {.num_heads = attention.num_heads,
                                        .num_kv_heads = attention.num_kv_heads,
                                        .head_dim = attention.head_dim,
@@ -286,15 +287,17 @@ void CudaStream::PrepareQkv(const Layer& layer, Frame& frame) {
                                        .key_norm = weights.key_norm,
                                        .clip = attention.clip_qkv.value_or(0.0f)},
                              .num_rows = frame.rows.num_rows(),
-                             .qkv = at.activations.qkv.data,
-                             .qkv_stride = at.activations.qkv.stride,
+                             .qkv = qkv.data,
+                             .qkv_stride = qkv.stride,
                              .angles = at.angles != nullptr ? at.angles : angles_,
                              .angle_rows = at.angle_rows,
                              .queries = at.activations.queries.data,
                              .query_stride = at.activations.queries.stride,
                              .positions = at.positions,
                              .row_blocks = at.row_blocks,
-                             .kv_blocks = cache_.Table(layer.cache_layer)},
+                             .kv_blocks = cache_.Table(layer.cache_layer),
+                             .kv_rows = stores ? nullptr : qkv.data + attention.query_dim(),
+                             .kv_row_stride = qkv.stride},
                             stream_);
 }
 
@@ -358,21 +361,43 @@ Status CudaStream::OutputOf(const Layer& layer, bool only_wanted, Frame& frame) 
 
 Status CudaStream::Attend(const Layer& layer, const AttentionTask& task, Frame& frame) {
   if (graphs_.replays()) return {};
-  if (Status begun = BeginAttention(layer, frame); !begun) return begun;
+  if (Status begun = ProjectRows(layer, /*stores=*/true, frame); !begun) return begun;
   const SequenceRange all{0, static_cast<int>(frame.rows.step().size())};
   if (Status done = RunScores(layer, all, task.only_wanted, frame); !done) return done;
   return OutputOf(layer, task.only_wanted, frame);
 }
 
-Status CudaStream::BeginAttention(const Layer& layer, Frame& frame) {
+Status CudaStream::ProjectRows(const Layer& layer, bool stores, Frame& frame) {
   NormalizeRows(WeightsOf(layer).attention_norm, frame.own().count, /*also_float=*/false, frame);
   if (Status projected = Project(layer, frame); !projected) return projected;
-  PrepareQkv(layer, frame);
+  PrepareQkv(layer, stores, frame);
   return Enqueued("queries and keys");
+}
+
+Status CudaStream::BeginAttention(const Layer& layer, Frame& frame) {
+  return ProjectRows(layer, /*stores=*/false, frame);
 }
 
 Status CudaStream::AttendSequences(const Layer& layer, SequenceRange sequences, bool only_wanted,
                                    Frame& frame) {
+  if (sequences.begin == sequences.end) return {};
+  const CudaFrame& at = CudaFrameOf(frame);
+  const model::AttentionSpec& attention = layer.spec.attention;
+  const StepRows& rows = frame.rows;
+  const int first = rows.first_row(sequences.begin);
+  const int end =
+      sequences.end < std::ssize(rows.step()) ? rows.first_row(sequences.end) : rows.num_rows();
+  const CudaRows<float>& qkv = at.activations.qkv;
+  kernels::cuda::StoreKv({.shape = {.num_kv_heads = attention.num_kv_heads,
+                                    .head_dim = attention.head_dim,
+                                    .value_dim = attention.value_dim},
+                          .num_rows = end - first,
+                          .qkv = qkv.row(first) + attention.query_dim(),
+                          .qkv_stride = qkv.stride,
+                          .positions = at.positions + first,
+                          .row_blocks = at.row_blocks + first,
+                          .kv_blocks = cache_.Table(layer.cache_layer)},
+                         stream_);
   return RunScores(layer, sequences, only_wanted, frame);
 }
 
@@ -380,14 +405,65 @@ Status CudaStream::EndAttention(const Layer& layer, bool only_wanted, Frame& fra
   return OutputOf(layer, only_wanted, frame);
 }
 
-int64_t CudaStream::AttentionRowBytes(AttentionRows, const Layer&) const { return 0; }
-
-void CudaStream::PackAttention(AttentionRows, const Layer&, const Frame&, std::byte*) {
-  Fail(Internal("rows of attention do not travel from a GPU yet"));
+// As the CPU has them (device/cpu/attention_layer.cc): queries, each head padded, then keys and
+// values as floats.
+int64_t CudaStream::AttentionRowBytes(AttentionRows kind, const Layer& layer) const {
+  const model::AttentionSpec& attention = layer.spec.attention;
+  if (kind == AttentionRows::kAttended) return attention.output_dim() * int64_t{sizeof(Bf16)};
+  return int64_t{attention.num_heads} * kernels::PaddedHead(attention.head_dim) *
+             int64_t{sizeof(Bf16)} +
+         (attention.kv_dim() + attention.value_width()) * int64_t{sizeof(float)};
 }
 
-void CudaStream::UnpackAttention(AttentionRows, const Layer&, const std::byte*, Frame&) {
-  Fail(Internal("rows of attention do not travel to a GPU yet"));
+void CudaStream::CopyRows(std::byte* to, int64_t to_stride, const void* from, int64_t from_stride,
+                          int64_t bytes, int num_rows) {
+  if (bytes == 0 || num_rows == 0) return;
+  Fail(CudaStatus(
+      cudaMemcpy2DAsync(to, static_cast<size_t>(to_stride), from, static_cast<size_t>(from_stride),
+                        static_cast<size_t>(bytes), static_cast<size_t>(num_rows),
+                        cudaMemcpyDefault, stream_),
+      "copying rows of attention"));
+}
+
+void CudaStream::PackAttention(AttentionRows kind, const Layer& layer, const Frame& frame,
+                               std::byte* to) {
+  constexpr int64_t kBf16 = sizeof(Bf16);
+  const CudaActivations& buffers = CudaFrameOf(frame).activations;
+  const model::AttentionSpec& attention = layer.spec.attention;
+  const int num_rows = frame.rows.num_rows();
+  const int64_t row_bytes = AttentionRowBytes(kind, layer);
+  if (kind == AttentionRows::kAttended) {
+    CopyRows(to, row_bytes, buffers.attended.data, buffers.attended.stride * kBf16, row_bytes,
+             num_rows);
+    return Fail(Enqueued("packing rows"));
+  }
+  const int64_t padded = kernels::PaddedHead(attention.head_dim) * kBf16;
+  const int64_t head = attention.head_dim * kBf16;
+  if (padded == head) {
+    CopyRows(to, row_bytes, buffers.queries.data, buffers.queries.stride * kBf16,
+             attention.num_heads * head, num_rows);
+  } else {
+    Fail(CudaStatus(
+        cudaMemsetAsync(to, 0, static_cast<size_t>(num_rows * row_bytes), stream_), "clearing rows"));
+    for (int i = 0; i < attention.num_heads; ++i) {
+      CopyRows(to + i * padded, row_bytes, buffers.queries.data + int64_t{i} * attention.head_dim,
+               buffers.queries.stride * kBf16, head, num_rows);
+    }
+  }
+  CopyRows(to + attention.num_heads * padded, row_bytes, buffers.qkv.data + attention.query_dim(),
+           buffers.qkv.stride * int64_t{sizeof(float)},
+           row_bytes - attention.num_heads * padded, num_rows);
+  Fail(Enqueued("packing rows"));
+}
+
+void CudaStream::UnpackAttention(AttentionRows kind, const Layer& layer, const std::byte* from,
+                                 Frame& frame) {
+  CHECK(kind == AttentionRows::kAttended, "queries travel from a GPU alone");
+  const CudaRows<Bf16>& attended = CudaFrameOf(frame).activations.attended;
+  const int64_t row_bytes = AttentionRowBytes(kind, layer);
+  CopyRows(reinterpret_cast<std::byte*>(attended.data), attended.stride * int64_t{sizeof(Bf16)},
+           from, row_bytes, row_bytes, frame.rows.num_rows());
+  Fail(Enqueued("unpacking rows"));
 }
 
 void CudaStream::AddPartials(Frame&) { Fail(Internal("a GPU has all heads of a layer")); }

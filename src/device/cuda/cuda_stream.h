@@ -101,9 +101,14 @@ class CudaStream final : public Stream {
               const CudaRows<kernels::cuda::Bf16>& x, int num_rows, const int32_t* first_row,
               kernels::Epilogue epilogue, float scale, const CudaRows<float>& out);
   Status MoveWanted(Frame& frame);
+  // Queries, and keys and values to the cache or, where a later operator stores these, left in the
+  // frame's rows.
+  Status ProjectRows(const Layer& layer, bool stores, Frame& frame);
+  void CopyRows(std::byte* to, int64_t to_stride, const void* from, int64_t from_stride,
+                int64_t bytes, int num_rows);
   Status RunScores(const Layer& layer, SequenceRange sequences, bool only_wanted, Frame& frame);
   Status OutputOf(const Layer& layer, bool only_wanted, Frame& frame);
-  void PrepareQkv(const Layer& layer, Frame& frame);
+  void PrepareQkv(const Layer& layer, bool stores, Frame& frame);
   Status ChooseExperts(const Layer& layer, Frame& frame);
   Status BringSlots(const Layer& layer, Frame& frame);
   Status BringPairs(const Layer& layer, Frame& frame);

@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "device/cuda/cuda_error.h"
@@ -79,12 +79,21 @@ class Placer {
   int64_t used_ = 0;
 };
 
-void PlaceMoe(const model::ModelSpec& spec, const model::MoeSpec& moe, Placer& place, CudaMoe& at) {
+// Feed-forward matrices that layers take in turn: of experts, and of dense blocks.
+struct TurnTaking {
+  CudaFfn experts;
+  CudaFfn dense;
+};
+
+void PlaceMoe(const model::ModelSpec& spec, const model::MoeSpec& moe, const TurnTaking* shared,
+              Placer& place, CudaMoe& at) {
   at.num_outputs = moe.num_experts + (moe.shared_expert_gate ? 1 : 0);
   at.router = place.Floats(int64_t{at.num_outputs} * spec.hidden_size);
   if (moe.router_bias) at.router_bias = place.Floats(at.num_outputs);
   if (moe.correction_bias) at.correction = place.Floats(moe.num_experts);
-  at.experts = place.Ffn(moe.activation, spec.hidden_size, moe.intermediate_size, moe.num_experts);
+  at.experts = shared != nullptr ? shared->experts
+                                 : place.Ffn(moe.activation, spec.hidden_size,
+                                             moe.intermediate_size, moe.num_experts);
   if (moe.expert_bias) place.Biases(at.experts);
   if (moe.shared_intermediate_size > 0) {
     at.shared = place.Ffn(moe.activation, spec.hidden_size, moe.shared_intermediate_size, 1);
@@ -97,8 +106,8 @@ int NormSize(model::QkNorm kind, int heads, int head_dim) {
   return kind == model::QkNorm::kWholeProjection ? heads * head_dim : head_dim;
 }
 
-void PlaceLayer(const model::ModelSpec& spec, const model::LayerSpec& layer, Placer& place,
-                CudaLayer& at) {
+void PlaceLayer(const model::ModelSpec& spec, const model::LayerSpec& layer,
+                const TurnTaking* shared, Placer& place, CudaLayer& at) {
   const model::AttentionSpec& attention = layer.attention;
   const int hidden = spec.hidden_size;
   at.attention_norm = place.Floats(hidden);
@@ -114,17 +123,53 @@ void PlaceLayer(const model::ModelSpec& spec, const model::LayerSpec& layer, Pla
   at.output = place.Matrices(hidden, attention.output_dim());
   if (attention.output_bias) at.output_bias = place.Floats(at.output.rows);
   if (layer.moe) {
-    PlaceMoe(spec, *layer.moe, place, at.moe.emplace());
+    PlaceMoe(spec, *layer.moe, shared, place, at.moe.emplace());
+  } else if (shared != nullptr) {
+    at.dense = shared->dense;
   } else {
     at.dense = place.Ffn(layer.dense_activation, hidden, layer.dense_intermediate_size, 1);
   }
 }
 
-int64_t Place(const model::ModelSpec& spec, std::byte* base, CudaWeights& at) {
+// Of the first layer of each sort, which the others are like (IsUniform).
+TurnTaking PlaceTurns(const model::ModelSpec& spec, Placer& place) {
+  TurnTaking turns;
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (layer.moe && turns.experts.up.rows == 0) {
+      const model::MoeSpec& moe = *layer.moe;
+      turns.experts =
+          place.Ffn(moe.activation, spec.hidden_size, moe.intermediate_size, moe.num_experts);
+    }
+    if (!layer.moe && turns.dense.up.rows == 0) {
+      turns.dense =
+          place.Ffn(layer.dense_activation, spec.hidden_size, layer.dense_intermediate_size, 1);
+    }
+  }
+  return turns;
+}
+
+bool IsUniform(const model::ModelSpec& spec) {
+  const model::LayerSpec* with_experts = nullptr;
+  const model::LayerSpec* dense = nullptr;
+  for (const model::LayerSpec& layer : spec.layers) {
+    const model::LayerSpec*& first = layer.moe ? with_experts : dense;
+    if (first == nullptr) first = &layer;
+    if (layer.moe ? layer.moe->num_experts != first->moe->num_experts ||
+                        layer.moe->intermediate_size != first->moe->intermediate_size
+                  : layer.dense_intermediate_size != first->dense_intermediate_size) {
+      return false;
+    }
+  }
+  return true;
+}
+
+int64_t Place(const model::ModelSpec& spec, bool streams, std::byte* base, CudaWeights& at) {
   Placer place(base);
+  TurnTaking turns;
+  if (streams) turns = PlaceTurns(spec, place);
   at.layers.assign(spec.layers.size(), {});
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    PlaceLayer(spec, spec.layers[i], place, at.layers[i]);
+    PlaceLayer(spec, spec.layers[i], streams ? &turns : nullptr, place, at.layers[i]);
   }
   at.final_norm = place.Floats(spec.hidden_size);
   at.embedding = place.Matrices(spec.vocab_size, spec.hidden_size);
@@ -185,19 +230,6 @@ class Uploader {
     Floats(ordered_, to);
   }
 
-  void Ffn(const weights::FfnWeights& from, const model::ActivationSpec& activation,
-           const CudaFfn& to, int index) {
-    Matrix(from.up, activation.gated(), to.up, index);
-    Matrix(from.down, /*is_gated=*/false, to.down, index);
-    if (to.up_bias != nullptr) {
-      UpBias(from.up_bias, activation.gated(), to.intermediate, to.up.rows,
-             to.up_bias + int64_t{index} * to.up.rows);
-    }
-    if (to.down_bias != nullptr) {
-      Floats(from.down_bias, to.down_bias + int64_t{index} * to.down.rows);
-    }
-  }
-
   // (rows, cols) float32, of which the CPU's form is panels, too.
   void FloatMatrix(const kernels::PackedMatrix& from, const float* to) {
     rows_.resize(static_cast<size_t>(from.rows) * static_cast<size_t>(from.cols));
@@ -223,17 +255,41 @@ class Uploader {
   std::vector<float> rows_;
 };
 
+// Of a feed-forward block whose matrices are brought layer by layer, what stays.
+void UploadBiases(const weights::FfnWeights& from, const model::ActivationSpec& activation,
+                  const CudaFfn& to, int index, Uploader& uploader) {
+  if (to.up_bias != nullptr) {
+    uploader.UpBias(from.up_bias, activation.gated(), to.intermediate, to.up.rows,
+                    to.up_bias + int64_t{index} * to.up.rows);
+  }
+  if (to.down_bias != nullptr) {
+    uploader.Floats(from.down_bias, to.down_bias + int64_t{index} * to.down.rows);
+  }
+}
+
+void UploadFfn(const weights::FfnWeights& from, const model::ActivationSpec& activation,
+               const CudaFfn& to, int index, Uploader& uploader) {
+  uploader.Matrix(from.up, activation.gated(), to.up, index);
+  uploader.Matrix(from.down, /*is_gated=*/false, to.down, index);
+  UploadBiases(from, activation, to, index, uploader);
+}
+
 Status UploadMoe(weights::WeightStore& store, weights::LayerId id, const model::MoeSpec& moe,
                  const weights::MoeWeights& from, const CudaMoe& to, Uploader& uploader) {
   CHECK(from.router.rows == to.num_outputs, "{} outputs of {}", from.router.rows, to.num_outputs);
   uploader.FloatMatrix(from.router, to.router);
   uploader.Floats(from.router_bias, to.router_bias);
   uploader.Floats(from.correction_bias, to.correction);
-  if (to.shared) uploader.Ffn(*from.shared, moe.activation, *to.shared, 0);
+  if (to.shared) UploadFfn(*from.shared, moe.activation, *to.shared, 0, uploader);
   for (int expert = 0; expert < moe.num_experts; ++expert) {
     const auto leased = store.LeaseExperts(id, std::span(&expert, 1));
     if (!leased) return leased.error();
-    uploader.Ffn((**leased)[expert], moe.activation, to.experts, expert);
+    const weights::FfnWeights& ffn = (**leased)[expert];
+    if (store.lends_on_device()) {
+      UploadBiases(ffn, moe.activation, to.experts, expert, uploader);
+    } else {
+      UploadFfn(ffn, moe.activation, to.experts, expert, uploader);
+    }
   }
   return {};
 }
@@ -262,7 +318,9 @@ Status UploadLayer(weights::WeightStore& store, weights::LayerId id, const CudaL
   const auto leased = store.LeaseLayer(id, spec.moe ? LayerPart::kRouter : LayerPart::kDense);
   if (!leased) return leased.error();
   if (!spec.moe) {
-    uploader.Ffn(*(*leased)->dense, spec.dense_activation, *to.dense, 0);
+    if (!store.lends_on_device()) {
+      UploadFfn(*(*leased)->dense, spec.dense_activation, *to.dense, 0, uploader);
+    }
     return {};
   }
   return UploadMoe(store, id, *spec.moe, *(*leased)->moe, *to.moe, uploader);
@@ -270,20 +328,26 @@ Status UploadLayer(weights::WeightStore& store, weights::LayerId id, const CudaL
 
 }  // namespace
 
-uint64_t CudaWeights::SizeBytes(const model::ModelSpec& spec) {
+uint64_t CudaWeights::SizeBytes(const model::ModelSpec& spec, bool streams) {
   CudaWeights unplaced;
-  return static_cast<uint64_t>(Place(spec, nullptr, unplaced));
+  return static_cast<uint64_t>(Place(spec, streams, nullptr, unplaced));
 }
 
 Result<CudaWeights> CudaWeights::Upload(weights::WeightStore& store, memory::Ledger& ledger) {
   const model::ModelSpec& spec = store.spec();
-  auto memory = ledger.Allocate(memory::Use::kWeights, SizeBytes(spec));
+  const bool streams = store.lends_on_device();
+  if (streams && !IsUniform(spec)) {
+    return Error{
+        "layers whose experts differ in number or size cannot take turns in a GPU's memory: give "
+        "it room for all of them"};
+  }
+  auto memory = ledger.Allocate(memory::Use::kWeights, SizeBytes(spec, streams));
   if (!memory) return memory.error();
   auto staging = ledger.Allocate(memory::Use::kStaging, static_cast<uint64_t>(kStagedBytes));
   if (!staging) return staging.error();
   CudaWeights weights;
   weights.memory_ = *std::move(memory);
-  Place(spec, weights.memory_.data(), weights);
+  Place(spec, streams, weights.memory_.data(), weights);
   // Padding is zero.
   if (Status cleared = CudaStatus(
           cudaMemset(weights.memory_.data(), 0, static_cast<size_t>(weights.memory_.size_bytes())),
@@ -314,6 +378,45 @@ Result<CudaWeights> CudaWeights::Upload(weights::WeightStore& store, memory::Led
     return done.error();
   }
   return weights;
+}
+
+Status CudaWeights::Bring(weights::LayerId id, weights::WeightStore& store,
+                          kernels::cuda::StreamHandle stream) {
+  if (!store.lends_on_device() || id.layer == brought_layer_) return {};
+  brought_layer_ = -1;
+  const CudaLayer& to = layers[static_cast<size_t>(id.layer)];
+  const model::LayerSpec& spec = store.spec().layers[static_cast<size_t>(id.layer)];
+  const auto unpack = [&](const kernels::PackedMatrix& from, bool is_gated,
+                          const WeightMatrices& matrices, int index) {
+    CHECK(from.format == kernels::WeightFormat::kBf16, "a matrix of another format");
+    kernels::cuda::Unpack(
+        {.packed = from.data,
+         .rows = from.rows,
+         .cols = from.cols,
+         .is_gated = is_gated,
+         .to = const_cast<Bf16*>(matrices.data) + index * matrices.matrix_stride,
+         .row_stride = matrices.row_stride},
+        stream);
+  };
+  if (!spec.moe) {
+    const auto leased = store.LeaseLayer(id, LayerPart::kDense);
+    if (!leased) return leased.error();
+    unpack((*leased)->dense->up, spec.dense_activation.gated(), to.dense->up, 0);
+    unpack((*leased)->dense->down, /*is_gated=*/false, to.dense->down, 0);
+  } else {
+    std::vector<int> experts(static_cast<size_t>(spec.moe->num_experts));
+    std::iota(experts.begin(), experts.end(), 0);
+    const auto leased = store.LeaseExperts(id, experts);
+    if (!leased) return leased.error();
+    for (const int expert : experts) {
+      const weights::FfnWeights& from = (**leased)[expert];
+      unpack(from.up, spec.moe->activation.gated(), to.moe->experts.up, expert);
+      unpack(from.down, /*is_gated=*/false, to.moe->experts.down, expert);
+    }
+  }
+  if (Status done = CudaStatus(cudaGetLastError(), "unpacking weights"); !done) return done;
+  brought_layer_ = id.layer;
+  return {};
 }
 
 }  // namespace convene::device

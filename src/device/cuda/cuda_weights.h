@@ -1,5 +1,7 @@
 // The weights of a model in the memory of a GPU, as kernels/cuda/ reads them: copied once from
-// where a WeightStore has them packed for the CPU, bf16 matrices to rows, vectors as they are.
+// where a WeightStore has them packed for the CPU, bf16 matrices to rows, vectors as they are. Where
+// the store brings feed-forward matrices to the GPU layer by layer (WeightStore::lends_on_device),
+// there is room here for those of one layer, which all take in turn.
 #pragma once
 
 #include <cstdint>
@@ -51,11 +53,16 @@ struct CudaLayer {
 
 class CudaWeights {
  public:
-  // What Upload takes.
-  static uint64_t SizeBytes(const model::ModelSpec& spec);
+  // What Upload takes. `streams`: feed-forward matrices of one layer alone.
+  static uint64_t SizeBytes(const model::ModelSpec& spec, bool streams = false);
 
   // Errors: as Ledger::Allocate, what a lease says, and of CUDA.
   static Result<CudaWeights> Upload(weights::WeightStore& store, memory::Ledger& ledger);
+
+  // Before feed-forward matrices of the layer are read by what is enqueued next: where layers take
+  // turns, unpacks them from where the store lends them. Error: of CUDA, or the lease's.
+  Status Bring(weights::LayerId id, weights::WeightStore& store,
+               kernels::cuda::StreamHandle stream);
 
   std::vector<CudaLayer> layers;
   const float* final_norm = nullptr;
@@ -64,6 +71,7 @@ class CudaWeights {
 
  private:
   memory::Reservation memory_;
+  int brought_layer_ = -1;
 };
 
 }  // namespace convene::device

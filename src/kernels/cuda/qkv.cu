@@ -20,6 +20,7 @@ struct Head {
   float scale = 1;              // of the norm
   float clip = 0;
   Bf16* out = nullptr;
+  float* out_float = nullptr;  // in its place, or null
 };
 
 // The order is the same whether pairs are aligned or not.
@@ -55,6 +56,11 @@ __device__ __forceinline__ float2 Load(const Head& head, int i, int end) {
 
 template <bool kAligned>
 __device__ __forceinline__ void Store(const Head& head, int i, int end, float2 pair) {
+  if (head.out_float != nullptr) {
+    head.out_float[i] = pair.x;
+    if (i + 1 < end) head.out_float[i + 1] = pair.y;
+    return;
+  }
   if constexpr (kAligned) {
     *reinterpret_cast<uint32_t*>(head.out + i) = PackBf16(pair.x, pair.y);
   } else {
@@ -73,6 +79,7 @@ __device__ __forceinline__ void MoveHead(const Head& head, int half, const float
     Head upper = head;
     upper.x += half;
     upper.out += half;
+    if (head.out_float != nullptr) upper.out_float += half;
     if (head.norm != nullptr) upper.norm += half;
     const float2 second = Load<kAligned>(upper, i, half);
     const float2 c = LoadPair<kAligned>(cosine, i, half);
@@ -115,11 +122,13 @@ __global__ void __launch_bounds__(32 * kMostWarps)
 
   Bf16* block_keys = nullptr;
   int slot = 0;
-  if (shape.num_kv_heads > 0) {
+  if (shape.num_kv_heads > 0 && rows.kv_rows == nullptr) {
     slot = rows.positions[row] % kKvBlockTokens;
     block_keys = reinterpret_cast<Bf16*>(rows.kv_blocks[rows.row_blocks[row]]);
   }
   Bf16* block_values = block_keys + int64_t{kKvBlockTokens} * key_dim;
+  float* const kv_rows =
+      rows.kv_rows == nullptr ? nullptr : rows.kv_rows + row * rows.kv_row_stride;
   const int half = shape.rotary_dim / 2;
   const float* cosine =
       half > 0 ? rows.angles + int64_t{rows.angle_rows[row]} * shape.rotary_dim : nullptr;
@@ -136,6 +145,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
       head.size = shape.value_dim;
       head.x = values + kv_head * shape.value_dim;
       head.out = block_values + (kv_head * kKvBlockTokens + slot) * shape.value_dim;
+      if (kv_rows != nullptr) head.out_float = kv_rows + key_dim + kv_head * shape.value_dim;
       turned = 0;
     } else {
       const bool is_key = index >= shape.num_heads;
@@ -143,6 +153,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
       head.x = (is_key ? keys : queries) + in_kind * shape.head_dim;
       head.out = is_key ? block_keys + (in_kind * kKvBlockTokens + slot) * shape.head_dim
                         : rows.queries + row * rows.query_stride + in_kind * shape.head_dim;
+      if (is_key && kv_rows != nullptr) head.out_float = kv_rows + in_kind * shape.head_dim;
       const float* norm = is_key ? shape.key_norm : shape.query_norm;
       if (whole) {
         head.norm = norm + in_kind * shape.head_dim;

@@ -40,7 +40,7 @@ inline constexpr int kMaxNormSize = 16384;
 void Normalize(const NormRows& rows, StreamHandle stream);
 
 // As KernelSet::prepare_qkv for rows of qkv, queries written as bf16 (num_heads, head_dim); then
-// keys and values to the cache. qkv is changed in place or not, as suits. Position p of a row is
+// keys and values to the cache, or to rows of their own. qkv is changed in place or not, as suits. Position p of a row is
 // in its block p / 64 at place p % 64. Masked places need not be zero: attention must not let what
 // lies behind a sequence's last key into its sums, be it NaN.
 struct QkvRows {
@@ -57,6 +57,10 @@ struct QkvRows {
   const int32_t* positions = nullptr;     // (num_rows)
   const int32_t* row_blocks = nullptr;    // (num_rows) the block that holds the row's position
   std::byte* const* kv_blocks = nullptr;  // where blocks of the layer lie; layout: attention.h
+  // Not null: keys and values go there, as floats, and not to the cache. (num_rows, kv_heads *
+  // (head_dim + value_dim)), which may be where they are in qkv.
+  float* kv_rows = nullptr;
+  int64_t kv_row_stride = 0;
 };
 void PrepareQkv(const QkvRows& rows, StreamHandle stream);
 

@@ -206,13 +206,37 @@ void ExpectPrepared(const QkvCase& c) {
   rows.shape.query_norm = device_norms.data();
   rows.shape.key_norm = device_norms.data() + (c.query_dim() + 7) / 8 * 8;
   PrepareQkv(rows, nullptr);
+  const std::vector<Bf16> got_queries = queries.Host();
+  const std::vector<Bf16> got_cache = cache.Host();
+
+  // Keys and values left in their rows are what a cache would round, and queries the same.
+  rows.kv_rows = const_cast<float*>(device_qkv.data()) + c.query_dim();
+  rows.kv_row_stride = stride;
+  rows.kv_blocks = nullptr;
+  PrepareQkv(rows, nullptr);
+  EXPECT_EQ(queries.Host(), got_queries);
+  const std::vector<float> got_rows = device_qkv.Host();
+  for (int row = 0; row < c.num_rows; ++row) {
+    const Bf16* block = got_cache.data() + row_blocks[row] * block_elements;
+    const int slot = positions[row] % 64;
+    const float* keys = got_rows.data() + row * stride + c.query_dim();
+    const float* values = keys + c.key_dim();
+    for (int i = 0; i < c.key_dim(); ++i) {
+      const int head = i / shape.head_dim;
+      EXPECT_EQ(Bf16FromFloat(keys[i]),
+                block[(head * 64 + slot) * shape.head_dim + i % shape.head_dim]);
+    }
+    for (int i = 0; i < c.value_dim(); ++i) {
+      const int head = i / shape.value_dim;
+      EXPECT_EQ(Bf16FromFloat(values[i]), block[64 * c.key_dim() + (head * 64 + slot) * shape.value_dim +
+                                                i % shape.value_dim]);
+    }
+  }
 
   QkvShape on_host = shape;
   on_host.format = KvFormat::kF32;
   on_host.query_norm = norms.data();
   on_host.key_norm = norms.data() + (c.query_dim() + 7) / 8 * 8;
-  const std::vector<Bf16> got_queries = queries.Host();
-  const std::vector<Bf16> got_cache = cache.Host();
   for (int row = 0; row < c.num_rows; ++row) {
     float* x = qkv.data() + row * stride;
     std::vector<float> padded(
