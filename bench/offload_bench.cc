@@ -213,12 +213,12 @@ class Study {
   }
   memory::Ledger& host_ledger() { return on_gpu() ? *pinned_ : ledger_; }
 
-  // Of each order its own: one at a time would run.
-  Result<memory::Ledger*> DeviceLedger() {
+  // Of each order its own: one at a time would run. What measures tasks alone may have all.
+  Result<memory::Ledger*> DeviceLedger(bool is_serial) {
     if (!on_gpu()) return &ledger_;
     auto tier = memory::DeviceTier(/*gpu=*/0, /*num_ranks=*/1);
     if (!tier) return tier.error();
-    if (options_.device_gib > 0) {
+    if (options_.device_gib > 0 && !is_serial) {
       tier->budget_bytes = static_cast<uint64_t>(options_.device_gib * (1 << 30));
       tier->limited_by = "--device-memory-budget";
     }
@@ -272,7 +272,7 @@ class Study {
 
   Result<std::unique_ptr<OffloadedSteps>> Create(OffloadOrder order, double link,
                                                  bool is_serial = false) {
-    auto ledger = DeviceLedger();
+    auto ledger = DeviceLedger(is_serial);
     if (!ledger) return ledger.error();
     std::vector<int> cpus = options_.host_cpus;
     cpus.insert(cpus.begin(), options_.device_cpu);

@@ -68,6 +68,7 @@ class BenchWorkload {
   std::vector<std::vector<int32_t>> blocks_;
   std::vector<std::vector<int32_t>> inputs_;  // of the encoder, where there is one
   std::vector<std::vector<int32_t>> input_blocks_;
+  int64_t num_steps_ = 0;
   bool met_not_finite_ = false;
 };
 
