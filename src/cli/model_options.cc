@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -12,12 +11,12 @@
 #include "base/environment.h"
 #include "base/json.h"
 #include "base/message.h"
-#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
 #include "cli/command.h"
+#include "cli/device_option.h"
 #include "cli/load_messages.h"
 #include "cli/plan_by_default.h"
 #include "cli/value_options.h"
@@ -104,24 +103,8 @@ void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load) {
 }
 
 void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
-  const auto gpu_of = [](const std::string& text) -> std::optional<int> {
-    if (text == "cuda") return 0;
-    int gpu = 0;
-    const bool has_number = text.starts_with("cuda:") &&
-                            std::from_chars(text.data() + 5, text.data() + text.size(), gpu).ptr ==
-                                text.data() + text.size();
-    if (!has_number || text.size() == 5 || gpu < 0) return {};
-    return gpu;
-  };
-  app.add_option_function<std::string>(
-         "--device", [&load, gpu_of](const std::string& text) { load.gpu = gpu_of(text); },
-         "What computes: cpu, or a GPU with bf16 weights: cuda, cuda:1 ... (default: cpu)")
-      ->check([gpu_of](const std::string& text) {
-        return text == "cpu" || gpu_of(text)
-                   ? std::string()
-                   : fmt::format("{} is no device: cpu, cuda or cuda:N", Quote(text));
-      })
-      ->type_name("DEVICE")
+  AddDeviceOption(app, load.gpu,
+                  "What computes: cpu, or a GPU with bf16 weights: cuda, cuda:1 ... (default: cpu)")
       ->group(kRareOptions);
   app.add_option_function<std::string>(
          "--device-memory-budget",

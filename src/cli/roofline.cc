@@ -2,6 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -11,6 +13,7 @@
 #include "base/quote.h"
 #include "checkpoint/model_files.h"
 #include "cli/commands.h"
+#include "cli/device_option.h"
 #include "cli/output.h"
 #include "cli/profile_option.h"
 #include "cli/roofline_report.h"
@@ -37,6 +40,20 @@ CLI::Validator OneOf(std::vector<std::string> words) {
       "");
 }
 
+// "1024:557.8"; nothing where it is none.
+std::optional<MeasuredStep> ParseMeasuredStep(const std::string& text) {
+  MeasuredStep step;
+  const char* const end = text.data() + text.size();
+  const auto [colon, no_batch] = std::from_chars(text.data(), end, step.batch);
+  if (no_batch != std::errc() || colon == end || *colon != ':' || step.batch < 1) return {};
+  const auto [last, no_rate] = std::from_chars(colon + 1, end, step.tokens_per_second);
+  if (no_rate != std::errc() || last != end || !(step.tokens_per_second > 0) ||
+      !std::isfinite(step.tokens_per_second)) {
+    return {};
+  }
+  return step;
+}
+
 class RooflineCommand : public Command {
  public:
   void AddOptions(CLI::App& app) override {
@@ -46,6 +63,9 @@ class RooflineCommand : public Command {
                          "GPU (default: what was kept of this one)");
     AddMachineFileOption(app, "--host", host_,
                          "The host of a GPU of whose host the profile knows nothing");
+    AddDeviceOption(app, gpu_,
+                    "Of a profile that convene measure made, what computes: cpu, or a GPU that it "
+                    "measured, as cuda or cuda:1 (default: cpu)");
     AddWords(app, "--weights", weights_,
              "Formats of weights: bf16, int8, int4, f32; of several the policy is the fastest one "
              "(default: bf16)")
@@ -71,6 +91,10 @@ class RooflineCommand : public Command {
     AddNumber(app, "--disk-rate", disk_rate_, {1e-6, 1e6},
               "Of reading the disk (default: the profile's)")
         ->type_name("GB/S");
+    AddWords(app, "--measured", measured_,
+             "Steps that were measured, to be drawn and held against the rooflines: sequences and "
+             "tokens per second, as 1024:557.8")
+        ->type_name("N:TOKENS/S");
     AddPath(app, "--svg", svg_path_, "Draw the rooflines")
         ->type_name("FILE.svg")
         ->check(WritableFile());
@@ -116,6 +140,12 @@ class RooflineCommand : public Command {
       throw CLI::ValidationError(
           fmt::format("--weights: {} is none of {}", Quote(format), fmt::join(known, ", ")));
     }
+    for (const std::string& text : measured_) {
+      if (!ParseMeasuredStep(text)) {
+        throw CLI::ValidationError(fmt::format(
+            "--measured: {} is no number of sequences and rate, as 1024:557.8", Quote(text)));
+      }
+    }
     if (batch_ && micro_batch_ && *micro_batch_ > *batch_) {
       throw CLI::ValidationError(fmt::format("a micro-batch of {} is larger than the batch of {}",
                                              *micro_batch_, *batch_));
@@ -132,6 +162,17 @@ class RooflineCommand : public Command {
   Result<cost::MachineProfile> ReadMachine() const {
     Result<cost::MachineProfile> machine = FindProfile(profile_, 1);
     if (!machine) return machine.error();
+    if (gpu_) {
+      const std::vector<hardware::GpuProfile>& gpus = machine->machine.gpus;
+      const auto found = std::ranges::find(gpus, *gpu_, &hardware::GpuProfile::index);
+      if (found == gpus.end()) {
+        return Error{fmt::format(
+            "the profile has no measured GPU {}: take cpu, or measure where the GPU is, with "
+            "convene measure and a convene that was built with CUDA",
+            *gpu_)};
+      }
+      machine->device = cost::FiguresOf(*found);
+    }
     if (!host_.empty()) {
       if (!machine->device) {
         return Error{"--host is for profiles of a GPU; this one is of a host itself"};
@@ -205,6 +246,7 @@ class RooflineCommand : public Command {
         .kv_cache = kv_cache_,
         .context = static_cast<double>(context_.value_or(prompt_tokens_ + gen_tokens_ / 2)),
         .pairs = {},
+        .measured = {},
         .question = *std::move(question),
         .policy = {},
         .no_policy = {}};
@@ -220,6 +262,11 @@ class RooflineCommand : public Command {
         micro_batch_.value_or(std::min(chosen.micro_batch, batch_.value_or(chosen.micro_batch)));
     report.batch = batch_.value_or(std::max(chosen.batch, report.micro_batch));
     report.format = chosen.format;
+    for (const std::string& text : measured_) {
+      MeasuredStep& step = report.measured.emplace_back(*ParseMeasuredStep(text));
+      step.experts = planner::ExpertsWork(model, step.batch, std::min(step.batch, report.micro_batch),
+                                          report.question.formats[chosen.format].weight_bytes);
+    }
     // Formats have peaks of their own.
     const auto drawn = cost::TiersOf(machine, report.weights(), tiers[0].bytes);
     if (!drawn) return drawn.error();
@@ -260,6 +307,8 @@ class RooflineCommand : public Command {
   std::string model_;
   std::string profile_;
   std::string host_;
+  std::optional<int> gpu_;
+  std::vector<std::string> measured_;
   std::vector<std::string> weights_;
   std::string kv_cache_ = "bf16";
   int prompt_tokens_ = 512;

@@ -29,6 +29,7 @@ constexpr const char* kLinkColour = "#dc2626";
 constexpr const char* kPointColour = "#b91c1c";
 constexpr const char* kOperationColour = "#7c3aed";
 constexpr const char* kReachedColour = "#ea580c";
+constexpr const char* kMeasuredColour = "#111827";
 
 // "211,400 tokens/s"
 std::string TokenRate(double per_second) {
@@ -144,6 +145,24 @@ std::string PolicyLines(const RooflineReport& report) {
                                          TokenRate(way.figures.tokens_per_second),
                                          best.tokens_per_second / way.figures.tokens_per_second,
                                          PolicyText(way.policy)));
+  }
+  return text;
+}
+
+// Of the whole step, so that the share is the more the less else there was to wait for.
+double ShareOfRoof(const RooflineReport& report, const MeasuredStep& step) {
+  return step.flops_per_second() / report.pairs.front().roofline.InFast(step.experts);
+}
+
+std::string MeasuredLines(const RooflineReport& report) {
+  std::string text;
+  for (const MeasuredStep& step : report.measured) {
+    text += ReportLine(
+        "measured",
+        fmt::format("{}, {}: experts {}, {:.1f} % of their roof in {}",
+                    FormatCount(static_cast<uint64_t>(step.batch), "sequence"),
+                    TokenRate(step.tokens_per_second), FlopsText(step.flops_per_second()),
+                    100 * ShareOfRoof(report, step), report.pairs.front().roofline.fast().name));
   }
   return text;
 }
@@ -268,6 +287,14 @@ double Reached(const HierarchicalRoofline& roofline, const cost::TierWork& work)
   return std::max(roofline.InFast(work), roofline.InSlow(work.slow_intensity()).value_or(0));
 }
 
+void AddMeasured(const RooflineReport& report, drawing::RooflineChart& chart) {
+  for (const MeasuredStep& step : report.measured) {
+    chart.marks.push_back({fmt::format("measured, N = {}", step.batch),
+                           step.experts.slow_intensity(), step.flops_per_second(),
+                           kMeasuredColour});
+  }
+}
+
 }  // namespace
 
 std::string DescribeRoofline(const RooflineReport& report) {
@@ -282,7 +309,7 @@ std::string DescribeRoofline(const RooflineReport& report) {
     text += ReportLine("link up", BytesText(pair.roofline.link())) + "\n";
     text += OperationTable(pair) + "\n" + BalanceLines(pair);
   }
-  return text + "\n" + PolicyLines(report);
+  return text + "\n" + PolicyLines(report) + MeasuredLines(report);
 }
 
 ordered_json ToJson(const RooflineReport& report) {
@@ -300,6 +327,13 @@ ordered_json ToJson(const RooflineReport& report) {
                      {"slow", TierJson(pair.roofline.slow())},
                      {"link_bytes_per_s", pair.roofline.link()},
                      {"operations", operations}});
+  }
+  for (const MeasuredStep& step : report.measured) {
+    json["measured"].push_back({{"batch", step.batch},
+                                {"tokens_per_s", step.tokens_per_second},
+                                {"flop_per_slow_byte", step.experts.slow_intensity()},
+                                {"flops_per_s", step.flops_per_second()},
+                                {"share_of_roof", ShareOfRoof(report, step)}});
   }
   json["policy"] = nullptr;
   if (!report.policy) {
@@ -341,6 +375,7 @@ std::vector<drawing::RooflineChart> ChartsOf(const RooflineReport& report,
           add(fmt::format("N = {}", batch),
               ExpertsWork(model, batch, std::min(batch, report.micro_batch), weight_bytes));
         }
+        if (&pair == report.pairs.data()) AddMeasured(report, chart);
       }
       charts.push_back(std::move(chart));
     }

@@ -28,6 +28,16 @@ struct RooflinePair {
   std::vector<RooflineOperation> operations;
 };
 
+// A step of generated tokens that ran with all experts in the slow tier.
+struct MeasuredStep {
+  int batch = 0;
+  double tokens_per_second = 0;
+  cost::TierWork experts = {};
+
+  // What its experts reached over the whole step, whatever else was in it.
+  double flops_per_second() const { return experts.flops * tokens_per_second / batch; }
+};
+
 struct RooflineReport {
   std::string model;
   std::string profile;
@@ -38,6 +48,7 @@ struct RooflineReport {
   int batch = 0;
   int micro_batch = 0;
   std::vector<RooflinePair> pairs;
+  std::vector<MeasuredStep> measured;  // held against the first pair
   planner::OffloadQuestion question;
   std::optional<planner::OffloadAnswer> policy;
   std::string no_policy;  // why there is none

@@ -63,6 +63,41 @@ TEST_F(RooflineTest, HasThePapersTurningPointsOnAnL4) {
   EXPECT_THAT(text.out, HasSubstr("policy"));
 }
 
+TEST_F(RooflineTest, AMeasuredGpuIsTheFastTierAndStepsOfItAreHeldAgainstItsRoof) {
+  cost::MachineProfile here;
+  here.machine.cpu_name = "a CPU";
+  here.machine.isa = "amx";
+  here.machine.bf16_gflops = 1e4;
+  here.machine.read_gbps = 100;
+  here.machine.gpus.push_back({.index = 1,
+                               .name = "a GPU",
+                               .memory_bytes = uint64_t{80} << 30,
+                               .to_device_gbps = 50,
+                               .read_gbps = 4000,
+                               .bf16_gflops = 8e5});
+  Write("gpu.json", cost::ToJson(here).dump());
+  // A step that takes as long as the link needs for all experts, 32 x 8 x 352 MB.
+  const double expert_bytes = 2.0 * 3 * 4096 * 14336;
+  const double seconds = 32 * 8 * expert_bytes / 50e9;
+  const auto json = Json({"--profile", Path("gpu.json"), "--device", "cuda:1", "--memory", "15",
+                          "--host-memory", "128", "--prompt-tokens", "77", "--gen-tokens", "128",
+                          "--measured", fmt::format("1024:{}", 1024 / seconds), "--svg",
+                          Path("roofline.svg")});
+  EXPECT_EQ(json["pairs"][0]["fast"]["name"], "a GPU");
+  EXPECT_EQ(json["pairs"][0]["link_bytes_per_s"], 50e9);
+  EXPECT_EQ(json["policy"]["attention_on_host"], true);
+  ASSERT_EQ(json["measured"].size(), 1u);
+  EXPECT_NEAR(json["measured"][0]["share_of_roof"].get<double>(), 1, 1e-3);
+  EXPECT_THAT(Read("roofline.svg"), HasSubstr("measured, N = 1024"));
+
+  const Outcome absent = Roofline({"--profile", Path("gpu.json"), "--device", "cuda"});
+  EXPECT_EQ(absent.status, kFailure);
+  EXPECT_THAT(absent.err, HasSubstr("no measured GPU 0"));
+  for (const char* wrong : {"1024", "1024:", ":5", "1024:0", "0:5", "1024:5x", "1024:inf"}) {
+    EXPECT_EQ(Roofline({"--profile", "l4-gcp", "--measured", wrong}).status, kUsage) << wrong;
+  }
+}
+
 TEST_F(RooflineTest, OnACpuTheTiersAreDiskAndMemory) {
   const auto json = Json({"--profile", Path("here.json"), "--memory", "16", "--weights",
                           "bf16,int4", "--sequences", "256"});

@@ -154,6 +154,18 @@ Status ReadLinks(const json& list, MachineProfile& profile) {
 
 }  // namespace
 
+DeviceFigures FiguresOf(const hardware::GpuProfile& gpu) {
+  DeviceFigures figures{.name = gpu.name,
+                        .memory_bytes_per_second = 1e9 * gpu.read_gbps,
+                        .memory_bytes = gpu.memory_bytes,
+                        .num_multiprocessors = gpu.num_multiprocessors,
+                        .host_bytes_per_second = 1e9 * gpu.to_device_gbps,
+                        .source = "measured here"};
+  if (gpu.bf16_gflops > 0) figures.flops["bf16"] = 1e9 * gpu.bf16_gflops;
+  if (gpu.f32_gflops > 0) figures.flops["f32"] = 1e9 * gpu.f32_gflops;
+  return figures;
+}
+
 std::string_view NameOf(LinkSharing sharing) {
   switch (sharing) {
     case LinkSharing::kNobody:

@@ -32,6 +32,9 @@ struct DeviceFigures {
   bool operator==(const DeviceFigures&) const = default;
 };
 
+// What convene measure found of a GPU.
+DeviceFigures FiguresOf(const hardware::GpuProfile& gpu);
+
 // Another machine on which an operator was measured: whose limits its ideal seconds are.
 struct OtherMachine {
   DeviceFigures device;

@@ -1,0 +1,12 @@
+// --device of commands that run a model on a GPU, or ask what one could do.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+
+namespace convene::cli {
+
+// "cpu", or "cuda" and "cuda:N" for the GPU of that number, into `gpu`.
+CLI::Option* AddDeviceOption(CLI::App& app, std::optional<int>& gpu, const char* description);
+
+}  // namespace convene::cli
