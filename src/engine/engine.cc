@@ -206,9 +206,11 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
       return FailAll(scheduled, done.error());
     }
   }
+  const auto num_rows = std::ranges::count_if(scheduled, &ScheduledTokens::reach_end);
+  const bool logits_stay = num_rows <= runtime::kLogitsThatStay;
   const auto sample = [&](int sequence_idx, int, std::span<const float> logits) {
     const Sequence& sequence = *scheduled[static_cast<size_t>(sequence_idx)].sequence;
-    sampling_.Add(requests_.at(sequence.id), logits);
+    sampling_.Add(requests_.at(sequence.id), logits, logits_stay);
   };
   if (const Status done = model_->transformer().Forward(step, sample, phase, decode_follows);
       !done) {

@@ -160,7 +160,8 @@ int32_t Sampler::Sample(std::span<const float> logits, int64_t index,
   const float largest = Largest(scores);
   if (!std::isfinite(largest)) return ArgMax(scores);
   const auto weigh = [&](size_t first, std::span<double> weights) {
-    Weigh(scores.subspan(first, weights.size()), largest, weights);
+    // Shares of a draw need no more digits than logits have.
+    Weigh(kernels::RoughExpOfDifferences, scores.subspan(first, weights.size()), largest, weights);
   };
   return static_cast<int32_t>(FindShare(scores.size(), share, weigh));
 }
@@ -190,7 +191,7 @@ void Sampler::Narrow(std::span<const float> scores) {
     return scores[static_cast<size_t>(candidate.token)];
   });
   weights_.resize(ordered_.size());
-  Weigh(ordered_, largest, weights_);
+  Weigh(kernels::ExpOfDifferences, ordered_, largest, weights_);
   for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].weight = weights_[i];
   KeepTopP();
   if (options_.min_p == 0) return;
@@ -198,10 +199,11 @@ void Sampler::Narrow(std::span<const float> scores) {
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
 }
 
-void Sampler::Weigh(std::span<const float> scores, float largest, std::span<double> weights) const {
+void Sampler::Weigh(Exponentials exponentials, std::span<const float> scores, float largest,
+                    std::span<double> weights) const {
   constexpr double kMost = std::numeric_limits<double>::max();  // infinity times 0 is no number
   const double scale = std::min(1 / options_.temperature, kMost);
-  kernels::ExpOfDifferences(scores, largest, scale, weights);
+  exponentials(scores, largest, scale, weights);
   const auto is_nan = [](double weight) { return std::isnan(weight); };
   if (is_nan(kernels::Sum(weights))) std::ranges::replace_if(weights, is_nan, 0.0);
 }

@@ -93,8 +93,11 @@ class Sampler {
   std::span<const float> Penalise(std::span<const float> logits, std::span<const uint64_t> allowed);
   bool DrawsFromAll() const;
   void Narrow(std::span<const float> scores);
-  // Of each score exp((score - largest) / temperature), 0 of NaN.
-  void Weigh(std::span<const float> scores, float largest, std::span<double> weights) const;
+  // Of each score exp((score - largest) / temperature), 0 of NaN; by one of kernels/exp.h.
+  using Exponentials = void (*)(std::span<const float> values, float largest, double scale,
+                                std::span<double> results);
+  void Weigh(Exponentials exponentials, std::span<const float> scores, float largest,
+             std::span<double> weights) const;
   void KeepAllowed(std::span<const uint64_t> allowed);
   void KeepTopK(std::span<const float> scores);
   void KeepTopP();

@@ -10,7 +10,7 @@ namespace {
 
 // Copies of more than this would take memory that nobody has planned; what is beyond is drawn at
 // once, by the step's thread.
-constexpr size_t kMostKeptBytes = size_t{64} << 20;
+constexpr size_t kMostCopiedBytes = size_t{64} << 20;
 
 std::optional<GeneratedToken> SampleFinite(ActiveRequest& request, std::span<const float> logits) {
   if (!tensor::AllFinite(logits)) return std::nullopt;
@@ -19,29 +19,30 @@ std::optional<GeneratedToken> SampleFinite(ActiveRequest& request, std::span<con
 
 }  // namespace
 
-void StepSampling::Add(ActiveRequest& request, std::span<const float> logits) {
+void StepSampling::Add(ActiveRequest& request, std::span<const float> logits, bool stays) {
   Sampled& sampled = sampled_.emplace_back(Sampled{.request = &request, .token = {}});
-  const bool is_kept = request.samples_slowly() && request.samples_alone() &&
-                       kept_bytes_ + logits.size_bytes() <= kMostKeptBytes;
-  if (!is_kept) {
+  const bool may_wait = request.samples_slowly() && request.samples_alone();
+  if (!may_wait || (!stays && (num_copies_ + 1) * logits.size_bytes() > kMostCopiedBytes)) {
     sampled.token = SampleFinite(request, logits);
     return;
   }
-  if (num_kept_ == kept_.size()) kept_.emplace_back();
-  Kept& kept = kept_[num_kept_++];
-  kept.sampled_idx = sampled_.size() - 1;
-  kept.logits.assign(logits.begin(), logits.end());
-  kept_bytes_ += logits.size_bytes();
+  if (!stays) {
+    if (num_copies_ == copies_.size()) copies_.emplace_back();
+    std::vector<float>& copy = copies_[num_copies_++];
+    copy.assign(logits.begin(), logits.end());
+    logits = copy;
+  }
+  waiting_.push_back({sampled_.size() - 1, logits});
 }
 
 std::vector<StepSampling::Sampled> StepSampling::Take(hardware::ThreadPool& pool) {
-  pool.ParallelFor(static_cast<int64_t>(num_kept_), [&](int64_t index, int) {
-    const Kept& kept = kept_[static_cast<size_t>(index)];
-    Sampled& sampled = sampled_[kept.sampled_idx];
-    sampled.token = SampleFinite(*sampled.request, kept.logits);
+  pool.ParallelFor(std::ssize(waiting_), [&](int64_t index, int) {
+    const Waiting& waiting = waiting_[static_cast<size_t>(index)];
+    Sampled& sampled = sampled_[waiting.sampled_idx];
+    sampled.token = SampleFinite(*sampled.request, waiting.logits);
   });
-  num_kept_ = 0;
-  kept_bytes_ = 0;
+  waiting_.clear();
+  num_copies_ = 0;
   return std::exchange(sampled_, {});
 }
 

@@ -19,23 +19,25 @@ class StepSampling {
     std::optional<GeneratedToken> token;  // nothing: the logits were not finite
   };
 
-  // During a step, from its thread: the logits (vocab) of a request, valid during the call.
-  void Add(ActiveRequest& request, std::span<const float> logits);
+  // During a step, from its thread: the logits (vocab) of a request, valid during the call, or
+  // until Take where they stay.
+  void Add(ActiveRequest& request, std::span<const float> logits, bool stays);
 
   // After the step, whose thread alone uses `pool` now: of each request that was added, in order.
   std::vector<Sampled> Take(hardware::ThreadPool& pool);
 
  private:
-  // Where the logits of a request are kept until they are drawn from.
-  struct Kept {
+  // What is drawn from after the step.
+  struct Waiting {
     size_t sampled_idx;
-    std::vector<float> logits;
+    std::span<const float> logits;
   };
 
   std::vector<Sampled> sampled_;
-  std::vector<Kept> kept_;  // more than num_kept_ where steps before had more
-  size_t num_kept_ = 0;
-  size_t kept_bytes_ = 0;
+  std::vector<Waiting> waiting_;
+  // Copies of logits that do not stay; the first ones in use, the others of steps before.
+  std::vector<std::vector<float>> copies_;
+  size_t num_copies_ = 0;
 };
 
 }  // namespace convene::engine

@@ -11,6 +11,11 @@ namespace convene::kernels {
 void ExpOfDifferences(std::span<const float> values, float largest, double scale,
                       std::span<double> results);
 
+// The same for values of at most `largest` and a scale above 0, two to three times as fast, with a
+// relative error below 1.2e-5 where the exponent is above -87, and 0 below.
+void RoughExpOfDifferences(std::span<const float> values, float largest, double scale,
+                           std::span<double> results);
+
 // The sum, in an order that depends on the size alone.
 double Sum(std::span<const double> values);
 

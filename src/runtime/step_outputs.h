@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 
+#include "device/stream.h"
 #include "runtime/recorded_step.h"
 
 namespace convene::runtime {
@@ -14,7 +15,9 @@ namespace convene::runtime {
 using StatesSink = std::function<void(int input_idx, int token_idx, std::span<const float> states)>;
 
 // logits (vocab) float32 of tokens[token_idx] of sequence `sequence_idx` of the step; the memory is
-// valid during the call. Calls come from the calling thread, in order.
+// valid during the call, and until the next step where this one has no more than kLogitsThatStay of
+// them. Calls come from the calling thread, in order.
+inline constexpr int kLogitsThatStay = device::Stream::kHeadRows;
 using LogitsSink =
     std::function<void(int sequence_idx, int token_idx, std::span<const float> logits)>;
 
