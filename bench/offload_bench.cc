@@ -1,11 +1,11 @@
 // The orders of an offloaded decode step that MoE-Lightning compares (its Fig. 6 and Table 5), run
 // for real (evaluate/offloaded_steps.h): on a GPU and the host beside it, or on two cores, of which
 // one is the device, one the host, and what passes between them is copied at a stated rate. A model
-// of random weights, whose keys and values were never computed. On two cores each step's logits must
-// be those of the same step with everything resident, bit by bit; on a GPU those of all orders that
-// attend on the same side must be the same bits, and those of orders that attend on the host come
-// close to the resident step on the CPU (--resident). Predictions are made, and printed, before the
-// first step that is measured:
+// of random weights, whose keys and values were never computed. On two cores each step's logits
+// must be those of the same step with everything resident, bit by bit; on a GPU those of all orders
+// that attend on the same side must be the same bits, and those of orders that attend on the host
+// come close to the resident step on the CPU (--resident). Predictions are made, and printed,
+// before the first step that is measured:
 //   build/release/offload_bench --sequences 256 --micro-batches 4 --context 512 --link 1.2
 //   build/cuda/offload_bench --device cuda --device-memory-budget 15 --layers 32 --hidden 4096
 //     --heads 32 --kv-heads 8 --experts 8 --top-k 2 --intermediate 14336 --vocab 32000
@@ -231,13 +231,14 @@ class Study {
                                                  formats_.weights, {1, 1, 1, 1}, 0, host_ledger());
     if (!model) return model.error();
     model_ = *std::move(model);
-    fmt::print("made a model of {:.2f} GB in {:.1f} s\n", static_cast<double>(host_ledger().reserved().total()) / 1e9,
-               SecondsSince(start));
+    fmt::print("made a model of {:.2f} GB in {:.1f} s\n",
+               static_cast<double>(host_ledger().reserved().total()) / 1e9, SecondsSince(start));
     std::fflush(stdout);
     return {};
   }
 
-  // Keys and values between steps, on the host, and on two cores what a resident step makes of them.
+  // Keys and values between steps, on the host, and on two cores what a resident step makes of
+  // them.
   Status CreateCache(OffloadOrder order) {
     Side& side = SideOf(order);
     if (side.cache != nullptr) return {};
@@ -259,10 +260,10 @@ class Study {
         logits.emplace_back(of_sequence.begin(), of_sequence.end());
       });
     }
-    auto cache = strategy::AttendsOnHost(order)
-                     ? host_->CreateKvCache(model_->whole_spec(), formats_.kv, num_blocks, ledger_)
-                     : device_->CreateKvCache(model_->whole_spec(), formats_.kv, num_blocks,
-                                              host_ledger());
+    auto cache =
+        strategy::AttendsOnHost(order)
+            ? host_->CreateKvCache(model_->whole_spec(), formats_.kv, num_blocks, ledger_)
+            : device_->CreateKvCache(model_->whole_spec(), formats_.kv, num_blocks, host_ledger());
     if (!cache) return cache.error();
     side.own_cache = *std::move(cache);
     side.cache = side.own_cache.get();
@@ -276,21 +277,20 @@ class Study {
     if (!ledger) return ledger.error();
     std::vector<int> cpus = options_.host_cpus;
     cpus.insert(cpus.begin(), options_.device_cpu);
-    return OffloadedSteps::Create(
-        model_->model_weights(), *device_, *host_, *SideOf(order).cache,
-        {.pipeline = {.order = order,
-                      .micro_batches = options_.micro_batches,
-                      .pinned_pages = options_.pinned_pages,
-                      .loads_behind = is_serial,
-                      .bytes = ElementBytes()},
-         .link_bytes_per_second = link,
-         .max_sequences = options_.sequences,
-         .context = options_.context + 1,
-         .activations = formats_.activations,
-         .kv = formats_.kv,
-         .cpus = {.compute = cpus, .host = options_.host_cpus},
-         .staging = staging_pool_ ? &*staging_pool_ : nullptr},
-        {**ledger, host_ledger()});
+    return OffloadedSteps::Create(model_->model_weights(), *device_, *host_, *SideOf(order).cache,
+                                  {.pipeline = {.order = order,
+                                                .micro_batches = options_.micro_batches,
+                                                .pinned_pages = options_.pinned_pages,
+                                                .loads_behind = is_serial,
+                                                .bytes = ElementBytes()},
+                                   .link_bytes_per_second = link,
+                                   .max_sequences = options_.sequences,
+                                   .context = options_.context + 1,
+                                   .activations = formats_.activations,
+                                   .kv = formats_.kv,
+                                   .cpus = {.compute = cpus, .host = options_.host_cpus},
+                                   .staging = staging_pool_ ? &*staging_pool_ : nullptr},
+                                  {**ledger, host_ledger()});
   }
   strategy::ElementBytes ElementBytes() const {
     return runtime::Transformer::BytesOf(formats_, comm::WireFormat::kBf16, false);
@@ -421,9 +421,9 @@ class Study {
     const double seconds = SecondsSince(start);
     if (!done) return done;
     if (num_same != expected.size()) {
-      return Error{fmt::format(
-          "{}: the logits of {} of {} sequences are those of the {} step",
-          strategy::Name(order.order), num_same, expected.size(), on_gpu() ? "first" : "resident")};
+      return Error{fmt::format("{}: the logits of {} of {} sequences are those of the {} step",
+                               strategy::Name(order.order), num_same, expected.size(),
+                               on_gpu() ? "first" : "resident")};
     }
     if (!counts) return {};
     order.seconds.push_back(seconds);

@@ -1,5 +1,5 @@
-// What a GPU has no memory for is an error that says so, and GPU and CPU of the same process compute
-// on. Where there is no GPU everything is skipped.
+// What a GPU has no memory for is an error that says so, and GPU and CPU of the same process
+// compute on. Where there is no GPU everything is skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,8 +41,7 @@ class CudaFaults : public testing::Test {
     EXPECT_LE(difference, Bf16Bound(model.spec().num_layers()));
   }
 
-  const std::filesystem::path kDirectory = CONVENE_SOURCE_DIR
-      "/tests/golden/models/mixtral_window";
+  const std::filesystem::path kDirectory = CONVENE_SOURCE_DIR "/tests/golden/models/mixtral_window";
   const runtime::Formats formats_ = runtime::DefaultFormats(kernels::WeightFormat::kBf16);
   std::optional<checkpoint::Checkpoint> checkpoint_;
   Prompt prompt_;

@@ -1,6 +1,7 @@
-// Decode steps of all families whose weights go through a GPU's memory layer by layer: where the GPU
-// attends they give the bits of its resident steps; where the host does, each order gives the bits
-// of the others, close to the resident steps of the CPU. Where there is no GPU everything is skipped.
+// Decode steps of all families whose weights go through a GPU's memory layer by layer: where the
+// GPU attends they give the bits of its resident steps; where the host does, each order gives the
+// bits of the others, close to the resident steps of the CPU. Where there is no GPU everything is
+// skipped.
 #include <gtest/gtest.h>
 
 #include <filesystem>

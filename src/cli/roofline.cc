@@ -264,8 +264,9 @@ class RooflineCommand : public Command {
     report.format = chosen.format;
     for (const std::string& text : measured_) {
       MeasuredStep& step = report.measured.emplace_back(*ParseMeasuredStep(text));
-      step.experts = planner::ExpertsWork(model, step.batch, std::min(step.batch, report.micro_batch),
-                                          report.question.formats[chosen.format].weight_bytes);
+      step.experts =
+          planner::ExpertsWork(model, step.batch, std::min(step.batch, report.micro_batch),
+                               report.question.formats[chosen.format].weight_bytes);
     }
     // Formats have peaks of their own.
     const auto drawn = cost::TiersOf(machine, report.weights(), tiers[0].bytes);

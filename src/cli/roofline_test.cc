@@ -79,10 +79,10 @@ TEST_F(RooflineTest, AMeasuredGpuIsTheFastTierAndStepsOfItAreHeldAgainstItsRoof)
   // A step that takes as long as the link needs for all experts, 32 x 8 x 352 MB.
   const double expert_bytes = 2.0 * 3 * 4096 * 14336;
   const double seconds = 32 * 8 * expert_bytes / 50e9;
-  const auto json = Json({"--profile", Path("gpu.json"), "--device", "cuda:1", "--memory", "15",
-                          "--host-memory", "128", "--prompt-tokens", "77", "--gen-tokens", "128",
-                          "--measured", fmt::format("1024:{}", 1024 / seconds), "--svg",
-                          Path("roofline.svg")});
+  const auto json =
+      Json({"--profile", Path("gpu.json"), "--device", "cuda:1", "--memory", "15", "--host-memory",
+            "128", "--prompt-tokens", "77", "--gen-tokens", "128", "--measured",
+            fmt::format("1024:{}", 1024 / seconds), "--svg", Path("roofline.svg")});
   EXPECT_EQ(json["pairs"][0]["fast"]["name"], "a GPU");
   EXPECT_EQ(json["pairs"][0]["link_bytes_per_s"], 50e9);
   EXPECT_EQ(json["policy"]["attention_on_host"], true);

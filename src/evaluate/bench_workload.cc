@@ -134,8 +134,8 @@ std::vector<Work> BenchWorkload::Decode() {
 
 Work BenchWorkload::Forward(std::span<const SequenceStep> step) {
   return RunStep([&] {
-    // Of one sequence after the other: looking at all of them takes the host longer than a GPU needs
-    // for some models' steps, and is no part of these.
+    // Of one sequence after the other: looking at all of them takes the host longer than a GPU
+    // needs for some models' steps, and is no part of these.
     const auto looked_at = static_cast<int>(num_steps_++ % shape_.batch);
     return model_.transformer().Forward(
         step, [&](int sequence_idx, int, std::span<const float> logits) {

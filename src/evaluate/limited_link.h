@@ -1,6 +1,6 @@
 // A link between two tiers: the copies of a device's lane, each of which takes at least the time
-// that a link of a stated rate would. Where the device is a set of cores, such a link is played on a
-// machine that has none; what it cannot leave out is that copies take cores and memory, which a
+// that a link of a stated rate would. Where the device is a set of cores, such a link is played on
+// a machine that has none; what it cannot leave out is that copies take cores and memory, which a
 // device's copy engines would not.
 #pragma once
 

@@ -93,9 +93,8 @@ Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
   if (!runner) return runner.error();
   steps->runner_ = *std::move(runner);
   steps->fence_ = device.CreateEvent();
-  const Status created = steps->attends_on_host()
-                             ? steps->CreateHost(host, of_steps, memory)
-                             : steps->CreateDeviceCache(device, memory.device);
+  const Status created = steps->attends_on_host() ? steps->CreateHost(host, of_steps, memory)
+                                                  : steps->CreateDeviceCache(device, memory.device);
   if (!created) return created.error();
   strategy::OffloadPipeline pipeline = options.pipeline;
   pipeline.next_step = true;
@@ -267,8 +266,8 @@ void OffloadedSteps::Compute(const Task& task) {
     default:
       runner_->Compute(task);
   }
-  // Tasks of other lanes that wait for this one copy what it made, or to where it read; and its time
-  // is what it took.
+  // Tasks of other lanes that wait for this one copy what it made, or to where it read; and its
+  // time is what it took.
   AwaitDevice();
 }
 

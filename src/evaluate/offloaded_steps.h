@@ -50,8 +50,8 @@ class OffloadedSteps : public runtime::LaneWork {
     memory::Ledger& device;
     memory::Ledger& host;
   };
-  // `weights`: the model in the slow tier. `host_cache`: where keys and values lie between steps, in
-  // the host's memory; of orders that attend on the host a cache of `host`, otherwise one of
+  // `weights`: the model in the slow tier. `host_cache`: where keys and values lie between steps,
+  // in the host's memory; of orders that attend on the host a cache of `host`, otherwise one of
   // `device`. `device` and `host` compute at the same time: each has threads of its own. Keeps
   // references to all of them. Errors: what of a model cannot be offloaded so; memory that cannot
   // be had.
@@ -125,7 +125,7 @@ class OffloadedSteps : public runtime::LaneWork {
   memory::Reservation cache_buffers_;
   size_t slot_bytes_ = 0;  // of a block in the layer where it is the largest
   int buffer_slots_ = 0;   // blocks of a micro-batch
-  int first_place_ = 0;  // the number that block 0 of the host's cache has in the device's
+  int first_place_ = 0;    // the number that block 0 of the host's cache has in the device's
   std::vector<std::vector<int32_t>> device_blocks_;  // by sequence of the step
   LimitedLink up_;
   LimitedLink down_;

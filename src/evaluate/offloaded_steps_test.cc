@@ -140,9 +140,8 @@ TEST(OffloadedSteps, RefuseLatentAttention) {
   const auto cache =
       device->CreateKvCache(model.weights().spec, kernels::KvFormat::kBf16, 1, ledger);
   ASSERT_TRUE(cache.ok());
-  const auto steps =
-      OffloadedSteps::Create(model.weights(), *device, *device, **cache, {.context = 64},
-                             {ledger, ledger});
+  const auto steps = OffloadedSteps::Create(model.weights(), *device, *device, **cache,
+                                            {.context = 64}, {ledger, ledger});
   ASSERT_FALSE(steps.ok());
   EXPECT_NE(steps.error().message.find("latent attention"), std::string::npos);
 }

@@ -53,7 +53,8 @@ template <typename Vector>
   x = x < -kLargestExponent ? Double{} : bounded;
 }
 
-// Likewise in single precision, of x <= 0: the series to r^6 errs by 1.2e-7, and x by 6e-8 of itself.
+// Likewise in single precision, of x <= 0: the series to r^6 errs by 1.2e-7, and x by 6e-8 of
+// itself.
 template <typename Vector>
 [[gnu::always_inline]] inline void RoughExp(typename Vector::Float& x) {
   using Float = typename Vector::Float;

@@ -248,9 +248,9 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
     frame.Begin(std::move(sequences));
     frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
                           program.key.paging ? program.key.paging->chunks : 1);
-    frame.is_seen_at_end_alone =
-        keeps_routing_ && num_frames_ == 1 && !encodes_ && !watches_rows_ && spilled_ == nullptr &&
-        !weights_.lends_on_device();  // others bring these meanwhile
+    frame.is_seen_at_end_alone = keeps_routing_ && num_frames_ == 1 && !encodes_ &&
+                                 !watches_rows_ && spilled_ == nullptr &&
+                                 !weights_.lends_on_device();  // others bring these meanwhile
     stream_->Begin(frame);
     statistics.logits_rows += std::ssize(frame.rows.wanted());
   }

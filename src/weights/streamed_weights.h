@@ -1,7 +1,7 @@
 // Weights whose routed experts and dense feed-forward blocks lie in a slow tier and go through the
-// memory of a device, layer by layer, which has room for those of two layers; everything else stays where it
-// is. What is copied when is the step's schedule (strategy/offload_pipeline.h), and by whom its
-// executor's matter: this knows where bytes lie and where they go.
+// memory of a device, layer by layer, which has room for those of two layers; everything else stays
+// where it is. What is copied when is the step's schedule (strategy/offload_pipeline.h), and by
+// whom its executor's matter: this knows where bytes lie and where they go.
 #pragma once
 
 #include <array>
@@ -30,9 +30,9 @@ class StreamedWeights : public WeightStore {
     size_t size_bytes = 0;
   };
 
-  // `weights` is the slow tier, in the host's memory. Keeps a reference to it; the rooms are reserved
-  // in the ledger of the device, pinned pages in that of the host. Errors: an encoder, or other
-  // experts in decode; as Ledger::Allocate.
+  // `weights` is the slow tier, in the host's memory. Keeps a reference to it; the rooms are
+  // reserved in the ledger of the device, pinned pages in that of the host. Errors: an encoder, or
+  // other experts in decode; as Ledger::Allocate.
   static Result<std::unique_ptr<StreamedWeights>> Create(const ModelWeights& weights,
                                                          const StreamedOptions& options,
                                                          memory::Ledger& of_device,

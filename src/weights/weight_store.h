@@ -109,8 +109,8 @@ class WeightStore {
   virtual Result<MatrixLease> LeaseEmbedding(bool encoder) = 0;
   virtual Result<MatrixLease> LeaseHead() = 0;
 
-  // Whether feed-forward matrices are lent where a step's schedule has brought them in the memory of
-  // the device that computes (streamed_weights.h). Otherwise all are lent in the host's.
+  // Whether feed-forward matrices are lent where a step's schedule has brought them in the memory
+  // of the device that computes (streamed_weights.h). Otherwise all are lent in the host's.
   virtual bool lends_on_device() const { return false; }
 
   // Where the experts of two phases are not the same: who changes them. Null: they are.

@@ -418,11 +418,10 @@ int64_t CudaStream::AttentionRowBytes(AttentionRows kind, const Layer& layer) co
 void CudaStream::CopyRows(std::byte* to, int64_t to_stride, const void* from, int64_t from_stride,
                           int64_t bytes, int num_rows) {
   if (bytes == 0 || num_rows == 0) return;
-  Fail(CudaStatus(
-      cudaMemcpy2DAsync(to, static_cast<size_t>(to_stride), from, static_cast<size_t>(from_stride),
-                        static_cast<size_t>(bytes), static_cast<size_t>(num_rows),
-                        cudaMemcpyDefault, stream_),
-      "copying rows of attention"));
+  Fail(CudaStatus(cudaMemcpy2DAsync(to, static_cast<size_t>(to_stride), from,
+                                    static_cast<size_t>(from_stride), static_cast<size_t>(bytes),
+                                    static_cast<size_t>(num_rows), cudaMemcpyDefault, stream_),
+                  "copying rows of attention"));
 }
 
 void CudaStream::PackAttention(AttentionRows kind, const Layer& layer, const Frame& frame,
@@ -443,16 +442,16 @@ void CudaStream::PackAttention(AttentionRows kind, const Layer& layer, const Fra
     CopyRows(to, row_bytes, buffers.queries.data, buffers.queries.stride * kBf16,
              attention.num_heads * head, num_rows);
   } else {
-    Fail(CudaStatus(
-        cudaMemsetAsync(to, 0, static_cast<size_t>(num_rows * row_bytes), stream_), "clearing rows"));
+    Fail(CudaStatus(cudaMemsetAsync(to, 0, static_cast<size_t>(num_rows * row_bytes), stream_),
+                    "clearing rows"));
     for (int i = 0; i < attention.num_heads; ++i) {
       CopyRows(to + i * padded, row_bytes, buffers.queries.data + int64_t{i} * attention.head_dim,
                buffers.queries.stride * kBf16, head, num_rows);
     }
   }
   CopyRows(to + attention.num_heads * padded, row_bytes, buffers.qkv.data + attention.query_dim(),
-           buffers.qkv.stride * int64_t{sizeof(float)},
-           row_bytes - attention.num_heads * padded, num_rows);
+           buffers.qkv.stride * int64_t{sizeof(float)}, row_bytes - attention.num_heads * padded,
+           num_rows);
   Fail(Enqueued("packing rows"));
 }
 

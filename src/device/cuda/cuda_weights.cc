@@ -389,14 +389,13 @@ Status CudaWeights::Bring(weights::LayerId id, weights::WeightStore& store,
   const auto unpack = [&](const kernels::PackedMatrix& from, bool is_gated,
                           const WeightMatrices& matrices, int index) {
     CHECK(from.format == kernels::WeightFormat::kBf16, "a matrix of another format");
-    kernels::cuda::Unpack(
-        {.packed = from.data,
-         .rows = from.rows,
-         .cols = from.cols,
-         .is_gated = is_gated,
-         .to = const_cast<Bf16*>(matrices.data) + index * matrices.matrix_stride,
-         .row_stride = matrices.row_stride},
-        stream);
+    kernels::cuda::Unpack({.packed = from.data,
+                           .rows = from.rows,
+                           .cols = from.cols,
+                           .is_gated = is_gated,
+                           .to = const_cast<Bf16*>(matrices.data) + index * matrices.matrix_stride,
+                           .row_stride = matrices.row_stride},
+                          stream);
   };
   if (!spec.moe) {
     const auto leased = store.LeaseLayer(id, LayerPart::kDense);

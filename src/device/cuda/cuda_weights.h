@@ -1,7 +1,8 @@
 // The weights of a model in the memory of a GPU, as kernels/cuda/ reads them: copied once from
-// where a WeightStore has them packed for the CPU, bf16 matrices to rows, vectors as they are. Where
-// the store brings feed-forward matrices to the GPU layer by layer (WeightStore::lends_on_device),
-// there is room here for those of one layer, which all take in turn.
+// where a WeightStore has them packed for the CPU, bf16 matrices to rows, vectors as they are.
+// Where the store brings feed-forward matrices to the GPU layer by layer
+// (WeightStore::lends_on_device), there is room here for those of one layer, which all take in
+// turn.
 #pragma once
 
 #include <cstdint>

@@ -40,9 +40,9 @@ inline constexpr int kMaxNormSize = 16384;
 void Normalize(const NormRows& rows, StreamHandle stream);
 
 // As KernelSet::prepare_qkv for rows of qkv, queries written as bf16 (num_heads, head_dim); then
-// keys and values to the cache, or to rows of their own. qkv is changed in place or not, as suits. Position p of a row is
-// in its block p / 64 at place p % 64. Masked places need not be zero: attention must not let what
-// lies behind a sequence's last key into its sums, be it NaN.
+// keys and values to the cache, or to rows of their own. qkv is changed in place or not, as suits.
+// Position p of a row is in its block p / 64 at place p % 64. Masked places need not be zero:
+// attention must not let what lies behind a sequence's last key into its sums, be it NaN.
 struct QkvRows {
   QkvShape shape = {};  // host pointers query_norm, key_norm are the device's here
   int num_rows = 0;

@@ -228,8 +228,9 @@ void ExpectPrepared(const QkvCase& c) {
     }
     for (int i = 0; i < c.value_dim(); ++i) {
       const int head = i / shape.value_dim;
-      EXPECT_EQ(Bf16FromFloat(values[i]), block[64 * c.key_dim() + (head * 64 + slot) * shape.value_dim +
-                                                i % shape.value_dim]);
+      EXPECT_EQ(
+          Bf16FromFloat(values[i]),
+          block[64 * c.key_dim() + (head * 64 + slot) * shape.value_dim + i % shape.value_dim]);
     }
   }
 
