@@ -306,7 +306,7 @@ class Study {
       const bool on_host = on_gpu() && strategy::AttendsOnHost(order.order);
       Order serial{.order = on_host ? OffloadOrder::kS3 : OffloadOrder::kLayerwise};
       if (const Status ran = RunAlone(serial, side.calibration); !ran) return ran;
-      if (!options_.staging_cpus.empty() || !on_gpu()) {
+      if (options_.pinned_pages > 0) {
         if (const Status measured = MeasureStaging(side.calibration); !measured) return measured;
       }
     }

@@ -160,7 +160,7 @@ DeviceFigures FiguresOf(const hardware::GpuProfile& gpu) {
                         .memory_bytes = gpu.memory_bytes,
                         .num_multiprocessors = gpu.num_multiprocessors,
                         .host_bytes_per_second = 1e9 * gpu.to_device_gbps,
-                        .source = "measured here"};
+                        .source = "convene measure"};
   if (gpu.bf16_gflops > 0) figures.flops["bf16"] = 1e9 * gpu.bf16_gflops;
   if (gpu.f32_gflops > 0) figures.flops["f32"] = 1e9 * gpu.f32_gflops;
   return figures;

@@ -47,7 +47,8 @@ class BenchWorkload {
   // the same positions.
   std::vector<Work> Decode();
 
-  // Whether any logits were NaN or infinite, as random weights may make them.
+  // Whether any logits were NaN or infinite, as random weights may make them; of each step one
+  // sequence's are looked at.
   bool met_not_finite() const { return met_not_finite_; }
 
  private:

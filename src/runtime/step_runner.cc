@@ -250,7 +250,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
                           program.key.paging ? program.key.paging->chunks : 1);
     frame.is_seen_at_end_alone = keeps_routing_ && num_frames_ == 1 && !encodes_ &&
                                  !watches_rows_ && spilled_ == nullptr &&
-                                 !weights_.lends_on_device();  // others bring these meanwhile
+                                 !weights_.lends_on_device();  // whose copies go on meanwhile
     stream_->Begin(frame);
     statistics.logits_rows += std::ssize(frame.rows.wanted());
   }

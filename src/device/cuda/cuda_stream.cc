@@ -426,16 +426,12 @@ void CudaStream::CopyRows(std::byte* to, int64_t to_stride, const void* from, in
 
 void CudaStream::PackAttention(AttentionRows kind, const Layer& layer, const Frame& frame,
                                std::byte* to) {
+  CHECK(kind == AttentionRows::kQkv, "what was attended to travels to a GPU alone");
   constexpr int64_t kBf16 = sizeof(Bf16);
   const CudaActivations& buffers = CudaFrameOf(frame).activations;
   const model::AttentionSpec& attention = layer.spec.attention;
   const int num_rows = frame.rows.num_rows();
   const int64_t row_bytes = AttentionRowBytes(kind, layer);
-  if (kind == AttentionRows::kAttended) {
-    CopyRows(to, row_bytes, buffers.attended.data, buffers.attended.stride * kBf16, row_bytes,
-             num_rows);
-    return Fail(Enqueued("packing rows"));
-  }
   const int64_t padded = kernels::PaddedHead(attention.head_dim) * kBf16;
   const int64_t head = attention.head_dim * kBf16;
   if (padded == head) {
