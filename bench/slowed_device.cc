@@ -187,7 +187,7 @@ class SlowedDevice : public device::Device {
     return std::unique_ptr<Stream>(std::make_unique<SlowedStream>(*std::move(stream), factor_));
   }
   std::unique_ptr<Event> CreateEvent() override { return device_->CreateEvent(); }
-  Result<std::unique_ptr<device::CopyLane>> CreateCopyLane() override {
+  Result<std::unique_ptr<memory::CopyLane>> CreateCopyLane() override {
     return device_->CreateCopyLane();
   }
 

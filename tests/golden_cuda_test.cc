@@ -12,6 +12,7 @@
 #include "hardware/gpu.h"
 #include "kernels/choose_kernels.h"
 #include "tests/golden_prompts.h"
+#include "weights/paged_weights.h"
 
 namespace convene {
 namespace {
@@ -110,6 +111,40 @@ TEST_P(GoldenCuda, LogitsDependOnNothingButTheSequence) {
   const std::span expected = std::span(whole).last(last.size());
   EXPECT_TRUE(std::equal(last.begin(), last.end(), expected.begin()))
       << "the last ones alone: worst difference " << WorstOf(last, expected);
+}
+
+// Where the GPU has no room for all experts, they come when they are needed.
+TEST_P(GoldenCuda, PagesInTheHostsMemoryGiveTheBitsOfResidentExperts) {
+  auto checkpoint = checkpoint::Checkpoint::Open(GetParam().string());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const auto formats = runtime::DefaultFormats(kernels::WeightFormat::kBf16);
+  const std::vector<float> whole = model_->Logits(prompts_[0].tokens, kMaxLength);
+  const std::vector<float> alone = model_->Logits(prompts_[1].tokens, 1, 2);
+  const auto together = model_->LogitsTogether(prompts_);
+  const weights::PagedSizes sizes = weights::PagedSizesOf(checkpoint->spec(), formats.weights);
+  if (sizes.num_pages == 0) GTEST_SKIP() << "it has no experts";
+  hardware::ThreadPool pool(std::vector<int>(1, 0));
+  const auto gpu = MakeGpu(**kernels::ChooseKernels(), pool);
+  for (const int num_buffers : {sizes.fewest_buffers, sizes.num_pages / 2 + 1, sizes.num_pages}) {
+    memory::Ledger of_device{memory::Tier{.kind = memory::TierKind::kDevice}};
+    weights::PagedWeights* store = nullptr;
+    LoadedModel paged(*checkpoint, formats, **kernels::ChooseKernels(), 1,
+                      strategy::kExpandFromTokens, MakeGpu, [&](weights::ModelWeights& weights) {
+                        auto made = weights::PagedWeights::OnDevice(
+                            weights, {.num_buffers = num_buffers}, *gpu->CreateCopyLane(),
+                            of_device);
+                        CHECK(made.ok(), "{}", made.error().message);
+                        store = made->get();
+                        return *std::move(made);
+                      });
+    EXPECT_TRUE(paged.Logits(prompts_[0].tokens, kMaxLength) == whole) << num_buffers;
+    EXPECT_TRUE(paged.Logits(prompts_[1].tokens, 1, 2) == alone) << num_buffers << ", one by one";
+    EXPECT_TRUE(paged.LogitsTogether(prompts_) == together) << num_buffers << ", together";
+    EXPECT_GT(store->statistics().num_read, 0);
+    if (num_buffers == sizes.num_pages) {
+      EXPECT_LE(store->statistics().num_read, sizes.num_pages);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenCuda, testing::ValuesIn(Fixtures()),

@@ -91,7 +91,7 @@ inline double Bf16Bound(int num_layers) {
   return 4 * std::ldexp(1.0, -9) * std::sqrt(7.0 * num_layers + 1);
 }
 
-using StoreOf = std::function<std::unique_ptr<weights::WeightStore>(const weights::ModelWeights&)>;
+using StoreOf = std::function<std::unique_ptr<weights::WeightStore>(weights::ModelWeights&)>;
 
 using DeviceOf = std::function<std::unique_ptr<device::Device>(const kernels::KernelSet&,
                                                                hardware::ThreadPool&)>;

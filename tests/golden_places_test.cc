@@ -15,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/cpu_device.h"
 #include "device/kv_cache.h"
+#include "kernels/choose_kernels.h"
 #include "runtime/spilled_kv.h"
 #include "tests/golden_switch_run.h"
 #include "tests/paged_weights.h"
@@ -193,6 +195,28 @@ TEST_P(GoldenPlaces, WeightsNeedToStayForNoLongerThanATask) {
     }
   }
   EXPECT_GE(num_divisions, 4);
+}
+
+// The cores are the device here, and memory of theirs is the host's: copies are memcpy.
+TEST_P(GoldenPlaces, ExpertsMayLieInTheMemoryOfAHostBesideTheDevice) {
+  hardware::ThreadPool pool({0});
+  const auto device = device::MakeCpuDevice(**kernels::ChooseKernels(), pool);
+  for (const kernels::WeightFormat format :
+       {kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8}) {
+    DividedOptions divided{.formats = runtime::DefaultFormats(format)};
+    const auto resident = Run(divided, /*moves=*/false);
+    for (const int num_buffers : {2, 7, 1000}) {
+      memory::Ledger of_device;
+      divided.store = [&](int, weights::ModelWeights& weights) {
+        auto store = weights::PagedWeights::OnDevice(weights, {.num_buffers = num_buffers},
+                                                     *device->CreateCopyLane(), of_device);
+        CHECK(store.ok(), "{}", store.error().message);
+        return *std::move(store);
+      };
+      EXPECT_TRUE(Run(divided, /*moves=*/false) == resident)
+          << Name(format) << ", " << num_buffers << " buffers";
+    }
+  }
 }
 
 TEST_P(GoldenPlaces, ExpertsMayLieOnADiskWithRoomForTwoOfThemOrMore) {

@@ -56,12 +56,12 @@ class LoadedModel : public LoadedFixture {
   LoadedModel(const checkpoint::Checkpoint& checkpoint, const runtime::Formats& formats,
               const kernels::KernelSet& kernels, int num_threads,
               int expand_from_tokens = strategy::kExpandFromTokens,
-              const DeviceOf& device_of = device::MakeCpuDevice)
+              const DeviceOf& device_of = device::MakeCpuDevice, const StoreOf& store_of = {})
       : LoadedFixture(checkpoint, formats, kernels, num_threads,
                       {.max_step_tokens = kMaxLength * kNumSequences,
                        .num_kv_blocks = kBlocksEach * kNumSequences,
                        .parallel = {.roles = strategy::Roles().ExpandingFrom(expand_from_tokens)}},
-                      {}, {}, device_of) {
+                      {}, store_of, device_of) {
     for (int i = 0; i < kNumSequences; ++i) {
       // Interleaved, so that no sequence's blocks are neighbours.
       for (int block = 0; block < kBlocksEach; ++block) {

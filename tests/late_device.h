@@ -293,7 +293,7 @@ class LateDevice : public device::Device {
   std::unique_ptr<device::Event> CreateEvent() override {
     return std::make_unique<LateEvent>(counts_);
   }
-  Result<std::unique_ptr<device::CopyLane>> CreateCopyLane() override {
+  Result<std::unique_ptr<memory::CopyLane>> CreateCopyLane() override {
     return cpu_->CreateCopyLane();
   }
 

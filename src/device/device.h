@@ -15,6 +15,7 @@
 #include "device/step_shape.h"
 #include "device/stream.h"
 #include "hardware/thread_pool.h"
+#include "memory/copy_lane.h"
 #include "memory/ledger.h"
 #include "model/model_spec.h"
 #include "weights/weight_store.h"
@@ -41,18 +42,6 @@ class FrameMemory {
   virtual std::span<std::byte> HostRows(TravellingRows kind, OwnRows rows) const = 0;
 };
 
-// Copies between the host's memory and a device's, on a lane of its own beside operators, in their
-// order. One thread at a time.
-class CopyLane {
- public:
-  virtual ~CopyLane() = default;
-  // From either memory to either; of the host's at full speed where it is pinned. It may go on
-  // after the call.
-  virtual void Copy(std::byte* to, const std::byte* from, size_t size_bytes) = 0;
-  // Returns when all copies so far are through. Error: the first that failed.
-  virtual Status Wait() = 0;
-};
-
 // What a kind of device takes of its memory. The memory plan asks, which is made before there is a
 // device: so these are functions beside it, and whoever chooses the device chooses them with it.
 struct DeviceBytes {
@@ -63,6 +52,10 @@ struct DeviceBytes {
   // Of what steps work in, frames and stream together, where so many threads compute.
   memory::Amounts (*of_steps)(const model::ModelSpec& spec, kernels::ActivationFormat activations,
                               const StepShape& shape, int num_threads);
+  // Of weights beside the pages of routed experts, where these do not all fit its memory
+  // (weights/paged_weights.h). Null: as they are packed. Error: the device cannot compute with
+  // pages of this model.
+  Result<uint64_t> (*of_weights_beside_pages)(const model::ModelSpec& spec) = nullptr;
 };
 
 class Device {
@@ -93,8 +86,9 @@ class Device {
                                                        KvCache& cache, const StreamOptions& options,
                                                        memory::Ledger& ledger) = 0;
   virtual std::unique_ptr<Event> CreateEvent() = 0;
-  // Error: the device has no room for one more.
-  virtual Result<std::unique_ptr<CopyLane>> CreateCopyLane() = 0;
+  // Between the host's memory and the device's, beside operators. Error: the device has no room for
+  // one more.
+  virtual Result<std::unique_ptr<memory::CopyLane>> CreateCopyLane() = 0;
 };
 
 }  // namespace convene::device

@@ -79,7 +79,7 @@ Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOption
   const bool is_free = !wishes.weights;
   if (is_free) wishes.weights = kernels::WeightFormat::kInt4;
   Result<ChosenFormats> paged = ChooseFormats(wishes, [&](const runtime::Formats& formats) {
-    return PlanPages(spec, options, formats, num_threads, ledger);
+    return PlanPages(*device, spec, options, formats, num_threads, ledger);
   });
   if (paged && is_free) {
     paged->reason = "int4 weights, since no format fits and of these the least is to be read";
@@ -193,9 +193,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
                                !HaveSameFiles(*several, source->file_identities());
   const auto num_threads = static_cast<int>(cpus.compute.size());
   memory::Ledger& ledger = model->device_ledger();
-  const bool has_pages = source->packed() != nullptr || !options.page_directory.empty();
+  // A GPU's pages are in the host's memory.
+  const bool has_pages =
+      options.gpu || source->packed() != nullptr || !options.page_directory.empty();
   const Status can_page = plan::CanPage(resolved.plan);
-  const Pages pages = has_pages && can_page && !options.gpu ? Pages::kWhereNeeded : Pages::kNever;
+  const Pages pages = has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever;
   const Result<ChosenFormats> chosen =
       AgreeOnFormats(PlanFormats(source->spec(), resolved, pages, num_threads, ledger),
                      source->spec(), resolved, pages, num_threads, ledger);
@@ -218,7 +220,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus.compute));
   model->host_cpus_ = std::move(cpus.host);
   if (const Status started = agree(model->pool_->started()); !started) return started.error();
-  if (is_paged && source->checkpoint() != nullptr) {
+  if (options.gpu) {
+    if (const Status made = model->MakeGpu(*options.gpu, is_paged); !made) return made.error();
+  } else if (is_paged && source->checkpoint() != nullptr) {
     const Status made =
         model->MakePagesInTurn(several, options, chosen->formats.weights, observer, &*source);
     if (!made) return made.error();
@@ -322,6 +326,19 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   return {};
 }
 
+// `has_pages`: it copies from the host's memory as long as it computes.
+Status LoadedModel::MakeGpu(int gpu, bool has_pages) {
+  auto device = device::MakeCudaDevice(gpu, pool_.get());
+  if (!device) return device.error();
+  device_ = *std::move(device);
+  if (!has_pages) return {};
+  memory::Tier pinned = ledger_->tier();
+  pinned.kind = memory::TierKind::kPinned;
+  pinned.gpu = gpu;
+  ledger_.emplace(std::move(pinned));
+  return {};
+}
+
 // *Collective.* One rank after the other, so that those of a host find what the first one has made.
 Status LoadedModel::MakePagesInTurn(comm::Group* group, const LoadOptions& options,
                                     const weights::WeightFormats& formats,
@@ -387,18 +404,20 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
       ledger_->Reserve(memory::Use::kProgram, memory_.bytes[memory::Use::kProgram]);
   if (!program) return program.error();
   program_ = *std::move(program);
-  if (memory_.num_page_buffers > 0) {
-    Result<std::unique_ptr<weights::PagedWeights>> paged =
-        std::move(source).LoadPaged({.num_buffers = memory_.num_page_buffers,
-                                     .eviction = options.page_eviction,
-                                     .owner = {options.plan.layout, RankOf(options)},
-                                     .least_buffers = memory_.least_page_buffers,
-                                     .reader = {.told = observer.disk_is_slow}},
-                                    *ledger_, observer.progress, &weights_);
+  const bool is_paged = memory_.num_page_buffers > 0;
+  const weights::PagedOptions pages{.num_buffers = memory_.num_page_buffers,
+                                    .eviction = options.page_eviction,
+                                    .owner = {options.plan.layout, RankOf(options)},
+                                    .least_buffers = memory_.least_page_buffers,
+                                    .reader = {.told = observer.disk_is_slow}};
+  const auto place = [&](Result<std::unique_ptr<weights::PagedWeights>> paged) -> Status {
     if (!paged) return paged.error();
     if (observer.placed) observer.placed((*paged)->Describe() + FewerThanPlanned(options, memory_));
     store_ = *std::move(paged);
     return {};
+  };
+  if (is_paged && !options.gpu) {
+    return place(std::move(source).LoadPaged(pages, *ledger_, observer.progress, &weights_));
   }
   std::optional<weights::PackedPlacement> placement;
   Result<weights::ModelWeights> weights =
@@ -411,13 +430,19 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
                              *pool_, *ledger_, observer.progress);
   if (!weights) return weights.error();
   weights_ = *std::move(weights);
+  if (placement && observer.placed) observer.placed(placement->Describe());
+  if (is_paged) {
+    auto lane = device_->CreateCopyLane();
+    if (!lane) return lane.error();
+    return place(
+        weights::PagedWeights::OnDevice(weights_, pages, *std::move(lane), device_ledger()));
+  }
   const weights::Share share = ShareOf(options);
   if (share.decode) {
     store_ = std::make_unique<weights::PhasedWeights>(weights_, whole_spec_, share);
   } else {
     store_ = std::make_unique<weights::ResidentWeights>(weights_);
   }
-  if (placement && observer.placed) observer.placed(placement->Describe());
   return {};
 }
 
@@ -479,13 +504,7 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
   parts.parallel.whole_spec = &whole_spec_;
   parts.dense_from_rows = crossovers_.dense_from_rows;
   parts.parallel.ExpandFrom(crossovers_.expand_from_tokens);
-  if (options.gpu) {
-    auto gpu = device::MakeCudaDevice(*options.gpu, pool_.get());
-    if (!gpu) return gpu.error();
-    device_ = *std::move(gpu);
-  } else {
-    device_ = device::MakeCpuDevice(kernels_->set, *pool_);
-  }
+  if (device_ == nullptr) device_ = device::MakeCpuDevice(kernels_->set, *pool_);
   Result<runtime::Transformer> transformer =
       runtime::Transformer::Create(*store_, *device_, parts, device_ledger());
   if (!transformer) return transformer.error();

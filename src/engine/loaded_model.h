@@ -84,6 +84,7 @@ class LoadedModel {
   // Where the weights are packed ahead, sets the formats in `options` to theirs.
   Status Open(const std::string& directory, std::optional<ModelSource>* source,
               LoadOptions* options, hardware::LaneCpus* cpus);
+  Status MakeGpu(int gpu, bool has_pages);
   // Packs the checkpoint into pages, unless that was done before, and makes these the source.
   // `group`: null, or several ranks.
   Status MakePagesInTurn(comm::Group* group, const LoadOptions& options,
@@ -115,8 +116,8 @@ class LoadedModel {
   std::unique_ptr<hardware::ThreadPool> pool_;
   std::vector<int> host_cpus_;
   weights::ModelWeights weights_;
-  std::unique_ptr<weights::WeightStore> store_;
   std::unique_ptr<device::Device> device_;
+  std::unique_ptr<weights::WeightStore> store_;
   std::optional<runtime::Transformer> transformer_;
   checkpoint::GenerationConfig generation_config_;
   MemoryPlan memory_;

@@ -25,7 +25,7 @@ uint64_t DiskBytesOf(const std::string& directory) {
 // Where keys and values of a batch may lie; empty: in memory alone.
 Result<std::string> SpillDirectoryOf(const model::ModelSpec& spec, const LoadOptions& options,
                                      const runtime::Formats& formats) {
-  if (options.spill_directory == kNoSpill) return std::string();
+  if (options.spill_directory == kNoSpill || options.gpu) return std::string();
   const Status supported = runtime::SpilledKv::Supports(
       spec, TransformerOptionsOf(options, formats, options.context.value_or(0)));
   if (!options.spill_directory.empty()) {
@@ -118,10 +118,9 @@ Status CanSpillAsPlanned(const model::ModelSpec& spec, const LoadOptions& option
                   "a model that convene quantize has packed")};
 }
 
-Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& options,
-                             const runtime::Formats& formats, int num_threads,
-                             memory::Ledger& ledger) {
-  const device::DeviceBytes device = device::CpuBytes();
+Result<MemoryPlan> PlanPages(const device::DeviceBytes& device, const model::ModelSpec& spec,
+                             const LoadOptions& options, const runtime::Formats& formats,
+                             int num_threads, memory::Ledger& ledger) {
   if (!options.batch_work) {
     return PlanPagedMemoryOf(device, spec, options, formats, num_threads, ledger);
   }

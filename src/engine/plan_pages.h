@@ -1,9 +1,10 @@
-// What memory there is for a model whose experts are read from a disk, and where keys and values of
-// a batch lie there, too: as its plan says, or as suits the batch (choose_batch.h). Nothing is
+// What memory there is for a model whose experts are read from a disk, or from the host's memory to a
+// GPU's, and where keys and values of a batch lie on a disk, too: as its plan says, or as suits the batch (choose_batch.h). Nothing is
 // opened or reserved here.
 #pragma once
 
 #include "base/result.h"
+#include "device/device.h"
 #include "engine/load_options.h"
 #include "engine/memory_plan.h"
 #include "memory/ledger.h"
@@ -19,8 +20,8 @@ Status CanSpillAsPlanned(const model::ModelSpec& spec, const LoadOptions& option
 // With the number of sequences and the tokens of a step that suit the batch, if there is one.
 // Precondition: CanSpillAsPlanned, where the plan spills. Errors: as PlanPagedMemoryOf and
 // PlanSpilledMemoryOf.
-Result<MemoryPlan> PlanPages(const model::ModelSpec& spec, const LoadOptions& options,
-                             const runtime::Formats& formats, int num_threads,
-                             memory::Ledger& ledger);
+Result<MemoryPlan> PlanPages(const device::DeviceBytes& device, const model::ModelSpec& spec,
+                             const LoadOptions& options, const runtime::Formats& formats,
+                             int num_threads, memory::Ledger& ledger);
 
 }  // namespace convene::engine

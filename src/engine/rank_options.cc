@@ -191,8 +191,13 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
   options.plan = PagedPlan(asked.plan);
   Result<MemoryNeeds> needs = NeedsOfRank(rank, device, spec, options, formats, num_threads);
   if (!needs) return needs.error();
-  const weights::PagedSizes sizes =
+  weights::PagedSizes sizes =
       weights::PagedSizesOf(spec, formats.weights, {options.plan.layout, rank});
+  if (device.of_weights_beside_pages != nullptr) {
+    const Result<uint64_t> beside = device.of_weights_beside_pages(spec);
+    if (!beside) return beside.error();
+    sizes.resident_bytes = *beside;
+  }
   const int fewest = sizes.fewest_buffers;
   needs->fixed[memory::Use::kWeights] = sizes.bytes_with(fewest);
   // One context, which is the least that is worked with.
@@ -206,14 +211,17 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
     // A budget is of all that the program has: what it has already counts, too, and varies a
     // little.
     constexpr uint64_t kVariesBytes = 4 * kMib;
+    const bool is_gpu = ledger.tier().kind == memory::TierKind::kDevice;
     uint64_t besides = 0;
-    if (options.memory_budget) besides = ResidentBytes() + kVariesBytes;
+    if (options.memory_budget && !is_gpu) besides = ResidentBytes() + kVariesBytes;
     return ResourceExhausted(fmt::format(
-        "not enough {}: {} available ({}), and even with its experts read from the disk this model "
-        "needs {} for a context of {} tokens and steps of {}: the least budget is --memory-budget "
-        "{}MiB; or lower --context or --chunk",
+        "not enough {}: {} available ({}), and even with its experts {} this model "
+        "needs {} for a context of {} tokens and steps of {}: the least budget is {} {}MiB; or "
+        "lower --context or --chunk",
         ledger.tier().name(), FormatBytes(available_bytes), ledger.tier().limited_by,
-        FormatBytes(least_bytes), needs->context, options.max_step_tokens,
+        is_gpu ? "in the host's memory" : "read from the disk", FormatBytes(least_bytes),
+        needs->context, options.max_step_tokens,
+        is_gpu ? "--device-memory-budget" : "--memory-budget",
         (least_bytes + besides + kMib - 1) / kMib));
   }
   if (options.batch_work) {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/result.h"
-#include "device/device.h"
+#include "memory/copy_lane.h"
 
 namespace convene::evaluate {
 
@@ -18,7 +18,7 @@ namespace convene::evaluate {
 class LimitedLink {
  public:
   // 0: as fast as the lane is.
-  LimitedLink(std::unique_ptr<device::CopyLane> lane, double bytes_per_second)
+  LimitedLink(std::unique_ptr<memory::CopyLane> lane, double bytes_per_second)
       : lane_(std::move(lane)), bytes_per_second_(bytes_per_second) {}
 
   // A transfer of several pieces: Begin, Copy each, End, which returns when the link is through,
@@ -32,7 +32,7 @@ class LimitedLink {
   Status End();
 
  private:
-  std::unique_ptr<device::CopyLane> lane_;
+  std::unique_ptr<memory::CopyLane> lane_;
   double bytes_per_second_;
   std::chrono::steady_clock::time_point begin_;
   size_t done_bytes_ = 0;

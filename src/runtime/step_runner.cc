@@ -248,9 +248,10 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
     frame.Begin(std::move(sequences));
     frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
                           program.key.paging ? program.key.paging->chunks : 1);
+    // Where weights are lent there, the host says when they come.
     frame.is_seen_at_end_alone = keeps_routing_ && num_frames_ == 1 && !encodes_ &&
                                  !watches_rows_ && spilled_ == nullptr &&
-                                 !weights_.lends_on_device();  // whose copies go on meanwhile
+                                 weights_.lends_on_device() == weights::DeviceLoans::kNone;
     stream_->Begin(frame);
     statistics.logits_rows += std::ssize(frame.rows.wanted());
   }

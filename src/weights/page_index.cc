@@ -32,6 +32,41 @@ std::map<const kernels::PackedMatrix*, std::pair<size_t, size_t>> ExpertsOf(
   return experts;
 }
 
+struct PlaceOfPart {
+  uint64_t offset = 0;
+  uint64_t digest = 0;
+};
+
+template <typename PlaceOf>
+PageIndex IndexPlaces(ModelWeights& weights, const PlaceOf& place_of) {
+  const auto experts = ExpertsOf(weights);
+  const size_t num_layers =
+      weights.layers.size() + (weights.encoder ? weights.encoder->layers.size() : 0);
+  PageIndex index;
+  index.experts.resize(num_layers);
+  StoredPage page;
+  for (const NamedMatrix& named : Matrices(weights)) {
+    const PlaceOfPart place = place_of(named);
+    if (page.parts.empty()) page.offset = place.offset;
+    CHECK(place.offset == page.offset + page.size_bytes, "{} at {}, not behind {}", named.name,
+          place.offset, page.offset + page.size_bytes);
+    page.parts.push_back({.name = named.name,
+                          .matrix = const_cast<kernels::PackedMatrix*>(named.matrix),
+                          .begin = page.size_bytes,
+                          .digest = place.digest});
+    page.size_bytes += named.matrix->size_bytes();
+    if (!named.ends_page) continue;
+    const auto expert = experts.find(page.parts.front().matrix);
+    if (expert == experts.end()) {
+      index.resident.push_back(std::move(page));
+    } else {
+      index.experts[expert->second.first].push_back(std::move(page));
+    }
+    page = {};
+  }
+  return index;
+}
+
 }  // namespace
 
 PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats,
@@ -60,35 +95,21 @@ PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& forma
 }
 
 PageIndex IndexPages(const PackedDirectory& directory, ModelWeights& weights) {
-  const auto experts = ExpertsOf(weights);
-  const size_t num_layers =
-      weights.layers.size() + (weights.encoder ? weights.encoder->layers.size() : 0);
   std::map<std::string_view, size_t> places;
   for (size_t i = 0; i < directory.tensors.size(); ++i) places[directory.tensors[i].name] = i;
-  PageIndex index;
-  index.experts.resize(num_layers);
-  StoredPage page;
-  for (const NamedMatrix& named : Matrices(weights)) {
+  return IndexPlaces(weights, [&](const NamedMatrix& named) -> PlaceOfPart {
     auto place = places.find(named.name);
     // Of a rank without a head, where the two are one.
     if (place == places.end() && named.name == "embedding") place = places.find("head");
     CHECK(place != places.end(), "no {} in {}", named.name, directory.file.path());
-    if (page.parts.empty()) page.offset = directory.tensors[place->second].offset;
-    page.parts.push_back({.name = named.name,
-                          .matrix = const_cast<kernels::PackedMatrix*>(named.matrix),
-                          .begin = page.size_bytes,
-                          .digest = directory.checksums[place->second].digest});
-    page.size_bytes += named.matrix->size_bytes();
-    if (!named.ends_page) continue;
-    const auto expert = experts.find(page.parts.front().matrix);
-    if (expert == experts.end()) {
-      index.resident.push_back(std::move(page));
-    } else {
-      index.experts[expert->second.first].push_back(std::move(page));
-    }
-    page = {};
-  }
-  return index;
+    return {directory.tensors[place->second].offset, directory.checksums[place->second].digest};
+  });
+}
+
+PageIndex IndexPages(ModelWeights& weights) {
+  return IndexPlaces(weights, [&](const NamedMatrix& named) -> PlaceOfPart {
+    return {.offset = static_cast<uint64_t>(named.matrix->data - weights.bytes.data())};
+  });
 }
 
 }  // namespace convene::weights

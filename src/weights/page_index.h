@@ -40,7 +40,7 @@ struct PagePart {
 };
 
 struct StoredPage {
-  uint64_t offset = 0;      // in the file, a multiple of 4,096
+  uint64_t offset = 0;      // in the file, a multiple of 4,096; or in the weights in memory
   uint64_t size_bytes = 0;  // of its matrices
   std::vector<PagePart> parts = {};
 };
@@ -53,5 +53,8 @@ struct PageIndex {
   std::vector<std::vector<StoredPage>> experts;
 };
 PageIndex IndexPages(const PackedDirectory& directory, ModelWeights& weights);
+// The same of weights that lie in memory (ModelWeights::bytes): offsets are there, and nothing is
+// to be checked. Precondition: the matrices of a page lie one behind the other.
+PageIndex IndexPages(ModelWeights& weights);
 
 }  // namespace convene::weights

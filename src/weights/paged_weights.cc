@@ -9,11 +9,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/quote.h"
 #include "base/units.h"
 #include "strategy/expert_cuts.h"
 #include "strategy/paging.h"
+#include "weights/file_pages.h"
 #include "weights/finite_weights.h"
+#include "weights/host_pages.h"
 #include "weights/named_weights.h"
 #include "weights/share.h"
 #include "weights/weight_layout.h"
@@ -28,32 +29,6 @@ constexpr int64_t kUsesPerPage = 16;
 // little to wait for where others were chosen.
 constexpr uint64_t kUnawaitedBytes = uint64_t{8} << 20;
 
-// Of a part that differed from its checksum twice.
-Error DamagedError(const PagePart& part, const StoredPage& page, const memory::PageReader& reader) {
-  const std::string& path = reader.path();
-  if (const Status unchanged = reader.CheckUnchanged(); !unchanged) {
-    return unchanged.error().At(
-        fmt::format("tensor {} differs from its checksum (its page of {} bytes begins at byte {})",
-                    Quote(part.name), page.size_bytes, page.offset));
-  }
-  return DataLoss(fmt::format(
-      "tensor {} in {} is damaged (its page of {} bytes begins at byte {}): its checksum differed "
-      "when it was read, and again when it was read once more; copy the file again, or make the "
-      "directory again with convene quantize",
-      Quote(part.name), path, page.size_bytes, page.offset));
-}
-
-const PagePart* DamagedPart(const StoredPage& page, const std::byte* bytes) {
-  for (const PagePart& part : page.parts) {
-    if (DigestOfBlock({bytes + part.begin, part.matrix->size_bytes()}) != part.digest) return &part;
-  }
-  return nullptr;
-}
-
-memory::PageRead ReadOf(const StoredPage& page, std::byte* target) {
-  return {.offset = page.offset, .size_bytes = page.size_bytes, .target = target};
-}
-
 // Norms and biases, from the mapped file.
 Status CopyVectors(const PackedDirectory& directory, size_t num_matrices, ModelWeights& weights) {
   const std::byte* const file = directory.file.bytes().data();
@@ -65,29 +40,20 @@ Status CopyVectors(const PackedDirectory& directory, size_t num_matrices, ModelW
   return CheckVectors(weights);
 }
 
-// All pages that stay in memory, each checked while others are read.
-Status ReadResident(memory::PageReader& reader, const std::vector<StoredPage>& pages,
-                    std::byte* memory, const LoadProgress& progress) {
-  std::vector<memory::PageRead> reads;
+// All pages that stay in memory.
+Status ReadResident(PageSource& source, const std::vector<StoredPage>& pages, std::byte* memory,
+                    const LoadProgress& progress) {
+  std::vector<PageRead> reads;
   uint64_t total_bytes = 0;
   for (const StoredPage& page : pages) {
-    reads.push_back(ReadOf(page, memory + total_bytes));
+    reads.push_back({.page = &page, .target = memory + total_bytes});
     total_bytes += memory::DirectBytes(page.size_bytes);
   }
   uint64_t done_bytes = 0;
-  std::vector<size_t> damaged;
-  const Status read = reader.Read(reads, [&](size_t i) {
-    if (DamagedPart(pages[i], reads[i].target) != nullptr) damaged.push_back(i);
+  return source.Read(reads, [&](size_t i) {
     done_bytes += memory::DirectBytes(pages[i].size_bytes);
     if (progress) progress(done_bytes, total_bytes);
   });
-  if (!read) return read;
-  for (const size_t i : damaged) {
-    if (Status again = reader.Read({&reads[i], 1}, {}); !again) return again;
-    const PagePart* part = DamagedPart(pages[i], reads[i].target);
-    if (part != nullptr) return DamagedError(*part, pages[i], reader);
-  }
-  return {};
 }
 
 }  // namespace
@@ -114,9 +80,9 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
   Result<memory::Reservation> storage =
       ledger.Allocate(memory::Use::kWeights, sizes.bytes_with(options.num_buffers));
   if (!storage) return storage.error();
-  auto reader = memory::PageReader::Open(directory.file.path(), options.reader);
-  if (!reader) return reader.error();
-  const Status read = ReadResident(**reader, index.resident, storage->data(), progress);
+  auto file = FilePages::Open(directory.file.path(), options.reader);
+  if (!file) return file.error();
+  const Status read = ReadResident(**file, index.resident, storage->data(), progress);
   if (!read) return read.error();
   if (Status unchanged = directory.file.CheckUnchanged(); !unchanged) return unchanged.error();
 
@@ -132,18 +98,42 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
   weights->storage = *std::move(storage);
   weights->bytes = weights->storage.bytes();
   return std::unique_ptr<PagedWeights>(
-      new PagedWeights(*weights, std::move(index), options, *std::move(reader), next, sizes));
+      new PagedWeights(*weights, std::move(index), options, *std::move(file), next, sizes));
+}
+
+Result<std::unique_ptr<PagedWeights>> PagedWeights::OnDevice(
+    ModelWeights& weights, const PagedOptions& asked, std::unique_ptr<memory::CopyLane> lane,
+    memory::Ledger& of_device) {
+  const PagedSizes sizes = PagedSizesOf(weights.spec, weights.formats, asked.owner);
+  PagedOptions options = asked;
+  options.num_buffers = std::min(options.num_buffers, sizes.num_pages);
+  CHECK(options.num_buffers >= sizes.fewest_buffers, "{} buffers", options.num_buffers);
+  auto buffers =
+      of_device.Allocate(memory::Use::kWeights,
+                         sizes.page_bytes * static_cast<uint64_t>(options.num_buffers));
+  if (!buffers) return buffers.error();
+  PageIndex index = IndexPages(weights);
+  for (const std::vector<StoredPage>& layer : index.experts) {
+    for (const StoredPage& page : layer) {
+      for (const PagePart& part : page.parts) part.matrix->data = nullptr;
+    }
+  }
+  std::unique_ptr<PagedWeights> paged(new PagedWeights(
+      weights, std::move(index), options,
+      std::make_unique<HostPages>(weights.bytes.data(), std::move(lane)), buffers->data(), sizes));
+  paged->buffer_memory_ = *std::move(buffers);
+  return paged;
 }
 
 PagedWeights::PagedWeights(ModelWeights& weights, PageIndex index, const PagedOptions& options,
-                           std::unique_ptr<memory::PageReader> reader, std::byte* buffers,
+                           std::unique_ptr<PageSource> source, std::byte* buffers,
                            const PagedSizes& sizes)
     : WeightStore(weights),
       sizes_(sizes),
       options_(options),
       num_encoder_layers_(weights.encoder ? static_cast<int>(weights.encoder->layers.size()) : 0),
       buffers_(buffers),
-      reader_(std::move(reader)),
+      source_(std::move(source)),
       in_buffer_(static_cast<size_t>(options.num_buffers)) {
   for (std::vector<StoredPage>& layer : index.experts) {
     std::vector<Page>& pages = pages_.emplace_back();
@@ -189,8 +179,13 @@ strategy::Part PagedWeights::OwnExperts(LayerId id) const {
 strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const {
   const int num_buffers =
       options_.least_buffers > 0 ? options_.least_buffers : options_.num_buffers;
-  return strategy::PagingOf(spec(), encoder, num_buffers, num_tokens,
-                            strategy::LargestOwner(spec(), options_.owner.roles));
+  strategy::Paging paging =
+      strategy::PagingOf(spec(), encoder, num_buffers, num_tokens,
+                         strategy::LargestOwner(spec(), options_.owner.roles));
+  // On its way to a GPU an expert takes a hundred times as long as all that is computed until its
+  // router has chosen: nothing is gained by guessing, and a wrong guess takes an expert's time.
+  if (lends_on_device() != DeviceLoans::kNone) paging.predicts = false;
+  return paging;
 }
 
 std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk) const {
@@ -363,9 +358,9 @@ Status PagedWeights::TakeBuffers(const std::vector<Page*>& pages, Place place,
     const int buffer = FreeBuffer(place);
     if (buffer < 0) {
       return ResourceExhausted(fmt::format(
-          "{} pages of experts are wanted at the same time, and there is memory for {}: raise "
-          "--memory-budget",
-          pages.size(), in_buffer_.size()));
+          "{} pages of experts are wanted at the same time, and there is memory for {}: raise {}",
+          pages.size(), in_buffer_.size(),
+          lends_on_device() == DeviceLoans::kNone ? "--memory-budget" : "--device-memory-budget"));
     }
     page->buffer = buffer;
     page->state = State::kReading;
@@ -412,57 +407,24 @@ void PagedWeights::SetThere(Page& page, bool is_there) {
   page.buffer = -1;
 }
 
-const PagePart* PagedWeights::Damaged(const Page& page) const {
-  return DamagedPart(page.stored, BufferOf(page));
-}
-
 Status PagedWeights::ReadInto(const std::vector<Page*>& pages) {
-  const std::lock_guard one_at_a_time(reader_mutex_);
+  const std::lock_guard one_at_a_time(source_mutex_);
   const auto start = std::chrono::steady_clock::now();
-  std::vector<memory::PageRead> reads;
-  for (const Page* page : pages) reads.push_back(ReadOf(page->stored, BufferOf(*page)));
+  std::vector<PageRead> reads;
+  for (const Page* page : pages) {
+    reads.push_back({.page = &page->stored, .target = BufferOf(*page)});
+  }
   uint64_t read_bytes = 0;
-  std::vector<size_t> damaged;
-  const auto is_there = [&](size_t i) {
+  const Status status = source_->Read(reads, [&](size_t i) {
+    read_bytes += pages[i]->stored.size_bytes;
     const std::lock_guard lock(mutex_);
     SetThere(*pages[i], true);
-  };
-  Status status = reader_->Read(reads, [&](size_t i) {
-    read_bytes += pages[i]->stored.size_bytes;
-    if (Damaged(*pages[i]) != nullptr) {
-      damaged.push_back(i);
-    } else {
-      is_there(i);
-    }
   });
-  bool names_tensor = false;
-  for (const size_t i : damaged) {
-    if (!status) break;
-    status = reader_->Read({&reads[i], 1}, {});
-    const PagePart* part = status ? Damaged(*pages[i]) : nullptr;
-    if (part != nullptr) {
-      status = DamagedError(*part, pages[i]->stored, *reader_);
-      names_tensor = true;
-    }
-    if (status) is_there(i);
-  }
-  if (!status && !names_tensor) {
-    status = status.error().At(fmt::format("tensors {} to {}",
-                                           Quote(pages.front()->stored.parts.front().name),
-                                           Quote(pages.back()->stored.parts.back().name)));
-  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const std::lock_guard lock(mutex_);
   statistics_.num_read += std::ssize(pages);
   statistics_.read_bytes += read_bytes;
   statistics_.read_seconds += elapsed.count();
-  const auto slower = pace_.Add(read_bytes, elapsed.count());
-  if (slower && options_.reader.told) {
-    options_.reader.told(
-        fmt::format("the disk of {} has become slow: it gave {}/s lately, and {}/s before",
-                    reader_->path(), FormatBytes(static_cast<uint64_t>(slower->bytes_per_second)),
-                    FormatBytes(static_cast<uint64_t>(slower->best_bytes_per_second))));
-  }
   return status;
 }
 
@@ -486,13 +448,12 @@ std::string PagedWeights::Describe() const {
         static_cast<uint64_t>(pages * (1 - share) * static_cast<double>(sizes_.page_bytes)));
   };
   return fmt::format(
-      "paged: {} of weights stay in memory; {} of experts, {} pages, are read from {} ({}), of "
-      "which "
-      "memory has {} ({:.0f} %); on even routing a step of one sequence reads {}, one that needs "
-      "all "
+      "paged: {} of weights stay in memory; {} of experts, {} pages, are read from {}, of which "
+      "{} has {} ({:.0f} %); on even routing a step of one sequence reads {}, one that needs all "
       "experts {}",
       FormatBytes(sizes_.resident_bytes), FormatBytes(paged_bytes_),
-      FormatCount(static_cast<uint64_t>(sizes_.num_pages)), reader_->path(), reader_->Describe(),
+      FormatCount(static_cast<uint64_t>(sizes_.num_pages)), source_->Describe(),
+      lends_on_device() == DeviceLoans::kNone ? "memory" : "the device",
       FormatCount(static_cast<uint64_t>(options_.num_buffers)), 100 * share, bytes(of_token),
       bytes(sizes_.num_pages));
 }

@@ -1,7 +1,8 @@
-// A rank's weights of which the routed experts lie on a disk, each a page of a packed directory,
-// and are in memory only as far as there is room: in buffers that pages take in turn. Everything
-// else stays in memory. Experts are numbered as the rank has them: its first one is 0. Who reads
-// pages ahead, and when, is the step's schedule (strategy/paged_experts.h).
+// A rank's weights of which the routed experts are in the memory that computes only as far as there
+// is room: in buffers that pages, one expert each, take in turn. All of them lie on a disk, as pages
+// of a packed directory, or in the host's memory beside a GPU. Everything else stays in memory.
+// Experts are numbered as the rank has them: its first one is 0. Who reads pages ahead, and when, is
+// the step's schedule (strategy/paged_experts.h).
 //
 // A page that a task waits for or computes with is held, and is never replaced. Which of the others
 // is replaced: in a step that reads all experts of each layer in turn, of each layer equally many
@@ -26,13 +27,14 @@
 
 #include "base/result.h"
 #include "memory/ledger.h"
+#include "memory/copy_lane.h"
 #include "memory/page_reader.h"
-#include "memory/read_pace.h"
 #include "strategy/paging.h"
 #include "strategy/step.h"
 #include "weights/packed_directory.h"
 #include "weights/page_eviction.h"
 #include "weights/page_index.h"
+#include "weights/page_source.h"
 #include "weights/weight_store.h"
 
 namespace convene::weights {
@@ -45,7 +47,7 @@ struct PagedOptions {
   // Of several ranks: the fewest buffers of one that has not all of its experts in memory, by which
   // all of them cut their layers (strategy/paging.h). 0: num_buffers.
   int least_buffers = 0;
-  memory::PageReader::Options reader = {};
+  memory::PageReader::Options reader = {};  // of a disk
 };
 
 // Since the beginning.
@@ -71,9 +73,18 @@ class PagedWeights final : public WeightStore, public Lender {
                                                     const LoadProgress& progress,
                                                     ModelWeights* weights);
 
+  // The same of weights that lie in the host's memory, best in pinned memory, where a device beside
+  // it has no room for them all: the buffers are reserved in its ledger, and `lane` copies to them.
+  // Of what else there is the host's are lent: the device brings it to its memory once. Keeps a
+  // reference; experts have no address from here on but as they are lent. Precondition: all
+  // experts are this rank's. Errors: memory that cannot be had.
+  static Result<std::unique_ptr<PagedWeights>> OnDevice(ModelWeights& weights,
+                                                        const PagedOptions& options,
+                                                        std::unique_ptr<memory::CopyLane> lane,
+                                                        memory::Ledger& of_device);
+
   Result<LayerLease> LeaseLayer(LayerId id, LayerPart) override { return LayerLease(LayerOf(id)); }
-  // Reads what nobody has read ahead. Errors: the disk fails; a page differs from its checksum when
-  // it was read a second time, too (says which, and where it lies in the file); the file was cut.
+  // Reads what nobody has read ahead. Errors: as of where pages lie (file_pages.h, host_pages.h).
   Result<ExpertsLease> LeaseExperts(LayerId id, std::span<const int> experts) override;
   Result<MatrixLease> LeaseEmbedding(bool encoder) override {
     return MatrixLease(encoder ? weights_.encoder->embedding : weights_.embedding);
@@ -81,6 +92,9 @@ class PagedWeights final : public WeightStore, public Lender {
   Result<MatrixLease> LeaseHead() override { return MatrixLease(weights_.head); }
   void End(uint64_t lease) override;
   PagedWeights* paged() override { return this; }
+  DeviceLoans lends_on_device() const override {
+    return buffer_memory_.size_bytes() > 0 ? DeviceLoans::kExperts : DeviceLoans::kNone;
+  }
 
   // Of a layer, those that this rank has: its expert number 0 is the first of them.
   strategy::Part OwnExperts(LayerId id) const;
@@ -108,8 +122,8 @@ class PagedWeights final : public WeightStore, public Lender {
   void Release(LayerId id, int chunk);
 
   PageStatistics statistics() const;
-  // "586 MiB of weights stay in memory, 6.00 GiB in 1,024 pages are read from ...", as a line for
-  // people.
+  // "586 MiB of weights stay in memory; 6.00 GiB of experts, 1,024 pages, are read from ...", as a
+  // line for people.
   std::string Describe() const;
 
  private:
@@ -130,8 +144,7 @@ class PagedWeights final : public WeightStore, public Lender {
   };
 
   PagedWeights(ModelWeights& weights, PageIndex index, const PagedOptions& options,
-               std::unique_ptr<memory::PageReader> reader, std::byte* buffers,
-               const PagedSizes& sizes);
+               std::unique_ptr<PageSource> source, std::byte* buffers, const PagedSizes& sizes);
 
   int IndexOf(LayerId id) const { return id.encoder ? id.layer : num_encoder_layers_ + id.layer; }
   // In steps that read all experts.
@@ -144,8 +157,6 @@ class PagedWeights final : public WeightStore, public Lender {
   Status ReadInto(const std::vector<Page*>& pages);
   // Reads them a few at a time as long as `goes_on()` and there is room; holds them meanwhile only.
   void ReadSome(const std::vector<Page*>& pages, Place place, const std::function<bool()>& goes_on);
-  // Nothing, or the part that differs from its checksum.
-  const PagePart* Damaged(const Page& page) const;
   int FreeBuffer(Place place);  // with mutex_; -1: all are held
   bool GoesBefore(const Page& a, const Page& b, Place place) const;  // with mutex_
   void SetThere(Page& page, bool is_there);                          // with mutex_
@@ -162,8 +173,9 @@ class PagedWeights final : public WeightStore, public Lender {
   uint64_t paged_bytes_ = 0;
   std::vector<std::vector<Page>> pages_;  // by layer and expert
   std::byte* buffers_ = nullptr;
-  std::unique_ptr<memory::PageReader> reader_;
-  std::mutex reader_mutex_;  // who reads
+  memory::Reservation buffer_memory_;  // theirs, where the weights' own memory is another one
+  std::unique_ptr<PageSource> source_;
+  std::mutex source_mutex_;  // who reads
 
   mutable std::mutex mutex_;  // of all below, and of the pages
   std::condition_variable changed_;
@@ -174,7 +186,6 @@ class PagedWeights final : public WeightStore, public Lender {
   uint64_t num_leases_ = 0;
   int64_t num_counted_ = 0;
   PageStatistics statistics_;
-  memory::ReadPace pace_;
   std::atomic<int> chosen_layer_ = -1;  // of the last Chose
   std::atomic<bool> step_has_ended_ = false;
 };

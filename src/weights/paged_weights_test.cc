@@ -365,6 +365,58 @@ TEST_F(PagedWeightsTest, ReadingAheadAndLeasesMeetOnTwoThreads) {
   }
 }
 
+// Copies of memory, of which some fail.
+class FailingLane final : public memory::CopyLane {
+ public:
+  explicit FailingLane(const bool& fails) : fails_(fails) {}
+  void Copy(std::byte* to, const std::byte* from, size_t size_bytes) override {
+    has_failed_ |= fails_;
+    if (!fails_) std::memcpy(to, from, size_bytes);
+  }
+  Status Wait() override {
+    if (std::exchange(has_failed_, false)) return Error{"the copy failed"};
+    return {};
+  }
+
+ private:
+  const bool& fails_;
+  bool has_failed_ = false;
+};
+
+TEST_F(PagedWeightsTest, PagesOfTheHostsMemoryAreCopiedToTheDevice) {
+  bool fails = false;
+  memory::Ledger of_device;
+  {
+    hardware::ThreadPool pool({0});
+    const auto checkpoint =
+        checkpoint::Checkpoint::Open(CONVENE_SOURCE_DIR "/tests/golden/models/olmoe_plain");
+    ASSERT_TRUE(checkpoint.ok());
+    auto loaded = LoadWeights(*checkpoint, {.matrices = kernels::WeightFormat::kInt8}, Share{},
+                              hardware::NumaPolicy::kAuto, pool, ledger_, {});
+    ASSERT_TRUE(loaded.ok());
+    weights_ = *std::move(loaded);
+  }
+  auto store = PagedWeights::OnDevice(weights_, {.num_buffers = 4},
+                                      std::make_unique<FailingLane>(fails), of_device);
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  store_ = *std::move(store);
+  const PagedSizes sizes = PagedSizesOf(weights_.spec, weights_.formats);
+  EXPECT_EQ(of_device.reserved()[memory::Use::kWeights], 4 * sizes.page_bytes);
+  EXPECT_EQ(store_->lends_on_device(), DeviceLoans::kExperts);
+  EXPECT_EQ(ReadsOf(0, {0, 1}), 2);
+  EXPECT_EQ(ReadsOf(1, {2, 3}), 2);
+  EXPECT_EQ(ReadsOf(0, {1}), 0);
+  fails = true;
+  const auto lease = store_->LeaseExperts({.layer = 0}, std::vector<int>{2});
+  ASSERT_FALSE(lease.ok());
+  EXPECT_THAT(lease.error().message, HasSubstr("the copy failed"));
+  fails = false;
+  EXPECT_EQ(ReadsOf(0, {2}), 1) << "the next one works";
+  EXPECT_FALSE(store_->PagingOf(/*encoder=*/false, 1).predicts) << "a wrong guess costs a page";
+  EXPECT_THAT(store_->Describe(), HasSubstr("read from the host's memory, of which the device has 4"));
+  store_.reset();
+}
+
 TEST_F(PagedWeightsTest, SaysWhatStaysAndWhatIsRead) {
   MustLoad({.num_buffers = 4});
   const std::string text = store_->Describe();

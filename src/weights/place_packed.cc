@@ -283,13 +283,15 @@ Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa
     placement.elapsed_s = elapsed.count();
     return {std::move(weights), std::move(placement)};
   };
-  if (mapped.rooms.room_bytes > 0) {
+  const bool is_pinned = ledger.tier().kind == memory::TierKind::kPinned;
+  if (mapped.rooms.room_bytes > 0 || is_pinned) {
     mapped.storage = {};
     if (const Status copied = CopyToMemory(mapped, numa, pool, ledger, progress); !copied) {
       return copied.error();
     }
     placement.is_copied = true;
-    placement.reason = "experts move within it between prefill and decode";
+    placement.reason = is_pinned ? "a GPU copies experts from it"
+                                 : "experts move within it between prefill and decode";
     placement.huge_bytes = std::min(hardware::HugePageBytes(mapped.bytes), placement.size_bytes);
     return placed(std::move(mapped));
   }

@@ -44,7 +44,8 @@ struct PlacedWeights {
 // They stay mapped if the system then has them in huge pages, if they are smaller than one, or if
 // there is no memory for a copy; otherwise they are copied, and the file is no longer mapped.
 // The ledger has them as weights in either case, as many bytes. `numa` says where a copy lies.
-// Weights with rooms for experts are always copied, since experts are written there. Errors: the
+// Weights with rooms for experts are always copied, since experts are written there, and those of a
+// ledger of pinned memory. Errors: the
 // file was cut, replaced or written to meanwhile, its disk fails, the system refuses the NUMA
 // policy; there is no memory for a copy that must be.
 Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa,

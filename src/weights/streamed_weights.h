@@ -49,7 +49,7 @@ class StreamedWeights : public WeightStore {
   std::span<const Copy> Staging(int layer, int page) { return Cut(layer, page, true, staging_); }
   std::span<const Copy> Loading(int layer, int page);
 
-  bool lends_on_device() const override { return true; }
+  DeviceLoans lends_on_device() const override { return DeviceLoans::kFeedForward; }
   Result<LayerLease> LeaseLayer(LayerId id, LayerPart) override {
     return LayerLease(PlacedAt(id.layer));
   }

@@ -73,6 +73,14 @@ using MatrixLease = Lease<kernels::PackedMatrix>;
 class PagedWeights;
 class PhasedWeights;
 
+// Which matrices are lent in the memory of the device that computes, where a step's schedule has
+// brought them; all others are lent in the host's.
+enum class DeviceLoans : uint8_t {
+  kNone,
+  kExperts,      // routed ones (paged_weights.h)
+  kFeedForward,  // those, and dense blocks (streamed_weights.h)
+};
+
 // A rank's weights. What a lease of a layer gives are the matrices of the part, and whatever the
 // part, the layer's vectors (biases, sinks, norms of queries and keys). A task
 // holds two leases at most. Errors: what the memory or the disk behind the store says; the task
@@ -109,13 +117,11 @@ class WeightStore {
   virtual Result<MatrixLease> LeaseEmbedding(bool encoder) = 0;
   virtual Result<MatrixLease> LeaseHead() = 0;
 
-  // Whether feed-forward matrices are lent where a step's schedule has brought them in the memory
-  // of the device that computes (streamed_weights.h). Otherwise all are lent in the host's.
-  virtual bool lends_on_device() const { return false; }
+  virtual DeviceLoans lends_on_device() const { return DeviceLoans::kNone; }
 
   // Where the experts of two phases are not the same: who changes them. Null: they are.
   virtual PhasedWeights* phased() { return nullptr; }
-  // Where experts are read from a disk: who reads them ahead. Null: they are not.
+  // Where experts are paged: who reads them ahead. Null: they are not.
   virtual PagedWeights* paged() { return nullptr; }
 
  protected:

@@ -50,7 +50,7 @@ class CpuEvent final : public Event {
 };
 
 // The host's memory is the device's.
-class CpuCopyLane final : public CopyLane {
+class CpuCopyLane final : public memory::CopyLane {
  public:
   void Copy(std::byte* to, const std::byte* from, size_t size_bytes) override {
     std::memcpy(to, from, size_bytes);
@@ -114,8 +114,8 @@ class CpuDevice final : public Device {
   }
 
   std::unique_ptr<Event> CreateEvent() override { return std::make_unique<CpuEvent>(); }
-  Result<std::unique_ptr<CopyLane>> CreateCopyLane() override {
-    return std::unique_ptr<CopyLane>(std::make_unique<CpuCopyLane>());
+  Result<std::unique_ptr<memory::CopyLane>> CreateCopyLane() override {
+    return std::unique_ptr<memory::CopyLane>(std::make_unique<CpuCopyLane>());
   }
 
  private:

@@ -4,13 +4,14 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <utility>
 
 #include "device/cuda/cuda_error.h"
-#include "device/device.h"
+#include "memory/copy_lane.h"
 
 namespace convene::device {
 
-class CudaCopyLane final : public CopyLane {
+class CudaCopyLane final : public memory::CopyLane {
  public:
   static Result<std::unique_ptr<CudaCopyLane>> Create() {
     std::unique_ptr<CudaCopyLane> lane(new CudaCopyLane);
@@ -31,7 +32,7 @@ class CudaCopyLane final : public CopyLane {
   }
   Status Wait() override {
     Note(cudaStreamSynchronize(stream_));
-    return CudaStatus(failed_, "a copy between host and device");
+    return CudaStatus(std::exchange(failed_, cudaSuccess), "a copy between host and device");
   }
 
  private:

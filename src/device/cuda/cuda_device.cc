@@ -116,11 +116,11 @@ class CudaDevice final : public Device {
   }
 
   std::unique_ptr<Event> CreateEvent() override { return std::make_unique<CudaEvent>(); }
-  Result<std::unique_ptr<CopyLane>> CreateCopyLane() override {
+  Result<std::unique_ptr<memory::CopyLane>> CreateCopyLane() override {
     if (Status used = Use(); !used) return used.error();
     auto lane = CudaCopyLane::Create();
     if (!lane) return lane.error();
-    return std::unique_ptr<CopyLane>(*std::move(lane));
+    return std::unique_ptr<memory::CopyLane>(*std::move(lane));
   }
 
  private:
@@ -171,6 +171,12 @@ memory::Amounts StepBytes(const model::ModelSpec& spec, kernels::ActivationForma
   return bytes;
 }
 
+Result<uint64_t> WeightsBesidePages(const model::ModelSpec& spec) {
+  constexpr auto kLoans = weights::DeviceLoans::kExperts;
+  if (Status can = CudaWeights::CanTakeTurns(spec, kLoans); !can) return can.error();
+  return CudaWeights::SizeBytes(spec, kLoans);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Device>> MakeCudaDevice(int gpu, hardware::ThreadPool* pool) {
@@ -184,7 +190,8 @@ Result<DeviceBytes> CudaBytes(int gpu) {
   if (const auto properties = PropertiesOf(gpu); !properties) return properties.error();
   return DeviceBytes{.of_kv_block = CudaKvCache::BlockBytes,
                      .of_layer_block = CudaKvCache::LayerBlockBytes,
-                     .of_steps = StepBytes};
+                     .of_steps = StepBytes,
+                     .of_weights_beside_pages = WeightsBesidePages};
 }
 
 }  // namespace convene::device

@@ -55,7 +55,7 @@ Status CudaStream::Dense(const Layer& layer, Frame& frame) {
   const CudaActivations& buffers = CudaFrameOf(frame).activations;
   const CudaLayer& weights = WeightsOf(layer);
   const int num_rows = frame.own().count;
-  if (Status brought = weights_.Bring(layer.id(), store_, stream_); !brought) return brought;
+  if (Status brought = weights_.BringDense(layer.id(), store_, stream_); !brought) return brought;
   NormalizeRows(weights.ffn_norm, num_rows, /*also_float=*/false, frame);
   RunFfn(*weights.dense, layer.spec.dense_activation, buffers.normed, num_rows, nullptr,
          Epilogue::kAdd, spec().residual_scale, buffers.hidden);
@@ -182,6 +182,18 @@ Status CudaStream::BringSlots(const Layer& layer, Frame& frame) {
   return failed_;
 }
 
+// Those that have rows, as far as the host knows.
+std::vector<int> CudaStream::WantedExperts(const Layer& layer, const Frame& frame) {
+  const bool are_known = !CudaFrameOf(frame).routing_is_kept;
+  const std::vector<int32_t>& first_slot = frame.expert_rows.selected().first_slot;
+  std::vector<int> wanted;
+  for (int expert = 0; expert < layer.spec.moe->num_experts; ++expert) {
+    const auto at = static_cast<size_t>(expert);
+    if (!are_known || first_slot[at] < first_slot[at + 1]) wanted.push_back(expert);
+  }
+  return wanted;
+}
+
 Status CudaStream::Experts(const Layer& layer, Frame& frame) {
   if (graphs_.replays()) return {};
   const CudaFrame& at = CudaFrameOf(frame);
@@ -197,7 +209,10 @@ Status CudaStream::Experts(const Layer& layer, Frame& frame) {
   }
   CHECK(first_slot + num_slots <= buffers.num_slots, "{} slots of {}", first_slot + num_slots,
         buffers.num_slots);
-  if (Status brought = weights_.Bring(layer.id(), store_, stream_); !brought) return brought;
+  if (Status brought = weights_.BringExperts(layer.id(), WantedExperts(layer, frame), store_, stream_);
+      !brought) {
+    return brought;
+  }
   kernels::cuda::Copy({.x = buffers.normed.data,
                        .x_stride = buffers.normed.stride * int64_t{sizeof(Bf16)},
                        .from = buffers.routing.slot_row,

@@ -110,6 +110,7 @@ class CudaStream final : public Stream {
   Status OutputOf(const Layer& layer, bool only_wanted, Frame& frame);
   void PrepareQkv(const Layer& layer, bool stores, Frame& frame);
   Status ChooseExperts(const Layer& layer, Frame& frame);
+  static std::vector<int> WantedExperts(const Layer& layer, const Frame& frame);
   Status BringSlots(const Layer& layer, Frame& frame);
   Status BringPairs(const Layer& layer, Frame& frame);
   void CountAttention(const Layer& layer, const Frame& frame);

@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/check.h"
 #include "device/cuda/cuda_error.h"
@@ -15,6 +14,7 @@ namespace {
 
 using kernels::cuda::Bf16;
 using kernels::cuda::WeightMatrices;
+using weights::DeviceLoans;
 using weights::LayerPart;
 
 constexpr int64_t kAlignment = 256;
@@ -79,21 +79,21 @@ class Placer {
   int64_t used_ = 0;
 };
 
-// Feed-forward matrices that layers take in turn: of experts, and of dense blocks.
+// Feed-forward matrices that layers take in turn; unset where each has its own.
 struct TurnTaking {
-  CudaFfn experts;
-  CudaFfn dense;
+  std::optional<CudaFfn> experts = {};
+  std::optional<CudaFfn> dense = {};
 };
 
-void PlaceMoe(const model::ModelSpec& spec, const model::MoeSpec& moe, const TurnTaking* shared,
+void PlaceMoe(const model::ModelSpec& spec, const model::MoeSpec& moe, const TurnTaking& turns,
               Placer& place, CudaMoe& at) {
   at.num_outputs = moe.num_experts + (moe.shared_expert_gate ? 1 : 0);
   at.router = place.Floats(int64_t{at.num_outputs} * spec.hidden_size);
   if (moe.router_bias) at.router_bias = place.Floats(at.num_outputs);
   if (moe.correction_bias) at.correction = place.Floats(moe.num_experts);
-  at.experts = shared != nullptr ? shared->experts
-                                 : place.Ffn(moe.activation, spec.hidden_size,
-                                             moe.intermediate_size, moe.num_experts);
+  at.experts = turns.experts ? *turns.experts
+                             : place.Ffn(moe.activation, spec.hidden_size, moe.intermediate_size,
+                                         moe.num_experts);
   if (moe.expert_bias) place.Biases(at.experts);
   if (moe.shared_intermediate_size > 0) {
     at.shared = place.Ffn(moe.activation, spec.hidden_size, moe.shared_intermediate_size, 1);
@@ -107,7 +107,7 @@ int NormSize(model::QkNorm kind, int heads, int head_dim) {
 }
 
 void PlaceLayer(const model::ModelSpec& spec, const model::LayerSpec& layer,
-                const TurnTaking* shared, Placer& place, CudaLayer& at) {
+                const TurnTaking& turns, Placer& place, CudaLayer& at) {
   const model::AttentionSpec& attention = layer.attention;
   const int hidden = spec.hidden_size;
   at.attention_norm = place.Floats(hidden);
@@ -123,24 +123,24 @@ void PlaceLayer(const model::ModelSpec& spec, const model::LayerSpec& layer,
   at.output = place.Matrices(hidden, attention.output_dim());
   if (attention.output_bias) at.output_bias = place.Floats(at.output.rows);
   if (layer.moe) {
-    PlaceMoe(spec, *layer.moe, shared, place, at.moe.emplace());
-  } else if (shared != nullptr) {
-    at.dense = shared->dense;
+    PlaceMoe(spec, *layer.moe, turns, place, at.moe.emplace());
+  } else if (turns.dense) {
+    at.dense = turns.dense;
   } else {
     at.dense = place.Ffn(layer.dense_activation, hidden, layer.dense_intermediate_size, 1);
   }
 }
 
-// Of the first layer of each sort, which the others are like (IsUniform).
-TurnTaking PlaceTurns(const model::ModelSpec& spec, Placer& place) {
+// Of the first layer of each sort, which the others are like (CanTakeTurns).
+TurnTaking PlaceTurns(const model::ModelSpec& spec, DeviceLoans loans, Placer& place) {
   TurnTaking turns;
   for (const model::LayerSpec& layer : spec.layers) {
-    if (layer.moe && turns.experts.up.rows == 0) {
+    if (layer.moe && !turns.experts && loans != DeviceLoans::kNone) {
       const model::MoeSpec& moe = *layer.moe;
       turns.experts =
           place.Ffn(moe.activation, spec.hidden_size, moe.intermediate_size, moe.num_experts);
     }
-    if (!layer.moe && turns.dense.up.rows == 0) {
+    if (!layer.moe && !turns.dense && loans == DeviceLoans::kFeedForward) {
       turns.dense =
           place.Ffn(layer.dense_activation, spec.hidden_size, layer.dense_intermediate_size, 1);
     }
@@ -148,28 +148,12 @@ TurnTaking PlaceTurns(const model::ModelSpec& spec, Placer& place) {
   return turns;
 }
 
-bool IsUniform(const model::ModelSpec& spec) {
-  const model::LayerSpec* with_experts = nullptr;
-  const model::LayerSpec* dense = nullptr;
-  for (const model::LayerSpec& layer : spec.layers) {
-    const model::LayerSpec*& first = layer.moe ? with_experts : dense;
-    if (first == nullptr) first = &layer;
-    if (layer.moe ? layer.moe->num_experts != first->moe->num_experts ||
-                        layer.moe->intermediate_size != first->moe->intermediate_size
-                  : layer.dense_intermediate_size != first->dense_intermediate_size) {
-      return false;
-    }
-  }
-  return true;
-}
-
-int64_t Place(const model::ModelSpec& spec, bool streams, std::byte* base, CudaWeights& at) {
+int64_t Place(const model::ModelSpec& spec, DeviceLoans loans, std::byte* base, CudaWeights& at) {
   Placer place(base);
-  TurnTaking turns;
-  if (streams) turns = PlaceTurns(spec, place);
+  const TurnTaking turns = PlaceTurns(spec, loans, place);
   at.layers.assign(spec.layers.size(), {});
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    PlaceLayer(spec, spec.layers[i], streams ? &turns : nullptr, place, at.layers[i]);
+    PlaceLayer(spec, spec.layers[i], turns, place, at.layers[i]);
   }
   at.final_norm = place.Floats(spec.hidden_size);
   at.embedding = place.Matrices(spec.vocab_size, spec.hidden_size);
@@ -281,11 +265,14 @@ Status UploadMoe(weights::WeightStore& store, weights::LayerId id, const model::
   uploader.Floats(from.router_bias, to.router_bias);
   uploader.Floats(from.correction_bias, to.correction);
   if (to.shared) UploadFfn(*from.shared, moe.activation, *to.shared, 0, uploader);
+  // Biases are in the host's memory, whatever is lent.
+  const bool are_lent = store.lends_on_device() != DeviceLoans::kNone;
   for (int expert = 0; expert < moe.num_experts; ++expert) {
-    const auto leased = store.LeaseExperts(id, std::span(&expert, 1));
+    const auto leased = store.LeaseExperts(
+        id, are_lent ? std::span<const int>() : std::span<const int>(&expert, 1));
     if (!leased) return leased.error();
     const weights::FfnWeights& ffn = (**leased)[expert];
-    if (store.lends_on_device()) {
+    if (are_lent) {
       UploadBiases(ffn, moe.activation, to.experts, expert, uploader);
     } else {
       UploadFfn(ffn, moe.activation, to.experts, expert, uploader);
@@ -318,7 +305,7 @@ Status UploadLayer(weights::WeightStore& store, weights::LayerId id, const CudaL
   const auto leased = store.LeaseLayer(id, spec.moe ? LayerPart::kRouter : LayerPart::kDense);
   if (!leased) return leased.error();
   if (!spec.moe) {
-    if (!store.lends_on_device()) {
+    if (store.lends_on_device() != DeviceLoans::kFeedForward) {
       UploadFfn(*(*leased)->dense, spec.dense_activation, *to.dense, 0, uploader);
     }
     return {};
@@ -328,26 +315,42 @@ Status UploadLayer(weights::WeightStore& store, weights::LayerId id, const CudaL
 
 }  // namespace
 
-uint64_t CudaWeights::SizeBytes(const model::ModelSpec& spec, bool streams) {
+uint64_t CudaWeights::SizeBytes(const model::ModelSpec& spec, DeviceLoans loans) {
   CudaWeights unplaced;
-  return static_cast<uint64_t>(Place(spec, streams, nullptr, unplaced));
+  return static_cast<uint64_t>(Place(spec, loans, nullptr, unplaced));
 }
 
-Result<CudaWeights> CudaWeights::Upload(weights::WeightStore& store, memory::Ledger& ledger) {
-  const model::ModelSpec& spec = store.spec();
-  const bool streams = store.lends_on_device();
-  if (streams && !IsUniform(spec)) {
+Status CudaWeights::CanTakeTurns(const model::ModelSpec& spec, DeviceLoans loans) {
+  const model::LayerSpec* with_experts = nullptr;
+  const model::LayerSpec* dense = nullptr;
+  for (const model::LayerSpec& layer : spec.layers) {
+    const model::LayerSpec*& first = layer.moe ? with_experts : dense;
+    if (first == nullptr) first = &layer;
+    const bool is_alike =
+        layer.moe ? layer.moe->num_experts == first->moe->num_experts &&
+                        layer.moe->intermediate_size == first->moe->intermediate_size
+                  : layer.dense_intermediate_size == first->dense_intermediate_size;
+    if (is_alike || (!layer.moe && loans != DeviceLoans::kFeedForward)) continue;
     return Error{
         "layers whose experts differ in number or size cannot take turns in a GPU's memory: give "
         "it room for all of them"};
   }
-  auto memory = ledger.Allocate(memory::Use::kWeights, SizeBytes(spec, streams));
+  return {};
+}
+
+Result<CudaWeights> CudaWeights::Upload(weights::WeightStore& store, memory::Ledger& ledger) {
+  const model::ModelSpec& spec = store.spec();
+  const DeviceLoans loans = store.lends_on_device();
+  if (loans != DeviceLoans::kNone) {
+    if (Status can = CanTakeTurns(spec, loans); !can) return can.error();
+  }
+  auto memory = ledger.Allocate(memory::Use::kWeights, SizeBytes(spec, loans));
   if (!memory) return memory.error();
   auto staging = ledger.Allocate(memory::Use::kStaging, static_cast<uint64_t>(kStagedBytes));
   if (!staging) return staging.error();
   CudaWeights weights;
   weights.memory_ = *std::move(memory);
-  Place(spec, streams, weights.memory_.data(), weights);
+  Place(spec, loans, weights.memory_.data(), weights);
   // Padding is zero.
   if (Status cleared = CudaStatus(
           cudaMemset(weights.memory_.data(), 0, static_cast<size_t>(weights.memory_.size_bytes())),
@@ -380,40 +383,66 @@ Result<CudaWeights> CudaWeights::Upload(weights::WeightStore& store, memory::Led
   return weights;
 }
 
-Status CudaWeights::Bring(weights::LayerId id, weights::WeightStore& store,
-                          kernels::cuda::StreamHandle stream) {
-  if (!store.lends_on_device() || id.layer == brought_layer_) return {};
-  brought_layer_ = -1;
-  const CudaLayer& to = layers[static_cast<size_t>(id.layer)];
-  const model::LayerSpec& spec = store.spec().layers[static_cast<size_t>(id.layer)];
-  const auto unpack = [&](const kernels::PackedMatrix& from, bool is_gated,
-                          const WeightMatrices& matrices, int index) {
-    CHECK(from.format == kernels::WeightFormat::kBf16, "a matrix of another format");
-    kernels::cuda::Unpack({.packed = from.data,
-                           .rows = from.rows,
-                           .cols = from.cols,
-                           .is_gated = is_gated,
-                           .to = const_cast<Bf16*>(matrices.data) + index * matrices.matrix_stride,
-                           .row_stride = matrices.row_stride},
-                          stream);
-  };
-  if (!spec.moe) {
-    const auto leased = store.LeaseLayer(id, LayerPart::kDense);
-    if (!leased) return leased.error();
-    unpack((*leased)->dense->up, spec.dense_activation.gated(), to.dense->up, 0);
-    unpack((*leased)->dense->down, /*is_gated=*/false, to.dense->down, 0);
-  } else {
-    std::vector<int> experts(static_cast<size_t>(spec.moe->num_experts));
-    std::iota(experts.begin(), experts.end(), 0);
-    const auto leased = store.LeaseExperts(id, experts);
-    if (!leased) return leased.error();
-    for (const int expert : experts) {
-      const weights::FfnWeights& from = (**leased)[expert];
-      unpack(from.up, spec.moe->activation.gated(), to.moe->experts.up, expert);
-      unpack(from.down, /*is_gated=*/false, to.moe->experts.down, expert);
-    }
-  }
+namespace {
+
+void UnpackTo(const WeightMatrices& to, int index, const kernels::PackedMatrix& from, bool is_gated,
+              kernels::cuda::StreamHandle stream) {
+  CHECK(from.format == kernels::WeightFormat::kBf16, "a matrix of another format");
+  kernels::cuda::Unpack({.packed = from.data,
+                         .rows = from.rows,
+                         .cols = from.cols,
+                         .is_gated = is_gated,
+                         .to = const_cast<Bf16*>(to.data) + index * to.matrix_stride,
+                         .row_stride = to.row_stride},
+                        stream);
+}
+
+void UnpackFfn(const CudaFfn& to, int index, const weights::FfnWeights& from, bool is_gated,
+               kernels::cuda::StreamHandle stream) {
+  UnpackTo(to.up, index, from.up, is_gated, stream);
+  UnpackTo(to.down, index, from.down, /*is_gated=*/false, stream);
+}
+
+Status Unpacked(kernels::cuda::StreamHandle stream) {
   if (Status done = CudaStatus(cudaGetLastError(), "unpacking weights"); !done) return done;
+  return CudaStatus(cudaStreamSynchronize(stream), "unpacking weights");
+}
+
+}  // namespace
+
+Status CudaWeights::BringExperts(weights::LayerId id, std::span<const int> experts,
+                                 weights::WeightStore& store, kernels::cuda::StreamHandle stream) {
+  if (store.lends_on_device() == DeviceLoans::kNone) return {};
+  const model::MoeSpec& moe = *store.spec().layers[static_cast<size_t>(id.layer)].moe;
+  if (brought_layer_ != id.layer) {
+    brought_layer_ = id.layer;
+    brought_experts_.assign(static_cast<size_t>(moe.num_experts), false);
+  }
+  std::vector<int> missing;
+  for (const int expert : experts) {
+    if (!brought_experts_[static_cast<size_t>(expert)]) missing.push_back(expert);
+  }
+  if (missing.empty()) return {};
+  const auto leased = store.LeaseExperts(id, missing);
+  if (!leased) return leased.error();
+  const CudaFfn& to = layers[static_cast<size_t>(id.layer)].moe->experts;
+  for (const int expert : missing) {
+    UnpackFfn(to, expert, (**leased)[expert], moe.activation.gated(), stream);
+  }
+  if (Status done = Unpacked(stream); !done) return done;
+  for (const int expert : missing) brought_experts_[static_cast<size_t>(expert)] = true;
+  return {};
+}
+
+Status CudaWeights::BringDense(weights::LayerId id, weights::WeightStore& store,
+                               kernels::cuda::StreamHandle stream) {
+  if (store.lends_on_device() != DeviceLoans::kFeedForward || brought_layer_ == id.layer) return {};
+  const auto leased = store.LeaseLayer(id, LayerPart::kDense);
+  if (!leased) return leased.error();
+  const model::LayerSpec& spec = store.spec().layers[static_cast<size_t>(id.layer)];
+  UnpackFfn(*layers[static_cast<size_t>(id.layer)].dense, 0, *(*leased)->dense,
+            spec.dense_activation.gated(), stream);
+  if (Status done = Unpacked(stream); !done) return done;
   brought_layer_ = id.layer;
   return {};
 }

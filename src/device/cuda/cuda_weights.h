@@ -1,8 +1,7 @@
 // The weights of a model in the memory of a GPU, as kernels/cuda/ reads them: copied once from
 // where a WeightStore has them packed for the CPU, bf16 matrices to rows, vectors as they are.
-// Where the store brings feed-forward matrices to the GPU layer by layer
-// (WeightStore::lends_on_device), there is room here for those of one layer, which all take in
-// turn.
+// Where the store lends feed-forward matrices in the GPU's memory (WeightStore::lends_on_device),
+// there is room here for those of one layer, which all take in turn.
 #pragma once
 
 #include <cstdint>
@@ -54,16 +53,22 @@ struct CudaLayer {
 
 class CudaWeights {
  public:
-  // What Upload takes. `streams`: feed-forward matrices of one layer alone.
-  static uint64_t SizeBytes(const model::ModelSpec& spec, bool streams = false);
+  // What Upload takes, where `loans` are not among it but for the room of one layer.
+  static uint64_t SizeBytes(const model::ModelSpec& spec, weights::DeviceLoans loans);
+  // Error: layers differ, so that they cannot take turns in one room.
+  static Status CanTakeTurns(const model::ModelSpec& spec, weights::DeviceLoans loans);
 
-  // Errors: as Ledger::Allocate, what a lease says, and of CUDA.
+  // Errors: CanTakeTurns, as Ledger::Allocate, what a lease says, and of CUDA.
   static Result<CudaWeights> Upload(weights::WeightStore& store, memory::Ledger& ledger);
 
-  // Before feed-forward matrices of the layer are read by what is enqueued next: where layers take
-  // turns, unpacks them from where the store lends them. Error: of CUDA, or the lease's.
-  Status Bring(weights::LayerId id, weights::WeightStore& store,
-               kernels::cuda::StreamHandle stream);
+  // Before these experts of the layer are read by what is enqueued next: where layers take turns,
+  // unpacks those that the room has not, from where the store lends them, and returns when that is
+  // done, so that others may take their pages. Error: of CUDA, or the lease's.
+  Status BringExperts(weights::LayerId id, std::span<const int> experts,
+                      weights::WeightStore& store, kernels::cuda::StreamHandle stream);
+  // The same of its dense block.
+  Status BringDense(weights::LayerId id, weights::WeightStore& store,
+                    kernels::cuda::StreamHandle stream);
 
   std::vector<CudaLayer> layers;
   const float* final_norm = nullptr;
@@ -72,7 +77,9 @@ class CudaWeights {
 
  private:
   memory::Reservation memory_;
+  // Whose matrices are in the room, and of a layer with experts which of them.
   int brought_layer_ = -1;
+  std::vector<bool> brought_experts_;
 };
 
 }  // namespace convene::device
