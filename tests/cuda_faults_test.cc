@@ -1,12 +1,15 @@
-// What a GPU has no memory for is an error that says so, and GPU and CPU of the same process
-// compute on. Where there is no GPU everything is skipped.
+// What a GPU has no memory for, a copy that fails, and a GPU that is lost in the middle of a step are
+// errors that say so, and what can still compute in the same process does. Where there is no GPU
+// everything is skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "device/cuda.h"
 #include "hardware/gpu.h"
 #include "kernels/choose_kernels.h"
+#include "kernels/cuda/rows.h"
 #include "tests/golden_prompts.h"
+#include "weights/paged_weights.h"
 
 namespace convene {
 namespace {
@@ -65,6 +68,89 @@ TEST_F(CudaFaults, TooLittleMemoryIsSaidAndHarmsNobody) {
   EXPECT_THAT(refused.error().message, HasSubstr("--device-memory-budget"));
   ExpectRight(*on_gpu);
   ExpectRight(*Load(device::MakeCpuDevice));
+}
+
+// Copies of which one is larger than the memory it goes to.
+class TooLargeCopy final : public memory::CopyLane {
+ public:
+  TooLargeCopy(std::unique_ptr<memory::CopyLane> lane, const bool& fails)
+      : lane_(std::move(lane)), fails_(fails) {}
+  void Copy(std::byte* to, const std::byte* from, size_t size_bytes) override {
+    lane_->Copy(to, from, fails_ ? size_t{1} << 42 : size_bytes);
+  }
+  Status Wait() override { return lane_->Wait(); }
+
+ private:
+  std::unique_ptr<memory::CopyLane> lane_;
+  const bool& fails_;
+};
+
+TEST_F(CudaFaults, ACopyThatFailsFailsItsStepAlone) {
+  hardware::ThreadPool pool({0});
+  const auto gpu = MakeGpu(**kernels::ChooseKernels(), pool);
+  memory::Ledger of_device{memory::Tier{.kind = memory::TierKind::kDevice}};
+  bool fails = false;
+  LoadedModel paged(*checkpoint_, formats_, **kernels::ChooseKernels(), 1,
+                    strategy::kExpandFromTokens, MakeGpu, [&](weights::ModelWeights& weights) {
+                      const weights::PagedSizes sizes =
+                          weights::PagedSizesOf(weights.spec, weights.formats);
+                      auto store = weights::PagedWeights::OnDevice(
+                          weights, {.num_buffers = sizes.fewest_buffers},
+                          std::make_unique<TooLargeCopy>(*gpu->CreateCopyLane(), fails),
+                          of_device);
+                      CHECK(store.ok(), "{}", store.error().message);
+                      return *std::move(store);
+                    });
+  ExpectRight(paged);
+  fails = true;
+  const std::vector<int> blocks = {0, 1, 2, 3, 4, 5};
+  const device::SequenceStep step{.tokens = prompt_.tokens,
+                                  .blocks = blocks,
+                                  .prompt_length = static_cast<int>(prompt_.tokens.size())};
+  const Status failed =
+      paged.transformer().Forward({&step, 1}, [](int, int, std::span<const float>) {});
+  fails = false;
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().message, HasSubstr("a copy between host and device"));
+  ExpectRight(paged);
+}
+
+// The last one: CUDA gives this process no GPU any more.
+TEST_F(CudaFaults, WithoutItsGpuAStepFailsAndTheCpuComputesOn) {
+  const auto on_cpu = Load(device::MakeCpuDevice);
+  bool loses = false;
+  const auto before_task = [&](const schedule::Task& task) -> Status {
+    if (loses && task.kind == schedule::TaskKind::kRoute && task.layer == 1) {
+      // Addresses that nobody has.
+      kernels::cuda::Unpack({.packed = reinterpret_cast<const std::byte*>(0x1000),
+                             .rows = 64,
+                             .cols = 64,
+                             .to = reinterpret_cast<kernels::cuda::Bf16*>(0x2000),
+                             .row_stride = 64},
+                            nullptr);
+    }
+    return {};
+  };
+  LoadedFixture on_gpu(*checkpoint_, formats_, **kernels::ChooseKernels(), 1,
+                       {.max_step_tokens = kMaxLength,
+                        .num_kv_blocks = kBlocksEach,
+                        .parallel = {.experiment = {.before_task = before_task}}},
+                       {}, {}, MakeGpu);
+  const std::vector<int> blocks = {0, 1, 2, 3, 4, 5};
+  const device::SequenceStep step{.tokens = prompt_.tokens,
+                                  .blocks = blocks,
+                                  .prompt_length = static_cast<int>(prompt_.tokens.size())};
+  const auto forward = [&] {
+    return on_gpu.transformer().Forward({&step, 1}, [](int, int, std::span<const float>) {});
+  };
+  EXPECT_TRUE(forward().ok());
+  loses = true;
+  const Status lost = forward();
+  ASSERT_FALSE(lost.ok());
+  EXPECT_THAT(lost.error().message, HasSubstr("illegal memory access"));
+  loses = false;
+  EXPECT_FALSE(forward().ok()) << "it does not come back";
+  ExpectRight(*on_cpu);
 }
 
 }  // namespace

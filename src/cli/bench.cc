@@ -66,6 +66,8 @@ class Bench : public Command {
         "Of the random token ids (default: 1; of a server's prompts another one at each run)");
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_options_);
+    app.add_flag("--random-weights", model_options_.load.random_weights,
+                 "Make weights of the shape that MODEL's config.json says; MODEL needs no others");
     app.get_option("MODEL")->required(false);
     server_.AddOptions(app, {"--prompt-tokens", "--gen-tokens", "--batch", "--seed", "--json"});
     app.parse_complete_callback([this] {

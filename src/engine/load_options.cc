@@ -35,6 +35,7 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("router_skew", options.experiment.router.skew);
   visit("router_experts", options.experiment.router.num_experts);
   visit("record", options.record);
+  visit("random_weights", options.random_weights);
   visit("verify_checkpoint", options.verify_checkpoint);
 }
 
@@ -101,6 +102,11 @@ Status CheckLoadOptions(const LoadOptions& options) {
   if (options.gpu && options.group != nullptr && options.group->size() > 1) {
     return Error{
         "a GPU computes for one process alone yet: leave --device out, or start one process"};
+  }
+  if (options.random_weights && options.verify_checkpoint) {
+    return Error{
+        "there is nothing to verify of random weights: leave --verify-checkpoint or "
+        "--random-weights out"};
   }
   if (options.device_memory_budget && !options.gpu) {
     return Error{"--device-memory-budget is of a GPU: give --device cuda as well, or leave it out"};

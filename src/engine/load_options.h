@@ -59,6 +59,8 @@ struct LoadOptions {
   plan::Plan plan = {};
   runtime::Experiment experiment = {};  // empty in production
   bool record = false;                  // as runtime::ParallelOptions
+  // Makes weights of the shape that config.json says, and reads none: for measurements.
+  bool random_weights = false;
   // Reads all weights once more and compares them: those of a checkpoint between the ranks' copies,
   // those of a packed directory with its checksums.
   bool verify_checkpoint = false;

@@ -195,7 +195,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   memory::Ledger& ledger = model->device_ledger();
   // A GPU's pages are in the host's memory.
   const bool has_pages =
-      options.gpu || source->packed() != nullptr || !options.page_directory.empty();
+      options.gpu || source->packed() != nullptr ||
+      (source->checkpoint() != nullptr && !options.page_directory.empty());
   const Status can_page = plan::CanPage(resolved.plan);
   const Pages pages = has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever;
   const Result<ChosenFormats> chosen =
@@ -277,7 +278,8 @@ Status LoadedModel::PlaceBothPhases(int rank) {
 Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource>* source,
                          LoadOptions* options, hardware::LaneCpus* cpus) {
   if (Status status = CheckLoadOptions(*options); !status) return status;
-  Result<ModelSource> opened = ModelSource::Open(directory);
+  Result<ModelSource> opened = options->random_weights ? ModelSource::OfShape(directory)
+                                                       : ModelSource::Open(directory);
   if (!opened) return opened.error();
   if (Status wishes = opened->SetFormats(&options->formats); !wishes) return wishes;
   const int num_ranks = options->group != nullptr ? options->group->size() : 1;
@@ -423,6 +425,7 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
   Result<weights::ModelWeights> weights =
       std::move(source).Load({.formats = chosen.formats.weights,
                               .share = ShareOf(options),
+                              .rank = RankOf(options),
                               .numa = options.numa,
                               .edit = options.edit,
                               .compared = compared,

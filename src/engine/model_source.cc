@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "weights/random_weights.h"
 
 namespace convene::engine {
 
@@ -19,20 +20,32 @@ Result<ModelSource> ModelSource::Open(const std::string& directory) {
   return ModelSource(directory, *std::move(checkpoint));
 }
 
+Result<ModelSource> ModelSource::OfShape(const std::string& directory) {
+  Result<checkpoint::ModelConfiguration> shape = checkpoint::ReadModelConfiguration(directory);
+  if (!shape) return shape.error();
+  return ModelSource(directory, *std::move(shape));
+}
+
 const model::ModelSpec& ModelSource::spec() const {
-  return packed() ? packed()->configuration.spec : checkpoint()->spec();
+  if (packed() != nullptr) return packed()->configuration.spec;
+  if (checkpoint() != nullptr) return checkpoint()->spec();
+  return std::get<checkpoint::ModelConfiguration>(source_).spec;
 }
 
 const checkpoint::GenerationConfig& ModelSource::generation_config() const {
-  return packed() ? packed()->configuration.generation_config : checkpoint()->generation_config();
+  if (packed() != nullptr) return packed()->configuration.generation_config;
+  if (checkpoint() != nullptr) return checkpoint()->generation_config();
+  return std::get<checkpoint::ModelConfiguration>(source_).generation_config;
 }
 
 std::vector<NamedDigest> ModelSource::known_digests() const {
-  return packed() ? packed()->checksums : checkpoint()->Samples();
+  if (packed() != nullptr) return packed()->checksums;
+  return checkpoint() != nullptr ? checkpoint()->Samples() : std::vector<NamedDigest>();
 }
 
 std::string ModelSource::file_identities() const {
-  return packed() ? packed()->file.identity() : checkpoint()->FileIdentities();
+  if (packed() != nullptr) return packed()->file.identity();
+  return checkpoint() != nullptr ? checkpoint()->FileIdentities() : std::string();
 }
 
 Status ModelSource::SetFormats(FormatWishes* wishes) const {
@@ -69,6 +82,10 @@ Result<weights::ModelWeights> ModelSource::Load(const LoadRequest& request,
   if (const checkpoint::Checkpoint* whole = checkpoint()) {
     return weights::LoadWeights(*whole, request.formats, request.share, request.numa, pool, ledger,
                                 progress, request.edit, request.compared);
+  }
+  if (packed() == nullptr) {
+    CHECK(!request.edit, "random weights cannot be edited");
+    return weights::RandomWeights(spec(), request.formats, request.share, request.rank, ledger);
   }
   CHECK(!request.edit, "weights that are packed ahead cannot be edited");
   if (request.compared != nullptr) {

@@ -1,6 +1,7 @@
-// Where a model comes from: a Hugging Face directory, whose weights are read and packed, or a
-// packed directory, whose weights are mapped or copied as they are. Opened and checked; no weights
-// are read before Load. The tokenizer is the same files in both (text/tokenizer.h).
+// Where a model comes from: a Hugging Face directory, whose weights are read and packed, a packed
+// directory, whose weights are mapped or copied as they are, or a directory's config.json alone, for
+// measurements with random weights. Opened and checked; no weights are read before Load. The
+// tokenizer is the same files in the first two (text/tokenizer.h).
 #pragma once
 
 #include <memory>
@@ -27,8 +28,10 @@ class ModelSource {
  public:
   // Errors: as Checkpoint::Open or weights::OpenPackedDirectory.
   static Result<ModelSource> Open(const std::string& directory);
+  // With random weights. Errors: as checkpoint::ReadModelConfiguration.
+  static Result<ModelSource> OfShape(const std::string& directory);
 
-  // One of the two is null. Valid as long as this.
+  // One of the two is null, or both where weights are random. Valid as long as this.
   const checkpoint::Checkpoint* checkpoint() const {
     return std::get_if<checkpoint::Checkpoint>(&source_);
   }
@@ -51,6 +54,7 @@ class ModelSource {
   struct LoadRequest {
     weights::WeightFormats formats;  // where weights are packed ahead: those that they have
     weights::Share share = {};
+    int rank = 0;  // of random weights
     hardware::NumaPolicy numa = hardware::NumaPolicy::kAuto;
     weights::MatrixEdit edit = {};  // none where weights are packed ahead
     // Null, or gets the digests of what other ranks' copies must have, too. The checksums of packed
@@ -61,7 +65,7 @@ class ModelSource {
   };
 
   // Leaves the source empty. Errors: as weights::LoadWeights, or VerifyPacked, MapWeights and
-  // PlacePacked.
+  // PlacePacked, or RandomWeights.
   Result<weights::ModelWeights> Load(const LoadRequest& request, hardware::ThreadPool& pool,
                                      memory::Ledger& ledger,
                                      const weights::LoadProgress& progress) &&;
@@ -73,7 +77,8 @@ class ModelSource {
                                                            weights::ModelWeights* weights) &&;
 
  private:
-  using Source = std::variant<checkpoint::Checkpoint, weights::PackedDirectory>;
+  using Source = std::variant<checkpoint::Checkpoint, weights::PackedDirectory,
+                              checkpoint::ModelConfiguration>;
   ModelSource(std::string directory, Source source)
       : directory_(std::move(directory)), source_(std::move(source)) {}
 

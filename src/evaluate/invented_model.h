@@ -49,10 +49,8 @@ class InventedModel {
 
  private:
   InventedModel() = default;
-  void Fill(uint64_t seed);
 
   model::ModelSpec whole_;
-  memory::Reservation memory_;
   weights::ModelWeights weights_;
   weights::ResidentWeights store_{weights_};
 };
