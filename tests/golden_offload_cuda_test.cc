@@ -39,21 +39,37 @@ class GoldenOffloadCuda : public testing::TestWithParam<const char*> {
     weights_.emplace(*std::move(weights));
   }
 
-  // Of the steps that the CPU has computed with everything resident.
-  static Logits Run(Resident& on_gpu, Resident& on_cpu, const OffloadPipeline& pipeline) {
-    const std::unique_ptr<device::KvCache> cache = on_cpu.HostCache();
+  // Of the steps that the CPU has computed with everything resident; `reads_prompts`: the prompts'
+  // before them, which otherwise the CPU has read.
+  static Logits Run(Resident& on_gpu, Resident& on_cpu, const OffloadPipeline& pipeline,
+                    bool reads_prompts = false) {
+    const auto cache = reads_prompts ? on_cpu.EmptyCache() : on_cpu.HostCache();
     const auto steps = on_gpu.Offload(pipeline, *cache);
     EXPECT_TRUE(steps.ok()) << steps.error().message;
     Logits logits;
-    for (int index = 0; steps.ok() && index < Resident::kSteps; ++index) {
+    const auto run = [&](const std::vector<device::SequenceStep>& step) {
       auto& of_step = logits.emplace_back(static_cast<size_t>(on_cpu.num_sequences()));
       const Status done = (*steps)->Forward(
-          on_cpu.StepAt(index), [&](int sequence, int, std::span<const float> of_sequence) {
+          step, [&](int sequence, int, std::span<const float> of_sequence) {
             of_step[static_cast<size_t>(sequence)].assign(of_sequence.begin(), of_sequence.end());
           });
       EXPECT_TRUE(done.ok()) << done.error().message;
-    }
+    };
+    if (steps.ok() && reads_prompts) run(on_cpu.Prompts());
+    for (int index = 0; steps.ok() && index < Resident::kSteps; ++index) run(on_cpu.StepAt(index));
     return logits;
+  }
+  // The largest difference of a sequence's logits, of their norm.
+  static double WorstOf(const Logits& found, const Logits& expected) {
+    EXPECT_EQ(found.size(), expected.size());
+    double worst = 0;
+    for (size_t step = 0; step < found.size(); ++step) {
+      for (size_t i = 0; i < found[step].size(); ++i) {
+        const double norm = NormOf(expected[step][i]);
+        worst = std::max(worst, NormOfDifference(found[step][i], expected[step][i]) / norm);
+      }
+    }
+    return worst;
   }
 
   const runtime::Formats formats_ = runtime::DefaultFormats(kernels::WeightFormat::kBf16);
@@ -88,15 +104,16 @@ TEST_P(GoldenOffloadCuda, ComesCloseToTheCpuWhereTheHostAttends) {
     if (first.empty()) first = logits;
     EXPECT_EQ(logits, first) << strategy::Name(pipeline.order);
   }
-  double worst = 0;
-  for (size_t step = 0; step < first.size(); ++step) {
-    for (size_t i = 0; i < first[step].size(); ++i) {
-      const std::vector<float>& expected = on_cpu.logits()[step][i];
-      worst = std::max(worst, NormOfDifference(first[step][i], expected) / NormOf(expected));
-    }
-  }
-  fmt::print("  {}: worst {:.5f} of {:.5f} allowed\n", GetParam(), worst, bound);
+  const double worst = WorstOf(first, on_cpu.logits());
+  Logits from_prompts_on = on_cpu.logits();
+  from_prompts_on.insert(from_prompts_on.begin(), on_cpu.prompt_logits());
+  const double with_prompts = WorstOf(
+      Run(on_gpu, on_cpu, {.micro_batches = 3, .pinned_pages = 0}, /*reads_prompts=*/true),
+      from_prompts_on);
+  fmt::print("  {}: worst {:.5f}, from prompts on {:.5f} of {:.5f} allowed\n", GetParam(), worst,
+             with_prompts, bound);
   EXPECT_LE(worst, bound);
+  EXPECT_LE(with_prompts, bound);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenOffloadCuda,

@@ -28,11 +28,14 @@ bool KeepsCache(const device::Device& device, strategy::OffloadOrder order) {
 }
 
 runtime::TransformerOptions OptionsOf(const OffloadedOptions& options, int num_kv_blocks) {
-  runtime::TransformerOptions of_steps{.max_step_tokens = options.max_sequences,
+  runtime::TransformerOptions of_steps{.max_step_tokens = std::max(options.max_sequences,
+                                                                   options.max_step_tokens),
                                        .num_kv_blocks = num_kv_blocks,
                                        .context = options.context,
                                        .activations = options.activations,
-                                       .kv = options.kv};
+                                       .kv = options.kv,
+                                       // All rows pass the link.
+                                       .prunes_last_layer = false};
   of_steps.parallel.pipeline.micro_batches = options.pipeline.micro_batches;
   return of_steps;
 }
@@ -205,10 +208,10 @@ Status OffloadedSteps::Forward(std::span<const SequenceStep> step,
   std::vector<SequenceStep> on_device(step.begin(), step.end());
   device_blocks_.resize(step.size());
   for (size_t i = 0; i < step.size(); ++i) {
-    CHECK(step[i].tokens.size() == 1 && step[i].first_logits_token == 0,
+    CHECK(attends_on_host() || (step[i].tokens.size() == 1 && step[i].first_logits_token == 0),
           "no step of one generated token each");
-    CHECK(step[i].first_position < options_.context, "position {} of {}", step[i].first_position,
-          options_.context);
+    const auto length = step[i].first_position + static_cast<int>(step[i].tokens.size());
+    CHECK(length <= options_.context, "{} tokens of {}", length, options_.context);
     device_blocks_[i].assign(step[i].blocks.begin(), step[i].blocks.end());
     for (int32_t& block : device_blocks_[i]) block += first_place_;
     on_device[i].blocks = device_blocks_[i];

@@ -5,7 +5,8 @@
 // Where both sides are CPUs they give the bits of steps with everything resident; a GPU's products
 // round otherwise than the host's attention, so there the orders that attend on the host give the
 // same bits as each other, and so do those that attend on the GPU, which give a resident GPU's.
-// A study: it serves no requests, and prompts are the caller's matter.
+// Prompts go through in the orders that attend on the host, in steps of their own or beside
+// generated tokens. A study: it serves no requests.
 #pragma once
 
 #include <array>
@@ -34,6 +35,7 @@ struct OffloadedOptions {
   strategy::OffloadPipeline pipeline = {};
   double link_bytes_per_second = 0;  // in each direction; 0: as fast as it goes
   int max_sequences = 1;
+  int max_step_tokens = 0;  // over all sequences of a step; 0: one of each
   int context = 0;  // of the longest sequence, in tokens
   kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
   kernels::KvFormat kv = kernels::KvFormat::kBf16;
@@ -60,8 +62,8 @@ class OffloadedSteps : public runtime::LaneWork {
       device::KvCache& host_cache, const OffloadedOptions& options, const Memory& memory);
   ~OffloadedSteps() override = default;
 
-  // As Transformer::Forward, of at most max_sequences sequences with one token each, whose logits
-  // are wanted; blocks are those of the host's cache.
+  // As Transformer::Forward, of at most max_sequences sequences; blocks are those of the host's
+  // cache. Where the device attends each has one token, whose logits are wanted.
   Status Forward(std::span<const device::SequenceStep> step, const runtime::LogitsSink& sink);
 
   const schedule::Schedule& schedule() const { return *program_->schedule; }

@@ -59,6 +59,21 @@ TEST(OffloadedSteps, GiveTheBitsOfResidentOnesInAllOrders) {
   }
 }
 
+TEST(OffloadedSteps, ReadPromptsWhereTheHostAttends) {
+  for (const kernels::WeightFormat format :
+       {kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8}) {
+    const Model model(Shape(3), format);
+    Resident resident(model.weights(), model.formats(), /*num_sequences=*/5);
+    for (const OffloadOrder order : strategy::kOffloadOrders) {
+      if (!strategy::AttendsOnHost(order)) continue;
+      for (const int micro_batches : {1, 3, 4}) {
+        ExpectSameBitsFromPromptsOn(resident, {.order = order, .micro_batches = micro_batches});
+      }
+    }
+    ExpectSameBitsFromPromptsOn(resident, {.micro_batches = 3, .pinned_pages = 0});
+  }
+}
+
 TEST(OffloadedSteps, HaveMicroBatchesWithoutRowsWhereThereAreFewSequences) {
   const Model model(Shape(2), kernels::WeightFormat::kInt8);
   Resident resident(model.weights(), model.formats(), /*num_sequences=*/2);

@@ -77,12 +77,35 @@ class Resident {
     return OffloadedSteps::Create(weights_, *device_, *host_, cache,
                                   {.pipeline = pipeline,
                                    .max_sequences = num_sequences(),
+                                   .max_step_tokens = kBlocksPerSequence * kKvBlockTokens *
+                                                      num_sequences(),
                                    .context = kBlocksPerSequence * kKvBlockTokens,
                                    .activations = formats_.activations,
                                    .kv = formats_.kv,
                                    .cpus = {.compute = {0}}},
                                   {device_ledger_, host_ledger_});
   }
+
+  // The same without any.
+  std::unique_ptr<device::KvCache> EmptyCache() {
+    auto cache = device_->CreateKvCache(weights_.spec, formats_.kv, num_blocks(), host_ledger_);
+    EXPECT_TRUE(cache.ok());
+    return *std::move(cache);
+  }
+
+  // All prompts, whose last tokens' logits are wanted.
+  std::vector<SequenceStep> Prompts() const {
+    std::vector<SequenceStep> step;
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const int length = prompt_lengths_[i];
+      step.push_back({.tokens = std::span(tokens_[i]).first(static_cast<size_t>(length)),
+                      .blocks = blocks_[i],
+                      .prompt_length = length,
+                      .first_logits_token = length - 1});
+    }
+    return step;
+  }
+  const std::vector<std::vector<float>>& prompt_logits() const { return prompt_logits_; }
 
   // Sequences of generated token `index`, each with that one token.
   std::vector<SequenceStep> StepAt(int index) const {
@@ -112,13 +135,7 @@ class Resident {
         {.num_kv_blocks = num_blocks(), .activations = formats_.activations, .kv = formats_.kv},
         device_ledger_);
     ASSERT_TRUE(transformer.ok()) << transformer.error().message;
-    std::vector<SequenceStep> prompts;
-    for (size_t i = 0; i < tokens_.size(); ++i) {
-      prompts.push_back({.tokens = tokens_[i],
-                         .blocks = blocks_[i],
-                         .prompt_length = prompt_lengths_[i],
-                         .first_logits_token = prompt_lengths_[i] - 1});
-    }
+    prompt_logits_.resize(tokens_.size());
     std::vector<int32_t> next(tokens_.size());
     const auto choose = [&](int sequence, std::span<const float> logits) {
       next[sequence] =
@@ -126,8 +143,10 @@ class Resident {
     };
     ASSERT_TRUE(
         transformer
-            ->Forward(prompts, [&](int sequence, int,
-                                   std::span<const float> logits) { choose(sequence, logits); })
+            ->Forward(Prompts(), [&](int sequence, int, std::span<const float> logits) {
+              prompt_logits_[sequence].assign(logits.begin(), logits.end());
+              choose(sequence, logits);
+            })
             .ok());
     device::KvCache& cache = transformer->kv_cache();
     const auto lane = device_->CreateCopyLane();
@@ -166,6 +185,7 @@ class Resident {
   std::vector<int> prompt_lengths_;
   std::vector<std::vector<int32_t>> blocks_;
   std::vector<std::vector<std::byte>> of_prompts_;  // by layer and block
+  std::vector<std::vector<float>> prompt_logits_;
   Logits logits_;
 };
 
@@ -184,6 +204,29 @@ inline void ExpectSameBits(Resident& resident, const strategy::OffloadPipeline& 
         });
     ASSERT_TRUE(done.ok()) << done.error().message;
     EXPECT_EQ(logits, resident.logits()[index]) << "step " << index;
+  }
+}
+
+// From the prompts on, which go through all together, then all steps.
+inline void ExpectSameBitsFromPromptsOn(Resident& resident,
+                                        const strategy::OffloadPipeline& pipeline) {
+  SCOPED_TRACE(testing::Message() << strategy::Name(pipeline.order) << ", "
+                                  << pipeline.micro_batches << " micro-batches");
+  const std::unique_ptr<device::KvCache> cache = resident.EmptyCache();
+  const auto steps = resident.Offload(pipeline, *cache);
+  ASSERT_TRUE(steps.ok()) << steps.error().message;
+  const auto run = [&](const std::vector<SequenceStep>& step) {
+    std::vector<std::vector<float>> logits(static_cast<size_t>(resident.num_sequences()));
+    const Status done =
+        (*steps)->Forward(step, [&](int sequence, int, std::span<const float> of_sequence) {
+          logits[sequence].assign(of_sequence.begin(), of_sequence.end());
+        });
+    EXPECT_TRUE(done.ok()) << done.error().message;
+    return logits;
+  };
+  EXPECT_EQ(run(resident.Prompts()), resident.prompt_logits());
+  for (int index = 0; index < Resident::kSteps; ++index) {
+    EXPECT_EQ(run(resident.StepAt(index)), resident.logits()[index]) << "step " << index;
   }
 }
 

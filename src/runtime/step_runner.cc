@@ -267,8 +267,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
 }
 
 bool StepRunner::OnlyWanted(const Task& task) const {
-  // Rows that are not wanted may still take other rows' places.
-  return !task.encoder && task.layer + 1 == std::ssize(decoder_) && !expert_capacity_.is_limited();
+  return !task.encoder && task.layer + 1 == std::ssize(decoder_) && options_.prunes();
 }
 
 Status StepRunner::BeforeTask(const Task& task) const {
@@ -390,7 +389,7 @@ Status StepRunner::Normalize(const Task& task, Frame& frame) {
     stream_->Normalize(LayerOf(task), task.cross, frame);
     return {};
   }
-  if (!task.encoder && expert_capacity_.is_limited()) KeepWanted(frame);
+  if (!task.encoder && !options_.prunes()) KeepWanted(frame);
   stream_->NormalizeFinal(task.encoder, frame);
   return {};
 }
@@ -545,7 +544,7 @@ Status StepRunner::CrossStore(const Task&, Frame& frame) {
 
 void StepRunner::SkipToWanted(const Task& task, Frame& frame) {
   const bool is_final_norm = task.layer < 0 && !task.encoder;
-  const bool keeps_wanted = is_final_norm ? expert_capacity_.is_limited()
+  const bool keeps_wanted = is_final_norm ? !options_.prunes()
                                           : task.kind != schedule::TaskKind::kNormalize &&
                                                 OnlyWanted(task) && !task.cross;
   if (keeps_wanted) frame.DivideWanted();

@@ -61,7 +61,7 @@ struct Transformer::State {
                            .pipeline = options.parallel.pipeline,
                            .bytes = BytesOf({weights.formats(), options.activations, options.kv},
                                             options.parallel.wire, options.parallel.returns_fp8),
-                           .prunes_last_layer = options.expert_capacity == 0},
+                           .prunes_last_layer = options.prunes()},
                   .decode_roles = options.parallel.decode_roles,
                   .rank = options.parallel.rank(),
                   .all_ranks = options.parallel.record}),

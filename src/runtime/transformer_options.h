@@ -91,6 +91,10 @@ struct TransformerOptions {
   // Most tokens of a prompt that an expert takes; 0: any number (expert_capacity.h). Sequences then
   // share no blocks.
   int expert_capacity = 0;
+  // The last layer goes on with the rows whose logits are wanted alone, from its scores on; not
+  // where experts have a capacity, since other rows may take their places.
+  bool prunes_last_layer = true;
+  bool prunes() const { return prunes_last_layer && expert_capacity == 0; }
   std::optional<KvSpillOptions> kv_spill = {};  // unset: all keys and values are in memory
   ParallelOptions parallel = {};
 };
