@@ -1,5 +1,5 @@
 // The orders of an offloaded decode step that MoE-Lightning compares (its Fig. 6 and Table 5), run
-// for real (evaluate/offloaded_steps.h): on a GPU and the host beside it, or on two cores, of which
+// for real (runtime/offloaded_steps.h): on a GPU and the host beside it, or on two cores, of which
 // one is the device, one the host, and what passes between them is copied at a stated rate. A model
 // of random weights, whose keys and values were never computed. On two cores each step's logits
 // must be those of the same step with everything resident, bit by bit; on a GPU those of all orders
@@ -34,7 +34,7 @@
 #include "device/cuda.h"
 #include "drawing/trace.h"
 #include "evaluate/invented_model.h"
-#include "evaluate/offloaded_steps.h"
+#include "runtime/offloaded_steps.h"
 #include "evaluate/step_case.h"
 #include "kernels/choose_kernels.h"
 #include "runtime/formats.h"
@@ -44,7 +44,6 @@
 namespace convene::bench {
 namespace {
 
-using evaluate::OffloadedSteps;
 using schedule::LaneKind;
 using schedule::SizeKind;
 using schedule::TaskKind;
@@ -125,7 +124,7 @@ struct Calibration {
 
 struct Order {
   OffloadOrder order = OffloadOrder::kCgo;
-  std::unique_ptr<OffloadedSteps> steps = {};
+  std::optional<runtime::Transformer> steps = {};
   schedule::Timeline predicted = {};
   std::vector<double> seconds = {};  // by round
   schedule::Timeline measured = {};  // of the last round
@@ -166,7 +165,7 @@ class Study {
     for (Order& order : orders_) {
       auto steps = Create(order.order, LinkRate());
       if (!steps) return steps.error();
-      order.steps = *std::move(steps);
+      order.steps.emplace(*std::move(steps));
       order.predicted = Predict(order);
     }
     PrintPredictions();
@@ -271,26 +270,28 @@ class Study {
     return {};
   }
 
-  Result<std::unique_ptr<OffloadedSteps>> Create(OffloadOrder order, double link,
-                                                 bool is_serial = false) {
+  Result<runtime::Transformer> Create(OffloadOrder order, double link, bool is_serial = false) {
     auto ledger = DeviceLedger(is_serial);
     if (!ledger) return ledger.error();
     std::vector<int> cpus = options_.host_cpus;
     cpus.insert(cpus.begin(), options_.device_cpu);
-    return OffloadedSteps::Create(model_->model_weights(), *device_, *host_, *SideOf(order).cache,
-                                  {.pipeline = {.order = order,
-                                                .micro_batches = options_.micro_batches,
-                                                .pinned_pages = options_.pinned_pages,
-                                                .loads_behind = is_serial,
-                                                .bytes = ElementBytes()},
-                                   .link_bytes_per_second = link,
-                                   .max_sequences = options_.sequences,
-                                   .context = options_.context + 1,
-                                   .activations = formats_.activations,
-                                   .kv = formats_.kv,
-                                   .cpus = {.compute = cpus, .host = options_.host_cpus},
-                                   .staging = staging_pool_ ? &*staging_pool_ : nullptr},
-                                  {**ledger, host_ledger()});
+    auto steps = runtime::OffloadedSteps::Create(
+        model_->model_weights(), *device_, *host_, *SideOf(order).cache,
+        {.pipeline = {.order = order,
+                      .micro_batches = options_.micro_batches,
+                      .pinned_pages = options_.pinned_pages,
+                      .loads_behind = is_serial,
+                      .bytes = ElementBytes()},
+         .link_bytes_per_second = link,
+         .max_sequences = options_.sequences,
+         .context = options_.context + 1,
+         .activations = formats_.activations,
+         .kv = formats_.kv,
+         .cpus = {.compute = cpus, .host = options_.host_cpus},
+         .staging = staging_pool_ ? &*staging_pool_ : nullptr},
+        {**ledger, host_ledger()});
+    if (!steps) return steps.error();
+    return runtime::Transformer::Offload(*std::move(steps));
   }
   strategy::ElementBytes ElementBytes() const {
     return runtime::Transformer::BytesOf(formats_, comm::WireFormat::kBf16, false);
@@ -316,7 +317,7 @@ class Study {
   Status RunAlone(Order& serial, Calibration& calibration) {
     auto steps = Create(serial.order, 0, /*is_serial=*/true);
     if (!steps) return steps.error();
-    serial.steps = *std::move(steps);
+    serial.steps.emplace(*std::move(steps));
     std::map<TaskKind, std::vector<double>> seconds;
     for (int i = 0; i < 3; ++i) {
       if (const Status ran = RunStep(serial, /*counts=*/false); !ran) return ran;

@@ -7,15 +7,13 @@
 #include <filesystem>
 
 #include "device/cuda.h"
-#include "evaluate/offloaded_steps_test.h"
+#include "tests/offloaded_steps.h"
 #include "hardware/gpu.h"
 #include "tests/golden_fixtures.h"
 
 namespace convene {
 namespace {
 
-using evaluate::Logits;
-using evaluate::Resident;
 using strategy::OffloadPipeline;
 
 std::unique_ptr<device::Device> MakeGpu() {
@@ -44,12 +42,12 @@ class GoldenOffloadCuda : public testing::TestWithParam<const char*> {
   static Logits Run(Resident& on_gpu, Resident& on_cpu, const OffloadPipeline& pipeline,
                     bool reads_prompts = false) {
     const auto cache = reads_prompts ? on_cpu.EmptyCache() : on_cpu.HostCache();
-    const auto steps = on_gpu.Offload(pipeline, *cache);
+    auto steps = on_gpu.Offload(pipeline, *cache);
     EXPECT_TRUE(steps.ok()) << steps.error().message;
     Logits logits;
     const auto run = [&](const std::vector<device::SequenceStep>& step) {
       auto& of_step = logits.emplace_back(static_cast<size_t>(on_cpu.num_sequences()));
-      const Status done = (*steps)->Forward(
+      const Status done = steps->Forward(
           step, [&](int sequence, int, std::span<const float> of_sequence) {
             of_step[static_cast<size_t>(sequence)].assign(of_sequence.begin(), of_sequence.end());
           });
@@ -83,7 +81,7 @@ TEST_P(GoldenOffloadCuda, GivesTheBitsOfResidentStepsWhereTheGpuAttends) {
   for (const strategy::OffloadOrder order : strategy::kOffloadOrders) {
     if (strategy::AttendsOnHost(order)) continue;
     for (const int micro_batches : {1, 3}) {
-      evaluate::ExpectSameBits(on_gpu, {.order = order, .micro_batches = micro_batches});
+      ExpectSameBits(on_gpu, {.order = order, .micro_batches = micro_batches});
     }
   }
 }

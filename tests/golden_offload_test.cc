@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "evaluate/offloaded_steps_test.h"
+#include "tests/offloaded_steps.h"
 #include "tests/golden_fixtures.h"
 
 namespace convene {
@@ -24,11 +24,11 @@ TEST_P(GoldenOffload, GivesTheSameBitsInAllOrders) {
     const auto weights = weights::LoadWeights(*checkpoint, formats.weights, {},
                                               hardware::NumaPolicy::kAuto, pool, ledger, {});
     ASSERT_TRUE(weights.ok()) << weights.error().message;
-    evaluate::Resident resident(*weights, formats, /*num_sequences=*/5);
+    Resident resident(*weights, formats, /*num_sequences=*/5);
     for (const strategy::OffloadOrder order : strategy::kOffloadOrders) {
-      evaluate::ExpectSameBits(resident, {.order = order, .micro_batches = 3});
+      ExpectSameBits(resident, {.order = order, .micro_batches = 3});
       if (!strategy::AttendsOnHost(order)) continue;
-      evaluate::ExpectSameBitsFromPromptsOn(resident, {.order = order, .micro_batches = 2});
+      ExpectSameBitsFromPromptsOn(resident, {.order = order, .micro_batches = 2});
     }
   }
 }

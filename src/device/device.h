@@ -52,10 +52,11 @@ struct DeviceBytes {
   // Of what steps work in, frames and stream together, where so many threads compute.
   memory::Amounts (*of_steps)(const model::ModelSpec& spec, kernels::ActivationFormat activations,
                               const StepShape& shape, int num_threads);
-  // Of weights beside the pages of routed experts, where these do not all fit its memory
-  // (weights/paged_weights.h). Null: as they are packed. Error: the device cannot compute with
-  // pages of this model.
-  Result<uint64_t> (*of_weights_beside_pages)(const model::ModelSpec& spec) = nullptr;
+  // Of weights, where those of `loans` are lent to it and so counted with their owner
+  // (weights::PagedWeights, StreamedWeights), but for what it unpacks of them. Null: as they are
+  // packed. Error: it cannot compute with them of this model.
+  Result<uint64_t> (*of_weights_beside)(const model::ModelSpec& spec,
+                                        weights::DeviceLoans loans) = nullptr;
 };
 
 class Device {

@@ -193,8 +193,9 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
   if (!needs) return needs.error();
   weights::PagedSizes sizes =
       weights::PagedSizesOf(spec, formats.weights, {options.plan.layout, rank});
-  if (device.of_weights_beside_pages != nullptr) {
-    const Result<uint64_t> beside = device.of_weights_beside_pages(spec);
+  if (device.of_weights_beside != nullptr) {
+    const Result<uint64_t> beside =
+        device.of_weights_beside(spec, weights::DeviceLoans::kExperts);
     if (!beside) return beside.error();
     sizes.resident_bytes = *beside;
   }

@@ -67,7 +67,7 @@ class StepRunner : public LaneWork {
   Status End();
 
   // For work that has some tasks of a step in another way and the others as here
-  // (evaluate/offloaded_steps.h).
+  // (offloaded_steps.h).
   device::Stream& stream() { return *stream_; }
   device::Frame& frame(int micro_batch) { return *frames_[micro_batch]; }
   const device::Layer& layer(int layer) const { return decoder_[layer]; }

@@ -13,6 +13,7 @@
 #include "runtime/step_memory.h"
 #include "runtime/step_message.h"
 #include "runtime/step_recorder.h"
+#include "runtime/offloaded_steps.h"
 #include "runtime/step_runner.h"
 #include "weights/paged_weights.h"
 #include "weights/phased_weights.h"
@@ -51,11 +52,15 @@ strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFo
 }
 
 struct Transformer::State {
-  State(std::unique_ptr<StepRunner> runner_in, weights::WeightStore& weights,
-        const device::Device& device, const TransformerOptions& options_in)
+  // Of the two one is null.
+  State(std::unique_ptr<StepRunner> own_runner_in, std::unique_ptr<OffloadedSteps> offloaded_in,
+        weights::WeightStore& weights, const TransformerOptions& options_in,
+        hardware::LaneCpus cpus)
       : options(options_in),
         paged(weights.paged()),
-        runner(std::move(runner_in)),
+        own_runner(std::move(own_runner_in)),
+        offloaded(std::move(offloaded_in)),
+        runner(own_runner != nullptr ? own_runner.get() : &offloaded->runner()),
         programs(options.parallel.WholeOf(weights.spec()),
                  {.step = {.roles = options.parallel.roles,
                            .pipeline = options.parallel.pipeline,
@@ -65,9 +70,10 @@ struct Transformer::State {
                   .decode_roles = options.parallel.decode_roles,
                   .rank = options.parallel.rank(),
                   .all_ranks = options.parallel.record}),
-        last(&programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens, Phase::kPrefill))),
-        executor(options.parallel.pipeline.overlap,
-                 {device.lane_cpus(), options.parallel.host_cpus}) {
+        last(offloaded != nullptr
+                 ? &offloaded->program()
+                 : &programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens, Phase::kPrefill))),
+        executor(options.parallel.pipeline.overlap, std::move(cpus)) {
     runner->WatchExchanges(executor);
     if (!options.parallel.record) return;
     recorder.emplace(options.parallel.roles.num_ranks() > 1 ? options.parallel.group : nullptr);
@@ -76,7 +82,9 @@ struct Transformer::State {
 
   TransformerOptions options;
   weights::PagedWeights* paged;  // null: all weights are in memory
-  std::unique_ptr<StepRunner> runner;
+  std::unique_ptr<StepRunner> own_runner;
+  std::unique_ptr<OffloadedSteps> offloaded;
+  StepRunner* runner;  // of either
   ProgramCache programs;
   const Program* last;  // that was run
   Executor executor;
@@ -238,6 +246,7 @@ struct Transformer::State {
   }
   Status Forward(std::span<const SequenceStep> step, const LogitsSink* sink, Phase phase,
                  bool decode_follows) {
+    if (offloaded != nullptr) return ForwardOffloaded(step, sink);
     ChangePhase(phase);
     ProgramKey key = KeyOfStep(step, phase);
     key.loads_decode = LoadsDecode(phase, decode_follows);
@@ -245,6 +254,12 @@ struct Transformer::State {
     runner->BeginForward(step, *last, sink);
     const Status done = Run();
     if (key.loads_decode) CountLoads();
+    Record(step);
+    return done;
+  }
+  Status ForwardOffloaded(std::span<const SequenceStep> step, const LogitsSink* sink) {
+    if (Status begun = offloaded->Begin(step, sink); !begun) return begun;
+    const Status done = offloaded->End(executor.Run(last->lanes, *offloaded));
     Record(step);
     return done;
   }
@@ -383,12 +398,23 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::D
   }
   Result<std::unique_ptr<StepRunner>> runner = StepRunner::Create(weights, device, options, ledger);
   if (!runner) return runner.error();
-  auto state = std::make_unique<State>(*std::move(runner), weights, device, options);
+  auto state = std::make_unique<State>(
+      *std::move(runner), nullptr, weights, options,
+      hardware::LaneCpus{device.lane_cpus(), options.parallel.host_cpus});
   if (decode) state->phased = weights.phased();
   if (options.parallel.roles.num_ranks() > 1) {
     if (const Status started = state->executor.StartBackground(); !started) return started.error();
   }
   return Transformer(std::move(state));
+}
+
+Transformer Transformer::Offload(std::unique_ptr<OffloadedSteps> steps) {
+  weights::WeightStore& weights = steps->weights();
+  const OffloadedOptions& options = steps->options();
+  const TransformerOptions of_steps = OffloadedSteps::StepOptions(options);
+  const hardware::LaneCpus cpus = options.cpus;
+  return Transformer(
+      std::make_unique<State>(nullptr, std::move(steps), weights, of_steps, cpus));
 }
 
 Transformer::Transformer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -398,7 +424,9 @@ Transformer::~Transformer() {
   if (state_ != nullptr) EndSteps();
 }
 
-device::KvCache& Transformer::kv_cache() { return state_->runner->kv_cache(); }
+device::KvCache& Transformer::kv_cache() {
+  return state_->offloaded != nullptr ? state_->offloaded->kv_cache() : state_->runner->kv_cache();
+}
 SpillStatistics Transformer::spill_statistics() const {
   const SpilledKv* spilled = state_->runner->spilled_kv();
   return spilled != nullptr ? spilled->statistics() : SpillStatistics();

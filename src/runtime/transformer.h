@@ -28,6 +28,8 @@
 
 namespace convene::runtime {
 
+class OffloadedSteps;
+
 // Where in a step something was met.
 struct TaskAt {
   int layer = 0;
@@ -62,6 +64,8 @@ class Transformer {
   // executed yet.
   static Result<Transformer> Create(weights::WeightStore& weights, device::Device& device,
                                     const TransformerOptions& options, memory::Ledger& ledger);
+  // Of a model that goes through the device's memory layer by layer, on one rank.
+  static Transformer Offload(std::unique_ptr<OffloadedSteps> steps);
   Transformer(Transformer&&) noexcept;
   Transformer& operator=(Transformer&&) noexcept;
   ~Transformer();

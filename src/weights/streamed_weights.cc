@@ -6,11 +6,16 @@
 #include <utility>
 
 #include "base/check.h"
+#include "weights/weight_layout.h"
 
 namespace convene::weights {
 namespace {
 
 constexpr size_t kAlignment = 64;
+
+size_t AlignedBytes(const kernels::PackedMatrix& matrix) {
+  return (matrix.size_bytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 Status Supports(const ModelWeights& weights) {
   const char* what = weights.encoder ? "an encoder" : nullptr;
@@ -75,13 +80,27 @@ Result<std::unique_ptr<StreamedWeights>> StreamedWeights::Create(const ModelWeig
   return streamed;
 }
 
+uint64_t StreamedWeights::RoomBytes(const model::ModelSpec& spec, const WeightFormats& formats) {
+  ModelWeights weights;
+  LayOut(spec, formats, nullptr, &weights);
+  uint64_t most = 0;
+  for (const LayerWeights& layer : weights.layers) {
+    uint64_t size_bytes = 0;
+    ForEachStreamed(layer, [&](const kernels::PackedMatrix& matrix) {
+      size_bytes += AlignedBytes(matrix);
+    });
+    most = std::max(most, size_bytes);
+  }
+  return most;
+}
+
 void StreamedWeights::PlaceLayer(int layer) {
   size_t offset = 0;
   std::vector<Place>& places = places_.emplace_back();
   ForEachStreamed(weights_.layers[layer], [&](const kernels::PackedMatrix& matrix) {
     const size_t size_bytes = matrix.size_bytes();
     places.push_back({.from = matrix.data, .offset = offset, .size_bytes = size_bytes});
-    offset += (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    offset += AlignedBytes(matrix);
   });
   layer_bytes_.push_back(offset);
 }

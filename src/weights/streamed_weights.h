@@ -38,6 +38,9 @@ class StreamedWeights : public WeightStore {
                                                          memory::Ledger& of_device,
                                                          memory::Ledger& of_host);
 
+  // Of one of the two rooms.
+  static uint64_t RoomBytes(const model::ModelSpec& spec, const WeightFormats& formats);
+
   // Layer 0 of the next step is in the room that layer `num_layers` of this one went to; of the
   // first step in that of First, whose copies must be done before it.
   void BeginStep();

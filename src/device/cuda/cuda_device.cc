@@ -171,10 +171,9 @@ memory::Amounts StepBytes(const model::ModelSpec& spec, kernels::ActivationForma
   return bytes;
 }
 
-Result<uint64_t> WeightsBesidePages(const model::ModelSpec& spec) {
-  constexpr auto kLoans = weights::DeviceLoans::kExperts;
-  if (Status can = CudaWeights::CanTakeTurns(spec, kLoans); !can) return can.error();
-  return CudaWeights::SizeBytes(spec, kLoans);
+Result<uint64_t> WeightsBeside(const model::ModelSpec& spec, weights::DeviceLoans loans) {
+  if (Status can = CudaWeights::CanTakeTurns(spec, loans); !can) return can.error();
+  return CudaWeights::SizeBytes(spec, loans);
 }
 
 }  // namespace
@@ -191,7 +190,7 @@ Result<DeviceBytes> CudaBytes(int gpu) {
   return DeviceBytes{.of_kv_block = CudaKvCache::BlockBytes,
                      .of_layer_block = CudaKvCache::LayerBlockBytes,
                      .of_steps = StepBytes,
-                     .of_weights_beside_pages = WeightsBesidePages};
+                     .of_weights_beside = WeightsBeside};
 }
 
 }  // namespace convene::device

@@ -1,5 +1,4 @@
-#include "evaluate/offloaded_steps.h"
-
+// Steps whose weights go through a device layer by layer: the bits of resident ones, in all orders.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -7,16 +6,16 @@
 #include <utility>
 
 #include "evaluate/invented_model.h"
-#include "evaluate/offloaded_steps_test.h"
+#include "tests/offloaded_steps.h"
 
-namespace convene::evaluate {
+namespace convene {
 namespace {
 
 using schedule::LaneKind;
 using schedule::TaskKind;
 using strategy::OffloadOrder;
 
-ModelShape Shape(int layers) {
+evaluate::ModelShape Shape(int layers) {
   return {.hidden = 64,
           .heads = 4,
           .kv_heads = 2,
@@ -30,10 +29,10 @@ ModelShape Shape(int layers) {
 
 class Model {
  public:
-  Model(const ModelShape& shape, kernels::WeightFormat weights)
+  Model(const evaluate::ModelShape& shape, kernels::WeightFormat weights)
       : formats_(runtime::DefaultFormats(weights)) {
     auto model =
-        InventedModel::Create(InventSpec(shape), formats_.weights, {1, 1, 1, 1}, 0, ledger_);
+        evaluate::InventedModel::Create(evaluate::InventSpec(shape), formats_.weights, {1, 1, 1, 1}, 0, ledger_);
     EXPECT_TRUE(model.ok());
     model_ = *std::move(model);
   }
@@ -44,7 +43,7 @@ class Model {
  private:
   runtime::Formats formats_;
   memory::Ledger ledger_;
-  std::unique_ptr<InventedModel> model_;
+  std::unique_ptr<evaluate::InventedModel> model_;
 };
 
 TEST(OffloadedSteps, GiveTheBitsOfResidentOnesInAllOrders) {
@@ -106,13 +105,13 @@ TEST(OffloadedSteps, HaveHostAttentionAndAllCopiesOnLanesOfTheirOwn) {
   Resident resident(model.weights(), model.formats(), /*num_sequences=*/5);
   const std::unique_ptr<device::KvCache> cache = resident.HostCache();
   const auto lanes_of = [&](OffloadOrder order) {
-    const auto steps = resident.Offload({.order = order, .micro_batches = 2}, *cache);
+    auto steps = resident.Offload({.order = order, .micro_batches = 2}, *cache);
     EXPECT_TRUE(steps.ok());
-    EXPECT_TRUE((*steps)->Forward(resident.StepAt(0), [](int, int, auto) {}).ok());
+    EXPECT_TRUE(steps->Forward(resident.StepAt(0), [](int, int, auto) {}).ok());
     std::set<std::pair<LaneKind, TaskKind>> lanes;
-    const auto& tasks = (*steps)->schedule().tasks;
+    const auto& tasks = steps->schedule().tasks;
     for (size_t id = 0; id < tasks.size(); ++id) {
-      EXPECT_GE((*steps)->timeline().tasks[id].end, (*steps)->timeline().tasks[id].start);
+      EXPECT_GE(steps->timeline().tasks[id].end, steps->timeline().tasks[id].start);
       if (tasks[id].lane.kind != LaneKind::kCompute) {
         lanes.emplace(tasks[id].lane.kind, tasks[id].kind);
       }
@@ -136,7 +135,7 @@ TEST(OffloadedSteps, HaveHostAttentionAndAllCopiesOnLanesOfTheirOwn) {
 }
 
 TEST(OffloadedSteps, StreamDenseLayersToo) {
-  ModelShape shape = Shape(3);
+  evaluate::ModelShape shape = Shape(3);
   shape.dense_intermediate = 128;
   const Model model(shape, kernels::WeightFormat::kInt8);
   Resident resident(model.weights(), model.formats(), /*num_sequences=*/3);
@@ -149,17 +148,17 @@ TEST(OffloadedSteps, RefuseLatentAttention) {
   hardware::ThreadPool pool({0});
   const auto device = device::MakeCpuDevice(**kernels::ChooseKernels(), pool);
   memory::Ledger ledger;
-  ModelShape shape = Shape(2);
+  evaluate::ModelShape shape = Shape(2);
   shape.latent = 32;
   const Model model(shape, kernels::WeightFormat::kBf16);
   const auto cache =
       device->CreateKvCache(model.weights().spec, kernels::KvFormat::kBf16, 1, ledger);
   ASSERT_TRUE(cache.ok());
-  const auto steps = OffloadedSteps::Create(model.weights(), *device, *device, **cache,
+  const auto steps = runtime::OffloadedSteps::Create(model.weights(), *device, *device, **cache,
                                             {.context = 64}, {ledger, ledger});
   ASSERT_FALSE(steps.ok());
   EXPECT_NE(steps.error().message.find("latent attention"), std::string::npos);
 }
 
 }  // namespace
-}  // namespace convene::evaluate
+}  // namespace convene

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "memory/copy_lane.h"
 
-namespace convene::evaluate {
+namespace convene::runtime {
 
 // One direction. One thread at a time.
 class LimitedLink {
@@ -38,4 +38,4 @@ class LimitedLink {
   size_t done_bytes_ = 0;
 };
 
-}  // namespace convene::evaluate
+}  // namespace convene::runtime

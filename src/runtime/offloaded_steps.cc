@@ -1,4 +1,4 @@
-#include "evaluate/offloaded_steps.h"
+#include "runtime/offloaded_steps.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "runtime/cut_step.h"
 #include "runtime/step_memory.h"
 
-namespace convene::evaluate {
+namespace convene::runtime {
 
 using device::AttentionRows;
 using device::kKvBlockTokens;
@@ -27,29 +27,6 @@ bool KeepsCache(const device::Device& device, strategy::OffloadOrder order) {
          device.memory() == memory::TierKind::kDevice;
 }
 
-runtime::TransformerOptions OptionsOf(const OffloadedOptions& options, int num_kv_blocks) {
-  runtime::TransformerOptions of_steps{.max_step_tokens = std::max(options.max_sequences,
-                                                                   options.max_step_tokens),
-                                       .num_kv_blocks = num_kv_blocks,
-                                       .context = options.context,
-                                       .activations = options.activations,
-                                       .kv = options.kv,
-                                       // All rows pass the link.
-                                       .prunes_last_layer = false};
-  of_steps.parallel.pipeline.micro_batches = options.pipeline.micro_batches;
-  return of_steps;
-}
-
-Status Supports(const model::ModelSpec& spec) {
-  for (const model::LayerSpec& layer : spec.layers) {
-    if (!layer.attention.latent) continue;
-    return Error{
-        "latent attention has no part that a host could compute beside a device: take a model "
-        "without it"};
-  }
-  return {};
-}
-
 int BlocksOf(int tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
 
 }  // namespace
@@ -63,8 +40,49 @@ OffloadedSteps::OffloadedSteps(std::unique_ptr<weights::StreamedWeights> weights
       host_cache_(host_cache),
       micro_batches_(static_cast<size_t>(options.pipeline.micro_batches)),
       up_(std::move(up)),
-      down_(std::move(down)),
-      executor_(/*background=*/false, options.cpus) {}
+      down_(std::move(down)) {}
+
+TransformerOptions OffloadedSteps::StepOptions(const OffloadedOptions& options) {
+  TransformerOptions of_steps{
+      .max_step_tokens = std::max(options.max_sequences, options.max_step_tokens),
+      .num_kv_blocks = kFewestBlocks,
+      .context = options.context,
+      .activations = options.activations,
+      .kv = options.kv,
+      // All rows pass the link.
+      .prunes_last_layer = false};
+  of_steps.parallel.pipeline.micro_batches = options.pipeline.micro_batches;
+  of_steps.parallel.host_cpus = options.cpus.host;
+  return of_steps;
+}
+
+Status OffloadedSteps::Supports(const model::ModelSpec& spec) {
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (!layer.attention.latent) continue;
+    return Error{
+        "latent attention has no part that a host could compute beside a device: take a model "
+        "without it"};
+  }
+  return {};
+}
+
+OffloadedSteps::Bytes OffloadedSteps::BytesOf(const model::ModelSpec& spec,
+                                              const weights::WeightFormats& formats,
+                                              const OffloadedOptions& options) {
+  Bytes bytes{.rooms = 2 * weights::StreamedWeights::RoomBytes(spec, formats)};
+  uint64_t row_elements = 0;
+  for (const model::LayerSpec& layer : spec.layers) {
+    const model::AttentionSpec& attention = layer.attention;
+    const int elements = attention.num_heads * kernels::PaddedHead(attention.head_dim) +
+                         attention.kv_dim() + attention.value_width() + attention.output_dim();
+    row_elements = std::max(row_elements, static_cast<uint64_t>(elements));
+  }
+  const auto count = static_cast<uint64_t>(options.pipeline.micro_batches);
+  const auto rows = static_cast<uint64_t>(
+      StepShapeOf(spec, StepOptions(options)).frames.front().tokens);
+  bytes.rows = count * rows * row_elements * sizeof(float);
+  return bytes;
+}
 
 Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
     const weights::ModelWeights& weights, device::Device& device, device::Device& host,
@@ -85,14 +103,13 @@ Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
       new OffloadedSteps(*std::move(streamed), weights, host_cache,
                          LimitedLink(*std::move(up), options.link_bytes_per_second),
                          LimitedLink(*std::move(down), options.link_bytes_per_second), options));
-  if (const Status loaded = steps->Copy(steps->weights_->First(), steps->up_); !loaded) {
-    return loaded.error();
-  }
+  if (const Status loaded = steps->LoadFirst(); !loaded) return loaded.error();
   const bool keeps_cache = KeepsCache(device, options.pipeline.order);
   const int num_device_blocks = keeps_cache ? host_cache.num_blocks() : kFewestBlocks;
   steps->first_place_ = keeps_cache ? 0 : num_device_blocks;
-  const runtime::TransformerOptions of_steps = OptionsOf(options, num_device_blocks);
-  auto runner = runtime::StepRunner::Create(*steps->weights_, device, of_steps, memory.device);
+  TransformerOptions of_steps = StepOptions(options);
+  of_steps.num_kv_blocks = num_device_blocks;
+  auto runner = StepRunner::Create(*steps->weights_, device, of_steps, memory.device);
   if (!runner) return runner.error();
   steps->runner_ = *std::move(runner);
   steps->fence_ = device.CreateEvent();
@@ -103,20 +120,20 @@ Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
   pipeline.next_step = true;
   auto schedule = std::make_shared<const schedule::Schedule>(
       strategy::BuildOffloadPipeline(weights.spec, pipeline));
-  runtime::ProgramKey key;
+  ProgramKey key;
   key.pipeline = of_steps.parallel.pipeline;
   steps->program_.emplace(
-      runtime::Program{key, schedule, runtime::RankProgram(*schedule, /*rank=*/0)});
+      Program{key, schedule, RankProgram(*schedule, /*rank=*/0)});
   return steps;
 }
 
-Status OffloadedSteps::CreateHost(device::Device& host, const runtime::TransformerOptions& options,
+Status OffloadedSteps::CreateHost(device::Device& host, const TransformerOptions& options,
                                   const Memory& memory) {
   const model::ModelSpec& spec = slow_.spec();
-  const device::StepShape shape = runtime::StepShapeOf(spec, options);
+  const device::StepShape shape = StepShapeOf(spec, options);
   auto stream = host.CreateStream(slow_, host_cache_,
                                   {.activations = options.activations,
-                                   .wire = runtime::WireRowsOf(spec, options),
+                                   .wire = WireRowsOf(spec, options),
                                    .roles = options.parallel.roles,
                                    .whole_spec = spec,
                                    .shape = shape},
@@ -140,7 +157,7 @@ Status OffloadedSteps::CreateHost(device::Device& host, const runtime::Transform
     auto frame = host.CreateFrameMemory(spec, options.activations, shape.frames[i], memory.host);
     if (!frame) return frame.error();
     micro_batches_[i].on_host = std::make_unique<device::Frame>(
-        spec, runtime::FrameOptions(spec, options, static_cast<int>(i)), *std::move(frame),
+        spec, FrameOptions(spec, options, static_cast<int>(i)), *std::move(frame),
         nullptr);
   }
   return {};
@@ -203,8 +220,13 @@ Status OffloadedSteps::FillDeviceCache() {
   return up_.End();
 }
 
-Status OffloadedSteps::Forward(std::span<const SequenceStep> step,
-                               const runtime::LogitsSink& sink) {
+Status OffloadedSteps::LoadFirst() {
+  if (Status loaded = Copy(weights_->First(), up_); !loaded) return loaded;
+  first_is_there_ = true;
+  return {};
+}
+
+Status OffloadedSteps::Begin(std::span<const SequenceStep> step, const LogitsSink* sink) {
   std::vector<SequenceStep> on_device(step.begin(), step.end());
   device_blocks_.resize(step.size());
   for (size_t i = 0; i < step.size(); ++i) {
@@ -217,17 +239,27 @@ Status OffloadedSteps::Forward(std::span<const SequenceStep> step,
     on_device[i].blocks = device_blocks_[i];
   }
   weights_->BeginStep();
-  runner_->BeginForward(on_device, *program_, &sink);
+  if (!first_is_there_) {
+    if (Status loaded = LoadFirst(); !loaded) return loaded;
+  }
+  first_is_there_ = false;
+  runner_->BeginForward(on_device, *program_, sink);
   const auto count = static_cast<int>(micro_batches_.size());
   for (int i = 0; i < count; ++i) {
     MicroBatch& micro_batch = micro_batches_[i];
-    micro_batch.sequences = runtime::CutStep(step, /*group=*/0, i, count);
+    micro_batch.sequences = CutStep(step, /*group=*/0, i, count);
     if (!attends_on_host()) continue;
     micro_batch.on_host->Begin(micro_batch.sequences);
     host_->Begin(*micro_batch.on_host);
   }
-  if (const Status done = executor_.Run(program_->lanes, *this); !done) return done;
-  return runner_->End();
+  return {};
+}
+
+Status OffloadedSteps::End(const Status& run) {
+  if (!run) return run;
+  Status ended = runner_->End();
+  first_is_there_ = ended.ok();
+  return ended;
 }
 
 void OffloadedSteps::AwaitDevice() {
@@ -388,4 +420,4 @@ Status OffloadedSteps::StoreCache(const Task& task) {
   return down_.End();
 }
 
-}  // namespace convene::evaluate
+}  // namespace convene::runtime

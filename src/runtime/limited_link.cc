@@ -1,9 +1,9 @@
-#include "evaluate/limited_link.h"
+#include "runtime/limited_link.h"
 
 #include <algorithm>
 #include <thread>
 
-namespace convene::evaluate {
+namespace convene::runtime {
 
 namespace {
 
@@ -46,4 +46,4 @@ Status LimitedLink::End() {
   return done;
 }
 
-}  // namespace convene::evaluate
+}  // namespace convene::runtime

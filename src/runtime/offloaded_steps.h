@@ -1,12 +1,13 @@
-// Decode steps of a model whose experts lie in a slow tier, really executed: by a GPU and the host
-// beside it, or on a machine without one, where one set of cores stands for the device, another one
-// for the host, and what passes between them for a link of a stated rate (limited_link.h). All
-// orders that MoE-Lightning compares (strategy/offload_pipeline.h) run so with the same operators.
-// Where both sides are CPUs they give the bits of steps with everything resident; a GPU's products
-// round otherwise than the host's attention, so there the orders that attend on the host give the
-// same bits as each other, and so do those that attend on the GPU, which give a resident GPU's.
-// Prompts go through in the orders that attend on the host, in steps of their own or beside
-// generated tokens. A study: it serves no requests.
+// Steps of a model whose experts lie in a slow tier, the host's memory, and go through that of the
+// device layer by layer, while the host computes attention beside it: by a GPU and its host, or on a
+// machine without one, where one set of cores stands for the device, another one for the host, and
+// what passes between them for a link of a stated rate (limited_link.h). Keys and values are the
+// host's. All orders that MoE-Lightning compares (strategy/offload_pipeline.h) run so with the same
+// operators, prompts in those that attend on the host, in steps of their own or beside generated
+// tokens. Where both sides are CPUs they give the bits of steps with everything resident; a GPU's
+// products round otherwise than the host's attention, so there the orders that attend on the host
+// give the same bits as each other, and so do those that attend on the GPU, which give a resident
+// GPU's. It is a Transformer's (Transformer::Offload).
 #pragma once
 
 #include <array>
@@ -18,16 +19,16 @@
 
 #include "base/result.h"
 #include "device/device.h"
-#include "evaluate/limited_link.h"
 #include "hardware/topology.h"
 #include "memory/ledger.h"
 #include "runtime/executor.h"
+#include "runtime/limited_link.h"
 #include "runtime/program_cache.h"
 #include "runtime/step_runner.h"
 #include "strategy/offload_pipeline.h"
 #include "weights/streamed_weights.h"
 
-namespace convene::evaluate {
+namespace convene::runtime {
 
 struct OffloadedOptions {
   // Of each step; next_step is as if set. Steps of fewer sequences than micro-batches have some
@@ -45,7 +46,7 @@ struct OffloadedOptions {
   hardware::ThreadPool* staging = nullptr;
 };
 
-class OffloadedSteps : public runtime::LaneWork {
+class OffloadedSteps : public LaneWork {
  public:
   // Of the device's memory, and of the host's that it copies from and to (of a GPU: pinned).
   struct Memory {
@@ -62,13 +63,32 @@ class OffloadedSteps : public runtime::LaneWork {
       device::KvCache& host_cache, const OffloadedOptions& options, const Memory& memory);
   ~OffloadedSteps() override = default;
 
-  // As Transformer::Forward, of at most max_sequences sequences; blocks are those of the host's
-  // cache. Where the device attends each has one token, whose logits are wanted.
-  Status Forward(std::span<const device::SequenceStep> step, const runtime::LogitsSink& sink);
+  // Beside the frames of steps (device::DeviceBytes::of_steps), with the options of Create: in the
+  // memory of the device the rooms for weights and rows of attention, in the host's those rows, too.
+  // A GPU has the other weights besides (of_weights_beside). Rows are counted at their widest.
+  struct Bytes {
+    uint64_t rooms = 0;
+    uint64_t rows = 0;
+  };
+  static Bytes BytesOf(const model::ModelSpec& spec, const weights::WeightFormats& formats,
+                       const OffloadedOptions& options);
+  // What of a model cannot be offloaded so, as an error.
+  static Status Supports(const model::ModelSpec& spec);
+  // How its steps are computed, on both sides.
+  static TransformerOptions StepOptions(const OffloadedOptions& options);
 
-  const schedule::Schedule& schedule() const { return *program_->schedule; }
-  // Of the last step.
-  const schedule::Timeline& timeline() const { return executor_.timeline(); }
+  // The next run of the program is of this step, as Transformer::Forward's, of at most
+  // max_sequences sequences; blocks are those of the host's cache. Where the device attends each
+  // has one token, whose logits are wanted. Error: the link's.
+  Status Begin(std::span<const device::SequenceStep> step, const LogitsSink* sink);
+  // After the run, which has ended so: the step's error. The next one begins anew.
+  Status End(const Status& run);
+
+  const Program& program() const { return *program_; }
+  StepRunner& runner() { return *runner_; }
+  weights::WeightStore& weights() { return *weights_; }
+  device::KvCache& kv_cache() { return host_cache_; }
+  const OffloadedOptions& options() const { return options_; }
 
   void Compute(const schedule::Task& task) override;
   std::unique_ptr<comm::Exchange> Start(const schedule::Task& task) override;
@@ -95,7 +115,7 @@ class OffloadedSteps : public runtime::LaneWork {
   OffloadedSteps(std::unique_ptr<weights::StreamedWeights> weights,
                  const weights::ModelWeights& slow, device::KvCache& host_cache, LimitedLink up,
                  LimitedLink down, const OffloadedOptions& options);
-  Status CreateHost(device::Device& host, const runtime::TransformerOptions& options,
+  Status CreateHost(device::Device& host, const TransformerOptions& options,
                     const Memory& memory);
   Status CreateRows(RowSizes sizes, size_t num_rows, const Memory& memory);
   Status CreateDeviceCache(const device::Device& device, memory::Ledger& ledger);
@@ -107,6 +127,7 @@ class OffloadedSteps : public runtime::LaneWork {
   void AwaitDevice();
 
   Status Copy(std::span<const weights::StreamedWeights::Copy> copies, LimitedLink& link);
+  Status LoadFirst();
   Status Stage(const schedule::Task& task);
   Status AttendOnHost(const schedule::Task& task);
   // Of keys and values of a micro-batch, where attention is on the device.
@@ -118,7 +139,7 @@ class OffloadedSteps : public runtime::LaneWork {
   std::unique_ptr<weights::StreamedWeights> weights_;
   weights::ResidentWeights slow_;
   device::KvCache& host_cache_;
-  std::unique_ptr<runtime::StepRunner> runner_;  // the device's
+  std::unique_ptr<StepRunner> runner_;  // the device's
   std::unique_ptr<device::Event> fence_;
   std::unique_ptr<device::Stream> host_;
   std::vector<MicroBatch> micro_batches_;
@@ -131,8 +152,8 @@ class OffloadedSteps : public runtime::LaneWork {
   std::vector<std::vector<int32_t>> device_blocks_;  // by sequence of the step
   LimitedLink up_;
   LimitedLink down_;
-  std::optional<runtime::Program> program_;
-  runtime::Executor executor_;
+  std::optional<Program> program_;
+  bool first_is_there_ = false;  // the first layer's weights, for the next step
 };
 
-}  // namespace convene::evaluate
+}  // namespace convene::runtime

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
-#include "evaluate/offloaded_steps.h"
 #include "kernels/choose_kernels.h"
 #include "runtime/formats.h"
+#include "runtime/offloaded_steps.h"
 #include "runtime/transformer.h"
 #include "weights/weight_store.h"
 
-namespace convene::evaluate {
+namespace convene {
 
 using device::kKvBlockTokens;
 using device::SequenceStep;
@@ -72,18 +72,20 @@ class Resident {
     return *std::move(cache);
   }
 
-  Result<std::unique_ptr<OffloadedSteps>> Offload(const strategy::OffloadPipeline& pipeline,
-                                                  device::KvCache& cache) {
-    return OffloadedSteps::Create(weights_, *device_, *host_, cache,
-                                  {.pipeline = pipeline,
-                                   .max_sequences = num_sequences(),
-                                   .max_step_tokens = kBlocksPerSequence * kKvBlockTokens *
-                                                      num_sequences(),
-                                   .context = kBlocksPerSequence * kKvBlockTokens,
-                                   .activations = formats_.activations,
-                                   .kv = formats_.kv,
-                                   .cpus = {.compute = {0}}},
-                                  {device_ledger_, host_ledger_});
+  Result<runtime::Transformer> Offload(const strategy::OffloadPipeline& pipeline,
+                                       device::KvCache& cache) {
+    auto steps = runtime::OffloadedSteps::Create(
+        weights_, *device_, *host_, cache,
+        {.pipeline = pipeline,
+         .max_sequences = num_sequences(),
+         .max_step_tokens = kBlocksPerSequence * kKvBlockTokens * num_sequences(),
+         .context = kBlocksPerSequence * kKvBlockTokens,
+         .activations = formats_.activations,
+         .kv = formats_.kv,
+         .cpus = {.compute = {0}}},
+        {device_ledger_, host_ledger_});
+    if (!steps) return steps.error();
+    return runtime::Transformer::Offload(*std::move(steps));
   }
 
   // The same without any.
@@ -194,11 +196,11 @@ inline void ExpectSameBits(Resident& resident, const strategy::OffloadPipeline& 
   SCOPED_TRACE(testing::Message() << strategy::Name(pipeline.order) << ", "
                                   << pipeline.micro_batches << " micro-batches");
   const std::unique_ptr<device::KvCache> cache = resident.HostCache();
-  const auto steps = resident.Offload(pipeline, *cache);
+  auto steps = resident.Offload(pipeline, *cache);
   ASSERT_TRUE(steps.ok()) << steps.error().message;
   for (int index = 0; index < Resident::kSteps; ++index) {
     std::vector<std::vector<float>> logits(static_cast<size_t>(resident.num_sequences()));
-    const Status done = (*steps)->Forward(
+    const Status done = steps->Forward(
         resident.StepAt(index), [&](int sequence, int, std::span<const float> of_sequence) {
           logits[sequence].assign(of_sequence.begin(), of_sequence.end());
         });
@@ -213,12 +215,12 @@ inline void ExpectSameBitsFromPromptsOn(Resident& resident,
   SCOPED_TRACE(testing::Message() << strategy::Name(pipeline.order) << ", "
                                   << pipeline.micro_batches << " micro-batches");
   const std::unique_ptr<device::KvCache> cache = resident.EmptyCache();
-  const auto steps = resident.Offload(pipeline, *cache);
+  auto steps = resident.Offload(pipeline, *cache);
   ASSERT_TRUE(steps.ok()) << steps.error().message;
   const auto run = [&](const std::vector<SequenceStep>& step) {
     std::vector<std::vector<float>> logits(static_cast<size_t>(resident.num_sequences()));
     const Status done =
-        (*steps)->Forward(step, [&](int sequence, int, std::span<const float> of_sequence) {
+        steps->Forward(step, [&](int sequence, int, std::span<const float> of_sequence) {
           logits[sequence].assign(of_sequence.begin(), of_sequence.end());
         });
     EXPECT_TRUE(done.ok()) << done.error().message;
@@ -230,4 +232,4 @@ inline void ExpectSameBitsFromPromptsOn(Resident& resident,
   }
 }
 
-}  // namespace convene::evaluate
+}  // namespace convene
