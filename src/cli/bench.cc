@@ -94,7 +94,8 @@ class Bench : public Command {
     if (!machine) return machine.error();
     const Result<std::unique_ptr<engine::LoadedModel>> model = Load();
     if (!model) return model.error();
-    PeakMeter meter(**model, *isa, machine->last_level_cache_bytes);
+    PeakMeter meter = gpu_ ? PeakMeter(**model, *gpu_)
+                           : PeakMeter(**model, *isa, machine->last_level_cache_bytes);
     memory_.Sample();
     const Status told = WriteReport(json_path_, DescribeModel(**model, *machine) + TableHeader());
     if (!told) return told;
@@ -125,6 +126,12 @@ class Bench : public Command {
     engine::LoadOptions& load = model_options_.load;
     load.context = shape_.prompt_tokens + shape_.gen_tokens;
     load.max_sequences = largest_batch();
+    if (load.gpu) {
+      load.batch_work = engine::BatchWork{.num_requests = largest_batch(),
+                                          .prompt_tokens = double(shape_.prompt_tokens),
+                                          .gen_tokens = double(shape_.gen_tokens),
+                                          .longest = shape_.prompt_tokens + shape_.gen_tokens};
+    }
     model_options_.workload.requests = {{shape_.prompt_tokens, shape_.gen_tokens}};
     if (const Status sense = engine::CheckLoadOptions(load); !sense) return sense;
     const Result<model::ModelSpec> spec = ReadSpec(model_options_.directory);
@@ -153,6 +160,12 @@ class Bench : public Command {
     evaluate::MeasureOptions options{.budget_s = 0.3, .disk_directory = CacheDirectory()};
     if (const auto budget = model_options_.load.memory_budget) {
       options.most_memory_bytes = *budget / 2;  // the rest is the program's, and for its disk
+    }
+    if (const std::optional<int> gpu = model_options_.load.gpu) {
+      for (const hardware::GpuProfile& each : evaluate::MeasureGpus(pool, options.budget_s)) {
+        if (each.index == *gpu) gpu_ = each;
+      }
+      if (!gpu_) return Unavailable(fmt::format("GPU {} cannot be measured", *gpu));
     }
     return evaluate::MeasureMachine(*topology, pool, isa, options);
   }
@@ -229,13 +242,14 @@ class Bench : public Command {
   std::string DescribeModel(const engine::LoadedModel& model,
                             const hardware::Profile& machine) const {
     return fmt::format(
-        "{}: {}, {}, {} parameters, {} of them per token; {} weights {}\n{}, {}, "
+        "{}: {}, {}, {} parameters, {} of them per token; {} weights {}\n{}{}, {}, "
         "{}, steps of at most {}\n",
         model_options_.directory, model.spec().family,
         FormatCount(static_cast<uint64_t>(model.spec().num_layers()), "layer"),
         FormatCount(static_cast<uint64_t>(model::TotalParameters(model.spec()))),
         FormatCount(static_cast<uint64_t>(model::ActivatedParameters(model.spec()))),
-        kernels::Name(model.formats().weights.matrices), DescribeWeights(model), machine.cpu_name,
+        kernels::Name(model.formats().weights.matrices), DescribeWeights(model),
+        gpu_ ? gpu_->name + ", beside " : "", machine.cpu_name,
         FormatCount(machine.cpus.size(), "thread"), machine.isa,
         FormatCount(static_cast<uint64_t>(model.max_step_tokens()), "token"));
   }
@@ -282,6 +296,7 @@ class Bench : public Command {
         {"machine",
          {{"cpu", machine.cpu_name},
           {"isa", machine.isa},
+          {"gpu", gpu_ ? nlohmann::ordered_json(gpu_->name) : nullptr},
           {"f32_gflops", rate(kernels::ActivationFormat::kF32, machine.f32_gflops)},
           {"bf16_gflops", rate(kernels::ActivationFormat::kBf16, machine.bf16_gflops)},
           {"int8_gops", rate(kernels::ActivationFormat::kInt8, machine.int8_gops)},
@@ -312,6 +327,7 @@ class Bench : public Command {
   std::optional<uint64_t> seed_;
   std::string json_path_;
 
+  std::optional<hardware::GpuProfile> gpu_;  // that computes, as it was measured before
   hardware::PeakMemory memory_;
   std::vector<BenchPoint> prefill_;
   std::vector<BenchPoint> decode_;

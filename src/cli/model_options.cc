@@ -107,6 +107,18 @@ void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
                   "What computes: cpu, or a GPU with bf16 weights: cuda, cuda:1 ... (default: cpu)")
       ->group(kRareOptions);
   app.add_option_function<std::string>(
+         "--offload",
+         [&load](const std::string& name) {
+           load.offload = name == "pages"    ? engine::GpuOffload::kPages
+                          : name == "layers" ? engine::GpuOffload::kLayers
+                                             : engine::GpuOffload::kAuto;
+         },
+         "Of a model larger than the GPU's memory: experts in pages, as they are wanted, or all of "
+         "them in layers, with attention on the host, for many sequences; or auto (default)")
+      ->check(CLI::IsMember({"auto", "pages", "layers"}))
+      ->type_name("HOW")
+      ->group(kRareOptions);
+  app.add_option_function<std::string>(
          "--device-memory-budget",
          [&load](const std::string& text) { load.device_memory_budget = *ParseBytes(text); },
          "Most memory of the GPU, as 15GiB (default: what is free)")

@@ -28,6 +28,7 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("memory_budget", options.memory_budget);
   visit("gpu", options.gpu);
   visit("device_memory_budget", options.device_memory_budget);
+  visit("offload", options.offload);
   visit("page_directory", options.page_directory);
   visit("spill_directory", options.spill_directory);
   visit("page_eviction", options.page_eviction);
@@ -107,6 +108,9 @@ Status CheckLoadOptions(const LoadOptions& options) {
     return Error{
         "there is nothing to verify of random weights: leave --verify-checkpoint or "
         "--random-weights out"};
+  }
+  if (options.offload != GpuOffload::kAuto && !options.gpu) {
+    return Error{"--offload is of a GPU: give --device cuda as well, or leave it out"};
   }
   if (options.device_memory_budget && !options.gpu) {
     return Error{"--device-memory-budget is of a GPU: give --device cuda as well, or leave it out"};

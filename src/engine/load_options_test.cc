@@ -32,6 +32,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.memory_budget = uint64_t{3} << 30;
   options.gpu = 1;
   options.device_memory_budget = uint64_t{15} << 30;
+  options.offload = GpuOffload::kLayers;
   options.page_directory = "/some/pages";
   options.spill_directory = "/some/disk";
   options.page_eviction = weights::PageEviction::kLongestUnused;
@@ -40,6 +41,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.plan.wire = plan::Wire::kFp8;
   options.experiment.router = {.skew = 0.25, .num_experts = 4};
   options.record = true;
+  options.random_weights = true;
   options.verify_checkpoint = true;
   const nlohmann::json message = ToJson(options);
   const nlohmann::json defaults = ToJson(LoadOptions());
@@ -67,11 +69,15 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.experiment.router.skew, 0.25);
   EXPECT_EQ(read.experiment.router.num_experts, 4);
   EXPECT_TRUE(read.record);
+  EXPECT_TRUE(read.random_weights);
   EXPECT_TRUE(read.verify_checkpoint);
 }
 
 TEST(LoadOptions, AGpuComputesForOneProcessAndABudgetOfItsMemoryNeedsIt) {
   EXPECT_TRUE(CheckLoadOptions({.gpu = 0, .device_memory_budget = 1 << 30}).ok());
+  EXPECT_TRUE(CheckLoadOptions({.gpu = 0, .offload = GpuOffload::kPages}).ok());
+  EXPECT_FALSE(CheckLoadOptions({.offload = GpuOffload::kPages}).ok());
+  EXPECT_FALSE(CheckLoadOptions({.random_weights = true, .verify_checkpoint = true}).ok());
   const Status without = CheckLoadOptions({.device_memory_budget = 1 << 30});
   ASSERT_FALSE(without.ok());
   EXPECT_NE(without.error().message.find("give --device cuda"), std::string::npos);

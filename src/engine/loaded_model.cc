@@ -17,11 +17,13 @@
 #include "device/cuda.h"
 #include "engine/announce_load.h"
 #include "engine/choose_pipeline.h"
+#include "engine/plan_offload.h"
 #include "engine/plan_pages.h"
 #include "engine/rank_options.h"
 #include "engine/same_model.h"
 #include "hardware/profile.h"
 #include "kernels/choose_kernels.h"
+#include "runtime/offloaded_steps.h"
 #include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
 #include "weights/packed_file.h"
@@ -54,8 +56,65 @@ Result<device::DeviceBytes> BytesOf(const LoadOptions& options) {
   return device::CpuBytes();
 }
 
+// What is kept of the machine, with the GPU that computes; nothing: that was not measured.
+std::optional<cost::MachineProfile> MeasuredMachine(int gpu) {
+  Result<hardware::Profile> kept = hardware::LoadProfile(hardware::ProfilePath());
+  if (!kept) return std::nullopt;
+  const auto found = std::ranges::find(kept->gpus, gpu, &hardware::GpuProfile::index);
+  if (found == kept->gpus.end()) return std::nullopt;
+  cost::MachineProfile machine{.device = cost::FiguresOf(*found)};
+  machine.machine = *std::move(kept);
+  return machine;
+}
+
+// Of a batch on a GPU: `paged`, or the offload pipeline where that is faster.
+Result<ChosenFormats> ChooseOffload(const model::ModelSpec& spec, const LoadOptions& options,
+                                    const device::DeviceBytes& device, Result<ChosenFormats> paged,
+                                    memory::Ledger& of_device, uint64_t host_bytes) {
+  if (options.offload == GpuOffload::kPages) return paged;
+  const bool is_asked_for = options.offload == GpuOffload::kLayers;
+  if (!is_asked_for && !options.batch_work) return paged;
+  std::optional<cost::MachineProfile> measured = MeasuredMachine(*options.gpu);
+  if (!measured) {
+    if (is_asked_for) {
+      return Unavailable(
+          "--offload layers is planned with the rates of this machine and its GPU, which were not "
+          "measured yet: run convene measure once");
+    }
+    if (paged) {
+      paged->memory.batch_words +=
+          "; with convene measure, once, attention on the host would be considered, too";
+    }
+    return paged;
+  }
+  const OffloadMachine machine{*std::move(measured), device, of_device, host_bytes};
+  Result<ChosenFormats> offloaded =
+      ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
+        return PlanOffload(spec, options, formats, machine);
+      });
+  if (!offloaded) return is_asked_for ? offloaded : paged;
+  const Result<double> rate = TokensPerSecond(spec, options, offloaded->memory, machine);
+  if (!rate) return is_asked_for ? offloaded : paged;
+  if (is_asked_for || !paged) {
+    offloaded->memory.batch_words += fmt::format("; priced at {:.0f} tokens/s", *rate);
+    return offloaded;
+  }
+  const Result<double> of_pages = TokensPerSecond(spec, options, paged->memory, machine);
+  if (!of_pages) return paged;
+  const bool is_faster = *rate > *of_pages;
+  ChosenFormats chosen = is_faster ? *offloaded : *std::move(paged);
+  chosen.memory.batch_words += fmt::format(
+      "; priced at {:.0f} tokens/s, {} at {:.0f}", std::max(*rate, *of_pages),
+      is_faster ? "paged experts with keys and values in the GPU's memory"
+                : "attention on the host and experts layer by layer",
+      std::min(*rate, *of_pages));
+  return chosen;
+}
+
+// `host_bytes`: what the host beside a GPU has.
 Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
-                                  Pages pages, int num_threads, memory::Ledger& ledger) {
+                                  Pages pages, int num_threads, memory::Ledger& ledger,
+                                  uint64_t host_bytes) {
   const Result<device::DeviceBytes> device = BytesOf(options);
   if (!device) return device.error();
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
@@ -83,6 +142,9 @@ Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOption
   });
   if (paged && is_free) {
     paged->reason = "int4 weights, since no format fits and of these the least is to be read";
+  }
+  if (options.gpu) {
+    return ChooseOffload(spec, options, *device, std::move(paged), ledger, host_bytes);
   }
   return paged;
 }
@@ -137,12 +199,12 @@ Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::Mo
   const int format = -least(-static_cast<int>(mine->formats.weights.matrices));
   options.formats.weights = static_cast<kernels::WeightFormat>(format);
   if (format != static_cast<int>(mine->formats.weights.matrices)) {
-    mine = PlanFormats(spec, options, pages, num_threads, ledger);
+    mine = PlanFormats(spec, options, pages, num_threads, ledger, /*host_bytes=*/0);
   }
   if (const Status all = fared(); !all) return all.error();
   const bool any_pages = least(mine->memory.num_page_buffers > 0 ? 0 : 1) == 0;
   if (any_pages && mine->memory.num_page_buffers == 0) {
-    mine = PlanFormats(spec, options, Pages::kAlways, num_threads, ledger);
+    mine = PlanFormats(spec, options, Pages::kAlways, num_threads, ledger, /*host_bytes=*/0);
   }
   if (const Status all = fared(); !all) return all.error();
   constexpr int kAll = std::numeric_limits<int>::max();
@@ -200,7 +262,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   const Status can_page = plan::CanPage(resolved.plan);
   const Pages pages = has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever;
   const Result<ChosenFormats> chosen =
-      AgreeOnFormats(PlanFormats(source->spec(), resolved, pages, num_threads, ledger),
+      AgreeOnFormats(PlanFormats(source->spec(), resolved, pages, num_threads, ledger,
+                                 model->ledger_->available_bytes()),
                      source->spec(), resolved, pages, num_threads, ledger);
   if (!chosen) {
     Error error = chosen.error();
@@ -210,7 +273,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
     return error;
   }
   const bool is_paged = chosen->memory.num_page_buffers > 0;
-  if (is_paged) resolved.plan = PagedPlan(resolved.plan);
+  const bool is_offloaded = chosen->memory.offload_micro_batches > 0;
+  if (is_paged || is_offloaded) resolved.plan = PagedPlan(resolved.plan);
   if (observer.planned) observer.planned(*chosen);
   if (chosen->memory.max_sequences > 0) {
     resolved.max_sequences = chosen->memory.max_sequences;
@@ -222,7 +286,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   model->host_cpus_ = std::move(cpus.host);
   if (const Status started = agree(model->pool_->started()); !started) return started.error();
   if (options.gpu) {
-    if (const Status made = model->MakeGpu(*options.gpu, is_paged); !made) return made.error();
+    const Status made = model->MakeGpu(*options.gpu, is_paged || is_offloaded);
+    if (!made) return made.error();
   } else if (is_paged && source->checkpoint() != nullptr) {
     const Status made =
         model->MakePagesInTurn(several, options, chosen->formats.weights, observer, &*source);
@@ -328,12 +393,12 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   return {};
 }
 
-// `has_pages`: it copies from the host's memory as long as it computes.
-Status LoadedModel::MakeGpu(int gpu, bool has_pages) {
+// `copies`: from the host's memory as long as it computes.
+Status LoadedModel::MakeGpu(int gpu, bool copies) {
   auto device = device::MakeCudaDevice(gpu, pool_.get());
   if (!device) return device.error();
   device_ = *std::move(device);
-  if (!has_pages) return {};
+  if (!copies) return {};
   memory::Tier pinned = ledger_->tier();
   pinned.kind = memory::TierKind::kPinned;
   pinned.gpu = gpu;
@@ -489,7 +554,36 @@ void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
   crossovers_.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
 }
 
+// The host attends with all but some of its threads, which are left to what goes to the GPU and
+// comes from there.
+Status LoadedModel::CreateOffloaded() {
+  constexpr size_t kThreadsOfLanes = 3;
+  const std::vector<int>& cpus = pool_->cpus();
+  const size_t left = std::min(kThreadsOfLanes, cpus.size() / 2);
+  host_pool_ = std::make_unique<hardware::ThreadPool>(
+      std::vector<int>(cpus.begin() + static_cast<std::ptrdiff_t>(left), cpus.end()));
+  if (Status started = host_pool_->started(); !started) return started;
+  host_device_ = device::MakeCpuDevice(kernels_->set, *host_pool_);
+  auto cache = host_device_->CreateKvCache(whole_spec_, formats_.kv, memory_.num_kv_blocks, *ledger_);
+  if (!cache) return cache.error();
+  host_cache_ = *std::move(cache);
+  auto steps = runtime::OffloadedSteps::Create(
+      weights_, *device_, *host_device_, *host_cache_,
+      {.pipeline = {.micro_batches = memory_.offload_micro_batches, .pinned_pages = 0},
+       .max_sequences = max_sequences_,
+       .max_step_tokens = max_step_tokens_,
+       .context = memory_.context,
+       .activations = formats_.activations,
+       .kv = formats_.kv,
+       .cpus = {.compute = cpus, .host = cpus}},
+      {device_ledger(), *ledger_});
+  if (!steps) return steps.error();
+  transformer_ = runtime::Transformer::Offload(*std::move(steps));
+  return {};
+}
+
 Status LoadedModel::CreateTransformer(const LoadOptions& options) {
+  if (memory_.offload_micro_batches > 0) return CreateOffloaded();
   runtime::TransformerOptions parts = TransformerOptionsOf(options, formats_, memory_.context);
   parts.num_kv_blocks = memory_.num_kv_blocks;
   if (memory_.num_spilled_blocks > 0) {

@@ -84,7 +84,7 @@ class LoadedModel {
   // Where the weights are packed ahead, sets the formats in `options` to theirs.
   Status Open(const std::string& directory, std::optional<ModelSource>* source,
               LoadOptions* options, hardware::LaneCpus* cpus);
-  Status MakeGpu(int gpu, bool has_pages);
+  Status MakeGpu(int gpu, bool copies);
   // Packs the checkpoint into pages, unless that was done before, and makes these the source.
   // `group`: null, or several ranks.
   Status MakePagesInTurn(comm::Group* group, const LoadOptions& options,
@@ -98,6 +98,7 @@ class LoadedModel {
   Status ResolvePipeline(const LoadOptions& options, const LoadObserver& observer);
   void ResolveCrossovers(const LoadOptions& options);
   Status CreateTransformer(const LoadOptions& options);
+  Status CreateOffloaded();
   Status PlaceBothPhases(int rank);
 
   // In the order in which they depend on each other.
@@ -118,6 +119,10 @@ class LoadedModel {
   weights::ModelWeights weights_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<weights::WeightStore> store_;
+  // Of a batch whose attention is the host's beside a GPU; otherwise null.
+  std::unique_ptr<hardware::ThreadPool> host_pool_;
+  std::unique_ptr<device::Device> host_device_;
+  std::unique_ptr<device::KvCache> host_cache_;
   std::optional<runtime::Transformer> transformer_;
   checkpoint::GenerationConfig generation_config_;
   MemoryPlan memory_;

@@ -18,7 +18,12 @@ constexpr uint64_t kMinMemoryBytes = uint64_t{256} << 20;
 PeakMeter::PeakMeter(engine::LoadedModel& model, hardware::Isa isa, uint64_t last_level_cache_bytes)
     : model_(model), isa_(isa), last_level_cache_bytes_(last_level_cache_bytes) {}
 
+PeakMeter::PeakMeter(engine::LoadedModel& model, const hardware::GpuProfile& gpu)
+    : model_(model),
+      of_gpu_(Peaks{.flops_per_s = 1e9 * gpu.bf16_gflops, .bytes_per_s = 1e9 * gpu.read_gbps}) {}
+
 Result<Peaks> PeakMeter::Measure() {
+  if (of_gpu_) return *of_gpu_;
   hardware::ThreadPool& pool = model_.pool();
   const kernels::ActivationFormat format = model_.formats().activations;
   const hardware::Rate dots = kernels::MeasureDotPeak(pool, isa_, format, kBudgetS);
@@ -43,6 +48,7 @@ Result<Peaks> PeakMeter::Measure() {
 }
 
 Peaks PeakMeter::typical() const {
+  if (of_gpu_) return *of_gpu_;
   return {.flops_per_s = SpreadOf(flops_per_s_).median,
           .bytes_per_s = SpreadOf(bytes_per_s_).median};
 }

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "device/cuda/cuda_error.h"
@@ -18,8 +19,11 @@ using kernels::cuda::Bf16;
 
 void CudaStream::RunFfn(const CudaFfn& ffn, const model::ActivationSpec& activation,
                         const CudaRows<Bf16>& x, int num_rows, const int32_t* first_row,
-                        Epilogue epilogue, float scale, const CudaRows<float>& out) {
+                        Epilogue epilogue, float scale, const CudaRows<float>& out,
+                        double num_read) {
   if (num_rows == 0) return;
+  const double of_one = static_cast<double>(ffn.up.matrix_stride + ffn.down.matrix_stride);
+  statistics_.weight_bytes += static_cast<int64_t>(num_read * of_one * sizeof(Bf16));
   statistics_.flops +=
       2.0 * num_rows * ffn.intermediate * ffn.up.cols * (activation.gated() ? 3 : 2);
   const CudaRows<Bf16> intermediate{workspace_.intermediate.data,
@@ -223,8 +227,14 @@ Status CudaStream::Experts(const Layer& layer, Frame& frame) {
                       stream_);
   const CudaRows<float> out{buffers.slot_out.row(first_slot), buffers.slot_out.stride};
   const double flops_before = statistics_.flops;
+  // Where the host does not know which, as many as even routing would choose.
+  const double experts = moe.num_experts;
+  const double num_read =
+      at.routing_is_kept
+          ? experts * (1 - std::pow(1 - moe.top_k / experts, frame.own().count))
+          : static_cast<double>(WantedExperts(layer, frame).size());
   RunFfn(WeightsOf(layer).moe->experts, moe.activation, workspace_.expert_in, num_slots,
-         buffers.routing.first_slot, Epilogue::kStore, 1, out);
+         buffers.routing.first_slot, Epilogue::kStore, 1, out, num_read);
   statistics_.expert_flops += statistics_.flops - flops_before;
   return Enqueued("experts");
 }

@@ -97,9 +97,11 @@ class CudaStream final : public Stream {
   void Multiply(const kernels::cuda::WeightMatrices& weights, const float* bias,
                 const CudaRows<kernels::cuda::Bf16>& x, int num_rows, kernels::Epilogue epilogue,
                 float scale, const CudaRows<float>& out, int columns);
+  // `num_read`: blocks whose weights are read, for the statistics.
   void RunFfn(const CudaFfn& ffn, const model::ActivationSpec& activation,
               const CudaRows<kernels::cuda::Bf16>& x, int num_rows, const int32_t* first_row,
-              kernels::Epilogue epilogue, float scale, const CudaRows<float>& out);
+              kernels::Epilogue epilogue, float scale, const CudaRows<float>& out,
+              double num_read = 1);
   Status MoveWanted(Frame& frame);
   // Queries, and keys and values to the cache or, where a later operator stores these, left in the
   // frame's rows.
