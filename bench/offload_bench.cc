@@ -34,10 +34,10 @@
 #include "device/cuda.h"
 #include "drawing/trace.h"
 #include "evaluate/invented_model.h"
-#include "runtime/offloaded_steps.h"
 #include "evaluate/step_case.h"
 #include "kernels/choose_kernels.h"
 #include "runtime/formats.h"
+#include "runtime/offloaded_steps.h"
 #include "runtime/transformer.h"
 #include "simulate/simulate.h"
 

@@ -1,6 +1,6 @@
-// What a GPU has no memory for, a copy that fails, and a GPU that is lost in the middle of a step are
-// errors that say so, and what can still compute in the same process does. Where there is no GPU
-// everything is skipped.
+// What a GPU has no memory for, a copy that fails, and a GPU that is lost in the middle of a step
+// are errors that say so, and what can still compute in the same process does. Where there is no
+// GPU everything is skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,8 +96,7 @@ TEST_F(CudaFaults, ACopyThatFailsFailsItsStepAlone) {
                           weights::PagedSizesOf(weights.spec, weights.formats);
                       auto store = weights::PagedWeights::OnDevice(
                           weights, {.num_buffers = sizes.fewest_buffers},
-                          std::make_unique<TooLargeCopy>(*gpu->CreateCopyLane(), fails),
-                          of_device);
+                          std::make_unique<TooLargeCopy>(*gpu->CreateCopyLane(), fails), of_device);
                       CHECK(store.ok(), "{}", store.error().message);
                       return *std::move(store);
                     });

@@ -130,9 +130,9 @@ TEST_P(GoldenCuda, PagesInTheHostsMemoryGiveTheBitsOfResidentExperts) {
     weights::PagedWeights* store = nullptr;
     LoadedModel paged(*checkpoint, formats, **kernels::ChooseKernels(), 1,
                       strategy::kExpandFromTokens, MakeGpu, [&](weights::ModelWeights& weights) {
-                        auto made = weights::PagedWeights::OnDevice(
-                            weights, {.num_buffers = num_buffers}, *gpu->CreateCopyLane(),
-                            of_device);
+                        auto made =
+                            weights::PagedWeights::OnDevice(weights, {.num_buffers = num_buffers},
+                                                            *gpu->CreateCopyLane(), of_device);
                         CHECK(made.ok(), "{}", made.error().message);
                         store = made->get();
                         return *std::move(made);

@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "device/cuda.h"
-#include "tests/offloaded_steps.h"
 #include "hardware/gpu.h"
 #include "tests/golden_fixtures.h"
+#include "tests/offloaded_steps.h"
 
 namespace convene {
 namespace {
@@ -47,8 +47,8 @@ class GoldenOffloadCuda : public testing::TestWithParam<const char*> {
     Logits logits;
     const auto run = [&](const std::vector<device::SequenceStep>& step) {
       auto& of_step = logits.emplace_back(static_cast<size_t>(on_cpu.num_sequences()));
-      const Status done = steps->Forward(
-          step, [&](int sequence, int, std::span<const float> of_sequence) {
+      const Status done =
+          steps->Forward(step, [&](int sequence, int, std::span<const float> of_sequence) {
             of_step[static_cast<size_t>(sequence)].assign(of_sequence.begin(), of_sequence.end());
           });
       EXPECT_TRUE(done.ok()) << done.error().message;
@@ -105,9 +105,9 @@ TEST_P(GoldenOffloadCuda, ComesCloseToTheCpuWhereTheHostAttends) {
   const double worst = WorstOf(first, on_cpu.logits());
   Logits from_prompts_on = on_cpu.logits();
   from_prompts_on.insert(from_prompts_on.begin(), on_cpu.prompt_logits());
-  const double with_prompts = WorstOf(
-      Run(on_gpu, on_cpu, {.micro_batches = 3, .pinned_pages = 0}, /*reads_prompts=*/true),
-      from_prompts_on);
+  const double with_prompts =
+      WorstOf(Run(on_gpu, on_cpu, {.micro_batches = 3, .pinned_pages = 0}, /*reads_prompts=*/true),
+              from_prompts_on);
   fmt::print("  {}: worst {:.5f}, from prompts on {:.5f} of {:.5f} allowed\n", GetParam(), worst,
              with_prompts, bound);
   EXPECT_LE(worst, bound);

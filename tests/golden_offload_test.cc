@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "tests/offloaded_steps.h"
 #include "tests/golden_fixtures.h"
+#include "tests/offloaded_steps.h"
 
 namespace convene {
 namespace {

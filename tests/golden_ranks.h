@@ -81,8 +81,8 @@ struct DividedOptions {
   int num_threads = 1;  // of each rank
   bool record = false;  // rank 0 is told of each step
   std::function<runtime::Experiment(int rank)> experiment = {};
-  std::function<std::unique_ptr<weights::WeightStore>(int rank, weights::ModelWeights&)>
-      store = {};  // none: resident
+  std::function<std::unique_ptr<weights::WeightStore>(int rank, weights::ModelWeights&)> store =
+      {};  // none: resident
   DeviceOf device = device::MakeCpuDevice;
 };
 

@@ -143,13 +143,13 @@ class Resident {
       next[sequence] =
           static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     };
-    ASSERT_TRUE(
-        transformer
-            ->Forward(Prompts(), [&](int sequence, int, std::span<const float> logits) {
-              prompt_logits_[sequence].assign(logits.begin(), logits.end());
-              choose(sequence, logits);
-            })
-            .ok());
+    ASSERT_TRUE(transformer
+                    ->Forward(Prompts(),
+                              [&](int sequence, int, std::span<const float> logits) {
+                                prompt_logits_[sequence].assign(logits.begin(), logits.end());
+                                choose(sequence, logits);
+                              })
+                    .ok());
     device::KvCache& cache = transformer->kv_cache();
     const auto lane = device_->CreateCopyLane();
     ASSERT_TRUE(lane.ok()) << lane.error().message;

@@ -1,4 +1,6 @@
 // Steps whose weights go through a device layer by layer: the bits of resident ones, in all orders.
+#include "tests/offloaded_steps.h"
+
 #include <gtest/gtest.h>
 
 #include <set>
@@ -6,7 +8,6 @@
 #include <utility>
 
 #include "evaluate/invented_model.h"
-#include "tests/offloaded_steps.h"
 
 namespace convene {
 namespace {
@@ -31,8 +32,8 @@ class Model {
  public:
   Model(const evaluate::ModelShape& shape, kernels::WeightFormat weights)
       : formats_(runtime::DefaultFormats(weights)) {
-    auto model =
-        evaluate::InventedModel::Create(evaluate::InventSpec(shape), formats_.weights, {1, 1, 1, 1}, 0, ledger_);
+    auto model = evaluate::InventedModel::Create(evaluate::InventSpec(shape), formats_.weights,
+                                                 {1, 1, 1, 1}, 0, ledger_);
     EXPECT_TRUE(model.ok());
     model_ = *std::move(model);
   }
@@ -155,7 +156,7 @@ TEST(OffloadedSteps, RefuseLatentAttention) {
       device->CreateKvCache(model.weights().spec, kernels::KvFormat::kBf16, 1, ledger);
   ASSERT_TRUE(cache.ok());
   const auto steps = runtime::OffloadedSteps::Create(model.weights(), *device, *device, **cache,
-                                            {.context = 64}, {ledger, ledger});
+                                                     {.context = 64}, {ledger, ledger});
   ASSERT_FALSE(steps.ok());
   EXPECT_NE(steps.error().message.find("latent attention"), std::string::npos);
 }

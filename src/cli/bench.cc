@@ -39,13 +39,19 @@ std::string TableHeader() {
          "peak\n";
 }
 
+// A GPU does not say how long its experts took.
+std::string ShareOfExperts(const BenchPoint& point) {
+  const double share = point.expert_share_of_peak();
+  return share > 0 ? fmt::format("{:.1f} %", 100 * share) : "-";
+}
+
 std::string TableRow(const BenchPoint& point) {
   const evaluate::Spread rate = point.SpreadOf(&Repetition::tokens_per_s);
   return fmt::format(
-      "{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>7.1f} %{:>7.1f} %{:>9.2f}{:>7.1f} %\n", point.name,
+      "{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>7.1f} %{:>9}{:>9.2f}{:>7.1f} %\n", point.name,
       point.batch, rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
       point.SpreadOf(&Repetition::flops_per_s).median / kGiga, 100 * point.share_of_peak(),
-      100 * point.expert_share_of_peak(), point.SpreadOf(&Repetition::bytes_per_s).median / kGiga,
+      ShareOfExperts(point), point.SpreadOf(&Repetition::bytes_per_s).median / kGiga,
       100 * point.share_of_bandwidth());
 }
 
@@ -94,6 +100,7 @@ class Bench : public Command {
     if (!machine) return machine.error();
     const Result<std::unique_ptr<engine::LoadedModel>> model = Load();
     if (!model) return model.error();
+    if (model_options_.load.gpu && !gpu_) return Unavailable("the GPU cannot be measured");
     PeakMeter meter = gpu_ ? PeakMeter(**model, *gpu_)
                            : PeakMeter(**model, *isa, machine->last_level_cache_bytes);
     memory_.Sample();
@@ -165,7 +172,6 @@ class Bench : public Command {
       for (const hardware::GpuProfile& each : evaluate::MeasureGpus(pool, options.budget_s)) {
         if (each.index == *gpu) gpu_ = each;
       }
-      if (!gpu_) return Unavailable(fmt::format("GPU {} cannot be measured", *gpu));
     }
     return evaluate::MeasureMachine(*topology, pool, isa, options);
   }
@@ -272,7 +278,8 @@ class Bench : public Command {
     for (const BenchPoint& point : decode_) decode.push_back(ToJson(point));
     // Of the format that the model computes in, the rate measured beside the points.
     const auto rate = [&](kernels::ActivationFormat format, double before) {
-      return model.formats().activations == format ? typical.flops_per_s / kGiga : before;
+      const bool is_own = !gpu_ && model.formats().activations == format;
+      return is_own ? typical.flops_per_s / kGiga : before;
     };
     return {
         {"model", model_options_.directory},
@@ -296,14 +303,23 @@ class Bench : public Command {
         {"machine",
          {{"cpu", machine.cpu_name},
           {"isa", machine.isa},
-          {"gpu", gpu_ ? nlohmann::ordered_json(gpu_->name) : nullptr},
+          {"gpu", GpuFigures()},
           {"f32_gflops", rate(kernels::ActivationFormat::kF32, machine.f32_gflops)},
           {"bf16_gflops", rate(kernels::ActivationFormat::kBf16, machine.bf16_gflops)},
           {"int8_gops", rate(kernels::ActivationFormat::kInt8, machine.int8_gops)},
-          {"read_gbps", typical.bytes_per_s / kGiga},
+          {"read_gbps", gpu_ ? machine.read_gbps : typical.bytes_per_s / kGiga},
           {"disk_gbps", machine.disk_gbps},
           {"date", machine.date}}},
     };
+  }
+
+  // Null: the CPU computes.
+  nlohmann::ordered_json GpuFigures() const {
+    if (!gpu_) return nullptr;
+    return {{"name", gpu_->name},
+            {"bf16_gflops", gpu_->bf16_gflops},
+            {"read_gbps", gpu_->read_gbps},
+            {"to_device_gbps", gpu_->to_device_gbps}};
   }
 
   // Of experts that are read from a disk, since the model was loaded; null: all are in memory.

@@ -103,11 +103,11 @@ Result<ChosenFormats> ChooseOffload(const model::ModelSpec& spec, const LoadOpti
   if (!of_pages) return paged;
   const bool is_faster = *rate > *of_pages;
   ChosenFormats chosen = is_faster ? *offloaded : *std::move(paged);
-  chosen.memory.batch_words += fmt::format(
-      "; priced at {:.0f} tokens/s, {} at {:.0f}", std::max(*rate, *of_pages),
-      is_faster ? "paged experts with keys and values in the GPU's memory"
-                : "attention on the host and experts layer by layer",
-      std::min(*rate, *of_pages));
+  chosen.memory.batch_words +=
+      fmt::format("; priced at {:.0f} tokens/s, {} at {:.0f}", std::max(*rate, *of_pages),
+                  is_faster ? "paged experts with keys and values in the GPU's memory"
+                            : "attention on the host and experts layer by layer",
+                  std::min(*rate, *of_pages));
   return chosen;
 }
 
@@ -256,9 +256,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   const auto num_threads = static_cast<int>(cpus.compute.size());
   memory::Ledger& ledger = model->device_ledger();
   // A GPU's pages are in the host's memory.
-  const bool has_pages =
-      options.gpu || source->packed() != nullptr ||
-      (source->checkpoint() != nullptr && !options.page_directory.empty());
+  const bool has_pages = options.gpu || source->packed() != nullptr ||
+                         (source->checkpoint() != nullptr && !options.page_directory.empty());
   const Status can_page = plan::CanPage(resolved.plan);
   const Pages pages = has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever;
   const Result<ChosenFormats> chosen =
@@ -343,8 +342,8 @@ Status LoadedModel::PlaceBothPhases(int rank) {
 Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource>* source,
                          LoadOptions* options, hardware::LaneCpus* cpus) {
   if (Status status = CheckLoadOptions(*options); !status) return status;
-  Result<ModelSource> opened = options->random_weights ? ModelSource::OfShape(directory)
-                                                       : ModelSource::Open(directory);
+  Result<ModelSource> opened =
+      options->random_weights ? ModelSource::OfShape(directory) : ModelSource::Open(directory);
   if (!opened) return opened.error();
   if (Status wishes = opened->SetFormats(&options->formats); !wishes) return wishes;
   const int num_ranks = options->group != nullptr ? options->group->size() : 1;
@@ -564,7 +563,8 @@ Status LoadedModel::CreateOffloaded() {
       std::vector<int>(cpus.begin() + static_cast<std::ptrdiff_t>(left), cpus.end()));
   if (Status started = host_pool_->started(); !started) return started;
   host_device_ = device::MakeCpuDevice(kernels_->set, *host_pool_);
-  auto cache = host_device_->CreateKvCache(whole_spec_, formats_.kv, memory_.num_kv_blocks, *ledger_);
+  auto cache =
+      host_device_->CreateKvCache(whole_spec_, formats_.kv, memory_.num_kv_blocks, *ledger_);
   if (!cache) return cache.error();
   host_cache_ = *std::move(cache);
   auto steps = runtime::OffloadedSteps::Create(

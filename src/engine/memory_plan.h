@@ -39,8 +39,8 @@ struct MemoryPlan {
   bool has_all_pages = false;  // as many as there are
   // Of several ranks the fewest of one that has not all; 0: one rank, or all have.
   int least_page_buffers = 0;
-  // Above 0: experts go through a GPU's memory layer by layer in steps of so many micro-batches, and
-  // keys and values are the host's (plan_offload.h): of num_kv_blocks there, so many bytes.
+  // Above 0: experts go through a GPU's memory layer by layer in steps of so many micro-batches,
+  // and keys and values are the host's (plan_offload.h): of num_kv_blocks there, so many bytes.
   int offload_micro_batches = 0;
   uint64_t host_kv_bytes = 0;
   // Where both were chosen (choose_batch.h); 0: as asked.

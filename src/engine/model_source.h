@@ -1,6 +1,6 @@
 // Where a model comes from: a Hugging Face directory, whose weights are read and packed, a packed
-// directory, whose weights are mapped or copied as they are, or a directory's config.json alone, for
-// measurements with random weights. Opened and checked; no weights are read before Load. The
+// directory, whose weights are mapped or copied as they are, or a directory's config.json alone,
+// for measurements with random weights. Opened and checked; no weights are read before Load. The
 // tokenizer is the same files in the first two (text/tokenizer.h).
 #pragma once
 

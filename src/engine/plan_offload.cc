@@ -70,8 +70,9 @@ Result<double> SecondsOf(const model::ModelSpec& spec, const BatchWork& work, co
   const auto tiers = cost::TiersOf(machine.profile, "bf16");
   if (!tiers) return tiers.error();
   if (tiers->size() < 2 || !((*tiers)[1].flops.value_or(0) > 0)) {
-    return Error{"the profile does not say how fast the host computes: measure it with convene "
-                 "measure"};
+    return Error{
+        "the profile does not say how fast the host computes: measure it with convene "
+        "measure"};
   }
   planner::OffloadQuestion question{.model = planner::OffloadModelOf(spec),
                                     .fast = (*tiers)[0],
@@ -102,28 +103,31 @@ Result<MemoryPlan> MemoryOf(const model::ModelSpec& spec, const LoadOptions& opt
   MemoryPlan plan{.bytes = runtime::Transformer::StepBytes(machine.device, spec, steps, 1),
                   .available_bytes = machine.of_device.available_bytes(),
                   .context = context};
-  const auto weights =
-      machine.device.of_weights_beside(spec, weights::DeviceLoans::kFeedForward);
+  const auto weights = machine.device.of_weights_beside(spec, weights::DeviceLoans::kFeedForward);
   if (!weights) return weights.error();
   plan.bytes[Use::kWeights] = *weights + bytes.rooms;
   plan.bytes[Use::kExchange] += bytes.rows;
   plan.bytes[Use::kKvCache] = machine.device.of_kv_block(spec, formats.kv);
   plan.bytes[Use::kProgram] += kProgramBytes;
   if (plan.needed_bytes() > plan.available_bytes) {
-    return ResourceExhausted(fmt::format("not enough {}: {} ({})", machine.of_device.tier().name(),
-                                         plan.Describe(), machine.of_device.tier().limited_by));
+    return ResourceExhausted(fmt::format(
+        "not enough {} for experts that go through it layer by layer: {} ({}); lower --chunk, give "
+        "more --device-memory-budget, or --offload pages",
+        machine.of_device.tier().name(), plan.Describe(), machine.of_device.tier().limited_by));
   }
   const device::DeviceBytes host = device::CpuBytes();
   plan.num_kv_blocks = shape.sequences * BlocksOfSequence(WorkOf(spec, options));
-  plan.host_kv_bytes = static_cast<uint64_t>(plan.num_kv_blocks) * host.of_kv_block(spec, formats.kv);
+  plan.host_kv_bytes =
+      static_cast<uint64_t>(plan.num_kv_blocks) * host.of_kv_block(spec, formats.kv);
   const uint64_t host_bytes =
       weights::PackedSizeBytes(spec, formats.weights) + plan.host_kv_bytes + bytes.rows +
       runtime::Transformer::StepBytes(host, spec, steps, 1).total() + kProgramBytes;
   if (host_bytes > machine.host_bytes) {
-    return ResourceExhausted(fmt::format(
-        "the host has {} and needs {} for weights, keys and values of {}",
-        FormatBytes(machine.host_bytes), FormatBytes(host_bytes),
-        FormatCount(static_cast<uint64_t>(shape.sequences), "sequence")));
+    return ResourceExhausted(
+        fmt::format("not enough memory: the host has {} and needs {} for weights, keys and values "
+                    "of {}; let fewer run together, lower --context, or --offload pages",
+                    FormatBytes(machine.host_bytes), FormatBytes(host_bytes),
+                    FormatCount(static_cast<uint64_t>(shape.sequences), "sequence")));
   }
   plan.max_sequences = shape.sequences;
   plan.max_step_tokens = shape.step_tokens;
@@ -196,7 +200,9 @@ Result<MemoryPlan> PlanOffload(const model::ModelSpec& spec, const LoadOptions& 
 Result<double> TokensPerSecond(const model::ModelSpec& spec, const LoadOptions& options,
                                const MemoryPlan& memory, const OffloadMachine& machine) {
   const BatchWork work = WorkOf(spec, options);
-  Shape shape{.sequences = std::max(1, memory.max_sequences),
+  // As many as have room for keys and values.
+  const int fitting = memory.num_kv_blocks / BlocksOfSequence(work);
+  Shape shape{.sequences = std::max(1, std::min(memory.max_sequences, fitting)),
               .step_tokens = std::max(1, memory.max_step_tokens),
               .micro_batches = std::max(1, memory.offload_micro_batches)};
   planner::OffloadPolicy policy = PolicyOf(shape);

@@ -1,8 +1,9 @@
-// A batch whose model a GPU has no room for: its experts go through the GPU's memory layer by layer,
-// and keys, values and attention are the host's (runtime/offloaded_steps.h), so that thousands of
-// sequences share what a step loads; or its experts are paged, and keys and values are the GPU's
-// (plan_pages.h). Both are priced by the rates of a measured machine (planner/offload_policy.h) with
-// the memory that they really take. Nothing is opened or reserved here.
+// A batch whose model a GPU has no room for: its experts go through the GPU's memory layer by
+// layer, and keys, values and attention are the host's (runtime/offloaded_steps.h), so that
+// thousands of sequences share what a step loads; or its experts are paged, and keys and values are
+// the GPU's (plan_pages.h). Both are priced by the rates of a measured machine
+// (planner/offload_policy.h) with the memory that they really take. Nothing is opened or reserved
+// here.
 #pragma once
 
 #include <optional>
@@ -25,8 +26,8 @@ struct OffloadMachine {
   uint64_t host_bytes = 0;  // that the host has for weights, keys and values
 };
 
-// The fastest that fits: MemoryPlan::offload_micro_batches of max_sequences sequences. Errors: what the model cannot be offloaded with; nothing
-// fits; rates of the machine that are not known.
+// The fastest that fits: MemoryPlan::offload_micro_batches of max_sequences sequences. Errors: what
+// the model cannot be offloaded with; nothing fits; rates of the machine that are not known.
 Result<MemoryPlan> PlanOffload(const model::ModelSpec& spec, const LoadOptions& options,
                                const runtime::Formats& formats, const OffloadMachine& machine);
 

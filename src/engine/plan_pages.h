@@ -1,6 +1,6 @@
-// What memory there is for a model whose experts are read from a disk, or from the host's memory to a
-// GPU's, and where keys and values of a batch lie on a disk, too: as its plan says, or as suits the batch (choose_batch.h). Nothing is
-// opened or reserved here.
+// What memory there is for a model whose experts are read from a disk, or from the host's memory to
+// a GPU's, and where keys and values of a batch lie on a disk, too: as its plan says, or as suits
+// the batch (choose_batch.h). Nothing is opened or reserved here.
 #pragma once
 
 #include "base/result.h"

@@ -194,8 +194,7 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
   weights::PagedSizes sizes =
       weights::PagedSizesOf(spec, formats.weights, {options.plan.layout, rank});
   if (device.of_weights_beside != nullptr) {
-    const Result<uint64_t> beside =
-        device.of_weights_beside(spec, weights::DeviceLoans::kExperts);
+    const Result<uint64_t> beside = device.of_weights_beside(spec, weights::DeviceLoans::kExperts);
     if (!beside) return beside.error();
     sizes.resident_bytes = *beside;
   }

@@ -78,8 +78,8 @@ OffloadedSteps::Bytes OffloadedSteps::BytesOf(const model::ModelSpec& spec,
     row_elements = std::max(row_elements, static_cast<uint64_t>(elements));
   }
   const auto count = static_cast<uint64_t>(options.pipeline.micro_batches);
-  const auto rows = static_cast<uint64_t>(
-      StepShapeOf(spec, StepOptions(options)).frames.front().tokens);
+  const auto rows =
+      static_cast<uint64_t>(StepShapeOf(spec, StepOptions(options)).frames.front().tokens);
   bytes.rows = count * rows * row_elements * sizeof(float);
   return bytes;
 }
@@ -122,8 +122,7 @@ Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(
       strategy::BuildOffloadPipeline(weights.spec, pipeline));
   ProgramKey key;
   key.pipeline = of_steps.parallel.pipeline;
-  steps->program_.emplace(
-      Program{key, schedule, RankProgram(*schedule, /*rank=*/0)});
+  steps->program_.emplace(Program{key, schedule, RankProgram(*schedule, /*rank=*/0)});
   return steps;
 }
 
@@ -157,8 +156,7 @@ Status OffloadedSteps::CreateHost(device::Device& host, const TransformerOptions
     auto frame = host.CreateFrameMemory(spec, options.activations, shape.frames[i], memory.host);
     if (!frame) return frame.error();
     micro_batches_[i].on_host = std::make_unique<device::Frame>(
-        spec, FrameOptions(spec, options, static_cast<int>(i)), *std::move(frame),
-        nullptr);
+        spec, FrameOptions(spec, options, static_cast<int>(i)), *std::move(frame), nullptr);
   }
   return {};
 }

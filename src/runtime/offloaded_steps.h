@@ -1,13 +1,13 @@
 // Steps of a model whose experts lie in a slow tier, the host's memory, and go through that of the
-// device layer by layer, while the host computes attention beside it: by a GPU and its host, or on a
-// machine without one, where one set of cores stands for the device, another one for the host, and
-// what passes between them for a link of a stated rate (limited_link.h). Keys and values are the
-// host's. All orders that MoE-Lightning compares (strategy/offload_pipeline.h) run so with the same
-// operators, prompts in those that attend on the host, in steps of their own or beside generated
-// tokens. Where both sides are CPUs they give the bits of steps with everything resident; a GPU's
-// products round otherwise than the host's attention, so there the orders that attend on the host
-// give the same bits as each other, and so do those that attend on the GPU, which give a resident
-// GPU's. It is a Transformer's (Transformer::Offload).
+// device layer by layer, while the host computes attention beside it: by a GPU and its host, or on
+// a machine without one, where one set of cores stands for the device, another one for the host,
+// and what passes between them for a link of a stated rate (limited_link.h). Keys and values are
+// the host's. All orders that MoE-Lightning compares (strategy/offload_pipeline.h) run so with the
+// same operators, prompts in those that attend on the host, in steps of their own or beside
+// generated tokens. Where both sides are CPUs they give the bits of steps with everything resident;
+// a GPU's products round otherwise than the host's attention, so there the orders that attend on
+// the host give the same bits as each other, and so do those that attend on the GPU, which give a
+// resident GPU's. It is a Transformer's (Transformer::Offload).
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct OffloadedOptions {
   double link_bytes_per_second = 0;  // in each direction; 0: as fast as it goes
   int max_sequences = 1;
   int max_step_tokens = 0;  // over all sequences of a step; 0: one of each
-  int context = 0;  // of the longest sequence, in tokens
+  int context = 0;          // of the longest sequence, in tokens
   kernels::ActivationFormat activations = kernels::ActivationFormat::kBf16;
   kernels::KvFormat kv = kernels::KvFormat::kBf16;
   // Where the threads of copies run, and that of the host's attention.
@@ -64,8 +64,8 @@ class OffloadedSteps : public LaneWork {
   ~OffloadedSteps() override = default;
 
   // Beside the frames of steps (device::DeviceBytes::of_steps), with the options of Create: in the
-  // memory of the device the rooms for weights and rows of attention, in the host's those rows, too.
-  // A GPU has the other weights besides (of_weights_beside). Rows are counted at their widest.
+  // memory of the device the rooms for weights and rows of attention, in the host's those rows,
+  // too. A GPU has the other weights besides (of_weights_beside). Rows are counted at their widest.
   struct Bytes {
     uint64_t rooms = 0;
     uint64_t rows = 0;
@@ -115,8 +115,7 @@ class OffloadedSteps : public LaneWork {
   OffloadedSteps(std::unique_ptr<weights::StreamedWeights> weights,
                  const weights::ModelWeights& slow, device::KvCache& host_cache, LimitedLink up,
                  LimitedLink down, const OffloadedOptions& options);
-  Status CreateHost(device::Device& host, const TransformerOptions& options,
-                    const Memory& memory);
+  Status CreateHost(device::Device& host, const TransformerOptions& options, const Memory& memory);
   Status CreateRows(RowSizes sizes, size_t num_rows, const Memory& memory);
   Status CreateDeviceCache(const device::Device& device, memory::Ledger& ledger);
   // All keys and values are on the device between steps, too.

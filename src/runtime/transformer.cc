@@ -9,11 +9,11 @@
 
 #include "base/check.h"
 #include "runtime/executor.h"
+#include "runtime/offloaded_steps.h"
 #include "runtime/program_cache.h"
 #include "runtime/step_memory.h"
 #include "runtime/step_message.h"
 #include "runtime/step_recorder.h"
-#include "runtime/offloaded_steps.h"
 #include "runtime/step_runner.h"
 #include "weights/paged_weights.h"
 #include "weights/phased_weights.h"
@@ -70,9 +70,9 @@ struct Transformer::State {
                   .decode_roles = options.parallel.decode_roles,
                   .rank = options.parallel.rank(),
                   .all_ranks = options.parallel.record}),
-        last(offloaded != nullptr
-                 ? &offloaded->program()
-                 : &programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens, Phase::kPrefill))),
+        last(offloaded != nullptr ? &offloaded->program()
+                                  : &programs.Get(KeyOf(/*encoder=*/false, options.max_step_tokens,
+                                                        Phase::kPrefill))),
         executor(options.parallel.pipeline.overlap, std::move(cpus)) {
     runner->WatchExchanges(executor);
     if (!options.parallel.record) return;
@@ -398,9 +398,9 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::D
   }
   Result<std::unique_ptr<StepRunner>> runner = StepRunner::Create(weights, device, options, ledger);
   if (!runner) return runner.error();
-  auto state = std::make_unique<State>(
-      *std::move(runner), nullptr, weights, options,
-      hardware::LaneCpus{device.lane_cpus(), options.parallel.host_cpus});
+  auto state =
+      std::make_unique<State>(*std::move(runner), nullptr, weights, options,
+                              hardware::LaneCpus{device.lane_cpus(), options.parallel.host_cpus});
   if (decode) state->phased = weights.phased();
   if (options.parallel.roles.num_ranks() > 1) {
     if (const Status started = state->executor.StartBackground(); !started) return started.error();
@@ -413,8 +413,7 @@ Transformer Transformer::Offload(std::unique_ptr<OffloadedSteps> steps) {
   const OffloadedOptions& options = steps->options();
   const TransformerOptions of_steps = OffloadedSteps::StepOptions(options);
   const hardware::LaneCpus cpus = options.cpus;
-  return Transformer(
-      std::make_unique<State>(nullptr, std::move(steps), weights, of_steps, cpus));
+  return Transformer(std::make_unique<State>(nullptr, std::move(steps), weights, of_steps, cpus));
 }
 
 Transformer::Transformer(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -68,9 +68,8 @@ Status FilePages::ReadChecked(std::span<const PageRead> reads,
                               const std::function<void(size_t)>& done) {
   std::vector<memory::PageRead> of_file;
   for (const PageRead& read : reads) {
-    of_file.push_back({.offset = read.page->offset,
-                       .size_bytes = read.page->size_bytes,
-                       .target = read.target});
+    of_file.push_back(
+        {.offset = read.page->offset, .size_bytes = read.page->size_bytes, .target = read.target});
   }
   const auto at_tensors = [&](const Error& error) {
     return error.At(fmt::format("tensors {} to {}", Quote(reads.front().page->parts.front().name),

@@ -26,8 +26,7 @@ class PageSource {
   // with the index of each that is there while others are under way. One thread at a time. After
   // an error nothing is under way, and targets whose `done` was not called hold anything. Error:
   // what failed, and of which tensors.
-  virtual Status Read(std::span<const PageRead> reads,
-                      const std::function<void(size_t)>& done) = 0;
+  virtual Status Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done) = 0;
   // "/models/x/convene.safetensors (io_uring, ...)": where pages come from, and how.
   virtual std::string Describe() const = 0;
 };

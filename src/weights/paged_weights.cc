@@ -101,16 +101,16 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
       new PagedWeights(*weights, std::move(index), options, *std::move(file), next, sizes));
 }
 
-Result<std::unique_ptr<PagedWeights>> PagedWeights::OnDevice(
-    ModelWeights& weights, const PagedOptions& asked, std::unique_ptr<memory::CopyLane> lane,
-    memory::Ledger& of_device) {
+Result<std::unique_ptr<PagedWeights>> PagedWeights::OnDevice(ModelWeights& weights,
+                                                             const PagedOptions& asked,
+                                                             std::unique_ptr<memory::CopyLane> lane,
+                                                             memory::Ledger& of_device) {
   const PagedSizes sizes = PagedSizesOf(weights.spec, weights.formats, asked.owner);
   PagedOptions options = asked;
   options.num_buffers = std::min(options.num_buffers, sizes.num_pages);
   CHECK(options.num_buffers >= sizes.fewest_buffers, "{} buffers", options.num_buffers);
-  auto buffers =
-      of_device.Allocate(memory::Use::kWeights,
-                         sizes.page_bytes * static_cast<uint64_t>(options.num_buffers));
+  auto buffers = of_device.Allocate(memory::Use::kWeights,
+                                    sizes.page_bytes * static_cast<uint64_t>(options.num_buffers));
   if (!buffers) return buffers.error();
   PageIndex index = IndexPages(weights);
   for (const std::vector<StoredPage>& layer : index.experts) {

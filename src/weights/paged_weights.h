@@ -1,8 +1,8 @@
 // A rank's weights of which the routed experts are in the memory that computes only as far as there
-// is room: in buffers that pages, one expert each, take in turn. All of them lie on a disk, as pages
-// of a packed directory, or in the host's memory beside a GPU. Everything else stays in memory.
-// Experts are numbered as the rank has them: its first one is 0. Who reads pages ahead, and when, is
-// the step's schedule (strategy/paged_experts.h).
+// is room: in buffers that pages, one expert each, take in turn. All of them lie on a disk, as
+// pages of a packed directory, or in the host's memory beside a GPU. Everything else stays in
+// memory. Experts are numbered as the rank has them: its first one is 0. Who reads pages ahead, and
+// when, is the step's schedule (strategy/paged_experts.h).
 //
 // A page that a task waits for or computes with is held, and is never replaced. Which of the others
 // is replaced: in a step that reads all experts of each layer in turn, of each layer equally many
@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "memory/ledger.h"
 #include "memory/copy_lane.h"
+#include "memory/ledger.h"
 #include "memory/page_reader.h"
 #include "strategy/paging.h"
 #include "strategy/step.h"

@@ -413,7 +413,8 @@ TEST_F(PagedWeightsTest, PagesOfTheHostsMemoryAreCopiedToTheDevice) {
   fails = false;
   EXPECT_EQ(ReadsOf(0, {2}), 1) << "the next one works";
   EXPECT_FALSE(store_->PagingOf(/*encoder=*/false, 1).predicts) << "a wrong guess costs a page";
-  EXPECT_THAT(store_->Describe(), HasSubstr("read from the host's memory, of which the device has 4"));
+  EXPECT_THAT(store_->Describe(),
+              HasSubstr("read from the host's memory, of which the device has 4"));
   store_.reset();
 }
 

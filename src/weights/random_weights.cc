@@ -108,8 +108,8 @@ Result<ModelWeights> RandomWeights(const model::ModelSpec& whole, const WeightFo
   const Result<model::ModelSpec> local = LocalSpec(whole, share, formats);
   if (!local) return local.error();
   ModelWeights weights;
-  Result<memory::Reservation> storage = ledger.Allocate(
-      memory::Use::kWeights, LayOut(*local, formats, nullptr, &weights, share));
+  Result<memory::Reservation> storage =
+      ledger.Allocate(memory::Use::kWeights, LayOut(*local, formats, nullptr, &weights, share));
   if (!storage) return storage.error();
   LayOut(*local, formats, storage->data(), &weights, share);
   FillBf16(storage->bytes(), static_cast<uint64_t>(rank) + 1);

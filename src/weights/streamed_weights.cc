@@ -86,9 +86,8 @@ uint64_t StreamedWeights::RoomBytes(const model::ModelSpec& spec, const WeightFo
   uint64_t most = 0;
   for (const LayerWeights& layer : weights.layers) {
     uint64_t size_bytes = 0;
-    ForEachStreamed(layer, [&](const kernels::PackedMatrix& matrix) {
-      size_bytes += AlignedBytes(matrix);
-    });
+    ForEachStreamed(
+        layer, [&](const kernels::PackedMatrix& matrix) { size_bytes += AlignedBytes(matrix); });
     most = std::max(most, size_bytes);
   }
   return most;

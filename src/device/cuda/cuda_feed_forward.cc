@@ -213,7 +213,8 @@ Status CudaStream::Experts(const Layer& layer, Frame& frame) {
   }
   CHECK(first_slot + num_slots <= buffers.num_slots, "{} slots of {}", first_slot + num_slots,
         buffers.num_slots);
-  if (Status brought = weights_.BringExperts(layer.id(), WantedExperts(layer, frame), store_, stream_);
+  if (Status brought =
+          weights_.BringExperts(layer.id(), WantedExperts(layer, frame), store_, stream_);
       !brought) {
     return brought;
   }
@@ -229,10 +230,9 @@ Status CudaStream::Experts(const Layer& layer, Frame& frame) {
   const double flops_before = statistics_.flops;
   // Where the host does not know which, as many as even routing would choose.
   const double experts = moe.num_experts;
-  const double num_read =
-      at.routing_is_kept
-          ? experts * (1 - std::pow(1 - moe.top_k / experts, frame.own().count))
-          : static_cast<double>(WantedExperts(layer, frame).size());
+  const double num_read = at.routing_is_kept
+                              ? experts * (1 - std::pow(1 - moe.top_k / experts, frame.own().count))
+                              : static_cast<double>(WantedExperts(layer, frame).size());
   RunFfn(WeightsOf(layer).moe->experts, moe.activation, workspace_.expert_in, num_slots,
          buffers.routing.first_slot, Epilogue::kStore, 1, out, num_read);
   statistics_.expert_flops += statistics_.flops - flops_before;

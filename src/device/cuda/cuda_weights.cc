@@ -326,10 +326,10 @@ Status CudaWeights::CanTakeTurns(const model::ModelSpec& spec, DeviceLoans loans
   for (const model::LayerSpec& layer : spec.layers) {
     const model::LayerSpec*& first = layer.moe ? with_experts : dense;
     if (first == nullptr) first = &layer;
-    const bool is_alike =
-        layer.moe ? layer.moe->num_experts == first->moe->num_experts &&
-                        layer.moe->intermediate_size == first->moe->intermediate_size
-                  : layer.dense_intermediate_size == first->dense_intermediate_size;
+    const bool is_alike = layer.moe
+                              ? layer.moe->num_experts == first->moe->num_experts &&
+                                    layer.moe->intermediate_size == first->moe->intermediate_size
+                              : layer.dense_intermediate_size == first->dense_intermediate_size;
     if (is_alike || (!layer.moe && loans != DeviceLoans::kFeedForward)) continue;
     return Error{
         "layers whose experts differ in number or size cannot take turns in a GPU's memory: give "
