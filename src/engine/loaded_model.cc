@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <limits>
 #include <span>
 #include <utility>
 
@@ -17,8 +15,7 @@
 #include "device/cuda.h"
 #include "engine/announce_load.h"
 #include "engine/choose_pipeline.h"
-#include "engine/plan_offload.h"
-#include "engine/plan_pages.h"
+#include "engine/plan_formats.h"
 #include "engine/rank_options.h"
 #include "engine/same_model.h"
 #include "hardware/profile.h"
@@ -27,7 +24,6 @@
 #include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
 #include "weights/packed_file.h"
-#include "weights/page_index.h"
 #include "weights/phased_weights.h"
 #include "weights/share.h"
 #include "weights/tensor_digests.h"
@@ -44,109 +40,6 @@ std::string FewerThanPlanned(const LoadOptions& options, const MemoryPlan& memor
   const int planned = options.plan.experts_in_memory.value_or(0);
   if (planned <= memory.num_page_buffers) return "";
   return fmt::format("; the plan has {} in memory, for which there is no room", planned);
-}
-
-// Whether experts may stay on the disk as far as they do not fit, or are leased page by page even
-// where all of them fit.
-enum class Pages { kNever, kWhereNeeded, kAlways };
-
-// What the device that computes takes of its memory.
-Result<device::DeviceBytes> BytesOf(const LoadOptions& options) {
-  if (options.gpu) return device::CudaBytes(*options.gpu);
-  return device::CpuBytes();
-}
-
-// What is kept of the machine, with the GPU that computes; nothing: that was not measured.
-std::optional<cost::MachineProfile> MeasuredMachine(int gpu) {
-  Result<hardware::Profile> kept = hardware::LoadProfile(hardware::ProfilePath());
-  if (!kept) return std::nullopt;
-  const auto found = std::ranges::find(kept->gpus, gpu, &hardware::GpuProfile::index);
-  if (found == kept->gpus.end()) return std::nullopt;
-  cost::MachineProfile machine{.device = cost::FiguresOf(*found)};
-  machine.machine = *std::move(kept);
-  return machine;
-}
-
-// Of a batch on a GPU: `paged`, or the offload pipeline where that is faster.
-Result<ChosenFormats> ChooseOffload(const model::ModelSpec& spec, const LoadOptions& options,
-                                    const device::DeviceBytes& device, Result<ChosenFormats> paged,
-                                    memory::Ledger& of_device, uint64_t host_bytes) {
-  if (options.offload == GpuOffload::kPages) return paged;
-  const bool is_asked_for = options.offload == GpuOffload::kLayers;
-  if (!is_asked_for && !options.batch_work) return paged;
-  std::optional<cost::MachineProfile> measured = MeasuredMachine(*options.gpu);
-  if (!measured) {
-    if (is_asked_for) {
-      return Unavailable(
-          "--offload layers is planned with the rates of this machine and its GPU, which were not "
-          "measured yet: run convene measure once");
-    }
-    if (paged) {
-      paged->memory.batch_words +=
-          "; with convene measure, once, attention on the host would be considered, too";
-    }
-    return paged;
-  }
-  const OffloadMachine machine{*std::move(measured), device, of_device, host_bytes};
-  Result<ChosenFormats> offloaded =
-      ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
-        return PlanOffload(spec, options, formats, machine);
-      });
-  if (!offloaded) return is_asked_for ? offloaded : paged;
-  const Result<double> rate = TokensPerSecond(spec, options, offloaded->memory, machine);
-  if (!rate) return is_asked_for ? offloaded : paged;
-  if (is_asked_for || !paged) {
-    offloaded->memory.batch_words += fmt::format("; priced at {:.0f} tokens/s", *rate);
-    return offloaded;
-  }
-  const Result<double> of_pages = TokensPerSecond(spec, options, paged->memory, machine);
-  if (!of_pages) return paged;
-  const bool is_faster = *rate > *of_pages;
-  ChosenFormats chosen = is_faster ? *offloaded : *std::move(paged);
-  chosen.memory.batch_words +=
-      fmt::format("; priced at {:.0f} tokens/s, {} at {:.0f}", std::max(*rate, *of_pages),
-                  is_faster ? "paged experts with keys and values in the GPU's memory"
-                            : "attention on the host and experts layer by layer",
-                  std::min(*rate, *of_pages));
-  return chosen;
-}
-
-// `host_bytes`: what the host beside a GPU has.
-Result<ChosenFormats> PlanFormats(const model::ModelSpec& spec, const LoadOptions& options,
-                                  Pages pages, int num_threads, memory::Ledger& ledger,
-                                  uint64_t host_bytes) {
-  const Result<device::DeviceBytes> device = BytesOf(options);
-  if (!device) return device.error();
-  if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
-  const bool has_experts =
-      std::ranges::any_of(spec.layers, [](const auto& layer) { return layer.moe.has_value(); });
-  const bool has_pages = pages != Pages::kNever;
-  if (options.plan.spilled_kv) {
-    if (Status can = CanSpillAsPlanned(spec, options, has_pages); !can) return can.error();
-  }
-  const bool plan_pages =
-      has_experts && (pages == Pages::kAlways || (options.plan.experts_in_memory && has_pages));
-  Result<ChosenFormats> all = ResourceExhausted("the plan reads experts from a disk");
-  if (!plan_pages) {
-    all = ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
-      return PlanMemoryOf(*device, spec, options, formats, num_threads, ledger);
-    });
-  }
-  if (all || !has_pages || all.error().kind != ErrorKind::kResourceExhausted) return all;
-  if (!has_experts) return all;
-  FormatWishes wishes = options.formats;
-  const bool is_free = !wishes.weights;
-  if (is_free) wishes.weights = kernels::WeightFormat::kInt4;
-  Result<ChosenFormats> paged = ChooseFormats(wishes, [&](const runtime::Formats& formats) {
-    return PlanPages(*device, spec, options, formats, num_threads, ledger);
-  });
-  if (paged && is_free) {
-    paged->reason = "int4 weights, since no format fits and of these the least is to be read";
-  }
-  if (options.gpu) {
-    return ChooseOffload(spec, options, *device, std::move(paged), ledger, host_bytes);
-  }
-  return paged;
 }
 
 // Where this checkpoint in these formats is packed below a directory of pages.
@@ -173,45 +66,6 @@ std::string DescribeBackup(const weights::BackupQuality& quality) {
           ? 100.0 * static_cast<double>(quality.num_good) / static_cast<double>(quality.num_groups)
           : 100.0,
       weights::BackupQuality::kGoodCosine);
-}
-
-// All ranks in the same formats, all of them with pages or none, and with as many blocks: those of
-// the one with the least memory. *Collective.*
-Result<ChosenFormats> AgreeOnFormats(Result<ChosenFormats> mine, const model::ModelSpec& spec,
-                                     LoadOptions options, Pages pages, int num_threads,
-                                     memory::Ledger& ledger) {
-  if (options.group == nullptr || options.group->size() == 1) return mine;
-  const auto fared = [&] {
-    return comm::AgreeOnSuccess(*options.group, mine ? Status() : Status(mine.error()));
-  };
-  if (const Status all = fared(); !all) return all.error();
-  const auto least = [&](int value) {
-    const auto bytes = std::as_bytes(std::span(&value, 1));
-    for (const std::vector<std::byte>& other :
-         options.group->AllGather(bytes, "agreeing on formats and memory")) {
-      int theirs = 0;
-      std::memcpy(&theirs, other.data(), sizeof(int));
-      value = std::min(value, theirs);
-    }
-    return value;
-  };
-  // From float32 to int4 formats get smaller.
-  const int format = -least(-static_cast<int>(mine->formats.weights.matrices));
-  options.formats.weights = static_cast<kernels::WeightFormat>(format);
-  if (format != static_cast<int>(mine->formats.weights.matrices)) {
-    mine = PlanFormats(spec, options, pages, num_threads, ledger, /*host_bytes=*/0);
-  }
-  if (const Status all = fared(); !all) return all.error();
-  const bool any_pages = least(mine->memory.num_page_buffers > 0 ? 0 : 1) == 0;
-  if (any_pages && mine->memory.num_page_buffers == 0) {
-    mine = PlanFormats(spec, options, Pages::kAlways, num_threads, ledger, /*host_bytes=*/0);
-  }
-  if (const Status all = fared(); !all) return all.error();
-  constexpr int kAll = std::numeric_limits<int>::max();
-  const int buffers = least(mine->memory.has_all_pages ? kAll : mine->memory.num_page_buffers);
-  if (any_pages && buffers < kAll) mine->memory.least_page_buffers = buffers;
-  mine->memory.SetKvBlocks(least(mine->memory.num_kv_blocks));
-  return mine;
 }
 
 }  // namespace
@@ -259,11 +113,12 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   const bool has_pages = options.gpu || source->packed() != nullptr ||
                          (source->checkpoint() != nullptr && !options.page_directory.empty());
   const Status can_page = plan::CanPage(resolved.plan);
-  const Pages pages = has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever;
+  const FormatQuestion question{.spec = source->spec(),
+                                .num_threads = num_threads,
+                                .ledger = ledger,
+                                .host_bytes = model->ledger_->available_bytes()};
   const Result<ChosenFormats> chosen =
-      AgreeOnFormats(PlanFormats(source->spec(), resolved, pages, num_threads, ledger,
-                                 model->ledger_->available_bytes()),
-                     source->spec(), resolved, pages, num_threads, ledger);
+      PlanFormats(question, resolved, has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever);
   if (!chosen) {
     Error error = chosen.error();
     if (has_pages && !can_page && error.kind == ErrorKind::kResourceExhausted) {
