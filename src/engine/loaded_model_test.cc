@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <numeric>
 #include <span>
@@ -169,6 +170,29 @@ TEST(LoadedModel, ACheckpointThatDoesNotFitIsPackedOnceAndReadWhileItRuns) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kResourceExhausted);
   std::filesystem::remove_all(pages);
+}
+
+TEST(LoadedModel, RandomWeightsNeedNoMoreThanAConfiguration) {
+  const std::filesystem::path directory =
+      std::filesystem::path(testing::TempDir()) / fmt::format("shape_{}", getpid());
+  std::filesystem::create_directories(directory);
+  std::filesystem::copy_file(CONVENE_SOURCE_DIR "/models/demo/config.json",
+                             directory / "config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  LoadOptions options{.context = 256, .random_weights = true};
+  for (const kernels::WeightFormat format :
+       {kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8, kernels::WeightFormat::kInt4}) {
+    options.formats.weights = format;
+    const auto model = Load(directory.string(), options);
+    EXPECT_EQ(model->ledger().reserved(), model->memory().bytes);
+    const std::vector<float> logits = LogitsOf(*model);
+    EXPECT_TRUE(std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }));
+    EXPECT_NE(logits.front(), logits[1]);
+    EXPECT_TRUE(LogitsOf(*Load(directory.string(), options)) == logits) << "they are always these";
+  }
+  options.random_weights = false;
+  EXPECT_FALSE(LoadedModel::Load(directory.string(), options, {}));
+  std::filesystem::remove_all(directory);
 }
 
 TEST(LoadedModel, APlanSaysHowManyExpertsStayInMemory) {
