@@ -33,17 +33,19 @@ class Resident {
  public:
   static constexpr int kSteps = 4;
 
-  // On a CPU, or on this GPU. Keeps a reference to the weights.
+  // On a CPU, or on this device. Keeps a reference to the weights.
   Resident(const weights::ModelWeights& weights, const runtime::Formats& formats, int num_sequences,
-           std::unique_ptr<device::Device> gpu = nullptr)
+           std::unique_ptr<device::Device> given = nullptr)
       : weights_(weights),
         formats_(formats),
         device_pool_({0}),
         host_pool_({0}),
-        device_ledger_({.kind = gpu ? memory::TierKind::kDevice : memory::TierKind::kHost}),
-        host_ledger_({.kind = gpu ? memory::TierKind::kPinned : memory::TierKind::kHost}),
-        device_(gpu ? std::move(gpu)
-                    : device::MakeCpuDevice(**kernels::ChooseKernels(), device_pool_)),
+        device_(given ? std::move(given)
+                      : device::MakeCpuDevice(**kernels::ChooseKernels(), device_pool_)),
+        device_ledger_({.kind = device_->memory()}),
+        host_ledger_({.kind = device_->memory() == memory::TierKind::kDevice
+                                  ? memory::TierKind::kPinned
+                                  : memory::TierKind::kHost}),
         host_(device::MakeCpuDevice(**kernels::ChooseKernels(), host_pool_)) {
     for (int i = 0; i < num_sequences; ++i) {
       std::vector<int32_t>& tokens = tokens_.emplace_back(static_cast<size_t>(58 + 3 * i));
@@ -179,9 +181,9 @@ class Resident {
   // One each, since both compute at the same time.
   hardware::ThreadPool device_pool_;
   hardware::ThreadPool host_pool_;
+  std::unique_ptr<device::Device> device_;
   memory::Ledger device_ledger_;
   memory::Ledger host_ledger_;
-  std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Device> host_;
   std::vector<std::vector<int32_t>> tokens_;
   std::vector<int> prompt_lengths_;

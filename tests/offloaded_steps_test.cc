@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
 #include <string>
 #include <utility>
@@ -142,6 +143,96 @@ TEST(OffloadedSteps, StreamDenseLayersToo) {
   Resident resident(model.weights(), model.formats(), /*num_sequences=*/3);
   for (const OffloadOrder order : strategy::kOffloadOrders) {
     ExpectSameBits(resident, {.order = order, .micro_batches = 2});
+  }
+}
+
+// Copies of which each fails that is made while `fails`.
+class FailingLane final : public memory::CopyLane {
+ public:
+  FailingLane(std::unique_ptr<memory::CopyLane> lane, const std::atomic<bool>& fails)
+      : lane_(std::move(lane)), fails_(fails) {}
+  void Copy(std::byte* to, const std::byte* from, size_t size_bytes) override {
+    has_failed_ |= fails_;
+    if (!fails_) lane_->Copy(to, from, size_bytes);
+  }
+  Status Wait() override {
+    if (std::exchange(has_failed_, false)) return Error{"the copy failed"};
+    return lane_->Wait();
+  }
+
+ private:
+  std::unique_ptr<memory::CopyLane> lane_;
+  const std::atomic<bool>& fails_;
+  bool has_failed_ = false;
+};
+
+// A CPU with such lanes.
+class FailingDevice final : public device::Device {
+ public:
+  FailingDevice(std::unique_ptr<device::Device> cpu, const std::atomic<bool>& fails)
+      : cpu_(std::move(cpu)), fails_(fails) {}
+  const char* name() const override { return cpu_->name(); }
+  memory::TierKind memory() const override { return cpu_->memory(); }
+  const std::vector<int>& lane_cpus() const override { return cpu_->lane_cpus(); }
+  hardware::ThreadPool* host_threads() const override { return cpu_->host_threads(); }
+  Status Supports(const model::ModelSpec& spec,
+                  kernels::ActivationFormat activations) const override {
+    return cpu_->Supports(spec, activations);
+  }
+  Result<std::unique_ptr<device::KvCache>> CreateKvCache(const model::ModelSpec& spec,
+                                                         kernels::KvFormat format, int num_blocks,
+                                                         memory::Ledger& ledger) override {
+    return cpu_->CreateKvCache(spec, format, num_blocks, ledger);
+  }
+  Result<std::unique_ptr<device::FrameMemory>> CreateFrameMemory(
+      const model::ModelSpec& spec, kernels::ActivationFormat activations,
+      const device::FrameShape& shape, memory::Ledger& ledger) override {
+    return cpu_->CreateFrameMemory(spec, activations, shape, ledger);
+  }
+  Result<std::unique_ptr<device::Stream>> CreateStream(weights::WeightStore& weights,
+                                                       device::KvCache& cache,
+                                                       const device::StreamOptions& options,
+                                                       memory::Ledger& ledger) override {
+    return cpu_->CreateStream(weights, cache, options, ledger);
+  }
+  std::unique_ptr<device::Event> CreateEvent() override { return cpu_->CreateEvent(); }
+  Result<std::unique_ptr<memory::CopyLane>> CreateCopyLane() override {
+    auto lane = cpu_->CreateCopyLane();
+    if (!lane) return lane.error();
+    return std::unique_ptr<memory::CopyLane>(
+        std::make_unique<FailingLane>(*std::move(lane), fails_));
+  }
+
+ private:
+  std::unique_ptr<device::Device> cpu_;
+  const std::atomic<bool>& fails_;
+};
+
+TEST(OffloadedSteps, FailWithACopyAndTheNextOneIsRight) {
+  std::atomic<bool> fails = false;
+  hardware::ThreadPool pool({0});
+  for (const int layers : {2, 3}) {
+    const Model model(Shape(layers), kernels::WeightFormat::kBf16);
+    Resident resident(model.weights(), model.formats(), /*num_sequences=*/5,
+                      std::make_unique<FailingDevice>(
+                          device::MakeCpuDevice(**kernels::ChooseKernels(), pool), fails));
+    const std::unique_ptr<device::KvCache> cache = resident.HostCache();
+    auto steps = resident.Offload({.micro_batches = 2, .pinned_pages = 0}, *cache);
+    ASSERT_TRUE(steps.ok()) << steps.error().message;
+    for (int index = 0; index < Resident::kSteps; ++index) {
+      fails = true;
+      const Status failed = steps->Forward(resident.StepAt(index), [](int, int, auto) {});
+      fails = false;
+      ASSERT_FALSE(failed.ok());
+      EXPECT_NE(failed.error().message.find("the copy failed"), std::string::npos);
+      std::vector<std::vector<float>> logits(static_cast<size_t>(resident.num_sequences()));
+      const Status done = steps->Forward(
+          resident.StepAt(index), [&](int sequence, int, std::span<const float> of_sequence) {
+            logits[sequence].assign(of_sequence.begin(), of_sequence.end());
+          });
+      ASSERT_TRUE(done.ok()) << done.error().message;
+      EXPECT_EQ(logits, resident.logits()[index]) << "step " << index;
+    }
   }
 }
 
