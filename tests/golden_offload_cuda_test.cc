@@ -44,17 +44,12 @@ class GoldenOffloadCuda : public testing::TestWithParam<const char*> {
     const auto cache = reads_prompts ? on_cpu.EmptyCache() : on_cpu.HostCache();
     auto steps = on_gpu.Offload(pipeline, *cache);
     EXPECT_TRUE(steps.ok()) << steps.error().message;
+    if (!steps.ok()) return {};
     Logits logits;
-    const auto run = [&](const std::vector<device::SequenceStep>& step) {
-      auto& of_step = logits.emplace_back(static_cast<size_t>(on_cpu.num_sequences()));
-      const Status done =
-          steps->Forward(step, [&](int sequence, int, std::span<const float> of_sequence) {
-            of_step[static_cast<size_t>(sequence)].assign(of_sequence.begin(), of_sequence.end());
-          });
-      EXPECT_TRUE(done.ok()) << done.error().message;
-    };
-    if (steps.ok() && reads_prompts) run(on_cpu.Prompts());
-    for (int index = 0; steps.ok() && index < Resident::kSteps; ++index) run(on_cpu.StepAt(index));
+    if (reads_prompts) logits.push_back(LogitsOf(*steps, on_cpu.Prompts()));
+    for (int index = 0; index < Resident::kSteps; ++index) {
+      logits.push_back(LogitsOf(*steps, on_cpu.StepAt(index)));
+    }
     return logits;
   }
   // The largest difference of a sequence's logits, of their norm.

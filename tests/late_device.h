@@ -19,6 +19,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/device.h"
 #include "device/frame.h"
+#include "tests/wrapped_device.h"
 
 namespace convene {
 
@@ -258,34 +259,17 @@ class LateStream : public device::Stream {
   std::jthread thread_;
 };
 
-class LateDevice : public device::Device {
+class LateDevice : public WrappedDevice {
  public:
   LateDevice(std::unique_ptr<device::Device> cpu, LateCounts& counts)
-      : cpu_(std::move(cpu)), counts_(counts) {}
+      : WrappedDevice(std::move(cpu)), counts_(counts) {}
 
   const char* name() const override { return "late CPU"; }
-  memory::TierKind memory() const override { return cpu_->memory(); }
-  const std::vector<int>& lane_cpus() const override { return cpu_->lane_cpus(); }
-  hardware::ThreadPool* host_threads() const override { return cpu_->host_threads(); }
-  Status Supports(const model::ModelSpec& spec,
-                  kernels::ActivationFormat activations) const override {
-    return cpu_->Supports(spec, activations);
-  }
-  Result<std::unique_ptr<device::KvCache>> CreateKvCache(const model::ModelSpec& spec,
-                                                         kernels::KvFormat format, int num_blocks,
-                                                         memory::Ledger& ledger) override {
-    return cpu_->CreateKvCache(spec, format, num_blocks, ledger);
-  }
-  Result<std::unique_ptr<device::FrameMemory>> CreateFrameMemory(
-      const model::ModelSpec& spec, kernels::ActivationFormat activations,
-      const device::FrameShape& shape, memory::Ledger& ledger) override {
-    return cpu_->CreateFrameMemory(spec, activations, shape, ledger);
-  }
   Result<std::unique_ptr<device::Stream>> CreateStream(weights::WeightStore& weights,
                                                        device::KvCache& cache,
                                                        const device::StreamOptions& options,
                                                        memory::Ledger& ledger) override {
-    auto stream = cpu_->CreateStream(weights, cache, options, ledger);
+    auto stream = WrappedDevice::CreateStream(weights, cache, options, ledger);
     if (!stream) return stream.error();
     return std::unique_ptr<device::Stream>(
         std::make_unique<LateStream>(*std::move(stream), options, counts_));
@@ -293,12 +277,8 @@ class LateDevice : public device::Device {
   std::unique_ptr<device::Event> CreateEvent() override {
     return std::make_unique<LateEvent>(counts_);
   }
-  Result<std::unique_ptr<memory::CopyLane>> CreateCopyLane() override {
-    return cpu_->CreateCopyLane();
-  }
 
  private:
-  std::unique_ptr<device::Device> cpu_;
   LateCounts& counts_;
 };
 

@@ -193,44 +193,33 @@ class Resident {
   Logits logits_;
 };
 
-// All steps in such an order.
-inline void ExpectSameBits(Resident& resident, const strategy::OffloadPipeline& pipeline) {
-  SCOPED_TRACE(testing::Message() << strategy::Name(pipeline.order) << ", "
-                                  << pipeline.micro_batches << " micro-batches");
-  const std::unique_ptr<device::KvCache> cache = resident.HostCache();
-  auto steps = resident.Offload(pipeline, *cache);
-  ASSERT_TRUE(steps.ok()) << steps.error().message;
-  for (int index = 0; index < Resident::kSteps; ++index) {
-    std::vector<std::vector<float>> logits(static_cast<size_t>(resident.num_sequences()));
-    const Status done = steps->Forward(
-        resident.StepAt(index), [&](int sequence, int, std::span<const float> of_sequence) {
-          logits[sequence].assign(of_sequence.begin(), of_sequence.end());
-        });
-    ASSERT_TRUE(done.ok()) << done.error().message;
-    EXPECT_EQ(logits, resident.logits()[index]) << "step " << index;
-  }
+// Of each sequence's last token.
+inline std::vector<std::vector<float>> LogitsOf(runtime::Transformer& transformer,
+                                                const std::vector<SequenceStep>& step) {
+  std::vector<std::vector<float>> logits(step.size());
+  const Status done =
+      transformer.Forward(step, [&](int sequence, int, std::span<const float> of_sequence) {
+        logits[static_cast<size_t>(sequence)].assign(of_sequence.begin(), of_sequence.end());
+      });
+  EXPECT_TRUE(done.ok()) << done.error().message;
+  return logits;
 }
 
-// From the prompts on, which go through all together, then all steps.
-inline void ExpectSameBitsFromPromptsOn(Resident& resident,
-                                        const strategy::OffloadPipeline& pipeline) {
+// All steps in such an order; from the prompts on, which go through all together, or with the keys
+// and values that the resident device has made of these.
+inline void ExpectSameBits(Resident& resident, const strategy::OffloadPipeline& pipeline,
+                           bool reads_prompts = false) {
   SCOPED_TRACE(testing::Message() << strategy::Name(pipeline.order) << ", "
                                   << pipeline.micro_batches << " micro-batches");
-  const std::unique_ptr<device::KvCache> cache = resident.EmptyCache();
+  const auto cache = reads_prompts ? resident.EmptyCache() : resident.HostCache();
   auto steps = resident.Offload(pipeline, *cache);
   ASSERT_TRUE(steps.ok()) << steps.error().message;
-  const auto run = [&](const std::vector<SequenceStep>& step) {
-    std::vector<std::vector<float>> logits(static_cast<size_t>(resident.num_sequences()));
-    const Status done =
-        steps->Forward(step, [&](int sequence, int, std::span<const float> of_sequence) {
-          logits[sequence].assign(of_sequence.begin(), of_sequence.end());
-        });
-    EXPECT_TRUE(done.ok()) << done.error().message;
-    return logits;
-  };
-  EXPECT_EQ(run(resident.Prompts()), resident.prompt_logits());
+  if (reads_prompts) {
+    EXPECT_EQ(LogitsOf(*steps, resident.Prompts()), resident.prompt_logits());
+  }
   for (int index = 0; index < Resident::kSteps; ++index) {
-    EXPECT_EQ(run(resident.StepAt(index)), resident.logits()[index]) << "step " << index;
+    EXPECT_EQ(LogitsOf(*steps, resident.StepAt(index)), resident.logits()[index])
+        << "step " << index;
   }
 }
 

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "evaluate/invented_model.h"
+#include "memory/failing_lane_test.h"
+#include "tests/wrapped_device.h"
 
 namespace convene {
 namespace {
@@ -68,10 +70,11 @@ TEST(OffloadedSteps, ReadPromptsWhereTheHostAttends) {
     for (const OffloadOrder order : strategy::kOffloadOrders) {
       if (!strategy::AttendsOnHost(order)) continue;
       for (const int micro_batches : {1, 3, 4}) {
-        ExpectSameBitsFromPromptsOn(resident, {.order = order, .micro_batches = micro_batches});
+        ExpectSameBits(resident, {.order = order, .micro_batches = micro_batches},
+                       /*reads_prompts=*/true);
       }
     }
-    ExpectSameBitsFromPromptsOn(resident, {.micro_batches = 3, .pinned_pages = 0});
+    ExpectSameBits(resident, {.micro_batches = 3, .pinned_pages = 0}, /*reads_prompts=*/true);
   }
 }
 
@@ -146,65 +149,15 @@ TEST(OffloadedSteps, StreamDenseLayersToo) {
   }
 }
 
-// Copies of which each fails that is made while `fails`.
-class FailingLane final : public memory::CopyLane {
- public:
-  FailingLane(std::unique_ptr<memory::CopyLane> lane, const std::atomic<bool>& fails)
-      : lane_(std::move(lane)), fails_(fails) {}
-  void Copy(std::byte* to, const std::byte* from, size_t size_bytes) override {
-    has_failed_ |= fails_;
-    if (!fails_) lane_->Copy(to, from, size_bytes);
-  }
-  Status Wait() override {
-    if (std::exchange(has_failed_, false)) return Error{"the copy failed"};
-    return lane_->Wait();
-  }
-
- private:
-  std::unique_ptr<memory::CopyLane> lane_;
-  const std::atomic<bool>& fails_;
-  bool has_failed_ = false;
-};
-
-// A CPU with such lanes.
-class FailingDevice final : public device::Device {
+class FailingDevice final : public WrappedDevice {
  public:
   FailingDevice(std::unique_ptr<device::Device> cpu, const std::atomic<bool>& fails)
-      : cpu_(std::move(cpu)), fails_(fails) {}
-  const char* name() const override { return cpu_->name(); }
-  memory::TierKind memory() const override { return cpu_->memory(); }
-  const std::vector<int>& lane_cpus() const override { return cpu_->lane_cpus(); }
-  hardware::ThreadPool* host_threads() const override { return cpu_->host_threads(); }
-  Status Supports(const model::ModelSpec& spec,
-                  kernels::ActivationFormat activations) const override {
-    return cpu_->Supports(spec, activations);
-  }
-  Result<std::unique_ptr<device::KvCache>> CreateKvCache(const model::ModelSpec& spec,
-                                                         kernels::KvFormat format, int num_blocks,
-                                                         memory::Ledger& ledger) override {
-    return cpu_->CreateKvCache(spec, format, num_blocks, ledger);
-  }
-  Result<std::unique_ptr<device::FrameMemory>> CreateFrameMemory(
-      const model::ModelSpec& spec, kernels::ActivationFormat activations,
-      const device::FrameShape& shape, memory::Ledger& ledger) override {
-    return cpu_->CreateFrameMemory(spec, activations, shape, ledger);
-  }
-  Result<std::unique_ptr<device::Stream>> CreateStream(weights::WeightStore& weights,
-                                                       device::KvCache& cache,
-                                                       const device::StreamOptions& options,
-                                                       memory::Ledger& ledger) override {
-    return cpu_->CreateStream(weights, cache, options, ledger);
-  }
-  std::unique_ptr<device::Event> CreateEvent() override { return cpu_->CreateEvent(); }
+      : WrappedDevice(std::move(cpu)), fails_(fails) {}
   Result<std::unique_ptr<memory::CopyLane>> CreateCopyLane() override {
-    auto lane = cpu_->CreateCopyLane();
-    if (!lane) return lane.error();
-    return std::unique_ptr<memory::CopyLane>(
-        std::make_unique<FailingLane>(*std::move(lane), fails_));
+    return std::unique_ptr<memory::CopyLane>(std::make_unique<memory::FailingLane>(fails_));
   }
 
  private:
-  std::unique_ptr<device::Device> cpu_;
   const std::atomic<bool>& fails_;
 };
 
@@ -225,13 +178,8 @@ TEST(OffloadedSteps, FailWithACopyAndTheNextOneIsRight) {
       fails = false;
       ASSERT_FALSE(failed.ok());
       EXPECT_NE(failed.error().message.find("the copy failed"), std::string::npos);
-      std::vector<std::vector<float>> logits(static_cast<size_t>(resident.num_sequences()));
-      const Status done = steps->Forward(
-          resident.StepAt(index), [&](int sequence, int, std::span<const float> of_sequence) {
-            logits[sequence].assign(of_sequence.begin(), of_sequence.end());
-          });
-      ASSERT_TRUE(done.ok()) << done.error().message;
-      EXPECT_EQ(logits, resident.logits()[index]) << "step " << index;
+      EXPECT_EQ(LogitsOf(*steps, resident.StepAt(index)), resident.logits()[index])
+          << "step " << index;
     }
   }
 }

@@ -221,9 +221,7 @@ class Batch : public Command {
     model_.verifies = !no_verify_;
   }
 
-  int ContextOf(const model::ModelSpec& spec) const {
-    return model_.load.context.value_or(std::min(spec.max_positions, engine::kDefaultContext));
-  }
+  int ContextOf(const model::ModelSpec& spec) const { return engine::ContextOf(spec, model_.load); }
 
   // Tokens that are computed for such a prompt.
   int Padded(const std::vector<int32_t>& prompt) const {

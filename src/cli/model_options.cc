@@ -121,7 +121,9 @@ void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
   app.add_option_function<std::string>(
          "--device-memory-budget",
          [&load](const std::string& text) { load.device_memory_budget = *ParseBytes(text); },
-         "Most memory of the GPU, as 15GiB (default: what is free)")
+         "Most memory of the GPU, as 15GiB (default: what is free); experts that do not fit stay "
+         "in "
+         "the host's memory and come when they are needed")
       ->check(ParsedBy(ParseBytes))
       ->type_name("SIZE")
       ->group(kRareOptions);

@@ -52,9 +52,9 @@ struct DeviceBytes {
   // Of what steps work in, frames and stream together, where so many threads compute.
   memory::Amounts (*of_steps)(const model::ModelSpec& spec, kernels::ActivationFormat activations,
                               const StepShape& shape, int num_threads);
-  // Of weights, where those of `loans` are lent to it and so counted with their owner
-  // (weights::PagedWeights, StreamedWeights), but for what it unpacks of them. Null: as they are
-  // packed. Error: it cannot compute with them of this model.
+  // Of weights, where those of `loans` are lent to it: without these, which are counted with their
+  // owner (weights::PagedWeights, StreamedWeights), and with the room that it unpacks them to.
+  // Null: as they are packed. Error: it cannot compute so with this model.
   Result<uint64_t> (*of_weights_beside)(const model::ModelSpec& spec,
                                         weights::DeviceLoans loans) = nullptr;
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -130,6 +131,10 @@ Status CheckLoadOptions(const LoadOptions& options) {
         options.max_sequences, options.max_step_tokens)};
   }
   return {};
+}
+
+int ContextOf(const model::ModelSpec& spec, const LoadOptions& options) {
+  return options.context.value_or(std::min(spec.max_positions, kDefaultContext));
 }
 
 Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options) {

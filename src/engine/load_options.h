@@ -96,6 +96,8 @@ struct LoadObserver {
 // What LoadedModel::Load refuses whatever the weights and the machine, for those who have long work
 // to do before they load. Error: an option out of range.
 Status CheckLoadOptions(const LoadOptions& options);
+// The longest sequence in tokens, as asked for or as it is by default.
+int ContextOf(const model::ModelSpec& spec, const LoadOptions& options);
 // Error: a context beyond the positions that the model was trained for, whose text would look like
 // an answer and be none.
 Status CheckContext(const model::ModelSpec& spec, const LoadOptions& options);

@@ -70,15 +70,19 @@ Result<ChosenFormats> ChooseOffload(const FormatQuestion& question, const LoadOp
       ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
         return PlanOffload(spec, options, formats, machine);
       });
-  if (!offloaded) return is_asked_for ? offloaded : paged;
+  if (!offloaded) {
+    if (is_asked_for || !paged) return is_asked_for ? offloaded : paged;
+    AddWords(paged->memory, "not layer by layer: " + offloaded.error().message);
+    return paged;
+  }
   const Result<double> rate = TokensPerSecond(spec, options, offloaded->memory, machine);
-  if (!rate) return is_asked_for ? offloaded : paged;
+  if (!rate) return rate.error();
   if (is_asked_for || !paged) {
     AddWords(offloaded->memory, fmt::format("priced at {:.0f} tokens/s", *rate));
     return offloaded;
   }
   const Result<double> of_pages = TokensPerSecond(spec, options, paged->memory, machine);
-  if (!of_pages) return paged;
+  if (!of_pages) return of_pages.error();
   const bool is_faster = *rate > *of_pages;
   ChosenFormats chosen = is_faster ? *offloaded : *std::move(paged);
   AddWords(chosen.memory,

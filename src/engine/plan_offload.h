@@ -6,8 +6,6 @@
 // here.
 #pragma once
 
-#include <optional>
-
 #include "base/result.h"
 #include "cost/machine_profile.h"
 #include "device/device.h"

@@ -88,10 +88,10 @@ TEST_F(PlanOffloadTest, CountsWhatTheDeviceTakes) {
       .max_sequences = plan->max_sequences,
       .max_step_tokens = plan->max_step_tokens,
       .context = plan->context};
-  const auto bytes = runtime::OffloadedSteps::BytesOf(spec_, formats_.weights, offloaded);
-  EXPECT_EQ(plan->weights_bytes(), kBesideBytes + bytes.rooms);
-  EXPECT_EQ(bytes.rooms, 2 * weights::StreamedWeights::RoomBytes(spec_, formats_.weights));
-  EXPECT_GE(plan->bytes[memory::Use::kExchange], bytes.rows);
+  EXPECT_EQ(plan->weights_bytes(),
+            kBesideBytes + 2 * weights::StreamedWeights::RoomBytes(spec_, formats_.weights));
+  EXPECT_GE(plan->bytes[memory::Use::kExchange],
+            runtime::OffloadedSteps::PlannedRowBytes(spec_, offloaded));
 }
 
 TEST_F(PlanOffloadTest, IsPricedAboveFewSequencesWithPagesAndBelowManyThatAreResident) {

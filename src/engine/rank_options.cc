@@ -120,7 +120,7 @@ Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
   if (!local) return local.error();
   const Result<model::ModelSpec> widest = weights::WidestSpec(spec, share, formats.weights);
   if (!widest) return widest.error();
-  const int context = options.context.value_or(std::min(spec.max_positions, kDefaultContext));
+  const int context = ContextOf(spec, options);
   const int num_groups = options.plan.layout.attention_dp;
   runtime::TransformerOptions parts = TransformerOptionsOf(options, formats, context);
   parts.parallel.rank_without_group = rank;

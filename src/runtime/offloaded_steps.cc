@@ -66,10 +66,8 @@ Status OffloadedSteps::Supports(const model::ModelSpec& spec) {
   return {};
 }
 
-OffloadedSteps::Bytes OffloadedSteps::BytesOf(const model::ModelSpec& spec,
-                                              const weights::WeightFormats& formats,
-                                              const OffloadedOptions& options) {
-  Bytes bytes{.rooms = 2 * weights::StreamedWeights::RoomBytes(spec, formats)};
+uint64_t OffloadedSteps::PlannedRowBytes(const model::ModelSpec& spec,
+                                         const OffloadedOptions& options) {
   uint64_t row_elements = 0;
   for (const model::LayerSpec& layer : spec.layers) {
     const model::AttentionSpec& attention = layer.attention;
@@ -80,8 +78,7 @@ OffloadedSteps::Bytes OffloadedSteps::BytesOf(const model::ModelSpec& spec,
   const auto count = static_cast<uint64_t>(options.pipeline.micro_batches);
   const auto rows =
       static_cast<uint64_t>(StepShapeOf(spec, StepOptions(options)).frames.front().tokens);
-  bytes.rows = count * rows * row_elements * sizeof(float);
-  return bytes;
+  return count * rows * row_elements * sizeof(float);
 }
 
 Result<std::unique_ptr<OffloadedSteps>> OffloadedSteps::Create(

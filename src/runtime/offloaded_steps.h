@@ -63,15 +63,13 @@ class OffloadedSteps : public LaneWork {
       device::KvCache& host_cache, const OffloadedOptions& options, const Memory& memory);
   ~OffloadedSteps() override = default;
 
-  // Beside the frames of steps (device::DeviceBytes::of_steps), with the options of Create: in the
-  // memory of the device the rooms for weights and rows of attention, in the host's those rows,
-  // too. A GPU has the other weights besides (of_weights_beside). Rows are counted at their widest.
-  struct Bytes {
-    uint64_t rooms = 0;
-    uint64_t rows = 0;
-  };
-  static Bytes BytesOf(const model::ModelSpec& spec, const weights::WeightFormats& formats,
-                       const OffloadedOptions& options);
+  // For the memory plan, beside the frames of steps (device::DeviceBytes::of_steps) and the weights
+  // that stay on a GPU (of_weights_beside): the rooms for weights, in the memory of the device; and
+  // rows of attention, at their widest, in the memory of the device and as much of the host's.
+  static uint64_t RoomBytes(const model::ModelSpec& spec, const weights::WeightFormats& formats) {
+    return 2 * weights::StreamedWeights::RoomBytes(spec, formats);
+  }
+  static uint64_t PlannedRowBytes(const model::ModelSpec& spec, const OffloadedOptions& options);
   // What of a model cannot be offloaded so, as an error.
   static Status Supports(const model::ModelSpec& spec);
   // How its steps are computed, on both sides.

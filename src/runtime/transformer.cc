@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "runtime/check_options.h"
 #include "runtime/executor.h"
 #include "runtime/offloaded_steps.h"
 #include "runtime/program_cache.h"
@@ -308,94 +309,13 @@ memory::Amounts Transformer::StepBytes(const device::DeviceBytes& device,
   return device.of_steps(spec, options.activations, StepShapeOf(spec, options), num_threads);
 }
 
-namespace {
-
-// Of both stacks.
-std::vector<model::LayerSpec> AllLayers(const model::ModelSpec& spec) {
-  std::vector<model::LayerSpec> layers = spec.encoder_layers;
-  layers.insert(layers.end(), spec.layers.begin(), spec.layers.end());
-  return layers;
-}
-
-// What ranks add up of one row (device/expert_rows.h), and what cannot be divided among them.
-Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& options, Phase phase) {
-  const strategy::Roles& roles = options.parallel.RolesIn(phase);
-  if (roles.attention_parts() > kernels::kMaxTopK) {
-    return Error{
-        fmt::format("attention is divided by heads among {} ranks; at most {} are "
-                    "supported: divide it by sequences (dp)",
-                    roles.attention_parts(), kernels::kMaxTopK)};
-  }
-  // Of each expert a sum from each rank that has a slice of it, at the worst; own experts' outputs
-  // come one by one.
-  const int most_peers = roles.num_expert_ranks() - (roles.are_whole() ? 1 : 0);
-  for (const model::LayerSpec& layer : AllLayers(spec)) {
-    if (!layer.moe) continue;
-    const int most =
-        std::min(layer.moe->top_k * roles.expert_slices(), layer.moe->top_k + most_peers);
-    if (most <= kernels::kMaxTopK) continue;
-    return Error{
-        fmt::format("with {} experts per token in {} slices each a token may have {} "
-                    "partial sums; at most {} are supported: use fewer slices",
-                    layer.moe->top_k, roles.expert_slices(), most, kernels::kMaxTopK)};
-  }
-  if (options.expert_capacity > 0 && roles.attention_parts() > 1) {
-    return Error{
-        fmt::format("a capacity of experts counts the tokens of a sequence, which {} ranks share "
-                    "here: divide attention by sequences (dp), or leave --expert-capacity out",
-                    roles.attention_parts())};
-  }
-  return {};
-}
-
-// Whether all ranks have the same attention in both.
-bool HaveSameAttention(const strategy::Roles& a, const strategy::Roles& b) {
-  if (a.num_ranks() != b.num_ranks()) return false;
-  for (int rank = 0; rank < a.num_ranks(); ++rank) {
-    if (a.of(rank).attention != b.of(rank).attention) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::Device& device,
                                         const TransformerOptions& asked_options,
                                         memory::Ledger& ledger) {
   TransformerOptions options = asked_options;
   std::optional<strategy::Roles>& decode = options.parallel.decode_roles;
   if (decode == options.parallel.roles) decode.reset();
-  const Status supported = device.Supports(weights.spec(), options.activations);
-  if (!supported) return supported.error();
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-    const Status fits = CheckRoles(weights.spec(), options, phase);
-    if (!fits) return fits.error();
-  }
-  if (decode && !options.parallel.roles.are_whole()) {
-    return Error{
-        "ranks with experts alone have the same experts in both phases: leave --decode-experts "
-        "(decode in the plan) out"};
-  }
-  if (decode && !HaveSameAttention(options.parallel.roles, *decode)) {
-    return Error{
-        "ranks whose attention in decode differs from that in prefill cannot be executed, since "
-        "the "
-        "KV cache stays where it is: let decode divide the experts alone otherwise"};
-  }
-  CHECK(!decode || weights.phased() != nullptr, "these weights are of one phase");
-  CHECK(!options.parallel.loads_experts || decode, "the same experts in both phases");
-  if (options.kv_spill) {
-    const Status spills = SpilledKv::Supports(weights.spec(), options);
-    if (!spills) return spills.error();
-  }
-  for (const model::LayerSpec& layer : AllLayers(weights.spec())) {
-    if (options.expert_capacity > 0 && layer.moe && layer.moe->top_k != 1) {
-      return Error{
-          fmt::format("a capacity of experts is for models with one expert per token; this one "
-                      "activates {}: leave --expert-capacity out",
-                      layer.moe->top_k)};
-    }
-  }
+  if (Status can = CheckOptions(weights, device, options); !can) return can.error();
   Result<std::unique_ptr<StepRunner>> runner = StepRunner::Create(weights, device, options, ledger);
   if (!runner) return runner.error();
   auto state =

@@ -182,8 +182,9 @@ strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const 
   strategy::Paging paging =
       strategy::PagingOf(spec(), encoder, num_buffers, num_tokens,
                          strategy::LargestOwner(spec(), options_.owner.roles));
-  // On its way to a GPU an expert takes a hundred times as long as all that is computed until its
-  // router has chosen: nothing is gained by guessing, and a wrong guess takes an expert's time.
+  // The link to a GPU is what a step waits for, and it stands still for little more than the tenth
+  // of a millisecond that a layer takes until its router has chosen. A guess could gain no more
+  // than that, and a wrong one takes an expert's time.
   if (lends_on_device() != DeviceLoans::kNone) paging.predicts = false;
   return paging;
 }

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "hardware/thread_pool.h"
+#include "memory/failing_lane_test.h"
 #include "weights/load_weights.h"
 #include "weights/pack_directory.h"
 
@@ -365,26 +366,8 @@ TEST_F(PagedWeightsTest, ReadingAheadAndLeasesMeetOnTwoThreads) {
   }
 }
 
-// Copies of memory, of which some fail.
-class FailingLane final : public memory::CopyLane {
- public:
-  explicit FailingLane(const bool& fails) : fails_(fails) {}
-  void Copy(std::byte* to, const std::byte* from, size_t size_bytes) override {
-    has_failed_ |= fails_;
-    if (!fails_) std::memcpy(to, from, size_bytes);
-  }
-  Status Wait() override {
-    if (std::exchange(has_failed_, false)) return Error{"the copy failed"};
-    return {};
-  }
-
- private:
-  const bool& fails_;
-  bool has_failed_ = false;
-};
-
 TEST_F(PagedWeightsTest, PagesOfTheHostsMemoryAreCopiedToTheDevice) {
-  bool fails = false;
+  std::atomic<bool> fails = false;
   memory::Ledger of_device;
   {
     hardware::ThreadPool pool({0});
@@ -397,7 +380,7 @@ TEST_F(PagedWeightsTest, PagesOfTheHostsMemoryAreCopiedToTheDevice) {
     weights_ = *std::move(loaded);
   }
   auto store = PagedWeights::OnDevice(weights_, {.num_buffers = 4},
-                                      std::make_unique<FailingLane>(fails), of_device);
+                                      std::make_unique<memory::FailingLane>(fails), of_device);
   ASSERT_TRUE(store.ok()) << store.error().message;
   store_ = *std::move(store);
   const PagedSizes sizes = PagedSizesOf(weights_.spec, weights_.formats);
