@@ -43,6 +43,9 @@ CLI::Validator NotEmpty() {
 }
 
 constexpr int kMaxSeconds = 24 * 60 * 60;
+// Where the machine gives memory slowly this takes a gigabyte or more, which lasts until
+// blocks that nobody uses any more are taken again.
+constexpr double kKvMemoryS = 2;
 constexpr int64_t kOtherFiles = 64;  // descriptors that are no connections
 constexpr uint64_t kMaxKeyFileBytes = 1 << 20;
 
@@ -102,6 +105,7 @@ class Serve : public Command {
     if (const Status set = SetOptions(); !set) return set;
     model_.explains = true;
     model_.load.record = !no_watch_;
+    model_.load.kv_memory_s = kKvMemoryS;
     Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
     if (!tokenizer) return tokenizer.error();
     if (ranks() != nullptr && ranks()->size() > 1) {

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "hardware/thread_pool.h"
+
 namespace convene::device {
 
 class KvCache {
@@ -18,6 +20,10 @@ class KvCache {
   virtual int64_t BlockBytes(int layer) const = 0;
   // Where layer `layer` of a block lies in the device's memory.
   virtual std::byte* Address(int layer, int block) const = 0;
+  // Takes memory from the machine that blocks would otherwise take when they are first written, in
+  // the middle of a step: of all layers those of low number first, until all is taken or `most_s`
+  // seconds are over.
+  virtual void TakeMemory(hardware::ThreadPool& pool, double most_s) = 0;
   // From here on it lies at `to` (BlockBytes(layer) of the device's memory, 64-byte aligned), whose
   // owner keeps it while it does. Not while a step is under way.
   virtual void Move(int layer, int block, std::byte* to) = 0;

@@ -25,6 +25,7 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("context", options.context);
   visit("max_step_tokens", options.max_step_tokens);
   visit("max_sequences", options.max_sequences);
+  visit("kv_memory_s", options.kv_memory_s);
   visit("expert_capacity", options.expert_capacity);
   visit("memory_budget", options.memory_budget);
   visit("gpu", options.gpu);

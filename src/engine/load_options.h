@@ -41,7 +41,10 @@ struct LoadOptions {
   // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
   std::optional<int> context = {};
   int max_step_tokens = 512;
-  int max_sequences = 1;    // whose KV cache should fit at the same time
+  int max_sequences = 1;  // whose KV cache should fit at the same time
+  // Seconds at most for taking the KV cache's memory from the machine before the first step: a
+  // server's steps need not wait for it then.
+  double kv_memory_s = 0;
   int expert_capacity = 0;  // as runtime::TransformerOptions
   // Most memory of this process, in bytes; unset: what the machine or its control group has free.
   std::optional<uint64_t> memory_budget = {};

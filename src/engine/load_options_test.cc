@@ -28,6 +28,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.context = 77;
   options.max_step_tokens = 99;
   options.max_sequences = 5;
+  options.kv_memory_s = 0.5;
   options.expert_capacity = 7;
   options.memory_budget = uint64_t{3} << 30;
   options.gpu = 1;
@@ -62,6 +63,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.gpu, 1);
   EXPECT_EQ(read.device_memory_budget, uint64_t{15} << 30);
   EXPECT_EQ(read.spill_directory, "/some/disk");
+  EXPECT_EQ(read.kv_memory_s, 0.5);
   EXPECT_EQ(read.expert_capacity, 7);
   EXPECT_EQ(read.plan.layout, options.plan.layout);
   EXPECT_EQ(read.plan.decode, options.plan.decode);

@@ -461,6 +461,7 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
       runtime::Transformer::Create(*store_, *device_, parts, device_ledger());
   if (!transformer) return transformer.error();
   transformer_ = *std::move(transformer);
+  if (options.kv_memory_s > 0) transformer_->kv_cache().TakeMemory(*pool_, options.kv_memory_s);
   return {};
 }
 

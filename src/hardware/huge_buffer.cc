@@ -21,6 +21,13 @@ size_t UpToHugePages(size_t size_bytes) {
   return (size_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
+// Newer than the headers of some systems on which convene is built.
+#ifdef MADV_POPULATE_WRITE
+constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
+#else
+constexpr int kPopulateWrite = 23;  // Linux 5.14
+#endif
+
 size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 Error Refused(size_t size_bytes, std::string_view purpose, const char* reason) {
@@ -76,6 +83,16 @@ void HugeBuffer::Free() {
 size_t HugeBuffer::huge_page_bytes() const {
   if (data_ == nullptr) return 0;
   return std::min<size_t>(HugePageBytes(bytes()), size_bytes_);
+}
+
+bool TakePages(std::span<std::byte> part) {
+  const auto begin = reinterpret_cast<uintptr_t>(part.data()) / PageBytes() * PageBytes();
+  const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size());
+  int result = 0;
+  do {
+    result = madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  return result == 0;
 }
 
 }  // namespace convene::hardware

@@ -57,4 +57,9 @@ class HugeBuffer {
   size_t size_bytes_ = 0;
 };
 
+// Takes the memory of a part of a HugeBuffer from the machine now, and not when it is first
+// written; what is there stays. False: the machine has none now, or a kernel before Linux 5.14;
+// then it comes when it is written, as ever.
+bool TakePages(std::span<std::byte> part);
+
 }  // namespace convene::hardware

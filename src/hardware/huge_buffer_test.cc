@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace convene::hardware {
 namespace {
@@ -83,6 +86,26 @@ TEST(HugeBuffer, CountsItsOwnHugePagesOnly) {
   EXPECT_EQ(middle.huge_page_bytes() % kHugePageBytes, 0u);
   EXPECT_LE(middle.huge_page_bytes(), middle.size_bytes());
   RecordProperty("huge_page_bytes", static_cast<int>(middle.huge_page_bytes()));
+}
+
+size_t BytesInMemory(std::span<std::byte> part) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages((part.size() + page - 1) / page);
+  if (mincore(part.data(), part.size(), pages.data()) != 0) return 0;
+  return page * static_cast<size_t>(std::ranges::count_if(pages, [](auto at) { return at & 1; }));
+}
+
+TEST(HugeBuffer, PagesCanBeTakenBeforeTheyAreWritten) {
+  auto buffer = HugeBuffer::Allocate(4 * kHugePageBytes, "a test");
+  ASSERT_TRUE(buffer);
+  EXPECT_EQ(BytesInMemory(buffer->bytes()), 0u);
+  buffer->data()[0] = std::byte{7};
+  const std::span<std::byte> first = buffer->bytes().first(2 * kHugePageBytes - 5);
+  if (!TakePages(first)) GTEST_SKIP() << "a kernel before Linux 5.14";
+  EXPECT_GE(BytesInMemory(buffer->bytes()), first.size());
+  EXPECT_EQ(BytesInMemory(buffer->bytes().last(kHugePageBytes)), 0u);
+  EXPECT_EQ(buffer->data()[0], std::byte{7}) << "what was written stays";
+  EXPECT_EQ(buffer->data()[kHugePageBytes], std::byte{0});
 }
 
 TEST(HugeBufferDeathTest, FaultsPastItsEnd) {

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -18,6 +20,9 @@ namespace convene::memory {
 namespace {
 
 constexpr int kMostShortReads = 8;  // of a piece, in turn
+// Before the first of these is tried again; then twice as long each time, since what made it short
+// may pass.
+constexpr auto kFirstPause = std::chrono::microseconds(100);
 
 }  // namespace
 
@@ -105,8 +110,10 @@ class PageReader::Run {
       const bool is_in_file =
           reader_.ReadVersion().size_bytes >= static_cast<int64_t>(offset + wanted);
       if (whole == 0 && is_in_file && piece.num_short < kMostShortReads) {
-        ++piece.num_short;
-        if (!failure_) return Begin(finished.tag);
+        if (!failure_) {
+          std::this_thread::sleep_for(kFirstPause * (1 << piece.num_short++));
+          return Begin(finished.tag);
+        }
         free_.push_back(finished.tag);
         return;
       }

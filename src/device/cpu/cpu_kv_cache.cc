@@ -1,8 +1,11 @@
 #include "device/cpu/cpu_kv_cache.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 
+#include "hardware/huge_buffer.h"
 #include "strategy/role.h"
 
 namespace convene::device {
@@ -26,6 +29,9 @@ HeadShape ShapeOf(const model::AttentionSpec& attention, kernels::KvFormat forma
   return {num_heads, kernels::KeyBlockBytes(format, attention.head_dim),
           kernels::ValueBlockBytes(format, attention.value_dim)};
 }
+
+constexpr auto kPieceBytes = static_cast<int64_t>(hardware::kHugePageBytes);
+int64_t PiecesOf(int64_t size_bytes) { return (size_bytes + kPieceBytes - 1) / kPieceBytes; }
 
 }  // namespace
 
@@ -67,6 +73,29 @@ Result<CpuKvCache> CpuKvCache::Create(const model::ModelSpec& spec, kernels::KvF
     }
   }
   return cache;
+}
+
+void CpuKvCache::TakeMemory(hardware::ThreadPool& pool, double most_s) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(most_s);
+  // Each layer has its blocks in a row, in pieces of a huge page here.
+  int64_t most_pieces = 0;
+  for (const Layer& layer : layers_) {
+    most_pieces = std::max(most_pieces, PiecesOf(layer.block_bytes * num_blocks_));
+  }
+  std::atomic<bool> is_over = false;
+  pool.ParallelFor(most_pieces * num_layers(), [&](int64_t index, int) {
+    const Layer& layer = layers_[static_cast<size_t>(index % num_layers())];
+    const int64_t piece = index / num_layers();
+    const int64_t layer_bytes = layer.block_bytes * num_blocks_;
+    if (is_over || piece >= PiecesOf(layer_bytes)) return;
+    const int64_t at = piece * kPieceBytes;
+    const int64_t size_bytes = std::min(kPieceBytes, layer_bytes - at);
+    if (Clock::now() >= end ||
+        !hardware::TakePages({layer.blocks.front() + at, static_cast<size_t>(size_bytes)})) {
+      is_over = true;
+    }
+  });
 }
 
 void CpuKvCache::Move(int layer, int block, std::byte* to) {

@@ -38,6 +38,7 @@ class CpuKvCache final : public KvCache {
   }
   int64_t BlockBytes(int layer) const override { return layers_[layer].block_bytes; }
   std::byte* Address(int layer, int block) const override { return blocks(layer)[block]; }
+  void TakeMemory(hardware::ThreadPool& pool, double most_s) override;
   void Move(int layer, int block, std::byte* to) override;
   void SetPlaces(int count) override;
   void Put(int layer, int place, std::byte* at) override {

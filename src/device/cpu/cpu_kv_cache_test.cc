@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hardware/huge_buffer.h"
+#include "hardware/memory_status.h"
+#include "hardware/thread_pool.h"
+
 namespace convene::device {
 namespace {
 
@@ -30,6 +34,26 @@ TEST(CpuKvCache, HoldsKeysAndPaddedValuesOfEveryLayerAndHead) {
   // A byte each, and a float for each key and each value.
   EXPECT_EQ(CpuKvCache::BlockBytes(TwoLayers(), KvFormat::kInt8),
             2u * (64 * 24 + 64 * 32 + 64 * 80 + 64 * 80 + 4 * 4 * 64));
+}
+
+TEST(CpuKvCache, TakesItsMemoryBeforeItIsWrittenForAsLongAsItMay) {
+  memory::Ledger ledger;
+  Result<CpuKvCache> cache = CpuKvCache::Create(TwoLayers(), KvFormat::kBf16, 500, ledger);
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  hardware::ThreadPool pool({0, 0});
+  const auto resident_bytes = [&] {
+    const hardware::ResidentMemory resident = hardware::ReadResidentMemory();
+    return static_cast<int64_t>(resident.own_bytes);
+  };
+  const int64_t before = resident_bytes();
+  cache->TakeMemory(pool, 0);
+  EXPECT_LT(resident_bytes() - before, 1 << 20) << "no time, no memory";
+  *cache->Block(1, 1, 499) = std::byte{5};
+  cache->TakeMemory(pool, 1e9);
+  if (!hardware::TakePages({cache->Block(0, 0, 0), 1})) GTEST_SKIP() << "before Linux 5.14";
+  const auto all = static_cast<int64_t>(500 * CpuKvCache::BlockBytes(TwoLayers(), KvFormat::kBf16));
+  EXPECT_GE(resident_bytes() - before, all * 9 / 10);
+  EXPECT_EQ(*cache->Block(1, 1, 499), std::byte{5});
 }
 
 model::ModelSpec Latent(int rank, int rope_dim) {

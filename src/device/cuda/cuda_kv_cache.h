@@ -27,6 +27,8 @@ class CudaKvCache final : public KvCache {
   int num_blocks() const override { return num_blocks_; }
   int64_t BlockBytes(int layer) const override { return layers_[layer].block_bytes; }
   std::byte* Address(int layer, int block) const override { return layers_[layer].blocks[block]; }
+  // A GPU's memory is there when it is allocated.
+  void TakeMemory(hardware::ThreadPool&, double) override {}
   void Move(int layer, int block, std::byte* to) override;
   void SetPlaces(int count) override;
   void Put(int layer, int place, std::byte* at) override;
