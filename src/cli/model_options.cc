@@ -96,7 +96,9 @@ void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load) {
            load.page_eviction = name == "lru" ? weights::PageEviction::kLongestUnused
                                               : weights::PageEviction::kLeastUsed;
          },
-         "Which experts stay in memory where not all fit: lfu (used most, default) or lru (last)")
+         "Which experts stay in memory where not all fit: lfu (wanted soonest, by how often steps "
+         "wanted "
+         "each; default) or lru (used last)")
       ->check(CLI::IsMember({"lfu", "lru"}))
       ->type_name("RULE")
       ->group(kRareOptions);

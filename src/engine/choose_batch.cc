@@ -58,9 +58,10 @@ double ReadExpertBytes(const model::ModelSpec& spec, const BatchWork& work,
       StepsOf(work, std::clamp(fitting, 1, choice.max_sequences), choice.max_step_tokens);
   const auto requests = static_cast<double>(work.num_requests);
   const double tokens_per_step = requests * (work.prompt_tokens + work.gen_tokens) / steps;
-  const double missing = 1 - static_cast<double>(choice.memory.num_page_buffers) /
-                                 std::max(1, strategy::CountExperts(spec));
-  return steps * WantedExperts(spec, tokens_per_step) * missing * static_cast<double>(page_bytes);
+  const strategy::Paging paging = strategy::PagingOf(
+      spec, /*encoder=*/false, choice.memory.num_page_buffers, std::llround(tokens_per_step));
+  return steps * WantedExperts(spec, tokens_per_step) * paging.missing *
+         static_cast<double>(page_bytes);
 }
 
 // Likewise. The step of each generated token but the first reads all blocks of its sequence and

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "strategy/paging.h"
+
 namespace convene::engine {
 namespace {
 
@@ -171,8 +173,10 @@ TEST(ChooseBatch, KeysAndValuesGoToTheDiskWhereThatMovesLess) {
   EXPECT_THAT(spilled->Describe(), HasSubstr("moves the least from and to the disk"));
   // By the definition: each of 23 steps reads a block and a half on average, and writes one.
   const double kv = 23 * ((40 + 12) / 64.0 + 0.5 + 1) + 40 / 64.0 + 0.5;
-  const double experts = StepsOf(work, spilled->max_sequences, spilled->max_step_tokens) *
-                         (1024 - spilled->memory.num_page_buffers) / 1000;
+  const strategy::Paging paging =
+      strategy::PagingOf(Spec(), false, spilled->memory.num_page_buffers, /*num_tokens=*/1 << 20);
+  const double experts = StepsOf(work, spilled->max_sequences, spilled->max_step_tokens) * 1024 *
+                         paging.missing / 1000;
   EXPECT_NEAR(spilled->moved_bytes_per_token,
               kPageBytes * (kv * spilled->memory.spilled_share() + experts) / 24,
               0.01 * spilled->moved_bytes_per_token);

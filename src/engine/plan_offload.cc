@@ -225,10 +225,11 @@ Result<double> TokensPerSecond(const model::ModelSpec& spec, const LoadOptions& 
               .micro_batches = std::max(1, memory.offload_micro_batches)};
   planner::OffloadPolicy policy = PolicyOf(shape);
   if (memory.offload_micro_batches == 0) {
+    const strategy::Paging paging =
+        strategy::PagingOf(spec, /*encoder=*/false, memory.num_page_buffers, shape.sequences);
     policy = {.batch = shape.sequences,
               .micro_batch = shape.sequences,
-              .weights_resident = static_cast<double>(memory.num_page_buffers) /
-                                  std::max(1, strategy::CountExperts(spec)),
+              .weights_resident = 1 - paging.missing,
               .cache_resident = 1};
   }
   const Result<planner::OffloadQuestion> question = Ask(spec, work, machine.profile);

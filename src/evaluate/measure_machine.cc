@@ -41,7 +41,7 @@ Status MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
     PrintNote("disk not measured: {}\n", disk.error().message);
     return {};
   }
-  profile.disk_gbps = disk->read.median / kGiga;
+  profile.disk_gbps = disk->read.mean / kGiga;
   profile.disk_direct = disk->direct;
   return {};
 }

@@ -13,12 +13,14 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/units.h"
 #include "hardware/huge_buffer.h"
 
@@ -29,6 +31,9 @@ constexpr uint64_t kRequestBytes = uint64_t{1} << 20;
 constexpr uint64_t kMinFileBytes = 16 * kRequestBytes;
 constexpr int kRequestsInFlight = 8;
 constexpr uint64_t kRequestsPerPass = 32;
+constexpr uint64_t kRequestsPerPiece = 8;
+constexpr uint64_t kPieceStride = 7919;  // a prime, so that all places are met in no order
+constexpr uint64_t kPageBufferBytes = uint64_t{128} << 20;
 constexpr uint64_t kEnoughBytes = uint64_t{256} << 20;  // of a file that is there
 
 // A file that is read to measure the disk: a temporary one without a name, or one that is there.
@@ -124,34 +129,44 @@ struct Requests {
   uint64_t bytes = kRequestBytes;  // of each
   uint64_t first = 0;
   uint64_t count = kRequestsPerPass;
-  // Above 1: each is so many places behind the one before it.
-  uint64_t stride = 1;
+  // So many are one behind the other in the file.
+  uint64_t per_piece = kRequestsPerPiece;
   int depth = kRequestsInFlight;
+  bool digests = true;  // are computed of what was read, one at a time
 };
 
 // Reads requests round the file; returns 0 or an errno.
 int ReadRequests(const TestFile& file, uint64_t file_bytes, const Requests& requests,
                  std::span<std::byte> buffers) {
-  const uint64_t requests_in_file = file_bytes / requests.bytes;
+  const uint64_t per_piece = requests.per_piece;
+  const uint64_t pieces_in_file = file_bytes / (requests.bytes * per_piece);
+  const uint64_t num_buffers = buffers.size() / requests.bytes;
   std::atomic<uint64_t> next{0};
+  std::atomic<uint64_t> digest{0};
   std::atomic<int> failure{0};
-  const auto read = [&](int reader) {
-    std::byte* buffer = buffers.data() + static_cast<uint64_t>(reader) * requests.bytes;
+  std::mutex digesting;
+  const auto read = [&] {
     for (uint64_t i; failure == 0 && (i = next++) < requests.count;) {
-      const uint64_t place = (requests.first + i) * requests.stride % requests_in_file;
-      const ssize_t count =
-          pread(file.fd(), buffer, requests.bytes, static_cast<off_t>(place * requests.bytes));
+      const uint64_t number = requests.first + i;
+      const uint64_t piece = number / per_piece * kPieceStride % pieces_in_file;
+      const uint64_t place = piece * per_piece + number % per_piece;
+      const auto buffer = buffers.subspan(number % num_buffers * requests.bytes, requests.bytes);
+      const ssize_t count = pread(file.fd(), buffer.data(), requests.bytes,
+                                  static_cast<off_t>(place * requests.bytes));
       if (count != static_cast<ssize_t>(requests.bytes)) failure = count < 0 ? errno : EIO;
+      if (!requests.digests) continue;
+      const std::lock_guard lock(digesting);
+      digest += DigestOf(buffer);
     }
   };
   {
     std::vector<std::jthread> readers;
     try {
-      for (int reader = 1; reader < requests.depth; ++reader) readers.emplace_back(read, reader);
+      for (int reader = 1; reader < requests.depth; ++reader) readers.emplace_back(read);
     } catch (const std::system_error&) {
       // The system grants no more threads: fewer requests in flight then.
     }
-    read(0);
+    read();
   }
   return failure;
 }
@@ -182,12 +197,19 @@ std::filesystem::path LargestFile(const std::string& directory, uint64_t* size_b
   return largest;
 }
 
+// The first write to memory may take longer than the read that it is for.
+Result<HugeBuffer> AllocateTaken(uint64_t size_bytes) {
+  Result<HugeBuffer> buffers = HugeBuffer::Allocate(size_bytes, "measuring the disk");
+  if (buffers && !TakePages(buffers->bytes())) std::ranges::fill(buffers->bytes(), std::byte{});
+  return buffers;
+}
+
 Result<Prepared> Prepare(const std::string& directory, uint64_t max_file_bytes,
                          uint64_t buffer_bytes, double budget_s) {
   uint64_t there_bytes = 0;
   if (const auto path = LargestFile(directory, &there_bytes); !path.empty()) {
     if (std::optional<TestFile> there = TestFile::Open(path)) {
-      Result<HugeBuffer> buffers = HugeBuffer::Allocate(buffer_bytes, "measuring the disk");
+      Result<HugeBuffer> buffers = AllocateTaken(buffer_bytes);
       if (!buffers) return buffers.error();
       return Prepared{*std::move(there), *std::move(buffers), there_bytes};
     }
@@ -207,7 +229,7 @@ Result<Prepared> Prepare(const std::string& directory, uint64_t max_file_bytes,
                     "name another directory",
                     directory, FormatBytes(free_bytes), FormatBytes(2 * kMinFileBytes)));
   }
-  Result<HugeBuffer> buffers = HugeBuffer::Allocate(buffer_bytes, "measuring the disk");
+  Result<HugeBuffer> buffers = AllocateTaken(buffer_bytes);
   if (!buffers) return buffers.error();
   const Result<uint64_t> file_bytes =
       WriteFile(*file, directory, buffers->bytes().first(kRequestBytes), size_bytes, budget_s);
@@ -223,8 +245,7 @@ void DropCached(const TestFile& file) {
 
 Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file_bytes,
                                  double budget_s) {
-  const Result<Prepared> prepared =
-      Prepare(directory, max_file_bytes, kRequestsInFlight * kRequestBytes, budget_s);
+  const Result<Prepared> prepared = Prepare(directory, max_file_bytes, kPageBufferBytes, budget_s);
   if (!prepared) return prepared.error();
   int failure = 0;
   uint64_t first = 0;
@@ -249,7 +270,6 @@ Result<DiskRequests> MeasureDiskRequests(const std::string& directory, double bu
   constexpr int kDepths[] = {1, 2, 4, 8, 16};
   constexpr uint64_t kMostPassBytes = uint64_t{32} << 20;
   constexpr uint64_t kMostPassRequests = 64;
-  constexpr uint64_t kStride = 7919;  // a prime, so that all places are met in no order
   const Result<Prepared> prepared =
       Prepare(directory, kMostFileBytes, std::end(kDepths)[-1] * std::end(kSizes)[-1], budget_s);
   if (!prepared) return prepared.error();
@@ -262,10 +282,15 @@ Result<DiskRequests> MeasureDiskRequests(const std::string& directory, double bu
       int failure = 0;
       const auto pass = [&]() -> double {
         DropCached(prepared->file);
-        failure = ReadRequests(
-            prepared->file, prepared->file_bytes,
-            {.bytes = bytes, .first = first, .count = count, .stride = kStride, .depth = depth},
-            prepared->buffers.bytes());
+        failure =
+            ReadRequests(prepared->file, prepared->file_bytes,
+                         {.bytes = bytes,
+                          .first = first,
+                          .count = count,
+                          .per_piece = 1,
+                          .depth = depth,
+                          .digests = false},
+                         prepared->buffers.bytes().first(static_cast<uint64_t>(depth) * bytes));
         first += count;
         return failure != 0 ? 0 : static_cast<double>(count);
       };

@@ -1,5 +1,5 @@
-// How fast a directory's disk delivers large sequential reads. It says nothing of files' own
-// layout.
+// How fast a directory's disk delivers what is read of it: large pieces with their checksums, as
+// pages of weights are, and requests of many sizes.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,10 @@ struct DiskRate {
   uint64_t file_bytes = 0;
 };
 
-// Reads the largest file directly in `directory` (an existing one) with several requests in flight,
-// if one has 256 MiB. Otherwise writes a file of random bytes there, reads that and gives it back.
+// Reads pieces of 8 MiB all over a file with several requests in flight, into memory that no cache
+// holds, and computes their digests, one at a time: what a run that reads experts gets of the disk.
+// The file is the largest one directly in `directory` (an existing one), if one has 256 MiB.
+// Otherwise writes a file of random bytes there, reads that and gives it back.
 // It has no name meanwhile, so that nothing stays behind whatever happens. Writing and reading take
 // about `budget_s` each; the file has at most `max_file_bytes`, at most half of the free space, and
 // at least 16 MiB. Errors: too little space (says how much is

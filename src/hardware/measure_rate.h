@@ -10,6 +10,7 @@ namespace convene::hardware {
 struct Rate {
   double best = 0;    // of the fastest pass, units per second
   double median = 0;  // of all passes
+  double mean = 0;    // all units by all time
   int num_passes = 0;
 };
 
@@ -20,6 +21,7 @@ template <typename Pass>
 Rate MeasureRate(double budget_s, Pass&& pass) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> rates;
+  double all_units = 0;
   const Clock::time_point start = Clock::now();
   double elapsed_s = 0;
   do {
@@ -28,6 +30,7 @@ Rate MeasureRate(double budget_s, Pass&& pass) {
     const Clock::time_point end = Clock::now();
     if (units <= 0) break;
     const double pass_s = std::chrono::duration<double>(end - begin).count();
+    all_units += units;
     rates.push_back(units / std::max(pass_s, 1e-9));
     elapsed_s = std::chrono::duration<double>(end - start).count();
   } while (elapsed_s < budget_s || rates.size() < 3);
@@ -35,6 +38,7 @@ Rate MeasureRate(double budget_s, Pass&& pass) {
   std::sort(rates.begin(), rates.end());
   return {.best = rates.back(),
           .median = rates[rates.size() / 2],
+          .mean = all_units / std::max(elapsed_s, 1e-9),
           .num_passes = static_cast<int>(rates.size())};
 }
 

@@ -29,13 +29,12 @@ constexpr auto kFirstPause = std::chrono::microseconds(100);
 // One call of Read.
 class PageReader::Run {
  public:
-  Run(PageReader& reader, std::span<const PageRead> reads, const std::function<void(size_t)>& done)
+  Run(PageReader& reader, std::span<const PageRead> reads, const Arrived& arrived)
       : reader_(reader),
         reads_(reads),
-        done_(done),
+        arrived_(arrived),
         pieces_(static_cast<size_t>(reader.queue_->depth())),
-        left_bytes_(reads.size()) {
-    for (size_t i = 0; i < reads.size(); ++i) left_bytes_[i] = reads[i].size_bytes;
+        progress_(reads.size()) {
     for (uint32_t tag = 0; tag < pieces_.size(); ++tag) free_.push_back(tag);
   }
 
@@ -129,16 +128,28 @@ class PageReader::Run {
                         "a model alone while it runs, and start again when the file is whole",
                         reader_.path_, offset + wanted)));
       }
-      left_bytes_[piece.read_idx] -= whole;
       piece.begin += whole;
       piece.num_short = 0;
       if (!failure_) return Begin(finished.tag);
       free_.push_back(finished.tag);
       return;
     }
-    left_bytes_[piece.read_idx] -= wanted;
     free_.push_back(finished.tag);
-    if (left_bytes_[piece.read_idx] == 0 && !failure_ && done_) done_(piece.read_idx);
+    IsThere(piece);
+  }
+
+  void IsThere(const Piece& piece) {
+    const uint64_t request_bytes = reader_.options_.request_bytes;
+    const uint64_t size_bytes = reads_[piece.read_idx].size_bytes;
+    Progress& progress = progress_[piece.read_idx];
+    progress.is_there.resize((size_bytes + request_bytes - 1) / request_bytes);
+    progress.is_there[(piece.end - 1) / request_bytes] = true;
+    const size_t before = progress.num_first;
+    while (progress.num_first < progress.is_there.size() && progress.is_there[progress.num_first]) {
+      ++progress.num_first;
+    }
+    if (progress.num_first == before || failure_ || !arrived_) return;
+    arrived_(piece.read_idx, std::min(size_bytes, progress.num_first * request_bytes));
   }
 
   void Fail(uint32_t tag, Error error) {
@@ -148,10 +159,14 @@ class PageReader::Run {
 
   PageReader& reader_;
   std::span<const PageRead> reads_;
-  const std::function<void(size_t)>& done_;
-  std::vector<Piece> pieces_;         // by tag
-  std::vector<uint32_t> free_;        // tags
-  std::vector<uint64_t> left_bytes_;  // by read
+  const Arrived& arrived_;
+  std::vector<Piece> pieces_;   // by tag
+  std::vector<uint32_t> free_;  // tags
+  struct Progress {
+    std::vector<bool> is_there = {};  // by request
+    size_t num_first = 0;             // so many of the first ones
+  };
+  std::vector<Progress> progress_;  // by read
   size_t next_read_ = 0;
   uint64_t next_begin_ = 0;  // of its next piece
   std::optional<Error> failure_;
@@ -225,13 +240,13 @@ std::string PageReader::Describe() const {
                      why_.empty() ? "" : ", because " + why_);
 }
 
-Status PageReader::Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done) {
+Status PageReader::Read(std::span<const PageRead> reads, const Arrived& arrived) {
   for (const PageRead& read : reads) {
     CHECK(read.offset % kDirectBlockBytes == 0 && read.size_bytes > 0 &&
               reinterpret_cast<uintptr_t>(read.target) % kDirectBlockBytes == 0,
           "{} bytes at {}", read.size_bytes, read.offset);
   }
-  return Run(*this, reads, done).Execute();
+  return Run(*this, reads, arrived).Execute();
 }
 
 }  // namespace convene::memory

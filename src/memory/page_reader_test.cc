@@ -80,9 +80,14 @@ TEST_P(PageReaderTest, ReadsPagesAndTellsOfEachWhenItIsThere) {
   const auto reader = Open();
   const std::vector<PageRead> reads = Reads();
   std::vector<int> done(reads.size());
-  const Status read = reader->Read(reads, [&](size_t i) {
-    EXPECT_TRUE(IsThere(reads[i])) << i;
-    ++done[i];
+  std::vector<uint64_t> arrived(reads.size());
+  const Status read = reader->Read(reads, [&](size_t i, uint64_t num_bytes) {
+    EXPECT_GT(num_bytes, arrived[i]) << "more than before";
+    arrived[i] = num_bytes;
+    EXPECT_TRUE(
+        IsThere({.offset = reads[i].offset, .size_bytes = num_bytes, .target = reads[i].target}))
+        << i;
+    if (num_bytes == reads[i].size_bytes) ++done[i];
   });
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_THAT(done, testing::Each(1));
@@ -132,7 +137,9 @@ TEST_P(PageReaderTest, AFailingDiskIsAnErrorThatSaysWhereAndTheNextReadWorks) {
   const std::vector<PageRead> reads = {
       {.offset = 0, .size_bytes = 16 * kDirectBlockBytes, .target = memory_.data()}};
   int num_done = 0;
-  const Status failed = reader->Read(reads, [&](size_t) { ++num_done; });
+  const Status failed = reader->Read(reads, [&](size_t, uint64_t num_bytes) {
+    if (num_bytes == reads.front().size_bytes) ++num_done;
+  });
   ASSERT_FALSE(failed);
   EXPECT_THAT(failed.error().message, HasSubstr("at byte 40960 of " + path_.string()));
   EXPECT_THAT(failed.error().message, HasSubstr("Input/output error"));

@@ -34,6 +34,7 @@ const Layer* NextWithExperts(const std::vector<Layer>& stack, int layer) {
 void ExpertReads::Begin(const std::optional<strategy::Paging>& paging, size_t num_layers) {
   if (paged_ != nullptr) paged_->BeginStep();
   predicts_ = paging && paging->predicts;
+  num_chunks_ = paging ? paging->chunks : 1;
   predicted_.assign(predicts_ ? num_layers : 0, {});
 }
 
@@ -63,12 +64,12 @@ void ExpertReads::Read(const schedule::Task& task, const std::vector<Layer>& sta
     return;
   }
   CHECK(task.kind == kReadPages || task.kind == kReadChosen, "{}", Label(task));
-  if (task.kind == kReadPages) return paged_->ReadAhead(layer, task.chunk, /*chosen=*/nullptr);
+  if (task.kind == kReadPages) return paged_->ReadAhead(layer, task.chunk);
   std::vector<int> chosen;
   if (frame != nullptr) {
     chosen = OwnOf(frame->expert_rows.WantedExperts(task.chunk), paged_->OwnExperts(layer));
   }
-  paged_->ReadAhead(layer, task.chunk, &chosen);
+  paged_->ReadChosen(layer, task.chunk, num_chunks_, chosen);
 }
 
 void ExpertReads::EndStep() {

@@ -16,6 +16,22 @@ void VisitExperts(const model::ModelSpec& spec, const ExpertOwner& owner, Visit 
   }
 }
 
+// One is read while the other one is computed. More parts would leave more room to experts that
+// stay, but the disk stands still for a moment at the end of each: docs/results/paged_weights.md.
+constexpr int kFewestParts = 2;
+
+// Experts of a layer that the tokens choose, where that is most, on even routing.
+double MostChosen(const std::vector<model::LayerSpec>& layers, int64_t num_tokens) {
+  double most = 0;
+  for (const model::LayerSpec& layer : layers) {
+    if (!layer.moe) continue;
+    const double experts = layer.moe->num_experts;
+    most = std::max(most, experts * (1 - std::pow(1 - layer.moe->top_k / experts,
+                                                  static_cast<double>(num_tokens))));
+  }
+  return most;
+}
+
 // Whether the tokens leave an expert of each layer out, on even routing: then reading is to wait
 // for what they choose.
 bool LeavesExpertsOut(const std::vector<model::LayerSpec>& layers, int64_t num_tokens) {
@@ -45,22 +61,50 @@ int FewestExpertsInMemory(const model::ModelSpec& spec, const ExpertOwner& owner
                   CountExperts(spec, owner));
 }
 
+int StayingExperts(const model::ModelSpec& spec, int experts_in_memory, const Paging& paging,
+                   const ExpertOwner& owner) {
+  const int most_experts = MostExperts(spec, owner);
+  int num_layers = 0;
+  VisitExperts(spec, owner, [&](int experts) { num_layers += experts > 0 ? 1 : 0; });
+  const auto has_room = [&](int staying) {
+    const int part = (most_experts - staying + paging.chunks - 1) / paging.chunks;
+    return num_layers * staying + paging.depth * part <= experts_in_memory;
+  };
+  int staying = 0;
+  while (staying < most_experts && has_room(staying + 1)) ++staying;
+  return staying;
+}
+
 Paging PagingOf(const model::ModelSpec& spec, bool encoder, int experts_in_memory,
                 int64_t num_tokens, const ExpertOwner& owner) {
-  // As few parts of a layer as leave room for two, one that is computed and one that is read; and
-  // as much ahead as a layer. Two at least, so that one is read while the other one is computed.
+  const auto& layers = encoder ? spec.encoder_layers : spec.layers;
   const int most_experts = std::max(1, MostExperts(spec, owner));
-  int chunks = std::min(2, most_experts);
+  const bool after_routing = LeavesExpertsOut(layers, num_tokens);
+  // As few parts of a layer as leave room for two, and as much ahead as a layer.
+  int chunks = std::min(kFewestParts, most_experts);
   const auto part = [&] { return (most_experts + chunks - 1) / chunks; };
   while (2 * part() > experts_in_memory && chunks < kMostChunks) ++chunks;
-  const bool after_routing =
-      LeavesExpertsOut(encoder ? spec.encoder_layers : spec.layers, num_tokens);
-  const int num_experts = std::max(1, CountExperts(spec, owner));
-  return {.chunks = chunks,
-          .depth = std::clamp(experts_in_memory / part(), 2, chunks + 1),
-          .after_routing = after_routing,
-          .predicts = after_routing && experts_in_memory < num_experts,
-          .missing = std::max(0.0, 1 - static_cast<double>(experts_in_memory) / num_experts)};
+  Paging paging{.chunks = chunks,
+                .depth = std::clamp(experts_in_memory / part(), 2, chunks + 1),
+                .after_routing = after_routing};
+  const int num_experts = CountExperts(spec, owner);
+  paging.predicts = after_routing && experts_in_memory < num_experts;
+  if (experts_in_memory >= num_experts) {
+    paging.missing = 0;
+  } else if (after_routing) {
+    // Even routing finds what is in memory, but for what is on its way: of `on_their_way` chosen
+    // ones those that are missing.
+    const double on_their_way =
+        std::min<double>(experts_in_memory, paging.depth * MostChosen(layers, num_tokens) / chunks);
+    paging.missing =
+        std::min(1.0, (num_experts - experts_in_memory) / (num_experts - on_their_way));
+  } else {
+    const int staying = StayingExperts(spec, experts_in_memory, paging, owner);
+    int all_staying = 0;
+    VisitExperts(spec, owner, [&](int experts) { all_staying += std::min(staying, experts); });
+    paging.missing = 1 - static_cast<double>(all_staying) / num_experts;
+  }
+  return paging;
 }
 
 ExpertOwner LargestOwner(const model::ModelSpec& spec, const Roles& roles) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace convene::strategy {
@@ -33,7 +34,38 @@ TEST(Paging, CutsALayerSoThatTwoPartsHaveRoom) {
     EXPECT_GE(paging.depth, 2);
     EXPECT_LE(paging.depth, paging.chunks + 1) << "a layer ahead at most";
     EXPECT_LE(paging.depth * part, std::max(room, 2 * part));
-    EXPECT_DOUBLE_EQ(paging.missing, 1 - room / 24.0);
+  }
+}
+
+TEST(Paging, WhatStaysInEachLayerLeavesRoomForWhatIsOnItsWay) {
+  const model::ModelSpec spec = SpecOf({0, 64, 64, 64, 64});
+  constexpr int kLayers = 4;
+  for (int room = 2; room < kLayers * 64; ++room) {
+    const Paging paging = PagingOf(spec, /*encoder=*/false, room, /*num_tokens=*/1000);
+    const auto needed = [&](int staying) {
+      return kLayers * staying +
+             paging.depth * ((64 - staying + paging.chunks - 1) / paging.chunks);
+    };
+    const int staying = StayingExperts(spec, room, paging);
+    EXPECT_TRUE(staying == 0 || needed(staying) <= room) << room;
+    EXPECT_GT(needed(staying + 1), room) << "one more of each layer would not fit";
+    EXPECT_DOUBLE_EQ(paging.missing, 1 - staying / 64.0);
+  }
+  EXPECT_EQ(PagingOf(spec, false, kLayers * 64, 1000).missing, 0);
+}
+
+// Of a layer's experts those that tokens chose are wanted, one part of them after the other.
+TEST(Paging, OfFewTokensAllIsFoundButForWhatIsOnItsWay) {
+  const model::ModelSpec spec = SpecOf({64, 64, 64, 64});
+  for (const int num_tokens : {1, 4, 16, 64}) {
+    const double chosen = 64 * (1 - std::pow(1 - 2 / 64.0, num_tokens));
+    for (const int room : {64, 128, 200}) {
+      const Paging paging = PagingOf(spec, false, room, num_tokens);
+      ASSERT_TRUE(paging.after_routing);
+      EXPECT_GE(paging.missing, 1 - room / 256.0);
+      const double on_their_way = paging.depth * (chosen / paging.chunks);
+      EXPECT_LE(paging.missing, 1 - (room - on_their_way) / 256.0) << num_tokens << " " << room;
+    }
   }
 }
 
@@ -53,7 +85,7 @@ TEST(Paging, RanksOfAStepHaveThePagingOfTheOneWithTheMostExperts) {
   EXPECT_EQ(FewestExpertsInMemory(spec, largest), 2);
   const Paging paging = PagingOf(spec, /*encoder=*/false, 2, /*num_tokens=*/1000, largest);
   EXPECT_EQ(paging.chunks, 3);
-  EXPECT_DOUBLE_EQ(paging.missing, 1 - 2 / 6.0);
+  EXPECT_DOUBLE_EQ(paging.missing, 1) << "both are on their way";
 }
 
 TEST(Paging, WaitsForWhatFewTokensChooseAndReadsAllForMany) {

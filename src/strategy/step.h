@@ -57,7 +57,8 @@ struct Paging {
   // With after_routing: of the next layer those are read ahead that its router would choose from
   // what this layer's router saw.
   bool predicts = false;
-  double missing = 1;  // the share of all experts that memory has no room for
+  // Of the experts that a step wants the share that it does not find in memory, on even routing.
+  double missing = 1;
 
   bool operator==(const Paging&) const = default;
 };

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/quote.h"
@@ -27,15 +29,36 @@ Error DamagedError(const PagePart& part, const StoredPage& page, const memory::P
       Quote(part.name), path, page.size_bytes, page.offset));
 }
 
-// Nothing, or the part that differs from its checksum.
-const PagePart* DamagedPart(const PageRead& read) {
-  for (const PagePart& part : read.page->parts) {
-    if (DigestOfBlock({read.target + part.begin, part.matrix->size_bytes()}) != part.digest) {
-      return &part;
+// Compares the parts of a page with their checksums while it arrives, so that little is left to do
+// when its end is there.
+class PageCheck {
+ public:
+  explicit PageCheck(const PageRead& read) : read_(read) {}
+
+  // So many bytes of the page are there, no fewer than before.
+  void Arrived(uint64_t num_bytes) {
+    const std::vector<PagePart>& parts = read_.page->parts;
+    while (damaged_ == nullptr && next_ < parts.size() && parts[next_].begin < num_bytes) {
+      const PagePart& part = parts[next_];
+      if (!digest_) {
+        digest_.emplace(std::span(read_.target + part.begin, part.matrix->size_bytes()));
+      }
+      digest_->Arrived(num_bytes - part.begin);
+      if (part.begin + part.matrix->size_bytes() > num_bytes) return;
+      if (digest_->Finish() != part.digest) damaged_ = &part;
+      digest_.reset();
+      ++next_;
     }
   }
-  return nullptr;
-}
+  // The first part that differs; null: none of those that are there.
+  const PagePart* damaged() const { return damaged_; }
+
+ private:
+  PageRead read_;
+  size_t next_ = 0;                    // part
+  std::optional<BlockDigest> digest_;  // of it
+  const PagePart* damaged_ = nullptr;
+};
 
 }  // namespace
 
@@ -76,8 +99,11 @@ Status FilePages::ReadChecked(std::span<const PageRead> reads,
                                 Quote(reads.back().page->parts.back().name)));
   };
   std::vector<size_t> damaged;
-  const Status read = reader_->Read(of_file, [&](size_t i) {
-    if (DamagedPart(reads[i]) != nullptr) {
+  std::vector<PageCheck> checks(reads.begin(), reads.end());
+  const Status read = reader_->Read(of_file, [&](size_t i, uint64_t num_bytes) {
+    checks[i].Arrived(num_bytes);
+    if (num_bytes < of_file[i].size_bytes) return;
+    if (checks[i].damaged() != nullptr) {
       damaged.push_back(i);
     } else {
       done(i);
@@ -88,9 +114,9 @@ Status FilePages::ReadChecked(std::span<const PageRead> reads,
     if (Status again = reader_->Read({&of_file[i], 1}, {}); !again) {
       return at_tensors(again.error());
     }
-    if (const PagePart* part = DamagedPart(reads[i])) {
-      return DamagedError(*part, *reads[i].page, *reader_);
-    }
+    PageCheck check(reads[i]);
+    check.Arrived(reads[i].page->size_bytes);
+    if (check.damaged() != nullptr) return DamagedError(*check.damaged(), *reads[i].page, *reader_);
     done(i);
   }
   return {};

@@ -6,7 +6,10 @@
 namespace convene::weights {
 
 enum class PageEviction : uint8_t {
-  kLeastUsed,     // counts of uses, halved now and then, so that what was used long ago fades
+  // What will be wanted last: by how often steps wanted it, counts being halved now and then, so
+  // that
+  // what was long ago fades, and by how many layers there are until its own comes again.
+  kLeastUsed,
   kLongestUnused  // least recently used
 };
 

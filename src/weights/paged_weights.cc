@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -24,6 +25,9 @@ namespace {
 
 // Uses of pages after which what was used before counts half.
 constexpr int64_t kUsesPerPage = 16;
+
+// As if so many steps of one token with even routing had been before the first one.
+constexpr double kEvenSteps = 1;
 
 // What nobody waits for is read in parts of about so much: enough for a disk's full rate, and
 // little to wait for where others were chosen.
@@ -136,30 +140,26 @@ PagedWeights::PagedWeights(ModelWeights& weights, PageIndex index, const PagedOp
       source_(std::move(source)),
       in_buffer_(static_cast<size_t>(options.num_buffers)) {
   for (std::vector<StoredPage>& layer : index.experts) {
+    const auto number = static_cast<int>(pages_.size());
+    const model::LayerSpec& layer_spec =
+        number < num_encoder_layers_
+            ? spec().encoder_layers[static_cast<size_t>(number)]
+            : spec().layers[static_cast<size_t>(number - num_encoder_layers_)];
     std::vector<Page>& pages = pages_.emplace_back();
     for (StoredPage& stored : layer) {
       paged_bytes_ += stored.size_bytes;
-      pages.push_back({.stored = std::move(stored), .layer = static_cast<int>(pages_.size()) - 1});
+      pages.push_back({.stored = std::move(stored),
+                       .layer = number,
+                       .even_share = double(layer_spec.moe->top_k) / layer_spec.moe->num_experts});
     }
   }
-  const strategy::Paging paging = PagingOf(/*encoder=*/false, /*num_tokens=*/1);
-  num_chunks_ = paging.chunks;
-  depth_ = paging.depth;
+  streaming_ = PagingOf(/*encoder=*/false, std::numeric_limits<int64_t>::max());
   ChooseStaying();
 }
 
 void PagedWeights::ChooseStaying() {
-  const auto parts_of = [&](int experts) { return (experts + num_chunks_ - 1) / num_chunks_; };
-  const int num_buffers = options_.num_buffers;
-  // Of each layer so many stay that what is on its way has room beside them.
-  int num_layers = 0;
-  for (const std::vector<Page>& layer : pages_) num_layers += layer.empty() ? 0 : 1;
-  int staying = 0;
-  while (staying < sizes_.most_experts &&
-         num_layers * (staying + 1) + depth_ * parts_of(sizes_.most_experts - staying - 1) <=
-             num_buffers) {
-    ++staying;
-  }
+  const int staying =
+      strategy::StayingExperts(spec(), options_.num_buffers, streaming_, options_.owner);
   for (std::vector<Page>& layer : pages_) {
     const auto num_experts = static_cast<int>(layer.size());
     const int of_layer = std::min(staying, num_experts);
@@ -189,9 +189,9 @@ strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const 
   return paging;
 }
 
-std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk) const {
+std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk, int num_chunks) const {
   const std::vector<int> ends =
-      strategy::ExpertEnds({.chunks = num_chunks_, .cut = strategy::ChunkCut::kExperts},
+      strategy::ExpertEnds({.chunks = num_chunks, .cut = strategy::ChunkCut::kExperts},
                            static_cast<int>(pages_[layer].size()));
   std::vector<int> experts;
   for (int expert = chunk > 0 ? ends[chunk - 1] : 0; expert < ends[chunk]; ++expert) {
@@ -200,20 +200,34 @@ std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk) const {
   return experts;
 }
 
-void PagedWeights::ReadAhead(LayerId id, int chunk, const std::vector<int>* chosen) {
+void PagedWeights::ReadAhead(LayerId id, int chunk) {
   const int layer = IndexOf(id);
   std::vector<Page*> pages;
-  for (const int expert : ExpertsOfChunk(layer, chunk)) {
-    if (chosen != nullptr && std::ranges::find(*chosen, expert) == chosen->end()) continue;
+  for (const int expert : ExpertsOfChunk(layer, chunk, streaming_.chunks)) {
     pages.push_back(&pages_[layer][expert]);
   }
+  ReadChunk(id, chunk, std::move(pages), {.streams = true, .layer = layer});
+}
+
+void PagedWeights::ReadChosen(LayerId id, int chunk, int num_chunks,
+                              const std::vector<int>& chosen) {
+  const int layer = IndexOf(id);
+  std::vector<Page*> pages;
+  for (const int expert : ExpertsOfChunk(layer, chunk, num_chunks)) {
+    if (std::ranges::find(chosen, expert) == chosen.end()) continue;
+    pages.push_back(&pages_[layer][expert]);
+  }
+  ReadChunk(id, chunk, std::move(pages), {.layer = layer});
+}
+
+void PagedWeights::ReadChunk(LayerId id, int chunk, std::vector<Page*> pages, Place place) {
   Release(id, chunk);  // of a step that ended before
-  const Status fetched = Fetch(pages, {.streams = chosen == nullptr, .layer = layer});
+  const Status fetched = Fetch(pages, place);
   const std::lock_guard lock(mutex_);
   if (fetched) {
-    ahead_[{layer, chunk}] = std::move(pages);
+    ahead_[{place.layer, chunk}] = std::move(pages);
   } else {
-    errors_.insert_or_assign(layer, fetched.error());
+    errors_.insert_or_assign(place.layer, fetched.error());
   }
 }
 
@@ -225,16 +239,24 @@ void PagedWeights::ReadPredicted(LayerId id, const std::vector<int>& predicted) 
   ReadSome(pages, {.layer = layer}, [&] { return chosen_layer_ != layer; });
 }
 
+void PagedWeights::BeginStep() {
+  step_has_ended_ = false;
+  const std::lock_guard lock(mutex_);
+  ++step_;
+  ++num_steps_;
+}
+
 void PagedWeights::ReadNext() {
   std::vector<Page*> wanted;
   int first_layer = -1;
   int num_chunks = 0;
-  for (int layer = num_encoder_layers_; layer < std::ssize(pages_) && num_chunks < depth_;
+  for (int layer = num_encoder_layers_; layer < std::ssize(pages_) && num_chunks < streaming_.depth;
        ++layer) {
     if (pages_[layer].empty()) continue;
     if (first_layer < 0) first_layer = layer;
-    for (int chunk = 0; chunk < num_chunks_ && num_chunks < depth_; ++chunk, ++num_chunks) {
-      for (const int expert : ExpertsOfChunk(layer, chunk)) {
+    for (int chunk = 0; chunk < streaming_.chunks && num_chunks < streaming_.depth;
+         ++chunk, ++num_chunks) {
+      for (const int expert : ExpertsOfChunk(layer, chunk, streaming_.chunks)) {
         wanted.push_back(&pages_[layer][expert]);
       }
     }
@@ -318,8 +340,10 @@ void PagedWeights::End(uint64_t lease) {
 void PagedWeights::CountUse(Page& page) {
   ++page.uses;
   page.last_use = ++num_counted_;
+  page.last_step = step_;
   ++statistics_.num_used;
   if (num_counted_ % (kUsesPerPage * sizes_.num_pages) != 0) return;
+  num_steps_ /= 2;
   for (std::vector<Page>& layer : pages_) {
     for (Page& one : layer) one.uses /= 2;
   }
@@ -373,29 +397,32 @@ Status PagedWeights::TakeBuffers(const std::vector<Page*>& pages, Place place,
 
 int PagedWeights::FreeBuffer(Place place) {
   int best = -1;
+  std::pair<double, double> worth_least;
   for (int buffer = 0; buffer < std::ssize(in_buffer_); ++buffer) {
     const Page* page = in_buffer_[buffer];
     if (page == nullptr) return buffer;
     if (page->holds > 0 || page->state != State::kThere) continue;
-    if (best < 0 || GoesBefore(*page, *in_buffer_[best], place)) best = buffer;
+    const std::pair<double, double> worth = WorthOf(*page, place);
+    if (best >= 0 && worth >= worth_least) continue;
+    best = buffer;
+    worth_least = worth;
   }
   if (best >= 0) SetThere(*in_buffer_[best], false);
   return best;
 }
 
-bool PagedWeights::GoesBefore(const Page& a, const Page& b, Place place) const {
+std::pair<double, double> PagedWeights::WorthOf(const Page& page, Place place) const {
   const auto num_layers = static_cast<int>(pages_.size());
-  // Layers until it comes again.
-  const auto distance = [&](const Page& page) {
-    return (page.layer - place.layer + num_layers) % num_layers;
-  };
-  if (place.streams && a.stays != b.stays) return b.stays;
-  if (place.streams && distance(a) != distance(b)) return distance(a) > distance(b);
-  if (!place.streams && options_.eviction == PageEviction::kLongestUnused) {
-    return a.last_use < b.last_use;
+  // Layers until its own comes again.
+  int distance = (page.layer - place.layer + num_layers) % num_layers;
+  if (place.streams) return {page.stays ? 1 : 0, -distance};
+  if (options_.eviction == PageEviction::kLongestUnused) {
+    return {static_cast<double>(page.last_use), 0};
   }
-  if (a.uses != b.uses) return a.uses < b.uses;
-  return distance(a) > distance(b);
+  if (distance == 0 && page.last_step == step_) distance = num_layers;
+  const double wanted =
+      std::min(1.0, (page.uses + kEvenSteps * page.even_share) / (num_steps_ + kEvenSteps));
+  return {-(distance + num_layers * (1 / wanted - 1)), 0};
 }
 
 void PagedWeights::SetThere(Page& page, bool is_there) {

@@ -101,20 +101,23 @@ class PagedWeights final : public WeightStore, public Lender {
   // How a step of so many tokens, of all ranks together, has its experts read.
   strategy::Paging PagingOf(bool encoder, int64_t num_tokens) const;
 
-  // Reads the experts of a chunk of a layer that are not in memory, and holds all of it until
-  // Release. `chosen`: of the chunk only these experts of the layer, in any order; null: all. An
-  // error is that of the lease. One chunk at a time, beside leases of others.
-  void ReadAhead(LayerId id, int chunk, const std::vector<int>* chosen);
+  // Reads the experts of a chunk of a layer that are not in memory, in a step that reads all of
+  // them, and holds the chunk until Release. An error is that of the lease. One chunk at a time,
+  // beside leases of others.
+  void ReadAhead(LayerId id, int chunk);
+  // The same of a layer that is cut into so many chunks, in a step that wants only these experts of
+  // it, in any order.
+  void ReadChosen(LayerId id, int chunk, int num_chunks, const std::vector<int>& chosen);
   // Reads those of a layer's experts that will probably be chosen and are not in memory, a few at a
   // time until Chose is called for the layer, and holds none of them. Nobody waits for it: where a
-  // read fails, whoever needs the page reads it again. Not beside ReadAhead.
+  // read fails, whoever needs the page reads it again. Not beside ReadChosen.
   void ReadPredicted(LayerId id, const std::vector<int>& predicted);
   // Reads the pages that the next step which reads everything wants first, as many as it reads
   // before it computes, a few at a time until EndStep is called, and holds none of them. Errors are
   // nobody's, and what else may run meanwhile is, as of ReadPredicted.
   void ReadNext();
   // A step begins; its last logits are sampled, so that ReadNext ends.
-  void BeginStep() { step_has_ended_ = false; }
+  void BeginStep();
   void EndStep() { step_has_ended_ = true; }
   // A layer's router has chosen, and `predicted` had been expected; both in increasing order.
   void Chose(LayerId id, const std::vector<int>& chosen, const std::vector<int>& predicted);
@@ -130,12 +133,14 @@ class PagedWeights final : public WeightStore, public Lender {
   enum class State : uint8_t { kAbsent, kReading, kThere };
   struct Page {
     StoredPage stored;
-    int layer = 0;  // those of the encoder first
+    int layer = 0;          // those of the encoder first
+    double even_share = 0;  // of the tokens that choose it, on even routing
     State state = State::kAbsent;
     int buffer = -1;
     int holds = 0;
     float uses = 0;
     int64_t last_use = 0;
+    int64_t last_step = 0;
     bool stays = false;  // where steps read all experts
   };
   struct Place {
@@ -149,7 +154,8 @@ class PagedWeights final : public WeightStore, public Lender {
   int IndexOf(LayerId id) const { return id.encoder ? id.layer : num_encoder_layers_ + id.layer; }
   // In steps that read all experts.
   void ChooseStaying();
-  std::vector<int> ExpertsOfChunk(int layer, int chunk) const;
+  std::vector<int> ExpertsOfChunk(int layer, int chunk, int num_chunks) const;
+  void ReadChunk(LayerId id, int chunk, std::vector<Page*> pages, Place place);
   // Holds all of them, once each, and returns when they are there; after an error none is held.
   Status Fetch(const std::vector<Page*>& pages, Place place);
   // With mutex_, of pages that are absent: those that got a buffer are being read from here on.
@@ -158,8 +164,9 @@ class PagedWeights final : public WeightStore, public Lender {
   // Reads them a few at a time as long as `goes_on()` and there is room; holds them meanwhile only.
   void ReadSome(const std::vector<Page*>& pages, Place place, const std::function<bool()>& goes_on);
   int FreeBuffer(Place place);  // with mutex_; -1: all are held
-  bool GoesBefore(const Page& a, const Page& b, Place place) const;  // with mutex_
-  void SetThere(Page& page, bool is_there);                          // with mutex_
+  // With mutex_: the page that is worth least gives way.
+  std::pair<double, double> WorthOf(const Page& page, Place place) const;
+  void SetThere(Page& page, bool is_there);  // with mutex_
   std::byte* BufferOf(const Page& page) const {
     return buffers_ + sizes_.page_bytes * static_cast<uint64_t>(page.buffer);
   }
@@ -168,8 +175,7 @@ class PagedWeights final : public WeightStore, public Lender {
   PagedSizes sizes_;
   PagedOptions options_;
   int num_encoder_layers_ = 0;
-  int num_chunks_ = 1;  // as PagingOf has them
-  int depth_ = 2;
+  strategy::Paging streaming_;  // of steps that read all experts
   uint64_t paged_bytes_ = 0;
   std::vector<std::vector<Page>> pages_;  // by layer and expert
   std::byte* buffers_ = nullptr;
@@ -185,6 +191,8 @@ class PagedWeights final : public WeightStore, public Lender {
   std::map<uint64_t, std::vector<Page*>> leases_;
   uint64_t num_leases_ = 0;
   int64_t num_counted_ = 0;
+  int64_t step_ = 0;      // that runs, the first one being 1
+  double num_steps_ = 0;  // halved as uses are
   PageStatistics statistics_;
   std::atomic<int> chosen_layer_ = -1;  // of the last Chose
   std::atomic<bool> step_has_ended_ = false;

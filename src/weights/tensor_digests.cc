@@ -37,14 +37,21 @@ std::vector<uint64_t> DigestEach(std::span<const std::span<const std::byte>> blo
   return digests;
 }
 
-uint64_t DigestOfBlock(std::span<const std::byte> block) {
-  std::vector<uint64_t> of_pieces;
-  do {
-    const size_t size = std::min(block.size(), kPieceBytes);
-    of_pieces.push_back(DigestOf(block.first(size)));
-    block = block.subspan(size);
-  } while (!block.empty());
-  return of_pieces.size() == 1 ? of_pieces.front() : DigestOf(std::as_bytes(std::span(of_pieces)));
+void BlockDigest::Arrived(uint64_t num_bytes) {
+  while (!left_.empty()) {
+    const size_t size = std::min(left_.size(), kPieceBytes);
+    if (digested_bytes_ + size > num_bytes) return;
+    of_pieces_.push_back(DigestOf(left_.first(size)));
+    left_ = left_.subspan(size);
+    digested_bytes_ += size;
+  }
+}
+
+uint64_t BlockDigest::Finish() {
+  Arrived(digested_bytes_ + left_.size());
+  if (of_pieces_.empty()) return DigestOf({});
+  return of_pieces_.size() == 1 ? of_pieces_.front()
+                                : DigestOf(std::as_bytes(std::span(of_pieces_)));
 }
 
 std::vector<NamedDigest> DigestTensors(std::span<const NamedBytes> tensors, bool drop_pages,

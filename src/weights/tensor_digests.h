@@ -22,8 +22,21 @@ using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_byte
 std::vector<uint64_t> DigestEach(std::span<const std::span<const std::byte>> blocks,
                                  hardware::ThreadPool& pool);
 
-// Of one block, on the calling thread.
-uint64_t DigestOfBlock(std::span<const std::byte> block);
+// Of one block, on the calling thread, while it arrives from its beginning to its end.
+class BlockDigest {
+ public:
+  explicit BlockDigest(std::span<const std::byte> block) : left_(block) {}
+
+  // So many of its bytes are there, no fewer than before.
+  void Arrived(uint64_t num_bytes);
+  // Of the block, which is there.
+  uint64_t Finish();
+
+ private:
+  std::span<const std::byte> left_;  // not digested yet
+  uint64_t digested_bytes_ = 0;
+  std::vector<uint64_t> of_pieces_;
+};
 
 // Bytes of a mapped file.
 struct NamedBytes {
