@@ -97,8 +97,7 @@ void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load) {
                                               : weights::PageEviction::kLeastUsed;
          },
          "Which experts stay in memory where not all fit: lfu (wanted soonest, by how often steps "
-         "wanted "
-         "each; default) or lru (used last)")
+         "wanted each; default) or lru (used last)")
       ->check(CLI::IsMember({"lfu", "lru"}))
       ->type_name("RULE")
       ->group(kRareOptions);
@@ -124,8 +123,7 @@ void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
          "--device-memory-budget",
          [&load](const std::string& text) { load.device_memory_budget = *ParseBytes(text); },
          "Most memory of the GPU, as 15GiB (default: what is free); experts that do not fit stay "
-         "in "
-         "the host's memory and come when they are needed")
+         "in the host's memory and come when they are needed")
       ->check(ParsedBy(ParseBytes))
       ->type_name("SIZE")
       ->group(kRareOptions);

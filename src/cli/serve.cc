@@ -43,8 +43,7 @@ CLI::Validator NotEmpty() {
 }
 
 constexpr int kMaxSeconds = 24 * 60 * 60;
-// Where the machine gives memory slowly this takes a gigabyte or more, which lasts until
-// blocks that nobody uses any more are taken again.
+// Enough for a gigabyte or more where a machine gives memory slowly.
 constexpr double kKvMemoryS = 2;
 constexpr int64_t kOtherFiles = 64;  // descriptors that are no connections
 constexpr uint64_t kMaxKeyFileBytes = 1 << 20;

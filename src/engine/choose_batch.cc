@@ -42,9 +42,7 @@ std::vector<int> Sizes(int least, int usual, int most, double factor) {
 double WantedExperts(const model::ModelSpec& spec, double num_tokens) {
   double wanted = 0;
   for (const model::LayerSpec& layer : spec.layers) {
-    if (!layer.moe) continue;
-    const double experts = layer.moe->num_experts;
-    wanted += experts * (1 - std::pow(1 - layer.moe->top_k / experts, num_tokens));
+    if (layer.moe) wanted += strategy::ChosenExperts(*layer.moe, num_tokens);
   }
   return wanted;
 }

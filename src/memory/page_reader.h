@@ -56,11 +56,11 @@ class PageReader {
     return Open(path, Options());
   }
 
+  using Arrived = std::function<void(size_t read_idx, uint64_t num_bytes)>;
   // Reads all of them, in this order as far as the disk keeps it. Whenever more of the beginning of
   // one is there, `arrived` gets its index and how many bytes that is, up to all of them; meanwhile
   // other requests are under way. It may be empty. One thread at a time. After an error nothing is
   // under way, and targets hold anything. Errors: the disk's; the file was cut.
-  using Arrived = std::function<void(size_t read_idx, uint64_t num_bytes)>;
   Status Read(std::span<const PageRead> reads, const Arrived& arrived);
 
   // Error: the file was written to or cut since it was opened. One that another file took the place

@@ -34,7 +34,6 @@ const Layer* NextWithExperts(const std::vector<Layer>& stack, int layer) {
 void ExpertReads::Begin(const std::optional<strategy::Paging>& paging, size_t num_layers) {
   if (paged_ != nullptr) paged_->BeginStep();
   predicts_ = paging && paging->predicts;
-  num_chunks_ = paging ? paging->chunks : 1;
   predicted_.assign(predicts_ ? num_layers : 0, {});
 }
 
@@ -69,7 +68,7 @@ void ExpertReads::Read(const schedule::Task& task, const std::vector<Layer>& sta
   if (frame != nullptr) {
     chosen = OwnOf(frame->expert_rows.WantedExperts(task.chunk), paged_->OwnExperts(layer));
   }
-  paged_->ReadChosen(layer, task.chunk, num_chunks_, chosen);
+  paged_->ReadChosen(layer, task.chunk, chosen);
 }
 
 void ExpertReads::EndStep() {

@@ -40,7 +40,6 @@ class ExpertReads {
  private:
   weights::PagedWeights* paged_;
   bool predicts_ = false;
-  int num_chunks_ = 1;  // of a layer, in this step
   // By layer, in increasing order; there once the layer before was routed.
   std::vector<std::vector<int>> predicted_;
 };

@@ -20,14 +20,12 @@ void VisitExperts(const model::ModelSpec& spec, const ExpertOwner& owner, Visit 
 // stay, but the disk stands still for a moment at the end of each: docs/results/paged_weights.md.
 constexpr int kFewestParts = 2;
 
-// Experts of a layer that the tokens choose, where that is most, on even routing.
+// Where a layer has most of them.
 double MostChosen(const std::vector<model::LayerSpec>& layers, int64_t num_tokens) {
   double most = 0;
   for (const model::LayerSpec& layer : layers) {
-    if (!layer.moe) continue;
-    const double experts = layer.moe->num_experts;
-    most = std::max(most, experts * (1 - std::pow(1 - layer.moe->top_k / experts,
-                                                  static_cast<double>(num_tokens))));
+    if (layer.moe)
+      most = std::max(most, ChosenExperts(*layer.moe, static_cast<double>(num_tokens)));
   }
   return most;
 }
@@ -36,9 +34,8 @@ double MostChosen(const std::vector<model::LayerSpec>& layers, int64_t num_token
 // for what they choose.
 bool LeavesExpertsOut(const std::vector<model::LayerSpec>& layers, int64_t num_tokens) {
   return std::ranges::all_of(layers, [&](const model::LayerSpec& layer) {
-    if (!layer.moe) return true;
-    const double experts = layer.moe->num_experts;
-    return experts * std::pow(1 - layer.moe->top_k / experts, static_cast<double>(num_tokens)) >= 1;
+    return !layer.moe ||
+           ChosenExperts(*layer.moe, static_cast<double>(num_tokens)) <= layer.moe->num_experts - 1;
   });
 }
 
@@ -59,6 +56,11 @@ int CountExperts(const model::ModelSpec& spec, const ExpertOwner& owner) {
 int FewestExpertsInMemory(const model::ModelSpec& spec, const ExpertOwner& owner) {
   return std::min(2 * ((MostExperts(spec, owner) + kMostChunks - 1) / kMostChunks),
                   CountExperts(spec, owner));
+}
+
+double ChosenExperts(const model::MoeSpec& moe, double num_tokens) {
+  const double experts = moe.num_experts;
+  return experts * (1 - std::pow(1 - moe.top_k / experts, num_tokens));
 }
 
 int StayingExperts(const model::ModelSpec& spec, int experts_in_memory, const Paging& paging,

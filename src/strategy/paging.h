@@ -32,6 +32,9 @@ int FewestExpertsInMemory(const model::ModelSpec& spec, const ExpertOwner& owner
 Paging PagingOf(const model::ModelSpec& spec, bool encoder, int experts_in_memory,
                 int64_t num_tokens, const ExpertOwner& owner = {});
 
+// Of a layer's experts those that so many tokens choose, on even routing.
+double ChosenExperts(const model::MoeSpec& moe, double num_tokens);
+
 // Of each layer so many experts stay from step to step where steps read all that is missing, so
 // that what is on its way has room beside them.
 int StayingExperts(const model::ModelSpec& spec, int experts_in_memory, const Paging& paging,

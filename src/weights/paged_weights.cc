@@ -189,9 +189,9 @@ strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const 
   return paging;
 }
 
-std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk, int num_chunks) const {
+std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk) const {
   const std::vector<int> ends =
-      strategy::ExpertEnds({.chunks = num_chunks, .cut = strategy::ChunkCut::kExperts},
+      strategy::ExpertEnds({.chunks = streaming_.chunks, .cut = strategy::ChunkCut::kExperts},
                            static_cast<int>(pages_[layer].size()));
   std::vector<int> experts;
   for (int expert = chunk > 0 ? ends[chunk - 1] : 0; expert < ends[chunk]; ++expert) {
@@ -203,17 +203,16 @@ std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk, int num_chun
 void PagedWeights::ReadAhead(LayerId id, int chunk) {
   const int layer = IndexOf(id);
   std::vector<Page*> pages;
-  for (const int expert : ExpertsOfChunk(layer, chunk, streaming_.chunks)) {
+  for (const int expert : ExpertsOfChunk(layer, chunk)) {
     pages.push_back(&pages_[layer][expert]);
   }
   ReadChunk(id, chunk, std::move(pages), {.streams = true, .layer = layer});
 }
 
-void PagedWeights::ReadChosen(LayerId id, int chunk, int num_chunks,
-                              const std::vector<int>& chosen) {
+void PagedWeights::ReadChosen(LayerId id, int chunk, const std::vector<int>& chosen) {
   const int layer = IndexOf(id);
   std::vector<Page*> pages;
-  for (const int expert : ExpertsOfChunk(layer, chunk, num_chunks)) {
+  for (const int expert : ExpertsOfChunk(layer, chunk)) {
     if (std::ranges::find(chosen, expert) == chosen.end()) continue;
     pages.push_back(&pages_[layer][expert]);
   }
@@ -256,7 +255,7 @@ void PagedWeights::ReadNext() {
     if (first_layer < 0) first_layer = layer;
     for (int chunk = 0; chunk < streaming_.chunks && num_chunks < streaming_.depth;
          ++chunk, ++num_chunks) {
-      for (const int expert : ExpertsOfChunk(layer, chunk, streaming_.chunks)) {
+      for (const int expert : ExpertsOfChunk(layer, chunk)) {
         wanted.push_back(&pages_[layer][expert]);
       }
     }

@@ -105,9 +105,8 @@ class PagedWeights final : public WeightStore, public Lender {
   // them, and holds the chunk until Release. An error is that of the lease. One chunk at a time,
   // beside leases of others.
   void ReadAhead(LayerId id, int chunk);
-  // The same of a layer that is cut into so many chunks, in a step that wants only these experts of
-  // it, in any order.
-  void ReadChosen(LayerId id, int chunk, int num_chunks, const std::vector<int>& chosen);
+  // The same in a step that wants only these experts of the layer, in any order.
+  void ReadChosen(LayerId id, int chunk, const std::vector<int>& chosen);
   // Reads those of a layer's experts that will probably be chosen and are not in memory, a few at a
   // time until Chose is called for the layer, and holds none of them. Nobody waits for it: where a
   // read fails, whoever needs the page reads it again. Not beside ReadChosen.
@@ -154,7 +153,7 @@ class PagedWeights final : public WeightStore, public Lender {
   int IndexOf(LayerId id) const { return id.encoder ? id.layer : num_encoder_layers_ + id.layer; }
   // In steps that read all experts.
   void ChooseStaying();
-  std::vector<int> ExpertsOfChunk(int layer, int chunk, int num_chunks) const;
+  std::vector<int> ExpertsOfChunk(int layer, int chunk) const;
   void ReadChunk(LayerId id, int chunk, std::vector<Page*> pages, Place place);
   // Holds all of them, once each, and returns when they are there; after an error none is held.
   Status Fetch(const std::vector<Page*>& pages, Place place);
@@ -175,7 +174,7 @@ class PagedWeights final : public WeightStore, public Lender {
   PagedSizes sizes_;
   PagedOptions options_;
   int num_encoder_layers_ = 0;
-  strategy::Paging streaming_;  // of steps that read all experts
+  strategy::Paging streaming_;  // of steps that read all experts; all have its chunks
   uint64_t paged_bytes_ = 0;
   std::vector<std::vector<Page>> pages_;  // by layer and expert
   std::byte* buffers_ = nullptr;

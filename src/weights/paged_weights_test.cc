@@ -156,6 +156,23 @@ TEST_F(PagedWeightsTest, WhatEveryStepWantsIsFoundAsFarAsThereIsRoom) {
   }
 }
 
+TEST_F(PagedWeightsTest, WhatIsWantedSoonIsWorthMoreThanWhatWasWantedALittleMoreOften) {
+  MustLoad({.num_buffers = 2});
+  const auto begin_step = [&] {
+    store_->BeginStep();
+    last_layer_ = -1;
+  };
+  for (int step = 0; step < 10; ++step) {
+    begin_step();
+    ReadsOf(0, {0});
+    if (step != 4) ReadsOf(1, {0});
+  }
+  begin_step();
+  EXPECT_EQ(ReadsOf(0, {0}), 0);
+  EXPECT_EQ(ReadsOf(0, {1}), 1);
+  EXPECT_EQ(ReadsOf(1, {0}), 0) << "the next layer is nearer than the next step";
+}
+
 TEST_F(PagedWeightsTest, StepsThatReadEverythingKeepWhatTheyHaveRoomFor) {
   const auto num_layers = static_cast<int>(expected_->layers.size());
   const int num_pages = num_layers * num_experts_;
@@ -285,12 +302,13 @@ TEST_F(PagedWeightsTest, APredictedPageThatCannotBeReadIsReadByWhoNeedsIt) {
 TEST_F(PagedWeightsTest, HeldPagesAreNotReplaced) {
   MustLoad({.num_buffers = 2});
   const std::vector<int> chosen = {0, 1};
-  for (int chunk = 0; chunk < 2; ++chunk) store_->ReadChosen({.layer = 0}, chunk, 2, chosen);
+  const int chunks = store_->PagingOf(false, 1).chunks;
+  for (int chunk = 0; chunk < chunks; ++chunk) store_->ReadChosen({.layer = 0}, chunk, chosen);
   const auto lease = store_->LeaseExperts({.layer = 0}, std::vector<int>{2});
   ASSERT_FALSE(lease.ok());
   EXPECT_EQ(lease.error().kind, ErrorKind::kResourceExhausted);
   EXPECT_THAT(lease.error().message, HasSubstr("raise --memory-budget"));
-  for (int chunk = 0; chunk < 2; ++chunk) store_->Release({.layer = 0}, chunk);
+  for (int chunk = 0; chunk < chunks; ++chunk) store_->Release({.layer = 0}, chunk);
   EXPECT_EQ(ReadsOf(0, {2}), 1);
 }
 
@@ -354,7 +372,7 @@ TEST_F(PagedWeightsTest, AFailingDiskFailsTheTaskAloneAndTheNextOneWorks) {
   fails = true;
   EXPECT_EQ(ReadsOf(0, {1}), 0) << "it is in memory";
   const std::vector<int> chosen = {0, 2};
-  store_->ReadChosen({.layer = 0}, 0, 1, chosen);
+  store_->ReadChosen({.layer = 0}, 0, chosen);
   fails = false;
   const auto lease = store_->LeaseExperts({.layer = 0}, std::vector<int>{0});
   ASSERT_FALSE(lease.ok()) << "the error of what was read ahead";
@@ -377,16 +395,17 @@ TEST_F(PagedWeightsTest, AFileThatIsCutWhileItIsUsedIsAnError) {
 TEST_F(PagedWeightsTest, ReadingAheadAndLeasesMeetOnTwoThreads) {
   MustLoad({.num_buffers = 6});
   const std::vector<int> chosen = {0, 1, 2};
+  const int chunks = store_->PagingOf(false, 1).chunks;
   for (int turn = 0; turn < 30; ++turn) {
     const int layer = turn % 2;
     std::jthread ahead([&] {
-      for (int chunk = 0; chunk < 2; ++chunk) {
-        store_->ReadChosen({.layer = layer}, chunk, 2, chosen);
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        store_->ReadChosen({.layer = layer}, chunk, chosen);
       }
     });
     ReadsOf(layer, {1, 2, turn % 3 == 0 ? 4 : 0});
     ahead.join();
-    for (int chunk = 0; chunk < 2; ++chunk) store_->Release({.layer = layer}, chunk);
+    for (int chunk = 0; chunk < chunks; ++chunk) store_->Release({.layer = layer}, chunk);
   }
 }
 
