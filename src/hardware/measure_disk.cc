@@ -135,22 +135,25 @@ struct Requests {
   bool digests = true;  // are computed of what was read, one at a time
 };
 
-// Reads requests round the file; returns 0 or an errno.
+// Reads requests round the file, each reader into its share of the buffers, of which there is at
+// least one for each; returns 0 or an errno.
 int ReadRequests(const TestFile& file, uint64_t file_bytes, const Requests& requests,
                  std::span<std::byte> buffers) {
   const uint64_t per_piece = requests.per_piece;
   const uint64_t pieces_in_file = file_bytes / (requests.bytes * per_piece);
-  const uint64_t num_buffers = buffers.size() / requests.bytes;
+  const uint64_t buffers_each = buffers.size() / requests.bytes / requests.depth;
   std::atomic<uint64_t> next{0};
   std::atomic<uint64_t> digest{0};
   std::atomic<int> failure{0};
   std::mutex digesting;
-  const auto read = [&] {
+  const auto read = [&](int reader) {
+    const auto own = buffers.subspan(reader * buffers_each * requests.bytes);
     for (uint64_t i; failure == 0 && (i = next++) < requests.count;) {
       const uint64_t number = requests.first + i;
       const uint64_t piece = number / per_piece * kPieceStride % pieces_in_file;
       const uint64_t place = piece * per_piece + number % per_piece;
-      const auto buffer = buffers.subspan(number % num_buffers * requests.bytes, requests.bytes);
+      const auto buffer = own.subspan(number / requests.depth % buffers_each * requests.bytes,
+                                      requests.bytes);
       const ssize_t count = pread(file.fd(), buffer.data(), requests.bytes,
                                   static_cast<off_t>(place * requests.bytes));
       if (count != static_cast<ssize_t>(requests.bytes)) failure = count < 0 ? errno : EIO;
@@ -162,11 +165,11 @@ int ReadRequests(const TestFile& file, uint64_t file_bytes, const Requests& requ
   {
     std::vector<std::jthread> readers;
     try {
-      for (int reader = 1; reader < requests.depth; ++reader) readers.emplace_back(read);
+      for (int reader = 1; reader < requests.depth; ++reader) readers.emplace_back(read, reader);
     } catch (const std::system_error&) {
       // The system grants no more threads: fewer requests in flight then.
     }
-    read();
+    read(0);
   }
   return failure;
 }
