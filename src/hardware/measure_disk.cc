@@ -152,8 +152,8 @@ int ReadRequests(const TestFile& file, uint64_t file_bytes, const Requests& requ
       const uint64_t number = requests.first + i;
       const uint64_t piece = number / per_piece * kPieceStride % pieces_in_file;
       const uint64_t place = piece * per_piece + number % per_piece;
-      const auto buffer = own.subspan(number / requests.depth % buffers_each * requests.bytes,
-                                      requests.bytes);
+      const auto buffer =
+          own.subspan(number / requests.depth % buffers_each * requests.bytes, requests.bytes);
       const ssize_t count = pread(file.fd(), buffer.data(), requests.bytes,
                                   static_cast<off_t>(place * requests.bytes));
       if (count != static_cast<ssize_t>(requests.bytes)) failure = count < 0 ? errno : EIO;

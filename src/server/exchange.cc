@@ -142,11 +142,24 @@ void Exchange::CountEnds(std::string_view finish) {
   for (size_t i = 0; i < answers_.size(); ++i) {
     if (!answers_[i].finish) CountEnd(i, finish);
   }
+  CountPrompts();
+}
+
+void Exchange::CountPrompts() {
+  if (std::exchange(has_counted_prompts_, true)) return;
+  const auto num_choices = static_cast<size_t>(body_.num_answers);
+  for (size_t first = 0; first < times_.size(); first += num_choices) {
+    const auto choices = std::span(times_).subspan(first, num_choices);
+    metrics_.PromptEnded(
+        {.num_choices = body_.num_answers,
+         .most_generated_tokens = std::ranges::max(choices, {}, &Times::num_tokens).num_tokens,
+         .max_tokens = body_.request.max_tokens});
+  }
 }
 
 void Exchange::Abandon() {
   figures_.finish = "abort";
-  CountEnds("abort");
+  if (!has_ended_) CountEnds("abort");
 }
 
 std::vector<AnswerEvent> Exchange::Parse(size_t idx, const engine::Update& update) {
@@ -223,6 +236,7 @@ void Exchange::Finish() {
     return answer.finish == engine::FinishReason::kLength;
   });
   figures_.finish = has_length ? "length" : "stop";
+  CountPrompts();
   if (response_) {
     if (body_.streams) return responder_->EndStream();
     return responder_->Respond({.body = Dump(response_->Response()) + "\n", .headers = headers_});

@@ -79,6 +79,8 @@ class Exchange {
   // Of the choice, or of all that have not ended.
   void CountEnd(size_t idx, std::string_view finish);
   void CountEnds(std::string_view finish);
+  // At the end, and once also where what is sent then finds that the client has gone.
+  void CountPrompts();
   std::vector<openai::AnswerEvent> Parse(size_t idx, const engine::Update& update);
   void Stream(size_t idx, std::span<const openai::AnswerEvent> events,
               std::span<const engine::GeneratedToken> tokens);
@@ -101,6 +103,7 @@ class Exchange {
   std::vector<Times> times_;                    // of each choice
   size_t num_finished_ = 0;
   bool has_ended_ = false;
+  bool has_counted_prompts_ = false;
   bool has_begun_stream_ = false;
   Clock::time_point last_sent_;
   std::optional<openai::ApiError> error_;

@@ -122,6 +122,9 @@ TEST_F(ExchangeTest, TimesOfTokensCountTheEndAndWaitingEndsWithTheFirstStep) {
   EXPECT_EQ(Figure(text, "vllm:inter_token_latency_seconds_count"), 2);
   EXPECT_EQ(Figure(text, "vllm:request_time_per_output_token_seconds_sum"), 2);
   EXPECT_EQ(Figure(text, "vllm:generation_tokens_total"), 3);
+  EXPECT_EQ(Figure(text, "vllm:request_max_num_generation_tokens_sum"), 3);
+  EXPECT_EQ(Figure(text, "vllm:request_max_num_generation_tokens_count"), 1);
+  EXPECT_EQ(Figure(text, "vllm:request_params_n_sum"), 1);
   EXPECT_NEAR(Figure(text, "vllm:request_queue_time_seconds_sum"), 10, 1);
   EXPECT_NEAR(Figure(text, "vllm:request_prefill_time_seconds_sum"), 3, 1e-6);
   EXPECT_NEAR(exchange.Figures().queue_s, 10, 1);
@@ -280,6 +283,11 @@ TEST_F(ExchangeTest, AnErrorHasAStatusBeforeTheStreamAndIsAnEventWithinIt) {
   EXPECT_THAT(responder_->text, HasSubstr("data: {\"error\""));
   EXPECT_FALSE(within.Take(Event(0, "more")));  // of a step that was under way
   EXPECT_EQ(responder_->num_ends, 1);
+  // Telling it finds that the client has gone: that is no second end.
+  within.Abandon();
+  const std::string text = metrics_.Text("m", 0);
+  EXPECT_EQ(Figure(text, "vllm:e2e_request_latency_seconds_count"), 2);
+  EXPECT_EQ(Figure(text, "vllm:request_params_n_count"), 2);
 }
 
 TEST_F(ExchangeTest, SilentStreamsAreKeptAlive) {

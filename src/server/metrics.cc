@@ -17,6 +17,7 @@ constexpr double kRequestBounds[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10, 
                                      30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 constexpr double kTokenBounds[] = {1,    2,    5,    10,    20,    50,    100,    200,   500,
                                    1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
+constexpr double kChoiceBounds[] = {1, 2, 5, 10, 20};
 constexpr double kStepBounds[] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
                                   0.2,   0.5,   1,     2,    5,    10};
 
@@ -34,7 +35,10 @@ Metrics::Metrics()
       inference_s_(kRequestBounds),
       total_s_(kRequestBounds),
       prompt_tokens_(kTokenBounds),
-      generated_tokens_(kTokenBounds) {
+      generated_tokens_(kTokenBounds),
+      most_generated_tokens_(kTokenBounds),
+      num_choices_(kChoiceBounds),
+      max_tokens_(kTokenBounds) {
   for (const char* finish : {"stop", "length", "abort", "error"}) ended_[finish] = 0;
 }
 
@@ -76,6 +80,13 @@ void Metrics::Ended(const ChoiceFigures& figures) {
   inference_s_.Observe(figures.prefill_s + figures.decode_s);
   if (figures.num_generated_tokens == 1) return;
   per_token_s_.Observe(figures.decode_s / static_cast<double>(figures.num_generated_tokens - 1));
+}
+
+void Metrics::PromptEnded(const PromptFigures& figures) {
+  const std::scoped_lock lock(mutex_);
+  most_generated_tokens_.Observe(static_cast<double>(figures.most_generated_tokens));
+  num_choices_.Observe(figures.num_choices);
+  if (figures.max_tokens) max_tokens_.Observe(*figures.max_tokens);
 }
 
 void Metrics::GoneUnread(double total_s) {
@@ -141,6 +152,11 @@ std::string Metrics::Text(std::string_view model_name, int num_queued) const {
   prompt_tokens_.AppendTo(text, "vllm:request_prompt_tokens", "Tokens of a prompt.", labels);
   generated_tokens_.AppendTo(text, "vllm:request_generation_tokens",
                              "Tokens of an answer, with its end.", labels);
+  most_generated_tokens_.AppendTo(text, "vllm:request_max_num_generation_tokens",
+                                  "Tokens of the longest answer to a prompt.", labels);
+  num_choices_.AppendTo(text, "vllm:request_params_n", "Choices wanted of a prompt: n.", labels);
+  max_tokens_.AppendTo(text, "vllm:request_params_max_tokens",
+                       "The most tokens wanted of a choice.", labels);
   step_tokens_.AppendTo(text, "vllm:iteration_tokens_total", "Tokens of a step.", labels);
   step_s_.AppendTo(text, "convene:step_seconds", "Time of a step.", labels);
   number("convene:connections", "Open connections.", "gauge", num_connections_);

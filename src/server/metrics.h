@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,13 @@ struct ChoiceFigures {
   double total_s = 0;                // from its arrival to its end
 };
 
+// Of all choices that answer one prompt, when the last of them has ended.
+struct PromptFigures {
+  int num_choices = 1;
+  int64_t most_generated_tokens = 0;  // of a choice
+  std::optional<int> max_tokens;      // unset: as many as the context holds
+};
+
 // Threads may call it at the same time.
 class Metrics {
  public:
@@ -50,6 +58,7 @@ class Metrics {
   // Not for an end-of-text token, which is generated and is no part of the answer.
   void TokenOfAnswer();
   void Ended(const ChoiceFigures& figures);
+  void PromptEnded(const PromptFigures& figures);
   // A request whose client went before its choices were known; it counts as one.
   void GoneUnread(double total_s);
   void Responded(int status);
@@ -79,6 +88,9 @@ class Metrics {
   Histogram total_s_;
   Histogram prompt_tokens_;
   Histogram generated_tokens_;
+  Histogram most_generated_tokens_;
+  Histogram num_choices_;
+  Histogram max_tokens_;
 };
 
 }  // namespace convene::server

@@ -25,6 +25,8 @@ TEST(Metrics, CountsIntoTheBucketsOfPrometheus) {
                  .prefill_s = 0.5,
                  .decode_s = 0.4});
   metrics.Ended({.finish = "abort", .num_prompt_tokens = 3});  // before its first token
+  metrics.PromptEnded({.num_choices = 2, .most_generated_tokens = 5, .max_tokens = 16});
+  metrics.PromptEnded({});  // with no limit said
   metrics.AfterStep(
       {.num_running = 2, .num_waiting = 1, .num_kv_blocks = 8, .num_held_kv_blocks = 2});
   const std::string text = metrics.Text("a \"b\"\n", 3);
@@ -47,6 +49,9 @@ TEST(Metrics, CountsIntoTheBucketsOfPrometheus) {
                               ",le=\"0.1\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("vllm:request_prefill_time_seconds_sum" + labels + "} 0.5\n"));
   EXPECT_THAT(text, HasSubstr("vllm:request_inference_time_seconds_count" + labels + "} 1\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_max_num_generation_tokens_sum" + labels + "} 5\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_params_n_sum" + labels + "} 3\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_params_max_tokens_count" + labels + "} 1\n"));
 }
 
 TEST(Access, KnowsKeysWithoutTellingThem) {
