@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
-#include <iterator>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -35,6 +32,10 @@ int64_t EngineLoop::Run() {
   for (;;) {
     const Work work = TakeWork();
     EndExpired();
+    for (const Job& job : work.aborted) {
+      num_aborted += std::ssize(job.requests);
+      FailAll(job, shut_down);
+    }
     if (work.is_aborted) {
       while (!taken_.empty()) {
         const auto& [id, taken] = *taken_.begin();
@@ -53,22 +54,17 @@ int64_t EngineLoop::Run() {
 
 Work EngineLoop::TakeWork() {
   const EngineRules rules = {
-      .has_room = [&](const Job& job) { return engine_.HasRoomFor(job.requests.front()); },
+      .has_room = [&](const engine::Request& request) { return engine_.HasRoomFor(request); },
       .may_overtake =
-          [&](const Job& job) { return engine_.IsReadBesideLong(job.requests.front()); }};
+          [&](const engine::Request& request) { return engine_.IsReadBesideLong(request); }};
   for (;;) {
-    const int num_later = std::transform_reduce(
-        taken_.begin(), taken_.end(), 0, std::plus<>(),
-        [](const auto& each) { return static_cast<int>(each.second.later.size()); });
-    const int room = max_sequences_ - engine_.num_requests() - num_later;
+    const int room = max_sequences_ - engine_.num_requests();
     const bool is_idle = engine_.num_requests() == 0 && events_.empty();
     Work work = queue_.Take(room, is_idle, rules);
     for (const JobId id : work.cancelled) Forget(id);
-    for (const Job& job : work.expired) {
-      for (int i = 0; i < std::ssize(job.requests); ++i) Fail(job.id, i, DeadlinePassed());
-    }
-    if (!work.job) return work;
-    Submit(*std::move(work.job));
+    for (const Job& job : work.expired) FailAll(job, DeadlinePassed());
+    if (!work.choice) return work;
+    Submit(*std::move(work.choice));
   }
 }
 
@@ -94,47 +90,26 @@ void EngineLoop::Step() {
   Measure(elapsed.count());
 }
 
-void EngineLoop::Submit(Job job) {
-  Taken& taken = taken_[job.id];
-  taken.client = std::move(job.client);
-  taken.deadline = job.deadline;
-  taken.num_choices = static_cast<int>(job.requests.size());
-  // Further answers to one prompt find it in the cache once the first one's is computed.
-  int choice_idx = 0;
-  const std::vector<int32_t> first_prompt = job.requests.front().prompt;
-  for (engine::Request& request : job.requests) {
-    const bool repeats_first = choice_idx > 0 && request.prompt == first_prompt;
-    if (repeats_first || !taken.later.empty()) {
-      taken.later.push_back(std::move(request));
-    } else {
-      SubmitChoice(job.id, taken, choice_idx, std::move(request));
-      ++choice_idx;
-    }
-  }
-  ForgetEnded(job.id);
-}
-
-void EngineLoop::SubmitChoice(JobId id, Taken& taken, int choice_idx, engine::Request request) {
-  if (replanner_ != nullptr) replanner_->AddPrompt(std::ssize(request.prompt));
-  const Result<engine::RequestId> submitted = engine_.Submit(std::move(request));
+void EngineLoop::Submit(JobChoice choice) {
+  Taken& taken = taken_[choice.job];
+  taken.client = std::move(choice.client);
+  taken.deadline = choice.deadline;
+  taken.num_choices = choice.num_choices;
+  ++taken.num_submitted;
+  if (replanner_ != nullptr) replanner_->AddPrompt(std::ssize(choice.request.prompt));
+  const Result<engine::RequestId> submitted = engine_.Submit(std::move(choice.request));
   if (!submitted) {
     ++taken.num_ended;
-    return Fail(id, choice_idx, submitted.error());
+    Fail(choice.job, choice.idx, submitted.error());
+    queue_.PromptComputed(choice.job, choice.idx);
+    return ForgetEnded(choice.job);
   }
   taken.running.push_back(*submitted);
-  running_[*submitted] = {.job = id, .choice_idx = choice_idx};
+  running_[*submitted] = {.job = choice.job, .choice_idx = choice.idx};
 }
 
-void EngineLoop::SubmitLater(JobId id) {
-  const auto found = taken_.find(id);
-  if (found == taken_.end()) return;
-  Taken& taken = found->second;
-  std::vector<engine::Request> later = std::exchange(taken.later, {});
-  int choice_idx = taken.num_choices - static_cast<int>(later.size());
-  for (engine::Request& request : later) {
-    SubmitChoice(id, taken, choice_idx++, std::move(request));
-  }
-  ForgetEnded(id);
+void EngineLoop::FailAll(const Job& job, const Error& error) {
+  for (int i = 0; i < std::ssize(job.requests); ++i) Fail(job.id, i, error);
 }
 
 void EngineLoop::Fail(JobId id, int choice_idx, const Error& error) {
@@ -150,9 +125,7 @@ void EngineLoop::EndJob(JobId id, const Error& error) {
     const auto found = running_.find(request);
     if (found != running_.end()) Fail(id, found->second.choice_idx, error);
   }
-  for (int i = 0; i < std::ssize(taken.later); ++i) {
-    Fail(id, taken.num_choices - static_cast<int>(taken.later.size()) + i, error);
-  }
+  for (int i = taken.num_submitted; i < taken.num_choices; ++i) Fail(id, i, error);
   Forget(id);
 }
 
@@ -163,7 +136,7 @@ void EngineLoop::Forget(JobId id) {
   for (const engine::RequestId request : found->second.running) {
     if (running_.erase(request) > 0) engine_.Cancel(request);
   }
-  queue_.Finish(found->second.client);
+  queue_.Finish(id, found->second.client);
   taken_.erase(found);
 }
 
@@ -178,7 +151,6 @@ void EngineLoop::EndExpired() {
 
 void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
   const Clock::time_point now = Clock::now();
-  std::vector<JobId> begun;
   std::vector<JobId> ended;
   std::map<std::string, int64_t> num_tokens;  // of each client
   for (engine::Update& update : updates) {
@@ -188,7 +160,9 @@ void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
     const JobId job = running.job;
     const bool is_last = update.finish || update.error;
     const bool has_token = !update.progress;
-    if (has_token && !running.has_begun && running.choice_idx == 0) begun.push_back(job);
+    if (is_last || (has_token && !running.has_begun)) {
+      queue_.PromptComputed(job, running.choice_idx);
+    }
     // The prompt and the first token were counted when the job was taken.
     if (has_token) {
       num_tokens[taken_.at(job).client] += running.has_begun ? 1 : -update.num_reused_tokens;
@@ -204,7 +178,6 @@ void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
     ended.push_back(job);
   }
   for (const auto& [client, count] : num_tokens) queue_.Charge(client, count);
-  for (const JobId job : begun) SubmitLater(job);
   for (const JobId job : ended) {
     const auto found = taken_.find(job);
     if (found == taken_.end()) continue;

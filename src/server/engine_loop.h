@@ -44,17 +44,16 @@ class EngineLoop {
   struct Taken {
     std::string client;
     std::optional<Clock::time_point> deadline;
-    std::vector<engine::Request> later;  // choices that wait for the first one's prompt
     std::vector<engine::RequestId> running;
     int num_choices = 0;
+    int num_submitted = 0;
     int num_ended = 0;
   };
 
   // Submits what there is room for, and says what else is to be done.
   Work TakeWork();
-  void Submit(Job job);
-  void SubmitChoice(JobId id, Taken& taken, int choice_idx, engine::Request request);
-  void SubmitLater(JobId id);
+  void Submit(JobChoice choice);
+  void FailAll(const Job& job, const Error& error);
   void Fail(JobId id, int choice_idx, const Error& error);
   void EndJob(JobId id, const Error& error);
   void Forget(JobId id);

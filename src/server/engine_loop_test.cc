@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -90,6 +91,60 @@ TEST(EngineLoop, AnAbortTellsEveryRequestThatItEnded) {
   std::ranges::sort(told);
   EXPECT_EQ(told, (std::vector<JobId>{1, 2, 3, 4}));
   EXPECT_EQ(engine->num_held_kv_blocks(), 0);
+}
+
+// A job's first choice computes the prompt that the others repeat; a job of many choices leaves
+// places to others.
+TEST(EngineLoop, AJobOfManyChoicesReadsItsPromptOnceAndLetsOthersInBetween) {
+  const std::unique_ptr<engine::Engine> engine = LoadDemo();
+  JobQueue queue(100);
+  Metrics metrics;
+  Job many = MakeJob(1, 200, 10);
+  many.requests.resize(12, many.requests.front());
+  many.client = "a";
+  ASSERT_EQ(queue.Push(std::move(many)).admission, Admission::kAccepted);
+  Job other = MakeJob(2, 5, 10);
+  other.client = "b";
+  ASSERT_EQ(queue.Push(std::move(other)).admission, Admission::kAccepted);
+  queue.Close();
+  std::vector<JobId> ended;
+  int num_computed = 0;  // prompts of the first job
+  const auto sink = [&](const std::vector<JobEvent>& events) {
+    for (const JobEvent& event : events) {
+      if (event.is_first && event.job == 1) num_computed += event.update.num_reused_tokens == 0;
+      if (event.update.finish) ended.push_back(event.job);
+    }
+  };
+  EXPECT_EQ(EngineLoop(*engine, queue, metrics, 2, sink).Run(), 0);
+  EXPECT_EQ(num_computed, 1);
+  ASSERT_EQ(ended.size(), 13u);
+  EXPECT_LT(std::ranges::find(ended, 2u) - ended.begin(), 3);
+}
+
+// Two of its choices run, the others wait: all end, or are told.
+TEST(EngineLoop, AJobThatWasTakenInPartEndsWhole) {
+  const std::unique_ptr<engine::Engine> engine = LoadDemo();
+  for (const bool is_abort : {true, false}) {
+    JobQueue queue(100);
+    Metrics metrics;
+    Job job = MakeJob(1, 20, 400);
+    job.requests.resize(6, job.requests.front());
+    if (!is_abort) job.deadline = Clock::now() + std::chrono::milliseconds(50);
+    ASSERT_EQ(queue.Push(std::move(job)).admission, Admission::kAccepted);
+    std::vector<int> told;
+    const auto sink = [&](const std::vector<JobEvent>& events) {
+      for (const JobEvent& event : events) {
+        if (event.update.error || event.update.finish) told.push_back(event.choice_idx);
+      }
+      if (is_abort && queue.num_waiting() < 5) queue.Abort();
+      if (!told.empty()) queue.Close();
+    };
+    EXPECT_EQ(EngineLoop(*engine, queue, metrics, 2, sink).Run(), is_abort ? 6 : 0);
+    std::ranges::sort(told);
+    EXPECT_EQ(told, (std::vector<int>{0, 1, 2, 3, 4, 5}));
+    EXPECT_EQ(queue.num_waiting(), 0);
+    EXPECT_EQ(engine->num_requests(), 0);
+  }
 }
 
 // On a KV cache for two of 512 tokens eight may run, of 200 tokens each: blocks, and not places,

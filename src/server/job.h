@@ -26,6 +26,16 @@ struct Job {
   std::optional<Clock::time_point> deadline = {};
 };
 
+// One choice of a job, on its way into the engine.
+struct JobChoice {
+  JobId job = 0;
+  int idx = 0;
+  int num_choices = 1;  // of the job
+  engine::Request request = {};
+  std::string client = {};
+  std::optional<Clock::time_point> deadline = {};
+};
+
 // What one step, or the end of the server, did for one choice.
 struct JobEvent {
   JobId job = 0;

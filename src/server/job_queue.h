@@ -1,7 +1,8 @@
 // Jobs that wait for the engine, in the order in which they will run: bounded, fair to clients, and
 // by priority among those of a client. A job is overtaken a bounded number of times once it is its
 // client's oldest, so that none waits for ever. Threads put jobs in, the engine's thread takes them
-// out.
+// out choice by choice, so that a job of many choices keeps its place from others no longer than
+// many jobs of one would.
 #pragma once
 
 #include <condition_variable>
@@ -31,30 +32,34 @@ struct Pushed {
 
 // What the engine's thread is to do next.
 struct Work {
-  std::optional<Job> job;        // to be submitted
-  std::vector<JobId> cancelled;  // whose clients went away; also of jobs that it never got
-  std::vector<Job> expired;      // whose deadline passed while they waited
-  bool is_closed = false;        // nothing waits, and nothing will come
-  bool is_aborted = false;       // what still runs must end now
+  std::optional<JobChoice> choice;  // to be submitted
+  std::vector<JobId> cancelled;     // whose clients went away; also of jobs that it never got
+  // Jobs of which no choice was taken, and none will be.
+  std::vector<Job> expired;  // their deadline passed while they waited
+  std::vector<Job> aborted;  // by Abort
+  bool is_closed = false;    // nothing waits, and nothing will come
+  bool is_aborted = false;   // what was taken must end now
 };
 
 // What the engine says of jobs that wait.
 struct EngineRules {
-  std::function<bool(const Job& job)> has_room = [](const Job&) { return true; };
-  std::function<bool(const Job& job)> may_overtake = [](const Job&) { return false; };
+  std::function<bool(const engine::Request&)> has_room = [](const auto&) { return true; };
+  std::function<bool(const engine::Request&)> may_overtake = [](const auto&) { return false; };
 };
 
 class JobQueue {
  public:
-  // So many jobs of a client in a row may be taken before its oldest because of their priority;
-  // then that is taken, whatever its own.
+  // So many choices of a client in a row may be taken before those of its oldest job because of
+  // their priority; then one of that is taken, whatever its own.
   static constexpr int kMostOvertakes = 7;
 
-  // At most `capacity` choices of jobs wait; a job that is the only one waits however many it has.
+  // At most `capacity` choices of jobs wait, those aside that wait of other clients' jobs of which
+  // some were taken; a job that is the only one waits however many it has.
   explicit JobQueue(int capacity) : capacity_(capacity) {}
 
   // Where there is no room, the client with the most choices that wait gives up its newest jobs of
-  // the lowest priority, unless it is the job's own client, who is refused then.
+  // the lowest priority, but for those of which choices were taken, unless it is the job's own
+  // client, who is refused then.
   Pushed Push(Job job);
 
   // The job's client is gone: it will not be taken, or the engine's thread hears of it.
@@ -65,39 +70,59 @@ class JobQueue {
   // Nor those: the engine's thread is to end all, too.
   void Abort();
 
-  // For the engine's thread: the next job, if it has at most `room` choices and the engine has
-  // room for it; otherwise one behind it that the engine lets overtake, and leaves a place to the
-  // next. With `is_idle` it waits until there is something to do, and takes a job whatever its
-  // size. After an abort every job is taken.
+  // For the engine's thread: the next choice, if there is room for one and the engine has room for
+  // it; otherwise one behind it that the engine lets overtake, if that leaves a place to the next.
+  // A choice that repeats the prompt of the one before it is not taken before PromptComputed. With
+  // `is_idle` it waits until there is something to do, and takes a choice whatever its size.
   Work Take(int room, bool is_idle, const EngineRules& rules = {});
 
-  // The engine has computed so many more tokens for the client, who has a job that was taken;
+  // For the engine's thread: the prompt of a choice that was taken is in the cache, where others
+  // find it, or never will be.
+  void PromptComputed(JobId id, int choice_idx);
+
+  // The engine has computed so many more tokens for the client, of whose jobs choices were taken;
   // negative: it did not have to compute them. Take counts those of prompts, and one of each
   // choice's answer.
   void Charge(const std::string& client, int64_t num_tokens);
 
-  // A job that was taken has ended.
-  void Finish(const std::string& client);
+  // A job of which choices were taken has ended; those that wait never will be.
+  void Finish(JobId id, const std::string& client);
 
   int num_waiting() const;  // choices
   bool is_closed() const;
 
  private:
+  // A job with the choices that were not taken.
+  struct Waiting {
+    Job job;
+    int num_taken = 0;
+    // The choice whose prompt the next one repeats, until that is computed; -1: none.
+    int prompt_of = -1;
+    bool is_computed = false;  // the prompt that the next one repeats
+
+    int num_choices() const { return static_cast<int>(job.requests.size()) - num_taken; }
+    bool is_held() const { return prompt_of >= 0; }
+  };
+  using Jobs = std::vector<Waiting>;
   struct Client {
-    std::vector<Job> waiting = {};  // oldest first, not empty
-    int num_waiting = 0;            // choices
-    int num_overtakes = 0;          // of the oldest, one after the other
+    Jobs waiting = {};      // oldest first, not empty
+    int num_waiting = 0;    // choices
+    int num_begun = 0;      // those of jobs of which others were taken
+    int num_overtakes = 0;  // of the oldest, one after the other
+
+    int num_droppable() const { return num_waiting - num_begun; }
   };
   using Clients = std::map<std::string, Client>;
 
-  Clients::iterator NextClient();
-  static std::vector<Job>::iterator NextOf(Client& client);
-  std::optional<Job> TakeNext(int room, bool takes_any, const EngineRules& rules);
-  std::optional<Job> TakeOvertaking(int room, const EngineRules& rules);
-  Job TakeInTurn(Clients::iterator client, std::vector<Job>::iterator job);
-  // The job is the client's; a client with no other is gone then.
-  Job TakeOut(Clients::iterator client, std::vector<Job>::iterator job);
-  std::vector<Job> TakeExpired();
+  static Jobs::iterator NextOf(Client& client);
+  std::optional<JobChoice> TakeNext(bool takes_any, int room, const EngineRules& rules);
+  std::optional<JobChoice> TakeOvertaking(const EngineRules& rules);
+  JobChoice TakeInTurn(Clients::iterator client, Jobs::iterator job);
+  // What is left of the job, which is the client's; a client with no other is gone then.
+  Job TakeOut(Clients::iterator client, Jobs::iterator job);
+  std::vector<Job> TakeUntaken(const std::function<bool(const Job&)>& is_wanted);
+  template <typename Use>
+  void Find(JobId id, const Use& use);
 
   const int capacity_;
   mutable std::mutex mutex_;

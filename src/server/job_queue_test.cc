@@ -20,18 +20,15 @@ using ::testing::IsEmpty;
 Job MakeJob(JobId id, int num_choices = 1, const std::string& client = "", int64_t priority = 0) {
   Job job{.id = id, .client = client, .priority = priority};
   job.requests.resize(static_cast<size_t>(num_choices));
+  for (int i = 1; i < num_choices; i += 2) job.requests[i].prompt = {1};  // no two alike in a row
   return job;
 }
 
-// The jobs that are taken while there is room, as the engine's thread does it.
+// The jobs of the choices that are taken while there is room, as the engine's thread does it.
 std::vector<JobId> TakeAll(JobQueue& queue, int room) {
   std::vector<JobId> ids;
-  for (;;) {
-    const Work work = queue.Take(room, false);
-    if (!work.job) return ids;
-    room -= static_cast<int>(work.job->requests.size());
-    ids.push_back(work.job->id);
-  }
+  while (const auto choice = queue.Take(room--, false).choice) ids.push_back(choice->job);
+  return ids;
 }
 
 Admission Push(JobQueue& queue, Job job) { return queue.Push(std::move(job)).admission; }
@@ -40,35 +37,89 @@ TEST(JobQueue, IsBoundedInChoicesAndTakesAnyJobAlone) {
   JobQueue queue(4);
   EXPECT_EQ(Push(queue, MakeJob(1, 9)), Admission::kAccepted);  // the only one
   EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kFull);
-  EXPECT_EQ(queue.Take(3, true).job->id, 1u);
+  EXPECT_EQ(TakeAll(queue, 3).size(), 3u);
+  EXPECT_EQ(queue.num_waiting(), 6);  // what is left of it counts
+  EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kFull);
+  EXPECT_EQ(TakeAll(queue, 9).size(), 6u);
   EXPECT_EQ(Push(queue, MakeJob(3, 3)), Admission::kAccepted);
   EXPECT_EQ(Push(queue, MakeJob(4, 2)), Admission::kFull);
   EXPECT_EQ(Push(queue, MakeJob(5)), Admission::kAccepted);
   EXPECT_EQ(queue.num_waiting(), 4);
 }
 
-TEST(JobQueue, WhatDoesNotFitIsNotOvertaken) {
+TEST(JobQueue, ChoicesAreTakenOneByOneAndWhatDoesNotFitIsNotOvertaken) {
   JobQueue queue(100);
   static_cast<void>(queue.Push(MakeJob(1)));
   static_cast<void>(queue.Push(MakeJob(2, 5)));
   static_cast<void>(queue.Push(MakeJob(3)));
-  EXPECT_THAT(TakeAll(queue, 3), ElementsAre(1));
-  EXPECT_THAT(TakeAll(queue, 3), IsEmpty());
-  const auto is_full = [](const Job&) { return false; };
-  EXPECT_FALSE(queue.Take(6, false, {.has_room = is_full}).job);
-  EXPECT_THAT(TakeAll(queue, 6), ElementsAre(2, 3));
+  EXPECT_THAT(TakeAll(queue, 3), ElementsAre(1, 2, 2));
+  EXPECT_THAT(TakeAll(queue, 0), IsEmpty());
+  const auto is_full = [](const engine::Request&) { return false; };
+  EXPECT_FALSE(queue.Take(6, false, {.has_room = is_full}).choice);
+  const auto choice = queue.Take(6, false).choice;
+  EXPECT_EQ(choice->job, 2u);
+  EXPECT_EQ(choice->idx, 2);
+  EXPECT_EQ(choice->num_choices, 5);
+  EXPECT_THAT(TakeAll(queue, 6), ElementsAre(2, 2, 3));
+}
+
+TEST(JobQueue, AnswersToAPromptWaitUntilItIsComputedAndOthersDoNot) {
+  JobQueue queue(100);
+  Job job = MakeJob(1, 6);
+  for (int i = 0; i < 6; ++i) job.requests[i].prompt = {i / 3};  // two prompts, three times each
+  static_cast<void>(queue.Push(std::move(job)));
+  static_cast<void>(queue.Push(MakeJob(2)));
+  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(1, 2));
+  queue.PromptComputed(1, 1);  // another one
+  EXPECT_THAT(TakeAll(queue, 9), IsEmpty());
+  queue.PromptComputed(1, 0);
+  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(1, 1, 1));  // and the first of the second prompt
+  queue.PromptComputed(1, 0);                            // once more
+  EXPECT_THAT(TakeAll(queue, 9), IsEmpty());
+  queue.PromptComputed(1, 3);
+  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(1, 1));
+  EXPECT_EQ(queue.num_waiting(), 0);
+}
+
+TEST(JobQueue, AJobOfManyChoicesTakesTurnsAndHoldsUpNobodyUrgent) {
+  JobQueue queue(100);
+  static_cast<void>(queue.Push(MakeJob(1, 50, "a")));
+  EXPECT_THAT(TakeAll(queue, 2), ElementsAre(1, 1));
+  static_cast<void>(queue.Push(MakeJob(2, 3, "b")));
+  EXPECT_THAT(TakeAll(queue, 4), ElementsAre(2, 1, 2, 1));
+  static_cast<void>(queue.Push(MakeJob(3, 1, "a", -1)));
+  EXPECT_THAT(TakeAll(queue, 3), ElementsAre(2, 3, 1));
+}
+
+TEST(JobQueue, WhatWasBegunIsNotGivenUpAndDoesNotCountForOthers) {
+  JobQueue queue(4);
+  static_cast<void>(queue.Push(MakeJob(1, 9, "busy")));
+  EXPECT_THAT(TakeAll(queue, 1), ElementsAre(1));
+  EXPECT_EQ(Push(queue, MakeJob(2, 1, "busy")), Admission::kFull);
+  const Pushed other = queue.Push(MakeJob(3, 4, "other"));
+  EXPECT_EQ(other.admission, Admission::kAccepted);
+  EXPECT_THAT(other.dropped, IsEmpty());
+  EXPECT_EQ(Push(queue, MakeJob(4, 1, "other")), Admission::kFull);
+  EXPECT_EQ(queue.num_waiting(), 12);
+  // It ends before it was taken whole.
+  queue.Finish(1, "busy");
+  EXPECT_EQ(queue.num_waiting(), 4);
+  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(3, 3, 3, 3));
 }
 
 TEST(JobQueue, WhatTheEngineReadsBesideOthersOvertakesAndLeavesAPlace) {
   JobQueue queue(100);
   static_cast<void>(queue.Push(MakeJob(1)));
   static_cast<void>(queue.Push(MakeJob(2)));
-  static_cast<void>(queue.Push(MakeJob(3)));
-  const EngineRules rules = {.has_room = [](const Job&) { return false; },
-                             .may_overtake = [](const Job& job) { return job.id == 3; }};
-  EXPECT_FALSE(queue.Take(1, false, rules).job);
-  EXPECT_EQ(queue.Take(2, false, rules).job->id, 3u);
-  EXPECT_FALSE(queue.Take(2, false, rules).job);
+  Job third = MakeJob(3);
+  third.requests[0].max_tokens = 3;
+  static_cast<void>(queue.Push(std::move(third)));
+  const EngineRules rules = {
+      .has_room = [](const engine::Request&) { return false; },
+      .may_overtake = [](const engine::Request& request) { return request.max_tokens == 3; }};
+  EXPECT_FALSE(queue.Take(1, false, rules).choice);
+  EXPECT_EQ(queue.Take(2, false, rules).choice->job, 3u);
+  EXPECT_FALSE(queue.Take(2, false, rules).choice);
   EXPECT_THAT(TakeAll(queue, 2), ElementsAre(1, 2));
 }
 
@@ -78,7 +129,7 @@ TEST(JobQueue, TakesTurnsOfClientsAndHeedsPrioritiesOfEach) {
   static_cast<void>(queue.Push(MakeJob(5, 1, "other", 7)));
   static_cast<void>(queue.Push(MakeJob(6, 1, "busy", -1)));
   EXPECT_THAT(TakeAll(queue, 3), ElementsAre(6, 5, 1));
-  queue.Finish("other");
+  queue.Finish(5, "other");
   static_cast<void>(queue.Push(MakeJob(7, 1, "other")));
   EXPECT_THAT(TakeAll(queue, 2), ElementsAre(7, 2));
 }
@@ -115,24 +166,25 @@ class Load {
   std::map<std::string, int64_t> Run(int num_steps) {
     std::map<std::string, int64_t> tokens;
     for (int i = 0; i < num_steps; ++i) {
-      for (;;) {
-        const Work work = queue_.Take(max_choices_ - num_running_, false);
-        if (!work.job) break;
-        running_.push_back({sent_.at(work.job->id), 0});
-        num_running_ += sent_.at(work.job->id).num_choices;
+      while (const auto choice = queue_.Take(max_choices_ - num_running_, false).choice) {
+        running_.push_back({choice->job, 0});
+        ++num_running_;
       }
-      for (auto job = running_.begin(); job != running_.end();) {
-        auto& [sent, done] = *job;
-        tokens[sent.client] += sent.num_choices;
-        if (done > 0) queue_.Charge(sent.client, sent.num_choices);
+      for (auto choice = running_.begin(); choice != running_.end();) {
+        auto& [job, done] = *choice;
+        Sent& sent = sent_.at(job);
+        ++tokens[sent.client];
+        if (done > 0) queue_.Charge(sent.client, 1);
         if (++done < sent.num_tokens) {
-          ++job;
+          ++choice;
           continue;
         }
-        queue_.Finish(sent.client);
-        num_running_ -= sent.num_choices;
-        Send(sent);
-        job = running_.erase(job);
+        --num_running_;
+        if (++sent.num_ended == sent.num_choices) {
+          queue_.Finish(job, sent.client);
+          Send({sent.client, sent.num_choices, sent.num_tokens, sent.priority});
+        }
+        choice = running_.erase(choice);
       }
     }
     return tokens;
@@ -144,6 +196,7 @@ class Load {
     int num_choices;
     int num_tokens;
     int64_t priority;
+    int num_ended = 0;
   };
 
   void Send(const Sent& job) {
@@ -156,7 +209,7 @@ class Load {
   JobQueue queue_{1000};
   std::map<JobId, Sent> sent_;
   JobId last_id_ = 0;
-  std::list<std::pair<Sent, int>> running_;
+  std::list<std::pair<JobId, int>> running_;  // choices, with their tokens
   int num_running_ = 0;
 };
 
@@ -215,7 +268,7 @@ TEST(JobQueue, CancelledJobsAreNotTaken) {
   static_cast<void>(queue.Push(MakeJob(2)));
   queue.Cancel(1);
   const Work work = queue.Take(5, true);
-  EXPECT_EQ(work.job->id, 2u);
+  EXPECT_EQ(work.choice->job, 2u);
   EXPECT_THAT(work.cancelled, ElementsAre(1));
   EXPECT_EQ(queue.num_waiting(), 0);
 }
@@ -229,7 +282,7 @@ TEST(JobQueue, JobsWhoseTimeIsOverAreGivenBack) {
   const Work work = queue.Take(5, true);
   ASSERT_EQ(work.expired.size(), 1u);
   EXPECT_EQ(work.expired[0].id, 1u);
-  EXPECT_EQ(work.job->id, 2u);
+  EXPECT_EQ(work.choice->job, 2u);
 }
 
 TEST(JobQueue, ClosesAfterWhatWaitsAndAbortsWithIt) {
@@ -238,16 +291,24 @@ TEST(JobQueue, ClosesAfterWhatWaitsAndAbortsWithIt) {
   queue.Close();
   EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kClosed);
   EXPECT_FALSE(queue.Take(0, false).is_closed);
+  EXPECT_FALSE(queue.Take(2, true).is_closed);
   const Work last = queue.Take(2, true);
-  EXPECT_EQ(last.job->id, 1u);
+  EXPECT_EQ(last.choice->job, 1u);
   EXPECT_TRUE(last.is_closed);
 
   JobQueue aborted(100);
   static_cast<void>(aborted.Push(MakeJob(1, 7)));
+  EXPECT_THAT(TakeAll(aborted, 1), ElementsAre(1));
+  static_cast<void>(aborted.Push(MakeJob(2, 7)));
   aborted.Abort();
-  const Work work = aborted.Take(0, false);
+  const Work work = aborted.Take(3, false);
   EXPECT_TRUE(work.is_aborted);
-  EXPECT_EQ(work.job->id, 1u);
+  EXPECT_FALSE(work.choice);
+  ASSERT_EQ(work.aborted.size(), 1u);  // what was begun the engine's thread ends
+  EXPECT_EQ(work.aborted[0].id, 2u);
+  EXPECT_FALSE(work.is_closed);
+  aborted.Finish(1, "");
+  EXPECT_TRUE(aborted.Take(3, true).is_closed);
 }
 
 TEST(JobQueue, AnIdleEngineWaitsForWork) {
@@ -256,7 +317,7 @@ TEST(JobQueue, AnIdleEngineWaitsForWork) {
   std::jthread engine([&] {
     for (;;) {
       const Work work = queue.Take(10, true);
-      if (work.job) taken.push_back(work.job->id);
+      if (work.choice) taken.push_back(work.choice->job);
       if (work.is_closed) return;
     }
   });
