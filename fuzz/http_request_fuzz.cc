@@ -46,7 +46,8 @@ class FuzzedHandler : public server::Handler {
     responder->Send(std::string(request.body.size(), 'x'));
     responder->EndStream();
   }
-  server::Response ProtocolError(int status, const std::string& message) override {
+  server::Response ProtocolError(const server::RequestHead&, int status,
+                                 const std::string& message) override {
     CHECK(status == 400 || status == 413 || status == 415 || status == 431 || status == 503);
     CHECK(!message.empty());
     return {.status = status, .body = message};

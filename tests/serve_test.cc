@@ -151,7 +151,7 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
   EXPECT_THAT(error("/v1/embeddings", "{}", 400)["message"], HasSubstr("embed"));
   error("/v1/nothing", "{}", 404);
   error("/health", "{}", 405);
-  EXPECT_THAT(error(kChat, "{\"a\": ", 400)["message"], HasSubstr("not JSON"));
+  EXPECT_THAT(error(kChat, "{\"a\": ", 400)["message"], HasSubstr("cannot be read as JSON"));
   EXPECT_THAT(error(kChat, "[]", 400)["message"], HasSubstr("object"));
   error(kChat, "{\"model\": \"\xff\"}", 400);
   error(kChat, std::string(100, '[') + std::string(100, ']'), 400);

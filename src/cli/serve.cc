@@ -42,6 +42,20 @@ CLI::Validator NotEmpty() {
       ""};
 }
 
+// As browsers write it into a request's field Origin: any other text would never be met.
+std::string CheckOrigin(const std::string& text) {
+  constexpr const char* kWanted =
+      "must be SCHEME://HOST or SCHEME://HOST:PORT in small letters, or '*'";
+  if (text == "*" || text == "null") return "";
+  const size_t scheme = text.find("://");
+  const std::string host = scheme == std::string::npos ? "" : text.substr(scheme + 3);
+  const bool is_plain = std::ranges::none_of(
+      text, [](unsigned char c) { return c <= ' ' || c > '~' || (c >= 'A' && c <= 'Z'); });
+  const bool is_origin =
+      scheme != 0 && !host.empty() && host.find_first_of("/?#@*") == std::string::npos;
+  return is_plain && is_origin ? "" : kWanted;
+}
+
 constexpr int kMaxSeconds = 24 * 60 * 60;
 // Enough for a gigabyte or more where a machine gives memory slowly.
 constexpr double kKvMemoryS = 2;
@@ -84,7 +98,7 @@ class Serve : public Command {
     app.add_option("--cors-origin", options_.cors_origins,
                    "Pages of this origin may ask, '*': all; may be repeated")
         ->type_name("ORIGIN")
-        ->check(NotEmpty())
+        ->check(CLI::Validator(CheckOrigin, ""))
         ->allow_extra_args(false);
     AddNumber(app, "--shutdown-timeout", shutdown_s_, {0, kMaxSeconds},
               fmt::format("Seconds for accepted requests after SIGTERM (default: {})", shutdown_s_))

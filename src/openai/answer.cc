@@ -36,7 +36,7 @@ ordered_json ChatLogprobs(const text::Tokenizer& tokenizer, Tokens tokens) {
     }
     content.push_back(std::move(entry));
   }
-  return {{"content", std::move(content)}};
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 // A token of a completion. One that is no text by itself is spelled as its bytes, as at OpenAI.
@@ -98,6 +98,7 @@ ordered_json CallJson(const ToolCall& call) {
 ordered_json MessageJson(const Answer& answer) {
   ordered_json message = {{"role", "assistant"}, {"content", answer.text}};
   if (answer.text.empty() && !answer.calls.empty()) message["content"] = nullptr;
+  message["refusal"] = nullptr;
   if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
   if (answer.calls.empty()) return message;
   message["tool_calls"] = ordered_json::array();

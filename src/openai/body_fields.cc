@@ -27,6 +27,8 @@ const std::vector<NeutralField>& NeutralFields() {
       {"best_of", 1},
       {"echo", false},
       {"suffix", ""},
+      {"store", false, ": nothing is stored"},
+      {"cache_salt", "", ": equal beginnings of prompts are computed once for all"},
       {"modalities", ordered_json::array({"text"})},
       {"functions", ordered_json::array(), ": use tools"},
       {"function_call", "none", ": use tools"},
@@ -39,6 +41,15 @@ const std::vector<NeutralField>& NeutralFields() {
       {"skip_special_tokens", true},
       {"add_generation_prompt", true},
       {"continue_final_message", false},
+      {"audio", nullptr},
+      {"prediction", nullptr},
+      {"verbosity", nullptr},
+      {"web_search_options", nullptr},
+      {"structured_outputs", nullptr, ": use response_format"},
+      {"guided_json", nullptr, ": use response_format"},
+      {"guided_regex", nullptr},
+      {"guided_choice", nullptr},
+      {"guided_grammar", nullptr},
   };
   return fields;
 }
@@ -54,10 +65,8 @@ const std::vector<NeutralField>& NeutralBatchFields() {
   return fields;
 }
 
-// What says something about the request, and nothing about its answer.
-constexpr const char* kFieldsWithoutEffect[] = {
-    "user",     "metadata",   "store",      "service_tier",     "safety_identifier",
-    "priority", "request_id", "cache_salt", "prompt_cache_key", "prompt_cache_retention"};
+constexpr const char* kTextHints[] = {"user", "safety_identifier", "request_id", "prompt_cache_key",
+                                      "prompt_cache_retention"};
 constexpr const char* kFields[] = {"model",
                                    "max_tokens",
                                    "max_completion_tokens",
@@ -84,7 +93,7 @@ constexpr const char* kChatFields[] = {
 constexpr const char* kCompletionFields[] = {"prompt"};
 
 template <typename Names>
-bool IsAmong(const Names& names, const std::string& name) {
+bool IsAmong(const Names& names, std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
@@ -105,6 +114,24 @@ std::string NameOf(std::string_view field, BodyOrigin origin) {
   return fmt::format("{}{}", origin == BodyOrigin::kBatchLine ? "body." : "", field);
 }
 
+std::optional<FieldStatus> CheckHint(std::string_view name, const ordered_json& value,
+                                     std::string_view shown) {
+  const char* wanted = nullptr;
+  if (IsAmong(kTextHints, name)) {
+    if (!value.is_string()) wanted = "must be a string";
+  } else if (name == "metadata") {
+    if (!value.is_object()) wanted = "must be an object";
+  } else if (name == "service_tier") {
+    if (value != "auto" && value != "default") {
+      wanted = "must be absent, \"auto\" or \"default\": all requests are served alike";
+    }
+  } else {
+    return std::nullopt;
+  }
+  if (wanted == nullptr || value.is_null()) return FieldStatus();
+  return FieldError{Error{fmt::format("{} {}", shown, wanted)}, std::string(name)};
+}
+
 FieldStatus CheckFields(const ordered_json& body, bool is_chat, BodyOrigin origin) {
   std::vector<std::string> known(std::begin(kFields), std::end(kFields));
   if (is_chat) {
@@ -113,17 +140,21 @@ FieldStatus CheckFields(const ordered_json& body, bool is_chat, BodyOrigin origi
     known.insert(known.end(), std::begin(kCompletionFields), std::end(kCompletionFields));
   }
   for (const auto& [name, value] : body.items()) {
-    if (value.is_null() || IsAmong(kFieldsWithoutEffect, name)) continue;
+    const std::string shown = NameOf(Printable(name), origin);
+    if (const auto hint = CheckHint(name, value, shown)) {
+      if (*hint) return *hint;
+      continue;
+    }
     const NeutralField* neutral = FindNeutral(name, origin);
     if (neutral == nullptr && IsAmong(known, name)) continue;
-    const std::string shown = NameOf(Printable(name), origin);
     if (neutral != nullptr) {
-      if (value == neutral->neutral) continue;
+      if (value.is_null() || value == neutral->neutral) continue;
       return FieldError{Error{fmt::format("{} is not supported; it must be absent or {}{}", shown,
                                           neutral->neutral.dump(), neutral->advice)},
                         name};
     }
     if (IsAmong(kChatFields, name) || IsAmong(kCompletionFields, name)) {
+      if (value.is_null()) continue;
       return FieldError{Error{fmt::format("{} is of the other url, {}", shown,
                                           is_chat ? kCompletionsUrl : kChatUrl)},
                         name};

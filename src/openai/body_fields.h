@@ -23,9 +23,14 @@ struct FieldError {
 };
 using FieldStatus = std::optional<FieldError>;  // none: all is well
 
+// What says something about a request and nothing about its answer (user, metadata, ...) may be
+// there, if it has its type; of service_tier there is one. None: the field is something else.
+std::optional<FieldStatus> CheckHint(std::string_view name, const nlohmann::ordered_json& value,
+                                     std::string_view shown);
+
 // Fields of `body`, an object, that would change the answer if they were honoured are refused by
-// their names; null counts as absent. Pass: supported fields, those that say nothing about the
-// answer (user, metadata, ...), and those with the value that changes nothing (best_of of 1).
+// their names, unknown ones too; null counts as absent in those that are known. Pass: supported
+// fields, hints, and those with the value that changes nothing (best_of of 1).
 FieldStatus CheckFields(const nlohmann::ordered_json& body, bool is_chat, BodyOrigin origin);
 
 // How messages name a field: in a batch's line it is within "body".

@@ -19,11 +19,20 @@ std::string Complaint(const std::string& body, bool is_chat = true,
 
 TEST(BodyFields, WhatIsSupportedOrSaysNothingAboutTheAnswerPasses) {
   EXPECT_EQ(Complaint(R"({"model": "m", "messages": [], "max_completion_tokens": 3, "seed": 1,
-                          "top_logprobs": 2, "user": "u", "metadata": {"a": "b"}, "store": true,
-                          "service_tier": "flex", "guided_json": null})"),
+                          "top_logprobs": 2, "user": "u", "metadata": {"a": "b"}, "store": false,
+                          "service_tier": "auto", "guided_json": null, "stop": null})"),
             "");
   EXPECT_EQ(Complaint(R"({"prompt": "x", "max_tokens": 3, "top_k": 1})", false), "");
   EXPECT_EQ(Complaint("{}"), "");
+}
+
+TEST(BodyFields, NothingIsSwallowed) {
+  for (const std::string wrong :
+       {R"("user": 5)", R"("metadata": 5)", R"("service_tier": 5)", R"("service_tier": "priority")",
+        R"("store": true)", R"("store": "x")", R"("cache_salt": "a")", R"("zork": null)"}) {
+    const std::string name = wrong.substr(1, wrong.find('"', 1) - 1);
+    EXPECT_THAT(Complaint("{" + wrong + "}"), StartsWith("body." + name + " ")) << wrong;
+  }
 }
 
 TEST(BodyFields, WhatWouldChangeTheAnswerIsRefusedByItsName) {
@@ -56,7 +65,7 @@ TEST(BodyFields, AServerStreamsAndAnswersSeveralTimes) {
   };
   EXPECT_EQ(complaint(R"({"n": 2, "stream": true, "stream_options": {}})"), "");
   EXPECT_THAT(complaint(R"({"best_of": 3})"), StartsWith("best_of is not supported"));
-  EXPECT_THAT(complaint(R"({"guided_json": {}})"), StartsWith("guided_json is not known"));
+  EXPECT_THAT(complaint(R"({"guided_json": {}})"), StartsWith("guided_json is not supported"));
   EXPECT_EQ(complaint(R"({"reasoning_effort": "low"})"), "");
   const FieldStatus wrong = CheckFields({{"n", 1}, {"audio", 1}}, true, BodyOrigin::kServer);
   EXPECT_EQ(wrong->field, "audio");

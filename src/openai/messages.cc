@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/json.h"
@@ -21,13 +24,27 @@ using text::RenderOptions;
 constexpr const char* kProbe = "probe_9c1f";
 constexpr const char* kUnknownKey = "unknown_9c1f";
 
-// Each part must be {"type": "text", "text": ...}.
+// The first field of an object that is not null and not among those that are known.
+std::optional<std::string> UnknownField(const ordered_json& object,
+                                        std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : object.items()) {
+    if (!value.is_null() && std::ranges::find(known, name) == known.end()) return name;
+  }
+  return std::nullopt;
+}
+
+// Each part must be {"type": "text", "text": ...}; "cache_control" is a hint.
 Status CheckParts(const ordered_json& parts, size_t message_idx) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const ordered_json& part = parts[i];
     const bool is_text =
         part.is_object() && part.value("type", ordered_json()) == ordered_json("text");
-    if (is_text && part.contains("text") && part["text"].is_string()) continue;
+    if (is_text && part.contains("text") && part["text"].is_string()) {
+      const auto unknown = UnknownField(part, {"type", "text", "cache_control"});
+      if (!unknown) continue;
+      return Error{fmt::format("messages[{}].content[{}] has the field {}, which is not known",
+                               message_idx, i, Quote(*unknown))};
+    }
     const bool has_type = part.is_object() && part.contains("type") && part["type"].is_string();
     const std::string type = has_type
                                  ? fmt::format("of type {}", Quote(part["type"].get<std::string>()))
@@ -86,7 +103,8 @@ bool FillContents(ordered_json& messages) {
   return found_any;
 }
 
-// Each must be {"function": {"name": ...}}, whatever else it has.
+// Each must be {"id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}, of
+// which the name must be there; pieces of a stream have an "index" besides.
 Status CheckCalls(const ordered_json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const ordered_json calls = messages[i].value("tool_calls", ordered_json());
@@ -97,6 +115,22 @@ Status CheckCalls(const ordered_json& messages) {
           const ordered_json& function = call["function"];
           return function.is_object() && function.contains("name") && function["name"].is_string();
         });
+    for (size_t j = 0; has_names && j < calls.size(); ++j) {
+      const ordered_json& call = calls[j];
+      const std::string place = fmt::format("messages[{}].tool_calls[{}]", i, j);
+      const ordered_json type = call.value("type", ordered_json());
+      if (!type.is_null() && type != "function") {
+        return Error{fmt::format("{} is of the type {}; only function is supported", place,
+                                 Printable(type.dump()))};
+      }
+      auto unknown = UnknownField(call, {"id", "type", "function", "index"});
+      if (!unknown) {
+        unknown = UnknownField(call["function"], {"name", "arguments"});
+        if (unknown) unknown = "function." + *unknown;
+      }
+      if (!unknown) continue;
+      return Error{fmt::format("{} has the field {}, which is not known", place, Quote(*unknown))};
+    }
     if (has_names) continue;
     return Error{fmt::format(
         "messages[{}].tool_calls must be an array of objects such as {{\"id\": \"c\", \"type\": "

@@ -79,6 +79,33 @@ TEST(OpenAiMessages, APartThatIsNoTextIsRefusedByItsType) {
   EXPECT_THAT(with(R"({"type": "text", "text": 3})"), HasSubstr("has no text"));
 }
 
+TEST(OpenAiMessages, FieldsOfPartsAndCallsThatNobodyReadsAreRefused) {
+  const std::string source = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  ordered_json parts = kParts;
+  parts[0]["content"][1]["cache_control"] = {{"type", "ephemeral"}};  // a hint
+  parts[0]["content"][1]["note"] = nullptr;
+  EXPECT_EQ(Render(source, parts), "Be\nbriefHello");
+  parts[0]["content"][1]["note"] = 1;
+  EXPECT_THAT(Render(source, parts), HasSubstr(R"(messages[0].content[1] has the field "note")"));
+
+  const std::string calling =
+      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }}{{ "
+      "c.function.arguments }}{% endfor %}{% endfor %}";
+  ordered_json messages = {{{"role", "assistant"}, {"tool_calls", {kCalls[0]["tool_calls"][1]}}}};
+  ordered_json& call = messages[0]["tool_calls"][0];
+  call["index"] = 0;
+  EXPECT_EQ(Render(calling, messages), "g{}");
+  call["note"] = 1;
+  EXPECT_THAT(Render(calling, messages),
+              HasSubstr(R"(messages[0].tool_calls[0] has the field "note")"));
+  call.erase("note");
+  call["function"]["note"] = 1;
+  EXPECT_THAT(Render(calling, messages), HasSubstr(R"(has the field "function.note")"));
+  call["function"].erase("note");
+  call["type"] = "custom";
+  EXPECT_THAT(Render(calling, messages), HasSubstr("is of the type \"custom\""));
+}
+
 TEST(OpenAiMessages, NoPartsAreNoText) {
   const ordered_json messages = ordered_json::parse(R"([{"role": "user", "content": []}])");
   EXPECT_EQ(Render("[{{ messages[0].content }}]", messages), "[]");

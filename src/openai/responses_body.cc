@@ -46,10 +46,6 @@ constexpr SameField kSameFields[] = {{"model", "model"},
 // Read here.
 constexpr const char* kOwnFields[] = {"input",       "instructions", "tools",
                                       "tool_choice", "text",         "reasoning"};
-// What says nothing about the answer.
-constexpr const char* kFieldsWithoutEffect[] = {
-    "user",       "metadata",         "service_tier",          "safety_identifier",
-    "request_id", "prompt_cache_key", "prompt_cache_retention"};
 
 struct NeutralField {
   const char* name;
@@ -73,12 +69,14 @@ FieldStatus CheckFields(const ordered_json& body) {
   std::vector<std::string> known(std::begin(kOwnFields), std::end(kOwnFields));
   for (const SameField& field : kSameFields) known.emplace_back(field.name);
   for (const auto& [name, value] : body.items()) {
-    if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
-    const auto* const end = std::end(kFieldsWithoutEffect);
-    if (std::find(std::begin(kFieldsWithoutEffect), end, name) != end) continue;
+    if (std::ranges::find(known, name) != known.end()) continue;
+    if (const auto hint = CheckHint(name, value, name)) {
+      if (*hint) return *hint;
+      continue;
+    }
     for (const NeutralField& neutral : NeutralFields()) {
       if (name != neutral.name) continue;
-      if (value == neutral.neutral) break;
+      if (value.is_null() || value == neutral.neutral) break;
       return FieldError{Error{fmt::format("{} is not supported; it must be absent or {}{}", name,
                                           neutral.neutral.dump(), neutral.advice)},
                         name};
@@ -153,6 +151,14 @@ class Conversation {
       if (!is_text || !part.contains("text") || !part["text"].is_string()) {
         Fail(fmt::format("has a part of the type {}; only texts are supported",
                          Printable(type.dump())));
+        return std::nullopt;
+      }
+      for (const auto& [name, value] : part.items()) {
+        // What an answer says beside its text, and a hint.
+        const bool says_nothing = name == "annotations" || name == "logprobs" ||
+                                  name == "cache_control" || value.is_null();
+        if (name == "type" || name == "text" || says_nothing) continue;
+        Fail(fmt::format("has a part with the field {}, which is not known", Quote(name)));
         return std::nullopt;
       }
       parts.push_back({{"type", "text"}, {"text", part["text"]}});

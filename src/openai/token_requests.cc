@@ -24,7 +24,7 @@ using nlohmann::ordered_json;
 
 FieldStatus CheckKnown(const ordered_json& body, const std::vector<std::string>& known) {
   for (const auto& [name, value] : body.items()) {
-    if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
+    if (std::ranges::find(known, name) != known.end()) continue;
     return FieldError{Error{fmt::format("{} is not known, so leave it out{}", Printable(name),
                                         DidYouMean(name, known))},
                       name};
@@ -38,7 +38,7 @@ std::variant<std::string, FieldError> TextOf(FieldReader& fields,
   const ordered_json* messages = fields.Find("messages");
   if (messages == nullptr) {
     const auto prompt = fields.String("prompt");
-    for (const char* name : {"tools", "add_generation_prompt"}) {
+    for (const char* name : {"tools", "add_generation_prompt", "chat_template_kwargs"}) {
       if (fields.Find(name) != nullptr) fields.Fail(name, "goes with messages alone");
     }
     if (!prompt) fields.Fail("prompt", "must be a string, or messages an array");
@@ -56,6 +56,11 @@ std::variant<std::string, FieldError> TextOf(FieldReader& fields,
   text::RenderOptions options;
   options.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
   ReadTools(fields, &options.tools);
+  if (const ordered_json* variables = fields.Find("chat_template_kwargs")) {
+    options.variables = *variables;
+    if (!variables->is_object()) fields.Fail("chat_template_kwargs", "must be an object");
+  }
+  if (fields.status()) return *fields.status();
   if (auto unread = CheckOptionsAreRead(*chat_template, options)) fields.Fail(*unread);
   if (fields.status()) return *fields.status();
   Result<std::string> rendered = RenderMessages(*chat_template, *messages, options);
@@ -68,8 +73,9 @@ std::variant<std::string, FieldError> TextOf(FieldReader& fields,
 JsonOrError AnswerTokenize(const ordered_json& body, const text::Tokenizer& tokenizer,
                            const Result<text::ChatTemplate>& chat_template, int context) {
   if (!body.is_object()) return FieldError{Error{"the body must be a JSON object"}, ""};
-  if (auto wrong = CheckKnown(body, {"model", "prompt", "messages", "tools", "add_special_tokens",
-                                     "add_generation_prompt", "return_token_strs"})) {
+  if (auto wrong = CheckKnown(
+          body, {"model", "prompt", "messages", "tools", "add_special_tokens",
+                 "add_generation_prompt", "chat_template_kwargs", "return_token_strs"})) {
     return *std::move(wrong);
   }
   FieldReader fields(body, "");

@@ -48,6 +48,23 @@ TEST_F(TokenRequests, TakeAPromptOrMessages) {
   EXPECT_EQ(Tokenize(messages + R"("add_generation_prompt": false)", kWithTools), "[0]");
 }
 
+TEST_F(TokenRequests, TakeTheVariablesOfATemplate) {
+  const std::string thinking =
+      "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking %}b{% endif %}";
+  const std::string messages = R"("messages": [{"role": "user", "content": "a"}], )";
+  const auto with = [](const std::string& variables) {
+    return R"("chat_template_kwargs": )" + variables;
+  };
+  EXPECT_EQ(Tokenize(messages + with(R"({"enable_thinking": true})"), thinking.c_str()), "[0,1]");
+  EXPECT_EQ(Tokenize(messages + with(R"({"enable_thinking": false})"), thinking.c_str()), "[0]");
+  EXPECT_THAT(Tokenize(messages + with(R"({"zork": 1})"), thinking.c_str()),
+              HasSubstr("chat_template_kwargs: "));
+  EXPECT_THAT(Tokenize(messages + with(R"({"messages": []})"), thinking.c_str()),
+              HasSubstr("chat_template_kwargs: "));
+  EXPECT_THAT(Tokenize(messages + with("3"), thinking.c_str()),
+              HasSubstr("chat_template_kwargs: "));
+}
+
 TEST_F(TokenRequests, RefuseWhatAChatRefuses) {
   const std::string messages = R"("messages": [{"role": "user", "content": "a"}], )";
   EXPECT_THAT(Tokenize(messages + kTools, kPlain), HasSubstr("tools: tools cannot be given"));

@@ -65,6 +65,7 @@ class Exchange {
   const std::optional<openai::ApiError>& error() const { return error_; }
   const std::string& id() const { return head_.id; }
   bool streams() const { return body_.streams; }
+  bool has_begun_stream() const { return has_begun_stream_; }
 
  private:
   // When the tokens of a choice came.

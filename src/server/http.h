@@ -65,8 +65,10 @@ class Handler {
   // Must lead to one response. Not called while the server closes.
   virtual void Handle(HttpRequest request, std::shared_ptr<Responder> responder) = 0;
 
-  // An error of the protocol as a response; `status` 400, 413, 415, 431 or 503.
-  virtual Response ProtocolError(int status, const std::string& message) = 0;
+  // An error of the protocol as a response; `status` 400, 413, 415, 431 or 503. `head`: what was
+  // read of it.
+  virtual Response ProtocolError(const RequestHead& head, int status,
+                                 const std::string& message) = 0;
 
   // A connection was opened or closed.
   virtual void CountConnections(int count) = 0;

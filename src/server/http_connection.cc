@@ -1,5 +1,6 @@
 #include "server/http_connection.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
+#include <ctime>
 #include <utility>
 
 #include "base/version.h"
@@ -80,7 +82,10 @@ HttpConnection::~HttpConnection() { Close(); }
 
 void HttpConnection::Start() { WaitForRequest(); }
 
-void HttpConnection::StartRefusing(const Response& response) { RejectWith(response); }
+void HttpConnection::StartRefusing(int status, const std::string& message) {
+  head_.client = client_;
+  Reject(status, message);
+}
 
 void HttpConnection::Drain() {
   keeps_alive_ = false;
@@ -146,6 +151,7 @@ void HttpConnection::ReadHeader() {
 
 void HttpConnection::OnHeader(ErrorCode error) {
   if (is_closed_) return;
+  head_ = HeadOf();  // now: a body in chunks may bring more fields, which count for nothing
   if (shared_.is_draining) return Reject(503, kShutsDown);
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     return Reject(431, fmt::format("the request's header is larger than {} bytes",
@@ -165,7 +171,6 @@ void HttpConnection::OnHeader(ErrorCode error) {
   is_http_1_0_ = request.version() < 11;
   is_head_request_ = request.method() == http::verb::head;
   if (const char* fault = FaultOf(request)) return Reject(400, fault);
-  head_ = HeadOf();  // now: a body in chunks may bring more fields, which count for nothing
   if (const auto refused = shared_.handler->Refuse(head_)) return RejectWith(*refused);
   const std::string encoding = TextOf(request[http::field::content_encoding]);
   if (!encoding.empty() && !boost::beast::iequals(encoding, "identity")) {
@@ -252,7 +257,7 @@ void HttpConnection::OnBody(ErrorCode error) {
 // What follows in the stream is not read as a request.
 void HttpConnection::Reject(int status, const std::string& message) {
   keeps_alive_ = false;
-  RejectWith(shared_.handler->ProtocolError(status, message));
+  RejectWith(shared_.handler->ProtocolError(head_, status, message));
 }
 
 // Nor here, unless it is a head without a body, as of a page that is not there.
@@ -306,8 +311,10 @@ void HttpConnection::OnWatched(ErrorCode error, size_t num_bytes) {
 
 std::string HttpConnection::HeadText(const Response& response, bool is_stream) const {
   const auto status = static_cast<http::status>(response.status);
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: convene/{}\r\n", response.status,
-                                 TextOf(http::obsolete_reason(status)), kVersion);
+  std::string text =
+      fmt::format("HTTP/1.1 {} {}\r\nServer: convene/{}\r\nDate: {:%a, %d %b %Y %H:%M:%S} GMT\r\n",
+                  response.status, TextOf(http::obsolete_reason(status)), kVersion,
+                  fmt::gmtime(std::time(nullptr)));
   if (!response.content_type.empty()) {
     text += fmt::format("Content-Type: {}\r\n", response.content_type);
   }

@@ -35,8 +35,8 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   ~HttpConnection() override;
 
   void Start();
-  // Writes a response to a client that is not served, and closes.
-  void StartRefusing(const Response& response);
+  // Tells a client that it is not served, and closes.
+  void StartRefusing(int status, const std::string& message);
 
   // Closes if no request is under way, otherwise after its response: the handler's to one that was
   // handed to it, else one that says that the server shuts down.

@@ -83,8 +83,7 @@ void HttpServer::State::OnAccepted(tcp::socket socket) {
   connections.insert(connection.get());
   shared.handler->CountConnections(static_cast<int>(connections.size()));
   if (!is_too_many) return connection->Start();
-  connection->StartRefusing(
-      shared.handler->ProtocolError(503, "the server has as many connections as it takes"));
+  connection->StartRefusing(503, "the server has as many connections as it takes");
 }
 
 void HttpServer::State::OnClosed(HttpConnection* connection) {

@@ -24,6 +24,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -58,8 +59,8 @@ class TestHandler : public Handler {
   void AnswerHeld() {
     for (const auto& responder : held_) responder->Respond({.body = "held"});
   }
-  Response ProtocolError(int status, const std::string& message) override {
-    return {.status = status, .body = message};
+  Response ProtocolError(const RequestHead& head, int status, const std::string& message) override {
+    return {.status = status, .body = message, .headers = {{"X-Path", head.path}}};
   }
   void CountConnections(int count) override { num_connections = count; }
 
@@ -303,7 +304,10 @@ TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
   EXPECT_THAT(two.ReadToEnd(), StartsWith("HTTP/1.1 503"));
   Client large(server);
   EXPECT_TRUE(large.Send(Post("/size", 801, "begun")));
-  EXPECT_THAT(large.ReadToEnd(), StartsWith("HTTP/1.1 413"));
+  const std::string refusal = large.ReadToEnd();
+  EXPECT_THAT(refusal, StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(refusal, HasSubstr("\r\nX-Path: /"));  // the handler knows whose it was
+  EXPECT_THAT(refusal, ContainsRegex("\r\nDate: [MTWFS][a-z][a-z], [0-9][0-9] [A-Z][a-z][a-z] "));
   // A body in chunks may become as large as any.
   Client chunked(server);
   EXPECT_TRUE(chunked.Send(

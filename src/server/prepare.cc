@@ -26,7 +26,8 @@ constexpr size_t kMaxChoices = 1024;  // of one request
 std::variant<ordered_json, ApiError> ParseObject(std::string_view body) {
   Result<ordered_json> json = ParseOrderedJson(body);
   if (!json) {
-    return openai::InvalidRequest(fmt::format("the body is not JSON: {}", json.error().message));
+    return openai::InvalidRequest(
+        fmt::format("the body cannot be read as JSON: {}", json.error().message));
   }
   if (!json->is_object()) return openai::InvalidRequest("the body must be a JSON object");
   return *std::move(json);

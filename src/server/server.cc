@@ -34,6 +34,9 @@ namespace {
 using openai::ApiError;
 
 constexpr std::chrono::seconds kKeepAliveInterval{15};
+// After which a stream that waits begins, so that clients see that they were heard.
+constexpr std::chrono::seconds kSilenceBeforeHead{2};
+constexpr std::chrono::seconds kKeepAlivePeriod{1};  // in which silence is looked at
 // After --shutdown-timeout, for clients to take what they were told.
 constexpr std::chrono::seconds kFlushTime{5};
 // The same of a job that is about to be killed.
@@ -64,7 +67,7 @@ class Server::Impl : public Handler {
 
   std::optional<Response> Refuse(const RequestHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
-  Response ProtocolError(int status, const std::string& message) override;
+  Response ProtocolError(const RequestHead& head, int status, const std::string& message) override;
   void CountConnections(int count) override {
     num_connections_ = count;
     metrics_.SetConnections(count);
@@ -147,7 +150,7 @@ Status Server::Impl::Start() {
       http_->CatchSignals([this](const CaughtSignal& signal) { OnSignal(signal); });
   if (!caught) return caught;
   if (const Status started = preparer_.Start(); !started) return started;
-  http_->After(kKeepAliveInterval / 3, [this] { KeepAlive(); });
+  http_->After(kKeepAlivePeriod, [this] { KeepAlive(); });
   Result<std::jthread> thread =
       StartThread("the thread of the HTTP server", [this] { http_->Run(); });
   if (!thread) return thread.error();
@@ -228,9 +231,10 @@ Response Server::Impl::Error(const RequestHead& head, const ApiError& error) {
   return response;
 }
 
-Response Server::Impl::ProtocolError(int status, const std::string& message) {
+Response Server::Impl::ProtocolError(const RequestHead& head, int status,
+                                     const std::string& message) {
   const char* type = status >= 500 ? "service_unavailable_error" : "invalid_request_error";
-  return Error({}, {.status = status, .message = message, .type = type});
+  return Error(head, {.status = status, .message = message, .type = type});
 }
 
 void Server::Impl::Respond(const RequestHead& head, Responder& responder, Response response) {
@@ -461,9 +465,11 @@ void Server::Impl::KeepAlive() {
   }
   for (const JobId id : ids) {
     const auto found = pending_.find(id);  // one that was sent to may have gone
-    if (found != pending_.end()) found->second.exchange->KeepAlive(kKeepAliveInterval);
+    if (found == pending_.end()) continue;
+    Exchange& exchange = *found->second.exchange;
+    exchange.KeepAlive(exchange.has_begun_stream() ? kKeepAliveInterval : kSilenceBeforeHead);
   }
-  http_->After(kKeepAliveInterval / 3, [this] { KeepAlive(); });
+  http_->After(kKeepAlivePeriod, [this] { KeepAlive(); });
 }
 
 void Server::Impl::OnLoaded() {
