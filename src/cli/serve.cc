@@ -45,7 +45,7 @@ CLI::Validator NotEmpty() {
 // As browsers write it into a request's field Origin: any other text would never be met.
 std::string CheckOrigin(const std::string& text) {
   constexpr const char* kWanted =
-      "must be SCHEME://HOST or SCHEME://HOST:PORT in small letters, or '*'";
+      "must be SCHEME://HOST or SCHEME://HOST:PORT in small letters, 'null' or '*'";
   if (text == "*" || text == "null") return "";
   const size_t scheme = text.find("://");
   const std::string host = scheme == std::string::npos ? "" : text.substr(scheme + 3);
@@ -87,9 +87,9 @@ class Serve : public Command {
     AddNumber(app, "--max-batch", model_.load.max_sequences, {1, 4096},
               fmt::format("Requests that run together, 1 to 4096 (default: {})",
                           model_.load.max_sequences));
-    AddNumber(
-        app, "--max-queue", options_.max_queue, {1, 1 << 20},
-        fmt::format("Requests that wait; more get status 429 (default: {})", options_.max_queue));
+    AddNumber(app, "--max-queue", options_.max_queue, {1, 1 << 20},
+              fmt::format("Choices of requests that wait; more get status 429 (default: {})",
+                          options_.max_queue));
     AddText(app, "--api-key", api_key_, "The key that requests must have as a Bearer token")
         ->check(NotEmpty());
     AddPath(app, "--api-key-file", api_key_path_,

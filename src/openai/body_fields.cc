@@ -50,6 +50,10 @@ const std::vector<NeutralField>& NeutralFields() {
       {"guided_regex", nullptr},
       {"guided_choice", nullptr},
       {"guided_grammar", nullptr},
+      {"prompt_logprobs", nullptr},
+      {"truncate_prompt_tokens", nullptr},
+      {"documents", nullptr},
+      {"chat_template", nullptr},
   };
   return fields;
 }

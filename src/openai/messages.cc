@@ -104,7 +104,8 @@ bool FillContents(ordered_json& messages) {
 }
 
 // Each must be {"id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}, of
-// which the name must be there; pieces of a stream have an "index" besides.
+// which the name must be there; pieces of a stream have an "index" besides, and clients write what
+// they parsed beside the arguments.
 Status CheckCalls(const ordered_json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const ordered_json calls = messages[i].value("tool_calls", ordered_json());
@@ -125,7 +126,7 @@ Status CheckCalls(const ordered_json& messages) {
       }
       auto unknown = UnknownField(call, {"id", "type", "function", "index"});
       if (!unknown) {
-        unknown = UnknownField(call["function"], {"name", "arguments"});
+        unknown = UnknownField(call["function"], {"name", "arguments", "parsed_arguments"});
         if (unknown) unknown = "function." + *unknown;
       }
       if (!unknown) continue;

@@ -94,6 +94,7 @@ TEST(OpenAiMessages, FieldsOfPartsAndCallsThatNobodyReadsAreRefused) {
   ordered_json messages = {{{"role", "assistant"}, {"tool_calls", {kCalls[0]["tool_calls"][1]}}}};
   ordered_json& call = messages[0]["tool_calls"][0];
   call["index"] = 0;
+  call["function"]["parsed_arguments"] = {{"a", 1}};
   EXPECT_EQ(Render(calling, messages), "g{}");
   call["note"] = 1;
   EXPECT_THAT(Render(calling, messages),

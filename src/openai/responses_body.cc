@@ -60,6 +60,9 @@ const std::vector<NeutralField>& NeutralFields() {
       {"background", false, ": nothing is stored"},
       {"include", ordered_json::array(), ""},
       {"truncation", "disabled", ""},
+      {"max_tool_calls", nullptr, ""},
+      {"prompt", nullptr, ""},
+      {"context_management", nullptr, ""},
       {"top_logprobs", 0, ": /v1/chat/completions has them"},
   };
   return fields;
@@ -105,7 +108,7 @@ class Conversation {
     const ordered_json type = item.value("type", ordered_json("message"));
     if (type == "message") return HasOnly(item, {"role", "content"}) && AddMessage(item);
     if (type == "function_call") {
-      return HasOnly(item, {"call_id", "name", "arguments"}) && AddCall(item);
+      return HasOnly(item, {"call_id", "name", "arguments", "parsed_arguments"}) && AddCall(item);
     }
     if (type == "function_call_output") {
       return HasOnly(item, {"call_id", "output"}) && AddOutput(item);
@@ -154,10 +157,10 @@ class Conversation {
         return std::nullopt;
       }
       for (const auto& [name, value] : part.items()) {
-        // What an answer says beside its text, and a hint.
-        const bool says_nothing = name == "annotations" || name == "logprobs" ||
-                                  name == "cache_control" || value.is_null();
-        if (name == "type" || name == "text" || says_nothing) continue;
+        // What an answer says beside its text, what clients write there, and a hint.
+        constexpr std::string_view kKnown[] = {"type",     "text",   "annotations",
+                                               "logprobs", "parsed", "cache_control"};
+        if (value.is_null() || std::ranges::find(kKnown, name) != std::end(kKnown)) continue;
         Fail(fmt::format("has a part with the field {}, which is not known", Quote(name)));
         return std::nullopt;
       }

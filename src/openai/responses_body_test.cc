@@ -82,6 +82,19 @@ TEST(ResponsesBody, TheEffortOfReasoningIsTheTemplatesVariable) {
   EXPECT_EQ(body.repeated["reasoning"]["effort"], "low");
 }
 
+TEST(ResponsesBody, TakesBackWhatClientsWriteBesideAnswersAndNullsOfTheApi) {
+  const auto parsed = Parse(R"({"max_tool_calls": null, "prompt": null, "input": [
+      {"role": "assistant", "content": [{"type": "output_text", "text": "{}", "annotations": [],
+                                         "logprobs": [], "parsed": {"a": 1}}]},
+      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}",
+       "parsed_arguments": {}},
+      {"type": "function_call_output", "call_id": "c", "output": "x"}]})");
+  const auto* body = std::get_if<GenerationBody>(&parsed);
+  ASSERT_NE(body, nullptr) << std::get<FieldError>(parsed).error.message;
+  EXPECT_EQ(body->messages[0]["content"],
+            nlohmann::ordered_json::parse(R"([{"type": "text", "text": "{}"}])"));
+}
+
 TEST(ResponsesBody, NamesTheFieldAtFault) {
   const std::pair<std::string, std::string> cases[] = {
       {R"({})", "input"},

@@ -95,7 +95,8 @@ void EngineLoop::Submit(JobChoice choice) {
   taken.client = std::move(choice.client);
   taken.deadline = choice.deadline;
   taken.num_choices = choice.num_choices;
-  ++taken.num_submitted;
+  taken.is_submitted.resize(choice.num_choices);
+  taken.is_submitted[choice.idx] = true;
   if (replanner_ != nullptr) replanner_->AddPrompt(std::ssize(choice.request.prompt));
   const Result<engine::RequestId> submitted = engine_.Submit(std::move(choice.request));
   if (!submitted) {
@@ -125,7 +126,9 @@ void EngineLoop::EndJob(JobId id, const Error& error) {
     const auto found = running_.find(request);
     if (found != running_.end()) Fail(id, found->second.choice_idx, error);
   }
-  for (int i = taken.num_submitted; i < taken.num_choices; ++i) Fail(id, i, error);
+  for (int i = 0; i < taken.num_choices; ++i) {
+    if (!taken.is_submitted[i]) Fail(id, i, error);
+  }
   Forget(id);
 }
 
@@ -163,7 +166,7 @@ void EngineLoop::TakeUpdates(std::vector<engine::Update> updates) {
     if (is_last || (has_token && !running.has_begun)) {
       queue_.PromptComputed(job, running.choice_idx);
     }
-    // The prompt and the first token were counted when the job was taken.
+    // The prompt and the first token were counted when the choice was taken.
     if (has_token) {
       num_tokens[taken_.at(job).client] += running.has_begun ? 1 : -update.num_reused_tokens;
     }

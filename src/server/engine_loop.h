@@ -46,7 +46,7 @@ class EngineLoop {
     std::optional<Clock::time_point> deadline;
     std::vector<engine::RequestId> running;
     int num_choices = 0;
-    int num_submitted = 0;
+    std::vector<bool> is_submitted;  // by choice
     int num_ended = 0;
   };
 

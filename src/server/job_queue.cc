@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <ranges>
 #include <tuple>
 #include <utility>
@@ -17,12 +18,26 @@ int64_t NumPromptTokens(const engine::Request& request) { return std::ssize(requ
 
 }  // namespace
 
+JobQueue::Waiting::Waiting(Job waiting)
+    : job(std::move(waiting)),
+      order(job.requests.size()),
+      prompt_of(job.requests.size()),
+      is_computed(job.requests.size()) {
+  std::iota(order.begin(), order.end(), 0);
+  for (const int idx : order) {
+    const bool repeats = idx > 0 && job.requests[idx].prompt == job.requests[idx - 1].prompt;
+    prompt_of[idx] = repeats ? prompt_of[idx - 1] : idx;
+  }
+  std::ranges::stable_partition(order, [&](int idx) { return prompt_of[idx] == idx; });
+}
+
 Pushed JobQueue::Push(Job job) {
   const std::scoped_lock lock(mutex_);
   if (is_closed_) return {Admission::kClosed};
   const auto num_choices = static_cast<int>(job.requests.size());
   const auto own = clients_.find(job.client);
-  const int num_own = num_choices + (own == clients_.end() ? 0 : own->second.num_waiting);
+  const int num_own =
+      num_choices + (own == clients_.end() ? 0 : own->second.num_counted(capacity_));
   int num_counted = num_own;
   int num_above = 0;  // what others could give up of what they have more
   for (auto client = clients_.begin(); client != clients_.end(); ++client) {
@@ -51,7 +66,7 @@ Pushed JobQueue::Push(Job job) {
   Client& client = clients_[job.client];
   client.num_waiting += num_choices;
   num_waiting_ += num_choices;
-  client.waiting.push_back({std::move(job)});
+  client.waiting.emplace_back(std::move(job));
   changed_.notify_one();
   return pushed;
 }
@@ -152,7 +167,7 @@ std::optional<JobChoice> JobQueue::TakeNext(bool takes_any, int room, const Engi
   if (client == clients_.end()) return std::nullopt;
   Client& chosen = client->second;
   const auto next = NextOf(chosen);
-  if (!takes_any && !rules.has_room(next->job.requests[next->num_taken])) {
+  if (!takes_any && !rules.has_room(next->job.requests[next->next()])) {
     return room > 1 ? TakeOvertaking(rules) : std::nullopt;
   }
   const auto oldest = std::ranges::find_if_not(chosen.waiting, &Waiting::is_held);
@@ -176,31 +191,26 @@ std::optional<JobChoice> JobQueue::TakeOvertaking(const EngineRules& rules) {
     for (auto job = waiting.begin(); job != waiting.end(); ++job) {
       if (job->is_held()) continue;
       if (num_left-- == 0) return std::nullopt;
-      if (rules.may_overtake(job->job.requests[job->num_taken])) return TakeInTurn(client, job);
+      if (rules.may_overtake(job->job.requests[job->next()])) return TakeInTurn(client, job);
     }
   }
   return std::nullopt;
 }
 
 JobChoice JobQueue::TakeInTurn(Clients::iterator client, Jobs::iterator job) {
-  std::vector<engine::Request>& requests = job->job.requests;
-  const int idx = job->num_taken;
+  const int idx = job->next();
   JobChoice taken = {.job = job->job.id,
                      .idx = idx,
-                     .num_choices = static_cast<int>(requests.size()),
+                     .num_choices = static_cast<int>(job->order.size()),
+                     .request = std::move(job->job.requests[idx]),
                      .client = client->first,
                      .deadline = job->job.deadline};
-  const bool is_last = job->num_choices() == 1;
-  const bool is_repeated = !is_last && requests[idx + 1].prompt == requests[idx].prompt;
-  if (!is_repeated) job->is_computed = false;
-  if (is_repeated && !job->is_computed) job->prompt_of = idx;
-  taken.request = std::move(requests[idx]);
   share_.TakeTurn(client->first, NumPromptTokens(taken.request));
-  if (is_last) {
+  if (job->num_choices() == 1) {
     TakeOut(client, job);
     return taken;
   }
-  if (idx == 0) client->second.num_begun += job->num_choices();
+  if (job->num_taken == 0) client->second.num_begun += job->num_choices();
   ++job->num_taken;
   --client->second.num_waiting;
   --client->second.num_begun;
@@ -210,11 +220,7 @@ JobChoice JobQueue::TakeInTurn(Clients::iterator client, Jobs::iterator job) {
 
 void JobQueue::PromptComputed(JobId id, int choice_idx) {
   const std::scoped_lock lock(mutex_);
-  Find(id, [&](Clients::iterator, Jobs::iterator job) {
-    if (job->prompt_of != choice_idx) return;
-    job->prompt_of = -1;
-    job->is_computed = true;
-  });
+  Find(id, [&](Clients::iterator, Jobs::iterator job) { job->is_computed[choice_idx] = true; });
 }
 
 // By priority, then the oldest; or the oldest of all, where it was overtaken often enough.

@@ -5,6 +5,7 @@
 // many jobs of one would.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -53,8 +54,9 @@ class JobQueue {
   // their priority; then one of that is taken, whatever its own.
   static constexpr int kMostOvertakes = 7;
 
-  // At most `capacity` choices of jobs wait, those aside that wait of other clients' jobs of which
-  // some were taken; a job that is the only one waits however many it has.
+  // At most `capacity` choices of jobs wait. Those that wait of jobs of which some were taken count
+  // for their own client alone, and as half of the capacity at most, so that one job of many
+  // choices does not shut out all others. A job that is the only one waits however many it has.
   explicit JobQueue(int capacity) : capacity_(capacity) {}
 
   // Where there is no room, the client with the most choices that wait gives up its newest jobs of
@@ -72,8 +74,9 @@ class JobQueue {
 
   // For the engine's thread: the next choice, if there is room for one and the engine has room for
   // it; otherwise one behind it that the engine lets overtake, if that leaves a place to the next.
-  // A choice that repeats the prompt of the one before it is not taken before PromptComputed. With
-  // `is_idle` it waits until there is something to do, and takes a choice whatever its size.
+  // Of a job those choices come first that do not repeat the prompt of the one before them; those
+  // that do are not taken before PromptComputed. With `is_idle` it waits until there is something
+  // to do, and takes a choice whatever its size.
   Work Take(int room, bool is_idle, const EngineRules& rules = {});
 
   // For the engine's thread: the prompt of a choice that was taken is in the cache, where others
@@ -94,14 +97,17 @@ class JobQueue {
  private:
   // A job with the choices that were not taken.
   struct Waiting {
-    Job job;
-    int num_taken = 0;
-    // The choice whose prompt the next one repeats, until that is computed; -1: none.
-    int prompt_of = -1;
-    bool is_computed = false;  // the prompt that the next one repeats
+    explicit Waiting(Job waiting);
 
-    int num_choices() const { return static_cast<int>(job.requests.size()) - num_taken; }
-    bool is_held() const { return prompt_of >= 0; }
+    int num_choices() const { return static_cast<int>(order.size()) - num_taken; }
+    int next() const { return order[num_taken]; }
+    bool is_held() const { return prompt_of[next()] != next() && !is_computed[prompt_of[next()]]; }
+
+    Job job;
+    std::vector<int> order;         // in which choices are taken
+    std::vector<int> prompt_of;     // by choice: the first one with its prompt, which may be itself
+    std::vector<bool> is_computed;  // by choice: its prompt, if it was the first one with it
+    int num_taken = 0;
   };
   using Jobs = std::vector<Waiting>;
   struct Client {
@@ -111,6 +117,9 @@ class JobQueue {
     int num_overtakes = 0;  // of the oldest, one after the other
 
     int num_droppable() const { return num_waiting - num_begun; }
+    int num_counted(int capacity) const {  // for itself
+      return num_droppable() + std::min(num_begun, (capacity + 1) / 2);
+    }
   };
   using Clients = std::map<std::string, Client>;
 

@@ -38,9 +38,11 @@ TEST(JobQueue, IsBoundedInChoicesAndTakesAnyJobAlone) {
   EXPECT_EQ(Push(queue, MakeJob(1, 9)), Admission::kAccepted);  // the only one
   EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kFull);
   EXPECT_EQ(TakeAll(queue, 3).size(), 3u);
-  EXPECT_EQ(queue.num_waiting(), 6);  // what is left of it counts
-  EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kFull);
-  EXPECT_EQ(TakeAll(queue, 9).size(), 6u);
+  EXPECT_EQ(queue.num_waiting(), 6);  // what is left of it counts as half of the queue
+  EXPECT_EQ(Push(queue, MakeJob(2, 9)), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeJob(2, 2)), Admission::kAccepted);
+  EXPECT_EQ(Push(queue, MakeJob(3)), Admission::kFull);
+  EXPECT_EQ(TakeAll(queue, 9).size(), 8u);
   EXPECT_EQ(Push(queue, MakeJob(3, 3)), Admission::kAccepted);
   EXPECT_EQ(Push(queue, MakeJob(4, 2)), Admission::kFull);
   EXPECT_EQ(Push(queue, MakeJob(5)), Admission::kAccepted);
@@ -69,15 +71,13 @@ TEST(JobQueue, AnswersToAPromptWaitUntilItIsComputedAndOthersDoNot) {
   for (int i = 0; i < 6; ++i) job.requests[i].prompt = {i / 3};  // two prompts, three times each
   static_cast<void>(queue.Push(std::move(job)));
   static_cast<void>(queue.Push(MakeJob(2)));
-  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(1, 2));
-  queue.PromptComputed(1, 1);  // another one
-  EXPECT_THAT(TakeAll(queue, 9), IsEmpty());
-  queue.PromptComputed(1, 0);
-  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(1, 1, 1));  // and the first of the second prompt
-  queue.PromptComputed(1, 0);                            // once more
-  EXPECT_THAT(TakeAll(queue, 9), IsEmpty());
+  EXPECT_EQ(queue.Take(9, false).choice->idx, 0);
+  EXPECT_EQ(queue.Take(9, false).choice->idx, 3);  // the first of the second prompt
+  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(2));
   queue.PromptComputed(1, 3);
-  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(1, 1));
+  EXPECT_THAT(TakeAll(queue, 9), IsEmpty());  // those of the first prompt are next
+  queue.PromptComputed(1, 0);
+  for (const int idx : {1, 2, 4, 5}) EXPECT_EQ(queue.Take(9, false).choice->idx, idx);
   EXPECT_EQ(queue.num_waiting(), 0);
 }
 
@@ -95,7 +95,7 @@ TEST(JobQueue, WhatWasBegunIsNotGivenUpAndDoesNotCountForOthers) {
   JobQueue queue(4);
   static_cast<void>(queue.Push(MakeJob(1, 9, "busy")));
   EXPECT_THAT(TakeAll(queue, 1), ElementsAre(1));
-  EXPECT_EQ(Push(queue, MakeJob(2, 1, "busy")), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeJob(2, 3, "busy")), Admission::kFull);
   const Pushed other = queue.Push(MakeJob(3, 4, "other"));
   EXPECT_EQ(other.admission, Admission::kAccepted);
   EXPECT_THAT(other.dropped, IsEmpty());
