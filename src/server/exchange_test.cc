@@ -34,11 +34,11 @@ struct Recorded : Responder {
 class ExchangeTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    tokenizer =
+    tokenizer_ =
         new Result<text::Tokenizer>(text::Tokenizer::Load(CONVENE_SOURCE_DIR "/models/demo"));
-    ASSERT_TRUE(tokenizer->ok());
+    ASSERT_TRUE(tokenizer_->ok());
   }
-  static void TearDownTestSuite() { delete tokenizer; }
+  static void TearDownTestSuite() { delete tokenizer_; }
 
   Exchange Make(bool streams, int num_answers = 1, bool is_chat = true,
                 const openai::AnswerReading& reading = {}, openai::GenerationBody body = {}) {
@@ -48,7 +48,7 @@ class ExchangeTest : public ::testing::Test {
     body.num_answers = num_answers;
     return Exchange(responder_, body, reading, {.id = "chatcmpl-1", .created = 7, .model = "m"},
                     std::vector<size_t>(static_cast<size_t>(num_answers), 70), {}, Clock::now(),
-                    **tokenizer, metrics_);
+                    **tokenizer_, metrics_);
   }
 
   static JobEvent Event(int choice_idx, const std::string& text, bool is_first = false,
@@ -74,7 +74,7 @@ class ExchangeTest : public ::testing::Test {
     return events;
   }
 
-  static inline Result<text::Tokenizer>* tokenizer = nullptr;
+  static inline Result<text::Tokenizer>* tokenizer_ = nullptr;
   std::shared_ptr<Recorded> responder_ = std::make_shared<Recorded>();
   Metrics metrics_;
 };
