@@ -23,7 +23,6 @@ namespace convene {
 namespace {
 
 using nlohmann::json;
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
