@@ -103,40 +103,45 @@ bool FillContents(ordered_json& messages) {
   return found_any;
 }
 
-// Each must be {"id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}, of
-// which the name must be there; pieces of a stream have an "index" besides, and clients write what
+bool HasName(const ordered_json& call) {
+  if (!call.is_object() || !call.contains("function")) return false;
+  const ordered_json& function = call["function"];
+  return function.is_object() && function.contains("name") && function["name"].is_string();
+}
+
+// Of a call that has a name. Pieces of a stream have an "index" besides, and clients write what
 // they parsed beside the arguments.
+Status CheckCall(const ordered_json& call, const std::string& place) {
+  const ordered_json type = call.value("type", ordered_json());
+  if (!type.is_null() && type != "function") {
+    return Error{fmt::format("{} is of the type {}; only function is supported", place,
+                             Printable(type.dump()))};
+  }
+  auto unknown = UnknownField(call, {"id", "type", "function", "index"});
+  if (!unknown) {
+    unknown = UnknownField(call["function"], {"name", "arguments", "parsed_arguments"});
+    if (unknown) unknown = "function." + *unknown;
+  }
+  if (!unknown) return {};
+  return Error{fmt::format("{} has the field {}, which is not known", place, Quote(*unknown))};
+}
+
+// Each must be {"id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}, of
+// which the name must be there.
 Status CheckCalls(const ordered_json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const ordered_json calls = messages[i].value("tool_calls", ordered_json());
     const bool is_list = calls.is_null() || calls.is_array();
-    const bool has_names =
-        is_list && std::ranges::all_of(calls, [](const ordered_json& call) {
-          if (!call.is_object() || !call.contains("function")) return false;
-          const ordered_json& function = call["function"];
-          return function.is_object() && function.contains("name") && function["name"].is_string();
-        });
-    for (size_t j = 0; has_names && j < calls.size(); ++j) {
-      const ordered_json& call = calls[j];
-      const std::string place = fmt::format("messages[{}].tool_calls[{}]", i, j);
-      const ordered_json type = call.value("type", ordered_json());
-      if (!type.is_null() && type != "function") {
-        return Error{fmt::format("{} is of the type {}; only function is supported", place,
-                                 Printable(type.dump()))};
-      }
-      auto unknown = UnknownField(call, {"id", "type", "function", "index"});
-      if (!unknown) {
-        unknown = UnknownField(call["function"], {"name", "arguments", "parsed_arguments"});
-        if (unknown) unknown = "function." + *unknown;
-      }
-      if (!unknown) continue;
-      return Error{fmt::format("{} has the field {}, which is not known", place, Quote(*unknown))};
+    if (!is_list || !std::ranges::all_of(calls, HasName)) {
+      return Error{fmt::format(
+          "messages[{}].tool_calls must be an array of objects such as {{\"id\": \"c\", \"type\": "
+          "\"function\", \"function\": {{\"name\": \"f\", \"arguments\": \"{{}}\"}}}}",
+          i)};
     }
-    if (has_names) continue;
-    return Error{fmt::format(
-        "messages[{}].tool_calls must be an array of objects such as {{\"id\": \"c\", \"type\": "
-        "\"function\", \"function\": {{\"name\": \"f\", \"arguments\": \"{{}}\"}}}}",
-        i)};
+    for (size_t j = 0; j < calls.size(); ++j) {
+      const Status known = CheckCall(calls[j], fmt::format("messages[{}].tool_calls[{}]", i, j));
+      if (!known) return known;
+    }
   }
   return {};
 }

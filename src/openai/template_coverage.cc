@@ -163,14 +163,14 @@ FieldStatus CheckOptionsAreRead(const ChatTemplate& chat_template, const RenderO
     return FieldError{Error{"tools cannot be given: the model's chat template does not read them"},
                       "tools"};
   }
+  for (const char* name : text::kOwnVariables) {
+    if (!options.variables.contains(name)) continue;
+    return FieldError{Error{fmt::format("chat_template_kwargs has {}, which templates get from "
+                                        "elsewhere: leave it out",
+                                        Quote(name))},
+                      "chat_template_kwargs"};
+  }
   for (const auto& [name, value] : options.variables.items()) {
-    for (const char* field : {"messages", "tools", "documents", "add_generation_prompt"}) {
-      if (name != field) continue;
-      return FieldError{Error{fmt::format("chat_template_kwargs has {}, which templates get from "
-                                          "elsewhere: leave it out",
-                                          Quote(name))},
-                        "chat_template_kwargs"};
-    }
     if (chat_template.ReadsVariable(name)) continue;
     if (name == "reasoning_effort") {
       return FieldError{Error{"reasoning_effort cannot be given: the model's chat template does "

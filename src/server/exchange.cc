@@ -223,7 +223,8 @@ void Exchange::SendEvent(const ordered_json& event, const std::string& type) {
   responder_->Send(fmt::format("data: {}\n\n", Dump(event)));
 }
 
-void Exchange::KeepAlive(Clock::duration silence) {
+void Exchange::KeepAlive(Clock::duration before_begin, Clock::duration after_begin) {
+  const Clock::duration silence = has_begun_stream_ ? after_begin : before_begin;
   if (has_ended_ || !body_.streams || Clock::now() - last_sent_ < silence) return;
   BeginStream();
   last_sent_ = Clock::now();

@@ -50,8 +50,9 @@ class Exchange {
   // ignored.
   bool Take(JobEvent event);
 
-  // Of a stream that was silent for `silence`: a comment, so that nobody on the way closes it.
-  void KeepAlive(Clock::duration silence);
+  // A comment to a client that streams and was sent nothing for so long: before its stream has
+  // begun, so that it sees that it was heard, and after that, so that nobody on the way closes it.
+  void KeepAlive(Clock::duration before_begin, Clock::duration after_begin);
 
   // Ends it with an error that the engine does not know of.
   void Fail(const openai::ApiError& error);
@@ -65,7 +66,6 @@ class Exchange {
   const std::optional<openai::ApiError>& error() const { return error_; }
   const std::string& id() const { return head_.id; }
   bool streams() const { return body_.streams; }
-  bool has_begun_stream() const { return has_begun_stream_; }
 
  private:
   // When the tokens of a choice came.

@@ -292,10 +292,17 @@ TEST_F(ExchangeTest, AnErrorHasAStatusBeforeTheStreamAndIsAnEventWithinIt) {
 
 TEST_F(ExchangeTest, SilentStreamsAreKeptAlive) {
   Exchange exchange = Make(true);
-  exchange.KeepAlive(std::chrono::hours(1));
-  EXPECT_EQ(responder_->text, "");
-  exchange.KeepAlive(Clock::duration(0));
+  constexpr std::chrono::hours kLong(1);
+  constexpr Clock::duration kNone(0);
+  exchange.KeepAlive(kLong, kNone);
+  EXPECT_EQ(responder_->status, 0);  // no head either
+  exchange.KeepAlive(kNone, kLong);
+  EXPECT_EQ(responder_->status, 200);
   EXPECT_EQ(responder_->text, ": keep-alive\n\n");
+  exchange.KeepAlive(kNone, kLong);
+  EXPECT_EQ(responder_->text, ": keep-alive\n\n");
+  exchange.KeepAlive(kLong, kNone);
+  EXPECT_EQ(responder_->text, ": keep-alive\n\n: keep-alive\n\n");
 }
 
 }  // namespace

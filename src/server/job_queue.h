@@ -1,8 +1,8 @@
 // Jobs that wait for the engine, in the order in which they will run: bounded, fair to clients, and
 // by priority among those of a client. A job is overtaken a bounded number of times once it is its
 // client's oldest, so that none waits for ever. Threads put jobs in, the engine's thread takes them
-// out choice by choice, so that a job of many choices keeps its place from others no longer than
-// many jobs of one would.
+// out choice by choice: between two choices of a job those of other clients, and more urgent ones,
+// have their turn.
 #pragma once
 
 #include <algorithm>
@@ -117,7 +117,8 @@ class JobQueue {
     int num_overtakes = 0;  // of the oldest, one after the other
 
     int num_droppable() const { return num_waiting - num_begun; }
-    int num_counted(int capacity) const {  // for itself
+    // As what waits when the client itself brings another job.
+    int num_counted(int capacity) const {
       return num_droppable() + std::min(num_begun, (capacity + 1) / 2);
     }
   };

@@ -34,9 +34,8 @@ namespace {
 using openai::ApiError;
 
 constexpr std::chrono::seconds kKeepAliveInterval{15};
-// After which a stream that waits begins, so that clients see that they were heard.
-constexpr std::chrono::seconds kSilenceBeforeHead{2};
-constexpr std::chrono::seconds kKeepAlivePeriod{1};  // in which silence is looked at
+constexpr std::chrono::seconds kSilenceBeforeBegin{2};  // of a stream
+constexpr std::chrono::seconds kKeepAlivePeriod{1};     // in which silence is looked at
 // After --shutdown-timeout, for clients to take what they were told.
 constexpr std::chrono::seconds kFlushTime{5};
 // The same of a job that is about to be killed.
@@ -466,8 +465,7 @@ void Server::Impl::KeepAlive() {
   for (const JobId id : ids) {
     const auto found = pending_.find(id);  // one that was sent to may have gone
     if (found == pending_.end()) continue;
-    Exchange& exchange = *found->second.exchange;
-    exchange.KeepAlive(exchange.has_begun_stream() ? kKeepAliveInterval : kSilenceBeforeHead);
+    found->second.exchange->KeepAlive(kSilenceBeforeBegin, kKeepAliveInterval);
   }
   http_->After(kKeepAlivePeriod, [this] { KeepAlive(); });
 }

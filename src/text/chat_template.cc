@@ -63,7 +63,7 @@ Status CheckInput(const ordered_json& messages, const RenderOptions& options) {
     return Error{fmt::format("the variables of a template must be a JSON object, not {}",
                              options.variables.type_name())};
   }
-  for (const char* name : {"messages", "tools", "documents", "add_generation_prompt"}) {
+  for (const char* name : kOwnVariables) {
     if (options.variables.contains(name)) {
       return Error{fmt::format("\"{}\" cannot be given as a variable of a template", name)};
     }

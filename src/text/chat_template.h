@@ -20,6 +20,10 @@ struct Template;
 
 namespace convene::text {
 
+// What a template gets from the conversation and from fields of RenderOptions.
+inline constexpr const char* kOwnVariables[] = {"messages", "tools", "documents",
+                                                "add_generation_prompt"};
+
 struct RenderOptions {
   // Ends the text with the header of the answer to come.
   bool add_generation_prompt = false;
@@ -27,7 +31,7 @@ struct RenderOptions {
   nlohmann::ordered_json tools = nullptr;
   nlohmann::ordered_json documents = nullptr;
   // An object with further variables of the template, such as enable_thinking; they replace special
-  // tokens of the same name.
+  // tokens of the same name. Those of kOwnVariables cannot be given.
   nlohmann::ordered_json variables = nullptr;
   // The time of strftime_now; none: the clock's.
   std::optional<std::chrono::system_clock::time_point> now;
