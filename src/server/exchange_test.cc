@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -22,13 +23,17 @@ struct Recorded : Responder {
     ++num_ends;
   }
   void BeginStream(const Response& head) override { status = head.status; }
-  void Send(const std::string& data) override { text += data; }
+  void Send(const std::string& data) override {
+    text += data;
+    if (when_sent) std::exchange(when_sent, nullptr)();
+  }
   void EndStream() override { ++num_ends; }
   void WhenGone(std::function<void()>) override {}
 
   int status = 0;
   std::string text;
   int num_ends = 0;
+  std::function<void()> when_sent;  // called once
 };
 
 class ExchangeTest : public ::testing::Test {
@@ -288,6 +293,16 @@ TEST_F(ExchangeTest, AnErrorHasAStatusBeforeTheStreamAndIsAnEventWithinIt) {
   const std::string text = metrics_.Text("m", 0);
   EXPECT_EQ(Figure(text, "vllm:e2e_request_latency_seconds_count"), 2);
   EXPECT_EQ(Figure(text, "vllm:request_params_n_count"), 2);
+}
+
+TEST_F(ExchangeTest, AClientThatIsFoundGoneWhileItsEndIsSentCountsOnce) {
+  Exchange exchange = Make(true);
+  EXPECT_FALSE(exchange.Take(Event(0, "ab", true)));
+  responder_->when_sent = [&] { exchange.Abandon(); };
+  exchange.Take(Event(0, "c", false, engine::FinishReason::kStop));
+  const std::string text = metrics_.Text("m", 0);
+  EXPECT_EQ(Figure(text, "vllm:e2e_request_latency_seconds_count"), 1);
+  EXPECT_EQ(Figure(text, "vllm:request_params_n_count"), 1);
 }
 
 TEST_F(ExchangeTest, SilentStreamsAreKeptAlive) {

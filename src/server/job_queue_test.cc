@@ -273,6 +273,20 @@ TEST(JobQueue, CancelledJobsAreNotTaken) {
   EXPECT_EQ(queue.num_waiting(), 0);
 }
 
+// The engine's thread says once more that what was taken of it has ended.
+TEST(JobQueue, AJobThatIsCancelledAfterItBeganLeavesOnce) {
+  JobQueue queue(100);
+  static_cast<void>(queue.Push(MakeJob(1, 3, "a")));
+  EXPECT_THAT(TakeAll(queue, 1), ElementsAre(1));
+  queue.Cancel(1);
+  EXPECT_EQ(queue.num_waiting(), 0);
+  queue.Charge("a", 5);  // it is still there
+  EXPECT_THAT(queue.Take(9, false).cancelled, ElementsAre(1));
+  queue.Finish(1, "a");
+  static_cast<void>(queue.Push(MakeJob(2, 1, "a")));
+  EXPECT_THAT(TakeAll(queue, 9), ElementsAre(2));
+}
+
 TEST(JobQueue, JobsWhoseTimeIsOverAreGivenBack) {
   JobQueue queue(100);
   Job late = MakeJob(1);
