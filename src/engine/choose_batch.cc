@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "device/step_inputs.h"
+#include "engine/scheduler.h"
 #include "planner/spilled_steps.h"
 #include "strategy/paging.h"
 
@@ -78,7 +79,11 @@ double MovedKvBytes(const BatchWork& work, const BatchChoice& choice, uint64_t b
 }  // namespace
 
 int BlocksOfSequence(const BatchWork& work) {
-  return planner::BlocksOfSequence(work.prompt_tokens + work.gen_tokens);
+  const double tokens = work.prompt_tokens + work.gen_tokens;
+  if (work.longest != tokens) return planner::BlocksOfSequence(tokens);
+  // All are alike: the last one is let in while the others have read their prompts at most.
+  return std::max(Scheduler::BlocksFor(work.longest),
+                  Scheduler::BlocksFor(static_cast<int>(work.prompt_tokens)) + 1);
 }
 
 double StepsOf(const BatchWork& work, int max_sequences, int max_step_tokens) {

@@ -28,7 +28,8 @@ struct BatchWork {
 };
 
 // KV blocks that a sequence of the work takes, on average, with the one that the scheduler wants to
-// be free before it lets another sequence in.
+// be free before it lets another sequence in. Where all requests are alike, that one is among those
+// which a sequence fills later.
 int BlocksOfSequence(const BatchWork& work);
 
 // Steps until all requests are answered: as many as generate, `max_sequences` at a time, behind

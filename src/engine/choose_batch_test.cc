@@ -52,6 +52,16 @@ double ReadBytes(const BatchWork& work, int num_pages, int sequences, int step_t
          (static_cast<double>(work.num_requests) * work.gen_tokens);
 }
 
+TEST(ChooseBatch, CountsTheBlocksOfASequence) {
+  // 205 tokens fill three blocks and a part of the fourth, and are such on average.
+  BatchWork work{.num_requests = 100, .prompt_tokens = 77, .gen_tokens = 128, .longest = 300};
+  EXPECT_EQ(BlocksOfSequence(work), 5);
+  work.longest = 205;
+  EXPECT_EQ(BlocksOfSequence(work), 4) << "two when it is let in, and one that is free then";
+  work = {.num_requests = 100, .prompt_tokens = 200, .gen_tokens = 5, .longest = 205};
+  EXPECT_EQ(BlocksOfSequence(work), 5) << "four when it is let in";
+}
+
 TEST(ChooseBatch, CountsTheStepsThatABatchTakes) {
   BatchWork work{.num_requests = 100, .prompt_tokens = 50, .gen_tokens = 10};
   EXPECT_EQ(BlocksOfSequence(work), 2);
