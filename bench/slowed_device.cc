@@ -115,10 +115,10 @@ class SlowedStream : public Stream {
     Slowed([&] { stream_->Finish(layer, frame); });
   }
 
-  Status Head(std::span<const device::HeadRow> rows) override {
-    return Slowed([&] { return stream_->Head(rows); });
+  Status Head(std::span<const device::HeadRow> rows, bool largest_suffices) override {
+    return Slowed([&] { return stream_->Head(rows, largest_suffices); });
   }
-  device::FetchedRows FetchLogits() override { return stream_->FetchLogits(); }
+  device::FetchedLogits FetchLogits() override { return stream_->FetchLogits(); }
   bool FetchAllFinite(const Frame& frame) override { return stream_->FetchAllFinite(frame); }
 
  private:

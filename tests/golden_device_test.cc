@@ -80,6 +80,47 @@ TEST_P(GoldenDevice, ThatIsDoneLateGivesTheSameStatesOfAnEncoder) {
   ExpectThatItWaited();
 }
 
+// Of a sequence the tokens that a greedy answer has, where a step says whether it needs all logits.
+TEST(GoldenDeviceLargest, IsFetchedAloneWhereNobodyLooksAtTheOthers) {
+  const auto checkpoint =
+      checkpoint::Checkpoint::Open(CONVENE_SOURCE_DIR "/tests/golden/models/olmoe_plain");
+  ASSERT_TRUE(checkpoint.ok());
+  const auto prompt =
+      ReadNpy<int32_t>(CONVENE_SOURCE_DIR "/tests/golden/models/olmoe_plain/prompt_17.tokens.npy");
+  LateCounts counts;
+  DividedOptions late{.division = OneRank()};
+  late.device = [&](const kernels::KernelSet& kernels, hardware::ThreadPool& pool) {
+    return std::make_unique<LateDevice>(device::MakeCpuDevice(kernels, pool), counts);
+  };
+  const std::vector<int32_t> blocks = {0, 1};
+  RunDivided(*checkpoint, late, {.max_step_tokens = 64, .num_kv_blocks = 2},
+             [&](runtime::Transformer& transformer) {
+               std::vector<int32_t> of_all;
+               std::vector<int32_t> largest;
+               for (const int num_allowed : {0, 1, 2}) {
+                 std::vector<device::SequenceStep> step;
+                 for (int i = 0; i < 2; ++i) {
+                   step.push_back({.tokens = prompt,
+                                   .blocks = std::span(blocks).subspan(static_cast<size_t>(i), 1),
+                                   .prompt_length = static_cast<int>(prompt.size()),
+                                   .largest_suffices = i < num_allowed});
+                 }
+                 const Status done =
+                     transformer.Forward(step, [&](int, int, const runtime::Logits& logits) {
+                       EXPECT_EQ(logits.is_largest_alone(), num_allowed == 2);
+                       if (num_allowed == 2) {
+                         largest.push_back(logits.largest());
+                       } else if (num_allowed == 0) {
+                         of_all.push_back(BestToken(logits));
+                       }
+                     });
+                 ASSERT_TRUE(done.ok()) << done.error().message;
+               }
+               EXPECT_EQ(of_all.size(), 2 * prompt.size());
+               EXPECT_EQ(largest, of_all);
+             });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Divisions, GoldenDevice,
     testing::Values(

@@ -129,9 +129,13 @@ class LoadedModel : public LoadedFixture {
                                       .first_position = position,
                                       .blocks = blocks_[0],
                                       .prompt_length = prompt_length,
-                                      .first_logits_token = length - 1};
+                                      .first_logits_token = length - 1,
+                                      .largest_suffices = true};
       int32_t best = 0;
-      ExpectDone(transformer().Forward({&step, 1}, [&](int, int, std::span<const float> row) {
+      ExpectDone(transformer().Forward({&step, 1}, [&](int, int, const runtime::Logits& logits) {
+        best = logits.largest();
+        if (logits.is_largest_alone()) return;
+        const std::span<const float> row = logits;
         best = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
       }));
       generated.push_back(best);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -64,6 +65,7 @@ class LateStream : public device::Stream {
         is_divided_(options.roles.attention_parts() > 1),
         counts_(counts),
         end_(counts),
+        vocab_size_(options.whole_spec.vocab_size),
         thread_([this] { Reveal(); }) {}
   ~LateStream() override {
     const std::lock_guard lock(mutex_);
@@ -176,12 +178,20 @@ class LateStream : public device::Stream {
   void Finish(const device::Layer& layer, device::Frame& frame) override {
     Enqueue([&] { cpu_->Finish(layer, frame); });
   }
-  Status Head(std::span<const device::HeadRow> rows) override {
-    return Enqueue([&] { return cpu_->Head(rows); });
+  Status Head(std::span<const device::HeadRow> rows, bool largest_suffices) override {
+    largest_.assign(largest_suffices ? rows.size() : 0, -1);
+    return Enqueue([&] { return cpu_->Head(rows, largest_suffices); });
   }
-  device::FetchedRows FetchLogits() override {
+  // Where the largest suffices, that is all there is.
+  device::FetchedLogits FetchLogits() override {
     ExpectDone();
-    return cpu_->FetchLogits();
+    const device::FetchedLogits logits = cpu_->FetchLogits();
+    if (largest_.empty()) return logits;
+    for (size_t i = 0; i < largest_.size(); ++i) {
+      const float* row = logits.rows.row(static_cast<int64_t>(i));
+      largest_[i] = static_cast<int32_t>(std::max_element(row, row + vocab_size_) - row);
+    }
+    return {.largest = largest_.data()};
   }
   bool FetchAllFinite(const device::Frame& frame) override {
     ExpectDone();
@@ -256,6 +266,8 @@ class LateStream : public device::Stream {
   bool ending_ = false;
   int64_t num_enqueued_ = 0;  // written by the thread that enqueues, with mutex_
   std::atomic<int64_t> done_{0};
+  int vocab_size_;
+  std::vector<int32_t> largest_;  // of the latest Head's rows; none: all logits are fetched
   std::jthread thread_;
 };
 

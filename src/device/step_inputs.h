@@ -19,6 +19,8 @@ struct SequenceStep {
   std::span<const int32_t> blocks;
   int prompt_length = 0;       // in tokens; RoPE's length of the positions before it (model/rope.h)
   int first_logits_token = 0;  // logits are wanted for tokens[first_logits_token ...]
+  // Of these nothing but the largest is looked at: a device may find it, and keep the others.
+  bool largest_suffices = false;
   // Of an encoder-decoder: the blocks and the length of the input, which Encode has seen.
   std::span<const int32_t> encoder_blocks = {};
   int encoder_length = 0;

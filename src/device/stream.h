@@ -71,6 +71,13 @@ struct FetchedRows {
   const float* row(int64_t row_idx) const { return data + row_idx * stride; }
 };
 
+struct FetchedLogits {
+  FetchedRows rows;
+  // Not null: the rows stayed on the device, where largest[i] was found to be the token of row i's
+  // largest logit, the lowest one of equals; less than 0: some of its logits are NaN or infinite.
+  const int32_t* largest = nullptr;
+};
+
 // Operators with a status fail where a lease does, before they have changed anything that would be
 // done twice. All work on the frame's own rows (Frame::own), attention on all rows, unless it says
 // otherwise.
@@ -160,8 +167,9 @@ class Stream {
   virtual void Finish(const Layer& layer, Frame& frame) = 0;
 
   // Logits of at most kHeadRows rows; those that were fetched are valid until the next call.
-  virtual Status Head(std::span<const HeadRow> rows) = 0;
-  virtual FetchedRows FetchLogits() = 0;
+  // `largest_suffices`: SequenceStep's, of all of these rows.
+  virtual Status Head(std::span<const HeadRow> rows, bool largest_suffices) = 0;
+  virtual FetchedLogits FetchLogits() = 0;
   // Whether the residual stream's own rows are finite.
   virtual bool FetchAllFinite(const Frame& frame) = 0;
 };

@@ -39,6 +39,11 @@ class ActiveRequest {
   // prompt.
   bool samples_alone() const { return !matcher_; }
 
+  // Whether Sample looks at nothing but the largest logit.
+  bool TakesLargest() const {
+    return !matcher_ && !request_.num_logprobs && sampler_.TakesLargest();
+  }
+
   // Whether the next token is its last one, whatever it is.
   bool EndsWithNext() const { return sequence_.length() + 1 >= max_length_; }
 

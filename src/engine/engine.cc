@@ -196,6 +196,7 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
         .blocks = sequence->blocks,
         .prompt_length = sequence->prompt_length,
         .first_logits_token = each.reach_end() ? num_tokens - 1 : num_tokens,
+        .largest_suffices = requests_.at(sequence->id).TakesLargest(),
         .encoder_blocks = sequence->input_blocks,
         .encoder_length = static_cast<int>(sequence->input.size()),
         .group = sequence->group,
@@ -208,7 +209,7 @@ std::vector<Update> Engine::Execute(const std::vector<ScheduledTokens>& schedule
   }
   const auto num_rows = std::ranges::count_if(scheduled, &ScheduledTokens::reach_end);
   const bool logits_stay = num_rows <= runtime::kLogitsThatStay;
-  const auto sample = [&](int sequence_idx, int, std::span<const float> logits) {
+  const auto sample = [&](int sequence_idx, int, const runtime::Logits& logits) {
     const Sequence& sequence = *scheduled[static_cast<size_t>(sequence_idx)].sequence;
     sampling_.Add(requests_.at(sequence.id), logits, logits_stay);
   };

@@ -172,6 +172,12 @@ std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
   return candidates_;
 }
 
+bool Sampler::TakesLargest() const {
+  return options_.temperature == 0 && options_.repetition_penalty == 1.0 &&
+         options_.presence_penalty == 0 && options_.frequency_penalty == 0 &&
+         options_.logit_bias.empty();
+}
+
 bool Sampler::DrawsFromAll() const {
   return options_.temperature != 0 && options_.top_k == 0 && options_.top_p >= 1 &&
          options_.min_p == 0;

@@ -85,6 +85,9 @@ class Sampler {
   int32_t Sample(std::span<const float> logits, int64_t index,
                  std::span<const uint64_t> allowed = {});
 
+  // Whether Sample takes the largest logit, whatever was observed.
+  bool TakesLargest() const;
+
   // What Sample draws from, each token once; valid until the next call. At least one.
   std::span<const Candidate> Distribution(std::span<const float> logits,
                                           std::span<const uint64_t> allowed = {});

@@ -105,6 +105,22 @@ TEST(Sampler, GreedyTakesTheLowestIdOfATie) {
   EXPECT_EQ(ArgMax(kLogits), 3);
 }
 
+TEST(Sampler, TakesTheLargestWhereNothingChangesTheLogits) {
+  EXPECT_TRUE(Sampler({.temperature = 0}).TakesLargest());
+  EXPECT_TRUE(Sampler({.temperature = 0, .top_k = 5, .top_p = 0.5, .min_p = 0.1}).TakesLargest());
+  for (const SamplingOptions& options :
+       {SamplingOptions{}, SamplingOptions{.temperature = 0, .repetition_penalty = 1.1},
+        SamplingOptions{.temperature = 0, .presence_penalty = 0.5},
+        SamplingOptions{.temperature = 0, .frequency_penalty = -0.5},
+        SamplingOptions{.temperature = 0, .logit_bias = {{.token = 1, .bias = 2}}}}) {
+    EXPECT_FALSE(Sampler(options).TakesLargest());
+  }
+  Sampler sampler({.temperature = 0, .top_k = 5, .top_p = 0.5, .min_p = 0.1});
+  sampler.Observe(3);
+  sampler.ObserveAnswer(3);
+  EXPECT_EQ(sampler.Sample(kLogits, 1), ArgMax(kLogits));
+}
+
 TEST(Sampler, GreedyHeedsTheRepetitionPenalty) {
   Sampler sampler({.temperature = 0, .repetition_penalty = 1.1});
   sampler.Observe(3);

@@ -22,7 +22,7 @@ Status CheckPredictsText(const model::ModelSpec& spec) {
 }
 
 Status ForEachLogits(LoadedModel& model, std::span<const std::span<const int32_t>> sequences,
-                     const runtime::LogitsSink& sink) {
+                     const ScoredSink& sink) {
   if (const Status checked = CheckPredictsText(model.spec()); !checked) return checked;
   for (const std::span<const int32_t> tokens : sequences) {
     if (const Status status = CheckTokens(tokens, model.spec().vocab_size); !status) return status;

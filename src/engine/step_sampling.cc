@@ -19,8 +19,13 @@ std::optional<GeneratedToken> SampleFinite(ActiveRequest& request, std::span<con
 
 }  // namespace
 
-void StepSampling::Add(ActiveRequest& request, std::span<const float> logits, bool stays) {
+void StepSampling::Add(ActiveRequest& request, const runtime::Logits& of_step, bool stays) {
   Sampled& sampled = sampled_.emplace_back(Sampled{.request = &request, .token = {}});
+  if (of_step.is_largest_alone()) {
+    if (of_step.largest() >= 0) sampled.token = GeneratedToken{.token = of_step.largest()};
+    return;
+  }
+  std::span<const float> logits = of_step;
   const bool may_wait = request.samples_slowly() && request.samples_alone();
   if (!may_wait || (!stays && (num_copies_ + 1) * logits.size_bytes() > kMostCopiedBytes)) {
     sampled.token = SampleFinite(request, logits);

@@ -9,6 +9,7 @@
 
 #include "engine/active_request.h"
 #include "hardware/thread_pool.h"
+#include "runtime/step_outputs.h"
 
 namespace convene::engine {
 
@@ -19,9 +20,9 @@ class StepSampling {
     std::optional<GeneratedToken> token;  // nothing: the logits were not finite
   };
 
-  // During a step, from its thread: the logits (vocab) of a request, valid during the call, or
-  // until Take where they stay.
-  void Add(ActiveRequest& request, std::span<const float> logits, bool stays);
+  // During a step, from its thread: the logits of a request, valid during the call, or until Take
+  // where they stay.
+  void Add(ActiveRequest& request, const runtime::Logits& of_step, bool stays);
 
   // After the step, whose thread alone uses `pool` now: of each request that was added, in order.
   std::vector<Sampled> Take(hardware::ThreadPool& pool);

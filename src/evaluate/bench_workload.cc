@@ -138,9 +138,11 @@ Work BenchWorkload::Forward(std::span<const SequenceStep> step) {
     // needs for some models' steps, and is no part of these.
     const auto looked_at = static_cast<int>(num_steps_++ % shape_.batch);
     return model_.transformer().Forward(
-        step, [&](int sequence_idx, int, std::span<const float> logits) {
+        step, [&](int sequence_idx, int, const runtime::Logits& logits) {
           if (sequence_idx != looked_at) return;
-          met_not_finite_ = met_not_finite_ || !tensor::AllFinite(logits);
+          const bool finite =
+              logits.is_largest_alone() ? logits.largest() >= 0 : tensor::AllFinite(logits);
+          met_not_finite_ = met_not_finite_ || !finite;
         });
   });
 }
@@ -170,6 +172,7 @@ SequenceStep BenchWorkload::StepOf(int sequence_idx, int first_position, int num
       .blocks = blocks_[i],
       .prompt_length = first_decoded(),
       .first_logits_token = 0,
+      .largest_suffices = true,  // as of a greedy answer
       .group = GroupOf(sequence_idx),
   };
   if (!inputs_.empty()) {

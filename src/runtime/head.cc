@@ -45,7 +45,7 @@ void Head::Begin(std::span<const SequenceStep> step, Frames frames) {
       const int part = PartWith(row - of_frame.first, of_frame.size, roles_.attention_parts());
       const int rank = roles_.RankOfPart(group, part);
       const int row_idx = frames[frame_idx]->wanted_counts[rank]++;
-      rows_.push_back({i, token, frame_idx, rank, row_idx});
+      rows_.push_back({i, token, frame_idx, rank, row_idx, step[i].largest_suffices});
     }
     next_row[group] += num_tokens;
   }
@@ -67,13 +67,18 @@ Status Head::Run(Frames frames, int vocab_size, device::Stream& stream, device::
                                                                     row.rank, row.row_idx)});
       }
     }
-    if (Status done = stream.Head(head_rows_); !done) return done;
+    const bool largest_suffices = std::ranges::all_of(rows, &Row::largest_suffices);
+    if (Status done = stream.Head(head_rows_, largest_suffices); !done) return done;
     stream.Record(fetched);
     fetched.Wait();
-    const device::FetchedRows logits = stream.FetchLogits();
+    const device::FetchedLogits logits = stream.FetchLogits();
     for (size_t i = 0; i < rows.size(); ++i) {
-      sink(rows[i].sequence_idx, rows[i].token_idx,
-           {logits.row(static_cast<int64_t>(i)), static_cast<size_t>(vocab_size)});
+      if (logits.largest != nullptr) {
+        sink(rows[i].sequence_idx, rows[i].token_idx, Logits(logits.largest[i]));
+      } else {
+        sink(rows[i].sequence_idx, rows[i].token_idx,
+             Logits({logits.rows.row(static_cast<int64_t>(i)), static_cast<size_t>(vocab_size)}));
+      }
     }
   }
   return {};

@@ -39,6 +39,7 @@ class Head {
     int frame_idx = 0;
     int rank = 0;
     int row_idx = 0;  // among that rank's wanted rows in the frame
+    bool largest_suffices = false;
   };
 
   const RowExchange& row_exchange_;

@@ -145,7 +145,8 @@ void CpuStream::FetchRouting(Frame& frame) {
   CpuFrameOf(frame).predicted.swap(frame.predicted);
 }
 
-Status CpuStream::Head(std::span<const HeadRow> rows) {
+// The host has all logits anyway.
+Status CpuStream::Head(std::span<const HeadRow> rows, bool /*largest_suffices*/) {
   const auto head = context_.weights.LeaseHead();
   if (!head) return head.error();
   for (int64_t i = 0; i < std::ssize(rows); ++i) {
@@ -161,8 +162,8 @@ Status CpuStream::Head(std::span<const HeadRow> rows) {
   return {};
 }
 
-FetchedRows CpuStream::FetchLogits() {
-  return {workspace_.logits.floats(0), workspace_.logits.stride_bytes / 4};
+FetchedLogits CpuStream::FetchLogits() {
+  return {.rows = {workspace_.logits.floats(0), workspace_.logits.stride_bytes / 4}};
 }
 
 bool CpuStream::FetchAllFinite(const Frame& frame) {

@@ -83,8 +83,8 @@ class CpuStream final : public Stream {
   }
   void Finish(const Layer& layer, Frame& frame) override { feed_forward_.Finish(layer, frame); }
 
-  Status Head(std::span<const HeadRow> rows) override;
-  FetchedRows FetchLogits() override;
+  Status Head(std::span<const HeadRow> rows, bool largest_suffices) override;
+  FetchedLogits FetchLogits() override;
   bool FetchAllFinite(const Frame& frame) override;
 
  private:

@@ -46,6 +46,7 @@ void CudaStream::RunFfn(const CudaFfn& ffn, const model::ActivationSpec& activat
                            .x_stride = intermediate.stride,
                            .num_rows = num_rows,
                            .first_row = first_row,
+                           .first_row_is_known = true,
                            .epilogue = epilogue,
                            .parameters = {.scale = scale},
                            .out = out.data,
@@ -60,7 +61,8 @@ Status CudaStream::Dense(const Layer& layer, Frame& frame) {
   const CudaLayer& weights = WeightsOf(layer);
   const int num_rows = frame.own().count;
   if (Status brought = weights_.BringDense(layer.id(), store_, stream_); !brought) return brought;
-  NormalizeRows(weights.ffn_norm, num_rows, /*also_float=*/false, frame);
+  NormalizeRows(weights.ffn_norm, frame);
+  CudaFrameOf(frame).normed_by = nullptr;
   RunFfn(*weights.dense, layer.spec.dense_activation, buffers.normed, num_rows, nullptr,
          Epilogue::kAdd, spec().residual_scale, buffers.hidden);
   return Enqueued("a dense block");
@@ -75,22 +77,24 @@ Status CudaStream::Shared(const Layer& layer, Frame& frame) {
 }
 
 Status CudaStream::ChooseExperts(const Layer& layer, Frame& frame) {
-  const CudaActivations& buffers = CudaFrameOf(frame).activations;
+  CudaFrame& at = CudaFrameOf(frame);
+  const CudaActivations& buffers = at.activations;
   const CudaLayer& weights = WeightsOf(layer);
   const model::MoeSpec& moe = *layer.spec.moe;
   const int num_rows = frame.own().count;
-  NormalizeRows(weights.ffn_norm, num_rows, /*also_float=*/true, frame);
-  kernels::cuda::RouterLogits({.weights = weights.moe->router,
-                               .weight_stride = spec().hidden_size,
-                               .bias = weights.moe->router_bias,
-                               .num_outputs = weights.moe->num_outputs,
-                               .size = spec().hidden_size,
-                               .x = buffers.normed_float.data,
-                               .x_stride = buffers.normed_float.stride,
-                               .num_rows = num_rows,
-                               .logits = buffers.router_logits.data,
-                               .logits_stride = buffers.router_logits.stride},
-                              stream_);
+  kernels::cuda::NormRows norm = NormOf(weights.ffn_norm, frame);
+  norm.out_float = buffers.normed_float.data;
+  const kernels::cuda::RouterRows router{.weights = weights.moe->router,
+                                         .weight_stride = spec().hidden_size,
+                                         .bias = weights.moe->router_bias,
+                                         .num_outputs = weights.moe->num_outputs,
+                                         .size = spec().hidden_size,
+                                         .x = buffers.normed_float.data,
+                                         .x_stride = buffers.normed_float.stride,
+                                         .num_rows = num_rows,
+                                         .logits = buffers.router_logits.data,
+                                         .logits_stride = buffers.router_logits.stride};
+  const CudaRouting& routing = buffers.routing;
   const kernels::cuda::SelectRows select{.router = {.num_experts = moe.num_experts,
                                                     .top_k = moe.top_k,
                                                     .score = moe.score,
@@ -104,23 +108,43 @@ Status CudaStream::ChooseExperts(const Layer& layer, Frame& frame) {
                                          .logits = buffers.router_logits.data,
                                          .logits_stride = buffers.router_logits.stride,
                                          .num_rows = num_rows,
-                                         .experts = buffers.routing.experts,
-                                         .weights = buffers.routing.weights};
-  const CudaRouting& routing = buffers.routing;
-  if (CudaFrameOf(frame).routing_is_kept) {
-    kernels::cuda::SelectAndGroup(select,
-                                  {.experts = routing.experts,
-                                   .num_rows = num_rows,
-                                   .top_k = moe.top_k,
-                                   .num_experts = moe.num_experts,
-                                   .first_slot = routing.first_slot,
-                                   .slot_row = routing.slot_row,
-                                   .pair_slot = routing.pair_slot,
-                                   .scratch = routing.scratch},
-                                  stream_);
-  } else {
+                                         .experts = routing.experts,
+                                         .weights = routing.weights};
+  at.normed_by = nullptr;
+  at.rows_are_gathered = false;
+  if (!at.routing_is_kept) {
+    kernels::cuda::Normalize(norm, stream_);
+    kernels::cuda::RouterLogits(router, stream_);
     kernels::cuda::SelectExpertsOfRows(select, stream_);
+    return Enqueued("a router");
   }
+  kernels::cuda::RouteRows route{.norm = norm,
+                                 .router = router,
+                                 .select = select,
+                                 .group = {.experts = routing.experts,
+                                           .num_rows = num_rows,
+                                           .top_k = moe.top_k,
+                                           .num_experts = moe.num_experts,
+                                           .first_slot = routing.first_slot,
+                                           .slot_row = routing.slot_row,
+                                           .pair_slot = routing.pair_slot,
+                                           .scratch = routing.scratch,
+                                           .count = workspace_.route_count}};
+  // The projections of the next layer, or the head.
+  const auto next = static_cast<size_t>(layer.index) + 1;
+  const kernels::cuda::WeightMatrices& read_next =
+      next < weights_.layers.size() ? weights_.layers[next].qkv : weights_.head;
+  constexpr int64_t kMostPrefetched = int64_t{24} << 20;  // half of the L2 cache
+  route.prefetched = read_next.data;
+  route.prefetched_bytes =
+      std::min(kMostPrefetched, read_next.rows * read_next.row_stride * int64_t{sizeof(Bf16)});
+  // Frames share the workspace: of several another one's router may come before these experts.
+  if (frame.is_seen_at_end_alone) {
+    route.gathered = workspace_.expert_in.data;
+    route.gathered_stride = workspace_.expert_in.stride;
+  }
+  at.rows_are_gathered = kernels::cuda::GathersRows(route);
+  kernels::cuda::Route(route, stream_);
   return Enqueued("a router");
 }
 
@@ -218,14 +242,16 @@ Status CudaStream::Experts(const Layer& layer, Frame& frame) {
       !brought) {
     return brought;
   }
-  kernels::cuda::Copy({.x = buffers.normed.data,
-                       .x_stride = buffers.normed.stride * int64_t{sizeof(Bf16)},
-                       .from = buffers.routing.slot_row,
-                       .num_rows = num_slots,
-                       .bytes = buffers.normed.stride * int64_t{sizeof(Bf16)},
-                       .out = workspace_.expert_in.data,
-                       .out_stride = workspace_.expert_in.stride * int64_t{sizeof(Bf16)}},
-                      stream_);
+  if (!at.rows_are_gathered) {
+    kernels::cuda::Copy({.x = buffers.normed.data,
+                         .x_stride = buffers.normed.stride * int64_t{sizeof(Bf16)},
+                         .from = buffers.routing.slot_row,
+                         .num_rows = num_slots,
+                         .bytes = buffers.normed.stride * int64_t{sizeof(Bf16)},
+                         .out = workspace_.expert_in.data,
+                         .out_stride = workspace_.expert_in.stride * int64_t{sizeof(Bf16)}},
+                        stream_);
+  }
   const CudaRows<float> out{buffers.slot_out.row(first_slot), buffers.slot_out.stride};
   const double flops_before = statistics_.flops;
   // Where the host does not know which, as many as even routing would choose.
@@ -281,12 +307,16 @@ Status CudaStream::BringPairs(const Layer& layer, Frame& frame) {
 
 void CudaStream::Finish(const Layer& layer, Frame& frame) {
   if (graphs_.replays()) return;
-  const CudaFrame& at = CudaFrameOf(frame);
+  CudaFrame& at = CudaFrameOf(frame);
   const CudaActivations& buffers = at.activations;
   const model::MoeSpec& moe = *layer.spec.moe;
   if (!at.routing_is_kept) Fail(BringPairs(layer, frame));
+  // What comes next begins with the norm of these rows.
+  const auto next = static_cast<size_t>(layer.index) + 1;
+  at.normed_by =
+      next < weights_.layers.size() ? weights_.layers[next].attention_norm : weights_.final_norm;
   const bool has_shared = moe.shared_intermediate_size > 0;
-  kernels::cuda::CombineExperts(
+  kernels::cuda::CombineAndNormalize(
       {.experts = buffers.routing.experts,
        .weights = buffers.routing.weights,
        .pair_slot = buffers.routing.pair_slot,
@@ -303,7 +333,7 @@ void CudaStream::Finish(const Layer& layer, Frame& frame) {
        .scale = spec().residual_scale,
        .hidden = buffers.hidden.data,
        .hidden_stride = buffers.hidden.stride},
-      stream_);
+      NormOf(at.normed_by, frame), stream_);
   Fail(Enqueued("the sum of experts"));
 }
 

@@ -59,7 +59,11 @@ class CudaFrame final : public FrameMemory {
   // Pinned host memory, where the routing is once it was fetched.
   std::span<int32_t> host_experts;
   std::span<float> host_weights;
-  bool routing_is_kept = false;  // of the layer in work
+  bool routing_is_kept = false;    // of the layer in work
+  bool rows_are_gathered = false;  // likewise, in the workspace, as its experts read them
+  // The norm whose outputs `activations.normed` has, by its weight; null: they are of before, or of
+  // other rows.
+  const float* normed_by = nullptr;
 
  private:
   CudaFrame(memory::Ledger& ledger) : uploads(ledger) {}

@@ -120,12 +120,14 @@ uint64_t Place(const model::ModelSpec& spec, const StepShape& shape, std::byte* 
       .stride = 0};
   at.wanted = place.Rows<Bf16>(head_rows, spec.hidden_size);
   at.logits = place.Rows<float>(head_rows, spec.vocab_size);
+  at.largest = place.Take<unsigned long long>(head_rows);
   int64_t partials = 0;
   for (const model::LayerSpec& layer : spec.layers) {
     Widen(partials, kernels::cuda::MostPartialFloats(AttentionShapeOf(layer.attention),
                                                      largest.tokens, shape.context));
   }
   at.partials = place.Take<float>(partials);
+  at.route_count = place.Take<int32_t>(1);
   return place.used();
 }
 

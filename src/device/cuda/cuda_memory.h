@@ -100,7 +100,9 @@ struct CudaWorkspace {
   CudaRows<kernels::cuda::Bf16> intermediate;  // (slots, intermediate)
   CudaRows<kernels::cuda::Bf16> wanted;        // (Stream::kHeadRows, hidden)
   CudaRows<float> logits;                      // (Stream::kHeadRows, vocab)
+  unsigned long long* largest = nullptr;       // (Stream::kHeadRows) keys of FindLargest
   float* partials = nullptr;                   // of attention
+  int32_t* route_count = nullptr;  // of a router's blocks that are done: 0 but while it runs
 
   static uint64_t SizeBytes(const model::ModelSpec& spec, const StepShape& shape);
   static CudaWorkspace At(const model::ModelSpec& spec, const StepShape& shape, std::byte* base);

@@ -56,6 +56,7 @@ CudaStream::~CudaStream() {
     cudaStreamDestroy(stream_);
   }
   cudaFreeHost(host_logits_);
+  cudaFreeHost(host_keys_);
 }
 
 Result<std::unique_ptr<CudaStream>> CudaStream::Create(weights::WeightStore& store,
@@ -97,6 +98,12 @@ Status CudaStream::MakeMemory(const StreamOptions& options, memory::Ledger& ledg
     return pinned;
   }
   host_logits_ = static_cast<float*>(host);
+  if (Status pinned = CudaStatus(cudaMallocHost(&host, kHeadRows * sizeof(unsigned long long)),
+                                 "pinning host memory");
+      !pinned) {
+    return pinned;
+  }
+  host_keys_ = static_cast<unsigned long long*>(host);
   if (spec().rope.rotary_dim == 0 || spec().rope.DependsOnLength()) return {};
   auto angles = ledger.Allocate(memory::Use::kWorking, static_cast<uint64_t>(context_) *
                                                            spec().rope.rotary_dim * sizeof(float));
@@ -144,6 +151,7 @@ void CudaStream::Begin(Frame& frame) {
     }
   }
   Fail(CudaFrameOf(frame).Begin(frame, angles));
+  CudaFrameOf(frame).normed_by = nullptr;
   progress_->AddEnqueued();
   graphs_.Abandon(stream_);  // of a step that failed on its way
   const int num_rows = frame.rows.num_rows();
@@ -168,6 +176,7 @@ Status CudaStream::BeginAsOne(Frame& frame) {
   if (Status brought = at.uploads.Flush(stream_); !brought) return brought;
   CudaGraphs::Key key = at.Places();
   key.push_back(frame.rows.num_rows());
+  key.push_back(std::ranges::all_of(frame.rows.step(), &SequenceStep::largest_suffices));
   return graphs_.Begin(std::move(key), stream_);
 }
 
@@ -186,31 +195,35 @@ Status CudaStream::Embed(bool, Frame& frame) {
   return Enqueued("embedding");
 }
 
-void CudaStream::NormalizeRows(const float* weight, int num_rows, bool also_float, Frame& frame) {
+kernels::cuda::NormRows CudaStream::NormOf(const float* weight, const Frame& frame) const {
   const CudaActivations& buffers = CudaFrameOf(frame).activations;
-  kernels::cuda::Normalize({.kind = spec().norm.kind,
-                            .epsilon = spec().norm.epsilon,
-                            .weight = weight,
-                            .size = spec().hidden_size,
-                            .num_rows = num_rows,
-                            .x = buffers.hidden.data,
-                            .x_stride = buffers.hidden.stride,
-                            .out = buffers.normed.data,
-                            .out_stride = buffers.normed.stride,
-                            .out_float = also_float ? buffers.normed_float.data : nullptr,
-                            .out_float_stride = buffers.normed_float.stride},
-                           stream_);
+  return {.kind = spec().norm.kind,
+          .epsilon = spec().norm.epsilon,
+          .weight = weight,
+          .size = spec().hidden_size,
+          .num_rows = frame.own().count,
+          .x = buffers.hidden.data,
+          .x_stride = buffers.hidden.stride,
+          .out = buffers.normed.data,
+          .out_stride = buffers.normed.stride,
+          .out_float_stride = buffers.normed_float.stride};
+}
+
+// Where the operator before has not done it already.
+void CudaStream::NormalizeRows(const float* weight, Frame& frame) {
+  if (CudaFrameOf(frame).normed_by == weight) return;
+  kernels::cuda::Normalize(NormOf(weight, frame), stream_);
 }
 
 void CudaStream::Normalize(const Layer& layer, bool, Frame& frame) {
   if (graphs_.replays()) return;
-  NormalizeRows(WeightsOf(layer).attention_norm, frame.own().count, /*also_float=*/false, frame);
+  NormalizeRows(WeightsOf(layer).attention_norm, frame);
   Fail(Enqueued("a norm"));
 }
 
 void CudaStream::NormalizeFinal(bool, Frame& frame) {
   if (graphs_.replays()) return;
-  NormalizeRows(weights_.final_norm, frame.own().count, /*also_float=*/false, frame);
+  NormalizeRows(weights_.final_norm, frame);
   Fail(Enqueued("the last norm"));
 }
 
@@ -219,6 +232,7 @@ Status CudaStream::MoveWanted(Frame& frame) {
   const CudaFrame& at = CudaFrameOf(frame);
   const std::span<const int32_t> wanted = frame.rows.wanted();
   if (std::ssize(wanted) == frame.rows.num_rows() || wanted.empty()) return failed_;
+  CudaFrameOf(frame).normed_by = nullptr;
   const CudaRows<float>& hidden = at.activations.hidden;
   const CudaRows<float>& other = at.activations.normed_float;
   const int64_t bytes = hidden.stride * int64_t{sizeof(float)};
@@ -354,6 +368,7 @@ Status CudaStream::OutputOf(const Layer& layer, bool only_wanted, Frame& frame) 
     if (Status moved = MoveWanted(frame); !moved) return moved;
   }
   const CudaLayer& weights = WeightsOf(layer);
+  CudaFrameOf(frame).normed_by = nullptr;
   Multiply(weights.output, weights.output_bias, buffers.attended, RowsOf(frame, only_wanted),
            Epilogue::kAdd, spec().residual_scale, buffers.hidden, spec().hidden_size);
   return Enqueued("the product behind attention");
@@ -368,7 +383,7 @@ Status CudaStream::Attend(const Layer& layer, const AttentionTask& task, Frame& 
 }
 
 Status CudaStream::ProjectRows(const Layer& layer, bool stores, Frame& frame) {
-  NormalizeRows(WeightsOf(layer).attention_norm, frame.own().count, /*also_float=*/false, frame);
+  NormalizeRows(WeightsOf(layer).attention_norm, frame);
   if (Status projected = Project(layer, frame); !projected) return projected;
   PrepareQkv(layer, stores, frame);
   return Enqueued("queries and keys");
@@ -467,7 +482,9 @@ Status CudaStream::StoreCross(const Layer&, Frame&) {
   return Internal("encoders do not run on a GPU yet");
 }
 
-Status CudaStream::Head(std::span<const HeadRow> rows) {
+Status CudaStream::Head(std::span<const HeadRow> rows, bool largest_suffices) {
+  largest_is_fetched_ = largest_suffices;
+  num_fetched_ = static_cast<int>(rows.size());
   if (graphs_.replays()) {
     Fail(graphs_.End(stream_, statistics_));
     return Enqueued("a step");
@@ -505,18 +522,44 @@ Status CudaStream::Head(std::span<const HeadRow> rows) {
   }
   Multiply(weights_.head, nullptr, x, count, Epilogue::kStore, spec().logits_scale,
            workspace_.logits, spec().vocab_size);
-  const size_t logits_bytes =
-      static_cast<size_t>(count) * static_cast<size_t>(workspace_.logits.stride) * sizeof(float);
-  Fail(CudaStatus(cudaMemcpyAsync(host_logits_, workspace_.logits.data, logits_bytes,
-                                  cudaMemcpyDeviceToHost, stream_),
-                  "fetching logits"));
+  if (largest_suffices) {
+    Fail(FetchLargest(count));
+  } else {
+    const size_t logits_bytes =
+        static_cast<size_t>(count) * static_cast<size_t>(workspace_.logits.stride) * sizeof(float);
+    Fail(CudaStatus(cudaMemcpyAsync(host_logits_, workspace_.logits.data, logits_bytes,
+                                    cudaMemcpyDeviceToHost, stream_),
+                    "fetching logits"));
+  }
   if (graphs_.is_active()) Fail(graphs_.End(stream_, statistics_));
   return Enqueued("the head");
 }
 
-FetchedRows CudaStream::FetchLogits() {
+// Fetching all logits takes longer than making them where there are many rows.
+Status CudaStream::FetchLargest(int num_rows) {
+  const size_t bytes = static_cast<size_t>(num_rows) * sizeof(unsigned long long);
+  if (Status cleared = CudaStatus(cudaMemsetAsync(workspace_.largest, 0, bytes, stream_),
+                                  "clearing the largest logits");
+      !cleared) {
+    return cleared;
+  }
+  kernels::cuda::FindLargest({.x = workspace_.logits.data,
+                              .stride = workspace_.logits.stride,
+                              .num_rows = num_rows,
+                              .size = spec().vocab_size,
+                              .keys = workspace_.largest},
+                             stream_);
+  return CudaStatus(
+      cudaMemcpyAsync(host_keys_, workspace_.largest, bytes, cudaMemcpyDeviceToHost, stream_),
+      "fetching the largest logits");
+}
+
+FetchedLogits CudaStream::FetchLogits() {
   Fail(CudaStatus(cudaStreamQuery(stream_), "a step"));
-  return {host_logits_, workspace_.logits.stride};
+  if (!largest_is_fetched_) return {.rows = {host_logits_, workspace_.logits.stride}};
+  largest_.resize(static_cast<size_t>(num_fetched_));
+  std::transform(host_keys_, host_keys_ + num_fetched_, largest_.begin(), kernels::cuda::LargestOf);
+  return {.largest = largest_.data()};
 }
 
 bool CudaStream::FetchAllFinite(const Frame& frame) {

@@ -17,6 +17,7 @@
 #include "device/cuda/cuda_weights.h"
 #include "device/stream.h"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/rows.h"
 
 namespace convene::device {
 
@@ -70,8 +71,8 @@ class CudaStream final : public Stream {
   void Reduce(std::span<const ExpertRows::Returning> sums, Frame& frame) override;
   void Finish(const Layer& layer, Frame& frame) override;
 
-  Status Head(std::span<const HeadRow> rows) override;
-  FetchedRows FetchLogits() override;
+  Status Head(std::span<const HeadRow> rows, bool largest_suffices) override;
+  FetchedLogits FetchLogits() override;
   bool FetchAllFinite(const Frame& frame) override;
 
  private:
@@ -92,7 +93,9 @@ class CudaStream final : public Stream {
   Status Enqueued(const char* name);
   void Fail(const Status& status);
 
-  void NormalizeRows(const float* weight, int num_rows, bool also_float, Frame& frame);
+  // Of the frame's own rows, to bf16.
+  kernels::cuda::NormRows NormOf(const float* weight, const Frame& frame) const;
+  void NormalizeRows(const float* weight, Frame& frame);
   // The product of rows of activations with one matrix to float rows, stored or added to them.
   void Multiply(const kernels::cuda::WeightMatrices& weights, const float* bias,
                 const CudaRows<kernels::cuda::Bf16>& x, int num_rows, kernels::Epilogue epilogue,
@@ -117,6 +120,7 @@ class CudaStream final : public Stream {
   Status BringPairs(const Layer& layer, Frame& frame);
   void CountAttention(const Layer& layer, const Frame& frame);
   int RowsOf(const Frame& frame, bool only_wanted) const;
+  Status FetchLargest(int num_rows);
 
   weights::WeightStore& store_;
   CudaKvCache& cache_;
@@ -130,7 +134,11 @@ class CudaStream final : public Stream {
   CudaUploads head_uploads_;
   kernels::cuda::StreamHandle stream_ = nullptr;
   std::shared_ptr<CudaProgress> progress_;
-  float* host_logits_ = nullptr;  // pinned
+  float* host_logits_ = nullptr;             // pinned
+  unsigned long long* host_keys_ = nullptr;  // pinned; of FindLargest
+  bool largest_is_fetched_ = false;          // of the latest Head, which had
+  int num_fetched_ = 0;                      // so many rows
+  std::vector<int32_t> largest_;
   Status failed_;
   CudaGraphs graphs_;
   StepStatistics statistics_;

@@ -1,6 +1,7 @@
 // The sum of what a row's experts gave, along the tree over expert indices (kernels/route.h), with
 // the roundings of the CPU's kernels: equal inputs give equal sums.
 #include "kernels/cuda/device_code.h"
+#include "kernels/cuda/normalize.cuh"
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/routing.h"
 #include "kernels/cuda/row_code.h"
@@ -115,18 +116,11 @@ __device__ __forceinline__ Part<kWidth> SumOfPairs(const CombineRows& rows, cons
   return value;
 }
 
+// The columns from `column` on of a row of the residual stream, with what its experts gave.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    CombineKernel(const __grid_constant__ CombineRows rows) {
-  BeginAfterPrevious();
-  __shared__ Pairs pairs;
-  const int64_t row = blockIdx.x;
-  LoadPairs(rows, row, &pairs);
-  __syncthreads();
-  const auto column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kWidth;
-  if (column >= rows.size) return;
-  float* hidden = rows.hidden + row * rows.hidden_stride + column;
-  const Part<kWidth> before = Load<kWidth>(hidden);
+__device__ __forceinline__ Part<kWidth> Combined(const CombineRows& rows, int64_t row,
+                                                 const Pairs& pairs, int column) {
+  const Part<kWidth> before = Load<kWidth>(rows.hidden + row * rows.hidden_stride + column);
   Part<kWidth> total = SumOfPairs<kWidth>(rows, pairs, column);
   if (rows.shared != nullptr) {
     float weight = 1;
@@ -136,7 +130,50 @@ __global__ void __launch_bounds__(kThreads)
     const auto shared = Load<kWidth>(rows.shared + row * rows.shared_stride + column);
     total = Sum(total, Times(weight, shared));
   }
-  Store(hidden, Sum(before, Times(rows.scale, total)));
+  return Sum(before, Times(rows.scale, total));
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    CombineKernel(const __grid_constant__ CombineRows rows) {
+  LetNextBegin();
+  __shared__ Pairs pairs;
+  const int64_t row = blockIdx.x;
+  LoadPairs(rows, row, &pairs);
+  AwaitPrevious();
+  __syncthreads();
+  const auto column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kWidth;
+  if (column >= rows.size) return;
+  Store(rows.hidden + row * rows.hidden_stride + column,
+        Combined<kWidth>(rows, row, pairs, column));
+}
+
+template <int kQuads>
+__global__ void __launch_bounds__(NormThreads(kQuads))
+    CombineAndNormalizeKernel(const __grid_constant__ CombineRows rows,
+                              const __grid_constant__ NormRows norm) {
+  LetNextBegin();
+  __shared__ Pairs pairs;
+  __shared__ NormMemory memory;
+  const int64_t row = blockIdx.x;
+  LoadPairs(rows, row, &pairs);
+  AwaitPrevious();
+  __syncthreads();
+  NormalizeRow<kQuads, true>(
+      norm, memory,
+      [&](int column) {
+        if (column >= rows.size) return make_float4(0, 0, 0, 0);
+        const Part<4> sum = Combined<4>(rows, row, pairs, column);
+        Store(rows.hidden + row * rows.hidden_stride + column, sum);
+        return make_float4(sum.values[0], sum.values[1], sum.values[2], sum.values[3]);
+      },
+      [&](int column, float4 quad) { StoreNormed<true>(norm, row, column, quad); });
+  PadNormed(norm, row);
+}
+
+bool AreAligned(const CombineRows& rows) {
+  return AreMultiples(16, rows.slot_out, rows.shared, rows.hidden, 4 * rows.size,
+                      4 * rows.slot_stride, 4 * rows.shared_stride, 4 * rows.hidden_stride);
 }
 
 }  // namespace
@@ -144,13 +181,34 @@ __global__ void __launch_bounds__(kThreads)
 void CombineExperts(const CombineRows& rows, StreamHandle stream) {
   if (rows.num_rows == 0 || rows.size == 0) return;
   Require(rows.top_k <= kMaxTopK, "more experts of a row than kMaxTopK");
-  const bool aligned =
-      AreMultiples(16, rows.slot_out, rows.shared, rows.hidden, 4 * rows.size, 4 * rows.slot_stride,
-                   4 * rows.shared_stride, 4 * rows.hidden_stride);
+  const bool aligned = AreAligned(rows);
   const int width = aligned ? 4 : 1;
   Launch(aligned ? CombineKernel<4> : CombineKernel<1>,
          dim3(static_cast<unsigned>(rows.num_rows), Blocks(rows.size, kThreads * width)),
          dim3(kThreads), 0, stream, rows);
+}
+
+void CombineAndNormalize(const CombineRows& rows, const NormRows& norm, StreamHandle stream) {
+  if (rows.num_rows == 0 || rows.size == 0) return;
+  Require(norm.x == rows.hidden && norm.x_stride == rows.hidden_stride &&
+              norm.num_rows == rows.num_rows && norm.size == rows.size,
+          "other rows are normed than were summed");
+  // A thread for each of the pairs is the least.
+  bool is_done = false;
+  if (AreAligned(rows) && AreAligned(norm)) {
+    WithNormQuads(rows.size, [&](auto quads) {
+      constexpr int kQuads = decltype(quads)::value;
+      const unsigned threads = NormThreadsOf(rows.size, kQuads);
+      if (static_cast<int>(threads) < rows.top_k) return;
+      Require(rows.top_k <= kMaxTopK, "more experts of a row than kMaxTopK");
+      Launch(CombineAndNormalizeKernel<kQuads>, dim3(static_cast<unsigned>(rows.num_rows)),
+             dim3(threads), 0, stream, rows, norm);
+      is_done = true;
+    });
+  }
+  if (is_done) return;
+  CombineExperts(rows, stream);
+  Normalize(norm, stream);
 }
 
 }  // namespace convene::kernels::cuda

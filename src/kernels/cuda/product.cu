@@ -178,6 +178,7 @@ void LaunchForm(const Product& product, const ChosenForm& form, int multiprocess
   }
   work.k_steps = DivideUp(weights.cols, kBoxColumns);
   work.split = form.split;
+  work.awaits_first_row = !is_dense && !product.first_row_is_known;
   work.tiles.first_row = product.first_row;
   work.tiles.num_rows = product.num_rows;
   work.tiles.count = is_dense ? 1 : weights.count;

@@ -47,6 +47,9 @@ struct Product {
   // Rows [first_row[i], first_row[i + 1]) are multiplied with matrix i (count + 1); null: all of
   // them with the one matrix. At most 512 matrices.
   const int32_t* first_row = nullptr;
+  // That first_row was the same already for the grouped product that was enqueued last: so this one
+  // may load weights while that one runs.
+  bool first_row_is_known = false;
   Epilogue epilogue = Epilogue::kStore;
   EpilogueParameters parameters = {};
   // kStore, kAdd: (num_rows, columns) float; otherwise Bf16. Columns beyond these are not written;

@@ -23,6 +23,7 @@ struct ProductWork {
   int stages = 0;
   int stage_bytes = 0;
   int split = 1;  // blocks of a cluster among which the depth is divided
+  bool awaits_first_row = false;
 };
 
 // Many rows: tiles of 128 weight rows and up to 256 tokens, of which a warpgroup computes 64 rows;
@@ -280,11 +281,11 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocksPerMultiprocessor
     }
     PublishBarriers();
   }
+  // Which rows a group has, an earlier kernel has written. Behind this the next product of the same
+  // groups need not wait for it, since it begins when all blocks have come here.
+  if (work.awaits_first_row) AwaitPrevious();
   // The next kernel has no room beside blocks of many rows.
   if constexpr (!Form::kMovesRegisters) LetNextBegin();
-  // Which rows a group has, an earlier kernel has written.
-  const bool is_grouped = work.tiles.first_row != nullptr;
-  if (is_grouped) AwaitPrevious();
   CountTiles(work.tiles, &beside->counts);  // all threads meet in it
   if constexpr (kIsCluster) SynchronizeCluster();
   const TileCounts& counts = beside->counts;

@@ -94,14 +94,24 @@ __device__ __forceinline__ void MoveHead(const Head& head, int half, const float
   }
 }
 
-// A warp for a head; where a norm is over a whole projection, one block has all heads of a row.
+// A warp for a head; where a norm is over a whole projection, each block sums up all of the row.
 template <bool kAligned>
-__global__ void __launch_bounds__(32 * kMostWarps)
+__global__ void __launch_bounds__(32 * kMostWarps, 3)
     PrepareQkvKernel(const __grid_constant__ QkvRows rows) {
-  BeginAfterPrevious();
+  LetNextBegin();
   __shared__ float of_warps[2][32];
   const QkvShape& shape = rows.shape;
   const int64_t row = blockIdx.x;
+  Bf16* block_keys = nullptr;
+  int slot = 0;
+  if (shape.num_kv_heads > 0 && rows.kv_rows == nullptr) {
+    slot = rows.positions[row] % kKvBlockTokens;
+    block_keys = reinterpret_cast<Bf16*>(rows.kv_blocks[rows.row_blocks[row]]);
+  }
+  const int half = shape.rotary_dim / 2;
+  const float* cosine =
+      half > 0 ? rows.angles + int64_t{rows.angle_rows[row]} * shape.rotary_dim : nullptr;
+  AwaitPrevious();
   const float* queries = rows.qkv + row * rows.qkv_stride;
   const int query_dim = shape.num_heads * shape.head_dim;
   const int key_dim = shape.num_kv_heads * shape.head_dim;
@@ -120,18 +130,9 @@ __global__ void __launch_bounds__(32 * kMostWarps)
     key_scale = NormScale(BlockSum(of_keys, of_warps[1]), key_dim, shape.epsilon);
   }
 
-  Bf16* block_keys = nullptr;
-  int slot = 0;
-  if (shape.num_kv_heads > 0 && rows.kv_rows == nullptr) {
-    slot = rows.positions[row] % kKvBlockTokens;
-    block_keys = reinterpret_cast<Bf16*>(rows.kv_blocks[rows.row_blocks[row]]);
-  }
   Bf16* block_values = block_keys + int64_t{kKvBlockTokens} * key_dim;
   float* const kv_rows =
       rows.kv_rows == nullptr ? nullptr : rows.kv_rows + row * rows.kv_row_stride;
-  const int half = shape.rotary_dim / 2;
-  const float* cosine =
-      half > 0 ? rows.angles + int64_t{rows.angle_rows[row]} * shape.rotary_dim : nullptr;
 
   const int value_heads = shape.value_dim > 0 ? shape.num_kv_heads : 0;
   const int num_heads = shape.num_heads + shape.num_kv_heads + value_heads;
@@ -186,7 +187,10 @@ void PrepareQkv(const QkvRows& rows, StreamHandle stream) {
   Require(shape.rotary_dim <= shape.head_dim && shape.rotary_dim % 2 == 0,
           "more than a head, or an odd number of elements, turns");
   const auto warps = static_cast<unsigned>(std::min(num_heads, kMostWarps));
-  const unsigned blocks = shape.norm == QkNorm::kWholeProjection ? 1 : Blocks(num_heads, warps);
+  // Of many rows it would be read too often.
+  constexpr int kFewRows = 16;
+  const bool sums_once = shape.norm == QkNorm::kWholeProjection && rows.num_rows > kFewRows;
+  const unsigned blocks = sums_once ? 1 : Blocks(num_heads, warps);
   Launch(IsAligned(rows) ? PrepareQkvKernel<true> : PrepareQkvKernel<false>,
          dim3(static_cast<unsigned>(rows.num_rows), blocks), dim3(32 * warps), 0, stream, rows);
 }

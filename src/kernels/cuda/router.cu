@@ -1,53 +1,24 @@
-// Logits of routers: products in float32, since experts are chosen by them. Of an output, lane l
-// sums columns 4 l .. 4 l + 3 of every 128 in one chain, and lanes meet in one tree: so it is the
-// same, bit by bit, whichever kernel here makes it.
+// The kernels of routers' logits.
 #include <algorithm>
 
-#include "kernels/cuda/device_code.h"
+#include "kernels/cuda/router.cuh"
 #include "kernels/cuda/routing.h"
 #include "kernels/cuda/row_code.h"
 
 namespace convene::kernels::cuda {
 namespace {
 
-constexpr int kStep = 128;  // columns
-
-__device__ __forceinline__ float Dot(float4 a, float4 b, float sum) {
-  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
-}
-
-__device__ __forceinline__ float WithBias(const RouterRows& rows, float sum, int output) {
-  return rows.bias != nullptr ? sum + rows.bias[output] : sum;
-}
-
-// kSteps steps of columns from `first` on, those before `end`; of several steps all are.
-template <int kRows, int kSteps, bool kAligned>
-__device__ __forceinline__ void AddSteps(const float* weights, const float* const (&x)[kRows],
-                                         int first, int end, float (&sums)[kRows]) {
-  const auto load = [&](const float* row, int step) {
-    const int at = first + step * kStep + 4 * LaneIndex();
-    return LoadQuad<kAligned>(row, at, kSteps > 1 ? at + 4 : end);
-  };
-  float4 weight[kSteps];
-  float4 values[kSteps][kRows];
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    weight[step] = load(weights, step);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) values[step][i] = load(x[i], step);
-  }
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) sums[i] = Dot(values[step][i], weight[step], sums[i]);
-  }
-}
-
 // A warp for kRows rows of one output. The rest of its block has the outputs beside it.
 template <int kRows, bool kAligned>
 __global__ void __launch_bounds__(256, 1) FewRowsKernel(const __grid_constant__ RouterRows rows) {
-  BeginAfterPrevious();
-  const int output = static_cast<int>(blockIdx.x * (blockDim.x / 32)) + WarpIndex();
+  LetNextBegin();
+  const auto num_warps = static_cast<int>(blockDim.x / 32);
+  const int first_output = static_cast<int>(blockIdx.x) * num_warps;
+  if (kAligned && blockIdx.y == 0) {
+    PrefetchOutputs(rows, first_output, min(first_output + num_warps, rows.num_outputs));
+  }
+  AwaitPrevious();
+  const int output = first_output + WarpIndex();
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   const float* weights = rows.weights + min(output, rows.num_outputs - 1) * rows.weight_stride;
   const float* x[kRows];
@@ -56,15 +27,7 @@ __global__ void __launch_bounds__(256, 1) FewRowsKernel(const __grid_constant__ 
     x[i] = rows.x + min(first_row + i, rows.num_rows - 1) * rows.x_stride;
   }
   float sums[kRows] = {};
-  // So many steps' loads are under way at once.
-  constexpr int kBatch = kRows == 1 ? 8 : 4;
-  int first = 0;
-  for (; first + kBatch * kStep <= rows.size; first += kBatch * kStep) {
-    AddSteps<kRows, kBatch, kAligned>(weights, x, first, first + kBatch * kStep, sums);
-  }
-  for (; first < rows.size; first += kStep) {
-    AddSteps<kRows, 1, kAligned>(weights, x, first, rows.size, sums);
-  }
+  AddColumns<kRows, kAligned>(weights, x, rows.size, sums);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const float sum = WarpSum(sums[i]);
@@ -79,11 +42,11 @@ constexpr int kTile = 32;
 constexpr int kWarpTile = 8;
 constexpr int kTileWarps = kTile / kWarpTile * (kTile / kWarpTile);
 constexpr int kTileThreads = 32 * kTileWarps;
-constexpr int kStageFloats = 2 * kTile * kStep;  // rows, then outputs
+constexpr int kStageFloats = 2 * kTile * kRouterStep;  // rows, then outputs
 constexpr int kStages = 2;
 constexpr size_t kTileShared = sizeof(float) * kStages * kStageFloats;
 
-// Columns [first, first + kStep) of the tile's rows and outputs.
+// Columns [first, first + kRouterStep) of the tile's rows and outputs.
 __device__ __forceinline__ void LoadStage(const RouterRows& rows, int first, float* stage) {
   const int first_row = static_cast<int>(blockIdx.x) * kTile;
   const int first_output = static_cast<int>(blockIdx.y) * kTile;
@@ -96,7 +59,8 @@ __device__ __forceinline__ void LoadStage(const RouterRows& rows, int first, flo
     const bool valid = column < rows.size && index < (is_output ? rows.num_outputs : rows.num_rows);
     const float* from =
         is_output ? rows.weights + index * rows.weight_stride : rows.x + index * rows.x_stride;
-    CopyAsync16(stage + line * kStep + 4 * LaneIndex(), valid ? from + column : rows.x, valid);
+    CopyAsync16(stage + line * kRouterStep + 4 * LaneIndex(), valid ? from + column : rows.x,
+                valid);
   }
   CopyAsyncCommit();
 }
@@ -122,27 +86,27 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   auto* stages = reinterpret_cast<float*>(DynamicShared());
   const int warp_row = WarpIndex() / (kTile / kWarpTile) * kWarpTile;
   const int warp_output = WarpIndex() % (kTile / kWarpTile) * kWarpTile;
-  const int steps = (rows.size + kStep - 1) / kStep;
+  const int steps = (rows.size + kRouterStep - 1) / kRouterStep;
   float sums[kWarpTile * kWarpTile] = {};
   LoadStage(rows, 0, stages);
   for (int step = 0; step < steps; ++step) {
     if (step + 1 < steps) {
-      LoadStage(rows, (step + 1) * kStep, stages + (step + 1) % kStages * kStageFloats);
+      LoadStage(rows, (step + 1) * kRouterStep, stages + (step + 1) % kStages * kStageFloats);
       CopyAsyncWait<1>();
     } else {
       CopyAsyncWait<0>();
     }
     __syncthreads();
     const float* stage = stages + step % kStages * kStageFloats + 4 * LaneIndex();
-    const float* outputs = stage + (kTile + warp_output) * kStep;
+    const float* outputs = stage + (kTile + warp_output) * kRouterStep;
     float4 weights[kWarpTile];
 #pragma unroll
     for (int i = 0; i < kWarpTile; ++i) {
-      weights[i] = *reinterpret_cast<const float4*>(outputs + i * kStep);
+      weights[i] = *reinterpret_cast<const float4*>(outputs + i * kRouterStep);
     }
 #pragma unroll
     for (int row = 0; row < kWarpTile; ++row) {
-      const float4 x = *reinterpret_cast<const float4*>(stage + (warp_row + row) * kStep);
+      const float4 x = *reinterpret_cast<const float4*>(stage + (warp_row + row) * kRouterStep);
 #pragma unroll
       for (int i = 0; i < kWarpTile; ++i) {
         float& sum = sums[row * kWarpTile + i];

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/rows.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/route.h"
 
@@ -49,6 +50,7 @@ struct GroupRows {
   int32_t* pair_slot = nullptr;      // (num_rows, top_k)
   int32_t* scratch = nullptr;        // GroupScratch(num_rows, num_experts, top_k) integers
   int32_t* expert_counts = nullptr;  // (num_experts), added to; or null
+  int32_t* count = nullptr;          // of SelectAndGroup's blocks that are done: 0 before and after
 };
 int64_t GroupScratch(int num_rows, int num_experts, int top_k = kMaxTopK);
 void GroupByExpert(const GroupRows& rows, StreamHandle stream);
@@ -57,9 +59,31 @@ void GroupByExpert(const GroupRows& rows, StreamHandle stream);
 // `select`.
 void SelectAndGroup(const SelectRows& select, const GroupRows& group, StreamHandle stream);
 
+// The whole way from the residual stream to the experts: norm, logits, choice, sorting, and the
+// rows as experts read them. Of few rows in one launch.
+struct RouteRows {
+  NormRows norm;      // to bf16 and to floats
+  RouterRows router;  // of what norm.out_float has; of few rows nothing is written there
+  SelectRows select;  // by router.logits
+  GroupRows group;    // of select.experts
+  // Not null: row i becomes that of norm.out which slot i has, 16-byte aligned, where there are few
+  // enough of them (GathersRows).
+  Bf16* gathered = nullptr;
+  int64_t gathered_stride = 0;  // elements
+  // What the next layer reads first, 16-byte aligned, comes to the L2 cache meanwhile where there
+  // are few rows: memory has little else to do.
+  const void* prefetched = nullptr;
+  int64_t prefetched_bytes = 0;  // a multiple of 16
+};
+void Route(const RouteRows& rows, StreamHandle stream);
+// Whether Route fills `gathered`; otherwise Copy does.
+bool GathersRows(const RouteRows& rows);
+
 // hidden row += scale * (sum over the row's pairs of weight * slot_out row, along the tree over
 // expert indices, + shared_weight * shared row), as KernelSet::combine. shared_weight is
-// sigmoid(gate_logits[row * gate_stride]) where those are given.
+// sigmoid(gate_logits[row * gate_stride]) where those are given. What says which slots a row has
+// may be read before the kernel enqueued last is done: it was there before a grouped product that
+// awaited its rows (Product::first_row).
 struct CombineRows {
   const int32_t* experts = nullptr;  // (num_rows, top_k), in increasing order per row
   const float* weights = nullptr;
@@ -78,5 +102,7 @@ struct CombineRows {
   int64_t hidden_stride = 0;
 };
 void CombineExperts(const CombineRows& rows, StreamHandle stream);
+// And then the norm of those rows (norm.x is rows.hidden), mostly in one launch.
+void CombineAndNormalize(const CombineRows& rows, const NormRows& norm, StreamHandle stream);
 
 }  // namespace convene::kernels::cuda

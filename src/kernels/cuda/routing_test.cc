@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/device_memory_test.h"
+#include "kernels/packed_matrix.h"
 #include "kernels/reference/kernels.h"
 
 namespace convene::kernels::cuda {
@@ -139,6 +140,7 @@ Grouped Select(const Router& router, const std::vector<float>& logits, int64_t s
   const DeviceArray<int32_t> scratch(
       static_cast<size_t>(GroupScratch(num_rows, router.num_experts, router.top_k)));
   const DeviceArray<int32_t> counts(std::vector<int32_t>(num_experts, 100));
+  const DeviceArray<int32_t> done(std::vector<int32_t>(1, 0));
   if (how == How::kFused) {
     SelectAndGroup(select,
                    {.experts = experts.data(),
@@ -149,8 +151,10 @@ Grouped Select(const Router& router, const std::vector<float>& logits, int64_t s
                     .slot_row = slot_row.data(),
                     .pair_slot = pair_slot.data(),
                     .scratch = scratch.data(),
-                    .expert_counts = counts.data()},
+                    .expert_counts = counts.data(),
+                    .count = done.data()},
                    nullptr);
+    EXPECT_EQ(done.Host()[0], 0);
   } else {
     SelectExpertsOfRows(select, nullptr);
   }
@@ -437,12 +441,75 @@ TEST(CudaRouting, CombinesAlongTheTreeWithTheRoundingsOfTheCpu) {
   ExpectCombined({.size = 333, .has_shared = true, .has_gate = true, .extra_stride = 1});
 }
 
+// The sum and the norm behind it, in one call or in two.
+struct CombinedAndNormed {
+  std::vector<float> hidden;
+  std::vector<Bf16> normed;
+  bool operator==(const CombinedAndNormed&) const = default;
+};
+CombinedAndNormed CombineThenNorm(const CombineCase& c, bool at_once) {
+  const auto pairs = static_cast<size_t>(c.rows * c.top_k);
+  const int64_t stride = c.size + c.extra_stride;
+  const int padded = PaddedDepth(c.size);
+  std::vector<int32_t> pair_slot(pairs);
+  std::iota(pair_slot.rbegin(), pair_slot.rend(), 0);
+  const DeviceArray<int32_t> experts(RandomExperts(c.rows, c.top_k, c.experts, true, 22));
+  const DeviceArray<float> weights(Floats(pairs, 23));
+  const DeviceArray<int32_t> device_pair_slot(pair_slot);
+  const DeviceArray<float> slot_out(Floats(pairs * static_cast<size_t>(stride), 24));
+  const DeviceArray<float> shared(Floats(static_cast<size_t>(c.rows * stride), 25));
+  const DeviceArray<float> norm_weight(Floats(static_cast<size_t>(c.size), 26));
+  const DeviceArray<float> hidden(Floats(static_cast<size_t>(c.rows * stride), 27));
+  const DeviceArray<Bf16> normed(std::vector<Bf16>(static_cast<size_t>(c.rows * padded), 0x7fff));
+  const CombineRows combine{.experts = experts.data(),
+                            .weights = weights.data(),
+                            .pair_slot = device_pair_slot.data(),
+                            .num_rows = c.rows,
+                            .top_k = c.top_k,
+                            .size = c.size,
+                            .slot_out = slot_out.data(),
+                            .slot_stride = stride,
+                            .shared = c.has_shared ? shared.data() : nullptr,
+                            .shared_stride = stride,
+                            .scale = 0.7f,
+                            .hidden = hidden.data(),
+                            .hidden_stride = stride};
+  const NormRows norm{.epsilon = 1e-5f,
+                      .weight = norm_weight.data(),
+                      .size = c.size,
+                      .num_rows = c.rows,
+                      .x = hidden.data(),
+                      .x_stride = stride,
+                      .out = normed.data(),
+                      .out_stride = padded};
+  if (at_once) {
+    CombineAndNormalize(combine, norm, nullptr);
+  } else {
+    CombineExperts(combine, nullptr);
+    Normalize(norm, nullptr);
+  }
+  return {hidden.Host(), normed.Host()};
+}
+
+TEST(CudaRouting, ASumAndItsNormAreThoseOfTwoCalls) {
+  for (const CombineCase& c :
+       {CombineCase{}, CombineCase{.rows = 70, .top_k = 2, .size = 1000},
+        CombineCase{.rows = 2, .size = 2048, .has_shared = true},
+        CombineCase{.rows = 1, .top_k = 64, .size = 4096}, CombineCase{.top_k = 4, .size = 12288},
+        CombineCase{.size = 333, .has_shared = true, .extra_stride = 1},
+        CombineCase{.top_k = 64, .size = 8}}) {
+    SCOPED_TRACE(testing::Message() << c.rows << " rows of " << c.size);
+    EXPECT_TRUE(CombineThenNorm(c, true) == CombineThenNorm(c, false));
+  }
+}
+
 TEST(CudaRouting, WithoutRowsNothingIsDone) {
   RouterLogits({}, nullptr);
   SelectExpertsOfRows({}, nullptr);
   GroupByExpert({}, nullptr);
   SelectAndGroup({}, {}, nullptr);
   CombineExperts({}, nullptr);
+  CombineAndNormalize({}, {}, nullptr);
   Synchronize();
 }
 

@@ -38,6 +38,38 @@ __device__ __forceinline__ Bf16 Bf16Of(float value) {
   return static_cast<Bf16>(PackBf16(value, 0.0f) & 0xffff);
 }
 
+// Ordered as the values are, -0 as 0; more than 1, which NaN becomes: 0 may stand for none.
+__device__ __forceinline__ uint32_t OrderedBits(float value) {
+  if (!(value == value)) return 1;
+  const uint32_t bits = __float_as_uint(value + 0.0f);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// Of what the blocks of a grid do together: whether this one is the last to come here, so that it
+// sees what all of them wrote before. By all threads of a block; `count` is 0 before the grid and
+// after it, `is_last` shared memory.
+__device__ __forceinline__ bool IsLastOf(int num_blocks, int32_t* count, bool* is_last) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *is_last = atomicAdd(count, 1) + 1 == num_blocks;
+    if (*is_last) *count = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  return *is_last;
+}
+
+// By the threads of `num_blocks` blocks, of which this is one: bytes to the L2 cache.
+__device__ __forceinline__ void PrefetchToL2(const std::byte* from, int64_t bytes, int block,
+                                             int num_blocks) {
+  constexpr int64_t kPiece = 2 << 10;
+  const int64_t step = int64_t{num_blocks} * blockDim.x * kPiece;
+  for (int64_t at = (int64_t{block} * blockDim.x + threadIdx.x) * kPiece; at < bytes; at += step) {
+    PrefetchToL2(from + at, static_cast<unsigned>(min(kPiece, bytes - at)));
+  }
+}
+
 // Elements [first, first + 4) and [first, first + 2) of a row of `size`, zeros beyond its end.
 // Aligned: all rows begin at a multiple of so many elements and are as long.
 template <bool kAligned>

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device_code.h"
+#include "kernels/cuda/normalize.cuh"
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/row_code.h"
 #include "kernels/cuda/rows.h"
@@ -31,101 +32,17 @@ __global__ void __launch_bounds__(256) EmbedKernel(const __grid_constant__ Embed
   }
 }
 
-__device__ __forceinline__ float SumOfSquares(float4 x, float4 keep, float mean, float sum) {
-  const float a = keep.x * (x.x - mean);
-  const float b = keep.y * (x.y - mean);
-  const float c = keep.z * (x.z - mean);
-  const float d = keep.w * (x.w - mean);
-  return fmaf(d, d, fmaf(c, c, fmaf(b, b, fmaf(a, a, sum))));
-}
-
-// 1 where an element is in the row.
-__device__ __forceinline__ float4 InRow(int first, int size) {
-  return make_float4(first < size, first + 1 < size, first + 2 < size, first + 3 < size);
-}
-
-constexpr int NormThreads(int quads) { return quads <= 2 ? 256 : 512; }
-
-// A block for a row, which stays in registers: thread t has quads t, t + blockDim.x and so on.
 template <int kQuads, bool kAligned>
 __global__ void __launch_bounds__(NormThreads(kQuads))
     NormalizeKernel(const __grid_constant__ NormRows rows) {
   BeginAfterPrevious();
-  __shared__ float of_warps[2][32];
+  __shared__ NormMemory memory;
   const int64_t row = blockIdx.x;
   const float* x = rows.x + row * rows.x_stride;
-  const auto first = [](int quad) {
-    return static_cast<int>(4 * (threadIdx.x + quad * blockDim.x));
-  };
-  float4 values[kQuads];
-  float4 weights[kQuads];
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
-    values[i] = LoadQuad<kAligned>(x, first(i), rows.size);
-    weights[i] = LoadQuad<kAligned>(rows.weight, first(i), rows.size);
-  }
-
-  float mean = 0;
-  if (rows.kind == NormKind::kLayer) {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      sum += (values[i].x + values[i].y) + (values[i].z + values[i].w);
-    }
-    mean = BlockSum(sum, of_warps[1]) / static_cast<float>(rows.size);
-  }
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
-    squares = SumOfSquares(values[i], InRow(first(i), rows.size), mean, squares);
-  }
-  squares = BlockSum(squares, of_warps[0]);
-  const float scale = 1 / sqrtf(squares / static_cast<float>(rows.size) + rows.epsilon);
-
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
-    const int at = first(i);
-    if (at >= rows.size) break;
-    const float out[4] = {
-        (values[i].x - mean) * scale * weights[i].x, (values[i].y - mean) * scale * weights[i].y,
-        (values[i].z - mean) * scale * weights[i].z, (values[i].w - mean) * scale * weights[i].w};
-    if (rows.out != nullptr) {
-      Bf16* to = rows.out + row * rows.out_stride + at;
-      if constexpr (kAligned) {
-        *reinterpret_cast<uint2*>(to) =
-            make_uint2(PackBf16(out[0], out[1]), PackBf16(out[2], out[3]));
-      } else {
-        for (int j = 0; j < 4 && at + j < rows.size; ++j) to[j] = Bf16Of(out[j]);
-      }
-    }
-    if (rows.out_float != nullptr) {
-      float* to = rows.out_float + row * rows.out_float_stride + at;
-      if constexpr (kAligned) {
-        *reinterpret_cast<float4*>(to) = make_float4(out[0], out[1], out[2], out[3]);
-      } else {
-        for (int j = 0; j < 4 && at + j < rows.size; ++j) to[j] = out[j];
-      }
-    }
-  }
-  if (rows.out == nullptr) return;
-  constexpr int kPadding = kDepthPadding;
-  const int padded = (rows.size + kPadding - 1) / kPadding * kPadding;
-  for (auto i = static_cast<int>(rows.size + threadIdx.x); i < padded;
-       i += static_cast<int>(blockDim.x)) {
-    rows.out[row * rows.out_stride + i] = 0;
-  }
-}
-
-template <int kQuads>
-void NormalizeBy(const NormRows& rows, StreamHandle stream) {
-  const int64_t quads = (rows.size + 3) / 4;
-  const auto threads = static_cast<unsigned>((quads + kQuads * 32 - 1) / (kQuads * 32) * 32);
-  // The order of a row's sum is the same either way.
-  const bool aligned = AreMultiples(16, rows.weight, rows.x, rows.out_float, 4 * rows.size,
-                                    4 * rows.x_stride, 4 * rows.out_float_stride) &&
-                       AreMultiples(8, rows.out, 2 * rows.out_stride);
-  Launch(aligned ? NormalizeKernel<kQuads, true> : NormalizeKernel<kQuads, false>,
-         dim3(static_cast<unsigned>(rows.num_rows)), dim3(threads), 0, stream, rows);
+  NormalizeRow<kQuads, kAligned>(
+      rows, memory, [&](int first) { return LoadQuad<kAligned>(x, first, rows.size); },
+      [&](int first, float4 quad) { StoreNormed<kAligned>(rows, row, first, quad); });
+  PadNormed(rows, row);
 }
 
 // A thread for each 16 bytes of a row.
@@ -184,6 +101,42 @@ __global__ void __launch_bounds__(256)
   if (!finite) *all_finite = 0;
 }
 
+// Elements of a part of a row, which a block takes together.
+constexpr int kPerLargest = 8 * 4 * 256;
+
+template <bool kAligned>
+__global__ void __launch_bounds__(256) FindLargestKernel(const __grid_constant__ LargestRows rows) {
+  BeginAfterPrevious();
+  const float* row = rows.x + blockIdx.x * rows.stride;
+  const auto begin = static_cast<int>(blockIdx.y) * kPerLargest;
+  const int end = min(begin + kPerLargest, rows.size);
+  uint32_t best = 0;
+  int at = 0;
+  bool finite = true;
+  for (int i = begin + static_cast<int>(4 * threadIdx.x); i < end; i += 4 * 256) {
+    const float4 quad = LoadQuad<kAligned>(row, i, rows.size);
+    const float values[4] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i + j >= end) continue;
+      finite &= IsFinite(values[j]);
+      const uint32_t bits = OrderedBits(values[j]);
+      if (bits > best) {
+        best = bits;
+        at = i + j;
+      }
+    }
+  }
+  const uint32_t largest = __reduce_max_sync(kAllLanes, best);
+  const int lowest = __reduce_min_sync(kAllLanes, best == largest ? at : INT32_MAX);
+  const bool all_finite = __all_sync(kAllLanes, finite) != 0;
+  if (LaneIndex() != 0) return;
+  const unsigned long long key =
+      all_finite ? static_cast<unsigned long long>(largest) << 32 | (0xffffffffu - lowest)
+                 : kNotFiniteKey;
+  atomicMax(rows.keys + blockIdx.x, key);
+}
+
 // A hash of the element's number (Steele et al., "Fast splittable pseudorandom number generators",
 // 2014): 32 bits make two uniform values.
 __device__ __forceinline__ uint32_t RandomBits(uint64_t number) {
@@ -224,17 +177,12 @@ void Embed(const EmbedRows& rows, StreamHandle stream) {
 
 void Normalize(const NormRows& rows, StreamHandle stream) {
   if (rows.num_rows == 0) return;
-  Require(rows.size <= kMaxNormSize, "a norm of too many elements");
-  // Which of them is a matter of the size alone, so that a row's sum has one order.
-  if (rows.size <= 1024) {
-    NormalizeBy<1>(rows, stream);
-  } else if (rows.size <= 2048) {
-    NormalizeBy<2>(rows, stream);
-  } else if (rows.size <= 8192) {
-    NormalizeBy<4>(rows, stream);
-  } else {
-    NormalizeBy<8>(rows, stream);
-  }
+  WithNormQuads(rows.size, [&](auto quads) {
+    constexpr int kQuads = decltype(quads)::value;
+    Launch(AreAligned(rows) ? NormalizeKernel<kQuads, true> : NormalizeKernel<kQuads, false>,
+           dim3(static_cast<unsigned>(rows.num_rows)), dim3(NormThreadsOf(rows.size, kQuads)), 0,
+           stream, rows);
+  });
 }
 
 void Copy(const CopyRows& rows, StreamHandle stream) {
@@ -259,6 +207,14 @@ void LookForNotFinite(const float* x, int64_t stride, int num_rows, int size, in
   Launch(aligned ? LookForNotFiniteKernel<true> : LookForNotFiniteKernel<false>,
          dim3(static_cast<unsigned>(num_rows), Blocks(size, kPerBlock)), dim3(256), 0, stream, x,
          stride, size, all_finite);
+}
+
+void FindLargest(const LargestRows& rows, StreamHandle stream) {
+  if (rows.num_rows == 0) return;
+  const bool aligned = AreMultiples(16, rows.x, 4 * rows.stride, 4 * rows.size);
+  Launch(aligned ? FindLargestKernel<true> : FindLargestKernel<false>,
+         dim3(static_cast<unsigned>(rows.num_rows), Blocks(rows.size, kPerLargest)), dim3(256), 0,
+         stream, rows);
 }
 
 void FillRandom(Bf16* to, int64_t count, uint64_t seed, float scale, StreamHandle stream) {

@@ -42,7 +42,8 @@ void Normalize(const NormRows& rows, StreamHandle stream);
 // As KernelSet::prepare_qkv for rows of qkv, queries written as bf16 (num_heads, head_dim); then
 // keys and values to the cache, or to rows of their own. qkv is changed in place or not, as suits.
 // Position p of a row is in its block p / 64 at place p % 64. Masked places need not be zero:
-// attention must not let what lies behind a sequence's last key into its sums, be it NaN.
+// attention must not let what lies behind a sequence's last key into its sums, be it NaN. Where
+// rows belong (angles, positions, blocks) may be read before the kernels enqueued earlier are done.
 struct QkvRows {
   QkvShape shape = {};  // host pointers query_norm, key_norm are the device's here
   int num_rows = 0;
@@ -84,6 +85,22 @@ void Copy(const CopyRows& rows, StreamHandle stream);
 // *all_finite (int32) becomes 0 where any of the rows holds NaN or infinity; nothing otherwise.
 void LookForNotFinite(const float* x, int64_t stride, int num_rows, int size, int32_t* all_finite,
                       StreamHandle stream);
+
+// Of each row the largest element, the lowest index of equal ones: keys[row] (0 before) becomes a
+// key that LargestOf reads.
+struct LargestRows {
+  const float* x = nullptr;
+  int64_t stride = 0;
+  int num_rows = 0;
+  int size = 0;
+  unsigned long long* keys = nullptr;  // (num_rows); as CUDA's atomics name 64 bits
+};
+void FindLargest(const LargestRows& rows, StreamHandle stream);
+inline constexpr unsigned long long kNotFiniteKey = ~0ull;
+// The element's index; less than 0: one of the row is NaN or infinite.
+constexpr int32_t LargestOf(unsigned long long key) {
+  return key == kNotFiniteKey ? -1 : static_cast<int32_t>(0xffffffffu - (key & 0xffffffffu));
+}
 
 // Weights from the CPU's packed form (packed_matrix.h, kBf16), as it lies, to rows of `to`: row i
 // to row i, or, gated (pack.h: each panel gate rows, then as many up rows), where product.h's

@@ -435,6 +435,66 @@ TEST(CudaRows, RandomWeightsAreAsWideAsTheyAreToBe) {
   EXPECT_NE(array.Host(), first);
 }
 
+int32_t LargestOfRow(const std::vector<float>& row, int shift = 0) {
+  std::vector<float> shifted(static_cast<size_t>(shift), 1e30f);
+  shifted.insert(shifted.end(), row.begin(), row.end());
+  const DeviceArray<float> x(shifted);
+  const DeviceArray<unsigned long long> keys(std::vector<unsigned long long>(1, 0));
+  FindLargest({.x = x.data() + shift,
+               .stride = static_cast<int64_t>(row.size()),
+               .num_rows = 1,
+               .size = static_cast<int>(row.size()),
+               .keys = keys.data()},
+              nullptr);
+  return LargestOf(keys.Host()[0]);
+}
+
+TEST(CudaRows, FindsTheLargestElementOfARow) {
+  for (const int size : {1, 2, 31, 100, 1000, 8192, 8193, 50000}) {
+    for (const int shift : {0, 1}) {
+      std::vector<float> row = Floats(static_cast<size_t>(size), static_cast<uint32_t>(size));
+      const auto best = static_cast<size_t>(size * 2 / 3);
+      row[best] = 100;
+      EXPECT_EQ(LargestOfRow(row, shift), best);
+      row[static_cast<size_t>(size - 1)] = 100;
+      EXPECT_EQ(LargestOfRow(row, shift), best) << "the first of equal ones";
+      for (float& value : row) value = -std::abs(value) - 1;
+      row[best] = -0.5f;
+      EXPECT_EQ(LargestOfRow(row, shift), best) << "of negative ones";
+    }
+  }
+  EXPECT_EQ(LargestOfRow({-1, -0.0f, 0.0f, -2}), 1) << "zeros are equal";
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float odd : {kInfinity, -kInfinity, std::nanf("")}) {
+    std::vector<float> row = Floats(9000, 5);
+    row[8999] = odd;
+    EXPECT_LT(LargestOfRow(row), 0);
+    row[8999] = 0;
+    row[3] = odd;
+    EXPECT_LT(LargestOfRow(row), 0);
+  }
+}
+
+TEST(CudaRows, FindsTheLargestOfEachRow) {
+  constexpr int kRows = 70;
+  constexpr int kSize = 300;
+  constexpr int kStride = 304;
+  const std::vector<float> x = Floats(size_t{kRows} * kStride, 6);
+  const DeviceArray<float> device_x(x);
+  const DeviceArray<unsigned long long> keys(std::vector<unsigned long long>(kRows, 0));
+  FindLargest({.x = device_x.data(),
+               .stride = kStride,
+               .num_rows = kRows,
+               .size = kSize,
+               .keys = keys.data()},
+              nullptr);
+  const std::vector<unsigned long long> host = keys.Host();
+  for (int row = 0; row < kRows; ++row) {
+    const auto begin = x.begin() + row * kStride;
+    EXPECT_EQ(LargestOf(host[row]), std::max_element(begin, begin + kSize) - begin);
+  }
+}
+
 TEST(CudaRows, WithoutRowsNothingIsDone) {
   Embed({}, nullptr);
   Normalize({}, nullptr);
