@@ -170,7 +170,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   model->ResolveCrossovers(resolved);
   if (const Status ready = agree(model->CreateTransformer(resolved)); !ready) return ready.error();
   if (model->plan_.changes_layout() && model->plan_.phase_change.keeps_both) {
-    if (const Status placed = model->PlaceBothPhases(several->rank()); !placed)
+    if (const Status placed = model->PlaceBothPhases(several->rank(), observer); !placed)
       return placed.error();
   }
   if (model->plan_.loads_experts()) {
@@ -182,7 +182,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
 }
 
 // *Collective.* So that no step has to wait for it.
-Status LoadedModel::PlaceBothPhases(int rank) {
+Status LoadedModel::PlaceBothPhases(int rank, const LoadObserver& observer) {
   using enum strategy::Phase;
   for (const strategy::Phase phase : {kDecode, kPrefill}) {
     if (rank == 0) {
@@ -191,6 +191,15 @@ Status LoadedModel::PlaceBothPhases(int rank) {
       transformer_->FollowStep();
     }
   }
+  const runtime::PhaseChanges& changes = transformer_->phase_changes();
+  if (changes.count > 0 && observer.decided) {
+    observer.decided(
+        fmt::format("experts: those of generated tokens came from other ranks in {:.2f} s, {} sent "
+                    "by rank 0, since packed directories have whole matrices; of the original "
+                    "checkpoint each rank would have read its own",
+                    changes.seconds, FormatBytes(static_cast<uint64_t>(changes.sent_bytes))));
+  }
+  transformer_->ForgetPhaseChanges();
   return {};
 }
 

@@ -99,7 +99,7 @@ class LoadedModel {
   void ResolveCrossovers(const LoadOptions& options);
   Status CreateTransformer(const LoadOptions& options);
   Status CreateOffloaded();
-  Status PlaceBothPhases(int rank);
+  Status PlaceBothPhases(int rank, const LoadObserver& observer);
 
   // In the order in which they depend on each other.
   std::optional<memory::Ledger> ledger_;

@@ -321,7 +321,10 @@ Result<Transformer> Transformer::Create(weights::WeightStore& weights, device::D
   auto state =
       std::make_unique<State>(*std::move(runner), nullptr, weights, options,
                               hardware::LaneCpus{device.lane_cpus(), options.parallel.host_cpus});
-  if (decode) state->phased = weights.phased();
+  if (decode) {
+    state->phased = weights.phased();
+    state->in_memory[static_cast<size_t>(Phase::kDecode)] = state->phased->begins_with_both();
+  }
   if (options.parallel.roles.num_ranks() > 1) {
     if (const Status started = state->executor.StartBackground(); !started) return started.error();
   }
@@ -409,6 +412,7 @@ void Transformer::UsePipeline(const strategy::Pipeline& pipeline) {
 }
 
 const PhaseChanges& Transformer::phase_changes() const { return state_->changes; }
+void Transformer::ForgetPhaseChanges() { state_->changes = {}; }
 
 Status Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSink& sink) {
   const bool with_states = static_cast<bool>(sink);

@@ -94,8 +94,10 @@ class Transformer {
 
   // Divides the experts as in `phase`, ahead of a step (*collective*, as Forward).
   Status ChangePhase(strategy::Phase phase);
-  // Since the beginning, on this rank.
+  // Of this rank, since the beginning or the last ForgetPhaseChanges.
   const PhaseChanges& phase_changes() const;
+  // What was moved at loading is no part of what steps take.
+  void ForgetPhaseChanges();
 
   // Where ParallelOptions::loads_experts: once, before the first step. *Collective*, called by all
   // ranks themselves: what other ranks have is fetched, kept in int4, and forgotten. Returns how

@@ -177,12 +177,21 @@ void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeW
   using enum TensorRole;
   const auto& [tensors, share, formats, jobs] = reading;
   if (share.with_attention) RouterJobs(reading, layer, moe);
-  const Part slice = SliceOf(spec, share, formats);
-  for (int local = 0; local < std::ssize(moe->experts); ++local) {
-    FfnWeights& ffn = moe->experts[local];
-    const int expert = moe->first_expert + local;
-    jobs.Ffn(ffn, layer, expert, {kExpertGate, kExpertUp, kExpertDown}, slice);
-    ExpertBiases(tensors, share, slice, layer, expert, &ffn);
+  const auto add = [&](const Share& phase, bool is_decode, int first_expert,
+                       std::vector<FfnWeights>& experts) {
+    const Part slice = SliceOf(spec, phase, formats);
+    for (int local = 0; local < std::ssize(experts); ++local) {
+      FfnWeights& ffn = experts[local];
+      const int expert = first_expert + local;
+      ExpertBiases(tensors, phase, slice, layer, expert, &ffn);
+      // Those of decode that come from other ranks later, or are those of prefill, have no place.
+      if (is_decode && ffn.up.data == nullptr) continue;
+      jobs.Ffn(ffn, layer, expert, {kExpertGate, kExpertUp, kExpertDown}, slice);
+    }
+  };
+  add(share, /*is_decode=*/false, moe->first_expert, moe->experts);
+  if (share.decode) {
+    add(InDecode(share), /*is_decode=*/true, moe->first_decode_expert, moe->decode_experts);
   }
   if (moe->shared) {
     jobs.Ffn(*moe->shared, layer, -1, {kSharedGate, kSharedUp, kSharedDown},
@@ -252,20 +261,6 @@ void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, co
   }
   for (int layer = 0; layer < whole.num_layers(); ++layer) {
     LayerJobs(reading, whole.layers[layer], layer, &weights->layers[layer]);
-  }
-}
-
-void ReadDecodeBiases(const StoredTensors& tensors, const model::ModelSpec& whole,
-                      const Share& share, ModelWeights* weights) {
-  const Share decode = InDecode(share);
-  for (int layer = 0; layer < whole.num_layers(); ++layer) {
-    if (!whole.layers[layer].moe) continue;
-    MoeWeights& moe = *weights->layers[layer].moe;
-    const Part slice = SliceOf(*whole.layers[layer].moe, decode, weights->formats);
-    for (int local = 0; local < std::ssize(moe.decode_experts); ++local) {
-      ExpertBiases(tensors, decode, slice, layer, moe.first_decode_expert + local,
-                   &moe.decode_experts[local]);
-    }
   }
 }
 

@@ -12,10 +12,6 @@ namespace convene::weights {
 void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, const Share& share,
                  ModelWeights* weights, PackJobs* jobs);
 
-// The biases of the experts that the decoder's layers have in decode.
-void ReadDecodeBiases(const StoredTensors& tensors, const model::ModelSpec& whole,
-                      const Share& share, ModelWeights* weights);
-
 // DecoderJobs of the encoder.
 void EncoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, const Share& share,
                  ModelWeights* weights, PackJobs* jobs);

@@ -131,6 +131,10 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   const Result<int> placed = hardware::PlaceMemory(weights.storage.bytes(), pool.cpus(), numa);
   if (!placed) return placed.error();
   LayOut(*spec, formats, weights.storage.data(), &weights, share, rooms);
+  if (share.decode) {
+    LayOutDecode(checkpoint.spec(), share, &weights);
+    weights.has_both_divisions = share.decode->beside;
+  }
   weights.spec = *widest;
 
   if (const Status finite = CheckVectors(checkpoint); !finite) return finite.error();
@@ -168,10 +172,6 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
       done_bytes += job.source_bytes();
     }
     if (progress) progress(done_bytes, total_bytes);
-  }
-  if (share.decode) {
-    LayOutDecode(checkpoint.spec(), share, &weights);
-    ReadDecodeBiases(tensors, checkpoint.spec(), share, &weights);
   }
   if (comparison) *compared = comparison->Finish(pool);
   if (const Status unchanged = checkpoint.CheckUnchanged(); !unchanged) return unchanged.error();

@@ -125,6 +125,8 @@ struct ModelWeights {
   std::vector<float> final_norm;     // (hidden)
   std::vector<LayerWeights> layers;  // of the decoder
   ExpertRooms rooms;
+  // Where both divisions of the experts stay in memory: they were read, and none has to be sent.
+  bool has_both_divisions = false;
   // What the packed matrices point into is one of these.
   memory::Reservation storage;  // of mapped weights without memory: what is read of the file
   std::optional<checkpoint::MappedFile> mapped;

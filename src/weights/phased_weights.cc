@@ -25,6 +25,7 @@ PhasedWeights::PhasedWeights(ModelWeights& weights, const model::ModelSpec& whol
     MoeWeights& moe = *own_.layers[layer].moe;
     if (!state.stays) {
       state.rooms[At(Phase::kPrefill)] = moe.experts[0].up.data;
+      state.rooms[At(Phase::kDecode)] = moe.decode_experts[0].up.data;
       continue;
     }
     for (size_t i = 0; i < moe.experts.size(); ++i) {

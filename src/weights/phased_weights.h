@@ -5,8 +5,8 @@
 // The experts of each layer of the decoder lie in a room (ExpertRooms). A change goes layer by
 // layer: the experts that the layer will have are put together in a free room from what is in its
 // own and what other ranks send, and then its old room is free for the next layer. Where both
-// divisions stay in memory there is a free room for each layer, and every later change moves
-// nothing. An encoder has the experts of prefill always.
+// divisions stay in memory there is a room for each layer in each, and only the first change moves
+// anything, or none where both were read at loading. An encoder has the experts of prefill always.
 #pragma once
 
 #include <array>
@@ -39,6 +39,8 @@ class PhasedWeights final : public ResidentWeights {
     return phase == strategy::Phase::kPrefill ? moe.experts : moe.decode_experts;
   }
   bool keeps_both() const { return share_.decode->beside; }
+  // On all ranks, from the beginning: no change moves anything.
+  bool begins_with_both() const { return own_.has_both_divisions; }
   // Whose experts are leased.
   strategy::Phase phase() const { return phase_; }
   // Whether all layers have the experts of `phase` in memory.

@@ -178,6 +178,7 @@ uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, cons
 }
 
 void LayOutDecode(const model::ModelSpec& whole, const Share& share, ModelWeights* weights) {
+  ExpertRooms& rooms = weights->rooms;
   for (size_t layer = 0; layer < whole.layers.size(); ++layer) {
     if (!whole.layers[layer].moe) continue;
     const model::MoeSpec& spec = *whole.layers[layer].moe;
@@ -187,6 +188,12 @@ void LayOutDecode(const model::ModelSpec& whole, const Share& share, ModelWeight
     moe.decode_experts.assign(
         static_cast<size_t>(part.experts.size),
         FfnOf(weights->formats, spec.activation, whole.hidden_size, part.slice.size));
+    const bool stays = part == ExpertPartOf(spec, share, weights->formats);
+    if (!share.decode->beside || rooms.free == nullptr || stays) continue;
+    const std::byte* at = rooms.free;
+    for (FfnWeights& expert : moe.decode_experts) at += PlaceFfnAt(at, &expert);
+    rooms.free += rooms.room_bytes;
+    --rooms.num_free;
   }
 }
 

@@ -19,7 +19,9 @@ ExpertRooms RoomsOf(const model::ModelSpec& whole, const WeightFormats& formats,
 uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, const std::byte* base,
                 ModelWeights* weights, const Share& share = {}, const ExpertRooms& rooms = {});
 
-// Gives MoeWeights::decode_experts of the decoder's layers their shapes, without data.
+// Gives MoeWeights::decode_experts of the decoder's layers their shapes. Where both divisions stay
+// in memory and `weights` has its rooms already, each layer that changes takes a free one for them;
+// otherwise they have no data.
 void LayOutDecode(const model::ModelSpec& whole, const Share& share, ModelWeights* weights);
 
 }  // namespace convene::weights
