@@ -14,6 +14,7 @@ constexpr size_t kNumNumbers = kStreamingFormats.size() * kStreamingRows.size();
 struct Ways {
   std::array<int, kStreamingRows.size()> floats, int8, int4;
 };
+constexpr size_t kOnXeon = 3;  // for everything
 constexpr Ways kOnZen4 = {
     .floats = {1, 1, 1, 1, 4, 3}, .int8 = {4, 4, 2, 1, 4, 3}, .int4 = {2, 1, 3, 3, 3, 3}};
 constexpr Ways kOnZen3 = {
@@ -26,7 +27,7 @@ StreamingChoice::StreamingChoice(const PanelStreaming& way) {
 }
 
 StreamingChoice StreamingChoice::OfCpu() {
-  if (!hardware::CpuIsAmd()) return StreamingChoice(kStreamingWays[0]);
+  if (!hardware::CpuIsAmd()) return StreamingChoice(kStreamingWays[kOnXeon]);
   const Ways& ways = hardware::IsaOfProcess() == hardware::Isa::kAvx2 ? kOnZen3 : kOnZen4;
   std::vector<int> numbers;
   for (const WeightFormat format : kStreamingFormats) {

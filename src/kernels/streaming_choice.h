@@ -13,9 +13,10 @@
 
 namespace convene::kernels {
 
-// What is worth trying. The first was found on a Xeon; the next four on Zen 4, whose own
-// prefetchers follow a long run by themselves, and drop what software asks of them or are held up
-// by it; the last two on Zen 3, one stream of which gets five sixths of what the memory gives.
+// What is worth trying. The first was found on a Xeon, where the fourth is faster since threads can
+// have panels of their own; the second to the fifth on Zen 4, whose own prefetchers follow a long
+// run by themselves, and drop what software asks of them or are held up by it; the last two on
+// Zen 3, one stream of which gets five sixths of what the memory gives.
 inline constexpr std::array<PanelStreaming, 7> kStreamingWays = {{
     {},
     {.ahead_bytes = 0, .fetches_next = false, .half_lines = true, .own_shares = true},
