@@ -17,7 +17,6 @@ namespace {
 using kernels::WeightFormat;
 using strategy::ChunkCut;
 using strategy::Layout;
-using strategy::Phase;
 
 struct Phases {
   Division division;  // of prefill, with the pipeline of both
