@@ -35,8 +35,8 @@ for keep in one both; do
          "decode": {"experts": "tp2", "keep": "'$keep'", "epoch_steps": 8}}' >"$work/hybrid.json"
   ranks 2 run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --plan "$work/hybrid.json" \
     >"$work/out" 2>"$work/err" || fail "hybrid plan: $(tail -1 "$work/err")"
-  moved=$(grep -c '^experts moved 1 time' "$work/err" || true)
-  [ "$moved" = "$([ "$keep" = one ] && echo 1 || echo 0)" ] || fail "keeping $keep, experts moved: $(cat "$work/err")"
+  moves=$(grep -c '^experts moved 1 time' "$work/err" || true)
+  [ "$moves" = "$([ "$keep" = one ] && echo 1 || echo 0)" ] || fail "keeping $keep, experts moved: $(cat "$work/err")"
   cmp -s "$work/one" "$work/out" || fail "a hybrid plan that keeps $keep gave another text"
 done
 
