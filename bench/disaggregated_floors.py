@@ -96,7 +96,7 @@ def summary(points):
         fine, pppipe, naive = (best[name] for name in ("fine", "pppipe", "naive"))
         rows.append({"key": key, "fine": fine, "pppipe": pppipe, "naive": naive, "exchanges": exchange_share(naive),
                      "over_pppipe": against(fine, pppipe), "over_naive": against(fine, naive),
-                     "simulated_error": fine["predicted_s"] / fine["median_s"] - 1})
+                     "simulated_error": fine["replayed_s"] / fine["median_s"] - 1})
     return rows
 
 

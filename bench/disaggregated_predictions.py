@@ -50,7 +50,7 @@ def summary(what, points):
     if not points:
         return
     errors = sorted(abs(error(point)) for point in points)
-    others = statistics.median(abs(error(point, "predicted_s")) for point in points)
+    others = statistics.median(abs(error(point, "replayed_s")) for point in points)
     print(f"{what}: {len(points)} points, from costs {100 * statistics.median(errors):.1f} % off in the median, "
           f"{100 * errors[-1]:.1f} % at most; from other rounds {100 * others:.1f} %")
 
@@ -72,7 +72,7 @@ def markdown(points):
         rounds = " ".join(f"{1e3 * value:.1f}" for value in point["seconds"])
         text += (f"| {'yes' if point['shared'] else 'no'} | {point['tokens_per_rank']} | `{point['plan']}` | {rounds} | "
                  f"{1e3 * point['median_s']:.1f} | {1e3 * point['planned_s']:.1f} | {100 * error(point):+.1f} % | "
-                 f"{100 * error(point, 'predicted_s'):+.1f} % |\n")
+                 f"{100 * error(point, 'replayed_s'):+.1f} % |\n")
     return text
 
 

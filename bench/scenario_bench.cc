@@ -365,8 +365,8 @@ class Bench {
     fmt::print("{:44} {:6} tokens/rank  skew {:4.1f}  {:7.1f} ms ({:.1f} - {:.1f})  {}; even {}",
                variant.name, tokens, series.skew, of("median_s") * 1e3, of("least_s") * 1e3,
                of("most_s") * 1e3, rounds("all_rounds"), rounds("even_rounds"));
-    if (of("predicted_s") > 0) fmt::print(", simulated {:.1f} ms", of("predicted_s") * 1e3);
-    if (of("planned_s") > 0) fmt::print(", planned {:.1f} ms", of("planned_s") * 1e3);
+    if (of("replayed_s") > 0) fmt::print(", replayed {:.1f} ms", of("replayed_s") * 1e3);
+    if (of("planned_s") > 0) fmt::print(", predicted {:.1f} ms", of("planned_s") * 1e3);
     fmt::print("\n");
     std::fflush(stdout);
     points_.push_back(std::move(point));

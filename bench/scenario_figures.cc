@@ -94,7 +94,7 @@ Json Sections(const std::vector<drawing::StepFigures>& figures) {
   return sections;
 }
 
-// How far the simulated time of each kind of task is from the measured one.
+// How far the replayed time of each kind of task is from the measured one.
 Json TaskErrors(const RecordedStep& step, const schedule::Timeline& simulated) {
   const drawing::StepFigures figures = drawing::FiguresOf(
       {.name = "", .schedule = *step.schedule, .measured = step.timeline, .predicted = simulated});
@@ -162,7 +162,7 @@ Json FiguresOf(const Repeated& repeated) {
           {"most_s", *std::max_element(seconds.begin(), seconds.end())},
           {"all_rounds", all.ToJson()},
           {"even_rounds", even.ToJson()},
-          {"predicted_s", simulated ? simulated->seconds() : 0},
+          {"replayed_s", simulated ? simulated->seconds() : 0},
           {"task_errors", simulated ? TaskErrors(median_step, *simulated) : Json::object()},
           {"not_computing_share", Median(idle)},
           {"sections", Sections(figures)}};

@@ -17,8 +17,9 @@ struct Repeated {
   const std::vector<runtime::RecordedStep>& flat;
 };
 
-// Seconds: median_s, least_s, most_s; predicted_s: what the simulator makes of the other rounds'
-// tasks; task_errors: of that, by kind. all_rounds and even_rounds (those in which the ranks took
+// Seconds: median_s, least_s, most_s; replayed_s: what the simulator makes of the times that the
+// same plan's tasks took in the other rounds, which tests the simulator and predicts nothing;
+// task_errors: of that, by kind. all_rounds and even_rounds (those in which the ranks took
 // about the same time for the same work, their attention), each with medians: speedup over the
 // first plan, of_flat (speed by that at the least skew), waiting_share (mean over ranks).
 // not_computing_share: of all rounds. sections: by kind of task, mean_s, deviation_s and longest_s

@@ -3,8 +3,8 @@
 
     tools/scenario_report.py OUT --title TITLE --rate RATE PART...     PART: FILE.json or NAME=FILE.json,FILE.json
 
-Writes OUT.json (all points), OUT.md (tables per part, the errors of predictions, where plans change
-places) and OUT.svg (times of each part). Needs python3-matplotlib.
+Writes OUT.json (all points), OUT.md (tables per part, the errors of predictions and of replays, where
+plans change places) and OUT.svg (times of each part). Needs python3-matplotlib.
 """
 import argparse
 import datetime
@@ -25,18 +25,24 @@ def ratio(rounds, key, form):
     return form.format(rounds[key]) if rounds[key] else "-"
 
 
+def against_measured(point, key):
+    """Milliseconds and their error, of a key that a point may be without."""
+    seconds = point.get(key)
+    return f"{seconds * 1e3:.1f} ({100 * (seconds / point['median_s'] - 1):+.0f} %)" if seconds else "-"
+
+
 def table(name, points):
     """One line per point; ratios of all rounds and, after a slash, of even ones."""
+    are_predicted = any(p.get("planned_s") for p in points)
     lines = [f"## {name}", "",
              "| experts | tokens per rank | skew | plan | ms, median (least - most) | first plan ÷ this | speed, of that at the "
              "first skew | waiting for another rank | even rounds | not computing | experts: longest rank, ms (mean ± over ranks) | "
-             "simulated, ms (error) |",
-             "|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+             "replayed, ms (error) |" + (" predicted, ms (error) |" if are_predicted else ""),
+             "|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|" + ("---:|" if are_predicted else "")]
     for p in points:
         experts = p["sections"].get("experts", {"mean_s": 0, "deviation_s": 0, "longest_s": 0})
         skew = "-" if p["skew"] < 0 else f"{p['skew']:.1f}"
         every, even = p["all_rounds"], p["even_rounds"]
-        predicted = p.get("predicted_s")
         lines.append(
             f"| {p['experts']} | {p['tokens_per_rank']} | {skew} | `{p['plan']}` | "
             f"{p['median_s'] * 1e3:.1f} ({p['least_s'] * 1e3:.1f} - {p['most_s'] * 1e3:.1f}) | "
@@ -46,7 +52,8 @@ def table(name, points):
             + (f"{100 * even['waiting_share']:.1f} %" if even["rounds"] else "-") +
             f" | {even['rounds']} of {every['rounds']} | {100 * p['not_computing_share']:.1f} % | "
             f"{experts['longest_s'] * 1e3:.1f} ({experts['mean_s'] * 1e3:.1f} ± {experts['deviation_s'] * 1e3:.1f}) | "
-            + (f"{predicted * 1e3:.1f} ({100 * (predicted / p['median_s'] - 1):+.0f} %) |" if predicted else "|"))
+            f"{against_measured(p, 'replayed_s')} |"
+            + (f" {against_measured(p, 'planned_s')} |" if are_predicted else ""))
     return lines + [""]
 
 
@@ -98,12 +105,26 @@ def task_errors(points):
     return sorted(by_kind.items())
 
 
-def errors(points):
-    found = [abs(p["predicted_s"] / p["median_s"] - 1) for p in points if p.get("predicted_s")]
+def signed_errors(points, key):
+    return [p[key] / p["median_s"] - 1 for p in points if p.get(key)]
+
+
+def prediction_errors(points):
+    found = signed_errors(points, "planned_s")
+    if not found:
+        return ["Nothing was predicted in this run.", ""]
+    return [f"Predicted (fixed before the plan's first step ran) against measured over {len(found)} points: median error "
+            f"{100 * statistics.median(map(abs, found)):.1f} %, worst {100 * max(map(abs, found)):.1f} %, "
+            f"{sum(error < 0 for error in found)} of {len(found)} too short.", ""]
+
+
+def replay_errors(points):
+    found = signed_errors(points, "replayed_s")
     if not found:
         return []
-    return [f"Simulated (measured costs per task) against measured over {len(found)} points: median error "
-            f"{100 * statistics.median(found):.1f} %, greatest {100 * max(found):.1f} %. Median errors per kind of task: "
+    return ["Replayed is no prediction: a plan's own tasks are given the times that they were measured to take in the other rounds of the same "
+            f"run, and are simulated. It tests the simulator alone. Against measured over {len(found)} points: median error "
+            f"{100 * statistics.median(map(abs, found)):.1f} %, greatest {100 * max(map(abs, found)):.1f} %. Median errors per kind of task: "
             + ", ".join(f"{kind} {100 * statistics.median(values):.0f} %" for kind, values in task_errors(points)) + ".", ""]
 
 
@@ -122,9 +143,9 @@ def bars(axis, points):
     axis.bar(places, values, color="#4477aa", label="measured (median, least and most)",
              yerr=[[v - p["least_s"] * 1e3 for v, p in zip(values, points)], [p["most_s"] * 1e3 - v for v, p in zip(values, points)]],
              ecolor="#888888", capsize=2)
-    simulated = [(i, p["predicted_s"] * 1e3) for i, p in enumerate(points) if p.get("predicted_s")]
-    if simulated:
-        axis.plot(*zip(*simulated), "D", color="#ee6677", markersize=4, label="simulated")
+    replayed = [(i, p["replayed_s"] * 1e3) for i, p in enumerate(points) if p.get("replayed_s")]
+    if replayed:
+        axis.plot(*zip(*replayed), "D", color="#ee6677", markersize=4, label="replayed")
     axis.set_xticks(list(places), [p["plan"].replace(" (", "\n(") for p in points], fontsize=6, rotation=30, ha="right")
     axis.set_ylabel("ms per step")
     axis.legend(fontsize=6)
@@ -204,7 +225,8 @@ def main():
              f"{cpu_name()}, 2 ranks of one core unless said, link: {arguments.rate}, "
              f"{datetime.date.today().isoformat()}. Plans of a part took turns in each round; medians. "
              "Made by `bench/scenarios/" + out.stem + "`.", ""]
-    lines += errors(everything)
+    lines += prediction_errors(everything)
+    lines += replay_errors(everything)
     lines += ["A round is even where all ranks took about the same time for their attention, the same work on each (within 10 %); "
               "the others tell of the machine as much as of the plan.", ""]
     for name, points in parts:
