@@ -76,11 +76,17 @@ std::string DescribeMachine(const std::string& preset, const cost::MachineProfil
     }
     text += fmt::format("  source: {}\n", device.source);
     if (!device.assumptions.empty()) text += fmt::format("  assumed: {}\n", device.assumptions);
-  } else {
-    const hardware::Profile& host = machine.machine;
-    text += fmt::format("{}: {}, {}, {}, {:.0f} GFLOP/s in float32, {:.1f} GB/s\n", preset,
-                        host.cpu_name, FormatCount(host.cpus.size(), "core"), host.isa,
-                        host.f32_gflops, host.read_gbps);
+  }
+  if (const hardware::Profile& host = machine.machine; !host.cpus.empty()) {
+    text += fmt::format("{}: {}, {}, {}, {:.0f} GFLOP/s in float32, {}, {:.1f} GB/s\n",
+                        machine.device ? "  host" : preset, host.cpu_name,
+                        FormatCount(host.cpus.size(), "core"), host.isa, host.f32_gflops,
+                        FormatBytes(machine.host_memory_bytes), host.read_gbps);
+    const char* indent = machine.device ? "    " : "  ";
+    text += fmt::format("{}source: {}\n", indent, machine.host_source);
+    if (!machine.host_assumptions.empty()) {
+      text += fmt::format("{}assumed: {}\n", indent, machine.host_assumptions);
+    }
   }
   if (const std::string relatives = WordsOfRelatives(machine); !relatives.empty()) {
     text += fmt::format("  {}\n", relatives);
@@ -110,8 +116,8 @@ class ImportProfile : public Command {
     AddText(app, "--preset", preset_, "The machine: a GPU and its links, or a host; see --list")
         ->type_name("NAME")
         ->check(ParsedBy([](const std::string& name) { return cost::Preset(name); }));
-    CLI::Option* list =
-        app.add_flag("--list", list_, "Print the figures of all presets, with their sources");
+    CLI::Option* list = app.add_flag(
+        "--list", list_, "Print the figures of all presets, with sources and assumptions");
     AddPath(app, "--out", out_path_, "Where to write the profile ('-': stdout)")
         ->type_name("FILE")
         ->check(WritableFile())

@@ -54,6 +54,10 @@ TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_THAT(outcome.out, HasSubstr("assumed:"));
+  EXPECT_THAT(outcome.out, HasSubstr("  source: AMD EPYC 9004 Series"));
+  EXPECT_THAT(outcome.out, HasSubstr("  assumed: one socket; all 12 memory channels"));
+  // A paper's GPU comes with its host.
+  EXPECT_THAT(outcome.out, HasSubstr("  host: Intel Xeon 2.30 GHz (Google Cloud N1)"));
   // Beside a GPU without tables stands on which one its operators were measured.
   EXPECT_THAT(outcome.out, HasSubstr("limits that was measured on NVIDIA A100"));
   EXPECT_EQ(Run({"import-profile", "--list", "--out", Path("list.json")}).status, kUsage);

@@ -181,6 +181,8 @@ std::string_view NameOf(LinkSharing sharing) {
 ordered_json ToJson(const MachineProfile& profile) {
   ordered_json object = {{"version", kVersion}, {"machine", hardware::ToJson(profile.machine)}};
   if (profile.host_memory_bytes > 0) object["host_memory_bytes"] = profile.host_memory_bytes;
+  if (!profile.host_source.empty()) object["host_source"] = profile.host_source;
+  if (!profile.host_assumptions.empty()) object["host_assumptions"] = profile.host_assumptions;
   if (profile.device) object["device"] = ToJson(*profile.device);
   ordered_json& links = object["links"] = ordered_json::array();
   for (const LinkLevel& link : profile.links) links.push_back(ToJson(link));
@@ -227,8 +229,12 @@ Result<MachineProfile> MachineProfileFromJson(const json& object) {
   MachineProfile profile;
   if (object.contains("host_memory_bytes")) {
     reader.Whole("host_memory_bytes", 0, kMostBytes, profile.host_memory_bytes);
-    if (const Status read = reader.status(); !read) return read.error();
   }
+  if (object.contains("host_source")) reader.Text("host_source", profile.host_source);
+  if (object.contains("host_assumptions")) {
+    reader.Text("host_assumptions", profile.host_assumptions);
+  }
+  if (const Status read = reader.status(); !read) return read.error();
   Result<hardware::Profile> host = hardware::ProfileFromJson(*machine);
   if (!host) return host.error().At("\"machine\"");
   profile.machine = *std::move(host);

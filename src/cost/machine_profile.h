@@ -66,7 +66,10 @@ struct LinkLevel {
 
 struct MachineProfile {
   hardware::Profile machine = {};  // the host
-  uint64_t host_memory_bytes = 0;  // of a host that is not here; 0: not known
+  // Of a host that is not here. Memory of 0 is not known; texts are as those of DeviceFigures.
+  uint64_t host_memory_bytes = 0;
+  std::string host_source = {};
+  std::string host_assumptions = {};
   std::optional<DeviceFigures> device = {};
   // By name; a model's spec.source says where its points are from, and if they are another
   // machine's, that they are.

@@ -172,21 +172,27 @@ struct HostRow {
   double f32_flops_per_cycle;  // of a core
   double bf16_flops_per_cycle;
   double int8_ops_per_cycle;
-  double memory_gbps;
+  int memory_channels;
+  int megatransfers;  // per second and channel, of 8 bytes each
   uint64_t last_level_cache_mib;
+  const char* source;
+  const char* units;  // what rates per cycle are counted from
 };
 // One socket: its data sheet's cores, base clock and memory channels, times what its vector and
 // matrix units do in a cycle.
 constexpr HostRow kHosts[] = {
-    // 2 FMA units of 256 bits; 8 channels of DDR4-3200.
-    {"epyc-7763", "AMD EPYC 7763", "avx2", 64, 2.45, 32, 0, 0, 204.8, 256},
-    // 2 FMA units of 256 bits, VDPBF16PS and VPDPBUSD on them; 12 channels of DDR5-4800.
-    {"epyc-9654", "AMD EPYC 9654", "avx512_bf16", 96, 2.4, 32, 64, 128, 460.8, 384},
-    // 2 FMA units of 512 bits, AMX; 8 channels of DDR5-4800.
-    {"xeon-8480", "Intel Xeon Platinum 8480+", "amx", 56, 2.0, 64, 2048, 4096, 307.2, 105},
-    // 2 FMA units of 512 bits; 8 channels of DDR4-3200.
-    {"xeon-8380", "Intel Xeon Platinum 8380", "avx512", 40, 2.3, 64, 0, 0, 204.8, 60},
+    {"epyc-7763", "AMD EPYC 7763", "avx2", 64, 2.45, 32, 0, 0, 8, 3200, 256,
+     "AMD EPYC 7003 Series Processors data sheet, EPYC 7763", "2 FMA units of 256 bits"},
+    {"epyc-9654", "AMD EPYC 9654", "avx512_bf16", 96, 2.4, 32, 64, 128, 12, 4800, 384,
+     "AMD EPYC 9004 Series Processors data sheet, EPYC 9654",
+     "2 FMA units of 256 bits, with VDPBF16PS and VPDPBUSD on them"},
+    {"xeon-8480", "Intel Xeon Platinum 8480+", "amx", 56, 2.0, 64, 2048, 4096, 8, 4800, 105,
+     "Intel product specifications, Xeon Platinum 8480+", "2 FMA units of 512 bits, and AMX"},
+    {"xeon-8380", "Intel Xeon Platinum 8380", "avx512", 40, 2.3, 64, 0, 0, 8, 3200, 60,
+     "Intel product specifications, Xeon Platinum 8380", "2 FMA units of 512 bits"},
 };
+// Data sheets give the most that a socket takes, which few machines have.
+constexpr uint64_t kDimmGib = 64;
 
 const HostLinkRow* FindPcie(std::string_view key) {
   const auto found = std::find_if(std::begin(kPcie), std::end(kPcie),
@@ -266,8 +272,14 @@ MachineProfile FromHost(const HostRow& row) {
   machine.f32_gflops = giga_cycles * row.f32_flops_per_cycle;
   machine.bf16_gflops = giga_cycles * row.bf16_flops_per_cycle;
   machine.int8_gops = giga_cycles * row.int8_ops_per_cycle;
-  machine.read_gbps = row.memory_gbps;
+  machine.read_gbps = row.memory_channels * row.megatransfers * 8 / 1e3;
   machine.last_level_cache_bytes = row.last_level_cache_mib << 20;
+  profile.host_memory_bytes = static_cast<uint64_t>(row.memory_channels) * kDimmGib * kGib;
+  profile.host_source = row.source;
+  profile.host_assumptions = fmt::format(
+      "one socket; all {} memory channels with one DIMM of {} GB each, and read at their full {} "
+      "MT/s; {} in each core, busy in every cycle of the base clock of {} GHz",
+      row.memory_channels, kDimmGib, row.megatransfers, row.units, row.base_ghz);
   profile.links = {Network(200, false)};
   return profile;
 }
@@ -315,6 +327,8 @@ Result<MachineProfile> FromHostedGpu(const HostedGpuRow& row) {
   host.f32_gflops = row.host_tflops * 1e3;
   host.read_gbps = row.host_memory_gbps;
   profile.host_memory_bytes = row.host_memory_gib * kGib;
+  profile.host_source = row.source;
+  profile.host_assumptions = "its instruction set is AVX-512";
   profile.links = LinksWithinHost(*gpu, "pcie3");
   profile.links.push_back(Network(200, false));
   if (const Status added = AddOperators(*gpu, profile); !added) return added.error();

@@ -28,16 +28,32 @@ TEST(Presets, EachIsAProfileWithRatesLinksAndSources) {
     }
     // Any number of ranks is joined.
     EXPECT_EQ(machine->links.back().num_ranks, 0) << name;
-    if (!machine->device) {
+    // A host, alone or with its GPU.
+    EXPECT_TRUE(machine->device || !machine->machine.cpus.empty()) << name;
+    if (!machine->machine.cpus.empty()) {
       EXPECT_GT(machine->machine.f32_gflops, 0) << name;
       EXPECT_GT(machine->machine.read_gbps, 0) << name;
-      continue;
+      EXPECT_GE(machine->host_memory_bytes, uint64_t{64} << 30) << name;
+      EXPECT_FALSE(machine->host_source.empty()) << name;
+      EXPECT_FALSE(machine->host_assumptions.empty()) << name;
     }
+    if (!machine->device) continue;
     EXPECT_GT(machine->device->flops.at("bf16"), 1e13) << name;
     EXPECT_GT(machine->device->memory_bytes_per_second, 1e11) << name;
     EXPECT_GT(machine->device->num_multiprocessors, 0) << name;
     EXPECT_FALSE(machine->device->source.empty()) << name;
   }
+}
+
+TEST(Presets, AHostHasADimmInEveryMemoryChannelAndSaysThatThisIsAssumed) {
+  const auto machine = Preset("epyc-9654");
+  ASSERT_TRUE(machine);
+  EXPECT_EQ(machine->host_memory_bytes, uint64_t{12 * 64} << 30);
+  EXPECT_DOUBLE_EQ(machine->machine.read_gbps, 460.8);
+  EXPECT_THAT(machine->host_source, HasSubstr("EPYC 9654"));
+  EXPECT_THAT(machine->host_assumptions,
+              HasSubstr("all 12 memory channels with one DIMM of 64 GB"));
+  EXPECT_DOUBLE_EQ(Preset("xeon-8380")->machine.read_gbps, 204.8);
 }
 
 TEST(Presets, LevelsOfLinksWidenOutwards) {
