@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -17,9 +18,11 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/paged_figures.h"
 #include "cli/sampling_options.h"
 #include "cli/value_options.h"
 #include "engine/engine.h"
+#include "hardware/memory_status.h"
 #include "openai/answer.h"
 #include "openai/batch_line.h"
 #include "openai/batch_results.h"
@@ -37,6 +40,7 @@ struct Running {
   BatchLine line;
   int64_t line_number = 0;
   openai::Answer answer;
+  RequestProgress progress;
 };
 
 class Batch : public Command {
@@ -175,6 +179,7 @@ class Batch : public Command {
     model_.load.max_sequences = (*model)->max_sequences();
     engine_ = std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer),
                                                model_.load.max_sequences);
+    memory_.Sample();
     ExpectRequests();
     return {};
   }
@@ -295,7 +300,10 @@ class Batch : public Command {
     const auto start = std::chrono::steady_clock::now();
     // Enough waiting requests that a finished one is replaced at once.
     const int max_queued = 2 * model_.load.max_sequences;
-    BatchProgress progress(std::ssize(pending_) + std::ssize(duplicates_));
+    BatchProgress progress(BatchCounts(std::ssize(pending_) + std::ssize(duplicates_),
+                                       std::ssize(pending_), model_.workload.mean_prompt_tokens(),
+                                       model_.workload.mean_gen_tokens()));
+    progress_ = &progress;
     size_t next = 0;
     while (next < pending_.size() || !running_.empty()) {
       while (next < pending_.size() && engine_->num_requests() < max_queued) {
@@ -304,7 +312,7 @@ class Batch : public Command {
       for (engine::Update& update : engine_->Step()) {
         if (const Status taken = Take(update); !taken) return taken;
       }
-      progress.Update(num_finished_ + num_refused_, num_generated_);
+      progress_->Update();
     }
     for (const InputLine& line : duplicates_) {
       const Status written = Refuse(line.number, openai::CustomIdOf(line.text),
@@ -313,6 +321,7 @@ class Batch : public Command {
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     elapsed_s_ = elapsed.count();
+    memory_.Sample();
     return {};
   }
 
@@ -322,22 +331,41 @@ class Batch : public Command {
     return results_->Append(openai::BatchError(number, custom_id, code, message));
   }
 
+  // Before the engine had it.
+  Status RefuseUnbegun(int64_t number, const std::optional<std::string>& custom_id,
+                       const Error& error) {
+    progress_->counts().EndUnbegun(/*was_waiting=*/true);
+    return Refuse(number, custom_id, error.message);
+  }
+
+  // Of its answer, as far as it says; otherwise as many as are usual.
+  int64_t MostTokens(const BatchLine& line, int64_t prompt_tokens) const {
+    const auto usual = static_cast<int>(model_.workload.mean_gen_tokens());
+    const int64_t room = engine_->model().context() - prompt_tokens;
+    return std::clamp<int64_t>(line.body.request.max_tokens.value_or(usual), 1,
+                               std::max<int64_t>(1, room));
+  }
+
   // A line that cannot be run gets an error result; an error here is about the result file.
   Status Submit(const InputLine& input) {
     Result<BatchLine> line = openai::ParseBatchLine(input.text, defaults_);
-    if (!line) return Refuse(input.number, openai::CustomIdOf(input.text), line.error().message);
+    if (!line) return RefuseUnbegun(input.number, openai::CustomIdOf(input.text), line.error());
     const Result<std::vector<int32_t>> prompt = PromptOf(*line, engine_->tokenizer());
-    if (!prompt) return Refuse(input.number, line->custom_id, prompt.error().message);
+    if (!prompt) return RefuseUnbegun(input.number, line->custom_id, prompt.error());
     engine::Request request = line->body.request;
     request.prompt = *prompt;
     request.padded_length = padded_length_;
+    request.reports_progress = true;
     const Result<engine::RequestId> id = engine_->Submit(std::move(request));
-    if (!id) return Refuse(input.number, line->custom_id, id.error().message);
+    if (!id) return RefuseUnbegun(input.number, line->custom_id, id.error());
     if (is_padded_) num_padding_ += padded_length_ - std::ssize(*prompt);
     Running running;
     running.line = *std::move(line);
     running.line_number = input.number;
     running.answer.num_prompt_tokens = prompt->size();
+    running.progress = {.prompt_tokens = Padded(*prompt),
+                        .most_tokens = MostTokens(running.line, std::ssize(*prompt))};
+    progress_->counts().Begin(running.progress);
     running_.emplace(*id, std::move(running));
     return {};
   }
@@ -353,7 +381,12 @@ class Batch : public Command {
   Status Take(engine::Update& update) {
     Running& running = running_.at(update.request);
     if (update.error && update.error->kind == ErrorKind::kDataLoss) return StopFor(*update.error);
+    if (update.progress) {
+      progress_->counts().Compute(running.progress, update.progress->num_computed);
+      return {};
+    }
     if (update.error) {
+      progress_->counts().End(running.progress);
       const Status written = Refuse(running.line_number, running.line.custom_id,
                                     update.error->message, "server_error");
       running_.erase(update.request);
@@ -364,7 +397,9 @@ class Batch : public Command {
     answer.num_cached_tokens = static_cast<size_t>(update.num_reused_tokens);
     if (!update.is_end_of_text) answer.tokens.push_back(std::move(update.token));
     ++num_generated_;
+    progress_->counts().Generate(running.progress);
     if (!update.finish) return {};
+    progress_->counts().End(running.progress);
     answer.finish = update.finish;
     const BatchLine& line = running.line;
     const openai::AnswerHead head = {
@@ -404,7 +439,8 @@ class Batch : public Command {
                 FormatCount(static_cast<uint64_t>(padded_length_), "token"),
                 FormatCount(static_cast<uint64_t>(num_padding_), "token"));
     }
-    PrintNote("{}{}", DescribeChanges(engine_->phase_changes()),
+    PrintNote("{}{}{}", DescribeChanges(engine_->phase_changes()),
+              DescribePages(engine_->model().paged()),
               DescribeSpill(engine_->model().spill_statistics()));
     if (num_refused_ > 0) {
       PrintError(fmt::format(
@@ -418,14 +454,22 @@ class Batch : public Command {
   std::string OutputName() const { return output_path_ == "-" ? "standard output" : output_path_; }
 
   Status WriteFigures(double tokens_per_s, int64_t num_reused) const {
-    return WriteJson(json_path_, {{"answered", num_finished_},
-                                  {"refused", num_refused_},
-                                  {"already_there", num_skipped_},
-                                  {"generated_tokens", num_generated_},
-                                  {"reused_prompt_tokens", num_reused},
-                                  {"padding_tokens", num_padding_},
-                                  {"seconds", elapsed_s_},
-                                  {"tokens_per_s", tokens_per_s}});
+    nlohmann::ordered_json json = {{"answered", num_finished_},
+                                   {"refused", num_refused_},
+                                   {"already_there", num_skipped_},
+                                   {"generated_tokens", num_generated_},
+                                   {"reused_prompt_tokens", num_reused},
+                                   {"padding_tokens", num_padding_},
+                                   {"seconds", elapsed_s_},
+                                   {"tokens_per_s", tokens_per_s}};
+    // Where nothing was to do, no model was loaded.
+    if (engine_ != nullptr) {
+      json["chosen"] = ChosenFigures(engine_->model());
+      json["paged"] = PagedFigures(engine_->model());
+      json["spilled"] = SpillFigures(engine_->model());
+      json["peak_resident_bytes"] = memory_.peak_bytes();
+    }
+    return WriteJson(json_path_, json);
   }
 
   ModelOptions model_{.directory = {}, .load = {.max_sequences = 32}};
@@ -444,12 +488,14 @@ class Batch : public Command {
   Result<text::ChatTemplate> chat_template_ = Error{"not loaded yet"};  // lines that chat need one
   engine::SamplingOptions defaults_;
   std::map<engine::RequestId, Running> running_;
+  BatchProgress* progress_ = nullptr;  // while requests run
   int64_t num_finished_ = 0;
   int64_t num_refused_ = 0;
   int64_t num_skipped_ = 0;
   int64_t num_generated_ = 0;
   int64_t num_padding_ = 0;
   double elapsed_s_ = 0;
+  hardware::PeakMemory memory_;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/paged_figures.h"
 #include "cli/value_options.h"
 #include "engine/role_weights.h"
 #include "evaluate/bench_point.h"
@@ -20,7 +21,6 @@
 #include "evaluate/peak_meter.h"
 #include "hardware/memory_status.h"
 #include "model/model_size.h"
-#include "weights/paged_weights.h"
 
 namespace convene::cli {
 namespace {
@@ -320,19 +320,6 @@ class Bench : public Command {
             {"bf16_gflops", gpu_->bf16_gflops},
             {"read_gbps", gpu_->read_gbps},
             {"to_device_gbps", gpu_->to_device_gbps}};
-  }
-
-  // Of experts that are read from a disk, since the model was loaded; null: all are in memory.
-  static nlohmann::ordered_json PagedFigures(const engine::LoadedModel& model) {
-    if (model.paged() == nullptr) return nullptr;
-    const weights::PageStatistics pages = model.paged()->statistics();
-    return {{"buffers", model.memory().num_page_buffers},
-            {"pages_used", pages.num_used},
-            {"pages_read", pages.num_read},
-            {"read_bytes", pages.read_bytes},
-            {"read_seconds", pages.read_seconds},
-            {"chosen_experts", pages.num_chosen},
-            {"predicted_experts", pages.num_predicted}};
   }
 
   ModelOptions model_options_;

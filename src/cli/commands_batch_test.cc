@@ -97,7 +97,10 @@ TEST_F(BatchCommandTest, PaddingChangesNoAnswer) {
   ASSERT_EQ(padded.status, kSuccess) << padded.err;
   EXPECT_EQ(Results("padded.jsonl"), Results("plain.jsonl"));
   EXPECT_THAT(padded.err, HasSubstr("padded: each prompt to "));
-  EXPECT_GT(nlohmann::json::parse(Read("padded.json"))["padding_tokens"], 100);
+  const nlohmann::json figures = nlohmann::json::parse(Read("padded.json"));
+  EXPECT_GT(figures["padding_tokens"], 100);
+  EXPECT_TRUE(figures["paged"].is_null()) << "all experts are in memory";
+  EXPECT_TRUE(figures["chosen"].is_null());
 }
 
 TEST_F(BatchCommandTest, WhereAllIsAnsweredThereIsNothingToDo) {

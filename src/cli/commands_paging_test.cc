@@ -48,6 +48,33 @@ TEST_F(CommandsPagingTest, ABudgetThatIsTooSmallNamesTheLeastWhichThenDoes) {
   EXPECT_EQ(paged.out, whole.out);
 }
 
+TEST_F(CommandsPagingTest, ABatchNamesTheLeastOfWhatItWouldChoose) {
+  std::string input;
+  for (int id = 0; id < 40; ++id) {
+    input += fmt::format(R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions",)"
+                         R"("body":{{"model":"m","prompt":"hello there","max_tokens":4}}}})"
+                         "\n",
+                         id);
+  }
+  Write("in.jsonl", input);
+  const auto run = [&](const std::string& budget, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "batch",     model_, "--input",    Path("in.jsonl"), "--output",        Path("out.jsonl"),
+        "--weights", "int8", "--page-dir", Path("pages"),    "--memory-budget", budget};
+    words.insert(words.end(), more.begin(), more.end());
+    return Run(words);
+  };
+  const Outcome refused = run("1.5MiB", {});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("and steps of 64: the least budget is"));
+  const Outcome usual =
+      run("1.5MiB", {"--chunk", "512", "--max-batch", "32", "--spill-dir", "none"});
+  EXPECT_EQ(usual.status, 1);
+  EXPECT_LE(LeastOf(refused.err), LeastOf(usual.err));
+  const Outcome paged = run(fmt::format("{}MiB", LeastOf(refused.err)), {});
+  EXPECT_EQ(paged.status, 0) << paged.err;
+}
+
 // Of a packed directory: changes a bit of each expert of a layer, or changes it back.
 void FlipExperts(const std::string& directory, int layer) {
   const std::string path = directory + "/convene.safetensors";
@@ -156,17 +183,34 @@ TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) 
     const int least = LeastOf(run(Path("refused.jsonl"), "2MiB", in_memory).err);
     const std::string budget = fmt::format("{}MiB", least - 2);
     const std::string name = fmt::format("{}.jsonl", format);
+    in_memory.insert(in_memory.end(), {"--json", Path("figures.json")});
     const Outcome stays = run(Path("memory_" + name), budget, in_memory);
     ASSERT_EQ(stays.status, 0) << stays.err;
     ASSERT_THAT(stays.err, HasSubstr("paged: "));
     EXPECT_THAT(stays.err, Not(HasSubstr("on the disk in")));
+    EXPECT_THAT(stays.err, HasSubstr("for every 100 that were computed with"));
+    nlohmann::json figures = nlohmann::json::parse(Read("figures.json"));
+    EXPECT_EQ(figures["chosen"]["sequences"], 40);
+    EXPECT_EQ(figures["chosen"]["step_tokens"], 64);
+    EXPECT_EQ(figures["chosen"]["kv"], format);
+    EXPECT_GT(figures["chosen"]["kv_blocks_in_memory"], 0);
+    EXPECT_EQ(figures["chosen"]["kv_blocks_on_disk"], 0);
+    EXPECT_GT(figures["paged"]["pages_read"], 0);
+    EXPECT_GT(figures["paged"]["read_bytes"], 0);
+    EXPECT_LT(figures["paged"]["found_in_memory_share"], 1);
+    EXPECT_TRUE(figures["spilled"].is_null());
+    EXPECT_GT(figures["peak_resident_bytes"], 0);
     std::vector<std::string> on_disk = many;
-    on_disk.insert(on_disk.end(), {"--spill-dir", Path("spill")});
+    on_disk.insert(on_disk.end(), {"--spill-dir", Path("spill"), "--json", Path("figures.json")});
     const Outcome spilled = run(Path("disk_" + name), budget, on_disk);
     ASSERT_EQ(spilled.status, 0) << spilled.err;
     EXPECT_THAT(spilled.err, HasSubstr("keys and values of 40 sequences, "));
     EXPECT_THAT(spilled.err, HasSubstr("% on the disk in " + Path("spill")));
     EXPECT_THAT(spilled.err, HasSubstr("spilled: "));
+    figures = nlohmann::json::parse(Read("figures.json"));
+    EXPECT_GT(figures["chosen"]["kv_blocks_on_disk"], 0);
+    EXPECT_GT(figures["spilled"]["read_bytes"], 0);
+    EXPECT_GT(figures["spilled"]["written_bytes"], 0);
     std::error_code failed;
     EXPECT_TRUE(fs::is_empty(Path("spill"), failed)) << failed.message();
     EXPECT_EQ(answers("disk_" + name).size(), 40u);
@@ -194,6 +238,41 @@ TEST_F(CommandsPagingTest, InspectSaysWhatABudgetMeans) {
               HasSubstr("available (--memory-budget 1.91 MiB, of which the program has "));
   EXPECT_THAT(little.out, HasSubstr("It does not fit here"));
   EXPECT_THAT(little.out, HasSubstr("It does not run here: not enough memory"));
+  EXPECT_THAT(whole.out, HasSubstr("convene run takes bf16 weights, the most precise that fit."));
+}
+
+TEST_F(CommandsPagingTest, InspectAndRunChooseAlike) {
+  const std::string demo = CONVENE_SOURCE_DIR "/models/demo";
+  const auto call = [&](std::vector<std::string> words, const std::string& budget) {
+    words.insert(words.end(), {"--weights", "int8", "--context", "64", "--memory-budget", budget});
+    return Run(words);
+  };
+  const std::vector<std::string> run = {
+      "run",           demo, "-p",         "The captain", "-n", "2",
+      "--temperature", "0",  "--page-dir", Path("pages")};
+  // What the process takes besides is there from now on.
+  ASSERT_EQ(call(run, "1GiB").status, 0);
+  // So little that experts must stay on the disk: of the least that is named 4 MiB are for what
+  // the process may take besides.
+  const int least = LeastOf(call({"inspect", demo}, "2MiB").out);
+  const std::string budget = fmt::format("{}MiB", least - 2);
+  const Outcome told = call({"inspect", demo, "--json", Path("inspect.json")}, budget);
+  ASSERT_EQ(told.status, 0) << told.err;
+  EXPECT_THAT(told.out, HasSubstr("convene run takes int8 weights: memory has room for "));
+  EXPECT_THAT(told.out, HasSubstr("of 32 experts, and the others are read from the disk"));
+  const auto json = nlohmann::json::parse(Read("inspect.json"))["run"];
+  EXPECT_EQ(json["weights"], "int8");
+  EXPECT_LT(json["experts_in_memory"], json["experts"]);
+  const Outcome ran = call(run, budget);
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("paged: "));
+  EXPECT_THAT(ran.err, HasSubstr("request: 1 sequence at a time in steps of at most "));
+  std::vector<std::string> with_chunk = run;
+  with_chunk.insert(with_chunk.end(), {"--chunk", "32"});
+  const Outcome kept = call(with_chunk, budget);
+  ASSERT_EQ(kept.status, 0) << kept.err;
+  EXPECT_EQ(kept.out, ran.out);
+  EXPECT_THAT(kept.err, Not(HasSubstr("request: ")));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,9 +14,12 @@
 #include "cli/output.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"
-#include "engine/loaded_model.h"
+#include "engine/load_options.h"
+#include "engine/plan_formats.h"
 #include "evaluate/inspection.h"
+#include "memory/ledger.h"
 #include "weights/packed_directory.h"
+#include "weights/page_index.h"
 
 namespace convene::cli {
 namespace {
@@ -134,20 +138,62 @@ std::string WorkTable(const Inspection& inspection) {
   return text;
 }
 
-// What becomes of a model that does not fit.
-std::string DescribePaging(const Inspection& inspection) {
-  if (inspection.paged) {
-    return fmt::format(
-        "  It runs with experts on the disk: memory has room for {} of {}, the others are read "
-        "while "
-        "it runs.\n",
-        Count(inspection.paged->num_page_buffers), Count(inspection.num_pages));
+// What `convene run` would do with the same wishes and as much memory.
+Result<engine::ChosenFormats> ChooseAsRunDoes(const Inspection& inspection,
+                                              engine::LoadOptions options) {
+  options.spill_directory = engine::kNoSpill;
+  if (!inspection.spec.has_encoder()) {
+    // Of some usual length, since run chooses the tokens of its steps where experts are paged.
+    const double half = engine::ContextOf(inspection.spec, options) / 2.0;
+    options.batch_work = {.prompt_tokens = std::min(512.0, half),
+                          .gen_tokens = std::min(256.0, half),
+                          .chooses_step_tokens = true};
   }
-  if (inspection.why_not_paged.empty()) return "";
-  return fmt::format("  It does not run here: {}.\n", inspection.why_not_paged);
+  memory::Ledger ledger(memory::Tier{.budget_bytes = inspection.available.bytes,
+                                     .limited_by = inspection.available.limited_by});
+  return engine::PlanFormats(
+      {.spec = inspection.spec, .num_threads = inspection.num_threads, .ledger = ledger}, options,
+      engine::Pages::kWhereNeeded);
 }
 
-std::string MemoryTable(const Inspection& inspection) {
+int NumPages(const Inspection& inspection, const engine::ChosenFormats& chosen) {
+  return weights::PagedSizesOf(inspection.spec, chosen.formats.weights).num_pages;
+}
+
+// Empty: the format was given, and the table says that it fits.
+std::string DescribeRun(const Inspection& inspection, const Result<engine::ChosenFormats>& chosen) {
+  if (!chosen) return fmt::format("  It does not run here: {}.\n", chosen.error().message);
+  const int in_memory = chosen->memory.num_page_buffers;
+  if (in_memory == 0) {
+    return chosen->reason.empty() ? "" : fmt::format("  convene run takes {}.\n", chosen->reason);
+  }
+  const std::string weights =
+      chosen->reason.empty()
+          ? fmt::format("{} weights", kernels::Name(chosen->formats.weights.matrices))
+          : chosen->reason;
+  return fmt::format(
+      "  convene run takes {}: memory has room for {} of {} experts, and the others are read from "
+      "the disk while it runs.\n",
+      weights, Count(in_memory), Count(NumPages(inspection, *chosen)));
+}
+
+nlohmann::ordered_json RunToJson(const Inspection& inspection,
+                                 const Result<engine::ChosenFormats>& chosen) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (!chosen) {
+    json["refused"] = chosen.error().message;
+    return json;
+  }
+  json["weights"] = kernels::Name(chosen->formats.weights.matrices);
+  json["needed_bytes"] = chosen->memory.needed_bytes();
+  if (chosen->memory.num_page_buffers > 0) {
+    json["experts"] = NumPages(inspection, *chosen);
+    json["experts_in_memory"] = chosen->memory.num_page_buffers;
+  }
+  return json;
+}
+
+std::string MemoryTable(const Inspection& inspection, const std::string& run) {
   const engine::MemoryPlan& memory = inspection.memory;
   const bool fits = memory.needed_bytes() <= inspection.available.bytes;
   TextTable table;
@@ -171,7 +217,7 @@ std::string MemoryTable(const Inspection& inspection) {
          fmt::format("\n  It {} here. A decode step of one sequence reads {} of weights.\n",
                      fits ? "fits" : "does not fit",
                      FormatBytes(inspection.decode_weight_bytes())) +
-         DescribePaging(inspection);
+         run;
 }
 
 // What a checkpoint of this configuration holds.
@@ -197,14 +243,15 @@ std::string DescribeStored(const Inspection& inspection) {
       stored.num_files == 1 ? "one file" : fmt::format("{} files", stored.num_files));
 }
 
-std::string FormatInspection(const std::string& path, const Inspection& inspection) {
+std::string FormatInspection(const std::string& path, const Inspection& inspection,
+                             const std::string& run) {
   std::string text = fmt::format("  {:<14}{}\n", "model", path);
   for (const auto& [name, phrase] : DescribeModel(inspection.spec)) {
     text += fmt::format("  {:<14}{}\n", name, phrase);
   }
   text += fmt::format("  {:<14}{}\n\n", "stored", DescribeStored(inspection));
   return text + ParameterTable(inspection) + "\n" + WorkTable(inspection) + "\n" +
-         MemoryTable(inspection);
+         MemoryTable(inspection, run);
 }
 
 class Inspect : public Command {
@@ -227,21 +274,29 @@ class Inspect : public Command {
       formats_.weights = packed->formats.matrices;
       formats_.int4_group = packed->formats.group;
     }
-    // Here `auto` is bf16: whether that fits is what the table answers.
+    // Here `auto` is the first that run would try: whether that fits is what the table answers.
+    const bool is_integer = formats_.activations == kernels::ActivationFormat::kInt8;
+    const auto first = is_integer ? kernels::WeightFormat::kInt8 : kernels::WeightFormat::kBf16;
     const Result<runtime::Formats> formats =
-        engine::ResolveFormats(formats_, formats_.weights.value_or(kernels::WeightFormat::kBf16));
+        engine::ResolveFormats(formats_, formats_.weights.value_or(first));
     if (!formats) return formats.error();
     const Result<Inspection> inspection =
         evaluate::InspectModel(path_, context_, *formats, memory_budget_);
     if (!inspection) return inspection.error();
+    const Result<engine::ChosenFormats> chosen = ChooseAsRunDoes(
+        *inspection, {.formats = formats_, .context = context_, .memory_budget = memory_budget_});
     // Figures for a program on standard output leave no room for those for people.
     if (json_path_ != "-") {
       std::string gpus = DescribeGpus();
       if (!gpus.empty()) gpus = "\n" + gpus;
-      const Status told = WriteReport(json_path_, FormatInspection(path_, *inspection) + gpus);
+      const Status told = WriteReport(
+          json_path_,
+          FormatInspection(path_, *inspection, DescribeRun(*inspection, chosen)) + gpus);
       if (!told) return told;
     }
-    return WriteJson(json_path_, ToJson(*inspection));
+    nlohmann::ordered_json json = ToJson(*inspection);
+    json["run"] = RunToJson(*inspection, chosen);
+    return WriteJson(json_path_, json);
   }
 
  private:

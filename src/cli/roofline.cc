@@ -109,7 +109,9 @@ class RooflineCommand : public Command {
     if (!spec) return spec.error();
     if (spec->has_encoder()) {
       return Error{
-          "models with an encoder have no roofline here: no weights of theirs are streamed"};
+          "models with an encoder have no roofline here: its policies are of steps of a decoder "
+          "alone, and what an encoder reads and computes is not counted; convene bench "
+          "--memory-budget measures such a model with its experts on a disk"};
     }
     if (weights_.empty()) weights_ = {"bf16"};
     const Result<cost::MachineProfile> machine = ReadMachine();

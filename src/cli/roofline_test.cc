@@ -114,6 +114,13 @@ TEST_F(RooflineTest, OnACpuTheTiersAreDiskAndMemory) {
 }
 
 // Peaks, marks and the operating point of the format that the policy takes.
+TEST_F(RooflineTest, AModelWithAnEncoderHasNone) {
+  const Outcome refused =
+      Run({"roofline", CONVENE_SOURCE_DIR "/tests/golden/models/switch_plain/config.json"});
+  EXPECT_EQ(refused.status, kFailure);
+  EXPECT_THAT(refused.err, HasSubstr("what an encoder reads and computes is not counted"));
+}
+
 TEST_F(RooflineTest, WhatIsShownIsOfOneFormat) {
   const std::vector<std::string> words = {"--profile",     "l4-gcp", "--batch", "1024",
                                           "--micro-batch", "128",    "--svg",   Path("r.svg")};

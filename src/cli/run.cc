@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -52,6 +53,7 @@ class RunPrompt : public Command {
     if (spec->has_encoder()) FitInputs(model_, tokens->size());
     model_.workload.requests = {
         {static_cast<int>(tokens->size()), sampling_.max_tokens.value_or(kDefaultMaxTokens)}};
+    ExpectRequest(*spec);
 
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
@@ -73,6 +75,22 @@ class RunPrompt : public Command {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  // Where experts are read from a disk, each step reads those that it wants: a long prompt is to
+  // take few. An encoder's inputs are whole, a plan says itself what there is memory for, and of a
+  // GPU only batches are weighed.
+  void ExpectRequest(const model::ModelSpec& spec) {
+    const bool is_alone = ranks() == nullptr || ranks()->size() == 1;
+    const bool is_said = model_.chunk->count() > 0 || !model_.plan.path.empty();
+    if (!is_alone || is_said || spec.has_encoder() || model_.load.gpu) return;
+    const planner::RequestLengths& lengths = model_.workload.requests.front();
+    const int room = engine::ContextOf(spec, model_.load) - lengths.prompt_tokens;
+    model_.load.batch_work = {
+        .prompt_tokens = static_cast<double>(lengths.prompt_tokens),
+        .gen_tokens = static_cast<double>(std::max(1, std::min(lengths.gen_tokens, room))),
+        .chooses_step_tokens = true};
+    model_.load.spill_directory = engine::kNoSpill;
+  }
 
   Result<std::string> ReadPrompt() const {
     if (prompt_) return *prompt_;

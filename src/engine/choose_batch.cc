@@ -48,19 +48,33 @@ double WantedExperts(const model::ModelSpec& spec, double num_tokens) {
   return wanted;
 }
 
+// Of steps that have so many tokens, where so many experts have room.
+double ReadExpertsOf(const model::ModelSpec& spec, const BatchChoice& choice, double num_steps,
+                     double tokens) {
+  const strategy::Paging paging = strategy::PagingOf(
+      spec, /*encoder=*/false, choice.memory.num_page_buffers, std::llround(tokens));
+  return num_steps * WantedExperts(spec, tokens) * paging.missing;
+}
+
 // Of all of the batch's steps.
 double ReadExpertBytes(const model::ModelSpec& spec, const BatchWork& work,
                        const BatchChoice& choice, uint64_t page_bytes) {
+  if (work.num_requests == 1) {
+    // Steps of its prompt want most experts, and those that generate a token few: unlike those of
+    // many requests, they have nothing in common.
+    const double steps = std::max(1.0, std::ceil(work.prompt_tokens / choice.max_step_tokens));
+    const double experts =
+        ReadExpertsOf(spec, choice, steps, std::max(1.0, work.prompt_tokens / steps)) +
+        ReadExpertsOf(spec, choice, work.gen_tokens - 1, 1);
+    return experts * static_cast<double>(page_bytes);
+  }
   // Where memory has room for fewer of them, these run.
   const int fitting = choice.memory.all_kv_blocks() / BlocksOfSequence(work);
   const double steps =
       StepsOf(work, std::clamp(fitting, 1, choice.max_sequences), choice.max_step_tokens);
   const auto requests = static_cast<double>(work.num_requests);
   const double tokens_per_step = requests * (work.prompt_tokens + work.gen_tokens) / steps;
-  const strategy::Paging paging = strategy::PagingOf(
-      spec, /*encoder=*/false, choice.memory.num_page_buffers, std::llround(tokens_per_step));
-  return steps * WantedExperts(spec, tokens_per_step) * paging.missing *
-         static_cast<double>(page_bytes);
+  return ReadExpertsOf(spec, choice, steps, tokens_per_step) * static_cast<double>(page_bytes);
 }
 
 // Likewise. The step of each generated token but the first reads all blocks of its sequence and
@@ -119,7 +133,11 @@ class Best {
 
   void Try(int sequences, int tokens, Result<MemoryPlan> memory) {
     if (!memory) {
-      if (!error_) error_ = memory.error();
+      // People are told what the smallest takes: less memory than that is of no use. Of the same
+      // size the last one says most, since it may keep keys and values on the disk.
+      if (error_ && std::pair(tokens, sequences) > error_size_) return;
+      error_ = memory.error();
+      error_size_ = {tokens, sequences};
       return;
     }
     BatchChoice choice{
@@ -155,6 +173,7 @@ class Best {
   std::optional<BatchChoice> best_;
   std::optional<BatchChoice> with_too_few_blocks_;
   std::optional<Error> error_;
+  std::pair<int, int> error_size_;  // tokens of a step, sequences
 };
 
 }  // namespace
@@ -168,12 +187,16 @@ Result<BatchChoice> ChooseBatch(
   const std::vector<int> sequences_to_try =
       work.chooses_sequences ? Sizes(1, max_sequences, std::max(1, wanted), kSequencesFactor)
                              : std::vector{max_sequences};
+  // No step has more than all prompts.
+  const double all_prompts = static_cast<double>(work.num_requests) * work.prompt_tokens;
+  const auto most_tokens =
+      static_cast<int>(std::ceil(std::clamp<double>(all_prompts, 1, kMostChosenTokens)));
   Best best(spec, work, page_bytes, spill.block_bytes);
   for (const int sequences : sequences_to_try) {
     const std::vector<int> tokens_to_try =
         work.chooses_step_tokens
             ? Sizes(std::min(kFewestChosenTokens, max_step_tokens), max_step_tokens,
-                    std::max({max_step_tokens, sequences, kMostChosenTokens}), kTokensFactor)
+                    std::max({max_step_tokens, sequences, most_tokens}), kTokensFactor)
             : std::vector{max_step_tokens};
     for (const int tokens : tokens_to_try) {
       if (sequences > tokens) continue;

@@ -59,8 +59,8 @@ struct SpillCosts {
 // The choice that moves the fewest bytes per generated token. `max_sequences` and `max_step_tokens`
 // are what is usual: they are taken where they may not be chosen, and where others gain less than
 // 2 %. `plan` says what memory there is for experts beside so many sequences and step tokens; plans
-// with room for fewer sequences are passed over, unless no other one fits. Error: that of the first
-// plan, where none fits.
+// with room for fewer sequences are passed over, unless no other one fits. Error: where none fits,
+// that of the smallest: of the fewest step tokens, and of these the fewest sequences.
 Result<BatchChoice> ChooseBatch(
     const model::ModelSpec& spec, const BatchWork& work, int max_sequences, int max_step_tokens,
     uint64_t page_bytes,

@@ -2,6 +2,7 @@
 // the memory that there is.
 #include "engine/choose_batch.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -116,6 +117,19 @@ TEST(ChooseBatch, RunsMoreSequencesWhereMoreAreThere) {
   EXPECT_THAT(many->Describe(), HasSubstr("for each generated token"));
 }
 
+TEST(ChooseBatch, APromptOfOneRequestIsReadInFewStepsWhereMemoryAllows) {
+  BatchWork work{.prompt_tokens = 2000, .gen_tokens = 16, .chooses_step_tokens = true};
+  // 2,000 tokens of a step take 63 of 600 pages: all missing experts are read once for the prompt,
+  // and not four times.
+  EXPECT_EQ(ChooseIn(work, 600, 1)->max_step_tokens, 2000);
+  work.gen_tokens = 4000;
+  EXPECT_LE(ChooseIn(work, 600, 1)->max_step_tokens, 512) << "experts in memory serve the answer";
+  work = {.prompt_tokens = 100, .gen_tokens = 1, .chooses_step_tokens = true};
+  EXPECT_LE(ChooseIn(work, 600, 1)->max_step_tokens, 512) << "no step has so many tokens";
+  work = {.prompt_tokens = 2000, .gen_tokens = 16};
+  EXPECT_EQ(ChooseIn(work, 600, 1)->max_step_tokens, 512) << "it was given";
+}
+
 TEST(ChooseBatch, RunsFewerSequencesInSmallerStepsWhereMemoryIsShort) {
   const BatchWork work{.num_requests = 1000,
                        .prompt_tokens = 100,
@@ -139,6 +153,35 @@ TEST(ChooseBatch, KeepsWhatWasGiven) {
   chosen = ChooseIn(work, 600, 20, 512);
   EXPECT_EQ(chosen->max_sequences, 20);
   EXPECT_EQ(ChooseIn(work, 5, 20, 512).error().message, "too little");
+}
+
+TEST(ChooseBatch, TheErrorIsThatOfTheSmallestWhereNothingFits) {
+  BatchWork work{.num_requests = 40,
+                 .prompt_tokens = 100,
+                 .gen_tokens = 32,
+                 .chooses_sequences = true,
+                 .chooses_step_tokens = true};
+  const auto error_of = [&](int max_sequences, bool spills) {
+    SpillCosts spill{.block_bytes = kPageBytes};
+    if (spills) {
+      spill.plan = [](int sequences, int step_tokens, double) -> Result<MemoryPlan> {
+        return ResourceExhausted(fmt::format("{} in {} on the disk", sequences, step_tokens));
+      };
+    }
+    return ChooseBatch(
+               Spec(), work, max_sequences, /*max_step_tokens=*/512, kPageBytes,
+               [](int sequences, int step_tokens) -> Result<MemoryPlan> {
+                 return ResourceExhausted(fmt::format("{} in {}", sequences, step_tokens));
+               },
+               spill)
+        .error()
+        .message;
+  };
+  EXPECT_EQ(error_of(32, false), "1 in 64");
+  EXPECT_EQ(error_of(1, false), "1 in 64") << "which is tried first";
+  EXPECT_EQ(error_of(32, true), "1 in 64 on the disk");
+  work.chooses_sequences = false;
+  EXPECT_EQ(error_of(100, true), "100 in 128 on the disk") << "no step has fewer than sequences";
 }
 
 // As PlanIn, where a quarter of the blocks' memory goes to buffers, or all that is there.

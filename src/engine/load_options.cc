@@ -22,6 +22,7 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("kv", options.formats.kv);
   visit("numa", options.numa);
   visit("num_threads", options.num_threads);
+  visit("may_have_fewer_threads", options.may_have_fewer_threads);
   visit("context", options.context);
   visit("max_step_tokens", options.max_step_tokens);
   visit("max_sequences", options.max_sequences);

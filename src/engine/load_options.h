@@ -38,6 +38,8 @@ struct LoadOptions {
   FormatWishes formats = {};
   hardware::NumaPolicy numa = hardware::NumaPolicy::kAuto;
   std::optional<int> num_threads = {};  // unset: this rank's share of the cores
+  // A rank that has fewer cores than num_threads takes those that it has; otherwise an error.
+  bool may_have_fewer_threads = false;
   // The longest sequence in tokens; unset: what the model declares, at most kDefaultContext.
   std::optional<int> context = {};
   int max_step_tokens = 512;

@@ -25,6 +25,7 @@ TEST(LoadOptions, EveryFieldTravels) {
                      .kv = kernels::KvFormat::kInt8};
   options.numa = hardware::NumaPolicy::kLocal;
   options.num_threads = 3;
+  options.may_have_fewer_threads = true;
   options.context = 77;
   options.max_step_tokens = 99;
   options.max_sequences = 5;
@@ -57,6 +58,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.formats.kv, kernels::KvFormat::kInt8);
   EXPECT_EQ(read.numa, hardware::NumaPolicy::kLocal);
   EXPECT_EQ(read.num_threads, 3);
+  EXPECT_TRUE(read.may_have_fewer_threads);
   EXPECT_EQ(read.context, 77);
   EXPECT_EQ(read.max_step_tokens, 99);
   EXPECT_EQ(read.max_sequences, 5);

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "base/digest.h"
 #include "base/environment.h"
+#include "base/file_lock.h"
 #include "base/units.h"
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
@@ -20,6 +22,7 @@
 #include "engine/same_model.h"
 #include "hardware/profile.h"
 #include "kernels/choose_kernels.h"
+#include "memory/spill_file.h"
 #include "runtime/offloaded_steps.h"
 #include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
@@ -134,7 +137,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
     resolved.max_sequences = chosen->memory.max_sequences;
     resolved.max_step_tokens = chosen->memory.max_step_tokens;
     const std::string& words = chosen->memory.batch_words;
-    if (observer.decided && !words.empty()) observer.decided("batch: " + words);
+    const bool is_one = resolved.batch_work && resolved.batch_work->num_requests == 1;
+    if (observer.decided && !words.empty()) {
+      observer.decided((is_one ? "request: " : "batch: ") + words);
+    }
   }
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus.compute));
   model->host_cpus_ = std::move(cpus.host);
@@ -225,6 +231,9 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   kernels_ = std::make_unique<MeasuredKernels>(MeasuredKernels{.set = **kernels});
   const LocalRank local = options->local.value_or(LocalRankFromLauncher());
   Result<std::vector<int>> found = hardware::CpusForThisRank(local, options->num_threads);
+  if (!found && options->may_have_fewer_threads) {
+    found = hardware::CpusForThisRank(local, std::nullopt);
+  }
   if (!found) return found.error();
   Result<memory::Tier> tier = memory::HostTier(local.count, *found);
   if (!tier) return tier.error();
@@ -285,21 +294,45 @@ Status LoadedModel::MakePagesInTurn(comm::Group* group, const LoadOptions& optio
 Status LoadedModel::MakePages(const LoadOptions& options, const weights::WeightFormats& formats,
                               const LoadObserver& observer, ModelSource* source) {
   const checkpoint::Checkpoint& checkpoint = *source->checkpoint();
+  if (memory::SpillFile::IsInMemory(options.page_directory)) {
+    return Error{
+        fmt::format("experts that have no room in memory cannot be read from {}, which lies in "
+                    "memory itself (tmpfs): give --page-dir DIR, which is on a disk",
+                    options.page_directory)};
+  }
   const std::string directory =
       PagesOf(options.page_directory, checkpoint.directory(), checkpoint.FileIdentities(), formats);
   if (!weights::IsPackedDirectory(directory)) {
-    const Result<uint64_t> packed =
-        weights::PackDirectory(checkpoint, formats,
-                               {.directory = directory,
-                                .resumes = true,
-                                .remedy = "give another --page-dir, or make room there"},
-                               *pool_, *ledger_, observer.packing);
-    if (!packed) return packed.error();
+    if (Status packed = PackPages(directory, options, formats, observer, checkpoint); !packed) {
+      return packed;
+    }
   }
   Result<ModelSource> pages = ModelSource::Open(directory);
   if (!pages) return pages.error();
   *source = *std::move(pages);
   return {};
+}
+
+// One process at a time: two would write the same files.
+Status LoadedModel::PackPages(const std::string& directory, const LoadOptions& options,
+                              const weights::WeightFormats& formats, const LoadObserver& observer,
+                              const checkpoint::Checkpoint& checkpoint) {
+  std::error_code ignored;  // making the lock says so
+  std::filesystem::create_directories(options.page_directory, ignored);
+  const Result<FileLock> lock = FileLock::Take(directory + ".lock", [&] {
+    if (!observer.decided) return;
+    observer.decided(fmt::format(
+        "another process packs this checkpoint into {}: waiting until it has", directory));
+  });
+  if (!lock) return lock.error().At("--page-dir");
+  if (weights::IsPackedDirectory(directory)) return {};  // by now
+  const Result<uint64_t> packed =
+      weights::PackDirectory(checkpoint, formats,
+                             {.directory = directory,
+                              .resumes = true,
+                              .remedy = "give another --page-dir, or make room there"},
+                             *pool_, *ledger_, observer.packing);
+  return packed ? Status() : packed.error();
 }
 
 // *Collective.*

@@ -92,6 +92,9 @@ class LoadedModel {
                          ModelSource* source);
   Status MakePages(const LoadOptions& options, const weights::WeightFormats& formats,
                    const LoadObserver& observer, ModelSource* source);
+  Status PackPages(const std::string& directory, const LoadOptions& options,
+                   const weights::WeightFormats& formats, const LoadObserver& observer,
+                   const checkpoint::Checkpoint& checkpoint);
   Status Verify(const ModelSource& source, comm::Group* group, const LoadObserver& observer);
   Status Fill(ModelSource source, const LoadOptions& options, const ChosenFormats& chosen,
               const LoadObserver& observer, std::vector<NamedDigest>* compared);

@@ -6,12 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "comm/threads/thread_group.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/announce_load.h"
@@ -21,6 +25,7 @@
 #include "hardware/huge_buffer.h"
 #include "hardware/kernel_files.h"
 #include "hardware/memory_status.h"
+#include "memory/spill_file.h"
 #include "weights/pack_directory.h"
 #include "weights/paged_weights.h"
 
@@ -94,6 +99,15 @@ TEST(LoadedModel, ThreadsOfTheHostLaneAreTakenFromThoseThatCompute) {
   const auto refused = LoadedModel::Load(kModels + "olmoe_plain", options, {});
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message, testing::HasSubstr("cannot be the host lane's"));
+}
+
+TEST(LoadedModel, ARankMayHaveFewerThreadsThanAPlanForAnother) {
+  LoadOptions options{.num_threads = 1 << 16, .context = 256};
+  EXPECT_FALSE(LoadedModel::Load(kModels + "olmoe_plain", options, {}).ok());
+  options.may_have_fewer_threads = true;
+  const int num_threads = Load(kModels + "olmoe_plain", options)->pool().size();
+  EXPECT_GE(num_threads, 1);
+  EXPECT_LT(num_threads, 1 << 16);
 }
 
 TEST(LoadedModel, AMappedDirectoryIsReservedToo) {
@@ -170,6 +184,60 @@ TEST(LoadedModel, ACheckpointThatDoesNotFitIsPackedOnceAndReadWhileItRuns) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kResourceExhausted);
   std::filesystem::remove_all(pages);
+}
+
+TEST(LoadedModel, WhoeverFindsAnotherAtThePagesWaitsAndTakesThem) {
+  namespace fs = std::filesystem;
+  const std::string demo = CONVENE_SOURCE_DIR "/models/demo";
+  const fs::path pages = fs::path(testing::TempDir()) / fmt::format("locked_pages_{}", getpid());
+  fs::remove_all(pages);
+  LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
+  options.page_directory = pages.string();
+  options.plan.experts_in_memory = 12;
+  Load(demo, options);
+  const fs::path packed = fs::directory_iterator(pages)->path();
+  EXPECT_EQ(std::distance(fs::directory_iterator(pages), fs::directory_iterator()), 1)
+      << "the lock is gone";
+  // Another process packs.
+  const fs::path unfinished = pages / "unfinished";
+  fs::rename(packed, unfinished);
+  std::optional<FileLock> others(*FileLock::Take(packed.string() + ".lock", {}));
+  std::atomic<bool> waits = false;
+  int num_packings = 0;
+  std::jthread second([&] {
+    LoadObserver observer;
+    observer.packing = [&](uint64_t, uint64_t) { ++num_packings; };
+    observer.decided = [&](const std::string& line) {
+      if (line.starts_with("another process packs this checkpoint into ")) waits = true;
+    };
+    const auto model = LoadedModel::Load(demo, options, observer);
+    EXPECT_TRUE(model) << model.error().message;
+    EXPECT_TRUE(waits);
+    waits = true;
+  });
+  while (!waits) std::this_thread::yield();
+  fs::rename(unfinished, packed);
+  others.reset();
+  second.join();
+  EXPECT_EQ(num_packings, 0);
+  fs::remove_all(pages);
+}
+
+TEST(LoadedModel, PagesAreNotMadeInMemoryItself) {
+  const std::string directory = fmt::format("/dev/shm/convene_pages_{}", getpid());
+  if (!memory::SpillFile::IsInMemory(directory)) GTEST_SKIP() << "/dev/shm is no tmpfs here";
+  LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
+  options.page_directory = directory;
+  options.plan.experts_in_memory = 12;
+  const auto refused = LoadedModel::Load(CONVENE_SOURCE_DIR "/models/demo", options, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("give --page-dir DIR, which is on a disk"),
+            std::string::npos)
+      << refused.error().message;
+  EXPECT_FALSE(std::filesystem::exists(directory));
+  // Where all of it fits, nothing is to be read from there.
+  options.plan.experts_in_memory.reset();
+  EXPECT_EQ(Load(CONVENE_SOURCE_DIR "/models/demo", options)->paged(), nullptr);
 }
 
 TEST(LoadedModel, RandomWeightsNeedNoMoreThanAConfiguration) {

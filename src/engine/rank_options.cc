@@ -182,6 +182,35 @@ plan::Plan PagedPlan(plan::Plan plan) {
   return plan;
 }
 
+namespace {
+
+// Of keys and values in memory: one context, which is the least that is worked with.
+uint64_t ContextBytes(const MemoryNeeds& needs) {
+  const int blocks = needs.contexts_per_sequence *
+                     ((needs.context + device::kKvBlockTokens - 1) / device::kKvBlockTokens);
+  return needs.kv_block_bytes * static_cast<uint64_t>(blocks);
+}
+
+Error TooLittleForPages(const LoadOptions& options, int context, uint64_t least_bytes,
+                        const memory::Ledger& ledger) {
+  constexpr uint64_t kMib = uint64_t{1} << 20;
+  // A budget is of all that the program has: what it has already counts, too, and varies a little.
+  constexpr uint64_t kVariesBytes = 4 * kMib;
+  const bool is_gpu = ledger.tier().kind == memory::TierKind::kDevice;
+  uint64_t besides = 0;
+  if (options.memory_budget && !is_gpu) besides = ResidentBytes() + kVariesBytes;
+  return ResourceExhausted(fmt::format(
+      "not enough {}: {} available ({}), and even with its experts {} this model "
+      "needs {} for a context of {} tokens and steps of {}: the least budget is {} {}MiB; or "
+      "lower --context or --chunk",
+      ledger.tier().name(), FormatBytes(ledger.available_bytes()), ledger.tier().limited_by,
+      is_gpu ? "in the host's memory" : "read from the disk", FormatBytes(least_bytes), context,
+      options.max_step_tokens, is_gpu ? "--device-memory-budget" : "--memory-budget",
+      (least_bytes + besides + kMib - 1) / kMib));
+}
+
+}  // namespace
+
 Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
                                      const model::ModelSpec& spec, const LoadOptions& asked,
                                      const runtime::Formats& formats, int num_threads,
@@ -200,29 +229,11 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
   }
   const int fewest = sizes.fewest_buffers;
   needs->fixed[memory::Use::kWeights] = sizes.bytes_with(fewest);
-  // One context, which is the least that is worked with.
-  const int blocks = needs->contexts_per_sequence *
-                     ((needs->context + device::kKvBlockTokens - 1) / device::kKvBlockTokens);
-  const uint64_t context_bytes = needs->kv_block_bytes * static_cast<uint64_t>(blocks);
+  const uint64_t context_bytes = ContextBytes(*needs);
   const uint64_t least_bytes = needs->fixed.total() + kProgramBytes + context_bytes;
   const uint64_t available_bytes = ledger.available_bytes();
   if (least_bytes > available_bytes) {
-    constexpr uint64_t kMib = uint64_t{1} << 20;
-    // A budget is of all that the program has: what it has already counts, too, and varies a
-    // little.
-    constexpr uint64_t kVariesBytes = 4 * kMib;
-    const bool is_gpu = ledger.tier().kind == memory::TierKind::kDevice;
-    uint64_t besides = 0;
-    if (options.memory_budget && !is_gpu) besides = ResidentBytes() + kVariesBytes;
-    return ResourceExhausted(fmt::format(
-        "not enough {}: {} available ({}), and even with its experts {} this model "
-        "needs {} for a context of {} tokens and steps of {}: the least budget is {} {}MiB; or "
-        "lower --context or --chunk",
-        ledger.tier().name(), FormatBytes(available_bytes), ledger.tier().limited_by,
-        is_gpu ? "in the host's memory" : "read from the disk", FormatBytes(least_bytes),
-        needs->context, options.max_step_tokens,
-        is_gpu ? "--device-memory-budget" : "--memory-budget",
-        (least_bytes + besides + kMib - 1) / kMib));
+    return TooLittleForPages(options, needs->context, least_bytes, ledger);
   }
   if (options.batch_work) {
     // As many sequences as are asked for come first: whoever chose their number weighs them.
@@ -294,13 +305,15 @@ Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
   const auto buffers_of = [&](int blocks, int depth) {
     return runtime::SpilledKv::BufferBytes({.part_blocks = blocks, .depth = depth}, slot_bytes);
   };
-  const uint64_t least_bytes = plan.bytes.total() + buffers_of(context_blocks, kFewestSpillBuffers);
-  if (least_bytes > plan.available_bytes) {
-    return ResourceExhausted(fmt::format("not enough {}: {} available ({}), and {} are needed",
-                                         ledger.tier().name(), FormatBytes(plan.available_bytes),
-                                         ledger.tier().limited_by, FormatBytes(least_bytes)));
-  }
   const std::optional<plan::SpilledKv>& planned = options.plan.spilled_kv;
+  const uint64_t buffered_bytes = buffers_of(context_blocks, kFewestSpillBuffers);
+  const uint64_t least_bytes = plan.bytes.total() + buffered_bytes;
+  if (least_bytes > plan.available_bytes) {
+    // Where no plan wants them on the disk, keys and values of a context stay in memory if that
+    // takes less than the buffers do.
+    const uint64_t kv = planned ? buffered_bytes : std::min(buffered_bytes, ContextBytes(*needs));
+    return TooLittleForPages(options, needs->context, plan.bytes.total() + kv, ledger);
+  }
   if (planned) {
     plan.spill_part_blocks = std::max(planned->buffer_blocks, context_blocks);
     plan.spill_depth = planned->buffers;

@@ -61,8 +61,9 @@ struct SpillWish {
 // As PlanPagedMemoryOf, where keys and values of as many sequences as are asked for lie on a disk
 // but for those: MemoryPlan::num_spilled_blocks. Where the plan says how (plan::SpilledKv), it is
 // done so in place of what is wished, with fewer experts or blocks in memory where there is no room
-// for as many. Precondition: LoadOptions::batch_work, one rank. Errors: too little memory, or disk,
-// for that.
+// for as many. Precondition: LoadOptions::batch_work, one rank. Errors: too little memory for that
+// (names the least with which the step tokens can be computed, with keys and values on the disk or
+// not), or too little disk.
 Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
                                        const model::ModelSpec& spec, const LoadOptions& options,
                                        const runtime::Formats& formats, int num_threads,
