@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/result.h"
+#include "cost/task_cost.h"
+#include "engine/loaded_model.h"
 #include "evaluate/step_watch.h"
 
 namespace convene::cli {
@@ -23,15 +25,23 @@ class WatchOptions {
     watch_.SetRun(std::move(weights), num_threads, std::move(run));
   }
 
+  // Before the first step, from the thread that computes: the steps of a trace tell how fast the
+  // machine was beside them, which is measured now and by Write. `model` outlives Write. Nothing
+  // where no trace is asked for, and on several ranks: all must measure at once, and when rank 0
+  // writes, the others follow its steps and are told of nothing else.
+  void MeasureSpeeds(engine::LoadedModel& model);
+
   // After the last step. Nothing where nothing was asked for.
-  Status Write() const;
+  Status Write();
   // At a command's end, which fared so: where it failed, there is nothing to tell.
-  Status WriteAfter(const Status& status) const { return status ? Write() : status; }
+  Status WriteAfter(const Status& status) { return status ? Write() : status; }
 
  private:
   std::string trace_path_;
   std::string routing_path_;
   evaluate::StepWatch watch_;
+  engine::LoadedModel* measured_ = nullptr;  // null: no speed was measured before its steps
+  cost::ReferenceSpeed speed_before_;
 };
 
 }  // namespace convene::cli

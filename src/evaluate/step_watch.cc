@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "cost/task_parts.h"
@@ -43,6 +44,13 @@ void StepWatch::Sample::Add(const RecordedStep& step) {
   for (size_t i = 0; i < steps.size(); i += 2) kept.push_back(std::move(steps[i]));
   steps = std::move(kept);
   stride *= 2;
+}
+
+void StepWatch::SetSpeeds(const cost::ReferenceSpeed& before, const cost::ReferenceSpeed& after) {
+  speed_ = {.read_bytes_per_second =
+                std::sqrt(before.read_bytes_per_second * after.read_bytes_per_second),
+            .dot_operations_per_second =
+                std::sqrt(before.dot_operations_per_second * after.dot_operations_per_second)};
 }
 
 void StepWatch::PreferKeptCosts() {
@@ -122,7 +130,9 @@ drawing::TracedStep StepWatch::Traced(Kind kind, const RecordedStep& chosen) con
       .schedule = drawing::WithAmounts(*chosen.schedule,
                                        [&](const schedule::Size& size) { return sizes.at(size); }),
       .measured = chosen.timeline,
-      .sent_bytes = chosen.sent_bytes};
+      .sent_bytes = chosen.sent_bytes,
+      .read_bytes_per_second = speed_.read_bytes_per_second,
+      .dot_operations_per_second = speed_.dot_operations_per_second};
   for (const schedule::Task& task : chosen.schedule->tasks) {
     const cost::TaskParts parts =
         cost::PartsOf(task, [&](const schedule::Size& size) { return sizes.at(size); });

@@ -25,6 +25,10 @@ class StepWatch {
     run_ = std::move(run);
   }
 
+  // How fast the machine was before the first step and after the last one. It wanders, so that the
+  // steps of a trace get the geometric mean; nobody measures between them, which would slow them.
+  void SetSpeeds(const cost::ReferenceSpeed& before, const cost::ReferenceSpeed& after);
+
   // Predicts steps by the kept profile's costs of such ranks, where it has them, as the planner
   // does; otherwise by those of the other steps. By default it is the other way round.
   void PreferKeptCosts();
@@ -73,6 +77,7 @@ class StepWatch {
   std::string weights_;
   int num_threads_ = 0;
   std::string run_;
+  cost::ReferenceSpeed speed_;                     // 0: not known
   std::optional<cost::MachineProfile> preferred_;  // to the costs of other steps
 };
 

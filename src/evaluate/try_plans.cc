@@ -268,7 +268,11 @@ class Runner {
     for (const StepToRun& step : ready.steps) {
       const bool is_decode = step.phase() == strategy::Phase::kDecode;
       // Experts that move between the phases do it once for many steps, and not in one of these.
-      if (question_.plans[index].changes_layout()) ChangePhase(ready, step.phase());
+      if (question_.plans[index].changes_layout()) {
+        const auto start = Clock::now();
+        ChangePhase(ready, step.phase());
+        run.transition_seconds += SecondsSince(start);
+      }
       const int count = is_decode ? kDecodeSteps : 1;
       double seconds = 0;
       for (int i = 0; i < count; ++i) seconds += RunStep(ready, step);

@@ -36,8 +36,10 @@ TrialQuestion TrialQuestionFromJson(const nlohmann::json& json);
 
 // Once through the steps that stand for the workload.
 struct TrialRun {
-  double prefill_seconds = 0;                     // of all prompts
-  double decode_seconds = 0;                      // of a step, the mean of some; 0: no decode
+  double prefill_seconds = 0;  // of all prompts
+  double decode_seconds = 0;   // of a step, the mean of some; 0: no decode
+  // Of a plan that divides the experts otherwise in decode: moving them there and back.
+  double transition_seconds = 0;
   cost::ReferenceSpeed speed = {};                // meanwhile
   std::vector<runtime::RecordedStep> steps = {};  // one of each
 };
