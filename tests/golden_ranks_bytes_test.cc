@@ -2,6 +2,7 @@
 // against the volumes that docs/ranks.md gives of each layout.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <vector>
@@ -120,6 +121,11 @@ TEST_P(GoldenRanksBytes, AreTheVolumesThatTheDocumentsGive) {
     const double dispatched = bytes[TaskKind::kDispatch].counted;
     if (num_ranks == 1) {
       EXPECT_EQ(dispatched + combined, 0);
+    } else if (layout.disaggregates) {
+      // Each row once to each rank that has an expert of it, and its sum back: none is its own.
+      EXPECT_GE(combined, p);
+      EXPECT_LE(combined, p * std::min(kTopK, layout.expert_ep));
+      EXPECT_GT(dispatched, combined);
     } else if (layout.expert_ep == 1) {
       // Slices: each row to all others and back. Beside a row that is dispatched: how many experts,
       // and a number and a weight of each.
@@ -137,6 +143,24 @@ TEST_P(GoldenRanksBytes, AreTheVolumesThatTheDocumentsGive) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Divisions, GoldenRanksBytes, testing::ValuesIn(Divisions()),
+                         [](const auto& param_info) { return param_info.param.name; });
+
+std::vector<Division> DisaggregatedDivisions() {
+  using strategy::ChunkCut;
+  return {
+      {"one_to_two", {.attention_dp = 1, .expert_ep = 2, .disaggregates = true}},
+      {"two_to_two_two_micro_batches",
+       {.attention_dp = 2, .expert_ep = 2, .disaggregates = true},
+       {.micro_batches = 2}},
+      {"two_to_one_two_chunks",
+       {.attention_dp = 2, .expert_ep = 1, .disaggregates = true},
+       {2, ChunkCut::kTokens, true}},
+      {"tp2_to_two", {.attention_tp = 2, .expert_ep = 2, .disaggregates = true}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Disaggregated, GoldenRanksBytes,
+                         testing::ValuesIn(DisaggregatedDivisions()),
                          [](const auto& param_info) { return param_info.param.name; });
 
 }  // namespace

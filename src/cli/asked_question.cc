@@ -1,6 +1,8 @@
 #include "cli/asked_question.h"
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,7 +52,12 @@ std::unique_ptr<AskedQuestion> AskQuestion(const ModelOptions& options,
   question.one_host = local.count == num_ranks;
   question.allowed = *allowed;
   question.clock = SecondsNow;
-  engine::AnswerPlanQuestion({.memory_of_host = available->bytes * num_ranks / local.count,
+  std::optional<uint64_t> budget = options.load.memory_budget;
+  if (budget) {
+    budget = std::min<uint64_t>(*budget, available->bytes / static_cast<uint64_t>(local.count));
+  }
+  engine::AnswerPlanQuestion({.memory_per_rank = budget,
+                              .memory_of_host = available->bytes * num_ranks / local.count,
                               .step_tokens = options.load.max_step_tokens,
                               .spills_kv = options.load.batch_work.has_value()},
                              question);

@@ -11,6 +11,7 @@
 #include "base/environment.h"
 #include "base/json.h"
 #include "base/message.h"
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
@@ -103,20 +104,30 @@ void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load) {
       ->group(kRareOptions);
 }
 
+Result<engine::GpuOffload> OffloadFromName(std::string_view name) {
+  if (name == "auto") return engine::GpuOffload::kAuto;
+  if (name == "pages") return engine::GpuOffload::kPages;
+  if (name == "layers") return engine::GpuOffload::kLayers;
+  if (name == "cgo") return Error{"layers come in the order of CGOPipe anyway: take layers"};
+  for (const std::string_view order : {"s2", "s3", "s4", "layerwise"}) {
+    if (name != order) continue;
+    return Error{fmt::format(
+        "{} is there to be compared with, by offload_bench (bench/README.md), and is slower than "
+        "layers: take layers",
+        order)};
+  }
+  return Error{fmt::format("{} is not known; there are auto, pages and layers", Quote(name))};
+}
+
 void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
   AddDeviceOption(app, load.gpu,
                   "What computes: cpu, or a GPU with bf16 weights: cuda, cuda:1 ... (default: cpu)")
       ->group(kRareOptions);
   app.add_option_function<std::string>(
-         "--offload",
-         [&load](const std::string& name) {
-           load.offload = name == "pages"    ? engine::GpuOffload::kPages
-                          : name == "layers" ? engine::GpuOffload::kLayers
-                                             : engine::GpuOffload::kAuto;
-         },
+         "--offload", [&load](const std::string& name) { load.offload = *OffloadFromName(name); },
          "Of a model larger than the GPU's memory: experts in pages, as they are wanted, or all of "
          "them in layers, with attention on the host, for many sequences; or auto (default)")
-      ->check(CLI::IsMember({"auto", "pages", "layers"}))
+      ->check(ParsedBy(OffloadFromName))
       ->type_name("HOW")
       ->group(kRareOptions);
   app.add_option_function<std::string>(
@@ -335,9 +346,11 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
     PrintNote("--allow changes nothing: --plan says what is done, and nothing is searched\n");
   }
   std::optional<DefaultPlan> found;
-  // Such a layout is executed as it was given (PlanByDefault).
   const bool may_search = options.plan.path.empty() && !options.plan.no_plan && !options.load.gpu;
-  if (num_ranks > 1 && may_search && !plan->layout.disaggregates) {
+  // Ranks with experts alone take turns as they were asked to.
+  const bool says_turns = options.plan.strategy || options.plan.order || options.plan.pipeline ||
+                          options.plan.micro_batches;
+  if (num_ranks > 1 && may_search && !(plan->layout.disaggregates && says_turns)) {
     found = PlanByDefault(options, *spec, *plan, *ranks);
     if (found) {
       load.plan = found->plan;
@@ -349,7 +362,11 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   if (!load.formats.weights && !load.plan.weights.empty()) {
     load.formats.weights = kernels::WeightFormatFromName(load.plan.weights);
   }
-  if (!load.num_threads && load.plan.num_threads > 0) load.num_threads = load.plan.num_threads;
+  if (!load.num_threads && load.plan.num_threads > 0) {
+    // A plan is for the rank with the most cores, where ranks are not alike.
+    load.num_threads = load.plan.num_threads;
+    load.may_have_fewer_threads = num_ranks > 1;
+  }
   load.experiment.router = options.plan.router;
   if (const Status fits = CheckRouter(*spec, load.experiment.router); !fits) return fits.error();
   if (num_ranks > 1) load.group = ranks;
@@ -365,6 +382,8 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
                           (*model)->pool().size(), NameOfRun(**model, options.directory));
     (*model)->transformer().ObserveSteps(
         [watch = options.watch](const runtime::RecordedStep& step) { watch->See(step); });
+    // The reference kernels of profiles are products of CPUs, and tell nothing of a GPU's steps.
+    if (num_ranks == 1 && !load.gpu) options.watch->MeasureSpeeds(**model);
   }
   return model;
 }

@@ -83,6 +83,7 @@ class MakePlanCommand : public Command {
     Result<planner::Workload> workload = ReadWorkload(workload_options_);
     if (!workload) return workload.error();
     workload_ = *std::move(workload);
+    LeaveOutTooLong(spec->max_positions, workload_);
     Result<cost::MachineProfile> profile = FindProfile(*spec);
     if (!profile) return profile.error();
     if (verify_seconds_ && profile->steps.empty()) {
@@ -169,11 +170,13 @@ class MakePlanCommand : public Command {
              ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "f32"}))
              ->type_name("FORMAT"));
     rare(AddNumber(app, "--threads", num_threads_, kPositive, "Only so many threads of each rank"));
-    rare(AddText(app, "--layout", layout_, "Only this layout")->check(ParsedBy(plan::ParseLayout)));
+    rare(AddLayoutOption(app, layout_, "Only this layout"));
+    AddDisaggregationOptions(app, disaggregation_);
     rare(AddText(app, "--decode-experts", decode_experts_,
                  "Only plans that divide the experts so in decode, as in a layout: tp2")
              ->check(ParsedBy(plan::CheckExperts)));
-    rare(AddText(app, "--pipeline", pipeline_, "Only so many chunks: N or N:experts")
+    rare(AddText(app, "--pipeline", pipeline_,
+                 "Only so many chunks: N, N:tokens or N:experts (auto: any)")
              ->check(ParsedBy([](std::string_view text) {
                plan::Plan unused;
                return plan::ParsePipeline(text, &unused);
@@ -228,7 +231,16 @@ class MakePlanCommand : public Command {
     constraints.num_threads = num_threads_;
     constraints.micro_batches = micro_batches_;
     constraints.decode_experts = decode_experts_;
-    if (layout_) constraints.layout = *plan::ParseLayout(*layout_);
+    constraints.disaggregates = disaggregation_.disaggregate;
+    if (disaggregation_.strategy) {
+      constraints.strategy = *plan::DisaggregatedStrategyFromName(*disaggregation_.strategy);
+    }
+    if (disaggregation_.order) constraints.order = *plan::OrderFromName(*disaggregation_.order);
+    if (layout_) {
+      const Result<strategy::Layout> layout = LayoutOf(*layout_, disaggregation_.disaggregate);
+      if (!layout) return layout.error().At("--layout");
+      constraints.layout = *layout;
+    }
     if (wire_) constraints.wire = *plan::WireFromName(*wire_);
     if (pipeline_ && *pipeline_ != "auto") {
       plan::Plan parsed;
@@ -295,6 +307,7 @@ class MakePlanCommand : public Command {
   std::string weights_;
   std::optional<int> num_threads_;
   std::optional<std::string> layout_;
+  DisaggregationOptions disaggregation_;
   std::optional<std::string> decode_experts_;
   std::optional<std::string> pipeline_;
   std::optional<int> micro_batches_;

@@ -80,6 +80,18 @@ DefaultPlan Instead(const plan::Plan& resolved, const std::string& why) {
   return {.plan = resolved, .words = fmt::format("plan: as without a profile, since {}", why)};
 }
 
+// Null: it can be.
+const char* WhyNotSearched(const ModelOptions& options, const model::ModelSpec& spec,
+                           const plan::Plan& resolved) {
+  if (spec.has_encoder()) return "steps of an encoder have no prices";
+  if (options.load.formats.activations) {
+    return "costs are those of the activations that go with weights by default";
+  }
+  if (resolved.auto_pipeline) return "--pipeline auto chooses chunks once costs are known";
+  if (resolved.decode) return "--decode-experts says how decode divides the experts";
+  return nullptr;
+}
+
 // What the chosen plan computes otherwise than one rank, and by how much: empty where it does not.
 std::string SayWhatChanges(const planner::PlanQuestion& question, const planner::Candidate& chosen,
                            const std::string& first_format) {
@@ -284,10 +296,8 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks) {
   const int num_ranks = resolved.layout.num_ranks();
-  // Costs are those of the formats that go with weights by default, and of a decoder's steps.
-  if (options.load.formats.activations || spec.has_encoder() || resolved.auto_pipeline ||
-      resolved.decode) {
-    return {};
+  if (const char* const why = WhyNotSearched(options, spec, resolved)) {
+    return Instead(resolved, why);
   }
   const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, num_ranks);
   if (!asked) return {};
@@ -297,6 +307,7 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
       ConstraintsOf(options.plan, resolved, asked->num_threads,
                     question.one_host && !options.plan.layout && !options.load.num_threads);
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
+  if (resolved.layout.disaggregates) question.present->pipeline = resolved.pipeline;
   if (options.num_requests > 0) {
     workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
     workload.batch = BatchThatFits(question, resolved, asked->num_threads);

@@ -15,8 +15,7 @@ using planner::Candidate;
 constexpr int kMostTogether = 4096;  // that --max-batch takes
 
 bool OptionsSay(const plan::Plan& plan) {
-  return !plan.phase_change.keeps_both && !plan.phase_change.prompts_join && plan.lines.empty() &&
-         plan.pipeline.cuts.empty() && !plan.spilled_kv;
+  return plan.lines.empty() && plan.pipeline.cuts.empty() && !plan.spilled_kv;
 }
 
 std::string PipelineOptions(const plan::Plan& plan) {
@@ -51,6 +50,8 @@ std::string DecodeOptions(const plan::Plan& plan) {
   if (plan.phase_change.epoch_steps > 0) {
     words += fmt::format(" --epoch-steps {}", plan.phase_change.epoch_steps);
   }
+  if (plan.phase_change.keeps_both) words += " --keep both";
+  if (plan.phase_change.prompts_join) words += " --prompts join";
   return words;
 }
 
@@ -88,8 +89,13 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
   const int num_ranks = chosen.setup.num_ranks;
   // convene divides a host's cores among its ranks itself; one process lays its weights on all
   // memory nodes in turn.
-  std::string line =
-      num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none convene", num_ranks) : "convene";
+  std::string line = "convene";
+  if (num_ranks > 1) {
+    // A rank of a preset is a whole host.
+    const bool is_preset = report.costs.steps.empty() && !report.costs.machine.cpu_name.empty();
+    const char* const place = is_preset ? " --map-by ppr:1:node" : "";
+    line = fmt::format("mpirun -n {}{} --bind-to none convene", num_ranks, place);
+  }
   const bool serves = report.use == PlanUse::kServe;
   line += fmt::format(" {} {}", serves ? "serve" : "batch", ShellWord(report.model));
   if (!plan_path.empty()) {

@@ -104,13 +104,22 @@ TEST(PlanCommand, SaysWhatStepsWerePricedWith) {
   EXPECT_THAT(CommandOf(reported.report), HasSubstr("--max-batch 600 --chunk 600 "));
 }
 
-TEST(PlanCommand, OfWhatOnlyAFileSaysAsksForAFile) {
+TEST(PlanCommand, SaysWhichDivisionsStayAndWhatPromptsDo) {
   plan::Plan both = PlanOf("attention=dp2,experts=ep2");
   both.decode = *plan::ParseLayout("attention=dp2,experts=tp2");
   both.phase_change.keeps_both = true;
+  both.phase_change.epoch_steps = 8;
+  both.phase_change.prompts_join = true;
+  EXPECT_THAT(CommandOf(Reported(both).report),
+              HasSubstr("--decode-experts tp2 --epoch-steps 8 --keep both --prompts join"));
+}
+
+TEST(PlanCommand, OfWhatOnlyAFileSaysAsksForAFile) {
+  plan::Plan solved = PlanOf("attention=dp1,experts=ep1,disaggregate");
+  solved.lines.emplace_back();
   const plan::Plan cut = PlanOf("attention=dp2,experts=ep2",
                                 {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.2}});
-  for (const plan::Plan& plan : {both, cut}) {
+  for (const plan::Plan& plan : {solved, cut}) {
     Reported reported(plan);
     EXPECT_THAT(CommandOf(reported.report), IsEmpty());
     EXPECT_THAT(HowToRun(reported.report), HasSubstr("--out FILE"));

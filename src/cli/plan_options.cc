@@ -39,14 +39,38 @@ Result<planner::Allowed> ParseAllowed(const std::vector<std::string>& words) {
   return allowed;
 }
 
-namespace {
-
-// Of --disaggregate, if there is one, whose place on the command line says nothing.
 Result<strategy::Layout> LayoutOf(const std::string& text, bool disaggregates) {
   Result<strategy::Layout> layout = plan::ParseLayout(text);
   if (!disaggregates || (layout && layout->disaggregates)) return layout;
   return plan::ParseLayout(text + ",disaggregate");
 }
+
+CLI::Option* AddLayoutOption(CLI::App& app, std::optional<std::string>& layout,
+                             const std::string& help) {
+  return AddText(app, "--layout", layout, help)->check(ParsedBy([](const std::string& text) {
+    // Whether --disaggregate is given is known once all options are; what is wrong either way is
+    // said here, and not that it is missing.
+    return LayoutOf(text, /*disaggregates=*/!plan::ParseLayout(text));
+  }));
+}
+
+void AddDisaggregationOptions(CLI::App& app, DisaggregationOptions& options) {
+  app.add_flag("--disaggregate", options.disaggregate,
+               "The layout's attention and experts are on different ranks (docs/ranks.md)")
+      ->group(kRareOptions);
+  AddText(app, "--strategy", options.strategy,
+          "How these take turns: naive, pppipe or fine (default)")
+      ->check(ParsedBy(plan::DisaggregatedStrategyFromName))
+      ->type_name("NAME")
+      ->group(kRareOptions);
+  AddText(app, "--order", options.order,
+          "Of attention and shared experts of micro-batches: asas (default) or aass")
+      ->check(ParsedBy(plan::OrderFromName))
+      ->type_name("ORDER")
+      ->group(kRareOptions);
+}
+
+namespace {
 
 // `plan` as the options beside it want it.
 Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan);
@@ -74,34 +98,14 @@ void CheckLayoutOptions(const PlanOptions& options) {
   if (!plan) throw CLI::ValidationError(plan.error().message);
 }
 
-void AddDisaggregationOptions(CLI::App& app, PlanOptions& options) {
-  app.add_flag("--disaggregate", options.disaggregate,
-               "The layout's attention and experts are on different ranks (docs/ranks.md)")
-      ->group(kRareOptions);
-  AddText(app, "--strategy", options.strategy,
-          "How these take turns: naive, pppipe or fine (default)")
-      ->check(ParsedBy(plan::DisaggregatedStrategyFromName))
-      ->type_name("NAME")
-      ->group(kRareOptions);
-  AddText(app, "--order", options.order,
-          "Of attention and shared experts of micro-batches: asas (default) or aass")
-      ->check(ParsedBy(plan::OrderFromName))
-      ->type_name("ORDER")
-      ->group(kRareOptions);
-  app.parse_complete_callback([&options] { CheckLayoutOptions(options); });
-}
-
 }  // namespace
 
 void AddPlanOptions(CLI::App& app, PlanOptions& options) {
-  AddText(app, "--layout", options.layout,
-          "How ranks share the work, for instance attention=dp2,experts=ep3:1 (docs/ranks.md)")
-      ->check(ParsedBy([](const std::string& text) {
-        // Whether --disaggregate is given is known once all options are; what is wrong either way
-        // is said here, and not that it is missing.
-        return LayoutOf(text, /*disaggregates=*/!plan::ParseLayout(text));
-      }));
+  AddLayoutOption(
+      app, options.layout,
+      "How ranks share the work, for instance attention=dp2,experts=ep3:1 (docs/ranks.md)");
   AddDisaggregationOptions(app, options);
+  app.parse_complete_callback([&options] { CheckLayoutOptions(options); });
   const auto rare = [](CLI::Option* option, const char* type) {
     option->type_name(type)->group(kRareOptions);
   };
@@ -118,6 +122,14 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
                "(from a backup of their own)")
            ->check(ParsedBy(plan::TransitionFromName)),
        "KIND");
+  rare(AddText(app, "--keep", options.keep,
+               "Of the divisions of prefill and --decode-experts, in memory: one (default) or both")
+           ->check(CLI::IsMember({"one", "both"})),
+       "DIVISIONS");
+  rare(AddText(app, "--prompts", options.prompts,
+               "Prompts that come within --epoch-steps: wait (default) for their end, or join")
+           ->check(CLI::IsMember({"wait", "join"})),
+       "WHAT");
   rare(AddPath(app, "--plan", options.path, "Read a plan; the options beside it override it"),
        "FILE.json");
   rare(AddText(app, "--pipeline", options.pipeline,
@@ -194,6 +206,8 @@ std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
   add(options.decode_experts.has_value(), "--decode-experts");
   add(options.epoch_steps.has_value(), "--epoch-steps");
   add(options.transition.has_value(), "--transition");
+  add(options.keep.has_value(), "--keep");
+  add(options.prompts.has_value(), "--prompts");
   add(options.pipeline.has_value(), "--pipeline");
   add(options.micro_batches.has_value(), "--micro-batches");
   add(options.wire.has_value(), "--wire");
@@ -238,6 +252,28 @@ Status SetDisaggregation(const PlanOptions& options, plan::Plan& plan) {
   return plan::SetStrategy(chosen, &plan);
 }
 
+// How ranks come from one division of the experts to the other.
+Status ChangePhases(const PlanOptions& options, plan::Plan& plan) {
+  const char* const given = options.epoch_steps  ? "--epoch-steps"
+                            : options.transition ? "--transition"
+                            : options.keep       ? "--keep"
+                            : options.prompts    ? "--prompts"
+                                                 : nullptr;
+  if (given == nullptr) return {};
+  if (!plan.decode) {
+    return Error{
+        fmt::format("{} is of plans that divide the experts otherwise in decode: give "
+                    "--decode-experts, too, or leave it out",
+                    given)};
+  }
+  plan::PhaseChange& change = plan.phase_change;
+  if (options.epoch_steps) change.epoch_steps = *options.epoch_steps;
+  if (options.transition) change.transition = *plan::TransitionFromName(*options.transition);
+  if (options.keep) change.keeps_both = *options.keep == "both";
+  if (options.prompts) change.prompts_join = *options.prompts == "join";
+  return plan::CheckTransition(plan);
+}
+
 Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
   if (options.layout) {
     const Result<strategy::Layout> layout = LayoutOf(*options.layout, options.disaggregate);
@@ -251,23 +287,7 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
       return parsed.error().At("--decode-experts");
     }
   }
-  if (options.epoch_steps) {
-    if (!plan.decode) {
-      return Error{
-          "--epoch-steps is of plans that divide the experts otherwise in decode: give "
-          "--decode-experts, too, or leave it out"};
-    }
-    plan.phase_change.epoch_steps = *options.epoch_steps;
-  }
-  if (options.transition) {
-    if (!plan.decode) {
-      return Error{
-          "--transition is of plans that divide the experts otherwise in decode: give "
-          "--decode-experts, too, or leave it out"};
-    }
-    plan.phase_change.transition = *plan::TransitionFromName(*options.transition);
-    if (Status fits = plan::CheckTransition(plan); !fits) return fits.error();
-  }
+  if (Status changed = ChangePhases(options, plan); !changed) return changed.error();
   if (options.pipeline) {
     if (Status parsed = plan::ParsePipeline(*options.pipeline, &plan); !parsed) {
       return parsed.error();

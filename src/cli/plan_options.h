@@ -16,15 +16,21 @@
 
 namespace convene::cli {
 
-struct PlanOptions {
-  std::string path;  // of a plan; the other options change it
-  std::optional<std::string> layout = {};
+// Of attention and experts on different ranks.
+struct DisaggregationOptions {
   bool disaggregate = false;
   std::optional<std::string> strategy = {};
   std::optional<std::string> order = {};
+};
+
+struct PlanOptions : DisaggregationOptions {
+  std::string path;  // of a plan; the other options change it
+  std::optional<std::string> layout = {};
   std::optional<std::string> decode_experts = {};
   std::optional<int> epoch_steps = {};
   std::optional<std::string> transition = {};
+  std::optional<std::string> keep = {};     // one or both divisions in memory
+  std::optional<std::string> prompts = {};  // wait or join
   std::optional<std::string> pipeline = {};
   std::optional<int> micro_batches = {};
   std::optional<std::string> wire = {};
@@ -37,11 +43,20 @@ struct PlanOptions {
 };
 
 // --layout, and as rare options --disaggregate, --strategy, --order, --decode-experts,
-// --epoch-steps, --transition, --plan, --no-plan, --allow, --pipeline, --micro-batches,
+// --epoch-steps, --transition, --keep, --prompts, --plan, --no-plan, --allow, --pipeline,
+// --micro-batches,
 // --no-overlap, --wire,
 // --gemm, --comm-budget, --router-skew and
 // --num-experts-skew.
 void AddPlanOptions(CLI::App& app, PlanOptions& options);
+
+// --layout alone, and as rare options --disaggregate, --strategy and --order. Whether they fit each
+// other is for who adds them to check, once all are known.
+CLI::Option* AddLayoutOption(CLI::App& app, std::optional<std::string>& layout,
+                             const std::string& help);
+void AddDisaggregationOptions(CLI::App& app, DisaggregationOptions& options);
+// Of --disaggregate, if there is one, whose place on the command line says nothing.
+Result<strategy::Layout> LayoutOf(const std::string& text, bool disaggregates);
 
 // --allow WORDS, and what they mean. Error: a word that is not known.
 CLI::Option* AddAllowOption(CLI::App& app, std::vector<std::string>& words);

@@ -294,6 +294,20 @@ std::string ToText(const PlanReport& report) {
                             report.answer.seconds, report.explanation.seconds);
 }
 
+namespace {
+
+// As a share.
+double SlowerThanChosen(const PlanReport& report, const Candidate& candidate) {
+  return candidate.figures->score / report.chosen().figures->score - 1;
+}
+
+std::string WhatItNeeds(const Candidate& candidate) {
+  if (candidate.is_allowed()) return "";
+  return fmt::format(" (--allow {})", fmt::join(candidate.needs, ","));
+}
+
+}  // namespace
+
 std::string ExplainSearch(const PlanReport& report) {
   TextTable table;
   table.AddRow({"pass", "added", "rejected", "steps", "seconds", "gain"});
@@ -318,6 +332,12 @@ std::string ExplainSearch(const PlanReport& report) {
     const bool is_unknown = candidate.rejected_by == "setups";  // its reason names it
     text += fmt::format("  {}{} ({})\n", is_unknown ? "" : Describe(candidate) + ": ",
                         candidate.reason, candidate.rejected_by);
+  }
+  text += "\npriced, and how much longer than the chosen plan\n";
+  for (const Candidate& candidate : report.answer.candidates) {
+    if (!candidate.is_ranked()) continue;
+    text += fmt::format("  {}: {:+.1f} %{}\n", Describe(candidate),
+                        100 * SlowerThanChosen(report, candidate), WhatItNeeds(candidate));
   }
   text += "\npriced, but no pipelines were searched for them\n";
   for (const Candidate& candidate : report.answer.candidates) {
@@ -388,6 +408,13 @@ ordered_json ToJson(const PlanReport& report) {
                               {"simulated_steps", pass.num_simulated},
                               {"best_before", pass.best_before},
                               {"best_after", pass.best_after}});
+  }
+  json["ranked"] = ordered_json::array();
+  for (const Candidate& candidate : answer.candidates) {
+    if (!candidate.is_ranked()) continue;
+    json["ranked"].push_back({{"name", Describe(candidate)},
+                              {"slower", SlowerThanChosen(report, candidate)},
+                              {"needs", candidate.needs}});
   }
   json["rejected"] = ordered_json::array();
   for (const Candidate& candidate : answer.candidates) {

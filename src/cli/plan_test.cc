@@ -288,6 +288,44 @@ TEST_F(PlanTest, ReadsWorkloadsWithTracesAndRoutingBesideThem) {
   EXPECT_THAT(deep.err, HasSubstr("the recorded routing has 1 layers, the model 40"));
 }
 
+TEST_F(PlanTest, WorkloadsAreGivenByOptionsToo) {
+  Write("trace.csv", "num_prefill_tokens,num_decode_tokens\n40,4\n20,8\n400000,8\n");
+  const Outcome outcome = Plan({"--trace", Path("trace.csv"), "--arrival-rate", "0.01"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("1 of 3 requests have more than the "));
+  EXPECT_EQ(Plan({"--trace", Path("trace.csv"), "--prompt-tokens", "4"}).status, kUsage);
+  EXPECT_EQ(Plan({"--arrival-rate", "1", "--batch", "4"}).status, kUsage);
+  Write("routing.json", R"({"layers": [{"experts": [1]}]})");
+  const Outcome wrong = Plan({"--routing", Path("routing.json")});
+  EXPECT_EQ(wrong.status, kFailure);
+  EXPECT_THAT(wrong.err, HasSubstr("recorded routing"));
+}
+
+TEST_F(PlanTest, TurnsOfRanksWithExpertsAloneAreConstraints) {
+  const std::vector<std::string> asked = {
+      "plan", model_,      "--profile", "findep-a", "--ranks",
+      "3",    "--weights", "bf16",      "--json",   Path("report.json")};
+  const auto plan = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = asked;
+    all.insert(all.end(), words.begin(), words.end());
+    return Run(all);
+  };
+  const Outcome outcome =
+      plan({"--layout", "attention=dp1,experts=ep2", "--disaggregate", "--strategy", "pppipe",
+            "--prompt-tokens", "64", "--gen-tokens", "8", "--batch", "8"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const auto report = nlohmann::json::parse(Read("report.json"));
+  EXPECT_EQ(report["plan"]["strategy"], "pppipe");
+  EXPECT_EQ(report["plan"]["layout"], "attention=dp1,experts=ep2,disaggregate");
+  EXPECT_FALSE(report["ranked"].empty());
+  const Outcome any = plan({"--disaggregate", "--order", "aass"});
+  ASSERT_EQ(any.status, kSuccess) << any.err;
+  EXPECT_THAT(any.out, HasSubstr("disaggregate"));
+  const Outcome alone = plan({"--strategy", "naive"});
+  EXPECT_EQ(alone.status, kFailure);
+  EXPECT_THAT(alone.err, HasSubstr("add --disaggregate"));
+}
+
 TEST_F(PlanTest, AChoiceIsVerifiedByRunningItAndCostsLearnFromThat) {
   const Outcome outcome = Plan({"--prompt-tokens", "48", "--gen-tokens", "8", "--batch", "2",
                                 "--verify", "0.05", "--out", Path("plan.json")});
@@ -320,8 +358,9 @@ TEST_F(PlanTest, WhatCannotBeVerifiedIsAnErrorThatSaysHowToStart) {
   EXPECT_EQ(ranks.status, kFailure);
   EXPECT_THAT(ranks.err, HasSubstr("mpirun -n 2"));
   EXPECT_EQ(Plan({"--verify", "0"}).status, kUsage);
-  const Outcome preset = Run({"plan", model_, "--profile", "a6000x4", "--verify", "1"});
-  EXPECT_NE(preset.status, kSuccess);
+  const Outcome preset = Run({"plan", model_, "--profile", "a6000-pcie4", "--verify", "1"});
+  EXPECT_EQ(preset.status, kFailure);
+  EXPECT_THAT(preset.err, HasSubstr("is of another machine"));
 }
 
 TEST_F(PlanTest, AReportComparesARunWithItsPlan) {

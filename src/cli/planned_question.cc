@@ -55,6 +55,9 @@ ordered_json ConstraintsJson(const planner::Constraints& constraints) {
   if (constraints.layout) object["layout"] = plan::ToText(*constraints.layout);
   if (constraints.decode_experts) object["decode_experts"] = *constraints.decode_experts;
   if (constraints.micro_batches) object["micro_batches"] = *constraints.micro_batches;
+  if (constraints.disaggregates) object["disaggregates"] = true;
+  if (constraints.strategy) object["strategy"] = plan::Name(*constraints.strategy);
+  if (constraints.order) object["order"] = plan::Name(*constraints.order);
   if (constraints.wire) object["wire"] = plan::Name(*constraints.wire);
   if (constraints.pipeline) {
     object["pipeline"] = plan::ToJson(plan::Plan{.pipeline = *constraints.pipeline})["pipeline"];
@@ -169,6 +172,14 @@ planner::Constraints ReadConstraints(const json& object, Reader& reader) {
     if (Status known = plan::CheckExperts(*constraints.decode_experts); !known) {
       reader.Fail(known.error().message);
     }
+  }
+  constraints.disaggregates = reader.Flag(object, "disaggregates");
+  if (!reader.Member(object, "strategy").is_null()) {
+    constraints.strategy =
+        reader.Taken(plan::DisaggregatedStrategyFromName(reader.Text(object, "strategy")));
+  }
+  if (!reader.Member(object, "order").is_null()) {
+    constraints.order = reader.Taken(plan::OrderFromName(reader.Text(object, "order")));
   }
   if (!reader.Member(object, "wire").is_null()) {
     constraints.wire = reader.Taken(plan::WireFromName(reader.Text(object, "wire")));

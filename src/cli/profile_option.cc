@@ -117,11 +117,12 @@ Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double
     setting.memory_per_rank = static_cast<uint64_t>(*gibibytes * kGibibyte);
   } else if (profile.device) {
     setting.memory_per_rank = profile.device->memory_bytes;
+  } else if (profile.steps.empty() && profile.host_memory_bytes > 0) {
+    setting.memory_per_rank = profile.host_memory_bytes;  // a rank of a preset is a whole host
   } else {
     const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
     if (!available) return available.error();
     setting.memory_of_host = available->bytes;
-    // Of a preset: data sheets name no memory.
     const bool is_elsewhere = profile.steps.empty() && !profile.machine.cpu_name.empty();
     if (is_elsewhere) {
       PrintNote(

@@ -119,8 +119,9 @@ class SimulateCommand : public Command {
     const int num_ranks = plan_.layout.num_ranks();
     Status meant = plan::CheckMadeFor(plan_, plan::ModelHash(config->json), num_ranks);
     if (!meant) return meant.error().At(plan_path_);
-    const Result<planner::Workload> workload = ReadWorkload(workload_options_);
+    Result<planner::Workload> workload = ReadWorkload(workload_options_);
     if (!workload) return workload.error();
+    LeaveOutTooLong(spec->max_positions, *workload);
     if (Status sense = CheckWorkload(*workload, *spec); !sense) return sense;
     const Result<cost::MachineProfile> profile = LoadProfile(profile_, num_ranks);
     if (!profile) return profile.error();

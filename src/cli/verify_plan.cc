@@ -46,7 +46,15 @@ double ScoreOf(const PhaseSeconds& seconds, const Workload& workload) {
   if (workload.objective == planner::Objective::kTimePerToken && seconds.decode > 0) {
     return seconds.decode;
   }
-  return seconds.prefill + std::max(0.0, workload.mean_gen_tokens() - 1) * seconds.decode;
+  return seconds.prefill + std::max(0.0, workload.mean_gen_tokens() - 1) * seconds.decode +
+         seconds.transition;
+}
+
+// Of the steps that are run, and what is between them: the search that found the plan is over.
+PhaseSeconds PhasesOf(const PlanFigures& figures) {
+  return {.prefill = figures.ttft - figures.solver_seconds,
+          .decode = figures.time_per_token,
+          .transition = figures.transition_seconds};
 }
 
 class Verifier {
@@ -140,7 +148,7 @@ class Verifier {
     };
     const Result<PlanFigures> usual = predict({});
     if (!usual) return usual.error();
-    const double usual_score = ScoreOf({usual->ttft, usual->time_per_token}, workload_);
+    const double usual_score = ScoreOf(PhasesOf(*usual), workload_);
     std::vector<double> scores;
     const auto share = 1.0 / static_cast<double>(std::max<size_t>(1, tried.runs.size()));
     for (const TrialRun& run : tried.runs) {
@@ -148,9 +156,10 @@ class Verifier {
       states_.push_back(state);
       const Result<PlanFigures> then = predict(state);
       if (!then) return then.error();
-      const PhaseSeconds predicted{then->ttft, then->time_per_token};
-      const PhaseSeconds measured{run.prefill_seconds, run.decode_seconds};
-      for (auto member : {&PhaseSeconds::prefill, &PhaseSeconds::decode}) {
+      const PhaseSeconds predicted = PhasesOf(*then);
+      const PhaseSeconds measured{run.prefill_seconds, run.decode_seconds, run.transition_seconds};
+      for (auto member :
+           {&PhaseSeconds::prefill, &PhaseSeconds::decode, &PhaseSeconds::transition}) {
         plan.predicted.*member += share * predicted.*member;
         plan.measured.*member += share * measured.*member;
       }
@@ -334,6 +343,10 @@ std::string ToText(const Verification& verification, const planner::PlanAnswer& 
     }
     text += PhaseLine("prefill", plan.predicted.prefill, plan.measured.prefill);
     text += PhaseLine("decode", plan.predicted.decode, plan.measured.decode);
+    const plan::Plan& tried = answer.candidates[plan.candidate].plan;
+    if (tried.changes_layout() && !tried.phase_change.keeps_both) {
+      text += PhaseLine("moves", plan.predicted.transition, plan.measured.transition);
+    }
     text += fmt::format("     {} within {:.1f} %; {}\n",
                         FormatCount(static_cast<uint64_t>(plan.num_runs), "run"), 100 * plan.spread,
                         plan.loaded_anew ? fmt::format("weights loaded in {:.2g} s, which is not "
@@ -373,6 +386,8 @@ ordered_json ToJson(const Verification& verification, const planner::PlanAnswer&
                      {"measured_prefill_s", plan.measured.prefill},
                      {"predicted_decode_s", plan.predicted.decode},
                      {"measured_decode_s", plan.measured.decode},
+                     {"predicted_transition_s", plan.predicted.transition},
+                     {"measured_transition_s", plan.measured.transition},
                      {"spread", plan.spread},
                      {"costs_knew_it", plan.is_known}});
   }

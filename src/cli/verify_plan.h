@@ -28,6 +28,8 @@ struct VerifyWish {
 struct PhaseSeconds {
   double prefill = 0;
   double decode = 0;  // 0: the workload has no such step
+  // Of experts that move between the two, there and back, once for all steps of a batch.
+  double transition = 0;
 };
 
 struct VerifiedPlan {

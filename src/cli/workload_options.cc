@@ -1,11 +1,13 @@
 #include "cli/workload_options.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
+#include "base/message.h"
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
@@ -22,6 +24,24 @@ Result<nlohmann::json> ReadJson(const std::string& path) {
   return json;
 }
 
+Status ReadTrace(const std::string& path, planner::Workload& workload) {
+  const Result<std::string> csv = ReadText(path);
+  if (!csv) return csv.error();
+  Result<std::vector<planner::RequestLengths>> requests = planner::RequestsFromTrace(*csv);
+  if (!requests) return requests.error().At(path);
+  workload.requests = *std::move(requests);
+  return {};
+}
+
+Status ReadRouting(const std::string& path, planner::Workload& workload) {
+  const Result<nlohmann::json> json = ReadJson(path);
+  if (!json) return json.error();
+  auto counts = cost::RouterCountsFromJson(*json);
+  if (!counts) return counts.error().At(path);
+  workload.routing.counts = *std::move(counts);
+  return {};
+}
+
 Result<planner::Workload> ReadWorkloadFile(const std::string& path) {
   const Result<nlohmann::json> json = ReadJson(path);
   if (!json) return json.error();
@@ -30,20 +50,12 @@ Result<planner::Workload> ReadWorkloadFile(const std::string& path) {
   planner::Workload workload = std::move(file->workload);
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!file->trace_path.empty()) {
-    const std::string trace = folder / file->trace_path;
-    const Result<std::string> csv = ReadText(trace);
-    if (!csv) return csv.error();
-    Result<std::vector<planner::RequestLengths>> requests = planner::RequestsFromTrace(*csv);
-    if (!requests) return requests.error().At(trace);
-    workload.requests = *std::move(requests);
+    if (Status read = ReadTrace(folder / file->trace_path, workload); !read) return read.error();
   }
   if (!file->routing_path.empty()) {
-    const std::string routing = folder / file->routing_path;
-    const Result<nlohmann::json> counts_json = ReadJson(routing);
-    if (!counts_json) return counts_json.error();
-    auto counts = cost::RouterCountsFromJson(*counts_json);
-    if (!counts) return counts.error().At(routing);
-    workload.routing.counts = *std::move(counts);
+    if (Status read = ReadRouting(folder / file->routing_path, workload); !read) {
+      return read.error();
+    }
   }
   return workload;
 }
@@ -57,10 +69,20 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
                                    {0, planner::kMostTokens}, "Of each answer (default: 64)");
   CLI::Option* batch = AddNumber(app, "--batch", options.batch, {1, planner::kMostSequences},
                                  "Sequences that run together (default: 1)");
-  CLI::Option* file =
-      AddPath(app, "--workload", options.path,
-              "All that from a file, and traces, arrival rates, routing (docs/planning.md)")
-          ->type_name("FILE");
+  CLI::Option* file = AddPath(app, "--workload", options.path,
+                              "All that and what follows from a file (docs/planning.md)")
+                          ->type_name("FILE");
+  CLI::Option* trace =
+      AddPath(app, "--trace", options.trace, "Lengths of requests: a CSV file with a line for each")
+          ->type_name("FILE.csv");
+  CLI::Option* rate =
+      AddNumber(app, "--arrival-rate", options.arrival_rate, {1e-9, 1e9},
+                "Requests that come in a second, instead of --batch that begin together")
+          ->type_name("R");
+  CLI::Option* routing =
+      AddPath(app, "--routing", options.routing,
+              "How often each expert of each layer was chosen, as recorded (docs/planning.md)")
+          ->type_name("FILE.json");
   AddText(app, "--objective", options.objective,
           "throughput (default), ttft, time_per_token or goodput")
       ->check(ParsedBy(planner::ObjectiveFromName));
@@ -75,7 +97,13 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
                                 "Routing: the share of tokens that go to them");
   skew->needs(experts);
   experts->needs(skew);
-  for (CLI::Option* said_there : {prompts, answers, batch, skew}) file->excludes(said_there);
+  for (CLI::Option* said_there : {prompts, answers, batch, skew, trace, rate, routing}) {
+    file->excludes(said_there);
+  }
+  for (CLI::Option* lengths : {prompts, answers}) trace->excludes(lengths);
+  rate->excludes(batch);
+  routing->excludes(skew);
+  routing->group(kRareOptions);
   experts->group(kRareOptions);
   skew->group(kRareOptions);
 }
@@ -89,6 +117,13 @@ Result<planner::Workload> ReadWorkload(const WorkloadOptions& options) {
   } else {
     workload.requests = {{options.prompt_tokens.value_or(512), options.gen_tokens.value_or(64)}};
     workload.batch = options.batch.value_or(1);
+    workload.arrival_rate = options.arrival_rate.value_or(0);
+    if (!options.trace.empty()) {
+      if (Status read = ReadTrace(options.trace, workload); !read) return read.error();
+    }
+    if (!options.routing.empty()) {
+      if (Status read = ReadRouting(options.routing, workload); !read) return read.error();
+    }
     if (options.skew) {
       workload.routing.skew = *options.skew;
       workload.routing.num_experts_skew = *options.skew_experts;
@@ -98,6 +133,18 @@ Result<planner::Workload> ReadWorkload(const WorkloadOptions& options) {
   if (options.ttft_limit) workload.limits.ttft = *options.ttft_limit;
   if (options.time_per_token_limit) workload.limits.time_per_token = *options.time_per_token_limit;
   return workload;
+}
+
+void LeaveOutTooLong(int max_positions, planner::Workload& workload) {
+  const auto is_too_long = [&](const planner::RequestLengths& request) {
+    return int64_t{1} * request.prompt_tokens + request.gen_tokens > max_positions;
+  };
+  const auto all = workload.requests.size();
+  const auto too_long = static_cast<size_t>(std::ranges::count_if(workload.requests, is_too_long));
+  if (too_long == 0 || too_long == all) return;
+  std::erase_if(workload.requests, is_too_long);
+  PrintNote("{} of {} requests have more than the {} positions of the model, and are left out\n",
+            too_long, all, max_positions);
 }
 
 }  // namespace convene::cli

@@ -15,7 +15,10 @@ struct WorkloadOptions {
   std::optional<int> prompt_tokens = {};
   std::optional<int> gen_tokens = {};
   std::optional<int> batch = {};
-  std::string path = {};  // of --workload
+  std::string path = {};   // of --workload
+  std::string trace = {};  // paths
+  std::string routing = {};
+  std::optional<double> arrival_rate = {};
   std::optional<std::string> objective = {};
   std::optional<double> ttft_limit = {};
   std::optional<double> time_per_token_limit = {};
@@ -30,5 +33,10 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options);
 // Errors: the file and options that say the same; those of reading. Whether the workload makes
 // sense for a model is planner::CheckWorkload.
 Result<planner::Workload> ReadWorkload(const WorkloadOptions& options);
+
+// Requests of a trace that are longer than so many positions, which people have asked of another
+// model, are left out, and this is said. Where all are, they stay, and are an error of
+// planner::CheckWorkload.
+void LeaveOutTooLong(int max_positions, planner::Workload& workload);
 
 }  // namespace convene::cli

@@ -15,6 +15,7 @@ namespace {
 // What was asked for, of which one rank has nothing.
 std::vector<std::string> OfSeveralRanks(const Constraints& constraints) {
   std::vector<std::string> words;
+  if (constraints.disaggregates) words.emplace_back("ranks for experts alone");
   if (constraints.pipeline && constraints.pipeline->chunks > 1) words.emplace_back("chunks");
   if (constraints.micro_batches.value_or(1) > 1) words.emplace_back("micro-batches");
   if (constraints.wire && plan::Rounds(*constraints.wire)) {
@@ -37,10 +38,41 @@ int MostExpertsOfARank(const model::ModelSpec& spec, const strategy::Layout& lay
   return most;
 }
 
+// Micro-batches, chunks, strategy and order together.
+Status CheckTurns(const Constraints& constraints) {
+  const bool disaggregates =
+      constraints.disaggregates || (constraints.layout && constraints.layout->disaggregates);
+  if (!disaggregates && (constraints.strategy || constraints.order)) {
+    return Error{fmt::format(
+        "{} is of layouts whose attention and experts are on different ranks: add --disaggregate, "
+        "or leave it out",
+        constraints.strategy ? "--strategy" : "--order")};
+  }
+  if (constraints.disaggregates && constraints.decode_experts) {
+    return Error{
+        "ranks that have experts alone have the same ones in decode: leave --decode-experts out, "
+        "or --disaggregate"};
+  }
+  plan::Plan plan;
+  if (constraints.pipeline) plan.pipeline = *constraints.pipeline;
+  if (disaggregates && plan.pipeline.chunks > 1 &&
+      plan.pipeline.cut == strategy::ChunkCut::kExperts) {
+    return Error{fmt::format(
+        "chunks are cut by tokens where attention and experts are on different ranks: use "
+        "--pipeline {}:tokens",
+        plan.pipeline.chunks)};
+  }
+  if (!constraints.strategy) return {};
+  if (constraints.micro_batches) plan.pipeline.micro_batches = *constraints.micro_batches;
+  if (constraints.order) plan.pipeline.order = *constraints.order;
+  return plan::SetStrategy(*constraints.strategy, &plan);
+}
+
 }  // namespace
 
 Status CheckConstraints(const PlanQuestion& question) {
   const Constraints& constraints = question.constraints;
+  if (Status fits = CheckTurns(constraints); !fits) return fits;
   if (!constraints.layout) return {};
   plan::Plan plan{.layout = *constraints.layout};
   const int ranks = plan.layout.num_ranks();
@@ -80,6 +112,10 @@ void RejectUnasked(PlanSearch& search) {
       if (of_several.empty()) continue;
       search.Reject(candidate, fmt::format("one rank has no {}, of which something was asked for",
                                            fmt::join(of_several, ", ")));
+      continue;
+    }
+    if (question.constraints.disaggregates && !candidate.plan.layout.disaggregates) {
+      search.Reject(candidate, "attention and experts on different ranks were asked for");
       continue;
     }
     if (!cuts_experts) continue;

@@ -27,6 +27,21 @@ TEST(CheckConstraints, SaysWhatDoesNotGoTogether) {
   EXPECT_THAT(ErrorOf(apart), HasSubstr("--pipeline 4:tokens"));
 }
 
+TEST(CheckConstraints, TurnsAreOfRanksWithExpertsAlone) {
+  Asked asked(1e9, {2});
+  asked.question.constraints = {.strategy = plan::DisaggregatedStrategy::kPpPipe};
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("add --disaggregate"));
+  asked.question.constraints = {.order = strategy::AttentionOrder::kAass};
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("--order is of layouts"));
+  asked.question.constraints = {.decode_experts = "tp2", .disaggregates = true};
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("leave --decode-experts out"));
+  asked.question.constraints = {.pipeline = kFourChunksOfExperts, .disaggregates = true};
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("4:tokens"));
+  asked.question.constraints = {
+      .micro_batches = 2, .disaggregates = true, .strategy = plan::DisaggregatedStrategy::kNaive};
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("one micro-batch"));
+}
+
 TEST(RejectUnasked, OneRankHasNothingOfWhatIsBetweenRanks) {
   // On such a link one rank is the best that there is.
   Asked asked(1e6, {1, 2});

@@ -124,9 +124,10 @@ class Solver {
                     std::vector<Pipeline>& proposals) const {
     if (wanted_.chunks.value_or(1) > 1) return;
     const DisaggregatedQuestion question = Ask(lines, load);
-    DisaggregatedPipeline best{.dispatch_after_shared = true};
+    const int fewest = wanted_.strategy == plan::DisaggregatedStrategy::kPpPipe ? 2 : 1;
+    DisaggregatedPipeline best{.micro_batches = fewest, .dispatch_after_shared = true};
     double least = 0;
-    for (int r1 = 1; r1 <= question.most_micro_batches && r1 <= load.rows; ++r1) {
+    for (int r1 = fewest; r1 <= question.most_micro_batches && r1 <= load.rows; ++r1) {
       const DisaggregatedPipeline pipeline{.micro_batches = r1, .dispatch_after_shared = true};
       const double seconds =
           ClosedFormSeconds(question.lines, pipeline, static_cast<double>(load.rows) / r1);
@@ -138,10 +139,9 @@ class Solver {
     AddOnce({.dispatch_after_shared = true}, proposals);
   }
 
-  // With the micro-batches that were asked for, also where the step that it is for stays whole.
-  void AddOnce(DisaggregatedPipeline proposal, std::vector<Pipeline>& proposals) const {
-    proposal.micro_batches = wanted_.micro_batches.value_or(proposal.micro_batches);
-    const Pipeline pipeline = ToPipeline(proposal);
+  // As it was asked for, also where the step that it is for stays whole.
+  void AddOnce(const DisaggregatedPipeline& proposal, std::vector<Pipeline>& proposals) const {
+    const Pipeline pipeline = wanted_.Adapt(ToPipeline(proposal));
     const auto found = std::find(proposals.begin(), proposals.end(), pipeline);
     if (found == proposals.end()) proposals.push_back(pipeline);
   }
@@ -160,8 +160,7 @@ void AddPipelinesOf(PlanSearch& search, const Candidate& base, const Solved& sol
     AddPriced(search, candidate);
   }
   // Steps may differ only where there could be more than one way.
-  const WantedTurns wanted = WantedTurnsOf(search);
-  if (wanted.micro_batches || wanted.chunks || solved.most == Pipeline()) return;
+  if (!WantedTurnsOf(search).allow_lines() || solved.most == Pipeline()) return;
   candidate.plan.pipeline = solved.most;
   candidate.plan.lines = solved.lines;
   AddPriced(search, std::move(candidate));
@@ -227,7 +226,8 @@ void AddDisaggregated(PlanSearch& search) {
   std::set<RankSetup> seen;
   for (const Candidate& candidate : search.candidates()) {
     const bool is_known = candidate.rejected_by != "setups" && candidate.rejected_by != "ranks";
-    if (!is_known || candidate.setup.num_ranks < 2 || !seen.insert(candidate.setup).second)
+    if (!is_known || search.IsForComparison(candidate) || candidate.setup.num_ranks < 2 ||
+        !seen.insert(candidate.setup).second)
       continue;
     Candidate base{.setup = candidate.setup, .plan = {}};
     base.plan.wire = constraints.wire.value_or(plan::Wire::kF32);

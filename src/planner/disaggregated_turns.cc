@@ -25,6 +25,7 @@ constexpr double kMostGain = 1.25;
 constexpr int kMostWorse = 2;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr auto kFine = plan::DisaggregatedStrategy::kFine;
 
 bool HasSharedExperts(const model::ModelSpec& spec) {
   return std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
@@ -91,6 +92,7 @@ class TurnsOfLayout {
     const auto is_same = [&](const auto& each) { return each.first == pipeline; };
     const auto known = std::ranges::find_if(known_, is_same);
     if (known != known_.end()) return known->second;
+    if (!wanted_.Has(pipeline)) return kNever;
     Candidate candidate = base_;
     candidate.plan.pipeline = pipeline;
     AddPriced(search_, std::move(candidate));
@@ -252,9 +254,36 @@ void RefineLayout(PlanSearch& search, const Candidate& of_layout) {
 
 }  // namespace
 
+bool WantedTurns::allow_lines() const {
+  return !micro_batches && !chunks && !order && strategy.value_or(kFine) == kFine;
+}
+
+bool WantedTurns::Has(const Pipeline& pipeline) const { return Adapt(pipeline) == pipeline; }
+
+Pipeline WantedTurns::Adapt(Pipeline pipeline) const {
+  pipeline.micro_batches = micro_batches.value_or(pipeline.micro_batches);
+  pipeline.chunks = chunks.value_or(pipeline.chunks);
+  pipeline.order = order.value_or(pipeline.order);
+  // A shared expert directly behind attention is no order of its own.
+  if (order == AttentionOrder::kAass) pipeline.dispatch_after_shared = false;
+  if (!strategy) return pipeline;
+  pipeline.dispatch_after_shared = *strategy != kFine;
+  if (*strategy == kFine) return pipeline;
+  pipeline.chunks = 1;
+  pipeline.order = AttentionOrder::kAsas;
+  if (*strategy == plan::DisaggregatedStrategy::kNaive) {
+    pipeline.micro_batches = 1;
+  } else if (!micro_batches) {
+    pipeline.micro_batches = std::max(2, pipeline.micro_batches);
+  }
+  return pipeline;
+}
+
 WantedTurns WantedTurnsOf(const PlanSearch& search) {
   const Constraints& constraints = search.question().constraints;
-  WantedTurns wanted{.micro_batches = constraints.micro_batches};
+  WantedTurns wanted{.micro_batches = constraints.micro_batches,
+                     .strategy = constraints.strategy,
+                     .order = constraints.order};
   if (constraints.pipeline) wanted.chunks = constraints.pipeline->chunks;
   return wanted;
 }

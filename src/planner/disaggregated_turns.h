@@ -13,6 +13,14 @@ namespace convene::planner {
 struct WantedTurns {
   std::optional<int> micro_batches = {};
   std::optional<int> chunks = {};
+  std::optional<plan::DisaggregatedStrategy> strategy = {};
+  std::optional<strategy::AttentionOrder> order = {};
+
+  // Whether steps may differ: lines are of the strategy fine, and solve for all the rest.
+  bool allow_lines() const;
+  bool Has(const strategy::Pipeline& pipeline) const;
+  // The next to it that is wanted.
+  strategy::Pipeline Adapt(strategy::Pipeline pipeline) const;
 };
 WantedTurns WantedTurnsOf(const PlanSearch& search);
 

@@ -186,6 +186,36 @@ TEST(DisaggregatedTurns, NumbersThatWereAskedForAreThoseOfAllPlans) {
   }
 }
 
+TEST(DisaggregatedTurns, AStrategyOrAnOrderThatWasAskedForIsThatOfAllPlans) {
+  using plan::DisaggregatedStrategy;
+  Asked asked("findep-a", SpecWithSharedExperts(), {.attention_dp = 2, .expert_ep = 2}, {512, 64},
+              16);
+  Constraints& constraints = asked.question.constraints;
+  constraints.layout.reset();
+  constraints.disaggregates = true;
+  const auto ranked = [&] {
+    std::vector<Candidate> found;
+    std::ranges::copy_if(Search(asked).candidates, std::back_inserter(found),
+                         [](const Candidate& one) { return one.is_ranked(); });
+    EXPECT_FALSE(found.empty());
+    return found;
+  };
+  for (const auto wanted : {DisaggregatedStrategy::kNaive, DisaggregatedStrategy::kPpPipe,
+                            DisaggregatedStrategy::kFine}) {
+    constraints.strategy = wanted;
+    for (const Candidate& one : ranked()) {
+      EXPECT_TRUE(one.plan.layout.disaggregates) << Describe(one);
+      EXPECT_EQ(plan::StrategyOf(one.plan.pipeline), wanted) << Describe(one);
+    }
+  }
+  constraints.strategy.reset();
+  constraints.order = AttentionOrder::kAass;
+  for (const Candidate& one : ranked()) {
+    EXPECT_EQ(one.plan.pipeline.order, AttentionOrder::kAass) << Describe(one);
+    EXPECT_TRUE(one.plan.lines.empty());
+  }
+}
+
 TEST(DisaggregatedTurns, LayoutsThatAreNotSearchedSayWhy) {
   Asked asked("findep-b", SpecWithSharedExperts(), {.attention_dp = 4, .expert_ep = 4}, {512, 64},
               32);

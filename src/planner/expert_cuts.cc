@@ -41,16 +41,16 @@ struct Curves {
 };
 
 // Sums over all ranks, each expert a chunk of its own.
-Curves CurvesOf(const PipelineQuestion& question, const model::MoeSpec& moe) {
-  const strategy::Roles& roles = question.roles;
+Curves CurvesOf(const ExpertStep& step, const model::MoeSpec& moe) {
+  const strategy::Roles& roles = step.roles;
   const auto num_ranks = static_cast<size_t>(roles.num_ranks());
   cost::ExpectedRouting routing{
       .top_k = moe.top_k,
-      .shares = {question.shares.empty() ? cost::UniformShares(moe.num_experts, moe.top_k)
-                                         : question.shares},
+      .shares = {step.shares.empty() ? cost::UniformShares(moe.num_experts, moe.top_k)
+                                     : step.shares},
       .experts = {},
-      .rows = std::vector<double>(
-          num_ranks, double{1} * question.tokens_per_group / question.roles.attention_parts())};
+      .rows = std::vector<double>(num_ranks,
+                                  double{1} * step.tokens_per_group / roles.attention_parts())};
   for (int rank = 0; rank < roles.num_ranks(); ++rank) {
     const strategy::Part experts = roles.ExpertsOf(rank, moe.num_experts);
     const Pipeline each{.chunks = std::max(1, experts.size)};
@@ -109,19 +109,18 @@ const model::MoeSpec& MoeOf(const model::ModelSpec& spec) {
 
 }  // namespace
 
-PricedPipeline FitCuts(const PipelineQuestion& question, Pipeline pipeline) {
+std::vector<std::vector<double>> CutsToTry(const ExpertStep& step, Pipeline pipeline) {
   constexpr int kSteps = 4;
   pipeline.cuts.clear();
-  PricedPipeline best = PricePipeline(question, pipeline, question.tokens_per_group);
-  const model::MoeSpec& moe = MoeOf(question.spec);
-  const int num_experts = question.roles.expert_split().MostExperts(moe.num_experts);
-  const int fewest = question.roles.expert_split().FewestExperts(moe.num_experts);
+  const model::MoeSpec& moe = MoeOf(step.spec);
+  const int num_experts = step.roles.expert_split().MostExperts(moe.num_experts);
+  const int fewest = step.roles.expert_split().FewestExperts(moe.num_experts);
+  std::vector<std::vector<double>> cuts;
   if (pipeline.cut != ChunkCut::kExperts || pipeline.chunks < 2 || pipeline.chunks > fewest ||
-      question.roles.num_ranks() == 1) {
-    return best;
+      step.roles.num_ranks() == 1) {
+    return cuts;
   }
-  const Curves curves = CurvesOf(question, moe);
-  std::vector<std::vector<double>> tried;
+  const Curves curves = CurvesOf(step, moe);
   for (int sent = 0; sent <= kSteps; ++sent) {
     for (int returned = 0; sent + returned <= kSteps; ++returned) {
       Curve mixture(curves.flops.size());
@@ -129,12 +128,25 @@ PricedPipeline FitCuts(const PipelineQuestion& question, Pipeline pipeline) {
         mixture[i] = (kSteps - sent - returned) * curves.flops[i] + sent * curves.sent[i] +
                      returned * curves.returned[i];
       }
-      pipeline.cuts = Rounded(pipeline, EqualParts(mixture, pipeline.chunks), num_experts);
-      if (std::ranges::find(tried, pipeline.cuts) != tried.end()) continue;
-      tried.push_back(pipeline.cuts);
-      const PricedPipeline priced = PricePipeline(question, pipeline, question.tokens_per_group);
-      if (priced.seconds() < best.seconds()) best = priced;
+      std::vector<double> tried =
+          Rounded(pipeline, EqualParts(mixture, pipeline.chunks), num_experts);
+      if (std::ranges::find(cuts, tried) == cuts.end()) cuts.push_back(std::move(tried));
     }
+  }
+  return cuts;
+}
+
+PricedPipeline FitCuts(const PipelineQuestion& question, Pipeline pipeline) {
+  pipeline.cuts.clear();
+  PricedPipeline best = PricePipeline(question, pipeline, question.tokens_per_group);
+  const ExpertStep step = {.spec = question.spec,
+                           .roles = question.roles,
+                           .tokens_per_group = question.tokens_per_group,
+                           .shares = question.shares};
+  for (std::vector<double>& cuts : CutsToTry(step, pipeline)) {
+    pipeline.cuts = std::move(cuts);
+    const PricedPipeline priced = PricePipeline(question, pipeline, question.tokens_per_group);
+    if (priced.seconds() < best.seconds()) best = priced;
   }
   return best;
 }

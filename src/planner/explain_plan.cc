@@ -80,12 +80,50 @@ std::array<double, kNumSections> SectionSeconds(const PlanFigures& figures) {
   return seconds;
 }
 
+constexpr size_t kFewer = 5;
 // Of those that would need --allow: they are often faster, and not what was asked for.
 constexpr int kMostNotAllowed = 2;
 
-// The best of each setup and layout, and of the chosen one the best other form.
-std::vector<int> AlternativesOf(const PlanAnswer& answer, size_t most) {
+// Ways to divide the work that people know by name, and look for.
+enum class System { kOneRank, kTensor, kExpert, kSliced, kHybrid, kDisaggregated };
+constexpr int kNumSystems = 6;
+
+System SystemOf(const Candidate& candidate) {
+  const strategy::Layout& layout = candidate.plan.layout;
+  const int num_ranks = candidate.setup.num_ranks;
+  if (num_ranks == 1) return System::kOneRank;
+  if (layout.disaggregates) return System::kDisaggregated;
+  if (candidate.plan.changes_layout()) return System::kHybrid;
+  if (layout.expert_tp == 1) return System::kExpert;
+  const bool cuts_all = layout.attention_tp == num_ranks && layout.expert_tp == num_ranks;
+  return cuts_all ? System::kTensor : System::kSliced;
+}
+
+// Of each system but that of the chosen plan the best with weights as there, one that may be chosen
+// before others. In the order of the answer.
+std::vector<int> BestOfSystems(const PlanAnswer& answer) {
+  const Candidate& chosen = answer.candidates[answer.chosen];
+  std::array<int, kNumSystems> best;
+  best.fill(-1);
+  for (int i = 0; i < std::ssize(answer.candidates); ++i) {
+    const Candidate& one = answer.candidates[i];
+    if (!one.is_ranked() || one.setup.weights != chosen.setup.weights) continue;
+    int& of_system = best[static_cast<size_t>(SystemOf(one))];
+    const bool is_better =
+        of_system < 0 || (one.is_allowed() && !answer.candidates[of_system].is_allowed());
+    if (is_better) of_system = i;
+  }
+  best[static_cast<size_t>(SystemOf(chosen))] = -1;
   std::vector<int> found;
+  std::ranges::copy_if(best, std::back_inserter(found), [](int i) { return i >= 0; });
+  std::ranges::sort(found);
+  return found;
+}
+
+// The best of each system, then of each setup and layout, and of the chosen one the best other
+// form.
+std::vector<int> AlternativesOf(const PlanAnswer& answer, size_t most) {
+  std::vector<int> found = BestOfSystems(answer);
   std::vector<std::pair<RankSetup, std::string>> seen;
   bool has_same = false;
   int num_not_allowed = 0;
@@ -93,6 +131,8 @@ std::vector<int> AlternativesOf(const PlanAnswer& answer, size_t most) {
   const auto key = [](const Candidate& one) {
     return std::pair(one.setup, plan::ToText(one.plan.layout));
   };
+  if (found.size() > most) found.resize(most);
+  for (const int i : found) seen.push_back(key(answer.candidates[i]));
   for (int i = 0; i < std::ssize(answer.candidates) && found.size() < most; ++i) {
     const Candidate& candidate = answer.candidates[i];
     if (i == answer.chosen || !candidate.is_ranked()) continue;
@@ -105,6 +145,7 @@ std::vector<int> AlternativesOf(const PlanAnswer& answer, size_t most) {
     seen.push_back(key(candidate));
     found.push_back(i);
   }
+  std::ranges::sort(found);
   return found;
 }
 
@@ -329,7 +370,10 @@ Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t mos
   const double start = search.question().clock();
   Explanation explanation;
   const Candidate& chosen = answer.candidates[answer.chosen];
-  const std::vector<int> others = AlternativesOf(answer, most);
+  // Of many ranks each price takes its time.
+  const bool are_many = search.question().num_ranks > kFewRanks;
+  const std::vector<int> others = AlternativesOf(answer, are_many ? std::min(most, kFewer) : most);
+  PlanAtPoints at_chosen(search, chosen);
   const std::vector<Parameter> parameters = ParametersOf(search.question());
   for (const int other : others) {
     const Candidate& candidate = answer.candidates[other];
@@ -340,9 +384,9 @@ Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t mos
       alternative.reason +=
           fmt::format("; changes what is computed (--allow {})", fmt::join(candidate.needs, ","));
     }
-    alternative.would_win = alternative.slower < 0
-                                ? "is predicted to be faster here"
-                                : WhereItWins(search, chosen, candidate, parameters);
+    PlanAtPoints at_other(search, candidate);
+    alternative.would_win = alternative.slower < 0 ? "is predicted to be faster here"
+                                                   : WhereItWins(at_chosen, at_other, parameters);
     explanation.alternatives.push_back(std::move(alternative));
   }
   const auto reads_disk = [&](int i) {

@@ -43,7 +43,7 @@ struct Explanation {
 };
 
 // The best candidate of each setup and layout besides the chosen one, at most `most` of them.
-Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t most = 6);
+Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t most = 8);
 
 // What one plan takes more than another, by groups of tasks, the largest difference first. Where
 // exchanges differ, it says how much longer the busiest rank computes experts.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "planner/asked_question_test.h"
 #include "planner/where_plan_wins.h"
@@ -29,8 +31,11 @@ TEST(ExplainPlan, PlacesWhereOthersWinAreFoundByAsking) {
     EXPECT_FALSE(alternative.reason.empty());
     const Candidate& other = answer->candidates[alternative.candidate];
     if (alternative.slower < 0) continue;
-    Duel duel(search, answer->candidates[answer->chosen], other);
-    const auto outcome_at = [&](double batch) { return duel.At(batches.at(batch)); };
+    PlanAtPoints at_chosen(search, answer->candidates[answer->chosen]);
+    PlanAtPoints at_other(search, other);
+    const auto outcome_at = [&](double batch) {
+      return OutcomeAt(at_chosen, at_other, batches, batch);
+    };
     const std::vector<Span> spans = SpansOf(batches, 1, outcome_at);
     for (const Span& span : spans) {
       EXPECT_THAT(alternative.would_win, HasSubstr(batches.words(span, true)));
@@ -51,6 +56,32 @@ TEST(ExplainPlan, PlacesWhereOthersWinAreFoundByAsking) {
     for (const RegretCurve& curve : explanation.curves) least = std::min(least, curve.regret[i]);
     EXPECT_NEAR(least, 0, 1e-12);
   }
+}
+
+TEST(ExplainPlan, SystemsThatPeopleKnowByNameAreAmongTheAlternatives) {
+  Asked asked(3e8, {1, 2, 4}, {"bf16", "int8", "int4"});
+  asked.question.allowed.layout = true;
+  PlanSearch search(asked.question);
+  const Result<PlanAnswer> answer = SearchPlan(search);
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  const Candidate& chosen = answer->candidates[answer->chosen];
+  std::set<std::pair<bool, bool>> divisions;  // heads and experts cut on all ranks of a plan
+  const auto add = [&](const Candidate& one) {
+    if (one.setup.num_ranks == 1 || one.setup.weights != chosen.setup.weights) return;
+    const strategy::Layout& layout = one.plan.layout;
+    divisions.emplace(layout.attention_tp == one.setup.num_ranks,
+                      layout.expert_tp == one.setup.num_ranks);
+  };
+  add(chosen);
+  const Explanation explanation = ExplainPlan(search, *answer);
+  double last = -1;
+  for (const Alternative& each : explanation.alternatives) {
+    add(answer->candidates[each.candidate]);
+    EXPECT_GE(each.slower, last);
+    last = each.slower;
+  }
+  EXPECT_TRUE(divisions.contains({true, true}));  // tensor parallel
+  EXPECT_TRUE(std::ranges::any_of(divisions, [](const auto& cut) { return !cut.second; }));
 }
 
 TEST(ExplainPlan, AFigureFlipsTheChoiceWhereItSays) {

@@ -39,10 +39,29 @@ Workload WorkloadOfTables(PlanSearch& search) {
 // Steps of an epoch in a mixed stream. Moving experts takes `move` of each, a step `step`, and a
 // prompt waits half an epoch: what a request of so many steps takes is least where
 // n step / 2 + steps move / n is.
-int EpochSteps(double move, double step, double steps) {
+int EpochStepsOfStream(double move, double step, double steps) {
   if (!(step > 0)) return 1;
   return std::clamp(static_cast<int>(std::lround(std::sqrt(2 * steps * move / step))), 1,
                     plan::kMostEpochSteps);
+}
+
+// Where all requests are there at once.
+int EpochStepsAtOnce(double steps) {
+  return std::clamp(static_cast<int>(std::lround(steps)), 1, plan::kMostEpochSteps);
+}
+
+bool IsStream(const PlanSearch& search) { return search.question().workload.arrival_rate > 0; }
+
+// Prompts wait for the end of an epoch: shorter ones, where limits ask for it.
+void MeetLimits(PlanSearch& search, const RankSetup& setup, plan::Plan& plan) {
+  const Workload& workload = search.question().workload;
+  if (!IsStream(search) || workload.objective != Objective::kGoodput) return;
+  plan::Plan shorter = plan;
+  for (int& steps = shorter.phase_change.epoch_steps; steps >= 1; steps /= 2) {
+    if (!search.FiguresOf(setup, shorter, workload)) continue;
+    plan = shorter;
+    return;
+  }
 }
 
 // The program of one setup.
@@ -332,8 +351,7 @@ class HybridPass {
     plan::PhaseChange& change = way.plan.phase_change;
     change.keeps_both = how == How::kBothStay;
     change.epoch_steps =
-        is_stream() ? EpochSteps(seconds, step, steps)
-                    : std::clamp(static_cast<int>(std::lround(steps)), 1, plan::kMostEpochSteps);
+        is_stream() ? EpochStepsOfStream(seconds, step, steps) : EpochStepsAtOnce(steps);
     const Result<RankMemory> memory =
         search_.question().memory_of(setup_, way.plan, workload_.batch);
     if (!memory || memory->total() > memory_limit_) {
@@ -352,7 +370,7 @@ class HybridPass {
     return way;
   }
 
-  bool is_stream() const { return search_.question().workload.arrival_rate > 0; }
+  bool is_stream() const { return IsStream(search_); }
 
   void AddCandidates(const HybridTriple& optimum) {
     for (const Way& way : impossible_) Reject(way, way.rejected);
@@ -421,23 +439,12 @@ class HybridPass {
 
   void Keep(const Way& way, bool is_optimum) {
     Candidate candidate = CandidateOf(way);
-    MeetLimits(candidate.plan);
+    MeetLimits(search_, setup_, candidate.plan);
     search_.Add(candidate);
     if (!is_optimum || !way.other) return;
     std::tie(candidate.plan, candidate.memory) = *way.other;
-    MeetLimits(candidate.plan);
+    MeetLimits(search_, setup_, candidate.plan);
     search_.Add(std::move(candidate));
-  }
-
-  // Prompts wait for the end of an epoch: shorter ones, where limits ask for it.
-  void MeetLimits(plan::Plan& plan) {
-    if (!is_stream() || search_.question().workload.objective != Objective::kGoodput) return;
-    plan::Plan shorter = plan;
-    for (int& steps = shorter.phase_change.epoch_steps; steps >= 1; steps /= 2) {
-      if (!search_.FiguresOf(setup_, shorter, search_.question().workload)) continue;
-      plan = shorter;
-      return;
-    }
   }
 
   PlanSearch& search_;
@@ -461,6 +468,25 @@ bool CanLoad(const PlanQuestion& question, const RankSetup& setup) {
   return question.allowed.transition && (setup.weights == "bf16" || setup.weights == "f32");
 }
 
+void SetEpochs(PlanSearch& search, const RankSetup& setup, plan::Plan& plan) {
+  const Workload workload = WorkloadOfTables(search);
+  const double steps = workload.mean_gen_tokens() - 1;  // the first token is prefill's
+  if (!IsStream(search)) {
+    plan.phase_change.epoch_steps = EpochStepsAtOnce(steps);
+    return;
+  }
+  plan::Plan decode = plan;
+  decode.layout = *plan.decode;
+  decode.decode.reset();
+  decode.phase_change = {};
+  const Result<PlanFigures> figures = search.FiguresOf(setup, decode, workload);
+  const Result<WholeStep> moves = search.RoundTripOf(setup, plan);
+  if (!figures || !moves) return;  // nor has the plan a price, which will say why
+  plan.phase_change.epoch_steps =
+      EpochStepsOfStream(moves->seconds, figures->time_per_token, steps);
+  MeetLimits(search, setup, plan);
+}
+
 void AddHybrids(PlanSearch& search) {
   const PlanQuestion& question = search.question();
   const Workload& asked = question.workload;
@@ -475,7 +501,8 @@ void AddHybrids(PlanSearch& search) {
   if (!has_experts) return;
   std::set<RankSetup> setups;
   for (const Candidate& candidate : search.candidates()) {
-    if (candidate.setup.num_ranks > 1 && candidate.rejected_by != "setups") {
+    if (candidate.setup.num_ranks > 1 && candidate.rejected_by != "setups" &&
+        !search.IsForComparison(candidate)) {
       setups.insert(candidate.setup);
     }
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "planner/hybrid_search.h"
 #include "planner/invented_costs_test.h"
@@ -222,6 +223,28 @@ TEST(HybridPass, AMixedStreamHasEpochs) {
   ASSERT_TRUE(figures.ok()) << figures.error().message;
   EXPECT_GT(figures->ttft, hybrid->figures->ttft);
   EXPECT_LT(figures->time_per_token, hybrid->figures->time_per_token);
+}
+
+TEST(HybridPass, ADivisionOfDecodeThatWasAskedForHasEpochsToo) {
+  Asked asked;
+  asked.spec.max_positions = 1 << 22;
+  asked.question.constraints.decode_experts = "tp2";
+  const auto steps_of_moves = [&] {
+    std::set<int> steps;
+    for (const Candidate& one : Search(asked).candidates) {
+      const bool moves = one.plan.changes_layout() && !one.plan.phase_change.keeps_both;
+      if (one.is_ranked() && moves) steps.insert(one.plan.phase_change.epoch_steps);
+    }
+    return steps;
+  };
+  EXPECT_THAT(steps_of_moves(), testing::ElementsAre(8191));  // all are there at once
+  asked.workload.requests = {{1 << 18, 1 << 19}};
+  for (auto& task : asked.profile.steps[0].tasks) task->per_score.value = {1e-14, 1e-14};
+  asked.workload.arrival_rate = 0.3 / ChosenOf(Search(asked)).figures->ttft;
+  const std::set<int> of_stream = steps_of_moves();
+  ASSERT_FALSE(of_stream.empty());
+  EXPECT_GT(*of_stream.begin(), 1);
+  EXPECT_LT(*of_stream.rbegin(), 1 << 19);
 }
 
 TEST(HybridPass, GroupsOfLimitedRoutingAreNotSplit) {

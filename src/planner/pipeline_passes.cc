@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "planner/expert_cuts.h"
+
 namespace convene::planner {
 namespace {
 
@@ -20,6 +22,10 @@ constexpr size_t kMostRefined = 8;
 // Numbers of chunks grow until so many in a row are no better.
 constexpr int kMostWorse = 2;
 constexpr int kMostSearchedChunks = 64;
+// Candidates whose chunks are cut where work and bytes say, and how far behind the best one they
+// may be: more than that nobody has seen them gain (docs/results/chunk_cuts.md).
+constexpr size_t kMostCut = 2;
+constexpr double kMostGainOfCuts = 1.25;
 
 bool HasExperts(const model::ModelSpec& spec) {
   return std::any_of(spec.layers.begin(), spec.layers.end(),
@@ -64,6 +70,47 @@ void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const i
     worse = is_better ? 0 : worse + 1;
     if (worse == kMostWorse) break;
   }
+}
+
+// Of a step of prefill, of which chunks are cut: new tokens of each group of ranks.
+int TokensPerGroup(const PlanQuestion& question, const strategy::Roles& roles) {
+  const double all = question.workload.batch * question.workload.mean_prompt_tokens();
+  return static_cast<int>(
+      std::clamp(all / roles.num_groups(), 1.0, static_cast<double>(question.step_tokens)));
+}
+
+// Cuts are the same in all layers. Empty: all experts are alike.
+cost::ExpertShares MeanOf(const std::vector<cost::ExpertShares>& of_layers) {
+  cost::ExpertShares mean;
+  double count = 0;
+  for (const cost::ExpertShares& shares : of_layers) {
+    if (shares.empty()) continue;
+    if (mean.empty()) mean.resize(shares.size());
+    if (shares.size() != mean.size()) continue;
+    for (size_t i = 0; i < mean.size(); ++i) mean[i] += shares[i];
+    ++count;
+  }
+  for (double& share : mean) share /= count;
+  return mean;
+}
+
+// Those with chunks of experts that are fastest, at most so many, and none that even the best cuts
+// would not help enough.
+std::vector<Candidate> ToCut(PlanSearch& search) {
+  const Candidate* best = search.Best();
+  std::vector<Candidate> found;
+  for (const Candidate& one : search.candidates()) {
+    const Pipeline& pipeline = one.plan.pipeline;
+    const bool is_cut = one.is_ranked() && one.is_allowed() && pipeline.chunks > 1 &&
+                        pipeline.cut == ChunkCut::kExperts && pipeline.cuts.empty() &&
+                        !one.plan.experts_in_memory;
+    if (is_cut && one.figures->score <= kMostGainOfCuts * best->figures->score) {
+      found.push_back(one);
+    }
+  }
+  std::ranges::stable_sort(found, {}, [](const Candidate& one) { return one.figures->score; });
+  if (found.size() > kMostCut) found.resize(kMostCut);
+  return found;
 }
 
 }  // namespace
@@ -125,6 +172,26 @@ void AddPipelines(PlanSearch& search) {
         pipeline.chunks = chunks;
         pipeline.cut = cut;
       });
+    }
+  }
+}
+
+void AddCuts(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  const std::vector<cost::ExpertShares> shares = SharesOf(question.workload.routing, question.spec);
+  for (const Candidate& base : ToCut(search)) {
+    const strategy::Roles roles = base.plan.layout;
+    const cost::ExpertShares mean = MeanOf(shares);
+    const ExpertStep step = {.spec = question.spec,
+                             .roles = roles,
+                             .tokens_per_group = TokensPerGroup(question, roles),
+                             .shares = mean};
+    for (std::vector<double>& cuts : CutsToTry(step, base.plan.pipeline)) {
+      Candidate candidate = base;
+      candidate.figures.reset();
+      candidate.plan.pipeline.cuts = std::move(cuts);
+      Candidate* const added = search.Add(std::move(candidate));
+      if (added != nullptr) search.Price(*added);
     }
   }
 }

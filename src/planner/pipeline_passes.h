@@ -13,6 +13,8 @@ double LeastScore(const Candidate& candidate);
 // Leaves those whose pipelines are worth a search.
 void PruneByBound(PlanSearch& search);
 void AddPipelines(PlanSearch& search);
+// Of the fastest with chunks of experts: where these end, by expected work and bytes.
+void AddCuts(PlanSearch& search);
 // Of each layout with its best pipeline and with none.
 void AddMicroBatches(PlanSearch& search);
 

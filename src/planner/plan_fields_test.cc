@@ -25,7 +25,8 @@ using plan::PlanFromJson;
 model::ModelSpec Spec() {
   model::LayerSpec layer;
   layer.attention = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 16, .value_dim = 16};
-  layer.moe = model::MoeSpec{.num_experts = 8, .top_k = 2, .intermediate_size = 32};
+  layer.moe = model::MoeSpec{
+      .num_experts = 8, .top_k = 2, .intermediate_size = 32, .shared_intermediate_size = 32};
   model::ModelSpec spec;
   spec.hidden_size = 64;
   spec.vocab_size = 128;
@@ -34,8 +35,20 @@ model::ModelSpec Spec() {
   return spec;
 }
 
-// Every field of a plan that has all of them, as "pipeline.chunks".
-std::set<std::string> FieldsOfAPlan() {
+// As "pipeline.chunks".
+void AddFieldsOf(const Plan& plan, std::set<std::string>& fields) {
+  const json object = plan::ToJson(plan);
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_object()) {
+      fields.insert(key);
+      continue;
+    }
+    for (const auto& [inner, unused] : value.items()) fields.insert(key + "." + inner);
+  }
+}
+
+// Every field of plans that have all of them: no plan has both decode and ranks with experts alone.
+std::set<std::string> FieldsOfPlans() {
   const Plan whole{.layout = {.attention_dp = 2, .expert_ep = 2},
                    .decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2},
                    .pipeline = {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.5}},
@@ -44,15 +57,12 @@ std::set<std::string> FieldsOfAPlan() {
                    .weights = "int8",
                    .num_threads = 1,
                    .made_for = MadeFor{.model = "0123456789abcdef", .num_ranks = 2}};
-  const json object = plan::ToJson(whole);
+  const Plan apart{.layout = {.disaggregates = true},
+                   .pipeline = {.order = strategy::AttentionOrder::kAass},
+                   .lines = {plan::LaneLines{}}};
   std::set<std::string> fields;
-  for (const auto& [key, value] : object.items()) {
-    if (!value.is_object()) {
-      fields.insert(key);
-      continue;
-    }
-    for (const auto& [inner, unused] : value.items()) fields.insert(key + "." + inner);
-  }
+  AddFieldsOf(whole, fields);
+  AddFieldsOf(apart, fields);
   return fields;
 }
 
@@ -96,6 +106,8 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"pipeline.micro_batches", {{"pipeline", {{"micro_batches", 2}}}}},
       {"decode.experts", {{"decode", {{"experts", "tp2"}}}}},
       {"decode.transition", {{"decode", {{"experts", "tp2"}, {"transition", "int4"}}}}},
+      {"pipeline.order", {{"pipeline", {{"order", "aass"}}}}},
+      {"strategy", {{"strategy", "pppipe"}}},
       {"spilled_kv.sequences", {{"spilled_kv", {{"sequences", 64}}}}},
       {"spilled_kv.blocks_in_memory", {{"spilled_kv", {{"blocks_in_memory", 40}}}}},
       {"spilled_kv.buffers", {{"spilled_kv", {{"buffers", 3}}}}},
@@ -106,9 +118,14 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"experts_in_memory", 4},
       {"spilled_kv",
        {{"sequences", 32}, {"blocks_in_memory", 20}, {"buffers", 2}, {"buffer_blocks", 8}}}};
+  const json apart = {{"layout", "attention=dp1,experts=ep1,disaggregate"},
+                      {"pipeline", {{"chunks", 1}, {"cut", "tokens"}, {"micro_batches", 2}}},
+                      {"strategy", "fine"}};
   // Fields that mean nothing without another one are compared with plans that have that.
   const std::map<std::string, json> givens = {
       {"decode.transition", {{"decode", {{"experts", "tp2"}}}}},
+      {"pipeline.order", apart},
+      {"strategy", apart},
       {"spilled_kv.sequences", spilled},
       {"spilled_kv.blocks_in_memory", spilled},
       {"spilled_kv.buffers", spilled},
@@ -126,10 +143,11 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"experts_in_memory", "LoadedModel.APlanSaysHowManyExpertsStayInMemory"},
       {"weights", "tests/ranks/commands_test.sh: what a plan says of weights and threads"},
       {"threads", "tests/ranks/commands_test.sh: what a plan says of weights and threads"},
+      {"lines", "StepTurns, and tests/ranks/disaggregated_test.sh: a plan whose steps are solved"},
       {"decode.keep", "LoadedModel.RanksReserveBothDivisionsOfTheExperts"},
       {"decode.epoch_steps", "phase_order_test"},
       {"decode.prompts", "phase_order_test"}};
-  for (const std::string& field : FieldsOfAPlan()) {
+  for (const std::string& field : FieldsOfPlans()) {
     SCOPED_TRACE(field);
     if (elsewhere.contains(field)) continue;
     const auto change = changes.find(field);

@@ -2,6 +2,7 @@
 // becomes of the answer in words is explain_plan.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,6 +51,11 @@ struct Constraints {
   std::optional<std::string> decode_experts = {};
   std::optional<strategy::Pipeline> pipeline = {};  // chunks, cut and overlap, with micro-batches
   std::optional<int> micro_batches = {};
+  // Only layouts with attention and experts on different ranks, and how these take turns. The
+  // latter two only beside the former, or beside such a layout.
+  bool disaggregates = false;
+  std::optional<plan::DisaggregatedStrategy> strategy = {};
+  std::optional<strategy::AttentionOrder> order = {};
   std::optional<plan::Wire> wire = {};
   // Weights lie there as matrices that cannot be cut (a packed directory): plans that divide heads
   // or slice experts cannot run. PlanQuestion::memory_of says so.
@@ -106,8 +112,9 @@ struct PlanFigures {
   double extrapolated_share = 0;
   double imbalance = 1;  // as WholeStep's, over prefill and decode
   // Of a plan that divides the experts otherwise in decode: what moving them there and back takes
-  // once, and what the integer program took that found the plan. Both are in what stands above;
-  // the latter is not in the score, nor held against limits.
+  // once, which is in the throughput and the score alone; and what the integer program took that
+  // found the plan, which is in the time to first token and the throughput, but neither in the
+  // score nor held against limits.
   double transition_seconds = 0;
   double solver_seconds = 0;
 
@@ -132,6 +139,8 @@ struct Candidate {
 
   bool is_ranked() const { return rejected_by.empty() && figures.has_value(); }
   bool is_allowed() const { return needs.empty(); }
+  // To a format that is neither the first that fits nor allowed.
+  bool changes_weights() const { return std::ranges::find(needs, "weights") != needs.end(); }
 };
 
 // "4 ranks x 2 threads, int8, attention=dp4,experts=ep4, 8 chunks of tokens"

@@ -35,8 +35,8 @@ auto Complexity(const PlanSearch& search, const Candidate& candidate) {
   return std::tuple(!is_present, candidate.setup.num_ranks > 1,
                     plan.changes_layout() || plan.layout.disaggregates,
                     plan.experts_in_memory.has_value(), plan.spilled_kv.has_value(),
-                    plan.pipeline.chunks > 1, plan.pipeline.micro_batches > 1, !is_usual,
-                    candidate.setup.num_ranks);
+                    plan.pipeline.chunks > 1, !plan.pipeline.cuts.empty(),
+                    plan.pipeline.micro_batches > 1, !is_usual, candidate.setup.num_ranks);
 }
 
 // Ranked ones first, the best before; then those that were rejected, in the order in which they
@@ -445,6 +445,12 @@ std::string Describe(const Candidate& candidate) {
   if (plan.pipeline.chunks > 1 && !plan.layout.disaggregates) {
     text += fmt::format(", {} chunks of {}", plan.pipeline.chunks,
                         plan.pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");
+    if (!plan.pipeline.cuts.empty()) {
+      std::vector<int> percent;
+      for (const double cut : plan.pipeline.cuts)
+        percent.push_back(static_cast<int>(std::lround(100 * cut)));
+      text += fmt::format(" cut at {} %", fmt::join(percent, ", "));
+    }
   }
   if (plan.pipeline.micro_batches > 1 && !plan.layout.disaggregates) {
     text += fmt::format(", {} micro-batches", plan.pipeline.micro_batches);

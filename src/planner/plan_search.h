@@ -15,6 +15,9 @@
 
 namespace convene::planner {
 
+// Up to so many ranks every number of ranks, and every format of weights, is searched whole.
+inline constexpr int kFewRanks = 16;
+
 // What passes work on.
 class PlanSearch {
  public:
@@ -30,6 +33,11 @@ class PlanSearch {
   // Sets figures and needs. A candidate that cannot be priced, or does not meet the workload's
   // limits, is rejected.
   void Price(Candidate& candidate);
+  // Of many ranks, weights in formats that are not allowed are there to be compared with in a few
+  // layouts: no pass looks for more of them.
+  bool IsForComparison(const Candidate& candidate) const {
+    return question_.num_ranks > kFewRanks && candidate.changes_weights();
+  }
   // The allowed one with the least score; null: none is priced yet. Valid until the next Add.
   const Candidate* Best() const;
 

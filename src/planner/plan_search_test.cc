@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "planner/asked_question_test.h"
 #include "planner/explain_plan.h"
@@ -13,6 +17,7 @@
 namespace convene::planner {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -177,6 +182,73 @@ TEST(PlanSearch, WhatWouldDoKeepsTheLayoutThatWasAskedFor) {
   EXPECT_THAT(error, HasSubstr("it would with 12.1 MiB of memory for each of 2 ranks"));
   EXPECT_THAT(error, Not(HasSubstr("--weights")));
   EXPECT_THAT(error, Not(HasSubstr("4 ranks")));
+}
+
+TEST(PlanSearch, WhatWouldDoIsTheFewestRanksAndWhatMustBeAllowed) {
+  Asked asked(1e9, {1, 2});
+  // Cut heads and experts are in all ranks' memory once; whole ones need as much again.
+  asked.question.memory_of = [](const RankSetup& setup, const plan::Plan& plan,
+                                int) -> Result<RankMemory> {
+    const bool cuts = plan.layout.attention_tp > 1 && plan.layout.expert_tp > 1;
+    const auto ranks = static_cast<uint64_t>(setup.num_ranks);
+    return RankMemory{.weights_bytes = (uint64_t{cuts ? 1U : 2U} << 30) / ranks};
+  };
+  asked.question.memory_per_rank = [](int) { return uint64_t{45} << 20; };
+  // 2 GiB of 48 ranks are 42.7 MiB, and 1 GiB of 24 is as much.
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("or 24 ranks and --allow layout"));
+  asked.question.allowed.layout = true;
+  EXPECT_THAT(ErrorOf(asked), AllOf(HasSubstr("24 ranks"), Not(HasSubstr("--allow layout"))));
+}
+
+TEST(PlanSearch, ChunksOfExpertsEndWhereRoutingSays) {
+  Asked asked(3e8, {2});
+  // Nearly all that a rank's experts do, the first two of them do.
+  for (const model::LayerSpec& layer : asked.spec.layers) {
+    const int num_experts = layer.moe->num_experts;
+    std::vector<double> counts(num_experts, 1);
+    for (const int expert : {0, 1, num_experts / 2, num_experts / 2 + 1}) counts[expert] = 100;
+    asked.workload.routing.counts.push_back(std::move(counts));
+  }
+  asked.question.constraints.pipeline =
+      strategy::Pipeline{.chunks = 4, .cut = strategy::ChunkCut::kExperts};
+  const Candidate* even = nullptr;
+  const Candidate* cut = nullptr;
+  const PlanAnswer answer = Search(asked);  // the best come first
+  for (const Candidate& one : answer.candidates) {
+    if (!one.is_ranked() || one.plan.pipeline.micro_batches > 1) continue;
+    const Candidate*& found = one.plan.pipeline.cuts.empty() ? even : cut;
+    if (found == nullptr) found = &one;
+  }
+  ASSERT_NE(even, nullptr);
+  ASSERT_NE(cut, nullptr);
+  EXPECT_EQ(cut->added_by, "cuts");
+  EXPECT_EQ(cut->plan.pipeline.cuts.size(), 3u);
+  EXPECT_LT(cut->figures->score, even->figures->score);
+  EXPECT_THAT(Describe(*cut), HasSubstr("4 chunks of experts cut at "));
+}
+
+TEST(PlanSearch, OfManyRanksOtherFormatsAreComparedInTheBestLayoutsAlone) {
+  Asked asked(1e9, {24}, {"bf16", "int8"});
+  asked.question.allowed.layout = true;
+  asked.question.passes_off = {"hybrid", "disaggregated", "pipelines", "micro_batches"};
+  asked.question.memory_of = [](const RankSetup&, const plan::Plan&, int) -> Result<RankMemory> {
+    return RankMemory{.weights_bytes = 1};
+  };
+  const auto count_left_out = [](const PlanAnswer& answer) {
+    return std::ranges::count_if(answer.candidates, [](const Candidate& one) {
+      return one.reason.find("best layouts are compared") != std::string::npos;
+    });
+  };
+  const PlanAnswer answer = Search(asked);
+  std::set<std::string> compared;
+  for (const Candidate& one : answer.candidates) {
+    if (one.is_ranked() && one.setup.weights == "int8")
+      compared.insert(plan::ToText(one.plan.layout));
+  }
+  EXPECT_EQ(compared.size(), 4u);
+  EXPECT_GT(count_left_out(answer), 8);
+  asked.question.allowed.weights = true;
+  EXPECT_EQ(count_left_out(Search(asked)), 0);
 }
 
 TEST(PlanSearch, OtherFormatsAreTakenWhereTheFirstDoesNotFitOrTheyAreAllowed) {

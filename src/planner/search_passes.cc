@@ -65,9 +65,7 @@ void AddSetups(PlanSearch& search) {
   }
 }
 
-// From so many ranks on, a machine is made of hosts with several each, and only whole ones are
-// looked at.
-constexpr int kRanksOneByOne = 16;
+// Many ranks are on hosts with several each, and only whole ones are looked at.
 constexpr int kRanksOfAHost = 8;
 
 // Plans of 61 and 62 ranks are no better than those of 56 or 64 that lie beside them but where
@@ -78,14 +76,14 @@ void ChooseNumbersOfRanks(PlanSearch& search) {
   const int all = search.question().num_ranks;
   for (Candidate& candidate : search.candidates()) {
     const int ranks = candidate.setup.num_ranks;
-    if (!candidate.rejected_by.empty() || ranks <= kRanksOneByOne || ranks % kRanksOfAHost == 0 ||
+    if (!candidate.rejected_by.empty() || ranks <= kFewRanks || ranks % kRanksOfAHost == 0 ||
         ranks == all) {
       continue;
     }
     search.Reject(candidate,
                   fmt::format("of more than {} ranks, only multiples of {} and all {} are searched "
                               "(--without ranks: every number; --ranks {}: up to this one)",
-                              kRanksOneByOne, kRanksOfAHost, all, ranks));
+                              kFewRanks, kRanksOfAHost, all, ranks));
   }
 }
 
@@ -138,6 +136,7 @@ std::vector<plan::Plan> WithDecode(PlanSearch& search, const Candidate& candidat
     plan.phase_change.transition = plan::Transition::kInt4;
     plans.push_back(plan);
   }
+  for (plan::Plan& each : plans) SetEpochs(search, candidate.setup, each);
   return plans;
 }
 
@@ -299,6 +298,36 @@ void PriceAll(PlanSearch& search) {
   }
 }
 
+// Of weights in a format that is not allowed, layouts that are priced of many ranks: they are there
+// to be compared with.
+constexpr size_t kMostLayoutsToCompare = 4;
+
+// Of many ranks there are hundreds of layouts, and each format would take as long as the one that
+// is chosen from.
+void PriceLayouts(PlanSearch& search) {
+  std::vector<const Candidate*> best;
+  for (Candidate& candidate : search.candidates()) {
+    if (!candidate.rejected_by.empty() || search.IsForComparison(candidate)) continue;
+    search.Price(candidate);
+    if (candidate.is_ranked()) best.push_back(&candidate);
+  }
+  std::ranges::stable_sort(best, {}, [](const Candidate* one) { return one->figures->score; });
+  if (best.size() > kMostLayoutsToCompare) best.resize(kMostLayoutsToCompare);
+  for (Candidate& candidate : search.candidates()) {
+    if (!candidate.rejected_by.empty() || !search.IsForComparison(candidate)) continue;
+    const bool is_compared = best.empty() || std::ranges::any_of(best, [&](const Candidate* one) {
+                               return one->plan.layout == candidate.plan.layout;
+                             });
+    if (is_compared) {
+      search.Price(candidate);
+    } else {
+      search.Reject(candidate, fmt::format("weights in {} are not allowed (--allow weights), and "
+                                           "of many ranks only the {} best layouts are compared",
+                                           candidate.setup.weights, kMostLayoutsToCompare));
+    }
+  }
+}
+
 // Experts divided otherwise in decode.
 void AddHybridPlans(PlanSearch& search) {
   AddHybrids(search);
@@ -306,20 +335,14 @@ void AddHybridPlans(PlanSearch& search) {
   PriceAll(search);
 }
 
-// Rows in fewer bytes, where that is allowed.
-void AddWires(PlanSearch& search) {
-  const PlanQuestion& question = search.question();
-  if (!question.allowed.wire || question.constraints.wire) return;
-  const size_t count = search.candidates().size();
-  const Candidate* best = search.Best();
-  const double least = best != nullptr ? best->figures->score : kUnlimited;
-  for (size_t i = 0; i < count; ++i) {
-    const Candidate exact = search.candidates()[i];
-    if (!exact.is_ranked() || exact.setup.num_ranks == 1) continue;
-    // Rows of no bytes would not do: PruneByBound says so of the plan itself.
-    if (LeastScore(exact) >= least) continue;
+bool MayChooseWire(const PlanQuestion& question) {
+  return question.allowed.wire && !question.constraints.wire;
+}
+
+void AddWiresOf(PlanSearch& search, const std::vector<Candidate>& exact) {
+  for (const Candidate& each : exact) {
     for (const plan::Wire wire : {plan::Wire::kBf16, plan::Wire::kFp8, plan::Wire::kFp8Both}) {
-      Candidate candidate = exact;
+      Candidate candidate = each;
       candidate.plan.wire = wire;
       candidate.figures.reset();
       search.Add(std::move(candidate));
@@ -329,10 +352,42 @@ void AddWires(PlanSearch& search) {
   PriceAll(search);
 }
 
+// Rows in fewer bytes, where that is allowed.
+void AddWires(PlanSearch& search) {
+  if (!MayChooseWire(search.question())) return;
+  const Candidate* best = search.Best();
+  const double least = best != nullptr ? best->figures->score : kUnlimited;
+  std::vector<Candidate> exact;
+  for (const Candidate& each : search.candidates()) {
+    // Rows of no bytes would not do: PruneByBound says so of the plan itself.
+    const bool could_win = each.is_ranked() && each.setup.num_ranks > 1 && LeastScore(each) < least;
+    if (could_win) exact.push_back(each);
+  }
+  AddWiresOf(search, exact);
+}
+
 // Attention and experts on different ranks.
 void AddDisaggregatedPlans(PlanSearch& search) {
   AddDisaggregated(search);
   MarkChanges(search);
+}
+
+// Disaggregated plans whose rows may be in fewer bytes, the best ones.
+constexpr size_t kMostTurnsWithWires = 2;
+
+// How these take turns; then their rows in fewer bytes, where that is allowed.
+void RefineDisaggregated(PlanSearch& search) {
+  RefineTurns(search);
+  if (!MayChooseWire(search.question())) return;
+  std::vector<Candidate> exact;
+  for (const Candidate& each : search.candidates()) {
+    if (each.is_ranked() && each.is_allowed() && each.plan.layout.disaggregates) {
+      exact.push_back(each);
+    }
+  }
+  std::ranges::stable_sort(exact, {}, [](const Candidate& one) { return one.figures->score; });
+  if (exact.size() > kMostTurnsWithWires) exact.resize(kMostTurnsWithWires);
+  AddWiresOf(search, exact);
 }
 
 constexpr SearchPass kPasses[] = {
@@ -349,16 +404,17 @@ constexpr SearchPass kPasses[] = {
      AddPaged},
     {"changes", "marks what would change the numbers that are computed", MarkChanges,
      /*can_be_off=*/false},
-    {"prices", "simulates prefill and decode of each", PriceAll, /*can_be_off=*/false},
+    {"prices", "simulates prefill and decode of each", PriceLayouts, /*can_be_off=*/false},
     {"hybrid", "other divisions of the experts in decode, by an integer program", AddHybridPlans},
     {"wires", "rows between ranks in fewer bytes (--allow wire)", AddWires},
     {"disaggregated",
      "attention on some ranks and experts on others, in pipelines that a solver proposes",
      AddDisaggregatedPlans},
     {"turns", "their micro-batches, chunks and order, from what was proposed to the best by price",
-     RefineTurns},
+     RefineDisaggregated},
     {"bound", "spares the search for pipelines what could not win by one", PruneByBound},
     {"pipelines", "the experts' work in chunks of tokens or experts", AddPipelines},
+    {"cuts", "chunks of experts that end where expected work and bytes say", AddCuts},
     {"micro_batches", "steps in parts, one of which computes while another exchanges",
      AddMicroBatches},
 };
@@ -368,16 +424,41 @@ constexpr SearchPass kPasses[] = {
 // Never less than what is needed, whatever the rounding to three digits.
 std::string Enough(uint64_t size_bytes) { return FormatBytes(size_bytes + size_bytes / 200); }
 
+constexpr int kMostRanksToTell = 256;
+
 // The least that any rank takes in a format, over what may be of so many ranks.
-std::optional<uint64_t> LeastMemory(const PlanQuestion& question, int num_ranks,
-                                    const std::string& format, int num_threads) {
-  std::optional<uint64_t> least;
+struct LeastMemory {
+  std::optional<uint64_t> allowed = {};  // by plans that may be chosen
+  std::optional<uint64_t> any = {};      // by those, too, that --allow layout would admit
+};
+// What has to be said behind a remedy that suffices by the second alone.
+constexpr const char* kAndAllow = " and --allow layout";
+
+LeastMemory LeastMemoryOf(const PlanQuestion& question, int num_ranks, const std::string& format,
+                          int num_threads) {
+  LeastMemory least;
+  const bool is_given = question.constraints.layout || question.constraints.decode_experts;
   for (const plan::Plan& plan : AskedPlans(question, num_ranks)) {
     const auto memory =
         question.memory_of({num_ranks, num_threads, format}, plan, question.workload.batch);
-    if (memory) least = std::min(least.value_or(memory->total()), memory->total());
+    if (!memory) continue;
+    const uint64_t total = memory->total();
+    least.any = std::min(least.any.value_or(total), total);
+    plan::Plan exact = plan;
+    exact.wire = plan::Wire::kF32;
+    const bool is_allowed = question.allowed.layout || is_given || num_ranks == 1 ||
+                            KeepsLogits(question.spec, exact, question.one_host);
+    if (is_allowed) least.allowed = std::min(least.allowed.value_or(total), total);
   }
   return least;
+}
+
+// `remedy`, with what it needs beside it; nothing where it does not suffice.
+std::optional<std::string> RemedyBy(const LeastMemory& least, uint64_t available,
+                                    const std::string& remedy) {
+  if (least.allowed && *least.allowed <= available) return remedy;
+  if (least.any && *least.any <= available) return remedy + kAndAllow;
+  return std::nullopt;
 }
 
 // `paged`: one with experts on a disk, if any was looked at.
@@ -389,25 +470,31 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
                                     Describe(closest), Enough(closest.memory.total()),
                                     FormatBytes(closest.memory_limit));
   std::vector<std::string> remedies;
-  if (const auto least = LeastMemory(question, question.num_ranks, format, threads)) {
-    remedies.push_back(fmt::format("{} of memory for each of {} (--memory-per-rank)",
-                                   Enough(*least),
-                                   FormatCount(static_cast<uint64_t>(question.num_ranks), "rank")));
+  const LeastMemory here = LeastMemoryOf(question, question.num_ranks, format, threads);
+  if (here.any) {
+    remedies.push_back(fmt::format("{} of memory for each of {} (--memory-per-rank){}",
+                                   Enough(here.allowed.value_or(*here.any)),
+                                   FormatCount(static_cast<uint64_t>(question.num_ranks), "rank"),
+                                   here.allowed ? "" : kAndAllow));
   }
-  for (int ranks = question.num_ranks + 1; ranks <= 256; ++ranks) {
-    const bool is_round = (ranks & (ranks - 1)) == 0 || ranks <= 16;
-    if (!is_round) continue;
-    const auto least = LeastMemory(question, ranks, format, threads);
-    if (!least || *least > question.memory_per_rank(ranks)) continue;
-    remedies.push_back(FormatCount(static_cast<uint64_t>(ranks), "rank"));
+  for (int ranks = question.num_ranks + 1; ranks <= kMostRanksToTell; ++ranks) {
+    // As ChooseNumbersOfRanks has it.
+    if (ranks > kFewRanks && ranks % kRanksOfAHost != 0) continue;
+    const auto remedy =
+        RemedyBy(LeastMemoryOf(question, ranks, format, threads), question.memory_per_rank(ranks),
+                 FormatCount(static_cast<uint64_t>(ranks), "rank"));
+    if (!remedy) continue;
+    remedies.push_back(*remedy);
     break;
   }
   for (const char* fewer : {"int8", "int4"}) {
     const auto& tried = question.formats;
     if (std::find(tried.begin(), tried.end(), fewer) != tried.end()) continue;
-    const auto least = LeastMemory(question, question.num_ranks, fewer, threads);
-    if (!least || *least > question.memory_per_rank(question.num_ranks)) continue;
-    remedies.push_back(fmt::format("--weights {}", fewer));
+    const auto remedy =
+        RemedyBy(LeastMemoryOf(question, question.num_ranks, fewer, threads),
+                 question.memory_per_rank(question.num_ranks), fmt::format("--weights {}", fewer));
+    if (!remedy) continue;
+    remedies.push_back(*remedy);
     break;
   }
   for (size_t i = 0; i < remedies.size(); ++i) {
@@ -416,7 +503,10 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
                                           : " or ") +
                remedies[i];
   }
-  if (remedies.empty()) message += "; neither more ranks, up to 256, nor int4 weights would do";
+  if (remedies.empty()) {
+    message +=
+        fmt::format("; neither more ranks, up to {}, nor int4 weights would do", kMostRanksToTell);
+  }
   if (paged != nullptr) message += "; with experts on the disk: " + paged->reason;
   return ResourceExhausted(message);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/units.h"
@@ -12,11 +13,37 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
+// As convene measure has it (evaluate/measure_operators.h): over words, and over the seconds in
+// which memory gives so many float32.
+struct GreedySampling {
+  cost::OperatorModel model;
+  double read_bytes_per_second = 0;
+
+  double Seconds(int words) const {
+    if (words < 1) return 0;
+    const double features[] = {static_cast<double>(words)};
+    const double ideal = 4.0 * words / read_bytes_per_second;
+    return model.Predict(features, ideal).seconds;
+  }
+};
+
+std::optional<GreedySampling> GreedySamplingOf(const cost::MachineProfile& profile) {
+  const auto found = profile.operators.find("sample greedily");
+  // Whoever wrote the profile may call something else so.
+  if (found == profile.operators.end() || found->second.ranges.size() != 1) return std::nullopt;
+  const double read_gbps = profile.machine.read_gbps;
+  if (!(read_gbps >= 1e-3 && read_gbps <= 1e9)) return std::nullopt;
+  return GreedySampling{.model = found->second, .read_bytes_per_second = kGiga * read_gbps};
+}
+
 // With costs of its own, for conditions that the profile's are not of.
 class OwningPricer : public StepPricer {
  public:
-  OwningPricer(cost::StepCosts costs, const cost::MachineState& state, double disk_bytes_per_second)
-      : costs_(std::move(costs)), pricer_(costs_, state, disk_bytes_per_second) {}
+  OwningPricer(cost::StepCosts costs, const cost::MachineState& state, double disk_bytes_per_second,
+               std::optional<GreedySampling> sampling)
+      : costs_(std::move(costs)),
+        pricer_(costs_, state, disk_bytes_per_second),
+        sampling_(std::move(sampling)) {}
 
   Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
                                const schedule::ActivityGraph& graph,
@@ -24,10 +51,14 @@ class OwningPricer : public StepPricer {
     return pricer_.Price(spec, schedule, graph, sizes);
   }
   cost::StepErrors Errors() const override { return pricer_.Errors(); }
+  double SamplingSeconds(const model::ModelSpec& spec) const override {
+    return sampling_ ? sampling_->Seconds(spec.vocab_size) : 0;
+  }
 
  private:
   cost::StepCosts costs_;
   MeasuredPricer pricer_;
+  std::optional<GreedySampling> sampling_;
 };
 
 // What bytes take grows; what an exchange of next to nothing takes stays.
@@ -108,9 +139,9 @@ Result<std::unique_ptr<StepPricer>> MeasuredSource::PricerOf(const RankSetup& se
   cost::StepCosts changed = *costs;
   SlowLink(conditions.link, changed.exchange);
   if (conditions.alike_ranks) changed.rank_factors.clear();
-  return std::unique_ptr<StepPricer>(
-      std::make_unique<OwningPricer>(std::move(changed), conditions.machine,
-                                     kGiga * profile_.machine.disk_gbps / conditions.disk));
+  return std::unique_ptr<StepPricer>(std::make_unique<OwningPricer>(
+      std::move(changed), conditions.machine, kGiga * profile_.machine.disk_gbps / conditions.disk,
+      GreedySamplingOf(profile_)));
 }
 
 MachineFigures MeasuredSource::FiguresOf(const RankSetup& setup) const {

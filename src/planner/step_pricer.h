@@ -62,6 +62,8 @@ class StepPricer {
                                        const schedule::ActivityGraph& graph,
                                        const cost::Sizes& sizes) const = 0;
   virtual cost::StepErrors Errors() const = 0;
+  // Of a greedy token of one sequence, which is no task of a step. 0: nobody measured it.
+  virtual double SamplingSeconds(const model::ModelSpec& /*spec*/) const { return 0; }
 
   // Waits of layers that were found with these prices (routing_waits.h), by all that they depend
   // on: the many pipelines of one layout share them. A pricer is not for several threads at once.

@@ -14,21 +14,28 @@ namespace convene::planner {
 namespace {
 
 constexpr double kMostFactor = 64;  // of links
+constexpr double kMostRateFactor = 16;
 constexpr int kMostBatch = 1024;
 constexpr int kLeastPrompt = 16;
 constexpr int kMostPrompt = 1 << 17;
+constexpr int kMostAnswer = 1 << 14;
 constexpr int kMostHalvings = 20;
 constexpr std::array kSkews = {0.0, 0.2, 0.4, 0.6, 0.8, 0.9};
 
-struct Score {
-  bool fits = true;
-  std::optional<double> seconds = {};  // none: it cannot run
-};
+}  // namespace
 
-Score ScoreOf(PlanSearch& search, const Candidate& candidate, const Point& point) {
-  const PlanQuestion& question = search.question();
+const PointScore& PlanAtPoints::At(const Parameter& parameter, double value) {
+  const std::pair point(parameter.range, value);
+  const auto known = known_.find(point);
+  if (known != known_.end()) return known->second;
+  return known_.emplace(point, ScoreOf(parameter.at(value))).first->second;
+}
+
+PointScore PlanAtPoints::ScoreOf(const Point& point) const {
+  const PlanQuestion& question = search_.question();
   if (point.workload.batch > question.workload.batch ||
-      point.workload.mean_prompt_tokens() > question.workload.mean_prompt_tokens()) {
+      point.workload.mean_prompt_tokens() > question.workload.mean_prompt_tokens() ||
+      point.workload.mean_gen_tokens() > question.workload.mean_gen_tokens()) {
     // Memory for more is asked for the workload as it is, with as many more sequences as hold the
     // tokens.
     const double tokens = point.workload.batch *
@@ -36,14 +43,20 @@ Score ScoreOf(PlanSearch& search, const Candidate& candidate, const Point& point
     const double each =
         question.workload.mean_prompt_tokens() + question.workload.mean_gen_tokens();
     const auto batch = static_cast<int>(std::min(1e6, std::ceil(tokens / each)));
-    const auto memory = question.memory_of(candidate.setup, candidate.plan, batch);
-    if (!memory || memory->total() > candidate.memory_limit) return {.fits = false};
+    const auto memory = question.memory_of(plan_.setup, plan_.plan, batch);
+    if (!memory || memory->total() > plan_.memory_limit) return {.fits = false};
   }
-  const auto figures =
-      search.FiguresOf(candidate.setup, candidate.plan, point.workload, point.conditions);
+  const auto figures = search_.FiguresOf(plan_.setup, plan_.plan, point.workload, point.conditions);
   if (!figures) return {};
+  if (point.workload.arrival_rate > question.workload.arrival_rate) {
+    // More arrive, and so more run together.
+    const auto memory = question.memory_of(plan_.setup, plan_.plan, figures->batch);
+    if (!memory || memory->total() > plan_.memory_limit) return {.fits = false};
+  }
   return {.seconds = figures->score};
 }
+
+namespace {
 
 // Where, between a value inside and one outside, the inside ends: its last value.
 double EdgeOf(const Parameter& parameter, double inside, double outside,
@@ -63,7 +76,8 @@ std::string Count(double value) { return FormatCount(static_cast<uint64_t>(std::
 // "4 and more", "4 and fewer", "4 to 7", "4"; `word` of a value.
 std::string SpanWords(const Span& span, bool above,
                       const std::function<std::string(double)>& word) {
-  if (span.is_open) return word(span.nearest) + (above ? " and more" : " and fewer");
+  const bool is_least = !above && span.nearest == span.farthest;  // nothing is below it
+  if (span.is_open && !is_least) return word(span.nearest) + (above ? " and more" : " and fewer");
   const std::string first = word(std::min(span.nearest, span.farthest));
   const std::string last = word(std::max(span.nearest, span.farthest));
   return first == last ? first : first + " to " + last;
@@ -95,9 +109,10 @@ void AddPowers(double least, double most, double present, Parameter& parameter) 
                       parameter.values.begin();
 }
 
-Outcome Duel::At(const Point& point) {
-  const Score first = ScoreOf(search_, chosen_, point);
-  const Score second = ScoreOf(search_, other_, point);
+Outcome OutcomeAt(PlanAtPoints& chosen, PlanAtPoints& other, const Parameter& parameter,
+                  double value) {
+  const PointScore& first = chosen.At(parameter, value);
+  const PointScore& second = other.At(parameter, value);
   if (!second.seconds) return first.seconds ? Outcome::kLoses : Outcome::kNeither;
   if (!first.seconds) return first.fits ? Outcome::kRunsAlone : Outcome::kFitsAlone;
   return *second.seconds < *first.seconds ? Outcome::kWins : Outcome::kLoses;
@@ -181,6 +196,48 @@ Parameter Prompts(const PlanQuestion& question) {
   return prompt;
 }
 
+Parameter Answers(const PlanQuestion& question) {
+  Parameter answer{.is_whole = true};
+  const int present = std::max(1, static_cast<int>(question.workload.mean_gen_tokens()));
+  const int most = std::max(
+      present, std::min<int>(kMostAnswer, question.spec.max_positions -
+                                              question.workload.longest_request() + present));
+  AddPowers(1, most, present, answer);
+  answer.at = [&question, present](double value) {
+    Point point{.workload = question.workload};
+    for (RequestLengths& request : point.workload.requests) {
+      request.gen_tokens =
+          std::max(1, static_cast<int>(std::lround(request.gen_tokens * value / present)));
+    }
+    return point;
+  };
+  answer.words = [](const Span& span, bool above) {
+    return fmt::format("with answers of {} tokens", SpanWords(span, above, Count));
+  };
+  answer.range = fmt::format("answers of {} to {} tokens", Count(answer.values.front()),
+                             Count(answer.values.back()));
+  return answer;
+}
+
+// Of a stream.
+Parameter Rates(const PlanQuestion& question) {
+  Parameter rate;
+  const double present = question.workload.arrival_rate;
+  AddPowers(present / kMostRateFactor, present * kMostRateFactor, present, rate);
+  rate.at = [&question](double value) {
+    Point point{.workload = question.workload};
+    point.workload.arrival_rate = value;
+    return point;
+  };
+  rate.words = [](const Span& span, bool above) {
+    const auto number = [](double value) { return fmt::format("{:.3g}", value); };
+    return fmt::format("where {} requests arrive in a second", SpanWords(span, above, number));
+  };
+  rate.range =
+      fmt::format("{:.3g} to {:.3g} requests in a second", rate.values.front(), rate.values.back());
+  return rate;
+}
+
 // By the time that bytes take: words are about the rate.
 Parameter Links(const PlanQuestion& question) {
   Parameter link;
@@ -243,23 +300,26 @@ std::optional<Parameter> Skews(const PlanQuestion& question) {
 
 std::vector<Parameter> ParametersOf(const PlanQuestion& question) {
   std::vector<Parameter> parameters;
-  if (question.workload.arrival_rate <= 0) parameters.push_back(Batches(question));
+  const bool is_stream = question.workload.arrival_rate > 0;
+  parameters.push_back(is_stream ? Rates(question) : Batches(question));
   parameters.push_back(Prompts(question));
+  if (question.workload.objective != Objective::kTtft) parameters.push_back(Answers(question));
   if (question.num_ranks > 1) parameters.push_back(Links(question));
   if (auto skew = Skews(question)) parameters.push_back(*std::move(skew));
   return parameters;
 }
 
-std::string WhereItWins(PlanSearch& search, const Candidate& chosen, const Candidate& other,
+std::string WhereItWins(PlanAtPoints& chosen, PlanAtPoints& other,
                         const std::vector<Parameter>& parameters) {
-  Duel duel(search, chosen, other);
   std::vector<std::string> wins;
   std::vector<std::string> fits;
   std::vector<std::string> runs;
   std::vector<std::string> ranges;
   for (const Parameter& parameter : parameters) {
     for (const int direction : {1, -1}) {
-      const auto outcome_at = [&](double value) { return duel.At(parameter.at(value)); };
+      const auto outcome_at = [&](double value) {
+        return OutcomeAt(chosen, other, parameter, value);
+      };
       for (const Span& span : SpansOf(parameter, direction, outcome_at)) {
         auto& places = span.outcome == Outcome::kWins        ? wins
                        : span.outcome == Outcome::kFitsAlone ? fits

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/plan_search.h"
@@ -56,29 +58,40 @@ void AddPowers(double least, double most, double present, Parameter& parameter);
 std::vector<Span> SpansOf(const Parameter& parameter, int direction,
                           const std::function<Outcome(double)>& outcome_at, size_t most = SIZE_MAX);
 
-// Two plans at a point. The second must be no better than the first at the question's own.
-class Duel {
- public:
-  // Keeps the references.
-  Duel(PlanSearch& search, const Candidate& chosen, const Candidate& other)
-      : search_(search), chosen_(chosen), other_(other) {}
-
-  Outcome At(const Point& point);
-
- private:
-  PlanSearch& search_;
-  const Candidate& chosen_;
-  const Candidate& other_;
+struct PointScore {
+  bool fits = true;
+  std::optional<double> seconds = {};  // none: it cannot run
 };
 
+// A plan at values of parameters, each of which is priced once: the chosen plan is compared with
+// all others at the same ones.
+class PlanAtPoints {
+ public:
+  // Keeps the references.
+  PlanAtPoints(PlanSearch& search, const Candidate& plan) : search_(search), plan_(plan) {}
+
+  const PointScore& At(const Parameter& parameter, double value);
+
+ private:
+  PointScore ScoreOf(const Point& point) const;
+
+  PlanSearch& search_;
+  const Candidate& plan_;
+  std::map<std::pair<std::string, double>, PointScore> known_;  // by range of the parameter
+};
+
+// The second must be no better than the first at the question's own values.
+Outcome OutcomeAt(PlanAtPoints& chosen, PlanAtPoints& other, const Parameter& parameter,
+                  double value);
+
 Parameter Batches(const PlanQuestion& question);
-// Batches where these are not predicted, prompts, links between several ranks, and how many tokens
-// go to how few experts. Keeps the reference.
+// Batches, or of a stream its rate, prompts, answers, links between several ranks, and how many
+// tokens go to how few experts. Keeps the reference.
 std::vector<Parameter> ParametersOf(const PlanQuestion& question);
 
 // "wins with batches of 4 to 7; has memory where the chosen plan has not: with batches of 64 and
 // more", or that it wins at no value tried, and in what range.
-std::string WhereItWins(PlanSearch& search, const Candidate& chosen, const Candidate& other,
+std::string WhereItWins(PlanAtPoints& chosen, PlanAtPoints& other,
                         const std::vector<Parameter>& parameters);
 
 }  // namespace convene::planner

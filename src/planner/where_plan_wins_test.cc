@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "planner/asked_question_test.h"
+
 namespace convene::planner {
 namespace {
 
@@ -13,6 +15,28 @@ Parameter Powers(double present) {
   Parameter parameter{.is_whole = true};
   AddPowers(1, 64, present, parameter);
   return parameter;
+}
+
+TEST(Parameters, AnswersAndRatesAreMovedToo) {
+  Asked asked(1e9, {2});
+  const auto of = [&](const std::string& word) {
+    for (const Parameter& parameter : ParametersOf(asked.question)) {
+      if (parameter.range.find(word) != std::string::npos) return parameter;
+    }
+    ADD_FAILURE() << word;
+    return Parameter();
+  };
+  const Parameter answers = of("answers of 1 to ");
+  EXPECT_EQ(answers.values[answers.present], 64);
+  EXPECT_EQ(answers.at(256).workload.requests.front().gen_tokens, 256);
+  EXPECT_EQ(answers.words(Span{Outcome::kWins, 128, 1024, true}, true),
+            "with answers of 128 and more tokens");
+  asked.workload.arrival_rate = 2;
+  const Parameter rates = of("requests in a second");
+  EXPECT_EQ(rates.values[rates.present], 2);
+  EXPECT_EQ(rates.at(8).workload.arrival_rate, 8);
+  EXPECT_EQ(rates.words(Span{Outcome::kWins, 0.5, 0.125, true}, false),
+            "where 0.5 and fewer requests arrive in a second");
 }
 
 TEST(SpansOf, EndWhereTheOtherPlanLosesAgain) {

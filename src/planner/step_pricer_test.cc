@@ -1,0 +1,64 @@
+#include "planner/step_pricer.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cost/fit_operator_model.h"
+#include "planner/asked_question_test.h"
+
+namespace convene::planner {
+namespace {
+
+// Of logits that are read at 1 GB/s, where memory gives 4.
+void AddGreedySampling(cost::MachineProfile& profile, const std::string& second_feature = "") {
+  profile.machine.read_gbps = 4;
+  std::vector<cost::OperatorSample> samples;
+  for (int words = 16; words <= 1 << 20; words *= 2) {
+    std::vector<double> features = {double(words)};
+    if (!second_feature.empty()) features.push_back(1);
+    samples.push_back(
+        {.features = features, .ideal_seconds = 4e-9 * words / 4, .seconds = 4e-9 * words});
+  }
+  std::vector<std::string> names = {"words"};
+  if (!second_feature.empty()) names.push_back(second_feature);
+  const auto model =
+      cost::FitOperatorModel({.name = "sample greedily", .feature_names = names}, samples);
+  ASSERT_TRUE(model) << model.error().message;
+  profile.operators.emplace("sample greedily", *model);
+}
+
+// The figures of one rank.
+PlanFigures FiguresOf(const Asked& asked) {
+  PlanSearch search(asked.question);
+  const auto figures =
+      search.FiguresOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, {}, asked.workload);
+  EXPECT_TRUE(figures) << figures.error().message;
+  return figures ? *figures : PlanFigures{};
+}
+
+TEST(StepPricer, ATokenOfEachSequenceIsSampledOneAfterTheOther) {
+  Asked asked(1e9, {1});
+  asked.spec.vocab_size = 1 << 18;
+  asked.workload.batch = 8;
+  const PlanFigures without = FiguresOf(asked);
+  AddGreedySampling(asked.profile);
+  const PlanFigures with = FiguresOf(asked);
+  const double sampling = 8 * 4e-9 * (1 << 18);
+  EXPECT_NEAR(with.time_per_token - without.time_per_token, sampling, 0.02 * sampling);
+  // The first token comes with the prompt, and is sampled as well.
+  EXPECT_NEAR(with.ttft - without.ttft, sampling, 0.02 * sampling);
+  EXPECT_LT(with.throughput, without.throughput);
+}
+
+TEST(StepPricer, AnOperatorOfOtherFeaturesIsNotTakenForSampling) {
+  Asked asked(1e9, {1});
+  AddGreedySampling(asked.profile, "threads");
+  const auto pricer =
+      asked.source.PricerOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, {});
+  ASSERT_TRUE(pricer) << pricer.error().message;
+  EXPECT_EQ((*pricer)->SamplingSeconds(asked.spec), 0);
+}
+
+}  // namespace
+}  // namespace convene::planner
