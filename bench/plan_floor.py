@@ -80,6 +80,15 @@ class Ranks:
         return workload_seconds(report, prompt, generated)
 
 
+def points_of(text):
+    """Of --points: PROMPT:GENERATED:SEQUENCES:SHARE, with commas between."""
+    points = []
+    for each in text.split(","):
+        prompt, generated, batch, skew = each.split(":")
+        points.append((int(prompt), int(generated), int(batch), float(skew)))
+    return points
+
+
 def groups(points):
     """Points of the same lengths and routing, which one process runs by hand."""
     by_shape = {}
@@ -91,11 +100,11 @@ def groups(points):
 def measure_link(ranks, link, folder, options):
     environment = dict(os.environ, CONVENE_CACHE_DIR=str(folder / "cache"))
     profile = ranks.measure(link, folder, environment)
-    plans = {point: ranks.plan(link, profile, point, folder, environment) for point in POINTS}
-    runs = {point: {} for point in POINTS}
+    plans = {point: ranks.plan(link, profile, point, folder, environment) for point in options.points}
+    runs = {point: {} for point in options.points}
     # What is compared runs within a minute or two: the machine's speed wanders.
     turns = []
-    for shape, batches in groups(POINTS).items():
+    for shape, batches in groups(options.points).items():
         prompt, generated, skew = shape
         turns += [(shape, name) for name in BY_HAND] + [((prompt, generated, batch, skew), None) for batch in batches]
     for number in range(options.rounds):
@@ -104,18 +113,18 @@ def measure_link(ranks, link, folder, options):
                 prompt, generated, batch, skew = what
                 plan = ["--plan", plans[what][0]]
                 # As warm as by hand: what comes before it in a process there comes before it here.
-                before = [other for other in groups(POINTS)[(prompt, generated, skew)] if other <= batch]
+                before = [other for other in groups(options.points)[(prompt, generated, skew)] if other <= batch]
                 found = ranks.bench(link, plan, prompt, generated, before, skew, environment)
                 runs[what].setdefault("planned", []).append(found[batch])
                 continue
             prompt, generated, skew = what
-            found = ranks.bench(link, BY_HAND[name], prompt, generated, groups(POINTS)[what], skew, environment)
+            found = ranks.bench(link, BY_HAND[name], prompt, generated, groups(options.points)[what], skew, environment)
             for batch, seconds in found.items():
                 runs[(prompt, generated, batch, skew)].setdefault(name, []).append(seconds)
         print(f"{link}: round {number + 1} of {options.rounds}", file=sys.stderr)
     return [{"link": link, "point": point, "plan": json.loads(plans[point][0].read_text()),
              "predicted_s": point[1] * point[2] / plans[point][1]["predicted"]["throughput_tokens_per_s"],
-             "seconds": runs[point]} for point in POINTS]
+             "seconds": runs[point]} for point in options.points]
 
 
 def describe(plan):
@@ -172,6 +181,8 @@ def main():
     parser.add_argument("model", help="a checkpoint whose config has num_experts and num_experts_per_tok")
     parser.add_argument("--out", required=True, help="FILE.json and FILE.md are written")
     parser.add_argument("--links", default="fast,4gbit,1gbit")
+    parser.add_argument("--points", type=points_of, default=POINTS,
+                        help="PROMPT:GENERATED:SEQUENCES:SHARE of each, with commas between, in place of the eight")
     parser.add_argument("--rounds", type=int, default=4, help="an even number")
     parser.add_argument("--weights", default="int8")
     parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
