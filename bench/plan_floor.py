@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import sys
 import tempfile
@@ -57,6 +58,10 @@ class Ranks:
         profile = folder / f"{link}.json"
         run(self.on_ranks(link, "measure", "--steps", self.options.weights, "--seconds", "0.1", "--out", profile),
                  environment)
+        # Where one is kept, a run does not measure the machine again, which takes longer than its steps.
+        kept = pathlib.Path(environment["CONVENE_CACHE_DIR"]) / "profile.json"
+        kept.parent.mkdir(exist_ok=True)
+        shutil.copy(profile, kept)
         return profile
 
     def plan(self, link, profile, point, folder, environment):
@@ -118,7 +123,7 @@ def measure_link(ranks, link, folder, options):
                 runs[what].setdefault("planned", []).append(found[batch])
                 continue
             prompt, generated, skew = what
-            found = ranks.bench(link, BY_HAND[name], prompt, generated, groups(options.points)[what], skew, environment)
+            found = ranks.bench(link, [*BY_HAND[name], "--no-plan"], prompt, generated, groups(options.points)[what], skew, environment)
             for batch, seconds in found.items():
                 runs[(prompt, generated, batch, skew)].setdefault(name, []).append(seconds)
         print(f"{link}: round {number + 1} of {options.rounds}", file=sys.stderr)
