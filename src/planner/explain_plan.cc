@@ -169,6 +169,8 @@ constexpr Axis kAxes[] = {
 };
 
 constexpr double kMostFlip = 16;
+// Of many ranks each price takes its time: so many of the best plans are looked at.
+constexpr size_t kMostToFlip = 32;
 constexpr double kFlipAccuracy = 1.02;
 // A plan that cannot come nearer to the fastest one is not chosen, however simple it is.
 constexpr double kFarBehind = 1.25;
@@ -180,9 +182,12 @@ class FlipSearch {
   // Keeps the references.
   FlipSearch(PlanSearch& search, const PlanAnswer& answer, const Axis& axis)
       : search_(search), answer_(answer), axis_(axis), known_(answer.candidates.size()) {
+    const bool are_many = search.question().num_ranks > kFewRanks;
     for (int i = 0; i < std::ssize(answer.candidates); ++i) {
       const Candidate& one = answer.candidates[i];
       if (!one.is_ranked() || !one.is_allowed()) continue;
+      // The best come first.
+      if (are_many && able_.size() >= kMostToFlip && i != answer.chosen) continue;
       able_.push_back(i);
       known_[i][1] = one.figures->score;
     }
