@@ -25,12 +25,12 @@ struct DefaultPlan {
 };
 
 // On rank 0, before it loads a model. `resolved`: what options say, and otherwise what is usual;
-// options that were given are constraints. Nothing where options ask for what costs are not of.
+// options that were given are constraints. Nothing where a layout was given, and no costs are kept.
 // Where so many requests are there that a wrong choice costs more than trying plans
 // (planner/verification_price.h), the best ones run first, and the choice is what they say.
-// Where the search finds no plan, `resolved` and why. *Collective* with FollowRankZero
-// (engine/ranks.h) where costs have to be looked for: nothing is measured where the layout was
-// given, or where ranks share cores, whose costs would say little.
+// Where the search finds no plan, or options ask for what costs are not of, `resolved` and why.
+// *Collective* with FollowRankZero (engine/ranks.h) where costs have to be looked for: nothing is
+// measured where the layout was given, or where ranks share cores, whose costs would say little.
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks);
 

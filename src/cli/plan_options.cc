@@ -56,15 +56,15 @@ CLI::Option* AddLayoutOption(CLI::App& app, std::optional<std::string>& layout,
 
 void AddDisaggregationOptions(CLI::App& app, DisaggregationOptions& options) {
   app.add_flag("--disaggregate", options.disaggregate,
-               "The layout's attention and experts are on different ranks (docs/ranks.md)")
+               "Attention and experts are on different ranks (docs/ranks.md)")
       ->group(kRareOptions);
   AddText(app, "--strategy", options.strategy,
-          "How these take turns: naive, pppipe or fine (default)")
+          "How these take turns: naive, pppipe or fine (docs/ranks.md)")
       ->check(ParsedBy(plan::DisaggregatedStrategyFromName))
       ->type_name("NAME")
       ->group(kRareOptions);
   AddText(app, "--order", options.order,
-          "Of attention and shared experts of micro-batches: asas (default) or aass")
+          "Of attention and shared experts of micro-batches: asas or aass (docs/ranks.md)")
       ->check(ParsedBy(plan::OrderFromName))
       ->type_name("ORDER")
       ->group(kRareOptions);

@@ -38,34 +38,26 @@ int MostExpertsOfARank(const model::ModelSpec& spec, const strategy::Layout& lay
   return most;
 }
 
-// Micro-batches, chunks, strategy and order together.
+// What was asked of ranks with attention or experts alone, as of a plan that has it.
 Status CheckTurns(const Constraints& constraints) {
   const bool disaggregates =
       constraints.disaggregates || (constraints.layout && constraints.layout->disaggregates);
-  if (!disaggregates && (constraints.strategy || constraints.order)) {
+  if (!disaggregates) {
+    if (!constraints.strategy && !constraints.order) return {};
     return Error{fmt::format(
         "{} is of layouts whose attention and experts are on different ranks: add --disaggregate, "
         "or leave it out",
         constraints.strategy ? "--strategy" : "--order")};
   }
-  if (constraints.disaggregates && constraints.decode_experts) {
-    return Error{
-        "ranks that have experts alone have the same ones in decode: leave --decode-experts out, "
-        "or --disaggregate"};
-  }
-  plan::Plan plan;
+  plan::Plan plan{.layout = constraints.layout.value_or(strategy::Layout{.disaggregates = true})};
+  if (constraints.decode_experts) plan.decode = plan.layout;
   if (constraints.pipeline) plan.pipeline = *constraints.pipeline;
-  if (disaggregates && plan.pipeline.chunks > 1 &&
-      plan.pipeline.cut == strategy::ChunkCut::kExperts) {
-    return Error{fmt::format(
-        "chunks are cut by tokens where attention and experts are on different ranks: use "
-        "--pipeline {}:tokens",
-        plan.pipeline.chunks)};
-  }
-  if (!constraints.strategy) return {};
   if (constraints.micro_batches) plan.pipeline.micro_batches = *constraints.micro_batches;
   if (constraints.order) plan.pipeline.order = *constraints.order;
-  return plan::SetStrategy(*constraints.strategy, &plan);
+  if (constraints.strategy) {
+    if (Status set = plan::SetStrategy(*constraints.strategy, &plan); !set) return set;
+  }
+  return plan::CheckDisaggregation(plan);
 }
 
 }  // namespace
@@ -96,7 +88,6 @@ Status CheckConstraints(const PlanQuestion& question) {
                       plan::ToText(plan.layout), *constraints.decode_experts)};
     }
   }
-  if (Status fits = plan::CheckDisaggregation(plan); !fits) return fits;
   return plan::CheckPipeline(plan.pipeline);
 }
 

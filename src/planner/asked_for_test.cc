@@ -34,7 +34,7 @@ TEST(CheckConstraints, TurnsAreOfRanksWithExpertsAlone) {
   asked.question.constraints = {.order = strategy::AttentionOrder::kAass};
   EXPECT_THAT(ErrorOf(asked), HasSubstr("--order is of layouts"));
   asked.question.constraints = {.decode_experts = "tp2", .disaggregates = true};
-  EXPECT_THAT(ErrorOf(asked), HasSubstr("leave --decode-experts out"));
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("have the same ones in decode"));
   asked.question.constraints = {.pipeline = kFourChunksOfExperts, .disaggregates = true};
   EXPECT_THAT(ErrorOf(asked), HasSubstr("4:tokens"));
   asked.question.constraints = {

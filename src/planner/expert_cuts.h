@@ -10,6 +10,9 @@
 
 namespace convene::planner {
 
+// What cuts gain at most: more than that nobody has seen them gain (docs/results/chunk_cuts.md).
+inline constexpr double kMostGainOfCuts = 1.25;
+
 // The step whose chunks are cut.
 struct ExpertStep {
   const model::ModelSpec& spec;

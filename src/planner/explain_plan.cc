@@ -80,7 +80,7 @@ std::array<double, kNumSections> SectionSeconds(const PlanFigures& figures) {
   return seconds;
 }
 
-constexpr size_t kFewer = 5;
+constexpr size_t kMostOfManyRanks = 5;
 // Of those that would need --allow: they are often faster, and not what was asked for.
 constexpr int kMostNotAllowed = 2;
 
@@ -376,8 +376,8 @@ Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t mos
   Explanation explanation;
   const Candidate& chosen = answer.candidates[answer.chosen];
   // Of many ranks each price takes its time.
-  const bool are_many = search.question().num_ranks > kFewRanks;
-  const std::vector<int> others = AlternativesOf(answer, are_many ? std::min(most, kFewer) : most);
+  if (search.question().num_ranks > kFewRanks) most = std::min(most, kMostOfManyRanks);
+  const std::vector<int> others = AlternativesOf(answer, most);
   PlanAtPoints at_chosen(search, chosen);
   const std::vector<Parameter> parameters = ParametersOf(search.question());
   for (const int other : others) {

@@ -42,7 +42,8 @@ struct Explanation {
   double seconds = 0;
 };
 
-// The best candidate of each setup and layout besides the chosen one, at most `most` of them.
+// Besides the chosen one at most `most` candidates, of many ranks fewer: the best of each system
+// that people know by name, then of each setup and layout.
 Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t most = 8);
 
 // What one plan takes more than another, by groups of tasks, the largest difference first. Where

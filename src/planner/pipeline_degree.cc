@@ -24,8 +24,6 @@ using strategy::Pipeline;
 
 // Between powers of two what lies halfway.
 constexpr std::array kChunks = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-// What cuts gain at most: more than that nobody has seen them gain.
-constexpr double kMostOfCuts = 1.25;
 // Tokens of a prompt, at most, in the step that is imagined.
 constexpr int kPromptTokens = 512;
 
@@ -180,7 +178,7 @@ bool IsFaster(const PricedPipeline& a, const PricedPipeline& b) {
 
 // Beside each candidate that comes near the fastest one the same chunks with better ends.
 void AddCuts(const PipelineQuestion& question, std::vector<PricedPipeline>& candidates) {
-  const double limit = std::ranges::min_element(candidates, IsFaster)->seconds() * kMostOfCuts;
+  const double limit = std::ranges::min_element(candidates, IsFaster)->seconds() * kMostGainOfCuts;
   std::vector<PricedPipeline> all;
   for (const PricedPipeline& candidate : candidates) {
     all.push_back(candidate);

@@ -22,10 +22,8 @@ constexpr size_t kMostRefined = 8;
 // Numbers of chunks grow until so many in a row are no better.
 constexpr int kMostWorse = 2;
 constexpr int kMostSearchedChunks = 64;
-// Candidates whose chunks are cut where work and bytes say, and how far behind the best one they
-// may be: more than that nobody has seen them gain (docs/results/chunk_cuts.md).
+// Candidates whose chunks are cut where work and bytes say.
 constexpr size_t kMostCut = 2;
-constexpr double kMostGainOfCuts = 1.25;
 
 bool HasExperts(const model::ModelSpec& spec) {
   return std::any_of(spec.layers.begin(), spec.layers.end(),
@@ -94,8 +92,7 @@ cost::ExpertShares MeanOf(const std::vector<cost::ExpertShares>& of_layers) {
   return mean;
 }
 
-// Those with chunks of experts that are fastest, at most so many, and none that even the best cuts
-// would not help enough.
+// The fastest with chunks of experts, of those that cuts could still make the best.
 std::vector<Candidate> ToCut(PlanSearch& search) {
   const Candidate* best = search.Best();
   std::vector<Candidate> found;

@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "planner/asked_for.h"
+#include "planner/asked_plans.h"
 #include "planner/disaggregated_pass.h"
 #include "planner/disaggregated_turns.h"
 #include "planner/hybrid_pass.h"
@@ -16,21 +17,11 @@
 #include "planner/plan_search.h"
 #include "planner/share_pass.h"
 #include "planner/spilled_steps.h"
-#include "planner/unmet_limits.h"
 
 namespace convene::planner {
 namespace {
 
 using strategy::Layout;
-
-plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks) {
-  plan::Plan plan{.layout = plan::DefaultLayout(num_ranks)};
-  if (num_ranks == 1) return plan;
-  plan.wire = question.constraints.wire.value_or(plan::Wire::kF32);
-  if (question.constraints.pipeline) plan.pipeline = *question.constraints.pipeline;
-  plan.pipeline.micro_batches = question.constraints.micro_batches.value_or(1);
-  return plan;
-}
 
 // --- Who could do the work.
 
@@ -65,9 +56,6 @@ void AddSetups(PlanSearch& search) {
   }
 }
 
-// Many ranks are on hosts with several each, and only whole ones are looked at.
-constexpr int kRanksOfAHost = 8;
-
 // Plans of 61 and 62 ranks are no better than those of 56 or 64 that lie beside them but where
 // heads and experts go by such numbers, and there are as many of them as of all others together.
 void ChooseNumbersOfRanks(PlanSearch& search) {
@@ -76,10 +64,7 @@ void ChooseNumbersOfRanks(PlanSearch& search) {
   const int all = search.question().num_ranks;
   for (Candidate& candidate : search.candidates()) {
     const int ranks = candidate.setup.num_ranks;
-    if (!candidate.rejected_by.empty() || ranks <= kFewRanks || ranks % kRanksOfAHost == 0 ||
-        ranks == all) {
-      continue;
-    }
+    if (!candidate.rejected_by.empty() || IsSearchedNumber(ranks) || ranks == all) continue;
     search.Reject(candidate,
                   fmt::format("of more than {} ranks, only multiples of {} and all {} are searched "
                               "(--without ranks: every number; --ranks {}: up to this one)",
@@ -88,22 +73,6 @@ void ChooseNumbersOfRanks(PlanSearch& search) {
 }
 
 // --- Which part of the work each rank could have.
-
-std::vector<Layout> LayoutsOf(int num_ranks) {
-  std::vector<Layout> layouts = {plan::DefaultLayout(num_ranks)};
-  for (int attention = 1; attention <= num_ranks; ++attention) {
-    if (num_ranks % attention != 0) continue;
-    for (int slices = 1; slices <= num_ranks; ++slices) {
-      if (num_ranks % slices != 0) continue;
-      const Layout layout{.attention_tp = attention,
-                          .attention_dp = num_ranks / attention,
-                          .expert_ep = num_ranks / slices,
-                          .expert_tp = slices};
-      if (layout != layouts.front()) layouts.push_back(layout);
-    }
-  }
-  return layouts;
-}
 
 // Of a plan that divides the experts in decode as in prefill, where another division was asked for.
 std::string WhyNotInDecode(plan::Plan plan, const std::string& experts) {
@@ -223,24 +192,6 @@ void AddPaged(PlanSearch& search) {
   }
 }
 
-// Of so many ranks, in the divisions that were asked for, if any were.
-std::vector<plan::Plan> AskedPlans(const PlanQuestion& question, int num_ranks) {
-  const Constraints& constraints = question.constraints;
-  std::vector<plan::Plan> plans;
-  for (const Layout& layout :
-       constraints.layout ? std::vector{*constraints.layout} : LayoutsOf(num_ranks)) {
-    plan::Plan plan = UsualPlan(question, num_ranks);
-    plan.layout = layout;
-    if (layout.num_ranks() != num_ranks) continue;
-    if (constraints.decode_experts) {
-      const Status parsed = plan::ParseDecodeExperts(*constraints.decode_experts, &plan);
-      if (!parsed || !plan.changes_layout()) continue;
-    }
-    plans.push_back(std::move(plan));
-  }
-  return plans;
-}
-
 // Whether the weights fit in the format, whatever is known of its costs.
 bool Fits(const PlanQuestion& question, const std::string& format) {
   for (int ranks = 1; ranks <= question.num_ranks; ++ranks) {
@@ -268,12 +219,7 @@ void MarkChanges(PlanSearch& search) {
     candidate.needs.clear();
     const plan::Plan& plan = candidate.plan;
     const bool several = plan.layout.num_ranks() > 1;
-    plan::Plan exact = plan;
-    exact.wire = plan::Wire::kF32;
-    exact.phase_change.transition = plan::Transition::kReshard;
-    if (several && !KeepsLogits(question.spec, exact, question.one_host) &&
-        !given(question.allowed.layout, question.constraints.layout.has_value() ||
-                                            question.constraints.decode_experts.has_value())) {
+    if (!question.allowed.layout && ChangesLayout(question, plan)) {
       candidate.needs.emplace_back("layout");
     }
     const bool rounds =
@@ -419,161 +365,9 @@ constexpr SearchPass kPasses[] = {
      AddMicroBatches},
 };
 
-// --- When nothing is left.
-
-// Never less than what is needed, whatever the rounding to three digits.
-std::string Enough(uint64_t size_bytes) { return FormatBytes(size_bytes + size_bytes / 200); }
-
-constexpr int kMostRanksToTell = 256;
-
-// The least that any rank takes in a format, over what may be of so many ranks.
-struct LeastMemory {
-  std::optional<uint64_t> allowed = {};  // by plans that may be chosen
-  std::optional<uint64_t> any = {};      // by those, too, that --allow layout would admit
-};
-// What has to be said behind a remedy that suffices by the second alone.
-constexpr const char* kAndAllow = " and --allow layout";
-
-LeastMemory LeastMemoryOf(const PlanQuestion& question, int num_ranks, const std::string& format,
-                          int num_threads) {
-  LeastMemory least;
-  const bool is_given = question.constraints.layout || question.constraints.decode_experts;
-  for (const plan::Plan& plan : AskedPlans(question, num_ranks)) {
-    const auto memory =
-        question.memory_of({num_ranks, num_threads, format}, plan, question.workload.batch);
-    if (!memory) continue;
-    const uint64_t total = memory->total();
-    least.any = std::min(least.any.value_or(total), total);
-    plan::Plan exact = plan;
-    exact.wire = plan::Wire::kF32;
-    const bool is_allowed = question.allowed.layout || is_given || num_ranks == 1 ||
-                            KeepsLogits(question.spec, exact, question.one_host);
-    if (is_allowed) least.allowed = std::min(least.allowed.value_or(total), total);
-  }
-  return least;
-}
-
-// `remedy`, with what it needs beside it; nothing where it does not suffice.
-std::optional<std::string> RemedyBy(const LeastMemory& least, uint64_t available,
-                                    const std::string& remedy) {
-  if (least.allowed && *least.allowed <= available) return remedy;
-  if (least.any && *least.any <= available) return remedy + kAndAllow;
-  return std::nullopt;
-}
-
-// `paged`: one with experts on a disk, if any was looked at.
-Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
-                      const Candidate* paged) {
-  const std::string& format = question.formats.back();
-  const int threads = closest.setup.num_threads;
-  std::string message = fmt::format("the model fits nowhere: {} needs {} per rank, and each has {}",
-                                    Describe(closest), Enough(closest.memory.total()),
-                                    FormatBytes(closest.memory_limit));
-  std::vector<std::string> remedies;
-  const LeastMemory here = LeastMemoryOf(question, question.num_ranks, format, threads);
-  if (here.any) {
-    remedies.push_back(fmt::format("{} of memory for each of {} (--memory-per-rank){}",
-                                   Enough(here.allowed.value_or(*here.any)),
-                                   FormatCount(static_cast<uint64_t>(question.num_ranks), "rank"),
-                                   here.allowed ? "" : kAndAllow));
-  }
-  for (int ranks = question.num_ranks + 1; ranks <= kMostRanksToTell; ++ranks) {
-    // As ChooseNumbersOfRanks has it.
-    if (ranks > kFewRanks && ranks % kRanksOfAHost != 0) continue;
-    const auto remedy =
-        RemedyBy(LeastMemoryOf(question, ranks, format, threads), question.memory_per_rank(ranks),
-                 FormatCount(static_cast<uint64_t>(ranks), "rank"));
-    if (!remedy) continue;
-    remedies.push_back(*remedy);
-    break;
-  }
-  for (const char* fewer : {"int8", "int4"}) {
-    const auto& tried = question.formats;
-    if (std::find(tried.begin(), tried.end(), fewer) != tried.end()) continue;
-    const auto remedy =
-        RemedyBy(LeastMemoryOf(question, question.num_ranks, fewer, threads),
-                 question.memory_per_rank(question.num_ranks), fmt::format("--weights {}", fewer));
-    if (!remedy) continue;
-    remedies.push_back(*remedy);
-    break;
-  }
-  for (size_t i = 0; i < remedies.size(); ++i) {
-    message += (i == 0                    ? "; it would with "
-                : i + 1 < remedies.size() ? ", "
-                                          : " or ") +
-               remedies[i];
-  }
-  if (remedies.empty()) {
-    message +=
-        fmt::format("; neither more ranks, up to {}, nor int4 weights would do", kMostRanksToTell);
-  }
-  if (paged != nullptr) message += "; with experts on the disk: " + paged->reason;
-  return ResourceExhausted(message);
-}
-
 }  // namespace
 
 std::span<const SearchPass> SearchPasses() { return kPasses; }
-
-Error WhyNothing(PlanSearch& search) {
-  const PlanQuestion& question = search.question();
-  const Candidate* closest = nullptr;  // of those that do not fit
-  const Candidate* unknown = nullptr;  // of those of which nothing is known
-  const Candidate* other = nullptr;    // rejected for another reason
-  const Candidate* changes = nullptr;  // would be one, were it allowed
-  const Candidate* paged = nullptr;    // with experts on a disk
-  const Candidate* fits = nullptr;     // has the memory, and is rejected for another reason
-  for (const Candidate& candidate : search.candidates()) {
-    const uint64_t needed = candidate.memory.total();
-    if (candidate.plan.experts_in_memory && !candidate.is_ranked()) paged = &candidate;
-    if (candidate.is_ranked()) {
-      if (changes == nullptr || candidate.figures->score < changes->figures->score) {
-        changes = &candidate;
-      }
-    } else if (candidate.rejected_by == "memory" && needed > candidate.memory_limit) {
-      const auto excess = [](const Candidate& one) {
-        return static_cast<double>(one.memory.total()) / static_cast<double>(one.memory_limit + 1);
-      };
-      if (closest == nullptr || excess(candidate) < excess(*closest)) closest = &candidate;
-    } else if (candidate.plan.decode && !question.constraints.decode_experts) {
-      // It stands on plans of one division, whose reasons say more.
-    } else if (candidate.rejected_by == "setups") {
-      // The most precise format and the most ranks are what is likely meant.
-      const bool is_first_format =
-          unknown == nullptr || candidate.setup.weights == unknown->setup.weights;
-      if (is_first_format) unknown = &candidate;
-    } else {
-      other = &candidate;
-      // Whoever came to a price had memory for the batch that was asked for.
-      const bool has_memory =
-          candidate.memory_limit > 0 && !candidate.plan.experts_in_memory &&
-          (candidate.rejected_by == "prices" || needed <= candidate.memory_limit);
-      if (has_memory && (fits == nullptr || !fits->is_allowed())) fits = &candidate;
-    }
-  }
-  if (changes != nullptr) {
-    std::string message = fmt::format(
-        "the best plan there is, {}, would change what is computed, "
-        "and is chosen only with --allow {}",
-        Describe(*changes), fmt::join(changes->needs, ","));
-    if (other != nullptr && other->needs.empty()) {
-      message +=
-          fmt::format("; of those that compute the same, {}: {}", Describe(*other), other->reason);
-    } else if (unknown != nullptr) {
-      message += fmt::format("; otherwise {}", unknown->reason);
-    }
-    return {message};
-  }
-  if (auto unmet = WhyLimitsAreUnmet(search)) return *std::move(unmet);
-  if (auto too_many = WhyTooManyArrive(search)) return *std::move(too_many);
-  if (closest != nullptr && fits == nullptr) return NotEnoughMemory(question, *closest, paged);
-  if (fits != nullptr) other = fits;
-  if (other != nullptr) {
-    return {fmt::format("no plan is left; {}: {}", Describe(*other), other->reason)};
-  }
-  if (unknown != nullptr) return NotFound(unknown->reason);
-  return {"no plan is left: options ask for what does not go together"};
-}
 
 bool CutsNothing(const model::ModelSpec& spec, const Layout& layout) {
   if (layout.attention_tp > 1 || layout.expert_tp > 1) return false;

@@ -173,50 +173,37 @@ Parameter Batches(const PlanQuestion& question) {
   return batch;
 }
 
-Parameter Prompts(const PlanQuestion& question) {
-  Parameter prompt{.is_whole = true};
-  const int present = static_cast<int>(question.workload.mean_prompt_tokens());
-  const int most = std::min<int>(
-      kMostPrompt, question.spec.max_positions - question.workload.longest_request() + present);
-  AddPowers(kLeastPrompt, most, present, prompt);
-  prompt.at = [&question, present](double value) {
+// Prompts or answers, all of them in proportion.
+Parameter Lengths(const PlanQuestion& question, int RequestLengths::*tokens, const char* name,
+                  int least, int present, int most) {
+  Parameter length{.is_whole = true};
+  const int positions = question.spec.max_positions - question.workload.longest_request() + present;
+  AddPowers(least, std::max(present, std::min(most, positions)), present, length);
+  length.at = [&question, tokens, present](double value) {
     Point point{.workload = question.workload};
     for (RequestLengths& request : point.workload.requests) {
-      request.prompt_tokens =
-          std::max(1, static_cast<int>(std::lround(request.prompt_tokens * value / present)));
+      request.*tokens =
+          std::max(1, static_cast<int>(std::lround(request.*tokens * value / present)));
     }
     return point;
   };
-  prompt.words = [](const Span& span, bool above) {
-    const std::string values = SpanWords(span, above, Count);
-    return fmt::format("with prompts of {} tokens", values);
+  length.words = [name](const Span& span, bool above) {
+    return fmt::format("with {} of {} tokens", name, SpanWords(span, above, Count));
   };
-  prompt.range = fmt::format("prompts of {} to {} tokens", Count(prompt.values.front()),
-                             Count(prompt.values.back()));
-  return prompt;
+  length.range = fmt::format("{} of {} to {} tokens", name, Count(length.values.front()),
+                             Count(length.values.back()));
+  return length;
+}
+
+Parameter Prompts(const PlanQuestion& question) {
+  return Lengths(question, &RequestLengths::prompt_tokens, "prompts", kLeastPrompt,
+                 static_cast<int>(question.workload.mean_prompt_tokens()), kMostPrompt);
 }
 
 Parameter Answers(const PlanQuestion& question) {
-  Parameter answer{.is_whole = true};
-  const int present = std::max(1, static_cast<int>(question.workload.mean_gen_tokens()));
-  const int most = std::max(
-      present, std::min<int>(kMostAnswer, question.spec.max_positions -
-                                              question.workload.longest_request() + present));
-  AddPowers(1, most, present, answer);
-  answer.at = [&question, present](double value) {
-    Point point{.workload = question.workload};
-    for (RequestLengths& request : point.workload.requests) {
-      request.gen_tokens =
-          std::max(1, static_cast<int>(std::lround(request.gen_tokens * value / present)));
-    }
-    return point;
-  };
-  answer.words = [](const Span& span, bool above) {
-    return fmt::format("with answers of {} tokens", SpanWords(span, above, Count));
-  };
-  answer.range = fmt::format("answers of {} to {} tokens", Count(answer.values.front()),
-                             Count(answer.values.back()));
-  return answer;
+  const int present = static_cast<int>(question.workload.mean_gen_tokens());
+  return Lengths(question, &RequestLengths::gen_tokens, "answers", /*least=*/1,
+                 std::max(1, present), kMostAnswer);
 }
 
 // Of a stream.
