@@ -1,74 +1,19 @@
-// Reproduces the tables of EPS-MoE (the expert pipeline) in simulation, from presets, beside what
-// the paper publishes. Nothing is fitted to these tables: prices are those of cost/presets.h.
+// Reproduces the tables and figures of EPS-MoE (the expert pipeline) in simulation, from presets,
+// beside what the paper publishes. Nothing is fitted to them: prices are those of cost/presets.h.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "bench/papers/paper_models.h"
-#include "cost/operator_costs.h"
+#include "bench/papers/eps_moe_case.h"
+#include "bench/papers/eps_moe_figures.h"
 
 namespace convene::papers {
 namespace {
 
 using planner::PhaseStep;
 using planner::PhaseTables;
-
-struct Setup {
-  int num_ranks = 8;
-  strategy::Pipeline pipeline = {};
-  cost::ExpertsOrder order = cost::ExpertsOrder::kFaster;
-  int comm_budget = 0;
-  bool fp8_wire = false;
-  int exchange_multiprocessors = 0;  // 0: as the preset says
-};
-// What the paper gives its exchanges (Table IV, note 4).
-constexpr int kExchangeMultiprocessors = 16;
-
-// A layer with data-parallel attention and expert parallelism, on H800 with NVLink.
-PhaseTables Layer(const model::ModelSpec& spec, const Setup& setup, const PhaseStep& step) {
-  static const cost::MachineProfile machine = Machine("h800-nvlink");
-  const planner::PriceStep price =
-      planner::PriceOn(machine, {.order = setup.order,
-                                 .comm_budget = setup.comm_budget,
-                                 .exchange_multiprocessors = setup.exchange_multiprocessors});
-  const std::vector<planner::AttentionStrategy> attention = {{1, setup.num_ranks}};
-  const std::vector<planner::ExpertStrategy> experts = {{setup.num_ranks, 1}};
-  const auto tables = planner::PriceLayers({.spec = spec,
-                                            .attention = attention,
-                                            .experts = experts,
-                                            .bytes = {.dispatched = setup.fp8_wire ? 1.0 : 2.0,
-                                                      .returned = setup.fp8_wire ? 1.0 : 2.0,
-                                                      .sums = setup.fp8_wire ? 1.0 : 2.0},
-                                            .pipeline = setup.pipeline,
-                                            .price = price},
-                                           step);
-  CHECK(tables.ok(), "{}", tables.error().message);
-  return *tables;
-}
-
-strategy::Pipeline Chunks(int number, bool overlap) {
-  return {.chunks = number, .cut = strategy::ChunkCut::kExperts, .overlap = overlap};
-}
-
-struct Scored {
-  std::vector<double> published;
-  std::vector<double> predicted;
-  std::vector<double> errors;
-
-  void Add(double is, double says, double error) {
-    published.push_back(is);
-    predicted.push_back(says);
-    errors.push_back(error);
-  }
-  void Print(const char* what) const {
-    fmt::print("\nMedian error of {}: {:.0f} %; rank correlation: {:.2f}; {} values.\n", what,
-               100 * Median(errors), RankCorrelation(predicted, published), errors.size());
-  }
-};
 
 // Shares of exchanges, experts and attention in a layer's time.
 void TableOne() {
@@ -119,37 +64,12 @@ void TableOne() {
   scored.Print("the shares");
 }
 
-// Experts on each rank. The paper does not say. From above the data sheet's peak bounds it: with 12
-// the published 21.2 ms of Table II (3,072 rows of an expert, width 15,360, dense) less the
-// exchanges at the link's rate would need 95 % of the peak. 10 is the most that 5 chunks divide.
-constexpr int kExpertsOfRank = 10;
-
-// One layer of experts alone: attention next to nothing. Each row goes to one expert, so that it
-// travels once for each: the engine of the paper sends a row to each of its experts.
-model::ModelSpec ExpertsAlone(int width, int experts_of_rank, int num_ranks) {
-  model::ModelSpec spec = Model("DeepSeek-V2");
-  model::LayerSpec layer = spec.layers.back();
-  layer.attention = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 16, .value_dim = 16};
-  layer.moe->num_experts = experts_of_rank * num_ranks;
-  layer.moe->top_k = 1;
-  layer.moe->num_expert_groups = layer.moe->top_expert_groups = 1;
-  layer.moe->intermediate_size = width;
-  layer.moe->shared_intermediate_size = 0;
-  spec.layers = {layer};
-  return spec;
-}
-
-// `rows`: of each expert. With more chunks than experts an expert's rows are divided, and its
-// weights are read once for each part: parts are experts of their own.
+// `rows`: of each expert.
 double ExpertsSeconds(int width, double rows, Setup setup) {
-  const int parts = std::max(1, setup.pipeline.chunks / kExpertsOfRank);
-  const model::ModelSpec spec = ExpertsAlone(width, kExpertsOfRank * parts, setup.num_ranks);
+  const model::ModelSpec spec =
+      ExpertsAlone(width, kExpertsOfRank * PartsOfExpert(setup.pipeline.chunks), setup.num_ranks);
   setup.exchange_multiprocessors = kExchangeMultiprocessors;
-  const PhaseStep step{.batch = setup.num_ranks,
-                       .tokens = rows * kExpertsOfRank,
-                       .first_position = 0,
-                       .prompt_length = 0};
-  const PhaseTables tables = Layer(spec, setup, step);
+  const PhaseTables tables = Layer(spec, setup, StepOfExperts(setup.num_ranks, rows));
   return tables.layer.LayerSeconds(0, 0) - tables.layer.attention[0];
 }
 
@@ -190,7 +110,7 @@ void TableTwo() {
     for (int i = 0; i < 6; ++i) {
       const double seconds = ExpertsSeconds(
           kWidths[i], kTokens[i],
-          {.num_ranks = 4,
+          {.num_ranks = kRanksOfExperts,
            .pipeline = Chunks(row.chunks, row.overlap),
            .order = row.grouped ? cost::ExpertsOrder::kGrouped : cost::ExpertsOrder::kDense,
            .comm_budget = row.multiprocessors > 0 ? 132 - row.multiprocessors : 0,
@@ -267,7 +187,7 @@ void TableFour() {
     double first = 0;
     for (int i = 0; i < 6; ++i) {
       const double seconds = ExpertsSeconds(1536, row.rows,
-                                            {.num_ranks = 4,
+                                            {.num_ranks = kRanksOfExperts,
                                              .pipeline = Chunks(5, true),
                                              .order = cost::ExpertsOrder::kGrouped,
                                              .comm_budget = 132 - kMultiprocessors[i]});
@@ -293,4 +213,5 @@ int main() {
   convene::papers::TableTwo();
   convene::papers::TableThree();
   convene::papers::TableFour();
+  convene::papers::PrintFiguresOfEpsMoe();
 }
