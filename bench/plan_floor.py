@@ -79,7 +79,7 @@ class Ranks:
         """Seconds of the workload by number of sequences."""
         with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
             run(self.on_ranks(link, "bench", self.options.model, "-p", prompt, "-n", generated, "--batch",
-                                   ",".join(map(str, batches)), "--repeat", 1, "--threads", 1, "--json", file.name,
+                                   ",".join(map(str, batches)), "--repeat", 1, "--no-peaks", "--threads", 1, "--json", file.name,
                                    "--weights", self.options.weights, *self.routing(skew), *plan), environment)
             report = json.load(file)
         return workload_seconds(report, prompt, generated)
